@@ -1,0 +1,56 @@
+# Compiler settings and the three functions with which every folder declares what it builds.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+
+set(POSEIDON_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them")
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+add_library(poseidon_flags INTERFACE)
+target_compile_options(poseidon_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor
+                       -Woverloaded-virtual -Wimplicit-fallthrough -Werror)
+if(POSEIDON_SANITIZE)
+  add_compile_options(-fsanitize=${POSEIDON_SANITIZE} -fno-omit-frame-pointer
+                      -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${POSEIDON_SANITIZE})
+endif()
+
+# poseidon_library(NAME SOURCES a.cc ... [DEPS target ...])
+function(poseidon_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE poseidon_flags)
+endfunction()
+
+# poseidon_binary(NAME SOURCES a.cc ... [DEPS target ...]): a program in build/P/bin
+function(poseidon_binary name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} poseidon_flags)
+endfunction()
+
+# poseidon_test(NAME SOURCES a_test.cc ... [DEPS target ...] [TIMEOUT seconds] [LABELS label ...]):
+# one GoogleTest program, one ctest entry; run from the source folder so that test data has short paths.
+function(poseidon_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock_main poseidon_flags)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set(supp ${CMAKE_SOURCE_DIR}/cmake/sanitizers)
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" ENVIRONMENT
+    "ASAN_OPTIONS=detect_stack_use_after_return=1;LSAN_OPTIONS=suppressions=${supp}/lsan.supp;UBSAN_OPTIONS=print_stacktrace=1;TSAN_OPTIONS=suppressions=${supp}/tsan.supp second_deadlock_stack=1")
+endfunction()

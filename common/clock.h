@@ -1,0 +1,52 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+namespace poseidon {
+
+/// Milliseconds and nanoseconds are the only units of time between modules.
+using Milliseconds = std::chrono::milliseconds;
+using Nanoseconds = std::chrono::nanoseconds;
+
+/// Seam for time. Deciding code never holds a Clock: it is handed `now`.
+/// Thread-safe. `now` never goes backwards; its zero is arbitrary.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual Nanoseconds now() const = 0;
+  /// Seconds since 1970, for files and messages that people read; may jump.
+  virtual std::int64_t unix_seconds() const = 0;
+};
+
+/// The machine's monotonic clock.
+class SystemClock final : public Clock {
+ public:
+  Nanoseconds now() const override {
+    return std::chrono::duration_cast<Nanoseconds>(
+        std::chrono::steady_clock::now().time_since_epoch());
+  }
+  std::int64_t unix_seconds() const override {
+    return std::chrono::duration_cast<std::chrono::seconds>(
+               std::chrono::system_clock::now().time_since_epoch())
+        .count();
+  }
+};
+
+/// The in-memory twin: time moves only when a test says so. One thread only.
+class ManualClock final : public Clock {
+ public:
+  Nanoseconds now() const override { return now_; }
+  std::int64_t unix_seconds() const override {
+    return std::chrono::duration_cast<std::chrono::seconds>(now_).count();
+  }
+  void advance(Nanoseconds by) { now_ += by; }
+  void set(Nanoseconds to) {
+    if (to > now_) now_ = to;
+  }
+
+ private:
+  Nanoseconds now_{0};
+};
+
+}  // namespace poseidon

@@ -1,0 +1,62 @@
+#pragma once
+
+// A node's end of the control stream: joins the coordinator, sends heartbeats from a thread of its
+// own, hands over assignments. Used by servers and workers alike.
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/clock.h"
+#include "poseidon/v1/control.pb.h"
+
+namespace poseidon {
+
+/// What a daemon does with the coordinator's commands. Called one at a time, on the client's thread;
+/// must return quickly (long work belongs on a thread of the daemon's own).
+class ControlEvents {
+ public:
+  virtual ~ControlEvents() = default;
+  virtual void on_joined(const v1::Joined& joined) = 0;
+  virtual void on_assign(const v1::Assignment& assignment) = 0;
+  virtual void on_start(const v1::Start& start) = 0;
+  virtual void on_stop(const v1::StopJob& stop) = 0;
+  /// The stream broke. The client tries to join again by itself; a job in progress should end.
+  virtual void on_lost(const absl::Status& reason) = 0;
+  /// Fills the running totals of the next heartbeat. Called on the heartbeat thread.
+  virtual void fill_heartbeat(v1::Heartbeat& heartbeat) = 0;
+};
+
+struct ControlClientOptions {
+  std::string coordinator;  ///< HOST:PORT
+  v1::Join join;            ///< what to say of ourselves; protocol_version is filled in
+  /// How long to try (with back-off from 100 ms to 2 s) to reach a coordinator before giving up.
+  Milliseconds join_timeout{60000};
+};
+
+class ControlClient {
+ public:
+  ControlClient(ControlClientOptions options, ControlEvents* events);
+  ~ControlClient();  ///< stops, joins all threads
+
+  /// Joins and serves events until stop() (then OK), until the coordinator refuses us (its reason),
+  /// or until it cannot be reached for join_timeout (UNAVAILABLE naming address and seconds).
+  absl::Status run();
+
+  /// Any thread. Sends Leave if joined, ends run(). Idempotent.
+  void stop(const std::string& reason);
+
+  /// Any thread; queues the message in order. Returns false when there is no stream just now (the
+  /// message is dropped: after a lost stream the job it speaks of is over).
+  bool send(v1::NodeMessage message);
+
+  /// Any thread. Uploads a file's bytes as the job's model (Coordinator.UploadModel).
+  absl::Status upload_model(std::uint64_t epoch, const std::string& bytes);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace poseidon

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <ostream>
+#include <string>
+
+namespace poseidon {
+
+/// A number that means one thing only: a WorkerRank is never passed where a ServerIndex is meant.
+template <typename Tag, typename Rep>
+class StrongId {
+ public:
+  using rep = Rep;
+  constexpr StrongId() = default;
+  constexpr explicit StrongId(Rep value) : value_(value) {}
+  constexpr Rep value() const { return value_; }
+  constexpr StrongId next() const { return StrongId(static_cast<Rep>(value_ + 1)); }
+  friend constexpr auto operator<=>(StrongId, StrongId) = default;
+  friend std::ostream& operator<<(std::ostream& out, StrongId id) { return out << +id.value_; }
+  template <typename H>
+  friend H AbslHashValue(H h, StrongId id) {
+    return H::combine(std::move(h), id.value_);
+  }
+
+ private:
+  Rep value_ = 0;
+};
+
+/// Position of a worker in the plan, 0-based; contributions are combined in this order.
+using WorkerRank = StrongId<struct WorkerRankTag, std::uint32_t>;
+/// Position of a server in the plan, 0-based.
+using ServerIndex = StrongId<struct ServerIndexTag, std::uint32_t>;
+/// Position of a parameter layer in the plan, in forward order, 0-based.
+using LayerIndex = StrongId<struct LayerIndexTag, std::uint32_t>;
+/// Position of a chunk in the plan, 0-based, over all layers.
+using ChunkId = StrongId<struct ChunkIdTag, std::uint32_t>;
+/// Grows with every membership change or rollback; a message of another epoch is refused.
+using Epoch = StrongId<struct EpochTag, std::uint64_t>;
+
+/// 0-based number of a mini-batch; as a parameter version: how many optimizer steps are in it.
+using Iteration = std::int64_t;
+
+/// Spoken by every process of one cluster; grows with every incompatible change of proto/.
+inline constexpr std::uint32_t kProtocolVersion = 1;
+
+}  // namespace poseidon
+
+template <typename Tag, typename Rep>
+struct std::hash<poseidon::StrongId<Tag, Rep>> {
+  std::size_t operator()(poseidon::StrongId<Tag, Rep> id) const noexcept {
+    return std::hash<Rep>{}(id.value());
+  }
+};

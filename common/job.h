@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/ids.h"
+#include "common/optimizer.h"
+#include "nlohmann/json.hpp"
+
+namespace poseidon {
+
+/// What happens to a sample between the file and the network, in this order.
+struct TransformSpec {
+  std::vector<std::int64_t> resize;       ///< [height, width], bilinear; empty: as it is
+  std::int64_t pad = 0;                   ///< zero pixels on every side before random_crop
+  std::vector<std::int64_t> random_crop;  ///< [height, width]; training only (centre crop in tests)
+  bool mirror = false;                    ///< horizontal flip with probability 1/2; training only
+  std::vector<double> mean;               ///< subtracted, in file units; one value or one per channel
+  double scale = 1.0;                     ///< multiplied last
+};
+
+/// Where samples come from. Relative paths are relative to the job file's folder until the
+/// command line tool makes them absolute.
+struct DataSourceSpec {
+  std::string format;              ///< "idx" or "cifar10"
+  std::string images;              ///< idx
+  std::string labels;              ///< idx
+  std::vector<std::string> files;  ///< cifar10: data_batch_1.bin ...
+};
+
+struct DataSpec {
+  DataSourceSpec train;
+  std::optional<DataSourceSpec> test;
+  bool shuffle = true;
+  std::uint64_t seed = 1;
+  TransformSpec transform;
+};
+
+struct InitSpec {
+  std::uint64_t seed = 1;
+  std::string weights;  ///< path of a safetensors file; empty: initialise from the seed
+};
+
+enum class WireDtype { kFp32 };
+
+struct SyncSpec {
+  std::string scheme = "auto";       ///< "auto" or "ps"
+  std::string cost = "time";         ///< "time" or "bytes": how "auto" chooses
+  std::string consistency = "bsp";   ///< "bsp"
+  std::int64_t chunk_bytes = 2 << 20;  ///< 4 KiB .. 64 MiB, a multiple of 4
+  WireDtype wire_dtype = WireDtype::kFp32;
+};
+
+struct CheckpointSpec {
+  std::int64_t every_iterations = 0;  ///< 0: never
+  std::int64_t keep = 3;
+  std::int64_t replicas = 1;
+};
+
+struct MembershipSpec {
+  std::int64_t min_workers = 1;
+  std::int64_t max_workers = 64;
+  std::int64_t replace_timeout_ms = 30000;
+};
+
+/// One job file (DESIGN section 9), checked. Values that need the data or the network (label range,
+/// batch against data size, shapes) are checked where those are known.
+struct JobSpec {
+  std::string name;
+  nlohmann::json model;  ///< a shipped name or path (string), or an inline network (object)
+  InitSpec init;
+  DataSpec data;
+  std::int64_t batch_size = 0;  ///< per worker
+  std::int64_t iterations = 0;
+  OptimizerSpec optimizer;
+  SyncSpec sync;
+  CheckpointSpec checkpoint;
+  MembershipSpec membership;
+  std::int64_t test_every_iterations = 0;  ///< 0: only at the end (when there is test data)
+};
+
+/// Parses and checks. Errors name the key by its path ("optimizer.momentum"), the value and the
+/// remedy; an unknown key is refused with the nearest known name. Pure.
+absl::StatusOr<JobSpec> parse_job(std::string_view json_text);
+
+/// Reads and parses; the message of every error starts with the path.
+absl::StatusOr<JobSpec> load_job(const std::filesystem::path& path);
+
+/// Makes every relative path in the job absolute against `folder`. Pure.
+void resolve_paths(JobSpec& job, const std::filesystem::path& folder);
+
+/// The inverse of parse_job: parse_job(job_to_json(job)) gives the same job.
+std::string job_to_json(const JobSpec& job);
+
+}  // namespace poseidon

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/ids.h"
+
+namespace poseidon {
+
+/// The one definition of what a step does, for servers (PS chunks), workers (SFB layers) and tests.
+///
+/// The rules are PyTorch's (torch.optim.SGD, Adam, AdamW), so that trajectories can be compared:
+///   g <- g + weight_decay * w                         (sgd, adam)
+///   sgd:    m <- momentum * m + g;  w <- w - lr * (nesterov ? g + momentum * m : m)
+///   adam:   m <- b1 m + (1-b1) g;  v <- b2 v + (1-b2) g^2;
+///           w <- w - lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + epsilon)
+///   adamw:  w <- w - lr * weight_decay * w, then as adam without decay in g
+///           (Loshchilov, Hutter: "Decoupled Weight Decay Regularization", ICLR 2019)
+enum class OptimizerType { kSgd, kAdam, kAdamW };
+
+/// Learning rate as a function of the iteration alone.
+struct LearningRateSchedule {
+  enum class Type { kConstant, kStep, kMultiStep };
+  Type type = Type::kConstant;
+  std::int64_t step_iterations = 0;              ///< kStep: multiply by gamma every so many
+  std::vector<std::int64_t> milestones_iterations;  ///< kMultiStep: multiply by gamma at each
+  double gamma = 0.1;
+  std::int64_t warmup_iterations = 0;  ///< linear from lr/warmup to lr over the first so many
+};
+
+struct OptimizerSpec {
+  OptimizerType type = OptimizerType::kSgd;
+  double learning_rate = 0.01;
+  double momentum = 0.0;  ///< sgd
+  bool nesterov = false;  ///< sgd; needs momentum > 0
+  double weight_decay = 0.0;
+  double beta1 = 0.9;     ///< adam, adamw
+  double beta2 = 0.999;   ///< adam, adamw
+  double epsilon = 1e-8;  ///< adam, adamw
+  LearningRateSchedule schedule;
+};
+
+/// Learning rate of the step that ends `iteration` (0-based). Pure.
+double learning_rate_at(const OptimizerSpec& spec, Iteration iteration);
+
+/// How many float32 state values the optimizer keeps per parameter: 0 to 2.
+int optimizer_state_slots(const OptimizerSpec& spec);
+
+/// What the optimizer needs to know of one step, computed once and used for every chunk.
+struct OptimizerStep {
+  OptimizerType type = OptimizerType::kSgd;
+  bool nesterov = false;
+  bool has_momentum = false;
+  float gradient_scale = 1.0f;  ///< applied to the gradient first: 1/P1 turns a sum into the mean
+  float learning_rate = 0.0f;
+  float momentum = 0.0f;
+  float weight_decay = 0.0f;
+  float beta1 = 0.0f, beta2 = 0.0f, epsilon = 0.0f;
+  float bias_correction1 = 1.0f;       ///< 1 - beta1^t
+  float bias_correction2_sqrt = 1.0f;  ///< sqrt(1 - beta2^t)
+};
+OptimizerStep make_optimizer_step(const OptimizerSpec& spec, Iteration iteration,
+                                  float gradient_scale);
+
+/// One fused pass: reads gradient sum, state and `in`, writes state and `out`.
+/// `in` and `out` may be the same memory (a step in place) or disjoint (copy on write).
+/// All spans have the same length, except state0/state1, which are empty when the optimizer does
+/// not use them. Element i depends on element i alone, so any split into ranges gives the same bits.
+void apply_optimizer(const OptimizerStep& step, std::span<const float> gradient,
+                     std::span<const float> in, std::span<float> out, std::span<float> state0,
+                     std::span<float> state1);
+
+/// Rejects what cannot train: non-finite or negative rates, nesterov without momentum, betas
+/// outside [0, 1). The message names the key as in the job file.
+absl::Status validate(const OptimizerSpec& spec);
+
+}  // namespace poseidon

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/ids.h"
+
+namespace poseidon {
+
+/// How one layer's gradients travel (DESIGN: "Choosing the scheme").
+enum class Scheme { kPs, kSfb };
+std::string_view scheme_name(Scheme scheme);  ///< "ps", "sfb"
+
+/// One parameter layer, in forward order; its LayerIndex is its position in Plan::layers.
+struct PlanLayer {
+  std::string name;
+  std::string type;                 ///< as in the network file, e.g. "convolution"
+  std::vector<std::int64_t> shape;  ///< of the weight
+  std::int64_t parameters = 0;      ///< elements of all its tensors together
+  Scheme scheme = Scheme::kPs;
+  std::int64_t ps_bytes = 0;   ///< per node and iteration, were it to go by PS
+  std::int64_t sfb_bytes = 0;  ///< likewise by SFB; 0 where SFB does not apply
+  std::string reason;          ///< why this scheme, for people
+};
+
+/// A contiguous element range of one layer's parameters (all its tensors laid end to end in the
+/// order weight, bias, ...). Its ChunkId is its position in Plan::chunks.
+struct PlanChunk {
+  LayerIndex layer;
+  std::int64_t offset = 0;    ///< elements from the start of the layer
+  std::int64_t elements = 0;  ///< > 0
+  ServerIndex server;
+};
+
+/// The coordinator's answer for one membership. Immutable once made.
+struct Plan {
+  Epoch epoch;
+  std::int64_t batch_size = 0;                ///< per worker
+  std::vector<std::string> worker_addresses;  ///< by rank; "" where a worker listens nowhere
+  std::vector<std::string> server_addresses;  ///< HOST:PORT by ServerIndex
+  std::vector<PlanLayer> layers;
+  std::vector<PlanChunk> chunks;  ///< ordered by layer, then offset; each layer covered exactly once
+
+  std::uint32_t workers() const { return static_cast<std::uint32_t>(worker_addresses.size()); }
+  std::uint32_t servers() const { return static_cast<std::uint32_t>(server_addresses.size()); }
+};
+
+/// Checks the invariants above (every chunk in range, layers covered without gap or overlap, server
+/// known); what a node calls before it trusts a plan that came over the wire.
+absl::Status validate(const Plan& plan);
+
+/// plan.json in the run directory.
+std::string plan_to_json(const Plan& plan);
+
+}  // namespace poseidon

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+
+namespace poseidon {
+
+/// SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014).
+/// Chosen because three lines reproduce it in any language: everything random in a run (permutation
+/// of the data, initial weights, dropout, crops) is a function of the job's seeds alone.
+class SplitMix64 {
+ public:
+  explicit constexpr SplitMix64(std::uint64_t seed) : state_(seed) {}
+
+  constexpr std::uint64_t next() {
+    state_ += 0x9E3779B97F4A7C15ull;
+    std::uint64_t z = state_;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    return z ^ (z >> 31);
+  }
+
+  /// Uniform in [0, bound), bound > 0, by Lemire's multiply-shift without rejection: the bias of
+  /// bound / 2^64 is below anything a run could show, and the sequence stays easy to reproduce.
+  constexpr std::uint64_t below(std::uint64_t bound) {
+    return static_cast<std::uint64_t>((static_cast<unsigned __int128>(next()) * bound) >> 64);
+  }
+
+  /// Uniform in [0, 1) with 24 random bits: exact in float.
+  constexpr float uniform() { return static_cast<float>(next() >> 40) * 0x1.0p-24f; }
+
+  /// Standard normal (Box-Muller, the cosine branch; two draws per value).
+  double normal() {
+    const double u = (static_cast<double>(next() >> 11) + 0.5) * 0x1.0p-53;
+    const double v = static_cast<double>(next() >> 11) * 0x1.0p-53;
+    return std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v);
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+/// One seed out of several numbers, e.g. (job seed, iteration, sample): order matters.
+constexpr std::uint64_t mix_seed(std::uint64_t a, std::uint64_t b) {
+  return SplitMix64(SplitMix64(a).next() ^ (b + 0x9E3779B97F4A7C15ull)).next();
+}
+
+}  // namespace poseidon

@@ -1,0 +1,88 @@
+#pragma once
+
+// Runs a network on a device, layer by layer, and tells when each layer needs or frees what.
+// Before: the data pipeline fills a Batch. After: Syncer.gradient_ready, called from after_backward.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/ids.h"
+#include "worker/engine/net.h"
+
+namespace poseidon {
+
+/// One mini-batch in host memory. Owned by the data pipeline, read-only for the engine.
+struct Batch {
+  std::int64_t samples = 0;          ///< K
+  std::vector<float> images;         ///< K x C x H x W, C-contiguous
+  std::vector<std::int32_t> labels;  ///< K
+  /// Number of the first sample in the run (iteration * P1*K + rank * K); with the seed it makes
+  /// dropout masks independent of how many workers share the batch.
+  std::uint64_t first_sample = 0;
+  /// How many of the samples count; the rest (of a last test batch) is filling.
+  std::int64_t valid_samples = 0;
+};
+
+enum class Phase { kTrain, kTest };
+
+/// Result of one forward pass over the valid samples.
+struct ForwardResult {
+  double loss_sum = 0.0;  ///< sum over samples of the cross-entropy
+  std::int64_t correct = 0;
+  std::int64_t samples = 0;
+  double mean_loss() const { return samples == 0 ? 0.0 : loss_sum / static_cast<double>(samples); }
+};
+
+/// What the trainer hangs into an execution. Called on the thread that runs the executor.
+struct ExecutionHooks {
+  /// Before the forward of a parameter layer reads its parameters; an error aborts the pass.
+  std::function<absl::Status(LayerIndex)> before_forward;
+  /// After the whole backward of a parameter layer (its gradient is complete in gradients(layer)
+  /// and its parameters are not read again in this pass), last layer first.
+  std::function<void(LayerIndex)> after_backward;
+};
+
+/// The engine seam: one network on one device. One thread only. A device implements it whole; the
+/// CPU device (cpu/) and the CUDA device (cuda/) each build theirs from the shared layer walk.
+///
+/// Memory: parameters and gradients of one parameter layer are each one contiguous host range, all
+/// tensors of the layer laid end to end in ParameterSpec order without padding, for the life of the
+/// executor. 64-byte aligned at the start of each layer.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  virtual const NetSpec& net() const = 0;
+  virtual std::span<float> parameters(LayerIndex layer) = 0;
+  virtual std::span<float> gradients(LayerIndex layer) = 0;
+
+  /// Batch of exactly the batch size given at creation. In Phase::kTest dropout is the identity and
+  /// nothing is kept for backward.
+  virtual absl::StatusOr<ForwardResult> forward(const Batch& batch, Phase phase,
+                                                const ExecutionHooks& hooks) = 0;
+  /// After forward in Phase::kTrain. Gradients of the mean loss over the batch; overwritten, not
+  /// accumulated.
+  virtual absl::Status backward(const ExecutionHooks& hooks) = 0;
+
+  /// After a forward: name of the first layer, in forward order, whose parameters or output hold a
+  /// NaN or an infinity (and which of the two), or "" when there is none.
+  virtual std::string first_nonfinite_layer() = 0;
+};
+
+struct ExecutorOptions {
+  std::int64_t batch_size = 0;
+  std::uint64_t seed = 1;  ///< of dropout
+  int threads = 0;         ///< 0: all cores this process may use
+};
+
+/// Gives every parameter its first value from its Initialiser. Each tensor is drawn from
+/// mix_seed(seed, FNV-1a hash of "<layer>.<tensor>"), so it does not depend on the other layers. Pure.
+void initialise_parameters(const NetSpec& net, std::uint64_t seed,
+                           const std::function<std::span<float>(LayerIndex)>& parameters);
+
+}  // namespace poseidon

@@ -1,0 +1,92 @@
+#pragma once
+
+// A network as data: layers, shapes, parameters. Pure; knows no device. Used by the coordinator
+// (planning), the command line tool (`poseidon models`) and the engine (execution).
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+
+namespace poseidon {
+
+/// Dimensions without the batch: {channels, height, width} for images, {features} for vectors.
+using Shape = std::vector<std::int64_t>;
+std::int64_t element_count(const Shape& shape);
+std::string shape_to_string(const Shape& shape);  ///< "20x12x12"
+
+enum class LayerType {
+  kConvolution, kPooling, kFullyConnected, kRelu, kLrn, kDropout, kSoftmaxCrossEntropy, kAccuracy,
+};
+std::string_view layer_type_name(LayerType type);  ///< as in the network file: "convolution", ...
+
+/// How a tensor gets its first values.
+struct Initialiser {
+  enum class Type { kConstant, kGaussian, kXavier, kHe };
+  Type type = Type::kXavier;
+  double value = 0.0;  ///< kConstant
+  double std = 0.01;   ///< kGaussian
+};
+
+/// One tensor of a parameter layer. Layouts are PyTorch's: convolution weight
+/// {out, in / groups, kernel_h, kernel_w}, fully connected weight {out, in}, bias {out}.
+struct ParameterSpec {
+  std::string name;  ///< "weight", "bias"
+  Shape shape;
+  Initialiser initialiser;
+};
+
+/// One operator with its shapes resolved.
+struct LayerSpec {
+  std::string name;
+  LayerType type = LayerType::kRelu;
+  std::vector<std::size_t> inputs;  ///< indices of earlier layers; kNetworkInput for the data
+  Shape input_shape;                ///< of the first input
+  Shape output_shape;
+  std::vector<ParameterSpec> parameters;
+
+  // convolution, pooling
+  std::int64_t kernel_h = 0, kernel_w = 0, stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0;
+  std::int64_t groups = 1;
+  enum class Pool { kMax, kAverage } pool = Pool::kMax;
+  bool ceil_mode = false;  ///< pooling: Caffe rounds output sizes up, PyTorch down
+  // lrn (across channels): y = x / (k + alpha / local_size * sum x^2)^beta
+  std::int64_t local_size = 5;
+  double alpha = 1e-4, beta = 0.75, k = 1.0;
+  double dropout_ratio = 0.5;
+
+  std::int64_t parameter_count() const;
+  std::int64_t multiply_adds = 0;  ///< per sample, forward
+};
+inline constexpr std::size_t kNetworkInput = static_cast<std::size_t>(-1);
+
+/// A whole network, in forward order (each layer after its inputs), ending in one softmax
+/// cross-entropy (the loss) and optionally an accuracy layer.
+struct NetSpec {
+  std::string name;
+  Shape input_shape;
+  std::int64_t classes = 0;
+  std::vector<LayerSpec> layers;
+  nlohmann::json source;  ///< the network file as read, for embedding in a job
+
+  std::int64_t parameter_count() const;
+  std::int64_t multiply_adds() const;
+  /// Indices into `layers` of those that own parameters, in forward order. Position in this list is
+  /// the LayerIndex of plans and messages.
+  std::vector<std::size_t> parameter_layers() const;
+};
+
+/// Parses a network file (models/README.md has the format) and infers all shapes. Errors name the
+/// layer and, where shapes do not fit, both shapes; unknown keys get the nearest known name. Pure.
+absl::StatusOr<NetSpec> parse_network(const nlohmann::json& json);
+
+/// `model` as in a job file: a shipped name, a path (relative to `folder`), or an inline network.
+/// An unknown name is refused with the nearest shipped one.
+absl::StatusOr<NetSpec> resolve_network(const nlohmann::json& model,
+                                        const std::filesystem::path& folder);
+
+}  // namespace poseidon
