@@ -9,17 +9,21 @@ find_package(nlohmann_json CONFIG REQUIRED)
 find_package(spdlog CONFIG REQUIRED)
 find_package(CLI11 CONFIG REQUIRED)
 find_package(ZLIB REQUIRED)
-find_package(dnnl CONFIG REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
 find_package(GTest CONFIG REQUIRED)
 find_package(benchmark CONFIG REQUIRED)
 
-# Debian's RocksDB config asks for libraries that only its static form needs.
-find_path(ROCKSDB_INCLUDE_DIR rocksdb/db.h REQUIRED)
-find_library(ROCKSDB_LIBRARY rocksdb REQUIRED)
-add_library(poseidon_rocksdb INTERFACE)
-target_include_directories(poseidon_rocksdb SYSTEM INTERFACE ${ROCKSDB_INCLUDE_DIR})
-target_link_libraries(poseidon_rocksdb INTERFACE ${ROCKSDB_LIBRARY})
+# Found by file: Debian's CMake configs of these two ask for libraries that we do not need (OpenCL,
+# static compression libraries).
+function(poseidon_find_by_file target header library)
+  find_path(${target}_INCLUDE_DIR ${header} REQUIRED)
+  find_library(${target}_LIBRARY ${library} REQUIRED)
+  add_library(${target} INTERFACE)
+  target_include_directories(${target} SYSTEM INTERFACE ${${target}_INCLUDE_DIR})
+  target_link_libraries(${target} INTERFACE ${${target}_LIBRARY})
+endfunction()
+poseidon_find_by_file(poseidon_rocksdb rocksdb/db.h rocksdb)
+poseidon_find_by_file(poseidon_onednn dnnl.hpp dnnl)
 
 # CUDA is optional: with the toolkit the engine's plug-in is built, without it everything else is.
 include(CheckLanguage)
