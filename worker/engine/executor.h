@@ -1,7 +1,8 @@
 #pragma once
 
 // Runs a network on a device, layer by layer, and tells when each layer needs or frees what.
-// Before: the data pipeline fills a Batch. After: Syncer.gradient_ready, called from after_backward.
+// Before: the data pipeline fills a Batch. After: Syncer.gradient_ready, called from
+// after_backward.
 
 #include <cstdint>
 #include <functional>
@@ -81,7 +82,8 @@ struct ExecutorOptions {
 };
 
 /// Gives every parameter its first value from its Initialiser. Each tensor is drawn from
-/// mix_seed(seed, FNV-1a hash of "<layer>.<tensor>"), so it does not depend on the other layers. Pure.
+/// mix_seed(seed, FNV-1a hash of "<layer>.<tensor>"), so it does not depend on the other layers.
+/// Pure.
 void initialise_parameters(const NetSpec& net, std::uint64_t seed,
                            const std::function<std::span<float>(LayerIndex)>& parameters);
 
