@@ -39,8 +39,17 @@ grpc::Status to_grpc(const absl::Status& status) {
   return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
 }
 
+/// The codes that gRPC itself uses for a broken or reset connection become UNAVAILABLE; what the
+/// other side said stays as it is.
 absl::Status from_grpc(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
+  switch (status.error_code()) {
+    case grpc::StatusCode::CANCELLED:
+    case grpc::StatusCode::UNKNOWN:
+    case grpc::StatusCode::INTERNAL:
+      return absl::UnavailableError(absl::StrCat("the stream was reset: ", status.error_message()));
+    default: break;
+  }
   return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
 }
 
@@ -468,7 +477,7 @@ class GrpcTransport::Impl {
   class Wake final : public Tag {
    public:
     explicit Wake(Impl* impl) : impl_(impl) {}
-    void complete(bool /*ok*/) override { impl_->run_posted(); }
+    void complete(bool /*ok*/) override { impl_->run_posted(/*alarm_fired=*/true); }
 
    private:
     Impl* const impl_;
@@ -483,7 +492,7 @@ class GrpcTransport::Impl {
   }
 
   void run() {
-    run_posted();  // what was posted before the queue existed
+    run_posted(/*alarm_fired=*/false);  // what was posted before the queue took alarms
     if (server_ != nullptr) new ServerCall(&book_, &listener_);  // NOLINT: deletes itself
     while (!stopping_) {
       run_timers();
@@ -511,11 +520,12 @@ class GrpcTransport::Impl {
     }
   }
 
-  void run_posted() {
+  /// An alarm may be set again only once it has fired, so only that clears `woken_`.
+  void run_posted(bool alarm_fired) {
     std::vector<std::function<void()>> batch;
     {
       const std::lock_guard lock(mutex_);
-      woken_ = false;
+      if (alarm_fired) woken_ = false;
       batch.swap(posted_);
     }
     for (auto& function : batch) function();

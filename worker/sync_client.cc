@@ -21,12 +21,12 @@ SyncClient::SyncClient(Transport* transport, Plan plan, WorkerRank rank,
       versions_(plan_.layers.size(), -1) {}
 
 SyncClient::~SyncClient() {
-  std::promise<void> closed;
-  transport_->post([this, &closed] {
+  auto closed = std::make_shared<std::promise<void>>();  // outlives set_value on the loop
+  transport_->post([this, closed] {
     syncer_.reset();
-    closed.set_value();
+    closed->set_value();
   });
-  closed.get_future().wait();  // bounded: the loop runs what is posted, and nothing on it blocks
+  closed->get_future().wait();  // bounded: the loop runs what is posted, and nothing on it blocks
 }
 
 void SyncClient::start() {
