@@ -10,8 +10,8 @@
 #include <cmath>
 #include <cstddef>
 
-#include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/text.h"
 
 // `in` and `out` may be one array. Each loop reads and writes element i only, so there is nothing
 // carried from one turn to the next; compilers cannot see that by themselves.
@@ -90,9 +90,9 @@ void adam(const OptimizerStep& step, std::size_t size, const float* gradient, co
   }
 }
 
-absl::Status refuse(const std::string& key, const std::string& expected, double got) {
+absl::Status refuse(std::string_view key, std::string_view expected, double got) {
   return absl::InvalidArgumentError(
-      absl::StrCat("optimizer.", key, ": expected ", expected, ", got ", got));
+      str_cat("optimizer.", key, ": expected ", expected, ", got ", got));
 }
 
 /// Finite also as the float32 that the step uses.
