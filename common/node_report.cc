@@ -22,11 +22,11 @@ void fill_heartbeat_totals(const TrafficProbe* traffic, const RefusalCounts& ref
     layer.set_received_bytes(traffic->received_bytes(LayerIndex(i)));
     layer.set_stall_seconds(traffic->stall_seconds(LayerIndex(i)));
   }
-  for (int r = 1; r < static_cast<int>(Refusal::kCount); ++r) {
-    const auto reason = static_cast<Refusal>(r);
+  for (int r = 1; r < static_cast<int>(DataRefusal::kCount); ++r) {
+    const auto reason = static_cast<DataRefusal>(r);
     if (refusals.of(reason) == 0) continue;
     v1::RefusedCount& count = *heartbeat.add_refused();
-    count.set_reason(refusal_name(reason));
+    count.set_reason(data_refusal_name(reason));
     count.set_count(refusals.of(reason));
   }
 }
@@ -70,9 +70,9 @@ class NodeMetrics::Impl final : public prometheus::Collectable {
       add_value(received, labels, static_cast<double>(traffic_->received_bytes(layer)));
       add_value(stall, {{"layer", plan.name}}, traffic_->stall_seconds(layer));
     }
-    for (int r = 1; r < static_cast<int>(Refusal::kCount); ++r) {
-      const auto reason = static_cast<Refusal>(r);
-      add_value(refused, {{"reason", refusal_name(reason)}, {"role", role_}},
+    for (int r = 1; r < static_cast<int>(DataRefusal::kCount); ++r) {
+      const auto reason = static_cast<DataRefusal>(r);
+      add_value(refused, {{"reason", data_refusal_name(reason)}, {"role", role_}},
                 static_cast<double>(refusals_->of(reason)));
     }
     std::vector<prometheus::MetricFamily> families = {std::move(sent), std::move(received),

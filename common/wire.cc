@@ -223,37 +223,37 @@ absl::StatusOr<DecodedChunk> decode_chunk(const Bytes& message) {
   return decoded;
 }
 
-const char* refusal_name(Refusal refusal) {
+const char* data_refusal_name(DataRefusal refusal) {
   switch (refusal) {
-    case Refusal::kNone:
+    case DataRefusal::kNone:
       return "none";
-    case Refusal::kMalformed:
+    case DataRefusal::kMalformed:
       return "malformed";
-    case Refusal::kVersion:
+    case DataRefusal::kVersion:
       return "protocol_version";
-    case Refusal::kNoAssignment:
+    case DataRefusal::kNoAssignment:
       return "no_assignment";
-    case Refusal::kKind:
+    case DataRefusal::kKind:
       return "kind";
-    case Refusal::kEpoch:
+    case DataRefusal::kEpoch:
       return "epoch";
-    case Refusal::kRank:
+    case DataRefusal::kRank:
       return "rank";
-    case Refusal::kChunk:
+    case DataRefusal::kChunk:
       return "chunk";
-    case Refusal::kOffset:
+    case DataRefusal::kOffset:
       return "offset";
-    case Refusal::kElementType:
+    case DataRefusal::kElementType:
       return "element_type";
-    case Refusal::kSize:
+    case DataRefusal::kSize:
       return "size";
-    case Refusal::kIteration:
+    case DataRefusal::kIteration:
       return "iteration";
-    case Refusal::kNotInitialised:
+    case DataRefusal::kNotInitialised:
       return "not_initialised";
-    case Refusal::kDuplicate:
+    case DataRefusal::kDuplicate:
       return "duplicate";
-    case Refusal::kCount:
+    case DataRefusal::kCount:
       break;
   }
   return "unknown";
@@ -261,42 +261,42 @@ const char* refusal_name(Refusal refusal) {
 
 Objection check_against_plan(const ChunkHeader& header, std::size_t payload_bytes,
                              const Plan& plan) {
-  const auto object = [](Refusal reason, auto&&... words) {
+  const auto object = [](DataRefusal reason, auto&&... words) {
     return Objection{reason, absl::StrCat(words...)};
   };
   if (header.protocol_version != kProtocolVersion) {
-    return object(Refusal::kVersion, "protocol version ", header.protocol_version,
+    return object(DataRefusal::kVersion, "protocol version ", header.protocol_version,
                   ", this side speaks ", kProtocolVersion,
                   ": install the same Poseidon version everywhere");
   }
   if (header.epoch != plan.epoch) {
-    return object(Refusal::kEpoch, "epoch ", header.epoch.value(), ", the plan in force has ",
+    return object(DataRefusal::kEpoch, "epoch ", header.epoch.value(), ", the plan in force has ",
                   plan.epoch.value());
   }
   if (header.rank.value() >= plan.workers()) {
-    return object(Refusal::kRank, "worker rank ", header.rank.value(), ", the plan has ",
+    return object(DataRefusal::kRank, "worker rank ", header.rank.value(), ", the plan has ",
                   plan.workers(), " workers");
   }
   if (header.chunk.value() >= plan.chunks.size()) {
-    return object(Refusal::kChunk, "chunk ", header.chunk.value(), ", the plan has ",
+    return object(DataRefusal::kChunk, "chunk ", header.chunk.value(), ", the plan has ",
                   plan.chunks.size(), " chunks");
   }
   const PlanChunk& chunk = plan.chunks[header.chunk.value()];
   if (header.offset != chunk.offset) {
-    return object(Refusal::kOffset, "offset ", header.offset, " for chunk ", header.chunk.value(),
+    return object(DataRefusal::kOffset, "offset ", header.offset, " for chunk ", header.chunk.value(),
                   ", the plan says ", chunk.offset);
   }
   const bool has_payload = header.kind != ChunkKind::kPull;
   const ElementType expected_type = has_payload ? ElementType::kFloat32 : ElementType::kNone;
   if (header.element_type != expected_type) {
-    return object(Refusal::kElementType, "element type ",
+    return object(DataRefusal::kElementType, "element type ",
                   static_cast<std::uint32_t>(header.element_type), " for chunk ",
                   header.chunk.value(), ", expected ", static_cast<std::uint32_t>(expected_type));
   }
   const std::size_t expected_bytes =
       has_payload ? static_cast<std::size_t>(chunk.elements) * sizeof(float) : 0;
   if (payload_bytes != expected_bytes) {
-    return object(Refusal::kSize, "payload of ", payload_bytes, " bytes for chunk ",
+    return object(DataRefusal::kSize, "payload of ", payload_bytes, " bytes for chunk ",
                   header.chunk.value(), ", expected ", expected_bytes);
   }
   return {};

@@ -63,7 +63,7 @@ std::string encode_prefix(const ChunkHeader& header, std::size_t payload_bytes);
 absl::StatusOr<DecodedChunk> decode_chunk(const Bytes& message);
 
 /// Why a data message was not used. Refused: wrong, the sender hears of it. Ignored: harmless.
-enum class Refusal : std::uint8_t {
+enum class DataRefusal : std::uint8_t {
   kNone,
   kMalformed,     ///< not a ChunkMessage
   kVersion,       ///< another version of Poseidon
@@ -80,27 +80,27 @@ enum class Refusal : std::uint8_t {
   kDuplicate,       ///< counted once already (ignored)
   kCount,           ///< number of reasons, not one itself
 };
-const char* refusal_name(Refusal refusal);  ///< "epoch", "size", ...: the metric's label
+const char* data_refusal_name(DataRefusal refusal);  ///< "epoch", "size", ...: the metric's label
 
 /// How often each reason occurred. Any thread.
 class RefusalCounts {
  public:
-  void add(Refusal refusal) {
+  void add(DataRefusal refusal) {
     counts_[static_cast<std::size_t>(refusal)].fetch_add(1, std::memory_order_relaxed);
   }
-  std::uint64_t of(Refusal refusal) const {
+  std::uint64_t of(DataRefusal refusal) const {
     return counts_[static_cast<std::size_t>(refusal)].load(std::memory_order_relaxed);
   }
 
  private:
-  std::array<std::atomic<std::uint64_t>, static_cast<std::size_t>(Refusal::kCount)> counts_{};
+  std::array<std::atomic<std::uint64_t>, static_cast<std::size_t>(DataRefusal::kCount)> counts_{};
 };
 
 /// A refusal with its words for people.
 struct Objection {
-  Refusal reason = Refusal::kNone;
+  DataRefusal reason = DataRefusal::kNone;
   std::string message;  ///< names the field, the value and what was expected
-  explicit operator bool() const { return reason != Refusal::kNone; }
+  explicit operator bool() const { return reason != DataRefusal::kNone; }
 };
 
 /// The checks that both sides share: version, epoch, rank and chunk within the plan, offset,

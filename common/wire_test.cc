@@ -134,7 +134,7 @@ class AgainstPlan : public ::testing::Test {
     header_.chunk = ChunkId(1);
     header_.offset = 6;
   }
-  Refusal judge(std::size_t payload_bytes = 16) {
+  DataRefusal judge(std::size_t payload_bytes = 16) {
     return check_against_plan(header_, payload_bytes, plan_).reason;
   }
   Plan plan_;
@@ -142,33 +142,33 @@ class AgainstPlan : public ::testing::Test {
 };
 
 TEST_F(AgainstPlan, EveryFieldIsChecked) {
-  EXPECT_EQ(judge(), Refusal::kNone);
-  EXPECT_EQ(judge(15), Refusal::kSize);
-  EXPECT_EQ(judge(20), Refusal::kSize);
+  EXPECT_EQ(judge(), DataRefusal::kNone);
+  EXPECT_EQ(judge(15), DataRefusal::kSize);
+  EXPECT_EQ(judge(20), DataRefusal::kSize);
   const ChunkHeader good = header_;
   header_.protocol_version = 99;
-  EXPECT_EQ(judge(), Refusal::kVersion);
+  EXPECT_EQ(judge(), DataRefusal::kVersion);
   header_ = good;
   header_.epoch = Epoch(6);
-  EXPECT_EQ(judge(), Refusal::kEpoch);
+  EXPECT_EQ(judge(), DataRefusal::kEpoch);
   header_ = good;
   header_.rank = WorkerRank(4);
-  EXPECT_EQ(judge(), Refusal::kRank);
+  EXPECT_EQ(judge(), DataRefusal::kRank);
   header_ = good;
   header_.chunk = ChunkId(2);
-  EXPECT_EQ(judge(), Refusal::kChunk);
+  EXPECT_EQ(judge(), DataRefusal::kChunk);
   header_ = good;
   header_.offset = 5;
-  EXPECT_EQ(judge(), Refusal::kOffset);
+  EXPECT_EQ(judge(), DataRefusal::kOffset);
   header_ = good;
   header_.element_type = ElementType::kNone;
-  EXPECT_EQ(judge(), Refusal::kElementType);
+  EXPECT_EQ(judge(), DataRefusal::kElementType);
   header_ = good;
   header_.kind = ChunkKind::kPull;
-  EXPECT_EQ(judge(0), Refusal::kElementType);
+  EXPECT_EQ(judge(0), DataRefusal::kElementType);
   header_.element_type = ElementType::kNone;
-  EXPECT_EQ(judge(0), Refusal::kNone);
-  EXPECT_EQ(judge(16), Refusal::kSize);
+  EXPECT_EQ(judge(0), DataRefusal::kNone);
+  EXPECT_EQ(judge(16), DataRefusal::kSize);
 }
 
 TEST_F(AgainstPlan, TheMessageNamesValueAndExpectation) {
@@ -196,8 +196,8 @@ TEST(Wire, PayloadsCopyAndAddAcrossOddPieces) {
 
 TEST(Wire, EveryRefusalHasItsOwnName) {
   std::vector<std::string> names;
-  for (int i = 0; i < static_cast<int>(Refusal::kCount); ++i) {
-    names.emplace_back(refusal_name(static_cast<Refusal>(i)));
+  for (int i = 0; i < static_cast<int>(DataRefusal::kCount); ++i) {
+    names.emplace_back(data_refusal_name(static_cast<DataRefusal>(i)));
   }
   std::sort(names.begin(), names.end());
   EXPECT_EQ(std::unique(names.begin(), names.end()), names.end());

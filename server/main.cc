@@ -70,7 +70,7 @@ void log_refusal(const RefusalCounts& counts, const std::string& peer, const Obj
   const bool logged = n <= 10 || (n & (n - 1)) == 0;  // then the 16th, 32nd, 64th, ...
   if (!logged) return;
   spdlog::warn("refused a data message from {} ({}, number {}): {}", peer,
-               refusal_name(objection.reason), n, objection.message);
+               data_refusal_name(objection.reason), n, objection.message);
 }
 
 int run(const MainOptions& options) {

@@ -9,7 +9,7 @@
 namespace poseidon {
 namespace {
 
-ShardDecision refuse(Refusal reason, std::string message) {
+ShardDecision refuse(DataRefusal reason, std::string message) {
   return {.objection = {reason, std::move(message)}, .delivery = std::nullopt};
 }
 
@@ -58,7 +58,7 @@ ShardDecision Shard::on_message(const DecodedChunk& message) {
   }
   Slot* slot = find(header.chunk);
   if (slot == nullptr) {
-    return refuse(Refusal::kChunk,
+    return refuse(DataRefusal::kChunk,
                   absl::StrCat("chunk ", header.chunk.value(), " belongs to server ",
                                plan_.chunks[header.chunk.value()].server.value(),
                                ", this is server ", self_.value()));
@@ -73,13 +73,13 @@ ShardDecision Shard::on_message(const DecodedChunk& message) {
     case ChunkKind::kParameters:
       break;
   }
-  return refuse(Refusal::kKind, absl::StrCat("kind ", static_cast<std::uint32_t>(header.kind),
+  return refuse(DataRefusal::kKind, absl::StrCat("kind ", static_cast<std::uint32_t>(header.kind),
                                              " is not for a server"));
 }
 
 ShardDecision Shard::on_initialise(Slot& slot, const DecodedChunk& message) {
   if (message.header.rank != WorkerRank(0) || message.header.iteration != 0) {
-    return refuse(Refusal::kRank,
+    return refuse(DataRefusal::kRank,
                   absl::StrCat("initial parameters from worker ", message.header.rank.value(),
                                " at iteration ", message.header.iteration,
                                ", only worker 0 gives them, at iteration 0"));
@@ -87,7 +87,7 @@ ShardDecision Shard::on_initialise(Slot& slot, const DecodedChunk& message) {
   if (slot.version >= 0) {
     // Worker 0 repeats itself when it lost the answer with its stream: it gets it.
     ShardDecision decision = deliver(slot.id, message.header.rank);
-    decision.objection = {Refusal::kDuplicate,
+    decision.objection = {DataRefusal::kDuplicate,
                           absl::StrCat("chunk ", slot.id.value(), " is initialised already")};
     return decision;
   }
@@ -99,7 +99,7 @@ ShardDecision Shard::on_initialise(Slot& slot, const DecodedChunk& message) {
 ShardDecision Shard::on_pull(const Slot& slot, const ChunkHeader& header) const {
   if (header.iteration <= slot.version) return deliver(slot.id, header.rank);
   if (header.iteration == slot.version + 1) return {};  // answered when the chunk gets there
-  return refuse(Refusal::kIteration,
+  return refuse(DataRefusal::kIteration,
                 absl::StrCat("pull of chunk ", slot.id.value(), " at version ", header.iteration,
                              ", it is at version ", slot.version));
 }
@@ -107,21 +107,21 @@ ShardDecision Shard::on_pull(const Slot& slot, const ChunkHeader& header) const 
 ShardDecision Shard::on_push(Slot& slot, const DecodedChunk& message) {
   const ChunkHeader& header = message.header;
   if (slot.version < 0) {
-    return refuse(Refusal::kNotInitialised,
+    return refuse(DataRefusal::kNotInitialised,
                   absl::StrCat("gradient for chunk ", slot.id.value(), " before its parameters"));
   }
   switch (policy_->judge_push(slot.version, header.iteration)) {
     case ConsistencyPolicy::Push::kFuture:
-      return refuse(Refusal::kIteration,
+      return refuse(DataRefusal::kIteration,
                     absl::StrCat("gradient of iteration ", header.iteration, " for chunk ",
                                  slot.id.value(), ", which is at version ", slot.version));
     case ConsistencyPolicy::Push::kTooOld:
-      return refuse(Refusal::kDuplicate, absl::StrCat("gradient of iteration ", header.iteration,
+      return refuse(DataRefusal::kDuplicate, absl::StrCat("gradient of iteration ", header.iteration,
                                                       " was counted long ago"));
     case ConsistencyPolicy::Push::kAlreadyComplete: {
       // Either a repetition in flight or a worker that lost the answer with its stream: it gets it.
       ShardDecision decision = deliver(slot.id, header.rank);
-      decision.objection = {Refusal::kDuplicate, absl::StrCat("gradient of iteration ",
+      decision.objection = {DataRefusal::kDuplicate, absl::StrCat("gradient of iteration ",
                                                               header.iteration, " is in already")};
       return decision;
     }
@@ -129,7 +129,7 @@ ShardDecision Shard::on_push(Slot& slot, const DecodedChunk& message) {
       break;
   }
   if (slot.sum.has(header.rank)) {
-    return refuse(Refusal::kDuplicate,
+    return refuse(DataRefusal::kDuplicate,
                   absl::StrCat("worker ", header.rank.value(), " gave its gradient of iteration ",
                                header.iteration, " for chunk ", slot.id.value(), " already"));
   }

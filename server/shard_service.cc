@@ -81,29 +81,29 @@ ReadNext ShardService::on_message(Session& session, const Bytes& message) {
   if (session.closing_) return ReadNext::kContinue;
   const absl::StatusOr<DecodedChunk> decoded = decode_chunk(message);
   if (!decoded.ok()) {
-    refuse(session, {Refusal::kMalformed, std::string(decoded.status().message())},
+    refuse(session, {DataRefusal::kMalformed, std::string(decoded.status().message())},
            absl::StatusCode::kInvalidArgument);
     return ReadNext::kContinue;
   }
   if (!shard_) {
-    refuse(session, {Refusal::kNoAssignment, "this server has no job just now"},
+    refuse(session, {DataRefusal::kNoAssignment, "this server has no job just now"},
            absl::StatusCode::kFailedPrecondition);
     return ReadNext::kContinue;
   }
   if (session.rank_ && *session.rank_ != decoded->header.rank) {
     refuse(session,
-           {Refusal::kRank, absl::StrCat("a message of worker ", decoded->header.rank.value(),
+           {DataRefusal::kRank, absl::StrCat("a message of worker ", decoded->header.rank.value(),
                                          " on the stream of worker ", session.rank_->value())},
            absl::StatusCode::kInvalidArgument);
     return ReadNext::kContinue;
   }
   const ShardDecision decision = shard_->on_message(*decoded);
-  const bool harmless = decision.objection.reason == Refusal::kDuplicate;
+  const bool harmless = decision.objection.reason == DataRefusal::kDuplicate;
   if (decision.objection && !harmless) {
     refuse(session, decision.objection, absl::StatusCode::kInvalidArgument);
     return ReadNext::kContinue;
   }
-  if (harmless) refusals_->add(Refusal::kDuplicate);
+  if (harmless) refusals_->add(DataRefusal::kDuplicate);
   if (!session.rank_) bind(session, decoded->header.rank);
   if (!harmless) {
     traffic_->received(shard_->plan().chunks[decoded->header.chunk.value()].layer,
@@ -135,7 +135,7 @@ void ShardService::refuse(Session& session, const Objection& objection, absl::St
   session.rank_.reset();
   session.closing_ = true;
   session.stream_->close(absl::Status(
-      code, absl::StrCat("refused (", refusal_name(objection.reason), "): ", objection.message)));
+      code, absl::StrCat("refused (", data_refusal_name(objection.reason), "): ", objection.message)));
 }
 
 void ShardService::enqueue(const Delivery& delivery) {

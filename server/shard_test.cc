@@ -96,33 +96,33 @@ TEST_F(ShardTest, RepetitionsCountOnceAndGetTheirAnswer) {
   initialise(shard);
   push(shard, 0, 0, 0, 1.0f);
   const ShardDecision twice = push(shard, 0, 0, 0, 1.0f);
-  EXPECT_EQ(twice.objection.reason, Refusal::kDuplicate);
+  EXPECT_EQ(twice.objection.reason, DataRefusal::kDuplicate);
   EXPECT_FALSE(twice.delivery);
   push(shard, 1, 0, 0, 1.0f);
   const std::vector<float> after = values(shard, ChunkId(0));
   const ShardDecision late = push(shard, 0, 0, 0, 99.0f);
-  EXPECT_EQ(late.objection.reason, Refusal::kDuplicate);
+  EXPECT_EQ(late.objection.reason, DataRefusal::kDuplicate);
   ASSERT_TRUE(late.delivery) << "it may have lost the answer";
   EXPECT_EQ(late.delivery->only, WorkerRank(0));
   EXPECT_EQ(values(shard, ChunkId(0)), after);
   const auto again = send(shard, ChunkKind::kInitialise, 0, 0, 0, std::vector<float>(4, 0.0f));
-  EXPECT_EQ(again.objection.reason, Refusal::kDuplicate);
+  EXPECT_EQ(again.objection.reason, DataRefusal::kDuplicate);
   EXPECT_EQ(values(shard, ChunkId(0)), after);
 }
 
 TEST_F(ShardTest, WrongMessagesAreRefusedWithTheirReasonAndChangeNothing) {
   Shard shard = make(2);
-  EXPECT_EQ(push(shard, 0, 0, 0, 1.0f).objection.reason, Refusal::kNotInitialised);
+  EXPECT_EQ(push(shard, 0, 0, 0, 1.0f).objection.reason, DataRefusal::kNotInitialised);
   const auto usurper = send(shard, ChunkKind::kInitialise, 1, 0, 0, std::vector<float>(4, 1.0f));
-  EXPECT_EQ(usurper.objection.reason, Refusal::kRank);
+  EXPECT_EQ(usurper.objection.reason, DataRefusal::kRank);
   initialise(shard);
-  EXPECT_EQ(push(shard, 0, 0, 1, 1.0f).objection.reason, Refusal::kIteration);
-  EXPECT_EQ(push(shard, 2, 0, 0, 1.0f).objection.reason, Refusal::kRank);
-  EXPECT_EQ(send(shard, ChunkKind::kPull, 0, 0, 2, {}).objection.reason, Refusal::kIteration);
+  EXPECT_EQ(push(shard, 0, 0, 1, 1.0f).objection.reason, DataRefusal::kIteration);
+  EXPECT_EQ(push(shard, 2, 0, 0, 1.0f).objection.reason, DataRefusal::kRank);
+  EXPECT_EQ(send(shard, ChunkKind::kPull, 0, 0, 2, {}).objection.reason, DataRefusal::kIteration);
   EXPECT_EQ(send(shard, ChunkKind::kParameters, 0, 0, 0, std::vector<float>(4)).objection.reason,
-            Refusal::kKind);
+            DataRefusal::kKind);
   EXPECT_EQ(send(shard, ChunkKind::kPushGradient, 0, 0, 0, std::vector<float>(3)).objection.reason,
-            Refusal::kSize);
+            DataRefusal::kSize);
   EXPECT_EQ(values(shard, ChunkId(0)), std::vector<float>(4, 10.0f));
   EXPECT_EQ(shard.version(ChunkId(0)), 0);
 }
@@ -130,7 +130,7 @@ TEST_F(ShardTest, WrongMessagesAreRefusedWithTheirReasonAndChangeNothing) {
 TEST_F(ShardTest, ChunksOfOtherServersAreRefused) {
   Shard shard(toy_plan(1, 2, {8}, 4), ServerIndex(0), optimizer_, &bsp_);
   const auto decision = send(shard, ChunkKind::kPull, 0, 1, 0, {});
-  EXPECT_EQ(decision.objection.reason, Refusal::kChunk);
+  EXPECT_EQ(decision.objection.reason, DataRefusal::kChunk);
   EXPECT_THAT(decision.objection.message, HasSubstr("belongs to server 1"));
 }
 

@@ -91,11 +91,11 @@ void Syncer::on_message(Connection& connection, const Bytes& message) {
     refusals_->add(landing.objection.reason);
     // A repetition or a message of an earlier epoch is harmless. Anything else means that server
     // and worker disagree about the plan: going on would train something else.
-    const Refusal reason = landing.objection.reason;
-    if (reason == Refusal::kDuplicate || reason == Refusal::kEpoch) return;
+    const DataRefusal reason = landing.objection.reason;
+    if (reason == DataRefusal::kDuplicate || reason == DataRefusal::kEpoch) return;
     fail(absl::DataLossError(absl::StrCat("server ", connection.server_.value(), " at ",
                                           connection.address_, " sent what does not fit the plan (",
-                                          refusal_name(reason), "): ", landing.objection.message)));
+                                          data_refusal_name(reason), "): ", landing.objection.message)));
     return;
   }
   traffic_->received(landing.chunk_layer, landing.payload_bytes);

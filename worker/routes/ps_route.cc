@@ -103,25 +103,25 @@ Objection PsRoute::judge(ServerIndex from, const DecodedChunk& decoded) const {
     return objection;
   }
   if (header.kind != ChunkKind::kParameters) {
-    return {Refusal::kKind,
+    return {DataRefusal::kKind,
             absl::StrCat("kind ", static_cast<std::uint32_t>(header.kind), " is not for a worker")};
   }
   if (header.rank != rank_) {
-    return {Refusal::kRank, absl::StrCat("a message for worker ", header.rank.value(),
+    return {DataRefusal::kRank, absl::StrCat("a message for worker ", header.rank.value(),
                                          ", this is worker ", rank_.value())};
   }
   if (plan_.chunks[header.chunk.value()].server != from) {
-    return {Refusal::kChunk, absl::StrCat("chunk ", header.chunk.value(), " from server ",
+    return {DataRefusal::kChunk, absl::StrCat("chunk ", header.chunk.value(), " from server ",
                                           from.value(), ", the plan gives it to server ",
                                           plan_.chunks[header.chunk.value()].server.value())};
   }
   const Chunk& chunk = chunks_[header.chunk.value()];
   if (header.iteration <= chunk.version) {
-    return {Refusal::kDuplicate, absl::StrCat("version ", header.iteration, " of chunk ",
+    return {DataRefusal::kDuplicate, absl::StrCat("version ", header.iteration, " of chunk ",
                                               header.chunk.value(), " is here already")};
   }
   if (header.iteration != chunk.version + 1 || chunk.request == Request::kNone) {
-    return {Refusal::kIteration,
+    return {DataRefusal::kIteration,
             absl::StrCat("version ", header.iteration, " of chunk ", header.chunk.value(),
                          ", this worker has ", chunk.version,
                          chunk.request == Request::kNone ? " and asked for nothing" : "")};
@@ -132,7 +132,7 @@ Objection PsRoute::judge(ServerIndex from, const DecodedChunk& decoded) const {
 Landing PsRoute::on_message(ServerIndex from, const Bytes& message) {
   const absl::StatusOr<DecodedChunk> decoded = decode_chunk(message);
   if (!decoded.ok()) {
-    return {.objection = {Refusal::kMalformed, std::string(decoded.status().message())}};
+    return {.objection = {DataRefusal::kMalformed, std::string(decoded.status().message())}};
   }
   if (Objection objection = judge(from, *decoded)) return {.objection = std::move(objection)};
   const ChunkId id = decoded->header.chunk;
