@@ -104,7 +104,7 @@ std::string printable_key(const std::string& key) {
   return quoted.substr(1, quoted.size() - (is_whole ? 2 : 1));
 }
 
-std::string number_text(double value) { return Json(value).dump(); }
+std::string number_text(double value) { return str_cat(value); }
 
 std::string range_text(const NumberRange& range) {
   const NumberRange open;
