@@ -92,11 +92,12 @@ TEST(Safetensors, WriterRefusesWhatNobodyCouldRead) {
 TEST(Safetensors, ReaderChecksEveryClaim) {
   const auto entry = [](const std::string& name, const std::string& shape,
                         const std::string& offsets) {
-    return "\"" + name + R"(":{"dtype":"F32","shape":)" + shape + R"(,"data_offsets":)" + offsets +
-           "}";
+    return str_cat("\"", name, R"(":{"dtype":"F32","shape":)", shape, R"(,"data_offsets":)",
+                   offsets, "}");
   };
-  EXPECT_EQ(error_of("{" + entry("a", "[2]", "[0,8]") + "}  ", 8), "") << "padding is allowed";
-  EXPECT_EQ(error_of("{" + entry("a", "[]", "[0,4]") + "}", 4), "") << "a scalar";
+  EXPECT_EQ(error_of(str_cat("{", entry("a", "[2]", "[0,8]"), "}  "), 8), "")
+      << "padding is allowed";
+  EXPECT_EQ(error_of(str_cat("{", entry("a", "[]", "[0,4]"), "}"), 4), "") << "a scalar";
   const struct {
     std::string header;
     std::size_t data_bytes;
@@ -104,21 +105,23 @@ TEST(Safetensors, ReaderChecksEveryClaim) {
   } cases[] = {
       {"[]", 0, "expected an object"},
       {"{", 0, "parse error"},
-      {"{" + entry("a", "[2]", "[0,8]") + "}", 7, "not inside the 7 bytes"},
-      {"{" + entry("a", "[2]", "[0,8]") + "}", 9, "1 bytes after the last tensor"},
-      {"{" + entry("a", "[2]", "[8,0]") + "}", 8, "not inside"},
-      {"{" + entry("a", "[2]", "[4,12]") + "}", 12, "after a hole"},
-      {"{" + entry("a", "[3]", "[0,8]") + "}", 8, "shape [3] of F32 does not fit 8 bytes"},
-      {"{" + entry("a", "[2]", "[0,8]") + "," + entry("b", "[2]", "[4,12]") + "}", 12,
+      {str_cat("{", entry("a", "[2]", "[0,8]"), "}"), 7, "not inside the 7 bytes"},
+      {str_cat("{", entry("a", "[2]", "[0,8]"), "}"), 9, "1 bytes after the last tensor"},
+      {str_cat("{", entry("a", "[2]", "[8,0]"), "}"), 8, "not inside"},
+      {str_cat("{", entry("a", "[2]", "[4,12]"), "}"), 12, "after a hole"},
+      {str_cat("{", entry("a", "[3]", "[0,8]"), "}"), 8, "shape [3] of F32 does not fit 8 bytes"},
+      {str_cat("{", entry("a", "[2]", "[0,8]"), ",", entry("b", "[2]", "[4,12]"), "}"), 12,
        "inside the tensor before it"},
-      {"{" + entry("a", "[2]", "[0,8]") + "," + entry("a", "[2]", "[8,16]") + "}", 16,
+      {str_cat("{", entry("a", "[2]", "[0,8]"), ",", entry("a", "[2]", "[8,16]"), "}"), 16,
        "a: the key is there twice"},
-      {"{" + entry("a", "[4294967296,4294967296]", "[0,0]") + "}", 0, "does not fit"},
-      {"{" + entry("a", "[1099511627776,1099511627776,0,1]", "[0,0]") + "}", 0, "does not fit"},
-      {"{" + entry("a", "[-1]", "[0,4]") + "}", 4, "shape[0]: expected an integer"},
-      {"{" + entry("a", "[1.0]", "[0,4]") + "}", 4, "shape[0]: expected an integer"},
-      {"{" + entry("a", "[1]", "[0]") + "}", 4, "data_offsets: expected an array of 2"},
-      {"{" + entry("a", "[1]", "[0,18446744073709551615]") + "}", 4, "data_offsets[1]: expected"},
+      {str_cat("{", entry("a", "[4294967296,4294967296]", "[0,0]"), "}"), 0, "does not fit"},
+      {str_cat("{", entry("a", "[1099511627776,1099511627776,0,1]", "[0,0]"), "}"), 0,
+       "does not fit"},
+      {str_cat("{", entry("a", "[-1]", "[0,4]"), "}"), 4, "shape[0]: expected an integer"},
+      {str_cat("{", entry("a", "[1.0]", "[0,4]"), "}"), 4, "shape[0]: expected an integer"},
+      {str_cat("{", entry("a", "[1]", "[0]"), "}"), 4, "data_offsets: expected an array of 2"},
+      {str_cat("{", entry("a", "[1]", "[0,18446744073709551615]"), "}"), 4,
+       "data_offsets[1]: expected"},
       {R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}})", 8, "dtype: expected \"F32\""},
       {R"({"a":{"shape":[1],"data_offsets":[0,4]}})", 4, "dtype: is missing"},
       {R"({"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0],"x":1}})", 0, "x: unknown key"},
