@@ -24,7 +24,8 @@ class SplitMix64 {
   /// Uniform in [0, bound), bound > 0, by Lemire's multiply-shift without rejection: the bias of
   /// bound / 2^64 is below anything a run could show, and the sequence stays easy to reproduce.
   constexpr std::uint64_t below(std::uint64_t bound) {
-    return static_cast<std::uint64_t>((static_cast<unsigned __int128>(next()) * bound) >> 64);
+    __extension__ using Wide = unsigned __int128;  // GCC's and Clang's; C++20 has no name for it
+    return static_cast<std::uint64_t>((static_cast<Wide>(next()) * bound) >> 64);
   }
 
   /// Uniform in [0, 1) with 24 random bits: exact in float.

@@ -1,7 +1,8 @@
 #pragma once
 
 // Runs a network on a device, layer by layer, and tells when each layer needs or frees what.
-// Before: the data pipeline fills a Batch. After: Syncer.gradient_ready, called from after_backward.
+// Before: the data pipeline fills a Batch. After: Syncer.gradient_ready, called from
+// after_backward.
 
 #include <cstdint>
 #include <functional>
@@ -48,8 +49,9 @@ struct ExecutionHooks {
   std::function<void(LayerIndex)> after_backward;
 };
 
-/// The engine seam: one network on one device. One thread only. A device implements it whole; the
-/// CPU device (cpu/) and the CUDA device (cuda/) each build theirs from the shared layer walk.
+/// The engine seam as the trainer sees it: one network on one device. One thread only. There is one
+/// implementation, the layer walk of network_executor.h, shared by all devices; what differs is the
+/// Device (device.h) under it: cpu/ on oneDNN, reference/ in plain loops for tests, later cuda/.
 ///
 /// Memory: parameters and gradients of one parameter layer are each one contiguous host range, all
 /// tensors of the layer laid end to end in ParameterSpec order without padding, for the life of the
@@ -61,16 +63,19 @@ class Executor {
   virtual std::span<float> parameters(LayerIndex layer) = 0;
   virtual std::span<float> gradients(LayerIndex layer) = 0;
 
-  /// Batch of exactly the batch size given at creation. In Phase::kTest dropout is the identity and
-  /// nothing is kept for backward.
+  /// Batch of exactly the batch size given at creation; read during the call only. In Phase::kTest
+  /// dropout is the identity and nothing is kept for backward. `correct` counts arg max hits of the
+  /// accuracy layer, or of the loss's scores where the network has none. Errors: INVALID_ARGUMENT
+  /// for a batch of the wrong size or a label out of range; whatever before_forward returns.
   virtual absl::StatusOr<ForwardResult> forward(const Batch& batch, Phase phase,
                                                 const ExecutionHooks& hooks) = 0;
-  /// After forward in Phase::kTrain. Gradients of the mean loss over the batch; overwritten, not
-  /// accumulated.
+  /// After forward in Phase::kTrain. Gradients of the mean loss over the batch's valid samples;
+  /// overwritten, not accumulated. FAILED_PRECONDITION without such a forward.
   virtual absl::Status backward(const ExecutionHooks& hooks) = 0;
 
   /// After a forward: name of the first layer, in forward order, whose parameters or output hold a
-  /// NaN or an infinity (and which of the two), or "" when there is none.
+  /// NaN or an infinity (and which of the two), or "" when there is none. For people:
+  /// "conv1 (parameters)", "ip2 (output)", "input (data)".
   virtual std::string first_nonfinite_layer() = 0;
 };
 
@@ -81,7 +86,8 @@ struct ExecutorOptions {
 };
 
 /// Gives every parameter its first value from its Initialiser. Each tensor is drawn from
-/// mix_seed(seed, FNV-1a hash of "<layer>.<tensor>"), so it does not depend on the other layers. Pure.
+/// mix_seed(seed, FNV-1a hash of "<layer>.<tensor>"), so it does not depend on the other layers.
+/// Pure.
 void initialise_parameters(const NetSpec& net, std::uint64_t seed,
                            const std::function<std::span<float>(LayerIndex)>& parameters);
 

@@ -14,6 +14,14 @@
 
 namespace poseidon {
 
+/// Bounds of what a network file may ask for; beyond them it is refused, never computed with.
+inline constexpr std::int64_t kMaxDimension = std::int64_t{1} << 20;
+inline constexpr std::int64_t kMaxTensorElements = std::int64_t{1} << 31;  ///< without the batch
+inline constexpr std::int64_t kMaxLayerMultiplyAdds = std::int64_t{1} << 50;
+inline constexpr std::size_t kMaxLayers = 4096;
+inline constexpr std::size_t kMaxNameLength = 128;
+inline constexpr std::int64_t kMaxNetworkFileBytes = std::int64_t{16} << 20;
+
 /// Dimensions without the batch: {channels, height, width} for images, {features} for vectors.
 using Shape = std::vector<std::int64_t>;
 std::int64_t element_count(const Shape& shape);
@@ -21,6 +29,7 @@ std::string shape_to_string(const Shape& shape);  ///< "20x12x12"
 
 enum class LayerType {
   kConvolution, kPooling, kFullyConnected, kRelu, kLrn, kDropout, kSoftmaxCrossEntropy, kAccuracy,
+  kAdd,  ///< element by element sum of two or more inputs of one shape (residual connections)
 };
 std::string_view layer_type_name(LayerType type);  ///< as in the network file: "convolution", ...
 
@@ -74,6 +83,7 @@ struct NetSpec {
   nlohmann::json source;  ///< the network file as read, for embedding in a job
 
   std::int64_t parameter_count() const;
+  /// Per sample, forward; convolution and fully connected layers count, as in the literature.
   std::int64_t multiply_adds() const;
   /// Indices into `layers` of those that own parameters, in forward order. Position in this list is
   /// the LayerIndex of plans and messages.

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace poseidon {
+
+/// The known name that `unknown` most likely meant, for "did you mean" in error messages: smallest
+/// edit distance (insert, delete, replace, swap neighbours; letter case is free), the first of
+/// several. "" when nothing is near: at most a third of the longer name may differ. Pure.
+std::string nearest_name(std::string_view unknown, std::span<const std::string> known);
+std::string nearest_name(std::string_view unknown, std::span<const std::string_view> known);
+
+/// " (did you mean \"kernel\"?)", or "" when nothing is near: ready to append to a message.
+std::string did_you_mean(std::string_view unknown, std::span<const std::string> known);
+
+}  // namespace poseidon

@@ -1,0 +1,40 @@
+#include "common/nearest.h"
+
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace poseidon {
+namespace {
+
+TEST(Nearest, FindsTheLikelyName) {
+  const std::vector<std::string> known = {"kernel", "stride", "pad", "outputs", "batch_size"};
+  EXPECT_EQ(nearest_name("kernal", known), "kernel");
+  EXPECT_EQ(nearest_name("Stride", known), "stride");
+  EXPECT_EQ(nearest_name("strdie", known), "stride");
+  EXPECT_EQ(nearest_name("output", known), "outputs");
+  EXPECT_EQ(nearest_name("batchsize", known), "batch_size");
+}
+
+TEST(Nearest, SaysNothingWhenNothingIsNear) {
+  const std::vector<std::string> known = {"kernel", "pad"};
+  EXPECT_EQ(nearest_name("momentum", known), "");
+  EXPECT_EQ(nearest_name("", known), "");
+  EXPECT_EQ(nearest_name("x", std::vector<std::string>{"a"}), "");
+  EXPECT_EQ(nearest_name("x", std::vector<std::string>{}), "");
+  EXPECT_EQ(nearest_name(std::string(1'000'000, 'k'), known), "");
+}
+
+TEST(Nearest, TakesTheFirstOfEquals) {
+  EXPECT_EQ(nearest_name("ip3", std::vector<std::string>{"ip1", "ip2"}), "ip1");
+}
+
+TEST(Nearest, ReadyMadeHint) {
+  EXPECT_EQ(did_you_mean("kernal", std::vector<std::string>{"kernel"}),
+            " (did you mean \"kernel\"?)");
+  EXPECT_EQ(did_you_mean("zzz", std::vector<std::string>{"kernel"}), "");
+}
+
+}  // namespace
+}  // namespace poseidon

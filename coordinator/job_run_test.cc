@@ -1,0 +1,2 @@
+#include "coordinator/job_run.h"
+#include "gtest/gtest.h"

@@ -1,0 +1,2 @@
+#include "coordinator/run_directory.h"
+#include "gtest/gtest.h"

@@ -1,0 +1,2 @@
+#include "coordinator/service.h"
+#include "gtest/gtest.h"

@@ -1,0 +1,20 @@
+# Writes OUTPUT, a C++ file that holds the network files FILES (a list joined with "|") as string
+# literals. Run as a script by models/CMakeLists.txt.
+string(REPLACE "|" ";" files "${FILES}")
+list(SORT files)
+set(text "// Written by models/embed.cmake.\n#include \"models/shipped_data.h\"\n\n#include <array>\n\n")
+string(APPEND text "namespace poseidon {\n\nstd::span<const ShippedModel> shipped_models() {\n")
+list(LENGTH files count)
+string(APPEND text "  static constexpr std::array<ShippedModel, ${count}> kModels{{\n")
+foreach(file IN LISTS files)
+  get_filename_component(name ${file} NAME_WE)
+  file(READ ${file} hex HEX)
+  # As bytes in hexadecimal escapes, one literal per 8 bytes: nothing in the file needs quoting, and no
+  # compiler's limit on the length of a literal token is met.
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "\\\\x\\1" escaped "${hex}")
+  string(REGEX REPLACE "((\\\\x..)(\\\\x..)?(\\\\x..)?(\\\\x..)?(\\\\x..)?(\\\\x..)?(\\\\x..)?(\\\\x..)?)"
+         "\"\\1\"\n      " literals "${escaped}")
+  string(APPEND text "    {\"${name}\",\n      ${literals}},\n")
+endforeach()
+string(APPEND text "  }};\n  return kModels;\n}\n\n}  // namespace poseidon\n")
+file(WRITE ${OUTPUT} "${text}")

@@ -1,0 +1,145 @@
+#include "worker/engine/cpu/cpu_device.h"
+
+#include <unistd.h>
+
+#include <cstring>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "worker/engine/cpu/loop_operators.h"
+#include "worker/engine/cpu/onednn_operator.h"
+#include "worker/engine/cpu/parallel.h"
+#include "worker/engine/network_executor.h"
+
+namespace poseidon {
+namespace {
+
+constexpr int kMaxThreads = 4096;
+constexpr std::int64_t kAddGrainElements = 16384;
+
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(int threads) : threads_(threads) {}
+
+  std::string name() const override { return absl::StrCat("cpu (oneDNN, ", threads_, " threads)"); }
+  bool shares_host_memory() const override { return true; }
+  absl::StatusOr<DeviceMemory> allocate(std::int64_t bytes) override {
+    return allocate_aligned(bytes);
+  }
+  absl::StatusOr<DeviceMemory> allocate_host(std::int64_t bytes) override {
+    return allocate_aligned(bytes);
+  }
+  // oneDNN asks OpenMP for the number of threads when a primitive is made and when it runs; the
+  // setting belongs to the calling thread, which may be another one than at creation.
+  void begin_pass() override { set_openmp_threads(threads_); }
+  absl::Status upload(void* device, const void* host, std::int64_t bytes) override {
+    std::memcpy(device, host, static_cast<std::size_t>(bytes));
+    return absl::OkStatus();
+  }
+  absl::Status download(void* host, const void* device, std::int64_t bytes) override {
+    std::memcpy(host, device, static_cast<std::size_t>(bytes));
+    return absl::OkStatus();
+  }
+  absl::Status add(float* target, const float* addend, std::int64_t elements) override {
+    parallel_for(elements, kAddGrainElements, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) target[i] += addend[i];
+    });
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(
+      const LayerSpec& layer, const OperatorOptions& options) override {
+    begin_pass();
+    try {
+      return make(layer, options);
+    } catch (const dnnl::error& error) {
+      return absl::InternalError(
+          absl::StrCat("layer '", layer.name, "': oneDNN cannot set it up: ", error.what()));
+    } catch (const std::bad_alloc&) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "layer '", layer.name, "': not enough memory; use a smaller batch or network"));
+    }
+  }
+
+ private:
+  std::unique_ptr<LayerOperator> make(const LayerSpec& layer, const OperatorOptions& options) {
+    switch (layer.type) {
+      case LayerType::kConvolution:
+        return make_convolution(layer, options, context_);
+      case LayerType::kPooling:
+        return layer.pool == LayerSpec::Pool::kMax ? make_max_pooling(layer, options)
+                                                   : make_average_pooling(layer, options, context_);
+      case LayerType::kFullyConnected:
+        return make_fully_connected(layer, options, context_);
+      case LayerType::kRelu:
+        return make_relu(layer, options);
+      case LayerType::kLrn:
+        return make_lrn(layer, options, context_);
+      case LayerType::kDropout:
+        return make_dropout(layer, options);
+      case LayerType::kSoftmaxCrossEntropy:
+        return make_softmax_cross_entropy(layer, options);
+      case LayerType::kAccuracy:
+        return make_accuracy(layer, options);
+      case LayerType::kAdd:
+        return make_add(layer, options);
+    }
+    POSEIDON_CHECK(false, "layer type without an operator");
+    return nullptr;
+  }
+
+  const int threads_;
+  OnednnContext context_;
+};
+
+// A lower bound of what the executor will allocate; double, because the product may be absurd.
+double needed_bytes(const NetSpec& net, std::int64_t batch_size) {
+  double activations = static_cast<double>(element_count(net.input_shape));
+  for (const LayerSpec& layer : net.layers) {
+    activations += 2.0 * static_cast<double>(element_count(layer.output_shape));
+  }
+  const double parameters = 2.0 * static_cast<double>(net.parameter_count());
+  return (activations * static_cast<double>(batch_size) + parameters) * sizeof(float);
+}
+
+absl::Status check_memory(const NetSpec& net, std::int64_t batch_size) {
+  const double needed = needed_bytes(net, batch_size);
+  const double installed =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+  if (needed <= installed) return absl::OkStatus();
+  constexpr double kMebibyte = 1024.0 * 1024.0;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("network '", net.name, "' with batch size ", batch_size, " needs at least ",
+                   static_cast<std::int64_t>(needed / kMebibyte), " MiB, this machine has ",
+                   static_cast<std::int64_t>(installed / kMebibyte),
+                   " MiB; use a smaller batch size or network"));
+}
+
+}  // namespace
+
+std::unique_ptr<Device> make_cpu_device(int threads) {
+  POSEIDON_CHECK(threads > 0, "a device computes on at least one thread");
+  return std::make_unique<CpuDevice>(threads);
+}
+
+absl::StatusOr<std::unique_ptr<Executor>> make_cpu_executor(const NetSpec& net,
+                                                            const ExecutorOptions& options) {
+  if (options.threads < 0 || options.threads > kMaxThreads) {
+    return absl::InvalidArgumentError(absl::StrCat("threads must be from 0 (all cores) to ",
+                                                   kMaxThreads, ", got ", options.threads));
+  }
+  if (options.batch_size > 0) {
+    if (absl::Status status = check_memory(net, options.batch_size); !status.ok()) return status;
+  }
+  const int threads = options.threads > 0 ? options.threads : usable_cores();
+  try {
+    return NetworkExecutor::create(net, options, make_cpu_device(threads));
+  } catch (const dnnl::error& error) {
+    return absl::InternalError(absl::StrCat("oneDNN cannot use this CPU: ", error.what()));
+  }
+}
+
+}  // namespace poseidon

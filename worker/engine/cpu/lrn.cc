@@ -1,0 +1,69 @@
+// Local response normalisation across channels, on oneDNN.
+
+#include <memory>
+
+#include "worker/engine/cpu/onednn_operator.h"
+
+namespace poseidon {
+namespace {
+
+class Lrn final : public OnednnOperator {
+ public:
+  Lrn(const LayerSpec& layer, const OperatorOptions& options, OnednnContext& context)
+      : OnednnOperator(layer.name, context) {
+    const auto desc = plain_desc(batch_dims(options.batch_size, layer.input_shape));
+    input_ = handle(context, desc);
+    output_ = handle(context, desc);
+    output_gradient_ = handle(context, desc);
+    input_gradient_ = handle(context, desc);
+    const auto algorithm = dnnl::algorithm::lrn_across_channels;
+    const auto alpha = static_cast<float>(layer.alpha);
+    const auto beta = static_cast<float>(layer.beta);
+    const auto k = static_cast<float>(layer.k);
+    const dnnl::lrn_forward::primitive_desc forward(
+        dnnl::lrn_forward::desc(dnnl::prop_kind::forward_training, algorithm, desc,
+                                layer.local_size, alpha, beta, k),
+        context.engine);
+    forward_ = dnnl::lrn_forward(forward);
+    if (forward.workspace_desc().get_size() > 0) {
+      workspace_ = dnnl::memory(forward.workspace_desc(), context.engine);
+    }
+    backward_ = dnnl::lrn_backward(
+        {dnnl::lrn_backward::desc(algorithm, desc, desc, layer.local_size, alpha, beta, k),
+         context.engine, forward});
+  }
+
+ private:
+  void run_forward(const ForwardArgs& args) override {
+    input_.set_data_handle(const_cast<float*>(args.inputs[0]));
+    output_.set_data_handle(args.output);
+    std::unordered_map<int, dnnl::memory> tensors{{DNNL_ARG_SRC, input_}, {DNNL_ARG_DST, output_}};
+    if (workspace_) tensors.emplace(DNNL_ARG_WORKSPACE, workspace_);
+    forward_.execute(context_.stream, tensors);
+  }
+
+  void run_backward(const BackwardArgs& args) override {
+    if (args.input_gradients[0] == nullptr) return;
+    input_.set_data_handle(const_cast<float*>(args.forward.inputs[0]));
+    output_gradient_.set_data_handle(const_cast<float*>(args.output_gradient));
+    input_gradient_.set_data_handle(args.input_gradients[0]);
+    std::unordered_map<int, dnnl::memory> tensors{{DNNL_ARG_SRC, input_},
+                                                  {DNNL_ARG_DIFF_DST, output_gradient_},
+                                                  {DNNL_ARG_DIFF_SRC, input_gradient_}};
+    if (workspace_) tensors.emplace(DNNL_ARG_WORKSPACE, workspace_);
+    backward_.execute(context_.stream, tensors);
+  }
+
+  dnnl::lrn_forward forward_;
+  dnnl::lrn_backward backward_;
+  dnnl::memory input_, output_, output_gradient_, input_gradient_, workspace_;
+};
+
+}  // namespace
+
+std::unique_ptr<LayerOperator> make_lrn(const LayerSpec& layer, const OperatorOptions& options,
+                                        OnednnContext& context) {
+  return std::make_unique<Lrn>(layer, options, context);
+}
+
+}  // namespace poseidon

@@ -1,0 +1,113 @@
+#pragma once
+
+// What the operators on oneDNN share: exceptions become statuses here, and tensors change between
+// the plain layout of the executor and the layout that a primitive prefers.
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "dnnl.hpp"
+#include "worker/engine/device.h"
+
+namespace poseidon {
+
+/// One engine and stream for all operators of a device.
+struct OnednnContext {
+  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream{engine};
+};
+
+/// Implement run_forward and run_backward; they may throw dnnl::error.
+class OnednnOperator : public LayerOperator {
+ public:
+  absl::Status forward(const ForwardArgs& args) final {
+    return guarded([&] { run_forward(args); });
+  }
+  absl::Status backward(const BackwardArgs& args) final {
+    return guarded([&] { run_backward(args); });
+  }
+
+ protected:
+  OnednnOperator(std::string layer, OnednnContext& context)
+      : context_(context), layer_(std::move(layer)) {}
+  virtual void run_forward(const ForwardArgs& args) = 0;
+  virtual void run_backward(const BackwardArgs& args) = 0;
+  OnednnContext& context_;
+
+ private:
+  template <typename Body>
+  absl::Status guarded(const Body& body) {
+    try {
+      body();
+      context_.stream.wait();
+      return absl::OkStatus();
+    } catch (const dnnl::error& error) {
+      return absl::InternalError(
+          absl::StrCat("layer '", layer_, "': oneDNN failed: ", error.what()));
+    }
+  }
+  const std::string layer_;
+};
+
+/// A tensor on its way into a primitive.
+class Inlet {
+ public:
+  Inlet() = default;
+  Inlet(const OnednnContext& context, const dnnl::memory::desc& plain,
+        const dnnl::memory::desc& wanted);
+  /// The tensor at `data` (plain layout) as the primitive wants it; reordered if need be. Valid
+  /// until the next load, and as long as `data` where the layouts agree.
+  dnnl::memory& load(OnednnContext& context, const float* data);
+  /// What the last load returned.
+  dnnl::memory& loaded() { return reorders_ ? wanted_ : plain_; }
+  const dnnl::memory::desc& wanted() const { return wanted_desc_; }
+
+ private:
+  bool reorders_ = false;
+  dnnl::memory::desc wanted_desc_;
+  dnnl::memory plain_, wanted_;
+  dnnl::reorder reorder_;
+};
+
+/// A tensor on its way out of a primitive.
+class Outlet {
+ public:
+  Outlet() = default;
+  Outlet(const OnednnContext& context, const dnnl::memory::desc& plain,
+         const dnnl::memory::desc& given);
+  /// Where the primitive writes the tensor that shall end up at `data`.
+  dnnl::memory& target(float* data);
+  /// After the primitive: brings it to `data`.
+  void deliver(OnednnContext& context);
+
+ private:
+  bool reorders_ = false;
+  dnnl::memory plain_, given_;
+  dnnl::reorder reorder_;
+};
+
+/// Plain layout, dimensions as in the executor's tensors.
+dnnl::memory::desc plain_desc(const dnnl::memory::dims& dims);
+/// The layout is oneDNN's choice.
+dnnl::memory::desc any_desc(const dnnl::memory::dims& dims);
+/// {batch, shape...}
+dnnl::memory::dims batch_dims(std::int64_t batch, const Shape& shape);
+/// A memory object without memory: set_data_handle gives it some for each call.
+dnnl::memory handle(const OnednnContext& context, const dnnl::memory::desc& desc);
+
+// One file each. They may throw dnnl::error.
+std::unique_ptr<LayerOperator> make_convolution(const LayerSpec& layer,
+                                                const OperatorOptions& options,
+                                                OnednnContext& context);
+std::unique_ptr<LayerOperator> make_fully_connected(const LayerSpec& layer,
+                                                    const OperatorOptions& options,
+                                                    OnednnContext& context);
+std::unique_ptr<LayerOperator> make_average_pooling(const LayerSpec& layer,
+                                                    const OperatorOptions& options,
+                                                    OnednnContext& context);
+std::unique_ptr<LayerOperator> make_lrn(const LayerSpec& layer, const OperatorOptions& options,
+                                        OnednnContext& context);
+
+}  // namespace poseidon

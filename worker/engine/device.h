@@ -1,0 +1,92 @@
+#pragma once
+
+// The seam under the executor: memory and layer operators of one kind of hardware. The walk over
+// the network, its buffers, hooks and sums are shared (network_executor.h); a Device only computes.
+// Implementations: cpu/ (oneDNN), reference/ (plain loops, the in-memory twin for tests), later
+// cuda/.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/engine/executor.h"
+#include "worker/engine/net.h"
+
+namespace poseidon {
+
+/// What the operators of one pass read. Pointers named "device" are in the device's memory. Tensors
+/// are float32, C-contiguous, batch first: N x C x H x W or N x F.
+struct ForwardArgs {
+  std::span<const float* const> inputs;  ///< device; one per LayerSpec::inputs
+  const float* parameters = nullptr;  ///< device; tensors end to end, 64-byte aligned at the start
+  float* output = nullptr;            ///< device; written whole
+  const std::int32_t* labels = nullptr;  ///< device; one per sample (loss and accuracy)
+  std::int64_t valid_samples = 0;        ///< the first so many count (loss and accuracy)
+  std::uint64_t first_sample = 0;        ///< as in Batch (dropout)
+  Phase phase = Phase::kTrain;
+};
+
+/// The backward of what the last forward in Phase::kTrain computed.
+struct BackwardArgs {
+  ForwardArgs forward;                      ///< the same pointers and values as then
+  const float* output_gradient = nullptr;   ///< device; nullptr for the loss, where gradients begin
+  float* parameter_gradients = nullptr;     ///< device; laid out like the parameters; overwritten
+  std::span<float* const> input_gradients;  ///< device; overwritten; nullptr where nobody wants it
+};
+
+/// One layer on one device, for one batch size. Scratch memory belongs to the operator and is made
+/// at creation: forward and backward allocate nothing. One thread only.
+///
+/// The loss writes the cross-entropy of each sample to its output (0 for samples that do not count)
+/// and as its input gradient that of the mean over the valid samples. Accuracy writes 1 or 0.
+class LayerOperator {
+ public:
+  virtual ~LayerOperator() = default;
+  virtual absl::Status forward(const ForwardArgs& args) = 0;
+  virtual absl::Status backward(const BackwardArgs& args) = 0;
+};
+
+struct OperatorOptions {
+  std::int64_t batch_size = 0;
+  std::uint64_t seed = 1;            ///< of dropout
+  bool wants_input_gradient = true;  ///< false: input_gradients will all be nullptr
+};
+
+/// Owned by whoever asked for it; given back to the device's allocator at the end.
+using DeviceMemory = std::unique_ptr<void, void (*)(void*)>;
+
+/// One thread only, the executor's. The device outlives its memory and its operators.
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string name() const = 0;  ///< for people: "cpu (oneDNN, 2 threads)"
+
+  /// Whether operators compute directly on host memory. If not, the executor keeps a second copy of
+  /// the parameters and gradients in device memory and moves them with upload and download.
+  virtual bool shares_host_memory() const = 0;
+
+  /// Zeroed, aligned to 64 bytes. RESOURCE_EXHAUSTED when there is no such amount.
+  virtual absl::StatusOr<DeviceMemory> allocate(std::int64_t bytes) = 0;
+  /// Likewise, host memory from which upload and download are fast (pinned on a GPU).
+  virtual absl::StatusOr<DeviceMemory> allocate_host(std::int64_t bytes) = 0;
+
+  /// Called at the start of every forward and backward.
+  virtual void begin_pass() = 0;
+  /// In order with the operators' work; complete when they return.
+  virtual absl::Status upload(void* device, const void* host, std::int64_t bytes) = 0;
+  virtual absl::Status download(void* host, const void* device, std::int64_t bytes) = 0;
+  /// target[i] += addend[i], for outputs that several layers read.
+  virtual absl::Status add(float* target, const float* addend, std::int64_t elements) = 0;
+
+  /// Errors name the layer. UNIMPLEMENTED for a layer type that the device does not know.
+  virtual absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(
+      const LayerSpec& layer, const OperatorOptions& options) = 0;
+};
+
+/// Zeroed host memory aligned to 64 bytes: what CPU devices allocate.
+absl::StatusOr<DeviceMemory> allocate_aligned(std::int64_t bytes);
+
+}  // namespace poseidon

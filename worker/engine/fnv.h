@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace poseidon {
+
+/// FNV-1a, 64 bits: turns names into seeds, reproducible in any language.
+constexpr std::uint64_t fnv1a_64(std::string_view text) {
+  std::uint64_t hash = 0xCBF29CE484222325ull;
+  for (const char c : text) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3ull;
+  }
+  return hash;
+}
+
+}  // namespace poseidon

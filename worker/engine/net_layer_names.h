@@ -1,0 +1,24 @@
+#pragma once
+
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "worker/engine/net.h"
+
+namespace poseidon {
+
+/// The one table of layer types and their names in network files.
+inline constexpr std::array<std::pair<std::string_view, LayerType>, 9> kLayerTypeNames{{
+    {"convolution", LayerType::kConvolution},
+    {"pooling", LayerType::kPooling},
+    {"fully_connected", LayerType::kFullyConnected},
+    {"relu", LayerType::kRelu},
+    {"lrn", LayerType::kLrn},
+    {"dropout", LayerType::kDropout},
+    {"softmax_cross_entropy", LayerType::kSoftmaxCrossEntropy},
+    {"accuracy", LayerType::kAccuracy},
+    {"add", LayerType::kAdd},
+}};
+
+}  // namespace poseidon

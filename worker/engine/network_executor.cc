@@ -1,0 +1,339 @@
+#include "worker/engine/network_executor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+
+namespace poseidon {
+namespace {
+
+constexpr std::int64_t kAlignmentBytes = 64;
+constexpr std::int64_t kFloatBytes = sizeof(float);
+
+float* floats(const DeviceMemory& memory) { return static_cast<float*>(memory.get()); }
+
+bool all_finite(std::span<const float> values) {
+  return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
+}
+
+}  // namespace
+
+absl::StatusOr<DeviceMemory> allocate_aligned(std::int64_t bytes) {
+  const auto size = static_cast<std::size_t>(
+      (std::max<std::int64_t>(bytes, 1) + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes);
+  void* memory = std::aligned_alloc(kAlignmentBytes, size);
+  if (memory == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "cannot allocate ", bytes, " bytes of host memory; use a smaller batch or network"));
+  }
+  std::memset(memory, 0, size);
+  return DeviceMemory(memory, [](void* p) { std::free(p); });
+}
+
+NetworkExecutor::NetworkExecutor(NetSpec net, const ExecutorOptions& options,
+                                 std::unique_ptr<Device> device)
+    : net_(std::move(net)), options_(options), device_(std::move(device)) {}
+
+absl::StatusOr<std::unique_ptr<Executor>> NetworkExecutor::create(const NetSpec& net,
+                                                                  const ExecutorOptions& options,
+                                                                  std::unique_ptr<Device> device) {
+  if (options.batch_size < 1 || options.batch_size > kMaxDimension) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch size must be from 1 to ", kMaxDimension, ", got ", options.batch_size));
+  }
+  POSEIDON_CHECK(device != nullptr, "an executor needs a device");
+  std::unique_ptr<NetworkExecutor> executor(new NetworkExecutor(net, options, std::move(device)));
+  POSEIDON_RETURN_IF_ERROR(executor->build());
+  return executor;
+}
+
+absl::Status NetworkExecutor::build() {
+  device_->begin_pass();
+  const std::int64_t batch = options_.batch_size;
+  input_elements_ = element_count(net_.input_shape);
+  POSEIDON_ASSIGN_OR_RETURN(input_, device_->allocate(batch * input_elements_ * kFloatBytes));
+  POSEIDON_ASSIGN_OR_RETURN(
+      labels_, device_->allocate(batch * static_cast<std::int64_t>(sizeof(std::int32_t))));
+  POSEIDON_RETURN_IF_ERROR(build_parameters());
+  nodes_.resize(net_.layers.size());
+  for (std::size_t i = 0; i < nodes_.size(); ++i) POSEIDON_RETURN_IF_ERROR(build_node(i));
+  POSEIDON_RETURN_IF_ERROR(build_routes());
+  POSEIDON_RETURN_IF_ERROR(build_accuracy());
+  if (!device_->shares_host_memory()) {
+    std::int64_t largest = batch * input_elements_;
+    for (const Node& node : nodes_) largest = std::max(largest, node.output_elements);
+    host_copy_.resize(static_cast<std::size_t>(largest));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NetworkExecutor::make_range(std::int64_t elements, ParameterRange& range) {
+  range.elements = elements;
+  POSEIDON_ASSIGN_OR_RETURN(range.host, device_->allocate_host(elements * kFloatBytes));
+  range.host_data = floats(range.host);
+  range.device_data = range.host_data;
+  if (!device_->shares_host_memory()) {
+    POSEIDON_ASSIGN_OR_RETURN(range.device, device_->allocate(elements * kFloatBytes));
+    range.device_data = floats(range.device);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NetworkExecutor::build_parameters() {
+  for (const std::size_t i : net_.parameter_layers()) {
+    const std::int64_t elements = net_.layers[i].parameter_count();
+    POSEIDON_RETURN_IF_ERROR(make_range(elements, parameters_.emplace_back()));
+    POSEIDON_RETURN_IF_ERROR(make_range(elements, gradients_.emplace_back()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NetworkExecutor::build_node(std::size_t index) {
+  const LayerSpec& layer = net_.layers[index];
+  Node& node = nodes_[index];
+  node.output_elements = options_.batch_size * element_count(layer.output_shape);
+  POSEIDON_ASSIGN_OR_RETURN(node.output, device_->allocate(node.output_elements * kFloatBytes));
+  bool input_needs_gradient = false;
+  for (const std::size_t input : layer.inputs) {
+    node.inputs.push_back(floats(input == kNetworkInput ? input_ : nodes_[input].output));
+    input_needs_gradient |= input != kNetworkInput && nodes_[input].runs_backward;
+  }
+  node.runs_backward =
+      layer.type != LayerType::kAccuracy && (input_needs_gradient || !layer.parameters.empty());
+  if (!layer.parameters.empty()) {
+    int before = 0;
+    for (std::size_t i = 0; i < index; ++i) before += net_.layers[i].parameters.empty() ? 0 : 1;
+    node.parameter_layer = before;
+  }
+  if (layer.type == LayerType::kSoftmaxCrossEntropy) {
+    loss_node_ = index;
+  } else if (node.runs_backward) {
+    POSEIDON_ASSIGN_OR_RETURN(node.output_gradient,
+                              device_->allocate(node.output_elements * kFloatBytes));
+  }
+  const OperatorOptions options{options_.batch_size, options_.seed, input_needs_gradient};
+  POSEIDON_ASSIGN_OR_RETURN(node.op, device_->make_operator(layer, options));
+  return absl::OkStatus();
+}
+
+// In backward order, the first consumer of an output overwrites its gradient and the others add.
+absl::Status NetworkExecutor::build_routes() {
+  std::vector<bool> written(nodes_.size(), false);
+  for (std::size_t i = nodes_.size(); i-- > 0;) {
+    Node& node = nodes_[i];
+    if (!node.runs_backward) continue;
+    for (const std::size_t input : net_.layers[i].inputs) {
+      Node::Route& route = node.routes.emplace_back();
+      if (input != kNetworkInput && nodes_[input].runs_backward) {
+        route.target = floats(nodes_[input].output_gradient);
+        route.elements = nodes_[input].output_elements;
+        if (written[input]) {
+          POSEIDON_ASSIGN_OR_RETURN(route.addend, device_->allocate(route.elements * kFloatBytes));
+        }
+        written[input] = true;
+      }
+      node.input_gradients.push_back(route.addend ? floats(route.addend) : route.target);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NetworkExecutor::build_accuracy() {
+  for (std::size_t i = 0; i < net_.layers.size(); ++i) {
+    if (net_.layers[i].type == LayerType::kAccuracy) {
+      accuracy_node_ = i;
+      return absl::OkStatus();
+    }
+  }
+  implied_accuracy_ = net_.layers[loss_node_];
+  implied_accuracy_.name = "accuracy (implied)";
+  implied_accuracy_.type = LayerType::kAccuracy;
+  accuracy_node_ = nodes_.size();
+  Node& node = nodes_.emplace_back();
+  node.inputs = nodes_[loss_node_].inputs;
+  node.output_elements = options_.batch_size;
+  POSEIDON_ASSIGN_OR_RETURN(node.output, device_->allocate(node.output_elements * kFloatBytes));
+  const OperatorOptions options{options_.batch_size, options_.seed, false};
+  POSEIDON_ASSIGN_OR_RETURN(node.op, device_->make_operator(implied_accuracy_, options));
+  return absl::OkStatus();
+}
+
+std::span<float> NetworkExecutor::parameters(LayerIndex layer) {
+  POSEIDON_CHECK(layer.value() < parameters_.size(), "no such parameter layer");
+  const ParameterRange& range = parameters_[layer.value()];
+  return {range.host_data, static_cast<std::size_t>(range.elements)};
+}
+
+std::span<float> NetworkExecutor::gradients(LayerIndex layer) {
+  POSEIDON_CHECK(layer.value() < gradients_.size(), "no such parameter layer");
+  const ParameterRange& range = gradients_[layer.value()];
+  return {range.host_data, static_cast<std::size_t>(range.elements)};
+}
+
+absl::Status NetworkExecutor::check(const Batch& batch) const {
+  const std::int64_t samples = options_.batch_size;
+  if (batch.samples != samples || static_cast<std::int64_t>(batch.labels.size()) != samples ||
+      static_cast<std::int64_t>(batch.images.size()) != samples * input_elements_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch of ", batch.samples, " samples with ", batch.images.size(),
+                     " values and ", batch.labels.size(), " labels does not fit network '",
+                     net_.name, "', which was set up for ", samples, " samples of ",
+                     shape_to_string(net_.input_shape), " values each"));
+  }
+  if (batch.valid_samples < 1 || batch.valid_samples > samples) {
+    return absl::InvalidArgumentError(absl::StrCat("valid samples of a batch must be from 1 to ",
+                                                   samples, ", got ", batch.valid_samples));
+  }
+  for (std::int64_t i = 0; i < batch.valid_samples; ++i) {
+    const std::int32_t label = batch.labels[static_cast<std::size_t>(i)];
+    if (label >= 0 && label < net_.classes) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("label ", label, " of sample ", i, " of the batch is not a class of network '",
+                     net_.name, "': classes are 0 to ", net_.classes - 1));
+  }
+  return absl::OkStatus();
+}
+
+ForwardArgs NetworkExecutor::forward_args(const Node& node) const {
+  ForwardArgs args;
+  args.inputs = node.inputs;
+  if (node.parameter_layer >= 0) {
+    args.parameters = parameters_[static_cast<std::size_t>(node.parameter_layer)].device_data;
+  }
+  args.output = floats(node.output);
+  args.labels = static_cast<const std::int32_t*>(labels_.get());
+  args.valid_samples = valid_samples_;
+  args.first_sample = first_sample_;
+  args.phase = phase_;
+  return args;
+}
+
+absl::Status NetworkExecutor::forward_node(std::size_t index, const ExecutionHooks& hooks) {
+  const Node& node = nodes_[index];
+  if (node.parameter_layer >= 0) {
+    if (hooks.before_forward) {
+      const LayerIndex layer(static_cast<std::uint32_t>(node.parameter_layer));
+      POSEIDON_RETURN_IF_ERROR(hooks.before_forward(layer));
+    }
+    const ParameterRange& range = parameters_[static_cast<std::size_t>(node.parameter_layer)];
+    if (range.device_data != range.host_data) {
+      POSEIDON_RETURN_IF_ERROR(
+          device_->upload(range.device_data, range.host_data, range.elements * kFloatBytes));
+    }
+  }
+  return node.op->forward(forward_args(node));
+}
+
+absl::StatusOr<ForwardResult> NetworkExecutor::forward(const Batch& batch, Phase phase,
+                                                       const ExecutionHooks& hooks) {
+  can_backward_ = false;
+  has_forward_ = false;
+  POSEIDON_RETURN_IF_ERROR(check(batch));
+  device_->begin_pass();
+  valid_samples_ = batch.valid_samples;
+  first_sample_ = batch.first_sample;
+  phase_ = phase;
+  POSEIDON_RETURN_IF_ERROR(
+      device_->upload(input_.get(), batch.images.data(),
+                      static_cast<std::int64_t>(batch.images.size()) * kFloatBytes));
+  POSEIDON_RETURN_IF_ERROR(
+      device_->upload(labels_.get(), batch.labels.data(),
+                      batch.samples * static_cast<std::int64_t>(sizeof(std::int32_t))));
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    POSEIDON_RETURN_IF_ERROR(forward_node(i, hooks));
+  }
+  has_forward_ = true;
+  can_backward_ = phase == Phase::kTrain;
+  return collect_result();
+}
+
+absl::StatusOr<std::span<const float>> NetworkExecutor::fetch(const DeviceMemory& memory,
+                                                              std::int64_t elements) {
+  const auto count = static_cast<std::size_t>(elements);
+  if (device_->shares_host_memory()) return std::span<const float>(floats(memory), count);
+  POSEIDON_RETURN_IF_ERROR(
+      device_->download(host_copy_.data(), memory.get(), elements * kFloatBytes));
+  return std::span<const float>(host_copy_.data(), count);
+}
+
+absl::StatusOr<std::span<const float>> NetworkExecutor::fetch_output(const Node& node) {
+  return fetch(node.output, node.output_elements / options_.batch_size * valid_samples_);
+}
+
+// Summed here, in sample order and in double, so that every device gives the same sum.
+absl::StatusOr<ForwardResult> NetworkExecutor::collect_result() {
+  ForwardResult result;
+  result.samples = valid_samples_;
+  POSEIDON_ASSIGN_OR_RETURN(const std::span<const float> losses, fetch_output(nodes_[loss_node_]));
+  for (const float loss : losses) result.loss_sum += static_cast<double>(loss);
+  POSEIDON_ASSIGN_OR_RETURN(const std::span<const float> hits,
+                            fetch_output(nodes_[accuracy_node_]));
+  for (const float hit : hits) result.correct += hit > 0.5f ? 1 : 0;
+  return result;
+}
+
+absl::Status NetworkExecutor::backward_node(std::size_t index, const ExecutionHooks& hooks) {
+  const Node& node = nodes_[index];
+  if (!node.runs_backward) return absl::OkStatus();
+  BackwardArgs args;
+  args.forward = forward_args(node);
+  args.output_gradient = floats(node.output_gradient);
+  args.input_gradients = node.input_gradients;
+  const ParameterRange* range = nullptr;
+  if (node.parameter_layer >= 0) {
+    range = &gradients_[static_cast<std::size_t>(node.parameter_layer)];
+    args.parameter_gradients = range->device_data;
+  }
+  POSEIDON_RETURN_IF_ERROR(node.op->backward(args));
+  for (const Node::Route& route : node.routes) {
+    if (!route.addend) continue;
+    POSEIDON_RETURN_IF_ERROR(device_->add(route.target, floats(route.addend), route.elements));
+  }
+  if (range == nullptr) return absl::OkStatus();
+  if (range->device_data != range->host_data) {
+    POSEIDON_RETURN_IF_ERROR(
+        device_->download(range->host_data, range->device_data, range->elements * kFloatBytes));
+  }
+  if (hooks.after_backward) {
+    hooks.after_backward(LayerIndex(static_cast<std::uint32_t>(node.parameter_layer)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NetworkExecutor::backward(const ExecutionHooks& hooks) {
+  if (!can_backward_) {
+    return absl::FailedPreconditionError(
+        "backward needs a forward in the training phase just before it");
+  }
+  can_backward_ = false;
+  device_->begin_pass();
+  for (std::size_t i = nodes_.size(); i-- > 0;) {
+    POSEIDON_RETURN_IF_ERROR(backward_node(i, hooks));
+  }
+  return absl::OkStatus();
+}
+
+std::string NetworkExecutor::first_nonfinite_layer() {
+  if (!has_forward_) return "";
+  device_->begin_pass();
+  const auto input = fetch(input_, input_elements_ * valid_samples_);
+  if (input.ok() && !all_finite(*input)) return "input (data)";
+  for (std::size_t i = 0; i < net_.layers.size(); ++i) {
+    const Node& node = nodes_[i];
+    if (node.parameter_layer >= 0) {
+      const LayerIndex layer(static_cast<std::uint32_t>(node.parameter_layer));
+      if (!all_finite(parameters(layer))) return absl::StrCat(net_.layers[i].name, " (parameters)");
+    }
+    const auto output = fetch_output(node);
+    if (output.ok() && !all_finite(*output)) return absl::StrCat(net_.layers[i].name, " (output)");
+  }
+  return "";
+}
+
+}  // namespace poseidon

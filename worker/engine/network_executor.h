@@ -1,0 +1,110 @@
+#pragma once
+
+// The one Executor: walks the layers on a Device. Before: the trainer. After: the device's
+// operators.
+//
+// Invariants:
+//  1. Everything is allocated in create(); forward and backward allocate nothing.
+//  2. Layers run in file order forward, in the opposite order backward; no order depends on data.
+//  3. An output's gradient is complete before its layer's backward runs: its consumers come later
+//  in
+//     the file, so earlier in backward; the last consumer overwrites, the others add.
+//  4. A layer's backward runs only if a parameter layer is at or before it; nothing computes the
+//     gradient of the data.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "worker/engine/device.h"
+#include "worker/engine/executor.h"
+
+namespace poseidon {
+
+class NetworkExecutor final : public Executor {
+ public:
+  /// INVALID_ARGUMENT for a batch size outside 1..kMaxDimension; errors of the device otherwise.
+  static absl::StatusOr<std::unique_ptr<Executor>> create(const NetSpec& net,
+                                                          const ExecutorOptions& options,
+                                                          std::unique_ptr<Device> device);
+
+  const NetSpec& net() const override { return net_; }
+  std::span<float> parameters(LayerIndex layer) override;
+  std::span<float> gradients(LayerIndex layer) override;
+  absl::StatusOr<ForwardResult> forward(const Batch& batch, Phase phase,
+                                        const ExecutionHooks& hooks) override;
+  absl::Status backward(const ExecutionHooks& hooks) override;
+  std::string first_nonfinite_layer() override;
+
+ private:
+  // One tensor of a parameter layer's host range and its twin on the device (the same memory where
+  // the device shares the host's).
+  struct ParameterRange {
+    std::int64_t elements = 0;
+    DeviceMemory host{nullptr, nullptr};
+    DeviceMemory device{nullptr, nullptr};
+    float* host_data = nullptr;
+    float* device_data = nullptr;
+  };
+  struct Node {
+    std::int64_t output_elements = 0;  // of the whole batch
+    std::unique_ptr<LayerOperator> op;
+    DeviceMemory output{nullptr, nullptr};
+    DeviceMemory output_gradient{nullptr, nullptr};
+    std::vector<const float*> inputs;
+    bool runs_backward = false;
+    int parameter_layer = -1;  // LayerIndex, or -1
+    // Per input: where its gradient goes. `addend` is a buffer of this node's own when another
+    // consumer has written `target` before; nullptr otherwise.
+    struct Route {
+      float* target = nullptr;
+      DeviceMemory addend{nullptr, nullptr};
+      std::int64_t elements = 0;
+    };
+    std::vector<Route> routes;
+    std::vector<float*> input_gradients;  // what the operator writes: addend, or target
+  };
+
+  NetworkExecutor(NetSpec net, const ExecutorOptions& options, std::unique_ptr<Device> device);
+  absl::Status build();
+  absl::Status build_parameters();
+  absl::Status build_node(std::size_t index);
+  absl::Status build_routes();
+  absl::Status build_accuracy();
+  absl::Status make_range(std::int64_t elements, ParameterRange& range);
+  absl::Status check(const Batch& batch) const;
+  absl::Status forward_node(std::size_t index, const ExecutionHooks& hooks);
+  absl::Status backward_node(std::size_t index, const ExecutionHooks& hooks);
+  ForwardArgs forward_args(const Node& node) const;
+  absl::StatusOr<ForwardResult> collect_result();
+  // The first `elements` of device memory for reading here: in place where the device shares the
+  // host's memory, else by way of host_copy_.
+  absl::StatusOr<std::span<const float>> fetch(const DeviceMemory& memory, std::int64_t elements);
+  absl::StatusOr<std::span<const float>> fetch_output(const Node& node);  // valid samples
+
+  // Constant after create().
+  const NetSpec net_;
+  const ExecutorOptions options_;
+  const std::unique_ptr<Device> device_;
+  std::int64_t input_elements_ = 0;  // of one sample
+  std::size_t loss_node_ = 0;
+  std::size_t accuracy_node_ = 0;
+  LayerSpec implied_accuracy_;  // where the network has no accuracy layer of its own
+
+  // Declared after device_, so that they go first. net_.layers order, then the implied accuracy.
+  DeviceMemory input_{nullptr, nullptr};
+  DeviceMemory labels_{nullptr, nullptr};
+  std::vector<ParameterRange> parameters_;
+  std::vector<ParameterRange> gradients_;
+  std::vector<Node> nodes_;
+  std::vector<float> host_copy_;  // for results and the search for NaN
+
+  // Of the last forward.
+  std::int64_t valid_samples_ = 0;
+  std::uint64_t first_sample_ = 0;
+  Phase phase_ = Phase::kTest;
+  bool can_backward_ = false;
+  bool has_forward_ = false;
+};
+
+}  // namespace poseidon
