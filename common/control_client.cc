@@ -287,6 +287,7 @@ class ControlClient::Impl {
   std::atomic<bool> stopping_{false};
   bool running_ = false;
   bool joined_ = false;
+  std::uint64_t joins_ = 0;  ///< how often we have joined
   bool was_joined_ = false;  ///< the conversation that just ended had got as far as Joined
   std::string stop_reason_;
   std::shared_ptr<ControlStream> stream_;
@@ -374,6 +375,7 @@ void ControlClient::Impl::dispatch(const v1::CoordinatorMessage& message) {
       const std::lock_guard<std::mutex> lock(mutex_);
       joined_ = true;
       was_joined_ = true;
+      ++joins_;
       heartbeat_ =
           Milliseconds(std::clamp<std::uint32_t>(message.joined().heartbeat_ms(), 10, 60000));
       changed_.notify_all();
@@ -412,16 +414,17 @@ absl::Status ControlClient::Impl::cancel_and_wait(ControlStream& stream, absl::S
 
 void ControlClient::Impl::heartbeat_loop() {
   std::unique_lock<std::mutex> lock(mutex_);
-  auto next = now();
   while (!stopping_) {
-    next = std::max(next + heartbeat_, now());
-    changed_.wait_until(lock, next, [this] { return stopping_.load(); });
-    if (stopping_ || !joined_) continue;
-    lock.unlock();
-    v1::NodeMessage message;
-    events_->fill_heartbeat(*message.mutable_heartbeat());
-    send(std::move(message));
-    lock.lock();
+    // Every stream begins with a beat at once: only Joined says how long the lease is.
+    const std::uint64_t joins = joins_;
+    if (joined_) {
+      lock.unlock();
+      v1::NodeMessage message;
+      events_->fill_heartbeat(*message.mutable_heartbeat());
+      send(std::move(message));
+      lock.lock();
+    }
+    changed_.wait_for(lock, heartbeat_, [&] { return stopping_ || joins_ != joins; });
   }
 }
 

@@ -16,6 +16,13 @@ using Json = nlohmann::json;
 
 constexpr std::size_t kMaxExcerptBytes = 60;
 
+/// Keys of hostile files reach terminals and logs: escaped as in JSON, and shortened.
+std::string printable_key(const std::string& key) {
+  const std::string quoted = json_excerpt(Json(key));
+  const bool is_whole = quoted.size() >= 2 && quoted.back() == '"';
+  return quoted.substr(1, quoted.size() - (is_whole ? 2 : 1));
+}
+
 /// Walks the text without building anything and stops at the first thing that we refuse.
 class StrictnessCheck final : public nlohmann::json_sax<Json> {
  public:
@@ -86,7 +93,7 @@ class StrictnessCheck final : public nlohmann::json_sax<Json> {
       if (level.is_array) {
         path += str_cat("[", level.index, "]");
       } else {
-        path += str_cat(path.empty() ? "" : ".", level.key.substr(0, kMaxExcerptBytes));
+        path += str_cat(path.empty() ? "" : ".", printable_key(level.key));
       }
     }
     return path;
@@ -97,14 +104,7 @@ class StrictnessCheck final : public nlohmann::json_sax<Json> {
   std::string error_;
 };
 
-/// Keys of hostile files reach terminals and logs: escaped as in JSON, and shortened.
-std::string printable_key(const std::string& key) {
-  const std::string quoted = json_excerpt(Json(key));
-  const bool is_whole = quoted.size() >= 2 && quoted.back() == '"';
-  return quoted.substr(1, quoted.size() - (is_whole ? 2 : 1));
-}
-
-std::string number_text(double value) { return Json(value).dump(); }
+std::string number_text(double value) { return str_cat(value); }
 
 std::string range_text(const NumberRange& range) {
   const NumberRange open;

@@ -28,7 +28,14 @@ std::int64_t element_count(const Shape& shape);
 std::string shape_to_string(const Shape& shape);  ///< "20x12x12"
 
 enum class LayerType {
-  kConvolution, kPooling, kFullyConnected, kRelu, kLrn, kDropout, kSoftmaxCrossEntropy, kAccuracy,
+  kConvolution,
+  kPooling,
+  kFullyConnected,
+  kRelu,
+  kLrn,
+  kDropout,
+  kSoftmaxCrossEntropy,
+  kAccuracy,
   kAdd,  ///< element by element sum of two or more inputs of one shape (residual connections)
 };
 std::string_view layer_type_name(LayerType type);  ///< as in the network file: "convolution", ...

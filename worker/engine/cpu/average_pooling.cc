@@ -17,6 +17,8 @@ class AveragePooling final : public OnednnOperator {
     const auto output = plain_desc(batch_dims(options.batch_size, layer.output_shape));
     input_ = handle(context, input);
     output_ = handle(context, output);
+    forward_arguments_ = {{DNNL_ARG_SRC, input_}, {DNNL_ARG_DST, output_}};
+    backward_arguments_ = {{DNNL_ARG_DIFF_DST, output_}, {DNNL_ARG_DIFF_SRC, input_}};
     const auto algorithm = dnnl::algorithm::pooling_avg_exclude_padding;
     const dnnl::memory::dims stride{layer.stride_h, layer.stride_w};
     const dnnl::memory::dims kernel{layer.kernel_h, layer.kernel_w};
@@ -42,19 +44,20 @@ class AveragePooling final : public OnednnOperator {
   void run_forward(const ForwardArgs& args) override {
     input_.set_data_handle(const_cast<float*>(args.inputs[0]));
     output_.set_data_handle(args.output);
-    forward_.execute(context_.stream, {{DNNL_ARG_SRC, input_}, {DNNL_ARG_DST, output_}});
+    forward_.execute(context_.stream, forward_arguments_);
   }
 
   void run_backward(const BackwardArgs& args) override {
     if (args.input_gradients[0] == nullptr) return;
     output_.set_data_handle(const_cast<float*>(args.output_gradient));
     input_.set_data_handle(args.input_gradients[0]);
-    backward_.execute(context_.stream, {{DNNL_ARG_DIFF_DST, output_}, {DNNL_ARG_DIFF_SRC, input_}});
+    backward_.execute(context_.stream, backward_arguments_);
   }
 
   dnnl::pooling_forward forward_;
   dnnl::pooling_backward backward_;
   dnnl::memory input_, output_;  // of the values forward, of the gradients backward
+  Arguments forward_arguments_, backward_arguments_;
 };
 
 }  // namespace

@@ -65,31 +65,51 @@ class Convolution final : public OnednnOperator {
  public:
   Convolution(const LayerSpec& layer, const OperatorOptions& options, OnednnContext& context)
       : OnednnOperator(layer.name, context),
-        weight_elements_(element_count(layer.parameters.front().shape)) {
+        weight_elements_(element_count(layer.parameters.front().shape)),
+        has_bias_(layer.parameters.size() > 1) {
     const Geometry g = geometry_of(layer, options.batch_size);
-    has_bias_ = !g.bias.empty();
-    if (has_bias_) bias_ = handle(context, plain_desc(g.bias));
     const auto forward = forward_desc(g, context.engine);
-    forward_ = dnnl::convolution_forward(forward);
-    input_ = Inlet(context, plain_desc(g.input), forward.src_desc());
-    weight_ = Inlet(context, plain_desc(g.weight), forward.weights_desc());
-    output_ = Outlet(context, plain_desc(g.output), forward.dst_desc());
-
-    const auto weights = weights_desc(g, context.engine, forward);
-    backward_weights_ = dnnl::convolution_backward_weights(weights);
-    shares_input_ = weights.src_desc() == forward.src_desc();
-    if (!shares_input_) {
-      input_for_weights_ = Inlet(context, plain_desc(g.input), weights.src_desc());
-    }
-    output_gradient_ = Inlet(context, plain_desc(g.output), weights.diff_dst_desc());
-    weight_gradient_ = Outlet(context, plain_desc(g.weight), weights.diff_weights_desc());
-    if (has_bias_) bias_gradient_ = handle(context, plain_desc(g.bias));
+    build_forward(g, forward);
+    build_backward_weights(g, forward);
     if (options.wants_input_gradient) build_backward_data(g, forward);
   }
 
  private:
-  void build_backward_data(const Geometry& g,
-                           const dnnl::convolution_forward::primitive_desc& forward) {
+  using ForwardDesc = dnnl::convolution_forward::primitive_desc;
+
+  void build_forward(const Geometry& g, const ForwardDesc& forward) {
+    forward_ = dnnl::convolution_forward(forward);
+    input_ = Inlet(context_, plain_desc(g.input), forward.src_desc());
+    weight_ = Inlet(context_, plain_desc(g.weight), forward.weights_desc());
+    output_ = Outlet(context_, plain_desc(g.output), forward.dst_desc());
+    forward_arguments_ = {{DNNL_ARG_SRC, input_.memory()},
+                          {DNNL_ARG_WEIGHTS, weight_.memory()},
+                          {DNNL_ARG_DST, output_.memory()}};
+    if (!has_bias_) return;
+    bias_ = handle(context_, plain_desc(g.bias));
+    forward_arguments_.emplace(DNNL_ARG_BIAS, bias_);
+  }
+
+  void build_backward_weights(const Geometry& g, const ForwardDesc& forward) {
+    const auto weights = weights_desc(g, context_.engine, forward);
+    backward_weights_ = dnnl::convolution_backward_weights(weights);
+    // Forward leaves the input in its layout; where the layouts agree it is not converted again.
+    shares_input_ = weights.src_desc() == forward.src_desc();
+    if (!shares_input_) {
+      input_for_weights_ = Inlet(context_, plain_desc(g.input), weights.src_desc());
+    }
+    output_gradient_ = Inlet(context_, plain_desc(g.output), weights.diff_dst_desc());
+    weight_gradient_ = Outlet(context_, plain_desc(g.weight), weights.diff_weights_desc());
+    weights_arguments_ = {
+        {DNNL_ARG_SRC, shares_input_ ? input_.memory() : input_for_weights_.memory()},
+        {DNNL_ARG_DIFF_DST, output_gradient_.memory()},
+        {DNNL_ARG_DIFF_WEIGHTS, weight_gradient_.memory()}};
+    if (!has_bias_) return;
+    bias_gradient_ = handle(context_, plain_desc(g.bias));
+    weights_arguments_.emplace(DNNL_ARG_DIFF_BIAS, bias_gradient_);
+  }
+
+  void build_backward_data(const Geometry& g, const ForwardDesc& forward) {
     const dnnl::convolution_backward_data::primitive_desc data(
         dnnl::convolution_backward_data::desc(dnnl::algorithm::convolution_direct,
                                               any_desc(g.input), any_desc(g.weight),
@@ -98,54 +118,44 @@ class Convolution final : public OnednnOperator {
     backward_data_ = dnnl::convolution_backward_data(data);
     weight_for_data_ = Inlet(context_, plain_desc(g.weight), data.weights_desc());
     input_gradient_ = Outlet(context_, plain_desc(g.input), data.diff_src_desc());
-    shares_output_gradient_ = data.diff_dst_desc() == output_gradient_.wanted();
+    shares_output_gradient_ = data.diff_dst_desc() == output_gradient_.memory().get_desc();
     if (!shares_output_gradient_) {
       output_gradient_for_data_ = Inlet(context_, plain_desc(g.output), data.diff_dst_desc());
     }
+    data_arguments_ = {
+        {DNNL_ARG_DIFF_DST,
+         shares_output_gradient_ ? output_gradient_.memory() : output_gradient_for_data_.memory()},
+        {DNNL_ARG_WEIGHTS, weight_for_data_.memory()},
+        {DNNL_ARG_DIFF_SRC, input_gradient_.memory()}};
   }
 
   void run_forward(const ForwardArgs& args) override {
-    std::unordered_map<int, dnnl::memory> tensors{
-        {DNNL_ARG_SRC, input_.load(context_, args.inputs[0])},
-        {DNNL_ARG_WEIGHTS, weight_.load(context_, args.parameters)},
-        {DNNL_ARG_DST, output_.target(args.output)}};
-    if (has_bias_) {
-      bias_.set_data_handle(const_cast<float*>(args.parameters + weight_elements_));
-      tensors.emplace(DNNL_ARG_BIAS, bias_);
-    }
-    forward_.execute(context_.stream, tensors);
+    input_.load(context_, args.inputs[0]);
+    weight_.load(context_, args.parameters);
+    if (has_bias_) bias_.set_data_handle(const_cast<float*>(args.parameters + weight_elements_));
+    output_.aim(args.output);
+    forward_.execute(context_.stream, forward_arguments_);
     output_.deliver(context_);
   }
 
   void run_backward(const BackwardArgs& args) override {
-    dnnl::memory& output_gradient = output_gradient_.load(context_, args.output_gradient);
-    // Forward left the input in its layout; where the layouts agree it is not converted again.
-    dnnl::memory& input =
-        shares_input_ ? input_.loaded() : input_for_weights_.load(context_, args.forward.inputs[0]);
-    std::unordered_map<int, dnnl::memory> tensors{
-        {DNNL_ARG_SRC, input},
-        {DNNL_ARG_DIFF_DST, output_gradient},
-        {DNNL_ARG_DIFF_WEIGHTS, weight_gradient_.target(args.parameter_gradients)}};
-    if (has_bias_) {
-      bias_gradient_.set_data_handle(args.parameter_gradients + weight_elements_);
-      tensors.emplace(DNNL_ARG_DIFF_BIAS, bias_gradient_);
-    }
-    backward_weights_.execute(context_.stream, tensors);
+    output_gradient_.load(context_, args.output_gradient);
+    if (!shares_input_) input_for_weights_.load(context_, args.forward.inputs[0]);
+    weight_gradient_.aim(args.parameter_gradients);
+    if (has_bias_) bias_gradient_.set_data_handle(args.parameter_gradients + weight_elements_);
+    backward_weights_.execute(context_.stream, weights_arguments_);
     weight_gradient_.deliver(context_);
+
     if (args.input_gradients[0] == nullptr) return;
-    dnnl::memory& gradient_for_data =
-        shares_output_gradient_ ? output_gradient
-                                : output_gradient_for_data_.load(context_, args.output_gradient);
-    backward_data_.execute(
-        context_.stream,
-        {{DNNL_ARG_DIFF_DST, gradient_for_data},
-         {DNNL_ARG_WEIGHTS, weight_for_data_.load(context_, args.forward.parameters)},
-         {DNNL_ARG_DIFF_SRC, input_gradient_.target(args.input_gradients[0])}});
+    if (!shares_output_gradient_) output_gradient_for_data_.load(context_, args.output_gradient);
+    weight_for_data_.load(context_, args.forward.parameters);
+    input_gradient_.aim(args.input_gradients[0]);
+    backward_data_.execute(context_.stream, data_arguments_);
     input_gradient_.deliver(context_);
   }
 
   const std::int64_t weight_elements_;
-  bool has_bias_ = false;
+  const bool has_bias_;
   bool shares_input_ = false;
   bool shares_output_gradient_ = false;
   dnnl::convolution_forward forward_;
@@ -155,6 +165,7 @@ class Convolution final : public OnednnOperator {
       output_gradient_for_data_;
   Outlet output_, weight_gradient_, input_gradient_;
   dnnl::memory bias_, bias_gradient_;
+  Arguments forward_arguments_, weights_arguments_, data_arguments_;
 };
 
 }  // namespace

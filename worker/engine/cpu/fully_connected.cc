@@ -26,9 +26,19 @@ class FullyConnected final : public OnednnOperator {
     input_gradient_ = handle(context, input);
     weight_gradient_ = handle(context, weight);
     output_gradient_ = handle(context, output);
+    forward_arguments_ = {
+        {DNNL_ARG_SRC, input_}, {DNNL_ARG_WEIGHTS, weight_}, {DNNL_ARG_DST, output_}};
+    weights_arguments_ = {{DNNL_ARG_SRC, input_},
+                          {DNNL_ARG_DIFF_DST, output_gradient_},
+                          {DNNL_ARG_DIFF_WEIGHTS, weight_gradient_}};
+    data_arguments_ = {{DNNL_ARG_DIFF_DST, output_gradient_},
+                       {DNNL_ARG_WEIGHTS, weight_},
+                       {DNNL_ARG_DIFF_SRC, input_gradient_}};
     if (has_bias_) {
       bias_ = handle(context, bias);
       bias_gradient_ = handle(context, bias);
+      forward_arguments_.emplace(DNNL_ARG_BIAS, bias_);
+      weights_arguments_.emplace(DNNL_ARG_DIFF_BIAS, bias_gradient_);
     }
     // An empty descriptor of the bias means: none.
     const dnnl::inner_product_forward::primitive_desc forward(
@@ -51,33 +61,20 @@ class FullyConnected final : public OnednnOperator {
     input_.set_data_handle(const_cast<float*>(args.inputs[0]));
     weight_.set_data_handle(const_cast<float*>(args.parameters));
     output_.set_data_handle(args.output);
-    std::unordered_map<int, dnnl::memory> tensors{
-        {DNNL_ARG_SRC, input_}, {DNNL_ARG_WEIGHTS, weight_}, {DNNL_ARG_DST, output_}};
-    if (has_bias_) {
-      bias_.set_data_handle(const_cast<float*>(args.parameters + weight_elements_));
-      tensors.emplace(DNNL_ARG_BIAS, bias_);
-    }
-    forward_.execute(context_.stream, tensors);
+    if (has_bias_) bias_.set_data_handle(const_cast<float*>(args.parameters + weight_elements_));
+    forward_.execute(context_.stream, forward_arguments_);
   }
 
   void run_backward(const BackwardArgs& args) override {
     input_.set_data_handle(const_cast<float*>(args.forward.inputs[0]));
     output_gradient_.set_data_handle(const_cast<float*>(args.output_gradient));
     weight_gradient_.set_data_handle(args.parameter_gradients);
-    std::unordered_map<int, dnnl::memory> tensors{{DNNL_ARG_SRC, input_},
-                                                  {DNNL_ARG_DIFF_DST, output_gradient_},
-                                                  {DNNL_ARG_DIFF_WEIGHTS, weight_gradient_}};
-    if (has_bias_) {
-      bias_gradient_.set_data_handle(args.parameter_gradients + weight_elements_);
-      tensors.emplace(DNNL_ARG_DIFF_BIAS, bias_gradient_);
-    }
-    backward_weights_.execute(context_.stream, tensors);
+    if (has_bias_) bias_gradient_.set_data_handle(args.parameter_gradients + weight_elements_);
+    backward_weights_.execute(context_.stream, weights_arguments_);
     if (args.input_gradients[0] == nullptr) return;
     weight_.set_data_handle(const_cast<float*>(args.forward.parameters));
     input_gradient_.set_data_handle(args.input_gradients[0]);
-    backward_data_.execute(context_.stream, {{DNNL_ARG_DIFF_DST, output_gradient_},
-                                             {DNNL_ARG_WEIGHTS, weight_},
-                                             {DNNL_ARG_DIFF_SRC, input_gradient_}});
+    backward_data_.execute(context_.stream, data_arguments_);
   }
 
   const std::int64_t weight_elements_;
@@ -87,6 +84,7 @@ class FullyConnected final : public OnednnOperator {
   dnnl::inner_product_backward_data backward_data_;
   dnnl::memory input_, weight_, bias_, output_;
   dnnl::memory input_gradient_, weight_gradient_, bias_gradient_, output_gradient_;
+  Arguments forward_arguments_, weights_arguments_, data_arguments_;
 };
 
 }  // namespace

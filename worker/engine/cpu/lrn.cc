@@ -25,8 +25,14 @@ class Lrn final : public OnednnOperator {
                                 layer.local_size, alpha, beta, k),
         context.engine);
     forward_ = dnnl::lrn_forward(forward);
+    forward_arguments_ = {{DNNL_ARG_SRC, input_}, {DNNL_ARG_DST, output_}};
+    backward_arguments_ = {{DNNL_ARG_SRC, input_},
+                           {DNNL_ARG_DIFF_DST, output_gradient_},
+                           {DNNL_ARG_DIFF_SRC, input_gradient_}};
     if (forward.workspace_desc().get_size() > 0) {
-      workspace_ = dnnl::memory(forward.workspace_desc(), context.engine);
+      const dnnl::memory workspace(forward.workspace_desc(), context.engine);
+      forward_arguments_.emplace(DNNL_ARG_WORKSPACE, workspace);
+      backward_arguments_.emplace(DNNL_ARG_WORKSPACE, workspace);
     }
     backward_ = dnnl::lrn_backward(
         {dnnl::lrn_backward::desc(algorithm, desc, desc, layer.local_size, alpha, beta, k),
@@ -37,9 +43,7 @@ class Lrn final : public OnednnOperator {
   void run_forward(const ForwardArgs& args) override {
     input_.set_data_handle(const_cast<float*>(args.inputs[0]));
     output_.set_data_handle(args.output);
-    std::unordered_map<int, dnnl::memory> tensors{{DNNL_ARG_SRC, input_}, {DNNL_ARG_DST, output_}};
-    if (workspace_) tensors.emplace(DNNL_ARG_WORKSPACE, workspace_);
-    forward_.execute(context_.stream, tensors);
+    forward_.execute(context_.stream, forward_arguments_);
   }
 
   void run_backward(const BackwardArgs& args) override {
@@ -47,16 +51,13 @@ class Lrn final : public OnednnOperator {
     input_.set_data_handle(const_cast<float*>(args.forward.inputs[0]));
     output_gradient_.set_data_handle(const_cast<float*>(args.output_gradient));
     input_gradient_.set_data_handle(args.input_gradients[0]);
-    std::unordered_map<int, dnnl::memory> tensors{{DNNL_ARG_SRC, input_},
-                                                  {DNNL_ARG_DIFF_DST, output_gradient_},
-                                                  {DNNL_ARG_DIFF_SRC, input_gradient_}};
-    if (workspace_) tensors.emplace(DNNL_ARG_WORKSPACE, workspace_);
-    backward_.execute(context_.stream, tensors);
+    backward_.execute(context_.stream, backward_arguments_);
   }
 
   dnnl::lrn_forward forward_;
   dnnl::lrn_backward backward_;
-  dnnl::memory input_, output_, output_gradient_, input_gradient_, workspace_;
+  dnnl::memory input_, output_, output_gradient_, input_gradient_;
+  Arguments forward_arguments_, backward_arguments_;
 };
 
 }  // namespace

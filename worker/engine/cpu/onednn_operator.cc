@@ -30,18 +30,16 @@ dnnl::memory handle(const OnednnContext& context, const dnnl::memory::desc& desc
 
 Inlet::Inlet(const OnednnContext& context, const dnnl::memory::desc& plain,
              const dnnl::memory::desc& wanted)
-    : reorders_(plain != wanted), wanted_desc_(wanted), plain_(handle(context, plain)) {
+    : reorders_(plain != wanted), plain_(handle(context, plain)) {
   if (!reorders_) return;
   wanted_ = dnnl::memory(wanted, context.engine);
   reorder_ = dnnl::reorder(plain_, wanted_);
 }
 
-dnnl::memory& Inlet::load(OnednnContext& context, const float* data) {
+void Inlet::load(OnednnContext& context, const float* data) {
   // oneDNN takes a pointer to non-const for inputs too; it does not write there.
   plain_.set_data_handle(const_cast<float*>(data));
-  if (!reorders_) return plain_;
-  reorder_.execute(context.stream, plain_, wanted_);
-  return wanted_;
+  if (reorders_) reorder_.execute(context.stream, plain_, wanted_);
 }
 
 Outlet::Outlet(const OnednnContext& context, const dnnl::memory::desc& plain,
@@ -52,10 +50,7 @@ Outlet::Outlet(const OnednnContext& context, const dnnl::memory::desc& plain,
   reorder_ = dnnl::reorder(given_, plain_);
 }
 
-dnnl::memory& Outlet::target(float* data) {
-  plain_.set_data_handle(data);
-  return reorders_ ? given_ : plain_;
-}
+void Outlet::aim(float* data) { plain_.set_data_handle(data); }
 
 void Outlet::deliver(OnednnContext& context) {
   if (reorders_) reorder_.execute(context.stream, given_, plain_);

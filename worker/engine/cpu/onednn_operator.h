@@ -4,7 +4,9 @@
 // the plain layout of the executor and the layout that a primitive prefers.
 
 #include <memory>
-#include <vector>
+#include <string>
+#include <unordered_map>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -51,22 +53,24 @@ class OnednnOperator : public LayerOperator {
   const std::string layer_;
 };
 
+/// Arguments of one primitive. Built once: a dnnl::memory is a handle, so what set_data_handle
+/// changes later is seen here too, and a pass builds no maps.
+using Arguments = std::unordered_map<int, dnnl::memory>;
+
 /// A tensor on its way into a primitive.
 class Inlet {
  public:
   Inlet() = default;
   Inlet(const OnednnContext& context, const dnnl::memory::desc& plain,
         const dnnl::memory::desc& wanted);
-  /// The tensor at `data` (plain layout) as the primitive wants it; reordered if need be. Valid
-  /// until the next load, and as long as `data` where the layouts agree.
-  dnnl::memory& load(OnednnContext& context, const float* data);
-  /// What the last load returned.
-  dnnl::memory& loaded() { return reorders_ ? wanted_ : plain_; }
-  const dnnl::memory::desc& wanted() const { return wanted_desc_; }
+  /// Brings the tensor at `data` (plain layout) into memory(); converted if need be, else by
+  /// reference: `data` must then stay until the primitive has run.
+  void load(OnednnContext& context, const float* data);
+  /// What the primitive reads; the same handle always.
+  const dnnl::memory& memory() const { return reorders_ ? wanted_ : plain_; }
 
  private:
   bool reorders_ = false;
-  dnnl::memory::desc wanted_desc_;
   dnnl::memory plain_, wanted_;
   dnnl::reorder reorder_;
 };
@@ -77,9 +81,11 @@ class Outlet {
   Outlet() = default;
   Outlet(const OnednnContext& context, const dnnl::memory::desc& plain,
          const dnnl::memory::desc& given);
-  /// Where the primitive writes the tensor that shall end up at `data`.
-  dnnl::memory& target(float* data);
-  /// After the primitive: brings it to `data`.
+  /// Before the primitive: the tensor shall end up at `data`.
+  void aim(float* data);
+  /// What the primitive writes; the same handle always.
+  const dnnl::memory& memory() const { return reorders_ ? given_ : plain_; }
+  /// After the primitive: brings the tensor to where `aim` said.
   void deliver(OnednnContext& context);
 
  private:

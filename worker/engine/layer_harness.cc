@@ -1,0 +1,165 @@
+#include "worker/engine/layer_harness.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "common/check.h"
+
+namespace poseidon::testing {
+namespace {
+
+// A buffer in the device's memory with room behind it, so that a write past the end is seen.
+class Buffer {
+ public:
+  Buffer(Device& device, std::size_t bytes) : device_(device), bytes_(bytes) {
+    auto memory = device.allocate(static_cast<std::int64_t>(bytes + kGuardBytes));
+    POSEIDON_CHECK(memory.ok(), "test memory");
+    memory_ = *std::move(memory);
+    const std::vector<unsigned char> rubbish(bytes + kGuardBytes, kRubbish);
+    upload(rubbish.data(), rubbish.size());
+  }
+  Buffer(Device& device, const std::vector<float>& from) : Buffer(device, from.size() * 4) {
+    upload(from.data(), bytes_);
+  }
+  void upload(const void* from, std::size_t bytes) {
+    POSEIDON_CHECK(device_.upload(memory_.get(), from, static_cast<std::int64_t>(bytes)).ok(), "");
+  }
+  float* data() { return static_cast<float*>(memory_.get()); }
+  std::vector<float> read() {
+    std::vector<unsigned char> all(bytes_ + kGuardBytes);
+    POSEIDON_CHECK(
+        device_.download(all.data(), memory_.get(), static_cast<std::int64_t>(all.size())).ok(),
+        "");
+    EXPECT_TRUE(std::all_of(all.begin() + static_cast<std::ptrdiff_t>(bytes_), all.end(),
+                            [](unsigned char c) { return c == kRubbish; }))
+        << "written past the end";
+    std::vector<float> result(bytes_ / 4);
+    std::memcpy(result.data(), all.data(), bytes_);
+    return result;
+  }
+
+ private:
+  static constexpr std::size_t kGuardBytes = 256;
+  static constexpr unsigned char kRubbish = 0xFF;  // as floats these are NaN
+  Device& device_;
+  std::size_t bytes_;
+  DeviceMemory memory_{nullptr, nullptr};
+};
+
+}  // namespace
+
+LayerSpec layer_on(nlohmann::json json, const Shape& shape) {
+  const std::string type = json.at("type");
+  json["name"] = "x";
+  nlohmann::json net = {{"name", "harness"}, {"input", shape}, {"layers", nlohmann::json::array()}};
+  if (type == "softmax_cross_entropy" || type == "accuracy") {
+    net["layers"] = {{{"name", "scores"}, {"type", "fully_connected"}, {"outputs", shape[0]}}};
+    json["inputs"] = {"scores"};
+    net["layers"].push_back(json);
+    if (type == "accuracy") {
+      net["layers"].push_back(
+          {{"name", "loss"}, {"type", "softmax_cross_entropy"}, {"inputs", {"scores"}}});
+    }
+  } else {
+    if (type == "add") json["inputs"] = {"input", "input"};
+    net["layers"].push_back(json);
+    net["layers"].push_back({{"name", "scores"}, {"type", "fully_connected"}, {"outputs", 2}});
+    net["layers"].push_back({{"name", "loss"}, {"type", "softmax_cross_entropy"}});
+  }
+  const auto spec = parse_network(net);
+  POSEIDON_CHECK(spec.ok(), std::string(spec.status().message()).c_str());
+  for (const LayerSpec& layer : spec->layers) {
+    if (layer.name == "x") return layer;
+  }
+  POSEIDON_CHECK(false, "the layer is in its network");
+  return {};
+}
+
+double reduction_length(const LayerSpec& layer, std::int64_t batch) {
+  if (layer.parameters.empty()) {
+    // Windows (pooling, both ways), channels (LRN) or classes; products of a few roundings each.
+    return static_cast<double>(
+        std::max({layer.kernel_h * layer.kernel_w, 4 * layer.local_size, std::int64_t{16}}));
+  }
+  const Shape& weight = layer.parameters.front().shape;
+  const std::int64_t outputs = layer.output_shape.front();
+  const std::int64_t positions = batch * (element_count(layer.output_shape) / outputs);
+  const std::int64_t fan_in = element_count(weight) / weight[0];
+  const std::int64_t fan_out = outputs / layer.groups * layer.kernel_h * layer.kernel_w;
+  return static_cast<double>(std::max({fan_in + 1, positions, fan_out, outputs}));
+}
+
+LayerData draw_layer_data(const LayerSpec& layer, std::int64_t batch, std::uint64_t seed) {
+  LayerData data;
+  data.valid_samples = batch;
+  data.input = values(mix_seed(seed, 0), batch * element_count(layer.input_shape));
+  for (std::size_t i = 0; i < layer.parameters.size(); ++i) {
+    const auto tensor = values(mix_seed(seed, 1 + i), element_count(layer.parameters[i].shape));
+    data.parameters.insert(data.parameters.end(), tensor.begin(), tensor.end());
+  }
+  data.output_gradient = values(mix_seed(seed, 3), batch * element_count(layer.output_shape));
+  SplitMix64 random(mix_seed(seed, 4));
+  const auto classes = static_cast<float>(layer.input_shape.front());
+  for (std::int64_t i = 0; i < batch; ++i) {
+    data.labels.push_back(static_cast<std::int32_t>(random.uniform() * classes));
+  }
+  return data;
+}
+
+LayerResult run_layer(Device& device, const LayerSpec& layer, std::int64_t batch,
+                      const LayerData& data, bool wants_input_gradient) {
+  device.begin_pass();
+  auto op = device.make_operator(layer, {batch, 1, wants_input_gradient});
+  POSEIDON_CHECK(op.ok(), std::string(op.status().message()).c_str());
+  Buffer input(device, data.input), parameters(device, data.parameters);
+  Buffer output_gradient(device, data.output_gradient);
+  Buffer output(device, data.output_gradient.size() * 4),
+      input_gradient(device, data.input.size() * 4);
+  Buffer parameter_gradients(device, data.parameters.size() * 4);
+  Buffer labels(device, data.labels.size() * 4);
+  labels.upload(data.labels.data(), data.labels.size() * 4);
+
+  const std::vector<const float*> inputs(layer.inputs.size(), input.data());
+  BackwardArgs args;
+  args.forward.inputs = inputs;
+  args.forward.parameters = parameters.data();
+  args.forward.output = output.data();
+  args.forward.labels = reinterpret_cast<const std::int32_t*>(labels.data());
+  args.forward.valid_samples = data.valid_samples;
+  args.forward.first_sample = data.first_sample;
+  args.forward.phase = data.phase;
+  EXPECT_TRUE((*op)->forward(args.forward).ok());
+  LayerResult result;
+  result.output = output.read();
+  if (layer.type == LayerType::kAccuracy || data.phase == Phase::kTest) return result;
+  args.output_gradient = output_gradient.data();
+  args.parameter_gradients = parameter_gradients.data();
+  const std::vector<float*> input_gradients(layer.inputs.size(),
+                                            wants_input_gradient ? input_gradient.data() : nullptr);
+  args.input_gradients = input_gradients;
+  EXPECT_TRUE((*op)->backward(args).ok());
+  if (wants_input_gradient) result.input_gradient = input_gradient.read();
+  result.parameter_gradients = parameter_gradients.read();
+  EXPECT_EQ(parameters.read(), data.parameters) << "inputs must not be written";
+  EXPECT_EQ(input.read(), data.input) << "inputs must not be written";
+  return result;
+}
+
+::testing::AssertionResult all_near(const std::vector<float>& got, const std::vector<float>& wanted,
+                                    double tolerance) {
+  if (got.size() != wanted.size()) {
+    return ::testing::AssertionFailure() << got.size() << " elements, wanted " << wanted.size();
+  }
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double difference = std::abs(static_cast<double>(got[i]) - wanted[i]);
+    if (difference <= tolerance) continue;  // false for NaN
+    return ::testing::AssertionFailure() << "element " << i << " is " << got[i] << ", wanted "
+                                         << wanted[i] << " within " << tolerance;
+  }
+  return ::testing::AssertionSuccess();
+}
+
+}  // namespace poseidon::testing

@@ -1,0 +1,220 @@
+// What a network file may not say, and what we answer.
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/engine/net.h"
+
+namespace poseidon {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+json good() {
+  return json::parse(R"({"name": "n", "input": [3, 8, 8], "layers": [
+    {"name": "conv", "type": "convolution", "outputs": 4, "kernel": 3},
+    {"name": "pool", "type": "pooling", "pool": "max", "kernel": 2, "stride": 2},
+    {"name": "fc", "type": "fully_connected", "outputs": 5},
+    {"name": "loss", "type": "softmax_cross_entropy"},
+    {"name": "accuracy", "type": "accuracy", "inputs": ["fc"]}]})");
+}
+
+struct Bad {
+  std::string pointer;  // where in good()
+  json value;           // what to put there
+  std::string message;  // what the error must say
+};
+
+std::ostream& operator<<(std::ostream& out, const Bad& bad) {
+  return out << bad.pointer << " = " << bad.value.dump().substr(0, 80);
+}
+
+class BadNetwork : public ::testing::TestWithParam<Bad> {};
+
+TEST_P(BadNetwork, IsRefused) {
+  json net = good();
+  ASSERT_TRUE(parse_network(net).ok());
+  net[json::json_pointer(GetParam().pointer)] = GetParam().value;
+  const auto result = parse_network(net);
+  ASSERT_FALSE(result.ok()) << net.dump();
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr(GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Whole, BadNetwork,
+    ::testing::Values(
+        Bad{"", json::array(), "network: must be an object, got []"},
+        Bad{"/name", 5, "network: \"name\" must be a string, got 5"},
+        Bad{"/name", "a b", "\"name\" must be 1 to 128 letters, digits or any of _ - . /"},
+        Bad{"/name", std::string(200, 'x'), "\"name\" must be 1 to 128"},
+        Bad{"/inputs", json::array(), "unknown key \"inputs\" (did you mean \"input\"?)"},
+        Bad{"/input", "big", "\"input\" must be a list of 1 to 3 integers"},
+        Bad{"/input", {3, 8}, "must be [features] or [channels, height, width], got 3x8"},
+        Bad{"/input", {3, 0, 8}, "\"input\" must be a list of 1 to 3 integers from 1"},
+        Bad{"/input", {3, -8, 8}, "got [3,-8,8]"}, Bad{"/input", {3, 8.5, 8}, "got [3,8.5,8]"},
+        Bad{"/input", {1000000, 1000000, 1000000}, "has more than 2147483648 elements"},
+        Bad{"/layers", json::object(), "\"layers\" must be a list, got an object"},
+        Bad{"/layers", json::array(), "needs 1 to 4096 layers, has 0"},
+        Bad{"/layers", json(5000, "x"), "needs 1 to 4096 layers, has 5000"},
+        Bad{"/layers/0", 3, "network 'n': layers[0]: must be an object, got 3"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Layer, BadNetwork,
+    ::testing::Values(
+        Bad{"/layers/0/name", json(), "layers[0]: \"name\" must be a string, got null"},
+        Bad{"/layers/0/name", "input", "layer 'input': this name is kept for the network's data"},
+        Bad{"/layers/1/name", "conv", "layer 'conv': another layer has this name already"},
+        Bad{"/layers/0/type", "convolutoin",
+            "layer 'conv': unknown layer type \"convolutoin\" (did you mean \"convolution\"?); "
+            "known are convolution, pooling"},
+        Bad{"/layers/0/kernal", 3,
+            "layer 'conv': unknown key \"kernal\" (did you mean \"kernel\"?)"},
+        Bad{"/layers/0/colour", 3, "layer 'conv': unknown key \"colour\""},
+        Bad{"/layers/2/stride", 3, "layer 'fc': unknown key \"stride\""},
+        Bad{"/layers/1/inputs", "conv", "\"inputs\" must be a list of names, got \"conv\""},
+        Bad{"/layers/1/inputs", {7}, "\"inputs\" must be a list of names"},
+        Bad{"/layers/1/inputs", json::array(), "\"inputs\" must be a list of names"},
+        Bad{"/layers/1/inputs",
+            {"covn"},
+            "layer 'pool': unknown input \"covn\" (did you mean \"conv\"?)"},
+        Bad{"/layers/1/inputs", {"fc"}, "input \"fc\" comes later in the file"},
+        Bad{"/layers/1/inputs", {"pool"}, "input \"pool\" comes later in the file"},
+        Bad{"/layers/1/inputs", {"conv", "conv"}, "pooling takes one input, got 2"},
+        Bad{"/layers/4/inputs",
+            {"loss"},
+            "layer 'accuracy': reads 'loss', but the output of a softmax_cross_entropy layer is a "
+            "result"},
+        Bad{"/layers/2/inputs", {"conv"}, "layer 'pool': its output does not reach the loss"},
+        Bad{"/layers/3",
+            {{"name", "more"}, {"type", "fully_connected"}, {"outputs", 5}},
+            "needs exactly one softmax_cross_entropy layer (the loss), has 0"},
+        Bad{"/layers/4/type", "softmax_cross_entropy", "(the loss), has 2"},
+        Bad{"/layers/4/inputs", {"pool"}, "accuracy needs one score per class"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, BadNetwork,
+    ::testing::Values(
+        Bad{"/layers/0/outputs", "4",
+            "layer 'conv': \"outputs\" must be an integer from 1 to 1048576, got \"4\""},
+        Bad{"/layers/0/outputs", 4.0, "got 4.0"}, Bad{"/layers/0/outputs", 0, "got 0"},
+        Bad{"/layers/0/outputs", -1, "got -1"}, Bad{"/layers/0/outputs", true, "got true"},
+        Bad{"/layers/0/outputs", 18446744073709551615u, "got 18446744073709551615"},
+        Bad{"/layers/0/outputs", 2000000, "got 2000000"},
+        Bad{"/layers/0/kernel", {3, 3, 3}, "or [height, width] of such, got [3,3,3]"},
+        Bad{"/layers/0/kernel", 0, "\"kernel\" must be an integer from 1"},
+        Bad{"/layers/0/stride", 0, "\"stride\" must be an integer from 1"},
+        Bad{"/layers/0/pad", -1, "\"pad\" must be an integer from 0"},
+        Bad{"/layers/0/pad", 3, "pad 3x3 must be smaller than kernel 3x3"},
+        Bad{"/layers/0/groups", 2,
+            "groups 2 must divide both its 4 outputs and the channels of its input shape 3x8x8 "
+            "(from 'input')"},
+        Bad{"/layers/0/bias", 1, "\"bias\" must be true or false, got 1"},
+        Bad{"/layers/1/pool", "mean", "\"pool\" must be \"max\" or \"average\", got \"mean\""},
+        Bad{"/layers/1/ceil_mode", "yes", "\"ceil_mode\" must be true or false"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, BadNetwork,
+    ::testing::Values(
+        Bad{"/layers/0/kernel", 9,
+            "layer 'conv': kernel 9x9 is larger than its input shape 3x8x8 (from 'input') padded "
+            "by 0x0"},
+        Bad{"/layers/1/kernel", 7,
+            "layer 'pool': kernel 7x7 is larger than its input shape 4x6x6 (from 'conv')"},
+        Bad{"/input",
+            {192},
+            "layer 'conv': convolution needs an image channels x height x width, but its input "
+            "shape 192 (from 'input') is not one"},
+        Bad{"/layers/3/inputs",
+            {"pool"},
+            "layer 'loss': softmax_cross_entropy needs one score per class, shape 36, but its "
+            "input shape 4x3x3 (from 'pool') is an image"},
+        Bad{"/layers/2/outputs", 1,
+            "layer 'loss': softmax_cross_entropy needs two or more classes"},
+        Bad{"/layers/2",
+            {{"name", "fc"}, {"type", "add"}, {"inputs", {"conv", "pool"}}},
+            "layer 'fc': cannot add shape 4x3x3 (from 'pool') to its input shape 4x6x6 (from "
+            "'conv')"},
+        Bad{"/layers/2", {{"name", "fc"}, {"type", "add"}}, "add takes two or more inputs, got 1"},
+        Bad{"/layers/2",
+            {{"name", "fc"}, {"type", "lrn"}, {"local_size", 4}},
+            "\"local_size\" must be odd, got 4"},
+        Bad{"/layers/2",
+            {{"name", "fc"}, {"type", "dropout"}, {"ratio", 1.0}},
+            "\"ratio\" must be a number from 0 to 0.999, got 1.0"},
+        Bad{"/input",
+            {3, 25000, 25000},
+            "layer 'conv': its output shape 4x24998x24998 from its input shape 3x25000x25000 (from "
+            "'input') has more than 2147483648 elements"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Initialisers, BadNetwork,
+    ::testing::Values(
+        Bad{"/layers/0/init", 3, "layer 'conv': \"init\" must be an object, got 3"},
+        Bad{"/layers/0/init",
+            {{"wieght", json::object()}},
+            "layer 'conv': init: unknown key \"wieght\" (did you mean \"weight\"?)"},
+        Bad{"/layers/0/init", {{"weight", 0.5}}, "init: \"weight\" must be an object, got 0.5"},
+        Bad{"/layers/0/init",
+            {{"weight", {{"type", "xavir"}}}},
+            "layer 'conv': init of weight: unknown initialiser type \"xavir\" (did you mean "
+            "\"xavier\"?)"},
+        Bad{"/layers/0/init",
+            {{"weight", {{"type", "xavier"}, {"std", 1}}}},
+            "init of weight: unknown key \"std\""},
+        Bad{"/layers/0/init",
+            {{"weight", {{"type", "gaussian"}, {"std", -1}}}},
+            "\"std\" must be a number from 0"},
+        Bad{"/layers/1/init", json::object(), "layer 'pool': unknown key \"init\""}));
+
+TEST(BadNetworks, MissingKeysAreNamed) {
+  json net = good();
+  net["layers"][0].erase("kernel");
+  EXPECT_THAT(std::string(parse_network(net).status().message()),
+              HasSubstr("network 'n': layer 'conv': \"kernel\" is missing"));
+  net["layers"][0]["kernal"] = 3;
+  EXPECT_THAT(std::string(parse_network(net).status().message()),
+              HasSubstr("unknown key \"kernal\" (did you mean \"kernel\"?)"));
+  net = good();
+  net.erase("input");
+  EXPECT_THAT(std::string(parse_network(net).status().message()),
+              HasSubstr("\"input\" is missing"));
+}
+
+TEST(BadNetworks, WithoutParametersThereIsNothingToTrain) {
+  const json net = json::parse(R"({"name": "n", "input": [3],
+      "layers": [{"name": "l", "type": "softmax_cross_entropy"}]})");
+  EXPECT_THAT(std::string(parse_network(net).status().message()),
+              HasSubstr("no layer has parameters: nothing to train"));
+}
+
+TEST(BadNetworks, HugeWeightsAreRefusedBeforeTheyAreComputed) {
+  const json net = json::parse(R"({"name": "n", "input": [1000000], "layers": [
+      {"name": "f", "type": "fully_connected", "outputs": 1000000},
+      {"name": "l", "type": "softmax_cross_entropy"}]})");
+  EXPECT_THAT(std::string(parse_network(net).status().message()),
+              HasSubstr("layer 'f': its weight 1000000x1000000 from its input shape 1000000 (from "
+                        "'input') has more than 2147483648 elements"));
+}
+
+TEST(BadNetworks, AbsurdWorkIsRefused) {
+  const json net = json::parse(R"({"name": "n", "input": [1, 46000, 46000], "layers": [
+      {"name": "c", "type": "convolution", "outputs": 1, "kernel": 1000},
+      {"name": "l", "type": "softmax_cross_entropy"}]})");
+  EXPECT_THAT(std::string(parse_network(net).status().message()),
+              HasSubstr("layer 'c': more than 1125899906842624 multiply-adds per sample"));
+}
+
+TEST(BadNetworks, HostileTextIsCutInMessages) {
+  json net = good();
+  net["layers"][0]["type"] = std::string(100'000, 'k') + "\xff\n";
+  const std::string message(parse_network(net).status().message());
+  EXPECT_LT(message.size(), 500u);
+}
+
+}  // namespace
+}  // namespace poseidon

@@ -1,0 +1,147 @@
+#include "worker/engine/net.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/shipped.h"
+
+namespace poseidon {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+NetSpec resolved(const json& model) {
+  auto net = resolve_network(model, ".");
+  EXPECT_TRUE(net.ok()) << net.status().message();
+  return net.ok() ? *net : NetSpec{};
+}
+
+const LayerSpec& layer_named(const NetSpec& net, const std::string& name) {
+  for (const LayerSpec& layer : net.layers) {
+    if (layer.name == name) return layer;
+  }
+  ADD_FAILURE() << "no layer " << name;
+  return net.layers.front();
+}
+
+TEST(ShippedNetworks, ParameterCounts) {
+  EXPECT_EQ(resolved("lenet").parameter_count(), 431'080);
+  EXPECT_EQ(resolved("cifar10_quick").parameter_count(), 145'578);
+  EXPECT_EQ(resolved("mlp").parameter_count(), (784 + 1) * 256 + (256 + 1) * 128 + (128 + 1) * 10);
+}
+
+TEST(ShippedNetworks, NamesAreSortedAndAllParse) {
+  EXPECT_THAT(shipped_model_names(), ElementsAre("cifar10_quick", "lenet", "mlp"));
+  for (const std::string& name : shipped_model_names()) EXPECT_EQ(resolved(name).name, name);
+  EXPECT_FALSE(shipped_model("nothing").has_value());
+}
+
+TEST(ShippedNetworks, AreTheFilesByteForByte) {
+  for (const std::string& name : shipped_model_names()) {
+    std::ifstream file("models/" + name + ".json", std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    EXPECT_EQ(*shipped_model(name), text);
+  }
+}
+
+TEST(ShippedNetworks, LeNetShapes) {
+  const NetSpec net = resolved("lenet");
+  EXPECT_THAT(net.input_shape, ElementsAre(1, 28, 28));
+  EXPECT_EQ(net.classes, 10);
+  EXPECT_THAT(layer_named(net, "conv1").output_shape, ElementsAre(20, 24, 24));
+  EXPECT_THAT(layer_named(net, "pool1").output_shape, ElementsAre(20, 12, 12));
+  EXPECT_THAT(layer_named(net, "conv2").output_shape, ElementsAre(50, 8, 8));
+  EXPECT_THAT(layer_named(net, "pool2").output_shape, ElementsAre(50, 4, 4));
+  EXPECT_THAT(layer_named(net, "ip1").output_shape, ElementsAre(500));
+  EXPECT_THAT(layer_named(net, "conv2").parameters[0].shape, ElementsAre(50, 20, 5, 5));
+  EXPECT_THAT(layer_named(net, "ip1").parameters[0].shape, ElementsAre(500, 800));
+  EXPECT_THAT(layer_named(net, "ip1").parameters[1].shape, ElementsAre(500));
+  EXPECT_THAT(net.parameter_layers(), ElementsAre(0, 2, 4, 6));
+  EXPECT_EQ(net.multiply_adds(), 20 * 25 * 24 * 24 + 50 * 500 * 8 * 8 + 800 * 500 + 500 * 10);
+}
+
+TEST(ShippedNetworks, Cifar10QuickShapes) {
+  const NetSpec net = resolved("cifar10_quick");
+  EXPECT_THAT(layer_named(net, "pool1").output_shape, ElementsAre(32, 16, 16));
+  EXPECT_THAT(layer_named(net, "pool2").output_shape, ElementsAre(32, 8, 8));
+  EXPECT_THAT(layer_named(net, "pool3").output_shape, ElementsAre(64, 4, 4));
+}
+
+TEST(ParseNetwork, GroupsPairsAndDefaults) {
+  const NetSpec net = resolved(json::parse(R"({"name": "n", "input": [4, 9, 8], "layers": [
+    {"name": "c", "type": "convolution", "outputs": 6, "kernel": [3, 1], "stride": [2, 1],
+     "pad": [1, 0], "groups": 2, "bias": false,
+     "init": {"weight": {"type": "constant", "value": 0.5}}},
+    {"name": "p", "type": "pooling", "pool": "average", "kernel": 2},
+    {"name": "f", "type": "fully_connected", "outputs": 3},
+    {"name": "d", "type": "dropout"},
+    {"name": "loss", "type": "softmax_cross_entropy"}]})"));
+  const LayerSpec& conv = layer_named(net, "c");
+  EXPECT_THAT(conv.output_shape, ElementsAre(6, 5, 8));
+  EXPECT_THAT(conv.parameters[0].shape, ElementsAre(6, 2, 3, 1));
+  EXPECT_EQ(conv.parameters.size(), 1u);
+  EXPECT_EQ(conv.parameters[0].initialiser.value, 0.5);
+  EXPECT_EQ(conv.multiply_adds, 6 * 2 * 3 * 5 * 8);
+  EXPECT_THAT(layer_named(net, "p").output_shape, ElementsAre(6, 2, 4));
+  EXPECT_EQ(layer_named(net, "d").dropout_ratio, 0.5);
+  EXPECT_THAT(layer_named(net, "c").inputs, ElementsAre(kNetworkInput));
+}
+
+TEST(ParseNetwork, CeilModeDropsWindowsThatBeginBehindTheImage) {
+  const auto rows = [](int size, int kernel, int stride, int pad, bool ceil_mode) {
+    const NetSpec net = resolved({{"name", "n"},
+                                  {"input", {1, size, size}},
+                                  {"layers",
+                                   {{{"name", "p"},
+                                     {"type", "pooling"},
+                                     {"pool", "max"},
+                                     {"kernel", kernel},
+                                     {"stride", stride},
+                                     {"pad", pad},
+                                     {"ceil_mode", ceil_mode}},
+                                    {{"name", "f"}, {"type", "fully_connected"}, {"outputs", 2}},
+                                    {{"name", "l"}, {"type", "softmax_cross_entropy"}}}}});
+    return net.layers[0].output_shape[1];
+  };
+  EXPECT_EQ(rows(32, 3, 2, 0, false), 15);
+  EXPECT_EQ(rows(32, 3, 2, 0, true), 16);
+  EXPECT_EQ(rows(5, 2, 3, 0, true), 2);
+  EXPECT_EQ(rows(4, 1, 3, 0, true), 2);
+  EXPECT_EQ(rows(3, 2, 3, 1, true), 2);
+  EXPECT_EQ(rows(6, 1, 4, 0, true), 2);  // a third window would begin at 8
+}
+
+TEST(ParseNetwork, SourceParsesToTheSameNetwork) {
+  const NetSpec net = resolved("cifar10_quick");
+  EXPECT_EQ(resolved(net.source).source, net.source);
+}
+
+TEST(ResolveNetwork, ReadsAFileRelativeToTheFolder) {
+  const auto net = resolve_network("models/lenet.json", std::filesystem::current_path());
+  ASSERT_TRUE(net.ok()) << net.status().message();
+  EXPECT_EQ(net->name, "lenet");
+}
+
+TEST(ResolveNetwork, SaysWhatItDoesNotFind) {
+  EXPECT_THAT(std::string(resolve_network("lennet", ".").status().message()),
+              HasSubstr("unknown network \"lennet\" (did you mean \"lenet\"?): shipped are "
+                        "cifar10_quick, lenet, mlp"));
+  EXPECT_THAT(std::string(resolve_network("models/none.json", ".").status().message()),
+              HasSubstr("network file ./models/none.json: no such file"));
+  EXPECT_THAT(std::string(resolve_network("models/", ".").status().message()),
+              HasSubstr("no such file"));
+  EXPECT_THAT(std::string(resolve_network("models/README.md", ".").status().message()),
+              HasSubstr("not valid JSON"));
+  EXPECT_THAT(std::string(resolve_network(7, ".").status().message()),
+              HasSubstr("\"model\" must be the name of a shipped network, a path, or a network "
+                        "object, got 7"));
+}
+
+}  // namespace
+}  // namespace poseidon

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <memory>
+
+#include "worker/engine/device.h"
+
+namespace poseidon {
+
+// reference_window.cc: layers that slide a window or mix values.
+std::unique_ptr<LayerOperator> reference_convolution(const LayerSpec& layer,
+                                                     const OperatorOptions& options);
+std::unique_ptr<LayerOperator> reference_pooling(const LayerSpec& layer,
+                                                 const OperatorOptions& options);
+std::unique_ptr<LayerOperator> reference_lrn(const LayerSpec& layer,
+                                             const OperatorOptions& options);
+// reference_simple.cc: the rest.
+std::unique_ptr<LayerOperator> reference_simple(const LayerSpec& layer,
+                                                const OperatorOptions& options);
+
+}  // namespace poseidon
