@@ -28,7 +28,7 @@ absl::StatusOr<v1::GetStatusResponse> poll_until_end(CoordinatorClient& client,
     if (status.ok()) {
       last_answer = now;
       if (status->job_id() != job_id) {
-        return absl::NotFoundError(absl::StrCat("the coordinator at ", client.address(),
+        return absl::UnknownError(absl::StrCat("the coordinator at ", client.address(),
                                                 " no longer knows job ", job_id,
                                                 "; its run directory tells how it ended"));
       }

@@ -25,7 +25,7 @@ struct WatchOptions {
 
 /// Returns the job's last status: "done", or "failed" with the reason as message. An error means
 /// that the end was not seen: `pause` said so, the coordinator fell silent (UNAVAILABLE), or
-/// another job took this one's place (NOT_FOUND).
+/// another job took this one's place (UNKNOWN).
 absl::StatusOr<v1::GetStatusResponse> watch_job(CoordinatorClient& client,
                                                 const std::string& job_id,
                                                 ProgressOptions progress_options,
