@@ -15,7 +15,11 @@ endif()
 
 add_library(poseidon_flags INTERFACE)
 target_compile_options(poseidon_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor
-                       -Woverloaded-virtual -Wimplicit-fallthrough -Werror)
+                       -Woverloaded-virtual -Wimplicit-fallthrough -Werror
+                       # Designated initialisers leave the other members at their defaults on purpose.
+                       -Wno-missing-field-initializers
+                       # GCC 12 sees overlaps in std::string's operator+ that are not there (GCC bug 105651).
+                       $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 if(POSEIDON_SANITIZE)
   add_compile_options(-fsanitize=${POSEIDON_SANITIZE} -fno-omit-frame-pointer
                       -fno-sanitize-recover=all)

@@ -13,8 +13,8 @@
 
 namespace poseidon {
 
-/// What a daemon does with the coordinator's commands. Called one at a time, on the client's thread;
-/// must return quickly (long work belongs on a thread of the daemon's own).
+/// What a daemon does with the coordinator's commands. Called one at a time, on the client's
+/// thread; must return quickly (long work belongs on a thread of the daemon's own).
 class ControlEvents {
  public:
   virtual ~ControlEvents() = default;

@@ -20,8 +20,8 @@ struct TransformSpec {
   std::int64_t pad = 0;                   ///< zero pixels on every side before random_crop
   std::vector<std::int64_t> random_crop;  ///< [height, width]; training only (centre crop in tests)
   bool mirror = false;                    ///< horizontal flip with probability 1/2; training only
-  std::vector<double> mean;               ///< subtracted, in file units; one value or one per channel
-  double scale = 1.0;                     ///< multiplied last
+  std::vector<double> mean;  ///< subtracted, in file units; one value or one per channel
+  double scale = 1.0;        ///< multiplied last
 };
 
 /// Where samples come from. Relative paths are relative to the job file's folder until the
@@ -49,9 +49,9 @@ struct InitSpec {
 enum class WireDtype { kFp32 };
 
 struct SyncSpec {
-  std::string scheme = "auto";       ///< "auto" or "ps"
-  std::string cost = "time";         ///< "time" or "bytes": how "auto" chooses
-  std::string consistency = "bsp";   ///< "bsp"
+  std::string scheme = "auto";         ///< "auto" or "ps"
+  std::string cost = "time";           ///< "time" or "bytes": how "auto" chooses
+  std::string consistency = "bsp";     ///< "bsp"
   std::int64_t chunk_bytes = 2 << 20;  ///< 4 KiB .. 64 MiB, a multiple of 4
   WireDtype wire_dtype = WireDtype::kFp32;
 };

@@ -60,6 +60,8 @@ struct OptimizerStep {
   float momentum = 0.0f;
   float weight_decay = 0.0f;
   float beta1 = 0.0f, beta2 = 0.0f, epsilon = 0.0f;
+  /// Rounded from double: 1 - float(0.999) is off by 1e-5, which the first steps would show.
+  float one_minus_beta1 = 0.0f, one_minus_beta2 = 0.0f;
   float bias_correction1 = 1.0f;       ///< 1 - beta1^t
   float bias_correction2_sqrt = 1.0f;  ///< sqrt(1 - beta2^t)
 };
@@ -69,7 +71,7 @@ OptimizerStep make_optimizer_step(const OptimizerSpec& spec, Iteration iteration
 /// One fused pass: reads gradient sum, state and `in`, writes state and `out`.
 /// `in` and `out` may be the same memory (a step in place) or disjoint (copy on write).
 /// All spans have the same length, except state0/state1, which are empty when the optimizer does
-/// not use them. Element i depends on element i alone, so any split into ranges gives the same bits.
+/// not use them: SGD with momentum has state0 = m, Adam and AdamW state0 = m and state1 = v, all 0 at first. Element i depends on element i alone, so any split into ranges gives the same bits.
 void apply_optimizer(const OptimizerStep& step, std::span<const float> gradient,
                      std::span<const float> in, std::span<float> out, std::span<float> state0,
                      std::span<float> state1);

@@ -42,7 +42,8 @@ struct Plan {
   std::vector<std::string> worker_addresses;  ///< by rank; "" where a worker listens nowhere
   std::vector<std::string> server_addresses;  ///< HOST:PORT by ServerIndex
   std::vector<PlanLayer> layers;
-  std::vector<PlanChunk> chunks;  ///< ordered by layer, then offset; each layer covered exactly once
+  std::vector<PlanChunk>
+      chunks;  ///< ordered by layer, then offset; each layer covered exactly once
 
   std::uint32_t workers() const { return static_cast<std::uint32_t>(worker_addresses.size()); }
   std::uint32_t servers() const { return static_cast<std::uint32_t>(server_addresses.size()); }

@@ -11,8 +11,8 @@
 #define POSEIDON_CONCAT(a, b) POSEIDON_CONCAT_INNER(a, b)
 
 /// Returns the status of `expression` from the enclosing function if it is an error.
-#define POSEIDON_RETURN_IF_ERROR(expression)                  \
-  do {                                                        \
+#define POSEIDON_RETURN_IF_ERROR(expression)                                                  \
+  do {                                                                                        \
     if (absl::Status status_macro_ = (expression); !status_macro_.ok()) return status_macro_; \
   } while (false)
 

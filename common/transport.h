@@ -13,6 +13,8 @@
 //     object is destroyed, its handler hears nothing more.
 //  4. Bounds: one message being written per stream (the caller keeps the queue, and so the order),
 //     one message being read; while reads are paused, the sender is held back by flow control.
+//  5. No call delivers an event before it returns. A handler may destroy any stream, its own
+//     included, in any event.
 
 #include <cstddef>
 #include <functional>
@@ -61,7 +63,8 @@ class StreamHandler {
   /// The transport took the last write; the next may be given.
   virtual void on_written() = 0;
   /// Last event. OK: the other side ended cleanly. UNAVAILABLE: cut, or never connected; what was
-  /// written may or may not have arrived. Any other code is the other side's refusal, with its reason.
+  /// written may or may not have arrived. Any other code is the other side's refusal, with its
+  /// reason.
   virtual void on_closed(const absl::Status& status) = 0;
 };
 

@@ -10,7 +10,6 @@
 namespace poseidon {
 namespace {
 
-constexpr std::size_t kExcerptLength = 40;
 
 // nlohmann keeps non-negative integers as unsigned: what does not fit into int64 is no size.
 std::optional<std::int64_t> as_integer(const nlohmann::json& value) {
@@ -33,14 +32,6 @@ std::optional<std::int64_t> integer_within(const nlohmann::json& value, std::int
 }
 
 }  // namespace
-
-std::string json_excerpt(const nlohmann::json& value) {
-  if (value.is_object()) return "an object";
-  if (value.is_array() && value.size() > kExcerptLength) return "a long list";
-  std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  if (text.size() > kExcerptLength) text = absl::StrCat(text.substr(0, kExcerptLength), "...");
-  return text;
-}
 
 FieldReader::FieldReader(const nlohmann::json& object, std::string where)
     : object_(object), where_(std::move(where)) {

@@ -10,12 +10,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/json_fields.h"
 #include "nlohmann/json.hpp"
 
 namespace poseidon {
-
-/// A JSON value for an error message, cut to a readable length.
-std::string json_excerpt(const nlohmann::json& value);
 
 /// Reads the keys of one JSON object. The first error is kept, later reads return defaults;
 /// finish() hands it out. The object must outlive the reader.

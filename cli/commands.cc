@@ -1,0 +1,112 @@
+#include "cli/commands.h"
+
+#include <cmath>
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cli/coordinator_client.h"
+#include "cli/job_file.h"
+#include "cli/models_command.h"
+#include "cli/outcome.h"
+#include "cli/progress.h"
+#include "cli/status_format.h"
+#include "cli/watch.h"
+#include "common/daemon.h"
+#include "common/ids.h"
+#include "common/status_macros.h"
+#include "models/shipped.h"
+
+namespace poseidon {
+namespace {
+
+constexpr Milliseconds kSubmitTimeout{30000};
+
+/// Names and messages come from other machines: what is no UTF-8 in them is replaced, not thrown
+/// at.
+std::string dump(const nlohmann::json& json) {
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+absl::StatusOr<NetSpec> network_by_name(const std::string& name) {
+  return resolve_network(nlohmann::json(name), std::filesystem::current_path());
+}
+
+}  // namespace
+
+absl::Status run_submit(const SubmitOptions& options) {
+  POSEIDON_RETURN_IF_ERROR(parse_host_port(options.coordinator, PortZero::kRefused).status());
+  if (!options.run_dir.empty() && !std::filesystem::path(options.run_dir).is_absolute()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--run-dir ", options.run_dir,
+        " must be absolute: it is a folder on the coordinator's machine, which cannot know yours"));
+  }
+  auto prepared = prepare_job(options.job_path);
+  // Whatever is wrong with the job file, it is the call that is wrong.
+  if (!prepared.ok()) return absl::InvalidArgumentError(prepared.status().message());
+
+  CoordinatorClient client(options.coordinator);
+  POSEIDON_RETURN_IF_ERROR(client.wait_for_coordinator(options.connect_timeout).status());
+  v1::SubmitRequest request;
+  request.set_protocol_version(kProtocolVersion);
+  request.set_job_json(prepared->json);
+  request.set_run_directory(options.run_dir);
+  request.set_workers(options.workers);
+  request.set_servers(options.servers);
+  POSEIDON_ASSIGN_OR_RETURN(const v1::SubmitResponse response,
+                            client.submit(request, kSubmitTimeout));
+  write_stdout(absl::StrCat("job ", response.job_id(), " accepted; run directory ",
+                            response.run_directory(), "\n"));
+  if (!options.wait) {
+    write_stdout(
+        absl::StrCat("follow it with: poseidon status --coordinator ", options.coordinator, "\n"));
+    return absl::OkStatus();
+  }
+
+  WatchOptions watch;
+  watch.pause = [](Milliseconds time) {
+    std::this_thread::sleep_for(time);
+    return absl::OkStatus();
+  };
+  watch.write = write_stdout;
+  POSEIDON_ASSIGN_OR_RETURN(
+      const v1::GetStatusResponse last,
+      watch_job(client, response.job_id(), progress_options_of_stdout(), watch));
+  return report_outcome(last);
+}
+
+absl::Status run_status(const StatusOptions& options) {
+  POSEIDON_RETURN_IF_ERROR(parse_host_port(options.coordinator, PortZero::kRefused).status());
+  CoordinatorClient client(options.coordinator);
+  POSEIDON_ASSIGN_OR_RETURN(const v1::GetStatusResponse status,
+                            client.wait_for_coordinator(options.connect_timeout));
+  write_stdout(options.json ? dump(status_to_json(status)) : status_to_text(status));
+  return absl::OkStatus();
+}
+
+absl::Status run_models(const ModelsOptions& options) {
+  if (!options.name.empty()) {
+    auto net = network_by_name(options.name);
+    if (!net.ok()) return absl::InvalidArgumentError(net.status().message());
+    write_stdout(options.json ? dump(network_to_json(*net)) : network_to_text(*net));
+    return absl::OkStatus();
+  }
+  nlohmann::json json = nlohmann::json::array();
+  std::vector<std::vector<std::string>> table = {
+      {"NAME", "INPUT", "CLASSES", "PARAMETERS", "MULTIPLY-ADDS"}};
+  for (const std::string& name : shipped_model_names()) {
+    POSEIDON_ASSIGN_OR_RETURN(const NetSpec net, network_by_name(name));
+    json.push_back({{"name", name},
+                    {"parameters", net.parameter_count()},
+                    {"multiply_adds", net.multiply_adds()},
+                    {"input_shape", net.input_shape},
+                    {"classes", net.classes}});
+    table.push_back({name, shape_to_string(net.input_shape), format_count(net.classes),
+                     format_count(net.parameter_count()), format_count(net.multiply_adds())});
+  }
+  write_stdout(options.json ? dump(json) : format_table(table));
+  return absl::OkStatus();
+}
+
+}  // namespace poseidon

@@ -1,0 +1,47 @@
+#pragma once
+
+// What each subcommand does. Errors go back as a status; main() prints it and turns it into an exit
+// code (DESIGN section 9): INVALID_ARGUMENT and NOT_FOUND are a wrong call, the rest a failed run.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/clock.h"
+
+namespace poseidon {
+
+struct LocalOptions {
+  std::string job_path;
+  std::uint32_t workers = 0;
+  std::uint32_t servers = 0;
+  std::string run_dir;  ///< "": ./runs/<job name>-<time>
+};
+/// A whole cluster of real processes on this machine, for one job (local.cc).
+absl::Status run_local(const LocalOptions& options);
+
+struct SubmitOptions {
+  std::string job_path;
+  std::string coordinator;
+  std::string run_dir;        ///< on the coordinator's machine; "": it chooses
+  std::uint32_t workers = 0;  ///< 0: what the job allows
+  std::uint32_t servers = 0;  ///< 0: all there are
+  bool wait = false;
+  Milliseconds connect_timeout{10000};
+};
+absl::Status run_submit(const SubmitOptions& options);
+
+struct StatusOptions {
+  std::string coordinator;
+  bool json = false;
+  Milliseconds connect_timeout{10000};
+};
+absl::Status run_status(const StatusOptions& options);
+
+struct ModelsOptions {
+  std::string name;  ///< "": list
+  bool json = false;
+};
+absl::Status run_models(const ModelsOptions& options);
+
+}  // namespace poseidon

@@ -1,0 +1,100 @@
+#include "cli/coordinator_client.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/ids.h"
+#include "poseidon/v1/control.grpc.pb.h"
+
+namespace poseidon {
+namespace {
+
+constexpr Milliseconds kCallTimeout{2000};
+constexpr Milliseconds kFirstBackoff{50};
+constexpr Milliseconds kLongestBackoff{1000};
+constexpr int kMaxAnswerBytes = 64 << 20;
+
+absl::Status to_absl(const grpc::Status& status) {
+  // gRPC's codes and Abseil's are the same numbers.
+  return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
+}
+
+}  // namespace
+
+struct CoordinatorClient::Connection {
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<v1::Coordinator::Stub> stub;
+
+  explicit Connection(const std::string& address) {
+    grpc::ChannelArguments arguments;
+    // A cluster's own addresses never go through a web proxy, whatever the environment says.
+    arguments.SetInt("grpc.enable_http_proxy", 0);
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+    arguments.SetMaxReceiveMessageSize(kMaxAnswerBytes);
+    channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+    stub = v1::Coordinator::NewStub(channel);
+  }
+};
+
+CoordinatorClient::CoordinatorClient(std::string address)
+    : address_(std::move(address)), connection_(std::make_unique<Connection>(address_)) {}
+CoordinatorClient::~CoordinatorClient() = default;
+
+absl::StatusOr<v1::GetStatusResponse> CoordinatorClient::get_status(Milliseconds timeout) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + timeout);
+  v1::GetStatusRequest request;
+  request.set_protocol_version(kProtocolVersion);
+  v1::GetStatusResponse response;
+  const grpc::Status status = connection_->stub->GetStatus(&context, request, &response);
+  if (!status.ok()) return to_absl(status);
+  return response;
+}
+
+absl::StatusOr<v1::GetStatusResponse> CoordinatorClient::wait_for_coordinator(
+    Milliseconds patience) {
+  const SystemClock clock;
+  const Nanoseconds end = clock.now() + patience;
+  Milliseconds backoff = kFirstBackoff;
+  while (true) {
+    auto response = get_status(std::min(patience, kCallTimeout));
+    if (response.ok() ||
+        (!absl::IsUnavailable(response.status()) && !absl::IsDeadlineExceeded(response.status()))) {
+      return response;
+    }
+    if (clock.now() + backoff >= end) {
+      return absl::UnavailableError(absl::StrCat(
+          "no coordinator answers at ", address_, " (tried for ",
+          static_cast<double>(patience.count()) / 1000, " s, last: ", response.status().message(),
+          "); is poseidon-coordinator running there, and is --coordinator its --listen address?"));
+    }
+    std::this_thread::sleep_for(backoff);
+    backoff = std::min(backoff * 2, kLongestBackoff);
+  }
+}
+
+absl::StatusOr<v1::SubmitResponse> CoordinatorClient::submit(const v1::SubmitRequest& request,
+                                                             Milliseconds timeout) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + timeout);
+  v1::SubmitResponse response;
+  const grpc::Status status = connection_->stub->Submit(&context, request, &response);
+  if (status.ok()) return response;
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+      status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    return absl::UnknownError(absl::StrCat(
+        "the coordinator at ", address_, " did not answer the submission (", status.error_message(),
+        "); it may or may not have started the job: ask 'poseidon status --coordinator ", address_,
+        "'"));
+  }
+  return to_absl(status);
+}
+
+}  // namespace poseidon

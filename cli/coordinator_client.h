@@ -1,0 +1,42 @@
+#pragma once
+
+// The operator's calls to the coordinator, each with a deadline and an error that says what to do.
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "poseidon/v1/control.pb.h"
+
+namespace poseidon {
+
+/// One thread only.
+class CoordinatorClient {
+ public:
+  /// `address` is HOST:PORT. Connects with the first call.
+  explicit CoordinatorClient(std::string address);
+  ~CoordinatorClient();
+
+  const std::string& address() const { return address_; }
+
+  /// UNAVAILABLE (nobody listens there, or the connection was cut) and DEADLINE_EXCEEDED (somebody
+  /// listens but does not answer) may be tried again; other codes are the coordinator's answer.
+  absl::StatusOr<v1::GetStatusResponse> get_status(Milliseconds timeout);
+
+  /// Calls get_status until it answers, for at most `patience`: a coordinator that is just starting
+  /// is waited for. Then UNAVAILABLE names the address, the time tried and what to look at.
+  absl::StatusOr<v1::GetStatusResponse> wait_for_coordinator(Milliseconds patience);
+
+  /// Executed at most once. Any error of the coordinator says that nothing was started; UNKNOWN
+  /// (cut in the middle) says that it is not known, and how to find out.
+  absl::StatusOr<v1::SubmitResponse> submit(const v1::SubmitRequest& request, Milliseconds timeout);
+
+ private:
+  struct Connection;
+  const std::string address_;
+  std::unique_ptr<Connection> connection_;
+};
+
+}  // namespace poseidon

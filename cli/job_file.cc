@@ -1,0 +1,68 @@
+#include "cli/job_file.h"
+
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace poseidon {
+namespace {
+
+absl::Status check_file(const std::string& key, const std::string& path) {
+  std::error_code error;
+  const auto type = std::filesystem::status(path, error).type();
+  if (type == std::filesystem::file_type::not_found) {
+    return absl::NotFoundError(absl::StrCat(
+        key, ": no such file: ", path, " (relative paths are relative to the job file's folder)"));
+  }
+  if (type != std::filesystem::file_type::regular) {
+    return absl::InvalidArgumentError(absl::StrCat(key, ": not a regular file: ", path));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status check_source(const std::string& key, const DataSourceSpec& source) {
+  if (!source.images.empty()) {
+    POSEIDON_RETURN_IF_ERROR(check_file(key + ".images", source.images));
+  }
+  if (!source.labels.empty()) {
+    POSEIDON_RETURN_IF_ERROR(check_file(key + ".labels", source.labels));
+  }
+  for (std::size_t i = 0; i < source.files.size(); ++i) {
+    POSEIDON_RETURN_IF_ERROR(check_file(absl::StrCat(key, ".files[", i, "]"), source.files[i]));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path) {
+  POSEIDON_ASSIGN_OR_RETURN(JobSpec spec, load_job(path));
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::absolute(path, error).parent_path();
+  if (error) {
+    return absl::UnavailableError(
+        absl::StrCat(path.string(), ": the current folder is gone: ", error.message()));
+  }
+  resolve_paths(spec, folder);
+  auto net = resolve_network(spec.model, folder);
+  if (!net.ok()) {
+    return absl::Status(net.status().code(),
+                        absl::StrCat(path.string(), ": model: ", net.status().message()));
+  }
+  spec.model = net->source;
+  std::string json = job_to_json(spec);
+  return PreparedJob{.spec = std::move(spec), .net = *std::move(net), .json = std::move(json)};
+}
+
+absl::Status check_files(const JobSpec& job) {
+  if (!job.init.weights.empty()) {
+    POSEIDON_RETURN_IF_ERROR(check_file("init.weights", job.init.weights));
+  }
+  POSEIDON_RETURN_IF_ERROR(check_source("data.train", job.data.train));
+  if (job.data.test) POSEIDON_RETURN_IF_ERROR(check_source("data.test", *job.data.test));
+  return absl::OkStatus();
+}
+
+}  // namespace poseidon

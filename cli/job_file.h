@@ -1,0 +1,30 @@
+#pragma once
+
+// From a job file on the operator's machine to the text that the cluster needs.
+
+#include <filesystem>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/job.h"
+#include "worker/engine/net.h"
+
+namespace poseidon {
+
+/// A job ready to be submitted.
+struct PreparedJob {
+  JobSpec spec;      ///< paths absolute, network inline
+  NetSpec net;       ///< resolved
+  std::string json;  ///< `spec` as text: no other machine needs the job file or the network file
+};
+
+/// Reads, checks and completes a job file. Relative paths in it are relative to its own folder.
+/// Every error starts with the file's path and names the key.
+absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path);
+
+/// Checks that every file the job reads is there. Only `poseidon local` can ask this: elsewhere the
+/// files are on the workers' machines. NOT_FOUND names the key and the path.
+absl::Status check_files(const JobSpec& job);
+
+}  // namespace poseidon

@@ -1,0 +1,93 @@
+#include "cli/job_file.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace poseidon {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class JobFileTest : public testing::Test {
+ protected:
+  JobFileTest() : folder_(fs::path(testing::TempDir()) / "job_file_test") {
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+
+  fs::path write(const std::string& name, const nlohmann::json& json) const {
+    std::ofstream(folder_ / name) << json.dump();
+    return folder_ / name;
+  }
+
+  static nlohmann::json job() {
+    return nlohmann::json::parse(R"({
+      "name": "j", "model": "lenet", "batch_size": 4, "iterations": 2,
+      "data": {"train": {"format": "idx", "images": "i.gz", "labels": "l.gz"}},
+      "optimizer": {"type": "sgd", "learning_rate": 0.1}})");
+  }
+
+  const fs::path folder_;
+};
+
+TEST_F(JobFileTest, PathsBecomeAbsoluteAndTheNetworkInline) {
+  const auto prepared = prepare_job(write("job.json", job()));
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_EQ(prepared->net.parameter_count(), 431080);
+  const auto json = nlohmann::json::parse(prepared->json);
+  EXPECT_TRUE(json["model"].is_object());
+  EXPECT_EQ(json["data"]["train"]["images"], (folder_ / "i.gz").string());
+  // What is submitted is itself a valid job.
+  EXPECT_TRUE(parse_job(prepared->json).ok());
+}
+
+TEST_F(JobFileTest, ANetworkFileIsFoundBesideTheJob) {
+  write("net.json", nlohmann::json::parse(R"({
+    "name": "tiny", "input": [1, 28, 28], "layers": [
+      {"name": "ip", "type": "fully_connected", "outputs": 10},
+      {"name": "loss", "type": "softmax_cross_entropy"}]})"));
+  nlohmann::json json = job();
+  json["model"] = "./net.json";
+  const auto prepared = prepare_job(write("job.json", json));
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_EQ(prepared->net.name, "tiny");
+}
+
+TEST_F(JobFileTest, ErrorsStartWithThePathAndNameTheKey) {
+  nlohmann::json json = job();
+  json["model"] = "lenett";
+  const fs::path path = write("job.json", json);
+  const auto prepared = prepare_job(path);
+  ASSERT_FALSE(prepared.ok());
+  EXPECT_THAT(std::string(prepared.status().message()), StartsWith(path.string() + ": "));
+  EXPECT_THAT(std::string(prepared.status().message()), HasSubstr("model"));
+  EXPECT_THAT(std::string(prepared.status().message()), HasSubstr("lenet"));
+}
+
+TEST_F(JobFileTest, AMissingDataFileIsNamedWithItsKey) {
+  const auto prepared = prepare_job(write("job.json", job()));
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  std::ofstream(folder_ / "i.gz") << "x";
+  const absl::Status status = check_files(prepared->spec);
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              StartsWith("data.train.labels: no such file: " + (folder_ / "l.gz").string()));
+  std::ofstream(folder_ / "l.gz") << "x";
+  EXPECT_TRUE(check_files(prepared->spec).ok());
+}
+
+TEST_F(JobFileTest, AFolderIsNoDataFile) {
+  auto prepared = prepare_job(write("job.json", job()));
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  prepared->spec.data.train.images = folder_.string();
+  EXPECT_TRUE(absl::IsInvalidArgument(check_files(prepared->spec)));
+}
+
+}  // namespace
+}  // namespace poseidon

@@ -1,0 +1,308 @@
+// `poseidon local`: a whole cluster of real processes on this machine, for one job.
+//
+// Order: check everything that can be checked; start coordinator, servers, workers; submit; watch;
+// stop all. Whatever happens, no child is left behind: they are stopped on every way out, have
+// SIGKILL from ChildProcess's destructor as a last resort, and --exit-with-parent should this
+// process itself be killed.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cli/child_process.h"
+#include "cli/commands.h"
+#include "cli/coordinator_client.h"
+#include "cli/job_file.h"
+#include "cli/outcome.h"
+#include "cli/watch.h"
+#include "common/ids.h"
+#include "common/status_macros.h"
+
+namespace poseidon {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr Milliseconds kStartTimeout{30000};  // of the coordinator, until it listens
+constexpr Milliseconds kSubmitTimeout{30000};
+constexpr Milliseconds kStopTimeout{5000};  // between SIGTERM and SIGKILL
+constexpr Milliseconds kAddressPoll{20};
+constexpr std::size_t kLogLines = 15;
+constexpr std::uint32_t kMaxProcesses = 256;  // of one kind; more is a typing error
+
+/// SIGINT, SIGTERM and SIGHUP, blocked in every thread and waited for, and SIGCHLD so that a
+/// child's end is noticed at once. Create before any thread.
+class Signals {
+ public:
+  Signals() {
+    sigemptyset(&set_);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set_, number);
+    ::pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+  }
+
+  /// Waits at most so long; the signal's number, or nullopt.
+  std::optional<int> wait(Milliseconds time) const {
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
+    const timespec timeout{.tv_sec = seconds.count(),
+                           .tv_nsec = Nanoseconds(time - seconds).count()};
+    const int number = ::sigtimedwait(&set_, nullptr, &timeout);
+    return number > 0 ? std::optional(number) : std::nullopt;
+  }
+
+ private:
+  sigset_t set_{};
+};
+
+struct RunFolders {
+  fs::path run;
+  fs::path logs;
+  fs::path cluster;  ///< the processes' own files; private
+};
+
+class LocalCluster {
+ public:
+  LocalCluster(RunFolders folders, fs::path programs, const Signals& signals)
+      : folders_(std::move(folders)), programs_(std::move(programs)), signals_(signals) {}
+  ~LocalCluster() { stop(); }
+  LocalCluster(const LocalCluster&) = delete;
+  LocalCluster& operator=(const LocalCluster&) = delete;
+
+  /// Starts the coordinator and returns the address it listens on.
+  absl::StatusOr<std::string> start_coordinator();
+  absl::Status start_servers(const std::string& coordinator, std::uint32_t count);
+  absl::Status start_workers(const std::string& coordinator, std::uint32_t count);
+
+  /// Waits so long; an error when a child has ended or we were asked to stop.
+  absl::Status pause(Milliseconds time);
+
+  /// Idempotent.
+  void stop();
+
+ private:
+  absl::Status start(const std::string& name, const char* program,
+                     std::vector<std::string> arguments);
+  absl::Status check_children();
+
+  const RunFolders folders_;
+  const fs::path programs_;
+  const Signals& signals_;
+  std::vector<ChildProcess> children_;
+};
+
+absl::Status LocalCluster::start(const std::string& name, const char* program,
+                                 std::vector<std::string> arguments) {
+  arguments.emplace_back("--exit-with-parent");
+  POSEIDON_ASSIGN_OR_RETURN(ChildProcess child,
+                            ChildProcess::start({.name = name,
+                                                 .program = programs_ / program,
+                                                 .arguments = std::move(arguments),
+                                                 .log = folders_.logs / (name + ".log")}));
+  children_.push_back(std::move(child));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> LocalCluster::start_coordinator() {
+  const fs::path address_file = folders_.cluster / "coordinator.address";
+  std::error_code ignored;  // of an earlier run in the same folder
+  fs::remove(address_file, ignored);
+  POSEIDON_RETURN_IF_ERROR(
+      start("coordinator", "poseidon-coordinator",
+            {"--listen", "127.0.0.1:0", "--state-dir", (folders_.cluster / "coordinator").string(),
+             "--address-file", address_file.string()}));
+  const SystemClock clock;
+  const Nanoseconds end = clock.now() + kStartTimeout;
+  while (clock.now() < end) {
+    // The file appears whole (it is renamed into place).
+    std::ifstream file(address_file);
+    if (std::string address; std::getline(file, address) && !address.empty()) return address;
+    POSEIDON_RETURN_IF_ERROR(pause(kAddressPoll));
+  }
+  return absl::DeadlineExceededError(absl::StrCat("the coordinator does not listen after ",
+                                                  kStartTimeout.count() / 1000, " s; its log is ",
+                                                  children_.front().log().string()));
+}
+
+absl::Status LocalCluster::start_servers(const std::string& coordinator, std::uint32_t count) {
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::string name = absl::StrCat("server-", i);
+    POSEIDON_RETURN_IF_ERROR(start(name, "poseidon-server",
+                                   {"--coordinator", coordinator, "--listen", "127.0.0.1:0",
+                                    "--data-dir", (folders_.cluster / name).string()}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalCluster::start_workers(const std::string& coordinator, std::uint32_t count) {
+  const std::uint32_t cores = std::max(1U, std::thread::hardware_concurrency());
+  const std::string threads = absl::StrCat(std::max(1U, cores / count));
+  for (std::uint32_t i = 0; i < count; ++i) {
+    POSEIDON_RETURN_IF_ERROR(start(absl::StrCat("worker-", i), "poseidon-worker",
+                                   {"--coordinator", coordinator, "--threads", threads}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalCluster::pause(Milliseconds time) {
+  const std::optional<int> number = signals_.wait(time);
+  POSEIDON_RETURN_IF_ERROR(check_children());
+  if (number && *number != SIGCHLD) {
+    return absl::CancelledError(
+        absl::StrCat("stopped by signal ", *number, " (", ::strsignal(*number), ")"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalCluster::check_children() {
+  for (ChildProcess& child : children_) {
+    const std::optional<int> status = child.poll();
+    if (!status) continue;
+    return absl::AbortedError(
+        absl::StrCat(child.name(), " (process ", child.pid(), ") ended unexpectedly with ",
+                     describe_wait_status(*status), "; the last lines of ", child.log().string(),
+                     ":\n", last_lines(child.log(), kLogLines)));
+  }
+  return absl::OkStatus();
+}
+
+void LocalCluster::stop() {
+  for (const std::string& name : stop_all(children_, kStopTimeout)) {
+    write_stdout(absl::StrCat(name, " did not stop within ", kStopTimeout.count() / 1000,
+                              " s of SIGTERM and was killed; see ", folders_.logs.string(), "\n"));
+  }
+  children_.clear();
+}
+
+absl::Status check_options(const LocalOptions& options) {
+  const std::pair<const char*, std::uint32_t> counts[] = {{"--workers", options.workers},
+                                                          {"--servers", options.servers}};
+  for (const auto& [flag, count] : counts) {
+    if (count < 1 || count > kMaxProcesses) {
+      return absl::InvalidArgumentError(absl::StrCat(flag, " ", count, " must be between 1 and ",
+                                                     kMaxProcesses,
+                                                     ": a cluster needs at least one of each"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string timestamp() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y%m%d-%H%M%S", &local);
+  return text.data();
+}
+
+/// A job's name as a folder's name: no path separators or other surprises.
+std::string folder_name(std::string name) {
+  for (char& c : name) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '-' || c == '_';
+    if (!plain) c = '_';
+  }
+  return name;
+}
+
+absl::StatusOr<RunFolders> make_folders(const std::string& run_dir, const std::string& job_name) {
+  std::error_code error;
+  fs::path run = run_dir.empty() ? fs::path("runs") / (folder_name(job_name) + "-" + timestamp())
+                                 : fs::path(run_dir);
+  // Two runs in one second: the default must be a new folder.
+  for (int i = 2; run_dir.empty() && fs::exists(run, error) && i < 100; ++i) {
+    run = fs::path("runs") / absl::StrCat(folder_name(job_name), "-", timestamp(), "-", i);
+  }
+  run = fs::absolute(run, error).lexically_normal();
+  RunFolders folders{.run = run, .logs = run / "logs", .cluster = run / "cluster"};
+  for (const fs::path& folder : {folders.run, folders.logs, folders.cluster}) {
+    fs::create_directories(folder, error);
+    if (error) {
+      return absl::InvalidArgumentError(absl::StrCat("--run-dir: cannot create the folder ",
+                                                     folder.string(), ": ", error.message()));
+    }
+  }
+  fs::permissions(folders.cluster, fs::perms::owner_all, error);
+  return folders;
+}
+
+/// The folder of this very program: the daemons lie beside it.
+absl::StatusOr<fs::path> programs_folder() {
+  std::error_code error;
+  const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+  for (const char* program : {"poseidon-coordinator", "poseidon-server", "poseidon-worker"}) {
+    if (error || ::access((folder / program).c_str(), X_OK) != 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("there is no program ", (folder / program).string(),
+                       " beside this one; build all of them (cmake --build --preset release)"));
+    }
+  }
+  return folder;
+}
+
+/// Everything from the first child on.
+absl::Status train(LocalCluster& cluster, const LocalOptions& options, const PreparedJob& job,
+                   const fs::path& run_dir) {
+  POSEIDON_ASSIGN_OR_RETURN(const std::string address, cluster.start_coordinator());
+  POSEIDON_RETURN_IF_ERROR(cluster.start_servers(address, options.servers));
+  POSEIDON_RETURN_IF_ERROR(cluster.start_workers(address, options.workers));
+
+  CoordinatorClient client(address);
+  v1::SubmitRequest request;
+  request.set_protocol_version(kProtocolVersion);
+  request.set_job_json(job.json);
+  request.set_run_directory(run_dir.string());
+  request.set_workers(options.workers);
+  request.set_servers(options.servers);
+  POSEIDON_ASSIGN_OR_RETURN(const v1::SubmitResponse response,
+                            client.submit(request, kSubmitTimeout));
+
+  WatchOptions watch;
+  watch.pause = [&cluster](Milliseconds time) { return cluster.pause(time); };
+  watch.write = write_stdout;
+  POSEIDON_ASSIGN_OR_RETURN(
+      const v1::GetStatusResponse last,
+      watch_job(client, response.job_id(), progress_options_of_stdout(), watch));
+  cluster.stop();
+  return report_outcome(last);
+}
+
+}  // namespace
+
+absl::Status run_local(const LocalOptions& options) {
+  POSEIDON_RETURN_IF_ERROR(check_options(options));
+  auto job = prepare_job(options.job_path);
+  if (!job.ok()) return absl::InvalidArgumentError(job.status().message());
+  if (const absl::Status status = check_files(job->spec); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(options.job_path, ": ", status.message()));
+  }
+  POSEIDON_ASSIGN_OR_RETURN(fs::path programs, programs_folder());
+  POSEIDON_ASSIGN_OR_RETURN(RunFolders folders, make_folders(options.run_dir, job->spec.name));
+  const fs::path run_dir = folders.run;
+  write_stdout(absl::StrCat("training ", job->spec.name, " (", job->net.name, ") with ",
+                            options.workers, " workers and ", options.servers,
+                            " servers; run directory ", run_dir.string(), "\n"));
+
+  const Signals signals;
+  LocalCluster cluster(std::move(folders), std::move(programs), signals);
+  absl::Status status = train(cluster, options, *job, run_dir);
+  cluster.stop();
+  if (!status.ok() && !absl::IsInvalidArgument(status)) {
+    status = absl::Status(status.code(), absl::StrCat(status.message(), "\nthe logs are in ",
+                                                      (run_dir / "logs").string()));
+  }
+  return status;
+}
+
+}  // namespace poseidon

@@ -1,0 +1,117 @@
+// The operator's command `poseidon`: parses the call, runs one subcommand, turns its status into an
+// exit code.
+
+#include <cstdio>
+#include <functional>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "cli/commands.h"
+#include "common/daemon.h"
+
+namespace poseidon {
+namespace {
+
+void add_coordinator_options(CLI::App& app, std::string& coordinator, Milliseconds& timeout) {
+  app.add_option("--coordinator", coordinator, "HOST:PORT of poseidon-coordinator")->required();
+  app.add_option_function<std::int64_t>(
+         "--connect-timeout-s",
+         [&timeout](const std::int64_t& seconds) { timeout = std::chrono::seconds(seconds); },
+         "how long to wait for a coordinator that is not there yet (default 10)")
+      ->check(CLI::Range(1, 3600));
+}
+
+void add_local(CLI::App& app, LocalOptions& options) {
+  app.add_option("job", options.job_path, "job file (JSON)")->required();
+  // Zero and nonsense are refused in our own words by run_local.
+  app.add_option("--workers", options.workers, "worker processes")->required();
+  app.add_option("--servers", options.servers, "parameter server processes")->required();
+  app.add_option("--run-dir", options.run_dir,
+                 "folder for the model, metrics and logs (default runs/<job name>-<time>)");
+  app.footer(
+      "Starts a coordinator, servers and workers as processes of this machine, trains the job,\n"
+      "and stops them. Leaves model.safetensors, metrics.jsonl and logs/ in the run directory.\n\n"
+      "Example:\n  poseidon local deploy/jobs/digits.json --workers 4 --servers 2");
+}
+
+void add_submit(CLI::App& app, SubmitOptions& options) {
+  app.add_option("job", options.job_path, "job file (JSON)")->required();
+  add_coordinator_options(app, options.coordinator, options.connect_timeout);
+  app.add_option("--workers", options.workers,
+                 "wait for and use exactly so many (default: what the job's membership allows)");
+  app.add_option("--servers", options.servers,
+                 "wait for and use exactly so many (default: all there are)");
+  app.add_option("--run-dir", options.run_dir,
+                 "absolute folder on the coordinator's machine (default: in its state directory)");
+  app.add_flag("--wait", options.wait, "show progress until the job ends; its outcome is ours");
+  app.footer(
+      "Data paths in the job must be valid on every worker's machine; relative ones are made\n"
+      "absolute against the job file's folder here.\n\n"
+      "Example:\n  poseidon submit job.json --coordinator 10.0.0.1:4700 --workers 4 --wait");
+}
+
+void add_status(CLI::App& app, StatusOptions& options) {
+  add_coordinator_options(app, options.coordinator, options.connect_timeout);
+  app.add_flag("--json", options.json, "one JSON object for scripts");
+  app.footer(
+      "Examples:\n  poseidon status --coordinator 10.0.0.1:4700\n"
+      "  poseidon status --coordinator 10.0.0.1:4700 --json");
+}
+
+void add_models(CLI::App& app, ModelsOptions& options) {
+  app.add_option("name", options.name, "a shipped network, or the path of a network file");
+  app.add_flag("--json", options.json, "JSON for scripts");
+  app.footer("Examples:\n  poseidon models\n  poseidon models lenet --json");
+}
+
+int finish(const absl::Status& status) {
+  if (!status.ok()) std::fprintf(stderr, "poseidon: %s\n", std::string(status.message()).c_str());
+  return exit_code(status);
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Trains deep networks on many machines over ordinary Ethernet.", "poseidon");
+  app.set_version_flag("--version", "poseidon " POSEIDON_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "Exit codes: 0 done, 1 the run failed, 2 the call or the job file is wrong.\n"
+      "'poseidon SUBCOMMAND --help' tells more.\n\n"
+      "Example:\n  poseidon local deploy/jobs/digits.json --workers 4 --servers 2");
+
+  LocalOptions local;
+  SubmitOptions submit;
+  StatusOptions status;
+  ModelsOptions models;
+  CLI::App* local_command = app.add_subcommand("local", "Train on this machine: a whole cluster");
+  CLI::App* submit_command = app.add_subcommand("submit", "Give a job to a running cluster");
+  CLI::App* status_command = app.add_subcommand("status", "What the cluster does now");
+  CLI::App* models_command = app.add_subcommand("models", "The networks shipped");
+  add_local(*local_command, local);
+  add_submit(*submit_command, submit);
+  add_status(*status_command, status);
+  add_models(*models_command, models);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitDone : kExitWrongCall;
+  }
+  if (local_command->parsed()) return finish(run_local(local));
+  if (submit_command->parsed()) return finish(run_submit(submit));
+  if (status_command->parsed()) return finish(run_status(status));
+  return finish(run_models(models));
+}
+
+}  // namespace
+}  // namespace poseidon
+
+int main(int argc, char** argv) {
+  try {
+    return poseidon::run(argc, argv);
+  } catch (const std::exception& error) {
+    // Nothing of ours throws; what a library throws in spite of all ends here with a word.
+    std::fprintf(stderr, "poseidon: unexpected: %s\n", error.what());
+    return poseidon::kExitRunFailed;
+  }
+}

@@ -1,0 +1,18 @@
+#pragma once
+
+// `poseidon models`: the networks shipped, and what is in one. Pure.
+
+#include <string>
+
+#include "nlohmann/json.hpp"
+#include "worker/engine/net.h"
+
+namespace poseidon {
+
+/// DESIGN section 9: {"name", "parameters", "multiply_adds", "layers": [...]}, and more.
+nlohmann::json network_to_json(const NetSpec& net);
+
+/// A table of its layers.
+std::string network_to_text(const NetSpec& net);
+
+}  // namespace poseidon

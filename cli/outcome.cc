@@ -1,0 +1,36 @@
+#include "cli/outcome.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/progress.h"
+#include "cli/watch.h"
+
+namespace poseidon {
+
+std::string outcome_text(const v1::GetStatusResponse& status) {
+  std::string text = absl::StrFormat("\ntraining     %d iterations in %.1f s\nfinal loss   %s\n",
+                                     status.iterations(), status.training_seconds(),
+                                     format_measure(status.loss()));
+  if (!std::isnan(status.test_accuracy())) {
+    absl::StrAppend(&text, "test         accuracy ", format_measure(status.test_accuracy()),
+                    ", loss ", format_measure(status.test_loss()), " after ",
+                    status.tested_iteration(), " iterations\n");
+  }
+  absl::StrAppend(&text, "model        ", status.run_directory(), "/model.safetensors\n",
+                  "metrics      ", status.run_directory(), "/metrics.jsonl\n");
+  return text;
+}
+
+absl::Status report_outcome(const v1::GetStatusResponse& status) {
+  if (status.state() == "done") {
+    write_stdout(outcome_text(status));
+    return absl::OkStatus();
+  }
+  return absl::AbortedError(absl::StrCat(
+      "job ", status.job(), " failed after ", status.iteration(), " of ", status.iterations(),
+      " iterations: ", status.message(), "; run directory ", status.run_directory()));
+}
+
+}  // namespace poseidon

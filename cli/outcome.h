@@ -1,0 +1,19 @@
+#pragma once
+
+// The last words about a job.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "poseidon/v1/control.pb.h"
+
+namespace poseidon {
+
+/// "trained digits: 500 iterations in 0:21 (...)" and where things are; for a status "done". Pure.
+std::string outcome_text(const v1::GetStatusResponse& status);
+
+/// Prints outcome_text for a job that is done; ABORTED with the coordinator's reason for one that
+/// failed.
+absl::Status report_outcome(const v1::GetStatusResponse& status);
+
+}  // namespace poseidon

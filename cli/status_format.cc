@@ -1,0 +1,152 @@
+#include "cli/status_format.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/progress.h"
+
+namespace poseidon {
+namespace {
+
+using Json = nlohmann::json;
+
+/// JSON knows no NaN: not measured is null.
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+Json node_to_json(const v1::NodeStatus& node) {
+  return {{"rank", node.rank()},
+          {"address", node.address()},
+          {"device", node.device()},
+          {"state", node.state()},
+          {"metrics_address", node.metrics_address()},
+          {"node_id", node.node_id()}};
+}
+
+Json layer_to_json(const v1::LayerStatus& layer) {
+  return {{"name", layer.name()},
+          {"scheme", layer.scheme()},
+          {"sent_bytes_per_s", number(layer.sent_bytes_per_s())},
+          {"received_bytes_per_s", number(layer.received_bytes_per_s())},
+          {"stall_share", number(layer.stall_share())},
+          {"parameters", layer.parameters()}};
+}
+
+std::string or_dash(const std::string& text) { return text.empty() ? "-" : text; }
+
+using Table = std::vector<std::vector<std::string>>;
+
+template <typename Nodes>
+void append_nodes(Table& table, const char* role, const Nodes& nodes) {
+  for (const v1::NodeStatus& node : nodes) {
+    table.push_back({absl::StrCat(role, " ", node.rank() < 0 ? "-" : absl::StrCat(node.rank())),
+                     node.state(), or_dash(node.address()), or_dash(node.device()),
+                     or_dash(node.metrics_address())});
+  }
+}
+
+std::string job_to_text(const v1::GetStatusResponse& status) {
+  std::string text;
+  if (status.job().empty()) {
+    absl::StrAppend(&text, "no job yet\n");
+  } else {
+    absl::StrAppend(&text, "job ", status.job(), " (", status.job_id(), "): ", status.state());
+    if (!status.message().empty()) absl::StrAppend(&text, ": ", status.message());
+    absl::StrAppend(&text, "\niteration ", status.iteration(), "/", status.iterations(), "  loss ",
+                    format_measure(status.loss()), "  ",
+                    format_count(std::llround(status.images_per_s())), " images/s  training ",
+                    format_duration(status.training_seconds()));
+    if (const auto left = seconds_left(status); left && status.state() == "running") {
+      absl::StrAppend(&text, "  ", format_duration(*left), " left");
+    }
+    if (!std::isnan(status.test_accuracy())) {
+      absl::StrAppend(&text, "\ntest after ", status.tested_iteration(), " iterations  loss ",
+                      format_measure(status.test_loss()), "  accuracy ",
+                      format_measure(status.test_accuracy()));
+    }
+    absl::StrAppend(&text, "\nrun directory ", or_dash(status.run_directory()), "\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+nlohmann::json status_to_json(const v1::GetStatusResponse& status) {
+  Json json = {{"job", status.job()},
+               {"job_id", status.job_id()},
+               {"state", status.state()},
+               {"message", status.message()},
+               {"iteration", status.iteration()},
+               {"iterations", status.iterations()},
+               {"epoch", status.epoch()},
+               {"loss", number(status.loss())},
+               {"images_per_s", number(status.images_per_s())},
+               {"test_accuracy", number(status.test_accuracy())},
+               {"test_loss", number(status.test_loss())},
+               {"tested_iteration", status.tested_iteration()},
+               {"training_seconds", number(status.training_seconds())},
+               {"run_directory", status.run_directory()},
+               {"workers", Json::array()},
+               {"servers", Json::array()},
+               {"layers", Json::array()},
+               {"refused", Json::array()}};
+  for (const auto& node : status.workers()) json["workers"].push_back(node_to_json(node));
+  for (const auto& node : status.servers()) json["servers"].push_back(node_to_json(node));
+  for (const auto& layer : status.layers()) json["layers"].push_back(layer_to_json(layer));
+  for (const auto& refused : status.refused()) {
+    json["refused"].push_back({{"reason", refused.reason()}, {"count", refused.count()}});
+  }
+  return json;
+}
+
+std::string status_to_text(const v1::GetStatusResponse& status) {
+  std::string text = job_to_text(status);
+  if (status.workers().empty() && status.servers().empty()) {
+    absl::StrAppend(&text, "no worker and no server has joined yet\n");
+  } else {
+    Table nodes = {{"NODE", "STATE", "ADDRESS", "DEVICE", "METRICS"}};
+    append_nodes(nodes, "worker", status.workers());
+    append_nodes(nodes, "server", status.servers());
+    absl::StrAppend(&text, "\n", format_table(nodes));
+  }
+  if (!status.layers().empty()) {
+    Table layers = {{"LAYER", "SCHEME", "PARAMETERS", "SENT", "RECEIVED", "STALL"}};
+    for (const v1::LayerStatus& layer : status.layers()) {
+      layers.push_back({layer.name(), layer.scheme(), format_count(layer.parameters()),
+                        format_bytes_per_s(layer.sent_bytes_per_s()),
+                        format_bytes_per_s(layer.received_bytes_per_s()),
+                        absl::StrFormat("%.1f%%", layer.stall_share() * 100)});
+    }
+    absl::StrAppend(&text, "\n", format_table(layers));
+  }
+  if (!status.refused().empty()) {
+    Table refused = {{"REFUSED MESSAGES", "COUNT"}};
+    for (const v1::RefusedCount& reason : status.refused()) {
+      refused.push_back({reason.reason(), std::to_string(reason.count())});
+    }
+    absl::StrAppend(&text, "\n", format_table(refused));
+  }
+  return text;
+}
+
+std::string format_table(const std::vector<std::vector<std::string>>& table) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : table) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : table) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      text += row[i];
+      if (i + 1 < row.size()) text.append(widths[i] - row[i].size() + 2, ' ');
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace poseidon

@@ -1,0 +1,23 @@
+#pragma once
+
+// `poseidon status`, as text for people and as JSON for scripts. Pure.
+
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "poseidon/v1/control.pb.h"
+
+namespace poseidon {
+
+/// The fields of DESIGN section 9 and more; what is not measured yet is null.
+nlohmann::json status_to_json(const v1::GetStatusResponse& status);
+
+/// Several lines, the last one ended.
+std::string status_to_text(const v1::GetStatusResponse& status);
+
+/// One line per row, columns padded to the widest cell and two blanks apart. Rows may be
+/// shorter than the first one.
+std::string format_table(const std::vector<std::vector<std::string>>& table);
+
+}  // namespace poseidon

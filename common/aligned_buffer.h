@@ -1,0 +1,60 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <span>
+
+#include "absl/types/span.h"
+#include "common/check.h"
+
+namespace poseidon {
+
+/// Cache-line alignment of every tensor range: what vector loads and the device libraries like.
+inline constexpr std::size_t kBufferAlignment_bytes = 64;
+
+/// Reference-counted float memory. A copy refers to the same floats; whoever holds one keeps them
+/// alive, which is how a message being sent protects its payload.
+class FloatBuffer {
+ public:
+  FloatBuffer() = default;
+  explicit FloatBuffer(std::int64_t elements) : elements_(elements) {
+    const std::size_t bytes =
+        (static_cast<std::size_t>(elements) * sizeof(float) + kBufferAlignment_bytes - 1) /
+        kBufferAlignment_bytes * kBufferAlignment_bytes;
+    auto* memory = static_cast<float*>(
+        std::aligned_alloc(kBufferAlignment_bytes, bytes == 0 ? kBufferAlignment_bytes : bytes));
+    POSEIDON_CHECK(memory != nullptr, "out of memory");
+    std::memset(memory, 0, bytes);
+    memory_ = std::shared_ptr<float>(memory, [](float* p) { std::free(p); });
+  }
+
+  std::span<float> floats() { return {memory_.get(), static_cast<std::size_t>(elements_)}; }
+  std::span<const float> floats() const {
+    return {memory_.get(), static_cast<std::size_t>(elements_)};
+  }
+  const std::shared_ptr<float>& owner() const { return memory_; }
+  std::int64_t size_bytes() const { return elements_ * static_cast<std::int64_t>(sizeof(float)); }
+
+  /// True when nobody else holds the memory, so that it may be overwritten. The fence orders the
+  /// last reader's release of its reference before our writes.
+  bool exclusive() const {
+    const bool alone = memory_.use_count() == 1;
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return alone;
+  }
+
+ private:
+  std::shared_ptr<float> memory_;
+  std::int64_t elements_ = 0;
+};
+
+/// The bytes of floats, as messages carry them (little endian, like every machine we run on).
+inline absl::Span<const std::byte> as_payload(std::span<const float> floats) {
+  return {reinterpret_cast<const std::byte*>(floats.data()), floats.size_bytes()};
+}
+
+}  // namespace poseidon

@@ -1,0 +1,260 @@
+#include "common/daemon.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "spdlog/sinks/stdout_sinks.h"
+#include "spdlog/spdlog.h"
+
+namespace poseidon {
+namespace {
+
+constexpr std::size_t kMaxHostLength = 253;  // of a DNS name
+
+absl::Status wrong_address(std::string_view text, const char* why) {
+  return absl::InvalidArgumentError(absl::StrCat("'", std::string(text), "' is no address: ", why,
+                                                 "; write HOST:PORT, for example 10.0.0.1:4711, "
+                                                 "node7:4711 or [::1]:4711"));
+}
+
+bool plain_host_character(char c) {
+  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '_';
+}
+
+bool ipv6_character(char c) {
+  return absl::ascii_isxdigit(static_cast<unsigned char>(c)) || c == ':' || c == '.' || c == '%' ||
+         absl::ascii_isalnum(static_cast<unsigned char>(c));
+}
+
+absl::Status errno_status(const char* what, const std::string& thing) {
+  return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " ", thing));
+}
+
+/// Closes on every way out.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+absl::Status write_all(int fd, std::string_view contents, const std::string& name) {
+  while (!contents.empty()) {
+    const ssize_t written = ::write(fd, contents.data(), contents.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return errno_status("write", name);
+    }
+    contents.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int exit_code(const absl::Status& status) {
+  if (status.ok()) return kExitDone;
+  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? kExitWrongCall
+                                                                     : kExitRunFailed;
+}
+
+absl::StatusOr<HostPort> parse_host_port(std::string_view text, PortZero port_zero) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return wrong_address(text, "the port is missing");
+  std::string_view host = text.substr(0, colon);
+  const std::string_view port_text = text.substr(colon + 1);
+  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+    if (host.find(':') == std::string_view::npos ||
+        !std::all_of(host.begin(), host.end(), ipv6_character)) {
+      return wrong_address(text, "what stands in brackets is no IPv6 address");
+    }
+  } else {
+    if (host.empty()) return wrong_address(text, "the host is missing");
+    if (!std::all_of(host.begin(), host.end(), plain_host_character)) {
+      return wrong_address(text, "the host has a character that no host has (IPv6 needs brackets)");
+    }
+  }
+  if (host.size() > kMaxHostLength) return wrong_address(text, "the host is too long");
+  int port = 0;
+  if (port_text.empty() || port_text.size() > 5 ||
+      !std::all_of(port_text.begin(), port_text.end(), absl::ascii_isdigit) ||
+      !absl::SimpleAtoi(std::string(port_text), &port) || port > 65535) {
+    return wrong_address(text, "the port must be a number up to 65535");
+  }
+  if (port == 0 && port_zero == PortZero::kRefused) {
+    return wrong_address(text, "port 0 names no port to connect to");
+  }
+  return HostPort{.host = std::string(host), .port = port};
+}
+
+std::string to_string(const HostPort& address) {
+  if (address.host.find(':') != std::string::npos) {
+    return absl::StrCat("[", address.host, "]:", address.port);
+  }
+  return absl::StrCat(address.host, ":", address.port);
+}
+
+bool is_wildcard_host(std::string_view host) {
+  return host.empty() || host == "0.0.0.0" || host == "::" || host == "*";
+}
+
+absl::Status explain_listen_failure(const HostPort& address) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const std::string text = to_string(address);
+  const int error =
+      ::getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
+  if (error != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot listen on ", text, ": ", ::gai_strerror(error)));
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
+  for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
+    const Descriptor socket(::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
+    if (socket.get() < 0) continue;
+    const int on = 1;
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (::bind(socket.get(), a->ai_addr, a->ai_addrlen) == 0 && ::listen(socket.get(), 1) == 0) {
+      continue;
+    }
+    if (errno == EADDRINUSE) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("cannot listen on ", text,
+                       ": the port is already in use by another process; "
+                       "stop it or choose another --listen address"));
+    }
+    return errno_status("listen on", text);
+  }
+  return absl::UnavailableError(
+      absl::StrCat("cannot listen on ", text, ": the port was in use a moment ago; try again"));
+}
+
+absl::Status write_file_atomically(const std::filesystem::path& path, std::string_view contents) {
+  const std::string temporary = absl::StrCat(path.string(), ".tmp.", ::getpid());
+  {
+    const Descriptor file(
+        ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (file.get() < 0) return errno_status("create", temporary);
+    absl::Status status = write_all(file.get(), contents, temporary);
+    if (status.ok() && ::fsync(file.get()) != 0) status = errno_status("write", temporary);
+    if (!status.ok()) {
+      ::unlink(temporary.c_str());
+      return status;
+    }
+  }
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    absl::Status status = errno_status("create", path.string());
+    ::unlink(temporary.c_str());
+    return status;
+  }
+  return absl::OkStatus();
+}
+
+void add_daemon_options(CLI::App& app, DaemonOptions& options) {
+  app.add_option("--log-level", options.log_level,
+                 "trace, debug, info, warning, error or off (stderr, one line per event)")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "off"}))
+      ->capture_default_str();
+  app.add_option("--address-file", options.address_file,
+                 "write the address really listened on to this file, once it is");
+  app.add_flag("--exit-with-parent", options.exit_with_parent,
+               "stop when the process that started this one ends (for launchers)");
+}
+
+absl::Status start_daemon(std::string_view name, const DaemonOptions& options) {
+  auto logger = std::make_shared<spdlog::logger>(std::string(name),
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %n[%P] %v");
+  const spdlog::level::level_enum level = spdlog::level::from_str(options.log_level);
+  if (level == spdlog::level::off && options.log_level != "off") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--log-level ", options.log_level,
+                     " is unknown; known: trace, debug, info, warning, error, off"));
+  }
+  logger->set_level(level);
+  logger->flush_on(spdlog::level::trace);
+  spdlog::set_default_logger(std::move(logger));
+  // A reader of our stdout or stderr that goes away must not take us with it.
+  ::signal(SIGPIPE, SIG_IGN);
+  if (options.exit_with_parent && ::prctl(PR_SET_PDEATHSIG, SIGTERM) != 0) {
+    return errno_status("follow", "the parent process (prctl PR_SET_PDEATHSIG)");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status announce_address(const DaemonOptions& options, const std::string& address) {
+  std::printf("listening on %s\n", address.c_str());
+  std::fflush(stdout);
+  if (options.address_file.empty()) return absl::OkStatus();
+  return write_file_atomically(options.address_file, address + "\n");
+}
+
+StopSignals::StopSignals(std::function<void(const std::string&)> on_stop)
+    : on_stop_(std::move(on_stop)) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  POSEIDON_CHECK(::pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0, "signals can be blocked");
+  signal_fd_ = ::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+  wake_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  POSEIDON_CHECK(signal_fd_ >= 0 && wake_fd_ >= 0, "two file descriptors are free at the start");
+  thread_ = std::thread([this] { watch(); });
+}
+
+StopSignals::~StopSignals() {
+  const std::uint64_t one = 1;
+  POSEIDON_CHECK(::write(wake_fd_, &one, sizeof(one)) == sizeof(one), "an eventfd takes a count");
+  thread_.join();
+  ::close(signal_fd_);
+  ::close(wake_fd_);
+}
+
+void StopSignals::watch() {
+  bool stopping = false;
+  pollfd fds[2] = {{signal_fd_, POLLIN, 0}, {wake_fd_, POLLIN, 0}};
+  while (true) {
+    // Without a deadline on purpose: this thread lives as long as the process waits for signals.
+    if (::poll(fds, 2, -1) < 0 && errno != EINTR) return;
+    if ((fds[1].revents & POLLIN) != 0) return;
+    signalfd_siginfo info{};
+    if (::read(signal_fd_, &info, sizeof(info)) != sizeof(info)) continue;
+    if (stopping) ::_exit(128 + static_cast<int>(info.ssi_signo));
+    stopping = true;
+    on_stop_(info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT");
+  }
+}
+
+}  // namespace poseidon

@@ -1,0 +1,101 @@
+#pragma once
+
+// What the three daemons share: logging, signals, addresses, the options every daemon has.
+// Called from their main(); nothing here is on the data path.
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace CLI {
+class App;
+}
+
+namespace poseidon {
+
+// ---- exit codes (DESIGN section 9) ----
+
+inline constexpr int kExitDone = 0;
+inline constexpr int kExitRunFailed = 1;
+inline constexpr int kExitWrongCall = 2;
+
+/// INVALID_ARGUMENT and NOT_FOUND mean a wrong call, any other error a failed run.
+int exit_code(const absl::Status& status);
+
+// ---- addresses ----
+
+/// HOST is a name, an IPv4 address or an IPv6 address (kept without its brackets).
+struct HostPort {
+  std::string host;
+  int port = 0;
+  friend bool operator==(const HostPort&, const HostPort&) = default;
+};
+
+enum class PortZero { kRefused, kAllowed };  ///< port 0 asks the system for a free one
+
+/// Parses "name:4711", "10.0.0.1:4711" or "[::1]:4711". INVALID_ARGUMENT names text and remedy.
+absl::StatusOr<HostPort> parse_host_port(std::string_view text, PortZero port_zero);
+
+/// With brackets around an IPv6 host.
+std::string to_string(const HostPort& address);
+
+/// "0.0.0.0", "::" and "": an address to listen on, but none that others could connect to.
+bool is_wildcard_host(std::string_view host);
+
+/// Why listening on `address` failed, found out by trying once more with a plain socket (gRPC keeps
+/// its reason to itself): ALREADY_EXISTS when the port is taken, else what the system says.
+absl::Status explain_listen_failure(const HostPort& address);
+
+// ---- files ----
+
+/// Whole or not at all: temporary file beside it, fsync, rename. The message names path and reason.
+absl::Status write_file_atomically(const std::filesystem::path& path, std::string_view contents);
+
+// ---- start and stop ----
+
+/// Options that every daemon has.
+struct DaemonOptions {
+  std::string log_level = "info";  ///< trace, debug, info, warning, error, off
+  std::string address_file;        ///< "" or where to write the address really listened on
+  bool exit_with_parent = false;   ///< SIGTERM to ourselves when the process that started us ends
+};
+
+/// Adds --log-level, --address-file and --exit-with-parent.
+void add_daemon_options(CLI::App& app, DaemonOptions& options);
+
+/// Sets up logging to stderr, one line per event, with `name` in each; carries out
+/// exit_with_parent; ignores SIGPIPE. Call once, first thing after parsing.
+absl::Status start_daemon(std::string_view name, const DaemonOptions& options);
+
+/// Prints "listening on ADDRESS" to stdout (launchers and tests read it) and writes address_file.
+absl::Status announce_address(const DaemonOptions& options, const std::string& address);
+
+/// Turns SIGTERM and SIGINT into one call of `on_stop` on a thread of its own; it must return at
+/// once (set a flag, wake a thread), for the same thread waits for the second signal, which ends
+/// the process immediately with exit code 128 + signal. Create it in main() before any other
+/// thread: threads inherit the blocked signals from it. The destructor stops the thread and leaves
+/// the signals blocked.
+class StopSignals {
+ public:
+  explicit StopSignals(std::function<void(const std::string& signal_name)> on_stop);
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+ private:
+  void watch();
+
+  std::function<void(const std::string&)> on_stop_;
+  int signal_fd_ = -1;
+  int wake_fd_ = -1;  ///< eventfd: the destructor ends the thread with it
+  std::thread thread_;
+};
+
+}  // namespace poseidon

@@ -1,0 +1,98 @@
+#include "common/file_io.h"
+
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace poseidon {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+namespace fs = std::filesystem;
+
+class FileIo : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::path(testing::TempDir()) / "file_io_XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  std::size_t files() const {
+    return static_cast<std::size_t>(
+        std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
+  }
+  fs::path folder_;
+};
+
+TEST_F(FileIo, WritesPiecesAndReadsThemBack) {
+  const fs::path path = folder_ / "a";
+  const std::vector<std::string_view> pieces = {"one ", "", "two"};
+  ASSERT_TRUE(write_file_atomically(path, pieces).ok());
+  EXPECT_EQ(*read_file(path, 7), "one two");
+  EXPECT_EQ(files(), 1u) << "no temporary file may stay";
+  const std::vector<std::string_view> shorter = {"x"};
+  ASSERT_TRUE(write_file_atomically(path, shorter).ok());
+  EXPECT_EQ(*read_file(path, 7), "x");
+}
+
+TEST_F(FileIo, ReadErrorsNameThePath) {
+  const fs::path path = folder_ / "a";
+  const absl::Status missing = read_file(path, 10).status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.message()), StartsWith(path.string() + ": "));
+  EXPECT_THAT(std::string(read_file(folder_, 10).status().message()), HasSubstr("is a folder"));
+  const std::vector<std::string_view> pieces = {"12345"};
+  ASSERT_TRUE(write_file_atomically(path, pieces).ok());
+  EXPECT_TRUE(read_file(path, 5).ok());
+  EXPECT_THAT(std::string(read_file(path, 4).status().message()),
+              HasSubstr("larger than the 4 bytes allowed"));
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(std::string(read_file(folder_ / "pipe", 10).status().message()),
+              HasSubstr("not a regular file"));
+}
+
+TEST_F(FileIo, FullDiskLeavesTheOldFile) {
+  const fs::path path = folder_ / "a";
+  const std::vector<std::string_view> old = {"old"};
+  ASSERT_TRUE(write_file_atomically(path, old).ok());
+  // The system's limit on file sizes stands in for a full disk: write fails half way alike.
+  const auto previous_handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit small = before;
+  small.rlim_cur = 4096;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string large(10000, 'x');
+  const std::vector<std::string_view> pieces = {large};
+  const absl::Status status = write_file_atomically(path, pieces);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, previous_handler);
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), StartsWith(path.string() + ": cannot write"));
+  EXPECT_EQ(*read_file(path, 10), "old");
+  EXPECT_EQ(files(), 1u) << "the temporary file must be removed";
+}
+
+TEST_F(FileIo, WriteErrorsNameThePath) {
+  const std::vector<std::string_view> pieces = {"x"};
+  const fs::path path = folder_ / "no" / "such" / "a";
+  const absl::Status status = write_file_atomically(path, pieces);
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), StartsWith(path.string() + ": "));
+  fs::create_directory(folder_ / "taken");
+  EXPECT_FALSE(write_file_atomically(folder_ / "taken", pieces).ok());
+  EXPECT_EQ(files(), 1u);
+}
+
+}  // namespace
+}  // namespace poseidon

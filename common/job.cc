@@ -1,0 +1,391 @@
+// From the text of a job file to a checked JobSpec and back. The rules of single values stand
+// beside the keys; what needs several of them is checked at the end of each object's reader.
+
+#include "common/job.h"
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "common/file_io.h"
+#include "common/json_fields.h"
+#include "common/status_macros.h"
+#include "common/text.h"
+
+namespace poseidon {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::uint64_t kMaxJobFileBytes = 4 << 20;
+constexpr std::int64_t kMaxIterations = 1'000'000'000'000;
+constexpr std::int64_t kMaxBatchSize = 1 << 20;
+constexpr std::int64_t kMinChunkBytes = 4 << 10;
+constexpr std::int64_t kMaxChunkBytes = 64 << 20;
+constexpr std::int64_t kMaxWorkers = 4096;
+constexpr std::int64_t kMaxTimeoutMs = 24 * 60 * 60 * 1000;
+constexpr std::int64_t kMaxKeptCheckpoints = 10'000;
+constexpr std::int64_t kMaxPixels = 4096;  ///< height or width of an image
+constexpr std::size_t kMaxChannels = 1024;
+constexpr std::size_t kMaxDataFiles = 10'000;
+constexpr std::size_t kMaxMilestones = 10'000;
+
+/// A key of another alternative (the momentum of an adam) would be ignored silently; refuse it.
+void refuse_foreign(JsonFields& fields, const std::vector<std::string>& keys,
+                    std::string_view belongs_to, std::string_view chosen) {
+  for (const std::string& key : keys) {
+    if (fields.value(key) != nullptr) {
+      fields.refuse(key,
+                    str_cat("belongs to ", belongs_to, ", not to \"", chosen, "\"; remove it"));
+    }
+  }
+}
+
+absl::Status parse_source(const Json& json, std::string_view source, const std::string& path,
+                          DataSourceSpec& spec) {
+  JsonFields fields(json, source, path);
+  fields.require("format");
+  fields.one_of("format", &spec.format, {"idx", "cifar10"});
+  if (spec.format == "cifar10") {
+    fields.require("files");
+    fields.strings("files", &spec.files, 1, kMaxDataFiles);
+    refuse_foreign(fields, {"images", "labels"}, "format \"idx\"", spec.format);
+  } else if (spec.format == "idx") {
+    fields.require("images");
+    fields.require("labels");
+    fields.string("images", &spec.images);
+    fields.string("labels", &spec.labels);
+    refuse_foreign(fields, {"files"}, "format \"cifar10\"", spec.format);
+  } else {
+    for (const char* key : {"images", "labels", "files"}) fields.value(key);
+  }
+  return fields.finish();
+}
+
+absl::Status parse_transform(const Json& json, std::string_view source, const std::string& path,
+                             TransformSpec& spec) {
+  JsonFields fields(json, source, path);
+  fields.integers("resize", &spec.resize, 1, kMaxPixels, 2, 2);
+  fields.integer("pad", &spec.pad, 0, kMaxPixels);
+  fields.integers("random_crop", &spec.random_crop, 1, kMaxPixels, 2, 2);
+  fields.boolean("mirror", &spec.mirror);
+  if (const Json* mean = fields.value("mean"); mean != nullptr && mean->is_number()) {
+    spec.mean.resize(1);
+    fields.number("mean", spec.mean.data());
+  } else {
+    fields.numbers("mean", &spec.mean, {}, 1, kMaxChannels);
+  }
+  fields.number("scale", &spec.scale);
+  // Anything that rounds to zero or infinity in float32 would wipe out every pixel.
+  const auto scale = static_cast<float>(spec.scale);
+  if (scale == 0.0f || !std::isfinite(scale)) {
+    fields.refuse("scale", str_cat("expected a number other than 0 that float32 can hold, got ",
+                                   json_excerpt(Json(spec.scale))));
+  }
+  return fields.finish();
+}
+
+absl::Status parse_data(const Json& json, std::string_view source, DataSpec& spec) {
+  JsonFields fields(json, source, "data");
+  fields.require("train");
+  if (const Json* train = fields.value("train")) {
+    fields.add(parse_source(*train, source, "data.train", spec.train));
+  }
+  if (const Json* test = fields.value("test")) {
+    fields.add(parse_source(*test, source, "data.test", spec.test.emplace()));
+  }
+  fields.boolean("shuffle", &spec.shuffle);
+  fields.unsigned_integer("seed", &spec.seed);
+  if (const Json* transform = fields.value("transform")) {
+    fields.add(parse_transform(*transform, source, "data.transform", spec.transform));
+  }
+  return fields.finish();
+}
+
+absl::Status parse_init(const Json& json, std::string_view source, InitSpec& spec) {
+  JsonFields fields(json, source, "init");
+  fields.unsigned_integer("seed", &spec.seed);
+  fields.string("weights", &spec.weights);
+  if (fields.has("seed") && fields.has("weights")) {
+    fields.refuse("weights", "cannot stand beside init.seed: parameters come from one of them");
+  }
+  return fields.finish();
+}
+
+absl::Status parse_schedule(const Json& json, std::string_view source, LearningRateSchedule& spec) {
+  using Type = LearningRateSchedule::Type;
+  JsonFields fields(json, source, "optimizer.schedule");
+  std::string type = "constant";
+  fields.one_of("type", &type, {"constant", "step", "multistep"});
+  fields.integer("warmup_iterations", &spec.warmup_iterations, 0, kMaxIterations);
+  if (type == "constant") {
+    refuse_foreign(fields, {"gamma", "step_iterations", "milestones_iterations"},
+                   "the types \"step\" and \"multistep\"", type);
+    return fields.finish();
+  }
+  fields.number("gamma", &spec.gamma, {.min = 0.0});
+  if (type == "step") {
+    spec.type = Type::kStep;
+    fields.require("step_iterations");
+    fields.integer("step_iterations", &spec.step_iterations, 1, kMaxIterations);
+    refuse_foreign(fields, {"milestones_iterations"}, "type \"multistep\"", type);
+  } else {
+    spec.type = Type::kMultiStep;
+    fields.require("milestones_iterations");
+    fields.integers("milestones_iterations", &spec.milestones_iterations, 1, kMaxIterations, 1,
+                    kMaxMilestones);
+    refuse_foreign(fields, {"step_iterations"}, "type \"step\"", type);
+  }
+  return fields.finish();
+}
+
+absl::Status parse_optimizer(const Json& json, std::string_view source, OptimizerSpec& spec) {
+  JsonFields fields(json, source, "optimizer");
+  std::string type = "sgd";
+  fields.one_of("type", &type, {"sgd", "adam", "adamw"});
+  fields.number("learning_rate", &spec.learning_rate, {.min = 0.0});
+  fields.number("weight_decay", &spec.weight_decay, {.min = 0.0});
+  const NumberRange fraction = {.min = 0.0, .max = 1.0, .max_excluded = true};
+  if (type == "sgd") {
+    fields.number("momentum", &spec.momentum, fraction);
+    fields.boolean("nesterov", &spec.nesterov);
+    refuse_foreign(fields, {"beta1", "beta2", "epsilon"}, "the types \"adam\" and \"adamw\"", type);
+  } else {
+    spec.type = type == "adam" ? OptimizerType::kAdam : OptimizerType::kAdamW;
+    fields.number("beta1", &spec.beta1, fraction);
+    fields.number("beta2", &spec.beta2, fraction);
+    fields.number("epsilon", &spec.epsilon, {.min = 0.0});
+    refuse_foreign(fields, {"momentum", "nesterov"}, "type \"sgd\"", type);
+  }
+  if (const Json* schedule = fields.value("schedule")) {
+    fields.add(parse_schedule(*schedule, source, spec.schedule));
+  }
+  POSEIDON_RETURN_IF_ERROR(fields.finish());
+  const absl::Status valid = validate(spec);
+  if (valid.ok()) return valid;
+  return absl::Status(valid.code(), str_cat(source, ": ", valid.message()));
+}
+
+/// Names of later versions: people will have read of them, so say that it is not a typing error.
+void refuse_later(JsonFields& fields, std::string_view key, const std::vector<std::string>& later,
+                  std::string_view instead) {
+  const Json* value = fields.value(key);
+  if (value == nullptr || !value->is_string()) return;
+  for (const std::string& name : later) {
+    if (*value == name) {
+      fields.refuse(key, str_cat("\"", name, "\" is not in this version; ", instead));
+    }
+  }
+}
+
+absl::Status parse_sync(const Json& json, std::string_view source, SyncSpec& spec) {
+  JsonFields fields(json, source, "sync");
+  refuse_later(fields, "scheme", {"sfb"}, "use \"ps\" or \"auto\" (which has only ps to choose)");
+  fields.one_of("scheme", &spec.scheme, {"auto", "ps"});
+  fields.one_of("cost", &spec.cost, {"time", "bytes"});
+  refuse_later(fields, "consistency", {"ssp", "asp", "async", "bounded"}, "use \"bsp\"");
+  fields.one_of("consistency", &spec.consistency, {"bsp"});
+  refuse_later(fields, "wire_dtype", {"bf16", "fp16"}, "use \"fp32\"");
+  std::string wire_dtype = "fp32";
+  fields.one_of("wire_dtype", &wire_dtype, {"fp32"});
+  fields.integer("chunk_bytes", &spec.chunk_bytes, kMinChunkBytes, kMaxChunkBytes);
+  if (spec.chunk_bytes % 4 != 0) {
+    fields.refuse("chunk_bytes", str_cat("expected a multiple of 4 (the bytes of a float32), got ",
+                                         spec.chunk_bytes));
+  }
+  if (fields.value("plan") != nullptr) {
+    fields.refuse("plan", "a pinned plan is not in this version; remove it");
+  }
+  return fields.finish();
+}
+
+absl::Status parse_checkpoint(const Json& json, std::string_view source, CheckpointSpec& spec) {
+  JsonFields fields(json, source, "checkpoint");
+  fields.integer("every_iterations", &spec.every_iterations, 0, kMaxIterations);
+  fields.integer("keep", &spec.keep, 1, kMaxKeptCheckpoints);
+  fields.integer("replicas", &spec.replicas, 1, 1);
+  return fields.finish();
+}
+
+absl::Status parse_membership(const Json& json, std::string_view source, MembershipSpec& spec) {
+  JsonFields fields(json, source, "membership");
+  fields.integer("min_workers", &spec.min_workers, 1, kMaxWorkers);
+  fields.integer("max_workers", &spec.max_workers, 1, kMaxWorkers);
+  fields.integer("replace_timeout_ms", &spec.replace_timeout_ms, 0, kMaxTimeoutMs);
+  if (spec.min_workers > spec.max_workers) {
+    fields.refuse("min_workers", str_cat(spec.min_workers, " is more than membership.max_workers ",
+                                         spec.max_workers, "; lower one or raise the other"));
+  }
+  return fields.finish();
+}
+
+void parse_model(JsonFields& fields, Json& model) {
+  fields.require("model");
+  const Json* value = fields.value("model");
+  if (value == nullptr) return;
+  if (value->is_object() && !value->empty()) {
+    model = *value;
+  } else if (value->is_string()) {
+    std::string name;
+    fields.string("model", &name);
+    model = name;
+  } else {
+    fields.refuse("model", str_cat("expected the name of a shipped network, the path of a network "
+                                   "file or an inline network {...}, got ",
+                                   json_excerpt(*value)));
+  }
+}
+
+absl::StatusOr<JobSpec> parse_named_job(std::string_view text, std::string_view source) {
+  POSEIDON_ASSIGN_OR_RETURN(const Json json,
+                            parse_json(text, source, {.max_bytes = kMaxJobFileBytes}));
+  JobSpec job;
+  JsonFields fields(json, source, "");
+  fields.require("name");
+  fields.string("name", &job.name);
+  parse_model(fields, job.model);
+  fields.require("data");
+  fields.require("batch_size");
+  fields.integer("batch_size", &job.batch_size, 1, kMaxBatchSize);
+  fields.require("iterations");
+  fields.integer("iterations", &job.iterations, 1, kMaxIterations);
+  fields.integer("test_every_iterations", &job.test_every_iterations, 0, kMaxIterations);
+  const auto section = [&](std::string_view key, auto parse, auto& spec) {
+    if (const Json* value = fields.value(key)) fields.add(parse(*value, source, spec));
+  };
+  section("init", parse_init, job.init);
+  section("data", parse_data, job.data);
+  section("optimizer", parse_optimizer, job.optimizer);
+  section("sync", parse_sync, job.sync);
+  section("checkpoint", parse_checkpoint, job.checkpoint);
+  section("membership", parse_membership, job.membership);
+  POSEIDON_RETURN_IF_ERROR(fields.finish());
+  return job;
+}
+
+void resolve(std::string& path, const std::filesystem::path& folder) {
+  if (!path.empty()) path = (folder / path).lexically_normal().string();
+}
+
+void resolve(DataSourceSpec& source, const std::filesystem::path& folder) {
+  resolve(source.images, folder);
+  resolve(source.labels, folder);
+  for (std::string& file : source.files) resolve(file, folder);
+}
+
+Json source_to_json(const DataSourceSpec& source) {
+  if (source.format == "cifar10") return {{"format", source.format}, {"files", source.files}};
+  return {{"format", source.format}, {"images", source.images}, {"labels", source.labels}};
+}
+
+Json data_to_json(const DataSpec& data) {
+  const TransformSpec& from = data.transform;
+  Json transform = {{"pad", from.pad}, {"mirror", from.mirror}, {"scale", from.scale}};
+  if (!from.resize.empty()) transform["resize"] = from.resize;
+  if (!from.random_crop.empty()) transform["random_crop"] = from.random_crop;
+  if (!from.mean.empty()) transform["mean"] = from.mean;
+  Json json = {{"train", source_to_json(data.train)},
+               {"shuffle", data.shuffle},
+               {"seed", data.seed},
+               {"transform", std::move(transform)}};
+  if (data.test) json["test"] = source_to_json(*data.test);
+  return json;
+}
+
+Json schedule_to_json(const LearningRateSchedule& schedule) {
+  using Type = LearningRateSchedule::Type;
+  Json json = {{"warmup_iterations", schedule.warmup_iterations}};
+  switch (schedule.type) {
+    case Type::kConstant:
+      json["type"] = "constant";
+      return json;
+    case Type::kStep:
+      json["type"] = "step";
+      json["step_iterations"] = schedule.step_iterations;
+      break;
+    case Type::kMultiStep:
+      json["type"] = "multistep";
+      json["milestones_iterations"] = schedule.milestones_iterations;
+      break;
+  }
+  json["gamma"] = schedule.gamma;
+  return json;
+}
+
+Json optimizer_to_json(const OptimizerSpec& spec) {
+  Json json = {{"learning_rate", spec.learning_rate},
+               {"weight_decay", spec.weight_decay},
+               {"schedule", schedule_to_json(spec.schedule)}};
+  if (spec.type == OptimizerType::kSgd) {
+    json["type"] = "sgd";
+    json["momentum"] = spec.momentum;
+    json["nesterov"] = spec.nesterov;
+  } else {
+    json["type"] = spec.type == OptimizerType::kAdam ? "adam" : "adamw";
+    json["beta1"] = spec.beta1;
+    json["beta2"] = spec.beta2;
+    json["epsilon"] = spec.epsilon;
+  }
+  return json;
+}
+
+}  // namespace
+
+absl::StatusOr<JobSpec> parse_job(std::string_view json_text) {
+  return parse_named_job(json_text, "job file");
+}
+
+absl::StatusOr<JobSpec> load_job(const std::filesystem::path& path) {
+  POSEIDON_ASSIGN_OR_RETURN(const std::string text, read_file(path, kMaxJobFileBytes));
+  return parse_named_job(text, path.string());
+}
+
+void resolve_paths(JobSpec& job, const std::filesystem::path& folder) {
+  // A shipped network's name has neither a slash nor an ending.
+  if (const std::string* model = job.model.get_ptr<const std::string*>()) {
+    if (model->find('/') != std::string::npos || model->ends_with(".json")) {
+      std::string path = *model;
+      resolve(path, folder);
+      job.model = path;
+    }
+  }
+  resolve(job.init.weights, folder);
+  resolve(job.data.train, folder);
+  if (job.data.test) resolve(*job.data.test, folder);
+}
+
+std::string job_to_json(const JobSpec& job) {
+  Json init = Json::object();
+  if (job.init.weights.empty()) {
+    init["seed"] = job.init.seed;
+  } else {
+    init["weights"] = job.init.weights;
+  }
+  const Json json = {{"name", job.name},
+                     {"model", job.model},
+                     {"init", std::move(init)},
+                     {"data", data_to_json(job.data)},
+                     {"batch_size", job.batch_size},
+                     {"iterations", job.iterations},
+                     {"optimizer", optimizer_to_json(job.optimizer)},
+                     {"sync",
+                      {{"scheme", job.sync.scheme},
+                       {"cost", job.sync.cost},
+                       {"consistency", job.sync.consistency},
+                       {"chunk_bytes", job.sync.chunk_bytes},
+                       {"wire_dtype", "fp32"}}},
+                     {"checkpoint",
+                      {{"every_iterations", job.checkpoint.every_iterations},
+                       {"keep", job.checkpoint.keep},
+                       {"replicas", job.checkpoint.replicas}}},
+                     {"membership",
+                      {{"min_workers", job.membership.min_workers},
+                       {"max_workers", job.membership.max_workers},
+                       {"replace_timeout_ms", job.membership.replace_timeout_ms}}},
+                     {"test_every_iterations", job.test_every_iterations}};
+  // File names need not be UTF-8; a message with a replaced letter beats an exception.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace poseidon

@@ -1,0 +1,270 @@
+#include "common/job.h"
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace poseidon {
+namespace {
+
+using Json = nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+/// DESIGN section 9's example, with its placeholders filled in.
+Json example() {
+  return Json::parse(R"({
+    "name": "digits",
+    "model": "lenet",
+    "init": {"seed": 1},
+    "data": {"train": {"format": "idx", "images": "train-images-idx3-ubyte.gz",
+                       "labels": "train-labels-idx1-ubyte.gz"},
+             "test": {"format": "idx", "images": "t10k-images", "labels": "/abs/t10k-labels"},
+             "shuffle": true, "seed": 1,
+             "transform": {"resize": [28, 28], "scale": 0.00392156862745098}},
+    "batch_size": 32,
+    "iterations": 500,
+    "optimizer": {"type": "sgd", "learning_rate": 0.05, "momentum": 0.9, "weight_decay": 0.0005,
+                  "schedule": {"type": "step", "step_iterations": 100, "gamma": 0.5}},
+    "sync": {"scheme": "auto", "cost": "time", "consistency": "bsp", "chunk_bytes": 2097152,
+             "wire_dtype": "fp32"},
+    "checkpoint": {"every_iterations": 100, "keep": 3, "replicas": 1},
+    "membership": {"min_workers": 1, "max_workers": 64, "replace_timeout_ms": 30000},
+    "test_every_iterations": 100})");
+}
+
+/// The error of the example with `value` at the JSON pointer `where`.
+std::string error_with(const std::string& where, const Json& value) {
+  Json job = example();
+  job[Json::json_pointer(where)] = value;
+  return std::string(parse_job(job.dump()).status().message());
+}
+
+std::string error_without(const std::string& parent, const std::string& key) {
+  Json job = example();
+  job[Json::json_pointer(parent)].erase(key);
+  return std::string(parse_job(job.dump()).status().message());
+}
+
+TEST(Job, ReadsTheExample) {
+  const absl::StatusOr<JobSpec> job = parse_job(example().dump());
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->name, "digits");
+  EXPECT_EQ(job->model, "lenet");
+  EXPECT_EQ(job->init.seed, 1u);
+  EXPECT_EQ(job->data.train.format, "idx");
+  EXPECT_EQ(job->data.train.images, "train-images-idx3-ubyte.gz");
+  ASSERT_TRUE(job->data.test.has_value());
+  EXPECT_EQ(job->data.test->labels, "/abs/t10k-labels");
+  EXPECT_TRUE(job->data.shuffle);
+  EXPECT_THAT(job->data.transform.resize, ElementsAre(28, 28));
+  EXPECT_EQ(job->data.transform.scale, 0.00392156862745098);
+  EXPECT_EQ(job->batch_size, 32);
+  EXPECT_EQ(job->iterations, 500);
+  EXPECT_EQ(job->optimizer.type, OptimizerType::kSgd);
+  EXPECT_EQ(job->optimizer.momentum, 0.9);
+  EXPECT_EQ(job->optimizer.schedule.type, LearningRateSchedule::Type::kStep);
+  EXPECT_EQ(job->optimizer.schedule.step_iterations, 100);
+  EXPECT_EQ(job->sync.chunk_bytes, 2 << 20);
+  EXPECT_EQ(job->checkpoint.every_iterations, 100);
+  EXPECT_EQ(job->membership.max_workers, 64);
+  EXPECT_EQ(job->test_every_iterations, 100);
+}
+
+TEST(Job, DefaultsStandWithoutTheirKeys) {
+  const absl::StatusOr<JobSpec> job = parse_job(R"({"name": "n", "model": {"layers": []},
+      "data": {"train": {"format": "cifar10", "files": ["a.bin", "b.bin"]}},
+      "batch_size": 1, "iterations": 1})");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_TRUE(job->model.is_object());
+  EXPECT_FALSE(job->data.test.has_value());
+  EXPECT_THAT(job->data.train.files, ElementsAre("a.bin", "b.bin"));
+  EXPECT_EQ(job->sync.scheme, "auto");
+  EXPECT_EQ(job->checkpoint.every_iterations, 0);
+}
+
+TEST(Job, RoundTrip) {
+  std::vector<Json> jobs(5, example());
+  jobs[1]["init"] = Json::object({{"weights", "w.safetensors"}});
+  jobs[1]["optimizer"] = {{"type", "adam"}, {"beta1", 0.1}, {"epsilon", 1e-7}};
+  jobs[1]["data"]["seed"] = 18446744073709551615u;
+  jobs[2]["optimizer"] = {{"type", "adamw"},
+                          {"schedule",
+                           {{"type", "multistep"},
+                            {"milestones_iterations", {3, 9}},
+                            {"gamma", 0.1},
+                            {"warmup_iterations", 2}}}};
+  jobs[2]["data"]["train"] = {{"format", "cifar10"}, {"files", Json::array({"x"})}};
+  jobs[2]["data"].erase("test");
+  jobs[3]["data"]["transform"] = {{"pad", 4},
+                                  {"random_crop", {32, 31}},
+                                  {"mirror", true},
+                                  {"mean", {1.5, 2, 3}},
+                                  {"scale", 0.1}};
+  jobs[3]["model"] = Json::object({{"layers", {1, 2.5, "x"}}});
+  jobs[4]["data"]["transform"] = Json::object({{"mean", 33.25}});
+  jobs[4]["optimizer"] = {{"nesterov", true}, {"momentum", 0.3}};
+  for (const Json& json : jobs) {
+    const absl::StatusOr<JobSpec> job = parse_job(json.dump());
+    ASSERT_TRUE(job.ok()) << job.status();
+    const std::string text = job_to_json(*job);
+    const absl::StatusOr<JobSpec> again = parse_job(text);
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(job_to_json(*again), text);
+    // Everything that the file said is in the text that came out.
+    Json merged = Json::parse(text);
+    merged.merge_patch(json);
+    if (json["data"]["transform"].contains("mean") &&
+        json["data"]["transform"]["mean"].is_number()) {
+      // Json::array: compilers disagree about braces around a single value.
+      merged["data"]["transform"]["mean"] = Json::array({json["data"]["transform"]["mean"]});
+    }
+    EXPECT_EQ(merged, Json::parse(text));
+  }
+}
+
+TEST(Job, WrongTypesAndRangesNameTheKey) {
+  EXPECT_EQ(error_with("/optimizer/momentum", "x"),
+            "job file: optimizer.momentum: expected a number from 0 to less than 1, got \"x\"");
+  EXPECT_EQ(error_with("/batch_size", 1.0),
+            "job file: batch_size: expected an integer from 1 to 1048576, got 1.0");
+  const struct {
+    const char* where;
+    Json value;
+    const char* message;
+  } cases[] = {
+      {"/name", "", "name: expected a text"},
+      {"/name", 3, "name: expected a text"},
+      {"/model", 3, "model: expected the name of a shipped network"},
+      {"/model", Json::object(), "model: expected"},
+      {"/model", "", "model: expected a text"},
+      {"/batch_size", "32", "batch_size: expected an integer"},
+      {"/batch_size", 0, "batch_size: expected an integer from 1"},
+      {"/batch_size", 1 << 21, "batch_size: expected"},
+      {"/iterations", 0, "iterations: expected an integer from 1"},
+      {"/iterations", -5, "iterations: expected"},
+      {"/iterations", 1e3, "iterations: expected an integer"},
+      {"/test_every_iterations", -1, "test_every_iterations: expected"},
+      {"/init", 1, "init: expected an object {...}, got 1"},
+      {"/init/seed", -1, "init.seed: expected an integer from 0"},
+      {"/init/weights", "w", "init.weights: cannot stand beside init.seed"},
+      {"/data", nullptr, "data: expected an object {...}, got null"},
+      {"/data/shuffle", "yes", "data.shuffle: expected true or false"},
+      {"/data/seed", 1.5, "data.seed: expected an integer"},
+      {"/data/train/format", "idxx", "did you mean \"idx\"?"},
+      {"/data/train/files", Json::array({"x"}), "data.train.files: belongs to format \"cifar10\""},
+      {"/data/train/images", 3, "data.train.images: expected a text"},
+      {"/data/test/format", "cifar10", "data.test.files: is missing"},
+      {"/data/transform/resize", Json::array({28}),
+       "data.transform.resize: expected an array of 2 integers"},
+      {"/data/transform/resize", {28, 0}, "data.transform.resize[1]: expected"},
+      {"/data/transform/resize", 28, "data.transform.resize: expected an array"},
+      {"/data/transform/pad", -1, "data.transform.pad: expected"},
+      {"/data/transform/random_crop", {1.0, 2}, "data.transform.random_crop[0]: expected"},
+      {"/data/transform/mirror", 1, "data.transform.mirror: expected true or false"},
+      {"/data/transform/mean", "0.5", "data.transform.mean: expected an array"},
+      {"/data/transform/mean", {1, "x"}, "data.transform.mean[1]: expected a number"},
+      {"/data/transform/scale", 0, "data.transform.scale: expected a number other than 0"},
+      {"/data/transform/scale", 1e-60, "data.transform.scale: expected a number other than 0"},
+      {"/optimizer/type", "sdg", "did you mean \"sgd\"?"},
+      {"/optimizer/learning_rate", -1, "optimizer.learning_rate: expected a number, at least 0"},
+      {"/optimizer/momentum", 1, "optimizer.momentum: expected a number from 0"},
+      {"/optimizer/beta1", 0.5, "optimizer.beta1: belongs to the types \"adam\""},
+      {"/optimizer/type", "adam", "optimizer.momentum: belongs to type \"sgd\""},
+      {"/optimizer/schedule/type", "linear", "optimizer.schedule.type: expected one of"},
+      {"/optimizer/schedule/step_iterations", 0, "optimizer.schedule.step_iterations: expected"},
+      {"/optimizer/schedule/type", "multistep", "milestones_iterations: is missing"},
+      {"/optimizer/schedule/type", "constant", "belongs to the types \"step\""},
+      {"/sync/scheme", "sfb", "\"sfb\" is not in this version; use \"ps\""},
+      {"/sync/scheme", "pss", "did you mean \"ps\"?"},
+      {"/sync/cost", "money", "sync.cost: expected one of \"time\", \"bytes\""},
+      {"/sync/consistency", "ssp", "\"ssp\" is not in this version; use \"bsp\""},
+      {"/sync/wire_dtype", "bf16", "\"bf16\" is not in this version; use \"fp32\""},
+      {"/sync/wire_dtype", "fp16", "\"fp16\" is not in this version"},
+      {"/sync/wire_dtype", "fp64", "sync.wire_dtype: expected \"fp32\""},
+      {"/sync/chunk_bytes", 4095, "sync.chunk_bytes: expected an integer from 4096 to 67108864"},
+      {"/sync/chunk_bytes", 4098, "sync.chunk_bytes: expected a multiple of 4"},
+      {"/sync/chunk_bytes", 1 << 27, "sync.chunk_bytes: expected"},
+      {"/sync/plan", "plan.json", "sync.plan: a pinned plan is not in this version"},
+      {"/checkpoint/keep", 0, "checkpoint.keep: expected"},
+      {"/checkpoint/replicas", 2, "checkpoint.replicas: expected an integer from 1 to 1"},
+      {"/checkpoint/every_iterations", -1, "checkpoint.every_iterations: expected"},
+      {"/membership/min_workers", 0, "membership.min_workers: expected an integer from 1"},
+      {"/membership/min_workers", 65, "65 is more than membership.max_workers 64"},
+      {"/membership/replace_timeout_ms", "30s", "membership.replace_timeout_ms: expected"},
+  };
+  for (const auto& test : cases) {
+    const std::string message = error_with(test.where, test.value);
+    EXPECT_THAT(message, HasSubstr(test.message)) << test.where << " = " << test.value;
+    EXPECT_THAT(message, StartsWith("job file: ")) << test.where << " = " << test.value;
+  }
+}
+
+TEST(Job, UnknownKeysGetTheNearestName) {
+  EXPECT_EQ(error_with("/optimizer/momentun", 0.9),
+            "job file: optimizer.momentun: unknown key; did you mean \"momentum\"?");
+  EXPECT_THAT(error_with("/batchsize", 1), HasSubstr("did you mean \"batch_size\"?"));
+  EXPECT_THAT(error_with("/data/transform/mirrored", true), HasSubstr("did you mean \"mirror\"?"));
+  EXPECT_THAT(error_with("/data/train/image", "x"), HasSubstr("did you mean \"images\"?"));
+  EXPECT_THAT(error_with("/membership/minworkers", 1), HasSubstr("did you mean \"min_workers\"?"));
+  EXPECT_THAT(error_with("/xyzzy", 1), HasSubstr("xyzzy: unknown key; known here: "));
+}
+
+TEST(Job, MissingKeysAreNamed) {
+  for (const char* key : {"name", "model", "data", "batch_size", "iterations"}) {
+    EXPECT_EQ(error_without("", key),
+              "job file: " + std::string(key) + ": is missing; it has no default");
+  }
+  EXPECT_THAT(error_without("/data", "train"), HasSubstr("data.train: is missing"));
+  EXPECT_THAT(error_without("/data/train", "labels"), HasSubstr("data.train.labels: is missing"));
+  EXPECT_THAT(error_without("/data/test", "format"), HasSubstr("data.test.format: is missing"));
+  EXPECT_THAT(error_without("/optimizer/schedule", "step_iterations"), HasSubstr("is missing"));
+}
+
+TEST(Job, RefusesWhatIsNoJobFile) {
+  for (const char* text :
+       {"", "[]", "null", "{", "{\"name\": \"a\", \"name\": \"b\"}", "\xff\xfe"}) {
+    EXPECT_FALSE(parse_job(text).ok()) << text;
+  }
+  EXPECT_THAT(std::string(parse_job("{\"name\": 1,\n,}").status().message()), HasSubstr("line 2"));
+}
+
+TEST(Job, NesterovNeedsMomentum) {
+  EXPECT_EQ(error_with("/optimizer", Json::object({{"nesterov", true}})),
+            "job file: optimizer.nesterov: needs optimizer.momentum above 0; set it, or nesterov "
+            "to false");
+}
+
+TEST(Job, LoadNamesThePath) {
+  const std::string path = testing::TempDir() + "job_test_load.json";
+  EXPECT_THAT(std::string(load_job(path + ".missing").status().message()),
+              StartsWith(path + ".missing: cannot open"));
+  std::ofstream(path) << "{\"iterations\": 0}";
+  EXPECT_THAT(std::string(load_job(path).status().message()), StartsWith(path + ": "));
+  std::ofstream(path) << example().dump();
+  EXPECT_TRUE(load_job(path).ok());
+  std::remove(path.c_str());
+}
+
+TEST(Job, PathsAreResolvedAgainstTheFolder) {
+  Json json = example();
+  json["init"] = Json::object({{"weights", "../w.safetensors"}});
+  JobSpec job = *parse_job(json.dump());
+  resolve_paths(job, "/jobs/a");
+  EXPECT_EQ(job.init.weights, "/jobs/w.safetensors");
+  EXPECT_EQ(job.data.train.images, "/jobs/a/train-images-idx3-ubyte.gz");
+  EXPECT_EQ(job.data.test->labels, "/abs/t10k-labels");
+  EXPECT_EQ(job.model, "lenet") << "a shipped name is no path";
+  job.model = "nets/a.json";
+  job.data.train.files = {"b.bin"};
+  resolve_paths(job, "/jobs");
+  EXPECT_EQ(job.model, "/jobs/nets/a.json");
+  EXPECT_THAT(job.data.train.files, ElementsAre("/jobs/b.bin"));
+}
+
+}  // namespace
+}  // namespace poseidon

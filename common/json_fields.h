@@ -1,0 +1,111 @@
+#pragma once
+
+// Strict reading of JSON that people write: duplicate and unknown keys, wrong types and numbers out
+// of range are all refused, by path. Pure; never throws. Before: bytes of a job file, a network
+// file or a safetensors header. After: a spec struct.
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+
+namespace poseidon {
+
+struct JsonLimits {
+  std::size_t max_bytes = 4 << 20;
+  std::size_t max_depth = 32;  ///< arrays and objects inside each other
+};
+
+/// Parses one JSON value within the limits. Duplicate keys are refused (most parsers keep the last
+/// of them silently). Every error starts with `source`, e.g. "job file: ".
+absl::StatusOr<nlohmann::json> parse_json(std::string_view text, std::string_view source,
+                                          const JsonLimits& limits = {});
+
+/// The value as it stands in the file, shortened to one readable piece, for messages.
+std::string json_excerpt(const nlohmann::json& value);
+
+/// Bounds of a number; messages say "from 0 to 1", "at least 1", "from 0 to less than 1".
+struct NumberRange {
+  double min = std::numeric_limits<double>::lowest();
+  double max = std::numeric_limits<double>::max();
+  bool max_excluded = false;
+};
+
+/// Reads the fields of one JSON object into variables and keeps the first thing that is wrong:
+///
+///   JsonFields fields(json, "job file", "optimizer");
+///   fields.number("momentum", &spec.momentum, {.min = 0, .max = 1, .max_excluded = true});
+///   return fields.finish();
+///
+/// A getter leaves its variable as it was when the key is absent or wrong; an absent key is an
+/// error only if it was named in `require`. Keys that nobody asked for are refused by finish(),
+/// with the nearest known name, before anything else is said: a misspelt key explains why another
+/// is missing. The JSON value must outlive this object. One thread.
+class JsonFields {
+ public:
+  /// `path` is the object's place in the file, "" for the whole; messages read
+  /// "<source>: <path>.<key>: expected ..., got ...". A value that is no object is the first error.
+  JsonFields(const nlohmann::json& value, std::string_view source, std::string_view path);
+
+  bool has(std::string_view key) const;
+  /// Must be present (null does not count as absent: it is a value of a wrong type).
+  void require(std::string_view key);
+
+  void boolean(std::string_view key, bool* out);
+  void number(std::string_view key, double* out, const NumberRange& range = {});
+  /// Written as an integer: 1.0 and "1" are refused.
+  void integer(std::string_view key, std::int64_t* out, std::int64_t min, std::int64_t max);
+  void unsigned_integer(std::string_view key, std::uint64_t* out);  ///< 0 to 2^64 - 1
+  /// Not empty and at most kMaxStringBytes long.
+  void string(std::string_view key, std::string* out);
+  /// Arrays, their elements as above, at least `min_size` and at most `max_size` of them.
+  void integers(std::string_view key, std::vector<std::int64_t>* out, std::int64_t min,
+                std::int64_t max, std::size_t min_size, std::size_t max_size);
+  void numbers(std::string_view key, std::vector<double>* out, const NumberRange& range,
+               std::size_t min_size, std::size_t max_size);
+  void strings(std::string_view key, std::vector<std::string>* out, std::size_t min_size,
+               std::size_t max_size);
+  /// One of `names`; the message of a refusal lists them, and suggests the nearest.
+  void one_of(std::string_view key, std::string* out, const std::vector<std::string>& names);
+  /// The value itself, or nullptr when absent: for nested objects and unions.
+  const nlohmann::json* value(std::string_view key);
+
+  /// Remembers an error about `key` found by the caller: "<path>.<key>: <message>".
+  void refuse(std::string_view key, std::string_view message);
+  /// Remembers the error of a nested reader, whose message is complete.
+  void add(const absl::Status& status);
+
+  /// "optimizer.momentum"
+  std::string path_of(std::string_view key) const;
+  const std::string& source() const { return source_; }
+
+  /// An unknown key, else the first error, else OK.
+  absl::Status finish() const;
+
+  static constexpr std::size_t kMaxStringBytes = 4096;
+
+ private:
+  const nlohmann::json* find(std::string_view key);
+  void expected(std::string_view where, std::string_view what, const nlohmann::json& got);
+  bool read_number(const nlohmann::json& json, std::string_view where, const NumberRange& range,
+                   double* out);
+  bool read_integer(const nlohmann::json& json, std::string_view where, std::int64_t min,
+                    std::int64_t max, std::int64_t* out);
+  bool read_string(const nlohmann::json& json, std::string_view where, std::string* out);
+  const nlohmann::json* find_array(std::string_view key, std::string_view of_what,
+                                   std::size_t min_size, std::size_t max_size);
+
+  const nlohmann::json* object_;  ///< nullptr when the value was no object
+  std::string source_;
+  std::string path_;
+  std::vector<std::string> known_;
+  absl::Status first_error_;
+};
+
+}  // namespace poseidon

@@ -1,0 +1,234 @@
+// The one definition of an optimizer step. Before: the aggregator's sum of gradients. After: a new
+// parameter version.
+//
+// Bits: compiled with -ffp-contract=off and without fast-math, so that a vector body and its scalar
+// remainder round alike; element i then depends on element i alone, whatever range it is part of.
+
+#include "common/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include "common/check.h"
+#include "common/text.h"
+
+// `in` and `out` may be one array. Each loop reads and writes element i only, so there is nothing
+// carried from one turn to the next; compilers cannot see that by themselves.
+#if defined(__clang__)
+#define POSEIDON_INDEPENDENT_ELEMENTS _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define POSEIDON_INDEPENDENT_ELEMENTS _Pragma("GCC ivdep")
+#endif
+
+namespace poseidon {
+namespace {
+
+/// base^exponent by squaring. std::pow may round differently from machine to machine (it picks
+/// other code where the processor has FMA); products do not.
+double integer_power(double base, std::int64_t exponent) {
+  double result = 1.0;
+  for (; exponent > 0; exponent /= 2) {
+    if (exponent % 2 != 0) result *= base;
+    base *= base;
+  }
+  return result;
+}
+
+void plain_sgd(const OptimizerStep& step, std::size_t size, const float* gradient, const float* in,
+               float* out) {
+  const float scale = step.gradient_scale;
+  const float decay = step.weight_decay;
+  const float rate = step.learning_rate;
+  POSEIDON_INDEPENDENT_ELEMENTS
+  for (std::size_t i = 0; i < size; ++i) {
+    const float w = in[i];
+    const float g = gradient[i] * scale + decay * w;
+    out[i] = w - rate * g;
+  }
+}
+
+template <bool kNesterov>
+void momentum_sgd(const OptimizerStep& step, std::size_t size, const float* gradient,
+                  const float* in, float* out, float* velocity) {
+  const float scale = step.gradient_scale;
+  const float decay = step.weight_decay;
+  const float rate = step.learning_rate;
+  const float momentum = step.momentum;
+  POSEIDON_INDEPENDENT_ELEMENTS
+  for (std::size_t i = 0; i < size; ++i) {
+    const float w = in[i];
+    const float g = gradient[i] * scale + decay * w;
+    const float m = momentum * velocity[i] + g;
+    velocity[i] = m;
+    out[i] = w - rate * (kNesterov ? g + momentum * m : m);
+  }
+}
+
+template <bool kDecoupled>
+void adam(const OptimizerStep& step, std::size_t size, const float* gradient, const float* in,
+          float* out, float* mean, float* square) {
+  const float scale = step.gradient_scale;
+  const float decay = kDecoupled ? step.learning_rate * step.weight_decay : step.weight_decay;
+  const float rate = step.learning_rate / step.bias_correction1;
+  const float beta1 = step.beta1;
+  const float beta2 = step.beta2;
+  const float new_share1 = step.one_minus_beta1;
+  const float new_share2 = step.one_minus_beta2;
+  const float correction2_sqrt = step.bias_correction2_sqrt;
+  const float epsilon = step.epsilon;
+  POSEIDON_INDEPENDENT_ELEMENTS
+  for (std::size_t i = 0; i < size; ++i) {
+    const float w = in[i];
+    const float g = kDecoupled ? gradient[i] * scale : gradient[i] * scale + decay * w;
+    const float m = beta1 * mean[i] + new_share1 * g;
+    const float v = beta2 * square[i] + new_share2 * (g * g);
+    mean[i] = m;
+    square[i] = v;
+    const float kept = kDecoupled ? w - decay * w : w;
+    out[i] = kept - rate * (m / (std::sqrt(v) / correction2_sqrt + epsilon));
+  }
+}
+
+absl::Status refuse(std::string_view key, std::string_view expected, double got) {
+  return absl::InvalidArgumentError(
+      str_cat("optimizer.", key, ": expected ", expected, ", got ", got));
+}
+
+/// Finite also as the float32 that the step uses.
+bool is_rate(double value) { return value >= 0.0 && std::isfinite(static_cast<float>(value)); }
+
+/// Below 1 also as a float32: 1 - 1e-12 would become 1, which never forgets.
+bool is_fraction(double value) { return value >= 0.0 && static_cast<float>(value) < 1.0f; }
+
+absl::Status validate_schedule(const LearningRateSchedule& schedule) {
+  using Type = LearningRateSchedule::Type;
+  if (schedule.warmup_iterations < 0) {
+    return refuse("schedule.warmup_iterations", "at least 0",
+                  static_cast<double>(schedule.warmup_iterations));
+  }
+  if (schedule.type == Type::kConstant) return absl::OkStatus();
+  if (!is_rate(schedule.gamma)) {
+    return refuse("schedule.gamma", "a finite number, at least 0", schedule.gamma);
+  }
+  if (schedule.type == Type::kStep && schedule.step_iterations < 1) {
+    return refuse("schedule.step_iterations", "at least 1",
+                  static_cast<double>(schedule.step_iterations));
+  }
+  if (schedule.type == Type::kMultiStep) {
+    std::int64_t last = 0;
+    for (const std::int64_t milestone : schedule.milestones_iterations) {
+      if (milestone <= last) {
+        return refuse("schedule.milestones_iterations",
+                      "positive numbers, each above the one before",
+                      static_cast<double>(milestone));
+      }
+      last = milestone;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+double learning_rate_at(const OptimizerSpec& spec, Iteration iteration) {
+  const LearningRateSchedule& schedule = spec.schedule;
+  std::int64_t drops = 0;
+  switch (schedule.type) {
+    case LearningRateSchedule::Type::kConstant:
+      break;
+    case LearningRateSchedule::Type::kStep:
+      POSEIDON_CHECK(schedule.step_iterations > 0, "validate the OptimizerSpec first");
+      drops = iteration / schedule.step_iterations;
+      break;
+    case LearningRateSchedule::Type::kMultiStep:
+      drops = std::count_if(schedule.milestones_iterations.begin(),
+                            schedule.milestones_iterations.end(),
+                            [&](std::int64_t milestone) { return milestone <= iteration; });
+      break;
+  }
+  double rate = spec.learning_rate * integer_power(schedule.gamma, drops);
+  if (iteration < schedule.warmup_iterations) {
+    rate *= static_cast<double>(iteration + 1) / static_cast<double>(schedule.warmup_iterations);
+  }
+  return rate;
+}
+
+int optimizer_state_slots(const OptimizerSpec& spec) {
+  if (spec.type != OptimizerType::kSgd) return 2;
+  return spec.momentum > 0.0 ? 1 : 0;
+}
+
+OptimizerStep make_optimizer_step(const OptimizerSpec& spec, Iteration iteration,
+                                  float gradient_scale) {
+  OptimizerStep step;
+  step.type = spec.type;
+  step.nesterov = spec.nesterov;
+  step.has_momentum = optimizer_state_slots(spec) == 1;
+  step.gradient_scale = gradient_scale;
+  step.learning_rate = static_cast<float>(learning_rate_at(spec, iteration));
+  step.momentum = static_cast<float>(spec.momentum);
+  step.weight_decay = static_cast<float>(spec.weight_decay);
+  step.beta1 = static_cast<float>(spec.beta1);
+  step.beta2 = static_cast<float>(spec.beta2);
+  step.one_minus_beta1 = static_cast<float>(1.0 - spec.beta1);
+  step.one_minus_beta2 = static_cast<float>(1.0 - spec.beta2);
+  step.epsilon = static_cast<float>(spec.epsilon);
+  step.bias_correction1 = static_cast<float>(1.0 - integer_power(spec.beta1, iteration + 1));
+  step.bias_correction2_sqrt =
+      static_cast<float>(std::sqrt(1.0 - integer_power(spec.beta2, iteration + 1)));
+  return step;
+}
+
+void apply_optimizer(const OptimizerStep& step, std::span<const float> gradient,
+                     std::span<const float> in, std::span<float> out, std::span<float> state0,
+                     std::span<float> state1) {
+  const std::size_t size = gradient.size();
+  const bool is_adam = step.type != OptimizerType::kSgd;
+  POSEIDON_CHECK(in.size() == size && out.size() == size, "spans of different lengths");
+  POSEIDON_CHECK(state0.size() == (is_adam || step.has_momentum ? size : 0),
+                 "state0 of wrong length");
+  POSEIDON_CHECK(state1.size() == (is_adam ? size : 0), "state1 of wrong length");
+  const float* const g = gradient.data();
+  switch (step.type) {
+    case OptimizerType::kSgd:
+      if (!step.has_momentum) return plain_sgd(step, size, g, in.data(), out.data());
+      if (step.nesterov) {
+        return momentum_sgd<true>(step, size, g, in.data(), out.data(), state0.data());
+      }
+      return momentum_sgd<false>(step, size, g, in.data(), out.data(), state0.data());
+    case OptimizerType::kAdam:
+      return adam<false>(step, size, g, in.data(), out.data(), state0.data(), state1.data());
+    case OptimizerType::kAdamW:
+      return adam<true>(step, size, g, in.data(), out.data(), state0.data(), state1.data());
+  }
+}
+
+absl::Status validate(const OptimizerSpec& spec) {
+  if (!is_rate(spec.learning_rate)) {
+    return refuse("learning_rate", "a finite number, at least 0", spec.learning_rate);
+  }
+  if (!is_rate(spec.weight_decay)) {
+    return refuse("weight_decay", "a finite number, at least 0", spec.weight_decay);
+  }
+  if (spec.type == OptimizerType::kSgd) {
+    if (!is_fraction(spec.momentum)) {
+      return refuse("momentum", "a number from 0 to less than 1", spec.momentum);
+    }
+    if (spec.nesterov && spec.momentum == 0.0) {
+      return absl::InvalidArgumentError(
+          "optimizer.nesterov: needs optimizer.momentum above 0; set it, or nesterov to false");
+    }
+  } else {
+    if (!is_fraction(spec.beta1))
+      return refuse("beta1", "a number from 0 to less than 1", spec.beta1);
+    if (!is_fraction(spec.beta2))
+      return refuse("beta2", "a number from 0 to less than 1", spec.beta2);
+    if (!is_rate(spec.epsilon) || static_cast<float>(spec.epsilon) == 0.0f) {
+      return refuse("epsilon", "a number above 0 that float32 can hold", spec.epsilon);
+    }
+  }
+  return validate_schedule(spec.schedule);
+}
+
+}  // namespace poseidon

@@ -1,0 +1,244 @@
+#include "common/optimizer.h"
+
+#include <bit>
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "common/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace poseidon {
+namespace {
+
+using Json = nlohmann::json;
+using testing::HasSubstr;
+
+OptimizerSpec spec_of(const Json& json) {
+  OptimizerSpec spec;
+  const std::string type = json.at("type");
+  spec.type = type == "sgd"    ? OptimizerType::kSgd
+              : type == "adam" ? OptimizerType::kAdam
+                               : OptimizerType::kAdamW;
+  spec.learning_rate = json.at("learning_rate");
+  spec.momentum = json.value("momentum", spec.momentum);
+  spec.nesterov = json.value("nesterov", spec.nesterov);
+  spec.weight_decay = json.value("weight_decay", spec.weight_decay);
+  spec.beta1 = json.value("beta1", spec.beta1);
+  spec.beta2 = json.value("beta2", spec.beta2);
+  spec.epsilon = json.value("epsilon", spec.epsilon);
+  return spec;
+}
+
+/// Every kind of step that there is.
+std::vector<OptimizerSpec> all_kinds() {
+  std::vector<OptimizerSpec> specs(5);
+  specs[1].momentum = 0.9;
+  specs[2].momentum = 0.9;
+  specs[2].nesterov = true;
+  specs[3].type = OptimizerType::kAdam;
+  specs[4].type = OptimizerType::kAdamW;
+  for (OptimizerSpec& spec : specs) spec.weight_decay = 0.01;
+  return specs;
+}
+
+TEST(Optimizer, FollowsPyTorch) {
+  std::ifstream file("tests/golden/optimizer/optimizer.json");
+  const Json golden = Json::parse(file);
+  const auto start = golden.at("start").get<std::vector<float>>();
+  ASSERT_EQ(golden.at("cases").size(), 8u);
+  for (const Json& json : golden.at("cases")) {
+    SCOPED_TRACE(json.at("name"));
+    OptimizerSpec spec = spec_of(json);
+    spec.schedule.type = LearningRateSchedule::Type::kStep;
+    spec.schedule.step_iterations = 2;
+    spec.schedule.gamma = 1.0 / 3.0;
+    ASSERT_TRUE(validate(spec).ok());
+    const std::size_t slots = static_cast<std::size_t>(optimizer_state_slots(spec));
+    std::vector<float> state0(slots >= 1 ? start.size() : 0);
+    std::vector<float> state1(slots >= 2 ? start.size() : 0);
+    std::vector<float> w = start;
+    for (std::size_t t = 0; t < golden.at("gradients").size(); ++t) {
+      // Four workers' sum, to be scaled by 1/4: exact in binary.
+      auto gradient = golden.at("gradients")[t].get<std::vector<float>>();
+      for (float& g : gradient) g *= 4.0f;
+      const OptimizerStep step = make_optimizer_step(spec, static_cast<Iteration>(t), 0.25f);
+      apply_optimizer(step, gradient, w, w, state0, state1);
+      const auto expected = json.at("trajectory")[t].get<std::vector<float>>();
+      for (std::size_t i = 0; i < w.size(); ++i) {
+        // Both round a handful of times per step, to values of magnitude up to |w| + lr |update|
+        // (update of order 1 for adam): 8 roundings of 2^-24 per step taken.
+        const double tolerance = 8.0 * static_cast<double>(t + 1) * 0x1p-24 *
+                                 std::max(1.0, std::abs(static_cast<double>(expected[i])));
+        EXPECT_NEAR(w[i], expected[i], tolerance) << "step " << t << ", element " << i;
+      }
+    }
+  }
+}
+
+/// Buffers of one training state, at any offset in memory.
+struct State {
+  explicit State(std::size_t size)
+      : gradient(size), w(size), out(size), state0(size), state1(size) {
+    SplitMix64 random(size);
+    for (std::size_t i = 0; i < size; ++i) {
+      // Uneven values, some tiny (denormal squares), so that a contraction would show.
+      gradient[i] = (random.uniform() - 0.5f) * (i % 7 == 0 ? 1e-22f : 1.0f);
+      w[i] = random.uniform() - 0.5f;
+      state0[i] = random.uniform() - 0.5f;
+      state1[i] = random.uniform() * 0.01f;
+    }
+  }
+  void apply(const OptimizerSpec& spec, const OptimizerStep& step, std::size_t begin,
+             std::size_t count, bool in_place) {
+    const int slots = optimizer_state_slots(spec);
+    const auto part = [&](std::vector<float>& all) { return std::span(all).subspan(begin, count); };
+    apply_optimizer(step, part(gradient), part(w), in_place ? part(w) : part(out),
+                    slots >= 1 ? part(state0) : std::span<float>(),
+                    slots >= 2 ? part(state1) : std::span<float>());
+  }
+  std::vector<float> gradient, w, out, state0, state1;
+};
+
+std::vector<std::uint32_t> bits_of(const std::vector<float>& values) {
+  std::vector<std::uint32_t> bits;
+  for (const float value : values) bits.push_back(std::bit_cast<std::uint32_t>(value));
+  return bits;
+}
+
+TEST(Optimizer, AnySplitGivesTheSameBits) {
+  constexpr std::size_t kSize = 203;  // odd: vector bodies leave a remainder
+  for (const OptimizerSpec& spec : all_kinds()) {
+    const OptimizerStep step = make_optimizer_step(spec, 3, 1.0f / 3.0f);
+    State whole(kSize);
+    whole.apply(spec, step, 0, kSize, /*in_place=*/false);
+
+    State single(kSize);  // the scalar reference: one element at a time
+    for (std::size_t i = 0; i < kSize; ++i) single.apply(spec, step, i, 1, false);
+    ASSERT_EQ(bits_of(single.out), bits_of(whole.out));
+    ASSERT_EQ(bits_of(single.state0), bits_of(whole.state0));
+    ASSERT_EQ(bits_of(single.state1), bits_of(whole.state1));
+
+    for (std::size_t cut = 0; cut <= kSize; ++cut) {
+      State split(kSize);
+      split.apply(spec, step, 0, cut, true);
+      split.apply(spec, step, cut, kSize - cut, true);
+      ASSERT_EQ(bits_of(split.w), bits_of(whole.out)) << "cut at " << cut;
+      ASSERT_EQ(bits_of(split.state0), bits_of(whole.state0)) << "cut at " << cut;
+      ASSERT_EQ(bits_of(split.state1), bits_of(whole.state1)) << "cut at " << cut;
+    }
+  }
+}
+
+TEST(Optimizer, OutOfPlaceLeavesTheInputAlone) {
+  for (const OptimizerSpec& spec : all_kinds()) {
+    State state(33);
+    const std::vector<float> before = state.w;
+    state.apply(spec, make_optimizer_step(spec, 0, 1.0f), 0, 33, false);
+    EXPECT_EQ(state.w, before);
+    EXPECT_NE(state.out, before);
+  }
+}
+
+TEST(Optimizer, StateSlots) {
+  OptimizerSpec spec;
+  EXPECT_EQ(optimizer_state_slots(spec), 0);
+  spec.momentum = 0.5;
+  EXPECT_EQ(optimizer_state_slots(spec), 1);
+  spec.type = OptimizerType::kAdam;
+  EXPECT_EQ(optimizer_state_slots(spec), 2);
+  spec.type = OptimizerType::kAdamW;
+  EXPECT_EQ(optimizer_state_slots(spec), 2);
+}
+
+TEST(Optimizer, Schedules) {
+  OptimizerSpec spec;
+  spec.learning_rate = 0.8;
+  EXPECT_EQ(learning_rate_at(spec, 0), 0.8);
+  EXPECT_EQ(learning_rate_at(spec, 1'000'000'000'000), 0.8);
+
+  spec.schedule.type = LearningRateSchedule::Type::kStep;
+  spec.schedule.step_iterations = 10;
+  spec.schedule.gamma = 0.5;
+  EXPECT_EQ(learning_rate_at(spec, 9), 0.8);
+  EXPECT_EQ(learning_rate_at(spec, 10), 0.4);
+  EXPECT_EQ(learning_rate_at(spec, 39), 0.1);
+
+  spec.schedule.type = LearningRateSchedule::Type::kMultiStep;
+  spec.schedule.milestones_iterations = {3, 5};
+  EXPECT_EQ(learning_rate_at(spec, 2), 0.8);
+  EXPECT_EQ(learning_rate_at(spec, 3), 0.4);
+  EXPECT_EQ(learning_rate_at(spec, 5), 0.2);
+
+  spec.schedule.warmup_iterations = 4;  // from lr/4 to lr; the milestone at 3 counts as well
+  EXPECT_EQ(learning_rate_at(spec, 0), 0.2);
+  EXPECT_EQ(learning_rate_at(spec, 1), 0.4);
+  EXPECT_EQ(learning_rate_at(spec, 3), 0.4);
+  EXPECT_EQ(learning_rate_at(spec, 4), 0.4);
+}
+
+TEST(Optimizer, RefusesWhatCannotTrain) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const auto message = [](const std::function<void(OptimizerSpec&)>& change) {
+    OptimizerSpec spec;
+    change(spec);
+    return std::string(validate(spec).message());
+  };
+  using Spec = OptimizerSpec;
+  EXPECT_EQ(message([](Spec&) {}), "");
+  EXPECT_THAT(message([&](Spec& s) { s.learning_rate = nan; }),
+              HasSubstr("optimizer.learning_rate"));
+  EXPECT_THAT(message([](Spec& s) { s.learning_rate = -0.1; }), HasSubstr("got -0.1"));
+  EXPECT_THAT(message([](Spec& s) { s.learning_rate = 1e300; }), HasSubstr("learning_rate"));
+  EXPECT_THAT(message([](Spec& s) { s.weight_decay = -1; }), HasSubstr("optimizer.weight_decay"));
+  EXPECT_THAT(message([](Spec& s) { s.momentum = 1.0; }), HasSubstr("optimizer.momentum"));
+  EXPECT_THAT(message([](Spec& s) { s.momentum = 1.0 - 1e-12; }), HasSubstr("optimizer.momentum"));
+  EXPECT_THAT(message([](Spec& s) { s.nesterov = true; }), HasSubstr("optimizer.nesterov"));
+  const auto adam = [&](const std::function<void(Spec&)>& change) {
+    return message([&](Spec& s) {
+      s.type = OptimizerType::kAdam;
+      change(s);
+    });
+  };
+  EXPECT_EQ(adam([](Spec&) {}), "");
+  EXPECT_THAT(adam([](Spec& s) { s.beta1 = 1; }), HasSubstr("optimizer.beta1"));
+  EXPECT_THAT(adam([](Spec& s) { s.beta2 = -0.5; }), HasSubstr("optimizer.beta2"));
+  EXPECT_THAT(adam([](Spec& s) { s.epsilon = 1e-60; }), HasSubstr("optimizer.epsilon"));
+  const auto schedule = [&](LearningRateSchedule::Type type,
+                            const std::function<void(LearningRateSchedule&)>& change) {
+    return message([&](Spec& s) {
+      s.schedule.type = type;
+      s.schedule.step_iterations = 1;
+      change(s.schedule);
+    });
+  };
+  using Type = LearningRateSchedule::Type;
+  using Schedule = LearningRateSchedule;
+  EXPECT_THAT(schedule(Type::kStep, [](Schedule& s) { s.step_iterations = 0; }),
+              HasSubstr("optimizer.schedule.step_iterations"));
+  EXPECT_THAT(schedule(Type::kStep, [](Schedule& s) { s.gamma = -1; }), HasSubstr("gamma"));
+  EXPECT_THAT(schedule(Type::kMultiStep,
+                       [](Schedule& s) {
+                         s.milestones_iterations = {5, 5};
+                       }),
+              HasSubstr("milestones_iterations"));
+  EXPECT_THAT(schedule(Type::kConstant, [](Schedule& s) { s.warmup_iterations = -1; }),
+              HasSubstr("warmup_iterations"));
+}
+
+TEST(OptimizerDeathTest, ChecksLengths) {
+  OptimizerSpec spec;
+  spec.momentum = 0.9;
+  std::vector<float> values(4);
+  const OptimizerStep step = make_optimizer_step(spec, 0, 1.0f);
+  EXPECT_DEATH(apply_optimizer(step, values, values, values, {}, {}), "state0");
+}
+
+}  // namespace
+}  // namespace poseidon

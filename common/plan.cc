@@ -1,0 +1,147 @@
+#include "common/plan.h"
+
+#include <limits>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+
+namespace poseidon {
+namespace {
+
+// Far above any real network; below it, no arithmetic on element counts can overflow.
+constexpr std::int64_t kMaxLayerParameters = std::int64_t{1} << 40;
+
+absl::Status validate_layer(const PlanLayer& layer) {
+  if (layer.name.empty()) return absl::InvalidArgumentError("plan: a layer has no name");
+  if (layer.parameters < 1 || layer.parameters > kMaxLayerParameters) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan: layer ", layer.name, " has ", layer.parameters,
+                     " parameters; it must have between 1 and ", kMaxLayerParameters));
+  }
+  std::int64_t weight = 1;
+  for (const std::int64_t dimension : layer.shape) {
+    if (dimension < 1 || dimension > layer.parameters / weight) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("plan: the weight shape of layer ", layer.name, " has a dimension ",
+                       dimension, " that does not fit its ", layer.parameters, " parameters"));
+    }
+    weight *= dimension;
+  }
+  if (layer.ps_bytes < 0 || layer.sfb_bytes < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan: layer ", layer.name, " has a negative cost"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status validate_chunks(const Plan& plan) {
+  // Walks layers and chunks side by side: `covered` elements of layer `layer` are accounted for.
+  std::size_t layer = 0;
+  std::int64_t covered = 0;
+  for (std::size_t i = 0; i < plan.chunks.size(); ++i) {
+    const PlanChunk& chunk = plan.chunks[i];
+    if (chunk.server.value() >= plan.servers()) {
+      return absl::InvalidArgumentError(absl::StrCat("plan: chunk ", i, " is on server ",
+                                                     chunk.server.value(), " of ", plan.servers()));
+    }
+    if (layer >= plan.layers.size() || chunk.layer.value() != layer || chunk.offset != covered ||
+        chunk.elements < 1 || chunk.elements > plan.layers[layer].parameters - covered) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("plan: chunk ", i, " (layer ", chunk.layer.value(), ", offset ",
+                       chunk.offset, ", elements ", chunk.elements, ") does not continue layer ",
+                       layer, " at element ", covered));
+    }
+    covered += chunk.elements;
+    if (covered == plan.layers[layer].parameters) {
+      ++layer;
+      covered = 0;
+    }
+  }
+  if (layer != plan.layers.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("plan: layer ", plan.layers[layer].name,
+                                                   " is covered up to element ", covered, " of ",
+                                                   plan.layers[layer].parameters));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string_view scheme_name(Scheme scheme) {
+  switch (scheme) {
+    case Scheme::kPs:
+      return "ps";
+    case Scheme::kSfb:
+      return "sfb";
+  }
+  return "unknown";
+}
+
+absl::Status validate(const Plan& plan) {
+  if (plan.epoch.value() == 0) return absl::InvalidArgumentError("plan: the epoch is missing");
+  if (plan.batch_size < 1 || plan.batch_size > std::numeric_limits<std::uint32_t>::max()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan: batch size ", plan.batch_size, " is out of range"));
+  }
+  if (plan.worker_addresses.empty()) return absl::InvalidArgumentError("plan: it has no workers");
+  if (plan.server_addresses.empty()) return absl::InvalidArgumentError("plan: it has no servers");
+  std::set<std::string_view> servers;
+  for (const std::string& address : plan.server_addresses) {
+    if (address.empty()) return absl::InvalidArgumentError("plan: a server has no address");
+    if (!servers.insert(address).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("plan: two servers have the address ", address));
+    }
+  }
+  if (plan.layers.empty()) {
+    return absl::InvalidArgumentError(
+        "plan: the network has no parameters, there is nothing to train");
+  }
+  if (plan.chunks.size() > std::numeric_limits<std::uint32_t>::max()) {
+    return absl::InvalidArgumentError("plan: more than 2^32 chunks; raise sync.chunk_bytes");
+  }
+  std::set<std::string_view> names;
+  for (const PlanLayer& layer : plan.layers) {
+    if (absl::Status status = validate_layer(layer); !status.ok()) return status;
+    if (!names.insert(layer.name).second) {
+      return absl::InvalidArgumentError(absl::StrCat("plan: two layers are called ", layer.name));
+    }
+  }
+  return validate_chunks(plan);
+}
+
+std::string plan_to_json(const Plan& plan) {
+  nlohmann::ordered_json json;
+  json["epoch"] = plan.epoch.value();
+  json["workers"] = plan.workers();
+  json["servers"] = plan.servers();
+  json["batch_size"] = plan.batch_size;
+  json["worker_addresses"] = plan.worker_addresses;
+  json["server_addresses"] = plan.server_addresses;
+  std::int64_t iteration_bytes = 0;
+  json["layers"] = nlohmann::ordered_json::array();
+  for (const PlanLayer& layer : plan.layers) {
+    iteration_bytes += layer.scheme == Scheme::kPs ? layer.ps_bytes : layer.sfb_bytes;
+    json["layers"].push_back({{"name", layer.name},
+                              {"type", layer.type},
+                              {"shape", layer.shape},
+                              {"parameters", layer.parameters},
+                              {"scheme", scheme_name(layer.scheme)},
+                              {"ps_bytes", layer.ps_bytes},
+                              {"sfb_bytes", layer.sfb_bytes},
+                              {"reason", layer.reason}});
+  }
+  json["iteration_bytes"] = iteration_bytes;
+  json["chunks"] = nlohmann::ordered_json::array();
+  for (const PlanChunk& chunk : plan.chunks) {
+    json["chunks"].push_back({{"layer", chunk.layer.value()},
+                              {"offset", chunk.offset},
+                              {"elements", chunk.elements},
+                              {"server", chunk.server.value()}});
+  }
+  // Names may come from a hostile file: bytes that are no UTF-8 are replaced, never thrown about.
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace poseidon

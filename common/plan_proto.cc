@@ -1,0 +1,78 @@
+#include "common/plan_proto.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+
+namespace poseidon {
+
+v1::PlanMessage plan_to_message(const Plan& plan) {
+  POSEIDON_CHECK(validate(plan).ok(), "only valid plans are sent");
+  v1::PlanMessage message;
+  message.set_epoch(plan.epoch.value());
+  message.set_batch_size(static_cast<std::uint32_t>(plan.batch_size));
+  for (const std::string& address : plan.worker_addresses) message.add_worker_addresses(address);
+  for (const std::string& address : plan.server_addresses) message.add_server_addresses(address);
+  for (const PlanLayer& layer : plan.layers) {
+    v1::PlanLayerMessage* out = message.add_layers();
+    out->set_name(layer.name);
+    out->set_type(layer.type);
+    out->mutable_shape()->Add(layer.shape.begin(), layer.shape.end());
+    out->set_parameters(layer.parameters);
+    out->set_scheme(std::string(scheme_name(layer.scheme)));
+    out->set_ps_bytes(layer.ps_bytes);
+    out->set_sfb_bytes(layer.sfb_bytes);
+    out->set_reason(layer.reason);
+  }
+  message.mutable_chunks()->Reserve(static_cast<int>(plan.chunks.size()));
+  for (const PlanChunk& chunk : plan.chunks) {
+    v1::PlanChunkMessage* out = message.add_chunks();
+    out->set_layer(chunk.layer.value());
+    out->set_offset(chunk.offset);
+    out->set_elements(chunk.elements);
+    out->set_server(chunk.server.value());
+  }
+  return message;
+}
+
+absl::StatusOr<Plan> plan_from_message(const v1::PlanMessage& message) {
+  Plan plan;
+  plan.epoch = Epoch(message.epoch());
+  plan.batch_size = message.batch_size();
+  plan.worker_addresses.assign(message.worker_addresses().begin(),
+                               message.worker_addresses().end());
+  plan.server_addresses.assign(message.server_addresses().begin(),
+                               message.server_addresses().end());
+  plan.layers.reserve(static_cast<std::size_t>(message.layers_size()));
+  for (const v1::PlanLayerMessage& layer : message.layers()) {
+    PlanLayer out;
+    out.name = layer.name();
+    out.type = layer.type();
+    out.shape.assign(layer.shape().begin(), layer.shape().end());
+    out.parameters = layer.parameters();
+    if (layer.scheme() == scheme_name(Scheme::kPs)) {
+      out.scheme = Scheme::kPs;
+    } else if (layer.scheme() == scheme_name(Scheme::kSfb)) {
+      out.scheme = Scheme::kSfb;
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat("plan: layer ", layer.name(),
+                                                     " has the unknown scheme '", layer.scheme(),
+                                                     "'; known: ps, sfb"));
+    }
+    out.ps_bytes = layer.ps_bytes();
+    out.sfb_bytes = layer.sfb_bytes();
+    out.reason = layer.reason();
+    plan.layers.push_back(std::move(out));
+  }
+  plan.chunks.reserve(static_cast<std::size_t>(message.chunks_size()));
+  for (const v1::PlanChunkMessage& chunk : message.chunks()) {
+    plan.chunks.push_back({.layer = LayerIndex(chunk.layer()),
+                           .offset = chunk.offset(),
+                           .elements = chunk.elements(),
+                           .server = ServerIndex(chunk.server())});
+  }
+  POSEIDON_RETURN_IF_ERROR(validate(plan));
+  return plan;
+}
+
+}  // namespace poseidon

@@ -1,0 +1,150 @@
+#include "common/plan.h"
+
+#include <functional>
+
+#include "common/plan_proto.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace poseidon {
+namespace {
+
+using ::testing::HasSubstr;
+
+Plan valid_plan() {
+  Plan plan;
+  plan.epoch = Epoch(7);
+  plan.batch_size = 32;
+  plan.worker_addresses = {"", "10.0.0.2:4711"};
+  plan.server_addresses = {"10.0.0.1:5000", "10.0.0.2:5000"};
+  plan.layers = {{.name = "conv1",
+                  .type = "convolution",
+                  .shape = {2, 1, 3, 3},
+                  .parameters = 20,
+                  .scheme = Scheme::kPs,
+                  .ps_bytes = 160,
+                  .sfb_bytes = 0,
+                  .reason = "not connected"},
+                 {.name = "fc",
+                  .type = "fully_connected",
+                  .shape = {10, 5},
+                  .parameters = 60,
+                  .scheme = Scheme::kSfb,
+                  .ps_bytes = 480,
+                  .sfb_bytes = 100,
+                  .reason = "less"}};
+  plan.chunks = {{LayerIndex(0), 0, 20, ServerIndex(0)},
+                 {LayerIndex(1), 0, 40, ServerIndex(1)},
+                 {LayerIndex(1), 40, 20, ServerIndex(0)}};
+  return plan;
+}
+
+TEST(Plan, ValidOnePasses) { EXPECT_TRUE(validate(valid_plan()).ok()); }
+
+struct BrokenPlan {
+  std::string name;
+  std::function<void(Plan&)> break_it;
+  std::string message;
+};
+
+class PlanRefusal : public ::testing::TestWithParam<BrokenPlan> {};
+
+TEST_P(PlanRefusal, SaysWhatIsWrong) {
+  Plan plan = valid_plan();
+  GetParam().break_it(plan);
+  const absl::Status status = validate(plan);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, PlanRefusal,
+    ::testing::Values(
+        BrokenPlan{"epoch", [](Plan& p) { p.epoch = Epoch(0); }, "epoch"},
+        BrokenPlan{"batch", [](Plan& p) { p.batch_size = 0; }, "batch size 0"},
+        BrokenPlan{"no_workers", [](Plan& p) { p.worker_addresses.clear(); }, "no workers"},
+        BrokenPlan{"no_servers", [](Plan& p) { p.server_addresses.clear(); }, "no servers"},
+        BrokenPlan{"server_address", [](Plan& p) { p.server_addresses[1] = ""; }, "no address"},
+        BrokenPlan{"same_server", [](Plan& p) { p.server_addresses[1] = p.server_addresses[0]; },
+                   "two servers"},
+        BrokenPlan{"no_layers", [](Plan& p) { p.layers.clear(); }, "nothing to train"},
+        BrokenPlan{"layer_name", [](Plan& p) { p.layers[0].name = ""; }, "no name"},
+        BrokenPlan{"same_layer", [](Plan& p) { p.layers[1].name = "conv1"; }, "two layers"},
+        BrokenPlan{"parameters", [](Plan& p) { p.layers[0].parameters = 0; }, "0 parameters"},
+        BrokenPlan{"huge", [](Plan& p) { p.layers[0].parameters = INT64_MAX; }, "parameters"},
+        BrokenPlan{"shape",
+                   [](Plan& p) {
+                     p.layers[0].shape = {2, 1, 3, 4};
+                   },
+                   "conv1"},
+        BrokenPlan{"shape_overflow",
+                   [](Plan& p) {
+                     p.layers[0].shape = {1 << 30, 1 << 30, 1 << 30};
+                   },
+                   "conv1"},
+        BrokenPlan{"shape_negative",
+                   [](Plan& p) {
+                     p.layers[0].shape = {-2, -1};
+                   },
+                   "conv1"},
+        BrokenPlan{"cost", [](Plan& p) { p.layers[0].ps_bytes = -1; }, "negative cost"},
+        BrokenPlan{"server", [](Plan& p) { p.chunks[1].server = ServerIndex(2); }, "server 2 of 2"},
+        BrokenPlan{"gap", [](Plan& p) { p.chunks[2].offset = 41; }, "element 40"},
+        BrokenPlan{"overlap", [](Plan& p) { p.chunks[2].offset = 39; }, "element 40"},
+        BrokenPlan{"beyond", [](Plan& p) { p.chunks[2].elements = 21; }, "element 40"},
+        BrokenPlan{"overflow", [](Plan& p) { p.chunks[2].elements = INT64_MAX; }, "element 40"},
+        BrokenPlan{"empty_chunk", [](Plan& p) { p.chunks[1].elements = 0; }, "chunk 1"},
+        BrokenPlan{"missing_chunk", [](Plan& p) { p.chunks.pop_back(); }, "up to element 40 of 60"},
+        BrokenPlan{"one_too_many", [](Plan& p) { p.chunks.push_back(p.chunks[0]); }, "chunk 3"},
+        BrokenPlan{"order", [](Plan& p) { std::swap(p.chunks[1], p.chunks[2]); }, "chunk 1"}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(Plan, JsonHasTheContractsKeys) {
+  const auto json = nlohmann::json::parse(plan_to_json(valid_plan()));
+  EXPECT_EQ(json["workers"], 2);
+  EXPECT_EQ(json["servers"], 2);
+  EXPECT_EQ(json["batch_size"], 32);
+  EXPECT_EQ(json["epoch"], 7);
+  EXPECT_EQ(json["iteration_bytes"], 160 + 100);
+  ASSERT_EQ(json["layers"].size(), 2u);
+  const auto& fc = json["layers"][1];
+  EXPECT_EQ(fc["name"], "fc");
+  EXPECT_EQ(fc["type"], "fully_connected");
+  EXPECT_EQ(fc["shape"], nlohmann::json({10, 5}));
+  EXPECT_EQ(fc["parameters"], 60);
+  EXPECT_EQ(fc["scheme"], "sfb");
+  EXPECT_EQ(fc["ps_bytes"], 480);
+  EXPECT_EQ(fc["sfb_bytes"], 100);
+  EXPECT_EQ(fc["reason"], "less");
+  EXPECT_EQ(json["chunks"][2]["offset"], 40);
+}
+
+TEST(Plan, JsonOfHostileNamesDoesNotThrow) {
+  Plan plan = valid_plan();
+  plan.layers[0].name = "\xff\xfe";
+  EXPECT_FALSE(plan_to_json(plan).empty());
+}
+
+TEST(PlanMessage, RoundTripKeepsEverything) {
+  const absl::StatusOr<Plan> back = plan_from_message(plan_to_message(valid_plan()));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(plan_to_json(*back), plan_to_json(valid_plan()));
+}
+
+TEST(PlanMessage, UnknownSchemeIsRefusedByName) {
+  v1::PlanMessage message = plan_to_message(valid_plan());
+  message.mutable_layers(1)->set_scheme("ring");
+  EXPECT_THAT(std::string(plan_from_message(message).status().message()), HasSubstr("'ring'"));
+}
+
+TEST(PlanMessage, BrokenContentIsRefused) {
+  v1::PlanMessage message = plan_to_message(valid_plan());
+  message.mutable_chunks(1)->set_offset(-40);
+  EXPECT_EQ(plan_from_message(message).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(plan_from_message(v1::PlanMessage()).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace poseidon

@@ -1,0 +1,366 @@
+// One suite for both transports: the gRPC one on loopback and its in-memory twin.
+
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/grpc_transport.h"
+#include "common/memory_transport.h"
+#include "gmock/gmock.h"
+
+namespace poseidon {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::chrono::seconds kPatience{20};
+
+/// What differs between the transports: how time passes.
+class Network {
+ public:
+  virtual ~Network() = default;
+  virtual Transport& client() = 0;
+  virtual Transport& server() = 0;
+  virtual std::string any_address() = 0;
+  /// Runs until `done` holds (it is called under no lock and may take its own); false: never.
+  virtual bool run_until(const std::function<bool()>& done) = 0;
+  /// Runs a function on both loops' thread and returns after it.
+  virtual void on(Transport& transport, const std::function<void()>& function) = 0;
+};
+
+class MemoryTwin final : public Network {
+ public:
+  Transport& client() override { return network_.endpoint("client"); }
+  Transport& server() override { return network_.endpoint("server"); }
+  std::string any_address() override { return "server:1"; }
+  bool run_until(const std::function<bool()>& done) override {
+    while (!done()) {
+      if (!network_.step()) return false;
+    }
+    return true;
+  }
+  void on(Transport& /*transport*/, const std::function<void()>& function) override { function(); }
+
+ private:
+  MemoryNetwork network_{1, MemoryFaults{}};
+};
+
+class Grpc final : public Network {
+ public:
+  Transport& client() override {
+    if (!client_started_) client_.start();
+    client_started_ = true;
+    return client_;
+  }
+  Transport& server() override { return server_; }
+  std::string any_address() override { return "127.0.0.1:0"; }
+  bool run_until(const std::function<bool()>& done) override {
+    start_server();
+    const auto give_up = std::chrono::steady_clock::now() + kPatience;
+    while (!done()) {
+      if (std::chrono::steady_clock::now() > give_up) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // polls; decides nothing
+    }
+    return true;
+  }
+  void on(Transport& transport, const std::function<void()>& function) override {
+    start_server();
+    auto ran = std::make_shared<std::promise<void>>();  // outlives set_value on the other thread
+    transport.post([&function, ran] {
+      function();
+      ran->set_value();
+    });
+    ran->get_future().wait();
+  }
+
+ private:
+  void start_server() {
+    if (!std::exchange(server_started_, true)) server_.start();
+  }
+  GrpcTransport client_, server_;
+  bool client_started_ = false, server_started_ = false;
+};
+
+std::string text(const Bytes& bytes) {
+  std::string out;
+  for (const auto& piece : bytes.pieces) {
+    out.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+  }
+  return out;
+}
+
+/// Remembers its events; echoes when asked to.
+class Recorder final : public StreamHandler {
+ public:
+  ReadNext on_message(Bytes message) override {
+    const std::lock_guard lock(mutex_);
+    messages_.push_back(text(message));
+    return pause_ ? ReadNext::kPause : ReadNext::kContinue;
+  }
+  void on_written() override {
+    ++written_;
+    if (on_written_) on_written_();
+  }
+  void on_closed(const absl::Status& status) override {
+    const std::lock_guard lock(mutex_);
+    closed_ = status;
+  }
+
+  std::vector<std::string> messages() {
+    const std::lock_guard lock(mutex_);
+    return messages_;
+  }
+  std::size_t count() {
+    const std::lock_guard lock(mutex_);
+    return messages_.size();
+  }
+  std::optional<absl::Status> closed() {
+    const std::lock_guard lock(mutex_);
+    return closed_;
+  }
+
+  std::unique_ptr<Stream> stream_;
+  std::atomic<int> written_{0};
+  std::atomic<bool> pause_{false};
+  std::function<void()> on_written_;
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> messages_;
+  std::optional<absl::Status> closed_;
+};
+
+class OneStream final : public Acceptor {
+ public:
+  StreamHandler* on_accept(std::unique_ptr<Stream> stream) override {
+    recorder_.stream_ = std::move(stream);
+    accepted_ = true;
+    return &recorder_;
+  }
+  Recorder recorder_;
+  std::atomic<bool> accepted_{false};
+};
+
+class TransportTest : public ::testing::TestWithParam<bool> {
+ protected:
+  TransportTest() {
+    if (GetParam()) {
+      network_ = std::make_unique<Grpc>();
+    } else {
+      network_ = std::make_unique<MemoryTwin>();
+    }
+    const auto address = network_->server().listen(network_->any_address(), &acceptor_);
+    EXPECT_TRUE(address.ok()) << address.status();
+    address_ = *address;
+  }
+  ~TransportTest() override {
+    on_client([this] { client_.stream_.reset(); });
+    on_server([this] { acceptor_.recorder_.stream_.reset(); });
+  }
+
+  void connect() {
+    on_client([this] { client_.stream_ = network_->client().connect(address_, &client_); });
+  }
+  void connect_and_greet() {
+    connect();
+    on_client([this] { client_.stream_->write(message("hello")); });
+    ASSERT_TRUE(network_->run_until([this] { return server_side().count() == 1; }));
+  }
+  void on_client(const std::function<void()>& f) { network_->on(network_->client(), f); }
+  void on_server(const std::function<void()>& f) { network_->on(network_->server(), f); }
+  Recorder& server_side() { return acceptor_.recorder_; }
+
+  static OutgoingMessage message(const std::string& prefix, std::size_t payload_bytes = 0,
+                                 char fill = 'p') {
+    auto payload = std::make_shared<std::string>(payload_bytes, fill);
+    return {.prefix = prefix,
+            .payload = {reinterpret_cast<const std::byte*>(payload->data()), payload->size()},
+            .payload_owner = payload};
+  }
+
+  OneStream acceptor_;
+  Recorder client_;
+  std::string address_;
+  std::unique_ptr<Network> network_;  ///< dies first: nothing happens after it
+};
+
+TEST_P(TransportTest, MessagesArriveWholeAndInOrder) {
+  const std::vector<std::size_t> sizes = {0, 1, 1000, (2 << 20) + 3, 5 << 20, 17};
+  std::size_t next = 0;
+  client_.on_written_ = [&] {
+    if (++next < sizes.size()) client_.stream_->write(message("m", sizes[next], static_cast<char>('a' + next)));
+  };
+  connect();
+  on_client([&] { client_.stream_->write(message("m", sizes[0])); });
+  ASSERT_TRUE(network_->run_until([&] { return server_side().count() == sizes.size(); }));
+  const auto messages = server_side().messages();
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    ASSERT_EQ(messages[i].size(), 1 + sizes[i]);
+    EXPECT_EQ(messages[i], "m" + std::string(sizes[i], static_cast<char>('a' + i)));
+  }
+}
+
+TEST_P(TransportTest, TheServerAnswers) {
+  connect_and_greet();
+  on_server([&] { server_side().stream_->write(message("back", 100000)); });
+  ASSERT_TRUE(network_->run_until([&] { return client_.count() == 1; }));
+  EXPECT_EQ(client_.messages()[0], "back" + std::string(100000, 'p'));
+}
+
+TEST_P(TransportTest, ARefusalArrivesWithItsReasonAfterWhatWasWritten) {
+  connect_and_greet();
+  on_server([&] {
+    server_side().stream_->write(message("last words"));
+    server_side().stream_->close(absl::InvalidArgumentError("chunk 9: no such chunk"));
+  });
+  ASSERT_TRUE(network_->run_until([&] { return client_.closed().has_value(); }));
+  EXPECT_THAT(client_.messages(), ::testing::ElementsAre("last words"));
+  EXPECT_TRUE(absl::IsInvalidArgument(*client_.closed())) << *client_.closed();
+  EXPECT_THAT(std::string(client_.closed()->message()), HasSubstr("chunk 9: no such chunk"));
+  EXPECT_TRUE(network_->run_until([&] { return server_side().closed().has_value(); }));
+}
+
+TEST_P(TransportTest, AClientThatEndsCleanlyIsToldApartFromACut) {
+  connect_and_greet();
+  on_client([&] { client_.stream_->close(absl::OkStatus()); });
+  ASSERT_TRUE(network_->run_until([&] { return server_side().closed().has_value(); }));
+  EXPECT_TRUE(server_side().closed()->ok()) << *server_side().closed();
+}
+
+TEST_P(TransportTest, DestroyingAStreamCutsTheOtherEnd) {
+  connect_and_greet();
+  on_client([&] { client_.stream_.reset(); });
+  ASSERT_TRUE(network_->run_until([&] { return server_side().closed().has_value(); }));
+  EXPECT_TRUE(absl::IsUnavailable(*server_side().closed())) << *server_side().closed();
+  EXPECT_FALSE(client_.closed()) << "no event for who destroyed it";
+}
+
+TEST_P(TransportTest, DestroyingTheServersEndCutsTheClient) {
+  connect_and_greet();
+  on_server([&] { server_side().stream_.reset(); });
+  ASSERT_TRUE(network_->run_until([&] { return client_.closed().has_value(); }));
+  EXPECT_TRUE(absl::IsUnavailable(*client_.closed())) << *client_.closed();
+}
+
+TEST_P(TransportTest, NobodyThereIsUnavailable) {
+  on_client([&] { client_.stream_ = network_->client().connect("127.0.0.1:1", &client_); });
+  ASSERT_TRUE(network_->run_until([&] { return client_.closed().has_value(); }));
+  EXPECT_TRUE(absl::IsUnavailable(*client_.closed())) << *client_.closed();
+}
+
+TEST_P(TransportTest, PausedReadsHoldTheSenderBack) {
+  connect();
+  server_side().pause_ = true;
+  constexpr int kMessages = 100;
+  std::atomic<int> sent{1};
+  client_.on_written_ = [&] {
+    if (sent < kMessages) {
+      ++sent;
+      client_.stream_->write(message("x", 1 << 20));
+    }
+  };
+  on_client([&] { client_.stream_->write(message("x", 1 << 20)); });
+  ASSERT_TRUE(network_->run_until([&] { return server_side().count() == 1; }));
+  // Each resume lets through one message; the sender never runs ahead by more than the buffers.
+  for (std::size_t taken = 1; taken < 20; ++taken) {
+    ASSERT_TRUE(network_->run_until([&] { return server_side().count() == taken; }));
+    EXPECT_LT(sent, static_cast<int>(taken) + 40);
+    on_server([&] { server_side().stream_->resume_reads(); });
+  }
+  server_side().pause_ = false;
+  ASSERT_TRUE(network_->run_until([&] { return server_side().count() >= 20; }));
+  on_server([&] { server_side().stream_->resume_reads(); });
+  ASSERT_TRUE(network_->run_until([&] { return server_side().count() == kMessages; }));
+}
+
+TEST_P(TransportTest, TimersFireInOrder) {
+  std::vector<int> fired;
+  std::atomic<bool> done{false};
+  on_client([&] {
+    Transport& loop = network_->client();
+    loop.post_after(Milliseconds(30), [&] {
+      fired.push_back(3);
+      done = true;
+    });
+    loop.post_after(Milliseconds(10), [&] { fired.push_back(1); });
+    loop.post_after(Milliseconds(20), [&] { fired.push_back(2); });
+    loop.post([&] { fired.push_back(0); });
+  });
+  ASSERT_TRUE(network_->run_until([&] { return done.load(); }));
+  EXPECT_THAT(fired, ::testing::ElementsAre(0, 1, 2, 3));
+}
+
+TEST_P(TransportTest, ATakenAddressIsSaid) {
+  std::unique_ptr<GrpcTransport> grpc;
+  OneStream other;
+  absl::Status status;
+  if (GetParam()) {
+    grpc = std::make_unique<GrpcTransport>();
+    status = grpc->listen(address_, &other).status();
+  } else {
+    status = network_->client().listen(address_, &other).status();
+  }
+  EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(address_));
+}
+
+INSTANTIATE_TEST_SUITE_P(Both, TransportTest, ::testing::Values(false, true),
+                         [](const auto& which) { return which.param ? "Grpc" : "Memory"; });
+
+TEST(GrpcTransport, PostsFromManyThreadsAllRun) {
+  GrpcTransport transport;
+  transport.start();
+  std::atomic<int> ran{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 2000; ++i) transport.post([&] { ++ran; });
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  transport.stop();
+  EXPECT_EQ(ran, 8000);
+}
+
+TEST(GrpcTransport, StopsWithStreamsOpenAndBusy) {
+  for (int round = 0; round < 5; ++round) {
+    OneStream acceptor;
+    Recorder client;
+    GrpcTransport server, caller;
+    const auto address = server.listen("127.0.0.1:0", &acceptor);
+    ASSERT_TRUE(address.ok());
+    server.start();
+    caller.start();
+    auto connected = std::make_shared<std::promise<void>>();
+    caller.post([&, connected] {
+      client.stream_ = caller.connect(*address, &client);
+      auto payload = std::make_shared<std::string>(1 << 20, 'x');
+      client.stream_->write({.prefix = "p",
+                             .payload = {reinterpret_cast<const std::byte*>(payload->data()),
+                                         payload->size()},
+                             .payload_owner = payload});
+      connected->set_value();
+    });
+    connected->get_future().wait();
+    if (round % 2 == 0) {
+      server.stop();
+      caller.stop();
+    } else {
+      caller.stop();
+      server.stop();
+    }
+    client.stream_.reset();
+    acceptor.recorder_.stream_.reset();
+  }
+}
+
+}  // namespace
+}  // namespace poseidon

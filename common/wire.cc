@@ -1,0 +1,327 @@
+#include "common/wire.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+
+namespace poseidon {
+namespace {
+
+// Protobuf wire format (protobuf.dev/programming-guides/encoding): a field is a varint tag
+// (number << 3 | type) and a value.
+enum WireType : std::uint32_t { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
+enum Field : std::uint32_t {
+  kVersionField = 1,
+  kKindField = 2,
+  kEpochField = 3,
+  kIterationField = 4,
+  kRankField = 5,
+  kChunkField = 6,
+  kOffsetField = 7,
+  kElementTypeField = 8,
+  kPayloadField = 15,
+};
+
+void append_varint(std::string& out, std::uint64_t value) {
+  while (value >= 0x80) {
+    out.push_back(static_cast<char>(value | 0x80));
+    value >>= 7;
+  }
+  out.push_back(static_cast<char>(value));
+}
+
+void append_field(std::string& out, Field field, std::uint64_t value) {
+  if (value == 0) return;  // proto3: the default is absent
+  append_varint(out, (static_cast<std::uint64_t>(field) << 3) | kVarint);
+  append_varint(out, value);
+}
+
+/// Reads through the pieces of a message without joining them.
+class Cursor {
+ public:
+  explicit Cursor(const Bytes& bytes) : bytes_(bytes), remaining_(bytes.size()) {}
+
+  std::size_t remaining() const { return remaining_; }
+
+  bool read_byte(std::uint8_t& out) {
+    if (remaining_ == 0) return false;
+    skip_empty();
+    out = std::to_integer<std::uint8_t>(bytes_.pieces[piece_][at_]);
+    ++at_;
+    --remaining_;
+    return true;
+  }
+
+  /// Tags and lengths have at most 5 bytes, values 10.
+  bool read_varint(std::uint64_t& out, int max_bytes = 10) {
+    out = 0;
+    for (int shift = 0; shift < 7 * max_bytes; shift += 7) {
+      std::uint8_t byte = 0;
+      if (!read_byte(byte)) return false;
+      if (shift == 63 && byte > 1) return false;
+      out |= static_cast<std::uint64_t>(byte & 0x7F) << shift;
+      if ((byte & 0x80) == 0) return true;
+    }
+    return false;
+  }
+
+  /// Moves on by `length`; where `taken` is given, it gets the pieces passed over.
+  bool skip(std::uint64_t length, Bytes* taken) {
+    if (length > remaining_) return false;
+    while (length > 0) {
+      skip_empty();
+      const auto& piece = bytes_.pieces[piece_];
+      const std::size_t here =
+          std::min<std::size_t>(piece.size() - at_, static_cast<std::size_t>(length));
+      if (taken != nullptr) taken->pieces.push_back(piece.subspan(at_, here));
+      at_ += here;
+      remaining_ -= here;
+      length -= here;
+    }
+    return true;
+  }
+
+ private:
+  void skip_empty() {
+    while (at_ == bytes_.pieces[piece_].size()) {
+      ++piece_;
+      at_ = 0;
+    }
+  }
+
+  const Bytes& bytes_;
+  std::size_t piece_ = 0;
+  std::size_t at_ = 0;
+  std::size_t remaining_;
+};
+
+absl::Status malformed(const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat("not a ChunkMessage: ", what));
+}
+
+/// Unknown numbers stay what they are; the checks that follow refuse them by name.
+void set_field(ChunkHeader& header, std::uint64_t field, std::uint64_t value) {
+  const auto narrow = [](std::uint64_t wide) {
+    return wide > 0xFFFFFFFFull ? 0xFFFFFFFFu : static_cast<std::uint32_t>(wide);
+  };
+  const auto to_signed = [](std::uint64_t wide) {  // beyond 2^63 no plan goes
+    return wide > 0x7FFFFFFFFFFFFFFFull ? INT64_MAX : static_cast<std::int64_t>(wide);
+  };
+  switch (field) {
+    case kVersionField:
+      header.protocol_version = narrow(value);
+      break;
+    case kKindField:
+      header.kind = static_cast<ChunkKind>(narrow(value));
+      break;
+    case kEpochField:
+      header.epoch = Epoch(value);
+      break;
+    case kIterationField:
+      header.iteration = to_signed(value);
+      break;
+    case kRankField:
+      header.rank = WorkerRank(narrow(value));
+      break;
+    case kChunkField:
+      header.chunk = ChunkId(narrow(value));
+      break;
+    case kOffsetField:
+      header.offset = to_signed(value);
+      break;
+    case kElementTypeField:
+      header.element_type = static_cast<ElementType>(narrow(value));
+      break;
+    default:
+      break;  // a later version's field
+  }
+}
+
+/// Calls `body(bytes, first, count)` for runs of whole floats; a float that straddles two pieces is
+/// put together first. `bytes` need not be aligned.
+template <typename Body>
+void for_each_float_run(const Bytes& payload, const Body& body) {
+  std::size_t element = 0;
+  std::array<std::byte, sizeof(float)> straddling{};
+  std::size_t straddling_bytes = 0;
+  for (auto piece : payload.pieces) {
+    while (straddling_bytes > 0 && !piece.empty()) {
+      straddling[straddling_bytes++] = piece.front();
+      piece.remove_prefix(1);
+      if (straddling_bytes == sizeof(float)) {
+        body(straddling.data(), element++, std::size_t{1});
+        straddling_bytes = 0;
+      }
+    }
+    const std::size_t whole = piece.size() / sizeof(float);
+    if (whole > 0) body(piece.data(), element, whole);
+    element += whole;
+    for (const std::byte byte : piece.subspan(whole * sizeof(float))) {
+      straddling[straddling_bytes++] = byte;
+    }
+  }
+}
+
+}  // namespace
+
+std::string encode_prefix(const ChunkHeader& header, std::size_t payload_bytes) {
+  std::string out;
+  out.reserve(64);
+  append_field(out, kVersionField, header.protocol_version);
+  append_field(out, kKindField, static_cast<std::uint64_t>(header.kind));
+  append_field(out, kEpochField, header.epoch.value());
+  append_field(out, kIterationField, static_cast<std::uint64_t>(header.iteration));
+  append_field(out, kRankField, header.rank.value());
+  append_field(out, kChunkField, header.chunk.value());
+  append_field(out, kOffsetField, static_cast<std::uint64_t>(header.offset));
+  append_field(out, kElementTypeField, static_cast<std::uint64_t>(header.element_type));
+  if (payload_bytes > 0) {
+    append_varint(out, (static_cast<std::uint64_t>(kPayloadField) << 3) | kLengthDelimited);
+    append_varint(out, payload_bytes);
+  }
+  return out;
+}
+
+absl::StatusOr<DecodedChunk> decode_chunk(const Bytes& message) {
+  DecodedChunk decoded;
+  decoded.header.protocol_version = 0;  // absent means absent, not ours
+  decoded.header.kind = static_cast<ChunkKind>(0);
+  decoded.payload.owner = message.owner;
+  Cursor cursor(message);
+  while (cursor.remaining() > 0) {
+    std::uint64_t tag = 0;
+    std::uint64_t value = 0;
+    if (!cursor.read_varint(tag, 5) || tag > UINT32_MAX) {
+      return malformed("a field's tag is cut short or out of range");
+    }
+    const std::uint64_t field = tag >> 3;
+    if (field == 0) return malformed("field number 0");
+    switch (tag & 7) {
+      case kVarint:
+        if (!cursor.read_varint(value)) return malformed("a number is cut short");
+        set_field(decoded.header, field, value);
+        break;
+      case kLengthDelimited: {
+        if (!cursor.read_varint(value, 5)) return malformed("a length is cut short");
+        Bytes* taken = field == kPayloadField ? &decoded.payload : nullptr;
+        if (taken != nullptr) taken->pieces.clear();  // protobuf: the last occurrence counts
+        if (!cursor.skip(value, taken)) return malformed("a field is longer than the message");
+        break;
+      }
+      case kFixed64:
+        if (!cursor.skip(8, nullptr)) return malformed("a fixed64 is cut short");
+        break;
+      case kFixed32:
+        if (!cursor.skip(4, nullptr)) return malformed("a fixed32 is cut short");
+        break;
+      default:
+        return malformed(absl::StrCat("wire type ", tag & 7));
+    }
+  }
+  return decoded;
+}
+
+const char* data_refusal_name(DataRefusal refusal) {
+  switch (refusal) {
+    case DataRefusal::kNone:
+      return "none";
+    case DataRefusal::kMalformed:
+      return "malformed";
+    case DataRefusal::kVersion:
+      return "protocol_version";
+    case DataRefusal::kNoAssignment:
+      return "no_assignment";
+    case DataRefusal::kKind:
+      return "kind";
+    case DataRefusal::kEpoch:
+      return "epoch";
+    case DataRefusal::kRank:
+      return "rank";
+    case DataRefusal::kChunk:
+      return "chunk";
+    case DataRefusal::kOffset:
+      return "offset";
+    case DataRefusal::kElementType:
+      return "element_type";
+    case DataRefusal::kSize:
+      return "size";
+    case DataRefusal::kIteration:
+      return "iteration";
+    case DataRefusal::kNotInitialised:
+      return "not_initialised";
+    case DataRefusal::kDuplicate:
+      return "duplicate";
+    case DataRefusal::kCount:
+      break;
+  }
+  return "unknown";
+}
+
+Objection check_against_plan(const ChunkHeader& header, std::size_t payload_bytes,
+                             const Plan& plan) {
+  const auto object = [](DataRefusal reason, auto&&... words) {
+    return Objection{reason, absl::StrCat(words...)};
+  };
+  if (header.protocol_version != kProtocolVersion) {
+    return object(DataRefusal::kVersion, "protocol version ", header.protocol_version,
+                  ", this side speaks ", kProtocolVersion,
+                  ": install the same Poseidon version everywhere");
+  }
+  if (header.epoch != plan.epoch) {
+    return object(DataRefusal::kEpoch, "epoch ", header.epoch.value(), ", the plan in force has ",
+                  plan.epoch.value());
+  }
+  if (header.rank.value() >= plan.workers()) {
+    return object(DataRefusal::kRank, "worker rank ", header.rank.value(), ", the plan has ",
+                  plan.workers(), " workers");
+  }
+  if (header.chunk.value() >= plan.chunks.size()) {
+    return object(DataRefusal::kChunk, "chunk ", header.chunk.value(), ", the plan has ",
+                  plan.chunks.size(), " chunks");
+  }
+  const PlanChunk& chunk = plan.chunks[header.chunk.value()];
+  if (header.offset != chunk.offset) {
+    return object(DataRefusal::kOffset, "offset ", header.offset, " for chunk ", header.chunk.value(),
+                  ", the plan says ", chunk.offset);
+  }
+  const bool has_payload = header.kind != ChunkKind::kPull;
+  const ElementType expected_type = has_payload ? ElementType::kFloat32 : ElementType::kNone;
+  if (header.element_type != expected_type) {
+    return object(DataRefusal::kElementType, "element type ",
+                  static_cast<std::uint32_t>(header.element_type), " for chunk ",
+                  header.chunk.value(), ", expected ", static_cast<std::uint32_t>(expected_type));
+  }
+  const std::size_t expected_bytes =
+      has_payload ? static_cast<std::size_t>(chunk.elements) * sizeof(float) : 0;
+  if (payload_bytes != expected_bytes) {
+    return object(DataRefusal::kSize, "payload of ", payload_bytes, " bytes for chunk ",
+                  header.chunk.value(), ", expected ", expected_bytes);
+  }
+  return {};
+}
+
+void copy_payload(const Bytes& payload, std::span<float> out) {
+  POSEIDON_CHECK(payload.size() == out.size_bytes(), "payload and tensor differ in size");
+  auto* to = reinterpret_cast<std::byte*>(out.data());
+  for (const auto& piece : payload.pieces) {
+    if (piece.empty()) continue;
+    std::memcpy(to, piece.data(), piece.size());
+    to += piece.size();
+  }
+}
+
+void add_payload(const Bytes& payload, std::span<float> accumulator) {
+  POSEIDON_CHECK(payload.size() == accumulator.size_bytes(), "payload and tensor differ in size");
+  for_each_float_run(payload, [&](const std::byte* bytes, std::size_t first, std::size_t count) {
+    float* sum = accumulator.data() + first;
+    for (std::size_t i = 0; i < count; ++i) {
+      float value;
+      std::memcpy(&value, bytes + i * sizeof(float), sizeof(float));
+      sum[i] += value;
+    }
+  });
+}
+
+}  // namespace poseidon

@@ -1,0 +1,117 @@
+#pragma once
+
+// Encoding of data messages: ordinary protobuf bytes (proto/poseidon/v1/data.proto), handled
+// without copying the payload. Pure.
+//
+// Before: a route or shard chose what to send. After: transport.h moves prefix and payload.
+// On the way in: transport.h delivers Bytes, decode_chunk finds header and payload in them, and the
+// receiver checks the header against its plan before it touches memory.
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "common/ids.h"
+#include "common/plan.h"
+#include "common/transport.h"
+
+namespace poseidon {
+
+/// Full gRPC method of the data stream.
+inline constexpr std::string_view kExchangeMethod = "/poseidon.v1.ParameterServer/Exchange";
+
+/// Largest chunk a plan may have, and what a receiver accepts in one message: chunk plus prefix.
+inline constexpr std::int64_t kMaxChunkBytes = std::int64_t{64} << 20;
+inline constexpr std::int64_t kMaxMessageBytes = kMaxChunkBytes + 1024;
+
+enum class ChunkKind : std::uint32_t {
+  kPushGradient = 1,
+  kInitialise = 2,
+  kPull = 3,
+  kParameters = 4,
+};
+
+enum class ElementType : std::uint32_t { kNone = 0, kFloat32 = 1 };
+
+/// ChunkMessage without its payload; see data.proto for each field.
+struct ChunkHeader {
+  std::uint32_t protocol_version = kProtocolVersion;
+  ChunkKind kind = ChunkKind::kPull;
+  Epoch epoch;
+  Iteration iteration = 0;
+  WorkerRank rank;
+  ChunkId chunk;
+  std::int64_t offset = 0;
+  ElementType element_type = ElementType::kNone;
+};
+
+struct DecodedChunk {
+  ChunkHeader header;
+  Bytes payload;  ///< refers into the message
+};
+
+/// Everything up to the payload's bytes, its length included. prefix + payload is a valid
+/// ChunkMessage.
+std::string encode_prefix(const ChunkHeader& header, std::size_t payload_bytes);
+
+/// Any valid ChunkMessage in any field order and any split into pieces. INVALID_ARGUMENT for bytes
+/// that are none. Does not judge the values: see check_against_plan.
+absl::StatusOr<DecodedChunk> decode_chunk(const Bytes& message);
+
+/// Why a data message was not used. Refused: wrong, the sender hears of it. Ignored: harmless.
+enum class DataRefusal : std::uint8_t {
+  kNone,
+  kMalformed,     ///< not a ChunkMessage
+  kVersion,       ///< another version of Poseidon
+  kNoAssignment,  ///< no job here just now
+  kKind,          ///< a kind that this side does not take
+  kEpoch,         ///< another membership's message (ignored: a late one is normal)
+  kRank,          ///< not a worker of the plan, or not the one that this stream belongs to
+  kChunk,         ///< no such chunk, or another server's
+  kOffset,        ///< not the chunk's place
+  kElementType,
+  kSize,            ///< payload is not exactly the chunk
+  kIteration,       ///< from the future, or not what was asked for
+  kNotInitialised,  ///< gradient before the first parameters
+  kDuplicate,       ///< counted once already (ignored)
+  kCount,           ///< number of reasons, not one itself
+};
+const char* data_refusal_name(DataRefusal refusal);  ///< "epoch", "size", ...: the metric's label
+
+/// How often each reason occurred. Any thread.
+class RefusalCounts {
+ public:
+  void add(DataRefusal refusal) {
+    counts_[static_cast<std::size_t>(refusal)].fetch_add(1, std::memory_order_relaxed);
+  }
+  std::uint64_t of(DataRefusal refusal) const {
+    return counts_[static_cast<std::size_t>(refusal)].load(std::memory_order_relaxed);
+  }
+
+ private:
+  std::array<std::atomic<std::uint64_t>, static_cast<std::size_t>(DataRefusal::kCount)> counts_{};
+};
+
+/// A refusal with its words for people.
+struct Objection {
+  DataRefusal reason = DataRefusal::kNone;
+  std::string message;  ///< names the field, the value and what was expected
+  explicit operator bool() const { return reason != DataRefusal::kNone; }
+};
+
+/// The checks that both sides share: version, epoch, rank and chunk within the plan, offset,
+/// element type and size of the payload. What only one side can know (iteration, kind) is its own
+/// business.
+Objection check_against_plan(const ChunkHeader& header, std::size_t payload_bytes,
+                             const Plan& plan);
+
+/// Copies a payload of float32 into `out`; sizes must match (checked).
+void copy_payload(const Bytes& payload, std::span<float> out);
+/// Adds a payload of float32 to `accumulator`, element by element; sizes must match (checked).
+void add_payload(const Bytes& payload, std::span<float> accumulator);
+
+}  // namespace poseidon

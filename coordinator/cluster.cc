@@ -1,0 +1,413 @@
+#include "coordinator/cluster.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/check.h"
+#include "common/plan_proto.h"
+#include "common/status_macros.h"
+#include "coordinator/admission.h"
+#include "spdlog/spdlog.h"
+
+namespace poseidon {
+namespace {
+
+/// Distinct refusal reasons kept per node, and the length of one: a node cannot make us hoard text.
+constexpr std::size_t kMaxReasonsPerNode = 64;
+constexpr std::size_t kMaxReasonBytes = 64;
+/// Room in the model's size for the file's header and for tensors that are no parameters.
+constexpr std::uint64_t kModelSlackBytes = 64 << 20;
+/// How long shutdown waits for the last files.
+constexpr std::chrono::seconds kFilesTimeout{10};
+
+template <typename... Handlers>
+struct Overloaded : Handlers... {
+  using Handlers::operator()...;
+};
+template <typename... Handlers>
+Overloaded(Handlers...) -> Overloaded<Handlers...>;
+
+}  // namespace
+
+Cluster::Cluster(ClusterOptions options, JobResolver resolver,
+                 std::unique_ptr<StateDirectory> state, std::unique_ptr<CoordinatorMetrics> metrics,
+                 const Clock* clock)
+    : options_(options),
+      resolver_(std::move(resolver)),
+      state_(std::move(state)),
+      metrics_(std::move(metrics)),
+      clock_(clock),
+      membership_(options.membership) {}
+
+Cluster::~Cluster() {
+  // The writer thread calls us back: it must end while everything here still lives.
+  std::shared_ptr<RunDirectory> directory;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    directory = std::move(directory_);
+  }
+  directory.reset();
+}
+
+// ---- streams ----
+
+void Cluster::on_open(const std::shared_ptr<NodeLink>& link) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (shutting_down_) {
+    link->close(absl::UnavailableError("the coordinator is stopping"));
+    return;
+  }
+  // Twice the members: those that join while the places of others run out.
+  if (attached_.size() >= 2 * options_.membership.max_nodes) {
+    link->close(absl::ResourceExhaustedError("too many nodes are connected"));
+    return;
+  }
+  attached_[link.get()] = {.link = link, .node = std::nullopt, .opened = clock_->now()};
+}
+
+void Cluster::on_message(NodeLink* link, const v1::NodeMessage& message) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = attached_.find(link);
+  if (it == attached_.end()) return;  // closed by us a moment ago
+  if (!it->second.node) {
+    if (message.has_join()) {
+      handle_join(link, message.join());
+    } else {
+      refuse(Refusal::kNotJoined, absl::StrCat("a message before Join from ", link->peer_host()));
+      link->close(absl::InvalidArgumentError("the first message must be Join"));
+      attached_.erase(link);
+    }
+    return;
+  }
+  const NodeId from = *it->second.node;
+  membership_.heard_from(from, clock_->now());
+  handle_member(from, message);
+}
+
+void Cluster::on_end(NodeLink* link, const std::string& reason) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = attached_.find(link);
+  if (it == attached_.end()) return;
+  const std::optional<NodeId> node = it->second.node;
+  if (!node) {
+    attached_.erase(it);
+    return;
+  }
+  if (const auto gone = membership_.leave(*node, reason, clock_->now())) {
+    depart(*gone, absl::OkStatus());
+  }
+}
+
+void Cluster::handle_join(NodeLink* link, const v1::Join& join) {
+  absl::StatusOr<NodeInfo> node = admit(join, link->peer_host());
+  absl::StatusOr<NodeId> id = node.ok() ? membership_.join(*node, clock_->now()) : node.status();
+  if (!id.ok()) {
+    refuse(absl::IsFailedPrecondition(id.status()) ? Refusal::kVersion : Refusal::kMalformed,
+           absl::StrCat("Join from ", link->peer_host(), ": ", id.status().message()));
+    link->close(id.status());
+    attached_.erase(link);
+    return;
+  }
+  attached_[link].node = *id;
+  v1::CoordinatorMessage message;
+  v1::Joined* joined = message.mutable_joined();
+  joined->set_node_id(id->value());
+  const auto milliseconds = [](Nanoseconds time) {
+    return static_cast<std::uint32_t>(std::chrono::duration_cast<Milliseconds>(time).count());
+  };
+  joined->set_heartbeat_ms(milliseconds(options_.membership.heartbeat));
+  joined->set_lease_ms(milliseconds(options_.membership.lease));
+  joined->set_note(join_note(node->role));
+  link->send(message);
+  const NodeInfo* member = membership_.find(*id);
+  spdlog::info("{} joined as node {} (device '{}', version '{}')", node_text(*member), id->value(),
+               member->device, member->software_version);
+  members_changed();
+}
+
+std::string Cluster::join_note(NodeRole role) const {
+  if (!job_ || job_->ended() || job_->state() == JobState::kWaiting) return "";
+  return absl::StrFormat(
+      "job %s is %s with %d workers and %d servers; this %s waits for the next job",
+      job_->description().id, job_state_name(job_->state()), job_->workers().size(),
+      job_->servers().size(), role_name(role));
+}
+
+void Cluster::handle_member(NodeId from, const v1::NodeMessage& message) {
+  switch (message.body_case()) {
+    case v1::NodeMessage::kHeartbeat:
+      handle_heartbeat(from, message.heartbeat());
+      return;
+    case v1::NodeMessage::kLeave: {
+      const std::string reason = one_line(message.leave().reason());
+      if (const auto gone =
+              membership_.leave(from, absl::StrCat("left (", reason, ")"), clock_->now())) {
+        depart(*gone, absl::OkStatus());
+      }
+      return;
+    }
+    case v1::NodeMessage::kJoin:
+      refuse(Refusal::kDuplicate, absl::StrCat("a second Join from node ", from.value()));
+      return;
+    case v1::NodeMessage::BODY_NOT_SET:
+      refuse(Refusal::kMalformed, absl::StrCat("an empty message from node ", from.value()));
+      return;
+    default:
+      break;
+  }
+  if (!job_) {
+    refuse(Refusal::kWrongState,
+           absl::StrCat("a job message from node ", from.value(), ", but there is no job"));
+    return;
+  }
+  apply(handle_report(from, message));
+}
+
+JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
+  const Nanoseconds now = clock_->now();
+  // Beyond int64 it can only be wrong; as -1 it is refused like any wrong iteration.
+  const auto iteration = [](std::uint64_t value) {
+    return value > static_cast<std::uint64_t>(INT64_MAX) ? Iteration{-1}
+                                                         : static_cast<Iteration>(value);
+  };
+  switch (message.body_case()) {
+    case v1::NodeMessage::kReady:
+      return job_->on_ready(from, Epoch(message.ready().epoch()), now);
+    case v1::NodeMessage::kIteration: {
+      const v1::IterationReport& report = message.iteration();
+      return job_->on_iteration(from, Epoch(report.epoch()), iteration(report.iteration()),
+                                report.loss(), now);
+    }
+    case v1::NodeMessage::kTest: {
+      const v1::TestReport& report = message.test();
+      return job_->on_test(
+          from, Epoch(report.epoch()), iteration(report.iteration()),
+          {.loss_sum = report.loss_sum(), .correct = report.correct(), .samples = report.samples()},
+          now);
+    }
+    case v1::NodeMessage::kFinished:
+      return job_->on_finished(from, Epoch(message.finished().epoch()), now);
+    case v1::NodeMessage::kFailed:
+      return job_->on_failed(from, Epoch(message.failed().epoch()),
+                             one_line(message.failed().reason()), now);
+    default:
+      return {CountRefusal{Refusal::kMalformed, "a message that is none of a job's"}};
+  }
+}
+
+void Cluster::handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat) {
+  auto& totals = node_refusals_[from];
+  for (const v1::RefusedCount& count : heartbeat.refused()) {
+    const std::string reason = one_line(count.reason()).substr(0, kMaxReasonBytes);
+    if (totals.size() >= kMaxReasonsPerNode && totals.count(reason) == 0) continue;
+    totals[reason] = count.count();
+  }
+  if (heartbeat.layers().empty() || !traffic_ || !job_ || job_->ended()) return;
+  const auto& workers = job_->workers();
+  const bool is_worker = std::any_of(workers.begin(), workers.end(),
+                                     [from](const Participant& p) { return p.node.id == from; });
+  if (!is_worker) return;
+  std::vector<LayerTotals> layers(traffic_->layers());
+  for (const v1::LayerTraffic& layer : heartbeat.layers()) {
+    if (layer.layer() >= layers.size() || !std::isfinite(layer.stall_seconds())) {
+      refuse(Refusal::kMalformed, absl::StrCat("traffic of layer ", layer.layer(), " of ",
+                                               layers.size(), " from node ", from.value()));
+      return;
+    }
+    layers[layer.layer()] = {.sent_bytes = layer.sent_bytes(),
+                             .received_bytes = layer.received_bytes(),
+                             .stall_seconds = layer.stall_seconds()};
+  }
+  traffic_->add(from, std::move(layers), clock_->now());
+}
+
+// ---- members ----
+
+NodeLink* Cluster::link_of(NodeId node) {
+  for (const auto& [link, attached] : attached_) {
+    if (attached.node == node) return link;
+  }
+  return nullptr;
+}
+
+void Cluster::depart(const Departure& departure, const absl::Status& status) {
+  const NodeId id = departure.node.id;
+  spdlog::info("{} (node {}) is gone: it {}", node_text(departure.node), id.value(),
+               departure.reason);
+  if (NodeLink* link = link_of(id)) {
+    link->close(status);
+    attached_.erase(link);
+  }
+  if (traffic_) traffic_->remove(id);
+  if (const auto it = node_refusals_.find(id); it != node_refusals_.end()) {
+    for (const auto& [reason, count] : it->second) {
+      if (departed_refusals_.size() < kMaxReasonsPerNode || departed_refusals_.count(reason) > 0) {
+        departed_refusals_[reason] += count;
+      }
+    }
+    node_refusals_.erase(it);
+  }
+  if (job_) apply(job_->on_departure(departure, clock_->now()));
+  members_changed();
+}
+
+void Cluster::members_changed() {
+  for (const NodeRole role : {NodeRole::kWorker, NodeRole::kServer}) {
+    metrics_->members(role, membership_.count(role));
+  }
+  if (job_ && !job_->ended()) apply(job_->on_members(membership_.nodes(), clock_->now()));
+}
+
+// ---- actions ----
+
+void Cluster::refuse(Refusal refusal, const std::string& text) {
+  ++own_refusals_[refusal_name(refusal)];
+  metrics_->refused(refusal);
+  spdlog::debug("refused ({}): {}", refusal_name(refusal), one_line(text));
+}
+
+bool Cluster::send(NodeId node, const v1::CoordinatorMessage& message) {
+  NodeLink* link = link_of(node);
+  if (link == nullptr) return false;
+  if (link->send(message)) return true;
+  undeliverable_.push_back(node);
+  return false;
+}
+
+void Cluster::apply_one(const JobAction& action) {
+  const Epoch epoch = job_->description().epoch;
+  std::visit(Overloaded{
+                 [&](const SendAssignment& a) {
+                   v1::CoordinatorMessage message;
+                   *message.mutable_assign()->mutable_plan() = plan_to_message(*job_->plan());
+                   message.mutable_assign()->set_job_json(job_json_);
+                   message.mutable_assign()->set_index(a.index);
+                   send(a.node, message);
+                 },
+                 [&](const SendStart& a) {
+                   v1::CoordinatorMessage message;
+                   message.mutable_start()->set_epoch(epoch.value());
+                   send(a.node, message);
+                 },
+                 [&](const SendStop& a) {
+                   v1::CoordinatorMessage message;
+                   message.mutable_stop()->set_epoch(epoch.value());
+                   message.mutable_stop()->set_succeeded(a.succeeded);
+                   message.mutable_stop()->set_reason(a.reason);
+                   send(a.node, message);
+                 },
+                 [&](const AppendMetrics& a) { directory_->append_line(a.line); },
+                 [&](const WriteFile& a) { directory_->write_file(a.name, a.contents); },
+                 [&](const CountRefusal& a) { refuse(a.refusal, a.text); },
+                 [&](const LogLine& a) { spdlog::info("{}", one_line(a.text)); },
+             },
+             action);
+}
+
+void Cluster::apply(JobActions actions) {
+  for (const JobAction& action : actions) apply_one(action);
+  after_actions();
+}
+
+void Cluster::after_actions() {
+  // Dropping a node may fail the job, whose actions come back here: the list is taken first.
+  for (const NodeId node : std::exchange(undeliverable_, {})) {
+    const auto gone =
+        membership_.leave(node, "does not take what the coordinator sends", clock_->now());
+    if (gone)
+      depart(*gone, absl::AbortedError("this node does not take what the coordinator sends"));
+  }
+  if (!job_) return;
+  if (!traffic_ && job_->plan()) {
+    traffic_ = std::make_unique<TrafficMonitor>(job_->plan()->layers.size());
+  }
+  const JobProgress progress = job_->progress(clock_->now());
+  for (; counted_iterations_ < progress.completed; ++counted_iterations_) {
+    metrics_->iteration(progress.loss.value_or(0.0), progress.images_per_s);
+  }
+  if (job_->ended() && !files_closing_) {
+    files_closing_ = true;
+    directory_->close();
+  }
+}
+
+// ---- the model ----
+
+absl::StatusOr<Cluster::Upload> Cluster::begin_upload(std::uint64_t epoch,
+                                                      std::uint64_t total_bytes) {
+  Upload upload;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!job_) return absl::FailedPreconditionError("there is no job that a model could be of");
+    POSEIDON_RETURN_IF_ERROR(job_->accepts_model(Epoch(epoch)));
+    if (uploading_) return absl::UnavailableError("another upload of the model is under way");
+    std::uint64_t parameters = 0;
+    for (const PlanLayer& layer : job_->plan()->layers) {
+      parameters += static_cast<std::uint64_t>(layer.parameters);
+    }
+    // Twice: layers may carry statistics beside their parameters.
+    const std::uint64_t limit = 2 * 4 * parameters + kModelSlackBytes;
+    if (total_bytes > limit) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a model of ", total_bytes, " bytes; this network's has at most ", limit));
+    }
+    uploading_ = true;
+    upload.directory = directory_;
+  }
+  absl::StatusOr<std::unique_ptr<ModelFile>> file = upload.directory->receive_model(total_bytes);
+  if (!file.ok()) {
+    end_upload(epoch, false);
+    return file.status();
+  }
+  upload.file = *std::move(file);
+  return upload;
+}
+
+absl::Status Cluster::may_commit(std::uint64_t epoch) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return job_->accepts_model(Epoch(epoch));
+}
+
+void Cluster::end_upload(std::uint64_t epoch, bool stored) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  uploading_ = false;
+  if (stored && job_) apply(job_->on_model_stored(Epoch(epoch), clock_->now()));
+}
+
+// ---- time and end ----
+
+void Cluster::tick() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Nanoseconds now = clock_->now();
+  for (const Departure& departure : membership_.expire(now)) {
+    depart(departure, absl::AbortedError(absl::StrCat("this node ", departure.reason)));
+  }
+  for (auto it = attached_.begin(); it != attached_.end();) {
+    if (!it->second.node && now - it->second.opened > options_.membership.lease) {
+      refuse(Refusal::kNotJoined, absl::StrCat("no Join from ", it->first->peer_host()));
+      it->first->close(absl::DeadlineExceededError("no Join within the lease"));
+      it = attached_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  if (job_ && !job_->ended()) apply(job_->tick(now));
+}
+
+void Cluster::shutdown(const std::string& reason) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  shutting_down_ = true;
+  if (job_ && !job_->ended()) {
+    apply(job_->fail(absl::StrCat("the coordinator was stopped (", reason, ")"), clock_->now()));
+  }
+  for (auto& [link, attached] : attached_) {
+    link->close(absl::UnavailableError(absl::StrCat("the coordinator stops (", reason, ")")));
+  }
+  attached_.clear();
+  files_closed_changed_.wait_for(lock, kFilesTimeout, [this] { return files_closed_; });
+}
+
+}  // namespace poseidon

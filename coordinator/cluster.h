@@ -1,0 +1,145 @@
+#pragma once
+
+// The coordinator's whole state behind one mutex: membership, the job, its files, its metrics.
+// Before: service.cc (gRPC) hands over messages and ends of streams. After: NodeLink sends, and
+// RunDirectory writes. Decides nothing itself: membership, job_run, admission do.
+//
+// Concurrency contract
+//  1. Every public method may be called from any thread; none blocks on network or disk, except
+//     submit (creates the run directory) which holds no lock while it does.
+//  2. NodeLink is called with the mutex held and must neither block nor call back.
+//  3. RunDirectory's writer thread calls back into us without locks.
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "coordinator/job_resolver.h"
+#include "coordinator/job_run.h"
+#include "coordinator/membership.h"
+#include "coordinator/metrics.h"
+#include "coordinator/run_directory.h"
+#include "coordinator/traffic.h"
+#include "poseidon/v1/control.pb.h"
+
+namespace poseidon {
+
+/// The coordinator's end of one Attach stream.
+class NodeLink {
+ public:
+  virtual ~NodeLink() = default;
+  /// Queues; false when the queue is full or the stream has ended. Never blocks.
+  virtual bool send(const v1::CoordinatorMessage& message) = 0;
+  /// Ends the stream with this status after what is queued. Idempotent.
+  virtual void close(const absl::Status& status) = 0;
+  /// The host of the other side; "" when it cannot be told.
+  virtual std::string peer_host() const = 0;
+};
+
+struct ClusterOptions {
+  MembershipOptions membership;
+  JobRunOptions job;
+  std::size_t max_job_bytes = 4 << 20;  ///< of a job's text, its network inline
+};
+
+class Cluster {
+ public:
+  Cluster(ClusterOptions options, JobResolver resolver, std::unique_ptr<StateDirectory> state,
+          std::unique_ptr<CoordinatorMetrics> metrics, const Clock* clock);
+  ~Cluster();
+
+  // ---- streams of nodes ----
+  void on_open(const std::shared_ptr<NodeLink>& link);
+  void on_message(NodeLink* link, const v1::NodeMessage& message);
+  /// The node ended the stream or it broke.
+  void on_end(NodeLink* link, const std::string& reason);
+
+  // ---- calls of operators ----
+  absl::StatusOr<v1::SubmitResponse> submit(const v1::SubmitRequest& request);
+  absl::StatusOr<v1::GetStatusResponse> status(const v1::GetStatusRequest& request);
+
+  // ---- the model ----
+  /// A place for the model of this epoch; holds the run directory alive. Follow with end_upload.
+  struct Upload {
+    std::shared_ptr<RunDirectory> directory;
+    std::unique_ptr<ModelFile> file;
+  };
+  absl::StatusOr<Upload> begin_upload(std::uint64_t epoch, std::uint64_t total_bytes);
+  /// Whether all of it may be put in place now.
+  absl::Status may_commit(std::uint64_t epoch);
+  void end_upload(std::uint64_t epoch, bool stored);
+
+  // ---- time and end ----
+  /// Leases and deadlines; call several times a second.
+  void tick();
+  /// Fails the job, ends every stream, and waits (seconds) for the files to be written.
+  void shutdown(const std::string& reason);
+  std::string metrics_address() const { return metrics_->address(); }
+
+ private:
+  struct Attached {
+    std::shared_ptr<NodeLink> link;
+    std::optional<NodeId> node;  ///< nothing before Join
+    Nanoseconds opened{0};
+  };
+
+  void handle_join(NodeLink* link, const v1::Join& join);
+  void handle_member(NodeId from, const v1::NodeMessage& message);
+  JobActions handle_report(NodeId from, const v1::NodeMessage& message);
+  void handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat);
+  void depart(const Departure& departure, const absl::Status& status);
+  void members_changed();
+  void apply(JobActions actions);
+  void apply_one(const JobAction& action);
+  bool send(NodeId node, const v1::CoordinatorMessage& message);
+  void after_actions();
+  void refuse(Refusal refusal, const std::string& text);
+  NodeLink* link_of(NodeId node);
+  bool job_active() const { return job_ && (!job_->ended() || !files_closed_); }
+  std::string job_text() const;
+  std::string join_note(NodeRole role) const;
+  absl::StatusOr<JobDescription> describe_job(const v1::SubmitRequest& request,
+                                              const ResolvedJob& resolved) const;
+  absl::Status reserve_submission();
+  void install_job(JobDescription description, const v1::SubmitRequest& request,
+                   std::shared_ptr<RunDirectory> directory);
+  void fill_job(v1::GetStatusResponse& out) const;
+  void fill_nodes(v1::GetStatusResponse& out) const;
+  void fill_layers(v1::GetStatusResponse& out) const;
+  void fill_refused(v1::GetStatusResponse& out) const;
+
+  const ClusterOptions options_;
+  const JobResolver resolver_;
+  const std::unique_ptr<StateDirectory> state_;
+  const std::unique_ptr<CoordinatorMetrics> metrics_;
+  const Clock* const clock_;
+
+  std::mutex mutex_;
+  std::condition_variable files_closed_changed_;
+  // Guarded by mutex_.
+  std::map<NodeLink*, Attached> attached_;
+  Membership membership_;
+  std::unique_ptr<JobRun> job_;
+  std::string job_json_;
+  std::shared_ptr<RunDirectory> directory_;
+  bool submitting_ = false;
+  bool uploading_ = false;
+  bool shutting_down_ = false;
+  bool files_closing_ = false;
+  bool files_closed_ = true;
+  Iteration counted_iterations_ = 0;  ///< of the job, already in the metrics
+  std::unique_ptr<TrafficMonitor> traffic_;
+  std::vector<NodeId> undeliverable_;  ///< nodes whose queue was full; dropped after the actions
+  std::map<std::string, std::uint64_t> own_refusals_;
+  std::map<NodeId, std::map<std::string, std::uint64_t>> node_refusals_;  ///< running totals
+  std::map<std::string, std::uint64_t> departed_refusals_;  ///< of nodes that are gone
+};
+
+}  // namespace poseidon

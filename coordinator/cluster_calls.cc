@@ -1,0 +1,285 @@
+// The operator's half of Cluster: submit and status (cluster.cc has the nodes' half).
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "coordinator/admission.h"
+#include "coordinator/cluster.h"
+#include "coordinator/planner.h"
+#include "spdlog/spdlog.h"
+
+namespace poseidon {
+namespace {
+
+constexpr std::size_t kMaxNameBytes = 100;  // of a job's name within a file name
+
+/// A job's name as part of a file name.
+std::string file_name(const std::string& name) {
+  std::string safe = name.substr(0, kMaxNameBytes);
+  std::replace_if(
+      safe.begin(), safe.end(),
+      [](char c) {
+        const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                           (c >= '0' && c <= '9') || c == '-' || c == '_';
+        return !plain;
+      },
+      '_');
+  return safe.empty() ? "job" : safe;
+}
+
+absl::Status check_counts(const v1::SubmitRequest& request, const ResolvedJob& job) {
+  if (job.batch_size < 1 || job.batch_size > std::numeric_limits<std::uint32_t>::max()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch_size is ", job.batch_size, "; it must be positive"));
+  }
+  if (job.iterations < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("iterations is ", job.iterations, "; it must be positive"));
+  }
+  if (job.min_workers < 1 || job.max_workers < job.min_workers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("membership asks for ", job.min_workers, " to ", job.max_workers,
+                     " workers; give 1 <= min_workers <= max_workers"));
+  }
+  if (request.workers() > 0 &&
+      (request.workers() < job.min_workers || request.workers() > job.max_workers)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        request.workers(), " workers are asked for, but the job allows ", job.min_workers, " to ",
+        job.max_workers, " (membership.min_workers, membership.max_workers)"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string Cluster::job_text() const {
+  const JobDescription& d = job_->description();
+  return absl::StrFormat("job %s is %s (%d of %d iterations)", d.id, job_state_name(job_->state()),
+                         job_->progress(clock_->now()).completed, d.iterations);
+}
+
+absl::Status Cluster::reserve_submission() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (shutting_down_) return absl::UnavailableError("the coordinator is stopping");
+  if (submitting_) {
+    return absl::FailedPreconditionError(
+        "another job is being submitted at this moment: a cluster runs one job at a time");
+  }
+  if (job_active()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        job_text(), ": a cluster runs one job at a time; submit again when it has ended"));
+  }
+  submitting_ = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::SubmitResponse> Cluster::submit(const v1::SubmitRequest& request) {
+  POSEIDON_RETURN_IF_ERROR(
+      check_protocol_version(request.protocol_version(), "the command line tool"));
+  if (request.job_json().size() > options_.max_job_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("the job has ", request.job_json().size(),
+                                                   " bytes; at most ", options_.max_job_bytes));
+  }
+  const std::size_t max_nodes = options_.membership.max_nodes;
+  if (request.workers() > max_nodes || request.servers() > max_nodes) {
+    return absl::InvalidArgumentError(absl::StrCat("a cluster has at most ", max_nodes, " nodes"));
+  }
+  std::filesystem::path path = request.run_directory();
+  if (!path.empty() && !path.is_absolute()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the run directory ", path.string(), " must be an absolute path"));
+  }
+  POSEIDON_ASSIGN_OR_RETURN(const ResolvedJob resolved, resolver_(request.job_json()));
+  POSEIDON_RETURN_IF_ERROR(check_counts(request, resolved));
+
+  POSEIDON_RETURN_IF_ERROR(reserve_submission());
+  const absl::Cleanup unreserve = [this] {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    submitting_ = false;
+  };
+  POSEIDON_ASSIGN_OR_RETURN(JobDescription description, describe_job(request, resolved));
+  if (path.empty()) path = std::filesystem::absolute(state_->path()) / "runs" / description.id;
+  RunDirectory::Events events{
+      .on_error =
+          [this](const absl::Status& status) {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            spdlog::error("{}", std::string(status.message()));
+            if (job_) apply(job_->fail(std::string(status.message()), clock_->now()));
+          },
+      .on_closed =
+          [this] {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            files_closed_ = true;
+            files_closed_changed_.notify_all();
+          }};
+  POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<RunDirectory> directory,
+                            RunDirectory::open(path, std::move(events)));
+  if (directory->replaced()) {
+    spdlog::warn("{} holds an earlier run; its files are replaced", path.string());
+  }
+  v1::SubmitResponse response;
+  response.set_job_id(description.id);
+  response.set_run_directory(path.string());
+  install_job(std::move(description), request, std::move(directory));
+  return response;
+}
+
+absl::StatusOr<JobDescription> Cluster::describe_job(const v1::SubmitRequest& request,
+                                                     const ResolvedJob& resolved) const {
+  POSEIDON_ASSIGN_OR_RETURN(const std::uint64_t epoch, state_->next_epoch());
+  JobDescription description;
+  description.name = resolved.name;
+  description.id = absl::StrCat(file_name(resolved.name), "-", epoch);
+  description.epoch = Epoch(epoch);
+  description.workers = request.workers();
+  description.servers = request.servers();
+  description.min_workers = resolved.min_workers;
+  description.max_workers = resolved.max_workers;
+  description.batch_size = resolved.batch_size;
+  description.iterations = resolved.iterations;
+  description.learning_rate = resolved.learning_rate;
+  description.make_plan = [layers = resolved.layers, batch_size = resolved.batch_size,
+                           sync = resolved.sync, epoch = description.epoch](
+                              std::vector<std::string> workers, std::vector<std::string> servers) {
+    return make_plan({.layers = layers,
+                      .batch_size = batch_size,
+                      .epoch = epoch,
+                      .worker_addresses = std::move(workers),
+                      .server_addresses = std::move(servers),
+                      .sync = sync});
+  };
+  return description;
+}
+
+void Cluster::install_job(JobDescription description, const v1::SubmitRequest& request,
+                          std::shared_ptr<RunDirectory> directory) {
+  std::unique_ptr<JobRun> old_job;  // both die after the lock is released
+  std::shared_ptr<RunDirectory> old_directory;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  spdlog::info("job {} was submitted; its files go to {}", description.id,
+               directory->path().string());
+  old_job = std::exchange(
+      job_, std::make_unique<JobRun>(options_.job, std::move(description), clock_->now()));
+  old_directory = std::exchange(directory_, std::move(directory));
+  job_json_ = request.job_json();
+  traffic_.reset();
+  counted_iterations_ = 0;
+  files_closing_ = false;
+  files_closed_ = false;
+  directory_->write_file("job.json", job_json_);
+  if (shutting_down_) {
+    apply(job_->fail("the coordinator is stopping", clock_->now()));
+  } else {
+    apply(job_->on_members(membership_.nodes(), clock_->now()));
+  }
+}
+
+// ---- status ----
+
+absl::StatusOr<v1::GetStatusResponse> Cluster::status(const v1::GetStatusRequest& request) {
+  POSEIDON_RETURN_IF_ERROR(
+      check_protocol_version(request.protocol_version(), "the command line tool"));
+  v1::GetStatusResponse out;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  out.set_state("idle");
+  out.set_loss(std::numeric_limits<double>::quiet_NaN());
+  out.set_test_loss(std::numeric_limits<double>::quiet_NaN());
+  out.set_test_accuracy(std::numeric_limits<double>::quiet_NaN());
+  if (job_) fill_job(out);
+  fill_nodes(out);
+  if (job_ && job_->plan()) fill_layers(out);
+  fill_refused(out);
+  return out;
+}
+
+void Cluster::fill_job(v1::GetStatusResponse& out) const {
+  const JobDescription& description = job_->description();
+  const JobProgress progress = job_->progress(clock_->now());
+  out.set_job(description.name);
+  out.set_job_id(description.id);
+  out.set_state(job_state_name(job_->state()));
+  out.set_message(progress.message);
+  if (job_->ended() && !files_closed_) {
+    // Whoever waits for the end reads the files next: they must be whole by then.
+    out.set_state("running");
+    out.set_message("the last files are being written");
+  }
+  out.set_iteration(static_cast<std::uint64_t>(progress.completed));
+  out.set_iterations(static_cast<std::uint64_t>(description.iterations));
+  out.set_epoch(description.epoch.value());
+  if (progress.loss) out.set_loss(*progress.loss);
+  out.set_images_per_s(progress.images_per_s);
+  if (progress.test) {
+    out.set_test_loss(progress.test->loss);
+    out.set_test_accuracy(progress.test->accuracy);
+    out.set_tested_iteration(static_cast<std::uint64_t>(progress.test->iteration));
+  }
+  out.set_training_seconds(progress.training_seconds);
+  out.set_run_directory(directory_->path().string());
+}
+
+void Cluster::fill_nodes(v1::GetStatusResponse& out) const {
+  const auto fill = [&out](const NodeInfo& node, int rank, const std::string& state) {
+    v1::NodeStatus* status = node.role == NodeRole::kWorker ? out.add_workers() : out.add_servers();
+    status->set_rank(rank);
+    status->set_address(node.address);
+    status->set_device(node.device);
+    status->set_state(state);
+    status->set_metrics_address(node.metrics_address);
+    status->set_node_id(node.id.value());
+  };
+  std::vector<NodeId> listed;
+  if (job_) {
+    for (const auto* group : {&job_->workers(), &job_->servers()}) {
+      for (const Participant& p : *group) {
+        const bool here = membership_.find(p.node.id) != nullptr;
+        if (!here && job_->state() == JobState::kDone) continue;
+        std::string state = participant_state_name(p.state);
+        if (!here) state = "lost";
+        if (here && job_->ended()) state = "idle";
+        fill(p.node, static_cast<int>(p.index), state);
+        listed.push_back(p.node.id);
+      }
+    }
+  }
+  for (const NodeInfo& node : membership_.nodes()) {
+    if (std::find(listed.begin(), listed.end(), node.id) == listed.end()) fill(node, -1, "idle");
+  }
+}
+
+void Cluster::fill_layers(v1::GetStatusResponse& out) const {
+  std::uint32_t index = 0;
+  for (const PlanLayer& layer : job_->plan()->layers) {
+    const LayerRates rates = traffic_ ? traffic_->rates(LayerIndex(index)) : LayerRates{};
+    v1::LayerStatus* status = out.add_layers();
+    status->set_name(layer.name);
+    status->set_scheme(std::string(scheme_name(layer.scheme)));
+    status->set_parameters(layer.parameters);
+    status->set_sent_bytes_per_s(rates.sent_bytes_per_s);
+    status->set_received_bytes_per_s(rates.received_bytes_per_s);
+    status->set_stall_share(rates.stall_share);
+    ++index;
+  }
+}
+
+void Cluster::fill_refused(v1::GetStatusResponse& out) const {
+  std::map<std::string, std::uint64_t> all = own_refusals_;
+  for (const auto& [reason, count] : departed_refusals_) all[reason] += count;
+  for (const auto& [node, counts] : node_refusals_) {
+    for (const auto& [reason, count] : counts) all[reason] += count;
+  }
+  for (const auto& [reason, count] : all) {
+    v1::RefusedCount* refused = out.add_refused();
+    refused->set_reason(reason);
+    refused->set_count(count);
+  }
+}
+
+}  // namespace poseidon

@@ -1,0 +1,42 @@
+#include "coordinator/job_resolver.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+
+namespace poseidon {
+
+std::vector<PlannerLayer> planner_layers(const NetSpec& net) {
+  std::vector<PlannerLayer> layers;
+  for (const std::size_t index : net.parameter_layers()) {
+    const LayerSpec& layer = net.layers[index];
+    POSEIDON_CHECK(!layer.parameters.empty(), "a parameter layer has parameters");
+    layers.push_back({.name = layer.name,
+                      .type = std::string(layer_type_name(layer.type)),
+                      .shape = layer.parameters.front().shape,
+                      .parameters = layer.parameter_count(),
+                      .is_fully_connected = layer.type == LayerType::kFullyConnected});
+  }
+  return layers;
+}
+
+absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
+  POSEIDON_ASSIGN_OR_RETURN(const JobSpec job, parse_job(job_json));
+  // Submitted jobs carry their network inline and their paths absolute; the folder stays unused.
+  absl::StatusOr<NetSpec> net = resolve_network(job.model, "/");
+  if (!net.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("model: ", net.status().message()));
+  }
+  return ResolvedJob{.name = job.name,
+                     .batch_size = job.batch_size,
+                     .iterations = job.iterations,
+                     .min_workers = job.membership.min_workers,
+                     .max_workers = job.membership.max_workers,
+                     .sync = job.sync,
+                     .layers = planner_layers(*net),
+                     .learning_rate = [optimizer = job.optimizer](Iteration iteration) {
+                       return learning_rate_at(optimizer, iteration);
+                     }};
+}
+
+}  // namespace poseidon

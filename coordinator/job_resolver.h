@@ -1,0 +1,39 @@
+#pragma once
+
+// The job file's text -> what coordinating it needs. A function, so that the service knows neither
+// the job format nor the engine; main() wires the real one, tests their own.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/ids.h"
+#include "common/job.h"
+#include "coordinator/planner.h"
+#include "worker/engine/net.h"
+
+namespace poseidon {
+
+struct ResolvedJob {
+  std::string name;
+  std::int64_t batch_size = 0;  ///< per worker
+  Iteration iterations = 0;
+  std::int64_t min_workers = 1;
+  std::int64_t max_workers = 64;
+  SyncSpec sync;
+  std::vector<PlannerLayer> layers;                ///< parameter layers, forward order
+  std::function<double(Iteration)> learning_rate;  ///< pure
+};
+
+/// INVALID_ARGUMENT when the job is wrong; the message names the key. Any thread.
+using JobResolver = std::function<absl::StatusOr<ResolvedJob>(const std::string& job_json)>;
+
+/// What planning needs of a network.
+std::vector<PlannerLayer> planner_layers(const NetSpec& net);
+
+/// The real resolver: common/job.h and worker/engine/net.h.
+absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json);
+
+}  // namespace poseidon

@@ -1,0 +1,513 @@
+#include "coordinator/job_run.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/check.h"
+#include "nlohmann/json.hpp"
+
+namespace poseidon {
+namespace {
+
+double seconds(Nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+
+std::string participant_text(const Participant& participant) {
+  return absl::StrFormat("%s %d (%s)", role_name(participant.node.role), participant.index,
+                         node_place(participant.node));
+}
+
+void refuse(JobActions& actions, Refusal refusal, std::string text) {
+  actions.emplace_back(CountRefusal{.refusal = refusal, .text = std::move(text)});
+}
+
+bool all_in(const std::vector<Participant>& participants, ParticipantState state) {
+  return std::all_of(participants.begin(), participants.end(),
+                     [state](const Participant& p) { return p.state == state; });
+}
+
+/// "worker 1 (a:1), worker 3 (b:1)": those that are still in `state`.
+std::string names_in(const std::vector<Participant>& participants, ParticipantState state) {
+  std::vector<std::string> names;
+  for (const Participant& p : participants) {
+    if (p.state == state) names.push_back(participant_text(p));
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+std::string json_line(const nlohmann::ordered_json& json) { return json.dump(); }
+
+}  // namespace
+
+const char* job_state_name(JobState state) {
+  switch (state) {
+    case JobState::kWaiting:
+      return "waiting";
+    case JobState::kPreparingServers:
+    case JobState::kPreparingWorkers:
+      return "preparing";
+    case JobState::kRunning:
+      return "running";
+    case JobState::kDone:
+      return "done";
+    case JobState::kFailed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+const char* participant_state_name(ParticipantState state) {
+  switch (state) {
+    case ParticipantState::kPreparing:
+      return "preparing";
+    case ParticipantState::kReady:
+      return "ready";
+    case ParticipantState::kRunning:
+      return "running";
+    case ParticipantState::kFinished:
+      return "finished";
+    case ParticipantState::kLost:
+      return "lost";
+  }
+  return "unknown";
+}
+
+JobRun::JobRun(JobRunOptions options, JobDescription description, Nanoseconds now)
+    : options_(options), description_(std::move(description)), entered_(now), last_progress_(now) {
+  POSEIDON_CHECK(description_.iterations > 0 && description_.batch_size > 0, "a checked job");
+  POSEIDON_CHECK(description_.make_plan && description_.learning_rate, "both functions are given");
+  message_ = missing_text();
+}
+
+// ---- choosing nodes ----
+
+std::string JobRun::missing_text() const {
+  const std::size_t want_workers = description_.workers > 0
+                                       ? description_.workers
+                                       : static_cast<std::size_t>(description_.min_workers);
+  const std::size_t want_servers = std::max<std::size_t>(description_.servers, 1);
+  const auto short_of = [](std::size_t want, std::size_t have) {
+    return want > have ? want - have : 0;
+  };
+  return absl::StrFormat(
+      "waits for %d more of %d workers and %d more of %d servers: start poseidon-worker and "
+      "poseidon-server with --coordinator pointing here",
+      short_of(want_workers, idle_workers_), want_workers, short_of(want_servers, idle_servers_),
+      want_servers);
+}
+
+JobActions JobRun::on_members(const std::vector<NodeInfo>& members, Nanoseconds now) {
+  JobActions actions;
+  if (state_ != JobState::kWaiting) return actions;
+  const auto count = [&members](NodeRole role) {
+    return static_cast<std::size_t>(std::count_if(
+        members.begin(), members.end(), [role](const NodeInfo& n) { return n.role == role; }));
+  };
+  idle_workers_ = count(NodeRole::kWorker);
+  idle_servers_ = count(NodeRole::kServer);
+  message_ = missing_text();
+  if (!choose_nodes(members, now, actions)) return actions;
+
+  enter(JobState::kPreparingServers, now);
+  message_ = absl::StrCat("prepares ", servers_.size(), " servers");
+  actions.emplace_back(LogLine{absl::StrFormat(
+      "job %s: enough nodes are here; preparing %d servers, then %d workers (epoch %d)",
+      description_.id, servers_.size(), workers_.size(), description_.epoch.value())});
+  actions.emplace_back(WriteFile{.name = "plan.json", .contents = plan_to_json(*plan_)});
+  for (const Participant& server : servers_) {
+    actions.emplace_back(SendAssignment{.node = server.node.id, .index = server.index});
+  }
+  return actions;
+}
+
+bool JobRun::choose_nodes(const std::vector<NodeInfo>& members, Nanoseconds now,
+                          JobActions& actions) {
+  const JobDescription& d = description_;
+  const std::size_t min_workers =
+      d.workers > 0 ? d.workers : static_cast<std::size_t>(d.min_workers);
+  const std::size_t max_workers =
+      d.workers > 0 ? d.workers : static_cast<std::size_t>(d.max_workers);
+  const std::size_t min_servers = std::max<std::size_t>(d.servers, 1);
+  const std::size_t max_servers = d.servers > 0 ? d.servers : SIZE_MAX;
+  if (idle_workers_ < min_workers || idle_servers_ < min_servers) return false;
+
+  std::vector<std::string> worker_addresses;
+  std::vector<std::string> server_addresses;
+  for (const NodeInfo& node : members) {
+    const bool is_worker = node.role == NodeRole::kWorker;
+    auto& group = is_worker ? workers_ : servers_;
+    if (group.size() >= (is_worker ? max_workers : max_servers)) continue;
+    group.push_back({.node = node, .index = static_cast<std::uint32_t>(group.size())});
+    (is_worker ? worker_addresses : server_addresses).push_back(node.address);
+  }
+  absl::StatusOr<Plan> plan = d.make_plan(std::move(worker_addresses), std::move(server_addresses));
+  if (!plan.ok()) {
+    workers_.clear();
+    servers_.clear();
+    end(false, absl::StrCat("the job cannot be planned: ", plan.status().message()), now, actions);
+    return false;
+  }
+  plan_ = std::make_shared<const Plan>(*std::move(plan));
+  iterations_.emplace(static_cast<std::uint32_t>(workers_.size()));
+  tests_.emplace(static_cast<std::uint32_t>(workers_.size()));
+  return true;
+}
+
+// ---- who speaks ----
+
+Participant* JobRun::find(NodeId id) {
+  for (auto* group : {&workers_, &servers_}) {
+    for (Participant& p : *group) {
+      if (p.node.id == id) return &p;
+    }
+  }
+  return nullptr;
+}
+
+Participant* JobRun::expect_participant(NodeId from, Epoch epoch, const char* what,
+                                        JobActions& actions) {
+  Participant* participant = find(from);
+  if (participant == nullptr) {
+    refuse(actions, Refusal::kNotInJob,
+           absl::StrFormat("%s from node %d, which has no part in job %s", what, from.value(),
+                           description_.id));
+    return nullptr;
+  }
+  if (epoch != description_.epoch) {
+    refuse(actions, Refusal::kStaleEpoch,
+           absl::StrFormat("%s of epoch %d from %s; the job has epoch %d", what, epoch.value(),
+                           participant_text(*participant), description_.epoch.value()));
+    return nullptr;
+  }
+  if (ended() || participant->state == ParticipantState::kLost) {
+    refuse(actions, Refusal::kWrongState,
+           absl::StrFormat("%s from %s; job %s is %s", what, participant_text(*participant),
+                           description_.id, job_state_name(state_)));
+    return nullptr;
+  }
+  return participant;
+}
+
+Participant* JobRun::expect_worker(NodeId from, Epoch epoch, const char* what,
+                                   JobActions& actions) {
+  Participant* participant = expect_participant(from, epoch, what, actions);
+  if (participant == nullptr) return nullptr;
+  if (participant->node.role != NodeRole::kWorker ||
+      participant->state != ParticipantState::kRunning) {
+    refuse(actions, Refusal::kWrongState,
+           absl::StrFormat("%s from %s, which is %s", what, participant_text(*participant),
+                           participant_state_name(participant->state)));
+    return nullptr;
+  }
+  return participant;
+}
+
+// ---- preparing ----
+
+JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now) {
+  JobActions actions;
+  Participant* participant = expect_participant(from, epoch, "Ready", actions);
+  if (participant == nullptr) return actions;
+  const NodeRole expected =
+      state_ == JobState::kPreparingServers ? NodeRole::kServer : NodeRole::kWorker;
+  if (participant->state != ParticipantState::kPreparing) {
+    refuse(actions, Refusal::kDuplicate,
+           absl::StrCat("Ready again from ", participant_text(*participant)));
+    return actions;
+  }
+  if (state_ == JobState::kRunning || participant->node.role != expected) {
+    refuse(actions, Refusal::kWrongState,
+           absl::StrCat("Ready before its turn from ", participant_text(*participant)));
+    return actions;
+  }
+  participant->state = ParticipantState::kReady;
+  if (state_ == JobState::kPreparingServers && all_in(servers_, ParticipantState::kReady)) {
+    enter(JobState::kPreparingWorkers, now);
+    message_ = absl::StrCat("prepares ", workers_.size(), " workers");
+    for (const Participant& worker : workers_) {
+      actions.emplace_back(SendAssignment{.node = worker.node.id, .index = worker.index});
+    }
+  } else if (state_ == JobState::kPreparingWorkers && all_in(workers_, ParticipantState::kReady)) {
+    enter(JobState::kRunning, now);
+    message_.clear();
+    started_ = now;
+    images_.add(now, 0.0);
+    for (Participant& server : servers_) server.state = ParticipantState::kRunning;
+    for (Participant& worker : workers_) {
+      worker.state = ParticipantState::kRunning;
+      actions.emplace_back(SendStart{worker.node.id});
+    }
+    actions.emplace_back(LogLine{absl::StrFormat(
+        "job %s: every node is ready, training starts: %d iterations, %d workers of batch %d",
+        description_.id, description_.iterations, workers_.size(), description_.batch_size)});
+  }
+  return actions;
+}
+
+// ---- running ----
+
+JobActions JobRun::on_iteration(NodeId from, Epoch epoch, Iteration iteration, double loss,
+                                Nanoseconds now) {
+  JobActions actions;
+  const Participant* worker = expect_worker(from, epoch, "IterationReport", actions);
+  if (worker == nullptr) return actions;
+  const WorkerRank rank(worker->index);
+  const Iteration expected = iterations_->next(rank);
+  if (iteration != expected || iteration >= description_.iterations) {
+    refuse(actions, iteration < expected ? Refusal::kDuplicate : Refusal::kWrongIteration,
+           absl::StrFormat("report of iteration %d from %s; %d of %d comes next", iteration,
+                           participant_text(*worker), expected, description_.iterations));
+    return actions;
+  }
+  last_progress_ = now;
+  if (!std::isfinite(loss)) {
+    end(false,
+        absl::StrFormat("the loss of iteration %d on %s is %f: lower optimizer.learning_rate or "
+                        "look at the data",
+                        iteration, participant_text(*worker), loss),
+        now, actions);
+    return actions;
+  }
+  if (iterations_->too_far_ahead(rank)) {
+    const Participant& slow = workers_[iterations_->slowest().value()];
+    end(false,
+        absl::StrFormat("%s has reported %d iterations, %s is %d ahead of it",
+                        participant_text(slow), iterations_->completed(), participant_text(*worker),
+                        IterationCombiner::kMaxAhead),
+        now, actions);
+    return actions;
+  }
+  if (const auto result = iterations_->add(rank, loss)) complete_iteration(*result, now, actions);
+  return actions;
+}
+
+void JobRun::complete_iteration(const IterationResult& result, Nanoseconds now,
+                                JobActions& actions) {
+  loss_ = result.loss;
+  const double images = static_cast<double>(iterations_->completed()) *
+                        static_cast<double>(description_.batch_size) *
+                        static_cast<double>(workers_.size());
+  images_.add(now, images);
+  actions.emplace_back(
+      AppendMetrics{json_line({{"iteration", result.iteration},
+                               {"loss", result.loss},
+                               {"learning_rate", description_.learning_rate(result.iteration)},
+                               {"images_per_s", images_.per_second(now)}})});
+}
+
+JobActions JobRun::on_test(NodeId from, Epoch epoch, Iteration iteration, const TestPart& part,
+                           Nanoseconds now) {
+  JobActions actions;
+  const Participant* worker = expect_worker(from, epoch, "TestReport", actions);
+  if (worker == nullptr) return actions;
+  const WorkerRank rank(worker->index);
+  const std::string who = participant_text(*worker);
+  // 2^40 samples: beyond any test set, and the sum over ranks cannot wrap.
+  if (part.correct > part.samples || part.samples > (std::uint64_t{1} << 40) || iteration < 0 ||
+      iteration > description_.iterations || tests_->full()) {
+    refuse(actions, Refusal::kMalformed,
+           absl::StrFormat("TestReport from %s: %d of %d correct at iteration %d", who,
+                           part.correct, part.samples, iteration));
+    return actions;
+  }
+  if (!tests_->expects(rank, iteration)) {
+    refuse(actions, Refusal::kDuplicate,
+           absl::StrFormat("test of iteration %d again from %s", iteration, who));
+    return actions;
+  }
+  last_progress_ = now;
+  if (!std::isfinite(part.loss_sum)) {
+    end(false,
+        absl::StrFormat("the test loss after %d iterations on %s is %f", iteration, who,
+                        part.loss_sum),
+        now, actions);
+    return actions;
+  }
+  if (const auto result = tests_->add(rank, iteration, part)) {
+    test_ = *result;
+    actions.emplace_back(AppendMetrics{json_line({{"iteration", result->iteration},
+                                                  {"test_loss", result->loss},
+                                                  {"test_accuracy", result->accuracy}})});
+    actions.emplace_back(LogLine{
+        absl::StrFormat("job %s: after %d iterations test loss %.4f, accuracy %.4f",
+                        description_.id, result->iteration, result->loss, result->accuracy)});
+  }
+  return actions;
+}
+
+// ---- the end ----
+
+JobActions JobRun::on_finished(NodeId from, Epoch epoch, Nanoseconds now) {
+  JobActions actions;
+  Participant* worker = expect_worker(from, epoch, "Finished", actions);
+  if (worker == nullptr) return actions;
+  const Iteration reported = iterations_->next(WorkerRank(worker->index));
+  if (reported != description_.iterations) {
+    end(false,
+        absl::StrFormat("%s says it has finished, but reported %d of %d iterations",
+                        participant_text(*worker), reported, description_.iterations),
+        now, actions);
+    return actions;
+  }
+  last_progress_ = now;
+  worker->state = ParticipantState::kFinished;
+  if (all_in(workers_, ParticipantState::kFinished) && !model_stored_) {
+    message_ = "all workers have finished; waits for the model from worker 0";
+  }
+  finish_if_complete(now, actions);
+  return actions;
+}
+
+absl::Status JobRun::accepts_model(Epoch epoch) const {
+  if (epoch != description_.epoch) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("the model is of epoch %d, job %s has epoch %d", epoch.value(),
+                        description_.id, description_.epoch.value()));
+  }
+  if (state_ != JobState::kRunning) {
+    return absl::FailedPreconditionError(absl::StrFormat("job %s is %s and takes no model now",
+                                                         description_.id, job_state_name(state_)));
+  }
+  return absl::OkStatus();
+}
+
+JobActions JobRun::on_model_stored(Epoch epoch, Nanoseconds now) {
+  JobActions actions;
+  if (!accepts_model(epoch).ok()) return actions;
+  last_progress_ = now;
+  model_stored_ = true;
+  actions.emplace_back(
+      LogLine{absl::StrCat("job ", description_.id, ": model.safetensors is stored")});
+  finish_if_complete(now, actions);
+  return actions;
+}
+
+void JobRun::finish_if_complete(Nanoseconds now, JobActions& actions) {
+  // A worker that was lost after it had finished took nothing with it.
+  const bool all_finished =
+      std::all_of(workers_.begin(), workers_.end(), [](const Participant& worker) {
+        return worker.state == ParticipantState::kFinished ||
+               worker.state == ParticipantState::kLost;
+      });
+  if (!all_finished || !model_stored_) return;
+  if (tests_->pending() > 0) {
+    actions.emplace_back(LogLine{
+        absl::StrFormat("job %s: %d tests were not reported by every worker and are left out",
+                        description_.id, tests_->pending())});
+  }
+  end(true, "", now, actions);
+}
+
+void JobRun::end(bool succeeded, const std::string& reason, Nanoseconds now, JobActions& actions) {
+  POSEIDON_CHECK(!ended(), "a job ends once");
+  enter(succeeded ? JobState::kDone : JobState::kFailed, now);
+  ended_at_ = now;
+  message_ = reason;
+  actions.emplace_back(
+      LogLine{absl::StrCat("job ", description_.id, succeeded ? " is done" : " failed: ", reason)});
+  for (auto* group : {&workers_, &servers_}) {
+    for (const Participant& p : *group) {
+      if (p.state == ParticipantState::kLost) continue;
+      actions.emplace_back(SendStop{.node = p.node.id, .succeeded = succeeded, .reason = reason});
+    }
+  }
+}
+
+JobActions JobRun::on_failed(NodeId from, Epoch epoch, const std::string& reason, Nanoseconds now) {
+  JobActions actions;
+  const Participant* participant = expect_participant(from, epoch, "Failed", actions);
+  if (participant == nullptr) return actions;
+  end(false, absl::StrCat(participant_text(*participant), " failed: ", reason), now, actions);
+  return actions;
+}
+
+JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
+  JobActions actions;
+  Participant* participant = find(departure.node.id);
+  if (participant == nullptr) return actions;
+  const bool part_is_done = participant->state == ParticipantState::kFinished &&
+                            (participant->index != 0 || model_stored_);
+  participant->state = ParticipantState::kLost;
+  if (ended()) return actions;
+  const std::string text =
+      absl::StrFormat("%s was lost: it %s; last heard %.1f s ago", participant_text(*participant),
+                      departure.reason, seconds(departure.silent));
+  if (part_is_done) {
+    actions.emplace_back(LogLine{absl::StrCat("job ", description_.id, ": ", text,
+                                              "; its part was finished, the job goes on")});
+    return actions;
+  }
+  end(false, text, now, actions);
+  return actions;
+}
+
+JobActions JobRun::fail(const std::string& reason, Nanoseconds now) {
+  JobActions actions;
+  if (!ended()) end(false, reason, now, actions);
+  return actions;
+}
+
+// ---- time ----
+
+void JobRun::enter(JobState state, Nanoseconds now) {
+  state_ = state;
+  entered_ = now;
+  last_progress_ = now;
+}
+
+std::string JobRun::deadline_reason(Nanoseconds now) const {
+  const Nanoseconds in_state = now - entered_;
+  const Nanoseconds quiet = now - last_progress_;
+  switch (state_) {
+    case JobState::kWaiting:
+      if (in_state <= options_.waiting_timeout) return "";
+      return absl::StrFormat("after %.0f s it still %s", seconds(in_state), missing_text());
+    case JobState::kPreparingServers:
+      if (in_state <= options_.preparing_timeout) return "";
+      return absl::StrFormat("not ready after %.0f s: %s", seconds(in_state),
+                             names_in(servers_, ParticipantState::kPreparing));
+    case JobState::kPreparingWorkers:
+      if (in_state <= options_.preparing_timeout) return "";
+      return absl::StrFormat("not ready after %.0f s: %s", seconds(in_state),
+                             names_in(workers_, ParticipantState::kPreparing));
+    case JobState::kRunning: {
+      const std::string busy = names_in(workers_, ParticipantState::kRunning);
+      if (busy.empty() && quiet > options_.upload_timeout) {
+        return absl::StrFormat("all workers have finished, but %s sent no model for %.0f s",
+                               participant_text(workers_[0]), seconds(quiet));
+      }
+      if (busy.empty() || quiet <= options_.progress_timeout) return "";
+      return absl::StrFormat(
+          "no report for %.0f s after %d iterations; the slowest is %s; not finished: %s",
+          seconds(quiet), iterations_->completed(),
+          participant_text(workers_[iterations_->slowest().value()]), busy);
+    }
+    case JobState::kDone:
+    case JobState::kFailed:
+      break;
+  }
+  return "";
+}
+
+JobActions JobRun::tick(Nanoseconds now) {
+  JobActions actions;
+  const std::string reason = deadline_reason(now);
+  if (!reason.empty()) end(false, reason, now, actions);
+  return actions;
+}
+
+JobProgress JobRun::progress(Nanoseconds now) const {
+  const Nanoseconds until = ended_at_.value_or(now);
+  JobProgress progress;
+  progress.message = message_;
+  progress.completed = iterations_ ? iterations_->completed() : 0;
+  progress.loss = loss_;
+  progress.test = test_;
+  progress.images_per_s = images_.per_second(until);
+  if (started_) progress.training_seconds = seconds(until - *started_);
+  return progress;
+}
+
+}  // namespace poseidon

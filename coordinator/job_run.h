@@ -1,0 +1,190 @@
+#pragma once
+
+// The life of one job as a pure state machine: events in, actions out.
+//
+//   waiting -> preparing servers -> preparing workers -> running -> done
+//      \______________\____________________\_______________\______-> failed
+//
+// Before: the service checked who sent a message and knows `now`; membership knows who is here.
+// After: the service carries out the actions in their order: sends, metrics lines, files, log.
+//
+// Invariants
+//  1. Every state but done and failed has a deadline; what happens then names who did not answer.
+//  2. done and failed are final and are entered once, with one SendStop to each node of the job
+//  that
+//     is still there.
+//  3. A message that does not fit (sender, epoch, state, iteration) changes nothing and yields one
+//     CountRefusal.
+//  4. Metrics lines come in the order of iterations, each exactly once.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "common/ids.h"
+#include "common/plan.h"
+#include "coordinator/membership.h"
+#include "coordinator/reports.h"
+
+namespace poseidon {
+
+// ---- actions ----
+
+/// Send Assignment with the job's plan() and text, and this index.
+struct SendAssignment {
+  NodeId node;
+  std::uint32_t index = 0;  ///< WorkerRank or ServerIndex
+};
+struct SendStart {
+  NodeId node;
+};
+struct SendStop {
+  NodeId node;
+  bool succeeded = false;
+  std::string reason;
+};
+/// One line of metrics.jsonl, without the line end.
+struct AppendMetrics {
+  std::string line;
+};
+/// A small file of the run directory, whole.
+struct WriteFile {
+  std::string name;
+  std::string contents;
+};
+struct CountRefusal {
+  Refusal refusal = Refusal::kMalformed;
+  std::string text;  ///< who, what and why
+};
+struct LogLine {
+  std::string text;
+};
+using JobAction = std::variant<SendAssignment, SendStart, SendStop, AppendMetrics, WriteFile,
+                               CountRefusal, LogLine>;
+using JobActions = std::vector<JobAction>;
+
+// ---- the job ----
+
+struct JobRunOptions {
+  Nanoseconds waiting_timeout = std::chrono::seconds(120);   ///< until enough nodes are there
+  Nanoseconds preparing_timeout = std::chrono::minutes(10);  ///< each of the two preparing states
+  Nanoseconds progress_timeout = std::chrono::minutes(30);   ///< without any accepted report
+  Nanoseconds upload_timeout = std::chrono::minutes(10);     ///< all finished, but no model yet
+};
+
+struct JobDescription {
+  std::string id;
+  std::string name;
+  Epoch epoch;
+  std::uint32_t workers = 0;  ///< exactly so many; 0: min_workers up to max_workers
+  std::uint32_t servers = 0;  ///< exactly so many; 0: all there are, at least one
+  std::int64_t min_workers = 1;
+  std::int64_t max_workers = 64;
+  std::int64_t batch_size = 0;  ///< per worker
+  Iteration iterations = 0;
+  /// Pure; of the step that ends an iteration.
+  std::function<double(Iteration)> learning_rate;
+  /// Pure; (worker addresses by rank, server addresses by index) -> plan of this epoch.
+  std::function<absl::StatusOr<Plan>(std::vector<std::string>, std::vector<std::string>)> make_plan;
+};
+
+enum class JobState { kWaiting, kPreparingServers, kPreparingWorkers, kRunning, kDone, kFailed };
+const char* job_state_name(JobState state);  ///< as in GetStatusResponse.state
+
+enum class ParticipantState { kPreparing, kReady, kRunning, kFinished, kLost };
+const char* participant_state_name(ParticipantState state);
+
+/// A node with a part in the job.
+struct Participant {
+  NodeInfo node;
+  std::uint32_t index = 0;  ///< WorkerRank or ServerIndex
+  ParticipantState state = ParticipantState::kPreparing;
+};
+
+/// What GetStatus says of a job's progress.
+struct JobProgress {
+  std::string message;
+  Iteration completed = 0;
+  std::optional<double> loss;
+  std::optional<TestResult> test;
+  double images_per_s = 0.0;
+  double training_seconds = 0.0;
+};
+
+/// One thread only (the service holds its mutex). `now` never goes backwards.
+class JobRun {
+ public:
+  JobRun(JobRunOptions options, JobDescription description, Nanoseconds now);
+
+  /// The cluster's members, in order of joining; after every change and once at the beginning.
+  /// Takes the first that fit as soon as there are enough.
+  JobActions on_members(const std::vector<NodeInfo>& members, Nanoseconds now);
+  /// A node is gone. One of the job's ends it, unless it is a worker whose part is done.
+  JobActions on_departure(const Departure& departure, Nanoseconds now);
+
+  JobActions on_ready(NodeId from, Epoch epoch, Nanoseconds now);
+  JobActions on_iteration(NodeId from, Epoch epoch, Iteration iteration, double loss,
+                          Nanoseconds now);
+  JobActions on_test(NodeId from, Epoch epoch, Iteration iteration, const TestPart& part,
+                     Nanoseconds now);
+  JobActions on_finished(NodeId from, Epoch epoch, Nanoseconds now);
+  JobActions on_failed(NodeId from, Epoch epoch, const std::string& reason, Nanoseconds now);
+
+  /// model.safetensors is on disk.
+  JobActions on_model_stored(Epoch epoch, Nanoseconds now);
+  /// Ends the job from outside: the disk is full, the coordinator stops.
+  JobActions fail(const std::string& reason, Nanoseconds now);
+  /// Looks at the deadlines; call several times a second.
+  JobActions tick(Nanoseconds now);
+
+  const JobDescription& description() const { return description_; }
+  JobState state() const { return state_; }
+  bool ended() const { return state_ == JobState::kDone || state_ == JobState::kFailed; }
+  /// OK when a model of this epoch may be stored now.
+  absl::Status accepts_model(Epoch epoch) const;
+  /// Null until the nodes are chosen.
+  const std::shared_ptr<const Plan>& plan() const { return plan_; }
+  const std::vector<Participant>& workers() const { return workers_; }  ///< by rank
+  const std::vector<Participant>& servers() const { return servers_; }  ///< by index
+  JobProgress progress(Nanoseconds now) const;
+
+ private:
+  Participant* find(NodeId id);
+  void enter(JobState state, Nanoseconds now);
+  bool choose_nodes(const std::vector<NodeInfo>& members, Nanoseconds now, JobActions& actions);
+  void end(bool succeeded, const std::string& reason, Nanoseconds now, JobActions& actions);
+  void finish_if_complete(Nanoseconds now, JobActions& actions);
+  void complete_iteration(const IterationResult& result, Nanoseconds now, JobActions& actions);
+  Participant* expect_worker(NodeId from, Epoch epoch, const char* what, JobActions& actions);
+  Participant* expect_participant(NodeId from, Epoch epoch, const char* what, JobActions& actions);
+  std::string deadline_reason(Nanoseconds now) const;
+  std::string missing_text() const;
+
+  const JobRunOptions options_;
+  const JobDescription description_;
+  JobState state_ = JobState::kWaiting;
+  std::string message_;
+  Nanoseconds entered_;        ///< when the state began
+  Nanoseconds last_progress_;  ///< last accepted report, or beginning of the state
+  std::size_t idle_workers_ = 0;
+  std::size_t idle_servers_ = 0;
+  std::shared_ptr<const Plan> plan_;
+  std::vector<Participant> workers_;
+  std::vector<Participant> servers_;
+  std::optional<IterationCombiner> iterations_;
+  std::optional<TestCombiner> tests_;
+  RateWindow images_;
+  std::optional<double> loss_;
+  std::optional<TestResult> test_;
+  bool model_stored_ = false;
+  std::optional<Nanoseconds> started_;  ///< when Start was sent
+  std::optional<Nanoseconds> ended_at_;
+};
+
+}  // namespace poseidon

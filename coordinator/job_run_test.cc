@@ -1,0 +1,469 @@
+#include "coordinator/job_run.h"
+
+#include <cmath>
+#include <limits>
+
+#include "coordinator/planner.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace poseidon {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+constexpr Nanoseconds at(double seconds) {
+  return Nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
+}
+constexpr Epoch kEpoch(7);
+
+NodeInfo node(std::uint64_t id, NodeRole role) {
+  NodeInfo info;
+  info.id = NodeId(id);
+  info.role = role;
+  info.address = "10.0.0." + std::to_string(id) + ":4711";
+  return info;
+}
+
+std::vector<NodeInfo> cluster(std::uint64_t workers, std::uint64_t servers) {
+  std::vector<NodeInfo> nodes;
+  for (std::uint64_t i = 0; i < servers; ++i) nodes.push_back(node(1 + i, NodeRole::kServer));
+  for (std::uint64_t i = 0; i < workers; ++i) nodes.push_back(node(11 + i, NodeRole::kWorker));
+  return nodes;
+}
+
+JobDescription description(std::uint32_t workers, std::uint32_t servers) {
+  JobDescription d;
+  d.id = "digits-7";
+  d.name = "digits";
+  d.epoch = kEpoch;
+  d.workers = workers;
+  d.servers = servers;
+  d.batch_size = 32;
+  d.iterations = 3;
+  d.learning_rate = [](Iteration i) { return 0.5 / static_cast<double>(i + 1); };
+  d.make_plan = [](std::vector<std::string> w, std::vector<std::string> s) {
+    return make_plan({.layers = {{"fc", "fully_connected", {10, 5}, 60, true}},
+                      .batch_size = 32,
+                      .epoch = kEpoch,
+                      .worker_addresses = std::move(w),
+                      .server_addresses = std::move(s),
+                      .sync = {}});
+  };
+  return d;
+}
+
+template <typename T>
+std::vector<T> only(const JobActions& actions) {
+  std::vector<T> found;
+  for (const JobAction& action : actions) {
+    if (const T* a = std::get_if<T>(&action)) found.push_back(*a);
+  }
+  return found;
+}
+
+// Invariant 3: nothing but one counted refusal.
+void expect_refused(const JobActions& actions, Refusal refusal) {
+  ASSERT_THAT(actions, SizeIs(1));
+  const auto refusals = only<CountRefusal>(actions);
+  ASSERT_THAT(refusals, SizeIs(1));
+  EXPECT_STREQ(refusal_name(refusals[0].refusal), refusal_name(refusal)) << refusals[0].text;
+  EXPECT_THAT(refusals[0].text, Not(IsEmpty()));
+}
+
+/// Two workers (nodes 11, 12) and two servers (nodes 1, 2) unless told otherwise.
+class JobRunTest : public ::testing::Test {
+ protected:
+  void begin(std::uint32_t workers = 2, std::uint32_t servers = 2) {
+    job_.emplace(JobRunOptions{}, description(workers, servers), at(0));
+    actions_ = job_->on_members(cluster(workers, servers), at(1));
+  }
+  void prepare_servers() {
+    begin();
+    job_->on_ready(NodeId(1), kEpoch, at(2));
+    actions_ = job_->on_ready(NodeId(2), kEpoch, at(3));
+  }
+  void run() {
+    prepare_servers();
+    job_->on_ready(NodeId(11), kEpoch, at(4));
+    actions_ = job_->on_ready(NodeId(12), kEpoch, at(5));
+  }
+  JobActions report(std::uint64_t id, Iteration iteration, double loss, double now) {
+    return job_->on_iteration(NodeId(id), kEpoch, iteration, loss, at(now));
+  }
+  void report_all() {
+    for (Iteration i = 0; i < 3; ++i) {
+      for (const std::uint64_t id : {11, 12}) report(id, i, 1.0, 6.0 + static_cast<double>(i));
+    }
+  }
+  void expect_failed(const JobActions& actions, const std::string& reason, std::size_t stops = 4) {
+    EXPECT_EQ(job_->state(), JobState::kFailed);
+    const auto sent = only<SendStop>(actions);
+    EXPECT_THAT(sent, SizeIs(stops));
+    for (const SendStop& stop : sent) {
+      EXPECT_FALSE(stop.succeeded);
+      EXPECT_THAT(stop.reason, HasSubstr(reason));
+    }
+    EXPECT_THAT(job_->progress(at(1e6)).message, HasSubstr(reason));
+  }
+
+  std::optional<JobRun> job_;
+  JobActions actions_;
+};
+
+// ---- choosing nodes ----
+
+TEST_F(JobRunTest, WaitsAndSaysForWhom) {
+  job_.emplace(JobRunOptions{}, description(4, 2), at(0));
+  EXPECT_THAT(job_->on_members(cluster(3, 1), at(1)), IsEmpty());
+  EXPECT_EQ(job_->state(), JobState::kWaiting);
+  EXPECT_THAT(job_->progress(at(1)).message,
+              AllOf(HasSubstr("1 more of 4 workers"), HasSubstr("1 more of 2 servers")));
+}
+
+TEST_F(JobRunTest, WaitingHasADeadlineThatNamesWhatIsMissing) {
+  job_.emplace(JobRunOptions{}, description(4, 2), at(0));
+  job_->on_members(cluster(1, 2), at(1));
+  EXPECT_THAT(job_->tick(at(120)), IsEmpty());
+  actions_ = job_->tick(at(120.5));
+  expect_failed(actions_, "3 more of 4 workers and 0 more of 2 servers", 0);
+  EXPECT_THAT(job_->tick(at(500)), IsEmpty()) << "a job ends once";
+}
+
+TEST_F(JobRunTest, TakesTheFirstThatFitAndAssignsServersFirst) {
+  job_.emplace(JobRunOptions{}, description(2, 1), at(0));
+  actions_ = job_->on_members(cluster(3, 2), at(1));
+  EXPECT_EQ(job_->state(), JobState::kPreparingServers);
+  const auto assigned = only<SendAssignment>(actions_);
+  ASSERT_THAT(assigned, SizeIs(1));
+  EXPECT_EQ(assigned[0].node, NodeId(1));
+  EXPECT_EQ(assigned[0].index, 0u);
+  ASSERT_THAT(job_->workers(), SizeIs(2));
+  EXPECT_EQ(job_->workers()[0].node.id, NodeId(11));
+  EXPECT_EQ(job_->workers()[1].node.id, NodeId(12));
+  const auto files = only<WriteFile>(actions_);
+  ASSERT_THAT(files, SizeIs(1));
+  EXPECT_EQ(files[0].name, "plan.json");
+  EXPECT_EQ(nlohmann::json::parse(files[0].contents)["workers"], 2);
+  EXPECT_EQ(job_->plan()->server_addresses, std::vector<std::string>{"10.0.0.1:4711"});
+}
+
+TEST_F(JobRunTest, WithoutNumbersTakesAllUpToMaxWorkers) {
+  JobDescription d = description(0, 0);
+  d.min_workers = 2;
+  d.max_workers = 3;
+  job_.emplace(JobRunOptions{}, d, at(0));
+  EXPECT_THAT(job_->on_members(cluster(1, 3), at(1)), IsEmpty());
+  job_->on_members(cluster(5, 3), at(2));
+  EXPECT_EQ(job_->state(), JobState::kPreparingServers);
+  EXPECT_THAT(job_->workers(), SizeIs(3));
+  EXPECT_THAT(job_->servers(), SizeIs(3));
+}
+
+TEST_F(JobRunTest, APlanThatCannotBeMadeFailsTheJob) {
+  JobDescription d = description(1, 1);
+  d.make_plan = [](auto, auto) -> absl::StatusOr<Plan> {
+    return absl::InvalidArgumentError("no parameters");
+  };
+  job_.emplace(JobRunOptions{}, d, at(0));
+  actions_ = job_->on_members(cluster(1, 1), at(1));
+  expect_failed(actions_, "no parameters", 0);
+}
+
+// ---- preparing ----
+
+TEST_F(JobRunTest, WorkersAreAssignedWhenAllServersAreReady) {
+  begin();
+  EXPECT_THAT(job_->on_ready(NodeId(2), kEpoch, at(2)), IsEmpty());
+  actions_ = job_->on_ready(NodeId(1), kEpoch, at(3));
+  EXPECT_EQ(job_->state(), JobState::kPreparingWorkers);
+  const auto assigned = only<SendAssignment>(actions_);
+  ASSERT_THAT(assigned, SizeIs(2));
+  EXPECT_EQ(assigned[1].node, NodeId(12));
+  EXPECT_EQ(assigned[1].index, 1u);
+}
+
+TEST_F(JobRunTest, StartWhenAllWorkersAreReady) {
+  run();
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  const auto starts = only<SendStart>(actions_);
+  ASSERT_THAT(starts, SizeIs(2));
+  EXPECT_EQ(starts[0].node, NodeId(11));
+  EXPECT_EQ(job_->progress(at(9)).training_seconds, 4.0);
+}
+
+TEST_F(JobRunTest, ReadyIsRefusedFromStrangersStaleEpochsTwiceAndOutOfTurn) {
+  begin();
+  expect_refused(job_->on_ready(NodeId(99), kEpoch, at(2)), Refusal::kNotInJob);
+  expect_refused(job_->on_ready(NodeId(1), Epoch(6), at(2)), Refusal::kStaleEpoch);
+  expect_refused(job_->on_ready(NodeId(11), kEpoch, at(2)), Refusal::kWrongState);
+  EXPECT_THAT(job_->on_ready(NodeId(1), kEpoch, at(2)), IsEmpty());
+  expect_refused(job_->on_ready(NodeId(1), kEpoch, at(2)), Refusal::kDuplicate);
+  EXPECT_EQ(job_->state(), JobState::kPreparingServers);
+}
+
+TEST_F(JobRunTest, MessagesBeforeAnybodyIsChosenAreRefused) {
+  job_.emplace(JobRunOptions{}, description(2, 2), at(0));
+  expect_refused(job_->on_ready(NodeId(11), kEpoch, at(1)), Refusal::kNotInJob);
+  expect_refused(report(11, 0, 1.0, 1), Refusal::kNotInJob);
+}
+
+TEST_F(JobRunTest, PreparingHasADeadlineThatNamesWhoIsNotReady) {
+  begin();
+  job_->on_ready(NodeId(1), kEpoch, at(2));
+  EXPECT_THAT(job_->tick(at(600)), IsEmpty());
+  actions_ = job_->tick(at(602));
+  expect_failed(actions_, "server 1 (10.0.0.2:4711)");
+
+  prepare_servers();
+  job_->on_ready(NodeId(12), kEpoch, at(4));
+  EXPECT_THAT(job_->tick(at(602)), IsEmpty()) << "each preparing state has its own deadline";
+  actions_ = job_->tick(at(604));
+  expect_failed(actions_, "worker 0 (10.0.0.11:4711)");
+}
+
+// ---- running ----
+
+TEST_F(JobRunTest, LossesAreCombinedInRankOrderWhateverOrderTheyArriveIn) {
+  run();
+  const double a = 0.1;
+  const double b = 0.7;
+  EXPECT_THAT(report(12, 0, b, 6), IsEmpty());
+  EXPECT_THAT(report(12, 1, 5.0, 6.5), IsEmpty()) << "a fast worker may be ahead";
+  actions_ = report(11, 0, a, 7);
+  const auto lines = only<AppendMetrics>(actions_);
+  ASSERT_THAT(lines, SizeIs(1));
+  const auto json = nlohmann::json::parse(lines[0].line);
+  EXPECT_EQ(json.size(), 4u);
+  EXPECT_EQ(json["iteration"], 0);
+  EXPECT_EQ(json["loss"].get<double>(), (a + b) / 2.0);
+  EXPECT_EQ(json["learning_rate"], 0.5);
+  EXPECT_EQ(json["images_per_s"].get<double>(), 64.0 / 2.0) << "64 images in 2 s since the start";
+  EXPECT_EQ(job_->progress(at(7)).completed, 1);
+  EXPECT_EQ(*job_->progress(at(7)).loss, (a + b) / 2.0);
+}
+
+TEST_F(JobRunTest, EveryIterationHasItsLineOnceAndInOrder) {
+  run();
+  std::vector<int> seen;
+  for (Iteration i = 0; i < 3; ++i) report(12, i, 1.0, 6);
+  for (Iteration i = 0; i < 3; ++i) {
+    for (const auto& line : only<AppendMetrics>(report(11, i, 1.0, 7))) {
+      seen.push_back(nlohmann::json::parse(line.line)["iteration"]);
+    }
+  }
+  EXPECT_EQ(seen, (std::vector<int>{0, 1, 2}));
+}
+
+TEST_F(JobRunTest, ReportsThatDoNotFitAreRefusedAndChangeNothing) {
+  prepare_servers();
+  expect_refused(report(11, 0, 1.0, 4), Refusal::kWrongState);
+  run();
+  expect_refused(report(99, 0, 1.0, 6), Refusal::kNotInJob);
+  expect_refused(report(1, 0, 1.0, 6), Refusal::kWrongState);
+  expect_refused(job_->on_iteration(NodeId(11), Epoch(8), 0, 1.0, at(6)), Refusal::kStaleEpoch);
+  expect_refused(report(11, 1, 1.0, 6), Refusal::kWrongIteration);
+  expect_refused(report(11, -1, 1.0, 6), Refusal::kDuplicate);
+  report(11, 0, 1.0, 6);
+  expect_refused(report(11, 0, 2.0, 6), Refusal::kDuplicate);
+  report(11, 1, 1.0, 6);
+  report(11, 2, 1.0, 6);
+  expect_refused(report(11, 3, 1.0, 6), Refusal::kWrongIteration);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  const auto lines = only<AppendMetrics>(report(12, 0, 3.0, 7));
+  ASSERT_THAT(lines, SizeIs(1));
+  EXPECT_EQ(nlohmann::json::parse(lines[0].line)["loss"], 2.0) << "the first report counted";
+}
+
+TEST_F(JobRunTest, ALossThatIsNoNumberFailsTheJob) {
+  for (const double loss :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    run();
+    report(11, 0, 1.0, 6);
+    actions_ = report(11, 1, loss, 7);
+    expect_failed(actions_, "the loss of iteration 1 on worker 0 (10.0.0.11:4711)");
+  }
+}
+
+TEST_F(JobRunTest, TestsAreCombinedOverTheSamplesOfAllRanks) {
+  run();
+  EXPECT_THAT(
+      job_->on_test(NodeId(12), kEpoch, 2, {.loss_sum = 6.0, .correct = 1, .samples = 2}, at(6)),
+      IsEmpty());
+  const auto lines = only<AppendMetrics>(
+      job_->on_test(NodeId(11), kEpoch, 2, {.loss_sum = 2.0, .correct = 5, .samples = 6}, at(6)));
+  ASSERT_THAT(lines, SizeIs(1));
+  EXPECT_EQ(nlohmann::json::parse(lines[0].line),
+            (nlohmann::json{{"iteration", 2}, {"test_loss", 1.0}, {"test_accuracy", 0.75}}));
+  EXPECT_EQ(job_->progress(at(6)).test->accuracy, 0.75);
+}
+
+TEST_F(JobRunTest, TestsThatDoNotFitAreRefused) {
+  run();
+  const TestPart good{.loss_sum = 1.0, .correct = 1, .samples = 2};
+  expect_refused(job_->on_test(NodeId(11), kEpoch, 4, good, at(6)), Refusal::kMalformed);
+  expect_refused(job_->on_test(NodeId(11), kEpoch, -1, good, at(6)), Refusal::kMalformed);
+  expect_refused(job_->on_test(NodeId(11), kEpoch, 1, {1.0, 3, 2}, at(6)), Refusal::kMalformed);
+  expect_refused(job_->on_test(NodeId(11), kEpoch, 1, {1.0, 3, UINT64_MAX}, at(6)),
+                 Refusal::kMalformed);
+  expect_refused(job_->on_test(NodeId(11), Epoch(1), 1, good, at(6)), Refusal::kStaleEpoch);
+  EXPECT_THAT(job_->on_test(NodeId(11), kEpoch, 1, good, at(6)), IsEmpty());
+  expect_refused(job_->on_test(NodeId(11), kEpoch, 1, good, at(6)), Refusal::kDuplicate);
+  expect_refused(job_->on_test(NodeId(11), kEpoch, 0, good, at(6)), Refusal::kDuplicate);
+  actions_ = job_->on_test(NodeId(12), kEpoch, 1, {std::nan(""), 1, 2}, at(6));
+  expect_failed(actions_, "test loss after 1 iterations on worker 1");
+}
+
+TEST_F(JobRunTest, SilenceOfAllWorkersFailsTheJobAndNamesTheSlowest) {
+  run();
+  report(12, 0, 1.0, 6);
+  EXPECT_THAT(job_->tick(at(6 + 1800)), IsEmpty());
+  actions_ = job_->tick(at(6 + 1801));
+  expect_failed(actions_, "the slowest is worker 0 (10.0.0.11:4711)");
+}
+
+TEST_F(JobRunTest, AWorkerTooFarBehindFailsTheJob) {
+  JobDescription d = description(2, 1);
+  d.iterations = IterationCombiner::kMaxAhead + 10;
+  job_.emplace(JobRunOptions{}, d, at(0));
+  job_->on_members(cluster(2, 1), at(0));
+  for (const std::uint64_t id : {1, 11, 12}) job_->on_ready(NodeId(id), kEpoch, at(1));
+  for (Iteration i = 0; i < IterationCombiner::kMaxAhead; ++i) report(12, i, 1.0, 2);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  actions_ = report(12, IterationCombiner::kMaxAhead, 1.0, 2);
+  expect_failed(actions_, "worker 0 (10.0.0.11:4711) has reported 0 iterations", 3);
+}
+
+// ---- the end ----
+
+TEST_F(JobRunTest, DoneWhenAllHaveFinishedAndTheModelIsStored) {
+  run();
+  report_all();
+  EXPECT_TRUE(job_->accepts_model(kEpoch).ok());
+  EXPECT_THAT(only<SendStop>(job_->on_finished(NodeId(12), kEpoch, at(9))), IsEmpty());
+  EXPECT_THAT(only<SendStop>(job_->on_model_stored(kEpoch, at(9.5))), IsEmpty());
+  actions_ = job_->on_finished(NodeId(11), kEpoch, at(10));
+  EXPECT_EQ(job_->state(), JobState::kDone);
+  const auto stops = only<SendStop>(actions_);
+  ASSERT_THAT(stops, SizeIs(4));
+  for (const SendStop& stop : stops) EXPECT_TRUE(stop.succeeded);
+  EXPECT_EQ(job_->progress(at(100)).training_seconds, 5.0) << "stands still after the end";
+  EXPECT_EQ(job_->accepts_model(kEpoch).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(JobRunTest, TheModelMayComeLast) {
+  run();
+  report_all();
+  job_->on_finished(NodeId(11), kEpoch, at(9));
+  job_->on_finished(NodeId(12), kEpoch, at(9));
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  EXPECT_THAT(job_->progress(at(9)).message, HasSubstr("waits for the model"));
+  actions_ = job_->on_model_stored(kEpoch, at(10));
+  EXPECT_EQ(job_->state(), JobState::kDone);
+  EXPECT_THAT(only<SendStop>(actions_), SizeIs(4));
+}
+
+TEST_F(JobRunTest, AModelThatNeverComesFailsTheJob) {
+  run();
+  report_all();
+  job_->on_finished(NodeId(11), kEpoch, at(9));
+  job_->on_finished(NodeId(12), kEpoch, at(9));
+  EXPECT_THAT(job_->tick(at(609)), IsEmpty());
+  actions_ = job_->tick(at(610));
+  expect_failed(actions_, "worker 0 (10.0.0.11:4711) sent no model");
+}
+
+TEST_F(JobRunTest, FinishedTooEarlyFailsTheJob) {
+  run();
+  report(11, 0, 1.0, 6);
+  actions_ = job_->on_finished(NodeId(11), kEpoch, at(7));
+  expect_failed(actions_, "reported 1 of 3 iterations");
+}
+
+TEST_F(JobRunTest, FinishedTwiceIsRefused) {
+  run();
+  report_all();
+  job_->on_finished(NodeId(11), kEpoch, at(9));
+  expect_refused(job_->on_finished(NodeId(11), kEpoch, at(9)), Refusal::kWrongState);
+  expect_refused(report(11, 3, 1.0, 9), Refusal::kWrongState);
+}
+
+TEST_F(JobRunTest, AFailedNodeFailsTheJobWithItsReason) {
+  run();
+  actions_ = job_->on_failed(NodeId(2), kEpoch, "out of memory", at(6));
+  expect_failed(actions_, "server 1 (10.0.0.2:4711) failed: out of memory");
+  expect_refused(job_->on_failed(NodeId(1), kEpoch, "too", at(6)), Refusal::kWrongState);
+  expect_refused(report(11, 0, 1.0, 6), Refusal::kWrongState);
+}
+
+TEST_F(JobRunTest, AFailureOfAnOlderEpochIsRefused) {
+  run();
+  expect_refused(job_->on_failed(NodeId(2), Epoch(6), "old", at(6)), Refusal::kStaleEpoch);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+}
+
+TEST_F(JobRunTest, ALostNodeFailsTheJobInEveryStateAndIsNamedWithItsSilence) {
+  const Departure gone{.node = node(12, NodeRole::kWorker),
+                       .reason = "was silent for 3.1 s (lease 3.0 s)",
+                       .silent = at(3.1)};
+  const std::string text =
+      "worker 1 (10.0.0.12:4711) was lost: it was silent for 3.1 s (lease 3.0 s); last heard 3.1 s";
+  begin();
+  expect_failed(job_->on_departure(gone, at(6)), text, 3);
+  prepare_servers();
+  expect_failed(job_->on_departure(gone, at(6)), text, 3);
+  run();
+  expect_failed(job_->on_departure(gone, at(6)), text, 3);
+  EXPECT_EQ(job_->workers()[1].state, ParticipantState::kLost);
+}
+
+TEST_F(JobRunTest, LosingAStrangerChangesNothing) {
+  run();
+  EXPECT_THAT(job_->on_departure({.node = node(77, NodeRole::kWorker), .reason = "left"}, at(6)),
+              IsEmpty());
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+}
+
+TEST_F(JobRunTest, AFinishedWorkerMayGoButNotWorkerZeroWithItsModel) {
+  run();
+  report_all();
+  job_->on_finished(NodeId(12), kEpoch, at(9));
+  actions_ = job_->on_departure({.node = node(12, NodeRole::kWorker), .reason = "left"}, at(9));
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  job_->on_finished(NodeId(11), kEpoch, at(9));
+  actions_ = job_->on_departure({.node = node(11, NodeRole::kWorker), .reason = "left"}, at(9));
+  expect_failed(actions_, "worker 0", 2);
+
+  run();
+  report_all();
+  job_->on_finished(NodeId(12), kEpoch, at(9));
+  job_->on_departure({.node = node(12, NodeRole::kWorker), .reason = "left"}, at(9));
+  job_->on_finished(NodeId(11), kEpoch, at(9));
+  actions_ = job_->on_model_stored(kEpoch, at(9));
+  EXPECT_EQ(job_->state(), JobState::kDone);
+  EXPECT_THAT(only<SendStop>(actions_), SizeIs(3));
+}
+
+TEST_F(JobRunTest, AModelOfAnotherEpochIsRefused) {
+  run();
+  EXPECT_THAT(std::string(job_->accepts_model(Epoch(6)).message()), HasSubstr("epoch 6"));
+  EXPECT_THAT(job_->on_model_stored(Epoch(6), at(6)), IsEmpty());
+  prepare_servers();
+  EXPECT_FALSE(job_->accepts_model(kEpoch).ok()) << "nothing is trained yet";
+}
+
+TEST_F(JobRunTest, FailFromOutsideEndsItOnce) {
+  run();
+  actions_ = job_->fail("the disk is full", at(6));
+  expect_failed(actions_, "the disk is full");
+  EXPECT_THAT(job_->fail("again", at(7)), IsEmpty());
+  EXPECT_THAT(job_->on_members(cluster(9, 9), at(8)), IsEmpty());
+}
+
+}  // namespace
+}  // namespace poseidon

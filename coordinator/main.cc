@@ -1,0 +1,115 @@
+// poseidon-coordinator: reads the options, wires the parts, waits for a signal.
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "common/clock.h"
+#include "common/daemon.h"
+#include "coordinator/job_resolver.h"
+#include "coordinator/service.h"
+#include "spdlog/spdlog.h"
+
+namespace poseidon {
+namespace {
+
+struct MainOptions {
+  std::string listen;
+  std::string state_dir;
+  std::string metrics_listen;
+  std::uint32_t lease_ms = 3000;
+  std::uint32_t heartbeat_ms = 500;
+  std::uint32_t wait_for_nodes_s = 120;
+  DaemonOptions daemon;
+};
+
+void add_options(CLI::App& app, MainOptions& options) {
+  app.add_option("--listen", options.listen, "ADDR:PORT for nodes and operators; port 0: any free")
+      ->required();
+  app.add_option("--state-dir", options.state_dir,
+                 "directory for the coordinator's state and, unless told otherwise, for runs")
+      ->required();
+  app.add_option("--metrics-listen", options.metrics_listen, "ADDR:PORT for Prometheus");
+  app.add_option("--lease-ms", options.lease_ms, "a node silent for so long is declared dead")
+      ->capture_default_str();
+  app.add_option("--heartbeat-ms", options.heartbeat_ms, "how often nodes are asked to speak")
+      ->capture_default_str();
+  app.add_option("--wait-for-nodes-s", options.wait_for_nodes_s,
+                 "how long a job waits for missing nodes before it fails")
+      ->capture_default_str();
+  add_daemon_options(app, options.daemon);
+}
+
+/// Set once, by the signal thread; awaited by main.
+class StopFlag {
+ public:
+  void set(const std::string& reason) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    reason_ = reason;
+    changed_.notify_all();
+  }
+  /// Without a deadline on purpose: the coordinator serves until it is told to stop.
+  std::string wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return !reason_.empty(); });
+    return reason_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::string reason_;
+};
+
+int fail(const absl::Status& status) {
+  std::fprintf(stderr, "poseidon-coordinator: %s\n", std::string(status.message()).c_str());
+  return exit_code(status);
+}
+
+int run(const MainOptions& options) {
+  if (const absl::Status status = start_daemon("coordinator", options.daemon); !status.ok()) {
+    return fail(status);
+  }
+  StopFlag stop;
+  const StopSignals signals([&stop](const std::string& name) { stop.set(name); });
+  const SystemClock clock;
+  CoordinatorOptions service_options{.listen = options.listen,
+                                     .state_dir = options.state_dir,
+                                     .metrics_listen = options.metrics_listen,
+                                     .cluster = {}};
+  service_options.cluster.membership.lease = Milliseconds(options.lease_ms);
+  service_options.cluster.membership.heartbeat = Milliseconds(options.heartbeat_ms);
+  service_options.cluster.job.waiting_timeout = std::chrono::seconds(options.wait_for_nodes_s);
+  auto service = CoordinatorService::start(std::move(service_options), resolve_job, &clock);
+  if (!service.ok()) return fail(service.status());
+  if (const absl::Status status = announce_address(options.daemon, (*service)->address());
+      !status.ok()) {
+    return fail(status);
+  }
+  if (!options.metrics_listen.empty()) {
+    spdlog::info("metrics at http://{}/metrics", (*service)->metrics_address());
+  }
+  const std::string reason = stop.wait();
+  spdlog::info("stops ({})", reason);
+  (*service)->shutdown(reason);
+  return kExitDone;
+}
+
+}  // namespace
+}  // namespace poseidon
+
+int main(int argc, char** argv) {
+  CLI::App app("Poseidon's coordinator: keeps the cluster's members, plans and watches its job.",
+               "poseidon-coordinator");
+  poseidon::MainOptions options;
+  poseidon::add_options(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? poseidon::kExitDone : poseidon::kExitWrongCall;
+  }
+  return poseidon::run(options);
+}

@@ -1,0 +1,24 @@
+#pragma once
+
+// Which server owns which chunk. Pure and deterministic.
+// Before: common/chunking.h cut the layers. After: the planner writes the answer into the plan.
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/ids.h"
+
+namespace poseidon {
+
+/// Longest processing time first (Graham, "Bounds on Multiprocessing Timing Anomalies", SIAM J.
+/// Appl. Math. 17, 1969): the largest chunk goes to the server with the least bytes so far, ties to
+/// the lower chunk and the lower server. No server ends up with more than 4/3 of the optimum. Equal
+/// chunks of one layer follow each other in that order, so a layer of n full chunks is spread over
+/// min(n, servers) servers and every server helps with every large layer.
+///
+/// `chunk_bytes` in ChunkId order, each >= 0; `servers` >= 1. The result is in ChunkId order.
+std::vector<ServerIndex> place_chunks(absl::Span<const std::int64_t> chunk_bytes,
+                                      std::uint32_t servers);
+
+}  // namespace poseidon

@@ -1,0 +1,80 @@
+#include "coordinator/placement.h"
+
+#include <algorithm>
+#include <set>
+
+#include "common/chunking.h"
+#include "common/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace poseidon {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+std::vector<std::int64_t> loads_of(const std::vector<std::int64_t>& bytes,
+                                   const std::vector<ServerIndex>& owners, std::uint32_t servers) {
+  std::vector<std::int64_t> loads(servers, 0);
+  for (std::size_t i = 0; i < bytes.size(); ++i) loads[owners[i].value()] += bytes[i];
+  return loads;
+}
+
+TEST(Placement, NoChunks) { EXPECT_THAT(place_chunks({}, 3), IsEmpty()); }
+
+TEST(Placement, LargestFirstToTheLeastLoaded) {
+  // 8 -> 0, 7 -> 1, 6 -> 1 (7 < 8), 5 -> 0 (8 < 13), 4 -> 0 (13 = 13, the lower).
+  EXPECT_THAT(
+      place_chunks({4, 5, 6, 7, 8}, 2),
+      ElementsAre(ServerIndex(0), ServerIndex(0), ServerIndex(1), ServerIndex(1), ServerIndex(0)));
+}
+
+TEST(Placement, TiesGoToTheLowerServerInChunkOrder) {
+  EXPECT_THAT(place_chunks({5, 5, 5, 5}, 3),
+              ElementsAre(ServerIndex(0), ServerIndex(1), ServerIndex(2), ServerIndex(0)));
+}
+
+TEST(Placement, ALargeLayerIsSpreadOverAllServers) {
+  for (const std::uint32_t servers : {1u, 2u, 3u, 7u, 64u}) {
+    std::vector<std::int64_t> bytes;
+    std::vector<int> layer_of;
+    const std::vector<std::int64_t> layers = {500, 25000, 400000, 5000, 3000000, 10000000, 4096};
+    for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+      for (const ChunkRange& chunk : split_into_chunks(layers[layer], 65536)) {
+        bytes.push_back(chunk.elements * kElementBytes);
+        layer_of.push_back(static_cast<int>(layer));
+      }
+    }
+    const std::vector<ServerIndex> owners = place_chunks(bytes, servers);
+    for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+      std::set<ServerIndex> used;
+      std::size_t full = 0;
+      for (std::size_t i = 0; i < bytes.size(); ++i) {
+        if (layer_of[i] != static_cast<int>(layer)) continue;
+        used.insert(owners[i]);
+        if (bytes[i] == 65536) ++full;
+      }
+      EXPECT_GE(used.size(), std::min<std::size_t>(full, servers)) << "layer " << layer;
+    }
+  }
+}
+
+TEST(Placement, IsBalancedWithinOneChunkAndDeterministic) {
+  SplitMix64 random(42);
+  for (int round = 0; round < 50; ++round) {
+    const auto servers = static_cast<std::uint32_t>(1 + random.below(16));
+    std::vector<std::int64_t> bytes(random.below(300));
+    for (auto& value : bytes) value = static_cast<std::int64_t>(4 + random.below(2 << 20));
+    const std::vector<ServerIndex> owners = place_chunks(bytes, servers);
+    const std::vector<std::int64_t> loads = loads_of(bytes, owners, servers);
+    const auto [least, most] = std::minmax_element(loads.begin(), loads.end());
+    const std::int64_t largest = bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
+    // The last chunk given to the fullest server found it the emptiest.
+    EXPECT_LE(*most - *least, largest) << "round " << round;
+    EXPECT_EQ(owners, place_chunks(bytes, servers));
+  }
+}
+
+}  // namespace
+}  // namespace poseidon

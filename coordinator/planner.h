@@ -1,0 +1,60 @@
+#pragma once
+
+// (network, batch, members, sync options) -> Plan. Pure.
+// Before: the job is resolved and its nodes are known. After: job_run sends the plan to every node.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/ids.h"
+#include "common/job.h"
+#include "common/plan.h"
+
+namespace poseidon {
+
+/// What planning needs to know of one parameter layer.
+struct PlannerLayer {
+  std::string name;
+  std::string type;                 ///< as in the network file
+  std::vector<std::int64_t> shape;  ///< of the weight; fully connected: {M out, N in}
+  std::int64_t parameters = 0;      ///< elements of all tensors together
+  bool is_fully_connected = false;
+};
+
+struct PlannerInput {
+  std::vector<PlannerLayer> layers;  ///< forward order
+  std::int64_t batch_size = 0;       ///< K, per worker
+  Epoch epoch;
+  std::vector<std::string> worker_addresses;  ///< by rank
+  std::vector<std::string> server_addresses;  ///< by ServerIndex
+  SyncSpec sync;
+};
+
+/// Bytes (float32) that one node, worker and server together, moves per iteration for one layer.
+struct SchemeCosts {
+  std::int64_t ps_bytes = 0;   ///< 2 M N (P1 + P2 - 2) / P2, rounded up
+  std::int64_t sfb_bytes = 0;  ///< 2 K (P1 - 1) (M + N); 0 where SFB does not apply
+  bool sfb_applies = false;
+};
+
+/// DESIGN section 7. For a fully connected layer M N is its weight alone (its bias costs the same
+/// either way); for any other layer M N stands for all its parameters.
+SchemeCosts scheme_costs(const PlannerLayer& layer, std::int64_t batch_size, std::uint32_t workers,
+                         std::uint32_t servers);
+
+struct SchemeChoice {
+  Scheme scheme = Scheme::kPs;
+  std::string reason;  ///< for people
+};
+
+/// The one place that decides how a layer travels.
+SchemeChoice choose_scheme(const PlannerLayer& layer, const SchemeCosts& costs,
+                           const SyncSpec& sync);
+
+/// INVALID_ARGUMENT when the result would be no valid plan (no nodes, no parameters, equal names);
+/// the message says which.
+absl::StatusOr<Plan> make_plan(const PlannerInput& input);
+
+}  // namespace poseidon

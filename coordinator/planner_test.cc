@@ -1,0 +1,133 @@
+#include "coordinator/planner.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace poseidon {
+namespace {
+
+using ::testing::HasSubstr;
+
+PlannerLayer fully_connected(std::int64_t m, std::int64_t n) {
+  return {.name = "fc",
+          .type = "fully_connected",
+          .shape = {m, n},
+          .parameters = m * n + m,
+          .is_fully_connected = true};
+}
+
+double million_floats(std::int64_t bytes) { return static_cast<double>(bytes) / 4e6; }
+
+struct KnownCost {
+  std::int64_t m, n, batch;
+  std::uint32_t nodes;
+  double ps, sfb;     // million floats, as printed in DESIGN section 7
+  double half_digit;  // half of the last printed digit
+};
+
+class KnownCosts : public ::testing::TestWithParam<KnownCost> {};
+
+TEST_P(KnownCosts, AgreeWithTheDesign) {
+  const KnownCost& known = GetParam();
+  const SchemeCosts costs =
+      scheme_costs(fully_connected(known.m, known.n), known.batch, known.nodes, known.nodes);
+  EXPECT_TRUE(costs.sfb_applies);
+  EXPECT_NEAR(million_floats(costs.ps_bytes), known.ps, known.half_digit);
+  EXPECT_NEAR(million_floats(costs.sfb_bytes), known.sfb, known.half_digit);
+}
+
+INSTANTIATE_TEST_SUITE_P(Design, KnownCosts,
+                         ::testing::Values(KnownCost{4096, 25088, 32, 8, 359.7, 13.1, 0.051},
+                                           KnownCost{4096, 25088, 32, 32, 398.2, 57.9, 0.051},
+                                           KnownCost{4096, 4096, 32, 8, 58.72, 3.67, 0.0051},
+                                           KnownCost{21841, 4096, 32, 32, 346.7, 51.5, 0.051},
+                                           KnownCost{1000, 1024, 128, 4, 3.07, 1.55, 0.0051},
+                                           KnownCost{1000, 1024, 128, 8, 3.58, 3.63, 0.0051},
+                                           KnownCost{1000, 2048, 32, 32, 7.94, 6.05, 0.0051}));
+
+TEST(SchemeCosts, TheTieIsExact) {
+  const SchemeCosts costs = scheme_costs(fully_connected(4096, 4096), 256, 16, 16);
+  EXPECT_EQ(costs.ps_bytes, costs.sfb_bytes);
+  EXPECT_NEAR(million_floats(costs.ps_bytes), 62.91, 0.0051);
+}
+
+TEST(SchemeCosts, OneWorkerAndOneServerSendNothing) {
+  const SchemeCosts costs = scheme_costs(fully_connected(10, 5), 32, 1, 1);
+  EXPECT_EQ(costs.ps_bytes, 0);
+  EXPECT_EQ(costs.sfb_bytes, 0);
+}
+
+TEST(SchemeCosts, AnythingElseHasNoSfbCost) {
+  const PlannerLayer conv{
+      .name = "c", .type = "convolution", .shape = {20, 1, 5, 5}, .parameters = 520};
+  const SchemeCosts costs = scheme_costs(conv, 32, 4, 2);
+  EXPECT_FALSE(costs.sfb_applies);
+  EXPECT_EQ(costs.sfb_bytes, 0);
+  EXPECT_EQ(costs.ps_bytes, 2 * 520 * 4 / 2 * 4);
+}
+
+TEST(SchemeCosts, HugeValuesSaturate) {
+  const SchemeCosts costs = scheme_costs(
+      fully_connected(std::int64_t{1} << 31, std::int64_t{1} << 31), INT64_MAX / 2, 64, 1);
+  EXPECT_EQ(costs.ps_bytes, INT64_MAX);
+  EXPECT_EQ(costs.sfb_bytes, INT64_MAX);
+}
+
+PlannerInput lenet_like() {
+  return {.layers = {{"conv1", "convolution", {20, 1, 5, 5}, 520, false},
+                     {"conv2", "convolution", {50, 20, 5, 5}, 25050, false},
+                     {"ip1", "fully_connected", {500, 800}, 400500, true},
+                     {"ip2", "fully_connected", {10, 500}, 5010, true}},
+          .batch_size = 32,
+          .epoch = Epoch(3),
+          .worker_addresses = {"", "", "", ""},
+          .server_addresses = {"127.0.0.1:1", "127.0.0.1:2"},
+          .sync = {.scheme = "auto", .cost = "bytes", .consistency = "bsp", .chunk_bytes = 65536}};
+}
+
+TEST(Planner, PlansLeNet) {
+  const absl::StatusOr<Plan> plan = make_plan(lenet_like());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->epoch, Epoch(3));
+  EXPECT_EQ(plan->workers(), 4u);
+  EXPECT_EQ(plan->servers(), 2u);
+  ASSERT_EQ(plan->layers.size(), 4u);
+  // 16384 elements a chunk: 1 + 2 + 25 + 1.
+  EXPECT_EQ(plan->chunks.size(), 29u);
+  for (const PlanLayer& layer : plan->layers) EXPECT_EQ(layer.scheme, Scheme::kPs);
+  EXPECT_THAT(plan->layers[0].reason, HasSubstr("convolution layer has no factors"));
+  EXPECT_THAT(plan->layers[2].reason, HasSubstr("SFB would move 0.998 MB"));
+  std::int64_t load[2] = {0, 0};
+  for (const PlanChunk& chunk : plan->chunks) load[chunk.server.value()] += chunk.elements;
+  EXPECT_LE(std::abs(load[0] - load[1]), 16384);
+}
+
+TEST(Planner, AskingForPsIsNamedInTheReason) {
+  PlannerInput input = lenet_like();
+  input.sync.scheme = "ps";
+  EXPECT_THAT(make_plan(input)->layers[2].reason, HasSubstr("sync.scheme asks for PS"));
+}
+
+TEST(Planner, RefusesWhatCannotBePlanned) {
+  PlannerInput input = lenet_like();
+  input.worker_addresses.clear();
+  EXPECT_EQ(make_plan(input).status().code(), absl::StatusCode::kInvalidArgument);
+  input = lenet_like();
+  input.server_addresses.clear();
+  EXPECT_EQ(make_plan(input).status().code(), absl::StatusCode::kInvalidArgument);
+  input = lenet_like();
+  input.sync.chunk_bytes = 0;
+  EXPECT_THAT(make_plan(input).status().ToString(), HasSubstr("sync.chunk_bytes"));
+  input = lenet_like();
+  input.layers[1].parameters = 0;
+  EXPECT_THAT(make_plan(input).status().ToString(), HasSubstr("conv2"));
+  input = lenet_like();
+  input.layers[2].shape = {400000};
+  EXPECT_THAT(make_plan(input).status().ToString(), HasSubstr("ip1"));
+  input = lenet_like();
+  input.layers.clear();
+  EXPECT_THAT(make_plan(input).status().ToString(), HasSubstr("nothing to train"));
+}
+
+}  // namespace
+}  // namespace poseidon

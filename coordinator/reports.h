@@ -1,0 +1,117 @@
+#pragma once
+
+// Combines what the workers report into what the job reports. Pure.
+// Before: job_run checked epoch, state and sender. After: job_run writes metrics lines.
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/ids.h"
+
+namespace poseidon {
+
+/// Why a message was refused; the text is the `reason` label of poseidon_refused_messages_total.
+enum class Refusal {
+  kMalformed,       ///< a field has a value that no sender of ours makes
+  kNotJoined,       ///< the node is no member
+  kNotInJob,        ///< the node is a member, but has no part in the job
+  kStaleEpoch,      ///< speaks of another epoch
+  kWrongState,      ///< right message, wrong moment
+  kWrongIteration,  ///< not the iteration that comes next
+  kDuplicate,       ///< said before
+  kVersion,         ///< another protocol version
+};
+const char* refusal_name(Refusal refusal);  ///< "stale_epoch", ...
+
+struct IterationResult {
+  Iteration iteration = 0;
+  double loss = 0.0;  ///< mean over all workers' samples
+};
+
+/// Every rank reports iterations 0, 1, 2, ... in order; ranks may be apart. An iteration is
+/// complete when every rank has reported it: its loss is the sum of the ranks' means in rank order
+/// in double, divided by P1 (all have the same batch), whatever order they arrived in.
+class IterationCombiner {
+ public:
+  /// How many iterations the fastest rank may be ahead of the slowest.
+  static constexpr Iteration kMaxAhead = 65536;
+
+  explicit IterationCombiner(std::uint32_t workers) : next_(workers, 0) {}
+
+  /// The iteration that `rank` reports next.
+  Iteration next(WorkerRank rank) const { return next_[rank.value()]; }
+  /// How many iterations are complete.
+  Iteration completed() const { return completed_; }
+  /// Whether `rank` would be more than kMaxAhead ahead of the slowest.
+  bool too_far_ahead(WorkerRank rank) const { return next(rank) - completed_ >= kMaxAhead; }
+  /// Lowest of the ranks that hold back the oldest incomplete iteration.
+  WorkerRank slowest() const;
+
+  /// The report of iteration next(rank). The iteration it completes, if it does (never more than
+  /// one: reports come in order).
+  std::optional<IterationResult> add(WorkerRank rank, double loss);
+
+ private:
+  std::vector<Iteration> next_;  ///< by rank
+  Iteration completed_ = 0;
+  std::deque<std::vector<double>> pending_;  ///< [i][rank]: iteration completed_ + i
+};
+
+struct TestPart {
+  double loss_sum = 0.0;
+  std::uint64_t correct = 0;
+  std::uint64_t samples = 0;
+};
+
+struct TestResult {
+  Iteration iteration = 0;
+  double loss = 0.0;      ///< mean over all test samples
+  double accuracy = 0.0;  ///< 0..1
+};
+
+/// Every rank reports each test once, in the order of iterations.
+class TestCombiner {
+ public:
+  static constexpr std::size_t kMaxPending = 1024;  ///< tests not yet reported by everyone
+
+  explicit TestCombiner(std::uint32_t workers) : workers_(workers), last_(workers, -1) {}
+
+  /// Whether a report of this iteration by this rank is new and in order.
+  bool expects(WorkerRank rank, Iteration iteration) const {
+    return iteration > last_[rank.value()];
+  }
+  bool full() const { return pending_.size() >= kMaxPending; }
+  std::size_t pending() const { return pending_.size(); }
+  /// Precondition: expects(). The result once every rank has reported, unless nobody had samples.
+  std::optional<TestResult> add(WorkerRank rank, Iteration iteration, const TestPart& part);
+
+ private:
+  std::uint32_t workers_;
+  std::vector<Iteration> last_;                                        ///< by rank; -1: none
+  std::map<Iteration, std::vector<std::optional<TestPart>>> pending_;  ///< by rank
+};
+
+/// How fast a count grows over the last seconds.
+class RateWindow {
+ public:
+  static constexpr Nanoseconds kWindow = std::chrono::seconds(5);
+  static constexpr std::size_t kMaxSamples = 4096;  ///< older ones go first
+
+  void add(Nanoseconds now, double count);
+  /// Per second, from the oldest sample in the window to `now`; 0 before there are two.
+  double per_second(Nanoseconds now) const;
+
+ private:
+  struct Sample {
+    Nanoseconds time;
+    double count;
+  };
+  std::deque<Sample> samples_;
+};
+
+}  // namespace poseidon

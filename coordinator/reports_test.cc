@@ -1,0 +1,87 @@
+#include "coordinator/reports.h"
+
+#include "coordinator/traffic.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace poseidon {
+namespace {
+
+constexpr Nanoseconds at(double seconds) {
+  return Nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
+}
+
+TEST(IterationCombiner, SumsInRankOrderNotInOrderOfArrival) {
+  // In this order the small ones vanish beside the large one; in any other they would not all.
+  const double losses[3] = {1e16, 1.0, 1.0};
+  IterationCombiner forward(3);
+  IterationCombiner backward(3);
+  std::optional<IterationResult> a;
+  std::optional<IterationResult> b;
+  for (std::uint32_t i = 0; i < 3; ++i) a = forward.add(WorkerRank(i), losses[i]);
+  for (std::uint32_t i = 3; i-- > 0;) b = backward.add(WorkerRank(i), losses[i]);
+  ASSERT_TRUE(a && b);
+  EXPECT_EQ(a->loss, b->loss);
+  EXPECT_EQ(a->loss, (1e16 + 1.0 + 1.0) / 3.0);
+}
+
+TEST(IterationCombiner, NamesTheSlowest) {
+  IterationCombiner combiner(3);
+  combiner.add(WorkerRank(0), 1.0);
+  combiner.add(WorkerRank(2), 1.0);
+  EXPECT_EQ(combiner.slowest(), WorkerRank(1));
+  EXPECT_EQ(combiner.completed(), 0);
+}
+
+TEST(TestCombiner, NobodyHadSamples) {
+  TestCombiner combiner(1);
+  EXPECT_FALSE(combiner.add(WorkerRank(0), 5, {}));
+  EXPECT_EQ(combiner.pending(), 0u);
+}
+
+TEST(RateWindow, IsZeroBeforeTwoSamples) {
+  RateWindow rate;
+  EXPECT_EQ(rate.per_second(at(1)), 0.0);
+  rate.add(at(0), 0);
+  EXPECT_EQ(rate.per_second(at(1)), 0.0);
+}
+
+TEST(RateWindow, ForgetsWhatIsOlderThanTheWindow) {
+  RateWindow rate;
+  for (int second = 0; second <= 10; ++second) rate.add(at(second), 100.0 * second);
+  for (int second = 11; second <= 20; ++second) rate.add(at(second), 1000.0 + 10.0 * (second - 10));
+  EXPECT_DOUBLE_EQ(rate.per_second(at(20)), 10.0);
+  EXPECT_DOUBLE_EQ(rate.per_second(at(25)), 5.0) << "a count that stands still slows down";
+}
+
+TEST(RateWindow, IsBounded) {
+  RateWindow rate;
+  for (int i = 0; i < 100000; ++i) rate.add(Nanoseconds(i * 1000), i);
+  EXPECT_NEAR(rate.per_second(Nanoseconds(99999 * 1000)), 1e6, 1.0);
+}
+
+TEST(Traffic, SumsBytesAndAveragesStallsOverNodes) {
+  TrafficMonitor monitor(2);
+  for (const std::uint64_t node : {1, 2}) {
+    monitor.add(NodeId(node), {{0, 0, 0.0}, {1000, 0, 0.0}}, at(0));
+    monitor.add(NodeId(node), {{100, 200, 0.5 * static_cast<double>(node)}, {1000, 0, 0.0}}, at(2));
+  }
+  EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(0)).sent_bytes_per_s, 100.0);
+  EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(0)).received_bytes_per_s, 200.0);
+  EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(0)).stall_share, (0.25 + 0.5) / 2);
+  EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(1)).sent_bytes_per_s, 0.0);
+  monitor.remove(NodeId(2));
+  EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(0)).sent_bytes_per_s, 50.0);
+}
+
+TEST(Traffic, TotalsThatGoBackBeginAnew) {
+  TrafficMonitor monitor(1);
+  monitor.add(NodeId(1), {{1000, 0, 0.0}}, at(0));
+  monitor.add(NodeId(1), {{10, 0, 0.0}}, at(1));
+  EXPECT_EQ(monitor.rates(LayerIndex(0)).sent_bytes_per_s, 0.0);
+  monitor.add(NodeId(1), {{30, 0, 0.0}}, at(2));
+  EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(0)).sent_bytes_per_s, 20.0);
+}
+
+}  // namespace
+}  // namespace poseidon

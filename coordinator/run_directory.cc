@@ -1,0 +1,234 @@
+#include "coordinator/run_directory.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/daemon.h"
+#include "common/status_macros.h"
+
+namespace poseidon {
+namespace {
+
+namespace fs = std::filesystem;
+
+absl::Status errno_status(const char* what, const fs::path& path) {
+  return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " ", path.string()));
+}
+
+absl::Status write_all(int fd, std::string_view data, const fs::path& path) {
+  while (!data.empty()) {
+    const ssize_t written = ::write(fd, data.data(), data.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return errno_status("write", path);
+    }
+    data.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status create_folder(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) {
+    return absl::Status(
+        absl::StatusCode::kInvalidArgument,
+        absl::StrCat("cannot create the directory ", path.string(), ": ", error.message()));
+  }
+  return absl::OkStatus();
+}
+
+fs::path unique_temporary(const fs::path& path) {
+  // Two uploads (a repeated one while the broken one is being taken down) never share a file.
+  static std::atomic<std::uint64_t> counter{0};
+  return absl::StrCat(path.string(), ".tmp.", ::getpid(), ".", counter.fetch_add(1));
+}
+
+}  // namespace
+
+// ---- ModelFile ----
+
+ModelFile::ModelFile(fs::path path, std::uint64_t total_bytes)
+    : path_(std::move(path)), temporary_(unique_temporary(path_)), total_bytes_(total_bytes) {}
+
+absl::Status ModelFile::open() {
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  return fd_ >= 0 ? absl::OkStatus() : errno_status("create", temporary_);
+}
+
+ModelFile::~ModelFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+}
+
+absl::Status ModelFile::append(std::uint64_t offset, std::string_view data) {
+  if (offset != written_bytes_ || data.size() > total_bytes_ - written_bytes_) {
+    return absl::InvalidArgumentError(absl::StrCat("a model part of ", data.size(), " bytes at ",
+                                                   offset, "; ", written_bytes_, " of ",
+                                                   total_bytes_, " bytes have arrived"));
+  }
+  POSEIDON_RETURN_IF_ERROR(write_all(fd_, data, temporary_));
+  written_bytes_ += data.size();
+  return absl::OkStatus();
+}
+
+absl::Status ModelFile::commit() {
+  if (written_bytes_ != total_bytes_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model ended after ", written_bytes_, " of ", total_bytes_, " bytes"));
+  }
+  if (::fsync(fd_) != 0) return errno_status("write", temporary_);
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) return errno_status("create", path_);
+  ::close(std::exchange(fd_, -1));
+  return absl::OkStatus();
+}
+
+// ---- RunDirectory ----
+
+absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(const fs::path& path,
+                                                                 Events events) {
+  POSEIDON_RETURN_IF_ERROR(create_folder(path));
+  const fs::path metrics = path / "metrics.jsonl";
+  std::error_code ignored;
+  const bool replaced = fs::exists(metrics, ignored);
+  const int fd = ::open(metrics.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_APPEND, 0644);
+  if (fd < 0) return errno_status("create", metrics);
+  // What is left of an earlier run must not pass for this one's.
+  for (const char* name : {"model.safetensors", "plan.json", "job.json"}) {
+    fs::remove(path / name, ignored);
+  }
+  return std::unique_ptr<RunDirectory>(new RunDirectory(path, std::move(events), fd, replaced));
+}
+
+RunDirectory::RunDirectory(fs::path path, Events events, int metrics_fd, bool replaced)
+    : path_(std::move(path)),
+      events_(std::move(events)),
+      metrics_fd_(metrics_fd),
+      replaced_(replaced),
+      writer_([this] { write_loop(); }) {}
+
+RunDirectory::~RunDirectory() {
+  close();
+  writer_.join();
+  ::close(metrics_fd_);
+}
+
+void RunDirectory::append_line(std::string line) {
+  line += '\n';
+  enqueue({.name = "", .contents = std::move(line)});
+}
+
+void RunDirectory::write_file(std::string name, std::string contents) {
+  enqueue({.name = std::move(name), .contents = std::move(contents)});
+}
+
+void RunDirectory::enqueue(Item item) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (closing_) return;
+  if (queue_.size() >= kMaxQueued) {
+    overflow_ = true;
+  } else {
+    queue_.push_back(std::move(item));
+  }
+  changed_.notify_all();
+}
+
+void RunDirectory::close() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  closing_ = true;
+  changed_.notify_all();
+}
+
+void RunDirectory::write_loop() {
+  bool failed = false;
+  while (true) {
+    std::deque<Item> items;
+    bool overflow = false;
+    bool closing = false;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      // Without a deadline on purpose: this thread's whole life is to wait for work or close().
+      changed_.wait(lock, [this] { return closing_ || overflow_ || !queue_.empty(); });
+      items.swap(queue_);
+      overflow = std::exchange(overflow_, false);
+      closing = closing_;
+    }
+    absl::Status status = failed ? absl::OkStatus() : write_items(std::move(items));
+    if (status.ok() && overflow) {
+      status = absl::ResourceExhaustedError(absl::StrCat(path_.string(), ": the disk is too slow, ",
+                                                         kMaxQueued, " lines wait for it"));
+    }
+    if (!status.ok() && !failed) {
+      failed = true;
+      events_.on_error(status);
+    }
+    if (closing) break;
+  }
+  events_.on_closed();
+}
+
+absl::Status RunDirectory::write_items(std::deque<Item> items) {
+  std::string lines;
+  for (Item& item : items) {
+    if (item.name.empty()) {
+      lines += item.contents;
+    } else {
+      POSEIDON_RETURN_IF_ERROR(write_file_atomically(path_ / item.name, item.contents));
+    }
+  }
+  return write_all(metrics_fd_, lines, path_ / "metrics.jsonl");
+}
+
+absl::StatusOr<std::unique_ptr<ModelFile>> RunDirectory::receive_model(
+    std::uint64_t total_bytes) const {
+  std::unique_ptr<ModelFile> file(new ModelFile(path_ / "model.safetensors", total_bytes));
+  POSEIDON_RETURN_IF_ERROR(file->open());
+  return file;
+}
+
+// ---- StateDirectory ----
+
+absl::StatusOr<std::unique_ptr<StateDirectory>> StateDirectory::open(const fs::path& path) {
+  POSEIDON_RETURN_IF_ERROR(create_folder(path));
+  const fs::path lock = path / "lock";
+  const int fd = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) return errno_status("create", lock);
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    ::close(fd);
+    return absl::AlreadyExistsError(
+        absl::StrCat("the state directory ", path.string(),
+                     " is in use by another coordinator; choose another --state-dir"));
+  }
+  return std::unique_ptr<StateDirectory>(new StateDirectory(path, fd));
+}
+
+StateDirectory::~StateDirectory() { ::close(lock_fd_); }
+
+absl::StatusOr<std::uint64_t> StateDirectory::next_epoch() {
+  const fs::path file = path_ / "epoch";
+  std::uint64_t last = 0;
+  std::error_code ignored;
+  if (fs::exists(file, ignored)) {
+    std::ifstream in(file);
+    std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    if (!absl::SimpleAtoi(text, &last)) {
+      return absl::DataLossError(absl::StrCat(file.string(),
+                                              " holds no number; write one greater than the epoch "
+                                              "of every earlier run into it"));
+    }
+  }
+  POSEIDON_RETURN_IF_ERROR(write_file_atomically(file, absl::StrCat(last + 1, "\n")));
+  return last + 1;
+}
+
+}  // namespace poseidon

@@ -1,0 +1,120 @@
+#pragma once
+
+// The files of one run: metrics.jsonl, plan.json, job.json, model.safetensors; and the
+// coordinator's own state directory. Thin: decides nothing.
+//
+// Concurrency contract
+//  1. append_line, write_file and close are called from any thread and never touch the disk: they
+//     queue for the writer thread, so that a slow disk stalls no heartbeat.
+//  2. on_error (once, at the first error) and on_closed (once, last) are called on the writer
+//  thread
+//     without a lock held.
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace poseidon {
+
+/// model.safetensors on its way in: a temporary file until commit(). One thread at a time.
+class ModelFile {
+ public:
+  ~ModelFile();  ///< removes the temporary file unless committed
+  ModelFile(const ModelFile&) = delete;
+  ModelFile& operator=(const ModelFile&) = delete;
+
+  /// `offset` must continue where the last part ended.
+  absl::Status append(std::uint64_t offset, std::string_view data);
+  /// All bytes are there: fsync and rename into place. The file appears whole or not at all.
+  absl::Status commit();
+
+ private:
+  friend class RunDirectory;
+  ModelFile(std::filesystem::path path, std::uint64_t total_bytes);
+  absl::Status open();
+
+  const std::filesystem::path path_;
+  const std::filesystem::path temporary_;
+  const std::uint64_t total_bytes_;
+  std::uint64_t written_bytes_ = 0;
+  int fd_ = -1;
+};
+
+class RunDirectory {
+ public:
+  struct Events {
+    std::function<void(const absl::Status&)> on_error;
+    std::function<void()> on_closed;
+  };
+  /// Lines and files waiting for the disk; beyond it the run fails instead of eating the memory.
+  static constexpr std::size_t kMaxQueued = 65536;
+
+  /// Creates `path` where missing and an empty metrics.jsonl in it. Files of an earlier run in the
+  /// same place are replaced (`replaced()` says so). Errors name the path and the system's reason.
+  static absl::StatusOr<std::unique_ptr<RunDirectory>> open(const std::filesystem::path& path,
+                                                            Events events);
+  ~RunDirectory();  ///< closes and waits for the writer thread
+
+  void append_line(std::string line);
+  void write_file(std::string name, std::string contents);
+  /// Everything queued before is written, then on_closed is called. Idempotent.
+  void close();
+
+  /// Starts to receive model.safetensors. May outlive nothing: keep the directory alive meanwhile.
+  absl::StatusOr<std::unique_ptr<ModelFile>> receive_model(std::uint64_t total_bytes) const;
+
+  const std::filesystem::path& path() const { return path_; }
+  bool replaced() const { return replaced_; }
+
+ private:
+  struct Item {
+    std::string name;  ///< "" for a metrics line
+    std::string contents;
+  };
+  RunDirectory(std::filesystem::path path, Events events, int metrics_fd, bool replaced);
+  void enqueue(Item item);
+  void write_loop();
+  absl::Status write_items(std::deque<Item> items);
+
+  const std::filesystem::path path_;
+  const Events events_;
+  const int metrics_fd_;
+  const bool replaced_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Item> queue_;  ///< guarded by mutex_
+  bool overflow_ = false;   ///< guarded by mutex_
+  bool closing_ = false;    ///< guarded by mutex_
+  std::thread writer_;
+};
+
+/// What the coordinator keeps across restarts. One coordinator at a time (a lock file says so).
+class StateDirectory {
+ public:
+  /// Creates `path` where missing. ALREADY_EXISTS when another coordinator uses it.
+  static absl::StatusOr<std::unique_ptr<StateDirectory>> open(const std::filesystem::path& path);
+  ~StateDirectory();
+
+  /// Greater than every epoch given before, also by earlier processes; on disk before it is given.
+  absl::StatusOr<std::uint64_t> next_epoch();
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  StateDirectory(std::filesystem::path path, int lock_fd)
+      : path_(std::move(path)), lock_fd_(lock_fd) {}
+  const std::filesystem::path path_;
+  const int lock_fd_;
+};
+
+}  // namespace poseidon

@@ -1,0 +1,132 @@
+#include "coordinator/run_directory.h"
+
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace poseidon {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+std::string read_file(const fs::path& path) {
+  std::stringstream contents;
+  contents << std::ifstream(path, std::ios::binary).rdbuf();
+  return contents.str();
+}
+
+class RunDirectoryTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(::testing::TempDir()) /
+              ("poseidon_run_directory_test_" + std::to_string(::getpid()));
+    fs::remove_all(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::unique_ptr<RunDirectory> open() {
+    auto directory = RunDirectory::open(
+        folder_, {.on_error = [this](const absl::Status& status) { errors_.push_back(status); },
+                  .on_closed = [this] { ++closed_; }});
+    EXPECT_TRUE(directory.ok()) << directory.status();
+    return *std::move(directory);
+  }
+
+  fs::path folder_;
+  // Written by the writer thread, read after the directory is destroyed (which joins it).
+  std::vector<absl::Status> errors_;
+  int closed_ = 0;
+};
+
+TEST_F(RunDirectoryTest, WritesEverythingBeforeItIsClosed) {
+  auto directory = open();
+  for (int i = 0; i < 1000; ++i) directory->append_line(std::to_string(i));
+  directory->write_file("plan.json", "{}");
+  directory->close();
+  directory->append_line("too late");
+  directory.reset();
+  EXPECT_EQ(closed_, 1);
+  EXPECT_TRUE(errors_.empty());
+  std::string expected;
+  for (int i = 0; i < 1000; ++i) expected += std::to_string(i) + "\n";
+  EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), expected);
+  EXPECT_EQ(read_file(folder_ / "plan.json"), "{}");
+}
+
+TEST_F(RunDirectoryTest, ANewRunReplacesAnOldOne) {
+  auto directory = open();
+  EXPECT_FALSE(directory->replaced());
+  directory->append_line("old");
+  directory.reset();
+  std::ofstream(folder_ / "model.safetensors") << "old";
+  directory = open();
+  EXPECT_TRUE(directory->replaced());
+  EXPECT_FALSE(fs::exists(folder_ / "model.safetensors"));
+  directory.reset();
+  EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), "");
+}
+
+TEST_F(RunDirectoryTest, AnErrorIsToldOnceWithItsPath) {
+  auto directory = open();
+  directory->write_file("missing/plan.json", "{}");
+  directory->write_file("missing/job.json", "{}");
+  directory.reset();
+  ASSERT_EQ(errors_.size(), 1u);
+  EXPECT_THAT(errors_[0].ToString(), HasSubstr("missing/plan.json"));
+  EXPECT_EQ(closed_, 1);
+}
+
+TEST_F(RunDirectoryTest, AFullDiskIsSaidPlainly) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "this machine has no /dev/full";
+  fs::create_directories(folder_);
+  fs::create_symlink("/dev/full", folder_ / "metrics.jsonl");
+  auto directory = open();
+  directory->append_line("x");
+  directory.reset();
+  ASSERT_EQ(errors_.size(), 1u);
+  EXPECT_THAT(errors_[0].ToString(), HasSubstr("No space left on device"));
+}
+
+TEST_F(RunDirectoryTest, AFolderThatCannotBeIsNamed) {
+  const absl::Status status = RunDirectory::open("/proc/x", {}).status();
+  EXPECT_THAT(status.ToString(), HasSubstr("/proc/x"));
+}
+
+TEST_F(RunDirectoryTest, TheModelAppearsWholeOrNotAtAll) {
+  auto directory = open();
+  const fs::path model = folder_ / "model.safetensors";
+  {
+    auto file = *directory->receive_model(10);
+    EXPECT_TRUE(file->append(0, "12345").ok());
+    EXPECT_FALSE(file->append(0, "12345").ok()) << "does not continue";
+    EXPECT_FALSE(file->append(5, "678901").ok()) << "more than announced";
+    EXPECT_FALSE(file->commit().ok()) << "less than announced";
+    EXPECT_FALSE(fs::exists(model));
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1) << "the temporary file is gone";
+  auto file = *directory->receive_model(10);
+  EXPECT_TRUE(file->append(0, "12345").ok());
+  EXPECT_TRUE(file->append(5, "67890").ok());
+  EXPECT_TRUE(file->commit().ok());
+  EXPECT_EQ(read_file(model), "1234567890");
+}
+
+TEST_F(RunDirectoryTest, EpochsGrowAcrossRestarts) {
+  for (std::uint64_t expected = 1; expected <= 3; ++expected) {
+    auto state = StateDirectory::open(folder_);
+    ASSERT_TRUE(state.ok());
+    EXPECT_EQ(*(*state)->next_epoch(), expected);
+  }
+  auto first = StateDirectory::open(folder_);
+  EXPECT_EQ(StateDirectory::open(folder_).status().code(), absl::StatusCode::kAlreadyExists);
+  std::ofstream(folder_ / "epoch") << "nonsense";
+  EXPECT_EQ((*first)->next_epoch().status().code(), absl::StatusCode::kDataLoss);
+}
+
+}  // namespace
+}  // namespace poseidon

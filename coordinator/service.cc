@@ -1,0 +1,338 @@
+#include "coordinator/service.h"
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/check.h"
+#include "common/daemon.h"
+#include "common/status_macros.h"
+#include "coordinator/admission.h"
+#include "grpcpp/grpcpp.h"
+#include "poseidon/v1/control.grpc.pb.h"
+#include "spdlog/spdlog.h"
+
+namespace poseidon {
+namespace {
+
+/// Messages waiting for one node; it normally has at most a few. Beyond it the node is dropped.
+constexpr std::size_t kMaxQueuedMessages = 64;
+/// Of one message to us: a job with its network inline, or a part of a model.
+constexpr int kMaxReceiveBytes = 8 << 20;
+constexpr Milliseconds kTickInterval{50};
+/// How long a closing stream may take to send its last messages until it is cancelled.
+constexpr std::chrono::seconds kCloseTimeout{2};
+constexpr std::chrono::seconds kShutdownTimeout{3};
+/// Nodes may ping a silent connection this often (the control client does every 3 s).
+constexpr int kMinPingIntervalMs = 1000;
+
+grpc::Status to_grpc(const absl::Status& status) {
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+/// One Attach stream. Owned by gRPC (self_) until OnDone and, while attached, by Cluster.
+/// Lock order: Cluster's mutex, then mutex_; Cluster is never called with mutex_ held.
+class NodeStream final : public NodeLink,
+                         public grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage> {
+ public:
+  NodeStream(Cluster* cluster, grpc::CallbackServerContext* context)
+      : cluster_(cluster), context_(context), peer_host_(host_of_peer(context->peer())) {}
+
+  static std::shared_ptr<NodeStream> open(Cluster* cluster, grpc::CallbackServerContext* context) {
+    auto stream = std::make_shared<NodeStream>(cluster, context);
+    stream->self_ = stream;
+    cluster->on_open(stream);
+    stream->read();
+    return stream;
+  }
+
+  // ---- NodeLink ----
+
+  bool send(const v1::CoordinatorMessage& message) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (closing_ || outgoing_.size() >= kMaxQueuedMessages) return false;
+    outgoing_.push_back(message);
+    write_locked();
+    return true;
+  }
+
+  void close(const absl::Status& status) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (closing_) return;
+    closing_ = true;
+    close_status_ = status;
+    close_deadline_ = std::chrono::steady_clock::now() + kCloseTimeout;
+    write_locked();
+  }
+
+  std::string peer_host() const override { return peer_host_; }
+
+  /// A closed stream whose node does not take the last messages is cut.
+  void cancel_if_stuck(std::chrono::steady_clock::time_point now) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (self_ != nullptr && closing_ && !finished_ && now > close_deadline_) context_->TryCancel();
+  }
+
+  // ---- gRPC ----
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      cluster_->on_end(this, "ended its stream");
+      close(absl::OkStatus());
+      return;
+    }
+    cluster_->on_message(this, incoming_);
+    incoming_.Clear();
+    read();
+  }
+
+  void OnWriteDone(bool ok) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    writing_ = false;
+    outgoing_.pop_front();
+    if (!ok) outgoing_.clear();
+    write_locked();
+  }
+
+  void OnCancel() override {
+    cluster_->on_end(this, "broke its stream");
+    close(absl::CancelledError("the stream broke"));
+  }
+
+  void OnDone() override {
+    std::shared_ptr<NodeStream> self;  // declared first: dies after the lock
+    const std::lock_guard<std::mutex> lock(mutex_);
+    self = std::move(self_);
+  }
+
+ private:
+  void read() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!finished_) StartRead(&incoming_);
+  }
+
+  void write_locked() {
+    if (writing_ || finished_) return;
+    if (!outgoing_.empty()) {
+      writing_ = true;
+      StartWrite(&outgoing_.front());
+    } else if (closing_) {
+      finished_ = true;
+      Finish(to_grpc(close_status_));
+    }
+  }
+
+  Cluster* const cluster_;
+  grpc::CallbackServerContext* const context_;
+  const std::string peer_host_;
+  v1::NodeMessage incoming_;  ///< gRPC's between StartRead and OnReadDone
+
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::deque<v1::CoordinatorMessage> outgoing_;  ///< the front is gRPC's while writing_
+  bool writing_ = false;
+  bool closing_ = false;
+  bool finished_ = false;
+  absl::Status close_status_;
+  std::chrono::steady_clock::time_point close_deadline_;
+  std::shared_ptr<NodeStream> self_;
+};
+
+/// One upload of the model; writes on gRPC's thread, holds no lock while it does.
+class UploadReactor final : public grpc::ServerReadReactor<v1::ModelPart> {
+ public:
+  explicit UploadReactor(Cluster* cluster) : cluster_(cluster) { StartRead(&part_); }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      finish(file_started_ ? commit() : absl::InvalidArgumentError("the model has no parts"));
+      return;
+    }
+    const absl::Status status = take_part();
+    if (!status.ok()) {
+      finish(status);
+      return;
+    }
+    StartRead(&part_);
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  absl::Status take_part() {
+    if (!file_started_) {
+      epoch_ = part_.epoch();
+      total_bytes_ = part_.total_bytes();
+      POSEIDON_ASSIGN_OR_RETURN(upload_, cluster_->begin_upload(epoch_, total_bytes_));
+      file_started_ = true;
+    }
+    if (part_.epoch() != epoch_ || part_.total_bytes() != total_bytes_) {
+      return absl::InvalidArgumentError("the parts of the model disagree on epoch or size");
+    }
+    return upload_.file->append(part_.offset(), part_.data());
+  }
+
+  absl::Status commit() {
+    POSEIDON_RETURN_IF_ERROR(cluster_->may_commit(epoch_));
+    return upload_.file->commit();
+  }
+
+  void finish(const absl::Status& status) {
+    if (file_started_) {
+      upload_.file.reset();
+      cluster_->end_upload(epoch_, status.ok());
+      upload_.directory.reset();
+    }
+    if (!status.ok()) spdlog::warn("model refused: {}", std::string(status.message()));
+    Finish(to_grpc(status));
+  }
+
+  Cluster* const cluster_;
+  v1::ModelPart part_;
+  bool file_started_ = false;
+  std::uint64_t epoch_ = 0;
+  std::uint64_t total_bytes_ = 0;
+  Cluster::Upload upload_;
+};
+
+class GrpcService final : public v1::Coordinator::CallbackService {
+ public:
+  explicit GrpcService(Cluster* cluster) : cluster_(cluster) {}
+
+  grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage>* Attach(
+      grpc::CallbackServerContext* context) override {
+    std::shared_ptr<NodeStream> stream = NodeStream::open(cluster_, context);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    streams_.push_back(stream);
+    return stream.get();  // keeps itself alive until OnDone, which gRPC holds back until we return
+  }
+
+  void cancel_stuck_streams() {
+    const auto now = std::chrono::steady_clock::now();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::erase_if(streams_, [now](const std::weak_ptr<NodeStream>& entry) {
+      const std::shared_ptr<NodeStream> stream = entry.lock();
+      if (stream) stream->cancel_if_stuck(now);
+      return stream == nullptr;
+    });
+  }
+
+  grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context,
+                                   const v1::SubmitRequest* request,
+                                   v1::SubmitResponse* response) override {
+    return answer(context, cluster_->submit(*request), response);
+  }
+
+  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
+                                      const v1::GetStatusRequest* request,
+                                      v1::GetStatusResponse* response) override {
+    return answer(context, cluster_->status(*request), response);
+  }
+
+  grpc::ServerReadReactor<v1::ModelPart>* UploadModel(grpc::CallbackServerContext*,
+                                                      v1::UploadModelResponse*) override {
+    return new UploadReactor(cluster_);
+  }
+
+ private:
+  template <typename Response>
+  static grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* context,
+                                          absl::StatusOr<Response> result, Response* response) {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    if (result.ok()) *response = *std::move(result);
+    reactor->Finish(to_grpc(result.status()));
+    return reactor;
+  }
+
+  Cluster* const cluster_;
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<NodeStream>> streams_;  ///< guarded by mutex_
+};
+
+class CoordinatorServer final : public CoordinatorService {
+ public:
+  CoordinatorServer(ClusterOptions options, JobResolver resolver,
+                    std::unique_ptr<StateDirectory> state,
+                    std::unique_ptr<CoordinatorMetrics> metrics, const Clock* clock)
+      : cluster_(options, std::move(resolver), std::move(state), std::move(metrics), clock),
+        service_(&cluster_) {}
+
+  ~CoordinatorServer() override { shutdown("the service is destroyed"); }
+
+  absl::Status listen(const HostPort& listen) {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    // Two coordinators must not share a port unnoticed.
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                               kMinPingIntervalMs);
+    builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
+    builder.AddListeningPort(to_string(listen), grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port == 0) return explain_listen_failure(listen);
+    address_ = to_string({listen.host, port});
+    timer_ = std::thread([this] { timer_loop(); });
+    return absl::OkStatus();
+  }
+
+  std::string address() const override { return address_; }
+  std::string metrics_address() const override { return cluster_.metrics_address(); }
+
+  void shutdown(const std::string& reason) override {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (stopping_) return;
+      stopping_ = true;
+      changed_.notify_all();
+    }
+    if (timer_.joinable()) timer_.join();
+    cluster_.shutdown(reason);
+    if (server_ != nullptr) {
+      // What is still open after the deadline is cancelled by gRPC.
+      server_->Shutdown(std::chrono::system_clock::now() + kShutdownTimeout);
+      server_->Wait();
+    }
+  }
+
+ private:
+  void timer_loop() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!stopping_) {
+      lock.unlock();
+      cluster_.tick();
+      service_.cancel_stuck_streams();
+      lock.lock();
+      changed_.wait_for(lock, kTickInterval, [this] { return stopping_; });
+    }
+  }
+
+  Cluster cluster_;
+  GrpcService service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ = false;  ///< guarded by mutex_
+  std::thread timer_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::start(
+    CoordinatorOptions options, JobResolver resolver, const Clock* clock) {
+  POSEIDON_CHECK(clock != nullptr && resolver != nullptr, "both are wired");
+  POSEIDON_RETURN_IF_ERROR(validate(options.cluster.membership));
+  POSEIDON_ASSIGN_OR_RETURN(const HostPort listen,
+                            parse_host_port(options.listen, PortZero::kAllowed));
+  POSEIDON_ASSIGN_OR_RETURN(auto state, StateDirectory::open(options.state_dir));
+  POSEIDON_ASSIGN_OR_RETURN(auto metrics, CoordinatorMetrics::create(options.metrics_listen));
+  auto server = std::make_unique<CoordinatorServer>(options.cluster, std::move(resolver),
+                                                    std::move(state), std::move(metrics), clock);
+  POSEIDON_RETURN_IF_ERROR(server->listen(listen));
+  return server;
+}
+
+}  // namespace poseidon

@@ -1,0 +1,43 @@
+#pragma once
+
+// The coordinator on the network: gRPC callback API around Cluster, and the timer.
+// Before: nodes (common/control_client.cc) and operators (cli/) call. After: Cluster keeps the
+// state.
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "coordinator/cluster.h"
+#include "coordinator/job_resolver.h"
+
+namespace poseidon {
+
+struct CoordinatorOptions {
+  std::string listen = "127.0.0.1:0";  ///< HOST:PORT; port 0: any free one
+  std::filesystem::path state_dir;
+  std::string metrics_listen;  ///< "" : none
+  ClusterOptions cluster;
+};
+
+/// Runs from start() until shutdown() or destruction. Thread-safe.
+class CoordinatorService {
+ public:
+  /// ALREADY_EXISTS when the port or the state directory is taken, INVALID_ARGUMENT for options
+  /// that make no sense. `clock` must outlive the service.
+  static absl::StatusOr<std::unique_ptr<CoordinatorService>> start(CoordinatorOptions options,
+                                                                   JobResolver resolver,
+                                                                   const Clock* clock);
+  virtual ~CoordinatorService() = default;
+
+  /// Where it listens in fact, HOST:PORT.
+  virtual std::string address() const = 0;
+  virtual std::string metrics_address() const = 0;
+  /// Fails the running job, tells every node, writes the files, closes the port. Some seconds at
+  /// most. Idempotent.
+  virtual void shutdown(const std::string& reason) = 0;
+};
+
+}  // namespace poseidon

@@ -1,0 +1,53 @@
+#pragma once
+
+// Bytes and stalls per layer over the last seconds, out of running totals in heartbeats. Pure.
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/ids.h"
+#include "coordinator/membership.h"
+
+namespace poseidon {
+
+/// One node's running totals for one layer since the start of the job.
+struct LayerTotals {
+  std::uint64_t sent_bytes = 0;
+  std::uint64_t received_bytes = 0;
+  double stall_seconds = 0.0;
+};
+
+struct LayerRates {
+  double sent_bytes_per_s = 0.0;      ///< all nodes together
+  double received_bytes_per_s = 0.0;  ///< all nodes together
+  double stall_share = 0.0;           ///< mean over nodes, 0..1
+};
+
+class TrafficMonitor {
+ public:
+  static constexpr Nanoseconds kWindow = std::chrono::seconds(5);
+  static constexpr std::size_t kMaxSamples = 64;  ///< per node; older ones go first
+
+  explicit TrafficMonitor(std::size_t layers) : layers_(layers) {}
+
+  /// `totals` by LayerIndex; must have the monitor's number of layers. Totals that go back mean a
+  /// node that counts anew: its older samples are dropped.
+  void add(NodeId node, std::vector<LayerTotals> totals, Nanoseconds now);
+  void remove(NodeId node) { samples_.erase(node); }
+  std::size_t layers() const { return layers_; }
+  /// Between the oldest and newest sample of each node within the window.
+  LayerRates rates(LayerIndex layer) const;
+
+ private:
+  struct Sample {
+    Nanoseconds time;
+    std::vector<LayerTotals> totals;
+  };
+  std::size_t layers_;
+  std::map<NodeId, std::deque<Sample>> samples_;
+};
+
+}  // namespace poseidon

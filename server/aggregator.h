@@ -1,0 +1,57 @@
+#pragma once
+
+// The sum of one chunk's gradients over all workers. Pure, one thread only.
+//
+// Before: server/shard.h checked the message. After: the optimizer takes the sum.
+//
+// Invariants
+//  1. Contributions are added in rank order 0, 1, ..., P1-1 whatever order they arrive in, so the
+//  sum
+//     has the same bits in every run. One that is early waits as it arrived (its bytes are referred
+//     to, not copied) until the ranks before it are in.
+//  2. Each rank counts once per round.
+//  3. Nothing is allocated after the first round once buffers are warm, except by what waits.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/aligned_buffer.h"
+#include "common/ids.h"
+#include "common/transport.h"
+
+namespace poseidon {
+
+class Aggregator {
+ public:
+  /// A sum of `elements` floats over `workers` ranks.
+  Aggregator(std::int64_t elements, std::uint32_t workers);
+
+  bool has(WorkerRank rank) const { return contributed_[rank.value()]; }
+  std::uint32_t contributed() const { return contributed_count_; }
+
+  /// Counts a contribution of `rank`, which must not have one yet; the payload's size must fit.
+  void add(WorkerRank rank, const Bytes& payload);
+
+  /// The sum so far of all ranks before the first missing one.
+  std::span<const float> sum() const { return sum_.floats(); }
+
+  /// Bytes of contributions that wait for a rank before them.
+  std::int64_t pending_bytes() const { return pending_bytes_; }
+  std::int64_t memory_bytes() const { return sum_.size_bytes(); }  ///< without what waits
+
+  /// Begins the next round.
+  void reset();
+
+ private:
+  void take(const Bytes& payload);
+
+  FloatBuffer sum_;
+  std::vector<bool> contributed_;
+  std::vector<Bytes> waiting_;  ///< by rank; empty unless early
+  std::uint32_t contributed_count_ = 0;
+  std::uint32_t next_rank_ = 0;  ///< first rank not yet in sum_
+  std::int64_t pending_bytes_ = 0;
+};
+
+}  // namespace poseidon

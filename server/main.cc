@@ -1,0 +1,145 @@
+// poseidon-server: holds a shard of the parameters, sums gradients, steps, sends parameters back.
+// Reads the options, wires the parts, waits for a signal.
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "common/control_client.h"
+#include "common/daemon.h"
+#include "common/grpc_transport.h"
+#include "common/node_report.h"
+#include "server/server_node.h"
+#include "server/shard_service.h"
+#include "spdlog/spdlog.h"
+
+namespace poseidon {
+namespace {
+
+struct MainOptions {
+  std::string coordinator;
+  std::string listen;
+  std::string data_dir;
+  std::string metrics_listen;
+  std::int64_t pending_limit_mib = kDefaultPendingLimitBytes >> 20;
+  std::int64_t join_timeout_s = 60;
+  DaemonOptions daemon;
+};
+
+void add_options(CLI::App& app, MainOptions& options) {
+  app.add_option("--coordinator", options.coordinator, "HOST:PORT of the coordinator")->required();
+  app.add_option("--listen", options.listen, "ADDR:PORT for workers; port 0: any free")->required();
+  app.add_option("--data-dir", options.data_dir, "directory of this server's own data")->required();
+  app.add_option("--metrics-listen", options.metrics_listen, "ADDR:PORT for Prometheus");
+  app.add_option("--pending-limit-mib", options.pending_limit_mib,
+                 "early gradients held before workers who are ahead are made to wait")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
+      ->capture_default_str();
+  app.add_option("--join-timeout-s", options.join_timeout_s,
+                 "how long to look for the coordinator before giving up")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  add_daemon_options(app, options.daemon);
+}
+
+int fail(const absl::Status& status) {
+  std::fprintf(stderr, "poseidon-server: %s\n", std::string(status.message()).c_str());
+  return exit_code(status);
+}
+
+absl::Status make_data_dir(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error || access(path.c_str(), W_OK) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--data-dir ", path,
+                                                   ": cannot be created or written to (",
+                                                   error ? error.message() : "not writable", ")"));
+  }
+  return absl::OkStatus();
+}
+
+/// Data messages that were refused, one log line each until they become a flood.
+void log_refusal(const RefusalCounts& counts, const std::string& peer, const Objection& objection) {
+  const std::uint64_t n = counts.of(objection.reason);
+  const bool logged = n <= 10 || (n & (n - 1)) == 0;  // then the 16th, 32nd, 64th, ...
+  if (!logged) return;
+  spdlog::warn("refused a data message from {} ({}, number {}): {}", peer,
+               data_refusal_name(objection.reason), n, objection.message);
+}
+
+int run(const MainOptions& options) {
+  tune_allocator();
+  if (const absl::Status status = start_daemon("server", options.daemon); !status.ok()) {
+    return fail(status);
+  }
+  const auto coordinator = parse_host_port(options.coordinator, PortZero::kRefused);
+  if (!coordinator.ok()) return fail(coordinator.status());
+  const auto listen = parse_host_port(options.listen, PortZero::kAllowed);
+  if (!listen.ok()) return fail(listen.status());
+  if (const absl::Status status = make_data_dir(options.data_dir); !status.ok()) {
+    return fail(status);
+  }
+  RefusalCounts refusals;
+  std::unique_ptr<NodeMetrics> metrics;
+  if (!options.metrics_listen.empty()) {
+    auto served = NodeMetrics::serve(options.metrics_listen, "server", &refusals);
+    if (!served.ok()) return fail(served.status());
+    metrics = *std::move(served);
+    spdlog::info("metrics at http://{}/metrics", metrics->address());
+  }
+
+  GrpcTransport transport;
+  ShardService service(
+      &transport, &refusals,
+      [&refusals](const std::string& peer, const Objection& objection) {
+        log_refusal(refusals, peer, objection);
+      },
+      options.pending_limit_mib << 20);
+  const auto address = transport.listen(to_string(*listen), &service);
+  if (!address.ok()) return fail(explain_listen_failure(*listen));
+  transport.start();
+  if (const absl::Status status = announce_address(options.daemon, *address); !status.ok()) {
+    return fail(status);
+  }
+
+  ServerNode node(&service, &refusals, metrics.get());
+  ControlClientOptions client_options;
+  client_options.coordinator = options.coordinator;
+  client_options.join_timeout = Milliseconds(options.join_timeout_s * 1000);
+  client_options.join.set_role(v1::NODE_ROLE_SERVER);
+  client_options.join.set_address(*address);
+  client_options.join.set_metrics_address(metrics == nullptr ? "" : metrics->address());
+  client_options.join.set_process_id(static_cast<std::uint32_t>(getpid()));
+  ControlClient client(client_options, &node);
+  node.set_client(&client);
+  absl::Status status;
+  {
+    const StopSignals signals([&client](const std::string& name) { client.stop(name); });
+    status = client.run();
+  }
+  transport.stop();
+  spdlog::info("stopped");
+  return status.ok() ? kExitDone : fail(status);
+}
+
+}  // namespace
+}  // namespace poseidon
+
+int main(int argc, char** argv) {
+  CLI::App app("Poseidon's parameter server: holds a shard, sums gradients, steps the optimizer.",
+               "poseidon-server");
+  poseidon::MainOptions options;
+  poseidon::add_options(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? poseidon::kExitDone : poseidon::kExitWrongCall;
+  }
+  return poseidon::run(options);
+}

@@ -1,0 +1,213 @@
+#include "server/shard.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+
+namespace poseidon {
+namespace {
+
+ShardDecision refuse(DataRefusal reason, std::string message) {
+  return {.objection = {reason, std::move(message)}, .delivery = std::nullopt};
+}
+
+ShardDecision deliver(ChunkId chunk, std::optional<WorkerRank> only) {
+  return {.objection = {}, .delivery = Delivery{chunk, only}};
+}
+
+}  // namespace
+
+Shard::Shard(Plan plan, ServerIndex self, OptimizerSpec optimizer, const ConsistencyPolicy* policy,
+             std::int64_t pending_limit_bytes)
+    : plan_(std::move(plan)),
+      self_(self),
+      optimizer_(std::move(optimizer)),
+      policy_(policy),
+      pending_limit_bytes_(pending_limit_bytes),
+      slot_of_chunk_(plan_.chunks.size(), -1),
+      contributed_(plan_.workers(), 0) {
+  const int state_slots = optimizer_state_slots(optimizer_);
+  for (std::size_t i = 0; i < plan_.chunks.size(); ++i) {
+    const PlanChunk& chunk = plan_.chunks[i];
+    if (chunk.server != self_) continue;
+    slot_of_chunk_[i] = static_cast<std::int32_t>(slots_.size());
+    slots_.push_back({.id = ChunkId(static_cast<std::uint32_t>(i)),
+                      .parameters = FloatBuffer(chunk.elements),
+                      .state0 = FloatBuffer(state_slots > 0 ? chunk.elements : 0),
+                      .state1 = FloatBuffer(state_slots > 1 ? chunk.elements : 0),
+                      .sum = Aggregator(chunk.elements, plan_.workers())});
+  }
+}
+
+Shard::Slot* Shard::find(ChunkId chunk) {
+  return const_cast<Slot*>(std::as_const(*this).find(chunk));
+}
+
+const Shard::Slot* Shard::find(ChunkId chunk) const {
+  if (chunk.value() >= slot_of_chunk_.size()) return nullptr;
+  const std::int32_t slot = slot_of_chunk_[chunk.value()];
+  return slot < 0 ? nullptr : &slots_[static_cast<std::size_t>(slot)];
+}
+
+ShardDecision Shard::on_message(const DecodedChunk& message) {
+  const ChunkHeader& header = message.header;
+  if (Objection objection = check_against_plan(header, message.payload.size(), plan_)) {
+    return {.objection = std::move(objection), .delivery = std::nullopt};
+  }
+  Slot* slot = find(header.chunk);
+  if (slot == nullptr) {
+    return refuse(DataRefusal::kChunk,
+                  absl::StrCat("chunk ", header.chunk.value(), " belongs to server ",
+                               plan_.chunks[header.chunk.value()].server.value(),
+                               ", this is server ", self_.value()));
+  }
+  switch (header.kind) {
+    case ChunkKind::kPushGradient:
+      return on_push(*slot, message);
+    case ChunkKind::kInitialise:
+      return on_initialise(*slot, message);
+    case ChunkKind::kPull:
+      return on_pull(*slot, header);
+    case ChunkKind::kParameters:
+      break;
+  }
+  return refuse(DataRefusal::kKind, absl::StrCat("kind ", static_cast<std::uint32_t>(header.kind),
+                                                 " is not for a server"));
+}
+
+ShardDecision Shard::on_initialise(Slot& slot, const DecodedChunk& message) {
+  if (message.header.rank != WorkerRank(0) || message.header.iteration != 0) {
+    return refuse(DataRefusal::kRank,
+                  absl::StrCat("initial parameters from worker ", message.header.rank.value(),
+                               " at iteration ", message.header.iteration,
+                               ", only worker 0 gives them, at iteration 0"));
+  }
+  if (slot.version >= 0) {
+    // Worker 0 repeats itself when it lost the answer with its stream: it gets it.
+    ShardDecision decision = deliver(slot.id, message.header.rank);
+    decision.objection = {DataRefusal::kDuplicate,
+                          absl::StrCat("chunk ", slot.id.value(), " is initialised already")};
+    return decision;
+  }
+  copy_payload(message.payload, slot.parameters.floats());
+  slot.version = 0;
+  return deliver(slot.id, std::nullopt);
+}
+
+ShardDecision Shard::on_pull(const Slot& slot, const ChunkHeader& header) const {
+  if (header.iteration <= slot.version) return deliver(slot.id, header.rank);
+  if (header.iteration == slot.version + 1) return {};  // answered when the chunk gets there
+  return refuse(DataRefusal::kIteration,
+                absl::StrCat("pull of chunk ", slot.id.value(), " at version ", header.iteration,
+                             ", it is at version ", slot.version));
+}
+
+ShardDecision Shard::on_push(Slot& slot, const DecodedChunk& message) {
+  const ChunkHeader& header = message.header;
+  if (slot.version < 0) {
+    return refuse(DataRefusal::kNotInitialised,
+                  absl::StrCat("gradient for chunk ", slot.id.value(), " before its parameters"));
+  }
+  switch (policy_->judge_push(slot.version, header.iteration)) {
+    case ConsistencyPolicy::Push::kFuture:
+      return refuse(DataRefusal::kIteration,
+                    absl::StrCat("gradient of iteration ", header.iteration, " for chunk ",
+                                 slot.id.value(), ", which is at version ", slot.version));
+    case ConsistencyPolicy::Push::kTooOld:
+      return refuse(
+          DataRefusal::kDuplicate,
+          absl::StrCat("gradient of iteration ", header.iteration, " was counted long ago"));
+    case ConsistencyPolicy::Push::kAlreadyComplete: {
+      // Either a repetition in flight or a worker that lost the answer with its stream: it gets it.
+      ShardDecision decision = deliver(slot.id, header.rank);
+      decision.objection = {
+          DataRefusal::kDuplicate,
+          absl::StrCat("gradient of iteration ", header.iteration, " is in already")};
+      return decision;
+    }
+    case ConsistencyPolicy::Push::kCounts:
+      break;
+  }
+  if (slot.sum.has(header.rank)) {
+    return refuse(DataRefusal::kDuplicate,
+                  absl::StrCat("worker ", header.rank.value(), " gave its gradient of iteration ",
+                               header.iteration, " for chunk ", slot.id.value(), " already"));
+  }
+  pending_bytes_ -= slot.sum.pending_bytes();
+  slot.sum.add(header.rank, message.payload);
+  pending_bytes_ += slot.sum.pending_bytes();
+  ++contributed_[header.rank.value()];
+  if (!policy_->is_complete(slot.sum.contributed(), plan_.workers())) return {};
+  step(slot);
+  return deliver(slot.id, std::nullopt);
+}
+
+void Shard::step(Slot& slot) {
+  const OptimizerStep step =
+      make_optimizer_step(optimizer_, slot.version, 1.0f / static_cast<float>(plan_.workers()));
+  // Only parameters leave the shard; while somebody still reads the old version, the new one goes
+  // to fresh memory. In place otherwise, which is the rule.
+  FloatBuffer target = slot.parameters.exclusive()
+                           ? FloatBuffer()
+                           : FloatBuffer(plan_.chunks[slot.id.value()].elements);
+  const bool in_place = target.owner() == nullptr;
+  apply_optimizer(step, slot.sum.sum(), std::as_const(slot.parameters).floats(),
+                  in_place ? slot.parameters.floats() : target.floats(), slot.state0.floats(),
+                  slot.state1.floats());
+  if (!in_place) slot.parameters = std::move(target);
+  slot.sum.reset();
+  ++slot.version;
+  if (++complete_chunks_ == slots_.size()) {
+    complete_chunks_ = 0;
+    std::fill(contributed_.begin(), contributed_.end(), 0);
+  }
+}
+
+bool Shard::may_read(WorkerRank rank) const {
+  if (pending_bytes_ < pending_limit_bytes_) return true;
+  const auto behind = std::find_if(contributed_.begin(), contributed_.end(),
+                                   [this](std::size_t n) { return n < slots_.size(); });
+  return behind != contributed_.end() &&
+         rank.value() == static_cast<std::uint32_t>(behind - contributed_.begin());
+}
+
+FloatBuffer Shard::parameters(ChunkId chunk) const {
+  const Slot* slot = find(chunk);
+  POSEIDON_CHECK(slot != nullptr && slot->version >= 0, "an owned, initialised chunk");
+  return slot->parameters;
+}
+
+Iteration Shard::version(ChunkId chunk) const {
+  const Slot* slot = find(chunk);
+  POSEIDON_CHECK(slot != nullptr, "an owned chunk");
+  return slot->version;
+}
+
+std::vector<ChunkId> Shard::owned_chunks() const {
+  std::vector<ChunkId> owned;
+  owned.reserve(slots_.size());
+  for (const Slot& slot : slots_) owned.push_back(slot.id);
+  return owned;
+}
+
+std::optional<WorkerRank> Shard::awaited(ChunkId chunk) const {
+  const Slot* slot = find(chunk);
+  POSEIDON_CHECK(slot != nullptr, "an owned chunk");
+  for (std::uint32_t rank = 0; rank < plan_.workers(); ++rank) {
+    if (!slot->sum.has(WorkerRank(rank))) return WorkerRank(rank);
+  }
+  return std::nullopt;
+}
+
+std::int64_t Shard::memory_bytes() const {
+  std::int64_t bytes = 0;
+  for (const Slot& slot : slots_) {
+    bytes += slot.parameters.size_bytes() + slot.state0.size_bytes() + slot.state1.size_bytes() +
+             slot.sum.memory_bytes();
+  }
+  return bytes;
+}
+
+}  // namespace poseidon

@@ -1,0 +1,197 @@
+#include "server/shard_service.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace poseidon {
+
+/// One worker's stream. Belongs to a rank from its first valid message on.
+class ShardService::Session final : public StreamHandler {
+ public:
+  Session(ShardService* service, std::unique_ptr<Stream> stream)
+      : service_(service), stream_(std::move(stream)), queue_(0) {}
+
+  ReadNext on_message(Bytes message) override { return service_->on_message(*this, message); }
+  void on_written() override {
+    writing_ = false;
+    service_->pump(*this);
+  }
+  void on_closed(const absl::Status& /*status*/) override {
+    service_->remove(*this);  // destroys this
+  }
+
+ private:
+  friend class ShardService;
+  ShardService* const service_;
+  std::unique_ptr<Stream> stream_;
+  std::optional<WorkerRank> rank_;
+  ChunkQueue queue_;  ///< chunks whose parameters wait to be sent
+  bool writing_ = false;
+  bool paused_ = false;
+  bool closing_ = false;
+};
+
+ShardService::ShardService(Transport* transport, RefusalCounts* refusals, RefusalLog log,
+                           std::int64_t pending_limit_bytes)
+    : transport_(transport),
+      refusals_(refusals),
+      log_(std::move(log)),
+      pending_limit_bytes_(pending_limit_bytes) {}
+
+ShardService::~ShardService() = default;
+
+void ShardService::assign(Plan plan, ServerIndex self, OptimizerSpec optimizer,
+                          std::shared_ptr<TrafficProbe> traffic, std::function<void()> done) {
+  // std::function wants copyable captures; the plan is shared instead of copied.
+  auto shared_plan = std::make_shared<Plan>(std::move(plan));
+  transport_->post([this, shared_plan, self, optimizer = std::move(optimizer),
+                    traffic = std::move(traffic), done = std::move(done)] {
+    close_all(absl::AbortedError("the server has a new assignment"));
+    by_rank_.assign(shared_plan->workers(), nullptr);
+    shard_.emplace(std::move(*shared_plan), self, optimizer, &consistency_, pending_limit_bytes_);
+    traffic_ = traffic;
+    done();
+  });
+}
+
+void ShardService::drop(Epoch epoch) {
+  transport_->post([this, epoch] {
+    if (!shard_ || shard_->plan().epoch != epoch) return;
+    close_all(absl::AbortedError("the job has ended"));
+    by_rank_.clear();
+    shard_.reset();
+    traffic_.reset();
+  });
+}
+
+StreamHandler* ShardService::on_accept(std::unique_ptr<Stream> stream) {
+  sessions_.push_back(std::make_unique<Session>(this, std::move(stream)));
+  Session& session = *sessions_.back();
+  if (sessions_.size() > kMaxSessions) {
+    session.closing_ = true;
+    session.stream_->close(absl::ResourceExhaustedError(
+        absl::StrCat("this server serves ", kMaxSessions, " streams and no more")));
+  }
+  return &session;
+}
+
+ReadNext ShardService::on_message(Session& session, const Bytes& message) {
+  if (session.closing_) return ReadNext::kContinue;
+  const absl::StatusOr<DecodedChunk> decoded = decode_chunk(message);
+  if (!decoded.ok()) {
+    refuse(session, {DataRefusal::kMalformed, std::string(decoded.status().message())},
+           absl::StatusCode::kInvalidArgument);
+    return ReadNext::kContinue;
+  }
+  if (!shard_) {
+    refuse(session, {DataRefusal::kNoAssignment, "this server has no job just now"},
+           absl::StatusCode::kFailedPrecondition);
+    return ReadNext::kContinue;
+  }
+  if (session.rank_ && *session.rank_ != decoded->header.rank) {
+    refuse(session,
+           {DataRefusal::kRank, absl::StrCat("a message of worker ", decoded->header.rank.value(),
+                                             " on the stream of worker ", session.rank_->value())},
+           absl::StatusCode::kInvalidArgument);
+    return ReadNext::kContinue;
+  }
+  const ShardDecision decision = shard_->on_message(*decoded);
+  const bool harmless = decision.objection.reason == DataRefusal::kDuplicate;
+  if (decision.objection && !harmless) {
+    refuse(session, decision.objection, absl::StatusCode::kInvalidArgument);
+    return ReadNext::kContinue;
+  }
+  if (harmless) refusals_->add(DataRefusal::kDuplicate);
+  if (!session.rank_) bind(session, decoded->header.rank);
+  if (!harmless) {
+    traffic_->received(shard_->plan().chunks[decoded->header.chunk.value()].layer,
+                       decoded->payload.size());
+  }
+  if (decision.delivery) enqueue(*decision.delivery);
+  resume_paused();
+  session.paused_ = !shard_->may_read(decoded->header.rank);
+  return session.paused_ ? ReadNext::kPause : ReadNext::kContinue;
+}
+
+void ShardService::bind(Session& session, WorkerRank rank) {
+  Session*& owner = by_rank_[rank.value()];
+  if (owner != nullptr) {
+    owner->closing_ = true;
+    owner->rank_.reset();
+    owner->stream_->close(absl::AbortedError(
+        absl::StrCat("a newer stream of worker ", rank.value(), " took its place")));
+  }
+  owner = &session;
+  session.rank_ = rank;
+  session.queue_ = ChunkQueue(shard_->plan().chunks.size());
+}
+
+void ShardService::refuse(Session& session, const Objection& objection, absl::StatusCode code) {
+  refusals_->add(objection.reason);
+  if (log_) log_(session.stream_->peer(), objection);
+  if (session.rank_) by_rank_[session.rank_->value()] = nullptr;
+  session.rank_.reset();
+  session.closing_ = true;
+  session.stream_->close(absl::Status(
+      code,
+      absl::StrCat("refused (", data_refusal_name(objection.reason), "): ", objection.message)));
+}
+
+void ShardService::enqueue(const Delivery& delivery) {
+  for (std::uint32_t rank = 0; rank < by_rank_.size(); ++rank) {
+    if (delivery.only && *delivery.only != WorkerRank(rank)) continue;
+    // A worker without a stream asks again when it has one.
+    if (by_rank_[rank] == nullptr) continue;
+    by_rank_[rank]->queue_.push(delivery.chunk);
+    pump(*by_rank_[rank]);
+  }
+}
+
+void ShardService::pump(Session& session) {
+  if (session.writing_ || session.closing_ || !session.rank_ || !shard_) return;
+  const std::optional<ChunkId> chunk = session.queue_.pop();
+  if (!chunk) return;
+  const PlanChunk& place = shard_->plan().chunks[chunk->value()];
+  const FloatBuffer parameters = shard_->parameters(*chunk);
+  ChunkHeader header;
+  header.kind = ChunkKind::kParameters;
+  header.epoch = shard_->plan().epoch;
+  header.iteration = shard_->version(*chunk);
+  header.rank = *session.rank_;
+  header.chunk = *chunk;
+  header.offset = place.offset;
+  header.element_type = ElementType::kFloat32;
+  const auto payload = as_payload(parameters.floats());
+  session.writing_ = true;
+  traffic_->sent(place.layer, payload.size());
+  session.stream_->write({.prefix = encode_prefix(header, payload.size()),
+                          .payload = payload,
+                          .payload_owner = parameters.owner()});
+}
+
+void ShardService::resume_paused() {
+  for (Session* session : by_rank_) {
+    if (session == nullptr || !session->paused_ || !shard_->may_read(*session->rank_)) continue;
+    session->paused_ = false;
+    session->stream_->resume_reads();
+  }
+}
+
+void ShardService::remove(Session& session) {
+  if (session.rank_) by_rank_[session.rank_->value()] = nullptr;
+  std::erase_if(sessions_, [&session](const auto& owned) { return owned.get() == &session; });
+}
+
+void ShardService::close_all(const absl::Status& why) {
+  for (auto& session : sessions_) {
+    if (session->closing_) continue;
+    session->closing_ = true;
+    session->rank_.reset();
+    session->stream_->close(why);
+  }
+  std::fill(by_rank_.begin(), by_rank_.end(), nullptr);
+}
+
+}  // namespace poseidon

@@ -1,0 +1,74 @@
+#pragma once
+
+// The server's end of the data streams: moves messages between streams and the shard, on the
+// transport's loop. All decisions are in server/shard.h.
+//
+// Before: common/transport.h delivers a worker's message. After: the shard's answer goes out, most
+// urgent chunk first, one write at a time per stream.
+//
+// Everything runs on the transport's loop; assign and drop may be called from any thread.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/chunk_queue.h"
+#include "common/traffic.h"
+#include "common/transport.h"
+#include "common/wire.h"
+#include "server/shard.h"
+
+namespace poseidon {
+
+/// Streams that one server serves at a time; more are turned away. Far above 64 workers, so only a
+/// flood meets it.
+inline constexpr std::size_t kMaxSessions = 1024;
+
+class ShardService final : public Acceptor {
+ public:
+  /// What happened to a message that was not used; the service has counted it already.
+  using RefusalLog = std::function<void(const std::string& peer, const Objection&)>;
+
+  /// `transport` and `refusals` must outlive the service. `log` is called on the loop.
+  /// `pending_limit_bytes`: see server/shard.h.
+  ShardService(Transport* transport, RefusalCounts* refusals, RefusalLog log,
+               std::int64_t pending_limit_bytes = kDefaultPendingLimitBytes);
+  ~ShardService() override;
+
+  /// Replaces the shard; streams of the one before are closed. `done` runs on the loop afterwards.
+  /// `traffic` must fit the plan's layers and live until the next assign or drop.
+  void assign(Plan plan, ServerIndex self, OptimizerSpec optimizer,
+              std::shared_ptr<TrafficProbe> traffic, std::function<void()> done);
+  /// Ends the shard, if it has this epoch, and its streams. Frees its memory.
+  void drop(Epoch epoch);
+
+  StreamHandler* on_accept(std::unique_ptr<Stream> stream) override;
+
+  /// For observers on the loop; null without an assignment.
+  const Shard* shard() const { return shard_ ? &*shard_ : nullptr; }
+
+ private:
+  class Session;
+
+  ReadNext on_message(Session& session, const Bytes& message);
+  void bind(Session& session, WorkerRank rank);
+  void refuse(Session& session, const Objection& objection, absl::StatusCode code);
+  void enqueue(const Delivery& delivery);
+  void pump(Session& session);
+  void resume_paused();
+  void remove(Session& session);
+  void close_all(const absl::Status& why);
+
+  Transport* const transport_;
+  RefusalCounts* const refusals_;
+  const RefusalLog log_;
+  const std::int64_t pending_limit_bytes_;
+  const BspConsistency consistency_;
+  std::optional<Shard> shard_;
+  std::shared_ptr<TrafficProbe> traffic_;
+  std::vector<std::unique_ptr<Session>> sessions_;
+  std::vector<Session*> by_rank_;  ///< the stream that belongs to each rank, or null
+};
+
+}  // namespace poseidon

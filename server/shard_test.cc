@@ -1,0 +1,192 @@
+#include "server/shard.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "common/random.h"
+#include "gmock/gmock.h"
+#include "tests/support/toy_plan.h"
+
+namespace poseidon {
+namespace {
+
+using ::testing::HasSubstr;
+using testing_support::message_for;
+using testing_support::toy_plan;
+
+constexpr float kRate = 0.5f;
+
+class ShardTest : public ::testing::Test {
+ protected:
+  ShardTest() { optimizer_.learning_rate = kRate; }
+
+  Shard make(std::uint32_t workers, std::int64_t pending_limit_bytes = kDefaultPendingLimitBytes) {
+    return {toy_plan(workers, 1, {6, 2}, 4), ServerIndex(0), optimizer_, &bsp_,
+            pending_limit_bytes};
+  }
+  static std::vector<float> values(const Shard& shard, ChunkId chunk) {
+    const FloatBuffer buffer = shard.parameters(chunk);
+    return {buffer.floats().begin(), buffer.floats().end()};
+  }
+  static ShardDecision send(Shard& shard, ChunkKind kind, std::uint32_t rank, std::uint32_t chunk,
+                            Iteration iteration, const std::vector<float>& payload) {
+    return shard.on_message(
+        message_for(shard.plan(), kind, WorkerRank(rank), ChunkId(chunk), iteration, payload));
+  }
+  static ShardDecision push(Shard& shard, std::uint32_t rank, std::uint32_t chunk,
+                            Iteration iteration, float value) {
+    const auto n = static_cast<std::size_t>(shard.plan().chunks[chunk].elements);
+    return send(shard, ChunkKind::kPushGradient, rank, chunk, iteration,
+                std::vector<float>(n, value));
+  }
+  static void initialise(Shard& shard) {
+    for (std::uint32_t c = 0; c < shard.plan().chunks.size(); ++c) {
+      const auto n = static_cast<std::size_t>(shard.plan().chunks[c].elements);
+      const auto decision =
+          send(shard, ChunkKind::kInitialise, 0, c, 0, std::vector<float>(n, 10.0f));
+      ASSERT_FALSE(decision.objection) << decision.objection.message;
+    }
+  }
+
+  OptimizerSpec optimizer_;
+  BspConsistency bsp_;
+};
+
+TEST_F(ShardTest, ACompleteSumMakesOneStepAndGoesToEverybody) {
+  Shard shard = make(2);
+  initialise(shard);
+  const ShardDecision first = push(shard, 1, 0, 0, 3.0f);
+  EXPECT_FALSE(first.objection);
+  EXPECT_FALSE(first.delivery);
+  EXPECT_EQ(shard.awaited(ChunkId(0)), WorkerRank(0));
+  const ShardDecision second = push(shard, 0, 0, 0, 1.0f);
+  ASSERT_TRUE(second.delivery);
+  EXPECT_EQ(second.delivery->chunk, ChunkId(0));
+  EXPECT_EQ(second.delivery->only, std::nullopt);
+  EXPECT_EQ(shard.version(ChunkId(0)), 1);
+  EXPECT_EQ(shard.version(ChunkId(1)), 0) << "each chunk by itself";
+  EXPECT_EQ(values(shard, ChunkId(0)), std::vector<float>(4, 10.0f - kRate * 2.0f));
+}
+
+TEST_F(ShardTest, SumsHaveTheSameBitsInEveryOrderOfArrival) {
+  SplitMix64 random(4);
+  const std::uint32_t workers = 5;
+  std::vector<std::vector<float>> gradients(workers, std::vector<float>(4));
+  for (auto& g : gradients) {
+    for (float& v : g)
+      v = static_cast<float>(random.normal() * std::pow(10.0, random.uniform() * 6));
+  }
+  std::vector<float> expected;
+  std::vector<std::uint32_t> order = {0, 1, 2, 3, 4};
+  do {
+    Shard shard = make(workers);
+    initialise(shard);
+    for (const std::uint32_t rank : order) {
+      send(shard, ChunkKind::kPushGradient, rank, 0, 0, gradients[rank]);
+    }
+    ASSERT_EQ(shard.version(ChunkId(0)), 1);
+    EXPECT_EQ(shard.pending_bytes(), 0);
+    if (expected.empty()) expected = values(shard, ChunkId(0));
+    ASSERT_EQ(values(shard, ChunkId(0)), expected);
+  } while (std::next_permutation(order.begin(), order.end()));
+}
+
+TEST_F(ShardTest, RepetitionsCountOnceAndGetTheirAnswer) {
+  Shard shard = make(2);
+  initialise(shard);
+  push(shard, 0, 0, 0, 1.0f);
+  const ShardDecision twice = push(shard, 0, 0, 0, 1.0f);
+  EXPECT_EQ(twice.objection.reason, DataRefusal::kDuplicate);
+  EXPECT_FALSE(twice.delivery);
+  push(shard, 1, 0, 0, 1.0f);
+  const std::vector<float> after = values(shard, ChunkId(0));
+  const ShardDecision late = push(shard, 0, 0, 0, 99.0f);
+  EXPECT_EQ(late.objection.reason, DataRefusal::kDuplicate);
+  ASSERT_TRUE(late.delivery) << "it may have lost the answer";
+  EXPECT_EQ(late.delivery->only, WorkerRank(0));
+  EXPECT_EQ(values(shard, ChunkId(0)), after);
+  const auto again = send(shard, ChunkKind::kInitialise, 0, 0, 0, std::vector<float>(4, 0.0f));
+  EXPECT_EQ(again.objection.reason, DataRefusal::kDuplicate);
+  EXPECT_EQ(values(shard, ChunkId(0)), after);
+}
+
+TEST_F(ShardTest, WrongMessagesAreRefusedWithTheirReasonAndChangeNothing) {
+  Shard shard = make(2);
+  EXPECT_EQ(push(shard, 0, 0, 0, 1.0f).objection.reason, DataRefusal::kNotInitialised);
+  const auto usurper = send(shard, ChunkKind::kInitialise, 1, 0, 0, std::vector<float>(4, 1.0f));
+  EXPECT_EQ(usurper.objection.reason, DataRefusal::kRank);
+  initialise(shard);
+  EXPECT_EQ(push(shard, 0, 0, 1, 1.0f).objection.reason, DataRefusal::kIteration);
+  EXPECT_EQ(push(shard, 2, 0, 0, 1.0f).objection.reason, DataRefusal::kRank);
+  EXPECT_EQ(send(shard, ChunkKind::kPull, 0, 0, 2, {}).objection.reason, DataRefusal::kIteration);
+  EXPECT_EQ(send(shard, ChunkKind::kParameters, 0, 0, 0, std::vector<float>(4)).objection.reason,
+            DataRefusal::kKind);
+  EXPECT_EQ(send(shard, ChunkKind::kPushGradient, 0, 0, 0, std::vector<float>(3)).objection.reason,
+            DataRefusal::kSize);
+  EXPECT_EQ(values(shard, ChunkId(0)), std::vector<float>(4, 10.0f));
+  EXPECT_EQ(shard.version(ChunkId(0)), 0);
+}
+
+TEST_F(ShardTest, ChunksOfOtherServersAreRefused) {
+  Shard shard(toy_plan(1, 2, {8}, 4), ServerIndex(0), optimizer_, &bsp_);
+  const auto decision = send(shard, ChunkKind::kPull, 0, 1, 0, {});
+  EXPECT_EQ(decision.objection.reason, DataRefusal::kChunk);
+  EXPECT_THAT(decision.objection.message, HasSubstr("belongs to server 1"));
+}
+
+TEST_F(ShardTest, PullsAreAnsweredNowOrWhenTheVersionExists) {
+  Shard shard = make(2);
+  EXPECT_FALSE(send(shard, ChunkKind::kPull, 1, 0, 0, {}).delivery);
+  initialise(shard);
+  const auto decision = send(shard, ChunkKind::kPull, 1, 0, 0, {});
+  ASSERT_TRUE(decision.delivery);
+  EXPECT_EQ(decision.delivery->only, WorkerRank(1));
+}
+
+TEST_F(ShardTest, ParametersThatAreBeingSentAreNotOverwritten) {
+  Shard shard = make(1);
+  initialise(shard);
+  const FloatBuffer held = shard.parameters(ChunkId(0));
+  push(shard, 0, 0, 0, 2.0f);
+  EXPECT_EQ(held.floats()[0], 10.0f) << "the version that a message refers to";
+  EXPECT_EQ(values(shard, ChunkId(0))[0], 9.0f);
+}
+
+TEST_F(ShardTest, MemoryPerParameterIsAsDocumented) {
+  const struct {
+    OptimizerType type;
+    double momentum;
+    std::int64_t bytes_per_parameter;
+  } cases[] = {{OptimizerType::kSgd, 0.0, 8},
+               {OptimizerType::kSgd, 0.9, 12},
+               {OptimizerType::kAdam, 0.0, 16},
+               {OptimizerType::kAdamW, 0.0, 16}};
+  for (const auto& c : cases) {
+    optimizer_.type = c.type;
+    optimizer_.momentum = c.momentum;
+    Shard shard(toy_plan(3, 2, {1000, 500}, 100), ServerIndex(0), optimizer_, &bsp_);
+    EXPECT_EQ(shard.memory_bytes(), c.bytes_per_parameter * 800);
+  }
+}
+
+TEST_F(ShardTest, WhoIsAheadWaitsWhileTooMuchIsHeldAndTheLastOneNever) {
+  Shard shard = make(3, /*pending_limit_bytes=*/20);
+  initialise(shard);
+  push(shard, 2, 0, 0, 1.0f);
+  EXPECT_EQ(shard.pending_bytes(), 16);
+  EXPECT_TRUE(shard.may_read(WorkerRank(2)));
+  push(shard, 2, 1, 0, 1.0f);
+  EXPECT_EQ(shard.pending_bytes(), 24);
+  EXPECT_FALSE(shard.may_read(WorkerRank(2)));
+  EXPECT_FALSE(shard.may_read(WorkerRank(1)));
+  EXPECT_TRUE(shard.may_read(WorkerRank(0)));
+  for (std::uint32_t c = 0; c < 3; ++c) push(shard, 0, c, 0, 1.0f);
+  EXPECT_TRUE(shard.may_read(WorkerRank(1)));
+  EXPECT_FALSE(shard.may_read(WorkerRank(2)));
+  push(shard, 1, 0, 0, 1.0f);
+  EXPECT_EQ(shard.pending_bytes(), 8);
+  EXPECT_TRUE(shard.may_read(WorkerRank(2)));
+}
+
+}  // namespace
+}  // namespace poseidon

@@ -1,0 +1,130 @@
+// poseidon-worker: runs forward and backward and synchronises every layer with the servers.
+// Reads the options, wires the parts, waits for a signal.
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/control_client.h"
+#include "common/daemon.h"
+#include "common/grpc_transport.h"
+#include "common/node_report.h"
+#include "spdlog/spdlog.h"
+#include "worker/worker_node.h"
+
+namespace poseidon {
+namespace {
+
+struct MainOptions {
+  std::string coordinator;
+  std::string listen;
+  std::string device = "auto";
+  std::string metrics_listen;
+  int threads = 0;
+  std::int64_t join_timeout_s = 60;
+  std::int64_t server_timeout_s = 30;
+  DaemonOptions daemon;
+};
+
+void add_options(CLI::App& app, MainOptions& options) {
+  app.add_option("--coordinator", options.coordinator, "HOST:PORT of the coordinator")->required();
+  app.add_option("--listen", options.listen,
+                 "ADDR:PORT for other workers (not used while all layers go through servers)");
+  app.add_option("--device", options.device, "auto, cpu or cuda:N")->capture_default_str();
+  app.add_option("--metrics-listen", options.metrics_listen, "ADDR:PORT for Prometheus");
+  app.add_option("--threads", options.threads, "threads of the engine; 0: all cores")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_option("--join-timeout-s", options.join_timeout_s,
+                 "how long to look for the coordinator before giving up")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--server-timeout-s", options.server_timeout_s,
+                 "how long a server may be out of reach before the job fails")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  add_daemon_options(app, options.daemon);
+}
+
+int fail(const absl::Status& status) {
+  std::fprintf(stderr, "poseidon-worker: %s\n", std::string(status.message()).c_str());
+  return exit_code(status);
+}
+
+absl::Status check_device(const std::string& device) {
+  if (device == "auto" || device == "cpu") return absl::OkStatus();
+  if (absl::StartsWith(device, "cuda:")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--device ", device, ": this version has no CUDA engine yet; use --device cpu"));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--device ", device, ": no such device; one of auto, cpu, cuda:N"));
+}
+
+int run(const MainOptions& options) {
+  tune_allocator();
+  if (const absl::Status status = start_daemon("worker", options.daemon); !status.ok()) {
+    return fail(status);
+  }
+  const auto coordinator = parse_host_port(options.coordinator, PortZero::kRefused);
+  if (!coordinator.ok()) return fail(coordinator.status());
+  if (const absl::Status status = check_device(options.device); !status.ok()) return fail(status);
+  if (!options.listen.empty()) {
+    const auto listen = parse_host_port(options.listen, PortZero::kAllowed);
+    if (!listen.ok()) return fail(listen.status());
+  }
+  RefusalCounts refusals;
+  std::unique_ptr<NodeMetrics> metrics;
+  if (!options.metrics_listen.empty()) {
+    auto served = NodeMetrics::serve(options.metrics_listen, "worker", &refusals);
+    if (!served.ok()) return fail(served.status());
+    metrics = *std::move(served);
+    spdlog::info("metrics at http://{}/metrics", metrics->address());
+  }
+
+  GrpcTransport transport;
+  transport.start();
+  absl::Status status;
+  {
+    WorkerNodeOptions node_options;
+    node_options.threads = options.threads;
+    node_options.sync.syncer.give_up_after = Milliseconds(options.server_timeout_s * 1000);
+    WorkerNode node(&transport, &refusals, metrics.get(), node_options);
+    ControlClientOptions client_options;
+    client_options.coordinator = options.coordinator;
+    client_options.join_timeout = Milliseconds(options.join_timeout_s * 1000);
+    client_options.join.set_role(v1::NODE_ROLE_WORKER);
+    client_options.join.set_device("cpu");
+    client_options.join.set_metrics_address(metrics == nullptr ? "" : metrics->address());
+    client_options.join.set_process_id(static_cast<std::uint32_t>(getpid()));
+    ControlClient client(client_options, &node);
+    node.set_client(&client);
+    const StopSignals signals([&client](const std::string& name) { client.stop(name); });
+    status = client.run();
+    node.end();
+  }
+  transport.stop();
+  spdlog::info("stopped");
+  return status.ok() ? kExitDone : fail(status);
+}
+
+}  // namespace
+}  // namespace poseidon
+
+int main(int argc, char** argv) {
+  CLI::App app("Poseidon's worker: computes gradients and trains with the rest of the cluster.",
+               "poseidon-worker");
+  poseidon::MainOptions options;
+  poseidon::add_options(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? poseidon::kExitDone : poseidon::kExitWrongCall;
+  }
+  return poseidon::run(options);
+}

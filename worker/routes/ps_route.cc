@@ -1,0 +1,174 @@
+#include "worker/routes/ps_route.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/aligned_buffer.h"
+#include "common/check.h"
+
+namespace poseidon {
+
+PsRoute::PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers)
+    : plan_(std::move(plan)),
+      rank_(rank),
+      layers_(std::move(layers)),
+      chunks_(plan_.chunks.size()),
+      queues_(plan_.servers(), ChunkQueue(plan_.chunks.size())),
+      missing_chunks_(plan_.layers.size(), 0),
+      of_layer_(plan_.layers.size()) {
+  POSEIDON_CHECK(layers_.size() == plan_.layers.size(), "memory for every layer of the plan");
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    POSEIDON_CHECK(
+        static_cast<std::int64_t>(layers_[i].parameters.size()) == plan_.layers[i].parameters,
+        "parameter memory as long as the layer");
+    POSEIDON_CHECK(layers_[i].gradients.size() == layers_[i].parameters.size(),
+                   "gradient memory as long as the layer");
+  }
+  for (std::uint32_t i = 0; i < plan_.chunks.size(); ++i) {
+    of_layer_[plan_.chunks[i].layer.value()].push_back(ChunkId(i));
+  }
+}
+
+void PsRoute::request(ChunkId chunk, Request kind) {
+  POSEIDON_CHECK(chunks_[chunk.value()].request == Request::kNone, "one request per chunk");
+  chunks_[chunk.value()].request = kind;
+  const PlanChunk& plan = plan_.chunks[chunk.value()];
+  ++missing_chunks_[plan.layer.value()];
+  queues_[plan.server.value()].push(chunk);
+}
+
+void PsRoute::initialise_from_here() {
+  for (std::uint32_t i = 0; i < chunks_.size(); ++i) request(ChunkId(i), Request::kInitialise);
+}
+
+void PsRoute::pull_initial() {
+  for (std::uint32_t i = 0; i < chunks_.size(); ++i) request(ChunkId(i), Request::kPull);
+}
+
+void PsRoute::gradient_ready(LayerIndex layer, Iteration iteration) {
+  for (const ChunkId chunk : of_layer_[layer.value()]) {
+    POSEIDON_CHECK(chunks_[chunk.value()].version == iteration,
+                   "a gradient is computed on the parameters of its own iteration");
+    request(chunk, Request::kPush);
+  }
+}
+
+void PsRoute::stream_opened(ServerIndex server) {
+  for (const ChunkId chunk : unanswered(server)) queues_[server.value()].push(chunk);
+}
+
+std::optional<PsRoute::Outgoing> PsRoute::next_message(ServerIndex server) {
+  const std::optional<ChunkId> next = queues_[server.value()].pop();
+  if (!next) return std::nullopt;
+  const PlanChunk& place = plan_.chunks[next->value()];
+  const Chunk& chunk = chunks_[next->value()];
+  const LayerMemory& memory = layers_[place.layer.value()];
+  ChunkHeader header;
+  header.epoch = plan_.epoch;
+  header.rank = rank_;
+  header.chunk = *next;
+  header.offset = place.offset;
+  std::span<const float> payload;
+  const auto part = [&place](std::span<const float> whole) {
+    return whole.subspan(static_cast<std::size_t>(place.offset),
+                         static_cast<std::size_t>(place.elements));
+  };
+  switch (chunk.request) {
+    case Request::kPush:
+      header.kind = ChunkKind::kPushGradient;
+      header.iteration = chunk.version;
+      payload = part(memory.gradients);
+      break;
+    case Request::kInitialise:
+      header.kind = ChunkKind::kInitialise;
+      payload = part(memory.parameters);
+      break;
+    case Request::kPull:
+      header.kind = ChunkKind::kPull;
+      break;
+    case Request::kNone:
+      POSEIDON_CHECK(false, "only requested chunks wait in a queue");
+      break;
+  }
+  header.element_type = payload.empty() ? ElementType::kNone : ElementType::kFloat32;
+  return Outgoing{.message = {.prefix = encode_prefix(header, payload.size_bytes()),
+                              .payload = as_payload(payload),
+                              .payload_owner = memory.owner},
+                  .layer = place.layer};
+}
+
+Objection PsRoute::judge(ServerIndex from, const DecodedChunk& decoded) const {
+  const ChunkHeader& header = decoded.header;
+  if (Objection objection = check_against_plan(header, decoded.payload.size(), plan_)) {
+    return objection;
+  }
+  if (header.kind != ChunkKind::kParameters) {
+    return {DataRefusal::kKind,
+            absl::StrCat("kind ", static_cast<std::uint32_t>(header.kind), " is not for a worker")};
+  }
+  if (header.rank != rank_) {
+    return {DataRefusal::kRank, absl::StrCat("a message for worker ", header.rank.value(),
+                                         ", this is worker ", rank_.value())};
+  }
+  if (plan_.chunks[header.chunk.value()].server != from) {
+    return {DataRefusal::kChunk, absl::StrCat("chunk ", header.chunk.value(), " from server ",
+                                          from.value(), ", the plan gives it to server ",
+                                          plan_.chunks[header.chunk.value()].server.value())};
+  }
+  const Chunk& chunk = chunks_[header.chunk.value()];
+  if (header.iteration <= chunk.version) {
+    return {DataRefusal::kDuplicate, absl::StrCat("version ", header.iteration, " of chunk ",
+                                              header.chunk.value(), " is here already")};
+  }
+  if (header.iteration != chunk.version + 1 || chunk.request == Request::kNone) {
+    return {DataRefusal::kIteration,
+            absl::StrCat("version ", header.iteration, " of chunk ", header.chunk.value(),
+                         ", this worker has ", chunk.version,
+                         chunk.request == Request::kNone ? " and asked for nothing" : "")};
+  }
+  return {};
+}
+
+Landing PsRoute::on_message(ServerIndex from, const Bytes& message) {
+  const absl::StatusOr<DecodedChunk> decoded = decode_chunk(message);
+  if (!decoded.ok()) {
+    return {.objection = {DataRefusal::kMalformed, std::string(decoded.status().message())}};
+  }
+  if (Objection objection = judge(from, *decoded)) return {.objection = std::move(objection)};
+  const ChunkId id = decoded->header.chunk;
+  const PlanChunk& place = plan_.chunks[id.value()];
+  copy_payload(decoded->payload, layers_[place.layer.value()].parameters.subspan(
+                                     static_cast<std::size_t>(place.offset),
+                                     static_cast<std::size_t>(place.elements)));
+  Chunk& chunk = chunks_[id.value()];
+  chunk.version = decoded->header.iteration;
+  chunk.request = Request::kNone;
+  queues_[place.server.value()].erase(id);  // answered before a repetition was sent
+  Landing landing;
+  landing.payload_bytes = decoded->payload.size();
+  landing.chunk_layer = place.layer;
+  if (--missing_chunks_[place.layer.value()] == 0) {
+    landing.layer = place.layer;
+    landing.version = chunk.version;
+  }
+  return landing;
+}
+
+std::vector<ChunkId> PsRoute::unanswered(ServerIndex server) const {
+  std::vector<ChunkId> chunks;
+  for (std::uint32_t i = 0; i < chunks_.size(); ++i) {
+    if (plan_.chunks[i].server == server && chunks_[i].request != Request::kNone) {
+      chunks.push_back(ChunkId(i));
+    }
+  }
+  return chunks;
+}
+
+bool PsRoute::idle() const {
+  for (const std::uint32_t missing : missing_chunks_) {
+    if (missing != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace poseidon

@@ -1,0 +1,94 @@
+#pragma once
+
+// The worker's side of the parameter-server scheme. Pure: gradients and messages in, messages out.
+//
+// Before: worker/syncer.h hears that a layer's gradient is ready. After: it sends what next_message
+// gives, one at a time per server, and tells the trainer when a layer has landed.
+//
+// Invariants
+//  1. Per server, the chunk that the next forward needs first is sent first (ChunkQueue).
+//  2. Parameters are written only between gradient_ready(l, i) and the landing of version i + 1,
+//  that
+//     is, only while the engine does not read layer l.
+//  3. Whatever is unanswered is sent again on a new stream; the server counts it once.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/chunk_queue.h"
+#include "common/plan.h"
+#include "common/transport.h"
+#include "common/wire.h"
+
+namespace poseidon {
+
+/// Where one parameter layer lives. The memory must stay until `owner` is released by everybody.
+struct LayerMemory {
+  std::span<float> parameters;       ///< all tensors of the layer end to end
+  std::span<const float> gradients;  ///< same layout
+  std::shared_ptr<const void> owner;
+};
+
+/// What a message from a server did.
+struct Landing {
+  Objection objection;              ///< none: it was used
+  std::optional<LayerIndex> layer;  ///< all chunks of this layer have landed with it ...
+  Iteration version = -1;           ///< ... at this version
+  std::size_t payload_bytes = 0;    ///< of a used message
+  LayerIndex chunk_layer;           ///< of a used message
+};
+
+class PsRoute {
+ public:
+  /// `layers` by LayerIndex; sizes must be the plan's.
+  PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers);
+
+  /// Worker 0, once: sends what is in the parameters as the initial ones, and waits for their echo.
+  void initialise_from_here();
+  /// All others, once: waits for the initial parameters.
+  void pull_initial();
+
+  /// The gradient of `iteration` is in place and stays unchanged until version iteration + 1 lands.
+  void gradient_ready(LayerIndex layer, Iteration iteration);
+
+  /// A stream to this server is new: queues everything that this server has not answered.
+  void stream_opened(ServerIndex server);
+
+  struct Outgoing {
+    OutgoingMessage message;
+    LayerIndex layer;
+  };
+  /// The most urgent message for this server, or nothing when none waits.
+  std::optional<Outgoing> next_message(ServerIndex server);
+
+  Landing on_message(ServerIndex from, const Bytes& message);
+
+  const Plan& plan() const { return plan_; }
+  /// Chunks of this server that were asked for and have not come. For error messages.
+  std::vector<ChunkId> unanswered(ServerIndex server) const;
+  bool idle() const;  ///< nothing is asked for
+
+ private:
+  /// What a chunk waits for. The request is repeated on a new stream until it is answered.
+  enum class Request : std::uint8_t { kNone, kInitialise, kPull, kPush };
+  struct Chunk {
+    Request request = Request::kNone;
+    Iteration version = -1;  ///< landed; the next one to land is version + 1
+  };
+
+  void request(ChunkId chunk, Request kind);
+  Objection judge(ServerIndex from, const DecodedChunk& decoded) const;
+
+  const Plan plan_;
+  const WorkerRank rank_;
+  const std::vector<LayerMemory> layers_;
+  std::vector<Chunk> chunks_;                   ///< by ChunkId
+  std::vector<ChunkQueue> queues_;              ///< by ServerIndex
+  std::vector<std::uint32_t> missing_chunks_;   ///< by LayerIndex: requested, not landed
+  std::vector<std::vector<ChunkId>> of_layer_;  ///< by LayerIndex
+};
+
+}  // namespace poseidon

@@ -1,0 +1,139 @@
+#include "worker/syncer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace poseidon {
+
+/// One stream to one server, and what is needed to open it again.
+class Syncer::Connection final : public StreamHandler {
+ public:
+  Connection(Syncer* syncer, ServerIndex server, std::string address)
+      : syncer_(syncer), server_(server), address_(std::move(address)) {}
+
+  ReadNext on_message(Bytes message) override {
+    syncer_->on_message(*this, message);
+    return ReadNext::kContinue;
+  }
+  void on_written() override {
+    writing_ = false;
+    syncer_->pump(*this);
+  }
+  void on_closed(const absl::Status& status) override { syncer_->on_closed(*this, status); }
+
+ private:
+  friend class Syncer;
+  Syncer* const syncer_;
+  const ServerIndex server_;
+  const std::string address_;
+  std::unique_ptr<Stream> stream_;  ///< null while waiting to connect again
+  bool writing_ = false;
+  Nanoseconds backoff_{0};
+  Nanoseconds cut_since_{-1};  ///< when it was last in order; -1 while it is
+};
+
+Syncer::Syncer(Transport* transport, Plan plan, WorkerRank rank, std::vector<LayerMemory> layers,
+               SyncerOptions options, SyncerEvents* events, TrafficProbe* traffic,
+               RefusalCounts* refusals)
+    : transport_(transport),
+      rank_(rank),
+      options_(options),
+      events_(events),
+      traffic_(traffic),
+      refusals_(refusals),
+      route_(std::move(plan), rank, std::move(layers)) {
+  for (std::uint32_t i = 0; i < route_.plan().servers(); ++i) {
+    connections_.push_back(
+        std::make_unique<Connection>(this, ServerIndex(i), route_.plan().server_addresses[i]));
+  }
+}
+
+Syncer::~Syncer() { *alive_ = false; }
+
+void Syncer::start() {
+  if (rank_ == WorkerRank(0)) {
+    route_.initialise_from_here();
+  } else {
+    route_.pull_initial();
+  }
+  for (auto& connection : connections_) connect(*connection);
+}
+
+void Syncer::gradient_ready(LayerIndex layer, Iteration iteration) {
+  if (failed_) return;
+  route_.gradient_ready(layer, iteration);
+  for (auto& connection : connections_) pump(*connection);
+}
+
+void Syncer::connect(Connection& connection) {
+  connection.writing_ = false;
+  connection.stream_ = transport_->connect(connection.address_, &connection);
+  route_.stream_opened(connection.server_);
+  pump(connection);
+}
+
+void Syncer::pump(Connection& connection) {
+  if (connection.stream_ == nullptr || connection.writing_) return;
+  std::optional<PsRoute::Outgoing> next = route_.next_message(connection.server_);
+  if (!next) return;
+  connection.writing_ = true;
+  traffic_->sent(next->layer, next->message.payload.size());
+  connection.stream_->write(std::move(next->message));
+}
+
+void Syncer::on_message(Connection& connection, const Bytes& message) {
+  const Landing landing = route_.on_message(connection.server_, message);
+  connection.cut_since_ = Nanoseconds{-1};
+  connection.backoff_ = Nanoseconds{0};
+  if (landing.objection) {
+    refusals_->add(landing.objection.reason);
+    // A repetition or a message of an earlier epoch is harmless. Anything else means that server
+    // and worker disagree about the plan: going on would train something else.
+    const DataRefusal reason = landing.objection.reason;
+    if (reason == DataRefusal::kDuplicate || reason == DataRefusal::kEpoch) return;
+    fail(absl::DataLossError(absl::StrCat("server ", connection.server_.value(), " at ",
+                                          connection.address_, " sent what does not fit the plan (",
+                                          data_refusal_name(reason),
+                                          "): ", landing.objection.message)));
+    return;
+  }
+  traffic_->received(landing.chunk_layer, landing.payload_bytes);
+  if (landing.layer) events_->parameters_ready(*landing.layer, landing.version);
+}
+
+void Syncer::on_closed(Connection& connection, const absl::Status& status) {
+  connection.stream_.reset();
+  if (failed_) return;
+  const std::string who =
+      absl::StrCat("server ", connection.server_.value(), " at ", connection.address_);
+  if (!status.ok() && !absl::IsUnavailable(status) && !absl::IsAborted(status)) {
+    fail(absl::Status(status.code(), absl::StrCat(who, " refused worker ", rank_.value(), ": ",
+                                                  status.message())));
+    return;
+  }
+  const Nanoseconds now = transport_->now();
+  if (connection.cut_since_ < Nanoseconds{0}) connection.cut_since_ = now;
+  const Nanoseconds silent = now - connection.cut_since_;
+  if (silent >= options_.give_up_after) {
+    fail(absl::UnavailableError(absl::StrCat(
+        who, " could not be reached for ", std::chrono::duration_cast<Milliseconds>(silent).count(),
+        " ms (", status.message(), "): is its poseidon-server running, and is its port open?")));
+    return;
+  }
+  connection.backoff_ =
+      std::clamp(connection.backoff_ * 2, options_.reconnect_min, options_.reconnect_max);
+  transport_->post_after(connection.backoff_, [this, alive = alive_, &connection] {
+    if (*alive && !failed_ && connection.stream_ == nullptr) connect(connection);
+  });
+}
+
+void Syncer::fail(const absl::Status& status) {
+  if (failed_) return;
+  failed_ = true;
+  for (auto& connection : connections_) connection->stream_.reset();
+  events_->sync_failed(status);
+}
+
+}  // namespace poseidon

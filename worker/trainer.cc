@@ -1,0 +1,118 @@
+#include "worker/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace poseidon {
+namespace {
+
+/// How long one look for the next batch lasts before cancellation is looked at again ...
+constexpr Milliseconds kBatchPatience{500};
+/// ... and how long the disk may take in all.
+constexpr Milliseconds kBatchTimeout{600000};
+
+class Run {
+ public:
+  explicit Run(const TrainerSetup& setup) : s_(setup) {}
+
+  absl::Status train() {
+    for (Iteration i = 0; i < s_.job->iterations; ++i) {
+      POSEIDON_RETURN_IF_ERROR(iterate(i));
+      if (test_is_due(i + 1)) POSEIDON_RETURN_IF_ERROR(test(i + 1));
+    }
+    POSEIDON_RETURN_IF_ERROR(s_.sync->wait_all_parameters(s_.job->iterations));
+    return check_final_parameters();
+  }
+
+ private:
+  absl::Status check_cancelled() const {
+    return s_.cancelled->load() ? absl::CancelledError("the job was stopped") : absl::OkStatus();
+  }
+
+  absl::StatusOr<const Batch*> next_batch() {
+    for (Milliseconds waited{0}; waited < kBatchTimeout; waited += kBatchPatience) {
+      POSEIDON_RETURN_IF_ERROR(check_cancelled());
+      absl::StatusOr<const Batch*> batch = s_.train->next(kBatchPatience);
+      if (!absl::IsDeadlineExceeded(batch.status())) return batch;
+    }
+    return absl::DeadlineExceededError(
+        absl::StrCat("no training batch within ", kBatchTimeout.count(),
+                     " ms: does the disk with the training data answer?"));
+  }
+
+  /// Every forward pass, training or test, waits per layer for the parameters after `steps` steps.
+  ExecutionHooks hooks(Iteration steps) {
+    return {.before_forward =
+                [this, steps](LayerIndex layer) { return s_.sync->wait_parameters(layer, steps); },
+            .after_backward = [this,
+                               steps](LayerIndex layer) { s_.sync->gradient_ready(layer, steps); }};
+  }
+
+  absl::Status iterate(Iteration iteration) {
+    POSEIDON_ASSIGN_OR_RETURN(const Batch* batch, next_batch());
+    const ExecutionHooks hooks = this->hooks(iteration);
+    POSEIDON_ASSIGN_OR_RETURN(const ForwardResult result,
+                              s_.executor->forward(*batch, Phase::kTrain, hooks));
+    const double loss = result.mean_loss();
+    if (!std::isfinite(loss)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the loss became ", loss, " in iteration ", iteration, " on worker ",
+                       s_.rank.value(), "; the first values that are no finite number are in ",
+                       s_.executor->first_nonfinite_layer(),
+                       ": try a smaller optimizer.learning_rate, or check the data and its scale"));
+    }
+    POSEIDON_RETURN_IF_ERROR(s_.executor->backward(hooks));
+    s_.events->iteration_done(iteration, loss);
+    return absl::OkStatus();
+  }
+
+  bool test_is_due(Iteration steps) const {
+    if (s_.test == nullptr) return false;
+    if (steps == s_.job->iterations) return true;
+    const std::int64_t every = s_.job->test_every_iterations;
+    return every > 0 && steps % every == 0;
+  }
+
+  absl::Status test(Iteration steps) {
+    const ExecutionHooks hooks = this->hooks(steps);
+    ForwardResult sum;
+    for (std::int64_t i = 0; i < s_.test->batches(); ++i) {
+      POSEIDON_RETURN_IF_ERROR(check_cancelled());
+      POSEIDON_RETURN_IF_ERROR(s_.test->read(i, test_batch_));
+      POSEIDON_ASSIGN_OR_RETURN(const ForwardResult result,
+                                s_.executor->forward(test_batch_, Phase::kTest, hooks));
+      sum.loss_sum += result.loss_sum;
+      sum.correct += result.correct;
+      sum.samples += result.samples;
+    }
+    s_.events->tested(steps, sum);
+    return absl::OkStatus();
+  }
+
+  /// The last step is followed by no forward pass that would notice.
+  absl::Status check_final_parameters() {
+    const NetSpec& net = s_.executor->net();
+    const std::vector<std::size_t> layers = net.parameter_layers();
+    for (std::uint32_t l = 0; l < layers.size(); ++l) {
+      const auto values = s_.executor->parameters(LayerIndex(l));
+      if (std::ranges::all_of(values, [](float v) { return std::isfinite(v); })) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "after the last iteration, ", s_.job->iterations - 1, ", the parameters of layer ",
+          net.layers[layers[l]].name,
+          " hold values that are no finite number: try a smaller optimizer.learning_rate"));
+    }
+    return absl::OkStatus();
+  }
+
+  const TrainerSetup s_;
+  Batch test_batch_;
+};
+
+}  // namespace
+
+absl::Status train(const TrainerSetup& setup) { return Run(setup).train(); }
+
+}  // namespace poseidon

@@ -1,0 +1,47 @@
+#pragma once
+
+// The training loop of one worker. Knows no network and no coordinator: it drives the engine, asks
+// the synchronisation client, and tells what happened.
+//
+// Before: worker/worker_node.h prepared everything. After: worker/sync_client.h takes each
+// gradient.
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+
+#include "absl/status/status.h"
+#include "common/job.h"
+#include "worker/data/batches.h"
+#include "worker/engine/executor.h"
+#include "worker/sync_client.h"
+
+namespace poseidon {
+
+/// What the trainer tells, on its own thread.
+class TrainerEvents {
+ public:
+  virtual ~TrainerEvents() = default;
+  /// Mean loss over this worker's samples of the iteration.
+  virtual void iteration_done(Iteration iteration, double loss) = 0;
+  /// Over this worker's share of the test samples, with parameters that have seen `steps` steps.
+  virtual void tested(Iteration steps, const ForwardResult& result) = 0;
+};
+
+struct TrainerSetup {
+  const JobSpec* job = nullptr;
+  WorkerRank rank;
+  Executor* executor = nullptr;
+  SyncClient* sync = nullptr;
+  TrainBatches* train = nullptr;
+  TestBatches* test = nullptr;                   ///< null: never tests
+  const std::atomic<bool>* cancelled = nullptr;  ///< set by another thread, with SyncClient::cancel
+  TrainerEvents* events = nullptr;
+};
+
+/// Trains from iteration 0 to the job's last on the calling thread; afterwards the executor holds
+/// the final parameters. Errors: CANCELLED; FAILED_PRECONDITION for a loss or parameters that are
+/// no number (naming iteration and layer); whatever data, engine or synchronisation returned.
+absl::Status train(const TrainerSetup& setup);
+
+}  // namespace poseidon

@@ -1,0 +1,299 @@
+#include "worker/worker_node.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/job.h"
+#include "common/plan_proto.h"
+#include "common/status_macros.h"
+#include "spdlog/spdlog.h"
+#include "worker/data/batches.h"
+#include "worker/engine/cpu/cpu_device.h"
+#include "worker/model_file.h"
+#include "worker/trainer.h"
+
+namespace poseidon {
+namespace {
+
+/// The coordinator has a deadline of its own for workers that do not get ready; this one only keeps
+/// the wait from being endless should it vanish without a word.
+constexpr std::chrono::minutes kStartTimeout{30};
+
+/// The plan and the network must speak of the same layers, or gradients would go to the wrong
+/// place.
+absl::Status check_plan_fits(const Plan& plan, const NetSpec& net) {
+  const std::vector<std::size_t> layers = net.parameter_layers();
+  bool fits = layers.size() == plan.layers.size();
+  for (std::size_t l = 0; fits && l < layers.size(); ++l) {
+    fits = plan.layers[l].name == net.layers[layers[l]].name &&
+           plan.layers[l].parameters == net.layers[layers[l]].parameter_count();
+  }
+  if (fits) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(
+      "the plan has ", plan.layers.size(), " parameter layers, network ", net.name, " has ",
+      layers.size(), ", or they differ: are coordinator and worker of the same version?"));
+}
+
+}  // namespace
+
+/// One assignment, on its own thread.
+class WorkerNode::Job final : public TrainerEvents {
+ public:
+  Job(WorkerNode* node, v1::Assignment assignment)
+      : node_(node), assignment_(std::move(assignment)), epoch_(assignment_.plan().epoch()) {}
+
+  Epoch epoch() const { return epoch_; }
+  std::shared_ptr<const TrafficProbe> traffic() {
+    const std::lock_guard lock(mutex_);
+    return traffic_;
+  }
+
+  void launch() {
+    thread_ = std::thread([this] { run(); });
+  }
+  void join() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+  void start() {
+    const std::lock_guard lock(mutex_);
+    started_ = true;
+    changed_.notify_all();
+  }
+
+  void cancel(const absl::Status& reason) {
+    const std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    if (sync_ != nullptr) sync_->cancel(reason);
+    changed_.notify_all();
+  }
+
+  void iteration_done(Iteration iteration, double loss) override {
+    v1::NodeMessage message;
+    v1::IterationReport& report = *message.mutable_iteration();
+    report.set_epoch(epoch_.value());
+    report.set_iteration(static_cast<std::uint64_t>(iteration));
+    report.set_loss(loss);
+    node_->client_->send(std::move(message));
+  }
+
+  void tested(Iteration steps, const ForwardResult& result) override {
+    v1::NodeMessage message;
+    v1::TestReport& report = *message.mutable_test();
+    report.set_epoch(epoch_.value());
+    report.set_iteration(static_cast<std::uint64_t>(steps));
+    report.set_loss_sum(result.loss_sum);
+    report.set_correct(static_cast<std::uint64_t>(result.correct));
+    report.set_samples(static_cast<std::uint64_t>(result.samples));
+    node_->client_->send(std::move(message));
+  }
+
+ private:
+  void run() {
+    const absl::Status status = prepare_and_train();
+    {
+      // The memory and the streams go with the client; nobody may cancel it from now on.
+      const std::lock_guard lock(mutex_);
+      closing_ = std::move(sync_);
+    }
+    closing_.reset();
+    v1::NodeMessage message;
+    if (status.ok()) {
+      spdlog::info("epoch {}: finished", epoch_.value());
+      message.mutable_finished()->set_epoch(epoch_.value());
+    } else if (cancelled_) {
+      spdlog::info("epoch {}: stopped", epoch_.value());
+      return;
+    } else {
+      spdlog::error("epoch {}: {}", epoch_.value(), std::string(status.message()));
+      message.mutable_failed()->set_epoch(epoch_.value());
+      message.mutable_failed()->set_reason(std::string(status.message()));
+    }
+    node_->client_->send(std::move(message));
+  }
+
+  absl::Status prepare_and_train() {
+    POSEIDON_ASSIGN_OR_RETURN(Plan plan, plan_from_message(assignment_.plan()));
+    POSEIDON_ASSIGN_OR_RETURN(job_, parse_job(assignment_.job_json()));
+    POSEIDON_ASSIGN_OR_RETURN(const NetSpec net, resolve_network(job_.model, "."));
+    POSEIDON_RETURN_IF_ERROR(check_plan_fits(plan, net));
+    if (assignment_.index() >= plan.workers()) {
+      return absl::InternalError(
+          absl::StrCat("assigned rank ", assignment_.index(), " of ", plan.workers()));
+    }
+    rank_ = WorkerRank(assignment_.index());
+    POSEIDON_RETURN_IF_ERROR(prepare_engine(net));
+    POSEIDON_RETURN_IF_ERROR(prepare_data(net, plan.workers()));
+    POSEIDON_RETURN_IF_ERROR(prepare_synchronisation(std::move(plan)));
+    POSEIDON_RETURN_IF_ERROR(wait_for_start());
+    POSEIDON_RETURN_IF_ERROR(train({.job = &job_,
+                                    .rank = rank_,
+                                    .executor = executor_.get(),
+                                    .sync = sync_.get(),
+                                    .train = train_.get(),
+                                    .test = test_.get(),
+                                    .cancelled = &cancelled_,
+                                    .events = this}));
+    if (rank_ != WorkerRank(0)) return absl::OkStatus();
+    POSEIDON_ASSIGN_OR_RETURN(const std::string model, encode_model(*executor_));
+    return node_->client_->upload_model(epoch_.value(), model);
+  }
+
+  absl::Status prepare_engine(const NetSpec& net) {
+    POSEIDON_ASSIGN_OR_RETURN(executor_,
+                              make_cpu_executor(net, {.batch_size = job_.batch_size,
+                                                      .seed = job_.init.seed,
+                                                      .threads = node_->options_.threads}));
+    // Only worker 0's values count; it sends them to the servers, and everybody gets them from
+    // there.
+    if (rank_ != WorkerRank(0)) return absl::OkStatus();
+    initialise_parameters(net, job_.init.seed,
+                          [this](LayerIndex layer) { return executor_->parameters(layer); });
+    if (job_.init.weights.empty()) return absl::OkStatus();
+    POSEIDON_ASSIGN_OR_RETURN(const WeightsReport report,
+                              load_weights(job_.init.weights, *executor_));
+    spdlog::info(
+        "{}: {} tensors loaded; not in the file, so initialised from the seed: [{}]; not in "
+        "the network, so ignored: [{}]",
+        job_.init.weights, report.loaded.size(), absl::StrJoin(report.not_in_file, ", "),
+        absl::StrJoin(report.not_in_network, ", "));
+    return absl::OkStatus();
+  }
+
+  absl::Status prepare_data(const NetSpec& net, std::uint32_t workers) {
+    const BatchPlacement placement{.workers = workers,
+                                   .rank = rank_.value(),
+                                   .batch_size = job_.batch_size,
+                                   .first_iteration = 0};
+    POSEIDON_ASSIGN_OR_RETURN(
+        train_, TrainBatches::open(job_.data, net.input_shape, net.classes, placement));
+    if (!job_.data.test) return absl::OkStatus();
+    POSEIDON_ASSIGN_OR_RETURN(
+        test_, TestBatches::open(job_.data, net.input_shape, net.classes, placement));
+    return absl::OkStatus();
+  }
+
+  absl::Status prepare_synchronisation(Plan plan) {
+    std::vector<LayerMemory> layers;
+    for (std::uint32_t l = 0; l < plan.layers.size(); ++l) {
+      layers.push_back({.parameters = executor_->parameters(LayerIndex(l)),
+                        .gradients = executor_->gradients(LayerIndex(l)),
+                        .owner = executor_});
+    }
+    auto traffic = std::make_shared<TrafficProbe>(plan.layers.size());
+    if (node_->metrics_ != nullptr) {
+      node_->metrics_->show(std::make_shared<const Plan>(plan), traffic);
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      if (cancelled_) return absl::CancelledError("the job was stopped");
+      traffic_ = std::move(traffic);
+      sync_ =
+          std::make_unique<SyncClient>(node_->transport_, std::move(plan), rank_, std::move(layers),
+                                       node_->options_.sync, traffic_.get(), node_->refusals_);
+    }
+    sync_->start();
+    POSEIDON_RETURN_IF_ERROR(sync_->wait_all_parameters(0));
+    v1::NodeMessage ready;
+    ready.mutable_ready()->set_epoch(epoch_.value());
+    node_->client_->send(std::move(ready));
+    spdlog::info("job {}: worker {} is ready, epoch {}", job_.name, rank_.value(), epoch_.value());
+    return absl::OkStatus();
+  }
+
+  absl::Status wait_for_start() {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, kStartTimeout, [this] { return started_ || cancelled_; })) {
+      return absl::DeadlineExceededError("the coordinator did not start the job within 30 minutes");
+    }
+    return cancelled_ ? absl::CancelledError("the job was stopped") : absl::OkStatus();
+  }
+
+  WorkerNode* const node_;
+  const v1::Assignment assignment_;
+  const Epoch epoch_;
+  std::thread thread_;
+
+  // The job's thread only.
+  JobSpec job_;
+  WorkerRank rank_;
+  std::shared_ptr<Executor> executor_;
+  std::unique_ptr<TrainBatches> train_;
+  std::unique_ptr<TestBatches> test_;
+
+  std::atomic<bool> cancelled_{false};
+  std::mutex mutex_;  ///< guards all below; sync_ is read without it on the job's thread only
+  std::condition_variable changed_;
+  bool started_ = false;
+  std::shared_ptr<TrafficProbe> traffic_;
+  std::unique_ptr<SyncClient> sync_;
+  std::unique_ptr<SyncClient> closing_;  ///< the job's thread only
+};
+
+WorkerNode::WorkerNode(Transport* transport, RefusalCounts* refusals, NodeMetrics* metrics,
+                       WorkerNodeOptions options)
+    : transport_(transport), refusals_(refusals), metrics_(metrics), options_(options) {}
+
+WorkerNode::~WorkerNode() { end(); }
+
+void WorkerNode::end_job(const absl::Status& reason) {
+  std::shared_ptr<Job> job;
+  {
+    const std::lock_guard lock(mutex_);
+    job = std::move(job_);
+    job_ = nullptr;
+  }
+  if (job == nullptr) return;
+  job->cancel(reason);
+  job->join();
+  if (metrics_ != nullptr) metrics_->show(nullptr, nullptr);
+}
+
+void WorkerNode::on_joined(const v1::Joined& joined) {
+  spdlog::info("joined as node {}{}{}", joined.node_id(), joined.note().empty() ? "" : ": ",
+               joined.note());
+}
+
+void WorkerNode::on_assign(const v1::Assignment& assignment) {
+  end_job(absl::CancelledError("a new assignment came"));
+  auto job = std::make_shared<Job>(this, assignment);
+  {
+    const std::lock_guard lock(mutex_);
+    job_ = job;
+  }
+  job->launch();
+}
+
+void WorkerNode::on_start(const v1::Start& start) {
+  const std::lock_guard lock(mutex_);
+  if (job_ != nullptr && job_->epoch() == Epoch(start.epoch())) job_->start();
+}
+
+void WorkerNode::on_stop(const v1::StopJob& stop) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (job_ == nullptr || job_->epoch() != Epoch(stop.epoch())) return;
+  }
+  spdlog::info("epoch {} {}: {}", stop.epoch(), stop.succeeded() ? "is done" : "failed",
+               stop.reason());
+  end_job(absl::CancelledError(stop.reason()));
+}
+
+void WorkerNode::on_lost(const absl::Status& reason) {
+  spdlog::warn("coordinator lost: {}", std::string(reason.message()));
+  end_job(reason);
+}
+
+void WorkerNode::fill_heartbeat(v1::Heartbeat& heartbeat) {
+  std::shared_ptr<Job> job;
+  {
+    const std::lock_guard lock(mutex_);
+    job = job_;
+  }
+  const std::shared_ptr<const TrafficProbe> traffic = job == nullptr ? nullptr : job->traffic();
+  fill_heartbeat_totals(traffic.get(), *refusals_, heartbeat);
+}
+
+}  // namespace poseidon

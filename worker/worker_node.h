@@ -1,0 +1,62 @@
+#pragma once
+
+// One worker process in the cluster: takes assignments from the coordinator and runs each on a
+// thread of its own: network, data, synchronisation, training, tests, model.
+//
+// Before: the coordinator's Assignment. After: worker/trainer.h.
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "common/control_client.h"
+#include "common/node_report.h"
+#include "common/transport.h"
+#include "common/wire.h"
+#include "worker/sync_client.h"
+
+namespace poseidon {
+
+struct WorkerNodeOptions {
+  int threads = 0;  ///< of the engine; 0: all cores
+  SyncClientOptions sync;
+};
+
+/// Callbacks come from the control client's threads.
+class WorkerNode final : public ControlEvents {
+ public:
+  /// All must outlive the node; `metrics` may be null. set_client before the client runs.
+  WorkerNode(Transport* transport, RefusalCounts* refusals, NodeMetrics* metrics,
+             WorkerNodeOptions options);
+  ~WorkerNode() override;
+  void set_client(ControlClient* client) { client_ = client; }
+  /// Ends the job in progress; call it before the client goes.
+  void end() { end_job(absl::CancelledError("the worker stops")); }
+
+  void on_joined(const v1::Joined& joined) override;
+  void on_assign(const v1::Assignment& assignment) override;
+  void on_start(const v1::Start& start) override;
+  void on_stop(const v1::StopJob& stop) override;
+  void on_lost(const absl::Status& reason) override;
+  void fill_heartbeat(v1::Heartbeat& heartbeat) override;
+
+ private:
+  class Job;
+
+  /// Ends the job in progress, if there is one, and waits until its thread is gone.
+  void end_job(const absl::Status& reason);
+
+  Transport* const transport_;
+  RefusalCounts* const refusals_;
+  NodeMetrics* const metrics_;
+  const WorkerNodeOptions options_;
+  ControlClient* client_ = nullptr;
+
+  std::mutex mutex_;  ///< guards job_
+  std::shared_ptr<Job> job_;
+};
+
+}  // namespace poseidon
