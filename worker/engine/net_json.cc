@@ -10,7 +10,6 @@
 namespace poseidon {
 namespace {
 
-
 // nlohmann keeps non-negative integers as unsigned: what does not fit into int64 is no size.
 std::optional<std::int64_t> as_integer(const nlohmann::json& value) {
   if (value.is_number_unsigned()) {
