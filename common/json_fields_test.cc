@@ -116,7 +116,7 @@ TEST(JsonFields, TextsChoicesArrays) {
 }
 
 TEST(JsonFields, UnknownKeysExplainMissingOnes) {
-  const nlohmann::json json = {{"batchsize", 4}};
+  const nlohmann::json json = nlohmann::json::object({{"batchsize", 4}});
   JsonFields fields(json, "file", "");
   std::int64_t out = 0;
   fields.require("batch_size");
@@ -126,7 +126,7 @@ TEST(JsonFields, UnknownKeysExplainMissingOnes) {
 }
 
 TEST(JsonFields, FarKeysListTheKnown) {
-  const nlohmann::json json = {{"zzz\n", 4}};
+  const nlohmann::json json = nlohmann::json::object({{"zzz\n", 4}});
   JsonFields fields(json, "file", "");
   bool out = false;
   fields.boolean("shuffle", &out);

@@ -37,8 +37,8 @@ prometheus::MetricFamily counter(const char* name, const char* help) {
   return {name, help, prometheus::MetricType::Counter, {}};
 }
 
-void add_value(prometheus::MetricFamily& family, std::vector<prometheus::ClientMetric::Label> labels,
-               double value) {
+void add_value(prometheus::MetricFamily& family,
+               std::vector<prometheus::ClientMetric::Label> labels, double value) {
   prometheus::ClientMetric metric;
   metric.label = std::move(labels);
   metric.counter.value = value;
@@ -58,8 +58,8 @@ class NodeMetrics::Impl final : public prometheus::Collectable {
         counter("poseidon_layer_received_bytes_total", "Payload bytes received for the layer");
     auto stall = counter("poseidon_layer_stall_seconds_total",
                          "How long forward stood still until the layer's parameters came");
-    auto refused = counter("poseidon_refused_messages_total",
-                           "Data messages that were not used, by reason");
+    auto refused =
+        counter("poseidon_refused_messages_total", "Data messages that were not used, by reason");
     const std::lock_guard lock(mutex_);
     for (std::uint32_t i = 0; traffic_ != nullptr && i < traffic_->layers(); ++i) {
       const LayerIndex layer(i);
@@ -103,8 +103,8 @@ absl::StatusOr<std::unique_ptr<NodeMetrics>> NodeMetrics::serve(const std::strin
   try {  // the library's error channel ends here
     impl.exposer_ = std::make_unique<prometheus::Exposer>(address, /*num_threads=*/1);
     const std::vector<int> ports = impl.exposer_->GetListeningPorts();
-    impl.address_ = absl::StrCat(address.substr(0, address.rfind(':')), ":",
-                                 ports.empty() ? 0 : ports.front());
+    impl.address_ =
+        absl::StrCat(address.substr(0, address.rfind(':')), ":", ports.empty() ? 0 : ports.front());
     impl.exposer_->RegisterCollectable(shared);
   } catch (const std::exception& error) {
     return absl::AlreadyExistsError(absl::StrCat("--metrics-listen ", address,

@@ -57,9 +57,9 @@ absl::Status make_data_dir(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error || access(path.c_str(), W_OK) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--data-dir ", path, ": cannot be created or written to (",
-                     error ? error.message() : "not writable", ")"));
+    return absl::InvalidArgumentError(absl::StrCat("--data-dir ", path,
+                                                   ": cannot be created or written to (",
+                                                   error ? error.message() : "not writable", ")"));
   }
   return absl::OkStatus();
 }

@@ -32,8 +32,8 @@ absl::Status ServerNode::assign(const v1::Assignment& assignment) {
   POSEIDON_ASSIGN_OR_RETURN(Plan plan, plan_from_message(assignment.plan()));
   POSEIDON_ASSIGN_OR_RETURN(const JobSpec job, parse_job(assignment.job_json()));
   if (assignment.index() >= plan.servers()) {
-    return absl::InvalidArgumentError(absl::StrCat("assigned as server ", assignment.index(),
-                                                   " of ", plan.servers()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("assigned as server ", assignment.index(), " of ", plan.servers()));
   }
   const Epoch epoch = plan.epoch;
   auto traffic = std::make_shared<TrafficProbe>(plan.layers.size());

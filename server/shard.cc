@@ -74,7 +74,7 @@ ShardDecision Shard::on_message(const DecodedChunk& message) {
       break;
   }
   return refuse(DataRefusal::kKind, absl::StrCat("kind ", static_cast<std::uint32_t>(header.kind),
-                                             " is not for a server"));
+                                                 " is not for a server"));
 }
 
 ShardDecision Shard::on_initialise(Slot& slot, const DecodedChunk& message) {
@@ -116,13 +116,15 @@ ShardDecision Shard::on_push(Slot& slot, const DecodedChunk& message) {
                     absl::StrCat("gradient of iteration ", header.iteration, " for chunk ",
                                  slot.id.value(), ", which is at version ", slot.version));
     case ConsistencyPolicy::Push::kTooOld:
-      return refuse(DataRefusal::kDuplicate, absl::StrCat("gradient of iteration ", header.iteration,
-                                                      " was counted long ago"));
+      return refuse(
+          DataRefusal::kDuplicate,
+          absl::StrCat("gradient of iteration ", header.iteration, " was counted long ago"));
     case ConsistencyPolicy::Push::kAlreadyComplete: {
       // Either a repetition in flight or a worker that lost the answer with its stream: it gets it.
       ShardDecision decision = deliver(slot.id, header.rank);
-      decision.objection = {DataRefusal::kDuplicate, absl::StrCat("gradient of iteration ",
-                                                              header.iteration, " is in already")};
+      decision.objection = {
+          DataRefusal::kDuplicate,
+          absl::StrCat("gradient of iteration ", header.iteration, " is in already")};
       return decision;
     }
     case ConsistencyPolicy::Push::kCounts:

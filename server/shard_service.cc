@@ -93,7 +93,7 @@ ReadNext ShardService::on_message(Session& session, const Bytes& message) {
   if (session.rank_ && *session.rank_ != decoded->header.rank) {
     refuse(session,
            {DataRefusal::kRank, absl::StrCat("a message of worker ", decoded->header.rank.value(),
-                                         " on the stream of worker ", session.rank_->value())},
+                                             " on the stream of worker ", session.rank_->value())},
            absl::StatusCode::kInvalidArgument);
     return ReadNext::kContinue;
   }
@@ -135,7 +135,8 @@ void ShardService::refuse(Session& session, const Objection& objection, absl::St
   session.rank_.reset();
   session.closing_ = true;
   session.stream_->close(absl::Status(
-      code, absl::StrCat("refused (", data_refusal_name(objection.reason), "): ", objection.message)));
+      code,
+      absl::StrCat("refused (", data_refusal_name(objection.reason), "): ", objection.message)));
 }
 
 void ShardService::enqueue(const Delivery& delivery) {

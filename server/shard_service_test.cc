@@ -26,8 +26,8 @@
 namespace poseidon {
 namespace {
 
-using testing_support::toy_plan;
 using ::testing::HasSubstr;
+using testing_support::toy_plan;
 
 std::string as_string(const std::vector<float>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
@@ -35,7 +35,8 @@ std::string as_string(const std::vector<float>& values) {
 
 class ShardServiceTest : public ::testing::Test {
  protected:
-  static constexpr std::int64_t kElements = 700000;  // 2.8 MB: one whole and one short chunk of 2 MiB
+  static constexpr std::int64_t kElements =
+      700000;  // 2.8 MB: one whole and one short chunk of 2 MiB
 
   ShardServiceTest() : service_(&transport_, &refusals_, {}) {
     address_ = *transport_.listen("127.0.0.1:0", &service_);
@@ -123,8 +124,8 @@ TEST_F(ShardServiceTest, AStockGrpcClientTrains) {
       EXPECT_EQ(fresh.chunk_id(), c);
       EXPECT_EQ(fresh.element_type(), v1::ELEMENT_TYPE_FLOAT32);
       EXPECT_EQ(fresh.payload(),
-                as_string(std::vector<float>(
-                    static_cast<std::size_t>(plan_.chunks[c].elements), expected)));
+                as_string(std::vector<float>(static_cast<std::size_t>(plan_.chunks[c].elements),
+                                             expected)));
     }
   }
   stream->WritesDone();
@@ -141,8 +142,8 @@ class PlainWorker {
       parameters_.emplace_back(layer.parameters);
       gradients_.emplace_back(layer.parameters);
       std::ranges::fill(parameters_.back().floats(), rank == 0 ? 1.0f : -1.0f);
-      layers.push_back({parameters_.back().floats(), gradients_.back().floats(),
-                        gradients_.back().owner()});
+      layers.push_back(
+          {parameters_.back().floats(), gradients_.back().floats(), gradients_.back().owner()});
     }
     traffic_ = std::make_unique<TrafficProbe>(plan.layers.size());
     client_ = std::make_unique<SyncClient>(&transport_, plan, WorkerRank(rank), std::move(layers),
@@ -305,11 +306,10 @@ TEST_F(ShardServiceTest, AWaitHasADeadlineAndNamesTheLayer) {
   FloatBuffer big(kElements), big_gradient(kElements), small(3), small_gradient(3);
   SyncClientOptions options;
   options.wait_timeout = Milliseconds(300);
-  SyncClient client(
-      &transport, plan_, WorkerRank(0),
-      {{big.floats(), big_gradient.floats(), big.owner()},
-       {small.floats(), small_gradient.floats(), small.owner()}},
-      options, &traffic, &refusals);
+  SyncClient client(&transport, plan_, WorkerRank(0),
+                    {{big.floats(), big_gradient.floats(), big.owner()},
+                     {small.floats(), small_gradient.floats(), small.owner()}},
+                    options, &traffic, &refusals);
   client.start();
   ASSERT_TRUE(client.wait_all_parameters(0).ok());
   client.gradient_ready(LayerIndex(1), 0);

@@ -27,8 +27,8 @@ std::vector<Place> places(Executor& executor) {
     std::span<float> rest = executor.parameters(LayerIndex(l));
     for (const ParameterSpec& parameter : layer.parameters) {
       const auto count = static_cast<std::size_t>(element_count(parameter.shape));
-      result.push_back({absl::StrCat(layer.name, ".", parameter.name), parameter.shape,
-                        rest.subspan(0, count)});
+      result.push_back(
+          {absl::StrCat(layer.name, ".", parameter.name), parameter.shape, rest.subspan(0, count)});
       rest = rest.subspan(count);
     }
   }

@@ -95,7 +95,8 @@ void Syncer::on_message(Connection& connection, const Bytes& message) {
     if (reason == DataRefusal::kDuplicate || reason == DataRefusal::kEpoch) return;
     fail(absl::DataLossError(absl::StrCat("server ", connection.server_.value(), " at ",
                                           connection.address_, " sent what does not fit the plan (",
-                                          data_refusal_name(reason), "): ", landing.objection.message)));
+                                          data_refusal_name(reason),
+                                          "): ", landing.objection.message)));
     return;
   }
   traffic_->received(landing.chunk_layer, landing.payload_bytes);

@@ -47,8 +47,8 @@ class Run {
   ExecutionHooks hooks(Iteration steps) {
     return {.before_forward =
                 [this, steps](LayerIndex layer) { return s_.sync->wait_parameters(layer, steps); },
-            .after_backward =
-                [this, steps](LayerIndex layer) { s_.sync->gradient_ready(layer, steps); }};
+            .after_backward = [this,
+                               steps](LayerIndex layer) { s_.sync->gradient_ready(layer, steps); }};
   }
 
   absl::Status iterate(Iteration iteration) {

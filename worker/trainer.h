@@ -3,7 +3,8 @@
 // The training loop of one worker. Knows no network and no coordinator: it drives the engine, asks
 // the synchronisation client, and tells what happened.
 //
-// Before: worker/worker_node.h prepared everything. After: worker/sync_client.h takes each gradient.
+// Before: worker/worker_node.h prepared everything. After: worker/sync_client.h takes each
+// gradient.
 
 #include <atomic>
 #include <cstdint>
@@ -38,9 +39,9 @@ struct TrainerSetup {
   TrainerEvents* events = nullptr;
 };
 
-/// Trains from iteration 0 to the job's last on the calling thread; afterwards the executor holds the
-/// final parameters. Errors: CANCELLED; FAILED_PRECONDITION for a loss or parameters that are no
-/// number (naming iteration and layer); whatever data, engine or synchronisation returned.
+/// Trains from iteration 0 to the job's last on the calling thread; afterwards the executor holds
+/// the final parameters. Errors: CANCELLED; FAILED_PRECONDITION for a loss or parameters that are
+/// no number (naming iteration and layer); whatever data, engine or synchronisation returned.
 absl::Status train(const TrainerSetup& setup);
 
 }  // namespace poseidon

@@ -21,7 +21,8 @@ namespace {
 /// the wait from being endless should it vanish without a word.
 constexpr std::chrono::minutes kStartTimeout{30};
 
-/// The plan and the network must speak of the same layers, or gradients would go to the wrong place.
+/// The plan and the network must speak of the same layers, or gradients would go to the wrong
+/// place.
 absl::Status check_plan_fits(const Plan& plan, const NetSpec& net) {
   const std::vector<std::size_t> layers = net.parameter_layers();
   bool fits = layers.size() == plan.layers.size();
@@ -49,7 +50,9 @@ class WorkerNode::Job final : public TrainerEvents {
     return traffic_;
   }
 
-  void launch() { thread_ = std::thread([this] { run(); }); }
+  void launch() {
+    thread_ = std::thread([this] { run(); });
+  }
   void join() {
     if (thread_.joinable()) thread_.join();
   }
@@ -139,20 +142,23 @@ class WorkerNode::Job final : public TrainerEvents {
   }
 
   absl::Status prepare_engine(const NetSpec& net) {
-    POSEIDON_ASSIGN_OR_RETURN(executor_, make_cpu_executor(net, {.batch_size = job_.batch_size,
-                                                                 .seed = job_.init.seed,
-                                                                 .threads = node_->options_.threads}));
-    // Only worker 0's values count; it sends them to the servers, and everybody gets them from there.
+    POSEIDON_ASSIGN_OR_RETURN(executor_,
+                              make_cpu_executor(net, {.batch_size = job_.batch_size,
+                                                      .seed = job_.init.seed,
+                                                      .threads = node_->options_.threads}));
+    // Only worker 0's values count; it sends them to the servers, and everybody gets them from
+    // there.
     if (rank_ != WorkerRank(0)) return absl::OkStatus();
     initialise_parameters(net, job_.init.seed,
                           [this](LayerIndex layer) { return executor_->parameters(layer); });
     if (job_.init.weights.empty()) return absl::OkStatus();
     POSEIDON_ASSIGN_OR_RETURN(const WeightsReport report,
                               load_weights(job_.init.weights, *executor_));
-    spdlog::info("{}: {} tensors loaded; not in the file, so initialised from the seed: [{}]; not in "
-                 "the network, so ignored: [{}]",
-                 job_.init.weights, report.loaded.size(), absl::StrJoin(report.not_in_file, ", "),
-                 absl::StrJoin(report.not_in_network, ", "));
+    spdlog::info(
+        "{}: {} tensors loaded; not in the file, so initialised from the seed: [{}]; not in "
+        "the network, so ignored: [{}]",
+        job_.init.weights, report.loaded.size(), absl::StrJoin(report.not_in_file, ", "),
+        absl::StrJoin(report.not_in_network, ", "));
     return absl::OkStatus();
   }
 
@@ -184,9 +190,9 @@ class WorkerNode::Job final : public TrainerEvents {
       const std::lock_guard lock(mutex_);
       if (cancelled_) return absl::CancelledError("the job was stopped");
       traffic_ = std::move(traffic);
-      sync_ = std::make_unique<SyncClient>(node_->transport_, std::move(plan), rank_,
-                                           std::move(layers), node_->options_.sync, traffic_.get(),
-                                           node_->refusals_);
+      sync_ =
+          std::make_unique<SyncClient>(node_->transport_, std::move(plan), rank_, std::move(layers),
+                                       node_->options_.sync, traffic_.get(), node_->refusals_);
     }
     sync_->start();
     POSEIDON_RETURN_IF_ERROR(sync_->wait_all_parameters(0));

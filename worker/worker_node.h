@@ -1,7 +1,7 @@
 #pragma once
 
-// One worker process in the cluster: takes assignments from the coordinator and runs each on a thread
-// of its own: network, data, synchronisation, training, tests, model.
+// One worker process in the cluster: takes assignments from the coordinator and runs each on a
+// thread of its own: network, data, synchronisation, training, tests, model.
 //
 // Before: the coordinator's Assignment. After: worker/trainer.h.
 

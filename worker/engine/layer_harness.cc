@@ -25,6 +25,7 @@ class Buffer {
     upload(from.data(), bytes_);
   }
   void upload(const void* from, std::size_t bytes) {
+    if (bytes == 0) return;  // an empty vector has no address to copy from
     POSEIDON_CHECK(device_.upload(memory_.get(), from, static_cast<std::int64_t>(bytes)).ok(), "");
   }
   float* data() { return static_cast<float*>(memory_.get()); }
@@ -37,7 +38,7 @@ class Buffer {
                             [](unsigned char c) { return c == kRubbish; }))
         << "written past the end";
     std::vector<float> result(bytes_ / 4);
-    std::memcpy(result.data(), all.data(), bytes_);
+    if (bytes_ > 0) std::memcpy(result.data(), all.data(), bytes_);
     return result;
   }
 

@@ -1,6 +1,7 @@
 #include "worker/engine/cpu/parallel.h"
 
 #include <algorithm>
+#include <atomic>
 
 // libgomp's stable interface. omp.h and -fopenmp are not used: Clang would bring its own runtime,
 // and oneDNN would then share the cores with a second thread pool.
@@ -20,16 +21,23 @@ struct Region {
   std::int64_t items;
   internal::RangeFunction function;
   const void* body;
+  // libgomp orders the threads of a region before and after it, but ThreadSanitizer does not see
+  // that: libgomp is not built for it. These two say the same in its language, at one atomic per
+  // thread.
+  std::atomic<int> published{0};
+  std::atomic<int> finished{0};
 };
 
 void run_share(void* data) {
-  const Region& region = *static_cast<const Region*>(data);
+  Region& region = *static_cast<Region*>(data);
+  region.published.load(std::memory_order_acquire);
   const std::int64_t threads = omp_get_num_threads();
   const std::int64_t thread = omp_get_thread_num();
   const std::int64_t share = (region.items + threads - 1) / threads;
   const std::int64_t begin = std::min(region.items, share * thread);
   const std::int64_t end = std::min(region.items, begin + share);
   if (begin < end) region.function(region.body, begin, end);
+  region.finished.fetch_add(1, std::memory_order_release);
 }
 
 }  // namespace
@@ -47,7 +55,9 @@ void run_ranges(std::int64_t items, std::int64_t grain, RangeFunction function, 
     return;
   }
   Region region{items, function, body};
+  region.published.store(1, std::memory_order_release);
   GOMP_parallel(run_share, &region, static_cast<unsigned>(wanted), 0);
+  region.finished.load(std::memory_order_acquire);
 }
 
 }  // namespace internal

@@ -1,0 +1,145 @@
+// One suite for the RocksDB store and its in-memory twin; what only a disk can show comes after.
+
+#include "server/chunk_store.h"
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "server/memory_chunk_store.h"
+#include "server/rocksdb_chunk_store.h"
+
+namespace poseidon {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "poseidon-store-XXXXXX").string();
+    path_ = mkdtemp(name.data());
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::unique_ptr<ChunkStore> open(const std::filesystem::path& path) {
+  auto store = open_rocksdb_chunk_store(path);
+  EXPECT_TRUE(store.ok()) << store.status();
+  return *std::move(store);
+}
+
+class ChunkStoreTest : public ::testing::TestWithParam<bool> {
+ protected:
+  ChunkStoreTest() {
+    store_ = GetParam() ? open(folder_.path()) : std::make_unique<MemoryChunkStore>();
+  }
+  Folder folder_;
+  std::unique_ptr<ChunkStore> store_;
+};
+
+const std::vector<float> kParameters = {1.0f, -2.0f, 3.5f};
+const std::vector<float> kState = {0.5f, 0.25f, 0.125f};
+constexpr SnapshotId kFirst{1}, kSecond{300};
+
+ChunkView view(std::uint32_t chunk, Iteration version) {
+  return {ChunkId(chunk), version, kParameters, kState, {}};
+}
+
+TEST_P(ChunkStoreTest, WhatWasPutAndSealedComesBack) {
+  ASSERT_TRUE(store_->put(kFirst, view(7, 42)).ok());
+  ASSERT_TRUE(store_->seal(kFirst).ok());
+  const auto chunk = store_->get(kFirst, ChunkId(7));
+  ASSERT_TRUE(chunk.ok()) << chunk.status();
+  EXPECT_EQ(chunk->version, 42);
+  EXPECT_EQ(chunk->parameters, kParameters);
+  EXPECT_EQ(chunk->state0, kState);
+  EXPECT_TRUE(chunk->state1.empty());
+}
+
+TEST_P(ChunkStoreTest, WhatIsNotSealedIsNotSeen) {
+  ASSERT_TRUE(store_->put(kFirst, view(7, 1)).ok());
+  EXPECT_TRUE(absl::IsNotFound(store_->get(kFirst, ChunkId(7)).status()));
+  EXPECT_THAT(*store_->list(), ElementsAre());
+}
+
+TEST_P(ChunkStoreTest, ASealedSnapshotDoesNotChange) {
+  ASSERT_TRUE(store_->put(kFirst, view(7, 1)).ok());
+  ASSERT_TRUE(store_->seal(kFirst).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(store_->put(kFirst, view(7, 2))));
+  EXPECT_EQ(store_->get(kFirst, ChunkId(7))->version, 1);
+}
+
+TEST_P(ChunkStoreTest, SnapshotsAreListedOldestFirstAndRemovedWhole) {
+  for (const SnapshotId id : {kSecond, kFirst}) {
+    for (const std::uint32_t chunk : {0u, 255u, 256u, 0xFFFFFFFFu}) {
+      ASSERT_TRUE(store_->put(id, view(chunk, 3)).ok());
+    }
+    ASSERT_TRUE(store_->seal(id).ok());
+  }
+  EXPECT_THAT(*store_->list(), ElementsAre(kFirst, kSecond));
+  ASSERT_TRUE(store_->remove(kFirst).ok());
+  ASSERT_TRUE(store_->remove(kFirst).ok());
+  EXPECT_THAT(*store_->list(), ElementsAre(kSecond));
+  EXPECT_TRUE(absl::IsNotFound(store_->get(kFirst, ChunkId(255)).status()));
+  EXPECT_TRUE(store_->get(kSecond, ChunkId(0xFFFFFFFF)).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Both, ChunkStoreTest, ::testing::Values(false, true),
+                         [](const auto& which) { return which.param ? "Rocksdb" : "Memory"; });
+
+TEST(RocksdbChunkStore, SurvivesItsProcess) {
+  const Folder folder;
+  {
+    auto store = open(folder.path());
+    ASSERT_TRUE(store->put(kFirst, view(1, 9)).ok());
+    ASSERT_TRUE(store->seal(kFirst).ok());
+    ASSERT_TRUE(store->put(kSecond, view(1, 10)).ok());
+  }
+  auto store = open(folder.path());
+  EXPECT_THAT(*store->list(), ElementsAre(kFirst)) << "the second was never sealed";
+  EXPECT_EQ(store->get(kFirst, ChunkId(1))->version, 9);
+}
+
+TEST(RocksdbChunkStore, SaysWhenSomebodyElseHasItOpen) {
+  const Folder folder;
+  const auto store = open(folder.path());
+  const auto second = open_rocksdb_chunk_store(folder.path());
+  EXPECT_TRUE(absl::IsUnavailable(second.status())) << second.status();
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(folder.path().string()));
+}
+
+TEST(RocksdbChunkStore, FlippedBytesAreNeverReturned) {
+  const Folder folder;
+  {
+    auto store = open(folder.path());
+    ASSERT_TRUE(store->put(kFirst, view(1, 9)).ok());
+    ASSERT_TRUE(store->seal(kFirst).ok());
+  }
+  int flipped = 0;
+  for (const auto& file : std::filesystem::directory_iterator(folder.path())) {
+    if (file.path().extension() != ".log" && file.path().extension() != ".sst") continue;
+    std::fstream bytes(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekp(static_cast<std::streamoff>(file.file_size() / 2));
+    bytes.put('\x5A');
+    ++flipped;
+  }
+  ASSERT_GT(flipped, 0);
+  auto store = open_rocksdb_chunk_store(folder.path());
+  if (!store.ok()) return;  // found at once
+  const auto chunk = (*store)->get(kFirst, ChunkId(1));
+  EXPECT_FALSE(chunk.ok()) << "a damaged chunk was handed out as good";
+}
+
+}  // namespace
+}  // namespace poseidon
