@@ -58,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"/input", {3, 0, 8}, "\"input\" must be a list of 1 to 3 integers from 1"},
         Bad{"/input", {3, -8, 8}, "got [3,-8,8]"}, Bad{"/input", {3, 8.5, 8}, "got [3,8.5,8]"},
         Bad{"/input", {1000000, 1000000, 1000000}, "has more than 2147483648 elements"},
-        Bad{"/layers", json::object(), "\"layers\" must be a list, got an object"},
+        Bad{"/layers", json::object(), "\"layers\" must be a list, got {}"},
         Bad{"/layers", json::array(), "needs 1 to 4096 layers, has 0"},
         Bad{"/layers", json(5000, "x"), "needs 1 to 4096 layers, has 5000"},
         Bad{"/layers/0", 3, "network 'n': layers[0]: must be an object, got 3"}));
