@@ -81,7 +81,11 @@ std::shared_ptr<grpc::Channel> make_channel(const std::string& address) {
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 
-/// One Attach call. Keeps itself alive until gRPC has reported its end.
+/// One Attach call. Keeps itself alive until reap() after gRPC has reported its end.
+///
+/// It must never die on one of gRPC's threads: with it may go the process's last channel, and gRPC
+/// then joins its callback threads, which ends in a double release when one of them does the
+/// joining. So OnDone only reports, and the thread of run() reaps.
 class ControlStream final
     : public grpc::ClientBidiReactor<v1::NodeMessage, v1::CoordinatorMessage> {
  public:
@@ -169,12 +173,17 @@ class ControlStream final
     start_write_locked();
   }
   void OnDone(const grpc::Status& status) override {
-    std::shared_ptr<ControlStream> self;  // declared first: released after the lock
     const std::lock_guard<std::mutex> lock(mutex_);
-    self = std::move(self_);
     closed_ = true;
     done_ = to_absl(status);
     changed_.notify_all();
+  }
+
+  /// After the last wait(). A stream that gRPC never reported the end of stays behind.
+  void reap() {
+    std::shared_ptr<ControlStream> self;  // declared first: released after the lock
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (done_) self = std::move(self_);
   }
 
  private:
@@ -358,9 +367,12 @@ absl::Status ControlClient::Impl::converse(TimePoint give_up) {
       break;
     }
   }
-  const std::lock_guard<std::mutex> lock(mutex_);
-  joined_ = false;
-  stream_.reset();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    joined_ = false;
+    stream_.reset();
+  }
+  stream->reap();
   if (absl::IsUnimplemented(end)) {
     return absl::UnimplementedError(absl::StrCat("what listens at ", options_.coordinator,
                                                  " is no poseidon-coordinator (", end.message(),

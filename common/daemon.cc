@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "grpc/support/log.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 
@@ -206,6 +207,8 @@ absl::Status start_daemon(std::string_view name, const DaemonOptions& options) {
   logger->set_level(level);
   logger->flush_on(spdlog::level::trace);
   spdlog::set_default_logger(std::move(logger));
+  // gRPC prints its own lines for what it also returns as errors; they are for those who debug it.
+  ::gpr_set_log_function([](gpr_log_func_args* line) { spdlog::debug("gRPC: {}", line->message); });
   // A reader of our stdout or stderr that goes away must not take us with it.
   ::signal(SIGPIPE, SIG_IGN);
   if (options.exit_with_parent && ::prctl(PR_SET_PDEATHSIG, SIGTERM) != 0) {

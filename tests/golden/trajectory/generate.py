@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import lenet_weights
+from sampling import permutation
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
@@ -37,7 +38,7 @@ def sample_numbers(job, size):
     """Endless: one permutation per pass, batches run on across the end of a pass."""
     number = 0
     while True:
-        yield from lenet_weights.permutation(job["data"]["seed"], number, size)
+        yield from permutation(job["data"]["seed"], number, size)
         number += 1
 
 

@@ -1,13 +1,17 @@
 """Initial weights of LeNet for the golden trajectory: a function of a seed, bit for bit, in plain Python.
 
-The generator below is common/random.h in Python; every value is an exact float32.
+The random generator is common/random.h (in Python: tests/data/sampling.py); every value is an exact float32.
 """
 
 import hashlib
 import json
+import os
 import struct
+import sys
 
-MASK = (1 << 64) - 1
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "data"))
+from sampling import SplitMix64, mix_seed  # noqa: E402
+
 SEED = 7
 
 # name, shape, inputs per output (0: a bias, which starts at zero); models/lenet.json in PyTorch's layouts.
@@ -21,40 +25,6 @@ TENSORS = [
     ("ip2.weight", (10, 500), 500),
     ("ip2.bias", (10,), 0),
 ]
-
-
-class SplitMix64:
-    """common/random.h"""
-
-    def __init__(self, seed):
-        self.state = seed & MASK
-
-    def next(self):
-        self.state = (self.state + 0x9E3779B97F4A7C15) & MASK
-        z = self.state
-        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
-        return z ^ (z >> 31)
-
-    def below(self, bound):
-        return (self.next() * bound) >> 64
-
-    def uniform(self):
-        return (self.next() >> 40) * 2.0**-24
-
-
-def mix_seed(a, b):
-    return SplitMix64(SplitMix64(a).next() ^ ((b + 0x9E3779B97F4A7C15) & MASK)).next()
-
-
-def permutation(seed, number, size):
-    """docs/sampling.md: Fisher-Yates for one pass over the data."""
-    random = SplitMix64(mix_seed(seed, number))
-    order = list(range(size))
-    for i in range(size - 1, 0, -1):
-        j = random.below(i + 1)
-        order[i], order[j] = order[j], order[i]
-    return order
 
 
 def power_of_two_scale(fan_in):
@@ -75,8 +45,8 @@ def tensors():
         if fan_in:
             random = SplitMix64(mix_seed(SEED, index))
             # 24 random bits minus one half: still exact in float32.
-            scale = 2 * power_of_two_scale(fan_in)
-            values = [(random.uniform() - 0.5) * scale for _ in range(count)]
+            scale = 4 * power_of_two_scale(fan_in)
+            values = [((random.next() >> 40) * 2.0**-24 - 0.5) * scale for _ in range(count)]
         yield name, shape, struct.pack(f"<{count}f", *values)
 
 

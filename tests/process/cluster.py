@@ -1,0 +1,224 @@
+"""Real processes for the tests: starts them, waits with deadlines, leaves none behind. Standard library only.
+
+Every wait has a deadline and says what it waited for; nothing sleeps to hide a race.
+"""
+
+import copy
+import gzip
+import json
+import os
+import pathlib
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("POSEIDON_BUILD", ROOT / "build" / "release"))
+BIN = BUILD / "bin"
+DIGITS_JOB = ROOT / "deploy" / "jobs" / "digits.json"
+LEASE_MS = 1500
+
+
+def digits_job(**changes):
+    """The main job with absolute paths; keyword arguments replace top-level keys (None removes one)."""
+    job = absolute_paths(json.loads(DIGITS_JOB.read_text()), DIGITS_JOB.parent)
+    for key, value in changes.items():
+        if value is None:
+            del job[key]
+        else:
+            job[key] = value
+    return copy.deepcopy(job)
+
+
+def absolute_paths(job, folder):
+    for name in ("train", "test"):
+        source = job["data"].get(name, {})
+        for key in ("images", "labels"):
+            if key in source:
+                source[key] = str((folder / source[key]).resolve())
+    return job
+
+
+def wait_for(what, predicate, timeout_s=30):
+    """Polls until predicate() is true; its value. Fails by name after timeout_s."""
+    end = time.monotonic() + timeout_s
+    while True:
+        value = predicate()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {timeout_s} s in vain for {what}")
+        time.sleep(0.02)
+
+
+def poseidon(*arguments, timeout_s=120, cwd=None):
+    """Runs the operator's command to its end; CompletedProcess with text output."""
+    return subprocess.run([BIN / "poseidon", *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=timeout_s, cwd=cwd, check=False)
+
+
+class Process:
+    """One child with a log file."""
+
+    def __init__(self, name, arguments, log):
+        self.name = name
+        self.log_path = pathlib.Path(log)
+        with open(self.log_path, "wb") as file:
+            self.popen = subprocess.Popen([str(a) for a in arguments], stdin=subprocess.DEVNULL, stdout=file,
+                                          stderr=subprocess.STDOUT)
+
+    @property
+    def pid(self):
+        return self.popen.pid
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def signal(self, number):
+        self.popen.send_signal(number)
+
+    def wait(self, timeout_s=30):
+        """The exit status (negative: the signal)."""
+        try:
+            return self.popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} still runs after {timeout_s} s; its log:\n{self.log()}") from None
+
+    def running(self):
+        return self.popen.poll() is None
+
+    def destroy(self):
+        if self.running():
+            self.popen.kill()
+        self.popen.wait()
+
+
+class ProcessTest(unittest.TestCase):
+    """A test with a folder of its own; every process it starts dies with it."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="poseidon-test-"))
+        self.processes = []
+        self.addCleanup(self._clean_up)
+
+    def _clean_up(self):
+        for process in self.processes:
+            process.destroy()
+        outcome = getattr(self, "_outcome", None)
+        failed = outcome is not None and not getattr(outcome, "success", True)
+        if failed:
+            for log in sorted(self.folder.rglob("*.log")):
+                print(f"---- {log.relative_to(self.folder)}\n{log.read_text(errors='replace')[-3000:]}", file=sys.stderr)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start(self, name, *arguments):
+        process = Process(name, arguments, self.folder / f"{name}.log")
+        self.processes.append(process)
+        return process
+
+    def write_job(self, job, name="job.json"):
+        path = self.folder / name
+        path.write_text(job if isinstance(job, str) else json.dumps(job))
+        return path
+
+    def local(self, job, workers, servers, run_dir=None, timeout_s=240):
+        """`poseidon local` to its end; (CompletedProcess, run directory)."""
+        run_dir = run_dir or self.folder / f"run-{random.getrandbits(32):08x}"
+        path = self.write_job(job, f"{run_dir.name}.json")
+        result = poseidon("local", path, "--workers", workers, "--servers", servers, "--run-dir", run_dir,
+                          timeout_s=timeout_s)
+        return result, run_dir
+
+    def train(self, job, workers, servers):
+        """As local, but it must succeed; the run directory."""
+        result, run_dir = self.local(job, workers, servers)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        return run_dir
+
+
+class Cluster:
+    """A coordinator, servers and workers, started by hand."""
+
+    def __init__(self, test, lease_ms=LEASE_MS):
+        self.test = test
+        self.servers = []
+        self.workers = []
+        self.coordinator, self.address = self._listening(
+            "coordinator", "poseidon-coordinator", "--listen", "127.0.0.1:0", "--state-dir", test.folder / "state",
+            "--lease-ms", lease_ms, "--heartbeat-ms", lease_ms // 5)
+
+    def _listening(self, name, program, *arguments):
+        address_file = self.test.folder / f"{name}.address"
+        process = self.test.start(name, BIN / program, *arguments, "--address-file", address_file)
+        wait_for(f"{name} to listen", lambda: address_file.exists() or not process.running())
+        self.test.assertTrue(address_file.exists(), process.log())
+        return process, address_file.read_text().strip()
+
+    def add_server(self):
+        name = f"server-{len(self.servers)}"
+        process, address = self._listening(name, "poseidon-server", "--coordinator", self.address, "--listen",
+                                           "127.0.0.1:0", "--data-dir", self.test.folder / name)
+        self.servers.append((process, address))
+        return process
+
+    def add_worker(self, *arguments):
+        name = f"worker-{len(self.workers)}"
+        process = self.test.start(name, BIN / "poseidon-worker", "--coordinator", self.address, "--threads", "1", *arguments)
+        self.workers.append(process)
+        return process
+
+    def add(self, workers, servers):
+        for _ in range(servers):
+            self.add_server()
+        for _ in range(workers):
+            self.add_worker()
+        return self
+
+    def submit(self, job, *arguments, run_dir=None, timeout_s=120):
+        path = self.test.write_job(job, f"job-{random.getrandbits(32):08x}.json")
+        extra = ["--run-dir", run_dir] if run_dir else []
+        return poseidon("submit", path, "--coordinator", self.address, *extra, *arguments, timeout_s=timeout_s)
+
+    def status(self):
+        result = poseidon("status", "--coordinator", self.address, "--json")
+        self.test.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(result.stdout)
+
+    def wait_for_state(self, *states, timeout_s=60):
+        def reached():
+            status = self.status()
+            return status if status["state"] in states else None
+
+        return wait_for(f"the job to be {' or '.join(states)}", reached, timeout_s)
+
+    def wait_for_iteration(self, iteration, timeout_s=60):
+        return wait_for(f"iteration {iteration}", lambda: self.status()["iteration"] >= iteration, timeout_s)
+
+
+def metrics(run_dir):
+    """(lines of iterations, lines of tests)."""
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [l for l in lines if "loss" in l], [l for l in lines if "test_loss" in l]
+
+
+def losses(run_dir):
+    return [line["loss"] for line in metrics(run_dir)[0]]
+
+
+def idx_bytes(magic_dimensions, payload):
+    """A small IDX file (unsigned bytes)."""
+    header = bytes([0, 0, 8, len(magic_dimensions)]) + b"".join(struct.pack(">I", d) for d in magic_dimensions)
+    return header + payload
+
+
+def write_gzip(path, data):
+    with gzip.open(path, "wb") as file:
+        file.write(data)
+
+
+

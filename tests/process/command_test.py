@@ -1,0 +1,178 @@
+"""The command line: exit codes and messages for wrong calls, wrong job files, wrong data, absent or taken addresses."""
+
+import json
+import socket
+import unittest
+
+from cluster import BIN, Cluster, ProcessTest, digits_job, idx_bytes, poseidon, wait_for, write_gzip
+
+
+class Calls(ProcessTest):
+    def test_help_is_everywhere(self):
+        for arguments in ([], ["local"], ["submit"], ["status"], ["models"]):
+            result = poseidon(*arguments, "--help")
+            self.assertEqual(result.returncode, 0, arguments)
+            self.assertIn("Example", result.stdout)
+        for program in ("poseidon-coordinator", "poseidon-server", "poseidon-worker"):
+            daemon = self.start(program, BIN / program, "--help")
+            self.assertEqual(daemon.wait(), 0)
+            self.assertIn("--log-level", daemon.log())
+
+    def test_wrong_calls_exit_with_2(self):
+        for arguments in ([], ["nonsense"], ["status"], ["status", "--coordinator", "nowhere"], ["local"],
+                          ["models", "--unknown"], ["submit", "job.json"]):
+            self.assertEqual(poseidon(*arguments).returncode, 2, arguments)
+
+    def test_models(self):
+        listed = json.loads(poseidon("models", "--json").stdout)
+        self.assertIn("lenet", [model["name"] for model in listed])
+        lenet = json.loads(poseidon("models", "lenet", "--json").stdout)
+        self.assertEqual(lenet["parameters"], 431080)
+        self.assertEqual(sum(layer["parameters"] for layer in lenet["layers"]), 431080)
+        self.assertLessEqual({"name", "type", "parameters", "output_shape"}, set(lenet["layers"][0]))
+        unknown = poseidon("models", "lenot")
+        self.assertEqual(unknown.returncode, 2)
+        self.assertIn("lenet", unknown.stderr)
+
+    def test_zero_workers_or_servers(self):
+        job = self.write_job(digits_job())
+        for workers, servers, flag in ((0, 1, "--workers"), (1, 0, "--servers"), (-1, 1, "--workers")):
+            result = poseidon("local", job, "--workers", workers, "--servers", servers)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(flag, result.stderr)
+
+
+class JobFiles(ProcessTest):
+    def refused(self, job, *words):
+        """`local` must refuse the job with 2, with all words in the message, before it starts anything."""
+        run_dir = self.folder / "refused"
+        result = poseidon("local", self.write_job(job), "--workers", 1, "--servers", 1, "--run-dir", run_dir)
+        self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+        for word in words:
+            self.assertIn(word, result.stderr)
+        self.assertFalse(run_dir.exists())
+
+    def test_no_such_file(self):
+        result = poseidon("local", self.folder / "absent.json", "--workers", 1, "--servers", 1)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("absent.json", result.stderr)
+
+    def test_no_json(self):
+        self.refused('{"name": ', "job.json")
+
+    def test_wrong_type(self):
+        self.refused(digits_job(batch_size="many"), "batch_size", "many")
+
+    def test_unknown_key_gets_the_nearest(self):
+        job = digits_job()
+        job["optimizer"]["momentun"] = job["optimizer"].pop("momentum")
+        self.refused(job, "optimizer", "momentun", "momentum")
+
+    def test_missing_key(self):
+        self.refused(digits_job(batch_size=None), "batch_size")
+
+    def test_missing_data_file(self):
+        job = digits_job()
+        job["data"]["train"]["labels"] = "nowhere/labels.gz"
+        self.refused(job, "data.train.labels", str(self.folder / "nowhere/labels.gz"))
+
+    def test_missing_weights(self):
+        self.refused(digits_job(init={"weights": "w.safetensors"}), "init.weights", "w.safetensors")
+
+    def test_unknown_model(self):
+        self.refused(digits_job(model="lenett"), "model", "lenett", "lenet")
+
+    def test_shapes_that_do_not_fit_name_the_layer_and_both_shapes(self):
+        network = {"name": "misfit", "input": [1, 28, 28], "layers": [
+            {"name": "conv1", "type": "convolution", "outputs": 8, "kernel": 31},
+            {"name": "ip", "type": "fully_connected", "outputs": 10},
+            {"name": "loss", "type": "softmax_cross_entropy"}]}
+        self.refused(digits_job(model=network), "conv1", "31x31", "28x28")
+
+
+class WrongData(ProcessTest):
+    """What only the workers can see: the job fails (1) and says what is wrong, and where."""
+
+    def failed(self, job, *words):
+        result, _ = self.local(job, 1, 1, timeout_s=60)
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        for word in words:
+            self.assertIn(word, result.stderr)
+
+    def data_job(self, images, labels):
+        write_gzip(self.folder / "images.gz", images)
+        write_gzip(self.folder / "labels.gz", labels)
+        job = digits_job(iterations=2, batch_size=4)
+        job["data"]["train"].update(images=str(self.folder / "images.gz"), labels=str(self.folder / "labels.gz"))
+        del job["data"]["test"]
+        return job
+
+    def test_good_small_data_trains(self):
+        """The counter-test of those below."""
+        job = self.data_job(idx_bytes([8, 8, 8], bytes(512)), idx_bytes([8], bytes(range(8))))
+        result, _ = self.local(job, 1, 1)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_label_out_of_range(self):
+        self.failed(self.data_job(idx_bytes([8, 8, 8], bytes(512)), idx_bytes([8], bytes([1] * 7 + [77]))),
+                    "labels.gz", "77")
+
+    def test_truncated_idx(self):
+        self.failed(self.data_job(idx_bytes([8, 8, 8], bytes(100)), idx_bytes([8], bytes(8))), "images.gz")
+
+    def test_corrupt_gzip(self):
+        job = self.data_job(idx_bytes([8, 8, 8], bytes(512)), idx_bytes([8], bytes(8)))
+        path = self.folder / "images.gz"
+        path.write_bytes(path.read_bytes()[:-12])
+        self.failed(job, "images.gz")
+
+    def test_batch_larger_than_the_data(self):
+        job = dict(self.data_job(idx_bytes([8, 8, 8], bytes(512)), idx_bytes([8], bytes(8))), batch_size=9)
+        self.failed(job, "batch", "9", "8")
+
+    def test_nan_loss_stops_with_iteration_and_layer(self):
+        job = digits_job(iterations=200, test_every_iterations=0)
+        job["optimizer"]["learning_rate"] = 1e30
+        self.failed(job, "iteration", "layer")
+
+
+class Addresses(ProcessTest):
+    def free_port(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return probe.getsockname()[1]
+
+    def test_a_port_in_use_is_said(self):
+        cluster = Cluster(self)
+        again = self.start("again", BIN / "poseidon-coordinator", "--listen", cluster.address, "--state-dir",
+                           self.folder / "again")
+        self.assertEqual(again.wait(), 1)
+        self.assertIn("in use", again.log())
+        self.assertIn(cluster.address, again.log())
+        server = self.start("server", BIN / "poseidon-server", "--coordinator", cluster.address, "--listen",
+                            cluster.address, "--data-dir", self.folder / "server")
+        self.assertEqual(server.wait(), 1)
+        self.assertIn("in use", server.log())
+
+    def test_an_absent_coordinator_is_given_up(self):
+        address = f"127.0.0.1:{self.free_port()}"
+        for command in (["status"], ["submit", self.write_job(digits_job())]):
+            result = poseidon(*command, "--coordinator", address, "--connect-timeout-s", 1)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(f"no coordinator answers at {address}", result.stderr)
+        worker = self.start("worker", BIN / "poseidon-worker", "--coordinator", address, "--join-timeout-s", 1)
+        self.assertEqual(worker.wait(), 1)
+        self.assertIn(address, worker.log())
+
+    def test_nodes_wait_for_a_coordinator_that_comes_later(self):
+        address = f"127.0.0.1:{self.free_port()}"
+        worker = self.start("worker", BIN / "poseidon-worker", "--coordinator", address)
+        coordinator = self.start("coordinator", BIN / "poseidon-coordinator", "--listen", address, "--state-dir",
+                                 self.folder / "state")
+        result = poseidon("status", "--coordinator", address, "--json", "--connect-timeout-s", 20)
+        self.assertEqual(result.returncode, 0, result.stderr + coordinator.log())
+        wait_for("the worker to join", lambda: "joined" in worker.log())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,232 @@
+"""Processes that stop, die, freeze, come late, or talk nonsense: said by name within seconds, and nothing hangs."""
+
+import os
+import pathlib
+import random
+import signal
+import socket
+import threading
+import time
+import unittest
+
+from cluster import BIN, LEASE_MS, Cluster, ProcessTest, digits_job, wait_for
+
+# Noticing takes one lease; the rest is for two slow cores.
+NOTICE_S = LEASE_MS / 1000 + 12
+
+
+def endless_job():
+    return digits_job(iterations=1_000_000, test_every_iterations=0)
+
+
+class CleanStop(ProcessTest):
+    def test_every_daemon_stops_on_sigterm(self):
+        cluster = Cluster(self).add(workers=1, servers=1)
+        wait_for("both to join", lambda: len(cluster.status()["workers"]) == len(cluster.status()["servers"]) == 1)
+        for process in (cluster.workers[0], cluster.servers[0][0], cluster.coordinator):
+            process.signal(signal.SIGTERM)
+            self.assertEqual(process.wait(10), 0, process.log())
+
+    def test_daemons_stop_on_sigterm_while_they_train(self):
+        cluster = Cluster(self).add(workers=2, servers=1)
+        self.assertEqual(cluster.submit(endless_job(), "--workers", 2).returncode, 0)
+        cluster.wait_for_iteration(2)
+        cluster.workers[1].signal(signal.SIGTERM)
+        self.assertEqual(cluster.workers[1].wait(10), 0, cluster.workers[1].log())
+        cluster.wait_for_state("failed", timeout_s=NOTICE_S)
+        for process in (cluster.servers[0][0], cluster.coordinator, cluster.workers[0]):
+            process.signal(signal.SIGTERM)
+            self.assertEqual(process.wait(15), 0, process.log())
+
+
+class Losses(ProcessTest):
+    """One member of a training cluster is lost; the job must fail by name, and the rest stay usable."""
+
+    def lose(self, choose, number, role):
+        cluster = Cluster(self).add(workers=2, servers=2)
+        self.assertEqual(cluster.submit(endless_job(), "--workers", 2, "--servers", 2).returncode, 0)
+        cluster.wait_for_iteration(2)
+        victim = choose(cluster)
+        victim.signal(number)
+        status = cluster.wait_for_state("failed", timeout_s=NOTICE_S)
+        self.assertIn(role, status["message"])
+        self.assertIn(str(victim.pid), status["message"])
+        return cluster, victim
+
+    def test_a_killed_worker(self):
+        cluster, _ = self.lose(lambda c: c.workers[1], signal.SIGKILL, "worker")
+        # The survivors and a newcomer take the next job.
+        cluster.add_worker()
+        result = cluster.submit(digits_job(iterations=3, test_every_iterations=0), "--workers", 2, "--wait")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_a_killed_server(self):
+        self.lose(lambda c: c.servers[1][0], signal.SIGKILL, "server")
+
+    def test_a_frozen_worker(self):
+        cluster, victim = self.lose(lambda c: c.workers[0], signal.SIGSTOP, "worker")
+        # It wakes, learns that it was given up, and joins again.
+        victim.signal(signal.SIGCONT)
+        wait_for("the thawed worker to join again",
+                 lambda: len([w for w in cluster.status()["workers"] if w["state"] != "lost"]) == 2)
+
+    def test_a_frozen_server(self):
+        self.lose(lambda c: c.servers[0][0], signal.SIGSTOP, "server")
+
+
+class Operators(ProcessTest):
+    def test_a_second_job_is_refused_and_a_late_worker_told(self):
+        cluster = Cluster(self).add(workers=1, servers=1)
+        self.assertEqual(cluster.submit(endless_job(), "--workers", 1).returncode, 0)
+        cluster.wait_for_iteration(1)
+        second = cluster.submit(digits_job(name="other"))
+        self.assertEqual(second.returncode, 1)
+        self.assertIn("digits", second.stderr)
+        late = cluster.add_worker()
+        wait_for("the late worker to be told", lambda: "waits for the next job" in late.log())
+        status = cluster.status()
+        self.assertEqual(sorted(w["rank"] for w in status["workers"]), [-1, 0])
+        self.assertEqual(status["state"], "running")
+
+    def test_submit_waits_for_the_end(self):
+        cluster = Cluster(self).add(workers=2, servers=1)
+        result = cluster.submit(digits_job(iterations=10), "--workers", 2, "--wait", "--run-dir", self.folder / "run")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn("accuracy", result.stdout)
+        self.assertTrue((self.folder / "run" / "model.safetensors").exists())
+        status = cluster.status()
+        self.assertEqual((status["state"], status["iteration"]), ("done", 10))
+        self.assertLessEqual({"job", "epoch", "loss", "images_per_s", "workers", "servers", "layers"}, set(status))
+        self.assertEqual([layer["scheme"] for layer in status["layers"]], ["ps"] * 4)
+
+
+def children_of(pid):
+    """{command name with arguments: pid} of a process's children."""
+    found = {}
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            if int(fields[1]) == pid:
+                found[(entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()] = int(entry.name)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+class Local(ProcessTest):
+    def start_local(self):
+        self.run_dir = self.folder / "run"
+        process = self.start("local", BIN / "poseidon", "local", self.write_job(endless_job()), "--workers", 2,
+                             "--servers", 1, "--run-dir", self.run_dir)
+        wait_for("training to begin", lambda: "iteration" in process.log() or not process.running(), 60)
+        self.assertTrue(process.running(), process.log())
+        children = children_of(process.pid)
+        self.assertEqual(len(children), 4, children)
+        return process, children
+
+    def assert_all_gone(self, pids):
+        wait_for("all children to end", lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), 10)
+
+    def test_ctrl_c_stops_all(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process, children = self.start_local()
+            process.signal(number)
+            self.assertEqual(process.wait(15), 1, process.log())
+            self.assertIn(f"signal {int(number)}", process.log())
+            self.assert_all_gone(children.values())
+
+    def test_its_own_death_stops_all(self):
+        process, children = self.start_local()
+        process.signal(signal.SIGKILL)
+        process.wait()
+        self.assert_all_gone(children.values())
+
+    def test_a_killed_child_is_named_with_its_last_words(self):
+        for program, name in (("poseidon-worker", "worker-"), ("poseidon-server", "server-0"),
+                              ("poseidon-coordinator", "coordinator")):
+            process, children = self.start_local()
+            victim = next(pid for command, pid in children.items() if program in command)
+            os.kill(victim, signal.SIGKILL)
+            self.assertEqual(process.wait(NOTICE_S), 1, process.log())
+            self.assertIn(name, process.log())
+            self.assertIn(f"(process {victim}) ended unexpectedly with signal 9 (Killed)", process.log())
+            self.assertIn("joined" if name != "coordinator" else "digits", process.log())
+            self.assert_all_gone(children.values())
+
+    def test_a_frozen_worker_fails_the_run(self):
+        process, children = self.start_local()
+        victim = next(pid for command, pid in children.items() if "poseidon-worker" in command)
+        os.kill(victim, signal.SIGSTOP)
+        self.assertEqual(process.wait(30), 1, process.log())
+        self.assertIn(str(victim), process.log())
+        self.assert_all_gone(children.values())
+
+
+class Nonsense(ProcessTest):
+    """Garbage on every port of a training cluster changes nothing."""
+
+    PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+    def nonsense(self, rng):
+        """One hostile conversation's bytes."""
+        return rng.choice([
+            lambda: rng.randbytes(rng.randrange(1, 4096)),
+            lambda: b"GET /../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n",
+            lambda: self.PREFACE + rng.randbytes(rng.randrange(9, 2048)),
+            lambda: self.PREFACE + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00" + b"\xff\xff\xff\x00\x00\x00\x00\x00\x01" + rng.randbytes(64),
+            lambda: b"\x16\x03\x01\x02\x00\x01" + rng.randbytes(512),
+            lambda: b"",
+        ])()
+
+    def attack(self, addresses, stop, sent):
+        rng = random.Random(1)
+        held = []
+        while not stop.is_set():
+            for address in addresses:
+                host, port = address.rsplit(":", 1)
+                try:
+                    connection = socket.create_connection((host, int(port)), timeout=5)
+                    connection.sendall(self.nonsense(rng))
+                    sent[address] = sent.get(address, 0) + 1
+                    held.append(connection)
+                except OSError:
+                    continue  # refused or cut: as it should
+            while len(held) > 20:  # some connections just stay and say nothing more
+                held.pop(0).close()
+            time.sleep(0.01)
+        for connection in held:
+            connection.close()
+
+    def train_under(self, attackers):
+        cluster = Cluster(self).add(workers=2, servers=2)
+        addresses = [cluster.address] + [address for _, address in cluster.servers]
+        stop, sent = threading.Event(), {}
+        threads = [threading.Thread(target=self.attack, args=(addresses, stop, sent)) for _ in range(attackers)]
+        for thread in threads:
+            thread.start()
+        run_dir = self.folder / f"run-{attackers}"
+        try:
+            result = cluster.submit(digits_job(iterations=60, test_every_iterations=0), "--workers", 2, "--servers", 2,
+                                    "--wait", run_dir=run_dir)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        for process in [cluster.coordinator, *cluster.workers, *[server for server, _ in cluster.servers]]:
+            self.assertTrue(process.running(), process.log())
+            process.signal(signal.SIGTERM)
+        for process in self.processes:
+            self.assertEqual(process.wait(10), 0, process.log())
+        self.processes.clear()
+        return (run_dir / "model.safetensors").read_bytes(), {a: sent.get(a, 0) for a in addresses}
+
+    def test_garbage_changes_nothing(self):
+        quiet, _ = self.train_under(attackers=0)
+        noisy, sent = self.train_under(attackers=1)
+        self.assertTrue(all(count >= 20 for count in sent.values()), sent)
+        self.assertEqual(quiet, noisy)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

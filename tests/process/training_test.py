@@ -1,0 +1,115 @@
+"""What a cluster of real processes trains: accuracy, files, reproducibility, agreement with PyTorch."""
+
+import json
+import math
+import subprocess
+import sys
+import unittest
+
+import cluster
+from cluster import BUILD, ROOT, ProcessTest, digits_job, losses, metrics
+
+sys.path.insert(0, str(ROOT / "tests" / "golden" / "trajectory"))
+import lenet_weights  # noqa: E402
+
+LENET_SHAPES = {name: shape for name, shape, _ in lenet_weights.TENSORS}
+
+
+def worst_difference(values, expected):
+    """(relative difference, iteration) where two loss curves are furthest apart."""
+    return max((abs(a - b) / abs(b), i) for i, (a, b) in enumerate(zip(values, expected)))
+
+
+class MainJob(ProcessTest):
+    def test_digits_reach_their_accuracy_and_leave_their_files(self):
+        job = digits_job()
+        result, run_dir = self.local(job, 4, 2)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        for word in ("iteration", "images/s", "ps ", "final loss", "accuracy", "model.safetensors", "metrics.jsonl"):
+            self.assertIn(word, result.stdout)
+        self.check_metrics(run_dir, job)
+        self.check_model(run_dir / "model.safetensors")
+        for name in ("coordinator", "server-0", "server-1", "worker-0", "worker-3"):
+            self.assertTrue((run_dir / "logs" / f"{name}.log").exists(), name)
+
+    def check_metrics(self, run_dir, job):
+        iterations, tests = metrics(run_dir)
+        self.assertEqual([line["iteration"] for line in iterations], list(range(job["iterations"])))
+        for line in iterations:
+            self.assertLessEqual({"iteration", "loss", "learning_rate", "images_per_s"}, set(line))
+            self.assertTrue(math.isfinite(line["loss"]))
+            self.assertEqual(line["learning_rate"], job["optimizer"]["learning_rate"])
+            self.assertGreaterEqual(line["images_per_s"], 0)
+        self.assertEqual([line["iteration"] for line in tests], [100, 200, 300])
+        for line in tests:
+            self.assertLessEqual({"iteration", "test_loss", "test_accuracy"}, set(line))
+        self.assertGreaterEqual(tests[-1]["test_accuracy"], 0.97)
+        self.assertLess(iterations[-1]["loss"], iterations[0]["loss"] / 10)
+
+    def check_model(self, path):
+        data = path.read_bytes()
+        size = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + size])
+        tensors = {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+        self.assertEqual(tensors, LENET_SHAPES)
+
+        python = BUILD.parent / "venv" / "bin" / "python"
+        if not python.exists():
+            print("SKIPPED: the public safetensors package (tests/run.sh installs it); the header was checked")
+            return
+        shapes = [f"{name}={'x'.join(map(str, shape))}" for name, shape in LENET_SHAPES.items()]
+        check = subprocess.run([python, ROOT / "tests" / "data" / "check_safetensors.py", path, *shapes, "--finite",
+                                "--exactly"], capture_output=True, text=True, check=False, timeout=60)
+        self.assertEqual(check.returncode, 0, check.stdout + check.stderr)
+
+
+class Reproducibility(ProcessTest):
+    def test_the_same_job_twice_gives_the_same_bytes(self):
+        job = digits_job(iterations=60, test_every_iterations=0)
+        first = self.train(job, 4, 2)
+        second = self.train(job, 4, 2)
+        self.assertEqual(losses(first), losses(second))
+        self.assertEqual((first / "model.safetensors").read_bytes(), (second / "model.safetensors").read_bytes())
+
+    def test_the_number_of_servers_changes_nothing(self):
+        job = digits_job(iterations=30, test_every_iterations=0)
+        job["sync"] = {"chunk_bytes": 65536}
+        one = self.train(job, 2, 1)
+        three = self.train(job, 2, 3)
+        self.assertEqual((one / "model.safetensors").read_bytes(), (three / "model.safetensors").read_bytes())
+
+    def test_another_seed_gives_another_model(self):
+        """The counter-test: equal bytes above mean something."""
+        one = self.train(digits_job(iterations=5, test_every_iterations=0), 2, 1)
+        other = self.train(digits_job(iterations=5, test_every_iterations=0, init={"seed": 2}), 2, 1)
+        self.assertNotEqual((one / "model.safetensors").read_bytes(), (other / "model.safetensors").read_bytes())
+
+
+class Agreement(ProcessTest):
+    def test_one_worker_of_128_agrees_with_four_of_32(self):
+        job = digits_job(iterations=200, test_every_iterations=0)
+        four = losses(self.train(job, 4, 2))
+        one = losses(self.train(dict(job, batch_size=128), 1, 1))
+        self.assertEqual(len(one), 200)
+        self.assertEqual(len(four), 200)
+        difference, iteration = worst_difference(four, one)
+        print(f"1 x 128 against 4 x 32: {difference:.2e} relative at worst (iteration {iteration})")
+        self.assertLessEqual(difference, 1e-4)
+
+    def test_losses_agree_with_pytorch(self):
+        folder = ROOT / "tests" / "golden" / "trajectory"
+        golden = json.loads((folder / "losses.json").read_text())
+        job = cluster.absolute_paths(json.loads((folder / "job.json").read_text()), folder)
+        weights = self.folder / "weights.safetensors"
+        self.assertEqual(lenet_weights.write(weights), golden["weights_sha256"])
+        job["init"] = {"weights": str(weights)}
+        job["batch_size"] //= 4  # 4 workers share PyTorch's batch
+        values = losses(self.train(job, 4, 2))
+        self.assertEqual(len(values), len(golden["losses"]))
+        difference, iteration = worst_difference(values, golden["losses"])
+        print(f"against PyTorch: {difference:.2e} relative at worst (iteration {iteration})")
+        self.assertLessEqual(difference, 1e-3)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

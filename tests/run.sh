@@ -1,0 +1,36 @@
+#!/bin/bash
+# Builds everything and runs every test of one preset (default: release), real processes included.
+#   tests/run.sh [PRESET]
+# Ends with one line, `N passed, N failed`; the exit status says the same.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+preset=${1:-release}
+
+deploy/dependencies.sh --tests || exit 1
+
+# Clones in different folders share what ccache has.
+export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
+cmake --preset "$preset" && cmake --build --preset "$preset" || { echo "0 passed, 1 failed"; exit 1; }
+
+# The public safetensors package, for one test; without a network that test says that it is skipped.
+venv=build/venv
+if [ "$preset" = release ] && ! "$venv/bin/python" -c 'import numpy, safetensors' 2>/dev/null; then
+  rm -rf "$venv"
+  if ! { python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --disable-pip-version-check numpy safetensors; } </dev/null; then
+    echo "no Python packages numpy and safetensors (no network?): the model file's test with them is skipped"
+    rm -rf "$venv"
+  fi
+fi
+
+log=build/$preset/test.log
+jobs=$(nproc)
+ctest --preset "$preset" -j "$jobs" --no-tests=error </dev/null 2>&1 | tee "$log"
+
+# "98% tests passed, 1 tests failed out of 50"
+read -r failed total < <(sed -nE 's/^[0-9]+% tests passed, ([0-9]+) tests? failed out of ([0-9]+).*/\1 \2/p' "$log" | tail -1)
+if [ -z "${total:-}" ]; then
+  echo "0 passed, 1 failed"
+  exit 1
+fi
+echo "$((total - failed)) passed, $failed failed"
+[ "$failed" -eq 0 ]
