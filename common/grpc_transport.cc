@@ -48,7 +48,8 @@ absl::Status from_grpc(const grpc::Status& status) {
     case grpc::StatusCode::UNKNOWN:
     case grpc::StatusCode::INTERNAL:
       return absl::UnavailableError(absl::StrCat("the stream was reset: ", status.error_message()));
-    default: break;
+    default:
+      break;
   }
   return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
 }
