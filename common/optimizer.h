@@ -26,7 +26,7 @@ enum class OptimizerType { kSgd, kAdam, kAdamW };
 struct LearningRateSchedule {
   enum class Type { kConstant, kStep, kMultiStep };
   Type type = Type::kConstant;
-  std::int64_t step_iterations = 0;              ///< kStep: multiply by gamma every so many
+  std::int64_t step_iterations = 0;                 ///< kStep: multiply by gamma every so many
   std::vector<std::int64_t> milestones_iterations;  ///< kMultiStep: multiply by gamma at each
   double gamma = 0.1;
   std::int64_t warmup_iterations = 0;  ///< linear from lr/warmup to lr over the first so many
@@ -71,7 +71,8 @@ OptimizerStep make_optimizer_step(const OptimizerSpec& spec, Iteration iteration
 /// One fused pass: reads gradient sum, state and `in`, writes state and `out`.
 /// `in` and `out` may be the same memory (a step in place) or disjoint (copy on write).
 /// All spans have the same length, except state0/state1, which are empty when the optimizer does
-/// not use them: SGD with momentum has state0 = m, Adam and AdamW state0 = m and state1 = v, all 0 at first. Element i depends on element i alone, so any split into ranges gives the same bits.
+/// not use them: SGD with momentum has state0 = m, Adam and AdamW state0 = m and state1 = v, all 0
+/// at first. Element i depends on element i alone, so any split into ranges gives the same bits.
 void apply_optimizer(const OptimizerStep& step, std::span<const float> gradient,
                      std::span<const float> in, std::span<float> out, std::span<float> state0,
                      std::span<float> state1);

@@ -196,7 +196,8 @@ TEST_P(TransportTest, MessagesArriveWholeAndInOrder) {
   const std::vector<std::size_t> sizes = {0, 1, 1000, (2 << 20) + 3, 5 << 20, 17};
   std::size_t next = 0;
   client_.on_written_ = [&] {
-    if (++next < sizes.size()) client_.stream_->write(message("m", sizes[next], static_cast<char>('a' + next)));
+    if (++next < sizes.size())
+      client_.stream_->write(message("m", sizes[next], static_cast<char>('a' + next)));
   };
   connect();
   on_client([&] { client_.stream_->write(message("m", sizes[0])); });
@@ -343,10 +344,10 @@ TEST(GrpcTransport, StopsWithStreamsOpenAndBusy) {
     caller.post([&, connected] {
       client.stream_ = caller.connect(*address, &client);
       auto payload = std::make_shared<std::string>(1 << 20, 'x');
-      client.stream_->write({.prefix = "p",
-                             .payload = {reinterpret_cast<const std::byte*>(payload->data()),
-                                         payload->size()},
-                             .payload_owner = payload});
+      client.stream_->write(
+          {.prefix = "p",
+           .payload = {reinterpret_cast<const std::byte*>(payload->data()), payload->size()},
+           .payload_owner = payload});
       connected->set_value();
     });
     connected->get_future().wait();

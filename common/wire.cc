@@ -283,8 +283,8 @@ Objection check_against_plan(const ChunkHeader& header, std::size_t payload_byte
   }
   const PlanChunk& chunk = plan.chunks[header.chunk.value()];
   if (header.offset != chunk.offset) {
-    return object(DataRefusal::kOffset, "offset ", header.offset, " for chunk ", header.chunk.value(),
-                  ", the plan says ", chunk.offset);
+    return object(DataRefusal::kOffset, "offset ", header.offset, " for chunk ",
+                  header.chunk.value(), ", the plan says ", chunk.offset);
   }
   const bool has_payload = header.kind != ChunkKind::kPull;
   const ElementType expected_type = has_payload ? ElementType::kFloat32 : ElementType::kNone;

@@ -10,8 +10,8 @@ namespace poseidon {
 /// One worker's stream. Belongs to a rank from its first valid message on.
 class ShardService::Session final : public StreamHandler {
  public:
-  Session(ShardService* service, std::unique_ptr<Stream> stream)
-      : service_(service), stream_(std::move(stream)), queue_(0) {}
+  Session(ShardService* service, std::uint64_t number, std::unique_ptr<Stream> stream)
+      : service_(service), number_(number), stream_(std::move(stream)), queue_(0) {}
 
   ReadNext on_message(Bytes message) override { return service_->on_message(*this, message); }
   void on_written() override {
@@ -25,6 +25,7 @@ class ShardService::Session final : public StreamHandler {
  private:
   friend class ShardService;
   ShardService* const service_;
+  const std::uint64_t number_;
   std::unique_ptr<Stream> stream_;
   std::optional<WorkerRank> rank_;
   ChunkQueue queue_;  ///< chunks whose parameters wait to be sent
@@ -40,7 +41,7 @@ ShardService::ShardService(Transport* transport, RefusalCounts* refusals, Refusa
       log_(std::move(log)),
       pending_limit_bytes_(pending_limit_bytes) {}
 
-ShardService::~ShardService() = default;
+ShardService::~ShardService() { *alive_ = false; }
 
 void ShardService::assign(Plan plan, ServerIndex self, OptimizerSpec optimizer,
                           std::shared_ptr<TrafficProbe> traffic, std::function<void()> done) {
@@ -67,14 +68,24 @@ void ShardService::drop(Epoch epoch) {
 }
 
 StreamHandler* ShardService::on_accept(std::unique_ptr<Stream> stream) {
-  sessions_.push_back(std::make_unique<Session>(this, std::move(stream)));
+  sessions_.push_back(std::make_unique<Session>(this, next_session_++, std::move(stream)));
   Session& session = *sessions_.back();
   if (sessions_.size() > kMaxSessions) {
-    session.closing_ = true;
-    session.stream_->close(absl::ResourceExhaustedError(
-        absl::StrCat("this server serves ", kMaxSessions, " streams and no more")));
+    close(session, absl::ResourceExhaustedError(
+                       absl::StrCat("this server serves ", kMaxSessions, " streams and no more")));
   }
+  transport_->post_after(kFirstMessageTimeout, [this, alive = alive_, number = session.number_] {
+    if (*alive) close_if_still_unbound(number);
+  });
   return &session;
+}
+
+void ShardService::close_if_still_unbound(std::uint64_t session_number) {
+  for (auto& session : sessions_) {
+    if (session->number_ != session_number || session->rank_ || session->closing_) continue;
+    close(*session, absl::DeadlineExceededError(absl::StrCat("no valid message within ",
+                                                             kFirstMessageTimeout.count(), " ms")));
+  }
 }
 
 ReadNext ShardService::on_message(Session& session, const Bytes& message) {
@@ -118,10 +129,8 @@ ReadNext ShardService::on_message(Session& session, const Bytes& message) {
 void ShardService::bind(Session& session, WorkerRank rank) {
   Session*& owner = by_rank_[rank.value()];
   if (owner != nullptr) {
-    owner->closing_ = true;
-    owner->rank_.reset();
-    owner->stream_->close(absl::AbortedError(
-        absl::StrCat("a newer stream of worker ", rank.value(), " took its place")));
+    close(*owner, absl::AbortedError(
+                      absl::StrCat("a newer stream of worker ", rank.value(), " took its place")));
   }
   owner = &session;
   session.rank_ = rank;
@@ -131,12 +140,15 @@ void ShardService::bind(Session& session, WorkerRank rank) {
 void ShardService::refuse(Session& session, const Objection& objection, absl::StatusCode code) {
   refusals_->add(objection.reason);
   if (log_) log_(session.stream_->peer(), objection);
+  close(session, absl::Status(code, absl::StrCat("refused (", data_refusal_name(objection.reason),
+                                                 "): ", objection.message)));
+}
+
+void ShardService::close(Session& session, const absl::Status& why) {
   if (session.rank_) by_rank_[session.rank_->value()] = nullptr;
   session.rank_.reset();
   session.closing_ = true;
-  session.stream_->close(absl::Status(
-      code,
-      absl::StrCat("refused (", data_refusal_name(objection.reason), "): ", objection.message)));
+  session.stream_->close(why);
 }
 
 void ShardService::enqueue(const Delivery& delivery) {
@@ -186,12 +198,8 @@ void ShardService::remove(Session& session) {
 
 void ShardService::close_all(const absl::Status& why) {
   for (auto& session : sessions_) {
-    if (session->closing_) continue;
-    session->closing_ = true;
-    session->rank_.reset();
-    session->stream_->close(why);
+    if (!session->closing_) close(*session, why);
   }
-  std::fill(by_rank_.begin(), by_rank_.end(), nullptr);
 }
 
 }  // namespace poseidon

@@ -25,6 +25,9 @@ namespace poseidon {
 /// flood meets it.
 inline constexpr std::size_t kMaxSessions = 1024;
 
+/// A stream that has not shown a valid message by then is closed: it would only take up a place.
+inline constexpr Milliseconds kFirstMessageTimeout{30000};
+
 class ShardService final : public Acceptor {
  public:
   /// What happened to a message that was not used; the service has counted it already.
@@ -58,6 +61,8 @@ class ShardService final : public Acceptor {
   void pump(Session& session);
   void resume_paused();
   void remove(Session& session);
+  void close(Session& session, const absl::Status& why);
+  void close_if_still_unbound(std::uint64_t session_number);
   void close_all(const absl::Status& why);
 
   Transport* const transport_;
@@ -68,6 +73,9 @@ class ShardService final : public Acceptor {
   std::optional<Shard> shard_;
   std::shared_ptr<TrafficProbe> traffic_;
   std::vector<std::unique_ptr<Session>> sessions_;
+  std::uint64_t next_session_ = 0;
+  /// Timers outlive us in the loop; they look here before they touch us.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::vector<Session*> by_rank_;  ///< the stream that belongs to each rank, or null
 };
 

@@ -99,16 +99,16 @@ std::string train_as(std::uint32_t rank, const JobSpec& job, const NetSpec& net,
   node.grpc.start();
   RefusalCounts refusals;
   TrafficProbe traffic(plan.layers.size());
-  std::shared_ptr<Executor> executor = *make_cpu_executor(
-      net, {.batch_size = job.batch_size, .seed = job.init.seed, .threads = 1});
+  std::shared_ptr<Executor> executor =
+      *make_cpu_executor(net, {.batch_size = job.batch_size, .seed = job.init.seed, .threads = 1});
   if (rank == 0) {
     initialise_parameters(net, job.init.seed,
                           [&](LayerIndex layer) { return executor->parameters(layer); });
   }
   std::vector<LayerMemory> layers;
   for (std::uint32_t l = 0; l < plan.layers.size(); ++l) {
-    layers.push_back({executor->parameters(LayerIndex(l)), executor->gradients(LayerIndex(l)),
-                      executor});
+    layers.push_back(
+        {executor->parameters(LayerIndex(l)), executor->gradients(LayerIndex(l)), executor});
   }
   auto batches = TrainBatches::open(
       job.data, net.input_shape, net.classes,
@@ -158,9 +158,8 @@ std::vector<std::string> run_cluster(Nanoseconds max_delay) {
   }
   std::vector<std::future<std::string>> workers;
   for (std::uint32_t rank = 0; rank < kWorkers; ++rank) {
-    workers.push_back(std::async(std::launch::async, [&, rank] {
-      return train_as(rank, job, *net, plan, max_delay);
-    }));
+    workers.push_back(std::async(std::launch::async,
+                                 [&, rank] { return train_as(rank, job, *net, plan, max_delay); }));
   }
   std::vector<std::string> models;
   for (auto& worker : workers) models.push_back(worker.get());

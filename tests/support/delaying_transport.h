@@ -1,7 +1,7 @@
 #pragma once
 
-// A fault by decoration: delays every message and every write confirmation of the transport it wraps
-// by a random time. Order within a stream stays; order between streams does not.
+// A fault by decoration: delays every message and every write confirmation of the transport it
+// wraps by a random time. Order within a stream stays; order between streams does not.
 
 #include <map>
 #include <memory>

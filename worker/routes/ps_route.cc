@@ -108,17 +108,17 @@ Objection PsRoute::judge(ServerIndex from, const DecodedChunk& decoded) const {
   }
   if (header.rank != rank_) {
     return {DataRefusal::kRank, absl::StrCat("a message for worker ", header.rank.value(),
-                                         ", this is worker ", rank_.value())};
+                                             ", this is worker ", rank_.value())};
   }
   if (plan_.chunks[header.chunk.value()].server != from) {
     return {DataRefusal::kChunk, absl::StrCat("chunk ", header.chunk.value(), " from server ",
-                                          from.value(), ", the plan gives it to server ",
-                                          plan_.chunks[header.chunk.value()].server.value())};
+                                              from.value(), ", the plan gives it to server ",
+                                              plan_.chunks[header.chunk.value()].server.value())};
   }
   const Chunk& chunk = chunks_[header.chunk.value()];
   if (header.iteration <= chunk.version) {
     return {DataRefusal::kDuplicate, absl::StrCat("version ", header.iteration, " of chunk ",
-                                              header.chunk.value(), " is here already")};
+                                                  header.chunk.value(), " is here already")};
   }
   if (header.iteration != chunk.version + 1 || chunk.request == Request::kNone) {
     return {DataRefusal::kIteration,
@@ -162,13 +162,6 @@ std::vector<ChunkId> PsRoute::unanswered(ServerIndex server) const {
     }
   }
   return chunks;
-}
-
-bool PsRoute::idle() const {
-  for (const std::uint32_t missing : missing_chunks_) {
-    if (missing != 0) return false;
-  }
-  return true;
 }
 
 }  // namespace poseidon

@@ -69,7 +69,6 @@ class PsRoute {
   const Plan& plan() const { return plan_; }
   /// Chunks of this server that were asked for and have not come. For error messages.
   std::vector<ChunkId> unanswered(ServerIndex server) const;
-  bool idle() const;  ///< nothing is asked for
 
  private:
   /// What a chunk waits for. The request is repeated on a new stream until it is answered.
