@@ -35,7 +35,8 @@ struct CoordinatorClient::Connection {
     // A cluster's own addresses never go through a web proxy, whatever the environment says.
     arguments.SetInt("grpc.enable_http_proxy", 0);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+    // In spite of its name this is how long one attempt to connect may take.
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
     arguments.SetMaxReceiveMessageSize(kMaxAnswerBytes);
     channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);

@@ -154,6 +154,7 @@ class Cluster:
 
     def _listening(self, name, program, *arguments):
         address_file = self.test.folder / f"{name}.address"
+        address_file.unlink(missing_ok=True)  # of an earlier cluster in this test
         process = self.test.start(name, BIN / program, *arguments, "--address-file", address_file)
         wait_for(f"{name} to listen", lambda: address_file.exists() or not process.running())
         self.test.assertTrue(address_file.exists(), process.log())

@@ -39,39 +39,48 @@ class CleanStop(ProcessTest):
             self.assertEqual(process.wait(15), 0, process.log())
 
 
+def worker_words(_, victim):
+    return "worker", str(victim.pid)
+
+
+def server_words(cluster, victim):
+    return "server", next(address for process, address in cluster.servers if process is victim)
+
+
 class Losses(ProcessTest):
     """One member of a training cluster is lost; the job must fail by name, and the rest stay usable."""
 
-    def lose(self, choose, number, role):
+    def lose(self, choose, number, who):
+        """`who` gives the words by which the message must name the victim."""
         cluster = Cluster(self).add(workers=2, servers=2)
         self.assertEqual(cluster.submit(endless_job(), "--workers", 2, "--servers", 2).returncode, 0)
         cluster.wait_for_iteration(2)
         victim = choose(cluster)
         victim.signal(number)
         status = cluster.wait_for_state("failed", timeout_s=NOTICE_S)
-        self.assertIn(role, status["message"])
-        self.assertIn(str(victim.pid), status["message"])
+        for word in who(cluster, victim):
+            self.assertIn(word, status["message"])
         return cluster, victim
 
     def test_a_killed_worker(self):
-        cluster, _ = self.lose(lambda c: c.workers[1], signal.SIGKILL, "worker")
+        cluster, _ = self.lose(lambda c: c.workers[1], signal.SIGKILL, worker_words)
         # The survivors and a newcomer take the next job.
         cluster.add_worker()
         result = cluster.submit(digits_job(iterations=3, test_every_iterations=0), "--workers", 2, "--wait")
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
     def test_a_killed_server(self):
-        self.lose(lambda c: c.servers[1][0], signal.SIGKILL, "server")
+        self.lose(lambda c: c.servers[1][0], signal.SIGKILL, server_words)
 
     def test_a_frozen_worker(self):
-        cluster, victim = self.lose(lambda c: c.workers[0], signal.SIGSTOP, "worker")
+        cluster, victim = self.lose(lambda c: c.workers[0], signal.SIGSTOP, worker_words)
         # It wakes, learns that it was given up, and joins again.
         victim.signal(signal.SIGCONT)
         wait_for("the thawed worker to join again",
                  lambda: len([w for w in cluster.status()["workers"] if w["state"] != "lost"]) == 2)
 
     def test_a_frozen_server(self):
-        self.lose(lambda c: c.servers[0][0], signal.SIGSTOP, "server")
+        self.lose(lambda c: c.servers[0][0], signal.SIGSTOP, server_words)
 
 
 class Operators(ProcessTest):
@@ -101,13 +110,13 @@ class Operators(ProcessTest):
 
 
 def children_of(pid):
-    """{command name with arguments: pid} of a process's children."""
+    """{pid: command line} of a process's children."""
     found = {}
     for entry in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
             if int(fields[1]) == pid:
-                found[(entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()] = int(entry.name)
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except (FileNotFoundError, ProcessLookupError):
             continue
     return found
@@ -133,33 +142,33 @@ class Local(ProcessTest):
             process.signal(number)
             self.assertEqual(process.wait(15), 1, process.log())
             self.assertIn(f"signal {int(number)}", process.log())
-            self.assert_all_gone(children.values())
+            self.assert_all_gone(children)
 
     def test_its_own_death_stops_all(self):
         process, children = self.start_local()
         process.signal(signal.SIGKILL)
         process.wait()
-        self.assert_all_gone(children.values())
+        self.assert_all_gone(children)
 
     def test_a_killed_child_is_named_with_its_last_words(self):
         for program, name in (("poseidon-worker", "worker-"), ("poseidon-server", "server-0"),
                               ("poseidon-coordinator", "coordinator")):
             process, children = self.start_local()
-            victim = next(pid for command, pid in children.items() if program in command)
+            victim = next(pid for pid, command in children.items() if program in command)
             os.kill(victim, signal.SIGKILL)
             self.assertEqual(process.wait(NOTICE_S), 1, process.log())
             self.assertIn(name, process.log())
             self.assertIn(f"(process {victim}) ended unexpectedly with signal 9 (Killed)", process.log())
             self.assertIn("joined" if name != "coordinator" else "digits", process.log())
-            self.assert_all_gone(children.values())
+            self.assert_all_gone(children)
 
     def test_a_frozen_worker_fails_the_run(self):
         process, children = self.start_local()
-        victim = next(pid for command, pid in children.items() if "poseidon-worker" in command)
+        victim = next(pid for pid, command in children.items() if "poseidon-worker" in command)
         os.kill(victim, signal.SIGSTOP)
         self.assertEqual(process.wait(30), 1, process.log())
         self.assertIn(str(victim), process.log())
-        self.assert_all_gone(children.values())
+        self.assert_all_gone(children)
 
 
 class Nonsense(ProcessTest):
