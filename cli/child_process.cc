@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <ranges>
 #include <thread>
 #include <utility>
 
@@ -144,7 +145,7 @@ void ChildProcess::signal(int number) {
 }
 
 std::vector<std::string> stop_all(std::vector<ChildProcess>& children, Milliseconds patience) {
-  for (auto child = children.rbegin(); child != children.rend(); ++child) child->request_stop();
+  for (ChildProcess& child : children | std::views::reverse) child.request_stop();
   const auto all_ended = [&children] {
     return std::all_of(children.begin(), children.end(),
                        [](ChildProcess& child) { return child.poll().has_value(); });

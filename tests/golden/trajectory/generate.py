@@ -17,7 +17,7 @@ from sampling import permutation
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 # README.md says why LeNet itself goes slowly and its twin with average pooling at full speed.
-CASES = [{"pool": "max", "learning_rate": 0.0005}, {"pool": "average", "learning_rate": 0.002}]
+CASES = [{"pool": "max", "learning_rate": 0.0005}, {"pool": "average", "learning_rate": 0.0005}]
 
 
 def read_idx(path):
