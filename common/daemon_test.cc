@@ -8,9 +8,7 @@
 #include <unistd.h>
 
 #include <condition_variable>
-#include <fstream>
 #include <mutex>
-#include <sstream>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
