@@ -147,6 +147,19 @@ void add_daemon_options(CLI::App& app, DaemonOptions& options) {
                "stop when the process that started this one ends (for launchers)");
 }
 
+int daemon_main(CLI::App& app, int argc, char** argv, const std::function<absl::Status()>& run) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitDone : kExitWrongCall;
+  }
+  const absl::Status status = run();
+  if (!status.ok()) {
+    std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), std::string(status.message()).c_str());
+  }
+  return exit_code(status);
+}
+
 absl::Status start_daemon(std::string_view name, const DaemonOptions& options) {
   auto logger = std::make_shared<spdlog::logger>(std::string(name),
                                                  std::make_shared<spdlog::sinks::stderr_sink_mt>());

@@ -65,6 +65,10 @@ struct DaemonOptions {
 /// Adds --log-level, --address-file and --exit-with-parent.
 void add_daemon_options(CLI::App& app, DaemonOptions& options);
 
+/// The main() of a daemon once its options are declared: reads the command line into them, then
+/// runs. Prints "<program>: <message>" to stderr when `run` fails. The process's exit code.
+int daemon_main(CLI::App& app, int argc, char** argv, const std::function<absl::Status()>& run);
+
 /// Sets up logging to stderr, one line per event, with `name` in each; carries out
 /// exit_with_parent; ignores SIGPIPE. Call once, first thing after parsing.
 absl::Status start_daemon(std::string_view name, const DaemonOptions& options);
