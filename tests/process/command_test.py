@@ -133,7 +133,7 @@ class WrongData(ProcessTest):
     def test_nan_loss_stops_with_iteration_and_layer(self):
         job = digits_job(iterations=200, test_every_iterations=0)
         job["optimizer"]["learning_rate"] = 1e30
-        self.failed(job, "iteration", "layer")
+        self.failed(job, "nan", "in iteration 1", "conv2", "learning_rate")
 
 
 class Addresses(ProcessTest):
