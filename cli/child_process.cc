@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <ranges>
 #include <thread>
 #include <utility>
 
@@ -145,7 +144,8 @@ void ChildProcess::signal(int number) {
 }
 
 std::vector<std::string> stop_all(std::vector<ChildProcess>& children, Milliseconds patience) {
-  for (ChildProcess& child : children | std::views::reverse) child.request_stop();
+  std::for_each(children.rbegin(), children.rend(),
+                [](ChildProcess& child) { child.request_stop(); });
   const auto all_ended = [&children] {
     return std::all_of(children.begin(), children.end(),
                        [](ChildProcess& child) { return child.poll().has_value(); });

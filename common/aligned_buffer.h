@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -39,12 +38,13 @@ class FloatBuffer {
   const std::shared_ptr<float>& owner() const { return memory_; }
   std::int64_t size_bytes() const { return elements_ * static_cast<std::int64_t>(sizeof(float)); }
 
-  /// True when nobody else holds the memory, so that it may be overwritten. The fence orders the
-  /// last reader's release of its reference before our writes.
+  /// True when nobody else holds the memory, so that it may be overwritten. use_count() alone
+  /// orders nothing; counting ourselves once more is an acquire of the same counter, so the last
+  /// reader's release of its reference, and its reads, are before our writes.
   bool exclusive() const {
-    const bool alone = memory_.use_count() == 1;
-    std::atomic_thread_fence(std::memory_order_acquire);
-    return alone;
+    if (memory_.use_count() != 1) return false;
+    const std::shared_ptr<float> acquire = memory_;
+    return acquire != nullptr;
   }
 
  private:

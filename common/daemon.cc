@@ -22,6 +22,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/descriptor.h"
+#include "common/file_io.h"
 #include "common/status_macros.h"
 #include "grpc/support/log.h"
 #include "spdlog/sinks/stdout_sinks.h"
@@ -49,44 +51,6 @@ bool ipv6_character(char c) {
 
 absl::Status errno_status(const char* what, const std::string& thing) {
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " ", thing));
-}
-
-/// Closes on every way out.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
-
-absl::Status write_all(int fd, std::string_view contents, const std::string& name) {
-  while (!contents.empty()) {
-    const ssize_t written = ::write(fd, contents.data(), contents.size());
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      return errno_status("write", name);
-    }
-    contents.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return absl::OkStatus();
-}
-
-/// In this thread and those that it will start.
-sigset_t block_stop_signals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  POSEIDON_CHECK(::pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0, "signals can be blocked");
-  return signals;
 }
 
 }  // namespace
@@ -172,27 +136,6 @@ absl::Status explain_listen_failure(const HostPort& address) {
       absl::StrCat("cannot listen on ", text, ": the port was in use a moment ago; try again"));
 }
 
-absl::Status write_file_atomically(const std::filesystem::path& path, std::string_view contents) {
-  const std::string temporary = absl::StrCat(path.string(), ".tmp.", ::getpid());
-  {
-    const Descriptor file(
-        ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (file.get() < 0) return errno_status("create", temporary);
-    absl::Status status = write_all(file.get(), contents, temporary);
-    if (status.ok() && ::fsync(file.get()) != 0) status = errno_status("write", temporary);
-    if (!status.ok()) {
-      ::unlink(temporary.c_str());
-      return status;
-    }
-  }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) {
-    absl::Status status = errno_status("create", path.string());
-    ::unlink(temporary.c_str());
-    return status;
-  }
-  return absl::OkStatus();
-}
-
 void add_daemon_options(CLI::App& app, DaemonOptions& options) {
   app.add_option("--log-level", options.log_level,
                  "trace, debug, info, warning, error or off (stderr, one line per event)")
@@ -202,6 +145,19 @@ void add_daemon_options(CLI::App& app, DaemonOptions& options) {
                  "write the address really listened on to this file, once it is");
   app.add_flag("--exit-with-parent", options.exit_with_parent,
                "stop when the process that started this one ends (for launchers)");
+}
+
+int daemon_main(CLI::App& app, int argc, char** argv, const std::function<absl::Status()>& run) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitDone : kExitWrongCall;
+  }
+  const absl::Status status = run();
+  if (!status.ok()) {
+    std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), std::string(status.message()).c_str());
+  }
+  return exit_code(status);
 }
 
 absl::Status start_daemon(std::string_view name, const DaemonOptions& options) {
@@ -219,8 +175,6 @@ absl::Status start_daemon(std::string_view name, const DaemonOptions& options) {
   spdlog::set_default_logger(std::move(logger));
   // gRPC prints its own lines for what it also returns as errors; they are for those who debug it.
   ::gpr_set_log_function([](gpr_log_func_args* line) { spdlog::debug("gRPC: {}", line->message); });
-  // Every thread inherits this. A signal that comes before StopSignals exists waits for it.
-  block_stop_signals();
   // A reader of our stdout or stderr that goes away must not take us with it.
   ::signal(SIGPIPE, SIG_IGN);
   if (options.exit_with_parent && ::prctl(PR_SET_PDEATHSIG, SIGTERM) != 0) {
@@ -238,30 +192,34 @@ absl::Status announce_address(const DaemonOptions& options, const std::string& a
 
 StopSignals::StopSignals(std::function<void(const std::string&)> on_stop)
     : on_stop_(std::move(on_stop)) {
-  const sigset_t signals = block_stop_signals();
-  signal_fd_ = ::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
-  wake_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  POSEIDON_CHECK(signal_fd_ >= 0 && wake_fd_ >= 0, "two file descriptors are free at the start");
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  POSEIDON_CHECK(::pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0, "signals can be blocked");
+  signal_fd_ = Descriptor(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  wake_fd_ = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  POSEIDON_CHECK(signal_fd_.is_open() && wake_fd_.is_open(),
+                 "two file descriptors are free at the start");
   thread_ = std::thread([this] { watch(); });
 }
 
 StopSignals::~StopSignals() {
   const std::uint64_t one = 1;
-  POSEIDON_CHECK(::write(wake_fd_, &one, sizeof(one)) == sizeof(one), "an eventfd takes a count");
+  POSEIDON_CHECK(::write(wake_fd_.get(), &one, sizeof(one)) == sizeof(one),
+                 "an eventfd takes a count");
   thread_.join();
-  ::close(signal_fd_);
-  ::close(wake_fd_);
 }
 
 void StopSignals::watch() {
   bool stopping = false;
-  pollfd fds[2] = {{signal_fd_, POLLIN, 0}, {wake_fd_, POLLIN, 0}};
+  pollfd fds[2] = {{signal_fd_.get(), POLLIN, 0}, {wake_fd_.get(), POLLIN, 0}};
   while (true) {
     // Without a deadline on purpose: this thread lives as long as the process waits for signals.
     if (::poll(fds, 2, -1) < 0 && errno != EINTR) return;
     if ((fds[1].revents & POLLIN) != 0) return;
     signalfd_siginfo info{};
-    if (::read(signal_fd_, &info, sizeof(info)) != sizeof(info)) continue;
+    if (::read(signal_fd_.get(), &info, sizeof(info)) != sizeof(info)) continue;
     if (stopping) ::_exit(128 + static_cast<int>(info.ssi_signo));
     stopping = true;
     on_stop_(info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT");

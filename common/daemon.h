@@ -5,7 +5,6 @@
 
 #include <sys/types.h>
 
-#include <filesystem>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -13,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/descriptor.h"
 
 namespace CLI {
 class App;
@@ -53,11 +53,6 @@ bool is_wildcard_host(std::string_view host);
 /// its reason to itself): ALREADY_EXISTS when the port is taken, else what the system says.
 absl::Status explain_listen_failure(const HostPort& address);
 
-// ---- files ----
-
-/// Whole or not at all: temporary file beside it, fsync, rename. The message names path and reason.
-absl::Status write_file_atomically(const std::filesystem::path& path, std::string_view contents);
-
 // ---- start and stop ----
 
 /// Options that every daemon has.
@@ -70,9 +65,12 @@ struct DaemonOptions {
 /// Adds --log-level, --address-file and --exit-with-parent.
 void add_daemon_options(CLI::App& app, DaemonOptions& options);
 
+/// The main() of a daemon once its options are declared: reads the command line into them, then
+/// runs. Prints "<program>: <message>" to stderr when `run` fails. The process's exit code.
+int daemon_main(CLI::App& app, int argc, char** argv, const std::function<absl::Status()>& run);
+
 /// Sets up logging to stderr, one line per event, with `name` in each; carries out
-/// exit_with_parent; ignores SIGPIPE; blocks SIGTERM and SIGINT for StopSignals. Call once, first thing
-/// after parsing and before any thread starts.
+/// exit_with_parent; ignores SIGPIPE. Call once, first thing after parsing.
 absl::Status start_daemon(std::string_view name, const DaemonOptions& options);
 
 /// Prints "listening on ADDRESS" to stdout (launchers and tests read it) and writes address_file.
@@ -94,8 +92,8 @@ class StopSignals {
   void watch();
 
   std::function<void(const std::string&)> on_stop_;
-  int signal_fd_ = -1;
-  int wake_fd_ = -1;  ///< eventfd: the destructor ends the thread with it
+  Descriptor signal_fd_;
+  Descriptor wake_fd_;  ///< eventfd: the destructor ends the thread with it
   std::thread thread_;
 };
 

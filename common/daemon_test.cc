@@ -8,9 +8,7 @@
 #include <unistd.h>
 
 #include <condition_variable>
-#include <fstream>
 #include <mutex>
-#include <sstream>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -98,21 +96,6 @@ TEST(ListenFailure, NamesAnAddressThatIsNotOurs) {
   const absl::Status status = explain_listen_failure({"192.0.2.1", 4711});
   EXPECT_FALSE(status.ok());
   EXPECT_THAT(std::string(status.message()), HasSubstr("192.0.2.1:4711"));
-}
-
-TEST(WriteFile, ReplacesWholeAndLeavesNothingBeside) {
-  const auto folder = std::filesystem::path(::testing::TempDir()) / "poseidon_daemon_test";
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
-  ASSERT_TRUE(write_file_atomically(folder / "a", "one").ok());
-  ASSERT_TRUE(write_file_atomically(folder / "a", "two").ok());
-  std::stringstream contents;
-  contents << std::ifstream(folder / "a").rdbuf();
-  EXPECT_EQ(contents.str(), "two");
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
-  const absl::Status status = write_file_atomically(folder / "missing" / "a", "x");
-  EXPECT_THAT(status.ToString(), HasSubstr("missing/a"));
-  std::filesystem::remove_all(folder);
 }
 
 TEST(StartDaemon, RefusesAnUnknownLogLevel) {

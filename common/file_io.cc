@@ -19,24 +19,6 @@ namespace {
 constexpr std::uint64_t kReadPieceBytes = 1 << 20;
 constexpr std::size_t kWritePieceBytes = 64 << 20;  // Linux moves less than 2 GiB per write
 
-/// Owns a file descriptor; close errors matter only where data was written, see close_checked.
-class File {
- public:
-  explicit File(int fd) : fd_(fd) {}
-  ~File() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-
-  bool is_open() const { return fd_ >= 0; }
-  int fd() const { return fd_; }
-  int close_checked() { return ::close(std::exchange(fd_, -1)); }
-
- private:
-  int fd_;
-};
-
 absl::Status system_error(const std::filesystem::path& path, std::string_view what, int error) {
   const std::string message =
       str_cat(path.string(), ": ", what, ": ", std::string(std::strerror(error)));
@@ -56,40 +38,22 @@ absl::Status system_error(const std::filesystem::path& path, std::string_view wh
   }
 }
 
-absl::Status write_all(const File& file, const std::filesystem::path& path,
-                       std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written =
-        ::write(file.fd(), bytes.data(), std::min(bytes.size(), kWritePieceBytes));
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      return system_error(path, "cannot write", errno);
-    }
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status write_synced(const std::filesystem::path& temporary, const std::filesystem::path& path,
-                          std::span<const std::string_view> pieces) {
-  File file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (!file.is_open()) return system_error(path, "cannot create a file beside it", errno);
-  for (const std::string_view piece : pieces) {
-    POSEIDON_RETURN_IF_ERROR(write_all(file, path, piece));
-  }
-  if (::fsync(file.fd()) != 0) return system_error(path, "cannot write to disk", errno);
-  if (file.close_checked() != 0) return system_error(path, "cannot close", errno);
-  return absl::OkStatus();
+std::filesystem::path unique_temporary(const std::filesystem::path& path) {
+  // Unique among the threads and processes of this machine.
+  static std::atomic<std::uint64_t> next_number{0};
+  std::filesystem::path temporary = path;
+  temporary += str_cat(".tmp-", ::getpid(), "-", next_number.fetch_add(1));
+  return temporary;
 }
 
 }  // namespace
 
 absl::StatusOr<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
   // O_NONBLOCK: the open of a pipe without a writer would wait for ever.
-  const File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.is_open()) return system_error(path, "cannot open", errno);
   struct stat info {};
-  if (::fstat(file.fd(), &info) != 0) return system_error(path, "cannot read", errno);
+  if (::fstat(file.get(), &info) != 0) return system_error(path, "cannot read", errno);
   if (S_ISDIR(info.st_mode)) {
     return absl::InvalidArgumentError(str_cat(path.string(), ": is a folder, not a file"));
   }
@@ -105,7 +69,7 @@ absl::StatusOr<std::string> read_file(const std::filesystem::path& path, std::ui
     const std::size_t used = bytes.size();
     const std::uint64_t wanted = std::min<std::uint64_t>(kReadPieceBytes, max_bytes + 1 - used);
     bytes.resize(used + wanted);
-    const ssize_t got = ::read(file.fd(), bytes.data() + used, wanted);
+    const ssize_t got = ::read(file.get(), bytes.data() + used, wanted);
     if (got < 0 && errno == EINTR) {
       bytes.resize(used);
       continue;
@@ -120,29 +84,63 @@ absl::StatusOr<std::string> read_file(const std::filesystem::path& path, std::ui
   }
 }
 
-absl::Status write_file_atomically(const std::filesystem::path& path,
-                                   std::span<const std::string_view> pieces) {
-  // Unique among the threads and processes of this machine; a leftover of a killed process with the
-  // same number makes O_EXCL fail, so that one is removed first.
-  static std::atomic<std::uint64_t> next_number{0};
-  std::filesystem::path temporary = path;
-  temporary += str_cat(".tmp-", ::getpid(), "-", next_number.fetch_add(1));
-  ::unlink(temporary.c_str());
-
-  absl::Status status = write_synced(temporary, path, pieces);
-  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) {
-    status = system_error(path, "cannot put the new file in its place", errno);
-  }
-  if (!status.ok()) {
-    ::unlink(temporary.c_str());
-    return status;
-  }
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  const File directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory.is_open() || ::fsync(directory.fd()) != 0) {
-    return system_error(path, "the file is written, but its folder could not be synced", errno);
+absl::Status write_fully(int fd, const std::filesystem::path& path, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), std::min(bytes.size(), kWritePieceBytes));
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return system_error(path, "cannot write", errno);
+    }
+    bytes.remove_prefix(static_cast<std::size_t>(written));
   }
   return absl::OkStatus();
+}
+
+AtomicFile::AtomicFile(std::filesystem::path path)
+    : path_(std::move(path)), temporary_(unique_temporary(path_)) {}
+
+AtomicFile::~AtomicFile() {
+  if (exists_) ::unlink(temporary_.c_str());
+}
+
+absl::Status AtomicFile::open() {
+  // What a killed process with the same number left behind would make O_EXCL fail.
+  ::unlink(temporary_.c_str());
+  file_ = Descriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (!file_.is_open()) return system_error(path_, "cannot create a file beside it", errno);
+  exists_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status AtomicFile::append(std::string_view bytes) {
+  return write_fully(file_.get(), path_, bytes);
+}
+
+absl::Status AtomicFile::commit() {
+  if (::fsync(file_.get()) != 0) return system_error(path_, "cannot write to disk", errno);
+  if (!file_.close()) return system_error(path_, "cannot close", errno);
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    return system_error(path_, "cannot put the new file in its place", errno);
+  }
+  exists_ = false;
+  const std::filesystem::path folder = path_.has_parent_path() ? path_.parent_path() : ".";
+  const Descriptor directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory.is_open() || ::fsync(directory.get()) != 0) {
+    return system_error(path_, "the file is written, but its folder could not be synced", errno);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status write_file_atomically(const std::filesystem::path& path,
+                                   std::span<const std::string_view> pieces) {
+  AtomicFile file(path);
+  POSEIDON_RETURN_IF_ERROR(file.open());
+  for (const std::string_view piece : pieces) POSEIDON_RETURN_IF_ERROR(file.append(piece));
+  return file.commit();
+}
+
+absl::Status write_file_atomically(const std::filesystem::path& path, std::string_view contents) {
+  return write_file_atomically(path, std::span<const std::string_view>(&contents, 1));
 }
 
 }  // namespace poseidon

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/descriptor.h"
 
 namespace poseidon {
 
@@ -18,10 +19,34 @@ namespace poseidon {
 /// when it is not a regular file or larger than `max_bytes`, otherwise what the system said.
 absl::StatusOr<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
 
-/// Writes the pieces one after the other so that `path` holds either what it held before or all of
-/// the new bytes, on disk: a temporary file in the same folder, fsync, rename, fsync of the folder.
-/// On an error (a full disk too) the temporary file is removed. Errors start with the path.
+/// Writes all of `bytes` to an open file, in as many calls as it takes. Errors start with `path`.
+absl::Status write_fully(int fd, const std::filesystem::path& path, std::string_view bytes);
+
+/// A new version of a file, for bytes that come in pieces: `path` holds either what it held before
+/// or, after commit(), all of the new bytes, on disk. They wait in a temporary file in the same
+/// folder, which the destructor removes unless committed. Errors (a full disk too) start with the
+/// path. Two of them for one path never share a temporary file. One thread at a time.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  absl::Status open();  ///< once, before everything else
+  absl::Status append(std::string_view bytes);
+  absl::Status commit();  ///< fsync, rename, fsync of the folder; once, then nothing else
+
+ private:
+  const std::filesystem::path path_;
+  const std::filesystem::path temporary_;
+  Descriptor file_;
+  bool exists_ = false;  ///< the temporary file, by our hand
+};
+
+/// The same for bytes that are all there: the pieces one after the other.
 absl::Status write_file_atomically(const std::filesystem::path& path,
                                    std::span<const std::string_view> pieces);
+absl::Status write_file_atomically(const std::filesystem::path& path, std::string_view contents);
 
 }  // namespace poseidon

@@ -44,6 +44,33 @@ TEST_F(FileIo, WritesPiecesAndReadsThemBack) {
   EXPECT_EQ(*read_file(path, 7), "x");
 }
 
+TEST_F(FileIo, ReplacesWholeAndLeavesNothingBeside) {
+  ASSERT_TRUE(write_file_atomically(folder_ / "a", "one").ok());
+  ASSERT_TRUE(write_file_atomically(folder_ / "a", "two").ok());
+  EXPECT_EQ(*read_file(folder_ / "a", 7), "two");
+  EXPECT_EQ(files(), 1u);
+  const absl::Status status = write_file_atomically(folder_ / "missing" / "a", "x");
+  EXPECT_THAT(status.ToString(), HasSubstr("missing/a"));
+}
+
+TEST_F(FileIo, WhatIsNotCommittedLeavesNothing) {
+  const fs::path path = folder_ / "a";
+  ASSERT_TRUE(write_file_atomically(path, "old").ok());
+  {
+    AtomicFile first(path);
+    AtomicFile second(path);
+    ASSERT_TRUE(first.open().ok());
+    ASSERT_TRUE(second.open().ok()) << "two writers never share a temporary file";
+    ASSERT_TRUE(first.append("n").ok());
+    ASSERT_TRUE(second.append("other").ok());
+    ASSERT_TRUE(first.append("ew").ok());
+    EXPECT_EQ(*read_file(path, 7), "old");
+    EXPECT_TRUE(first.commit().ok());
+  }
+  EXPECT_EQ(*read_file(path, 7), "new");
+  EXPECT_EQ(files(), 1u);
+}
+
 TEST_F(FileIo, ReadErrorsNameThePath) {
   const fs::path path = folder_ / "a";
   const absl::Status missing = read_file(path, 10).status();

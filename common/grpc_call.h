@@ -311,20 +311,23 @@ class ServerCall final : public Call {
 
  private:
   void on_request_done(bool ok) {
-    if (!ok || listener_->stopping) {  // the listener shuts down; `done_` will not come either
+    if (!ok) {  // the listener shuts down before anybody called; `done_` will not come either
       ended_ = finished_ = true;
       const CallStream unused(this);  // gives up the handle that nobody got
       return;
     }
     requested_ = true;
     (void)done_.begin();
-    new ServerCall(book_, listener_);  // NOLINT: deletes itself, see Call
     auto handle = std::make_unique<CallStream>(this);
+    if (listener_->stopping) {
+      turn_away(grpc::StatusCode::UNAVAILABLE, "this process is stopping");
+      return;
+    }
+    new ServerCall(book_, listener_);  // NOLINT: deletes itself, see Call
     if (context_.method() != kExchangeMethod) {
-      closing_ = true;
-      finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED,
-                          absl::StrCat("no method ", context_.method(), ", this port serves ",
-                                       std::string(kExchangeMethod))));
+      turn_away(grpc::StatusCode::UNIMPLEMENTED,
+                absl::StrCat("no method ", context_.method(), ", this port serves ",
+                             std::string(kExchangeMethod)));
       return;
     }
     attach(listener_->acceptor->on_accept(std::move(handle)));
@@ -343,6 +346,10 @@ class ServerCall final : public Call {
   void finish(const grpc::Status& status) {
     if (std::exchange(finished_, true)) return;
     stream_.Finish(status, finish_.begin());
+  }
+  void turn_away(grpc::StatusCode code, const std::string& why) {
+    closing_ = true;
+    finish(grpc::Status(code, why));
   }
   void on_finish_done(bool /*ok*/) {}
   void on_call_done(bool /*ok*/) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -104,6 +105,19 @@ class StrictnessCheck final : public nlohmann::json_sax<Json> {
   std::string error_;
 };
 
+std::optional<std::int64_t> integer_within(const Json& json, std::int64_t min, std::int64_t max) {
+  // nlohmann calls every non-negative integer unsigned; one above 2^63 must not wrap around.
+  const bool representable =
+      json.is_number_unsigned()
+          ? json.get<std::uint64_t>() <=
+                static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())
+          : json.is_number_integer();
+  if (!representable) return std::nullopt;
+  const auto value = json.get<std::int64_t>();
+  if (value < min || value > max) return std::nullopt;
+  return value;
+}
+
 std::string number_text(double value) { return str_cat(value); }
 
 std::string range_text(const NumberRange& range) {
@@ -164,7 +178,14 @@ bool JsonFields::has(std::string_view key) const {
 }
 
 void JsonFields::require(std::string_view key) {
-  if (object_ != nullptr && !has(key)) refuse(key, "is missing; it has no default");
+  if (object_ == nullptr || has(key)) return;
+  std::string written;
+  const std::vector<std::string> wanted = {std::string(key)};
+  for (const auto& [name, value] : object_->items()) {
+    if (written.empty() && !nearest_name(name, wanted).empty()) written = printable_key(name);
+  }
+  refuse(key, str_cat("is missing; it has no default",
+                      written.empty() ? "" : str_cat(" (is \"", written, "\" a misspelt one?)")));
 }
 
 const Json* JsonFields::find(std::string_view key) {
@@ -178,6 +199,11 @@ const Json* JsonFields::value(std::string_view key) { return find(key); }
 
 void JsonFields::refuse(std::string_view key, std::string_view message) {
   add(absl::InvalidArgumentError(str_cat(source_, ": ", path_of(key), ": ", message)));
+}
+
+void JsonFields::refuse(std::string_view message) {
+  add(absl::InvalidArgumentError(
+      str_cat(source_, ": ", path_, path_.empty() ? "" : ": ", message)));
 }
 
 void JsonFields::add(const absl::Status& status) { first_error_.Update(status); }
@@ -202,18 +228,12 @@ bool JsonFields::read_number(const Json& json, std::string_view where, const Num
 
 bool JsonFields::read_integer(const Json& json, std::string_view where, std::int64_t min,
                               std::int64_t max, std::int64_t* out) {
-  // nlohmann calls every non-negative integer unsigned; one above 2^63 must not wrap around.
-  const bool representable =
-      json.is_number_unsigned()
-          ? json.get<std::uint64_t>() <=
-                static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())
-          : json.is_number_integer();
-  const std::int64_t value = representable ? json.get<std::int64_t>() : 0;
-  if (!representable || value < min || value > max) {
+  const std::optional<std::int64_t> value = integer_within(json, min, max);
+  if (!value) {
     expected(where, str_cat("an integer from ", min, " to ", max), json);
     return false;
   }
-  *out = value;
+  *out = *value;
   return true;
 }
 
@@ -228,14 +248,20 @@ bool JsonFields::read_string(const Json& json, std::string_view where, std::stri
   return true;
 }
 
-const Json* JsonFields::find_array(std::string_view key, std::string_view of_what,
-                                   std::size_t min_size, std::size_t max_size) {
+const Json* JsonFields::array(std::string_view key, std::string_view of_what, std::size_t min_size,
+                              std::size_t max_size) {
   const Json* array = find(key);
   if (array == nullptr) return nullptr;
   if (array->is_array() && array->size() >= min_size && array->size() <= max_size) return array;
   const std::string count =
       min_size == max_size ? str_cat(min_size) : str_cat(min_size, " to ", max_size);
-  expected(path_of(key), str_cat("an array of ", count, " ", of_what), *array);
+  const std::string what = str_cat("an array of ", count, " ", of_what);
+  constexpr std::size_t kCountedByEye = 9;  // more do not fit into an excerpt
+  if (array->is_array() && array->size() > kCountedByEye) {
+    refuse(key, str_cat("expected ", what, ", got ", array->size()));
+  } else {
+    expected(path_of(key), what, *array);
+  }
   return nullptr;
 }
 
@@ -264,17 +290,33 @@ void JsonFields::unsigned_integer(std::string_view key, std::uint64_t* out) {
   *out = json->get<std::uint64_t>();
 }
 
+void JsonFields::height_width(std::string_view key, std::int64_t* height, std::int64_t* width,
+                              std::int64_t min, std::int64_t max) {
+  const Json* json = find(key);
+  if (json == nullptr) return;
+  const bool is_pair = json->is_array() && json->size() == 2;
+  const auto first = integer_within(is_pair ? (*json)[0] : *json, min, max);
+  const auto second = integer_within(is_pair ? (*json)[1] : *json, min, max);
+  if (!first || !second) {
+    return expected(path_of(key),
+                    str_cat("an integer from ", min, " to ", max, ", or [height, width] of such"),
+                    *json);
+  }
+  *height = *first;
+  *width = *second;
+}
+
 void JsonFields::string(std::string_view key, std::string* out) {
   if (const Json* json = find(key)) read_string(*json, path_of(key), out);
 }
 
 void JsonFields::integers(std::string_view key, std::vector<std::int64_t>* out, std::int64_t min,
                           std::int64_t max, std::size_t min_size, std::size_t max_size) {
-  const Json* array = find_array(key, "integers", min_size, max_size);
-  if (array == nullptr) return;
-  std::vector<std::int64_t> values(array->size());
+  const Json* items = array(key, "integers", min_size, max_size);
+  if (items == nullptr) return;
+  std::vector<std::int64_t> values(items->size());
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (!read_integer((*array)[i], str_cat(path_of(key), "[", i, "]"), min, max, &values[i])) {
+    if (!read_integer((*items)[i], str_cat(path_of(key), "[", i, "]"), min, max, &values[i])) {
       return;
     }
   }
@@ -283,11 +325,11 @@ void JsonFields::integers(std::string_view key, std::vector<std::int64_t>* out, 
 
 void JsonFields::numbers(std::string_view key, std::vector<double>* out, const NumberRange& range,
                          std::size_t min_size, std::size_t max_size) {
-  const Json* array = find_array(key, "numbers", min_size, max_size);
-  if (array == nullptr) return;
-  std::vector<double> values(array->size());
+  const Json* items = array(key, "numbers", min_size, max_size);
+  if (items == nullptr) return;
+  std::vector<double> values(items->size());
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (!read_number((*array)[i], str_cat(path_of(key), "[", i, "]"), range, &values[i])) {
+    if (!read_number((*items)[i], str_cat(path_of(key), "[", i, "]"), range, &values[i])) {
       return;
     }
   }
@@ -296,11 +338,11 @@ void JsonFields::numbers(std::string_view key, std::vector<double>* out, const N
 
 void JsonFields::strings(std::string_view key, std::vector<std::string>* out, std::size_t min_size,
                          std::size_t max_size) {
-  const Json* array = find_array(key, "texts", min_size, max_size);
-  if (array == nullptr) return;
-  std::vector<std::string> values(array->size());
+  const Json* items = array(key, "texts", min_size, max_size);
+  if (items == nullptr) return;
+  std::vector<std::string> values(items->size());
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (!read_string((*array)[i], str_cat(path_of(key), "[", i, "]"), &values[i])) return;
+    if (!read_string((*items)[i], str_cat(path_of(key), "[", i, "]"), &values[i])) return;
   }
   *out = std::move(values);
 }

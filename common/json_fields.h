@@ -54,7 +54,8 @@ class JsonFields {
   JsonFields(const nlohmann::json& value, std::string_view source, std::string_view path);
 
   bool has(std::string_view key) const;
-  /// Must be present (null does not count as absent: it is a value of a wrong type).
+  /// Must be present (null does not count as absent: it is a value of a wrong type). The message of
+  /// a refusal names a key that may have been meant for it.
   void require(std::string_view key);
 
   void boolean(std::string_view key, bool* out);
@@ -62,6 +63,9 @@ class JsonFields {
   /// Written as an integer: 1.0 and "1" are refused.
   void integer(std::string_view key, std::int64_t* out, std::int64_t min, std::int64_t max);
   void unsigned_integer(std::string_view key, std::uint64_t* out);  ///< 0 to 2^64 - 1
+  /// Two sizes of an image: one integer for both, or [height, width].
+  void height_width(std::string_view key, std::int64_t* height, std::int64_t* width,
+                    std::int64_t min, std::int64_t max);
   /// Not empty and at most kMaxStringBytes long.
   void string(std::string_view key, std::string* out);
   /// Arrays, their elements as above, at least `min_size` and at most `max_size` of them.
@@ -75,9 +79,15 @@ class JsonFields {
   void one_of(std::string_view key, std::string* out, const std::vector<std::string>& names);
   /// The value itself, or nullptr when absent: for nested objects and unions.
   const nlohmann::json* value(std::string_view key);
+  /// The array of `min_size` to `max_size` `of_what` ("layers") itself, or nullptr when absent or
+  /// refused.
+  const nlohmann::json* array(std::string_view key, std::string_view of_what, std::size_t min_size,
+                              std::size_t max_size);
 
   /// Remembers an error about `key` found by the caller: "<path>.<key>: <message>".
   void refuse(std::string_view key, std::string_view message);
+  /// The same about the object as a whole: "<source>: <path>: <message>".
+  void refuse(std::string_view message);
   /// Remembers the error of a nested reader, whose message is complete.
   void add(const absl::Status& status);
 
@@ -85,6 +95,10 @@ class JsonFields {
   std::string path_of(std::string_view key) const;
   const std::string& source() const { return source_; }
 
+  /// The first error so far, for readers who cannot go on after one: keys that were not asked for
+  /// yet are not unknown to it.
+  const absl::Status& status() const { return first_error_; }
+  bool ok() const { return first_error_.ok(); }
   /// An unknown key, else the first error, else OK.
   absl::Status finish() const;
 
@@ -98,8 +112,6 @@ class JsonFields {
   bool read_integer(const nlohmann::json& json, std::string_view where, std::int64_t min,
                     std::int64_t max, std::int64_t* out);
   bool read_string(const nlohmann::json& json, std::string_view where, std::string* out);
-  const nlohmann::json* find_array(std::string_view key, std::string_view of_what,
-                                   std::size_t min_size, std::size_t max_size);
 
   const nlohmann::json* object_;  ///< nullptr when the value was no object
   std::string source_;

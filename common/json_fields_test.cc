@@ -133,12 +133,52 @@ TEST(JsonFields, FarKeysListTheKnown) {
   EXPECT_EQ(fields.finish().message(), "file: zzz\\n: unknown key; known here: shuffle");
 }
 
+TEST(JsonFields, HeightAndWidthAreOneIntegerOrTwo) {
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+  const auto read = [&](JsonFields& fields) { fields.height_width("key", &height, &width, 1, 9); };
+  EXPECT_EQ(read_error("3", read), "");
+  EXPECT_EQ(std::pair(height, width), std::pair(std::int64_t{3}, std::int64_t{3}));
+  EXPECT_EQ(read_error("[4, 5]", read), "");
+  EXPECT_EQ(std::pair(height, width), std::pair(std::int64_t{4}, std::int64_t{5}));
+  EXPECT_EQ(read_error("[4, 10]", read),
+            "file: part.key: expected an integer from 1 to 9, or [height, width] of such, got "
+            "[4,10]");
+  for (const char* wrong : {"0", "[4]", "[4, 5, 6]", "\"4\"", "[4, 5.0]", "[]"}) {
+    EXPECT_NE(read_error(wrong, read), "") << wrong;
+  }
+  EXPECT_EQ(std::pair(height, width), std::pair(std::int64_t{4}, std::int64_t{5}));
+}
+
+TEST(JsonFields, AnArrayAsItIsAndRefusalsOfTheWhole) {
+  const nlohmann::json json = {{"few", {1, "2"}}, {"many", nlohmann::json(12, 0)}, {"new", 1}};
+  JsonFields fields(json, "file", "");
+  EXPECT_EQ(fields.array("few", "parts", 1, 2), &json["few"]);
+  EXPECT_TRUE(fields.ok());
+  EXPECT_EQ(fields.array("many", "parts", 1, 11), nullptr);
+  EXPECT_EQ(fields.status().message(), "file: many: expected an array of 1 to 11 parts, got 12")
+      << "and the key that nobody asked for yet is not unknown";
+  EXPECT_FALSE(fields.ok());
+
+  JsonFields part(json["few"][0], "file", "few[0]");
+  EXPECT_EQ(part.array("any", "parts", 1, 2), nullptr);
+  JsonFields whole(json, "file", "a.b");
+  whole.refuse("does not fit");
+  EXPECT_EQ(whole.status().message(), "file: a.b: does not fit");
+}
+
 TEST(JsonFields, MissingAndNoObject) {
   const nlohmann::json empty = nlohmann::json::object();
   JsonFields fields(empty, "file", "a.b");
   fields.require("c");
   fields.value("c");
   EXPECT_EQ(fields.finish().message(), "file: a.b.c: is missing; it has no default");
+
+  const nlohmann::json misspelt = {{"tpye", 1}, {"other", 2}};
+  JsonFields early(misspelt, "file", "");
+  early.require("type");
+  EXPECT_EQ(early.status().message(),
+            "file: type: is missing; it has no default (is \"tpye\" a misspelt one?)");
 
   const nlohmann::json array = {1, 2};
   JsonFields none(array, "file", "a");

@@ -2,13 +2,13 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <cstdio>
 #include <mutex>
 #include <string>
 
 #include "CLI/CLI.hpp"
 #include "common/clock.h"
 #include "common/daemon.h"
+#include "common/status_macros.h"
 #include "coordinator/job_resolver.h"
 #include "coordinator/service.h"
 #include "spdlog/spdlog.h"
@@ -64,15 +64,8 @@ class StopFlag {
   std::string reason_;
 };
 
-int fail(const absl::Status& status) {
-  std::fprintf(stderr, "poseidon-coordinator: %s\n", std::string(status.message()).c_str());
-  return exit_code(status);
-}
-
-int run(const MainOptions& options) {
-  if (const absl::Status status = start_daemon("coordinator", options.daemon); !status.ok()) {
-    return fail(status);
-  }
+absl::Status run(const MainOptions& options) {
+  POSEIDON_RETURN_IF_ERROR(start_daemon("coordinator", options.daemon));
   StopFlag stop;
   const StopSignals signals([&stop](const std::string& name) { stop.set(name); });
   const SystemClock clock;
@@ -84,18 +77,15 @@ int run(const MainOptions& options) {
   service_options.cluster.membership.heartbeat = Milliseconds(options.heartbeat_ms);
   service_options.cluster.job.waiting_timeout = std::chrono::seconds(options.wait_for_nodes_s);
   auto service = CoordinatorService::start(std::move(service_options), resolve_job, &clock);
-  if (!service.ok()) return fail(service.status());
-  if (const absl::Status status = announce_address(options.daemon, (*service)->address());
-      !status.ok()) {
-    return fail(status);
-  }
+  if (!service.ok()) return service.status();
+  POSEIDON_RETURN_IF_ERROR(announce_address(options.daemon, (*service)->address()));
   if (!options.metrics_listen.empty()) {
     spdlog::info("metrics at http://{}/metrics", (*service)->metrics_address());
   }
   const std::string reason = stop.wait();
   spdlog::info("stops ({})", reason);
   (*service)->shutdown(reason);
-  return kExitDone;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -106,10 +96,5 @@ int main(int argc, char** argv) {
                "poseidon-coordinator");
   poseidon::MainOptions options;
   poseidon::add_options(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? poseidon::kExitDone : poseidon::kExitWrongCall;
-  }
-  return poseidon::run(options);
+  return poseidon::daemon_main(app, argc, argv, [&options] { return poseidon::run(options); });
 }

@@ -4,7 +4,6 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <fstream>
 #include <iterator>
@@ -12,7 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "common/daemon.h"
+#include "common/file_io.h"
 #include "common/status_macros.h"
 
 namespace poseidon {
@@ -22,18 +21,6 @@ namespace fs = std::filesystem;
 
 absl::Status errno_status(const char* what, const fs::path& path) {
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " ", path.string()));
-}
-
-absl::Status write_all(int fd, std::string_view data, const fs::path& path) {
-  while (!data.empty()) {
-    const ssize_t written = ::write(fd, data.data(), data.size());
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      return errno_status("write", path);
-    }
-    data.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return absl::OkStatus();
 }
 
 absl::Status create_folder(const fs::path& path) {
@@ -47,29 +34,12 @@ absl::Status create_folder(const fs::path& path) {
   return absl::OkStatus();
 }
 
-fs::path unique_temporary(const fs::path& path) {
-  // Two uploads (a repeated one while the broken one is being taken down) never share a file.
-  static std::atomic<std::uint64_t> counter{0};
-  return absl::StrCat(path.string(), ".tmp.", ::getpid(), ".", counter.fetch_add(1));
-}
-
 }  // namespace
 
 // ---- ModelFile ----
 
-ModelFile::ModelFile(fs::path path, std::uint64_t total_bytes)
-    : path_(std::move(path)), temporary_(unique_temporary(path_)), total_bytes_(total_bytes) {}
-
-absl::Status ModelFile::open() {
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  return fd_ >= 0 ? absl::OkStatus() : errno_status("create", temporary_);
-}
-
-ModelFile::~ModelFile() {
-  if (fd_ < 0) return;
-  ::close(fd_);
-  ::unlink(temporary_.c_str());
-}
+ModelFile::ModelFile(const fs::path& path, std::uint64_t total_bytes)
+    : file_(path), total_bytes_(total_bytes) {}
 
 absl::Status ModelFile::append(std::uint64_t offset, std::string_view data) {
   if (offset != written_bytes_ || data.size() > total_bytes_ - written_bytes_) {
@@ -77,7 +47,7 @@ absl::Status ModelFile::append(std::uint64_t offset, std::string_view data) {
                                                    offset, "; ", written_bytes_, " of ",
                                                    total_bytes_, " bytes have arrived"));
   }
-  POSEIDON_RETURN_IF_ERROR(write_all(fd_, data, temporary_));
+  POSEIDON_RETURN_IF_ERROR(file_.append(data));
   written_bytes_ += data.size();
   return absl::OkStatus();
 }
@@ -87,10 +57,7 @@ absl::Status ModelFile::commit() {
     return absl::InvalidArgumentError(
         absl::StrCat("the model ended after ", written_bytes_, " of ", total_bytes_, " bytes"));
   }
-  if (::fsync(fd_) != 0) return errno_status("write", temporary_);
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) return errno_status("create", path_);
-  ::close(std::exchange(fd_, -1));
-  return absl::OkStatus();
+  return file_.commit();
 }
 
 // ---- RunDirectory ----
@@ -101,26 +68,26 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(const fs::path&
   const fs::path metrics = path / "metrics.jsonl";
   std::error_code ignored;
   const bool replaced = fs::exists(metrics, ignored);
-  const int fd = ::open(metrics.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_APPEND, 0644);
-  if (fd < 0) return errno_status("create", metrics);
+  Descriptor fd(::open(metrics.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_APPEND, 0644));
+  if (!fd.is_open()) return errno_status("create", metrics);
   // What is left of an earlier run must not pass for this one's.
   for (const char* name : {"model.safetensors", "plan.json", "job.json"}) {
     fs::remove(path / name, ignored);
   }
-  return std::unique_ptr<RunDirectory>(new RunDirectory(path, std::move(events), fd, replaced));
+  return std::unique_ptr<RunDirectory>(
+      new RunDirectory(path, std::move(events), std::move(fd), replaced));
 }
 
-RunDirectory::RunDirectory(fs::path path, Events events, int metrics_fd, bool replaced)
+RunDirectory::RunDirectory(fs::path path, Events events, Descriptor metrics_fd, bool replaced)
     : path_(std::move(path)),
       events_(std::move(events)),
-      metrics_fd_(metrics_fd),
+      metrics_fd_(std::move(metrics_fd)),
       replaced_(replaced),
       writer_([this] { write_loop(); }) {}
 
 RunDirectory::~RunDirectory() {
   close();
   writer_.join();
-  ::close(metrics_fd_);
 }
 
 void RunDirectory::append_line(std::string line) {
@@ -186,13 +153,13 @@ absl::Status RunDirectory::write_items(std::deque<Item> items) {
       POSEIDON_RETURN_IF_ERROR(write_file_atomically(path_ / item.name, item.contents));
     }
   }
-  return write_all(metrics_fd_, lines, path_ / "metrics.jsonl");
+  return write_fully(metrics_fd_.get(), path_ / "metrics.jsonl", lines);
 }
 
 absl::StatusOr<std::unique_ptr<ModelFile>> RunDirectory::receive_model(
     std::uint64_t total_bytes) const {
   std::unique_ptr<ModelFile> file(new ModelFile(path_ / "model.safetensors", total_bytes));
-  POSEIDON_RETURN_IF_ERROR(file->open());
+  POSEIDON_RETURN_IF_ERROR(file->file_.open());
   return file;
 }
 
@@ -201,18 +168,15 @@ absl::StatusOr<std::unique_ptr<ModelFile>> RunDirectory::receive_model(
 absl::StatusOr<std::unique_ptr<StateDirectory>> StateDirectory::open(const fs::path& path) {
   POSEIDON_RETURN_IF_ERROR(create_folder(path));
   const fs::path lock = path / "lock";
-  const int fd = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd < 0) return errno_status("create", lock);
-  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    ::close(fd);
+  Descriptor fd(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!fd.is_open()) return errno_status("create", lock);
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     return absl::AlreadyExistsError(
         absl::StrCat("the state directory ", path.string(),
                      " is in use by another coordinator; choose another --state-dir"));
   }
-  return std::unique_ptr<StateDirectory>(new StateDirectory(path, fd));
+  return std::unique_ptr<StateDirectory>(new StateDirectory(path, std::move(fd)));
 }
-
-StateDirectory::~StateDirectory() { ::close(lock_fd_); }
 
 absl::StatusOr<std::uint64_t> StateDirectory::next_epoch() {
   const fs::path file = path_ / "epoch";

@@ -23,16 +23,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/descriptor.h"
+#include "common/file_io.h"
 
 namespace poseidon {
 
 /// model.safetensors on its way in: a temporary file until commit(). One thread at a time.
 class ModelFile {
  public:
-  ~ModelFile();  ///< removes the temporary file unless committed
-  ModelFile(const ModelFile&) = delete;
-  ModelFile& operator=(const ModelFile&) = delete;
-
   /// `offset` must continue where the last part ended.
   absl::Status append(std::uint64_t offset, std::string_view data);
   /// All bytes are there: fsync and rename into place. The file appears whole or not at all.
@@ -40,14 +38,11 @@ class ModelFile {
 
  private:
   friend class RunDirectory;
-  ModelFile(std::filesystem::path path, std::uint64_t total_bytes);
-  absl::Status open();
+  ModelFile(const std::filesystem::path& path, std::uint64_t total_bytes);
 
-  const std::filesystem::path path_;
-  const std::filesystem::path temporary_;
+  AtomicFile file_;
   const std::uint64_t total_bytes_;
   std::uint64_t written_bytes_ = 0;
-  int fd_ = -1;
 };
 
 class RunDirectory {
@@ -81,14 +76,14 @@ class RunDirectory {
     std::string name;  ///< "" for a metrics line
     std::string contents;
   };
-  RunDirectory(std::filesystem::path path, Events events, int metrics_fd, bool replaced);
+  RunDirectory(std::filesystem::path path, Events events, Descriptor metrics_fd, bool replaced);
   void enqueue(Item item);
   void write_loop();
   absl::Status write_items(std::deque<Item> items);
 
   const std::filesystem::path path_;
   const Events events_;
-  const int metrics_fd_;
+  const Descriptor metrics_fd_;
   const bool replaced_;
 
   std::mutex mutex_;
@@ -104,17 +99,16 @@ class StateDirectory {
  public:
   /// Creates `path` where missing. ALREADY_EXISTS when another coordinator uses it.
   static absl::StatusOr<std::unique_ptr<StateDirectory>> open(const std::filesystem::path& path);
-  ~StateDirectory();
 
   /// Greater than every epoch given before, also by earlier processes; on disk before it is given.
   absl::StatusOr<std::uint64_t> next_epoch();
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  StateDirectory(std::filesystem::path path, int lock_fd)
-      : path_(std::move(path)), lock_fd_(lock_fd) {}
+  StateDirectory(std::filesystem::path path, Descriptor lock_fd)
+      : path_(std::move(path)), lock_fd_(std::move(lock_fd)) {}
   const std::filesystem::path path_;
-  const int lock_fd_;
+  const Descriptor lock_fd_;
 };
 
 }  // namespace poseidon

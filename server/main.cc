@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -15,6 +14,7 @@
 #include "common/daemon.h"
 #include "common/grpc_transport.h"
 #include "common/node_report.h"
+#include "common/status_macros.h"
 #include "server/server_node.h"
 #include "server/shard_service.h"
 #include "spdlog/spdlog.h"
@@ -48,11 +48,6 @@ void add_options(CLI::App& app, MainOptions& options) {
   add_daemon_options(app, options.daemon);
 }
 
-int fail(const absl::Status& status) {
-  std::fprintf(stderr, "poseidon-server: %s\n", std::string(status.message()).c_str());
-  return exit_code(status);
-}
-
 absl::Status make_data_dir(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
@@ -73,23 +68,19 @@ void log_refusal(const RefusalCounts& counts, const std::string& peer, const Obj
                data_refusal_name(objection.reason), n, objection.message);
 }
 
-int run(const MainOptions& options) {
+absl::Status run(const MainOptions& options) {
   tune_allocator();
-  if (const absl::Status status = start_daemon("server", options.daemon); !status.ok()) {
-    return fail(status);
-  }
+  POSEIDON_RETURN_IF_ERROR(start_daemon("server", options.daemon));
   const auto coordinator = parse_host_port(options.coordinator, PortZero::kRefused);
-  if (!coordinator.ok()) return fail(coordinator.status());
+  if (!coordinator.ok()) return coordinator.status();
   const auto listen = parse_host_port(options.listen, PortZero::kAllowed);
-  if (!listen.ok()) return fail(listen.status());
-  if (const absl::Status status = make_data_dir(options.data_dir); !status.ok()) {
-    return fail(status);
-  }
+  if (!listen.ok()) return listen.status();
+  POSEIDON_RETURN_IF_ERROR(make_data_dir(options.data_dir));
   RefusalCounts refusals;
   std::unique_ptr<NodeMetrics> metrics;
   if (!options.metrics_listen.empty()) {
     auto served = NodeMetrics::serve(options.metrics_listen, "server", &refusals);
-    if (!served.ok()) return fail(served.status());
+    if (!served.ok()) return served.status();
     metrics = *std::move(served);
     spdlog::info("metrics at http://{}/metrics", metrics->address());
   }
@@ -102,11 +93,9 @@ int run(const MainOptions& options) {
       },
       options.pending_limit_mib << 20);
   const auto address = transport.listen(to_string(*listen), &service);
-  if (!address.ok()) return fail(explain_listen_failure(*listen));
+  if (!address.ok()) return explain_listen_failure(*listen);
   transport.start();
-  if (const absl::Status status = announce_address(options.daemon, *address); !status.ok()) {
-    return fail(status);
-  }
+  POSEIDON_RETURN_IF_ERROR(announce_address(options.daemon, *address));
 
   ServerNode node(&service, &refusals, metrics.get());
   ControlClientOptions client_options;
@@ -125,7 +114,7 @@ int run(const MainOptions& options) {
   }
   transport.stop();
   spdlog::info("stopped");
-  return status.ok() ? kExitDone : fail(status);
+  return status;
 }
 
 }  // namespace
@@ -136,10 +125,5 @@ int main(int argc, char** argv) {
                "poseidon-server");
   poseidon::MainOptions options;
   poseidon::add_options(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? poseidon::kExitDone : poseidon::kExitWrongCall;
-  }
-  return poseidon::run(options);
+  return poseidon::daemon_main(app, argc, argv, [&options] { return poseidon::run(options); });
 }

@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -14,6 +13,7 @@
 #include "common/daemon.h"
 #include "common/grpc_transport.h"
 #include "common/node_report.h"
+#include "common/status_macros.h"
 #include "spdlog/spdlog.h"
 #include "worker/worker_node.h"
 
@@ -51,11 +51,6 @@ void add_options(CLI::App& app, MainOptions& options) {
   add_daemon_options(app, options.daemon);
 }
 
-int fail(const absl::Status& status) {
-  std::fprintf(stderr, "poseidon-worker: %s\n", std::string(status.message()).c_str());
-  return exit_code(status);
-}
-
 absl::Status check_device(const std::string& device) {
   if (device == "auto" || device == "cpu") return absl::OkStatus();
   if (absl::StartsWith(device, "cuda:")) {
@@ -66,23 +61,21 @@ absl::Status check_device(const std::string& device) {
       absl::StrCat("--device ", device, ": no such device; one of auto, cpu, cuda:N"));
 }
 
-int run(const MainOptions& options) {
+absl::Status run(const MainOptions& options) {
   tune_allocator();
-  if (const absl::Status status = start_daemon("worker", options.daemon); !status.ok()) {
-    return fail(status);
-  }
+  POSEIDON_RETURN_IF_ERROR(start_daemon("worker", options.daemon));
   const auto coordinator = parse_host_port(options.coordinator, PortZero::kRefused);
-  if (!coordinator.ok()) return fail(coordinator.status());
-  if (const absl::Status status = check_device(options.device); !status.ok()) return fail(status);
+  if (!coordinator.ok()) return coordinator.status();
+  POSEIDON_RETURN_IF_ERROR(check_device(options.device));
   if (!options.listen.empty()) {
     const auto listen = parse_host_port(options.listen, PortZero::kAllowed);
-    if (!listen.ok()) return fail(listen.status());
+    if (!listen.ok()) return listen.status();
   }
   RefusalCounts refusals;
   std::unique_ptr<NodeMetrics> metrics;
   if (!options.metrics_listen.empty()) {
     auto served = NodeMetrics::serve(options.metrics_listen, "worker", &refusals);
-    if (!served.ok()) return fail(served.status());
+    if (!served.ok()) return served.status();
     metrics = *std::move(served);
     spdlog::info("metrics at http://{}/metrics", metrics->address());
   }
@@ -110,7 +103,7 @@ int run(const MainOptions& options) {
   }
   transport.stop();
   spdlog::info("stopped");
-  return status.ok() ? kExitDone : fail(status);
+  return status;
 }
 
 }  // namespace
@@ -121,10 +114,5 @@ int main(int argc, char** argv) {
                "poseidon-worker");
   poseidon::MainOptions options;
   poseidon::add_options(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? poseidon::kExitDone : poseidon::kExitWrongCall;
-  }
-  return poseidon::run(options);
+  return poseidon::daemon_main(app, argc, argv, [&options] { return poseidon::run(options); });
 }

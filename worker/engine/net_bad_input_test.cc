@@ -48,37 +48,42 @@ TEST_P(BadNetwork, IsRefused) {
 INSTANTIATE_TEST_SUITE_P(
     Whole, BadNetwork,
     ::testing::Values(
-        Bad{"", json::array(), "network: must be an object, got []"},
-        Bad{"/name", 5, "network: \"name\" must be a string, got 5"},
-        Bad{"/name", "a b", "\"name\" must be 1 to 128 letters, digits or any of _ - . /"},
-        Bad{"/name", std::string(200, 'x'), "\"name\" must be 1 to 128"},
-        Bad{"/inputs", json::array(), "unknown key \"inputs\" (did you mean \"input\"?)"},
-        Bad{"/input", "big", "\"input\" must be a list of 1 to 3 integers"},
-        Bad{"/input", {3, 8}, "must be [features] or [channels, height, width], got 3x8"},
-        Bad{"/input", {3, 0, 8}, "\"input\" must be a list of 1 to 3 integers from 1"},
-        Bad{"/input", {3, -8, 8}, "got [3,-8,8]"}, Bad{"/input", {3, 8.5, 8}, "got [3,8.5,8]"},
+        Bad{"", json::array(), "network: expected an object {...}, got []"},
+        Bad{"/name", 5, "network: name: expected a text of 1 to 4096 bytes, got 5"},
+        Bad{"/name", "a b", "name: expected 1 to 128 letters, digits or any of _ - . /"},
+        Bad{"/name", std::string(200, 'x'), "name: expected 1 to 128"},
+        Bad{"/inputs", json::array(), "network 'n': inputs: unknown key; did you mean \"input\"?"},
+        Bad{"/input", "big", "input: expected an array of 1 to 3 integers, got \"big\""},
+        Bad{"/input", {3, 8}, "input: expected [features] or [channels, height, width], got 3x8"},
+        Bad{"/input", {3, 0, 8}, "input[1]: expected an integer from 1 to 1048576, got 0"},
+        Bad{"/input", {3, -8, 8}, "input[1]: expected an integer from 1 to 1048576, got -8"},
+        Bad{"/input", {3, 8.5, 8}, "input[1]: expected an integer from 1 to 1048576, got 8.5"},
         Bad{"/input", {1000000, 1000000, 1000000}, "has more than 2147483648 elements"},
-        Bad{"/layers", json::object(), "\"layers\" must be a list, got {}"},
-        Bad{"/layers", json::array(), "needs 1 to 4096 layers, has 0"},
-        Bad{"/layers", json(5000, "x"), "needs 1 to 4096 layers, has 5000"},
-        Bad{"/layers/0", 3, "network 'n': layers[0]: must be an object, got 3"}));
+        Bad{"/layers", json::object(), "layers: expected an array of 1 to 4096 layers, got {}"},
+        Bad{"/layers", json::array(), "layers: expected an array of 1 to 4096 layers, got []"},
+        Bad{"/layers", json(5000, "x"), "layers: expected an array of 1 to 4096 layers, got 5000"},
+        Bad{"/layers/0", 3, "network 'n': layers[0]: expected an object {...}, got 3"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Layer, BadNetwork,
     ::testing::Values(
-        Bad{"/layers/0/name", json(), "layers[0]: \"name\" must be a string, got null"},
+        Bad{"/layers/0/name", json(),
+            "layers[0]: name: expected a text of 1 to 4096 bytes, got null"},
         Bad{"/layers/0/name", "input", "layer 'input': this name is kept for the network's data"},
         Bad{"/layers/1/name", "conv", "layer 'conv': another layer has this name already"},
         Bad{"/layers/0/type", "convolutoin",
-            "layer 'conv': unknown layer type \"convolutoin\" (did you mean \"convolution\"?); "
-            "known are convolution, pooling"},
-        Bad{"/layers/0/kernal", 3,
-            "layer 'conv': unknown key \"kernal\" (did you mean \"kernel\"?)"},
-        Bad{"/layers/0/colour", 3, "layer 'conv': unknown key \"colour\""},
-        Bad{"/layers/2/stride", 3, "layer 'fc': unknown key \"stride\""},
-        Bad{"/layers/1/inputs", "conv", "\"inputs\" must be a list of names, got \"conv\""},
-        Bad{"/layers/1/inputs", {7}, "\"inputs\" must be a list of names"},
-        Bad{"/layers/1/inputs", json::array(), "\"inputs\" must be a list of names"},
+            "layer 'conv': type: expected one of \"convolution\", \"pooling\", "
+            "\"fully_connected\", "
+            "\"relu\", \"lrn\", \"dropout\", \"softmax_cross_entropy\", \"accuracy\", \"add\", got "
+            "\"convolutoin\"; did you mean \"convolution\"?"},
+        Bad{"/layers/0/kernal", 3, "layer 'conv': kernal: unknown key; did you mean \"kernel\"?"},
+        Bad{"/layers/0/colour", 3, "layer 'conv': colour: unknown key"},
+        Bad{"/layers/2/stride", 3, "layer 'fc': stride: unknown key"},
+        Bad{"/layers/1/inputs", "conv",
+            "inputs: expected an array of 1 to 4096 texts, got \"conv\""},
+        Bad{"/layers/1/inputs", {7}, "inputs[0]: expected a text of 1 to 4096 bytes, got 7"},
+        Bad{"/layers/1/inputs", json::array(),
+            "inputs: expected an array of 1 to 4096 texts, got []"},
         Bad{"/layers/1/inputs",
             {"covn"},
             "layer 'pool': unknown input \"covn\" (did you mean \"conv\"?)"},
@@ -100,22 +105,22 @@ INSTANTIATE_TEST_SUITE_P(
     Sizes, BadNetwork,
     ::testing::Values(
         Bad{"/layers/0/outputs", "4",
-            "layer 'conv': \"outputs\" must be an integer from 1 to 1048576, got \"4\""},
+            "layer 'conv': outputs: expected an integer from 1 to 1048576, got \"4\""},
         Bad{"/layers/0/outputs", 4.0, "got 4.0"}, Bad{"/layers/0/outputs", 0, "got 0"},
         Bad{"/layers/0/outputs", -1, "got -1"}, Bad{"/layers/0/outputs", true, "got true"},
         Bad{"/layers/0/outputs", 18446744073709551615u, "got 18446744073709551615"},
         Bad{"/layers/0/outputs", 2000000, "got 2000000"},
         Bad{"/layers/0/kernel", {3, 3, 3}, "or [height, width] of such, got [3,3,3]"},
-        Bad{"/layers/0/kernel", 0, "\"kernel\" must be an integer from 1"},
-        Bad{"/layers/0/stride", 0, "\"stride\" must be an integer from 1"},
-        Bad{"/layers/0/pad", -1, "\"pad\" must be an integer from 0"},
+        Bad{"/layers/0/kernel", 0, "kernel: expected an integer from 1"},
+        Bad{"/layers/0/stride", 0, "stride: expected an integer from 1"},
+        Bad{"/layers/0/pad", -1, "pad: expected an integer from 0"},
         Bad{"/layers/0/pad", 3, "pad 3x3 must be smaller than kernel 3x3"},
         Bad{"/layers/0/groups", 2,
             "groups 2 must divide both its 4 outputs and the channels of its input shape 3x8x8 "
             "(from 'input')"},
-        Bad{"/layers/0/bias", 1, "\"bias\" must be true or false, got 1"},
-        Bad{"/layers/1/pool", "mean", "\"pool\" must be \"max\" or \"average\", got \"mean\""},
-        Bad{"/layers/1/ceil_mode", "yes", "\"ceil_mode\" must be true or false"}));
+        Bad{"/layers/0/bias", 1, "bias: expected true or false, got 1"},
+        Bad{"/layers/1/pool", "mean", "pool: expected one of \"max\", \"average\", got \"mean\""},
+        Bad{"/layers/1/ceil_mode", "yes", "ceil_mode: expected true or false"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, BadNetwork,
@@ -142,10 +147,10 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"/layers/2", {{"name", "fc"}, {"type", "add"}}, "add takes two or more inputs, got 1"},
         Bad{"/layers/2",
             {{"name", "fc"}, {"type", "lrn"}, {"local_size", 4}},
-            "\"local_size\" must be odd, got 4"},
+            "local_size: must be odd, got 4"},
         Bad{"/layers/2",
             {{"name", "fc"}, {"type", "dropout"}, {"ratio", 1.0}},
-            "\"ratio\" must be a number from 0 to 0.999, got 1.0"},
+            "ratio: expected a number from 0 to 0.999, got 1.0"},
         Bad{"/input",
             {3, 25000, 25000},
             "layer 'conv': its output shape 4x24998x24998 from its input shape 3x25000x25000 (from "
@@ -154,35 +159,50 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Initialisers, BadNetwork,
     ::testing::Values(
-        Bad{"/layers/0/init", 3, "layer 'conv': \"init\" must be an object, got 3"},
+        Bad{"/layers/0/init", 3, "layer 'conv': init: expected an object {...}, got 3"},
         Bad{"/layers/0/init",
             {{"wieght", json::object()}},
-            "layer 'conv': init: unknown key \"wieght\" (did you mean \"weight\"?)"},
-        Bad{"/layers/0/init", {{"weight", 0.5}}, "init: \"weight\" must be an object, got 0.5"},
+            "layer 'conv': init.wieght: unknown key; did you mean \"weight\"?"},
+        Bad{"/layers/0/init", {{"weight", 0.5}}, "init.weight: expected an object {...}, got 0.5"},
         Bad{"/layers/0/init",
             {{"weight", {{"type", "xavir"}}}},
-            "layer 'conv': init of weight: unknown initialiser type \"xavir\" (did you mean "
-            "\"xavier\"?)"},
+            "layer 'conv': init.weight.type: expected one of \"constant\", \"gaussian\", \"he\", "
+            "\"xavier\", got \"xavir\"; did you mean \"xavier\"?"},
         Bad{"/layers/0/init",
             {{"weight", {{"type", "xavier"}, {"std", 1}}}},
-            "init of weight: unknown key \"std\""},
+            "init.weight.std: unknown key"},
         Bad{"/layers/0/init",
             {{"weight", {{"type", "gaussian"}, {"std", -1}}}},
-            "\"std\" must be a number from 0"},
-        Bad{"/layers/1/init", json::object(), "layer 'pool': unknown key \"init\""}));
+            "init.weight.std: expected a number from 0"},
+        Bad{"/layers/1/init", json::object(), "layer 'pool': init: unknown key"}));
 
 TEST(BadNetworks, MissingKeysAreNamed) {
   json net = good();
   net["layers"][0].erase("kernel");
   EXPECT_THAT(std::string(parse_network(net).status().message()),
-              HasSubstr("network 'n': layer 'conv': \"kernel\" is missing"));
+              HasSubstr("network 'n': layer 'conv': kernel: is missing"));
   net["layers"][0]["kernal"] = 3;
   EXPECT_THAT(std::string(parse_network(net).status().message()),
-              HasSubstr("unknown key \"kernal\" (did you mean \"kernel\"?)"));
+              HasSubstr("kernal: unknown key; did you mean \"kernel\"?"));
+  // Of a key without which the others cannot be judged, too.
+  net = good();
+  net["layers"][0].erase("type");
+  net["layers"][0]["tpye"] = "convolution";
+  EXPECT_THAT(std::string(parse_network(net).status().message()),
+              HasSubstr("layer 'conv': type: is missing; it has no default (is \"tpye\" a misspelt "
+                        "one?)"));
   net = good();
   net.erase("input");
   EXPECT_THAT(std::string(parse_network(net).status().message()),
-              HasSubstr("\"input\" is missing"));
+              HasSubstr("network 'n': input: is missing"));
+}
+
+TEST(BadNetworks, AShapeErrorIsNotTakenForUnknownKeys) {
+  json net = good();
+  net["layers"][0]["kernel"] = 9;
+  net["layers"][0]["init"] = {{"weight", {{"type", "xavier"}}}};
+  EXPECT_THAT(std::string(parse_network(net).status().message()),
+              HasSubstr("layer 'conv': kernel 9x9 is larger than its input shape 3x8x8"));
 }
 
 TEST(BadNetworks, WithoutParametersThereIsNothingToTrain) {

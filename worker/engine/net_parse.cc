@@ -5,15 +5,14 @@
 #include <map>
 #include <optional>
 #include <span>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "common/json_fields.h"
 #include "common/nearest.h"
 #include "common/status_macros.h"
+#include "common/text.h"
 #include "worker/engine/net.h"
-#include "worker/engine/net_json.h"
 #include "worker/engine/net_layer_names.h"
 
 namespace poseidon {
@@ -44,13 +43,31 @@ bool is_good_name(const std::string& name) {
 // absl::StrCat does not take Debian's std::string_view.
 std::string type_name(LayerType type) { return std::string(layer_type_name(type)); }
 
-std::string read_name(FieldReader& reader) {
-  std::string name = reader.string("name");
-  if (reader.ok() && !is_good_name(name)) {
-    reader.fail(absl::StrCat("\"name\" must be 1 to ", kMaxNameLength,
-                             " letters, digits or any of _ - . /, got ", json_excerpt(name)));
+/// "network 'lenet'", or what stands in for it when the name is no good.
+std::string place_of(const nlohmann::json& json, std::string_view kind, std::string_view unnamed) {
+  const auto name = json.is_object() ? json.find("name") : json.end();
+  if (!json.is_object() || name == json.end() || !name->is_string()) return std::string(unnamed);
+  const auto text = name->get<std::string>();
+  return is_good_name(text) ? str_cat(kind, " '", text, "'") : std::string(unnamed);
+}
+
+std::string read_name(JsonFields& fields) {
+  std::string name;
+  fields.require("name");
+  fields.string("name", &name);
+  if (fields.ok() && !is_good_name(name)) {
+    fields.refuse("name",
+                  absl::StrCat("expected 1 to ", kMaxNameLength,
+                               " letters, digits or any of _ - . /, got ", json_excerpt(name)));
   }
   return name;
+}
+
+std::int64_t read_outputs(JsonFields& fields) {
+  std::int64_t outputs = 1;
+  fields.require("outputs");
+  fields.integer("outputs", &outputs, 1, kMaxDimension);
+  return outputs;
 }
 
 // Works on one network file; `net_` grows layer by layer.
@@ -60,17 +77,17 @@ class Parser {
 
  private:
   absl::Status parse_layer(const nlohmann::json& json, std::size_t index);
-  absl::Status read_inputs(FieldReader& reader, LayerSpec& layer);
-  void read_type(FieldReader& reader, LayerSpec& layer);
-  void read_options(FieldReader& reader, LayerSpec& layer);
-  void read_parameters(FieldReader& reader, LayerSpec& layer);
-  void read_window(FieldReader& reader, LayerSpec& layer, bool stride_is_kernel);
-  void infer_convolution(FieldReader& reader, LayerSpec& layer);
-  void infer_pooling(FieldReader& reader, LayerSpec& layer);
-  void infer_scores(FieldReader& reader, LayerSpec& layer);
-  void infer_add(FieldReader& reader, LayerSpec& layer);
-  void need_image(FieldReader& reader, const LayerSpec& layer);
-  void add_parameter(FieldReader& reader, LayerSpec& layer, std::string name, Shape shape);
+  void read_inputs(JsonFields& fields, LayerSpec& layer);
+  void read_type(JsonFields& fields, LayerSpec& layer);
+  void read_options(JsonFields& fields, LayerSpec& layer);
+  void read_parameters(JsonFields& fields, LayerSpec& layer);
+  void read_window(JsonFields& fields, LayerSpec& layer, bool stride_is_kernel);
+  void infer_convolution(JsonFields& fields, LayerSpec& layer);
+  void infer_pooling(JsonFields& fields, LayerSpec& layer);
+  void infer_scores(JsonFields& fields, LayerSpec& layer);
+  void infer_add(JsonFields& fields, LayerSpec& layer);
+  void need_image(JsonFields& fields, const LayerSpec& layer);
+  void add_parameter(JsonFields& fields, LayerSpec& layer, std::string name, Shape shape);
   absl::Status check_whole() const;
 
   std::string input_name(std::size_t input) const {
@@ -91,52 +108,45 @@ class Parser {
   std::vector<std::string> all_names_;  // also of layers not parsed yet, for better messages
 };
 
-absl::Status parse_initialiser(const nlohmann::json& json, const std::string& where,
-                               Initialiser& initialiser) {
+absl::Status parse_initialiser(const nlohmann::json& json, std::string_view source,
+                               std::string_view path, Initialiser& initialiser) {
   static const std::map<std::string, Initialiser::Type, std::less<>> kTypes = {
       {"constant", Initialiser::Type::kConstant},
       {"gaussian", Initialiser::Type::kGaussian},
       {"xavier", Initialiser::Type::kXavier},
       {"he", Initialiser::Type::kHe}};
-  FieldReader reader(json, where);
-  const std::string type = reader.string("type");
-  const auto it = kTypes.find(type);
-  if (it == kTypes.end()) {
-    std::vector<std::string> names;
-    for (const auto& entry : kTypes) names.push_back(entry.first);
-    reader.fail(absl::StrCat("unknown initialiser type ", json_excerpt(type),
-                             did_you_mean(type, names), "; known are ",
-                             absl::StrJoin(names, ", ")));
-    return reader.finish();
-  }
-  initialiser = Initialiser{};
-  initialiser.type = it->second;
-  if (initialiser.type == Initialiser::Type::kConstant) {
-    initialiser.value = reader.number("value", -kMaxInitialiser, kMaxInitialiser, 0.0);
-  } else if (initialiser.type == Initialiser::Type::kGaussian) {
-    initialiser.std = reader.number("std", 0.0, kMaxInitialiser, initialiser.std);
-  }
-  return reader.finish();
-}
-
-void Parser::read_type(FieldReader& reader, LayerSpec& layer) {
-  const std::string type = reader.string("type");
-  if (!reader.ok()) return;
   std::vector<std::string> names;
-  for (const auto& [name, known] : kLayerTypeNames) {
-    names.emplace_back(name);
-    if (name == type) {
-      layer.type = known;
-      return;
-    }
+  for (const auto& entry : kTypes) names.push_back(entry.first);
+  JsonFields fields(json, source, path);
+  std::string type;
+  fields.require("type");
+  fields.one_of("type", &type, names);
+  if (!fields.ok()) return fields.status();
+  initialiser = Initialiser{};
+  initialiser.type = kTypes.at(type);
+  if (initialiser.type == Initialiser::Type::kConstant) {
+    fields.number("value", &initialiser.value, {.min = -kMaxInitialiser, .max = kMaxInitialiser});
+  } else if (initialiser.type == Initialiser::Type::kGaussian) {
+    fields.number("std", &initialiser.std, {.min = 0.0, .max = kMaxInitialiser});
   }
-  reader.fail(absl::StrCat("unknown layer type ", json_excerpt(type), did_you_mean(type, names),
-                           "; known are ", absl::StrJoin(names, ", ")));
+  return fields.finish();
 }
 
-absl::Status Parser::read_inputs(FieldReader& reader, LayerSpec& layer) {
-  const std::vector<std::string> names = reader.strings("inputs");
-  if (!reader.ok()) return reader.finish();
+void Parser::read_type(JsonFields& fields, LayerSpec& layer) {
+  std::vector<std::string> names;
+  for (const auto& entry : kLayerTypeNames) names.emplace_back(entry.first);
+  std::string type;
+  fields.require("type");
+  fields.one_of("type", &type, names);
+  for (const auto& [name, known] : kLayerTypeNames) {
+    if (name == type) layer.type = known;
+  }
+}
+
+void Parser::read_inputs(JsonFields& fields, LayerSpec& layer) {
+  std::vector<std::string> names;
+  fields.strings("inputs", &names, 1, kMaxLayers);
+  if (!fields.ok()) return;
   if (names.empty()) {
     layer.inputs.push_back(net_.layers.empty() ? kNetworkInput : net_.layers.size() - 1);
   }
@@ -148,45 +158,45 @@ absl::Status Parser::read_inputs(FieldReader& reader, LayerSpec& layer) {
     const auto it = index_by_name_.find(name);
     if (it == index_by_name_.end()) {
       const bool later = std::find(all_names_.begin(), all_names_.end(), name) != all_names_.end();
-      reader.fail(later ? absl::StrCat("input ", json_excerpt(name),
-                                       " comes later in the file; put every layer after its inputs")
-                        : absl::StrCat("unknown input ", json_excerpt(name),
-                                       did_you_mean(name, all_names_)));
-      return reader.finish();
+      fields.refuse(
+          later
+              ? absl::StrCat("input ", json_excerpt(name),
+                             " comes later in the file; put every layer after its inputs")
+              : absl::StrCat("unknown input ", json_excerpt(name), did_you_mean(name, all_names_)));
+      return;
     }
     layer.inputs.push_back(it->second);
   }
   const bool many = layer.type == LayerType::kAdd;
   if (many ? layer.inputs.size() < 2 : layer.inputs.size() != 1) {
-    reader.fail(absl::StrCat(type_name(layer.type), " takes ",
-                             many ? "two or more inputs" : "one input", ", got ",
-                             layer.inputs.size()));
+    fields.refuse(absl::StrCat(type_name(layer.type), " takes ",
+                               many ? "two or more inputs" : "one input", ", got ",
+                               layer.inputs.size()));
   }
   for (const std::size_t input : layer.inputs) {
     if (input == kNetworkInput) continue;
     const LayerType type = net_.layers[input].type;
     if (type == LayerType::kSoftmaxCrossEntropy || type == LayerType::kAccuracy) {
-      reader.fail(absl::StrCat("reads '", input_name(input), "', but the output of a ",
-                               type_name(type),
-                               " layer is a result; name another layer in \"inputs\""));
+      fields.refuse(absl::StrCat("reads '", input_name(input), "', but the output of a ",
+                                 type_name(type),
+                                 " layer is a result; name another layer in \"inputs\""));
     }
   }
-  return reader.ok() ? absl::OkStatus() : reader.finish();
 }
 
-void Parser::need_image(FieldReader& reader, const LayerSpec& layer) {
+void Parser::need_image(JsonFields& fields, const LayerSpec& layer) {
   if (layer.input_shape.size() != 3) {
-    reader.fail(absl::StrCat(type_name(layer.type),
-                             " needs an image channels x height x width, but ", input_phrase(layer),
-                             " is not one"));
+    fields.refuse(absl::StrCat(type_name(layer.type),
+                               " needs an image channels x height x width, but ",
+                               input_phrase(layer), " is not one"));
   }
 }
 
-void Parser::add_parameter(FieldReader& reader, LayerSpec& layer, std::string name, Shape shape) {
+void Parser::add_parameter(JsonFields& fields, LayerSpec& layer, std::string name, Shape shape) {
   if (!bounded_product(shape, kMaxTensorElements)) {
-    reader.fail(absl::StrCat("its ", name, " ", shape_to_string(shape), " from ",
-                             input_phrase(layer), " has more than ", kMaxTensorElements,
-                             " elements"));
+    fields.refuse(absl::StrCat("its ", name, " ", shape_to_string(shape), " from ",
+                               input_phrase(layer), " has more than ", kMaxTensorElements,
+                               " elements"));
     return;
   }
   Initialiser initialiser;
@@ -194,38 +204,40 @@ void Parser::add_parameter(FieldReader& reader, LayerSpec& layer, std::string na
   layer.parameters.push_back({std::move(name), std::move(shape), initialiser});
 }
 
-void Parser::read_window(FieldReader& reader, LayerSpec& layer, bool stride_is_kernel) {
-  std::tie(layer.kernel_h, layer.kernel_w) = reader.pair("kernel", 1, kMaxDimension);
-  const std::pair<std::int64_t, std::int64_t> stride =
-      stride_is_kernel ? std::pair{layer.kernel_h, layer.kernel_w}
-                       : std::pair<std::int64_t, std::int64_t>{1, 1};
-  std::tie(layer.stride_h, layer.stride_w) = reader.pair("stride", 1, kMaxDimension, stride);
-  std::tie(layer.pad_h, layer.pad_w) =
-      reader.pair("pad", 0, kMaxDimension, std::pair<std::int64_t, std::int64_t>{0, 0});
-  if (!reader.ok()) return;
-  need_image(reader, layer);
-  if (!reader.ok()) return;
+void Parser::read_window(JsonFields& fields, LayerSpec& layer, bool stride_is_kernel) {
+  fields.require("kernel");
+  fields.height_width("kernel", &layer.kernel_h, &layer.kernel_w, 1, kMaxDimension);
+  if (stride_is_kernel) {
+    layer.stride_h = layer.kernel_h;
+    layer.stride_w = layer.kernel_w;
+  }
+  fields.height_width("stride", &layer.stride_h, &layer.stride_w, 1, kMaxDimension);
+  fields.height_width("pad", &layer.pad_h, &layer.pad_w, 0, kMaxDimension);
+  if (!fields.ok()) return;
+  need_image(fields, layer);
+  if (!fields.ok()) return;
   if (layer.kernel_h > layer.input_shape[1] + 2 * layer.pad_h ||
       layer.kernel_w > layer.input_shape[2] + 2 * layer.pad_w) {
-    reader.fail(absl::StrCat("kernel ", layer.kernel_h, "x", layer.kernel_w, " is larger than ",
-                             input_phrase(layer), " padded by ", layer.pad_h, "x", layer.pad_w));
+    fields.refuse(absl::StrCat("kernel ", layer.kernel_h, "x", layer.kernel_w, " is larger than ",
+                               input_phrase(layer), " padded by ", layer.pad_h, "x", layer.pad_w));
   } else if (layer.pad_h >= layer.kernel_h || layer.pad_w >= layer.kernel_w) {
-    reader.fail(absl::StrCat("pad ", layer.pad_h, "x", layer.pad_w, " must be smaller than kernel ",
-                             layer.kernel_h, "x", layer.kernel_w,
-                             ": windows of padding alone mean nothing"));
+    fields.refuse(absl::StrCat("pad ", layer.pad_h, "x", layer.pad_w,
+                               " must be smaller than kernel ", layer.kernel_h, "x", layer.kernel_w,
+                               ": windows of padding alone mean nothing"));
   }
 }
 
-void Parser::infer_convolution(FieldReader& reader, LayerSpec& layer) {
-  const std::int64_t outputs = reader.integer("outputs", 1, kMaxDimension);
-  layer.groups = reader.integer("groups", 1, kMaxDimension, 1);
-  const bool bias = reader.boolean("bias", true);
-  read_window(reader, layer, false);
-  if (!reader.ok()) return;
+void Parser::infer_convolution(JsonFields& fields, LayerSpec& layer) {
+  const std::int64_t outputs = read_outputs(fields);
+  bool bias = true;
+  fields.integer("groups", &layer.groups, 1, kMaxDimension);
+  fields.boolean("bias", &bias);
+  read_window(fields, layer, false);
+  if (!fields.ok()) return;
   const std::int64_t channels = layer.input_shape[0];
   if (channels % layer.groups != 0 || outputs % layer.groups != 0) {
-    reader.fail(absl::StrCat("groups ", layer.groups, " must divide both its ", outputs,
-                             " outputs and the channels of ", input_phrase(layer)));
+    fields.refuse(absl::StrCat("groups ", layer.groups, " must divide both its ", outputs,
+                               " outputs and the channels of ", input_phrase(layer)));
     return;
   }
   const auto extent = [](std::int64_t size, std::int64_t kernel, std::int64_t stride,
@@ -233,29 +245,28 @@ void Parser::infer_convolution(FieldReader& reader, LayerSpec& layer) {
   layer.output_shape = {outputs,
                         extent(layer.input_shape[1], layer.kernel_h, layer.stride_h, layer.pad_h),
                         extent(layer.input_shape[2], layer.kernel_w, layer.stride_w, layer.pad_w)};
-  add_parameter(reader, layer, "weight",
+  add_parameter(fields, layer, "weight",
                 {outputs, channels / layer.groups, layer.kernel_h, layer.kernel_w});
-  if (bias) add_parameter(reader, layer, "bias", {outputs});
-  if (!reader.ok()) return;
+  if (bias) add_parameter(fields, layer, "bias", {outputs});
+  if (!fields.ok()) return;
   const std::int64_t macs[] = {element_count(layer.parameters.front().shape), layer.output_shape[1],
                                layer.output_shape[2]};
   if (const auto product = bounded_product(macs, kMaxLayerMultiplyAdds)) {
     layer.multiply_adds = *product;
   } else {
-    reader.fail(absl::StrCat("more than ", kMaxLayerMultiplyAdds, " multiply-adds per sample on ",
-                             input_phrase(layer)));
+    fields.refuse(absl::StrCat("more than ", kMaxLayerMultiplyAdds, " multiply-adds per sample on ",
+                               input_phrase(layer)));
   }
 }
 
-void Parser::infer_pooling(FieldReader& reader, LayerSpec& layer) {
-  const std::string pool = reader.string("pool");
-  layer.ceil_mode = reader.boolean("ceil_mode", false);
-  if (reader.ok() && pool != "max" && pool != "average") {
-    reader.fail(absl::StrCat("\"pool\" must be \"max\" or \"average\", got ", json_excerpt(pool)));
-  }
+void Parser::infer_pooling(JsonFields& fields, LayerSpec& layer) {
+  std::string pool;
+  fields.require("pool");
+  fields.one_of("pool", &pool, {"max", "average"});
+  fields.boolean("ceil_mode", &layer.ceil_mode);
   layer.pool = pool == "max" ? LayerSpec::Pool::kMax : LayerSpec::Pool::kAverage;
-  read_window(reader, layer, true);
-  if (!reader.ok()) return;
+  read_window(fields, layer, true);
+  if (!fields.ok()) return;
   const auto extent = [&](std::int64_t size, std::int64_t kernel, std::int64_t stride,
                           std::int64_t pad) {
     const std::int64_t room = size + 2 * pad - kernel;
@@ -269,122 +280,118 @@ void Parser::infer_pooling(FieldReader& reader, LayerSpec& layer) {
                         extent(layer.input_shape[2], layer.kernel_w, layer.stride_w, layer.pad_w)};
 }
 
-void Parser::infer_scores(FieldReader& reader, LayerSpec& layer) {
+void Parser::infer_scores(JsonFields& fields, LayerSpec& layer) {
   const std::int64_t classes = element_count(layer.input_shape);
   if (classes != layer.input_shape.front()) {
-    reader.fail(absl::StrCat(type_name(layer.type), " needs one score per class, shape ", classes,
-                             ", but ", input_phrase(layer),
-                             " is an image; put a fully_connected layer between"));
+    fields.refuse(absl::StrCat(type_name(layer.type), " needs one score per class, shape ", classes,
+                               ", but ", input_phrase(layer),
+                               " is an image; put a fully_connected layer between"));
     return;
   }
   if (classes < 2) {
-    reader.fail(absl::StrCat(type_name(layer.type), " needs two or more classes, but ",
-                             input_phrase(layer), " has one"));
+    fields.refuse(absl::StrCat(type_name(layer.type), " needs two or more classes, but ",
+                               input_phrase(layer), " has one"));
     return;
   }
   layer.output_shape = {1};
   if (layer.type == LayerType::kSoftmaxCrossEntropy) net_.classes = classes;
 }
 
-void Parser::infer_add(FieldReader& reader, LayerSpec& layer) {
+void Parser::infer_add(JsonFields& fields, LayerSpec& layer) {
   for (const std::size_t input : layer.inputs) {
     if (shape_of(input) == layer.input_shape) continue;
-    reader.fail(absl::StrCat("cannot add shape ", shape_to_string(shape_of(input)), " (from '",
-                             input_name(input), "') to ", input_phrase(layer)));
+    fields.refuse(absl::StrCat("cannot add shape ", shape_to_string(shape_of(input)), " (from '",
+                               input_name(input), "') to ", input_phrase(layer)));
     return;
   }
   layer.output_shape = layer.input_shape;
 }
 
-void Parser::read_options(FieldReader& reader, LayerSpec& layer) {
+void Parser::read_options(JsonFields& fields, LayerSpec& layer) {
   layer.output_shape = layer.input_shape;
   switch (layer.type) {
     case LayerType::kConvolution:
-      infer_convolution(reader, layer);
+      infer_convolution(fields, layer);
       break;
     case LayerType::kPooling:
-      infer_pooling(reader, layer);
+      infer_pooling(fields, layer);
       break;
     case LayerType::kFullyConnected: {
-      const std::int64_t outputs = reader.integer("outputs", 1, kMaxDimension);
-      const bool bias = reader.boolean("bias", true);
+      const std::int64_t outputs = read_outputs(fields);
+      bool bias = true;
+      fields.boolean("bias", &bias);
       const std::int64_t inputs = element_count(layer.input_shape);
       layer.output_shape = {outputs};
-      add_parameter(reader, layer, "weight", {outputs, inputs});
-      if (bias) add_parameter(reader, layer, "bias", {outputs});
-      layer.multiply_adds = reader.ok() ? outputs * inputs : 0;
+      add_parameter(fields, layer, "weight", {outputs, inputs});
+      if (bias) add_parameter(fields, layer, "bias", {outputs});
+      layer.multiply_adds = fields.ok() ? outputs * inputs : 0;
       break;
     }
     case LayerType::kRelu:
       break;
     case LayerType::kLrn:
-      layer.local_size = reader.integer("local_size", 1, kMaxDimension, layer.local_size);
-      layer.alpha = reader.number("alpha", 0.0, kMaxInitialiser, layer.alpha);
-      layer.beta = reader.number("beta", 0.0, kMaxInitialiser, layer.beta);
-      layer.k = reader.number("k", 1e-6, kMaxInitialiser, layer.k);
+      fields.integer("local_size", &layer.local_size, 1, kMaxDimension);
+      fields.number("alpha", &layer.alpha, {.min = 0.0, .max = kMaxInitialiser});
+      fields.number("beta", &layer.beta, {.min = 0.0, .max = kMaxInitialiser});
+      fields.number("k", &layer.k, {.min = 1e-6, .max = kMaxInitialiser});
       if (layer.local_size % 2 == 0) {
-        reader.fail(absl::StrCat("\"local_size\" must be odd, got ", layer.local_size));
+        fields.refuse("local_size", absl::StrCat("must be odd, got ", layer.local_size));
       }
-      need_image(reader, layer);
+      need_image(fields, layer);
       break;
     case LayerType::kDropout:
       // Below 1 by more than a rounding error of float: 1 / (1 - ratio) must stay finite.
-      layer.dropout_ratio = reader.number("ratio", 0.0, 0.999, layer.dropout_ratio);
+      fields.number("ratio", &layer.dropout_ratio, {.min = 0.0, .max = 0.999});
       break;
     case LayerType::kSoftmaxCrossEntropy:
     case LayerType::kAccuracy:
-      infer_scores(reader, layer);
+      infer_scores(fields, layer);
       break;
     case LayerType::kAdd:
-      infer_add(reader, layer);
+      infer_add(fields, layer);
       break;
   }
-  if (reader.ok() && !bounded_product(layer.output_shape, kMaxTensorElements)) {
-    reader.fail(absl::StrCat("its output shape ", shape_to_string(layer.output_shape), " from ",
-                             input_phrase(layer), " has more than ", kMaxTensorElements,
-                             " elements"));
+  if (fields.ok() && !bounded_product(layer.output_shape, kMaxTensorElements)) {
+    fields.refuse(absl::StrCat("its output shape ", shape_to_string(layer.output_shape), " from ",
+                               input_phrase(layer), " has more than ", kMaxTensorElements,
+                               " elements"));
   }
 }
 
-void Parser::read_parameters(FieldReader& reader, LayerSpec& layer) {
-  if (layer.parameters.empty()) return;
-  const nlohmann::json* init = reader.object("init");
-  if (init == nullptr) return;
-  FieldReader fields(*init, absl::StrCat(reader.where(), ": init"));
-  absl::Status status;
+void Parser::read_parameters(JsonFields& fields, LayerSpec& layer) {
+  const nlohmann::json* init = fields.value("init");
+  if (init == nullptr || !fields.ok()) return;
+  JsonFields init_fields(*init, fields.source(), fields.path_of("init"));
   for (ParameterSpec& parameter : layer.parameters) {
-    const nlohmann::json* json = fields.object(parameter.name);
+    const nlohmann::json* json = init_fields.value(parameter.name);
     if (json == nullptr) continue;
-    status.Update(parse_initialiser(
-        *json, absl::StrCat(reader.where(), ": init of ", parameter.name), parameter.initialiser));
+    init_fields.add(parse_initialiser(*json, fields.source(), init_fields.path_of(parameter.name),
+                                      parameter.initialiser));
   }
-  status.Update(fields.finish());
-  // Its message already says where; only the outermost reader may add a place.
-  if (!status.ok()) {
-    const std::string message(status.message());
-    reader.fail(message.substr(std::min(message.size(), reader.where().size() + 2)));
-  }
+  fields.add(init_fields.finish());
 }
 
 absl::Status Parser::parse_layer(const nlohmann::json& json, std::size_t index) {
-  FieldReader reader(json, absl::StrCat(where_, ": layers[", index, "]"));
+  const std::string unnamed = absl::StrCat("layers[", index, "]");
+  JsonFields fields(json, str_cat(where_, ": ", place_of(json, "layer", unnamed)), "");
   LayerSpec layer;
-  layer.name = read_name(reader);
-  if (!reader.ok()) return reader.finish();
-  reader.set_where(absl::StrCat(where_, ": layer '", layer.name, "'"));
+  layer.name = read_name(fields);
   if (layer.name == kNetworkInputName) {
-    reader.fail("this name is kept for the network's data; choose another");
+    fields.refuse("this name is kept for the network's data; choose another");
   }
   if (index_by_name_.contains(layer.name)) {
-    reader.fail("another layer has this name already; names must differ");
+    fields.refuse("another layer has this name already; names must differ");
   }
-  read_type(reader, layer);
-  if (!reader.ok()) return reader.finish();
-  POSEIDON_RETURN_IF_ERROR(read_inputs(reader, layer));
+  read_type(fields, layer);
+  if (!fields.ok()) return fields.status();
+  read_inputs(fields, layer);
+  if (!fields.ok()) return fields.status();
   layer.input_shape = shape_of(layer.inputs.front());
-  read_options(reader, layer);
-  read_parameters(reader, layer);
-  POSEIDON_RETURN_IF_ERROR(reader.finish());
+  read_options(fields, layer);
+  if (layer.type == LayerType::kConvolution || layer.type == LayerType::kFullyConnected) {
+    read_parameters(fields, layer);
+  }
+  POSEIDON_RETURN_IF_ERROR(fields.finish());
   index_by_name_.emplace(layer.name, net_.layers.size());
   net_.layers.push_back(std::move(layer));
   return absl::OkStatus();
@@ -428,25 +435,22 @@ absl::Status Parser::check_whole() const {
 }
 
 absl::StatusOr<NetSpec> Parser::parse(const nlohmann::json& json) {
-  FieldReader reader(json, "network");
-  net_.name = read_name(reader);
-  where_ = absl::StrCat("network '", net_.name, "'");
-  if (reader.ok()) reader.set_where(where_);
-  net_.input_shape = reader.integers("input", 1, 3, 1, kMaxDimension);
-  if (reader.ok() && net_.input_shape.size() == 2) {
-    reader.fail(absl::StrCat("\"input\" must be [features] or [channels, height, width], got ",
-                             shape_to_string(net_.input_shape)));
+  where_ = place_of(json, "network", "network");
+  JsonFields fields(json, where_, "");
+  net_.name = read_name(fields);
+  fields.require("input");
+  fields.integers("input", &net_.input_shape, 1, kMaxDimension, 1, 3);
+  if (net_.input_shape.size() == 2) {
+    fields.refuse("input", absl::StrCat("expected [features] or [channels, height, width], got ",
+                                        shape_to_string(net_.input_shape)));
   }
-  if (reader.ok() && !bounded_product(net_.input_shape, kMaxTensorElements)) {
-    reader.fail(absl::StrCat("\"input\" ", shape_to_string(net_.input_shape), " has more than ",
-                             kMaxTensorElements, " elements"));
+  if (!bounded_product(net_.input_shape, kMaxTensorElements)) {
+    fields.refuse("input", absl::StrCat(shape_to_string(net_.input_shape), " has more than ",
+                                        kMaxTensorElements, " elements"));
   }
-  const nlohmann::json* layers = reader.array("layers");
-  POSEIDON_RETURN_IF_ERROR(reader.finish());
-  if (layers->empty() || layers->size() > kMaxLayers) {
-    reader.fail(absl::StrCat("needs 1 to ", kMaxLayers, " layers, has ", layers->size()));
-    return reader.finish();
-  }
+  fields.require("layers");
+  const nlohmann::json* layers = fields.array("layers", "layers", 1, kMaxLayers);
+  POSEIDON_RETURN_IF_ERROR(fields.finish());
   for (const auto& layer : *layers) {
     if (!layer.is_object()) continue;
     const auto name = layer.find("name");

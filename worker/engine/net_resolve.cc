@@ -1,52 +1,37 @@
 // Finds the network that a job names: shipped, in a file, or inline.
 
-#include <fstream>
-#include <iterator>
 #include <string>
-#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/file_io.h"
+#include "common/json_fields.h"
 #include "common/nearest.h"
+#include "common/status_macros.h"
 #include "models/shipped.h"
 #include "worker/engine/net.h"
-#include "worker/engine/net_json.h"
 
 namespace poseidon {
 namespace {
 
+absl::Status prefixed(const std::string& prefix, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(prefix, status.message()));
+}
+
 absl::StatusOr<NetSpec> parse_text(std::string_view text, const std::string& where) {
-  nlohmann::json json;
-  try {
-    json = nlohmann::json::parse(text);
-  } catch (const nlohmann::json::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat(where, ": not valid JSON: ", error.what()));
-  }
+  POSEIDON_ASSIGN_OR_RETURN(const nlohmann::json json,
+                            parse_json(text, where, {.max_bytes = kMaxNetworkFileBytes}));
   absl::StatusOr<NetSpec> net = parse_network(json);
-  if (!net.ok()) {
-    return absl::Status(net.status().code(), absl::StrCat(where, ": ", net.status().message()));
-  }
-  return net;
+  return net.ok() ? std::move(net) : prefixed(where + ": ", net.status());
 }
 
 absl::StatusOr<NetSpec> load_file(const std::filesystem::path& path) {
-  const std::string where = path.string();
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
-    return absl::NotFoundError(absl::StrCat("network file ", where, ": no such file"));
-  }
-  const std::uintmax_t bytes = std::filesystem::file_size(path, error);
-  if (error || bytes > static_cast<std::uintmax_t>(kMaxNetworkFileBytes)) {
-    return absl::InvalidArgumentError(absl::StrCat("network file ", where, ": larger than ",
-                                                   kMaxNetworkFileBytes, " bytes or unreadable"));
-  }
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file)
-    return absl::UnavailableError(absl::StrCat("network file ", where, ": cannot be read"));
-  return parse_text(text, absl::StrCat("network file ", where));
+  const absl::StatusOr<std::string> text = read_file(path, kMaxNetworkFileBytes);
+  if (!text.ok()) return prefixed("network file ", text.status());
+  return parse_text(*text, absl::StrCat("network file ", path.string()));
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "worker/engine/net.h"
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -128,16 +130,26 @@ TEST(ResolveNetwork, ReadsAFileRelativeToTheFolder) {
   EXPECT_EQ(net->name, "lenet");
 }
 
+TEST(ResolveNetwork, AKeyThatIsThereTwiceIsRefused) {
+  const std::filesystem::path file = std::filesystem::path(::testing::TempDir()) /
+                                     ("poseidon_net_test_" + std::to_string(::getpid()) + ".json");
+  std::ofstream(file) << R"({"name": "n", "input": [3], "input": [4], "layers": []})";
+  const auto net = resolve_network(file.string(), ".");
+  std::filesystem::remove(file);
+  EXPECT_EQ(std::string(net.status().message()),
+            "network file " + file.string() + ": input: the key is there twice; keep one of them");
+}
+
 TEST(ResolveNetwork, SaysWhatItDoesNotFind) {
   EXPECT_THAT(std::string(resolve_network("lennet", ".").status().message()),
               HasSubstr("unknown network \"lennet\" (did you mean \"lenet\"?): shipped are "
                         "cifar10_quick, lenet, mlp"));
   EXPECT_THAT(std::string(resolve_network("models/none.json", ".").status().message()),
-              HasSubstr("network file ./models/none.json: no such file"));
+              HasSubstr("network file ./models/none.json: cannot open: No such file"));
   EXPECT_THAT(std::string(resolve_network("models/", ".").status().message()),
-              HasSubstr("no such file"));
+              HasSubstr("is a folder, not a file"));
   EXPECT_THAT(std::string(resolve_network("models/README.md", ".").status().message()),
-              HasSubstr("not valid JSON"));
+              HasSubstr("network file ./models/README.md: parse error at line 1, column 1"));
   EXPECT_THAT(std::string(resolve_network(7, ".").status().message()),
               HasSubstr("\"model\" must be the name of a shipped network, a path, or a network "
                         "object, got 7"));

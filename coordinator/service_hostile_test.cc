@@ -1,0 +1,194 @@
+// What the coordinator refuses, and that nobody else notices.
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+#include "common/random.h"
+#include "coordinator/service_test_fixture.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace poseidon {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+TEST_F(ServiceTest, AnotherProtocolVersionIsRefusedInPlainWords) {
+  RawNode node(address_);
+  node.join(join_as(v1::NODE_ROLE_WORKER, "10.0.0.2:4711"), 2);
+  const grpc::Status end = node.end();
+  EXPECT_EQ(end.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(end.error_message(),
+            "this coordinator speaks protocol 1, worker 10.0.0.2:4711 speaks 2: install the same "
+            "Poseidon version everywhere");
+  EXPECT_EQ(refused("version"), 1u);
+
+  v1::SubmitRequest request;
+  EXPECT_THAT(submit(request).error_message(), HasSubstr("the command line tool speaks 0"));
+}
+
+TEST_F(ServiceTest, JoinsThatMakeNoSenseEndTheClientAtOnce) {
+  for (const char* address : {"", "nonsense", "host:0", "a b:1"}) {
+    FakeNode node(address_, join_as(v1::NODE_ROLE_SERVER, address), FakeNode::Plays::kReady);
+    EXPECT_EQ(node.wait_result().code(), absl::StatusCode::kInvalidArgument) << address;
+  }
+  FakeNode node(address_, join_as(v1::NODE_ROLE_UNSPECIFIED, "h:1"), FakeNode::Plays::kReady);
+  EXPECT_THAT(std::string(node.wait_result().message()), HasSubstr("Join.role"));
+}
+
+TEST_F(ServiceTest, MessagesOutOfPlaceAreRefusedAndCounted) {
+  RawNode early(address_);
+  v1::NodeMessage message;
+  message.mutable_ready()->set_epoch(1);
+  early.send(message);
+  EXPECT_EQ(early.end().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused("not_joined"), 1u);
+
+  RawNode node(address_);
+  node.join(join_as(v1::NODE_ROLE_WORKER, ""));
+  ASSERT_TRUE(node.receive()->has_joined());
+  node.send(message);            // no job
+  node.send(v1::NodeMessage());  // nothing in it
+  node.join(join_as(v1::NODE_ROLE_WORKER, ""));
+  await([&](const auto&) { return refused("duplicate") == 1; });
+  EXPECT_EQ(refused("wrong_state"), 1u);
+  EXPECT_EQ(refused("malformed"), 1u);
+  EXPECT_EQ(status().workers_size(), 1) << "the node stays";
+}
+
+TEST_F(ServiceTest, ReportsOfStrangersAndStaleEpochsDoNotTouchTheJob) {
+  run_job();
+  RawNode stranger(address_);
+  stranger.join(join_as(v1::NODE_ROLE_WORKER, ""));
+  ASSERT_TRUE(stranger.receive()->has_joined());
+  v1::NodeMessage report;
+  report.mutable_iteration()->set_epoch(1);
+  report.mutable_iteration()->set_loss(1.0);
+  stranger.send(report);
+  await([&](const auto&) { return refused("not_in_job") == 1; });
+  report.mutable_iteration()->set_epoch(99);
+  EXPECT_TRUE(nodes_[1]->client().send(report));
+  await([&](const auto&) { return refused("stale_epoch") == 1; });
+  report.mutable_iteration()->set_epoch(1);
+  report.mutable_iteration()->set_iteration(UINT64_MAX);
+  EXPECT_TRUE(nodes_[1]->client().send(report));
+  v1::NodeMessage traffic;
+  traffic.mutable_heartbeat()->add_layers()->set_layer(1000);
+  EXPECT_TRUE(nodes_[1]->client().send(traffic));
+  await([&](const auto&) { return refused("malformed") == 1; });
+  EXPECT_EQ(refused("duplicate"), 1u);
+  EXPECT_EQ(status().state(), "running");
+  EXPECT_EQ(status().iteration(), 0u);
+}
+
+TEST_F(ServiceTest, ASecondSubmitIsRefusedAndNamesTheFirst) {
+  ASSERT_TRUE(submit(1, 1).ok());
+  const grpc::Status second = submit(1, 1);
+  EXPECT_EQ(second.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(second.error_message(), HasSubstr("job digits-1 is waiting (0 of 5 iterations)"));
+  EXPECT_EQ(status().job_id(), "digits-1");
+}
+
+TEST_F(ServiceTest, WrongSubmitsAreRefusedAndStartNothing) {
+  EXPECT_EQ(submit(1, 1, "wrong").error_message(), "batch_size: missing");
+  EXPECT_THAT(submit(65, 1).error_message(), HasSubstr("65 workers are asked for"));
+  EXPECT_THAT(submit(5000, 1).error_message(), HasSubstr("at most 1024 nodes"));
+  v1::SubmitRequest request;
+  request.set_protocol_version(kProtocolVersion);
+  request.set_run_directory("relative");
+  EXPECT_THAT(submit(request).error_message(), HasSubstr("absolute"));
+  request.set_run_directory("/proc/nowhere");
+  const grpc::Status unwritable = submit(request);
+  EXPECT_EQ(unwritable.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(unwritable.error_message(), HasSubstr("/proc/nowhere"));
+  request.set_run_directory("");
+  request.set_job_json(std::string(5 << 20, ' '));
+  EXPECT_THAT(submit(request).error_message(), HasSubstr("5242880 bytes"));
+  EXPECT_EQ(status().state(), "idle");
+  request.set_job_json("{}");
+  ASSERT_TRUE(submit(request).ok()) << "nothing of that stands in the way";
+  EXPECT_THAT(submitted_.run_directory(), HasSubstr((folder_ / "state" / "runs").string()));
+}
+
+TEST_F(ServiceTest, ModelsThatDoNotFitAreRefused) {
+  run_job();
+  ControlClient& client = nodes_[1]->client();
+  EXPECT_THAT(client.upload_model(99, "model").ToString(), HasSubstr("epoch 99"));
+  EXPECT_THAT(client.upload_model(1, std::string(80 << 20, 'x')).ToString(), HasSubstr("at most"));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kPatience);
+  v1::UploadModelResponse response;
+  const auto writer = stub_->UploadModel(&context, &response);
+  v1::ModelPart part;
+  part.set_epoch(1);
+  part.set_total_bytes(100);
+  part.set_data("short");
+  writer->Write(part);
+  writer->WritesDone();
+  EXPECT_THAT(writer->Finish().error_message(), HasSubstr("ended after 5 of 100 bytes"));
+  EXPECT_FALSE(fs::exists(folder_ / "run" / "model.safetensors"));
+  EXPECT_EQ(status().state(), "running");
+  EXPECT_TRUE(client.upload_model(1, "model").ok()) << "a refused one blocks no other";
+  EXPECT_EQ(read_file(folder_ / "run" / "model.safetensors"), "model");
+}
+
+TEST_F(ServiceTest, APortInUseIsNamed) {
+  CoordinatorOptions second = options();
+  second.listen = address_;
+  second.state_dir = folder_ / "other";
+  const absl::Status status = CoordinatorService::start(second, resolver, &clock_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr(address_), HasSubstr("already in use")));
+}
+
+TEST_F(ServiceTest, AStateDirectoryInUseIsNamed) {
+  const absl::Status status = CoordinatorService::start(options(), resolver, &clock_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("in use by another coordinator"));
+}
+
+TEST_F(ServiceTest, GarbageOnThePortHarmsNobody) {
+  run_job();
+  const int port = std::stoi(address_.substr(address_.rfind(':') + 1));
+  SplitMix64 random(7);
+  for (int round = 0; round < 20; ++round) {
+    const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<std::uint16_t>(port));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ASSERT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+    std::string bytes;
+    if (round % 3 == 1) bytes = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    if (round % 3 == 2) bytes = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+    for (int i = 0; i < 5000; ++i) bytes += static_cast<char>(random.next());
+    [[maybe_unused]] const ssize_t sent = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    ::close(fd);
+  }
+  EXPECT_EQ(status().state(), "running");
+  EXPECT_EQ(status().workers_size(), 1);
+}
+
+TEST_F(ServiceTest, AnOversizeMessageEndsOnlyItsOwnStream) {
+  run_job();
+  RawNode node(address_);
+  node.join(join_as(v1::NODE_ROLE_WORKER, ""));
+  ASSERT_TRUE(node.receive()->has_joined());
+  v1::NodeMessage message;
+  message.mutable_failed()->set_reason(std::string(20 << 20, 'x'));
+  node.send(message);
+  EXPECT_FALSE(node.end().ok());
+  await([](const v1::GetStatusResponse& r) { return r.workers_size() == 1; });
+  EXPECT_EQ(status().state(), "running");
+}
+
+}  // namespace
+}  // namespace poseidon

@@ -1,0 +1,74 @@
+// Nodes that the coordinator loses, coordinators that nodes do not find, and the deadlines of both.
+
+#include <string>
+#include <thread>
+
+#include "coordinator/service_test_fixture.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace poseidon {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST_F(ServiceTest, ADroppedStreamFailsTheJobAndNamesTheNode) {
+  FakeNode& server = add_server(FakeNode::Plays::kReady);
+  RawNode worker(address_);
+  worker.join(join_as(v1::NODE_ROLE_WORKER, "10.0.0.2:4711"));
+  ASSERT_TRUE(worker.receive()->has_joined());
+  ASSERT_TRUE(submit(1, 1).ok());
+  ASSERT_TRUE(worker.receive()->has_assign());
+  worker.drop();
+  const v1::GetStatusResponse failed = await_state("failed");
+  EXPECT_THAT(failed.message(), HasSubstr("worker 0 (10.0.0.2:4711) was lost"));
+  ASSERT_TRUE(server.wait_stop());
+  EXPECT_FALSE(server.stops_[0].succeeded());
+  EXPECT_EQ(server.stops_[0].reason(), failed.message());
+  EXPECT_EQ(failed.workers(0).state(), "lost");
+}
+
+TEST_F(ServiceTest, SilenceLongerThanTheLeaseFailsTheJob) {
+  start_with_short_lease();
+  add_server(FakeNode::Plays::kReady);
+  RawNode worker(address_);  // joins, then says nothing, its stream stays open
+  worker.join(join_as(v1::NODE_ROLE_WORKER, ""));
+  ASSERT_TRUE(worker.receive()->has_joined());
+  ASSERT_TRUE(submit(1, 1).ok());
+  const v1::GetStatusResponse failed = await_state("failed");
+  EXPECT_THAT(failed.message(),
+              AllOf(HasSubstr("worker 0"), HasSubstr("was silent for"), HasSubstr("lease 1.5 s")));
+  const grpc::Status end = worker.end();
+  EXPECT_EQ(end.error_code(), grpc::StatusCode::ABORTED);
+  EXPECT_THAT(end.error_message(), HasSubstr("was silent"));
+}
+
+TEST_F(ServiceTest, AHeartbeatKeepsABusyNodeAlive) {
+  start_with_short_lease();
+  run_job();
+  std::this_thread::sleep_for(Milliseconds(3200));  // more than two leases
+  EXPECT_EQ(status().state(), "running");
+  const std::lock_guard<std::mutex> lock(nodes_[0]->mutex_);
+  EXPECT_GE(nodes_[0]->heartbeats_, 5u);
+}
+
+TEST_F(ServiceTest, ANodeThatNeverJoinsIsSentAway) {
+  start_with_short_lease();
+  RawNode node(address_);
+  EXPECT_EQ(node.end().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
+TEST_F(ServiceTest, ANodeGivesUpOnACoordinatorThatNeverComes) {
+  const std::string nowhere = "127.0.0.1:" + std::to_string(free_port());
+  FakeNode node(nowhere, join_as(v1::NODE_ROLE_WORKER, ""), FakeNode::Plays::kReady,
+                Milliseconds(500));
+  const absl::Status status = node.wait_result();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("no coordinator answered at " + nowhere +
+                        " for 0.5 s: is poseidon-coordinator running there?"));
+}
+
+}  // namespace
+}  // namespace poseidon
