@@ -53,6 +53,16 @@ absl::Status errno_status(const char* what, const std::string& thing) {
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " ", thing));
 }
 
+/// In this thread and those that it will start.
+sigset_t block_stop_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  POSEIDON_CHECK(::pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0, "signals can be blocked");
+  return signals;
+}
+
 }  // namespace
 
 int exit_code(const absl::Status& status) {
@@ -175,6 +185,8 @@ absl::Status start_daemon(std::string_view name, const DaemonOptions& options) {
   spdlog::set_default_logger(std::move(logger));
   // gRPC prints its own lines for what it also returns as errors; they are for those who debug it.
   ::gpr_set_log_function([](gpr_log_func_args* line) { spdlog::debug("gRPC: {}", line->message); });
+  // Every thread inherits this. A signal that comes before StopSignals exists waits for it.
+  block_stop_signals();
   // A reader of our stdout or stderr that goes away must not take us with it.
   ::signal(SIGPIPE, SIG_IGN);
   if (options.exit_with_parent && ::prctl(PR_SET_PDEATHSIG, SIGTERM) != 0) {
@@ -192,11 +204,7 @@ absl::Status announce_address(const DaemonOptions& options, const std::string& a
 
 StopSignals::StopSignals(std::function<void(const std::string&)> on_stop)
     : on_stop_(std::move(on_stop)) {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  POSEIDON_CHECK(::pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0, "signals can be blocked");
+  const sigset_t signals = block_stop_signals();
   signal_fd_ = Descriptor(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   wake_fd_ = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   POSEIDON_CHECK(signal_fd_.is_open() && wake_fd_.is_open(),

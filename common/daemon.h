@@ -70,7 +70,8 @@ void add_daemon_options(CLI::App& app, DaemonOptions& options);
 int daemon_main(CLI::App& app, int argc, char** argv, const std::function<absl::Status()>& run);
 
 /// Sets up logging to stderr, one line per event, with `name` in each; carries out
-/// exit_with_parent; ignores SIGPIPE. Call once, first thing after parsing.
+/// exit_with_parent; ignores SIGPIPE; blocks SIGTERM and SIGINT for StopSignals. Call once, first
+/// thing after parsing and before any thread starts.
 absl::Status start_daemon(std::string_view name, const DaemonOptions& options);
 
 /// Prints "listening on ADDRESS" to stdout (launchers and tests read it) and writes address_file.
