@@ -85,6 +85,8 @@ absl::StatusOr<v1::SubmitResponse> CoordinatorClient::submit(const v1::SubmitReq
                                                              Milliseconds timeout) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + timeout);
+  context.set_wait_for_ready(
+      true);  // nothing is sent, so nothing can be lost, before there is a connection
   v1::SubmitResponse response;
   const grpc::Status status = connection_->stub->Submit(&context, request, &response);
   if (status.ok()) return response;

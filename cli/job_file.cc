@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "worker/data/batches.h"
 
 namespace poseidon {
 namespace {
@@ -35,6 +36,12 @@ absl::Status check_source(const std::string& key, const DataSourceSpec& source) 
   return absl::OkStatus();
 }
 
+/// `status` with the job's key in front.
+absl::Status under_key(const char* key, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(absl::StrCat(key, ": ", status.message()));
+}
+
 }  // namespace
 
 absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path) {
@@ -54,6 +61,17 @@ absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path) {
   spec.model = net->source;
   std::string json = job_to_json(spec);
   return PreparedJob{.spec = std::move(spec), .net = *std::move(net), .json = std::move(json)};
+}
+
+absl::Status check_data(const JobSpec& job, const NetSpec& net, std::uint32_t workers) {
+  const BatchPlacement placement{
+      .workers = workers, .rank = 0, .batch_size = job.batch_size, .first_iteration = 0};
+  POSEIDON_RETURN_IF_ERROR(
+      under_key("data.train",
+                TrainBatches::open(job.data, net.input_shape, net.classes, placement).status()));
+  if (!job.data.test) return absl::OkStatus();
+  return under_key("data.test",
+                   TestBatches::open(job.data, net.input_shape, net.classes, placement).status());
 }
 
 absl::Status check_files(const JobSpec& job) {

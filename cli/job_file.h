@@ -23,6 +23,11 @@ struct PreparedJob {
 /// Every error starts with the file's path and names the key.
 absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path);
 
+/// Reads the data as a worker will (so only where they are on this machine): INVALID_ARGUMENT, with
+/// the job's key, for what is corrupt, too little for one iteration of all workers, out of the
+/// network's range, or of another shape than it takes.
+absl::Status check_data(const JobSpec& job, const NetSpec& net, std::uint32_t workers);
+
 /// Checks that every file the job reads is there. Only `poseidon local` can ask this: elsewhere the
 /// files are on the workers' machines. NOT_FOUND names the key and the path.
 absl::Status check_files(const JobSpec& job);

@@ -89,5 +89,21 @@ TEST_F(JobFileTest, AFolderIsNoDataFile) {
   EXPECT_TRUE(absl::IsInvalidArgument(check_files(prepared->spec)));
 }
 
+TEST(CheckData, NamesTheKeyOfWhatDoesNotFit) {
+  auto prepared = prepare_job("deploy/jobs/digits.json");
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_TRUE(check_data(prepared->spec, prepared->net, 4).ok());
+  const absl::Status too_many = check_data(prepared->spec, prepared->net, 45);  // 45 x 32 > 1437
+  EXPECT_TRUE(absl::IsInvalidArgument(too_many)) << too_many;
+  EXPECT_THAT(std::string(too_many.message()), StartsWith("data.train: "));
+  EXPECT_THAT(std::string(too_many.message()), HasSubstr("1437"));
+  prepared->spec.data.transform.resize = {20, 20};
+  prepared->spec.data.transform.random_crop.clear();
+  prepared->spec.data.transform.pad = 0;
+  const absl::Status shape = check_data(prepared->spec, prepared->net, 1);
+  EXPECT_THAT(std::string(shape.message()), HasSubstr("20x20"));
+  EXPECT_THAT(std::string(shape.message()), HasSubstr("28x28"));
+}
+
 }  // namespace
 }  // namespace poseidon

@@ -287,6 +287,11 @@ absl::Status run_local(const LocalOptions& options) {
   if (const absl::Status status = check_files(job->spec); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(options.job_path, ": ", status.message()));
   }
+  if (const absl::Status status =
+          check_data(job->spec, job->net, static_cast<std::uint32_t>(options.workers));
+      !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(options.job_path, ": ", status.message()));
+  }
   POSEIDON_ASSIGN_OR_RETURN(fs::path programs, programs_folder());
   POSEIDON_ASSIGN_OR_RETURN(RunFolders folders, make_folders(options.run_dir, job->spec.name));
   const fs::path run_dir = folders.run;

@@ -29,8 +29,8 @@ absl::StatusOr<v1::GetStatusResponse> poll_until_end(CoordinatorClient& client,
       last_answer = now;
       if (status->job_id() != job_id) {
         return absl::UnknownError(absl::StrCat("the coordinator at ", client.address(),
-                                                " no longer knows job ", job_id,
-                                                "; its run directory tells how it ended"));
+                                               " no longer knows job ", job_id,
+                                               "; its run directory tells how it ended"));
       }
       options.write(progress.update(*status, now));
       if (ended(*status)) return status;

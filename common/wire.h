@@ -69,7 +69,7 @@ enum class DataRefusal : std::uint8_t {
   kVersion,       ///< another version of Poseidon
   kNoAssignment,  ///< no job here just now
   kKind,          ///< a kind that this side does not take
-  kEpoch,             ///< another membership's message
+  kEpoch,         ///< another membership's message
   kRank,          ///< not a worker of the plan, or not the one that this stream belongs to
   kChunk,         ///< no such chunk, or another server's
   kOffset,        ///< not the chunk's place

@@ -91,13 +91,14 @@ class JobFiles(ProcessTest):
 
 
 class WrongData(ProcessTest):
-    """What only the workers can see: the job fails (1) and says what is wrong, and where."""
+    """`local` reads the data before it starts anything (2); elsewhere the workers find out, and the job fails (1)."""
 
-    def failed(self, job, *words):
-        result, _ = self.local(job, 1, 1, timeout_s=60)
-        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
-        for word in words:
+    def refused(self, job, *words):
+        result, run_dir = self.local(job, 1, 1, timeout_s=60)
+        self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+        for word in ("data.train", *words):
             self.assertIn(word, result.stderr)
+        self.assertFalse((run_dir / "metrics.jsonl").exists())
 
     def data_job(self, images, labels):
         write_gzip(self.folder / "images.gz", images)
@@ -114,26 +115,39 @@ class WrongData(ProcessTest):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
     def test_label_out_of_range(self):
-        self.failed(self.data_job(idx_bytes([8, 8, 8], bytes(512)), idx_bytes([8], bytes([1] * 7 + [77]))),
-                    "labels.gz", "77")
+        self.refused(self.data_job(idx_bytes([8, 8, 8], bytes(512)), idx_bytes([8], bytes([1] * 7 + [77]))),
+                     "labels.gz", "77")
 
     def test_truncated_idx(self):
-        self.failed(self.data_job(idx_bytes([8, 8, 8], bytes(100)), idx_bytes([8], bytes(8))), "images.gz")
+        self.refused(self.data_job(idx_bytes([8, 8, 8], bytes(100)), idx_bytes([8], bytes(8))), "images.gz")
 
     def test_corrupt_gzip(self):
         job = self.data_job(idx_bytes([8, 8, 8], bytes(512)), idx_bytes([8], bytes(8)))
         path = self.folder / "images.gz"
         path.write_bytes(path.read_bytes()[:-12])
-        self.failed(job, "images.gz")
+        self.refused(job, "images.gz")
 
     def test_batch_larger_than_the_data(self):
         job = dict(self.data_job(idx_bytes([8, 8, 8], bytes(512)), idx_bytes([8], bytes(8))), batch_size=9)
-        self.failed(job, "batch", "9", "8")
+        self.refused(job, "batch", "9", "8")
+
+    def test_workers_say_what_is_wrong_with_data_that_only_they_see(self):
+        job = self.data_job(idx_bytes([8, 8, 8], bytes(512)), idx_bytes([8], bytes([1] * 7 + [77])))
+        cluster = Cluster(self)
+        cluster.add_server()
+        cluster.add_worker()
+        result = cluster.submit(job, "--workers", 1, "--servers", 1, "--wait")
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        for word in ("labels.gz", "77"):
+            self.assertIn(word, result.stderr)
 
     def test_nan_loss_stops_with_iteration_and_layer(self):
         job = digits_job(iterations=200, test_every_iterations=0)
         job["optimizer"]["learning_rate"] = 1e30
-        self.failed(job, "nan", "in iteration 1", "conv2", "learning_rate")
+        result, _ = self.local(job, 1, 1, timeout_s=60)
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        for word in ("nan", "in iteration 1", "conv2", "learning_rate"):
+            self.assertIn(word, result.stderr)
 
 
 class Addresses(ProcessTest):
