@@ -13,7 +13,7 @@
 namespace poseidon {
 
 /// Cache-line alignment of every tensor range: what vector loads and the device libraries like.
-inline constexpr std::size_t kBufferAlignment_bytes = 64;
+inline constexpr std::size_t kBufferAlignmentBytes = 64;
 
 /// Reference-counted float memory. A copy refers to the same floats; whoever holds one keeps them
 /// alive, which is how a message being sent protects its payload.
@@ -22,10 +22,10 @@ class FloatBuffer {
   FloatBuffer() = default;
   explicit FloatBuffer(std::int64_t elements) : elements_(elements) {
     const std::size_t bytes =
-        (static_cast<std::size_t>(elements) * sizeof(float) + kBufferAlignment_bytes - 1) /
-        kBufferAlignment_bytes * kBufferAlignment_bytes;
+        (static_cast<std::size_t>(elements) * sizeof(float) + kBufferAlignmentBytes - 1) /
+        kBufferAlignmentBytes * kBufferAlignmentBytes;
     auto* memory = static_cast<float*>(
-        std::aligned_alloc(kBufferAlignment_bytes, bytes == 0 ? kBufferAlignment_bytes : bytes));
+        std::aligned_alloc(kBufferAlignmentBytes, bytes == 0 ? kBufferAlignmentBytes : bytes));
     POSEIDON_CHECK(memory != nullptr, "out of memory");
     std::memset(memory, 0, bytes);
     memory_ = std::shared_ptr<float>(memory, [](float* p) { std::free(p); });

@@ -36,7 +36,7 @@ class MemoryNetwork::Pipe : public std::enable_shared_from_this<Pipe> {
 
   Side& side(int i) { return sides_[static_cast<std::size_t>(i)]; }
 
-  void write(int from, OutgoingMessage message) {
+  void write(int from, const OutgoingMessage& message) {
     Side& to = side(1 - from);
     Bytes bytes = copy(message);
     ++to.in_flight;
@@ -165,7 +165,7 @@ class MemoryNetwork::End final : public Stream {
  public:
   End(std::shared_ptr<Pipe> pipe, int side) : pipe_(std::move(pipe)), side_(side) {}
   ~End() override { pipe_->abandon(side_); }
-  void write(OutgoingMessage message) override { pipe_->write(side_, std::move(message)); }
+  void write(OutgoingMessage message) override { pipe_->write(side_, message); }
   void resume_reads() override { pipe_->resume(side_); }
   void close(const absl::Status& status) override { pipe_->close(side_, status); }
   std::string peer() const override { return pipe_->side(1 - side_).name; }

@@ -307,7 +307,7 @@ void Cluster::apply_one(const JobAction& action) {
              action);
 }
 
-void Cluster::apply(JobActions actions) {
+void Cluster::apply(const JobActions& actions) {
   for (const JobAction& action : actions) apply_one(action);
   after_actions();
 }

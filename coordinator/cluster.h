@@ -96,7 +96,7 @@ class Cluster {
   void handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat);
   void depart(const Departure& departure, const absl::Status& status);
   void members_changed();
-  void apply(JobActions actions);
+  void apply(const JobActions& actions);
   void apply_one(const JobAction& action);
   bool send(NodeId node, const v1::CoordinatorMessage& message);
   void after_actions();

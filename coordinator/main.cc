@@ -76,7 +76,7 @@ absl::Status run(const MainOptions& options) {
   service_options.cluster.membership.lease = Milliseconds(options.lease_ms);
   service_options.cluster.membership.heartbeat = Milliseconds(options.heartbeat_ms);
   service_options.cluster.job.waiting_timeout = std::chrono::seconds(options.wait_for_nodes_s);
-  auto service = CoordinatorService::start(std::move(service_options), resolve_job, &clock);
+  auto service = CoordinatorService::start(service_options, resolve_job, &clock);
   if (!service.ok()) return service.status();
   POSEIDON_RETURN_IF_ERROR(announce_address(options.daemon, (*service)->address()));
   if (!options.metrics_listen.empty()) {

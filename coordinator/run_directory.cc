@@ -130,7 +130,7 @@ void RunDirectory::write_loop() {
       overflow = std::exchange(overflow_, false);
       closing = closing_;
     }
-    absl::Status status = failed ? absl::OkStatus() : write_items(std::move(items));
+    absl::Status status = failed ? absl::OkStatus() : write_items(items);
     if (status.ok() && overflow) {
       status = absl::ResourceExhaustedError(absl::StrCat(path_.string(), ": the disk is too slow, ",
                                                          kMaxQueued, " lines wait for it"));
@@ -144,9 +144,9 @@ void RunDirectory::write_loop() {
   events_.on_closed();
 }
 
-absl::Status RunDirectory::write_items(std::deque<Item> items) {
+absl::Status RunDirectory::write_items(const std::deque<Item>& items) {
   std::string lines;
-  for (Item& item : items) {
+  for (const Item& item : items) {
     if (item.name.empty()) {
       lines += item.contents;
     } else {

@@ -79,7 +79,7 @@ class RunDirectory {
   RunDirectory(std::filesystem::path path, Events events, Descriptor metrics_fd, bool replaced);
   void enqueue(Item item);
   void write_loop();
-  absl::Status write_items(std::deque<Item> items);
+  absl::Status write_items(const std::deque<Item>& items);
 
   const std::filesystem::path path_;
   const Events events_;

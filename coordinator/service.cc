@@ -241,8 +241,9 @@ class GrpcService final : public v1::Coordinator::CallbackService {
   static grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* context,
                                           absl::StatusOr<Response> result, Response* response) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    if (result.ok()) *response = *std::move(result);
-    reactor->Finish(to_grpc(result.status()));
+    const absl::Status status = result.status();
+    if (status.ok()) *response = *std::move(result);
+    reactor->Finish(to_grpc(status));
     return reactor;
   }
 
@@ -322,7 +323,7 @@ class CoordinatorServer final : public CoordinatorService {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::start(
-    CoordinatorOptions options, JobResolver resolver, const Clock* clock) {
+    const CoordinatorOptions& options, JobResolver resolver, const Clock* clock) {
   POSEIDON_CHECK(clock != nullptr && resolver != nullptr, "both are wired");
   POSEIDON_RETURN_IF_ERROR(validate(options.cluster.membership));
   POSEIDON_ASSIGN_OR_RETURN(const HostPort listen,

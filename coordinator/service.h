@@ -27,9 +27,8 @@ class CoordinatorService {
  public:
   /// ALREADY_EXISTS when the port or the state directory is taken, INVALID_ARGUMENT for options
   /// that make no sense. `clock` must outlive the service.
-  static absl::StatusOr<std::unique_ptr<CoordinatorService>> start(CoordinatorOptions options,
-                                                                   JobResolver resolver,
-                                                                   const Clock* clock);
+  static absl::StatusOr<std::unique_ptr<CoordinatorService>> start(
+      const CoordinatorOptions& options, JobResolver resolver, const Clock* clock);
   virtual ~CoordinatorService() = default;
 
   /// Where it listens in fact, HOST:PORT.

@@ -158,7 +158,7 @@ std::vector<ChunkId> PsRoute::unanswered(ServerIndex server) const {
   std::vector<ChunkId> chunks;
   for (std::uint32_t i = 0; i < chunks_.size(); ++i) {
     if (plan_.chunks[i].server == server && chunks_[i].request != Request::kNone) {
-      chunks.push_back(ChunkId(i));
+      chunks.emplace_back(i);
     }
   }
   return chunks;
