@@ -194,8 +194,7 @@ class TransportTest : public ::testing::TestWithParam<bool> {
 
 TEST_P(TransportTest, MessagesArriveWholeAndInOrder) {
   const std::vector<std::size_t> sizes = {0, 1, 1000, (2 << 20) + 3, 5 << 20, 17};
-  std::size_t next = 0;
-  client_.on_written_ = [&] {
+  client_.on_written_ = [this, sizes, next = std::size_t{0}]() mutable {
     if (++next < sizes.size())
       client_.stream_->write(message("m", sizes[next], static_cast<char>('a' + next)));
   };
@@ -261,10 +260,10 @@ TEST_P(TransportTest, PausedReadsHoldTheSenderBack) {
   connect();
   server_side().pause_ = true;
   constexpr int kMessages = 100;
-  std::atomic<int> sent{1};
-  client_.on_written_ = [&] {
-    if (sent < kMessages) {
-      ++sent;
+  const auto sent = std::make_shared<std::atomic<int>>(1);
+  client_.on_written_ = [this, sent] {
+    if (*sent < kMessages) {
+      ++*sent;
       client_.stream_->write(message("x", 1 << 20));
     }
   };
@@ -273,7 +272,7 @@ TEST_P(TransportTest, PausedReadsHoldTheSenderBack) {
   // Each resume lets through one message; the sender never runs ahead by more than the buffers.
   for (std::size_t taken = 1; taken < 20; ++taken) {
     ASSERT_TRUE(network_->run_until([&] { return server_side().count() == taken; }));
-    EXPECT_LT(sent, static_cast<int>(taken) + 40);
+    EXPECT_LT(*sent, static_cast<int>(taken) + 40);
     on_server([&] { server_side().stream_->resume_reads(); });
   }
   server_side().pause_ = false;

@@ -43,6 +43,8 @@ class ShardServiceTest : public ::testing::Test {
     transport_.start();
     optimizer_.learning_rate = 0.5;
   }
+  ~ShardServiceTest() override { transport_.stop(); }  // its loop uses the service
+
 
   void assign(std::uint32_t workers) {
     plan_ = toy_plan(workers, 1, {kElements, 3}, 524288);
