@@ -22,6 +22,7 @@ namespace poseidon {
 namespace {
 
 constexpr Milliseconds kSubmitTimeout{30000};
+constexpr std::int64_t kMaxCount = 1 << 20;  // the coordinator knows the real limit
 
 /// Names and messages come from other machines: what is no UTF-8 in them is replaced, not thrown
 /// at.
@@ -42,9 +43,18 @@ absl::Status run_submit(const SubmitOptions& options) {
         "--run-dir ", options.run_dir,
         " must be absolute: it is a folder on the coordinator's machine, which cannot know yours"));
   }
+  for (const auto& [flag, count] :
+       {std::pair("--workers", options.workers), {"--servers", options.servers}}) {
+    if (count < 0 || count > kMaxCount) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(flag, " ", count, " must be between 1 and ", kMaxCount, ", or left out"));
+    }
+  }
   auto prepared = prepare_job(options.job_path);
   // Whatever is wrong with the job file, it is the call that is wrong.
   if (!prepared.ok()) return absl::InvalidArgumentError(prepared.status().message());
+
+  print_warnings(job_warnings(prepared->spec));
 
   CoordinatorClient client(options.coordinator);
   POSEIDON_RETURN_IF_ERROR(client.wait_for_coordinator(options.connect_timeout).status());
@@ -52,8 +62,8 @@ absl::Status run_submit(const SubmitOptions& options) {
   request.set_protocol_version(kProtocolVersion);
   request.set_job_json(prepared->json);
   request.set_run_directory(options.run_dir);
-  request.set_workers(options.workers);
-  request.set_servers(options.servers);
+  request.set_workers(static_cast<std::uint32_t>(options.workers));
+  request.set_servers(static_cast<std::uint32_t>(options.servers));
   POSEIDON_ASSIGN_OR_RETURN(const v1::SubmitResponse response,
                             client.submit(request, kSubmitTimeout));
   write_stdout(absl::StrCat("job ", response.job_id(), " accepted; run directory ",

@@ -13,8 +13,8 @@ namespace poseidon {
 
 struct LocalOptions {
   std::string job_path;
-  std::uint32_t workers = 0;
-  std::uint32_t servers = 0;
+  std::int64_t workers = 0;
+  std::int64_t servers = 0;
   std::string run_dir;  ///< "": ./runs/<job name>-<time>
 };
 /// A whole cluster of real processes on this machine, for one job (local.cc).
@@ -23,9 +23,9 @@ absl::Status run_local(const LocalOptions& options);
 struct SubmitOptions {
   std::string job_path;
   std::string coordinator;
-  std::string run_dir;        ///< on the coordinator's machine; "": it chooses
-  std::uint32_t workers = 0;  ///< 0: what the job allows
-  std::uint32_t servers = 0;  ///< 0: all there are
+  std::string run_dir;       ///< on the coordinator's machine; "": it chooses
+  std::int64_t workers = 0;  ///< 0: what the job allows
+  std::int64_t servers = 0;  ///< 0: all there are
   bool wait = false;
   Milliseconds connect_timeout{10000};
 };

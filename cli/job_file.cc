@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "worker/data/batches.h"
+#include "worker/model_file.h"
 
 namespace poseidon {
 namespace {
@@ -72,6 +73,11 @@ absl::Status check_data(const JobSpec& job, const NetSpec& net, std::uint32_t wo
   if (!job.data.test) return absl::OkStatus();
   return under_key("data.test",
                    TestBatches::open(job.data, net.input_shape, net.classes, placement).status());
+}
+
+absl::Status check_weights(const JobSpec& job, const NetSpec& net) {
+  if (job.init.weights.empty()) return absl::OkStatus();
+  return under_key("init.weights", check_weights(job.init.weights, net).status());
 }
 
 absl::Status check_files(const JobSpec& job) {

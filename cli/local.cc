@@ -40,7 +40,7 @@ constexpr Milliseconds kSubmitTimeout{30000};
 constexpr Milliseconds kStopTimeout{5000};  // between SIGTERM and SIGKILL
 constexpr Milliseconds kAddressPoll{20};
 constexpr std::size_t kLogLines = 15;
-constexpr std::uint32_t kMaxProcesses = 256;  // of one kind; more is a typing error
+constexpr std::int64_t kMaxProcesses = 256;  // of one kind; more is a typing error
 
 /// SIGINT, SIGTERM and SIGHUP, blocked in every thread and waited for, and SIGCHLD so that a
 /// child's end is noticed at once. Create before any thread.
@@ -81,8 +81,8 @@ class LocalCluster {
 
   /// Starts the coordinator and returns the address it listens on.
   absl::StatusOr<std::string> start_coordinator();
-  absl::Status start_servers(const std::string& coordinator, std::uint32_t count);
-  absl::Status start_workers(const std::string& coordinator, std::uint32_t count);
+  absl::Status start_servers(const std::string& coordinator, std::int64_t count);
+  absl::Status start_workers(const std::string& coordinator, std::int64_t count);
 
   /// Waits so long; an error when a child has ended or we were asked to stop.
   absl::Status pause(Milliseconds time);
@@ -134,8 +134,8 @@ absl::StatusOr<std::string> LocalCluster::start_coordinator() {
                                                   children_.front().log().string()));
 }
 
-absl::Status LocalCluster::start_servers(const std::string& coordinator, std::uint32_t count) {
-  for (std::uint32_t i = 0; i < count; ++i) {
+absl::Status LocalCluster::start_servers(const std::string& coordinator, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
     const std::string name = absl::StrCat("server-", i);
     POSEIDON_RETURN_IF_ERROR(start(name, "poseidon-server",
                                    {"--coordinator", coordinator, "--listen", "127.0.0.1:0",
@@ -144,10 +144,10 @@ absl::Status LocalCluster::start_servers(const std::string& coordinator, std::ui
   return absl::OkStatus();
 }
 
-absl::Status LocalCluster::start_workers(const std::string& coordinator, std::uint32_t count) {
-  const std::uint32_t cores = std::max(1U, std::thread::hardware_concurrency());
-  const std::string threads = absl::StrCat(std::max(1U, cores / count));
-  for (std::uint32_t i = 0; i < count; ++i) {
+absl::Status LocalCluster::start_workers(const std::string& coordinator, std::int64_t count) {
+  const std::int64_t cores = std::thread::hardware_concurrency();
+  const std::string threads = absl::StrCat(std::max<std::int64_t>(1, cores / count));
+  for (std::int64_t i = 0; i < count; ++i) {
     POSEIDON_RETURN_IF_ERROR(start(absl::StrCat("worker-", i), "poseidon-worker",
                                    {"--coordinator", coordinator, "--threads", threads}));
   }
@@ -185,8 +185,8 @@ void LocalCluster::stop() {
 }
 
 absl::Status check_options(const LocalOptions& options) {
-  const std::pair<const char*, std::uint32_t> counts[] = {{"--workers", options.workers},
-                                                          {"--servers", options.servers}};
+  const std::pair<const char*, std::int64_t> counts[] = {{"--workers", options.workers},
+                                                         {"--servers", options.servers}};
   for (const auto& [flag, count] : counts) {
     if (count < 1 || count > kMaxProcesses) {
       return absl::InvalidArgumentError(absl::StrCat(flag, " ", count, " must be between 1 and ",
@@ -258,22 +258,23 @@ absl::Status train(LocalCluster& cluster, const LocalOptions& options, const Pre
   POSEIDON_RETURN_IF_ERROR(cluster.start_servers(address, options.servers));
   POSEIDON_RETURN_IF_ERROR(cluster.start_workers(address, options.workers));
 
-  CoordinatorClient client(address);
+  auto client = std::make_unique<CoordinatorClient>(address);
   v1::SubmitRequest request;
   request.set_protocol_version(kProtocolVersion);
   request.set_job_json(job.json);
   request.set_run_directory(run_dir.string());
-  request.set_workers(options.workers);
-  request.set_servers(options.servers);
+  request.set_workers(static_cast<std::uint32_t>(options.workers));
+  request.set_servers(static_cast<std::uint32_t>(options.servers));
   POSEIDON_ASSIGN_OR_RETURN(const v1::SubmitResponse response,
-                            client.submit(request, kSubmitTimeout));
+                            client->submit(request, kSubmitTimeout));
 
   WatchOptions watch;
   watch.pause = [&cluster](Milliseconds time) { return cluster.pause(time); };
   watch.write = write_stdout;
   POSEIDON_ASSIGN_OR_RETURN(
       const v1::GetStatusResponse last,
-      watch_job(client, response.job_id(), progress_options_of_stdout(), watch));
+      watch_job(*client, response.job_id(), progress_options_of_stdout(), watch));
+  client.reset();  // the coordinator's clean stop would wait for an idle connection
   cluster.stop();
   return report_outcome(last);
 }
@@ -284,20 +285,21 @@ absl::Status run_local(const LocalOptions& options) {
   POSEIDON_RETURN_IF_ERROR(check_options(options));
   auto job = prepare_job(options.job_path);
   if (!job.ok()) return absl::InvalidArgumentError(job.status().message());
-  if (const absl::Status status = check_files(job->spec); !status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(options.job_path, ": ", status.message()));
+  absl::Status readable = check_files(job->spec);
+  if (readable.ok()) readable = check_weights(job->spec, job->net);
+  if (readable.ok()) {
+    readable = check_data(job->spec, job->net, static_cast<std::uint32_t>(options.workers));
   }
-  if (const absl::Status status =
-          check_data(job->spec, job->net, static_cast<std::uint32_t>(options.workers));
-      !status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(options.job_path, ": ", status.message()));
+  if (!readable.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(options.job_path, ": ", readable.message()));
   }
+  print_warnings(job_warnings(job->spec));
   POSEIDON_ASSIGN_OR_RETURN(fs::path programs, programs_folder());
   POSEIDON_ASSIGN_OR_RETURN(RunFolders folders, make_folders(options.run_dir, job->spec.name));
   const fs::path run_dir = folders.run;
-  write_stdout(absl::StrCat("training ", job->spec.name, " (", job->net.name, ") with ",
-                            options.workers, " workers and ", options.servers,
-                            " servers; run directory ", run_dir.string(), "\n"));
+  write_stdout(absl::StrCat("training ", job->spec.name, " (", job->net.name,
+                            "), workers: ", options.workers, ", servers: ", options.servers,
+                            "; run directory ", run_dir.string(), "\n"));
 
   const Signals signals;
   LocalCluster cluster(std::move(folders), std::move(programs), signals);

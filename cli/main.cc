@@ -1,14 +1,19 @@
 // The operator's command `poseidon`: parses the call, runs one subcommand, turns its status into an
 // exit code.
 
+#include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cli/commands.h"
 #include "common/daemon.h"
+#include "common/nearest.h"
 
 namespace poseidon {
 namespace {
@@ -72,7 +77,7 @@ int finish(const absl::Status& status) {
 
 int run(int argc, char** argv) {
   CLI::App app("Trains deep networks on many machines over ordinary Ethernet.", "poseidon");
-  app.set_version_flag("--version", "poseidon " POSEIDON_VERSION);
+  app.set_version_flag("--version", "poseidon " + software_version());
   app.require_subcommand(1);
   app.footer(
       "Exit codes: 0 done, 1 the run failed, 2 the call or the job file is wrong.\n"
@@ -92,6 +97,17 @@ int run(int argc, char** argv) {
   add_status(*status_command, status);
   add_models(*models_command, models);
 
+  // CLI11 alone would answer `poseidon nonsense --help` with the help and success.
+  if (argc > 1 && argv[1][0] != '-') {
+    std::vector<std::string> known;
+    for (const CLI::App* command : app.get_subcommands(nullptr))
+      known.push_back(command->get_name());
+    if (std::ranges::find(known, argv[1]) == known.end()) {
+      return finish(absl::InvalidArgumentError(
+          absl::StrCat("there is no subcommand '", argv[1], "'", did_you_mean(argv[1], known),
+                       "; known: ", absl::StrJoin(known, ", "))));
+    }
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

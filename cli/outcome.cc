@@ -1,6 +1,7 @@
 #include "cli/outcome.h"
 
 #include <cmath>
+#include <cstdio>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -21,6 +22,12 @@ std::string outcome_text(const v1::GetStatusResponse& status) {
   absl::StrAppend(&text, "model        ", status.run_directory(), "/model.safetensors\n",
                   "metrics      ", status.run_directory(), "/metrics.jsonl\n");
   return text;
+}
+
+void print_warnings(const std::vector<std::string>& warnings) {
+  for (const std::string& warning : warnings) {
+    std::fprintf(stderr, "poseidon: warning: %s\n", warning.c_str());
+  }
 }
 
 absl::Status report_outcome(const v1::GetStatusResponse& status) {

@@ -1,8 +1,9 @@
 #pragma once
 
-// The last words about a job.
+// The last words about a job, and the warnings before it.
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "poseidon/v1/control.pb.h"
@@ -15,5 +16,8 @@ std::string outcome_text(const v1::GetStatusResponse& status);
 /// Prints outcome_text for a job that is done; ABORTED with the coordinator's reason for one that
 /// failed.
 absl::Status report_outcome(const v1::GetStatusResponse& status);
+
+/// One line each to stderr.
+void print_warnings(const std::vector<std::string>& warnings);
 
 }  // namespace poseidon

@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/check.h"
+#include "common/daemon.h"
 #include "common/ids.h"
 #include "grpcpp/grpcpp.h"
 #include "poseidon/v1/control.grpc.pb.h"
@@ -228,6 +229,7 @@ class ControlClient::Impl {
       : options_(std::move(options)), events_(events) {
     POSEIDON_CHECK(events != nullptr, "somebody listens");
     options_.join.set_protocol_version(kProtocolVersion);
+    options_.join.set_software_version(software_version());
   }
 
   ~Impl() {

@@ -30,7 +30,7 @@ class ControlEvents {
 
 struct ControlClientOptions {
   std::string coordinator;  ///< HOST:PORT
-  v1::Join join;            ///< what to say of ourselves; protocol_version is filled in
+  v1::Join join;            ///< what to say of ourselves; the versions are filled in
   /// How long to try (with back-off from 100 ms to 2 s) to reach a coordinator before giving up.
   Milliseconds join_timeout{60000};
 };

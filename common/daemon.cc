@@ -153,9 +153,12 @@ void add_daemon_options(CLI::App& app, DaemonOptions& options) {
       ->capture_default_str();
   app.add_option("--address-file", options.address_file,
                  "write the address really listened on to this file, once it is");
+  app.set_version_flag("--version", "poseidon " + software_version());
   app.add_flag("--exit-with-parent", options.exit_with_parent,
                "stop when the process that started this one ends (for launchers)");
 }
+
+std::string software_version() { return POSEIDON_VERSION; }
 
 int daemon_main(CLI::App& app, int argc, char** argv, const std::function<absl::Status()>& run) {
   try {

@@ -29,6 +29,10 @@ inline constexpr int kExitWrongCall = 2;
 /// INVALID_ARGUMENT and NOT_FOUND mean a wrong call, any other error a failed run.
 int exit_code(const absl::Status& status);
 
+/// Of this software, "0.1.0": for --version and for telling nodes apart. Whether two nodes
+/// understand each other is decided by kProtocolVersion alone.
+std::string software_version();
+
 // ---- addresses ----
 
 /// HOST is a name, an IPv4 address or an IPv6 address (kept without its brackets).
@@ -62,7 +66,7 @@ struct DaemonOptions {
   bool exit_with_parent = false;   ///< SIGTERM to ourselves when the process that started us ends
 };
 
-/// Adds --log-level, --address-file and --exit-with-parent.
+/// Adds --log-level, --address-file, --exit-with-parent and --version.
 void add_daemon_options(CLI::App& app, DaemonOptions& options);
 
 /// The main() of a daemon once its options are declared: reads the command line into them, then

@@ -355,6 +355,16 @@ void resolve_paths(JobSpec& job, const std::filesystem::path& folder) {
   if (job.data.test) resolve(*job.data.test, folder);
 }
 
+std::vector<std::string> job_warnings(const JobSpec& job) {
+  std::vector<std::string> warnings;
+  if (job.checkpoint.every_iterations > 0) {
+    warnings.push_back(str_cat("checkpoint.every_iterations is ", job.checkpoint.every_iterations,
+                               ", but this version takes no checkpoints: if the run fails, it "
+                               "starts again from its first iteration"));
+  }
+  return warnings;
+}
+
 std::string job_to_json(const JobSpec& job) {
   Json init = Json::object();
   if (job.init.weights.empty()) {

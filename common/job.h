@@ -94,6 +94,10 @@ absl::StatusOr<JobSpec> load_job(const std::filesystem::path& path);
 /// Makes every relative path in the job absolute against `folder`. Pure.
 void resolve_paths(JobSpec& job, const std::filesystem::path& folder);
 
+/// What the job asks for and this version does not do, as whole sentences that name the key; the
+/// job runs without it. Empty for most jobs. Pure.
+std::vector<std::string> job_warnings(const JobSpec& job);
+
 /// The inverse of parse_job: parse_job(job_to_json(job)) gives the same job.
 std::string job_to_json(const JobSpec& job);
 

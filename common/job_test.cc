@@ -71,6 +71,8 @@ TEST(Job, ReadsTheExample) {
   EXPECT_EQ(job->optimizer.schedule.step_iterations, 100);
   EXPECT_EQ(job->sync.chunk_bytes, 2 << 20);
   EXPECT_EQ(job->checkpoint.every_iterations, 100);
+  EXPECT_THAT(job_warnings(*job),
+              testing::ElementsAre(HasSubstr("checkpoint.every_iterations is 100")));
   EXPECT_EQ(job->membership.max_workers, 64);
   EXPECT_EQ(job->test_every_iterations, 100);
 }
@@ -85,6 +87,7 @@ TEST(Job, DefaultsStandWithoutTheirKeys) {
   EXPECT_THAT(job->data.train.files, ElementsAre("a.bin", "b.bin"));
   EXPECT_EQ(job->sync.scheme, "auto");
   EXPECT_EQ(job->checkpoint.every_iterations, 0);
+  EXPECT_THAT(job_warnings(*job), testing::IsEmpty());
 }
 
 TEST(Job, RoundTrip) {
@@ -191,7 +194,7 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
       {"/sync/chunk_bytes", 1 << 27, "sync.chunk_bytes: expected"},
       {"/sync/plan", "plan.json", "sync.plan: a pinned plan is not in this version"},
       {"/checkpoint/keep", 0, "checkpoint.keep: expected"},
-      {"/checkpoint/replicas", 2, "checkpoint.replicas: expected an integer from 1 to 1"},
+      {"/checkpoint/replicas", 2, "checkpoint.replicas: expected the integer 1, the only one"},
       {"/checkpoint/every_iterations", -1, "checkpoint.every_iterations: expected"},
       {"/membership/min_workers", 0, "membership.min_workers: expected an integer from 1"},
       {"/membership/min_workers", 65, "65 is more than membership.max_workers 64"},

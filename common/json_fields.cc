@@ -144,6 +144,9 @@ absl::StatusOr<Json> parse_json(std::string_view text, std::string_view source,
     return absl::InvalidArgumentError(str_cat(source, ": ", text.size(), " bytes of JSON, at most ",
                                               limits.max_bytes, " are allowed"));
   }
+  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
+    return absl::InvalidArgumentError(str_cat(source, ": is empty; a JSON object {...} is wanted"));
+  }
   // Two passes: the first refuses with nothing built, the second then cannot fail.
   StrictnessCheck check(limits);
   if (!Json::sax_parse(text, &check)) {
@@ -230,7 +233,10 @@ bool JsonFields::read_integer(const Json& json, std::string_view where, std::int
                               std::int64_t max, std::int64_t* out) {
   const std::optional<std::int64_t> value = integer_within(json, min, max);
   if (!value) {
-    expected(where, str_cat("an integer from ", min, " to ", max), json);
+    expected(where,
+             min == max ? str_cat("the integer ", min, ", the only one in this version")
+                        : str_cat("an integer from ", min, " to ", max),
+             json);
     return false;
   }
   *out = *value;

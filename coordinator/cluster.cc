@@ -123,8 +123,9 @@ void Cluster::handle_join(NodeLink* link, const v1::Join& join) {
   joined->set_note(join_note(node->role));
   link->send(message);
   const NodeInfo* member = membership_.find(*id);
-  spdlog::info("{} joined as node {} (device '{}', version '{}')", node_text(*member), id->value(),
-               member->device, member->software_version);
+  spdlog::info("{} joined as node {} ({}version {})", node_text(*member), id->value(),
+               member->device.empty() ? "" : absl::StrCat("device ", member->device, ", "),
+               member->software_version.empty() ? "unknown" : member->software_version);
   members_changed();
 }
 

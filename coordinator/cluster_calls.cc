@@ -98,6 +98,7 @@ absl::StatusOr<v1::SubmitResponse> Cluster::submit(const v1::SubmitRequest& requ
   }
   POSEIDON_ASSIGN_OR_RETURN(const ResolvedJob resolved, resolver_(request.job_json()));
   POSEIDON_RETURN_IF_ERROR(check_counts(request, resolved));
+  for (const std::string& warning : resolved.warnings) spdlog::warn("{}", warning);
 
   POSEIDON_RETURN_IF_ERROR(reserve_submission());
   const absl::Cleanup unreserve = [this] {

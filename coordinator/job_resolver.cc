@@ -32,6 +32,7 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
                      .iterations = job.iterations,
                      .min_workers = job.membership.min_workers,
                      .max_workers = job.membership.max_workers,
+                     .warnings = job_warnings(job),
                      .sync = job.sync,
                      .layers = planner_layers(*net),
                      .learning_rate = [optimizer = job.optimizer](Iteration iteration) {

@@ -22,6 +22,7 @@ struct ResolvedJob {
   Iteration iterations = 0;
   std::int64_t min_workers = 1;
   std::int64_t max_workers = 64;
+  std::vector<std::string> warnings;  ///< for the log, once the job is accepted
   SyncSpec sync;
   std::vector<PlannerLayer> layers;                ///< parameter layers, forward order
   std::function<double(Iteration)> learning_rate;  ///< pure

@@ -88,13 +88,10 @@ std::string JobRun::missing_text() const {
                                        ? description_.workers
                                        : static_cast<std::size_t>(description_.min_workers);
   const std::size_t want_servers = std::max<std::size_t>(description_.servers, 1);
-  const auto short_of = [](std::size_t want, std::size_t have) {
-    return want > have ? want - have : 0;
-  };
   return absl::StrFormat(
-      "waits for %d more of %d workers and %d more of %d servers: start poseidon-worker and "
-      "poseidon-server with --coordinator pointing here",
-      short_of(want_workers, idle_workers_), want_workers, short_of(want_servers, idle_servers_),
+      "waits for nodes: %d of %d workers and %d of %d servers are here; start the others "
+      "(poseidon-worker, poseidon-server) with --coordinator pointing here",
+      std::min(idle_workers_, want_workers), want_workers, std::min(idle_servers_, want_servers),
       want_servers);
 }
 

@@ -123,7 +123,7 @@ TEST_F(JobRunTest, WaitsAndSaysForWhom) {
   EXPECT_THAT(job_->on_members(cluster(3, 1), at(1)), IsEmpty());
   EXPECT_EQ(job_->state(), JobState::kWaiting);
   EXPECT_THAT(job_->progress(at(1)).message,
-              AllOf(HasSubstr("1 more of 4 workers"), HasSubstr("1 more of 2 servers")));
+              HasSubstr("3 of 4 workers and 1 of 2 servers are here"));
 }
 
 TEST_F(JobRunTest, WaitingHasADeadlineThatNamesWhatIsMissing) {
@@ -131,7 +131,7 @@ TEST_F(JobRunTest, WaitingHasADeadlineThatNamesWhatIsMissing) {
   job_->on_members(cluster(1, 2), at(1));
   EXPECT_THAT(job_->tick(at(120)), IsEmpty());
   actions_ = job_->tick(at(120.5));
-  expect_failed(actions_, "3 more of 4 workers and 0 more of 2 servers", 0);
+  expect_failed(actions_, "1 of 4 workers and 2 of 2 servers are here", 0);
   EXPECT_THAT(job_->tick(at(500)), IsEmpty()) << "a job ends once";
 }
 

@@ -25,7 +25,7 @@ constexpr int kMaxReceiveBytes = 8 << 20;
 constexpr Milliseconds kTickInterval{50};
 /// How long a closing stream may take to send its last messages until it is cancelled.
 constexpr std::chrono::seconds kCloseTimeout{2};
-constexpr std::chrono::seconds kShutdownTimeout{3};
+constexpr std::chrono::seconds kShutdownTimeout{1};
 /// Nodes may ping a silent connection this often (the control client does every 3 s).
 constexpr int kMinPingIntervalMs = 1000;
 

@@ -33,7 +33,8 @@ class ShardService final : public Acceptor {
   /// What happened to a message that was not used; the service has counted it already.
   using RefusalLog = std::function<void(const std::string& peer, const Objection&)>;
 
-  /// `transport` and `refusals` must outlive the service. `log` is called on the loop.
+  /// `transport` and `refusals` must outlive the service, which is destroyed only once the
+  /// transport has stopped. `log` is called on the loop.
   /// `pending_limit_bytes`: see server/shard.h.
   ShardService(Transport* transport, RefusalCounts* refusals, RefusalLog log,
                std::int64_t pending_limit_bytes = kDefaultPendingLimitBytes);

@@ -45,7 +45,6 @@ class ShardServiceTest : public ::testing::Test {
   }
   ~ShardServiceTest() override { transport_.stop(); }  // its loop uses the service
 
-
   void assign(std::uint32_t workers) {
     plan_ = toy_plan(workers, 1, {kElements, 3}, 524288);
     plan_.server_addresses = {address_};

@@ -15,22 +15,64 @@ namespace {
 struct Place {
   std::string name;
   Shape shape;
-  std::span<float> values;
+  LayerIndex layer;
+  std::size_t offset = 0;  ///< in the layer's parameters
+
+  std::span<float> values(Executor& executor) const {
+    const auto count = static_cast<std::size_t>(element_count(shape));
+    return executor.parameters(layer).subspan(offset, count);
+  }
 };
 
-std::vector<Place> places(Executor& executor) {
+std::vector<Place> places(const NetSpec& net) {
   std::vector<Place> result;
-  const NetSpec& net = executor.net();
   const std::vector<std::size_t> layers = net.parameter_layers();
   for (std::uint32_t l = 0; l < layers.size(); ++l) {
     const LayerSpec& layer = net.layers[layers[l]];
-    std::span<float> rest = executor.parameters(LayerIndex(l));
+    std::size_t offset = 0;
     for (const ParameterSpec& parameter : layer.parameters) {
-      const auto count = static_cast<std::size_t>(element_count(parameter.shape));
-      result.push_back(
-          {absl::StrCat(layer.name, ".", parameter.name), parameter.shape, rest.subspan(0, count)});
-      rest = rest.subspan(count);
+      result.push_back({.name = absl::StrCat(layer.name, ".", parameter.name),
+                        .shape = parameter.shape,
+                        .layer = LayerIndex(l),
+                        .offset = offset});
+      offset += static_cast<std::size_t>(element_count(parameter.shape));
     }
+  }
+  return result;
+}
+
+struct Match {
+  WeightsReport report;
+  std::vector<std::pair<const Tensor*, Place>> copies;
+};
+
+absl::StatusOr<Match> match(const std::filesystem::path& path, const SafetensorsFile& file,
+                            const NetSpec& net) {
+  Match result;
+  std::set<std::string> known;
+  for (const Place& place : places(net)) {
+    known.insert(place.name);
+    const Tensor* tensor = file.find(place.name);
+    if (tensor == nullptr) {
+      result.report.not_in_file.push_back(place.name);
+      continue;
+    }
+    if (tensor->shape != place.shape) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path.string(), ": tensor ", place.name, " has shape ", shape_to_string(tensor->shape),
+          ", the network wants ", shape_to_string(place.shape)));
+    }
+    result.report.loaded.push_back(place.name);
+    result.copies.emplace_back(tensor, place);
+  }
+  for (const Tensor& tensor : file.tensors) {
+    if (!known.contains(tensor.name)) result.report.not_in_network.push_back(tensor.name);
+  }
+  if (result.copies.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path.string(), ": none of its ", file.tensors.size(),
+        " tensors has a name of the network (names are <layer>.weight, <layer>.bias, e.g. ",
+        known.empty() ? "" : *known.begin(), ")"));
   }
   return result;
 }
@@ -39,43 +81,25 @@ std::vector<Place> places(Executor& executor) {
 
 absl::StatusOr<std::string> encode_model(Executor& executor) {
   std::vector<TensorView> tensors;
-  for (const Place& place : places(executor)) {
-    tensors.push_back({place.name, place.shape, place.values});
+  for (const Place& place : places(executor.net())) {
+    tensors.push_back({place.name, place.shape, place.values(executor)});
   }
   return encode_safetensors(tensors);
 }
 
+absl::StatusOr<WeightsReport> check_weights(const std::filesystem::path& path, const NetSpec& net) {
+  POSEIDON_ASSIGN_OR_RETURN(const SafetensorsFile file, load_safetensors(path));
+  POSEIDON_ASSIGN_OR_RETURN(Match found, match(path, file, net));
+  return std::move(found.report);
+}
+
 absl::StatusOr<WeightsReport> load_weights(const std::filesystem::path& path, Executor& executor) {
   POSEIDON_ASSIGN_OR_RETURN(const SafetensorsFile file, load_safetensors(path));
-  WeightsReport report;
-  std::vector<std::pair<const Tensor*, std::span<float>>> copies;
-  std::set<std::string> known;
-  for (const Place& place : places(executor)) {
-    known.insert(place.name);
-    const Tensor* tensor = file.find(place.name);
-    if (tensor == nullptr) {
-      report.not_in_file.push_back(place.name);
-      continue;
-    }
-    if (tensor->shape != place.shape) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          path.string(), ": tensor ", place.name, " has shape ", shape_to_string(tensor->shape),
-          ", the network wants ", shape_to_string(place.shape)));
-    }
-    report.loaded.push_back(place.name);
-    copies.emplace_back(tensor, place.values);
+  POSEIDON_ASSIGN_OR_RETURN(Match found, match(path, file, executor.net()));
+  for (const auto& [tensor, place] : found.copies) {
+    std::ranges::copy(tensor->values, place.values(executor).begin());
   }
-  for (const Tensor& tensor : file.tensors) {
-    if (!known.contains(tensor.name)) report.not_in_network.push_back(tensor.name);
-  }
-  if (copies.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path.string(), ": none of its ", file.tensors.size(),
-        " tensors has a name of the network (names are <layer>.weight, <layer>.bias, e.g. ",
-        known.empty() ? "" : *known.begin(), ")"));
-  }
-  for (const auto& [tensor, values] : copies) std::ranges::copy(tensor->values, values.begin());
-  return report;
+  return std::move(found.report);
 }
 
 }  // namespace poseidon

@@ -21,6 +21,9 @@ struct WeightsReport {
   std::vector<std::string> not_in_network;  ///< of the file; ignored
 };
 
+/// Whether load_weights would succeed, and what it would find; without an engine.
+absl::StatusOr<WeightsReport> check_weights(const std::filesystem::path& path, const NetSpec& net);
+
 /// Copies every tensor of the file that the network has. INVALID_ARGUMENT when none fits, or when a
 /// shape differs (naming the tensor and both shapes); then nothing is changed.
 absl::StatusOr<WeightsReport> load_weights(const std::filesystem::path& path, Executor& executor);

@@ -18,6 +18,20 @@ class Calls(ProcessTest):
             self.assertEqual(daemon.wait(), 0)
             self.assertIn("--log-level", daemon.log())
 
+    def test_every_program_says_its_version(self):
+        ours = poseidon("--version").stdout
+        self.assertRegex(ours, r"^poseidon \d+\.\d+\.\d+\n$")
+        for program in ("poseidon-coordinator", "poseidon-server", "poseidon-worker"):
+            daemon = self.start(program + "-version", BIN / program, "--version")
+            self.assertEqual(daemon.wait(), 0)
+            self.assertEqual(daemon.log(), ours)
+
+    def test_an_unknown_subcommand_gets_the_nearest(self):
+        for arguments in (["statsu"], ["statsu", "--help"]):
+            result = poseidon(*arguments)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn('did you mean "status"', result.stderr)
+
     def test_wrong_calls_exit_with_2(self):
         for arguments in ([], ["nonsense"], ["status"], ["status", "--coordinator", "nowhere"], ["local"],
                           ["models", "--unknown"], ["submit", "job.json"]):
@@ -75,6 +89,17 @@ class JobFiles(ProcessTest):
         job = digits_job()
         job["data"]["train"]["labels"] = "nowhere/labels.gz"
         self.refused(job, "data.train.labels", str(self.folder / "nowhere/labels.gz"))
+
+    def test_an_empty_file(self):
+        path = self.folder / "empty.json"
+        path.write_text("")
+        result = poseidon("local", path, "--workers", 1, "--servers", 1)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("is empty", result.stderr)
+
+    def test_weights_that_are_none(self):
+        (self.folder / "w.safetensors").write_bytes(b"garbage" * 10)
+        self.refused(digits_job(init={"weights": "w.safetensors"}), "init.weights", "w.safetensors")
 
     def test_missing_weights(self):
         self.refused(digits_job(init={"weights": "w.safetensors"}), "init.weights", "w.safetensors")

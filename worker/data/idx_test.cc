@@ -76,8 +76,9 @@ TEST(Idx, RefusesLyingHeadersWithoutTheMemory) {
   EXPECT_THAT(error_of(idx_bytes({0xffffffff}, "abc")), HasSubstr("truncated: 3 of 4294967295"));
   EXPECT_THAT(error_of(gzip(idx_bytes({0xffffffff}, "abc"))), HasSubstr("truncated: 3 of"));
   // A bomb: much more data than promised is not unpacked.
-  EXPECT_THAT(error_of(gzip(idx_bytes({3}, std::string(50'000'000, 'x')))),
-              HasSubstr("bytes after the 3"));
+  std::string bomb;
+  bomb.resize(50'000'000, 'x');
+  EXPECT_THAT(error_of(gzip(idx_bytes({3}, bomb))), HasSubstr("bytes after the 3"));
 }
 
 TEST(Idx, RefusesCorruptGzip) {

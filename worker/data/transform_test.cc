@@ -17,7 +17,6 @@ namespace poseidon {
 namespace {
 
 using testing::ElementsAre;
-using testing::HasSubstr;
 using Json = nlohmann::json;
 
 /// Applies `spec` to `pixels` and returns the values.
