@@ -302,14 +302,27 @@ Objection check_against_plan(const ChunkHeader& header, std::size_t payload_byte
   return {};
 }
 
+void PayloadReader::read(std::span<float> out) {
+  auto* to = reinterpret_cast<std::byte*>(out.data());
+  std::size_t left = out.size_bytes();
+  while (left > 0) {
+    POSEIDON_CHECK(!pieces_.empty(), "the payload has as many floats as are read");
+    const auto rest = pieces_.front().subspan(at_);
+    const std::size_t bytes = std::min(left, rest.size());
+    if (bytes > 0) std::memcpy(to, rest.data(), bytes);
+    to += bytes;
+    left -= bytes;
+    at_ += bytes;
+    if (bytes == rest.size()) {
+      pieces_.remove_prefix(1);
+      at_ = 0;
+    }
+  }
+}
+
 void copy_payload(const Bytes& payload, std::span<float> out) {
   POSEIDON_CHECK(payload.size() == out.size_bytes(), "payload and tensor differ in size");
-  auto* to = reinterpret_cast<std::byte*>(out.data());
-  for (const auto& piece : payload.pieces) {
-    if (piece.empty()) continue;
-    std::memcpy(to, piece.data(), piece.size());
-    to += piece.size();
-  }
+  PayloadReader(payload).read(out);
 }
 
 void add_payload(const Bytes& payload, std::span<float> accumulator) {

@@ -109,6 +109,19 @@ struct Objection {
 Objection check_against_plan(const ChunkHeader& header, std::size_t payload_bytes,
                              const Plan& plan);
 
+/// Reads a payload of float32 from its beginning to its end, wherever its pieces are split. The
+/// payload must outlive the reader.
+class PayloadReader {
+ public:
+  explicit PayloadReader(const Bytes& payload) : pieces_(payload.pieces) {}
+  /// The next floats; so many must be left (checked).
+  void read(std::span<float> out);
+
+ private:
+  absl::Span<const absl::Span<const std::byte>> pieces_;
+  std::size_t at_ = 0;  ///< byte of the first piece
+};
+
 /// Copies a payload of float32 into `out`; sizes must match (checked).
 void copy_payload(const Bytes& payload, std::span<float> out);
 /// Adds a payload of float32 to `accumulator`, element by element; sizes must match (checked).

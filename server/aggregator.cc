@@ -1,45 +1,67 @@
 #include "server/aggregator.h"
 
+#include <algorithm>
+#include <array>
+#include <utility>
+
 #include "common/check.h"
 #include "common/wire.h"
 
 namespace poseidon {
+namespace {
+
+constexpr std::size_t kBlockElements = 2048;  // 8 KiB: stays in the innermost cache
+
+}  // namespace
 
 Aggregator::Aggregator(std::int64_t elements, std::uint32_t workers)
-    : sum_(elements), contributed_(workers, false), waiting_(workers) {}
-
-void Aggregator::take(const Bytes& payload) {
-  // The first one is copied: adding to zeros would read and write the cold sum once more.
-  if (next_rank_ == 0) {
-    copy_payload(payload, sum_.floats());
-  } else {
-    add_payload(payload, sum_.floats());
-  }
-  ++next_rank_;
-}
+    : elements_(elements),
+      sum_(workers > 1 ? elements : 0),
+      contributed_(workers, false),
+      waiting_(workers) {}
 
 void Aggregator::add(WorkerRank rank, const Bytes& payload) {
   const std::uint32_t r = rank.value();
   POSEIDON_CHECK(r < contributed_.size() && !contributed_[r], "one contribution per rank");
+  POSEIDON_CHECK(payload.size() == static_cast<std::size_t>(elements_) * sizeof(float),
+                 "payload and chunk differ in size");
   contributed_[r] = true;
   ++contributed_count_;
-  if (r != next_rank_) {
-    waiting_[r] = payload;
-    pending_bytes_ += static_cast<std::int64_t>(payload.size());
-    return;
-  }
-  take(payload);
-  while (next_rank_ < contributed_.size() && contributed_[next_rank_]) {
-    const Bytes early = std::move(waiting_[next_rank_]);
-    waiting_[next_rank_] = Bytes{};
-    pending_bytes_ -= static_cast<std::int64_t>(early.size());
-    take(early);
+  waiting_[r] = payload;
+  pending_bytes_ += static_cast<std::int64_t>(payload.size());
+  add_in_order();
+}
+
+void Aggregator::add_in_order() {
+  while (next_rank_ + 1 < contributed_.size() && contributed_[next_rank_]) {
+    const Bytes payload = std::exchange(waiting_[next_rank_], Bytes{});
+    pending_bytes_ -= static_cast<std::int64_t>(payload.size());
+    // The first one is copied: adding to zeros would read and write the cold sum once more.
+    if (next_rank_ == 0) {
+      copy_payload(payload, sum_.floats());
+    } else {
+      add_payload(payload, sum_.floats());
+    }
+    ++next_rank_;
   }
 }
 
-void Aggregator::reset() {
+void Aggregator::drain(const Consume& consume) {
+  POSEIDON_CHECK(complete(), "every rank has contributed");
+  const Bytes last = std::exchange(waiting_.back(), Bytes{});
+  PayloadReader reader(last);
+  std::array<float, kBlockElements> block;
+  const std::span<const float> sum = std::as_const(sum_).floats();
+  const auto elements = static_cast<std::size_t>(elements_);
+  for (std::size_t first = 0; first < elements; first += kBlockElements) {
+    const std::size_t count = std::min(kBlockElements, elements - first);
+    reader.read({block.data(), count});
+    if (!sum.empty()) {
+      for (std::size_t i = 0; i < count; ++i) block[i] = sum[first + i] + block[i];
+    }
+    consume(first, {block.data(), count});
+  }
   contributed_.assign(contributed_.size(), false);
-  waiting_.assign(waiting_.size(), Bytes{});
   contributed_count_ = 0;
   next_rank_ = 0;
   pending_bytes_ = 0;

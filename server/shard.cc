@@ -137,10 +137,11 @@ ShardDecision Shard::on_push(Slot& slot, const DecodedChunk& message) {
   }
   pending_bytes_ -= slot.sum.pending_bytes();
   slot.sum.add(header.rank, message.payload);
-  pending_bytes_ += slot.sum.pending_bytes();
   ++contributed_[header.rank.value()];
-  if (!policy_->is_complete(slot.sum.contributed(), plan_.workers())) return {};
-  step(slot);
+  const bool complete = policy_->is_complete(slot.sum.contributed(), plan_.workers());
+  if (complete) step(slot);
+  pending_bytes_ += slot.sum.pending_bytes();
+  if (!complete) return {};
   return deliver(slot.id, std::nullopt);
 }
 
@@ -153,11 +154,16 @@ void Shard::step(Slot& slot) {
                            ? FloatBuffer()
                            : FloatBuffer(plan_.chunks[slot.id.value()].elements);
   const bool in_place = target.owner() == nullptr;
-  apply_optimizer(step, slot.sum.sum(), std::as_const(slot.parameters).floats(),
-                  in_place ? slot.parameters.floats() : target.floats(), slot.state0.floats(),
-                  slot.state1.floats());
+  const std::span<const float> old = std::as_const(slot.parameters).floats();
+  const std::span<float> fresh = in_place ? slot.parameters.floats() : target.floats();
+  const std::span<float> state0 = slot.state0.floats(), state1 = slot.state1.floats();
+  slot.sum.drain([&](std::size_t first, std::span<const float> gradient) {
+    const auto block = [&](auto all) {
+      return all.empty() ? all : all.subspan(first, gradient.size());
+    };
+    apply_optimizer(step, gradient, block(old), block(fresh), block(state0), block(state1));
+  });
   if (!in_place) slot.parameters = std::move(target);
-  slot.sum.reset();
   ++slot.version;
   if (++complete_chunks_ == slots_.size()) {
     complete_chunks_ = 0;

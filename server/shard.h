@@ -14,8 +14,9 @@
 //     fresh memory (copy on write). The same makes a frozen version for a checkpoint free of
 //     charge.
 //
-// Memory per parameter (float32, measured by memory_bytes(), tested): 4 B parameters + 4 B sum +
-// 4 B per optimizer slot (SGD 0, with momentum 1, Adam and AdamW 2), so 12 B with SGD momentum;
+// Memory per parameter (float32, measured by memory_bytes(), tested): 4 B parameters + 4 B sum
+// (none with one worker) + 4 B per optimizer slot (SGD 0, with momentum 1, Adam and AdamW 2), so
+// 12 B with SGD momentum;
 // plus at most pending_limit_bytes (and one message per worker) of early contributions for the
 // whole shard.
 

@@ -1,0 +1,97 @@
+#include "server/aggregator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "common/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace poseidon {
+namespace {
+
+/// More than two blocks, and no multiple of one.
+constexpr std::size_t kElements = 5003;
+
+std::vector<float> random_floats(SplitMix64& random) {
+  std::vector<float> floats(kElements);
+  for (float& value : floats) value = static_cast<float>(random.next() % 2000) * 1.1e-3f - 1.0f;
+  return floats;
+}
+
+/// A copy in pieces of odd sizes, as a transport may deliver it: floats straddle them.
+Bytes in_pieces(const std::vector<float>& floats, std::size_t piece_bytes) {
+  auto owner = std::make_shared<std::vector<std::byte>>(floats.size() * sizeof(float));
+  std::memcpy(owner->data(), floats.data(), owner->size());
+  Bytes bytes;
+  for (std::size_t at = 0; at < owner->size(); at += piece_bytes) {
+    bytes.pieces.emplace_back(owner->data() + at, std::min(piece_bytes, owner->size() - at));
+  }
+  bytes.owner = std::move(owner);
+  return bytes;
+}
+
+std::vector<float> drained(Aggregator& aggregator) {
+  std::vector<float> sum;
+  aggregator.drain([&sum](std::size_t first, std::span<const float> gradient) {
+    EXPECT_EQ(first, sum.size());
+    sum.insert(sum.end(), gradient.begin(), gradient.end());
+  });
+  return sum;
+}
+
+TEST(Aggregator, SumsInRankOrderWhateverTheOrderOfArrivalAndThePieces) {
+  SplitMix64 random(7);
+  constexpr std::uint32_t kWorkers = 4;
+  Aggregator aggregator(kElements, kWorkers);
+  std::vector<std::uint32_t> arrival = {0, 1, 2, 3};
+  do {
+    std::vector<std::vector<float>> gradients;
+    for (std::uint32_t r = 0; r < kWorkers; ++r) gradients.push_back(random_floats(random));
+    std::vector<float> expected = gradients[0];
+    for (std::uint32_t r = 1; r < kWorkers; ++r) {
+      for (std::size_t i = 0; i < kElements; ++i) expected[i] += gradients[r][i];
+    }
+    for (const std::uint32_t r : arrival) {
+      EXPECT_FALSE(aggregator.complete());
+      aggregator.add(WorkerRank(r), in_pieces(gradients[r], 1 + random.next() % 9000));
+    }
+    ASSERT_TRUE(aggregator.complete());
+    const std::vector<float> sum = drained(aggregator);
+    ASSERT_EQ(sum.size(), kElements);
+    EXPECT_EQ(std::memcmp(sum.data(), expected.data(), kElements * sizeof(float)), 0);
+    EXPECT_EQ(aggregator.pending_bytes(), 0);
+    EXPECT_EQ(aggregator.contributed(), 0U) << "the next round begins";
+  } while (std::ranges::next_permutation(arrival).found);
+}
+
+TEST(Aggregator, OneWorkerNeedsNoSum) {
+  SplitMix64 random(8);
+  Aggregator aggregator(kElements, 1);
+  EXPECT_EQ(aggregator.memory_bytes(), 0);
+  const std::vector<float> gradient = random_floats(random);
+  aggregator.add(WorkerRank(0), in_pieces(gradient, 7));
+  EXPECT_EQ(drained(aggregator), gradient);
+}
+
+TEST(Aggregator, HoldsWhatWaitsAndLetsItGo) {
+  SplitMix64 random(9);
+  Aggregator aggregator(kElements, 3);
+  Bytes last = in_pieces(random_floats(random), 4096);
+  const std::weak_ptr<const void> held = last.owner;
+  aggregator.add(WorkerRank(2), last);
+  last = Bytes{};
+  EXPECT_EQ(aggregator.pending_bytes(), static_cast<std::int64_t>(kElements * sizeof(float)));
+  EXPECT_FALSE(held.expired());
+  aggregator.add(WorkerRank(0), in_pieces(random_floats(random), 4096));
+  EXPECT_EQ(aggregator.pending_bytes(), static_cast<std::int64_t>(kElements * sizeof(float)))
+      << "what is in order is summed at once";
+  aggregator.add(WorkerRank(1), in_pieces(random_floats(random), 4096));
+  drained(aggregator);
+  EXPECT_TRUE(held.expired());
+}
+
+}  // namespace
+}  // namespace poseidon
