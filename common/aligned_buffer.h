@@ -20,6 +20,8 @@ inline constexpr std::size_t kBufferAlignmentBytes = 64;
 class FloatBuffer {
  public:
   FloatBuffer() = default;
+  /// For floats that will be sent: where processes of this machine can read them (tensor_memory.h).
+  static FloatBuffer sendable(std::int64_t elements);
   explicit FloatBuffer(std::int64_t elements) : elements_(elements) {
     const std::size_t bytes =
         (static_cast<std::size_t>(elements) * sizeof(float) + kBufferAlignmentBytes - 1) /

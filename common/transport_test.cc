@@ -1,4 +1,4 @@
-// One suite for both transports: the gRPC one on loopback and its in-memory twin.
+// One suite for all transports: gRPC on loopback, its in-memory twin, and shared memory on both.
 
 #include <atomic>
 #include <condition_variable>
@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/grpc_transport.h"
 #include "common/memory_transport.h"
+#include "common/shared_memory_transport.h"
 #include "gmock/gmock.h"
 
 namespace poseidon {
@@ -34,6 +35,10 @@ class Network {
   virtual bool run_until(const std::function<bool()>& done) = 0;
   /// Runs a function on both loops' thread and returns after it.
   virtual void on(Transport& transport, const std::function<void()>& function) = 0;
+  /// Memory for payloads.
+  virtual std::shared_ptr<char> allocate(std::size_t bytes) {
+    return {new char[bytes + 1], std::default_delete<char[]>()};
+  }
 };
 
 class MemoryTwin final : public Network {
@@ -87,6 +92,38 @@ class Grpc final : public Network {
   }
   GrpcTransport client_, server_;
   bool client_started_ = false, server_started_ = false;
+};
+
+/// Both ends of another network wrapped, each with an arena of its own.
+class Shared final : public Network {
+ public:
+  explicit Shared(std::unique_ptr<Network> inner) : inner_(std::move(inner)) {}
+  Transport& client() override {
+    if (client_ == nullptr) {
+      client_ = std::make_unique<SharedMemoryTransport>(&inner_->client(), client_arena_.get());
+    }
+    return *client_;
+  }
+  Transport& server() override { return server_; }
+  std::string any_address() override { return inner_->any_address(); }
+  bool run_until(const std::function<bool()>& done) override { return inner_->run_until(done); }
+  void on(Transport& transport, const std::function<void()>& function) override {
+    inner_->on(&transport == &server_ ? inner_->server() : inner_->client(), function);
+  }
+  std::shared_ptr<char> allocate(std::size_t bytes) override {
+    // Of the client; what the server sends from it travels inline, which must work as well.
+    return {static_cast<char*>(client_arena_->allocate(bytes)),
+            [this](char* memory) { client_arena_->free(memory); }};
+  }
+  const SharedMemoryTraffic& sent_by_client() { return client_->traffic(); }
+  SharedArena& client_arena() { return *client_arena_; }
+
+ private:
+  const std::unique_ptr<SharedArena> client_arena_ = *SharedArena::create(1 << 30);
+  const std::unique_ptr<SharedArena> server_arena_ = *SharedArena::create(1 << 30);
+  const std::unique_ptr<Network> inner_;
+  SharedMemoryTransport server_{&inner_->server(), server_arena_.get()};
+  std::unique_ptr<SharedMemoryTransport> client_;  ///< the inner one starts when asked for
 };
 
 std::string text(const Bytes& bytes) {
@@ -149,13 +186,25 @@ class OneStream final : public Acceptor {
   std::atomic<bool> accepted_{false};
 };
 
-class TransportTest : public ::testing::TestWithParam<bool> {
+enum class Which { kMemory, kGrpc, kSharedOverMemory, kSharedOverGrpc };
+
+std::string name_of(const ::testing::TestParamInfo<Which>& info) {
+  const char* const names[] = {"Memory", "Grpc", "SharedOverMemory", "SharedOverGrpc"};
+  return names[static_cast<int>(info.param)];
+}
+
+bool over_grpc(Which which) { return which == Which::kGrpc || which == Which::kSharedOverGrpc; }
+
+class TransportTest : public ::testing::TestWithParam<Which> {
  protected:
   TransportTest() {
-    if (GetParam()) {
+    if (over_grpc(GetParam())) {
       network_ = std::make_unique<Grpc>();
     } else {
       network_ = std::make_unique<MemoryTwin>();
+    }
+    if (GetParam() == Which::kSharedOverMemory || GetParam() == Which::kSharedOverGrpc) {
+      network_ = std::make_unique<Shared>(std::move(network_));
     }
     const auto address = network_->server().listen(network_->any_address(), &acceptor_);
     EXPECT_TRUE(address.ok()) << address.status();
@@ -178,11 +227,12 @@ class TransportTest : public ::testing::TestWithParam<bool> {
   void on_server(const std::function<void()>& f) { network_->on(network_->server(), f); }
   Recorder& server_side() { return acceptor_.recorder_; }
 
-  static OutgoingMessage message(const std::string& prefix, std::size_t payload_bytes = 0,
-                                 char fill = 'p') {
-    auto payload = std::make_shared<std::string>(payload_bytes, fill);
+  OutgoingMessage message(const std::string& prefix, std::size_t payload_bytes = 0,
+                          char fill = 'p') {
+    std::shared_ptr<char> payload = network_->allocate(payload_bytes);
+    std::memset(payload.get(), fill, payload_bytes);
     return {.prefix = prefix,
-            .payload = {reinterpret_cast<const std::byte*>(payload->data()), payload->size()},
+            .payload = {reinterpret_cast<const std::byte*>(payload.get()), payload_bytes},
             .payload_owner = payload};
   }
 
@@ -302,7 +352,7 @@ TEST_P(TransportTest, ATakenAddressIsSaid) {
   std::unique_ptr<GrpcTransport> grpc;
   OneStream other;
   absl::Status status;
-  if (GetParam()) {
+  if (over_grpc(GetParam())) {
     grpc = std::make_unique<GrpcTransport>();
     status = grpc->listen(address_, &other).status();
   } else {
@@ -312,8 +362,10 @@ TEST_P(TransportTest, ATakenAddressIsSaid) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(address_));
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, TransportTest, ::testing::Values(false, true),
-                         [](const auto& which) { return which.param ? "Grpc" : "Memory"; });
+INSTANTIATE_TEST_SUITE_P(All, TransportTest,
+                         ::testing::Values(Which::kMemory, Which::kGrpc, Which::kSharedOverMemory,
+                                           Which::kSharedOverGrpc),
+                         name_of);
 
 TEST(GrpcTransport, PostsFromManyThreadsAllRun) {
   GrpcTransport transport;

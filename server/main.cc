@@ -13,6 +13,8 @@
 #include "common/control_client.h"
 #include "common/daemon.h"
 #include "common/grpc_transport.h"
+#include "common/shared_memory_transport.h"
+#include "common/tensor_memory.h"
 #include "common/node_report.h"
 #include "common/status_macros.h"
 #include "server/server_node.h"
@@ -29,6 +31,7 @@ struct MainOptions {
   std::string metrics_listen;
   std::int64_t pending_limit_mib = kDefaultPendingLimitBytes >> 20;
   std::int64_t join_timeout_s = 60;
+  bool shared_memory = true;
   DaemonOptions daemon;
 };
 
@@ -45,6 +48,8 @@ void add_options(CLI::App& app, MainOptions& options) {
                  "how long to look for the coordinator before giving up")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_flag("!--no-shared-memory", options.shared_memory,
+               "use sockets even with workers of this machine");
   add_daemon_options(app, options.daemon);
 }
 
@@ -85,7 +90,14 @@ absl::Status run(const MainOptions& options) {
     spdlog::info("metrics at http://{}/metrics", metrics->address());
   }
 
-  GrpcTransport transport;
+  if (options.shared_memory) {
+    if (const absl::Status shared = share_tensor_memory(); !shared.ok()) {
+      spdlog::warn("workers of this machine are served over sockets: {}",
+                   std::string(shared.message()));
+    }
+  }
+  GrpcTransport grpc;
+  SharedMemoryTransport transport(&grpc, tensor_arena());
   ShardService service(
       &transport, &refusals,
       [&refusals](const std::string& peer, const Objection& objection) {
@@ -94,7 +106,7 @@ absl::Status run(const MainOptions& options) {
       options.pending_limit_mib << 20);
   const auto address = transport.listen(to_string(*listen), &service);
   if (!address.ok()) return explain_listen_failure(*listen);
-  transport.start();
+  grpc.start();
   POSEIDON_RETURN_IF_ERROR(announce_address(options.daemon, *address));
 
   ServerNode node(&service, &refusals, metrics.get());
@@ -112,7 +124,7 @@ absl::Status run(const MainOptions& options) {
     const StopSignals signals([&client](const std::string& name) { client.stop(name); });
     status = client.run();
   }
-  transport.stop();
+  grpc.stop();
   spdlog::info("stopped");
   return status;
 }

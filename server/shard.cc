@@ -34,7 +34,7 @@ Shard::Shard(Plan plan, ServerIndex self, OptimizerSpec optimizer, const Consist
     if (chunk.server != self_) continue;
     slot_of_chunk_[i] = static_cast<std::int32_t>(slots_.size());
     slots_.push_back({.id = ChunkId(static_cast<std::uint32_t>(i)),
-                      .parameters = FloatBuffer(chunk.elements),
+                      .parameters = FloatBuffer::sendable(chunk.elements),
                       .state0 = FloatBuffer(state_slots > 0 ? chunk.elements : 0),
                       .state1 = FloatBuffer(state_slots > 1 ? chunk.elements : 0),
                       .sum = Aggregator(chunk.elements, plan_.workers())});
@@ -152,7 +152,7 @@ void Shard::step(Slot& slot) {
   // to fresh memory. In place otherwise, which is the rule.
   FloatBuffer target = slot.parameters.exclusive()
                            ? FloatBuffer()
-                           : FloatBuffer(plan_.chunks[slot.id.value()].elements);
+                           : FloatBuffer::sendable(plan_.chunks[slot.id.value()].elements);
   const bool in_place = target.owner() == nullptr;
   const std::span<const float> old = std::as_const(slot.parameters).floats();
   const std::span<float> fresh = in_place ? slot.parameters.floats() : target.floats();

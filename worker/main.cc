@@ -12,6 +12,8 @@
 #include "common/control_client.h"
 #include "common/daemon.h"
 #include "common/grpc_transport.h"
+#include "common/shared_memory_transport.h"
+#include "common/tensor_memory.h"
 #include "common/node_report.h"
 #include "common/status_macros.h"
 #include "spdlog/spdlog.h"
@@ -28,6 +30,7 @@ struct MainOptions {
   int threads = 0;
   std::int64_t join_timeout_s = 60;
   std::int64_t server_timeout_s = 30;
+  bool shared_memory = true;
   DaemonOptions daemon;
 };
 
@@ -48,6 +51,8 @@ void add_options(CLI::App& app, MainOptions& options) {
                  "how long a server may be out of reach before the job fails")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_flag("!--no-shared-memory", options.shared_memory,
+               "use sockets even with servers of this machine");
   add_daemon_options(app, options.daemon);
 }
 
@@ -80,8 +85,15 @@ absl::Status run(const MainOptions& options) {
     spdlog::info("metrics at http://{}/metrics", metrics->address());
   }
 
-  GrpcTransport transport;
-  transport.start();
+  if (options.shared_memory) {
+    if (const absl::Status shared = share_tensor_memory(); !shared.ok()) {
+      spdlog::warn("servers of this machine are reached over sockets: {}",
+                   std::string(shared.message()));
+    }
+  }
+  GrpcTransport grpc;
+  SharedMemoryTransport transport(&grpc, tensor_arena());
+  grpc.start();
   absl::Status status;
   {
     WorkerNodeOptions node_options;
@@ -101,7 +113,7 @@ absl::Status run(const MainOptions& options) {
     status = client.run();
     node.end();
   }
-  transport.stop();
+  grpc.stop();
   spdlog::info("stopped");
   return status;
 }

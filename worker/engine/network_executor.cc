@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/tensor_memory.h"
 #include "common/status_macros.h"
 
 namespace poseidon {
@@ -34,6 +35,15 @@ absl::StatusOr<DeviceMemory> allocate_aligned(std::int64_t bytes) {
   }
   std::memset(memory, 0, size);
   return DeviceMemory(memory, [](void* p) { std::free(p); });
+}
+
+absl::StatusOr<DeviceMemory> allocate_sendable(std::int64_t bytes) {
+  void* memory = allocate_tensor_memory(static_cast<std::size_t>(bytes));
+  if (memory == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot allocate ", bytes, " bytes of host memory for parameters"));
+  }
+  return DeviceMemory(memory, free_tensor_memory);
 }
 
 NetworkExecutor::NetworkExecutor(NetSpec net, const ExecutorOptions& options,

@@ -30,7 +30,7 @@ class CpuDevice final : public Device {
     return allocate_aligned(bytes);
   }
   absl::StatusOr<DeviceMemory> allocate_host(std::int64_t bytes) override {
-    return allocate_aligned(bytes);
+    return allocate_sendable(bytes);
   }
   // oneDNN asks OpenMP for the number of threads when a primitive is made and when it runs; the
   // setting belongs to the calling thread, which may be another one than at creation.

@@ -17,7 +17,7 @@ class ReferenceDevice final : public Device {
     return allocate_aligned(bytes);
   }
   absl::StatusOr<DeviceMemory> allocate_host(std::int64_t bytes) override {
-    return allocate_aligned(bytes);
+    return allocate_sendable(bytes);
   }
   void begin_pass() override {}
   absl::Status upload(void* device, const void* host, std::int64_t bytes) override {
