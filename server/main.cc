@@ -13,10 +13,10 @@
 #include "common/control_client.h"
 #include "common/daemon.h"
 #include "common/grpc_transport.h"
-#include "common/shared_memory_transport.h"
-#include "common/tensor_memory.h"
 #include "common/node_report.h"
+#include "common/shared_memory_transport.h"
 #include "common/status_macros.h"
+#include "common/tensor_memory.h"
 #include "server/server_node.h"
 #include "server/shard_service.h"
 #include "spdlog/spdlog.h"
@@ -125,7 +125,8 @@ absl::Status run(const MainOptions& options) {
     status = client.run();
   }
   grpc.stop();
-  spdlog::info("stopped");
+  spdlog::info("stopped; sent {} MB of tensors through shared memory",
+               transport.traffic().shared_bytes / 1'000'000);
   return status;
 }
 

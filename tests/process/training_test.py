@@ -2,12 +2,14 @@
 
 import json
 import math
+import re
+import signal
 import subprocess
 import sys
 import unittest
 
 import cluster
-from cluster import BUILD, ROOT, ProcessTest, digits_job, losses, metrics
+from cluster import BUILD, ROOT, Cluster, ProcessTest, digits_job, losses, metrics
 
 sys.path.insert(0, str(ROOT / "tests" / "golden" / "trajectory"))
 import lenet_weights  # noqa: E402
@@ -79,6 +81,26 @@ class Reproducibility(ProcessTest):
         one = self.train(job, 2, 1)
         three = self.train(job, 2, 3)
         self.assertEqual((one / "model.safetensors").read_bytes(), (three / "model.safetensors").read_bytes())
+
+    def test_shared_memory_and_sockets_give_the_same_bytes(self):
+        job = digits_job(iterations=30, test_every_iterations=0)
+        models = []
+        for flags in ([], ["--no-shared-memory"]):
+            ours = Cluster(self).add(workers=0, servers=2)
+            for _ in range(2):
+                ours.add_worker(*flags)
+            run_dir = self.folder / f"run{''.join(flags)}"
+            result = ours.submit(job, "--workers", 2, "--wait", run_dir=run_dir)
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            models.append((run_dir / "model.safetensors").read_bytes())
+            for process in self.processes:
+                process.signal(signal.SIGTERM)
+                self.assertEqual(process.wait(10), 0, process.log())
+            for server, _ in ours.servers:
+                sent = int(re.search(r"sent (\d+) MB of tensors through shared memory", server.log()).group(1))
+                self.assertEqual(sent > 0, not flags, "chosen by itself, and not against one's will")
+            self.processes.clear()
+        self.assertEqual(models[0], models[1])
 
     def test_another_seed_gives_another_model(self):
         """The counter-test: equal bytes above mean something."""
