@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <ctime>
 #include <exception>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -160,6 +161,12 @@ absl::Status check(const Options& options) {
   if (options.shape.chunk_bytes % 4 != 0) {
     return absl::InvalidArgumentError(absl::StrCat("--chunk-bytes ", options.shape.chunk_bytes,
                                                    ": must be a multiple of 4, a float32"));
+  }
+  // Found out now and not after an hour.
+  const std::filesystem::path folder = std::filesystem::path(options.json).parent_path();
+  if (!folder.empty() && !std::filesystem::is_directory(folder)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--json ", options.json, ": there is no folder ", folder.string()));
   }
   return absl::OkStatus();
 }
