@@ -1,0 +1,77 @@
+#pragma once
+
+// The seam between the benchmark and what it compares. A new variant is one more file with two
+// classes and one more entry in variant.cc.
+//
+// Before: role.cc, in a process of its own, makes one end. After: the variant's sockets or memory.
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "bench/transport/workload.h"
+#include "common/clock.h"
+#include "common/plan.h"
+
+namespace poseidon::bench {
+
+/// One server process's end. What fails on a thread of its own calls give_up.
+class ServerEnd {
+ public:
+  virtual ~ServerEnd() = default;
+  /// First. The address for workers, 127.0.0.1:PORT.
+  virtual absl::StatusOr<std::string> listen() = 0;
+  /// Second; returns once workers may connect. They do so after it.
+  virtual absl::Status serve(const Plan& plan, ServerIndex self) = 0;
+};
+
+/// One worker process's end.
+class WorkerEnd {
+ public:
+  virtual ~WorkerEnd() = default;
+  /// Connected and ready for the first iteration when it returns.
+  virtual absl::Status connect() = 0;
+  /// Sends all gradients and returns when all results are in place.
+  virtual absl::Status iterate(Iteration iteration) = 0;
+};
+
+/// What a worker's end is made of; both outlive it.
+struct WorkerContext {
+  const Plan* plan;
+  WorkerRank rank;
+  Workload* workload;
+};
+
+struct Variant {
+  std::string_view name;  ///< of --variants
+  Answer answer;
+  /// Called before anything large is allocated in a fresh process that does nothing else.
+  void (*prepare_process)();
+  std::unique_ptr<ServerEnd> (*make_server)();
+  std::unique_ptr<WorkerEnd> (*make_worker)(const WorkerContext& context);
+};
+
+/// Every ratio is to this one.
+inline constexpr std::string_view kReference = "raw";
+
+std::span<const Variant> all_variants();
+const Variant* find_variant(std::string_view name);  ///< null: no such one
+
+std::unique_ptr<ServerEnd> make_raw_server();
+std::unique_ptr<WorkerEnd> make_raw_worker(const WorkerContext& context);
+std::unique_ptr<ServerEnd> make_poseidon_server();
+std::unique_ptr<WorkerEnd> make_poseidon_worker(const WorkerContext& context);
+std::unique_ptr<ServerEnd> make_naive_server();
+std::unique_ptr<WorkerEnd> make_naive_worker(const WorkerContext& context);
+
+/// Longest silence of another process that an end puts up with. The parent's --timeout-s is what
+/// usually ends a run that stands still; this only keeps every wait bounded.
+inline constexpr std::chrono::minutes kEndTimeout{10};
+
+/// Ends this process: its last words are what the parent shows.
+[[noreturn]] void give_up(const absl::Status& why);
+
+}  // namespace poseidon::bench
