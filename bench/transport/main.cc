@@ -79,7 +79,7 @@ void add_options(CLI::App& app, Options& options) {
       "GB/s and CPU s/GB count both directions over all workers; see bench/README.md.\n"
       "Exit codes: 0 done, 1 a run failed, 2 the call is wrong.\n\n"
       "Examples:\n  poseidon-bench-transport --workers 2 --servers 2\n"
-      "  poseidon-bench-transport --variants raw,poseidon --rounds 9 --json out.json\n"
+      "  poseidon-bench-transport --variants raw,sockets --rounds 9 --json out.json\n"
       "  poseidon-bench-transport --sweep --json sweep.json");
 }
 

@@ -1,5 +1,7 @@
-// The production path, wired as server/main.cc and worker/worker_node.cc wire it: GrpcTransport and
-// ShardService on one side, GrpcTransport and SyncClient on the other, nothing replaced.
+// The production path, wired as server/main.cc and worker/main.cc wire it: ShardService on one
+// side, SyncClient on the other, nothing replaced. Over sockets when the process shares no tensor
+// memory
+// (--no-shared-memory, or another machine), through shared memory when it does.
 
 #include <future>
 #include <utility>
@@ -8,7 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "bench/transport/variant.h"
 #include "common/grpc_transport.h"
+#include "common/shared_memory_transport.h"
 #include "common/status_macros.h"
+#include "common/tensor_memory.h"
 #include "server/shard_service.h"
 #include "worker/sync_client.h"
 
@@ -17,11 +21,11 @@ namespace {
 
 class PoseidonServer final : public ServerEnd {
  public:
-  ~PoseidonServer() override { transport_.stop(); }
+  ~PoseidonServer() override { grpc_.stop(); }
 
   absl::StatusOr<std::string> listen() override {
     POSEIDON_ASSIGN_OR_RETURN(std::string address, transport_.listen("127.0.0.1:0", &service_));
-    transport_.start();
+    grpc_.start();
     return address;
   }
 
@@ -40,7 +44,8 @@ class PoseidonServer final : public ServerEnd {
 
  private:
   RefusalCounts refusals_;
-  GrpcTransport transport_;
+  GrpcTransport grpc_;
+  SharedMemoryTransport transport_{&grpc_, tensor_arena()};
   ShardService service_{
       &transport_, &refusals_, [](const std::string& peer, const Objection& objection) {
         give_up(absl::InternalError(absl::StrCat("refused from ", peer, ": ", objection.message)));
@@ -53,7 +58,7 @@ class PoseidonWorker final : public WorkerEnd {
       : context_(context), traffic_(context.plan->layers.size()) {}
   ~PoseidonWorker() override {
     sync_.reset();
-    transport_.stop();
+    grpc_.stop();
   }
 
   absl::Status connect() override {
@@ -68,7 +73,7 @@ class PoseidonWorker final : public WorkerEnd {
                         .owner = nullptr});
       begin += size;
     }
-    transport_.start();
+    grpc_.start();
     SyncClientOptions options;
     options.wait_timeout = kEndTimeout;
     sync_ = std::make_unique<SyncClient>(&transport_, *context_.plan, context_.rank,
@@ -89,7 +94,8 @@ class PoseidonWorker final : public WorkerEnd {
   const WorkerContext context_;
   RefusalCounts refusals_;
   TrafficProbe traffic_;
-  GrpcTransport transport_;
+  GrpcTransport grpc_;
+  SharedMemoryTransport transport_{&grpc_, tensor_arena()};
   std::unique_ptr<SyncClient> sync_;
 };
 

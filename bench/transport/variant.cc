@@ -8,15 +8,23 @@
 #include <string>
 
 #include "common/grpc_transport.h"
+#include "common/tensor_memory.h"
 
 namespace poseidon::bench {
 namespace {
 
 void leave_process_as_it_is() {}
 
+void as_in_production() {
+  tune_allocator();
+  if (const absl::Status status = share_tensor_memory(); !status.ok()) give_up(status);
+}
+
 constexpr std::array kVariants = {
     Variant{"raw", Answer::kSum, leave_process_as_it_is, make_raw_server, make_raw_worker},
-    Variant{"poseidon", Answer::kParameters, tune_allocator, make_poseidon_server,
+    Variant{"sockets", Answer::kParameters, tune_allocator, make_poseidon_server,
+            make_poseidon_worker},
+    Variant{"shared-memory", Answer::kParameters, as_in_production, make_poseidon_server,
             make_poseidon_worker},
     Variant{"naive", Answer::kSum, leave_process_as_it_is, make_naive_server, make_naive_worker},
 };

@@ -64,7 +64,7 @@ Workload::Workload(const Plan& plan, WorkerRank rank)
     : workers_(plan.workers()),
       rank_(rank),
       chunks_(chunk_places(plan)),
-      gradients_(static_cast<std::int64_t>(total_elements(chunks_))),
+      gradients_(FloatBuffer::sendable(static_cast<std::int64_t>(total_elements(chunks_)))),
       results_(static_cast<std::int64_t>(total_elements(chunks_))) {
   const std::span<float> gradients = gradients_.floats();
   for (std::size_t i = 0; i < gradients.size(); ++i) {
