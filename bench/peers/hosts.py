@@ -4,13 +4,16 @@ A host has one network card, eth0: a veth whose other end is in the bridge. Noth
 a prefix and the process id of its run, so that runs do not meet, and what a killed run left is found and removed.
 """
 
+import contextlib
 import os
+import pathlib
 import re
 import shutil
+import signal
 import subprocess
 
 NAMESPACE_PREFIX = "poseidon-peers-"
-LINK_PREFIX = "pspeer"  # of network interfaces, whose names have 15 characters at most
+LINK_PREFIX = "psdp"  # of network interfaces, whose names have 15 characters at most
 INTERFACE = "eth0"
 
 
@@ -19,8 +22,11 @@ class HostsError(Exception):
 
 
 def _ip(*arguments, check=True):
-    done = subprocess.run(["ip", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
-                          check=False)
+    try:
+        done = subprocess.run(["ip", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
+                              check=False)
+    except subprocess.TimeoutExpired:
+        raise HostsError(f"ip {' '.join(arguments)} did not end within 30 s") from None
     if check and done.returncode != 0:
         raise HostsError(f"ip {' '.join(arguments)}: {done.stderr.strip() or done.returncode}; namespaces need root "
                          "(or a container with NET_ADMIN and SYS_ADMIN)")
@@ -44,6 +50,10 @@ def _remove(process_id):
     for line in _ip("netns", "list", check=False).splitlines():
         name = line.split()[0]
         if name.startswith(f"{NAMESPACE_PREFIX}{process_id}-"):
+            # What was started inside and left its process group (mpirun's daemons) ends with its host.
+            for process in _ip("netns", "pids", name, check=False).split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(process), signal.SIGKILL)
             _ip("netns", "delete", name, check=False)  # its veth goes with it, and so the other end
     for line in _ip("-o", "link", "show", check=False).splitlines():
         found = re.match(rf"\d+: ({LINK_PREFIX}{process_id}[bv]\d*)[@:]", line)
@@ -61,11 +71,6 @@ def remove_stale():
             _remove(process_id)
 
 
-def _free_subnet():
-    """The namespaces see no other network, but the bridges of two runs should not look alike either."""
-    return f"10.213.{os.getpid() % 250 + 1}"
-
-
 class NamespaceHosts:
     """`with NamespaceHosts(4) as hosts:` the hosts are there inside and gone after it, whatever happened."""
 
@@ -73,14 +78,23 @@ class NamespaceHosts:
 
     def __init__(self, count):
         self.count = count
-        self._subnet = _free_subnet()
         self._bridge = f"{LINK_PREFIX}{os.getpid()}b"
 
-    def name(self, host):
+    @staticmethod
+    def _veth(host):
+        return f"{LINK_PREFIX}{os.getpid()}v{host}"
+
+    @staticmethod
+    def name(host):
         return f"{NAMESPACE_PREFIX}{os.getpid()}-{host}"
 
     def address(self, host):
-        return f"{self._subnet}.{host + 1}"
+        return f"10.213.0.{host + 1}"  # no other network is seen from inside, nor this one from outside
+
+    def sent_bytes(self):
+        """Of all hosts together, since they were made: what their cards gave to the bridge."""
+        return sum(int(pathlib.Path(f"/sys/class/net/{self._veth(host)}/statistics/rx_bytes").read_text())
+                   for host in range(self.count))
 
     def command(self, host, arguments):
         return ["ip", "netns", "exec", self.name(host), *arguments]
@@ -97,7 +111,7 @@ class NamespaceHosts:
         return self
 
     def _add(self, host):
-        name, veth = self.name(host), f"{LINK_PREFIX}{os.getpid()}v{host}"
+        name, veth = self.name(host), self._veth(host)
         _ip("netns", "add", name)
         _ip("link", "add", veth, "type", "veth", "peer", "name", INTERFACE, "netns", name)
         _ip("link", "set", veth, "master", self._bridge, "addrgenmode", "none", "up")

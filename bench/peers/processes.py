@@ -41,9 +41,12 @@ class Process:
     def _remaining(self):
         return max(0.0, self._deadline - time.monotonic())
 
-    def _fail(self, what):
+    def log(self):
         self._log.flush()
-        lines = self._log_path.read_text(errors="replace").splitlines()[-15:]
+        return self._log_path.read_text(errors="replace")
+
+    def _fail(self, what):
+        lines = self.log().splitlines()[-15:]
         raise ProcessError("\n  ".join([f"{self.name}: {what}; its last lines:", *(lines or ["(none)"])]))
 
     def expect(self, key):
