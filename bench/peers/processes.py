@@ -17,8 +17,9 @@ class ProcessError(Exception):
 class Process:
     """One child. stdout: JSON objects, one per line (other lines go to the log); stderr: the log."""
 
-    def __init__(self, name, command, log, deadline, environment):
+    def __init__(self, name, command, log, timeout_s, deadline, environment):
         self.name = name
+        self._timeout_s = timeout_s
         self._log_path = pathlib.Path(log)
         self._deadline = deadline
         self._log = open(log, "wb")
@@ -54,7 +55,7 @@ class Process:
         try:
             line = self._lines.get(timeout=self._remaining())
         except queue.Empty:
-            self._fail(f"did not say '{key}' in time")
+            self._fail(f"did not say '{key}' within the {self._timeout_s} s of this run (--timeout-s)")
         if line is None:
             try:
                 status = self._popen.wait(self._remaining())
@@ -87,7 +88,7 @@ class Process:
         try:
             status = self._popen.wait(self._remaining())
         except subprocess.TimeoutExpired:
-            self._fail("did not end in time")
+            self._fail(f"did not end within the {self._timeout_s} s of this run (--timeout-s)")
         if status != 0:
             self._fail(f"ended with status {status}")
 
@@ -108,12 +109,13 @@ class Processes:
 
     def __init__(self, folder, timeout_s):
         self._folder = pathlib.Path(folder)
+        self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
         self._children = []
 
     def start(self, name, command, environment=None):
-        child = Process(name, command, self._folder / f"{name.replace(' ', '-')}.log", self._deadline,
-                        environment or {})
+        child = Process(name, command, self._folder / f"{name.replace(' ', '-')}.log", self._timeout_s,
+                        self._deadline, environment or {})
         self._children.append(child)
         return child
 

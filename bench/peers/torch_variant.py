@@ -6,9 +6,10 @@ from measurement import collect
 
 PORT = 4790
 
-# Gloo of ProcessGroupGloo: one set of connections and two threads per named interface, which collectives take in turn.
-# Naming the interface four times gives four sets over the same card; so several buckets travel at a time. This is
-# the only knob there is (torch 1.13 to 2.x): no option of init_process_group or of DDP says it.
+# ProcessGroupGloo makes one set of connections and two threads per named interface, and collectives take the sets in
+# turn. Naming the interface four times gives four sets over the same card, so several buckets travel at a time
+# (counted with torch 1.13: three more connections and eight more threads). It is the only public knob: no option of
+# init_process_group or of DDP says it.
 TUNED_CONNECTIONS = 4
 
 
