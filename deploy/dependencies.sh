@@ -2,6 +2,7 @@
 # Installs the Debian 12 packages that Poseidon needs, those that are missing only.
 #   deploy/dependencies.sh          to build and run
 #   deploy/dependencies.sh --tests  to run .ci/run as well (Clang and its tools)
+#   deploy/dependencies.sh --bench  to compare with other systems (bench/peers)
 # As root or with passwordless sudo it installs; otherwise it prints the line to run and exits 1.
 set -euo pipefail
 
@@ -21,12 +22,20 @@ test_packages=(
   clang clang-format clang-tidy libclang-rt-14-dev
   python3 python3-venv curl ca-certificates
 )
+# What Poseidon is compared with, and network namespaces as hosts; neither the build nor .ci/run needs them.
+bench_packages=(
+  python3 python3-torch
+  openmpi-bin libopenmpi-dev
+  iproute2 util-linux hostname
+)
 
 packages=("${build_packages[@]}")
 if [ "${1:-}" = "--tests" ]; then
   packages+=("${test_packages[@]}")
+elif [ "${1:-}" = "--bench" ]; then
+  packages+=("${bench_packages[@]}")
 elif [ $# -gt 0 ]; then
-  echo "usage: $0 [--tests]" >&2
+  echo "usage: $0 [--tests|--bench]" >&2
   exit 2
 fi
 
