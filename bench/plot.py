@@ -13,7 +13,7 @@ PANEL_WIDTH = 360  # the longest bar
 VALUE_WIDTH = 130  # the number behind a bar
 BAR_HEIGHT = 20
 BAR_GAP = 6
-GROUP_GAP = 40
+GROUP_GAP = 14
 TOP = 92
 MARGIN = 24
 
@@ -99,7 +99,7 @@ def chart(data):
             svg.text(right + worker + server + 6, baseline,
                      f"{row['cpu_s_per_gb']:.2f}{ratio(row, 'cpu_ratio_to_raw')}")
             y += BAR_HEIGHT + BAR_GAP
-        y += GROUP_GAP - 26
+        y += GROUP_GAP
     return svg.document(width, y + MARGIN)
 
 

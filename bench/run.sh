@@ -6,7 +6,11 @@
 # Takes about half an hour on a quiet machine. Figures of a busy one mean nothing.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-case ${1:-} in -*) sed -n '2,6s/^# \?//p' "$0"; exit 2 ;; esac
+usage() { sed -n '2,6s/^# \?//p' "$0"; }
+case ${1:-} in
+  -h | --help) usage; exit 0 ;;
+  -*) usage >&2; exit 2 ;;
+esac
 mkdir -p "${1:-$root/build/bench}"
 out=$(cd "${1:-$root/build/bench}" && pwd)
 cd "$root"

@@ -35,11 +35,13 @@ absl::Status cannot(const std::string& what) {
   return absl::FailedPreconditionError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
-/// FNV-1a of the boot id: 0 when there is none.
+/// FNV-1a of the boot id and the network namespace: 0 when the kernel does not tell.
 std::uint64_t machine_hash() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string id;
-  if (!std::getline(file, id)) return 0;
+  struct stat network {};
+  if (!std::getline(file, id) || ::stat("/proc/self/ns/net", &network) != 0) return 0;
+  absl::StrAppend(&id, " ", network.st_ino);
   std::uint64_t hash = 0xcbf29ce484222325U;
   for (const char c : id) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
   return hash;
@@ -57,7 +59,8 @@ absl::StatusOr<std::unique_ptr<SharedArena>> SharedArena::create(std::uint64_t c
   ArenaAddress address;
   address.machine = machine_hash();
   if (address.machine == 0) {
-    return absl::FailedPreconditionError("the kernel tells no boot id under /proc");
+    return absl::FailedPreconditionError(
+        "the kernel tells no boot id or network namespace under /proc");
   }
   address.process_id = static_cast<std::uint32_t>(::getpid());
   address.file_descriptor = static_cast<std::uint32_t>(file.get());

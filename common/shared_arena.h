@@ -26,7 +26,9 @@ namespace poseidon {
 
 /// Where a process's arena is, for others.
 struct ArenaAddress {
-  std::uint64_t machine = 0;  ///< hash of the kernel's boot id
+  /// Hash of the kernel's boot id and the network namespace: who has a network of its own is a
+  /// machine of its own, be it a container or a host of a benchmark.
+  std::uint64_t machine = 0;
   std::uint32_t process_id = 0;
   std::uint32_t file_descriptor = 0;
   std::uint64_t nonce_low = 0, nonce_high = 0;

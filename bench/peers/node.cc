@@ -29,7 +29,9 @@
 #include "absl/strings/str_split.h"
 #include "common/aligned_buffer.h"
 #include "common/grpc_transport.h"
+#include "common/shared_memory_transport.h"
 #include "common/status_macros.h"
+#include "common/tensor_memory.h"
 #include "common/traffic.h"
 #include "coordinator/planner.h"
 #include "nlohmann/json.hpp"
@@ -113,13 +115,14 @@ absl::StatusOr<Plan> plan_for(const NodeOptions& options, std::vector<std::strin
 
 absl::Status serve(const NodeOptions& options) {
   RefusalCounts refusals;
-  GrpcTransport transport;
+  GrpcTransport grpc;
+  SharedMemoryTransport transport(&grpc, tensor_arena());
   ShardService service(
       &transport, &refusals, [](const std::string& peer, const Objection& objection) {
         std::cerr << "refused a message of " << peer << ": " << objection.message << std::endl;
       });
   POSEIDON_ASSIGN_OR_RETURN(const std::string address, transport.listen(options.listen, &service));
-  transport.start();
+  grpc.start();
   say({{"listening", address}});
   double cpu_begin = 0.0;
   absl::Status status;
@@ -150,7 +153,7 @@ absl::Status serve(const NodeOptions& options) {
     }
   }
   if (status.ok()) say({{"cpu_seconds", cpu_seconds() - cpu_begin}});
-  transport.stop();
+  grpc.stop();
   return status;
 }
 
@@ -168,7 +171,7 @@ std::vector<LayerTensors> make_tensors(const Plan& plan) {
   std::vector<LayerTensors> tensors;
   std::int64_t begin = 0;
   for (const PlanLayer& layer : plan.layers) {
-    LayerTensors made{FloatBuffer(layer.parameters), FloatBuffer(layer.parameters), {}};
+    LayerTensors made{FloatBuffer(layer.parameters), FloatBuffer::sendable(layer.parameters), {}};
     for (std::int64_t at = 0; at < layer.parameters; ++at) {
       if ((begin + at) % kCheckedStride == 0) made.checked.push_back(static_cast<std::size_t>(at));
     }
@@ -239,8 +242,9 @@ absl::Status work(const NodeOptions& options) {
                       .owner = std::make_shared<std::pair<FloatBuffer, FloatBuffer>>(
                           layer.parameters, layer.gradients)});
   }
-  GrpcTransport transport;
-  transport.start();
+  GrpcTransport grpc;
+  SharedMemoryTransport transport(&grpc, tensor_arena());
+  grpc.start();
   RefusalCounts refusals;
   TrafficProbe traffic(plan.layers.size());
   SyncClientOptions sync_options;
@@ -265,6 +269,7 @@ absl::Status work(const NodeOptions& options) {
 
 absl::Status run(const NodeOptions& options) {
   tune_allocator();
+  if (const absl::Status shared = share_tensor_memory(); !shared.ok()) return shared;
   return options.role == "server" ? serve(options) : work(options);
 }
 

@@ -3,11 +3,11 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "bench/transport/report.h"
 #include "bench/transport/variant.h"
 #include "cli/child_process.h"
@@ -20,6 +20,18 @@ namespace {
 namespace fs = std::filesystem;
 using testing::DoubleNear;
 using testing::HasSubstr;
+
+/// Under TSan without naive: gRPC and protobuf are not instrumented, and each word that they hand
+/// to another thread is a report to suppress (cmake/sanitizers/tsan.supp): minutes for 4 MiB. What
+/// it shares between threads itself, raw does too.
+std::vector<std::string> variants_to_run() {
+  std::vector<std::string> names;
+  for (const Variant& variant : all_variants()) names.emplace_back(variant.name);
+#if defined(__SANITIZE_THREAD__)
+  std::erase(names, "naive");
+#endif
+  return names;
+}
 
 class BenchTransport : public testing::Test {
  protected:
@@ -50,23 +62,22 @@ class BenchTransport : public testing::Test {
 
 TEST_F(BenchTransport, EveryVariantMovesTheRightNumbersAndHasARow) {
   const fs::path json = folder_ / "out.json";
-  ASSERT_EQ(run({"--mib", "4", "--rounds", "1", "--iterations", "1", "--workers", "2", "--servers",
-                 "2", "--chunk-bytes", "262144", "--json", json}),
-            0)
+  const std::vector<std::string> expected = variants_to_run();
+  ASSERT_EQ(
+      run({"--mib", "4", "--rounds", "1", "--iterations", "1", "--workers", "2", "--servers", "2",
+           "--chunk-bytes", "262144", "--variants", absl::StrJoin(expected, ","), "--json", json}),
+      0)
       << output();
   const auto text = read_file(json, 1 << 20);
   ASSERT_TRUE(text.ok()) << text.status();
   const auto document = nlohmann::json::parse(*text);
-  std::set<std::string> measured;
+  std::vector<std::string> measured;
   for (const auto& row : document.at("rows")) {
-    measured.insert(row.at("variant"));
+    measured.push_back(row.at("variant"));
     EXPECT_GT(row.at("goodput_gb_s"), 0.0);
     EXPECT_GT(row.at("goodput_ratio_to_raw"), 0.0);
   }
-  std::set<std::string> expected;
-  for (const Variant& variant : all_variants()) expected.emplace(variant.name);
   EXPECT_EQ(measured, expected);
-  EXPECT_EQ(document.at("rows").size(), expected.size());
   EXPECT_TRUE(document.at("machine").contains("cpu"));
   EXPECT_TRUE(document.contains("date"));
 }
