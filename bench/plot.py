@@ -73,7 +73,7 @@ def chart(data):
     svg = Svg()
     machine = data["machine"]
     svg.text(MARGIN, 30, "Moving gradients: goodput and what it costs", size=18, weight="bold")
-    svg.text(MARGIN, 50, f"{data['date']}, {machine['cores']} cores ({machine['cpu']}), Linux {machine['kernel']}; "
+    svg.text(MARGIN, 50, f"{data['date']}, {machine['cores']} cores ({machine['cpu']}), Linux {machine['kernel'].split('-')[0]}; "
              f"{rows[0]['mib']} MiB per worker and iteration, medians of {data['arguments']['rounds']} rounds; "
              f"in brackets: ratio to raw", size=12, colour="#555")
     svg.text(left, 80, "goodput, GB/s, both directions (longer is better)", weight="bold")
