@@ -18,6 +18,7 @@
 #include "absl/strings/match.h"
 #include "common/grpc_transport.h"
 #include "common/random.h"
+#include "common/shared_memory_transport.h"
 #include "gmock/gmock.h"
 #include "poseidon/v1/data.grpc.pb.h"
 #include "tests/support/toy_plan.h"
@@ -40,10 +41,10 @@ class ShardServiceTest : public ::testing::Test {
 
   ShardServiceTest() : service_(&transport_, &refusals_, {}) {
     address_ = *transport_.listen("127.0.0.1:0", &service_);
-    transport_.start();
+    grpc_.start();
     optimizer_.learning_rate = 0.5;
   }
-  ~ShardServiceTest() override { transport_.stop(); }  // its loop uses the service
+  ~ShardServiceTest() override { grpc_.stop(); }  // its loop uses the service
 
   void assign(std::uint32_t workers) {
     plan_ = toy_plan(workers, 1, {kElements, 3}, 524288);
@@ -91,7 +92,10 @@ class ShardServiceTest : public ::testing::Test {
         grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments));
   }
 
-  GrpcTransport transport_;
+  // As the daemon has it: stock clients speak to it as well as our own.
+  const std::unique_ptr<SharedArena> arena_ = *SharedArena::create(1 << 20);
+  GrpcTransport grpc_;
+  SharedMemoryTransport transport_{&grpc_, arena_.get()};
   RefusalCounts refusals_;
   ShardService service_;
   std::string address_;
@@ -137,7 +141,7 @@ TEST_F(ShardServiceTest, AStockGrpcClientTrains) {
 class PlainWorker {
  public:
   PlainWorker(const Plan& plan, std::uint32_t rank) : plan_(plan), rank_(rank) {
-    transport_.start();
+    grpc_.start();
     std::vector<LayerMemory> layers;
     for (const PlanLayer& layer : plan.layers) {
       parameters_.emplace_back(layer.parameters);
@@ -168,7 +172,9 @@ class PlainWorker {
  private:
   const Plan plan_;
   const std::uint32_t rank_;
-  GrpcTransport transport_;
+  const std::unique_ptr<SharedArena> arena_ = *SharedArena::create(1 << 20);
+  GrpcTransport grpc_;
+  SharedMemoryTransport transport_{&grpc_, arena_.get()};
   RefusalCounts refusals_;
   std::vector<FloatBuffer> parameters_, gradients_;
   std::unique_ptr<TrafficProbe> traffic_;

@@ -10,6 +10,8 @@
 
 #include "common/grpc_transport.h"
 #include "common/job.h"
+#include "common/shared_memory_transport.h"
+#include "common/tensor_memory.h"
 #include "gmock/gmock.h"
 #include "server/shard_service.h"
 #include "tests/support/delaying_transport.h"
@@ -41,14 +43,16 @@ JobSpec digits_job() {
   return *job;
 }
 
-/// A node's transport, delayed or not.
+/// A node's transport, delayed or not; through shared memory once the process has an arena.
 struct Node {
-  Node(Nanoseconds max_delay, std::uint64_t seed) : delaying(&grpc, max_delay, seed) {
-    transport = max_delay > Nanoseconds{0} ? static_cast<Transport*>(&delaying) : &grpc;
-  }
+  Node(Nanoseconds max_delay, std::uint64_t seed)
+      : delaying(&grpc, max_delay, seed),
+        shared(max_delay > Nanoseconds{0} ? static_cast<Transport*>(&delaying) : &grpc,
+               tensor_arena()) {}
   GrpcTransport grpc;
   DelayingTransport delaying;
-  Transport* transport;
+  SharedMemoryTransport shared;
+  Transport* const transport = &shared;
 };
 
 struct Server {
@@ -135,6 +139,7 @@ std::string train_as(std::uint32_t rank, const JobSpec& job, const NetSpec& net,
   if (max_delay > Nanoseconds{0}) {
     EXPECT_GT(node.delaying.delayed(), kIterations) << "nothing was delayed";
   }
+  EXPECT_EQ(node.shared.traffic().shared_bytes > 0, tensor_arena() != nullptr);
   node.grpc.stop();
   return model;
 }
@@ -172,10 +177,16 @@ TEST(Delays, RandomDelaysInEveryTransportChangeNoByteOfTheModel) {
   for (std::uint32_t rank = 1; rank < kWorkers; ++rank) {
     EXPECT_TRUE(undisturbed[rank] == undisturbed[0]) << "worker " << rank << " has another model";
   }
-  const std::vector<std::string> delayed = run_cluster(Milliseconds(15));
-  for (std::uint32_t rank = 0; rank < kWorkers; ++rank) {
-    EXPECT_TRUE(delayed[rank] == undisturbed[0]) << "worker " << rank << " has another model";
-  }
+  const auto expect_the_same = [&](const std::vector<std::string>& models, const char* how) {
+    for (std::uint32_t rank = 0; rank < kWorkers; ++rank) {
+      EXPECT_TRUE(models[rank] == undisturbed[0])
+          << how << ", worker " << rank << ": another model";
+    }
+  };
+  expect_the_same(run_cluster(Milliseconds(15)), "delayed");
+  ASSERT_TRUE(share_tensor_memory().ok());
+  expect_the_same(run_cluster(Nanoseconds{0}), "through shared memory");
+  expect_the_same(run_cluster(Milliseconds(15)), "through shared memory, delayed");
 }
 
 }  // namespace
