@@ -93,7 +93,8 @@ TEST(CheckData, NamesTheKeyOfWhatDoesNotFit) {
   auto prepared = prepare_job("deploy/jobs/digits.json");
   ASSERT_TRUE(prepared.ok()) << prepared.status();
   EXPECT_TRUE(check_data(prepared->spec, prepared->net, 4).ok());
-  const absl::Status too_many = check_data(prepared->spec, prepared->net, 45);  // 45 x 32 > 1437
+  const auto crowd = static_cast<std::uint32_t>(1437 / prepared->spec.batch_size + 1);
+  const absl::Status too_many = check_data(prepared->spec, prepared->net, crowd);
   EXPECT_TRUE(absl::IsInvalidArgument(too_many)) << too_many;
   EXPECT_THAT(std::string(too_many.message()), StartsWith("data.train: "));
   EXPECT_THAT(std::string(too_many.message()), HasSubstr("1437"));
