@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
-#include "common/tensor_memory.h"
 #include "common/status_macros.h"
+#include "common/tensor_memory.h"
 
 namespace poseidon {
 namespace {
