@@ -115,8 +115,6 @@ class Shared final : public Network {
     return {static_cast<char*>(client_arena_->allocate(bytes)),
             [this](char* memory) { client_arena_->free(memory); }};
   }
-  const SharedMemoryTraffic& sent_by_client() { return client_->traffic(); }
-  SharedArena& client_arena() { return *client_arena_; }
 
  private:
   const std::unique_ptr<SharedArena> client_arena_ = *SharedArena::create(1 << 30);
