@@ -121,6 +121,7 @@ class SharedStream final : public Stream, public StreamHandler {
   void write(OutgoingMessage message) override {
     POSEIDON_CHECK(!writing_ && !closing_, "one write at a time, and none after close");
     writing_ = true;
+    if (refused_) return;  // the user hears of it by on_closed, and need not know before
     outgoing_ = std::move(message);
     if (mode_ == Mode::kWaits) mode_ = Mode::kPlain;  // speaks first: no time to agree
     pump();
@@ -138,12 +139,13 @@ class SharedStream final : public Stream, public StreamHandler {
     if (closing_) return;
     closing_ = true;
     close_status_ = status;
-    if (!outgoing_) inner_->close(close_status_);
+    if (!outgoing_ && !refused_) inner_->close(close_status_);
   }
   std::string peer() const override { return inner_->peer(); }
 
   // StreamHandler
   ReadNext on_message(Bytes message) override {
+    if (refused_) return ReadNext::kContinue;
     if (mode_ == Mode::kPlain) return plain_message(std::move(message));
     const bool first = mode_ != Mode::kShared;
     if (first && !begins_like_an_offer(message)) {
@@ -214,6 +216,7 @@ class SharedStream final : public Stream, public StreamHandler {
       return;
     }
     mode_ = view_ != nullptr ? Mode::kShared : Mode::kPlain;
+    if (closing_) return;  // an offer to an end that was turned away at the door
     v1::SharedFrame answer;
     to_proto(arena_->address(), answer.mutable_offer());
     answer.set_accepted(view_ != nullptr);
@@ -231,14 +234,14 @@ class SharedStream final : public Stream, public StreamHandler {
   }
 
   ReadNext refuse(const std::string& why) {
-    closing_ = true;
+    refused_ = true;
     outgoing_.reset();
     inner_->close(absl::InvalidArgumentError(absl::StrCat("shared memory frame: ", why)));
     return ReadNext::kContinue;
   }
 
   ReadNext take(const v1::SharedFrame& frame) {
-    if (closing_) return ReadNext::kContinue;
+    if (closing_ || refused_) return ReadNext::kContinue;
     if (frame.has_offer()) return refuse("a second offer");
     if (frame.delivered() < delivered_by_peer_ || frame.delivered() > sent_) {
       return refuse(absl::StrCat(frame.delivered(), " messages taken, ", sent_, " were sent"));
@@ -258,7 +261,7 @@ class SharedStream final : public Stream, public StreamHandler {
     if (!frame.message().empty()) {
       auto bytes = received_message(frame);
       if (!bytes.ok()) return refuse(std::string(bytes.status().message()));
-      if (paused_) {
+      if (paused_ || !held_.empty()) {  // the held ones come first
         if (held_.size() >= kSharedMemoryWindow) return refuse("more messages than the window");
         held_.push_back(*std::move(bytes));
       } else {
@@ -304,7 +307,7 @@ class SharedStream final : public Stream, public StreamHandler {
 
   void deliver_held() {
     const std::shared_ptr<bool> alive = alive_;
-    while (*alive && !ended_ && !closing_ && !paused_ && !held_.empty()) {
+    while (*alive && !ended_ && !closing_ && !refused_ && !paused_ && !held_.empty()) {
       Bytes bytes = std::move(held_.front());
       held_.pop_front();
       deliver(std::move(bytes));
@@ -314,7 +317,7 @@ class SharedStream final : public Stream, public StreamHandler {
 
   /// The user may write again once the last message is below and the peer keeps up.
   void report_written() {
-    if (!writing_ || outgoing_ || inner_busy_ || ended_ || closing_) return;
+    if (!writing_ || outgoing_ || inner_busy_ || ended_ || closing_ || refused_) return;
     if (mode_ == Mode::kShared && sent_ - delivered_by_peer_ >= kSharedMemoryWindow) return;
     writing_ = false;
     handler_->on_written();
@@ -322,7 +325,8 @@ class SharedStream final : public Stream, public StreamHandler {
 
   /// Gives the transport below what there is to say.
   void pump() {
-    if (inner_busy_ || ended_ || mode_ == Mode::kOffers || mode_ == Mode::kWaits) return;
+    if (inner_busy_ || ended_ || refused_ || mode_ == Mode::kOffers || mode_ == Mode::kWaits)
+      return;
     if (outgoing_) {
       OutgoingMessage message = *std::exchange(outgoing_, std::nullopt);
       inner_busy_ = true;
@@ -379,7 +383,9 @@ class SharedStream final : public Stream, public StreamHandler {
   Mode mode_;
   bool inner_busy_ = false;  ///< a message of ours is being written below
   bool writing_ = false;     ///< the user waits for on_written
-  bool paused_ = false, closing_ = false, ended_ = false, heard_plain_ = false;
+  bool paused_ = false, ended_ = false, heard_plain_ = false;
+  bool closing_ = false;  ///< the user called close
+  bool refused_ = false;  ///< the peer's frames made no sense: the stream ends
   absl::Status close_status_;
   std::optional<OutgoingMessage> outgoing_;  ///< the user's, not yet below
 

@@ -176,6 +176,64 @@ TEST_F(SharedMemoryTransportTest, APausedEndHoldsAWindowOfHeadsAndTheSenderStops
   server().messages_.clear();
 }
 
+TEST_F(SharedMemoryTransportTest, WhatWasHeldComesBeforeWhatArrivesWhileReadsResume) {
+  server().pause_ = true;
+  connect();
+  for (const char fill : {'a', 'b'}) {
+    client_.stream_->write(message(*arena_, fill, nullptr));
+    settle();
+  }
+  ASSERT_EQ(server().messages_.size(), 1U) << "the second is held";
+  server().pause_ = false;
+  // Resumes at the very time at which the third arrives, and just before it.
+  network_.endpoint("server").post_after(Milliseconds(1),
+                                         [this] { server().stream_->resume_reads(); });
+  client_.stream_->write(message(*arena_, 'c', nullptr));
+  settle();
+  std::string order;
+  for (const Bytes& bytes : server().messages_) order.push_back(text(bytes).back());
+  EXPECT_EQ(order, "abc");
+  server().messages_.clear();
+}
+
+TEST_F(SharedMemoryTransportTest, WhoIsTurnedAwayAtTheDoorHearsWhy) {
+  struct Closed final : Acceptor {
+    StreamHandler* on_accept(std::unique_ptr<Stream> stream) override {
+      recorder.stream_ = std::move(stream);
+      recorder.stream_->close(absl::ResourceExhaustedError("full"));
+      return &recorder;
+    }
+    Recorder recorder;
+  };
+  Closed door;
+  SharedMemoryTransport full(&network_.endpoint("full"), server_arena_.get());
+  ASSERT_TRUE(full.listen("full:1", &door).ok());
+  client_.stream_ = client_side_.connect("full:1", &client_);
+  client_.stream_->write(message(*arena_, 'a', nullptr));
+  settle();
+  ASSERT_TRUE(client_.closed_.has_value());
+  EXPECT_TRUE(absl::IsResourceExhausted(*client_.closed_)) << *client_.closed_;
+  client_.stream_.reset();
+  door.recorder.stream_.reset();
+}
+
+TEST_F(SharedMemoryTransportTest, WhoHasNotHeardOfARefusalYetMayStillWrite) {
+  for (int steps = 0; steps < 8; ++steps) {
+    Recorder hostile;
+    hostile.stream_ = network_.endpoint("hostile").connect("server:1", &hostile);
+    hostile.stream_->write(bare(offer()));
+    settle();
+    hostile.stream_->write(bare("garbage that is no protobuf"));
+    for (int i = 0; i < steps; ++i) network_.step();
+    server().stream_->write(message(*server_arena_, 'y', nullptr));
+    settle();
+    EXPECT_TRUE(hostile.closed_.has_value()) << steps;
+    hostile.stream_.reset();
+    settle();
+    server().stream_.reset();
+  }
+}
+
 TEST_F(SharedMemoryTransportTest, EndsThatDoNotSpeakFramesGetPlainMessages) {
   Transport& plain = network_.endpoint("plain");
   client_.stream_ = plain.connect("server:1", &client_);
