@@ -3,7 +3,7 @@
 // Tensor memory that other processes of this machine can read where it lies.
 //
 // Before: executors and shards allocate what they will send through common/tensor_memory.h. After:
-// common/shared_memory_transport.h tells peers where in the arena a payload is.
+// common/paced_transport.h tells peers where in the arena a payload is.
 //
 // The memory is a memfd: it has no name that could be left behind, and the kernel frees it with the
 // last process that maps it, however that process ends. It is sealed: it cannot shrink under a

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/grpc_transport.h"
 #include "common/memory_transport.h"
-#include "common/shared_memory_transport.h"
+#include "common/paced_transport.h"
 #include "gmock/gmock.h"
 
 namespace poseidon {
@@ -100,7 +100,7 @@ class Shared final : public Network {
   explicit Shared(std::unique_ptr<Network> inner) : inner_(std::move(inner)) {}
   Transport& client() override {
     if (client_ == nullptr) {
-      client_ = std::make_unique<SharedMemoryTransport>(&inner_->client(), client_arena_.get());
+      client_ = std::make_unique<PacedTransport>(&inner_->client(), client_arena_.get());
     }
     return *client_;
   }
@@ -120,8 +120,8 @@ class Shared final : public Network {
   const std::unique_ptr<SharedArena> client_arena_ = *SharedArena::create(1 << 30);
   const std::unique_ptr<SharedArena> server_arena_ = *SharedArena::create(1 << 30);
   const std::unique_ptr<Network> inner_;
-  SharedMemoryTransport server_{&inner_->server(), server_arena_.get()};
-  std::unique_ptr<SharedMemoryTransport> client_;  ///< the inner one starts when asked for
+  PacedTransport server_{&inner_->server(), server_arena_.get()};
+  std::unique_ptr<PacedTransport> client_;  ///< the inner one starts when asked for
 };
 
 std::string text(const Bytes& bytes) {

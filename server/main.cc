@@ -14,7 +14,7 @@
 #include "common/daemon.h"
 #include "common/grpc_transport.h"
 #include "common/node_report.h"
-#include "common/shared_memory_transport.h"
+#include "common/paced_transport.h"
 #include "common/status_macros.h"
 #include "common/tensor_memory.h"
 #include "server/server_node.h"
@@ -97,7 +97,7 @@ absl::Status run(const MainOptions& options) {
     }
   }
   GrpcTransport grpc;
-  SharedMemoryTransport transport(&grpc, tensor_arena());
+  PacedTransport transport(&grpc, tensor_arena());
   ShardService service(
       &transport, &refusals,
       [&refusals](const std::string& peer, const Objection& objection) {

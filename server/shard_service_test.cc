@@ -18,7 +18,7 @@
 #include "absl/strings/match.h"
 #include "common/grpc_transport.h"
 #include "common/random.h"
-#include "common/shared_memory_transport.h"
+#include "common/paced_transport.h"
 #include "gmock/gmock.h"
 #include "poseidon/v1/data.grpc.pb.h"
 #include "tests/support/toy_plan.h"
@@ -95,7 +95,7 @@ class ShardServiceTest : public ::testing::Test {
   // As the daemon has it: stock clients speak to it as well as our own.
   const std::unique_ptr<SharedArena> arena_ = *SharedArena::create(1 << 20);
   GrpcTransport grpc_;
-  SharedMemoryTransport transport_{&grpc_, arena_.get()};
+  PacedTransport transport_{&grpc_, arena_.get()};
   RefusalCounts refusals_;
   ShardService service_;
   std::string address_;
@@ -174,7 +174,7 @@ class PlainWorker {
   const std::uint32_t rank_;
   const std::unique_ptr<SharedArena> arena_ = *SharedArena::create(1 << 20);
   GrpcTransport grpc_;
-  SharedMemoryTransport transport_{&grpc_, arena_.get()};
+  PacedTransport transport_{&grpc_, arena_.get()};
   RefusalCounts refusals_;
   std::vector<FloatBuffer> parameters_, gradients_;
   std::unique_ptr<TrafficProbe> traffic_;

@@ -13,7 +13,7 @@
 #include "common/daemon.h"
 #include "common/grpc_transport.h"
 #include "common/node_report.h"
-#include "common/shared_memory_transport.h"
+#include "common/paced_transport.h"
 #include "common/status_macros.h"
 #include "common/tensor_memory.h"
 #include "spdlog/spdlog.h"
@@ -92,7 +92,7 @@ absl::Status run(const MainOptions& options) {
     }
   }
   GrpcTransport grpc;
-  SharedMemoryTransport transport(&grpc, tensor_arena());
+  PacedTransport transport(&grpc, tensor_arena());
   grpc.start();
   absl::Status status;
   {

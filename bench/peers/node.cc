@@ -29,7 +29,7 @@
 #include "absl/strings/str_split.h"
 #include "common/aligned_buffer.h"
 #include "common/grpc_transport.h"
-#include "common/shared_memory_transport.h"
+#include "common/paced_transport.h"
 #include "common/status_macros.h"
 #include "common/tensor_memory.h"
 #include "common/traffic.h"
@@ -116,7 +116,7 @@ absl::StatusOr<Plan> plan_for(const NodeOptions& options, std::vector<std::strin
 absl::Status serve(const NodeOptions& options) {
   RefusalCounts refusals;
   GrpcTransport grpc;
-  SharedMemoryTransport transport(&grpc, tensor_arena());
+  PacedTransport transport(&grpc, tensor_arena());
   ShardService service(
       &transport, &refusals, [](const std::string& peer, const Objection& objection) {
         std::cerr << "refused a message of " << peer << ": " << objection.message << std::endl;
@@ -243,7 +243,7 @@ absl::Status work(const NodeOptions& options) {
                           layer.parameters, layer.gradients)});
   }
   GrpcTransport grpc;
-  SharedMemoryTransport transport(&grpc, tensor_arena());
+  PacedTransport transport(&grpc, tensor_arena());
   grpc.start();
   RefusalCounts refusals;
   TrafficProbe traffic(plan.layers.size());

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/transport/variant.h"
 #include "common/grpc_transport.h"
-#include "common/shared_memory_transport.h"
+#include "common/paced_transport.h"
 #include "common/status_macros.h"
 #include "common/tensor_memory.h"
 #include "server/shard_service.h"
@@ -45,7 +45,7 @@ class PoseidonServer final : public ServerEnd {
  private:
   RefusalCounts refusals_;
   GrpcTransport grpc_;
-  SharedMemoryTransport transport_{&grpc_, tensor_arena()};
+  PacedTransport transport_{&grpc_, tensor_arena()};
   ShardService service_{
       &transport_, &refusals_, [](const std::string& peer, const Objection& objection) {
         give_up(absl::InternalError(absl::StrCat("refused from ", peer, ": ", objection.message)));
@@ -95,7 +95,7 @@ class PoseidonWorker final : public WorkerEnd {
   RefusalCounts refusals_;
   TrafficProbe traffic_;
   GrpcTransport grpc_;
-  SharedMemoryTransport transport_{&grpc_, tensor_arena()};
+  PacedTransport transport_{&grpc_, tensor_arena()};
   std::unique_ptr<SyncClient> sync_;
 };
 

@@ -10,7 +10,7 @@
 
 #include "common/grpc_transport.h"
 #include "common/job.h"
-#include "common/shared_memory_transport.h"
+#include "common/paced_transport.h"
 #include "common/tensor_memory.h"
 #include "gmock/gmock.h"
 #include "server/shard_service.h"
@@ -51,7 +51,7 @@ struct Node {
                tensor_arena()) {}
   GrpcTransport grpc;
   DelayingTransport delaying;
-  SharedMemoryTransport shared;
+  PacedTransport shared;
   Transport* const transport = &shared;
 };
 

@@ -1,7 +1,7 @@
 // What the suite for all transports (transport_test.cc) does not see: that payloads are really read
 // in place, when they are let go, how ends that cannot share go on, and what hostile frames do.
 
-#include "common/shared_memory_transport.h"
+#include "common/paced_transport.h"
 
 #include <cstring>
 #include <memory>
@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "common/memory_transport.h"
+#include "common/stream_header.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "poseidon/v1/shared_memory.pb.h"
+#include "poseidon/v1/stream.pb.h"
 
 namespace poseidon {
 namespace {
@@ -53,16 +54,16 @@ class OneStream final : public Acceptor {
   Recorder recorder_;
 };
 
-class SharedMemoryTransportTest : public ::testing::Test {
+class PacedTransportTest : public ::testing::Test {
  protected:
-  SharedMemoryTransportTest()
+  PacedTransportTest()
       : arena_(*SharedArena::create(1 << 24)),
         server_arena_(*SharedArena::create(1 << 24)),
         client_side_(&network_.endpoint("client"), arena_.get()),
         server_side_(&network_.endpoint("server"), server_arena_.get()) {
     EXPECT_TRUE(server_side_.listen("server:1", &acceptor_).ok());
   }
-  ~SharedMemoryTransportTest() override {
+  ~PacedTransportTest() override {
     client_.stream_.reset();
     server().stream_.reset();
   }
@@ -76,7 +77,7 @@ class SharedMemoryTransportTest : public ::testing::Test {
   /// What an honest client begins with.
   std::string offer() const {
     const ArenaAddress& address = arena_->address();
-    v1::SharedFrame frame;
+    v1::StreamHeader frame;
     frame.mutable_offer()->set_machine(address.machine);
     frame.mutable_offer()->set_process_id(address.process_id);
     frame.mutable_offer()->set_file_descriptor(address.file_descriptor);
@@ -101,12 +102,12 @@ class SharedMemoryTransportTest : public ::testing::Test {
 
   MemoryNetwork network_{1, MemoryFaults{}};
   std::unique_ptr<SharedArena> arena_, server_arena_;
-  SharedMemoryTransport client_side_, server_side_;
+  PacedTransport client_side_, server_side_;
   OneStream acceptor_;
   Recorder client_;
 };
 
-TEST_F(SharedMemoryTransportTest, APayloadIsReadInPlaceAndHeldUntilItIsLetGo) {
+TEST_F(PacedTransportTest, APayloadIsReadInPlaceAndHeldUntilItIsLetGo) {
   connect();
   std::weak_ptr<const void> owner;
   OutgoingMessage first = message(*arena_, 'a', &owner);
@@ -118,7 +119,7 @@ TEST_F(SharedMemoryTransportTest, APayloadIsReadInPlaceAndHeldUntilItIsLetGo) {
   memory[kPayloadBytes - 1] = std::byte{'z'};
   EXPECT_EQ(text(server().messages_[0]).back(), 'z') << "the very same bytes";
   EXPECT_EQ(client_side_.traffic().shared_bytes, kPayloadBytes);
-  EXPECT_EQ(client_side_.traffic().inline_bytes, 0U);
+  EXPECT_EQ(client_side_.traffic().sent_bytes, 0U);
 
   EXPECT_FALSE(owner.expired());
   server().messages_.clear();
@@ -127,7 +128,7 @@ TEST_F(SharedMemoryTransportTest, APayloadIsReadInPlaceAndHeldUntilItIsLetGo) {
   EXPECT_TRUE(owner.expired()) << "the answer says that nobody reads it any more";
 }
 
-TEST_F(SharedMemoryTransportTest, MessagesAreLetGoInAnyOrderAndWithoutAnAnswer) {
+TEST_F(PacedTransportTest, MessagesAreLetGoInAnyOrder) {
   connect();
   std::vector<std::weak_ptr<const void>> owners(4);
   for (int i = 0; i < 4; ++i) {
@@ -138,7 +139,7 @@ TEST_F(SharedMemoryTransportTest, MessagesAreLetGoInAnyOrderAndWithoutAnAnswer) 
   }
   ASSERT_EQ(server().messages_.size(), 4U);
   server().messages_.erase(server().messages_.begin() + 1, server().messages_.begin() + 3);
-  client_.stream_->write(bare("more"));
+  server().stream_->write(bare("news"));
   settle();
   EXPECT_FALSE(owners[0].expired());
   EXPECT_TRUE(owners[1].expired());
@@ -147,7 +148,7 @@ TEST_F(SharedMemoryTransportTest, MessagesAreLetGoInAnyOrderAndWithoutAnAnswer) 
   EXPECT_EQ(text(server().messages_[1]), "head" + std::string(kPayloadBytes, 'd'));
 }
 
-TEST_F(SharedMemoryTransportTest, TheServersPayloadsAreSharedToo) {
+TEST_F(PacedTransportTest, TheServersPayloadsAreSharedToo) {
   connect();
   client_.stream_->write(bare("hello"));
   settle();
@@ -159,15 +160,17 @@ TEST_F(SharedMemoryTransportTest, TheServersPayloadsAreSharedToo) {
   client_.messages_.clear();
 }
 
-TEST_F(SharedMemoryTransportTest, APausedEndHoldsAWindowOfHeadsAndTheSenderStops) {
+TEST_F(PacedTransportTest, APausedEndHoldsAWindowAndTheSenderStops) {
   server().pause_ = true;
   connect();
-  for (int i = 0; i < 10; ++i) {
+  const int bound = 1 + static_cast<int>(kWindowBytes / kPayloadBytes) + 1;  // 1 is delivered
+  for (int i = 0; i < 2 * bound; ++i) {
     if (client_.written_ == i) client_.stream_->write(message(*arena_, 'p', nullptr));
     settle();
   }
   EXPECT_EQ(server().messages_.size(), 1U);
-  EXPECT_LE(client_.written_, 1 + static_cast<int>(kSharedMemoryWindow));
+  EXPECT_LE(client_.written_, bound);
+  EXPECT_GT(client_.written_, 2);
   const int stopped_at = client_.written_;
   server().pause_ = false;
   server().stream_->resume_reads();
@@ -176,7 +179,67 @@ TEST_F(SharedMemoryTransportTest, APausedEndHoldsAWindowOfHeadsAndTheSenderStops
   server().messages_.clear();
 }
 
-TEST_F(SharedMemoryTransportTest, WhatWasHeldComesBeforeWhatArrivesWhileReadsResume) {
+TEST_F(PacedTransportTest, SmallMessagesAreBoundedByTheirNumber) {
+  server().pause_ = true;
+  connect();
+  for (int i = 0; i < 200; ++i) {
+    if (client_.written_ == i) client_.stream_->write(bare("small"));
+    settle();
+  }
+  EXPECT_EQ(client_.written_, static_cast<int>(kWindowMessages) - 1) << "the last one fills it";
+  server().pause_ = false;
+  server().stream_->resume_reads();
+  settle();
+  for (int i = client_.written_; i < 500; ++i) {
+    client_.stream_->write(bare("small"));
+    settle();
+    ASSERT_EQ(client_.written_, i + 1) << "progress is told without an answer";
+  }
+  EXPECT_EQ(server().messages_.size(), 500U);
+}
+
+TEST_F(PacedTransportTest, TheLargestMessagesGoTwoAtATime) {
+  server().pause_ = true;
+  PacedTransport sockets(&network_.endpoint("far"), nullptr);
+  client_.stream_ = sockets.connect("server:1", &client_);
+  for (int i = 0; i < 5; ++i) {
+    if (client_.written_ == i) client_.stream_->write(bare(std::string(2 * kWindowBytes, 'l')));
+    settle();
+  }
+  EXPECT_EQ(client_.written_, 2) << "one is delivered, a second held, a third under way";
+  server().pause_ = false;
+  server().stream_->resume_reads();
+  settle();
+  EXPECT_EQ(client_.written_, 3);
+  EXPECT_EQ(server().messages_.size(), 3U);
+  client_.stream_.reset();
+}
+
+/// Both ends send as much as they can and read nothing: neither may keep the other from hearing of
+/// its progress later.
+TEST_F(PacedTransportTest, TwoFullDirectionsDoNotBlockEachOther) {
+  connect();
+  client_.stream_->write(bare("hello"));
+  settle();
+  server().pause_ = client_.pause_ = true;
+  for (int i = 0; i < 100; ++i) {
+    if (client_.written_ == i + 1) client_.stream_->write(message(*arena_, 'c', nullptr));
+    if (server().written_ == i) server().stream_->write(message(*server_arena_, 's', nullptr));
+    settle();
+  }
+  const int client_stopped = client_.written_, server_stopped = server().written_;
+  EXPECT_LT(client_stopped, 100);
+  server().pause_ = client_.pause_ = false;
+  client_.stream_->resume_reads();
+  server().stream_->resume_reads();
+  settle();
+  EXPECT_GT(client_.written_, client_stopped);
+  EXPECT_GT(server().written_, server_stopped);
+  client_.messages_.clear();
+  server().messages_.clear();
+}
+
+TEST_F(PacedTransportTest, WhatWasHeldComesBeforeWhatArrivesWhileReadsResume) {
   server().pause_ = true;
   connect();
   for (const char fill : {'a', 'b'}) {
@@ -196,7 +259,7 @@ TEST_F(SharedMemoryTransportTest, WhatWasHeldComesBeforeWhatArrivesWhileReadsRes
   server().messages_.clear();
 }
 
-TEST_F(SharedMemoryTransportTest, WhoIsTurnedAwayAtTheDoorHearsWhy) {
+TEST_F(PacedTransportTest, WhoIsTurnedAwayAtTheDoorHearsWhy) {
   struct Closed final : Acceptor {
     StreamHandler* on_accept(std::unique_ptr<Stream> stream) override {
       recorder.stream_ = std::move(stream);
@@ -206,7 +269,7 @@ TEST_F(SharedMemoryTransportTest, WhoIsTurnedAwayAtTheDoorHearsWhy) {
     Recorder recorder;
   };
   Closed door;
-  SharedMemoryTransport full(&network_.endpoint("full"), server_arena_.get());
+  PacedTransport full(&network_.endpoint("full"), server_arena_.get());
   ASSERT_TRUE(full.listen("full:1", &door).ok());
   client_.stream_ = client_side_.connect("full:1", &client_);
   client_.stream_->write(message(*arena_, 'a', nullptr));
@@ -217,13 +280,13 @@ TEST_F(SharedMemoryTransportTest, WhoIsTurnedAwayAtTheDoorHearsWhy) {
   door.recorder.stream_.reset();
 }
 
-TEST_F(SharedMemoryTransportTest, WhoHasNotHeardOfARefusalYetMayStillWrite) {
+TEST_F(PacedTransportTest, WhoHasNotHeardOfARefusalYetMayStillWrite) {
   for (int steps = 0; steps < 8; ++steps) {
     Recorder hostile;
     hostile.stream_ = network_.endpoint("hostile").connect("server:1", &hostile);
     hostile.stream_->write(bare(offer()));
     settle();
-    hostile.stream_->write(bare("garbage that is no protobuf"));
+    hostile.stream_->write(bare("\xA8\x06"));  // and a number is missing
     for (int i = 0; i < steps; ++i) network_.step();
     server().stream_->write(message(*server_arena_, 'y', nullptr));
     settle();
@@ -234,7 +297,7 @@ TEST_F(SharedMemoryTransportTest, WhoHasNotHeardOfARefusalYetMayStillWrite) {
   }
 }
 
-TEST_F(SharedMemoryTransportTest, EndsThatDoNotSpeakFramesGetPlainMessages) {
+TEST_F(PacedTransportTest, EndsThatAreNotOursGetPlainMessages) {
   Transport& plain = network_.endpoint("plain");
   client_.stream_ = plain.connect("server:1", &client_);
   client_.stream_->write(message(*arena_, 'x', nullptr));
@@ -248,64 +311,69 @@ TEST_F(SharedMemoryTransportTest, EndsThatDoNotSpeakFramesGetPlainMessages) {
   EXPECT_EQ(server_side_.traffic().shared_bytes, 0U);
 }
 
-TEST_F(SharedMemoryTransportTest, AnOfferThatNobodyCanOpenIsAnsweredAndAllGoesPlain) {
+TEST_F(PacedTransportTest, AnOfferThatNobodyCanOpenIsAnsweredAndNothingIsShared) {
   Transport& peer = network_.endpoint("far away");
   client_.stream_ = peer.connect("server:1", &client_);
-  v1::SharedFrame offer;
+  v1::StreamHeader offer;
   offer.mutable_offer()->set_machine(arena_->address().machine + 1);
+  offer.mutable_offer()->set_bytes(1 << 20);
   client_.stream_->write(bare(offer.SerializeAsString()));
   settle();
   ASSERT_EQ(client_.messages_.size(), 1U);
-  v1::SharedFrame answer;
+  v1::StreamHeader answer;
   ASSERT_TRUE(answer.ParseFromString(text(client_.messages_[0])));
   EXPECT_FALSE(answer.accepted());
   client_.stream_->write(bare("plain"));
   settle();
   ASSERT_EQ(server().messages_.size(), 1U);
   EXPECT_EQ(text(server().messages_[0]), "plain");
-}
-
-TEST_F(SharedMemoryTransportTest, AnEndThatCannotReadGetsItsPayloadsInline) {
-  Transport& peer = network_.endpoint("another user");
-  client_.stream_ = peer.connect("server:1", &client_);
-  client_.stream_->write(bare(offer()));
-  settle();
-  v1::SharedFrame hello;
-  hello.set_message("hello");  // and not accepted: we could not map the server's
-  client_.stream_->write(bare(hello.SerializeAsString()));
-  settle();
-  ASSERT_EQ(server().messages_.size(), 1U);
   server().stream_->write(message(*server_arena_, 'y', nullptr));
   settle();
-  v1::SharedFrame answer;
-  ASSERT_TRUE(answer.ParseFromString(text(client_.messages_.back())));
-  EXPECT_EQ(answer.message(), "head" + std::string(kPayloadBytes, 'y'));
-  EXPECT_EQ(answer.payload_bytes(), 0U);
+  const auto received = decode_stream_header(client_.messages_[1]);
+  ASSERT_TRUE(received.ok());
+  EXPECT_EQ(received->header.delivered, 1U);
+  EXPECT_EQ(text(client_.messages_[1]).substr(received->bytes),
+            "head" + std::string(kPayloadBytes, 'y'));
 }
 
-/// Frames that no honest end sends, after an honest beginning.
-TEST_F(SharedMemoryTransportTest, HostileFramesEndTheStreamWithAReason) {
+TEST_F(PacedTransportTest, EndsOnDifferentMachinesArePacedAndShareNothing) {
+  PacedTransport far(&network_.endpoint("far"), nullptr);
+  client_.stream_ = far.connect("server:1", &client_);
+  for (int i = 0; i < 100; ++i) {
+    client_.stream_->write(message(*arena_, 'x', nullptr));
+    settle();
+    ASSERT_EQ(client_.written_, i + 1);
+  }
+  server().stream_->write(message(*server_arena_, 'y', nullptr));
+  settle();
+  ASSERT_EQ(client_.messages_.size(), 1U);
+  EXPECT_EQ(text(client_.messages_[0]), "head" + std::string(kPayloadBytes, 'y'));
+  EXPECT_EQ(far.traffic().shared_bytes, 0U);
+  EXPECT_EQ(far.traffic().sent_bytes, 100 * kPayloadBytes);
+  EXPECT_EQ(server_side_.traffic().shared_bytes, 0U);
+  client_.stream_.reset();
+}
+
+/// Headers that no honest end sends, after an honest beginning.
+TEST_F(PacedTransportTest, HostileHeadersEndTheStreamWithAReason) {
   const auto frame = [](auto&& fill) {
-    v1::SharedFrame f;
+    v1::StreamHeader f;
     fill(f);
-    return f.SerializeAsString();
+    return f.SerializeAsString() + "m";
   };
   const struct {
     std::string bytes;
     const char* reason;
   } cases[] = {
-      {"garbage that is no protobuf", "no frame"},
       {frame([](auto& f) { f.mutable_offer(); }), "second offer"},
       {frame([](auto& f) { f.set_delivered(7); }), "7 messages taken, 0 were sent"},
       {frame([](auto& f) { f.add_released(0); }), "nobody holds it"},
       {frame([](auto& f) {
-         f.set_message("m");
          f.set_payload_offset(1ULL << 40);
          f.set_payload_bytes(8);
        }),
        "outside"},
       {frame([](auto& f) {
-         f.set_message("m");
          f.set_payload_offset(16);
          f.set_payload_bytes(~0ULL - 8);
        }),

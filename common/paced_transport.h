@@ -1,0 +1,80 @@
+#pragma once
+
+// A transport whose streams keep little under way, and leave payloads where they are when both ends
+// run on one machine.
+//
+// Wraps another transport, which carries everything: the messages, their order, the end of a stream
+// and its reason, and the peer's death. So nothing of the contract in transport.h changes, and a
+// stream to an end that is not ours (a stock gRPC client) falls back to plain messages by itself.
+//
+// How two ends agree (proto/poseidon/v1/stream.proto)
+//  1. The connecting end sends an offer: where its arena is, if it has one. It holds its messages
+//     back until the answer.
+//  2. The accepting end tries to map the arena, and answers with whether it could and where its own
+//     is.
+//  3. From then on every message has a StreamHeader in front, which tells the other end's progress;
+//     a payload that lies in the sender's arena, and that the other end can read, stays there and
+//     is told by offset and size.
+// An end that begins with a plain message gets plain messages.
+//
+// Pace. The sender is told that a message is written (on_written) only while fewer than two
+// messages, or fewer than kWindowBytes, have not been taken by the peer's handler. A transport by
+// itself would swallow many megabytes into socket buffers: then urgent chunks wait behind them, and
+// memory that was warm when it was written is cold when it is read (measured: bench/RESULTS.md).
+// It is the taking that counts, not the answer, so no two streams can wait for each other.
+//
+// Shared memory. A payload is read in place, so its owner must not change it before the reader has
+// let it go. The reader says so in a later header (`released`); until then the sender holds
+// OutgoingMessage::payload_owner. A stream that ends releases all: what the peer still holds of a
+// dead stream keeps its memory but not its meaning.
+//
+// Bounds: a paused end holds at most what the window lets through.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/shared_arena.h"
+#include "common/transport.h"
+
+namespace poseidon {
+
+/// Under way in one direction of a stream: two chunks of the default size keep both ends busy. At
+/// 100 Gbit/s it is 0.3 ms of the wire, above the round trip of any local network.
+inline constexpr std::uint64_t kWindowBytes = 4 << 20;
+/// However small they are.
+inline constexpr std::uint64_t kWindowMessages = 64;
+
+/// Payload bytes that this process sent to ends of ours.
+struct PacedTraffic {
+  std::atomic<std::uint64_t> shared_bytes{0};  ///< read by the peer in place
+  std::atomic<std::uint64_t> sent_bytes{0};    ///< through the transport below
+};
+
+class PacedTransport final : public Transport {
+ public:
+  /// Both must outlive it. `arena` is what this process sends from; null: it shares no
+  /// memory, and reads nobody's.
+  PacedTransport(Transport* inner, SharedArena* arena);
+  ~PacedTransport() override;
+
+  std::unique_ptr<Stream> connect(const std::string& address, StreamHandler* handler) override;
+  absl::StatusOr<std::string> listen(const std::string& address, Acceptor* acceptor) override;
+  void post(std::function<void()> function) override { inner_->post(std::move(function)); }
+  void post_after(Nanoseconds delay, std::function<void()> function) override {
+    inner_->post_after(delay, std::move(function));
+  }
+  Nanoseconds now() const override { return inner_->now(); }
+
+  const PacedTraffic& traffic() const { return traffic_; }
+
+ private:
+  class Wrapper;
+  Transport* const inner_;
+  SharedArena* const arena_;
+  PacedTraffic traffic_;
+  std::unique_ptr<Wrapper> wrapper_;
+};
+
+}  // namespace poseidon
