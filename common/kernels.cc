@@ -6,11 +6,9 @@
 #include <cpuid.h>
 #endif
 
-namespace poseidon {
+#include "common/kernels_variants.h"
 
-extern const Kernels kBaselineKernels;  // each in the file of its name
-extern const Kernels kAvx2Kernels;
-extern const Kernels kAvx512Kernels;
+namespace poseidon {
 
 namespace {
 
@@ -21,11 +19,12 @@ std::vector<const Kernels*> find_supported() {
   // not every compiler lets it be asked for, needs those of AVX2.
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
-  const bool avx2 = f16c && __builtin_cpu_supports("avx2") != 0;
-  if (avx2) found.push_back(&kAvx2Kernels);
-  if (avx2 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-      __builtin_cpu_supports("avx512vl") != 0) {
-    found.push_back(&kAvx512Kernels);
+  if (f16c && __builtin_cpu_supports("avx2") != 0) {
+    found.push_back(&kAvx2Kernels);
+    if (__builtin_cpu_supports("avx512f") != 0) {
+      static const Kernels avx512 = with_avx512(kAvx2Kernels);
+      found.push_back(&avx512);
+    }
   }
 #endif
   return found;

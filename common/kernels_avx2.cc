@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "common/kernels_body.h"
+#include "common/kernels_variants.h"
 
 namespace poseidon {
 namespace {

@@ -9,6 +9,7 @@
 #endif
 
 #include "common/kernels_body.h"
+#include "common/kernels_variants.h"
 
 namespace poseidon {
 namespace {

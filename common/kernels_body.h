@@ -26,10 +26,6 @@
 
 namespace poseidon {
 
-extern const Kernels kBaselineKernels;
-extern const Kernels kAvx2Kernels;
-extern const Kernels kAvx512Kernels;
-
 namespace {
 
 /// One float at a time: the baseline, and what is left over of the others.
@@ -66,17 +62,13 @@ inline std::size_t bytes_to_next_line(const std::byte* address, std::size_t at_m
   return bytes < at_most ? bytes : at_most;
 }
 
-/// body(lanes, i) for ascending i: as many elements at a time as `Lanes` has, then one by one.
+/// body(lanes, i) for ascending i: as many elements at a time as `Lanes` has, then one by one. Not
+/// unrolled: what limits is memory, and with several arrays in flight unrolled loops came out
+/// slower.
 template <typename Lanes, typename Body>
 void for_each(std::size_t size, const Body& body) {
   std::size_t i = 0;
   if constexpr (Lanes::kSize > 1) {
-    for (; i + 4 * Lanes::kSize <= size; i += 4 * Lanes::kSize) {
-      body(Lanes(), i);
-      body(Lanes(), i + Lanes::kSize);
-      body(Lanes(), i + 2 * Lanes::kSize);
-      body(Lanes(), i + 3 * Lanes::kSize);
-    }
     for (; i + Lanes::kSize <= size; i += Lanes::kSize) body(Lanes(), i);
   }
   POSEIDON_INDEPENDENT_ELEMENTS

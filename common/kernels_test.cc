@@ -4,10 +4,10 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
+#include <functional>
 #include <numeric>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "common/float16.h"
@@ -222,6 +222,98 @@ TEST_P(EveryKernel, RoundsAsTheReference) {
     (kernels_->*format.array_to)(got.data(), values.data(), values.size());
     for (std::size_t i = 0; i < values.size(); ++i) {
       ASSERT_EQ(got[i], format.to(values[i])) << std::hexfloat << values[i];
+    }
+  }
+}
+
+// ---- optimizer steps ----
+
+/// The arrays of one step, `size` elements each, with a guard before and after.
+struct Arrays {
+  Arrays(SplitMix64& random, std::size_t size)
+      : sum(any_floats(random, size + 2 * kGuard)),
+        last(any_floats(random, size)),
+        in(any_floats(random, size + 2 * kGuard)),
+        out(any_floats(random, size + 2 * kGuard)),
+        state0(any_floats(random, size + 2 * kGuard)),
+        state1(any_floats(random, size + 2 * kGuard)) {}
+  std::vector<float> sum, last, in, out, state0, state1;
+};
+
+/// How a step is called: which kernel, and where the arrays lie.
+struct StepCase {
+  std::string name;
+  /// With the guard's elements skipped.
+  std::function<void(const Kernels&, GradientTerms, const float* in, float* out, float* state0,
+                     float* state1, std::size_t size)>
+      run;
+};
+
+std::vector<StepCase> step_cases() {
+  const SgdFactors sgd{
+      .gradient_scale = 1.0f / 3, .weight_decay = 0.01f, .learning_rate = 0.1f, .momentum = 0.9f};
+  const AdamFactors adam{.gradient_scale = 1.0f / 3,
+                         .decay = 0.01f,
+                         .rate = 0.37f,
+                         .beta1 = 0.9f,
+                         .beta2 = 0.999f,
+                         .new_share1 = 0.1f,
+                         .new_share2 = 0.001f,
+                         .correction2_sqrt = 0.03f,
+                         .epsilon = 1e-8f};
+  std::vector<StepCase> cases;
+  cases.push_back(
+      {"sgd", [=](const Kernels& with, GradientTerms gradient, const float* in, float* out, float*,
+                  float*, std::size_t size) { with.sgd(sgd, gradient, in, out, size); }});
+  for (const auto& [name, step] :
+       {std::pair{"momentum", &Kernels::momentum}, std::pair{"nesterov", &Kernels::nesterov}}) {
+    cases.push_back(
+        {name, [=, step = step](const Kernels& with, GradientTerms gradient, const float* in,
+                                float* out, float* state0, float*, std::size_t size) {
+           (with.*step)(sgd, gradient, in, out, state0, size);
+         }});
+  }
+  for (const auto& [name, step] :
+       {std::pair{"adam", &Kernels::adam}, std::pair{"adamw", &Kernels::adamw}}) {
+    cases.push_back(
+        {name, [=, step = step](const Kernels& with, GradientTerms gradient, const float* in,
+                                float* out, float* state0, float* state1, std::size_t size) {
+           (with.*step)(adam, gradient, in, out, state0, state1, size);
+         }});
+  }
+  return cases;
+}
+
+/// The reference is the baseline, one element at a time; what it computes is compared with PyTorch
+/// in optimizer_test.cc.
+TEST_P(EveryKernel, StepsAsTheReference) {
+  const Kernels& reference = *supported_kernels().front();
+  for (const StepCase& step : step_cases()) {
+    SCOPED_TRACE(step.name);
+    SplitMix64 random(4);
+    for (const std::size_t size : sizes()) {
+      for (const bool in_place : {false, true}) {
+        for (const bool has_sum : {false, true}) {
+          const std::size_t first = random.next() % kGuard, offset = random.next() % 4;
+          const Arrays before(random, size);
+          const Payload last(before.last, offset);
+          Arrays got = before, expected = before;
+          const auto run = [&](const Kernels& with, Arrays& a, std::size_t at, std::size_t count) {
+            const std::size_t i = first + at;
+            const GradientTerms gradient{.sum = has_sum ? a.sum.data() + i : nullptr,
+                                         .last = last.data() + at * sizeof(float)};
+            std::vector<float>& out = in_place ? a.in : a.out;
+            step.run(with, gradient, a.in.data() + i, out.data() + i, a.state0.data() + i,
+                     a.state1.data() + i, count);
+          };
+          run(*kernels_, got, 0, size);
+          for (std::size_t i = 0; i < size; ++i) run(reference, expected, i, 1);
+          ASSERT_NO_FATAL_FAILURE(expect_same(got.in, expected.in)) << size;
+          ASSERT_NO_FATAL_FAILURE(expect_same(got.out, expected.out)) << size;
+          ASSERT_NO_FATAL_FAILURE(expect_same(got.state0, expected.state0)) << size;
+          ASSERT_NO_FATAL_FAILURE(expect_same(got.state1, expected.state1)) << size;
+        }
+      }
     }
   }
 }
