@@ -53,9 +53,10 @@ struct Kernels {
   /// sum[i] += payload[i], float32.
   void (*add)(float* sum, const std::byte* payload, std::size_t size);
 
-  // The 16-bit formats of common/float16.h, whose functions they equal for every input, NaNs too.
-  void (*to_bfloat16)(std::uint16_t* to, const float* from, std::size_t size);
-  void (*to_float16)(std::uint16_t* to, const float* from, std::size_t size);
+  // The 16-bit formats of common/float16.h, whose functions they equal for every input, NaNs too;
+  // in payloads little endian, like every machine we run on.
+  void (*to_bfloat16)(std::byte* payload, const float* from, std::size_t size);
+  void (*to_float16)(std::byte* payload, const float* from, std::size_t size);
   void (*from_bfloat16)(float* to, const std::byte* payload, std::size_t size);
   void (*from_float16)(float* to, const std::byte* payload, std::size_t size);
   /// sum[i] += from_...(payload[i])

@@ -21,14 +21,14 @@ struct Avx2 {
   static __m128i load16(const std::byte* from) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
   }
-  static void store16(std::uint16_t* to, __m128i value) {
+  static void store16(std::byte* to, __m128i value) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), value);
   }
   static __m256 load_bfloat16(const std::byte* from) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load16(from)), 16));
   }
   static __m256 load_float16(const std::byte* from) { return _mm256_cvtph_ps(load16(from)); }
-  static void store_bfloat16(std::uint16_t* to, __m256 value) {
+  static void store_bfloat16(std::byte* to, __m256 value) {
     const __m256i bits = _mm256_castps_si256(value);
     const __m256i upper = _mm256_srli_epi32(bits, 16);
     const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
@@ -40,7 +40,7 @@ struct Avx2 {
     store16(to,
             _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1)));
   }
-  static void store_float16(std::uint16_t* to, __m256 value) {
+  static void store_float16(std::byte* to, __m256 value) {
     store16(to, _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
   }
 

@@ -47,10 +47,13 @@ struct One {
     __builtin_memcpy(&value, from, sizeof(value));
     return value;
   }
+  static void store16(std::byte* to, std::uint16_t value) {
+    __builtin_memcpy(to, &value, sizeof(value));
+  }
   static float load_bfloat16(const std::byte* from) { return from_bfloat16(load16(from)); }
   static float load_float16(const std::byte* from) { return from_float16(load16(from)); }
-  static void store_bfloat16(std::uint16_t* to, float value) { *to = to_bfloat16(value); }
-  static void store_float16(std::uint16_t* to, float value) { *to = to_float16(value); }
+  static void store_bfloat16(std::byte* to, float value) { store16(to, to_bfloat16(value)); }
+  static void store_float16(std::byte* to, float value) { store16(to, to_float16(value)); }
 };
 
 constexpr std::size_t kLineBytes = 64;  ///< of the caches, and of a buffer that gathers stores
@@ -85,15 +88,17 @@ void add(float* sum, const std::byte* payload, std::size_t size) {
 // ---- 16 bits ----
 
 template <typename Lanes>
-void array_to_bfloat16(std::uint16_t* to, const float* from, std::size_t size) {
-  for_each<Lanes>(
-      size, [=](auto lanes, std::size_t i) { lanes.store_bfloat16(to + i, lanes.load(from + i)); });
+void array_to_bfloat16(std::byte* payload, const float* from, std::size_t size) {
+  for_each<Lanes>(size, [=](auto lanes, std::size_t i) {
+    lanes.store_bfloat16(payload + i * sizeof(std::uint16_t), lanes.load(from + i));
+  });
 }
 
 template <typename Lanes>
-void array_to_float16(std::uint16_t* to, const float* from, std::size_t size) {
-  for_each<Lanes>(
-      size, [=](auto lanes, std::size_t i) { lanes.store_float16(to + i, lanes.load(from + i)); });
+void array_to_float16(std::byte* payload, const float* from, std::size_t size) {
+  for_each<Lanes>(size, [=](auto lanes, std::size_t i) {
+    lanes.store_float16(payload + i * sizeof(std::uint16_t), lanes.load(from + i));
+  });
 }
 
 template <typename Lanes>

@@ -78,7 +78,13 @@ class Payload {
       std::memcpy(bytes_.data() + offset, values.data(), values.size() * sizeof(T));
     }
   }
+  std::byte* data() { return bytes_.data() + offset_; }
   const std::byte* data() const { return bytes_.data() + offset_; }
+  std::vector<T> values() const {
+    std::vector<T> values((bytes_.size() - offset_) / sizeof(T));
+    if (!values.empty()) std::memcpy(values.data(), data(), values.size() * sizeof(T));
+    return values;
+  }
 
  private:
   std::vector<std::byte> bytes_;
@@ -142,7 +148,7 @@ TEST_P(EveryKernel, Adds) {
 struct Format {
   std::uint16_t (*to)(float);
   float (*from)(std::uint16_t);
-  void (*Kernels::*array_to)(std::uint16_t*, const float*, std::size_t);
+  void (*Kernels::*array_to)(std::byte*, const float*, std::size_t);
   void (*Kernels::*array_from)(float*, const std::byte*, std::size_t);
   void (*Kernels::*array_add)(float*, const std::byte*, std::size_t);
 };
@@ -181,8 +187,12 @@ TEST_P(EveryKernel, ConvertsArraysOfEverySize) {
       std::vector<std::uint16_t> halves(size + 2 * kGuard, 0xABCD);
       std::vector<std::uint16_t> expected_halves = halves;
       for (std::size_t i = 0; i < size; ++i) expected_halves[first + i] = format.to(values[i]);
-      (kernels_->*format.array_to)(halves.data() + first, values.data(), size);
-      ASSERT_EQ(halves, expected_halves) << size;
+      for (std::size_t offset = 0; offset < 2; ++offset) {
+        Payload payload(halves, offset);
+        std::byte* const to = payload.data() + first * sizeof(std::uint16_t);
+        (kernels_->*format.array_to)(to, values.data(), size);
+        ASSERT_EQ(payload.values(), expected_halves) << size << " at " << offset;
+      }
 
       halves.resize(size);
       for (std::uint16_t& half : halves) half = static_cast<std::uint16_t>(random.next());
@@ -218,8 +228,9 @@ TEST_P(EveryKernel, RoundsAsTheReference) {
     }
   }
   for (const Format& format : kFormats) {
-    std::vector<std::uint16_t> got(values.size());
-    (kernels_->*format.array_to)(got.data(), values.data(), values.size());
+    Payload payload(std::vector<std::uint16_t>(values.size()), 0);
+    (kernels_->*format.array_to)(payload.data(), values.data(), values.size());
+    const std::vector<std::uint16_t> got = payload.values();
     for (std::size_t i = 0; i < values.size(); ++i) {
       ASSERT_EQ(got[i], format.to(values[i])) << std::hexfloat << values[i];
     }
@@ -240,10 +251,8 @@ struct Arrays {
   std::vector<float> sum, last, in, out, state0, state1;
 };
 
-/// How a step is called: which kernel, and where the arrays lie.
 struct StepCase {
   std::string name;
-  /// With the guard's elements skipped.
   std::function<void(const Kernels&, GradientTerms, const float* in, float* out, float* state0,
                      float* state1, std::size_t size)>
       run;

@@ -130,9 +130,8 @@ struct Memory {
   std::span<float> span_of(std::size_t array, std::size_t chunk) {
     return {chunk_of(array, chunk), kChunkElements};
   }
-  std::uint16_t* halves_of(std::size_t chunk) { return halves.data() + chunk * kChunkElements; }
-  const std::byte* half_bytes_of(std::size_t chunk) {
-    return reinterpret_cast<const std::byte*>(halves_of(chunk));
+  std::byte* halves_of(std::size_t chunk) {
+    return reinterpret_cast<std::byte*>(halves.data() + chunk * kChunkElements);
   }
 
   std::size_t chunks;
@@ -191,7 +190,7 @@ class LoopList {
     };
     const auto widen = [&](const char* name, double passes, auto convert) {
       add(name, with.name, passes, [convert](Memory& memory, std::size_t chunk) {
-        convert(memory.chunk_of(0, chunk), memory.half_bytes_of(chunk), kChunkElements);
+        convert(memory.chunk_of(0, chunk), memory.halves_of(chunk), kChunkElements);
       });
     };
     narrow("to_bfloat16", with.to_bfloat16);
