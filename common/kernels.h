@@ -7,10 +7,10 @@
 //
 // There is one table of functions per instruction set: "baseline" is what the compiler makes of the
 // plain loops for the oldest processor of the architecture, and the reference; "avx2" is written
-// for AVX2 and F16C; "avx512" is the same with optimizer steps for AVX-512. All give the same bits:
-// element i depends on element i alone, the order of operations is fixed, nothing is contracted,
-// division and square root are IEEE's. The one exception: where two NaNs meet in one addition or
-// multiplication, the result is a NaN, but the compiler decides which of the two.
+// for AVX2 and F16C; "avx512" is the same but for the optimizer steps that have a state. All give
+// the same bits: element i depends on element i alone, the order of operations is fixed, nothing is
+// contracted, division and square root are IEEE's. The one exception: where two NaNs meet in one
+// addition or multiplication, the result is a NaN, but the compiler decides which of the two.
 //
 // Sizes count elements unless they say bytes. `payload` arguments may have any address, all others
 // that of their type. Any thread.

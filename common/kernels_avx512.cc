@@ -1,9 +1,9 @@
-// The optimizer steps for x86-64 processors with AVX-512 F. Compiled for those; see kernels_body.h
+// Optimizer steps for x86-64 processors with AVX-512 F. Compiled for those; see kernels_body.h
 // for what may not be used here.
 //
-// Only these: they have more arrays in flight and more arithmetic per byte than additions, copies
-// and conversions, which AVX2 does as fast or faster (payloads have odd addresses, and every
-// 64-byte load from one touches two cache lines). Figures in bench/RESULTS.md.
+// Only those with a state: they have more arrays in flight and more arithmetic per byte. Plain SGD,
+// additions, copies and conversions came out as fast or faster in AVX2 (payloads have odd
+// addresses, and then every 64-byte load touches two cache lines). Figures in bench/RESULTS.md.
 
 #include <immintrin.h>
 
@@ -28,7 +28,6 @@ struct Avx512 {
 Kernels with_avx512(const Kernels& kernels) {
   Kernels result = kernels;
   result.name = "avx512";
-  result.sgd = sgd<Avx512>;
   result.momentum = momentum<Avx512, false>;
   result.nesterov = momentum<Avx512, true>;
   result.adam = adam<Avx512, false>;
