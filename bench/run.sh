@@ -21,8 +21,7 @@ cmake --build --preset release --target poseidon-bench-transport poseidon-bench-
 bin=build/release/bin
 
 echo "== loops over memory"
-"$bin/poseidon-bench-aggregate" --benchmark_repetitions=5 --benchmark_report_aggregates_only=true \
-  --benchmark_out="$out/aggregate.json" --benchmark_out_format=json
+"$bin/poseidon-bench-aggregate" --rounds 25 --json "$out/aggregate.json"
 
 echo "== transport, one worker and one server"
 "$bin/poseidon-bench-transport" --rounds 9 --json "$out/transport.json"

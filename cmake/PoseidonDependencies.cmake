@@ -11,7 +11,6 @@ find_package(CLI11 CONFIG REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
 find_package(GTest CONFIG REQUIRED)
-find_package(benchmark CONFIG REQUIRED)
 
 # Found by file: Debian's CMake configs of these two ask for libraries that we do not need (OpenCL,
 # static compression libraries).

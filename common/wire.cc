@@ -3,10 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
-
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 
@@ -141,60 +137,6 @@ void set_field(ChunkHeader& header, std::uint64_t field, std::uint64_t value) {
     default:
       break;  // a later version's field
   }
-}
-
-/// Calls `body(bytes, first, count)` for runs of whole floats; a float that straddles two pieces is
-/// put together first. `bytes` need not be aligned.
-template <typename Body>
-void for_each_float_run(const Bytes& payload, const Body& body) {
-  std::size_t element = 0;
-  std::array<std::byte, sizeof(float)> straddling{};
-  std::size_t straddling_bytes = 0;
-  for (auto piece : payload.pieces) {
-    while (straddling_bytes > 0 && !piece.empty()) {
-      straddling[straddling_bytes++] = piece.front();
-      piece.remove_prefix(1);
-      if (straddling_bytes == sizeof(float)) {
-        body(straddling.data(), element++, std::size_t{1});
-        straddling_bytes = 0;
-      }
-    }
-    const std::size_t whole = piece.size() / sizeof(float);
-    if (whole > 0) body(piece.data(), element, whole);
-    element += whole;
-    for (const std::byte byte : piece.subspan(whole * sizeof(float))) {
-      straddling[straddling_bytes++] = byte;
-    }
-  }
-}
-
-/// For a tensor that is much larger than the caches and read later: the stores neither fetch what
-/// they overwrite nor push the receive buffers out of the cache.
-void copy_past_caches(std::byte* to, absl::Span<const std::byte> from) {
-#ifdef __SSE2__
-  constexpr std::size_t kWidth = sizeof(__m128i);
-  const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(to) % kWidth;
-  const std::size_t head = std::min(from.size(), misaligned == 0 ? 0 : kWidth - misaligned);
-  if (head > 0) std::memcpy(to, from.data(), head);
-  to += head;
-  from.remove_prefix(head);
-  while (from.size() >= kWidth) {
-    __m128i value;
-    std::memcpy(&value, from.data(), kWidth);
-    _mm_stream_si128(reinterpret_cast<__m128i*>(to), value);
-    to += kWidth;
-    from.remove_prefix(kWidth);
-  }
-#endif
-  if (!from.empty()) std::memcpy(to, from.data(), from.size());
-}
-
-/// Before another thread may hear that the copies are made: such stores are ordered by nothing
-/// else.
-void order_copies() {
-#ifdef __SSE2__
-  _mm_sfence();
-#endif
 }
 
 }  // namespace
@@ -335,44 +277,44 @@ Objection check_against_plan(const ChunkHeader& header, std::size_t payload_byte
   return {};
 }
 
-void PayloadReader::read(std::span<float> out) {
-  auto* to = reinterpret_cast<std::byte*>(out.data());
-  std::size_t left = out.size_bytes();
-  while (left > 0) {
-    POSEIDON_CHECK(!pieces_.empty(), "the payload has as many floats as are read");
+PayloadReader::Run PayloadReader::next() {
+  std::size_t straddling = 0;
+  while (!pieces_.empty()) {
     const auto rest = pieces_.front().subspan(at_);
-    const std::size_t bytes = std::min(left, rest.size());
-    if (bytes > 0) std::memcpy(to, rest.data(), bytes);
-    to += bytes;
-    left -= bytes;
-    at_ += bytes;
-    if (bytes == rest.size()) {
-      pieces_.remove_prefix(1);
-      at_ = 0;
+    const std::size_t whole = rest.size() / sizeof(float);
+    if (straddling == 0 && whole > 0) {
+      at_ += whole * sizeof(float);
+      return {rest.data(), whole};
     }
+    const std::size_t bytes = std::min(rest.size(), sizeof(float) - straddling);
+    std::copy_n(rest.data(), bytes, straddling_.data() + straddling);
+    straddling += bytes;
+    at_ += bytes;
+    if (straddling == sizeof(float)) return {straddling_.data(), 1};
+    pieces_.remove_prefix(1);
+    at_ = 0;
   }
+  return {};
 }
 
-void copy_payload(const Bytes& payload, std::span<float> out) {
+void copy_payload(const Bytes& payload, std::span<float> out, const Kernels& with) {
   POSEIDON_CHECK(payload.size() == out.size_bytes(), "payload and tensor differ in size");
   auto* to = reinterpret_cast<std::byte*>(out.data());
   for (const auto& piece : payload.pieces) {
-    copy_past_caches(to, piece);
+    with.copy_past_caches(to, piece.data(), piece.size());
     to += piece.size();
   }
-  order_copies();
+  with.order_stores();
 }
 
-void add_payload(const Bytes& payload, std::span<float> accumulator) {
+void add_payload(const Bytes& payload, std::span<float> accumulator, const Kernels& with) {
   POSEIDON_CHECK(payload.size() == accumulator.size_bytes(), "payload and tensor differ in size");
-  for_each_float_run(payload, [&](const std::byte* bytes, std::size_t first, std::size_t count) {
-    float* sum = accumulator.data() + first;
-    for (std::size_t i = 0; i < count; ++i) {
-      float value;
-      std::memcpy(&value, bytes + i * sizeof(float), sizeof(float));
-      sum[i] += value;
-    }
-  });
+  PayloadReader reader(payload);
+  float* sum = accumulator.data();
+  for (auto run = reader.next(); run.size > 0; run = reader.next()) {
+    with.add(sum, run.data, run.size);
+    sum += run.size;
+  }
 }
 
 }  // namespace poseidon

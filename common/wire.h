@@ -16,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/ids.h"
+#include "common/kernels.h"
 #include "common/plan.h"
 #include "common/transport.h"
 
@@ -109,22 +110,32 @@ struct Objection {
 Objection check_against_plan(const ChunkHeader& header, std::size_t payload_bytes,
                              const Plan& plan);
 
-/// Reads a payload of float32 from its beginning to its end, wherever its pieces are split. The
-/// payload must outlive the reader.
+/// Goes through a payload of float32 from its beginning to its end, without copying, wherever its
+/// pieces are split. The payload must outlive the reader.
 class PayloadReader {
  public:
   explicit PayloadReader(const Bytes& payload) : pieces_(payload.pieces) {}
-  /// The next floats; so many must be left (checked).
-  void read(std::span<float> out);
+
+  /// Floats that lie one after the other, at any address. Empty at the end.
+  struct Run {
+    const std::byte* data = nullptr;
+    std::size_t size = 0;  ///< floats
+  };
+  /// The next ones, as many as lie together; a float that straddles two pieces is put together
+  /// first and comes alone. Valid until the next call.
+  Run next();
 
  private:
   absl::Span<const absl::Span<const std::byte>> pieces_;
   std::size_t at_ = 0;  ///< byte of the first piece
+  std::array<std::byte, sizeof(float)> straddling_{};
 };
 
-/// Copies a payload of float32 into `out`; sizes must match (checked).
-void copy_payload(const Bytes& payload, std::span<float> out);
+/// Copies a payload of float32 into `out`, which is not expected in the caches; sizes must match
+/// (checked).
+void copy_payload(const Bytes& payload, std::span<float> out, const Kernels& with = kernels());
 /// Adds a payload of float32 to `accumulator`, element by element; sizes must match (checked).
-void add_payload(const Bytes& payload, std::span<float> accumulator);
+void add_payload(const Bytes& payload, std::span<float> accumulator,
+                 const Kernels& with = kernels());
 
 }  // namespace poseidon

@@ -15,8 +15,8 @@ build_packages=(
   libdnnl-dev librocksdb-dev zlib1g-dev
   # JSON, logging, command line, metrics
   nlohmann-json3-dev libspdlog-dev libcli11-dev prometheus-cpp-dev
-  # unit tests and micro-benchmarks are part of every build
-  libgtest-dev libgmock-dev libbenchmark-dev
+  # unit tests are part of every build
+  libgtest-dev libgmock-dev
 )
 test_packages=(
   clang clang-format clang-tidy libclang-rt-14-dev

@@ -1,18 +1,11 @@
 #include "server/aggregator.h"
 
-#include <algorithm>
-#include <array>
 #include <utility>
 
 #include "common/check.h"
 #include "common/wire.h"
 
 namespace poseidon {
-namespace {
-
-constexpr std::size_t kBlockElements = 2048;  // 8 KiB: stays in the innermost cache
-
-}  // namespace
 
 Aggregator::Aggregator(std::int64_t elements, std::uint32_t workers)
     : elements_(elements),
@@ -50,16 +43,11 @@ void Aggregator::drain(const Consume& consume) {
   POSEIDON_CHECK(complete(), "every rank has contributed");
   const Bytes last = std::exchange(waiting_.back(), Bytes{});
   PayloadReader reader(last);
-  std::array<float, kBlockElements> block;
   const std::span<const float> sum = std::as_const(sum_).floats();
-  const auto elements = static_cast<std::size_t>(elements_);
-  for (std::size_t first = 0; first < elements; first += kBlockElements) {
-    const std::size_t count = std::min(kBlockElements, elements - first);
-    reader.read({block.data(), count});
-    if (!sum.empty()) {
-      for (std::size_t i = 0; i < count; ++i) block[i] = sum[first + i] + block[i];
-    }
-    consume(first, {block.data(), count});
+  std::size_t first = 0;
+  for (auto run = reader.next(); run.size > 0; run = reader.next()) {
+    consume(first, run.size, {.sum = sum.empty() ? nullptr : sum.data() + first, .last = run.data});
+    first += run.size;
   }
   contributed_.assign(contributed_.size(), false);
   contributed_count_ = 0;

@@ -157,11 +157,9 @@ void Shard::step(Slot& slot) {
   const std::span<const float> old = std::as_const(slot.parameters).floats();
   const std::span<float> fresh = in_place ? slot.parameters.floats() : target.floats();
   const std::span<float> state0 = slot.state0.floats(), state1 = slot.state1.floats();
-  slot.sum.drain([&](std::size_t first, std::span<const float> gradient) {
-    const auto block = [&](auto all) {
-      return all.empty() ? all : all.subspan(first, gradient.size());
-    };
-    apply_optimizer(step, gradient, block(old), block(fresh), block(state0), block(state1));
+  slot.sum.drain([&](std::size_t first, std::size_t size, GradientTerms gradient) {
+    const auto run = [&](auto all) { return all.empty() ? all : all.subspan(first, size); };
+    apply_optimizer(step, gradient, run(old), run(fresh), run(state0), run(state1));
   });
   if (!in_place) slot.parameters = std::move(target);
   ++slot.version;

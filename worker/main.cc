@@ -12,6 +12,7 @@
 #include "common/control_client.h"
 #include "common/daemon.h"
 #include "common/grpc_transport.h"
+#include "common/kernels.h"
 #include "common/node_report.h"
 #include "common/paced_transport.h"
 #include "common/status_macros.h"
@@ -91,6 +92,7 @@ absl::Status run(const MainOptions& options) {
                    std::string(shared.message()));
     }
   }
+  spdlog::info("kernels: {}", kernels().name);  // which instructions gradients are summed with
   GrpcTransport grpc;
   PacedTransport transport(&grpc, tensor_arena());
   grpc.start();
