@@ -56,7 +56,8 @@ struct One {
   static void store_float16(std::byte* to, float value) { store16(to, to_float16(value)); }
 };
 
-constexpr std::size_t kLineBytes = 64;  ///< of the caches, and of a buffer that gathers stores
+inline constexpr std::size_t kLineBytes =
+    64;  ///< of the caches, and of a buffer that gathers stores
 
 /// Streaming stores go in whole lines: half a line costs as much.
 inline std::size_t bytes_to_next_line(const std::byte* address, std::size_t at_most) {

@@ -241,18 +241,18 @@ class LoopList {
  private:
   /// body(memory, chunk) for every chunk. `passes`: moved bytes by bytes of an array.
   template <typename Body>
-  void add(std::string name, std::string kernels, double passes, Body body) {
+  void add(const std::string& name, const char* kernels, double passes, const Body& body) {
     const auto array_bytes = static_cast<double>(memory_->chunks * kChunkBytes);
-    loops_.push_back({.name = std::move(name),
-                      .kernels = std::move(kernels),
+    loops_.push_back({.name = name,
+                      .kernels = kernels,
                       .moved_bytes = passes * array_bytes,
-                      .run = [memory = memory_, body = std::move(body)] {
+                      .run = [memory = memory_, body] {
                         for (std::size_t i = 0; i < memory->chunks; ++i) body(*memory, i);
                       }});
   }
 
-  void add_core(std::string name, double passes, ArrayFunction function) {
-    add(std::move(name), "core", passes, [function](Memory& memory, std::size_t chunk) {
+  void add_core(const std::string& name, double passes, ArrayFunction function) {
+    add(name, "core", passes, [function](Memory& memory, std::size_t chunk) {
       function(memory.chunk_of(0, chunk), memory.chunk_of(1, chunk), kChunkElements);
     });
   }
@@ -263,7 +263,7 @@ class LoopList {
     const OptimizerStep step = make_optimizer_step(spec, 100, 0.25f);
     add(name, with.name, 3 + 2 * slots, [slots, step, &with](Memory& memory, std::size_t chunk) {
       const auto state = [&](int slot) {
-        return slot < slots ? memory.span_of(static_cast<std::size_t>(2 + slot), chunk)
+        return slot < slots ? memory.span_of(std::size_t{2} + static_cast<std::size_t>(slot), chunk)
                             : std::span<float>();
       };
       const std::span<float> w = memory.span_of(1, chunk);
