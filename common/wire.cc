@@ -1,7 +1,9 @@
 #include "common/wire.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -9,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/float16.h"
 
 namespace poseidon {
 namespace {
@@ -143,10 +146,65 @@ void set_field(ChunkHeader& header, std::uint64_t field, std::uint64_t value) {
   }
 }
 
-/// Calls `body(bytes, first, count)` for runs of whole floats; a float that straddles two pieces is
-/// put together first. `bytes` need not be aligned.
+/// The 16-bit value at `bytes`, which need not be aligned.
+std::uint16_t load16(const std::byte* bytes) {
+  std::uint16_t value;
+  std::memcpy(&value, bytes, sizeof value);
+  return value;
+}
+
+/// The float that `bytes` hold as one element of kType.
+template <ElementType kType>
+float widened(const std::byte* bytes) {
+  if constexpr (kType == ElementType::kBfloat16) return from_bfloat16(load16(bytes));
+  if constexpr (kType == ElementType::kFloat16) return from_float16(load16(bytes));
+  float value;
+  std::memcpy(&value, bytes, sizeof value);
+  return value;
+}
+
+/// Calls `body` with a compile-time element type.
 template <typename Body>
-void for_each_float_run(const Bytes& payload, const Body& body) {
+auto with_type(ElementType type, const Body& body) {
+  switch (type) {
+    case ElementType::kBfloat16:
+      return body(std::integral_constant<ElementType, ElementType::kBfloat16>());
+    case ElementType::kFloat16:
+      return body(std::integral_constant<ElementType, ElementType::kFloat16>());
+    case ElementType::kFloat32:
+    case ElementType::kNone:
+      break;
+  }
+  POSEIDON_CHECK(type == ElementType::kFloat32, "the element type of a payload");
+  return body(std::integral_constant<ElementType, ElementType::kFloat32>());
+}
+
+// The inner loops: `bytes` are out.size() elements of `type`, and need not be aligned.
+
+void widen_to(ElementType type, const std::byte* bytes, std::span<float> out) {
+  if (type == ElementType::kFloat32) {
+    if (!out.empty()) std::memcpy(out.data(), bytes, out.size_bytes());
+    return;
+  }
+  with_type(type, [&](auto constant) {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      out[i] = widened<constant.value>(bytes + i * element_bytes(constant.value));
+    }
+  });
+}
+
+void add_widened_to(ElementType type, const std::byte* bytes, std::span<float> sum) {
+  with_type(type, [&](auto constant) {
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      sum[i] += widened<constant.value>(bytes + i * element_bytes(constant.value));
+    }
+  });
+}
+
+/// Calls `body(bytes, first, count)` for runs of whole elements; an element that straddles two
+/// pieces is put together first. `bytes` need not be aligned.
+template <typename Body>
+void for_each_run(const Bytes& payload, std::size_t element_size, const Body& body) {
   std::size_t element = 0;
   std::array<std::byte, sizeof(float)> straddling{};
   std::size_t straddling_bytes = 0;
@@ -154,15 +212,15 @@ void for_each_float_run(const Bytes& payload, const Body& body) {
     while (straddling_bytes > 0 && !piece.empty()) {
       straddling[straddling_bytes++] = piece.front();
       piece.remove_prefix(1);
-      if (straddling_bytes == sizeof(float)) {
+      if (straddling_bytes == element_size) {
         body(straddling.data(), element++, std::size_t{1});
         straddling_bytes = 0;
       }
     }
-    const std::size_t whole = piece.size() / sizeof(float);
+    const std::size_t whole = piece.size() / element_size;
     if (whole > 0) body(piece.data(), element, whole);
     element += whole;
-    for (const std::byte byte : piece.subspan(whole * sizeof(float))) {
+    for (const std::byte byte : piece.subspan(whole * element_size)) {
       straddling[straddling_bytes++] = byte;
     }
   }
@@ -284,6 +342,8 @@ const char* data_refusal_name(DataRefusal refusal) {
       return "iteration";
     case DataRefusal::kNotInitialised:
       return "not_initialised";
+    case DataRefusal::kNotFinite:
+      return "not_finite";
     case DataRefusal::kDuplicate:
       return "duplicate";
     case DataRefusal::kCount:
@@ -291,6 +351,25 @@ const char* data_refusal_name(DataRefusal refusal) {
   }
   return "unknown";
 }
+
+namespace {
+
+/// What a message of this kind may carry (twice the same where there is no choice).
+std::array<ElementType, 2> expected_types(ChunkKind kind, ElementType wire_type) {
+  switch (kind) {
+    case ChunkKind::kInitialise:
+      return {ElementType::kFloat32, ElementType::kFloat32};
+    case ChunkKind::kPull:
+      return {ElementType::kNone, ElementType::kFloat32};
+    case ChunkKind::kParameters:
+      return {wire_type, ElementType::kFloat32};
+    case ChunkKind::kPushGradient:
+      break;
+  }
+  return {wire_type, wire_type};
+}
+
+}  // namespace
 
 Objection check_against_plan(const ChunkHeader& header, std::size_t payload_bytes,
                              const Plan& plan) {
@@ -320,14 +399,18 @@ Objection check_against_plan(const ChunkHeader& header, std::size_t payload_byte
                   header.chunk.value(), ", the plan says ", chunk.offset);
   }
   const bool has_payload = header.kind != ChunkKind::kPull;
-  const ElementType expected_type = has_payload ? ElementType::kFloat32 : ElementType::kNone;
-  if (header.element_type != expected_type) {
-    return object(DataRefusal::kElementType, "element type ",
-                  static_cast<std::uint32_t>(header.element_type), " for chunk ",
-                  header.chunk.value(), ", expected ", static_cast<std::uint32_t>(expected_type));
+  const auto expected = expected_types(header.kind, plan.wire_type);
+  if (std::ranges::find(expected, header.element_type) == expected.end()) {
+    return object(
+        DataRefusal::kElementType, "element type ", static_cast<std::uint32_t>(header.element_type),
+        " for chunk ", header.chunk.value(), ", expected ", static_cast<std::uint32_t>(expected[0]),
+        expected[1] == expected[0] ? ""
+                                   : absl::StrCat(" or ", static_cast<std::uint32_t>(expected[1])),
+        ": the job's sync.wire_dtype is ", std::string(wire_dtype_name(plan.wire_type)));
   }
   const std::size_t expected_bytes =
-      has_payload ? static_cast<std::size_t>(chunk.elements) * sizeof(float) : 0;
+      has_payload ? static_cast<std::size_t>(chunk.elements) * element_bytes(header.element_type)
+                  : 0;
   if (payload_bytes != expected_bytes) {
     return object(DataRefusal::kSize, "payload of ", payload_bytes, " bytes for chunk ",
                   header.chunk.value(), ", expected ", expected_bytes);
@@ -335,26 +418,78 @@ Objection check_against_plan(const ChunkHeader& header, std::size_t payload_byte
   return {};
 }
 
+void encode_payload(ElementType type, std::span<const float> values, std::span<std::byte> out) {
+  POSEIDON_CHECK(out.size() == values.size() * element_bytes(type), "room for every element");
+  if (values.empty()) return;
+  const auto round_each = [&](auto round) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const std::uint16_t rounded = round(values[i]);
+      std::memcpy(out.data() + i * sizeof rounded, &rounded, sizeof rounded);
+    }
+  };
+  switch (type) {
+    case ElementType::kFloat32:
+      std::memcpy(out.data(), values.data(), values.size_bytes());
+      break;
+    case ElementType::kBfloat16:
+      round_each(to_bfloat16);
+      break;
+    case ElementType::kFloat16:
+      round_each(to_float16);
+      break;
+    case ElementType::kNone:
+      break;
+  }
+}
+
+bool all_finite(ElementType type, std::span<const std::byte> encoded) {
+  const std::size_t elements = encoded.size() / element_bytes(type);
+  bool finite = true;
+  if (type == ElementType::kFloat32) {
+    for (std::size_t i = 0; i < elements; ++i) {
+      finite &= std::isfinite(widened<ElementType::kFloat32>(encoded.data() + i * sizeof(float)));
+    }
+    return finite;
+  }
+  const std::uint16_t exponent = type == ElementType::kBfloat16 ? 0x7F80 : 0x7C00;
+  for (std::size_t i = 0; i < elements; ++i) {
+    finite &= (load16(encoded.data() + i * sizeof exponent) & exponent) != exponent;
+  }
+  return finite;
+}
+
 void PayloadReader::read(std::span<float> out) {
-  auto* to = reinterpret_cast<std::byte*>(out.data());
-  std::size_t left = out.size_bytes();
-  while (left > 0) {
-    POSEIDON_CHECK(!pieces_.empty(), "the payload has as many floats as are read");
+  const std::size_t width = element_bytes(type_);
+  while (!out.empty()) {
+    POSEIDON_CHECK(!pieces_.empty(), "the payload has as many elements as are read");
     const auto rest = pieces_.front().subspan(at_);
-    const std::size_t bytes = std::min(left, rest.size());
-    if (bytes > 0) std::memcpy(to, rest.data(), bytes);
-    to += bytes;
-    left -= bytes;
-    at_ += bytes;
-    if (bytes == rest.size()) {
-      pieces_.remove_prefix(1);
-      at_ = 0;
+    const std::size_t whole = std::min(rest.size() / width, out.size());
+    widen_to(type_, rest.data(), out.first(whole));
+    out = out.subspan(whole);
+    at_ += whole * width;
+    if (out.empty()) return;
+    // What is left of this piece is less than an element; the next pieces have the rest of it.
+    std::array<std::byte, sizeof(float)> straddling{};
+    for (std::size_t have = 0; have < width;) {
+      POSEIDON_CHECK(!pieces_.empty(), "the payload has as many elements as are read");
+      if (at_ == pieces_.front().size()) {
+        pieces_.remove_prefix(1);
+        at_ = 0;
+        if (have == 0) break;  // the piece ended with an element
+        continue;
+      }
+      straddling[have++] = pieces_.front()[at_++];
+      if (have < width) continue;
+      widen_to(type_, straddling.data(), out.first(1));
+      out = out.subspan(1);
     }
   }
 }
 
-void copy_payload(const Bytes& payload, std::span<float> out) {
-  POSEIDON_CHECK(payload.size() == out.size_bytes(), "payload and tensor differ in size");
+void copy_payload(const Bytes& payload, std::span<float> out, ElementType type) {
+  POSEIDON_CHECK(payload.size() == out.size() * element_bytes(type),
+                 "payload and tensor differ in size");
+  if (type != ElementType::kFloat32) return PayloadReader(payload, type).read(out);
   auto* to = reinterpret_cast<std::byte*>(out.data());
   for (const auto& piece : payload.pieces) {
     copy_past_caches(to, piece);
@@ -363,16 +498,13 @@ void copy_payload(const Bytes& payload, std::span<float> out) {
   order_copies();
 }
 
-void add_payload(const Bytes& payload, std::span<float> accumulator) {
-  POSEIDON_CHECK(payload.size() == accumulator.size_bytes(), "payload and tensor differ in size");
-  for_each_float_run(payload, [&](const std::byte* bytes, std::size_t first, std::size_t count) {
-    float* sum = accumulator.data() + first;
-    for (std::size_t i = 0; i < count; ++i) {
-      float value;
-      std::memcpy(&value, bytes + i * sizeof(float), sizeof(float));
-      sum[i] += value;
-    }
-  });
+void add_payload(const Bytes& payload, std::span<float> accumulator, ElementType type) {
+  POSEIDON_CHECK(payload.size() == accumulator.size() * element_bytes(type),
+                 "payload and tensor differ in size");
+  for_each_run(payload, element_bytes(type),
+               [&](const std::byte* bytes, std::size_t first, std::size_t count) {
+                 add_widened_to(type, bytes, accumulator.subspan(first, count));
+               });
 }
 
 }  // namespace poseidon

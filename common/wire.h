@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "common/element_type.h"
 #include "common/ids.h"
 #include "common/plan.h"
 #include "common/transport.h"
@@ -34,8 +35,6 @@ enum class ChunkKind : std::uint32_t {
   kPull = 3,
   kParameters = 4,
 };
-
-enum class ElementType : std::uint32_t { kNone = 0, kFloat32 = 1 };
 
 /// ChunkMessage without its payload; see data.proto for each field.
 struct ChunkHeader {
@@ -77,6 +76,7 @@ enum class DataRefusal : std::uint8_t {
   kSize,            ///< payload is not exactly the chunk
   kIteration,       ///< from the future, or not what was asked for
   kNotInitialised,  ///< gradient before the first parameters
+  kNotFinite,       ///< the 16-bit wire type cannot carry the values: the run stops
   kDuplicate,       ///< counted once already (ignored)
   kCount,           ///< number of reasons, not one itself
 };
@@ -104,27 +104,40 @@ struct Objection {
 };
 
 /// The checks that both sides share: version, epoch, rank and chunk within the plan, offset,
-/// element type and size of the payload. What only one side can know (iteration, kind) is its own
-/// business.
+/// element type (as data.proto says for each kind) and size of the payload. What only one side can
+/// know (iteration, kind, whether exact parameters were asked for) is its own business.
 Objection check_against_plan(const ChunkHeader& header, std::size_t payload_bytes,
                              const Plan& plan);
 
-/// Reads a payload of float32 from its beginning to its end, wherever its pieces are split. The
-/// payload must outlive the reader.
+// Payloads as numbers. 16-bit elements are widened exactly where they are read; where they are
+// written, they are rounded to nearest, ties to even (common/float16.h). Little endian, like every
+// machine we run on; pieces may be split anywhere, also within an element.
+
+/// Writes `values` as elements of `type`; `out` must have exactly their bytes (checked).
+void encode_payload(ElementType type, std::span<const float> values, std::span<std::byte> out);
+
+/// Whether no element of these encoded ones is infinite or NaN.
+bool all_finite(ElementType type, std::span<const std::byte> encoded);
+
+/// Reads a payload from its beginning to its end. The payload must outlive the reader.
 class PayloadReader {
  public:
-  explicit PayloadReader(const Bytes& payload) : pieces_(payload.pieces) {}
+  explicit PayloadReader(const Bytes& payload, ElementType type = ElementType::kFloat32)
+      : pieces_(payload.pieces), type_(type) {}
   /// The next floats; so many must be left (checked).
   void read(std::span<float> out);
 
  private:
   absl::Span<const absl::Span<const std::byte>> pieces_;
+  ElementType type_;
   std::size_t at_ = 0;  ///< byte of the first piece
 };
 
-/// Copies a payload of float32 into `out`; sizes must match (checked).
-void copy_payload(const Bytes& payload, std::span<float> out);
-/// Adds a payload of float32 to `accumulator`, element by element; sizes must match (checked).
-void add_payload(const Bytes& payload, std::span<float> accumulator);
+/// Copies a payload into `out`; sizes must match (checked).
+void copy_payload(const Bytes& payload, std::span<float> out,
+                  ElementType type = ElementType::kFloat32);
+/// Adds a payload to `accumulator`, element by element; sizes must match (checked).
+void add_payload(const Bytes& payload, std::span<float> accumulator,
+                 ElementType type = ElementType::kFloat32);
 
 }  // namespace poseidon

@@ -14,8 +14,9 @@ constexpr std::size_t kBlockElements = 2048;  // 8 KiB: stays in the innermost c
 
 }  // namespace
 
-Aggregator::Aggregator(std::int64_t elements, std::uint32_t workers)
+Aggregator::Aggregator(std::int64_t elements, std::uint32_t workers, ElementType wire_type)
     : elements_(elements),
+      wire_type_(wire_type),
       sum_(workers > 1 ? elements : 0),
       contributed_(workers, false),
       waiting_(workers) {}
@@ -23,7 +24,7 @@ Aggregator::Aggregator(std::int64_t elements, std::uint32_t workers)
 void Aggregator::add(WorkerRank rank, const Bytes& payload) {
   const std::uint32_t r = rank.value();
   POSEIDON_CHECK(r < contributed_.size() && !contributed_[r], "one contribution per rank");
-  POSEIDON_CHECK(payload.size() == static_cast<std::size_t>(elements_) * sizeof(float),
+  POSEIDON_CHECK(payload.size() == static_cast<std::size_t>(elements_) * element_bytes(wire_type_),
                  "payload and chunk differ in size");
   contributed_[r] = true;
   ++contributed_count_;
@@ -38,9 +39,9 @@ void Aggregator::add_in_order() {
     pending_bytes_ -= static_cast<std::int64_t>(payload.size());
     // The first one is copied: adding to zeros would read and write the cold sum once more.
     if (next_rank_ == 0) {
-      copy_payload(payload, sum_.floats());
+      copy_payload(payload, sum_.floats(), wire_type_);
     } else {
-      add_payload(payload, sum_.floats());
+      add_payload(payload, sum_.floats(), wire_type_);
     }
     ++next_rank_;
   }
@@ -49,7 +50,7 @@ void Aggregator::add_in_order() {
 void Aggregator::drain(const Consume& consume) {
   POSEIDON_CHECK(complete(), "every rank has contributed");
   const Bytes last = std::exchange(waiting_.back(), Bytes{});
-  PayloadReader reader(last);
+  PayloadReader reader(last, wire_type_);
   std::array<float, kBlockElements> block;
   const std::span<const float> sum = std::as_const(sum_).floats();
   const auto elements = static_cast<std::size_t>(elements_);
