@@ -1,8 +1,5 @@
-// The one definition of an optimizer step. Before: the aggregator's sum of gradients. After: a new
-// parameter version.
-//
-// Bits: compiled with -ffp-contract=off and without fast-math, so that a vector body and its scalar
-// remainder round alike; element i then depends on element i alone, whatever range it is part of.
+// What a step is, and its constants; the arithmetic is in common/kernels_body.h. Before: the
+// aggregator's sum of gradients. After: a new parameter version.
 
 #include "common/optimizer.h"
 
@@ -12,14 +9,6 @@
 
 #include "common/check.h"
 #include "common/text.h"
-
-// `in` and `out` may be one array. Each loop reads and writes element i only, so there is nothing
-// carried from one turn to the next; compilers cannot see that by themselves.
-#if defined(__clang__)
-#define POSEIDON_INDEPENDENT_ELEMENTS _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define POSEIDON_INDEPENDENT_ELEMENTS _Pragma("GCC ivdep")
-#endif
 
 namespace poseidon {
 namespace {
@@ -33,61 +22,6 @@ double integer_power(double base, std::int64_t exponent) {
     base *= base;
   }
   return result;
-}
-
-void plain_sgd(const OptimizerStep& step, std::size_t size, const float* gradient, const float* in,
-               float* out) {
-  const float scale = step.gradient_scale;
-  const float decay = step.weight_decay;
-  const float rate = step.learning_rate;
-  POSEIDON_INDEPENDENT_ELEMENTS
-  for (std::size_t i = 0; i < size; ++i) {
-    const float w = in[i];
-    const float g = gradient[i] * scale + decay * w;
-    out[i] = w - rate * g;
-  }
-}
-
-template <bool kNesterov>
-void momentum_sgd(const OptimizerStep& step, std::size_t size, const float* gradient,
-                  const float* in, float* out, float* velocity) {
-  const float scale = step.gradient_scale;
-  const float decay = step.weight_decay;
-  const float rate = step.learning_rate;
-  const float momentum = step.momentum;
-  POSEIDON_INDEPENDENT_ELEMENTS
-  for (std::size_t i = 0; i < size; ++i) {
-    const float w = in[i];
-    const float g = gradient[i] * scale + decay * w;
-    const float m = momentum * velocity[i] + g;
-    velocity[i] = m;
-    out[i] = w - rate * (kNesterov ? g + momentum * m : m);
-  }
-}
-
-template <bool kDecoupled>
-void adam(const OptimizerStep& step, std::size_t size, const float* gradient, const float* in,
-          float* out, float* mean, float* square) {
-  const float scale = step.gradient_scale;
-  const float decay = kDecoupled ? step.learning_rate * step.weight_decay : step.weight_decay;
-  const float rate = step.learning_rate / step.bias_correction1;
-  const float beta1 = step.beta1;
-  const float beta2 = step.beta2;
-  const float new_share1 = step.one_minus_beta1;
-  const float new_share2 = step.one_minus_beta2;
-  const float correction2_sqrt = step.bias_correction2_sqrt;
-  const float epsilon = step.epsilon;
-  POSEIDON_INDEPENDENT_ELEMENTS
-  for (std::size_t i = 0; i < size; ++i) {
-    const float w = in[i];
-    const float g = kDecoupled ? gradient[i] * scale : gradient[i] * scale + decay * w;
-    const float m = beta1 * mean[i] + new_share1 * g;
-    const float v = beta2 * square[i] + new_share2 * (g * g);
-    mean[i] = m;
-    square[i] = v;
-    const float kept = kDecoupled ? w - decay * w : w;
-    out[i] = kept - rate * (m / (std::sqrt(v) / correction2_sqrt + epsilon));
-  }
 }
 
 absl::Status refuse(std::string_view key, std::string_view expected, double got) {
@@ -180,28 +114,45 @@ OptimizerStep make_optimizer_step(const OptimizerSpec& spec, Iteration iteration
   return step;
 }
 
-void apply_optimizer(const OptimizerStep& step, std::span<const float> gradient,
-                     std::span<const float> in, std::span<float> out, std::span<float> state0,
-                     std::span<float> state1) {
-  const std::size_t size = gradient.size();
+void apply_optimizer(const OptimizerStep& step, GradientTerms gradient, std::span<const float> in,
+                     std::span<float> out, std::span<float> state0, std::span<float> state1,
+                     const Kernels& with) {
+  const std::size_t size = in.size();
   const bool is_adam = step.type != OptimizerType::kSgd;
-  POSEIDON_CHECK(in.size() == size && out.size() == size, "spans of different lengths");
+  POSEIDON_CHECK(out.size() == size, "spans of different lengths");
   POSEIDON_CHECK(state0.size() == (is_adam || step.has_momentum ? size : 0),
                  "state0 of wrong length");
   POSEIDON_CHECK(state1.size() == (is_adam ? size : 0), "state1 of wrong length");
-  const float* const g = gradient.data();
-  switch (step.type) {
-    case OptimizerType::kSgd:
-      if (!step.has_momentum) return plain_sgd(step, size, g, in.data(), out.data());
-      if (step.nesterov) {
-        return momentum_sgd<true>(step, size, g, in.data(), out.data(), state0.data());
-      }
-      return momentum_sgd<false>(step, size, g, in.data(), out.data(), state0.data());
-    case OptimizerType::kAdam:
-      return adam<false>(step, size, g, in.data(), out.data(), state0.data(), state1.data());
-    case OptimizerType::kAdamW:
-      return adam<true>(step, size, g, in.data(), out.data(), state0.data(), state1.data());
+  if (!is_adam) {
+    const SgdFactors factors{.gradient_scale = step.gradient_scale,
+                             .weight_decay = step.weight_decay,
+                             .learning_rate = step.learning_rate,
+                             .momentum = step.momentum};
+    if (!step.has_momentum) return with.sgd(factors, gradient, in.data(), out.data(), size);
+    const auto run = step.nesterov ? with.nesterov : with.momentum;
+    return run(factors, gradient, in.data(), out.data(), state0.data(), size);
   }
+  const bool decoupled = step.type == OptimizerType::kAdamW;
+  const AdamFactors factors{
+      .gradient_scale = step.gradient_scale,
+      .decay = decoupled ? step.learning_rate * step.weight_decay : step.weight_decay,
+      .rate = step.learning_rate / step.bias_correction1,
+      .beta1 = step.beta1,
+      .beta2 = step.beta2,
+      .new_share1 = step.one_minus_beta1,
+      .new_share2 = step.one_minus_beta2,
+      .correction2_sqrt = step.bias_correction2_sqrt,
+      .epsilon = step.epsilon};
+  const auto run = decoupled ? with.adamw : with.adam;
+  run(factors, gradient, in.data(), out.data(), state0.data(), state1.data(), size);
+}
+
+void apply_optimizer(const OptimizerStep& step, std::span<const float> gradient,
+                     std::span<const float> in, std::span<float> out, std::span<float> state0,
+                     std::span<float> state1, const Kernels& with) {
+  POSEIDON_CHECK(gradient.size() == in.size(), "spans of different lengths");
+  const GradientTerms terms{.last = reinterpret_cast<const std::byte*>(gradient.data())};
+  apply_optimizer(step, terms, in, out, state0, state1, with);
 }
 
 absl::Status validate(const OptimizerSpec& spec) {

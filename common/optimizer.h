@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "common/ids.h"
+#include "common/kernels.h"
 
 namespace poseidon {
 
@@ -70,12 +71,17 @@ OptimizerStep make_optimizer_step(const OptimizerSpec& spec, Iteration iteration
 
 /// One fused pass: reads gradient sum, state and `in`, writes state and `out`.
 /// `in` and `out` may be the same memory (a step in place) or disjoint (copy on write).
-/// All spans have the same length, except state0/state1, which are empty when the optimizer does
-/// not use them: SGD with momentum has state0 = m, Adam and AdamW state0 = m and state1 = v, all 0
-/// at first. Element i depends on element i alone, so any split into ranges gives the same bits.
+/// All spans have the same length, which is the gradient's too, except state0/state1, which are
+/// empty when the optimizer does not use them: SGD with momentum has state0 = m, Adam and AdamW
+/// state0 = m and state1 = v, all 0 at first. Element i depends on element i alone and all kernels
+/// give the same bits, so any split into ranges does, on any processor.
+void apply_optimizer(const OptimizerStep& step, GradientTerms gradient, std::span<const float> in,
+                     std::span<float> out, std::span<float> state0, std::span<float> state1,
+                     const Kernels& with = kernels());
+/// The same for a gradient that lies in memory as one array.
 void apply_optimizer(const OptimizerStep& step, std::span<const float> gradient,
                      std::span<const float> in, std::span<float> out, std::span<float> state0,
-                     std::span<float> state1);
+                     std::span<float> state1, const Kernels& with = kernels());
 
 /// Rejects what cannot train: non-finite or negative rates, nesterov without momentum, betas
 /// outside [0, 1). The message names the key as in the job file.

@@ -1,17 +1,10 @@
 #include "common/wire.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <type_traits>
-
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
-#include "common/float16.h"
 
 namespace poseidon {
 namespace {
@@ -146,113 +139,11 @@ void set_field(ChunkHeader& header, std::uint64_t field, std::uint64_t value) {
   }
 }
 
-/// The 16-bit value at `bytes`, which need not be aligned.
-std::uint16_t load16(const std::byte* bytes) {
-  std::uint16_t value;
-  std::memcpy(&value, bytes, sizeof value);
-  return value;
-}
-
-/// The float that `bytes` hold as one element of kType.
-template <ElementType kType>
-float widened(const std::byte* bytes) {
-  if constexpr (kType == ElementType::kBfloat16) return from_bfloat16(load16(bytes));
-  if constexpr (kType == ElementType::kFloat16) return from_float16(load16(bytes));
-  float value;
-  std::memcpy(&value, bytes, sizeof value);
-  return value;
-}
-
-/// Calls `body` with a compile-time element type.
-template <typename Body>
-auto with_type(ElementType type, const Body& body) {
-  switch (type) {
-    case ElementType::kBfloat16:
-      return body(std::integral_constant<ElementType, ElementType::kBfloat16>());
-    case ElementType::kFloat16:
-      return body(std::integral_constant<ElementType, ElementType::kFloat16>());
-    case ElementType::kFloat32:
-    case ElementType::kNone:
-      break;
-  }
-  POSEIDON_CHECK(type == ElementType::kFloat32, "the element type of a payload");
-  return body(std::integral_constant<ElementType, ElementType::kFloat32>());
-}
-
-// The inner loops: `bytes` are out.size() elements of `type`, and need not be aligned.
-
-void widen_to(ElementType type, const std::byte* bytes, std::span<float> out) {
-  if (type == ElementType::kFloat32) {
-    if (!out.empty()) std::memcpy(out.data(), bytes, out.size_bytes());
-    return;
-  }
-  with_type(type, [&](auto constant) {
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      out[i] = widened<constant.value>(bytes + i * element_bytes(constant.value));
-    }
-  });
-}
-
-void add_widened_to(ElementType type, const std::byte* bytes, std::span<float> sum) {
-  with_type(type, [&](auto constant) {
-    for (std::size_t i = 0; i < sum.size(); ++i) {
-      sum[i] += widened<constant.value>(bytes + i * element_bytes(constant.value));
-    }
-  });
-}
-
-/// Calls `body(bytes, first, count)` for runs of whole elements; an element that straddles two
-/// pieces is put together first. `bytes` need not be aligned.
-template <typename Body>
-void for_each_run(const Bytes& payload, std::size_t element_size, const Body& body) {
-  std::size_t element = 0;
-  std::array<std::byte, sizeof(float)> straddling{};
-  std::size_t straddling_bytes = 0;
-  for (auto piece : payload.pieces) {
-    while (straddling_bytes > 0 && !piece.empty()) {
-      straddling[straddling_bytes++] = piece.front();
-      piece.remove_prefix(1);
-      if (straddling_bytes == element_size) {
-        body(straddling.data(), element++, std::size_t{1});
-        straddling_bytes = 0;
-      }
-    }
-    const std::size_t whole = piece.size() / element_size;
-    if (whole > 0) body(piece.data(), element, whole);
-    element += whole;
-    for (const std::byte byte : piece.subspan(whole * element_size)) {
-      straddling[straddling_bytes++] = byte;
-    }
-  }
-}
-
-/// For a tensor that is much larger than the caches and read later: the stores neither fetch what
-/// they overwrite nor push the receive buffers out of the cache.
-void copy_past_caches(std::byte* to, absl::Span<const std::byte> from) {
-#ifdef __SSE2__
-  constexpr std::size_t kWidth = sizeof(__m128i);
-  const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(to) % kWidth;
-  const std::size_t head = std::min(from.size(), misaligned == 0 ? 0 : kWidth - misaligned);
-  if (head > 0) std::memcpy(to, from.data(), head);
-  to += head;
-  from.remove_prefix(head);
-  while (from.size() >= kWidth) {
-    __m128i value;
-    std::memcpy(&value, from.data(), kWidth);
-    _mm_stream_si128(reinterpret_cast<__m128i*>(to), value);
-    to += kWidth;
-    from.remove_prefix(kWidth);
-  }
-#endif
-  if (!from.empty()) std::memcpy(to, from.data(), from.size());
-}
-
-/// Before another thread may hear that the copies are made: such stores are ordered by nothing
-/// else.
-void order_copies() {
-#ifdef __SSE2__
-  _mm_sfence();
-#endif
+/// The kernel for a 16-bit type.
+template <typename Kernel>
+Kernel of_16_bits(ElementType type, Kernel bfloat16, Kernel float16) {
+  POSEIDON_CHECK(element_bytes(type) == 2, "the element type of a payload");
+  return type == ElementType::kBfloat16 ? bfloat16 : float16;
 }
 
 }  // namespace
@@ -418,93 +309,92 @@ Objection check_against_plan(const ChunkHeader& header, std::size_t payload_byte
   return {};
 }
 
-void encode_payload(ElementType type, std::span<const float> values, std::span<std::byte> out) {
+void encode_payload(ElementType type, std::span<const float> values, std::span<std::byte> out,
+                    const Kernels& with) {
   POSEIDON_CHECK(out.size() == values.size() * element_bytes(type), "room for every element");
   if (values.empty()) return;
-  const auto round_each = [&](auto round) {
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const std::uint16_t rounded = round(values[i]);
-      std::memcpy(out.data() + i * sizeof rounded, &rounded, sizeof rounded);
-    }
-  };
-  switch (type) {
-    case ElementType::kFloat32:
-      std::memcpy(out.data(), values.data(), values.size_bytes());
-      break;
-    case ElementType::kBfloat16:
-      round_each(to_bfloat16);
-      break;
-    case ElementType::kFloat16:
-      round_each(to_float16);
-      break;
-    case ElementType::kNone:
-      break;
-  }
-}
-
-bool all_finite(ElementType type, std::span<const std::byte> encoded) {
-  const std::size_t elements = encoded.size() / element_bytes(type);
-  bool finite = true;
   if (type == ElementType::kFloat32) {
-    for (std::size_t i = 0; i < elements; ++i) {
-      finite &= std::isfinite(widened<ElementType::kFloat32>(encoded.data() + i * sizeof(float)));
-    }
-    return finite;
+    std::memcpy(out.data(), values.data(), values.size_bytes());
+    return;
   }
-  const std::uint16_t exponent = type == ElementType::kBfloat16 ? 0x7F80 : 0x7C00;
-  for (std::size_t i = 0; i < elements; ++i) {
-    finite &= (load16(encoded.data() + i * sizeof exponent) & exponent) != exponent;
-  }
-  return finite;
+  auto* const to = reinterpret_cast<std::uint16_t*>(out.data());
+  of_16_bits(type, with.to_bfloat16, with.to_float16)(to, values.data(), values.size());
 }
 
-void PayloadReader::read(std::span<float> out) {
-  const std::size_t width = element_bytes(type_);
-  while (!out.empty()) {
-    POSEIDON_CHECK(!pieces_.empty(), "the payload has as many elements as are read");
+bool all_finite_16(ElementType type, std::span<const std::byte> encoded) {
+  // What is not finite has all exponent bits set; positive, so a signed maximum finds it.
+  const std::int16_t exponent = of_16_bits<std::int16_t>(type, 0x7F80, 0x7C00);
+  std::int16_t highest = 0;
+  for (std::size_t at = 0; at + sizeof highest <= encoded.size(); at += sizeof highest) {
+    std::int16_t bits;
+    std::memcpy(&bits, encoded.data() + at, sizeof bits);
+    highest = std::max(highest, static_cast<std::int16_t>(bits & exponent));
+  }
+  return highest != exponent;
+}
+
+PayloadReader::Run PayloadReader::next() {
+  std::size_t straddling = 0;
+  while (!pieces_.empty()) {
     const auto rest = pieces_.front().subspan(at_);
-    const std::size_t whole = std::min(rest.size() / width, out.size());
-    widen_to(type_, rest.data(), out.first(whole));
-    out = out.subspan(whole);
-    at_ += whole * width;
-    if (out.empty()) return;
-    // What is left of this piece is less than an element; the next pieces have the rest of it.
-    std::array<std::byte, sizeof(float)> straddling{};
-    for (std::size_t have = 0; have < width;) {
-      POSEIDON_CHECK(!pieces_.empty(), "the payload has as many elements as are read");
-      if (at_ == pieces_.front().size()) {
-        pieces_.remove_prefix(1);
-        at_ = 0;
-        if (have == 0) break;  // the piece ended with an element
-        continue;
-      }
-      straddling[have++] = pieces_.front()[at_++];
-      if (have < width) continue;
-      widen_to(type_, straddling.data(), out.first(1));
-      out = out.subspan(1);
+    const std::size_t whole = rest.size() / width_;
+    if (straddling == 0 && whole > 0) {
+      at_ += whole * width_;
+      return {rest.data(), whole};
     }
+    const std::size_t bytes = std::min(rest.size(), width_ - straddling);
+    std::copy_n(rest.data(), bytes, straddling_.data() + straddling);
+    straddling += bytes;
+    at_ += bytes;
+    if (straddling == width_) return {straddling_.data(), 1};
+    pieces_.remove_prefix(1);
+    at_ = 0;
+  }
+  return {};
+}
+
+void widen_payload(ElementType type, PayloadReader::Run run, float* out, const Kernels& with) {
+  if (type == ElementType::kFloat32) {
+    std::memcpy(out, run.data, run.size * sizeof(float));
+  } else {
+    of_16_bits(type, with.from_bfloat16, with.from_float16)(out, run.data, run.size);
   }
 }
 
-void copy_payload(const Bytes& payload, std::span<float> out, ElementType type) {
+void copy_payload(const Bytes& payload, std::span<float> out, ElementType type,
+                  const Kernels& with) {
   POSEIDON_CHECK(payload.size() == out.size() * element_bytes(type),
                  "payload and tensor differ in size");
-  if (type != ElementType::kFloat32) return PayloadReader(payload, type).read(out);
+  if (type != ElementType::kFloat32) {
+    PayloadReader reader(payload, type);
+    float* to = out.data();
+    for (auto run = reader.next(); run.size > 0; run = reader.next()) {
+      widen_payload(type, run, to, with);
+      to += run.size;
+    }
+    return;
+  }
   auto* to = reinterpret_cast<std::byte*>(out.data());
   for (const auto& piece : payload.pieces) {
-    copy_past_caches(to, piece);
+    with.copy_past_caches(to, piece.data(), piece.size());
     to += piece.size();
   }
-  order_copies();
+  with.order_stores();
 }
 
-void add_payload(const Bytes& payload, std::span<float> accumulator, ElementType type) {
+void add_payload(const Bytes& payload, std::span<float> accumulator, ElementType type,
+                 const Kernels& with) {
   POSEIDON_CHECK(payload.size() == accumulator.size() * element_bytes(type),
                  "payload and tensor differ in size");
-  for_each_run(payload, element_bytes(type),
-               [&](const std::byte* bytes, std::size_t first, std::size_t count) {
-                 add_widened_to(type, bytes, accumulator.subspan(first, count));
-               });
+  const auto add = type == ElementType::kFloat32
+                       ? with.add
+                       : of_16_bits(type, with.add_bfloat16, with.add_float16);
+  PayloadReader reader(payload, type);
+  float* sum = accumulator.data();
+  for (auto run = reader.next(); run.size > 0; run = reader.next()) {
+    add(sum, run.data, run.size);
+    sum += run.size;
+  }
 }
 
 }  // namespace poseidon

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "common/element_type.h"
 #include "common/ids.h"
+#include "common/kernels.h"
 #include "common/plan.h"
 #include "common/transport.h"
 
@@ -113,31 +114,46 @@ Objection check_against_plan(const ChunkHeader& header, std::size_t payload_byte
 // written, they are rounded to nearest, ties to even (common/float16.h). Little endian, like every
 // machine we run on; pieces may be split anywhere, also within an element.
 
-/// Writes `values` as elements of `type`; `out` must have exactly their bytes (checked).
-void encode_payload(ElementType type, std::span<const float> values, std::span<std::byte> out);
+/// Writes `values` as elements of `type`; `out` must have exactly their bytes (checked), and an
+/// address that is a multiple of 2.
+void encode_payload(ElementType type, std::span<const float> values, std::span<std::byte> out,
+                    const Kernels& with = kernels());
 
-/// Whether no element of these encoded ones is infinite or NaN.
-bool all_finite(ElementType type, std::span<const std::byte> encoded);
+/// Whether no element of these encoded ones of a 16-bit `type` is infinite or NaN.
+bool all_finite_16(ElementType type, std::span<const std::byte> encoded);
 
-/// Reads a payload from its beginning to its end. The payload must outlive the reader.
+/// Goes through a payload from its beginning to its end, without copying, wherever its pieces are
+/// split. The payload must outlive the reader.
 class PayloadReader {
  public:
   explicit PayloadReader(const Bytes& payload, ElementType type = ElementType::kFloat32)
-      : pieces_(payload.pieces), type_(type) {}
-  /// The next floats; so many must be left (checked).
-  void read(std::span<float> out);
+      : pieces_(payload.pieces), width_(element_bytes(type)) {}
+
+  /// Elements that lie one after the other, at any address. Empty at the end.
+  struct Run {
+    const std::byte* data = nullptr;
+    std::size_t size = 0;  ///< elements
+  };
+  /// The next ones, as many as lie together; an element that straddles two pieces is put together
+  /// first and comes alone. Valid until the next call.
+  Run next();
 
  private:
   absl::Span<const absl::Span<const std::byte>> pieces_;
-  ElementType type_;
+  std::size_t width_;   ///< bytes of an element
   std::size_t at_ = 0;  ///< byte of the first piece
+  std::array<std::byte, sizeof(float)> straddling_{};
 };
 
-/// Copies a payload into `out`; sizes must match (checked).
+/// Writes the floats of a run of `type` to `out`, which has room for them.
+void widen_payload(ElementType type, PayloadReader::Run run, float* out,
+                   const Kernels& with = kernels());
+
+/// Copies a payload into `out`, which is not expected in the caches; sizes must match (checked).
 void copy_payload(const Bytes& payload, std::span<float> out,
-                  ElementType type = ElementType::kFloat32);
+                  ElementType type = ElementType::kFloat32, const Kernels& with = kernels());
 /// Adds a payload to `accumulator`, element by element; sizes must match (checked).
 void add_payload(const Bytes& payload, std::span<float> accumulator,
-                 ElementType type = ElementType::kFloat32);
+                 ElementType type = ElementType::kFloat32, const Kernels& with = kernels());
 
 }  // namespace poseidon

@@ -255,7 +255,6 @@ TEST_P(PayloadOf, IsRoundedOnceAndReadExactlyHoweverItIsCut) {
     }
     std::vector<std::byte> encoded(n * element_bytes(type));
     encode_payload(type, values, encoded);
-    EXPECT_TRUE(all_finite(type, encoded));
     const std::string bytes(reinterpret_cast<const char*>(encoded.data()), encoded.size());
     // Pieces of odd sizes: an element lies across two of them, of size 1 across up to four.
     for (const std::size_t piece :
@@ -265,11 +264,13 @@ TEST_P(PayloadOf, IsRoundedOnceAndReadExactlyHoweverItIsCut) {
       copy_payload(payload, copied, type);
       add_payload(payload, sum, type);
       PayloadReader reader(payload, type);
-      for (std::size_t at = 0; at < n;) {  // in parts of any size
-        const std::size_t count = std::min<std::size_t>(n - at, 1 + random.below(9));
-        reader.read(std::span(read).subspan(at, count));
-        at += count;
+      std::size_t at = 0;
+      for (auto run = reader.next(); run.size > 0; run = reader.next()) {
+        ASSERT_LE(run.size, n - at);
+        widen_payload(type, run, read.data() + at);
+        at += run.size;
       }
+      EXPECT_EQ(at, n);
       EXPECT_EQ(copied, expected);
       EXPECT_EQ(read, expected);
       for (std::size_t i = 0; i < n; ++i) ASSERT_EQ(sum[i], 1.0f + expected[i]) << i;
@@ -281,8 +282,10 @@ TEST_P(PayloadOf, NeedsNoAlignmentAndPassesEmptyPieces) {
   const ElementType type = GetParam();
   const std::vector<float> values = {1.5f, -2.0f, 0.25f};
   std::vector<std::byte> memory(1 + values.size() * element_bytes(type));
+  std::vector<std::byte> encoded(values.size() * element_bytes(type));
+  encode_payload(type, values, encoded);
   const std::span<std::byte> odd = std::span(memory).subspan(1);
-  encode_payload(type, values, odd);
+  std::ranges::copy(encoded, odd.begin());
   Bytes payload;
   const absl::Span<const std::byte> all(odd.data(), odd.size());
   payload.pieces = {{}, all.subspan(0, 3), {}, {}, all.subspan(3, 1), all.subspan(4), {}};
@@ -291,27 +294,33 @@ TEST_P(PayloadOf, NeedsNoAlignmentAndPassesEmptyPieces) {
   EXPECT_EQ(copied, values);
 }
 
-TEST_P(PayloadOf, WhatIsNotFiniteIsFound) {
-  const ElementType type = GetParam();
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  std::vector<std::byte> encoded(5 * element_bytes(type));
-  std::vector<float> values = {1.0f, -65504.0f, 0.0f, 65504.0f, -1e-30f};
-  encode_payload(type, values, encoded);
-  EXPECT_TRUE(all_finite(type, encoded));
-  for (const float bad : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
-    values[4] = bad;
-    encode_payload(type, values, encoded);
-    EXPECT_FALSE(all_finite(type, encoded)) << bad;
-  }
-  values[4] = 65520.0f;  // rounds to 65536, which float16 has not
-  encode_payload(type, values, encoded);
-  EXPECT_EQ(all_finite(type, encoded), type != ElementType::kFloat16);
-}
-
 INSTANTIATE_TEST_SUITE_P(EveryType, PayloadOf,
                          ::testing::Values(ElementType::kFloat32, ElementType::kBfloat16,
                                            ElementType::kFloat16),
                          [](const auto& test) { return std::string(wire_dtype_name(test.param)); });
+
+TEST(Wire, WhatIsNotFiniteIsFound) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const auto type : {ElementType::kBfloat16, ElementType::kFloat16}) {
+    std::vector<float> values(40, -65504.0f);  // longer than any vector
+    std::vector<std::byte> encoded(values.size() * element_bytes(type));
+    const auto fits = [&](float value, std::size_t at) {
+      values[at] = value;
+      encode_payload(type, values, encoded);
+      values[at] = 0.0f;
+      return all_finite_16(type, encoded);
+    };
+    for (const std::size_t at : {std::size_t{0}, std::size_t{17}, std::size_t{39}}) {
+      for (const float good : {0.0f, -0.0f, 65504.0f, 65519.0f, -1e-30f}) {
+        EXPECT_TRUE(fits(good, at)) << good;
+      }
+      for (const float bad : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
+        EXPECT_FALSE(fits(bad, at)) << bad;
+      }
+      EXPECT_EQ(fits(65520.0f, at), type != ElementType::kFloat16) << "rounds to 65536";
+    }
+  }
+}
 
 TEST(Wire, ElementTypesAreThoseOfTheProtocol) {
   EXPECT_EQ(static_cast<int>(ElementType::kFloat32), v1::ELEMENT_TYPE_FLOAT32);

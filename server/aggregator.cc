@@ -10,7 +10,8 @@
 namespace poseidon {
 namespace {
 
-constexpr std::size_t kBlockElements = 2048;  // 8 KiB: stays in the innermost cache
+/// 16-bit contributions are widened in such blocks: 8 KiB, which stays in the innermost cache.
+constexpr std::size_t kBlockElements = 2048;
 
 }  // namespace
 
@@ -51,16 +52,25 @@ void Aggregator::drain(const Consume& consume) {
   POSEIDON_CHECK(complete(), "every rank has contributed");
   const Bytes last = std::exchange(waiting_.back(), Bytes{});
   PayloadReader reader(last, wire_type_);
-  std::array<float, kBlockElements> block;
   const std::span<const float> sum = std::as_const(sum_).floats();
-  const auto elements = static_cast<std::size_t>(elements_);
-  for (std::size_t first = 0; first < elements; first += kBlockElements) {
-    const std::size_t count = std::min(kBlockElements, elements - first);
-    reader.read({block.data(), count});
-    if (!sum.empty()) {
-      for (std::size_t i = 0; i < count; ++i) block[i] = sum[first + i] + block[i];
+  std::size_t first = 0;
+  const auto give = [&](const std::byte* floats, std::size_t size) {
+    consume(first, size, {.sum = sum.empty() ? nullptr : sum.data() + first, .last = floats});
+    first += size;
+  };
+  for (auto run = reader.next(); run.size > 0; run = reader.next()) {
+    if (wire_type_ == ElementType::kFloat32) {
+      give(run.data, run.size);
+      continue;
     }
-    consume(first, {block.data(), count});
+    std::array<float, kBlockElements> block;
+    while (run.size > 0) {
+      const std::size_t size = std::min(run.size, kBlockElements);
+      widen_payload(wire_type_, {run.data, size}, block.data());
+      give(reinterpret_cast<const std::byte*>(block.data()), size);
+      run.data += size * element_bytes(wire_type_);
+      run.size -= size;
+    }
   }
   contributed_.assign(contributed_.size(), false);
   contributed_count_ = 0;

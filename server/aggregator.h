@@ -12,17 +12,18 @@
 //     contributions are: 16-bit elements are widened as they are added.
 //  2. Each rank counts once per round.
 //  3. Nothing is allocated after the first round once buffers are warm, except by what waits.
-//  4. The last rank's contribution is never written to the sum: `drain` adds it block by block on
-//     its way into the optimizer, which saves a pass over the chunk (two with one worker).
+//  4. The last rank's contribution is never written to the sum: `drain` hands both to the
+//  optimizer,
+//     which adds them in its registers. That saves a pass over the chunk (two with one worker).
 
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <vector>
 
 #include "common/aligned_buffer.h"
 #include "common/element_type.h"
 #include "common/ids.h"
+#include "common/kernels.h"
 #include "common/transport.h"
 
 namespace poseidon {
@@ -41,11 +42,11 @@ class Aggregator {
 
   bool complete() const { return contributed_count_ == contributed_.size(); }
 
-  /// Receives the elements [first, first + gradient.size()) of the sum.
-  using Consume = std::function<void(std::size_t first, std::span<const float> gradient)>;
+  /// Receives the elements [first, first + size) of the sum, as the two terms that they still are.
+  using Consume = std::function<void(std::size_t first, std::size_t size, GradientTerms gradient)>;
 
-  /// The sum of a complete round, in ascending blocks that fit the innermost cache, each valid
-  /// during its call only. Begins the next round.
+  /// The sum of a complete round, in ascending runs, each valid during its call only. Begins the
+  /// next round.
   void drain(const Consume& consume);
 
   /// Bytes of contributions that are held as they arrived: they wait for a rank before them, or,

@@ -36,9 +36,12 @@ Bytes in_pieces(const std::vector<float>& floats, std::size_t piece_bytes) {
 
 std::vector<float> drained(Aggregator& aggregator) {
   std::vector<float> sum;
-  aggregator.drain([&sum](std::size_t first, std::span<const float> gradient) {
+  aggregator.drain([&sum](std::size_t first, std::size_t size, GradientTerms gradient) {
     EXPECT_EQ(first, sum.size());
-    sum.insert(sum.end(), gradient.begin(), gradient.end());
+    sum.resize(first + size);
+    std::memcpy(sum.data() + first, gradient.last, size * sizeof(float));
+    if (gradient.sum == nullptr) return;
+    for (std::size_t i = 0; i < size; ++i) sum[first + i] = gradient.sum[i] + sum[first + i];
   });
   return sum;
 }

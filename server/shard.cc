@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,8 +26,13 @@ std::size_t wire_bytes(const Plan& plan, const PlanChunk& chunk) {
   return static_cast<std::size_t>(chunk.elements) * element_bytes(plan.wire_type);
 }
 
-bool all_finite(std::span<const float> values) {
-  return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
+bool all_finite(GradientTerms gradient, std::size_t size) {
+  for (std::size_t i = 0; i < size; ++i) {
+    float value;
+    std::memcpy(&value, gradient.last + i * sizeof value, sizeof value);
+    if (!std::isfinite(gradient.sum == nullptr ? value : gradient.sum[i] + value)) return false;
+  }
+  return true;
 }
 
 /// What to do about values that `wire_type` cannot carry.
@@ -118,7 +124,7 @@ ShardDecision Shard::on_initialise(Slot& slot, const DecodedChunk& message) {
   if (rounds(plan_)) {
     const std::span<std::byte> rounded = slot.rounded.writable();
     encode_payload(plan_.wire_type, std::as_const(slot.parameters).floats(), rounded);
-    if (!all_finite(plan_.wire_type, rounded)) {
+    if (!all_finite_16(plan_.wire_type, rounded)) {
       return {.objection = stop(slot, "the initial parameters"), .delivery = std::nullopt};
     }
   }
@@ -208,18 +214,16 @@ Objection Shard::step(Slot& slot) {
   const std::span<float> state0 = slot.state0.floats(), state1 = slot.state1.floats();
   const std::span<std::byte> rounded = slot.rounded.writable();
   bool parameters_fit = true, gradients_fit = true;
-  slot.sum.drain([&](std::size_t first, std::span<const float> gradient) {
-    const auto block = [&](auto all) {
-      return all.empty() ? all : all.subspan(first, gradient.size());
-    };
-    apply_optimizer(step, gradient, block(old), block(fresh), block(state0), block(state1));
+  slot.sum.drain([&](std::size_t first, std::size_t size, GradientTerms gradient) {
+    const auto run = [&](auto all) { return all.empty() ? all : all.subspan(first, size); };
+    apply_optimizer(step, gradient, run(old), run(fresh), run(state0), run(state1));
     if (rounded.empty()) return;
     const std::size_t width = element_bytes(plan_.wire_type);
-    const auto out = rounded.subspan(first * width, gradient.size() * width);
-    encode_payload(plan_.wire_type, block(fresh), out);
-    if (all_finite(plan_.wire_type, out)) return;
+    const auto out = rounded.subspan(first * width, size * width);
+    encode_payload(plan_.wire_type, run(fresh), out);
+    if (all_finite_16(plan_.wire_type, out)) return;
     parameters_fit = false;  // a gradient that is not finite leads here too
-    gradients_fit = gradients_fit && all_finite(gradient);
+    gradients_fit = gradients_fit && all_finite(gradient, size);
   });
   if (!parameters_fit) {
     return stop(slot, gradients_fit ? absl::StrCat("the parameters after iteration ", slot.version)
