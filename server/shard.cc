@@ -133,7 +133,7 @@ ShardDecision Shard::on_initialise(Slot& slot, const DecodedChunk& message) {
 }
 
 ShardDecision Shard::on_pull(const Slot& slot, const ChunkHeader& header) const {
-  const bool exact = header.element_type == ElementType::kFloat32;
+  const bool exact = rounds(plan_) && header.element_type == ElementType::kFloat32;
   if (header.iteration <= slot.version) {
     ShardDecision decision = deliver(slot.id, header.rank);
     decision.delivery->exact = exact;
