@@ -15,6 +15,16 @@ namespace poseidon {
 /// Cache-line alignment of every tensor range: what vector loads and the device libraries like.
 inline constexpr std::size_t kBufferAlignmentBytes = 64;
 
+/// True when nobody else holds the memory, so that it may be overwritten. use_count() alone
+/// orders nothing; counting ourselves once more is an acquire of the same counter, so the last
+/// reader's release of its reference, and its reads, are before our writes.
+template <typename T>
+bool held_by_nobody_else(const std::shared_ptr<T>& memory) {
+  if (memory.use_count() != 1) return false;
+  const std::shared_ptr<T> acquire = memory;
+  return acquire != nullptr;
+}
+
 /// Reference-counted float memory. A copy refers to the same floats; whoever holds one keeps them
 /// alive, which is how a message being sent protects its payload.
 class FloatBuffer {
@@ -40,18 +50,35 @@ class FloatBuffer {
   const std::shared_ptr<float>& owner() const { return memory_; }
   std::int64_t size_bytes() const { return elements_ * static_cast<std::int64_t>(sizeof(float)); }
 
-  /// True when nobody else holds the memory, so that it may be overwritten. use_count() alone
-  /// orders nothing; counting ourselves once more is an acquire of the same counter, so the last
-  /// reader's release of its reference, and its reads, are before our writes.
-  bool exclusive() const {
-    if (memory_.use_count() != 1) return false;
-    const std::shared_ptr<float> acquire = memory_;
-    return acquire != nullptr;
-  }
+  /// Whether the floats may be overwritten.
+  bool exclusive() const { return held_by_nobody_else(memory_); }
 
  private:
   std::shared_ptr<float> memory_;
   std::int64_t elements_ = 0;
+};
+
+/// Reference-counted bytes to be sent, for payloads that are no float32. Allocated like
+/// FloatBuffer::sendable, and under the same rule: who holds a copy of owner() finds them
+/// unchanged.
+class PayloadBuffer {
+ public:
+  PayloadBuffer() = default;
+  static PayloadBuffer sendable(std::size_t bytes);
+
+  /// For writing, which is allowed to whoever is the only holder. When somebody else still reads
+  /// the bytes, takes fresh memory first: the old content is theirs alone from then on.
+  std::span<std::byte> writable() {
+    if (size_ > 0 && !held_by_nobody_else(memory_)) *this = sendable(size_);
+    return {memory_.get(), size_};
+  }
+  absl::Span<const std::byte> bytes() const { return {memory_.get(), size_}; }
+  const std::shared_ptr<std::byte>& owner() const { return memory_; }
+  std::int64_t size_bytes() const { return static_cast<std::int64_t>(size_); }
+
+ private:
+  std::shared_ptr<std::byte> memory_;
+  std::size_t size_ = 0;
 };
 
 /// The bytes of floats, as messages carry them (little endian, like every machine we run on).

@@ -186,9 +186,9 @@ absl::Status parse_sync(const Json& json, std::string_view source, SyncSpec& spe
   fields.one_of("cost", &spec.cost, {"time", "bytes"});
   refuse_later(fields, "consistency", {"ssp", "asp", "async", "bounded"}, "use \"bsp\"");
   fields.one_of("consistency", &spec.consistency, {"bsp"});
-  refuse_later(fields, "wire_dtype", {"bf16", "fp16"}, "use \"fp32\"");
-  std::string wire_dtype = "fp32";
-  fields.one_of("wire_dtype", &wire_dtype, {"fp32"});
+  std::string wire_dtype(wire_dtype_name(spec.wire_dtype));
+  fields.one_of("wire_dtype", &wire_dtype, {"fp32", "bf16", "fp16"});
+  spec.wire_dtype = wire_dtype_from_name(wire_dtype).value_or(spec.wire_dtype);
   fields.integer("chunk_bytes", &spec.chunk_bytes, kMinChunkBytes, kMaxChunkBytes);
   if (spec.chunk_bytes % 4 != 0) {
     fields.refuse("chunk_bytes", str_cat("expected a multiple of 4 (the bytes of a float32), got ",
@@ -384,7 +384,7 @@ std::string job_to_json(const JobSpec& job) {
                        {"cost", job.sync.cost},
                        {"consistency", job.sync.consistency},
                        {"chunk_bytes", job.sync.chunk_bytes},
-                       {"wire_dtype", "fp32"}}},
+                       {"wire_dtype", wire_dtype_name(job.sync.wire_dtype)}}},
                      {"checkpoint",
                       {{"every_iterations", job.checkpoint.every_iterations},
                        {"keep", job.checkpoint.keep},

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/element_type.h"
 #include "common/ids.h"
 #include "common/optimizer.h"
 #include "nlohmann/json.hpp"
@@ -46,14 +47,13 @@ struct InitSpec {
   std::string weights;  ///< path of a safetensors file; empty: initialise from the seed
 };
 
-enum class WireDtype { kFp32 };
-
 struct SyncSpec {
   std::string scheme = "auto";         ///< "auto" or "ps"
   std::string cost = "time";           ///< "time" or "bytes": how "auto" chooses
   std::string consistency = "bsp";     ///< "bsp"
-  std::int64_t chunk_bytes = 2 << 20;  ///< 4 KiB .. 64 MiB, a multiple of 4
-  WireDtype wire_dtype = WireDtype::kFp32;
+  std::int64_t chunk_bytes = 2 << 20;  ///< 4 KiB .. 64 MiB, a multiple of 4; in fp32, always
+  /// "fp32", "bf16" or "fp16": how gradients and parameters travel; sums and masters are fp32.
+  ElementType wire_dtype = ElementType::kFloat32;
 };
 
 struct CheckpointSpec {

@@ -70,6 +70,7 @@ TEST(Job, ReadsTheExample) {
   EXPECT_EQ(job->optimizer.schedule.type, LearningRateSchedule::Type::kStep);
   EXPECT_EQ(job->optimizer.schedule.step_iterations, 100);
   EXPECT_EQ(job->sync.chunk_bytes, 2 << 20);
+  EXPECT_EQ(job->sync.wire_dtype, ElementType::kFloat32);
   EXPECT_EQ(job->checkpoint.every_iterations, 100);
   EXPECT_THAT(job_warnings(*job),
               testing::ElementsAre(HasSubstr("checkpoint.every_iterations is 100")));
@@ -88,6 +89,16 @@ TEST(Job, DefaultsStandWithoutTheirKeys) {
   EXPECT_EQ(job->sync.scheme, "auto");
   EXPECT_EQ(job->checkpoint.every_iterations, 0);
   EXPECT_THAT(job_warnings(*job), testing::IsEmpty());
+}
+
+TEST(Job, WireDtypesByName) {
+  Json json = example();
+  json["sync"]["wire_dtype"] = "bf16";
+  EXPECT_EQ(parse_job(json.dump())->sync.wire_dtype, ElementType::kBfloat16);
+  json["sync"]["wire_dtype"] = "fp16";
+  EXPECT_EQ(parse_job(json.dump())->sync.wire_dtype, ElementType::kFloat16);
+  json["sync"].erase("wire_dtype");
+  EXPECT_EQ(parse_job(json.dump())->sync.wire_dtype, ElementType::kFloat32) << "off by default";
 }
 
 TEST(Job, RoundTrip) {
@@ -111,6 +122,8 @@ TEST(Job, RoundTrip) {
   jobs[3]["model"] = Json::object({{"layers", {1, 2.5, "x"}}});
   jobs[4]["data"]["transform"] = Json::object({{"mean", 33.25}});
   jobs[4]["optimizer"] = {{"nesterov", true}, {"momentum", 0.3}};
+  jobs[2]["sync"]["wire_dtype"] = "bf16";
+  jobs[3]["sync"]["wire_dtype"] = "fp16";
   for (const Json& json : jobs) {
     const absl::StatusOr<JobSpec> job = parse_job(json.dump());
     ASSERT_TRUE(job.ok()) << job.status();
@@ -186,9 +199,9 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
       {"/sync/scheme", "pss", "did you mean \"ps\"?"},
       {"/sync/cost", "money", "sync.cost: expected one of \"time\", \"bytes\""},
       {"/sync/consistency", "ssp", "\"ssp\" is not in this version; use \"bsp\""},
-      {"/sync/wire_dtype", "bf16", "\"bf16\" is not in this version; use \"fp32\""},
-      {"/sync/wire_dtype", "fp16", "\"fp16\" is not in this version"},
-      {"/sync/wire_dtype", "fp64", "sync.wire_dtype: expected \"fp32\""},
+      {"/sync/wire_dtype", "fp64", "sync.wire_dtype: expected one of \"fp32\", \"bf16\""},
+      {"/sync/wire_dtype", "bfloat16", "bf16"},
+      {"/sync/wire_dtype", 16, "sync.wire_dtype"},
       {"/sync/chunk_bytes", 4095, "sync.chunk_bytes: expected an integer from 4096 to 67108864"},
       {"/sync/chunk_bytes", 4098, "sync.chunk_bytes: expected a multiple of 4"},
       {"/sync/chunk_bytes", 1 << 27, "sync.chunk_bytes: expected"},

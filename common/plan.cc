@@ -84,6 +84,11 @@ absl::Status validate(const Plan& plan) {
     return absl::InvalidArgumentError(
         absl::StrCat("plan: batch size ", plan.batch_size, " is out of range"));
   }
+  if (element_bytes(plan.wire_type) == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("plan: wire element type ",
+                                                   static_cast<std::uint32_t>(plan.wire_type),
+                                                   " is none of fp32, bf16, fp16"));
+  }
   if (plan.worker_addresses.empty()) return absl::InvalidArgumentError("plan: it has no workers");
   if (plan.server_addresses.empty()) return absl::InvalidArgumentError("plan: it has no servers");
   std::set<std::string_view> servers;
@@ -117,6 +122,7 @@ std::string plan_to_json(const Plan& plan) {
   json["workers"] = plan.workers();
   json["servers"] = plan.servers();
   json["batch_size"] = plan.batch_size;
+  json["wire_dtype"] = wire_dtype_name(plan.wire_type);
   json["worker_addresses"] = plan.worker_addresses;
   json["server_addresses"] = plan.server_addresses;
   std::int64_t iteration_bytes = 0;

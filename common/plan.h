@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/element_type.h"
 #include "common/ids.h"
 
 namespace poseidon {
@@ -38,7 +39,9 @@ struct PlanChunk {
 /// The coordinator's answer for one membership. Immutable once made.
 struct Plan {
   Epoch epoch;
-  std::int64_t batch_size = 0;                ///< per worker
+  std::int64_t batch_size = 0;  ///< per worker
+  /// How gradients go up and parameters come down; see data.proto for what is float32 all the same.
+  ElementType wire_type = ElementType::kFloat32;
   std::vector<std::string> worker_addresses;  ///< by rank; "" where a worker listens nowhere
   std::vector<std::string> server_addresses;  ///< HOST:PORT by ServerIndex
   std::vector<PlanLayer> layers;

@@ -11,6 +11,7 @@ v1::PlanMessage plan_to_message(const Plan& plan) {
   v1::PlanMessage message;
   message.set_epoch(plan.epoch.value());
   message.set_batch_size(static_cast<std::uint32_t>(plan.batch_size));
+  message.set_wire_dtype(std::string(wire_dtype_name(plan.wire_type)));
   for (const std::string& address : plan.worker_addresses) message.add_worker_addresses(address);
   for (const std::string& address : plan.server_addresses) message.add_server_addresses(address);
   for (const PlanLayer& layer : plan.layers) {
@@ -39,6 +40,12 @@ absl::StatusOr<Plan> plan_from_message(const v1::PlanMessage& message) {
   Plan plan;
   plan.epoch = Epoch(message.epoch());
   plan.batch_size = message.batch_size();
+  const auto wire_type = wire_dtype_from_name(message.wire_dtype());
+  if (!wire_type) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "plan: the unknown wire dtype '", message.wire_dtype(), "'; known: fp32, bf16, fp16"));
+  }
+  plan.wire_type = *wire_type;
   plan.worker_addresses.assign(message.worker_addresses().begin(),
                                message.worker_addresses().end());
   plan.server_addresses.assign(message.server_addresses().begin(),

@@ -63,6 +63,10 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         BrokenPlan{"epoch", [](Plan& p) { p.epoch = Epoch(0); }, "epoch"},
         BrokenPlan{"batch", [](Plan& p) { p.batch_size = 0; }, "batch size 0"},
+        BrokenPlan{"no_wire_type", [](Plan& p) { p.wire_type = ElementType::kNone; },
+                   "wire element type 0"},
+        BrokenPlan{"wire_type", [](Plan& p) { p.wire_type = static_cast<ElementType>(9); },
+                   "wire element type 9"},
         BrokenPlan{"no_workers", [](Plan& p) { p.worker_addresses.clear(); }, "no workers"},
         BrokenPlan{"no_servers", [](Plan& p) { p.server_addresses.clear(); }, "no servers"},
         BrokenPlan{"server_address", [](Plan& p) { p.server_addresses[1] = ""; }, "no address"},
@@ -106,6 +110,7 @@ TEST(Plan, JsonHasTheContractsKeys) {
   EXPECT_EQ(json["servers"], 2);
   EXPECT_EQ(json["batch_size"], 32);
   EXPECT_EQ(json["epoch"], 7);
+  EXPECT_EQ(json["wire_dtype"], "fp32");
   EXPECT_EQ(json["iteration_bytes"], 160 + 100);
   ASSERT_EQ(json["layers"].size(), 2u);
   const auto& fc = json["layers"][1];
@@ -130,6 +135,20 @@ TEST(PlanMessage, RoundTripKeepsEverything) {
   const absl::StatusOr<Plan> back = plan_from_message(plan_to_message(valid_plan()));
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(plan_to_json(*back), plan_to_json(valid_plan()));
+}
+
+TEST(PlanMessage, CarriesTheWireType) {
+  for (const auto type : {ElementType::kFloat32, ElementType::kBfloat16, ElementType::kFloat16}) {
+    Plan plan = valid_plan();
+    plan.wire_type = type;
+    const absl::StatusOr<Plan> back = plan_from_message(plan_to_message(plan));
+    ASSERT_TRUE(back.ok()) << back.status();
+    EXPECT_EQ(back->wire_type, type);
+  }
+  v1::PlanMessage message = plan_to_message(valid_plan());
+  message.set_wire_dtype("fp8");
+  EXPECT_THAT(std::string(plan_from_message(message).status().message()),
+              HasSubstr("'fp8'; known: fp32, bf16, fp16"));
 }
 
 TEST(PlanMessage, UnknownSchemeIsRefusedByName) {

@@ -58,4 +58,13 @@ FloatBuffer FloatBuffer::sendable(std::int64_t elements) {
   return buffer;
 }
 
+PayloadBuffer PayloadBuffer::sendable(std::size_t bytes) {
+  void* memory = allocate_tensor_memory(bytes);
+  POSEIDON_CHECK(memory != nullptr, "out of memory");
+  PayloadBuffer buffer;
+  buffer.size_ = bytes;
+  buffer.memory_ = std::shared_ptr<std::byte>(static_cast<std::byte*>(memory), free_tensor_memory);
+  return buffer;
+}
+
 }  // namespace poseidon

@@ -139,6 +139,13 @@ void set_field(ChunkHeader& header, std::uint64_t field, std::uint64_t value) {
   }
 }
 
+/// The kernel for a 16-bit type.
+template <typename Kernel>
+Kernel of_16_bits(ElementType type, Kernel bfloat16, Kernel float16) {
+  POSEIDON_CHECK(element_bytes(type) == 2, "the element type of a payload");
+  return type == ElementType::kBfloat16 ? bfloat16 : float16;
+}
+
 }  // namespace
 
 std::string encode_prefix(const ChunkHeader& header, std::size_t payload_bytes) {
@@ -226,6 +233,8 @@ const char* data_refusal_name(DataRefusal refusal) {
       return "iteration";
     case DataRefusal::kNotInitialised:
       return "not_initialised";
+    case DataRefusal::kNotFinite:
+      return "not_finite";
     case DataRefusal::kDuplicate:
       return "duplicate";
     case DataRefusal::kCount:
@@ -233,6 +242,25 @@ const char* data_refusal_name(DataRefusal refusal) {
   }
   return "unknown";
 }
+
+namespace {
+
+/// What a message of this kind may carry (twice the same where there is no choice).
+std::array<ElementType, 2> expected_types(ChunkKind kind, ElementType wire_type) {
+  switch (kind) {
+    case ChunkKind::kInitialise:
+      return {ElementType::kFloat32, ElementType::kFloat32};
+    case ChunkKind::kPull:
+      return {ElementType::kNone, ElementType::kFloat32};
+    case ChunkKind::kParameters:
+      return {wire_type, ElementType::kFloat32};
+    case ChunkKind::kPushGradient:
+      break;
+  }
+  return {wire_type, wire_type};
+}
+
+}  // namespace
 
 Objection check_against_plan(const ChunkHeader& header, std::size_t payload_bytes,
                              const Plan& plan) {
@@ -262,14 +290,18 @@ Objection check_against_plan(const ChunkHeader& header, std::size_t payload_byte
                   header.chunk.value(), ", the plan says ", chunk.offset);
   }
   const bool has_payload = header.kind != ChunkKind::kPull;
-  const ElementType expected_type = has_payload ? ElementType::kFloat32 : ElementType::kNone;
-  if (header.element_type != expected_type) {
-    return object(DataRefusal::kElementType, "element type ",
-                  static_cast<std::uint32_t>(header.element_type), " for chunk ",
-                  header.chunk.value(), ", expected ", static_cast<std::uint32_t>(expected_type));
+  const auto expected = expected_types(header.kind, plan.wire_type);
+  if (std::ranges::find(expected, header.element_type) == expected.end()) {
+    return object(
+        DataRefusal::kElementType, "element type ", static_cast<std::uint32_t>(header.element_type),
+        " for chunk ", header.chunk.value(), ", expected ", static_cast<std::uint32_t>(expected[0]),
+        expected[1] == expected[0] ? ""
+                                   : absl::StrCat(" or ", static_cast<std::uint32_t>(expected[1])),
+        ": the job's sync.wire_dtype is ", std::string(wire_dtype_name(plan.wire_type)));
   }
   const std::size_t expected_bytes =
-      has_payload ? static_cast<std::size_t>(chunk.elements) * sizeof(float) : 0;
+      has_payload ? static_cast<std::size_t>(chunk.elements) * element_bytes(header.element_type)
+                  : 0;
   if (payload_bytes != expected_bytes) {
     return object(DataRefusal::kSize, "payload of ", payload_bytes, " bytes for chunk ",
                   header.chunk.value(), ", expected ", expected_bytes);
@@ -277,28 +309,71 @@ Objection check_against_plan(const ChunkHeader& header, std::size_t payload_byte
   return {};
 }
 
+void encode_payload(ElementType type, std::span<const float> values, std::span<std::byte> out,
+                    const Kernels& with) {
+  POSEIDON_CHECK(out.size() == values.size() * element_bytes(type), "room for every element");
+  if (values.empty()) return;
+  if (type == ElementType::kFloat32) {
+    std::memcpy(out.data(), values.data(), values.size_bytes());
+    return;
+  }
+  auto* const to = reinterpret_cast<std::uint16_t*>(out.data());
+  of_16_bits(type, with.to_bfloat16, with.to_float16)(to, values.data(), values.size());
+}
+
+bool all_finite_16(ElementType type, std::span<const std::byte> encoded) {
+  // What is not finite has all exponent bits set; positive, so a signed maximum finds it.
+  const std::int16_t exponent = of_16_bits<std::int16_t>(type, 0x7F80, 0x7C00);
+  std::int16_t highest = 0;
+  for (std::size_t at = 0; at + sizeof highest <= encoded.size(); at += sizeof highest) {
+    std::int16_t bits;
+    std::memcpy(&bits, encoded.data() + at, sizeof bits);
+    highest = std::max(highest, static_cast<std::int16_t>(bits & exponent));
+  }
+  return highest != exponent;
+}
+
 PayloadReader::Run PayloadReader::next() {
   std::size_t straddling = 0;
   while (!pieces_.empty()) {
     const auto rest = pieces_.front().subspan(at_);
-    const std::size_t whole = rest.size() / sizeof(float);
+    const std::size_t whole = rest.size() / width_;
     if (straddling == 0 && whole > 0) {
-      at_ += whole * sizeof(float);
+      at_ += whole * width_;
       return {rest.data(), whole};
     }
-    const std::size_t bytes = std::min(rest.size(), sizeof(float) - straddling);
+    const std::size_t bytes = std::min(rest.size(), width_ - straddling);
     std::copy_n(rest.data(), bytes, straddling_.data() + straddling);
     straddling += bytes;
     at_ += bytes;
-    if (straddling == sizeof(float)) return {straddling_.data(), 1};
+    if (straddling == width_) return {straddling_.data(), 1};
     pieces_.remove_prefix(1);
     at_ = 0;
   }
   return {};
 }
 
-void copy_payload(const Bytes& payload, std::span<float> out, const Kernels& with) {
-  POSEIDON_CHECK(payload.size() == out.size_bytes(), "payload and tensor differ in size");
+void widen_payload(ElementType type, PayloadReader::Run run, float* out, const Kernels& with) {
+  if (type == ElementType::kFloat32) {
+    std::memcpy(out, run.data, run.size * sizeof(float));
+  } else {
+    of_16_bits(type, with.from_bfloat16, with.from_float16)(out, run.data, run.size);
+  }
+}
+
+void copy_payload(const Bytes& payload, std::span<float> out, ElementType type,
+                  const Kernels& with) {
+  POSEIDON_CHECK(payload.size() == out.size() * element_bytes(type),
+                 "payload and tensor differ in size");
+  if (type != ElementType::kFloat32) {
+    PayloadReader reader(payload, type);
+    float* to = out.data();
+    for (auto run = reader.next(); run.size > 0; run = reader.next()) {
+      widen_payload(type, run, to, with);
+      to += run.size;
+    }
+    return;
+  }
   auto* to = reinterpret_cast<std::byte*>(out.data());
   for (const auto& piece : payload.pieces) {
     with.copy_past_caches(to, piece.data(), piece.size());
@@ -307,12 +382,17 @@ void copy_payload(const Bytes& payload, std::span<float> out, const Kernels& wit
   with.order_stores();
 }
 
-void add_payload(const Bytes& payload, std::span<float> accumulator, const Kernels& with) {
-  POSEIDON_CHECK(payload.size() == accumulator.size_bytes(), "payload and tensor differ in size");
-  PayloadReader reader(payload);
+void add_payload(const Bytes& payload, std::span<float> accumulator, ElementType type,
+                 const Kernels& with) {
+  POSEIDON_CHECK(payload.size() == accumulator.size() * element_bytes(type),
+                 "payload and tensor differ in size");
+  const auto add = type == ElementType::kFloat32
+                       ? with.add
+                       : of_16_bits(type, with.add_bfloat16, with.add_float16);
+  PayloadReader reader(payload, type);
   float* sum = accumulator.data();
   for (auto run = reader.next(); run.size > 0; run = reader.next()) {
-    with.add(sum, run.data, run.size);
+    add(sum, run.data, run.size);
     sum += run.size;
   }
 }

@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "common/element_type.h"
 #include "common/ids.h"
 #include "common/kernels.h"
 #include "common/plan.h"
@@ -35,8 +36,6 @@ enum class ChunkKind : std::uint32_t {
   kPull = 3,
   kParameters = 4,
 };
-
-enum class ElementType : std::uint32_t { kNone = 0, kFloat32 = 1 };
 
 /// ChunkMessage without its payload; see data.proto for each field.
 struct ChunkHeader {
@@ -78,6 +77,7 @@ enum class DataRefusal : std::uint8_t {
   kSize,            ///< payload is not exactly the chunk
   kIteration,       ///< from the future, or not what was asked for
   kNotInitialised,  ///< gradient before the first parameters
+  kNotFinite,       ///< the 16-bit wire type cannot carry the values: the run stops
   kDuplicate,       ///< counted once already (ignored)
   kCount,           ///< number of reasons, not one itself
 };
@@ -105,37 +105,55 @@ struct Objection {
 };
 
 /// The checks that both sides share: version, epoch, rank and chunk within the plan, offset,
-/// element type and size of the payload. What only one side can know (iteration, kind) is its own
-/// business.
+/// element type (as data.proto says for each kind) and size of the payload. What only one side can
+/// know (iteration, kind, whether exact parameters were asked for) is its own business.
 Objection check_against_plan(const ChunkHeader& header, std::size_t payload_bytes,
                              const Plan& plan);
 
-/// Goes through a payload of float32 from its beginning to its end, without copying, wherever its
-/// pieces are split. The payload must outlive the reader.
+// Payloads as numbers. 16-bit elements are widened exactly where they are read; where they are
+// written, they are rounded to nearest, ties to even (common/float16.h). Little endian, like every
+// machine we run on; pieces may be split anywhere, also within an element.
+
+/// Writes `values` as elements of `type`; `out` must have exactly their bytes (checked), and an
+/// address that is a multiple of 2.
+void encode_payload(ElementType type, std::span<const float> values, std::span<std::byte> out,
+                    const Kernels& with = kernels());
+
+/// Whether no element of these encoded ones of a 16-bit `type` is infinite or NaN.
+bool all_finite_16(ElementType type, std::span<const std::byte> encoded);
+
+/// Goes through a payload from its beginning to its end, without copying, wherever its pieces are
+/// split. The payload must outlive the reader.
 class PayloadReader {
  public:
-  explicit PayloadReader(const Bytes& payload) : pieces_(payload.pieces) {}
+  explicit PayloadReader(const Bytes& payload, ElementType type = ElementType::kFloat32)
+      : pieces_(payload.pieces), width_(element_bytes(type)) {}
 
-  /// Floats that lie one after the other, at any address. Empty at the end.
+  /// Elements that lie one after the other, at any address. Empty at the end.
   struct Run {
     const std::byte* data = nullptr;
-    std::size_t size = 0;  ///< floats
+    std::size_t size = 0;  ///< elements
   };
-  /// The next ones, as many as lie together; a float that straddles two pieces is put together
+  /// The next ones, as many as lie together; an element that straddles two pieces is put together
   /// first and comes alone. Valid until the next call.
   Run next();
 
  private:
   absl::Span<const absl::Span<const std::byte>> pieces_;
+  std::size_t width_;   ///< bytes of an element
   std::size_t at_ = 0;  ///< byte of the first piece
   std::array<std::byte, sizeof(float)> straddling_{};
 };
 
-/// Copies a payload of float32 into `out`, which is not expected in the caches; sizes must match
-/// (checked).
-void copy_payload(const Bytes& payload, std::span<float> out, const Kernels& with = kernels());
-/// Adds a payload of float32 to `accumulator`, element by element; sizes must match (checked).
+/// Writes the floats of a run of `type` to `out`, which has room for them.
+void widen_payload(ElementType type, PayloadReader::Run run, float* out,
+                   const Kernels& with = kernels());
+
+/// Copies a payload into `out`, which is not expected in the caches; sizes must match (checked).
+void copy_payload(const Bytes& payload, std::span<float> out,
+                  ElementType type = ElementType::kFloat32, const Kernels& with = kernels());
+/// Adds a payload to `accumulator`, element by element; sizes must match (checked).
 void add_payload(const Bytes& payload, std::span<float> accumulator,
-                 const Kernels& with = kernels());
+                 ElementType type = ElementType::kFloat32, const Kernels& with = kernels());
 
 }  // namespace poseidon

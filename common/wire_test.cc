@@ -1,10 +1,13 @@
 #include "common/wire.h"
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/aligned_buffer.h"
+#include "common/float16.h"
 #include "common/random.h"
 #include "gmock/gmock.h"
 #include "poseidon/v1/data.pb.h"
@@ -165,10 +168,47 @@ TEST_F(AgainstPlan, EveryFieldIsChecked) {
   EXPECT_EQ(judge(), DataRefusal::kElementType);
   header_ = good;
   header_.kind = ChunkKind::kPull;
+  EXPECT_EQ(judge(0), DataRefusal::kNone) << "a pull may ask for exact parameters";
+  EXPECT_EQ(judge(16), DataRefusal::kSize);
+  header_.element_type = ElementType::kBfloat16;
   EXPECT_EQ(judge(0), DataRefusal::kElementType);
   header_.element_type = ElementType::kNone;
   EXPECT_EQ(judge(0), DataRefusal::kNone);
   EXPECT_EQ(judge(16), DataRefusal::kSize);
+}
+
+TEST_F(AgainstPlan, ElementTypeAndSizeFollowKindAndWireType) {
+  const auto judged = [this](ChunkKind kind, ElementType type, std::size_t payload_bytes) {
+    header_.kind = kind;
+    header_.element_type = type;
+    return check_against_plan(header_, payload_bytes, plan_);
+  };
+  const auto wrong = DataRefusal::kElementType;
+  for (const auto wire : {ElementType::kBfloat16, ElementType::kFloat16}) {
+    plan_.wire_type = wire;
+    const auto other =
+        wire == ElementType::kFloat16 ? ElementType::kBfloat16 : ElementType::kFloat16;
+    for (const auto kind : {ChunkKind::kPushGradient, ChunkKind::kParameters}) {
+      EXPECT_FALSE(judged(kind, wire, 8));
+      EXPECT_EQ(judged(kind, wire, 7).reason, DataRefusal::kSize);
+      EXPECT_EQ(judged(kind, wire, 9).reason, DataRefusal::kSize);
+      EXPECT_EQ(judged(kind, wire, 16).reason, DataRefusal::kSize) << "float32's bytes";
+      EXPECT_EQ(judged(kind, other, 8).reason, wrong);
+      EXPECT_EQ(judged(kind, ElementType::kNone, 8).reason, wrong);
+      EXPECT_EQ(judged(kind, static_cast<ElementType>(4), 8).reason, wrong);
+    }
+    const Objection objection = judged(ChunkKind::kPushGradient, ElementType::kFloat32, 16);
+    EXPECT_EQ(objection.reason, wrong);
+    EXPECT_THAT(objection.message, HasSubstr("element type 1 for chunk 1, expected "));
+    EXPECT_THAT(objection.message, HasSubstr("sync.wire_dtype is "));
+    EXPECT_FALSE(judged(ChunkKind::kParameters, ElementType::kFloat32, 16)) << "an exact answer";
+    EXPECT_EQ(judged(ChunkKind::kParameters, ElementType::kFloat32, 8).reason, DataRefusal::kSize);
+    EXPECT_FALSE(judged(ChunkKind::kInitialise, ElementType::kFloat32, 16));
+    EXPECT_EQ(judged(ChunkKind::kInitialise, wire, 8).reason, wrong);
+    EXPECT_FALSE(judged(ChunkKind::kPull, ElementType::kFloat32, 0));
+    EXPECT_FALSE(judged(ChunkKind::kPull, ElementType::kNone, 0));
+    EXPECT_EQ(judged(ChunkKind::kPull, wire, 0).reason, wrong);
+  }
 }
 
 TEST_F(AgainstPlan, TheMessageNamesValueAndExpectation) {
@@ -192,6 +232,100 @@ TEST(Wire, PayloadsCopyAndAddAcrossOddPieces) {
       for (std::size_t i = 0; i < n; ++i) ASSERT_EQ(sum[i], 1.0f + values[i]) << i;
     }
   }
+}
+
+/// What is left of a value in this type: the one-value functions are the reference.
+float rounded(ElementType type, float value) {
+  if (type == ElementType::kBfloat16) return from_bfloat16(to_bfloat16(value));
+  if (type == ElementType::kFloat16) return from_float16(to_float16(value));
+  return value;
+}
+
+class PayloadOf : public ::testing::TestWithParam<ElementType> {};
+
+TEST_P(PayloadOf, IsRoundedOnceAndReadExactlyHoweverItIsCut) {
+  const ElementType type = GetParam();
+  SplitMix64 random(4);
+  for (const std::size_t n :
+       {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{7}, std::size_t{1003}}) {
+    std::vector<float> values(n), expected(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      values[i] = (random.uniform() - 0.5f) * std::exp2(static_cast<float>(random.below(40)) - 30);
+      expected[i] = rounded(type, values[i]);
+    }
+    std::vector<std::byte> encoded(n * element_bytes(type));
+    encode_payload(type, values, encoded);
+    const std::string bytes(reinterpret_cast<const char*>(encoded.data()), encoded.size());
+    // Pieces of odd sizes: an element lies across two of them, of size 1 across up to four.
+    for (const std::size_t piece :
+         {std::size_t{1}, std::size_t{3}, std::size_t{5}, std::size_t{7}, std::size_t{4096}}) {
+      const Bytes payload = in_pieces(bytes, piece);
+      std::vector<float> copied(n), sum(n, 1.0f), read(n);
+      copy_payload(payload, copied, type);
+      add_payload(payload, sum, type);
+      PayloadReader reader(payload, type);
+      std::size_t at = 0;
+      for (auto run = reader.next(); run.size > 0; run = reader.next()) {
+        ASSERT_LE(run.size, n - at);
+        widen_payload(type, run, read.data() + at);
+        at += run.size;
+      }
+      EXPECT_EQ(at, n);
+      EXPECT_EQ(copied, expected);
+      EXPECT_EQ(read, expected);
+      for (std::size_t i = 0; i < n; ++i) ASSERT_EQ(sum[i], 1.0f + expected[i]) << i;
+    }
+  }
+}
+
+TEST_P(PayloadOf, NeedsNoAlignmentAndPassesEmptyPieces) {
+  const ElementType type = GetParam();
+  const std::vector<float> values = {1.5f, -2.0f, 0.25f};
+  std::vector<std::byte> memory(1 + values.size() * element_bytes(type));
+  std::vector<std::byte> encoded(values.size() * element_bytes(type));
+  encode_payload(type, values, encoded);
+  const std::span<std::byte> odd = std::span(memory).subspan(1);
+  std::ranges::copy(encoded, odd.begin());
+  Bytes payload;
+  const absl::Span<const std::byte> all(odd.data(), odd.size());
+  payload.pieces = {{}, all.subspan(0, 3), {}, {}, all.subspan(3, 1), all.subspan(4), {}};
+  std::vector<float> copied(values.size());
+  copy_payload(payload, copied, type);
+  EXPECT_EQ(copied, values);
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryType, PayloadOf,
+                         ::testing::Values(ElementType::kFloat32, ElementType::kBfloat16,
+                                           ElementType::kFloat16),
+                         [](const auto& test) { return std::string(wire_dtype_name(test.param)); });
+
+TEST(Wire, WhatIsNotFiniteIsFound) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const auto type : {ElementType::kBfloat16, ElementType::kFloat16}) {
+    std::vector<float> values(40, -65504.0f);  // longer than any vector
+    std::vector<std::byte> encoded(values.size() * element_bytes(type));
+    const auto fits = [&](float value, std::size_t at) {
+      values[at] = value;
+      encode_payload(type, values, encoded);
+      values[at] = 0.0f;
+      return all_finite_16(type, encoded);
+    };
+    for (const std::size_t at : {std::size_t{0}, std::size_t{17}, std::size_t{39}}) {
+      for (const float good : {0.0f, -0.0f, 65504.0f, 65519.0f, -1e-30f}) {
+        EXPECT_TRUE(fits(good, at)) << good;
+      }
+      for (const float bad : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
+        EXPECT_FALSE(fits(bad, at)) << bad;
+      }
+      EXPECT_EQ(fits(65520.0f, at), type != ElementType::kFloat16) << "rounds to 65536";
+    }
+  }
+}
+
+TEST(Wire, ElementTypesAreThoseOfTheProtocol) {
+  EXPECT_EQ(static_cast<int>(ElementType::kFloat32), v1::ELEMENT_TYPE_FLOAT32);
+  EXPECT_EQ(static_cast<int>(ElementType::kBfloat16), v1::ELEMENT_TYPE_BFLOAT16);
+  EXPECT_EQ(static_cast<int>(ElementType::kFloat16), v1::ELEMENT_TYPE_FLOAT16);
 }
 
 TEST(Wire, EveryRefusalHasItsOwnName) {

@@ -41,7 +41,7 @@ absl::Status check_input(const PlannerInput& input) {
 }  // namespace
 
 SchemeCosts scheme_costs(const PlannerLayer& layer, std::int64_t batch_size, std::uint32_t workers,
-                         std::uint32_t servers) {
+                         std::uint32_t servers, ElementType wire_type) {
   POSEIDON_CHECK(workers > 0 && servers > 0, "costs need nodes");
   // In 128 bits: batch and sizes are the user's, and a product of three of them must not wrap.
   __extension__ using Wide = __int128;
@@ -50,8 +50,9 @@ SchemeCosts scheme_costs(const PlannerLayer& layer, std::int64_t batch_size, std
   const Wide p1 = workers;
   const Wide p2 = servers;
   const Wide limit = INT64_MAX;
+  const Wide wire_bytes = static_cast<std::int64_t>(element_bytes(wire_type));
   SchemeCosts costs;
-  const Wide ps = (2 * weight * (p1 + p2 - 2) * kElementBytes + p2 - 1) / p2;
+  const Wide ps = (2 * weight * (p1 + p2 - 2) * wire_bytes + p2 - 1) / p2;
   costs.ps_bytes = static_cast<std::int64_t>(std::min(ps, limit));
   if (layer.is_fully_connected) {
     const Wide sfb =
@@ -83,11 +84,13 @@ absl::StatusOr<Plan> make_plan(const PlannerInput& input) {
   Plan plan;
   plan.epoch = input.epoch;
   plan.batch_size = input.batch_size;
+  plan.wire_type = input.sync.wire_dtype;
   plan.worker_addresses = input.worker_addresses;
   plan.server_addresses = input.server_addresses;
   std::vector<std::int64_t> chunk_bytes;
   for (const PlannerLayer& layer : input.layers) {
-    const SchemeCosts costs = scheme_costs(layer, input.batch_size, plan.workers(), plan.servers());
+    const SchemeCosts costs =
+        scheme_costs(layer, input.batch_size, plan.workers(), plan.servers(), plan.wire_type);
     SchemeChoice choice = choose_scheme(layer, costs, input.sync);
     const LayerIndex index(static_cast<std::uint32_t>(plan.layers.size()));
     plan.layers.push_back({.name = layer.name,

@@ -32,17 +32,17 @@ struct PlannerInput {
   SyncSpec sync;
 };
 
-/// Bytes (float32) that one node, worker and server together, moves per iteration for one layer.
+/// Bytes that one node, worker and server together, moves per iteration for one layer.
 struct SchemeCosts {
-  std::int64_t ps_bytes = 0;   ///< 2 M N (P1 + P2 - 2) / P2, rounded up
-  std::int64_t sfb_bytes = 0;  ///< 2 K (P1 - 1) (M + N); 0 where SFB does not apply
+  std::int64_t ps_bytes = 0;   ///< 2 M N (P1 + P2 - 2) / P2 of the wire type, rounded up
+  std::int64_t sfb_bytes = 0;  ///< 2 K (P1 - 1) (M + N) of float32; 0 where SFB does not apply
   bool sfb_applies = false;
 };
 
 /// DESIGN section 7. For a fully connected layer M N is its weight alone (its bias costs the same
 /// either way); for any other layer M N stands for all its parameters.
 SchemeCosts scheme_costs(const PlannerLayer& layer, std::int64_t batch_size, std::uint32_t workers,
-                         std::uint32_t servers);
+                         std::uint32_t servers, ElementType wire_type = ElementType::kFloat32);
 
 struct SchemeChoice {
   Scheme scheme = Scheme::kPs;

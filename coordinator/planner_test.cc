@@ -66,6 +66,16 @@ TEST(SchemeCosts, AnythingElseHasNoSfbCost) {
   EXPECT_EQ(costs.ps_bytes, 2 * 520 * 4 / 2 * 4);
 }
 
+TEST(SchemeCosts, SixteenBitsHalveWhatTheParameterServerMoves) {
+  const PlannerLayer fc = fully_connected(4096, 25088);
+  const SchemeCosts full = scheme_costs(fc, 32, 8, 8);
+  for (const auto type : {ElementType::kBfloat16, ElementType::kFloat16}) {
+    const SchemeCosts half = scheme_costs(fc, 32, 8, 8, type);
+    EXPECT_EQ(half.ps_bytes, full.ps_bytes / 2);
+    EXPECT_EQ(half.sfb_bytes, full.sfb_bytes) << "factors travel in float32";
+  }
+}
+
 TEST(SchemeCosts, HugeValuesSaturate) {
   const SchemeCosts costs = scheme_costs(
       fully_connected(std::int64_t{1} << 31, std::int64_t{1} << 31), INT64_MAX / 2, 64, 1);
@@ -100,6 +110,18 @@ TEST(Planner, PlansLeNet) {
   std::int64_t load[2] = {0, 0};
   for (const PlanChunk& chunk : plan->chunks) load[chunk.server.value()] += chunk.elements;
   EXPECT_LE(std::abs(load[0] - load[1]), 16384);
+}
+
+TEST(Planner, TheWireTypeOfTheJobIsThePlans) {
+  PlannerInput input = lenet_like();
+  EXPECT_EQ(make_plan(input)->wire_type, ElementType::kFloat32);
+  const std::int64_t full = make_plan(input)->layers[2].ps_bytes;
+  input.sync.wire_dtype = ElementType::kBfloat16;
+  const absl::StatusOr<Plan> plan = make_plan(input);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->wire_type, ElementType::kBfloat16);
+  EXPECT_EQ(plan->layers[2].ps_bytes, full / 2);
+  EXPECT_EQ(plan->chunks.size(), 29u) << "chunks are the same whatever the wire type";
 }
 
 TEST(Planner, AskingForPsIsNamedInTheReason) {

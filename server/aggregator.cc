@@ -1,14 +1,23 @@
 #include "server/aggregator.h"
 
+#include <algorithm>
+#include <array>
 #include <utility>
 
 #include "common/check.h"
 #include "common/wire.h"
 
 namespace poseidon {
+namespace {
 
-Aggregator::Aggregator(std::int64_t elements, std::uint32_t workers)
+/// 16-bit contributions are widened in such blocks: 8 KiB, which stays in the innermost cache.
+constexpr std::size_t kBlockElements = 2048;
+
+}  // namespace
+
+Aggregator::Aggregator(std::int64_t elements, std::uint32_t workers, ElementType wire_type)
     : elements_(elements),
+      wire_type_(wire_type),
       sum_(workers > 1 ? elements : 0),
       contributed_(workers, false),
       waiting_(workers) {}
@@ -16,7 +25,7 @@ Aggregator::Aggregator(std::int64_t elements, std::uint32_t workers)
 void Aggregator::add(WorkerRank rank, const Bytes& payload) {
   const std::uint32_t r = rank.value();
   POSEIDON_CHECK(r < contributed_.size() && !contributed_[r], "one contribution per rank");
-  POSEIDON_CHECK(payload.size() == static_cast<std::size_t>(elements_) * sizeof(float),
+  POSEIDON_CHECK(payload.size() == static_cast<std::size_t>(elements_) * element_bytes(wire_type_),
                  "payload and chunk differ in size");
   contributed_[r] = true;
   ++contributed_count_;
@@ -31,9 +40,9 @@ void Aggregator::add_in_order() {
     pending_bytes_ -= static_cast<std::int64_t>(payload.size());
     // The first one is copied: adding to zeros would read and write the cold sum once more.
     if (next_rank_ == 0) {
-      copy_payload(payload, sum_.floats());
+      copy_payload(payload, sum_.floats(), wire_type_);
     } else {
-      add_payload(payload, sum_.floats());
+      add_payload(payload, sum_.floats(), wire_type_);
     }
     ++next_rank_;
   }
@@ -42,12 +51,26 @@ void Aggregator::add_in_order() {
 void Aggregator::drain(const Consume& consume) {
   POSEIDON_CHECK(complete(), "every rank has contributed");
   const Bytes last = std::exchange(waiting_.back(), Bytes{});
-  PayloadReader reader(last);
+  PayloadReader reader(last, wire_type_);
   const std::span<const float> sum = std::as_const(sum_).floats();
   std::size_t first = 0;
+  const auto give = [&](const std::byte* floats, std::size_t size) {
+    consume(first, size, {.sum = sum.empty() ? nullptr : sum.data() + first, .last = floats});
+    first += size;
+  };
   for (auto run = reader.next(); run.size > 0; run = reader.next()) {
-    consume(first, run.size, {.sum = sum.empty() ? nullptr : sum.data() + first, .last = run.data});
-    first += run.size;
+    if (wire_type_ == ElementType::kFloat32) {
+      give(run.data, run.size);
+      continue;
+    }
+    std::array<float, kBlockElements> block;
+    while (run.size > 0) {
+      const std::size_t size = std::min(run.size, kBlockElements);
+      widen_payload(wire_type_, {run.data, size}, block.data());
+      give(reinterpret_cast<const std::byte*>(block.data()), size);
+      run.data += size * element_bytes(wire_type_);
+      run.size -= size;
+    }
   }
   contributed_.assign(contributed_.size(), false);
   contributed_count_ = 0;

@@ -8,7 +8,8 @@
 //  1. Contributions are added in rank order 0, 1, ..., P1-1 whatever order they arrive in, so the
 //  sum
 //     has the same bits in every run. One that is early waits as it arrived (its bytes are referred
-//     to, not copied) until the ranks before it are in.
+//     to, not copied) until the ranks before it are in. The sum is float32 whatever the
+//     contributions are: 16-bit elements are widened as they are added.
 //  2. Each rank counts once per round.
 //  3. Nothing is allocated after the first round once buffers are warm, except by what waits.
 //  4. The last rank's contribution is never written to the sum: `drain` hands both to the
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "common/aligned_buffer.h"
+#include "common/element_type.h"
 #include "common/ids.h"
 #include "common/kernels.h"
 #include "common/transport.h"
@@ -28,8 +30,9 @@ namespace poseidon {
 
 class Aggregator {
  public:
-  /// A sum of `elements` floats over `workers` ranks.
-  Aggregator(std::int64_t elements, std::uint32_t workers);
+  /// A sum of `elements` floats over `workers` ranks, whose contributions are of `wire_type`.
+  Aggregator(std::int64_t elements, std::uint32_t workers,
+             ElementType wire_type = ElementType::kFloat32);
 
   bool has(WorkerRank rank) const { return contributed_[rank.value()]; }
   std::uint32_t contributed() const { return contributed_count_; }
@@ -55,6 +58,7 @@ class Aggregator {
   void add_in_order();
 
   const std::int64_t elements_;
+  const ElementType wire_type_;
   FloatBuffer sum_;  ///< of all ranks but the last; empty with one worker
   std::vector<bool> contributed_;
   std::vector<Bytes> waiting_;  ///< by rank; empty unless held

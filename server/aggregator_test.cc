@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/random.h"
+#include "common/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -68,6 +69,35 @@ TEST(Aggregator, SumsInRankOrderWhateverTheOrderOfArrivalAndThePieces) {
     EXPECT_EQ(aggregator.pending_bytes(), 0);
     EXPECT_EQ(aggregator.contributed(), 0U) << "the next round begins";
   } while (std::ranges::next_permutation(arrival).found);
+}
+
+TEST(Aggregator, SumsSixteenBitContributionsInFloat32) {
+  for (const auto type : {ElementType::kBfloat16, ElementType::kFloat16}) {
+    SplitMix64 random(11);
+    constexpr std::uint32_t kWorkers = 4;
+    Aggregator aggregator(kElements, kWorkers, type);
+    std::vector<Bytes> payloads;
+    std::vector<float> expected(kElements);
+    for (std::uint32_t r = 0; r < kWorkers; ++r) {
+      const std::vector<float> gradient = random_floats(random);
+      auto encoded = std::make_shared<std::vector<std::byte>>(kElements * 2);
+      encode_payload(type, gradient, *encoded);
+      Bytes payload;
+      for (std::size_t at = 0; at < encoded->size(); at += 4097) {
+        payload.pieces.emplace_back(encoded->data() + at,
+                                    std::min<std::size_t>(4097, encoded->size() - at));
+      }
+      payload.owner = encoded;
+      std::vector<float> wide(kElements);
+      copy_payload(payload, wide, type);
+      for (std::size_t i = 0; i < kElements; ++i)
+        expected[i] = r == 0 ? wide[i] : expected[i] + wide[i];
+      payloads.push_back(std::move(payload));
+    }
+    for (const std::uint32_t r : {2U, 0U, 3U, 1U}) aggregator.add(WorkerRank(r), payloads[r]);
+    const std::vector<float> sum = drained(aggregator);
+    EXPECT_EQ(std::memcmp(sum.data(), expected.data(), kElements * sizeof(float)), 0);
+  }
 }
 
 TEST(Aggregator, OneWorkerNeedsNoSum) {

@@ -1,6 +1,8 @@
 #include "server/shard.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +17,30 @@ ShardDecision refuse(DataRefusal reason, std::string message) {
 
 ShardDecision deliver(ChunkId chunk, std::optional<WorkerRank> only) {
   return {.objection = {}, .delivery = Delivery{chunk, only}};
+}
+
+/// Whether workers get 16-bit copies of the parameters.
+bool rounds(const Plan& plan) { return plan.wire_type != ElementType::kFloat32; }
+
+std::size_t wire_bytes(const Plan& plan, const PlanChunk& chunk) {
+  return static_cast<std::size_t>(chunk.elements) * element_bytes(plan.wire_type);
+}
+
+bool all_finite(GradientTerms gradient, std::size_t size) {
+  for (std::size_t i = 0; i < size; ++i) {
+    float value;
+    std::memcpy(&value, gradient.last + i * sizeof value, sizeof value);
+    if (!std::isfinite(gradient.sum == nullptr ? value : gradient.sum[i] + value)) return false;
+  }
+  return true;
+}
+
+/// What to do about values that `wire_type` cannot carry.
+const char* remedy(ElementType wire_type) {
+  return wire_type == ElementType::kFloat16
+             ? "fp16 carries magnitudes up to 65504; set sync.wire_dtype to \"bf16\" (the range of "
+               "float32) or \"fp32\", or try a smaller optimizer.learning_rate"
+             : "try a smaller optimizer.learning_rate, or check the data and its scale";
 }
 
 }  // namespace
@@ -35,9 +61,11 @@ Shard::Shard(Plan plan, ServerIndex self, OptimizerSpec optimizer, const Consist
     slot_of_chunk_[i] = static_cast<std::int32_t>(slots_.size());
     slots_.push_back({.id = ChunkId(static_cast<std::uint32_t>(i)),
                       .parameters = FloatBuffer::sendable(chunk.elements),
+                      .rounded = rounds(plan_) ? PayloadBuffer::sendable(wire_bytes(plan_, chunk))
+                                               : PayloadBuffer(),
                       .state0 = FloatBuffer(state_slots > 0 ? chunk.elements : 0),
                       .state1 = FloatBuffer(state_slots > 1 ? chunk.elements : 0),
-                      .sum = Aggregator(chunk.elements, plan_.workers())});
+                      .sum = Aggregator(chunk.elements, plan_.workers(), plan_.wire_type)});
   }
 }
 
@@ -63,6 +91,7 @@ ShardDecision Shard::on_message(const DecodedChunk& message) {
                                plan_.chunks[header.chunk.value()].server.value(),
                                ", this is server ", self_.value()));
   }
+  if (stopped_) return {.objection = stopped_, .delivery = std::nullopt};
   switch (header.kind) {
     case ChunkKind::kPushGradient:
       return on_push(*slot, message);
@@ -92,13 +121,26 @@ ShardDecision Shard::on_initialise(Slot& slot, const DecodedChunk& message) {
     return decision;
   }
   copy_payload(message.payload, slot.parameters.floats());
+  if (rounds(plan_)) {
+    const std::span<std::byte> rounded = slot.rounded.writable();
+    encode_payload(plan_.wire_type, std::as_const(slot.parameters).floats(), rounded);
+    if (!all_finite_16(plan_.wire_type, rounded)) {
+      return {.objection = stop(slot, "the initial parameters"), .delivery = std::nullopt};
+    }
+  }
   slot.version = 0;
   return deliver(slot.id, std::nullopt);
 }
 
 ShardDecision Shard::on_pull(const Slot& slot, const ChunkHeader& header) const {
-  if (header.iteration <= slot.version) return deliver(slot.id, header.rank);
-  if (header.iteration == slot.version + 1) return {};  // answered when the chunk gets there
+  const bool exact = rounds(plan_) && header.element_type == ElementType::kFloat32;
+  if (header.iteration <= slot.version) {
+    ShardDecision decision = deliver(slot.id, header.rank);
+    decision.delivery->exact = exact;
+    return decision;
+  }
+  // Answered when the chunk gets there, with what everybody gets.
+  if (header.iteration == slot.version + 1 && !exact) return {};
   return refuse(DataRefusal::kIteration,
                 absl::StrCat("pull of chunk ", slot.id.value(), " at version ", header.iteration,
                              ", it is at version ", slot.version));
@@ -139,13 +181,26 @@ ShardDecision Shard::on_push(Slot& slot, const DecodedChunk& message) {
   slot.sum.add(header.rank, message.payload);
   ++contributed_[header.rank.value()];
   const bool complete = policy_->is_complete(slot.sum.contributed(), plan_.workers());
-  if (complete) step(slot);
+  Objection failure;
+  if (complete) failure = step(slot);
   pending_bytes_ += slot.sum.pending_bytes();
+  if (failure) return {.objection = std::move(failure), .delivery = std::nullopt};
   if (!complete) return {};
   return deliver(slot.id, std::nullopt);
 }
 
-void Shard::step(Slot& slot) {
+Objection Shard::stop(const Slot& slot, const std::string& what) {
+  const PlanChunk& chunk = plan_.chunks[slot.id.value()];
+  const std::string wire_name(wire_dtype_name(plan_.wire_type));
+  stopped_ = {
+      DataRefusal::kNotFinite,
+      absl::StrCat(what, " of layer ", plan_.layers[chunk.layer.value()].name, " hold values that ",
+                   wire_name, " carries as infinite or not a number (chunk ", slot.id.value(),
+                   "): ", remedy(plan_.wire_type))};
+  return stopped_;
+}
+
+Objection Shard::step(Slot& slot) {
   const OptimizerStep step =
       make_optimizer_step(optimizer_, slot.version, 1.0f / static_cast<float>(plan_.workers()));
   // Only parameters leave the shard; while somebody still reads the old version, the new one goes
@@ -157,16 +212,30 @@ void Shard::step(Slot& slot) {
   const std::span<const float> old = std::as_const(slot.parameters).floats();
   const std::span<float> fresh = in_place ? slot.parameters.floats() : target.floats();
   const std::span<float> state0 = slot.state0.floats(), state1 = slot.state1.floats();
+  const std::span<std::byte> rounded = slot.rounded.writable();
+  bool parameters_fit = true, gradients_fit = true;
   slot.sum.drain([&](std::size_t first, std::size_t size, GradientTerms gradient) {
     const auto run = [&](auto all) { return all.empty() ? all : all.subspan(first, size); };
     apply_optimizer(step, gradient, run(old), run(fresh), run(state0), run(state1));
+    if (rounded.empty()) return;
+    const std::size_t width = element_bytes(plan_.wire_type);
+    const auto out = rounded.subspan(first * width, size * width);
+    encode_payload(plan_.wire_type, run(fresh), out);
+    if (all_finite_16(plan_.wire_type, out)) return;
+    parameters_fit = false;  // a gradient that is not finite leads here too
+    gradients_fit = gradients_fit && all_finite(gradient, size);
   });
+  if (!parameters_fit) {
+    return stop(slot, gradients_fit ? absl::StrCat("the parameters after iteration ", slot.version)
+                                    : absl::StrCat("the gradients of iteration ", slot.version));
+  }
   if (!in_place) slot.parameters = std::move(target);
   ++slot.version;
   if (++complete_chunks_ == slots_.size()) {
     complete_chunks_ = 0;
     std::fill(contributed_.begin(), contributed_.end(), 0);
   }
+  return {};
 }
 
 bool Shard::may_read(WorkerRank rank) const {
@@ -181,6 +250,18 @@ FloatBuffer Shard::parameters(ChunkId chunk) const {
   const Slot* slot = find(chunk);
   POSEIDON_CHECK(slot != nullptr && slot->version >= 0, "an owned, initialised chunk");
   return slot->parameters;
+}
+
+ChunkPayload Shard::payload(ChunkId chunk, bool exact) const {
+  const Slot* slot = find(chunk);
+  POSEIDON_CHECK(slot != nullptr && slot->version >= 0, "an owned, initialised chunk");
+  if (!exact && rounds(plan_)) {
+    return {
+        .type = plan_.wire_type, .bytes = slot->rounded.bytes(), .owner = slot->rounded.owner()};
+  }
+  return {.type = ElementType::kFloat32,
+          .bytes = as_payload(slot->parameters.floats()),
+          .owner = slot->parameters.owner()};
 }
 
 Iteration Shard::version(ChunkId chunk) const {
@@ -208,8 +289,8 @@ std::optional<WorkerRank> Shard::awaited(ChunkId chunk) const {
 std::int64_t Shard::memory_bytes() const {
   std::int64_t bytes = 0;
   for (const Slot& slot : slots_) {
-    bytes += slot.parameters.size_bytes() + slot.state0.size_bytes() + slot.state1.size_bytes() +
-             slot.sum.memory_bytes();
+    bytes += slot.parameters.size_bytes() + slot.rounded.size_bytes() + slot.state0.size_bytes() +
+             slot.state1.size_bytes() + slot.sum.memory_bytes();
   }
   return bytes;
 }

@@ -13,10 +13,16 @@
 //  3. Parameters that a message being sent refers to are never overwritten: the step then goes to
 //     fresh memory (copy on write). The same makes a frozen version for a checkpoint free of
 //     charge.
+//  4. Parameters and optimizer state are float32 whatever travels. With a 16-bit wire type every
+//     worker, worker 0 and version 0 included, gets the same rounded copy, made once per chunk and
+//     version while the step's results are in the cache, under the rule of 3. Only a pull that
+//     asks for float32 gets the parameters themselves.
+//  5. Parameters that the 16-bit type cannot carry (infinite, NaN, beyond its range) never leave
+//     the shard: from then on every message is refused, with the layer's name and the remedy.
 //
 // Memory per parameter (float32, measured by memory_bytes(), tested): 4 B parameters + 4 B sum
 // (none with one worker) + 4 B per optimizer slot (SGD 0, with momentum 1, Adam and AdamW 2), so
-// 12 B with SGD momentum;
+// 12 B with SGD momentum; + 2 B for the rounded copy with a 16-bit wire type;
 // plus at most pending_limit_bytes (and one message per worker) of early contributions for the
 // whole shard.
 
@@ -46,6 +52,14 @@ inline constexpr std::int64_t kDefaultPendingLimitBytes = std::int64_t{256} << 2
 struct Delivery {
   ChunkId chunk;
   std::optional<WorkerRank> only;  ///< nobody else; all workers when absent
+  bool exact = false;              ///< the float32 parameters, not their 16-bit copy
+};
+
+/// A chunk's parameters as a message carries them.
+struct ChunkPayload {
+  ElementType type = ElementType::kFloat32;
+  absl::Span<const std::byte> bytes;
+  std::shared_ptr<const void> owner;  ///< whoever holds it finds the bytes unchanged
 };
 
 struct ShardDecision {
@@ -70,6 +84,8 @@ class Shard {
   /// Parameters of an owned, initialised chunk; the buffer stays unchanged for as long as it is
   /// held.
   FloatBuffer parameters(ChunkId chunk) const;
+  /// What goes to workers: the parameters in the plan's wire type, or `exact` in float32.
+  ChunkPayload payload(ChunkId chunk, bool exact) const;
   Iteration version(ChunkId chunk) const;
 
   const Plan& plan() const { return plan_; }
@@ -83,6 +99,7 @@ class Shard {
   struct Slot {
     ChunkId id;
     FloatBuffer parameters;
+    PayloadBuffer rounded;       ///< their 16-bit copy; empty when float32 travels
     FloatBuffer state0, state1;  ///< optimizer slots, empty when unused
     Aggregator sum;
     Iteration version = -1;
@@ -93,7 +110,8 @@ class Shard {
   ShardDecision on_initialise(Slot& slot, const DecodedChunk& message);
   ShardDecision on_pull(const Slot& slot, const ChunkHeader& header) const;
   ShardDecision on_push(Slot& slot, const DecodedChunk& message);
-  void step(Slot& slot);
+  Objection step(Slot& slot);
+  Objection stop(const Slot& slot, const std::string& what);
 
   const Plan plan_;
   const ServerIndex self_;
@@ -105,6 +123,7 @@ class Shard {
   std::vector<std::size_t> contributed_;  ///< by rank: chunks of the current iteration that are in
   std::size_t complete_chunks_ = 0;       ///< of the current iteration
   std::int64_t pending_bytes_ = 0;
+  Objection stopped_;  ///< the reason for which nothing is taken any more
 };
 
 }  // namespace poseidon

@@ -7,11 +7,21 @@
 
 namespace poseidon {
 
+namespace {
+
+/// What the other end of a refused stream reads.
+absl::Status refusal_status(const Objection& objection, absl::StatusCode code) {
+  return {code,
+          absl::StrCat("refused (", data_refusal_name(objection.reason), "): ", objection.message)};
+}
+
+}  // namespace
+
 /// One worker's stream. Belongs to a rank from its first valid message on.
 class ShardService::Session final : public StreamHandler {
  public:
   Session(ShardService* service, std::uint64_t number, std::unique_ptr<Stream> stream)
-      : service_(service), number_(number), stream_(std::move(stream)), queue_(0) {}
+      : service_(service), number_(number), stream_(std::move(stream)), queue_(0), exact_(0) {}
 
   ReadNext on_message(Bytes message) override { return service_->on_message(*this, message); }
   void on_written() override {
@@ -28,7 +38,8 @@ class ShardService::Session final : public StreamHandler {
   const std::uint64_t number_;
   std::unique_ptr<Stream> stream_;
   std::optional<WorkerRank> rank_;
-  ChunkQueue queue_;  ///< chunks whose parameters wait to be sent
+  ChunkQueue queue_;  ///< chunks whose parameters wait to be sent ...
+  ChunkQueue exact_;  ///< ... and those to be sent in float32, when nothing else waits
   bool writing_ = false;
   bool paused_ = false;
   bool closing_ = false;
@@ -111,7 +122,9 @@ ReadNext ShardService::on_message(Session& session, const Bytes& message) {
   const ShardDecision decision = shard_->on_message(*decoded);
   const bool harmless = decision.objection.reason == DataRefusal::kDuplicate;
   if (decision.objection && !harmless) {
+    const bool stops = decision.objection.reason == DataRefusal::kNotFinite;
     refuse(session, decision.objection, absl::StatusCode::kInvalidArgument);
+    if (stops) close_all(refusal_status(decision.objection, absl::StatusCode::kInvalidArgument));
     return ReadNext::kContinue;
   }
   if (harmless) refusals_->add(DataRefusal::kDuplicate);
@@ -135,13 +148,13 @@ void ShardService::bind(Session& session, WorkerRank rank) {
   owner = &session;
   session.rank_ = rank;
   session.queue_ = ChunkQueue(shard_->plan().chunks.size());
+  session.exact_ = ChunkQueue(shard_->plan().chunks.size());
 }
 
 void ShardService::refuse(Session& session, const Objection& objection, absl::StatusCode code) {
   refusals_->add(objection.reason);
   if (log_) log_(session.stream_->peer(), objection);
-  close(session, absl::Status(code, absl::StrCat("refused (", data_refusal_name(objection.reason),
-                                                 "): ", objection.message)));
+  close(session, refusal_status(objection, code));
 }
 
 void ShardService::close(Session& session, const absl::Status& why) {
@@ -156,17 +169,20 @@ void ShardService::enqueue(const Delivery& delivery) {
     if (delivery.only && *delivery.only != WorkerRank(rank)) continue;
     // A worker without a stream asks again when it has one.
     if (by_rank_[rank] == nullptr) continue;
-    by_rank_[rank]->queue_.push(delivery.chunk);
-    pump(*by_rank_[rank]);
+    Session& session = *by_rank_[rank];
+    (delivery.exact ? session.exact_ : session.queue_).push(delivery.chunk);
+    pump(session);
   }
 }
 
 void ShardService::pump(Session& session) {
   if (session.writing_ || session.closing_ || !session.rank_ || !shard_) return;
-  const std::optional<ChunkId> chunk = session.queue_.pop();
+  std::optional<ChunkId> chunk = session.queue_.pop();
+  const bool exact = !chunk;
+  if (exact) chunk = session.exact_.pop();
   if (!chunk) return;
   const PlanChunk& place = shard_->plan().chunks[chunk->value()];
-  const FloatBuffer parameters = shard_->parameters(*chunk);
+  ChunkPayload payload = shard_->payload(*chunk, exact);
   ChunkHeader header;
   header.kind = ChunkKind::kParameters;
   header.epoch = shard_->plan().epoch;
@@ -174,13 +190,12 @@ void ShardService::pump(Session& session) {
   header.rank = *session.rank_;
   header.chunk = *chunk;
   header.offset = place.offset;
-  header.element_type = ElementType::kFloat32;
-  const auto payload = as_payload(parameters.floats());
+  header.element_type = payload.type;
   session.writing_ = true;
-  traffic_->sent(place.layer, payload.size());
-  session.stream_->write({.prefix = encode_prefix(header, payload.size()),
-                          .payload = payload,
-                          .payload_owner = parameters.owner()});
+  traffic_->sent(place.layer, payload.bytes.size());
+  session.stream_->write({.prefix = encode_prefix(header, payload.bytes.size()),
+                          .payload = payload.bytes,
+                          .payload_owner = std::move(payload.owner)});
 }
 
 void ShardService::resume_paused() {

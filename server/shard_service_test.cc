@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "common/float16.h"
 #include "common/grpc_transport.h"
 #include "common/random.h"
 #include "common/paced_transport.h"
@@ -46,8 +47,9 @@ class ShardServiceTest : public ::testing::Test {
   }
   ~ShardServiceTest() override { grpc_.stop(); }  // its loop uses the service
 
-  void assign(std::uint32_t workers) {
+  void assign(std::uint32_t workers, ElementType wire_type = ElementType::kFloat32) {
     plan_ = toy_plan(workers, 1, {kElements, 3}, 524288);
+    plan_.wire_type = wire_type;
     plan_.server_addresses = {address_};
     auto assigned = std::make_shared<std::promise<void>>();
     traffic_ = std::make_shared<TrafficProbe>(plan_.layers.size());
@@ -66,11 +68,28 @@ class ShardServiceTest : public ::testing::Test {
     m.set_chunk_id(chunk);
     m.set_offset(static_cast<std::uint64_t>(plan_.chunks[chunk].offset));
     if (kind != v1::CHUNK_KIND_PULL) {
-      m.set_element_type(v1::ELEMENT_TYPE_FLOAT32);
-      m.set_payload(as_string(
-          std::vector<float>(static_cast<std::size_t>(plan_.chunks[chunk].elements), value)));
+      const auto elements = static_cast<std::size_t>(plan_.chunks[chunk].elements);
+      if (kind == v1::CHUNK_KIND_INITIALISE || plan_.wire_type == ElementType::kFloat32) {
+        m.set_element_type(v1::ELEMENT_TYPE_FLOAT32);
+        m.set_payload(as_string(std::vector<float>(elements, value)));
+      } else {
+        m.set_element_type(static_cast<v1::ElementType>(plan_.wire_type));
+        m.set_payload(in_16_bits(value, elements));
+      }
     }
     return m;
+  }
+
+  /// So many times the value, as a client of another language would write it.
+  std::string in_16_bits(float value, std::size_t elements) const {
+    const std::uint16_t bits =
+        plan_.wire_type == ElementType::kBfloat16 ? to_bfloat16(value) : to_float16(value);
+    std::string bytes;
+    for (std::size_t i = 0; i < elements; ++i) {
+      bytes.push_back(static_cast<char>(bits & 0xFF));
+      bytes.push_back(static_cast<char>(bits >> 8));
+    }
+    return bytes;
   }
 
   /// What a refused message gets: the status of its stream.
@@ -137,10 +156,58 @@ TEST_F(ShardServiceTest, AStockGrpcClientTrains) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
-/// A worker without an engine: its gradient is its rank + 1 everywhere.
+TEST_F(ShardServiceTest, AStockGrpcClientTrainsInSixteenBits) {
+  for (const auto wire_type : {ElementType::kBfloat16, ElementType::kFloat16}) {
+    assign(1, wire_type);
+    const auto chunks = static_cast<std::uint32_t>(plan_.chunks.size());
+    const auto elements = [this](std::uint32_t c) {
+      return static_cast<std::size_t>(plan_.chunks[c].elements);
+    };
+    auto stub = stock_stub();
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    auto stream = stub->Exchange(&context);
+    v1::ChunkMessage answer;
+    for (std::uint32_t c = 0; c < chunks; ++c) {
+      ASSERT_TRUE(stream->Write(message(v1::CHUNK_KIND_INITIALISE, c, 0, 0.1f)));
+      ASSERT_TRUE(stream->Read(&answer));
+      EXPECT_EQ(static_cast<ElementType>(answer.element_type()), wire_type);
+      EXPECT_EQ(answer.payload(), in_16_bits(0.1f, elements(c)));
+    }
+    float exact = 0.1f;
+    for (Iteration i = 0; i < 5; ++i) {
+      exact -= 0.5f * 0.0625f;  // a gradient that 16 bits hold
+      for (std::uint32_t c = 0; c < chunks; ++c) {
+        ASSERT_TRUE(stream->Write(message(v1::CHUNK_KIND_PUSH_GRADIENT, c, i, 0.0625f)));
+        ASSERT_TRUE(stream->Read(&answer));
+        EXPECT_EQ(answer.iteration(), static_cast<std::uint64_t>(i) + 1);
+        EXPECT_EQ(static_cast<ElementType>(answer.element_type()), wire_type);
+        ASSERT_EQ(answer.payload(), in_16_bits(exact, elements(c))) << "of the exact parameters";
+      }
+    }
+    for (std::uint32_t c = 0; c < chunks; ++c) {
+      v1::ChunkMessage pull = message(v1::CHUNK_KIND_PULL, c, 5);
+      ASSERT_TRUE(stream->Write(pull));
+      ASSERT_TRUE(stream->Read(&answer));
+      EXPECT_EQ(answer.payload(), in_16_bits(exact, elements(c)));
+      pull.set_element_type(v1::ELEMENT_TYPE_FLOAT32);
+      ASSERT_TRUE(stream->Write(pull));
+      ASSERT_TRUE(stream->Read(&answer));
+      EXPECT_EQ(answer.element_type(), v1::ELEMENT_TYPE_FLOAT32);
+      EXPECT_EQ(answer.payload(), as_string(std::vector<float>(elements(c), exact)));
+    }
+    stream->WritesDone();
+    EXPECT_TRUE(stream->Finish().ok());
+  }
+}
+
+/// A worker without an engine: its gradient is its rank + 1 everywhere, or as given.
 class PlainWorker {
  public:
-  PlainWorker(const Plan& plan, std::uint32_t rank) : plan_(plan), rank_(rank) {
+  PlainWorker(const Plan& plan, std::uint32_t rank)
+      : PlainWorker(plan, rank, static_cast<float>(rank + 1)) {}
+  PlainWorker(const Plan& plan, std::uint32_t rank, float gradient)
+      : plan_(plan), gradient_(gradient) {
     grpc_.start();
     std::vector<LayerMemory> layers;
     for (const PlanLayer& layer : plan.layers) {
@@ -160,23 +227,29 @@ class PlainWorker {
     for (Iteration i = 0; i < iterations; ++i) {
       if (absl::Status s = client_->wait_all_parameters(i); !s.ok()) return s;
       for (std::size_t l = plan_.layers.size(); l-- > 0;) {
-        std::ranges::fill(gradients_[l].floats(), static_cast<float>(rank_ + 1));
+        std::ranges::fill(gradients_[l].floats(), gradient_);
         client_->gradient_ready(LayerIndex(static_cast<std::uint32_t>(l)), i);
       }
     }
-    return client_->wait_all_parameters(iterations);
+    if (absl::Status s = client_->wait_all_parameters(iterations); !s.ok()) return s;
+    rounded_.clear();
+    for (const FloatBuffer& layer : parameters_) rounded_.push_back(layer.floats()[0]);
+    return client_->fetch_exact_parameters(iterations);
   }
+  /// The first parameter of the layer as it was before the exact ones were fetched.
+  float rounded(std::size_t layer) const { return rounded_[layer]; }
   std::span<const float> parameters(std::size_t layer) const { return parameters_[layer].floats(); }
   const TrafficProbe& traffic() const { return *traffic_; }
 
  private:
   const Plan plan_;
-  const std::uint32_t rank_;
+  const float gradient_;
   const std::unique_ptr<SharedArena> arena_ = *SharedArena::create(1 << 20);
   GrpcTransport grpc_;
   PacedTransport transport_{&grpc_, arena_.get()};
   RefusalCounts refusals_;
   std::vector<FloatBuffer> parameters_, gradients_;
+  std::vector<float> rounded_;
   std::unique_ptr<TrafficProbe> traffic_;
   std::unique_ptr<SyncClient> client_;
 };
@@ -201,6 +274,89 @@ TEST_F(ShardServiceTest, TwoSyncClientsTrainTogetherAndEveryByteIsCounted) {
   EXPECT_EQ(second.traffic().sent_bytes(LayerIndex(0)), kIterations * layer_bytes);
   EXPECT_EQ(second.traffic().received_bytes(LayerIndex(0)), (kIterations + 1) * layer_bytes);
   EXPECT_EQ(traffic_->received_bytes(LayerIndex(0)), (2 * kIterations + 1) * layer_bytes);
+}
+
+TEST_F(ShardServiceTest, TwoSyncClientsTrainInSixteenBitsAndEndExactly) {
+  for (const auto wire_type : {ElementType::kBfloat16, ElementType::kFloat16}) {
+    optimizer_.learning_rate = 0.001;  // steps that 16 bits cannot hold beside 1
+    assign(2, wire_type);
+    PlainWorker first(plan_, 0), second(plan_, 1);
+    constexpr Iteration kIterations = 20;
+    auto other = std::async(std::launch::async, [&] { return second.train(kIterations); });
+    const absl::Status status = first.train(kIterations);
+    ASSERT_TRUE(status.ok()) << status;
+    const absl::Status other_status = other.get();
+    ASSERT_TRUE(other_status.ok()) << other_status;
+    const OptimizerStep step = make_optimizer_step(optimizer_, 0, 0.5f);
+    float expected = 1.0f;
+    for (Iteration i = 0; i < kIterations; ++i) {
+      expected -= step.learning_rate * (3.0f * step.gradient_scale);
+    }
+    for (const PlainWorker* worker : {&first, &second}) {
+      for (std::size_t layer = 0; layer < 2; ++layer) {
+        const auto values = worker->parameters(layer);
+        ASSERT_TRUE(std::ranges::all_of(values, [&](float v) { return v == expected; }))
+            << values[0] << " instead of " << expected;
+        EXPECT_EQ(worker->rounded(layer), wire_type == ElementType::kBfloat16
+                                              ? from_bfloat16(to_bfloat16(expected))
+                                              : from_float16(to_float16(expected)));
+        EXPECT_NE(worker->rounded(layer), expected);
+      }
+    }
+    const std::uint64_t wide = kElements * 4, narrow = kElements * 2;
+    EXPECT_EQ(second.traffic().sent_bytes(LayerIndex(0)), kIterations * narrow);
+    EXPECT_EQ(second.traffic().received_bytes(LayerIndex(0)), (kIterations + 1) * narrow + wide);
+    EXPECT_EQ(traffic_->received_bytes(LayerIndex(0)), 2 * kIterations * narrow + wide);
+    EXPECT_EQ(traffic_->sent_bytes(LayerIndex(0)), 2 * ((kIterations + 1) * narrow + wide));
+  }
+}
+
+TEST_F(ShardServiceTest, ParametersThatTheWireTypeCannotCarryStopEveryWorkerByName) {
+  assign(2, ElementType::kFloat16);
+  optimizer_.learning_rate = 0.5;
+  PlainWorker first(plan_, 0, 65000.0f), second(plan_, 1, 65504.0f);
+  auto other = std::async(std::launch::async, [&] { return second.train(20); });
+  for (const absl::Status& status : {first.train(20), other.get()}) {
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), HasSubstr("not_finite"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("of layer layer"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("set sync.wire_dtype to \"bf16\""));
+  }
+}
+
+TEST_F(ShardServiceTest, HostileMessagesInSixteenBitsAreRefused) {
+  assign(1, ElementType::kBfloat16);
+  PlainWorker worker(plan_, 0);
+  ASSERT_TRUE(worker.train(3).ok());
+  const std::vector<float> before(worker.parameters(1).begin(), worker.parameters(1).end());
+  const auto refused = [&](const v1::ChunkMessage& m, DataRefusal reason) {
+    const grpc::Status status = status_after(m);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
+    EXPECT_THAT(status.error_message(), HasSubstr(data_refusal_name(reason)));
+  };
+  const auto good = message(v1::CHUNK_KIND_PUSH_GRADIENT, 2, 3, 1.0f);
+  auto m = good;
+  m.set_payload(m.payload() + "1");
+  refused(m, DataRefusal::kSize);
+  m.set_payload(std::string(5, 'x'));
+  refused(m, DataRefusal::kSize);
+  m.set_payload(std::string(12, 'x'));
+  refused(m, DataRefusal::kSize);
+  m.set_element_type(v1::ELEMENT_TYPE_FLOAT32);
+  refused(m, DataRefusal::kElementType);
+  m = good;
+  m.set_element_type(v1::ELEMENT_TYPE_FLOAT16);
+  refused(m, DataRefusal::kElementType);
+  m = message(v1::CHUNK_KIND_PULL, 2, 3);
+  m.set_element_type(v1::ELEMENT_TYPE_BFLOAT16);
+  refused(m, DataRefusal::kElementType);
+  m.set_element_type(v1::ELEMENT_TYPE_FLOAT32);
+  m.set_payload("xx");
+  refused(m, DataRefusal::kSize);
+  m = message(v1::CHUNK_KIND_PULL, 2, 4);
+  m.set_element_type(v1::ELEMENT_TYPE_FLOAT32);
+  refused(m, DataRefusal::kIteration);
+  EXPECT_TRUE(std::ranges::equal(worker.parameters(1), before));
 }
 
 TEST_F(ShardServiceTest, HostileMessagesAreRefusedCountedAndHarmNobody) {

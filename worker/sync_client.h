@@ -44,14 +44,23 @@ class SyncClient final : public SyncerEvents {
   absl::Status wait_parameters(LayerIndex layer, Iteration version);
   absl::Status wait_all_parameters(Iteration version);
 
+  /// After wait_all_parameters(version) of the last version, once: until the layers' memory holds
+  /// the servers' float32 parameters. What a 16-bit wire type rounded is then exact; with float32
+  /// it always was, and nothing is sent. Errors as above.
+  absl::Status fetch_exact_parameters(Iteration version);
+
   /// Wakes every wait, now and later, with this status. Any thread.
   void cancel(const absl::Status& reason);
 
   // From the syncer, on the loop.
   void parameters_ready(LayerIndex layer, Iteration version) override;
+  void exact_parameters_ready(LayerIndex layer) override;
   void sync_failed(const absl::Status& status) override { cancel(status); }
 
  private:
+  /// `exact`: for the version in float32.
+  absl::Status wait(LayerIndex layer, Iteration version, bool exact);
+
   Transport* const transport_;
   const Plan plan_;
   const SyncClientOptions options_;
@@ -61,6 +70,7 @@ class SyncClient final : public SyncerEvents {
   std::mutex mutex_;  ///< guards all below
   std::condition_variable changed_;
   std::vector<Iteration> versions_;  ///< by LayerIndex, landed
+  std::vector<bool> exact_;          ///< by LayerIndex, landed in float32 too
   absl::Status failure_;
 };
 

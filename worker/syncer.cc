@@ -67,6 +67,12 @@ void Syncer::gradient_ready(LayerIndex layer, Iteration iteration) {
   for (auto& connection : connections_) pump(*connection);
 }
 
+void Syncer::fetch_exact() {
+  if (failed_) return;
+  route_.pull_exact();
+  for (auto& connection : connections_) pump(*connection);
+}
+
 void Syncer::connect(Connection& connection) {
   connection.writing_ = false;
   connection.stream_ = transport_->connect(connection.address_, &connection);
@@ -100,7 +106,12 @@ void Syncer::on_message(Connection& connection, const Bytes& message) {
     return;
   }
   traffic_->received(landing.chunk_layer, landing.payload_bytes);
-  if (landing.layer) events_->parameters_ready(*landing.layer, landing.version);
+  if (!landing.layer) return;
+  if (landing.exact) {
+    events_->exact_parameters_ready(*landing.layer);
+  } else {
+    events_->parameters_ready(*landing.layer, landing.version);
+  }
 }
 
 void Syncer::on_closed(Connection& connection, const absl::Status& status) {

@@ -27,6 +27,8 @@ class SyncerEvents {
   virtual ~SyncerEvents() = default;
   /// The layer's parameters are those of `version` (how many optimizer steps are in them).
   virtual void parameters_ready(LayerIndex layer, Iteration version) = 0;
+  /// After fetch_exact: the layer's parameters are the server's, in float32.
+  virtual void exact_parameters_ready(LayerIndex layer) = 0;
   /// Synchronisation cannot go on; last event. The message names the server and the remedy.
   virtual void sync_failed(const absl::Status& status) = 0;
 };
@@ -54,6 +56,10 @@ class Syncer {
 
   /// The gradient of `iteration` is complete and stays unchanged until its version has landed.
   void gradient_ready(LayerIndex layer, Iteration iteration);
+
+  /// With a 16-bit wire type: replaces the rounded parameters by the servers' own, which is what a
+  /// model file should hold. Once, when the last version of every layer has landed.
+  void fetch_exact();
 
  private:
   class Connection;

@@ -21,10 +21,16 @@ class Run {
   absl::Status train() {
     for (Iteration i = 0; i < s_.job->iterations; ++i) {
       POSEIDON_RETURN_IF_ERROR(iterate(i));
-      if (test_is_due(i + 1)) POSEIDON_RETURN_IF_ERROR(test(i + 1));
+      if (i + 1 < s_.job->iterations && test_is_due(i + 1)) {
+        POSEIDON_RETURN_IF_ERROR(test(i + 1));
+      }
     }
+    // The last test and the model file are about the same parameters: the servers' own.
     POSEIDON_RETURN_IF_ERROR(s_.sync->wait_all_parameters(s_.job->iterations));
-    return check_final_parameters();
+    POSEIDON_RETURN_IF_ERROR(s_.sync->fetch_exact_parameters(s_.job->iterations));
+    POSEIDON_RETURN_IF_ERROR(check_final_parameters());
+    if (test_is_due(s_.job->iterations)) POSEIDON_RETURN_IF_ERROR(test(s_.job->iterations));
+    return absl::OkStatus();
   }
 
  private:

@@ -40,8 +40,9 @@ struct TrainerSetup {
 };
 
 /// Trains from iteration 0 to the job's last on the calling thread; afterwards the executor holds
-/// the final parameters. Errors: CANCELLED; FAILED_PRECONDITION for a loss or parameters that are
-/// no number (naming iteration and layer); whatever data, engine or synchronisation returned.
+/// the final parameters, exact also where a 16-bit wire type rounded them during the run. Errors:
+/// CANCELLED; FAILED_PRECONDITION for a loss or parameters that are no number (naming iteration and
+/// layer); whatever data, engine or synchronisation returned.
 absl::Status train(const TrainerSetup& setup);
 
 }  // namespace poseidon

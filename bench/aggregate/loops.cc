@@ -174,10 +174,12 @@ class LoopList {
     for (std::size_t i = 0; i < memory_->arrivals.size(); ++i) {
       const std::string arrival = memory_->arrivals[i].name;
       add("copy_payload/" + arrival, with.name, 2, [i, &with](Memory& memory, std::size_t chunk) {
-        copy_payload(memory.messages[i][chunk], memory.span_of(0, chunk), with);
+        copy_payload(memory.messages[i][chunk], memory.span_of(0, chunk), ElementType::kFloat32,
+                     with);
       });
       add("add_payload/" + arrival, with.name, 3, [i, &with](Memory& memory, std::size_t chunk) {
-        add_payload(memory.messages[i][chunk], memory.span_of(0, chunk), with);
+        add_payload(memory.messages[i][chunk], memory.span_of(0, chunk), ElementType::kFloat32,
+                    with);
       });
     }
   }

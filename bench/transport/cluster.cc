@@ -113,7 +113,8 @@ class Cluster {
                        {"workers", shape.workers},
                        {"servers", shape.servers},
                        {"mib", shape.mib},
-                       {"chunk_bytes", shape.chunk_bytes}};
+                       {"chunk_bytes", shape.chunk_bytes},
+                       {"wire_dtype", std::string(wire_dtype_name(shape.wire_type))}};
     return send(processes.back(), task);
   }
 

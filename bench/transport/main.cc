@@ -31,6 +31,7 @@ namespace {
 struct Options {
   std::vector<std::string> variants;
   Shape shape;
+  std::string wire_dtype = "fp32";
   std::int64_t iterations = 5;
   std::int64_t rounds = 5;
   std::int64_t step_timeout_s = 300;
@@ -54,6 +55,10 @@ void add_options(CLI::App& app, Options& options) {
   auto* chunk_bytes = app.add_option("--chunk-bytes", options.shape.chunk_bytes,
                                      "largest chunk (chunks never span layers)");
   chunk_bytes->check(CLI::Range(std::int64_t{4096}, kMaxChunkBytes))->capture_default_str();
+  app.add_option("--wire-dtype", options.wire_dtype,
+                 "what sockets and shared-memory send; raw and naive send fp32 always")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->capture_default_str();
   app.add_option("--mib", options.shape.mib, "MiB of float32 per worker and iteration")
       ->check(CLI::Range(1, 16384))
       ->capture_default_str();
@@ -76,7 +81,8 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--role", options.role)->group("");  // an empty group is not shown
   app.add_option("--control", options.control)->group("");
   app.footer(
-      "GB/s and CPU s/GB count both directions over all workers; see bench/README.md.\n"
+      "GB/s and CPU s/GB count float32 tensors in both directions over all workers; see "
+      "bench/README.md.\n"
       "Exit codes: 0 done, 1 a run failed, 2 the call is wrong.\n\n"
       "Examples:\n  poseidon-bench-transport --workers 2 --servers 2\n"
       "  poseidon-bench-transport --variants raw,sockets --rounds 9 --json out.json\n"
@@ -90,7 +96,8 @@ std::vector<Shape> shapes(const Options& options) {
     all.push_back({.workers = workers,
                    .servers = servers,
                    .mib = options.shape.mib,
-                   .chunk_bytes = chunk_bytes});
+                   .chunk_bytes = chunk_bytes,
+                   .wire_type = options.shape.wire_type});
   };
   for (const std::uint32_t workers : {1, 2, 4}) {
     for (const std::uint32_t servers : {1, 2, 4}) add(workers, servers, Shape{}.chunk_bytes);
@@ -187,6 +194,8 @@ int main_with_status(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitDone : kExitWrongCall;
   }
+  options.shape.wire_type =
+      wire_dtype_from_name(options.wire_dtype).value_or(options.shape.wire_type);
   const absl::Status status = main_or_role(options);
   if (!status.ok()) {
     std::fprintf(stderr, "poseidon-bench-transport: %s\n", std::string(status.message()).c_str());

@@ -109,6 +109,7 @@ nlohmann::json to_json(const Row& row) {
                          {"servers", row.shape.servers},
                          {"mib", row.shape.mib},
                          {"chunk_bytes", row.shape.chunk_bytes},
+                         {"wire_dtype", std::string(wire_dtype_name(row.shape.wire_type))},
                          {"seconds_per_iteration", row.seconds_per_iteration},
                          {"goodput_gb_s", row.goodput_gb_s},
                          {"worker_cpu_s_per_gb", row.worker_cpu_s_per_gb},

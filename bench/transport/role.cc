@@ -115,7 +115,9 @@ absl::StatusOr<Task> read_task(const ControlLine& line) {
             .shape = {.workers = message.at("workers"),
                       .servers = message.at("servers"),
                       .mib = message.at("mib"),
-                      .chunk_bytes = message.at("chunk_bytes")}};
+                      .chunk_bytes = message.at("chunk_bytes"),
+                      .wire_type = wire_dtype_from_name(message.at("wire_dtype").get<std::string>())
+                                       .value_or(ElementType::kNone)}};
   if (task.variant == nullptr) return absl::InvalidArgumentError("no such variant");
   return task;
 }

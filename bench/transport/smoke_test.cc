@@ -82,11 +82,25 @@ TEST_F(BenchTransport, EveryVariantMovesTheRightNumbersAndHasARow) {
   EXPECT_TRUE(document.contains("date"));
 }
 
+TEST_F(BenchTransport, SixteenBitsAreMovedAndChecked) {
+  const fs::path json = folder_ / "out.json";
+  ASSERT_EQ(run({"--mib", "4", "--rounds", "1", "--iterations", "1", "--variants",
+                 "sockets,shared-memory", "--wire-dtype", "bf16", "--json", json}),
+            0)
+      << output();
+  const auto text = read_file(json, 1 << 20);
+  ASSERT_TRUE(text.ok()) << text.status();
+  for (const auto& row : nlohmann::json::parse(*text).at("rows")) {
+    EXPECT_EQ(row.at("wire_dtype"), "bf16");
+  }
+}
+
 TEST_F(BenchTransport, AWrongCallIsNamed) {
   EXPECT_EQ(run({"--variants", "carrier-pigeon"}), 2);
   EXPECT_THAT(output(), HasSubstr("carrier-pigeon"));
   EXPECT_EQ(run({"--chunk-bytes", "4098"}), 2);
   EXPECT_THAT(output(), HasSubstr("multiple of 4"));
+  EXPECT_EQ(run({"--wire-dtype", "fp8"}), 2);
   EXPECT_EQ(run({"--sweep", "--workers", "2"}), 2);
   EXPECT_THAT(output(), HasSubstr("--workers"));
 }

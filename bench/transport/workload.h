@@ -21,8 +21,10 @@ struct Shape {
   std::uint32_t servers = 1;
   std::int64_t mib = 256;  ///< of float32, per worker and iteration
   std::int64_t chunk_bytes = std::int64_t{2} << 20;
+  /// What the production classes send; raw and naive send float32 always.
+  ElementType wire_type = ElementType::kFloat32;
 
-  /// Both directions, over all workers.
+  /// Both directions, over all workers; of float32, whatever travels.
   std::int64_t bytes_per_iteration() const { return 2 * workers * (mib << 20); }
 };
 
@@ -63,6 +65,7 @@ class Workload {
 
  private:
   const std::uint32_t workers_;
+  const ElementType wire_type_;
   const WorkerRank rank_;
   const std::vector<ChunkPlace> chunks_;
   FloatBuffer gradients_;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/aligned_buffer.h"
 #include "common/check.h"
+#include "common/float16.h"
 #include "common/memory_transport.h"
 #include "common/optimizer.h"
 #include "common/random.h"
@@ -33,6 +34,7 @@ struct Scenario {
   MemoryFaults faults;
   Nanoseconds max_compute{0};
   std::int64_t pending_limit_bytes = 0;
+  ElementType wire_type = ElementType::kFloat32;
 };
 
 double one_of(SplitMix64& random, std::initializer_list<double> choices) {
@@ -63,6 +65,8 @@ Scenario draw_scenario(std::uint64_t seed) {
   s.max_compute = Milliseconds(static_cast<std::int64_t>(one_of(random, {0, 1, 20})));
   // From none at all (everybody waits for the rank before) to never reached.
   s.pending_limit_bytes = static_cast<std::int64_t>(one_of(random, {1, 100, 1e9}));
+  // Half of the clusters send float32, a quarter each of the others.
+  s.wire_type = static_cast<ElementType>(static_cast<int>(one_of(random, {1, 1, 2, 3})));
   return s;
 }
 
@@ -71,7 +75,8 @@ std::string describe(const Scenario& s) {
                       " layers, chunks of ", s.chunk_elements, ", ", s.iterations,
                       " iterations, optimizer ", static_cast<int>(s.optimizer.type), ", cut ",
                       s.faults.cut, ", duplicate ", s.faults.duplicate, ", reorder ",
-                      s.faults.reorder, ", holding at most ", s.pending_limit_bytes, " bytes");
+                      s.faults.reorder, ", holding at most ", s.pending_limit_bytes,
+                      " bytes, wire type ", std::string(wire_dtype_name(s.wire_type)));
 }
 
 float initial_value(std::size_t layer, std::size_t element) {
@@ -86,7 +91,20 @@ float gradient_value(std::uint32_t rank, Iteration iteration, float parameter,
   return std::sin(parameter * 3.0f) + noise.uniform() - 0.5f;
 }
 
-/// What one process computes: parameters of every layer after 0, 1, 2, ... steps.
+/// What is left of a value that went over the wire.
+float over_the_wire(ElementType type, float value) {
+  switch (type) {
+    case ElementType::kBfloat16:
+      return from_bfloat16(to_bfloat16(value));
+    case ElementType::kFloat16:
+      return from_float16(to_float16(value));
+    default:
+      return value;
+  }
+}
+
+/// What one process computes: parameters of every layer after 0, 1, 2, ... steps, as the optimizer
+/// has them and as they are read, once they went over the wire.
 class Reference {
  public:
   explicit Reference(const Scenario& s) {
@@ -99,7 +117,8 @@ class Reference {
       state0.emplace_back(slots > 0 ? n : 0);
       state1.emplace_back(slots > 1 ? n : 0);
     }
-    versions_.push_back(parameters);
+    std::vector<std::vector<float>> read = rounded(s, parameters);
+    versions_.push_back(read);
     for (Iteration i = 0; i < s.iterations; ++i) {
       const OptimizerStep step =
           make_optimizer_step(s.optimizer, i, 1.0f / static_cast<float>(s.workers));
@@ -107,21 +126,35 @@ class Reference {
         std::vector<float> sum(parameters[l].size());
         for (std::uint32_t rank = 0; rank < s.workers; ++rank) {
           for (std::size_t e = 0; e < sum.size(); ++e) {
-            const float g = gradient_value(rank, i, parameters[l][e], e);
+            const float g = over_the_wire(s.wire_type, gradient_value(rank, i, read[l][e], e));
             sum[e] = rank == 0 ? g : sum[e] + g;
           }
         }
         apply_optimizer(step, sum, parameters[l], parameters[l], state0[l], state1[l]);
       }
-      versions_.push_back(parameters);
+      read = rounded(s, parameters);
+      versions_.push_back(read);
     }
+    exact_ = std::move(parameters);
   }
   const std::vector<float>& at(Iteration version, std::size_t layer) const {
     return versions_[static_cast<std::size_t>(version)][layer];
   }
 
+  /// After the last iteration, unrounded.
+  const std::vector<float>& exact(std::size_t layer) const { return exact_[layer]; }
+
  private:
+  static std::vector<std::vector<float>> rounded(const Scenario& s,
+                                                 std::vector<std::vector<float>> parameters) {
+    for (auto& layer : parameters) {
+      for (float& value : layer) value = over_the_wire(s.wire_type, value);
+    }
+    return parameters;
+  }
+
   std::vector<std::vector<std::vector<float>>> versions_;
+  std::vector<std::vector<float>> exact_;
 };
 
 /// A worker whose engine takes a random time per layer and computes gradient_value.
@@ -156,6 +189,13 @@ class SimWorker final : public SyncerEvents {
     versions_[layer.value()] = version;
     if (waiting_) forward();
   }
+  void exact_parameters_ready(LayerIndex layer) override {
+    if (!std::ranges::equal(parameters_[layer.value()].floats(), reference_.exact(layer.value()))) {
+      fail(
+          absl::StrCat("layer ", layer.value(), " ended with other parameters than the optimizer"));
+    }
+    if (++exact_layers_ == parameters_.size()) done_ = true;
+  }
   void sync_failed(const absl::Status& status) override { fail(status.ToString()); }
 
   bool done() const { return done_; }
@@ -185,7 +225,15 @@ class SimWorker final : public SyncerEvents {
     } else if (iteration_ < scenario_.iterations) {
       after_compute(&SimWorker::backward);
     } else {
+      fetch_exact();
+    }
+  }
+
+  void fetch_exact() {
+    if (scenario_.wire_type == ElementType::kFloat32) {
       done_ = true;
+    } else {
+      syncer_->fetch_exact();
     }
   }
 
@@ -216,6 +264,7 @@ class SimWorker final : public SyncerEvents {
   std::unique_ptr<Syncer> syncer_;
   Iteration iteration_ = 0;
   std::size_t layer_ = 0;
+  std::size_t exact_layers_ = 0;
   bool waiting_ = true;  ///< forward stands still until the next layer lands
   bool done_ = false;
   std::optional<std::string> failure_;
@@ -234,8 +283,7 @@ class Cluster {
  public:
   explicit Cluster(std::uint64_t seed)
       : scenario_(draw_scenario(seed)),
-        plan_(testing_support::toy_plan(scenario_.workers, scenario_.servers,
-                                        scenario_.layer_elements, scenario_.chunk_elements)),
+        plan_(plan_of(scenario_)),
         reference_(scenario_),
         network_(mix_seed(seed, 2), scenario_.faults) {
     for (std::uint32_t i = 0; i < scenario_.servers; ++i) {
@@ -273,6 +321,12 @@ class Cluster {
   }
 
  private:
+  static Plan plan_of(const Scenario& s) {
+    Plan plan = testing_support::toy_plan(s.workers, s.servers, s.layer_elements, s.chunk_elements);
+    plan.wire_type = s.wire_type;
+    return plan;
+  }
+
   bool all_done() const {
     return std::ranges::all_of(workers_, [](const auto& worker) { return worker->done(); });
   }

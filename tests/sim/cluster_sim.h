@@ -20,7 +20,9 @@ struct Outcome {
 /// for some iterations and checks after every step:
 ///  1. forward(l) of iteration i reads exactly the parameters that a single process would have
 ///  after
-///     i steps with gradients summed in rank order, bit for bit (so each contribution counts once);
+///     i steps with gradients summed in rank order, bit for bit (so each contribution counts once),
+///     with the same rounding where a 16-bit type travels; the exact parameters that it fetches in
+///     the end are the optimizer's;
 ///  2. versions never go back, no worker is ahead of a server, no server more than one step ahead
 ///  of
 ///     a worker;

@@ -51,9 +51,14 @@ inline DecodedChunk message_for(const Plan& plan, ChunkKind kind, WorkerRank ran
   message.header.rank = rank;
   message.header.chunk = chunk;
   message.header.offset = plan.chunks[chunk.value()].offset;
-  message.header.element_type = payload.empty() ? ElementType::kNone : ElementType::kFloat32;
-  auto memory = std::make_shared<std::vector<float>>(payload);
-  message.payload.pieces = {as_payload(*memory)};
+  const bool rounds = kind == ChunkKind::kPushGradient || kind == ChunkKind::kParameters;
+  message.header.element_type = payload.empty() ? ElementType::kNone
+                                : rounds        ? plan.wire_type
+                                                : ElementType::kFloat32;
+  auto memory = std::make_shared<std::vector<std::byte>>(
+      payload.size() * element_bytes(message.header.element_type));
+  if (!payload.empty()) encode_payload(message.header.element_type, payload, *memory);
+  message.payload.pieces = {absl::Span<const std::byte>(*memory)};
   message.payload.owner = std::move(memory);
   return message;
 }

@@ -26,6 +26,9 @@ PsRoute::PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers)
   }
   for (std::uint32_t i = 0; i < plan_.chunks.size(); ++i) {
     of_layer_[plan_.chunks[i].layer.value()].push_back(ChunkId(i));
+    if (plan_.wire_type == ElementType::kFloat32) continue;
+    chunks_[i].rounded = PayloadBuffer::sendable(
+        static_cast<std::size_t>(plan_.chunks[i].elements) * element_bytes(plan_.wire_type));
   }
 }
 
@@ -45,6 +48,10 @@ void PsRoute::pull_initial() {
   for (std::uint32_t i = 0; i < chunks_.size(); ++i) request(ChunkId(i), Request::kPull);
 }
 
+void PsRoute::pull_exact() {
+  for (std::uint32_t i = 0; i < chunks_.size(); ++i) request(ChunkId(i), Request::kPullExact);
+}
+
 void PsRoute::gradient_ready(LayerIndex layer, Iteration iteration) {
   for (const ChunkId chunk : of_layer_[layer.value()]) {
     POSEIDON_CHECK(chunks_[chunk.value()].version == iteration,
@@ -61,14 +68,14 @@ std::optional<PsRoute::Outgoing> PsRoute::next_message(ServerIndex server) {
   const std::optional<ChunkId> next = queues_[server.value()].pop();
   if (!next) return std::nullopt;
   const PlanChunk& place = plan_.chunks[next->value()];
-  const Chunk& chunk = chunks_[next->value()];
+  Chunk& chunk = chunks_[next->value()];
   const LayerMemory& memory = layers_[place.layer.value()];
   ChunkHeader header;
   header.epoch = plan_.epoch;
   header.rank = rank_;
   header.chunk = *next;
   header.offset = place.offset;
-  std::span<const float> payload;
+  OutgoingMessage message;
   const auto part = [&place](std::span<const float> whole) {
     return whole.subspan(static_cast<std::size_t>(place.offset),
                          static_cast<std::size_t>(place.elements));
@@ -77,24 +84,42 @@ std::optional<PsRoute::Outgoing> PsRoute::next_message(ServerIndex server) {
     case Request::kPush:
       header.kind = ChunkKind::kPushGradient;
       header.iteration = chunk.version;
-      payload = part(memory.gradients);
+      header.element_type = plan_.wire_type;
+      if (plan_.wire_type == ElementType::kFloat32) {
+        message.payload = as_payload(part(memory.gradients));
+        message.payload_owner = memory.owner;
+      } else {
+        round_gradient(chunk, part(memory.gradients));
+        message.payload = std::as_const(chunk.rounded).bytes();
+        message.payload_owner = chunk.rounded.owner();
+      }
       break;
     case Request::kInitialise:
       header.kind = ChunkKind::kInitialise;
-      payload = part(memory.parameters);
+      header.element_type = ElementType::kFloat32;
+      message.payload = as_payload(part(memory.parameters));
+      message.payload_owner = memory.owner;
       break;
     case Request::kPull:
       header.kind = ChunkKind::kPull;
+      break;
+    case Request::kPullExact:
+      header.kind = ChunkKind::kPull;
+      header.iteration = chunk.version;
+      header.element_type = ElementType::kFloat32;
       break;
     case Request::kNone:
       POSEIDON_CHECK(false, "only requested chunks wait in a queue");
       break;
   }
-  header.element_type = payload.empty() ? ElementType::kNone : ElementType::kFloat32;
-  return Outgoing{.message = {.prefix = encode_prefix(header, payload.size_bytes()),
-                              .payload = as_payload(payload),
-                              .payload_owner = memory.owner},
-                  .layer = place.layer};
+  message.prefix = encode_prefix(header, message.payload.size());
+  return Outgoing{.message = std::move(message), .layer = place.layer};
+}
+
+void PsRoute::round_gradient(Chunk& chunk, std::span<const float> gradient) {
+  if (chunk.rounded_of == chunk.version) return;  // sent again after a cut
+  encode_payload(plan_.wire_type, gradient, chunk.rounded.writable());
+  chunk.rounded_of = chunk.version;
 }
 
 Objection PsRoute::judge(ServerIndex from, const DecodedChunk& decoded) const {
@@ -116,9 +141,19 @@ Objection PsRoute::judge(ServerIndex from, const DecodedChunk& decoded) const {
                                               plan_.chunks[header.chunk.value()].server.value())};
   }
   const Chunk& chunk = chunks_[header.chunk.value()];
+  const bool exact = header.element_type != plan_.wire_type;
+  if (chunk.request == Request::kPullExact && header.iteration == chunk.version &&
+      header.element_type == ElementType::kFloat32) {
+    return {};
+  }
   if (header.iteration <= chunk.version) {
     return {DataRefusal::kDuplicate, absl::StrCat("version ", header.iteration, " of chunk ",
                                                   header.chunk.value(), " is here already")};
+  }
+  if (exact) {
+    return {DataRefusal::kElementType,
+            absl::StrCat("exact parameters of chunk ", header.chunk.value(), " at version ",
+                         header.iteration, ", for which this worker did not ask")};
   }
   if (header.iteration != chunk.version + 1 || chunk.request == Request::kNone) {
     return {DataRefusal::kIteration,
@@ -137,10 +172,13 @@ Landing PsRoute::on_message(ServerIndex from, const Bytes& message) {
   if (Objection objection = judge(from, *decoded)) return {.objection = std::move(objection)};
   const ChunkId id = decoded->header.chunk;
   const PlanChunk& place = plan_.chunks[id.value()];
-  copy_payload(decoded->payload, layers_[place.layer.value()].parameters.subspan(
-                                     static_cast<std::size_t>(place.offset),
-                                     static_cast<std::size_t>(place.elements)));
+  copy_payload(
+      decoded->payload,
+      layers_[place.layer.value()].parameters.subspan(static_cast<std::size_t>(place.offset),
+                                                      static_cast<std::size_t>(place.elements)),
+      decoded->header.element_type);
   Chunk& chunk = chunks_[id.value()];
+  const bool exact = chunk.request == Request::kPullExact;
   chunk.version = decoded->header.iteration;
   chunk.request = Request::kNone;
   queues_[place.server.value()].erase(id);  // answered before a repetition was sent
@@ -150,6 +188,7 @@ Landing PsRoute::on_message(ServerIndex from, const Bytes& message) {
   if (--missing_chunks_[place.layer.value()] == 0) {
     landing.layer = place.layer;
     landing.version = chunk.version;
+    landing.exact = exact;
   }
   return landing;
 }

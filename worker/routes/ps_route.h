@@ -11,6 +11,10 @@
 //  that
 //     is, only while the engine does not read layer l.
 //  3. Whatever is unanswered is sent again on a new stream; the server counts it once.
+//  4. With a 16-bit wire type, a gradient chunk is rounded once per iteration into a buffer of its
+//     own, allocated in the beginning, when its turn to be sent comes. The buffer is written only
+//     while no message refers to it (fresh memory otherwise). Parameters that arrive are widened
+//     into their place.
 
 #include <cstdint>
 #include <memory>
@@ -18,6 +22,7 @@
 #include <span>
 #include <vector>
 
+#include "common/aligned_buffer.h"
 #include "common/chunk_queue.h"
 #include "common/plan.h"
 #include "common/transport.h"
@@ -37,6 +42,7 @@ struct Landing {
   Objection objection;              ///< none: it was used
   std::optional<LayerIndex> layer;  ///< all chunks of this layer have landed with it ...
   Iteration version = -1;           ///< ... at this version
+  bool exact = false;               ///< ... and in float32, as pull_exact asked
   std::size_t payload_bytes = 0;    ///< of a used message
   LayerIndex chunk_layer;           ///< of a used message
 };
@@ -50,6 +56,10 @@ class PsRoute {
   void initialise_from_here();
   /// All others, once: waits for the initial parameters.
   void pull_initial();
+
+  /// Asks for the server's float32 parameters of the version that has landed everywhere; nothing
+  /// else may be outstanding. The layers land once more, at the same version.
+  void pull_exact();
 
   /// The gradient of `iteration` is in place and stays unchanged until version iteration + 1 lands.
   void gradient_ready(LayerIndex layer, Iteration iteration);
@@ -72,13 +82,16 @@ class PsRoute {
 
  private:
   /// What a chunk waits for. The request is repeated on a new stream until it is answered.
-  enum class Request : std::uint8_t { kNone, kInitialise, kPull, kPush };
+  enum class Request : std::uint8_t { kNone, kInitialise, kPull, kPush, kPullExact };
   struct Chunk {
     Request request = Request::kNone;
-    Iteration version = -1;  ///< landed; the next one to land is version + 1
+    Iteration version = -1;     ///< landed; the next one to land is version + 1
+    PayloadBuffer rounded;      ///< the gradient in 16 bits; empty when float32 travels ...
+    Iteration rounded_of = -1;  ///< ... and the iteration of what it holds
   };
 
   void request(ChunkId chunk, Request kind);
+  void round_gradient(Chunk& chunk, std::span<const float> gradient);
   Objection judge(ServerIndex from, const DecodedChunk& decoded) const;
 
   const Plan plan_;
