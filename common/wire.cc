@@ -317,8 +317,7 @@ void encode_payload(ElementType type, std::span<const float> values, std::span<s
     std::memcpy(out.data(), values.data(), values.size_bytes());
     return;
   }
-  auto* const to = reinterpret_cast<std::uint16_t*>(out.data());
-  of_16_bits(type, with.to_bfloat16, with.to_float16)(to, values.data(), values.size());
+  of_16_bits(type, with.to_bfloat16, with.to_float16)(out.data(), values.data(), values.size());
 }
 
 bool all_finite_16(ElementType type, std::span<const std::byte> encoded) {
