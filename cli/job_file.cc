@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "coordinator/job_resolver.h"
 #include "worker/data/batches.h"
 #include "worker/model_file.h"
 
@@ -58,6 +59,10 @@ absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path) {
   if (!net.ok()) {
     return absl::Status(net.status().code(),
                         absl::StrCat(path.string(), ": model: ", net.status().message()));
+  }
+  const absl::Status schemes = check_layer_schemes(planner_layers(*net), spec.sync);
+  if (!schemes.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(path.string(), ": ", schemes.message()));
   }
   spec.model = net->source;
   std::string json = job_to_json(spec);

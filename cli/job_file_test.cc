@@ -70,6 +70,20 @@ TEST_F(JobFileTest, ErrorsStartWithThePathAndNameTheKey) {
   EXPECT_THAT(std::string(prepared.status().message()), HasSubstr("lenet"));
 }
 
+TEST_F(JobFileTest, SchemesMustFitTheNetwork) {
+  nlohmann::json json = job();
+  json["sync"]["scheme"] = {{"ip3", "sfb"}};
+  const fs::path path = write("job.json", json);
+  auto prepared = prepare_job(path);
+  EXPECT_EQ(prepared.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(prepared.status().message()),
+              testing::AllOf(StartsWith(path.string()), HasSubstr("sync.scheme.ip3"),
+                             HasSubstr("did you mean \"ip1\"?")));
+  json["sync"]["scheme"] = {{"conv1", "sfb"}};
+  prepared = prepare_job(write("job.json", json));
+  EXPECT_THAT(std::string(prepared.status().message()), HasSubstr("sync.scheme.conv1"));
+}
+
 TEST_F(JobFileTest, AMissingDataFileIsNamedWithItsKey) {
   const auto prepared = prepare_job(write("job.json", job()));
   ASSERT_TRUE(prepared.ok()) << prepared.status();

@@ -179,10 +179,32 @@ void refuse_later(JsonFields& fields, std::string_view key, const std::vector<st
   }
 }
 
+/// One scheme for the whole network, or an object that pins some layers and leaves the others auto.
+void parse_scheme(JsonFields& fields, std::string_view source, SyncSpec& spec) {
+  const std::vector<std::string> schemes = {"auto", "ps", "sfb"};
+  const Json* value = fields.value("scheme");
+  if (value == nullptr || !value->is_object()) {
+    fields.one_of("scheme", &spec.scheme, schemes);
+    return;
+  }
+  if (value->empty()) {
+    fields.refuse("scheme", "names no layer; write {\"<layer>\": \"ps\" or \"sfb\"}, or \"auto\"");
+  }
+  JsonFields layers(*value, source, fields.path_of("scheme"));
+  for (const auto& [layer, ignored] : value->items()) {
+    layers.one_of(layer, &spec.layer_schemes[layer], schemes);
+  }
+  fields.add(layers.finish());
+}
+
+Json scheme_to_json(const SyncSpec& sync) {
+  if (sync.layer_schemes.empty()) return sync.scheme;
+  return sync.layer_schemes;
+}
+
 absl::Status parse_sync(const Json& json, std::string_view source, SyncSpec& spec) {
   JsonFields fields(json, source, "sync");
-  refuse_later(fields, "scheme", {"sfb"}, "use \"ps\" or \"auto\" (which has only ps to choose)");
-  fields.one_of("scheme", &spec.scheme, {"auto", "ps"});
+  parse_scheme(fields, source, spec);
   fields.one_of("cost", &spec.cost, {"time", "bytes"});
   refuse_later(fields, "consistency", {"ssp", "asp", "async", "bounded"}, "use \"bsp\"");
   fields.one_of("consistency", &spec.consistency, {"bsp"});
@@ -380,7 +402,7 @@ std::string job_to_json(const JobSpec& job) {
                      {"iterations", job.iterations},
                      {"optimizer", optimizer_to_json(job.optimizer)},
                      {"sync",
-                      {{"scheme", job.sync.scheme},
+                      {{"scheme", scheme_to_json(job.sync)},
                        {"cost", job.sync.cost},
                        {"consistency", job.sync.consistency},
                        {"chunk_bytes", job.sync.chunk_bytes},

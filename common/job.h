@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -49,7 +50,11 @@ struct InitSpec {
 enum class WireDtype { kFp32 };
 
 struct SyncSpec {
-  std::string scheme = "auto";         ///< "auto" or "ps"
+  std::string scheme = "auto";  ///< "auto", "ps" or "sfb"; "auto" for what layer_schemes leaves out
+  /// Layer name -> "auto", "ps" or "sfb": sync.scheme written as an object. Whether the names fit
+  /// the network is checked where it is known (coordinator/planner.h). Empty when scheme was a
+  /// text.
+  std::map<std::string, std::string> layer_schemes;
   std::string cost = "time";           ///< "time" or "bytes": how "auto" chooses
   std::string consistency = "bsp";     ///< "bsp"
   std::int64_t chunk_bytes = 2 << 20;  ///< 4 KiB .. 64 MiB, a multiple of 4

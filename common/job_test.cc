@@ -90,8 +90,19 @@ TEST(Job, DefaultsStandWithoutTheirKeys) {
   EXPECT_THAT(job_warnings(*job), testing::IsEmpty());
 }
 
+TEST(Job, SchemesByLayer) {
+  Json json = example();
+  json["sync"]["scheme"] = {{"fc6", "sfb"}, {"fc7", "ps"}};
+  const absl::StatusOr<JobSpec> job = parse_job(json.dump());
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->sync.scheme, "auto") << "for the layers that are not named";
+  EXPECT_THAT(job->sync.layer_schemes,
+              ElementsAre(testing::Pair("fc6", "sfb"), testing::Pair("fc7", "ps")));
+  EXPECT_THAT(parse_job(example().dump())->sync.layer_schemes, testing::IsEmpty());
+}
+
 TEST(Job, RoundTrip) {
-  std::vector<Json> jobs(5, example());
+  std::vector<Json> jobs(7, example());
   jobs[1]["init"] = Json::object({{"weights", "w.safetensors"}});
   jobs[1]["optimizer"] = {{"type", "adam"}, {"beta1", 0.1}, {"epsilon", 1e-7}};
   jobs[1]["data"]["seed"] = 18446744073709551615u;
@@ -111,6 +122,8 @@ TEST(Job, RoundTrip) {
   jobs[3]["model"] = Json::object({{"layers", {1, 2.5, "x"}}});
   jobs[4]["data"]["transform"] = Json::object({{"mean", 33.25}});
   jobs[4]["optimizer"] = {{"nesterov", true}, {"momentum", 0.3}};
+  jobs[5]["sync"]["scheme"] = "sfb";
+  jobs[6]["sync"]["scheme"] = {{"fc6", "sfb"}, {"fc 7/a", "ps"}, {"fc8", "auto"}};
   for (const Json& json : jobs) {
     const absl::StatusOr<JobSpec> job = parse_job(json.dump());
     ASSERT_TRUE(job.ok()) << job.status();
@@ -182,8 +195,13 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
       {"/optimizer/schedule/step_iterations", 0, "optimizer.schedule.step_iterations: expected"},
       {"/optimizer/schedule/type", "multistep", "milestones_iterations: is missing"},
       {"/optimizer/schedule/type", "constant", "belongs to the types \"step\""},
-      {"/sync/scheme", "sfb", "\"sfb\" is not in this version; use \"ps\""},
       {"/sync/scheme", "pss", "did you mean \"ps\"?"},
+      {"/sync/scheme", "ring",
+       "sync.scheme: expected one of \"auto\", \"ps\", \"sfb\", got \"ring\""},
+      {"/sync/scheme", 3, "sync.scheme: expected one of"},
+      {"/sync/scheme", Json::object(), "sync.scheme: names no layer"},
+      {"/sync/scheme", Json::object({{"fc6", "sbf"}}), "sync.scheme.fc6: expected one of"},
+      {"/sync/scheme", Json::object({{"fc6", nullptr}}), "sync.scheme.fc6: expected"},
       {"/sync/cost", "money", "sync.cost: expected one of \"time\", \"bytes\""},
       {"/sync/consistency", "ssp", "\"ssp\" is not in this version; use \"bsp\""},
       {"/sync/wire_dtype", "bf16", "\"bf16\" is not in this version; use \"fp32\""},

@@ -28,6 +28,14 @@ absl::Status validate_layer(const PlanLayer& layer) {
     }
     weight *= dimension;
   }
+  // Factors stand for one matrix and a bias of its height; nothing else can be rebuilt from them.
+  if (layer.scheme == Scheme::kSfb &&
+      (layer.shape.size() != 2 ||
+       (layer.parameters != weight && layer.parameters != weight + layer.shape[0]))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan: layer ", layer.name, " goes by SFB, but its ", layer.parameters,
+                     " parameters are not a matrix with or without a bias"));
+  }
   if (layer.ps_bytes < 0 || layer.sfb_bytes < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("plan: layer ", layer.name, " has a negative cost"));
@@ -36,8 +44,12 @@ absl::Status validate_layer(const PlanLayer& layer) {
 }
 
 absl::Status validate_chunks(const Plan& plan) {
-  // Walks layers and chunks side by side: `covered` elements of layer `layer` are accounted for.
-  std::size_t layer = 0;
+  // Walks layers and chunks side by side: `covered` elements of PS layer `layer` are accounted for.
+  const auto next_ps_layer = [&plan](std::size_t from) {
+    while (from < plan.layers.size() && plan.layers[from].scheme == Scheme::kSfb) ++from;
+    return from;
+  };
+  std::size_t layer = next_ps_layer(0);
   std::int64_t covered = 0;
   for (std::size_t i = 0; i < plan.chunks.size(); ++i) {
     const PlanChunk& chunk = plan.chunks[i];
@@ -54,7 +66,7 @@ absl::Status validate_chunks(const Plan& plan) {
     }
     covered += chunk.elements;
     if (covered == plan.layers[layer].parameters) {
-      ++layer;
+      layer = next_ps_layer(layer + 1);
       covered = 0;
     }
   }

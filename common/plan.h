@@ -42,15 +42,17 @@ struct Plan {
   std::vector<std::string> worker_addresses;  ///< by rank; "" where a worker listens nowhere
   std::vector<std::string> server_addresses;  ///< HOST:PORT by ServerIndex
   std::vector<PlanLayer> layers;
-  std::vector<PlanChunk>
-      chunks;  ///< ordered by layer, then offset; each layer covered exactly once
+  /// Ordered by layer, then offset. Each PS layer is covered exactly once; an SFB layer has none:
+  /// no server owns it, every worker steps its own copy. Empty when all layers go by SFB.
+  std::vector<PlanChunk> chunks;
 
   std::uint32_t workers() const { return static_cast<std::uint32_t>(worker_addresses.size()); }
   std::uint32_t servers() const { return static_cast<std::uint32_t>(server_addresses.size()); }
 };
 
-/// Checks the invariants above (every chunk in range, layers covered without gap or overlap, server
-/// known); what a node calls before it trusts a plan that came over the wire.
+/// Checks the invariants above (every chunk in range, PS layers covered without gap or overlap, SFB
+/// layers fully connected and without chunks, server known); what a node calls before it trusts a
+/// plan that came over the wire.
 absl::Status validate(const Plan& plan);
 
 /// plan.json in the run directory.

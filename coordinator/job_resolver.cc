@@ -27,6 +27,8 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
   if (!net.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("model: ", net.status().message()));
   }
+  std::vector<PlannerLayer> layers = planner_layers(*net);
+  POSEIDON_RETURN_IF_ERROR(check_layer_schemes(layers, job.sync));
   return ResolvedJob{.name = job.name,
                      .batch_size = job.batch_size,
                      .iterations = job.iterations,
@@ -34,7 +36,7 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
                      .max_workers = job.membership.max_workers,
                      .warnings = job_warnings(job),
                      .sync = job.sync,
-                     .layers = planner_layers(*net),
+                     .layers = std::move(layers),
                      .learning_rate = [optimizer = job.optimizer](Iteration iteration) {
                        return learning_rate_at(optimizer, iteration);
                      }};

@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "common/check.h"
 #include "common/chunking.h"
+#include "common/nearest.h"
 #include "common/status_macros.h"
 #include "coordinator/placement.h"
 
@@ -35,7 +36,7 @@ absl::Status check_input(const PlannerInput& input) {
                        layer.shape.size(), " dimensions instead of 2"));
     }
   }
-  return absl::OkStatus();
+  return check_layer_schemes(input.layers, input.sync);
 }
 
 }  // namespace
@@ -62,20 +63,56 @@ SchemeCosts scheme_costs(const PlannerLayer& layer, std::int64_t batch_size, std
   return costs;
 }
 
+std::string_view asked_scheme(const PlannerLayer& layer, const SyncSpec& sync) {
+  const auto pinned = sync.layer_schemes.find(layer.name);
+  const std::string_view asked =
+      pinned == sync.layer_schemes.end() ? sync.scheme : std::string_view(pinned->second);
+  return asked == "sfb" && !layer.is_fully_connected ? "ps" : asked;
+}
+
 SchemeChoice choose_scheme(const PlannerLayer& layer, const SchemeCosts& costs,
                            const SyncSpec& sync) {
-  SchemeChoice choice;
-  choice.scheme = Scheme::kPs;
-  if (!layer.is_fully_connected || !costs.sfb_applies) {
-    choice.reason = absl::StrCat("a ", layer.type, " layer has no factors to send: PS, ",
-                                 megabytes(costs.ps_bytes), " per node and iteration");
-  } else {
-    choice.reason = absl::StrCat(
-        sync.scheme == "ps" ? "sync.scheme asks for PS" : "PS carries every layer in this version",
-        ": ", megabytes(costs.ps_bytes), " per node and iteration (SFB would move ",
-        megabytes(costs.sfb_bytes), ")");
+  const std::string ps = megabytes(costs.ps_bytes);
+  if (!costs.sfb_applies) {
+    return {Scheme::kPs, absl::StrCat("a ", layer.type, " layer has no factors to send: PS, ", ps,
+                                      " per node and iteration")};
   }
-  return choice;
+  const std::string sfb = megabytes(costs.sfb_bytes);
+  const std::string_view asked = asked_scheme(layer, sync);
+  const std::string by_ps =
+      absl::StrCat("PS, ", ps, " per node and iteration (SFB would move ", sfb, ")");
+  const std::string by_sfb =
+      absl::StrCat("SFB, ", sfb, " per node and iteration (PS would move ", ps, ")");
+  if (asked == "ps") return {Scheme::kPs, absl::StrCat("sync.scheme asks for it: ", by_ps)};
+  if (asked == "sfb") return {Scheme::kSfb, absl::StrCat("sync.scheme asks for it: ", by_sfb)};
+  if (costs.sfb_bytes == 0) return {Scheme::kSfb, "one worker: by SFB there is nothing to send"};
+  if (costs.sfb_bytes == costs.ps_bytes) {
+    return {Scheme::kSfb,
+            absl::StrCat("as many bytes either way: SFB, ", sfb, " per node and iteration")};
+  }
+  if (costs.sfb_bytes < costs.ps_bytes)
+    return {Scheme::kSfb, absl::StrCat("fewer bytes: ", by_sfb)};
+  return {Scheme::kPs, absl::StrCat("fewer bytes: ", by_ps)};
+}
+
+absl::Status check_layer_schemes(const std::vector<PlannerLayer>& layers, const SyncSpec& sync) {
+  std::vector<std::string> names;
+  for (const PlannerLayer& layer : layers) names.push_back(layer.name);
+  for (const auto& [name, scheme] : sync.layer_schemes) {
+    const auto found = std::find(names.begin(), names.end(), name);
+    if (found == names.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "sync.scheme.", name, ": the network has no layer of this name with parameters",
+          did_you_mean(name, names), "; `poseidon models` lists a network's layers"));
+    }
+    const PlannerLayer& layer = layers[static_cast<std::size_t>(found - names.begin())];
+    if (scheme == "sfb" && !layer.is_fully_connected) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sync.scheme.", name, ": \"sfb\" needs a fully connected layer, ", name,
+                       " is a ", layer.type, " layer; use \"ps\" or \"auto\""));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Plan> make_plan(const PlannerInput& input) {
@@ -98,6 +135,7 @@ absl::StatusOr<Plan> make_plan(const PlannerInput& input) {
                            .ps_bytes = costs.ps_bytes,
                            .sfb_bytes = costs.sfb_bytes,
                            .reason = std::move(choice.reason)});
+    if (plan.layers.back().scheme == Scheme::kSfb) continue;  // no server owns it
     for (const ChunkRange& range : split_into_chunks(layer.parameters, input.sync.chunk_bytes)) {
       plan.chunks.push_back({index, range.offset, range.elements, ServerIndex(0)});
       chunk_bytes.push_back(range.elements * kElementBytes);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -49,9 +50,18 @@ struct SchemeChoice {
   std::string reason;  ///< for people
 };
 
-/// The one place that decides how a layer travels.
+/// What sync.scheme says of this layer: "auto", "ps" or "sfb". Under "sfb" for the whole network
+/// what has no factors goes by PS.
+std::string_view asked_scheme(const PlannerLayer& layer, const SyncSpec& sync);
+
+/// The byte rule: SFB where it moves at most as many bytes as PS, unless sync.scheme asks
+/// otherwise.
 SchemeChoice choose_scheme(const PlannerLayer& layer, const SchemeCosts& costs,
                            const SyncSpec& sync);
+
+/// INVALID_ARGUMENT when sync.scheme names a layer that the network does not have, or wants SFB for
+/// one without factors; the message names the key and the remedy.
+absl::Status check_layer_schemes(const std::vector<PlannerLayer>& layers, const SyncSpec& sync);
 
 /// INVALID_ARGUMENT when the result would be no valid plan (no nodes, no parameters, equal names);
 /// the message says which.
