@@ -78,6 +78,24 @@ absl::Status validate_chunks(const Plan& plan) {
   return absl::OkStatus();
 }
 
+nlohmann::ordered_json layer_to_json(const PlanLayer& layer) {
+  nlohmann::ordered_json json = {{"name", layer.name},
+                                 {"type", layer.type},
+                                 {"shape", layer.shape},
+                                 {"parameters", layer.parameters},
+                                 {"scheme", scheme_name(layer.scheme)},
+                                 {"ps_bytes", layer.ps_bytes},
+                                 {"sfb_bytes", layer.sfb_bytes},
+                                 {"reason", layer.reason}};
+  if (layer.prediction) {
+    json["ps_seconds"] = layer.prediction->ps_s;
+    json["sfb_seconds"] = layer.prediction->sfb_s;
+    json["rebuild_seconds"] = layer.prediction->rebuild_s;
+    json["stall_seconds"] = layer.prediction->stall_s;
+  }
+  return json;
+}
+
 }  // namespace
 
 std::string_view scheme_name(Scheme scheme) {
@@ -135,16 +153,17 @@ std::string plan_to_json(const Plan& plan) {
   json["layers"] = nlohmann::ordered_json::array();
   for (const PlanLayer& layer : plan.layers) {
     iteration_bytes += layer.scheme == Scheme::kPs ? layer.ps_bytes : layer.sfb_bytes;
-    json["layers"].push_back({{"name", layer.name},
-                              {"type", layer.type},
-                              {"shape", layer.shape},
-                              {"parameters", layer.parameters},
-                              {"scheme", scheme_name(layer.scheme)},
-                              {"ps_bytes", layer.ps_bytes},
-                              {"sfb_bytes", layer.sfb_bytes},
-                              {"reason", layer.reason}});
+    json["layers"].push_back(layer_to_json(layer));
   }
   json["iteration_bytes"] = iteration_bytes;
+  if (plan.prediction) {
+    json["predicted"] = {{"iteration_seconds", plan.prediction->iteration_s},
+                         {"compute_seconds", plan.prediction->compute_s},
+                         {"by_bytes_seconds", plan.prediction->by_bytes_s},
+                         {"all_ps_seconds", plan.prediction->all_ps_s},
+                         {"all_sfb_seconds", plan.prediction->all_sfb_s}};
+  }
+  if (plan.calibration) json["calibration"] = calibration_to_json(*plan.calibration);
   json["chunks"] = nlohmann::ordered_json::array();
   for (const PlanChunk& chunk : plan.chunks) {
     json["chunks"].push_back({{"layer", chunk.layer.value()},

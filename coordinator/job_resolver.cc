@@ -15,7 +15,8 @@ std::vector<PlannerLayer> planner_layers(const NetSpec& net) {
                       .type = std::string(layer_type_name(layer.type)),
                       .shape = layer.parameters.front().shape,
                       .parameters = layer.parameter_count(),
-                      .is_fully_connected = layer.type == LayerType::kFullyConnected});
+                      .is_fully_connected = layer.type == LayerType::kFullyConnected,
+                      .multiply_adds = layer.multiply_adds});
   }
   return layers;
 }

@@ -1,6 +1,8 @@
 #include "coordinator/planner.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -9,12 +11,34 @@
 #include "common/nearest.h"
 #include "common/status_macros.h"
 #include "coordinator/placement.h"
+#include "coordinator/time_rule.h"
 
 namespace poseidon {
 namespace {
 
 std::string megabytes(std::int64_t bytes) {
   return absl::StrFormat("%.3g MB", static_cast<double>(bytes) / 1e6);
+}
+
+absl::Status check_calibration(const PlannerInput& input) {
+  const Calibration& calibration = *input.calibration;
+  POSEIDON_RETURN_IF_ERROR(validate(calibration, "planning"));
+  if (calibration.workers.size() != input.worker_addresses.size() ||
+      calibration.servers.size() != input.server_addresses.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "planning: the calibration is of ", calibration.workers.size(), " workers and ",
+        calibration.servers.size(), " servers, the cluster has ", input.worker_addresses.size(),
+        " and ", input.server_addresses.size(), "; calibrate again"));
+  }
+  const auto same_name = [](const LayerTimes& times, const PlannerLayer& layer) {
+    return times.name == layer.name;
+  };
+  if (!std::equal(calibration.layers.begin(), calibration.layers.end(), input.layers.begin(),
+                  input.layers.end(), same_name)) {
+    return absl::InvalidArgumentError(
+        "planning: the calibration's layers are not those of this network; calibrate again");
+  }
+  return absl::OkStatus();
 }
 
 // What validate(Plan) would say too, but before chunking works with the values.
@@ -36,7 +60,63 @@ absl::Status check_input(const PlannerInput& input) {
                        layer.shape.size(), " dimensions instead of 2"));
     }
   }
+  if (input.calibration) POSEIDON_RETURN_IF_ERROR(check_calibration(input));
   return check_layer_schemes(input.layers, input.sync);
+}
+
+std::string time_reason(Scheme scheme, double iteration_s, double flipped_s) {
+  const Scheme other = scheme == Scheme::kPs ? Scheme::kSfb : Scheme::kPs;
+  const auto name = [](Scheme of) { return of == Scheme::kPs ? "PS" : "SFB"; };
+  if (std::isnan(flipped_s)) {
+    return absl::StrFormat("shortest iteration found, %.4g ms, has it by %s", iteration_s * 1e3,
+                           name(scheme));
+  }
+  return absl::StrFormat("shortest iteration: %.4g ms by %s, %.4g ms by %s", iteration_s * 1e3,
+                         name(scheme), flipped_s * 1e3, name(other));
+}
+
+/// Predicts and, under cost=time, chooses; returns the servers' shares.
+std::vector<double> plan_by_time(const PlannerInput& input, Plan& plan) {
+  TimeRuleInput rule{.layers = &input.layers,
+                     .batch_size = input.batch_size,
+                     .worker_addresses = input.worker_addresses,
+                     .server_addresses = input.server_addresses,
+                     .chunk_bytes = input.sync.chunk_bytes,
+                     .calibration = &*input.calibration,
+                     .by_bytes = {},
+                     .free = {}};
+  for (std::size_t i = 0; i < plan.layers.size(); ++i) {
+    rule.by_bytes.push_back(plan.layers[i].scheme);
+    const bool may_choose = input.sync.cost == "time" && input.layers[i].is_fully_connected &&
+                            asked_scheme(input.layers[i], input.sync) == "auto";
+    if (may_choose) rule.free.push_back(i);
+  }
+  TimeRuleResult result = apply_time_rule(rule);
+  for (const std::size_t i : rule.free) {
+    plan.layers[i].scheme = result.schemes[i];
+    plan.layers[i].reason =
+        time_reason(result.schemes[i], result.prediction.iteration_s, result.flipped_s[i]);
+  }
+  for (std::size_t i = 0; i < plan.layers.size(); ++i) {
+    plan.layers[i].prediction = result.layers[i];
+  }
+  plan.prediction = result.prediction;
+  plan.calibration = input.calibration;
+  return std::move(result.shares);
+}
+
+void place(std::int64_t chunk_bytes, const std::vector<double>& shares, Plan& plan) {
+  std::vector<std::int64_t> bytes;
+  for (std::size_t i = 0; i < plan.layers.size(); ++i) {
+    if (plan.layers[i].scheme == Scheme::kSfb) continue;  // no server owns it
+    const LayerIndex index(static_cast<std::uint32_t>(i));
+    for (const ChunkRange& range : split_into_chunks(plan.layers[i].parameters, chunk_bytes)) {
+      plan.chunks.push_back({index, range.offset, range.elements, ServerIndex(0)});
+      bytes.push_back(range.elements * kElementBytes);
+    }
+  }
+  const std::vector<ServerIndex> owners = place_chunks(bytes, shares);
+  for (std::size_t i = 0; i < plan.chunks.size(); ++i) plan.chunks[i].server = owners[i];
 }
 
 }  // namespace
@@ -122,11 +202,9 @@ absl::StatusOr<Plan> make_plan(const PlannerInput& input) {
   plan.batch_size = input.batch_size;
   plan.worker_addresses = input.worker_addresses;
   plan.server_addresses = input.server_addresses;
-  std::vector<std::int64_t> chunk_bytes;
   for (const PlannerLayer& layer : input.layers) {
     const SchemeCosts costs = scheme_costs(layer, input.batch_size, plan.workers(), plan.servers());
     SchemeChoice choice = choose_scheme(layer, costs, input.sync);
-    const LayerIndex index(static_cast<std::uint32_t>(plan.layers.size()));
     plan.layers.push_back({.name = layer.name,
                            .type = layer.type,
                            .shape = layer.shape,
@@ -134,15 +212,12 @@ absl::StatusOr<Plan> make_plan(const PlannerInput& input) {
                            .scheme = choice.scheme,
                            .ps_bytes = costs.ps_bytes,
                            .sfb_bytes = costs.sfb_bytes,
-                           .reason = std::move(choice.reason)});
-    if (plan.layers.back().scheme == Scheme::kSfb) continue;  // no server owns it
-    for (const ChunkRange& range : split_into_chunks(layer.parameters, input.sync.chunk_bytes)) {
-      plan.chunks.push_back({index, range.offset, range.elements, ServerIndex(0)});
-      chunk_bytes.push_back(range.elements * kElementBytes);
-    }
+                           .reason = std::move(choice.reason),
+                           .prediction = std::nullopt});
   }
-  const std::vector<ServerIndex> owners = place_chunks(chunk_bytes, plan.servers());
-  for (std::size_t i = 0; i < plan.chunks.size(); ++i) plan.chunks[i].server = owners[i];
+  std::vector<double> shares(plan.servers(), 1.0 / plan.servers());
+  if (input.calibration) shares = plan_by_time(input, plan);
+  place(input.sync.chunk_bytes, shares, plan);
   POSEIDON_RETURN_IF_ERROR(validate(plan));
   return plan;
 }

@@ -4,11 +4,13 @@
 // Before: the job is resolved and its nodes are known. After: job_run sends the plan to every node.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/calibration.h"
 #include "common/ids.h"
 #include "common/job.h"
 #include "common/plan.h"
@@ -22,6 +24,7 @@ struct PlannerLayer {
   std::vector<std::int64_t> shape;  ///< of the weight; fully connected: {M out, N in}
   std::int64_t parameters = 0;      ///< elements of all tensors together
   bool is_fully_connected = false;
+  std::int64_t multiply_adds = 0;  ///< per sample, forward
 };
 
 struct PlannerInput {
@@ -31,6 +34,8 @@ struct PlannerInput {
   std::vector<std::string> worker_addresses;  ///< by rank
   std::vector<std::string> server_addresses;  ///< by ServerIndex
   SyncSpec sync;
+  /// Unset: cost=time knows no times, so the byte rule chooses and nothing is predicted.
+  std::optional<Calibration> calibration;
 };
 
 /// Bytes (float32) that one node, worker and server together, moves per iteration for one layer.
@@ -63,8 +68,10 @@ SchemeChoice choose_scheme(const PlannerLayer& layer, const SchemeCosts& costs,
 /// one without factors; the message names the key and the remedy.
 absl::Status check_layer_schemes(const std::vector<PlannerLayer>& layers, const SyncSpec& sync);
 
-/// INVALID_ARGUMENT when the result would be no valid plan (no nodes, no parameters, equal names);
-/// the message says which.
+/// With sync.cost "time" and a calibration: the schemes with the shortest predicted iteration
+/// (time_rule.h), chunks to servers by free bandwidth. Otherwise the byte rule, equal bytes.
+/// INVALID_ARGUMENT when the result would be no valid plan (no nodes, no parameters, equal names)
+/// or the calibration does not fit; the message says which.
 absl::StatusOr<Plan> make_plan(const PlannerInput& input);
 
 }  // namespace poseidon
