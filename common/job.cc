@@ -202,6 +202,32 @@ Json scheme_to_json(const SyncSpec& sync) {
   return sync.layer_schemes;
 }
 
+/// The path of a plan.json, or, in a job that was submitted, what is in it.
+void parse_pinned_plan(JsonFields& fields, SyncSpec& spec) {
+  const Json* value = fields.value("plan");
+  if (value == nullptr) return;
+  if (value->is_object()) {
+    spec.plan = *value;
+  } else {
+    std::string path;
+    fields.string("plan", &path);
+    spec.plan = path;
+  }
+  if (spec.scheme != "auto" || !spec.layer_schemes.empty()) {
+    fields.refuse("plan", "cannot stand beside sync.scheme: schemes come from one of them");
+  }
+}
+
+Json sync_to_json(const SyncSpec& sync) {
+  Json json = {{"scheme", scheme_to_json(sync)},
+               {"cost", sync.cost},
+               {"consistency", sync.consistency},
+               {"chunk_bytes", sync.chunk_bytes},
+               {"wire_dtype", "fp32"}};
+  if (!sync.plan.is_null()) json["plan"] = sync.plan;
+  return json;
+}
+
 absl::Status parse_sync(const Json& json, std::string_view source, SyncSpec& spec) {
   JsonFields fields(json, source, "sync");
   parse_scheme(fields, source, spec);
@@ -216,9 +242,7 @@ absl::Status parse_sync(const Json& json, std::string_view source, SyncSpec& spe
     fields.refuse("chunk_bytes", str_cat("expected a multiple of 4 (the bytes of a float32), got ",
                                          spec.chunk_bytes));
   }
-  if (fields.value("plan") != nullptr) {
-    fields.refuse("plan", "a pinned plan is not in this version; remove it");
-  }
+  parse_pinned_plan(fields, spec);
   return fields.finish();
 }
 
@@ -375,6 +399,11 @@ void resolve_paths(JobSpec& job, const std::filesystem::path& folder) {
   resolve(job.init.weights, folder);
   resolve(job.data.train, folder);
   if (job.data.test) resolve(*job.data.test, folder);
+  if (job.sync.plan.is_string()) {
+    std::string path = job.sync.plan.get<std::string>();
+    resolve(path, folder);
+    job.sync.plan = path;
+  }
 }
 
 std::vector<std::string> job_warnings(const JobSpec& job) {
@@ -401,12 +430,7 @@ std::string job_to_json(const JobSpec& job) {
                      {"batch_size", job.batch_size},
                      {"iterations", job.iterations},
                      {"optimizer", optimizer_to_json(job.optimizer)},
-                     {"sync",
-                      {{"scheme", scheme_to_json(job.sync)},
-                       {"cost", job.sync.cost},
-                       {"consistency", job.sync.consistency},
-                       {"chunk_bytes", job.sync.chunk_bytes},
-                       {"wire_dtype", "fp32"}}},
+                     {"sync", sync_to_json(job.sync)},
                      {"checkpoint",
                       {{"every_iterations", job.checkpoint.every_iterations},
                        {"keep", job.checkpoint.keep},

@@ -55,7 +55,10 @@ struct SyncSpec {
   /// the network is checked where it is known (coordinator/planner.h). Empty when scheme was a
   /// text.
   std::map<std::string, std::string> layer_schemes;
-  std::string cost = "time";           ///< "time" or "bytes": how "auto" chooses
+  std::string cost = "time";  ///< "time" or "bytes": how "auto" chooses
+  /// An earlier plan to repeat (common/plan_pin.h): its path (string) until the command line tool
+  /// puts the plan itself (object) in its place. null: plan anew.
+  nlohmann::json plan;
   std::string consistency = "bsp";     ///< "bsp"
   std::int64_t chunk_bytes = 2 << 20;  ///< 4 KiB .. 64 MiB, a multiple of 4
   WireDtype wire_dtype = WireDtype::kFp32;

@@ -90,6 +90,17 @@ TEST(Job, DefaultsStandWithoutTheirKeys) {
   EXPECT_THAT(job_warnings(*job), testing::IsEmpty());
 }
 
+TEST(Job, APinnedPlanStandsAlone) {
+  Json json = example();
+  json["sync"]["plan"] = "plan.json";
+  EXPECT_EQ(parse_job(json.dump())->sync.plan, "plan.json");
+  json["sync"]["scheme"] = "ps";
+  EXPECT_THAT(std::string(parse_job(json.dump()).status().message()),
+              HasSubstr("sync.plan: cannot stand beside sync.scheme"));
+  json["sync"]["scheme"] = {{"fc6", "sfb"}};
+  EXPECT_FALSE(parse_job(json.dump()).ok());
+}
+
 TEST(Job, SchemesByLayer) {
   Json json = example();
   json["sync"]["scheme"] = {{"fc6", "sfb"}, {"fc7", "ps"}};
@@ -102,7 +113,7 @@ TEST(Job, SchemesByLayer) {
 }
 
 TEST(Job, RoundTrip) {
-  std::vector<Json> jobs(7, example());
+  std::vector<Json> jobs(9, example());
   jobs[1]["init"] = Json::object({{"weights", "w.safetensors"}});
   jobs[1]["optimizer"] = {{"type", "adam"}, {"beta1", 0.1}, {"epsilon", 1e-7}};
   jobs[1]["data"]["seed"] = 18446744073709551615u;
@@ -123,6 +134,8 @@ TEST(Job, RoundTrip) {
   jobs[4]["data"]["transform"] = Json::object({{"mean", 33.25}});
   jobs[4]["optimizer"] = {{"nesterov", true}, {"momentum", 0.3}};
   jobs[5]["sync"]["scheme"] = "sfb";
+  jobs[7]["sync"]["plan"] = "plan.json";
+  jobs[8]["sync"]["plan"] = {{"servers", 2}, {"layers", Json::array({1})}};
   jobs[6]["sync"]["scheme"] = {{"fc6", "sfb"}, {"fc 7/a", "ps"}, {"fc8", "auto"}};
   for (const Json& json : jobs) {
     const absl::StatusOr<JobSpec> job = parse_job(json.dump());
@@ -210,7 +223,8 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
       {"/sync/chunk_bytes", 4095, "sync.chunk_bytes: expected an integer from 4096 to 67108864"},
       {"/sync/chunk_bytes", 4098, "sync.chunk_bytes: expected a multiple of 4"},
       {"/sync/chunk_bytes", 1 << 27, "sync.chunk_bytes: expected"},
-      {"/sync/plan", "plan.json", "sync.plan: a pinned plan is not in this version"},
+      {"/sync/plan", 3, "sync.plan: expected a text"},
+      {"/sync/plan", "", "sync.plan: expected a text"},
       {"/checkpoint/keep", 0, "checkpoint.keep: expected"},
       {"/checkpoint/replicas", 2, "checkpoint.replicas: expected the integer 1, the only one"},
       {"/checkpoint/every_iterations", -1, "checkpoint.every_iterations: expected"},
@@ -285,6 +299,9 @@ TEST(Job, PathsAreResolvedAgainstTheFolder) {
   resolve_paths(job, "/jobs");
   EXPECT_EQ(job.model, "/jobs/nets/a.json");
   EXPECT_THAT(job.data.train.files, ElementsAre("/jobs/b.bin"));
+  job.sync.plan = "runs/plan.json";
+  resolve_paths(job, "/jobs");
+  EXPECT_EQ(job.sync.plan, "/jobs/runs/plan.json");
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
     return absl::InvalidArgumentError(absl::StrCat("model: ", net.status().message()));
   }
   std::vector<PlannerLayer> layers = planner_layers(*net);
-  POSEIDON_RETURN_IF_ERROR(check_layer_schemes(layers, job.sync));
+  POSEIDON_RETURN_IF_ERROR(check_sync(layers, job.sync));
   return ResolvedJob{.name = job.name,
                      .batch_size = job.batch_size,
                      .iterations = job.iterations,

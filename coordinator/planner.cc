@@ -6,9 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/chunking.h"
 #include "common/nearest.h"
+#include "common/plan_pin.h"
 #include "common/status_macros.h"
 #include "coordinator/placement.h"
 #include "coordinator/time_rule.h"
@@ -16,8 +18,12 @@
 namespace poseidon {
 namespace {
 
-std::string megabytes(std::int64_t bytes) {
-  return absl::StrFormat("%.3g MB", static_cast<double>(bytes) / 1e6);
+std::string bytes_text(std::int64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (value < 999.5) return absl::StrFormat("%d B", bytes);
+  if (value < 999.5e3) return absl::StrFormat("%.3g kB", value / 1e3);
+  if (value < 999.5e6) return absl::StrFormat("%.3g MB", value / 1e6);
+  return absl::StrFormat("%.3g GB", value / 1e9);
 }
 
 absl::Status check_calibration(const PlannerInput& input) {
@@ -61,7 +67,13 @@ absl::Status check_input(const PlannerInput& input) {
     }
   }
   if (input.calibration) POSEIDON_RETURN_IF_ERROR(check_calibration(input));
-  return check_layer_schemes(input.layers, input.sync);
+  return check_sync(input.layers, input.sync);
+}
+
+std::string pinned_reason(const PlanLayer& layer) {
+  const bool ps = layer.scheme == Scheme::kPs;
+  return absl::StrCat("sync.plan asks for it: ", ps ? "PS, " : "SFB, ",
+                      bytes_text(ps ? layer.ps_bytes : layer.sfb_bytes), " per node and iteration");
 }
 
 std::string time_reason(Scheme scheme, double iteration_s, double flipped_s) {
@@ -87,7 +99,8 @@ std::vector<double> plan_by_time(const PlannerInput& input, Plan& plan) {
                      .free = {}};
   for (std::size_t i = 0; i < plan.layers.size(); ++i) {
     rule.by_bytes.push_back(plan.layers[i].scheme);
-    const bool may_choose = input.sync.cost == "time" && input.layers[i].is_fully_connected &&
+    const bool may_choose = input.sync.cost == "time" && input.sync.plan.is_null() &&
+                            input.layers[i].is_fully_connected &&
                             asked_scheme(input.layers[i], input.sync) == "auto";
     if (may_choose) rule.free.push_back(i);
   }
@@ -152,12 +165,12 @@ std::string_view asked_scheme(const PlannerLayer& layer, const SyncSpec& sync) {
 
 SchemeChoice choose_scheme(const PlannerLayer& layer, const SchemeCosts& costs,
                            const SyncSpec& sync) {
-  const std::string ps = megabytes(costs.ps_bytes);
+  const std::string ps = bytes_text(costs.ps_bytes);
   if (!costs.sfb_applies) {
     return {Scheme::kPs, absl::StrCat("a ", layer.type, " layer has no factors to send: PS, ", ps,
                                       " per node and iteration")};
   }
-  const std::string sfb = megabytes(costs.sfb_bytes);
+  const std::string sfb = bytes_text(costs.sfb_bytes);
   const std::string_view asked = asked_scheme(layer, sync);
   const std::string by_ps =
       absl::StrCat("PS, ", ps, " per node and iteration (SFB would move ", sfb, ")");
@@ -175,7 +188,44 @@ SchemeChoice choose_scheme(const PlannerLayer& layer, const SchemeCosts& costs,
   return {Scheme::kPs, absl::StrCat("fewer bytes: ", by_ps)};
 }
 
-absl::Status check_layer_schemes(const std::vector<PlannerLayer>& layers, const SyncSpec& sync) {
+namespace {
+
+std::string layer_text(const std::vector<std::int64_t>& shape, std::int64_t parameters) {
+  return absl::StrCat(absl::StrJoin(shape, "x"), " with ", parameters, " parameters");
+}
+
+absl::Status check_pin(const std::vector<PlannerLayer>& layers, const PlanPin& pin) {
+  constexpr const char* kRemedy =
+      "; take the plan.json of a run of this network, or remove sync.plan";
+  for (std::size_t i = 0; i < std::max(layers.size(), pin.layers.size()); ++i) {
+    if (i >= pin.layers.size() || i >= layers.size() || pin.layers[i].name != layers[i].name) {
+      const auto name = [i](const auto& of) {
+        return i < of.size() ? absl::StrCat("\"", of[i].name, "\"") : "nothing";
+      };
+      return absl::InvalidArgumentError(absl::StrCat("sync.plan: parameter layer ", i + 1, " is ",
+                                                     name(layers), " in the network and ",
+                                                     name(pin.layers), " in the plan", kRemedy));
+    }
+    const PinnedLayer& pinned = pin.layers[i];
+    const PlannerLayer& layer = layers[i];
+    if (pinned.shape != layer.shape || pinned.parameters != layer.parameters) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sync.plan: layer ", layer.name, " is ",
+                       layer_text(layer.shape, layer.parameters), " in the network and ",
+                       layer_text(pinned.shape, pinned.parameters), " in the plan", kRemedy));
+    }
+    if (pinned.scheme == Scheme::kSfb && !layer.is_fully_connected) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sync.plan: layer ", layer.name, " goes by SFB there, but is a ", layer.type,
+                       " layer without factors; change its scheme to \"ps\""));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status check_sync(const std::vector<PlannerLayer>& layers, const SyncSpec& sync) {
   std::vector<std::string> names;
   for (const PlannerLayer& layer : layers) names.push_back(layer.name);
   for (const auto& [name, scheme] : sync.layer_schemes) {
@@ -192,7 +242,9 @@ absl::Status check_layer_schemes(const std::vector<PlannerLayer>& layers, const 
                        " is a ", layer.type, " layer; use \"ps\" or \"auto\""));
     }
   }
-  return absl::OkStatus();
+  if (sync.plan.is_null()) return absl::OkStatus();
+  POSEIDON_ASSIGN_OR_RETURN(const PlanPin pin, plan_pin_from_json(sync.plan, "sync.plan"));
+  return check_pin(layers, pin);
 }
 
 absl::StatusOr<Plan> make_plan(const PlannerInput& input) {
@@ -215,9 +267,21 @@ absl::StatusOr<Plan> make_plan(const PlannerInput& input) {
                            .reason = std::move(choice.reason),
                            .prediction = std::nullopt});
   }
+  std::optional<PlanPin> pin;
+  if (!input.sync.plan.is_null()) {
+    POSEIDON_ASSIGN_OR_RETURN(pin, plan_pin_from_json(input.sync.plan, "sync.plan"));
+    for (std::size_t i = 0; i < plan.layers.size(); ++i) {
+      plan.layers[i].scheme = pin->layers[i].scheme;
+      plan.layers[i].reason = pinned_reason(plan.layers[i]);
+    }
+  }
   std::vector<double> shares(plan.servers(), 1.0 / plan.servers());
   if (input.calibration) shares = plan_by_time(input, plan);
-  place(input.sync.chunk_bytes, shares, plan);
+  if (pin && pin->servers == plan.servers() && !pin->chunks.empty()) {
+    plan.chunks = std::move(pin->chunks);
+  } else {
+    place(input.sync.chunk_bytes, shares, plan);
+  }
   POSEIDON_RETURN_IF_ERROR(validate(plan));
   return plan;
 }

@@ -64,12 +64,14 @@ std::string_view asked_scheme(const PlannerLayer& layer, const SyncSpec& sync);
 SchemeChoice choose_scheme(const PlannerLayer& layer, const SchemeCosts& costs,
                            const SyncSpec& sync);
 
-/// INVALID_ARGUMENT when sync.scheme names a layer that the network does not have, or wants SFB for
-/// one without factors; the message names the key and the remedy.
-absl::Status check_layer_schemes(const std::vector<PlannerLayer>& layers, const SyncSpec& sync);
+/// INVALID_ARGUMENT when sync.scheme names a layer that the network does not have or wants SFB for
+/// one without factors, or sync.plan (its content, not a path) is none or is of another network;
+/// the message names the key and the remedy.
+absl::Status check_sync(const std::vector<PlannerLayer>& layers, const SyncSpec& sync);
 
 /// With sync.cost "time" and a calibration: the schemes with the shortest predicted iteration
 /// (time_rule.h), chunks to servers by free bandwidth. Otherwise the byte rule, equal bytes.
+/// With sync.plan: its schemes, and its chunks too if it was made for as many servers.
 /// INVALID_ARGUMENT when the result would be no valid plan (no nodes, no parameters, equal names)
 /// or the calibration does not fit; the message says which.
 absl::StatusOr<Plan> make_plan(const PlannerInput& input);

@@ -1,7 +1,9 @@
 #include "coordinator/planner.h"
 
+#include "common/plan_pin.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace poseidon {
 namespace {
@@ -110,7 +112,7 @@ TEST(Planner, PlansLeNet) {
   EXPECT_EQ(plan->chunks.size(), 4u);
   EXPECT_THAT(schemes(*plan), ElementsAre(Scheme::kPs, Scheme::kPs, Scheme::kSfb, Scheme::kPs));
   EXPECT_THAT(plan->layers[0].reason, HasSubstr("convolution layer has no factors"));
-  EXPECT_THAT(plan->layers[2].reason, HasSubstr("fewer bytes: SFB, 0.998 MB"));
+  EXPECT_THAT(plan->layers[2].reason, HasSubstr("fewer bytes: SFB, 998 kB"));
   EXPECT_THAT(plan->layers[3].reason, HasSubstr("fewer bytes: PS"));
   std::int64_t load[2] = {0, 0};
   for (const PlanChunk& chunk : plan->chunks) load[chunk.server.value()] += chunk.elements;
@@ -174,6 +176,62 @@ TEST(Planner, WithSfbLayersOnlyTheServersOwnNothing) {
   const absl::StatusOr<Plan> plan = make_plan(input);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_TRUE(plan->chunks.empty());
+}
+
+/// The plan of lenet_like() with all layers by PS but ip2, as a job would carry it.
+nlohmann::json pin_of_lenet(std::uint32_t servers) {
+  PlannerInput input = lenet_like();
+  input.server_addresses.resize(servers, "127.0.0.1:3");
+  input.sync.layer_schemes = {{"ip1", "ps"}, {"ip2", "sfb"}};
+  const nlohmann::json plan = nlohmann::json::parse(plan_to_json(*make_plan(input)));
+  return plan_pin_to_json(*plan_pin_from_json(plan, "plan.json"));
+}
+
+TEST(Planner, APinnedPlanIsTakenExactly) {
+  PlannerInput input = lenet_like();
+  input.sync.plan = pin_of_lenet(2);
+  for (auto& chunk : input.sync.plan["chunks"]) chunk["server"] = 1;
+  input.sync.chunk_bytes = 4096;  // the pin's chunks stand, whatever the job would cut now
+  const absl::StatusOr<Plan> plan = make_plan(input);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(schemes(*plan), ElementsAre(Scheme::kPs, Scheme::kPs, Scheme::kPs, Scheme::kSfb));
+  EXPECT_THAT(plan->layers[2].reason, HasSubstr("sync.plan asks for it: PS"));
+  EXPECT_EQ(plan->chunks.size(), 28u);
+  for (const PlanChunk& chunk : plan->chunks) EXPECT_EQ(chunk.server, ServerIndex(1));
+}
+
+TEST(Planner, APinForOtherServersKeepsItsSchemesOnly) {
+  PlannerInput input = lenet_like();
+  input.sync.plan = pin_of_lenet(3);
+  const absl::StatusOr<Plan> plan = make_plan(input);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->layers[3].scheme, Scheme::kSfb);
+  std::int64_t load[2] = {0, 0};
+  for (const PlanChunk& chunk : plan->chunks) load[chunk.server.value()] += chunk.elements;
+  EXPECT_LE(std::abs(load[0] - load[1]), 16384);
+}
+
+TEST(Planner, APinOfAnotherNetworkIsRefused) {
+  const PlannerInput good = lenet_like();
+  const auto message_with = [&](auto change) {
+    PlannerInput input = good;
+    input.sync.plan = pin_of_lenet(2);
+    change(input.sync.plan);
+    return std::string(make_plan(input).status().message());
+  };
+  EXPECT_THAT(message_with([](nlohmann::json& pin) { pin["layers"][0]["name"] = "conv0"; }),
+              HasSubstr("parameter layer 1 is \"conv1\" in the network and \"conv0\" in the plan"));
+  EXPECT_THAT(message_with([](nlohmann::json& pin) { pin["layers"].erase(3); }),
+              HasSubstr("parameter layer 4 is \"ip2\" in the network and nothing in the plan"));
+  EXPECT_THAT(message_with([](nlohmann::json& pin) {
+                pin["layers"][3]["shape"] = {5, 1000};
+              }),
+              HasSubstr("layer ip2 is 10x500"));
+  EXPECT_THAT(message_with([](nlohmann::json& pin) { pin["layers"][1]["scheme"] = "sfb"; }),
+              HasSubstr("layer conv2 goes by SFB there"));
+  EXPECT_THAT(message_with([](nlohmann::json& pin) { pin["chunks"][3]["offset"] = 1; }),
+              HasSubstr("plan: chunk 3"));
+  EXPECT_THAT(message_with([](nlohmann::json& pin) { pin = "plan.json"; }), HasSubstr("sync.plan"));
 }
 
 TEST(Planner, RefusesWhatCannotBePlanned) {
