@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "common/calibration.h"
 #include "common/plan.h"
 #include "coordinator/planner.h"
@@ -31,5 +32,35 @@ struct AssumedMachines {
 Calibration assume_calibration(const std::vector<PlannerLayer>& layers, std::int64_t batch_size,
                                std::size_t workers, std::size_t servers,
                                const AssumedMachines& machines);
+
+// ---- planning again ----
+
+/// When a plan is old enough to be made anew. Hysteresis: far for long, and worth it.
+struct ReplanOptions {
+  double far = 0.2;  ///< of the assumed compute time; half of it counts as near again
+  int patience =
+      20;  ///< measurements in a row (near ones begin anew, in between ones do not count)
+  double least_gain = 0.03;  ///< of the predicted iteration; less is not worth an interruption
+};
+
+/// What to remember from one decision to the next; begin with {}, and again after every new plan.
+struct ReplanState {
+  int far_for = 0;  ///< measurements
+};
+
+struct ReplanDecision {
+  ReplanState state;         ///< for the next decision
+  double drift = 0.0;        ///< sum of the layers' differences over the assumed compute time
+  std::optional<Plan> plan;  ///< the better one; unset: the plan in force stays
+  std::string reason;        ///< for people; "" while there is nothing to tell
+};
+
+/// `in_force` was made from `input` (with its calibration); `measured` are the same layers' times
+/// now, means over some iterations. INVALID_ARGUMENT when they do not fit. The new plan is for the
+/// members of `input`, whose calibration it corrects; its epoch is the caller's business.
+absl::StatusOr<ReplanDecision> consider_replan(const PlannerInput& input, const Plan& in_force,
+                                               const std::vector<LayerTimes>& measured,
+                                               ReplanState state,
+                                               const ReplanOptions& options = {});
 
 }  // namespace poseidon
