@@ -10,18 +10,22 @@
 #include "cli/job_file.h"
 #include "cli/models_command.h"
 #include "cli/outcome.h"
+#include "cli/plan_command.h"
 #include "cli/progress.h"
+#include "cli/quantity.h"
 #include "cli/status_format.h"
 #include "cli/watch.h"
 #include "common/daemon.h"
 #include "common/ids.h"
 #include "common/status_macros.h"
+#include "coordinator/job_resolver.h"
 #include "models/shipped.h"
 
 namespace poseidon {
 namespace {
 
 constexpr Milliseconds kSubmitTimeout{30000};
+constexpr std::int64_t kMaxPlannedNodes = 4096;
 constexpr std::int64_t kMaxCount = 1 << 20;  // the coordinator knows the real limit
 
 /// Names and messages come from other machines: what is no UTF-8 in them is replaced, not thrown
@@ -92,6 +96,56 @@ absl::Status run_status(const StatusOptions& options) {
   POSEIDON_ASSIGN_OR_RETURN(const v1::GetStatusResponse status,
                             client.wait_for_coordinator(options.connect_timeout));
   write_stdout(options.json ? dump(status_to_json(status)) : status_to_text(status));
+  return absl::OkStatus();
+}
+
+absl::Status run_plan(const PlanOptions& options) {
+  for (const auto& [flag, count] :
+       {std::pair("--workers", options.workers), {"--servers", options.servers}}) {
+    if (count < 1 || count > kMaxPlannedNodes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(flag, " ", count, " must be between 1 and ", kMaxPlannedNodes));
+    }
+  }
+  AssumedMachines machines;
+  if (!options.bandwidth.empty()) {
+    POSEIDON_ASSIGN_OR_RETURN(machines.bandwidth_bytes_per_s,
+                              parse_bandwidth("--bandwidth", options.bandwidth));
+  }
+  if (!options.latency.empty()) {
+    POSEIDON_ASSIGN_OR_RETURN(machines.latency_s, parse_latency("--latency", options.latency));
+  }
+  if (!options.device_flops.empty()) {
+    POSEIDON_ASSIGN_OR_RETURN(machines.device_ops_per_s,
+                              parse_operations("--device-flops", options.device_flops));
+  }
+  if (options.images_per_s && !(*options.images_per_s > 0.0 && *options.images_per_s < 1e12)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--images-per-s ", *options.images_per_s,
+                     " must be above 0: what one worker trains alone"));
+  }
+  machines.images_per_s = options.images_per_s;
+
+  auto prepared = prepare_job(options.job_path);
+  if (!prepared.ok()) return absl::InvalidArgumentError(prepared.status().message());
+  const PlanQuestion question{
+      .name = prepared->spec.name,
+      .layers = planner_layers(prepared->net),
+      .batch_size = prepared->spec.batch_size,
+      .sync = prepared->spec.sync,
+      .workers = static_cast<std::size_t>(options.workers),
+      .servers = static_cast<std::size_t>(options.servers),
+      .separate_servers = options.separate_servers,
+      .machines = machines,
+      .machines_known = !options.bandwidth.empty() || !options.latency.empty() ||
+                        !options.device_flops.empty() || options.images_per_s.has_value()};
+  const auto answer = answer_plan(question);
+  if (!answer.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.job_path, ": ", answer.status().message()));
+  }
+  write_stdout(options.json ? plan_answer_to_json(question, *answer).dump(2) + "\n"
+                            : plan_answer_to_text(question, *answer));
   return absl::OkStatus();
 }
 

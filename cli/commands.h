@@ -4,6 +4,7 @@
 // code (DESIGN section 9): INVALID_ARGUMENT and NOT_FOUND are a wrong call, the rest a failed run.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -37,6 +38,21 @@ struct StatusOptions {
   Milliseconds connect_timeout{10000};
 };
 absl::Status run_status(const StatusOptions& options);
+
+/// Texts are as on the command line; "" where the flag was not given.
+struct PlanOptions {
+  std::string job_path;
+  std::int64_t workers = 0;
+  std::int64_t servers = 0;
+  std::string bandwidth;
+  std::string latency;
+  std::string device_flops;
+  std::optional<double> images_per_s;
+  bool separate_servers = false;
+  bool json = false;
+};
+/// Needs no cluster, and of the job only network, batch and sync: the data need not be here.
+absl::Status run_plan(const PlanOptions& options);
 
 struct ModelsOptions {
   std::string name;  ///< "": list

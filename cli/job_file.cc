@@ -4,12 +4,18 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/file_io.h"
+#include "common/json_fields.h"
+#include "common/plan_pin.h"
 #include "common/status_macros.h"
+#include "coordinator/job_resolver.h"
 #include "worker/data/batches.h"
 #include "worker/model_file.h"
 
 namespace poseidon {
 namespace {
+
+constexpr std::uint64_t kMaxPlanFileBytes = 64 << 20;
 
 absl::Status check_file(const std::string& key, const std::string& path) {
   std::error_code error;
@@ -43,6 +49,21 @@ absl::Status under_key(const char* key, const absl::Status& status) {
   return absl::InvalidArgumentError(absl::StrCat(key, ": ", status.message()));
 }
 
+/// Puts the plan in place of its path: no other machine needs the file.
+absl::Status pin_plan(SyncSpec& sync) {
+  if (!sync.plan.is_string()) return absl::OkStatus();
+  const std::string path = sync.plan.get<std::string>();
+  POSEIDON_RETURN_IF_ERROR(check_file("sync.plan", path));
+  const auto text = read_file(path, kMaxPlanFileBytes);
+  if (!text.ok()) return under_key("sync.plan", text.status());
+  const auto json = parse_json(*text, path, {.max_bytes = kMaxPlanFileBytes});
+  if (!json.ok()) return under_key("sync.plan", json.status());
+  const auto pin = plan_pin_from_json(*json, path);
+  if (!pin.ok()) return under_key("sync.plan", pin.status());
+  sync.plan = plan_pin_to_json(*pin);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path) {
@@ -59,8 +80,19 @@ absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path) {
     return absl::Status(net.status().code(),
                         absl::StrCat(path.string(), ": model: ", net.status().message()));
   }
+  absl::Status sync = pin_plan(spec.sync);
+  if (sync.ok()) sync = check_sync(planner_layers(*net), spec.sync);
+  if (!sync.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(path.string(), ": ", sync.message()));
+  }
   spec.model = net->source;
   std::string json = job_to_json(spec);
+  if (!spec.sync.plan.is_null() && !parse_job(json).ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path.string(), ": sync.plan: with its ", spec.sync.plan["chunks"].size(),
+        " chunks the job is too large to be sent; remove \"chunks\" from the plan file to "
+        "repeat its schemes alone"));
+  }
   return PreparedJob{.spec = std::move(spec), .net = *std::move(net), .json = std::move(json)};
 }
 

@@ -70,6 +70,59 @@ TEST_F(JobFileTest, ErrorsStartWithThePathAndNameTheKey) {
   EXPECT_THAT(std::string(prepared.status().message()), HasSubstr("lenet"));
 }
 
+TEST_F(JobFileTest, SchemesMustFitTheNetwork) {
+  nlohmann::json json = job();
+  json["sync"]["scheme"] = {{"ip3", "sfb"}};
+  const fs::path path = write("job.json", json);
+  auto prepared = prepare_job(path);
+  EXPECT_EQ(prepared.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(prepared.status().message()),
+              testing::AllOf(StartsWith(path.string()), HasSubstr("sync.scheme.ip3"),
+                             HasSubstr("did you mean \"ip1\"?")));
+  json["sync"]["scheme"] = {{"conv1", "sfb"}};
+  prepared = prepare_job(write("job.json", json));
+  EXPECT_THAT(std::string(prepared.status().message()), HasSubstr("sync.scheme.conv1"));
+}
+
+TEST_F(JobFileTest, APinnedPlanTravelsWithTheJob) {
+  nlohmann::json json = job();
+  json["sync"]["plan"] = "./plan.json";
+  nlohmann::json plan = {{"epoch", 3}, {"servers", 1}, {"layers", nlohmann::json::array()}};
+  const struct {
+    const char* name;
+    std::vector<std::int64_t> shape;
+    std::int64_t parameters;
+    const char* scheme;
+  } layers[] = {{"conv1", {20, 1, 5, 5}, 520, "ps"},
+                {"conv2", {50, 20, 5, 5}, 25050, "ps"},
+                {"ip1", {500, 800}, 400500, "ps"},
+                {"ip2", {10, 500}, 5010, "sfb"}};
+  for (const auto& layer : layers) {
+    plan["layers"].push_back({{"name", layer.name},
+                              {"shape", layer.shape},
+                              {"parameters", layer.parameters},
+                              {"scheme", layer.scheme},
+                              {"reason", "because"}});
+  }
+  const fs::path path = write("job.json", json);
+  EXPECT_THAT(std::string(prepare_job(path).status().message()),
+              testing::AllOf(HasSubstr("sync.plan: no such file"), HasSubstr("plan.json")));
+  write("plan.json", plan);
+  auto prepared = prepare_job(path);
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  const auto sent = parse_job(prepared->json);
+  ASSERT_TRUE(sent.ok()) << sent.status();
+  EXPECT_EQ(sent->sync.plan["layers"][3]["scheme"], "sfb");
+  plan["layers"][2]["parameters"] = 400000;
+  write("plan.json", plan);
+  EXPECT_THAT(std::string(prepare_job(path).status().message()),
+              HasSubstr("sync.plan: layer ip1 is 500x800 with 400500 parameters in the network"));
+  plan["layers"].erase(2);
+  write("plan.json", plan);
+  EXPECT_THAT(std::string(prepare_job(path).status().message()),
+              HasSubstr("parameter layer 3 is \"ip1\" in the network and \"ip2\" in the plan"));
+}
+
 TEST_F(JobFileTest, AMissingDataFileIsNamedWithItsKey) {
   const auto prepared = prepare_job(write("job.json", job()));
   ASSERT_TRUE(prepared.ok()) << prepared.status();

@@ -179,10 +179,58 @@ void refuse_later(JsonFields& fields, std::string_view key, const std::vector<st
   }
 }
 
+/// One scheme for the whole network, or an object that pins some layers and leaves the others auto.
+void parse_scheme(JsonFields& fields, std::string_view source, SyncSpec& spec) {
+  const std::vector<std::string> schemes = {"auto", "ps", "sfb"};
+  const Json* value = fields.value("scheme");
+  if (value == nullptr || !value->is_object()) {
+    fields.one_of("scheme", &spec.scheme, schemes);
+    return;
+  }
+  if (value->empty()) {
+    fields.refuse("scheme", "names no layer; write {\"<layer>\": \"ps\" or \"sfb\"}, or \"auto\"");
+  }
+  JsonFields layers(*value, source, fields.path_of("scheme"));
+  for (const auto& [layer, ignored] : value->items()) {
+    layers.one_of(layer, &spec.layer_schemes[layer], schemes);
+  }
+  fields.add(layers.finish());
+}
+
+Json scheme_to_json(const SyncSpec& sync) {
+  if (sync.layer_schemes.empty()) return sync.scheme;
+  return sync.layer_schemes;
+}
+
+/// The path of a plan.json, or, in a job that was submitted, what is in it.
+void parse_pinned_plan(JsonFields& fields, SyncSpec& spec) {
+  const Json* value = fields.value("plan");
+  if (value == nullptr) return;
+  if (value->is_object()) {
+    spec.plan = *value;
+  } else {
+    std::string path;
+    fields.string("plan", &path);
+    spec.plan = path;
+  }
+  if (spec.scheme != "auto" || !spec.layer_schemes.empty()) {
+    fields.refuse("plan", "cannot stand beside sync.scheme: schemes come from one of them");
+  }
+}
+
+Json sync_to_json(const SyncSpec& sync) {
+  Json json = {{"scheme", scheme_to_json(sync)},
+               {"cost", sync.cost},
+               {"consistency", sync.consistency},
+               {"chunk_bytes", sync.chunk_bytes},
+               {"wire_dtype", wire_dtype_name(sync.wire_dtype)}};
+  if (!sync.plan.is_null()) json["plan"] = sync.plan;
+  return json;
+}
+
 absl::Status parse_sync(const Json& json, std::string_view source, SyncSpec& spec) {
   JsonFields fields(json, source, "sync");
-  refuse_later(fields, "scheme", {"sfb"}, "use \"ps\" or \"auto\" (which has only ps to choose)");
-  fields.one_of("scheme", &spec.scheme, {"auto", "ps"});
+  parse_scheme(fields, source, spec);
   fields.one_of("cost", &spec.cost, {"time", "bytes"});
   refuse_later(fields, "consistency", {"ssp", "asp", "async", "bounded"}, "use \"bsp\"");
   fields.one_of("consistency", &spec.consistency, {"bsp"});
@@ -194,9 +242,7 @@ absl::Status parse_sync(const Json& json, std::string_view source, SyncSpec& spe
     fields.refuse("chunk_bytes", str_cat("expected a multiple of 4 (the bytes of a float32), got ",
                                          spec.chunk_bytes));
   }
-  if (fields.value("plan") != nullptr) {
-    fields.refuse("plan", "a pinned plan is not in this version; remove it");
-  }
+  parse_pinned_plan(fields, spec);
   return fields.finish();
 }
 
@@ -353,6 +399,11 @@ void resolve_paths(JobSpec& job, const std::filesystem::path& folder) {
   resolve(job.init.weights, folder);
   resolve(job.data.train, folder);
   if (job.data.test) resolve(*job.data.test, folder);
+  if (job.sync.plan.is_string()) {
+    std::string path = job.sync.plan.get<std::string>();
+    resolve(path, folder);
+    job.sync.plan = path;
+  }
 }
 
 std::vector<std::string> job_warnings(const JobSpec& job) {
@@ -379,12 +430,7 @@ std::string job_to_json(const JobSpec& job) {
                      {"batch_size", job.batch_size},
                      {"iterations", job.iterations},
                      {"optimizer", optimizer_to_json(job.optimizer)},
-                     {"sync",
-                      {{"scheme", job.sync.scheme},
-                       {"cost", job.sync.cost},
-                       {"consistency", job.sync.consistency},
-                       {"chunk_bytes", job.sync.chunk_bytes},
-                       {"wire_dtype", wire_dtype_name(job.sync.wire_dtype)}}},
+                     {"sync", sync_to_json(job.sync)},
                      {"checkpoint",
                       {{"every_iterations", job.checkpoint.every_iterations},
                        {"keep", job.checkpoint.keep},

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -48,8 +49,15 @@ struct InitSpec {
 };
 
 struct SyncSpec {
-  std::string scheme = "auto";         ///< "auto" or "ps"
-  std::string cost = "time";           ///< "time" or "bytes": how "auto" chooses
+  std::string scheme = "auto";  ///< "auto", "ps" or "sfb"; "auto" for what layer_schemes leaves out
+  /// Layer name -> "auto", "ps" or "sfb": sync.scheme written as an object. Whether the names fit
+  /// the network is checked where it is known (coordinator/planner.h). Empty when scheme was a
+  /// text.
+  std::map<std::string, std::string> layer_schemes;
+  std::string cost = "time";  ///< "time" or "bytes": how "auto" chooses
+  /// An earlier plan to repeat (common/plan_pin.h): its path (string) until the command line tool
+  /// puts the plan itself (object) in its place. null: plan anew.
+  nlohmann::json plan;
   std::string consistency = "bsp";     ///< "bsp"
   std::int64_t chunk_bytes = 2 << 20;  ///< 4 KiB .. 64 MiB, a multiple of 4; in fp32, always
   /// "fp32", "bf16" or "fp16": how gradients and parameters travel; sums and masters are fp32.

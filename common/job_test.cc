@@ -101,8 +101,30 @@ TEST(Job, WireDtypesByName) {
   EXPECT_EQ(parse_job(json.dump())->sync.wire_dtype, ElementType::kFloat32) << "off by default";
 }
 
+TEST(Job, APinnedPlanStandsAlone) {
+  Json json = example();
+  json["sync"]["plan"] = "plan.json";
+  EXPECT_EQ(parse_job(json.dump())->sync.plan, "plan.json");
+  json["sync"]["scheme"] = "ps";
+  EXPECT_THAT(std::string(parse_job(json.dump()).status().message()),
+              HasSubstr("sync.plan: cannot stand beside sync.scheme"));
+  json["sync"]["scheme"] = {{"fc6", "sfb"}};
+  EXPECT_FALSE(parse_job(json.dump()).ok());
+}
+
+TEST(Job, SchemesByLayer) {
+  Json json = example();
+  json["sync"]["scheme"] = {{"fc6", "sfb"}, {"fc7", "ps"}};
+  const absl::StatusOr<JobSpec> job = parse_job(json.dump());
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->sync.scheme, "auto") << "for the layers that are not named";
+  EXPECT_THAT(job->sync.layer_schemes,
+              ElementsAre(testing::Pair("fc6", "sfb"), testing::Pair("fc7", "ps")));
+  EXPECT_THAT(parse_job(example().dump())->sync.layer_schemes, testing::IsEmpty());
+}
+
 TEST(Job, RoundTrip) {
-  std::vector<Json> jobs(5, example());
+  std::vector<Json> jobs(9, example());
   jobs[1]["init"] = Json::object({{"weights", "w.safetensors"}});
   jobs[1]["optimizer"] = {{"type", "adam"}, {"beta1", 0.1}, {"epsilon", 1e-7}};
   jobs[1]["data"]["seed"] = 18446744073709551615u;
@@ -124,6 +146,10 @@ TEST(Job, RoundTrip) {
   jobs[4]["optimizer"] = {{"nesterov", true}, {"momentum", 0.3}};
   jobs[2]["sync"]["wire_dtype"] = "bf16";
   jobs[3]["sync"]["wire_dtype"] = "fp16";
+  jobs[5]["sync"]["scheme"] = "sfb";
+  jobs[7]["sync"]["plan"] = "plan.json";
+  jobs[8]["sync"]["plan"] = {{"servers", 2}, {"layers", Json::array({1})}};
+  jobs[6]["sync"]["scheme"] = {{"fc6", "sfb"}, {"fc 7/a", "ps"}, {"fc8", "auto"}};
   for (const Json& json : jobs) {
     const absl::StatusOr<JobSpec> job = parse_job(json.dump());
     ASSERT_TRUE(job.ok()) << job.status();
@@ -195,8 +221,13 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
       {"/optimizer/schedule/step_iterations", 0, "optimizer.schedule.step_iterations: expected"},
       {"/optimizer/schedule/type", "multistep", "milestones_iterations: is missing"},
       {"/optimizer/schedule/type", "constant", "belongs to the types \"step\""},
-      {"/sync/scheme", "sfb", "\"sfb\" is not in this version; use \"ps\""},
       {"/sync/scheme", "pss", "did you mean \"ps\"?"},
+      {"/sync/scheme", "ring",
+       "sync.scheme: expected one of \"auto\", \"ps\", \"sfb\", got \"ring\""},
+      {"/sync/scheme", 3, "sync.scheme: expected one of"},
+      {"/sync/scheme", Json::object(), "sync.scheme: names no layer"},
+      {"/sync/scheme", Json::object({{"fc6", "sbf"}}), "sync.scheme.fc6: expected one of"},
+      {"/sync/scheme", Json::object({{"fc6", nullptr}}), "sync.scheme.fc6: expected"},
       {"/sync/cost", "money", "sync.cost: expected one of \"time\", \"bytes\""},
       {"/sync/consistency", "ssp", "\"ssp\" is not in this version; use \"bsp\""},
       {"/sync/wire_dtype", "fp64", "sync.wire_dtype: expected one of \"fp32\", \"bf16\""},
@@ -205,7 +236,8 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
       {"/sync/chunk_bytes", 4095, "sync.chunk_bytes: expected an integer from 4096 to 67108864"},
       {"/sync/chunk_bytes", 4098, "sync.chunk_bytes: expected a multiple of 4"},
       {"/sync/chunk_bytes", 1 << 27, "sync.chunk_bytes: expected"},
-      {"/sync/plan", "plan.json", "sync.plan: a pinned plan is not in this version"},
+      {"/sync/plan", 3, "sync.plan: expected a text"},
+      {"/sync/plan", "", "sync.plan: expected a text"},
       {"/checkpoint/keep", 0, "checkpoint.keep: expected"},
       {"/checkpoint/replicas", 2, "checkpoint.replicas: expected the integer 1, the only one"},
       {"/checkpoint/every_iterations", -1, "checkpoint.every_iterations: expected"},
@@ -280,6 +312,9 @@ TEST(Job, PathsAreResolvedAgainstTheFolder) {
   resolve_paths(job, "/jobs");
   EXPECT_EQ(job.model, "/jobs/nets/a.json");
   EXPECT_THAT(job.data.train.files, ElementsAre("/jobs/b.bin"));
+  job.sync.plan = "runs/plan.json";
+  resolve_paths(job, "/jobs");
+  EXPECT_EQ(job.sync.plan, "/jobs/runs/plan.json");
 }
 
 }  // namespace

@@ -28,6 +28,14 @@ absl::Status validate_layer(const PlanLayer& layer) {
     }
     weight *= dimension;
   }
+  // Factors stand for one matrix and a bias of its height; nothing else can be rebuilt from them.
+  if (layer.scheme == Scheme::kSfb &&
+      (layer.shape.size() != 2 ||
+       (layer.parameters != weight && layer.parameters != weight + layer.shape[0]))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan: layer ", layer.name, " goes by SFB, but its ", layer.parameters,
+                     " parameters are not a matrix with or without a bias"));
+  }
   if (layer.ps_bytes < 0 || layer.sfb_bytes < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("plan: layer ", layer.name, " has a negative cost"));
@@ -36,8 +44,12 @@ absl::Status validate_layer(const PlanLayer& layer) {
 }
 
 absl::Status validate_chunks(const Plan& plan) {
-  // Walks layers and chunks side by side: `covered` elements of layer `layer` are accounted for.
-  std::size_t layer = 0;
+  // Walks layers and chunks side by side: `covered` elements of PS layer `layer` are accounted for.
+  const auto next_ps_layer = [&plan](std::size_t from) {
+    while (from < plan.layers.size() && plan.layers[from].scheme == Scheme::kSfb) ++from;
+    return from;
+  };
+  std::size_t layer = next_ps_layer(0);
   std::int64_t covered = 0;
   for (std::size_t i = 0; i < plan.chunks.size(); ++i) {
     const PlanChunk& chunk = plan.chunks[i];
@@ -54,7 +66,7 @@ absl::Status validate_chunks(const Plan& plan) {
     }
     covered += chunk.elements;
     if (covered == plan.layers[layer].parameters) {
-      ++layer;
+      layer = next_ps_layer(layer + 1);
       covered = 0;
     }
   }
@@ -64,6 +76,24 @@ absl::Status validate_chunks(const Plan& plan) {
                                                    plan.layers[layer].parameters));
   }
   return absl::OkStatus();
+}
+
+nlohmann::ordered_json layer_to_json(const PlanLayer& layer) {
+  nlohmann::ordered_json json = {{"name", layer.name},
+                                 {"type", layer.type},
+                                 {"shape", layer.shape},
+                                 {"parameters", layer.parameters},
+                                 {"scheme", scheme_name(layer.scheme)},
+                                 {"ps_bytes", layer.ps_bytes},
+                                 {"sfb_bytes", layer.sfb_bytes},
+                                 {"reason", layer.reason}};
+  if (layer.prediction) {
+    json["ps_seconds"] = layer.prediction->ps_s;
+    json["sfb_seconds"] = layer.prediction->sfb_s;
+    json["rebuild_seconds"] = layer.prediction->rebuild_s;
+    json["stall_seconds"] = layer.prediction->stall_s;
+  }
+  return json;
 }
 
 }  // namespace
@@ -129,16 +159,17 @@ std::string plan_to_json(const Plan& plan) {
   json["layers"] = nlohmann::ordered_json::array();
   for (const PlanLayer& layer : plan.layers) {
     iteration_bytes += layer.scheme == Scheme::kPs ? layer.ps_bytes : layer.sfb_bytes;
-    json["layers"].push_back({{"name", layer.name},
-                              {"type", layer.type},
-                              {"shape", layer.shape},
-                              {"parameters", layer.parameters},
-                              {"scheme", scheme_name(layer.scheme)},
-                              {"ps_bytes", layer.ps_bytes},
-                              {"sfb_bytes", layer.sfb_bytes},
-                              {"reason", layer.reason}});
+    json["layers"].push_back(layer_to_json(layer));
   }
   json["iteration_bytes"] = iteration_bytes;
+  if (plan.prediction) {
+    json["predicted"] = {{"iteration_seconds", plan.prediction->iteration_s},
+                         {"compute_seconds", plan.prediction->compute_s},
+                         {"by_bytes_seconds", plan.prediction->by_bytes_s},
+                         {"all_ps_seconds", plan.prediction->all_ps_s},
+                         {"all_sfb_seconds", plan.prediction->all_sfb_s}};
+  }
+  if (plan.calibration) json["calibration"] = calibration_to_json(*plan.calibration);
   json["chunks"] = nlohmann::ordered_json::array();
   for (const PlanChunk& chunk : plan.chunks) {
     json["chunks"].push_back({{"layer", chunk.layer.value()},

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/calibration.h"
 #include "common/element_type.h"
 #include "common/ids.h"
 
@@ -14,6 +16,23 @@ namespace poseidon {
 /// How one layer's gradients travel (DESIGN: "Choosing the scheme").
 enum class Scheme { kPs, kSfb };
 std::string_view scheme_name(Scheme scheme);  ///< "ps", "sfb"
+
+/// What a calibrated plan expects of a layer.
+struct LayerPrediction {
+  double ps_s = 0.0;       ///< how long the busiest NIC direction would carry it, by PS
+  double sfb_s = 0.0;      ///< likewise by SFB; 0 where SFB does not apply
+  double rebuild_s = 0.0;  ///< how long the device would rebuild its gradient by SFB
+  double stall_s = 0.0;    ///< by its scheme: how long forward stands still for it
+};
+
+/// What a calibrated plan expects of one iteration, and of the same cluster planned otherwise.
+struct PlanPrediction {
+  double iteration_s = 0.0;
+  double compute_s = 0.0;   ///< of one worker that has nothing to synchronise
+  double by_bytes_s = 0.0;  ///< with the schemes that move the fewest bytes
+  double all_ps_s = 0.0;
+  double all_sfb_s = 0.0;  ///< all layers that may go by SFB
+};
 
 /// One parameter layer, in forward order; its LayerIndex is its position in Plan::layers.
 struct PlanLayer {
@@ -25,6 +44,8 @@ struct PlanLayer {
   std::int64_t ps_bytes = 0;   ///< per node and iteration, were it to go by PS
   std::int64_t sfb_bytes = 0;  ///< likewise by SFB; 0 where SFB does not apply
   std::string reason;          ///< why this scheme, for people
+  std::optional<LayerPrediction>
+      prediction;  ///< with Plan::prediction; does not travel to the nodes
 };
 
 /// A contiguous element range of one layer's parameters (all its tensors laid end to end in the
@@ -45,15 +66,20 @@ struct Plan {
   std::vector<std::string> worker_addresses;  ///< by rank; "" where a worker listens nowhere
   std::vector<std::string> server_addresses;  ///< HOST:PORT by ServerIndex
   std::vector<PlanLayer> layers;
-  std::vector<PlanChunk>
-      chunks;  ///< ordered by layer, then offset; each layer covered exactly once
+  /// Ordered by layer, then offset. Each PS layer is covered exactly once; an SFB layer has none:
+  /// no server owns it, every worker steps its own copy. Empty when all layers go by SFB.
+  std::vector<PlanChunk> chunks;
+  /// Set when the plan was made with a calibration; for plan.json and status, not for the nodes.
+  std::optional<PlanPrediction> prediction;
+  std::optional<Calibration> calibration;
 
   std::uint32_t workers() const { return static_cast<std::uint32_t>(worker_addresses.size()); }
   std::uint32_t servers() const { return static_cast<std::uint32_t>(server_addresses.size()); }
 };
 
-/// Checks the invariants above (every chunk in range, layers covered without gap or overlap, server
-/// known); what a node calls before it trusts a plan that came over the wire.
+/// Checks the invariants above (every chunk in range, PS layers covered without gap or overlap, SFB
+/// layers fully connected and without chunks, server known); what a node calls before it trusts a
+/// plan that came over the wire.
 absl::Status validate(const Plan& plan);
 
 /// plan.json in the run directory.

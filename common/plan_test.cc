@@ -33,14 +33,31 @@ Plan valid_plan() {
                   .scheme = Scheme::kSfb,
                   .ps_bytes = 480,
                   .sfb_bytes = 100,
-                  .reason = "less"}};
+                  .reason = "less"},
+                 {.name = "head",
+                  .type = "fully_connected",
+                  .shape = {12, 5},
+                  .parameters = 60,
+                  .scheme = Scheme::kPs,
+                  .ps_bytes = 480,
+                  .sfb_bytes = 500,
+                  .reason = "more"}};
   plan.chunks = {{LayerIndex(0), 0, 20, ServerIndex(0)},
-                 {LayerIndex(1), 0, 40, ServerIndex(1)},
-                 {LayerIndex(1), 40, 20, ServerIndex(0)}};
+                 {LayerIndex(2), 0, 40, ServerIndex(1)},
+                 {LayerIndex(2), 40, 20, ServerIndex(0)}};
   return plan;
 }
 
 TEST(Plan, ValidOnePasses) { EXPECT_TRUE(validate(valid_plan()).ok()); }
+
+TEST(Plan, WithSfbLayersOnlyThereAreNoChunks) {
+  Plan plan = valid_plan();
+  plan.layers = {plan.layers[1]};
+  plan.chunks.clear();
+  EXPECT_TRUE(validate(plan).ok());
+  plan.layers[0].parameters = 50;  // without a bias
+  EXPECT_TRUE(validate(plan).ok());
+}
 
 struct BrokenPlan {
   std::string name;
@@ -101,6 +118,18 @@ INSTANTIATE_TEST_SUITE_P(
         BrokenPlan{"empty_chunk", [](Plan& p) { p.chunks[1].elements = 0; }, "chunk 1"},
         BrokenPlan{"missing_chunk", [](Plan& p) { p.chunks.pop_back(); }, "up to element 40 of 60"},
         BrokenPlan{"one_too_many", [](Plan& p) { p.chunks.push_back(p.chunks[0]); }, "chunk 3"},
+        BrokenPlan{"sfb_with_a_chunk", [](Plan& p) { p.layers[2].scheme = Scheme::kSfb; },
+                   "chunk 1 (layer 2"},
+        BrokenPlan{"ps_without_chunks", [](Plan& p) { p.layers[1].scheme = Scheme::kPs; },
+                   "does not continue layer 1"},
+        BrokenPlan{"sfb_convolution",
+                   [](Plan& p) {
+                     p.layers[0].scheme = Scheme::kSfb;
+                     p.chunks.erase(p.chunks.begin());
+                   },
+                   "conv1 goes by SFB"},
+        BrokenPlan{"sfb_parameters", [](Plan& p) { p.layers[1].parameters = 61; },
+                   "fc goes by SFB"},
         BrokenPlan{"order", [](Plan& p) { std::swap(p.chunks[1], p.chunks[2]); }, "chunk 1"}),
     [](const auto& test) { return test.param.name; });
 
@@ -111,8 +140,8 @@ TEST(Plan, JsonHasTheContractsKeys) {
   EXPECT_EQ(json["batch_size"], 32);
   EXPECT_EQ(json["epoch"], 7);
   EXPECT_EQ(json["wire_dtype"], "fp32");
-  EXPECT_EQ(json["iteration_bytes"], 160 + 100);
-  ASSERT_EQ(json["layers"].size(), 2u);
+  EXPECT_EQ(json["iteration_bytes"], 160 + 100 + 480);
+  ASSERT_EQ(json["layers"].size(), 3u);
   const auto& fc = json["layers"][1];
   EXPECT_EQ(fc["name"], "fc");
   EXPECT_EQ(fc["type"], "fully_connected");

@@ -15,7 +15,8 @@ std::vector<PlannerLayer> planner_layers(const NetSpec& net) {
                       .type = std::string(layer_type_name(layer.type)),
                       .shape = layer.parameters.front().shape,
                       .parameters = layer.parameter_count(),
-                      .is_fully_connected = layer.type == LayerType::kFullyConnected});
+                      .is_fully_connected = layer.type == LayerType::kFullyConnected,
+                      .multiply_adds = layer.multiply_adds});
   }
   return layers;
 }
@@ -27,6 +28,8 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
   if (!net.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("model: ", net.status().message()));
   }
+  std::vector<PlannerLayer> layers = planner_layers(*net);
+  POSEIDON_RETURN_IF_ERROR(check_sync(layers, job.sync));
   return ResolvedJob{.name = job.name,
                      .batch_size = job.batch_size,
                      .iterations = job.iterations,
@@ -34,7 +37,7 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
                      .max_workers = job.membership.max_workers,
                      .warnings = job_warnings(job),
                      .sync = job.sync,
-                     .layers = planner_layers(*net),
+                     .layers = std::move(layers),
                      .learning_rate = [optimizer = job.optimizer](Iteration iteration) {
                        return learning_rate_at(optimizer, iteration);
                      }};

@@ -17,8 +17,15 @@ namespace poseidon {
 /// chunks of one layer follow each other in that order, so a layer of n full chunks is spread over
 /// min(n, servers) servers and every server helps with every large layer.
 ///
+/// With shares: the largest chunk goes to the server that would be done with its bytes first, were
+/// it as fast as its share says; a server without a share gets nothing. Equal shares: as above.
+///
 /// `chunk_bytes` in ChunkId order, each >= 0; `servers` >= 1. The result is in ChunkId order.
 std::vector<ServerIndex> place_chunks(absl::Span<const std::int64_t> chunk_bytes,
                                       std::uint32_t servers);
+
+/// `shares` by ServerIndex, each >= 0, at least one above 0.
+std::vector<ServerIndex> place_chunks(absl::Span<const std::int64_t> chunk_bytes,
+                                      const std::vector<double>& shares);
 
 }  // namespace poseidon

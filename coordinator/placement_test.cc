@@ -76,5 +76,37 @@ TEST(Placement, IsBalancedWithinOneChunkAndDeterministic) {
   }
 }
 
+TEST(Placement, EqualSharesAreNoShares) {
+  const std::vector<std::int64_t> bytes = {4, 5, 6, 7, 8, 8, 3};
+  EXPECT_EQ(place_chunks(bytes, std::vector<double>{0.2, 0.2, 0.2}), place_chunks(bytes, 3));
+}
+
+TEST(Placement, SharesAreKeptToOneChunk) {
+  SplitMix64 random(43);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<double> shares(1 + random.below(16));
+    double total_share = 0;
+    for (double& share : shares) total_share += share = static_cast<double>(random.below(4));
+    if (total_share == 0) shares[0] = total_share = 1;
+    std::vector<std::int64_t> bytes(1 + random.below(300));
+    std::int64_t total = 0;
+    for (auto& value : bytes) total += value = static_cast<std::int64_t>(4 + random.below(2 << 20));
+    const auto loads =
+        loads_of(bytes, place_chunks(bytes, shares), static_cast<std::uint32_t>(shares.size()));
+    for (std::size_t i = 0; i < shares.size(); ++i) {
+      if (shares[i] == 0) {
+        EXPECT_EQ(loads[i], 0);
+      }
+      // Whoever took the last chunk beyond its share was, with it, the first to be done.
+      const double fair = static_cast<double>(total) * shares[i] / total_share;
+      const double largest = static_cast<double>(*std::max_element(bytes.begin(), bytes.end()));
+      EXPECT_LE(
+          static_cast<double>(loads[i]),
+          fair + largest * (1.0 + shares[i] * static_cast<double>(shares.size()) / total_share))
+          << "round " << round << " server " << i;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace poseidon

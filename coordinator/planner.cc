@@ -1,19 +1,50 @@
 #include "coordinator/planner.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/chunking.h"
+#include "common/nearest.h"
+#include "common/plan_pin.h"
 #include "common/status_macros.h"
 #include "coordinator/placement.h"
+#include "coordinator/time_rule.h"
 
 namespace poseidon {
 namespace {
 
-std::string megabytes(std::int64_t bytes) {
-  return absl::StrFormat("%.3g MB", static_cast<double>(bytes) / 1e6);
+std::string bytes_text(std::int64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (value < 999.5) return absl::StrFormat("%d B", bytes);
+  if (value < 999.5e3) return absl::StrFormat("%.3g kB", value / 1e3);
+  if (value < 999.5e6) return absl::StrFormat("%.3g MB", value / 1e6);
+  return absl::StrFormat("%.3g GB", value / 1e9);
+}
+
+absl::Status check_calibration(const PlannerInput& input) {
+  const Calibration& calibration = *input.calibration;
+  POSEIDON_RETURN_IF_ERROR(validate(calibration, "planning"));
+  if (calibration.workers.size() != input.worker_addresses.size() ||
+      calibration.servers.size() != input.server_addresses.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "planning: the calibration is of ", calibration.workers.size(), " workers and ",
+        calibration.servers.size(), " servers, the cluster has ", input.worker_addresses.size(),
+        " and ", input.server_addresses.size(), "; calibrate again"));
+  }
+  const auto same_name = [](const LayerTimes& times, const PlannerLayer& layer) {
+    return times.name == layer.name;
+  };
+  if (!std::equal(calibration.layers.begin(), calibration.layers.end(), input.layers.begin(),
+                  input.layers.end(), same_name)) {
+    return absl::InvalidArgumentError(
+        "planning: the calibration's layers are not those of this network; calibrate again");
+  }
+  return absl::OkStatus();
 }
 
 // What validate(Plan) would say too, but before chunking works with the values.
@@ -35,7 +66,71 @@ absl::Status check_input(const PlannerInput& input) {
                        layer.shape.size(), " dimensions instead of 2"));
     }
   }
-  return absl::OkStatus();
+  if (input.calibration) POSEIDON_RETURN_IF_ERROR(check_calibration(input));
+  return check_sync(input.layers, input.sync);
+}
+
+std::string pinned_reason(const PlanLayer& layer) {
+  const bool ps = layer.scheme == Scheme::kPs;
+  return absl::StrCat("sync.plan asks for it: ", ps ? "PS, " : "SFB, ",
+                      bytes_text(ps ? layer.ps_bytes : layer.sfb_bytes), " per node and iteration");
+}
+
+std::string time_reason(Scheme scheme, double iteration_s, double flipped_s) {
+  const Scheme other = scheme == Scheme::kPs ? Scheme::kSfb : Scheme::kPs;
+  const auto name = [](Scheme of) { return of == Scheme::kPs ? "PS" : "SFB"; };
+  if (std::isnan(flipped_s)) {
+    return absl::StrFormat("shortest iteration found, %.4g ms, has it by %s", iteration_s * 1e3,
+                           name(scheme));
+  }
+  return absl::StrFormat("shortest iteration: %.4g ms by %s, %.4g ms by %s", iteration_s * 1e3,
+                         name(scheme), flipped_s * 1e3, name(other));
+}
+
+/// Predicts and, under cost=time, chooses; returns the servers' shares.
+std::vector<double> plan_by_time(const PlannerInput& input, Plan& plan) {
+  TimeRuleInput rule{.layers = &input.layers,
+                     .batch_size = input.batch_size,
+                     .worker_addresses = input.worker_addresses,
+                     .server_addresses = input.server_addresses,
+                     .chunk_bytes = input.sync.chunk_bytes,
+                     .wire_type = plan.wire_type,
+                     .calibration = &*input.calibration,
+                     .by_bytes = {},
+                     .free = {}};
+  for (std::size_t i = 0; i < plan.layers.size(); ++i) {
+    rule.by_bytes.push_back(plan.layers[i].scheme);
+    const bool may_choose = input.sync.cost == "time" && input.sync.plan.is_null() &&
+                            input.layers[i].is_fully_connected &&
+                            asked_scheme(input.layers[i], input.sync) == "auto";
+    if (may_choose) rule.free.push_back(i);
+  }
+  TimeRuleResult result = apply_time_rule(rule);
+  for (const std::size_t i : rule.free) {
+    plan.layers[i].scheme = result.schemes[i];
+    plan.layers[i].reason =
+        time_reason(result.schemes[i], result.prediction.iteration_s, result.flipped_s[i]);
+  }
+  for (std::size_t i = 0; i < plan.layers.size(); ++i) {
+    plan.layers[i].prediction = result.layers[i];
+  }
+  plan.prediction = result.prediction;
+  plan.calibration = input.calibration;
+  return std::move(result.shares);
+}
+
+void place(std::int64_t chunk_bytes, const std::vector<double>& shares, Plan& plan) {
+  std::vector<std::int64_t> bytes;
+  for (std::size_t i = 0; i < plan.layers.size(); ++i) {
+    if (plan.layers[i].scheme == Scheme::kSfb) continue;  // no server owns it
+    const LayerIndex index(static_cast<std::uint32_t>(i));
+    for (const ChunkRange& range : split_into_chunks(plan.layers[i].parameters, chunk_bytes)) {
+      plan.chunks.push_back({index, range.offset, range.elements, ServerIndex(0)});
+      bytes.push_back(range.elements * kElementBytes);
+    }
+  }
+  const std::vector<ServerIndex> owners = place_chunks(bytes, shares);
+  for (std::size_t i = 0; i < plan.chunks.size(); ++i) plan.chunks[i].server = owners[i];
 }
 
 }  // namespace
@@ -63,20 +158,95 @@ SchemeCosts scheme_costs(const PlannerLayer& layer, std::int64_t batch_size, std
   return costs;
 }
 
+std::string_view asked_scheme(const PlannerLayer& layer, const SyncSpec& sync) {
+  const auto pinned = sync.layer_schemes.find(layer.name);
+  const std::string_view asked =
+      pinned == sync.layer_schemes.end() ? sync.scheme : std::string_view(pinned->second);
+  return asked == "sfb" && !layer.is_fully_connected ? "ps" : asked;
+}
+
 SchemeChoice choose_scheme(const PlannerLayer& layer, const SchemeCosts& costs,
                            const SyncSpec& sync) {
-  SchemeChoice choice;
-  choice.scheme = Scheme::kPs;
-  if (!layer.is_fully_connected || !costs.sfb_applies) {
-    choice.reason = absl::StrCat("a ", layer.type, " layer has no factors to send: PS, ",
-                                 megabytes(costs.ps_bytes), " per node and iteration");
-  } else {
-    choice.reason = absl::StrCat(
-        sync.scheme == "ps" ? "sync.scheme asks for PS" : "PS carries every layer in this version",
-        ": ", megabytes(costs.ps_bytes), " per node and iteration (SFB would move ",
-        megabytes(costs.sfb_bytes), ")");
+  const std::string ps = bytes_text(costs.ps_bytes);
+  if (!costs.sfb_applies) {
+    return {Scheme::kPs, absl::StrCat("a ", layer.type, " layer has no factors to send: PS, ", ps,
+                                      " per node and iteration")};
   }
-  return choice;
+  const std::string sfb = bytes_text(costs.sfb_bytes);
+  const std::string_view asked = asked_scheme(layer, sync);
+  const std::string by_ps =
+      absl::StrCat("PS, ", ps, " per node and iteration (SFB would move ", sfb, ")");
+  const std::string by_sfb =
+      absl::StrCat("SFB, ", sfb, " per node and iteration (PS would move ", ps, ")");
+  if (asked == "ps") return {Scheme::kPs, absl::StrCat("sync.scheme asks for it: ", by_ps)};
+  if (asked == "sfb") return {Scheme::kSfb, absl::StrCat("sync.scheme asks for it: ", by_sfb)};
+  if (costs.sfb_bytes == 0) return {Scheme::kSfb, "one worker: by SFB there is nothing to send"};
+  if (costs.sfb_bytes == costs.ps_bytes) {
+    return {Scheme::kSfb,
+            absl::StrCat("as many bytes either way: SFB, ", sfb, " per node and iteration")};
+  }
+  if (costs.sfb_bytes < costs.ps_bytes)
+    return {Scheme::kSfb, absl::StrCat("fewer bytes: ", by_sfb)};
+  return {Scheme::kPs, absl::StrCat("fewer bytes: ", by_ps)};
+}
+
+namespace {
+
+std::string layer_text(const std::vector<std::int64_t>& shape, std::int64_t parameters) {
+  return absl::StrCat(absl::StrJoin(shape, "x"), " with ", parameters, " parameters");
+}
+
+absl::Status check_pin(const std::vector<PlannerLayer>& layers, const PlanPin& pin) {
+  constexpr const char* kRemedy =
+      "; take the plan.json of a run of this network, or remove sync.plan";
+  for (std::size_t i = 0; i < std::max(layers.size(), pin.layers.size()); ++i) {
+    if (i >= pin.layers.size() || i >= layers.size() || pin.layers[i].name != layers[i].name) {
+      const auto name = [i](const auto& of) {
+        return i < of.size() ? absl::StrCat("\"", of[i].name, "\"") : "nothing";
+      };
+      return absl::InvalidArgumentError(absl::StrCat("sync.plan: parameter layer ", i + 1, " is ",
+                                                     name(layers), " in the network and ",
+                                                     name(pin.layers), " in the plan", kRemedy));
+    }
+    const PinnedLayer& pinned = pin.layers[i];
+    const PlannerLayer& layer = layers[i];
+    if (pinned.shape != layer.shape || pinned.parameters != layer.parameters) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sync.plan: layer ", layer.name, " is ",
+                       layer_text(layer.shape, layer.parameters), " in the network and ",
+                       layer_text(pinned.shape, pinned.parameters), " in the plan", kRemedy));
+    }
+    if (pinned.scheme == Scheme::kSfb && !layer.is_fully_connected) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sync.plan: layer ", layer.name, " goes by SFB there, but is a ", layer.type,
+                       " layer without factors; change its scheme to \"ps\""));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status check_sync(const std::vector<PlannerLayer>& layers, const SyncSpec& sync) {
+  std::vector<std::string> names;
+  for (const PlannerLayer& layer : layers) names.push_back(layer.name);
+  for (const auto& [name, scheme] : sync.layer_schemes) {
+    const auto found = std::find(names.begin(), names.end(), name);
+    if (found == names.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "sync.scheme.", name, ": the network has no layer of this name with parameters",
+          did_you_mean(name, names), "; `poseidon models` lists a network's layers"));
+    }
+    const PlannerLayer& layer = layers[static_cast<std::size_t>(found - names.begin())];
+    if (scheme == "sfb" && !layer.is_fully_connected) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sync.scheme.", name, ": \"sfb\" needs a fully connected layer, ", name,
+                       " is a ", layer.type, " layer; use \"ps\" or \"auto\""));
+    }
+  }
+  if (sync.plan.is_null()) return absl::OkStatus();
+  POSEIDON_ASSIGN_OR_RETURN(const PlanPin pin, plan_pin_from_json(sync.plan, "sync.plan"));
+  return check_pin(layers, pin);
 }
 
 absl::StatusOr<Plan> make_plan(const PlannerInput& input) {
@@ -87,12 +257,10 @@ absl::StatusOr<Plan> make_plan(const PlannerInput& input) {
   plan.wire_type = input.sync.wire_dtype;
   plan.worker_addresses = input.worker_addresses;
   plan.server_addresses = input.server_addresses;
-  std::vector<std::int64_t> chunk_bytes;
   for (const PlannerLayer& layer : input.layers) {
     const SchemeCosts costs =
         scheme_costs(layer, input.batch_size, plan.workers(), plan.servers(), plan.wire_type);
     SchemeChoice choice = choose_scheme(layer, costs, input.sync);
-    const LayerIndex index(static_cast<std::uint32_t>(plan.layers.size()));
     plan.layers.push_back({.name = layer.name,
                            .type = layer.type,
                            .shape = layer.shape,
@@ -100,14 +268,24 @@ absl::StatusOr<Plan> make_plan(const PlannerInput& input) {
                            .scheme = choice.scheme,
                            .ps_bytes = costs.ps_bytes,
                            .sfb_bytes = costs.sfb_bytes,
-                           .reason = std::move(choice.reason)});
-    for (const ChunkRange& range : split_into_chunks(layer.parameters, input.sync.chunk_bytes)) {
-      plan.chunks.push_back({index, range.offset, range.elements, ServerIndex(0)});
-      chunk_bytes.push_back(range.elements * kElementBytes);
+                           .reason = std::move(choice.reason),
+                           .prediction = std::nullopt});
+  }
+  std::optional<PlanPin> pin;
+  if (!input.sync.plan.is_null()) {
+    POSEIDON_ASSIGN_OR_RETURN(pin, plan_pin_from_json(input.sync.plan, "sync.plan"));
+    for (std::size_t i = 0; i < plan.layers.size(); ++i) {
+      plan.layers[i].scheme = pin->layers[i].scheme;
+      plan.layers[i].reason = pinned_reason(plan.layers[i]);
     }
   }
-  const std::vector<ServerIndex> owners = place_chunks(chunk_bytes, plan.servers());
-  for (std::size_t i = 0; i < plan.chunks.size(); ++i) plan.chunks[i].server = owners[i];
+  std::vector<double> shares(plan.servers(), 1.0 / plan.servers());
+  if (input.calibration) shares = plan_by_time(input, plan);
+  if (pin && pin->servers == plan.servers() && !pin->chunks.empty()) {
+    plan.chunks = std::move(pin->chunks);
+  } else {
+    place(input.sync.chunk_bytes, shares, plan);
+  }
   POSEIDON_RETURN_IF_ERROR(validate(plan));
   return plan;
 }

@@ -4,10 +4,13 @@
 // Before: the job is resolved and its nodes are known. After: job_run sends the plan to every node.
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/calibration.h"
 #include "common/ids.h"
 #include "common/job.h"
 #include "common/plan.h"
@@ -21,6 +24,7 @@ struct PlannerLayer {
   std::vector<std::int64_t> shape;  ///< of the weight; fully connected: {M out, N in}
   std::int64_t parameters = 0;      ///< elements of all tensors together
   bool is_fully_connected = false;
+  std::int64_t multiply_adds = 0;  ///< per sample, forward
 };
 
 struct PlannerInput {
@@ -30,6 +34,8 @@ struct PlannerInput {
   std::vector<std::string> worker_addresses;  ///< by rank
   std::vector<std::string> server_addresses;  ///< by ServerIndex
   SyncSpec sync;
+  /// Unset: cost=time knows no times, so the byte rule chooses and nothing is predicted.
+  std::optional<Calibration> calibration;
 };
 
 /// Bytes that one node, worker and server together, moves per iteration for one layer.
@@ -49,12 +55,25 @@ struct SchemeChoice {
   std::string reason;  ///< for people
 };
 
-/// The one place that decides how a layer travels.
+/// What sync.scheme says of this layer: "auto", "ps" or "sfb". Under "sfb" for the whole network
+/// what has no factors goes by PS.
+std::string_view asked_scheme(const PlannerLayer& layer, const SyncSpec& sync);
+
+/// The byte rule: SFB where it moves at most as many bytes as PS, unless sync.scheme asks
+/// otherwise.
 SchemeChoice choose_scheme(const PlannerLayer& layer, const SchemeCosts& costs,
                            const SyncSpec& sync);
 
-/// INVALID_ARGUMENT when the result would be no valid plan (no nodes, no parameters, equal names);
-/// the message says which.
+/// INVALID_ARGUMENT when sync.scheme names a layer that the network does not have or wants SFB for
+/// one without factors, or sync.plan (its content, not a path) is none or is of another network;
+/// the message names the key and the remedy.
+absl::Status check_sync(const std::vector<PlannerLayer>& layers, const SyncSpec& sync);
+
+/// With sync.cost "time" and a calibration: the schemes with the shortest predicted iteration
+/// (time_rule.h), chunks to servers by free bandwidth. Otherwise the byte rule, equal bytes.
+/// With sync.plan: its schemes, and its chunks too if it was made for as many servers.
+/// INVALID_ARGUMENT when the result would be no valid plan (no nodes, no parameters, equal names)
+/// or the calibration does not fit; the message says which.
 absl::StatusOr<Plan> make_plan(const PlannerInput& input);
 
 }  // namespace poseidon

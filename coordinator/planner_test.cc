@@ -1,11 +1,15 @@
 #include "coordinator/planner.h"
 
+#include "common/plan_pin.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace poseidon {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 PlannerLayer fully_connected(std::int64_t m, std::int64_t n) {
@@ -18,11 +22,18 @@ PlannerLayer fully_connected(std::int64_t m, std::int64_t n) {
 
 double million_floats(std::int64_t bytes) { return static_cast<double>(bytes) / 4e6; }
 
+std::vector<Scheme> schemes(const Plan& plan) {
+  std::vector<Scheme> schemes;
+  for (const PlanLayer& layer : plan.layers) schemes.push_back(layer.scheme);
+  return schemes;
+}
+
 struct KnownCost {
   std::int64_t m, n, batch;
   std::uint32_t nodes;
   double ps, sfb;     // million floats, as printed in DESIGN section 7
   double half_digit;  // half of the last printed digit
+  Scheme choice;      // by bytes
 };
 
 class KnownCosts : public ::testing::TestWithParam<KnownCost> {};
@@ -34,21 +45,26 @@ TEST_P(KnownCosts, AgreeWithTheDesign) {
   EXPECT_TRUE(costs.sfb_applies);
   EXPECT_NEAR(million_floats(costs.ps_bytes), known.ps, known.half_digit);
   EXPECT_NEAR(million_floats(costs.sfb_bytes), known.sfb, known.half_digit);
+  EXPECT_EQ(choose_scheme(fully_connected(known.m, known.n), costs, {}).scheme, known.choice);
 }
 
-INSTANTIATE_TEST_SUITE_P(Design, KnownCosts,
-                         ::testing::Values(KnownCost{4096, 25088, 32, 8, 359.7, 13.1, 0.051},
-                                           KnownCost{4096, 25088, 32, 32, 398.2, 57.9, 0.051},
-                                           KnownCost{4096, 4096, 32, 8, 58.72, 3.67, 0.0051},
-                                           KnownCost{21841, 4096, 32, 32, 346.7, 51.5, 0.051},
-                                           KnownCost{1000, 1024, 128, 4, 3.07, 1.55, 0.0051},
-                                           KnownCost{1000, 1024, 128, 8, 3.58, 3.63, 0.0051},
-                                           KnownCost{1000, 2048, 32, 32, 7.94, 6.05, 0.0051}));
+INSTANTIATE_TEST_SUITE_P(
+    Design, KnownCosts,
+    ::testing::Values(KnownCost{4096, 25088, 32, 8, 359.7, 13.1, 0.051, Scheme::kSfb},
+                      KnownCost{4096, 25088, 32, 32, 398.2, 57.9, 0.051, Scheme::kSfb},
+                      KnownCost{4096, 4096, 32, 8, 58.72, 3.67, 0.0051, Scheme::kSfb},
+                      KnownCost{21841, 4096, 32, 32, 346.7, 51.5, 0.051, Scheme::kSfb},
+                      KnownCost{1000, 1024, 128, 4, 3.07, 1.55, 0.0051, Scheme::kSfb},
+                      KnownCost{1000, 1024, 128, 8, 3.58, 3.63, 0.0051, Scheme::kPs},
+                      KnownCost{4096, 4096, 256, 16, 62.91, 62.91, 0.0051, Scheme::kSfb},
+                      KnownCost{1000, 2048, 32, 32, 7.94, 6.05, 0.0051, Scheme::kSfb}));
 
 TEST(SchemeCosts, TheTieIsExact) {
   const SchemeCosts costs = scheme_costs(fully_connected(4096, 4096), 256, 16, 16);
   EXPECT_EQ(costs.ps_bytes, costs.sfb_bytes);
-  EXPECT_NEAR(million_floats(costs.ps_bytes), 62.91, 0.0051);
+  const SchemeChoice choice = choose_scheme(fully_connected(4096, 4096), costs, {});
+  EXPECT_EQ(choice.scheme, Scheme::kSfb);
+  EXPECT_THAT(choice.reason, HasSubstr("as many bytes either way"));
 }
 
 TEST(SchemeCosts, OneWorkerAndOneServerSendNothing) {
@@ -102,11 +118,12 @@ TEST(Planner, PlansLeNet) {
   EXPECT_EQ(plan->workers(), 4u);
   EXPECT_EQ(plan->servers(), 2u);
   ASSERT_EQ(plan->layers.size(), 4u);
-  // 16384 elements a chunk: 1 + 2 + 25 + 1.
-  EXPECT_EQ(plan->chunks.size(), 29u);
-  for (const PlanLayer& layer : plan->layers) EXPECT_EQ(layer.scheme, Scheme::kPs);
+  // 16384 elements a chunk: conv1 1, conv2 2, ip2 1. ip1 goes by SFB: no server owns it.
+  EXPECT_EQ(plan->chunks.size(), 4u);
+  EXPECT_THAT(schemes(*plan), ElementsAre(Scheme::kPs, Scheme::kPs, Scheme::kSfb, Scheme::kPs));
   EXPECT_THAT(plan->layers[0].reason, HasSubstr("convolution layer has no factors"));
-  EXPECT_THAT(plan->layers[2].reason, HasSubstr("SFB would move 0.998 MB"));
+  EXPECT_THAT(plan->layers[2].reason, HasSubstr("fewer bytes: SFB, 998 kB"));
+  EXPECT_THAT(plan->layers[3].reason, HasSubstr("fewer bytes: PS"));
   std::int64_t load[2] = {0, 0};
   for (const PlanChunk& chunk : plan->chunks) load[chunk.server.value()] += chunk.elements;
   EXPECT_LE(std::abs(load[0] - load[1]), 16384);
@@ -124,10 +141,119 @@ TEST(Planner, TheWireTypeOfTheJobIsThePlans) {
   EXPECT_EQ(plan->chunks.size(), 29u) << "chunks are the same whatever the wire type";
 }
 
-TEST(Planner, AskingForPsIsNamedInTheReason) {
+TEST(Planner, AskingForOneSchemeIsNamedInTheReason) {
   PlannerInput input = lenet_like();
   input.sync.scheme = "ps";
-  EXPECT_THAT(make_plan(input)->layers[2].reason, HasSubstr("sync.scheme asks for PS"));
+  absl::StatusOr<Plan> plan = make_plan(input);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(schemes(*plan), testing::Each(Scheme::kPs));
+  EXPECT_EQ(plan->chunks.size(), 29u);
+  EXPECT_THAT(plan->layers[2].reason, HasSubstr("sync.scheme asks for it: PS"));
+  input.sync.scheme = "sfb";
+  plan = make_plan(input);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(schemes(*plan), ElementsAre(Scheme::kPs, Scheme::kPs, Scheme::kSfb, Scheme::kSfb));
+  EXPECT_THAT(plan->layers[0].reason, HasSubstr("convolution layer has no factors"));
+  EXPECT_THAT(plan->layers[3].reason, HasSubstr("sync.scheme asks for it: SFB"));
+}
+
+TEST(Planner, SchemesByLayerLeaveTheOthersAuto) {
+  PlannerInput input = lenet_like();
+  input.sync.layer_schemes = {{"ip2", "sfb"}, {"conv1", "ps"}};
+  absl::StatusOr<Plan> plan = make_plan(input);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(schemes(*plan), ElementsAre(Scheme::kPs, Scheme::kPs, Scheme::kSfb, Scheme::kSfb));
+  input.sync.layer_schemes = {{"ip1", "ps"}, {"conv2", "auto"}};
+  plan = make_plan(input);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(schemes(*plan), testing::Each(Scheme::kPs));
+}
+
+TEST(Planner, SchemesOfLayersThatCannotHaveThemAreRefused) {
+  PlannerInput input = lenet_like();
+  input.sync.layer_schemes = {{"ip3", "sfb"}};
+  EXPECT_THAT(std::string(make_plan(input).status().message()),
+              AllOf(HasSubstr("sync.scheme.ip3: the network has no layer"),
+                    HasSubstr("did you mean \"ip1\"?")));
+  input.sync.layer_schemes = {{"conv2", "sfb"}};
+  EXPECT_THAT(std::string(make_plan(input).status().message()),
+              AllOf(HasSubstr("sync.scheme.conv2: \"sfb\" needs a fully connected layer"),
+                    HasSubstr("use \"ps\" or \"auto\"")));
+}
+
+TEST(Planner, OneWorkerHasNothingToSend) {
+  PlannerInput input = lenet_like();
+  input.worker_addresses.resize(1);
+  input.server_addresses.resize(1);
+  const absl::StatusOr<Plan> plan = make_plan(input);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  for (const PlanLayer& layer : plan->layers) EXPECT_EQ(layer.ps_bytes + layer.sfb_bytes, 0);
+  EXPECT_THAT(plan->layers[2].reason, HasSubstr("one worker"));
+}
+
+TEST(Planner, WithSfbLayersOnlyTheServersOwnNothing) {
+  PlannerInput input = lenet_like();
+  input.layers.erase(input.layers.begin(), input.layers.begin() + 2);
+  input.sync.scheme = "sfb";
+  const absl::StatusOr<Plan> plan = make_plan(input);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_TRUE(plan->chunks.empty());
+}
+
+/// The plan of lenet_like() with all layers by PS but ip2, as a job would carry it.
+nlohmann::json pin_of_lenet(std::uint32_t servers) {
+  PlannerInput input = lenet_like();
+  input.server_addresses.resize(servers, "127.0.0.1:3");
+  input.sync.layer_schemes = {{"ip1", "ps"}, {"ip2", "sfb"}};
+  const nlohmann::json plan = nlohmann::json::parse(plan_to_json(*make_plan(input)));
+  return plan_pin_to_json(*plan_pin_from_json(plan, "plan.json"));
+}
+
+TEST(Planner, APinnedPlanIsTakenExactly) {
+  PlannerInput input = lenet_like();
+  input.sync.plan = pin_of_lenet(2);
+  for (auto& chunk : input.sync.plan["chunks"]) chunk["server"] = 1;
+  input.sync.chunk_bytes = 4096;  // the pin's chunks stand, whatever the job would cut now
+  const absl::StatusOr<Plan> plan = make_plan(input);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(schemes(*plan), ElementsAre(Scheme::kPs, Scheme::kPs, Scheme::kPs, Scheme::kSfb));
+  EXPECT_THAT(plan->layers[2].reason, HasSubstr("sync.plan asks for it: PS"));
+  EXPECT_EQ(plan->chunks.size(), 28u);
+  for (const PlanChunk& chunk : plan->chunks) EXPECT_EQ(chunk.server, ServerIndex(1));
+}
+
+TEST(Planner, APinForOtherServersKeepsItsSchemesOnly) {
+  PlannerInput input = lenet_like();
+  input.sync.plan = pin_of_lenet(3);
+  const absl::StatusOr<Plan> plan = make_plan(input);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->layers[3].scheme, Scheme::kSfb);
+  std::int64_t load[2] = {0, 0};
+  for (const PlanChunk& chunk : plan->chunks) load[chunk.server.value()] += chunk.elements;
+  EXPECT_LE(std::abs(load[0] - load[1]), 16384);
+}
+
+TEST(Planner, APinOfAnotherNetworkIsRefused) {
+  const PlannerInput good = lenet_like();
+  const auto message_with = [&](auto change) {
+    PlannerInput input = good;
+    input.sync.plan = pin_of_lenet(2);
+    change(input.sync.plan);
+    return std::string(make_plan(input).status().message());
+  };
+  EXPECT_THAT(message_with([](nlohmann::json& pin) { pin["layers"][0]["name"] = "conv0"; }),
+              HasSubstr("parameter layer 1 is \"conv1\" in the network and \"conv0\" in the plan"));
+  EXPECT_THAT(message_with([](nlohmann::json& pin) { pin["layers"].erase(3); }),
+              HasSubstr("parameter layer 4 is \"ip2\" in the network and nothing in the plan"));
+  EXPECT_THAT(message_with([](nlohmann::json& pin) {
+                pin["layers"][3]["shape"] = {5, 1000};
+              }),
+              HasSubstr("layer ip2 is 10x500"));
+  EXPECT_THAT(message_with([](nlohmann::json& pin) { pin["layers"][1]["scheme"] = "sfb"; }),
+              HasSubstr("layer conv2 goes by SFB there"));
+  EXPECT_THAT(message_with([](nlohmann::json& pin) { pin["chunks"][3]["offset"] = 1; }),
+              HasSubstr("plan: chunk 3"));
+  EXPECT_THAT(message_with([](nlohmann::json& pin) { pin = "plan.json"; }), HasSubstr("sync.plan"));
 }
 
 TEST(Planner, RefusesWhatCannotBePlanned) {

@@ -9,7 +9,7 @@ from cluster import BIN, Cluster, ProcessTest, digits_job, idx_bytes, poseidon, 
 
 class Calls(ProcessTest):
     def test_help_is_everywhere(self):
-        for arguments in ([], ["local"], ["submit"], ["status"], ["models"]):
+        for arguments in ([], ["local"], ["submit"], ["status"], ["plan"], ["models"]):
             result = poseidon(*arguments, "--help")
             self.assertEqual(result.returncode, 0, arguments)
             self.assertIn("Example", result.stdout)
@@ -113,6 +113,70 @@ class JobFiles(ProcessTest):
             {"name": "ip", "type": "fully_connected", "outputs": 10},
             {"name": "loss", "type": "softmax_cross_entropy"}]}
         self.refused(digits_job(model=network), "conv1", "31x31", "28x28")
+
+
+class Plans(ProcessTest):
+    """`plan` needs no cluster and no data."""
+
+    def plan(self, job, *arguments, workers=4, servers=2):
+        result = poseidon("plan", self.write_job(job), "--workers", workers, "--servers", servers, *arguments)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        return result.stdout
+
+    def schemes(self, job, *arguments, **counts):
+        plan = json.loads(self.plan(job, "--json", *arguments, **counts))
+        return {layer["name"]: layer["scheme"] for layer in plan["layers"]}
+
+    def without_data(self, **sync):
+        job = digits_job(sync=sync)
+        job["data"] = {"train": {"format": "idx", "images": "nowhere/i.gz", "labels": "nowhere/l.gz"}}
+        return job
+
+    def test_json_has_the_contracts_keys(self):
+        plan = json.loads(self.plan(self.without_data(), "--json"))
+        self.assertLessEqual({"workers", "servers", "batch_size", "layers", "iteration_bytes", "predicted",
+                              "scaling"}, set(plan))
+        self.assertEqual((plan["workers"], plan["servers"], plan["batch_size"]), (4, 2, digits_job()["batch_size"]))
+        for layer in plan["layers"]:
+            self.assertLessEqual({"name", "type", "shape", "parameters", "scheme", "ps_bytes", "sfb_bytes", "reason",
+                                  "ps_seconds", "sfb_seconds"}, set(layer))
+        self.assertEqual(sum(layer[layer["scheme"] + "_bytes"] for layer in plan["layers"]), plan["iteration_bytes"])
+        self.assertEqual([row["workers"] for row in plan["scaling"]], [1, 2, 4, 8, 16, 32, 64])
+
+    def test_text_names_layers_choice_and_prediction(self):
+        text = self.plan(self.without_data(), "--bandwidth", "200mbit", "--latency", "1ms", "--device-flops", "50G",
+                         "--separate-servers")
+        for word in ("ip1", "500x800", "shortest iteration", "predicted iteration", "EFFICIENCY", "200 Mbit/s"):
+            self.assertIn(word, text)
+
+    def test_schemes_asked_for_and_pinned(self):
+        self.assertEqual(set(self.schemes(self.without_data(scheme="ps")).values()), {"ps"})
+        self.assertEqual(self.schemes(self.without_data(scheme="sfb")),
+                         {"conv1": "ps", "conv2": "ps", "ip1": "sfb", "ip2": "sfb"})
+        job = self.without_data(scheme={"ip1": "ps", "ip2": "sfb"})
+        asked = {"conv1": "ps", "conv2": "ps", "ip1": "ps", "ip2": "sfb"}
+        self.assertEqual(self.schemes(job), asked)
+        (self.folder / "plan.json").write_text(self.plan(job, "--json"))
+        self.assertEqual(self.schemes(self.without_data(plan="plan.json")), asked)
+        self.assertEqual(self.schemes(self.without_data(plan="plan.json"), workers=8, servers=3), asked)
+
+    def test_wrong_calls_exit_with_2_and_name_the_thing(self):
+        (self.folder / "other.json").write_text(json.dumps({"servers": 1, "layers": [
+            {"name": "fc", "shape": [2, 2], "parameters": 4, "scheme": "sfb"}]}))
+        for job, arguments, words in (
+                (self.without_data(), ["--bandwidth", "10"], ["--bandwidth", "10gbit"]),
+                (self.without_data(), ["--latency", "fast"], ["--latency", "50us"]),
+                (self.without_data(), ["--images-per-s", "0"], ["--images-per-s"]),
+                (self.without_data(), ["--workers", "0"], ["--workers 0"]),
+                (self.without_data(scheme={"ip3": "sfb"}), [], ["sync.scheme.ip3", 'did you mean "ip1"']),
+                (self.without_data(scheme={"conv1": "sfb"}), [], ["sync.scheme.conv1", "fully connected"]),
+                (self.without_data(plan="absent.json"), [], ["sync.plan", "absent.json"]),
+                (self.without_data(plan="other.json"), [], ["sync.plan", '"conv1"', '"fc"'])):
+            counts = [] if "--workers" in arguments else ["--workers", 4]
+            result = poseidon("plan", self.write_job(job), *counts, "--servers", 2, *arguments)
+            self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+            for word in words:
+                self.assertIn(word, result.stderr)
 
 
 class WrongData(ProcessTest):

@@ -1,0 +1,109 @@
+#include "cli/plan_command.h"
+
+#include "coordinator/test_networks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace poseidon {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+PlanQuestion vgg19_22k() {
+  return {.name = "vgg",
+          .layers = vgg19(21841),
+          .batch_size = 32,
+          .sync = {},
+          .workers = 16,
+          .servers = 16,
+          .machines = {.device_ops_per_s = 6e12, .images_per_s = 34.6},
+          .machines_known = true};
+}
+
+PlanAnswer answer_to(const PlanQuestion& question) {
+  absl::StatusOr<PlanAnswer> answer = answer_plan(question);
+  EXPECT_TRUE(answer.ok()) << answer.status();
+  return *std::move(answer);
+}
+
+TEST(PlanCommand, JsonHasTheFieldsOfTheContract) {
+  const PlanQuestion question = vgg19_22k();
+  const nlohmann::ordered_json json = plan_answer_to_json(question, answer_to(question));
+  EXPECT_EQ(json["workers"], 16);
+  EXPECT_EQ(json["servers"], 16);
+  EXPECT_EQ(json["batch_size"], 32);
+  ASSERT_EQ(json["layers"].size(), 19u);
+  std::int64_t bytes = 0;
+  for (const auto& layer : json["layers"]) {
+    for (const char* key : {"name", "type", "shape", "parameters", "scheme", "ps_bytes",
+                            "sfb_bytes", "reason", "ps_seconds", "sfb_seconds"}) {
+      EXPECT_TRUE(layer.contains(key)) << key;
+    }
+    bytes += layer[layer["scheme"] == "ps" ? "ps_bytes" : "sfb_bytes"].get<std::int64_t>();
+  }
+  EXPECT_EQ(json["iteration_bytes"], bytes);
+  EXPECT_EQ(json["cost"], "time");
+  EXPECT_EQ(json["layers"][18]["scheme"], "sfb");
+  EXPECT_NEAR(json["predicted"]["iteration_seconds"].get<double>(), 0.939, 0.005);
+  EXPECT_NEAR(json["calibration"]["workers"][0]["send_bytes_per_s"].get<double>(), 1.25e9, 1);
+  EXPECT_FALSE(json.contains("worker_addresses")) << "they are invented";
+}
+
+TEST(PlanCommand, ScalingIsFrom1To64InTheProportionAskedFor) {
+  PlanQuestion question = vgg19_22k();
+  question.servers = 4;
+  const PlanAnswer answer = answer_to(question);
+  ASSERT_EQ(answer.scaling.size(), 7u);
+  const std::size_t servers[] = {1, 1, 1, 2, 4, 8, 16};
+  for (std::size_t i = 0; i < 7; ++i) {
+    EXPECT_EQ(answer.scaling[i].workers, std::size_t{1} << i);
+    EXPECT_EQ(answer.scaling[i].servers, servers[i]);
+    EXPECT_GT(answer.scaling[i].efficiency, 0.0);
+  }
+  EXPECT_NEAR(answer.scaling[0].efficiency, 1.0, 0.01);
+  EXPECT_NEAR(answer.scaling[0].images_per_s, 34.6, 0.3);
+  EXPECT_DOUBLE_EQ(answer.scaling[4].iteration_s, answer.plan.prediction->iteration_s);
+}
+
+TEST(PlanCommand, WithoutSpeedsItChoosesByBytesAndSaysSo) {
+  PlanQuestion question = vgg19_22k();
+  question.machines = {};
+  question.machines_known = false;
+  const PlanAnswer answer = answer_to(question);
+  EXPECT_FALSE(answer.by_time);
+  EXPECT_EQ(answer.plan.layers[16].scheme, Scheme::kSfb);
+  EXPECT_THAT(plan_answer_to_text(question, answer),
+              AllOf(HasSubstr("fewest bytes, as in a cluster that was not calibrated"),
+                    HasSubstr("fewer bytes: SFB")));
+}
+
+TEST(PlanCommand, TextExplainsTheChoice) {
+  const PlanQuestion question = vgg19_22k();
+  const std::string text = plan_answer_to_text(question, answer_to(question));
+  EXPECT_THAT(text, AllOf(HasSubstr("vgg: 16 workers, 16 servers on the workers' machines"),
+                          HasSubstr("10 Gbit/s each way"), HasSubstr("4096x25088"),
+                          HasSubstr("shortest iteration: 939 ms by SFB"),
+                          HasSubstr("predicted iteration: 939 ms"), HasSubstr("EFFICIENCY")));
+  EXPECT_THAT(text, Not(HasSubstr("not calibrated")));
+}
+
+// A server has all of its own NIC, a worker's machine half of its own: at little bandwidth that
+// shows.
+TEST(PlanCommand, ServersOnTheirOwnMachinesAreFaster) {
+  PlanQuestion question = vgg19_22k();
+  question.sync.scheme = "ps";
+  const double shared_s = answer_to(question).plan.prediction->iteration_s;
+  question.separate_servers = true;
+  EXPECT_LT(answer_to(question).plan.prediction->iteration_s, 0.8 * shared_s);
+}
+
+TEST(PlanCommand, WhatCannotBePlannedIsRefused) {
+  PlanQuestion question = vgg19_22k();
+  question.sync.layer_schemes = {{"fc9", "sfb"}};
+  EXPECT_THAT(std::string(answer_plan(question).status().message()), HasSubstr("sync.scheme.fc9"));
+}
+
+}  // namespace
+}  // namespace poseidon

@@ -1,0 +1,101 @@
+#include "common/plan_pin.h"
+
+#include <cstddef>
+#include <limits>
+
+#include "common/chunking.h"
+#include "common/json_fields.h"
+#include "common/status_macros.h"
+#include "common/text.h"
+
+namespace poseidon {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::int64_t kMaxServers = 65536;
+constexpr std::size_t kMaxPinnedLayers = 65536;
+constexpr std::size_t kMaxPinnedChunks = 1 << 20;
+constexpr std::size_t kMaxDimensions = 16;
+/// As large as sync.chunk_bytes may be: receivers have no room for more.
+constexpr std::int64_t kMaxChunkElements = (std::int64_t{64} << 20) / kElementBytes;
+constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMaxIndex = std::numeric_limits<std::uint32_t>::max();
+
+absl::StatusOr<PinnedLayer> read_layer(const Json& json, std::string_view source,
+                                       const std::string& path) {
+  JsonFields fields(json, source, path);
+  PinnedLayer layer;
+  std::string scheme = "ps";
+  for (const char* key : {"name", "shape", "parameters", "scheme"}) fields.require(key);
+  fields.string("name", &layer.name);
+  fields.integers("shape", &layer.shape, 1, kAny, 1, kMaxDimensions);
+  fields.integer("parameters", &layer.parameters, 1, kAny);
+  fields.one_of("scheme", &scheme, {"ps", "sfb"});
+  layer.scheme = scheme == "sfb" ? Scheme::kSfb : Scheme::kPs;
+  POSEIDON_RETURN_IF_ERROR(fields.status());
+  return layer;
+}
+
+absl::StatusOr<PlanChunk> read_chunk(const Json& json, std::string_view source,
+                                     const std::string& path) {
+  JsonFields fields(json, source, path);
+  std::int64_t layer = 0, server = 0;
+  PlanChunk chunk;
+  for (const char* key : {"layer", "offset", "elements", "server"}) fields.require(key);
+  fields.integer("layer", &layer, 0, kMaxIndex);
+  fields.integer("offset", &chunk.offset, 0, kAny);
+  fields.integer("elements", &chunk.elements, 1, kMaxChunkElements);
+  fields.integer("server", &server, 0, kMaxServers - 1);
+  POSEIDON_RETURN_IF_ERROR(fields.status());
+  chunk.layer = LayerIndex(static_cast<std::uint32_t>(layer));
+  chunk.server = ServerIndex(static_cast<std::uint32_t>(server));
+  return chunk;
+}
+
+}  // namespace
+
+absl::StatusOr<PlanPin> plan_pin_from_json(const nlohmann::json& json, std::string_view source) {
+  JsonFields fields(json, source, "");
+  PlanPin pin;
+  std::int64_t servers = 0;
+  fields.require("servers");
+  fields.require("layers");
+  fields.integer("servers", &servers, 1, kMaxServers);
+  const Json* layers = fields.array("layers", "layers", 1, kMaxPinnedLayers);
+  const Json* chunks = fields.array("chunks", "chunks", 0, kMaxPinnedChunks);
+  POSEIDON_RETURN_IF_ERROR(fields.status());
+  pin.servers = static_cast<std::uint32_t>(servers);
+  for (const Json& layer : *layers) {
+    POSEIDON_ASSIGN_OR_RETURN(
+        PinnedLayer read, read_layer(layer, source, str_cat("layers[", pin.layers.size(), "]")));
+    pin.layers.push_back(std::move(read));
+  }
+  if (chunks == nullptr) return pin;
+  for (const Json& chunk : *chunks) {
+    POSEIDON_ASSIGN_OR_RETURN(
+        const PlanChunk read,
+        read_chunk(chunk, source, str_cat("chunks[", pin.chunks.size(), "]")));
+    pin.chunks.push_back(read);
+  }
+  return pin;
+}
+
+nlohmann::json plan_pin_to_json(const PlanPin& pin) {
+  Json json = {{"servers", pin.servers}, {"layers", Json::array()}, {"chunks", Json::array()}};
+  for (const PinnedLayer& layer : pin.layers) {
+    json["layers"].push_back({{"name", layer.name},
+                              {"shape", layer.shape},
+                              {"parameters", layer.parameters},
+                              {"scheme", scheme_name(layer.scheme)}});
+  }
+  for (const PlanChunk& chunk : pin.chunks) {
+    json["chunks"].push_back({{"layer", chunk.layer.value()},
+                              {"offset", chunk.offset},
+                              {"elements", chunk.elements},
+                              {"server", chunk.server.value()}});
+  }
+  return json;
+}
+
+}  // namespace poseidon

@@ -1,0 +1,148 @@
+#include "coordinator/cluster_model.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <map>
+
+#include "common/check.h"
+
+namespace poseidon {
+namespace {
+
+std::string host_of(const std::string& address) { return address.substr(0, address.rfind(':')); }
+
+double share_of(const Machine& machine, const std::vector<double>& shares) {
+  double sum = 0.0;
+  for (const std::size_t server : machine.servers) sum += shares[server];
+  return sum;
+}
+
+/// No more of anything to carry than `other`.
+bool covered_by(const LinkLoad& link, const LinkLoad& other) {
+  return link.push_s_per_byte <= other.push_s_per_byte &&
+         link.pull_s_per_byte <= other.pull_s_per_byte &&
+         link.factor_s_per_byte <= other.factor_s_per_byte;
+}
+
+void add_link(std::vector<LinkLoad>& links, const LinkLoad& link) {
+  if (std::any_of(links.begin(), links.end(),
+                  [&](const LinkLoad& other) { return covered_by(link, other); })) {
+    return;
+  }
+  std::erase_if(links, [&](const LinkLoad& other) { return covered_by(other, link); });
+  links.push_back(link);
+}
+
+}  // namespace
+
+ClusterModel make_cluster_model(const std::vector<std::string>& worker_addresses,
+                                const std::vector<std::string>& server_addresses,
+                                const Calibration& calibration) {
+  POSEIDON_CHECK(calibration.workers.size() == worker_addresses.size() &&
+                     calibration.servers.size() == server_addresses.size(),
+                 "every node has a bandwidth");
+  ClusterModel cluster{.machines = {},
+                       .workers = worker_addresses.size(),
+                       .servers = server_addresses.size(),
+                       .server_sum_bytes_per_s = calibration.server_sum_bytes_per_s,
+                       .latency_s = calibration.latency_s};
+  std::map<std::string, std::size_t> machine_of_host;
+  const auto machine_of = [&](const std::string& address, const NicSpeed& nic) -> Machine& {
+    const std::size_t fresh = cluster.machines.size();
+    const std::size_t index =
+        address.empty() ? fresh : machine_of_host.emplace(host_of(address), fresh).first->second;
+    if (index == fresh) cluster.machines.push_back({.nic = nic, .workers = 0, .servers = {}});
+    Machine& machine = cluster.machines[index];
+    machine.nic.send_bytes_per_s = std::max(machine.nic.send_bytes_per_s, nic.send_bytes_per_s);
+    machine.nic.receive_bytes_per_s =
+        std::max(machine.nic.receive_bytes_per_s, nic.receive_bytes_per_s);
+    return machine;
+  };
+  for (std::size_t i = 0; i < worker_addresses.size(); ++i) {
+    ++machine_of(worker_addresses[i], calibration.workers[i]).workers;
+  }
+  for (std::size_t i = 0; i < server_addresses.size(); ++i) {
+    machine_of(server_addresses[i], calibration.servers[i]).servers.push_back(i);
+  }
+  return cluster;
+}
+
+std::vector<LinkLoad> link_loads(const ClusterModel& cluster, const std::vector<double>& shares) {
+  std::vector<LinkLoad> links;
+  for (const Machine& machine : cluster.machines) {
+    const auto here = static_cast<double>(machine.workers);
+    const auto elsewhere = static_cast<double>(cluster.workers - machine.workers);
+    const double served = share_of(machine, shares);
+    // Rounding must not make equal links differ, so each quantity is formed once.
+    const double of_workers = here * (1.0 - served);  // what its workers push, and get back
+    const double of_servers = served * elsewhere;     // what its servers get, and give back
+    const double of_factors = here * elsewhere;
+    const double send_s = 1.0 / machine.nic.send_bytes_per_s;
+    const double receive_s = 1.0 / machine.nic.receive_bytes_per_s;
+    add_link(links, {of_workers * send_s, of_servers * send_s, of_factors * send_s});
+    add_link(links, {of_servers * receive_s, of_workers * receive_s, of_factors * receive_s});
+  }
+  std::erase_if(links, [](const LinkLoad& link) { return covered_by(link, LinkLoad{}); });
+  if (links.size() <= kMaxLinks) return links;
+  // The busiest with each kind of traffic, then the busiest with all of it.
+  const auto busiest_first = [&links](std::size_t from, auto load) {
+    std::stable_sort(links.begin() + static_cast<std::ptrdiff_t>(from), links.end(),
+                     [&](const LinkLoad& a, const LinkLoad& b) { return load(a) > load(b); });
+  };
+  busiest_first(0, [](const LinkLoad& l) { return l.push_s_per_byte; });
+  busiest_first(1, [](const LinkLoad& l) { return l.pull_s_per_byte; });
+  busiest_first(2, [](const LinkLoad& l) { return l.factor_s_per_byte; });
+  busiest_first(3, [](const LinkLoad& l) { return l.push_s_per_byte + l.pull_s_per_byte; });
+  links.resize(kMaxLinks);
+  return links;
+}
+
+std::vector<double> free_bandwidth_shares(const ClusterModel& cluster, double ps_bytes,
+                                          double factor_bytes) {
+  const std::vector<double> equal(cluster.servers, 1.0 / static_cast<double>(cluster.servers));
+  if (!(ps_bytes > 0.0)) return equal;
+  // With share s, each direction of a machine's NIC carries per byte of parameters
+  //   workers (1 - s) + s (P1 - workers) = workers + s (P1 - 2 workers)
+  // and all of it in `busy_s` seconds. Where more than half of all workers are on the machine,
+  // serving more would carry less; the floor keeps one machine from taking everything on that
+  // ground.
+  const auto share_within = [&](const Machine& machine, double busy_s) {
+    if (machine.servers.empty()) return 0.0;
+    const auto here = static_cast<double>(machine.workers);
+    const auto all = static_cast<double>(cluster.workers);
+    const double rate = std::min(machine.nic.send_bytes_per_s, machine.nic.receive_bytes_per_s);
+    const double left_bytes = rate * busy_s - here * ps_bytes - here * (all - here) * factor_bytes;
+    const double per_share_bytes = ps_bytes * std::max(all - 2.0 * here, 0.5);
+    return std::clamp(left_bytes / per_share_bytes, 0.0, 1.0);
+  };
+  const auto total_within = [&](double busy_s) {
+    double total = 0.0;
+    for (const Machine& machine : cluster.machines) total += share_within(machine, busy_s);
+    return total;
+  };
+  double high_s = 1e-9;
+  while (total_within(high_s) < 1.0) {
+    high_s *= 2.0;
+    if (!(high_s < 1e30)) return equal;
+  }
+  double low_s = 0.0;
+  for (int step = 0; step < 100; ++step) {
+    const double middle_s = 0.5 * (low_s + high_s);
+    (total_within(middle_s) < 1.0 ? low_s : high_s) = middle_s;
+  }
+  const double total = total_within(high_s);
+  std::vector<double> shares(cluster.servers, 0.0);
+  for (const Machine& machine : cluster.machines) {
+    const double share = share_within(machine, high_s) / total;
+    for (const std::size_t server : machine.servers) {
+      shares[server] = share / static_cast<double>(machine.servers.size());
+    }
+  }
+  const bool same = std::all_of(shares.begin(), shares.end(), [&](double share) {
+    return std::abs(share - equal[0]) <= 1e-6 * equal[0];
+  });
+  return same ? equal : shares;
+}
+
+}  // namespace poseidon

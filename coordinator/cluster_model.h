@@ -1,0 +1,60 @@
+#pragma once
+
+// Which bytes of a layer cross which network card. Pure.
+// Before: addresses say who shares a machine, a calibration says how fast its NIC is. After:
+// iteration_model.h plays an iteration over the links, placement.h gives chunks by the shares.
+//
+// A machine has one NIC that sends and receives at once. What workers and servers of one machine
+// give each other goes through shared memory and never touches it.
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "common/calibration.h"
+
+namespace poseidon {
+
+struct Machine {
+  NicSpeed nic;
+  std::size_t workers = 0;           ///< how many are on it
+  std::vector<std::size_t> servers;  ///< ServerIndex of those on it
+};
+
+struct ClusterModel {
+  std::vector<Machine> machines;
+  std::size_t workers = 0;
+  std::size_t servers = 0;
+  double server_sum_bytes_per_s = kDefaultServerSumBytesPerS;
+  double latency_s = kDefaultLatencyS;
+};
+
+/// Nodes whose addresses (HOST:PORT) have the same host share a machine; "" is a machine of its
+/// own. A machine's NIC is the fastest that one of its nodes saw (each was measured alone).
+/// `calibration` has a NicSpeed for every node.
+ClusterModel make_cluster_model(const std::vector<std::string>& worker_addresses,
+                                const std::vector<std::string>& server_addresses,
+                                const Calibration& calibration);
+
+/// Seconds that one direction of one NIC is busy per byte.
+struct LinkLoad {
+  double push_s_per_byte = 0.0;  ///< per byte of a PS layer's parameters: gradients to the servers
+  double pull_s_per_byte = 0.0;  ///< likewise: parameters back to the workers
+  double factor_s_per_byte = 0.0;  ///< per byte of one worker's factors
+};
+
+/// The links that can hold an iteration up, for servers that own these shares of every layer (by
+/// ServerIndex, sum 1). A link that has no more of anything to carry than another one never
+/// finishes later, so it is left out: a symmetric cluster of any size has one link. At most
+/// kMaxLinks, the most loaded ones.
+inline constexpr std::size_t kMaxLinks = 8;
+std::vector<LinkLoad> link_loads(const ClusterModel& cluster, const std::vector<double>& shares);
+
+/// The share of every layer that each server should own so that the busiest NIC is least busy, when
+/// `ps_bytes` of parameters go by PS and each worker has `factor_bytes` of factors to give to each
+/// other one. A machine that only serves has its whole NIC to give; one that works too has what its
+/// worker leaves. By ServerIndex, sum 1; equal where nothing tells the servers apart.
+std::vector<double> free_bandwidth_shares(const ClusterModel& cluster, double ps_bytes,
+                                          double factor_bytes);
+
+}  // namespace poseidon

@@ -1,0 +1,227 @@
+// cost=time through make_plan: the published figures, and properties over random networks.
+
+#include "coordinator/time_rule.h"
+
+#include <cmath>
+
+#include "common/random.h"
+#include "coordinator/test_networks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace poseidon {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr double kGbit = 1e9 / 8;
+
+/// The papers' Titan X: 34.6 images/s of VGG19-22K alone, K = 32 (925 ms); products at 6 TFLOP/s.
+AssumedMachines titan_x(double gbit) {
+  return {.device_ops_per_s = 6e12, .images_per_s = 34.6, .bandwidth_bytes_per_s = gbit * kGbit};
+}
+
+Plan plan_of(const PlannerInput& input) {
+  absl::StatusOr<Plan> plan = make_plan(input);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *std::move(plan);
+}
+
+std::vector<Scheme> fully_connected_schemes(const Plan& plan) {
+  std::vector<Scheme> schemes;
+  for (const PlanLayer& layer : plan.layers) {
+    if (layer.shape.size() == 2) schemes.push_back(layer.scheme);
+  }
+  return schemes;
+}
+
+TEST(Vgg19, HasThePublishedSize) {
+  const auto parameters = [](const std::vector<PlannerLayer>& layers) {
+    std::int64_t sum = 0;
+    for (const PlannerLayer& layer : layers) sum += layer.parameters;
+    return sum;
+  };
+  EXPECT_EQ(parameters(vgg19(1000)), 143'667'240);
+  EXPECT_EQ(parameters(vgg19(21841)), 229'052'817);
+}
+
+TEST(Vgg19, RebuildingItsFullyConnectedLayersOn32NodesTakes71Ms) {
+  const PlannerInput input = cluster_input(vgg19(21841), 32, 32, titan_x(40));
+  double rebuild_s = 0.0;
+  for (const ModelLayer& layer :
+       model_layers(input.layers, 32, 32, ElementType::kFloat32, *input.calibration)) {
+    rebuild_s += layer.rebuild_s;
+  }
+  EXPECT_NEAR(rebuild_s * 6e12, 428e9, 0.5e9);  // as printed in the issue
+  EXPECT_NEAR(rebuild_s, 0.0713, 0.0001);
+}
+
+// At 40 GbE all parameters (0.18 s each way) hide behind the convolutions, so nothing needs to be
+// rebuilt. The goal of the bench is 31.2; the model knows no framing and no congestion.
+TEST(Vgg19, At40GbePsHidesCompletely) {
+  const Plan plan = plan_of(cluster_input(vgg19(21841), 32, 32, titan_x(40)));
+  EXPECT_THAT(fully_connected_schemes(plan), ElementsAre(Scheme::kPs, Scheme::kPs, Scheme::kPs));
+  EXPECT_NEAR(plan.prediction->compute_s, 0.925, 0.0005);
+  EXPECT_GE(speedup(plan), 31.2);
+  EXPECT_LE(speedup(plan), 32.0);
+}
+
+// The authors' system sends these layers by SFB (the byte rule), and its published raw data stay
+// behind what this model predicts for it by what the model leaves out: 0.5 % to 5 %.
+TEST(Vgg19, TheByteRulePredictsThePublishedSpeedups) {
+  const std::pair<std::size_t, double> published[] = {
+      {2, 1.96}, {4, 3.83}, {8, 7.63}, {16, 15.03}, {32, 29.45}};
+  for (const auto& [nodes, measured] : published) {
+    PlannerInput input = cluster_input(vgg19(21841), 32, nodes, titan_x(40));
+    input.sync.cost = "bytes";
+    const Plan plan = plan_of(input);
+    EXPECT_THAT(fully_connected_schemes(plan),
+                ElementsAre(Scheme::kSfb, Scheme::kSfb, Scheme::kSfb));
+    EXPECT_GE(speedup(plan), measured) << nodes << " nodes";
+    EXPECT_LE(speedup(plan), measured * 1.05) << nodes << " nodes";
+    EXPECT_DOUBLE_EQ(plan.prediction->by_bytes_s, plan.prediction->iteration_s);
+  }
+}
+
+// At 10 GbE PS of everything takes 1.37 s. fc6 and fc7 by PS (0.72 s with all convolutions 0.84 s)
+// fit behind 0.9 s of compute; fc8 by SFB costs 15 ms of rebuilding. Any other choice rebuilds
+// more.
+TEST(Vgg19, At10GbeTheBestIsAMixture) {
+  const Plan plan = plan_of(cluster_input(vgg19(21841), 32, 16, titan_x(10)));
+  EXPECT_THAT(fully_connected_schemes(plan), ElementsAre(Scheme::kPs, Scheme::kPs, Scheme::kSfb));
+  EXPECT_GE(speedup(plan), 15.6);
+  EXPECT_LT(plan.prediction->iteration_s, plan.prediction->by_bytes_s * 0.985);
+  EXPECT_LT(plan.prediction->iteration_s, plan.prediction->all_ps_s * 0.7);
+  EXPECT_THAT(plan.layers.back().reason,
+              AllOf(HasSubstr("shortest iteration: 939 ms by SFB"), HasSubstr("by PS")));
+}
+
+// More bandwidth never hurts, and no prediction beats the device.
+TEST(Vgg19, BandwidthOnlyHelps) {
+  double before_s = INFINITY;
+  for (const double gbit : {0.1, 1.0, 2.5, 10.0, 25.0, 100.0}) {
+    const Plan plan = plan_of(cluster_input(vgg19(1000), 32, 8, titan_x(gbit)));
+    EXPECT_LE(plan.prediction->iteration_s, before_s * (1 + 1e-9)) << gbit;
+    EXPECT_GE(plan.prediction->iteration_s, 0.98 * plan.prediction->compute_s) << gbit;
+    before_s = plan.prediction->iteration_s;
+  }
+}
+
+TEST(TimeRule, PinnedLayersKeepTheirScheme) {
+  PlannerInput input = cluster_input(vgg19(21841), 32, 16, titan_x(10));
+  input.sync.layer_schemes = {{"fc6", "sfb"}, {"fc8", "ps"}};
+  const Plan plan = plan_of(input);
+  EXPECT_EQ(plan.layers[16].scheme, Scheme::kSfb);
+  EXPECT_EQ(plan.layers[18].scheme, Scheme::kPs);
+  EXPECT_THAT(plan.layers[16].reason, HasSubstr("sync.scheme asks for it"));
+  EXPECT_THAT(plan.layers[17].reason, HasSubstr("shortest iteration"));
+}
+
+TEST(TimeRule, OneWorkerAloneComputes) {
+  const Plan plan = plan_of(cluster_input(vgg19(1000), 32, 1, titan_x(10)));
+  for (const PlanLayer& layer : plan.layers) {
+    EXPECT_EQ(layer.prediction->ps_s, 0.0);
+    EXPECT_EQ(layer.prediction->sfb_s, 0.0);
+  }
+  EXPECT_NEAR(speedup(plan), 1.0, 0.01);
+}
+
+TEST(TimeRule, AnExtraServerMachineGetsMoreChunks) {
+  // At 2.5 GbE the network is the bottleneck, so it matters.
+  PlannerInput input = cluster_input(vgg19(1000), 32, 8, titan_x(2.5));
+  input.sync.scheme = "ps";
+  const double before_s = plan_of(input).prediction->iteration_s;
+  input.server_addresses.emplace_back("extra:1");
+  input.calibration->servers.push_back(input.calibration->servers[0]);
+  const Plan plan = plan_of(input);
+  std::vector<double> bytes(9, 0.0);
+  for (const PlanChunk& chunk : plan.chunks) {
+    bytes[chunk.server.value()] += 4.0 * static_cast<double>(chunk.elements);
+  }
+  EXPECT_GT(bytes[8], 1.3 * bytes[0]);
+  // With equal shares the busiest NIC would carry 1 + 6/9 instead of 1 + 6/8 of all parameters.
+  EXPECT_LT(plan.prediction->iteration_s, before_s * (1 + 6.0 / 9) / (1 + 6.0 / 8));
+}
+
+/// Some network on some cluster.
+PlannerInput random_input(SplitMix64& random) {
+  std::vector<PlannerLayer> layers;
+  const std::size_t convolutions = random.below(12);
+  for (std::size_t i = 0; i < convolutions; ++i) {
+    layers.push_back(
+        convolution(absl::StrCat("conv", i), 8 << random.below(7), 8 << random.below(7),
+                    1 + 2 * static_cast<std::int64_t>(random.below(3)), 16 << random.below(8)));
+  }
+  const std::size_t connected = 1 + random.below(5);
+  for (std::size_t i = 0; i < connected; ++i) {
+    layers.push_back(
+        fully_connected(absl::StrCat("fc", i), 10 << random.below(11), 10 << random.below(11)));
+  }
+  const AssumedMachines machines{
+      .device_ops_per_s = std::pow(10.0, 11 + static_cast<double>(random.below(4))),
+      .images_per_s = std::nullopt,
+      .bandwidth_bytes_per_s = kGbit * static_cast<double>(std::int64_t{1} << random.below(8)),
+      .latency_s = 1e-6 * static_cast<double>(random.below(1000))};
+  PlannerInput input = cluster_input(std::move(layers), 1 << random.below(9), 1 + random.below(32),
+                                     machines, random.below(2) == 0);
+  if (random.below(2) == 0) {  // machines of several speeds
+    for (auto* nics : {&input.calibration->workers, &input.calibration->servers}) {
+      for (NicSpeed& nic : *nics) {
+        nic.send_bytes_per_s *= 1.0 + static_cast<double>(random.below(4));
+        nic.receive_bytes_per_s *= 1.0 + static_cast<double>(random.below(4));
+      }
+    }
+  }
+  if (random.below(3) == 0) {  // fewer servers than workers
+    const std::size_t servers = 1 + random.below(input.server_addresses.size());
+    input.server_addresses.resize(servers);
+    input.calibration->servers.resize(servers);
+  }
+  input.sync.chunk_bytes = 4096 << random.below(12);
+  return input;
+}
+
+TEST(TimeRule, IsNeverWorseThanPsOrSfbOrTheByteRule) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    SplitMix64 random(seed);
+    PlannerInput input = random_input(random);
+    const Plan by_time = plan_of(input);
+    const double limit = 1 + 1e-9;
+    input.sync.cost = "bytes";
+    const Plan by_bytes = plan_of(input);
+    EXPECT_LE(by_time.prediction->iteration_s, by_bytes.prediction->iteration_s * limit) << seed;
+    EXPECT_LE(by_time.prediction->by_bytes_s, by_bytes.prediction->iteration_s * limit) << seed;
+    for (const char* scheme : {"ps", "sfb"}) {
+      input.sync = {.scheme = scheme, .chunk_bytes = input.sync.chunk_bytes};
+      EXPECT_LE(by_time.prediction->iteration_s, plan_of(input).prediction->iteration_s * limit)
+          << "seed " << seed << " against " << scheme;
+    }
+  }
+}
+
+TEST(TimeRule, TheSameInputGivesTheSamePlan) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SplitMix64 random(seed);
+    const PlannerInput input = random_input(random);
+    EXPECT_EQ(plan_to_json(plan_of(input)), plan_to_json(plan_of(input))) << seed;
+  }
+}
+
+TEST(TimeRule, ACalibrationOfSomethingElseIsRefused) {
+  const PlannerInput good = cluster_input(vgg19(1000), 32, 4, titan_x(10));
+  PlannerInput input = good;
+  input.calibration->workers.pop_back();
+  EXPECT_THAT(std::string(make_plan(input).status().message()),
+              HasSubstr("of 3 workers and 4 servers"));
+  input = good;
+  input.calibration->layers[3].name = "other";
+  EXPECT_THAT(std::string(make_plan(input).status().message()), HasSubstr("calibrate again"));
+  input = good;
+  input.calibration->device_ops_per_s = NAN;
+  EXPECT_THAT(std::string(make_plan(input).status().message()), HasSubstr("device_ops_per_s"));
+}
+
+}  // namespace
+}  // namespace poseidon
