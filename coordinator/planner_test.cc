@@ -131,6 +131,7 @@ TEST(Planner, PlansLeNet) {
 
 TEST(Planner, TheWireTypeOfTheJobIsThePlans) {
   PlannerInput input = lenet_like();
+  input.sync.scheme = "ps";
   EXPECT_EQ(make_plan(input)->wire_type, ElementType::kFloat32);
   const std::int64_t full = make_plan(input)->layers[2].ps_bytes;
   input.sync.wire_dtype = ElementType::kBfloat16;
