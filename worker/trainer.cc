@@ -23,7 +23,7 @@ class Run {
       POSEIDON_RETURN_IF_ERROR(iterate(i));
       if (test_is_due(i + 1)) POSEIDON_RETURN_IF_ERROR(test(i + 1));
     }
-    POSEIDON_RETURN_IF_ERROR(s_.sync->wait_all_parameters(s_.job->iterations));
+    POSEIDON_RETURN_IF_ERROR(s_.sync->finish(s_.job->iterations));
     return check_final_parameters();
   }
 

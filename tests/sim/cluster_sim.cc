@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/aligned_buffer.h"
 #include "common/check.h"
+#include "common/digest.h"
 #include "common/memory_transport.h"
 #include "common/optimizer.h"
 #include "common/random.h"
@@ -23,10 +24,19 @@ namespace {
 
 constexpr Nanoseconds kVirtualDeadline{std::chrono::minutes(30)};
 
+/// A layer by PS has elements; one by SFB also a matrix, with or without a bias.
+struct SimLayer {
+  std::int64_t elements = 1;
+  std::int64_t outputs = 0, inputs = 0;  ///< 0: by PS
+  bool by_factors() const { return outputs > 0; }
+};
+
 /// Everything that a seed decides.
 struct Scenario {
   std::uint32_t workers = 1, servers = 1;
-  std::vector<std::int64_t> layer_elements;
+  std::vector<SimLayer> layers;
+  std::int64_t batch_size = 1;
+  SfbOptions sfb;
   std::int64_t chunk_elements = 1;
   Iteration iterations = 1;
   OptimizerSpec optimizer;
@@ -46,10 +56,20 @@ Scenario draw_scenario(std::uint64_t seed) {
   s.servers = 1 + static_cast<std::uint32_t>(random.below(4));
   const std::uint64_t layers = 1 + random.below(5);
   for (std::uint64_t i = 0; i < layers; ++i) {
-    s.layer_elements.push_back(1 + static_cast<std::int64_t>(random.below(60)));
+    SimLayer& layer = s.layers.emplace_back();
+    layer.elements = 1 + static_cast<std::int64_t>(random.below(60));
+    if (random.below(2) == 0) continue;
+    layer.outputs = 1 + static_cast<std::int64_t>(random.below(7));
+    layer.inputs = 1 + static_cast<std::int64_t>(random.below(9));
+    const bool bias = random.below(2) == 0;
+    layer.elements = layer.outputs * layer.inputs + (bias ? layer.outputs : 0);
   }
+  s.batch_size = 1 + static_cast<std::int64_t>(random.below(5));
   s.chunk_elements = 1 + static_cast<std::int64_t>(random.below(24));
   s.iterations = 3 + static_cast<Iteration>(random.below(6));
+  s.sfb.iterations = s.iterations;
+  s.sfb.piece_bytes = static_cast<std::int64_t>(sizeof(float) * (1 + random.below(24)));
+  s.sfb.check_every = 1 + static_cast<Iteration>(random.below(4));
   s.optimizer.type = static_cast<OptimizerType>(random.below(3));
   s.optimizer.learning_rate = 0.05;
   s.optimizer.momentum = s.optimizer.type == OptimizerType::kSgd ? one_of(random, {0.0, 0.9}) : 0.0;
@@ -67,8 +87,10 @@ Scenario draw_scenario(std::uint64_t seed) {
 }
 
 std::string describe(const Scenario& s) {
-  return absl::StrCat(s.workers, " workers, ", s.servers, " servers, ", s.layer_elements.size(),
-                      " layers, chunks of ", s.chunk_elements, ", ", s.iterations,
+  const auto by_factors = std::ranges::count_if(s.layers, &SimLayer::by_factors);
+  return absl::StrCat(s.workers, " workers, ", s.servers, " servers, ", s.layers.size(),
+                      " layers (", by_factors, " by SFB), pieces of ", s.sfb.piece_bytes,
+                      " bytes, chunks of ", s.chunk_elements, ", ", s.iterations,
                       " iterations, optimizer ", static_cast<int>(s.optimizer.type), ", cut ",
                       s.faults.cut, ", duplicate ", s.faults.duplicate, ", reorder ",
                       s.faults.reorder, ", holding at most ", s.pending_limit_bytes, " bytes");
@@ -86,13 +108,43 @@ float gradient_value(std::uint32_t rank, Iteration iteration, float parameter,
   return std::sin(parameter * 3.0f) + noise.uniform() - 0.5f;
 }
 
+/// Any function likewise.
+void fill_factors(std::uint32_t rank, Iteration iteration, std::span<const float> parameters,
+                  std::span<float> output_gradient, std::span<float> input) {
+  const auto fill = [&](std::span<float> values, std::uint32_t salt) {
+    for (std::size_t e = 0; e < values.size(); ++e) {
+      values[e] = gradient_value(rank + salt, iteration, parameters[e % parameters.size()], e);
+    }
+  };
+  fill(output_gradient, 0);
+  fill(input, 1000);
+}
+
+/// The step that replicas must all make alike.
+void step_factors(const SimLayer& layer, const StackedFactors& factors, const OptimizerStep& step,
+                  std::span<float> parameters, std::span<float> state0, std::span<float> state1) {
+  const auto outputs = static_cast<std::size_t>(layer.outputs);
+  const auto inputs = static_cast<std::size_t>(layer.inputs);
+  std::vector<float> gradient(parameters.size(), 0.0f);
+  for (std::size_t row = 0; row < factors.inputs.size() / inputs; ++row) {
+    for (std::size_t m = 0; m < outputs; ++m) {
+      const float output_gradient = factors.output_gradients[row * outputs + m];
+      for (std::size_t n = 0; n < inputs; ++n) {
+        gradient[m * inputs + n] += output_gradient * factors.inputs[row * inputs + n];
+      }
+      if (gradient.size() > outputs * inputs) gradient[outputs * inputs + m] += output_gradient;
+    }
+  }
+  apply_optimizer(step, gradient, parameters, parameters, state0, state1);
+}
+
 /// What one process computes: parameters of every layer after 0, 1, 2, ... steps.
 class Reference {
  public:
   explicit Reference(const Scenario& s) {
     std::vector<std::vector<float>> parameters, state0, state1;
-    for (std::size_t l = 0; l < s.layer_elements.size(); ++l) {
-      const auto n = static_cast<std::size_t>(s.layer_elements[l]);
+    for (std::size_t l = 0; l < s.layers.size(); ++l) {
+      const auto n = static_cast<std::size_t>(s.layers[l].elements);
       parameters.emplace_back(n);
       for (std::size_t e = 0; e < n; ++e) parameters[l][e] = initial_value(l, e);
       const int slots = optimizer_state_slots(s.optimizer);
@@ -104,6 +156,10 @@ class Reference {
       const OptimizerStep step =
           make_optimizer_step(s.optimizer, i, 1.0f / static_cast<float>(s.workers));
       for (std::size_t l = 0; l < parameters.size(); ++l) {
+        if (s.layers[l].by_factors()) {
+          step_by_factors(s, s.layers[l], i, step, parameters[l], state0[l], state1[l]);
+          continue;
+        }
         std::vector<float> sum(parameters[l].size());
         for (std::uint32_t rank = 0; rank < s.workers; ++rank) {
           for (std::size_t e = 0; e < sum.size(); ++e) {
@@ -121,6 +177,20 @@ class Reference {
   }
 
  private:
+  static void step_by_factors(const Scenario& s, const SimLayer& layer, Iteration iteration,
+                              const OptimizerStep& step, std::span<float> parameters,
+                              std::span<float> state0, std::span<float> state1) {
+    const auto gradients = static_cast<std::size_t>(s.batch_size * layer.outputs);
+    const auto inputs = static_cast<std::size_t>(s.batch_size * layer.inputs);
+    std::vector<float> all_gradients(s.workers * gradients), all_inputs(s.workers * inputs);
+    for (std::uint32_t rank = 0; rank < s.workers; ++rank) {
+      fill_factors(rank, iteration, parameters,
+                   std::span(all_gradients).subspan(rank * gradients, gradients),
+                   std::span(all_inputs).subspan(rank * inputs, inputs));
+    }
+    step_factors(layer, {all_gradients, all_inputs}, step, parameters, state0, state1);
+  }
+
   std::vector<std::vector<std::vector<float>>> versions_;
 };
 
@@ -135,19 +205,31 @@ class SimWorker final : public SyncerEvents {
         rank_(rank),
         random_(mix_seed(seed, 100 + rank)),
         traffic_(plan.layers.size()),
-        versions_(plan.layers.size(), -1) {
+        versions_(plan.layers.size(), -1),
+        complete_(plan.layers.size(), -1),
+        door_(&transport, &refusals_) {
+    const int slots = optimizer_state_slots(s.optimizer);
     std::vector<LayerMemory> layers;
     for (std::size_t l = 0; l < plan.layers.size(); ++l) {
-      parameters_.emplace_back(s.layer_elements[l]);
-      gradients_.emplace_back(s.layer_elements[l]);
+      parameters_.emplace_back(s.layers[l].elements);
+      gradients_.emplace_back(s.layers[l].by_factors() ? 0 : s.layers[l].elements);
+      state0_.emplace_back(slots > 0 ? s.layers[l].elements : 0);
+      state1_.emplace_back(slots > 1 ? s.layers[l].elements : 0);
       // Only worker 0's initial values may count.
       for (std::size_t e = 0; e < parameters_[l].floats().size(); ++e) {
         parameters_[l].floats()[e] = rank == 0 ? initial_value(l, e) : -7.0f;
       }
       layers.push_back({parameters_[l].floats(), gradients_[l].floats(), gradients_[l].owner()});
     }
-    syncer_ = std::make_unique<Syncer>(&transport, plan, WorkerRank(rank), std::move(layers),
-                                       SyncerOptions{}, this, &traffic_, &refusals_);
+    POSEIDON_CHECK(transport.listen(plan.worker_addresses[rank], &door_).ok(), "a fresh address");
+    SyncerOptions options;
+    options.sfb = s.sfb;
+    // Some seeds cut streams faster than a word gets through; that patience ends is tested
+    // elsewhere.
+    options.give_up_after = kVirtualDeadline;
+    syncer_ =
+        std::make_unique<Syncer>(&transport, plan, WorkerRank(rank), std::move(layers), options,
+                                 this, &traffic_, &refusals_, PeerAccess{&transport, &door_});
     syncer_->start();
   }
 
@@ -155,6 +237,12 @@ class SimWorker final : public SyncerEvents {
     if (version != versions_[layer.value()] + 1) fail("a version was skipped or repeated");
     versions_[layer.value()] = version;
     if (waiting_) forward();
+  }
+  void factors_complete(LayerIndex layer, Iteration iteration) override {
+    if (iteration != complete_[layer.value()] + 1) fail("a set was skipped or repeated");
+    complete_[layer.value()] = iteration;
+    if (waiting_) forward();
+    finish_if_all_agree();
   }
   void sync_failed(const absl::Status& status) override { fail(status.ToString()); }
 
@@ -175,6 +263,7 @@ class SimWorker final : public SyncerEvents {
 
   /// One layer; after the last iteration only to look at the final parameters.
   void forward() {
+    step_if_possible();
     waiting_ = versions_[layer_] < iteration_;
     if (waiting_) return;
     if (!std::ranges::equal(parameters_[layer_].floats(), reference_.at(iteration_, layer_))) {
@@ -185,17 +274,55 @@ class SimWorker final : public SyncerEvents {
     } else if (iteration_ < scenario_.iterations) {
       after_compute(&SimWorker::backward);
     } else {
-      done_ = true;
+      last_forward_done_ = true;
+      for (std::size_t l = 0; l < parameters_.size(); ++l) {
+        if (scenario_.layers[l].by_factors()) publish(l);
+      }
+      finish_if_all_agree();
+    }
+  }
+
+  /// As the trainer does it: late, when the layer is waited for.
+  void step_if_possible() {
+    const Iteration version = versions_[layer_];
+    const bool can = scenario_.layers[layer_].by_factors() && version >= 0 &&
+                     version < iteration_ && complete_[layer_] == version;
+    if (!can) return;
+    step_factors(scenario_.layers[layer_],
+                 syncer_->factors()->route().stacked(LayerIndex(static_cast<std::uint32_t>(layer_)),
+                                                     version),
+                 make_optimizer_step(scenario_.optimizer, version,
+                                     1.0f / static_cast<float>(scenario_.workers)),
+                 parameters_[layer_].floats(), state0_[layer_].floats(), state1_[layer_].floats());
+    ++versions_[layer_];
+  }
+
+  void publish(std::size_t l) {
+    const LayerIndex layer(static_cast<std::uint32_t>(l));
+    syncer_->factors()->factors_ready(layer, iteration_, digest_of(parameters_[l].floats()));
+  }
+
+  void finish_if_all_agree() {
+    done_ = last_forward_done_;
+    for (std::size_t l = 0; l < complete_.size(); ++l) {
+      if (scenario_.layers[l].by_factors() && complete_[l] < scenario_.iterations) done_ = false;
     }
   }
 
   void backward() {
     --layer_;
     const std::span<const float> read = parameters_[layer_].floats();
-    for (std::size_t e = 0; e < read.size(); ++e) {
-      gradients_[layer_].floats()[e] = gradient_value(rank_, iteration_, read[e], e);
+    const LayerIndex layer(static_cast<std::uint32_t>(layer_));
+    if (scenario_.layers[layer_].by_factors()) {
+      const OwnFactors own = syncer_->factors()->route().own(layer, iteration_);
+      fill_factors(rank_, iteration_, read, own.output_gradient, own.input);
+      publish(layer_);
+    } else {
+      for (std::size_t e = 0; e < read.size(); ++e) {
+        gradients_[layer_].floats()[e] = gradient_value(rank_, iteration_, read[e], e);
+      }
+      syncer_->gradient_ready(layer, iteration_);
     }
-    syncer_->gradient_ready(LayerIndex(static_cast<std::uint32_t>(layer_)), iteration_);
     if (layer_ > 0) {
       after_compute(&SimWorker::backward);
     } else {
@@ -212,11 +339,14 @@ class SimWorker final : public SyncerEvents {
   TrafficProbe traffic_;
   RefusalCounts refusals_;
   std::vector<Iteration> versions_;
-  std::vector<FloatBuffer> parameters_, gradients_;
+  std::vector<Iteration> complete_;  ///< by layer: newest set of factors that is whole
+  std::vector<FloatBuffer> parameters_, gradients_, state0_, state1_;
+  PeerDoor door_;
   std::unique_ptr<Syncer> syncer_;
   Iteration iteration_ = 0;
   std::size_t layer_ = 0;
   bool waiting_ = true;  ///< forward stands still until the next layer lands
+  bool last_forward_done_ = false;
   bool done_ = false;
   std::optional<std::string> failure_;
 };
@@ -230,12 +360,29 @@ struct SimServer {
   ShardService service;
 };
 
+Plan make_plan(const Scenario& s) {
+  std::vector<std::int64_t> elements;
+  for (const SimLayer& layer : s.layers) elements.push_back(layer.elements);
+  Plan plan = testing_support::toy_plan(s.workers, s.servers, elements, s.chunk_elements);
+  plan.batch_size = s.batch_size;
+  for (std::uint32_t rank = 0; rank < s.workers; ++rank) {
+    plan.worker_addresses[rank] = absl::StrCat("worker", rank);
+  }
+  for (std::uint32_t l = 0; l < s.layers.size(); ++l) {
+    const SimLayer& layer = s.layers[l];
+    if (layer.by_factors()) {
+      testing_support::send_by_factors(plan, LayerIndex(l), layer.outputs, layer.inputs);
+    }
+  }
+  POSEIDON_CHECK(validate(plan).ok(), "a plan that nodes would take");
+  return plan;
+}
+
 class Cluster {
  public:
   explicit Cluster(std::uint64_t seed)
       : scenario_(draw_scenario(seed)),
-        plan_(testing_support::toy_plan(scenario_.workers, scenario_.servers,
-                                        scenario_.layer_elements, scenario_.chunk_elements)),
+        plan_(make_plan(scenario_)),
         reference_(scenario_),
         network_(mix_seed(seed, 2), scenario_.faults) {
     for (std::uint32_t i = 0; i < scenario_.servers; ++i) {
