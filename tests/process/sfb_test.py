@@ -7,6 +7,7 @@ who dies is named.
 
 import itertools
 import json
+import re
 import signal
 import sys
 import unittest
@@ -92,22 +93,28 @@ class Grid(Agreement):
 
 
 class Transports(ProcessTest):
-    def test_shared_memory_and_sockets_and_threads_give_the_same_bytes(self):
-        models = []
-        for flags in ([], ["--no-shared-memory"], ["--threads", "2"]):
-            ours = Cluster(self).add(workers=0, servers=1)
-            for _ in range(3):
-                ours.add_worker(*flags)
-            run_dir = self.folder / f"run{len(models)}"
-            job = slow_job(mlp(48), "sfb", iterations=20)
-            result = ours.submit(job, "--workers", 3, "--wait", run_dir=run_dir)
-            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-            models.append((run_dir / "model.safetensors").read_bytes())
-            for process in self.processes:
-                process.signal(signal.SIGTERM)
-                self.assertEqual(process.wait(10), 0, process.log())
-            self.processes.clear()
-        self.assertEqual(models[0], models[1])
+    def train_on(self, name, flags, threads):
+        """The model of a cluster with these workers."""
+        ours = Cluster(self).add(workers=0, servers=1)
+        for count in threads:
+            ours.add_worker(*flags, threads=count)
+        run_dir = self.folder / name
+        result = ours.submit(slow_job(mlp(48), "sfb", iterations=60), "--workers", len(threads), "--wait", run_dir=run_dir)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        for process in self.processes:
+            process.signal(signal.SIGTERM)
+            self.assertEqual(process.wait(10), 0, process.log())
+        for worker in ours.workers:
+            sent = int(re.search(r"sent (\d+) MB of tensors through shared memory", worker.log()).group(1))
+            self.assertEqual(sent > 0, not flags, "chosen by itself, and not against one's will")
+        self.processes.clear()
+        return (run_dir / "model.safetensors").read_bytes()
+
+    def test_shared_memory_and_sockets_give_the_same_bytes(self):
+        self.assertEqual(self.train_on("shared", [], [1, 1, 1]), self.train_on("sockets", ["--no-shared-memory"], [1, 1, 1]))
+
+    def test_workers_with_other_numbers_of_threads_stay_equal(self):
+        self.train_on("threads", [], [1, 2, 3])  # they compare digests, and fail when they differ
 
     def test_tests_and_files_are_as_ever(self):
         job = digits_job(iterations=200, test_every_iterations=100)
