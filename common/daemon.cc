@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -110,6 +111,31 @@ std::string to_string(const HostPort& address) {
 
 bool is_wildcard_host(std::string_view host) {
   return host.empty() || host == "0.0.0.0" || host == "::" || host == "*";
+}
+
+std::string local_host_towards(const HostPort& remote) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;  // to connect it only picks a way there
+  for (const int family : {AF_INET, AF_INET6}) {
+    hints.ai_family = family;
+    addrinfo* found = nullptr;
+    if (::getaddrinfo(remote.host.c_str(), std::to_string(remote.port).c_str(), &hints, &found) !=
+        0) {
+      continue;
+    }
+    const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
+    const Descriptor socket(::socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage ours{};
+    socklen_t size = sizeof(ours);
+    std::array<char, NI_MAXHOST> host{};
+    if (socket.get() >= 0 && ::connect(socket.get(), found->ai_addr, found->ai_addrlen) == 0 &&
+        ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&ours), &size) == 0 &&
+        ::getnameinfo(reinterpret_cast<sockaddr*>(&ours), size, host.data(), host.size(), nullptr,
+                      0, NI_NUMERICHOST) == 0) {
+      return host.data();
+    }
+  }
+  return "0.0.0.0";
 }
 
 absl::Status explain_listen_failure(const HostPort& address) {

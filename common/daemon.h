@@ -53,6 +53,10 @@ std::string to_string(const HostPort& address);
 /// "0.0.0.0", "::" and "": an address to listen on, but none that others could connect to.
 bool is_wildcard_host(std::string_view host);
 
+/// The address of ours from which `remote` is reached, as an IP literal: what others of its network
+/// reach us by. Sends nothing. "0.0.0.0" when it cannot be told (no such name, no way there).
+std::string local_host_towards(const HostPort& remote);
+
 /// Why listening on `address` failed, found out by trying once more with a plain socket (gRPC keeps
 /// its reason to itself): ALREADY_EXISTS when the port is taken, else what the system says.
 absl::Status explain_listen_failure(const HostPort& address);

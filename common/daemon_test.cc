@@ -165,5 +165,11 @@ TEST(StopSignals, EndsItsThreadWithoutASignal) {
   EXPECT_EQ(child.wait(), 0);
 }
 
+TEST(LocalHost, IsTheOneThatFacesTheOtherSide) {
+  EXPECT_EQ(local_host_towards({"127.0.0.1", 4700}), "127.0.0.1");
+  EXPECT_EQ(local_host_towards({"localhost", 4700}), "127.0.0.1");
+  EXPECT_EQ(local_host_towards({"no.such.host.invalid", 4700}), "0.0.0.0");
+}
+
 }  // namespace
 }  // namespace poseidon

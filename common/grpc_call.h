@@ -18,7 +18,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/transport.h"
-#include "common/wire.h"
 
 namespace poseidon::grpc_internal {
 
@@ -230,10 +229,10 @@ class Call {
 
 class ClientCall final : public Call {
  public:
-  ClientCall(CallBook* book, std::shared_ptr<grpc::Channel> channel, std::string address,
-             grpc::CompletionQueue* queue)
+  ClientCall(CallBook* book, std::shared_ptr<grpc::Channel> channel, const std::string& method,
+             std::string address, grpc::CompletionQueue* queue)
       : Call(book), address_(std::move(address)), stub_(std::move(channel)) {
-    stream_ = stub_.PrepareCall(&context_, std::string(kExchangeMethod), queue);
+    stream_ = stub_.PrepareCall(&context_, method, queue);
     stream_->StartCall(start_.begin());
   }
 
@@ -295,6 +294,7 @@ class ServerCall final : public Call {
   struct Listener {
     grpc::AsyncGenericService service;
     grpc::ServerCompletionQueue* queue = nullptr;
+    std::string method;
     Acceptor* acceptor = nullptr;
     bool stopping = false;
   };
@@ -324,10 +324,10 @@ class ServerCall final : public Call {
       return;
     }
     new ServerCall(book_, listener_);  // NOLINT: deletes itself, see Call
-    if (context_.method() != kExchangeMethod) {
-      turn_away(grpc::StatusCode::UNIMPLEMENTED,
-                absl::StrCat("no method ", context_.method(), ", this port serves ",
-                             std::string(kExchangeMethod)));
+    if (context_.method() != listener_->method) {
+      turn_away(
+          grpc::StatusCode::UNIMPLEMENTED,
+          absl::StrCat("no method ", context_.method(), ", this port serves ", listener_->method));
       return;
     }
     attach(listener_->acceptor->on_accept(std::move(handle)));

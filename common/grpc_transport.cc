@@ -40,7 +40,8 @@ class GrpcTransport::Impl {
     }
   }
 
-  absl::StatusOr<std::string> listen(const std::string& address, Acceptor* acceptor) {
+  absl::StatusOr<std::string> listen(const std::string& method, const std::string& address,
+                                     Acceptor* acceptor) {
     POSEIDON_CHECK(queue_ == nullptr, "listen once, before start");
     const std::size_t colon = address.rfind(':');
     if (colon == std::string::npos) {
@@ -62,6 +63,7 @@ class GrpcTransport::Impl {
     builder.RegisterAsyncGenericService(&listener_.service);
     auto queue = builder.AddCompletionQueue();
     listener_.queue = queue.get();
+    listener_.method = method;
     listener_.acceptor = acceptor;
     queue_ = std::move(queue);
     server_ = builder.BuildAndStart();
@@ -91,7 +93,8 @@ class GrpcTransport::Impl {
     thread_.join();
   }
 
-  std::unique_ptr<Stream> connect(const std::string& address, StreamHandler* handler) {
+  std::unique_ptr<Stream> connect(const std::string& method, const std::string& address,
+                                  StreamHandler* handler) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // no shared back-off: ours decides
     arguments.SetInt(GRPC_ARG_TCP_READ_CHUNK_SIZE, kTcpReadChunkBytes);
@@ -101,7 +104,7 @@ class GrpcTransport::Impl {
     add_keepalive([&arguments](const char* name, int value) { arguments.SetInt(name, value); });
     auto channel =
         grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-    auto* call = new ClientCall(&book_, std::move(channel), address, queue_.get());
+    auto* call = new ClientCall(&book_, std::move(channel), method, address, queue_.get());
     call->attach(handler);
     return std::make_unique<CallStream>(call);
   }
@@ -259,17 +262,43 @@ class GrpcTransport::Impl {
   Wake wake_{this};
 };
 
+/// Another method's face of the same loop.
+class GrpcTransport::View final : public Transport {
+ public:
+  View(Impl* impl, std::string_view method) : impl_(impl), method_(method) {}
+  std::unique_ptr<Stream> connect(const std::string& address, StreamHandler* handler) override {
+    return impl_->connect(method_, address, handler);
+  }
+  absl::StatusOr<std::string> listen(const std::string& address, Acceptor* acceptor) override {
+    return impl_->listen(method_, address, acceptor);
+  }
+  void post(std::function<void()> function) override { impl_->post(std::move(function)); }
+  void post_after(Nanoseconds delay, std::function<void()> function) override {
+    impl_->post_after(delay, std::move(function));
+  }
+  Nanoseconds now() const override { return impl_->now(); }
+
+ private:
+  Impl* const impl_;
+  const std::string method_;
+};
+
 GrpcTransport::GrpcTransport(GrpcTransportOptions options)
     : impl_(std::make_unique<Impl>(options)) {}
 GrpcTransport::~GrpcTransport() { stop(); }
 
+Transport& GrpcTransport::for_method(std::string_view method) {
+  views_.push_back(std::make_unique<View>(impl_.get(), method));
+  return *views_.back();
+}
+
 absl::StatusOr<std::string> GrpcTransport::listen(const std::string& address, Acceptor* acceptor) {
-  return impl_->listen(address, acceptor);
+  return impl_->listen(std::string(kExchangeMethod), address, acceptor);
 }
 void GrpcTransport::start() { impl_->start(); }
 void GrpcTransport::stop() { impl_->stop(); }
 std::unique_ptr<Stream> GrpcTransport::connect(const std::string& address, StreamHandler* handler) {
-  return impl_->connect(address, handler);
+  return impl_->connect(std::string(kExchangeMethod), address, handler);
 }
 void GrpcTransport::post(std::function<void()> function) { impl_->post(std::move(function)); }
 void GrpcTransport::post_after(Nanoseconds delay, std::function<void()> function) {

@@ -7,6 +7,8 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/transport.h"
@@ -21,11 +23,18 @@ struct GrpcTransportOptions {
   Milliseconds keepalive_timeout{10000};
 };
 
+/// Itself it speaks ParameterServer.Exchange; for_method gives the same loop another method.
+
 class GrpcTransport final : public Transport {
  public:
   explicit GrpcTransport(GrpcTransportOptions options = {});
   /// Stops the loop; all streams and their handlers' owners must be gone or never touched again.
   ~GrpcTransport() override;
+
+  /// The same loop and port for streams of another method ("/package.Service/Method"): what its
+  /// `connect` opens and its `listen` accepts. A process listens once, so its port serves one
+  /// method. Before start(). Lives as long as this transport.
+  Transport& for_method(std::string_view method);
 
   /// Before start(), once: accepts streams of ParameterServer.Exchange.
   absl::StatusOr<std::string> listen(const std::string& address, Acceptor* acceptor) override;
@@ -42,7 +51,9 @@ class GrpcTransport final : public Transport {
 
  private:
   class Impl;
+  class View;
   std::unique_ptr<Impl> impl_;
+  std::vector<std::unique_ptr<View>> views_;
 };
 
 /// Tells malloc not to give freed receive buffers back to the system only to fault them in again:

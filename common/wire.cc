@@ -5,13 +5,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/protobuf_walk.h"
+#include "common/status_macros.h"
 
 namespace poseidon {
 namespace {
 
-// Protobuf wire format (protobuf.dev/programming-guides/encoding): a field is a varint tag
-// (number << 3 | type) and a value.
-enum WireType : std::uint32_t { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
+using protobuf::append_field;
+using protobuf::narrow;
+using protobuf::to_signed;
+
 enum Field : std::uint32_t {
   kVersionField = 1,
   kKindField = 2,
@@ -24,91 +27,8 @@ enum Field : std::uint32_t {
   kPayloadField = 15,
 };
 
-void append_varint(std::string& out, std::uint64_t value) {
-  while (value >= 0x80) {
-    out.push_back(static_cast<char>(value | 0x80));
-    value >>= 7;
-  }
-  out.push_back(static_cast<char>(value));
-}
-
-void append_field(std::string& out, Field field, std::uint64_t value) {
-  if (value == 0) return;  // proto3: the default is absent
-  append_varint(out, (static_cast<std::uint64_t>(field) << 3) | kVarint);
-  append_varint(out, value);
-}
-
-/// Reads through the pieces of a message without joining them.
-class Cursor {
- public:
-  explicit Cursor(const Bytes& bytes) : bytes_(bytes), remaining_(bytes.size()) {}
-
-  std::size_t remaining() const { return remaining_; }
-
-  bool read_byte(std::uint8_t& out) {
-    if (remaining_ == 0) return false;
-    skip_empty();
-    out = std::to_integer<std::uint8_t>(bytes_.pieces[piece_][at_]);
-    ++at_;
-    --remaining_;
-    return true;
-  }
-
-  /// Tags and lengths have at most 5 bytes, values 10.
-  bool read_varint(std::uint64_t& out, int max_bytes = 10) {
-    out = 0;
-    for (int shift = 0; shift < 7 * max_bytes; shift += 7) {
-      std::uint8_t byte = 0;
-      if (!read_byte(byte)) return false;
-      if (shift == 63 && byte > 1) return false;
-      out |= static_cast<std::uint64_t>(byte & 0x7F) << shift;
-      if ((byte & 0x80) == 0) return true;
-    }
-    return false;
-  }
-
-  /// Moves on by `length`; where `taken` is given, it gets the pieces passed over.
-  bool skip(std::uint64_t length, Bytes* taken) {
-    if (length > remaining_) return false;
-    while (length > 0) {
-      skip_empty();
-      const auto& piece = bytes_.pieces[piece_];
-      const std::size_t here =
-          std::min<std::size_t>(piece.size() - at_, static_cast<std::size_t>(length));
-      if (taken != nullptr) taken->pieces.push_back(piece.subspan(at_, here));
-      at_ += here;
-      remaining_ -= here;
-      length -= here;
-    }
-    return true;
-  }
-
- private:
-  void skip_empty() {
-    while (at_ == bytes_.pieces[piece_].size()) {
-      ++piece_;
-      at_ = 0;
-    }
-  }
-
-  const Bytes& bytes_;
-  std::size_t piece_ = 0;
-  std::size_t at_ = 0;
-  std::size_t remaining_;
-};
-
-absl::Status malformed(const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrCat("not a ChunkMessage: ", what));
-}
-
 /// Unknown numbers stay what they are; the checks that follow refuse them by name.
 void set_field(ChunkHeader& header, std::uint64_t field, std::uint64_t value) {
-  const auto narrow = [](std::uint64_t wide) {
-    return wide > 0xFFFFFFFFull ? 0xFFFFFFFFu : static_cast<std::uint32_t>(wide);
-  };
-  const auto to_signed = [](std::uint64_t wide) {  // beyond 2^63 no plan goes
-    return wide > 0x7FFFFFFFFFFFFFFFull ? INT64_MAX : static_cast<std::int64_t>(wide);
-  };
   switch (field) {
     case kVersionField:
       header.protocol_version = narrow(value);
@@ -160,8 +80,8 @@ std::string encode_prefix(const ChunkHeader& header, std::size_t payload_bytes) 
   append_field(out, kOffsetField, static_cast<std::uint64_t>(header.offset));
   append_field(out, kElementTypeField, static_cast<std::uint64_t>(header.element_type));
   if (payload_bytes > 0) {
-    append_varint(out, (static_cast<std::uint64_t>(kPayloadField) << 3) | kLengthDelimited);
-    append_varint(out, payload_bytes);
+    protobuf::append_tag(out, kPayloadField, protobuf::kLengthDelimited);
+    protobuf::append_varint(out, payload_bytes);
   }
   return out;
 }
@@ -170,38 +90,11 @@ absl::StatusOr<DecodedChunk> decode_chunk(const Bytes& message) {
   DecodedChunk decoded;
   decoded.header.protocol_version = 0;  // absent means absent, not ours
   decoded.header.kind = static_cast<ChunkKind>(0);
-  decoded.payload.owner = message.owner;
-  Cursor cursor(message);
-  while (cursor.remaining() > 0) {
-    std::uint64_t tag = 0;
-    std::uint64_t value = 0;
-    if (!cursor.read_varint(tag, 5) || tag > UINT32_MAX) {
-      return malformed("a field's tag is cut short or out of range");
-    }
-    const std::uint64_t field = tag >> 3;
-    if (field == 0) return malformed("field number 0");
-    switch (tag & 7) {
-      case kVarint:
-        if (!cursor.read_varint(value)) return malformed("a number is cut short");
-        set_field(decoded.header, field, value);
-        break;
-      case kLengthDelimited: {
-        if (!cursor.read_varint(value, 5)) return malformed("a length is cut short");
-        Bytes* taken = field == kPayloadField ? &decoded.payload : nullptr;
-        if (taken != nullptr) taken->pieces.clear();  // protobuf: the last occurrence counts
-        if (!cursor.skip(value, taken)) return malformed("a field is longer than the message");
-        break;
-      }
-      case kFixed64:
-        if (!cursor.skip(8, nullptr)) return malformed("a fixed64 is cut short");
-        break;
-      case kFixed32:
-        if (!cursor.skip(4, nullptr)) return malformed("a fixed32 is cut short");
-        break;
-      default:
-        return malformed(absl::StrCat("wire type ", tag & 7));
-    }
-  }
+  POSEIDON_RETURN_IF_ERROR(protobuf::walk_message(
+      message, "ChunkMessage", kPayloadField, decoded.payload,
+      [&decoded](std::uint32_t field, protobuf::WireType type, std::uint64_t value) {
+        if (type == protobuf::kVarint) set_field(decoded.header, field, value);
+      }));
   return decoded;
 }
 
@@ -237,6 +130,12 @@ const char* data_refusal_name(DataRefusal refusal) {
       return "not_finite";
     case DataRefusal::kDuplicate:
       return "duplicate";
+    case DataRefusal::kLayer:
+      return "layer";
+    case DataRefusal::kRows:
+      return "rows";
+    case DataRefusal::kNotFinite:
+      return "not_finite";
     case DataRefusal::kCount:
       break;
   }

@@ -79,6 +79,9 @@ enum class DataRefusal : std::uint8_t {
   kNotInitialised,  ///< gradient before the first parameters
   kNotFinite,       ///< the 16-bit wire type cannot carry the values: the run stops
   kDuplicate,       ///< counted once already (ignored)
+  kLayer,           ///< no such layer, or it does not go by SFB
+  kRows,            ///< factors of another number of samples
+  kNotFinite,       ///< factors with a NaN or an infinity
   kCount,           ///< number of reasons, not one itself
 };
 const char* data_refusal_name(DataRefusal refusal);  ///< "epoch", "size", ...: the metric's label

@@ -15,7 +15,10 @@ double seconds(Nanoseconds time) { return std::chrono::duration<double>(time).co
 const char* role_name(NodeRole role) { return role == NodeRole::kWorker ? "worker" : "server"; }
 
 std::string node_place(const NodeInfo& node) {
-  if (!node.address.empty()) return node.address;
+  // A server's port is chosen by people and tells it apart; a worker's mostly is not.
+  const bool named = node.role == NodeRole::kServer || node.process_id == 0;
+  if (!node.address.empty() && named) return node.address;
+  if (!node.address.empty()) return absl::StrCat(node.address, ", process ", node.process_id);
   return absl::StrCat(node.peer_host, ", process ", node.process_id);
 }
 

@@ -38,7 +38,7 @@ struct NodeInfo {
   std::string peer_host;  ///< where the coordinator sees it
 };
 
-/// "10.0.0.2:4711", or, without an address, "10.0.0.2, process 1234".
+/// Server: "10.0.0.2:4711". Worker: "10.0.0.2:40123, process 1234"; without an address its host.
 std::string node_place(const NodeInfo& node);
 /// "worker 10.0.0.2:4711".
 std::string node_text(const NodeInfo& node);

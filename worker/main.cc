@@ -1,5 +1,5 @@
-// poseidon-worker: runs forward and backward and synchronises every layer with the servers.
-// Reads the options, wires the parts, waits for a signal.
+// poseidon-worker: runs forward and backward and synchronises every layer, with the servers or with
+// the other workers. Reads the options, wires the parts, waits for a signal.
 
 #include <unistd.h>
 
@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/control_client.h"
 #include "common/daemon.h"
+#include "common/factor_wire.h"
 #include "common/grpc_transport.h"
 #include "common/kernels.h"
 #include "common/node_report.h"
@@ -18,6 +19,7 @@
 #include "common/status_macros.h"
 #include "common/tensor_memory.h"
 #include "spdlog/spdlog.h"
+#include "worker/peer_stream.h"
 #include "worker/worker_node.h"
 
 namespace poseidon {
@@ -38,7 +40,8 @@ struct MainOptions {
 void add_options(CLI::App& app, MainOptions& options) {
   app.add_option("--coordinator", options.coordinator, "HOST:PORT of the coordinator")->required();
   app.add_option("--listen", options.listen,
-                 "ADDR:PORT for other workers (not used while all layers go through servers)");
+                 "ADDR:PORT for other workers; without it any port of the address from which the "
+                 "coordinator is reached");
   app.add_option("--device", options.device, "auto, cpu or cuda:N")->capture_default_str();
   app.add_option("--metrics-listen", options.metrics_listen, "ADDR:PORT for Prometheus");
   app.add_option("--threads", options.threads, "threads of the engine; 0: all cores")
@@ -49,11 +52,11 @@ void add_options(CLI::App& app, MainOptions& options) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--server-timeout-s", options.server_timeout_s,
-                 "how long a server may be out of reach before the job fails")
+                 "how long a server or another worker may be out of reach before the job fails")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_flag("!--no-shared-memory", options.shared_memory,
-               "use sockets even with servers of this machine");
+               "use sockets even with servers and workers of this machine");
   add_daemon_options(app, options.daemon);
 }
 
@@ -73,10 +76,10 @@ absl::Status run(const MainOptions& options) {
   const auto coordinator = parse_host_port(options.coordinator, PortZero::kRefused);
   if (!coordinator.ok()) return coordinator.status();
   POSEIDON_RETURN_IF_ERROR(check_device(options.device));
-  if (!options.listen.empty()) {
-    const auto listen = parse_host_port(options.listen, PortZero::kAllowed);
-    if (!listen.ok()) return listen.status();
-  }
+  const auto listen = options.listen.empty()
+                          ? HostPort{.host = local_host_towards(*coordinator), .port = 0}
+                          : parse_host_port(options.listen, PortZero::kAllowed);
+  if (!listen.ok()) return listen.status();
   RefusalCounts refusals;
   std::unique_ptr<NodeMetrics> metrics;
   if (!options.metrics_listen.empty()) {
@@ -88,24 +91,31 @@ absl::Status run(const MainOptions& options) {
 
   if (options.shared_memory) {
     if (const absl::Status shared = share_tensor_memory(); !shared.ok()) {
-      spdlog::warn("servers of this machine are reached over sockets: {}",
+      spdlog::warn("servers and workers of this machine are reached over sockets: {}",
                    std::string(shared.message()));
     }
   }
   spdlog::info("kernels: {}", kernels().name);  // which instructions gradients are summed with
   GrpcTransport grpc;
   PacedTransport transport(&grpc, tensor_arena());
+  PacedTransport peers(&grpc.for_method(kFactorMethod), tensor_arena());
+  PeerDoor door(&peers, &refusals);
+  const auto address = peers.listen(to_string(*listen), &door);
+  if (!address.ok()) return explain_listen_failure(*listen);
+  POSEIDON_RETURN_IF_ERROR(announce_address(options.daemon, *address));
   grpc.start();
   absl::Status status;
   {
     WorkerNodeOptions node_options;
     node_options.threads = options.threads;
+    node_options.peers = {.transport = &peers, .door = &door};
     node_options.sync.syncer.give_up_after = Milliseconds(options.server_timeout_s * 1000);
     WorkerNode node(&transport, &refusals, metrics.get(), node_options);
     ControlClientOptions client_options;
     client_options.coordinator = options.coordinator;
     client_options.join_timeout = Milliseconds(options.join_timeout_s * 1000);
     client_options.join.set_role(v1::NODE_ROLE_WORKER);
+    client_options.join.set_address(*address);
     client_options.join.set_device("cpu");
     client_options.join.set_metrics_address(metrics == nullptr ? "" : metrics->address());
     client_options.join.set_process_id(static_cast<std::uint32_t>(getpid()));
@@ -117,7 +127,7 @@ absl::Status run(const MainOptions& options) {
   }
   grpc.stop();
   spdlog::info("stopped; sent {} MB of tensors through shared memory",
-               transport.traffic().shared_bytes / 1'000'000);
+               (transport.traffic().shared_bytes + peers.traffic().shared_bytes) / 1'000'000);
   return status;
 }
 

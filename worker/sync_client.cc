@@ -6,20 +6,36 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/check.h"
+#include "common/digest.h"
 
 namespace poseidon {
+namespace {
+
+/// How long to ask the loop who is awaited, for an error message.
+constexpr Milliseconds kAwaitedPatience{2000};
+
+}  // namespace
 
 SyncClient::SyncClient(Transport* transport, Plan plan, WorkerRank rank,
                        std::vector<LayerMemory> layers, SyncClientOptions options,
-                       TrafficProbe* traffic, RefusalCounts* refusals)
+                       TrafficProbe* traffic, RefusalCounts* refusals, PeerAccess peers,
+                       FactorEngine* engine)
     : transport_(transport),
       plan_(std::move(plan)),
+      rank_(rank),
       options_(options),
       traffic_(traffic),
-      syncer_(std::make_unique<Syncer>(transport, plan_, rank, std::move(layers), options.syncer,
-                                       this, traffic, refusals)),
+      engine_(engine),
       versions_(plan_.layers.size(), -1),
-      exact_(plan_.layers.size(), false) {}
+      complete_(plan_.layers.size(), -1),
+      exact_(plan_.layers.size(), false) {
+  for (const LayerMemory& layer : layers) parameters_.emplace_back(layer.parameters);
+  syncer_ = std::make_unique<Syncer>(transport, plan_, rank, std::move(layers), options.syncer,
+                                     this, traffic, refusals, peers);
+  POSEIDON_CHECK(syncer_->factors() == nullptr || engine_ != nullptr,
+                 "a plan with SFB layers needs an engine that steps them");
+}
 
 SyncClient::~SyncClient() {
   auto closed = std::make_shared<std::promise<void>>();  // outlives set_value on the loop
@@ -35,42 +51,155 @@ void SyncClient::start() {
 }
 
 void SyncClient::gradient_ready(LayerIndex layer, Iteration iteration) {
-  transport_->post([this, layer, iteration] { syncer_->gradient_ready(layer, iteration); });
+  if (goes_by_sfb(layer)) {
+    factors_ready(layer, iteration);
+  } else {
+    transport_->post([this, layer, iteration] { syncer_->gradient_ready(layer, iteration); });
+  }
 }
 
-absl::Status SyncClient::wait(LayerIndex layer, Iteration version, bool exact) {
-  const auto since = std::chrono::steady_clock::now();
-  std::unique_lock lock(mutex_);
-  const auto arrived = [&] {
-    return !failure_.ok() ||
-           (versions_[layer.value()] >= version && (!exact || exact_[layer.value()]));
-  };
-  if (arrived()) return failure_;
-  const bool in_time = changed_.wait_for(lock, options_.wait_timeout, arrived);
-  traffic_->stalled(layer, static_cast<std::uint64_t>(std::chrono::duration_cast<Nanoseconds>(
-                                                          std::chrono::steady_clock::now() - since)
-                                                          .count()));
-  if (in_time) return failure_;
-  std::set<std::string> servers;
-  for (const PlanChunk& chunk : plan_.chunks) {
-    if (chunk.layer == layer) servers.insert(plan_.server_addresses[chunk.server.value()]);
+// ---- layers that go by SFB ----
+
+void SyncClient::factors_ready(LayerIndex layer, Iteration iteration) {
+  const OwnFactors own = syncer_->factors()->route().own(layer, iteration);
+  absl::Status status = engine_->copy_factors(layer, own);
+  if (status.ok()) status = check_factors(layer, iteration, own);
+  if (status.ok()) {
+    publish(layer, iteration);
+  } else {
+    cancel(status);  // the next wait returns it
   }
+}
+
+/// The others would refuse them; here it can be said why.
+absl::Status SyncClient::check_factors(LayerIndex layer, Iteration iteration,
+                                       const OwnFactors& own) const {
+  const bool good_gradient = all_finite(own.output_gradient);
+  if (good_gradient && all_finite(own.input)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the ", good_gradient ? "input" : "output gradient", " of layer ",
+      plan_.layers[layer.value()].name, " holds values that are no finite number in iteration ",
+      iteration, " on worker ", rank_.value(),
+      ": try a smaller optimizer.learning_rate, or check the data and its scale"));
+}
+
+void SyncClient::publish(LayerIndex layer, Iteration iteration) {
+  const bool with_digest = syncer_->factors()->route().has_digest(iteration);
+  const std::uint64_t digest = with_digest ? digest_of(parameters_[layer.value()]) : 0;
+  transport_->post([this, layer, iteration, digest] {
+    syncer_->factors()->factors_ready(layer, iteration, digest);
+  });
+}
+
+/// An SFB layer whose factors are all here, `first` if it is one of them.
+std::optional<LayerIndex> SyncClient::steppable(LayerIndex first) const {
+  const auto can = [this](std::size_t l) {
+    return versions_[l] >= 0 && complete_[l] == versions_[l] &&
+           complete_[l] < options_.syncer.sfb.iterations;
+  };
+  if (can(first.value())) return first;
+  for (std::size_t l = 0; l < versions_.size(); ++l) {
+    if (can(l)) return LayerIndex(static_cast<std::uint32_t>(l));
+  }
+  return std::nullopt;
+}
+
+absl::Status SyncClient::step(std::unique_lock<std::mutex>& lock, LayerIndex layer) {
+  const Iteration iteration = versions_[layer.value()];
+  lock.unlock();
+  absl::Status status =
+      engine_->step(layer, iteration, syncer_->factors()->route().stacked(layer, iteration));
+  lock.lock();
+  if (status.ok()) versions_[layer.value()] = iteration + 1;
+  return status;
+}
+
+std::string SyncClient::awaited_text(LayerIndex layer) {
+  std::set<std::string> names;
+  if (!goes_by_sfb(layer)) {
+    for (const PlanChunk& chunk : plan_.chunks) {
+      if (chunk.layer == layer) names.insert(plan_.server_addresses[chunk.server.value()]);
+    }
+    return absl::StrCat("its servers ", absl::StrJoin(names, ", "));
+  }
+  auto answer = std::make_shared<std::promise<std::string>>();  // may come after we have left
+  std::future<std::string> text = answer->get_future();
+  transport_->post([this, layer, answer] {
+    std::vector<std::string> workers;
+    for (const WorkerRank rank : syncer_->factors()->route().awaited(layer)) {
+      workers.push_back(syncer_->factors()->name(rank));
+    }
+    answer->set_value(absl::StrJoin(workers, ", "));
+  });
+  return text.wait_for(kAwaitedPatience) == std::future_status::ready ? text.get()
+                                                                      : "the other workers";
+}
+
+// ---- waiting ----
+
+absl::Status SyncClient::wait_stepping(std::unique_lock<std::mutex>& lock, LayerIndex layer,
+                                       const std::function<bool()>& done) {
+  const auto give_up = std::chrono::steady_clock::now() + options_.wait_timeout;
+  while (failure_.ok() && !done()) {
+    if (const std::optional<LayerIndex> next = steppable(layer)) {
+      if (absl::Status status = step(lock, *next); !status.ok()) return status;
+      continue;
+    }
+    const auto since = std::chrono::steady_clock::now();
+    const bool in_time = changed_.wait_until(
+        lock, give_up, [&] { return !failure_.ok() || done() || steppable(layer); });
+    traffic_->stalled(
+        layer, static_cast<std::uint64_t>(
+                   std::chrono::duration_cast<Nanoseconds>(std::chrono::steady_clock::now() - since)
+                       .count()));
+    if (!in_time) return absl::DeadlineExceededError("");
+  }
+  return failure_;
+}
+
+absl::Status SyncClient::wait(LayerIndex layer, const std::string& what,
+                              const std::function<bool()>& done) {
+  std::unique_lock lock(mutex_);
+  const absl::Status status = wait_stepping(lock, layer, done);
+  if (!absl::IsDeadlineExceeded(status) || !status.message().empty()) return status;
+  lock.unlock();
   return absl::DeadlineExceededError(absl::StrCat(
-      "layer ", plan_.layers[layer.value()].name,
-      exact ? ": the exact parameters of version " : ": version ", version, " did not come within ",
-      options_.wait_timeout.count(), " ms from its servers ", absl::StrJoin(servers, ", "),
+      "layer ", plan_.layers[layer.value()].name, ": ", what, " did not come within ",
+      options_.wait_timeout.count(), " ms from ", awaited_text(layer),
       ": look there, and at the other workers, for one that stands still"));
 }
 
 absl::Status SyncClient::wait_parameters(LayerIndex layer, Iteration version) {
-  return wait(layer, version, /*exact=*/false);
+  return wait(layer, absl::StrCat("version ", version),
+              [&] { return versions_[layer.value()] >= version; });
 }
 
-absl::Status SyncClient::fetch_exact_parameters(Iteration version) {
+absl::Status SyncClient::finish(Iteration iterations) {
+  if (absl::Status status = wait_all_parameters(iterations); !status.ok()) return status;
+  if (absl::Status status = compare_replicas(iterations); !status.ok()) return status;
+  return fetch_exact_parameters();
+}
+
+absl::Status SyncClient::compare_replicas(Iteration iterations) {
+  if (syncer_->factors() == nullptr) return absl::OkStatus();
+  const std::vector<LayerIndex> layers = syncer_->factors()->route().layers();
+  for (const LayerIndex layer : layers) publish(layer, iterations);
+  for (const LayerIndex layer : layers) {
+    const absl::Status status = wait(layer, "the final digest",
+                                     [&] { return complete_[layer.value()] >= iterations; });
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SyncClient::fetch_exact_parameters() {
   if (plan_.wire_type == ElementType::kFloat32) return absl::OkStatus();
   transport_->post([this] { syncer_->fetch_exact(); });
   for (std::uint32_t i = 0; i < plan_.layers.size(); ++i) {
-    const absl::Status status = wait(LayerIndex(i), version, /*exact=*/true);
+    const LayerIndex layer(i);
+    if (goes_by_sfb(layer)) continue;  // nobody rounded those
+    const absl::Status status =
+        wait(layer, "the exact parameters", [&] { return exact_[layer.value()]; });
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -98,6 +227,12 @@ void SyncClient::parameters_ready(LayerIndex layer, Iteration version) {
 void SyncClient::exact_parameters_ready(LayerIndex layer) {
   const std::lock_guard lock(mutex_);
   exact_[layer.value()] = true;
+  changed_.notify_all();
+}
+
+void SyncClient::factors_complete(LayerIndex layer, Iteration iteration) {
+  const std::lock_guard lock(mutex_);
+  complete_[layer.value()] = iteration;
   changed_.notify_all();
 }
 

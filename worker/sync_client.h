@@ -4,17 +4,27 @@
 //
 // Before: the engine's after_backward hook. After: worker/syncer.h on the transport's loop.
 //
-// Concurrency: gradient_ready and wait_parameters on the trainer's thread (one), cancel on any.
-// start and close from whoever owns the client.
+// A layer that goes by PS is stepped by its servers, and waiting for it is all there is to do here.
+// One that goes by SFB is stepped on the trainer's thread, once all workers' factors are here: when
+// it is waited for, or earlier, while some other layer is waited for and the thread would stand
+// still.
+//
+// Concurrency: gradient_ready, wait_parameters and finish on the trainer's thread (one), cancel on
+// any. start and close from whoever owns the client.
 
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "common/clock.h"
 #include "common/traffic.h"
+#include "worker/factor_engine.h"
 #include "worker/syncer.h"
 
 namespace poseidon {
@@ -29,9 +39,11 @@ struct SyncClientOptions {
 
 class SyncClient final : public SyncerEvents {
  public:
-  /// `transport`, `traffic` and `refusals` must outlive the client.
+  /// `transport`, `traffic` and `refusals` must outlive the client. `peers` and `engine`, which
+  /// must too: for plans with SFB layers (see Syncer and FactorEngine).
   SyncClient(Transport* transport, Plan plan, WorkerRank rank, std::vector<LayerMemory> layers,
-             SyncClientOptions options, TrafficProbe* traffic, RefusalCounts* refusals);
+             SyncClientOptions options, TrafficProbe* traffic, RefusalCounts* refusals,
+             PeerAccess peers = {}, FactorEngine* engine = nullptr);
   /// Closes: after it, nothing touches the layers' memory or the probes any more. Must not run on
   /// the transport's loop.
   ~SyncClient() override;
@@ -39,15 +51,17 @@ class SyncClient final : public SyncerEvents {
   void start();
   void gradient_ready(LayerIndex layer, Iteration iteration);
 
-  /// Until the layer's parameters have `version` steps in them. Errors: what broke synchronisation,
-  /// CANCELLED with cancel's reason, DEADLINE_EXCEEDED naming the layer and its servers.
+  /// Until the layer's parameters have `version` steps in them; steps SFB layers meanwhile. Errors:
+  /// what broke synchronisation, CANCELLED with cancel's reason, DEADLINE_EXCEEDED naming the layer
+  /// and who did not answer.
   absl::Status wait_parameters(LayerIndex layer, Iteration version);
   absl::Status wait_all_parameters(Iteration version);
 
-  /// After wait_all_parameters(version) of the last version, once: until the layers' memory holds
-  /// the servers' float32 parameters. What a 16-bit wire type rounded is then exact; with float32
-  /// it always was, and nothing is sent. Errors as above.
-  absl::Status fetch_exact_parameters(Iteration version);
+  /// After the last iteration: until all layers have all their steps, all workers have found their
+  /// copies of SFB layers equal, and the layers' memory holds the float32 parameters that a 16-bit
+  /// wire type had rounded. Keep the client until all workers have come so far: another may still
+  /// need what this one sent.
+  absl::Status finish(Iteration iterations);
 
   /// Wakes every wait, now and later, with this status. Any thread.
   void cancel(const absl::Status& reason);
@@ -55,22 +69,41 @@ class SyncClient final : public SyncerEvents {
   // From the syncer, on the loop.
   void parameters_ready(LayerIndex layer, Iteration version) override;
   void exact_parameters_ready(LayerIndex layer) override;
+  void factors_complete(LayerIndex layer, Iteration iteration) override;
   void sync_failed(const absl::Status& status) override { cancel(status); }
 
  private:
-  /// `exact`: for the version in float32.
-  absl::Status wait(LayerIndex layer, Iteration version, bool exact);
+  void factors_ready(LayerIndex layer, Iteration iteration);
+  absl::Status check_factors(LayerIndex layer, Iteration iteration, const OwnFactors& own) const;
+  void publish(LayerIndex layer, Iteration iteration);
+  /// Until `done`, which runs under the mutex; steps what can be stepped. `what`: for the message.
+  absl::Status wait(LayerIndex layer, const std::string& what, const std::function<bool()>& done);
+  /// As wait, under `lock`; DEADLINE_EXCEEDED without words.
+  absl::Status wait_stepping(std::unique_lock<std::mutex>& lock, LayerIndex layer,
+                             const std::function<bool()>& done);
+  absl::Status compare_replicas(Iteration iterations);
+  absl::Status fetch_exact_parameters();
+  std::optional<LayerIndex> steppable(LayerIndex first) const;
+  absl::Status step(std::unique_lock<std::mutex>& lock, LayerIndex layer);
+  std::string awaited_text(LayerIndex layer);
+  bool goes_by_sfb(LayerIndex layer) const {
+    return plan_.layers[layer.value()].scheme == Scheme::kSfb;
+  }
 
   Transport* const transport_;
   const Plan plan_;
+  const WorkerRank rank_;
   const SyncClientOptions options_;
   TrafficProbe* const traffic_;
-  std::unique_ptr<Syncer> syncer_;  ///< touched on the loop only
+  FactorEngine* const engine_;
+  std::vector<std::span<const float>> parameters_;  ///< by LayerIndex
+  std::unique_ptr<Syncer> syncer_;  ///< touched on the loop only, but for the memory of factors
 
   std::mutex mutex_;  ///< guards all below
   std::condition_variable changed_;
-  std::vector<Iteration> versions_;  ///< by LayerIndex, landed
-  std::vector<bool> exact_;          ///< by LayerIndex, landed in float32 too
+  std::vector<Iteration> versions_;  ///< by LayerIndex, landed or stepped
+  std::vector<Iteration> complete_;  ///< by LayerIndex, SFB: newest iteration with all factors here
+  std::vector<bool> exact_;          ///< by LayerIndex, PS: landed in float32 too
   absl::Status failure_;
 };
 

@@ -11,7 +11,10 @@ namespace poseidon {
 class Syncer::Connection final : public StreamHandler {
  public:
   Connection(Syncer* syncer, ServerIndex server, std::string address)
-      : syncer_(syncer), server_(server), address_(std::move(address)) {}
+      : syncer_(syncer),
+        server_(server),
+        address_(std::move(address)),
+        reconnect_(syncer->options_) {}
 
   ReadNext on_message(Bytes message) override {
     syncer_->on_message(*this, message);
@@ -30,23 +33,39 @@ class Syncer::Connection final : public StreamHandler {
   const std::string address_;
   std::unique_ptr<Stream> stream_;  ///< null while waiting to connect again
   bool writing_ = false;
-  Nanoseconds backoff_{0};
-  Nanoseconds cut_since_{-1};  ///< when it was last in order; -1 while it is
+  Reconnect reconnect_;
 };
+
+namespace {
+
+bool has_sfb_layers(const Plan& plan) {
+  return std::any_of(plan.layers.begin(), plan.layers.end(),
+                     [](const PlanLayer& layer) { return layer.scheme == Scheme::kSfb; });
+}
+
+}  // namespace
 
 Syncer::Syncer(Transport* transport, Plan plan, WorkerRank rank, std::vector<LayerMemory> layers,
                SyncerOptions options, SyncerEvents* events, TrafficProbe* traffic,
-               RefusalCounts* refusals)
+               RefusalCounts* refusals, PeerAccess peers)
     : transport_(transport),
       rank_(rank),
       options_(options),
       events_(events),
       traffic_(traffic),
       refusals_(refusals),
-      route_(std::move(plan), rank, std::move(layers)) {
-  for (std::uint32_t i = 0; i < route_.plan().servers(); ++i) {
+      route_(plan, rank, layers) {
+  if (has_sfb_layers(plan)) {
+    factors_ = std::make_unique<FactorExchange>(plan, rank, layers, peers, options_, events,
+                                                traffic, refusals);
+  }
+  // A server without chunks would wait in vain for a word.
+  std::vector<bool> owns(plan.servers(), false);
+  for (const PlanChunk& chunk : plan.chunks) owns[chunk.server.value()] = true;
+  for (std::uint32_t i = 0; i < plan.servers(); ++i) {
+    if (!owns[i]) continue;
     connections_.push_back(
-        std::make_unique<Connection>(this, ServerIndex(i), route_.plan().server_addresses[i]));
+        std::make_unique<Connection>(this, ServerIndex(i), plan.server_addresses[i]));
   }
 }
 
@@ -59,6 +78,7 @@ void Syncer::start() {
     route_.pull_initial();
   }
   for (auto& connection : connections_) connect(*connection);
+  if (factors_ != nullptr) factors_->start();
 }
 
 void Syncer::gradient_ready(LayerIndex layer, Iteration iteration) {
@@ -91,8 +111,7 @@ void Syncer::pump(Connection& connection) {
 
 void Syncer::on_message(Connection& connection, const Bytes& message) {
   const Landing landing = route_.on_message(connection.server_, message);
-  connection.cut_since_ = Nanoseconds{-1};
-  connection.backoff_ = Nanoseconds{0};
+  connection.reconnect_.in_order();
   if (landing.objection) {
     refusals_->add(landing.objection.reason);
     // A repetition or a message of an earlier epoch is harmless. Anything else means that server
@@ -124,18 +143,15 @@ void Syncer::on_closed(Connection& connection, const absl::Status& status) {
                                                   status.message())));
     return;
   }
-  const Nanoseconds now = transport_->now();
-  if (connection.cut_since_ < Nanoseconds{0}) connection.cut_since_ = now;
-  const Nanoseconds silent = now - connection.cut_since_;
-  if (silent >= options_.give_up_after) {
+  const Reconnect::Decision decision = connection.reconnect_.cut(transport_->now());
+  if (decision.give_up) {
     fail(absl::UnavailableError(absl::StrCat(
-        who, " could not be reached for ", std::chrono::duration_cast<Milliseconds>(silent).count(),
-        " ms (", status.message(), "): is its poseidon-server running, and is its port open?")));
+        who, " could not be reached for ",
+        std::chrono::duration_cast<Milliseconds>(decision.silent).count(), " ms (",
+        status.message(), "): is its poseidon-server running, and is its port open?")));
     return;
   }
-  connection.backoff_ =
-      std::clamp(connection.backoff_ * 2, options_.reconnect_min, options_.reconnect_max);
-  transport_->post_after(connection.backoff_, [this, alive = alive_, &connection] {
+  transport_->post_after(decision.pause, [this, alive = alive_, &connection] {
     if (*alive && !failed_ && connection.stream_ == nullptr) connect(connection);
   });
 }

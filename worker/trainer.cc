@@ -26,8 +26,7 @@ class Run {
       }
     }
     // The last test and the model file are about the same parameters: the servers' own.
-    POSEIDON_RETURN_IF_ERROR(s_.sync->wait_all_parameters(s_.job->iterations));
-    POSEIDON_RETURN_IF_ERROR(s_.sync->fetch_exact_parameters(s_.job->iterations));
+    POSEIDON_RETURN_IF_ERROR(s_.sync->finish(s_.job->iterations));
     POSEIDON_RETURN_IF_ERROR(check_final_parameters());
     if (test_is_due(s_.job->iterations)) POSEIDON_RETURN_IF_ERROR(test(s_.job->iterations));
     return absl::OkStatus();

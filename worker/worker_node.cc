@@ -11,6 +11,7 @@
 #include "spdlog/spdlog.h"
 #include "worker/data/batches.h"
 #include "worker/engine/cpu/cpu_device.h"
+#include "worker/executor_factors.h"
 #include "worker/model_file.h"
 #include "worker/trainer.h"
 
@@ -20,6 +21,8 @@ namespace {
 /// The coordinator has a deadline of its own for workers that do not get ready; this one only keeps
 /// the wait from being endless should it vanish without a word.
 constexpr std::chrono::minutes kStartTimeout{30};
+/// Likewise for the end of the job, once this worker's part is done.
+constexpr std::chrono::minutes kStopTimeout{30};
 
 /// The plan and the network must speak of the same layers, or gradients would go to the wrong
 /// place.
@@ -93,12 +96,24 @@ class WorkerNode::Job final : public TrainerEvents {
  private:
   void run() {
     const absl::Status status = prepare_and_train();
+    if (!status.ok()) close_client();
+    report_end(status);
+    if (!status.ok()) return;
+    wait_for_stop();
+    close_client();
+  }
+
+  /// The streams go with the client, and then the memory may.
+  void close_client() {
+    std::unique_ptr<SyncClient> closing;
     {
-      // The memory and the streams go with the client; nobody may cancel it from now on.
-      const std::lock_guard lock(mutex_);
-      closing_ = std::move(sync_);
+      const std::lock_guard lock(mutex_);  // nobody may cancel it from now on
+      closing = std::move(sync_);
     }
-    closing_.reset();
+    closing.reset();
+  }
+
+  void report_end(const absl::Status& status) {
     v1::NodeMessage message;
     if (status.ok()) {
       spdlog::info("epoch {}: finished", epoch_.value());
@@ -176,6 +191,10 @@ class WorkerNode::Job final : public TrainerEvents {
   }
 
   absl::Status prepare_synchronisation(Plan plan) {
+    SyncClientOptions options = node_->options_.sync;
+    options.syncer.sfb.piece_bytes = job_.sync.chunk_bytes;
+    options.syncer.sfb.iterations = job_.iterations;
+    POSEIDON_ASSIGN_OR_RETURN(factors_, ExecutorFactors::create(executor_, plan, job_.optimizer));
     std::vector<LayerMemory> layers;
     for (std::uint32_t l = 0; l < plan.layers.size(); ++l) {
       layers.push_back({.parameters = executor_->parameters(LayerIndex(l)),
@@ -190,9 +209,9 @@ class WorkerNode::Job final : public TrainerEvents {
       const std::lock_guard lock(mutex_);
       if (cancelled_) return absl::CancelledError("the job was stopped");
       traffic_ = std::move(traffic);
-      sync_ =
-          std::make_unique<SyncClient>(node_->transport_, std::move(plan), rank_, std::move(layers),
-                                       node_->options_.sync, traffic_.get(), node_->refusals_);
+      sync_ = std::make_unique<SyncClient>(node_->transport_, std::move(plan), rank_,
+                                           std::move(layers), options, traffic_.get(),
+                                           node_->refusals_, node_->options_.peers, factors_.get());
     }
     sync_->start();
     POSEIDON_RETURN_IF_ERROR(sync_->wait_all_parameters(0));
@@ -201,6 +220,13 @@ class WorkerNode::Job final : public TrainerEvents {
     node_->client_->send(std::move(ready));
     spdlog::info("job {}: worker {} is ready, epoch {}", job_.name, rank_.value(), epoch_.value());
     return absl::OkStatus();
+  }
+
+  /// Other workers may still need what this one sent last, should a stream break: until the
+  /// coordinator says that all have finished, the client stays.
+  void wait_for_stop() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kStopTimeout, [this] { return cancelled_.load(); });
   }
 
   absl::Status wait_for_start() {
@@ -220,6 +246,7 @@ class WorkerNode::Job final : public TrainerEvents {
   JobSpec job_;
   WorkerRank rank_;
   std::shared_ptr<Executor> executor_;
+  std::unique_ptr<ExecutorFactors> factors_;  ///< null when no layer goes by SFB
   std::unique_ptr<TrainBatches> train_;
   std::unique_ptr<TestBatches> test_;
 
@@ -229,7 +256,6 @@ class WorkerNode::Job final : public TrainerEvents {
   bool started_ = false;
   std::shared_ptr<TrafficProbe> traffic_;
   std::unique_ptr<SyncClient> sync_;
-  std::unique_ptr<SyncClient> closing_;  ///< the job's thread only
 };
 
 WorkerNode::WorkerNode(Transport* transport, RefusalCounts* refusals, NodeMetrics* metrics,

@@ -2,12 +2,15 @@
 // network does to the order of things, the model has the same bytes.
 
 #include <atomic>
+#include <barrier>
 #include <cmath>
 #include <future>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "common/factor_wire.h"
 #include "common/grpc_transport.h"
 #include "common/job.h"
 #include "common/paced_transport.h"
@@ -17,7 +20,9 @@
 #include "tests/support/delaying_transport.h"
 #include "worker/data/batches.h"
 #include "worker/engine/cpu/cpu_device.h"
+#include "worker/executor_factors.h"
 #include "worker/model_file.h"
+#include "worker/peer_stream.h"
 #include "worker/trainer.h"
 
 namespace poseidon {
@@ -43,16 +48,25 @@ JobSpec digits_job() {
   return *job;
 }
 
-/// A node's transport, delayed or not; through shared memory once the process has an arena.
-struct Node {
-  Node(Nanoseconds max_delay, std::uint64_t seed)
-      : delaying(&grpc, max_delay, seed),
-        shared(max_delay > Nanoseconds{0} ? static_cast<Transport*>(&delaying) : &grpc,
+/// One method's transport of a node, delayed or not; through shared memory once the process has an
+/// arena.
+struct Method {
+  Method(Transport* below, Nanoseconds max_delay, std::uint64_t seed)
+      : delaying(below, max_delay, seed),
+        shared(max_delay > Nanoseconds{0} ? static_cast<Transport*>(&delaying) : below,
                tensor_arena()) {}
-  GrpcTransport grpc;
   DelayingTransport delaying;
   PacedTransport shared;
-  Transport* const transport = &shared;
+};
+
+/// A node's transports, to servers and to workers, on one loop.
+struct Node {
+  Node(Nanoseconds max_delay, std::uint64_t seed)
+      : chunks(&grpc, max_delay, seed),
+        factors(&grpc.for_method(kFactorMethod), max_delay, seed + 500) {}
+  GrpcTransport grpc;
+  Method chunks, factors;
+  Transport* const transport = &chunks.shared;
 };
 
 struct Server {
@@ -68,17 +82,37 @@ struct Server {
   std::string address;
 };
 
-Plan make_plan(const NetSpec& net, const std::vector<std::unique_ptr<Server>>& servers) {
+/// A worker's node, listening for the others.
+struct WorkerEnd {
+  WorkerEnd(Nanoseconds max_delay, std::uint64_t seed)
+      : node(max_delay, seed), door(&node.factors.shared, &refusals) {
+    address = *node.factors.shared.listen("127.0.0.1:0", &door);
+    node.grpc.start();
+  }
+  ~WorkerEnd() { node.grpc.stop(); }
+  RefusalCounts refusals;
+  Node node;
+  PeerDoor door;
+  std::string address;
+};
+
+Plan make_plan(const NetSpec& net, const std::vector<std::unique_ptr<Server>>& servers,
+               const std::vector<std::unique_ptr<WorkerEnd>>& workers, Scheme of_fully_connected) {
   Plan plan;
   plan.epoch = Epoch(1);
   plan.batch_size = 4;
-  plan.worker_addresses.assign(kWorkers, "");
+  for (const auto& worker : workers) plan.worker_addresses.push_back(worker->address);
   for (const auto& server : servers) plan.server_addresses.push_back(server->address);
   constexpr std::int64_t kChunkElements = 16384;  // many chunks: much to get out of order
   for (const std::size_t l : net.parameter_layers()) {
     const LayerIndex layer(static_cast<std::uint32_t>(plan.layers.size()));
-    plan.layers.push_back(
-        {.name = net.layers[l].name, .parameters = net.layers[l].parameter_count()});
+    const bool by_factors =
+        net.layers[l].type == LayerType::kFullyConnected && of_fully_connected == Scheme::kSfb;
+    plan.layers.push_back({.name = net.layers[l].name,
+                           .shape = net.layers[l].parameters[0].shape,
+                           .parameters = net.layers[l].parameter_count(),
+                           .scheme = by_factors ? Scheme::kSfb : Scheme::kPs});
+    if (by_factors) continue;
     for (std::int64_t at = 0; at < plan.layers.back().parameters; at += kChunkElements) {
       plan.chunks.push_back(
           {.layer = layer,
@@ -96,19 +130,21 @@ struct Silent final : TrainerEvents {
   double last_loss = NAN;
 };
 
-/// Trains as worker `rank`; the bytes of the model afterwards.
-std::string train_as(std::uint32_t rank, const JobSpec& job, const NetSpec& net, const Plan& plan,
-                     Nanoseconds max_delay) {
-  Node node(max_delay, 1000 + rank);
-  node.grpc.start();
-  RefusalCounts refusals;
+/// Trains as worker `rank`; the bytes of the model afterwards. Nobody leaves before `all_done`.
+std::string train_as(std::uint32_t rank, WorkerEnd& end, const JobSpec& job, const NetSpec& net,
+                     const Plan& plan, std::barrier<>& all_done) {
   TrafficProbe traffic(plan.layers.size());
+  const int threads = 1 + static_cast<int>(rank % 2);  // must change nothing where sums are shared
   std::shared_ptr<Executor> executor =
-      *make_cpu_executor(net, {.batch_size = job.batch_size, .seed = job.init.seed, .threads = 1});
+      *make_cpu_executor(net, {.batch_size = job.batch_size,
+                               .seed = job.init.seed,
+                               .threads = plan.layers.back().scheme == Scheme::kSfb ? threads : 1});
   if (rank == 0) {
     initialise_parameters(net, job.init.seed,
                           [&](LayerIndex layer) { return executor->parameters(layer); });
   }
+  auto factors = ExecutorFactors::create(executor, plan, job.optimizer);
+  EXPECT_TRUE(factors.ok()) << factors.status();
   std::vector<LayerMemory> layers;
   for (std::uint32_t l = 0; l < plan.layers.size(); ++l) {
     layers.push_back(
@@ -118,34 +154,29 @@ std::string train_as(std::uint32_t rank, const JobSpec& job, const NetSpec& net,
       job.data, net.input_shape, net.classes,
       {.workers = kWorkers, .rank = rank, .batch_size = job.batch_size, .first_iteration = 0});
   EXPECT_TRUE(batches.ok()) << batches.status();
-  std::string model;
-  {
-    SyncClient sync(node.transport, plan, WorkerRank(rank), std::move(layers), SyncClientOptions{},
-                    &traffic, &refusals);
-    sync.start();
-    const std::atomic<bool> cancelled{false};
-    Silent events;
-    const absl::Status status = train({.job = &job,
-                                       .rank = WorkerRank(rank),
-                                       .executor = executor.get(),
-                                       .sync = &sync,
-                                       .train = batches->get(),
-                                       .cancelled = &cancelled,
-                                       .events = &events});
-    EXPECT_TRUE(status.ok()) << status;
-    EXPECT_TRUE(std::isfinite(events.last_loss));
-    model = *encode_model(*executor);
-  }
-  if (max_delay > Nanoseconds{0}) {
-    EXPECT_GT(node.delaying.delayed(), kIterations) << "nothing was delayed";
-  }
-  EXPECT_EQ(node.shared.traffic().shared_bytes > 0, tensor_arena() != nullptr);
-  node.grpc.stop();
+  SyncClientOptions options;
+  options.syncer.sfb = {.piece_bytes = 4096, .iterations = job.iterations, .check_every = 5};
+  SyncClient sync(end.node.transport, plan, WorkerRank(rank), std::move(layers), options, &traffic,
+                  &end.refusals, {&end.node.factors.shared, &end.door}, factors->get());
+  sync.start();
+  const std::atomic<bool> cancelled{false};
+  Silent events;
+  const absl::Status status = train({.job = &job,
+                                     .rank = WorkerRank(rank),
+                                     .executor = executor.get(),
+                                     .sync = &sync,
+                                     .train = batches->get(),
+                                     .cancelled = &cancelled,
+                                     .events = &events});
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(std::isfinite(events.last_loss));
+  std::string model = *encode_model(*executor);
+  all_done.arrive_and_wait();  // as the coordinator does it
   return model;
 }
 
 /// The models of all workers.
-std::vector<std::string> run_cluster(Nanoseconds max_delay) {
+std::vector<std::string> run_cluster(Nanoseconds max_delay, Scheme of_fully_connected) {
   const JobSpec job = digits_job();
   const auto net = resolve_network(job.model, ".");
   EXPECT_TRUE(net.ok()) << net.status();
@@ -153,7 +184,12 @@ std::vector<std::string> run_cluster(Nanoseconds max_delay) {
   for (std::uint32_t i = 0; i < kServers; ++i) {
     servers.push_back(std::make_unique<Server>(max_delay, i));
   }
-  const Plan plan = make_plan(*net, servers);
+  std::vector<std::unique_ptr<WorkerEnd>> ends;
+  for (std::uint32_t rank = 0; rank < kWorkers; ++rank) {
+    ends.push_back(std::make_unique<WorkerEnd>(max_delay, 1000 + rank));
+  }
+  const Plan plan = make_plan(*net, servers, ends, of_fully_connected);
+  EXPECT_TRUE(validate(plan).ok()) << validate(plan);
   for (std::uint32_t i = 0; i < kServers; ++i) {
     auto assigned = std::make_shared<std::promise<void>>();
     servers[i]->service.assign(plan, ServerIndex(i), job.optimizer,
@@ -161,33 +197,63 @@ std::vector<std::string> run_cluster(Nanoseconds max_delay) {
                                [assigned] { assigned->set_value(); });
     assigned->get_future().wait();
   }
+  std::barrier<> all_done(kWorkers);
   std::vector<std::future<std::string>> workers;
   for (std::uint32_t rank = 0; rank < kWorkers; ++rank) {
-    workers.push_back(std::async(std::launch::async,
-                                 [&, rank] { return train_as(rank, job, *net, plan, max_delay); }));
+    workers.push_back(std::async(std::launch::async, [&, rank] {
+      return train_as(rank, *ends[rank], job, *net, plan, all_done);
+    }));
   }
   std::vector<std::string> models;
   for (auto& worker : workers) models.push_back(worker.get());
+  for (const auto& end : ends) {
+    const bool by_factors = of_fully_connected == Scheme::kSfb;
+    if (max_delay > Nanoseconds{0}) {
+      EXPECT_GT(end->node.chunks.delaying.delayed(), kIterations) << "nothing was delayed";
+      EXPECT_EQ(end->node.factors.delaying.delayed() > kIterations, by_factors);
+    }
+    const Method& big = by_factors ? end->node.factors : end->node.chunks;
+    EXPECT_EQ(big.shared.traffic().shared_bytes > 0, tensor_arena() != nullptr);
+  }
   return models;
 }
 
-TEST(Delays, RandomDelaysInEveryTransportChangeNoByteOfTheModel) {
-  const std::vector<std::string> undisturbed = run_cluster(Nanoseconds{0});
-  ASSERT_GT(undisturbed[0].size(), 431080u * 4);
-  for (std::uint32_t rank = 1; rank < kWorkers; ++rank) {
-    EXPECT_TRUE(undisturbed[rank] == undisturbed[0]) << "worker " << rank << " has another model";
+/// Undisturbed, delayed, and both again through shared memory once the process has an arena.
+class Delays : public ::testing::TestWithParam<Scheme> {
+ protected:
+  static std::vector<std::string>& undisturbed(Scheme scheme) {
+    static std::map<Scheme, std::vector<std::string>> models;
+    return models[scheme];
   }
-  const auto expect_the_same = [&](const std::vector<std::string>& models, const char* how) {
+  void expect_the_same(const std::vector<std::string>& models, const char* how) const {
+    const std::vector<std::string>& wanted = undisturbed(GetParam());
     for (std::uint32_t rank = 0; rank < kWorkers; ++rank) {
-      EXPECT_TRUE(models[rank] == undisturbed[0])
-          << how << ", worker " << rank << ": another model";
+      EXPECT_TRUE(models[rank] == wanted[0]) << how << ", worker " << rank << ": another model";
     }
-  };
-  expect_the_same(run_cluster(Milliseconds(15)), "delayed");
-  ASSERT_TRUE(share_tensor_memory().ok());
-  expect_the_same(run_cluster(Nanoseconds{0}), "through shared memory");
-  expect_the_same(run_cluster(Milliseconds(15)), "through shared memory, delayed");
+  }
+};
+
+// Gradients of the convolutions are summed in the same order everywhere, but their own bits depend
+// on the number of threads; so worker r has the same number in every run.
+TEST_P(Delays, OverSocketsChangeNoByteOfTheModel) {
+  undisturbed(GetParam()) = run_cluster(Nanoseconds{0}, GetParam());
+  ASSERT_GT(undisturbed(GetParam())[0].size(), 431080u * 4);
+  expect_the_same(undisturbed(GetParam()), "undisturbed");
+  expect_the_same(run_cluster(Milliseconds(15), GetParam()), "delayed");
 }
+
+TEST_P(Delays, ThroughSharedMemoryChangeNoByteEither) {
+  if (undisturbed(GetParam()).empty()) GTEST_SKIP() << "the test over sockets comes first";
+  if (tensor_arena() == nullptr) {
+    ASSERT_TRUE(share_tensor_memory().ok());
+  }
+  expect_the_same(run_cluster(Nanoseconds{0}, GetParam()), "through shared memory");
+  expect_the_same(run_cluster(Milliseconds(15), GetParam()), "through shared memory, delayed");
+}
+
+// One process can share its tensor memory but not take that back: sockets first.
+INSTANTIATE_TEST_SUITE_P(Schemes, Delays, ::testing::Values(Scheme::kPs, Scheme::kSfb),
+                         [](const auto& of) { return std::string(scheme_name(of.param)); });
 
 }  // namespace
 }  // namespace poseidon

@@ -167,9 +167,9 @@ class Cluster:
         self.servers.append((process, address))
         return process
 
-    def add_worker(self, *arguments):
+    def add_worker(self, *arguments, threads=1):
         name = f"worker-{len(self.workers)}"
-        process = self.test.start(name, BIN / "poseidon-worker", "--coordinator", self.address, "--threads", "1", *arguments)
+        process = self.test.start(name, BIN / "poseidon-worker", "--coordinator", self.address, "--threads", threads, *arguments)
         self.workers.append(process)
         return process
 

@@ -99,7 +99,7 @@ class Operators(ProcessTest):
 
     def test_submit_waits_for_the_end(self):
         cluster = Cluster(self).add(workers=2, servers=1)
-        result = cluster.submit(digits_job(iterations=10), "--workers", 2, "--wait", "--run-dir", self.folder / "run")
+        result = cluster.submit(digits_job(iterations=10, sync={"scheme": "ps"}), "--workers", 2, "--wait", "--run-dir", self.folder / "run")
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertIn("accuracy", result.stdout)
         self.assertTrue((self.folder / "run" / "model.safetensors").exists())
@@ -206,17 +206,22 @@ class Nonsense(ProcessTest):
         for connection in held:
             connection.close()
 
+    @staticmethod
+    def two(workers):
+        return workers if len(workers) == 2 else None
+
     def train_under(self, attackers):
         cluster = Cluster(self).add(workers=2, servers=2)
-        addresses = [cluster.address] + [address for _, address in cluster.servers]
+        workers = wait_for("both workers to join", lambda: self.two(cluster.status()["workers"]))
+        addresses = [cluster.address] + [address for _, address in cluster.servers] + [w["address"] for w in workers]
         stop, sent = threading.Event(), {}
         threads = [threading.Thread(target=self.attack, args=(addresses, stop, sent)) for _ in range(attackers)]
         for thread in threads:
             thread.start()
         run_dir = self.folder / f"run-{attackers}"
         try:
-            result = cluster.submit(digits_job(iterations=60, test_every_iterations=0), "--workers", 2, "--servers", 2,
-                                    "--wait", run_dir=run_dir)
+            job = digits_job(iterations=60, test_every_iterations=0, sync={"scheme": "sfb"})  # convolutions go by PS
+            result = cluster.submit(job, "--workers", 2, "--servers", 2, "--wait", run_dir=run_dir)
         finally:
             stop.set()
             for thread in threads:

@@ -1,7 +1,6 @@
 #include "tests/sim/cluster_sim.h"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -9,153 +8,20 @@
 #include "absl/strings/str_cat.h"
 #include "common/aligned_buffer.h"
 #include "common/check.h"
-#include "common/float16.h"
+#include "common/digest.h"
 #include "common/memory_transport.h"
 #include "common/optimizer.h"
 #include "common/random.h"
 #include "common/traffic.h"
 #include "common/wire.h"
 #include "server/shard_service.h"
-#include "tests/support/toy_plan.h"
+#include "tests/sim/scenario.h"
 #include "worker/syncer.h"
 
 namespace poseidon::sim {
 namespace {
 
 constexpr Nanoseconds kVirtualDeadline{std::chrono::minutes(30)};
-
-/// Everything that a seed decides.
-struct Scenario {
-  std::uint32_t workers = 1, servers = 1;
-  std::vector<std::int64_t> layer_elements;
-  std::int64_t chunk_elements = 1;
-  Iteration iterations = 1;
-  OptimizerSpec optimizer;
-  MemoryFaults faults;
-  Nanoseconds max_compute{0};
-  std::int64_t pending_limit_bytes = 0;
-  ElementType wire_type = ElementType::kFloat32;
-};
-
-double one_of(SplitMix64& random, std::initializer_list<double> choices) {
-  return choices.begin()[random.below(choices.size())];
-}
-
-Scenario draw_scenario(std::uint64_t seed) {
-  SplitMix64 random(mix_seed(seed, 1));
-  Scenario s;
-  s.workers = 1 + static_cast<std::uint32_t>(random.below(5));
-  s.servers = 1 + static_cast<std::uint32_t>(random.below(4));
-  const std::uint64_t layers = 1 + random.below(5);
-  for (std::uint64_t i = 0; i < layers; ++i) {
-    s.layer_elements.push_back(1 + static_cast<std::int64_t>(random.below(60)));
-  }
-  s.chunk_elements = 1 + static_cast<std::int64_t>(random.below(24));
-  s.iterations = 3 + static_cast<Iteration>(random.below(6));
-  s.optimizer.type = static_cast<OptimizerType>(random.below(3));
-  s.optimizer.learning_rate = 0.05;
-  s.optimizer.momentum = s.optimizer.type == OptimizerType::kSgd ? one_of(random, {0.0, 0.9}) : 0.0;
-  s.optimizer.nesterov = s.optimizer.momentum > 0.0 && random.below(2) == 0;
-  s.optimizer.weight_decay = one_of(random, {0.0, 0.01});
-  s.faults.min_delay = Nanoseconds(static_cast<std::int64_t>(random.below(1000)));
-  s.faults.max_delay = s.faults.min_delay + Milliseconds(random.below(30));
-  s.faults.cut = one_of(random, {0.0, 0.0, 0.005, 0.03});
-  s.faults.duplicate = one_of(random, {0.0, 0.02, 0.2});
-  s.faults.reorder = one_of(random, {0.0, 0.05, 0.5});
-  s.max_compute = Milliseconds(static_cast<std::int64_t>(one_of(random, {0, 1, 20})));
-  // From none at all (everybody waits for the rank before) to never reached.
-  s.pending_limit_bytes = static_cast<std::int64_t>(one_of(random, {1, 100, 1e9}));
-  // Half of the clusters send float32, a quarter each of the others.
-  s.wire_type = static_cast<ElementType>(static_cast<int>(one_of(random, {1, 1, 2, 3})));
-  return s;
-}
-
-std::string describe(const Scenario& s) {
-  return absl::StrCat(s.workers, " workers, ", s.servers, " servers, ", s.layer_elements.size(),
-                      " layers, chunks of ", s.chunk_elements, ", ", s.iterations,
-                      " iterations, optimizer ", static_cast<int>(s.optimizer.type), ", cut ",
-                      s.faults.cut, ", duplicate ", s.faults.duplicate, ", reorder ",
-                      s.faults.reorder, ", holding at most ", s.pending_limit_bytes,
-                      " bytes, wire type ", std::string(wire_dtype_name(s.wire_type)));
-}
-
-float initial_value(std::size_t layer, std::size_t element) {
-  return static_cast<float>(std::sin(static_cast<double>(layer * 1000 + element)));
-}
-
-/// Any function of rank, iteration and the parameters read will do; this one is not linear, so an
-/// error in one step shows in all that follow.
-float gradient_value(std::uint32_t rank, Iteration iteration, float parameter,
-                     std::size_t element) {
-  SplitMix64 noise(mix_seed(mix_seed(rank, static_cast<std::uint64_t>(iteration)), element));
-  return std::sin(parameter * 3.0f) + noise.uniform() - 0.5f;
-}
-
-/// What is left of a value that went over the wire.
-float over_the_wire(ElementType type, float value) {
-  switch (type) {
-    case ElementType::kBfloat16:
-      return from_bfloat16(to_bfloat16(value));
-    case ElementType::kFloat16:
-      return from_float16(to_float16(value));
-    default:
-      return value;
-  }
-}
-
-/// What one process computes: parameters of every layer after 0, 1, 2, ... steps, as the optimizer
-/// has them and as they are read, once they went over the wire.
-class Reference {
- public:
-  explicit Reference(const Scenario& s) {
-    std::vector<std::vector<float>> parameters, state0, state1;
-    for (std::size_t l = 0; l < s.layer_elements.size(); ++l) {
-      const auto n = static_cast<std::size_t>(s.layer_elements[l]);
-      parameters.emplace_back(n);
-      for (std::size_t e = 0; e < n; ++e) parameters[l][e] = initial_value(l, e);
-      const int slots = optimizer_state_slots(s.optimizer);
-      state0.emplace_back(slots > 0 ? n : 0);
-      state1.emplace_back(slots > 1 ? n : 0);
-    }
-    std::vector<std::vector<float>> read = rounded(s, parameters);
-    versions_.push_back(read);
-    for (Iteration i = 0; i < s.iterations; ++i) {
-      const OptimizerStep step =
-          make_optimizer_step(s.optimizer, i, 1.0f / static_cast<float>(s.workers));
-      for (std::size_t l = 0; l < parameters.size(); ++l) {
-        std::vector<float> sum(parameters[l].size());
-        for (std::uint32_t rank = 0; rank < s.workers; ++rank) {
-          for (std::size_t e = 0; e < sum.size(); ++e) {
-            const float g = over_the_wire(s.wire_type, gradient_value(rank, i, read[l][e], e));
-            sum[e] = rank == 0 ? g : sum[e] + g;
-          }
-        }
-        apply_optimizer(step, sum, parameters[l], parameters[l], state0[l], state1[l]);
-      }
-      read = rounded(s, parameters);
-      versions_.push_back(read);
-    }
-    exact_ = std::move(parameters);
-  }
-  const std::vector<float>& at(Iteration version, std::size_t layer) const {
-    return versions_[static_cast<std::size_t>(version)][layer];
-  }
-
-  /// After the last iteration, unrounded.
-  const std::vector<float>& exact(std::size_t layer) const { return exact_[layer]; }
-
- private:
-  static std::vector<std::vector<float>> rounded(const Scenario& s,
-                                                 std::vector<std::vector<float>> parameters) {
-    for (auto& layer : parameters) {
-      for (float& value : layer) value = over_the_wire(s.wire_type, value);
-    }
-    return parameters;
-  }
-
-  std::vector<std::vector<std::vector<float>>> versions_;
-  std::vector<std::vector<float>> exact_;
-};
 
 /// A worker whose engine takes a random time per layer and computes gradient_value.
 class SimWorker final : public SyncerEvents {
@@ -168,19 +34,31 @@ class SimWorker final : public SyncerEvents {
         rank_(rank),
         random_(mix_seed(seed, 100 + rank)),
         traffic_(plan.layers.size()),
-        versions_(plan.layers.size(), -1) {
+        versions_(plan.layers.size(), -1),
+        complete_(plan.layers.size(), -1),
+        door_(&transport, &refusals_) {
+    const int slots = optimizer_state_slots(s.optimizer);
     std::vector<LayerMemory> layers;
     for (std::size_t l = 0; l < plan.layers.size(); ++l) {
-      parameters_.emplace_back(s.layer_elements[l]);
-      gradients_.emplace_back(s.layer_elements[l]);
+      parameters_.emplace_back(s.layers[l].elements);
+      gradients_.emplace_back(s.layers[l].by_factors() ? 0 : s.layers[l].elements);
+      state0_.emplace_back(slots > 0 ? s.layers[l].elements : 0);
+      state1_.emplace_back(slots > 1 ? s.layers[l].elements : 0);
       // Only worker 0's initial values may count.
       for (std::size_t e = 0; e < parameters_[l].floats().size(); ++e) {
         parameters_[l].floats()[e] = rank == 0 ? initial_value(l, e) : -7.0f;
       }
       layers.push_back({parameters_[l].floats(), gradients_[l].floats(), gradients_[l].owner()});
     }
-    syncer_ = std::make_unique<Syncer>(&transport, plan, WorkerRank(rank), std::move(layers),
-                                       SyncerOptions{}, this, &traffic_, &refusals_);
+    POSEIDON_CHECK(transport.listen(plan.worker_addresses[rank], &door_).ok(), "a fresh address");
+    SyncerOptions options;
+    options.sfb = s.sfb;
+    // Some seeds cut streams faster than a word gets through; that patience ends is tested
+    // elsewhere.
+    options.give_up_after = kVirtualDeadline;
+    syncer_ =
+        std::make_unique<Syncer>(&transport, plan, WorkerRank(rank), std::move(layers), options,
+                                 this, &traffic_, &refusals_, PeerAccess{&transport, &door_});
     syncer_->start();
   }
 
@@ -194,7 +72,14 @@ class SimWorker final : public SyncerEvents {
       fail(
           absl::StrCat("layer ", layer.value(), " ended with other parameters than the optimizer"));
     }
-    if (++exact_layers_ == parameters_.size()) done_ = true;
+    ++exact_layers_;
+    finish_if_all_agree();
+  }
+  void factors_complete(LayerIndex layer, Iteration iteration) override {
+    if (iteration != complete_[layer.value()] + 1) fail("a set was skipped or repeated");
+    complete_[layer.value()] = iteration;
+    if (waiting_) forward();
+    finish_if_all_agree();
   }
   void sync_failed(const absl::Status& status) override { fail(status.ToString()); }
 
@@ -215,6 +100,7 @@ class SimWorker final : public SyncerEvents {
 
   /// One layer; after the last iteration only to look at the final parameters.
   void forward() {
+    step_if_possible();
     waiting_ = versions_[layer_] < iteration_;
     if (waiting_) return;
     if (!std::ranges::equal(parameters_[layer_].floats(), reference_.at(iteration_, layer_))) {
@@ -225,25 +111,64 @@ class SimWorker final : public SyncerEvents {
     } else if (iteration_ < scenario_.iterations) {
       after_compute(&SimWorker::backward);
     } else {
-      fetch_exact();
+      last_forward_done_ = true;
+      for (std::size_t l = 0; l < parameters_.size(); ++l) {
+        if (scenario_.layers[l].by_factors()) publish(l);
+      }
+      if (scenario_.wire_type != ElementType::kFloat32) syncer_->fetch_exact();
+      finish_if_all_agree();
     }
   }
 
-  void fetch_exact() {
-    if (scenario_.wire_type == ElementType::kFloat32) {
-      done_ = true;
-    } else {
-      syncer_->fetch_exact();
+  /// As the trainer does it: late, when the layer is waited for.
+  void step_if_possible() {
+    const Iteration version = versions_[layer_];
+    const bool can = scenario_.layers[layer_].by_factors() && version >= 0 &&
+                     version < iteration_ && complete_[layer_] == version;
+    if (!can) return;
+    step_factors(scenario_.layers[layer_],
+                 syncer_->factors()->route().stacked(LayerIndex(static_cast<std::uint32_t>(layer_)),
+                                                     version),
+                 make_optimizer_step(scenario_.optimizer, version,
+                                     1.0f / static_cast<float>(scenario_.workers)),
+                 parameters_[layer_].floats(), state0_[layer_].floats(), state1_[layer_].floats());
+    ++versions_[layer_];
+  }
+
+  void publish(std::size_t l) {
+    const LayerIndex layer(static_cast<std::uint32_t>(l));
+    syncer_->factors()->factors_ready(layer, iteration_, digest_of(parameters_[l].floats()));
+  }
+
+  void finish_if_all_agree() {
+    done_ = last_forward_done_;
+    std::size_t rounded_layers = 0;
+    for (std::size_t l = 0; l < complete_.size(); ++l) {
+      if (!scenario_.layers[l].by_factors()) {
+        ++rounded_layers;
+      } else if (complete_[l] < scenario_.iterations) {
+        done_ = false;
+      }
+    }
+    if (scenario_.wire_type != ElementType::kFloat32 && exact_layers_ < rounded_layers) {
+      done_ = false;
     }
   }
 
   void backward() {
     --layer_;
     const std::span<const float> read = parameters_[layer_].floats();
-    for (std::size_t e = 0; e < read.size(); ++e) {
-      gradients_[layer_].floats()[e] = gradient_value(rank_, iteration_, read[e], e);
+    const LayerIndex layer(static_cast<std::uint32_t>(layer_));
+    if (scenario_.layers[layer_].by_factors()) {
+      const OwnFactors own = syncer_->factors()->route().own(layer, iteration_);
+      fill_factors(rank_, iteration_, read, own.output_gradient, own.input);
+      publish(layer_);
+    } else {
+      for (std::size_t e = 0; e < read.size(); ++e) {
+        gradients_[layer_].floats()[e] = gradient_value(rank_, iteration_, read[e], e);
+      }
+      syncer_->gradient_ready(layer, iteration_);
     }
-    syncer_->gradient_ready(LayerIndex(static_cast<std::uint32_t>(layer_)), iteration_);
     if (layer_ > 0) {
       after_compute(&SimWorker::backward);
     } else {
@@ -260,12 +185,15 @@ class SimWorker final : public SyncerEvents {
   TrafficProbe traffic_;
   RefusalCounts refusals_;
   std::vector<Iteration> versions_;
-  std::vector<FloatBuffer> parameters_, gradients_;
+  std::vector<Iteration> complete_;  ///< by layer: newest set of factors that is whole
+  std::vector<FloatBuffer> parameters_, gradients_, state0_, state1_;
+  PeerDoor door_;
   std::unique_ptr<Syncer> syncer_;
   Iteration iteration_ = 0;
   std::size_t layer_ = 0;
   std::size_t exact_layers_ = 0;
   bool waiting_ = true;  ///< forward stands still until the next layer lands
+  bool last_forward_done_ = false;
   bool done_ = false;
   std::optional<std::string> failure_;
 };
@@ -283,7 +211,7 @@ class Cluster {
  public:
   explicit Cluster(std::uint64_t seed)
       : scenario_(draw_scenario(seed)),
-        plan_(plan_of(scenario_)),
+        plan_(make_plan(scenario_)),
         reference_(scenario_),
         network_(mix_seed(seed, 2), scenario_.faults) {
     for (std::uint32_t i = 0; i < scenario_.servers; ++i) {
@@ -321,12 +249,6 @@ class Cluster {
   }
 
  private:
-  static Plan plan_of(const Scenario& s) {
-    Plan plan = testing_support::toy_plan(s.workers, s.servers, s.layer_elements, s.chunk_elements);
-    plan.wire_type = s.wire_type;
-    return plan;
-  }
-
   bool all_done() const {
     return std::ranges::all_of(workers_, [](const auto& worker) { return worker->done(); });
   }

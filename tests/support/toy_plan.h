@@ -41,6 +41,14 @@ inline Plan toy_plan(std::uint32_t workers, std::uint32_t servers,
   return plan;
 }
 
+/// Turns a layer of M*N or M*N + M elements into one that goes by SFB: it has no chunks any more.
+inline void send_by_factors(Plan& plan, LayerIndex layer, std::int64_t outputs,
+                            std::int64_t inputs) {
+  plan.layers[layer.value()].scheme = Scheme::kSfb;
+  plan.layers[layer.value()].shape = {outputs, inputs};
+  std::erase_if(plan.chunks, [layer](const PlanChunk& chunk) { return chunk.layer == layer; });
+}
+
 /// A decoded message as it would arrive, its payload in memory of its own.
 inline DecodedChunk message_for(const Plan& plan, ChunkKind kind, WorkerRank rank, ChunkId chunk,
                                 Iteration iteration, const std::vector<float>& payload) {

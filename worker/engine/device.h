@@ -31,9 +31,11 @@ struct ForwardArgs {
 
 /// The backward of what the last forward in Phase::kTrain computed.
 struct BackwardArgs {
-  ForwardArgs forward;                      ///< the same pointers and values as then
-  const float* output_gradient = nullptr;   ///< device; nullptr for the loss, where gradients begin
-  float* parameter_gradients = nullptr;     ///< device; laid out like the parameters; overwritten
+  ForwardArgs forward;                     ///< the same pointers and values as then
+  const float* output_gradient = nullptr;  ///< device; nullptr for the loss, where gradients begin
+  /// device; laid out like the parameters; overwritten. nullptr for a fully connected layer whose
+  /// factors are kept instead.
+  float* parameter_gradients = nullptr;
   std::span<float* const> input_gradients;  ///< device; overwritten; nullptr where nobody wants it
 };
 
@@ -53,6 +55,20 @@ struct OperatorOptions {
   std::int64_t batch_size = 0;
   std::uint64_t seed = 1;            ///< of dropout
   bool wants_input_gradient = true;  ///< false: input_gradients will all be nullptr
+};
+
+/// A fully connected layer's step from stacked factors; all host memory. Sizes are the caller's
+/// care.
+struct FactorStepArgs {
+  std::int64_t rows = 0;     ///< of both factors
+  std::int64_t outputs = 0;  ///< M
+  std::int64_t inputs = 0;   ///< N
+  bool has_bias = false;
+  const float* output_gradients = nullptr;  ///< rows x M
+  const float* input_values = nullptr;      ///< rows x N
+  OptimizerStep optimizer;
+  std::span<float> parameters;  ///< M x N weights, then M biases
+  std::span<float> state0, state1;
 };
 
 /// Owned by whoever asked for it; given back to the device's allocator at the end.
@@ -80,6 +96,10 @@ class Device {
   virtual absl::Status download(void* host, const void* device, std::int64_t bytes) = 0;
   /// target[i] += addend[i], for outputs that several layers read.
   virtual absl::Status add(float* target, const float* addend, std::int64_t elements) = 0;
+
+  /// Product and optimizer in one pass (executor.h: step_from_factors). Its sums must not depend on
+  /// the number of threads: replicas on several machines stay equal by it.
+  virtual absl::Status step_from_factors(const FactorStepArgs& args) = 0;
 
   /// Errors name the layer. UNIMPLEMENTED for a layer type that the device does not know.
   virtual absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/ids.h"
+#include "common/optimizer.h"
 #include "worker/engine/net.h"
 
 namespace poseidon {
@@ -49,6 +50,14 @@ struct ExecutionHooks {
   std::function<void(LayerIndex)> after_backward;
 };
 
+/// Everybody's factors of a fully connected layer, to be stepped with. Row-major, host memory.
+struct FactorStep {
+  std::span<const float> output_gradients;  ///< rows x M: dY of all workers, stacked
+  std::span<const float> inputs;            ///< rows x N: X of all workers, stacked likewise
+  OptimizerStep optimizer;          ///< its gradient_scale turns the sum over rows into the mean
+  std::span<float> state0, state1;  ///< as long as the parameters; see apply_optimizer
+};
+
 /// The engine seam as the trainer sees it: one network on one device. One thread only. There is one
 /// implementation, the layer walk of network_executor.h, shared by all devices; what differs is the
 /// Device (device.h) under it: cpu/ on oneDNN, reference/ in plain loops for tests, later cuda/.
@@ -72,6 +81,19 @@ class Executor {
   /// After forward in Phase::kTrain. Gradients of the mean loss over the batch's valid samples;
   /// overwritten, not accumulated. FAILED_PRECONDITION without such a forward.
   virtual absl::Status backward(const ExecutionHooks& hooks) = 0;
+
+  /// From now on backward leaves this fully connected layer's gradients out (gradients(layer)
+  /// becomes empty, its memory is given back) and copy_factors and step_from_factors take their
+  /// place. INVALID_ARGUMENT for any other layer.
+  virtual absl::Status keep_factors(LayerIndex layer) = 0;
+  /// After the layer's backward and before the next forward: its factors, the gradient of its
+  /// output (K x M) and its input (K x N), whose product dY^T X is the weight's gradient.
+  virtual absl::Status copy_factors(LayerIndex layer, std::span<float> output_gradient,
+                                    std::span<float> input) = 0;
+  /// One optimizer step of the layer's parameters with the gradient of the stacked factors: weight
+  /// dY^T X, bias the column sums of dY. The same bits for the same factors on every machine with
+  /// this CPU's instructions, whatever the number of threads.
+  virtual absl::Status step_from_factors(LayerIndex layer, const FactorStep& step) = 0;
 
   /// After a forward: name of the first layer, in forward order, whose parameters or output hold a
   /// NaN or an infinity (and which of the two), or "" when there is none. For people:

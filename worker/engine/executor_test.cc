@@ -110,6 +110,9 @@ class RecordingDevice final : public Device {
   absl::Status add(float* target, const float* addend, std::int64_t elements) override {
     return inner_->add(target, addend, elements);
   }
+  absl::Status step_from_factors(const FactorStepArgs& args) override {
+    return inner_->step_from_factors(args);
+  }
   absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(
       const LayerSpec& layer, const OperatorOptions& options) override {
     if (!options.wants_input_gradient) counts_->without_input_gradient.push_back(layer.name);

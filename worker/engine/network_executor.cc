@@ -100,6 +100,7 @@ absl::Status NetworkExecutor::build_parameters() {
     const std::int64_t elements = net_.layers[i].parameter_count();
     POSEIDON_RETURN_IF_ERROR(make_range(elements, parameters_.emplace_back()));
     POSEIDON_RETURN_IF_ERROR(make_range(elements, gradients_.emplace_back()));
+    keeps_factors_.push_back(false);
   }
   return absl::OkStatus();
 }
@@ -184,6 +185,59 @@ std::span<float> NetworkExecutor::gradients(LayerIndex layer) {
   POSEIDON_CHECK(layer.value() < gradients_.size(), "no such parameter layer");
   const ParameterRange& range = gradients_[layer.value()];
   return {range.host_data, static_cast<std::size_t>(range.elements)};
+}
+
+// ---- layers whose factors are kept instead of their gradients ----
+
+absl::Status NetworkExecutor::keep_factors(LayerIndex layer) {
+  POSEIDON_CHECK(layer.value() < gradients_.size(), "no such parameter layer");
+  const LayerSpec& spec = net_.layers[net_.parameter_layers()[layer.value()]];
+  if (spec.type != LayerType::kFullyConnected) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer '", spec.name, "' has no factors: it is no ", "fully connected layer"));
+  }
+  keeps_factors_[layer.value()] = true;
+  gradients_[layer.value()] = ParameterRange{};
+  return absl::OkStatus();
+}
+
+std::size_t NetworkExecutor::factor_node(LayerIndex layer) const {
+  POSEIDON_CHECK(layer.value() < keeps_factors_.size() && keeps_factors_[layer.value()],
+                 "a layer whose factors are kept");
+  return net_.parameter_layers()[layer.value()];
+}
+
+absl::Status NetworkExecutor::copy_factors(LayerIndex layer, std::span<float> output_gradient,
+                                           std::span<float> input) {
+  const std::size_t index = factor_node(layer);
+  const Node& node = nodes_[index];
+  const std::int64_t inputs = options_.batch_size * element_count(net_.layers[index].input_shape);
+  POSEIDON_CHECK(static_cast<std::int64_t>(output_gradient.size()) == node.output_elements &&
+                     static_cast<std::int64_t>(input.size()) == inputs,
+                 "factors of one batch");
+  POSEIDON_RETURN_IF_ERROR(device_->download(output_gradient.data(), node.output_gradient.get(),
+                                             node.output_elements * kFloatBytes));
+  return device_->download(input.data(), node.inputs[0], inputs * kFloatBytes);
+}
+
+absl::Status NetworkExecutor::step_from_factors(LayerIndex layer, const FactorStep& step) {
+  const LayerSpec& spec = net_.layers[factor_node(layer)];
+  FactorStepArgs args;
+  args.outputs = spec.output_shape.front();
+  args.inputs = element_count(spec.input_shape);
+  args.rows = static_cast<std::int64_t>(step.inputs.size()) / args.inputs;
+  args.has_bias = spec.parameters.size() > 1;
+  POSEIDON_CHECK(
+      static_cast<std::int64_t>(step.inputs.size()) == args.rows * args.inputs &&
+          static_cast<std::int64_t>(step.output_gradients.size()) == args.rows * args.outputs,
+      "both factors of as many rows");
+  args.output_gradients = step.output_gradients.data();
+  args.input_values = step.inputs.data();
+  args.optimizer = step.optimizer;
+  args.parameters = parameters(layer);
+  args.state0 = step.state0;
+  args.state1 = step.state1;
+  return device_->step_from_factors(args);
 }
 
 absl::Status NetworkExecutor::check(const Batch& batch) const {
@@ -306,7 +360,7 @@ absl::Status NetworkExecutor::backward_node(std::size_t index, const ExecutionHo
     POSEIDON_RETURN_IF_ERROR(device_->add(route.target, floats(route.addend), route.elements));
   }
   if (range == nullptr) return absl::OkStatus();
-  if (range->device_data != range->host_data) {
+  if (range->device_data != range->host_data) {  // and not both null
     POSEIDON_RETURN_IF_ERROR(
         device_->download(range->host_data, range->device_data, range->elements * kFloatBytes));
   }

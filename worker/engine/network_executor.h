@@ -34,6 +34,10 @@ class NetworkExecutor final : public Executor {
   absl::StatusOr<ForwardResult> forward(const Batch& batch, Phase phase,
                                         const ExecutionHooks& hooks) override;
   absl::Status backward(const ExecutionHooks& hooks) override;
+  absl::Status keep_factors(LayerIndex layer) override;
+  absl::Status copy_factors(LayerIndex layer, std::span<float> output_gradient,
+                            std::span<float> input) override;
+  absl::Status step_from_factors(LayerIndex layer, const FactorStep& step) override;
   std::string first_nonfinite_layer() override;
 
  private:
@@ -73,6 +77,8 @@ class NetworkExecutor final : public Executor {
   absl::Status build_accuracy();
   absl::Status make_range(std::int64_t elements, ParameterRange& range);
   absl::Status check(const Batch& batch) const;
+  /// Index into nodes_ of a layer whose factors are kept (checked).
+  std::size_t factor_node(LayerIndex layer) const;
   absl::Status forward_node(std::size_t index, const ExecutionHooks& hooks);
   absl::Status backward_node(std::size_t index, const ExecutionHooks& hooks);
   ForwardArgs forward_args(const Node& node) const;
@@ -97,7 +103,8 @@ class NetworkExecutor final : public Executor {
   std::vector<ParameterRange> parameters_;
   std::vector<ParameterRange> gradients_;
   std::vector<Node> nodes_;
-  std::vector<float> host_copy_;  // for results and the search for NaN
+  std::vector<bool> keeps_factors_;  // by LayerIndex
+  std::vector<float> host_copy_;     // for results and the search for NaN
 
   // Of the last forward.
   std::int64_t valid_samples_ = 0;

@@ -21,7 +21,8 @@ PsRoute::PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers)
     POSEIDON_CHECK(
         static_cast<std::int64_t>(layers_[i].parameters.size()) == plan_.layers[i].parameters,
         "parameter memory as long as the layer");
-    POSEIDON_CHECK(layers_[i].gradients.size() == layers_[i].parameters.size(),
+    POSEIDON_CHECK(plan_.layers[i].scheme != Scheme::kPs ||
+                       layers_[i].gradients.size() == layers_[i].parameters.size(),
                    "gradient memory as long as the layer");
   }
   for (std::uint32_t i = 0; i < plan_.chunks.size(); ++i) {

@@ -27,15 +27,9 @@
 #include "common/plan.h"
 #include "common/transport.h"
 #include "common/wire.h"
+#include "worker/routes/layer_memory.h"
 
 namespace poseidon {
-
-/// Where one parameter layer lives. The memory must stay until `owner` is released by everybody.
-struct LayerMemory {
-  std::span<float> parameters;       ///< all tensors of the layer end to end
-  std::span<const float> gradients;  ///< same layout
-  std::shared_ptr<const void> owner;
-};
 
 /// What a message from a server did.
 struct Landing {
@@ -49,7 +43,7 @@ struct Landing {
 
 class PsRoute {
  public:
-  /// `layers` by LayerIndex; sizes must be the plan's.
+  /// `layers` by LayerIndex; sizes must be the plan's. Layers without chunks (SFB) are left alone.
   PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers);
 
   /// Worker 0, once: sends what is in the parameters as the initial ones, and waits for their echo.

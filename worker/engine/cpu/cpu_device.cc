@@ -6,9 +6,11 @@
 #include <new>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "worker/engine/cpu/factor_step.h"
 #include "worker/engine/cpu/loop_operators.h"
 #include "worker/engine/cpu/onednn_operator.h"
 #include "worker/engine/cpu/parallel.h"
@@ -48,6 +50,12 @@ class CpuDevice final : public Device {
       for (std::int64_t i = begin; i < end; ++i) target[i] += addend[i];
     });
     return absl::OkStatus();
+  }
+
+  absl::Status step_from_factors(const FactorStepArgs& args) override {
+    begin_pass();
+    if (factor_scratch_.empty()) factor_scratch_.resize(factor_step_scratch(threads_));
+    return cpu_step_from_factors(args, threads_, factor_scratch_);
   }
 
   absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(
@@ -93,6 +101,7 @@ class CpuDevice final : public Device {
 
   const int threads_;
   OnednnContext context_;
+  std::vector<float> factor_scratch_;  ///< from the first step on
 };
 
 // A lower bound of what the executor will allocate; double, because the product may be absurd.

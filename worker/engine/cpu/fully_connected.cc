@@ -68,9 +68,11 @@ class FullyConnected final : public OnednnOperator {
   void run_backward(const BackwardArgs& args) override {
     input_.set_data_handle(const_cast<float*>(args.forward.inputs[0]));
     output_gradient_.set_data_handle(const_cast<float*>(args.output_gradient));
-    weight_gradient_.set_data_handle(args.parameter_gradients);
-    if (has_bias_) bias_gradient_.set_data_handle(args.parameter_gradients + weight_elements_);
-    backward_weights_.execute(context_.stream, weights_arguments_);
+    if (args.parameter_gradients != nullptr) {
+      weight_gradient_.set_data_handle(args.parameter_gradients);
+      if (has_bias_) bias_gradient_.set_data_handle(args.parameter_gradients + weight_elements_);
+      backward_weights_.execute(context_.stream, weights_arguments_);
+    }
     if (args.input_gradients[0] == nullptr) return;
     weight_.set_data_handle(const_cast<float*>(args.forward.parameters));
     input_gradient_.set_data_handle(args.input_gradients[0]);

@@ -45,7 +45,7 @@ class FullyConnected final : public SimpleOperator {
 
   absl::Status backward(const BackwardArgs& args) override {
     const float* gradient = args.output_gradient;
-    for (std::int64_t o = 0; o < outputs_; ++o) {
+    for (std::int64_t o = 0; args.parameter_gradients != nullptr && o < outputs_; ++o) {
       double bias = 0.0;
       for (std::int64_t n = 0; n < samples_; ++n) bias += gradient[n * outputs_ + o];
       if (has_bias()) {

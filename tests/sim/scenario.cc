@@ -1,0 +1,200 @@
+#include "tests/sim/scenario.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/float16.h"
+#include "common/random.h"
+#include "tests/support/toy_plan.h"
+
+namespace poseidon::sim {
+namespace {
+
+double one_of(SplitMix64& random, std::initializer_list<double> choices) {
+  return choices.begin()[random.below(choices.size())];
+}
+
+/// What is left of a value that went over the wire.
+float over_the_wire(ElementType type, float value) {
+  switch (type) {
+    case ElementType::kBfloat16:
+      return from_bfloat16(to_bfloat16(value));
+    case ElementType::kFloat16:
+      return from_float16(to_float16(value));
+    default:
+      return value;
+  }
+}
+
+/// As workers read them.
+std::vector<std::vector<float>> rounded(const Scenario& s,
+                                        std::vector<std::vector<float>> parameters) {
+  for (std::size_t l = 0; l < parameters.size(); ++l) {
+    if (s.layers[l].by_factors()) continue;
+    for (float& value : parameters[l]) value = over_the_wire(s.wire_type, value);
+  }
+  return parameters;
+}
+
+void step_by_factors(const Scenario& s, const SimLayer& layer, Iteration iteration,
+                     const OptimizerStep& step, std::span<float> parameters,
+                     std::span<float> state0, std::span<float> state1) {
+  const auto gradients = static_cast<std::size_t>(s.batch_size * layer.outputs);
+  const auto inputs = static_cast<std::size_t>(s.batch_size * layer.inputs);
+  std::vector<float> all_gradients(s.workers * gradients), all_inputs(s.workers * inputs);
+  for (std::uint32_t rank = 0; rank < s.workers; ++rank) {
+    fill_factors(rank, iteration, parameters,
+                 std::span(all_gradients).subspan(rank * gradients, gradients),
+                 std::span(all_inputs).subspan(rank * inputs, inputs));
+  }
+  step_factors(layer, {all_gradients, all_inputs}, step, parameters, state0, state1);
+}
+
+}  // namespace
+
+Scenario draw_scenario(std::uint64_t seed) {
+  SplitMix64 random(mix_seed(seed, 1));
+  Scenario s;
+  s.workers = 1 + static_cast<std::uint32_t>(random.below(5));
+  s.servers = 1 + static_cast<std::uint32_t>(random.below(4));
+  const std::uint64_t layers = 1 + random.below(5);
+  for (std::uint64_t i = 0; i < layers; ++i) {
+    SimLayer& layer = s.layers.emplace_back();
+    layer.elements = 1 + static_cast<std::int64_t>(random.below(60));
+    if (random.below(2) == 0) continue;
+    layer.outputs = 1 + static_cast<std::int64_t>(random.below(7));
+    layer.inputs = 1 + static_cast<std::int64_t>(random.below(9));
+    const bool bias = random.below(2) == 0;
+    layer.elements = layer.outputs * layer.inputs + (bias ? layer.outputs : 0);
+  }
+  s.batch_size = 1 + static_cast<std::int64_t>(random.below(5));
+  s.chunk_elements = 1 + static_cast<std::int64_t>(random.below(24));
+  s.iterations = 3 + static_cast<Iteration>(random.below(6));
+  s.sfb.iterations = s.iterations;
+  s.sfb.piece_bytes = static_cast<std::int64_t>(sizeof(float) * (1 + random.below(24)));
+  s.sfb.check_every = 1 + static_cast<Iteration>(random.below(4));
+  s.optimizer.type = static_cast<OptimizerType>(random.below(3));
+  s.optimizer.learning_rate = 0.05;
+  s.optimizer.momentum = s.optimizer.type == OptimizerType::kSgd ? one_of(random, {0.0, 0.9}) : 0.0;
+  s.optimizer.nesterov = s.optimizer.momentum > 0.0 && random.below(2) == 0;
+  s.optimizer.weight_decay = one_of(random, {0.0, 0.01});
+  s.faults.min_delay = Nanoseconds(static_cast<std::int64_t>(random.below(1000)));
+  s.faults.max_delay = s.faults.min_delay + Milliseconds(random.below(30));
+  s.faults.cut = one_of(random, {0.0, 0.0, 0.005, 0.03});
+  s.faults.duplicate = one_of(random, {0.0, 0.02, 0.2});
+  s.faults.reorder = one_of(random, {0.0, 0.05, 0.5});
+  s.max_compute = Milliseconds(static_cast<std::int64_t>(one_of(random, {0, 1, 20})));
+  // From none at all (everybody waits for the rank before) to never reached.
+  s.pending_limit_bytes = static_cast<std::int64_t>(one_of(random, {1, 100, 1e9}));
+  // Half of the clusters send float32, a quarter each of the others.
+  s.wire_type = static_cast<ElementType>(static_cast<int>(one_of(random, {1, 1, 2, 3})));
+  return s;
+}
+
+std::string describe(const Scenario& s) {
+  const auto by_factors = std::ranges::count_if(s.layers, &SimLayer::by_factors);
+  return absl::StrCat(s.workers, " workers, ", s.servers, " servers, ", s.layers.size(),
+                      " layers (", by_factors, " by SFB), pieces of ", s.sfb.piece_bytes,
+                      " bytes, chunks of ", s.chunk_elements, ", ", s.iterations,
+                      " iterations, optimizer ", static_cast<int>(s.optimizer.type), ", cut ",
+                      s.faults.cut, ", duplicate ", s.faults.duplicate, ", reorder ",
+                      s.faults.reorder, ", holding at most ", s.pending_limit_bytes, " bytes, wire type ",
+                      std::string(wire_dtype_name(s.wire_type)));
+}
+
+float initial_value(std::size_t layer, std::size_t element) {
+  return static_cast<float>(std::sin(static_cast<double>(layer * 1000 + element)));
+}
+
+float gradient_value(std::uint32_t rank, Iteration iteration, float parameter,
+                     std::size_t element) {
+  SplitMix64 noise(mix_seed(mix_seed(rank, static_cast<std::uint64_t>(iteration)), element));
+  return std::sin(parameter * 3.0f) + noise.uniform() - 0.5f;
+}
+
+void fill_factors(std::uint32_t rank, Iteration iteration, std::span<const float> parameters,
+                  std::span<float> output_gradient, std::span<float> input) {
+  const auto fill = [&](std::span<float> values, std::uint32_t salt) {
+    for (std::size_t e = 0; e < values.size(); ++e) {
+      values[e] = gradient_value(rank + salt, iteration, parameters[e % parameters.size()], e);
+    }
+  };
+  fill(output_gradient, 0);
+  fill(input, 1000);
+}
+
+void step_factors(const SimLayer& layer, const StackedFactors& factors, const OptimizerStep& step,
+                  std::span<float> parameters, std::span<float> state0, std::span<float> state1) {
+  const auto outputs = static_cast<std::size_t>(layer.outputs);
+  const auto inputs = static_cast<std::size_t>(layer.inputs);
+  std::vector<float> gradient(parameters.size(), 0.0f);
+  for (std::size_t row = 0; row < factors.inputs.size() / inputs; ++row) {
+    for (std::size_t m = 0; m < outputs; ++m) {
+      const float output_gradient = factors.output_gradients[row * outputs + m];
+      for (std::size_t n = 0; n < inputs; ++n) {
+        gradient[m * inputs + n] += output_gradient * factors.inputs[row * inputs + n];
+      }
+      if (gradient.size() > outputs * inputs) gradient[outputs * inputs + m] += output_gradient;
+    }
+  }
+  apply_optimizer(step, gradient, parameters, parameters, state0, state1);
+}
+
+Plan make_plan(const Scenario& s) {
+  std::vector<std::int64_t> elements;
+  for (const SimLayer& layer : s.layers) elements.push_back(layer.elements);
+  Plan plan = testing_support::toy_plan(s.workers, s.servers, elements, s.chunk_elements);
+  plan.batch_size = s.batch_size;
+  plan.wire_type = s.wire_type;
+  for (std::uint32_t rank = 0; rank < s.workers; ++rank) {
+    plan.worker_addresses[rank] = absl::StrCat("worker", rank);
+  }
+  for (std::uint32_t l = 0; l < s.layers.size(); ++l) {
+    const SimLayer& layer = s.layers[l];
+    if (layer.by_factors()) {
+      testing_support::send_by_factors(plan, LayerIndex(l), layer.outputs, layer.inputs);
+    }
+  }
+  POSEIDON_CHECK(validate(plan).ok(), "a plan that nodes would take");
+  return plan;
+}
+
+Reference::Reference(const Scenario& s) {
+  std::vector<std::vector<float>> parameters, state0, state1;
+  for (std::size_t l = 0; l < s.layers.size(); ++l) {
+    const auto n = static_cast<std::size_t>(s.layers[l].elements);
+    parameters.emplace_back(n);
+    for (std::size_t e = 0; e < n; ++e) parameters[l][e] = initial_value(l, e);
+    const int slots = optimizer_state_slots(s.optimizer);
+    state0.emplace_back(slots > 0 ? n : 0);
+    state1.emplace_back(slots > 1 ? n : 0);
+  }
+  std::vector<std::vector<float>> read = rounded(s, parameters);
+  versions_.push_back(read);
+  for (Iteration i = 0; i < s.iterations; ++i) {
+    const OptimizerStep step =
+        make_optimizer_step(s.optimizer, i, 1.0f / static_cast<float>(s.workers));
+    for (std::size_t l = 0; l < parameters.size(); ++l) {
+      if (s.layers[l].by_factors()) {
+        step_by_factors(s, s.layers[l], i, step, parameters[l], state0[l], state1[l]);
+        continue;
+      }
+      std::vector<float> sum(parameters[l].size());
+      for (std::uint32_t rank = 0; rank < s.workers; ++rank) {
+        for (std::size_t e = 0; e < sum.size(); ++e) {
+          const float g = over_the_wire(s.wire_type, gradient_value(rank, i, read[l][e], e));
+          sum[e] = rank == 0 ? g : sum[e] + g;
+        }
+      }
+      apply_optimizer(step, sum, parameters[l], parameters[l], state0[l], state1[l]);
+    }
+    read = rounded(s, parameters);
+    versions_.push_back(read);
+  }
+  exact_ = std::move(parameters);
+}
+
+}  // namespace poseidon::sim

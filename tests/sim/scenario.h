@@ -1,0 +1,74 @@
+#pragma once
+
+// What a seed of the simulation stands for, and what a single process would compute of it: the
+// truth that every worker is held to. Before: main.cc's seeds. After: cluster_sim.cc.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/element_type.h"
+#include "common/memory_transport.h"
+#include "common/optimizer.h"
+#include "worker/routes/sfb_route.h"
+
+namespace poseidon::sim {
+
+/// A layer by PS has elements; one by SFB also a matrix, with or without a bias.
+struct SimLayer {
+  std::int64_t elements = 1;
+  std::int64_t outputs = 0, inputs = 0;  ///< 0: by PS
+  bool by_factors() const { return outputs > 0; }
+};
+
+/// Everything that a seed decides.
+struct Scenario {
+  std::uint32_t workers = 1, servers = 1;
+  std::vector<SimLayer> layers;
+  std::int64_t batch_size = 1;
+  SfbOptions sfb;
+  std::int64_t chunk_elements = 1;
+  Iteration iterations = 1;
+  OptimizerSpec optimizer;
+  MemoryFaults faults;
+  Nanoseconds max_compute{0};
+  std::int64_t pending_limit_bytes = 0;
+  ElementType wire_type = ElementType::kFloat32;
+};
+
+Scenario draw_scenario(std::uint64_t seed);
+std::string describe(const Scenario& scenario);
+Plan make_plan(const Scenario& scenario);
+
+float initial_value(std::size_t layer, std::size_t element);
+
+/// Any function of rank, iteration and the parameters read will do; this one is not linear, so an
+/// error in one step shows in all that follow.
+float gradient_value(std::uint32_t rank, Iteration iteration, float parameter, std::size_t element);
+
+/// Any function likewise.
+void fill_factors(std::uint32_t rank, Iteration iteration, std::span<const float> parameters,
+                  std::span<float> output_gradient, std::span<float> input);
+
+/// The step that replicas must all make alike.
+void step_factors(const SimLayer& layer, const StackedFactors& factors, const OptimizerStep& step,
+                  std::span<float> parameters, std::span<float> state0, std::span<float> state1);
+
+/// What one process computes: parameters of every layer after 0, 1, 2, ... steps, as they are read:
+/// of a layer by PS once they went over the wire.
+class Reference {
+ public:
+  explicit Reference(const Scenario& scenario);
+  const std::vector<float>& at(Iteration version, std::size_t layer) const {
+    return versions_[static_cast<std::size_t>(version)][layer];
+  }
+  /// After the last iteration, as the optimizer has them.
+  const std::vector<float>& exact(std::size_t layer) const { return exact_[layer]; }
+
+ private:
+  std::vector<std::vector<std::vector<float>>> versions_;
+  std::vector<std::vector<float>> exact_;
+};
+
+}  // namespace poseidon::sim

@@ -1,0 +1,45 @@
+#pragma once
+
+// FactorEngine on our own engine: layers that go by SFB are stepped here, on the worker.
+//
+// Before: worker/sync_client.h, on the trainer's thread. After: worker/engine/executor.h computes.
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/aligned_buffer.h"
+#include "common/optimizer.h"
+#include "common/plan.h"
+#include "worker/engine/executor.h"
+#include "worker/factor_engine.h"
+
+namespace poseidon {
+
+/// Holds the optimizer state of SFB layers. Trainer's thread only.
+class ExecutorFactors final : public FactorEngine {
+ public:
+  /// Makes the executor keep the factors of the plan's SFB layers. Both layouts must be the same
+  /// network's. Null when the plan has no such layer.
+  static absl::StatusOr<std::unique_ptr<ExecutorFactors>> create(std::shared_ptr<Executor> executor,
+                                                                 const Plan& plan,
+                                                                 OptimizerSpec optimizer);
+
+  absl::Status copy_factors(LayerIndex layer, const OwnFactors& to) override;
+  absl::Status step(LayerIndex layer, Iteration iteration, const StackedFactors& factors) override;
+
+ private:
+  struct State {
+    FloatBuffer slot0, slot1;
+  };
+  ExecutorFactors(std::shared_ptr<Executor> executor, std::uint32_t workers,
+                  OptimizerSpec optimizer)
+      : executor_(std::move(executor)), workers_(workers), optimizer_(std::move(optimizer)) {}
+
+  const std::shared_ptr<Executor> executor_;
+  const std::uint32_t workers_;
+  const OptimizerSpec optimizer_;
+  std::vector<State> states_;  ///< by LayerIndex; empty for PS layers
+};
+
+}  // namespace poseidon

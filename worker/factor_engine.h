@@ -1,0 +1,32 @@
+#pragma once
+
+// What the synchronisation client needs of an engine for layers that go by SFB. A parameter server
+// steps PS layers; of SFB layers every worker keeps and steps a copy of its own.
+//
+// Before: worker/sync_client.h, on the trainer's thread. After: worker/executor_factors.h does it
+// with our engine; another framework brings its own.
+
+#include <span>
+
+#include "absl/status/status.h"
+#include "common/ids.h"
+#include "worker/routes/sfb_route.h"
+
+namespace poseidon {
+
+/// Trainer's thread only.
+class FactorEngine {
+ public:
+  virtual ~FactorEngine() = default;
+
+  /// Copies this worker's factors of the backward just done: K x M and K x N, row-major.
+  virtual absl::Status copy_factors(LayerIndex layer, const OwnFactors& to) = 0;
+
+  /// One optimizer step of the layer's parameters with the mean gradient that the stacked factors
+  /// of all workers stand for: the step that ends `iteration`. Must give the same bits on all
+  /// workers.
+  virtual absl::Status step(LayerIndex layer, Iteration iteration,
+                            const StackedFactors& factors) = 0;
+};
+
+}  // namespace poseidon

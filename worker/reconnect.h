@@ -1,0 +1,43 @@
+#pragma once
+
+#include <algorithm>
+
+#include "worker/sync_events.h"
+
+namespace poseidon {
+
+/// When to connect again after a cut, and when to give up. Pure; one per connection.
+class Reconnect {
+ public:
+  explicit Reconnect(const SyncerOptions& options)
+      : min_(options.reconnect_min), max_(options.reconnect_max), give_up_(options.give_up_after) {}
+
+  /// The other side is there and takes part.
+  void in_order() {
+    cut_since_ = kInOrder;
+    pause_ = Nanoseconds{0};
+  }
+
+  /// It is there, but does not take part yet: worth waiting for, with growing pauses.
+  void alive() { cut_since_ = kInOrder; }
+
+  struct Decision {
+    bool give_up = false;
+    Nanoseconds silent{0};  ///< since it was last in order
+    Nanoseconds pause{0};   ///< before the next attempt
+  };
+  Decision cut(Nanoseconds now) {
+    if (cut_since_ == kInOrder) cut_since_ = now;
+    pause_ = std::clamp(pause_ * 2, min_, max_);
+    const Nanoseconds silent = now - cut_since_;
+    return {silent >= give_up_, silent, pause_};
+  }
+
+ private:
+  static constexpr Nanoseconds kInOrder{-1};
+  Nanoseconds min_, max_, give_up_;
+  Nanoseconds pause_{0};
+  Nanoseconds cut_since_ = kInOrder;
+};
+
+}  // namespace poseidon

@@ -1,0 +1,37 @@
+#pragma once
+
+// What the synchronisation client's event side tells, and what it may be told at the start. Shared
+// by worker/syncer.h and worker/factor_exchange.h.
+
+#include "absl/status/status.h"
+#include "common/clock.h"
+#include "common/ids.h"
+#include "worker/routes/sfb_route.h"
+
+namespace poseidon {
+
+/// On the loop.
+class SyncerEvents {
+ public:
+  virtual ~SyncerEvents() = default;
+  /// The layer's parameters are those of `version` (how many optimizer steps are in them). Of a
+  /// layer that goes by SFB only version 0 is reported: whoever steps it knows the others.
+  virtual void parameters_ready(LayerIndex layer, Iteration version) = 0;
+  /// After fetch_exact: the layer's parameters are the server's, in float32.
+  virtual void exact_parameters_ready(LayerIndex layer) = 0;
+  /// All factors of this SFB layer and iteration are here, to be stacked and stepped. For the
+  /// iteration after the last: all workers have the same parameters.
+  virtual void factors_complete(LayerIndex /*layer*/, Iteration /*iteration*/) {}
+  /// Synchronisation cannot go on; last event. The message names the other side and the remedy.
+  virtual void sync_failed(const absl::Status& status) = 0;
+};
+
+struct SyncerOptions {
+  Nanoseconds reconnect_min{Milliseconds(50)};  ///< first pause after a cut; doubles
+  Nanoseconds reconnect_max{Milliseconds(2000)};
+  /// A server or worker that cannot be reached for so long fails the run.
+  Nanoseconds give_up_after{Milliseconds(30000)};
+  SfbOptions sfb;  ///< must be the same on all workers
+};
+
+}  // namespace poseidon
