@@ -188,10 +188,9 @@ void FactorExchange::refuse(Peer& peer, const Objection& objection) {
 void FactorExchange::on_closed(PeerStream& stream, const absl::Status& status) {
   Peer& peer = peers_[stream.peer().value()];
   if (peer.stream.get() != &stream) return;
-  const absl::Status why = status;
-  peer.stream.reset();  // destroys `stream`
+  const std::unique_ptr<PeerStream> gone = std::move(peer.stream);  // until `status` is read
   peer.greeted = false;
-  if (!failed_) lost(peer, why);
+  if (!failed_) lost(peer, status);
 }
 
 void FactorExchange::lost(Peer& peer, const absl::Status& status) {

@@ -54,18 +54,19 @@ Syncer::Syncer(Transport* transport, Plan plan, WorkerRank rank, std::vector<Lay
       events_(events),
       traffic_(traffic),
       refusals_(refusals),
-      route_(plan, rank, layers) {
-  if (has_sfb_layers(plan)) {
-    factors_ = std::make_unique<FactorExchange>(plan, rank, layers, peers, options_, events,
-                                                traffic, refusals);
-  }
+      factors_(has_sfb_layers(plan)
+                   ? std::make_unique<FactorExchange>(plan, rank, layers, peers, options_, events,
+                                                      traffic, refusals)
+                   : nullptr),
+      route_(std::move(plan), rank, std::move(layers)) {
   // A server without chunks would wait in vain for a word.
-  std::vector<bool> owns(plan.servers(), false);
-  for (const PlanChunk& chunk : plan.chunks) owns[chunk.server.value()] = true;
-  for (std::uint32_t i = 0; i < plan.servers(); ++i) {
+  const Plan& ours = route_.plan();
+  std::vector<bool> owns(ours.servers(), false);
+  for (const PlanChunk& chunk : ours.chunks) owns[chunk.server.value()] = true;
+  for (std::uint32_t i = 0; i < ours.servers(); ++i) {
     if (!owns[i]) continue;
     connections_.push_back(
-        std::make_unique<Connection>(this, ServerIndex(i), plan.server_addresses[i]));
+        std::make_unique<Connection>(this, ServerIndex(i), ours.server_addresses[i]));
   }
 }
 

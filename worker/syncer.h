@@ -68,8 +68,8 @@ class Syncer {
   SyncerEvents* const events_;
   TrafficProbe* const traffic_;
   RefusalCounts* const refusals_;
+  const std::unique_ptr<FactorExchange> factors_;
   PsRoute route_;
-  std::unique_ptr<FactorExchange> factors_;
   std::vector<std::unique_ptr<Connection>> connections_;  ///< to servers that own chunks
   bool failed_ = false;
   /// Timers outlive us in the loop; they look here before they touch us.

@@ -18,7 +18,6 @@ from cluster import LEASE_MS, Cluster, ProcessTest, digits_job, losses, metrics,
 # Relative. Schemes round differently, and what then happens is the arithmetic's doing: max pooling and ReLU jump, a
 # large step magnifies. So these jobs go slowly (tests/golden/trajectory/README.md has the measurements).
 TOLERANCE = 1e-4
-LEARNING_RATES = {"lenet": 0.0005}
 NOTICE_S = LEASE_MS / 1000 + 12
 
 
@@ -32,9 +31,9 @@ def mlp(width):
         fully_connected("fc3", 10), {"name": "loss", "type": "softmax_cross_entropy"}]}
 
 
-def slow_job(model, scheme, iterations=200, batch_size=16, **changes):
+def slow_job(model, scheme, iterations=200, batch_size=16, learning_rate=0.0002, **changes):
     job = digits_job(model=model, batch_size=batch_size, iterations=iterations, test_every_iterations=0,
-                     optimizer={"type": "sgd", "learning_rate": LEARNING_RATES.get(str(model), 0.002), "momentum": 0.9, "weight_decay": 0.0005},
+                     optimizer={"type": "sgd", "learning_rate": learning_rate, "momentum": 0.9, "weight_decay": 0.0005},
                      **changes)
     job["data"]["transform"] = {"resize": [28, 28], "scale": 0.00392156862745098}
     job["sync"] = {"scheme": scheme, "cost": "bytes", "chunk_bytes": 65536}
@@ -69,13 +68,13 @@ class Agreement(ProcessTest):
     def test_an_mlp(self):
         for workers in (2, 3):
             with self.subTest(workers=workers):
-                self.schemes_agree("MLP 96", mlp(96), workers, iterations=60)
+                self.schemes_agree("MLP 96", mlp(96), workers, iterations=60, learning_rate=0.002)
 
     def test_lenet(self):
-        self.schemes_agree("LeNet", "lenet", 2, iterations=40)
+        self.schemes_agree("LeNet", "lenet", 2, iterations=40, learning_rate=0.0005)
 
     def test_one_worker_has_nothing_to_send(self):
-        self.schemes_agree("MLP 32", mlp(32), 1, iterations=20)
+        self.schemes_agree("MLP 32", mlp(32), 1, iterations=20, learning_rate=0.002)
 
 
 class Grid(Agreement):
@@ -89,7 +88,7 @@ class Grid(Agreement):
     def test_lenet(self):
         for workers in (1, 2, 3, 4):
             with self.subTest(workers=workers):
-                self.schemes_agree("LeNet", "lenet", workers)
+                self.schemes_agree("LeNet", "lenet", workers, batch_size=32)
 
 
 class Transports(ProcessTest):

@@ -139,7 +139,7 @@ class SfbRouteTest : public ::testing::Test {
           if (a == b) continue;
           for (const FactorLanding& landing : move(a, b)) {
             if (landing.complete)
-              completed_.push_back({b, landing.complete->value(), landing.iteration});
+              completed_.emplace_back(b, landing.complete->value(), landing.iteration);
           }
         }
       }
