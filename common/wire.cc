@@ -126,8 +126,6 @@ const char* data_refusal_name(DataRefusal refusal) {
       return "iteration";
     case DataRefusal::kNotInitialised:
       return "not_initialised";
-    case DataRefusal::kNotFinite:
-      return "not_finite";
     case DataRefusal::kDuplicate:
       return "duplicate";
     case DataRefusal::kLayer:

@@ -77,12 +77,12 @@ enum class DataRefusal : std::uint8_t {
   kSize,            ///< payload is not exactly the chunk
   kIteration,       ///< from the future, or not what was asked for
   kNotInitialised,  ///< gradient before the first parameters
-  kNotFinite,       ///< the 16-bit wire type cannot carry the values: the run stops
   kDuplicate,       ///< counted once already (ignored)
   kLayer,           ///< no such layer, or it does not go by SFB
   kRows,            ///< factors of another number of samples
-  kNotFinite,       ///< factors with a NaN or an infinity
-  kCount,           ///< number of reasons, not one itself
+  kNotFinite,  ///< factors with a NaN or an infinity, or values that the 16-bit wire type cannot
+               ///< carry: the run stops
+  kCount,      ///< number of reasons, not one itself
 };
 const char* data_refusal_name(DataRefusal refusal);  ///< "epoch", "size", ...: the metric's label
 

@@ -18,8 +18,8 @@
 #include "absl/strings/match.h"
 #include "common/float16.h"
 #include "common/grpc_transport.h"
-#include "common/random.h"
 #include "common/paced_transport.h"
+#include "common/random.h"
 #include "gmock/gmock.h"
 #include "poseidon/v1/data.grpc.pb.h"
 #include "tests/support/toy_plan.h"
@@ -234,7 +234,7 @@ class PlainWorker {
     if (absl::Status s = client_->wait_all_parameters(iterations); !s.ok()) return s;
     rounded_.clear();
     for (const FloatBuffer& layer : parameters_) rounded_.push_back(layer.floats()[0]);
-    return client_->fetch_exact_parameters(iterations);
+    return client_->finish(iterations);
   }
   /// The first parameter of the layer as it was before the exact ones were fetched.
   float rounded(std::size_t layer) const { return rounded_[layer]; }

@@ -163,10 +163,10 @@ absl::Status SyncClient::wait(LayerIndex layer, const std::string& what,
   const absl::Status status = wait_stepping(lock, layer, done);
   if (!absl::IsDeadlineExceeded(status) || !status.message().empty()) return status;
   lock.unlock();
-  return absl::DeadlineExceededError(absl::StrCat(
-      "layer ", plan_.layers[layer.value()].name, ": ", what, " did not come within ",
-      options_.wait_timeout.count(), " ms from ", awaited_text(layer),
-      ": look there, and at the other workers, for one that stands still"));
+  return absl::DeadlineExceededError(
+      absl::StrCat("layer ", plan_.layers[layer.value()].name, ": ", what, " did not come within ",
+                   options_.wait_timeout.count(), " ms from ", awaited_text(layer),
+                   ": look there, and at the other workers, for one that stands still"));
 }
 
 absl::Status SyncClient::wait_parameters(LayerIndex layer, Iteration version) {
@@ -185,8 +185,8 @@ absl::Status SyncClient::compare_replicas(Iteration iterations) {
   const std::vector<LayerIndex> layers = syncer_->factors()->route().layers();
   for (const LayerIndex layer : layers) publish(layer, iterations);
   for (const LayerIndex layer : layers) {
-    const absl::Status status = wait(layer, "the final digest",
-                                     [&] { return complete_[layer.value()] >= iterations; });
+    const absl::Status status =
+        wait(layer, "the final digest", [&] { return complete_[layer.value()] >= iterations; });
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

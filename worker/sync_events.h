@@ -18,7 +18,7 @@ class SyncerEvents {
   /// layer that goes by SFB only version 0 is reported: whoever steps it knows the others.
   virtual void parameters_ready(LayerIndex layer, Iteration version) = 0;
   /// After fetch_exact: the layer's parameters are the server's, in float32.
-  virtual void exact_parameters_ready(LayerIndex layer) = 0;
+  virtual void exact_parameters_ready(LayerIndex /*layer*/) {}
   /// All factors of this SFB layer and iteration are here, to be stacked and stepped. For the
   /// iteration after the last: all workers have the same parameters.
   virtual void factors_complete(LayerIndex /*layer*/, Iteration /*iteration*/) {}

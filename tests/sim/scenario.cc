@@ -101,8 +101,8 @@ std::string describe(const Scenario& s) {
                       " bytes, chunks of ", s.chunk_elements, ", ", s.iterations,
                       " iterations, optimizer ", static_cast<int>(s.optimizer.type), ", cut ",
                       s.faults.cut, ", duplicate ", s.faults.duplicate, ", reorder ",
-                      s.faults.reorder, ", holding at most ", s.pending_limit_bytes, " bytes, wire type ",
-                      std::string(wire_dtype_name(s.wire_type)));
+                      s.faults.reorder, ", holding at most ", s.pending_limit_bytes,
+                      " bytes, wire type ", std::string(wire_dtype_name(s.wire_type)));
 }
 
 float initial_value(std::size_t layer, std::size_t element) {

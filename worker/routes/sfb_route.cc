@@ -342,7 +342,12 @@ FactorLanding SfbRoute::on_message(WorkerRank from, const DecodedFactor& message
     slot.digests[from.value()] = header.digest;
   } else {
     const std::span<float> target = piece_of(layer, header.kind, slot, from, in_kind);
-    PayloadReader(message.payload).read(target);
+    PayloadReader reader(message.payload);
+    float* to = target.data();
+    for (auto run = reader.next(); run.size > 0; run = reader.next()) {
+      widen_payload(ElementType::kFloat32, run, to);
+      to += run.size;
+    }
     // After the copy, in the cache; a refused piece has not landed, so nobody reads it.
     if (!all_finite(target)) {
       return {.objection = object(
