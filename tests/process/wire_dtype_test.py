@@ -23,7 +23,8 @@ def small_job(wire_dtype, **changes):
             layer["pool"] = "average"
     job = digits_job(**{"model": network, "iterations": ITERATIONS, "test_every_iterations": 0, **changes})
     job["optimizer"]["learning_rate"] = 0.01
-    job["sync"] = {"wire_dtype": wire_dtype, "chunk_bytes": 65536}
+    # Factors travel in float32, and whether a layer goes by them may depend on the number of servers.
+    job["sync"] = {"scheme": "ps", "wire_dtype": wire_dtype, "chunk_bytes": 65536}
     return job
 
 
@@ -114,6 +115,17 @@ class SixteenBits(ProcessTest):
 
     def test_fp16(self):
         self.check("fp16", lost_by_fp16)
+
+
+    def test_beside_layers_that_go_by_sfb(self):
+        job = small_job("bf16")
+        job["sync"]["scheme"] = {"ip1": "sfb", "ip2": "ps"}
+        first, again = self.train(job, 2, 1), self.train(job, 2, 1)
+        self.assertEqual(read_model(again)[0], read_model(first)[0])
+        _, header, values = read_model(first)
+        self.check_model(header, values, lost_by_bf16)
+        self.check_losses(losses(first), losses(self.train(small_job("fp32"), 2, 1)), "bf16")
+        self.check_that_the_last_test_is_of_the_file(first)
 
 
 class Overflow(ProcessTest):
