@@ -119,9 +119,8 @@ Objection check_tensor(const FactorHeader& header, std::size_t payload_bytes, co
 
 }  // namespace
 
-std::string encode_prefix(const FactorHeader& header, std::size_t payload_bytes) {
-  std::string out;
-  out.reserve(64);
+MessagePrefix encode_prefix(const FactorHeader& header, std::size_t payload_bytes) {
+  MessagePrefix out;
   append_field(out, kVersionField, header.protocol_version);
   append_field(out, kKindField, static_cast<std::uint64_t>(header.kind));
   append_field(out, kEpochField, header.epoch.value());

@@ -53,7 +53,7 @@ struct DecodedFactor {
 
 /// Everything up to the payload's bytes, its length included. prefix + payload is a valid
 /// FactorMessage.
-std::string encode_prefix(const FactorHeader& header, std::size_t payload_bytes);
+MessagePrefix encode_prefix(const FactorHeader& header, std::size_t payload_bytes);
 
 /// Any valid FactorMessage in any field order and any split into pieces. INVALID_ARGUMENT for bytes
 /// that are none. Does not judge the values: see check_against_plan.

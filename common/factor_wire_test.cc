@@ -50,7 +50,7 @@ FactorHeader header_of(FactorKind kind, std::int64_t offset = 0) {
 }
 
 std::string bytes_of(const FactorHeader& header, const std::vector<float>& floats) {
-  std::string bytes = encode_prefix(header, floats.size() * sizeof(float));
+  std::string bytes = encode_prefix(header, floats.size() * sizeof(float)).str();
   bytes.append(reinterpret_cast<const char*>(floats.data()), floats.size() * sizeof(float));
   return bytes;
 }

@@ -53,7 +53,8 @@ inline absl::Status from_grpc(const grpc::Status& status) {
 /// The prefix is copied into a slice of its own; the payload is referred to, and its owner is held
 /// until gRPC needs it no more.
 inline grpc::ByteBuffer to_byte_buffer(OutgoingMessage message) {
-  std::array<grpc::Slice, 2> slices{grpc::Slice(message.prefix), grpc::Slice()};
+  std::array<grpc::Slice, 2> slices{
+      grpc::Slice(message.prefix.view().data(), message.prefix.size()), grpc::Slice()};
   if (message.payload.empty()) return {slices.data(), 1};
   auto* owner = new std::shared_ptr<const void>(std::move(message.payload_owner));
   slices[1] = grpc::Slice(

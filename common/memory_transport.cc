@@ -101,7 +101,8 @@ class MemoryNetwork::Pipe : public std::enable_shared_from_this<Pipe> {
   static Bytes copy(const OutgoingMessage& message) {
     auto memory =
         std::make_shared<std::vector<std::byte>>(message.prefix.size() + message.payload.size());
-    std::transform(message.prefix.begin(), message.prefix.end(), memory->begin(),
+    const std::string_view prefix = message.prefix.view();
+    std::transform(prefix.begin(), prefix.end(), memory->begin(),
                    [](char c) { return static_cast<std::byte>(c); });
     std::copy(message.payload.begin(), message.payload.end(),
               memory->begin() + static_cast<std::ptrdiff_t>(message.prefix.size()));

@@ -404,11 +404,10 @@ class PacedStream final : public Stream, public StreamHandler {
       message.payload = {};
       message.payload_owner = nullptr;
     }
-    std::string prefix;
-    prefix.reserve(64 + message.prefix.size());
+    MessagePrefix prefix;
     append_stream_header(header, prefix);
-    prefix += message.prefix;
-    message.prefix = std::move(prefix);
+    prefix.append(message.prefix.view());
+    message.prefix = prefix;
     return message;
   }
 

@@ -19,7 +19,7 @@ namespace poseidon::protobuf {
 
 enum WireType : std::uint32_t { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
 
-inline void append_varint(std::string& out, std::uint64_t value) {
+inline void append_varint(MessagePrefix& out, std::uint64_t value) {
   while (value >= 0x80) {
     out.push_back(static_cast<char>(value | 0x80));
     value >>= 7;
@@ -27,12 +27,12 @@ inline void append_varint(std::string& out, std::uint64_t value) {
   out.push_back(static_cast<char>(value));
 }
 
-inline void append_tag(std::string& out, std::uint32_t field, WireType type) {
+inline void append_tag(MessagePrefix& out, std::uint32_t field, WireType type) {
   append_varint(out, (static_cast<std::uint64_t>(field) << 3) | type);
 }
 
 /// proto3: the default is absent.
-inline void append_field(std::string& out, std::uint32_t field, std::uint64_t value) {
+inline void append_field(MessagePrefix& out, std::uint32_t field, std::uint64_t value) {
   if (value == 0) return;
   append_tag(out, field, kVarint);
   append_varint(out, value);

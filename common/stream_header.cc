@@ -76,7 +76,7 @@ absl::Status set_field(StreamHeader& header, int field, std::uint64_t value) {
 
 }  // namespace
 
-void append_stream_header(const StreamHeader& header, std::string& out) {
+void append_stream_header(const StreamHeader& header, MessagePrefix& out) {
   std::array<std::uint8_t, kMaxStreamHeaderBytes> bytes;
   std::uint8_t* to = bytes.data();
   if (header.accepted) to = put(to, Fields::kAcceptedFieldNumber, 1);
@@ -88,8 +88,8 @@ void append_stream_header(const StreamHeader& header, std::string& out) {
   for (const std::uint64_t sequence : header.released_messages()) {
     to = put(to, Fields::kReleasedFieldNumber, sequence);
   }
-  out.append(reinterpret_cast<const char*>(bytes.data()),
-             static_cast<std::size_t>(to - bytes.data()));
+  out.append(
+      {reinterpret_cast<const char*>(bytes.data()), static_cast<std::size_t>(to - bytes.data())});
 }
 
 absl::StatusOr<DecodedStreamHeader> decode_stream_header(const Bytes& message) {

@@ -34,7 +34,7 @@ struct StreamHeader {
 /// Longest header: a tag of 2 bytes and a number of up to 10 each.
 inline constexpr std::size_t kMaxStreamHeaderBytes = (StreamHeader::kMaxReleased + 4) * 12;
 
-void append_stream_header(const StreamHeader& header, std::string& out);
+void append_stream_header(const StreamHeader& header, MessagePrefix& out);
 
 struct DecodedStreamHeader {
   StreamHeader header;

@@ -40,11 +40,12 @@ StreamHeader full_header() {
 }
 
 TEST(StreamHeader, ComesBackFromAnySplitAndLeavesTheMessage) {
-  std::string bytes;
-  append_stream_header(full_header(), bytes);
+  MessagePrefix prefix;
+  append_stream_header(full_header(), prefix);
+  std::string bytes = prefix.str();
   const std::size_t header_bytes = bytes.size();
   EXPECT_LE(header_bytes, kMaxStreamHeaderBytes);
-  bytes += encode_prefix(ChunkHeader{.epoch = Epoch(3)}, 0);
+  bytes += encode_prefix(ChunkHeader{.epoch = Epoch(3)}, 0).str();
   for (const std::size_t piece : {1, 2, 3, 7, 1000}) {
     const auto decoded = decode_stream_header(in_pieces(bytes, piece));
     ASSERT_TRUE(decoded.ok()) << decoded.status();
@@ -63,9 +64,10 @@ TEST(StreamHeader, IsProtobufBeforeAndAroundAMessage) {
   header.delivered = 300;
   header.released = {7, 9};
   header.released_count = 2;
-  std::string bytes;
-  append_stream_header(header, bytes);
-  bytes += encode_prefix(ChunkHeader{.epoch = Epoch(3), .chunk = ChunkId(8)}, 0);
+  MessagePrefix prefix;
+  append_stream_header(header, prefix);
+  std::string bytes = prefix.str();
+  bytes += encode_prefix(ChunkHeader{.epoch = Epoch(3), .chunk = ChunkId(8)}, 0).str();
   v1::StreamHeader theirs;
   ASSERT_TRUE(theirs.ParseFromString(bytes));
   EXPECT_EQ(theirs.delivered(), 300U);
@@ -82,7 +84,7 @@ TEST(StreamHeader, IsProtobufBeforeAndAroundAMessage) {
 
 TEST(StreamHeader, NothingIsToldByAPlainMessage) {
   const auto decoded =
-      decode_stream_header(in_pieces(encode_prefix(ChunkHeader{.epoch = Epoch(3)}, 0), 4));
+      decode_stream_header(in_pieces(encode_prefix(ChunkHeader{.epoch = Epoch(3)}, 0).str(), 4));
   ASSERT_TRUE(decoded.ok());
   EXPECT_EQ(decoded->bytes, 0U);
   EXPECT_FALSE(decoded->header.delivered.has_value());

@@ -20,8 +20,9 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
+#include <string_view>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -31,7 +32,7 @@ namespace poseidon {
 
 /// Read-only bytes in a few pieces; `owner` keeps all of them alive. Copying it copies no bytes.
 struct Bytes {
-  std::vector<absl::Span<const std::byte>> pieces;
+  absl::InlinedVector<absl::Span<const std::byte>, 4> pieces;
   std::shared_ptr<const void> owner;
 
   std::size_t size() const {
@@ -41,9 +42,28 @@ struct Bytes {
   }
 };
 
+/// The encoded front of a message. What a data message needs, stream header included, fits without
+/// allocation.
+class MessagePrefix {
+ public:
+  MessagePrefix() = default;
+  MessagePrefix(std::string_view text) { append(text); }    // NOLINT: prefixes are text
+  MessagePrefix(const std::string& text) { append(text); }  // NOLINT
+  MessagePrefix(const char* text) { append(text); }         // NOLINT
+
+  void append(std::string_view text) { bytes_.insert(bytes_.end(), text.begin(), text.end()); }
+  void push_back(char byte) { bytes_.push_back(byte); }
+  std::string_view view() const { return {bytes_.data(), bytes_.size()}; }
+  std::string str() const { return std::string(view()); }
+  std::size_t size() const { return bytes_.size(); }
+
+ private:
+  absl::InlinedVector<char, 256> bytes_;
+};
+
 /// A message to send: a small encoded prefix (copied) and a payload (referred to, never copied).
 struct OutgoingMessage {
-  std::string prefix;
+  MessagePrefix prefix;
   absl::Span<const std::byte> payload;
   std::shared_ptr<const void> payload_owner;  ///< released once the transport needs it no more
 };

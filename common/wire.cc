@@ -68,9 +68,8 @@ Kernel of_16_bits(ElementType type, Kernel bfloat16, Kernel float16) {
 
 }  // namespace
 
-std::string encode_prefix(const ChunkHeader& header, std::size_t payload_bytes) {
-  std::string out;
-  out.reserve(64);
+MessagePrefix encode_prefix(const ChunkHeader& header, std::size_t payload_bytes) {
+  MessagePrefix out;
   append_field(out, kVersionField, header.protocol_version);
   append_field(out, kKindField, static_cast<std::uint64_t>(header.kind));
   append_field(out, kEpochField, header.epoch.value());

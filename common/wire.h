@@ -56,7 +56,7 @@ struct DecodedChunk {
 
 /// Everything up to the payload's bytes, its length included. prefix + payload is a valid
 /// ChunkMessage.
-std::string encode_prefix(const ChunkHeader& header, std::size_t payload_bytes);
+MessagePrefix encode_prefix(const ChunkHeader& header, std::size_t payload_bytes);
 
 /// Any valid ChunkMessage in any field order and any split into pieces. INVALID_ARGUMENT for bytes
 /// that are none. Does not judge the values: see check_against_plan.

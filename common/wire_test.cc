@@ -52,7 +52,7 @@ ChunkHeader sample_header() {
 
 TEST(Wire, PrefixAndPayloadAreTheProtobufMessage) {
   const std::vector<float> floats = {1.0f, -2.5f, 3.25f};
-  std::string bytes = encode_prefix(sample_header(), 12);
+  std::string bytes = encode_prefix(sample_header(), 12).str();
   bytes.append(reinterpret_cast<const char*>(floats.data()), 12);
   v1::ChunkMessage message;
   ASSERT_TRUE(message.ParseFromString(bytes));
@@ -87,7 +87,7 @@ TEST(Wire, DecodesWhatProtobufWritesHoweverItIsCutIntoPieces) {
 }
 
 TEST(Wire, UnknownFieldsOfALaterVersionArePassedOver) {
-  std::string bytes = encode_prefix(sample_header(), 0);
+  std::string bytes = encode_prefix(sample_header(), 0).str();
   bytes += std::string("\xA0\x06\x05", 3);                               // field 100, varint 5
   bytes += std::string("\xA5\x06\x01\x02\x03\x04", 6);                   // field 100, fixed32
   bytes += std::string("\xA1\x06\x01\x02\x03\x04\x05\x06\x07\x08", 10);  // field 100, fixed64
@@ -101,7 +101,7 @@ TEST(Wire, GarbageIsRefusedNotCrashedOn) {
   SplitMix64 random(1);
   int accepted = 0;
   for (int trial = 0; trial < 20000; ++trial) {
-    std::string bytes = encode_prefix(sample_header(), 64) + std::string(64, 'p');
+    std::string bytes = encode_prefix(sample_header(), 64).str() + std::string(64, 'p');
     const std::uint64_t kind = random.below(3);
     if (kind == 0) bytes.resize(random.below(bytes.size()));
     for (std::uint64_t flips = kind == 1 ? 1 + random.below(8) : 0; flips > 0; --flips) {

@@ -48,7 +48,7 @@ void Aggregator::add_in_order() {
   }
 }
 
-void Aggregator::drain(const Consume& consume) {
+void Aggregator::drain(Consume consume) {
   POSEIDON_CHECK(complete(), "every rank has contributed");
   const Bytes last = std::exchange(waiting_.back(), Bytes{});
   PayloadReader reader(last, wire_type_);

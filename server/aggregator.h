@@ -17,9 +17,9 @@
 //     which adds them in its registers. That saves a pass over the chunk (two with one worker).
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "common/aligned_buffer.h"
 #include "common/element_type.h"
 #include "common/ids.h"
@@ -43,11 +43,12 @@ class Aggregator {
   bool complete() const { return contributed_count_ == contributed_.size(); }
 
   /// Receives the elements [first, first + size) of the sum, as the two terms that they still are.
-  using Consume = std::function<void(std::size_t first, std::size_t size, GradientTerms gradient)>;
+  using Consume =
+      absl::FunctionRef<void(std::size_t first, std::size_t size, GradientTerms gradient)>;
 
   /// The sum of a complete round, in ascending runs, each valid during its call only. Begins the
   /// next round.
-  void drain(const Consume& consume);
+  void drain(Consume consume);
 
   /// Bytes of contributions that are held as they arrived: they wait for a rank before them, or,
   /// the last rank's, for `drain`.

@@ -104,7 +104,7 @@ struct Puppet final : StreamHandler, Acceptor {
   void on_written() override {}
   void on_closed(const absl::Status& status) override { closed = status; }
   void say(const FactorHeader& header, const std::vector<float>& floats = {}) {
-    std::string bytes = encode_prefix(header, floats.size() * sizeof(float));
+    std::string bytes = encode_prefix(header, floats.size() * sizeof(float)).str();
     bytes.append(reinterpret_cast<const char*>(floats.data()), floats.size() * sizeof(float));
     stream->write({.prefix = bytes});
   }
@@ -211,10 +211,11 @@ TEST_F(FactorExchangeTest, StrangersAreTurnedAwayWithAReason) {
   const auto hello = [&](const std::function<void(FactorHeader&)>& spoil) {
     FactorHeader h = header(FactorKind::kHello, 0);
     spoil(h);
-    return encode_prefix(h, 0);
+    return encode_prefix(h, 0).str();
   };
   refused("\xFF\xFF\xFF\xFF\xFF\xFF", DataRefusal::kMalformed, "not a FactorMessage");
-  refused(encode_prefix(piece(0), 0), DataRefusal::kKind, "first message of a stream is HELLO");
+  refused(encode_prefix(piece(0), 0).str(), DataRefusal::kKind,
+          "first message of a stream is HELLO");
   refused(hello([](auto& h) { h.protocol_version = 2; }), DataRefusal::kVersion, "same Poseidon");
   refused(hello([](auto& h) { h.epoch = Epoch(4); }), DataRefusal::kEpoch, "epoch 4");
   refused(hello([](auto& h) { h.rank = WorkerRank(3); }), DataRefusal::kRank, "3 workers");

@@ -30,7 +30,7 @@ class RoundingRoute : public ::testing::Test {
   }
 
   static DecodedChunk decoded(const OutgoingMessage& message) {
-    auto memory = std::make_shared<std::string>(message.prefix);
+    auto memory = std::make_shared<std::string>(message.prefix.view());
     memory->append(reinterpret_cast<const char*>(message.payload.data()), message.payload.size());
     Bytes bytes;
     bytes.pieces.emplace_back(reinterpret_cast<const std::byte*>(memory->data()), memory->size());
@@ -50,7 +50,7 @@ class RoundingRoute : public ::testing::Test {
     DecodedChunk message = message_for(as_sent, ChunkKind::kParameters, WorkerRank(0),
                                        ChunkId(chunk), version, values);
     auto prefix =
-        std::make_shared<std::string>(encode_prefix(message.header, message.payload.size()));
+        std::make_shared<std::string>(encode_prefix(message.header, message.payload.size()).str());
     Bytes bytes;
     bytes.pieces.emplace_back(reinterpret_cast<const std::byte*>(prefix->data()), prefix->size());
     bytes.pieces.push_back(message.payload.pieces[0]);

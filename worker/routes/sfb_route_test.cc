@@ -47,7 +47,7 @@ Plan plan_of(std::uint32_t workers, std::int64_t batch = 3) {
 constexpr LayerIndex kSecond{1}, kThird{2};
 
 Bytes to_bytes(const OutgoingMessage& message) {
-  auto memory = std::make_shared<std::string>(message.prefix);
+  auto memory = std::make_shared<std::string>(message.prefix.view());
   memory->append(reinterpret_cast<const char*>(message.payload.data()), message.payload.size());
   Bytes bytes;
   bytes.pieces = {absl::Span<const std::byte>(reinterpret_cast<const std::byte*>(memory->data()),
