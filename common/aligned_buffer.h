@@ -21,7 +21,7 @@ inline constexpr std::size_t kBufferAlignmentBytes = 64;
 template <typename T>
 bool held_by_nobody_else(const std::shared_ptr<T>& memory) {
   if (memory.use_count() != 1) return false;
-  const std::shared_ptr<T> acquire = memory;
+  const std::shared_ptr<T> acquire = memory;  // NOLINT: the copying is the point
   return acquire != nullptr;
 }
 

@@ -86,8 +86,8 @@ class PacedTransportTest : public ::testing::Test {
     frame.mutable_offer()->set_bytes(address.bytes);
     return frame.SerializeAsString();
   }
-  static OutgoingMessage bare(std::string bytes) {
-    return {.prefix = std::move(bytes), .payload = {}, .payload_owner = nullptr};
+  static OutgoingMessage bare(std::string_view bytes) {
+    return {.prefix = bytes, .payload = {}, .payload_owner = nullptr};
   }
   /// A payload in `arena`; `owner` tells whether anybody still holds it.
   OutgoingMessage message(SharedArena& arena, char fill, std::weak_ptr<const void>* owner) {

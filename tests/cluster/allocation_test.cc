@@ -7,6 +7,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <ranges>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -163,8 +164,8 @@ std::size_t allocations_when_warm(std::uint32_t workers, ElementType wire_type,
   for (Iteration i = 0; i < kIterations; ++i) {
     if (i == kWarmUp) before = allocations;
     // The highest rank first: contributions that are early are held.
-    for (auto worker = all.rbegin(); worker != all.rend(); ++worker) {
-      for (std::uint32_t l = 3; l-- > 0;) (*worker)->syncer->gradient_ready(LayerIndex(l), i);
+    for (auto& worker : all | std::views::reverse) {
+      for (std::uint32_t l = 3; l-- > 0;) worker->syncer->gradient_ready(LayerIndex(l), i);
       transport.step();
     }
     settle();
