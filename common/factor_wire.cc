@@ -1,7 +1,6 @@
 #include "common/factor_wire.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "absl/strings/str_cat.h"
 #include "common/protobuf_walk.h"
@@ -202,15 +201,6 @@ Objection check_against_plan(const FactorHeader& header, std::size_t payload_byt
   }
   return check_tensor(header, payload_bytes, carried(header.kind, *shape),
                       plan.layers[header.layer.value()].name, piece_elements);
-}
-
-bool all_finite(std::span<const float> values) {
-  constexpr std::uint32_t kExponent = 0x7F800000;
-  std::uint32_t wrong = 0;  // no early exit: this way it vectorises
-  for (const float value : values) {
-    wrong |= (std::bit_cast<std::uint32_t>(value) & kExponent) == kExponent ? 1u : 0u;
-  }
-  return wrong == 0;
 }
 
 }  // namespace poseidon

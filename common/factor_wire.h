@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -80,8 +79,5 @@ std::int64_t piece_count(std::int64_t elements, std::int64_t piece_elements);
 /// may send what) is its own business.
 Objection check_against_plan(const FactorHeader& header, std::size_t payload_bytes,
                              const Plan& plan, std::int64_t piece_elements);
-
-/// False when there is a NaN or an infinity among them.
-bool all_finite(std::span<const float> values);
 
 }  // namespace poseidon

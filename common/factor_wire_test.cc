@@ -1,8 +1,6 @@
 #include "common/factor_wire.h"
 
-#include <cmath>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -189,19 +187,6 @@ TEST(FactorWire, EveryFieldIsCheckedAgainstThePlan) {
         << objection.message;
     EXPECT_THAT(objection.message, HasSubstr(c.words));
   }
-}
-
-TEST(FactorWire, FiniteMeansFinite) {
-  std::vector<float> values(100, std::numeric_limits<float>::max());
-  EXPECT_TRUE(all_finite(values));
-  for (const float bad : {NAN, INFINITY, -INFINITY}) {
-    for (const std::size_t at : {0u, 57u, 99u}) {
-      std::vector<float> spoiled = values;
-      spoiled[at] = bad;
-      EXPECT_FALSE(all_finite(spoiled)) << bad << " at " << at;
-    }
-  }
-  EXPECT_TRUE(all_finite({}));
 }
 
 }  // namespace

@@ -43,6 +43,36 @@ absl::Status validate_layer(const PlanLayer& layer) {
   return absl::OkStatus();
 }
 
+nlohmann::ordered_json layer_to_json(const PlanLayer& layer) {
+  nlohmann::ordered_json json = {{"name", layer.name},
+                                 {"type", layer.type},
+                                 {"shape", layer.shape},
+                                 {"parameters", layer.parameters},
+                                 {"scheme", scheme_name(layer.scheme)},
+                                 {"ps_bytes", layer.ps_bytes},
+                                 {"sfb_bytes", layer.sfb_bytes},
+                                 {"reason", layer.reason}};
+  if (layer.prediction) {
+    json["ps_seconds"] = layer.prediction->ps_s;
+    json["sfb_seconds"] = layer.prediction->sfb_s;
+    json["rebuild_seconds"] = layer.prediction->rebuild_s;
+    json["stall_seconds"] = layer.prediction->stall_s;
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string_view scheme_name(Scheme scheme) {
+  switch (scheme) {
+    case Scheme::kPs:
+      return "ps";
+    case Scheme::kSfb:
+      return "sfb";
+  }
+  return "unknown";
+}
+
 absl::Status validate_chunks(const Plan& plan) {
   // Walks layers and chunks side by side: `covered` elements of PS layer `layer` are accounted for.
   const auto next_ps_layer = [&plan](std::size_t from) {
@@ -76,36 +106,6 @@ absl::Status validate_chunks(const Plan& plan) {
                                                    plan.layers[layer].parameters));
   }
   return absl::OkStatus();
-}
-
-nlohmann::ordered_json layer_to_json(const PlanLayer& layer) {
-  nlohmann::ordered_json json = {{"name", layer.name},
-                                 {"type", layer.type},
-                                 {"shape", layer.shape},
-                                 {"parameters", layer.parameters},
-                                 {"scheme", scheme_name(layer.scheme)},
-                                 {"ps_bytes", layer.ps_bytes},
-                                 {"sfb_bytes", layer.sfb_bytes},
-                                 {"reason", layer.reason}};
-  if (layer.prediction) {
-    json["ps_seconds"] = layer.prediction->ps_s;
-    json["sfb_seconds"] = layer.prediction->sfb_s;
-    json["rebuild_seconds"] = layer.prediction->rebuild_s;
-    json["stall_seconds"] = layer.prediction->stall_s;
-  }
-  return json;
-}
-
-}  // namespace
-
-std::string_view scheme_name(Scheme scheme) {
-  switch (scheme) {
-    case Scheme::kPs:
-      return "ps";
-    case Scheme::kSfb:
-      return "sfb";
-  }
-  return "unknown";
 }
 
 absl::Status validate(const Plan& plan) {

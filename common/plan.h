@@ -82,6 +82,10 @@ struct Plan {
 /// plan that came over the wire.
 absl::Status validate(const Plan& plan);
 
+/// The part of it about chunks: looks at layers' parameters and schemes, at chunks, and at how many
+/// servers there are.
+absl::Status validate_chunks(const Plan& plan);
+
 /// plan.json in the run directory.
 std::string plan_to_json(const Plan& plan);
 

@@ -196,6 +196,25 @@ std::string layer_text(const std::vector<std::int64_t>& shape, std::int64_t para
   return absl::StrCat(absl::StrJoin(shape, "x"), " with ", parameters, " parameters");
 }
 
+/// What the pin itself says: it may have been edited by hand.
+absl::Status check_pinned_chunks(const PlanPin& pin) {
+  if (pin.chunks.empty()) return absl::OkStatus();
+  Plan plan;
+  plan.server_addresses.resize(pin.servers);
+  for (const PinnedLayer& layer : pin.layers) {
+    PlanLayer& spec = plan.layers.emplace_back();
+    spec.name = layer.name;
+    spec.parameters = layer.parameters;
+    spec.scheme = layer.scheme;
+  }
+  plan.chunks = pin.chunks;
+  const absl::Status status = validate_chunks(plan);
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat("sync.plan: its chunks do not fit its layers and schemes (", status.message(),
+                   "); remove \"chunks\" from it, and they are placed anew"));
+}
+
 absl::Status check_pin(const std::vector<PlannerLayer>& layers, const PlanPin& pin) {
   constexpr const char* kRemedy =
       "; take the plan.json of a run of this network, or remove sync.plan";
@@ -222,7 +241,7 @@ absl::Status check_pin(const std::vector<PlannerLayer>& layers, const PlanPin& p
                        " layer without factors; change its scheme to \"ps\""));
     }
   }
-  return absl::OkStatus();
+  return check_pinned_chunks(pin);
 }
 
 }  // namespace

@@ -257,6 +257,30 @@ TEST(Planner, APinOfAnotherNetworkIsRefused) {
   EXPECT_THAT(message_with([](nlohmann::json& pin) { pin = "plan.json"; }), HasSubstr("sync.plan"));
 }
 
+TEST(Planner, APinWhoseChunksDoNotFitIsRefusedBeforeTheJobRuns) {
+  const std::vector<PlannerLayer> layers = lenet_like().layers;
+  const auto message_with = [&](auto change) {
+    SyncSpec sync;
+    sync.plan = pin_of_lenet(2);
+    change(sync.plan);
+    return std::string(check_sync(layers, sync).message());
+  };
+  EXPECT_EQ(message_with([](nlohmann::json&) {}), "");
+  const auto refused =
+      AllOf(HasSubstr("sync.plan: its chunks do not fit"), HasSubstr("remove \"chunks\""));
+  EXPECT_THAT(message_with([](nlohmann::json& pin) { pin["layers"][2]["scheme"] = "sfb"; }),
+              refused);
+  EXPECT_THAT(message_with([](nlohmann::json& pin) { pin["layers"][3]["scheme"] = "ps"; }),
+              refused);
+  EXPECT_THAT(message_with([](nlohmann::json& pin) { pin["chunks"][0]["server"] = 2; }), refused);
+  EXPECT_THAT(message_with([](nlohmann::json& pin) { pin["chunks"].erase(0); }), refused);
+  EXPECT_EQ(message_with([](nlohmann::json& pin) {
+              pin["layers"][2]["scheme"] = "sfb";
+              pin.erase("chunks");
+            }),
+            "");
+}
+
 TEST(Planner, RefusesWhatCannotBePlanned) {
   PlannerInput input = lenet_like();
   input.worker_addresses.clear();

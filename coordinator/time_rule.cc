@@ -25,6 +25,27 @@ std::vector<double> shares_for(const ClusterModel& cluster, const std::vector<Mo
   return free_bandwidth_shares(cluster, ps_bytes, factor_bytes);
 }
 
+/// Every layer that may go by SFB by `fully_connected`, whether or not it is free to choose.
+std::vector<Scheme> all_by(const std::vector<ModelLayer>& layers, Scheme fully_connected) {
+  std::vector<Scheme> schemes;
+  for (const ModelLayer& layer : layers) {
+    schemes.push_back(layer.sfb_applies ? fully_connected : Scheme::kPs);
+  }
+  return schemes;
+}
+
+/// The byte rule of each layer, whatever the job asks for.
+std::vector<Scheme> fewest_bytes(const TimeRuleInput& input) {
+  std::vector<Scheme> schemes;
+  for (const PlannerLayer& layer : *input.layers) {
+    const SchemeCosts costs = scheme_costs(
+        layer, input.batch_size, static_cast<std::uint32_t>(input.worker_addresses.size()),
+        static_cast<std::uint32_t>(input.server_addresses.size()), input.wire_type);
+    schemes.push_back(choose_scheme(layer, costs, SyncSpec{}).scheme);
+  }
+  return schemes;
+}
+
 }  // namespace
 
 std::int64_t chunk_bytes_on_wire(std::int64_t chunk_bytes, ElementType wire_type) {
@@ -63,6 +84,10 @@ TimeRuleResult apply_time_rule(const TimeRuleInput& input, const SearchOptions& 
       make_cluster_model(input.worker_addresses, input.server_addresses, calibration);
   const std::vector<std::vector<Scheme>> starts = {input.by_bytes, with_free(input, Scheme::kPs),
                                                    with_free(input, Scheme::kSfb)};
+  // To compare with; the job may ask for other schemes and leave nothing free.
+  const std::vector<Scheme> by_bytes = fewest_bytes(input);
+  const std::vector<Scheme> all_ps = all_by(layers, Scheme::kPs);
+  const std::vector<Scheme> all_sfb = all_by(layers, Scheme::kSfb);
 
   // Which shares are best depends on the schemes and the other way round; few shares are worth a
   // try. A server that fills its NIC to the last byte has no slack for what comes late, so the way
@@ -97,9 +122,9 @@ TimeRuleResult apply_time_rule(const TimeRuleInput& input, const SearchOptions& 
     const auto predicted_s = [&](const std::vector<Scheme>& schemes) {
       return play_iteration(model, schemes).iteration_s;
     };
-    keep_least(result.prediction.by_bytes_s, predicted_s(starts[0]));
-    keep_least(result.prediction.all_ps_s, predicted_s(starts[1]));
-    keep_least(result.prediction.all_sfb_s, predicted_s(starts[2]));
+    keep_least(result.prediction.by_bytes_s, predicted_s(by_bytes));
+    keep_least(result.prediction.all_ps_s, predicted_s(all_ps));
+    keep_least(result.prediction.all_sfb_s, predicted_s(all_sfb));
     SearchResult found = search_schemes(model, starts, input.free, each);
     if (best && found.iteration_s >= best->iteration_s) continue;
     best = std::move(found);

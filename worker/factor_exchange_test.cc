@@ -188,9 +188,28 @@ TEST_F(FactorExchangeTest, AWorkerThatIsAssignedLaterIsWaitedFor) {
   workers_[0]->begin();
   run(std::chrono::minutes(2));
   EXPECT_FALSE(workers_[0]->failure);
+  EXPECT_EQ(workers_[1]->refusals.of(DataRefusal::kNoAssignment), 0u) << "nobody did wrong";
   workers_[1]->begin();
   run(Milliseconds(3000));
   EXPECT_TRUE(workers_[1]->initialised);
+}
+
+TEST_F(FactorExchangeTest, ADoorFullOfStrangersEndsNoRun) {
+  make(2, 0b11);
+  std::vector<std::unique_ptr<Puppet>> strangers;
+  for (std::size_t i = 0; i < kMaxUnboundPeerStreams; ++i) strangers.push_back(connect("worker1"));
+  run();
+  const auto one_more = connect("worker1");
+  run();
+  ASSERT_TRUE(one_more->closed);
+  EXPECT_THAT(std::string(one_more->closed->message()), HasSubstr("256 streams"));
+  begin_all();
+  run(Milliseconds(2000));
+  EXPECT_FALSE(workers_[1]->initialised);
+  EXPECT_FALSE(workers_[0]->failure) << *workers_[0]->failure;
+  run(kHelloTimeout - Milliseconds(1000));  // they are silent for too long
+  EXPECT_TRUE(workers_[1]->initialised);
+  EXPECT_FALSE(workers_[0]->failure || workers_[1]->failure);
 }
 
 TEST_F(FactorExchangeTest, StrangersAreTurnedAwayWithAReason) {

@@ -19,7 +19,8 @@ StreamHandler* PeerDoor::on_accept(std::unique_ptr<Stream> stream) {
   const std::uint64_t number = next_number_++;
   unbound_.push_back({number, std::move(accepted)});
   if (unbound_.size() > kMaxUnboundPeerStreams) {
-    handler->close(absl::ResourceExhaustedError(absl::StrCat(
+    // Strangers must not end a run: another worker tries again, as after a cut.
+    handler->close(absl::UnavailableError(absl::StrCat(
         "this worker has ", kMaxUnboundPeerStreams, " streams that have not said whose they are")));
   }
   transport_->post_after(kHelloTimeout, [this, alive = alive_, number] {
@@ -52,7 +53,7 @@ void PeerDoor::on_message(PeerStream& stream, const Bytes& message) {
     return;
   }
   if (host_ == nullptr) {
-    refusals_->add(DataRefusal::kNoAssignment);
+    // Not counted: who has its assignment earlier than we comes too early, that is all.
     stream.close(absl::AbortedError("this worker takes part in no such job just now"));
     return;
   }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/digest.h"
+#include "common/finite.h"
 
 namespace poseidon {
 namespace {

@@ -1,9 +1,9 @@
 #include "worker/trainer.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "common/finite.h"
 #include "common/status_macros.h"
 
 namespace poseidon {
@@ -102,8 +102,7 @@ class Run {
     const NetSpec& net = s_.executor->net();
     const std::vector<std::size_t> layers = net.parameter_layers();
     for (std::uint32_t l = 0; l < layers.size(); ++l) {
-      const auto values = s_.executor->parameters(LayerIndex(l));
-      if (std::ranges::all_of(values, [](float v) { return std::isfinite(v); })) continue;
+      if (all_finite(s_.executor->parameters(LayerIndex(l)))) continue;
       return absl::FailedPreconditionError(absl::StrCat(
           "after the last iteration, ", s_.job->iterations - 1, ", the parameters of layer ",
           net.layers[layers[l]].name,

@@ -1,13 +1,13 @@
 #include "worker/engine/network_executor.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/finite.h"
 #include "common/status_macros.h"
 #include "common/tensor_memory.h"
 
@@ -18,10 +18,6 @@ constexpr std::int64_t kAlignmentBytes = 64;
 constexpr std::int64_t kFloatBytes = sizeof(float);
 
 float* floats(const DeviceMemory& memory) { return static_cast<float*>(memory.get()); }
-
-bool all_finite(std::span<const float> values) {
-  return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
-}
 
 }  // namespace
 
