@@ -80,13 +80,14 @@ def remove_stale():
 
 class NamespaceHosts:
     """`with NamespaceHosts(4) as hosts:` the hosts are there inside and gone after it, whatever happened. With `mbit`
-    every card is shaped to that many Mbit/s each way."""
+    every card is shaped to that many Mbit/s each way; `congestion_control` is TCP's, default this machine's."""
 
     interface = INTERFACE
 
-    def __init__(self, count, mbit=None):
+    def __init__(self, count, mbit=None, congestion_control=None):
         self.count = count
         self._mbit = mbit
+        self._congestion_control = congestion_control
         self._bridge = f"{LINK_PREFIX}{os.getpid()}b"
 
     @staticmethod
@@ -132,6 +133,10 @@ class NamespaceHosts:
         # No IPv6 address of its own: some peers would take it for the address of the host.
         _ip("-n", name, "link", "set", INTERFACE, "addrgenmode", "none", "up")
         _ip("-n", name, "address", "add", f"{self.address(host)}/24", "dev", INTERFACE)
+        if self._congestion_control is not None:
+            # By the route: the setting of a namespace may only be what the kernel was built to allow anybody.
+            _ip("-n", name, "route", "change", "10.213.0.0/24", "dev", INTERFACE, "scope", "link", "src", self.address(host),
+                "congctl", self._congestion_control)
         if self._mbit is not None:
             queue = max(2 * BURST_BYTES, int(self._mbit * 1e6 / 8 * QUEUE_SECONDS))
             for where, card in (("-n", name), INTERFACE), ((), veth):  # what it sends, what it receives

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import time
+import typing
 
 from hosts import NamespaceHosts
 from processes import ProcessError, Processes
@@ -20,6 +21,7 @@ class Layout:
     servers: int
     servers_with_workers: bool
     mbit: float
+    congestion_control: typing.Optional[str] = None
 
     def worker_host(self, index):
         return 1 + index
@@ -68,7 +70,7 @@ def run(layout, programs, job, measured, folder):
     job_file = folder / "job.json"
     job_file.write_text(json.dumps(job))
     deadline = time.monotonic() + TIMEOUT_S
-    with NamespaceHosts(layout.hosts, layout.mbit) as hosts, Processes(folder, TIMEOUT_S) as processes:
+    with NamespaceHosts(layout.hosts, layout.mbit, layout.congestion_control) as hosts, Processes(folder, TIMEOUT_S) as processes:
         started = []
 
         def start(name, host, program, *arguments):

@@ -45,16 +45,16 @@ def _convolutional(channels, hidden):
 
 
 NETWORKS = {
-    "fc": Network("784-2048-2048-10, fully connected", _mlp(2048), {"ps": 6, "sfb": 40, "auto": 40, "planned": 40}),
+    "fc": Network("784-2048-2048-10, fully connected", _mlp(2048), {"ps": 4, "sfb": 30, "auto": 30, "planned": 30}),
     "conv": Network("4 convolutions up to 256 channels, then 1024-128-10", _convolutional(256, 128),
-                    {"ps": 20, "sfb": 20, "auto": 20, "planned": 20}),
+                    {"ps": 12, "sfb": 12, "auto": 12, "planned": 12}),
     "tiny": Network("784-64-64-10, fully connected", _mlp(64), {"ps": 3, "sfb": 3, "auto": 3, "planned": 3}),
 }
 
 
-def job(network, scheme, batch_size, iterations, plan=None):
+def job(network, scheme, batch_size, iterations, chunk_kib, plan=None):
     """A whole job file. It trains the digits slowly; what matters is the time."""
-    sync = {"plan": str(plan)} if plan else {"scheme": scheme}
+    sync = {"chunk_bytes": chunk_kib * 1024, **({"plan": str(plan)} if plan else {"scheme": scheme})}
     return {
         "name": f"{network}-{scheme}",
         "model": NETWORKS[network].model,

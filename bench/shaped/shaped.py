@@ -54,14 +54,17 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description="Seconds per iteration and bytes per host under sync.scheme ps, sfb "
                                      "and auto, on hosts whose network cards are shaped (network namespaces, tbf).")
     parser.add_argument("--networks", type=words_of(networks.NETWORKS), help="default fc,conv")
-    parser.add_argument("--schemes", type=words_of(SCHEMES), default=SCHEMES,
-                        help="default %(default)s; planned: pins what `poseidon plan` says for this rate")
+    parser.add_argument("--schemes", type=words_of(SCHEMES), default=SCHEMES[:3],
+                        help="default ps,sfb,auto; planned: pins what `poseidon plan` says for this rate")
     parser.add_argument("--rounds", type=number(1, 100), help="default 3")
     parser.add_argument("--workers", type=number(1, 16), default=4, help="default %(default)s")
     parser.add_argument("--servers", type=number(1, 16), default=2, help="default %(default)s")
     parser.add_argument("--servers-with-workers", action="store_true", help="no hosts of their own for servers")
     parser.add_argument("--mbit", type=number(1, 100000), default=200, help="of every card, each way; default %(default)s")
     parser.add_argument("--batch-size", type=number(1, 65536), default=16, help="per worker; default %(default)s")
+    parser.add_argument("--chunk-kib", type=number(4, 65536), default=256,
+                        help="sync.chunk_bytes / 1024; default %(default)s, not a job's 2048, which this rate is too slow for")
+    parser.add_argument("--congestion-control", help="TCP's on these hosts, such as cubic; default this machine's")
     parser.add_argument("--bin", type=pathlib.Path, default=BUILD / "bin", help="the programs, default %(default)s")
     parser.add_argument("--json", type=pathlib.Path, help="the result, default build/shaped/TIME/result.json")
     parser.add_argument("--tiny", action="store_true", help="quick check that it runs: a small network, 1 round")
@@ -74,7 +77,7 @@ def parse_arguments():
 def plan_for_rate(arguments, network, folder):
     """What `poseidon plan` says for this network on these hosts; the file to pin."""
     job = folder / f"{network}.json"
-    job.write_text(json.dumps(networks.job(network, "auto", arguments.batch_size, 1)))
+    job.write_text(json.dumps(networks.job(network, "auto", arguments.batch_size, 1, arguments.chunk_kib)))
     command = [arguments.bin / "poseidon", "plan", job, "--workers", arguments.workers, "--servers", arguments.servers,
                "--bandwidth", f"{arguments.mbit}mbit", "--device-flops", "20G", "--json"]
     if not arguments.servers_with_workers:
@@ -167,7 +170,7 @@ def measure(arguments, layout, network, folder):
         shift = turn % len(arguments.schemes)
         for scheme in arguments.schemes[shift:] + arguments.schemes[:shift]:
             measured = networks.NETWORKS[network].iterations[scheme]
-            job = networks.job(network, scheme, arguments.batch_size, cluster.WARM_UP + measured + 1,
+            job = networks.job(network, scheme, arguments.batch_size, cluster.WARM_UP + measured + 1, arguments.chunk_kib,
                                plan if scheme == "planned" else None)
             one = cluster.run(layout, arguments.bin, job, measured, folder / f"{network}-{scheme}-{turn}")
             results.add(scheme, one)
@@ -182,10 +185,11 @@ def main():
     if reason:
         print(f"skipped: {reason}")
         sys.exit(SKIPPED)
-    layout = cluster.Layout(arguments.workers, arguments.servers, arguments.servers_with_workers, arguments.mbit)
+    layout = cluster.Layout(arguments.workers, arguments.servers, arguments.servers_with_workers, arguments.mbit,
+                            arguments.congestion_control)
     hosts.remove_stale()
     try:
-        with hosts.NamespaceHosts(1, arguments.mbit):
+        with hosts.NamespaceHosts(1, arguments.mbit, arguments.congestion_control):
             pass
     except hosts.HostsError as error:
         print(f"skipped: {error}")
@@ -214,6 +218,8 @@ def main():
     for leftover in folder.iterdir():  # what the jobs wrote is large; a failed run keeps it
         if leftover.is_dir():
             shutil.rmtree(leftover)
+    if arguments.json:
+        shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
