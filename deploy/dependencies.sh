@@ -2,7 +2,7 @@
 # Installs the Debian 12 packages that Poseidon needs, those that are missing only.
 #   deploy/dependencies.sh          to build and run
 #   deploy/dependencies.sh --tests  to run .ci/run as well (Clang and its tools)
-#   deploy/dependencies.sh --bench  to compare with other systems (bench/peers)
+#   deploy/dependencies.sh --bench  to compare with other systems, and on hosts with slow cards (bench/peers, bench/shaped)
 # As root or with passwordless sudo it installs; otherwise it prints the line to run and exits 1.
 set -euo pipefail
 

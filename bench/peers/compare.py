@@ -6,22 +6,22 @@ import datetime
 import json
 import os
 import pathlib
-import platform
 import shutil
-import signal
 import statistics
-import subprocess
 import sys
-
-import hosts
-import mpi_variant
-import networks
-import variants
-from measurement import Job
-from processes import ProcessError
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
+sys.path.insert(0, str(ROOT / "bench" / "common"))
+
+import hosts  # noqa: E402
+import machine  # noqa: E402
+import mpi_variant  # noqa: E402
+import networks  # noqa: E402
+import variants  # noqa: E402
+from measurement import Job  # noqa: E402
+from processes import ProcessError  # noqa: E402
+
 BUILD = pathlib.Path(os.environ.get("POSEIDON_BUILD", ROOT / "build" / "release"))
 ELEMENT_BYTES = 4
 
@@ -83,29 +83,9 @@ def parse_arguments():
     return arguments
 
 
-def output_of(*command):
-    """First line of what a command prints; "" when it cannot be run."""
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
-    except OSError:
-        return ""
-    return done.stdout.splitlines()[0] if done.returncode == 0 and done.stdout else ""
-
-
-def machine(python):
-    cpu = [line.split(":", 1)[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-           if line.startswith("model name")]
-    return {
-        "cpu": cpu[0] if cpu else platform.machine(),
-        "cores": os.cpu_count(),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "kernel": platform.release(),
-        "tcp_congestion_control": pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
-        "load_average_at_start": os.getloadavg()[0],
-        "torch": output_of(python, "-c", "import torch; print(torch.__version__)"),
-        "mpi": output_of("mpirun", "--version"),
-        "commit": output_of("git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT), "describe", "--always", "--dirty"),
-    }
+def about_machine(python):
+    return {**machine.about(), "torch": machine.first_line(python, "-c", "import torch; print(torch.__version__)"),
+            "mpi": machine.first_line("mpirun", "--version")}
 
 
 @dataclasses.dataclass
@@ -213,17 +193,9 @@ def write_json(path, date, arguments, about, rows):
         "rows": out}, indent=1) + "\n")
 
 
-def interrupt(*_):
-    # From here on we clean up; a second Ctrl-C must not leave namespaces behind.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
-
-
 def main():
     arguments = parse_arguments()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)
+    machine.clean_up_on_signals()
     reason = hosts.why_not()
     if reason:
         sys.exit(f"run.sh: {reason}")
@@ -239,7 +211,7 @@ def main():
     date = datetime.datetime.now(datetime.timezone.utc)
     folder = ROOT / "build" / "peers" / date.strftime("%Y%m%d-%H%M%S")
     folder.mkdir(parents=True, exist_ok=True)
-    about = machine(arguments.python)
+    about = about_machine(arguments.python)
     hosts.remove_stale()
     mpi_program = None
     if any(variant.name.startswith("mpi") for variant in chosen):

@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 FOLDER = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(FOLDER))
+sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "common")]
 
 import networks  # noqa: E402
 import poseidon_variant  # noqa: E402

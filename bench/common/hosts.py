@@ -1,7 +1,8 @@
 """Hosts on one machine: network namespaces that are joined by a bridge, and nothing else.
 
-A host has one network card, eth0: a veth whose other end is in the bridge. Nothing is shaped. Every name begins with
-a prefix and the process id of its run, so that runs do not meet, and what a killed run left is found and removed.
+A host has one network card, eth0: a veth whose other end is in the bridge. Nothing is shaped unless a rate is given: then
+both ends of each veth are, so that a host sends and receives at that rate, each way by itself. Every name begins with a
+prefix and the process id of its run, so that runs do not meet, and what a killed run left is found and removed.
 """
 
 import contextlib
@@ -12,31 +13,37 @@ import shutil
 import signal
 import subprocess
 
-NAMESPACE_PREFIX = "poseidon-peers-"
+NAMESPACE_PREFIX = "poseidon-bench-"
 LINK_PREFIX = "psdp"  # of network interfaces, whose names have 15 characters at most
 INTERFACE = "eth0"
+BURST_BYTES = 64 << 10    # what a shaped card may send at once: one packet of the stack before it is segmented
+QUEUE_SECONDS = 0.05      # what waits before a shaped card at most; more is dropped, as in a switch
 
 
 class HostsError(Exception):
     """The hosts cannot be made; the message says what to do."""
 
 
-def _ip(*arguments, check=True):
+def _run(*command, check=True):
     try:
-        done = subprocess.run(["ip", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
-                              check=False)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
     except subprocess.TimeoutExpired:
-        raise HostsError(f"ip {' '.join(arguments)} did not end within 30 s") from None
+        raise HostsError(f"{' '.join(command)} did not end within 30 s") from None
     if check and done.returncode != 0:
-        raise HostsError(f"ip {' '.join(arguments)}: {done.stderr.strip() or done.returncode}; namespaces need root "
+        raise HostsError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}; namespaces need root "
                          "(or a container with NET_ADMIN and SYS_ADMIN)")
     return done.stdout
 
 
+def _ip(*arguments, check=True):
+    return _run("ip", *arguments, check=check)
+
+
 def why_not():
     """Why this machine cannot have such hosts; None when it can."""
-    if shutil.which("ip") is None:
-        return "the command ip is missing: deploy/dependencies.sh --bench (package iproute2)"
+    for command in ("ip", "tc"):
+        if shutil.which(command) is None:
+            return f"the command {command} is missing: deploy/dependencies.sh --bench (package iproute2)"
     if os.geteuid() != 0:
         return "network namespaces need root: run this as root"
     return None
@@ -72,12 +79,15 @@ def remove_stale():
 
 
 class NamespaceHosts:
-    """`with NamespaceHosts(4) as hosts:` the hosts are there inside and gone after it, whatever happened."""
+    """`with NamespaceHosts(4) as hosts:` the hosts are there inside and gone after it, whatever happened. With `mbit`
+    every card is shaped to that many Mbit/s each way; `congestion_control` is TCP's, default this machine's."""
 
     interface = INTERFACE
 
-    def __init__(self, count):
+    def __init__(self, count, mbit=None, congestion_control=None):
         self.count = count
+        self._mbit = mbit
+        self._congestion_control = congestion_control
         self._bridge = f"{LINK_PREFIX}{os.getpid()}b"
 
     @staticmethod
@@ -91,10 +101,14 @@ class NamespaceHosts:
     def address(self, host):
         return f"10.213.0.{host + 1}"  # no other network is seen from inside, nor this one from outside
 
+    def card_bytes(self, host):
+        """(sent, received) by a host since it was made: what its card gave to the bridge and had from it."""
+        counters = pathlib.Path(f"/sys/class/net/{self._veth(host)}/statistics")
+        return tuple(int((counters / name).read_text()) for name in ("rx_bytes", "tx_bytes"))
+
     def sent_bytes(self):
-        """Of all hosts together, since they were made: what their cards gave to the bridge."""
-        return sum(int(pathlib.Path(f"/sys/class/net/{self._veth(host)}/statistics/rx_bytes").read_text())
-                   for host in range(self.count))
+        """Of all hosts together."""
+        return sum(self.card_bytes(host)[0] for host in range(self.count))
 
     def command(self, host, arguments):
         return ["ip", "netns", "exec", self.name(host), *arguments]
@@ -119,6 +133,15 @@ class NamespaceHosts:
         # No IPv6 address of its own: some peers would take it for the address of the host.
         _ip("-n", name, "link", "set", INTERFACE, "addrgenmode", "none", "up")
         _ip("-n", name, "address", "add", f"{self.address(host)}/24", "dev", INTERFACE)
+        if self._congestion_control is not None:
+            # By the route: the setting of a namespace may only be what the kernel was built to allow anybody.
+            _ip("-n", name, "route", "change", "10.213.0.0/24", "dev", INTERFACE, "scope", "link", "src", self.address(host),
+                "congctl", self._congestion_control)
+        if self._mbit is not None:
+            queue = max(2 * BURST_BYTES, int(self._mbit * 1e6 / 8 * QUEUE_SECONDS))
+            for where, card in (("-n", name), INTERFACE), ((), veth):  # what it sends, what it receives
+                _run("tc", *where, "qdisc", "add", "dev", card, "root", "tbf", "rate", f"{self._mbit}mbit",
+                     "burst", str(BURST_BYTES), "limit", str(queue))
 
     def __exit__(self, *_):
         _remove(os.getpid())

@@ -70,6 +70,12 @@ class Process:
             self._fail(f"said {message} instead of '{key}'")
         return message
 
+    def check_running(self):
+        """It must not have ended."""
+        status = self._popen.poll()
+        if status is not None:
+            self._fail(f"ended with status {status}")
+
     def send(self, line):
         try:
             self._popen.stdin.write(line.encode() + b"\n")

@@ -1,0 +1,45 @@
+"""The machine that is measured, for results; and signals that end a run cleanly."""
+
+import os
+import pathlib
+import platform
+import signal
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def first_line(*command):
+    """What a command prints; "" when it cannot be run."""
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+    except OSError:
+        return ""
+    return done.stdout.splitlines()[0] if done.returncode == 0 and done.stdout else ""
+
+
+def about():
+    cpu = [line.split(":", 1)[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+           if line.startswith("model name")]
+    return {
+        "cpu": cpu[0] if cpu else platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "kernel": platform.release(),
+        "tcp_congestion_control": pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
+        "load_average_at_start": os.getloadavg()[0],
+        "commit": first_line("git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT), "describe", "--always", "--dirty"),
+    }
+
+
+def _interrupt(*_):
+    # From here on we clean up; a second Ctrl-C must not leave namespaces behind.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def clean_up_on_signals():
+    """The first of these signals becomes a KeyboardInterrupt, others are ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
