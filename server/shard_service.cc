@@ -82,7 +82,8 @@ StreamHandler* ShardService::on_accept(std::unique_ptr<Stream> stream) {
   sessions_.push_back(std::make_unique<Session>(this, next_session_++, std::move(stream)));
   Session& session = *sessions_.back();
   if (sessions_.size() > kMaxSessions) {
-    close(session, absl::ResourceExhaustedError(
+    // Not for ever: strangers are closed when they stay silent, so a worker should come again.
+    close(session, absl::UnavailableError(
                        absl::StrCat("this server serves ", kMaxSessions, " streams and no more")));
   }
   transport_->post_after(kFirstMessageTimeout, [this, alive = alive_, number = session.number_] {
