@@ -307,7 +307,11 @@ TEST_F(ShardServiceTest, TwoSyncClientsTrainInSixteenBitsAndEndExactly) {
     EXPECT_EQ(second.traffic().sent_bytes(LayerIndex(0)), kIterations * narrow);
     EXPECT_EQ(second.traffic().received_bytes(LayerIndex(0)), (kIterations + 1) * narrow + wide);
     EXPECT_EQ(traffic_->received_bytes(LayerIndex(0)), 2 * kIterations * narrow + wide);
-    EXPECT_EQ(traffic_->sent_bytes(LayerIndex(0)), 2 * ((kIterations + 1) * narrow + wide));
+    // A chunk is sent once more to the second worker when its first pull crosses the initial
+    // parameters that go to everybody.
+    const std::uint64_t once = 2 * ((kIterations + 1) * narrow + wide);
+    EXPECT_GE(traffic_->sent_bytes(LayerIndex(0)), once);
+    EXPECT_LE(traffic_->sent_bytes(LayerIndex(0)), once + narrow);
   }
 }
 
