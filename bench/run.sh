@@ -31,4 +31,12 @@ echo "== transport, numbers of processes and sizes of chunks"
 "$bin/poseidon-bench-transport" --sweep --rounds 5 --json "$out/sweep.json"
 python3 -B bench/plot.py "$out/sweep.json" "$out/sweep.svg"
 
-echo "written to $out: aggregate.json, transport.json, transport.svg, sweep.json, sweep.svg"
+echo "== beside PyTorch DDP, Gloo and Open MPI"
+if [ "$(id -u)" = 0 ]; then
+  cmake --build --preset release --target poseidon-bench-node
+  bench/peers/run.sh --json "$out/peers.json"
+else
+  echo "skipped: bench/peers/run.sh needs root for its network namespaces"
+fi
+
+echo "written to $out: aggregate.json, transport.json, transport.svg, sweep.json, sweep.svg, peers.json"
