@@ -4,8 +4,8 @@
 //  1. run() owns the conversation: it opens streams, waits for what they deliver and calls
 //     ControlEvents. gRPC's threads only put things into ControlStream under its mutex.
 //  2. The heartbeat thread lives as long as run() and knows streams only through send().
-//  3. Lock order: Impl::mutex_ before ControlStream::mutex_; no lock is held while ControlEvents
-//  runs.
+//  3. Lock order: Impl::mutex_ before ControlStream::mutex_; no lock is held while
+//     ControlEvents runs.
 
 #include "common/control_client.h"
 

@@ -6,9 +6,8 @@
 //
 // The model (docs/decisions/0007-whole-iteration-cost-model.md says why, and from where)
 //  1. Device, one thing at a time: backward of the layers last to first, then forward first to
-//  last;
-//     forward(l) waits for the parameters of layer l alone. Rebuild products take their turn in the
-//     order of arrival, between two layers.
+//     last; forward(l) waits for the parameters of layer l alone. Rebuild products take their
+//     turn in the order of arrival, between two layers.
 //  2. A PS layer is ready to go when its backward is done. Its pieces (one chunk per server) are
 //     pushed, summed, and sent back. An SFB layer sends its factors, and when those of all workers
 //     are in, rebuilds its gradient on the device; in exchange its backward leaves the weight's

@@ -11,8 +11,7 @@
 // Invariants
 //  1. Every state but done and failed has a deadline; what happens then names who did not answer.
 //  2. done and failed are final and are entered once, with one SendStop to each node of the job
-//  that
-//     is still there.
+//     that is still there.
 //  3. A message that does not fit (sender, epoch, state, iteration) changes nothing and yields one
 //     CountRefusal.
 //  4. Metrics lines come in the order of iterations, each exactly once.

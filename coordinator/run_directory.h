@@ -7,8 +7,7 @@
 //  1. append_line, write_file and close are called from any thread and never touch the disk: they
 //     queue for the writer thread, so that a slow disk stalls no heartbeat.
 //  2. on_error (once, at the first error) and on_closed (once, last) are called on the writer
-//  thread
-//     without a lock held.
+//     thread without a lock held.
 
 #include <condition_variable>
 #include <cstdint>

@@ -5,16 +5,15 @@
 // Before: server/shard.h checked the message. After: the optimizer takes the sum.
 //
 // Invariants
-//  1. Contributions are added in rank order 0, 1, ..., P1-1 whatever order they arrive in, so the
-//  sum
-//     has the same bits in every run. One that is early waits as it arrived (its bytes are referred
-//     to, not copied) until the ranks before it are in. The sum is float32 whatever the
-//     contributions are: 16-bit elements are widened as they are added.
+//  1. Contributions are added in rank order 0, 1, ..., P1-1 whatever order they arrive in, so
+//     the sum has the same bits in every run. One that is early waits as it arrived (its bytes
+//     are referred to, not copied) until the ranks before it are in. The sum is float32
+//     whatever the contributions are: 16-bit elements are widened as they are added.
 //  2. Each rank counts once per round.
 //  3. Nothing is allocated after the first round once buffers are warm, except by what waits.
 //  4. The last rank's contribution is never written to the sum: `drain` hands both to the
-//  optimizer,
-//     which adds them in its registers. That saves a pass over the chunk (two with one worker).
+//     optimizer, which adds them in its registers. That saves a pass over the chunk (two with
+//     one worker).
 
 #include <cstdint>
 #include <vector>

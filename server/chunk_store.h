@@ -5,8 +5,7 @@
 //
 // Invariants
 //  1. A snapshot (one consistent iteration of a shard) is read only after it was sealed, and
-//  sealing is
-//     the last write of it: what a crash leaves unsealed is never seen.
+//     sealing is the last write of it: what a crash leaves unsealed is never seen.
 //  2. What is read is what was put, or an error: every record carries a checksum.
 
 #include <cstdint>

@@ -6,9 +6,8 @@
 // Before: server/shard_service.h decoded a message. After: it sends what the decision says.
 //
 // Invariants
-//  1. A chunk's version counts its optimizer steps; -1 until it has been initialised. It grows by
-//  one
-//     per complete sum, never otherwise.
+//  1. A chunk's version counts its optimizer steps; -1 until it has been initialised. It grows
+//     by one per complete sum, never otherwise.
 //  2. Every message is checked against the plan before any memory is touched.
 //  3. Parameters that a message being sent refers to are never overwritten: the step then goes to
 //     fresh memory (copy on write). The same makes a frozen version for a checkpoint free of

@@ -5,13 +5,12 @@
 //
 // The steps, in this order (common/job.h, TransformSpec):
 //  1. resize: bilinear, as PyTorch's F.interpolate(mode="bilinear", align_corners=False,
-//  antialias=False):
-//     output row y looks at s = max(0, (y + 0.5) * in / out - 0.5), i = floor(s), at rows i and
-//     min(i + 1, in - 1) with weights 1 - (s - i) and s - i; columns alike. Coordinates and sums in
-//     double, the result rounded to float32 once.
+//     antialias=False): output row y looks at s = max(0, (y + 0.5) * in / out - 0.5), i =
+//     floor(s), at rows i and min(i + 1, in - 1) with weights 1 - (s - i) and s - i; columns
+//     alike. Coordinates and sums in double, the result rounded to float32 once.
 //  2. pad: pixels of value 0 (in file units, so before the mean is subtracted) on every side.
-//  3. crop: random in training; in tests the centre, top = (height - crop) / 2 rounded down, left
-//  alike.
+//  3. crop: random in training; in tests the centre, top = (height - crop) / 2 rounded down,
+//     left alike.
 //  4. mirror: left and right exchanged with probability 1/2; training only.
 //  5. (pixel - mean) * scale in float32, with mean and scale rounded to float32 first.
 //

@@ -6,9 +6,8 @@
 // Invariants:
 //  1. Everything is allocated in create(); forward and backward allocate nothing.
 //  2. Layers run in file order forward, in the opposite order backward; no order depends on data.
-//  3. An output's gradient is complete before its layer's backward runs: its consumers come later
-//  in
-//     the file, so earlier in backward; the last consumer overwrites, the others add.
+//  3. An output's gradient is complete before its layer's backward runs: its consumers come
+//     later in the file, so earlier in backward; the last consumer overwrites, the others add.
 //  4. A layer's backward runs only if a parameter layer is at or before it; nothing computes the
 //     gradient of the data.
 

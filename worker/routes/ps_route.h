@@ -7,9 +7,8 @@
 //
 // Invariants
 //  1. Per server, the chunk that the next forward needs first is sent first (ChunkQueue).
-//  2. Parameters are written only between gradient_ready(l, i) and the landing of version i + 1,
-//  that
-//     is, only while the engine does not read layer l.
+//  2. Parameters are written only between gradient_ready(l, i) and the landing of version i +
+//     1, that is, only while the engine does not read layer l.
 //  3. Whatever is unanswered is sent again on a new stream; the server counts it once.
 //  4. With a 16-bit wire type, a gradient chunk is rounded once per iteration into a buffer of its
 //     own, allocated in the beginning, when its turn to be sent comes. The buffer is written only

@@ -13,9 +13,9 @@
 //     (slower than we are), m, or m + 1 (they have all of m, we do not yet), and never further: m +
 //     2 needs our m + 1. What claims to be beyond is refused.
 //  3. So each layer has two slots, for even and odd iterations. When the first message of m + 1
-//  comes
-//     into the slot of m - 1, all workers have made their step of m - 1: nobody reads or wants what
-//     is overwritten. The same holds for our own part when our factors of m + 1 are put there.
+//     comes into the slot of m - 1, all workers have made their step of m - 1: nobody reads or
+//     wants what is overwritten. The same holds for our own part when our factors of m + 1 are
+//     put there.
 //  4. On a new stream everything is repeated that the other worker may lack by that reasoning. What
 //     it has already is dropped there as a duplicate.
 //
