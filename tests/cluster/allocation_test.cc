@@ -7,7 +7,6 @@
 #include <memory>
 #include <new>
 #include <optional>
-#include <ranges>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -164,8 +163,8 @@ std::size_t allocations_when_warm(std::uint32_t workers, ElementType wire_type,
   for (Iteration i = 0; i < kIterations; ++i) {
     if (i == kWarmUp) before = allocations;
     // The highest rank first: contributions that are early are held.
-    for (auto& worker : all | std::views::reverse) {
-      for (std::uint32_t l = 3; l-- > 0;) worker->syncer->gradient_ready(LayerIndex(l), i);
+    for (std::size_t rank = workers; rank-- > 0;) {
+      for (std::uint32_t l = 3; l-- > 0;) all[rank]->syncer->gradient_ready(LayerIndex(l), i);
       transport.step();
     }
     settle();
