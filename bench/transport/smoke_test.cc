@@ -90,7 +90,9 @@ TEST_F(BenchTransport, SixteenBitsAreMovedAndChecked) {
       << output();
   const auto text = read_file(json, 1 << 20);
   ASSERT_TRUE(text.ok()) << text.status();
-  for (const auto& row : nlohmann::json::parse(*text).at("rows")) {
+  const auto document = nlohmann::json::parse(*text);
+  ASSERT_EQ(document.at("rows").size(), 2U);
+  for (const auto& row : document.at("rows")) {
     EXPECT_EQ(row.at("wire_dtype"), "bf16");
   }
 }
