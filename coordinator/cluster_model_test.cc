@@ -109,7 +109,7 @@ TEST(Shares, AnExtraMachineThatOnlyServesTakesMore) {
     workers.push_back(std::string(1, static_cast<char>('a' + i)) + ":1");
     servers.push_back(std::string(1, static_cast<char>('a' + i)) + ":2");
   }
-  servers.push_back("extra:2");
+  servers.emplace_back("extra:2");
   const ClusterModel cluster = make_cluster_model(workers, servers, alike(8, 9));
   const std::vector<double> shares = free_bandwidth_shares(cluster, 1e8, 0.0);
   EXPECT_NEAR(std::accumulate(shares.begin(), shares.end(), 0.0), 1.0, 1e-9);
