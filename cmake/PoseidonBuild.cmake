@@ -25,6 +25,9 @@ if(POSEIDON_SANITIZE)
                       -fno-sanitize-recover=all
                       # At -O1 GCC 12 does not see that an absl::InlinedVector knows where it lies.
                       $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>
+                      # Nor that a program's own operator new and operator delete belong together when
+                      # it has inlined only one of them.
+                      $<$<CXX_COMPILER_ID:GNU>:-Wno-mismatched-new-delete>
                       # What asks to be vectorised cannot be at -O1; Clang says so.
                       $<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed>)
   add_link_options(-fsanitize=${POSEIDON_SANITIZE})
