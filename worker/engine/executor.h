@@ -108,7 +108,7 @@ class Executor {
 
   /// After a forward: name of the first layer, in forward order, whose parameters or output hold a
   /// NaN or an infinity (and which of the two), or "" when there is none. For people:
-  /// "conv1 (parameters)", "ip2 (output)", "input (data)".
+  /// "conv1 (parameters)", "ip2 (output)", "input (data)". Computes the forward pass again.
   virtual std::string first_nonfinite_layer() = 0;
 };
 
