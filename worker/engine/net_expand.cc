@@ -1,8 +1,10 @@
 #include "worker/engine/net_expand.h"
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,10 +25,14 @@ using nlohmann::json;
 using Bindings = std::map<std::string, json>;
 using TextRewriter = std::function<absl::StatusOr<json>(const std::string&)>;
 
+/// What stands for itself no longer when the layers are a plain list.
+constexpr std::string_view kExpandedKeys[] = {"layers", "blocks", "defaults", "parameters"};
+
 /// What a JSON value weighs, roughly, for the bound on the whole.
 constexpr std::size_t kNodeBytes = 16;
 
 struct Block {
+  std::string title;    // "block 'residual'" or "the network", for messages
   Bindings parameters;  // and their defaults: null where there is none
   const json* layers = nullptr;
   std::set<std::string> read;  // parameters that its layers mention
@@ -88,9 +94,12 @@ class Expander {
   };
 
   absl::Status read_blocks();
+  static void read_parameters(JsonFields& fields, Block& block);
   absl::Status read_block(const std::string& name, const json& value);
+  absl::Status read_network(const json& layers);
   absl::Status read_defaults();
   absl::Status expand_list(const json& layers, const std::string& path, Scope& scope);
+  absl::Status expand_filled(Block& block, const Bindings& bindings, Scope& scope);
   absl::Status expand_entry(const json& entry, const std::string& path, Scope& scope);
   absl::Status expand_repeat(const json& entry, const std::string& path, Scope& scope);
   absl::Status expand_block(const json& entry, const std::string& path, Scope& scope);
@@ -107,6 +116,7 @@ class Expander {
                                       const Bindings& bindings, const std::string& place);
   absl::Status charge(std::size_t bytes);
   absl::Status check_all_used() const;
+  absl::Status check_all_read(const Block& block) const;
 
   absl::Status refuse(const std::string& message) const {
     return absl::InvalidArgumentError(absl::StrCat(where_, ": ", message));
@@ -115,6 +125,7 @@ class Expander {
   const json& file_;
   const std::string& where_;
   std::map<std::string, Block> blocks_;
+  Block network_;                                // the file itself: its parameters, its layers
   std::map<std::string, const json*> defaults_;  // by layer type
   std::set<std::string> defaults_used_;
   json layers_ = json::array();
@@ -156,22 +167,26 @@ absl::StatusOr<json> Expander::rewrite(const json& value, const TextRewriter& re
 
 // ---- what the file defines ----
 
+void Expander::read_parameters(JsonFields& fields, Block& block) {
+  const json* parameters = fields.value("parameters");
+  if (parameters == nullptr) return;
+  if (!parameters->is_object() || parameters->size() > kMaxBlockParameters) {
+    fields.refuse("parameters",
+                  absl::StrCat("expected an object {name: default, or null where it must be ",
+                               "given} of at most ", kMaxBlockParameters, ", got ",
+                               json_excerpt(*parameters)));
+    return;
+  }
+  for (const auto& [key, standard] : parameters->items()) block.parameters[key] = standard;
+}
+
 absl::Status Expander::read_block(const std::string& name, const json& value) {
-  const std::string source = absl::StrCat(where_, ": block '", name, "'");
-  JsonFields fields(value, source, "");
   Block block;
+  block.title = absl::StrCat("block '", name, "'");
+  JsonFields fields(value, absl::StrCat(where_, ": ", block.title), "");
   fields.require("layers");
   block.layers = fields.array("layers", "layers", 1, kMaxLayers);
-  const json* parameters = fields.value("parameters");
-  if (parameters != nullptr && !parameters->is_object()) {
-    fields.refuse("parameters", absl::StrCat("expected an object {name: default, or null where it ",
-                                             "must be given}, got ", json_excerpt(*parameters)));
-  } else if (parameters != nullptr && parameters->size() > kMaxBlockParameters) {
-    fields.refuse("parameters", absl::StrCat("expected at most ", kMaxBlockParameters, ", got ",
-                                             parameters->size()));
-  } else if (parameters != nullptr) {
-    for (const auto& [key, standard] : parameters->items()) block.parameters[key] = standard;
-  }
+  read_parameters(fields, block);
   POSEIDON_RETURN_IF_ERROR(fields.finish());
   blocks_.emplace(name, std::move(block));
   return absl::OkStatus();
@@ -192,6 +207,20 @@ absl::Status Expander::read_blocks() {
     POSEIDON_RETURN_IF_ERROR(read_block(name, value));
   }
   return absl::OkStatus();
+}
+
+absl::Status Expander::read_network(const json& layers) {
+  network_.title = "the network";
+  network_.layers = &layers;
+  JsonFields fields(file_, where_, "");
+  read_parameters(fields, network_);
+  for (const auto& [name, value] : network_.parameters) {
+    if (!value.is_null()) continue;
+    fields.refuse(absl::StrCat("parameters.", name),
+                  "has no default: give it one, or a value in the \"with\" of another network "
+                  "that names this one as its \"network\"");
+  }
+  return fields.status();
 }
 
 absl::Status Expander::read_defaults() {
@@ -216,20 +245,23 @@ absl::Status Expander::read_defaults() {
 // What nobody uses is a mistake more often than not.
 absl::Status Expander::check_all_used() const {
   for (const auto& [name, block] : blocks_) {
-    if (!block.is_used) {
-      return refuse(absl::StrCat("block '", name, "': no layer uses it; remove it"));
-    }
-    for (const auto& entry : block.parameters) {
-      if (!block.read.contains(entry.first)) {
-        return refuse(absl::StrCat("block '", name, "': no layer reads its parameter \"",
-                                   entry.first, "\" (as \"$", entry.first, "\"); remove it"));
-      }
-    }
+    if (!block.is_used) return refuse(absl::StrCat(block.title, ": no layer uses it; remove it"));
+    POSEIDON_RETURN_IF_ERROR(check_all_read(block));
   }
+  POSEIDON_RETURN_IF_ERROR(check_all_read(network_));
   for (const auto& entry : defaults_) {
     if (!defaults_used_.contains(entry.first)) {
       return refuse(absl::StrCat("defaults.", entry.first, ": no layer has this type; remove it"));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Expander::check_all_read(const Block& block) const {
+  for (const auto& entry : block.parameters) {
+    if (block.read.contains(entry.first)) continue;
+    return refuse(absl::StrCat(block.title, ": no layer reads its parameter \"", entry.first,
+                               "\" (as \"$", entry.first, "\"); remove it"));
   }
   return absl::OkStatus();
 }
@@ -343,8 +375,8 @@ absl::StatusOr<json> Expander::fill_in(const std::string& text, Block& block,
   if (it == bindings.end()) {
     const std::vector<std::string> known = names_of(block.parameters);
     return absl::InvalidArgumentError(
-        absl::StrCat(place, ": ", json_excerpt(text), " is no parameter of the block",
-                     did_you_mean(parameter, known), "; it has ",
+        absl::StrCat(place, ": ", json_excerpt(text), " is no parameter of ", block.title,
+                     did_you_mean(parameter, known), ", which has ",
                      known.empty() ? "none" : absl::StrJoin(known, ", ")));
   }
   block.read.insert(parameter);
@@ -402,15 +434,20 @@ absl::Status Expander::expand_block(const json& entry, const std::string& path, 
                .outputs = {},
                .blocks = scope.blocks};
   inside.blocks.push_back(use.block);
+  POSEIDON_RETURN_IF_ERROR(expand_filled(block, use.bindings, inside));
+  scope.outputs.emplace(use.name, inside.previous);
+  scope.previous = inside.previous;
+  return absl::OkStatus();
+}
+
+absl::Status Expander::expand_filled(Block& block, const Bindings& bindings, Scope& scope) {
   const TextRewriter fill = [&](const std::string& text) {
-    return fill_in(text, block, use.bindings, inside.source);
+    return fill_in(text, block, bindings, scope.source);
   };
   for (std::size_t i = 0; i < block.layers->size(); ++i) {
     POSEIDON_ASSIGN_OR_RETURN(const json filled, rewrite((*block.layers)[i], fill));
-    POSEIDON_RETURN_IF_ERROR(expand_entry(filled, absl::StrCat("layers[", i, "]"), inside));
+    POSEIDON_RETURN_IF_ERROR(expand_entry(filled, absl::StrCat("layers[", i, "]"), scope));
   }
-  scope.outputs.emplace(use.name, inside.previous);
-  scope.previous = inside.previous;
   return absl::OkStatus();
 }
 
@@ -435,17 +472,20 @@ absl::StatusOr<json> Expander::expand() {
   }
   POSEIDON_RETURN_IF_ERROR(read_blocks());
   POSEIDON_RETURN_IF_ERROR(read_defaults());
+  POSEIDON_RETURN_IF_ERROR(read_network(*layers));
   Scope scope{.source = where_,
               .prefix = "",
               .input = kInputName,
               .previous = kInputName,
               .outputs = {},
               .blocks = {}};
-  POSEIDON_RETURN_IF_ERROR(expand_list(*layers, "layers", scope));
+  POSEIDON_RETURN_IF_ERROR(has_key(file_, "parameters")
+                               ? expand_filled(network_, network_.parameters, scope)
+                               : expand_list(*layers, "layers", scope));
   POSEIDON_RETURN_IF_ERROR(check_all_used());
   json result = json::object();
   for (const auto& [key, value] : file_.items()) {
-    if (key != "layers" && key != "blocks" && key != "defaults") result[key] = value;
+    if (std::ranges::count(kExpandedKeys, key) == 0) result[key] = value;
   }
   result["layers"] = std::move(layers_);
   return result;

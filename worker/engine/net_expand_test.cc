@@ -107,6 +107,24 @@ TEST(ExpandNetwork, ARepeatNumbersPlainLayers) {
   EXPECT_EQ(flat["layers"][3], (json{{"name", "r4"}, {"type", "relu"}}));
 }
 
+TEST(ExpandNetwork, ParametersOfTheWholeFile) {
+  json file = json::parse(R"({"name": "n", "input": [3], "parameters": {"classes": 7},
+      "layers": [{"name": "fc", "type": "fully_connected", "outputs": "$classes"},
+                 {"name": "loss", "type": "softmax_cross_entropy"}]})");
+  EXPECT_EQ(parse_network(file)->classes, 7);
+  file["parameters"]["clases"] = 3;
+  EXPECT_THAT(refusal(file), HasSubstr("network 'n': the network: no layer reads its parameter "
+                                       "\"clases\" (as \"$clases\"); remove it"));
+  file["parameters"] = {{"class", 3}};
+  EXPECT_THAT(refusal(file), HasSubstr("network 'n': \"$classes\" is no parameter of the network "
+                                       "(did you mean \"class\"?), which has class"));
+  file["parameters"] = {{"classes", nullptr}};
+  EXPECT_THAT(refusal(file),
+              HasSubstr("network 'n': parameters.classes: has no default: give it "));
+  file["parameters"] = 3;
+  EXPECT_THAT(refusal(file), HasSubstr("parameters: expected an object"));
+}
+
 struct Bad {
   std::string pointer;  // where in residual()
   json value;           // what to put there; "erase" removes
@@ -141,7 +159,7 @@ INSTANTIATE_TEST_SUITE_P(
             "block 'stage': paramters: unknown key; did you mean \"parameters\"?"},
         Bad{"/blocks/stage/parameters", json::array(),
             "block 'stage': parameters: expected an object {name: default, or null where it must "
-            "be given}, got []"},
+            "be given} of at most 64, got []"},
         Bad{"/blocks/stage/parameters/more", 1,
             "block 'stage': no layer reads its parameter \"more\" (as \"$more\"); remove it"},
         Bad{"/blocks/unused",
@@ -173,8 +191,8 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"/layers/0/with/width", "erase",
             "layer 'stage1': with: block 'stage' needs \"width\", which has no default"},
         Bad{"/blocks/conv_relu/layers/0/outputs", "$output",
-            "block 'conv_relu': \"$output\" is no parameter of the block (did you mean "
-            "\"outputs\"?); it has outputs, stride"},
+            "block 'conv_relu': \"$output\" is no parameter of block 'conv_relu' (did you mean "
+            "\"outputs\"?), which has outputs, stride"},
         Bad{"/blocks/residual/layers/2/inputs",
             {"input", "bb"},
             "block 'residual': layer 'stage1.1.sum': unknown input \"bb\"; a "

@@ -498,7 +498,7 @@ absl::StatusOr<NetSpec> Parser::parse(const nlohmann::json& file) {
   where_ = place_of(file, "network", "network");
   POSEIDON_ASSIGN_OR_RETURN(const nlohmann::json json, expand_network(file, where_));
   JsonFields fields(json, where_, "");
-  for (const char* expanded : {"blocks", "defaults"}) fields.value(expanded);
+  for (const char* expanded : {"blocks", "defaults", "parameters"}) fields.value(expanded);
   net_.name = read_name(fields);
   fields.require("input");
   fields.integers("input", &net_.input_shape, 1, kMaxDimension, 1, 3);
