@@ -3,7 +3,6 @@
 
 #include "common/optimizer.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
@@ -12,17 +11,6 @@
 
 namespace poseidon {
 namespace {
-
-/// base^exponent by squaring. std::pow may round differently from machine to machine (it picks
-/// other code where the processor has FMA); products do not.
-double integer_power(double base, std::int64_t exponent) {
-  double result = 1.0;
-  for (; exponent > 0; exponent /= 2) {
-    if (exponent % 2 != 0) result *= base;
-    base *= base;
-  }
-  return result;
-}
 
 absl::Status refuse(std::string_view key, std::string_view expected, double got) {
   return absl::InvalidArgumentError(
@@ -35,57 +23,10 @@ bool is_rate(double value) { return value >= 0.0 && std::isfinite(static_cast<fl
 /// Below 1 also as a float32: 1 - 1e-12 would become 1, which never forgets.
 bool is_fraction(double value) { return value >= 0.0 && static_cast<float>(value) < 1.0f; }
 
-absl::Status validate_schedule(const LearningRateSchedule& schedule) {
-  using Type = LearningRateSchedule::Type;
-  if (schedule.warmup_iterations < 0) {
-    return refuse("schedule.warmup_iterations", "at least 0",
-                  static_cast<double>(schedule.warmup_iterations));
-  }
-  if (schedule.type == Type::kConstant) return absl::OkStatus();
-  if (!is_rate(schedule.gamma)) {
-    return refuse("schedule.gamma", "a finite number, at least 0", schedule.gamma);
-  }
-  if (schedule.type == Type::kStep && schedule.step_iterations < 1) {
-    return refuse("schedule.step_iterations", "at least 1",
-                  static_cast<double>(schedule.step_iterations));
-  }
-  if (schedule.type == Type::kMultiStep) {
-    std::int64_t last = 0;
-    for (const std::int64_t milestone : schedule.milestones_iterations) {
-      if (milestone <= last) {
-        return refuse("schedule.milestones_iterations",
-                      "positive numbers, each above the one before",
-                      static_cast<double>(milestone));
-      }
-      last = milestone;
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 double learning_rate_at(const OptimizerSpec& spec, Iteration iteration) {
-  const LearningRateSchedule& schedule = spec.schedule;
-  std::int64_t drops = 0;
-  switch (schedule.type) {
-    case LearningRateSchedule::Type::kConstant:
-      break;
-    case LearningRateSchedule::Type::kStep:
-      POSEIDON_CHECK(schedule.step_iterations > 0, "validate the OptimizerSpec first");
-      drops = iteration / schedule.step_iterations;
-      break;
-    case LearningRateSchedule::Type::kMultiStep:
-      drops = std::count_if(schedule.milestones_iterations.begin(),
-                            schedule.milestones_iterations.end(),
-                            [&](std::int64_t milestone) { return milestone <= iteration; });
-      break;
-  }
-  double rate = spec.learning_rate * integer_power(schedule.gamma, drops);
-  if (iteration < schedule.warmup_iterations) {
-    rate *= static_cast<double>(iteration + 1) / static_cast<double>(schedule.warmup_iterations);
-  }
-  return rate;
+  return learning_rate_at(spec.schedule, spec.learning_rate, iteration);
 }
 
 int optimizer_state_slots(const OptimizerSpec& spec) {
@@ -179,7 +120,7 @@ absl::Status validate(const OptimizerSpec& spec) {
       return refuse("epsilon", "a number above 0 that float32 can hold", spec.epsilon);
     }
   }
-  return validate_schedule(spec.schedule);
+  return validate(spec.schedule);
 }
 
 }  // namespace poseidon

@@ -4,11 +4,11 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "common/ids.h"
 #include "common/kernels.h"
+#include "common/schedule.h"
 
 namespace poseidon {
 
@@ -23,16 +23,6 @@ namespace poseidon {
 ///           (Loshchilov, Hutter: "Decoupled Weight Decay Regularization", ICLR 2019)
 enum class OptimizerType { kSgd, kAdam, kAdamW };
 
-/// Learning rate as a function of the iteration alone.
-struct LearningRateSchedule {
-  enum class Type { kConstant, kStep, kMultiStep };
-  Type type = Type::kConstant;
-  std::int64_t step_iterations = 0;                 ///< kStep: multiply by gamma every so many
-  std::vector<std::int64_t> milestones_iterations;  ///< kMultiStep: multiply by gamma at each
-  double gamma = 0.1;
-  std::int64_t warmup_iterations = 0;  ///< linear from lr/warmup to lr over the first so many
-};
-
 struct OptimizerSpec {
   OptimizerType type = OptimizerType::kSgd;
   double learning_rate = 0.01;
@@ -45,7 +35,7 @@ struct OptimizerSpec {
   LearningRateSchedule schedule;
 };
 
-/// Learning rate of the step that ends `iteration` (0-based). Pure.
+/// Learning rate of the step that ends `iteration` (0-based), before multipliers. Pure.
 double learning_rate_at(const OptimizerSpec& spec, Iteration iteration);
 
 /// How many float32 state values the optimizer keeps per parameter: 0 to 2.

@@ -157,32 +157,6 @@ TEST(Optimizer, StateSlots) {
   EXPECT_EQ(optimizer_state_slots(spec), 2);
 }
 
-TEST(Optimizer, Schedules) {
-  OptimizerSpec spec;
-  spec.learning_rate = 0.8;
-  EXPECT_EQ(learning_rate_at(spec, 0), 0.8);
-  EXPECT_EQ(learning_rate_at(spec, 1'000'000'000'000), 0.8);
-
-  spec.schedule.type = LearningRateSchedule::Type::kStep;
-  spec.schedule.step_iterations = 10;
-  spec.schedule.gamma = 0.5;
-  EXPECT_EQ(learning_rate_at(spec, 9), 0.8);
-  EXPECT_EQ(learning_rate_at(spec, 10), 0.4);
-  EXPECT_EQ(learning_rate_at(spec, 39), 0.1);
-
-  spec.schedule.type = LearningRateSchedule::Type::kMultiStep;
-  spec.schedule.milestones_iterations = {3, 5};
-  EXPECT_EQ(learning_rate_at(spec, 2), 0.8);
-  EXPECT_EQ(learning_rate_at(spec, 3), 0.4);
-  EXPECT_EQ(learning_rate_at(spec, 5), 0.2);
-
-  spec.schedule.warmup_iterations = 4;  // from lr/4 to lr; the milestone at 3 counts as well
-  EXPECT_EQ(learning_rate_at(spec, 0), 0.2);
-  EXPECT_EQ(learning_rate_at(spec, 1), 0.4);
-  EXPECT_EQ(learning_rate_at(spec, 3), 0.4);
-  EXPECT_EQ(learning_rate_at(spec, 4), 0.4);
-}
-
 TEST(Optimizer, RefusesWhatCannotTrain) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const auto message = [](const std::function<void(OptimizerSpec&)>& change) {
@@ -210,26 +184,6 @@ TEST(Optimizer, RefusesWhatCannotTrain) {
   EXPECT_THAT(adam([](Spec& s) { s.beta1 = 1; }), HasSubstr("optimizer.beta1"));
   EXPECT_THAT(adam([](Spec& s) { s.beta2 = -0.5; }), HasSubstr("optimizer.beta2"));
   EXPECT_THAT(adam([](Spec& s) { s.epsilon = 1e-60; }), HasSubstr("optimizer.epsilon"));
-  const auto schedule = [&](LearningRateSchedule::Type type,
-                            const std::function<void(LearningRateSchedule&)>& change) {
-    return message([&](Spec& s) {
-      s.schedule.type = type;
-      s.schedule.step_iterations = 1;
-      change(s.schedule);
-    });
-  };
-  using Type = LearningRateSchedule::Type;
-  using Schedule = LearningRateSchedule;
-  EXPECT_THAT(schedule(Type::kStep, [](Schedule& s) { s.step_iterations = 0; }),
-              HasSubstr("optimizer.schedule.step_iterations"));
-  EXPECT_THAT(schedule(Type::kStep, [](Schedule& s) { s.gamma = -1; }), HasSubstr("gamma"));
-  EXPECT_THAT(schedule(Type::kMultiStep,
-                       [](Schedule& s) {
-                         s.milestones_iterations = {5, 5};
-                       }),
-              HasSubstr("milestones_iterations"));
-  EXPECT_THAT(schedule(Type::kConstant, [](Schedule& s) { s.warmup_iterations = -1; }),
-              HasSubstr("warmup_iterations"));
 }
 
 TEST(OptimizerDeathTest, ChecksLengths) {
