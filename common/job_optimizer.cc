@@ -16,6 +16,7 @@ using Json = nlohmann::json;
 using ScheduleType = LearningRateSchedule::Type;
 
 constexpr std::size_t kMaxMilestones = 10'000;
+constexpr std::size_t kMaxTensorRules = 1000;
 
 /// The keys of a schedule, and which types have them.
 struct ScheduleKey {
@@ -107,6 +108,35 @@ Json schedule_to_json(const LearningRateSchedule& schedule) {
   return json;
 }
 
+absl::Status parse_rule(const Json& json, std::string_view source, std::string_view path,
+                        TensorRule& rule) {
+  JsonFields fields(json, source, path);
+  fields.require("match");
+  fields.string("match", &rule.match);
+  fields.number("learning_rate_multiplier", &rule.multipliers.learning_rate, {.min = 0.0});
+  fields.number("weight_decay_multiplier", &rule.multipliers.weight_decay, {.min = 0.0});
+  return fields.finish();
+}
+
+void parse_rules(JsonFields& fields, std::string_view source, std::vector<TensorRule>& rules) {
+  const Json* array = fields.array("layers", "rules", 0, kMaxTensorRules);
+  if (array == nullptr) return;
+  for (const Json& json : *array) {
+    const std::string path = str_cat("optimizer.layers[", rules.size(), "]");
+    fields.add(parse_rule(json, source, path, rules.emplace_back()));
+  }
+}
+
+Json rules_to_json(const std::vector<TensorRule>& rules) {
+  Json array = Json::array();
+  for (const TensorRule& rule : rules) {
+    array.push_back({{"match", rule.match},
+                     {"learning_rate_multiplier", rule.multipliers.learning_rate},
+                     {"weight_decay_multiplier", rule.multipliers.weight_decay}});
+  }
+  return array;
+}
+
 }  // namespace
 
 absl::Status parse_optimizer(const Json& json, std::string_view source, std::int64_t iterations,
@@ -131,6 +161,7 @@ absl::Status parse_optimizer(const Json& json, std::string_view source, std::int
   if (const Json* schedule = fields.value("schedule")) {
     fields.add(parse_schedule(*schedule, source, iterations, spec.schedule));
   }
+  parse_rules(fields, source, spec.layers);
   POSEIDON_RETURN_IF_ERROR(fields.finish());
   const absl::Status valid = validate(spec);
   if (valid.ok()) return valid;
@@ -141,6 +172,7 @@ Json optimizer_to_json(const OptimizerSpec& spec) {
   Json json = {{"learning_rate", spec.learning_rate},
                {"weight_decay", spec.weight_decay},
                {"schedule", schedule_to_json(spec.schedule)}};
+  if (!spec.layers.empty()) json["layers"] = rules_to_json(spec.layers);
   if (spec.type == OptimizerType::kSgd) {
     json["type"] = "sgd";
     json["momentum"] = spec.momentum;

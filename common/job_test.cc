@@ -155,6 +155,9 @@ TEST(Job, RoundTrip) {
   jobs[4]["data"]["transform"] = Json::object({{"mean", 33.25}});
   jobs[4]["optimizer"] = {{"nesterov", true}, {"momentum", 0.3}};
   jobs[5]["optimizer"]["schedule"] = {{"type", "inverse"}, {"gamma", 0.01}, {"power", 0.75}};
+  jobs[6]["optimizer"]["layers"] = {
+      {{"match", "*.bias"}, {"learning_rate_multiplier", 2}, {"weight_decay_multiplier", 0}},
+      {{"match", "conv1.*"}, {"learning_rate_multiplier", 0}, {"weight_decay_multiplier", 1}}};
   jobs[6]["optimizer"]["schedule"] = {{"type", "cosine"}, {"minimum", 0.001}};
   jobs[7]["optimizer"]["schedule"] = {{"type", "polynomial"}, {"end_iteration", 7}, {"power", 2}};
   jobs[2]["sync"]["wire_dtype"] = "bf16";
@@ -243,6 +246,16 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
        "optimizer.schedule.end_iteration: expected"},
       {"/optimizer/schedule", Json::object({{"type", "cosine"}, {"minimum", -1}}),
        "optimizer.schedule.minimum: expected"},
+      {"/optimizer/layers", 3, "optimizer.layers: expected an array"},
+      {"/optimizer/layers", Json::array({3}), "optimizer.layers[0]"},
+      {"/optimizer/layers", Json::array({Json::object()}), "layers[0].match: is missing"},
+      {"/optimizer/layers",
+       {{{"match", "*"}}, {{"match", "*"}, {"learning_rate_multiplier", -1}}},
+       "optimizer.layers[1].learning_rate_multiplier: expected a number, at least 0"},
+      {"/optimizer/layers", Json::array({{{"match", "*"}, {"weight_decay_multiplier", 1e300}}}),
+       "optimizer.layers[0].weight_decay_multiplier: expected a finite number"},
+      {"/optimizer/layers", Json::array({{{"match", "*"}, {"decay_multiplier", 1}}}),
+       "decay_multiplier: unknown key; did you mean \"weight_decay_multiplier\"?"},
       {"/sync/scheme", "pss", "did you mean \"ps\"?"},
       {"/sync/scheme", "ring",
        "sync.scheme: expected one of \"auto\", \"ps\", \"sfb\", got \"ring\""},

@@ -3,6 +3,7 @@
 
 #include "common/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
@@ -17,13 +18,23 @@ absl::Status refuse(std::string_view key, std::string_view expected, double got)
       str_cat("optimizer.", key, ": expected ", expected, ", got ", got));
 }
 
-/// Finite also as the float32 that the step uses.
-bool is_rate(double value) { return value >= 0.0 && std::isfinite(static_cast<float>(value)); }
-
 /// Below 1 also as a float32: 1 - 1e-12 would become 1, which never forgets.
 bool is_fraction(double value) { return value >= 0.0 && static_cast<float>(value) < 1.0f; }
 
+absl::Status validate_rule(const TensorRule& rule, std::size_t index) {
+  const auto check = [&](std::string_view key, double value) {
+    return is_rate(value)
+               ? absl::OkStatus()
+               : refuse(str_cat("layers[", index, "].", key), "a finite number, at least 0", value);
+  };
+  absl::Status status = check("learning_rate_multiplier", rule.multipliers.learning_rate);
+  status.Update(check("weight_decay_multiplier", rule.multipliers.weight_decay));
+  return status;
+}
+
 }  // namespace
+
+bool is_rate(double value) { return value >= 0.0 && std::isfinite(static_cast<float>(value)); }
 
 double learning_rate_at(const OptimizerSpec& spec, Iteration iteration) {
   return learning_rate_at(spec.schedule, spec.learning_rate, iteration);
@@ -35,15 +46,17 @@ int optimizer_state_slots(const OptimizerSpec& spec) {
 }
 
 OptimizerStep make_optimizer_step(const OptimizerSpec& spec, Iteration iteration,
-                                  float gradient_scale) {
+                                  float gradient_scale, const StepMultipliers& multipliers) {
   OptimizerStep step;
   step.type = spec.type;
   step.nesterov = spec.nesterov;
   step.has_momentum = optimizer_state_slots(spec) == 1;
   step.gradient_scale = gradient_scale;
-  step.learning_rate = static_cast<float>(learning_rate_at(spec, iteration));
+  step.frozen = multipliers.frozen();
+  step.learning_rate =
+      static_cast<float>(learning_rate_at(spec, iteration) * multipliers.learning_rate);
   step.momentum = static_cast<float>(spec.momentum);
-  step.weight_decay = static_cast<float>(spec.weight_decay);
+  step.weight_decay = static_cast<float>(spec.weight_decay * multipliers.weight_decay);
   step.beta1 = static_cast<float>(spec.beta1);
   step.beta2 = static_cast<float>(spec.beta2);
   step.one_minus_beta1 = static_cast<float>(1.0 - spec.beta1);
@@ -64,6 +77,10 @@ void apply_optimizer(const OptimizerStep& step, GradientTerms gradient, std::spa
   POSEIDON_CHECK(state0.size() == (is_adam || step.has_momentum ? size : 0),
                  "state0 of wrong length");
   POSEIDON_CHECK(state1.size() == (is_adam ? size : 0), "state1 of wrong length");
+  if (step.frozen) {
+    if (in.data() != out.data()) std::copy(in.begin(), in.end(), out.begin());
+    return;
+  }
   if (!is_adam) {
     const SgdFactors factors{.gradient_scale = step.gradient_scale,
                              .weight_decay = step.weight_decay,
@@ -119,6 +136,9 @@ absl::Status validate(const OptimizerSpec& spec) {
     if (!is_rate(spec.epsilon) || static_cast<float>(spec.epsilon) == 0.0f) {
       return refuse("epsilon", "a number above 0 that float32 can hold", spec.epsilon);
     }
+  }
+  for (std::size_t i = 0; i < spec.layers.size(); ++i) {
+    if (absl::Status status = validate_rule(spec.layers[i], i); !status.ok()) return status;
   }
   return validate(spec.schedule);
 }

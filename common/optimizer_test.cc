@@ -146,6 +146,33 @@ TEST(Optimizer, OutOfPlaceLeavesTheInputAlone) {
   }
 }
 
+TEST(Optimizer, MultipliersScaleRateAndDecay) {
+  for (OptimizerSpec spec : all_kinds()) {
+    const OptimizerStep step =
+        make_optimizer_step(spec, 3, 0.5f, {.learning_rate = 2.0, .weight_decay = 0.25});
+    spec.learning_rate *= 2.0;
+    spec.weight_decay *= 0.25;
+    State multiplied(19), expected(19);
+    multiplied.apply(spec, step, 0, 19, true);
+    expected.apply(spec, make_optimizer_step(spec, 3, 0.5f), 0, 19, true);
+    EXPECT_EQ(bits_of(multiplied.w), bits_of(expected.w));
+  }
+}
+
+TEST(Optimizer, AMultiplierOfZeroFreezesStateAndAll) {
+  for (const OptimizerSpec& spec : all_kinds()) {
+    const OptimizerStep step = make_optimizer_step(spec, 3, 0.5f, {.learning_rate = 0.0});
+    const State before(19);
+    State frozen(19);
+    frozen.apply(spec, step, 0, 19, true);
+    EXPECT_EQ(frozen.w, before.w);
+    EXPECT_EQ(frozen.state0, before.state0) << "no momentum of what was not stepped";
+    EXPECT_EQ(frozen.state1, before.state1);
+    frozen.apply(spec, step, 0, 19, false);
+    EXPECT_EQ(frozen.out, before.w);
+  }
+}
+
 TEST(Optimizer, StateSlots) {
   OptimizerSpec spec;
   EXPECT_EQ(optimizer_state_slots(spec), 0);
@@ -171,6 +198,14 @@ TEST(Optimizer, RefusesWhatCannotTrain) {
   EXPECT_THAT(message([](Spec& s) { s.learning_rate = -0.1; }), HasSubstr("got -0.1"));
   EXPECT_THAT(message([](Spec& s) { s.learning_rate = 1e300; }), HasSubstr("learning_rate"));
   EXPECT_THAT(message([](Spec& s) { s.weight_decay = -1; }), HasSubstr("optimizer.weight_decay"));
+  EXPECT_THAT(message([&](Spec& s) {
+                s.layers = {{"*", {}}, {"*", {nan, 1.0}}};
+              }),
+              HasSubstr("optimizer.layers[1].learning_rate_multiplier"));
+  EXPECT_THAT(message([](Spec& s) {
+                s.layers = {{"*", {1.0, -1.0}}};
+              }),
+              HasSubstr("optimizer.layers[0].weight_decay_multiplier"));
   EXPECT_THAT(message([](Spec& s) { s.momentum = 1.0; }), HasSubstr("optimizer.momentum"));
   EXPECT_THAT(message([](Spec& s) { s.momentum = 1.0 - 1e-12; }), HasSubstr("optimizer.momentum"));
   EXPECT_THAT(message([](Spec& s) { s.nesterov = true; }), HasSubstr("optimizer.nesterov"));

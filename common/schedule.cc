@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "common/check.h"
+#include "common/optimizer.h"
 #include "common/text.h"
 
 namespace poseidon {
@@ -36,8 +37,6 @@ absl::Status refuse(std::string_view key, std::string_view expected, double got)
   return absl::InvalidArgumentError(
       str_cat("optimizer.schedule.", key, ": expected ", expected, ", got ", got));
 }
-
-bool is_rate(double value) { return value >= 0.0 && std::isfinite(static_cast<float>(value)); }
 
 bool has_gamma(Type type) {
   return type == Type::kStep || type == Type::kMultiStep || type == Type::kExponential ||

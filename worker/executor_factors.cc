@@ -19,6 +19,9 @@ absl::StatusOr<std::unique_ptr<ExecutorFactors>> ExecutorFactors::create(
     POSEIDON_RETURN_IF_ERROR(factors->executor_->keep_factors(LayerIndex(l)));
     if (slots > 0) state.slot0 = FloatBuffer(plan.layers[l].parameters);
     if (slots > 1) state.slot1 = FloatBuffer(plan.layers[l].parameters);
+    const std::vector<PlanTensor>& tensors = plan.layers[l].tensors;
+    if (!tensors.empty()) state.weight = tensors[0].multipliers;
+    if (tensors.size() > 1) state.bias = tensors[1].multipliers;
   }
   if (!any) factors.reset();
   return factors;
@@ -37,7 +40,8 @@ absl::Status ExecutorFactors::step(LayerIndex layer, Iteration iteration,
   return executor_->step_from_factors(
       layer, {.output_gradients = factors.output_gradients,
               .inputs = factors.inputs,
-              .optimizer = make_optimizer_step(optimizer_, iteration, scale),
+              .weight_step = make_optimizer_step(optimizer_, iteration, scale, state.weight),
+              .bias_step = make_optimizer_step(optimizer_, iteration, scale, state.bias),
               .state0 = state.slot0.floats(),
               .state1 = state.slot1.floats()});
 }

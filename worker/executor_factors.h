@@ -31,6 +31,7 @@ class ExecutorFactors final : public FactorEngine {
  private:
   struct State {
     FloatBuffer slot0, slot1;
+    StepMultipliers weight, bias;
   };
   ExecutorFactors(std::shared_ptr<Executor> executor, std::uint32_t workers,
                   OptimizerSpec optimizer)
