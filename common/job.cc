@@ -228,6 +228,12 @@ absl::StatusOr<JobSpec> parse_named_job(std::string_view text, std::string_view 
   fields.require("data");
   fields.require("batch_size");
   fields.integer("batch_size", &job.batch_size, 1, kMaxBatchSize);
+  fields.integer("micro_batches", &job.micro_batches, 1, kMaxBatchSize);
+  if (fields.ok() && job.batch_size % job.micro_batches != 0) {
+    fields.refuse("micro_batches",
+                  str_cat("expected a divisor of batch_size ", job.batch_size, ", got ",
+                          job.micro_batches, ": all parts are of one size"));
+  }
   fields.require("iterations");
   fields.integer("iterations", &job.iterations, 1, kMaxIterations);
   fields.integer("test_every_iterations", &job.test_every_iterations, 0, kMaxIterations);
@@ -330,6 +336,7 @@ std::string job_to_json(const JobSpec& job) {
                      {"init", std::move(init)},
                      {"data", data_to_json(job.data)},
                      {"batch_size", job.batch_size},
+                     {"micro_batches", job.micro_batches},
                      {"iterations", job.iterations},
                      {"optimizer", optimizer_to_json(job.optimizer)},
                      {"sync", sync_to_json(job.sync)},

@@ -158,6 +158,7 @@ TEST(Job, RoundTrip) {
   jobs[6]["optimizer"]["layers"] = {
       {{"match", "*.bias"}, {"learning_rate_multiplier", 2}, {"weight_decay_multiplier", 0}},
       {{"match", "conv1.*"}, {"learning_rate_multiplier", 0}, {"weight_decay_multiplier", 1}}};
+  jobs[6]["micro_batches"] = 8;
   jobs[6]["optimizer"]["schedule"] = {{"type", "cosine"}, {"minimum", 0.001}};
   jobs[7]["optimizer"]["schedule"] = {{"type", "polynomial"}, {"end_iteration", 7}, {"power", 2}};
   jobs[2]["sync"]["wire_dtype"] = "bf16";
@@ -256,6 +257,9 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
        "optimizer.layers[0].weight_decay_multiplier: expected a finite number"},
       {"/optimizer/layers", Json::array({{{"match", "*"}, {"decay_multiplier", 1}}}),
        "decay_multiplier: unknown key; did you mean \"weight_decay_multiplier\"?"},
+      {"/micro_batches", 0, "micro_batches: expected"},
+      {"/micro_batches", 3, "micro_batches: expected a divisor of batch_size 32, got 3"},
+      {"/micro_batches", 64, "micro_batches: expected a divisor of batch_size 32, got 64"},
       {"/sync/scheme", "pss", "did you mean \"ps\"?"},
       {"/sync/scheme", "ring",
        "sync.scheme: expected one of \"auto\", \"ps\", \"sfb\", got \"ring\""},
