@@ -75,7 +75,7 @@ struct FactorStepArgs {
   bool has_bias = false;
   const float* output_gradients = nullptr;  ///< rows x M
   const float* input_values = nullptr;      ///< rows x N
-  OptimizerStep optimizer;
+  OptimizerStep weight_step, bias_step;
   std::span<float> parameters;  ///< M x N weights, then M biases
   std::span<float> state0, state1;
 };

@@ -56,7 +56,8 @@ struct ExecutionHooks {
 struct FactorStep {
   std::span<const float> output_gradients;  ///< rows x M: dY of all workers, stacked
   std::span<const float> inputs;            ///< rows x N: X of all workers, stacked likewise
-  OptimizerStep optimizer;          ///< its gradient_scale turns the sum over rows into the mean
+  /// Their gradient_scale turns the sum over rows into the mean.
+  OptimizerStep weight_step, bias_step;
   std::span<float> state0, state1;  ///< as long as the parameters; see apply_optimizer
 };
 

@@ -263,7 +263,8 @@ absl::Status NetworkExecutor::step_from_factors(LayerIndex layer, const FactorSt
       "both factors of as many rows");
   args.output_gradients = step.output_gradients.data();
   args.input_values = step.inputs.data();
-  args.optimizer = step.optimizer;
+  args.weight_step = step.weight_step;
+  args.bias_step = step.bias_step;
   args.parameters = parameters(layer);
   args.state0 = step.state0;
   args.state1 = step.state1;
