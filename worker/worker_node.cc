@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/job.h"
 #include "common/plan_proto.h"
 #include "common/status_macros.h"
@@ -152,8 +151,8 @@ class WorkerNode::Job final : public TrainerEvents {
                                     .cancelled = &cancelled_,
                                     .events = this}));
     if (rank_ != WorkerRank(0)) return absl::OkStatus();
-    POSEIDON_ASSIGN_OR_RETURN(const std::string model, encode_model(*executor_));
-    return node_->client_->upload_model(epoch_.value(), model);
+    POSEIDON_ASSIGN_OR_RETURN(const EncodedModel model, EncodedModel::encode(*executor_));
+    return node_->client_->upload_model(epoch_.value(), model.pieces());
   }
 
   absl::Status prepare_engine(const NetSpec& net) {
@@ -161,19 +160,23 @@ class WorkerNode::Job final : public TrainerEvents {
         executor_, make_cpu_executor(net, {.batch_size = job_.batch_size / job_.micro_batches,
                                            .seed = job_.init.seed,
                                            .threads = node_->options_.threads}));
-    // Only worker 0's values count; it sends them to the servers, and everybody gets them from
+    // Only worker 0's parameters count; it sends them to the servers, and everybody gets them from
     // there.
-    if (rank_ != WorkerRank(0)) return absl::OkStatus();
-    initialise_parameters(net, job_.init.seed,
-                          [this](LayerIndex layer) { return executor_->parameters(layer); });
-    if (job_.init.weights.empty()) return absl::OkStatus();
-    POSEIDON_ASSIGN_OR_RETURN(const WeightsReport report,
-                              load_weights(job_.init.weights, *executor_));
-    spdlog::info(
-        "{}: {} tensors loaded; not in the file, so initialised from the seed: [{}]; not in "
-        "the network, so ignored: [{}]",
-        job_.init.weights, report.loaded.size(), absl::StrJoin(report.not_in_file, ", "),
-        absl::StrJoin(report.not_in_network, ", "));
+    if (rank_ == WorkerRank(0)) {
+      initialise_parameters(net, job_.init.seed,
+                            [this](LayerIndex layer) { return executor_->parameters(layer); });
+    }
+    return job_.init.weights.empty() ? absl::OkStatus() : load_initial_weights(net);
+  }
+
+  absl::Status load_initial_weights(const NetSpec& net) {
+    const bool is_first = rank_ == WorkerRank(0);
+    if (!is_first && net.statistics_count() == 0) return absl::OkStatus();
+    POSEIDON_ASSIGN_OR_RETURN(
+        const WeightsReport report,
+        load_weights(job_.init.weights, job_.init.rename,
+                     is_first ? WeightsPart::kAll : WeightsPart::kStatistics, *executor_));
+    if (is_first) spdlog::info("{}: {}", job_.init.weights, weights_report_to_text(report));
     return absl::OkStatus();
   }
 
