@@ -83,6 +83,35 @@ TEST(Initialise, DependsOnSeedAndNameAlone) {
   EXPECT_NE(initialised(one_layer("g", xavier), 1)[0], once);
 }
 
+// Ranges of any size, in any order.
+TEST(Initialise, HowTheWorkIsDividedDoesNotMatter) {
+  const RangeRunner backwards = [](std::int64_t items, const auto& body) {
+    constexpr std::int64_t kPiece = 77;
+    for (std::int64_t begin = (items - 1) / kPiece * kPiece; begin >= 0; begin -= kPiece) {
+      body(begin, std::min(items, begin + kPiece));
+    }
+  };
+  for (const char* type : {"xavier", "he", "gaussian", "truncated_gaussian", "uniform"}) {
+    const json model = one_layer("f", {{"type", type}});
+    const auto net = resolve_network(model, ".");
+    ASSERT_TRUE(net.ok()) << net.status();
+    std::vector<float> values(static_cast<std::size_t>(net->layers[0].parameter_count()));
+    initialise_parameters(
+        *net, 5, [&](LayerIndex) { return std::span(values); }, backwards);
+    EXPECT_EQ(values, initialised(model, 5)[0]) << type;
+  }
+}
+
+TEST(Initialise, TruncatedValuesStayWithinTwoDeviations) {
+  const json model = one_layer("f", {{"type", "truncated_gaussian"}, {"std", 3.0}});
+  const auto values = initialised(model, 1)[0];
+  const Moments m = moments(std::span(values).first(40000));
+  EXPECT_LE(m.largest, 6.0);
+  EXPECT_GT(m.largest, 5.9);
+  EXPECT_NEAR(m.deviation, 3.0 * 0.8796, 0.05);  // of a standard normal cut at 2: 0.8796
+  EXPECT_NEAR(m.mean, 0.0, 4 * 3.0 / 200);
+}
+
 TEST(Initialise, BiasesAreZeroByDefault) {
   for (const auto& layer : initialised("lenet", 3)) EXPECT_EQ(layer.back(), 0.0f);
 }
