@@ -53,11 +53,11 @@ class Networks(ProcessTest):
             path.write_bytes(b"".join(bytes([i % 10]) + source.randbytes(3072) for i in range(16)))
         return str(path)
 
-    def job(self, model, input_shape, **changes):
+    def job(self, model, input_shape, batch_size=1, **changes):
         return {"name": "network", "model": model,
                 "data": {"train": {"format": "cifar10", "files": [self.cifar_file()]},
                          "transform": {"resize": input_shape[1:], "mean": [128], "scale": 0.01}},
-                "batch_size": BATCH_SIZE.get(model, 1), "iterations": 3,
+                "batch_size": batch_size, "iterations": 3,
                 "optimizer": {"type": "sgd", "learning_rate": 0.0001, "momentum": 0.9}} | changes
 
     def test_all_train(self):
@@ -67,7 +67,7 @@ class Networks(ProcessTest):
         for network in tested:
             name = network["name"]
             with self.subTest(name):
-                run_dir = self.train(self.job(name, network["input_shape"]), 2, 1)
+                run_dir = self.train(self.job(name, network["input_shape"], BATCH_SIZE.get(name, 1)), 2, 1)
                 lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
                 self.assertEqual([line["iteration"] for line in lines], [0, 1, 2])
                 # Untrained, it knows nothing: about ln(classes) per unit of loss weight, and never twice that.
