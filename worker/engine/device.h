@@ -33,7 +33,9 @@ struct ForwardArgs {
 
 /// The backward of what the last forward in Phase::kTrain computed.
 struct BackwardArgs {
-  ForwardArgs forward;                     ///< the same pointers and values as then
+  /// The same pointers and values as then, but of inputs and output only what the layer's type
+  /// needs (backward_needs in tensor_lifetimes.h) still holds what it held.
+  ForwardArgs forward;
   const float* output_gradient = nullptr;  ///< device; nullptr for the loss, where gradients begin
   /// device; laid out like the parameters; overwritten. nullptr for a fully connected layer whose
   /// factors are kept instead.
@@ -41,6 +43,9 @@ struct BackwardArgs {
   std::span<float* const> input_gradients;  ///< device; overwritten; nullptr where nobody wants it
 };
 
+/// Types that work in place (works_in_place in tensor_lifetimes.h) must do so where a pointer they
+/// write to is one they read from.
+///
 /// One layer on one device, for one batch size. Scratch memory belongs to the operator and is made
 /// at creation: forward and backward allocate nothing. One thread only.
 ///
@@ -70,7 +75,7 @@ struct FactorStepArgs {
   bool has_bias = false;
   const float* output_gradients = nullptr;  ///< rows x M
   const float* input_values = nullptr;      ///< rows x N
-  OptimizerStep optimizer;
+  OptimizerStep weight_step, bias_step;
   std::span<float> parameters;  ///< M x N weights, then M biases
   std::span<float> state0, state1;
 };
