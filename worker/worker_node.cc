@@ -10,6 +10,7 @@
 #include "spdlog/spdlog.h"
 #include "worker/data/batches.h"
 #include "worker/engine/cpu/cpu_device.h"
+#include "worker/engine/cpu/parallel.h"
 #include "worker/executor_factors.h"
 #include "worker/model_file.h"
 #include "worker/trainer.h"
@@ -22,6 +23,9 @@ namespace {
 constexpr std::chrono::minutes kStartTimeout{30};
 /// Likewise for the end of the job, once this worker's part is done.
 constexpr std::chrono::minutes kStopTimeout{30};
+
+/// Initial values that are worth a thread of their own.
+constexpr std::int64_t kInitialiseGrain = 1 << 16;
 
 /// The plan and the network must speak of the same layers, or gradients would go to the wrong
 /// place.
@@ -163,8 +167,11 @@ class WorkerNode::Job final : public TrainerEvents {
     // Only worker 0's parameters count; it sends them to the servers, and everybody gets them from
     // there.
     if (rank_ == WorkerRank(0)) {
-      initialise_parameters(net, job_.init.seed,
-                            [this](LayerIndex layer) { return executor_->parameters(layer); });
+      initialise_parameters(
+          net, job_.init.seed, [this](LayerIndex layer) { return executor_->parameters(layer); },
+          [](std::int64_t items, const auto& body) {
+            parallel_for(items, kInitialiseGrain, body);
+          });
     }
     return job_.init.weights.empty() ? absl::OkStatus() : load_initial_weights(net);
   }
