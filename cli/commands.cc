@@ -119,10 +119,11 @@ absl::Status run_plan(const PlanOptions& options) {
     POSEIDON_ASSIGN_OR_RETURN(machines.device_ops_per_s,
                               parse_operations("--device-flops", options.device_flops));
   }
-  if (options.images_per_s && !(*options.images_per_s > 0.0 && *options.images_per_s < 1e12)) {
+  // From an image in three hours to what no machine reaches.
+  if (options.images_per_s && !(*options.images_per_s >= 1e-4 && *options.images_per_s <= 1e9)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--images-per-s ", *options.images_per_s,
-                     " must be above 0: what one worker trains alone"));
+                     " must be from 0.0001 to 1e9: what one worker trains alone"));
   }
   machines.images_per_s = options.images_per_s;
 

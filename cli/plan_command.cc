@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/progress.h"
 #include "cli/status_format.h"
+#include "common/seconds_text.h"
 #include "common/status_macros.h"
 #include "worker/engine/net.h"
 
@@ -54,13 +55,6 @@ ScalingRow scaling_row(const Plan& plan) {
 
 // ---- text ----
 
-std::string format_seconds(double seconds) {
-  if (seconds <= 0.0) return "-";
-  if (seconds < 0.9995e-3) return absl::StrFormat("%.3g us", seconds * 1e6);
-  if (seconds < 0.9995) return absl::StrFormat("%.3g ms", seconds * 1e3);
-  return absl::StrFormat("%.4g s", seconds);
-}
-
 std::string format_scaled(double value, const char* unit) {
   static constexpr std::array kPrefixes = {"", "k", "M", "G", "T", "P"};
   std::size_t prefix = 0;
@@ -83,7 +77,7 @@ std::string heading(const PlanQuestion& question, const PlanAnswer& answer) {
       question.separate_servers ? "on machines of their own" : "on the workers' machines",
       question.batch_size);
   absl::StrAppend(&text, "assumed: ", format_scaled(machines.bandwidth_bytes_per_s * 8, "bit/s"),
-                  " each way, latency ", format_seconds(machines.latency_s), ", device ",
+                  " each way, latency ", seconds_text(machines.latency_s), ", device ",
                   format_scaled(machines.device_ops_per_s, "FLOP/s"));
   if (machines.images_per_s) {
     absl::StrAppend(&text, ", one worker alone ", absl::StrFormat("%g", *machines.images_per_s),
@@ -113,8 +107,8 @@ std::string layer_table(const Plan& plan) {
     const bool ps = layer.scheme == Scheme::kPs;
     table.push_back({layer.name, layer.type, shape_to_string(layer.shape),
                      format_count(layer.parameters), format_bytes(layer.ps_bytes),
-                     format_seconds(predicted.ps_s), format_bytes(layer.sfb_bytes),
-                     format_seconds(predicted.sfb_s), format_seconds(predicted.rebuild_s),
+                     seconds_text(predicted.ps_s), format_bytes(layer.sfb_bytes),
+                     seconds_text(predicted.sfb_s), seconds_text(predicted.rebuild_s),
                      std::string(scheme_name(layer.scheme)), layer.reason});
     ps_bytes += layer.ps_bytes;
     chosen_bytes += ps ? layer.ps_bytes : layer.sfb_bytes;
@@ -122,7 +116,7 @@ std::string layer_table(const Plan& plan) {
   }
   return absl::StrCat(format_table(table), "\nper node and iteration: ", format_bytes(chosen_bytes),
                       " (all by PS ", format_bytes(ps_bytes),
-                      "); the busiest NIC direction is busy for ", format_seconds(chosen_s), "\n");
+                      "); the busiest NIC direction is busy for ", seconds_text(chosen_s), "\n");
 }
 
 std::string prediction_text(const Plan& plan) {
@@ -131,10 +125,10 @@ std::string prediction_text(const Plan& plan) {
   return absl::StrFormat(
       "predicted iteration: %s, of which computing %s: efficiency %.1f%%, %s images/s\n"
       "planned otherwise: all by PS %s, all fully connected layers by SFB %s, fewest bytes %s\n",
-      format_seconds(predicted.iteration_s), format_seconds(predicted.compute_s),
+      seconds_text(predicted.iteration_s), seconds_text(predicted.compute_s),
       100.0 * row.efficiency, format_count(std::llround(row.images_per_s)),
-      format_seconds(predicted.all_ps_s), format_seconds(predicted.all_sfb_s),
-      format_seconds(predicted.by_bytes_s));
+      seconds_text(predicted.all_ps_s), seconds_text(predicted.all_sfb_s),
+      seconds_text(predicted.by_bytes_s));
 }
 
 }  // namespace
@@ -179,7 +173,7 @@ std::string plan_answer_to_text(const PlanQuestion& question, const PlanAnswer& 
       {"WORKERS", "SERVERS", "ITERATION", "IMAGES/S", "SPEED-UP", "EFFICIENCY", "BY SFB"}};
   for (const ScalingRow& row : answer.scaling) {
     scaling.push_back(
-        {absl::StrCat(row.workers), absl::StrCat(row.servers), format_seconds(row.iteration_s),
+        {absl::StrCat(row.workers), absl::StrCat(row.servers), seconds_text(row.iteration_s),
          format_count(std::llround(row.images_per_s)), absl::StrFormat("%.2f", row.speedup),
          absl::StrFormat("%.1f%%", 100.0 * row.efficiency), absl::StrCat(row.sfb_layers)});
   }

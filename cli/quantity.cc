@@ -64,7 +64,7 @@ absl::StatusOr<double> parse(std::string_view flag, std::string_view text,
 }  // namespace
 
 absl::StatusOr<double> parse_bandwidth(std::string_view flag, std::string_view text) {
-  return parse(flag, text, kBandwidths, {.min = 1.0, .max = 1e15},
+  return parse(flag, text, kBandwidths, {.min = 1e3, .max = 1e13},
                "10gbit, 200mbit or 1.25gbyte (per second)");
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/progress.h"
+#include "common/seconds_text.h"
 
 namespace poseidon {
 namespace {
@@ -26,13 +27,24 @@ Json node_to_json(const v1::NodeStatus& node) {
           {"node_id", node.node_id()}};
 }
 
+/// null where there is none.
+Json seconds_to_json(bool known, const v1::LayerSeconds& seconds) {
+  if (!known) return nullptr;
+  return {{"forward_seconds", number(seconds.forward())},
+          {"backward_seconds", number(seconds.backward())},
+          {"sync_seconds", number(seconds.sync())}};
+}
+
 Json layer_to_json(const v1::LayerStatus& layer) {
   return {{"name", layer.name()},
           {"scheme", layer.scheme()},
           {"sent_bytes_per_s", number(layer.sent_bytes_per_s())},
           {"received_bytes_per_s", number(layer.received_bytes_per_s())},
           {"stall_share", number(layer.stall_share())},
-          {"parameters", layer.parameters()}};
+          {"parameters", layer.parameters()},
+          {"reason", layer.reason()},
+          {"predicted", seconds_to_json(layer.has_predicted(), layer.predicted())},
+          {"measured", seconds_to_json(layer.has_measured(), layer.measured())}};
 }
 
 std::string or_dash(const std::string& text) { return text.empty() ? "-" : text; }
@@ -72,6 +84,32 @@ std::string job_to_text(const v1::GetStatusResponse& status) {
   return text;
 }
 
+std::string plan_to_text(const v1::GetStatusResponse& status) {
+  const auto seconds = [](bool known, double value) {
+    return known && std::isfinite(value) ? seconds_text(value) : std::string("-");
+  };
+  std::string text =
+      absl::StrCat("\nplan: ", status.plan_basis(), "; iteration predicted ",
+                   seconds(true, status.predicted_iteration_seconds()), ", measured ",
+                   seconds(true, status.measured_iteration_seconds()), "\n");
+  if (!status.recommendation().empty()) {
+    absl::StrAppend(&text, "a better plan: ", status.recommendation(), "\n");
+  }
+  // Per time: predicted / measured.
+  Table table = {{"LAYER", "SCHEME", "FORWARD", "BACKWARD", "SYNC", "WHY"}};
+  for (const v1::LayerStatus& layer : status.layers()) {
+    const auto both = [&](double predicted, double measured) {
+      return absl::StrCat(seconds(layer.has_predicted(), predicted), " / ",
+                          seconds(layer.has_measured(), measured));
+    };
+    table.push_back({layer.name(), layer.scheme(),
+                     both(layer.predicted().forward(), layer.measured().forward()),
+                     both(layer.predicted().backward(), layer.measured().backward()),
+                     both(layer.predicted().sync(), layer.measured().sync()), layer.reason()});
+  }
+  return absl::StrCat(text, "times per iteration: predicted / measured\n", format_table(table));
+}
+
 }  // namespace
 
 nlohmann::json status_to_json(const v1::GetStatusResponse& status) {
@@ -89,6 +127,10 @@ nlohmann::json status_to_json(const v1::GetStatusResponse& status) {
                {"tested_iteration", status.tested_iteration()},
                {"training_seconds", number(status.training_seconds())},
                {"run_directory", status.run_directory()},
+               {"plan_basis", status.plan_basis()},
+               {"predicted_iteration_seconds", number(status.predicted_iteration_seconds())},
+               {"measured_iteration_seconds", number(status.measured_iteration_seconds())},
+               {"recommendation", status.recommendation()},
                {"workers", Json::array()},
                {"servers", Json::array()},
                {"layers", Json::array()},
@@ -120,7 +162,7 @@ std::string status_to_text(const v1::GetStatusResponse& status) {
                         format_bytes_per_s(layer.received_bytes_per_s()),
                         absl::StrFormat("%.1f%%", layer.stall_share() * 100)});
     }
-    absl::StrAppend(&text, "\n", format_table(layers));
+    absl::StrAppend(&text, "\n", format_table(layers), plan_to_text(status));
   }
   if (!status.refused().empty()) {
     Table refused = {{"REFUSED MESSAGES", "COUNT"}};

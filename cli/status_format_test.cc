@@ -43,6 +43,20 @@ v1::GetStatusResponse example() {
   layer.set_received_bytes_per_s(2e6);
   layer.set_stall_share(0.125);
   layer.set_parameters(520);
+  layer.set_reason("a convolution layer has no factors to send");
+  layer.mutable_predicted()->set_forward(1e-3);
+  layer.mutable_predicted()->set_backward(2e-3);
+  layer.mutable_predicted()->set_sync(4e-4);
+  layer.mutable_measured()->set_forward(1.1e-3);
+  layer.mutable_measured()->set_backward(2.2e-3);
+  layer.mutable_measured()->set_sync(0.5);
+  v1::LayerStatus& unknown = *status.add_layers();
+  unknown.set_name("fc1");
+  unknown.set_scheme("sfb");
+  status.set_plan_basis("measured in 1.2 s before this job");
+  status.set_predicted_iteration_seconds(0.0123);
+  status.set_measured_iteration_seconds(std::numeric_limits<double>::quiet_NaN());
+  status.set_recommendation("fc1 by ps: 1 ms instead of 2 ms per iteration");
   v1::RefusedCount& refused = *status.add_refused();
   refused.set_reason("stale_epoch");
   refused.set_count(3);
@@ -69,6 +83,14 @@ TEST(StatusJsonTest, HasTheFieldsOfTheContract) {
     EXPECT_TRUE(json["layers"][0].contains(key)) << key;
   }
   EXPECT_EQ(json["refused"][0]["reason"], "stale_epoch");
+  EXPECT_EQ(json["layers"][0]["predicted"]["sync_seconds"], 4e-4);
+  EXPECT_EQ(json["layers"][0]["measured"]["forward_seconds"], 1.1e-3);
+  EXPECT_EQ(json["layers"][0]["reason"], "a convolution layer has no factors to send");
+  EXPECT_TRUE(json["layers"][1]["predicted"].is_null());
+  EXPECT_EQ(json["predicted_iteration_seconds"], 0.0123);
+  EXPECT_TRUE(json["measured_iteration_seconds"].is_null());
+  EXPECT_EQ(json["plan_basis"], "measured in 1.2 s before this job");
+  EXPECT_EQ(json["recommendation"], "fc1 by ps: 1 ms instead of 2 ms per iteration");
 }
 
 TEST(StatusJsonTest, AnEmptyClusterHasEmptyLists) {
@@ -86,6 +108,13 @@ TEST(StatusTextTest, TellsJobNodesLayersAndRefusals) {
   EXPECT_THAT(text, HasSubstr("worker -  idle     -"));
   EXPECT_THAT(text, HasSubstr("conv1  ps      520         1 MB/s  2 MB/s    12.5%"));
   EXPECT_THAT(text, HasSubstr("stale_epoch       3"));
+  EXPECT_THAT(text,
+              HasSubstr("plan: measured in 1.2 s before this job; iteration predicted 12.3 ms, "
+                        "measured -\n"));
+  EXPECT_THAT(text, HasSubstr("a better plan: fc1 by ps"));
+  EXPECT_THAT(text,
+              HasSubstr("conv1  ps      1 ms / 1.1 ms  2 ms / 2.2 ms  400 us / 500 ms  a con"));
+  EXPECT_THAT(text, HasSubstr("fc1    sfb     - / -"));
 }
 
 TEST(StatusTextTest, SaysThatNothingIsThere) {

@@ -398,6 +398,7 @@ void ControlClient::Impl::dispatch(const v1::CoordinatorMessage& message) {
     return;
   }
   if (stopping_) return;
+  if (message.has_calibrate()) events_->on_calibrate(message.calibrate());
   if (message.has_assign()) events_->on_assign(message.assign());
   if (message.has_start()) events_->on_start(message.start());
   if (message.has_stop()) events_->on_stop(message.stop());

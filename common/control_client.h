@@ -21,6 +21,7 @@ class ControlEvents {
  public:
   virtual ~ControlEvents() = default;
   virtual void on_joined(const v1::Joined& joined) = 0;
+  virtual void on_calibrate(const v1::Calibrate& calibrate) = 0;
   virtual void on_assign(const v1::Assignment& assignment) = 0;
   virtual void on_start(const v1::Start& start) = 0;
   virtual void on_stop(const v1::StopJob& stop) = 0;

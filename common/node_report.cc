@@ -5,6 +5,7 @@
 #include <prometheus/metric_family.h>
 
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -21,6 +22,11 @@ void fill_heartbeat_totals(const TrafficProbe* traffic, const RefusalCounts& ref
     layer.set_sent_bytes(traffic->sent_bytes(LayerIndex(i)));
     layer.set_received_bytes(traffic->received_bytes(LayerIndex(i)));
     layer.set_stall_seconds(traffic->stall_seconds(LayerIndex(i)));
+    layer.set_forward_seconds(traffic->forward_seconds(LayerIndex(i)));
+    layer.set_backward_seconds(traffic->backward_seconds(LayerIndex(i)));
+    layer.set_passes(traffic->passes(LayerIndex(i)));
+    layer.set_sync_seconds(traffic->sync_seconds(LayerIndex(i)));
+    layer.set_syncs(traffic->syncs(LayerIndex(i)));
   }
   for (int r = 1; r < static_cast<int>(DataRefusal::kCount); ++r) {
     const auto reason = static_cast<DataRefusal>(r);
@@ -45,6 +51,22 @@ void add_value(prometheus::MetricFamily& family,
   family.metric.push_back(std::move(metric));
 }
 
+prometheus::ClientMetric sync_histogram(const TrafficProbe& traffic, LayerIndex layer,
+                                        std::vector<prometheus::ClientMetric::Label> labels) {
+  prometheus::ClientMetric metric;
+  metric.label = std::move(labels);
+  std::uint64_t count = 0;
+  for (std::size_t i = 0; i <= TrafficProbe::kSyncBoundsS.size(); ++i) {
+    count += traffic.syncs_in(layer, i);
+    const bool last = i == TrafficProbe::kSyncBoundsS.size();
+    metric.histogram.bucket.push_back(
+        {count, last ? std::numeric_limits<double>::infinity() : TrafficProbe::kSyncBoundsS[i]});
+  }
+  metric.histogram.sample_count = count;
+  metric.histogram.sample_sum = traffic.sync_seconds(layer);
+  return metric;
+}
+
 }  // namespace
 
 class NodeMetrics::Impl final : public prometheus::Collectable {
@@ -58,6 +80,11 @@ class NodeMetrics::Impl final : public prometheus::Collectable {
         counter("poseidon_layer_received_bytes_total", "Payload bytes received for the layer");
     auto stall = counter("poseidon_layer_stall_seconds_total",
                          "How long forward stood still until the layer's parameters came");
+    prometheus::MetricFamily sync = {
+        "poseidon_layer_sync_seconds",
+        "From a layer's gradient being ready to its new parameters being there",
+        prometheus::MetricType::Histogram,
+        {}};
     auto refused =
         counter("poseidon_refused_messages_total", "Data messages that were not used, by reason");
     const std::lock_guard lock(mutex_);
@@ -69,6 +96,7 @@ class NodeMetrics::Impl final : public prometheus::Collectable {
       add_value(sent, labels, static_cast<double>(traffic_->sent_bytes(layer)));
       add_value(received, labels, static_cast<double>(traffic_->received_bytes(layer)));
       add_value(stall, {{"layer", plan.name}}, traffic_->stall_seconds(layer));
+      sync.metric.push_back(sync_histogram(*traffic_, layer, labels));
     }
     for (int r = 1; r < static_cast<int>(DataRefusal::kCount); ++r) {
       const auto reason = static_cast<DataRefusal>(r);
@@ -77,7 +105,10 @@ class NodeMetrics::Impl final : public prometheus::Collectable {
     }
     std::vector<prometheus::MetricFamily> families = {std::move(sent), std::move(received),
                                                       std::move(refused)};
-    if (role_ == "worker") families.push_back(std::move(stall));
+    if (role_ == "worker") {
+      families.push_back(std::move(stall));
+      families.push_back(std::move(sync));
+    }
     return families;
   }
 

@@ -46,6 +46,9 @@ TEST(NodeReport, HeartbeatsCarryTotalsAndOnlyTheReasonsThatOccurred) {
   traffic.sent(LayerIndex(1), 20);
   traffic.received(LayerIndex(0), 7);
   traffic.stalled(LayerIndex(0), 1500000000);
+  traffic.computed(LayerIndex(0), Milliseconds(250), Milliseconds(500));
+  traffic.computed(LayerIndex(0), Milliseconds(250), Milliseconds(750));
+  traffic.synced(LayerIndex(1), Milliseconds(125));
   RefusalCounts refusals;
   refusals.add(DataRefusal::kSize);
   v1::Heartbeat heartbeat;
@@ -54,6 +57,12 @@ TEST(NodeReport, HeartbeatsCarryTotalsAndOnlyTheReasonsThatOccurred) {
   EXPECT_EQ(heartbeat.layers(1).sent_bytes(), 120u);
   EXPECT_EQ(heartbeat.layers(0).received_bytes(), 7u);
   EXPECT_DOUBLE_EQ(heartbeat.layers(0).stall_seconds(), 1.5);
+  EXPECT_DOUBLE_EQ(heartbeat.layers(0).forward_seconds(), 0.5);
+  EXPECT_DOUBLE_EQ(heartbeat.layers(0).backward_seconds(), 1.25);
+  EXPECT_EQ(heartbeat.layers(0).passes(), 2u);
+  EXPECT_EQ(heartbeat.layers(0).syncs(), 0u);
+  EXPECT_DOUBLE_EQ(heartbeat.layers(1).sync_seconds(), 0.125);
+  EXPECT_EQ(heartbeat.layers(1).syncs(), 1u);
   ASSERT_EQ(heartbeat.refused_size(), 1);
   EXPECT_EQ(heartbeat.refused(0).reason(), "size");
   EXPECT_EQ(heartbeat.refused(0).count(), 1u);
@@ -73,12 +82,21 @@ TEST(NodeReport, PrometheusSeesLayersWhileAJobRuns) {
   auto traffic = std::make_shared<TrafficProbe>(2);
   traffic->sent(LayerIndex(1), 4096);
   traffic->stalled(LayerIndex(1), 250000000);
+  traffic->synced(LayerIndex(1), Milliseconds(5));
+  traffic->synced(LayerIndex(1), Milliseconds(6));
+  traffic->synced(LayerIndex(1), std::chrono::seconds(60));
   (*metrics)->show(std::make_shared<const Plan>(testing_support::toy_plan(1, 1, {4, 4}, 4)),
                    traffic);
   const std::string during = scrape((*metrics)->address());
   EXPECT_THAT(during, HasSubstr("poseidon_layer_sent_bytes_total{layer=\"layer1\",scheme=\"ps\","
                                 "role=\"worker\"} 4096"));
   EXPECT_THAT(during, HasSubstr("poseidon_layer_stall_seconds_total{layer=\"layer1\"} 0.25"));
+  const std::string sync = "{layer=\"layer1\",scheme=\"ps\",role=\"worker\"";
+  EXPECT_THAT(during, HasSubstr("poseidon_layer_sync_seconds_count" + sync + "} 3"));
+  for (const auto& [bound, count] : {std::pair("0.005", 1), {"0.01", 2}, {"10", 2}, {"+Inf", 3}}) {
+    EXPECT_THAT(during, HasSubstr("poseidon_layer_sync_seconds_bucket" + sync + ",le=\"" + bound +
+                                  "\"} " + std::to_string(count)));
+  }
   EXPECT_THAT(during,
               HasSubstr("poseidon_refused_messages_total{reason=\"epoch\",role=\"worker\"} 1"));
   (*metrics)->show(nullptr, nullptr);

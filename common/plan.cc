@@ -99,6 +99,7 @@ nlohmann::ordered_json layer_to_json(const PlanLayer& layer) {
     json["sfb_seconds"] = layer.prediction->sfb_s;
     json["rebuild_seconds"] = layer.prediction->rebuild_s;
     json["stall_seconds"] = layer.prediction->stall_s;
+    json["sync_seconds"] = layer.prediction->sync_s;
   }
   return json;
 }

@@ -24,6 +24,7 @@ struct LayerPrediction {
   double sfb_s = 0.0;      ///< likewise by SFB; 0 where SFB does not apply
   double rebuild_s = 0.0;  ///< how long the device would rebuild its gradient by SFB
   double stall_s = 0.0;    ///< by its scheme: how long forward stands still for it
+  double sync_s = 0.0;     ///< by its scheme: from its gradient's being ready to new parameters
 };
 
 /// What a calibrated plan expects of one iteration, and of the same cluster planned otherwise.

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/seconds_text.h"
 #include "common/status_macros.h"
 #include "coordinator/time_rule.h"
 
@@ -81,8 +83,7 @@ absl::StatusOr<ReplanDecision> consider_replan(const PlannerInput& input, const 
   PlannerInput corrected = input;
   corrected.calibration->layers = measured;
   corrected.calibration->measured = true;
-  // Names and numbers are checked by planning.
-  POSEIDON_ASSIGN_OR_RETURN(Plan better, make_plan(corrected));
+  POSEIDON_RETURN_IF_ERROR(check_calibration(corrected));
 
   double assumed_s = 0.0, difference_s = 0.0;
   for (std::size_t i = 0; i < measured.size(); ++i) {
@@ -94,24 +95,27 @@ absl::StatusOr<ReplanDecision> consider_replan(const PlannerInput& input, const 
   ReplanDecision decision{.state = state,
                           .drift = difference_s / std::max(assumed_s, 1e-9),
                           .plan = std::nullopt,
+                          .now_s = 0.0,
+                          .better_s = 0.0,
                           .reason = ""};
   if (decision.drift < 0.5 * options.far) decision.state.far_for = 0;
   if (decision.drift > options.far) ++decision.state.far_for;
   if (decision.state.far_for < options.patience) return decision;
 
   decision.state.far_for = 0;
-  const double now_s = predict(corrected, in_force);
-  const double better_s = better.prediction->iteration_s;
+  POSEIDON_ASSIGN_OR_RETURN(Plan better, make_plan(corrected));
+  decision.now_s = predict(corrected, in_force);
+  decision.better_s = better.prediction->iteration_s;
   const std::string drifted = absl::StrFormat(
       "computing differs by %.0f%% from what the plan assumed", 100.0 * decision.drift);
-  if (better_s > now_s * (1.0 - options.least_gain)) {
-    decision.reason = absl::StrFormat(
-        "%s; the best plan now would take %.4g ms instead of %.4g ms, not worth an interruption",
-        drifted, better_s * 1e3, now_s * 1e3);
+  const std::string times =
+      absl::StrCat(seconds_text(decision.better_s), " instead of ", seconds_text(decision.now_s));
+  if (decision.better_s > decision.now_s * (1.0 - options.least_gain)) {
+    decision.reason = absl::StrCat(drifted, "; the best plan now would take ", times,
+                                   ", not worth an interruption");
     return decision;
   }
-  decision.reason = absl::StrFormat("%s; planned anew: %.4g ms instead of %.4g ms per iteration",
-                                    drifted, better_s * 1e3, now_s * 1e3);
+  decision.reason = absl::StrCat(drifted, "; planned anew: ", times, " per iteration");
   decision.plan = std::move(better);
   return decision;
 }

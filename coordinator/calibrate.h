@@ -52,7 +52,9 @@ struct ReplanDecision {
   ReplanState state;         ///< for the next decision
   double drift = 0.0;        ///< sum of the layers' differences over the assumed compute time
   std::optional<Plan> plan;  ///< the better one; unset: the plan in force stays
-  std::string reason;        ///< for people; "" while there is nothing to tell
+  /// Once far for long: an iteration as planned now, and as it could be.
+  double now_s = 0.0, better_s = 0.0;
+  std::string reason;  ///< for people; "" while there is nothing to tell
 };
 
 /// `in_force` was made from `input` (with its calibration); `measured` are the same layers' times

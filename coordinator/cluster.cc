@@ -20,8 +20,35 @@ constexpr std::size_t kMaxReasonsPerNode = 64;
 constexpr std::size_t kMaxReasonBytes = 64;
 /// Room in the model's size for the file's header and for tensors that are no parameters.
 constexpr std::uint64_t kModelSlackBytes = 64 << 20;
+/// How often the times of the layers are held against the plan's: once per window of them.
+constexpr Nanoseconds kDriftInterval = TrafficMonitor::kWindow;
 /// How long shutdown waits for the last files.
 constexpr std::chrono::seconds kFilesTimeout{10};
+
+/// Seconds since the job began, of one layer: finite, and no more than a lifetime.
+bool sensible(const v1::LayerTraffic& layer) {
+  constexpr double kMaxS = 1e10;
+  const auto fits = [](double seconds) { return seconds >= 0.0 && seconds <= kMaxS; };
+  return fits(layer.stall_seconds()) && fits(layer.forward_seconds()) &&
+         fits(layer.backward_seconds()) && fits(layer.sync_seconds());
+}
+
+CalibrationAnswer to_answer(const v1::CalibrationReport& report) {
+  CalibrationAnswer answer{.step = report.step(),
+                           .error = one_line(report.error()),
+                           .layers = {},
+                           .device_ops_per_s = report.device_ops_per_s(),
+                           .server_sum_bytes_per_s = report.server_sum_bytes_per_s(),
+                           .send_bytes_per_s = report.send_bytes_per_s(),
+                           .receive_bytes_per_s = report.receive_bytes_per_s(),
+                           .latency_s = report.latency_seconds()};
+  for (const v1::LayerTimesMessage& layer : report.layers()) {
+    answer.layers.push_back({.name = layer.name(),
+                             .forward_s = layer.forward_seconds(),
+                             .backward_s = layer.backward_seconds()});
+  }
+  return answer;
+}
 
 template <typename... Handlers>
 struct Overloaded : Handlers... {
@@ -175,6 +202,9 @@ JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
                                                          : static_cast<Iteration>(value);
   };
   switch (message.body_case()) {
+    case v1::NodeMessage::kCalibration:
+      return job_->on_calibration(from, Epoch(message.calibration().epoch()),
+                                  to_answer(message.calibration()), now);
     case v1::NodeMessage::kReady:
       return job_->on_ready(from, Epoch(message.ready().epoch()), now);
     case v1::NodeMessage::kIteration: {
@@ -213,14 +243,19 @@ void Cluster::handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat) {
   if (!is_worker) return;
   std::vector<LayerTotals> layers(traffic_->layers());
   for (const v1::LayerTraffic& layer : heartbeat.layers()) {
-    if (layer.layer() >= layers.size() || !std::isfinite(layer.stall_seconds())) {
+    if (layer.layer() >= layers.size() || !sensible(layer)) {
       refuse(Refusal::kMalformed, absl::StrCat("traffic of layer ", layer.layer(), " of ",
                                                layers.size(), " from node ", from.value()));
       return;
     }
     layers[layer.layer()] = {.sent_bytes = layer.sent_bytes(),
                              .received_bytes = layer.received_bytes(),
-                             .stall_seconds = layer.stall_seconds()};
+                             .stall_seconds = layer.stall_seconds(),
+                             .forward_seconds = layer.forward_seconds(),
+                             .backward_seconds = layer.backward_seconds(),
+                             .passes = layer.passes(),
+                             .sync_seconds = layer.sync_seconds(),
+                             .syncs = layer.syncs()};
   }
   traffic_->add(from, std::move(layers), clock_->now());
 }
@@ -278,6 +313,34 @@ bool Cluster::send(NodeId node, const v1::CoordinatorMessage& message) {
   return false;
 }
 
+v1::CoordinatorMessage Cluster::calibrate_message(const CalibrationTask& task) const {
+  v1::CoordinatorMessage message;
+  v1::Calibrate& calibrate = *message.mutable_calibrate();
+  calibrate.set_epoch(job_->description().epoch.value());
+  calibrate.set_step(task.step);
+  const auto workers = static_cast<std::uint32_t>(job_->workers().size());
+  const auto max_ms =
+      static_cast<std::uint32_t>(std::chrono::duration_cast<Milliseconds>(task.max_time).count());
+  switch (task.kind) {
+    case CalibrationTask::Kind::kCompute:
+      calibrate.mutable_compute()->set_job_json(job_json_);
+      calibrate.mutable_compute()->set_workers(workers);
+      calibrate.mutable_compute()->set_max_ms(max_ms);
+      break;
+    case CalibrationTask::Kind::kSums:
+      calibrate.mutable_sums()->set_job_json(job_json_);
+      calibrate.mutable_sums()->set_workers(workers);
+      calibrate.mutable_sums()->set_max_ms(max_ms);
+      break;
+    case CalibrationTask::Kind::kLink:
+      calibrate.mutable_link()->set_peer_address(task.peer_address);
+      calibrate.mutable_link()->set_max_bytes(task.max_bytes);
+      calibrate.mutable_link()->set_max_ms(max_ms);
+      break;
+  }
+  return message;
+}
+
 void Cluster::apply_one(const JobAction& action) {
   const Epoch epoch = job_->description().epoch;
   std::visit(Overloaded{
@@ -288,6 +351,7 @@ void Cluster::apply_one(const JobAction& action) {
                    message.mutable_assign()->set_index(a.index);
                    send(a.node, message);
                  },
+                 [&](const SendCalibrate& a) { send(a.task.node, calibrate_message(a.task)); },
                  [&](const SendStart& a) {
                    v1::CoordinatorMessage message;
                    message.mutable_start()->set_epoch(epoch.value());
@@ -395,7 +459,24 @@ void Cluster::tick() {
       ++it;
     }
   }
-  if (job_ && !job_->ended()) apply(job_->tick(now));
+  if (!job_ || job_->ended()) return;
+  apply(job_->tick(now));
+  if (traffic_ && now - drift_looked_ >= kDriftInterval) {
+    drift_looked_ = now;
+    watch_drift(now);
+  }
+}
+
+void Cluster::watch_drift(Nanoseconds now) {
+  const std::vector<MeasuredLayer> measured = traffic_->slowest();
+  if (measured.empty()) return;
+  std::vector<LayerTimes> times;
+  for (std::size_t l = 0; l < measured.size(); ++l) {
+    times.push_back({.name = job_->plan()->layers[l].name,
+                     .forward_s = measured[l].forward_s,
+                     .backward_s = measured[l].backward_s});
+  }
+  apply(job_->on_measured_times(times, now));
 }
 
 void Cluster::shutdown(const std::string& reason) {

@@ -98,8 +98,10 @@ class Cluster {
   void members_changed();
   void apply(const JobActions& actions);
   void apply_one(const JobAction& action);
+  v1::CoordinatorMessage calibrate_message(const CalibrationTask& task) const;
   bool send(NodeId node, const v1::CoordinatorMessage& message);
   void after_actions();
+  void watch_drift(Nanoseconds now);
   void refuse(Refusal refusal, const std::string& text);
   NodeLink* link_of(NodeId node);
   bool job_active() const { return job_ && (!job_->ended() || !files_closed_); }
@@ -136,6 +138,7 @@ class Cluster {
   bool files_closed_ = true;
   Iteration counted_iterations_ = 0;  ///< of the job, already in the metrics
   std::unique_ptr<TrafficMonitor> traffic_;
+  Nanoseconds drift_looked_{0};
   std::vector<NodeId> undeliverable_;  ///< nodes whose queue was full; dropped after the actions
   std::map<std::string, std::uint64_t> own_refusals_;
   std::map<NodeId, std::map<std::string, std::uint64_t>> node_refusals_;  ///< running totals

@@ -11,6 +11,7 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "coordinator/admission.h"
+#include "coordinator/calibrate.h"
 #include "coordinator/cluster.h"
 #include "coordinator/planner.h"
 #include "spdlog/spdlog.h"
@@ -146,15 +147,35 @@ absl::StatusOr<JobDescription> Cluster::describe_job(const v1::SubmitRequest& re
   description.batch_size = resolved.batch_size;
   description.iterations = resolved.iterations;
   description.learning_rate = resolved.learning_rate;
-  description.make_plan = [layers = resolved.layers, batch_size = resolved.batch_size,
-                           sync = resolved.sync, epoch = description.epoch](
-                              std::vector<std::string> workers, std::vector<std::string> servers) {
-    return make_plan({.layers = layers,
-                      .batch_size = batch_size,
-                      .epoch = epoch,
-                      .worker_addresses = std::move(workers),
-                      .server_addresses = std::move(servers),
-                      .sync = sync});
+  const PlannerInput input{.layers = resolved.layers,
+                           .batch_size = resolved.batch_size,
+                           .epoch = description.epoch,
+                           .worker_addresses = {},
+                           .server_addresses = {},
+                           .sync = resolved.sync,
+                           .calibration = std::nullopt};
+  for (const PlannerLayer& layer : resolved.layers) description.layers.push_back(layer.name);
+  description.why_no_calibration = [layers = resolved.layers, sync = resolved.sync](
+                                       const JobDescription::Addresses& workers,
+                                       const JobDescription::Addresses& servers) {
+    return why_no_calibration(layers, sync, workers, servers);
+  };
+  description.make_plan = [input](JobDescription::Addresses workers,
+                                  JobDescription::Addresses servers,
+                                  std::optional<Calibration> calibration) {
+    PlannerInput all = input;
+    all.worker_addresses = std::move(workers);
+    all.server_addresses = std::move(servers);
+    all.calibration = std::move(calibration);
+    return make_plan(all);
+  };
+  description.consider_replan = [input](const Plan& in_force, const std::vector<LayerTimes>& times,
+                                        ReplanState state) {
+    PlannerInput all = input;
+    all.worker_addresses = in_force.worker_addresses;
+    all.server_addresses = in_force.server_addresses;
+    all.calibration = in_force.calibration;
+    return consider_replan(all, in_force, times, state);
   };
   return description;
 }
@@ -193,6 +214,8 @@ absl::StatusOr<v1::GetStatusResponse> Cluster::status(const v1::GetStatusRequest
   out.set_loss(std::numeric_limits<double>::quiet_NaN());
   out.set_test_loss(std::numeric_limits<double>::quiet_NaN());
   out.set_test_accuracy(std::numeric_limits<double>::quiet_NaN());
+  out.set_predicted_iteration_seconds(std::numeric_limits<double>::quiet_NaN());
+  out.set_measured_iteration_seconds(std::numeric_limits<double>::quiet_NaN());
   if (job_) fill_job(out);
   fill_nodes(out);
   if (job_ && job_->plan()) fill_layers(out);
@@ -224,6 +247,16 @@ void Cluster::fill_job(v1::GetStatusResponse& out) const {
   }
   out.set_training_seconds(progress.training_seconds);
   out.set_run_directory(directory_->path().string());
+  out.set_plan_basis(job_->plan_basis());
+  out.set_recommendation(job_->recommendation());
+  if (job_->plan() && job_->plan()->prediction) {
+    out.set_predicted_iteration_seconds(job_->plan()->prediction->iteration_s);
+  }
+  if (progress.images_per_s > 0.0) {
+    out.set_measured_iteration_seconds(static_cast<double>(job_->workers().size()) *
+                                       static_cast<double>(description.batch_size) /
+                                       progress.images_per_s);
+  }
 }
 
 void Cluster::fill_nodes(v1::GetStatusResponse& out) const {
@@ -266,6 +299,21 @@ void Cluster::fill_layers(v1::GetStatusResponse& out) const {
     status->set_sent_bytes_per_s(rates.sent_bytes_per_s);
     status->set_received_bytes_per_s(rates.received_bytes_per_s);
     status->set_stall_share(rates.stall_share);
+    status->set_reason(layer.reason);
+    const auto fill = [](v1::LayerSeconds* seconds, double forward, double backward, double sync) {
+      seconds->set_forward(forward);
+      seconds->set_backward(backward);
+      seconds->set_sync(sync);
+    };
+    if (layer.prediction && job_->plan()->calibration) {
+      const LayerTimes& times = job_->plan()->calibration->layers[index];
+      fill(status->mutable_predicted(), times.forward_s, times.backward_s,
+           layer.prediction->sync_s);
+    }
+    if (rates.measured) {
+      fill(status->mutable_measured(), rates.measured->forward_s, rates.measured->backward_s,
+           rates.measured->sync_s);
+    }
     ++index;
   }
 }

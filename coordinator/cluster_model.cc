@@ -36,6 +36,20 @@ void add_link(std::vector<LinkLoad>& links, const LinkLoad& link) {
 
 }  // namespace
 
+std::vector<std::size_t> machine_numbers(const std::vector<std::string>& addresses) {
+  std::map<std::string, std::size_t> machine_of_host;
+  std::vector<std::size_t> numbers;
+  std::size_t machines = 0;
+  for (const std::string& address : addresses) {
+    const std::size_t number =
+        address.empty() ? machines
+                        : machine_of_host.emplace(host_of(address), machines).first->second;
+    machines = std::max(machines, number + 1);
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
 ClusterModel make_cluster_model(const std::vector<std::string>& worker_addresses,
                                 const std::vector<std::string>& server_addresses,
                                 const Calibration& calibration) {
@@ -47,23 +61,25 @@ ClusterModel make_cluster_model(const std::vector<std::string>& worker_addresses
                        .servers = server_addresses.size(),
                        .server_sum_bytes_per_s = calibration.server_sum_bytes_per_s,
                        .latency_s = calibration.latency_s};
-  std::map<std::string, std::size_t> machine_of_host;
-  const auto machine_of = [&](const std::string& address, const NicSpeed& nic) -> Machine& {
-    const std::size_t fresh = cluster.machines.size();
-    const std::size_t index =
-        address.empty() ? fresh : machine_of_host.emplace(host_of(address), fresh).first->second;
-    if (index == fresh) cluster.machines.push_back({.nic = nic, .workers = 0, .servers = {}});
-    Machine& machine = cluster.machines[index];
+  std::vector<std::string> addresses = worker_addresses;
+  addresses.insert(addresses.end(), server_addresses.begin(), server_addresses.end());
+  const std::vector<std::size_t> machines = machine_numbers(addresses);
+  for (std::size_t node = 0; node < addresses.size(); ++node) {
+    const bool is_worker = node < worker_addresses.size();
+    const NicSpeed& nic =
+        is_worker ? calibration.workers[node] : calibration.servers[node - worker_addresses.size()];
+    if (machines[node] == cluster.machines.size()) {
+      cluster.machines.push_back({.nic = nic, .workers = 0, .servers = {}});
+    }
+    Machine& machine = cluster.machines[machines[node]];
     machine.nic.send_bytes_per_s = std::max(machine.nic.send_bytes_per_s, nic.send_bytes_per_s);
     machine.nic.receive_bytes_per_s =
         std::max(machine.nic.receive_bytes_per_s, nic.receive_bytes_per_s);
-    return machine;
-  };
-  for (std::size_t i = 0; i < worker_addresses.size(); ++i) {
-    ++machine_of(worker_addresses[i], calibration.workers[i]).workers;
-  }
-  for (std::size_t i = 0; i < server_addresses.size(); ++i) {
-    machine_of(server_addresses[i], calibration.servers[i]).servers.push_back(i);
+    if (is_worker) {
+      ++machine.workers;
+    } else {
+      machine.servers.push_back(node - worker_addresses.size());
+    }
   }
   return cluster;
 }

@@ -29,9 +29,12 @@ struct ClusterModel {
   double latency_s = kDefaultLatencyS;
 };
 
-/// Nodes whose addresses (HOST:PORT) have the same host share a machine; "" is a machine of its
-/// own. A machine's NIC is the fastest that one of its nodes saw (each was measured alone).
-/// `calibration` has a NicSpeed for every node.
+/// By which machine each of these addresses (HOST:PORT) is: numbers from 0 in order of appearance.
+/// The same host means the same machine; "" is a machine of its own.
+std::vector<std::size_t> machine_numbers(const std::vector<std::string>& addresses);
+
+/// Workers and servers of one machine share it. A machine's NIC is the fastest that one of its
+/// nodes saw (each was measured alone). `calibration` has a NicSpeed for every node.
 ClusterModel make_cluster_model(const std::vector<std::string>& worker_addresses,
                                 const std::vector<std::string>& server_addresses,
                                 const Calibration& calibration);

@@ -79,12 +79,16 @@ class Player {
   void carried(std::uint32_t key);
   void after_delay(std::uint32_t key, double delay_s);
   void arrived(std::uint32_t key);
+  void landed(std::uint32_t layer) {
+    if (--missing_pieces_[layer] == 0) prediction_.sync_s[layer] = now_ - backward_end_s_[layer];
+  }
 
   const IterationModel& model_;
   const absl::Span<const Scheme> schemes_;
   std::vector<Piece> pieces_;                  ///< by layer, then position
   std::vector<std::uint32_t> first_piece_;     ///< by layer, and one past the end
   std::vector<std::uint32_t> missing_pieces_;  ///< by layer: not landed
+  std::vector<double> backward_end_s_;         ///< by layer
   std::vector<std::uint32_t> links_left_;      ///< by key: links that still carry it
   std::vector<PriorityServer> links_;
   std::optional<PriorityServer> sums_;
@@ -106,6 +110,7 @@ Player::Player(const IterationModel& model, absl::Span<const Scheme> schemes)
     : model_(model),
       schemes_(schemes),
       missing_pieces_(model.layers.size(), 0),
+      backward_end_s_(model.layers.size(), 0.0),
       backward_left_(static_cast<std::uint32_t>(model.layers.size())) {
   POSEIDON_CHECK(schemes.size() == model.layers.size(), "a scheme for every layer");
   for (std::uint32_t layer = 0; layer < model.layers.size(); ++layer) cut(layer);
@@ -114,6 +119,7 @@ Player::Player(const IterationModel& model, absl::Span<const Scheme> schemes)
   links_.assign(model.links.size(), PriorityServer(2 * pieces_.size()));
   sums_.emplace(2 * pieces_.size());
   prediction_.stall_s.assign(model.layers.size(), 0.0);
+  prediction_.sync_s.assign(model.layers.size(), 0.0);
 }
 
 void Player::cut(std::uint32_t layer) {
@@ -170,7 +176,7 @@ void Player::arrived(std::uint32_t key) {
   } else if (key % 2 == 1) {
     sums_->add(key - 1, piece.bytes * model_.sum_s_per_byte, now_);
   } else {
-    --missing_pieces_[piece.layer];
+    landed(piece.layer);
   }
 }
 
@@ -208,8 +214,9 @@ void Player::kernel_done() {
   const Kernel kernel = std::exchange(kernel_, Kernel::kNone);
   kernel_end_ = kNever;
   idle_since_ = now_;
-  if (kernel == Kernel::kRebuild) --missing_pieces_[kernel_layer_];
+  if (kernel == Kernel::kRebuild) landed(kernel_layer_);
   if (kernel != Kernel::kBackward) return;
+  backward_end_s_[kernel_layer_] = now_;
   for (std::uint32_t i = first_piece_[kernel_layer_]; i < first_piece_[kernel_layer_ + 1]; ++i) {
     release(2 * i + 1);
   }

@@ -58,6 +58,7 @@ struct IterationPrediction {
   double iteration_s = 0.0;
   double compute_s = 0.0;       ///< on one worker that has nothing to synchronise
   std::vector<double> stall_s;  ///< by layer: how long the device stands still before its forward
+  std::vector<double> sync_s;   ///< by layer: from the end of its backward to its new parameters
 };
 
 /// `schemes` by layer; kSfb only where sfb_applies. O(n log n) in layers; about 0.2 ms for 500.

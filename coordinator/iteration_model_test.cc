@@ -48,6 +48,7 @@ TEST(IterationModel, OneLayerGoesThereAndBack) {
   const IterationPrediction prediction = play_iteration(model, {kPs});
   EXPECT_NEAR(prediction.iteration_s, 24, kRounding);
   EXPECT_THAT(prediction.stall_s, ElementsAre(DoubleNear(21, kRounding)));
+  EXPECT_THAT(prediction.sync_s, ElementsAre(DoubleNear(21, kRounding)));
 }
 
 TEST(IterationModel, TheTopLayerHidesBehindTheBackwardBelow) {
@@ -59,6 +60,7 @@ TEST(IterationModel, TheTopLayerHidesBehindTheBackwardBelow) {
   const IterationPrediction prediction = play_iteration(model, {kPs, kPs});
   EXPECT_NEAR(prediction.iteration_s, 19, kRounding);
   EXPECT_THAT(prediction.stall_s, ElementsAre(0, DoubleNear(1, kRounding)));
+  EXPECT_THAT(prediction.sync_s, ElementsAre(0, DoubleNear(16, kRounding)));
 }
 
 TEST(IterationModel, WhatForwardNeedsFirstGoesFirst) {
@@ -69,6 +71,7 @@ TEST(IterationModel, WhatForwardNeedsFirstGoesFirst) {
   const IterationPrediction prediction = play_iteration(model, {kPs, kPs});
   EXPECT_NEAR(prediction.iteration_s, 44, kRounding);
   EXPECT_THAT(prediction.stall_s, ElementsAre(DoubleNear(4, kRounding), DoubleNear(36, kRounding)));
+  EXPECT_THAT(prediction.sync_s, ElementsAre(DoubleNear(4, kRounding), DoubleNear(42, kRounding)));
 }
 
 TEST(IterationModel, ALargeLayerComesBackWhileItStillGoesUp) {

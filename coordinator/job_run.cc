@@ -7,21 +7,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/check.h"
+#include "coordinator/job_run_text.h"
 #include "nlohmann/json.hpp"
 
 namespace poseidon {
 namespace {
-
-double seconds(Nanoseconds time) { return std::chrono::duration<double>(time).count(); }
-
-std::string participant_text(const Participant& participant) {
-  return absl::StrFormat("%s %d (%s)", role_name(participant.node.role), participant.index,
-                         node_place(participant.node));
-}
-
-void refuse(JobActions& actions, Refusal refusal, std::string text) {
-  actions.emplace_back(CountRefusal{.refusal = refusal, .text = std::move(text)});
-}
 
 bool all_in(const std::vector<Participant>& participants, ParticipantState state) {
   return std::all_of(participants.begin(), participants.end(),
@@ -45,6 +35,7 @@ const char* job_state_name(JobState state) {
   switch (state) {
     case JobState::kWaiting:
       return "waiting";
+    case JobState::kCalibrating:
     case JobState::kPreparingServers:
     case JobState::kPreparingWorkers:
       return "preparing";
@@ -77,7 +68,9 @@ const char* participant_state_name(ParticipantState state) {
 JobRun::JobRun(JobRunOptions options, JobDescription description, Nanoseconds now)
     : options_(options), description_(std::move(description)), entered_(now), last_progress_(now) {
   POSEIDON_CHECK(description_.iterations > 0 && description_.batch_size > 0, "a checked job");
-  POSEIDON_CHECK(description_.make_plan && description_.learning_rate, "both functions are given");
+  POSEIDON_CHECK(
+      description_.make_plan && description_.learning_rate && description_.why_no_calibration,
+      "all functions are given");
   message_ = missing_text();
 }
 
@@ -105,22 +98,20 @@ JobActions JobRun::on_members(const std::vector<NodeInfo>& members, Nanoseconds 
   idle_workers_ = count(NodeRole::kWorker);
   idle_servers_ = count(NodeRole::kServer);
   message_ = missing_text();
-  if (!choose_nodes(members, now, actions)) return actions;
+  if (!choose_nodes(members)) return actions;
 
-  enter(JobState::kPreparingServers, now);
-  message_ = absl::StrCat("prepares ", servers_.size(), " servers");
-  actions.emplace_back(LogLine{absl::StrFormat(
-      "job %s: enough nodes are here; preparing %d servers, then %d workers (epoch %d)",
-      description_.id, servers_.size(), workers_.size(), description_.epoch.value())});
-  actions.emplace_back(WriteFile{.name = "plan.json", .contents = plan_to_json(*plan_)});
-  for (const Participant& server : servers_) {
-    actions.emplace_back(SendAssignment{.node = server.node.id, .index = server.index});
+  const std::string why_not =
+      description_.why_no_calibration(addresses(workers_), addresses(servers_));
+  if (why_not.empty()) {
+    begin_calibration(now, actions);
+  } else {
+    plan_basis_ = absl::StrCat("not calibrated: ", why_not);
+    make_plan(std::nullopt, now, actions);
   }
   return actions;
 }
 
-bool JobRun::choose_nodes(const std::vector<NodeInfo>& members, Nanoseconds now,
-                          JobActions& actions) {
+bool JobRun::choose_nodes(const std::vector<NodeInfo>& members) {
   const JobDescription& d = description_;
   const std::size_t min_workers =
       d.workers > 0 ? d.workers : static_cast<std::size_t>(d.min_workers);
@@ -130,26 +121,21 @@ bool JobRun::choose_nodes(const std::vector<NodeInfo>& members, Nanoseconds now,
   const std::size_t max_servers = d.servers > 0 ? d.servers : SIZE_MAX;
   if (idle_workers_ < min_workers || idle_servers_ < min_servers) return false;
 
-  std::vector<std::string> worker_addresses;
-  std::vector<std::string> server_addresses;
   for (const NodeInfo& node : members) {
     const bool is_worker = node.role == NodeRole::kWorker;
     auto& group = is_worker ? workers_ : servers_;
     if (group.size() >= (is_worker ? max_workers : max_servers)) continue;
     group.push_back({.node = node, .index = static_cast<std::uint32_t>(group.size())});
-    (is_worker ? worker_addresses : server_addresses).push_back(node.address);
   }
-  absl::StatusOr<Plan> plan = d.make_plan(std::move(worker_addresses), std::move(server_addresses));
-  if (!plan.ok()) {
-    workers_.clear();
-    servers_.clear();
-    end(false, absl::StrCat("the job cannot be planned: ", plan.status().message()), now, actions);
-    return false;
-  }
-  plan_ = std::make_shared<const Plan>(*std::move(plan));
   iterations_.emplace(static_cast<std::uint32_t>(workers_.size()));
   tests_.emplace(static_cast<std::uint32_t>(workers_.size()));
   return true;
+}
+
+std::vector<std::string> JobRun::addresses(const std::vector<Participant>& participants) const {
+  std::vector<std::string> addresses;
+  for (const Participant& p : participants) addresses.push_back(p.node.address);
+  return addresses;
 }
 
 // ---- who speaks ----
@@ -214,7 +200,9 @@ JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now) {
            absl::StrCat("Ready again from ", participant_text(*participant)));
     return actions;
   }
-  if (state_ == JobState::kRunning || participant->node.role != expected) {
+  const bool preparing =
+      state_ == JobState::kPreparingServers || state_ == JobState::kPreparingWorkers;
+  if (!preparing || participant->node.role != expected) {
     refuse(actions, Refusal::kWrongState,
            absl::StrCat("Ready before its turn from ", participant_text(*participant)));
     return actions;
@@ -461,6 +449,8 @@ std::string JobRun::deadline_reason(Nanoseconds now) const {
     case JobState::kWaiting:
       if (in_state <= options_.waiting_timeout) return "";
       return absl::StrFormat("after %.0f s it still %s", seconds(in_state), missing_text());
+    case JobState::kCalibrating:  // its steps have deadlines of their own, and none fails the job
+      break;
     case JobState::kPreparingServers:
       if (in_state <= options_.preparing_timeout) return "";
       return absl::StrFormat("not ready after %.0f s: %s", seconds(in_state),
@@ -490,6 +480,11 @@ std::string JobRun::deadline_reason(Nanoseconds now) const {
 
 JobActions JobRun::tick(Nanoseconds now) {
   JobActions actions;
+  if (state_ == JobState::kCalibrating) {
+    calibration_->tick(now);
+    go_on_calibrating(now, actions);
+    return actions;
+  }
   const std::string reason = deadline_reason(now);
   if (!reason.empty()) end(false, reason, now, actions);
   return actions;

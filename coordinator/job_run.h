@@ -2,8 +2,8 @@
 
 // The life of one job as a pure state machine: events in, actions out.
 //
-//   waiting -> preparing servers -> preparing workers -> running -> done
-//      \______________\____________________\_______________\______-> failed
+//   waiting -> (calibrating) -> preparing servers -> preparing workers -> running -> done
+//      \_____________\__________________\____________________\_______________\______-> failed
 //
 // Before: the service checked who sent a message and knows `now`; membership knows who is here.
 // After: the service carries out the actions in their order: sends, metrics lines, files, log.
@@ -25,9 +25,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/calibration.h"
 #include "common/clock.h"
 #include "common/ids.h"
 #include "common/plan.h"
+#include "coordinator/calibrate.h"
+#include "coordinator/calibration_run.h"
 #include "coordinator/membership.h"
 #include "coordinator/reports.h"
 
@@ -39,6 +42,9 @@ namespace poseidon {
 struct SendAssignment {
   NodeId node;
   std::uint32_t index = 0;  ///< WorkerRank or ServerIndex
+};
+struct SendCalibrate {
+  CalibrationTask task;
 };
 struct SendStart {
   NodeId node;
@@ -64,8 +70,8 @@ struct CountRefusal {
 struct LogLine {
   std::string text;
 };
-using JobAction = std::variant<SendAssignment, SendStart, SendStop, AppendMetrics, WriteFile,
-                               CountRefusal, LogLine>;
+using JobAction = std::variant<SendAssignment, SendCalibrate, SendStart, SendStop, AppendMetrics,
+                               WriteFile, CountRefusal, LogLine>;
 using JobActions = std::vector<JobAction>;
 
 // ---- the job ----
@@ -75,6 +81,7 @@ struct JobRunOptions {
   Nanoseconds preparing_timeout = std::chrono::minutes(10);  ///< each of the two preparing states
   Nanoseconds progress_timeout = std::chrono::minutes(30);   ///< without any accepted report
   Nanoseconds upload_timeout = std::chrono::minutes(10);     ///< all finished, but no model yet
+  CalibrationOptions calibration;
 };
 
 struct JobDescription {
@@ -89,11 +96,29 @@ struct JobDescription {
   Iteration iterations = 0;
   /// Pure; of the step that ends an iteration.
   std::function<double(Iteration)> learning_rate;
-  /// Pure; (worker addresses by rank, server addresses by index) -> plan of this epoch.
-  std::function<absl::StatusOr<Plan>(std::vector<std::string>, std::vector<std::string>)> make_plan;
+  using Addresses = std::vector<std::string>;
+  /// Pure; (worker addresses by rank, server addresses by index): why nothing is measured before
+  /// this job; "" when it should be.
+  std::function<std::string(const Addresses&, const Addresses&)> why_no_calibration;
+  /// Pure; the same addresses and what was measured -> plan of this epoch.
+  std::function<absl::StatusOr<Plan>(Addresses, Addresses, std::optional<Calibration>)> make_plan;
+  /// Pure; a plan with a calibration, the layers' times now, what to remember. May be null: nobody
+  /// looks.
+  std::function<absl::StatusOr<ReplanDecision>(const Plan&, const std::vector<LayerTimes>&,
+                                               ReplanState)>
+      consider_replan;
+  std::vector<std::string> layers;  ///< names of the parameter layers, forward order
 };
 
-enum class JobState { kWaiting, kPreparingServers, kPreparingWorkers, kRunning, kDone, kFailed };
+enum class JobState {
+  kWaiting,
+  kCalibrating,
+  kPreparingServers,
+  kPreparingWorkers,
+  kRunning,
+  kDone,
+  kFailed
+};
 const char* job_state_name(JobState state);  ///< as in GetStatusResponse.state
 
 enum class ParticipantState { kPreparing, kReady, kRunning, kFinished, kLost };
@@ -127,6 +152,8 @@ class JobRun {
   /// A node is gone. One of the job's ends it, unless it is a worker whose part is done.
   JobActions on_departure(const Departure& departure, Nanoseconds now);
 
+  JobActions on_calibration(NodeId from, Epoch epoch, const CalibrationAnswer& answer,
+                            Nanoseconds now);
   JobActions on_ready(NodeId from, Epoch epoch, Nanoseconds now);
   JobActions on_iteration(NodeId from, Epoch epoch, Iteration iteration, double loss,
                           Nanoseconds now);
@@ -134,6 +161,10 @@ class JobRun {
                      Nanoseconds now);
   JobActions on_finished(NodeId from, Epoch epoch, Nanoseconds now);
   JobActions on_failed(NodeId from, Epoch epoch, const std::string& reason, Nanoseconds now);
+
+  /// How long the slowest worker's layers take now. A plan that would be better is written down for
+  /// the next start and shown; the one in force stays.
+  JobActions on_measured_times(const std::vector<LayerTimes>& times, Nanoseconds now);
 
   /// model.safetensors is on disk.
   JobActions on_model_stored(Epoch epoch, Nanoseconds now);
@@ -147,8 +178,12 @@ class JobRun {
   bool ended() const { return state_ == JobState::kDone || state_ == JobState::kFailed; }
   /// OK when a model of this epoch may be stored now.
   absl::Status accepts_model(Epoch epoch) const;
-  /// Null until the nodes are chosen.
+  /// Null until it is made.
   const std::shared_ptr<const Plan>& plan() const { return plan_; }
+  /// What the plan rests on, for people.
+  const std::string& plan_basis() const { return plan_basis_; }
+  /// What another plan would change and gain, for people; "" while none would.
+  const std::string& recommendation() const { return recommendation_; }
   const std::vector<Participant>& workers() const { return workers_; }  ///< by rank
   const std::vector<Participant>& servers() const { return servers_; }  ///< by index
   JobProgress progress(Nanoseconds now) const;
@@ -156,7 +191,11 @@ class JobRun {
  private:
   Participant* find(NodeId id);
   void enter(JobState state, Nanoseconds now);
-  bool choose_nodes(const std::vector<NodeInfo>& members, Nanoseconds now, JobActions& actions);
+  bool choose_nodes(const std::vector<NodeInfo>& members);
+  std::vector<std::string> addresses(const std::vector<Participant>& participants) const;
+  void begin_calibration(Nanoseconds now, JobActions& actions);
+  void go_on_calibrating(Nanoseconds now, JobActions& actions);
+  void make_plan(std::optional<Calibration> calibration, Nanoseconds now, JobActions& actions);
   void end(bool succeeded, const std::string& reason, Nanoseconds now, JobActions& actions);
   void finish_if_complete(Nanoseconds now, JobActions& actions);
   void complete_iteration(const IterationResult& result, Nanoseconds now, JobActions& actions);
@@ -173,7 +212,11 @@ class JobRun {
   Nanoseconds last_progress_;  ///< last accepted report, or beginning of the state
   std::size_t idle_workers_ = 0;
   std::size_t idle_servers_ = 0;
+  std::optional<CalibrationRun> calibration_;  ///< while calibrating
   std::shared_ptr<const Plan> plan_;
+  std::string plan_basis_;
+  ReplanState replan_;
+  std::string recommendation_;
   std::vector<Participant> workers_;
   std::vector<Participant> servers_;
   std::optional<IterationCombiner> iterations_;

@@ -46,13 +46,17 @@ JobDescription description(std::uint32_t workers, std::uint32_t servers) {
   d.batch_size = 32;
   d.iterations = 3;
   d.learning_rate = [](Iteration i) { return 0.5 / static_cast<double>(i + 1); };
-  d.make_plan = [](std::vector<std::string> w, std::vector<std::string> s) {
+  d.layers = {"fc"};
+  d.why_no_calibration = [](const auto&, const auto&) { return "a test plans without"; };
+  d.make_plan = [](std::vector<std::string> w, std::vector<std::string> s,
+                   std::optional<Calibration> calibration) {
     return make_plan({.layers = {{"fc", "fully_connected", {10, 5}, 60, true}},
                       .batch_size = 32,
                       .epoch = kEpoch,
                       .worker_addresses = std::move(w),
                       .server_addresses = std::move(s),
-                      .sync = {}});
+                      .sync = {},
+                      .calibration = std::move(calibration)});
   };
   return d;
 }
@@ -166,12 +170,123 @@ TEST_F(JobRunTest, WithoutNumbersTakesAllUpToMaxWorkers) {
 
 TEST_F(JobRunTest, APlanThatCannotBeMadeFailsTheJob) {
   JobDescription d = description(1, 1);
-  d.make_plan = [](auto, auto) -> absl::StatusOr<Plan> {
+  d.make_plan = [](auto, auto, auto) -> absl::StatusOr<Plan> {
     return absl::InvalidArgumentError("no parameters");
   };
   job_.emplace(JobRunOptions{}, d, at(0));
   actions_ = job_->on_members(cluster(1, 1), at(1));
   expect_failed(actions_, "no parameters", 0);
+}
+
+// ---- calibrating ----
+
+class CalibratingTest : public JobRunTest {
+ protected:
+  void SetUp() override {
+    JobDescription d = description(2, 1);
+    d.why_no_calibration = [](const auto&, const auto&) { return ""; };
+    d.iterations = 1000;
+    d.consider_replan = [this](const Plan&, const std::vector<LayerTimes>&, ReplanState) {
+      return decision_;
+    };
+    job_.emplace(JobRunOptions{}, d, at(0));
+    actions_ = job_->on_members(cluster(2, 1), at(1));
+  }
+  JobActions answer(NodeId from, double forward_s = 0.01) {
+    CalibrationAnswer answer;
+    answer.step = step_;
+    answer.layers = {{"fc", forward_s, 0.02}};
+    answer.device_ops_per_s = 1e10;
+    answer.server_sum_bytes_per_s = 1e9;
+    answer.send_bytes_per_s = answer.receive_bytes_per_s = 1e8;
+    answer.latency_s = 1e-4;
+    return job_->on_calibration(from, kEpoch, answer, at(2));
+  }
+  void measure() {
+    while (job_->state() == JobState::kCalibrating) {
+      const auto tasks = only<SendCalibrate>(actions_);
+      ASSERT_THAT(tasks, Not(IsEmpty()));
+      step_ = tasks[0].task.step;
+      for (const SendCalibrate& task : tasks) actions_ = answer(task.task.node);
+    }
+  }
+  std::uint32_t step_ = 1;
+  ReplanDecision decision_;
+};
+
+TEST_F(CalibratingTest, ThePlanIsMadeWithWhatWasMeasured) {
+  EXPECT_EQ(job_->state(), JobState::kCalibrating);
+  EXPECT_STREQ(job_state_name(job_->state()), "preparing");
+  EXPECT_THAT(only<SendCalibrate>(actions_), SizeIs(2));
+  EXPECT_THAT(only<SendAssignment>(actions_), IsEmpty());
+  EXPECT_THAT(job_->progress(at(1)).message, HasSubstr("worker 1"));
+  EXPECT_EQ(job_->plan(), nullptr);
+  measure();
+  EXPECT_EQ(job_->state(), JobState::kPreparingServers);
+  EXPECT_THAT(only<SendAssignment>(actions_), SizeIs(1));
+  EXPECT_TRUE(job_->plan()->calibration->measured);
+  EXPECT_TRUE(job_->plan()->prediction.has_value());
+  EXPECT_THAT(job_->plan_basis(), HasSubstr("measured"));
+  const auto files = only<WriteFile>(actions_);
+  ASSERT_THAT(files, SizeIs(1));
+  const auto plan = nlohmann::json::parse(files[0].contents);
+  EXPECT_TRUE(plan["calibration"]["measured"]);
+  EXPECT_GT(plan["predicted"]["iteration_seconds"], 0.0);
+  EXPECT_TRUE(plan["layers"][0].contains("sync_seconds"));
+}
+
+TEST_F(CalibratingTest, ASilentNodeLeavesThePlanToBytesAndIsNamed) {
+  answer(NodeId(12));
+  actions_ = job_->tick(at(302));
+  EXPECT_EQ(job_->state(), JobState::kPreparingServers);
+  EXPECT_FALSE(job_->plan()->calibration.has_value());
+  EXPECT_THAT(job_->plan_basis(), HasSubstr("worker 0 (10.0.0.11:4711"));
+  EXPECT_THAT(only<LogLine>(actions_)[0].text, HasSubstr("worker 0 (10.0.0.11:4711"));
+}
+
+TEST_F(CalibratingTest, ALiarLeavesThePlanToBytesAndIsCounted) {
+  actions_ = answer(NodeId(11), std::numeric_limits<double>::quiet_NaN());
+  EXPECT_THAT(only<CountRefusal>(actions_), SizeIs(1));
+  EXPECT_EQ(job_->state(), JobState::kPreparingServers);
+  EXPECT_FALSE(job_->plan()->calibration.has_value());
+  expect_refused(answer(NodeId(12)), Refusal::kWrongState);
+}
+
+TEST_F(CalibratingTest, WhatDoesNotBelongHereIsRefused) {
+  expect_refused(job_->on_ready(NodeId(11), kEpoch, at(2)), Refusal::kWrongState);
+  expect_refused(job_->on_ready(NodeId(1), kEpoch, at(2)), Refusal::kWrongState);
+  expect_refused(job_->on_calibration(NodeId(11), Epoch(6), {}, at(2)), Refusal::kStaleEpoch);
+  expect_refused(job_->on_calibration(NodeId(77), kEpoch, {}, at(2)), Refusal::kNotInJob);
+  EXPECT_EQ(job_->state(), JobState::kCalibrating);
+}
+
+TEST_F(CalibratingTest, ALostNodeFailsTheJobAsEver) {
+  actions_ =
+      job_->on_departure({.node = node(12, NodeRole::kWorker), .reason = "was silent"}, at(2));
+  expect_failed(actions_, "worker 1", 2);
+}
+
+TEST_F(CalibratingTest, ABetterPlanIsWrittenDownAndSaidOnce) {
+  measure();
+  const std::vector<LayerTimes> times = {{"fc", 0.1, 0.2}};
+  EXPECT_THAT(job_->on_measured_times(times, at(3)), IsEmpty()) << "nothing runs yet";
+  for (const std::uint64_t id : {1, 11, 12}) job_->on_ready(NodeId(id), kEpoch, at(3));
+  ASSERT_EQ(job_->state(), JobState::kRunning);
+  EXPECT_THAT(job_->on_measured_times(times, at(4)), IsEmpty());
+  EXPECT_EQ(job_->recommendation(), "");
+  decision_.plan = *job_->plan();
+  Scheme& scheme = decision_.plan->layers[0].scheme;
+  scheme = scheme == Scheme::kPs ? Scheme::kSfb : Scheme::kPs;
+  decision_.now_s = 0.02;
+  decision_.better_s = 0.01;
+  actions_ = job_->on_measured_times(times, at(5));
+  const auto files = only<WriteFile>(actions_);
+  ASSERT_THAT(files, SizeIs(1));
+  EXPECT_EQ(files[0].name, "plan.recommended.json");
+  EXPECT_THAT(only<LogLine>(actions_), SizeIs(1));
+  EXPECT_THAT(job_->recommendation(), HasSubstr("fc by "));
+  EXPECT_THAT(job_->recommendation(), HasSubstr("10 ms instead of 20 ms"));
+  EXPECT_THAT(job_->on_measured_times(times, at(6)), IsEmpty());
 }
 
 // ---- preparing ----

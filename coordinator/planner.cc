@@ -11,6 +11,7 @@
 #include "common/chunking.h"
 #include "common/nearest.h"
 #include "common/plan_pin.h"
+#include "common/seconds_text.h"
 #include "common/status_macros.h"
 #include "coordinator/placement.h"
 #include "coordinator/time_rule.h"
@@ -24,27 +25,6 @@ std::string bytes_text(std::int64_t bytes) {
   if (value < 999.5e3) return absl::StrFormat("%.3g kB", value / 1e3);
   if (value < 999.5e6) return absl::StrFormat("%.3g MB", value / 1e6);
   return absl::StrFormat("%.3g GB", value / 1e9);
-}
-
-absl::Status check_calibration(const PlannerInput& input) {
-  const Calibration& calibration = *input.calibration;
-  POSEIDON_RETURN_IF_ERROR(validate(calibration, "planning"));
-  if (calibration.workers.size() != input.worker_addresses.size() ||
-      calibration.servers.size() != input.server_addresses.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "planning: the calibration is of ", calibration.workers.size(), " workers and ",
-        calibration.servers.size(), " servers, the cluster has ", input.worker_addresses.size(),
-        " and ", input.server_addresses.size(), "; calibrate again"));
-  }
-  const auto same_name = [](const LayerTimes& times, const PlannerLayer& layer) {
-    return times.name == layer.name;
-  };
-  if (!std::equal(calibration.layers.begin(), calibration.layers.end(), input.layers.begin(),
-                  input.layers.end(), same_name)) {
-    return absl::InvalidArgumentError(
-        "planning: the calibration's layers are not those of this network; calibrate again");
-  }
-  return absl::OkStatus();
 }
 
 // What validate(Plan) would say too, but before chunking works with the values.
@@ -79,12 +59,39 @@ std::string pinned_reason(const PlanLayer& layer) {
 std::string time_reason(Scheme scheme, double iteration_s, double flipped_s) {
   const Scheme other = scheme == Scheme::kPs ? Scheme::kSfb : Scheme::kPs;
   const auto name = [](Scheme of) { return of == Scheme::kPs ? "PS" : "SFB"; };
+  const std::string best = seconds_text(iteration_s);
   if (std::isnan(flipped_s)) {
-    return absl::StrFormat("shortest iteration found, %.4g ms, has it by %s", iteration_s * 1e3,
-                           name(scheme));
+    return absl::StrCat("shortest iteration found, ", best, ", has it by ", name(scheme));
   }
-  return absl::StrFormat("shortest iteration: %.4g ms by %s, %.4g ms by %s", iteration_s * 1e3,
-                         name(scheme), flipped_s * 1e3, name(other));
+  return absl::StrCat("shortest iteration: ", best, " by ", name(scheme), ", ",
+                      seconds_text(flipped_s), " by ", name(other));
+}
+
+/// What a measurement says beyond its noise: see kLeastMeasuredGain.
+TimeRuleResult choose_by_time(TimeRuleInput rule, Plan& plan) {
+  TimeRuleResult best = apply_time_rule(rule);
+  const auto write_reasons = [&](const auto& reason) {
+    for (const std::size_t i : rule.free) plan.layers[i].reason = reason(i);
+  };
+  if (rule.calibration->measured && best.schemes != rule.by_bytes) {
+    TimeRuleInput as_it_is = rule;
+    as_it_is.free.clear();
+    TimeRuleResult kept = apply_time_rule(as_it_is);
+    const double gain = 1.0 - best.prediction.iteration_s / kept.prediction.iteration_s;
+    if (gain < kLeastMeasuredGain) {
+      write_reasons([&](std::size_t i) {
+        return absl::StrCat(plan.layers[i].reason,
+                            absl::StrFormat("; the shortest iteration would save %.1f%% in all, "
+                                            "less than a measurement tells",
+                                            100.0 * gain));
+      });
+      return kept;
+    }
+  }
+  write_reasons([&](std::size_t i) {
+    return time_reason(best.schemes[i], best.prediction.iteration_s, best.flipped_s[i]);
+  });
+  return best;
 }
 
 /// Predicts and, under cost=time, chooses; returns the servers' shares.
@@ -105,12 +112,9 @@ std::vector<double> plan_by_time(const PlannerInput& input, Plan& plan) {
                             asked_scheme(input.layers[i], input.sync) == "auto";
     if (may_choose) rule.free.push_back(i);
   }
-  TimeRuleResult result = apply_time_rule(rule);
-  for (const std::size_t i : rule.free) {
-    plan.layers[i].scheme = result.schemes[i];
-    plan.layers[i].reason =
-        time_reason(result.schemes[i], result.prediction.iteration_s, result.flipped_s[i]);
-  }
+  const std::vector<std::size_t> free = rule.free;
+  TimeRuleResult result = choose_by_time(std::move(rule), plan);
+  for (const std::size_t i : free) plan.layers[i].scheme = result.schemes[i];
   for (std::size_t i = 0; i < plan.layers.size(); ++i) {
     plan.layers[i].prediction = result.layers[i];
   }
@@ -266,6 +270,27 @@ absl::Status check_sync(const std::vector<PlannerLayer>& layers, const SyncSpec&
   if (sync.plan.is_null()) return absl::OkStatus();
   POSEIDON_ASSIGN_OR_RETURN(const PlanPin pin, plan_pin_from_json(sync.plan, "sync.plan"));
   return check_pin(layers, pin);
+}
+
+absl::Status check_calibration(const PlannerInput& input) {
+  const Calibration& calibration = *input.calibration;
+  POSEIDON_RETURN_IF_ERROR(validate(calibration, "planning"));
+  if (calibration.workers.size() != input.worker_addresses.size() ||
+      calibration.servers.size() != input.server_addresses.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "planning: the calibration is of ", calibration.workers.size(), " workers and ",
+        calibration.servers.size(), " servers, the cluster has ", input.worker_addresses.size(),
+        " and ", input.server_addresses.size(), "; calibrate again"));
+  }
+  const auto same_name = [](const LayerTimes& times, const PlannerLayer& layer) {
+    return times.name == layer.name;
+  };
+  if (!std::equal(calibration.layers.begin(), calibration.layers.end(), input.layers.begin(),
+                  input.layers.end(), same_name)) {
+    return absl::InvalidArgumentError(
+        "planning: the calibration's layers are not those of this network; calibrate again");
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Plan> make_plan(const PlannerInput& input) {

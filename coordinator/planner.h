@@ -17,6 +17,11 @@
 
 namespace poseidon {
 
+/// What the shortest predicted iteration must save over the byte rule's before a *measured*
+/// calibration may leave the byte rule: two runs of one job measure a little differently, schemes
+/// round differently, and the same job should give the same bytes. A share of the iteration.
+inline constexpr double kLeastMeasuredGain = 0.02;
+
 /// What planning needs to know of one parameter layer.
 struct PlannerLayer {
   std::string name;
@@ -70,8 +75,13 @@ SchemeChoice choose_scheme(const PlannerLayer& layer, const SchemeCosts& costs,
 /// the message names the key and the remedy.
 absl::Status check_sync(const std::vector<PlannerLayer>& layers, const SyncSpec& sync);
 
+/// INVALID_ARGUMENT when input.calibration, which must be set, has numbers that cannot be, or is of
+/// other layers or another number of nodes.
+absl::Status check_calibration(const PlannerInput& input);
+
 /// With sync.cost "time" and a calibration: the schemes with the shortest predicted iteration
-/// (time_rule.h), chunks to servers by free bandwidth. Otherwise the byte rule, equal bytes.
+/// (time_rule.h; with a measured one see kLeastMeasuredGain), chunks to servers by free bandwidth.
+/// Otherwise the byte rule, equal bytes.
 /// With sync.plan: its schemes, and its chunks too if it was made for as many servers.
 /// INVALID_ARGUMENT when the result would be no valid plan (no nodes, no parameters, equal names)
 /// or the calibration does not fit; the message says which.

@@ -74,6 +74,36 @@ TEST(Traffic, SumsBytesAndAveragesStallsOverNodes) {
   EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(0)).sent_bytes_per_s, 50.0);
 }
 
+LayerTotals computed(double forward_s, double backward_s, std::uint64_t passes, double sync_s,
+                     std::uint64_t syncs) {
+  LayerTotals totals;
+  totals.forward_seconds = forward_s;
+  totals.backward_seconds = backward_s;
+  totals.passes = passes;
+  totals.sync_seconds = sync_s;
+  totals.syncs = syncs;
+  return totals;
+}
+
+TEST(Traffic, TimesArePerPassAndTheSlowestNodeIsToldFromTheMean) {
+  TrafficMonitor monitor(1);
+  EXPECT_FALSE(monitor.rates(LayerIndex(0)).measured.has_value());
+  EXPECT_TRUE(monitor.slowest().empty());
+  monitor.add(NodeId(1), {computed(1.0, 2.0, 10, 5.0, 9)}, at(0));
+  monitor.add(NodeId(2), {computed(1.0, 2.0, 10, 5.0, 9)}, at(0));
+  EXPECT_FALSE(monitor.rates(LayerIndex(0)).measured.has_value()) << "no time has passed";
+  monitor.add(NodeId(1), {computed(2.0, 4.0, 20, 6.0, 19)}, at(2));
+  EXPECT_TRUE(monitor.slowest().empty()) << "one node has made no pass";
+  monitor.add(NodeId(2), {computed(4.0, 8.0, 20, 8.0, 19)}, at(2));
+  const MeasuredLayer mean = *monitor.rates(LayerIndex(0)).measured;
+  EXPECT_DOUBLE_EQ(mean.forward_s, (0.1 + 0.3) / 2);
+  EXPECT_DOUBLE_EQ(mean.backward_s, (0.2 + 0.6) / 2);
+  EXPECT_DOUBLE_EQ(mean.sync_s, (0.1 + 0.3) / 2);
+  ASSERT_EQ(monitor.slowest().size(), 1u);
+  EXPECT_DOUBLE_EQ(monitor.slowest()[0].forward_s, 0.3);
+  EXPECT_DOUBLE_EQ(monitor.slowest()[0].sync_s, 0.3);
+}
+
 TEST(Traffic, TotalsThatGoBackBeginAnew) {
   TrafficMonitor monitor(1);
   monitor.add(NodeId(1), {{1000, 0, 0.0}}, at(0));

@@ -71,7 +71,7 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(const fs::path&
   Descriptor fd(::open(metrics.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_APPEND, 0644));
   if (!fd.is_open()) return errno_status("create", metrics);
   // What is left of an earlier run must not pass for this one's.
-  for (const char* name : {"model.safetensors", "plan.json", "job.json"}) {
+  for (const char* name : {"model.safetensors", "plan.json", "plan.recommended.json", "job.json"}) {
     fs::remove(path / name, ignored);
   }
   return std::unique_ptr<RunDirectory>(

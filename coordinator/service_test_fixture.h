@@ -90,6 +90,21 @@ class FakeNode final : public ControlEvents {
   void on_joined(const v1::Joined& joined) override {
     note([&] { joined_.push_back(joined); });
   }
+  void on_calibrate(const v1::Calibrate& calibrate) override {
+    std::function<std::optional<v1::CalibrationReport>(const v1::Calibrate&)> answer;
+    note([&] {
+      calibrations_.push_back(calibrate);
+      answer = measures_;
+    });
+    if (!answer) return;
+    if (std::optional<v1::CalibrationReport> report = answer(calibrate)) {
+      report->set_epoch(calibrate.epoch());
+      report->set_step(calibrate.step());
+      v1::NodeMessage message;
+      *message.mutable_calibration() = *std::move(report);
+      EXPECT_TRUE(client_.send(message));
+    }
+  }
   void on_assign(const v1::Assignment& assignment) override {
     EXPECT_TRUE(plan_from_message(assignment.plan()).ok());
     note([&] { assigned_.push_back(assignment); });
@@ -164,6 +179,9 @@ class FakeNode final : public ControlEvents {
   std::condition_variable changed_;
   // Guarded by mutex_.
   std::vector<v1::Joined> joined_;
+  std::vector<v1::Calibrate> calibrations_;
+  /// How it answers; by default not at all. Set before the job is submitted.
+  std::function<std::optional<v1::CalibrationReport>(const v1::Calibrate&)> measures_;
   std::vector<v1::Assignment> assigned_;
   std::vector<v1::StopJob> stops_;
   std::vector<absl::Status> lost_;
@@ -196,6 +214,27 @@ class FakeNode final : public ControlEvents {
   std::thread uploader_;
   std::thread thread_;
 };
+
+/// What an honest node measures of the fixture's job.
+inline std::optional<v1::CalibrationReport> measured(const v1::Calibrate& task) {
+  v1::CalibrationReport report;
+  if (task.has_compute()) {
+    for (const char* name : {"conv", "fc"}) {
+      v1::LayerTimesMessage& layer = *report.add_layers();
+      layer.set_name(name);
+      layer.set_forward_seconds(0.01);
+      layer.set_backward_seconds(0.02);
+    }
+    report.set_device_ops_per_s(1e10);
+  } else if (task.has_sums()) {
+    report.set_server_sum_bytes_per_s(1e9);
+  } else {
+    report.set_send_bytes_per_s(1e8);
+    report.set_receive_bytes_per_s(1e8);
+    report.set_latency_seconds(1e-4);
+  }
+  return report;
+}
 
 /// Speaks the protocol by hand: may say anything, and nothing.
 class RawNode {
@@ -248,6 +287,8 @@ inline absl::StatusOr<ResolvedJob> resolver(const std::string& job_json) {
   job.iterations = kIterations;
   job.layers = {{"conv", "convolution", {20, 1, 5, 5}, 520, false},
                 {"fc", "fully_connected", {10, 500}, 5010, true}};
+  // Only the tests about it want the nodes to be asked for measurements.
+  job.sync.cost = job_json.find("calibrate") == std::string::npos ? "bytes" : "time";
   job.learning_rate = [](Iteration) { return 0.05; };
   return job;
 }

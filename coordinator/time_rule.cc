@@ -141,6 +141,7 @@ TimeRuleResult apply_time_rule(const TimeRuleInput& input, const SearchOptions& 
     if (layers[i].sfb_applies) layer.sfb_s = link_busy_s(*best_model, layers[i], Scheme::kSfb);
     layer.rebuild_s = layers[i].rebuild_s;
     layer.stall_s = played.stall_s[i];
+    layer.sync_s = played.sync_s[i];
   }
   result.schemes = std::move(best->schemes);
   result.flipped_s = std::move(best->flipped_s);

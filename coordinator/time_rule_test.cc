@@ -2,6 +2,7 @@
 
 #include "coordinator/time_rule.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "common/random.h"
@@ -227,6 +228,48 @@ TEST(TimeRule, TheSameInputGivesTheSamePlan) {
     const PlannerInput input = random_input(random);
     EXPECT_EQ(plan_to_json(plan_of(input)), plan_to_json(plan_of(input))) << seed;
   }
+}
+
+// Two measurements of one cluster differ by some noise; the byte rule's choice is what they share.
+TEST(TimeRule, AMeasuredCalibrationLeavesTheByteRuleOnlyForAGainThatItCanTell) {
+  int kept = 0, left = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    SplitMix64 random(seed);
+    PlannerInput input = random_input(random);
+    const Plan best = plan_of(input);
+    input.calibration->measured = true;
+    const Plan measured = plan_of(input);
+    input.sync.cost = "bytes";
+    const Plan by_bytes = plan_of(input);
+    const double gain = 1 - best.prediction->iteration_s / by_bytes.prediction->iteration_s;
+    if (fully_connected_schemes(best) == fully_connected_schemes(by_bytes)) {
+      EXPECT_EQ(fully_connected_schemes(measured), fully_connected_schemes(by_bytes)) << seed;
+    } else if (gain < kLeastMeasuredGain) {
+      ++kept;
+      EXPECT_EQ(fully_connected_schemes(measured), fully_connected_schemes(by_bytes)) << seed;
+      EXPECT_LE(measured.prediction->iteration_s,
+                best.prediction->iteration_s / (1 - kLeastMeasuredGain) * (1 + 1e-9));
+      const bool said =
+          std::any_of(measured.layers.begin(), measured.layers.end(), [](const PlanLayer& layer) {
+            return layer.reason.find("less than a measurement tells") != std::string::npos;
+          });
+      EXPECT_TRUE(said) << seed;
+    } else {
+      ++left;
+      EXPECT_EQ(fully_connected_schemes(measured), fully_connected_schemes(best)) << seed;
+    }
+  }
+  EXPECT_GT(kept, 5);
+  EXPECT_GT(left, 5);
+}
+
+TEST(TimeRule, ReasonsSpeakInFittingUnits) {
+  PlannerInput input = cluster_input({fully_connected("fc", 16, 16)}, 1, 4, titan_x(40));
+  input.calibration->layers[0] = {"fc", 1e-6, 2e-6};
+  input.calibration->latency_s = 1e-6;
+  EXPECT_THAT(plan_of(input).layers[0].reason, HasSubstr(" us by "));
+  input.calibration->layers[0] = {"fc", 1.0, 2.0};
+  EXPECT_THAT(plan_of(input).layers[0].reason, HasSubstr(" s by "));
 }
 
 TEST(TimeRule, ACalibrationOfSomethingElseIsRefused) {

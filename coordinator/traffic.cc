@@ -1,6 +1,7 @@
 #include "coordinator/traffic.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/check.h"
 
@@ -11,7 +12,10 @@ bool goes_back(const std::vector<LayerTotals>& before, const std::vector<LayerTo
   for (std::size_t i = 0; i < before.size(); ++i) {
     if (after[i].sent_bytes < before[i].sent_bytes ||
         after[i].received_bytes < before[i].received_bytes ||
-        after[i].stall_seconds < before[i].stall_seconds) {
+        after[i].stall_seconds < before[i].stall_seconds || after[i].passes < before[i].passes ||
+        after[i].forward_seconds < before[i].forward_seconds ||
+        after[i].backward_seconds < before[i].backward_seconds ||
+        after[i].sync_seconds < before[i].sync_seconds || after[i].syncs < before[i].syncs) {
       return true;
     }
   }
@@ -30,10 +34,42 @@ void TrafficMonitor::add(NodeId node, std::vector<LayerTotals> totals, Nanosecon
   }
 }
 
+MeasuredLayer TrafficMonitor::mean(const LayerTotals& first, const LayerTotals& last) {
+  const auto over = [](double seconds, std::uint64_t times) {
+    return times > 0 ? seconds / static_cast<double>(times) : 0.0;
+  };
+  const std::uint64_t passes = last.passes - first.passes;
+  return {.forward_s = over(last.forward_seconds - first.forward_seconds, passes),
+          .backward_s = over(last.backward_seconds - first.backward_seconds, passes),
+          .sync_s = over(last.sync_seconds - first.sync_seconds, last.syncs - first.syncs)};
+}
+
+std::vector<MeasuredLayer> TrafficMonitor::slowest() const {
+  std::vector<MeasuredLayer> slowest;
+  double slowest_s = -1.0;
+  for (const auto& [node, samples] : samples_) {
+    const std::vector<LayerTotals>& first = samples.front().totals;
+    const std::vector<LayerTotals>& last = samples.back().totals;
+    std::vector<MeasuredLayer> layers;
+    double total_s = 0.0;
+    for (std::size_t l = 0; l < layers_; ++l) {
+      if (last[l].passes - first[l].passes < kMinPasses) return {};
+      layers.push_back(mean(first[l], last[l]));
+      total_s += layers.back().forward_s + layers.back().backward_s;
+    }
+    if (total_s <= slowest_s) continue;
+    slowest_s = total_s;
+    slowest = std::move(layers);
+  }
+  return slowest;
+}
+
 LayerRates TrafficMonitor::rates(LayerIndex layer) const {
   LayerRates rates;
   double stall_shares = 0.0;
   std::size_t nodes = 0;
+  MeasuredLayer sum;
+  double measured = 0.0;
   for (const auto& [node, samples] : samples_) {
     const double elapsed =
         std::chrono::duration<double>(samples.back().time - samples.front().time).count();
@@ -44,9 +80,21 @@ LayerRates TrafficMonitor::rates(LayerIndex layer) const {
     rates.sent_bytes_per_s += static_cast<double>(last.sent_bytes - first.sent_bytes) / elapsed;
     rates.received_bytes_per_s +=
         static_cast<double>(last.received_bytes - first.received_bytes) / elapsed;
+    if (last.passes > first.passes) {
+      const MeasuredLayer one = mean(first, last);
+      sum.forward_s += one.forward_s;
+      sum.backward_s += one.backward_s;
+      sum.sync_s += one.sync_s;
+      measured += 1.0;
+    }
     stall_shares += std::clamp((last.stall_seconds - first.stall_seconds) / elapsed, 0.0, 1.0);
   }
   if (nodes > 0) rates.stall_share = stall_shares / static_cast<double>(nodes);
+  if (measured > 0.0) {
+    rates.measured = MeasuredLayer{.forward_s = sum.forward_s / measured,
+                                   .backward_s = sum.backward_s / measured,
+                                   .sync_s = sum.sync_s / measured};
+  }
   return rates;
 }
 

@@ -1,10 +1,12 @@
 #pragma once
 
-// Bytes and stalls per layer over the last seconds, out of running totals in heartbeats. Pure.
+// Bytes, times and stalls per layer over the last seconds, out of running totals in heartbeats.
+// Pure.
 
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "common/clock.h"
@@ -18,12 +20,22 @@ struct LayerTotals {
   std::uint64_t sent_bytes = 0;
   std::uint64_t received_bytes = 0;
   double stall_seconds = 0.0;
+  double forward_seconds = 0.0, backward_seconds = 0.0;  ///< of `passes`
+  std::uint64_t passes = 0;
+  double sync_seconds = 0.0;  ///< of `syncs`
+  std::uint64_t syncs = 0;
+};
+
+/// Of one iteration, as measured.
+struct MeasuredLayer {
+  double forward_s = 0.0, backward_s = 0.0, sync_s = 0.0;
 };
 
 struct LayerRates {
-  double sent_bytes_per_s = 0.0;      ///< all nodes together
-  double received_bytes_per_s = 0.0;  ///< all nodes together
-  double stall_share = 0.0;           ///< mean over nodes, 0..1
+  double sent_bytes_per_s = 0.0;          ///< all nodes together
+  double received_bytes_per_s = 0.0;      ///< all nodes together
+  double stall_share = 0.0;               ///< mean over nodes, 0..1
+  std::optional<MeasuredLayer> measured;  ///< mean over nodes; unset before there is a pass
 };
 
 class TrafficMonitor {
@@ -40,12 +52,17 @@ class TrafficMonitor {
   std::size_t layers() const { return layers_; }
   /// Between the oldest and newest sample of each node within the window.
   LayerRates rates(LayerIndex layer) const;
+  /// By LayerIndex, of the node that computes longest, over the window: what everybody waits for.
+  /// Empty before every node has made kMinPasses in it.
+  std::vector<MeasuredLayer> slowest() const;
+  static constexpr std::uint64_t kMinPasses = 3;
 
  private:
   struct Sample {
     Nanoseconds time;
     std::vector<LayerTotals> totals;
   };
+  static MeasuredLayer mean(const LayerTotals& first, const LayerTotals& last);
   std::size_t layers_;
   std::map<NodeId, std::deque<Sample>> samples_;
 };

@@ -14,6 +14,7 @@
 #include "common/daemon.h"
 #include "common/grpc_transport.h"
 #include "common/kernels.h"
+#include "common/link_probe.h"
 #include "common/node_report.h"
 #include "common/paced_transport.h"
 #include "common/status_macros.h"
@@ -108,10 +109,12 @@ absl::Status run(const MainOptions& options) {
       options.pending_limit_mib << 20);
   const auto address = transport.listen(to_string(*listen), &service);
   if (!address.ok()) return explain_listen_failure(*listen);
+  LinkProbe probe(&grpc.for_method(kProbeMethod));
+  POSEIDON_RETURN_IF_ERROR(grpc.for_method(kProbeMethod).listen(*address, &probe).status());
   grpc.start();
   POSEIDON_RETURN_IF_ERROR(announce_address(options.daemon, *address));
 
-  ServerNode node(&service, &refusals, metrics.get());
+  ServerNode node(&service, &refusals, metrics.get(), &probe);
   ControlClientOptions client_options;
   client_options.coordinator = options.coordinator;
   client_options.join_timeout = Milliseconds(options.join_timeout_s * 1000);

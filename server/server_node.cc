@@ -3,15 +3,36 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/clock.h"
 #include "common/job.h"
 #include "common/plan_proto.h"
 #include "common/status_macros.h"
+#include "server/measure_sums.h"
 #include "spdlog/spdlog.h"
 
 namespace poseidon {
 
-ServerNode::ServerNode(ShardService* service, const RefusalCounts* refusals, NodeMetrics* metrics)
-    : service_(service), refusals_(refusals), metrics_(metrics) {}
+namespace {
+
+absl::Status measure(const v1::Calibrate& task, const std::atomic<bool>& /*cancelled*/,
+                     v1::CalibrationReport& report) {
+  if (!task.has_sums()) return absl::InvalidArgumentError("a server computes no layers");
+  POSEIDON_ASSIGN_OR_RETURN(const JobSpec job, parse_job(task.sums().job_json()));
+  if (task.sums().workers() == 0) return absl::InvalidArgumentError("sums of no worker");
+  const SystemClock clock;
+  report.set_server_sum_bytes_per_s(measure_sums({.chunk_bytes = job.sync.chunk_bytes,
+                                                  .workers = task.sums().workers(),
+                                                  .optimizer = job.optimizer,
+                                                  .max_time = Milliseconds(task.sums().max_ms()),
+                                                  .clock = &clock}));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+ServerNode::ServerNode(ShardService* service, const RefusalCounts* refusals, NodeMetrics* metrics,
+                       LinkProbe* probe)
+    : service_(service), refusals_(refusals), metrics_(metrics), calibration_(probe, measure) {}
 
 void ServerNode::on_joined(const v1::Joined& joined) {
   spdlog::info("joined as node {}{}{}", joined.node_id(), joined.note().empty() ? "" : ": ",
@@ -19,6 +40,7 @@ void ServerNode::on_joined(const v1::Joined& joined) {
 }
 
 void ServerNode::on_assign(const v1::Assignment& assignment) {
+  calibration_.end();
   const absl::Status status = assign(assignment);
   if (status.ok()) return;
   spdlog::error("assignment refused: {}", std::string(status.message()));
@@ -62,11 +84,13 @@ absl::Status ServerNode::assign(const v1::Assignment& assignment) {
 void ServerNode::on_stop(const v1::StopJob& stop) {
   spdlog::info("epoch {} {}: {}", stop.epoch(), stop.succeeded() ? "is done" : "failed",
                stop.reason());
+  calibration_.end();
   drop(Epoch(stop.epoch()));
 }
 
 void ServerNode::on_lost(const absl::Status& reason) {
   spdlog::warn("coordinator lost: {}", std::string(reason.message()));
+  calibration_.end();
   Epoch epoch;
   {
     const std::lock_guard lock(mutex_);

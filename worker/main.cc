@@ -14,6 +14,7 @@
 #include "common/factor_wire.h"
 #include "common/grpc_transport.h"
 #include "common/kernels.h"
+#include "common/link_probe.h"
 #include "common/node_report.h"
 #include "common/paced_transport.h"
 #include "common/status_macros.h"
@@ -102,6 +103,8 @@ absl::Status run(const MainOptions& options) {
   PeerDoor door(&peers, &refusals);
   const auto address = peers.listen(to_string(*listen), &door);
   if (!address.ok()) return explain_listen_failure(*listen);
+  LinkProbe probe(&grpc.for_method(kProbeMethod));
+  POSEIDON_RETURN_IF_ERROR(grpc.for_method(kProbeMethod).listen(*address, &probe).status());
   POSEIDON_RETURN_IF_ERROR(announce_address(options.daemon, *address));
   grpc.start();
   absl::Status status;
@@ -110,7 +113,7 @@ absl::Status run(const MainOptions& options) {
     node_options.threads = options.threads;
     node_options.peers = {.transport = &peers, .door = &door};
     node_options.sync.syncer.give_up_after = Milliseconds(options.server_timeout_s * 1000);
-    WorkerNode node(&transport, &refusals, metrics.get(), node_options);
+    WorkerNode node(&transport, &refusals, metrics.get(), &probe, node_options);
     ControlClientOptions client_options;
     client_options.coordinator = options.coordinator;
     client_options.join_timeout = Milliseconds(options.join_timeout_s * 1000);

@@ -30,7 +30,8 @@ SyncClient::SyncClient(Transport* transport, Plan plan, WorkerRank rank,
       engine_(engine),
       versions_(plan_.layers.size(), -1),
       complete_(plan_.layers.size(), -1),
-      exact_(plan_.layers.size(), false) {
+      exact_(plan_.layers.size(), false),
+      gradient_since_(plan_.layers.size()) {
   for (const LayerMemory& layer : layers) parameters_.emplace_back(layer.parameters);
   syncer_ = std::make_unique<Syncer>(transport, plan_, rank, std::move(layers), options.syncer,
                                      this, traffic, refusals, peers);
@@ -52,6 +53,10 @@ void SyncClient::start() {
 }
 
 void SyncClient::gradient_ready(LayerIndex layer, Iteration iteration, MicroBatch part) {
+  if (part.is_last()) {
+    const std::lock_guard lock(mutex_);
+    gradient_since_[layer.value()] = std::chrono::steady_clock::now();
+  }
   if (goes_by_sfb(layer)) {
     factors_ready(layer, iteration, part);
   } else {
@@ -117,7 +122,7 @@ absl::Status SyncClient::step(std::unique_lock<std::mutex>& lock, LayerIndex lay
   absl::Status status =
       engine_->step(layer, iteration, syncer_->factors()->route().stacked(layer, iteration));
   lock.lock();
-  if (status.ok()) versions_[layer.value()] = iteration + 1;
+  if (status.ok()) set_version(layer, iteration + 1);
   return status;
 }
 
@@ -227,8 +232,16 @@ void SyncClient::cancel(const absl::Status& reason) {
 
 void SyncClient::parameters_ready(LayerIndex layer, Iteration version) {
   const std::lock_guard lock(mutex_);
-  versions_[layer.value()] = version;
+  set_version(layer, version);
   changed_.notify_all();
+}
+
+void SyncClient::set_version(LayerIndex layer, Iteration version) {
+  versions_[layer.value()] = version;
+  if (const auto since = std::exchange(gradient_since_[layer.value()], std::nullopt)) {
+    traffic_->synced(
+        layer, std::chrono::duration_cast<Nanoseconds>(std::chrono::steady_clock::now() - *since));
+  }
 }
 
 void SyncClient::exact_parameters_ready(LayerIndex layer) {

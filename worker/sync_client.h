@@ -12,6 +12,7 @@
 // Concurrency: gradient_ready, wait_parameters and finish on the trainer's thread (one), cancel on
 // any. start and close from whoever owns the client.
 
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -94,6 +95,7 @@ class SyncClient final : public SyncerEvents {
   std::optional<LayerIndex> steppable(LayerIndex first) const;
   absl::Status step(std::unique_lock<std::mutex>& lock, LayerIndex layer);
   std::string awaited_text(LayerIndex layer);
+  void set_version(LayerIndex layer, Iteration version);  ///< under mutex_
   bool goes_by_sfb(LayerIndex layer) const {
     return plan_.layers[layer.value()].scheme == Scheme::kSfb;
   }
@@ -112,6 +114,8 @@ class SyncClient final : public SyncerEvents {
   std::vector<Iteration> versions_;  ///< by LayerIndex, landed or stepped
   std::vector<Iteration> complete_;  ///< by LayerIndex, SFB: newest iteration with all factors here
   std::vector<bool> exact_;          ///< by LayerIndex, PS: landed in float32 too
+  /// By LayerIndex: when its last gradient was ready; unset once its parameters are there.
+  std::vector<std::optional<std::chrono::steady_clock::time_point>> gradient_since_;
   absl::Status failure_;
 };
 

@@ -9,6 +9,7 @@
 #include "common/finite.h"
 #include "common/kernels.h"
 #include "common/status_macros.h"
+#include "worker/layer_clock.h"
 
 namespace poseidon {
 namespace {
@@ -20,7 +21,7 @@ constexpr Milliseconds kBatchTimeout{600000};
 
 class Run {
  public:
-  explicit Run(const TrainerSetup& setup) : s_(setup) {}
+  explicit Run(const TrainerSetup& setup) : s_(setup), times_(&clock_, setup.traffic->layers()) {}
 
   absl::Status train() {
     for (Iteration i = 0; i < s_.job->iterations; ++i) {
@@ -55,10 +56,17 @@ class Run {
   /// Every forward pass, training or test, waits per layer for the parameters after `steps` steps.
   ExecutionHooks hooks(Iteration steps, MicroBatch part = {}) {
     return {.before_forward =
-                [this, steps](LayerIndex layer) { return s_.sync->wait_parameters(layer, steps); },
+                [this, steps](LayerIndex layer) {
+                  times_.stop_forward();
+                  const absl::Status status = s_.sync->wait_parameters(layer, steps);
+                  times_.run_forward(layer);
+                  return status;
+                },
             .after_backward =
                 [this, steps, part](LayerIndex layer) {
+                  times_.stop_backward(layer);
                   if (accumulate(layer, part)) s_.sync->gradient_ready(layer, steps, part);
+                  times_.run_backward();
                 }};
   }
 
@@ -100,12 +108,16 @@ class Run {
   absl::Status iterate(Iteration iteration) {
     POSEIDON_ASSIGN_OR_RETURN(const Batch* batch, next_batch());
     ForwardResult sum;
+    times_.begin_iteration();
     for (MicroBatch part{.index = 0, .count = s_.job->micro_batches}; part.index < part.count;
          ++part.index) {
       POSEIDON_ASSIGN_OR_RETURN(const ForwardResult result,
                                 train_on(cut(*batch, part), iteration, part));
       sum.loss_sum += result.loss_sum;
       sum.samples += result.samples;
+    }
+    for (std::uint32_t l = 0; l < times_.times().size(); ++l) {
+      s_.traffic->computed(LayerIndex(l), times_.times()[l].forward, times_.times()[l].backward);
     }
     s_.events->iteration_done(iteration, sum.mean_loss());
     return absl::OkStatus();
@@ -114,8 +126,10 @@ class Run {
   absl::StatusOr<ForwardResult> train_on(const Batch& batch, Iteration iteration, MicroBatch part) {
     POSEIDON_RETURN_IF_ERROR(check_cancelled());
     const ExecutionHooks hooks = this->hooks(iteration, part);
+    times_.begin_forward();
     POSEIDON_ASSIGN_OR_RETURN(const ForwardResult result,
                               s_.executor->forward(batch, Phase::kTrain, hooks));
+    times_.stop_forward();
     const double loss = result.mean_loss();
     if (!std::isfinite(loss)) {
       return absl::FailedPreconditionError(
@@ -124,6 +138,7 @@ class Run {
                        s_.executor->first_nonfinite_layer(),
                        ": try a smaller optimizer.learning_rate, or check the data and its scale"));
     }
+    times_.begin_backward();
     POSEIDON_RETURN_IF_ERROR(s_.executor->backward(hooks));
     return result;
   }
@@ -166,6 +181,8 @@ class Run {
   }
 
   const TrainerSetup s_;
+  const SystemClock clock_;
+  LayerClock times_;
   Batch test_batch_;
   Batch part_;                            ///< see cut
   std::vector<std::vector<float>> sums_;  ///< by LayerIndex; see accumulate

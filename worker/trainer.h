@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "common/job.h"
+#include "common/traffic.h"
 #include "worker/data/batches.h"
 #include "worker/engine/executor.h"
 #include "worker/sync_client.h"
@@ -35,6 +36,7 @@ struct TrainerSetup {
   SyncClient* sync = nullptr;
   TrainBatches* train = nullptr;
   TestBatches* test = nullptr;                   ///< null: never tests
+  TrafficProbe* traffic = nullptr;               ///< hears how long each layer computes
   const std::atomic<bool>* cancelled = nullptr;  ///< set by another thread, with SyncClient::cancel
   TrainerEvents* events = nullptr;
 };

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/clock.h"
 #include "common/job.h"
 #include "common/plan_proto.h"
 #include "common/status_macros.h"
@@ -12,6 +13,7 @@
 #include "worker/engine/cpu/cpu_device.h"
 #include "worker/engine/cpu/parallel.h"
 #include "worker/executor_factors.h"
+#include "worker/measure_compute.h"
 #include "worker/model_file.h"
 #include "worker/trainer.h"
 
@@ -51,7 +53,7 @@ class WorkerNode::Job final : public TrainerEvents {
       : node_(node), assignment_(std::move(assignment)), epoch_(assignment_.plan().epoch()) {}
 
   Epoch epoch() const { return epoch_; }
-  std::shared_ptr<const TrafficProbe> traffic() {
+  std::shared_ptr<TrafficProbe> traffic() {
     const std::lock_guard lock(mutex_);
     return traffic_;
   }
@@ -152,6 +154,7 @@ class WorkerNode::Job final : public TrainerEvents {
                                     .sync = sync_.get(),
                                     .train = train_.get(),
                                     .test = test_.get(),
+                                    .traffic = traffic().get(),
                                     .cancelled = &cancelled_,
                                     .events = this}));
     if (rank_ != WorkerRank(0)) return absl::OkStatus();
@@ -273,12 +276,57 @@ class WorkerNode::Job final : public TrainerEvents {
 };
 
 WorkerNode::WorkerNode(Transport* transport, RefusalCounts* refusals, NodeMetrics* metrics,
-                       WorkerNodeOptions options)
-    : transport_(transport), refusals_(refusals), metrics_(metrics), options_(options) {}
+                       LinkProbe* probe, WorkerNodeOptions options)
+    : transport_(transport),
+      refusals_(refusals),
+      metrics_(metrics),
+      options_(options),
+      calibration_(probe, [this](const v1::Calibrate& task, const std::atomic<bool>& cancelled,
+                                 v1::CalibrationReport& report) {
+        return measure(task, cancelled, report);
+      }) {}
 
 WorkerNode::~WorkerNode() { end(); }
 
+void WorkerNode::on_calibrate(const v1::Calibrate& calibrate) {
+  end_job(absl::CancelledError("a new job is being prepared"));
+  calibration_.begin(calibrate);
+}
+
+absl::Status WorkerNode::measure(const v1::Calibrate& task, const std::atomic<bool>& cancelled,
+                                 v1::CalibrationReport& report) const {
+  if (!task.has_compute()) return absl::InvalidArgumentError("a worker sums nothing");
+  const v1::CalibrateCompute& compute = task.compute();
+  if (compute.workers() == 0) return absl::InvalidArgumentError("a job of no worker");
+  POSEIDON_ASSIGN_OR_RETURN(const JobSpec job, parse_job(compute.job_json()));
+  POSEIDON_ASSIGN_OR_RETURN(const NetSpec net, resolve_network(job.model, "."));
+  POSEIDON_ASSIGN_OR_RETURN(
+      std::shared_ptr<Executor> executor,
+      make_cpu_executor(net, {.batch_size = job.batch_size / job.micro_batches,
+                              .seed = job.init.seed,
+                              .threads = options_.threads}));
+  const SystemClock clock;
+  POSEIDON_ASSIGN_OR_RETURN(const ComputeSpeed speed,
+                            measure_compute(executor, {.batch_size = job.batch_size,
+                                                       .micro_batches = job.micro_batches,
+                                                       .workers = compute.workers(),
+                                                       .iterations = job.iterations,
+                                                       .optimizer = job.optimizer,
+                                                       .max_time = Milliseconds(compute.max_ms()),
+                                                       .clock = &clock,
+                                                       .cancelled = &cancelled}));
+  for (const LayerTimes& layer : speed.layers) {
+    v1::LayerTimesMessage& times = *report.add_layers();
+    times.set_name(layer.name);
+    times.set_forward_seconds(layer.forward_s);
+    times.set_backward_seconds(layer.backward_s);
+  }
+  report.set_device_ops_per_s(speed.device_ops_per_s);
+  return absl::OkStatus();
+}
+
 void WorkerNode::end_job(const absl::Status& reason) {
+  calibration_.end();
   std::shared_ptr<Job> job;
   {
     const std::lock_guard lock(mutex_);
@@ -312,6 +360,7 @@ void WorkerNode::on_start(const v1::Start& start) {
 }
 
 void WorkerNode::on_stop(const v1::StopJob& stop) {
+  calibration_.end();
   {
     const std::lock_guard lock(mutex_);
     if (job_ == nullptr || job_->epoch() != Epoch(stop.epoch())) return;

@@ -13,6 +13,8 @@
 #include <thread>
 
 #include "common/control_client.h"
+#include "common/link_probe.h"
+#include "common/node_calibration.h"
 #include "common/node_report.h"
 #include "common/transport.h"
 #include "common/wire.h"
@@ -29,15 +31,20 @@ struct WorkerNodeOptions {
 /// Callbacks come from the control client's threads.
 class WorkerNode final : public ControlEvents {
  public:
-  /// All must outlive the node; `metrics` may be null. set_client before the client runs.
-  WorkerNode(Transport* transport, RefusalCounts* refusals, NodeMetrics* metrics,
+  /// All must outlive the node; `metrics` and `probe` may be null. set_client before the client
+  /// runs.
+  WorkerNode(Transport* transport, RefusalCounts* refusals, NodeMetrics* metrics, LinkProbe* probe,
              WorkerNodeOptions options);
   ~WorkerNode() override;
-  void set_client(ControlClient* client) { client_ = client; }
+  void set_client(ControlClient* client) {
+    client_ = client;
+    calibration_.set_client(client);
+  }
   /// Ends the job in progress; call it before the client goes.
   void end() { end_job(absl::CancelledError("the worker stops")); }
 
   void on_joined(const v1::Joined& joined) override;
+  void on_calibrate(const v1::Calibrate& calibrate) override;
   void on_assign(const v1::Assignment& assignment) override;
   void on_start(const v1::Start& start) override;
   void on_stop(const v1::StopJob& stop) override;
@@ -47,7 +54,11 @@ class WorkerNode final : public ControlEvents {
  private:
   class Job;
 
-  /// Ends the job in progress, if there is one, and waits until its thread is gone.
+  /// Before a job: how fast its network computes here.
+  absl::Status measure(const v1::Calibrate& task, const std::atomic<bool>& cancelled,
+                       v1::CalibrationReport& report) const;
+  /// Ends the job in progress or the measurement before it, if there is one, and waits until its
+  /// thread is gone.
   void end_job(const absl::Status& reason);
 
   Transport* const transport_;
@@ -55,6 +66,7 @@ class WorkerNode final : public ControlEvents {
   NodeMetrics* const metrics_;
   const WorkerNodeOptions options_;
   ControlClient* client_ = nullptr;
+  NodeCalibration calibration_;
 
   std::mutex mutex_;  ///< guards job_
   std::shared_ptr<Job> job_;

@@ -41,6 +41,8 @@ class Measurement:
     sent_bytes: list         # per host and iteration
     received_bytes: list
     schemes: dict            # per layer, from the plan in force
+    predicted: typing.Optional[dict]    # by the plan in force; None where nothing was measured before the job
+    calibration: typing.Optional[dict]  # likewise
 
     @property
     def mean_s(self):
@@ -113,4 +115,5 @@ def run(layout, programs, job, measured, folder):
         last = json.loads(metrics.read_text().splitlines()[WARM_UP + measured - 1])
         return Measurement(seconds=[b - a for a, b in zip(ends, ends[1:])], images_per_s=last["images_per_s"],
                            sent_bytes=per_iteration(0), received_bytes=per_iteration(1),
-                           schemes={layer["name"]: layer["scheme"] for layer in plan["layers"]})
+                           schemes={layer["name"]: layer["scheme"] for layer in plan["layers"]},
+                           predicted=plan.get("predicted"), calibration=plan.get("calibration"))

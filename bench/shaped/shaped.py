@@ -139,6 +139,13 @@ class Results:
                   f"{servers / 1e6:11.3f}{busy:11.0%}   {' '.join(by_sfb) or '-'}")
         for name, value in self.ratios().items():
             print(f"{name}: {value:.3f}")
+        for one in self.rounds.get("auto", []):
+            if one.predicted:
+                nic = one.calibration["workers"][0]
+                print(f"auto: predicted {one.predicted['iteration_seconds']:.4f} s, measured {one.mean_s:.4f} s; all by ps "
+                      f"predicted {one.predicted['all_ps_seconds']:.4f}, all by sfb {one.predicted['all_sfb_seconds']:.4f}; "
+                      f"calibrated network {nic['send_bytes_per_s'] * 8e-6:.0f} Mbit/s, computing "
+                      f"{one.predicted['compute_seconds']:.4f} s")
 
 
 def worker_hosts(layout):
@@ -199,8 +206,8 @@ def main():
     folder.mkdir(parents=True)
     about = machine.about()
     print(f"{layout.workers} workers, {layout.servers} servers {'with them' if layout.servers_with_workers else 'apart'}, "
-          f"{layout.mbit} Mbit/s each way, batch {arguments.batch_size} per worker; auto is not calibrated and so goes by "
-          "bytes (sync.cost)", flush=True)
+          f"{layout.mbit} Mbit/s each way, batch {arguments.batch_size} per worker; auto measures before the job "
+          "(sync.cost time)", flush=True)
     done = []
     for network in arguments.networks:
         results = measure(arguments, layout, network, folder)
@@ -213,7 +220,7 @@ def main():
             "date": date.isoformat(timespec="seconds"), "machine": about,
             "arguments": {key: str(value) if isinstance(value, pathlib.Path) else value
                           for key, value in vars(arguments).items()},
-            "auto": "not calibrated: by bytes", "networks": done}, indent=1) + "\n")
+            "networks": done}, indent=1) + "\n")
     print(f"\nall rounds: {result}")
     for leftover in folder.iterdir():  # what the jobs wrote is large; a failed run keeps it
         if leftover.is_dir():

@@ -166,6 +166,7 @@ std::string train_as(std::uint32_t rank, WorkerEnd& end, const JobSpec& job, con
                                      .executor = executor.get(),
                                      .sync = &sync,
                                      .train = batches->get(),
+                                     .traffic = &traffic,
                                      .cancelled = &cancelled,
                                      .events = &events});
   EXPECT_TRUE(status.ok()) << status;

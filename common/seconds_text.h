@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+
+#include "absl/strings/str_format.h"
+
+namespace poseidon {
+
+/// For people: "412 us", "3.07 ms", "1.294 s"; "-" for nothing.
+inline std::string seconds_text(double seconds) {
+  if (!(seconds > 0.0)) return "-";
+  if (seconds < 0.9995e-3) return absl::StrFormat("%.3g us", seconds * 1e6);
+  if (seconds < 0.9995) return absl::StrFormat("%.3g ms", seconds * 1e3);
+  return absl::StrFormat("%.4g s", seconds);
+}
+
+}  // namespace poseidon

@@ -1,0 +1,134 @@
+// The plan's part of JobRun: what is measured for it, how it is made, and whether another one would
+// be better (job_run.cc has the job's life).
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/seconds_text.h"
+#include "coordinator/job_run.h"
+#include "coordinator/job_run_text.h"
+
+namespace poseidon {
+
+// ---- calibrating ----
+
+void JobRun::begin_calibration(Nanoseconds now, JobActions& actions) {
+  const auto nodes = [](const std::vector<Participant>& participants) {
+    std::vector<NodeInfo> infos;
+    for (const Participant& p : participants) infos.push_back(p.node);
+    return infos;
+  };
+  enter(JobState::kCalibrating, now);
+  calibration_.emplace(options_.calibration, nodes(workers_), nodes(servers_), description_.layers,
+                       description_.iterations, now);
+  actions.emplace_back(LogLine{absl::StrFormat(
+      "job %s: enough nodes are here; measuring %d workers, %d servers and the network (epoch %d)",
+      description_.id, workers_.size(), servers_.size(), description_.epoch.value())});
+  go_on_calibrating(now, actions);
+}
+
+void JobRun::go_on_calibrating(Nanoseconds now, JobActions& actions) {
+  for (CalibrationTask& task : calibration_->take_tasks()) {
+    actions.emplace_back(SendCalibrate{std::move(task)});
+  }
+  message_ = calibration_->what();
+  if (!calibration_->done()) return;
+  absl::StatusOr<Calibration> measured = calibration_->result();
+  calibration_.reset();
+  if (measured.ok()) {
+    plan_basis_ = absl::StrFormat("measured in %.1f s before this job", seconds(now - entered_));
+    make_plan(*std::move(measured), now, actions);
+  } else {
+    plan_basis_ = absl::StrCat("not calibrated: ", measured.status().message());
+    make_plan(std::nullopt, now, actions);
+  }
+}
+
+JobActions JobRun::on_calibration(NodeId from, Epoch epoch, const CalibrationAnswer& answer,
+                                  Nanoseconds now) {
+  JobActions actions;
+  const Participant* participant = expect_participant(from, epoch, "CalibrationReport", actions);
+  if (participant == nullptr) return actions;
+  if (state_ != JobState::kCalibrating) {
+    refuse(
+        actions, Refusal::kWrongState,
+        absl::StrFormat("CalibrationReport from %s; job %s is %s", participant_text(*participant),
+                        description_.id, job_state_name(state_)));
+    return actions;
+  }
+  if (const auto refused = calibration_->on_answer(from, answer, now)) {
+    refuse(actions, refused->refusal, refused->text);
+  }
+  go_on_calibrating(now, actions);
+  return actions;
+}
+
+void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
+                       JobActions& actions) {
+  absl::StatusOr<Plan> plan =
+      description_.make_plan(addresses(workers_), addresses(servers_), std::move(calibration));
+  if (!plan.ok()) {
+    const bool told = state_ != JobState::kWaiting;  // only who has heard of the job hears its end
+    if (!told) {
+      workers_.clear();
+      servers_.clear();
+    }
+    end(false, absl::StrCat("the job cannot be planned: ", plan.status().message()), now, actions);
+    return;
+  }
+  plan_ = std::make_shared<const Plan>(*std::move(plan));
+  enter(JobState::kPreparingServers, now);
+  message_ = absl::StrCat("prepares ", servers_.size(), " servers");
+  actions.emplace_back(
+      LogLine{absl::StrFormat("job %s: the plan is made (%s)", description_.id, plan_basis_)});
+  actions.emplace_back(LogLine{
+      absl::StrFormat("job %s: preparing %d servers, then %d workers (epoch %d)", description_.id,
+                      servers_.size(), workers_.size(), description_.epoch.value())});
+  actions.emplace_back(WriteFile{.name = "plan.json", .contents = plan_to_json(*plan_)});
+  for (const Participant& server : servers_) {
+    actions.emplace_back(SendAssignment{.node = server.node.id, .index = server.index});
+  }
+}
+
+// ---- whether another plan would be better ----
+
+JobActions JobRun::on_measured_times(const std::vector<LayerTimes>& times, Nanoseconds /*now*/) {
+  JobActions actions;
+  if (state_ != JobState::kRunning || !plan_->calibration || !description_.consider_replan) {
+    return actions;
+  }
+  const absl::StatusOr<ReplanDecision> decision =
+      description_.consider_replan(*plan_, times, replan_);
+  if (!decision.ok()) {
+    actions.emplace_back(
+        LogLine{absl::StrCat("job ", description_.id, ": the plan is not compared (",
+                             decision.status().message(), ")")});
+    return actions;
+  }
+  replan_ = decision->state;
+  if (!decision->plan) return actions;
+  std::vector<std::string> changes;
+  for (std::size_t l = 0; l < plan_->layers.size(); ++l) {
+    if (decision->plan->layers[l].scheme == plan_->layers[l].scheme) continue;
+    changes.push_back(absl::StrCat(plan_->layers[l].name, " by ",
+                                   std::string(scheme_name(decision->plan->layers[l].scheme))));
+  }
+  if (changes.empty()) changes.emplace_back("chunks on other servers");
+  // Said once, not whenever a number has moved a little.
+  const std::string what = absl::StrJoin(changes, ", ");
+  const bool said = absl::StartsWith(recommendation_, what + ":");
+  recommendation_ = absl::StrCat(
+      what, ": ", seconds_text(decision->better_s), " instead of ", seconds_text(decision->now_s),
+      " per iteration; start the job with \"sync\": {\"plan\": \".../plan.recommended.json\"}");
+  if (said) return actions;
+  actions.emplace_back(
+      WriteFile{.name = "plan.recommended.json", .contents = plan_to_json(*decision->plan)});
+  actions.emplace_back(LogLine{absl::StrCat(
+      "job ", description_.id, ": a better plan: ", recommendation_, " (", decision->reason, ")")});
+  return actions;
+}
+
+}  // namespace poseidon

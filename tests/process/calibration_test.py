@@ -1,0 +1,95 @@
+"""The measurement before a job (sync.cost "time"), in real processes. Nodes on other addresses of the loopback are other
+machines to the planner, so that there is a network to measure."""
+
+import json
+import signal
+import unittest
+
+from cluster import BIN, Cluster, ProcessTest, digits_job, wait_for
+
+
+def job(iterations=60, **sync):
+    result = digits_job(iterations=iterations, batch_size=16, test_every_iterations=0)
+    result["sync"] = sync
+    return result
+
+
+class Calibration(ProcessTest):
+    def cluster(self, workers=2):
+        """Every node on a machine of its own, as far as its address tells."""
+        cluster = Cluster(self)
+        self.server = self.start("server", BIN / "poseidon-server", "--coordinator", cluster.address, "--listen",
+                                 "127.0.0.2:0", "--data-dir", self.folder / "server-data")
+        for index in range(workers):
+            cluster.add_worker("--listen", f"127.0.0.{3 + index}:0")
+        return cluster
+
+    def train(self, cluster, name, submitted):
+        run_dir = self.folder / name
+        result = cluster.submit(submitted, "--workers", 2, "--servers", 1, "--wait", run_dir=run_dir)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        return run_dir, json.loads((run_dir / "plan.json").read_text())
+
+    def test_a_job_is_planned_with_what_was_measured_and_repeats_itself(self):
+        cluster = self.cluster()
+        first, plan = self.train(cluster, "first", job())
+        calibration = plan["calibration"]
+        self.assertTrue(calibration["measured"])
+        self.assertEqual([layer["name"] for layer in calibration["layers"]], [layer["name"] for layer in plan["layers"]])
+        for layer in calibration["layers"]:
+            self.assertGreater(layer["forward_seconds"], 0)
+            self.assertGreater(layer["backward_seconds"], 0)
+        self.assertEqual((len(calibration["workers"]), len(calibration["servers"])), (2, 1))
+        for nic in calibration["workers"] + calibration["servers"]:
+            self.assertGreater(nic["send_bytes_per_s"], 1e6)
+            self.assertGreater(nic["receive_bytes_per_s"], 1e6)
+        self.assertGreater(calibration["device_ops_per_s"], 1e6)
+        self.assertGreater(calibration["server_sum_bytes_per_s"], 1e6)
+        self.assertGreater(calibration["latency_seconds"], 0)
+        self.assertGreater(plan["predicted"]["iteration_seconds"], 0)
+
+        # What was measured must not be in the result: neither of another measurement, nor of none.
+        second, again = self.train(cluster, "second", job())
+        schemes = [[layer["scheme"] for layer in one["layers"]] for one in (plan, again)]
+        if schemes[0] == schemes[1]:
+            self.assertEqual(*((run / "model.safetensors").read_bytes() for run in (first, second)))
+        pinned, repeated = self.train(cluster, "pinned", job(plan=str(first / "plan.json")))
+        self.assertNotIn("calibration", repeated)
+        self.assertEqual([layer["scheme"] for layer in repeated["layers"]], schemes[0])
+        self.assertEqual(*((run / "model.safetensors").read_bytes() for run in (first, pinned)))
+
+    def test_status_holds_measured_times_against_predicted_ones(self):
+        cluster = self.cluster()
+        self.assertEqual(cluster.submit(job(iterations=1_000_000), "--workers", 2, "--servers", 1).returncode, 0)
+        status = wait_for("measured times", lambda: self.with_times(cluster.status()))
+        self.assertIn("measured", status["plan_basis"])
+        self.assertGreater(status["predicted_iteration_seconds"], 0)
+        for layer in status["layers"]:
+            for kind in ("predicted", "measured"):
+                self.assertGreater(layer[kind]["forward_seconds"], 0)
+                self.assertGreater(layer[kind]["backward_seconds"], 0)
+            self.assertGreater(layer["measured"]["sync_seconds"], 0)
+            self.assertTrue(layer["reason"])
+
+    @staticmethod
+    def with_times(status):
+        known = status["layers"] and all(layer["measured"] for layer in status["layers"])
+        return status if known and status["measured_iteration_seconds"] else None
+
+    def test_a_cluster_on_one_machine_measures_nothing_and_says_why(self):
+        cluster = Cluster(self).add(workers=2, servers=1)
+        _, plan = self.train(cluster, "run", job(iterations=5))
+        self.assertNotIn("calibration", plan)
+        self.assertIn("share one machine", cluster.coordinator.log())
+
+    def test_a_node_frozen_while_it_measures_is_named(self):
+        cluster = self.cluster()
+        wait_for("both workers", lambda: len(cluster.status()["workers"]) == 2)
+        cluster.workers[1].signal(signal.SIGSTOP)
+        self.assertEqual(cluster.submit(job(), "--workers", 2, "--servers", 1).returncode, 0)
+        status = cluster.wait_for_state("failed")
+        self.assertIn(f"process {cluster.workers[1].pid}", status["message"])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
