@@ -71,6 +71,7 @@ absl::Status NetworkExecutor::build() {
   for (std::size_t i = 0; i < nodes_.size(); ++i) POSEIDON_RETURN_IF_ERROR(build_node(i));
   POSEIDON_RETURN_IF_ERROR(build_routes());
   POSEIDON_RETURN_IF_ERROR(build_accuracy());
+  POSEIDON_RETURN_IF_ERROR(build_statistics());
   if (!device_->shares_host_memory()) {
     std::int64_t largest = batch * input_elements_;
     for (const Node& node : nodes_) largest = std::max(largest, node.output_elements);
@@ -101,6 +102,40 @@ absl::Status NetworkExecutor::build_parameters() {
   return absl::OkStatus();
 }
 
+absl::Status NetworkExecutor::build_statistics() {
+  std::vector<float> initial;
+  std::vector<std::pair<Node*, std::size_t>> begins;
+  for (std::size_t i = 0; i < net_.layers.size(); ++i) {
+    if (!net_.layers[i].statistics.empty()) begins.emplace_back(&nodes_[i], initial.size());
+    for (const ParameterSpec& tensor : net_.layers[i].statistics) {
+      initial.insert(initial.end(), static_cast<std::size_t>(element_count(tensor.shape)),
+                     static_cast<float>(tensor.initialiser.value));
+    }
+  }
+  POSEIDON_ASSIGN_OR_RETURN(
+      statistics_, device_->allocate(static_cast<std::int64_t>(initial.size()) * kFloatBytes));
+  for (const auto& [node, offset] : begins) node->statistics = floats(statistics_) + offset;
+  return write_statistics(initial);
+}
+
+absl::Status NetworkExecutor::read_statistics(std::span<float> values) {
+  POSEIDON_CHECK(static_cast<std::int64_t>(values.size()) == net_.statistics_count(),
+                 "all running statistics");
+  if (values.empty()) return absl::OkStatus();
+  device_->begin_pass();
+  return device_->download(values.data(), statistics_.get(),
+                           static_cast<std::int64_t>(values.size_bytes()));
+}
+
+absl::Status NetworkExecutor::write_statistics(std::span<const float> values) {
+  POSEIDON_CHECK(static_cast<std::int64_t>(values.size()) == net_.statistics_count(),
+                 "all running statistics");
+  if (values.empty()) return absl::OkStatus();
+  device_->begin_pass();
+  return device_->upload(statistics_.get(), values.data(),
+                         static_cast<std::int64_t>(values.size_bytes()));
+}
+
 absl::Status NetworkExecutor::build_node(std::size_t index) {
   const LayerSpec& layer = net_.layers[index];
   Node& node = nodes_[index];
@@ -119,7 +154,8 @@ absl::Status NetworkExecutor::build_node(std::size_t index) {
     node.parameter_layer = before;
   }
   if (layer.type == LayerType::kSoftmaxCrossEntropy) {
-    loss_node_ = index;
+    all_losses_.push_back(index);
+    if (!layer.auxiliary) loss_node_ = index;
   } else if (node.runs_backward) {
     POSEIDON_ASSIGN_OR_RETURN(node.output_gradient,
                               device_->allocate(node.output_elements * kFloatBytes));
@@ -266,6 +302,7 @@ ForwardArgs NetworkExecutor::forward_args(const Node& node) const {
   if (node.parameter_layer >= 0) {
     args.parameters = parameters_[static_cast<std::size_t>(node.parameter_layer)].device_data;
   }
+  args.statistics = node.statistics;
   args.output = floats(node.output);
   args.labels = static_cast<const std::int32_t*>(labels_.get());
   args.valid_samples = valid_samples_;
@@ -306,7 +343,7 @@ absl::StatusOr<ForwardResult> NetworkExecutor::forward(const Batch& batch, Phase
       device_->upload(labels_.get(), batch.labels.data(),
                       batch.samples * static_cast<std::int64_t>(sizeof(std::int32_t))));
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    POSEIDON_RETURN_IF_ERROR(forward_node(i, hooks));
+    if (runs_in_phase(i)) POSEIDON_RETURN_IF_ERROR(forward_node(i, hooks));
   }
   has_forward_ = true;
   can_backward_ = phase == Phase::kTrain;
@@ -326,12 +363,22 @@ absl::StatusOr<std::span<const float>> NetworkExecutor::fetch_output(const Node&
   return fetch(node.output, node.output_elements / options_.batch_size * valid_samples_);
 }
 
+bool NetworkExecutor::runs_in_phase(std::size_t index) const {
+  const bool is_implied = index >= net_.layers.size();
+  return phase_ == Phase::kTrain || is_implied || !net_.layers[index].train_only;
+}
+
 // Summed here, in sample order and in double, so that every device gives the same sum.
 absl::StatusOr<ForwardResult> NetworkExecutor::collect_result() {
   ForwardResult result;
   result.samples = valid_samples_;
-  POSEIDON_ASSIGN_OR_RETURN(const std::span<const float> losses, fetch_output(nodes_[loss_node_]));
-  for (const float loss : losses) result.loss_sum += static_cast<double>(loss);
+  for (const std::size_t index : all_losses_) {
+    if (!runs_in_phase(index)) continue;
+    POSEIDON_ASSIGN_OR_RETURN(const std::span<const float> losses, fetch_output(nodes_[index]));
+    double sum = 0.0;
+    for (const float loss : losses) sum += static_cast<double>(loss);
+    result.loss_sum += net_.layers[index].loss_weight * sum;
+  }
   POSEIDON_ASSIGN_OR_RETURN(const std::span<const float> hits,
                             fetch_output(nodes_[accuracy_node_]));
   for (const float hit : hits) result.correct += hit > 0.5f ? 1 : 0;
@@ -386,6 +433,7 @@ std::string NetworkExecutor::first_nonfinite_layer() {
   if (input.ok() && !all_finite(*input)) return "input (data)";
   for (std::size_t i = 0; i < net_.layers.size(); ++i) {
     const Node& node = nodes_[i];
+    if (!runs_in_phase(i)) continue;
     if (node.parameter_layer >= 0) {
       const LayerIndex layer(static_cast<std::uint32_t>(node.parameter_layer));
       if (!all_finite(parameters(layer))) return absl::StrCat(net_.layers[i].name, " (parameters)");

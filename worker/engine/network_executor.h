@@ -8,7 +8,8 @@
 //  2. Layers run in file order forward, in the opposite order backward; no order depends on data.
 //  3. An output's gradient is complete before its layer's backward runs: its consumers come
 //     later in the file, so earlier in backward; the last consumer overwrites, the others add.
-//  4. A layer's backward runs only if a parameter layer is at or before it; nothing computes the
+//  4. Layers that are train_only do not run in Phase::kTest; their outputs are then old.
+//  5. A layer's backward runs only if a parameter layer is at or before it; nothing computes the
 //     gradient of the data.
 
 #include <memory>
@@ -30,6 +31,8 @@ class NetworkExecutor final : public Executor {
   const NetSpec& net() const override { return net_; }
   std::span<float> parameters(LayerIndex layer) override;
   std::span<float> gradients(LayerIndex layer) override;
+  absl::Status read_statistics(std::span<float> values) override;
+  absl::Status write_statistics(std::span<const float> values) override;
   absl::StatusOr<ForwardResult> forward(const Batch& batch, Phase phase,
                                         const ExecutionHooks& hooks) override;
   absl::Status backward(const ExecutionHooks& hooks) override;
@@ -56,7 +59,8 @@ class NetworkExecutor final : public Executor {
     DeviceMemory output_gradient{nullptr, nullptr};
     std::vector<const float*> inputs;
     bool runs_backward = false;
-    int parameter_layer = -1;  // LayerIndex, or -1
+    int parameter_layer = -1;     // LayerIndex, or -1
+    float* statistics = nullptr;  // in statistics_
     // Per input: where its gradient goes. `addend` is a buffer of this node's own when another
     // consumer has written `target` before; nullptr otherwise.
     struct Route {
@@ -71,6 +75,7 @@ class NetworkExecutor final : public Executor {
   NetworkExecutor(NetSpec net, const ExecutorOptions& options, std::unique_ptr<Device> device);
   absl::Status build();
   absl::Status build_parameters();
+  absl::Status build_statistics();
   absl::Status build_node(std::size_t index);
   absl::Status build_routes();
   absl::Status build_accuracy();
@@ -81,6 +86,7 @@ class NetworkExecutor final : public Executor {
   absl::Status forward_node(std::size_t index, const ExecutionHooks& hooks);
   absl::Status backward_node(std::size_t index, const ExecutionHooks& hooks);
   ForwardArgs forward_args(const Node& node) const;
+  bool runs_in_phase(std::size_t index) const;
   absl::StatusOr<ForwardResult> collect_result();
   // The first `elements` of device memory for reading here: in place where the device shares the
   // host's memory, else by way of host_copy_.
@@ -91,14 +97,16 @@ class NetworkExecutor final : public Executor {
   const NetSpec net_;
   const ExecutorOptions options_;
   const std::unique_ptr<Device> device_;
-  std::int64_t input_elements_ = 0;  // of one sample
-  std::size_t loss_node_ = 0;
+  std::int64_t input_elements_ = 0;      // of one sample
+  std::size_t loss_node_ = 0;            // the one that is not auxiliary
+  std::vector<std::size_t> all_losses_;  // in forward order
   std::size_t accuracy_node_ = 0;
   LayerSpec implied_accuracy_;  // where the network has no accuracy layer of its own
 
   // Declared after device_, so that they go first. net_.layers order, then the implied accuracy.
   DeviceMemory input_{nullptr, nullptr};
   DeviceMemory labels_{nullptr, nullptr};
+  DeviceMemory statistics_{nullptr, nullptr};  // of all layers, end to end
   std::vector<ParameterRange> parameters_;
   std::vector<ParameterRange> gradients_;
   std::vector<Node> nodes_;

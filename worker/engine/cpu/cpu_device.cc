@@ -94,6 +94,10 @@ class CpuDevice final : public Device {
         return make_accuracy(layer, options);
       case LayerType::kAdd:
         return make_add(layer, options);
+      case LayerType::kBatchNorm:
+        return make_batch_norm(layer, options);
+      case LayerType::kConcat:
+        return make_concat(layer, options);
     }
     POSEIDON_CHECK(false, "layer type without an operator");
     return nullptr;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -128,7 +129,7 @@ class Pooling final : public WindowOperator {
       const Choice choice = choose(args.inputs[0], n, c, y, x, sum);
       args.output[out_at(n, c, y, x)] = layer_.pool == LayerSpec::Pool::kMax
                                             ? args.inputs[0][choice.index]
-                                            : static_cast<float>(sum / choice.inside);
+                                            : static_cast<float>(sum / divisor(choice, y, x));
     });
     return absl::OkStatus();
   }
@@ -144,7 +145,7 @@ class Pooling final : public WindowOperator {
         return;
       }
       for_window(y, x, [&](std::int64_t, std::int64_t, std::int64_t in_y, std::int64_t in_x) {
-        sums[at(in_at(n, c, in_y, in_x))] += gradient / choice.inside;
+        sums[at(in_at(n, c, in_y, in_x))] += gradient / divisor(choice, y, x);
       });
     });
     deliver(sums, args.input_gradients[0]);
@@ -156,6 +157,15 @@ class Pooling final : public WindowOperator {
     std::int64_t index = -1;  // of the largest element, the first of equals; a NaN is largest
     double inside = 0.0;      // how many elements of the window lie inside the image
   };
+  // Padding counts where asked for, the overhang of ceil_mode behind it never (as in PyTorch).
+  double divisor(const Choice& choice, std::int64_t y, std::int64_t x) const {
+    if (!layer_.count_padding) return choice.inside;
+    const auto extent = [](std::int64_t begin, std::int64_t kernel, std::int64_t size) {
+      return static_cast<double>(std::min(begin + kernel, size) - begin);
+    };
+    return extent(y * layer_.stride_h, layer_.kernel_h, layer_.input_shape[1] + 2 * layer_.pad_h) *
+           extent(x * layer_.stride_w, layer_.kernel_w, layer_.input_shape[2] + 2 * layer_.pad_w);
+  }
   Choice choose(const float* in, std::int64_t n, std::int64_t c, std::int64_t y, std::int64_t x,
                 double& sum) const {
     Choice choice;
