@@ -6,6 +6,7 @@
 
 #include "worker/engine/cpu/loop_operators.h"
 #include "worker/engine/cpu/parallel.h"
+#include "worker/engine/cpu/vector_loops.h"
 #include "worker/engine/dropout_mask.h"
 
 namespace poseidon {
@@ -23,9 +24,7 @@ class Relu final : public LayerOperator {
 
   absl::Status forward(const ForwardArgs& args) override {
     parallel_for(elements_, kGrainElements, [&](std::int64_t begin, std::int64_t end) {
-      const float* in = args.inputs[0];
-      // Written so that a NaN stays one.
-      for (std::int64_t i = begin; i < end; ++i) args.output[i] = in[i] <= 0.0f ? 0.0f : in[i];
+      loops_.relu(args.inputs[0] + begin, args.output + begin, end - begin);
     });
     return absl::OkStatus();
   }
@@ -34,15 +33,16 @@ class Relu final : public LayerOperator {
     float* const out = args.input_gradients[0];
     if (out == nullptr) return absl::OkStatus();
     parallel_for(elements_, kGrainElements, [&](std::int64_t begin, std::int64_t end) {
-      const float* in = args.forward.inputs[0];
-      const float* gradient = args.output_gradient;
-      for (std::int64_t i = begin; i < end; ++i) out[i] = in[i] <= 0.0f ? 0.0f : gradient[i];
+      // Where the input was overwritten this reads the output: it is positive where that was.
+      loops_.relu_gradient(args.forward.inputs[0] + begin, args.output_gradient + begin,
+                           out + begin, end - begin);
     });
     return absl::OkStatus();
   }
 
  private:
   const std::int64_t elements_;
+  const VectorLoops& loops_ = vector_loops();
 };
 
 class Add final : public LayerOperator {
@@ -51,23 +51,28 @@ class Add final : public LayerOperator {
 
   absl::Status forward(const ForwardArgs& args) override {
     parallel_for(elements_, kGrainElements, [&](std::int64_t begin, std::int64_t end) {
-      std::copy(args.inputs[0] + begin, args.inputs[0] + end, args.output + begin);
+      const float* sum = args.inputs[0];
       for (const float* input : args.inputs.subspan(1)) {
-        for (std::int64_t i = begin; i < end; ++i) args.output[i] += input[i];
+        loops_.sum(sum + begin, input + begin, args.output + begin, end - begin);
+        sum = args.output;
       }
     });
     return absl::OkStatus();
   }
 
   absl::Status backward(const BackwardArgs& args) override {
-    for (float* const out : args.input_gradients) {
-      if (out != nullptr) std::copy_n(args.output_gradient, elements_, out);
-    }
+    parallel_for(elements_, kGrainElements, [&](std::int64_t begin, std::int64_t end) {
+      for (float* const out : args.input_gradients) {
+        if (out == nullptr) continue;
+        std::copy(args.output_gradient + begin, args.output_gradient + end, out + begin);
+      }
+    });
     return absl::OkStatus();
   }
 
  private:
   const std::int64_t elements_;
+  const VectorLoops& loops_ = vector_loops();
 };
 
 class Dropout final : public LayerOperator {
@@ -81,6 +86,7 @@ class Dropout final : public LayerOperator {
 
   absl::Status forward(const ForwardArgs& args) override {
     if (args.phase == Phase::kTest) {
+      if (args.output == args.inputs[0]) return absl::OkStatus();
       std::copy_n(args.inputs[0], samples_ * elements_, args.output);
     } else {
       mask(args.first_sample, args.inputs[0], args.output);
