@@ -13,13 +13,14 @@
 #include "common/status_macros.h"
 #include "common/text.h"
 #include "worker/engine/net.h"
+#include "worker/engine/net_expand.h"
 #include "worker/engine/net_initialiser.h"
 #include "worker/engine/net_layer_names.h"
+#include "worker/engine/net_names.h"
 
 namespace poseidon {
 namespace {
 
-constexpr char kNetworkInputName[] = "input";
 constexpr double kMaxFactor = 1e6;  // of LRN's numbers and loss weights
 
 // Product of sizes, all > 0 and <= kMaxDimension; nullopt beyond `bound`.
@@ -33,24 +34,8 @@ std::optional<std::int64_t> bounded_product(std::span<const std::int64_t> sizes,
   return product;
 }
 
-bool is_good_name(const std::string& name) {
-  return !name.empty() && name.size() <= kMaxNameLength &&
-         std::all_of(name.begin(), name.end(), [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                  c == '_' || c == '-' || c == '.' || c == '/';
-         });
-}
-
 // absl::StrCat does not take Debian's std::string_view.
 std::string type_name(LayerType type) { return std::string(layer_type_name(type)); }
-
-/// "network 'lenet'", or what stands in for it when the name is no good.
-std::string place_of(const nlohmann::json& json, std::string_view kind, std::string_view unnamed) {
-  const auto name = json.is_object() ? json.find("name") : json.end();
-  if (!json.is_object() || name == json.end() || !name->is_string()) return std::string(unnamed);
-  const auto text = name->get<std::string>();
-  return is_good_name(text) ? str_cat(kind, " '", text, "'") : std::string(unnamed);
-}
 
 std::string read_name(JsonFields& fields) {
   std::string name;
@@ -74,7 +59,7 @@ std::int64_t read_outputs(JsonFields& fields) {
 // Works on one network file; `net_` grows layer by layer.
 class Parser {
  public:
-  absl::StatusOr<NetSpec> parse(const nlohmann::json& json);
+  absl::StatusOr<NetSpec> parse(const nlohmann::json& file);
 
  private:
   absl::Status parse_layer(const nlohmann::json& json, std::size_t index);
@@ -98,7 +83,7 @@ class Parser {
   void mark_train_only();
 
   std::string input_name(std::size_t input) const {
-    return input == kNetworkInput ? std::string(kNetworkInputName) : net_.layers[input].name;
+    return input == kNetworkInput ? std::string(kInputName) : net_.layers[input].name;
   }
   const Shape& shape_of(std::size_t input) const {
     return input == kNetworkInput ? net_.input_shape : net_.layers[input].output_shape;
@@ -134,7 +119,7 @@ void Parser::read_inputs(JsonFields& fields, LayerSpec& layer) {
     layer.inputs.push_back(net_.layers.empty() ? kNetworkInput : net_.layers.size() - 1);
   }
   for (const std::string& name : names) {
-    if (name == kNetworkInputName) {
+    if (name == kInputName) {
       layer.inputs.push_back(kNetworkInput);
       continue;
     }
@@ -427,7 +412,7 @@ absl::Status Parser::parse_layer(const nlohmann::json& json, std::size_t index) 
   JsonFields fields(json, str_cat(where_, ": ", place_of(json, "layer", unnamed)), "");
   LayerSpec layer;
   layer.name = read_name(fields);
-  if (layer.name == kNetworkInputName) {
+  if (layer.name == kInputName) {
     fields.refuse("this name is kept for the network's data; choose another");
   }
   if (index_by_name_.contains(layer.name)) {
@@ -509,9 +494,11 @@ void Parser::mark_train_only() {
   }
 }
 
-absl::StatusOr<NetSpec> Parser::parse(const nlohmann::json& json) {
-  where_ = place_of(json, "network", "network");
+absl::StatusOr<NetSpec> Parser::parse(const nlohmann::json& file) {
+  where_ = place_of(file, "network", "network");
+  POSEIDON_ASSIGN_OR_RETURN(const nlohmann::json json, expand_network(file, where_));
   JsonFields fields(json, where_, "");
+  for (const char* expanded : {"blocks", "defaults", "parameters"}) fields.value(expanded);
   net_.name = read_name(fields);
   fields.require("input");
   fields.integers("input", &net_.input_shape, 1, kMaxDimension, 1, 3);
@@ -539,7 +526,7 @@ absl::StatusOr<NetSpec> Parser::parse(const nlohmann::json& json) {
   POSEIDON_RETURN_IF_ERROR(check_losses());
   POSEIDON_RETURN_IF_ERROR(check_whole());
   mark_train_only();
-  net_.source = json;
+  net_.source = file;
   return std::move(net_);
 }
 
