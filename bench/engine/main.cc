@@ -82,7 +82,12 @@ nlohmann::json describe(const NetSpec& net) {
                       {"alpha", layer.alpha},
                       {"beta", layer.beta},
                       {"k", layer.k},
-                      {"ratio", layer.dropout_ratio}});
+                      {"ratio", layer.dropout_ratio},
+                      {"count_padding", layer.count_padding},
+                      {"epsilon", layer.epsilon},
+                      {"momentum", layer.momentum},
+                      {"loss_weight", layer.loss_weight},
+                      {"label_smoothing", layer.label_smoothing}});
   }
   return {{"name", net.name},
           {"input_shape", net.input_shape},
@@ -176,7 +181,7 @@ void print_layers(const LayerTimes& times, int iterations) {
 /// One JSON line per line of standard input, which says how many iterations to run; so a script can
 /// let several processes take turns (compare.py).
 absl::Status take_turns(Engine& engine) {
-  std::puts("ready");
+  std::puts(R"({"ready": true})");
   std::fflush(stdout);
   std::string line;
   while (std::getline(std::cin, line)) {
@@ -194,7 +199,7 @@ absl::Status take_turns(Engine& engine) {
 absl::Status run(const Options& options) {
   POSEIDON_ASSIGN_OR_RETURN(const NetSpec net, resolve_network(options.network, "."));
   if (options.describe) {
-    std::puts(describe(net).dump(1).c_str());
+    std::puts(describe(net).dump().c_str());
     return absl::OkStatus();
   }
   LayerTimes times;
@@ -228,7 +233,7 @@ int main(int argc, char** argv) {
   app.add_flag("--layers", options.layers, "also print forward and backward time of each layer");
   app.add_flag("--turns", options.turns,
                "read numbers of iterations from standard input and answer each with its figures");
-  app.add_flag("--describe", options.describe, "print the network as flat JSON and do nothing");
+  app.add_flag("--describe", options.describe, "print the network as one line of JSON and do nothing");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

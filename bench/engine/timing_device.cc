@@ -63,6 +63,9 @@ class TimingDevice final : public Device {
   absl::Status step_from_factors(const FactorStepArgs& args) override {
     return inner_->step_from_factors(args);
   }
+  Layout output_layout(const LayerSpec& layer, std::span<const Layout> inputs) const override {
+    return inner_->output_layout(layer, inputs);
+  }
   absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(
       const LayerSpec& layer, const OperatorOptions& options) override {
     POSEIDON_ASSIGN_OR_RETURN(auto inner, inner_->make_operator(layer, options));

@@ -25,7 +25,8 @@ bool backward_reads_inputs(LayerType type) {
   }
 }
 
-// Outputs and gradients that share memory are one lifetime; `output_of` and `gradient_of` say which.
+// Outputs and gradients that share memory are one lifetime; `output_of` and `gradient_of` say
+// which.
 class Planner {
  public:
   Planner(const NetSpec& net, std::int64_t batch_size)
@@ -34,6 +35,7 @@ class Planner {
     readers_.resize(net.layers.size());
     output_of_.resize(net.layers.size(), kNone);
     gradient_of_.resize(net.layers.size(), kNone);
+    written_.resize(net.layers.size(), false);
   }
 
   BufferPlan plan() {
@@ -80,14 +82,19 @@ class Planner {
     plan_.layers[i].elements = batch_size_ * element_count(layer.output_shape);
   }
 
-  // The input whose memory the layer's output takes, or kNetworkInput.
+  // The input whose memory the layer's output takes, or kNetworkInput. Its only reader is this
+  // layer, so only the backward of layers that shared the memory before may still read it: that of
+  // a ReLU, which needs to know no more than where its output was positive. ReLU and dropout leave
+  // that as it is (what dropout sets to zero has no gradient), a sum does not.
   std::size_t overwritten_input(std::size_t i) const {
     const LayerSpec& layer = net_.layers[i];
     if (!computes_in_place(layer.type)) return kNetworkInput;
     for (std::size_t k = 0; k < std::min<std::size_t>(layer.inputs.size(), 2); ++k) {
       if (k == 1 && layer.inputs.size() > 2) break;
       const std::size_t input = layer.inputs[k];
-      if (input != kNetworkInput && readers_[input].size() == 1) return input;
+      if (input == kNetworkInput || readers_[input].size() > 1) continue;
+      const bool is_read_again = lifetimes_[output_of_[input]].last > end_ / 2;
+      if (layer.type != LayerType::kAdd || !is_read_again) return input;
     }
     return kNetworkInput;
   }
@@ -100,7 +107,8 @@ class Planner {
       if (!plan_.layers[reader].runs_backward || !backward_reads_inputs(type)) continue;
       last = std::max(last, type == LayerType::kFullyConnected ? end_ + 1 : backward_time(reader));
     }
-    if (const std::size_t input = overwritten_input(i); input != kNetworkInput) {
+    overwritten_.push_back(overwritten_input(i));
+    if (const std::size_t input = overwritten_[i]; input != kNetworkInput) {
       output_of_[i] = output_of_[input];
       Lifetime& lifetime = lifetimes_[output_of_[i]];
       lifetime.last = std::max(lifetime.last, last);
@@ -117,7 +125,7 @@ class Planner {
     }
     const std::int64_t last =
         net_.layers[i].type == LayerType::kFullyConnected ? end_ + 1 : backward_time(i);
-    const std::size_t input = overwritten_input(i);
+    const std::size_t input = overwritten_[i];
     if (input != kNetworkInput && plan_.layers[input].runs_backward) {
       gradient_of_[i] = gradient_of_[input];
       Lifetime& lifetime = lifetimes_[gradient_of_[i]];
@@ -134,7 +142,6 @@ class Planner {
     for (const std::size_t input : net_.layers[i].inputs) {
       std::int64_t addend = kNoPlace;
       if (layer.runs_backward && input != kNetworkInput && plan_.layers[input].runs_backward) {
-        if (written_.size() < net_.layers.size()) written_.resize(net_.layers.size(), false);
         if (written_[input]) {
           addend = static_cast<std::int64_t>(add(input, backward_time(i), backward_time(i)));
         }
@@ -145,8 +152,7 @@ class Planner {
   }
 
   std::size_t add(std::size_t layer, std::int64_t first, std::int64_t last) {
-    const auto bytes =
-        plan_.layers[layer].elements * static_cast<std::int64_t>(sizeof(float));
+    const auto bytes = plan_.layers[layer].elements * static_cast<std::int64_t>(sizeof(float));
     lifetimes_.push_back({.bytes = bytes, .first = first, .last = last});
     return lifetimes_.size() - 1;
   }
@@ -156,9 +162,10 @@ class Planner {
   const std::int64_t end_;
   BufferPlan plan_;
   std::vector<Lifetime> lifetimes_;
-  std::vector<std::vector<std::size_t>> readers_;        // by layer
+  std::vector<std::vector<std::size_t>> readers_;     // by layer
   std::vector<std::size_t> output_of_, gradient_of_;  // by layer: index into lifetimes_
-  std::vector<bool> written_;                            // by layer, while addends are added
+  std::vector<std::size_t> overwritten_;              // by layer: input, or kNetworkInput
+  std::vector<bool> written_;                         // by layer, while addends are added
 };
 
 }  // namespace

@@ -27,8 +27,8 @@ enum class Layout {
 /// What the operators of one pass read. Pointers named "device" are in the device's memory. Tensors
 /// are float32, in the layouts of OperatorOptions.
 ///
-/// `output` may be inputs[0] for layer types that computes_in_place() names, and then
-/// `output_gradient` may be input_gradients[0].
+/// `output` may be one of `inputs` where computes_in_place() says so, and `output_gradient` then
+/// the same one of the input gradients.
 struct ForwardArgs {
   std::span<const float* const> inputs;  ///< device; one per LayerSpec::inputs
   const float* parameters = nullptr;  ///< device; tensors end to end, 64-byte aligned at the start
@@ -67,8 +67,8 @@ class LayerOperator {
 
 struct OperatorOptions {
   std::int64_t batch_size = 0;
-  std::uint64_t seed = 1;            ///< of dropout
-  bool wants_input_gradient = true;  ///< false: input_gradients will all be nullptr
+  std::uint64_t seed = 1;                 ///< of dropout
+  bool wants_input_gradient = true;       ///< false: input_gradients will all be nullptr
   std::span<const Layout> input_layouts;  ///< one per LayerSpec::inputs, or none: all plain
   Layout output_layout = Layout::kPlain;
 
@@ -134,8 +134,9 @@ class Device {
       const LayerSpec& layer, const OperatorOptions& options) = 0;
 };
 
-/// Layers whose operators may overwrite their (first) input with their output, and in backward the
-/// output's gradient with the input's: relu, dropout.
+/// Layers whose operators may be given an input's memory for their output, and in backward the
+/// output gradient's memory for that input's gradient: relu and dropout, add for the first of its
+/// inputs or one of two.
 bool computes_in_place(LayerType type);
 
 /// Zeroed host memory aligned to 64 bytes: what CPU devices allocate.

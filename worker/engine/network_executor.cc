@@ -21,6 +21,10 @@ float* floats(const DeviceMemory& memory) { return static_cast<float*>(memory.ge
 
 }  // namespace
 
+bool computes_in_place(LayerType type) {
+  return type == LayerType::kRelu || type == LayerType::kDropout || type == LayerType::kAdd;
+}
+
 absl::StatusOr<DeviceMemory> allocate_aligned(std::int64_t bytes) {
   const auto size = static_cast<std::size_t>(
       (std::max<std::int64_t>(bytes, 1) + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes);
@@ -62,14 +66,19 @@ absl::StatusOr<std::unique_ptr<Executor>> NetworkExecutor::create(const NetSpec&
 absl::Status NetworkExecutor::build() {
   device_->begin_pass();
   const std::int64_t batch = options_.batch_size;
+  POSEIDON_ASSIGN_OR_RETURN(plan_, plan_buffers(net_, batch));
   input_elements_ = element_count(net_.input_shape);
   POSEIDON_ASSIGN_OR_RETURN(input_, device_->allocate(batch * input_elements_ * kFloatBytes));
   POSEIDON_ASSIGN_OR_RETURN(
       labels_, device_->allocate(batch * static_cast<std::int64_t>(sizeof(std::int32_t))));
   POSEIDON_RETURN_IF_ERROR(build_parameters());
   nodes_.resize(net_.layers.size());
-  for (std::size_t i = 0; i < nodes_.size(); ++i) POSEIDON_RETURN_IF_ERROR(build_node(i));
-  POSEIDON_RETURN_IF_ERROR(build_routes());
+  POSEIDON_ASSIGN_OR_RETURN(buffers_, device_->allocate(plan_.bytes));
+  const std::vector<Layout> layouts = choose_layouts();
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    POSEIDON_RETURN_IF_ERROR(build_node(i, layouts));
+  }
+  build_routes();
   POSEIDON_RETURN_IF_ERROR(build_accuracy());
   POSEIDON_RETURN_IF_ERROR(build_statistics());
   if (!device_->shares_host_memory()) {
@@ -136,18 +145,48 @@ absl::Status NetworkExecutor::write_statistics(std::span<const float> values) {
                          static_cast<std::int64_t>(values.size_bytes()));
 }
 
-absl::Status NetworkExecutor::build_node(std::size_t index) {
-  const LayerSpec& layer = net_.layers[index];
-  Node& node = nodes_[index];
-  node.output_elements = options_.batch_size * element_count(layer.output_shape);
-  POSEIDON_ASSIGN_OR_RETURN(node.output, device_->allocate(node.output_elements * kFloatBytes));
-  bool input_needs_gradient = false;
-  for (const std::size_t input : layer.inputs) {
-    node.inputs.push_back(floats(input == kNetworkInput ? input_ : nodes_[input].output));
-    input_needs_gradient |= input != kNetworkInput && nodes_[input].runs_backward;
+// The device's own where only layers of its read the tensor. A fully connected layer's input is
+// what other workers get to see (copy_factors).
+std::vector<Layout> NetworkExecutor::choose_layouts() const {
+  std::vector<bool> is_factor(net_.layers.size(), false);
+  for (const LayerSpec& layer : net_.layers) {
+    if (layer.type != LayerType::kFullyConnected) continue;
+    for (const std::size_t input : layer.inputs) {
+      if (input != kNetworkInput) is_factor[input] = true;
+    }
   }
-  node.runs_backward =
-      layer.type != LayerType::kAccuracy && (input_needs_gradient || !layer.parameters.empty());
+  std::vector<Layout> layouts;
+  for (std::size_t i = 0; i < net_.layers.size(); ++i) {
+    const LayerSpec& layer = net_.layers[i];
+    std::vector<Layout> inputs;
+    for (const std::size_t input : layer.inputs) {
+      inputs.push_back(input == kNetworkInput ? Layout::kPlain : layouts[input]);
+    }
+    layouts.push_back(is_factor[i] ? Layout::kPlain : device_->output_layout(layer, inputs));
+  }
+  return layouts;
+}
+
+absl::Status NetworkExecutor::build_node(std::size_t index, const std::vector<Layout>& layouts) {
+  const LayerSpec& layer = net_.layers[index];
+  const BufferPlan::Layer& plan = plan_.layers[index];
+  Node& node = nodes_[index];
+  node.output_elements = plan.elements;
+  node.output = buffer(plan.output);
+  node.output_gradient = buffer(plan.output_gradient);
+  node.runs_backward = plan.runs_backward;
+  OperatorOptions options{.batch_size = options_.batch_size,
+                          .seed = options_.seed,
+                          .wants_input_gradient = false,
+                          .output_layout = layouts[index]};
+  std::vector<Layout> input_layouts;
+  for (const std::size_t input : layer.inputs) {
+    const bool is_data = input == kNetworkInput;
+    node.inputs.push_back(is_data ? floats(input_) : nodes_[input].output);
+    input_layouts.push_back(is_data ? Layout::kPlain : layouts[input]);
+    options.wants_input_gradient |= !is_data && nodes_[input].runs_backward;
+  }
+  options.input_layouts = input_layouts;
   if (!layer.parameters.empty()) {
     int before = 0;
     for (std::size_t i = 0; i < index; ++i) before += net_.layers[i].parameters.empty() ? 0 : 1;
@@ -156,35 +195,30 @@ absl::Status NetworkExecutor::build_node(std::size_t index) {
   if (layer.type == LayerType::kSoftmaxCrossEntropy) {
     all_losses_.push_back(index);
     if (!layer.auxiliary) loss_node_ = index;
-  } else if (node.runs_backward) {
-    POSEIDON_ASSIGN_OR_RETURN(node.output_gradient,
-                              device_->allocate(node.output_elements * kFloatBytes));
   }
-  const OperatorOptions options{options_.batch_size, options_.seed, input_needs_gradient};
   POSEIDON_ASSIGN_OR_RETURN(node.op, device_->make_operator(layer, options));
   return absl::OkStatus();
 }
 
-// In backward order, the first consumer of an output overwrites its gradient and the others add.
-absl::Status NetworkExecutor::build_routes() {
-  std::vector<bool> written(nodes_.size(), false);
-  for (std::size_t i = nodes_.size(); i-- > 0;) {
+float* NetworkExecutor::buffer(std::int64_t place) const {
+  return place == kNoPlace ? nullptr : floats(buffers_) + place / kFloatBytes;
+}
+
+void NetworkExecutor::build_routes() {
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
     Node& node = nodes_[i];
     if (!node.runs_backward) continue;
-    for (const std::size_t input : net_.layers[i].inputs) {
+    for (std::size_t k = 0; k < net_.layers[i].inputs.size(); ++k) {
+      const std::size_t input = net_.layers[i].inputs[k];
       Node::Route& route = node.routes.emplace_back();
       if (input != kNetworkInput && nodes_[input].runs_backward) {
-        route.target = floats(nodes_[input].output_gradient);
+        route.target = nodes_[input].output_gradient;
         route.elements = nodes_[input].output_elements;
-        if (written[input]) {
-          POSEIDON_ASSIGN_OR_RETURN(route.addend, device_->allocate(route.elements * kFloatBytes));
-        }
-        written[input] = true;
+        route.addend = buffer(plan_.layers[i].addends[k]);
       }
-      node.input_gradients.push_back(route.addend ? floats(route.addend) : route.target);
+      node.input_gradients.push_back(route.addend != nullptr ? route.addend : route.target);
     }
   }
-  return absl::OkStatus();
 }
 
 absl::Status NetworkExecutor::build_accuracy() {
@@ -201,7 +235,8 @@ absl::Status NetworkExecutor::build_accuracy() {
   Node& node = nodes_.emplace_back();
   node.inputs = nodes_[loss_node_].inputs;
   node.output_elements = options_.batch_size;
-  POSEIDON_ASSIGN_OR_RETURN(node.output, device_->allocate(node.output_elements * kFloatBytes));
+  POSEIDON_ASSIGN_OR_RETURN(implied_hits_, device_->allocate(node.output_elements * kFloatBytes));
+  node.output = floats(implied_hits_);
   const OperatorOptions options{options_.batch_size, options_.seed, false};
   POSEIDON_ASSIGN_OR_RETURN(node.op, device_->make_operator(implied_accuracy_, options));
   return absl::OkStatus();
@@ -247,7 +282,7 @@ absl::Status NetworkExecutor::copy_factors(LayerIndex layer, std::span<float> ou
   POSEIDON_CHECK(static_cast<std::int64_t>(output_gradient.size()) == node.output_elements &&
                      static_cast<std::int64_t>(input.size()) == inputs,
                  "factors of one batch");
-  POSEIDON_RETURN_IF_ERROR(device_->download(output_gradient.data(), node.output_gradient.get(),
+  POSEIDON_RETURN_IF_ERROR(device_->download(output_gradient.data(), node.output_gradient,
                                              node.output_elements * kFloatBytes));
   return device_->download(input.data(), node.inputs[0], inputs * kFloatBytes);
 }
@@ -303,7 +338,7 @@ ForwardArgs NetworkExecutor::forward_args(const Node& node) const {
     args.parameters = parameters_[static_cast<std::size_t>(node.parameter_layer)].device_data;
   }
   args.statistics = node.statistics;
-  args.output = floats(node.output);
+  args.output = node.output;
   args.labels = static_cast<const std::int32_t*>(labels_.get());
   args.valid_samples = valid_samples_;
   args.first_sample = first_sample_;
@@ -350,12 +385,11 @@ absl::StatusOr<ForwardResult> NetworkExecutor::forward(const Batch& batch, Phase
   return collect_result();
 }
 
-absl::StatusOr<std::span<const float>> NetworkExecutor::fetch(const DeviceMemory& memory,
+absl::StatusOr<std::span<const float>> NetworkExecutor::fetch(const float* memory,
                                                               std::int64_t elements) {
   const auto count = static_cast<std::size_t>(elements);
-  if (device_->shares_host_memory()) return std::span<const float>(floats(memory), count);
-  POSEIDON_RETURN_IF_ERROR(
-      device_->download(host_copy_.data(), memory.get(), elements * kFloatBytes));
+  if (device_->shares_host_memory()) return std::span<const float>(memory, count);
+  POSEIDON_RETURN_IF_ERROR(device_->download(host_copy_.data(), memory, elements * kFloatBytes));
   return std::span<const float>(host_copy_.data(), count);
 }
 
@@ -390,7 +424,7 @@ absl::Status NetworkExecutor::backward_node(std::size_t index, const ExecutionHo
   if (!node.runs_backward) return absl::OkStatus();
   BackwardArgs args;
   args.forward = forward_args(node);
-  args.output_gradient = floats(node.output_gradient);
+  args.output_gradient = node.output_gradient;
   args.input_gradients = node.input_gradients;
   const ParameterRange* range = nullptr;
   if (node.parameter_layer >= 0) {
@@ -399,8 +433,8 @@ absl::Status NetworkExecutor::backward_node(std::size_t index, const ExecutionHo
   }
   POSEIDON_RETURN_IF_ERROR(node.op->backward(args));
   for (const Node::Route& route : node.routes) {
-    if (!route.addend) continue;
-    POSEIDON_RETURN_IF_ERROR(device_->add(route.target, floats(route.addend), route.elements));
+    if (route.addend == nullptr) continue;
+    POSEIDON_RETURN_IF_ERROR(device_->add(route.target, route.addend, route.elements));
   }
   if (range == nullptr) return absl::OkStatus();
   if (range->device_data != range->host_data) {  // and not both null
@@ -429,7 +463,7 @@ absl::Status NetworkExecutor::backward(const ExecutionHooks& hooks) {
 std::string NetworkExecutor::first_nonfinite_layer() {
   if (!has_forward_) return "";
   device_->begin_pass();
-  const auto input = fetch(input_, input_elements_ * valid_samples_);
+  const auto input = fetch(floats(input_), input_elements_ * valid_samples_);
   if (input.ok() && !all_finite(*input)) return "input (data)";
   for (std::size_t i = 0; i < net_.layers.size(); ++i) {
     const Node& node = nodes_[i];

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "worker/engine/buffer_plan.h"
 #include "worker/engine/device.h"
 #include "worker/engine/executor.h"
 
@@ -55,17 +56,17 @@ class NetworkExecutor final : public Executor {
   struct Node {
     std::int64_t output_elements = 0;  // of the whole batch
     std::unique_ptr<LayerOperator> op;
-    DeviceMemory output{nullptr, nullptr};
-    DeviceMemory output_gradient{nullptr, nullptr};
+    float* output = nullptr;           // device; these three in buffers_
+    float* output_gradient = nullptr;  // device; nullptr where there is none
     std::vector<const float*> inputs;
     bool runs_backward = false;
     int parameter_layer = -1;     // LayerIndex, or -1
     float* statistics = nullptr;  // in statistics_
-    // Per input: where its gradient goes. `addend` is a buffer of this node's own when another
+    // Per input: where its gradient goes. `addend` is a place of this node's own when another
     // consumer has written `target` before; nullptr otherwise.
     struct Route {
       float* target = nullptr;
-      DeviceMemory addend{nullptr, nullptr};
+      float* addend = nullptr;
       std::int64_t elements = 0;
     };
     std::vector<Route> routes;
@@ -76,8 +77,11 @@ class NetworkExecutor final : public Executor {
   absl::Status build();
   absl::Status build_parameters();
   absl::Status build_statistics();
-  absl::Status build_node(std::size_t index);
-  absl::Status build_routes();
+  absl::Status build_node(std::size_t index, const std::vector<Layout>& layouts);
+  void build_routes();
+  // A place of plan_ in buffers_; nullptr for kNoPlace.
+  float* buffer(std::int64_t place) const;
+  std::vector<Layout> choose_layouts() const;
   absl::Status build_accuracy();
   absl::Status make_range(std::int64_t elements, ParameterRange& range);
   absl::Status check(const Batch& batch) const;
@@ -90,7 +94,7 @@ class NetworkExecutor final : public Executor {
   absl::StatusOr<ForwardResult> collect_result();
   // The first `elements` of device memory for reading here: in place where the device shares the
   // host's memory, else by way of host_copy_.
-  absl::StatusOr<std::span<const float>> fetch(const DeviceMemory& memory, std::int64_t elements);
+  absl::StatusOr<std::span<const float>> fetch(const float* memory, std::int64_t elements);
   absl::StatusOr<std::span<const float>> fetch_output(const Node& node);  // valid samples
 
   // Constant after create().
@@ -101,12 +105,15 @@ class NetworkExecutor final : public Executor {
   std::size_t loss_node_ = 0;            // the one that is not auxiliary
   std::vector<std::size_t> all_losses_;  // in forward order
   std::size_t accuracy_node_ = 0;
+  BufferPlan plan_;
   LayerSpec implied_accuracy_;  // where the network has no accuracy layer of its own
 
   // Declared after device_, so that they go first. net_.layers order, then the implied accuracy.
   DeviceMemory input_{nullptr, nullptr};
   DeviceMemory labels_{nullptr, nullptr};
-  DeviceMemory statistics_{nullptr, nullptr};  // of all layers, end to end
+  DeviceMemory statistics_{nullptr, nullptr};    // of all layers, end to end
+  DeviceMemory buffers_{nullptr, nullptr};       // as plan_ says
+  DeviceMemory implied_hits_{nullptr, nullptr};  // output of the implied accuracy
   std::vector<ParameterRange> parameters_;
   std::vector<ParameterRange> gradients_;
   std::vector<Node> nodes_;

@@ -17,9 +17,8 @@ class AveragePooling final : public OnednnOperator {
       : OnednnOperator(layer.name, context) {
     const auto input = tensor_desc(options.batch_size, layer.input_shape, options.input_layout());
     const auto output = tensor_desc(options.batch_size, layer.output_shape, options.output_layout);
-    lanes_ = options.output_layout == Layout::kDevice
-                 ? static_cast<std::size_t>(channel_block())
-                 : std::size_t{1};
+    lanes_ = options.output_layout == Layout::kDevice ? static_cast<std::size_t>(channel_block())
+                                                      : std::size_t{1};
     input_ = handle(context, input);
     output_ = handle(context, output);
     forward_arguments_ = {{DNNL_ARG_SRC, input_}, {DNNL_ARG_DST, output_}};

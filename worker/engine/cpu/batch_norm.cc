@@ -125,8 +125,8 @@ class BatchNorm final : public LayerOperator {
                  });
   }
 
-  // Both sums of a group: `loop` adds those of whole rows, lane by lane, to where it is told, `rest`
-  // those of element i.
+  // Both sums of a group: `loop` adds those of whole rows, lane by lane, to where it is told,
+  // `rest` those of element i.
   template <typename Loop, typename Rest>
   void store_partial(std::int64_t sample, std::int64_t c, const Loop& loop, const Rest& rest) {
     const std::size_t place = at(sample * channels_ + c);
@@ -160,18 +160,16 @@ class BatchNorm final : public LayerOperator {
   // float are exact in double, so the difference of the two sums loses nothing that float32 shows
   // unless the mean is a million deviations.
   void take_moments(const ForwardArgs& args) {
-    for_groups(args.valid_samples,
-               [&](std::int64_t offset, std::int64_t sample, std::int64_t channel) {
-                 const float* x = args.inputs[0] + offset;
-                 store_partial(
-                     sample, channel,
-                     [&](double* first, double* second) {
-                       loops_.moments(x, rows_, lanes_, first, second);
-                     },
-                     [&](std::int64_t i) -> Sums {
-                       return {x[i], static_cast<double>(x[i]) * x[i]};
-                     });
-               });
+    for_groups(args.valid_samples, [&](std::int64_t offset, std::int64_t sample,
+                                       std::int64_t channel) {
+      const float* x = args.inputs[0] + offset;
+      store_partial(
+          sample, channel,
+          [&](double* first, double* second) { loops_.moments(x, rows_, lanes_, first, second); },
+          [&](std::int64_t i) -> Sums {
+            return {x[i], static_cast<double>(x[i]) * x[i]};
+          });
+    });
     const auto count = static_cast<double>(args.valid_samples * plane_);
     const auto follow = [&](float& running, double batch) {
       running = static_cast<float>((1.0 - layer_.momentum) * running + layer_.momentum * batch);
@@ -202,7 +200,9 @@ class BatchNorm final : public LayerOperator {
           [&](double* first, double* second) {
             loops_.gradient_moments(x, dy, lane_means, rows_, lanes_, first, second);
           },
-          [&](std::int64_t i) -> Sums { return {dy[i], dy[i] * (x[i] - mean)}; });
+          [&](std::int64_t i) -> Sums {
+            return {dy[i], dy[i] * (x[i] - mean)};
+          });
     });
   }
 

@@ -174,7 +174,8 @@ class CpuDevice final : public Device {
 double needed_bytes(const NetSpec& net, std::int64_t batch_size) {
   double activations = static_cast<double>(element_count(net.input_shape));
   for (const LayerSpec& layer : net.layers) {
-    activations += 2.0 * static_cast<double>(element_count(layer.output_shape));
+    if (computes_in_place(layer.type)) continue;
+    activations += static_cast<double>(element_count(layer.output_shape));
   }
   const double parameters = 2.0 * static_cast<double>(net.parameter_count());
   return (activations * static_cast<double>(batch_size) + parameters) * sizeof(float);

@@ -66,8 +66,7 @@ class LayoutAdapter final : public OnednnOperator {
  private:
   absl::Status run_forward(const ForwardArgs& args) override {
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      plain_inputs_[i] =
-          inputs_[i] ? inputs_[i]->plain(context_, args.inputs[i]) : args.inputs[i];
+      plain_inputs_[i] = inputs_[i] ? inputs_[i]->plain(context_, args.inputs[i]) : args.inputs[i];
     }
     plain_args_ = args;
     plain_args_.inputs = plain_inputs_;
@@ -108,8 +107,7 @@ class LayoutAdapter final : public OnednnOperator {
 }  // namespace
 
 std::unique_ptr<LayerOperator> adapt_layouts(std::unique_ptr<LayerOperator> plain,
-                                             const LayerSpec& layer,
-                                             const OperatorOptions& options,
+                                             const LayerSpec& layer, const OperatorOptions& options,
                                              OnednnContext& context) {
   return std::make_unique<LayoutAdapter>(std::move(plain), layer, options, context);
 }

@@ -11,8 +11,7 @@ class Lrn final : public OnednnOperator {
  public:
   Lrn(const LayerSpec& layer, const OperatorOptions& options, OnednnContext& context)
       : OnednnOperator(layer.name, context) {
-    const auto desc = 
-        tensor_desc(options.batch_size, layer.input_shape, options.input_layout());
+    const auto desc = tensor_desc(options.batch_size, layer.input_shape, options.input_layout());
     input_ = handle(context, desc);
     output_ = handle(context, desc);
     output_gradient_ = handle(context, desc);

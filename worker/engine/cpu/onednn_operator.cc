@@ -48,8 +48,8 @@ dnnl::memory::desc tensor_desc(std::int64_t batch, const Shape& shape, Layout la
   const dnnl::memory::dims dims = batch_dims(batch, shape);
   if (layout == Layout::kPlain) return plain_desc(dims);
   POSEIDON_CHECK(shape.size() == 3 && shape[0] % channel_block() == 0, "a blocked image");
-  const auto tag = channel_block() == 16 ? dnnl::memory::format_tag::nChw16c
-                                         : dnnl::memory::format_tag::nChw8c;
+  const auto tag =
+      channel_block() == 16 ? dnnl::memory::format_tag::nChw16c : dnnl::memory::format_tag::nChw8c;
   return {dims, dnnl::memory::data_type::f32, tag};
 }
 

@@ -161,8 +161,7 @@ void max_pool_gradient_rows(const MaxWindow& w, const float* gradient, const std
 
 // ---- the table ----
 
-void moments(const float* x, std::int64_t rows, std::int64_t lanes, double* first,
-             double* second) {
+void moments(const float* x, std::int64_t rows, std::int64_t lanes, double* first, double* second) {
   lanes == 16 ? moments_of<16>(x, rows, first, second) : moments_of<8>(x, rows, first, second);
 }
 
