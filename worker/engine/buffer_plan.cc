@@ -112,6 +112,11 @@ class Planner {
       output_of_[i] = output_of_[input];
       Lifetime& lifetime = lifetimes_[output_of_[i]];
       lifetime.last = std::max(lifetime.last, last);
+      if (net_.layers[i].type == LayerType::kAdd) {
+        for (std::size_t before = 0; before < i; ++before) {
+          if (output_of_[before] == output_of_[i]) plan_.layers[before].output_stays = false;
+        }
+      }
       return;
     }
     output_of_[i] = add(i, now, last);

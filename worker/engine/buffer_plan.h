@@ -37,8 +37,11 @@ std::vector<std::int64_t> place_lifetimes(std::span<const Lifetime> lifetimes,
 struct BufferPlan {
   struct Layer {
     bool runs_backward = false;
-    std::int64_t elements = 0;                // of the output, whole batch
-    std::int64_t output = kNoPlace;           // bytes
+    std::int64_t elements = 0;       // of the output, whole batch
+    std::int64_t output = kNoPlace;  // bytes
+    /// After a forward pass the output's place holds it, or it after ReLU or dropout, which keep
+    /// what is no finite number; not a sum.
+    bool output_stays = true;
     std::int64_t output_gradient = kNoPlace;  // none for losses and what runs no backward
     /// Per input. Where another reader's backward has written the input's gradient before: a place
     /// for this one's share, which is then added.

@@ -472,6 +472,7 @@ std::string NetworkExecutor::first_nonfinite_layer() {
       const LayerIndex layer(static_cast<std::uint32_t>(node.parameter_layer));
       if (!all_finite(parameters(layer))) return absl::StrCat(net_.layers[i].name, " (parameters)");
     }
+    if (!plan_.layers[i].output_stays) continue;  // found where it was added to
     const auto output = fetch_output(node);
     if (output.ok() && !all_finite(*output)) return absl::StrCat(net_.layers[i].name, " (output)");
   }

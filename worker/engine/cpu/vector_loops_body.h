@@ -99,44 +99,50 @@ void normalise_gradient_rows(const NormaliseGradientFactors& factors, const floa
   }
 }
 
-// body(number of the window's element, its offset in rows) for those inside the image, in row
-// order.
-template <typename Body>
-void for_window(const MaxWindow& w, std::int64_t out_y, std::int64_t out_x, const Body& body) {
-  const std::int64_t top = out_y * w.stride_h - w.pad_h;
-  const std::int64_t left = out_x * w.stride_w - w.pad_w;
-  for (std::int64_t y = 0; y < w.kernel_h; ++y) {
-    if (top + y < 0 || top + y >= w.height) continue;
-    for (std::int64_t x = 0; x < w.kernel_w; ++x) {
-      if (left + x < 0 || left + x >= w.width) continue;
-      body(static_cast<std::int32_t>(y * w.kernel_w + x), (top + y) * w.width + left + x);
-    }
-  }
+// Rows as vectors of the compiler's own (the widest that it can compile for the instruction set):
+// left to itself it does not see that these loops can have them.
+template <int kLanes>
+struct Row {
+  using Floats [[gnu::vector_size(kLanes * sizeof(float))]] = float;
+  using Integers [[gnu::vector_size(kLanes * sizeof(float))]] = std::int32_t;
+};
+
+// The elements of a window that lie inside the image: [begin, end) in one dimension.
+struct Inside {
+  std::int64_t begin, end;
+};
+Inside inside(std::int64_t first, std::int64_t kernel, std::int64_t size) {
+  return {first < 0 ? -first : 0, first + kernel > size ? size - first : kernel};
 }
 
 template <int kLanes>
 void max_pool_rows(const MaxWindow& w, const float* in, float* out, std::int32_t* chosen) {
+  using Floats = typename Row<kLanes>::Floats;
+  using Integers = typename Row<kLanes>::Integers;
   for (std::int64_t out_y = 0; out_y < w.out_height; ++out_y) {
+    const std::int64_t top = out_y * w.stride_h - w.pad_h;
+    const Inside ys = inside(top, w.kernel_h, w.height);
     for (std::int64_t out_x = 0; out_x < w.out_width; ++out_x) {
-      float best[kLanes];
-      std::int32_t number[kLanes];
-      for (int l = 0; l < kLanes; ++l) best[l] = -__builtin_inff();
-      for (int l = 0; l < kLanes; ++l) number[l] = -1;
-      for_window(w, out_y, out_x, [&](std::int32_t element, std::int64_t row) {
-        const float* const x = in + row * kLanes;
-        for (int l = 0; l < kLanes; ++l) {
-          const float value = x[l];
+      const std::int64_t left = out_x * w.stride_w - w.pad_w;
+      const Inside xs = inside(left, w.kernel_w, w.width);
+      Floats best = Floats{} - __builtin_inff();
+      Integers number = Integers{} - 1;
+      for (std::int64_t y = ys.begin; y < ys.end; ++y) {
+        const float* x = in + ((top + y) * w.width + left + xs.begin) * kLanes;
+        auto element = static_cast<std::int32_t>(y * w.kernel_w + xs.begin);
+        for (std::int64_t i = xs.begin; i < xs.end; ++i, ++element, x += kLanes) {
+          Floats value;
+          __builtin_memcpy(&value, x, sizeof(value));
           // The last clause chooses an element even where all of them are minus infinity.
-          const bool wins =
-              static_cast<bool>(static_cast<int>(value > best[l]) |
-                                static_cast<int>(value != value) | static_cast<int>(number[l] < 0));
-          best[l] = wins ? value : best[l];
-          number[l] = wins ? element : number[l];
+          const Integers wins = (value > best) | (value != value) | (number < 0);
+          best = reinterpret_cast<Floats>((reinterpret_cast<Integers>(value) & wins) |
+                                          (reinterpret_cast<Integers>(best) & ~wins));
+          number = ((Integers{} + element) & wins) | (number & ~wins);
         }
-      });
+      }
       const std::int64_t at = (out_y * w.out_width + out_x) * kLanes;
-      for (int l = 0; l < kLanes; ++l) out[at + l] = best[l];
-      for (int l = 0; l < kLanes; ++l) chosen[at + l] = number[l];
+      __builtin_memcpy(out + at, &best, sizeof(best));
+      __builtin_memcpy(chosen + at, &number, sizeof(number));
     }
   }
 }
@@ -144,17 +150,28 @@ void max_pool_rows(const MaxWindow& w, const float* in, float* out, std::int32_t
 template <int kLanes>
 void max_pool_gradient_rows(const MaxWindow& w, const float* gradient, const std::int32_t* chosen,
                             float* in_gradient) {
+  using Floats = typename Row<kLanes>::Floats;
+  using Integers = typename Row<kLanes>::Integers;
   for (std::int64_t out_y = 0; out_y < w.out_height; ++out_y) {
+    const std::int64_t top = out_y * w.stride_h - w.pad_h;
+    const Inside ys = inside(top, w.kernel_h, w.height);
     for (std::int64_t out_x = 0; out_x < w.out_width; ++out_x) {
+      const std::int64_t left = out_x * w.stride_w - w.pad_w;
+      const Inside xs = inside(left, w.kernel_w, w.width);
       const std::int64_t at = (out_y * w.out_width + out_x) * kLanes;
-      float g[kLanes];
-      std::int32_t number[kLanes];
-      for (int l = 0; l < kLanes; ++l) g[l] = gradient[at + l];
-      for (int l = 0; l < kLanes; ++l) number[l] = chosen[at + l];
-      for_window(w, out_y, out_x, [&](std::int32_t element, std::int64_t row) {
-        float* const dx = in_gradient + row * kLanes;
-        for (int l = 0; l < kLanes; ++l) dx[l] += number[l] == element ? g[l] : 0.0f;
-      });
+      Integers g, number;
+      __builtin_memcpy(&g, gradient + at, sizeof(g));
+      __builtin_memcpy(&number, chosen + at, sizeof(number));
+      for (std::int64_t y = ys.begin; y < ys.end; ++y) {
+        float* dx = in_gradient + ((top + y) * w.width + left + xs.begin) * kLanes;
+        auto element = static_cast<std::int32_t>(y * w.kernel_w + xs.begin);
+        for (std::int64_t i = xs.begin; i < xs.end; ++i, ++element, dx += kLanes) {
+          Floats sum;
+          __builtin_memcpy(&sum, dx, sizeof(sum));
+          sum += reinterpret_cast<Floats>(g & (number == element));
+          __builtin_memcpy(dx, &sum, sizeof(sum));
+        }
+      }
     }
   }
 }
