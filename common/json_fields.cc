@@ -204,6 +204,15 @@ void JsonFields::refuse(std::string_view key, std::string_view message) {
   add(absl::InvalidArgumentError(str_cat(source_, ": ", path_of(key), ": ", message)));
 }
 
+void JsonFields::refuse_foreign(const std::vector<std::string>& keys, std::string_view belongs_to,
+                                std::string_view chosen) {
+  for (const std::string& key : keys) {
+    if (value(key) != nullptr) {
+      refuse(key, str_cat("belongs to ", belongs_to, ", not to \"", chosen, "\"; remove it"));
+    }
+  }
+}
+
 void JsonFields::refuse(std::string_view message) {
   add(absl::InvalidArgumentError(
       str_cat(source_, ": ", path_, path_.empty() ? "" : ": ", message)));

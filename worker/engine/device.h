@@ -26,9 +26,6 @@ enum class Layout {
 
 /// What the operators of one pass read. Pointers named "device" are in the device's memory. Tensors
 /// are float32, in the layouts of OperatorOptions.
-///
-/// `output` may be one of `inputs` where computes_in_place() says so, and `output_gradient` then
-/// the same one of the input gradients.
 struct ForwardArgs {
   std::span<const float* const> inputs;  ///< device; one per LayerSpec::inputs
   const float* parameters = nullptr;  ///< device; tensors end to end, 64-byte aligned at the start
@@ -43,7 +40,9 @@ struct ForwardArgs {
 
 /// The backward of what the last forward in Phase::kTrain computed.
 struct BackwardArgs {
-  ForwardArgs forward;                     ///< the same pointers and values as then
+  /// The same pointers and values as then, but of inputs and output only what the layer's type
+  /// needs (backward_needs in tensor_lifetimes.h) still holds what it held.
+  ForwardArgs forward;
   const float* output_gradient = nullptr;  ///< device; nullptr for the loss, where gradients begin
   /// device; laid out like the parameters; overwritten. nullptr for a fully connected layer whose
   /// factors are kept instead.
@@ -51,6 +50,9 @@ struct BackwardArgs {
   std::span<float* const> input_gradients;  ///< device; overwritten; nullptr where nobody wants it
 };
 
+/// Types that work in place (works_in_place in tensor_lifetimes.h) must do so where a pointer they
+/// write to is one they read from.
+///
 /// One layer on one device, for one batch size. Scratch memory belongs to the operator and is made
 /// at creation: forward and backward allocate nothing. One thread only.
 ///
@@ -86,7 +88,7 @@ struct FactorStepArgs {
   bool has_bias = false;
   const float* output_gradients = nullptr;  ///< rows x M
   const float* input_values = nullptr;      ///< rows x N
-  OptimizerStep optimizer;
+  OptimizerStep weight_step, bias_step;
   std::span<float> parameters;  ///< M x N weights, then M biases
   std::span<float> state0, state1;
 };
@@ -133,11 +135,6 @@ class Device {
   virtual absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(
       const LayerSpec& layer, const OperatorOptions& options) = 0;
 };
-
-/// Layers whose operators may be given an input's memory for their output, and in backward the
-/// output gradient's memory for that input's gradient: relu and dropout, add for the first of its
-/// inputs or one of two.
-bool computes_in_place(LayerType type);
 
 /// Zeroed host memory aligned to 64 bytes: what CPU devices allocate.
 absl::StatusOr<DeviceMemory> allocate_aligned(std::int64_t bytes);

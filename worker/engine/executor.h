@@ -56,7 +56,8 @@ struct ExecutionHooks {
 struct FactorStep {
   std::span<const float> output_gradients;  ///< rows x M: dY of all workers, stacked
   std::span<const float> inputs;            ///< rows x N: X of all workers, stacked likewise
-  OptimizerStep optimizer;          ///< its gradient_scale turns the sum over rows into the mean
+  /// Their gradient_scale turns the sum over rows into the mean.
+  OptimizerStep weight_step, bias_step;
   std::span<float> state0, state1;  ///< as long as the parameters; see apply_optimizer
 };
 
@@ -108,7 +109,7 @@ class Executor {
 
   /// After a forward: name of the first layer, in forward order, whose parameters or output hold a
   /// NaN or an infinity (and which of the two), or "" when there is none. For people:
-  /// "conv1 (parameters)", "ip2 (output)", "input (data)".
+  /// "conv1 (parameters)", "ip2 (output)", "input (data)". Computes the forward pass again.
   virtual std::string first_nonfinite_layer() = 0;
 };
 

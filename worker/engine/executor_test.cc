@@ -376,6 +376,88 @@ TEST_P(ExecutorTest, DropoutFollowsSampleNumberAndSeed) {
   EXPECT_NE(run(*executor, batch).loss_sum, first) << "another iteration";
 }
 
+// Two heads on one trunk; the auxiliary one has parameters of its own.
+NetSpec two_heads(double weight) {
+  const auto spec = parse_network(
+      json{{"name", "two_heads"},
+           {"input", {2, 6, 5}},
+           {"layers",
+            {{{"name", "trunk"}, {"type", "convolution"}, {"outputs", 3}, {"kernel", 3}},
+             {{"name", "norm"}, {"type", "batch_norm"}},
+             {{"name", "side"}, {"type", "fully_connected"}, {"outputs", 4}},
+             {{"name", "side_loss"},
+              {"type", "softmax_cross_entropy"},
+              {"auxiliary", true},
+              {"loss_weight", weight}},
+             {{"name", "main"}, {"type", "fully_connected"}, {"outputs", 4}, {"inputs", {"norm"}}},
+             {{"name", "loss"}, {"type", "softmax_cross_entropy"}}}}});
+  EXPECT_TRUE(spec.ok()) << spec.status().message();
+  return *spec;
+}
+
+TEST_P(ExecutorTest, TheTrainingLossIsTheWeightedSumOfAll) {
+  const Batch batch = make_batch(two_heads(0.0), 3, 8);
+  const double main_alone = run(*make(two_heads(0.0), 3), batch).loss_sum;
+  const double with_half = run(*make(two_heads(0.5), 3), batch).loss_sum;
+  const double with_all = run(*make(two_heads(1.0), 3), batch).loss_sum;
+  EXPECT_GT(with_half, main_alone + 0.1);
+  EXPECT_NEAR(with_all - main_alone, 2.0 * (with_half - main_alone), 1e-6);
+}
+
+TEST_P(ExecutorTest, AuxiliaryHeadsRestInTests) {
+  const auto executor = make(two_heads(0.5), 3);
+  const Batch batch = make_batch(executor->net(), 3, 8);
+  run(*executor, batch);
+  // Rubbish in the head must not matter, nor may anybody wait for its parameters.
+  for (float& value : executor->parameters(LayerIndex(2))) {
+    value = std::numeric_limits<float>::quiet_NaN();
+  }
+  std::vector<std::uint32_t> asked;
+  ExecutionHooks hooks;
+  hooks.before_forward = [&](LayerIndex layer) {
+    asked.push_back(layer.value());
+    return absl::OkStatus();
+  };
+  const auto tested = executor->forward(batch, Phase::kTest, hooks);
+  ASSERT_TRUE(tested.ok());
+  EXPECT_THAT(asked, ElementsAre(0, 1, 3));
+  EXPECT_TRUE(std::isfinite(tested->loss_sum));
+  EXPECT_EQ(executor->first_nonfinite_layer(), "");
+  const auto plain = make(two_heads(0.0), 3);
+  run(*plain, batch);
+  EXPECT_EQ(plain->forward(batch, Phase::kTest, {})->loss_sum, tested->loss_sum);
+}
+
+TEST_P(ExecutorTest, RunningStatisticsAreReadAndWritten) {
+  const auto executor = make(two_heads(0.5), 3);
+  const NetSpec& net = executor->net();
+  ASSERT_EQ(net.statistics_count(), 6);
+  const auto places = statistic_places(net);
+  ASSERT_EQ(places.size(), 2u);
+  EXPECT_EQ(places[0].name, "norm.running_mean");
+  EXPECT_EQ(places[1].name, "norm.running_var");
+  EXPECT_EQ(places[1].offset, 3);
+  const auto statistics = [&] {
+    std::vector<float> values(6);
+    EXPECT_TRUE(executor->read_statistics(values).ok());
+    return values;
+  };
+  EXPECT_THAT(statistics(), ElementsAre(0, 0, 0, 1, 1, 1));
+  const Batch batch = make_batch(net, 3, 8);
+  const double before = executor->forward(batch, Phase::kTest, {})->loss_sum;
+  run(*executor, batch);
+  const std::vector<float> moved = statistics();
+  EXPECT_NE(moved, (std::vector<float>{0, 0, 0, 1, 1, 1}));
+  EXPECT_NE(executor->forward(batch, Phase::kTest, {})->loss_sum, before);
+  EXPECT_EQ(statistics(), moved) << "tests must not move them";
+  ASSERT_TRUE(executor->forward(batch, Phase::kTrain, {}).ok());
+  const std::vector<float> again = statistics();
+  EXPECT_EQ(executor->first_nonfinite_layer(), "");
+  EXPECT_EQ(statistics(), again) << "nor may the search for NaN";
+  ASSERT_TRUE(executor->write_statistics(std::vector<float>{0, 0, 0, 1, 1, 1}).ok());
+  EXPECT_EQ(executor->forward(batch, Phase::kTest, {})->loss_sum, before);
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, ExecutorTest, ::testing::Values("cpu", "reference"),
                          [](const auto& device) { return device.param; });
 
@@ -396,7 +478,8 @@ TEST(NetworkExecutor, NobodyComputesTheGradientOfTheData) {
   auto executor =
       NetworkExecutor::create(branched(), {2, 1, 1}, std::make_unique<RecordingDevice>(&counts));
   ASSERT_TRUE(executor.ok());
-  EXPECT_THAT(counts.without_input_gradient, ElementsAre("a"));
+  EXPECT_THAT(counts.without_input_gradient, ElementsAre("a", "top1"))
+      << "nor that of a count of hits";
 }
 
 TEST(NetworkExecutor, DevicesAgreeOnABranchedNetwork) {
@@ -414,6 +497,112 @@ TEST(NetworkExecutor, DevicesAgreeOnABranchedNetwork) {
     // Sums of at most 3 x 35 terms of order one, through five layers.
     EXPECT_TRUE(all_near(got[i], wanted[i], 5 * 105 * testing::kFloatEpsilon)) << "layer " << i;
   }
+}
+
+// Images of 16, 32 and 48 channels, which the CPU device keeps in a layout of its own; 24 channels,
+// which it does not; and every kind of layer between both.
+NetSpec widths() {
+  const auto conv = [](const char* name, int outputs, const char* input) {
+    return json{{"name", name}, {"type", "convolution"}, {"outputs", outputs}, {"kernel", 3},
+                {"pad", 1},     {"inputs", {input}}};
+  };
+  const json net = {{"name", "widths"},
+                    {"input", {3, 13, 11}},
+                    {"layers",
+                     {conv("a", 32, "input"),
+                      {{"name", "bn"}, {"type", "batch_norm"}},
+                      {{"name", "relu"}, {"type", "relu"}},
+                      {{"name", "max"},
+                       {"type", "pooling"},
+                       {"pool", "max"},
+                       {"kernel", 3},
+                       {"stride", 2},
+                       {"pad", 1}},
+                      conv("b", 48, "max"),
+                      conv("c", 24, "max"),
+                      {{"name", "mixed"}, {"type", "concat"}, {"inputs", {"b", "c"}}},
+                      conv("d", 32, "mixed"),
+                      conv("e", 16, "max"),
+                      conv("f", 16, "max"),
+                      {{"name", "blocked"}, {"type", "concat"}, {"inputs", {"e", "f"}}},
+                      {{"name", "sum"}, {"type", "add"}, {"inputs", {"d", "blocked", "max"}}},
+                      {{"name", "lrn"}, {"type", "lrn"}, {"alpha", 0.1}},
+                      {{"name", "drop"}, {"type", "dropout"}, {"ratio", 0.25}},
+                      {{"name", "g"},
+                       {"type", "convolution"},
+                       {"outputs", 32},
+                       {"kernel", 3},
+                       {"pad", 1},
+                       {"groups", 2}},
+                      {{"name", "average"},
+                       {"type", "pooling"},
+                       {"pool", "average"},
+                       {"kernel", 3},
+                       {"stride", 2},
+                       {"pad", 1},
+                       {"ceil_mode", true},
+                       {"count_padding", true}},
+                      {{"name", "all"}, {"type", "pooling"}, {"pool", "average"}, {"global", true}},
+                      {{"name", "fc"}, {"type", "fully_connected"}, {"outputs", 5}},
+                      {{"name", "image_fc"},
+                       {"type", "fully_connected"},
+                       {"outputs", 5},
+                       {"inputs", {"average"}}},
+                      {{"name", "both"}, {"type", "add"}, {"inputs", {"fc", "image_fc"}}},
+                      {{"name", "loss"}, {"type", "softmax_cross_entropy"}}}}};
+  const auto spec = parse_network(net);
+  EXPECT_TRUE(spec.ok()) << spec.status().message();
+  return *spec;
+}
+
+TEST(NetworkExecutor, DevicesAgreeWhateverTheirLayouts) {
+  const NetSpec net = widths();
+  auto reference = NetworkExecutor::create(net, {3, 1, 1}, make_reference_device());
+  ASSERT_TRUE(reference.ok()) << reference.status().message();
+  initialise(**reference, 5);
+  const Batch batch = make_batch(net, 3, 2);
+  const ForwardResult wanted_result = run(**reference, batch);
+  const auto wanted = all_gradients(**reference);
+  for (const int threads : {1, 2}) {
+    auto cpu = make_cpu_executor(net, {3, 1, threads});
+    ASSERT_TRUE(cpu.ok()) << cpu.status().message();
+    initialise(**cpu, 5);
+    EXPECT_NEAR(run(**cpu, batch).loss_sum, wanted_result.loss_sum, 1e-5);
+    const auto got = all_gradients(**cpu);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      double largest = 0.0;
+      for (const float g : wanted[i]) largest = std::max(largest, std::abs(static_cast<double>(g)));
+      // Sums of at most 3 x 13 x 11 or 72 x 9 terms through ten layers; rounding errors are random,
+      // so they grow with the square root.
+      const double tolerance = 10 * std::sqrt(648.0) * testing::kFloatEpsilon * largest;
+      EXPECT_TRUE(all_near(got[i], wanted[i], std::max(tolerance, 1e-6)))
+          << "layer " << i << ", " << threads << " threads";
+    }
+    const auto tested = (*cpu)->forward(batch, Phase::kTest, {});
+    const auto wanted_test = (*reference)->forward(batch, Phase::kTest, {});
+    ASSERT_TRUE(tested.ok() && wanted_test.ok());
+    EXPECT_NEAR(tested->loss_sum, wanted_test->loss_sum, 1e-5);
+  }
+}
+
+// What other workers get of a layer that reads an image is in the plain order.
+TEST(NetworkExecutor, FactorsArePlain) {
+  const NetSpec net = widths();
+  auto cpu = make_cpu_executor(net, {3, 1, 1});
+  auto reference = NetworkExecutor::create(net, {3, 1, 1}, make_reference_device());
+  ASSERT_TRUE(cpu.ok() && reference.ok());
+  const auto factors = [&](Executor& executor) {
+    initialise(executor, 5);
+    const LayerIndex layer(static_cast<std::uint32_t>(net.parameter_layers().size() - 1));
+    EXPECT_TRUE(executor.keep_factors(layer).ok());
+    run(executor, make_batch(net, 3, 2));
+    const LayerSpec& spec = net.layers[net.parameter_layers().back()];
+    std::vector<float> gradient(3 * 5),
+        input(static_cast<std::size_t>(3 * element_count(spec.input_shape)));
+    EXPECT_TRUE(executor.copy_factors(layer, gradient, input).ok());
+    return input;
+  };
+  EXPECT_TRUE(all_near(factors(**cpu), factors(**reference), 1e-4));
 }
 
 TEST(NetworkExecutor, RangesAreAlignedAndDisjoint) {

@@ -173,6 +173,35 @@ TEST_P(LayerGrid, BatchNormLeavesFillingOut) {
   for (std::size_t i = 3 * 48; i < 4 * 48; ++i) EXPECT_EQ(got.input_gradient[i], 0.0f);
 }
 
+// Replicas on machines with different numbers of cores must not drift apart.
+TEST(BatchNorm, SameBitsWhateverTheNumberOfThreads) {
+  const LayerSpec layer = testing::layer_on({{"type", "batch_norm"}}, {5, 90, 91});
+  const auto data = testing::draw_layer_data(layer, 7, 34);
+  const auto one = testing::run_layer(*make_cpu_device(1), layer, 7, data);
+  for (const int threads : {2, 3}) {
+    const auto many = testing::run_layer(*make_cpu_device(threads), layer, 7, data);
+    EXPECT_EQ(many.output, one.output) << threads;
+    EXPECT_EQ(many.statistics, one.statistics) << threads;
+    EXPECT_EQ(many.input_gradient, one.input_gradient) << threads;
+    EXPECT_EQ(many.parameter_gradients, one.parameter_gradients) << threads;
+  }
+}
+
+TEST_P(LayerGrid, OneValuePerChannelHasNoVariance) {
+  const LayerSpec layer = testing::layer_on({{"type", "batch_norm"}}, {4});
+  for (Device* device : {cpu_.get(), reference_.get()}) {
+    const auto op = device->make_operator(layer, {2, 1, true});
+    ASSERT_TRUE(op.ok());
+    ForwardArgs args;
+    args.valid_samples = 1;
+    const absl::Status status = (*op)->forward(args);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("layer 'x': batch normalisation on shape 4 with one sample"),
+              absl::string_view::npos)
+        << status.message();
+  }
+}
+
 TEST_P(LayerGrid, Concat) {
   for (const std::int64_t batch : {1, 5}) {
     for (const Shape& shape : {Shape{1}, Shape{31}, Shape{3, 5, 7}, Shape{8, 40, 41}}) {

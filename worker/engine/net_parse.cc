@@ -258,7 +258,8 @@ void Parser::infer_pooling(JsonFields& fields, LayerSpec& layer) {
 // The window is the whole plane, so nothing about it is left to say.
 void Parser::read_global_window(JsonFields& fields, LayerSpec& layer) {
   for (const char* key : {"kernel", "stride", "pad", "ceil_mode", "count_padding"}) {
-    if (fields.has(key)) fields.refuse(key, "has no meaning with \"global\": true; remove it");
+    if (fields.value(key) != nullptr)
+      fields.refuse(key, "has no meaning with \"global\": true; remove it");
   }
   if (!fields.ok()) return;
   need_image(fields, layer);

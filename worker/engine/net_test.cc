@@ -208,6 +208,64 @@ TEST(ParseNetwork, CeilModeDropsWindowsThatBeginBehindTheImage) {
   EXPECT_EQ(rows(6, 1, 4, 0, true), 2);  // a third window would begin at 8
 }
 
+TEST(ParseNetwork, LayersOfTheLargeNetworks) {
+  const NetSpec net = resolved(json::parse(R"({"name": "n", "input": [4, 9, 8], "layers": [
+    {"name": "c", "type": "convolution", "outputs": 6, "kernel": 1},
+    {"name": "bn", "type": "batch_norm", "epsilon": 0.001, "momentum": 0.2,
+     "init": {"weight": {"type": "constant", "value": 0}}},
+    {"name": "all", "type": "concat", "inputs": ["bn", "input", "c"]},
+    {"name": "p", "type": "pooling", "pool": "average", "kernel": 3, "stride": 1, "pad": 1,
+     "count_padding": true},
+    {"name": "g", "type": "pooling", "pool": "average", "global": true},
+    {"name": "f", "type": "fully_connected", "outputs": 3},
+    {"name": "loss", "type": "softmax_cross_entropy", "label_smoothing": 0.1, "loss_weight": 2}]})"));
+  const LayerSpec& norm = layer_named(net, "bn");
+  EXPECT_EQ(norm.epsilon, 0.001);
+  EXPECT_EQ(norm.momentum, 0.2);
+  ASSERT_EQ(norm.parameters.size(), 2u);
+  EXPECT_THAT(norm.parameters[0].shape, ElementsAre(6));
+  EXPECT_EQ(norm.parameters[0].initialiser.value, 0.0) << "as init says";
+  EXPECT_EQ(norm.parameters[1].initialiser.value, 0.0);
+  EXPECT_EQ(norm.statistics[1].name, "running_var");
+  EXPECT_EQ(norm.statistics[1].initialiser.value, 1.0);
+  EXPECT_EQ(net.parameter_count(), 4 * 6 + 6 + 12 + 16 * 3 + 3) << "statistics are no parameters";
+  EXPECT_EQ(net.statistics_count(), 12);
+  EXPECT_THAT(layer_named(net, "all").output_shape, ElementsAre(16, 9, 8));
+  EXPECT_TRUE(layer_named(net, "p").count_padding);
+  EXPECT_THAT(layer_named(net, "p").output_shape, ElementsAre(16, 9, 8));
+  EXPECT_THAT(layer_named(net, "g").output_shape, ElementsAre(16, 1, 1));
+  EXPECT_EQ(layer_named(net, "g").kernel_w, 8);
+  EXPECT_EQ(layer_named(net, "loss").loss_weight, 2.0);
+  EXPECT_EQ(layer_named(net, "loss").label_smoothing, 0.1);
+}
+
+TEST(ParseNetwork, BatchNormBeginsWithOnes) {
+  const NetSpec net = resolved(json::parse(R"({"name": "n", "input": [4], "layers": [
+    {"name": "bn", "type": "batch_norm"}, {"name": "l", "type": "softmax_cross_entropy"}]})"));
+  EXPECT_EQ(net.layers[0].parameters[0].initialiser.type, Initialiser::Type::kConstant);
+  EXPECT_EQ(net.layers[0].parameters[0].initialiser.value, 1.0);
+  EXPECT_EQ(net.layers[0].epsilon, 1e-5);
+  EXPECT_EQ(net.layers[0].momentum, 0.1);
+}
+
+TEST(ParseNetwork, WhatLeadsToAuxiliaryLossesAloneIsForTraining) {
+  const NetSpec net = resolved(json::parse(R"({"name": "n", "input": [8], "layers": [
+    {"name": "trunk", "type": "fully_connected", "outputs": 9},
+    {"name": "side", "type": "fully_connected", "outputs": 5},
+    {"name": "counted", "type": "fully_connected", "outputs": 5, "inputs": ["side"]},
+    {"name": "aux1", "type": "softmax_cross_entropy", "auxiliary": true},
+    {"name": "more", "type": "relu", "inputs": ["side"]},
+    {"name": "aux2", "type": "softmax_cross_entropy", "auxiliary": true},
+    {"name": "main", "type": "fully_connected", "outputs": 5, "inputs": ["trunk"]},
+    {"name": "loss", "type": "softmax_cross_entropy"},
+    {"name": "top1", "type": "accuracy", "inputs": ["counted"]}]})"));
+  for (const LayerSpec& layer : net.layers) {
+    const bool expected = layer.name == "aux1" || layer.name == "aux2" || layer.name == "more";
+    EXPECT_EQ(layer.train_only, expected) << layer.name;
+  }
+  EXPECT_EQ(net.classes, 5);
+}
+
 TEST(ParseNetwork, SourceParsesToTheSameNetwork) {
   const NetSpec net = resolved("cifar10_quick");
   EXPECT_EQ(resolved(net.source).source, net.source);

@@ -21,10 +21,6 @@ float* floats(const DeviceMemory& memory) { return static_cast<float*>(memory.ge
 
 }  // namespace
 
-bool computes_in_place(LayerType type) {
-  return type == LayerType::kRelu || type == LayerType::kDropout || type == LayerType::kAdd;
-}
-
 absl::StatusOr<DeviceMemory> allocate_aligned(std::int64_t bytes) {
   const auto size = static_cast<std::size_t>(
       (std::max<std::int64_t>(bytes, 1) + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes);
@@ -66,21 +62,18 @@ absl::StatusOr<std::unique_ptr<Executor>> NetworkExecutor::create(const NetSpec&
 absl::Status NetworkExecutor::build() {
   device_->begin_pass();
   const std::int64_t batch = options_.batch_size;
-  POSEIDON_ASSIGN_OR_RETURN(plan_, plan_buffers(net_, batch));
   input_elements_ = element_count(net_.input_shape);
   POSEIDON_ASSIGN_OR_RETURN(input_, device_->allocate(batch * input_elements_ * kFloatBytes));
   POSEIDON_ASSIGN_OR_RETURN(
       labels_, device_->allocate(batch * static_cast<std::int64_t>(sizeof(std::int32_t))));
   POSEIDON_RETURN_IF_ERROR(build_parameters());
-  nodes_.resize(net_.layers.size());
-  POSEIDON_ASSIGN_OR_RETURN(buffers_, device_->allocate(plan_.bytes));
+  find_results();
+  POSEIDON_RETURN_IF_ERROR(build_tensors());
+  POSEIDON_RETURN_IF_ERROR(build_statistics());
   const std::vector<Layout> layouts = choose_layouts();
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     POSEIDON_RETURN_IF_ERROR(build_node(i, layouts));
   }
-  build_routes();
-  POSEIDON_RETURN_IF_ERROR(build_accuracy());
-  POSEIDON_RETURN_IF_ERROR(build_statistics());
   if (!device_->shares_host_memory()) {
     std::int64_t largest = batch * input_elements_;
     for (const Node& node : nodes_) largest = std::max(largest, node.output_elements);
@@ -113,17 +106,22 @@ absl::Status NetworkExecutor::build_parameters() {
 
 absl::Status NetworkExecutor::build_statistics() {
   std::vector<float> initial;
-  std::vector<std::pair<Node*, std::size_t>> begins;
-  for (std::size_t i = 0; i < net_.layers.size(); ++i) {
-    if (!net_.layers[i].statistics.empty()) begins.emplace_back(&nodes_[i], initial.size());
-    for (const ParameterSpec& tensor : net_.layers[i].statistics) {
+  for (const LayerSpec& layer : net_.layers) {
+    for (const ParameterSpec& tensor : layer.statistics) {
       initial.insert(initial.end(), static_cast<std::size_t>(element_count(tensor.shape)),
                      static_cast<float>(tensor.initialiser.value));
     }
   }
   POSEIDON_ASSIGN_OR_RETURN(
       statistics_, device_->allocate(static_cast<std::int64_t>(initial.size()) * kFloatBytes));
-  for (const auto& [node, offset] : begins) node->statistics = floats(statistics_) + offset;
+  float* next = floats(statistics_);
+  for (std::size_t i = 0; i < net_.layers.size(); ++i) {
+    if (net_.layers[i].statistics.empty()) continue;
+    nodes_[i].statistics = next;
+    for (const ParameterSpec& tensor : net_.layers[i].statistics) {
+      next += element_count(tensor.shape);
+    }
+  }
   return write_statistics(initial);
 }
 
@@ -145,100 +143,97 @@ absl::Status NetworkExecutor::write_statistics(std::span<const float> values) {
                          static_cast<std::int64_t>(values.size_bytes()));
 }
 
-// The device's own where only layers of its read the tensor. A fully connected layer's input is
-// what other workers get to see (copy_factors).
+void NetworkExecutor::find_results() {
+  layers_ = net_.layers;
+  accuracy_node_ = layers_.size();
+  for (std::size_t i = 0; i < net_.layers.size(); ++i) {
+    const LayerSpec& layer = net_.layers[i];
+    if (layer.type == LayerType::kAccuracy) accuracy_node_ = i;
+    if (layer.type != LayerType::kSoftmaxCrossEntropy) continue;
+    all_losses_.push_back(i);
+    if (!layer.auxiliary) loss_node_ = i;
+  }
+  if (accuracy_node_ < layers_.size()) return;
+  LayerSpec& implied = layers_.emplace_back(net_.layers[loss_node_]);
+  implied.name = "accuracy (implied)";
+  implied.type = LayerType::kAccuracy;
+}
+
+absl::Status NetworkExecutor::build_tensors() {
+  nodes_.resize(layers_.size());
+  std::vector<std::int64_t> output_bytes;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    nodes_[i].output_elements = options_.batch_size * element_count(layers_[i].output_shape);
+    output_bytes.push_back(nodes_[i].output_elements * kFloatBytes);
+  }
+  plan_ = plan_tensors(layers_, output_bytes);
+  const MemoryPlan places = plan_memory(plan_.buffers);
+  POSEIDON_ASSIGN_OR_RETURN(tensors_, device_->allocate(places.total_bytes));
+  const auto pointer = [&](int buffer) -> float* {
+    if (buffer == kNoBuffer) return nullptr;
+    return floats(tensors_) + places.offsets[static_cast<std::size_t>(buffer)] / kFloatBytes;
+  };
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const LayerTensors& tensors = plan_.layers[i];
+    Node& node = nodes_[i];
+    node.runs_backward = tensors.runs_backward;
+    node.output = pointer(tensors.output);
+    node.output_gradient = pointer(tensors.output_gradient);
+    for (const std::size_t input : layers_[i].inputs) {
+      node.inputs.push_back(input == kNetworkInput ? floats(input_) : nodes_[input].output);
+    }
+    for (std::size_t k = 0; k < tensors.input_gradients.size(); ++k) {
+      const auto& [written, added_to] = tensors.input_gradients[k];
+      node.input_gradients.push_back(pointer(written));
+      if (added_to == kNoBuffer) continue;
+      const std::int64_t elements = nodes_[layers_[i].inputs[k]].output_elements;
+      node.sums.push_back({pointer(added_to), pointer(written), elements});
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The device's own where layers alone read the tensor. A fully connected layer's input is what
+// other workers get to see (copy_factors).
 std::vector<Layout> NetworkExecutor::choose_layouts() const {
-  std::vector<bool> is_factor(net_.layers.size(), false);
-  for (const LayerSpec& layer : net_.layers) {
+  std::vector<bool> is_factor(layers_.size(), false);
+  for (const LayerSpec& layer : layers_) {
     if (layer.type != LayerType::kFullyConnected) continue;
     for (const std::size_t input : layer.inputs) {
       if (input != kNetworkInput) is_factor[input] = true;
     }
   }
   std::vector<Layout> layouts;
-  for (std::size_t i = 0; i < net_.layers.size(); ++i) {
-    const LayerSpec& layer = net_.layers[i];
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
     std::vector<Layout> inputs;
-    for (const std::size_t input : layer.inputs) {
+    for (const std::size_t input : layers_[i].inputs) {
       inputs.push_back(input == kNetworkInput ? Layout::kPlain : layouts[input]);
     }
-    layouts.push_back(is_factor[i] ? Layout::kPlain : device_->output_layout(layer, inputs));
+    layouts.push_back(is_factor[i] ? Layout::kPlain : device_->output_layout(layers_[i], inputs));
   }
   return layouts;
 }
 
 absl::Status NetworkExecutor::build_node(std::size_t index, const std::vector<Layout>& layouts) {
-  const LayerSpec& layer = net_.layers[index];
-  const BufferPlan::Layer& plan = plan_.layers[index];
+  const LayerSpec& layer = layers_[index];
   Node& node = nodes_[index];
-  node.output_elements = plan.elements;
-  node.output = buffer(plan.output);
-  node.output_gradient = buffer(plan.output_gradient);
-  node.runs_backward = plan.runs_backward;
-  OperatorOptions options{.batch_size = options_.batch_size,
-                          .seed = options_.seed,
-                          .wants_input_gradient = false,
-                          .output_layout = layouts[index]};
   std::vector<Layout> input_layouts;
   for (const std::size_t input : layer.inputs) {
-    const bool is_data = input == kNetworkInput;
-    node.inputs.push_back(is_data ? floats(input_) : nodes_[input].output);
-    input_layouts.push_back(is_data ? Layout::kPlain : layouts[input]);
-    options.wants_input_gradient |= !is_data && nodes_[input].runs_backward;
+    input_layouts.push_back(input == kNetworkInput ? Layout::kPlain : layouts[input]);
   }
-  options.input_layouts = input_layouts;
+  bool input_needs_gradient = false;
+  for (const float* gradient : node.input_gradients) input_needs_gradient |= gradient != nullptr;
   if (!layer.parameters.empty()) {
     int before = 0;
-    for (std::size_t i = 0; i < index; ++i) before += net_.layers[i].parameters.empty() ? 0 : 1;
+    for (std::size_t i = 0; i < index; ++i) before += layers_[i].parameters.empty() ? 0 : 1;
     node.parameter_layer = before;
   }
-  if (layer.type == LayerType::kSoftmaxCrossEntropy) {
-    all_losses_.push_back(index);
-    if (!layer.auxiliary) loss_node_ = index;
-  }
+  const OperatorOptions options{.batch_size = options_.batch_size,
+                                .seed = options_.seed,
+                                .wants_input_gradient = input_needs_gradient,
+                                .input_layouts = input_layouts,
+                                .output_layout = layouts[index]};
   POSEIDON_ASSIGN_OR_RETURN(node.op, device_->make_operator(layer, options));
-  return absl::OkStatus();
-}
-
-float* NetworkExecutor::buffer(std::int64_t place) const {
-  return place == kNoPlace ? nullptr : floats(buffers_) + place / kFloatBytes;
-}
-
-void NetworkExecutor::build_routes() {
-  for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    Node& node = nodes_[i];
-    if (!node.runs_backward) continue;
-    for (std::size_t k = 0; k < net_.layers[i].inputs.size(); ++k) {
-      const std::size_t input = net_.layers[i].inputs[k];
-      Node::Route& route = node.routes.emplace_back();
-      if (input != kNetworkInput && nodes_[input].runs_backward) {
-        route.target = nodes_[input].output_gradient;
-        route.elements = nodes_[input].output_elements;
-        route.addend = buffer(plan_.layers[i].addends[k]);
-      }
-      node.input_gradients.push_back(route.addend != nullptr ? route.addend : route.target);
-    }
-  }
-}
-
-absl::Status NetworkExecutor::build_accuracy() {
-  for (std::size_t i = 0; i < net_.layers.size(); ++i) {
-    if (net_.layers[i].type == LayerType::kAccuracy) {
-      accuracy_node_ = i;
-      return absl::OkStatus();
-    }
-  }
-  implied_accuracy_ = net_.layers[loss_node_];
-  implied_accuracy_.name = "accuracy (implied)";
-  implied_accuracy_.type = LayerType::kAccuracy;
-  accuracy_node_ = nodes_.size();
-  Node& node = nodes_.emplace_back();
-  node.inputs = nodes_[loss_node_].inputs;
-  node.output_elements = options_.batch_size;
-  POSEIDON_ASSIGN_OR_RETURN(implied_hits_, device_->allocate(node.output_elements * kFloatBytes));
-  node.output = floats(implied_hits_);
-  const OperatorOptions options{options_.batch_size, options_.seed, false};
-  POSEIDON_ASSIGN_OR_RETURN(node.op, device_->make_operator(implied_accuracy_, options));
   return absl::OkStatus();
 }
 
@@ -300,7 +295,8 @@ absl::Status NetworkExecutor::step_from_factors(LayerIndex layer, const FactorSt
       "both factors of as many rows");
   args.output_gradients = step.output_gradients.data();
   args.input_values = step.inputs.data();
-  args.optimizer = step.optimizer;
+  args.weight_step = step.weight_step;
+  args.bias_step = step.bias_step;
   args.parameters = parameters(layer);
   args.state0 = step.state0;
   args.state1 = step.state1;
@@ -385,10 +381,12 @@ absl::StatusOr<ForwardResult> NetworkExecutor::forward(const Batch& batch, Phase
   return collect_result();
 }
 
-absl::StatusOr<std::span<const float>> NetworkExecutor::fetch(const float* memory,
+absl::StatusOr<std::span<const float>> NetworkExecutor::fetch(const void* memory,
                                                               std::int64_t elements) {
   const auto count = static_cast<std::size_t>(elements);
-  if (device_->shares_host_memory()) return std::span<const float>(memory, count);
+  if (device_->shares_host_memory()) {
+    return std::span<const float>(static_cast<const float*>(memory), count);
+  }
   POSEIDON_RETURN_IF_ERROR(device_->download(host_copy_.data(), memory, elements * kFloatBytes));
   return std::span<const float>(host_copy_.data(), count);
 }
@@ -398,8 +396,7 @@ absl::StatusOr<std::span<const float>> NetworkExecutor::fetch_output(const Node&
 }
 
 bool NetworkExecutor::runs_in_phase(std::size_t index) const {
-  const bool is_implied = index >= net_.layers.size();
-  return phase_ == Phase::kTrain || is_implied || !net_.layers[index].train_only;
+  return phase_ == Phase::kTrain || !layers_[index].train_only;
 }
 
 // Summed here, in sample order and in double, so that every device gives the same sum.
@@ -432,9 +429,8 @@ absl::Status NetworkExecutor::backward_node(std::size_t index, const ExecutionHo
     args.parameter_gradients = range->device_data;
   }
   POSEIDON_RETURN_IF_ERROR(node.op->backward(args));
-  for (const Node::Route& route : node.routes) {
-    if (route.addend == nullptr) continue;
-    POSEIDON_RETURN_IF_ERROR(device_->add(route.target, route.addend, route.elements));
+  for (const Node::Sum& sum : node.sums) {
+    POSEIDON_RETURN_IF_ERROR(device_->add(sum.target, sum.addend, sum.elements));
   }
   if (range == nullptr) return absl::OkStatus();
   if (range->device_data != range->host_data) {  // and not both null
@@ -460,11 +456,21 @@ absl::Status NetworkExecutor::backward(const ExecutionHooks& hooks) {
   return absl::OkStatus();
 }
 
+// Outputs share memory, so the forward pass runs once more and each is looked at when it is new.
 std::string NetworkExecutor::first_nonfinite_layer() {
   if (!has_forward_) return "";
+  std::vector<float> statistics(static_cast<std::size_t>(net_.statistics_count()));
+  if (!read_statistics(statistics).ok()) return "";
+  const absl::StatusOr<std::string> found = find_nonfinite();
+  const absl::Status restored = write_statistics(statistics);
+  return found.ok() && restored.ok() ? *found : "";
+}
+
+absl::StatusOr<std::string> NetworkExecutor::find_nonfinite() {
   device_->begin_pass();
-  const auto input = fetch(floats(input_), input_elements_ * valid_samples_);
-  if (input.ok() && !all_finite(*input)) return "input (data)";
+  POSEIDON_ASSIGN_OR_RETURN(const std::span<const float> input,
+                            fetch(input_.get(), input_elements_ * valid_samples_));
+  if (!all_finite(input)) return "input (data)";
   for (std::size_t i = 0; i < net_.layers.size(); ++i) {
     const Node& node = nodes_[i];
     if (!runs_in_phase(i)) continue;
@@ -472,9 +478,9 @@ std::string NetworkExecutor::first_nonfinite_layer() {
       const LayerIndex layer(static_cast<std::uint32_t>(node.parameter_layer));
       if (!all_finite(parameters(layer))) return absl::StrCat(net_.layers[i].name, " (parameters)");
     }
-    if (!plan_.layers[i].output_stays) continue;  // found where it was added to
-    const auto output = fetch_output(node);
-    if (output.ok() && !all_finite(*output)) return absl::StrCat(net_.layers[i].name, " (output)");
+    POSEIDON_RETURN_IF_ERROR(forward_node(i, {}));
+    POSEIDON_ASSIGN_OR_RETURN(const std::span<const float> output, fetch_output(node));
+    if (!all_finite(output)) return absl::StrCat(net_.layers[i].name, " (output)");
   }
   return "";
 }

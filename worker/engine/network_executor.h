@@ -4,10 +4,12 @@
 // operators.
 //
 // Invariants:
-//  1. Everything is allocated in create(); forward and backward allocate nothing.
+//  1. Everything is allocated in create(); forward and backward allocate nothing. Outputs and their
+//     gradients share one range of memory by the plan of tensor_lifetimes.h: who reads one at
+//     another time than planned reads something else.
 //  2. Layers run in file order forward, in the opposite order backward; no order depends on data.
 //  3. An output's gradient is complete before its layer's backward runs: its consumers come
-//     later in the file, so earlier in backward; the last consumer overwrites, the others add.
+//     later in the file, so earlier in backward; the last consumer writes, the others add.
 //  4. Layers that are train_only do not run in Phase::kTest; their outputs are then old.
 //  5. A layer's backward runs only if a parameter layer is at or before it; nothing computes the
 //     gradient of the data.
@@ -16,9 +18,9 @@
 #include <string>
 #include <vector>
 
-#include "worker/engine/buffer_plan.h"
 #include "worker/engine/device.h"
 #include "worker/engine/executor.h"
+#include "worker/engine/tensor_lifetimes.h"
 
 namespace poseidon {
 
@@ -53,36 +55,34 @@ class NetworkExecutor final : public Executor {
     float* host_data = nullptr;
     float* device_data = nullptr;
   };
+  // Pointers are into tensors_, on the device.
   struct Node {
     std::int64_t output_elements = 0;  // of the whole batch
     std::unique_ptr<LayerOperator> op;
-    float* output = nullptr;           // device; these three in buffers_
-    float* output_gradient = nullptr;  // device; nullptr where there is none
+    float* output = nullptr;
+    float* output_gradient = nullptr;
     std::vector<const float*> inputs;
     bool runs_backward = false;
-    int parameter_layer = -1;     // LayerIndex, or -1
-    float* statistics = nullptr;  // in statistics_
-    // Per input: where its gradient goes. `addend` is a place of this node's own when another
-    // consumer has written `target` before; nullptr otherwise.
-    struct Route {
+    int parameter_layer = -1;             // LayerIndex, or -1
+    float* statistics = nullptr;          // in statistics_
+    std::vector<float*> input_gradients;  // what the operator writes; null: nobody wants it
+    // What is then added to the gradient of an input that another layer has written before.
+    struct Sum {
       float* target = nullptr;
-      float* addend = nullptr;
+      const float* addend = nullptr;
       std::int64_t elements = 0;
     };
-    std::vector<Route> routes;
-    std::vector<float*> input_gradients;  // what the operator writes: addend, or target
+    std::vector<Sum> sums;
   };
 
   NetworkExecutor(NetSpec net, const ExecutorOptions& options, std::unique_ptr<Device> device);
   absl::Status build();
   absl::Status build_parameters();
   absl::Status build_statistics();
+  void find_results();
+  absl::Status build_tensors();
+  std::vector<Layout> choose_layouts() const;  // of the outputs
   absl::Status build_node(std::size_t index, const std::vector<Layout>& layouts);
-  void build_routes();
-  // A place of plan_ in buffers_; nullptr for kNoPlace.
-  float* buffer(std::int64_t place) const;
-  std::vector<Layout> choose_layouts() const;
-  absl::Status build_accuracy();
   absl::Status make_range(std::int64_t elements, ParameterRange& range);
   absl::Status check(const Batch& batch) const;
   /// Index into nodes_ of a layer whose factors are kept (checked).
@@ -91,10 +91,11 @@ class NetworkExecutor final : public Executor {
   absl::Status backward_node(std::size_t index, const ExecutionHooks& hooks);
   ForwardArgs forward_args(const Node& node) const;
   bool runs_in_phase(std::size_t index) const;
+  absl::StatusOr<std::string> find_nonfinite();
   absl::StatusOr<ForwardResult> collect_result();
   // The first `elements` of device memory for reading here: in place where the device shares the
   // host's memory, else by way of host_copy_.
-  absl::StatusOr<std::span<const float>> fetch(const float* memory, std::int64_t elements);
+  absl::StatusOr<std::span<const float>> fetch(const void* memory, std::int64_t elements);
   absl::StatusOr<std::span<const float>> fetch_output(const Node& node);  // valid samples
 
   // Constant after create().
@@ -105,15 +106,15 @@ class NetworkExecutor final : public Executor {
   std::size_t loss_node_ = 0;            // the one that is not auxiliary
   std::vector<std::size_t> all_losses_;  // in forward order
   std::size_t accuracy_node_ = 0;
-  BufferPlan plan_;
-  LayerSpec implied_accuracy_;  // where the network has no accuracy layer of its own
+  // net_.layers, then an accuracy layer where the network has none of its own.
+  std::vector<LayerSpec> layers_;
+  TensorPlan plan_;  // of layers_
 
-  // Declared after device_, so that they go first. net_.layers order, then the implied accuracy.
+  // Declared after device_, so that they go first. nodes_ are in the order of layers_.
   DeviceMemory input_{nullptr, nullptr};
   DeviceMemory labels_{nullptr, nullptr};
-  DeviceMemory statistics_{nullptr, nullptr};    // of all layers, end to end
-  DeviceMemory buffers_{nullptr, nullptr};       // as plan_ says
-  DeviceMemory implied_hits_{nullptr, nullptr};  // output of the implied accuracy
+  DeviceMemory tensors_{nullptr, nullptr};     // outputs and their gradients
+  DeviceMemory statistics_{nullptr, nullptr};  // of all layers, end to end
   std::vector<ParameterRange> parameters_;
   std::vector<ParameterRange> gradients_;
   std::vector<Node> nodes_;

@@ -1,4 +1,5 @@
-// ReLU, sum and dropout: every output element depends on its own input elements alone.
+// ReLU, sum and dropout: every output element depends on its own input elements alone. All work in
+// place (tensor_lifetimes.h): a pointer they write to may be the one they read from.
 
 #include <algorithm>
 #include <memory>
@@ -33,9 +34,9 @@ class Relu final : public LayerOperator {
     float* const out = args.input_gradients[0];
     if (out == nullptr) return absl::OkStatus();
     parallel_for(elements_, kGrainElements, [&](std::int64_t begin, std::int64_t end) {
-      // Where the input was overwritten this reads the output: it is positive where that was.
-      loops_.relu_gradient(args.forward.inputs[0] + begin, args.output_gradient + begin,
-                           out + begin, end - begin);
+      // The output is positive where the input was; a NaN is neither there nor here.
+      loops_.relu_gradient(args.forward.output + begin, args.output_gradient + begin, out + begin,
+                           end - begin);
     });
     return absl::OkStatus();
   }
@@ -61,12 +62,12 @@ class Add final : public LayerOperator {
   }
 
   absl::Status backward(const BackwardArgs& args) override {
-    parallel_for(elements_, kGrainElements, [&](std::int64_t begin, std::int64_t end) {
-      for (float* const out : args.input_gradients) {
-        if (out == nullptr) continue;
+    for (float* const out : args.input_gradients) {
+      if (out == nullptr || out == args.output_gradient) continue;
+      parallel_for(elements_, kGrainElements, [&](std::int64_t begin, std::int64_t end) {
         std::copy(args.output_gradient + begin, args.output_gradient + end, out + begin);
-      }
-    });
+      });
+    }
     return absl::OkStatus();
   }
 
@@ -86,8 +87,9 @@ class Dropout final : public LayerOperator {
 
   absl::Status forward(const ForwardArgs& args) override {
     if (args.phase == Phase::kTest) {
-      if (args.output == args.inputs[0]) return absl::OkStatus();
-      std::copy_n(args.inputs[0], samples_ * elements_, args.output);
+      if (args.output != args.inputs[0]) {
+        std::copy_n(args.inputs[0], samples_ * elements_, args.output);
+      }
     } else {
       mask(args.first_sample, args.inputs[0], args.output);
     }

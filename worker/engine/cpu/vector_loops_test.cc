@@ -62,8 +62,8 @@ Outcome run(const VectorLoops& loops, std::int64_t rows, std::int64_t lanes) {
   outcome.sums = {first, second};
   loops.normalise({a.data(), b.data(), c.data()}, finite.data(), rows, lanes, out.data());
   keep();
-  loops.normalise_gradient({a.data(), b.data(), c.data(), a.data()}, finite.data(), dy.data(),
-                           rows, lanes, out.data());
+  loops.normalise_gradient({a.data(), b.data(), c.data(), a.data()}, finite.data(), dy.data(), rows,
+                           lanes, out.data());
   keep();
   const MaxWindow window = {.height = 5,
                             .width = 4,

@@ -98,7 +98,7 @@ class Elementwise final : public SimpleOperator {
     for (float* const out : args.input_gradients) {
       if (out == nullptr) continue;
       for (std::int64_t i = 0; i < samples_ * outputs_; ++i) {
-        const bool cut = layer_.type == LayerType::kRelu && args.forward.inputs[0][i] <= 0.0f;
+        const bool cut = layer_.type == LayerType::kRelu && args.forward.output[i] <= 0.0f;
         out[i] = cut ? 0.0f : args.output_gradient[i];
       }
       if (layer_.type == LayerType::kDropout) mask(args.forward.first_sample, out);

@@ -121,12 +121,15 @@ class Convolution final : public WindowOperator {
 
 class Pooling final : public WindowOperator {
  public:
-  using WindowOperator::WindowOperator;
+  Pooling(const LayerSpec& layer, const OperatorOptions& options)
+      : WindowOperator(layer, options),
+        chosen_(at(options.batch_size * element_count(layer.output_shape))) {}
 
   absl::Status forward(const ForwardArgs& args) override {
     for_outputs([&](std::int64_t n, std::int64_t c, std::int64_t y, std::int64_t x) {
       double sum = 0.0;
       const Choice choice = choose(args.inputs[0], n, c, y, x, sum);
+      chosen_[at(out_at(n, c, y, x))] = choice;
       args.output[out_at(n, c, y, x)] = layer_.pool == LayerSpec::Pool::kMax
                                             ? args.inputs[0][choice.index]
                                             : static_cast<float>(sum / divisor(choice, y, x));
@@ -138,8 +141,7 @@ class Pooling final : public WindowOperator {
     std::vector<double> sums = input_sums();
     for_outputs([&](std::int64_t n, std::int64_t c, std::int64_t y, std::int64_t x) {
       const double gradient = args.output_gradient[out_at(n, c, y, x)];
-      double unused = 0.0;
-      const Choice choice = choose(args.forward.inputs[0], n, c, y, x, unused);
+      const Choice& choice = chosen_[at(out_at(n, c, y, x))];
       if (layer_.pool == LayerSpec::Pool::kMax) {
         sums[at(choice.index)] += gradient;
         return;
@@ -179,6 +181,8 @@ class Pooling final : public WindowOperator {
     });
     return choice;
   }
+
+  std::vector<Choice> chosen_;  // per output, of the last forward
 };
 
 class Lrn final : public WindowOperator {
