@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
 #include "bench/engine/timing_device.h"
 #include "common/random.h"
 #include "common/status_macros.h"
@@ -185,8 +186,8 @@ absl::Status take_turns(Engine& engine) {
   std::fflush(stdout);
   std::string line;
   while (std::getline(std::cin, line)) {
-    const int iterations = std::atoi(line.c_str());
-    if (iterations < 1 || iterations > kMaxIterations) {
+    int iterations = 0;
+    if (!absl::SimpleAtoi(line, &iterations) || iterations < 1 || iterations > kMaxIterations) {
       return absl::InvalidArgumentError("a turn is a number of iterations, got '" + line + "'");
     }
     POSEIDON_ASSIGN_OR_RETURN(const nlohmann::json result, engine.run(iterations));
@@ -233,7 +234,8 @@ int main(int argc, char** argv) {
   app.add_flag("--layers", options.layers, "also print forward and backward time of each layer");
   app.add_flag("--turns", options.turns,
                "read numbers of iterations from standard input and answer each with its figures");
-  app.add_flag("--describe", options.describe, "print the network as one line of JSON and do nothing");
+  app.add_flag("--describe", options.describe,
+               "print the network as one line of JSON and do nothing");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -18,24 +18,6 @@
 namespace poseidon {
 namespace {
 
-void relu(const float* in, float* out, std::int64_t size) {
-  POSEIDON_INDEPENDENT_ELEMENTS
-  for (std::int64_t i = 0; i < size; ++i) out[i] = in[i] <= 0.0f ? 0.0f : in[i];
-}
-
-void relu_gradient(const float* in, const float* gradient, float* out, std::int64_t size) {
-  POSEIDON_INDEPENDENT_ELEMENTS
-  for (std::int64_t i = 0; i < size; ++i) {
-    const float g = gradient[i];
-    out[i] = in[i] <= 0.0f ? 0.0f : g;
-  }
-}
-
-void sum(const float* a, const float* b, float* out, std::int64_t size) {
-  POSEIDON_INDEPENDENT_ELEMENTS
-  for (std::int64_t i = 0; i < size; ++i) out[i] = a[i] + b[i];
-}
-
 template <int kLanes>
 void moments_of(const float* x, std::int64_t rows, double* first, double* second) {
   double a[kLanes], b[kLanes];
@@ -109,11 +91,10 @@ struct Row {
 
 // The elements of a window that lie inside the image: [begin, end) in one dimension.
 struct Inside {
+  Inside(std::int64_t first, std::int64_t kernel, std::int64_t size)
+      : begin(first < 0 ? -first : 0), end(first + kernel > size ? size - first : kernel) {}
   std::int64_t begin, end;
 };
-Inside inside(std::int64_t first, std::int64_t kernel, std::int64_t size) {
-  return {first < 0 ? -first : 0, first + kernel > size ? size - first : kernel};
-}
 
 template <int kLanes>
 void max_pool_rows(const MaxWindow& w, const float* in, float* out, std::int32_t* chosen) {
@@ -121,10 +102,10 @@ void max_pool_rows(const MaxWindow& w, const float* in, float* out, std::int32_t
   using Integers = typename Row<kLanes>::Integers;
   for (std::int64_t out_y = 0; out_y < w.out_height; ++out_y) {
     const std::int64_t top = out_y * w.stride_h - w.pad_h;
-    const Inside ys = inside(top, w.kernel_h, w.height);
+    const Inside ys(top, w.kernel_h, w.height);
     for (std::int64_t out_x = 0; out_x < w.out_width; ++out_x) {
       const std::int64_t left = out_x * w.stride_w - w.pad_w;
-      const Inside xs = inside(left, w.kernel_w, w.width);
+      const Inside xs(left, w.kernel_w, w.width);
       Floats best = Floats{} - __builtin_inff();
       Integers number = Integers{} - 1;
       for (std::int64_t y = ys.begin; y < ys.end; ++y) {
@@ -134,7 +115,8 @@ void max_pool_rows(const MaxWindow& w, const float* in, float* out, std::int32_t
           Floats value;
           __builtin_memcpy(&value, x, sizeof(value));
           // The last clause chooses an element even where all of them are minus infinity.
-          const Integers wins = (value > best) | (value != value) | (number < 0);
+          const Integers is_nan = value != value;  // NOLINT(misc-redundant-expression)
+          const Integers wins = (value > best) | is_nan | (number < 0);
           best = reinterpret_cast<Floats>((reinterpret_cast<Integers>(value) & wins) |
                                           (reinterpret_cast<Integers>(best) & ~wins));
           number = ((Integers{} + element) & wins) | (number & ~wins);
@@ -154,10 +136,10 @@ void max_pool_gradient_rows(const MaxWindow& w, const float* gradient, const std
   using Integers = typename Row<kLanes>::Integers;
   for (std::int64_t out_y = 0; out_y < w.out_height; ++out_y) {
     const std::int64_t top = out_y * w.stride_h - w.pad_h;
-    const Inside ys = inside(top, w.kernel_h, w.height);
+    const Inside ys(top, w.kernel_h, w.height);
     for (std::int64_t out_x = 0; out_x < w.out_width; ++out_x) {
       const std::int64_t left = out_x * w.stride_w - w.pad_w;
-      const Inside xs = inside(left, w.kernel_w, w.width);
+      const Inside xs(left, w.kernel_w, w.width);
       const std::int64_t at = (out_y * w.out_width + out_x) * kLanes;
       Integers g, number;
       __builtin_memcpy(&g, gradient + at, sizeof(g));
@@ -178,51 +160,76 @@ void max_pool_gradient_rows(const MaxWindow& w, const float* gradient, const std
 
 // ---- the table ----
 
-void moments(const float* x, std::int64_t rows, std::int64_t lanes, double* first, double* second) {
-  lanes == 16 ? moments_of<16>(x, rows, first, second) : moments_of<8>(x, rows, first, second);
-}
+// Of a class, so that nothing is a function of a header that others could include.
+struct Loops {
+  static void relu(const float* in, float* out, std::int64_t size) {
+    POSEIDON_INDEPENDENT_ELEMENTS
+    for (std::int64_t i = 0; i < size; ++i) out[i] = in[i] <= 0.0f ? 0.0f : in[i];
+  }
 
-void gradient_moments(const float* x, const float* dy, const double* mean, std::int64_t rows,
-                      std::int64_t lanes, double* first, double* second) {
-  lanes == 16 ? gradient_moments_of<16>(x, dy, mean, rows, first, second)
-              : gradient_moments_of<8>(x, dy, mean, rows, first, second);
-}
+  static void relu_gradient(const float* in, const float* gradient, float* out, std::int64_t size) {
+    POSEIDON_INDEPENDENT_ELEMENTS
+    for (std::int64_t i = 0; i < size; ++i) {
+      const float g = gradient[i];
+      out[i] = in[i] <= 0.0f ? 0.0f : g;
+    }
+  }
 
-void normalise(const NormaliseFactors& factors, const float* x, std::int64_t rows,
-               std::int64_t lanes, float* out) {
-  lanes == 16 ? normalise_rows<16>(factors, x, rows, out)
-              : normalise_rows<8>(factors, x, rows, out);
-}
+  static void sum(const float* a, const float* b, float* out, std::int64_t size) {
+    POSEIDON_INDEPENDENT_ELEMENTS
+    for (std::int64_t i = 0; i < size; ++i) out[i] = a[i] + b[i];
+  }
 
-void normalise_gradient(const NormaliseGradientFactors& factors, const float* x, const float* dy,
-                        std::int64_t rows, std::int64_t lanes, float* dx) {
-  lanes == 16 ? normalise_gradient_rows<16>(factors, x, dy, rows, dx)
-              : normalise_gradient_rows<8>(factors, x, dy, rows, dx);
-}
+  static void moments(const float* x, std::int64_t rows, std::int64_t lanes, double* first,
+                      double* second) {
+    lanes == 16 ? moments_of<16>(x, rows, first, second) : moments_of<8>(x, rows, first, second);
+  }
 
-void max_pool(const MaxWindow& window, const float* in, std::int64_t lanes, float* out,
-              std::int32_t* chosen) {
-  lanes == 16 ? max_pool_rows<16>(window, in, out, chosen)
-              : max_pool_rows<8>(window, in, out, chosen);
-}
+  static void gradient_moments(const float* x, const float* dy, const double* mean,
+                               std::int64_t rows, std::int64_t lanes, double* first,
+                               double* second) {
+    lanes == 16 ? gradient_moments_of<16>(x, dy, mean, rows, first, second)
+                : gradient_moments_of<8>(x, dy, mean, rows, first, second);
+  }
 
-void max_pool_gradient(const MaxWindow& window, const float* gradient, const std::int32_t* chosen,
-                       std::int64_t lanes, float* in_gradient) {
-  lanes == 16 ? max_pool_gradient_rows<16>(window, gradient, chosen, in_gradient)
-              : max_pool_gradient_rows<8>(window, gradient, chosen, in_gradient);
-}
+  static void normalise(const NormaliseFactors& factors, const float* x, std::int64_t rows,
+                        std::int64_t lanes, float* out) {
+    lanes == 16 ? normalise_rows<16>(factors, x, rows, out)
+                : normalise_rows<8>(factors, x, rows, out);
+  }
+
+  static void normalise_gradient(const NormaliseGradientFactors& factors, const float* x,
+                                 const float* dy, std::int64_t rows, std::int64_t lanes,
+                                 float* dx) {
+    lanes == 16 ? normalise_gradient_rows<16>(factors, x, dy, rows, dx)
+                : normalise_gradient_rows<8>(factors, x, dy, rows, dx);
+  }
+
+  static void max_pool(const MaxWindow& window, const float* in, std::int64_t lanes, float* out,
+                       std::int32_t* chosen) {
+    lanes == 16 ? max_pool_rows<16>(window, in, out, chosen)
+                : max_pool_rows<8>(window, in, out, chosen);
+  }
+
+  static void max_pool_gradient(const MaxWindow& window, const float* gradient,
+                                const std::int32_t* chosen, std::int64_t lanes,
+                                float* in_gradient) {
+    lanes == 16 ? max_pool_gradient_rows<16>(window, gradient, chosen, in_gradient)
+                : max_pool_gradient_rows<8>(window, gradient, chosen, in_gradient);
+  }
+};
 
 constexpr VectorLoops make_vector_loops(const char* name) {
   return {.name = name,
-          .relu = relu,
-          .relu_gradient = relu_gradient,
-          .sum = sum,
-          .moments = moments,
-          .gradient_moments = gradient_moments,
-          .normalise = normalise,
-          .normalise_gradient = normalise_gradient,
-          .max_pool = max_pool,
-          .max_pool_gradient = max_pool_gradient};
+          .relu = Loops::relu,
+          .relu_gradient = Loops::relu_gradient,
+          .sum = Loops::sum,
+          .moments = Loops::moments,
+          .gradient_moments = Loops::gradient_moments,
+          .normalise = Loops::normalise,
+          .normalise_gradient = Loops::normalise_gradient,
+          .max_pool = Loops::max_pool,
+          .max_pool_gradient = Loops::max_pool_gradient};
 }
 
 }  // namespace
