@@ -110,9 +110,11 @@ absl::Status check_data(const JobSpec& job, const NetSpec& net, std::uint32_t wo
                    TestBatches::open(job.data, net.input_shape, net.classes, placement).status());
 }
 
-absl::Status check_weights(const JobSpec& job, const NetSpec& net) {
-  if (job.init.weights.empty()) return absl::OkStatus();
-  return under_key("init.weights", check_weights(job.init.weights, net).status());
+absl::StatusOr<std::string> check_weights(const JobSpec& job, const NetSpec& net) {
+  if (job.init.weights.empty()) return "";
+  const auto report = check_weights(job.init.weights, job.init.rename, net);
+  if (!report.ok()) return under_key("init.weights", report.status());
+  return absl::StrCat(job.init.weights, ": ", weights_report_to_text(*report));
 }
 
 absl::Status check_files(const JobSpec& job) {

@@ -28,9 +28,10 @@ absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path);
 /// network's range, or of another shape than it takes.
 absl::Status check_data(const JobSpec& job, const NetSpec& net, std::uint32_t workers);
 
-/// Reads init.weights, if there is one, as a worker will: INVALID_ARGUMENT, with the key, for a
-/// file that is no safetensors file or does not fit the network.
-absl::Status check_weights(const JobSpec& job, const NetSpec& net);
+/// Looks into init.weights, if there is one, as a worker will: in words what it brings and what it
+/// does not ("" without weights). INVALID_ARGUMENT, with the key, for a file that is no safetensors
+/// file or does not fit the network.
+absl::StatusOr<std::string> check_weights(const JobSpec& job, const NetSpec& net);
 
 /// Checks that every file the job reads is there. Only `poseidon local` can ask this: elsewhere the
 /// files are on the workers' machines. NOT_FOUND names the key and the path.

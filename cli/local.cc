@@ -286,7 +286,12 @@ absl::Status run_local(const LocalOptions& options) {
   auto job = prepare_job(options.job_path);
   if (!job.ok()) return absl::InvalidArgumentError(job.status().message());
   absl::Status readable = check_files(job->spec);
-  if (readable.ok()) readable = check_weights(job->spec, job->net);
+  std::string weights;
+  if (readable.ok()) {
+    auto report = check_weights(job->spec, job->net);
+    readable = report.status();
+    if (report.ok()) weights = *std::move(report);
+  }
   if (readable.ok()) {
     readable = check_data(job->spec, job->net, static_cast<std::uint32_t>(options.workers));
   }
@@ -297,9 +302,9 @@ absl::Status run_local(const LocalOptions& options) {
   POSEIDON_ASSIGN_OR_RETURN(fs::path programs, programs_folder());
   POSEIDON_ASSIGN_OR_RETURN(RunFolders folders, make_folders(options.run_dir, job->spec.name));
   const fs::path run_dir = folders.run;
-  write_stdout(absl::StrCat("training ", job->spec.name, " (", job->net.name,
-                            "), workers: ", options.workers, ", servers: ", options.servers,
-                            "; run directory ", run_dir.string(), "\n"));
+  write_stdout(absl::StrCat("training ", job->spec.name, " (", job->net.name, "), workers: ",
+                            options.workers, ", servers: ", options.servers, "; run directory ",
+                            run_dir.string(), "\n", weights.empty() ? "" : weights + "\n"));
 
   const Signals signals;
   LocalCluster cluster(std::move(folders), std::move(programs), signals);

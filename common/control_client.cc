@@ -275,7 +275,7 @@ class ControlClient::Impl {
     return joined_ && stream_->send(std::move(message));
   }
 
-  absl::Status upload_model(std::uint64_t epoch, const std::string& bytes);
+  absl::Status upload_model(std::uint64_t epoch, std::span<const std::string_view> pieces);
 
  private:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -442,11 +442,14 @@ void ControlClient::Impl::heartbeat_loop() {
   }
 }
 
-absl::Status ControlClient::Impl::upload_model(std::uint64_t epoch, const std::string& bytes) {
-  if (bytes.empty()) return absl::InvalidArgumentError("an empty model is not uploaded");
+absl::Status ControlClient::Impl::upload_model(std::uint64_t epoch,
+                                               std::span<const std::string_view> pieces) {
+  std::uint64_t total_bytes = 0;
+  for (const std::string_view piece : pieces) total_bytes += piece.size();
+  if (total_bytes == 0) return absl::InvalidArgumentError("an empty model is not uploaded");
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kUploadBaseTimeout +
-                       std::chrono::seconds(bytes.size() / kUploadMinBytesPerS));
+                       std::chrono::seconds(total_bytes / kUploadMinBytesPerS));
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (stopping_) return absl::CancelledError("stopped before the upload of the model");
@@ -456,22 +459,31 @@ absl::Status ControlClient::Impl::upload_model(std::uint64_t epoch, const std::s
   const auto stub = v1::Coordinator::NewStub(make_channel(options_.coordinator));
   v1::UploadModelResponse response;
   const auto writer = stub->UploadModel(&context, &response);
-  for (std::size_t offset = 0; offset < bytes.size(); offset += kModelPartBytes) {
-    v1::ModelPart part;
-    part.set_epoch(epoch);
-    part.set_total_bytes(bytes.size());
-    part.set_offset(offset);
-    part.set_data(bytes.substr(offset, kModelPartBytes));
-    if (!writer->Write(part)) break;  // Finish says why
+  const auto finish = [&] {  // says why, when a write failed
+    const absl::Status status = to_absl(writer->Finish());
+    const std::lock_guard<std::mutex> lock(mutex_);
+    upload_ = nullptr;
+    if (status.ok()) return status;
+    return absl::Status(status.code(),
+                        absl::StrCat("upload of the model (", total_bytes, " bytes) to ",
+                                     options_.coordinator, ": ", status.message()));
+  };
+  std::uint64_t offset = 0;
+  for (std::string_view piece : pieces) {
+    while (!piece.empty()) {
+      const std::string_view data = piece.substr(0, kModelPartBytes);
+      v1::ModelPart part;
+      part.set_epoch(epoch);
+      part.set_total_bytes(total_bytes);
+      part.set_offset(offset);
+      part.set_data(data.data(), data.size());
+      if (!writer->Write(part)) return finish();
+      offset += data.size();
+      piece.remove_prefix(data.size());
+    }
   }
   writer->WritesDone();
-  const absl::Status status = to_absl(writer->Finish());
-  const std::lock_guard<std::mutex> lock(mutex_);
-  upload_ = nullptr;
-  if (status.ok()) return status;
-  return absl::Status(status.code(),
-                      absl::StrCat("upload of the model (", bytes.size(), " bytes) to ",
-                                   options_.coordinator, ": ", status.message()));
+  return finish();
 }
 
 ControlClient::ControlClient(ControlClientOptions options, ControlEvents* events)
@@ -480,8 +492,12 @@ ControlClient::~ControlClient() = default;
 absl::Status ControlClient::run() { return impl_->run(); }
 void ControlClient::stop(const std::string& reason) { impl_->stop(reason); }
 bool ControlClient::send(v1::NodeMessage message) { return impl_->send(std::move(message)); }
-absl::Status ControlClient::upload_model(std::uint64_t epoch, const std::string& bytes) {
-  return impl_->upload_model(epoch, bytes);
+absl::Status ControlClient::upload_model(std::uint64_t epoch,
+                                         std::span<const std::string_view> pieces) {
+  return impl_->upload_model(epoch, pieces);
+}
+absl::Status ControlClient::upload_model(std::uint64_t epoch, std::string_view bytes) {
+  return upload_model(epoch, std::span<const std::string_view>(&bytes, 1));
 }
 
 }  // namespace poseidon

@@ -5,7 +5,9 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "common/clock.h"
@@ -51,8 +53,10 @@ class ControlClient {
   /// message is dropped: after a lost stream the job it speaks of is over).
   bool send(v1::NodeMessage message);
 
-  /// Any thread. Uploads a file's bytes as the job's model (Coordinator.UploadModel).
-  absl::Status upload_model(std::uint64_t epoch, const std::string& bytes);
+  /// Any thread. Uploads a file's bytes, the pieces one after the other, as the job's model
+  /// (Coordinator.UploadModel).
+  absl::Status upload_model(std::uint64_t epoch, std::span<const std::string_view> pieces);
+  absl::Status upload_model(std::uint64_t epoch, std::string_view bytes);
 
  private:
   class Impl;

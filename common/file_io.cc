@@ -48,9 +48,9 @@ std::filesystem::path unique_temporary(const std::filesystem::path& path) {
 
 }  // namespace
 
-absl::StatusOr<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
+absl::StatusOr<Descriptor> open_file(const std::filesystem::path& path) {
   // O_NONBLOCK: the open of a pipe without a writer would wait for ever.
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.is_open()) return system_error(path, "cannot open", errno);
   struct stat info {};
   if (::fstat(file.get(), &info) != 0) return system_error(path, "cannot read", errno);
@@ -61,6 +61,29 @@ absl::StatusOr<std::string> read_file(const std::filesystem::path& path, std::ui
     return absl::InvalidArgumentError(
         str_cat(path.string(), ": is a pipe or a device, not a regular file"));
   }
+  return file;
+}
+
+absl::Status read_exactly_at(int fd, const std::filesystem::path& path, std::uint64_t offset,
+                             std::uint8_t* out, std::size_t size) {
+  while (size > 0) {
+    const ssize_t got = ::pread(fd, out, size, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return system_error(path, "cannot read", errno);
+    if (got == 0) {
+      return absl::DataLossError(str_cat(path.string(), ": ends ", size, " bytes too early"));
+    }
+    out += got;
+    offset += static_cast<std::uint64_t>(got);
+    size -= static_cast<std::size_t>(got);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
+  POSEIDON_ASSIGN_OR_RETURN(const Descriptor file, open_file(path));
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0) return system_error(path, "cannot read", errno);
   std::string bytes;
   // Only a hint: the size may change while we read, and some file systems report none.
   const auto reported_bytes = static_cast<std::uint64_t>(std::max<off_t>(info.st_size, 0));

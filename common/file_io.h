@@ -19,6 +19,14 @@ namespace poseidon {
 /// when it is not a regular file or larger than `max_bytes`, otherwise what the system said.
 absl::StatusOr<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
 
+/// Exactly `size` bytes from `offset` on of an open file, into `out`; any thread. Errors start with
+/// `path`; DATA_LOSS when the file ends before.
+absl::Status read_exactly_at(int fd, const std::filesystem::path& path, std::uint64_t offset,
+                             std::uint8_t* out, std::size_t size);
+
+/// Opens a regular file for reading. Errors as read_file.
+absl::StatusOr<Descriptor> open_file(const std::filesystem::path& path);
+
 /// Writes all of `bytes` to an open file, in as many calls as it takes. Errors start with `path`.
 absl::Status write_fully(int fd, const std::filesystem::path& path, std::string_view bytes);
 

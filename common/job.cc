@@ -29,6 +29,22 @@ constexpr std::int64_t kMaxKeptCheckpoints = 10'000;
 constexpr std::int64_t kMaxPixels = 4096;  ///< height or width of an image
 constexpr std::size_t kMaxChannels = 1024;
 constexpr std::size_t kMaxDataFiles = 10'000;
+<<<<<<< HEAD
+=======
+constexpr std::size_t kMaxRenames = 8192;  ///< twice the layers of the largest network
+constexpr std::size_t kMaxMilestones = 10'000;
+
+/// A key of another alternative (the momentum of an adam) would be ignored silently; refuse it.
+void refuse_foreign(JsonFields& fields, const std::vector<std::string>& keys,
+                    std::string_view belongs_to, std::string_view chosen) {
+  for (const std::string& key : keys) {
+    if (fields.value(key) != nullptr) {
+      fields.refuse(key,
+                    str_cat("belongs to ", belongs_to, ", not to \"", chosen, "\"; remove it"));
+    }
+  }
+}
+>>>>>>> networks
 
 absl::Status parse_source(const Json& json, std::string_view source, const std::string& path,
                           DataSourceSpec& spec) {
@@ -95,9 +111,21 @@ absl::Status parse_init(const Json& json, std::string_view source, InitSpec& spe
   JsonFields fields(json, source, "init");
   fields.unsigned_integer("seed", &spec.seed);
   fields.string("weights", &spec.weights);
-  if (fields.has("seed") && fields.has("weights")) {
-    fields.refuse("weights", "cannot stand beside init.seed: parameters come from one of them");
+  const Json* rename = fields.value("rename");
+  if (rename == nullptr) return fields.finish();
+  if (spec.weights.empty()) fields.refuse("rename", "is about init.weights, which is missing");
+  if (!rename->is_object() || rename->size() > kMaxRenames) {
+    fields.refuse("rename",
+                  str_cat("expected an object {layer in the file: layer of the network} of "
+                          "at most ",
+                          kMaxRenames, ", got ", json_excerpt(*rename)));
+    return fields.finish();
   }
+  JsonFields renames(*rename, source, "init.rename");
+  for (const auto& entry : rename->items()) {
+    renames.string(entry.key(), &spec.rename[entry.key()]);
+  }
+  fields.add(renames.finish());
   return fields.finish();
 }
 
@@ -325,12 +353,9 @@ std::vector<std::string> job_warnings(const JobSpec& job) {
 }
 
 std::string job_to_json(const JobSpec& job) {
-  Json init = Json::object();
-  if (job.init.weights.empty()) {
-    init["seed"] = job.init.seed;
-  } else {
-    init["weights"] = job.init.weights;
-  }
+  Json init = {{"seed", job.init.seed}};
+  if (!job.init.weights.empty()) init["weights"] = job.init.weights;
+  if (!job.init.rename.empty()) init["rename"] = job.init.rename;
   const Json json = {{"name", job.name},
                      {"model", job.model},
                      {"init", std::move(init)},

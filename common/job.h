@@ -44,8 +44,11 @@ struct DataSpec {
 };
 
 struct InitSpec {
-  std::uint64_t seed = 1;
-  std::string weights;  ///< path of a safetensors file; empty: initialise from the seed
+  std::uint64_t seed = 1;  ///< of the initial values and of dropout
+  /// Path of a safetensors file whose tensors take the place of initial values; empty: none.
+  std::string weights;
+  /// Layer names in that file -> layer names of the network, where they differ.
+  std::map<std::string, std::string> rename;
 };
 
 struct SyncSpec {

@@ -135,7 +135,7 @@ TEST(Job, SchedulesEndWithTheJobUnlessTheySayWhere) {
 
 TEST(Job, RoundTrip) {
   std::vector<Json> jobs(9, example());
-  jobs[1]["init"] = Json::object({{"weights", "w.safetensors"}});
+  jobs[1]["init"] = {{"weights", "w.safetensors"}, {"rename", {{"features.0", "conv1_1"}}}};
   jobs[1]["optimizer"] = {{"type", "adam"}, {"beta1", 0.1}, {"epsilon", 1e-7}};
   jobs[1]["data"]["seed"] = 18446744073709551615u;
   jobs[2]["optimizer"] = {{"type", "adamw"},
@@ -210,7 +210,11 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
       {"/test_every_iterations", -1, "test_every_iterations: expected"},
       {"/init", 1, "init: expected an object {...}, got 1"},
       {"/init/seed", -1, "init.seed: expected an integer from 0"},
-      {"/init/weights", "w", "init.weights: cannot stand beside init.seed"},
+      {"/init/rename", Json::object(), "init.rename: is about init.weights, which is missing"},
+      {"/init",
+       {{"weights", "w"}, {"rename", {"a"}}},
+       "init.rename: expected an object {layer in the file: layer of the network}"},
+      {"/init", {{"weights", "w"}, {"rename", {{"a", 3}}}}, "init.rename.a: expected a text"},
       {"/data", nullptr, "data: expected an object {...}, got null"},
       {"/data/shuffle", "yes", "data.shuffle: expected true or false"},
       {"/data/seed", 1.5, "data.seed: expected an integer"},

@@ -14,12 +14,16 @@ class SplitMix64 {
   explicit constexpr SplitMix64(std::uint64_t seed) : state_(seed) {}
 
   constexpr std::uint64_t next() {
-    state_ += 0x9E3779B97F4A7C15ull;
+    state_ += kStep;
     std::uint64_t z = state_;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
     return z ^ (z >> 31);
   }
+
+  /// As if next() had been called `draws` times, at once: several threads may fill parts of a
+  /// range.
+  constexpr void skip(std::uint64_t draws) { state_ += draws * kStep; }
 
   /// Uniform in [0, bound), bound > 0, by Lemire's multiply-shift without rejection: the bias of
   /// bound / 2^64 is below anything a run could show, and the sequence stays easy to reproduce.
@@ -31,6 +35,7 @@ class SplitMix64 {
   /// Uniform in [0, 1) with 24 random bits: exact in float.
   constexpr float uniform() { return static_cast<float>(next() >> 40) * 0x1.0p-24f; }
 
+  static constexpr std::uint64_t kDrawsPerNormal = 2;
   /// Standard normal (Box-Muller, the cosine branch; two draws per value).
   double normal() {
     const double u = (static_cast<double>(next() >> 11) + 0.5) * 0x1.0p-53;
@@ -39,6 +44,8 @@ class SplitMix64 {
   }
 
  private:
+  static constexpr std::uint64_t kStep = 0x9E3779B97F4A7C15ull;
+
   std::uint64_t state_;
 };
 

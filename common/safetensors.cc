@@ -5,10 +5,13 @@
 #include <cstring>
 #include <optional>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_join.h"
+#include "common/check.h"
 #include "common/file_io.h"
+#include "common/float16.h"
 #include "common/json_fields.h"
 #include "common/status_macros.h"
 #include "common/text.h"
@@ -23,13 +26,26 @@ static_assert(std::endian::native == std::endian::little,
               "values are copied as they lie in memory");
 static_assert(sizeof(float) == 4);
 
-constexpr std::size_t kLengthBytes = 8;
+constexpr std::size_t kLengthBytes = kSafetensorsLengthBytes;
 constexpr std::size_t kAlignmentBytes = 8;
 constexpr std::size_t kMaxHeaderBytes = 16 << 20;
 constexpr std::size_t kMaxHeaderDepth = 4;  ///< file {tensor {shape [..]}} and one to spare
 constexpr std::size_t kMaxDimensions = 16;
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 40;
 constexpr const char* kMetadataKey = "__metadata__";
+constexpr std::size_t kReadPieceBytes = 1 << 20;  ///< a multiple of every dtype's size
+
+/// The format's element types and their sizes.
+constexpr std::pair<std::string_view, std::uint64_t> kDtypes[] = {
+    {"F64", 8},  {"F32", 4}, {"F16", 2},     {"BF16", 2},   {"I64", 8}, {"I32", 4},
+    {"I16", 2},  {"I8", 1},  {"U64", 8},     {"U32", 4},    {"U16", 2}, {"U8", 1},
+    {"BOOL", 1}, {"C64", 8}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
+
+std::uint64_t dtype_bytes(std::string_view dtype) {
+  const auto* found =
+      std::ranges::find(kDtypes, dtype, &std::pair<std::string_view, std::uint64_t>::first);
+  return found == std::end(kDtypes) ? 0 : found->second;
+}
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
   return str_cat("[", absl::StrJoin(shape, ", "), "]");
@@ -106,44 +122,42 @@ std::string_view bytes_of(std::span<const float> values) {
   return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
 }
 
-/// What the header says of one tensor, before its values are read.
-struct Entry {
-  Tensor tensor;
-  std::uint64_t begin_bytes = 0;
-  std::uint64_t end_bytes = 0;
-};
-
-absl::StatusOr<Entry> parse_entry(const std::string& name, const Json& json,
-                                  std::string_view source, std::uint64_t data_bytes) {
+absl::StatusOr<StoredTensor> parse_entry(const std::string& name, const Json& json,
+                                         std::string_view source, std::uint64_t data_bytes) {
   constexpr auto kMaxInteger = static_cast<std::int64_t>(kMaxFileBytes);
   const std::string place = str_cat("header: ", json_excerpt(Json(name)));
   JsonFields fields(json, source, place);
   for (const char* key : {"dtype", "shape", "data_offsets"}) fields.require(key);
-  std::string dtype;
-  fields.one_of("dtype", &dtype, {"F32"});
-  Entry entry;
-  entry.tensor.name = name;
-  fields.integers("shape", &entry.tensor.shape, 0, kMaxInteger, 0, kMaxDimensions);
+  std::vector<std::string> dtypes;
+  for (const auto& dtype : kDtypes) dtypes.emplace_back(dtype.first);
+  StoredTensor tensor;
+  tensor.name = name;
+  fields.one_of("dtype", &tensor.dtype, dtypes);
+  fields.integers("shape", &tensor.shape, 0, kMaxInteger, 0, kMaxDimensions);
   std::vector<std::int64_t> offsets = {0, 0};
   fields.integers("data_offsets", &offsets, 0, kMaxInteger, 2, 2);
   POSEIDON_RETURN_IF_ERROR(fields.finish());
 
-  entry.begin_bytes = static_cast<std::uint64_t>(offsets[0]);
-  entry.end_bytes = static_cast<std::uint64_t>(offsets[1]);
+  const auto begin_bytes = static_cast<std::uint64_t>(offsets[0]);
+  const auto end_bytes = static_cast<std::uint64_t>(offsets[1]);
   const auto complain = [&](const std::string& message) {
     return absl::InvalidArgumentError(str_cat(source, ": ", place, ": ", message));
   };
-  if (entry.begin_bytes > entry.end_bytes || entry.end_bytes > data_bytes) {
+  if (begin_bytes > end_bytes || end_bytes > data_bytes) {
     return complain(str_cat("data_offsets [", offsets[0], ", ", offsets[1], "] are not inside the ",
                             data_bytes, " bytes of data; is the file complete?"));
   }
-  const std::optional<std::uint64_t> count = checked_count(entry.tensor.shape);
-  const std::uint64_t bytes = entry.end_bytes - entry.begin_bytes;
-  if (!count || *count > kMaxFileBytes / sizeof(float) || *count * sizeof(float) != bytes) {
-    return complain(str_cat("shape ", shape_text(entry.tensor.shape), " of F32 does not fit ",
-                            bytes, " bytes of data"));
+  const std::optional<std::uint64_t> count = checked_count(tensor.shape);
+  const std::uint64_t element_bytes = dtype_bytes(tensor.dtype);
+  tensor.offset_bytes = begin_bytes;
+  tensor.size_bytes = end_bytes - begin_bytes;
+  if (!count || *count > kMaxFileBytes / element_bytes ||
+      *count * element_bytes != tensor.size_bytes) {
+    return complain(str_cat("shape ", shape_text(tensor.shape), " of ", tensor.dtype,
+                            " does not fit ", tensor.size_bytes, " bytes of data"));
   }
-  return entry;
+  tensor.elements = *count;
+  return tensor;
 }
 
 absl::Status parse_metadata(const Json& json, std::string_view source,
@@ -163,22 +177,23 @@ absl::Status parse_metadata(const Json& json, std::string_view source,
   return absl::OkStatus();
 }
 
-/// In order of their bytes, and every byte of the data in exactly one tensor.
-absl::Status sort_and_check_cover(std::vector<Entry>& entries, std::string_view source,
+/// In order of their bytes, and every byte of the data in exactly one tensor. Offsets count from
+/// the start of the data.
+absl::Status sort_and_check_cover(std::vector<StoredTensor>& tensors, std::string_view source,
                                   std::uint64_t data_bytes) {
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return std::pair(a.begin_bytes, a.end_bytes) < std::pair(b.begin_bytes, b.end_bytes);
+  std::ranges::sort(tensors, {}, [](const StoredTensor& tensor) {
+    return std::pair(tensor.offset_bytes, tensor.size_bytes);
   });
   std::uint64_t covered_bytes = 0;
-  for (const Entry& entry : entries) {
-    if (entry.begin_bytes != covered_bytes) {
+  for (const StoredTensor& tensor : tensors) {
+    if (tensor.offset_bytes != covered_bytes) {
       return absl::InvalidArgumentError(str_cat(
-          source, ": header: ", json_excerpt(Json(entry.tensor.name)), ": starts at byte ",
-          entry.begin_bytes, ", ",
-          entry.begin_bytes < covered_bytes ? "inside the tensor before it" : "after a hole",
+          source, ": header: ", json_excerpt(Json(tensor.name)), ": starts at byte ",
+          tensor.offset_bytes, ", ",
+          tensor.offset_bytes < covered_bytes ? "inside the tensor before it" : "after a hole",
           ": expected ", covered_bytes));
     }
-    covered_bytes = entry.end_bytes;
+    covered_bytes += tensor.size_bytes;
   }
   if (covered_bytes != data_bytes) {
     return absl::InvalidArgumentError(str_cat(source, ": ", data_bytes - covered_bytes,
@@ -187,85 +202,143 @@ absl::Status sort_and_check_cover(std::vector<Entry>& entries, std::string_view 
   return absl::OkStatus();
 }
 
+template <typename Stored, typename Convert>
+void convert_each(std::string_view bytes, std::span<float> values, const Convert& convert) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    Stored stored;
+    std::memcpy(&stored, bytes.data() + i * sizeof(Stored), sizeof(Stored));
+    values[i] = convert(stored);
+  }
+}
+
 }  // namespace
 
-const Tensor* SafetensorsFile::find(std::string_view name) const {
-  const auto found = std::find_if(tensors.begin(), tensors.end(),
-                                  [&](const Tensor& tensor) { return tensor.name == name; });
+const StoredTensor* SafetensorsHeader::find(std::string_view name) const {
+  const auto found = std::ranges::find(tensors, name, &StoredTensor::name);
   return found == tensors.end() ? nullptr : &*found;
 }
 
-absl::StatusOr<std::string> encode_safetensors(std::span<const TensorView> tensors,
-                                               const SafetensorsMetadata& metadata) {
-  POSEIDON_ASSIGN_OR_RETURN(std::string bytes, encode_header(tensors, metadata));
-  std::size_t total = bytes.size();
-  for (const TensorView& tensor : tensors) total += tensor.values.size_bytes();
-  bytes.reserve(total);
-  for (const TensorView& tensor : tensors) bytes += bytes_of(tensor.values);
+// ---- writing ----
+
+std::uint64_t EncodedSafetensors::size_bytes() const {
+  std::uint64_t bytes = header.size();
+  for (const std::string_view piece : values) bytes += piece.size();
   return bytes;
 }
 
-absl::Status write_safetensors(const std::filesystem::path& path,
-                               std::span<const TensorView> tensors,
-                               const SafetensorsMetadata& metadata) {
-  const absl::StatusOr<std::string> header = encode_header(tensors, metadata);
-  if (!header.ok()) {
-    return absl::Status(header.status().code(),
-                        str_cat(path.string(), ": ", header.status().message()));
-  }
-  std::vector<std::string_view> pieces = {*header};
-  for (const TensorView& tensor : tensors) pieces.push_back(bytes_of(tensor.values));
-  return write_file_atomically(path, pieces);
+absl::StatusOr<EncodedSafetensors> encode_safetensors(std::span<const TensorView> tensors,
+                                                      const SafetensorsMetadata& metadata) {
+  EncodedSafetensors encoded;
+  POSEIDON_ASSIGN_OR_RETURN(encoded.header, encode_header(tensors, metadata));
+  for (const TensorView& tensor : tensors) encoded.values.push_back(bytes_of(tensor.values));
+  return encoded;
 }
 
-absl::StatusOr<SafetensorsFile> parse_safetensors(std::string_view bytes, std::string_view source) {
-  std::uint64_t header_bytes = 0;
-  if (bytes.size() < kLengthBytes) {
+// ---- reading ----
+
+absl::StatusOr<std::uint64_t> safetensors_header_bytes(std::string_view first_bytes,
+                                                       std::uint64_t file_bytes,
+                                                       std::string_view source) {
+  if (file_bytes < kLengthBytes || first_bytes.size() < kLengthBytes) {
     return absl::InvalidArgumentError(
-        str_cat(source, ": ", bytes.size(), " bytes are too few for a safetensors file"));
+        str_cat(source, ": ", file_bytes, " bytes are too few for a safetensors file"));
   }
-  std::memcpy(&header_bytes, bytes.data(), kLengthBytes);
-  bytes.remove_prefix(kLengthBytes);
-  if (header_bytes > kMaxHeaderBytes || header_bytes > bytes.size()) {
+  std::uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, first_bytes.data(), kLengthBytes);
+  if (header_bytes > kMaxHeaderBytes || header_bytes > file_bytes - kLengthBytes) {
     return absl::InvalidArgumentError(
-        str_cat(source, ": claims a header of ", header_bytes, " bytes; there are ", bytes.size(),
-                " and at most ", kMaxHeaderBytes,
+        str_cat(source, ": claims a header of ", header_bytes, " bytes; there are ",
+                file_bytes - kLengthBytes, " and at most ", kMaxHeaderBytes,
                 " are allowed: no safetensors file, or an incomplete one"));
   }
-  const std::string_view data = bytes.substr(header_bytes);
-  POSEIDON_ASSIGN_OR_RETURN(
-      const Json header, parse_json(bytes.substr(0, header_bytes), str_cat(source, ": header"),
-                                    {.max_bytes = kMaxHeaderBytes, .max_depth = kMaxHeaderDepth}));
-  if (!header.is_object()) {
-    return absl::InvalidArgumentError(str_cat(source, ": header: expected an object {...}"));
-  }
-
-  SafetensorsFile file;
-  std::vector<Entry> entries;
-  for (const auto& [name, json] : header.items()) {
-    if (name == kMetadataKey) {
-      POSEIDON_RETURN_IF_ERROR(parse_metadata(json, source, file.metadata));
-      continue;
-    }
-    POSEIDON_ASSIGN_OR_RETURN(Entry entry, parse_entry(name, json, source, data.size()));
-    entries.push_back(std::move(entry));
-  }
-  POSEIDON_RETURN_IF_ERROR(sort_and_check_cover(entries, source, data.size()));
-  // Only now is memory taken: together as much as the data, which we hold already.
-  for (Entry& entry : entries) {
-    const std::size_t size_bytes = entry.end_bytes - entry.begin_bytes;
-    entry.tensor.values.resize(size_bytes / sizeof(float));
-    if (size_bytes > 0) {
-      std::memcpy(entry.tensor.values.data(), data.data() + entry.begin_bytes, size_bytes);
-    }
-    file.tensors.push_back(std::move(entry.tensor));
-  }
-  return file;
+  return kLengthBytes + header_bytes;
 }
 
-absl::StatusOr<SafetensorsFile> load_safetensors(const std::filesystem::path& path) {
-  POSEIDON_ASSIGN_OR_RETURN(const std::string bytes, read_file(path, kMaxFileBytes));
-  return parse_safetensors(bytes, path.string());
+absl::StatusOr<SafetensorsHeader> parse_safetensors_header(std::string_view bytes,
+                                                           std::uint64_t file_bytes,
+                                                           std::string_view source) {
+  POSEIDON_ASSIGN_OR_RETURN(const std::uint64_t data_begin,
+                            safetensors_header_bytes(bytes, file_bytes, source));
+  POSEIDON_CHECK(bytes.size() >= data_begin, "the whole header");
+  const std::uint64_t data_bytes = file_bytes - data_begin;
+  POSEIDON_ASSIGN_OR_RETURN(
+      const Json json,
+      parse_json(bytes.substr(kLengthBytes, data_begin - kLengthBytes), str_cat(source, ": header"),
+                 {.max_bytes = kMaxHeaderBytes, .max_depth = kMaxHeaderDepth}));
+  if (!json.is_object()) {
+    return absl::InvalidArgumentError(str_cat(source, ": header: expected an object {...}"));
+  }
+  SafetensorsHeader header;
+  for (const auto& [name, value] : json.items()) {
+    if (name == kMetadataKey) {
+      POSEIDON_RETURN_IF_ERROR(parse_metadata(value, source, header.metadata));
+      continue;
+    }
+    POSEIDON_ASSIGN_OR_RETURN(StoredTensor tensor, parse_entry(name, value, source, data_bytes));
+    header.tensors.push_back(std::move(tensor));
+  }
+  POSEIDON_RETURN_IF_ERROR(sort_and_check_cover(header.tensors, source, data_bytes));
+  for (StoredTensor& tensor : header.tensors) tensor.offset_bytes += data_begin;
+  return header;
+}
+
+bool is_floating_dtype(std::string_view dtype) {
+  return dtype == "F64" || dtype == "F32" || dtype == "F16" || dtype == "BF16";
+}
+
+void decode_values(std::string_view dtype, std::string_view bytes, std::span<float> values) {
+  POSEIDON_CHECK(is_floating_dtype(dtype) && bytes.size() == values.size() * dtype_bytes(dtype),
+                 "bytes of a floating dtype, as many as the values take");
+  if (values.empty()) return;
+  if (dtype == "F32") {
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+  } else if (dtype == "F64") {
+    convert_each<double>(bytes, values, [](double value) { return static_cast<float>(value); });
+  } else if (dtype == "F16") {
+    convert_each<std::uint16_t>(bytes, values, from_float16);
+  } else {
+    convert_each<std::uint16_t>(bytes, values, from_bfloat16);
+  }
+}
+
+absl::StatusOr<SafetensorsReader> SafetensorsReader::open(const std::filesystem::path& path) {
+  POSEIDON_ASSIGN_OR_RETURN(Descriptor file, open_file(path));
+  std::error_code error;
+  const std::uintmax_t file_bytes = std::filesystem::file_size(path, error);
+  if (error) {
+    return absl::InternalError(str_cat(path.string(), ": cannot tell its size: ", error.message()));
+  }
+  SafetensorsReader reader(path, std::move(file));
+  std::string bytes(std::min<std::uintmax_t>(file_bytes, kLengthBytes), '\0');
+  const auto read_all = [&] {
+    return read_exactly_at(reader.file_.get(), path, 0,
+                           reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size());
+  };
+  POSEIDON_RETURN_IF_ERROR(read_all());
+  POSEIDON_ASSIGN_OR_RETURN(const std::uint64_t header_bytes,
+                            safetensors_header_bytes(bytes, file_bytes, path.string()));
+  bytes.resize(header_bytes);
+  POSEIDON_RETURN_IF_ERROR(read_all());
+  POSEIDON_ASSIGN_OR_RETURN(reader.header_,
+                            parse_safetensors_header(bytes, file_bytes, path.string()));
+  return reader;
+}
+
+absl::Status SafetensorsReader::read(const StoredTensor& tensor, std::span<float> values) const {
+  POSEIDON_CHECK(values.size() == tensor.elements, "room for all values of the tensor");
+  const std::uint64_t element_bytes = dtype_bytes(tensor.dtype);
+  std::vector<std::uint8_t> piece(std::min<std::uint64_t>(tensor.size_bytes, kReadPieceBytes));
+  std::uint64_t offset_bytes = 0;
+  while (offset_bytes < tensor.size_bytes) {
+    const std::uint64_t size =
+        std::min<std::uint64_t>(piece.size(), tensor.size_bytes - offset_bytes);
+    POSEIDON_RETURN_IF_ERROR(read_exactly_at(file_.get(), path_, tensor.offset_bytes + offset_bytes,
+                                             piece.data(), size));
+    decode_values(tensor.dtype, {reinterpret_cast<const char*>(piece.data()), size},
+                  values.subspan(offset_bytes / element_bytes, size / element_bytes));
+    offset_bytes += size;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace poseidon

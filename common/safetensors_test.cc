@@ -1,7 +1,9 @@
 #include "common/safetensors.h"
 
 #include <cmath>
+#include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <string>
 #include <vector>
@@ -28,6 +30,31 @@ std::vector<TensorView> example() {
   return {{"ip1.weight", {2, 3}, kWeight}, {"a.bias", {2}, kBias}, {"none", {0, 4}, kNone}};
 }
 
+/// A file in memory.
+std::string joined(const EncodedSafetensors& encoded) {
+  std::string bytes = encoded.header;
+  for (const std::string_view piece : encoded.values) bytes += piece;
+  EXPECT_EQ(bytes.size(), encoded.size_bytes());
+  return bytes;
+}
+
+void write(const std::string& path, const std::vector<TensorView>& tensors) {
+  const absl::Status status = write_file_atomically(path, joined(*encode_safetensors(tensors)));
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+absl::StatusOr<SafetensorsHeader> parse(std::string_view bytes) {
+  const auto header_bytes = safetensors_header_bytes(bytes, bytes.size(), "f");
+  if (!header_bytes.ok()) return header_bytes.status();
+  return parse_safetensors_header(bytes.substr(0, *header_bytes), bytes.size(), "f");
+}
+
+std::vector<float> values_of(const StoredTensor& tensor, std::string_view bytes) {
+  std::vector<float> values(tensor.elements);
+  decode_values(tensor.dtype, bytes.substr(tensor.offset_bytes, tensor.size_bytes), values);
+  return values;
+}
+
 /// A file with this header and `data_bytes` zero bytes.
 std::string file_of(const std::string& header, std::size_t data_bytes) {
   const std::uint64_t size = header.size();
@@ -37,44 +64,71 @@ std::string file_of(const std::string& header, std::size_t data_bytes) {
 }
 
 std::string error_of(const std::string& header, std::size_t data_bytes) {
-  return std::string(parse_safetensors(file_of(header, data_bytes), "f").status().message());
+  return std::string(parse(file_of(header, data_bytes)).status().message());
 }
 
 TEST(Safetensors, RoundTrip) {
-  const absl::StatusOr<std::string> bytes =
-      encode_safetensors(example(), {{"by", "poseidon \"1\""}});
-  ASSERT_TRUE(bytes.ok()) << bytes.status();
-  const absl::StatusOr<SafetensorsFile> file = parse_safetensors(*bytes, "f");
-  ASSERT_TRUE(file.ok()) << file.status();
-  ASSERT_EQ(file->tensors.size(), 3u);
-  EXPECT_EQ(file->tensors[0].name, "ip1.weight");
-  EXPECT_THAT(file->tensors[0].shape, ElementsAre(2, 3));
-  EXPECT_EQ(std::memcmp(file->tensors[0].values.data(), kWeight.data(), 24), 0);
-  ASSERT_NE(file->find("a.bias"), nullptr);
-  EXPECT_TRUE(std::signbit(file->find("a.bias")->values[1]));
-  EXPECT_TRUE(file->find("none")->values.empty());
-  EXPECT_EQ(file->find("other"), nullptr);
-  EXPECT_EQ(file->metadata.at("by"), "poseidon \"1\"");
+  const auto encoded = encode_safetensors(example(), {{"by", "poseidon \"1\""}});
+  ASSERT_TRUE(encoded.ok()) << encoded.status();
+  const std::string bytes = joined(*encoded);
+  const absl::StatusOr<SafetensorsHeader> header = parse(bytes);
+  ASSERT_TRUE(header.ok()) << header.status();
+  ASSERT_EQ(header->tensors.size(), 3u);
+  EXPECT_EQ(header->tensors[0].name, "ip1.weight");
+  EXPECT_EQ(header->tensors[0].dtype, "F32");
+  EXPECT_THAT(header->tensors[0].shape, ElementsAre(2, 3));
+  EXPECT_EQ(std::memcmp(values_of(header->tensors[0], bytes).data(), kWeight.data(), 24), 0);
+  ASSERT_NE(header->find("a.bias"), nullptr);
+  EXPECT_TRUE(std::signbit(values_of(*header->find("a.bias"), bytes)[1]));
+  EXPECT_TRUE(values_of(*header->find("none"), bytes).empty());
+  EXPECT_EQ(header->find("other"), nullptr);
+  EXPECT_EQ(header->metadata.at("by"), "poseidon \"1\"");
 }
 
 TEST(Safetensors, BytesAreFixed) {
   const std::vector<TensorView> tensors = {{"a.bias", {2}, kBias}};
-  const std::string bytes = *encode_safetensors(tensors);
+  const std::string bytes = joined(*encode_safetensors(tensors));
   const std::string header = R"({"a.bias":{"data_offsets":[0,8],"dtype":"F32","shape":[2]}})";
   const std::size_t padded = (header.size() + 7) / 8 * 8;
   EXPECT_EQ(bytes.substr(8, padded), header + std::string(padded - header.size(), ' '));
   EXPECT_EQ(bytes.size(), 8 + padded + 8);
-  EXPECT_EQ(encode_safetensors(tensors).value(), bytes);
-  EXPECT_EQ(encode_safetensors({}).value(), file_of("{}      ", 0));
+  EXPECT_EQ(joined(*encode_safetensors(tensors)), bytes);
+  EXPECT_EQ(joined(*encode_safetensors({})), file_of("{}      ", 0));
 }
 
 TEST(Safetensors, DataStartAligned) {
   for (std::size_t length = 1; length <= 16; ++length) {
     const std::vector<TensorView> tensors = {{std::string(length, 'n'), {2}, kBias}};
-    const std::string bytes = *encode_safetensors(tensors);
+    const std::string bytes = joined(*encode_safetensors(tensors));
     EXPECT_EQ((bytes.size() - 8) % 8, 0u);
-    EXPECT_TRUE(parse_safetensors(bytes, "f").ok());
+    EXPECT_TRUE(parse(bytes).ok());
   }
+}
+
+// What PyTorch and others store: every floating type becomes float32, others keep their place.
+TEST(Safetensors, OtherDtypes) {
+  const auto decoded = [](std::string_view dtype, const auto& stored) {
+    std::vector<float> values(stored.size());
+    decode_values(
+        dtype,
+        {reinterpret_cast<const char*>(stored.data()), stored.size() * sizeof(stored.front())},
+        values);
+    return values;
+  };
+  EXPECT_THAT(decoded("F64", std::vector<double>{0.1, -1e-300}), ElementsAre(0.1f, -0.0f));
+  EXPECT_THAT(decoded("F16", std::vector<std::uint16_t>{0x3C00, 0xC100, 0x0001}),
+              ElementsAre(1.0f, -2.5f, 0x1p-24f));
+  EXPECT_THAT(decoded("BF16", std::vector<std::uint16_t>{0x3F80, 0xC020}),
+              ElementsAre(1.0f, -2.5f));
+  for (const char* dtype : {"F64", "F32", "F16", "BF16"}) EXPECT_TRUE(is_floating_dtype(dtype));
+  for (const char* dtype : {"I64", "U8", "BOOL", "F8_E4M3", ""}) {
+    EXPECT_FALSE(is_floating_dtype(dtype));
+  }
+  const auto header = parse(
+      file_of(R"({"bn.num_batches_tracked":{"dtype":"I64","shape":[],"data_offsets":[0,8]}})", 8));
+  ASSERT_TRUE(header.ok()) << header.status();
+  EXPECT_EQ(header->tensors[0].dtype, "I64");
+  EXPECT_EQ(header->tensors[0].elements, 1u);
 }
 
 TEST(Safetensors, WriterRefusesWhatNobodyCouldRead) {
@@ -122,7 +176,10 @@ TEST(Safetensors, ReaderChecksEveryClaim) {
       {str_cat("{", entry("a", "[1]", "[0]"), "}"), 4, "data_offsets: expected an array of 2"},
       {str_cat("{", entry("a", "[1]", "[0,18446744073709551615]"), "}"), 4,
        "data_offsets[1]: expected"},
-      {R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}})", 8, "dtype: expected \"F32\""},
+      {R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,4]}})", 4,
+       "shape [1] of F64 does not fit 4 bytes"},
+      {R"({"a":{"dtype":"F33","shape":[1],"data_offsets":[0,4]}})", 4,
+       "got \"F33\"; did you mean \"F32\"?"},
       {R"({"a":{"shape":[1],"data_offsets":[0,4]}})", 4, "dtype: is missing"},
       {R"({"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0],"x":1}})", 0, "x: unknown key"},
       {R"({"a":3})", 0, "expected an object"},
@@ -136,16 +193,16 @@ TEST(Safetensors, ReaderChecksEveryClaim) {
     EXPECT_THAT(message, StartsWith("f: ")) << test.header;
   }
   for (const std::size_t size : {0u, 1u, 7u}) {
-    EXPECT_FALSE(parse_safetensors(std::string(size, '\0'), "f").ok());
+    EXPECT_FALSE(parse(std::string(size, '\0')).ok());
   }
-  EXPECT_THAT(std::string(parse_safetensors(std::string(20, '\xff'), "f").status().message()),
+  EXPECT_THAT(std::string(parse(std::string(20, '\xff')).status().message()),
               HasSubstr("claims a header of 18446744073709551615 bytes"));
 }
 
 /// Seeded damage: no crash (the sanitizer builds look closer), an error that names the file, or
 /// else a file whose parts fit together.
 TEST(Safetensors, SurvivesDamage) {
-  const std::string good = *encode_safetensors(example(), {{"k", "v"}});
+  const std::string good = joined(*encode_safetensors(example(), {{"k", "v"}}));
   int refused = 0;
   for (std::uint64_t seed = 0; seed < 6000; ++seed) {
     SplitMix64 random(seed);
@@ -166,16 +223,18 @@ TEST(Safetensors, SurvivesDamage) {
           }
       }
     }
-    const absl::StatusOr<SafetensorsFile> file = parse_safetensors(bytes, "f");
+    const absl::StatusOr<SafetensorsHeader> file = parse(bytes);
     if (!file.ok()) {
       ++refused;
       ASSERT_THAT(std::string(file.status().message()), StartsWith("f: ")) << "seed " << seed;
       continue;
     }
-    for (const Tensor& tensor : file->tensors) {
+    for (const StoredTensor& tensor : file->tensors) {
       std::int64_t count = 1;
       for (const std::int64_t dimension : tensor.shape) count *= dimension;
-      ASSERT_EQ(static_cast<std::size_t>(count), tensor.values.size()) << "seed " << seed;
+      ASSERT_EQ(static_cast<std::size_t>(count), tensor.elements) << "seed " << seed;
+      ASSERT_LE(tensor.offset_bytes + tensor.size_bytes, bytes.size()) << "seed " << seed;
+      if (is_floating_dtype(tensor.dtype)) values_of(tensor, bytes);
     }
   }
   EXPECT_GT(refused, 3000);
@@ -184,14 +243,43 @@ TEST(Safetensors, SurvivesDamage) {
 
 TEST(Safetensors, Files) {
   const std::string path = testing::TempDir() + "safetensors_test.safetensors";
-  ASSERT_TRUE(write_safetensors(path, example(), {{"k", "v"}}).ok());
-  EXPECT_EQ(*read_file(path, 10000), *encode_safetensors(example(), {{"k", "v"}}));
-  EXPECT_EQ(load_safetensors(path)->tensors.size(), 3u);
+  write(path, example());
+  {
+    const auto reader = SafetensorsReader::open(path);
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    const StoredTensor* weight = reader->header().find("ip1.weight");
+    std::vector<float> values(weight->elements);
+    ASSERT_TRUE(reader->read(*weight, values).ok());
+    EXPECT_EQ(std::memcmp(values.data(), kWeight.data(), 24), 0);
+    ASSERT_TRUE(reader->read(*reader->header().find("none"), {}).ok());
+    // A file that shrinks under our hands is an error, not old or foreign bytes.
+    std::filesystem::resize_file(path, std::filesystem::file_size(path) - 8);
+    std::vector<float> bias(2);
+    const absl::Status cut = reader->read(*reader->header().find("a.bias"), bias);
+    EXPECT_THAT(std::string(cut.message()), testing::AllOf(StartsWith(path), HasSubstr("ends")));
+  }
+  EXPECT_THAT(std::string(SafetensorsReader::open(path).status().message()),
+              testing::AllOf(StartsWith(path + ": "), HasSubstr("is the file complete?")));
   std::remove(path.c_str());
-  EXPECT_THAT(std::string(load_safetensors(path).status().message()), StartsWith(path + ": "));
-  const std::vector<TensorView> wrong = {{"a", {9}, kBias}};
-  EXPECT_THAT(std::string(write_safetensors(path, wrong).message()), StartsWith(path + ": "));
-  EXPECT_FALSE(read_file(path, 10).ok()) << "nothing may be written";
+  EXPECT_THAT(std::string(SafetensorsReader::open(path).status().message()),
+              StartsWith(path + ": "));
+  EXPECT_FALSE(SafetensorsReader::open(testing::TempDir()).ok());
+}
+
+// More values than one read takes.
+TEST(Safetensors, LargeTensorsComeInPieces) {
+  const std::string path = testing::TempDir() + "safetensors_large.safetensors";
+  std::vector<float> values(700'001);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  const std::vector<TensorView> tensors = {{"a", {1}, std::span(values).first(1)},
+                                           {"b", {700'001}, values}};
+  write(path, tensors);
+  const auto reader = SafetensorsReader::open(path);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  std::vector<float> read(values.size());
+  ASSERT_TRUE(reader->read(reader->header().tensors[1], read).ok());
+  EXPECT_EQ(read, values);
+  std::remove(path.c_str());
 }
 
 }  // namespace

@@ -5,24 +5,33 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/safetensors.h"
+#include "absl/strings/str_join.h"
+#include "common/json_fields.h"
+#include "common/nearest.h"
 #include "common/status_macros.h"
 
 namespace poseidon {
 namespace {
 
+/// Of each list in a report; a name tells what kind of thing is missing, hundreds do not tell more.
+constexpr std::size_t kMaxNamesInReport = 8;
+
 /// Where one tensor of the network lives.
 struct Place {
+  std::string layer_name;
   std::string name;
   Shape shape;
-  LayerIndex layer;
-  std::size_t offset = 0;  ///< in the layer's parameters
+  bool is_statistic = false;
+  LayerIndex layer;        // of a parameter
+  std::size_t offset = 0;  // in the layer's parameters, or in all statistics
 
-  std::span<float> values(Executor& executor) const {
-    const auto count = static_cast<std::size_t>(element_count(shape));
-    return executor.parameters(layer).subspan(offset, count);
+  std::size_t elements() const { return static_cast<std::size_t>(element_count(shape)); }
+  std::span<float> values(Executor& executor, std::span<float> statistics) const {
+    return (is_statistic ? statistics : executor.parameters(layer)).subspan(offset, elements());
   }
 };
+
+std::string layer_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
 
 std::vector<Place> places(const NetSpec& net) {
   std::vector<Place> result;
@@ -31,11 +40,59 @@ std::vector<Place> places(const NetSpec& net) {
     const LayerSpec& layer = net.layers[layers[l]];
     std::size_t offset = 0;
     for (const ParameterSpec& parameter : layer.parameters) {
-      result.push_back({.name = absl::StrCat(layer.name, ".", parameter.name),
+      result.push_back({.layer_name = layer.name,
+                        .name = absl::StrCat(layer.name, ".", parameter.name),
                         .shape = parameter.shape,
+                        .is_statistic = false,
                         .layer = LayerIndex(l),
                         .offset = offset});
-      offset += static_cast<std::size_t>(element_count(parameter.shape));
+      offset += result.back().elements();
+    }
+  }
+  for (const StatisticPlace& statistic : statistic_places(net)) {
+    result.push_back({.layer_name = layer_of(statistic.name),
+                      .name = statistic.name,
+                      .shape = statistic.shape,
+                      .is_statistic = true,
+                      .layer = LayerIndex(),
+                      .offset = static_cast<std::size_t>(statistic.offset)});
+  }
+  return result;
+}
+
+std::vector<std::string> sorted_names(const std::set<std::string>& names) {
+  return {names.begin(), names.end()};
+}
+
+using StoredByName = std::map<std::string, const StoredTensor*>;
+
+/// The file's tensors by the names that the network has for them.
+absl::StatusOr<StoredByName> renamed(const SafetensorsHeader& header, const LayerRenames& renames,
+                                     const std::vector<Place>& network) {
+  std::set<std::string> in_file, in_network;
+  for (const StoredTensor& tensor : header.tensors) in_file.insert(layer_of(tensor.name));
+  for (const Place& place : network) in_network.insert(place.layer_name);
+  for (const auto& [from, to] : renames) {
+    if (!in_file.contains(from)) {
+      return absl::InvalidArgumentError(absl::StrCat("rename: the file has no tensors of a layer ",
+                                                     json_excerpt(from),
+                                                     did_you_mean(from, sorted_names(in_file))));
+    }
+    if (!in_network.contains(to)) {
+      return absl::InvalidArgumentError(absl::StrCat("rename: the network has no layer ",
+                                                     json_excerpt(to), " with tensors",
+                                                     did_you_mean(to, sorted_names(in_network))));
+    }
+  }
+  StoredByName result;
+  for (const StoredTensor& tensor : header.tensors) {
+    const std::string layer = layer_of(tensor.name);
+    const auto rename = renames.find(layer);
+    const std::string name =
+        rename == renames.end() ? tensor.name : rename->second + tensor.name.substr(layer.size());
+    if (!result.emplace(name, &tensor).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("rename: two tensors of the file become ", json_excerpt(name)));
     }
   }
   return result;
@@ -43,62 +100,113 @@ std::vector<Place> places(const NetSpec& net) {
 
 struct Match {
   WeightsReport report;
-  std::vector<std::pair<const Tensor*, Place>> copies;
+  std::vector<std::pair<const StoredTensor*, Place>> copies;
 };
 
-absl::StatusOr<Match> match(const std::filesystem::path& path, const SafetensorsFile& file,
+absl::StatusOr<Match> match(const SafetensorsHeader& header, const LayerRenames& renames,
                             const NetSpec& net) {
   Match result;
-  std::set<std::string> known;
-  for (const Place& place : places(net)) {
-    known.insert(place.name);
-    const Tensor* tensor = file.find(place.name);
-    if (tensor == nullptr) {
+  const std::vector<Place> network = places(net);
+  POSEIDON_ASSIGN_OR_RETURN(StoredByName stored, renamed(header, renames, network));
+  for (const Place& place : network) {
+    const auto found = stored.find(place.name);
+    if (found == stored.end()) {
       result.report.not_in_file.push_back(place.name);
       continue;
     }
-    if (tensor->shape != place.shape) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          path.string(), ": tensor ", place.name, " has shape ", shape_to_string(tensor->shape),
-          ", the network wants ", shape_to_string(place.shape)));
+    const StoredTensor& tensor = *found->second;
+    if (tensor.shape != place.shape) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor ", place.name, " has shape ", shape_to_string(tensor.shape),
+                       ", the network wants ", shape_to_string(place.shape),
+                       "; remove it from the file to begin without it"));
+    }
+    if (!is_floating_dtype(tensor.dtype)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor ", place.name, " has dtype ", tensor.dtype,
+                       "; F32, F64, F16 and BF16 can be loaded: convert it"));
     }
     result.report.loaded.push_back(place.name);
-    result.copies.emplace_back(tensor, place);
+    result.copies.emplace_back(&tensor, place);
+    stored.erase(found);
   }
-  for (const Tensor& tensor : file.tensors) {
-    if (!known.contains(tensor.name)) result.report.not_in_network.push_back(tensor.name);
-  }
-  if (result.copies.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path.string(), ": none of its ", file.tensors.size(),
-        " tensors has a name of the network (names are <layer>.weight, <layer>.bias, e.g. ",
-        known.empty() ? "" : *known.begin(), ")"));
-  }
-  return result;
+  for (const auto& entry : stored) result.report.not_in_network.push_back(entry.first);
+  if (!result.copies.empty()) return result;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "none of its ", header.tensors.size(), " tensors has a name of the network: the file has ",
+      header.tensors.empty() ? "none" : json_excerpt(header.tensors.front().name), ", the network ",
+      network.front().name, "; init.rename maps the file's layer names to the network's"));
+}
+
+/// The same; errors start with the path.
+absl::StatusOr<Match> match_file(const SafetensorsReader& reader, const std::filesystem::path& path,
+                                 const LayerRenames& renames, const NetSpec& net) {
+  absl::StatusOr<Match> found = match(reader.header(), renames, net);
+  if (found.ok()) return found;
+  return absl::InvalidArgumentError(absl::StrCat(path.string(), ": ", found.status().message()));
+}
+
+std::string some_of(const std::vector<std::string>& names) {
+  const std::size_t shown = std::min(names.size(), kMaxNamesInReport);
+  const std::string text =
+      absl::StrJoin(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", ");
+  return names.size() == shown ? text : absl::StrCat(text, " and ", names.size() - shown, " more");
 }
 
 }  // namespace
 
-absl::StatusOr<std::string> encode_model(Executor& executor) {
+absl::StatusOr<EncodedModel> EncodedModel::encode(Executor& executor) {
+  EncodedModel model;
+  model.statistics_.resize(static_cast<std::size_t>(executor.net().statistics_count()));
+  POSEIDON_RETURN_IF_ERROR(executor.read_statistics(model.statistics_));
   std::vector<TensorView> tensors;
   for (const Place& place : places(executor.net())) {
-    tensors.push_back({place.name, place.shape, place.values(executor)});
+    tensors.push_back({place.name, place.shape, place.values(executor, model.statistics_)});
   }
-  return encode_safetensors(tensors);
+  POSEIDON_ASSIGN_OR_RETURN(model.file_, encode_safetensors(tensors));
+  return model;
 }
 
-absl::StatusOr<WeightsReport> check_weights(const std::filesystem::path& path, const NetSpec& net) {
-  POSEIDON_ASSIGN_OR_RETURN(const SafetensorsFile file, load_safetensors(path));
-  POSEIDON_ASSIGN_OR_RETURN(Match found, match(path, file, net));
+std::vector<std::string_view> EncodedModel::pieces() const {
+  std::vector<std::string_view> pieces = {file_.header};
+  pieces.insert(pieces.end(), file_.values.begin(), file_.values.end());
+  return pieces;
+}
+
+std::string weights_report_to_text(const WeightsReport& report) {
+  std::string text =
+      absl::StrCat(report.loaded.size(), " of the network's ",
+                   report.loaded.size() + report.not_in_file.size(), " tensors loaded");
+  if (!report.not_in_file.empty()) {
+    absl::StrAppend(&text, "; not in the file, so they begin as the network says: ",
+                    some_of(report.not_in_file));
+  }
+  if (!report.not_in_network.empty()) {
+    absl::StrAppend(&text, "; in the file, but not in the network, so ignored: ",
+                    some_of(report.not_in_network));
+  }
+  return text;
+}
+
+absl::StatusOr<WeightsReport> check_weights(const std::filesystem::path& path,
+                                            const LayerRenames& renames, const NetSpec& net) {
+  POSEIDON_ASSIGN_OR_RETURN(const SafetensorsReader reader, SafetensorsReader::open(path));
+  POSEIDON_ASSIGN_OR_RETURN(Match found, match_file(reader, path, renames, net));
   return std::move(found.report);
 }
 
-absl::StatusOr<WeightsReport> load_weights(const std::filesystem::path& path, Executor& executor) {
-  POSEIDON_ASSIGN_OR_RETURN(const SafetensorsFile file, load_safetensors(path));
-  POSEIDON_ASSIGN_OR_RETURN(Match found, match(path, file, executor.net()));
+absl::StatusOr<WeightsReport> load_weights(const std::filesystem::path& path,
+                                           const LayerRenames& renames, WeightsPart part,
+                                           Executor& executor) {
+  POSEIDON_ASSIGN_OR_RETURN(const SafetensorsReader reader, SafetensorsReader::open(path));
+  POSEIDON_ASSIGN_OR_RETURN(Match found, match_file(reader, path, renames, executor.net()));
+  std::vector<float> statistics(static_cast<std::size_t>(executor.net().statistics_count()));
+  POSEIDON_RETURN_IF_ERROR(executor.read_statistics(statistics));
   for (const auto& [tensor, place] : found.copies) {
-    std::ranges::copy(tensor->values, place.values(executor).begin());
+    if (part == WeightsPart::kStatistics && !place.is_statistic) continue;
+    POSEIDON_RETURN_IF_ERROR(reader.read(*tensor, place.values(executor, statistics)));
   }
+  POSEIDON_RETURN_IF_ERROR(executor.write_statistics(statistics));
   return std::move(found.report);
 }
 

@@ -4,13 +4,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/job.h"
 #include "common/plan_proto.h"
 #include "common/status_macros.h"
 #include "spdlog/spdlog.h"
 #include "worker/data/batches.h"
 #include "worker/engine/cpu/cpu_device.h"
+#include "worker/engine/cpu/parallel.h"
 #include "worker/executor_factors.h"
 #include "worker/model_file.h"
 #include "worker/trainer.h"
@@ -23,6 +23,9 @@ namespace {
 constexpr std::chrono::minutes kStartTimeout{30};
 /// Likewise for the end of the job, once this worker's part is done.
 constexpr std::chrono::minutes kStopTimeout{30};
+
+/// Initial values that are worth a thread of their own.
+constexpr std::int64_t kInitialiseGrain = 1 << 16;
 
 /// The plan and the network must speak of the same layers, or gradients would go to the wrong
 /// place.
@@ -152,8 +155,8 @@ class WorkerNode::Job final : public TrainerEvents {
                                     .cancelled = &cancelled_,
                                     .events = this}));
     if (rank_ != WorkerRank(0)) return absl::OkStatus();
-    POSEIDON_ASSIGN_OR_RETURN(const std::string model, encode_model(*executor_));
-    return node_->client_->upload_model(epoch_.value(), model);
+    POSEIDON_ASSIGN_OR_RETURN(const EncodedModel model, EncodedModel::encode(*executor_));
+    return node_->client_->upload_model(epoch_.value(), model.pieces());
   }
 
   absl::Status prepare_engine(const NetSpec& net) {
@@ -161,19 +164,26 @@ class WorkerNode::Job final : public TrainerEvents {
         executor_, make_cpu_executor(net, {.batch_size = job_.batch_size / job_.micro_batches,
                                            .seed = job_.init.seed,
                                            .threads = node_->options_.threads}));
-    // Only worker 0's values count; it sends them to the servers, and everybody gets them from
+    // Only worker 0's parameters count; it sends them to the servers, and everybody gets them from
     // there.
-    if (rank_ != WorkerRank(0)) return absl::OkStatus();
-    initialise_parameters(net, job_.init.seed,
-                          [this](LayerIndex layer) { return executor_->parameters(layer); });
-    if (job_.init.weights.empty()) return absl::OkStatus();
-    POSEIDON_ASSIGN_OR_RETURN(const WeightsReport report,
-                              load_weights(job_.init.weights, *executor_));
-    spdlog::info(
-        "{}: {} tensors loaded; not in the file, so initialised from the seed: [{}]; not in "
-        "the network, so ignored: [{}]",
-        job_.init.weights, report.loaded.size(), absl::StrJoin(report.not_in_file, ", "),
-        absl::StrJoin(report.not_in_network, ", "));
+    if (rank_ == WorkerRank(0)) {
+      initialise_parameters(
+          net, job_.init.seed, [this](LayerIndex layer) { return executor_->parameters(layer); },
+          [](std::int64_t items, const auto& body) {
+            parallel_for(items, kInitialiseGrain, body);
+          });
+    }
+    return job_.init.weights.empty() ? absl::OkStatus() : load_initial_weights(net);
+  }
+
+  absl::Status load_initial_weights(const NetSpec& net) {
+    const bool is_first = rank_ == WorkerRank(0);
+    if (!is_first && net.statistics_count() == 0) return absl::OkStatus();
+    POSEIDON_ASSIGN_OR_RETURN(
+        const WeightsReport report,
+        load_weights(job_.init.weights, job_.init.rename,
+                     is_first ? WeightsPart::kAll : WeightsPart::kStatistics, *executor_));
+    if (is_first) spdlog::info("{}: {}", job_.init.weights, weights_report_to_text(report));
     return absl::OkStatus();
   }
 

@@ -170,7 +170,10 @@ std::string train_as(std::uint32_t rank, WorkerEnd& end, const JobSpec& job, con
                                      .events = &events});
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_TRUE(std::isfinite(events.last_loss));
-  std::string model = *encode_model(*executor);
+  const auto encoded = EncodedModel::encode(*executor);
+  EXPECT_TRUE(encoded.ok()) << encoded.status();
+  std::string model;
+  for (const std::string_view piece : encoded->pieces()) model += piece;
   all_done.arrive_and_wait();  // as the coordinator does it
   return model;
 }

@@ -12,7 +12,9 @@ import cluster
 from cluster import BUILD, ROOT, Cluster, ProcessTest, digits_job, losses, metrics
 
 sys.path.insert(0, str(ROOT / "tests" / "golden" / "trajectory"))
+sys.path.insert(0, str(ROOT / "tests" / "golden" / "small_networks"))
 import lenet_weights  # noqa: E402
+import small_networks  # noqa: E402
 
 LENET_SHAPES = {name: shape for name, shape, _ in lenet_weights.TENSORS}
 
@@ -144,6 +146,42 @@ class Agreement(ProcessTest):
             if layer["type"] == "pooling":
                 layer["pool"] = pool
         return network
+
+
+class SmallNetworks(ProcessTest):
+    """ResNet-18 and VGG in small, with batch normalisation: tests/golden/small_networks/README.md."""
+
+    FOLDER = ROOT / "tests" / "golden" / "small_networks"
+
+    def job_of(self, case):
+        network, tensors = small_networks.NETWORKS[case["network"]]()
+        weights = self.folder / f"{case['network']}.safetensors"
+        self.assertEqual(lenet_weights.write(weights, tensors), case["weights_sha256"])
+        job = json.loads((self.FOLDER / "job.json").read_text())
+        for part, images in small_networks.IMAGES.items():
+            file = self.folder / f"{part}.bin"
+            file.write_bytes(small_networks.cifar_bytes(part, images))
+            job["data"][part]["files"] = [str(file)]
+        job["optimizer"]["learning_rate"] = case["learning_rate"]
+        return dict(job, model=network, init={"weights": str(weights)}, test_every_iterations=job["iterations"])
+
+    def test_losses_agree_with_pytorch(self):
+        golden = json.loads((self.FOLDER / "losses.json").read_text())
+        for case in golden["cases"]:
+            with self.subTest(case["network"]):
+                run_dir = self.train(self.job_of(case), 1, 1)
+                iterations, tests = metrics(run_dir)
+                values = [line["loss"] for line in iterations]
+                self.assertEqual(len(values), len(case["losses"]))
+                difference, iteration = worst_difference(values, case["losses"])
+                test_difference = abs(tests[-1]["test_loss"] - case["test"]["loss"]) / case["test"]["loss"]
+                print(f"{case['network']} against PyTorch: {difference:.2e} relative at worst (iteration {iteration}), "
+                      f"test {test_difference:.2e}")
+                self.assertLess(case["losses"][-1], 0.9 * case["losses"][0], "it must learn something")
+                self.assertLessEqual(difference, 1e-3)
+                self.assertLessEqual(test_difference, 1e-3)
+                # Of 100 images, those whose best two scores are equal up to rounding may go either way.
+                self.assertAlmostEqual(tests[-1]["test_accuracy"], case["test"]["accuracy"], delta=0.02)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ class BlockGolden : public ::testing::TestWithParam<NamedDevice> {};
 std::vector<float> draw(const ParameterSpec& tensor, const std::string& name, std::uint64_t seed) {
   std::vector<float> result =
       testing::values(mix_seed(seed, fnv1a_64(name)), element_count(tensor.shape));
-  const double fan_in = static_cast<double>(element_count(tensor.shape) / tensor.shape.front());
+  const double fan_in =
+      static_cast<double>(element_count(tensor.shape)) / static_cast<double>(tensor.shape.front());
   for (float& value : result) {
     const double v = value;
     double scaled = 0.25 * v;

@@ -119,10 +119,18 @@ struct ExecutorOptions {
   int threads = 0;         ///< 0: all cores this process may use
 };
 
+/// Calls body(begin, end) on disjoint ranges that cover 0..items, on whatever threads it has, and
+/// returns when all are done.
+using RangeRunner = std::function<void(
+    std::int64_t items, const std::function<void(std::int64_t begin, std::int64_t end)>& body)>;
+/// All of it on the calling thread.
+void run_here(std::int64_t items, const std::function<void(std::int64_t, std::int64_t)>& body);
+
 /// Gives every parameter its first value from its Initialiser. Each tensor is drawn from
-/// mix_seed(seed, FNV-1a hash of "<layer>.<tensor>"), so it does not depend on the other layers.
-/// Pure.
+/// mix_seed(seed, FNV-1a hash of "<layer>.<tensor>"), so it does not depend on the other layers;
+/// nor on how `run` divides the work (a hundred million values take one core seconds). Pure.
 void initialise_parameters(const NetSpec& net, std::uint64_t seed,
-                           const std::function<std::span<float>(LayerIndex)>& parameters);
+                           const std::function<std::span<float>(LayerIndex)>& parameters,
+                           const RangeRunner& run = run_here);
 
 }  // namespace poseidon

@@ -128,6 +128,25 @@ TEST(Initialise, DependsOnSeedAndNameAlone) {
   EXPECT_NE(initialised(one_layer("g", xavier), 1)[0], once);
 }
 
+// Ranges of any size, in any order.
+TEST(Initialise, HowTheWorkIsDividedDoesNotMatter) {
+  const RangeRunner backwards = [](std::int64_t items, const auto& body) {
+    constexpr std::int64_t kPiece = 77;
+    for (std::int64_t begin = (items - 1) / kPiece * kPiece; begin >= 0; begin -= kPiece) {
+      body(begin, std::min(items, begin + kPiece));
+    }
+  };
+  for (const char* type : {"xavier", "he", "gaussian", "truncated_gaussian", "uniform"}) {
+    const json model = one_layer("f", {{"type", type}});
+    const auto net = resolve_network(model, ".");
+    ASSERT_TRUE(net.ok()) << net.status();
+    std::vector<float> values(static_cast<std::size_t>(net->layers[0].parameter_count()));
+    initialise_parameters(
+        *net, 5, [&](LayerIndex) { return std::span(values); }, backwards);
+    EXPECT_EQ(values, initialised(model, 5)[0]) << type;
+  }
+}
+
 TEST(Initialise, BiasesAreZeroByDefault) {
   for (const auto& layer : initialised("lenet", 3)) EXPECT_EQ(layer.back(), 0.0f);
 }

@@ -164,6 +164,29 @@ TEST(ShippedNetworks, Cifar10QuickShapes) {
   EXPECT_THAT(layer_named(net, "pool3").output_shape, ElementsAre(64, 4, 4));
 }
 
+// The whole networks among the README's examples are what it says they are.
+TEST(ModelsReadme, ExamplesAreNetworks) {
+  std::ifstream file("models/README.md");
+  int examples = 0;
+  std::string line, example;
+  const auto check = [&] {
+    if (example.rfind("    {\"name\"", 0) == 0) {
+      const auto net = resolve_network(json::parse(example), ".");
+      EXPECT_TRUE(net.ok()) << example << net.status().message();
+      ++examples;
+    }
+    example.clear();
+  };
+  while (std::getline(file, line)) {
+    if (line.rfind("    ", 0) == 0) {
+      example += line + "\n";
+    } else {
+      check();
+    }
+  }
+  EXPECT_GE(examples, 3);
+}
+
 TEST(ParseNetwork, GroupsPairsAndDefaults) {
   const NetSpec net = resolved(json::parse(R"({"name": "n", "input": [4, 9, 8], "layers": [
     {"name": "c", "type": "convolution", "outputs": 6, "kernel": [3, 1], "stride": [2, 1],

@@ -35,9 +35,9 @@ def power_of_two_scale(fan_in):
     return scale
 
 
-def tensors():
+def tensors(wanted=TENSORS):
     """Yields (name, shape, float32 bytes)."""
-    for index, (name, shape, fan_in) in enumerate(TENSORS):
+    for index, (name, shape, fan_in) in enumerate(wanted):
         count = 1
         for size in shape:
             count *= size
@@ -50,9 +50,9 @@ def tensors():
         yield name, shape, struct.pack(f"<{count}f", *values)
 
 
-def safetensors_bytes():
+def safetensors_bytes(wanted=TENSORS):
     header, body = {}, b""
-    for name, shape, data in tensors():
+    for name, shape, data in tensors(wanted):
         header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [len(body), len(body) + len(data)]}
         body += data
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -60,9 +60,9 @@ def safetensors_bytes():
     return struct.pack("<Q", len(text)) + text + body
 
 
-def write(path):
+def write(path, wanted=TENSORS):
     """Writes the safetensors file; returns its SHA-256."""
-    data = safetensors_bytes()
+    data = safetensors_bytes(wanted)
     with open(path, "wb") as file:
         file.write(data)
     return hashlib.sha256(data).hexdigest()
