@@ -4,5 +4,5 @@
 # every file is no code of ours.
 set -euo pipefail
 symbols=$("$1" -A -C "$2")
-grep -q 'kernels_baseline' <<< "$symbols" || { echo "$2 has no kernels"; exit 1; }
-! grep 'kernels_avx' <<< "$symbols" | grep ' W ' | grep -v ' [at]san\.'
+grep -qE '(kernels|loops)_baseline' <<< "$symbols" || { echo "$2 has no kernels"; exit 1; }
+! grep -E '(kernels|loops)_avx' <<< "$symbols" | grep ' W ' | grep -v ' [at]san\.'

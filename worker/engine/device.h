@@ -17,8 +17,15 @@
 
 namespace poseidon {
 
+/// How the tensor between two layers, and its gradient, is laid out.
+enum class Layout {
+  kPlain,  ///< C-contiguous, batch first: N x C x H x W or N x F
+  /// The device's own choice for images of that shape; as many bytes, one sample after the other.
+  kDevice,
+};
+
 /// What the operators of one pass read. Pointers named "device" are in the device's memory. Tensors
-/// are float32, C-contiguous, batch first: N x C x H x W or N x F.
+/// are float32, in the layouts of OperatorOptions.
 struct ForwardArgs {
   std::span<const float* const> inputs;  ///< device; one per LayerSpec::inputs
   const float* parameters = nullptr;  ///< device; tensors end to end, 64-byte aligned at the start
@@ -62,8 +69,14 @@ class LayerOperator {
 
 struct OperatorOptions {
   std::int64_t batch_size = 0;
-  std::uint64_t seed = 1;            ///< of dropout
-  bool wants_input_gradient = true;  ///< false: input_gradients will all be nullptr
+  std::uint64_t seed = 1;                 ///< of dropout
+  bool wants_input_gradient = true;       ///< false: input_gradients will all be nullptr
+  std::span<const Layout> input_layouts;  ///< one per LayerSpec::inputs, or none: all plain
+  Layout output_layout = Layout::kPlain;
+
+  Layout input_layout(std::size_t input = 0) const {
+    return input_layouts.empty() ? Layout::kPlain : input_layouts[input];
+  }
 };
 
 /// A fully connected layer's step from stacked factors; all host memory. Sizes are the caller's
@@ -109,6 +122,14 @@ class Device {
   /// Product and optimizer in one pass (executor.h: step_from_factors). Its sums must not depend on
   /// the number of threads: replicas on several machines stay equal by it.
   virtual absl::Status step_from_factors(const FactorStepArgs& args) = 0;
+
+  /// The layout in which the layer should write its output when it reads `inputs`. Asked for layers
+  /// whose readers are all this device's; whoever answers anything but kPlain must take what it
+  /// answered as input of any layer.
+  virtual Layout output_layout(const LayerSpec& /*layer*/,
+                               std::span<const Layout> /*inputs*/) const {
+    return Layout::kPlain;
+  }
 
   /// Errors name the layer. UNIMPLEMENTED for a layer type that the device does not know.
   virtual absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(

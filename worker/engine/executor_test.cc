@@ -499,6 +499,112 @@ TEST(NetworkExecutor, DevicesAgreeOnABranchedNetwork) {
   }
 }
 
+// Images of 16, 32 and 48 channels, which the CPU device keeps in a layout of its own; 24 channels,
+// which it does not; and every kind of layer between both.
+NetSpec widths() {
+  const auto conv = [](const char* name, int outputs, const char* input) {
+    return json{{"name", name}, {"type", "convolution"}, {"outputs", outputs}, {"kernel", 3},
+                {"pad", 1},     {"inputs", {input}}};
+  };
+  const json net = {{"name", "widths"},
+                    {"input", {3, 13, 11}},
+                    {"layers",
+                     {conv("a", 32, "input"),
+                      {{"name", "bn"}, {"type", "batch_norm"}},
+                      {{"name", "relu"}, {"type", "relu"}},
+                      {{"name", "max"},
+                       {"type", "pooling"},
+                       {"pool", "max"},
+                       {"kernel", 3},
+                       {"stride", 2},
+                       {"pad", 1}},
+                      conv("b", 48, "max"),
+                      conv("c", 24, "max"),
+                      {{"name", "mixed"}, {"type", "concat"}, {"inputs", {"b", "c"}}},
+                      conv("d", 32, "mixed"),
+                      conv("e", 16, "max"),
+                      conv("f", 16, "max"),
+                      {{"name", "blocked"}, {"type", "concat"}, {"inputs", {"e", "f"}}},
+                      {{"name", "sum"}, {"type", "add"}, {"inputs", {"d", "blocked", "max"}}},
+                      {{"name", "lrn"}, {"type", "lrn"}, {"alpha", 0.1}},
+                      {{"name", "drop"}, {"type", "dropout"}, {"ratio", 0.25}},
+                      {{"name", "g"},
+                       {"type", "convolution"},
+                       {"outputs", 32},
+                       {"kernel", 3},
+                       {"pad", 1},
+                       {"groups", 2}},
+                      {{"name", "average"},
+                       {"type", "pooling"},
+                       {"pool", "average"},
+                       {"kernel", 3},
+                       {"stride", 2},
+                       {"pad", 1},
+                       {"ceil_mode", true},
+                       {"count_padding", true}},
+                      {{"name", "all"}, {"type", "pooling"}, {"pool", "average"}, {"global", true}},
+                      {{"name", "fc"}, {"type", "fully_connected"}, {"outputs", 5}},
+                      {{"name", "image_fc"},
+                       {"type", "fully_connected"},
+                       {"outputs", 5},
+                       {"inputs", {"average"}}},
+                      {{"name", "both"}, {"type", "add"}, {"inputs", {"fc", "image_fc"}}},
+                      {{"name", "loss"}, {"type", "softmax_cross_entropy"}}}}};
+  const auto spec = parse_network(net);
+  EXPECT_TRUE(spec.ok()) << spec.status().message();
+  return *spec;
+}
+
+TEST(NetworkExecutor, DevicesAgreeWhateverTheirLayouts) {
+  const NetSpec net = widths();
+  auto reference = NetworkExecutor::create(net, {3, 1, 1}, make_reference_device());
+  ASSERT_TRUE(reference.ok()) << reference.status().message();
+  initialise(**reference, 5);
+  const Batch batch = make_batch(net, 3, 2);
+  const ForwardResult wanted_result = run(**reference, batch);
+  const auto wanted = all_gradients(**reference);
+  for (const int threads : {1, 2}) {
+    auto cpu = make_cpu_executor(net, {3, 1, threads});
+    ASSERT_TRUE(cpu.ok()) << cpu.status().message();
+    initialise(**cpu, 5);
+    EXPECT_NEAR(run(**cpu, batch).loss_sum, wanted_result.loss_sum, 1e-5);
+    const auto got = all_gradients(**cpu);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      double largest = 0.0;
+      for (const float g : wanted[i]) largest = std::max(largest, std::abs(static_cast<double>(g)));
+      // Sums of at most 3 x 13 x 11 or 72 x 9 terms through ten layers; rounding errors are random,
+      // so they grow with the square root.
+      const double tolerance = 10 * std::sqrt(648.0) * testing::kFloatEpsilon * largest;
+      EXPECT_TRUE(all_near(got[i], wanted[i], std::max(tolerance, 1e-6)))
+          << "layer " << i << ", " << threads << " threads";
+    }
+    const auto tested = (*cpu)->forward(batch, Phase::kTest, {});
+    const auto wanted_test = (*reference)->forward(batch, Phase::kTest, {});
+    ASSERT_TRUE(tested.ok() && wanted_test.ok());
+    EXPECT_NEAR(tested->loss_sum, wanted_test->loss_sum, 1e-5);
+  }
+}
+
+// What other workers get of a layer that reads an image is in the plain order.
+TEST(NetworkExecutor, FactorsArePlain) {
+  const NetSpec net = widths();
+  auto cpu = make_cpu_executor(net, {3, 1, 1});
+  auto reference = NetworkExecutor::create(net, {3, 1, 1}, make_reference_device());
+  ASSERT_TRUE(cpu.ok() && reference.ok());
+  const auto factors = [&](Executor& executor) {
+    initialise(executor, 5);
+    const LayerIndex layer(static_cast<std::uint32_t>(net.parameter_layers().size() - 1));
+    EXPECT_TRUE(executor.keep_factors(layer).ok());
+    run(executor, make_batch(net, 3, 2));
+    const LayerSpec& spec = net.layers[net.parameter_layers().back()];
+    std::vector<float> gradient(3 * 5),
+        input(static_cast<std::size_t>(3 * element_count(spec.input_shape)));
+    EXPECT_TRUE(executor.copy_factors(layer, gradient, input).ok());
+    return input;
+  };
+  EXPECT_TRUE(all_near(factors(**cpu), factors(**reference), 1e-4));
+}
+
 TEST(NetworkExecutor, RangesAreAlignedAndDisjoint) {
   auto executor = make_cpu_executor(branched(), {2, 1, 1});
   ASSERT_TRUE(executor.ok());

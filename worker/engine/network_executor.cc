@@ -70,7 +70,10 @@ absl::Status NetworkExecutor::build() {
   find_results();
   POSEIDON_RETURN_IF_ERROR(build_tensors());
   POSEIDON_RETURN_IF_ERROR(build_statistics());
-  for (std::size_t i = 0; i < nodes_.size(); ++i) POSEIDON_RETURN_IF_ERROR(build_node(i));
+  const std::vector<Layout> layouts = choose_layouts();
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    POSEIDON_RETURN_IF_ERROR(build_node(i, layouts));
+  }
   if (!device_->shares_host_memory()) {
     std::int64_t largest = batch * input_elements_;
     for (const Node& node : nodes_) largest = std::max(largest, node.output_elements);
@@ -190,9 +193,34 @@ absl::Status NetworkExecutor::build_tensors() {
   return absl::OkStatus();
 }
 
-absl::Status NetworkExecutor::build_node(std::size_t index) {
+// The device's own where layers alone read the tensor. A fully connected layer's input is what
+// other workers get to see (copy_factors).
+std::vector<Layout> NetworkExecutor::choose_layouts() const {
+  std::vector<bool> is_factor(layers_.size(), false);
+  for (const LayerSpec& layer : layers_) {
+    if (layer.type != LayerType::kFullyConnected) continue;
+    for (const std::size_t input : layer.inputs) {
+      if (input != kNetworkInput) is_factor[input] = true;
+    }
+  }
+  std::vector<Layout> layouts;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    std::vector<Layout> inputs;
+    for (const std::size_t input : layers_[i].inputs) {
+      inputs.push_back(input == kNetworkInput ? Layout::kPlain : layouts[input]);
+    }
+    layouts.push_back(is_factor[i] ? Layout::kPlain : device_->output_layout(layers_[i], inputs));
+  }
+  return layouts;
+}
+
+absl::Status NetworkExecutor::build_node(std::size_t index, const std::vector<Layout>& layouts) {
   const LayerSpec& layer = layers_[index];
   Node& node = nodes_[index];
+  std::vector<Layout> input_layouts;
+  for (const std::size_t input : layer.inputs) {
+    input_layouts.push_back(input == kNetworkInput ? Layout::kPlain : layouts[input]);
+  }
   bool input_needs_gradient = false;
   for (const float* gradient : node.input_gradients) input_needs_gradient |= gradient != nullptr;
   if (!layer.parameters.empty()) {
@@ -200,7 +228,11 @@ absl::Status NetworkExecutor::build_node(std::size_t index) {
     for (std::size_t i = 0; i < index; ++i) before += layers_[i].parameters.empty() ? 0 : 1;
     node.parameter_layer = before;
   }
-  const OperatorOptions options{options_.batch_size, options_.seed, input_needs_gradient};
+  const OperatorOptions options{.batch_size = options_.batch_size,
+                                .seed = options_.seed,
+                                .wants_input_gradient = input_needs_gradient,
+                                .input_layouts = input_layouts,
+                                .output_layout = layouts[index]};
   POSEIDON_ASSIGN_OR_RETURN(node.op, device_->make_operator(layer, options));
   return absl::OkStatus();
 }

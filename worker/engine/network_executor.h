@@ -81,7 +81,8 @@ class NetworkExecutor final : public Executor {
   absl::Status build_statistics();
   void find_results();
   absl::Status build_tensors();
-  absl::Status build_node(std::size_t index);
+  std::vector<Layout> choose_layouts() const;  // of the outputs
+  absl::Status build_node(std::size_t index, const std::vector<Layout>& layouts);
   absl::Status make_range(std::int64_t elements, ParameterRange& range);
   absl::Status check(const Batch& batch) const;
   /// Index into nodes_ of a layer whose factors are kept (checked).

@@ -15,8 +15,10 @@ class AveragePooling final : public OnednnOperator {
  public:
   AveragePooling(const LayerSpec& layer, const OperatorOptions& options, OnednnContext& context)
       : OnednnOperator(layer.name, context) {
-    const auto input = plain_desc(batch_dims(options.batch_size, layer.input_shape));
-    const auto output = plain_desc(batch_dims(options.batch_size, layer.output_shape));
+    const auto input = tensor_desc(options.batch_size, layer.input_shape, options.input_layout());
+    const auto output = tensor_desc(options.batch_size, layer.output_shape, options.output_layout);
+    lanes_ = options.output_layout == Layout::kDevice ? static_cast<std::size_t>(channel_block())
+                                                      : std::size_t{1};
     input_ = handle(context, input);
     output_ = handle(context, output);
     forward_arguments_ = {{DNNL_ARG_SRC, input_}, {DNNL_ARG_DST, output_}};
@@ -45,20 +47,22 @@ class AveragePooling final : public OnednnOperator {
   }
 
  private:
-  void run_forward(const ForwardArgs& args) override {
+  absl::Status run_forward(const ForwardArgs& args) override {
     input_.set_data_handle(const_cast<float*>(args.inputs[0]));
     output_.set_data_handle(args.output);
     forward_.execute(context_.stream, forward_arguments_);
     if (!correction_.empty()) correct(args.output, args.output);
+    return absl::OkStatus();
   }
 
-  void run_backward(const BackwardArgs& args) override {
-    if (args.input_gradients[0] == nullptr) return;
+  absl::Status run_backward(const BackwardArgs& args) override {
+    if (args.input_gradients[0] == nullptr) return absl::OkStatus();
     if (!correction_.empty()) correct(args.output_gradient, corrected_.data());
     output_.set_data_handle(correction_.empty() ? const_cast<float*>(args.output_gradient)
                                                 : corrected_.data());
     input_.set_data_handle(args.input_gradients[0]);
     backward_.execute(context_.stream, backward_arguments_);
+    return absl::OkStatus();
   }
 
   // Of a window that hangs over, oneDNN divides by more elements than the padded image has.
@@ -85,9 +89,10 @@ class AveragePooling final : public OnednnOperator {
   }
 
   void correct(const float* from, float* to) const {
-    for (std::size_t plane = 0; plane < corrected_.size(); plane += correction_.size()) {
-      for (std::size_t i = 0; i < correction_.size(); ++i) {
-        to[plane + i] = from[plane + i] * correction_[i];
+    const std::size_t plane_elements = correction_.size() * lanes_;
+    for (std::size_t plane = 0; plane < corrected_.size(); plane += plane_elements) {
+      for (std::size_t i = 0; i < plane_elements; ++i) {
+        to[plane + i] = from[plane + i] * correction_[i / lanes_];
       }
     }
   }
@@ -96,6 +101,7 @@ class AveragePooling final : public OnednnOperator {
   dnnl::pooling_backward backward_;
   dnnl::memory input_, output_;  // of the values forward, of the gradients backward
   Arguments forward_arguments_, backward_arguments_;
+  std::size_t lanes_ = 1;          // channels side by side
   std::vector<float> correction_;  // per output of a plane; empty where no window hangs over
   std::vector<float> corrected_;   // the output's gradient
 };

@@ -1,4 +1,5 @@
-// Convolution on oneDNN, in whatever layouts it prefers for these sizes.
+// Convolution on oneDNN, in whatever layouts it prefers for these sizes: those of Layout::kDevice
+// mostly, so that images are not converted. Weights are: they change in every iteration.
 
 #include <memory>
 
@@ -11,13 +12,16 @@ using Dims = dnnl::memory::dims;
 
 struct Geometry {
   Dims input, weight, bias, output, strides, pad;
+  dnnl::memory::desc given_input, given_output;  // as they are between layers
 };
 
-Geometry geometry_of(const LayerSpec& layer, std::int64_t batch) {
+Geometry geometry_of(const LayerSpec& layer, const OperatorOptions& options) {
   const Shape& weight = layer.parameters.front().shape;
   Geometry g;
-  g.input = batch_dims(batch, layer.input_shape);
-  g.output = batch_dims(batch, layer.output_shape);
+  g.input = batch_dims(options.batch_size, layer.input_shape);
+  g.output = batch_dims(options.batch_size, layer.output_shape);
+  g.given_input = tensor_desc(options.batch_size, layer.input_shape, options.input_layout());
+  g.given_output = tensor_desc(options.batch_size, layer.output_shape, options.output_layout);
   // Grouped weights are the same bytes with the outputs' dimension split in two.
   g.weight = weight;
   if (layer.groups > 1) {
@@ -67,21 +71,22 @@ class Convolution final : public OnednnOperator {
       : OnednnOperator(layer.name, context),
         weight_elements_(element_count(layer.parameters.front().shape)),
         has_bias_(layer.parameters.size() > 1) {
-    const Geometry g = geometry_of(layer, options.batch_size);
+    const Geometry g = geometry_of(layer, options);
     const auto forward = forward_desc(g, context.engine);
-    build_forward(g, forward);
-    build_backward_weights(g, forward);
-    if (options.wants_input_gradient) build_backward_data(g, forward);
+    ScratchSlices slices(context);
+    build_forward(g, forward, slices);
+    build_backward_weights(g, forward, slices);
+    if (options.wants_input_gradient) build_backward_data(g, forward, slices);
   }
 
  private:
   using ForwardDesc = dnnl::convolution_forward::primitive_desc;
 
-  void build_forward(const Geometry& g, const ForwardDesc& forward) {
+  void build_forward(const Geometry& g, const ForwardDesc& forward, ScratchSlices& slices) {
     forward_ = dnnl::convolution_forward(forward);
-    input_ = Inlet(context_, plain_desc(g.input), forward.src_desc());
-    weight_ = Inlet(context_, plain_desc(g.weight), forward.weights_desc());
-    output_ = Outlet(context_, plain_desc(g.output), forward.dst_desc());
+    input_ = Inlet(slices, g.given_input, forward.src_desc());
+    weight_ = Inlet(slices, plain_desc(g.weight), forward.weights_desc());
+    output_ = Outlet(slices, g.given_output, forward.dst_desc());
     forward_arguments_ = {{DNNL_ARG_SRC, input_.memory()},
                           {DNNL_ARG_WEIGHTS, weight_.memory()},
                           {DNNL_ARG_DST, output_.memory()}};
@@ -90,37 +95,33 @@ class Convolution final : public OnednnOperator {
     forward_arguments_.emplace(DNNL_ARG_BIAS, bias_);
   }
 
-  void build_backward_weights(const Geometry& g, const ForwardDesc& forward) {
+  void build_backward_weights(const Geometry& g, const ForwardDesc& forward,
+                              ScratchSlices& slices) {
     const auto weights = weights_desc(g, context_.engine, forward);
     backward_weights_ = dnnl::convolution_backward_weights(weights);
-    // Forward leaves the input in its layout; where the layouts agree it is not converted again.
-    shares_input_ = weights.src_desc() == forward.src_desc();
-    if (!shares_input_) {
-      input_for_weights_ = Inlet(context_, plain_desc(g.input), weights.src_desc());
-    }
-    output_gradient_ = Inlet(context_, plain_desc(g.output), weights.diff_dst_desc());
-    weight_gradient_ = Outlet(context_, plain_desc(g.weight), weights.diff_weights_desc());
-    weights_arguments_ = {
-        {DNNL_ARG_SRC, shares_input_ ? input_.memory() : input_for_weights_.memory()},
-        {DNNL_ARG_DIFF_DST, output_gradient_.memory()},
-        {DNNL_ARG_DIFF_WEIGHTS, weight_gradient_.memory()}};
+    input_for_weights_ = Inlet(slices, g.given_input, weights.src_desc());
+    output_gradient_ = Inlet(slices, g.given_output, weights.diff_dst_desc());
+    weight_gradient_ = Outlet(slices, plain_desc(g.weight), weights.diff_weights_desc());
+    weights_arguments_ = {{DNNL_ARG_SRC, input_for_weights_.memory()},
+                          {DNNL_ARG_DIFF_DST, output_gradient_.memory()},
+                          {DNNL_ARG_DIFF_WEIGHTS, weight_gradient_.memory()}};
     if (!has_bias_) return;
     bias_gradient_ = handle(context_, plain_desc(g.bias));
     weights_arguments_.emplace(DNNL_ARG_DIFF_BIAS, bias_gradient_);
   }
 
-  void build_backward_data(const Geometry& g, const ForwardDesc& forward) {
+  void build_backward_data(const Geometry& g, const ForwardDesc& forward, ScratchSlices& slices) {
     const dnnl::convolution_backward_data::primitive_desc data(
         dnnl::convolution_backward_data::desc(dnnl::algorithm::convolution_direct,
                                               any_desc(g.input), any_desc(g.weight),
                                               any_desc(g.output), g.strides, g.pad, g.pad),
         context_.engine, forward);
     backward_data_ = dnnl::convolution_backward_data(data);
-    weight_for_data_ = Inlet(context_, plain_desc(g.weight), data.weights_desc());
-    input_gradient_ = Outlet(context_, plain_desc(g.input), data.diff_src_desc());
+    weight_for_data_ = Inlet(slices, plain_desc(g.weight), data.weights_desc());
+    input_gradient_ = Outlet(slices, g.given_input, data.diff_src_desc());
     shares_output_gradient_ = data.diff_dst_desc() == output_gradient_.memory().get_desc();
     if (!shares_output_gradient_) {
-      output_gradient_for_data_ = Inlet(context_, plain_desc(g.output), data.diff_dst_desc());
+      output_gradient_for_data_ = Inlet(slices, g.given_output, data.diff_dst_desc());
     }
     data_arguments_ = {
         {DNNL_ARG_DIFF_DST,
@@ -129,34 +130,35 @@ class Convolution final : public OnednnOperator {
         {DNNL_ARG_DIFF_SRC, input_gradient_.memory()}};
   }
 
-  void run_forward(const ForwardArgs& args) override {
+  absl::Status run_forward(const ForwardArgs& args) override {
     input_.load(context_, args.inputs[0]);
     weight_.load(context_, args.parameters);
     if (has_bias_) bias_.set_data_handle(const_cast<float*>(args.parameters + weight_elements_));
-    output_.aim(args.output);
+    output_.aim(context_, args.output);
     forward_.execute(context_.stream, forward_arguments_);
     output_.deliver(context_);
+    return absl::OkStatus();
   }
 
-  void run_backward(const BackwardArgs& args) override {
+  absl::Status run_backward(const BackwardArgs& args) override {
     output_gradient_.load(context_, args.output_gradient);
-    if (!shares_input_) input_for_weights_.load(context_, args.forward.inputs[0]);
-    weight_gradient_.aim(args.parameter_gradients);
+    input_for_weights_.load(context_, args.forward.inputs[0]);
+    weight_gradient_.aim(context_, args.parameter_gradients);
     if (has_bias_) bias_gradient_.set_data_handle(args.parameter_gradients + weight_elements_);
     backward_weights_.execute(context_.stream, weights_arguments_);
     weight_gradient_.deliver(context_);
 
-    if (args.input_gradients[0] == nullptr) return;
+    if (args.input_gradients[0] == nullptr) return absl::OkStatus();
     if (!shares_output_gradient_) output_gradient_for_data_.load(context_, args.output_gradient);
     weight_for_data_.load(context_, args.forward.parameters);
-    input_gradient_.aim(args.input_gradients[0]);
+    input_gradient_.aim(context_, args.input_gradients[0]);
     backward_data_.execute(context_.stream, data_arguments_);
     input_gradient_.deliver(context_);
+    return absl::OkStatus();
   }
 
   const std::int64_t weight_elements_;
   const bool has_bias_;
-  bool shares_input_ = false;
   bool shares_output_gradient_ = false;
   dnnl::convolution_forward forward_;
   dnnl::convolution_backward_weights backward_weights_;

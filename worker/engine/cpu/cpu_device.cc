@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <string>
@@ -11,9 +12,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "worker/engine/cpu/factor_step.h"
+#include "worker/engine/cpu/layout_adapter.h"
 #include "worker/engine/cpu/loop_operators.h"
 #include "worker/engine/cpu/onednn_operator.h"
 #include "worker/engine/cpu/parallel.h"
+#include "worker/engine/cpu/vector_loops.h"
 #include "worker/engine/memory_plan.h"
 #include "worker/engine/network_executor.h"
 #include "worker/engine/tensor_lifetimes.h"
@@ -49,7 +52,7 @@ class CpuDevice final : public Device {
   }
   absl::Status add(float* target, const float* addend, std::int64_t elements) override {
     parallel_for(elements, kAddGrainElements, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) target[i] += addend[i];
+      vector_loops().sum(target + begin, addend + begin, target + begin, end - begin);
     });
     return absl::OkStatus();
   }
@@ -64,7 +67,7 @@ class CpuDevice final : public Device {
       const LayerSpec& layer, const OperatorOptions& options) override {
     begin_pass();
     try {
-      return make(layer, options);
+      return make_in_layouts(layer, options);
     } catch (const dnnl::error& error) {
       return absl::InternalError(
           absl::StrCat("layer '", layer.name, "': oneDNN cannot set it up: ", error.what()));
@@ -74,7 +77,66 @@ class CpuDevice final : public Device {
     }
   }
 
+  // Images whose channels fill whole vectors stay as oneDNN's primitives want them (channel_block).
+  // The layers between convolutions pass on what they get.
+  Layout output_layout(const LayerSpec& layer, std::span<const Layout> inputs) const override {
+    const std::int64_t block = channel_block();
+    if (block == 1 || is_flexible(layer.output_shape) || layer.output_shape.front() % block != 0) {
+      return Layout::kPlain;
+    }
+    if (layer.type == LayerType::kConvolution) return Layout::kDevice;
+    const bool all = std::all_of(inputs.begin(), inputs.end(),
+                                 [](Layout layout) { return layout == Layout::kDevice; });
+    return all && takes_blocked(layer.type) ? Layout::kDevice : Layout::kPlain;
+  }
+
  private:
+  // Vectors, and images of one pixel: the same in both layouts.
+  static bool is_flexible(const Shape& shape) {
+    return shape.size() < 3 || shape[1] * shape[2] == 1;
+  }
+
+  // Types whose operators compute on Layout::kDevice, all inputs and the output in it.
+  static bool takes_blocked(LayerType type) {
+    switch (type) {
+      case LayerType::kPooling:
+      case LayerType::kRelu:
+      case LayerType::kLrn:
+      case LayerType::kAdd:
+      case LayerType::kBatchNorm:
+      case LayerType::kConcat:
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  // The operator itself where it computes in these layouts, or between conversions.
+  std::unique_ptr<LayerOperator> make_in_layouts(const LayerSpec& layer,
+                                                 const OperatorOptions& options) {
+    if (layer.type == LayerType::kConvolution) return make(layer, options);
+    const bool input_flexible = is_flexible(layer.input_shape);
+    const bool output_flexible = is_flexible(layer.output_shape);
+    bool any = !output_flexible && options.output_layout == Layout::kDevice;
+    bool all = output_flexible || options.output_layout == Layout::kDevice;
+    for (std::size_t i = 0; i < layer.inputs.size(); ++i) {
+      const bool blocked = options.input_layout(i) == Layout::kDevice;
+      any |= blocked && !input_flexible;
+      all &= blocked || input_flexible;
+    }
+    OperatorOptions inner = options;
+    inner.input_layouts = {};
+    inner.output_layout = Layout::kPlain;
+    if (!any) return make(layer, inner);
+    if (!all || !takes_blocked(layer.type)) {
+      return adapt_layouts(make(layer, inner), layer, options, context_);
+    }
+    const std::vector<Layout> layouts(layer.inputs.size(), Layout::kDevice);
+    inner.input_layouts = layouts;
+    inner.output_layout = Layout::kDevice;
+    return make(layer, inner);
+  }
+
   std::unique_ptr<LayerOperator> make(const LayerSpec& layer, const OperatorOptions& options) {
     switch (layer.type) {
       case LayerType::kConvolution:

@@ -7,6 +7,7 @@
 
 #include "worker/engine/cpu/loop_operators.h"
 #include "worker/engine/cpu/parallel.h"
+#include "worker/engine/cpu/vector_loops.h"
 #include "worker/engine/dropout_mask.h"
 
 namespace poseidon {
@@ -24,9 +25,7 @@ class Relu final : public LayerOperator {
 
   absl::Status forward(const ForwardArgs& args) override {
     parallel_for(elements_, kGrainElements, [&](std::int64_t begin, std::int64_t end) {
-      const float* in = args.inputs[0];
-      // Written so that a NaN stays one.
-      for (std::int64_t i = begin; i < end; ++i) args.output[i] = in[i] <= 0.0f ? 0.0f : in[i];
+      loops_.relu(args.inputs[0] + begin, args.output + begin, end - begin);
     });
     return absl::OkStatus();
   }
@@ -36,15 +35,15 @@ class Relu final : public LayerOperator {
     if (out == nullptr) return absl::OkStatus();
     parallel_for(elements_, kGrainElements, [&](std::int64_t begin, std::int64_t end) {
       // The output is positive where the input was; a NaN is neither there nor here.
-      const float* result = args.forward.output;
-      const float* gradient = args.output_gradient;
-      for (std::int64_t i = begin; i < end; ++i) out[i] = result[i] <= 0.0f ? 0.0f : gradient[i];
+      loops_.relu_gradient(args.forward.output + begin, args.output_gradient + begin, out + begin,
+                           end - begin);
     });
     return absl::OkStatus();
   }
 
  private:
   const std::int64_t elements_;
+  const VectorLoops& loops_ = vector_loops();
 };
 
 class Add final : public LayerOperator {
@@ -53,11 +52,10 @@ class Add final : public LayerOperator {
 
   absl::Status forward(const ForwardArgs& args) override {
     parallel_for(elements_, kGrainElements, [&](std::int64_t begin, std::int64_t end) {
-      if (args.output != args.inputs[0]) {
-        std::copy(args.inputs[0] + begin, args.inputs[0] + end, args.output + begin);
-      }
+      const float* sum = args.inputs[0];
       for (const float* input : args.inputs.subspan(1)) {
-        for (std::int64_t i = begin; i < end; ++i) args.output[i] += input[i];
+        loops_.sum(sum + begin, input + begin, args.output + begin, end - begin);
+        sum = args.output;
       }
     });
     return absl::OkStatus();
@@ -75,6 +73,7 @@ class Add final : public LayerOperator {
 
  private:
   const std::int64_t elements_;
+  const VectorLoops& loops_ = vector_loops();
 };
 
 class Dropout final : public LayerOperator {

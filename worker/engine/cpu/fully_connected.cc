@@ -57,15 +57,16 @@ class FullyConnected final : public OnednnOperator {
   }
 
  private:
-  void run_forward(const ForwardArgs& args) override {
+  absl::Status run_forward(const ForwardArgs& args) override {
     input_.set_data_handle(const_cast<float*>(args.inputs[0]));
     weight_.set_data_handle(const_cast<float*>(args.parameters));
     output_.set_data_handle(args.output);
     if (has_bias_) bias_.set_data_handle(const_cast<float*>(args.parameters + weight_elements_));
     forward_.execute(context_.stream, forward_arguments_);
+    return absl::OkStatus();
   }
 
-  void run_backward(const BackwardArgs& args) override {
+  absl::Status run_backward(const BackwardArgs& args) override {
     input_.set_data_handle(const_cast<float*>(args.forward.inputs[0]));
     output_gradient_.set_data_handle(const_cast<float*>(args.output_gradient));
     if (args.parameter_gradients != nullptr) {
@@ -73,10 +74,11 @@ class FullyConnected final : public OnednnOperator {
       if (has_bias_) bias_gradient_.set_data_handle(args.parameter_gradients + weight_elements_);
       backward_weights_.execute(context_.stream, weights_arguments_);
     }
-    if (args.input_gradients[0] == nullptr) return;
+    if (args.input_gradients[0] == nullptr) return absl::OkStatus();
     weight_.set_data_handle(const_cast<float*>(args.forward.parameters));
     input_gradient_.set_data_handle(args.input_gradients[0]);
     backward_data_.execute(context_.stream, data_arguments_);
+    return absl::OkStatus();
   }
 
   const std::int64_t weight_elements_;

@@ -11,7 +11,7 @@ class Lrn final : public OnednnOperator {
  public:
   Lrn(const LayerSpec& layer, const OperatorOptions& options, OnednnContext& context)
       : OnednnOperator(layer.name, context) {
-    const auto desc = plain_desc(batch_dims(options.batch_size, layer.input_shape));
+    const auto desc = tensor_desc(options.batch_size, layer.input_shape, options.input_layout());
     input_ = handle(context, desc);
     output_ = handle(context, desc);
     output_gradient_ = handle(context, desc);
@@ -40,18 +40,20 @@ class Lrn final : public OnednnOperator {
   }
 
  private:
-  void run_forward(const ForwardArgs& args) override {
+  absl::Status run_forward(const ForwardArgs& args) override {
     input_.set_data_handle(const_cast<float*>(args.inputs[0]));
     output_.set_data_handle(args.output);
     forward_.execute(context_.stream, forward_arguments_);
+    return absl::OkStatus();
   }
 
-  void run_backward(const BackwardArgs& args) override {
-    if (args.input_gradients[0] == nullptr) return;
+  absl::Status run_backward(const BackwardArgs& args) override {
+    if (args.input_gradients[0] == nullptr) return absl::OkStatus();
     input_.set_data_handle(const_cast<float*>(args.forward.inputs[0]));
     output_gradient_.set_data_handle(const_cast<float*>(args.output_gradient));
     input_gradient_.set_data_handle(args.input_gradients[0]);
     backward_.execute(context_.stream, backward_arguments_);
+    return absl::OkStatus();
   }
 
   dnnl::lrn_forward forward_;

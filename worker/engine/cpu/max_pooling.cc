@@ -7,8 +7,10 @@
 #include <memory>
 #include <vector>
 
+#include "worker/engine/cpu/channel_block.h"
 #include "worker/engine/cpu/loop_operators.h"
 #include "worker/engine/cpu/parallel.h"
+#include "worker/engine/cpu/vector_loops.h"
 
 namespace poseidon {
 namespace {
@@ -35,6 +37,17 @@ class MaxPooling final : public LayerOperator {
         width_(layer.input_shape[2]),
         out_height_(layer.output_shape[1]),
         out_width_(layer.output_shape[2]),
+        lanes_(options.input_layout() == Layout::kDevice ? channel_block() : 1),
+        window_{.height = height_,
+                .width = width_,
+                .out_height = out_height_,
+                .out_width = out_width_,
+                .kernel_h = layer.kernel_h,
+                .kernel_w = layer.kernel_w,
+                .stride_h = layer.stride_h,
+                .stride_w = layer.stride_w,
+                .pad_h = layer.pad_h,
+                .pad_w = layer.pad_w},
         chosen_(static_cast<std::size_t>(planes_ * out_height_ * out_width_)) {
     for (std::int64_t x = 0; x < layer.kernel_w; ++x) {
       columns_.push_back(positions_inside(x, layer.pad_w, layer.stride_w, width_, out_width_));
@@ -42,6 +55,7 @@ class MaxPooling final : public LayerOperator {
   }
 
   absl::Status forward(const ForwardArgs& args) override {
+    if (lanes_ > 1) return forward_blocked(args);
     for_planes([&](std::int64_t plane) {
       const float* in = args.inputs[0] + plane * height_ * width_;
       for (std::int64_t row = 0; row < out_height_; ++row) {
@@ -55,6 +69,7 @@ class MaxPooling final : public LayerOperator {
   absl::Status backward(const BackwardArgs& args) override {
     float* const gradient = args.input_gradients[0];
     if (gradient == nullptr) return absl::OkStatus();
+    if (lanes_ > 1) return backward_blocked(args);
     for_planes([&](std::int64_t plane) {
       float* out = gradient + plane * height_ * width_;
       std::fill_n(out, height_ * width_, 0.0f);
@@ -67,6 +82,37 @@ class MaxPooling final : public LayerOperator {
   }
 
  private:
+  absl::Status forward_blocked(const ForwardArgs& args) {
+    for_blocks([&](std::int64_t in, std::int64_t out) {
+      loops_.max_pool(window_, args.inputs[0] + in, lanes_, args.output + out,
+                      chosen_.data() + out);
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status backward_blocked(const BackwardArgs& args) {
+    for_blocks([&](std::int64_t in, std::int64_t out) {
+      float* const gradient = args.input_gradients[0] + in;
+      std::fill_n(gradient, height_ * width_ * lanes_, 0.0f);
+      loops_.max_pool_gradient(window_, args.output_gradient + out, chosen_.data() + out, lanes_,
+                               gradient);
+    });
+    return absl::OkStatus();
+  }
+
+  // body(offset in the input, offset in the output) of each plane of `lanes_` channels.
+  template <typename Body>
+  void for_blocks(const Body& body) {
+    const std::int64_t outputs = out_height_ * out_width_ * lanes_;
+    const std::int64_t work = outputs * layer_.kernel_h * layer_.kernel_w;
+    parallel_for(planes_ / lanes_, std::max<std::int64_t>(1, kGrainElements / work),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t i = begin; i < end; ++i) {
+                     body(i * height_ * width_ * lanes_, i * outputs);
+                   }
+                 });
+  }
+
   template <typename Body>
   void for_planes(const Body& body) {
     const std::int64_t work = out_height_ * out_width_ * layer_.kernel_h * layer_.kernel_w;
@@ -102,8 +148,12 @@ class MaxPooling final : public LayerOperator {
 
   const LayerSpec layer_;
   const std::int64_t planes_, height_, width_, out_height_, out_width_;
-  std::vector<Positions> columns_;    // per column of the window
-  std::vector<std::int32_t> chosen_;  // per output: index in its input plane (< 2^31 elements)
+  const std::int64_t lanes_;  // channels side by side
+  const MaxWindow window_;
+  const VectorLoops& loops_ = vector_loops();
+  std::vector<Positions> columns_;  // per column of the window
+  // Per output: index in its input plane (< 2^31 elements), or with lanes that in its window.
+  std::vector<std::int32_t> chosen_;
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 #pragma once
 
 // What the operators on oneDNN share: exceptions become statuses here, and tensors change between
-// the plain layout of the executor and the layout that a primitive prefers.
+// the layout between layers and the layout that a primitive prefers.
 
 #include <memory>
 #include <string>
@@ -11,40 +11,68 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "dnnl.hpp"
+#include "worker/engine/cpu/channel_block.h"
 #include "worker/engine/device.h"
 
 namespace poseidon {
+
+/// Memory for tensors on their way between layouts. All operators of a device share it: only one
+/// runs at a time, and nothing in it outlives a forward or a backward.
+class Scratch {
+ public:
+  /// While operators are made: from now on at least so many bytes. May throw std::bad_alloc.
+  void reserve(std::size_t bytes);
+  std::byte* at(std::size_t offset) const { return memory_.get() + offset; }
+
+ private:
+  std::unique_ptr<std::byte, void (*)(void*)> memory_{nullptr, nullptr};
+  std::size_t bytes_ = 0;
+};
 
 /// One engine and stream for all operators of a device.
 struct OnednnContext {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
+  Scratch scratch;
+};
+
+/// Slices of the scratch memory that one operator uses at the same time.
+class ScratchSlices {
+ public:
+  explicit ScratchSlices(OnednnContext& context) : context_(context) {}
+  /// Offset of `bytes` of the scratch memory.
+  std::size_t take(std::size_t bytes);
+  OnednnContext& context() const { return context_; }
+
+ private:
+  OnednnContext& context_;
+  std::size_t used_ = 0;
 };
 
 /// Implement run_forward and run_backward; they may throw dnnl::error.
 class OnednnOperator : public LayerOperator {
  public:
   absl::Status forward(const ForwardArgs& args) final {
-    return guarded([&] { run_forward(args); });
+    return guarded([&] { return run_forward(args); });
   }
   absl::Status backward(const BackwardArgs& args) final {
-    return guarded([&] { run_backward(args); });
+    return guarded([&] { return run_backward(args); });
   }
 
  protected:
   OnednnOperator(std::string layer, OnednnContext& context)
       : context_(context), layer_(std::move(layer)) {}
-  virtual void run_forward(const ForwardArgs& args) = 0;
-  virtual void run_backward(const BackwardArgs& args) = 0;
+  virtual absl::Status run_forward(const ForwardArgs& args) = 0;
+  virtual absl::Status run_backward(const BackwardArgs& args) = 0;
   OnednnContext& context_;
 
  private:
   template <typename Body>
   absl::Status guarded(const Body& body) {
     try {
-      body();
+      absl::Status status = body();
       context_.stream.wait();
-      return absl::OkStatus();
+      return status;
     } catch (const dnnl::error& error) {
       return absl::InternalError(
           absl::StrCat("layer '", layer_, "': oneDNN failed: ", error.what()));
@@ -61,17 +89,17 @@ using Arguments = std::unordered_map<int, dnnl::memory>;
 class Inlet {
  public:
   Inlet() = default;
-  Inlet(const OnednnContext& context, const dnnl::memory::desc& plain,
-        const dnnl::memory::desc& wanted);
-  /// Brings the tensor at `data` (plain layout) into memory(); converted if need be, else by
-  /// reference: `data` must then stay until the primitive has run.
+  Inlet(ScratchSlices& slices, const dnnl::memory::desc& given, const dnnl::memory::desc& wanted);
+  /// Brings the tensor at `data` into memory(); converted if need be, else by reference: `data`
+  /// must then stay until the primitive has run. Valid until the operator returns.
   void load(OnednnContext& context, const float* data);
   /// What the primitive reads; the same handle always.
-  const dnnl::memory& memory() const { return reorders_ ? wanted_ : plain_; }
+  const dnnl::memory& memory() const { return reorders_ ? wanted_ : given_; }
 
  private:
   bool reorders_ = false;
-  dnnl::memory plain_, wanted_;
+  std::size_t scratch_offset_ = 0;
+  dnnl::memory given_, wanted_;
   dnnl::reorder reorder_;
 };
 
@@ -79,21 +107,23 @@ class Inlet {
 class Outlet {
  public:
   Outlet() = default;
-  Outlet(const OnednnContext& context, const dnnl::memory::desc& plain,
-         const dnnl::memory::desc& given);
+  Outlet(ScratchSlices& slices, const dnnl::memory::desc& wanted, const dnnl::memory::desc& given);
   /// Before the primitive: the tensor shall end up at `data`.
-  void aim(float* data);
+  void aim(OnednnContext& context, float* data);
   /// What the primitive writes; the same handle always.
-  const dnnl::memory& memory() const { return reorders_ ? given_ : plain_; }
+  const dnnl::memory& memory() const { return reorders_ ? given_ : wanted_; }
   /// After the primitive: brings the tensor to where `aim` said.
   void deliver(OnednnContext& context);
 
  private:
   bool reorders_ = false;
-  dnnl::memory plain_, given_;
+  std::size_t scratch_offset_ = 0;
+  dnnl::memory wanted_, given_;
   dnnl::reorder reorder_;
 };
 
+/// A tensor between layers.
+dnnl::memory::desc tensor_desc(std::int64_t batch, const Shape& shape, Layout layout);
 /// Plain layout, dimensions as in the executor's tensors.
 dnnl::memory::desc plain_desc(const dnnl::memory::dims& dims);
 /// The layout is oneDNN's choice.

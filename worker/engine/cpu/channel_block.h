@@ -1,0 +1,11 @@
+#pragma once
+
+#include <cstdint>
+
+namespace poseidon {
+
+/// Channels side by side in Layout::kDevice on the CPU: 16 or 8, as many floats as this processor's
+/// vectors have (n x c/16 x h x w x 16); 1 where oneDNN prefers plain tensors.
+std::int64_t channel_block();
+
+}  // namespace poseidon

@@ -1,0 +1,10 @@
+// Compiled for processors with AVX2; see vector_loops_body.h for what may not be used here.
+
+#include "worker/engine/cpu/vector_loops_body.h"
+#include "worker/engine/cpu/vector_loops_variants.h"
+
+namespace poseidon {
+
+constinit const VectorLoops kAvx2VectorLoops = make_vector_loops("avx2");
+
+}  // namespace poseidon
