@@ -29,22 +29,7 @@ constexpr std::int64_t kMaxKeptCheckpoints = 10'000;
 constexpr std::int64_t kMaxPixels = 4096;  ///< height or width of an image
 constexpr std::size_t kMaxChannels = 1024;
 constexpr std::size_t kMaxDataFiles = 10'000;
-<<<<<<< HEAD
-=======
 constexpr std::size_t kMaxRenames = 8192;  ///< twice the layers of the largest network
-constexpr std::size_t kMaxMilestones = 10'000;
-
-/// A key of another alternative (the momentum of an adam) would be ignored silently; refuse it.
-void refuse_foreign(JsonFields& fields, const std::vector<std::string>& keys,
-                    std::string_view belongs_to, std::string_view chosen) {
-  for (const std::string& key : keys) {
-    if (fields.value(key) != nullptr) {
-      fields.refuse(key,
-                    str_cat("belongs to ", belongs_to, ", not to \"", chosen, "\"; remove it"));
-    }
-  }
-}
->>>>>>> networks
 
 absl::Status parse_source(const Json& json, std::string_view source, const std::string& path,
                           DataSourceSpec& spec) {
