@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,6 +19,18 @@ namespace poseidon {
 /// The bytes of a file. Errors start with the path: NOT_FOUND when it is missing, INVALID_ARGUMENT
 /// when it is not a regular file or larger than `max_bytes`, otherwise what the system said.
 absl::StatusOr<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
+
+/// The same into `bytes`, whose memory is used again.
+absl::Status read_file(const std::filesystem::path& path, std::uint64_t max_bytes,
+                       std::vector<std::uint8_t>& bytes);
+
+/// Exactly `size` bytes from `offset` on of an open file, into `out`; any thread. Errors start with
+/// `path`; DATA_LOSS when the file ends before.
+absl::Status read_exactly_at(int fd, const std::filesystem::path& path, std::uint64_t offset,
+                             std::uint8_t* out, std::size_t size);
+
+/// Opens a regular file for reading. Errors as read_file.
+absl::StatusOr<Descriptor> open_file(const std::filesystem::path& path);
 
 /// Writes all of `bytes` to an open file, in as many calls as it takes. Errors start with `path`.
 absl::Status write_fully(int fd, const std::filesystem::path& path, std::string_view bytes);

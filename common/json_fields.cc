@@ -384,4 +384,14 @@ absl::Status JsonFields::finish() const {
   return first_error_;
 }
 
+void refuse_foreign(JsonFields& fields, const std::vector<std::string>& keys,
+                    std::string_view belongs_to, std::string_view chosen) {
+  for (const std::string& key : keys) {
+    if (fields.value(key) != nullptr) {
+      fields.refuse(key,
+                    str_cat("belongs to ", belongs_to, ", not to \"", chosen, "\"; remove it"));
+    }
+  }
+}
+
 }  // namespace poseidon

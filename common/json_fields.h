@@ -120,4 +120,8 @@ class JsonFields {
   absl::Status first_error_;
 };
 
+/// A key of another alternative (the momentum of an adam) would be ignored silently; refuses it.
+void refuse_foreign(JsonFields& fields, const std::vector<std::string>& keys,
+                    std::string_view belongs_to, std::string_view chosen);
+
 }  // namespace poseidon
