@@ -9,6 +9,7 @@
 #include "common/plan_pin.h"
 #include "common/status_macros.h"
 #include "coordinator/job_resolver.h"
+#include "coordinator/tensor_rules.h"
 #include "worker/data/batches.h"
 #include "worker/model_file.h"
 
@@ -94,7 +95,9 @@ absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path) {
                         absl::StrCat(path.string(), ": model: ", net.status().message()));
   }
   absl::Status sync = pin_plan(spec.sync);
-  if (sync.ok()) sync = check_sync(planner_layers(*net), spec.sync);
+  std::vector<PlannerLayer> layers = planner_layers(*net);
+  if (sync.ok()) sync = check_sync(layers, spec.sync);
+  if (sync.ok()) sync = apply_tensor_rules(spec.optimizer.layers, layers);
   if (!sync.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(path.string(), ": ", sync.message()));
   }

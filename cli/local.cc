@@ -151,9 +151,9 @@ absl::Status LocalCluster::start_workers(const std::string& coordinator, std::in
   const std::string data_threads =
       absl::StrCat(default_data_threads(static_cast<int>(cores / count)));
   for (std::int64_t i = 0; i < count; ++i) {
-    POSEIDON_RETURN_IF_ERROR(start(absl::StrCat("worker-", i), "poseidon-worker",
-                                   {"--coordinator", coordinator, "--threads", threads,
-                                    "--data-threads", data_threads}));
+    POSEIDON_RETURN_IF_ERROR(start(
+        absl::StrCat("worker-", i), "poseidon-worker",
+        {"--coordinator", coordinator, "--threads", threads, "--data-threads", data_threads}));
   }
   return absl::OkStatus();
 }

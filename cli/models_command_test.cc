@@ -30,6 +30,9 @@ TEST(ModelsCommandTest, TextIsATableOfLayers) {
   EXPECT_THAT(text, HasSubstr("lenet: input 1x28x28, 10 classes, 431,080 parameters"));
   EXPECT_THAT(text, HasSubstr("conv1"));
   EXPECT_THAT(text, HasSubstr("20x24x24"));
+  EXPECT_THAT(text, HasSubstr("relu1     relu                   500       -           -"));
+  EXPECT_THAT(text, HasSubstr("convolution            2       25,570      1,888,000"));
+  EXPECT_THAT(text, HasSubstr("all                    9       431,080     2,293,000"));
 }
 
 }  // namespace

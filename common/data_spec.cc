@@ -26,26 +26,26 @@ absl::Status parse_source(const Json& json, std::string_view source, const std::
   if (spec.format == "cifar10" || spec.format == "cifar100") {
     fields.require("files");
     fields.strings("files", &spec.files, 1, kMaxDataFiles);
-    refuse_foreign(fields, {"images"}, idx, spec.format);
-    refuse_foreign(fields, {"path"}, folders, spec.format);
+    fields.refuse_foreign({"images"}, idx, spec.format);
+    fields.refuse_foreign({"path"}, folders, spec.format);
     if (spec.format == "cifar100") {
       spec.label_kind = "fine";
       fields.one_of("labels", &spec.label_kind, {"fine", "coarse"});
     } else {
-      refuse_foreign(fields, {"labels"}, "the formats \"idx\" and \"cifar100\"", spec.format);
+      fields.refuse_foreign({"labels"}, "the formats \"idx\" and \"cifar100\"", spec.format);
     }
   } else if (spec.format == "idx") {
     fields.require("images");
     fields.require("labels");
     fields.string("images", &spec.images);
     fields.string("labels", &spec.labels);
-    refuse_foreign(fields, {"files"}, cifar, spec.format);
-    refuse_foreign(fields, {"path"}, folders, spec.format);
+    fields.refuse_foreign({"files"}, cifar, spec.format);
+    fields.refuse_foreign({"path"}, folders, spec.format);
   } else if (!spec.format.empty()) {
     fields.require("path");
     fields.string("path", &spec.path);
-    refuse_foreign(fields, {"images", "labels"}, idx, spec.format);
-    refuse_foreign(fields, {"files"}, cifar, spec.format);
+    fields.refuse_foreign({"images", "labels"}, idx, spec.format);
+    fields.refuse_foreign({"files"}, cifar, spec.format);
   } else {
     for (const char* key : {"images", "labels", "files", "path"}) fields.value(key);
   }

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -295,8 +296,8 @@ class ServerCall final : public Call {
   struct Listener {
     grpc::AsyncGenericService service;
     grpc::ServerCompletionQueue* queue = nullptr;
-    std::string method;
-    Acceptor* acceptor = nullptr;
+    std::string address;                         ///< in force, port filled in
+    std::map<std::string, Acceptor*> acceptors;  ///< by method
     bool stopping = false;
   };
 
@@ -325,13 +326,17 @@ class ServerCall final : public Call {
       return;
     }
     new ServerCall(book_, listener_);  // NOLINT: deletes itself, see Call
-    if (context_.method() != listener_->method) {
-      turn_away(
-          grpc::StatusCode::UNIMPLEMENTED,
-          absl::StrCat("no method ", context_.method(), ", this port serves ", listener_->method));
+    const auto served = listener_->acceptors.find(context_.method());
+    if (served == listener_->acceptors.end()) {
+      std::string methods;
+      for (const auto& [method, acceptor] : listener_->acceptors) {
+        absl::StrAppend(&methods, methods.empty() ? "" : ", ", method);
+      }
+      turn_away(grpc::StatusCode::UNIMPLEMENTED,
+                absl::StrCat("no method ", context_.method(), ", this port serves ", methods));
       return;
     }
-    attach(listener_->acceptor->on_accept(std::move(handle)));
+    attach(served->second->on_accept(std::move(handle)));
     on_started();
   }
 

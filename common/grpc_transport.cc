@@ -42,7 +42,8 @@ class GrpcTransport::Impl {
 
   absl::StatusOr<std::string> listen(const std::string& method, const std::string& address,
                                      Acceptor* acceptor) {
-    POSEIDON_CHECK(queue_ == nullptr, "listen once, before start");
+    if (server_ != nullptr) return share_port(method, address, acceptor);
+    POSEIDON_CHECK(queue_ == nullptr, "listen before start");
     const std::size_t colon = address.rfind(':');
     if (colon == std::string::npos) {
       return absl::InvalidArgumentError(
@@ -63,8 +64,7 @@ class GrpcTransport::Impl {
     builder.RegisterAsyncGenericService(&listener_.service);
     auto queue = builder.AddCompletionQueue();
     listener_.queue = queue.get();
-    listener_.method = method;
-    listener_.acceptor = acceptor;
+    listener_.acceptors[method] = acceptor;
     queue_ = std::move(queue);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port == 0) {
@@ -72,7 +72,8 @@ class GrpcTransport::Impl {
           absl::StrCat("cannot listen on ", address,
                        ": the port is in use, or the address is not this machine's"));
     }
-    return absl::StrCat(address.substr(0, colon), ":", port);
+    listener_.address = absl::StrCat(address.substr(0, colon), ":", port);
+    return listener_.address;
   }
 
   void start() {
@@ -148,6 +149,18 @@ class GrpcTransport::Impl {
    private:
     Impl* const impl_;
   };
+
+  absl::StatusOr<std::string> share_port(const std::string& method, const std::string& address,
+                                         Acceptor* acceptor) {
+    POSEIDON_CHECK(!thread_.joinable(), "listen before start");
+    if (address != listener_.address) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "cannot listen on ", address, " too: this process listens on ", listener_.address));
+    }
+    const bool is_new = listener_.acceptors.emplace(method, acceptor).second;
+    POSEIDON_CHECK(is_new, "one acceptor for each method");
+    return listener_.address;
+  }
 
   template <typename Set>
   void add_keepalive(const Set& set) const {

@@ -24,7 +24,6 @@ struct GrpcTransportOptions {
 };
 
 /// Itself it speaks ParameterServer.Exchange; for_method gives the same loop another method.
-
 class GrpcTransport final : public Transport {
  public:
   explicit GrpcTransport(GrpcTransportOptions options = {});
@@ -32,11 +31,13 @@ class GrpcTransport final : public Transport {
   ~GrpcTransport() override;
 
   /// The same loop and port for streams of another method ("/package.Service/Method"): what its
-  /// `connect` opens and its `listen` accepts. A process listens once, so its port serves one
-  /// method. Before start(). Lives as long as this transport.
+  /// `connect` opens and its `listen` accepts. A process has one port: whoever listens second, for
+  /// another method, gives the address that the first was told. Before start(). Lives as long as
+  /// this transport.
   Transport& for_method(std::string_view method);
 
-  /// Before start(), once: accepts streams of ParameterServer.Exchange.
+  /// Before start(), once: accepts streams of ParameterServer.Exchange. INVALID_ARGUMENT for
+  /// another address than the one that a for_method listens on.
   absl::StatusOr<std::string> listen(const std::string& address, Acceptor* acceptor) override;
   /// Starts the loop's thread. `post` works before it; everything else needs it.
   void start();

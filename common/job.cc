@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_join.h"
 #include "common/file_io.h"
+#include "common/job_optimizer.h"
 #include "common/json_fields.h"
 #include "common/status_macros.h"
 #include "common/text.h"
@@ -19,14 +20,12 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::uint64_t kMaxJobFileBytes = 4 << 20;
-constexpr std::int64_t kMaxIterations = 1'000'000'000'000;
 constexpr std::int64_t kMaxBatchSize = 1 << 20;
 constexpr std::int64_t kMinChunkBytes = 4 << 10;
 constexpr std::int64_t kMaxChunkBytes = 64 << 20;
 constexpr std::int64_t kMaxWorkers = 4096;
 constexpr std::int64_t kMaxTimeoutMs = 24 * 60 * 60 * 1000;
 constexpr std::int64_t kMaxKeptCheckpoints = 10'000;
-constexpr std::size_t kMaxMilestones = 10'000;
 
 absl::Status parse_init(const Json& json, std::string_view source, InitSpec& spec) {
   JsonFields fields(json, source, "init");
@@ -36,60 +35,6 @@ absl::Status parse_init(const Json& json, std::string_view source, InitSpec& spe
     fields.refuse("weights", "cannot stand beside init.seed: parameters come from one of them");
   }
   return fields.finish();
-}
-
-absl::Status parse_schedule(const Json& json, std::string_view source, LearningRateSchedule& spec) {
-  using Type = LearningRateSchedule::Type;
-  JsonFields fields(json, source, "optimizer.schedule");
-  std::string type = "constant";
-  fields.one_of("type", &type, {"constant", "step", "multistep"});
-  fields.integer("warmup_iterations", &spec.warmup_iterations, 0, kMaxIterations);
-  if (type == "constant") {
-    refuse_foreign(fields, {"gamma", "step_iterations", "milestones_iterations"},
-                   "the types \"step\" and \"multistep\"", type);
-    return fields.finish();
-  }
-  fields.number("gamma", &spec.gamma, {.min = 0.0});
-  if (type == "step") {
-    spec.type = Type::kStep;
-    fields.require("step_iterations");
-    fields.integer("step_iterations", &spec.step_iterations, 1, kMaxIterations);
-    refuse_foreign(fields, {"milestones_iterations"}, "type \"multistep\"", type);
-  } else {
-    spec.type = Type::kMultiStep;
-    fields.require("milestones_iterations");
-    fields.integers("milestones_iterations", &spec.milestones_iterations, 1, kMaxIterations, 1,
-                    kMaxMilestones);
-    refuse_foreign(fields, {"step_iterations"}, "type \"step\"", type);
-  }
-  return fields.finish();
-}
-
-absl::Status parse_optimizer(const Json& json, std::string_view source, OptimizerSpec& spec) {
-  JsonFields fields(json, source, "optimizer");
-  std::string type = "sgd";
-  fields.one_of("type", &type, {"sgd", "adam", "adamw"});
-  fields.number("learning_rate", &spec.learning_rate, {.min = 0.0});
-  fields.number("weight_decay", &spec.weight_decay, {.min = 0.0});
-  const NumberRange fraction = {.min = 0.0, .max = 1.0, .max_excluded = true};
-  if (type == "sgd") {
-    fields.number("momentum", &spec.momentum, fraction);
-    fields.boolean("nesterov", &spec.nesterov);
-    refuse_foreign(fields, {"beta1", "beta2", "epsilon"}, "the types \"adam\" and \"adamw\"", type);
-  } else {
-    spec.type = type == "adam" ? OptimizerType::kAdam : OptimizerType::kAdamW;
-    fields.number("beta1", &spec.beta1, fraction);
-    fields.number("beta2", &spec.beta2, fraction);
-    fields.number("epsilon", &spec.epsilon, {.min = 0.0});
-    refuse_foreign(fields, {"momentum", "nesterov"}, "type \"sgd\"", type);
-  }
-  if (const Json* schedule = fields.value("schedule")) {
-    fields.add(parse_schedule(*schedule, source, spec.schedule));
-  }
-  POSEIDON_RETURN_IF_ERROR(fields.finish());
-  const absl::Status valid = validate(spec);
-  if (valid.ok()) return valid;
-  return absl::Status(valid.code(), str_cat(source, ": ", valid.message()));
 }
 
 /// Names of later versions: people will have read of them, so say that it is not a typing error.
@@ -219,6 +164,12 @@ absl::StatusOr<JobSpec> parse_named_job(std::string_view text, std::string_view 
   fields.require("data");
   fields.require("batch_size");
   fields.integer("batch_size", &job.batch_size, 1, kMaxBatchSize);
+  fields.integer("micro_batches", &job.micro_batches, 1, kMaxBatchSize);
+  if (fields.ok() && job.batch_size % job.micro_batches != 0) {
+    fields.refuse("micro_batches",
+                  str_cat("expected a divisor of batch_size ", job.batch_size, ", got ",
+                          job.micro_batches, ": all parts are of one size"));
+  }
   fields.require("iterations");
   fields.integer("iterations", &job.iterations, 1, kMaxIterations);
   fields.integer("test_every_iterations", &job.test_every_iterations, 0, kMaxIterations);
@@ -227,7 +178,12 @@ absl::StatusOr<JobSpec> parse_named_job(std::string_view text, std::string_view 
   };
   section("init", parse_init, job.init);
   section("data", parse_data_spec, job.data);
-  section("optimizer", parse_optimizer, job.optimizer);
+  section(
+      "optimizer",
+      [&job](const Json& value, std::string_view from, OptimizerSpec& spec) {
+        return parse_optimizer(value, from, job.iterations, spec);
+      },
+      job.optimizer);
   section("sync", parse_sync, job.sync);
   section("checkpoint", parse_checkpoint, job.checkpoint);
   section("membership", parse_membership, job.membership);
@@ -237,43 +193,6 @@ absl::StatusOr<JobSpec> parse_named_job(std::string_view text, std::string_view 
 
 void resolve(std::string& path, const std::filesystem::path& folder) {
   if (!path.empty()) path = (folder / path).lexically_normal().string();
-}
-
-Json schedule_to_json(const LearningRateSchedule& schedule) {
-  using Type = LearningRateSchedule::Type;
-  Json json = {{"warmup_iterations", schedule.warmup_iterations}};
-  switch (schedule.type) {
-    case Type::kConstant:
-      json["type"] = "constant";
-      return json;
-    case Type::kStep:
-      json["type"] = "step";
-      json["step_iterations"] = schedule.step_iterations;
-      break;
-    case Type::kMultiStep:
-      json["type"] = "multistep";
-      json["milestones_iterations"] = schedule.milestones_iterations;
-      break;
-  }
-  json["gamma"] = schedule.gamma;
-  return json;
-}
-
-Json optimizer_to_json(const OptimizerSpec& spec) {
-  Json json = {{"learning_rate", spec.learning_rate},
-               {"weight_decay", spec.weight_decay},
-               {"schedule", schedule_to_json(spec.schedule)}};
-  if (spec.type == OptimizerType::kSgd) {
-    json["type"] = "sgd";
-    json["momentum"] = spec.momentum;
-    json["nesterov"] = spec.nesterov;
-  } else {
-    json["type"] = spec.type == OptimizerType::kAdam ? "adam" : "adamw";
-    json["beta1"] = spec.beta1;
-    json["beta2"] = spec.beta2;
-    json["epsilon"] = spec.epsilon;
-  }
-  return json;
 }
 
 }  // namespace
@@ -327,6 +246,7 @@ std::string job_to_json(const JobSpec& job) {
                      {"init", std::move(init)},
                      {"data", data_spec_to_json(job.data)},
                      {"batch_size", job.batch_size},
+                     {"micro_batches", job.micro_batches},
                      {"iterations", job.iterations},
                      {"optimizer", optimizer_to_json(job.optimizer)},
                      {"sync", sync_to_json(job.sync)},

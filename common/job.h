@@ -58,6 +58,9 @@ struct JobSpec {
   InitSpec init;
   DataSpec data;
   std::int64_t batch_size = 0;  ///< per worker
+  /// The batch is worked in so many equal parts, whose gradients are accumulated: divides
+  /// batch_size.
+  std::int64_t micro_batches = 1;
   std::int64_t iterations = 0;
   OptimizerSpec optimizer;
   SyncSpec sync;

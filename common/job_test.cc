@@ -123,6 +123,16 @@ TEST(Job, SchemesByLayer) {
   EXPECT_THAT(parse_job(example().dump())->sync.layer_schemes, testing::IsEmpty());
 }
 
+TEST(Job, SchedulesEndWithTheJobUnlessTheySayWhere) {
+  for (const char* type : {"polynomial", "cosine"}) {
+    Json job = example();
+    job["optimizer"]["schedule"] = {{"type", type}};
+    EXPECT_EQ(parse_job(job.dump())->optimizer.schedule.end_iteration, 500);
+    job["optimizer"]["schedule"]["end_iteration"] = 70;
+    EXPECT_EQ(parse_job(job.dump())->optimizer.schedule.end_iteration, 70);
+  }
+}
+
 TEST(Job, RoundTrip) {
   std::vector<Json> jobs(9, example());
   jobs[1]["init"] = Json::object({{"weights", "w.safetensors"}});
@@ -144,6 +154,13 @@ TEST(Job, RoundTrip) {
   jobs[3]["model"] = Json::object({{"layers", {1, 2.5, "x"}}});
   jobs[4]["data"]["transform"] = Json::object({{"mean", 33.25}});
   jobs[4]["optimizer"] = {{"nesterov", true}, {"momentum", 0.3}};
+  jobs[5]["optimizer"]["schedule"] = {{"type", "inverse"}, {"gamma", 0.01}, {"power", 0.75}};
+  jobs[6]["optimizer"]["layers"] = {
+      {{"match", "*.bias"}, {"learning_rate_multiplier", 2}, {"weight_decay_multiplier", 0}},
+      {{"match", "conv1.*"}, {"learning_rate_multiplier", 0}, {"weight_decay_multiplier", 1}}};
+  jobs[6]["micro_batches"] = 8;
+  jobs[6]["optimizer"]["schedule"] = {{"type", "cosine"}, {"minimum", 0.001}};
+  jobs[7]["optimizer"]["schedule"] = {{"type", "polynomial"}, {"end_iteration", 7}, {"power", 2}};
   jobs[2]["sync"]["wire_dtype"] = "bf16";
   jobs[3]["sync"]["wire_dtype"] = "fp16";
   jobs[5]["sync"]["scheme"] = "sfb";
@@ -266,6 +283,28 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
       {"/optimizer/schedule/step_iterations", 0, "optimizer.schedule.step_iterations: expected"},
       {"/optimizer/schedule/type", "multistep", "milestones_iterations: is missing"},
       {"/optimizer/schedule/type", "constant", "belongs to the types \"step\""},
+      {"/optimizer/schedule/type", "cosin", "did you mean \"cosine\"?"},
+      {"/optimizer/schedule/power", 2, "optimizer.schedule.power: belongs to the types"},
+      {"/optimizer/schedule", Json::object({{"type", "inverse"}}), "schedule.gamma: is missing"},
+      {"/optimizer/schedule", Json::object({{"type", "exponential"}, {"gamma", 2}}),
+       "optimizer.schedule.gamma: expected a number from 0 to 1"},
+      {"/optimizer/schedule", Json::object({{"type", "polynomial"}, {"end_iteration", 0}}),
+       "optimizer.schedule.end_iteration: expected"},
+      {"/optimizer/schedule", Json::object({{"type", "cosine"}, {"minimum", -1}}),
+       "optimizer.schedule.minimum: expected"},
+      {"/optimizer/layers", 3, "optimizer.layers: expected an array"},
+      {"/optimizer/layers", Json::array({3}), "optimizer.layers[0]"},
+      {"/optimizer/layers", Json::array({Json::object()}), "layers[0].match: is missing"},
+      {"/optimizer/layers",
+       {{{"match", "*"}}, {{"match", "*"}, {"learning_rate_multiplier", -1}}},
+       "optimizer.layers[1].learning_rate_multiplier: expected a number, at least 0"},
+      {"/optimizer/layers", Json::array({{{"match", "*"}, {"weight_decay_multiplier", 1e300}}}),
+       "optimizer.layers[0].weight_decay_multiplier: expected a finite number"},
+      {"/optimizer/layers", Json::array({{{"match", "*"}, {"decay_multiplier", 1}}}),
+       "decay_multiplier: unknown key; did you mean \"weight_decay_multiplier\"?"},
+      {"/micro_batches", 0, "micro_batches: expected"},
+      {"/micro_batches", 3, "micro_batches: expected a divisor of batch_size 32, got 3"},
+      {"/micro_batches", 64, "micro_batches: expected a divisor of batch_size 32, got 64"},
       {"/sync/scheme", "pss", "did you mean \"ps\"?"},
       {"/sync/scheme", "ring",
        "sync.scheme: expected one of \"auto\", \"ps\", \"sfb\", got \"ring\""},

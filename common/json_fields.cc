@@ -204,6 +204,15 @@ void JsonFields::refuse(std::string_view key, std::string_view message) {
   add(absl::InvalidArgumentError(str_cat(source_, ": ", path_of(key), ": ", message)));
 }
 
+void JsonFields::refuse_foreign(const std::vector<std::string>& keys, std::string_view belongs_to,
+                                std::string_view chosen) {
+  for (const std::string& key : keys) {
+    if (value(key) != nullptr) {
+      refuse(key, str_cat("belongs to ", belongs_to, ", not to \"", chosen, "\"; remove it"));
+    }
+  }
+}
+
 void JsonFields::refuse(std::string_view message) {
   add(absl::InvalidArgumentError(
       str_cat(source_, ": ", path_, path_.empty() ? "" : ": ", message)));
@@ -382,16 +391,6 @@ absl::Status JsonFields::finish() const {
         str_cat(source_, ": ", path_of(printable_key(key)), ": unknown key; ", remedy));
   }
   return first_error_;
-}
-
-void refuse_foreign(JsonFields& fields, const std::vector<std::string>& keys,
-                    std::string_view belongs_to, std::string_view chosen) {
-  for (const std::string& key : keys) {
-    if (fields.value(key) != nullptr) {
-      fields.refuse(key,
-                    str_cat("belongs to ", belongs_to, ", not to \"", chosen, "\"; remove it"));
-    }
-  }
 }
 
 }  // namespace poseidon

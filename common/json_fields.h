@@ -86,7 +86,11 @@ class JsonFields {
 
   /// Remembers an error about `key` found by the caller: "<path>.<key>: <message>".
   void refuse(std::string_view key, std::string_view message);
-  /// The same about the object as a whole: "<source>: <path>: <message>".
+  /// Refuses each of `keys` that is present, because it would be ignored silently: it `belongs_to`
+  /// another alternative ("format \"idx\"") than the `chosen` one.
+  void refuse_foreign(const std::vector<std::string>& keys, std::string_view belongs_to,
+                      std::string_view chosen);
+  /// As refuse, about the object as a whole: "<source>: <path>: <message>".
   void refuse(std::string_view message);
   /// Remembers the error of a nested reader, whose message is complete.
   void add(const absl::Status& status);
@@ -119,9 +123,5 @@ class JsonFields {
   std::vector<std::string> known_;
   absl::Status first_error_;
 };
-
-/// A key of another alternative (the momentum of an adam) would be ignored silently; refuses it.
-void refuse_foreign(JsonFields& fields, const std::vector<std::string>& keys,
-                    std::string_view belongs_to, std::string_view chosen);
 
 }  // namespace poseidon

@@ -26,6 +26,11 @@ namespace poseidon {
 struct GradientTerms {
   const float* sum = nullptr;
   const std::byte* last = nullptr;  ///< float32, any address
+
+  /// From element `first` on.
+  GradientTerms from(std::size_t first) const {
+    return {.sum = sum == nullptr ? nullptr : sum + first, .last = last + first * sizeof(float)};
+  }
 };
 
 /// g = gradient * gradient_scale + weight_decay * w, then see OptimizerType.

@@ -13,79 +13,31 @@
 namespace poseidon {
 namespace {
 
-/// base^exponent by squaring. std::pow may round differently from machine to machine (it picks
-/// other code where the processor has FMA); products do not.
-double integer_power(double base, std::int64_t exponent) {
-  double result = 1.0;
-  for (; exponent > 0; exponent /= 2) {
-    if (exponent % 2 != 0) result *= base;
-    base *= base;
-  }
-  return result;
-}
-
 absl::Status refuse(std::string_view key, std::string_view expected, double got) {
   return absl::InvalidArgumentError(
       str_cat("optimizer.", key, ": expected ", expected, ", got ", got));
 }
 
-/// Finite also as the float32 that the step uses.
-bool is_rate(double value) { return value >= 0.0 && std::isfinite(static_cast<float>(value)); }
-
 /// Below 1 also as a float32: 1 - 1e-12 would become 1, which never forgets.
 bool is_fraction(double value) { return value >= 0.0 && static_cast<float>(value) < 1.0f; }
 
-absl::Status validate_schedule(const LearningRateSchedule& schedule) {
-  using Type = LearningRateSchedule::Type;
-  if (schedule.warmup_iterations < 0) {
-    return refuse("schedule.warmup_iterations", "at least 0",
-                  static_cast<double>(schedule.warmup_iterations));
-  }
-  if (schedule.type == Type::kConstant) return absl::OkStatus();
-  if (!is_rate(schedule.gamma)) {
-    return refuse("schedule.gamma", "a finite number, at least 0", schedule.gamma);
-  }
-  if (schedule.type == Type::kStep && schedule.step_iterations < 1) {
-    return refuse("schedule.step_iterations", "at least 1",
-                  static_cast<double>(schedule.step_iterations));
-  }
-  if (schedule.type == Type::kMultiStep) {
-    std::int64_t last = 0;
-    for (const std::int64_t milestone : schedule.milestones_iterations) {
-      if (milestone <= last) {
-        return refuse("schedule.milestones_iterations",
-                      "positive numbers, each above the one before",
-                      static_cast<double>(milestone));
-      }
-      last = milestone;
-    }
-  }
-  return absl::OkStatus();
+absl::Status validate_rule(const TensorRule& rule, std::size_t index) {
+  const auto check = [&](std::string_view key, double value) {
+    return is_rate(value)
+               ? absl::OkStatus()
+               : refuse(str_cat("layers[", index, "].", key), "a finite number, at least 0", value);
+  };
+  absl::Status status = check("learning_rate_multiplier", rule.multipliers.learning_rate);
+  status.Update(check("weight_decay_multiplier", rule.multipliers.weight_decay));
+  return status;
 }
 
 }  // namespace
 
+bool is_rate(double value) { return value >= 0.0 && std::isfinite(static_cast<float>(value)); }
+
 double learning_rate_at(const OptimizerSpec& spec, Iteration iteration) {
-  const LearningRateSchedule& schedule = spec.schedule;
-  std::int64_t drops = 0;
-  switch (schedule.type) {
-    case LearningRateSchedule::Type::kConstant:
-      break;
-    case LearningRateSchedule::Type::kStep:
-      POSEIDON_CHECK(schedule.step_iterations > 0, "validate the OptimizerSpec first");
-      drops = iteration / schedule.step_iterations;
-      break;
-    case LearningRateSchedule::Type::kMultiStep:
-      drops = std::count_if(schedule.milestones_iterations.begin(),
-                            schedule.milestones_iterations.end(),
-                            [&](std::int64_t milestone) { return milestone <= iteration; });
-      break;
-  }
-  double rate = spec.learning_rate * integer_power(schedule.gamma, drops);
-  if (iteration < schedule.warmup_iterations) {
-    rate *= static_cast<double>(iteration + 1) / static_cast<double>(schedule.warmup_iterations);
-  }
-  return rate;
+  return learning_rate_at(spec.schedule, spec.learning_rate, iteration);
 }
 
 int optimizer_state_slots(const OptimizerSpec& spec) {
@@ -94,15 +46,17 @@ int optimizer_state_slots(const OptimizerSpec& spec) {
 }
 
 OptimizerStep make_optimizer_step(const OptimizerSpec& spec, Iteration iteration,
-                                  float gradient_scale) {
+                                  float gradient_scale, const StepMultipliers& multipliers) {
   OptimizerStep step;
   step.type = spec.type;
   step.nesterov = spec.nesterov;
   step.has_momentum = optimizer_state_slots(spec) == 1;
   step.gradient_scale = gradient_scale;
-  step.learning_rate = static_cast<float>(learning_rate_at(spec, iteration));
+  step.frozen = multipliers.frozen();
+  step.learning_rate =
+      static_cast<float>(learning_rate_at(spec, iteration) * multipliers.learning_rate);
   step.momentum = static_cast<float>(spec.momentum);
-  step.weight_decay = static_cast<float>(spec.weight_decay);
+  step.weight_decay = static_cast<float>(spec.weight_decay * multipliers.weight_decay);
   step.beta1 = static_cast<float>(spec.beta1);
   step.beta2 = static_cast<float>(spec.beta2);
   step.one_minus_beta1 = static_cast<float>(1.0 - spec.beta1);
@@ -123,6 +77,10 @@ void apply_optimizer(const OptimizerStep& step, GradientTerms gradient, std::spa
   POSEIDON_CHECK(state0.size() == (is_adam || step.has_momentum ? size : 0),
                  "state0 of wrong length");
   POSEIDON_CHECK(state1.size() == (is_adam ? size : 0), "state1 of wrong length");
+  if (step.frozen) {
+    if (in.data() != out.data()) std::copy(in.begin(), in.end(), out.begin());
+    return;
+  }
   if (!is_adam) {
     const SgdFactors factors{.gradient_scale = step.gradient_scale,
                              .weight_decay = step.weight_decay,
@@ -179,7 +137,10 @@ absl::Status validate(const OptimizerSpec& spec) {
       return refuse("epsilon", "a number above 0 that float32 can hold", spec.epsilon);
     }
   }
-  return validate_schedule(spec.schedule);
+  for (std::size_t i = 0; i < spec.layers.size(); ++i) {
+    if (absl::Status status = validate_rule(spec.layers[i], i); !status.ok()) return status;
+  }
+  return validate(spec.schedule);
 }
 
 }  // namespace poseidon

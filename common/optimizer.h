@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "common/ids.h"
 #include "common/kernels.h"
+#include "common/schedule.h"
 
 namespace poseidon {
 
@@ -23,14 +24,19 @@ namespace poseidon {
 ///           (Loshchilov, Hutter: "Decoupled Weight Decay Regularization", ICLR 2019)
 enum class OptimizerType { kSgd, kAdam, kAdamW };
 
-/// Learning rate as a function of the iteration alone.
-struct LearningRateSchedule {
-  enum class Type { kConstant, kStep, kMultiStep };
-  Type type = Type::kConstant;
-  std::int64_t step_iterations = 0;                 ///< kStep: multiply by gamma every so many
-  std::vector<std::int64_t> milestones_iterations;  ///< kMultiStep: multiply by gamma at each
-  double gamma = 0.1;
-  std::int64_t warmup_iterations = 0;  ///< linear from lr/warmup to lr over the first so many
+/// How the steps of one tensor differ from the job's.
+struct StepMultipliers {
+  double learning_rate = 1.0;  ///< 0 freezes: no step, no momentum, as if it had no gradient
+  double weight_decay = 1.0;
+
+  bool frozen() const { return learning_rate == 0.0; }
+  bool operator==(const StepMultipliers&) const = default;
+};
+
+/// Multipliers for all tensors whose "<layer>.<tensor>" matches.
+struct TensorRule {
+  std::string match;  ///< "*" stands for any letters, "?" for any one
+  StepMultipliers multipliers;
 };
 
 struct OptimizerSpec {
@@ -43,9 +49,10 @@ struct OptimizerSpec {
   double beta2 = 0.999;   ///< adam, adamw
   double epsilon = 1e-8;  ///< adam, adamw
   LearningRateSchedule schedule;
+  std::vector<TensorRule> layers;  ///< the first that matches counts; none: multipliers of 1
 };
 
-/// Learning rate of the step that ends `iteration` (0-based). Pure.
+/// Learning rate of the step that ends `iteration` (0-based), before multipliers. Pure.
 double learning_rate_at(const OptimizerSpec& spec, Iteration iteration);
 
 /// How many float32 state values the optimizer keeps per parameter: 0 to 2.
@@ -56,6 +63,7 @@ struct OptimizerStep {
   OptimizerType type = OptimizerType::kSgd;
   bool nesterov = false;
   bool has_momentum = false;
+  bool frozen = false;          ///< parameters and state stay as they are
   float gradient_scale = 1.0f;  ///< applied to the gradient first: 1/P1 turns a sum into the mean
   float learning_rate = 0.0f;
   float momentum = 0.0f;
@@ -67,7 +75,7 @@ struct OptimizerStep {
   float bias_correction2_sqrt = 1.0f;  ///< sqrt(1 - beta2^t)
 };
 OptimizerStep make_optimizer_step(const OptimizerSpec& spec, Iteration iteration,
-                                  float gradient_scale);
+                                  float gradient_scale, const StepMultipliers& multipliers = {});
 
 /// One fused pass: reads gradient sum, state and `in`, writes state and `out`.
 /// `in` and `out` may be the same memory (a step in place) or disjoint (copy on write).
@@ -83,8 +91,11 @@ void apply_optimizer(const OptimizerStep& step, std::span<const float> gradient,
                      std::span<const float> in, std::span<float> out, std::span<float> state0,
                      std::span<float> state1, const Kernels& with = kernels());
 
-/// Rejects what cannot train: non-finite or negative rates, nesterov without momentum, betas
-/// outside [0, 1). The message names the key as in the job file.
+/// Rejects what cannot train: non-finite or negative rates or multipliers, nesterov without
+/// momentum, betas outside [0, 1). The message names the key as in the job file.
 absl::Status validate(const OptimizerSpec& spec);
+
+/// Whether float32 holds it as a finite number that is not negative.
+bool is_rate(double value);
 
 }  // namespace poseidon

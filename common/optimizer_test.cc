@@ -146,6 +146,33 @@ TEST(Optimizer, OutOfPlaceLeavesTheInputAlone) {
   }
 }
 
+TEST(Optimizer, MultipliersScaleRateAndDecay) {
+  for (OptimizerSpec spec : all_kinds()) {
+    const OptimizerStep step =
+        make_optimizer_step(spec, 3, 0.5f, {.learning_rate = 2.0, .weight_decay = 0.25});
+    spec.learning_rate *= 2.0;
+    spec.weight_decay *= 0.25;
+    State multiplied(19), expected(19);
+    multiplied.apply(spec, step, 0, 19, true);
+    expected.apply(spec, make_optimizer_step(spec, 3, 0.5f), 0, 19, true);
+    EXPECT_EQ(bits_of(multiplied.w), bits_of(expected.w));
+  }
+}
+
+TEST(Optimizer, AMultiplierOfZeroFreezesStateAndAll) {
+  for (const OptimizerSpec& spec : all_kinds()) {
+    const OptimizerStep step = make_optimizer_step(spec, 3, 0.5f, {.learning_rate = 0.0});
+    const State before(19);
+    State frozen(19);
+    frozen.apply(spec, step, 0, 19, true);
+    EXPECT_EQ(frozen.w, before.w);
+    EXPECT_EQ(frozen.state0, before.state0) << "no momentum of what was not stepped";
+    EXPECT_EQ(frozen.state1, before.state1);
+    frozen.apply(spec, step, 0, 19, false);
+    EXPECT_EQ(frozen.out, before.w);
+  }
+}
+
 TEST(Optimizer, StateSlots) {
   OptimizerSpec spec;
   EXPECT_EQ(optimizer_state_slots(spec), 0);
@@ -155,32 +182,6 @@ TEST(Optimizer, StateSlots) {
   EXPECT_EQ(optimizer_state_slots(spec), 2);
   spec.type = OptimizerType::kAdamW;
   EXPECT_EQ(optimizer_state_slots(spec), 2);
-}
-
-TEST(Optimizer, Schedules) {
-  OptimizerSpec spec;
-  spec.learning_rate = 0.8;
-  EXPECT_EQ(learning_rate_at(spec, 0), 0.8);
-  EXPECT_EQ(learning_rate_at(spec, 1'000'000'000'000), 0.8);
-
-  spec.schedule.type = LearningRateSchedule::Type::kStep;
-  spec.schedule.step_iterations = 10;
-  spec.schedule.gamma = 0.5;
-  EXPECT_EQ(learning_rate_at(spec, 9), 0.8);
-  EXPECT_EQ(learning_rate_at(spec, 10), 0.4);
-  EXPECT_EQ(learning_rate_at(spec, 39), 0.1);
-
-  spec.schedule.type = LearningRateSchedule::Type::kMultiStep;
-  spec.schedule.milestones_iterations = {3, 5};
-  EXPECT_EQ(learning_rate_at(spec, 2), 0.8);
-  EXPECT_EQ(learning_rate_at(spec, 3), 0.4);
-  EXPECT_EQ(learning_rate_at(spec, 5), 0.2);
-
-  spec.schedule.warmup_iterations = 4;  // from lr/4 to lr; the milestone at 3 counts as well
-  EXPECT_EQ(learning_rate_at(spec, 0), 0.2);
-  EXPECT_EQ(learning_rate_at(spec, 1), 0.4);
-  EXPECT_EQ(learning_rate_at(spec, 3), 0.4);
-  EXPECT_EQ(learning_rate_at(spec, 4), 0.4);
 }
 
 TEST(Optimizer, RefusesWhatCannotTrain) {
@@ -197,6 +198,14 @@ TEST(Optimizer, RefusesWhatCannotTrain) {
   EXPECT_THAT(message([](Spec& s) { s.learning_rate = -0.1; }), HasSubstr("got -0.1"));
   EXPECT_THAT(message([](Spec& s) { s.learning_rate = 1e300; }), HasSubstr("learning_rate"));
   EXPECT_THAT(message([](Spec& s) { s.weight_decay = -1; }), HasSubstr("optimizer.weight_decay"));
+  EXPECT_THAT(message([&](Spec& s) {
+                s.layers = {{"*", {}}, {"*", {nan, 1.0}}};
+              }),
+              HasSubstr("optimizer.layers[1].learning_rate_multiplier"));
+  EXPECT_THAT(message([](Spec& s) {
+                s.layers = {{"*", {1.0, -1.0}}};
+              }),
+              HasSubstr("optimizer.layers[0].weight_decay_multiplier"));
   EXPECT_THAT(message([](Spec& s) { s.momentum = 1.0; }), HasSubstr("optimizer.momentum"));
   EXPECT_THAT(message([](Spec& s) { s.momentum = 1.0 - 1e-12; }), HasSubstr("optimizer.momentum"));
   EXPECT_THAT(message([](Spec& s) { s.nesterov = true; }), HasSubstr("optimizer.nesterov"));
@@ -210,26 +219,6 @@ TEST(Optimizer, RefusesWhatCannotTrain) {
   EXPECT_THAT(adam([](Spec& s) { s.beta1 = 1; }), HasSubstr("optimizer.beta1"));
   EXPECT_THAT(adam([](Spec& s) { s.beta2 = -0.5; }), HasSubstr("optimizer.beta2"));
   EXPECT_THAT(adam([](Spec& s) { s.epsilon = 1e-60; }), HasSubstr("optimizer.epsilon"));
-  const auto schedule = [&](LearningRateSchedule::Type type,
-                            const std::function<void(LearningRateSchedule&)>& change) {
-    return message([&](Spec& s) {
-      s.schedule.type = type;
-      s.schedule.step_iterations = 1;
-      change(s.schedule);
-    });
-  };
-  using Type = LearningRateSchedule::Type;
-  using Schedule = LearningRateSchedule;
-  EXPECT_THAT(schedule(Type::kStep, [](Schedule& s) { s.step_iterations = 0; }),
-              HasSubstr("optimizer.schedule.step_iterations"));
-  EXPECT_THAT(schedule(Type::kStep, [](Schedule& s) { s.gamma = -1; }), HasSubstr("gamma"));
-  EXPECT_THAT(schedule(Type::kMultiStep,
-                       [](Schedule& s) {
-                         s.milestones_iterations = {5, 5};
-                       }),
-              HasSubstr("milestones_iterations"));
-  EXPECT_THAT(schedule(Type::kConstant, [](Schedule& s) { s.warmup_iterations = -1; }),
-              HasSubstr("warmup_iterations"));
 }
 
 TEST(OptimizerDeathTest, ChecksLengths) {

@@ -12,6 +12,43 @@ namespace {
 // Far above any real network; below it, no arithmetic on element counts can overflow.
 constexpr std::int64_t kMaxLayerParameters = std::int64_t{1} << 40;
 
+bool is_multiplier(double value) {
+  return value >= 0.0 && value <= std::numeric_limits<float>::max();
+}
+
+// A network layer has a handful.
+constexpr std::size_t kMaxTensors = 64;
+
+absl::Status validate_tensors(const PlanLayer& layer) {
+  if (layer.tensors.empty()) return absl::OkStatus();
+  const auto refuse = [&layer](const std::string& what) {
+    return absl::InvalidArgumentError(absl::StrCat("plan: layer ", layer.name, what));
+  };
+  if (layer.tensors.size() > kMaxTensors) {
+    return refuse(absl::StrCat(" has ", layer.tensors.size(), " tensors, more than ", kMaxTensors));
+  }
+  std::int64_t rest = layer.parameters;
+  for (const PlanTensor& tensor : layer.tensors) {
+    if (tensor.elements < 1 || tensor.elements > rest) {
+      return refuse(absl::StrCat(": tensor ", tensor.name, " has ", tensor.elements,
+                                 " elements, between 1 and ", rest, " are left for it"));
+    }
+    rest -= tensor.elements;
+    if (!is_multiplier(tensor.multipliers.learning_rate) ||
+        !is_multiplier(tensor.multipliers.weight_decay)) {
+      return refuse(absl::StrCat(": tensor ", tensor.name,
+                                 " has a multiplier that is no finite number, at least 0"));
+    }
+  }
+  if (rest != 0) return refuse(absl::StrCat(": ", rest, " elements belong to no tensor"));
+  const bool matrix_and_bias = layer.tensors.size() <= 2 && layer.shape.size() == 2 &&
+                               layer.tensors.front().elements == layer.shape[0] * layer.shape[1];
+  if (layer.scheme == Scheme::kSfb && !matrix_and_bias) {
+    return refuse(" goes by SFB, but its tensors are not a matrix with or without a bias");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status validate_layer(const PlanLayer& layer) {
   if (layer.name.empty()) return absl::InvalidArgumentError("plan: a layer has no name");
   if (layer.parameters < 1 || layer.parameters > kMaxLayerParameters) {
@@ -40,7 +77,7 @@ absl::Status validate_layer(const PlanLayer& layer) {
     return absl::InvalidArgumentError(
         absl::StrCat("plan: layer ", layer.name, " has a negative cost"));
   }
-  return absl::OkStatus();
+  return validate_tensors(layer);
 }
 
 nlohmann::ordered_json layer_to_json(const PlanLayer& layer) {
@@ -52,6 +89,11 @@ nlohmann::ordered_json layer_to_json(const PlanLayer& layer) {
                                  {"ps_bytes", layer.ps_bytes},
                                  {"sfb_bytes", layer.sfb_bytes},
                                  {"reason", layer.reason}};
+  for (const PlanTensor& tensor : layer.tensors) {
+    if (tensor.multipliers == StepMultipliers{}) continue;
+    json["multipliers"][tensor.name] = {{"learning_rate", tensor.multipliers.learning_rate},
+                                        {"weight_decay", tensor.multipliers.weight_decay}};
+  }
   if (layer.prediction) {
     json["ps_seconds"] = layer.prediction->ps_s;
     json["sfb_seconds"] = layer.prediction->sfb_s;

@@ -10,6 +10,7 @@
 #include "common/calibration.h"
 #include "common/element_type.h"
 #include "common/ids.h"
+#include "common/optimizer.h"
 
 namespace poseidon {
 
@@ -34,12 +35,21 @@ struct PlanPrediction {
   double all_sfb_s = 0.0;  ///< all layers that may go by SFB
 };
 
+/// One tensor of a layer, and how its steps differ.
+struct PlanTensor {
+  std::string name;           ///< "weight", "bias", ...
+  std::int64_t elements = 0;  ///< > 0
+  StepMultipliers multipliers;
+};
+
 /// One parameter layer, in forward order; its LayerIndex is its position in Plan::layers.
 struct PlanLayer {
   std::string name;
   std::string type;                 ///< as in the network file, e.g. "convolution"
   std::vector<std::int64_t> shape;  ///< of the weight
   std::int64_t parameters = 0;      ///< elements of all its tensors together
+  /// In the order in which they lie; empty: one tensor without a name, and nothing differs.
+  std::vector<PlanTensor> tensors;
   Scheme scheme = Scheme::kPs;
   std::int64_t ps_bytes = 0;   ///< per node and iteration, were it to go by PS
   std::int64_t sfb_bytes = 0;  ///< likewise by SFB; 0 where SFB does not apply

@@ -20,6 +20,13 @@ v1::PlanMessage plan_to_message(const Plan& plan) {
     out->set_type(layer.type);
     out->mutable_shape()->Add(layer.shape.begin(), layer.shape.end());
     out->set_parameters(layer.parameters);
+    for (const PlanTensor& tensor : layer.tensors) {
+      v1::PlanTensorMessage* part = out->add_tensors();
+      part->set_name(tensor.name);
+      part->set_elements(tensor.elements);
+      part->set_learning_rate_multiplier(tensor.multipliers.learning_rate);
+      part->set_weight_decay_multiplier(tensor.multipliers.weight_decay);
+    }
     out->set_scheme(std::string(scheme_name(layer.scheme)));
     out->set_ps_bytes(layer.ps_bytes);
     out->set_sfb_bytes(layer.sfb_bytes);
@@ -57,6 +64,12 @@ absl::StatusOr<Plan> plan_from_message(const v1::PlanMessage& message) {
     out.type = layer.type();
     out.shape.assign(layer.shape().begin(), layer.shape().end());
     out.parameters = layer.parameters();
+    for (const v1::PlanTensorMessage& tensor : layer.tensors()) {
+      out.tensors.push_back({.name = tensor.name(),
+                             .elements = tensor.elements(),
+                             .multipliers = {.learning_rate = tensor.learning_rate_multiplier(),
+                                             .weight_decay = tensor.weight_decay_multiplier()}});
+    }
     if (layer.scheme() == scheme_name(Scheme::kPs)) {
       out.scheme = Scheme::kPs;
     } else if (layer.scheme() == scheme_name(Scheme::kSfb)) {

@@ -76,6 +76,41 @@ TEST_P(PlanRefusal, SaysWhatIsWrong) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
+    Tensors, PlanRefusal,
+    ::testing::Values(BrokenPlan{"gap",
+                                 [](Plan& p) {
+                                   p.layers[0].tensors = {{"weight", 18, {}}};
+                                 },
+                                 "2 elements belong to no tensor"},
+                      BrokenPlan{"too_long",
+                                 [](Plan& p) {
+                                   p.layers[0].tensors = {{"weight", 18, {}}, {"bias", 3, {}}};
+                                 },
+                                 "tensor bias has 3 elements"},
+                      BrokenPlan{"empty",
+                                 [](Plan& p) {
+                                   p.layers[0].tensors = {{"weight", 0, {}}};
+                                 },
+                                 "has 0 elements"},
+                      BrokenPlan{"multiplier",
+                                 [](Plan& p) {
+                                   p.layers[0].tensors = {{"weight", 20, {-1.0, 1.0}}};
+                                 },
+                                 "multiplier that is no finite number"},
+                      BrokenPlan{"many",
+                                 [](Plan& p) {
+                                   p.layers[0].parameters = 65;
+                                   p.layers[0].tensors.assign(65, {"t", 1, {}});
+                                 },
+                                 "has 65 tensors"},
+                      BrokenPlan{"no_matrix",
+                                 [](Plan& p) {
+                                   p.layers[1].tensors = {{"bias", 10, {}}, {"weight", 50, {}}};
+                                 },
+                                 "not a matrix"}),
+    [](const auto& test) { return test.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(
     All, PlanRefusal,
     ::testing::Values(
         BrokenPlan{"epoch", [](Plan& p) { p.epoch = Epoch(0); }, "epoch"},
@@ -164,6 +199,21 @@ TEST(PlanMessage, RoundTripKeepsEverything) {
   const absl::StatusOr<Plan> back = plan_from_message(plan_to_message(valid_plan()));
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(plan_to_json(*back), plan_to_json(valid_plan()));
+}
+
+TEST(PlanMessage, CarriesTensorsAndTheirMultipliers) {
+  Plan plan = valid_plan();
+  plan.layers[1].tensors = {{"weight", 50, {0.5, 1.0}}, {"bias", 10, {2.0, 0.0}}};
+  const absl::StatusOr<Plan> back = plan_from_message(plan_to_message(plan));
+  ASSERT_TRUE(back.ok()) << back.status();
+  ASSERT_EQ(back->layers[1].tensors.size(), 2u);
+  EXPECT_EQ(back->layers[1].tensors[1].name, "bias");
+  EXPECT_EQ(back->layers[1].tensors[1].elements, 10);
+  EXPECT_EQ(back->layers[1].tensors[0].multipliers, (StepMultipliers{0.5, 1.0}));
+  EXPECT_EQ(back->layers[1].tensors[1].multipliers, (StepMultipliers{2.0, 0.0}));
+  EXPECT_TRUE(back->layers[0].tensors.empty());
+  EXPECT_EQ(plan_to_json(*back), plan_to_json(plan));
+  EXPECT_THAT(plan_to_json(plan), HasSubstr("multipliers"));
 }
 
 TEST(PlanMessage, CarriesTheWireType) {

@@ -380,6 +380,46 @@ TEST(GrpcTransport, PostsFromManyThreadsAllRun) {
   EXPECT_EQ(ran, 8000);
 }
 
+TEST(GrpcTransport, OnePortServesSeveralMethods) {
+  OneStream first, second;
+  Recorder to_first, to_second, to_nobody;
+  GrpcTransport server, caller;
+  const auto address = server.for_method("/test.First/Exchange").listen("127.0.0.1:0", &first);
+  ASSERT_TRUE(address.ok()) << address.status();
+  Transport& other = server.for_method("/test.Second/Exchange");
+  EXPECT_EQ(other.listen("127.0.0.1:1", &second).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(other.listen(*address, &second).value_or(""), *address);
+  server.start();
+  caller.start();
+  const auto call = [&](std::string_view method, Recorder& recorder, const char* word) {
+    Transport& transport = caller.for_method(method);
+    caller.post([&transport, &recorder, word, to = *address] {
+      recorder.stream_ = transport.connect(to, &recorder);
+      recorder.stream_->write({.prefix = word, .payload = {}, .payload_owner = nullptr});
+    });
+  };
+  call("/test.First/Exchange", to_first, "one");
+  call("/test.Second/Exchange", to_second, "two");
+  call("/test.Third/Exchange", to_nobody, "three");
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while ((first.recorder_.count() == 0 || second.recorder_.count() == 0 || !to_nobody.closed()) &&
+         std::chrono::steady_clock::now() < give_up) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // polls; decides nothing
+  }
+  EXPECT_THAT(first.recorder_.messages(), ::testing::ElementsAre("one"));
+  EXPECT_THAT(second.recorder_.messages(), ::testing::ElementsAre("two"));
+  ASSERT_TRUE(to_nobody.closed());
+  EXPECT_EQ(to_nobody.closed()->code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(to_nobody.closed()->message()), HasSubstr("/test.Second/Exchange"));
+  caller.stop();
+  server.stop();
+  for (Recorder* recorder :
+       {&to_first, &to_second, &to_nobody, &first.recorder_, &second.recorder_}) {
+    recorder->stream_.reset();
+  }
+}
+
 TEST(GrpcTransport, StopsWithStreamsOpenAndBusy) {
   for (int round = 0; round < 5; ++round) {
     OneStream acceptor;

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "coordinator/tensor_rules.h"
 
 namespace poseidon {
 
@@ -16,7 +17,12 @@ std::vector<PlannerLayer> planner_layers(const NetSpec& net) {
                       .shape = layer.parameters.front().shape,
                       .parameters = layer.parameter_count(),
                       .is_fully_connected = layer.type == LayerType::kFullyConnected,
+                      .tensors = {},
                       .multiply_adds = layer.multiply_adds});
+    for (const ParameterSpec& tensor : layer.parameters) {
+      layers.back().tensors.push_back(
+          {.name = tensor.name, .elements = element_count(tensor.shape), .multipliers = {}});
+    }
   }
   return layers;
 }
@@ -30,6 +36,7 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
   }
   std::vector<PlannerLayer> layers = planner_layers(*net);
   POSEIDON_RETURN_IF_ERROR(check_sync(layers, job.sync));
+  POSEIDON_RETURN_IF_ERROR(apply_tensor_rules(job.optimizer.layers, layers));
   return ResolvedJob{.name = job.name,
                      .batch_size = job.batch_size,
                      .iterations = job.iterations,

@@ -284,6 +284,7 @@ absl::StatusOr<Plan> make_plan(const PlannerInput& input) {
                            .type = layer.type,
                            .shape = layer.shape,
                            .parameters = layer.parameters,
+                           .tensors = layer.tensors,
                            .scheme = choice.scheme,
                            .ps_bytes = costs.ps_bytes,
                            .sfb_bytes = costs.sfb_bytes,

@@ -24,7 +24,8 @@ struct PlannerLayer {
   std::vector<std::int64_t> shape;  ///< of the weight; fully connected: {M out, N in}
   std::int64_t parameters = 0;      ///< elements of all tensors together
   bool is_fully_connected = false;
-  std::int64_t multiply_adds = 0;  ///< per sample, forward
+  std::vector<PlanTensor> tensors;  ///< as in PlanLayer
+  std::int64_t multiply_adds = 0;   ///< per sample, forward
 };
 
 struct PlannerInput {

@@ -59,13 +59,15 @@ Shard::Shard(Plan plan, ServerIndex self, OptimizerSpec optimizer, const Consist
     const PlanChunk& chunk = plan_.chunks[i];
     if (chunk.server != self_) continue;
     slot_of_chunk_[i] = static_cast<std::int32_t>(slots_.size());
-    slots_.push_back({.id = ChunkId(static_cast<std::uint32_t>(i)),
-                      .parameters = FloatBuffer::sendable(chunk.elements),
-                      .rounded = rounds(plan_) ? PayloadBuffer::sendable(wire_bytes(plan_, chunk))
-                                               : PayloadBuffer(),
-                      .state0 = FloatBuffer(state_slots > 0 ? chunk.elements : 0),
-                      .state1 = FloatBuffer(state_slots > 1 ? chunk.elements : 0),
-                      .sum = Aggregator(chunk.elements, plan_.workers(), plan_.wire_type)});
+    slots_.push_back(
+        {.id = ChunkId(static_cast<std::uint32_t>(i)),
+         .parameters = FloatBuffer::sendable(chunk.elements),
+         .rounded =
+             rounds(plan_) ? PayloadBuffer::sendable(wire_bytes(plan_, chunk)) : PayloadBuffer(),
+         .state0 = FloatBuffer(state_slots > 0 ? chunk.elements : 0),
+         .state1 = FloatBuffer(state_slots > 1 ? chunk.elements : 0),
+         .sum = Aggregator(chunk.elements, plan_.workers(), plan_.wire_type),
+         .parts = tensor_parts(plan_.layers[chunk.layer.value()], chunk.offset, chunk.elements)});
   }
 }
 
@@ -201,8 +203,11 @@ Objection Shard::stop(const Slot& slot, const std::string& what) {
 }
 
 Objection Shard::step(Slot& slot) {
-  const OptimizerStep step =
-      make_optimizer_step(optimizer_, slot.version, 1.0f / static_cast<float>(plan_.workers()));
+  const float scale = 1.0f / static_cast<float>(plan_.workers());
+  std::vector<OptimizerStep> steps;  // one per part
+  for (const TensorPart& part : slot.parts) {
+    steps.push_back(make_optimizer_step(optimizer_, slot.version, scale, part.multipliers));
+  }
   // Only parameters leave the shard; while somebody still reads the old version, the new one goes
   // to fresh memory. In place otherwise, which is the rule.
   FloatBuffer target = slot.parameters.exclusive()
@@ -215,12 +220,15 @@ Objection Shard::step(Slot& slot) {
   const std::span<std::byte> rounded = slot.rounded.writable();
   bool parameters_fit = true, gradients_fit = true;
   slot.sum.drain([&](std::size_t first, std::size_t size, GradientTerms gradient) {
-    const auto run = [&](auto all) { return all.empty() ? all : all.subspan(first, size); };
-    apply_optimizer(step, gradient, run(old), run(fresh), run(state0), run(state1));
+    for_each_part(slot.parts, first, size, [&](std::size_t part, std::size_t begin, std::size_t n) {
+      const auto run = [&](auto all) { return all.empty() ? all : all.subspan(begin, n); };
+      apply_optimizer(steps[part], gradient.from(begin - first), run(old), run(fresh), run(state0),
+                      run(state1));
+    });
     if (rounded.empty()) return;
     const std::size_t width = element_bytes(plan_.wire_type);
     const auto out = rounded.subspan(first * width, size * width);
-    encode_payload(plan_.wire_type, run(fresh), out);
+    encode_payload(plan_.wire_type, fresh.subspan(first, size), out);
     if (all_finite_16(plan_.wire_type, out)) return;
     parameters_fit = false;  // a gradient that is not finite leads here too
     gradients_fit = gradients_fit && all_finite(gradient, size);

@@ -36,6 +36,7 @@
 #include "common/ids.h"
 #include "common/optimizer.h"
 #include "common/plan.h"
+#include "common/tensor_parts.h"
 #include "common/transport.h"
 #include "common/wire.h"
 #include "server/aggregator.h"
@@ -101,6 +102,7 @@ class Shard {
     PayloadBuffer rounded;       ///< their 16-bit copy; empty when float32 travels
     FloatBuffer state0, state1;  ///< optimizer slots, empty when unused
     Aggregator sum;
+    std::vector<TensorPart> parts;  ///< in ascending order, without gap
     Iteration version = -1;
   };
 

@@ -93,6 +93,35 @@ TEST_F(ShardTest, SumsHaveTheSameBitsInEveryOrderOfArrival) {
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
+TEST_F(ShardTest, AChunkThatStraddlesTensorsStepsEachByItsMultipliers) {
+  optimizer_.weight_decay = 0.1;
+  optimizer_.momentum = 0.9;
+  Plan plan = toy_plan(2, 1, {6, 2}, 4);
+  plan.layers[0].tensors = {
+      {"weight", 3, {1.0, 1.0}}, {"bias", 2, {2.0, 0.0}}, {"scale", 1, {0.0, 1.0}}};
+  Shard shard(plan, ServerIndex(0), optimizer_, &bsp_);
+  initialise(shard);
+  for (Iteration i = 0; i < 2; ++i) {
+    for (std::uint32_t chunk = 0; chunk < 3; ++chunk) {
+      push(shard, 1, chunk, i, 3.0f);
+      push(shard, 0, chunk, i, 1.0f);
+    }
+  }
+  const auto expected = [this](const StepMultipliers& multipliers) {
+    float w = 10.0f, m = 0.0f;
+    const float gradient = 4.0f;
+    for (Iteration i = 0; i < 2; ++i) {
+      apply_optimizer(make_optimizer_step(optimizer_, i, 0.5f, multipliers), {&gradient, 1},
+                      {&w, 1}, {&w, 1}, {&m, 1}, {});
+    }
+    return w;
+  };
+  const float weight = expected({1.0, 1.0}), bias = expected({2.0, 0.0});
+  EXPECT_EQ(values(shard, ChunkId(0)), (std::vector<float>{weight, weight, weight, bias}));
+  EXPECT_EQ(values(shard, ChunkId(1)), (std::vector<float>{bias, 10.0f}));
+  EXPECT_EQ(values(shard, ChunkId(2)), (std::vector<float>{weight, weight}));
+}
+
 TEST_F(ShardTest, RepetitionsCountOnceAndGetTheirAnswer) {
   Shard shard = make(2);
   initialise(shard);

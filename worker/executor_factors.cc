@@ -7,10 +7,12 @@
 namespace poseidon {
 
 absl::StatusOr<std::unique_ptr<ExecutorFactors>> ExecutorFactors::create(
-    std::shared_ptr<Executor> executor, const Plan& plan, OptimizerSpec optimizer) {
+    std::shared_ptr<Executor> executor, const Plan& plan, OptimizerSpec optimizer,
+    std::int64_t micro_batches) {
   const int slots = optimizer_state_slots(optimizer);
-  std::unique_ptr<ExecutorFactors> factors(
-      new ExecutorFactors(std::move(executor), plan.workers(), std::move(optimizer)));
+  std::unique_ptr<ExecutorFactors> factors(new ExecutorFactors(
+      std::move(executor), 1.0f / static_cast<float>(plan.workers() * micro_batches),
+      std::move(optimizer)));
   bool any = false;
   for (std::uint32_t l = 0; l < plan.layers.size(); ++l) {
     State& state = factors->states_.emplace_back();
@@ -19,6 +21,9 @@ absl::StatusOr<std::unique_ptr<ExecutorFactors>> ExecutorFactors::create(
     POSEIDON_RETURN_IF_ERROR(factors->executor_->keep_factors(LayerIndex(l)));
     if (slots > 0) state.slot0 = FloatBuffer(plan.layers[l].parameters);
     if (slots > 1) state.slot1 = FloatBuffer(plan.layers[l].parameters);
+    const std::vector<PlanTensor>& tensors = plan.layers[l].tensors;
+    if (!tensors.empty()) state.weight = tensors[0].multipliers;
+    if (tensors.size() > 1) state.bias = tensors[1].multipliers;
   }
   if (!any) factors.reset();
   return factors;
@@ -31,15 +36,14 @@ absl::Status ExecutorFactors::copy_factors(LayerIndex layer, const OwnFactors& t
 absl::Status ExecutorFactors::step(LayerIndex layer, Iteration iteration,
                                    const StackedFactors& factors) {
   State& state = states_[layer.value()];
-  // Every worker has K samples in every iteration (docs/sampling.md), and dY is of the mean over
-  // them: the mean over all is the sum over the stack, divided by the number of workers.
-  const float scale = 1.0f / static_cast<float>(workers_);
   return executor_->step_from_factors(
-      layer, {.output_gradients = factors.output_gradients,
-              .inputs = factors.inputs,
-              .optimizer = make_optimizer_step(optimizer_, iteration, scale),
-              .state0 = state.slot0.floats(),
-              .state1 = state.slot1.floats()});
+      layer,
+      {.output_gradients = factors.output_gradients,
+       .inputs = factors.inputs,
+       .weight_step = make_optimizer_step(optimizer_, iteration, gradient_scale_, state.weight),
+       .bias_step = make_optimizer_step(optimizer_, iteration, gradient_scale_, state.bias),
+       .state0 = state.slot0.floats(),
+       .state1 = state.slot1.floats()});
 }
 
 }  // namespace poseidon

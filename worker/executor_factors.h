@@ -20,10 +20,12 @@ namespace poseidon {
 class ExecutorFactors final : public FactorEngine {
  public:
   /// Makes the executor keep the factors of the plan's SFB layers. Both layouts must be the same
-  /// network's. Null when the plan has no such layer.
+  /// network's. Null when the plan has no such layer. `micro_batches`: parts in which each worker
+  /// works its batch.
   static absl::StatusOr<std::unique_ptr<ExecutorFactors>> create(std::shared_ptr<Executor> executor,
                                                                  const Plan& plan,
-                                                                 OptimizerSpec optimizer);
+                                                                 OptimizerSpec optimizer,
+                                                                 std::int64_t micro_batches);
 
   absl::Status copy_factors(LayerIndex layer, const OwnFactors& to) override;
   absl::Status step(LayerIndex layer, Iteration iteration, const StackedFactors& factors) override;
@@ -31,13 +33,18 @@ class ExecutorFactors final : public FactorEngine {
  private:
   struct State {
     FloatBuffer slot0, slot1;
+    StepMultipliers weight, bias;
   };
-  ExecutorFactors(std::shared_ptr<Executor> executor, std::uint32_t workers,
-                  OptimizerSpec optimizer)
-      : executor_(std::move(executor)), workers_(workers), optimizer_(std::move(optimizer)) {}
+  ExecutorFactors(std::shared_ptr<Executor> executor, float gradient_scale, OptimizerSpec optimizer)
+      : executor_(std::move(executor)),
+        gradient_scale_(gradient_scale),
+        optimizer_(std::move(optimizer)) {}
 
   const std::shared_ptr<Executor> executor_;
-  const std::uint32_t workers_;
+  /// Every worker has K samples in every iteration (docs/sampling.md), and dY is of the mean over
+  /// one of their equal parts: the mean over all is the sum over the stack, times 1 / (workers *
+  /// parts).
+  const float gradient_scale_;
   const OptimizerSpec optimizer_;
   std::vector<State> states_;  ///< by LayerIndex; empty for PS layers
 };

@@ -19,7 +19,8 @@ class FactorEngine {
  public:
   virtual ~FactorEngine() = default;
 
-  /// Copies this worker's factors of the backward just done: K x M and K x N, row-major.
+  /// Copies this worker's factors of the backward just done: K x M and K x N, row-major; K is the
+  /// size of the part where a batch is worked in parts.
   virtual absl::Status copy_factors(LayerIndex layer, const OwnFactors& to) = 0;
 
   /// One optimizer step of the layer's parameters with the mean gradient that the stacked factors

@@ -51,9 +51,9 @@ void SyncClient::start() {
   transport_->post([this] { syncer_->start(); });
 }
 
-void SyncClient::gradient_ready(LayerIndex layer, Iteration iteration) {
+void SyncClient::gradient_ready(LayerIndex layer, Iteration iteration, MicroBatch part) {
   if (goes_by_sfb(layer)) {
-    factors_ready(layer, iteration);
+    factors_ready(layer, iteration, part);
   } else {
     transport_->post([this, layer, iteration] { syncer_->gradient_ready(layer, iteration); });
   }
@@ -61,14 +61,20 @@ void SyncClient::gradient_ready(LayerIndex layer, Iteration iteration) {
 
 // ---- layers that go by SFB ----
 
-void SyncClient::factors_ready(LayerIndex layer, Iteration iteration) {
-  const OwnFactors own = syncer_->factors()->route().own(layer, iteration);
+void SyncClient::factors_ready(LayerIndex layer, Iteration iteration, MicroBatch part) {
+  const OwnFactors whole = syncer_->factors()->route().own(layer, iteration);
+  const auto rows_of_part = [&part](std::span<float> all) {
+    const std::size_t size = all.size() / static_cast<std::size_t>(part.count);
+    return all.subspan(static_cast<std::size_t>(part.index) * size, size);
+  };
+  const OwnFactors own{.output_gradient = rows_of_part(whole.output_gradient),
+                       .input = rows_of_part(whole.input)};
   absl::Status status = engine_->copy_factors(layer, own);
   if (status.ok()) status = check_factors(layer, iteration, own);
-  if (status.ok()) {
-    publish(layer, iteration);
-  } else {
+  if (!status.ok()) {
     cancel(status);  // the next wait returns it
+  } else if (part.is_last()) {
+    publish(layer, iteration);
   }
 }
 

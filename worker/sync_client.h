@@ -29,6 +29,12 @@
 
 namespace poseidon {
 
+/// Which part of its batch a gradient is of; all of it by default.
+struct MicroBatch {
+  std::int64_t index = 0, count = 1;
+  bool is_last() const { return index + 1 == count; }
+};
+
 struct SyncClientOptions {
   SyncerOptions syncer;
   /// Longest wait for one layer. Generous: a slow worker is no error, and a dead one is found by
@@ -49,7 +55,9 @@ class SyncClient final : public SyncerEvents {
   ~SyncClient() override;
 
   void start();
-  void gradient_ready(LayerIndex layer, Iteration iteration);
+  /// After the layer's backward. Where a batch is worked in parts, a layer that goes by SFB is
+  /// reported after each (its factors are stacked), any other once, with the sum over all.
+  void gradient_ready(LayerIndex layer, Iteration iteration, MicroBatch part = {});
 
   /// Until the layer's parameters have `version` steps in them; steps SFB layers meanwhile. Errors:
   /// what broke synchronisation, CANCELLED with cancel's reason, DEADLINE_EXCEEDED naming the layer
@@ -73,7 +81,7 @@ class SyncClient final : public SyncerEvents {
   void sync_failed(const absl::Status& status) override { cancel(status); }
 
  private:
-  void factors_ready(LayerIndex layer, Iteration iteration);
+  void factors_ready(LayerIndex layer, Iteration iteration, MicroBatch part);
   absl::Status check_factors(LayerIndex layer, Iteration iteration, const OwnFactors& own) const;
   void publish(LayerIndex layer, Iteration iteration);
   /// Until `done`, which runs under the mutex; steps what can be stepped. `what`: for the message.

@@ -1,9 +1,13 @@
 #include "worker/trainer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <span>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/finite.h"
+#include "common/kernels.h"
 #include "common/status_macros.h"
 
 namespace poseidon {
@@ -49,18 +53,69 @@ class Run {
   }
 
   /// Every forward pass, training or test, waits per layer for the parameters after `steps` steps.
-  ExecutionHooks hooks(Iteration steps) {
+  ExecutionHooks hooks(Iteration steps, MicroBatch part = {}) {
     return {.before_forward =
                 [this, steps](LayerIndex layer) { return s_.sync->wait_parameters(layer, steps); },
-            .after_backward = [this,
-                               steps](LayerIndex layer) { s_.sync->gradient_ready(layer, steps); }};
+            .after_backward =
+                [this, steps, part](LayerIndex layer) {
+                  if (accumulate(layer, part)) s_.sync->gradient_ready(layer, steps, part);
+                }};
+  }
+
+  /// Adds up the gradients of the parts of a batch, in their order; their mean takes the place of
+  /// the last. Whether there is something to report. (Factors are stacked instead.)
+  bool accumulate(LayerIndex layer, MicroBatch part) {
+    const std::span<float> gradients = s_.executor->gradients(layer);
+    if (part.count == 1 || gradients.empty()) return true;
+    if (sums_.size() <= layer.value()) sums_.resize(layer.value() + 1);
+    std::vector<float>& sum = sums_[layer.value()];
+    if (part.index == 0) {
+      sum.assign(gradients.begin(), gradients.end());
+      return false;
+    }
+    const auto added = reinterpret_cast<const std::byte*>(gradients.data());
+    kernels().add(sum.data(), added, sum.size());
+    if (!part.is_last()) return false;
+    const float scale = 1.0f / static_cast<float>(part.count);
+    std::transform(sum.begin(), sum.end(), gradients.begin(),
+                   [scale](float value) { return value * scale; });
+    return true;
+  }
+
+  /// One part of a batch, in memory of its own: the engine takes batches of its own size.
+  const Batch& cut(const Batch& batch, MicroBatch part) {
+    if (part.count == 1) return batch;
+    const std::int64_t samples = batch.samples / part.count;
+    const auto values = static_cast<std::ptrdiff_t>(batch.images.size()) / part.count;
+    part_.samples = samples;
+    part_.valid_samples = samples;
+    part_.first_sample = batch.first_sample + static_cast<std::uint64_t>(part.index * samples);
+    part_.images.assign(batch.images.begin() + part.index * values,
+                        batch.images.begin() + (part.index + 1) * values);
+    part_.labels.assign(batch.labels.begin() + part.index * samples,
+                        batch.labels.begin() + (part.index + 1) * samples);
+    return part_;
   }
 
   absl::Status iterate(Iteration iteration) {
     POSEIDON_ASSIGN_OR_RETURN(const Batch* batch, next_batch());
-    const ExecutionHooks hooks = this->hooks(iteration);
+    ForwardResult sum;
+    for (MicroBatch part{.index = 0, .count = s_.job->micro_batches}; part.index < part.count;
+         ++part.index) {
+      POSEIDON_ASSIGN_OR_RETURN(const ForwardResult result,
+                                train_on(cut(*batch, part), iteration, part));
+      sum.loss_sum += result.loss_sum;
+      sum.samples += result.samples;
+    }
+    s_.events->iteration_done(iteration, sum.mean_loss());
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<ForwardResult> train_on(const Batch& batch, Iteration iteration, MicroBatch part) {
+    POSEIDON_RETURN_IF_ERROR(check_cancelled());
+    const ExecutionHooks hooks = this->hooks(iteration, part);
     POSEIDON_ASSIGN_OR_RETURN(const ForwardResult result,
-                              s_.executor->forward(*batch, Phase::kTrain, hooks));
+                              s_.executor->forward(batch, Phase::kTrain, hooks));
     const double loss = result.mean_loss();
     if (!std::isfinite(loss)) {
       return absl::FailedPreconditionError(
@@ -70,8 +125,7 @@ class Run {
                        ": try a smaller optimizer.learning_rate, or check the data and its scale"));
     }
     POSEIDON_RETURN_IF_ERROR(s_.executor->backward(hooks));
-    s_.events->iteration_done(iteration, loss);
-    return absl::OkStatus();
+    return result;
   }
 
   bool test_is_due(Iteration steps) const {
@@ -113,6 +167,8 @@ class Run {
 
   const TrainerSetup s_;
   Batch test_batch_;
+  Batch part_;                            ///< see cut
+  std::vector<std::vector<float>> sums_;  ///< by LayerIndex; see accumulate
 };
 
 }  // namespace

@@ -159,10 +159,10 @@ class WorkerNode::Job final : public TrainerEvents {
   }
 
   absl::Status prepare_engine(const NetSpec& net) {
-    POSEIDON_ASSIGN_OR_RETURN(executor_,
-                              make_cpu_executor(net, {.batch_size = job_.batch_size,
-                                                      .seed = job_.init.seed,
-                                                      .threads = node_->options_.threads}));
+    POSEIDON_ASSIGN_OR_RETURN(
+        executor_, make_cpu_executor(net, {.batch_size = job_.batch_size / job_.micro_batches,
+                                           .seed = job_.init.seed,
+                                           .threads = node_->options_.threads}));
     // Only worker 0's values count; it sends them to the servers, and everybody gets them from
     // there.
     if (rank_ != WorkerRank(0)) return absl::OkStatus();
@@ -190,8 +190,11 @@ class WorkerNode::Job final : public TrainerEvents {
     POSEIDON_ASSIGN_OR_RETURN(
         train_, TrainBatches::open(job_.data, net.input_shape, net.classes, placement, options));
     if (!job_.data.test) return absl::OkStatus();
+    // Tests have the engine's batch, and no positions in the run that it would change.
+    BatchPlacement test_placement = placement;
+    test_placement.batch_size = job_.batch_size / job_.micro_batches;
     POSEIDON_ASSIGN_OR_RETURN(
-        test_, TestBatches::open(job_.data, net.input_shape, net.classes, placement, options));
+        test_, TestBatches::open(job_.data, net.input_shape, net.classes, test_placement, options));
     return absl::OkStatus();
   }
 
@@ -199,7 +202,8 @@ class WorkerNode::Job final : public TrainerEvents {
     SyncClientOptions options = node_->options_.sync;
     options.syncer.sfb.piece_bytes = job_.sync.chunk_bytes;
     options.syncer.sfb.iterations = job_.iterations;
-    POSEIDON_ASSIGN_OR_RETURN(factors_, ExecutorFactors::create(executor_, plan, job_.optimizer));
+    POSEIDON_ASSIGN_OR_RETURN(
+        factors_, ExecutorFactors::create(executor_, plan, job_.optimizer, job_.micro_batches));
     std::vector<LayerMemory> layers;
     for (std::uint32_t l = 0; l < plan.layers.size(); ++l) {
       layers.push_back({.parameters = executor_->parameters(LayerIndex(l)),

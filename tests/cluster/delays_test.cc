@@ -143,7 +143,7 @@ std::string train_as(std::uint32_t rank, WorkerEnd& end, const JobSpec& job, con
     initialise_parameters(net, job.init.seed,
                           [&](LayerIndex layer) { return executor->parameters(layer); });
   }
-  auto factors = ExecutorFactors::create(executor, plan, job.optimizer);
+  auto factors = ExecutorFactors::create(executor, plan, job.optimizer, job.micro_batches);
   EXPECT_TRUE(factors.ok()) << factors.status();
   std::vector<LayerMemory> layers;
   for (std::uint32_t l = 0; l < plan.layers.size(); ++l) {

@@ -126,12 +126,11 @@ class SimWorker final : public SyncerEvents {
     const bool can = scenario_.layers[layer_].by_factors() && version >= 0 &&
                      version < iteration_ && complete_[layer_] == version;
     if (!can) return;
-    step_factors(scenario_.layers[layer_],
-                 syncer_->factors()->route().stacked(LayerIndex(static_cast<std::uint32_t>(layer_)),
-                                                     version),
-                 make_optimizer_step(scenario_.optimizer, version,
-                                     1.0f / static_cast<float>(scenario_.workers)),
-                 parameters_[layer_].floats(), state0_[layer_].floats(), state1_[layer_].floats());
+    const LayerIndex index(static_cast<std::uint32_t>(layer_));
+    const SimLayer& layer = scenario_.layers[layer_];
+    step_layer(scenario_, layer, version,
+               gradient_of(layer, syncer_->factors()->route().stacked(index, version)),
+               parameters_[layer_].floats(), state0_[layer_].floats(), state1_[layer_].floats());
     ++versions_[layer_];
   }
 

@@ -40,8 +40,8 @@ std::vector<std::vector<float>> rounded(const Scenario& s,
 }
 
 void step_by_factors(const Scenario& s, const SimLayer& layer, Iteration iteration,
-                     const OptimizerStep& step, std::span<float> parameters,
-                     std::span<float> state0, std::span<float> state1) {
+                     std::span<float> parameters, std::span<float> state0,
+                     std::span<float> state1) {
   const auto gradients = static_cast<std::size_t>(s.batch_size * layer.outputs);
   const auto inputs = static_cast<std::size_t>(s.batch_size * layer.inputs);
   std::vector<float> all_gradients(s.workers * gradients), all_inputs(s.workers * inputs);
@@ -50,7 +50,31 @@ void step_by_factors(const Scenario& s, const SimLayer& layer, Iteration iterati
                  std::span(all_gradients).subspan(rank * gradients, gradients),
                  std::span(all_inputs).subspan(rank * inputs, inputs));
   }
-  step_factors(layer, {all_gradients, all_inputs}, step, parameters, state0, state1);
+  step_layer(s, layer, iteration, gradient_of(layer, {all_gradients, all_inputs}), parameters,
+             state0, state1);
+}
+
+/// Up to three tensors with multipliers; a layer by SFB has a matrix and perhaps a bias.
+void draw_tensors(SplitMix64& random, SimLayer& layer) {
+  if (random.below(2) == 0) return;
+  std::vector<std::int64_t> sizes;
+  if (layer.by_factors()) {
+    sizes.push_back(layer.outputs * layer.inputs);
+    if (layer.elements > sizes[0]) sizes.push_back(layer.outputs);
+  } else {
+    for (std::int64_t rest = layer.elements; rest > 0; rest -= sizes.back()) {
+      const bool last = sizes.size() == 2;
+      sizes.push_back(
+          last ? rest
+               : 1 + static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(rest))));
+    }
+  }
+  for (const std::int64_t size : sizes) {
+    layer.tensors.push_back({.name = absl::StrCat("tensor", layer.tensors.size()),
+                             .elements = size,
+                             .multipliers = {.learning_rate = one_of(random, {1.0, 2.0, 0.5, 0.0}),
+                                             .weight_decay = one_of(random, {1.0, 0.0, 3.0})}});
+  }
 }
 
 }  // namespace
@@ -91,6 +115,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   s.pending_limit_bytes = static_cast<std::int64_t>(one_of(random, {1, 100, 1e9}));
   // Half of the clusters send float32, a quarter each of the others.
   s.wire_type = static_cast<ElementType>(static_cast<int>(one_of(random, {1, 1, 2, 3})));
+  for (SimLayer& layer : s.layers) draw_tensors(random, layer);
   return s;
 }
 
@@ -126,11 +151,10 @@ void fill_factors(std::uint32_t rank, Iteration iteration, std::span<const float
   fill(input, 1000);
 }
 
-void step_factors(const SimLayer& layer, const StackedFactors& factors, const OptimizerStep& step,
-                  std::span<float> parameters, std::span<float> state0, std::span<float> state1) {
+std::vector<float> gradient_of(const SimLayer& layer, const StackedFactors& factors) {
   const auto outputs = static_cast<std::size_t>(layer.outputs);
   const auto inputs = static_cast<std::size_t>(layer.inputs);
-  std::vector<float> gradient(parameters.size(), 0.0f);
+  std::vector<float> gradient(static_cast<std::size_t>(layer.elements), 0.0f);
   for (std::size_t row = 0; row < factors.inputs.size() / inputs; ++row) {
     for (std::size_t m = 0; m < outputs; ++m) {
       const float output_gradient = factors.output_gradients[row * outputs + m];
@@ -140,7 +164,24 @@ void step_factors(const SimLayer& layer, const StackedFactors& factors, const Op
       if (gradient.size() > outputs * inputs) gradient[outputs * inputs + m] += output_gradient;
     }
   }
-  apply_optimizer(step, gradient, parameters, parameters, state0, state1);
+  return gradient;
+}
+
+void step_layer(const Scenario& s, const SimLayer& layer, Iteration iteration,
+                std::span<const float> gradient, std::span<float> parameters,
+                std::span<float> state0, std::span<float> state1) {
+  std::size_t at = 0;
+  const auto step = [&](std::size_t size, const StepMultipliers& multipliers) {
+    const auto part = [&](auto all) { return all.empty() ? all : all.subspan(at, size); };
+    apply_optimizer(make_optimizer_step(s.optimizer, iteration,
+                                        1.0f / static_cast<float>(s.workers), multipliers),
+                    part(gradient), part(parameters), part(parameters), part(state0), part(state1));
+    at += size;
+  };
+  if (layer.tensors.empty()) step(gradient.size(), {});
+  for (const PlanTensor& tensor : layer.tensors) {
+    step(static_cast<std::size_t>(tensor.elements), tensor.multipliers);
+  }
 }
 
 Plan make_plan(const Scenario& s) {
@@ -154,6 +195,7 @@ Plan make_plan(const Scenario& s) {
   }
   for (std::uint32_t l = 0; l < s.layers.size(); ++l) {
     const SimLayer& layer = s.layers[l];
+    plan.layers[l].tensors = layer.tensors;
     if (layer.by_factors()) {
       testing_support::send_by_factors(plan, LayerIndex(l), layer.outputs, layer.inputs);
     }
@@ -175,11 +217,9 @@ Reference::Reference(const Scenario& s) {
   std::vector<std::vector<float>> read = rounded(s, parameters);
   versions_.push_back(read);
   for (Iteration i = 0; i < s.iterations; ++i) {
-    const OptimizerStep step =
-        make_optimizer_step(s.optimizer, i, 1.0f / static_cast<float>(s.workers));
     for (std::size_t l = 0; l < parameters.size(); ++l) {
       if (s.layers[l].by_factors()) {
-        step_by_factors(s, s.layers[l], i, step, parameters[l], state0[l], state1[l]);
+        step_by_factors(s, s.layers[l], i, parameters[l], state0[l], state1[l]);
         continue;
       }
       std::vector<float> sum(parameters[l].size());
@@ -189,7 +229,7 @@ Reference::Reference(const Scenario& s) {
           sum[e] = rank == 0 ? g : sum[e] + g;
         }
       }
-      apply_optimizer(step, sum, parameters[l], parameters[l], state0[l], state1[l]);
+      step_layer(s, s.layers[l], i, sum, parameters[l], state0[l], state1[l]);
     }
     read = rounded(s, parameters);
     versions_.push_back(read);

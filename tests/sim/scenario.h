@@ -11,6 +11,7 @@
 #include "common/element_type.h"
 #include "common/memory_transport.h"
 #include "common/optimizer.h"
+#include "common/plan.h"
 #include "worker/routes/sfb_route.h"
 
 namespace poseidon::sim {
@@ -19,6 +20,7 @@ namespace poseidon::sim {
 struct SimLayer {
   std::int64_t elements = 1;
   std::int64_t outputs = 0, inputs = 0;  ///< 0: by PS
+  std::vector<PlanTensor> tensors;       ///< as in PlanLayer
   bool by_factors() const { return outputs > 0; }
 };
 
@@ -51,9 +53,13 @@ float gradient_value(std::uint32_t rank, Iteration iteration, float parameter, s
 void fill_factors(std::uint32_t rank, Iteration iteration, std::span<const float> parameters,
                   std::span<float> output_gradient, std::span<float> input);
 
-/// The step that replicas must all make alike.
-void step_factors(const SimLayer& layer, const StackedFactors& factors, const OptimizerStep& step,
-                  std::span<float> parameters, std::span<float> state0, std::span<float> state1);
+/// The gradient that factors stand for.
+std::vector<float> gradient_of(const SimLayer& layer, const StackedFactors& factors);
+
+/// The step of a whole layer, tensor by tensor, in place; replicas must all make it alike.
+void step_layer(const Scenario& scenario, const SimLayer& layer, Iteration iteration,
+                std::span<const float> gradient, std::span<float> parameters,
+                std::span<float> state0, std::span<float> state1);
 
 /// What one process computes: parameters of every layer after 0, 1, 2, ... steps, as they are read:
 /// of a layer by PS once they went over the wire.

@@ -3,7 +3,9 @@
 // From the colours of a decoder to the colours that were asked for, by Pillow's integer formulas,
 // so that a pixel is the same number here and there. Pure.
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "common/check.h"
 
@@ -29,6 +31,10 @@ inline std::uint8_t from_inverted_ink(unsigned ink, unsigned black) {
 inline void convert_row(const std::uint8_t* in, std::int64_t components, std::int64_t width,
                         std::uint8_t* out, std::int64_t channels) {
   POSEIDON_CHECK(channels == 1 || channels == 3, "only grey and RGB");
+  if (components == channels) {
+    std::memcpy(out, in, static_cast<std::size_t>(width * channels));
+    return;
+  }
   for (std::int64_t x = 0; x < width; ++x, in += components, out += channels) {
     std::uint8_t rgb[3] = {in[0], in[0], in[0]};
     if (components == 3) {

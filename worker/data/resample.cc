@@ -6,6 +6,10 @@
 
 #include "common/check.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace poseidon {
 namespace {
 
@@ -48,9 +52,78 @@ void narrow_row_any(const std::uint8_t* in, const ResampleWeights& weights, std:
   }
 }
 
+#if defined(__SSE2__)
+// A sum of products of 8-bit pixels and 22-bit weights, exactly: the products with the higher and
+// the lower 11 bits of the weights are summed apart, two taps at a time.
+
+__m128i load_pixel(const std::uint8_t* pixel) {
+  std::int32_t four = 0;
+  std::memcpy(&four, pixel, 4);
+  return _mm_cvtsi32_si128(four);
+}
+
+__m128i join(__m128i high, __m128i low) {
+  const __m128i sum = _mm_add_epi32(_mm_slli_epi32(high, kWeightBits / 2), low);
+  return _mm_srai_epi32(_mm_add_epi32(sum, _mm_set1_epi32(kHalf)), kWeightBits);
+}
+
+/// RGB. Reads up to two pixels beyond the last one that counts: not for an image's last row.
+void narrow_row_rgb(const std::uint8_t* in, const ResampleWeights& weights, std::uint8_t* out) {
+  const __m128i zero = _mm_setzero_si128();
+  for (std::int64_t x = 0; x < weights.out(); ++x, out += 3) {
+    const ResampleWeights::Taps taps = weights.taps(x);
+    const std::uint8_t* pixel = in + taps.first * 3;
+    __m128i high = zero;
+    __m128i low = zero;
+    for (std::int64_t j = 0; j < (taps.count + 1) / 2; ++j, pixel += 6) {
+      // r0 r1 g0 g1 b0 b1 ? ?, each as 16 bits
+      const __m128i pairs =
+          _mm_unpacklo_epi8(_mm_unpacklo_epi8(load_pixel(pixel), load_pixel(pixel + 3)), zero);
+      high = _mm_add_epi32(high, _mm_madd_epi16(pairs, _mm_set1_epi32(taps.pairs[j].high)));
+      low = _mm_add_epi32(low, _mm_madd_epi16(pairs, _mm_set1_epi32(taps.pairs[j].low)));
+    }
+    const __m128i words = _mm_packs_epi32(join(high, low), zero);
+    const std::int32_t rgb = _mm_cvtsi128_si32(_mm_packus_epi16(words, zero));
+    std::memcpy(out, &rgb, 3);
+  }
+}
+
+/// 16 values of an output row; `row` is the first of the rows that count.
+__m128i shorten_16(const std::uint8_t* row, std::ptrdiff_t row_stride,
+                   const ResampleWeights::Taps& taps) {
+  const __m128i zero = _mm_setzero_si128();
+  __m128i high[4] = {zero, zero, zero, zero};
+  __m128i low[4] = {zero, zero, zero, zero};
+  for (std::int64_t j = 0; j < taps.count; j += 2, row += 2 * row_stride) {
+    const std::uint8_t* other = j + 1 < taps.count ? row + row_stride : row;
+    const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row));
+    const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(other));
+    const __m128i left = _mm_unpacklo_epi8(a, b);
+    const __m128i right = _mm_unpackhi_epi8(a, b);
+    const __m128i pairs[4] = {_mm_unpacklo_epi8(left, zero), _mm_unpackhi_epi8(left, zero),
+                              _mm_unpacklo_epi8(right, zero), _mm_unpackhi_epi8(right, zero)};
+    const __m128i weight_high = _mm_set1_epi32(taps.pairs[j / 2].high);
+    const __m128i weight_low = _mm_set1_epi32(taps.pairs[j / 2].low);
+    for (int i = 0; i < 4; ++i) {
+      high[i] = _mm_add_epi32(high[i], _mm_madd_epi16(pairs[i], weight_high));
+      low[i] = _mm_add_epi32(low[i], _mm_madd_epi16(pairs[i], weight_low));
+    }
+  }
+  return _mm_packus_epi16(_mm_packs_epi32(join(high[0], low[0]), join(high[1], low[1])),
+                          _mm_packs_epi32(join(high[2], low[2]), join(high[3], low[3])));
+}
+#endif
+
 void narrow(const ImageView& in, const ResampleWeights& weights, Image& out) {
   for (std::int64_t y = 0; y < out.height; ++y) {
     const std::uint8_t* row = in.pixels + y * in.row_stride;
+#if defined(__SSE2__)
+    // What lies behind a row is the next one, of which some pixels may be read and not used.
+    if (in.channels == 3 && y + 1 < out.height && in.width >= 2) {
+      narrow_row_rgb(row, weights, out.row(y));
+      continue;
+    }
+#endif
     if (in.channels == 3) {
       narrow_row<3>(row, weights, out.row(y));
     } else if (in.channels == 1) {
@@ -61,20 +134,23 @@ void narrow(const ImageView& in, const ResampleWeights& weights, Image& out) {
   }
 }
 
-/// One output row out of some rows of `in`, in pieces whose sums stay in the first-level cache.
+/// One output row out of some rows of `in`.
 void shorten_row(const ImageView& in, const ResampleWeights::Taps& taps, std::uint8_t* out,
                  std::int64_t values) {
-  constexpr std::int64_t kPiece = 256;
-  std::int32_t sums[kPiece];
-  for (std::int64_t begin = 0; begin < values; begin += kPiece) {
-    const std::int64_t count = std::min(kPiece, values - begin);
-    for (std::int64_t i = 0; i < count; ++i) sums[i] = kHalf;
+  const std::uint8_t* first_row = in.pixels + taps.first * in.row_stride;
+  std::int64_t i = 0;
+#if defined(__SSE2__)
+  for (; i + 16 <= values; i += 16) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i),
+                     shorten_16(first_row + i, in.row_stride, taps));
+  }
+#endif
+  for (; i < values; ++i) {
+    std::int32_t sum = kHalf;
     for (std::int64_t j = 0; j < taps.count; ++j) {
-      const std::uint8_t* row = in.pixels + (taps.first + j) * in.row_stride + begin;
-      const std::int32_t weight = taps.weights[j];
-      for (std::int64_t i = 0; i < count; ++i) sums[i] += row[i] * weight;
+      sum += first_row[j * in.row_stride + i] * taps.weights[j];
     }
-    for (std::int64_t i = 0; i < count; ++i) out[begin + i] = clip(sums[i]);
+    out[i] = clip(sum);
   }
 }
 
@@ -100,7 +176,7 @@ void ResampleWeights::prepare(std::int64_t in, std::int64_t out) {
   const double scale = static_cast<double>(in) / static_cast<double>(out);
   const double filter_scale = std::max(1.0, scale);
   const double support = filter_scale;  // the triangle reaches 1 to either side
-  stride_ = static_cast<std::int64_t>(std::ceil(support)) * 2 + 1;
+  stride_ = static_cast<std::int64_t>(std::ceil(support)) * 2 + 2;
   weights_.assign(static_cast<std::size_t>(out * stride_), 0);
   first_.resize(static_cast<std::size_t>(out));
   count_.resize(static_cast<std::size_t>(out));
@@ -124,6 +200,14 @@ void ResampleWeights::prepare(std::int64_t in, std::int64_t out) {
     }
     first_[static_cast<std::size_t>(i)] = first;
     count_[static_cast<std::size_t>(i)] = end - first;
+  }
+  pairs_.resize(weights_.size() / 2);
+  constexpr std::int32_t kLowBits = (1 << (kWeightBits / 2)) - 1;
+  for (std::size_t i = 0; i < pairs_.size(); ++i) {
+    const std::int32_t one = weights_[2 * i];
+    const std::int32_t other = weights_[2 * i + 1];
+    pairs_[i] = {.high = (one >> (kWeightBits / 2)) | (other >> (kWeightBits / 2) << 16),
+                 .low = (one & kLowBits) | ((other & kLowBits) << 16)};
   }
 }
 

@@ -15,8 +15,15 @@
 
 namespace poseidon {
 
+/// Two neighbouring weights of 22 fractional bits, as the processor's multiply-and-add of 16-bit
+/// pairs takes them: 11 higher and 11 lower bits of the one, and of the other above them.
+struct WeightPair {
+  std::int32_t high = 0;
+  std::int32_t low = 0;
+};
+
 /// Weights for one size in and one size out: output i is the sum over j < count of source[first +
-/// j] * weights[j], in units of 2^-22.
+/// j] * weights[j], in units of 2^-22. An odd count's last pair has a weight of 0.
 class ResampleWeights {
  public:
   /// Both >= 1. Costs little beside an image's rows; does nothing when the sizes are as before.
@@ -24,12 +31,14 @@ class ResampleWeights {
 
   struct Taps {
     const std::int32_t* weights;
+    const WeightPair* pairs;
     std::int64_t first;
     std::int64_t count;
   };
   Taps taps(std::int64_t i) const {
     const auto index = static_cast<std::size_t>(i);
-    return {weights_.data() + i * stride_, first_[index], count_[index]};
+    return {weights_.data() + i * stride_, pairs_.data() + i * stride_ / 2, first_[index],
+            count_[index]};
   }
   std::int64_t in() const { return in_; }
   std::int64_t out() const { return out_; }
@@ -37,8 +46,9 @@ class ResampleWeights {
  private:
   std::int64_t in_ = 0;
   std::int64_t out_ = 0;
-  std::int64_t stride_ = 0;  ///< weights kept per output
+  std::int64_t stride_ = 0;  ///< weights kept per output, an even number
   std::vector<std::int32_t> weights_;
+  std::vector<WeightPair> pairs_;
   std::vector<std::int64_t> first_;
   std::vector<std::int64_t> count_;
 };

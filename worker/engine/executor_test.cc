@@ -376,6 +376,88 @@ TEST_P(ExecutorTest, DropoutFollowsSampleNumberAndSeed) {
   EXPECT_NE(run(*executor, batch).loss_sum, first) << "another iteration";
 }
 
+// Two heads on one trunk; the auxiliary one has parameters of its own.
+NetSpec two_heads(double weight) {
+  const auto spec = parse_network(
+      json{{"name", "two_heads"},
+           {"input", {2, 6, 5}},
+           {"layers",
+            {{{"name", "trunk"}, {"type", "convolution"}, {"outputs", 3}, {"kernel", 3}},
+             {{"name", "norm"}, {"type", "batch_norm"}},
+             {{"name", "side"}, {"type", "fully_connected"}, {"outputs", 4}},
+             {{"name", "side_loss"},
+              {"type", "softmax_cross_entropy"},
+              {"auxiliary", true},
+              {"loss_weight", weight}},
+             {{"name", "main"}, {"type", "fully_connected"}, {"outputs", 4}, {"inputs", {"norm"}}},
+             {{"name", "loss"}, {"type", "softmax_cross_entropy"}}}}});
+  EXPECT_TRUE(spec.ok()) << spec.status().message();
+  return *spec;
+}
+
+TEST_P(ExecutorTest, TheTrainingLossIsTheWeightedSumOfAll) {
+  const Batch batch = make_batch(two_heads(0.0), 3, 8);
+  const double main_alone = run(*make(two_heads(0.0), 3), batch).loss_sum;
+  const double with_half = run(*make(two_heads(0.5), 3), batch).loss_sum;
+  const double with_all = run(*make(two_heads(1.0), 3), batch).loss_sum;
+  EXPECT_GT(with_half, main_alone + 0.1);
+  EXPECT_NEAR(with_all - main_alone, 2.0 * (with_half - main_alone), 1e-6);
+}
+
+TEST_P(ExecutorTest, AuxiliaryHeadsRestInTests) {
+  const auto executor = make(two_heads(0.5), 3);
+  const Batch batch = make_batch(executor->net(), 3, 8);
+  run(*executor, batch);
+  // Rubbish in the head must not matter, nor may anybody wait for its parameters.
+  for (float& value : executor->parameters(LayerIndex(2))) {
+    value = std::numeric_limits<float>::quiet_NaN();
+  }
+  std::vector<std::uint32_t> asked;
+  ExecutionHooks hooks;
+  hooks.before_forward = [&](LayerIndex layer) {
+    asked.push_back(layer.value());
+    return absl::OkStatus();
+  };
+  const auto tested = executor->forward(batch, Phase::kTest, hooks);
+  ASSERT_TRUE(tested.ok());
+  EXPECT_THAT(asked, ElementsAre(0, 1, 3));
+  EXPECT_TRUE(std::isfinite(tested->loss_sum));
+  EXPECT_EQ(executor->first_nonfinite_layer(), "");
+  const auto plain = make(two_heads(0.0), 3);
+  run(*plain, batch);
+  EXPECT_EQ(plain->forward(batch, Phase::kTest, {})->loss_sum, tested->loss_sum);
+}
+
+TEST_P(ExecutorTest, RunningStatisticsAreReadAndWritten) {
+  const auto executor = make(two_heads(0.5), 3);
+  const NetSpec& net = executor->net();
+  ASSERT_EQ(net.statistics_count(), 6);
+  const auto places = statistic_places(net);
+  ASSERT_EQ(places.size(), 2u);
+  EXPECT_EQ(places[0].name, "norm.running_mean");
+  EXPECT_EQ(places[1].name, "norm.running_var");
+  EXPECT_EQ(places[1].offset, 3);
+  const auto statistics = [&] {
+    std::vector<float> values(6);
+    EXPECT_TRUE(executor->read_statistics(values).ok());
+    return values;
+  };
+  EXPECT_THAT(statistics(), ElementsAre(0, 0, 0, 1, 1, 1));
+  const Batch batch = make_batch(net, 3, 8);
+  const double before = executor->forward(batch, Phase::kTest, {})->loss_sum;
+  run(*executor, batch);
+  const std::vector<float> moved = statistics();
+  EXPECT_NE(moved, (std::vector<float>{0, 0, 0, 1, 1, 1}));
+  EXPECT_NE(executor->forward(batch, Phase::kTest, {})->loss_sum, before);
+  EXPECT_EQ(statistics(), moved) << "tests must not move them";
+  ASSERT_TRUE(executor->forward(batch, Phase::kTrain, {}).ok());
+  const std::vector<float> again = statistics();
+  EXPECT_EQ(executor->first_nonfinite_layer(), "");
+  EXPECT_EQ(statistics(), again) << "nor may the search for NaN";
+  ASSERT_TRUE(executor->write_statistics(std::vector<float>{0, 0, 0, 1, 1, 1}).ok());
+  EXPECT_EQ(executor->forward(batch, Phase::kTest, {})->loss_sum, before);
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, ExecutorTest, ::testing::Values("cpu", "reference"),
                          [](const auto& device) { return device.param; });
 
@@ -396,7 +478,8 @@ TEST(NetworkExecutor, NobodyComputesTheGradientOfTheData) {
   auto executor =
       NetworkExecutor::create(branched(), {2, 1, 1}, std::make_unique<RecordingDevice>(&counts));
   ASSERT_TRUE(executor.ok());
-  EXPECT_THAT(counts.without_input_gradient, ElementsAre("a"));
+  EXPECT_THAT(counts.without_input_gradient, ElementsAre("a", "top1"))
+      << "nor that of a count of hits";
 }
 
 TEST(NetworkExecutor, DevicesAgreeOnABranchedNetwork) {

@@ -48,7 +48,10 @@ Result run(Device& device, const Problem& p) {
     args.has_bias = p.has_bias;
     args.output_gradients = gradients.data();
     args.input_values = inputs.data();
-    args.optimizer = make_optimizer_step(p.optimizer, static_cast<Iteration>(i), 0.25f);
+    // The bias goes its own way, so that neither gets the other's step.
+    args.weight_step = make_optimizer_step(p.optimizer, static_cast<Iteration>(i), 0.25f);
+    args.bias_step = make_optimizer_step(p.optimizer, static_cast<Iteration>(i), 0.25f,
+                                         {.learning_rate = 2.0, .weight_decay = 0.0});
     args.parameters = result.parameters;
     args.state0 = result.state0;
     args.state1 = result.state1;
@@ -142,7 +145,8 @@ TEST(FactorStep, FactorsOfAnExecutorStandForItsGradients) {
       ASSERT_TRUE(ours->copy_factors(layer, gradient, input).ok());
       ASSERT_TRUE(ours->step_from_factors(layer, {.output_gradients = gradient,
                                                   .inputs = input,
-                                                  .optimizer = make_optimizer_step(sgd, 0, 1.0f)})
+                                                  .weight_step = make_optimizer_step(sgd, 0, 1.0f),
+                                                  .bias_step = make_optimizer_step(sgd, 0, 1.0f)})
                       .ok());
       std::vector<float> expected;
       for (std::size_t e = 0; e < plain->parameters(layer).size(); ++e) {

@@ -74,6 +74,51 @@ TEST(Initialise, DistributionsHaveTheirMoments) {
   EXPECT_EQ(constant[39999], 2.0f);
 }
 
+// 400 inputs, 100 outputs.
+TEST(Initialise, FanModes) {
+  const auto deviation = [](const json& weight) {
+    return moments(std::span(initialised(one_layer("f", weight), 1)[0]).first(40000)).deviation;
+  };
+  EXPECT_NEAR(deviation({{"type", "he"}, {"mode", "fan_out"}}), std::sqrt(2.0 / 100), 0.003);
+  EXPECT_NEAR(deviation({{"type", "he"}, {"mode", "average"}}), std::sqrt(2.0 / 250), 0.002);
+  EXPECT_NEAR(deviation({{"type", "xavier"}, {"mode", "fan_out"}}), std::sqrt(1.0 / 100), 0.002);
+  // PyTorch's xavier_uniform_: within sqrt(6 / (fan-in + fan-out)).
+  const auto glorot = initialised(one_layer("f", {{"type", "xavier"}, {"mode", "average"}}), 1)[0];
+  const double largest = moments(std::span(glorot).first(40000)).largest;
+  EXPECT_LE(largest, std::sqrt(6.0 / 500));
+  EXPECT_GT(largest, 0.99 * std::sqrt(6.0 / 500));
+}
+
+TEST(Initialise, FanOfAConvolutionCountsTheKernel) {
+  json net = one_layer("f", {{"type", "constant"}});
+  net["input"] = {8, 5, 5};
+  const json conv = {{"name", "c"},
+                     {"type", "convolution"},
+                     {"outputs", 64},
+                     {"kernel", {3, 5}},
+                     {"groups", 2},
+                     {"bias", false},
+                     {"init", {{"weight", {{"type", "xavier"}, {"mode", "fan_out"}}}}}};
+  net["layers"].insert(net["layers"].begin(), conv);
+  const Moments drawn = moments(initialised(net, 1)[0]);
+  const double bound = std::sqrt(3.0 / (64 * 15));
+  EXPECT_LE(drawn.largest, bound);
+  EXPECT_GT(drawn.largest, 0.99 * bound);
+}
+
+TEST(Initialise, TruncatedAndUniform) {
+  const auto truncated =
+      initialised(one_layer("f", {{"type", "truncated_gaussian"}, {"std", 0.5}}), 1)[0];
+  const Moments drawn = moments(std::span(truncated).first(40000));
+  EXPECT_LE(drawn.largest, 1.0);
+  EXPECT_GT(drawn.largest, 0.99);
+  // A normal variable cut at 2 deviations has 0.8796 of its deviation left.
+  EXPECT_NEAR(drawn.deviation, 0.8796 * 0.5, 0.005);
+  const auto uniform = initialised(one_layer("f", {{"type", "uniform"}, {"bound", 0.25}}), 1)[0];
+  EXPECT_NEAR(moments(std::span(uniform).first(40000)).deviation, 0.25 / std::sqrt(3.0), 0.002);
+  EXPECT_LE(moments(std::span(uniform).first(40000)).largest, 0.25);
+}
+
 TEST(Initialise, DependsOnSeedAndNameAlone) {
   const json xavier = {{"type", "xavier"}};
   const auto once = initialised(one_layer("f", xavier), 1)[0];

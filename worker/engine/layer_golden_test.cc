@@ -29,7 +29,7 @@ TEST_P(LayerGolden, MatchesPyTorch) {
   std::ifstream file("tests/golden/layers/layers.json");
   ASSERT_TRUE(file) << "run from the repository root";
   const nlohmann::json cases = nlohmann::json::parse(file);
-  ASSERT_GE(cases.size(), 20u);
+  ASSERT_GE(cases.size(), 30u);
   const std::unique_ptr<Device> device = GetParam().make();
   for (const nlohmann::json& golden : cases) {
     SCOPED_TRACE("seed " + golden["seed"].dump() + ": " + golden["layer"].dump());
@@ -48,6 +48,13 @@ TEST_P(LayerGolden, MatchesPyTorch) {
     parameter_gradients.insert(parameter_gradients.end(), bias.begin(), bias.end());
     EXPECT_TRUE(all_near(result.parameter_gradients, parameter_gradients, tolerance))
         << "parameter gradients";
+    if (layer.statistics.empty()) continue;
+    EXPECT_TRUE(all_near(result.statistics, golden["statistics"], tolerance)) << "statistics";
+    auto testing_data = data;
+    testing_data.phase = Phase::kTest;
+    EXPECT_TRUE(all_near(testing::run_layer(*device, layer, batch, testing_data).output,
+                         golden["tested"], tolerance))
+        << "output in tests";
   }
 }
 

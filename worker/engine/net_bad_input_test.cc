@@ -74,7 +74,8 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"/layers/0/type", "convolutoin",
             "layer 'conv': type: expected one of \"convolution\", \"pooling\", "
             "\"fully_connected\", "
-            "\"relu\", \"lrn\", \"dropout\", \"softmax_cross_entropy\", \"accuracy\", \"add\", got "
+            "\"relu\", \"lrn\", \"dropout\", \"softmax_cross_entropy\", \"accuracy\", \"add\", "
+            "\"batch_norm\", \"concat\", got "
             "\"convolutoin\"; did you mean \"convolution\"?"},
         Bad{"/layers/0/kernal", 3, "layer 'conv': kernal: unknown key; did you mean \"kernel\"?"},
         Bad{"/layers/0/colour", 3, "layer 'conv': colour: unknown key"},
@@ -97,8 +98,10 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"/layers/2/inputs", {"conv"}, "layer 'pool': its output does not reach the loss"},
         Bad{"/layers/3",
             {{"name", "more"}, {"type", "fully_connected"}, {"outputs", 5}},
-            "needs exactly one softmax_cross_entropy layer (the loss), has 0"},
-        Bad{"/layers/4/type", "softmax_cross_entropy", "(the loss), has 2"},
+            "needs exactly one softmax_cross_entropy layer (the loss) that is not \"auxiliary\": "
+            "true, "
+            "has 0"},
+        Bad{"/layers/4/type", "softmax_cross_entropy", "\"auxiliary\": true, has 2"},
         Bad{"/layers/4/inputs", {"pool"}, "accuracy needs one score per class"}));
 
 INSTANTIATE_TEST_SUITE_P(
@@ -157,6 +160,59 @@ INSTANTIATE_TEST_SUITE_P(
             "'input') has more than 2147483648 elements"}));
 
 INSTANTIATE_TEST_SUITE_P(
+    LargeNetworks, BadNetwork,
+    ::testing::Values(
+        Bad{"/layers/1/global", true,
+            "layer 'pool': kernel: has no meaning with \"global\": true; remove it"},
+        Bad{"/layers/1/global", "yes", "layer 'pool': global: expected true or false"},
+        Bad{"/layers/1/count_padding", true,
+            "layer 'pool': count_padding: is for average pooling; a maximum never takes padding"},
+        Bad{"/layers/2",
+            {{"name", "fc"}, {"type", "concat"}},
+            "layer 'fc': concat takes two or more inputs, got 1"},
+        Bad{"/layers/2",
+            {{"name", "fc"}, {"type", "concat"}, {"inputs", {"pool", "conv"}}},
+            "layer 'fc': cannot put shape 4x6x6 (from 'conv') behind its input shape 4x3x3 (from "
+            "'pool'): height and width must be the same"},
+        Bad{"/layers/2",
+            {{"name", "fc"}, {"type", "batch_norm"}, {"epsilon", 0}},
+            "layer 'fc': epsilon: expected a number from 1e-30 to 1"},
+        Bad{"/layers/2",
+            {{"name", "fc"}, {"type", "batch_norm"}, {"momentum", 1.5}},
+            "layer 'fc': momentum: expected a number from 0 to 1"},
+        Bad{"/layers/2",
+            {{"name", "fc"}, {"type", "batch_norm"}, {"eps", 0.1}},
+            "layer 'fc': eps: unknown key"},
+        Bad{"/layers/2",
+            {{"name", "fc"},
+             {"type", "batch_norm"},
+             {"init", {{"running_mean", {{"type", "constant"}}}}}},
+            "init.running_mean: unknown key"},
+        Bad{"/layers/3/label_smoothing", 1.0,
+            "layer 'loss': label_smoothing: expected a number from 0 to less than 1, got 1.0"},
+        Bad{"/layers/3/loss_weight", -1, "layer 'loss': loss_weight: expected a number from 0"},
+        Bad{"/layers/4/label_smoothing", 0.1, "layer 'accuracy': label_smoothing: unknown key"},
+        Bad{"/layers/3/auxiliary", 1, "layer 'loss': auxiliary: expected true or false, got 1"},
+        Bad{"/layers/3/auxiliary", true,
+            "(the loss) that is not \"auxiliary\": true, has 0 besides 1 auxiliary"},
+        Bad{"/layers/4",
+            {{"name", "aux"},
+             {"type", "softmax_cross_entropy"},
+             {"auxiliary", true},
+             {"inputs", {"fc6"}}},
+            "layer 'aux': unknown input \"fc6\""}));
+
+TEST(BadNetworks, AnAuxiliaryLossHasAsManyClasses) {
+  json net = good();
+  net["layers"].push_back({{"name", "side"}, {"type", "fully_connected"}, {"outputs", 6}});
+  net["layers"].back()["inputs"] = {"pool"};
+  net["layers"].push_back(
+      {{"name", "aux"}, {"type", "softmax_cross_entropy"}, {"auxiliary", true}});
+  EXPECT_THAT(std::string(parse_network(net).status().message()),
+              HasSubstr("layer 'aux': its input shape 6 differs from the loss's 5 classes"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
     Initialisers, BadNetwork,
     ::testing::Values(
         Bad{"/layers/0/init", 3, "layer 'conv': init: expected an object {...}, got 3"},
@@ -167,13 +223,22 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"/layers/0/init",
             {{"weight", {{"type", "xavir"}}}},
             "layer 'conv': init.weight.type: expected one of \"constant\", \"gaussian\", \"he\", "
-            "\"xavier\", got \"xavir\"; did you mean \"xavier\"?"},
+            "\"truncated_gaussian\", \"uniform\", \"xavier\", got \"xavir\"; did you mean "
+            "\"xavier\"?"},
         Bad{"/layers/0/init",
             {{"weight", {{"type", "xavier"}, {"std", 1}}}},
             "init.weight.std: unknown key"},
         Bad{"/layers/0/init",
             {{"weight", {{"type", "gaussian"}, {"std", -1}}}},
             "init.weight.std: expected a number from 0"},
+        Bad{"/layers/0/init",
+            {{"weight", {{"type", "he"}, {"mode", "fanout"}}}},
+            "init.weight.mode: expected one of \"average\", \"fan_in\", \"fan_out\", got "
+            "\"fanout\"; "
+            "did you mean \"fan_out\"?"},
+        Bad{"/layers/0/init",
+            {{"weight", {{"type", "uniform"}, {"bound", -1}}}},
+            "init.weight.bound: expected a number from 0"},
         Bad{"/layers/1/init", json::object(), "layer 'pool': init: unknown key"}));
 
 TEST(BadNetworks, MissingKeysAreNamed) {

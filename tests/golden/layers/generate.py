@@ -61,12 +61,15 @@ def apply(layer, x, weight, bias, labels):
     if kind == "convolution":
         return F.conv2d(x, weight, bias, pair(layer.get("stride", 1)), pair(layer.get("pad", 0)),
                         1, layer.get("groups", 1))
+    if kind == "pooling" and layer.get("global"):
+        return F.adaptive_max_pool2d(x, 1) if layer["pool"] == "max" else F.adaptive_avg_pool2d(x, 1)
     if kind == "pooling":
         kernel = pair(layer["kernel"])
         args = (x, kernel, pair(layer.get("stride", kernel)), pair(layer.get("pad", 0)))
         if layer["pool"] == "max":
             return F.max_pool2d(*args, ceil_mode=layer.get("ceil_mode", False))
-        return F.avg_pool2d(*args, ceil_mode=layer.get("ceil_mode", False), count_include_pad=False)
+        return F.avg_pool2d(*args, ceil_mode=layer.get("ceil_mode", False),
+                            count_include_pad=layer.get("count_padding", False))
     if kind == "fully_connected":
         return F.linear(x.flatten(1), weight, bias)
     if kind == "relu":
@@ -75,8 +78,26 @@ def apply(layer, x, weight, bias, labels):
         return F.local_response_norm(x, layer.get("local_size", 5), layer.get("alpha", 1e-4),
                                      layer.get("beta", 0.75), layer.get("k", 1.0))
     if kind == "softmax_cross_entropy":
-        return F.cross_entropy(x.flatten(1), labels, reduction="none")
+        return F.cross_entropy(x.flatten(1), labels, reduction="none", label_smoothing=layer.get("label_smoothing", 0.0))
+    if kind == "add":
+        return x + x
+    if kind == "concat":
+        return torch.cat([x, x], 1)
     raise ValueError(kind)
+
+
+def batch_norm_case(seed, batch, shape, **layer):
+    """Training: output, gradients and running statistics; then the output with the statistics as they were before."""
+    x = values(mix_seed(seed, 0), batch, *shape).requires_grad_()
+    weight, bias = (values(mix_seed(seed, 1 + i), shape[0]).requires_grad_() for i in range(2))
+    statistics = values(mix_seed(seed, 5), 2, shape[0]) + 1.5
+    options = dict(momentum=layer.get("momentum", 0.1), eps=layer.get("epsilon", 1e-5))
+    tested = F.batch_norm(x, statistics[0], statistics[1], weight, bias, training=False, **options)
+    y = F.batch_norm(x, statistics[0], statistics[1], weight, bias, training=True, **options)
+    y.backward(values(mix_seed(seed, 3), *y.shape))
+    return {"seed": seed, "batch": batch, "input": shape, "layer": dict(layer, type="batch_norm"), "output": listed(y),
+            "input_gradient": listed(x.grad), "weight_gradient": listed(weight.grad), "bias_gradient": listed(bias.grad),
+            "statistics": listed(statistics), "tested": listed(tested)}
 
 
 def case(seed, batch, shape, **layer):
@@ -94,7 +115,7 @@ def case(seed, batch, shape, **layer):
         labels = torch.tensor([int(v * shape[0]) for v in uniform(mix_seed(seed, 4), batch)])
     y = apply(layer, x, weight, bias, labels)
     if layer["type"] == "softmax_cross_entropy":
-        y.mean().backward()  # the gradient that training starts from
+        (y.mean() * layer.get("loss_weight", 1.0)).backward()  # the gradient that training starts from
     else:
         y.backward(values(mix_seed(seed, 3), *y.shape))
     result = {"seed": seed, "batch": batch, "input": shape, "layer": layer, "output": listed(y),
@@ -136,6 +157,15 @@ def layer_cases():
         case(153, 2, [2, 3, 3], **lrn, local_size=5, alpha=0.3, beta=0.75),
         case(161, 5, [10], type="softmax_cross_entropy"),
         case(162, 1, [2], type="softmax_cross_entropy"),
+        case(163, 4, [7], type="softmax_cross_entropy", label_smoothing=0.1),
+        case(164, 3, [5], type="softmax_cross_entropy", label_smoothing=0.25, loss_weight=0.4),
+        case(171, 2, [3, 5, 4], **mean, **{"global": True}),
+        case(172, 2, [3, 5, 4], **top, **{"global": True}),
+        case(173, 1, [2, 5, 7], **mean, kernel=3, stride=1, pad=1, count_padding=True),
+        case(174, 2, [2, 6, 5], **mean, kernel=3, stride=2, pad=1, ceil_mode=True, count_padding=True),
+        batch_norm_case(181, 3, [4, 5, 3]),
+        batch_norm_case(182, 8, [6], epsilon=0.001, momentum=0.3),
+        batch_norm_case(183, 1, [2, 4, 4], momentum=1.0),
     ]
 
 

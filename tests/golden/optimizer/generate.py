@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes optimizer.json: what torch.optim does to a few parameters in a few steps.
+"""Writes optimizer.json: what torch.optim does to a few parameters in a few steps, and what its schedulers give.
 
 Run with a Python that has PyTorch (Debian: python3-torch); the result is checked in, so no test needs it:
     /usr/bin/python3 tests/golden/optimizer/generate.py
@@ -24,6 +24,53 @@ CASES = [
      "weight_decay": 0.1},
     {"name": "adamw", "type": "adamw", "learning_rate": 0.01, "weight_decay": 0.1},
 ]
+
+
+SCHEDULE_STEPS = 25
+SCHEDULES = [
+    {"type": "constant"},
+    {"type": "step", "step_iterations": 4, "gamma": 0.3},
+    {"type": "multistep", "milestones_iterations": [3, 5, 17], "gamma": 0.5},
+    {"type": "exponential", "gamma": 0.9},
+    {"type": "inverse", "gamma": 0.1, "power": 0.75},
+    {"type": "polynomial", "end_iteration": 20, "power": 1.0},
+    {"type": "polynomial", "end_iteration": 20, "power": 0.5},
+    {"type": "polynomial", "end_iteration": 20, "power": 2.3},
+    {"type": "cosine", "end_iteration": 20, "minimum": 0.01},
+    {"type": "cosine", "end_iteration": 30, "minimum": 0.0},
+]
+
+
+def make_scheduler(spec, optimizer):
+    kinds = torch.optim.lr_scheduler
+    kind = spec["type"]
+    if kind == "step":
+        return kinds.StepLR(optimizer, spec["step_iterations"], spec["gamma"])
+    if kind == "multistep":
+        return kinds.MultiStepLR(optimizer, spec["milestones_iterations"], spec["gamma"])
+    if kind == "exponential":
+        return kinds.ExponentialLR(optimizer, spec["gamma"])
+    if kind == "polynomial":
+        return kinds.PolynomialLR(optimizer, spec["end_iteration"], spec["power"])
+    if kind == "cosine":
+        return kinds.CosineAnnealingLR(optimizer, spec["end_iteration"], spec["minimum"])
+    if kind == "inverse":  # Caffe's; PyTorch has none
+        return kinds.LambdaLR(optimizer, lambda i: (1.0 + spec["gamma"] * i) ** -spec["power"])
+    return kinds.LambdaLR(optimizer, lambda i: 1.0)
+
+
+def schedule_case(spec):
+    rate = 0.4
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=rate)
+    scheduler = make_scheduler(spec, optimizer)
+    # Beyond its end PyTorch's cosine turns back up; ours stays at the minimum, so it is not asked.
+    steps = min(SCHEDULE_STEPS, spec["end_iteration"] + 1) if spec["type"] == "cosine" else SCHEDULE_STEPS
+    rates = []
+    for _ in range(steps):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return {**spec, "learning_rate": rate, "rates": rates}
 
 
 def learning_rate(case, iteration):
@@ -63,6 +110,7 @@ def main():
         "start": start.tolist(),
         "gradients": [gradient.tolist() for gradient in gradients],
         "cases": cases,
+        "schedules": [schedule_case(spec) for spec in SCHEDULES],
     }
     path = pathlib.Path(__file__).with_name("optimizer.json")
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

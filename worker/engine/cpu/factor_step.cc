@@ -27,10 +27,11 @@ std::span<float> part(std::span<float> all, std::int64_t begin, std::int64_t cou
   return all.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count));
 }
 
-void step_range(const FactorStepArgs& args, std::span<const float> gradient, std::int64_t begin) {
+void step_range(const FactorStepArgs& args, const OptimizerStep& step,
+                std::span<const float> gradient, std::int64_t begin) {
   const auto count = static_cast<std::int64_t>(gradient.size());
   const std::span<float> parameters = part(args.parameters, begin, count);
-  apply_optimizer(args.optimizer, gradient, parameters, parameters, part(args.state0, begin, count),
+  apply_optimizer(step, gradient, parameters, parameters, part(args.state0, begin, count),
                   part(args.state1, begin, count));
 }
 
@@ -44,7 +45,7 @@ bool step_tile(const FactorStepArgs& args, std::int64_t m, std::int64_t n, float
                  args.outputs, args.input_values + n, args.inputs, 0.0f, gradient, inputs);
   if (status != dnnl_success) return false;
   for (std::int64_t row = 0; row < outputs; ++row) {
-    step_range(args, {gradient + row * inputs, static_cast<std::size_t>(inputs)},
+    step_range(args, args.weight_step, {gradient + row * inputs, static_cast<std::size_t>(inputs)},
                (m + row) * args.inputs + n);
   }
   return true;
@@ -64,7 +65,7 @@ void step_bias(const FactorStepArgs& args, std::int64_t begin, std::int64_t end)
     }
     std::transform(sums.begin(), sums.end(), gradient.begin(),
                    [](double sum) { return static_cast<float>(sum); });
-    step_range(args, {gradient.data(), static_cast<std::size_t>(columns)},
+    step_range(args, args.bias_step, {gradient.data(), static_cast<std::size_t>(columns)},
                args.outputs * args.inputs + m);
   }
 }

@@ -33,12 +33,12 @@ class ReferenceDevice final : public Device {
     return absl::OkStatus();
   }
   absl::Status step_from_factors(const FactorStepArgs& args) override {
-    const auto step = [&args](std::int64_t at, double gradient) {
+    const auto step = [&args](const OptimizerStep& rule, std::int64_t at, double gradient) {
       const auto one = [at](std::span<float> all) {
         return all.empty() ? all : all.subspan(static_cast<std::size_t>(at), 1);
       };
       const float rounded = static_cast<float>(gradient);
-      apply_optimizer(args.optimizer, {&rounded, 1}, one(args.parameters), one(args.parameters),
+      apply_optimizer(rule, {&rounded, 1}, one(args.parameters), one(args.parameters),
                       one(args.state0), one(args.state1));
     };
     for (std::int64_t m = 0; m < args.outputs; ++m) {
@@ -46,14 +46,14 @@ class ReferenceDevice final : public Device {
       for (std::int64_t r = 0; r < args.rows; ++r) {
         bias += args.output_gradients[r * args.outputs + m];
       }
-      if (args.has_bias) step(args.outputs * args.inputs + m, bias);
+      if (args.has_bias) step(args.bias_step, args.outputs * args.inputs + m, bias);
       for (std::int64_t n = 0; n < args.inputs; ++n) {
         double sum = 0.0;
         for (std::int64_t r = 0; r < args.rows; ++r) {
           sum += static_cast<double>(args.output_gradients[r * args.outputs + m]) *
                  args.input_values[r * args.inputs + n];
         }
-        step(m * args.inputs + n, sum);
+        step(args.weight_step, m * args.inputs + n, sum);
       }
     }
     return absl::OkStatus();
@@ -67,6 +67,11 @@ class ReferenceDevice final : public Device {
         return reference_pooling(layer, options);
       case LayerType::kLrn:
         return reference_lrn(layer, options);
+      case LayerType::kBatchNorm:
+        return reference_batch_norm(layer, options);
+      case LayerType::kSoftmaxCrossEntropy:
+      case LayerType::kAccuracy:
+        return reference_scores(layer, options);
       default:
         return reference_simple(layer, options);
     }
