@@ -31,6 +31,18 @@ absl::Status check_file(const std::string& key, const std::string& path) {
   return absl::OkStatus();
 }
 
+absl::Status check_folder(const std::string& key, const std::string& path) {
+  std::error_code error;
+  const auto type = std::filesystem::status(path, error).type();
+  if (type == std::filesystem::file_type::directory) return absl::OkStatus();
+  if (type == std::filesystem::file_type::not_found) {
+    return absl::NotFoundError(
+        absl::StrCat(key, ": no such folder: ", path,
+                     " (relative paths are relative to the job file's folder)"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(key, ": not a folder: ", path));
+}
+
 absl::Status check_source(const std::string& key, const DataSourceSpec& source) {
   if (!source.images.empty()) {
     POSEIDON_RETURN_IF_ERROR(check_file(key + ".images", source.images));
@@ -38,6 +50,7 @@ absl::Status check_source(const std::string& key, const DataSourceSpec& source) 
   if (!source.labels.empty()) {
     POSEIDON_RETURN_IF_ERROR(check_file(key + ".labels", source.labels));
   }
+  if (!source.path.empty()) POSEIDON_RETURN_IF_ERROR(check_folder(key + ".path", source.path));
   for (std::size_t i = 0; i < source.files.size(); ++i) {
     POSEIDON_RETURN_IF_ERROR(check_file(absl::StrCat(key, ".files[", i, "]"), source.files[i]));
   }

@@ -29,6 +29,7 @@
 #include "cli/watch.h"
 #include "common/ids.h"
 #include "common/status_macros.h"
+#include "worker/data/batches.h"
 
 namespace poseidon {
 namespace {
@@ -147,9 +148,12 @@ absl::Status LocalCluster::start_servers(const std::string& coordinator, std::in
 absl::Status LocalCluster::start_workers(const std::string& coordinator, std::int64_t count) {
   const std::int64_t cores = std::thread::hardware_concurrency();
   const std::string threads = absl::StrCat(std::max<std::int64_t>(1, cores / count));
+  const std::string data_threads =
+      absl::StrCat(default_data_threads(static_cast<int>(cores / count)));
   for (std::int64_t i = 0; i < count; ++i) {
-    POSEIDON_RETURN_IF_ERROR(start(absl::StrCat("worker-", i), "poseidon-worker",
-                                   {"--coordinator", coordinator, "--threads", threads}));
+    POSEIDON_RETURN_IF_ERROR(start(
+        absl::StrCat("worker-", i), "poseidon-worker",
+        {"--coordinator", coordinator, "--threads", threads, "--data-threads", data_threads}));
   }
   return absl::OkStatus();
 }

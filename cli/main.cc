@@ -12,8 +12,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/commands.h"
+#include "cli/data_command.h"
 #include "common/daemon.h"
 #include "common/nearest.h"
+#include "worker/data/batches.h"
+#include "worker/data/record_format.h"
 
 namespace poseidon {
 namespace {
@@ -92,6 +95,50 @@ void add_models(CLI::App& app, ModelsOptions& options) {
   app.footer("Examples:\n  poseidon models\n  poseidon models lenet --json");
 }
 
+void add_source(CLI::App& app, DataSourceOptions& options) {
+  app.add_option("source", options.sources,
+                 "folder (image_folder, records) or files (cifar10, cifar100; idx: images, labels)")
+      ->required();
+  app.add_option(
+      "--format", options.format,
+      "idx, cifar10, cifar100, image_folder or records (default: by what a folder holds)");
+  app.add_option("--labels", options.labels, "cifar100: fine (default) or coarse");
+  app.add_option("--threads", options.threads, "that decode; 0: all cores")
+      ->check(CLI::Range(0, kMaxDataThreads))
+      ->capture_default_str();
+}
+
+/// `poseidon data`, which has subcommands of its own.
+void add_data(CLI::App& app, DataPackOptions& pack, DataSourceOptions& check) {
+  app.require_subcommand(1);
+  CLI::App* pack_command = app.add_subcommand("pack", "Pack samples into record files");
+  add_source(*pack_command, pack.source);
+  pack_command->add_option("--to", pack.to, "folder to make; it must not be there yet")->required();
+  auto* shards = pack_command->add_option("--shards", pack.shards, "exactly so many files");
+  shards->check(CLI::Range(std::int64_t{1}, kMaxShards));
+  pack_command
+      ->add_option("--shard-bytes", pack.shard_bytes,
+                   "begin another file after so many (default 1GiB)")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::PositiveNumber)
+      ->excludes(shards);
+  pack_command
+      ->add_option("--max-corrupt-share", pack.max_corrupt_share,
+                   "share of samples that may be left out because they cannot be read")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  pack_command->footer(
+      "Reads and decodes every sample, leaves out and names those that cannot be read, and writes\n"
+      "the others as they are. The folder appears when all of it is on disk.\n\n"
+      "Examples:\n  poseidon data pack imagenet/train --to imagenet-train --shard-bytes 1GiB\n"
+      "  poseidon data pack train-images.gz train-labels.gz --format idx --to digits --shards 1");
+  CLI::App* check_command =
+      app.add_subcommand("check", "Read and decode every sample; name those that cannot be read");
+  add_source(*check_command, check);
+  check_command->footer(
+      "Exit code 1 when there are any.\n\nExample:\n  poseidon data check imagenet/train");
+}
+
 int finish(const absl::Status& status) {
   if (!status.ok()) std::fprintf(stderr, "poseidon: %s\n", std::string(status.message()).c_str());
   return exit_code(status);
@@ -111,6 +158,8 @@ int run(int argc, char** argv) {
   StatusOptions status;
   PlanOptions plan;
   ModelsOptions models;
+  DataPackOptions pack;
+  DataSourceOptions check;
   CLI::App* local_command = app.add_subcommand("local", "Train on this machine: a whole cluster");
   CLI::App* submit_command = app.add_subcommand("submit", "Give a job to a running cluster");
   CLI::App* status_command = app.add_subcommand("status", "What the cluster does now");
@@ -122,6 +171,8 @@ int run(int argc, char** argv) {
   add_status(*status_command, status);
   add_plan(*plan_command, plan);
   add_models(*models_command, models);
+  CLI::App* data_command = app.add_subcommand("data", "Pack and check data sets");
+  add_data(*data_command, pack, check);
 
   // CLI11 alone would answer `poseidon nonsense --help` with the help and success.
   if (argc > 1 && argv[1][0] != '-') {
@@ -143,6 +194,10 @@ int run(int argc, char** argv) {
   if (submit_command->parsed()) return finish(run_submit(submit));
   if (status_command->parsed()) return finish(run_status(status));
   if (plan_command->parsed()) return finish(run_plan(plan));
+  if (data_command->parsed()) {
+    const bool packs = data_command->get_subcommand("pack")->parsed();
+    return finish(packs ? run_data_pack(pack) : run_data_check(check));
+  }
   return finish(run_models(models));
 }
 

@@ -9,11 +9,13 @@ find_package(nlohmann_json CONFIG REQUIRED)
 find_package(spdlog CONFIG REQUIRED)
 find_package(CLI11 CONFIG REQUIRED)
 find_package(ZLIB REQUIRED)
+find_package(JPEG REQUIRED)
+find_package(PNG REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
 find_package(GTest CONFIG REQUIRED)
 
-# Found by file: Debian's CMake configs of these two ask for libraries that we do not need (OpenCL,
-# static compression libraries).
+# Found by file: Debian's CMake configs of the first two ask for libraries that we do not
+# need (OpenCL, static compression libraries), and the third has none.
 function(poseidon_find_by_file target header library)
   find_path(${target}_INCLUDE_DIR ${header} REQUIRED)
   find_library(${target}_LIBRARY ${library} REQUIRED)
@@ -23,6 +25,7 @@ function(poseidon_find_by_file target header library)
 endfunction()
 poseidon_find_by_file(poseidon_rocksdb rocksdb/db.h rocksdb)
 poseidon_find_by_file(poseidon_onednn dnnl.hpp dnnl)
+poseidon_find_by_file(poseidon_isal isa-l/crc.h isal)
 
 # CUDA is optional: with the toolkit the engine's plug-in is built, without it everything else is.
 include(CheckLanguage)

@@ -17,6 +17,7 @@ namespace poseidon {
 namespace {
 
 constexpr std::uint64_t kReadPieceBytes = 1 << 20;
+constexpr std::uint64_t kMinReadPieceBytes = 4 << 10;
 constexpr std::size_t kWritePieceBytes = 64 << 20;  // Linux moves less than 2 GiB per write
 
 absl::Status system_error(const std::filesystem::path& path, std::string_view what, int error) {
@@ -46,6 +47,36 @@ std::filesystem::path unique_temporary(const std::filesystem::path& path) {
   return temporary;
 }
 
+template <typename Bytes>
+absl::Status read_into(const std::filesystem::path& path, std::uint64_t max_bytes, Bytes& bytes) {
+  POSEIDON_ASSIGN_OR_RETURN(const Descriptor file, open_file(path));
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0) return system_error(path, "cannot read", errno);
+  // Only a hint: the size may change while we read, and some file systems report none.
+  const auto reported_bytes = static_cast<std::uint64_t>(std::max<off_t>(info.st_size, 0));
+  bytes.clear();
+  while (true) {
+    const std::size_t used = bytes.size();
+    // One byte more than is reported, so that the end shows without another piece.
+    const std::uint64_t expected = reported_bytes > used ? reported_bytes - used + 1 : 1;
+    const std::uint64_t piece = std::clamp(expected, kMinReadPieceBytes, kReadPieceBytes);
+    const std::uint64_t wanted = std::min(piece, max_bytes + 1 - used);
+    bytes.resize(used + wanted);
+    const ssize_t got = ::read(file.get(), bytes.data() + used, wanted);
+    if (got < 0 && errno == EINTR) {
+      bytes.resize(used);
+      continue;
+    }
+    if (got < 0) return system_error(path, "cannot read", errno);
+    bytes.resize(used + static_cast<std::size_t>(got));
+    if (got == 0) return absl::OkStatus();
+    if (bytes.size() > max_bytes) {
+      return absl::InvalidArgumentError(
+          str_cat(path.string(), ": is larger than the ", max_bytes, " bytes allowed"));
+    }
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<Descriptor> open_file(const std::filesystem::path& path) {
@@ -64,6 +95,17 @@ absl::StatusOr<Descriptor> open_file(const std::filesystem::path& path) {
   return file;
 }
 
+absl::StatusOr<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
+  std::string bytes;
+  POSEIDON_RETURN_IF_ERROR(read_into(path, max_bytes, bytes));
+  return bytes;
+}
+
+absl::Status read_file(const std::filesystem::path& path, std::uint64_t max_bytes,
+                       std::vector<std::uint8_t>& bytes) {
+  return read_into(path, max_bytes, bytes);
+}
+
 absl::Status read_exactly_at(int fd, const std::filesystem::path& path, std::uint64_t offset,
                              std::uint8_t* out, std::size_t size) {
   while (size > 0) {
@@ -78,33 +120,6 @@ absl::Status read_exactly_at(int fd, const std::filesystem::path& path, std::uin
     size -= static_cast<std::size_t>(got);
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
-  POSEIDON_ASSIGN_OR_RETURN(const Descriptor file, open_file(path));
-  struct stat info {};
-  if (::fstat(file.get(), &info) != 0) return system_error(path, "cannot read", errno);
-  std::string bytes;
-  // Only a hint: the size may change while we read, and some file systems report none.
-  const auto reported_bytes = static_cast<std::uint64_t>(std::max<off_t>(info.st_size, 0));
-  bytes.reserve(std::min(reported_bytes, max_bytes) + kReadPieceBytes);
-  while (true) {
-    const std::size_t used = bytes.size();
-    const std::uint64_t wanted = std::min<std::uint64_t>(kReadPieceBytes, max_bytes + 1 - used);
-    bytes.resize(used + wanted);
-    const ssize_t got = ::read(file.get(), bytes.data() + used, wanted);
-    if (got < 0 && errno == EINTR) {
-      bytes.resize(used);
-      continue;
-    }
-    if (got < 0) return system_error(path, "cannot read", errno);
-    bytes.resize(used + static_cast<std::size_t>(got));
-    if (got == 0) return bytes;
-    if (bytes.size() > max_bytes) {
-      return absl::InvalidArgumentError(
-          str_cat(path.string(), ": is larger than the ", max_bytes, " bytes allowed"));
-    }
-  }
 }
 
 absl::Status write_fully(int fd, const std::filesystem::path& path, std::string_view bytes) {

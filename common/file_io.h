@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,6 +19,10 @@ namespace poseidon {
 /// The bytes of a file. Errors start with the path: NOT_FOUND when it is missing, INVALID_ARGUMENT
 /// when it is not a regular file or larger than `max_bytes`, otherwise what the system said.
 absl::StatusOr<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
+
+/// The same into `bytes`, whose memory is used again.
+absl::Status read_file(const std::filesystem::path& path, std::uint64_t max_bytes,
+                       std::vector<std::uint8_t>& bytes);
 
 /// Exactly `size` bytes from `offset` on of an open file, into `out`; any thread. Errors start with
 /// `path`; DATA_LOSS when the file ends before.

@@ -26,71 +26,7 @@ constexpr std::int64_t kMaxChunkBytes = 64 << 20;
 constexpr std::int64_t kMaxWorkers = 4096;
 constexpr std::int64_t kMaxTimeoutMs = 24 * 60 * 60 * 1000;
 constexpr std::int64_t kMaxKeptCheckpoints = 10'000;
-constexpr std::int64_t kMaxPixels = 4096;  ///< height or width of an image
-constexpr std::size_t kMaxChannels = 1024;
-constexpr std::size_t kMaxDataFiles = 10'000;
 constexpr std::size_t kMaxRenames = 8192;  ///< twice the layers of the largest network
-
-absl::Status parse_source(const Json& json, std::string_view source, const std::string& path,
-                          DataSourceSpec& spec) {
-  JsonFields fields(json, source, path);
-  fields.require("format");
-  fields.one_of("format", &spec.format, {"idx", "cifar10"});
-  if (spec.format == "cifar10") {
-    fields.require("files");
-    fields.strings("files", &spec.files, 1, kMaxDataFiles);
-    fields.refuse_foreign({"images", "labels"}, "format \"idx\"", spec.format);
-  } else if (spec.format == "idx") {
-    fields.require("images");
-    fields.require("labels");
-    fields.string("images", &spec.images);
-    fields.string("labels", &spec.labels);
-    fields.refuse_foreign({"files"}, "format \"cifar10\"", spec.format);
-  } else {
-    for (const char* key : {"images", "labels", "files"}) fields.value(key);
-  }
-  return fields.finish();
-}
-
-absl::Status parse_transform(const Json& json, std::string_view source, const std::string& path,
-                             TransformSpec& spec) {
-  JsonFields fields(json, source, path);
-  fields.integers("resize", &spec.resize, 1, kMaxPixels, 2, 2);
-  fields.integer("pad", &spec.pad, 0, kMaxPixels);
-  fields.integers("random_crop", &spec.random_crop, 1, kMaxPixels, 2, 2);
-  fields.boolean("mirror", &spec.mirror);
-  if (const Json* mean = fields.value("mean"); mean != nullptr && mean->is_number()) {
-    spec.mean.resize(1);
-    fields.number("mean", spec.mean.data());
-  } else {
-    fields.numbers("mean", &spec.mean, {}, 1, kMaxChannels);
-  }
-  fields.number("scale", &spec.scale);
-  // Anything that rounds to zero or infinity in float32 would wipe out every pixel.
-  const auto scale = static_cast<float>(spec.scale);
-  if (scale == 0.0f || !std::isfinite(scale)) {
-    fields.refuse("scale", str_cat("expected a number other than 0 that float32 can hold, got ",
-                                   json_excerpt(Json(spec.scale))));
-  }
-  return fields.finish();
-}
-
-absl::Status parse_data(const Json& json, std::string_view source, DataSpec& spec) {
-  JsonFields fields(json, source, "data");
-  fields.require("train");
-  if (const Json* train = fields.value("train")) {
-    fields.add(parse_source(*train, source, "data.train", spec.train));
-  }
-  if (const Json* test = fields.value("test")) {
-    fields.add(parse_source(*test, source, "data.test", spec.test.emplace()));
-  }
-  fields.boolean("shuffle", &spec.shuffle);
-  fields.unsigned_integer("seed", &spec.seed);
-  if (const Json* transform = fields.value("transform")) {
-    fields.add(parse_transform(*transform, source, "data.transform", spec.transform));
-  }
-  return fields.finish();
-}
 
 absl::Status parse_init(const Json& json, std::string_view source, InitSpec& spec) {
   JsonFields fields(json, source, "init");
@@ -254,7 +190,7 @@ absl::StatusOr<JobSpec> parse_named_job(std::string_view text, std::string_view 
     if (const Json* value = fields.value(key)) fields.add(parse(*value, source, spec));
   };
   section("init", parse_init, job.init);
-  section("data", parse_data, job.data);
+  section("data", parse_data_spec, job.data);
   section(
       "optimizer",
       [&job](const Json& value, std::string_view from, OptimizerSpec& spec) {
@@ -270,31 +206,6 @@ absl::StatusOr<JobSpec> parse_named_job(std::string_view text, std::string_view 
 
 void resolve(std::string& path, const std::filesystem::path& folder) {
   if (!path.empty()) path = (folder / path).lexically_normal().string();
-}
-
-void resolve(DataSourceSpec& source, const std::filesystem::path& folder) {
-  resolve(source.images, folder);
-  resolve(source.labels, folder);
-  for (std::string& file : source.files) resolve(file, folder);
-}
-
-Json source_to_json(const DataSourceSpec& source) {
-  if (source.format == "cifar10") return {{"format", source.format}, {"files", source.files}};
-  return {{"format", source.format}, {"images", source.images}, {"labels", source.labels}};
-}
-
-Json data_to_json(const DataSpec& data) {
-  const TransformSpec& from = data.transform;
-  Json transform = {{"pad", from.pad}, {"mirror", from.mirror}, {"scale", from.scale}};
-  if (!from.resize.empty()) transform["resize"] = from.resize;
-  if (!from.random_crop.empty()) transform["random_crop"] = from.random_crop;
-  if (!from.mean.empty()) transform["mean"] = from.mean;
-  Json json = {{"train", source_to_json(data.train)},
-               {"shuffle", data.shuffle},
-               {"seed", data.seed},
-               {"transform", std::move(transform)}};
-  if (data.test) json["test"] = source_to_json(*data.test);
-  return json;
 }
 
 }  // namespace
@@ -318,8 +229,7 @@ void resolve_paths(JobSpec& job, const std::filesystem::path& folder) {
     }
   }
   resolve(job.init.weights, folder);
-  resolve(job.data.train, folder);
-  if (job.data.test) resolve(*job.data.test, folder);
+  resolve_paths(job.data, folder);
   if (job.sync.plan.is_string()) {
     std::string path = job.sync.plan.get<std::string>();
     resolve(path, folder);
@@ -344,7 +254,7 @@ std::string job_to_json(const JobSpec& job) {
   const Json json = {{"name", job.name},
                      {"model", job.model},
                      {"init", std::move(init)},
-                     {"data", data_to_json(job.data)},
+                     {"data", data_spec_to_json(job.data)},
                      {"batch_size", job.batch_size},
                      {"micro_batches", job.micro_batches},
                      {"iterations", job.iterations},

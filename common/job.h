@@ -9,39 +9,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/data_spec.h"
 #include "common/element_type.h"
 #include "common/ids.h"
 #include "common/optimizer.h"
 #include "nlohmann/json.hpp"
 
 namespace poseidon {
-
-/// What happens to a sample between the file and the network, in this order.
-struct TransformSpec {
-  std::vector<std::int64_t> resize;       ///< [height, width], bilinear; empty: as it is
-  std::int64_t pad = 0;                   ///< zero pixels on every side before random_crop
-  std::vector<std::int64_t> random_crop;  ///< [height, width]; training only (centre crop in tests)
-  bool mirror = false;                    ///< horizontal flip with probability 1/2; training only
-  std::vector<double> mean;  ///< subtracted, in file units; one value or one per channel
-  double scale = 1.0;        ///< multiplied last
-};
-
-/// Where samples come from. Relative paths are relative to the job file's folder until the
-/// command line tool makes them absolute.
-struct DataSourceSpec {
-  std::string format;              ///< "idx" or "cifar10"
-  std::string images;              ///< idx
-  std::string labels;              ///< idx
-  std::vector<std::string> files;  ///< cifar10: data_batch_1.bin ...
-};
-
-struct DataSpec {
-  DataSourceSpec train;
-  std::optional<DataSourceSpec> test;
-  bool shuffle = true;
-  std::uint64_t seed = 1;
-  TransformSpec transform;
-};
 
 struct InitSpec {
   std::uint64_t seed = 1;  ///< of the initial values and of dropout
@@ -87,7 +61,8 @@ struct JobSpec {
   InitSpec init;
   DataSpec data;
   std::int64_t batch_size = 0;  ///< per worker
-  /// The batch is worked in so many equal parts, whose gradients are accumulated: divides batch_size.
+  /// The batch is worked in so many equal parts, whose gradients are accumulated: divides
+  /// batch_size.
   std::int64_t micro_batches = 1;
   std::int64_t iterations = 0;
   OptimizerSpec optimizer;

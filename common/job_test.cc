@@ -167,6 +167,21 @@ TEST(Job, RoundTrip) {
   jobs[7]["sync"]["plan"] = "plan.json";
   jobs[8]["sync"]["plan"] = {{"servers", 2}, {"layers", Json::array({1})}};
   jobs[6]["sync"]["scheme"] = {{"fc6", "sfb"}, {"fc 7/a", "ps"}, {"fc8", "auto"}};
+  jobs.resize(12, example());
+  jobs[9]["data"]["train"] = {{"format", "image_folder"}, {"path", "folder"}};
+  jobs[9]["data"]["test"] = {{"format", "records"}, {"path", "packed"}};
+  jobs[9]["data"]["max_corrupt_share"] = 0.25;
+  jobs[9]["data"]["transform"] = {
+      {"random_resized_crop", {{"size", {224, 224}}, {"scale", {0.2, 0.9}}, {"ratio", {0.5, 2.0}}}},
+      {"resize_shorter", 256},
+      {"mirror", true},
+      {"color_jitter", {{"brightness", 0.4}, {"contrast", 0.3}, {"saturation", 0.2}, {"hue", 0.1}}},
+      {"lighting", 0.1},
+      {"mean", {123.675, 116.28, 103.53}},
+      {"std", {58.395, 57.12, 57.375}}};
+  jobs[10]["data"]["train"] = {
+      {"format", "cifar100"}, {"files", Json::array({"x"})}, {"labels", "coarse"}};
+  jobs[11]["data"]["transform"] = {{"resize_shorter", 40}, {"random_crop", {32, 32}}};
   for (const Json& json : jobs) {
     const absl::StatusOr<JobSpec> job = parse_job(json.dump());
     ASSERT_TRUE(job.ok()) << job.status();
@@ -219,12 +234,42 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
       {"/data/shuffle", "yes", "data.shuffle: expected true or false"},
       {"/data/seed", 1.5, "data.seed: expected an integer"},
       {"/data/train/format", "idxx", "did you mean \"idx\"?"},
-      {"/data/train/files", Json::array({"x"}), "data.train.files: belongs to format \"cifar10\""},
+      {"/data/train/files", Json::array({"x"}),
+       "data.train.files: belongs to the formats \"cifar10\" and"},
       {"/data/train/images", 3, "data.train.images: expected a text"},
       {"/data/test/format", "cifar10", "data.test.files: is missing"},
       {"/data/transform/resize", Json::array({28}),
        "data.transform.resize: expected an array of 2 integers"},
       {"/data/transform/resize", {28, 0}, "data.transform.resize[1]: expected"},
+      {"/data/train/path", "x", "data.train.path: belongs to the formats \"image_folder\" and"},
+      {"/data/train", {{"format", "image_folder"}}, "data.train.path: is missing"},
+      {"/data/train",
+       {{"format", "records"}, {"path", "p"}, {"labels", "fine"}},
+       "data.train.labels: belongs to format \"idx\""},
+      {"/data/train",
+       {{"format", "cifar100"}, {"files", {"x"}}, {"labels", "fin"}},
+       "data.train.labels: expected"},
+      {"/data/max_corrupt_share", 1.5, "data.max_corrupt_share: expected a number from 0 to 1"},
+      {"/data/transform/resize_shorter", 9, "resize_shorter: cannot stand beside resize"},
+      {"/data/transform",
+       {{"random_resized_crop", {{"size", {8, 8}}}}, {"random_crop", {8, 8}}},
+       "random_crop: cannot stand beside random_resized_crop"},
+      {"/data/transform",
+       {{"random_resized_crop", {{"size", {8, 9}}}}, {"resize_shorter", 8}},
+       "resize_shorter: expected at least 9"},
+      {"/data/transform", {{"random_resized_crop", Json::object()}}, "size: is missing"},
+      {"/data/transform",
+       {{"random_resized_crop", {{"size", {8, 8}}, {"scale", {0.5, 0.1}}}}},
+       "random_resized_crop.scale: expected [least, greatest], got"},
+      {"/data/transform",
+       {{"random_resized_crop", {{"size", {8, 8}}, {"ratio", {0, 1}}}}},
+       "random_resized_crop.ratio[0]: expected a number from 0.001"},
+      {"/data/transform/color_jitter",
+       {{"hue", 0.6}},
+       "color_jitter.hue: expected a number from 0"},
+      {"/data/transform/lighting", -1, "lighting: expected a number from 0"},
+      {"/data/transform/std", {1, 0}, "std[1]: expected a number"},
+      {"/data/transform", {{"std", 1e-30}, {"scale", 1e30}}, "when divided by std"},
       {"/data/transform/resize", 28, "data.transform.resize: expected an array"},
       {"/data/transform/pad", -1, "data.transform.pad: expected"},
       {"/data/transform/random_crop", {1.0, 2}, "data.transform.random_crop[0]: expected"},
@@ -352,7 +397,9 @@ TEST(Job, PathsAreResolvedAgainstTheFolder) {
   EXPECT_EQ(job.model, "lenet") << "a shipped name is no path";
   job.model = "nets/a.json";
   job.data.train.files = {"b.bin"};
+  job.data.train.path = "../images/";
   resolve_paths(job, "/jobs");
+  EXPECT_EQ(job.data.train.path, "/images/");
   EXPECT_EQ(job.model, "/jobs/nets/a.json");
   EXPECT_THAT(job.data.train.files, ElementsAre("/jobs/b.bin"));
   job.sync.plan = "runs/plan.json";

@@ -14,8 +14,12 @@
 
 namespace poseidon {
 
-void fill_heartbeat_totals(const TrafficProbe* traffic, const RefusalCounts& refusals,
-                           v1::Heartbeat& heartbeat) {
+void fill_heartbeat_totals(const TrafficProbe* traffic, const DataProbe* data,
+                           const RefusalCounts& refusals, v1::Heartbeat& heartbeat) {
+  if (data != nullptr) {
+    heartbeat.set_data_stall_seconds(data->stall_seconds());
+    heartbeat.set_corrupt_samples(data->corrupt_samples());
+  }
   for (std::uint32_t i = 0; traffic != nullptr && i < traffic->layers(); ++i) {
     v1::LayerTraffic& layer = *heartbeat.add_layers();
     layer.set_layer(i);
@@ -109,6 +113,17 @@ class NodeMetrics::Impl final : public prometheus::Collectable {
       families.push_back(std::move(stall));
       families.push_back(std::move(sync));
     }
+    if (data_ != nullptr) {
+      auto data_stall =
+          counter("poseidon_data_stall_seconds_total",
+                  "How long the engine stood still because the next batch was not read yet");
+      auto corrupt = counter("poseidon_data_corrupt_samples_total",
+                             "Samples that cannot be read; others stand in for them");
+      add_value(data_stall, {}, data_->stall_seconds());
+      add_value(corrupt, {}, static_cast<double>(data_->corrupt_samples()));
+      families.push_back(std::move(data_stall));
+      families.push_back(std::move(corrupt));
+    }
     return families;
   }
 
@@ -120,6 +135,7 @@ class NodeMetrics::Impl final : public prometheus::Collectable {
   mutable std::mutex mutex_;  ///< guards all below
   std::shared_ptr<const Plan> plan_;
   std::shared_ptr<const TrafficProbe> traffic_;
+  std::shared_ptr<const DataProbe> data_;
 };
 
 NodeMetrics::NodeMetrics(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -146,10 +162,12 @@ absl::StatusOr<std::unique_ptr<NodeMetrics>> NodeMetrics::serve(const std::strin
 }
 
 void NodeMetrics::show(std::shared_ptr<const Plan> plan,
-                       std::shared_ptr<const TrafficProbe> traffic) {
+                       std::shared_ptr<const TrafficProbe> traffic,
+                       std::shared_ptr<const DataProbe> data) {
   const std::lock_guard lock(impl_->mutex_);
   impl_->plan_ = std::move(plan);
   impl_->traffic_ = std::move(traffic);
+  impl_->data_ = std::move(data);
 }
 
 const std::string& NodeMetrics::address() const { return impl_->address_; }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/data_probe.h"
 #include "common/plan.h"
 #include "common/traffic.h"
 #include "common/wire.h"
@@ -13,9 +14,9 @@
 
 namespace poseidon {
 
-/// Running totals of both probes. `traffic` may be null (no job).
-void fill_heartbeat_totals(const TrafficProbe* traffic, const RefusalCounts& refusals,
-                           v1::Heartbeat& heartbeat);
+/// Running totals of the probes. `traffic` (no job) and `data` (no worker) may be null.
+void fill_heartbeat_totals(const TrafficProbe* traffic, const DataProbe* data,
+                           const RefusalCounts& refusals, v1::Heartbeat& heartbeat);
 
 /// Serves the node's probes on http://ADDRESS/metrics (DESIGN: "What is measured"). Reads them only
 /// when it is scraped, so it costs nothing otherwise. Any thread.
@@ -27,8 +28,9 @@ class NodeMetrics {
                                                             const RefusalCounts* refusals);
   ~NodeMetrics();
 
-  /// From now on the layers of this plan are shown; null: none.
-  void show(std::shared_ptr<const Plan> plan, std::shared_ptr<const TrafficProbe> traffic);
+  /// From now on the layers of this plan are shown, and a worker's input; null: none.
+  void show(std::shared_ptr<const Plan> plan, std::shared_ptr<const TrafficProbe> traffic,
+            std::shared_ptr<const DataProbe> data = nullptr);
   /// HOST:PORT really listened on.
   const std::string& address() const;
 

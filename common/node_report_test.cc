@@ -52,7 +52,12 @@ TEST(NodeReport, HeartbeatsCarryTotalsAndOnlyTheReasonsThatOccurred) {
   RefusalCounts refusals;
   refusals.add(DataRefusal::kSize);
   v1::Heartbeat heartbeat;
-  fill_heartbeat_totals(&traffic, refusals, heartbeat);
+  DataProbe data;
+  data.stalled(1'500'000'000);
+  data.found_corrupt();
+  fill_heartbeat_totals(&traffic, &data, refusals, heartbeat);
+  EXPECT_EQ(heartbeat.data_stall_seconds(), 1.5);
+  EXPECT_EQ(heartbeat.corrupt_samples(), 1u);
   ASSERT_EQ(heartbeat.layers_size(), 2);
   EXPECT_EQ(heartbeat.layers(1).sent_bytes(), 120u);
   EXPECT_EQ(heartbeat.layers(0).received_bytes(), 7u);
@@ -70,7 +75,7 @@ TEST(NodeReport, HeartbeatsCarryTotalsAndOnlyTheReasonsThatOccurred) {
 
 TEST(NodeReport, WithoutAJobThereAreNoLayers) {
   v1::Heartbeat heartbeat;
-  fill_heartbeat_totals(nullptr, RefusalCounts{}, heartbeat);
+  fill_heartbeat_totals(nullptr, nullptr, RefusalCounts{}, heartbeat);
   EXPECT_EQ(heartbeat.layers_size(), 0);
 }
 
@@ -85,8 +90,11 @@ TEST(NodeReport, PrometheusSeesLayersWhileAJobRuns) {
   traffic->synced(LayerIndex(1), Milliseconds(5));
   traffic->synced(LayerIndex(1), Milliseconds(6));
   traffic->synced(LayerIndex(1), std::chrono::seconds(60));
+  auto data = std::make_shared<DataProbe>();
+  data->stalled(125'000'000);
+  data->found_corrupt();
   (*metrics)->show(std::make_shared<const Plan>(testing_support::toy_plan(1, 1, {4, 4}, 4)),
-                   traffic);
+                   traffic, data);
   const std::string during = scrape((*metrics)->address());
   EXPECT_THAT(during, HasSubstr("poseidon_layer_sent_bytes_total{layer=\"layer1\",scheme=\"ps\","
                                 "role=\"worker\"} 4096"));
@@ -99,8 +107,12 @@ TEST(NodeReport, PrometheusSeesLayersWhileAJobRuns) {
   }
   EXPECT_THAT(during,
               HasSubstr("poseidon_refused_messages_total{reason=\"epoch\",role=\"worker\"} 1"));
+  EXPECT_THAT(during, HasSubstr("poseidon_data_stall_seconds_total 0.125"));
+  EXPECT_THAT(during, HasSubstr("poseidon_data_corrupt_samples_total 1"));
   (*metrics)->show(nullptr, nullptr);
-  EXPECT_THAT(scrape((*metrics)->address()), Not(HasSubstr("layer1")));
+  const std::string afterwards = scrape((*metrics)->address());
+  EXPECT_THAT(afterwards, Not(HasSubstr("layer1")));
+  EXPECT_THAT(afterwards, Not(HasSubstr("poseidon_data")));
 }
 
 TEST(NodeReport, ATakenAddressIsNamed) {

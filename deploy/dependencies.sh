@@ -11,8 +11,10 @@ build_packages=(
   g++ cmake ninja-build ccache pkg-config git
   # gRPC, Protocol Buffers, Abseil
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libabsl-dev
-  # oneDNN (CPU engine), RocksDB (chunk store), zlib (data)
-  libdnnl-dev librocksdb-dev zlib1g-dev
+  # oneDNN (CPU engine), RocksDB (chunk store)
+  libdnnl-dev librocksdb-dev
+  # data: gzip, JPEG, PNG, CRC-32C
+  zlib1g-dev libjpeg62-turbo-dev libpng-dev libisal-dev
   # JSON, logging, command line, metrics
   nlohmann-json3-dev libspdlog-dev libcli11-dev prometheus-cpp-dev
   # unit tests are part of every build
@@ -20,11 +22,11 @@ build_packages=(
 )
 test_packages=(
   clang clang-format clang-tidy libclang-rt-14-dev
-  python3 python3-venv curl ca-certificates
+  python3 python3-venv python3-pil python3-numpy curl ca-certificates
 )
 # What Poseidon is compared with, and network namespaces as hosts; neither the build nor .ci/run needs them.
 bench_packages=(
-  python3 python3-torch
+  python3 python3-torch python3-pil python3-numpy
   openmpi-bin libopenmpi-dev
   iproute2 util-linux hostname
 )

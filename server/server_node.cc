@@ -115,7 +115,7 @@ void ServerNode::fill_heartbeat(v1::Heartbeat& heartbeat) {
     const std::lock_guard lock(mutex_);
     traffic = traffic_;
   }
-  fill_heartbeat_totals(traffic.get(), *refusals_, heartbeat);
+  fill_heartbeat_totals(traffic.get(), nullptr, *refusals_, heartbeat);
 }
 
 }  // namespace poseidon

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
@@ -20,6 +21,7 @@
 #include "common/status_macros.h"
 #include "common/tensor_memory.h"
 #include "spdlog/spdlog.h"
+#include "worker/data/batches.h"
 #include "worker/peer_stream.h"
 #include "worker/worker_node.h"
 
@@ -32,6 +34,7 @@ struct MainOptions {
   std::string device = "auto";
   std::string metrics_listen;
   int threads = 0;
+  int data_threads = 0;
   std::int64_t join_timeout_s = 60;
   std::int64_t server_timeout_s = 30;
   bool shared_memory = true;
@@ -47,6 +50,10 @@ void add_options(CLI::App& app, MainOptions& options) {
   app.add_option("--metrics-listen", options.metrics_listen, "ADDR:PORT for Prometheus");
   app.add_option("--threads", options.threads, "threads of the engine; 0: all cores")
       ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_option("--data-threads", options.data_threads,
+                 "threads that read and decode samples; 0: half of the cores")
+      ->check(CLI::Range(0, kMaxDataThreads))
       ->capture_default_str();
   app.add_option("--join-timeout-s", options.join_timeout_s,
                  "how long to look for the coordinator before giving up")
@@ -111,6 +118,10 @@ absl::Status run(const MainOptions& options) {
   {
     WorkerNodeOptions node_options;
     node_options.threads = options.threads;
+    node_options.data_threads =
+        options.data_threads > 0
+            ? options.data_threads
+            : default_data_threads(static_cast<int>(std::thread::hardware_concurrency()));
     node_options.peers = {.transport = &peers, .door = &door};
     node_options.sync.syncer.give_up_after = Milliseconds(options.server_timeout_s * 1000);
     WorkerNode node(&transport, &refusals, metrics.get(), &probe, node_options);

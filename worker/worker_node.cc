@@ -58,6 +58,8 @@ class WorkerNode::Job final : public TrainerEvents {
     return traffic_;
   }
 
+  std::shared_ptr<const DataProbe> data_probe() const { return data_probe_; }
+
   void launch() {
     thread_ = std::thread([this] { run(); });
   }
@@ -195,14 +197,17 @@ class WorkerNode::Job final : public TrainerEvents {
                                    .rank = rank_.value(),
                                    .batch_size = job_.batch_size,
                                    .first_iteration = 0};
+    const BatchOptions options{.threads = node_->options_.data_threads,
+                               .probe = data_probe_,
+                               .log = [](const std::string& text) { spdlog::warn("{}", text); }};
     POSEIDON_ASSIGN_OR_RETURN(
-        train_, TrainBatches::open(job_.data, net.input_shape, net.classes, placement));
+        train_, TrainBatches::open(job_.data, net.input_shape, net.classes, placement, options));
     if (!job_.data.test) return absl::OkStatus();
     // Tests have the engine's batch, and no positions in the run that it would change.
     BatchPlacement test_placement = placement;
     test_placement.batch_size = job_.batch_size / job_.micro_batches;
     POSEIDON_ASSIGN_OR_RETURN(
-        test_, TestBatches::open(job_.data, net.input_shape, net.classes, test_placement));
+        test_, TestBatches::open(job_.data, net.input_shape, net.classes, test_placement, options));
     return absl::OkStatus();
   }
 
@@ -220,7 +225,7 @@ class WorkerNode::Job final : public TrainerEvents {
     }
     auto traffic = std::make_shared<TrafficProbe>(plan.layers.size());
     if (node_->metrics_ != nullptr) {
-      node_->metrics_->show(std::make_shared<const Plan>(plan), traffic);
+      node_->metrics_->show(std::make_shared<const Plan>(plan), traffic, data_probe_);
     }
     {
       const std::lock_guard lock(mutex_);
@@ -257,6 +262,7 @@ class WorkerNode::Job final : public TrainerEvents {
   WorkerNode* const node_;
   const v1::Assignment assignment_;
   const Epoch epoch_;
+  const std::shared_ptr<DataProbe> data_probe_ = std::make_shared<DataProbe>();
   std::thread thread_;
 
   // The job's thread only.
@@ -382,7 +388,8 @@ void WorkerNode::fill_heartbeat(v1::Heartbeat& heartbeat) {
     job = job_;
   }
   const std::shared_ptr<const TrafficProbe> traffic = job == nullptr ? nullptr : job->traffic();
-  fill_heartbeat_totals(traffic.get(), *refusals_, heartbeat);
+  const std::shared_ptr<const DataProbe> data = job == nullptr ? nullptr : job->data_probe();
+  fill_heartbeat_totals(traffic.get(), data.get(), *refusals_, heartbeat);
 }
 
 }  // namespace poseidon

@@ -24,6 +24,7 @@ namespace poseidon {
 
 struct WorkerNodeOptions {
   int threads = 0;         ///< of the engine; 0: all cores
+  int data_threads = 1;    ///< that read and decode; 1 to kMaxDataThreads
   SyncClientOptions sync;  ///< but for sync.syncer.sfb, which the job decides
   PeerAccess peers;        ///< for layers that go by SFB; what it points to outlives the node
 };

@@ -6,9 +6,12 @@ docs/sampling.md explains it. Import it, or run it to print the data set indices
 """
 
 import argparse
+import math
 
 MASK = (1 << 64) - 1
 TRANSFORM_STREAM = 0x7472616E73666F72
+RESIZED_CROP_STREAM = 0x726573697A656372
+COLOUR_STREAM = 0x636F6C6F75726A69
 
 
 class SplitMix64:
@@ -26,6 +29,16 @@ class SplitMix64:
 
     def below(self, bound):
         return (self.next() * bound) >> 64
+
+    def uniform(self, low, high):
+        """53 random bits."""
+        return low + (high - low) * ((self.next() >> 11) * 2.0**-53)
+
+    def normal(self):
+        """Box-Muller, the cosine branch."""
+        u = ((self.next() >> 11) + 0.5) * 2.0**-53
+        v = (self.next() >> 11) * 2.0**-53
+        return math.sqrt(-2 * math.log(u)) * math.cos(2 * math.pi * v)
 
 
 def mix_seed(a, b):
@@ -68,6 +81,38 @@ def transform_choices(seed, position, top_choices, left_choices):
     top = random.below(top_choices)
     left = random.below(left_choices)
     return top, left, random.next() >> 63 == 1
+
+
+def resized_crop(seed, position, height, width, scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3)):
+    """(top, left, height, width) of a random resized crop: torchvision's rule on our random numbers."""
+    random = SplitMix64(mix_seed(seed ^ RESIZED_CROP_STREAM, position))
+    for _ in range(10):
+        area = height * width * random.uniform(*scale)
+        aspect = math.exp(random.uniform(math.log(ratio[0]), math.log(ratio[1])))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 1 <= w <= width and 1 <= h <= height:
+            top = random.below(height - h + 1)
+            return top, random.below(width - w + 1), h, w
+    w, h = width, height
+    if width / height < ratio[0]:
+        h = round(w / ratio[0])
+    elif width / height > ratio[1]:
+        w = round(h * ratio[1])
+    h, w = min(max(h, 1), height), min(max(w, 1), width)
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+def colour_choices(seed, position, brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0):
+    """Order of the steps and their factors; the three normal numbers of the lighting."""
+    random = SplitMix64(mix_seed(seed ^ COLOUR_STREAM, position))
+    order = ["brightness", "contrast", "saturation", "hue"]
+    for i in (3, 2, 1):
+        j = random.below(i + 1)
+        order[i], order[j] = order[j], order[i]
+    factors = {name: random.uniform(max(0.0, 1 - strength), 1 + strength)
+               for name, strength in (("brightness", brightness), ("contrast", contrast), ("saturation", saturation))}
+    factors["hue"] = random.uniform(-hue, hue)
+    return order, factors, [random.normal() for _ in range(3)]
 
 
 def main():

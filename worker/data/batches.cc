@@ -1,11 +1,11 @@
 #include "worker/data/batches.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -32,17 +32,36 @@ std::string shape_remedy(const TransformSpec& spec, const Shape& sample, const S
   if (sample[0] != input[0]) {
     return str_cat("give the network an input of ", sample[0], " channels, or take other data");
   }
+  if (spec.random_resized_crop) {
+    return str_cat("set data.transform.random_resized_crop.size to [", input[1], ", ", input[2],
+                   "]");
+  }
   const char* key = spec.random_crop.empty() ? "resize" : "random_crop";
   const std::int64_t pad = spec.random_crop.empty() ? 2 * spec.pad : 0;
   if (input[1] <= pad || input[2] <= pad) return "lower data.transform.pad";
   return str_cat("set data.transform.", key, " to [", input[1] - pad, ", ", input[2] - pad, "]");
 }
 
+/// What samples will be when read: encoded images become what the network takes, grey or RGB.
+absl::StatusOr<Shape> decoded_shape(const Dataset& dataset, const Shape& input_shape) {
+  Shape shape = dataset.sample_shape();
+  if (shape[0] != 0) return shape;
+  shape[0] = input_shape.size() == 3 ? input_shape[0] : 3;
+  if (shape[0] == 1 || shape[0] == 3) return shape;
+  return absl::InvalidArgumentError(str_cat(
+      dataset.name(), ": images are read as 1 (grey) or 3 (RGB) channels, the network takes ",
+      shape[0], "; give it an input of 1 or 3 channels"));
+}
+
 absl::StatusOr<Transform> make_transform(const Dataset& dataset, const DataSpec& data,
                                          const Shape& input_shape) {
-  POSEIDON_ASSIGN_OR_RETURN(Transform transform,
-                            Transform::make(data.transform, data.seed, dataset.sample_shape()));
-  const Shape& sample = transform.output_shape();
+  POSEIDON_ASSIGN_OR_RETURN(const Shape decoded, decoded_shape(dataset, input_shape));
+  absl::StatusOr<Transform> transform = Transform::make(data.transform, data.seed, decoded);
+  if (!transform.ok()) {
+    return absl::InvalidArgumentError(
+        str_cat(dataset.name(), ": ", from_absl(transform.status().message())));
+  }
+  const Shape& sample = transform->output_shape();
   // A network of vectors (an MLP) takes an image's values in their order.
   const bool is_flat = input_shape.size() == 1 && count_of(sample) == count_of(input_shape);
   if (sample != input_shape && !is_flat) {
@@ -61,40 +80,64 @@ void check_placement(const BatchPlacement& placement) {
   POSEIDON_CHECK(placement.first_iteration >= 0, "negative iteration");
 }
 
-void size_batch(Batch& batch, std::int64_t samples, const Transform& transform) {
+void size_batch(Batch& batch, std::int64_t samples, const Shape& shape) {
   const auto count = static_cast<std::size_t>(samples);
   batch.samples = samples;
-  batch.images.resize(count * count_of(transform.output_shape()));
+  batch.images.resize(count * count_of(shape));
   batch.labels.resize(count);
 }
 
-/// Reads and transforms one sample into its place in the batch. `pixels`: scratch.
-absl::Status fill_sample(const Dataset& dataset, std::int64_t index, std::uint64_t position,
-                         Phase phase, Transform& transform, std::vector<std::uint8_t>& pixels,
-                         Batch& batch, std::size_t place) {
-  POSEIDON_RETURN_IF_ERROR(dataset.read(index, pixels, batch.labels[place]));
-  const std::size_t size = count_of(transform.output_shape());
-  transform.apply(pixels, position, phase, std::span(batch.images).subspan(place * size, size));
-  return absl::OkStatus();
+/// The place of sample `i` in the batch.
+std::span<float> image_of(Batch& batch, std::int64_t i) {
+  const std::size_t size = batch.images.size() / batch.labels.size();
+  return std::span(batch.images).subspan(static_cast<std::size_t>(i) * size, size);
+}
+
+/// One reader per thread, and what they share.
+std::vector<SampleReader> make_readers(const std::shared_ptr<const Dataset>& dataset,
+                                       const DataSpec& data, const Transform& transform,
+                                       const BatchOptions& options) {
+  POSEIDON_CHECK(options.threads >= 1 && options.threads <= kMaxDataThreads, "data threads");
+  const auto corrupt =
+      std::make_shared<CorruptSamples>(dataset, data.max_corrupt_share, options.probe, options.log);
+  std::vector<SampleReader> readers;
+  for (int i = 0; i < options.threads; ++i) readers.emplace_back(dataset, transform, corrupt);
+  return readers;
+}
+
+std::size_t slots_for(std::int64_t batch_size, const Shape& shape) {
+  const std::size_t batch_bytes =
+      static_cast<std::size_t>(batch_size) * count_of(shape) * sizeof(float);
+  return std::clamp<std::size_t>(kMaxPrefetchBytes / batch_bytes, 2, kPrefetchBatches + 1);
 }
 
 }  // namespace
 
-/// A ring of batches between one producer (the thread) and one consumer (next). Batch n of the run
-/// lies in slot n % kSlots. The counters below say who may touch which slot; the batches themselves
-/// need no lock.
+int default_data_threads(int cores) { return std::clamp(cores / 2, 1, 32); }
+
+/// A ring of batches between the threads and one consumer (next). Batch n of the run lies in slot n
+/// % slots. Threads take pieces of batches in order; the counters below say who may touch which
+/// slot, so the batches themselves need no lock.
 class TrainBatches::Impl {
  public:
-  Impl(std::shared_ptr<const Dataset> dataset, const DataSpec& data, Transform transform,
-       const BatchPlacement& placement)
+  Impl(std::shared_ptr<const Dataset> dataset, const DataSpec& data, const Transform& transform,
+       const BatchPlacement& placement, const BatchOptions& options)
       : dataset_(std::move(dataset)),
         placement_(placement),
-        transform_(std::move(transform)),
+        probe_(options.probe != nullptr ? options.probe : std::make_shared<DataProbe>()),
+        piece_samples_(std::clamp<std::int64_t>(placement.batch_size / (4 * options.threads), 1,
+                                                kMaxPieceSamples)),
+        readers_(make_readers(dataset_, data, transform, options)),
+        slots_(slots_for(placement.batch_size, transform.output_shape())),
         sampler_(dataset_->size(), data.shuffle, data.seed),
-        pixels_(count_of(dataset_->sample_shape())) {
-    // Here rather than in the thread: memory that is missing is missed before training starts.
-    for (Batch& batch : slots_) size_batch(batch, placement_.batch_size, transform_);
-    thread_ = std::thread([this] { produce(); });
+        ahead_(dataset_->size(), data.shuffle, data.seed) {
+    // Here rather than in a thread: memory that is missing is missed before training starts.
+    for (Slot& slot : slots_) {
+      size_batch(slot.batch, placement_.batch_size, transform.output_shape());
+    }
+    for (SampleReader& reader : readers_) {
+      threads_.emplace_back([this, &reader] { work(reader); });
+    }
   }
 
   ~Impl() {
@@ -103,7 +146,7 @@ class TrainBatches::Impl {
       const std::lock_guard lock(mutex_);  // so that a thread about to wait does not miss the word
     }
     changed_.notify_all();
-    thread_.join();
+    for (std::thread& thread : threads_) thread.join();
   }
 
   Impl(const Impl&) = delete;
@@ -116,9 +159,11 @@ class TrainBatches::Impl {
     released_ = taken_;
     changed_.notify_all();
     const bool is_ready = changed_.wait_until(
-        lock, start + timeout, [this] { return produced_ > taken_ || !failure_.ok(); });
-    stall_ += std::chrono::steady_clock::now() - start;
-    if (produced_ > taken_) return &slots_[static_cast<std::size_t>(taken_++ % kSlots)];
+        lock, start + timeout, [this] { return produced_ > taken_ || taken_ >= failed_batch_; });
+    const auto waited = std::chrono::steady_clock::now() - start;
+    probe_->stalled(static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(waited).count()));
+    if (produced_ > taken_) return &slot_of(taken_++).batch;
     if (is_ready) return failure_;
     return absl::DeadlineExceededError(
         str_cat(dataset_->name(), ": the batch of iteration ",
@@ -126,41 +171,99 @@ class TrainBatches::Impl {
                 " was not read and transformed within ", timeout.count(), " ms"));
   }
 
-  double stall_seconds() const {
-    const std::lock_guard lock(mutex_);
-    return std::chrono::duration<double>(stall_).count();
-  }
+  double stall_seconds() const { return probe_->stall_seconds(); }
 
  private:
-  static constexpr std::uint64_t kSlots = kPrefetchBatches + 1;
+  static constexpr std::int64_t kMaxPieceSamples = 16;
+  static constexpr std::uint64_t kNever = ~std::uint64_t{0};
 
-  void produce() {
-    for (std::uint64_t number = 0;; ++number) {
-      {
-        std::unique_lock lock(mutex_);
-        // Woken by next() and by the destructor, one of which comes: no deadline needed.
-        changed_.wait(lock, [&] { return stopping_ || number < released_ + kSlots; });
-      }
-      if (stopping_) return;
-      const absl::Status status = fill(number);
+  struct Slot {
+    Batch batch;
+    std::int64_t missing = 0;  ///< samples that are not read yet; guarded by mutex_
+  };
+
+  /// Some neighbouring samples of one batch.
+  struct Piece {
+    std::uint64_t batch = 0;
+    std::int64_t first = 0;  ///< in the batch
+    std::vector<std::int64_t> indices;
+    std::vector<std::int64_t> ahead;  ///< indices that some later piece will have
+  };
+
+  Slot& slot_of(std::uint64_t batch) { return slots_[batch % slots_.size()]; }
+
+  /// Position in the run of sample `i` of batch number `batch` of this worker.
+  std::uint64_t position_of(std::uint64_t batch, std::int64_t i) const {
+    return first_position(placement_.first_iteration + static_cast<Iteration>(batch),
+                          placement_.batch_size, placement_.workers, placement_.rank) +
+           static_cast<std::uint64_t>(i);
+  }
+
+  /// Waits until there is something to do; false when there never will be.
+  bool take(Piece& piece) {
+    std::unique_lock lock(mutex_);
+    // Woken by next() and by the destructor, one of which comes: no deadline needed.
+    changed_.wait(lock, [&] {
+      return stopping_ || failed_batch_ != kNever || next_batch_ < released_ + slots_.size();
+    });
+    if (stopping_ || failed_batch_ != kNever) return false;
+    piece.batch = next_batch_;
+    piece.first = next_sample_;
+    if (next_sample_ == 0) begin_batch(next_batch_);
+    const std::int64_t end = std::min(placement_.batch_size, next_sample_ + piece_samples_);
+    piece.indices.clear();
+    piece.ahead.clear();
+    for (; next_sample_ < end; ++next_sample_) {
+      piece.indices.push_back(sampler_.index_at(position_of(next_batch_, next_sample_)));
+      if (dataset_->reads_ahead()) piece.ahead.push_back(ahead_.index_at(position_ahead()));
+    }
+    if (next_sample_ == placement_.batch_size) {
+      next_sample_ = 0;
+      ++next_batch_;
+    }
+    return true;
+  }
+
+  /// Of the sample kReadAheadSamples behind the next one.
+  std::uint64_t position_ahead() const {
+    const std::int64_t sample = next_sample_ + kReadAheadSamples;
+    return position_of(next_batch_ + static_cast<std::uint64_t>(sample / placement_.batch_size),
+                       sample % placement_.batch_size);
+  }
+
+  void begin_batch(std::uint64_t number) {
+    Slot& slot = slot_of(number);
+    slot.missing = placement_.batch_size;
+    slot.batch.first_sample = position_of(number, 0);
+    slot.batch.valid_samples = slot.batch.samples;
+  }
+
+  void work(SampleReader& reader) {
+    Piece piece;
+    while (take(piece)) {
+      for (const std::int64_t index : piece.ahead) dataset_->will_read(index);
+      const absl::Status status = fill(reader, piece);
       if (stopping_) return;
       const std::lock_guard lock(mutex_);
-      failure_ = status;
-      if (status.ok()) produced_ = number + 1;
+      if (status.ok()) {
+        slot_of(piece.batch).missing -= static_cast<std::int64_t>(piece.indices.size());
+      } else if (piece.batch < failed_batch_) {
+        failed_batch_ = piece.batch;
+        failure_ = status;
+      }
+      const std::uint64_t begun = next_batch_ + (next_sample_ > 0 ? 1 : 0);
+      while (produced_ < begun && slot_of(produced_).missing == 0) ++produced_;
       changed_.notify_all();
-      if (!status.ok()) return;
     }
   }
 
-  absl::Status fill(std::uint64_t number) {
-    Batch& batch = slots_[static_cast<std::size_t>(number % kSlots)];
-    batch.first_sample = first_position(placement_.first_iteration + static_cast<Iteration>(number),
-                                        placement_.batch_size, placement_.workers, placement_.rank);
-    batch.valid_samples = batch.samples;
-    for (std::size_t i = 0; i < batch.labels.size() && !stopping_; ++i) {
-      const std::uint64_t position = batch.first_sample + i;
-      POSEIDON_RETURN_IF_ERROR(fill_sample(*dataset_, sampler_.index_at(position), position,
-                                           Phase::kTrain, transform_, pixels_, batch, i));
+  absl::Status fill(SampleReader& reader, const Piece& piece) {
+    Batch& batch = slot_of(piece.batch).batch;
+    for (std::size_t i = 0; i < piece.indices.size() && !stopping_; ++i) {
+      const std::int64_t place = piece.first + static_cast<std::int64_t>(i);
+      POSEIDON_RETURN_IF_ERROR(reader.read(piece.indices[i], position_of(piece.batch, place),
+                                           Phase::kTrain, image_of(batch, place),
+                                           batch.labels[static_cast<std::size_t>(place)]));
     }
     return absl::OkStatus();
   }
@@ -168,27 +271,31 @@ class TrainBatches::Impl {
   // Constant after construction.
   const std::shared_ptr<const Dataset> dataset_;
   const BatchPlacement placement_;
+  const std::shared_ptr<DataProbe> probe_;
+  const std::int64_t piece_samples_;
 
-  // The thread only.
-  Transform transform_;
-  Sampler sampler_;
-  std::vector<std::uint8_t> pixels_;
+  std::vector<SampleReader> readers_;  ///< one for each thread, and only its
 
-  // Slot n % kSlots: the thread's while released_ + kSlots > n >= produced_, the caller's
-  // afterwards.
-  std::array<Batch, kSlots> slots_;
+  // Samples of slot n % slots: of the thread that took them while released_ + slots > n >=
+  // produced_, the caller's afterwards.
+  std::vector<Slot> slots_;
 
   std::atomic<bool> stopping_{false};
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_. Numbers of batches: released_ <= taken_ <= produced_ <= released_ + kSlots.
+  // Guarded by mutex_. Numbers of batches: released_ <= taken_ <= produced_ <= next_batch_ + 1 <=
+  // released_ + slots + 1; no batch from failed_batch_ on is produced.
+  Sampler sampler_;
+  Sampler ahead_;
+  std::uint64_t next_batch_ = 0;  ///< what is taken next, and where in it
+  std::int64_t next_sample_ = 0;
   std::uint64_t produced_ = 0;
   std::uint64_t taken_ = 0;
   std::uint64_t released_ = 0;
+  std::uint64_t failed_batch_ = kNever;
   absl::Status failure_;
-  std::chrono::steady_clock::duration stall_{};
 
-  std::thread thread_;
+  std::vector<std::thread> threads_;
 };
 
 TrainBatches::TrainBatches(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -197,17 +304,18 @@ TrainBatches::~TrainBatches() = default;
 absl::StatusOr<std::unique_ptr<TrainBatches>> TrainBatches::open(const DataSpec& data,
                                                                  const Shape& input_shape,
                                                                  std::int64_t classes,
-                                                                 const BatchPlacement& placement) {
+                                                                 const BatchPlacement& placement,
+                                                                 const BatchOptions& options) {
   POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> dataset,
                             open_dataset(data.train, classes));
-  return start(std::move(dataset), data, input_shape, placement);
+  return start(std::move(dataset), data, input_shape, placement, options);
 }
 
 absl::StatusOr<std::unique_ptr<TrainBatches>> TrainBatches::start(
     std::shared_ptr<const Dataset> dataset, const DataSpec& data, const Shape& input_shape,
-    const BatchPlacement& placement) {
+    const BatchPlacement& placement, const BatchOptions& options) {
   check_placement(placement);
-  POSEIDON_ASSIGN_OR_RETURN(Transform transform, make_transform(*dataset, data, input_shape));
+  POSEIDON_ASSIGN_OR_RETURN(const Transform transform, make_transform(*dataset, data, input_shape));
   const std::int64_t iteration_samples = placement.batch_size * placement.workers;
   if (iteration_samples > dataset->size()) {
     return absl::InvalidArgumentError(
@@ -216,7 +324,7 @@ absl::StatusOr<std::unique_ptr<TrainBatches>> TrainBatches::start(
                 iteration_samples, "; lower batch_size or use fewer workers"));
   }
   return std::unique_ptr<TrainBatches>(new TrainBatches(
-      std::make_unique<Impl>(std::move(dataset), data, std::move(transform), placement)));
+      std::make_unique<Impl>(std::move(dataset), data, transform, placement, options)));
 }
 
 absl::StatusOr<const Batch*> TrainBatches::next(Milliseconds timeout) {
@@ -225,32 +333,41 @@ absl::StatusOr<const Batch*> TrainBatches::next(Milliseconds timeout) {
 
 double TrainBatches::stall_seconds() const { return impl_->stall_seconds(); }
 
-TestBatches::TestBatches(std::shared_ptr<const Dataset> dataset, Transform transform,
-                         const BatchPlacement& placement)
+TestBatches::TestBatches(std::shared_ptr<const Dataset> dataset, std::vector<SampleReader> readers,
+                         Shape sample_shape, const BatchPlacement& placement)
     : dataset_(std::move(dataset)),
-      transform_(std::move(transform)),
+      readers_(std::move(readers)),
+      sample_shape_(std::move(sample_shape)),
       batch_size_(placement.batch_size),
       begin_(dataset_->size() * placement.rank / placement.workers),
-      end_(dataset_->size() * (std::int64_t{placement.rank} + 1) / placement.workers),
-      pixels_(count_of(dataset_->sample_shape())) {}
+      end_(dataset_->size() * (std::int64_t{placement.rank} + 1) / placement.workers) {}
 
 absl::StatusOr<std::unique_ptr<TestBatches>> TestBatches::open(const DataSpec& data,
                                                                const Shape& input_shape,
                                                                std::int64_t classes,
-                                                               const BatchPlacement& placement) {
+                                                               const BatchPlacement& placement,
+                                                               const BatchOptions& options) {
   POSEIDON_CHECK(data.test.has_value(), "the job has no test data");
   POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> dataset,
                             open_dataset(*data.test, classes));
-  return start(std::move(dataset), data, input_shape, placement);
+  if (!dataset->class_names().empty()) {
+    POSEIDON_ASSIGN_OR_RETURN(const std::vector<std::string> names, class_names_of(data.train));
+    POSEIDON_RETURN_IF_ERROR(check_same_classes(names, dataset->class_names()));
+  }
+  return start(std::move(dataset), data, input_shape, placement, options);
 }
 
 absl::StatusOr<std::unique_ptr<TestBatches>> TestBatches::start(
     std::shared_ptr<const Dataset> dataset, const DataSpec& data, const Shape& input_shape,
-    const BatchPlacement& placement) {
+    const BatchPlacement& placement, const BatchOptions& options) {
   check_placement(placement);
-  POSEIDON_ASSIGN_OR_RETURN(Transform transform, make_transform(*dataset, data, input_shape));
+  POSEIDON_ASSIGN_OR_RETURN(const Transform transform, make_transform(*dataset, data, input_shape));
+  // Pixels need no decoding: starting threads would cost more than it gains.
+  BatchOptions used = options;
+  if (dataset->sample_shape()[0] != 0) used.threads = 1;
+  std::vector<SampleReader> readers = make_readers(dataset, data, transform, used);
   return std::unique_ptr<TestBatches>(
-      new TestBatches(std::move(dataset), std::move(transform), placement));
+      new TestBatches(std::move(dataset), std::move(readers), transform.output_shape(), placement));
 }
 
 std::int64_t TestBatches::batches() const { return (samples() + batch_size_ - 1) / batch_size_; }
@@ -258,14 +375,29 @@ std::int64_t TestBatches::batches() const { return (samples() + batch_size_ - 1)
 absl::Status TestBatches::read(std::int64_t index, Batch& batch) {
   POSEIDON_CHECK(index >= 0 && index < batches(), "test batch out of range");
   const std::int64_t first = begin_ + index * batch_size_;
-  size_batch(batch, batch_size_, transform_);
+  size_batch(batch, batch_size_, sample_shape_);
   batch.first_sample = static_cast<std::uint64_t>(first);
   batch.valid_samples = std::min(batch_size_, end_ - first);
-  for (std::int64_t i = 0; i < batch_size_; ++i) {
-    const std::int64_t sample = std::min(first + i, end_ - 1);
-    POSEIDON_RETURN_IF_ERROR(fill_sample(*dataset_, sample, static_cast<std::uint64_t>(sample),
-                                         Phase::kTest, transform_, pixels_, batch,
-                                         static_cast<std::size_t>(i)));
+  std::vector<absl::Status> failures(readers_.size());
+  std::atomic<std::int64_t> next{0};
+  const auto work = [&](std::size_t thread) {
+    for (std::int64_t i = next++; i < batch.valid_samples && failures[thread].ok(); i = next++) {
+      failures[thread] =
+          readers_[thread].read(first + i, static_cast<std::uint64_t>(first + i), Phase::kTest,
+                                image_of(batch, i), batch.labels[static_cast<std::size_t>(i)]);
+    }
+  };
+  std::vector<std::thread> helpers;
+  for (std::size_t thread = 1; thread < readers_.size(); ++thread)
+    helpers.emplace_back(work, thread);
+  work(0);
+  for (std::thread& helper : helpers) helper.join();
+  for (const absl::Status& failure : failures) POSEIDON_RETURN_IF_ERROR(failure);
+  const std::span<const float> last = image_of(batch, batch.valid_samples - 1);
+  for (std::int64_t i = batch.valid_samples; i < batch_size_; ++i) {
+    std::copy(last.begin(), last.end(), image_of(batch, i).begin());
+    batch.labels[static_cast<std::size_t>(i)] =
+        batch.labels[static_cast<std::size_t>(batch.valid_samples - 1)];
   }
   return absl::OkStatus();
 }

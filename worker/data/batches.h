@@ -1,7 +1,7 @@
 #pragma once
 
-// Mini-batches for the engine: training batches prepared ahead by a thread, test batches on demand.
-// Before: Dataset, Sampler, Transform. After: Executor::forward.
+// Mini-batches for the engine: training batches prepared ahead by threads, test batches on demand.
+// Before: Dataset, Sampler, SampleReader. After: Executor::forward.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,10 +11,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/clock.h"
+#include "common/data_probe.h"
+#include "common/data_spec.h"
 #include "common/ids.h"
-#include "common/job.h"
 #include "worker/data/dataset.h"
-#include "worker/data/transform.h"
+#include "worker/data/sample_reader.h"
 #include "worker/engine/executor.h"
 #include "worker/engine/net.h"
 
@@ -28,28 +29,44 @@ struct BatchPlacement {
   Iteration first_iteration = 0;  ///< of the run; training starts here (after a restore not at 0)
 };
 
-/// Batches that the prefetch thread may have ready, beside the one that the caller holds.
+/// Batches that the threads may have ready, beside the one that the caller holds.
 inline constexpr std::size_t kPrefetchBatches = 4;
+/// What all of them together may take; one is read ahead even if it takes more.
+inline constexpr std::size_t kMaxPrefetchBytes = std::size_t{1} << 30;
+inline constexpr int kMaxDataThreads = 256;
+/// How far ahead of the reading the system is told which samples come.
+inline constexpr std::int64_t kReadAheadSamples = 64;
+
+struct BatchOptions {
+  int threads = 1;                   ///< that read, decode and transform; 1 to kMaxDataThreads
+  std::shared_ptr<DataProbe> probe;  ///< null: nobody looks
+  CorruptSamples::Log log;           ///< names what is left out; null: nobody listens
+};
+
+/// Threads for a worker that has `cores` to itself: half of them, so that decoding keeps up with a
+/// fast device and leaves a CPU engine its share.
+int default_data_threads(int cores);
 
 /// The training batches of one worker, in order, without end: DESIGN section 9's sampling rule.
-/// A thread of its own reads and transforms; after the first kPrefetchBatches + 1 batches nothing
-/// is allocated.
+/// Threads of its own read and transform; after the first batches nothing is allocated but room for
+/// a larger file than came before. Bytes and order do not depend on the number of threads.
 class TrainBatches {
  public:
-  /// Reads the data (all of it, for the formats of today) and starts the thread. `input_shape` and
-  /// `classes` are the network's. INVALID_ARGUMENT or NOT_FOUND for data that are missing, corrupt,
-  /// too few for one iteration, or of another shape than the network takes; the message has the
-  /// remedy.
+  /// Opens the data and starts the threads. `input_shape` and `classes` are the network's.
+  /// INVALID_ARGUMENT, NOT_FOUND or DATA_LOSS for data that are missing, corrupt, too few for one
+  /// iteration, or of another shape than the network takes; the message has the remedy.
   static absl::StatusOr<std::unique_ptr<TrainBatches>> open(const DataSpec& data,
                                                             const Shape& input_shape,
                                                             std::int64_t classes,
-                                                            const BatchPlacement& placement);
+                                                            const BatchPlacement& placement,
+                                                            const BatchOptions& options = {});
   /// The same from a data set that is already open.
   static absl::StatusOr<std::unique_ptr<TrainBatches>> start(std::shared_ptr<const Dataset> dataset,
                                                              const DataSpec& data,
                                                              const Shape& input_shape,
-                                                             const BatchPlacement& placement);
-  ~TrainBatches();  ///< stops the thread; waits for the sample that it is reading
+                                                             const BatchPlacement& placement,
+                                                             const BatchOptions& options = {});
+  ~TrainBatches();  ///< stops the threads; waits for the samples that they are reading
   TrainBatches(const TrainBatches&) = delete;
   TrainBatches& operator=(const TrainBatches&) = delete;
 
@@ -75,11 +92,13 @@ class TestBatches {
   static absl::StatusOr<std::unique_ptr<TestBatches>> open(const DataSpec& data,
                                                            const Shape& input_shape,
                                                            std::int64_t classes,
-                                                           const BatchPlacement& placement);
+                                                           const BatchPlacement& placement,
+                                                           const BatchOptions& options = {});
   static absl::StatusOr<std::unique_ptr<TestBatches>> start(std::shared_ptr<const Dataset> dataset,
                                                             const DataSpec& data,
                                                             const Shape& input_shape,
-                                                            const BatchPlacement& placement);
+                                                            const BatchPlacement& placement,
+                                                            const BatchOptions& options = {});
 
   /// How many batches hold this worker's samples; 0 when it has none (fewer samples than workers).
   std::int64_t batches() const;
@@ -88,19 +107,19 @@ class TestBatches {
 
   /// Fills `batch` with batch `index`, 0 <= index < batches(). The last one may have valid_samples
   /// < samples; it is filled by repeating its last valid sample. `batch` may be used again and
-  /// again.
+  /// again. Errors are final.
   absl::Status read(std::int64_t index, Batch& batch);
 
  private:
-  TestBatches(std::shared_ptr<const Dataset> dataset, Transform transform,
-              const BatchPlacement& placement);
+  TestBatches(std::shared_ptr<const Dataset> dataset, std::vector<SampleReader> readers,
+              Shape sample_shape, const BatchPlacement& placement);
 
   const std::shared_ptr<const Dataset> dataset_;
-  Transform transform_;
+  std::vector<SampleReader> readers_;  ///< one per thread that reads a batch
+  const Shape sample_shape_;           ///< of the network's input
   const std::int64_t batch_size_;
   const std::int64_t begin_;
   const std::int64_t end_;
-  std::vector<std::uint8_t> pixels_;  ///< scratch: one sample
 };
 
 }  // namespace poseidon

@@ -1,7 +1,9 @@
 #include "worker/data/batches.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -10,6 +12,7 @@
 #include "common/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "worker/data/golden_images.h"
 #include "worker/data/sampler.h"
 #include "worker/data/test_files.h"
 
@@ -40,14 +43,15 @@ class GatedDataset final : public Dataset {
   std::int64_t size() const override { return inner_->size(); }
   const Shape& sample_shape() const override { return inner_->sample_shape(); }
   const std::string& name() const override { return inner_->name(); }
-  absl::Status read(std::int64_t index, std::span<std::uint8_t> pixels,
-                    std::int32_t& label) const override {
+  const std::vector<std::string>& class_names() const override { return inner_->class_names(); }
+  std::string sample_name(std::int64_t index) const override { return inner_->sample_name(index); }
+  absl::Status read(std::int64_t index, EncodedSample& sample) const override {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, kLong, [this] { return reads_ < allowed_; });
     ++reads_;
     changed_.notify_all();
-    if (index == broken_index_) return absl::DataLossError("sample 5 of numbered: cannot be read");
-    return inner_->read(index, pixels, label);
+    if (broken_.count(index) != 0) return reason_;
+    return inner_->read(index, sample);
   }
   void allow(std::int64_t reads) {
     const std::lock_guard lock(mutex_);
@@ -63,11 +67,16 @@ class GatedDataset final : public Dataset {
     const std::lock_guard lock(mutex_);
     return reads_;
   }
-  void break_at(std::int64_t index) { broken_index_ = index; }
+  /// Before the first read.
+  void break_at(std::set<std::int64_t> indices, absl::Status reason) {
+    broken_ = std::move(indices);
+    reason_ = std::move(reason);
+  }
 
  private:
   const std::shared_ptr<const Dataset> inner_;
-  std::int64_t broken_index_ = -1;  // set before the first read
+  std::set<std::int64_t> broken_;
+  absl::Status reason_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   mutable std::int64_t reads_ = 0;
@@ -189,15 +198,155 @@ TEST(TrainBatches, SaysWhenABatchIsLate) {
 
 TEST(TrainBatches, PassesOnWhatCannotBeRead) {
   const auto dataset = std::make_shared<GatedDataset>(20);
-  dataset->break_at(5);
+  dataset->break_at({5}, absl::InternalError("the disk is gone"));
   DataSpec data = shuffled();
   data.shuffle = false;
   auto batches = TrainBatches::start(dataset, data, kShape, placement(1, 0, 2)).value();
   EXPECT_TRUE(batches->next(kLong).ok());
   EXPECT_TRUE(batches->next(kLong).ok());
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(batches->next(kLong).status().message(), "sample 5 of numbered: cannot be read");
+    EXPECT_EQ(batches->next(kLong).status().message(), "numbered, sample 5: the disk is gone");
   }
+}
+
+/// What cannot be read is replaced by its neighbour, whoever meets it.
+TEST(TrainBatches, TheNextReadableSampleStandsIn) {
+  DataSpec data = shuffled();
+  data.max_corrupt_share = 0.2;
+  const auto damaged = [] {
+    auto set = std::make_shared<GatedDataset>(20);
+    set->break_at({4, 7, 8, 19}, absl::DataLossError("damaged"));
+    return set;
+  };
+  const std::map<std::int32_t, std::int32_t> stands_in = {{4, 5}, {7, 9}, {8, 9}, {19, 0}};
+  Sampler sampler(20, true, 3);
+  for (const std::uint32_t workers : {1u, 3u}) {
+    for (std::uint32_t rank = 0; rank < workers; ++rank) {
+      BatchOptions options{.threads = 2, .probe = std::make_shared<DataProbe>()};
+      std::vector<std::string> lines;
+      options.log = [&](const std::string& line) { lines.push_back(line); };
+      {
+        auto batches = TrainBatches::start(damaged(), data, kShape,
+                                           placement(workers, rank, 12 / workers), options)
+                           .value();
+        for (int iteration = 0; iteration < 30; ++iteration) {
+          const auto batch = batches->next(kLong);
+          ASSERT_TRUE(batch.ok()) << batch.status();
+          for (std::size_t i = 0; i < (*batch)->labels.size(); ++i) {
+            const auto index =
+                static_cast<std::int32_t>(sampler.index_at((*batch)->first_sample + i));
+            const auto found = stands_in.find(index);
+            const std::int32_t expected = found == stands_in.end() ? index : found->second;
+            ASSERT_EQ((*batch)->labels[i], expected);
+            ASSERT_EQ((*batch)->images[4 * i], static_cast<float>(4 * expected));
+          }
+        }
+      }
+      EXPECT_EQ(options.probe->corrupt_samples(), 4u);
+      ASSERT_EQ(lines.size(), 4u) << "each is named once, however often it is met";
+      EXPECT_THAT(lines, testing::Contains("left out: numbered, sample 19: damaged"));
+    }
+  }
+}
+
+TEST(TrainBatches, TooManyUnreadableSamplesEndTheRun) {
+  const auto set = std::make_shared<GatedDataset>(20);
+  set->break_at({3, 4, 5}, absl::DataLossError("damaged"));
+  DataSpec data = shuffled();
+  data.shuffle = false;
+  data.max_corrupt_share = 0.1;
+  auto batches = TrainBatches::start(set, data, kShape, placement(1, 0, 3)).value();
+  EXPECT_TRUE(batches->next(kLong).ok()) << "samples 0 to 2";
+  const absl::Status status = batches->next(kLong).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(
+      status.message(),
+      "more than 2 of 20 samples of numbered cannot be read, the last one is numbered, sample "
+      "5: damaged; find them with `poseidon data check`, or raise data.max_corrupt_share");
+  EXPECT_EQ(batches->next(kLong).status(), status) << "final";
+}
+
+TEST(TestBatches, TheNextReadableSampleStandsIn) {
+  DataSpec data;
+  data.max_corrupt_share = 1.0;
+  const auto test = [&](std::set<std::int64_t> broken) {
+    auto set = std::make_shared<GatedDataset>(5);
+    set->break_at(std::move(broken), absl::DataLossError("damaged"));
+    auto batches = TestBatches::start(set, data, kShape, placement(1, 0, 5)).value();
+    Batch batch;
+    const absl::Status status = batches->read(0, batch);
+    return status.ok() ? batch.labels : std::vector<std::int32_t>{};
+  };
+  EXPECT_EQ(test({}), (std::vector<std::int32_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(test({1, 4}), (std::vector<std::int32_t>{0, 2, 2, 3, 0}));
+  EXPECT_EQ(test({0, 1, 2, 3, 4}), (std::vector<std::int32_t>{})) << "none is left";
+}
+
+/// A folder of golden images with everything random switched on, a file that is none among them.
+TEST(Batches, ImagesDoNotDependOnThreadsOrWorkers) {
+  const TestFolder folder;
+  int number = 0;
+  for (const auto& image : golden_images().at("decode")) {
+    const std::vector<std::uint8_t> file = from_base64(image.at("file"));
+    folder.write(std::string(number % 2 == 0 ? "a/" : "b/") + std::to_string(number) + ".jpg",
+                 std::string(file.begin(), file.end()));
+    ++number;
+  }
+  folder.write("a/99.png", "no image");
+  DataSpec data = shuffled();
+  data.train = {.format = "image_folder", .path = folder.path("")};
+  data.test = data.train;
+  data.max_corrupt_share = 0.05;
+  data.transform.random_resized_crop.emplace().size = {16, 20};
+  data.transform.mirror = true;
+  data.transform.colour = {.brightness = 0.4, .contrast = 0.4, .saturation = 0.4, .hue = 0.1};
+  data.transform.mean = {120, 110, 100};
+  data.transform.deviation = {58, 57, 59};
+  const Shape shape = {3, 16, 20};
+  const auto images_of = [&](std::uint32_t workers, int threads) {
+    std::vector<std::unique_ptr<TrainBatches>> parts;
+    for (std::uint32_t rank = 0; rank < workers; ++rank) {
+      auto part = TrainBatches::open(data, shape, 2, placement(workers, rank, 12 / workers),
+                                     {.threads = threads});
+      EXPECT_TRUE(part.ok()) << part.status();
+      parts.push_back(*std::move(part));
+    }
+    std::vector<float> images;
+    for (int iteration = 0; iteration < 10; ++iteration) {
+      for (auto& part : parts) {
+        const auto batch = part->next(kLong);
+        EXPECT_TRUE(batch.ok()) << batch.status();
+        if (!batch.ok()) return images;
+        images.insert(images.end(), (*batch)->images.begin(), (*batch)->images.end());
+        images.insert(images.end(), (*batch)->labels.begin(), (*batch)->labels.end());
+      }
+    }
+    return images;
+  };
+  const std::vector<float> reference = images_of(1, 1);
+  EXPECT_EQ(reference.size(), 120u * (3 * 16 * 20 + 1));
+  EXPECT_EQ(images_of(1, 5), reference);
+  const auto halves = images_of(2, 3);
+  std::vector<float> sorted_halves = halves, sorted_reference = reference;
+  std::sort(sorted_halves.begin(), sorted_halves.end());
+  std::sort(sorted_reference.begin(), sorted_reference.end());
+  EXPECT_EQ(sorted_halves, sorted_reference) << "the same samples, in other batches";
+  // Tests: no random step, one batch on several threads as on one.
+  Batch one, many;
+  ASSERT_TRUE((*TestBatches::open(data, shape, 2, placement(1, 0, 15)))->read(0, one).ok());
+  ASSERT_TRUE((*TestBatches::open(data, shape, 2, placement(1, 0, 15), {.threads = 4}))
+                  ->read(0, many)
+                  .ok());
+  EXPECT_EQ(one.images, many.images);
+  EXPECT_EQ(one.labels, many.labels);
+  // And what an image set cannot be.
+  const auto error = [&](const Shape& input) {
+    return std::string(TrainBatches::open(data, input, 2, placement(1, 0, 2)).status().message());
+  };
+  EXPECT_THAT(error({2, 16, 20}), HasSubstr("images are read as 1 (grey) or 3 (RGB) channels"));
+  EXPECT_THAT(error({3, 16, 16}), HasSubstr("random_resized_crop.size to [16, 16]"));
+  data.transform = {};
+  EXPECT_THAT(error(shape), HasSubstr("images may be of any size; bring them to one"));
 }
 
 TEST(TrainBatches, StopsInTheMiddle) {

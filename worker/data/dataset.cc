@@ -7,8 +7,15 @@
 #include "common/text.h"
 #include "worker/data/cifar.h"
 #include "worker/data/idx.h"
+#include "worker/data/image_folder.h"
+#include "worker/data/records_dataset.h"
 
 namespace poseidon {
+
+bool is_unreadable(const absl::Status& status) {
+  return absl::IsDataLoss(status) || absl::IsNotFound(status) || absl::IsPermissionDenied(status) ||
+         absl::IsInvalidArgument(status);
+}
 
 MemoryDataset::MemoryDataset(std::string name, Shape sample_shape, std::vector<std::uint8_t> pixels,
                              std::vector<std::uint8_t> labels)
@@ -24,23 +31,56 @@ MemoryDataset::MemoryDataset(std::string name, Shape sample_shape, std::vector<s
                  "pixels and labels do not fit together");
 }
 
-absl::Status MemoryDataset::read(std::int64_t index, std::span<std::uint8_t> pixels,
-                                 std::int32_t& label) const {
+absl::Status MemoryDataset::read(std::int64_t index, EncodedSample& sample) const {
   POSEIDON_CHECK(index >= 0 && index < size(), "sample index out of range");
-  POSEIDON_CHECK(pixels.size() == sample_bytes_, "buffer of another size than the sample");
   const auto position = static_cast<std::size_t>(index);
-  std::copy_n(pixels_.begin() + static_cast<std::ptrdiff_t>(position * sample_bytes_),
-              sample_bytes_, pixels.begin());
-  label = labels_[position];
+  sample.encoding = Encoding::kPixels;
+  sample.bytes = std::span(pixels_).subspan(position * sample_bytes_, sample_bytes_);
+  sample.label = labels_[position];
   return absl::OkStatus();
+}
+
+std::string MemoryDataset::sample_name(std::int64_t index) const {
+  return str_cat(name_, ", sample ", index);
 }
 
 absl::StatusOr<std::shared_ptr<const Dataset>> open_dataset(const DataSourceSpec& source,
                                                             std::int64_t classes) {
   if (source.format == "idx") return open_idx_dataset(source.images, source.labels, classes);
-  if (source.format == "cifar10") return open_cifar10_dataset(source.files, classes);
+  if (source.format == "cifar10") {
+    return open_cifar_dataset(source.files, CifarKind::kCifar10, classes);
+  }
+  if (source.format == "cifar100") {
+    const CifarKind kind =
+        source.label_kind == "coarse" ? CifarKind::kCifar100Coarse : CifarKind::kCifar100Fine;
+    return open_cifar_dataset(source.files, kind, classes);
+  }
+  if (source.format == "image_folder") return open_image_folder(source.path, classes);
+  if (source.format == "records") return open_records_dataset(source.path, classes);
   return absl::InvalidArgumentError(
-      str_cat("data format \"", source.format, "\": expected \"idx\" or \"cifar10\""));
+      str_cat("data format \"", source.format,
+              "\": expected \"idx\", \"cifar10\", \"cifar100\", \"image_folder\" or \"records\""));
+}
+
+absl::Status check_same_classes(const std::vector<std::string>& train,
+                                const std::vector<std::string>& test) {
+  if (train.empty() || test.empty() || train == test) return absl::OkStatus();
+  const std::size_t both = std::min(train.size(), test.size());
+  std::size_t label = 0;
+  while (label < both && train[label] == test[label]) ++label;
+  const auto name = [label](const std::vector<std::string>& names) {
+    return label < names.size() ? str_cat("\"", names[label], "\"") : std::string("nothing");
+  };
+  return absl::InvalidArgumentError(
+      str_cat("label ", label, " is ", name(train), " in data.train (", train.size(),
+              " classes) and ", name(test), " in data.test (", test.size(),
+              " classes): both need the same classes, as folders in the same order"));
+}
+
+absl::StatusOr<std::vector<std::string>> class_names_of(const DataSourceSpec& source) {
+  if (source.format == "image_folder") return list_classes(source.path);
+  if (source.format == "records") return read_record_classes(source.path);
+  return std::vector<std::string>();
 }
 
 }  // namespace poseidon

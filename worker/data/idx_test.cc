@@ -42,11 +42,11 @@ TEST(Idx, ReadsTheRealDigits) {
   EXPECT_EQ((*train)->size(), 1437);
   EXPECT_EQ((*train)->sample_shape(), (Shape{1, 8, 8}));
   std::vector<std::uint8_t> pixels(64);
-  std::int32_t label = -1;
+  EncodedSample sample;
   std::vector<int> counts(10);
   for (std::int64_t i = 0; i < (*train)->size(); ++i) {
-    ASSERT_TRUE((*train)->read(i, pixels, label).ok());
-    ++counts.at(static_cast<std::size_t>(label));
+    ASSERT_TRUE((*train)->read(i, sample).ok());
+    ++counts.at(static_cast<std::size_t>(sample.label));
   }
   for (const int count : counts) EXPECT_NEAR(count, 144, 30);
   const auto test = open_idx_dataset(folder + "t10k-images-idx3-ubyte.gz",

@@ -58,6 +58,7 @@ class TestFolder {
   /// Writes a file and returns its path.
   std::string write(const std::string& name, std::string_view bytes) const {
     const std::string path = (path_ / name).string();
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
     std::ofstream(path, std::ios::binary)
         .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     return path;

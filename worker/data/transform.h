@@ -1,18 +1,25 @@
 #pragma once
 
-// From a sample's uint8 pixels to the network's float32 input. Pure. Before: Dataset::read. After:
-// Batch.
+// From a sample's uint8 pixels to the network's float32 input. Pure. Before: Dataset::read, and the
+// image decoder for encoded samples. After: Batch.
 //
-// The steps, in this order (common/job.h, TransformSpec):
-//  1. resize: bilinear, as PyTorch's F.interpolate(mode="bilinear", align_corners=False,
-//     antialias=False): output row y looks at s = max(0, (y + 0.5) * in / out - 0.5), i =
-//     floor(s), at rows i and min(i + 1, in - 1) with weights 1 - (s - i) and s - i; columns
-//     alike. Coordinates and sums in double, the result rounded to float32 once.
+// The steps, in this order (common/data_spec.h, TransformSpec; docs/sampling.md):
+//  1. one of
+//     - resize: bilinear, as PyTorch's F.interpolate(mode="bilinear", align_corners=False,
+//       antialias=False): output row y looks at s = max(0, (y + 0.5) * in / out - 0.5), i =
+//       floor(s), at rows i and min(i + 1, in - 1) with weights 1 - (s - i) and s - i; columns
+//       alike. Coordinates and sums in double, the result rounded to float32 once.
+//     - resize_shorter: Pillow's smooth bilinear (resample.h); the longer side is shorter * long /
+//       short, rounded down.
+//     - random_resized_crop: in training a random part (augment.h), brought to its size by the same
+//       filter; in tests resize_shorter, then the centre.
 //  2. pad: pixels of value 0 (in file units, so before the mean is subtracted) on every side.
 //  3. crop: random in training; in tests the centre, top = (height - crop) / 2 rounded down,
 //     left alike.
 //  4. mirror: left and right exchanged with probability 1/2; training only.
-//  5. (pixel - mean) * scale in float32, with mean and scale rounded to float32 first.
+//  5. colours (augment.h); training only.
+//  6. (pixel - mean) * (scale / std) in float32, with mean and the quotient rounded to float32
+//     first.
 //
 // What is random depends on the data seed and on the sample's position in the run alone
 // (random_choices), so one worker with batch 128 and four with batch 32 see the same pixels.
@@ -23,7 +30,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/job.h"
+#include "common/data_spec.h"
+#include "worker/data/augment.h"
+#include "worker/data/image.h"
+#include "worker/data/resample.h"
 #include "worker/engine/executor.h"
 #include "worker/engine/net.h"
 
@@ -45,22 +55,37 @@ TransformChoices random_choices(std::uint64_t seed, std::uint64_t position,
 /// "transform" in ASCII: keeps these draws apart from the permutation's, which use the same seed.
 inline constexpr std::uint64_t kTransformStream = 0x7472616E73666F72ull;
 
-/// A TransformSpec made ready for samples of one shape. apply() uses scratch memory of its own: one
-/// thread.
+/// What is done to one sample.
+struct TransformSteps {
+  Region region;  ///< the part of the image that is needed
+  /// To what it is resized: region's size when it is not.
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+  TransformChoices cut;
+  bool has_colours = false;
+  ColourChoices colours;
+};
+
+/// A TransformSpec made ready for samples of one shape, or of any. Uses scratch memory of its own:
+/// one thread; copy it for others.
 class Transform {
  public:
+  /// `sample_shape`: {channels, height, width}, height and width 0 for images of any size.
   /// INVALID_ARGUMENT naming the key: a crop larger than the padded image, a number of means that
-  /// is neither 1 nor the number of channels.
+  /// is neither 1 nor the number of channels, images of any size that nothing brings to one.
   static absl::StatusOr<Transform> make(const TransformSpec& spec, std::uint64_t seed,
                                         const Shape& sample_shape);
 
   /// {channels, height, width} after all steps.
   const Shape& output_shape() const { return output_shape_; }
 
-  /// `pixels`: one sample, C x H x W as given to make; `output`: element_count(output_shape())
-  /// floats.
-  void apply(std::span<const std::uint8_t> pixels, std::uint64_t position, Phase phase,
-             std::span<float> output);
+  /// The steps for a height x width image at a position of the run. DATA_LOSS for an image so
+  /// narrow that resizing it would take more than kMaxImagePixels.
+  absl::StatusOr<TransformSteps> choose(std::int64_t height, std::int64_t width,
+                                        std::uint64_t position, Phase phase) const;
+
+  /// `image`: steps.region of the sample; `output`: element_count(output_shape()) floats.
+  void apply(const ImageView& image, const TransformSteps& steps, std::span<float> output);
 
  private:
   /// One output coordinate of the resize: two source coordinates and the weight of the second.
@@ -69,23 +94,36 @@ class Transform {
     std::size_t second = 0;
     double second_weight = 0.0;
   };
+  /// The taps for one size in and one size out.
+  struct Taps {
+    std::int64_t in = 0;
+    std::vector<Tap> taps;
+    void prepare(std::int64_t size_in, std::int64_t size_out);
+  };
 
   Transform() = default;
-  static std::vector<Tap> make_taps(std::int64_t in, std::int64_t out);
-  void resize(std::span<const std::uint8_t> pixels);
-  TransformChoices choose(std::uint64_t position, Phase phase) const;
+  absl::Status check_channels() const;
+  absl::Status set_output_shape(const Shape& sample_shape);
+  void set_values();
+  void resize(const ImageView& image);
+  template <typename Pixel>
+  void cut(const Pixel* pixels, const ImageView& shape, const TransformSteps& steps,
+           std::span<float> output) const;
 
+  TransformSpec spec_;
   std::uint64_t seed_ = 0;
-  bool mirror_ = false;
-  std::int64_t pad_ = 0;
-  float scale_ = 1.0f;
-  std::vector<float> mean_;  ///< one per channel
-  Shape input_shape_;
-  Shape resized_shape_;
+  std::int64_t channels_ = 0;
+  std::int64_t shorter_ = 0;  ///< of resize_shorter, or what tests of random_resized_crop use
   Shape output_shape_;
-  std::vector<Tap> row_taps_;  ///< empty: no resize
-  std::vector<Tap> column_taps_;
-  std::vector<float> resized_;  ///< scratch: C x resized height x resized width
+  std::vector<float> mean_;    ///< one per channel
+  std::vector<float> factor_;  ///< scale / std, one per channel
+  std::vector<float> values_;  ///< what step 6 makes of each channel's 256 pixel values
+
+  Taps row_taps_;
+  Taps column_taps_;
+  std::vector<float> resized_;  ///< scratch: planar, after step 1 as resize
+  Resampler resampler_;
+  Image resampled_;  ///< scratch: after step 1 otherwise
 };
 
 }  // namespace poseidon

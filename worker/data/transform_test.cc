@@ -28,7 +28,11 @@ std::vector<float> apply(const TransformSpec& spec, const Shape& shape,
   const Shape& out = transform->output_shape();
   // Poisoned: every value must be written.
   std::vector<float> values(static_cast<std::size_t>(out[0] * out[1] * out[2]), std::nanf(""));
-  transform->apply(pixels, position, phase, values);
+  const absl::StatusOr<TransformSteps> steps =
+      transform->choose(shape[1], shape[2], position, phase);
+  EXPECT_TRUE(steps.ok()) << steps.status();
+  const ImageView image = ImageView::planar(pixels.data(), shape[0], shape[1], shape[2]);
+  transform->apply(image.part(steps->region), *steps, values);
   return values;
 }
 
@@ -167,11 +171,88 @@ TEST(Transform, RefusesWhatDoesNotFitTheSamples) {
             "data.transform.random_crop: [10, 11] is larger than the image of [10, 10] after "
             "resize and pad; lower "
             "it, or raise resize or pad");
+  TransformSpec colour;
+  colour.colour.hue = 0.1;
+  EXPECT_THAT(std::string(Transform::make(colour, 1, {1, 8, 8}).status().message()),
+              testing::HasSubstr("samples of 1 channels have no saturation, hue or lighting"));
   TransformSpec mean;
   mean.mean = {1, 2};
   EXPECT_EQ(error(mean),
             "data.transform.mean: has 2 values, the samples have 3 channels; give one value or one "
             "per channel");
+}
+
+TEST(Transform, StdDividesBeforeRounding) {
+  TransformSpec spec;
+  spec.mean = {10};
+  spec.scale = 0.5;
+  spec.deviation = {2, 4};
+  EXPECT_THAT(apply(spec, {2, 1, 2}, {10, 12, 20, 30}), ElementsAre(0.0f, 0.5f, 1.25f, 2.5f));
+}
+
+/// A pipeline of photographs in tests: shorter side, then the centre, by hand.
+TEST(Transform, TestsOfResizedCropsCutTheCentreOfTheShorterSide) {
+  TransformSpec spec;
+  spec.random_resized_crop.emplace().size = {4, 6};
+  spec.resize_shorter = 8;
+  spec.mirror = true;
+  spec.colour.brightness = 1.0;
+  std::vector<std::uint8_t> pixels(20 * 30);
+  for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(i * 7);
+  const std::vector<float> values = apply(spec, {1, 20, 30}, pixels, 3, Phase::kTest);
+  Resampler resampler;
+  Image small;
+  resampler.resize(ImageView::interleaved(pixels.data(), 1, 20, 30), 8, 12, small);
+  std::vector<float> expected;
+  for (int y = 2; y < 6; ++y) {
+    for (int x = 3; x < 9; ++x)
+      expected.push_back(small.pixels[static_cast<std::size_t>(12 * y + x)]);
+  }
+  EXPECT_EQ(values, expected);
+}
+
+TEST(Transform, ResizedCropsAreThoseOfAugment) {
+  TransformSpec spec;
+  spec.random_resized_crop.emplace().size = {5, 5};
+  spec.mirror = true;
+  std::vector<std::uint8_t> pixels(3 * 20 * 30);
+  for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(i * 11);
+  const ImageView image = ImageView::planar(pixels.data(), 3, 20, 30);
+  Resampler resampler;
+  Image small;
+  for (std::uint64_t position = 0; position < 50; ++position) {
+    const Region region = choose_resized_crop(*spec.random_resized_crop, 9, position, 20, 30);
+    resampler.resize(image.part(region), 5, 5, small);
+    const bool mirror = random_choices(9, position, 1, 1).mirror;
+    std::vector<float> expected;
+    for (int c = 0; c < 3; ++c) {
+      for (int y = 0; y < 5; ++y) {
+        for (int x = 0; x < 5; ++x) {
+          const int column = mirror ? 4 - x : x;
+          expected.push_back(small.pixels[static_cast<std::size_t>(3 * (5 * y + column) + c)]);
+        }
+      }
+    }
+    EXPECT_EQ(apply(spec, {3, 20, 30}, pixels, position, Phase::kTrain, 9), expected);
+  }
+}
+
+TEST(Transform, ImagesOfAnySizeNeedOne) {
+  const auto make = [](const TransformSpec& spec) { return Transform::make(spec, 1, {3, 0, 0}); };
+  TransformSpec spec;
+  EXPECT_THAT(std::string(make(spec).status().message()), testing::HasSubstr("of any size"));
+  spec.resize_shorter = 8;
+  EXPECT_FALSE(make(spec).ok()) << "the longer side is still open";
+  spec.random_crop = {8, 9};
+  EXPECT_FALSE(make(spec).ok()) << "a square has no nine columns";
+  spec.random_crop = {8, 8};
+  auto transform = make(spec);
+  ASSERT_TRUE(transform.ok()) << transform.status();
+  EXPECT_EQ(transform->output_shape(), (Shape{3, 8, 8}));
+  EXPECT_EQ(transform->choose(1, 32768, 0, Phase::kTest)->width, 8 * 32768);
+  spec.resize_shorter = 64;
+  EXPECT_TRUE(absl::IsDataLoss(make(spec)->choose(1, 32768, 0, Phase::kTest).status()))
+      << "a strip would become 64 x 2097152";
 }
 
 }  // namespace

@@ -1,0 +1,126 @@
+#include "cli/data_command.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <system_error>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/nearest.h"
+#include "common/status_macros.h"
+#include "worker/data/batches.h"
+#include "worker/data/pack.h"
+#include "worker/data/records_dataset.h"
+
+namespace poseidon {
+namespace {
+
+const std::vector<std::string>& formats() {
+  static const std::vector<std::string> kFormats = {"idx", "cifar10", "cifar100", "image_folder",
+                                                    "records"};
+  return kFormats;
+}
+
+absl::StatusOr<std::string> format_of(const DataSourceOptions& options) {
+  if (!options.format.empty()) {
+    for (const std::string& format : formats()) {
+      if (format == options.format) return format;
+    }
+    return absl::InvalidArgumentError(absl::StrCat("--format ", options.format, ": no such format",
+                                                   did_you_mean(options.format, formats()),
+                                                   "; known: ", absl::StrJoin(formats(), ", ")));
+  }
+  const std::filesystem::path source = options.sources.front();
+  std::error_code error;
+  if (!std::filesystem::exists(source, error)) {
+    return absl::NotFoundError(absl::StrCat(source.string(), ": no such file or folder"));
+  }
+  if (std::filesystem::is_directory(source, error)) {
+    const bool is_packed = std::filesystem::exists(source / shard_name(0), error);
+    return std::string(is_packed ? "records" : "image_folder");
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      source.string(), ": is a file; say what is in it with --format idx, cifar10 or cifar100"));
+}
+
+int threads_of(const DataSourceOptions& options) {
+  if (options.threads > 0) return options.threads;
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  return std::clamp(cores, 1, kMaxDataThreads);
+}
+
+absl::StatusOr<std::shared_ptr<const Dataset>> open_source(const DataSourceOptions& options) {
+  POSEIDON_ASSIGN_OR_RETURN(const DataSourceSpec source, source_of(options));
+  return open_dataset(source, std::numeric_limits<std::int32_t>::max());
+}
+
+void print_unreadable(const std::string& name, const std::string& reason) {
+  std::printf("cannot be read: %s: %s\n", name.c_str(), reason.c_str());
+}
+
+}  // namespace
+
+absl::StatusOr<DataSourceSpec> source_of(const DataSourceOptions& options) {
+  if (options.sources.empty()) return absl::InvalidArgumentError("name a source");
+  DataSourceSpec source;
+  POSEIDON_ASSIGN_OR_RETURN(source.format, format_of(options));
+  if (!options.labels.empty() && source.format != "cifar100") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--labels: belongs to --format cifar100, not to ", source.format));
+  }
+  const std::size_t count = options.sources.size();
+  if (source.format == "cifar10" || source.format == "cifar100") {
+    source.files = options.sources;
+    source.label_kind = options.labels.empty() ? "fine" : options.labels;
+    if (source.label_kind != "fine" && source.label_kind != "coarse") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--labels ", options.labels, ": expected fine or coarse"));
+    }
+  } else if (source.format == "idx") {
+    if (count != 2) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--format idx: expected two sources, the images and the labels, got ", count));
+    }
+    source.images = options.sources[0];
+    source.labels = options.sources[1];
+  } else {
+    if (count != 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--format ", source.format, ": expected one folder, got ", count));
+    }
+    source.path = options.sources.front();
+  }
+  return source;
+}
+
+absl::Status run_data_pack(const DataPackOptions& options) {
+  POSEIDON_ASSIGN_OR_RETURN(const auto dataset, open_source(options.source));
+  const PackOptions pack{.shards = options.shards,
+                         .shard_bytes = options.shard_bytes,
+                         .threads = threads_of(options.source),
+                         .max_corrupt_share = options.max_corrupt_share};
+  POSEIDON_ASSIGN_OR_RETURN(const PackReport report,
+                            pack_records(*dataset, options.to, pack, print_unreadable));
+  std::printf("%s: %lld samples, %llu bytes, %lld shards; %lld left out\n", options.to.c_str(),
+              static_cast<long long>(report.samples.good),
+              static_cast<unsigned long long>(report.bytes), static_cast<long long>(report.shards),
+              static_cast<long long>(report.samples.unreadable));
+  return absl::OkStatus();
+}
+
+absl::Status run_data_check(const DataSourceOptions& options) {
+  POSEIDON_ASSIGN_OR_RETURN(const auto dataset, open_source(options));
+  POSEIDON_ASSIGN_OR_RETURN(const SampleCounts counts,
+                            check_samples(*dataset, threads_of(options), print_unreadable));
+  std::printf("%s: %lld samples are good, %lld cannot be read\n", dataset->name().c_str(),
+              static_cast<long long>(counts.good), static_cast<long long>(counts.unreadable));
+  if (counts.unreadable == 0) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(dataset->name(), ": ", counts.unreadable, " of ",
+                                          dataset->size(), " samples cannot be read"));
+}
+
+}  // namespace poseidon

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace poseidon {
+
+/// Probe: what a worker's input cost since the job began. Written by the data pipeline, read by
+/// heartbeats and metrics; any thread.
+class DataProbe {
+ public:
+  void stalled(std::uint64_t nanoseconds) {
+    stall_ns_.fetch_add(nanoseconds, std::memory_order_relaxed);
+  }
+  void found_corrupt() { corrupt_samples_.fetch_add(1, std::memory_order_relaxed); }
+
+  /// How long the engine stood still because the next batch was not there.
+  double stall_seconds() const {
+    return static_cast<double>(stall_ns_.load(std::memory_order_relaxed)) * 1e-9;
+  }
+  /// Samples in whose place others stood; each counts once.
+  std::uint64_t corrupt_samples() const { return corrupt_samples_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> stall_ns_{0};
+  std::atomic<std::uint64_t> corrupt_samples_{0};
+};
+
+}  // namespace poseidon

@@ -1,0 +1,50 @@
+#pragma once
+
+// Whole sets: packing one into record files, and looking at every sample. Before: the operator's
+// `poseidon data`. After: records_writer.h.
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "worker/data/dataset.h"
+
+namespace poseidon {
+
+/// Called for each sample that cannot be read, in index order, by one thread.
+using UnreadableLog = std::function<void(const std::string& name, const std::string& reason)>;
+
+struct SampleCounts {
+  std::int64_t good = 0;
+  std::int64_t unreadable = 0;
+};
+
+/// Reads and fully decodes every sample on `threads` threads. Unreadable ones are counted and told;
+/// an error is the machine's.
+absl::StatusOr<SampleCounts> check_samples(const Dataset& dataset, int threads,
+                                           const UnreadableLog& log);
+
+struct PackOptions {
+  /// How many files; 0: as many as it takes with shard_bytes each.
+  std::int64_t shards = 0;
+  std::uint64_t shard_bytes = std::uint64_t{1} << 30;
+  int threads = 1;                  ///< that decode, to see that all samples are good
+  double max_corrupt_share = 0.01;  ///< more than that (rounded up) and nothing is written
+};
+
+struct PackReport {
+  SampleCounts samples;
+  std::int64_t shards = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// Writes the readable samples to `folder`, in index order, as they are: encoded images stay as
+/// they came. Unreadable ones are left out, so the samples behind them have other indices than in
+/// the source.
+absl::StatusOr<PackReport> pack_records(const Dataset& dataset, const std::filesystem::path& folder,
+                                        const PackOptions& options, const UnreadableLog& log);
+
+}  // namespace poseidon

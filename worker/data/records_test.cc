@@ -1,0 +1,269 @@
+// Record files: what is packed comes out again, and damage is found where it is.
+
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "common/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/data/golden_images.h"
+#include "worker/data/image_folder.h"
+#include "worker/data/pack.h"
+#include "worker/data/record_format.h"
+#include "worker/data/records_dataset.h"
+#include "worker/data/records_writer.h"
+#include "worker/data/test_files.h"
+
+namespace poseidon {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+std::string contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Two classes of golden images; `bad` adds one that no decoder reads.
+std::shared_ptr<const Dataset> images(const TestFolder& folder, bool bad = false) {
+  int number = 0;
+  for (const auto& image : golden_images().at("decode")) {
+    const std::string kind = number % 3 == 0 ? "cats" : "dogs";
+    folder.write("images/" + kind + "/" + std::to_string(100 + number++) + ".jpg",
+                 text_of(from_base64(image.at("file"))));
+  }
+  if (bad) folder.write("images/cats/000.jpg", "no image");
+  return open_image_folder(folder.path("images"), 10).value();
+}
+
+std::shared_ptr<const Dataset> numbers(std::int64_t size) {
+  std::vector<std::uint8_t> pixels, labels;
+  for (std::int64_t i = 0; i < size; ++i) {
+    for (int j = 0; j < 6; ++j) pixels.push_back(static_cast<std::uint8_t>(i * 7 + j));
+    labels.push_back(static_cast<std::uint8_t>(i % 5));
+  }
+  return std::make_shared<MemoryDataset>("numbers", Shape{1, 2, 3}, pixels, labels);
+}
+
+void expect_same_samples(const Dataset& a, const Dataset& b) {
+  ASSERT_EQ(a.size(), b.size());
+  EXPECT_EQ(a.sample_shape(), b.sample_shape());
+  EXPECT_EQ(a.class_names(), b.class_names());
+  EncodedSample one, other;
+  for (std::int64_t i = 0; i < a.size(); ++i) {
+    ASSERT_TRUE(a.read(i, one).ok());
+    const absl::Status status = b.read(i, other);
+    ASSERT_TRUE(status.ok()) << status;
+    b.will_read(i);
+    EXPECT_EQ(one.label, other.label);
+    EXPECT_EQ(one.encoding, other.encoding);
+    EXPECT_TRUE(
+        std::equal(one.bytes.begin(), one.bytes.end(), other.bytes.begin(), other.bytes.end()));
+  }
+}
+
+std::string open_error(const std::string& path, std::int64_t classes = 10) {
+  return std::string(open_records_dataset(path, classes).status().message());
+}
+
+TEST(RecordFormat, ChecksumIsTheStandardOne) {
+  const std::string check = "123456789";  // RFC 3720, B.4, has others; this one is everybody's
+  const std::vector<std::uint8_t> bytes(check.begin(), check.end());
+  EXPECT_EQ(crc32c(bytes), 0xE3069283u);
+  EXPECT_EQ(crc32c(std::span(bytes).subspan(4), crc32c(std::span(bytes).first(4))), 0xE3069283u);
+}
+
+TEST(Records, WhatIsPackedComesOut) {
+  const TestFolder folder;
+  const auto source = images(folder);
+  for (const std::int64_t shards : {1, 4, 14}) {
+    const std::string path = folder.path("packed" + std::to_string(shards));
+    const auto report = pack_records(*source, path, {.shards = shards, .threads = 2}, nullptr);
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->shards, shards);
+    EXPECT_EQ(report->samples.good, source->size());
+    const auto packed = open_records_dataset(path, 2);
+    ASSERT_TRUE(packed.ok()) << packed.status();
+    expect_same_samples(*source, **packed);
+    EXPECT_THAT(*read_record_classes(path), ElementsAre("cats", "dogs"));
+    // From records to records, to the same bytes.
+    ASSERT_TRUE(pack_records(**packed, path + "again", {.shards = shards}, nullptr).ok());
+    EXPECT_TRUE(contents(path + "/" + shard_name(0)) == contents(path + "again/" + shard_name(0)));
+  }
+  const auto pixels = numbers(40);
+  ASSERT_TRUE(pack_records(*pixels, folder.path("pixels"), {.shard_bytes = 100}, nullptr).ok());
+  const auto packed = open_records_dataset(folder.path("pixels"), 5);
+  ASSERT_TRUE(packed.ok()) << packed.status();
+  expect_same_samples(*pixels, **packed);
+  EXPECT_TRUE(std::filesystem::exists(folder.path("pixels/" + shard_name(7))))
+      << "100 bytes hold four records of 22";
+  EXPECT_THAT((*packed)->sample_name(9), HasSubstr("shard-00002.records, record 1"));
+}
+
+TEST(Records, NothingIsOverwrittenOrLeftBehind) {
+  const TestFolder folder;
+  const auto source = numbers(5);
+  folder.write("there/precious", "x");
+  const auto pack = [&](const std::string& name, const PackOptions& options = {}) {
+    return std::string(
+        pack_records(*source, folder.path(name), options, nullptr).status().message());
+  };
+  EXPECT_THAT(pack("there"), HasSubstr("is there already; give another folder"));
+  EXPECT_EQ(contents(folder.path("there/precious")), "x");
+  EXPECT_THAT(pack("no/parent"), HasSubstr("cannot make the folder"));
+  EXPECT_THAT(pack("many", {.shards = 6}), HasSubstr("--shards 6: expected 1 to 5"));
+  EXPECT_EQ(pack("slash/"), "");
+  EXPECT_TRUE(std::filesystem::exists(folder.path("slash/" + shard_name(0))));
+  int entries = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path(""))) {
+    EXPECT_THAT(entry.path().filename().string(), testing::AnyOf("there", "slash"));
+    ++entries;
+  }
+  EXPECT_EQ(entries, 2);
+}
+
+TEST(Records, AFullDiskIsNamedAndLeavesNothing) {
+  const TestFolder folder;
+  const auto source = numbers(5000);
+  // Files may not grow beyond 64 KiB: as with a full disk, a write fails half way.
+  rlimit old_limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small = {.rlim_cur = 64 << 10, .rlim_max = old_limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const absl::Status status = pack_records(*source, folder.path("set"), {}, nullptr).status();
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  std::signal(SIGXFSZ, old_handler);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("shard-00000.records: cannot write"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path("")));
+}
+
+TEST(Records, UnreadableSamplesAreLeftOutAndNamed) {
+  const TestFolder folder;
+  const auto source = images(folder, true);
+  std::vector<std::string> names;
+  const UnreadableLog log = [&](const std::string& name, const std::string& reason) {
+    names.push_back(std::filesystem::path(name).filename().string() + ": " + reason);
+  };
+  const auto checked = check_samples(*source, 3, log);
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  EXPECT_EQ(checked->good, 14);
+  EXPECT_EQ(checked->unreadable, 1);
+  EXPECT_THAT(names, ElementsAre("000.jpg: neither JPEG nor PNG"));
+  const auto report = pack_records(*source, folder.path("packed"), {.shards = 3}, log);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->samples.unreadable, 1);
+  EXPECT_EQ((*open_records_dataset(folder.path("packed"), 2))->size(), 14);
+  EXPECT_THAT(
+      std::string(pack_records(*source, folder.path("none"), {.max_corrupt_share = 0.0}, log)
+                      .status()
+                      .message()),
+      HasSubstr("more than 0 of 15 samples cannot be read; nothing was packed"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path("none")));
+}
+
+TEST(Records, SetsThatAreNotWholeAreRefused) {
+  const TestFolder folder;
+  ASSERT_TRUE(pack_records(*numbers(12), folder.path("a"), {.shards = 3}, nullptr).ok());
+  ASSERT_TRUE(pack_records(*numbers(15), folder.path("b"), {.shards = 3}, nullptr).ok());
+  const auto copy = [&](const std::string& from, const std::string& to) {
+    std::filesystem::copy_file(folder.path(from), folder.path(to),
+                               std::filesystem::copy_options::overwrite_existing);
+  };
+  const std::string shard1 = contents(folder.path("a/" + shard_name(1)));
+  EXPECT_EQ(open_error(folder.path("a")), "");
+  EXPECT_THAT(open_error(folder.path("a"), 4), HasSubstr("label 0 is 4, the network tells 4"));
+  std::filesystem::remove(folder.path("a/" + shard_name(1)));
+  EXPECT_THAT(open_error(folder.path("a")), HasSubstr("shard-00001.records: cannot open"));
+  copy("a/" + shard_name(2), "a/" + shard_name(1));
+  EXPECT_THAT(open_error(folder.path("a")), HasSubstr("is shard 2 of 3 of another set"));
+  copy("b/" + shard_name(1), "a/" + shard_name(1));
+  EXPECT_THAT(open_error(folder.path("a")), HasSubstr("of another set"));
+  folder.write("a/" + shard_name(1), shard1.substr(0, shard1.size() - 1));
+  EXPECT_THAT(open_error(folder.path("a")), HasSubstr("has no end mark"));
+  folder.write("a/" + shard_name(1), shard1.substr(0, 20));
+  EXPECT_THAT(open_error(folder.path("a")), HasSubstr("too short"));
+  EXPECT_THAT(open_error(folder.path("nothing")), HasSubstr("poseidon data pack"));
+}
+
+/// Each single byte: the set is refused, or the sample at fault is, and no other.
+TEST(Records, EveryDamagedByteIsFound) {
+  const TestFolder folder;
+  ASSERT_TRUE(pack_records(*numbers(6), folder.path("set"), {.shards = 1}, nullptr).ok());
+  const std::string path = "set/" + shard_name(0);
+  const std::string good = contents(folder.path(path));
+  const std::size_t records_end = kRecordFileHeaderBytes + 6 * (kRecordHeaderBytes + 6);
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    std::string bad = good;
+    bad[i] = static_cast<char>(bad[i] ^ 0x41);
+    folder.write(path, bad);
+    const auto set = open_records_dataset(folder.path("set"), 5);
+    if (i < kRecordFileHeaderBytes || i >= records_end) {
+      EXPECT_TRUE(absl::IsDataLoss(set.status())) << "byte " << i << ": " << set.status();
+      continue;
+    }
+    ASSERT_TRUE(set.ok()) << set.status();
+    const auto hit =
+        static_cast<std::int64_t>((i - kRecordFileHeaderBytes) / (kRecordHeaderBytes + 6));
+    EncodedSample sample;
+    for (std::int64_t s = 0; s < 6; ++s) {
+      const absl::Status status = (*set)->read(s, sample);
+      EXPECT_EQ(absl::IsDataLoss(status), s == hit) << "byte " << i << ", sample " << s;
+    }
+  }
+}
+
+/// Bytes that lie about themselves, with good checksums, never crash or allocate without bound.
+TEST(Records, SurvivesHostileIndexes) {
+  SplitMix64 random(5);
+  RecordIndex index;
+  index.offsets = {16, 38, 60};
+  index.labels = {1, 2};
+  index.info = {.shard = 0, .shards = 1, .samples = 2, .set = 7, .sample_shape = {1, 2, 3}};
+  const std::string good = encode_record_index(index);
+  const auto decode = [](const std::string& text) -> absl::Status {
+    std::vector<std::uint8_t> bytes(text.begin(), text.end());
+    const std::span<const std::uint8_t> all(bytes);
+    const std::uint64_t file_bytes = 60 + bytes.size();
+    const auto footer = decode_record_footer(all.last(kRecordFooterBytes), file_bytes);
+    if (!footer.ok()) return footer.status();
+    return decode_record_index(all.first(footer->index_bytes()), *footer).status();
+  };
+  ASSERT_TRUE(decode(good).ok());
+  const auto with_checksums = [](std::string text) {
+    const std::size_t footer = text.size() - kRecordFooterBytes;
+    const auto store = [&](std::size_t at, std::size_t begin, std::size_t end) {
+      const std::vector<std::uint8_t> part(text.begin() + static_cast<std::ptrdiff_t>(begin),
+                                           text.begin() + static_cast<std::ptrdiff_t>(end));
+      const std::uint32_t crc = crc32c(part);
+      for (std::size_t i = 0; i < 4; ++i) text[at + i] = static_cast<char>(crc >> (8 * i));
+    };
+    store(footer + 20, 0, footer);
+    store(footer + 28, footer, footer + 28);
+    return text;
+  };
+  ASSERT_TRUE(decode(with_checksums(good)).ok());
+  int refused = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::string bad = good;
+    for (std::uint64_t i = 0, changes = 1 + random.below(3); i < changes; ++i) {
+      bad[random.below(bad.size())] = static_cast<char>(random.next());
+    }
+    const absl::Status status = decode(with_checksums(bad));
+    EXPECT_TRUE(status.ok() || absl::IsDataLoss(status)) << status;
+    refused += status.ok() ? 0 : 1;
+  }
+  EXPECT_GT(refused, 2500);
+}
+
+}  // namespace
+}  // namespace poseidon
