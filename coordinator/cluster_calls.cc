@@ -147,14 +147,16 @@ absl::StatusOr<JobDescription> Cluster::describe_job(const v1::SubmitRequest& re
   description.iterations = resolved.iterations;
   description.learning_rate = resolved.learning_rate;
   description.make_plan = [layers = resolved.layers, batch_size = resolved.batch_size,
-                           sync = resolved.sync, epoch = description.epoch](
-                              std::vector<std::string> workers, std::vector<std::string> servers) {
+                           sync = resolved.sync, norm_scope = resolved.norm_scope,
+                           epoch = description.epoch](std::vector<std::string> workers,
+                                                      std::vector<std::string> servers) {
     return make_plan({.layers = layers,
                       .batch_size = batch_size,
                       .epoch = epoch,
                       .worker_addresses = std::move(workers),
                       .server_addresses = std::move(servers),
-                      .sync = sync});
+                      .sync = sync,
+                      .norm_scope = norm_scope});
   };
   return description;
 }

@@ -109,6 +109,8 @@ class Device {
   /// Product and optimizer in one pass (executor.h: step_from_factors). Its sums must not depend on
   /// the number of threads: replicas on several machines stay equal by it.
   virtual absl::Status step_from_factors(const FactorStepArgs& args) = 0;
+  /// Of the same gradient, without a step: the steps, parameters and state are not looked at.
+  virtual absl::StatusOr<FactorSquares> measure_factors(const FactorStepArgs& args) = 0;
 
   /// Errors name the layer. UNIMPLEMENTED for a layer type that the device does not know.
   virtual absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(
