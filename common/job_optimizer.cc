@@ -109,30 +109,37 @@ Json schedule_to_json(const LearningRateSchedule& schedule) {
 }
 
 absl::Status parse_rule(const Json& json, std::string_view source, std::string_view path,
-                        TensorRule& rule) {
+                        OptimizerType type, TensorRule& rule) {
   JsonFields fields(json, source, path);
   fields.require("match");
   fields.string("match", &rule.match);
   fields.number("learning_rate_multiplier", &rule.multipliers.learning_rate, {.min = 0.0});
   fields.number("weight_decay_multiplier", &rule.multipliers.weight_decay, {.min = 0.0});
+  if (type == OptimizerType::kLars) {
+    fields.boolean("trust_ratio", &rule.multipliers.trust_ratio);
+  } else if (fields.value("trust_ratio") != nullptr) {
+    fields.refuse("trust_ratio", "belongs to optimizer.type \"lars\"; remove it");
+  }
   return fields.finish();
 }
 
-void parse_rules(JsonFields& fields, std::string_view source, std::vector<TensorRule>& rules) {
+void parse_rules(JsonFields& fields, std::string_view source, OptimizerType type,
+                 std::vector<TensorRule>& rules) {
   const Json* array = fields.array("layers", "rules", 0, kMaxTensorRules);
   if (array == nullptr) return;
   for (const Json& json : *array) {
     const std::string path = str_cat("optimizer.layers[", rules.size(), "]");
-    fields.add(parse_rule(json, source, path, rules.emplace_back()));
+    fields.add(parse_rule(json, source, path, type, rules.emplace_back()));
   }
 }
 
-Json rules_to_json(const std::vector<TensorRule>& rules) {
+Json rules_to_json(OptimizerType type, const std::vector<TensorRule>& rules) {
   Json array = Json::array();
   for (const TensorRule& rule : rules) {
     array.push_back({{"match", rule.match},
                      {"learning_rate_multiplier", rule.multipliers.learning_rate},
                      {"weight_decay_multiplier", rule.multipliers.weight_decay}});
+    if (type == OptimizerType::kLars) array.back()["trust_ratio"] = rule.multipliers.trust_ratio;
   }
   return array;
 }
@@ -143,25 +150,36 @@ absl::Status parse_optimizer(const Json& json, std::string_view source, std::int
                              OptimizerSpec& spec) {
   JsonFields fields(json, source, "optimizer");
   std::string type = "sgd";
-  fields.one_of("type", &type, {"sgd", "adam", "adamw"});
+  fields.one_of("type", &type, {"sgd", "adam", "adamw", "lars"});
   fields.number("learning_rate", &spec.learning_rate, {.min = 0.0});
   fields.number("weight_decay", &spec.weight_decay, {.min = 0.0});
   const NumberRange fraction = {.min = 0.0, .max = 1.0, .max_excluded = true};
-  if (type == "sgd") {
+  if (type == "sgd" || type == "lars") {
+    spec.type = type == "sgd" ? OptimizerType::kSgd : OptimizerType::kLars;
     fields.number("momentum", &spec.momentum, fraction);
-    fields.boolean("nesterov", &spec.nesterov);
     fields.refuse_foreign({"beta1", "beta2", "epsilon"}, "the types \"adam\" and \"adamw\"", type);
   } else {
     spec.type = type == "adam" ? OptimizerType::kAdam : OptimizerType::kAdamW;
     fields.number("beta1", &spec.beta1, fraction);
     fields.number("beta2", &spec.beta2, fraction);
     fields.number("epsilon", &spec.epsilon, {.min = 0.0});
-    fields.refuse_foreign({"momentum", "nesterov"}, "type \"sgd\"", type);
+    fields.refuse_foreign({"momentum"}, "the types \"sgd\" and \"lars\"", type);
   }
+  if (type == "sgd") {
+    fields.boolean("nesterov", &spec.nesterov);
+  } else {
+    fields.refuse_foreign({"nesterov"}, "type \"sgd\"", type);
+  }
+  if (type == "lars") {
+    fields.number("trust_coefficient", &spec.trust_coefficient, {.min = 0.0});
+  } else {
+    fields.refuse_foreign({"trust_coefficient"}, "type \"lars\"", type);
+  }
+  fields.number("clip_norm", &spec.clip_norm, {.min = 0.0});
   if (const Json* schedule = fields.value("schedule")) {
     fields.add(parse_schedule(*schedule, source, iterations, spec.schedule));
   }
-  parse_rules(fields, source, spec.layers);
+  parse_rules(fields, source, spec.type, spec.layers);
   POSEIDON_RETURN_IF_ERROR(fields.finish());
   const absl::Status valid = validate(spec);
   if (valid.ok()) return valid;
@@ -172,11 +190,16 @@ Json optimizer_to_json(const OptimizerSpec& spec) {
   Json json = {{"learning_rate", spec.learning_rate},
                {"weight_decay", spec.weight_decay},
                {"schedule", schedule_to_json(spec.schedule)}};
-  if (!spec.layers.empty()) json["layers"] = rules_to_json(spec.layers);
+  if (spec.clip_norm > 0.0) json["clip_norm"] = spec.clip_norm;
+  if (!spec.layers.empty()) json["layers"] = rules_to_json(spec.type, spec.layers);
   if (spec.type == OptimizerType::kSgd) {
     json["type"] = "sgd";
     json["momentum"] = spec.momentum;
     json["nesterov"] = spec.nesterov;
+  } else if (spec.type == OptimizerType::kLars) {
+    json["type"] = "lars";
+    json["momentum"] = spec.momentum;
+    json["trust_coefficient"] = spec.trust_coefficient;
   } else {
     json["type"] = spec.type == OptimizerType::kAdam ? "adam" : "adamw";
     json["beta1"] = spec.beta1;

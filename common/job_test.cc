@@ -159,6 +159,15 @@ TEST(Job, RoundTrip) {
       {{"match", "*.bias"}, {"learning_rate_multiplier", 2}, {"weight_decay_multiplier", 0}},
       {{"match", "conv1.*"}, {"learning_rate_multiplier", 0}, {"weight_decay_multiplier", 1}}};
   jobs[6]["micro_batches"] = 8;
+  jobs[8]["optimizer"] = {{"type", "lars"},
+                          {"momentum", 0.9},
+                          {"trust_coefficient", 0.02},
+                          {"clip_norm", 2.5},
+                          {"layers",
+                           {{{"match", "*.bias"},
+                             {"learning_rate_multiplier", 1},
+                             {"weight_decay_multiplier", 0},
+                             {"trust_ratio", false}}}}};
   jobs[6]["optimizer"]["schedule"] = {{"type", "cosine"}, {"minimum", 0.001}};
   jobs[7]["optimizer"]["schedule"] = {{"type", "polynomial"}, {"end_iteration", 7}, {"power", 2}};
   jobs[2]["sync"]["wire_dtype"] = "bf16";
@@ -282,7 +291,17 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
       {"/optimizer/learning_rate", -1, "optimizer.learning_rate: expected a number, at least 0"},
       {"/optimizer/momentum", 1, "optimizer.momentum: expected a number from 0"},
       {"/optimizer/beta1", 0.5, "optimizer.beta1: belongs to the types \"adam\""},
-      {"/optimizer/type", "adam", "optimizer.momentum: belongs to type \"sgd\""},
+      {"/optimizer/type", "adam", "optimizer.momentum: belongs to the types \"sgd\" and \"lars\""},
+      {"/optimizer/trust_coefficient", 0.1, "trust_coefficient: belongs to type \"lars\""},
+      {"/optimizer", Json::object({{"type", "lars"}, {"trust_coefficient", 0}}),
+       "optimizer.trust_coefficient: expected a finite number above 0"},
+      {"/optimizer", Json::object({{"type", "lars"}, {"nesterov", true}}),
+       "optimizer.nesterov: belongs to type \"sgd\""},
+      {"/optimizer/layers", Json::array({{{"match", "*"}, {"trust_ratio", false}}}),
+       "optimizer.layers[0].trust_ratio: belongs to optimizer.type \"lars\""},
+      {"/optimizer/clip_norm", -1, "optimizer.clip_norm: expected"},
+      {"/optimizer/clip_norm", 1e300, "optimizer.clip_norm: expected a finite number"},
+      {"/optimizer/clip_norm", "1", "optimizer.clip_norm: expected"},
       {"/optimizer/schedule/type", "linear", "optimizer.schedule.type: expected one of"},
       {"/optimizer/schedule/step_iterations", 0, "optimizer.schedule.step_iterations: expected"},
       {"/optimizer/schedule/type", "multistep", "milestones_iterations: is missing"},

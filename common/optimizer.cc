@@ -13,6 +13,8 @@
 namespace poseidon {
 namespace {
 
+constexpr double kClipEpsilon = 1e-6;  ///< PyTorch's
+
 absl::Status refuse(std::string_view key, std::string_view expected, double got) {
   return absl::InvalidArgumentError(
       str_cat("optimizer.", key, ": expected ", expected, ", got ", got));
@@ -20,6 +22,27 @@ absl::Status refuse(std::string_view key, std::string_view expected, double got)
 
 /// Below 1 also as a float32: 1 - 1e-12 would become 1, which never forgets.
 bool is_fraction(double value) { return value >= 0.0 && static_cast<float>(value) < 1.0f; }
+
+bool is_adam(OptimizerType type) {
+  return type == OptimizerType::kAdam || type == OptimizerType::kAdamW;
+}
+
+/// What all gradients are multiplied by.
+double clip_factor(const OptimizerSpec& spec, const StepNorms& norms) {
+  if (spec.clip_norm == 0.0) return 1.0;
+  return std::min(1.0, spec.clip_norm / (std::sqrt(norms.all_gradients) + kClipEpsilon));
+}
+
+/// LARS: the tensor's own share of the rate.
+double trust_ratio(const OptimizerSpec& spec, const StepMultipliers& multipliers, double clip,
+                   const TensorSquares& squares) {
+  if (!multipliers.trust_ratio) return 1.0;
+  const double weights = std::sqrt(squares.parameters);
+  const double gradient = clip * std::sqrt(squares.gradient);
+  if (weights == 0.0 || gradient == 0.0) return 1.0;
+  const double decay = spec.weight_decay * multipliers.weight_decay;
+  return spec.trust_coefficient * weights / (gradient + decay * weights);
+}
 
 absl::Status validate_rule(const TensorRule& rule, std::size_t index) {
   const auto check = [&](std::string_view key, double value) {
@@ -41,22 +64,37 @@ double learning_rate_at(const OptimizerSpec& spec, Iteration iteration) {
 }
 
 int optimizer_state_slots(const OptimizerSpec& spec) {
-  if (spec.type != OptimizerType::kSgd) return 2;
+  if (is_adam(spec.type)) return 2;
   return spec.momentum > 0.0 ? 1 : 0;
 }
 
+NormScope norm_scope(const OptimizerSpec& spec) {
+  if (spec.clip_norm > 0.0) return NormScope::kNetwork;
+  return spec.type == OptimizerType::kLars ? NormScope::kLayer : NormScope::kNone;
+}
+
 OptimizerStep make_optimizer_step(const OptimizerSpec& spec, Iteration iteration,
-                                  float gradient_scale, const StepMultipliers& multipliers) {
+                                  float gradient_scale, const StepMultipliers& multipliers,
+                                  const StepNorms& norms) {
   OptimizerStep step;
   step.type = spec.type;
   step.nesterov = spec.nesterov;
   step.has_momentum = optimizer_state_slots(spec) == 1;
-  step.gradient_scale = gradient_scale;
   step.frozen = multipliers.frozen();
-  step.learning_rate =
-      static_cast<float>(learning_rate_at(spec, iteration) * multipliers.learning_rate);
+  const double clip = clip_factor(spec, norms);
+  const double rate = learning_rate_at(spec, iteration) * multipliers.learning_rate;
+  double decay = spec.weight_decay * multipliers.weight_decay;
+  step.gradient_scale = static_cast<float>(gradient_scale * clip);
+  step.learning_rate = static_cast<float>(rate);
+  if (spec.type == OptimizerType::kLars) {
+    // The kernels put the rate after the momentum; LARS has it before.
+    const double inside = rate * trust_ratio(spec, multipliers, clip, norms.tensor);
+    step.gradient_scale = static_cast<float>(gradient_scale * clip * inside);
+    decay *= inside;
+    step.learning_rate = 1.0f;
+  }
   step.momentum = static_cast<float>(spec.momentum);
-  step.weight_decay = static_cast<float>(spec.weight_decay * multipliers.weight_decay);
+  step.weight_decay = static_cast<float>(decay);
   step.beta1 = static_cast<float>(spec.beta1);
   step.beta2 = static_cast<float>(spec.beta2);
   step.one_minus_beta1 = static_cast<float>(1.0 - spec.beta1);
@@ -72,16 +110,16 @@ void apply_optimizer(const OptimizerStep& step, GradientTerms gradient, std::spa
                      std::span<float> out, std::span<float> state0, std::span<float> state1,
                      const Kernels& with) {
   const std::size_t size = in.size();
-  const bool is_adam = step.type != OptimizerType::kSgd;
+  const bool adaptive = is_adam(step.type);
   POSEIDON_CHECK(out.size() == size, "spans of different lengths");
-  POSEIDON_CHECK(state0.size() == (is_adam || step.has_momentum ? size : 0),
+  POSEIDON_CHECK(state0.size() == (adaptive || step.has_momentum ? size : 0),
                  "state0 of wrong length");
-  POSEIDON_CHECK(state1.size() == (is_adam ? size : 0), "state1 of wrong length");
+  POSEIDON_CHECK(state1.size() == (adaptive ? size : 0), "state1 of wrong length");
   if (step.frozen) {
     if (in.data() != out.data()) std::copy(in.begin(), in.end(), out.begin());
     return;
   }
-  if (!is_adam) {
+  if (!adaptive) {
     const SgdFactors factors{.gradient_scale = step.gradient_scale,
                              .weight_decay = step.weight_decay,
                              .learning_rate = step.learning_rate,
@@ -120,7 +158,7 @@ absl::Status validate(const OptimizerSpec& spec) {
   if (!is_rate(spec.weight_decay)) {
     return refuse("weight_decay", "a finite number, at least 0", spec.weight_decay);
   }
-  if (spec.type == OptimizerType::kSgd) {
+  if (!is_adam(spec.type)) {
     if (!is_fraction(spec.momentum)) {
       return refuse("momentum", "a number from 0 to less than 1", spec.momentum);
     }
@@ -136,6 +174,13 @@ absl::Status validate(const OptimizerSpec& spec) {
     if (!is_rate(spec.epsilon) || static_cast<float>(spec.epsilon) == 0.0f) {
       return refuse("epsilon", "a number above 0 that float32 can hold", spec.epsilon);
     }
+  }
+  if (!is_rate(spec.clip_norm)) {
+    return refuse("clip_norm", "a finite number above 0, or 0 for no clipping", spec.clip_norm);
+  }
+  if (spec.type == OptimizerType::kLars &&
+      !(is_rate(spec.trust_coefficient) && spec.trust_coefficient > 0.0)) {
+    return refuse("trust_coefficient", "a finite number above 0", spec.trust_coefficient);
   }
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
     if (absl::Status status = validate_rule(spec.layers[i], i); !status.ok()) return status;

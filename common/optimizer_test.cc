@@ -5,6 +5,7 @@
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ OptimizerSpec spec_of(const Json& json) {
   const std::string type = json.at("type");
   spec.type = type == "sgd"    ? OptimizerType::kSgd
               : type == "adam" ? OptimizerType::kAdam
+              : type == "lars" ? OptimizerType::kLars
                                : OptimizerType::kAdamW;
   spec.learning_rate = json.at("learning_rate");
   spec.momentum = json.value("momentum", spec.momentum);
@@ -33,6 +35,8 @@ OptimizerSpec spec_of(const Json& json) {
   spec.beta1 = json.value("beta1", spec.beta1);
   spec.beta2 = json.value("beta2", spec.beta2);
   spec.epsilon = json.value("epsilon", spec.epsilon);
+  spec.trust_coefficient = json.value("trust_coefficient", spec.trust_coefficient);
+  spec.clip_norm = json.value("clip_norm", spec.clip_norm);
   return spec;
 }
 
@@ -79,6 +83,83 @@ TEST(Optimizer, FollowsPyTorch) {
         EXPECT_NEAR(w[i], expected[i], tolerance) << "step " << t << ", element " << i;
       }
     }
+  }
+}
+
+struct Tensor {
+  std::vector<float> w, gradient, state0, state1;
+  StepMultipliers multipliers;
+};
+
+StepMultipliers multipliers_of(const Json& json) {
+  StepMultipliers multipliers;
+  multipliers.learning_rate = json.value("learning_rate_multiplier", 1.0);
+  multipliers.weight_decay = json.value("weight_decay_multiplier", 1.0);
+  multipliers.trust_ratio = json.value("trust_ratio", true);
+  return multipliers;
+}
+
+TEST(Optimizer, ClippingAndLarsFollowPyTorchOverSeveralTensors) {
+  std::ifstream file("tests/golden/optimizer/optimizer.json");
+  const Json golden = Json::parse(file).at("tensors");
+  ASSERT_EQ(golden.at("cases").size(), 6u);
+  for (const Json& json : golden.at("cases")) {
+    SCOPED_TRACE(json.at("name"));
+    const OptimizerSpec spec = spec_of(json);
+    ASSERT_TRUE(validate(spec).ok());
+    const int slots = optimizer_state_slots(spec);
+    std::map<std::string, Tensor> tensors;
+    for (const auto& [name, start] : golden.at("start").items()) {
+      Tensor& tensor = tensors[name];
+      tensor.w = start.get<std::vector<float>>();
+      tensor.state0.resize(slots > 0 ? tensor.w.size() : 0);
+      tensor.state1.resize(slots > 1 ? tensor.w.size() : 0);
+      tensor.multipliers = multipliers_of(json.value(name, Json::object()));
+    }
+    for (std::size_t t = 0; t < golden.at("gradients").size(); ++t) {
+      double all_gradients = 0.0;
+      for (auto& [name, tensor] : tensors) {
+        tensor.gradient = golden.at("gradients")[t].at(name).get<std::vector<float>>();
+        all_gradients += square_sum(tensor.gradient);
+        for (float& g : tensor.gradient) g *= 4.0f;  // four workers' sum
+      }
+      for (auto& [name, tensor] : tensors) {
+        const TensorSquares squares{square_sum(tensor.gradient) / 16.0, square_sum(tensor.w)};
+        const OptimizerStep step = make_optimizer_step(
+            spec, static_cast<Iteration>(t), 0.25f, tensor.multipliers, {all_gradients, squares});
+        apply_optimizer(step, tensor.gradient, tensor.w, tensor.w, tensor.state0, tensor.state1);
+        const auto expected = json.at("trajectory")[t].at(name).get<std::vector<float>>();
+        for (std::size_t i = 0; i < expected.size(); ++i) {
+          // As above, and PyTorch takes its norms in float32: 7 more roundings.
+          const double tolerance = 16.0 * static_cast<double>(t + 1) * 0x1p-24 *
+                                   std::max(1.0, std::abs(static_cast<double>(expected[i])));
+          EXPECT_NEAR(tensor.w[i], expected[i], tolerance) << name << " step " << t;
+        }
+      }
+    }
+  }
+}
+
+TEST(Optimizer, WhoAsksForWhichNorms) {
+  OptimizerSpec spec;
+  EXPECT_EQ(norm_scope(spec), NormScope::kNone);
+  spec.type = OptimizerType::kLars;
+  EXPECT_EQ(norm_scope(spec), NormScope::kLayer);
+  spec.clip_norm = 1.0;
+  EXPECT_EQ(norm_scope(spec), NormScope::kNetwork);
+  spec.type = OptimizerType::kAdam;
+  EXPECT_EQ(norm_scope(spec), NormScope::kNetwork);
+}
+
+TEST(Optimizer, LarsWithoutANormHasARatioOfOne) {
+  OptimizerSpec spec;
+  spec.type = OptimizerType::kLars;
+  spec.learning_rate = 0.5;
+  for (const TensorSquares& squares : {TensorSquares{0.0, 4.0}, TensorSquares{4.0, 0.0}}) {
+    std::vector<float> w = {1.0f};
+    const std::vector<float> gradient = {2.0f};
+    apply_optimizer(make_optimizer_step(spec, 0, 1.0f, {}, {0.0, squares}), gradient, w, w, {}, {});
+    EXPECT_EQ(w[0], 0.0f);
   }
 }
 
@@ -206,6 +287,12 @@ TEST(Optimizer, RefusesWhatCannotTrain) {
                 s.layers = {{"*", {1.0, -1.0}}};
               }),
               HasSubstr("optimizer.layers[0].weight_decay_multiplier"));
+  EXPECT_THAT(message([&](Spec& s) { s.clip_norm = nan; }), HasSubstr("optimizer.clip_norm"));
+  EXPECT_THAT(message([](Spec& s) {
+                s.type = OptimizerType::kLars;
+                s.trust_coefficient = 0.0;
+              }),
+              HasSubstr("optimizer.trust_coefficient"));
   EXPECT_THAT(message([](Spec& s) { s.momentum = 1.0; }), HasSubstr("optimizer.momentum"));
   EXPECT_THAT(message([](Spec& s) { s.momentum = 1.0 - 1e-12; }), HasSubstr("optimizer.momentum"));
   EXPECT_THAT(message([](Spec& s) { s.nesterov = true; }), HasSubstr("optimizer.nesterov"));

@@ -92,7 +92,8 @@ nlohmann::ordered_json layer_to_json(const PlanLayer& layer) {
   for (const PlanTensor& tensor : layer.tensors) {
     if (tensor.multipliers == StepMultipliers{}) continue;
     json["multipliers"][tensor.name] = {{"learning_rate", tensor.multipliers.learning_rate},
-                                        {"weight_decay", tensor.multipliers.weight_decay}};
+                                        {"weight_decay", tensor.multipliers.weight_decay},
+                                        {"trust_ratio", tensor.multipliers.trust_ratio}};
   }
   if (layer.prediction) {
     json["ps_seconds"] = layer.prediction->ps_s;
@@ -112,6 +113,18 @@ std::string_view scheme_name(Scheme scheme) {
       return "ps";
     case Scheme::kSfb:
       return "sfb";
+  }
+  return "unknown";
+}
+
+std::string_view norm_scope_name(NormScope scope) {
+  switch (scope) {
+    case NormScope::kNone:
+      return "none";
+    case NormScope::kLayer:
+      return "layer";
+    case NormScope::kNetwork:
+      return "network";
   }
   return "unknown";
 }
@@ -196,6 +209,7 @@ std::string plan_to_json(const Plan& plan) {
   json["servers"] = plan.servers();
   json["batch_size"] = plan.batch_size;
   json["wire_dtype"] = wire_dtype_name(plan.wire_type);
+  json["norm_scope"] = norm_scope_name(plan.norm_scope);
   json["worker_addresses"] = plan.worker_addresses;
   json["server_addresses"] = plan.server_addresses;
   std::int64_t iteration_bytes = 0;

@@ -16,7 +16,8 @@ namespace poseidon {
 
 /// How one layer's gradients travel (DESIGN: "Choosing the scheme").
 enum class Scheme { kPs, kSfb };
-std::string_view scheme_name(Scheme scheme);  ///< "ps", "sfb"
+std::string_view scheme_name(Scheme scheme);        ///< "ps", "sfb"
+std::string_view norm_scope_name(NormScope scope);  ///< "none", "layer", "network"
 
 /// What a calibrated plan expects of a layer.
 struct LayerPrediction {
@@ -72,6 +73,8 @@ struct PlanChunk {
 struct Plan {
   Epoch epoch;
   std::int64_t batch_size = 0;  ///< per worker
+  /// Whether and for what norms servers hold steps back (common/norm_wire.h).
+  NormScope norm_scope = NormScope::kNone;
   /// How gradients go up and parameters come down; see data.proto for what is float32 all the same.
   ElementType wire_type = ElementType::kFloat32;
   std::vector<std::string> worker_addresses;  ///< by rank; "" where a worker listens nowhere

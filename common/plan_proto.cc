@@ -1,5 +1,7 @@
 #include "common/plan_proto.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
@@ -12,6 +14,7 @@ v1::PlanMessage plan_to_message(const Plan& plan) {
   message.set_epoch(plan.epoch.value());
   message.set_batch_size(static_cast<std::uint32_t>(plan.batch_size));
   message.set_wire_dtype(std::string(wire_dtype_name(plan.wire_type)));
+  message.set_norm_scope(std::string(norm_scope_name(plan.norm_scope)));
   for (const std::string& address : plan.worker_addresses) message.add_worker_addresses(address);
   for (const std::string& address : plan.server_addresses) message.add_server_addresses(address);
   for (const PlanLayer& layer : plan.layers) {
@@ -26,6 +29,7 @@ v1::PlanMessage plan_to_message(const Plan& plan) {
       part->set_elements(tensor.elements);
       part->set_learning_rate_multiplier(tensor.multipliers.learning_rate);
       part->set_weight_decay_multiplier(tensor.multipliers.weight_decay);
+      part->set_trust_ratio(tensor.multipliers.trust_ratio);
     }
     out->set_scheme(std::string(scheme_name(layer.scheme)));
     out->set_ps_bytes(layer.ps_bytes);
@@ -53,6 +57,15 @@ absl::StatusOr<Plan> plan_from_message(const v1::PlanMessage& message) {
         "plan: the unknown wire dtype '", message.wire_dtype(), "'; known: fp32, bf16, fp16"));
   }
   plan.wire_type = *wire_type;
+  const auto scopes = {NormScope::kNone, NormScope::kLayer, NormScope::kNetwork};
+  const auto* scope = std::find_if(scopes.begin(), scopes.end(), [&message](NormScope known) {
+    return message.norm_scope() == norm_scope_name(known);
+  });
+  if (scope == scopes.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "plan: the unknown norm scope '", message.norm_scope(), "'; known: none, layer, network"));
+  }
+  plan.norm_scope = *scope;
   plan.worker_addresses.assign(message.worker_addresses().begin(),
                                message.worker_addresses().end());
   plan.server_addresses.assign(message.server_addresses().begin(),
@@ -68,7 +81,8 @@ absl::StatusOr<Plan> plan_from_message(const v1::PlanMessage& message) {
       out.tensors.push_back({.name = tensor.name(),
                              .elements = tensor.elements(),
                              .multipliers = {.learning_rate = tensor.learning_rate_multiplier(),
-                                             .weight_decay = tensor.weight_decay_multiplier()}});
+                                             .weight_decay = tensor.weight_decay_multiplier(),
+                                             .trust_ratio = tensor.trust_ratio()}});
     }
     if (layer.scheme() == scheme_name(Scheme::kPs)) {
       out.scheme = Scheme::kPs;

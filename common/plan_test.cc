@@ -203,14 +203,20 @@ TEST(PlanMessage, RoundTripKeepsEverything) {
 
 TEST(PlanMessage, CarriesTensorsAndTheirMultipliers) {
   Plan plan = valid_plan();
-  plan.layers[1].tensors = {{"weight", 50, {0.5, 1.0}}, {"bias", 10, {2.0, 0.0}}};
+  plan.layers[1].tensors = {{"weight", 50, {0.5, 1.0}}, {"bias", 10, {2.0, 0.0, false}}};
+  plan.norm_scope = NormScope::kNetwork;
   const absl::StatusOr<Plan> back = plan_from_message(plan_to_message(plan));
   ASSERT_TRUE(back.ok()) << back.status();
   ASSERT_EQ(back->layers[1].tensors.size(), 2u);
   EXPECT_EQ(back->layers[1].tensors[1].name, "bias");
   EXPECT_EQ(back->layers[1].tensors[1].elements, 10);
   EXPECT_EQ(back->layers[1].tensors[0].multipliers, (StepMultipliers{0.5, 1.0}));
-  EXPECT_EQ(back->layers[1].tensors[1].multipliers, (StepMultipliers{2.0, 0.0}));
+  EXPECT_EQ(back->layers[1].tensors[1].multipliers, (StepMultipliers{2.0, 0.0, false}));
+  EXPECT_EQ(back->norm_scope, NormScope::kNetwork);
+  v1::PlanMessage message = plan_to_message(plan);
+  message.set_norm_scope("planet");
+  EXPECT_THAT(std::string(plan_from_message(message).status().message()),
+              HasSubstr("'planet'; known: none, layer, network"));
   EXPECT_TRUE(back->layers[0].tensors.empty());
   EXPECT_EQ(plan_to_json(*back), plan_to_json(plan));
   EXPECT_THAT(plan_to_json(plan), HasSubstr("multipliers"));

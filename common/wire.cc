@@ -5,8 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/norm_wire.h"
 #include "common/protobuf_walk.h"
 #include "common/status_macros.h"
+#include "common/tensor_parts.h"
 
 namespace poseidon {
 namespace {
@@ -133,6 +135,8 @@ const char* data_refusal_name(DataRefusal refusal) {
       return "rows";
     case DataRefusal::kNotFinite:
       return "not_finite";
+    case DataRefusal::kNorm:
+      return "norm";
     case DataRefusal::kCount:
       break;
   }
@@ -150,10 +154,29 @@ std::array<ElementType, 2> expected_types(ChunkKind kind, ElementType wire_type)
       return {ElementType::kNone, ElementType::kFloat32};
     case ChunkKind::kParameters:
       return {wire_type, ElementType::kFloat32};
+    case ChunkKind::kNorms:
+    case ChunkKind::kTotals:
+      return {ElementType::kNone, ElementType::kNone};
     case ChunkKind::kPushGradient:
       break;
   }
   return {wire_type, wire_type};
+}
+
+std::size_t expected_payload_bytes(const ChunkHeader& header, const PlanChunk& chunk,
+                                   const Plan& plan) {
+  switch (header.kind) {
+    case ChunkKind::kPull:
+      return 0;
+    case ChunkKind::kNorms:
+    case ChunkKind::kTotals: {
+      const std::size_t parts =
+          tensor_parts(plan.layers[chunk.layer.value()], chunk.offset, chunk.elements).size();
+      return header.kind == ChunkKind::kNorms ? norms_bytes(parts) : totals_bytes(parts);
+    }
+    default:
+      return static_cast<std::size_t>(chunk.elements) * element_bytes(header.element_type);
+  }
 }
 
 }  // namespace
@@ -185,7 +208,11 @@ Objection check_against_plan(const ChunkHeader& header, std::size_t payload_byte
     return object(DataRefusal::kOffset, "offset ", header.offset, " for chunk ",
                   header.chunk.value(), ", the plan says ", chunk.offset);
   }
-  const bool has_payload = header.kind != ChunkKind::kPull;
+  const bool of_norms = header.kind == ChunkKind::kNorms || header.kind == ChunkKind::kTotals;
+  if (of_norms && plan.norm_scope == NormScope::kNone) {
+    return object(DataRefusal::kKind, "kind ", static_cast<std::uint32_t>(header.kind),
+                  " is about norms, and the plan's steps need none");
+  }
   const auto expected = expected_types(header.kind, plan.wire_type);
   if (std::ranges::find(expected, header.element_type) == expected.end()) {
     return object(
@@ -195,9 +222,7 @@ Objection check_against_plan(const ChunkHeader& header, std::size_t payload_byte
                                    : absl::StrCat(" or ", static_cast<std::uint32_t>(expected[1])),
         ": the job's sync.wire_dtype is ", std::string(wire_dtype_name(plan.wire_type)));
   }
-  const std::size_t expected_bytes =
-      has_payload ? static_cast<std::size_t>(chunk.elements) * element_bytes(header.element_type)
-                  : 0;
+  const std::size_t expected_bytes = expected_payload_bytes(header, chunk, plan);
   if (payload_bytes != expected_bytes) {
     return object(DataRefusal::kSize, "payload of ", payload_bytes, " bytes for chunk ",
                   header.chunk.value(), ", expected ", expected_bytes);

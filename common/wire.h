@@ -35,6 +35,8 @@ enum class ChunkKind : std::uint32_t {
   kInitialise = 2,
   kPull = 3,
   kParameters = 4,
+  kNorms = 5,
+  kTotals = 6,
 };
 
 /// ChunkMessage without its payload; see data.proto for each field.
@@ -82,6 +84,7 @@ enum class DataRefusal : std::uint8_t {
   kRows,            ///< factors of another number of samples
   kNotFinite,  ///< factors with a NaN or an infinity, or values that the 16-bit wire type cannot
                ///< carry: the run stops
+  kNorm,       ///< sums of squares that cannot be, or that do not fit each other
   kCount,      ///< number of reasons, not one itself
 };
 const char* data_refusal_name(DataRefusal refusal);  ///< "epoch", "size", ...: the metric's label

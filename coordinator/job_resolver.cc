@@ -44,6 +44,7 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
                      .max_workers = job.membership.max_workers,
                      .warnings = job_warnings(job),
                      .sync = job.sync,
+                     .norm_scope = norm_scope(job.optimizer),
                      .layers = std::move(layers),
                      .learning_rate = [optimizer = job.optimizer](Iteration iteration) {
                        return learning_rate_at(optimizer, iteration);

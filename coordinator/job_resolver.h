@@ -24,6 +24,7 @@ struct ResolvedJob {
   std::int64_t max_workers = 64;
   std::vector<std::string> warnings;  ///< for the log, once the job is accepted
   SyncSpec sync;
+  NormScope norm_scope = NormScope::kNone;
   std::vector<PlannerLayer> layers;                ///< parameter layers, forward order
   std::function<double(Iteration)> learning_rate;  ///< pure
 };

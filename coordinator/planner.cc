@@ -299,6 +299,7 @@ absl::StatusOr<Plan> make_plan(const PlannerInput& input) {
   plan.epoch = input.epoch;
   plan.batch_size = input.batch_size;
   plan.wire_type = input.sync.wire_dtype;
+  plan.norm_scope = input.norm_scope;
   plan.worker_addresses = input.worker_addresses;
   plan.server_addresses = input.server_addresses;
   for (const PlannerLayer& layer : input.layers) {

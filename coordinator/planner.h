@@ -40,6 +40,7 @@ struct PlannerInput {
   std::vector<std::string> worker_addresses;  ///< by rank
   std::vector<std::string> server_addresses;  ///< by ServerIndex
   SyncSpec sync;
+  NormScope norm_scope = NormScope::kNone;  ///< of the job's optimizer
   /// Unset: cost=time knows no times, so the byte rule chooses and nothing is predicted.
   std::optional<Calibration> calibration;
 };

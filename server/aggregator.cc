@@ -15,10 +15,11 @@ constexpr std::size_t kBlockElements = 2048;
 
 }  // namespace
 
-Aggregator::Aggregator(std::int64_t elements, std::uint32_t workers, ElementType wire_type)
+Aggregator::Aggregator(std::int64_t elements, std::uint32_t workers, ElementType wire_type,
+                       bool settles)
     : elements_(elements),
       wire_type_(wire_type),
-      sum_(workers > 1 ? elements : 0),
+      sum_(workers > 1 || settles ? elements : 0),
       contributed_(workers, false),
       waiting_(workers) {}
 
@@ -48,6 +49,25 @@ void Aggregator::add_in_order() {
   }
 }
 
+std::span<const float> Aggregator::settle() {
+  POSEIDON_CHECK(complete() && sum_.size_bytes() > 0, "every rank has contributed");
+  const Bytes last = std::exchange(waiting_.back(), Bytes{});
+  pending_bytes_ = 0;
+  if (contributed_.size() == 1) {
+    copy_payload(last, sum_.floats(), wire_type_);
+  } else {
+    add_payload(last, sum_.floats(), wire_type_);
+  }
+  return std::as_const(sum_).floats();
+}
+
+void Aggregator::next_round() {
+  contributed_.assign(contributed_.size(), false);
+  contributed_count_ = 0;
+  next_rank_ = 0;
+  pending_bytes_ = 0;
+}
+
 void Aggregator::drain(Consume consume) {
   POSEIDON_CHECK(complete(), "every rank has contributed");
   const Bytes last = std::exchange(waiting_.back(), Bytes{});
@@ -72,10 +92,7 @@ void Aggregator::drain(Consume consume) {
       run.size -= size;
     }
   }
-  contributed_.assign(contributed_.size(), false);
-  contributed_count_ = 0;
-  next_rank_ = 0;
-  pending_bytes_ = 0;
+  next_round();
 }
 
 }  // namespace poseidon

@@ -13,9 +13,11 @@
 //  3. Nothing is allocated after the first round once buffers are warm, except by what waits.
 //  4. The last rank's contribution is never written to the sum: `drain` hands both to the
 //     optimizer, which adds them in its registers. That saves a pass over the chunk (two with
-//     one worker).
+//     one worker). Where the step is held back, `settle` adds it after all and nothing of it is
+//     kept: what waits for a step then takes no more memory than the sums.
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -30,8 +32,9 @@ namespace poseidon {
 class Aggregator {
  public:
   /// A sum of `elements` floats over `workers` ranks, whose contributions are of `wire_type`.
+  /// `settles`: rounds end with settle and next_round instead of drain.
   Aggregator(std::int64_t elements, std::uint32_t workers,
-             ElementType wire_type = ElementType::kFloat32);
+             ElementType wire_type = ElementType::kFloat32, bool settles = false);
 
   bool has(WorkerRank rank) const { return contributed_[rank.value()]; }
   std::uint32_t contributed() const { return contributed_count_; }
@@ -48,6 +51,10 @@ class Aggregator {
   /// The sum of a complete round, in ascending runs, each valid during its call only. Begins the
   /// next round.
   void drain(Consume consume);
+
+  /// The whole sum of a complete round, until next_round.
+  std::span<const float> settle();
+  void next_round();
 
   /// Bytes of contributions that are held as they arrived: they wait for a rank before them, or,
   /// the last rank's, for `drain`.

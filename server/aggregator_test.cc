@@ -126,5 +126,38 @@ TEST(Aggregator, HoldsWhatWaitsAndLetsItGo) {
   EXPECT_TRUE(held.expired());
 }
 
+TEST(Aggregator, SettlesToWhatItWouldHaveDrained) {
+  for (const std::uint32_t workers : {1u, 2u, 3u}) {
+    Aggregator drained(5, workers), settled(5, workers, ElementType::kFloat32, /*settles=*/true);
+    for (int round = 0; round < 2; ++round) {
+      std::vector<std::vector<float>> gradients;
+      for (std::uint32_t rank = 0; rank < workers; ++rank) {
+        gradients.push_back({0.1f, -3.0f, 1e-9f, 1e9f, 0.3f});
+        for (float& g : gradients.back()) g *= static_cast<float>(rank + 1) * 0.7f;
+      }
+      for (std::uint32_t rank = 0; rank < workers; ++rank) {
+        Bytes bytes;
+        bytes.pieces.push_back(as_payload(gradients[rank]));
+        drained.add(WorkerRank(rank), bytes);
+        settled.add(WorkerRank(rank), bytes);
+      }
+      std::vector<float> expected;
+      drained.drain([&](std::size_t, std::size_t size, GradientTerms gradient) {
+        for (std::size_t i = 0; i < size; ++i) {
+          float last;
+          std::memcpy(&last, gradient.last + i * sizeof last, sizeof last);
+          expected.push_back(gradient.sum == nullptr ? last : gradient.sum[i] + last);
+        }
+      });
+      const std::span<const float> sum = settled.settle();
+      EXPECT_EQ(std::vector<float>(sum.begin(), sum.end()), expected);
+      EXPECT_EQ(settled.pending_bytes(), 0) << "nothing that arrived is kept";
+      EXPECT_TRUE(settled.has(WorkerRank(0))) << "the round goes on until the step";
+      settled.next_round();
+      EXPECT_FALSE(settled.has(WorkerRank(0)));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace poseidon

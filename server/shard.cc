@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 
@@ -66,7 +67,8 @@ Shard::Shard(Plan plan, ServerIndex self, OptimizerSpec optimizer, const Consist
              rounds(plan_) ? PayloadBuffer::sendable(wire_bytes(plan_, chunk)) : PayloadBuffer(),
          .state0 = FloatBuffer(state_slots > 0 ? chunk.elements : 0),
          .state1 = FloatBuffer(state_slots > 1 ? chunk.elements : 0),
-         .sum = Aggregator(chunk.elements, plan_.workers(), plan_.wire_type),
+         .sum = Aggregator(chunk.elements, plan_.workers(), plan_.wire_type,
+                           plan_.norm_scope != NormScope::kNone),
          .parts = tensor_parts(plan_.layers[chunk.layer.value()], chunk.offset, chunk.elements)});
   }
 }
@@ -101,6 +103,9 @@ ShardDecision Shard::on_message(const DecodedChunk& message) {
       return on_initialise(*slot, message);
     case ChunkKind::kPull:
       return on_pull(*slot, header);
+    case ChunkKind::kTotals:
+      return on_totals(*slot, message);
+    case ChunkKind::kNorms:
     case ChunkKind::kParameters:
       break;
   }
@@ -175,21 +180,115 @@ ShardDecision Shard::on_push(Slot& slot, const DecodedChunk& message) {
       break;
   }
   if (slot.sum.has(header.rank)) {
-    return refuse(DataRefusal::kDuplicate,
-                  absl::StrCat("worker ", header.rank.value(), " gave its gradient of iteration ",
-                               header.iteration, " for chunk ", slot.id.value(), " already"));
+    ShardDecision decision =
+        refuse(DataRefusal::kDuplicate,
+               absl::StrCat("worker ", header.rank.value(), " gave its gradient of iteration ",
+                            header.iteration, " for chunk ", slot.id.value(), " already"));
+    // It may have lost the norms with its stream.
+    if (!slot.settled.empty()) decision.delivery = {slot.id, header.rank, false, /*norms=*/true};
+    return decision;
   }
   pending_bytes_ -= slot.sum.pending_bytes();
   slot.sum.add(header.rank, message.payload);
   ++contributed_[header.rank.value()];
   const bool complete = policy_->is_complete(slot.sum.contributed(), plan_.workers());
+  const bool held_back = plan_.norm_scope != NormScope::kNone;
   Objection failure;
-  if (complete) failure = step(slot);
+  if (complete) failure = held_back ? settle(slot) : step(slot, nullptr);
   pending_bytes_ += slot.sum.pending_bytes();
   if (failure) return {.objection = std::move(failure), .delivery = std::nullopt};
   if (!complete) return {};
+  ShardDecision decision = deliver(slot.id, std::nullopt);
+  decision.delivery->norms = held_back;
+  return decision;
+}
+
+// ---- steps that are held back ----
+
+Objection Shard::settle(Slot& slot) {
+  slot.settled = slot.sum.settle();
+  const double scale = static_cast<double>(1.0f / static_cast<float>(plan_.workers()));
+  const bool asks_parameters = optimizer_.type == OptimizerType::kLars;
+  const std::span<const float> parameters = std::as_const(slot.parameters).floats();
+  slot.squares.assign(slot.parts.size(), {});
+  for (std::size_t i = 0; i < slot.parts.size(); ++i) {
+    const TensorPart& part = slot.parts[i];
+    if (part.multipliers.frozen()) continue;
+    slot.squares[i].gradient =
+        square_sum(slot.settled.subspan(part.begin, part.size)) * scale * scale;
+    if (asks_parameters) {
+      slot.squares[i].parameters = square_sum(parameters.subspan(part.begin, part.size));
+    }
+  }
+  slot.squares_of = slot.version;
+  const bool finite = std::all_of(slot.squares.begin(), slot.squares.end(), [](const auto& part) {
+    return std::isfinite(part.gradient) && std::isfinite(part.parameters);
+  });
+  if (finite) return {};
+  const PlanChunk& chunk = plan_.chunks[slot.id.value()];
+  stopped_ = {
+      DataRefusal::kNotFinite,
+      absl::StrCat("the norm of the gradients of iteration ", slot.version,
+                   " is no finite number: layer ", plan_.layers[chunk.layer.value()].name,
+                   " (chunk ", slot.id.value(),
+                   ") holds values that are infinite or not a number: ", remedy(plan_.wire_type))};
+  return stopped_;
+}
+
+/// Totals that this chunk's own part does not fit into are somebody else's.
+Objection Shard::judge_totals(const Slot& slot, const StepTotals& totals) const {
+  const auto too_small = [&slot](double total, double part) {
+    return Objection{DataRefusal::kNorm,
+                     absl::StrCat("totals of chunk ", slot.id.value(), " with a sum of squares of ",
+                                  total, ", of which this chunk alone has ", part)};
+  };
+  for (std::size_t i = 0; i < slot.squares.size(); ++i) {
+    const TensorSquares& part = slot.squares[i];
+    const TensorSquares& total = totals.tensors[i];
+    if (total.gradient < part.gradient) return too_small(total.gradient, part.gradient);
+    if (total.parameters < part.parameters) return too_small(total.parameters, part.parameters);
+    if (plan_.norm_scope == NormScope::kNetwork && totals.all_gradients < part.gradient) {
+      return too_small(totals.all_gradients, part.gradient);
+    }
+  }
+  return {};
+}
+
+ShardDecision Shard::on_totals(Slot& slot, const DecodedChunk& message) {
+  const ChunkHeader& header = message.header;
+  if (header.rank != WorkerRank(0)) {
+    return refuse(DataRefusal::kRank, absl::StrCat("totals from worker ", header.rank.value(),
+                                                   ", only worker 0 gives them"));
+  }
+  const absl::StatusOr<StepTotals> totals = decode_totals(message.payload);
+  if (!totals.ok()) return refuse(DataRefusal::kNorm, std::string(totals.status().message()));
+  if (header.iteration == slot.version - 1) {
+    // It lost the answer with its stream.
+    ShardDecision decision = deliver(slot.id, header.rank);
+    decision.objection = {
+        DataRefusal::kDuplicate,
+        absl::StrCat("the step of iteration ", header.iteration, " was made already")};
+    return decision;
+  }
+  if (header.iteration < slot.version) {
+    return refuse(DataRefusal::kDuplicate, "totals of a step that was made long ago");
+  }
+  if (header.iteration != slot.version || slot.settled.empty()) {
+    return refuse(DataRefusal::kIteration,
+                  absl::StrCat("totals of iteration ", header.iteration, " for chunk ",
+                               slot.id.value(), ", which is at version ", slot.version,
+                               slot.settled.empty() ? " and waits for gradients" : ""));
+  }
+  if (Objection objection = judge_totals(slot, *totals)) {
+    return {.objection = std::move(objection), .delivery = std::nullopt};
+  }
+  if (Objection failure = step(slot, &*totals)) {
+    return {.objection = std::move(failure), .delivery = std::nullopt};
+  }
   return deliver(slot.id, std::nullopt);
 }
+
+// ---- steps ----
 
 Objection Shard::stop(const Slot& slot, const std::string& what) {
   const PlanChunk& chunk = plan_.chunks[slot.id.value()];
@@ -202,11 +301,14 @@ Objection Shard::stop(const Slot& slot, const std::string& what) {
   return stopped_;
 }
 
-Objection Shard::step(Slot& slot) {
+Objection Shard::step(Slot& slot, const StepTotals* totals) {
   const float scale = 1.0f / static_cast<float>(plan_.workers());
-  std::vector<OptimizerStep> steps;  // one per part
-  for (const TensorPart& part : slot.parts) {
-    steps.push_back(make_optimizer_step(optimizer_, slot.version, scale, part.multipliers));
+  absl::InlinedVector<OptimizerStep, 4> steps;  // one per part
+  for (std::size_t i = 0; i < slot.parts.size(); ++i) {
+    StepNorms norms;
+    if (totals != nullptr) norms = {totals->all_gradients, totals->tensors[i]};
+    steps.push_back(
+        make_optimizer_step(optimizer_, slot.version, scale, slot.parts[i].multipliers, norms));
   }
   // Only parameters leave the shard; while somebody still reads the old version, the new one goes
   // to fresh memory. In place otherwise, which is the rule.
@@ -219,7 +321,7 @@ Objection Shard::step(Slot& slot) {
   const std::span<float> state0 = slot.state0.floats(), state1 = slot.state1.floats();
   const std::span<std::byte> rounded = slot.rounded.writable();
   bool parameters_fit = true, gradients_fit = true;
-  slot.sum.drain([&](std::size_t first, std::size_t size, GradientTerms gradient) {
+  const auto step_run = [&](std::size_t first, std::size_t size, GradientTerms gradient) {
     for_each_part(slot.parts, first, size, [&](std::size_t part, std::size_t begin, std::size_t n) {
       const auto run = [&](auto all) { return all.empty() ? all : all.subspan(begin, n); };
       apply_optimizer(steps[part], gradient.from(begin - first), run(old), run(fresh), run(state0),
@@ -232,7 +334,14 @@ Objection Shard::step(Slot& slot) {
     if (all_finite_16(plan_.wire_type, out)) return;
     parameters_fit = false;  // a gradient that is not finite leads here too
     gradients_fit = gradients_fit && all_finite(gradient, size);
-  });
+  };
+  if (totals == nullptr) {
+    slot.sum.drain(step_run);
+  } else {
+    step_run(0, slot.settled.size(), {.last = as_payload(slot.settled).data()});
+    slot.settled = {};
+    slot.sum.next_round();
+  }
   if (!parameters_fit) {
     return stop(slot, gradients_fit ? absl::StrCat("the parameters after iteration ", slot.version)
                                     : absl::StrCat("the gradients of iteration ", slot.version));
@@ -276,6 +385,12 @@ Iteration Shard::version(ChunkId chunk) const {
   const Slot* slot = find(chunk);
   POSEIDON_CHECK(slot != nullptr, "an owned chunk");
   return slot->version;
+}
+
+Shard::Norms Shard::norms(ChunkId chunk) const {
+  const Slot* slot = find(chunk);
+  POSEIDON_CHECK(slot != nullptr, "an owned chunk");
+  return {.iteration = slot->squares_of, .parts = &slot->squares};
 }
 
 std::vector<ChunkId> Shard::owned_chunks() const {

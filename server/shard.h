@@ -16,7 +16,10 @@
 //     worker, worker 0 and version 0 included, gets the same rounded copy, made once per chunk and
 //     version while the step's results are in the cache, under the rule of 3. Only a pull that
 //     asks for float32 gets the parameters themselves.
-//  5. Parameters that the 16-bit type cannot carry (infinite, NaN, beyond its range) never leave
+//  5. Where steps need norms over more than a chunk (plan.norm_scope), a complete sum is held back:
+//     its squares go out (Delivery::norms), and the step is made when worker 0 has sent the totals.
+//     Everybody who hears of norms gets a step's norms before its parameters, on the same stream.
+//  6. Parameters that the 16-bit type cannot carry (infinite, NaN, beyond its range) never leave
 //     the shard: from then on every message is refused, with the layer's name and the remedy.
 //
 // Memory per parameter (float32, measured by memory_bytes(), tested): 4 B parameters + 4 B sum
@@ -34,6 +37,7 @@
 
 #include "common/aligned_buffer.h"
 #include "common/ids.h"
+#include "common/norm_wire.h"
 #include "common/optimizer.h"
 #include "common/plan.h"
 #include "common/tensor_parts.h"
@@ -53,6 +57,7 @@ struct Delivery {
   ChunkId chunk;
   std::optional<WorkerRank> only;  ///< nobody else; all workers when absent
   bool exact = false;              ///< the float32 parameters, not their 16-bit copy
+  bool norms = false;              ///< not the parameters, but norms(); to those who hear of them
 };
 
 /// A chunk's parameters as a message carries them.
@@ -88,6 +93,13 @@ class Shard {
   ChunkPayload payload(ChunkId chunk, bool exact) const;
   Iteration version(ChunkId chunk) const;
 
+  struct Norms {
+    Iteration iteration = -1;  ///< -1: none yet
+    const std::vector<TensorSquares>* parts = nullptr;
+  };
+  /// Squares of the newest gradient that was complete.
+  Norms norms(ChunkId chunk) const;
+
   const Plan& plan() const { return plan_; }
   std::vector<ChunkId> owned_chunks() const;
   /// Lowest rank whose contribution is missing for this chunk's next step; nothing when none is.
@@ -104,6 +116,9 @@ class Shard {
     Aggregator sum;
     std::vector<TensorPart> parts;  ///< in ascending order, without gap
     Iteration version = -1;
+    std::span<const float> settled;  ///< the gradient whose step is held back; empty: none is
+    Iteration squares_of = -1;
+    std::vector<TensorSquares> squares;  ///< of each part
   };
 
   Slot* find(ChunkId chunk);
@@ -111,7 +126,10 @@ class Shard {
   ShardDecision on_initialise(Slot& slot, const DecodedChunk& message);
   ShardDecision on_pull(const Slot& slot, const ChunkHeader& header) const;
   ShardDecision on_push(Slot& slot, const DecodedChunk& message);
-  Objection step(Slot& slot);
+  ShardDecision on_totals(Slot& slot, const DecodedChunk& message);
+  Objection judge_totals(const Slot& slot, const StepTotals& totals) const;
+  Objection settle(Slot& slot);
+  Objection step(Slot& slot, const StepTotals* totals);
   Objection stop(const Slot& slot, const std::string& what);
 
   const Plan plan_;

@@ -21,7 +21,12 @@ absl::Status refusal_status(const Objection& objection, absl::StatusCode code) {
 class ShardService::Session final : public StreamHandler {
  public:
   Session(ShardService* service, std::uint64_t number, std::unique_ptr<Stream> stream)
-      : service_(service), number_(number), stream_(std::move(stream)), queue_(0), exact_(0) {}
+      : service_(service),
+        number_(number),
+        stream_(std::move(stream)),
+        norms_(0),
+        queue_(0),
+        exact_(0) {}
 
   ReadNext on_message(Bytes message) override { return service_->on_message(*this, message); }
   void on_written() override {
@@ -38,7 +43,9 @@ class ShardService::Session final : public StreamHandler {
   const std::uint64_t number_;
   std::unique_ptr<Stream> stream_;
   std::optional<WorkerRank> rank_;
-  ChunkQueue queue_;  ///< chunks whose parameters wait to be sent ...
+  ChunkQueue norms_;  ///< chunks whose norms wait to be sent: small, and everybody waits for them
+  std::vector<Iteration> norms_sent_;  ///< by ChunkId, where this worker hears of norms: the newest
+  ChunkQueue queue_;                   ///< chunks whose parameters wait to be sent ...
   ChunkQueue exact_;  ///< ... and those to be sent in float32, when nothing else waits
   bool writing_ = false;
   bool paused_ = false;
@@ -148,6 +155,10 @@ void ShardService::bind(Session& session, WorkerRank rank) {
   }
   owner = &session;
   session.rank_ = rank;
+  session.norms_ = ChunkQueue(shard_->plan().chunks.size());
+  if (hears_norms(shard_->plan(), rank)) {
+    session.norms_sent_.assign(shard_->plan().chunks.size(), -1);
+  }
   session.queue_ = ChunkQueue(shard_->plan().chunks.size());
   session.exact_ = ChunkQueue(shard_->plan().chunks.size());
 }
@@ -171,13 +182,47 @@ void ShardService::enqueue(const Delivery& delivery) {
     // A worker without a stream asks again when it has one.
     if (by_rank_[rank] == nullptr) continue;
     Session& session = *by_rank_[rank];
-    (delivery.exact ? session.exact_ : session.queue_).push(delivery.chunk);
+    offer_norms(session, delivery);
+    if (!delivery.norms) (delivery.exact ? session.exact_ : session.queue_).push(delivery.chunk);
     pump(session);
   }
 }
 
+/// Norms that this stream's worker must have: those asked for, and those of the step that it is
+/// about to get, in case an earlier stream took them along.
+void ShardService::offer_norms(Session& session, const Delivery& delivery) {
+  if (session.norms_sent_.empty()) return;
+  const Iteration newest = shard_->norms(delivery.chunk).iteration;
+  const bool sent = session.norms_sent_[delivery.chunk.value()] >= newest;
+  const bool asked = delivery.norms && delivery.only.has_value();
+  if (newest >= 0 && (asked || !sent)) session.norms_.push(delivery.chunk);
+}
+
+void ShardService::send_norms(Session& session, ChunkId chunk) {
+  const PlanChunk& place = shard_->plan().chunks[chunk.value()];
+  const Shard::Norms norms = shard_->norms(chunk);
+  ChunkHeader header;
+  header.kind = ChunkKind::kNorms;
+  header.epoch = shard_->plan().epoch;
+  header.iteration = norms.iteration;
+  header.rank = *session.rank_;
+  header.chunk = chunk;
+  header.offset = place.offset;
+  const std::string payload = encode_norms(*norms.parts);
+  MessagePrefix message = encode_prefix(header, payload.size());
+  message.append(payload);
+  session.norms_sent_[chunk.value()] = norms.iteration;
+  session.writing_ = true;
+  traffic_->sent(place.layer, payload.size());
+  session.stream_->write({.prefix = std::move(message)});
+}
+
 void ShardService::pump(Session& session) {
   if (session.writing_ || session.closing_ || !session.rank_ || !shard_) return;
+  if (const std::optional<ChunkId> norms = session.norms_.pop()) {
+    send_norms(session, *norms);
+    return;
+  }
   std::optional<ChunkId> chunk = session.queue_.pop();
   const bool exact = !chunk;
   if (exact) chunk = session.exact_.pop();

@@ -59,6 +59,8 @@ class ShardService final : public Acceptor {
   void bind(Session& session, WorkerRank rank);
   void refuse(Session& session, const Objection& objection, absl::StatusCode code);
   void enqueue(const Delivery& delivery);
+  void offer_norms(Session& session, const Delivery& delivery);
+  void send_norms(Session& session, ChunkId chunk);
   void pump(Session& session);
   void resume_paused();
   void remove(Session& session);

@@ -122,6 +122,110 @@ TEST_F(ShardTest, AChunkThatStraddlesTensorsStepsEachByItsMultipliers) {
   EXPECT_EQ(values(shard, ChunkId(2)), (std::vector<float>{weight, weight}));
 }
 
+/// Steps that wait for the network's norm: chunks 0 and 1 of layer 0, chunk 2 of layer 1.
+class HeldBackTest : public ShardTest {
+ protected:
+  HeldBackTest() {
+    optimizer_.clip_norm = 1.0;
+    Plan plan = toy_plan(2, 1, {6, 2}, 4);
+    plan.norm_scope = NormScope::kNetwork;
+    shard_.emplace(plan, ServerIndex(0), optimizer_, &bsp_);
+    initialise(*shard_);
+  }
+  ShardDecision totals(std::uint32_t rank, std::uint32_t chunk, Iteration iteration,
+                       const StepTotals& totals) {
+    DecodedChunk message;
+    message.header.kind = ChunkKind::kTotals;
+    message.header.epoch = shard_->plan().epoch;
+    message.header.iteration = iteration;
+    message.header.rank = WorkerRank(rank);
+    message.header.chunk = ChunkId(chunk);
+    message.header.offset = shard_->plan().chunks[chunk].offset;
+    payload_ = encode_totals(totals);
+    message.payload.pieces = {absl::Span<const std::byte>(
+        reinterpret_cast<const std::byte*>(payload_.data()), payload_.size())};
+    return shard_->on_message(message);
+  }
+  std::optional<Shard> shard_;
+  std::string payload_;
+};
+
+TEST_F(HeldBackTest, AStepWaitsForTheTotals) {
+  push(*shard_, 1, 0, 0, 3.0f);
+  const ShardDecision held = push(*shard_, 0, 0, 0, 1.0f);
+  ASSERT_TRUE(held.delivery);
+  EXPECT_TRUE(held.delivery->norms);
+  EXPECT_EQ(held.delivery->only, std::nullopt);
+  EXPECT_EQ(shard_->version(ChunkId(0)), 0);
+  EXPECT_EQ(shard_->pending_bytes(), 0) << "what waits is in the sum";
+  EXPECT_EQ(shard_->norms(ChunkId(0)).iteration, 0);
+  EXPECT_THAT(*shard_->norms(ChunkId(0)).parts,
+              ::testing::ElementsAre(TensorSquares{4.0 * 4.0, 0.0}));
+  const ShardDecision stepped = totals(0, 0, 0, {.all_gradients = 64.0, .tensors = {{24.0, 0.0}}});
+  ASSERT_FALSE(stepped.objection) << stepped.objection.message;
+  ASSERT_TRUE(stepped.delivery);
+  EXPECT_FALSE(stepped.delivery->norms);
+  EXPECT_EQ(shard_->version(ChunkId(0)), 1);
+  const float clip = static_cast<float>(0.5 * (1.0 / (8.0 + 1e-6)));  // 1/P1 and clipping
+  EXPECT_EQ(values(*shard_, ChunkId(0)), std::vector<float>(4, 10.0f - kRate * (4.0f * clip)));
+}
+
+TEST_F(HeldBackTest, RepetitionsGetWhatTheyMissed) {
+  push(*shard_, 1, 0, 0, 3.0f);
+  EXPECT_FALSE(push(*shard_, 1, 0, 0, 3.0f).delivery);
+  push(*shard_, 0, 0, 0, 1.0f);
+  const ShardDecision again = push(*shard_, 1, 0, 0, 3.0f);
+  EXPECT_EQ(again.objection.reason, DataRefusal::kDuplicate);
+  ASSERT_TRUE(again.delivery);
+  EXPECT_TRUE(again.delivery->norms);
+  EXPECT_EQ(again.delivery->only, WorkerRank(1));
+  const StepTotals good{.all_gradients = 64.0, .tensors = {{24.0, 0.0}}};
+  EXPECT_FALSE(totals(0, 0, 0, good).objection);
+  const ShardDecision twice = totals(0, 0, 0, good);
+  EXPECT_EQ(twice.objection.reason, DataRefusal::kDuplicate);
+  ASSERT_TRUE(twice.delivery);
+  EXPECT_FALSE(twice.delivery->norms);
+  EXPECT_EQ(shard_->version(ChunkId(0)), 1);
+}
+
+TEST_F(HeldBackTest, HostileTotalsAreRefusedAndChangeNothing) {
+  const StepTotals good{.all_gradients = 64.0, .tensors = {{24.0, 0.0}}};
+  EXPECT_EQ(totals(0, 0, 0, good).objection.reason, DataRefusal::kIteration) << "no gradient yet";
+  push(*shard_, 1, 0, 0, 3.0f);
+  EXPECT_EQ(totals(0, 0, 0, good).objection.reason, DataRefusal::kIteration);
+  push(*shard_, 0, 0, 0, 1.0f);
+  EXPECT_EQ(totals(1, 0, 0, good).objection.reason, DataRefusal::kRank);
+  EXPECT_EQ(totals(0, 0, 1, good).objection.reason, DataRefusal::kIteration);
+  EXPECT_EQ(totals(0, 0, -1, good).objection.reason, DataRefusal::kDuplicate);
+  EXPECT_EQ(totals(0, 0, 0, {64.0, {}}).objection.reason, DataRefusal::kSize);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double bad : {nan, infinity, -1.0, 15.9}) {
+    EXPECT_EQ(totals(0, 0, 0, {bad, {{24.0, 0.0}}}).objection.reason, DataRefusal::kNorm) << bad;
+    EXPECT_EQ(totals(0, 0, 0, {64.0, {{bad, 0.0}}}).objection.reason, DataRefusal::kNorm) << bad;
+  }
+  EXPECT_EQ(shard_->version(ChunkId(0)), 0);
+  EXPECT_EQ(values(*shard_, ChunkId(0)), std::vector<float>(4, 10.0f));
+  EXPECT_FALSE(totals(0, 0, 0, good).objection) << "and the right ones are still taken";
+}
+
+TEST_F(HeldBackTest, ANormThatIsNotFiniteStopsEverything) {
+  push(*shard_, 1, 2, 0, std::numeric_limits<float>::infinity());
+  const ShardDecision decision = push(*shard_, 0, 2, 0, 1.0f);
+  EXPECT_EQ(decision.objection.reason, DataRefusal::kNotFinite);
+  EXPECT_THAT(
+      decision.objection.message,
+      HasSubstr("the norm of the gradients of iteration 0 is no finite number: layer layer1"));
+  EXPECT_EQ(push(*shard_, 0, 0, 0, 1.0f).objection.reason, DataRefusal::kNotFinite);
+}
+
+TEST_F(ShardTest, WithoutNormsNobodyTakesTotals) {
+  Shard shard = make(2);
+  initialise(shard);
+  const auto decision = send(shard, ChunkKind::kTotals, 0, 0, 0, {});
+  EXPECT_EQ(decision.objection.reason, DataRefusal::kKind);
+}
+
 TEST_F(ShardTest, RepetitionsCountOnceAndGetTheirAnswer) {
   Shard shard = make(2);
   initialise(shard);

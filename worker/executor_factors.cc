@@ -1,8 +1,10 @@
 #include "worker/executor_factors.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/status_macros.h"
+#include "common/tensor_parts.h"
 
 namespace poseidon {
 
@@ -21,9 +23,10 @@ absl::StatusOr<std::unique_ptr<ExecutorFactors>> ExecutorFactors::create(
     POSEIDON_RETURN_IF_ERROR(factors->executor_->keep_factors(LayerIndex(l)));
     if (slots > 0) state.slot0 = FloatBuffer(plan.layers[l].parameters);
     if (slots > 1) state.slot1 = FloatBuffer(plan.layers[l].parameters);
-    const std::vector<PlanTensor>& tensors = plan.layers[l].tensors;
-    if (!tensors.empty()) state.weight = tensors[0].multipliers;
-    if (tensors.size() > 1) state.bias = tensors[1].multipliers;
+    const PlanLayer& layer = plan.layers[l];
+    state.weight_elements = layer.shape[0] * layer.shape[1];
+    for (const PlanTensor& tensor : layer.tensors) state.tensors.push_back(tensor.multipliers);
+    state.tensors.resize(tensor_count(layer));
   }
   if (!any) factors.reset();
   return factors;
@@ -33,17 +36,49 @@ absl::Status ExecutorFactors::copy_factors(LayerIndex layer, const OwnFactors& t
   return executor_->copy_factors(layer, to.output_gradient, to.input);
 }
 
-absl::Status ExecutorFactors::step(LayerIndex layer, Iteration iteration,
-                                   const StackedFactors& factors) {
+absl::StatusOr<std::vector<TensorSquares>> ExecutorFactors::measure(LayerIndex layer,
+                                                                    Iteration iteration,
+                                                                    const StackedFactors& factors) {
   State& state = states_[layer.value()];
-  return executor_->step_from_factors(
-      layer,
-      {.output_gradients = factors.output_gradients,
-       .inputs = factors.inputs,
-       .weight_step = make_optimizer_step(optimizer_, iteration, gradient_scale_, state.weight),
-       .bias_step = make_optimizer_step(optimizer_, iteration, gradient_scale_, state.bias),
-       .state0 = state.slot0.floats(),
-       .state1 = state.slot1.floats()});
+  if (state.measured == iteration) return state.squares;
+  POSEIDON_ASSIGN_OR_RETURN(
+      const FactorSquares sums,
+      executor_->measure_factors(layer, factors.output_gradients, factors.inputs));
+  const double scale = gradient_scale_;
+  const std::span<const float> parameters = executor_->parameters(layer);
+  const auto weights = static_cast<std::size_t>(state.weight_elements);
+  state.squares.assign(state.tensors.size(), {});
+  const auto add = [&](std::size_t tensor, double gradient, std::span<const float> values) {
+    tensor = std::min(tensor, state.tensors.size() - 1);
+    if (state.tensors[tensor].frozen()) return;
+    state.squares[tensor].gradient += gradient * scale * scale;
+    if (optimizer_.type != OptimizerType::kLars) return;
+    state.squares[tensor].parameters += square_sum(values);
+  };
+  add(0, sums.weight, parameters.first(weights));
+  add(1, sums.bias, parameters.subspan(weights));
+  state.measured = iteration;
+  return state.squares;
+}
+
+absl::Status ExecutorFactors::step(LayerIndex layer, Iteration iteration,
+                                   const StackedFactors& factors, double all_gradients) {
+  State& state = states_[layer.value()];
+  const bool asks_norms = optimizer_.type == OptimizerType::kLars;
+  if (asks_norms) POSEIDON_RETURN_IF_ERROR(measure(layer, iteration, factors).status());
+  const auto step_of = [&](std::size_t tensor) {
+    tensor = std::min(tensor, state.tensors.size() - 1);
+    StepNorms norms{.all_gradients = all_gradients, .tensor = {}};
+    if (asks_norms) norms.tensor = state.squares[tensor];
+    return make_optimizer_step(optimizer_, iteration, gradient_scale_, state.tensors[tensor],
+                               norms);
+  };
+  return executor_->step_from_factors(layer, {.output_gradients = factors.output_gradients,
+                                              .inputs = factors.inputs,
+                                              .weight_step = step_of(0),
+                                              .bias_step = step_of(1),
+                                              .state0 = state.slot0.floats(),
+                                              .state1 = state.slot1.floats()});
 }
 
 }  // namespace poseidon

@@ -28,12 +28,18 @@ class ExecutorFactors final : public FactorEngine {
                                                                  std::int64_t micro_batches);
 
   absl::Status copy_factors(LayerIndex layer, const OwnFactors& to) override;
-  absl::Status step(LayerIndex layer, Iteration iteration, const StackedFactors& factors) override;
+  absl::StatusOr<std::vector<TensorSquares>> measure(LayerIndex layer, Iteration iteration,
+                                                     const StackedFactors& factors) override;
+  absl::Status step(LayerIndex layer, Iteration iteration, const StackedFactors& factors,
+                    double all_gradients) override;
 
  private:
   struct State {
     FloatBuffer slot0, slot1;
-    StepMultipliers weight, bias;
+    std::int64_t weight_elements = 0;
+    std::vector<StepMultipliers> tensors;  ///< weight, bias; one where the plan names none
+    Iteration measured = -1;
+    std::vector<TensorSquares> squares;  ///< of `measured`
   };
   ExecutorFactors(std::shared_ptr<Executor> executor, float gradient_scale, OptimizerSpec optimizer)
       : executor_(std::move(executor)),

@@ -7,9 +7,12 @@
 // with our engine; another framework brings its own.
 
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/ids.h"
+#include "common/square_sum.h"
 #include "worker/routes/sfb_route.h"
 
 namespace poseidon {
@@ -23,11 +26,18 @@ class FactorEngine {
   /// size of the part where a batch is worked in parts.
   virtual absl::Status copy_factors(LayerIndex layer, const OwnFactors& to) = 0;
 
+  /// Squares of the layer's tensors for the mean gradient that the stacked factors of all workers
+  /// stand for. Asked for before the step where the plan's norm_scope is kNetwork. Must give the
+  /// same bits on all workers.
+  virtual absl::StatusOr<std::vector<TensorSquares>> measure(LayerIndex layer, Iteration iteration,
+                                                             const StackedFactors& factors) = 0;
+
   /// One optimizer step of the layer's parameters with the mean gradient that the stacked factors
   /// of all workers stand for: the step that ends `iteration`. Must give the same bits on all
   /// workers.
-  virtual absl::Status step(LayerIndex layer, Iteration iteration,
-                            const StackedFactors& factors) = 0;
+  /// `all_gradients`: squares of the gradients of the whole network, 0 where nobody asks for them.
+  virtual absl::Status step(LayerIndex layer, Iteration iteration, const StackedFactors& factors,
+                            double all_gradients) = 0;
 };
 
 }  // namespace poseidon

@@ -1,5 +1,6 @@
 #include "worker/sync_client.h"
 
+#include <cmath>
 #include <future>
 #include <set>
 #include <utility>
@@ -30,6 +31,7 @@ SyncClient::SyncClient(Transport* transport, Plan plan, WorkerRank rank,
       engine_(engine),
       versions_(plan_.layers.size(), -1),
       complete_(plan_.layers.size(), -1),
+      measured_(plan_.layers.size(), -1),
       exact_(plan_.layers.size(), false),
       gradient_since_(plan_.layers.size()) {
   for (const LayerMemory& layer : layers) parameters_.emplace_back(layer.parameters);
@@ -103,11 +105,28 @@ void SyncClient::publish(LayerIndex layer, Iteration iteration) {
   });
 }
 
-/// An SFB layer whose factors are all here, `first` if it is one of them.
+/// For its next step.
+bool SyncClient::has_all_factors(std::size_t l) const {
+  return versions_[l] >= 0 && complete_[l] == versions_[l] &&
+         complete_[l] < options_.syncer.sfb.iterations;
+}
+
+/// An SFB layer whose norms others wait for.
+std::optional<LayerIndex> SyncClient::measurable() const {
+  if (plan_.norm_scope != NormScope::kNetwork) return std::nullopt;
+  for (std::size_t l = 0; l < versions_.size(); ++l) {
+    if (has_all_factors(l) && measured_[l] < versions_[l]) {
+      return LayerIndex(static_cast<std::uint32_t>(l));
+    }
+  }
+  return std::nullopt;
+}
+
+/// An SFB layer whose next step can be made, `first` if it is one of them.
 std::optional<LayerIndex> SyncClient::steppable(LayerIndex first) const {
   const auto can = [this](std::size_t l) {
-    return versions_[l] >= 0 && complete_[l] == versions_[l] &&
-           complete_[l] < options_.syncer.sfb.iterations;
+    return has_all_factors(l) &&
+           (plan_.norm_scope != NormScope::kNetwork || norms_of_ == versions_[l]);
   };
   if (can(first.value())) return first;
   for (std::size_t l = 0; l < versions_.size(); ++l) {
@@ -116,11 +135,39 @@ std::optional<LayerIndex> SyncClient::steppable(LayerIndex first) const {
   return std::nullopt;
 }
 
-absl::Status SyncClient::step(std::unique_lock<std::mutex>& lock, LayerIndex layer) {
+absl::Status SyncClient::measure(std::unique_lock<std::mutex>& lock, LayerIndex layer) {
   const Iteration iteration = versions_[layer.value()];
   lock.unlock();
-  absl::Status status =
-      engine_->step(layer, iteration, syncer_->factors()->route().stacked(layer, iteration));
+  absl::StatusOr<std::vector<TensorSquares>> squares =
+      engine_->measure(layer, iteration, syncer_->factors()->route().stacked(layer, iteration));
+  if (squares.ok()) {
+    for (const TensorSquares& tensor : *squares) {
+      if (std::isfinite(tensor.gradient) && std::isfinite(tensor.parameters)) continue;
+      squares = absl::FailedPreconditionError(absl::StrCat(
+          "the norm of the gradients of iteration ", iteration, " is no finite number: layer ",
+          plan_.layers[layer.value()].name, " holds values that are infinite or not a number",
+          ": try a smaller optimizer.learning_rate, or check the data and its scale"));
+      break;
+    }
+  }
+  if (squares.ok()) {
+    // Copyable, for the loop's std::function.
+    auto shared = std::make_shared<std::vector<TensorSquares>>(*std::move(squares));
+    transport_->post([this, layer, iteration, shared] {
+      syncer_->layer_measured(layer, iteration, std::move(*shared));
+    });
+  }
+  lock.lock();
+  measured_[layer.value()] = iteration;
+  return squares.status();
+}
+
+absl::Status SyncClient::step(std::unique_lock<std::mutex>& lock, LayerIndex layer) {
+  const Iteration iteration = versions_[layer.value()];
+  const double all_gradients = all_gradients_;
+  lock.unlock();
+  absl::Status status = engine_->step(
+      layer, iteration, syncer_->factors()->route().stacked(layer, iteration), all_gradients);
   lock.lock();
   if (status.ok()) set_version(layer, iteration + 1);
   return status;
@@ -153,13 +200,18 @@ absl::Status SyncClient::wait_stepping(std::unique_lock<std::mutex>& lock, Layer
                                        const std::function<bool()>& done) {
   const auto give_up = std::chrono::steady_clock::now() + options_.wait_timeout;
   while (failure_.ok() && !done()) {
+    if (const std::optional<LayerIndex> next = measurable()) {
+      if (absl::Status status = measure(lock, *next); !status.ok()) return status;
+      continue;
+    }
     if (const std::optional<LayerIndex> next = steppable(layer)) {
       if (absl::Status status = step(lock, *next); !status.ok()) return status;
       continue;
     }
     const auto since = std::chrono::steady_clock::now();
-    const bool in_time = changed_.wait_until(
-        lock, give_up, [&] { return !failure_.ok() || done() || steppable(layer); });
+    const bool in_time = changed_.wait_until(lock, give_up, [&] {
+      return !failure_.ok() || done() || steppable(layer) || measurable();
+    });
     traffic_->stalled(
         layer, static_cast<std::uint64_t>(
                    std::chrono::duration_cast<Nanoseconds>(std::chrono::steady_clock::now() - since)
@@ -247,6 +299,13 @@ void SyncClient::set_version(LayerIndex layer, Iteration version) {
 void SyncClient::exact_parameters_ready(LayerIndex layer) {
   const std::lock_guard lock(mutex_);
   exact_[layer.value()] = true;
+  changed_.notify_all();
+}
+
+void SyncClient::norms_complete(Iteration iteration, double all_gradients) {
+  const std::lock_guard lock(mutex_);
+  norms_of_ = iteration;
+  all_gradients_ = all_gradients;
   changed_.notify_all();
 }
 

@@ -7,7 +7,8 @@
 // A layer that goes by PS is stepped by its servers, and waiting for it is all there is to do here.
 // One that goes by SFB is stepped on the trainer's thread, once all workers' factors are here: when
 // it is waited for, or earlier, while some other layer is waited for and the thread would stand
-// still.
+// still. Where steps are clipped, the thread first takes the norms of those layers (a product of
+// its own), and steps when the network's norm is known.
 //
 // Concurrency: gradient_ready, wait_parameters and finish on the trainer's thread (one), cancel on
 // any. start and close from whoever owns the client.
@@ -79,6 +80,7 @@ class SyncClient final : public SyncerEvents {
   void parameters_ready(LayerIndex layer, Iteration version) override;
   void exact_parameters_ready(LayerIndex layer) override;
   void factors_complete(LayerIndex layer, Iteration iteration) override;
+  void norms_complete(Iteration iteration, double all_gradients) override;
   void sync_failed(const absl::Status& status) override { cancel(status); }
 
  private:
@@ -92,7 +94,10 @@ class SyncClient final : public SyncerEvents {
                              const std::function<bool()>& done);
   absl::Status compare_replicas(Iteration iterations);
   absl::Status fetch_exact_parameters();
+  bool has_all_factors(std::size_t layer) const;
+  std::optional<LayerIndex> measurable() const;
   std::optional<LayerIndex> steppable(LayerIndex first) const;
+  absl::Status measure(std::unique_lock<std::mutex>& lock, LayerIndex layer);
   absl::Status step(std::unique_lock<std::mutex>& lock, LayerIndex layer);
   std::string awaited_text(LayerIndex layer);
   void set_version(LayerIndex layer, Iteration version);  ///< under mutex_
@@ -113,6 +118,9 @@ class SyncClient final : public SyncerEvents {
   std::condition_variable changed_;
   std::vector<Iteration> versions_;  ///< by LayerIndex, landed or stepped
   std::vector<Iteration> complete_;  ///< by LayerIndex, SFB: newest iteration with all factors here
+  std::vector<Iteration> measured_;  ///< by LayerIndex, SFB: newest whose squares were taken
+  Iteration norms_of_ = -1;          ///< newest iteration of which the network's squares are here
+  double all_gradients_ = 0.0;       ///< those
   std::vector<bool> exact_;          ///< by LayerIndex, PS: landed in float32 too
   /// By LayerIndex: when its last gradient was ready; unset once its parameters are there.
   std::vector<std::optional<std::chrono::steady_clock::time_point>> gradient_since_;

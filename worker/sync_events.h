@@ -22,6 +22,9 @@ class SyncerEvents {
   /// All factors of this SFB layer and iteration are here, to be stacked and stepped. For the
   /// iteration after the last: all workers have the same parameters.
   virtual void factors_complete(LayerIndex /*layer*/, Iteration /*iteration*/) {}
+  /// Where steps need the norm of all gradients: the squares of those of `iteration`, so SFB layers
+  /// may make that step.
+  virtual void norms_complete(Iteration /*iteration*/, double /*all_gradients*/) {}
   /// Synchronisation cannot go on; last event. The message names the other side and the remedy.
   virtual void sync_failed(const absl::Status& status) = 0;
 };

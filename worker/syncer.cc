@@ -85,12 +85,27 @@ void Syncer::start() {
 void Syncer::gradient_ready(LayerIndex layer, Iteration iteration) {
   if (failed_) return;
   route_.gradient_ready(layer, iteration);
-  for (auto& connection : connections_) pump(*connection);
+  pump_all();
+}
+
+void Syncer::layer_measured(LayerIndex layer, Iteration iteration,
+                            std::vector<TensorSquares> tensors) {
+  if (failed_) return;
+  settle(route_.layer_measured(layer, iteration, std::move(tensors)));
+}
+
+void Syncer::settle(const NormBook::Complete& norms) {
+  if (!norms.layers.empty()) pump_all();
+  if (norms.all_gradients) events_->norms_complete(norms.iteration, *norms.all_gradients);
 }
 
 void Syncer::fetch_exact() {
   if (failed_) return;
   route_.pull_exact();
+  pump_all();
+}
+
+void Syncer::pump_all() {
   for (auto& connection : connections_) pump(*connection);
 }
 
@@ -126,6 +141,8 @@ void Syncer::on_message(Connection& connection, const Bytes& message) {
     return;
   }
   traffic_->received(landing.chunk_layer, landing.payload_bytes);
+  settle(landing.norms);
+  pump(connection);  // parameters that came before their norms are asked for again
   if (!landing.layer) return;
   if (landing.exact) {
     events_->exact_parameters_ready(*landing.layer);

@@ -45,6 +45,10 @@ class Syncer {
   /// landed.
   void gradient_ready(LayerIndex layer, Iteration iteration);
 
+  /// A layer that goes by SFB, where the plan's steps need the network's norm: its tensors'
+  /// squares.
+  void layer_measured(LayerIndex layer, Iteration iteration, std::vector<TensorSquares> tensors);
+
   /// With a 16-bit wire type: replaces the rounded parameters by the servers' own, which is what a
   /// model file should hold. Once, when the last version of every layer has landed.
   void fetch_exact();
@@ -58,6 +62,8 @@ class Syncer {
 
   void connect(Connection& connection);
   void pump(Connection& connection);
+  void pump_all();
+  void settle(const NormBook::Complete& norms);
   void on_message(Connection& connection, const Bytes& message);
   void on_closed(Connection& connection, const absl::Status& status);
   void fail(const absl::Status& status);

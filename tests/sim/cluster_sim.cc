@@ -78,8 +78,15 @@ class SimWorker final : public SyncerEvents {
   void factors_complete(LayerIndex layer, Iteration iteration) override {
     if (iteration != complete_[layer.value()] + 1) fail("a set was skipped or repeated");
     complete_[layer.value()] = iteration;
+    if (scenario_.optimizer.clip_norm > 0.0 && iteration < scenario_.iterations) measure(layer);
     if (waiting_) forward();
     finish_if_all_agree();
+  }
+  void norms_complete(Iteration iteration, double all_gradients) override {
+    if (iteration != norms_of_ + 1) fail("a norm was skipped or repeated");
+    norms_of_ = iteration;
+    all_gradients_ = all_gradients;
+    if (waiting_) forward();
   }
   void sync_failed(const absl::Status& status) override { fail(status.ToString()); }
 
@@ -123,15 +130,34 @@ class SimWorker final : public SyncerEvents {
   /// As the trainer does it: late, when the layer is waited for.
   void step_if_possible() {
     const Iteration version = versions_[layer_];
+    const bool clips = scenario_.optimizer.clip_norm > 0.0;
     const bool can = scenario_.layers[layer_].by_factors() && version >= 0 &&
-                     version < iteration_ && complete_[layer_] == version;
+                     version < iteration_ && complete_[layer_] == version &&
+                     (!clips || norms_of_ == version);
     if (!can) return;
     const LayerIndex index(static_cast<std::uint32_t>(layer_));
     const SimLayer& layer = scenario_.layers[layer_];
-    step_layer(scenario_, layer, version,
-               gradient_of(layer, syncer_->factors()->route().stacked(index, version)),
+    const std::vector<float> gradient =
+        gradient_of(layer, syncer_->factors()->route().stacked(index, version));
+    step_layer(scenario_, layer, version, gradient,
+               squares_of(scenario_, layer, gradient, parameters_[layer_].floats()), all_gradients_,
                parameters_[layer_].floats(), state0_[layer_].floats(), state1_[layer_].floats());
     ++versions_[layer_];
+  }
+
+  /// The layer's squares, some time later: from the loop, never within an event.
+  void measure(LayerIndex index) {
+    const auto range = static_cast<std::uint64_t>(scenario_.max_compute.count());
+    transport_.post_after(
+        Nanoseconds(static_cast<std::int64_t>(random_.below(range + 1))), [this, index] {
+          const SimLayer& layer = scenario_.layers[index.value()];
+          const Iteration iteration = complete_[index.value()];
+          const std::vector<float> gradient =
+              gradient_of(layer, syncer_->factors()->route().stacked(index, iteration));
+          syncer_->layer_measured(
+              index, iteration,
+              squares_of(scenario_, layer, gradient, parameters_[index.value()].floats()));
+        });
   }
 
   void publish(std::size_t l) {
@@ -188,6 +214,8 @@ class SimWorker final : public SyncerEvents {
   std::vector<FloatBuffer> parameters_, gradients_, state0_, state1_;
   PeerDoor door_;
   std::unique_ptr<Syncer> syncer_;
+  Iteration norms_of_ = -1;
+  double all_gradients_ = 0.0;  ///< of norms_of_
   Iteration iteration_ = 0;
   std::size_t layer_ = 0;
   std::size_t exact_layers_ = 0;

@@ -8,6 +8,8 @@
 #include "common/check.h"
 #include "common/float16.h"
 #include "common/random.h"
+#include "common/square_sum.h"
+#include "common/tensor_parts.h"
 #include "tests/support/toy_plan.h"
 
 namespace poseidon::sim {
@@ -39,9 +41,8 @@ std::vector<std::vector<float>> rounded(const Scenario& s,
   return parameters;
 }
 
-void step_by_factors(const Scenario& s, const SimLayer& layer, Iteration iteration,
-                     std::span<float> parameters, std::span<float> state0,
-                     std::span<float> state1) {
+std::vector<float> summed_factors(const Scenario& s, const SimLayer& layer, Iteration iteration,
+                                  std::span<const float> parameters) {
   const auto gradients = static_cast<std::size_t>(s.batch_size * layer.outputs);
   const auto inputs = static_cast<std::size_t>(s.batch_size * layer.inputs);
   std::vector<float> all_gradients(s.workers * gradients), all_inputs(s.workers * inputs);
@@ -50,8 +51,19 @@ void step_by_factors(const Scenario& s, const SimLayer& layer, Iteration iterati
                  std::span(all_gradients).subspan(rank * gradients, gradients),
                  std::span(all_inputs).subspan(rank * inputs, inputs));
   }
-  step_layer(s, layer, iteration, gradient_of(layer, {all_gradients, all_inputs}), parameters,
-             state0, state1);
+  return gradient_of(layer, {all_gradients, all_inputs});
+}
+
+std::vector<float> summed_gradients(const Scenario& s, Iteration iteration,
+                                    std::span<const float> read) {
+  std::vector<float> sum(read.size());
+  for (std::uint32_t rank = 0; rank < s.workers; ++rank) {
+    for (std::size_t e = 0; e < sum.size(); ++e) {
+      const float g = over_the_wire(s.wire_type, gradient_value(rank, iteration, read[e], e));
+      sum[e] = rank == 0 ? g : sum[e] + g;
+    }
+  }
+  return sum;
 }
 
 /// Up to three tensors with multipliers; a layer by SFB has a matrix and perhaps a bias.
@@ -73,7 +85,8 @@ void draw_tensors(SplitMix64& random, SimLayer& layer) {
     layer.tensors.push_back({.name = absl::StrCat("tensor", layer.tensors.size()),
                              .elements = size,
                              .multipliers = {.learning_rate = one_of(random, {1.0, 2.0, 0.5, 0.0}),
-                                             .weight_decay = one_of(random, {1.0, 0.0, 3.0})}});
+                                             .weight_decay = one_of(random, {1.0, 0.0, 3.0}),
+                                             .trust_ratio = random.below(3) != 0}});
   }
 }
 
@@ -100,10 +113,12 @@ Scenario draw_scenario(std::uint64_t seed) {
   s.sfb.iterations = s.iterations;
   s.sfb.piece_bytes = static_cast<std::int64_t>(sizeof(float) * (1 + random.below(24)));
   s.sfb.check_every = 1 + static_cast<Iteration>(random.below(4));
-  s.optimizer.type = static_cast<OptimizerType>(random.below(3));
+  s.optimizer.type = static_cast<OptimizerType>(random.below(4));
+  const bool lars = s.optimizer.type == OptimizerType::kLars;
   s.optimizer.learning_rate = 0.05;
-  s.optimizer.momentum = s.optimizer.type == OptimizerType::kSgd ? one_of(random, {0.0, 0.9}) : 0.0;
-  s.optimizer.nesterov = s.optimizer.momentum > 0.0 && random.below(2) == 0;
+  s.optimizer.momentum =
+      lars || s.optimizer.type == OptimizerType::kSgd ? one_of(random, {0.0, 0.9}) : 0.0;
+  s.optimizer.nesterov = !lars && s.optimizer.momentum > 0.0 && random.below(2) == 0;
   s.optimizer.weight_decay = one_of(random, {0.0, 0.01});
   s.faults.min_delay = Nanoseconds(static_cast<std::int64_t>(random.below(1000)));
   s.faults.max_delay = s.faults.min_delay + Milliseconds(random.below(30));
@@ -116,18 +131,20 @@ Scenario draw_scenario(std::uint64_t seed) {
   // Half of the clusters send float32, a quarter each of the others.
   s.wire_type = static_cast<ElementType>(static_cast<int>(one_of(random, {1, 1, 2, 3})));
   for (SimLayer& layer : s.layers) draw_tensors(random, layer);
+  // Never, mostly, and now and then.
+  s.optimizer.clip_norm = one_of(random, {0.0, 0.0, 0.0, 0.1, 5.0});
   return s;
 }
 
 std::string describe(const Scenario& s) {
   const auto by_factors = std::ranges::count_if(s.layers, &SimLayer::by_factors);
-  return absl::StrCat(s.workers, " workers, ", s.servers, " servers, ", s.layers.size(),
-                      " layers (", by_factors, " by SFB), pieces of ", s.sfb.piece_bytes,
-                      " bytes, chunks of ", s.chunk_elements, ", ", s.iterations,
-                      " iterations, optimizer ", static_cast<int>(s.optimizer.type), ", cut ",
-                      s.faults.cut, ", duplicate ", s.faults.duplicate, ", reorder ",
-                      s.faults.reorder, ", holding at most ", s.pending_limit_bytes,
-                      " bytes, wire type ", std::string(wire_dtype_name(s.wire_type)));
+  return absl::StrCat(
+      s.workers, " workers, ", s.servers, " servers, ", s.layers.size(), " layers (", by_factors,
+      " by SFB), pieces of ", s.sfb.piece_bytes, " bytes, chunks of ", s.chunk_elements, ", ",
+      s.iterations, " iterations, optimizer ", static_cast<int>(s.optimizer.type), ", clipped to ",
+      s.optimizer.clip_norm, ", cut ", s.faults.cut, ", duplicate ", s.faults.duplicate,
+      ", reorder ", s.faults.reorder, ", holding at most ", s.pending_limit_bytes,
+      " bytes, wire type ", std::string(wire_dtype_name(s.wire_type)));
 }
 
 float initial_value(std::size_t layer, std::size_t element) {
@@ -167,20 +184,46 @@ std::vector<float> gradient_of(const SimLayer& layer, const StackedFactors& fact
   return gradient;
 }
 
+std::vector<TensorSquares> squares_of(const Scenario& s, const SimLayer& layer,
+                                      std::span<const float> gradient,
+                                      std::span<const float> parameters) {
+  PlanLayer plan;
+  plan.parameters = layer.elements;
+  plan.tensors = layer.tensors;
+  const double scale = static_cast<double>(1.0f / static_cast<float>(s.workers));
+  std::vector<TensorSquares> squares(tensor_count(plan));
+  const std::int64_t chunk = layer.by_factors() ? layer.elements : s.chunk_elements;
+  for (std::int64_t at = 0; at < layer.elements; at += chunk) {
+    for (const TensorPart& part : tensor_parts(plan, at, std::min(chunk, layer.elements - at))) {
+      if (part.multipliers.frozen()) continue;
+      const std::size_t begin = static_cast<std::size_t>(at) + part.begin;
+      squares[part.tensor].gradient +=
+          square_sum(gradient.subspan(begin, part.size)) * scale * scale;
+      if (s.optimizer.type != OptimizerType::kLars) continue;
+      squares[part.tensor].parameters += square_sum(parameters.subspan(begin, part.size));
+    }
+  }
+  return squares;
+}
+
 void step_layer(const Scenario& s, const SimLayer& layer, Iteration iteration,
-                std::span<const float> gradient, std::span<float> parameters,
-                std::span<float> state0, std::span<float> state1) {
+                std::span<const float> gradient, const std::vector<TensorSquares>& squares,
+                double all_gradients, std::span<float> parameters, std::span<float> state0,
+                std::span<float> state1) {
   std::size_t at = 0;
+  std::size_t tensor = 0;
   const auto step = [&](std::size_t size, const StepMultipliers& multipliers) {
     const auto part = [&](auto all) { return all.empty() ? all : all.subspan(at, size); };
-    apply_optimizer(make_optimizer_step(s.optimizer, iteration,
-                                        1.0f / static_cast<float>(s.workers), multipliers),
-                    part(gradient), part(parameters), part(parameters), part(state0), part(state1));
+    apply_optimizer(
+        make_optimizer_step(s.optimizer, iteration, 1.0f / static_cast<float>(s.workers),
+                            multipliers, {all_gradients, squares[tensor]}),
+        part(gradient), part(parameters), part(parameters), part(state0), part(state1));
     at += size;
+    ++tensor;
   };
   if (layer.tensors.empty()) step(gradient.size(), {});
-  for (const PlanTensor& tensor : layer.tensors) {
-    step(static_cast<std::size_t>(tensor.elements), tensor.multipliers);
+  for (const PlanTensor& of_layer : layer.tensors) {
+    step(static_cast<std::size_t>(of_layer.elements), of_layer.multipliers);
   }
 }
 
@@ -190,6 +233,7 @@ Plan make_plan(const Scenario& s) {
   Plan plan = testing_support::toy_plan(s.workers, s.servers, elements, s.chunk_elements);
   plan.batch_size = s.batch_size;
   plan.wire_type = s.wire_type;
+  plan.norm_scope = norm_scope(s.optimizer);
   for (std::uint32_t rank = 0; rank < s.workers; ++rank) {
     plan.worker_addresses[rank] = absl::StrCat("worker", rank);
   }
@@ -217,19 +261,19 @@ Reference::Reference(const Scenario& s) {
   std::vector<std::vector<float>> read = rounded(s, parameters);
   versions_.push_back(read);
   for (Iteration i = 0; i < s.iterations; ++i) {
+    std::vector<std::vector<float>> gradients;
+    std::vector<std::vector<TensorSquares>> squares;
+    double all_gradients = 0.0;
     for (std::size_t l = 0; l < parameters.size(); ++l) {
-      if (s.layers[l].by_factors()) {
-        step_by_factors(s, s.layers[l], i, parameters[l], state0[l], state1[l]);
-        continue;
-      }
-      std::vector<float> sum(parameters[l].size());
-      for (std::uint32_t rank = 0; rank < s.workers; ++rank) {
-        for (std::size_t e = 0; e < sum.size(); ++e) {
-          const float g = over_the_wire(s.wire_type, gradient_value(rank, i, read[l][e], e));
-          sum[e] = rank == 0 ? g : sum[e] + g;
-        }
-      }
-      step_layer(s, s.layers[l], i, sum, parameters[l], state0[l], state1[l]);
+      gradients.push_back(s.layers[l].by_factors()
+                              ? summed_factors(s, s.layers[l], i, parameters[l])
+                              : summed_gradients(s, i, read[l]));
+      squares.push_back(squares_of(s, s.layers[l], gradients[l], parameters[l]));
+      for (const TensorSquares& tensor : squares[l]) all_gradients += tensor.gradient;
+    }
+    for (std::size_t l = 0; l < parameters.size(); ++l) {
+      step_layer(s, s.layers[l], i, gradients[l], squares[l], all_gradients, parameters[l],
+                 state0[l], state1[l]);
     }
     read = rounded(s, parameters);
     versions_.push_back(read);

@@ -12,6 +12,7 @@
 #include "common/memory_transport.h"
 #include "common/optimizer.h"
 #include "common/plan.h"
+#include "common/square_sum.h"
 #include "worker/routes/sfb_route.h"
 
 namespace poseidon::sim {
@@ -56,10 +57,18 @@ void fill_factors(std::uint32_t rank, Iteration iteration, std::span<const float
 /// The gradient that factors stand for.
 std::vector<float> gradient_of(const SimLayer& layer, const StackedFactors& factors);
 
+/// Squares of a layer's tensors, for the sum of all workers' gradients: chunk by chunk where the
+/// layer goes by PS.
+std::vector<TensorSquares> squares_of(const Scenario& scenario, const SimLayer& layer,
+                                      std::span<const float> gradient,
+                                      std::span<const float> parameters);
+
 /// The step of a whole layer, tensor by tensor, in place; replicas must all make it alike.
+/// `squares` of it, and `all_gradients` of the network, are looked at where the optimizer does.
 void step_layer(const Scenario& scenario, const SimLayer& layer, Iteration iteration,
-                std::span<const float> gradient, std::span<float> parameters,
-                std::span<float> state0, std::span<float> state1);
+                std::span<const float> gradient, const std::vector<TensorSquares>& squares,
+                double all_gradients, std::span<float> parameters, std::span<float> state0,
+                std::span<float> state1);
 
 /// What one process computes: parameters of every layer after 0, 1, 2, ... steps, as they are read:
 /// of a layer by PS once they went over the wire.

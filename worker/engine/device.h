@@ -122,6 +122,8 @@ class Device {
   /// Product and optimizer in one pass (executor.h: step_from_factors). Its sums must not depend on
   /// the number of threads: replicas on several machines stay equal by it.
   virtual absl::Status step_from_factors(const FactorStepArgs& args) = 0;
+  /// Of the same gradient, without a step: the steps, parameters and state are not looked at.
+  virtual absl::StatusOr<FactorSquares> measure_factors(const FactorStepArgs& args) = 0;
 
   /// The layout in which the layer should write its output when it reads `inputs`. Asked for layers
   /// whose readers are all this device's; whoever answers anything but kPlain must take what it

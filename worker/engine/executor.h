@@ -61,6 +61,11 @@ struct FactorStep {
   std::span<float> state0, state1;  ///< as long as the parameters; see apply_optimizer
 };
 
+/// Sums of squares of the gradient that stacked factors stand for.
+struct FactorSquares {
+  double weight = 0.0, bias = 0.0;  ///< of dY^T X, and of the column sums of dY (0 without a bias)
+};
+
 /// The engine seam as the trainer sees it: one network on one device. One thread only. There is one
 /// implementation, the layer walk of network_executor.h, shared by all devices; what differs is the
 /// Device (device.h) under it: cpu/ on oneDNN, reference/ in plain loops for tests, later cuda/.
@@ -106,6 +111,11 @@ class Executor {
   /// dY^T X, bias the column sums of dY. The same bits for the same factors on every machine with
   /// this CPU's instructions, whatever the number of threads.
   virtual absl::Status step_from_factors(LayerIndex layer, const FactorStep& step) = 0;
+  /// Sums of squares of that gradient, without a step; likewise the same everywhere. Costs another
+  /// product: the gradient is never in memory as a whole.
+  virtual absl::StatusOr<FactorSquares> measure_factors(LayerIndex layer,
+                                                        std::span<const float> output_gradients,
+                                                        std::span<const float> inputs) = 0;
 
   /// After a forward: name of the first layer, in forward order, whose parameters or output hold a
   /// NaN or an infinity (and which of the two), or "" when there is none. For people:

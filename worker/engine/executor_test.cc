@@ -113,6 +113,9 @@ class RecordingDevice final : public Device {
   absl::Status step_from_factors(const FactorStepArgs& args) override {
     return inner_->step_from_factors(args);
   }
+  absl::StatusOr<FactorSquares> measure_factors(const FactorStepArgs& args) override {
+    return inner_->measure_factors(args);
+  }
   absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(
       const LayerSpec& layer, const OperatorOptions& options) override {
     if (!options.wants_input_gradient) counts_->without_input_gradient.push_back(layer.name);

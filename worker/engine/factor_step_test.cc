@@ -158,6 +158,32 @@ TEST(FactorStep, FactorsOfAnExecutorStandForItsGradients) {
   }
 }
 
+TEST(FactorStep, MeasuresTheGradientThatItSteps) {
+  for (const Problem& p : problems()) {
+    const std::vector<float> gradients = values(10, p.rows * p.outputs);
+    const std::vector<float> inputs = values(20, p.rows * p.inputs);
+    FactorStepArgs args;
+    args.rows = p.rows;
+    args.outputs = p.outputs;
+    args.inputs = p.inputs;
+    args.has_bias = p.has_bias;
+    args.output_gradients = gradients.data();
+    args.input_values = inputs.data();
+    const auto one = make_cpu_device(1)->measure_factors(args);
+    const auto three = make_cpu_device(3)->measure_factors(args);
+    const auto reference = make_reference_device()->measure_factors(args);
+    ASSERT_TRUE(one.ok() && three.ok() && reference.ok());
+    EXPECT_EQ(one->weight, three->weight) << "no bit depends on the threads";
+    EXPECT_EQ(one->bias, three->bias);
+    // An element of the product has `rows` roundings of 2^-24 of its terms' magnitude, a square
+    // twice as many; terms do not all have one sign, so the elements may be smaller than they.
+    const double tolerance = 4.0 * static_cast<double>(p.rows + 2) * 0x1p-24;
+    EXPECT_NEAR(one->weight, reference->weight, tolerance * reference->weight + 1e-12);
+    EXPECT_NEAR(one->bias, reference->bias, tolerance * reference->bias + 1e-12);
+    EXPECT_EQ(reference->bias > 0.0, p.has_bias);
+  }
+}
+
 TEST(FactorStep, OnlyFullyConnectedLayersHaveFactors) {
   const auto net = parse_network(nlohmann::json::parse(R"({
     "name": "conv", "input": [1, 6, 6], "layers": [

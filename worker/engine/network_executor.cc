@@ -282,25 +282,36 @@ absl::Status NetworkExecutor::copy_factors(LayerIndex layer, std::span<float> ou
   return device_->download(input.data(), node.inputs[0], inputs * kFloatBytes);
 }
 
-absl::Status NetworkExecutor::step_from_factors(LayerIndex layer, const FactorStep& step) {
+FactorStepArgs NetworkExecutor::factor_args(LayerIndex layer,
+                                            std::span<const float> output_gradients,
+                                            std::span<const float> inputs) const {
   const LayerSpec& spec = net_.layers[factor_node(layer)];
   FactorStepArgs args;
   args.outputs = spec.output_shape.front();
   args.inputs = element_count(spec.input_shape);
-  args.rows = static_cast<std::int64_t>(step.inputs.size()) / args.inputs;
+  args.rows = static_cast<std::int64_t>(inputs.size()) / args.inputs;
   args.has_bias = spec.parameters.size() > 1;
-  POSEIDON_CHECK(
-      static_cast<std::int64_t>(step.inputs.size()) == args.rows * args.inputs &&
-          static_cast<std::int64_t>(step.output_gradients.size()) == args.rows * args.outputs,
-      "both factors of as many rows");
-  args.output_gradients = step.output_gradients.data();
-  args.input_values = step.inputs.data();
+  POSEIDON_CHECK(static_cast<std::int64_t>(inputs.size()) == args.rows * args.inputs &&
+                     static_cast<std::int64_t>(output_gradients.size()) == args.rows * args.outputs,
+                 "both factors of as many rows");
+  args.output_gradients = output_gradients.data();
+  args.input_values = inputs.data();
+  return args;
+}
+
+absl::Status NetworkExecutor::step_from_factors(LayerIndex layer, const FactorStep& step) {
+  FactorStepArgs args = factor_args(layer, step.output_gradients, step.inputs);
   args.weight_step = step.weight_step;
   args.bias_step = step.bias_step;
   args.parameters = parameters(layer);
   args.state0 = step.state0;
   args.state1 = step.state1;
   return device_->step_from_factors(args);
+}
+
+absl::StatusOr<FactorSquares> NetworkExecutor::measure_factors(
+    LayerIndex layer, std::span<const float> output_gradients, std::span<const float> inputs) {
+  return device_->measure_factors(factor_args(layer, output_gradients, inputs));
 }
 
 absl::Status NetworkExecutor::check(const Batch& batch) const {

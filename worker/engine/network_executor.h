@@ -43,6 +43,9 @@ class NetworkExecutor final : public Executor {
   absl::Status copy_factors(LayerIndex layer, std::span<float> output_gradient,
                             std::span<float> input) override;
   absl::Status step_from_factors(LayerIndex layer, const FactorStep& step) override;
+  absl::StatusOr<FactorSquares> measure_factors(LayerIndex layer,
+                                                std::span<const float> output_gradients,
+                                                std::span<const float> inputs) override;
   std::string first_nonfinite_layer() override;
 
  private:
@@ -87,6 +90,8 @@ class NetworkExecutor final : public Executor {
   absl::Status check(const Batch& batch) const;
   /// Index into nodes_ of a layer whose factors are kept (checked).
   std::size_t factor_node(LayerIndex layer) const;
+  FactorStepArgs factor_args(LayerIndex layer, std::span<const float> output_gradients,
+                             std::span<const float> inputs) const;
   absl::Status forward_node(std::size_t index, const ExecutionHooks& hooks);
   absl::Status backward_node(std::size_t index, const ExecutionHooks& hooks);
   ForwardArgs forward_args(const Node& node) const;

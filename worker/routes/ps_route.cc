@@ -5,6 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/aligned_buffer.h"
 #include "common/check.h"
+#include "common/norm_wire.h"
+#include "common/tensor_parts.h"
 
 namespace poseidon {
 
@@ -31,6 +33,7 @@ PsRoute::PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers)
     chunks_[i].rounded = PayloadBuffer::sendable(
         static_cast<std::size_t>(plan_.chunks[i].elements) * element_bytes(plan_.wire_type));
   }
+  if (hears_norms(plan_, rank_)) book_.emplace(plan_);
 }
 
 void PsRoute::request(ChunkId chunk, Request kind) {
@@ -59,6 +62,37 @@ void PsRoute::gradient_ready(LayerIndex layer, Iteration iteration) {
                    "a gradient is computed on the parameters of its own iteration");
     request(chunk, Request::kPush);
   }
+}
+
+NormBook::Complete PsRoute::layer_measured(LayerIndex layer, Iteration iteration,
+                                           std::vector<TensorSquares> tensors) {
+  POSEIDON_CHECK(book_.has_value(), "a plan whose SFB layers wait for norms");
+  NormBook::Complete complete = book_->add_layer(layer, iteration, std::move(tensors));
+  release(complete);
+  return complete;
+}
+
+/// Worker 0 lets the servers make the steps whose norms are complete.
+void PsRoute::release(const NormBook::Complete& complete) {
+  if (rank_ != WorkerRank(0)) return;
+  for (const LayerIndex layer : complete.layers) {
+    for (const ChunkId id : of_layer_[layer.value()]) {
+      POSEIDON_CHECK(chunks_[id.value()].request == Request::kPush, "no step before its totals");
+      chunks_[id.value()].request = Request::kTotals;
+      queues_[plan_.chunks[id.value()].server.value()].push(id);
+    }
+  }
+}
+
+std::string PsRoute::totals_of(ChunkId id) const {
+  const PlanChunk& place = plan_.chunks[id.value()];
+  StepTotals totals{.all_gradients = book_->all_gradients(), .tensors = {}};
+  const std::vector<TensorSquares>& layer = book_->totals(place.layer);
+  for (const TensorPart& part :
+       tensor_parts(plan_.layers[place.layer.value()], place.offset, place.elements)) {
+    totals.tensors.push_back(layer[part.tensor]);
+  }
+  return encode_totals(totals);
 }
 
 void PsRoute::stream_opened(ServerIndex server) {
@@ -109,6 +143,14 @@ std::optional<PsRoute::Outgoing> PsRoute::next_message(ServerIndex server) {
       header.iteration = chunk.version;
       header.element_type = ElementType::kFloat32;
       break;
+    case Request::kTotals: {
+      header.kind = ChunkKind::kTotals;
+      header.iteration = chunk.version;
+      const std::string totals = totals_of(*next);
+      message.prefix = encode_prefix(header, totals.size());
+      message.prefix.append(totals);
+      return Outgoing{.message = std::move(message), .layer = place.layer};
+    }
     case Request::kNone:
       POSEIDON_CHECK(false, "only requested chunks wait in a queue");
       break;
@@ -128,7 +170,8 @@ Objection PsRoute::judge(ServerIndex from, const DecodedChunk& decoded) const {
   if (Objection objection = check_against_plan(header, decoded.payload.size(), plan_)) {
     return objection;
   }
-  if (header.kind != ChunkKind::kParameters) {
+  const bool of_norms = header.kind == ChunkKind::kNorms && book_.has_value();
+  if (header.kind != ChunkKind::kParameters && !of_norms) {
     return {DataRefusal::kKind,
             absl::StrCat("kind ", static_cast<std::uint32_t>(header.kind), " is not for a worker")};
   }
@@ -141,6 +184,7 @@ Objection PsRoute::judge(ServerIndex from, const DecodedChunk& decoded) const {
                                               from.value(), ", the plan gives it to server ",
                                               plan_.chunks[header.chunk.value()].server.value())};
   }
+  if (of_norms) return judge_norms(header);
   const Chunk& chunk = chunks_[header.chunk.value()];
   const bool exact = header.element_type != plan_.wire_type;
   if (chunk.request == Request::kPullExact && header.iteration == chunk.version &&
@@ -165,14 +209,57 @@ Objection PsRoute::judge(ServerIndex from, const DecodedChunk& decoded) const {
   return {};
 }
 
+Objection PsRoute::judge_norms(const ChunkHeader& header) const {
+  const Chunk& chunk = chunks_[header.chunk.value()];
+  if (header.iteration < 0 || header.iteration <= book_->known(header.chunk)) {
+    return {DataRefusal::kDuplicate, absl::StrCat("norms of chunk ", header.chunk.value(),
+                                                  " in iteration ", header.iteration, " are here")};
+  }
+  if (header.iteration != chunk.version || chunk.request != Request::kPush) {
+    return {
+        DataRefusal::kIteration,
+        absl::StrCat("norms of chunk ", header.chunk.value(), " in iteration ", header.iteration,
+                     ", of which this worker at version ", chunk.version, " sent no gradient")};
+  }
+  return {};
+}
+
+Landing PsRoute::land_norms(const DecodedChunk& decoded) {
+  absl::StatusOr<std::vector<TensorSquares>> squares = decode_norms(decoded.payload);
+  if (!squares.ok()) {
+    return {.objection = {DataRefusal::kNorm, std::string(squares.status().message())}};
+  }
+  Landing landing;
+  landing.payload_bytes = decoded.payload.size();
+  landing.chunk_layer = plan_.chunks[decoded.header.chunk.value()].layer;
+  landing.norms =
+      book_->add_chunk(decoded.header.chunk, decoded.header.iteration, *std::move(squares));
+  Chunk& chunk = chunks_[decoded.header.chunk.value()];
+  if (std::exchange(chunk.early, false)) {
+    queues_[plan_.chunks[decoded.header.chunk.value()].server.value()].push(decoded.header.chunk);
+  }
+  release(landing.norms);
+  return landing;
+}
+
 Landing PsRoute::on_message(ServerIndex from, const Bytes& message) {
   const absl::StatusOr<DecodedChunk> decoded = decode_chunk(message);
   if (!decoded.ok()) {
     return {.objection = {DataRefusal::kMalformed, std::string(decoded.status().message())}};
   }
   if (Objection objection = judge(from, *decoded)) return {.objection = std::move(objection)};
+  if (decoded->header.kind == ChunkKind::kNorms) return land_norms(*decoded);
   const ChunkId id = decoded->header.chunk;
   const PlanChunk& place = plan_.chunks[id.value()];
+  const Iteration norms_wanted = decoded->header.iteration - 1;
+  if (book_.has_value() && book_->known(id) < norms_wanted) {
+    // They overtook the norms of their step. Taking them would end the request that gets those
+    // norms repeated after a cut; so they are asked for again once the norms are here.
+    chunks_[id.value()].early = true;
+    return {.objection = {DataRefusal::kDuplicate,
+                          absl::StrCat("version ", norms_wanted + 1, " of chunk ", id.value(),
+                                       " before the norms of its step")}};
+  }
   copy_payload(
       decoded->payload,
       layers_[place.layer.value()].parameters.subspan(static_cast<std::size_t>(place.offset),

@@ -14,11 +14,16 @@
 //     own, allocated in the beginning, when its turn to be sent comes. The buffer is written only
 //     while no message refers to it (fresh memory otherwise). Parameters that arrive are widened
 //     into their place.
+//  5. Where steps need norms (plan.norm_scope), a server tells each chunk's before the parameters
+//  of
+//     that step; worker 0 answers with the totals once they are complete (norm_book.h), which it
+//     repeats like any request.
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/aligned_buffer.h"
@@ -27,6 +32,7 @@
 #include "common/transport.h"
 #include "common/wire.h"
 #include "worker/routes/layer_memory.h"
+#include "worker/routes/norm_book.h"
 
 namespace poseidon {
 
@@ -38,6 +44,7 @@ struct Landing {
   bool exact = false;               ///< ... and in float32, as pull_exact asked
   std::size_t payload_bytes = 0;    ///< of a used message
   LayerIndex chunk_layer;           ///< of a used message
+  NormBook::Complete norms;         ///< what was completed of norms
 };
 
 class PsRoute {
@@ -57,6 +64,11 @@ class PsRoute {
   /// The gradient of `iteration` is in place and stays unchanged until version iteration + 1 lands.
   void gradient_ready(LayerIndex layer, Iteration iteration);
 
+  /// A layer that goes by SFB, under NormScope::kNetwork: squares of its tensors, of the gradient
+  /// whose factors are complete.
+  NormBook::Complete layer_measured(LayerIndex layer, Iteration iteration,
+                                    std::vector<TensorSquares> tensors);
+
   /// A stream to this server is new: queues everything that this server has not answered.
   void stream_opened(ServerIndex server);
 
@@ -75,17 +87,22 @@ class PsRoute {
 
  private:
   /// What a chunk waits for. The request is repeated on a new stream until it is answered.
-  enum class Request : std::uint8_t { kNone, kInitialise, kPull, kPush, kPullExact };
+  enum class Request : std::uint8_t { kNone, kInitialise, kPull, kPush, kTotals, kPullExact };
   struct Chunk {
     Request request = Request::kNone;
     Iteration version = -1;     ///< landed; the next one to land is version + 1
+    bool early = false;         ///< version + 1 was here before the norms of its step
     PayloadBuffer rounded;      ///< the gradient in 16 bits; empty when float32 travels ...
     Iteration rounded_of = -1;  ///< ... and the iteration of what it holds
   };
 
   void request(ChunkId chunk, Request kind);
   void round_gradient(Chunk& chunk, std::span<const float> gradient);
+  std::string totals_of(ChunkId chunk) const;
   Objection judge(ServerIndex from, const DecodedChunk& decoded) const;
+  Objection judge_norms(const ChunkHeader& header) const;
+  Landing land_norms(const DecodedChunk& decoded);
+  void release(const NormBook::Complete& complete);
 
   const Plan plan_;
   const WorkerRank rank_;
@@ -94,6 +111,7 @@ class PsRoute {
   std::vector<ChunkQueue> queues_;              ///< by ServerIndex
   std::vector<std::uint32_t> missing_chunks_;   ///< by LayerIndex: requested, not landed
   std::vector<std::vector<ChunkId>> of_layer_;  ///< by LayerIndex
+  std::optional<NormBook> book_;                ///< where this worker hears of norms
 };
 
 }  // namespace poseidon

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/float16.h"
+#include "common/norm_wire.h"
 #include "gmock/gmock.h"
 #include "tests/support/toy_plan.h"
 
@@ -117,7 +121,7 @@ TEST_F(RoundingRoute, WhatAMessageRefersToIsNotOverwrittenAndWarmBuffersAreUsedA
     EXPECT_NE(fresh, held.payload.data());
     EXPECT_TRUE(std::ranges::equal(held.payload, bytes)) << "a slow reader still has the first";
   }
-  held = {};
+  held.payload_owner.reset();
   next();
   land(0, 2, {1, 2, 3, 4});
   land(1, 2, {5, 6, 7});
@@ -156,6 +160,128 @@ TEST_F(RoundingRoute, ExactParametersThatNobodyAskedForAreRefused) {
   const Landing landing = land(0, 1, {1, 2, 3, 4}, /*exact=*/true);
   EXPECT_EQ(landing.objection.reason, DataRefusal::kElementType);
   EXPECT_THAT(landing.objection.message, ::testing::HasSubstr("did not ask"));
+}
+
+/// Two layers of 4 and 2 parameters, a chunk each, on two servers; steps wait for norms.
+class NormRoute : public ::testing::Test {
+ protected:
+  explicit NormRoute(NormScope scope = NormScope::kNetwork) {
+    plan_ = toy_plan(2, 2, {4, 2}, 4);
+    plan_.norm_scope = scope;
+    route_.emplace(plan_, WorkerRank(0), memory());
+    route_->initialise_from_here();
+    for (std::uint32_t c = 0; c < 2; ++c) {
+      route_->next_message(ServerIndex(c));
+      EXPECT_FALSE(parameters(c, 0).objection);
+      route_->gradient_ready(LayerIndex(c), 0);
+      EXPECT_EQ(sent(c), ChunkKind::kPushGradient);
+    }
+  }
+  std::vector<LayerMemory> memory() {
+    return {{floats_.floats().subspan(0, 4), floats_.floats().subspan(0, 4), floats_.owner()},
+            {floats_.floats().subspan(4, 2), floats_.floats().subspan(4, 2), floats_.owner()}};
+  }
+  Landing receive(const ChunkHeader& header, const std::string& payload, std::uint32_t server) {
+    const std::string message = encode_prefix(header, payload.size()).str() + payload;
+    Bytes bytes;
+    bytes.pieces.emplace_back(reinterpret_cast<const std::byte*>(message.data()), message.size());
+    return route_->on_message(ServerIndex(server), bytes);
+  }
+  ChunkHeader header(ChunkKind kind, std::uint32_t chunk, Iteration iteration) const {
+    ChunkHeader header;
+    header.kind = kind;
+    header.epoch = plan_.epoch;
+    header.chunk = ChunkId(chunk);
+    header.offset = plan_.chunks[chunk].offset;
+    header.iteration = iteration;
+    return header;
+  }
+  Landing norms(std::uint32_t chunk, Iteration iteration, double gradient) {
+    return receive(header(ChunkKind::kNorms, chunk, iteration), encode_norms({{gradient, 0.0}}),
+                   chunk);
+  }
+  Landing parameters(std::uint32_t chunk, Iteration version) {
+    ChunkHeader parameters = header(ChunkKind::kParameters, chunk, version);
+    parameters.element_type = ElementType::kFloat32;
+    return receive(parameters, std::string(chunk == 0 ? 16 : 8, '\0'), chunk);
+  }
+  std::optional<ChunkKind> sent(std::uint32_t server) {
+    // On the heap: GCC 12 takes the inlined vector of an optional for uninitialised.
+    const auto outgoing = std::make_unique<std::optional<PsRoute::Outgoing>>(
+        route_->next_message(ServerIndex(server)));
+    if (!outgoing->has_value()) return std::nullopt;
+    const OutgoingMessage& whole = (*outgoing)->message;
+    std::string bytes = whole.prefix.str();
+    bytes.append(reinterpret_cast<const char*>(whole.payload.data()), whole.payload.size());
+    Bytes message;
+    message.pieces.emplace_back(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size());
+    last_ = *decode_chunk(message);
+    if (last_.header.kind == ChunkKind::kTotals) totals_ = *decode_totals(last_.payload);
+    return last_.header.kind;
+  }
+
+  Plan plan_;
+  FloatBuffer floats_{6};
+  std::optional<PsRoute> route_;
+  DecodedChunk last_;
+  StepTotals totals_;
+};
+
+TEST_F(NormRoute, TotalsGoOutWhenAllNormsAreHereAndAreRepeated) {
+  EXPECT_FALSE(norms(1, 0, 9.0).norms.all_gradients);
+  EXPECT_EQ(sent(1), std::nullopt);
+  const Landing landing = norms(0, 0, 16.0);
+  ASSERT_FALSE(landing.objection) << landing.objection.message;
+  EXPECT_EQ(landing.norms.all_gradients, 25.0);
+  for (std::uint32_t server = 0; server < 2; ++server) {
+    EXPECT_EQ(sent(server), ChunkKind::kTotals);
+    EXPECT_EQ(totals_.all_gradients, 25.0);
+    EXPECT_EQ(totals_.tensors[0].gradient, server == 0 ? 16.0 : 9.0);
+    EXPECT_EQ(sent(server), std::nullopt);
+  }
+  route_->stream_opened(ServerIndex(1));
+  EXPECT_EQ(sent(1), ChunkKind::kTotals) << "until it is answered";
+  EXPECT_EQ(parameters(1, 1).layer, LayerIndex(1));
+  route_->stream_opened(ServerIndex(1));
+  EXPECT_EQ(sent(1), std::nullopt);
+}
+
+TEST_F(NormRoute, HostileNormsAreRefused) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(norms(0, 0, nan).objection.reason, DataRefusal::kNorm);
+  EXPECT_EQ(norms(0, 0, -1.0).objection.reason, DataRefusal::kNorm);
+  EXPECT_EQ(norms(0, 1, 1.0).objection.reason, DataRefusal::kIteration);
+  EXPECT_EQ(norms(0, -1, 1.0).objection.reason, DataRefusal::kIteration);
+  EXPECT_EQ(receive(header(ChunkKind::kNorms, 0, 0), "", 0).objection.reason, DataRefusal::kSize);
+  EXPECT_EQ(
+      receive(header(ChunkKind::kNorms, 0, 0), encode_norms({{1.0, 0.0}}), 1).objection.reason,
+      DataRefusal::kChunk)
+      << "another server's";
+  EXPECT_EQ(receive(header(ChunkKind::kTotals, 0, 0), encode_totals({1.0, {{1.0, 0.0}}}), 0)
+                .objection.reason,
+            DataRefusal::kKind);
+  EXPECT_FALSE(norms(0, 0, 1.0).objection);
+  EXPECT_EQ(norms(0, 0, 1.0).objection.reason, DataRefusal::kDuplicate);
+}
+
+TEST_F(NormRoute, ParametersThatOvertookTheirNormsAreAskedForAgain) {
+  EXPECT_EQ(parameters(0, 1).objection.reason, DataRefusal::kDuplicate);
+  EXPECT_EQ(sent(0), std::nullopt);
+  EXPECT_FALSE(norms(0, 0, 1.0).objection);
+  EXPECT_EQ(sent(0), ChunkKind::kPushGradient);
+  EXPECT_EQ(parameters(0, 1).layer, LayerIndex(0));
+}
+
+class LayerNormRoute : public NormRoute {
+ protected:
+  LayerNormRoute() : NormRoute(NormScope::kLayer) {}
+};
+
+TEST_F(LayerNormRoute, ALayerWaitsForItselfAlone) {
+  EXPECT_FALSE(norms(1, 0, 9.0).norms.all_gradients);
+  EXPECT_EQ(sent(1), ChunkKind::kTotals);
+  EXPECT_EQ(totals_.tensors[0].gradient, 9.0);
+  EXPECT_EQ(sent(0), std::nullopt);
 }
 
 }  // namespace

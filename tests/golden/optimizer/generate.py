@@ -73,6 +73,73 @@ def schedule_case(spec):
     return {**spec, "learning_rate": rate, "rates": rates}
 
 
+TENSOR_SHAPES = {"weight": 7, "bias": 3}
+TENSOR_CASES = [
+    {"name": "clip", "type": "sgd", "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.001, "clip_norm": 0.5},
+    {"name": "clip_loose", "type": "sgd", "learning_rate": 0.1, "momentum": 0.9, "clip_norm": 1000.0},
+    {"name": "clip_adamw", "type": "adamw", "learning_rate": 0.01, "weight_decay": 0.1, "clip_norm": 0.5},
+    {"name": "lars", "type": "lars", "learning_rate": 0.5, "momentum": 0.9, "weight_decay": 0.01,
+     "trust_coefficient": 0.02},
+    {"name": "lars_bias_alone", "type": "lars", "learning_rate": 0.5, "momentum": 0.9, "weight_decay": 0.01,
+     "trust_coefficient": 0.02,
+     "bias": {"learning_rate_multiplier": 0.1, "weight_decay_multiplier": 0.0, "trust_ratio": False}},
+    {"name": "lars_clip", "type": "lars", "learning_rate": 0.5, "momentum": 0.5, "weight_decay": 0.01,
+     "trust_coefficient": 0.02, "clip_norm": 0.5},
+]
+
+
+class Lars:
+    """Algorithm 1 of You, Gitman, Ginsburg 2017, which PyTorch does not have."""
+
+    def __init__(self, case, tensors):
+        self.case, self.tensors = case, tensors
+        self.momenta = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+
+    @torch.no_grad()
+    def step(self):
+        for name, w in self.tensors.items():
+            rule = self.case.get(name, {})
+            decay = self.case["weight_decay"] * rule.get("weight_decay_multiplier", 1.0)
+            ratio = 1.0
+            if rule.get("trust_ratio", True):
+                ratio = self.case["trust_coefficient"] * w.norm() / (w.grad.norm() + decay * w.norm())
+            rate = self.case["learning_rate"] * rule.get("learning_rate_multiplier", 1.0) * ratio
+            m = self.momenta[name]
+            m.mul_(self.case["momentum"]).add_(rate * (w.grad + decay * w))
+            w.sub_(m)
+
+
+def tensor_case(case, starts, gradients):
+    tensors = {name: torch.nn.Parameter(start.clone()) for name, start in starts.items()}
+    if case["type"] == "lars":
+        optimizer = Lars(case, tensors)
+    elif case["type"] == "sgd":
+        optimizer = torch.optim.SGD(tensors.values(), lr=case["learning_rate"], momentum=case["momentum"],
+                                    weight_decay=case.get("weight_decay", 0.0))
+    else:
+        optimizer = torch.optim.AdamW(tensors.values(), lr=case["learning_rate"], weight_decay=case["weight_decay"])
+    trajectory = []
+    for step in gradients:
+        for name, tensor in tensors.items():
+            tensor.grad = step[name].clone()
+        if "clip_norm" in case:
+            torch.nn.utils.clip_grad_norm_(tensors.values(), case["clip_norm"])
+        optimizer.step()
+        trajectory.append({name: tensor.detach().tolist() for name, tensor in tensors.items()})
+    return {**case, "trajectory": trajectory}
+
+
+def tensors_result():
+    torch.manual_seed(2)
+    starts = {name: torch.randn(size) for name, size in TENSOR_SHAPES.items()}
+    gradients = [{name: torch.randn(size) for name, size in TENSOR_SHAPES.items()} for _ in range(STEPS)]
+    return {
+        "start": {name: start.tolist() for name, start in starts.items()},
+        "gradients": [{name: g.tolist() for name, g in step.items()} for step in gradients],
+        "cases": [tensor_case(case, starts, gradients) for case in TENSOR_CASES],
+    }
+
+
 def learning_rate(case, iteration):
     """The step schedule of the test: a third after every two iterations."""
     return case["learning_rate"] * (1.0 / 3.0) ** (iteration // 2)
@@ -110,6 +177,7 @@ def main():
         "start": start.tolist(),
         "gradients": [gradient.tolist() for gradient in gradients],
         "cases": cases,
+        "tensors": tensors_result(),
         "schedules": [schedule_case(spec) for spec in SCHEDULES],
     }
     path = pathlib.Path(__file__).with_name("optimizer.json")

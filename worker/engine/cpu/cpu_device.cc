@@ -59,8 +59,12 @@ class CpuDevice final : public Device {
 
   absl::Status step_from_factors(const FactorStepArgs& args) override {
     begin_pass();
-    if (factor_scratch_.empty()) factor_scratch_.resize(factor_step_scratch(threads_));
+    factor_scratch_.resize(factor_step_scratch(threads_));
     return cpu_step_from_factors(args, threads_, factor_scratch_);
+  }
+  absl::StatusOr<FactorSquares> measure_factors(const FactorStepArgs& args) override {
+    factor_scratch_.resize(factor_step_scratch(threads_));
+    return cpu_measure_factors(args, threads_, factor_scratch_);
   }
 
   absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(

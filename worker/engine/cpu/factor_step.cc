@@ -4,8 +4,10 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <vector>
 
 #include "common/check.h"
+#include "common/square_sum.h"
 #include "dnnl.hpp"
 #include "worker/engine/cpu/parallel.h"
 
@@ -35,29 +37,63 @@ void step_range(const FactorStepArgs& args, const OptimizerStep& step,
                   part(args.state1, begin, count));
 }
 
-/// Weight rows [m, m + outputs), columns [n, n + inputs). False when oneDNN cannot.
-bool step_tile(const FactorStepArgs& args, std::int64_t m, std::int64_t n, float* gradient) {
-  const std::int64_t outputs = std::min(kTileOutputs, args.outputs - m);
-  const std::int64_t inputs = std::min(kTileInputs, args.inputs - n);
+/// Weight rows [m, m + outputs), columns [n, n + inputs).
+struct Tile {
+  std::int64_t m = 0, n = 0, outputs = 0, inputs = 0;
+};
+
+/// The tile's gradient. False when oneDNN cannot.
+bool multiply_tile(const FactorStepArgs& args, const Tile& tile, float* gradient) {
   // gradient (outputs x inputs) = dY^T (outputs x rows) * X (rows x inputs)
-  const dnnl_status_t status =
-      dnnl_sgemm('T', 'N', outputs, inputs, args.rows, 1.0f, args.output_gradients + m,
-                 args.outputs, args.input_values + n, args.inputs, 0.0f, gradient, inputs);
-  if (status != dnnl_success) return false;
-  for (std::int64_t row = 0; row < outputs; ++row) {
-    step_range(args, args.weight_step, {gradient + row * inputs, static_cast<std::size_t>(inputs)},
-               (m + row) * args.inputs + n);
-  }
-  return true;
+  return dnnl_sgemm('T', 'N', tile.outputs, tile.inputs, args.rows, 1.0f,
+                    args.output_gradients + tile.m, args.outputs, args.input_values + tile.n,
+                    args.inputs, 0.0f, gradient, tile.inputs) == dnnl_success;
 }
 
-/// Column sums of dY, row after row.
-void step_bias(const FactorStepArgs& args, std::int64_t begin, std::int64_t end) {
+void step_tile(const FactorStepArgs& args, const Tile& tile, const float* gradient) {
+  for (std::int64_t row = 0; row < tile.outputs; ++row) {
+    step_range(args, args.weight_step,
+               {gradient + row * tile.inputs, static_cast<std::size_t>(tile.inputs)},
+               (tile.m + row) * args.inputs + tile.n);
+  }
+}
+
+/// use(number of the tile, tile, its gradient) for every tile of the weight, on all threads.
+template <typename Use>
+absl::Status for_each_tile(const FactorStepArgs& args, int threads, std::span<float> scratch,
+                           const Use& use) {
+  POSEIDON_CHECK(scratch.size() >= factor_step_scratch(threads), "scratch for every thread");
+  std::atomic<std::size_t> next_scratch{0};
+  const std::int64_t across = tiles(args.inputs, kTileInputs);
+  std::atomic<bool> failed{false};
+  parallel_for(tiles(args.outputs, kTileOutputs) * across, /*grain=*/1,
+               [&](std::int64_t begin, std::int64_t end) {
+                 set_openmp_threads(1);  // inside a region of several threads it is so anyway
+                 const std::size_t mine = kTileElements * next_scratch.fetch_add(1);
+                 float* const gradient = scratch.subspan(mine, kTileElements).data();
+                 for (std::int64_t i = begin; i < end; ++i) {
+                   Tile tile{.m = i / across * kTileOutputs, .n = i % across * kTileInputs};
+                   tile.outputs = std::min(kTileOutputs, args.outputs - tile.m);
+                   tile.inputs = std::min(kTileInputs, args.inputs - tile.n);
+                   if (multiply_tile(args, tile, gradient)) {
+                     use(i, tile, gradient);
+                   } else {
+                     failed = true;
+                   }
+                 }
+               });
+  set_openmp_threads(threads);
+  return failed ? absl::InternalError("oneDNN refused a matrix product") : absl::OkStatus();
+}
+
+/// use(first, gradient) for runs of the bias: column sums of dY, row after row.
+template <typename Use>
+void for_each_bias_run(const FactorStepArgs& args, const Use& use) {
   constexpr std::int64_t kColumns = 128;
   std::array<double, kColumns> sums;
   std::array<float, kColumns> gradient;
-  for (std::int64_t m = begin; m < end; m += kColumns) {
-    const std::int64_t columns = std::min(kColumns, end - m);
+  for (std::int64_t m = 0; args.has_bias && m < args.outputs; m += kColumns) {
+    const std::int64_t columns = std::min(kColumns, args.outputs - m);
     sums.fill(0.0);
     for (std::int64_t r = 0; r < args.rows; ++r) {
       const float* row = args.output_gradients + r * args.outputs + m;
@@ -65,8 +101,7 @@ void step_bias(const FactorStepArgs& args, std::int64_t begin, std::int64_t end)
     }
     std::transform(sums.begin(), sums.end(), gradient.begin(),
                    [](double sum) { return static_cast<float>(sum); });
-    step_range(args, args.bias_step, {gradient.data(), static_cast<std::size_t>(columns)},
-               args.outputs * args.inputs + m);
+    use(m, std::span<const float>(gradient.data(), static_cast<std::size_t>(columns)));
   }
 }
 
@@ -78,24 +113,33 @@ std::size_t factor_step_scratch(int threads) {
 
 absl::Status cpu_step_from_factors(const FactorStepArgs& args, int threads,
                                    std::span<float> scratch) {
-  POSEIDON_CHECK(scratch.size() >= factor_step_scratch(threads), "scratch for every thread");
-  std::atomic<std::size_t> next_scratch{0};
-  const std::int64_t across = tiles(args.inputs, kTileInputs);
-  std::atomic<bool> failed{false};
-  parallel_for(tiles(args.outputs, kTileOutputs) * across, /*grain=*/1,
-               [&](std::int64_t begin, std::int64_t end) {
-                 set_openmp_threads(1);  // inside a region of several threads it is so anyway
-                 const std::size_t mine = kTileElements * next_scratch.fetch_add(1);
-                 float* const gradient = scratch.subspan(mine, kTileElements).data();
-                 for (std::int64_t tile = begin; tile < end; ++tile) {
-                   const bool good = step_tile(args, tile / across * kTileOutputs,
-                                               tile % across * kTileInputs, gradient);
-                   if (!good) failed = true;
-                 }
-               });
-  set_openmp_threads(threads);
-  if (args.has_bias) step_bias(args, 0, args.outputs);
-  return failed ? absl::InternalError("oneDNN refused a matrix product") : absl::OkStatus();
+  const absl::Status status = for_each_tile(
+      args, threads, scratch, [&args](std::int64_t, const Tile& tile, const float* gradient) {
+        step_tile(args, tile, gradient);
+      });
+  for_each_bias_run(args, [&args](std::int64_t first, std::span<const float> gradient) {
+    step_range(args, args.bias_step, gradient, args.outputs * args.inputs + first);
+  });
+  return status;
+}
+
+absl::StatusOr<FactorSquares> cpu_measure_factors(const FactorStepArgs& args, int threads,
+                                                  std::span<float> scratch) {
+  std::vector<double> of_tiles(static_cast<std::size_t>(tiles(args.outputs, kTileOutputs) *
+                                                        tiles(args.inputs, kTileInputs)));
+  const absl::Status status =
+      for_each_tile(args, threads, scratch,
+                    [&of_tiles](std::int64_t number, const Tile& tile, const float* gradient) {
+                      const auto size = static_cast<std::size_t>(tile.outputs * tile.inputs);
+                      of_tiles[static_cast<std::size_t>(number)] = square_sum({gradient, size});
+                    });
+  if (!status.ok()) return status;
+  FactorSquares squares;
+  for (const double of_tile : of_tiles) squares.weight += of_tile;
+  for_each_bias_run(args, [&squares](std::int64_t, std::span<const float> gradient) {
+    squares.bias += square_sum(gradient);
+  });
+  return squares;
 }
 
 }  // namespace poseidon

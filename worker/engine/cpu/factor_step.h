@@ -14,6 +14,7 @@
 #include <span>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "worker/engine/device.h"
 
 namespace poseidon {
@@ -24,5 +25,9 @@ std::size_t factor_step_scratch(int threads);
 /// `threads`: what OpenMP regions of this thread are set to, before and after.
 absl::Status cpu_step_from_factors(const FactorStepArgs& args, int threads,
                                    std::span<float> scratch);
+
+/// Sums of squares of the same gradient, tile by tile in their order: no bit depends on `threads`.
+absl::StatusOr<FactorSquares> cpu_measure_factors(const FactorStepArgs& args, int threads,
+                                                  std::span<float> scratch);
 
 }  // namespace poseidon

@@ -9,6 +9,28 @@
 namespace poseidon {
 namespace {
 
+/// use(step of the tensor, place in the layer, gradient there) for every parameter.
+template <typename Use>
+void for_each_gradient(const FactorStepArgs& args, const Use& use) {
+  for (std::int64_t m = 0; m < args.outputs; ++m) {
+    double bias = 0.0;
+    for (std::int64_t r = 0; r < args.rows; ++r) {
+      bias += args.output_gradients[r * args.outputs + m];
+    }
+    if (args.has_bias) {
+      use(args.bias_step, args.outputs * args.inputs + m, static_cast<float>(bias));
+    }
+    for (std::int64_t n = 0; n < args.inputs; ++n) {
+      double sum = 0.0;
+      for (std::int64_t r = 0; r < args.rows; ++r) {
+        sum += static_cast<double>(args.output_gradients[r * args.outputs + m]) *
+               args.input_values[r * args.inputs + n];
+      }
+      use(args.weight_step, m * args.inputs + n, static_cast<float>(sum));
+    }
+  }
+}
+
 class ReferenceDevice final : public Device {
  public:
   std::string name() const override { return "reference"; }
@@ -33,30 +55,22 @@ class ReferenceDevice final : public Device {
     return absl::OkStatus();
   }
   absl::Status step_from_factors(const FactorStepArgs& args) override {
-    const auto step = [&args](const OptimizerStep& rule, std::int64_t at, double gradient) {
+    for_each_gradient(args, [&args](const OptimizerStep& rule, std::int64_t at, float gradient) {
       const auto one = [at](std::span<float> all) {
         return all.empty() ? all : all.subspan(static_cast<std::size_t>(at), 1);
       };
-      const float rounded = static_cast<float>(gradient);
-      apply_optimizer(rule, {&rounded, 1}, one(args.parameters), one(args.parameters),
+      apply_optimizer(rule, {&gradient, 1}, one(args.parameters), one(args.parameters),
                       one(args.state0), one(args.state1));
-    };
-    for (std::int64_t m = 0; m < args.outputs; ++m) {
-      double bias = 0.0;
-      for (std::int64_t r = 0; r < args.rows; ++r) {
-        bias += args.output_gradients[r * args.outputs + m];
-      }
-      if (args.has_bias) step(args.bias_step, args.outputs * args.inputs + m, bias);
-      for (std::int64_t n = 0; n < args.inputs; ++n) {
-        double sum = 0.0;
-        for (std::int64_t r = 0; r < args.rows; ++r) {
-          sum += static_cast<double>(args.output_gradients[r * args.outputs + m]) *
-                 args.input_values[r * args.inputs + n];
-        }
-        step(args.weight_step, m * args.inputs + n, sum);
-      }
-    }
+    });
     return absl::OkStatus();
+  }
+  absl::StatusOr<FactorSquares> measure_factors(const FactorStepArgs& args) override {
+    FactorSquares squares;
+    for_each_gradient(args, [&](const OptimizerStep&, std::int64_t at, float gradient) {
+      (at < args.outputs * args.inputs ? squares.weight : squares.bias) +=
+          static_cast<double>(gradient) * gradient;
+    });
+    return squares;
   }
   absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(
       const LayerSpec& layer, const OperatorOptions& options) override {
