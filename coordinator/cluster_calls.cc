@@ -153,8 +153,8 @@ absl::StatusOr<JobDescription> Cluster::describe_job(const v1::SubmitRequest& re
                            .worker_addresses = {},
                            .server_addresses = {},
                            .sync = resolved.sync,
-                           .calibration = std::nullopt,
-                           .norm_scope = resolved.norm_scope};
+                           .norm_scope = resolved.norm_scope,
+                           .calibration = std::nullopt};
   for (const PlannerLayer& layer : resolved.layers) description.layers.push_back(layer.name);
   description.why_no_calibration = [layers = resolved.layers, sync = resolved.sync](
                                        const JobDescription::Addresses& workers,
