@@ -17,6 +17,9 @@ namespace {
 constexpr int kWeightBits = 32 - 8 - 2;
 constexpr std::int32_t kHalf = 1 << (kWeightBits - 1);
 
+/// Towards 0, as Pillow's casts; not std::lround, which rounds ties of negative numbers otherwise.
+std::int64_t truncate(double value) { return static_cast<std::int64_t>(value); }
+
 double triangle(double x) { return std::max(0.0, 1.0 - std::abs(x)); }
 
 std::uint8_t clip(std::int32_t sum) {
@@ -183,8 +186,8 @@ void ResampleWeights::prepare(std::int64_t in, std::int64_t out) {
   std::vector<double> exact(static_cast<std::size_t>(stride_));
   for (std::int64_t i = 0; i < out; ++i) {
     const double centre = (static_cast<double>(i) + 0.5) * scale;
-    const auto first = std::max<std::int64_t>(0, static_cast<std::int64_t>(centre - support + 0.5));
-    const auto end = std::min(in, static_cast<std::int64_t>(centre + support + 0.5));
+    const auto first = std::max<std::int64_t>(0, truncate(centre - support + 0.5));
+    const auto end = std::min(in, truncate(centre + support + 0.5));
     double total = 0.0;
     for (std::int64_t j = 0; j < end - first; ++j) {
       const double weight =
@@ -196,7 +199,7 @@ void ResampleWeights::prepare(std::int64_t in, std::int64_t out) {
       double weight = exact[static_cast<std::size_t>(j)];
       if (total != 0.0) weight /= total;
       weights_[static_cast<std::size_t>(i * stride_ + j)] =
-          static_cast<std::int32_t>(0.5 + weight * (1 << kWeightBits));
+          static_cast<std::int32_t>(truncate(0.5 + weight * (1 << kWeightBits)));
     }
     first_[static_cast<std::size_t>(i)] = first;
     count_[static_cast<std::size_t>(i)] = end - first;
