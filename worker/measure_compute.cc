@@ -147,7 +147,9 @@ class Measurement {
       PlanLayer& spec = plan.layers.emplace_back();
       spec.name = executor_->net().layers[layers_[l]].name;
       spec.parameters = executor_->net().layers[layers_[l]].parameter_count();
-      if (l == layer.value()) spec.scheme = Scheme::kSfb;
+      if (l != layer.value()) continue;
+      spec.scheme = Scheme::kSfb;
+      spec.shape = {m, n};
     }
     POSEIDON_ASSIGN_OR_RETURN(
         const std::unique_ptr<ExecutorFactors> factors,
@@ -161,8 +163,13 @@ class Measurement {
     for (int i = 0; i <= kProducts; ++i) {
       POSEIDON_RETURN_IF_ERROR(check_cancelled());
       const Nanoseconds begin = task_.clock->now();
-      POSEIDON_RETURN_IF_ERROR(factors->step(
-          layer, i, {.output_gradients = gradients.floats(), .inputs = inputs.floats()}));
+      const StackedFactors stacked{.output_gradients = gradients.floats(),
+                                   .inputs = inputs.floats()};
+      // Clipping asks for the norm first, which is a product of its own.
+      if (norm_scope(task_.optimizer) == NormScope::kNetwork) {
+        POSEIDON_RETURN_IF_ERROR(factors->measure(layer, i, stacked).status());
+      }
+      POSEIDON_RETURN_IF_ERROR(factors->step(layer, i, stacked, /*all_gradients=*/1.0));
       if (i > 0) times.push_back(seconds(task_.clock->now() - begin));  // the first one sets up
     }
     const double operations =

@@ -63,6 +63,9 @@ class TimingDevice final : public Device {
   absl::Status step_from_factors(const FactorStepArgs& args) override {
     return inner_->step_from_factors(args);
   }
+  absl::StatusOr<FactorSquares> measure_factors(const FactorStepArgs& args) override {
+    return inner_->measure_factors(args);
+  }
   Layout output_layout(const LayerSpec& layer, std::span<const Layout> inputs) const override {
     return inner_->output_layout(layer, inputs);
   }
