@@ -63,6 +63,7 @@ class CpuDevice final : public Device {
     return cpu_step_from_factors(args, threads_, factor_scratch_);
   }
   absl::StatusOr<FactorSquares> measure_factors(const FactorStepArgs& args) override {
+    begin_pass();
     factor_scratch_.resize(factor_step_scratch(threads_));
     return cpu_measure_factors(args, threads_, factor_scratch_);
   }
