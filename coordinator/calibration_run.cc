@@ -36,7 +36,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-void even_out(std::vector<double*> speeds) {
+void even_out(const std::vector<double*>& speeds) {
   std::vector<double> values;
   for (const double* speed : speeds) values.push_back(*speed);
   const double middle = median(std::move(values));
