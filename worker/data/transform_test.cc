@@ -204,9 +204,8 @@ TEST(Transform, TestsOfResizedCropsCutTheCentreOfTheShorterSide) {
   Image small;
   resampler.resize(ImageView::interleaved(pixels.data(), 1, 20, 30), 8, 12, small);
   std::vector<float> expected;
-  for (int y = 2; y < 6; ++y) {
-    for (int x = 3; x < 9; ++x)
-      expected.push_back(small.pixels[static_cast<std::size_t>(12 * y + x)]);
+  for (std::size_t y = 2; y < 6; ++y) {
+    for (std::size_t x = 3; x < 9; ++x) expected.push_back(small.pixels[12 * y + x]);
   }
   EXPECT_EQ(values, expected);
 }
@@ -225,11 +224,11 @@ TEST(Transform, ResizedCropsAreThoseOfAugment) {
     resampler.resize(image.part(region), 5, 5, small);
     const bool mirror = random_choices(9, position, 1, 1).mirror;
     std::vector<float> expected;
-    for (int c = 0; c < 3; ++c) {
-      for (int y = 0; y < 5; ++y) {
-        for (int x = 0; x < 5; ++x) {
-          const int column = mirror ? 4 - x : x;
-          expected.push_back(small.pixels[static_cast<std::size_t>(3 * (5 * y + column) + c)]);
+    for (std::size_t c = 0; c < 3; ++c) {
+      for (std::size_t y = 0; y < 5; ++y) {
+        for (std::size_t x = 0; x < 5; ++x) {
+          const std::size_t column = mirror ? 4 - x : x;
+          expected.push_back(small.pixels[3 * (5 * y + column) + c]);
         }
       }
     }
