@@ -29,7 +29,7 @@ class MeasureComputeTest : public ::testing::Test {
                                       .clock = &clock_,
                                       .cancelled = &cancelled_});
   }
-  const SystemClock clock_;
+  SystemClock clock_;
   std::atomic<bool> cancelled_{false};
 };
 

@@ -150,7 +150,8 @@ absl::Status SyncClient::measure(std::unique_lock<std::mutex>& lock, LayerIndex 
       break;
     }
   }
-  if (squares.ok()) {
+  const absl::Status status = squares.status();
+  if (status.ok()) {
     // Copyable, for the loop's std::function.
     auto shared = std::make_shared<std::vector<TensorSquares>>(*std::move(squares));
     transport_->post([this, layer, iteration, shared] {
@@ -159,7 +160,7 @@ absl::Status SyncClient::measure(std::unique_lock<std::mutex>& lock, LayerIndex 
   }
   lock.lock();
   measured_[layer.value()] = iteration;
-  return squares.status();
+  return status;
 }
 
 absl::Status SyncClient::step(std::unique_lock<std::mutex>& lock, LayerIndex layer) {
