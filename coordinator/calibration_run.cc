@@ -326,8 +326,8 @@ absl::StatusOr<Calibration> CalibrationRun::result() const {
     sends.push_back(&nic.send_bytes_per_s);
     receives.push_back(&nic.receive_bytes_per_s);
   }
-  even_out(std::move(sends));
-  even_out(std::move(receives));
+  even_out(sends);
+  even_out(receives);
   Calibration calibration{.measured = true,
                           .layers = slowest_,
                           .device_ops_per_s = device_ops_per_s_,

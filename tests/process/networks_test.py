@@ -9,7 +9,7 @@ import unittest
 
 from cluster import ProcessTest, poseidon
 
-# VGG19-22K wants 6 GiB of memory; bench/RESULTS.md has its figures.
+# VGG19-22K would want some 6 GiB of memory by its parameters; it has not been run here.
 TOO_LARGE = {"vgg19_22k"}
 # Two samples per worker where one would leave a batch normalisation one value per channel.
 BATCH_SIZE = {"inception_v3_aux": 2}
