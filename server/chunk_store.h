@@ -15,11 +15,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/ids.h"
+#include "common/snapshot.h"
 
 namespace poseidon {
-
-/// Names one snapshot of a shard; the coordinator gives the numbers, growing.
-using SnapshotId = StrongId<struct SnapshotIdTag, std::uint64_t>;
 
 /// One chunk to store; refers to the caller's memory. state0 and state1 are the optimizer's slots,
 /// empty where it uses none.
