@@ -26,9 +26,6 @@
 
 namespace poseidon {
 
-/// Position of a piece in its checkpoint. For PS layers it is the chunk's ChunkId.
-using PieceId = StrongId<struct PieceIdTag, std::uint32_t>;
-
 struct CheckpointPiece {
   std::optional<LayerIndex> layer;  ///< nothing: worker 0's own state
   std::int64_t offset = 0;          ///< elements from the start of the layer

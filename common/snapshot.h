@@ -22,4 +22,7 @@ Iteration snapshot_iteration(SnapshotId id);
 std::string snapshot_name(SnapshotId id);
 std::optional<SnapshotId> parse_snapshot_name(std::string_view name);
 
+/// Position of a piece in its checkpoint. For PS layers it is the chunk's ChunkId.
+using PieceId = StrongId<struct PieceIdTag, std::uint32_t>;
+
 }  // namespace poseidon
