@@ -109,10 +109,14 @@ void CheckpointKeeper::put(SnapshotId snapshot, StoredChunk piece, WriteCallback
   });
 }
 
-void CheckpointKeeper::give_up(SnapshotId snapshot) {
+void CheckpointKeeper::forget(SnapshotId snapshot) {
   background_->enqueue([this, snapshot] {
-    if (snapshot_epoch(snapshot) != epoch_ || progress_.is_sealed(snapshot)) return;
-    fail(snapshot, absl::AbortedError("given up: another node failed to store its part"));
+    cached_ = nullptr;
+    const bool in_the_making = snapshot_epoch(snapshot) == epoch_ && !progress_.is_sealed(snapshot);
+    if (in_the_making && progress_.failed(snapshot)) {
+      std::erase_if(started_, [snapshot](const Started& s) { return s.snapshot == snapshot; });
+    }
+    remove_now(snapshot);
   });
 }
 
@@ -148,13 +152,6 @@ void CheckpointKeeper::read(SnapshotId snapshot, PieceId piece, ReadCallback don
       cached_ = std::make_shared<const StoredChunk>(*std::move(chunk));
     }
     done(cached_);
-  });
-}
-
-void CheckpointKeeper::remove(SnapshotId snapshot) {
-  background_->enqueue([this, snapshot] {
-    cached_ = nullptr;
-    remove_now(snapshot);
   });
 }
 

@@ -56,12 +56,11 @@ class CheckpointKeeper {
   void put(SnapshotId snapshot, FrozenChunk chunk);
   /// Likewise a piece from a worker; `done` says whether it is in the store.
   void put(SnapshotId snapshot, StoredChunk piece, WriteCallback done);
-  /// A snapshot's making has failed elsewhere: it is given up here too.
-  void give_up(SnapshotId snapshot);
+  /// The snapshot is not wanted: its making has failed elsewhere, or newer ones are kept instead.
+  void forget(SnapshotId snapshot);
 
   /// Of a sealed snapshot. NOT_FOUND, DATA_LOSS.
   void read(SnapshotId snapshot, PieceId piece, ReadCallback done);
-  void remove(SnapshotId snapshot);
 
  private:
   struct Started {

@@ -80,7 +80,7 @@ void ShardService::drop(Epoch epoch) {
 
 void ShardService::with_shard(Epoch epoch, std::function<void(Shard*)> function) {
   transport_->post([this, epoch, function = std::move(function)] {
-    function(shard_ && shard_->plan().epoch == epoch ? &*shard_ : nullptr);
+    function(shard_of(epoch));
     hand_over_frozen();
   });
 }

@@ -56,6 +56,10 @@ class ShardService final : public Acceptor {
 
   StreamHandler* on_accept(std::unique_ptr<Stream> stream) override;
 
+  /// On the loop; null when the assignment is another, or none.
+  Shard* shard_of(Epoch epoch) {
+    return shard_ && shard_->plan().epoch == epoch ? &*shard_ : nullptr;
+  }
   /// For observers on the loop; null without an assignment.
   const Shard* shard() const { return shard_ ? &*shard_ : nullptr; }
 

@@ -28,8 +28,8 @@ SyncClient::SyncClient(Transport* transport, Plan plan, WorkerRank rank,
       options_(options),
       traffic_(traffic),
       engine_(engine),
-      versions_(plan_.layers.size(), -1),
-      complete_(plan_.layers.size(), -1),
+      versions_(plan_.layers.size(), options.syncer.first_iteration - 1),
+      complete_(plan_.layers.size(), options.syncer.first_iteration - 1),
       exact_(plan_.layers.size(), false) {
   for (const LayerMemory& layer : layers) parameters_.emplace_back(layer.parameters);
   syncer_ = std::make_unique<Syncer>(transport, plan_, rank, std::move(layers), options.syncer,
@@ -95,7 +95,7 @@ void SyncClient::publish(LayerIndex layer, Iteration iteration) {
 /// An SFB layer whose factors are all here, `first` if it is one of them.
 std::optional<LayerIndex> SyncClient::steppable(LayerIndex first) const {
   const auto can = [this](std::size_t l) {
-    return versions_[l] >= 0 && complete_[l] == versions_[l] &&
+    return versions_[l] >= options_.syncer.first_iteration && complete_[l] == versions_[l] &&
            complete_[l] < options_.syncer.sfb.iterations;
   };
   if (can(first.value())) return first;
@@ -110,6 +110,7 @@ absl::Status SyncClient::step(std::unique_lock<std::mutex>& lock, LayerIndex lay
   lock.unlock();
   absl::Status status =
       engine_->step(layer, iteration, syncer_->factors()->route().stacked(layer, iteration));
+  if (status.ok() && options_.stepped) options_.stepped(layer, iteration + 1);
   lock.lock();
   if (status.ok()) versions_[layer.value()] = iteration + 1;
   return status;

@@ -8,7 +8,8 @@
 
 namespace poseidon {
 
-PsRoute::PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers)
+PsRoute::PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers,
+                 Iteration first_version)
     : plan_(std::move(plan)),
       rank_(rank),
       layers_(std::move(layers)),
@@ -27,6 +28,7 @@ PsRoute::PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers)
   }
   for (std::uint32_t i = 0; i < plan_.chunks.size(); ++i) {
     of_layer_[plan_.chunks[i].layer.value()].push_back(ChunkId(i));
+    chunks_[i].version = first_version - 1;
     if (plan_.wire_type == ElementType::kFloat32) continue;
     chunks_[i].rounded = PayloadBuffer::sendable(
         static_cast<std::size_t>(plan_.chunks[i].elements) * element_bytes(plan_.wire_type));
@@ -103,6 +105,7 @@ std::optional<PsRoute::Outgoing> PsRoute::next_message(ServerIndex server) {
       break;
     case Request::kPull:
       header.kind = ChunkKind::kPull;
+      header.iteration = chunk.version + 1;
       break;
     case Request::kPullExact:
       header.kind = ChunkKind::kPull;
