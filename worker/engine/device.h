@@ -22,7 +22,9 @@ namespace poseidon {
 struct ForwardArgs {
   std::span<const float* const> inputs;  ///< device; one per LayerSpec::inputs
   const float* parameters = nullptr;  ///< device; tensors end to end, 64-byte aligned at the start
-  float* output = nullptr;            ///< device; written whole
+  /// device; running statistics, tensors end to end: written in training, read in tests
+  float* statistics = nullptr;
+  float* output = nullptr;               ///< device; written whole
   const std::int32_t* labels = nullptr;  ///< device; one per sample (loss and accuracy)
   std::int64_t valid_samples = 0;        ///< the first so many count (loss and accuracy)
   std::uint64_t first_sample = 0;        ///< as in Batch (dropout)
@@ -31,7 +33,9 @@ struct ForwardArgs {
 
 /// The backward of what the last forward in Phase::kTrain computed.
 struct BackwardArgs {
-  ForwardArgs forward;                     ///< the same pointers and values as then
+  /// The same pointers and values as then, but of inputs and output only what the layer's type
+  /// needs (backward_needs in tensor_lifetimes.h) still holds what it held.
+  ForwardArgs forward;
   const float* output_gradient = nullptr;  ///< device; nullptr for the loss, where gradients begin
   /// device; laid out like the parameters; overwritten. nullptr for a fully connected layer whose
   /// factors are kept instead.
@@ -39,11 +43,16 @@ struct BackwardArgs {
   std::span<float* const> input_gradients;  ///< device; overwritten; nullptr where nobody wants it
 };
 
+/// Types that work in place (works_in_place in tensor_lifetimes.h) must do so where a pointer they
+/// write to is one they read from.
+///
 /// One layer on one device, for one batch size. Scratch memory belongs to the operator and is made
 /// at creation: forward and backward allocate nothing. One thread only.
 ///
-/// The loss writes the cross-entropy of each sample to its output (0 for samples that do not count)
-/// and as its input gradient that of the mean over the valid samples. Accuracy writes 1 or 0.
+/// A loss writes the cross-entropy of each sample to its output (label smoothing included, loss
+/// weight not; 0 for samples that do not count) and as its input gradient that of loss weight times
+/// the mean over the valid samples. Accuracy writes 1 or 0. Batch normalisation in training takes
+/// its statistics from the valid samples; INVALID_ARGUMENT when those are one value per channel.
 class LayerOperator {
  public:
   virtual ~LayerOperator() = default;

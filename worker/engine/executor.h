@@ -35,7 +35,9 @@ enum class Phase { kTrain, kTest };
 
 /// Result of one forward pass over the valid samples.
 struct ForwardResult {
-  double loss_sum = 0.0;  ///< sum over samples of the cross-entropy
+  /// Sum over samples of the cross-entropies, each times its loss_weight: of all losses in
+  /// training, of the one that is not auxiliary in tests.
+  double loss_sum = 0.0;
   std::int64_t correct = 0;
   std::int64_t samples = 0;
   double mean_loss() const { return samples == 0 ? 0.0 : loss_sum / static_cast<double>(samples); }
@@ -72,10 +74,19 @@ class Executor {
   virtual std::span<float> parameters(LayerIndex layer) = 0;
   virtual std::span<float> gradients(LayerIndex layer) = 0;
 
+  /// Running statistics (batch normalisation) of all layers, end to end: the tensors of
+  /// statistic_places(net()), `statistics_count()` elements. They begin as the layers' initialisers
+  /// say, forward in Phase::kTrain moves them by this worker's batches alone, and forward in
+  /// Phase::kTest computes with them. Not synchronised: what is saved are rank 0's. Between passes.
+  virtual absl::Status read_statistics(std::span<float> values) = 0;
+  virtual absl::Status write_statistics(std::span<const float> values) = 0;
+
   /// Batch of exactly the batch size given at creation; read during the call only. In Phase::kTest
-  /// dropout is the identity and nothing is kept for backward. `correct` counts arg max hits of the
-  /// accuracy layer, or of the loss's scores where the network has none. Errors: INVALID_ARGUMENT
-  /// for a batch of the wrong size or a label out of range; whatever before_forward returns.
+  /// dropout is the identity, batch normalisation uses the running statistics, layers that lead to
+  /// auxiliary losses alone do not run (nor before_forward for them), and nothing is kept for
+  /// backward. `correct` counts arg max hits of the accuracy layer, or of the loss's scores where
+  /// the network has none. Errors: INVALID_ARGUMENT for a batch of the wrong size, a label out of
+  /// range, or one value per channel to normalise; whatever before_forward returns.
   virtual absl::StatusOr<ForwardResult> forward(const Batch& batch, Phase phase,
                                                 const ExecutionHooks& hooks) = 0;
   /// After forward in Phase::kTrain. Gradients of the mean loss over the batch's valid samples;
@@ -97,7 +108,7 @@ class Executor {
 
   /// After a forward: name of the first layer, in forward order, whose parameters or output hold a
   /// NaN or an infinity (and which of the two), or "" when there is none. For people:
-  /// "conv1 (parameters)", "ip2 (output)", "input (data)".
+  /// "conv1 (parameters)", "ip2 (output)", "input (data)". Computes the forward pass again.
   virtual std::string first_nonfinite_layer() = 0;
 };
 

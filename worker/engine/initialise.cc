@@ -12,9 +12,24 @@
 namespace poseidon {
 namespace {
 
-// Values that feed one output: all dimensions but the first.
-double fan_in(const Shape& shape) {
-  return static_cast<double>(element_count(shape)) / static_cast<double>(shape.front());
+/// Values beyond so many deviations are drawn anew: of 22 about one.
+constexpr double kTruncation = 2.0;
+
+// Caffe's and PyTorch's rule (both count a group's own inputs, but all groups' outputs): fan-in is
+// what feeds one output, fan-out what one input feeds.
+double fan_of(const Initialiser& initialiser, const Shape& shape) {
+  const auto count = static_cast<double>(element_count(shape));
+  const double in = count / static_cast<double>(shape.front());
+  const double out = shape.size() < 2 ? count : count / static_cast<double>(shape[1]);
+  switch (initialiser.fan) {
+    case Initialiser::Fan::kIn:
+      return in;
+    case Initialiser::Fan::kOut:
+      return out;
+    case Initialiser::Fan::kAverage:
+      break;
+  }
+  return (in + out) / 2.0;
 }
 
 void fill(const ParameterSpec& parameter, std::uint64_t seed, std::span<float> values) {
@@ -27,18 +42,29 @@ void fill(const ParameterSpec& parameter, std::uint64_t seed, std::span<float> v
   const auto normal = [&](double deviation) {
     for (float& value : values) value = static_cast<float>(random.normal() * deviation);
   };
-  switch (parameter.initialiser.type) {
+  const Initialiser& initialiser = parameter.initialiser;
+  switch (initialiser.type) {
     case Initialiser::Type::kConstant:
-      std::fill(values.begin(), values.end(), static_cast<float>(parameter.initialiser.value));
+      std::fill(values.begin(), values.end(), static_cast<float>(initialiser.value));
+      break;
+    case Initialiser::Type::kUniform:
+      uniform(initialiser.bound);
       break;
     case Initialiser::Type::kGaussian:
-      normal(parameter.initialiser.std);
+      normal(initialiser.std);
       break;
-    case Initialiser::Type::kXavier:  // Glorot, Bengio 2010, in Caffe's form: fan-in alone
-      uniform(std::sqrt(3.0 / fan_in(parameter.shape)));
+    case Initialiser::Type::kTruncatedGaussian:
+      for (float& value : values) {
+        double draw = random.normal();
+        while (std::abs(draw) > kTruncation) draw = random.normal();
+        value = static_cast<float>(draw * initialiser.std);
+      }
+      break;
+    case Initialiser::Type::kXavier:  // Glorot, Bengio 2010; fan-in alone is Caffe's form
+      uniform(std::sqrt(3.0 / fan_of(initialiser, parameter.shape)));
       break;
     case Initialiser::Type::kHe:  // He et al.: "Delving Deep into Rectifiers", 2015
-      normal(std::sqrt(2.0 / fan_in(parameter.shape)));
+      normal(std::sqrt(2.0 / fan_of(initialiser, parameter.shape)));
       break;
   }
 }

@@ -31,6 +31,7 @@ class LayerGrid : public ::testing::TestWithParam<int> {
     const auto wanted = testing::run_layer(*reference_, layer, batch, data);
     const double tolerance = 2 * testing::kFloatEpsilon * testing::reduction_length(layer, batch);
     EXPECT_TRUE(all_near(got.output, wanted.output, tolerance)) << "output";
+    EXPECT_TRUE(all_near(got.statistics, wanted.statistics, tolerance)) << "running statistics";
     EXPECT_TRUE(all_near(got.input_gradient, wanted.input_gradient, tolerance)) << "input gradient";
     EXPECT_TRUE(all_near(got.parameter_gradients, wanted.parameter_gradients, tolerance))
         << "parameter gradients";
@@ -98,6 +99,88 @@ TEST_P(LayerGrid, Pooling) {
   }
 }
 
+TEST_P(LayerGrid, PoolingOfTheWholePlane) {
+  for (const char* pool : {"max", "average"}) {
+    for (const Shape& shape : {Shape{1, 1, 1}, Shape{3, 7, 5}, Shape{17, 8, 8}}) {
+      compare({{"type", "pooling"}, {"pool", pool}, {"global", true}}, shape, 2);
+    }
+  }
+}
+
+TEST_P(LayerGrid, AveragePoolingThatCountsPadding) {
+  for (const Shape& shape : {Shape{1, 7, 6}, Shape{5, 8, 9}, Shape{16, 5, 5}}) {
+    for (const int kernel : {2, 3, 5}) {
+      for (const int stride : {1, 2, 3}) {
+        for (const bool ceil_mode : {false, true}) {
+          compare({{"type", "pooling"},
+                   {"pool", "average"},
+                   {"kernel", kernel},
+                   {"stride", stride},
+                   {"pad", kernel / 2},
+                   {"ceil_mode", ceil_mode},
+                   {"count_padding", true}},
+                  shape, 2);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LayerGrid, BatchNorm) {
+  for (const std::int64_t batch : {2, 5}) {
+    for (const Shape& shape : {Shape{1, 3, 2}, Shape{3, 5, 7}, Shape{17, 8, 8}, Shape{2, 70, 41}}) {
+      compare({{"type", "batch_norm"}}, shape, batch);
+      compare({{"type", "batch_norm"}, {"epsilon", 0.001}, {"momentum", 0.9}}, shape, batch);
+    }
+  }
+  compare({{"type", "batch_norm"}}, {5, 4, 4}, 1);
+  compare({{"type", "batch_norm"}}, {1}, 7);
+  compare({{"type", "batch_norm"}}, {33}, 9);
+}
+
+TEST_P(LayerGrid, BatchNormInTests) {
+  for (const Shape& shape : {Shape{7}, Shape{3, 5, 7}}) {
+    const LayerSpec layer = testing::layer_on({{"type", "batch_norm"}, {"epsilon", 0.01}}, shape);
+    auto data = testing::draw_layer_data(layer, 1, 31);
+    data.phase = Phase::kTest;
+    const auto got = testing::run_layer(*cpu_, layer, 1, data);
+    EXPECT_TRUE(all_near(got.output, testing::run_layer(*reference_, layer, 1, data).output,
+                         32 * testing::kFloatEpsilon));
+    EXPECT_EQ(got.statistics, data.statistics) << "tests must not move them";
+  }
+}
+
+// The mean may be far from zero compared with the deviation: the sums must not cancel.
+TEST_P(LayerGrid, BatchNormOfLargeMeans) {
+  const LayerSpec layer = testing::layer_on({{"type", "batch_norm"}}, {2, 9, 9});
+  auto data = testing::draw_layer_data(layer, 3, 32);
+  for (float& value : data.input) value += 1000.0f;
+  const auto got = testing::run_layer(*cpu_, layer, 3, data);
+  const auto wanted = testing::run_layer(*reference_, layer, 3, data);
+  // The mean is rounded once, by half an epsilon of 1000 against a deviation of 0.6.
+  EXPECT_TRUE(all_near(got.output, wanted.output, 1000 * testing::kFloatEpsilon));
+  EXPECT_TRUE(all_near(got.statistics, wanted.statistics, 200 * testing::kFloatEpsilon));
+}
+
+TEST_P(LayerGrid, BatchNormLeavesFillingOut) {
+  const LayerSpec layer = testing::layer_on({{"type", "batch_norm"}}, {3, 4, 4});
+  auto data = testing::draw_layer_data(layer, 4, 33);
+  data.valid_samples = 3;
+  const auto got = testing::run_layer(*cpu_, layer, 4, data);
+  const auto wanted = testing::run_layer(*reference_, layer, 4, data);
+  EXPECT_TRUE(all_near(got.statistics, wanted.statistics, 32 * testing::kFloatEpsilon));
+  EXPECT_TRUE(all_near(got.input_gradient, wanted.input_gradient, 64 * testing::kFloatEpsilon));
+  for (std::size_t i = 3 * 48; i < 4 * 48; ++i) EXPECT_EQ(got.input_gradient[i], 0.0f);
+}
+
+TEST_P(LayerGrid, Concat) {
+  for (const std::int64_t batch : {1, 5}) {
+    for (const Shape& shape : {Shape{1}, Shape{31}, Shape{3, 5, 7}, Shape{8, 40, 41}}) {
+      compare({{"type", "concat"}}, shape, batch);
+    }
+  }
+}
+
 TEST_P(LayerGrid, FullyConnected) {
   for (const std::int64_t batch : {1, 2, 33}) {
     for (const std::int64_t inputs : {1, 7, 64}) {
@@ -132,6 +215,8 @@ TEST_P(LayerGrid, Scores) {
   for (const std::int64_t batch : {1, 4, 7}) {
     for (const std::int64_t classes : {2, 10, 1001}) {
       compare({{"type", "softmax_cross_entropy"}}, {classes}, batch);
+      compare({{"type", "softmax_cross_entropy"}, {"label_smoothing", 0.1}, {"loss_weight", 0.3}},
+              {classes}, batch);
       compare({{"type", "accuracy"}}, {classes}, batch);
     }
   }
@@ -164,6 +249,7 @@ TEST_P(LayerGrid, NanIsNotSwallowed) {
                                     {{"type", "pooling"}, {"pool", "max"}, {"kernel", 3}},
                                     {{"type", "pooling"}, {"pool", "average"}, {"kernel", 3}},
                                     {{"type", "lrn"}},
+                                    {{"type", "concat"}},
                                     {{"type", "convolution"}, {"outputs", 2}, {"kernel", 3}},
                                     {{"type", "fully_connected"}, {"outputs", 2}}};
   for (const json& layer_json : layers) {

@@ -65,7 +65,7 @@ LayerSpec layer_on(nlohmann::json json, const Shape& shape) {
           {{"name", "loss"}, {"type", "softmax_cross_entropy"}, {"inputs", {"scores"}}});
     }
   } else {
-    if (type == "add") json["inputs"] = {"input", "input"};
+    if (type == "add" || type == "concat") json["inputs"] = {"input", "input"};
     net["layers"].push_back(json);
     net["layers"].push_back({{"name", "scores"}, {"type", "fully_connected"}, {"outputs", 2}});
     net["layers"].push_back({{"name", "loss"}, {"type", "softmax_cross_entropy"}});
@@ -80,6 +80,12 @@ LayerSpec layer_on(nlohmann::json json, const Shape& shape) {
 }
 
 double reduction_length(const LayerSpec& layer, std::int64_t batch) {
+  if (layer.type == LayerType::kBatchNorm) {
+    // Sums over a channel are in double; what is left are a few roundings of values that are
+    // divided by a deviation, which for uniform values in [-1, 1) is about 0.6 but for few of them
+    // smaller.
+    return 32.0;
+  }
   if (layer.parameters.empty()) {
     // Windows (pooling, both ways), channels (LRN) or classes; products of a few roundings each.
     return static_cast<double>(
@@ -107,6 +113,10 @@ LayerData draw_layer_data(const LayerSpec& layer, std::int64_t batch, std::uint6
   for (std::int64_t i = 0; i < batch; ++i) {
     data.labels.push_back(static_cast<std::int32_t>(random.uniform() * classes));
   }
+  std::int64_t statistics = 0;
+  for (const ParameterSpec& tensor : layer.statistics) statistics += element_count(tensor.shape);
+  data.statistics = values(mix_seed(seed, 5), statistics);
+  for (float& value : data.statistics) value = 1.5f + value;
   return data;
 }
 
@@ -116,7 +126,7 @@ LayerResult run_layer(Device& device, const LayerSpec& layer, std::int64_t batch
   auto op = device.make_operator(layer, {batch, 1, wants_input_gradient});
   POSEIDON_CHECK(op.ok(), std::string(op.status().message()).c_str());
   Buffer input(device, data.input), parameters(device, data.parameters);
-  Buffer output_gradient(device, data.output_gradient);
+  Buffer output_gradient(device, data.output_gradient), statistics(device, data.statistics);
   Buffer output(device, data.output_gradient.size() * 4),
       input_gradient(device, data.input.size() * 4);
   Buffer parameter_gradients(device, data.parameters.size() * 4);
@@ -127,6 +137,7 @@ LayerResult run_layer(Device& device, const LayerSpec& layer, std::int64_t batch
   BackwardArgs args;
   args.forward.inputs = inputs;
   args.forward.parameters = parameters.data();
+  args.forward.statistics = statistics.data();
   args.forward.output = output.data();
   args.forward.labels = reinterpret_cast<const std::int32_t*>(labels.data());
   args.forward.valid_samples = data.valid_samples;
@@ -135,6 +146,7 @@ LayerResult run_layer(Device& device, const LayerSpec& layer, std::int64_t batch
   EXPECT_TRUE((*op)->forward(args.forward).ok());
   LayerResult result;
   result.output = output.read();
+  result.statistics = statistics.read();
   if (layer.type == LayerType::kAccuracy || data.phase == Phase::kTest) return result;
   args.output_gradient = output_gradient.data();
   args.parameter_gradients = parameter_gradients.data();

@@ -33,17 +33,18 @@ LayerSpec layer_on(nlohmann::json json, const Shape& shape);
 double reduction_length(const LayerSpec& layer, std::int64_t batch);
 
 struct LayerData {
-  std::vector<float> input, parameters, output_gradient;
+  std::vector<float> input, parameters, statistics, output_gradient;
   std::vector<std::int32_t> labels;
   std::uint64_t first_sample = 0;
   std::int64_t valid_samples = 0;
   Phase phase = Phase::kTrain;
 };
-/// Drawn from mix_seed(seed, 0 to 4) for input, weight, bias, output gradient and labels.
+/// Drawn from mix_seed(seed, 0 to 5) for input, weight, bias, output gradient, labels and running
+/// statistics (made positive: they may be variances).
 LayerData draw_layer_data(const LayerSpec& layer, std::int64_t batch, std::uint64_t seed);
 
 struct LayerResult {
-  std::vector<float> output, input_gradient, parameter_gradients;
+  std::vector<float> output, statistics, input_gradient, parameter_gradients;
 };
 /// Forward and (except for accuracy) backward. `wants_input_gradient` false leaves that empty.
 LayerResult run_layer(Device& device, const LayerSpec& layer, std::int64_t batch,

@@ -35,6 +35,14 @@ std::int64_t NetSpec::parameter_count() const {
   return count;
 }
 
+std::int64_t NetSpec::statistics_count() const {
+  std::int64_t count = 0;
+  for (const LayerSpec& layer : layers) {
+    for (const ParameterSpec& tensor : layer.statistics) count += element_count(tensor.shape);
+  }
+  return count;
+}
+
 std::int64_t NetSpec::multiply_adds() const {
   std::int64_t count = 0;
   for (const LayerSpec& layer : layers) count += layer.multiply_adds;
@@ -47,6 +55,18 @@ std::vector<std::size_t> NetSpec::parameter_layers() const {
     if (!layers[i].parameters.empty()) indices.push_back(i);
   }
   return indices;
+}
+
+std::vector<StatisticPlace> statistic_places(const NetSpec& net) {
+  std::vector<StatisticPlace> places;
+  std::int64_t offset = 0;
+  for (const LayerSpec& layer : net.layers) {
+    for (const ParameterSpec& tensor : layer.statistics) {
+      places.push_back({absl::StrCat(layer.name, ".", tensor.name), tensor.shape, offset});
+      offset += element_count(tensor.shape);
+    }
+  }
+  return places;
 }
 
 }  // namespace poseidon

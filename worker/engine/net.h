@@ -36,22 +36,28 @@ enum class LayerType {
   kDropout,
   kSoftmaxCrossEntropy,
   kAccuracy,
-  kAdd,  ///< element by element sum of two or more inputs of one shape (residual connections)
+  kAdd,        ///< element by element sum of two or more inputs of one shape (residual connections)
+  kBatchNorm,  ///< per channel, over the batch and the plane
+  kConcat,     ///< two or more inputs, one behind the other along the channels
 };
 std::string_view layer_type_name(LayerType type);  ///< as in the network file: "convolution", ...
 
 /// How a tensor gets its first values.
 struct Initialiser {
-  enum class Type { kConstant, kGaussian, kXavier, kHe };
+  enum class Type { kConstant, kUniform, kGaussian, kTruncatedGaussian, kXavier, kHe };
+  enum class Fan { kIn, kOut, kAverage };  ///< what kXavier and kHe divide by
   Type type = Type::kXavier;
-  double value = 0.0;  ///< kConstant
-  double std = 0.01;   ///< kGaussian
+  double value = 0.0;   ///< kConstant
+  double bound = 0.01;  ///< kUniform: within -bound to bound
+  double std = 0.01;    ///< kGaussian; kTruncatedGaussian before values beyond 2 std are redrawn
+  Fan fan = Fan::kIn;
 };
 
-/// One tensor of a parameter layer. Layouts are PyTorch's: convolution weight
-/// {out, in / groups, kernel_h, kernel_w}, fully connected weight {out, in}, bias {out}.
+/// One tensor of a layer. Layouts are PyTorch's: convolution weight
+/// {out, in / groups, kernel_h, kernel_w}, fully connected weight {out, in}, bias {out}; weight and
+/// bias of a batch normalisation {channels}.
 struct ParameterSpec {
-  std::string name;  ///< "weight", "bias"
+  std::string name;  ///< "weight", "bias"; of statistics "running_mean", "running_var"
   Shape shape;
   Initialiser initialiser;
 };
@@ -64,24 +70,37 @@ struct LayerSpec {
   Shape input_shape;                ///< of the first input
   Shape output_shape;
   std::vector<ParameterSpec> parameters;
+  /// Running statistics (batch_norm): tensors that the forward of training moves and the forward of
+  /// tests reads. No parameters: neither synchronised between workers nor counted.
+  std::vector<ParameterSpec> statistics;
+  /// Leads to auxiliary losses alone, so tests have no use for it.
+  bool train_only = false;
 
-  // convolution, pooling
+  // convolution, pooling (a global one has the plane as its kernel)
   std::int64_t kernel_h = 0, kernel_w = 0, stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0;
   std::int64_t groups = 1;
   enum class Pool { kMax, kAverage } pool = Pool::kMax;
-  bool ceil_mode = false;  ///< pooling: Caffe rounds output sizes up, PyTorch down
+  bool ceil_mode = false;      ///< pooling: Caffe rounds output sizes up, PyTorch down
+  bool count_padding = false;  ///< average pooling: padding counts as zeros; overhang never counts
   // lrn (across channels): y = x / (k + alpha / local_size * sum x^2)^beta
   std::int64_t local_size = 5;
   double alpha = 1e-4, beta = 0.75, k = 1.0;
   double dropout_ratio = 0.5;
+  std::vector<std::int64_t> concat_channels;  ///< of each input
+  // batch_norm, as PyTorch's: running = (1 - momentum) * running + momentum * batch
+  double epsilon = 1e-5, momentum = 0.1;
+  // softmax_cross_entropy
+  double loss_weight = 1.0;
+  double label_smoothing = 0.0;  ///< this share of the label goes to all classes alike
+  bool auxiliary = false;        ///< not the network's result: counts in training alone
 
   std::int64_t parameter_count() const;
   std::int64_t multiply_adds = 0;  ///< per sample, forward
 };
 inline constexpr std::size_t kNetworkInput = static_cast<std::size_t>(-1);
 
-/// A whole network, in forward order (each layer after its inputs), ending in one softmax
-/// cross-entropy (the loss) and optionally an accuracy layer.
+/// A whole network, in forward order (each layer after its inputs), with one softmax cross-entropy
+/// that is its loss, any number of auxiliary ones, and optionally an accuracy layer.
 struct NetSpec {
   std::string name;
   Shape input_shape;
@@ -95,7 +114,18 @@ struct NetSpec {
   /// Indices into `layers` of those that own parameters, in forward order. Position in this list is
   /// the LayerIndex of plans and messages.
   std::vector<std::size_t> parameter_layers() const;
+  /// All layers' running statistics, end to end.
+  std::int64_t statistics_count() const;
 };
+
+/// One tensor of running statistics in the range of all (NetSpec::statistics_count elements, layers
+/// in forward order, end to end): what Executor::read_statistics and write_statistics move.
+struct StatisticPlace {
+  std::string name;  ///< "<layer>.running_mean"
+  Shape shape;
+  std::int64_t offset = 0;  ///< elements
+};
+std::vector<StatisticPlace> statistic_places(const NetSpec& net);
 
 /// Parses a network file (models/README.md has the format) and infers all shapes. Errors name the
 /// layer and, where shapes do not fit, both shapes; unknown keys get the nearest known name. Pure.

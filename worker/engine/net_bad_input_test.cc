@@ -74,7 +74,8 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"/layers/0/type", "convolutoin",
             "layer 'conv': type: expected one of \"convolution\", \"pooling\", "
             "\"fully_connected\", "
-            "\"relu\", \"lrn\", \"dropout\", \"softmax_cross_entropy\", \"accuracy\", \"add\", got "
+            "\"relu\", \"lrn\", \"dropout\", \"softmax_cross_entropy\", \"accuracy\", \"add\", "
+            "\"batch_norm\", \"concat\", got "
             "\"convolutoin\"; did you mean \"convolution\"?"},
         Bad{"/layers/0/kernal", 3, "layer 'conv': kernal: unknown key; did you mean \"kernel\"?"},
         Bad{"/layers/0/colour", 3, "layer 'conv': colour: unknown key"},
@@ -97,8 +98,10 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"/layers/2/inputs", {"conv"}, "layer 'pool': its output does not reach the loss"},
         Bad{"/layers/3",
             {{"name", "more"}, {"type", "fully_connected"}, {"outputs", 5}},
-            "needs exactly one softmax_cross_entropy layer (the loss), has 0"},
-        Bad{"/layers/4/type", "softmax_cross_entropy", "(the loss), has 2"},
+            "needs exactly one softmax_cross_entropy layer (the loss) that is not \"auxiliary\": "
+            "true, "
+            "has 0"},
+        Bad{"/layers/4/type", "softmax_cross_entropy", "\"auxiliary\": true, has 2"},
         Bad{"/layers/4/inputs", {"pool"}, "accuracy needs one score per class"}));
 
 INSTANTIATE_TEST_SUITE_P(
@@ -167,7 +170,8 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"/layers/0/init",
             {{"weight", {{"type", "xavir"}}}},
             "layer 'conv': init.weight.type: expected one of \"constant\", \"gaussian\", \"he\", "
-            "\"xavier\", got \"xavir\"; did you mean \"xavier\"?"},
+            "\"truncated_gaussian\", \"uniform\", \"xavier\", got \"xavir\"; did you mean "
+            "\"xavier\"?"},
         Bad{"/layers/0/init",
             {{"weight", {{"type", "xavier"}, {"std", 1}}}},
             "init.weight.std: unknown key"},

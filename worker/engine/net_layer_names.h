@@ -9,7 +9,7 @@
 namespace poseidon {
 
 /// The one table of layer types and their names in network files.
-inline constexpr std::array<std::pair<std::string_view, LayerType>, 9> kLayerTypeNames{{
+inline constexpr std::array<std::pair<std::string_view, LayerType>, 11> kLayerTypeNames{{
     {"convolution", LayerType::kConvolution},
     {"pooling", LayerType::kPooling},
     {"fully_connected", LayerType::kFullyConnected},
@@ -19,6 +19,8 @@ inline constexpr std::array<std::pair<std::string_view, LayerType>, 9> kLayerTyp
     {"softmax_cross_entropy", LayerType::kSoftmaxCrossEntropy},
     {"accuracy", LayerType::kAccuracy},
     {"add", LayerType::kAdd},
+    {"batch_norm", LayerType::kBatchNorm},
+    {"concat", LayerType::kConcat},
 }};
 
 }  // namespace poseidon

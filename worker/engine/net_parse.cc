@@ -13,13 +13,14 @@
 #include "common/status_macros.h"
 #include "common/text.h"
 #include "worker/engine/net.h"
+#include "worker/engine/net_initialiser.h"
 #include "worker/engine/net_layer_names.h"
 
 namespace poseidon {
 namespace {
 
 constexpr char kNetworkInputName[] = "input";
-constexpr double kMaxInitialiser = 1e6;
+constexpr double kMaxFactor = 1e6;  // of LRN's numbers and loss weights
 
 // Product of sizes, all > 0 and <= kMaxDimension; nullopt beyond `bound`.
 std::optional<std::int64_t> bounded_product(std::span<const std::int64_t> sizes,
@@ -84,11 +85,17 @@ class Parser {
   void read_window(JsonFields& fields, LayerSpec& layer, bool stride_is_kernel);
   void infer_convolution(JsonFields& fields, LayerSpec& layer);
   void infer_pooling(JsonFields& fields, LayerSpec& layer);
+  void read_global_window(JsonFields& fields, LayerSpec& layer);
   void infer_scores(JsonFields& fields, LayerSpec& layer);
+  void read_loss(JsonFields& fields, LayerSpec& layer);
   void infer_add(JsonFields& fields, LayerSpec& layer);
+  void infer_concat(JsonFields& fields, LayerSpec& layer);
+  void infer_batch_norm(JsonFields& fields, LayerSpec& layer);
   void need_image(JsonFields& fields, const LayerSpec& layer);
   void add_parameter(JsonFields& fields, LayerSpec& layer, std::string name, Shape shape);
+  absl::Status check_losses();
   absl::Status check_whole() const;
+  void mark_train_only();
 
   std::string input_name(std::size_t input) const {
     return input == kNetworkInput ? std::string(kNetworkInputName) : net_.layers[input].name;
@@ -107,30 +114,6 @@ class Parser {
   std::map<std::string, std::size_t, std::less<>> index_by_name_;
   std::vector<std::string> all_names_;  // also of layers not parsed yet, for better messages
 };
-
-absl::Status parse_initialiser(const nlohmann::json& json, std::string_view source,
-                               std::string_view path, Initialiser& initialiser) {
-  static const std::map<std::string, Initialiser::Type, std::less<>> kTypes = {
-      {"constant", Initialiser::Type::kConstant},
-      {"gaussian", Initialiser::Type::kGaussian},
-      {"xavier", Initialiser::Type::kXavier},
-      {"he", Initialiser::Type::kHe}};
-  std::vector<std::string> names;
-  for (const auto& entry : kTypes) names.push_back(entry.first);
-  JsonFields fields(json, source, path);
-  std::string type;
-  fields.require("type");
-  fields.one_of("type", &type, names);
-  if (!fields.ok()) return fields.status();
-  initialiser = Initialiser{};
-  initialiser.type = kTypes.at(type);
-  if (initialiser.type == Initialiser::Type::kConstant) {
-    fields.number("value", &initialiser.value, {.min = -kMaxInitialiser, .max = kMaxInitialiser});
-  } else if (initialiser.type == Initialiser::Type::kGaussian) {
-    fields.number("std", &initialiser.std, {.min = 0.0, .max = kMaxInitialiser});
-  }
-  return fields.finish();
-}
 
 void Parser::read_type(JsonFields& fields, LayerSpec& layer) {
   std::vector<std::string> names;
@@ -167,7 +150,7 @@ void Parser::read_inputs(JsonFields& fields, LayerSpec& layer) {
     }
     layer.inputs.push_back(it->second);
   }
-  const bool many = layer.type == LayerType::kAdd;
+  const bool many = layer.type == LayerType::kAdd || layer.type == LayerType::kConcat;
   if (many ? layer.inputs.size() < 2 : layer.inputs.size() != 1) {
     fields.refuse(absl::StrCat(type_name(layer.type), " takes ",
                                many ? "two or more inputs" : "one input", ", got ",
@@ -265,6 +248,13 @@ void Parser::infer_pooling(JsonFields& fields, LayerSpec& layer) {
   fields.one_of("pool", &pool, {"max", "average"});
   fields.boolean("ceil_mode", &layer.ceil_mode);
   layer.pool = pool == "max" ? LayerSpec::Pool::kMax : LayerSpec::Pool::kAverage;
+  if (fields.has("count_padding") && pool == "max") {
+    fields.refuse("count_padding", "is for average pooling; a maximum never takes padding");
+  }
+  fields.boolean("count_padding", &layer.count_padding);
+  bool global = false;
+  fields.boolean("global", &global);
+  if (global) return read_global_window(fields, layer);
   read_window(fields, layer, true);
   if (!fields.ok()) return;
   const auto extent = [&](std::int64_t size, std::int64_t kernel, std::int64_t stride,
@@ -278,6 +268,19 @@ void Parser::infer_pooling(JsonFields& fields, LayerSpec& layer) {
   layer.output_shape = {layer.input_shape[0],
                         extent(layer.input_shape[1], layer.kernel_h, layer.stride_h, layer.pad_h),
                         extent(layer.input_shape[2], layer.kernel_w, layer.stride_w, layer.pad_w)};
+}
+
+// The window is the whole plane, so nothing about it is left to say.
+void Parser::read_global_window(JsonFields& fields, LayerSpec& layer) {
+  for (const char* key : {"kernel", "stride", "pad", "ceil_mode", "count_padding"}) {
+    if (fields.has(key)) fields.refuse(key, "has no meaning with \"global\": true; remove it");
+  }
+  if (!fields.ok()) return;
+  need_image(fields, layer);
+  if (!fields.ok()) return;
+  layer.kernel_h = layer.stride_h = layer.input_shape[1];
+  layer.kernel_w = layer.stride_w = layer.input_shape[2];
+  layer.output_shape = {layer.input_shape[0], 1, 1};
 }
 
 void Parser::infer_scores(JsonFields& fields, LayerSpec& layer) {
@@ -294,7 +297,14 @@ void Parser::infer_scores(JsonFields& fields, LayerSpec& layer) {
     return;
   }
   layer.output_shape = {1};
-  if (layer.type == LayerType::kSoftmaxCrossEntropy) net_.classes = classes;
+  if (layer.type == LayerType::kSoftmaxCrossEntropy) read_loss(fields, layer);
+}
+
+void Parser::read_loss(JsonFields& fields, LayerSpec& layer) {
+  fields.number("loss_weight", &layer.loss_weight, {.min = 0.0, .max = kMaxFactor});
+  fields.number("label_smoothing", &layer.label_smoothing,
+                {.min = 0.0, .max = 1.0, .max_excluded = true});
+  fields.boolean("auxiliary", &layer.auxiliary);
 }
 
 void Parser::infer_add(JsonFields& fields, LayerSpec& layer) {
@@ -305,6 +315,41 @@ void Parser::infer_add(JsonFields& fields, LayerSpec& layer) {
     return;
   }
   layer.output_shape = layer.input_shape;
+}
+
+void Parser::infer_concat(JsonFields& fields, LayerSpec& layer) {
+  std::int64_t channels = 0;
+  for (const std::size_t input : layer.inputs) {
+    const Shape& shape = shape_of(input);
+    const bool fits = shape.size() == layer.input_shape.size() &&
+                      std::equal(shape.begin() + 1, shape.end(), layer.input_shape.begin() + 1);
+    if (!fits) {
+      fields.refuse(absl::StrCat("cannot put shape ", shape_to_string(shape), " (from '",
+                                 input_name(input), "') behind ", input_phrase(layer),
+                                 ": height and width must be the same (vectors go with vectors)"));
+      return;
+    }
+    channels += shape.front();
+    layer.concat_channels.push_back(shape.front());
+  }
+  layer.output_shape.front() = channels;
+  if (channels > kMaxDimension) {
+    fields.refuse(absl::StrCat("makes ", channels, " channels, more than ", kMaxDimension));
+  }
+}
+
+void Parser::infer_batch_norm(JsonFields& fields, LayerSpec& layer) {
+  // Float32 computes with it: below the smallest normal number it would vanish.
+  fields.number("epsilon", &layer.epsilon, {.min = 1e-30, .max = 1.0});
+  fields.number("momentum", &layer.momentum, {.min = 0.0, .max = 1.0});
+  const auto per_channel = [&](const char* name, double value) {
+    Initialiser initialiser;
+    initialiser.type = Initialiser::Type::kConstant;
+    initialiser.value = value;
+    return ParameterSpec{name, {layer.input_shape.front()}, initialiser};
+  };
+  layer.parameters = {per_channel("weight", 1.0), per_channel("bias", 0.0)};
+  layer.statistics = {per_channel("running_mean", 0.0), per_channel("running_var", 1.0)};
 }
 
 void Parser::read_options(JsonFields& fields, LayerSpec& layer) {
@@ -331,9 +376,9 @@ void Parser::read_options(JsonFields& fields, LayerSpec& layer) {
       break;
     case LayerType::kLrn:
       fields.integer("local_size", &layer.local_size, 1, kMaxDimension);
-      fields.number("alpha", &layer.alpha, {.min = 0.0, .max = kMaxInitialiser});
-      fields.number("beta", &layer.beta, {.min = 0.0, .max = kMaxInitialiser});
-      fields.number("k", &layer.k, {.min = 1e-6, .max = kMaxInitialiser});
+      fields.number("alpha", &layer.alpha, {.min = 0.0, .max = kMaxFactor});
+      fields.number("beta", &layer.beta, {.min = 0.0, .max = kMaxFactor});
+      fields.number("k", &layer.k, {.min = 1e-6, .max = kMaxFactor});
       if (layer.local_size % 2 == 0) {
         fields.refuse("local_size", absl::StrCat("must be odd, got ", layer.local_size));
       }
@@ -349,6 +394,12 @@ void Parser::read_options(JsonFields& fields, LayerSpec& layer) {
       break;
     case LayerType::kAdd:
       infer_add(fields, layer);
+      break;
+    case LayerType::kConcat:
+      infer_concat(fields, layer);
+      break;
+    case LayerType::kBatchNorm:
+      infer_batch_norm(fields, layer);
       break;
   }
   if (fields.ok() && !bounded_product(layer.output_shape, kMaxTensorElements)) {
@@ -388,7 +439,8 @@ absl::Status Parser::parse_layer(const nlohmann::json& json, std::size_t index) 
   if (!fields.ok()) return fields.status();
   layer.input_shape = shape_of(layer.inputs.front());
   read_options(fields, layer);
-  if (layer.type == LayerType::kConvolution || layer.type == LayerType::kFullyConnected) {
+  if (layer.type == LayerType::kConvolution || layer.type == LayerType::kFullyConnected ||
+      layer.type == LayerType::kBatchNorm) {
     read_parameters(fields, layer);
   }
   POSEIDON_RETURN_IF_ERROR(fields.finish());
@@ -397,33 +449,41 @@ absl::Status Parser::parse_layer(const nlohmann::json& json, std::size_t index) 
   return absl::OkStatus();
 }
 
+// One loss is the network's own; it says how many classes there are.
+absl::Status Parser::check_losses() {
+  int losses = 0, auxiliary = 0;
+  for (const LayerSpec& layer : net_.layers) {
+    if (layer.type != LayerType::kSoftmaxCrossEntropy) continue;
+    ++(layer.auxiliary ? auxiliary : losses);
+    if (!layer.auxiliary) net_.classes = element_count(layer.input_shape);
+  }
+  if (losses == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(where_, ": needs exactly one softmax_cross_entropy layer (the loss)",
+                   " that is not \"auxiliary\": true, has ", losses,
+                   auxiliary > 0 ? absl::StrCat(" besides ", auxiliary, " auxiliary") : ""));
+}
+
 absl::Status Parser::check_whole() const {
   const auto refuse = [&](auto&&... words) {
     return absl::InvalidArgumentError(absl::StrCat(where_, ": ", words...));
   };
   std::vector<bool> is_read(net_.layers.size(), false);
-  int losses = 0, accuracies = 0;
+  int accuracies = 0;
   for (const LayerSpec& layer : net_.layers) {
-    losses += layer.type == LayerType::kSoftmaxCrossEntropy ? 1 : 0;
     accuracies += layer.type == LayerType::kAccuracy ? 1 : 0;
     for (const std::size_t input : layer.inputs) {
       if (input != kNetworkInput && layer.type != LayerType::kAccuracy) is_read[input] = true;
     }
   }
-  if (losses != 1) {
-    return refuse("needs exactly one softmax_cross_entropy layer (the loss), has ", losses);
-  }
   if (accuracies > 1) return refuse("may have one accuracy layer, has ", accuracies);
   for (std::size_t i = 0; i < net_.layers.size(); ++i) {
     const LayerSpec& layer = net_.layers[i];
-    const std::int64_t scores = element_count(layer.input_shape);
-    if (layer.type == LayerType::kAccuracy && scores != net_.classes) {
+    if (layer.type == LayerType::kSoftmaxCrossEntropy || layer.type == LayerType::kAccuracy) {
+      if (element_count(layer.input_shape) == net_.classes) continue;
       return refuse("layer '", layer.name, "': its input shape ",
                     shape_to_string(layer.input_shape), " differs from the loss's ", net_.classes,
                     " classes");
-    }
-    if (layer.type == LayerType::kSoftmaxCrossEntropy || layer.type == LayerType::kAccuracy) {
-      continue;
     }
     if (!is_read[i]) {
       return refuse("layer '", layer.name, "': its output does not reach the loss, no layer reads ",
@@ -432,6 +492,21 @@ absl::Status Parser::check_whole() const {
   }
   if (net_.parameter_layers().empty()) return refuse("no layer has parameters: nothing to train");
   return absl::OkStatus();
+}
+
+// Tests need what the loss and the accuracy are computed from.
+void Parser::mark_train_only() {
+  std::vector<bool> needed(net_.layers.size(), false);
+  for (std::size_t i = net_.layers.size(); i-- > 0;) {
+    LayerSpec& layer = net_.layers[i];
+    const bool is_result = layer.type == LayerType::kAccuracy ||
+                           (layer.type == LayerType::kSoftmaxCrossEntropy && !layer.auxiliary);
+    layer.train_only = !is_result && !needed[i];
+    if (layer.train_only) continue;
+    for (const std::size_t input : layer.inputs) {
+      if (input != kNetworkInput) needed[input] = true;
+    }
+  }
 }
 
 absl::StatusOr<NetSpec> Parser::parse(const nlohmann::json& json) {
@@ -461,7 +536,9 @@ absl::StatusOr<NetSpec> Parser::parse(const nlohmann::json& json) {
   for (std::size_t i = 0; i < layers->size(); ++i) {
     POSEIDON_RETURN_IF_ERROR(parse_layer((*layers)[i], i));
   }
+  POSEIDON_RETURN_IF_ERROR(check_losses());
   POSEIDON_RETURN_IF_ERROR(check_whole());
+  mark_train_only();
   net_.source = json;
   return std::move(net_);
 }

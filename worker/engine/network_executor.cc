@@ -67,10 +67,10 @@ absl::Status NetworkExecutor::build() {
   POSEIDON_ASSIGN_OR_RETURN(
       labels_, device_->allocate(batch * static_cast<std::int64_t>(sizeof(std::int32_t))));
   POSEIDON_RETURN_IF_ERROR(build_parameters());
-  nodes_.resize(net_.layers.size());
+  find_results();
+  POSEIDON_RETURN_IF_ERROR(build_tensors());
+  POSEIDON_RETURN_IF_ERROR(build_statistics());
   for (std::size_t i = 0; i < nodes_.size(); ++i) POSEIDON_RETURN_IF_ERROR(build_node(i));
-  POSEIDON_RETURN_IF_ERROR(build_routes());
-  POSEIDON_RETURN_IF_ERROR(build_accuracy());
   if (!device_->shares_host_memory()) {
     std::int64_t largest = batch * input_elements_;
     for (const Node& node : nodes_) largest = std::max(largest, node.output_elements);
@@ -101,73 +101,107 @@ absl::Status NetworkExecutor::build_parameters() {
   return absl::OkStatus();
 }
 
-absl::Status NetworkExecutor::build_node(std::size_t index) {
-  const LayerSpec& layer = net_.layers[index];
-  Node& node = nodes_[index];
-  node.output_elements = options_.batch_size * element_count(layer.output_shape);
-  POSEIDON_ASSIGN_OR_RETURN(node.output, device_->allocate(node.output_elements * kFloatBytes));
-  bool input_needs_gradient = false;
-  for (const std::size_t input : layer.inputs) {
-    node.inputs.push_back(floats(input == kNetworkInput ? input_ : nodes_[input].output));
-    input_needs_gradient |= input != kNetworkInput && nodes_[input].runs_backward;
+absl::Status NetworkExecutor::build_statistics() {
+  std::vector<float> initial;
+  for (const LayerSpec& layer : net_.layers) {
+    for (const ParameterSpec& tensor : layer.statistics) {
+      initial.insert(initial.end(), static_cast<std::size_t>(element_count(tensor.shape)),
+                     static_cast<float>(tensor.initialiser.value));
+    }
   }
-  node.runs_backward =
-      layer.type != LayerType::kAccuracy && (input_needs_gradient || !layer.parameters.empty());
+  POSEIDON_ASSIGN_OR_RETURN(
+      statistics_, device_->allocate(static_cast<std::int64_t>(initial.size()) * kFloatBytes));
+  float* next = floats(statistics_);
+  for (std::size_t i = 0; i < net_.layers.size(); ++i) {
+    if (net_.layers[i].statistics.empty()) continue;
+    nodes_[i].statistics = next;
+    for (const ParameterSpec& tensor : net_.layers[i].statistics) {
+      next += element_count(tensor.shape);
+    }
+  }
+  return write_statistics(initial);
+}
+
+absl::Status NetworkExecutor::read_statistics(std::span<float> values) {
+  POSEIDON_CHECK(static_cast<std::int64_t>(values.size()) == net_.statistics_count(),
+                 "all running statistics");
+  if (values.empty()) return absl::OkStatus();
+  device_->begin_pass();
+  return device_->download(values.data(), statistics_.get(),
+                           static_cast<std::int64_t>(values.size_bytes()));
+}
+
+absl::Status NetworkExecutor::write_statistics(std::span<const float> values) {
+  POSEIDON_CHECK(static_cast<std::int64_t>(values.size()) == net_.statistics_count(),
+                 "all running statistics");
+  if (values.empty()) return absl::OkStatus();
+  device_->begin_pass();
+  return device_->upload(statistics_.get(), values.data(),
+                         static_cast<std::int64_t>(values.size_bytes()));
+}
+
+void NetworkExecutor::find_results() {
+  layers_ = net_.layers;
+  accuracy_node_ = layers_.size();
+  for (std::size_t i = 0; i < net_.layers.size(); ++i) {
+    const LayerSpec& layer = net_.layers[i];
+    if (layer.type == LayerType::kAccuracy) accuracy_node_ = i;
+    if (layer.type != LayerType::kSoftmaxCrossEntropy) continue;
+    all_losses_.push_back(i);
+    if (!layer.auxiliary) loss_node_ = i;
+  }
+  if (accuracy_node_ < layers_.size()) return;
+  LayerSpec& implied = layers_.emplace_back(net_.layers[loss_node_]);
+  implied.name = "accuracy (implied)";
+  implied.type = LayerType::kAccuracy;
+}
+
+absl::Status NetworkExecutor::build_tensors() {
+  nodes_.resize(layers_.size());
+  std::vector<std::int64_t> output_bytes;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    nodes_[i].output_elements = options_.batch_size * element_count(layers_[i].output_shape);
+    output_bytes.push_back(nodes_[i].output_elements * kFloatBytes);
+  }
+  plan_ = plan_tensors(layers_, output_bytes);
+  const MemoryPlan places = plan_memory(plan_.buffers);
+  POSEIDON_ASSIGN_OR_RETURN(tensors_, device_->allocate(places.total_bytes));
+  const auto pointer = [&](int buffer) -> float* {
+    if (buffer == kNoBuffer) return nullptr;
+    return floats(tensors_) + places.offsets[static_cast<std::size_t>(buffer)] / kFloatBytes;
+  };
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const LayerTensors& tensors = plan_.layers[i];
+    Node& node = nodes_[i];
+    node.runs_backward = tensors.runs_backward;
+    node.output = pointer(tensors.output);
+    node.output_gradient = pointer(tensors.output_gradient);
+    for (const std::size_t input : layers_[i].inputs) {
+      node.inputs.push_back(input == kNetworkInput ? floats(input_) : nodes_[input].output);
+    }
+    for (std::size_t k = 0; k < tensors.input_gradients.size(); ++k) {
+      const auto& [written, added_to] = tensors.input_gradients[k];
+      node.input_gradients.push_back(pointer(written));
+      if (added_to == kNoBuffer) continue;
+      const std::int64_t elements = nodes_[layers_[i].inputs[k]].output_elements;
+      node.sums.push_back({pointer(added_to), pointer(written), elements});
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NetworkExecutor::build_node(std::size_t index) {
+  const LayerSpec& layer = layers_[index];
+  Node& node = nodes_[index];
+  bool input_needs_gradient = false;
+  for (const float* gradient : node.input_gradients) input_needs_gradient |= gradient != nullptr;
   if (!layer.parameters.empty()) {
     int before = 0;
-    for (std::size_t i = 0; i < index; ++i) before += net_.layers[i].parameters.empty() ? 0 : 1;
+    for (std::size_t i = 0; i < index; ++i) before += layers_[i].parameters.empty() ? 0 : 1;
     node.parameter_layer = before;
-  }
-  if (layer.type == LayerType::kSoftmaxCrossEntropy) {
-    loss_node_ = index;
-  } else if (node.runs_backward) {
-    POSEIDON_ASSIGN_OR_RETURN(node.output_gradient,
-                              device_->allocate(node.output_elements * kFloatBytes));
   }
   const OperatorOptions options{options_.batch_size, options_.seed, input_needs_gradient};
   POSEIDON_ASSIGN_OR_RETURN(node.op, device_->make_operator(layer, options));
-  return absl::OkStatus();
-}
-
-// In backward order, the first consumer of an output overwrites its gradient and the others add.
-absl::Status NetworkExecutor::build_routes() {
-  std::vector<bool> written(nodes_.size(), false);
-  for (std::size_t i = nodes_.size(); i-- > 0;) {
-    Node& node = nodes_[i];
-    if (!node.runs_backward) continue;
-    for (const std::size_t input : net_.layers[i].inputs) {
-      Node::Route& route = node.routes.emplace_back();
-      if (input != kNetworkInput && nodes_[input].runs_backward) {
-        route.target = floats(nodes_[input].output_gradient);
-        route.elements = nodes_[input].output_elements;
-        if (written[input]) {
-          POSEIDON_ASSIGN_OR_RETURN(route.addend, device_->allocate(route.elements * kFloatBytes));
-        }
-        written[input] = true;
-      }
-      node.input_gradients.push_back(route.addend ? floats(route.addend) : route.target);
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status NetworkExecutor::build_accuracy() {
-  for (std::size_t i = 0; i < net_.layers.size(); ++i) {
-    if (net_.layers[i].type == LayerType::kAccuracy) {
-      accuracy_node_ = i;
-      return absl::OkStatus();
-    }
-  }
-  implied_accuracy_ = net_.layers[loss_node_];
-  implied_accuracy_.name = "accuracy (implied)";
-  implied_accuracy_.type = LayerType::kAccuracy;
-  accuracy_node_ = nodes_.size();
-  Node& node = nodes_.emplace_back();
-  node.inputs = nodes_[loss_node_].inputs;
-  node.output_elements = options_.batch_size;
-  POSEIDON_ASSIGN_OR_RETURN(node.output, device_->allocate(node.output_elements * kFloatBytes));
-  const OperatorOptions options{options_.batch_size, options_.seed, false};
-  POSEIDON_ASSIGN_OR_RETURN(node.op, device_->make_operator(implied_accuracy_, options));
   return absl::OkStatus();
 }
 
@@ -211,7 +245,7 @@ absl::Status NetworkExecutor::copy_factors(LayerIndex layer, std::span<float> ou
   POSEIDON_CHECK(static_cast<std::int64_t>(output_gradient.size()) == node.output_elements &&
                      static_cast<std::int64_t>(input.size()) == inputs,
                  "factors of one batch");
-  POSEIDON_RETURN_IF_ERROR(device_->download(output_gradient.data(), node.output_gradient.get(),
+  POSEIDON_RETURN_IF_ERROR(device_->download(output_gradient.data(), node.output_gradient,
                                              node.output_elements * kFloatBytes));
   return device_->download(input.data(), node.inputs[0], inputs * kFloatBytes);
 }
@@ -266,7 +300,8 @@ ForwardArgs NetworkExecutor::forward_args(const Node& node) const {
   if (node.parameter_layer >= 0) {
     args.parameters = parameters_[static_cast<std::size_t>(node.parameter_layer)].device_data;
   }
-  args.output = floats(node.output);
+  args.statistics = node.statistics;
+  args.output = node.output;
   args.labels = static_cast<const std::int32_t*>(labels_.get());
   args.valid_samples = valid_samples_;
   args.first_sample = first_sample_;
@@ -306,19 +341,20 @@ absl::StatusOr<ForwardResult> NetworkExecutor::forward(const Batch& batch, Phase
       device_->upload(labels_.get(), batch.labels.data(),
                       batch.samples * static_cast<std::int64_t>(sizeof(std::int32_t))));
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    POSEIDON_RETURN_IF_ERROR(forward_node(i, hooks));
+    if (runs_in_phase(i)) POSEIDON_RETURN_IF_ERROR(forward_node(i, hooks));
   }
   has_forward_ = true;
   can_backward_ = phase == Phase::kTrain;
   return collect_result();
 }
 
-absl::StatusOr<std::span<const float>> NetworkExecutor::fetch(const DeviceMemory& memory,
+absl::StatusOr<std::span<const float>> NetworkExecutor::fetch(const void* memory,
                                                               std::int64_t elements) {
   const auto count = static_cast<std::size_t>(elements);
-  if (device_->shares_host_memory()) return std::span<const float>(floats(memory), count);
-  POSEIDON_RETURN_IF_ERROR(
-      device_->download(host_copy_.data(), memory.get(), elements * kFloatBytes));
+  if (device_->shares_host_memory()) {
+    return std::span<const float>(static_cast<const float*>(memory), count);
+  }
+  POSEIDON_RETURN_IF_ERROR(device_->download(host_copy_.data(), memory, elements * kFloatBytes));
   return std::span<const float>(host_copy_.data(), count);
 }
 
@@ -326,12 +362,21 @@ absl::StatusOr<std::span<const float>> NetworkExecutor::fetch_output(const Node&
   return fetch(node.output, node.output_elements / options_.batch_size * valid_samples_);
 }
 
+bool NetworkExecutor::runs_in_phase(std::size_t index) const {
+  return phase_ == Phase::kTrain || !layers_[index].train_only;
+}
+
 // Summed here, in sample order and in double, so that every device gives the same sum.
 absl::StatusOr<ForwardResult> NetworkExecutor::collect_result() {
   ForwardResult result;
   result.samples = valid_samples_;
-  POSEIDON_ASSIGN_OR_RETURN(const std::span<const float> losses, fetch_output(nodes_[loss_node_]));
-  for (const float loss : losses) result.loss_sum += static_cast<double>(loss);
+  for (const std::size_t index : all_losses_) {
+    if (!runs_in_phase(index)) continue;
+    POSEIDON_ASSIGN_OR_RETURN(const std::span<const float> losses, fetch_output(nodes_[index]));
+    double sum = 0.0;
+    for (const float loss : losses) sum += static_cast<double>(loss);
+    result.loss_sum += net_.layers[index].loss_weight * sum;
+  }
   POSEIDON_ASSIGN_OR_RETURN(const std::span<const float> hits,
                             fetch_output(nodes_[accuracy_node_]));
   for (const float hit : hits) result.correct += hit > 0.5f ? 1 : 0;
@@ -343,7 +388,7 @@ absl::Status NetworkExecutor::backward_node(std::size_t index, const ExecutionHo
   if (!node.runs_backward) return absl::OkStatus();
   BackwardArgs args;
   args.forward = forward_args(node);
-  args.output_gradient = floats(node.output_gradient);
+  args.output_gradient = node.output_gradient;
   args.input_gradients = node.input_gradients;
   const ParameterRange* range = nullptr;
   if (node.parameter_layer >= 0) {
@@ -351,9 +396,8 @@ absl::Status NetworkExecutor::backward_node(std::size_t index, const ExecutionHo
     args.parameter_gradients = range->device_data;
   }
   POSEIDON_RETURN_IF_ERROR(node.op->backward(args));
-  for (const Node::Route& route : node.routes) {
-    if (!route.addend) continue;
-    POSEIDON_RETURN_IF_ERROR(device_->add(route.target, floats(route.addend), route.elements));
+  for (const Node::Sum& sum : node.sums) {
+    POSEIDON_RETURN_IF_ERROR(device_->add(sum.target, sum.addend, sum.elements));
   }
   if (range == nullptr) return absl::OkStatus();
   if (range->device_data != range->host_data) {  // and not both null
@@ -379,19 +423,31 @@ absl::Status NetworkExecutor::backward(const ExecutionHooks& hooks) {
   return absl::OkStatus();
 }
 
+// Outputs share memory, so the forward pass runs once more and each is looked at when it is new.
 std::string NetworkExecutor::first_nonfinite_layer() {
   if (!has_forward_) return "";
+  std::vector<float> statistics(static_cast<std::size_t>(net_.statistics_count()));
+  if (!read_statistics(statistics).ok()) return "";
+  const absl::StatusOr<std::string> found = find_nonfinite();
+  const absl::Status restored = write_statistics(statistics);
+  return found.ok() && restored.ok() ? *found : "";
+}
+
+absl::StatusOr<std::string> NetworkExecutor::find_nonfinite() {
   device_->begin_pass();
-  const auto input = fetch(input_, input_elements_ * valid_samples_);
-  if (input.ok() && !all_finite(*input)) return "input (data)";
+  POSEIDON_ASSIGN_OR_RETURN(const std::span<const float> input,
+                            fetch(input_.get(), input_elements_ * valid_samples_));
+  if (!all_finite(input)) return "input (data)";
   for (std::size_t i = 0; i < net_.layers.size(); ++i) {
     const Node& node = nodes_[i];
+    if (!runs_in_phase(i)) continue;
     if (node.parameter_layer >= 0) {
       const LayerIndex layer(static_cast<std::uint32_t>(node.parameter_layer));
       if (!all_finite(parameters(layer))) return absl::StrCat(net_.layers[i].name, " (parameters)");
     }
-    const auto output = fetch_output(node);
-    if (output.ok() && !all_finite(*output)) return absl::StrCat(net_.layers[i].name, " (output)");
+    POSEIDON_RETURN_IF_ERROR(forward_node(i, {}));
+    POSEIDON_ASSIGN_OR_RETURN(const std::span<const float> output, fetch_output(node));
+    if (!all_finite(output)) return absl::StrCat(net_.layers[i].name, " (output)");
   }
   return "";
 }

@@ -4,11 +4,14 @@
 // operators.
 //
 // Invariants:
-//  1. Everything is allocated in create(); forward and backward allocate nothing.
+//  1. Everything is allocated in create(); forward and backward allocate nothing. Outputs and their
+//     gradients share one range of memory by the plan of tensor_lifetimes.h: who reads one at
+//     another time than planned reads something else.
 //  2. Layers run in file order forward, in the opposite order backward; no order depends on data.
 //  3. An output's gradient is complete before its layer's backward runs: its consumers come
-//     later in the file, so earlier in backward; the last consumer overwrites, the others add.
-//  4. A layer's backward runs only if a parameter layer is at or before it; nothing computes the
+//     later in the file, so earlier in backward; the last consumer writes, the others add.
+//  4. Layers that are train_only do not run in Phase::kTest; their outputs are then old.
+//  5. A layer's backward runs only if a parameter layer is at or before it; nothing computes the
 //     gradient of the data.
 
 #include <memory>
@@ -17,6 +20,7 @@
 
 #include "worker/engine/device.h"
 #include "worker/engine/executor.h"
+#include "worker/engine/tensor_lifetimes.h"
 
 namespace poseidon {
 
@@ -30,6 +34,8 @@ class NetworkExecutor final : public Executor {
   const NetSpec& net() const override { return net_; }
   std::span<float> parameters(LayerIndex layer) override;
   std::span<float> gradients(LayerIndex layer) override;
+  absl::Status read_statistics(std::span<float> values) override;
+  absl::Status write_statistics(std::span<const float> values) override;
   absl::StatusOr<ForwardResult> forward(const Batch& batch, Phase phase,
                                         const ExecutionHooks& hooks) override;
   absl::Status backward(const ExecutionHooks& hooks) override;
@@ -49,31 +55,33 @@ class NetworkExecutor final : public Executor {
     float* host_data = nullptr;
     float* device_data = nullptr;
   };
+  // Pointers are into tensors_, on the device.
   struct Node {
     std::int64_t output_elements = 0;  // of the whole batch
     std::unique_ptr<LayerOperator> op;
-    DeviceMemory output{nullptr, nullptr};
-    DeviceMemory output_gradient{nullptr, nullptr};
+    float* output = nullptr;
+    float* output_gradient = nullptr;
     std::vector<const float*> inputs;
     bool runs_backward = false;
-    int parameter_layer = -1;  // LayerIndex, or -1
-    // Per input: where its gradient goes. `addend` is a buffer of this node's own when another
-    // consumer has written `target` before; nullptr otherwise.
-    struct Route {
+    int parameter_layer = -1;             // LayerIndex, or -1
+    float* statistics = nullptr;          // in statistics_
+    std::vector<float*> input_gradients;  // what the operator writes; null: nobody wants it
+    // What is then added to the gradient of an input that another layer has written before.
+    struct Sum {
       float* target = nullptr;
-      DeviceMemory addend{nullptr, nullptr};
+      const float* addend = nullptr;
       std::int64_t elements = 0;
     };
-    std::vector<Route> routes;
-    std::vector<float*> input_gradients;  // what the operator writes: addend, or target
+    std::vector<Sum> sums;
   };
 
   NetworkExecutor(NetSpec net, const ExecutorOptions& options, std::unique_ptr<Device> device);
   absl::Status build();
   absl::Status build_parameters();
+  absl::Status build_statistics();
+  void find_results();
+  absl::Status build_tensors();
   absl::Status build_node(std::size_t index);
-  absl::Status build_routes();
-  absl::Status build_accuracy();
   absl::Status make_range(std::int64_t elements, ParameterRange& range);
   absl::Status check(const Batch& batch) const;
   /// Index into nodes_ of a layer whose factors are kept (checked).
@@ -81,24 +89,31 @@ class NetworkExecutor final : public Executor {
   absl::Status forward_node(std::size_t index, const ExecutionHooks& hooks);
   absl::Status backward_node(std::size_t index, const ExecutionHooks& hooks);
   ForwardArgs forward_args(const Node& node) const;
+  bool runs_in_phase(std::size_t index) const;
+  absl::StatusOr<std::string> find_nonfinite();
   absl::StatusOr<ForwardResult> collect_result();
   // The first `elements` of device memory for reading here: in place where the device shares the
   // host's memory, else by way of host_copy_.
-  absl::StatusOr<std::span<const float>> fetch(const DeviceMemory& memory, std::int64_t elements);
+  absl::StatusOr<std::span<const float>> fetch(const void* memory, std::int64_t elements);
   absl::StatusOr<std::span<const float>> fetch_output(const Node& node);  // valid samples
 
   // Constant after create().
   const NetSpec net_;
   const ExecutorOptions options_;
   const std::unique_ptr<Device> device_;
-  std::int64_t input_elements_ = 0;  // of one sample
-  std::size_t loss_node_ = 0;
+  std::int64_t input_elements_ = 0;      // of one sample
+  std::size_t loss_node_ = 0;            // the one that is not auxiliary
+  std::vector<std::size_t> all_losses_;  // in forward order
   std::size_t accuracy_node_ = 0;
-  LayerSpec implied_accuracy_;  // where the network has no accuracy layer of its own
+  // net_.layers, then an accuracy layer where the network has none of its own.
+  std::vector<LayerSpec> layers_;
+  TensorPlan plan_;  // of layers_
 
-  // Declared after device_, so that they go first. net_.layers order, then the implied accuracy.
+  // Declared after device_, so that they go first. nodes_ are in the order of layers_.
   DeviceMemory input_{nullptr, nullptr};
   DeviceMemory labels_{nullptr, nullptr};
+  DeviceMemory tensors_{nullptr, nullptr};     // outputs and their gradients
+  DeviceMemory statistics_{nullptr, nullptr};  // of all layers, end to end
   std::vector<ParameterRange> parameters_;
   std::vector<ParameterRange> gradients_;
   std::vector<Node> nodes_;

@@ -1,8 +1,10 @@
 // Average pooling on oneDNN: the mean of those elements of each window that lie inside the image,
-// so that neither padding nor the overhang of ceil_mode counts.
+// or with count_padding inside the padded image. The overhang of ceil_mode never counts; oneDNN
+// would count it as padding, so those windows are corrected here.
 
 #include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "worker/engine/cpu/onednn_operator.h"
 
@@ -19,7 +21,9 @@ class AveragePooling final : public OnednnOperator {
     output_ = handle(context, output);
     forward_arguments_ = {{DNNL_ARG_SRC, input_}, {DNNL_ARG_DST, output_}};
     backward_arguments_ = {{DNNL_ARG_DIFF_DST, output_}, {DNNL_ARG_DIFF_SRC, input_}};
-    const auto algorithm = dnnl::algorithm::pooling_avg_exclude_padding;
+    const auto algorithm = layer.count_padding ? dnnl::algorithm::pooling_avg_include_padding
+                                               : dnnl::algorithm::pooling_avg_exclude_padding;
+    if (layer.count_padding) find_overhang(layer, options.batch_size);
     const dnnl::memory::dims stride{layer.stride_h, layer.stride_w};
     const dnnl::memory::dims kernel{layer.kernel_h, layer.kernel_w};
     const dnnl::memory::dims left{layer.pad_h, layer.pad_w};
@@ -45,19 +49,55 @@ class AveragePooling final : public OnednnOperator {
     input_.set_data_handle(const_cast<float*>(args.inputs[0]));
     output_.set_data_handle(args.output);
     forward_.execute(context_.stream, forward_arguments_);
+    if (!correction_.empty()) correct(args.output, args.output);
   }
 
   void run_backward(const BackwardArgs& args) override {
     if (args.input_gradients[0] == nullptr) return;
-    output_.set_data_handle(const_cast<float*>(args.output_gradient));
+    if (!correction_.empty()) correct(args.output_gradient, corrected_.data());
+    output_.set_data_handle(correction_.empty() ? const_cast<float*>(args.output_gradient)
+                                                : corrected_.data());
     input_.set_data_handle(args.input_gradients[0]);
     backward_.execute(context_.stream, backward_arguments_);
+  }
+
+  // Of a window that hangs over, oneDNN divides by more elements than the padded image has.
+  void find_overhang(const LayerSpec& layer, std::int64_t batch) {
+    const auto share = [](std::int64_t begin, std::int64_t kernel, std::int64_t size) {
+      return static_cast<double>(kernel) / static_cast<double>(std::min(kernel, size - begin));
+    };
+    bool hangs_over = false;
+    for (std::int64_t y = 0; y < layer.output_shape[1]; ++y) {
+      const double rows =
+          share(y * layer.stride_h, layer.kernel_h, layer.input_shape[1] + 2 * layer.pad_h);
+      for (std::int64_t x = 0; x < layer.output_shape[2]; ++x) {
+        const double columns =
+            share(x * layer.stride_w, layer.kernel_w, layer.input_shape[2] + 2 * layer.pad_w);
+        correction_.push_back(static_cast<float>(rows * columns));
+        hangs_over |= rows * columns > 1.0;
+      }
+    }
+    if (hangs_over) {
+      corrected_.resize(static_cast<std::size_t>(batch * element_count(layer.output_shape)));
+    } else {
+      correction_.clear();
+    }
+  }
+
+  void correct(const float* from, float* to) const {
+    for (std::size_t plane = 0; plane < corrected_.size(); plane += correction_.size()) {
+      for (std::size_t i = 0; i < correction_.size(); ++i) {
+        to[plane + i] = from[plane + i] * correction_[i];
+      }
+    }
   }
 
   dnnl::pooling_forward forward_;
   dnnl::pooling_backward backward_;
   dnnl::memory input_, output_;  // of the values forward, of the gradients backward
   Arguments forward_arguments_, backward_arguments_;
+  std::vector<float> correction_;  // per output of a plane; empty where no window hangs over
+  std::vector<float> corrected_;   // the output's gradient
 };
 
 }  // namespace

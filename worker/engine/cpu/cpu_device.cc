@@ -14,7 +14,9 @@
 #include "worker/engine/cpu/loop_operators.h"
 #include "worker/engine/cpu/onednn_operator.h"
 #include "worker/engine/cpu/parallel.h"
+#include "worker/engine/memory_plan.h"
 #include "worker/engine/network_executor.h"
+#include "worker/engine/tensor_lifetimes.h"
 
 namespace poseidon {
 namespace {
@@ -94,6 +96,10 @@ class CpuDevice final : public Device {
         return make_accuracy(layer, options);
       case LayerType::kAdd:
         return make_add(layer, options);
+      case LayerType::kBatchNorm:
+        return make_batch_norm(layer, options);
+      case LayerType::kConcat:
+        return make_concat(layer, options);
     }
     POSEIDON_CHECK(false, "layer type without an operator");
     return nullptr;
@@ -104,20 +110,26 @@ class CpuDevice final : public Device {
   std::vector<float> factor_scratch_;  ///< from the first step on
 };
 
-// A lower bound of what the executor will allocate; double, because the product may be absurd.
-double needed_bytes(const NetSpec& net, std::int64_t batch_size) {
-  double activations = static_cast<double>(element_count(net.input_shape));
+// A lower bound of what the executor will allocate. `installed`: more than this is refused anyway.
+double needed_bytes(const NetSpec& net, std::int64_t batch_size, double installed) {
+  double needed = 2.0 * sizeof(float) * static_cast<double>(net.parameter_count());
+  std::vector<std::int64_t> output_bytes;
   for (const LayerSpec& layer : net.layers) {
-    activations += 2.0 * static_cast<double>(element_count(layer.output_shape));
+    const double bytes = static_cast<double>(element_count(layer.output_shape)) *
+                         static_cast<double>(batch_size) * sizeof(float);
+    if (bytes > installed) return needed + bytes;  // the plan could not count as far
+    output_bytes.push_back(static_cast<std::int64_t>(bytes));
   }
-  const double parameters = 2.0 * static_cast<double>(net.parameter_count());
-  return (activations * static_cast<double>(batch_size) + parameters) * sizeof(float);
+  needed +=
+      static_cast<double>(plan_memory(plan_tensors(net.layers, output_bytes).buffers).total_bytes);
+  return needed + static_cast<double>(element_count(net.input_shape)) *
+                      static_cast<double>(batch_size) * sizeof(float);
 }
 
 absl::Status check_memory(const NetSpec& net, std::int64_t batch_size) {
-  const double needed = needed_bytes(net, batch_size);
   const double installed =
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+  const double needed = needed_bytes(net, batch_size, installed);
   if (needed <= installed) return absl::OkStatus();
   constexpr double kMebibyte = 1024.0 * 1024.0;
   return absl::ResourceExhaustedError(

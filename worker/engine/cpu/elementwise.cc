@@ -1,4 +1,5 @@
-// ReLU, sum and dropout: every output element depends on its own input elements alone.
+// ReLU, sum and dropout: every output element depends on its own input elements alone. All work in
+// place (tensor_lifetimes.h): a pointer they write to may be the one they read from.
 
 #include <algorithm>
 #include <memory>
@@ -34,9 +35,10 @@ class Relu final : public LayerOperator {
     float* const out = args.input_gradients[0];
     if (out == nullptr) return absl::OkStatus();
     parallel_for(elements_, kGrainElements, [&](std::int64_t begin, std::int64_t end) {
-      const float* in = args.forward.inputs[0];
+      // The output is positive where the input was; a NaN is neither there nor here.
+      const float* result = args.forward.output;
       const float* gradient = args.output_gradient;
-      for (std::int64_t i = begin; i < end; ++i) out[i] = in[i] <= 0.0f ? 0.0f : gradient[i];
+      for (std::int64_t i = begin; i < end; ++i) out[i] = result[i] <= 0.0f ? 0.0f : gradient[i];
     });
     return absl::OkStatus();
   }
@@ -51,7 +53,9 @@ class Add final : public LayerOperator {
 
   absl::Status forward(const ForwardArgs& args) override {
     parallel_for(elements_, kGrainElements, [&](std::int64_t begin, std::int64_t end) {
-      std::copy(args.inputs[0] + begin, args.inputs[0] + end, args.output + begin);
+      if (args.output != args.inputs[0]) {
+        std::copy(args.inputs[0] + begin, args.inputs[0] + end, args.output + begin);
+      }
       for (const float* input : args.inputs.subspan(1)) {
         for (std::int64_t i = begin; i < end; ++i) args.output[i] += input[i];
       }
@@ -61,7 +65,10 @@ class Add final : public LayerOperator {
 
   absl::Status backward(const BackwardArgs& args) override {
     for (float* const out : args.input_gradients) {
-      if (out != nullptr) std::copy_n(args.output_gradient, elements_, out);
+      if (out == nullptr || out == args.output_gradient) continue;
+      parallel_for(elements_, kGrainElements, [&](std::int64_t begin, std::int64_t end) {
+        std::copy(args.output_gradient + begin, args.output_gradient + end, out + begin);
+      });
     }
     return absl::OkStatus();
   }
@@ -81,7 +88,9 @@ class Dropout final : public LayerOperator {
 
   absl::Status forward(const ForwardArgs& args) override {
     if (args.phase == Phase::kTest) {
-      std::copy_n(args.inputs[0], samples_ * elements_, args.output);
+      if (args.output != args.inputs[0]) {
+        std::copy_n(args.inputs[0], samples_ * elements_, args.output);
+      }
     } else {
       mask(args.first_sample, args.inputs[0], args.output);
     }

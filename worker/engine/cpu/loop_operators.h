@@ -11,6 +11,9 @@ namespace poseidon {
 
 std::unique_ptr<LayerOperator> make_relu(const LayerSpec& layer, const OperatorOptions& options);
 std::unique_ptr<LayerOperator> make_add(const LayerSpec& layer, const OperatorOptions& options);
+std::unique_ptr<LayerOperator> make_concat(const LayerSpec& layer, const OperatorOptions& options);
+std::unique_ptr<LayerOperator> make_batch_norm(const LayerSpec& layer,
+                                               const OperatorOptions& options);
 std::unique_ptr<LayerOperator> make_dropout(const LayerSpec& layer, const OperatorOptions& options);
 std::unique_ptr<LayerOperator> make_max_pooling(const LayerSpec& layer,
                                                 const OperatorOptions& options);

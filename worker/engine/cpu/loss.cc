@@ -20,8 +20,13 @@ std::int64_t grain(std::int64_t classes) {
 
 class SoftmaxCrossEntropy final : public LayerOperator {
  public:
-  SoftmaxCrossEntropy(std::int64_t samples, std::int64_t classes)
-      : samples_(samples), classes_(classes), log_sum_(static_cast<std::size_t>(samples)) {}
+  SoftmaxCrossEntropy(const LayerSpec& layer, std::int64_t samples)
+      : samples_(samples),
+        classes_(element_count(layer.input_shape)),
+        weight_(layer.loss_weight),
+        for_label_(1.0 - layer.label_smoothing),
+        for_each_(layer.label_smoothing / static_cast<double>(classes_)),
+        log_sum_(static_cast<std::size_t>(samples)) {}
 
   absl::Status forward(const ForwardArgs& args) override {
     std::fill_n(args.output, samples_, 0.0f);
@@ -34,7 +39,11 @@ class SoftmaxCrossEntropy final : public LayerOperator {
         for (std::int64_t c = 0; c < classes_; ++c) sum += std::exp(scores[c] - largest);
         const double log_sum = largest + std::log(sum);
         log_sum_[static_cast<std::size_t>(sample)] = log_sum;
-        args.output[sample] = static_cast<float>(log_sum - scores[args.labels[sample]]);
+        double expected = for_label_ * scores[args.labels[sample]];
+        if (for_each_ > 0.0) {
+          for (std::int64_t c = 0; c < classes_; ++c) expected += for_each_ * scores[c];
+        }
+        args.output[sample] = static_cast<float>(log_sum - expected);
       }
     });
     return absl::OkStatus();
@@ -44,7 +53,7 @@ class SoftmaxCrossEntropy final : public LayerOperator {
     float* const gradient = args.input_gradients[0];
     if (gradient == nullptr) return absl::OkStatus();
     const std::int64_t valid = args.forward.valid_samples;
-    const double weight = 1.0 / static_cast<double>(valid);
+    const double weight = weight_ / static_cast<double>(valid);
     std::fill(gradient + valid * classes_, gradient + samples_ * classes_, 0.0f);
     parallel_for(valid, grain(classes_), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t sample = begin; sample < end; ++sample) {
@@ -53,7 +62,7 @@ class SoftmaxCrossEntropy final : public LayerOperator {
         const double log_sum = log_sum_[static_cast<std::size_t>(sample)];
         const std::int32_t label = args.forward.labels[sample];
         for (std::int64_t c = 0; c < classes_; ++c) {
-          const double expected = c == label ? 1.0 : 0.0;
+          const double expected = for_each_ + (c == label ? for_label_ : 0.0);
           out[c] = static_cast<float>((std::exp(scores[c] - log_sum) - expected) * weight);
         }
       }
@@ -63,7 +72,9 @@ class SoftmaxCrossEntropy final : public LayerOperator {
 
  private:
   const std::int64_t samples_, classes_;
-  std::vector<double> log_sum_;  // per sample, of the exponentials
+  const double weight_;                // of this loss among all
+  const double for_label_, for_each_;  // the label's share, and that of every class (smoothing)
+  std::vector<double> log_sum_;        // per sample, of the exponentials
 };
 
 class Accuracy final : public LayerOperator {
@@ -98,8 +109,7 @@ class Accuracy final : public LayerOperator {
 
 std::unique_ptr<LayerOperator> make_softmax_cross_entropy(const LayerSpec& layer,
                                                           const OperatorOptions& options) {
-  return std::make_unique<SoftmaxCrossEntropy>(options.batch_size,
-                                               element_count(layer.input_shape));
+  return std::make_unique<SoftmaxCrossEntropy>(layer, options.batch_size);
 }
 
 std::unique_ptr<LayerOperator> make_accuracy(const LayerSpec& layer,

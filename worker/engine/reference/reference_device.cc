@@ -67,6 +67,11 @@ class ReferenceDevice final : public Device {
         return reference_pooling(layer, options);
       case LayerType::kLrn:
         return reference_lrn(layer, options);
+      case LayerType::kBatchNorm:
+        return reference_batch_norm(layer, options);
+      case LayerType::kSoftmaxCrossEntropy:
+      case LayerType::kAccuracy:
+        return reference_scores(layer, options);
       default:
         return reference_simple(layer, options);
     }

@@ -13,6 +13,12 @@ std::unique_ptr<LayerOperator> reference_pooling(const LayerSpec& layer,
                                                  const OperatorOptions& options);
 std::unique_ptr<LayerOperator> reference_lrn(const LayerSpec& layer,
                                              const OperatorOptions& options);
+// reference_batch_norm.cc
+std::unique_ptr<LayerOperator> reference_batch_norm(const LayerSpec& layer,
+                                                    const OperatorOptions& options);
+// reference_scores.cc: losses and accuracy.
+std::unique_ptr<LayerOperator> reference_scores(const LayerSpec& layer,
+                                                const OperatorOptions& options);
 // reference_simple.cc: the rest.
 std::unique_ptr<LayerOperator> reference_simple(const LayerSpec& layer,
                                                 const OperatorOptions& options);

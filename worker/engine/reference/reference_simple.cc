@@ -1,4 +1,3 @@
-#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -99,7 +98,7 @@ class Elementwise final : public SimpleOperator {
     for (float* const out : args.input_gradients) {
       if (out == nullptr) continue;
       for (std::int64_t i = 0; i < samples_ * outputs_; ++i) {
-        const bool cut = layer_.type == LayerType::kRelu && args.forward.inputs[0][i] <= 0.0f;
+        const bool cut = layer_.type == LayerType::kRelu && args.forward.output[i] <= 0.0f;
         out[i] = cut ? 0.0f : args.output_gradient[i];
       }
       if (layer_.type == LayerType::kDropout) mask(args.forward.first_sample, out);
@@ -118,53 +117,44 @@ class Elementwise final : public SimpleOperator {
   }
 };
 
-class Scores final : public SimpleOperator {
+class Concat final : public LayerOperator {
  public:
-  using SimpleOperator::SimpleOperator;
+  Concat(const LayerSpec& layer, const OperatorOptions& options)
+      : samples_(options.batch_size), outputs_(element_count(layer.output_shape)) {
+    const std::int64_t plane = outputs_ / layer.output_shape.front();
+    for (const std::int64_t channels : layer.concat_channels) sizes_.push_back(channels * plane);
+  }
 
   absl::Status forward(const ForwardArgs& args) override {
-    for (std::int64_t n = 0; n < samples_; ++n) {
-      args.output[n] = 0.0f;
-      if (n >= args.valid_samples) continue;
-      const float* scores = args.inputs[0] + n * inputs_;
-      const std::int32_t label = args.labels[n];
-      args.output[n] = layer_.type == LayerType::kAccuracy
-                           ? (first_largest(scores) == label ? 1.0f : 0.0f)
-                           : static_cast<float>(-std::log(probability(scores, label)));
-    }
+    for_parts([&](std::size_t input, std::int64_t in, std::int64_t out) {
+      args.output[out] = args.inputs[input][in];
+    });
     return absl::OkStatus();
   }
 
   absl::Status backward(const BackwardArgs& args) override {
-    if (args.input_gradients[0] == nullptr) return absl::OkStatus();
-    for (std::int64_t n = 0; n < samples_; ++n) {
-      const float* scores = args.forward.inputs[0] + n * inputs_;
-      for (std::int64_t c = 0; c < inputs_; ++c) {
-        const double expected = c == args.forward.labels[n] ? 1.0 : 0.0;
-        const double gradient = n < args.forward.valid_samples
-                                    ? (probability(scores, c) - expected) /
-                                          static_cast<double>(args.forward.valid_samples)
-                                    : 0.0;
-        args.input_gradients[0][n * inputs_ + c] = static_cast<float>(gradient);
+    for_parts([&](std::size_t input, std::int64_t in, std::int64_t out) {
+      if (float* const target = args.input_gradients[input]; target != nullptr) {
+        target[in] = args.output_gradient[out];
       }
-    }
+    });
     return absl::OkStatus();
   }
 
  private:
-  std::int64_t first_largest(const float* scores) const {
-    std::int64_t best = 0;
-    for (std::int64_t c = 1; c < inputs_; ++c) {
-      if (scores[c] > scores[best]) best = c;
+  // body(input, element of that input, element of the output)
+  template <typename Body>
+  void for_parts(const Body& body) const {
+    for (std::int64_t n = 0; n < samples_; ++n) {
+      std::int64_t out = n * outputs_;
+      for (std::size_t input = 0; input < sizes_.size(); ++input) {
+        for (std::int64_t i = 0; i < sizes_[input]; ++i) body(input, n * sizes_[input] + i, out++);
+      }
     }
-    return best;
   }
-  double probability(const float* scores, std::int64_t of) const {
-    const double largest = scores[first_largest(scores)];
-    double sum = 0.0;
-    for (std::int64_t c = 0; c < inputs_; ++c) sum += std::exp(scores[c] - largest);
-    return std::exp(scores[of] - largest) / sum;
-  }
+
+  const std::int64_t samples_, outputs_;
+  std::vector<std::int64_t> sizes_;  // per input, elements of one sample
 };
 
 }  // namespace
@@ -178,12 +168,14 @@ std::unique_ptr<LayerOperator> reference_simple(const LayerSpec& layer,
     case LayerType::kDropout:
     case LayerType::kAdd:
       return std::make_unique<Elementwise>(layer, options);
+    case LayerType::kConcat:
+      return std::make_unique<Concat>(layer, options);
     case LayerType::kSoftmaxCrossEntropy:
     case LayerType::kAccuracy:
-      return std::make_unique<Scores>(layer, options);
     case LayerType::kConvolution:
     case LayerType::kPooling:
     case LayerType::kLrn:
+    case LayerType::kBatchNorm:
       break;
   }
   POSEIDON_CHECK(false, "layer type without an operator");

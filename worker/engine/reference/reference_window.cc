@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -120,15 +121,18 @@ class Convolution final : public WindowOperator {
 
 class Pooling final : public WindowOperator {
  public:
-  using WindowOperator::WindowOperator;
+  Pooling(const LayerSpec& layer, const OperatorOptions& options)
+      : WindowOperator(layer, options),
+        chosen_(at(options.batch_size * element_count(layer.output_shape))) {}
 
   absl::Status forward(const ForwardArgs& args) override {
     for_outputs([&](std::int64_t n, std::int64_t c, std::int64_t y, std::int64_t x) {
       double sum = 0.0;
       const Choice choice = choose(args.inputs[0], n, c, y, x, sum);
+      chosen_[at(out_at(n, c, y, x))] = choice;
       args.output[out_at(n, c, y, x)] = layer_.pool == LayerSpec::Pool::kMax
                                             ? args.inputs[0][choice.index]
-                                            : static_cast<float>(sum / choice.inside);
+                                            : static_cast<float>(sum / divisor(choice, y, x));
     });
     return absl::OkStatus();
   }
@@ -137,14 +141,13 @@ class Pooling final : public WindowOperator {
     std::vector<double> sums = input_sums();
     for_outputs([&](std::int64_t n, std::int64_t c, std::int64_t y, std::int64_t x) {
       const double gradient = args.output_gradient[out_at(n, c, y, x)];
-      double unused = 0.0;
-      const Choice choice = choose(args.forward.inputs[0], n, c, y, x, unused);
+      const Choice& choice = chosen_[at(out_at(n, c, y, x))];
       if (layer_.pool == LayerSpec::Pool::kMax) {
         sums[at(choice.index)] += gradient;
         return;
       }
       for_window(y, x, [&](std::int64_t, std::int64_t, std::int64_t in_y, std::int64_t in_x) {
-        sums[at(in_at(n, c, in_y, in_x))] += gradient / choice.inside;
+        sums[at(in_at(n, c, in_y, in_x))] += gradient / divisor(choice, y, x);
       });
     });
     deliver(sums, args.input_gradients[0]);
@@ -156,6 +159,15 @@ class Pooling final : public WindowOperator {
     std::int64_t index = -1;  // of the largest element, the first of equals; a NaN is largest
     double inside = 0.0;      // how many elements of the window lie inside the image
   };
+  // Padding counts where asked for, the overhang of ceil_mode behind it never (as in PyTorch).
+  double divisor(const Choice& choice, std::int64_t y, std::int64_t x) const {
+    if (!layer_.count_padding) return choice.inside;
+    const auto extent = [](std::int64_t begin, std::int64_t kernel, std::int64_t size) {
+      return static_cast<double>(std::min(begin + kernel, size) - begin);
+    };
+    return extent(y * layer_.stride_h, layer_.kernel_h, layer_.input_shape[1] + 2 * layer_.pad_h) *
+           extent(x * layer_.stride_w, layer_.kernel_w, layer_.input_shape[2] + 2 * layer_.pad_w);
+  }
   Choice choose(const float* in, std::int64_t n, std::int64_t c, std::int64_t y, std::int64_t x,
                 double& sum) const {
     Choice choice;
@@ -169,6 +181,8 @@ class Pooling final : public WindowOperator {
     });
     return choice;
   }
+
+  std::vector<Choice> chosen_;  // per output, of the last forward
 };
 
 class Lrn final : public WindowOperator {
