@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/wire.h"
+#include "common/aligned_buffer.h"
 
 namespace poseidon {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-// What a worker adds to a checkpoint: pieces of layers that no server owns (SFB; all workers have the
-// same, and share the work), and, from worker 0, its own state.
+// What a worker adds to a checkpoint: pieces of layers that no server owns (SFB; all workers have
+// the same, and share the work), and, from worker 0, its own state.
 //
 // Before: the trainer's thread reaches a version that is to be saved. After: common/store_client.h
 // takes the copies to the servers that hold them.
@@ -24,8 +24,8 @@
 
 namespace poseidon {
 
-/// Versions on their way to the servers at a time. What comes due beyond fails: each is a copy of all
-/// that this worker gives.
+/// Versions on their way to the servers at a time. What comes due beyond fails: each is a copy of
+/// all that this worker gives.
 inline constexpr std::size_t kMaxVersionsUnderWay = 2;
 
 struct CheckpointGiverOptions {
@@ -82,7 +82,7 @@ class CheckpointGiver {
   std::map<std::uint32_t, std::vector<Given>> of_layer_;  ///< by LayerIndex
   std::vector<Given> own_state_;                          ///< one, on worker 0
 
-  std::mutex mutex_;  ///< guards all below
+  std::mutex mutex_;       ///< guards all below
   Iteration newest_ = -1;  ///< highest version that anything has reached
   std::set<Iteration> asked_;
   std::map<Iteration, std::size_t> under_way_;  ///< transfers by version

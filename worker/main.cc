@@ -17,6 +17,7 @@
 #include "common/node_report.h"
 #include "common/paced_transport.h"
 #include "common/status_macros.h"
+#include "common/store_wire.h"
 #include "common/tensor_memory.h"
 #include "spdlog/spdlog.h"
 #include "worker/peer_stream.h"
@@ -100,6 +101,7 @@ absl::Status run(const MainOptions& options) {
   PacedTransport transport(&grpc, tensor_arena());
   PacedTransport peers(&grpc.for_method(kFactorMethod), tensor_arena());
   PeerDoor door(&peers, &refusals);
+  Transport& stores = grpc.for_method(kStoreMethod);
   const auto address = peers.listen(to_string(*listen), &door);
   if (!address.ok()) return explain_listen_failure(*listen);
   POSEIDON_RETURN_IF_ERROR(announce_address(options.daemon, *address));
@@ -109,6 +111,7 @@ absl::Status run(const MainOptions& options) {
     WorkerNodeOptions node_options;
     node_options.threads = options.threads;
     node_options.peers = {.transport = &peers, .door = &door};
+    node_options.stores = &stores;
     node_options.sync.syncer.give_up_after = Milliseconds(options.server_timeout_s * 1000);
     WorkerNode node(&transport, &refusals, metrics.get(), node_options);
     ControlClientOptions client_options;

@@ -40,10 +40,10 @@ struct TrainerSetup {
   TrainerEvents* events = nullptr;
 };
 
-/// Trains from `first_iteration` to the job's last on the calling thread; afterwards the executor holds
-/// the final parameters, exact also where a 16-bit wire type rounded them during the run. Errors:
-/// CANCELLED; FAILED_PRECONDITION for a loss or parameters that are no number (naming iteration and
-/// layer); whatever data, engine or synchronisation returned.
+/// Trains from `first_iteration` to the job's last on the calling thread; afterwards the executor
+/// holds the final parameters, exact also where a 16-bit wire type rounded them during the run.
+/// Errors: CANCELLED; FAILED_PRECONDITION for a loss or parameters that are no number (naming
+/// iteration and layer); whatever data, engine or synchronisation returned.
 absl::Status train(const TrainerSetup& setup);
 
 }  // namespace poseidon

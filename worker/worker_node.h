@@ -21,9 +21,10 @@
 namespace poseidon {
 
 struct WorkerNodeOptions {
-  int threads = 0;         ///< of the engine; 0: all cores
-  SyncClientOptions sync;  ///< but for sync.syncer.sfb, which the job decides
-  PeerAccess peers;        ///< for layers that go by SFB; what it points to outlives the node
+  int threads = 0;              ///< of the engine; 0: all cores
+  SyncClientOptions sync;       ///< but for sync.syncer.sfb, which the job decides
+  Transport* stores = nullptr;  ///< speaks kStoreMethod, on the loop of the rest
+  PeerAccess peers;             ///< for layers that go by SFB; what it points to outlives the node
 };
 
 /// Callbacks come from the control client's threads.

@@ -117,7 +117,7 @@ TEST_F(RoundingRoute, WhatAMessageRefersToIsNotOverwrittenAndWarmBuffersAreUsedA
     EXPECT_NE(fresh, held.payload.data());
     EXPECT_TRUE(std::ranges::equal(held.payload, bytes)) << "a slow reader still has the first";
   }
-  held = {};
+  held.payload_owner = nullptr;
   next();
   land(0, 2, {1, 2, 3, 4});
   land(1, 2, {5, 6, 7});

@@ -52,7 +52,7 @@ struct SfbOptions {
   std::int64_t piece_bytes = 2 << 20;  ///< the unit of sending and of priority; the same everywhere
   /// Of this run. Above 0 all workers have the parameters of this version already.
   Iteration first_iteration = 0;
-  Iteration iterations = 0;            ///< of the run; the set after the last one is digests alone
+  Iteration iterations = 0;  ///< of the run; the set after the last one is digests alone
   Iteration check_every = kReplicaCheckIterations;
 };
 
