@@ -402,6 +402,8 @@ void ControlClient::Impl::dispatch(const v1::CoordinatorMessage& message) {
   if (message.has_assign()) events_->on_assign(message.assign());
   if (message.has_start()) events_->on_start(message.start());
   if (message.has_stop()) events_->on_stop(message.stop());
+  if (message.has_save_checkpoint()) events_->on_save_checkpoint(message.save_checkpoint());
+  if (message.has_forget_checkpoint()) events_->on_forget_checkpoint(message.forget_checkpoint());
 }
 
 absl::Status ControlClient::Impl::say_farewell(ControlStream& stream) {

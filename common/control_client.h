@@ -25,6 +25,8 @@ class ControlEvents {
   virtual void on_assign(const v1::Assignment& assignment) = 0;
   virtual void on_start(const v1::Start& start) = 0;
   virtual void on_stop(const v1::StopJob& stop) = 0;
+  virtual void on_save_checkpoint(const v1::SaveCheckpoint& save) = 0;
+  virtual void on_forget_checkpoint(const v1::ForgetCheckpoint& forget) = 0;
   /// The stream broke. The client tries to join again by itself; a job in progress should end.
   virtual void on_lost(const absl::Status& reason) = 0;
   /// Fills the running totals of the next heartbeat. Called on the heartbeat thread.

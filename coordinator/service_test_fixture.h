@@ -90,6 +90,8 @@ class FakeNode final : public ControlEvents {
   void on_joined(const v1::Joined& joined) override {
     note([&] { joined_.push_back(joined); });
   }
+  void on_save_checkpoint(const v1::SaveCheckpoint& /*save*/) override {}
+  void on_forget_checkpoint(const v1::ForgetCheckpoint& /*forget*/) override {}
   void on_calibrate(const v1::Calibrate& calibrate) override {
     std::function<std::optional<v1::CalibrationReport>(const v1::Calibrate&)> answer;
     note([&] {

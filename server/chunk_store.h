@@ -15,23 +15,21 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/ids.h"
+#include "common/snapshot.h"
 
 namespace poseidon {
-
-/// Names one snapshot of a shard; the coordinator gives the numbers, growing.
-using SnapshotId = StrongId<struct SnapshotIdTag, std::uint64_t>;
 
 /// One chunk to store; refers to the caller's memory. state0 and state1 are the optimizer's slots,
 /// empty where it uses none.
 struct ChunkView {
-  ChunkId chunk;
+  PieceId piece;
   Iteration version = 0;
   std::span<const float> parameters, state0, state1;
 };
 
 /// One chunk read back.
 struct StoredChunk {
-  ChunkId chunk;
+  PieceId piece;
   Iteration version = 0;
   std::vector<float> parameters, state0, state1;
 };
@@ -47,7 +45,7 @@ class ChunkStore {
   /// Makes the snapshot durable and readable. Once it returns OK, a power cut loses nothing of it.
   virtual absl::Status seal(SnapshotId snapshot) = 0;
   /// NOT_FOUND: not sealed, or no such chunk. DATA_LOSS: the bytes do not match their checksum.
-  virtual absl::StatusOr<StoredChunk> get(SnapshotId snapshot, ChunkId chunk) = 0;
+  virtual absl::StatusOr<StoredChunk> get(SnapshotId snapshot, PieceId piece) = 0;
   /// Sealed snapshots, oldest first.
   virtual absl::StatusOr<std::vector<SnapshotId>> list() = 0;
   /// Removes a snapshot, sealed or not; removing what is not there is no error.

@@ -53,13 +53,13 @@ const std::vector<float> kState = {0.5f, 0.25f, 0.125f};
 constexpr SnapshotId kFirst{1}, kSecond{300};
 
 ChunkView view(std::uint32_t chunk, Iteration version) {
-  return {ChunkId(chunk), version, kParameters, kState, {}};
+  return {PieceId(chunk), version, kParameters, kState, {}};
 }
 
 TEST_P(ChunkStoreTest, WhatWasPutAndSealedComesBack) {
   ASSERT_TRUE(store_->put(kFirst, view(7, 42)).ok());
   ASSERT_TRUE(store_->seal(kFirst).ok());
-  const auto chunk = store_->get(kFirst, ChunkId(7));
+  const auto chunk = store_->get(kFirst, PieceId(7));
   ASSERT_TRUE(chunk.ok()) << chunk.status();
   EXPECT_EQ(chunk->version, 42);
   EXPECT_EQ(chunk->parameters, kParameters);
@@ -69,7 +69,7 @@ TEST_P(ChunkStoreTest, WhatWasPutAndSealedComesBack) {
 
 TEST_P(ChunkStoreTest, WhatIsNotSealedIsNotSeen) {
   ASSERT_TRUE(store_->put(kFirst, view(7, 1)).ok());
-  EXPECT_TRUE(absl::IsNotFound(store_->get(kFirst, ChunkId(7)).status()));
+  EXPECT_TRUE(absl::IsNotFound(store_->get(kFirst, PieceId(7)).status()));
   EXPECT_THAT(*store_->list(), ElementsAre());
 }
 
@@ -77,7 +77,7 @@ TEST_P(ChunkStoreTest, ASealedSnapshotDoesNotChange) {
   ASSERT_TRUE(store_->put(kFirst, view(7, 1)).ok());
   ASSERT_TRUE(store_->seal(kFirst).ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(store_->put(kFirst, view(7, 2))));
-  EXPECT_EQ(store_->get(kFirst, ChunkId(7))->version, 1);
+  EXPECT_EQ(store_->get(kFirst, PieceId(7))->version, 1);
 }
 
 TEST_P(ChunkStoreTest, SnapshotsAreListedOldestFirstAndRemovedWhole) {
@@ -91,8 +91,8 @@ TEST_P(ChunkStoreTest, SnapshotsAreListedOldestFirstAndRemovedWhole) {
   ASSERT_TRUE(store_->remove(kFirst).ok());
   ASSERT_TRUE(store_->remove(kFirst).ok());
   EXPECT_THAT(*store_->list(), ElementsAre(kSecond));
-  EXPECT_TRUE(absl::IsNotFound(store_->get(kFirst, ChunkId(255)).status()));
-  EXPECT_TRUE(store_->get(kSecond, ChunkId(0xFFFFFFFF)).ok());
+  EXPECT_TRUE(absl::IsNotFound(store_->get(kFirst, PieceId(255)).status()));
+  EXPECT_TRUE(store_->get(kSecond, PieceId(0xFFFFFFFF)).ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(Both, ChunkStoreTest, ::testing::Values(false, true),
@@ -108,7 +108,7 @@ TEST(RocksdbChunkStore, SurvivesItsProcess) {
   }
   auto store = open(folder.path());
   EXPECT_THAT(*store->list(), ElementsAre(kFirst)) << "the second was never sealed";
-  EXPECT_EQ(store->get(kFirst, ChunkId(1))->version, 9);
+  EXPECT_EQ(store->get(kFirst, PieceId(1))->version, 9);
 }
 
 TEST(RocksdbChunkStore, SaysWhenSomebodyElseHasItOpen) {
@@ -137,7 +137,7 @@ TEST(RocksdbChunkStore, FlippedBytesAreNeverReturned) {
   ASSERT_GT(flipped, 0);
   auto store = open_rocksdb_chunk_store(folder.path());
   if (!store.ok()) return;  // found at once
-  const auto chunk = (*store)->get(kFirst, ChunkId(1));
+  const auto chunk = (*store)->get(kFirst, PieceId(1));
   EXPECT_FALSE(chunk.ok()) << "a damaged chunk was handed out as good";
 }
 

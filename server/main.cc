@@ -5,11 +5,14 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "common/background.h"
 #include "common/control_client.h"
 #include "common/daemon.h"
 #include "common/grpc_transport.h"
@@ -19,8 +22,12 @@
 #include "common/paced_transport.h"
 #include "common/status_macros.h"
 #include "common/tensor_memory.h"
+#include "server/checkpoint_keeper.h"
+#include "server/rocksdb_chunk_store.h"
 #include "server/server_node.h"
 #include "server/shard_service.h"
+#include "server/store_identity.h"
+#include "server/store_service.h"
 #include "spdlog/spdlog.h"
 
 namespace poseidon {
@@ -83,6 +90,10 @@ absl::Status run(const MainOptions& options) {
   const auto listen = parse_host_port(options.listen, PortZero::kAllowed);
   if (!listen.ok()) return listen.status();
   POSEIDON_RETURN_IF_ERROR(make_data_dir(options.data_dir));
+  const auto identity = store_identity(options.data_dir);
+  if (!identity.ok()) return identity.status();
+  auto store = open_rocksdb_chunk_store(std::filesystem::path(options.data_dir) / "checkpoints");
+  if (!store.ok()) return store.status();
   RefusalCounts refusals;
   std::unique_ptr<NodeMetrics> metrics;
   if (!options.metrics_listen.empty()) {
@@ -111,16 +122,27 @@ absl::Status run(const MainOptions& options) {
   if (!address.ok()) return explain_listen_failure(*listen);
   LinkProbe probe(&grpc.for_method(kProbeMethod));
   POSEIDON_RETURN_IF_ERROR(grpc.for_method(kProbeMethod).listen(*address, &probe).status());
+  Transport& stores = grpc.for_method(kStoreMethod);
+  std::optional<BackgroundThread> disk(std::in_place);
+  CheckpointKeeper keeper(*std::move(store), &*disk);
+  StoreService store_service(&stores, &keeper);
+  POSEIDON_RETURN_IF_ERROR(stores.listen(*address, &store_service).status());
   grpc.start();
   POSEIDON_RETURN_IF_ERROR(announce_address(options.daemon, *address));
 
-  ServerNode node(&service, &refusals, metrics.get(), &probe);
+  ServerNode node({.service = &service,
+                   .keeper = &keeper,
+                   .stores = &stores,
+                   .refusals = &refusals,
+                   .metrics = metrics.get(),
+                   .probe = &probe});
   ControlClientOptions client_options;
   client_options.coordinator = options.coordinator;
   client_options.join_timeout = Milliseconds(options.join_timeout_s * 1000);
   client_options.join.set_role(v1::NODE_ROLE_SERVER);
   client_options.join.set_address(*address);
   client_options.join.set_metrics_address(metrics == nullptr ? "" : metrics->address());
+  client_options.join.set_store_identity(*identity);
   client_options.join.set_process_id(static_cast<std::uint32_t>(getpid()));
   ControlClient client(client_options, &node);
   node.set_client(&client);
@@ -130,6 +152,7 @@ absl::Status run(const MainOptions& options) {
     status = client.run();
   }
   grpc.stop();
+  disk.reset();
   spdlog::info("stopped; sent {} MB of tensors through shared memory",
                transport.traffic().shared_bytes / 1'000'000);
   return status;

@@ -19,7 +19,7 @@ class MemoryChunkStore final : public ChunkStore {
     const auto copy = [](std::span<const float> floats) {
       return std::vector<float>(floats.begin(), floats.end());
     };
-    chunks_[snapshot][chunk.chunk] = {chunk.chunk, chunk.version, copy(chunk.parameters),
+    chunks_[snapshot][chunk.piece] = {chunk.piece, chunk.version, copy(chunk.parameters),
                                       copy(chunk.state0), copy(chunk.state1)};
     return absl::OkStatus();
   }
@@ -27,13 +27,13 @@ class MemoryChunkStore final : public ChunkStore {
     sealed_.insert(snapshot);
     return absl::OkStatus();
   }
-  absl::StatusOr<StoredChunk> get(SnapshotId snapshot, ChunkId chunk) override {
+  absl::StatusOr<StoredChunk> get(SnapshotId snapshot, PieceId piece) override {
     const auto chunks = chunks_.find(snapshot);
-    if (!sealed_.contains(snapshot) || chunks == chunks_.end() || !chunks->second.contains(chunk)) {
+    if (!sealed_.contains(snapshot) || chunks == chunks_.end() || !chunks->second.contains(piece)) {
       return absl::NotFoundError(
-          absl::StrCat("no chunk ", chunk.value(), " in a sealed snapshot ", snapshot.value()));
+          absl::StrCat("no piece ", piece.value(), " in a sealed snapshot ", snapshot.value()));
     }
-    return chunks->second.at(chunk);
+    return chunks->second.at(piece);
   }
   absl::StatusOr<std::vector<SnapshotId>> list() override {
     return std::vector<SnapshotId>(sealed_.begin(), sealed_.end());
@@ -45,7 +45,7 @@ class MemoryChunkStore final : public ChunkStore {
   }
 
  private:
-  std::map<SnapshotId, std::map<ChunkId, StoredChunk>> chunks_;
+  std::map<SnapshotId, std::map<PieceId, StoredChunk>> chunks_;
   std::set<SnapshotId> sealed_;
 };
 

@@ -37,9 +37,9 @@ std::string snapshot_key(char prefix, SnapshotId snapshot) {
   return key;
 }
 
-std::string chunk_key(SnapshotId snapshot, ChunkId chunk) {
+std::string piece_key(SnapshotId snapshot, PieceId piece) {
   std::string key = snapshot_key(kChunkPrefix, snapshot);
-  append_big_endian(key, chunk.value());
+  append_big_endian(key, piece.value());
   return key;
 }
 
@@ -102,7 +102,7 @@ class RocksdbChunkStore final : public ChunkStore {
           absl::StrCat(directory_, ": snapshot ", snapshot.value(), " is sealed"));
     }
     return convert(
-        db_->Put(rocksdb::WriteOptions(), chunk_key(snapshot, chunk.chunk), encode(chunk)),
+        db_->Put(rocksdb::WriteOptions(), piece_key(snapshot, chunk.piece), encode(chunk)),
         "writing a chunk");
   }
 
@@ -114,20 +114,20 @@ class RocksdbChunkStore final : public ChunkStore {
                    "sealing a snapshot");
   }
 
-  absl::StatusOr<StoredChunk> get(SnapshotId snapshot, ChunkId chunk) override {
+  absl::StatusOr<StoredChunk> get(SnapshotId snapshot, PieceId piece) override {
     POSEIDON_ASSIGN_OR_RETURN(const bool sealed, is_sealed(snapshot));
     std::string record;
     const rocksdb::Status status =
-        db_->Get(rocksdb::ReadOptions(), chunk_key(snapshot, chunk), &record);
+        db_->Get(rocksdb::ReadOptions(), piece_key(snapshot, piece), &record);
     if (!sealed || status.IsNotFound()) {
-      return absl::NotFoundError(absl::StrCat(directory_, ": no chunk ", chunk.value(),
+      return absl::NotFoundError(absl::StrCat(directory_, ": no piece ", piece.value(),
                                               " in a sealed snapshot ", snapshot.value()));
     }
     POSEIDON_RETURN_IF_ERROR(convert(status, "reading a chunk"));
     StoredChunk stored;
-    stored.chunk = chunk;
+    stored.piece = piece;
     if (!decode(record, stored)) {
-      return absl::DataLossError(absl::StrCat(directory_, ": chunk ", chunk.value(),
+      return absl::DataLossError(absl::StrCat(directory_, ": piece ", piece.value(),
                                               " of snapshot ", snapshot.value(),
                                               " is damaged: use an older snapshot"));
     }

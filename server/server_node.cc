@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/checkpoint.h"
 #include "common/clock.h"
 #include "common/job.h"
 #include "common/plan_proto.h"
@@ -30,9 +31,17 @@ absl::Status measure(const v1::Calibrate& task, const std::atomic<bool>& /*cance
 
 }  // namespace
 
-ServerNode::ServerNode(ShardService* service, const RefusalCounts* refusals, NodeMetrics* metrics,
-                       LinkProbe* probe)
-    : service_(service), refusals_(refusals), metrics_(metrics), calibration_(probe, measure) {}
+ServerNode::ServerNode(const ServerNodeParts& parts)
+    : service_(parts.service),
+      keeper_(parts.keeper),
+      stores_(parts.stores),
+      refusals_(parts.refusals),
+      metrics_(parts.metrics),
+      calibration_(parts.probe, measure) {
+  service_->set_frozen_sink([this](Epoch epoch, FrozenChunk chunk) {
+    keeper_->put(snapshot_id(epoch, chunk.version), std::move(chunk));
+  });
+}
 
 void ServerNode::on_joined(const v1::Joined& joined) {
   spdlog::info("joined as node {}{}{}", joined.node_id(), joined.note().empty() ? "" : ": ",
@@ -44,9 +53,39 @@ void ServerNode::on_assign(const v1::Assignment& assignment) {
   const absl::Status status = assign(assignment);
   if (status.ok()) return;
   spdlog::error("assignment refused: {}", std::string(status.message()));
+  send_failed(Epoch(assignment.plan().epoch()), std::string(status.message()));
+}
+
+void ServerNode::send_ready(Epoch epoch) {
   v1::NodeMessage message;
-  message.mutable_failed()->set_epoch(assignment.plan().epoch());
-  message.mutable_failed()->set_reason(std::string(status.message()));
+  message.mutable_ready()->set_epoch(epoch.value());
+  client_->send(std::move(message));
+}
+
+void ServerNode::send_failed(Epoch epoch, const std::string& reason) {
+  v1::NodeMessage message;
+  message.mutable_failed()->set_epoch(epoch.value());
+  message.mutable_failed()->set_reason(reason);
+  client_->send(std::move(message));
+}
+
+void ServerNode::send_checkpoint_report(const SnapshotResult& result, bool too_late) {
+  if (result.status.ok()) {
+    spdlog::info("checkpoint {}: {} bytes on disk in {:.3f} s", snapshot_name(result.snapshot),
+                 result.bytes, result.seconds);
+  } else {
+    spdlog::error("checkpoint {} failed: {}", snapshot_name(result.snapshot),
+                  std::string(result.status.message()));
+  }
+  v1::NodeMessage message;
+  v1::CheckpointReport& report = *message.mutable_checkpoint();
+  report.set_epoch(snapshot_epoch(result.snapshot).value());
+  report.set_iteration(static_cast<std::uint64_t>(snapshot_iteration(result.snapshot)));
+  report.set_stored(result.status.ok());
+  report.set_reason(std::string(result.status.message()));
+  report.set_bytes(static_cast<std::uint64_t>(result.bytes));
+  report.set_seconds(result.seconds);
+  report.set_too_late(too_late);
   client_->send(std::move(message));
 }
 
@@ -70,15 +109,88 @@ absl::Status ServerNode::assign(const v1::Assignment& assignment) {
     if (chunk.server == ServerIndex(assignment.index())) parameters += chunk.elements;
   }
   const std::uint32_t workers = plan.workers();
-  service_->assign(std::move(plan), ServerIndex(assignment.index()), job.optimizer, traffic,
-                   [this, epoch] {
-                     v1::NodeMessage message;
-                     message.mutable_ready()->set_epoch(epoch.value());
-                     client_->send(std::move(message));
-                   });
+  const ServerIndex self(assignment.index());
+  std::size_t pieces = 0;
+  for (const CheckpointPiece& piece : checkpoint_pieces(plan, job.sync.chunk_bytes)) {
+    if (piece.holder == self) ++pieces;
+  }
+  keeper_->begin(epoch, pieces,
+                 [this](const SnapshotResult& result) { send_checkpoint_report(result); });
+  const auto shared_plan = std::make_shared<const Plan>(plan);
+  service_->assign(
+      std::move(plan), self, job.optimizer, traffic,
+      [this, epoch, self, assignment, shared_plan, every = job.checkpoint.every_iterations,
+       slots = optimizer_state_slots(job.optimizer)] {
+        service_->with_shard(epoch, [every](Shard* shard) {
+          if (shard != nullptr) shard->freeze_every(every);
+        });
+        transfer_.reset();
+        if (!assignment.has_restore()) {
+          send_ready(epoch);
+          return;
+        }
+        const absl::Status begun = restore(assignment.restore(), *shared_plan, self, slots);
+        if (!begun.ok()) send_failed(epoch, std::string(begun.message()));
+      });
   spdlog::info("job {}: server {} with {} parameters for {} workers, epoch {}", job.name,
                assignment.index(), parameters, workers, epoch.value());
   return absl::OkStatus();
+}
+
+/// On the loop. Ready is said when all is there.
+absl::Status ServerNode::restore(const v1::RestoreSource& message, const Plan& plan,
+                                 ServerIndex self, int state_slots) {
+  POSEIDON_ASSIGN_OR_RETURN(const RestoreSource source, restore_from_message(message));
+  std::vector<StoreRequest> requests;
+  const Epoch epoch = plan.epoch;
+  for (std::uint32_t i = 0; i < plan.chunks.size(); ++i) {
+    const PlanChunk& chunk = plan.chunks[i];
+    if (chunk.server != self) continue;
+    const auto take = [this, epoch, id = ChunkId(i)](std::uint32_t slot, std::int64_t offset,
+                                                     const Bytes& values) {
+      Shard* shard = service_->shard_of(epoch);
+      if (shard == nullptr) return absl::CancelledError("the job was stopped");
+      return shard->restore(id, slot, offset, values);
+    };
+    POSEIDON_RETURN_IF_ERROR(append_range_requests(source, chunk.layer, chunk.offset,
+                                                   chunk.elements, state_slots, take, requests));
+  }
+  transfer_ = std::make_unique<StoreTransfer>(stores_);
+  transfer_->start(std::move(requests), [this, epoch, source](const absl::Status& status) {
+    Shard* shard = service_->shard_of(epoch);
+    if (shard == nullptr) return;
+    absl::Status end = status;
+    if (end.ok()) {
+      if (const Objection objection = shard->restored(source.iteration())) {
+        end = absl::FailedPreconditionError(objection.message);
+      }
+    }
+    if (end.ok()) {
+      spdlog::info("epoch {}: goes on from checkpoint {}", epoch.value(),
+                   snapshot_name(source.snapshot));
+      send_ready(epoch);
+    } else {
+      send_failed(epoch,
+                  absl::StrCat("checkpoint ", snapshot_name(source.snapshot), ": ", end.message()));
+    }
+  });
+  return absl::OkStatus();
+}
+
+void ServerNode::on_save_checkpoint(const v1::SaveCheckpoint& save) {
+  const Epoch epoch(save.epoch());
+  const auto iteration = static_cast<Iteration>(save.iteration());
+  service_->with_shard(epoch, [this, epoch, iteration](Shard* shard) {
+    if (shard == nullptr) return;  // the epoch is over, and the coordinator knows
+    const absl::Status frozen = shard->freeze_at(iteration);
+    if (frozen.ok()) return;
+    send_checkpoint_report({.snapshot = snapshot_id(epoch, iteration), .status = frozen},
+                           /*too_late=*/true);
+  });
+}
+
+void ServerNode::on_forget_checkpoint(const v1::ForgetCheckpoint& forget) {
+  keeper_->forget(SnapshotId(forget.snapshot()));
 }
 
 void ServerNode::on_stop(const v1::StopJob& stop) {
@@ -107,6 +219,7 @@ void ServerNode::drop(Epoch epoch) {
   }
   if (metrics_ != nullptr) metrics_->show(nullptr, nullptr);
   service_->drop(epoch);
+  keeper_->end(epoch);
 }
 
 void ServerNode::fill_heartbeat(v1::Heartbeat& heartbeat) {

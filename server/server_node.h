@@ -1,7 +1,8 @@
 #pragma once
 
 // One server process in the cluster: takes assignments from the coordinator and hands them to the
-// shard service. Thin: no decisions about data.
+// shard service, with what a checkpoint has for it where the job goes on from one. Thin: no
+// decisions about data.
 
 #include <memory>
 #include <mutex>
@@ -11,18 +12,29 @@
 #include "common/link_probe.h"
 #include "common/node_calibration.h"
 #include "common/node_report.h"
+#include "common/restore_source.h"
+#include "common/store_client.h"
 #include "common/wire.h"
+#include "server/checkpoint_keeper.h"
 #include "server/shard_service.h"
 
 namespace poseidon {
 
+/// What a server consists of; all of it outlives the node.
+struct ServerNodeParts {
+  ShardService* service = nullptr;
+  CheckpointKeeper* keeper = nullptr;
+  Transport* stores = nullptr;  ///< speaks kStoreMethod, on the service's loop
+  const RefusalCounts* refusals = nullptr;
+  NodeMetrics* metrics = nullptr;  ///< may be null
+  LinkProbe* probe = nullptr;      ///< null: nothing measures the network of this node
+};
+
 /// Callbacks come from the control client's threads.
 class ServerNode final : public ControlEvents {
  public:
-  /// All must outlive the node; `metrics` may be null. set_client before the client runs.
-  /// `probe` may be null too: then nothing measures the network of this node.
-  ServerNode(ShardService* service, const RefusalCounts* refusals, NodeMetrics* metrics,
-             LinkProbe* probe);
+  /// set_client before the client runs. Destroyed only once the loop has stopped.
+  explicit ServerNode(const ServerNodeParts& parts);
   void set_client(ControlClient* client) {
     client_ = client;
     calibration_.set_client(client);
@@ -33,14 +45,23 @@ class ServerNode final : public ControlEvents {
   void on_assign(const v1::Assignment& assignment) override;
   void on_start(const v1::Start& /*start*/) override {}
   void on_stop(const v1::StopJob& stop) override;
+  void on_save_checkpoint(const v1::SaveCheckpoint& save) override;
+  void on_forget_checkpoint(const v1::ForgetCheckpoint& forget) override;
   void on_lost(const absl::Status& reason) override;
   void fill_heartbeat(v1::Heartbeat& heartbeat) override;
 
  private:
   absl::Status assign(const v1::Assignment& assignment);
   void drop(Epoch epoch);
+  void send_ready(Epoch epoch);
+  void send_failed(Epoch epoch, const std::string& reason);
+  void send_checkpoint_report(const SnapshotResult& result, bool too_late = false);
+  absl::Status restore(const v1::RestoreSource& message, const Plan& plan, ServerIndex self,
+                       int state_slots);
 
   ShardService* const service_;
+  CheckpointKeeper* const keeper_;
+  Transport* const stores_;
   const RefusalCounts* const refusals_;
   NodeMetrics* const metrics_;
   ControlClient* client_ = nullptr;
@@ -49,6 +70,8 @@ class ServerNode final : public ControlEvents {
   std::mutex mutex_;  ///< guards all below
   std::shared_ptr<TrafficProbe> traffic_;
   Epoch epoch_;
+
+  std::unique_ptr<StoreTransfer> transfer_;  ///< the loop's
 };
 
 }  // namespace poseidon

@@ -36,6 +36,14 @@ bool all_finite(GradientTerms gradient, std::size_t size) {
   return true;
 }
 
+/// A frozen buffer is written to disk as it is: what changes it goes to a copy.
+void thaw(FloatBuffer& state) {
+  if (state.size_bytes() == 0 || state.exclusive()) return;
+  FloatBuffer copy(static_cast<std::int64_t>(state.floats().size()));
+  std::copy(state.floats().begin(), state.floats().end(), copy.floats().begin());
+  state = std::move(copy);
+}
+
 /// What to do about values that `wire_type` cannot carry.
 const char* remedy(ElementType wire_type) {
   return wire_type == ElementType::kFloat16
@@ -128,15 +136,75 @@ ShardDecision Shard::on_initialise(Slot& slot, const DecodedChunk& message) {
     return decision;
   }
   copy_payload(message.payload, slot.parameters.floats());
-  if (rounds(plan_)) {
-    const std::span<std::byte> rounded = slot.rounded.writable();
-    encode_payload(plan_.wire_type, std::as_const(slot.parameters).floats(), rounded);
-    if (!all_finite_16(plan_.wire_type, rounded)) {
-      return {.objection = stop(slot, "the initial parameters"), .delivery = std::nullopt};
-    }
+  if (!round_parameters(slot)) {
+    return {.objection = stop(slot, "the initial parameters"), .delivery = std::nullopt};
   }
   slot.version = 0;
   return deliver(slot.id, std::nullopt);
+}
+
+/// False when the wire type cannot carry them.
+bool Shard::round_parameters(Slot& slot) {
+  if (!rounds(plan_)) return true;
+  const std::span<std::byte> rounded = slot.rounded.writable();
+  encode_payload(plan_.wire_type, std::as_const(slot.parameters).floats(), rounded);
+  return all_finite_16(plan_.wire_type, rounded);
+}
+
+// ---- checkpoints ----
+
+absl::Status Shard::restore(ChunkId chunk, std::uint32_t slot, std::int64_t offset,
+                            const Bytes& values) {
+  Slot* found = find(chunk);
+  if (found == nullptr || found->version >= 0 || slot > 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slot ", slot, " of chunk ", chunk.value(), " cannot be restored here"));
+  }
+  FloatBuffer& buffer = slot == 0 ? found->parameters : slot == 1 ? found->state0 : found->state1;
+  const std::span<float> all = buffer.floats();
+  const std::size_t elements = values.size() / sizeof(float);
+  const auto at = static_cast<std::size_t>(offset);
+  if (offset < 0 || values.size() % sizeof(float) != 0 || elements > all.size() ||
+      at > all.size() - elements) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the checkpoint has ", values.size(), " bytes at element ", offset, " for slot ", slot,
+        " of chunk ", chunk.value(), ", which has ", all.size(), " elements"));
+  }
+  copy_payload(values, all.subspan(at, elements));
+  return absl::OkStatus();
+}
+
+Objection Shard::restored(Iteration version) {
+  for (Slot& slot : slots_) {
+    if (!round_parameters(slot)) return stop(slot, "the checkpoint's parameters");
+    slot.version = version;
+  }
+  return {};
+}
+
+absl::Status Shard::freeze_at(Iteration version) {
+  if (freeze_at_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("version ", *freeze_at_, " waits to be frozen, before ", version));
+  }
+  for (const Slot& slot : slots_) {
+    if (slot.version <= version) continue;
+    return absl::FailedPreconditionError(absl::StrCat("chunk ", slot.id.value(), " is at version ",
+                                                      slot.version, ", beyond ", version));
+  }
+  if (slots_.empty() || (freeze_every_ > 0 && version % freeze_every_ == 0)) return {};
+  freeze_at_ = version;
+  frozen_at_ = 0;
+  for (const Slot& slot : slots_) freeze_if_due(slot);
+  return absl::OkStatus();
+}
+
+void Shard::freeze_if_due(const Slot& slot) {
+  const bool commanded = freeze_at_ == slot.version;
+  const bool periodic = freeze_every_ > 0 && slot.version > 0 && slot.version % freeze_every_ == 0;
+  if (!commanded && !periodic) return;
+  frozen_.push_back({slot.id, slot.version, slot.parameters, slot.state0, slot.state1});
+  if (commanded && ++frozen_at_ == slots_.size()) freeze_at_.reset();
 }
 
 ShardDecision Shard::on_pull(const Slot& slot, const ChunkHeader& header) const {
@@ -318,6 +386,8 @@ Objection Shard::step(Slot& slot, const StepTotals* totals) {
   const bool in_place = target.owner() == nullptr;
   const std::span<const float> old = std::as_const(slot.parameters).floats();
   const std::span<float> fresh = in_place ? slot.parameters.floats() : target.floats();
+  thaw(slot.state0);
+  thaw(slot.state1);
   const std::span<float> state0 = slot.state0.floats(), state1 = slot.state1.floats();
   const std::span<std::byte> rounded = slot.rounded.writable();
   bool parameters_fit = true, gradients_fit = true;
@@ -348,6 +418,7 @@ Objection Shard::step(Slot& slot, const StepTotals* totals) {
   }
   if (!in_place) slot.parameters = std::move(target);
   ++slot.version;
+  freeze_if_due(slot);
   if (++complete_chunks_ == slots_.size()) {
     complete_chunks_ = 0;
     std::fill(contributed_.begin(), contributed_.end(), 0);

@@ -19,20 +19,23 @@
 //  5. Where steps need norms over more than a chunk (plan.norm_scope), a complete sum is held back:
 //     its squares go out (Delivery::norms), and the step is made when worker 0 has sent the totals.
 //     Everybody who hears of norms gets a step's norms before its parameters, on the same stream.
-//  6. Parameters that the 16-bit type cannot carry (infinite, NaN, beyond its range) never leave
+//  6. A version can be frozen for a checkpoint: the buffers are shared with whoever writes them to
+//     disk, and the next step goes to fresh memory, by the rule of 3.
+//  7. Parameters that the 16-bit type cannot carry (infinite, NaN, beyond its range) never leave
 //     the shard: from then on every message is refused, with the layer's name and the remedy.
 //
 // Memory per parameter (float32, measured by memory_bytes(), tested): 4 B parameters + 4 B sum
 // (none with one worker) + 4 B per optimizer slot (SGD 0, with momentum 1, Adam and AdamW 2), so
 // 12 B with SGD momentum; + 2 B for the rounded copy with a 16-bit wire type;
 // plus at most pending_limit_bytes (and one message per worker) of early contributions for the
-// whole shard.
+// whole shard. While a checkpoint is written, parameters and optimizer slots exist twice.
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/aligned_buffer.h"
@@ -45,6 +48,7 @@
 #include "common/wire.h"
 #include "server/aggregator.h"
 #include "server/consistency.h"
+#include "server/frozen_chunk.h"
 
 namespace poseidon {
 
@@ -77,6 +81,24 @@ class Shard {
   /// The part of `plan` that belongs to `self`. `policy` must outlive the shard.
   Shard(Plan plan, ServerIndex self, OptimizerSpec optimizer, const ConsistencyPolicy* policy,
         std::int64_t pending_limit_bytes = kDefaultPendingLimitBytes);
+
+  /// Instead of initial parameters: part of what a checkpoint has for an owned chunk. `slot` 0 is
+  /// the parameters, 1 and 2 the optimizer's. INVALID_ARGUMENT when it is beyond the chunk or the
+  /// optimizer.
+  absl::Status restore(ChunkId chunk, std::uint32_t slot, std::int64_t offset, const Bytes& values);
+  /// All owned chunks are whole, at this version: training goes on from there. An objection when
+  /// the 16-bit wire type cannot carry them.
+  Objection restored(Iteration version);
+
+  /// From now on every chunk is frozen when it has so many steps, and again after as many more; 0:
+  /// never.
+  void freeze_every(Iteration iterations) { freeze_every_ = iterations; }
+  /// Besides, once: at this version. FAILED_PRECONDITION when a chunk is beyond it, or another
+  /// version waits to be frozen.
+  absl::Status freeze_at(Iteration version);
+  /// What has been frozen since the last call, in the order of freezing.
+  std::vector<FrozenChunk> take_frozen() { return std::exchange(frozen_, {}); }
+  bool has_frozen() const { return !frozen_.empty(); }
 
   /// One decoded message of a worker.
   ShardDecision on_message(const DecodedChunk& message);
@@ -131,6 +153,8 @@ class Shard {
   Objection settle(Slot& slot);
   Objection step(Slot& slot, const StepTotals* totals);
   Objection stop(const Slot& slot, const std::string& what);
+  void freeze_if_due(const Slot& slot);
+  bool round_parameters(Slot& slot);
 
   const Plan plan_;
   const ServerIndex self_;
@@ -142,6 +166,10 @@ class Shard {
   std::vector<std::size_t> contributed_;  ///< by rank: chunks of the current iteration that are in
   std::size_t complete_chunks_ = 0;       ///< of the current iteration
   std::int64_t pending_bytes_ = 0;
+  Iteration freeze_every_ = 0;
+  std::optional<Iteration> freeze_at_;
+  std::size_t frozen_at_ = 0;  ///< chunks frozen at freeze_at_
+  std::vector<FrozenChunk> frozen_;
   Objection stopped_;  ///< the reason for which nothing is taken any more
 };
 

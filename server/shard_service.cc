@@ -85,6 +85,20 @@ void ShardService::drop(Epoch epoch) {
   });
 }
 
+void ShardService::with_shard(Epoch epoch, std::function<void(Shard*)> function) {
+  transport_->post([this, epoch, function = std::move(function)] {
+    function(shard_of(epoch));
+    hand_over_frozen();
+  });
+}
+
+void ShardService::hand_over_frozen() {
+  if (!shard_ || !shard_->has_frozen()) return;
+  for (FrozenChunk& chunk : shard_->take_frozen()) {
+    if (frozen_sink_) frozen_sink_(shard_->plan().epoch, std::move(chunk));
+  }
+}
+
 StreamHandler* ShardService::on_accept(std::unique_ptr<Stream> stream) {
   sessions_.push_back(std::make_unique<Session>(this, next_session_++, std::move(stream)));
   Session& session = *sessions_.back();
@@ -142,6 +156,7 @@ ReadNext ShardService::on_message(Session& session, const Bytes& message) {
                        decoded->payload.size());
   }
   if (decision.delivery) enqueue(*decision.delivery);
+  hand_over_frozen();
   resume_paused();
   session.paused_ = !shard_->may_read(decoded->header.rank);
   return session.paused_ ? ReadNext::kPause : ReadNext::kContinue;

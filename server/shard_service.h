@@ -33,6 +33,9 @@ class ShardService final : public Acceptor {
   /// What happened to a message that was not used; the service has counted it already.
   using RefusalLog = std::function<void(const std::string& peer, const Objection&)>;
 
+  /// Takes what a shard has frozen, on the loop.
+  using FrozenSink = std::function<void(Epoch, FrozenChunk)>;
+
   /// `transport` and `refusals` must outlive the service, which is destroyed only once the
   /// transport has stopped. `log` is called on the loop.
   /// `pending_limit_bytes`: see server/shard.h.
@@ -46,9 +49,17 @@ class ShardService final : public Acceptor {
               std::shared_ptr<TrafficProbe> traffic, std::function<void()> done);
   /// Ends the shard, if it has this epoch, and its streams. Frees its memory.
   void drop(Epoch epoch);
+  /// Where frozen chunks go; before the first assign.
+  void set_frozen_sink(FrozenSink sink) { frozen_sink_ = std::move(sink); }
+  /// Runs `function` on the loop with the shard of this epoch, or with null when it is gone.
+  void with_shard(Epoch epoch, std::function<void(Shard*)> function);
 
   StreamHandler* on_accept(std::unique_ptr<Stream> stream) override;
 
+  /// On the loop; null when the assignment is another, or none.
+  Shard* shard_of(Epoch epoch) {
+    return shard_ && shard_->plan().epoch == epoch ? &*shard_ : nullptr;
+  }
   /// For observers on the loop; null without an assignment.
   const Shard* shard() const { return shard_ ? &*shard_ : nullptr; }
 
@@ -63,6 +74,7 @@ class ShardService final : public Acceptor {
   void send_norms(Session& session, ChunkId chunk);
   void pump(Session& session);
   void resume_paused();
+  void hand_over_frozen();
   void remove(Session& session);
   void close(Session& session, const absl::Status& why);
   void close_if_still_unbound(std::uint64_t session_number);
@@ -75,6 +87,7 @@ class ShardService final : public Acceptor {
   const BspConsistency consistency_;
   std::optional<Shard> shard_;
   std::shared_ptr<TrafficProbe> traffic_;
+  FrozenSink frozen_sink_;
   std::vector<std::unique_ptr<Session>> sessions_;
   std::uint64_t next_session_ = 0;
   /// Timers outlive us in the loop; they look here before they touch us.

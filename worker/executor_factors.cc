@@ -36,6 +36,11 @@ absl::Status ExecutorFactors::copy_factors(LayerIndex layer, const OwnFactors& t
   return executor_->copy_factors(layer, to.output_gradient, to.input);
 }
 
+std::span<float> ExecutorFactors::state(LayerIndex layer, int slot) {
+  State& state = states_[layer.value()];
+  return (slot == 0 ? state.slot0 : state.slot1).floats();
+}
+
 absl::StatusOr<std::vector<TensorSquares>> ExecutorFactors::measure(LayerIndex layer,
                                                                     Iteration iteration,
                                                                     const StackedFactors& factors) {

@@ -33,6 +33,9 @@ class ExecutorFactors final : public FactorEngine {
   absl::Status step(LayerIndex layer, Iteration iteration, const StackedFactors& factors,
                     double all_gradients) override;
 
+  /// The optimizer's slot 0 or 1 of an SFB layer; empty where there is none.
+  std::span<float> state(LayerIndex layer, int slot);
+
  private:
   struct State {
     FloatBuffer slot0, slot1;

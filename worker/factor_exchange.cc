@@ -48,9 +48,12 @@ void FactorExchange::start() {
     }
     connect(peer);
   }
-  if (route_.rank() != WorkerRank(0)) return;
-  route_.initialise_from_here();
-  for (const LayerIndex layer : route_.layers()) events_->parameters_ready(layer, 0);
+  const Iteration first = route_.options().first_iteration;
+  if (first == 0) {
+    if (route_.rank() != WorkerRank(0)) return;
+    route_.initialise_from_here();
+  }
+  for (const LayerIndex layer : route_.layers()) events_->parameters_ready(layer, first);
   pump_all();
 }
 

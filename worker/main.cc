@@ -19,6 +19,7 @@
 #include "common/node_report.h"
 #include "common/paced_transport.h"
 #include "common/status_macros.h"
+#include "common/store_wire.h"
 #include "common/tensor_memory.h"
 #include "spdlog/spdlog.h"
 #include "worker/data/batches.h"
@@ -108,6 +109,7 @@ absl::Status run(const MainOptions& options) {
   PacedTransport transport(&grpc, tensor_arena());
   PacedTransport peers(&grpc.for_method(kFactorMethod), tensor_arena());
   PeerDoor door(&peers, &refusals);
+  Transport& stores = grpc.for_method(kStoreMethod);
   const auto address = peers.listen(to_string(*listen), &door);
   if (!address.ok()) return explain_listen_failure(*listen);
   LinkProbe probe(&grpc.for_method(kProbeMethod));
@@ -123,6 +125,7 @@ absl::Status run(const MainOptions& options) {
             ? options.data_threads
             : default_data_threads(static_cast<int>(std::thread::hardware_concurrency()));
     node_options.peers = {.transport = &peers, .door = &door};
+    node_options.stores = &stores;
     node_options.sync.syncer.give_up_after = Milliseconds(options.server_timeout_s * 1000);
     WorkerNode node(&transport, &refusals, metrics.get(), &probe, node_options);
     ControlClientOptions client_options;

@@ -29,9 +29,9 @@ SyncClient::SyncClient(Transport* transport, Plan plan, WorkerRank rank,
       options_(options),
       traffic_(traffic),
       engine_(engine),
-      versions_(plan_.layers.size(), -1),
-      complete_(plan_.layers.size(), -1),
-      measured_(plan_.layers.size(), -1),
+      versions_(plan_.layers.size(), options.syncer.first_iteration - 1),
+      complete_(plan_.layers.size(), options.syncer.first_iteration - 1),
+      measured_(plan_.layers.size(), options.syncer.first_iteration - 1),
       exact_(plan_.layers.size(), false),
       gradient_since_(plan_.layers.size()) {
   for (const LayerMemory& layer : layers) parameters_.emplace_back(layer.parameters);
@@ -107,7 +107,7 @@ void SyncClient::publish(LayerIndex layer, Iteration iteration) {
 
 /// For its next step.
 bool SyncClient::has_all_factors(std::size_t l) const {
-  return versions_[l] >= 0 && complete_[l] == versions_[l] &&
+  return versions_[l] >= options_.syncer.first_iteration && complete_[l] == versions_[l] &&
          complete_[l] < options_.syncer.sfb.iterations;
 }
 
@@ -169,6 +169,7 @@ absl::Status SyncClient::step(std::unique_lock<std::mutex>& lock, LayerIndex lay
   lock.unlock();
   absl::Status status = engine_->step(
       layer, iteration, syncer_->factors()->route().stacked(layer, iteration), all_gradients);
+  if (status.ok() && options_.stepped) options_.stepped(layer, iteration + 1);
   lock.lock();
   if (status.ok()) set_version(layer, iteration + 1);
   return status;

@@ -43,6 +43,9 @@ struct SyncClientOptions {
   /// the coordinator within its lease; this is the last resort that keeps a wait from being
   /// endless.
   Milliseconds wait_timeout{600000};
+  /// Called on the trainer's thread after each step of an SFB layer, before anybody uses the
+  /// result: the place to copy a version for a checkpoint. May be empty.
+  std::function<void(LayerIndex, Iteration version)> stepped;
 };
 
 class SyncClient final : public SyncerEvents {

@@ -34,7 +34,10 @@ struct SyncerOptions {
   Nanoseconds reconnect_max{Milliseconds(2000)};
   /// A server or worker that cannot be reached for so long fails the run.
   Nanoseconds give_up_after{Milliseconds(30000)};
-  SfbOptions sfb;  ///< must be the same on all workers
+  /// The run begins here. Above 0 everybody's parameters are those of this version already, from a
+  /// checkpoint: servers have theirs, and the memory of SFB layers holds its own before start().
+  Iteration first_iteration = 0;
+  SfbOptions sfb;  ///< must be the same on all workers; its first_iteration is taken from above
 };
 
 }  // namespace poseidon

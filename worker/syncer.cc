@@ -38,6 +38,11 @@ class Syncer::Connection final : public StreamHandler {
 
 namespace {
 
+SyncerOptions complete(SyncerOptions options) {
+  options.sfb.first_iteration = options.first_iteration;
+  return options;
+}
+
 bool has_sfb_layers(const Plan& plan) {
   return std::any_of(plan.layers.begin(), plan.layers.end(),
                      [](const PlanLayer& layer) { return layer.scheme == Scheme::kSfb; });
@@ -50,7 +55,7 @@ Syncer::Syncer(Transport* transport, Plan plan, WorkerRank rank, std::vector<Lay
                RefusalCounts* refusals, PeerAccess peers)
     : transport_(transport),
       rank_(rank),
-      options_(options),
+      options_(complete(options)),
       events_(events),
       traffic_(traffic),
       refusals_(refusals),
@@ -58,7 +63,7 @@ Syncer::Syncer(Transport* transport, Plan plan, WorkerRank rank, std::vector<Lay
                    ? std::make_unique<FactorExchange>(plan, rank, layers, peers, options_, events,
                                                       traffic, refusals)
                    : nullptr),
-      route_(std::move(plan), rank, std::move(layers)) {
+      route_(std::move(plan), rank, std::move(layers), options.first_iteration) {
   // A server without chunks would wait in vain for a word.
   const Plan& ours = route_.plan();
   std::vector<bool> owns(ours.servers(), false);
@@ -73,7 +78,7 @@ Syncer::Syncer(Transport* transport, Plan plan, WorkerRank rank, std::vector<Lay
 Syncer::~Syncer() { *alive_ = false; }
 
 void Syncer::start() {
-  if (rank_ == WorkerRank(0)) {
+  if (rank_ == WorkerRank(0) && options_.first_iteration == 0) {
     route_.initialise_from_here();
   } else {
     route_.pull_initial();

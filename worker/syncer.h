@@ -37,8 +37,8 @@ class Syncer {
   Syncer& operator=(const Syncer&) = delete;
 
   /// Connects to all servers that own chunks, and to the other workers where layers go by SFB.
-  /// Worker 0 gives the initial parameters, the others get them; either way version 0 of every
-  /// layer is reported when it is there.
+  /// Worker 0 gives the initial parameters, the others get them (from a checkpoint on, all get
+  /// them); either way the first version of every layer is reported when it is there.
   void start();
 
   /// A PS layer: the gradient of `iteration` is complete and stays unchanged until its version has

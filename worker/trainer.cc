@@ -24,7 +24,12 @@ class Run {
   explicit Run(const TrainerSetup& setup) : s_(setup), times_(&clock_, setup.traffic->layers()) {}
 
   absl::Status train() {
-    for (Iteration i = 0; i < s_.job->iterations; ++i) {
+    // What the interrupted run may have told of this test was taken back with the iterations after.
+    if (s_.first_iteration > 0 && s_.first_iteration < s_.job->iterations &&
+        test_is_due(s_.first_iteration)) {
+      POSEIDON_RETURN_IF_ERROR(test(s_.first_iteration));
+    }
+    for (Iteration i = s_.first_iteration; i < s_.job->iterations; ++i) {
       POSEIDON_RETURN_IF_ERROR(iterate(i));
       if (i + 1 < s_.job->iterations && test_is_due(i + 1)) {
         POSEIDON_RETURN_IF_ERROR(test(i + 1));

@@ -31,6 +31,7 @@ class TrainerEvents {
 
 struct TrainerSetup {
   const JobSpec* job = nullptr;
+  Iteration first_iteration = 0;  ///< above 0: going on from a checkpoint
   WorkerRank rank;
   Executor* executor = nullptr;
   SyncClient* sync = nullptr;
@@ -41,10 +42,10 @@ struct TrainerSetup {
   TrainerEvents* events = nullptr;
 };
 
-/// Trains from iteration 0 to the job's last on the calling thread; afterwards the executor holds
-/// the final parameters, exact also where a 16-bit wire type rounded them during the run. Errors:
-/// CANCELLED; FAILED_PRECONDITION for a loss or parameters that are no number (naming iteration and
-/// layer); whatever data, engine or synchronisation returned.
+/// Trains from `first_iteration` to the job's last on the calling thread; afterwards the executor
+/// holds the final parameters, exact also where a 16-bit wire type rounded them during the run.
+/// Errors: CANCELLED; FAILED_PRECONDITION for a loss or parameters that are no number (naming
+/// iteration and layer); whatever data, engine or synchronisation returned.
 absl::Status train(const TrainerSetup& setup);
 
 }  // namespace poseidon

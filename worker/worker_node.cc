@@ -1,5 +1,7 @@
 #include "worker/worker_node.h"
 
+#include <future>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -7,8 +9,10 @@
 #include "common/clock.h"
 #include "common/job.h"
 #include "common/plan_proto.h"
+#include "common/restore_source.h"
 #include "common/status_macros.h"
 #include "spdlog/spdlog.h"
+#include "worker/checkpoint_giver.h"
 #include "worker/data/batches.h"
 #include "worker/engine/cpu/cpu_device.h"
 #include "worker/engine/cpu/parallel.h"
@@ -80,7 +84,13 @@ class WorkerNode::Job final : public TrainerEvents {
     changed_.notify_all();
   }
 
+  void save_checkpoint(Iteration version) {
+    const std::lock_guard lock(mutex_);
+    if (giver_ != nullptr) giver_->save_at(version);
+  }
+
   void iteration_done(Iteration iteration, double loss) override {
+    save_own_state(iteration + 1);
     v1::NodeMessage message;
     v1::IterationReport& report = *message.mutable_iteration();
     report.set_epoch(epoch_.value());
@@ -113,11 +123,14 @@ class WorkerNode::Job final : public TrainerEvents {
   /// The streams go with the client, and then the memory may.
   void close_client() {
     std::unique_ptr<SyncClient> closing;
+    std::unique_ptr<CheckpointGiver> giver;
     {
       const std::lock_guard lock(mutex_);  // nobody may cancel it from now on
       closing = std::move(sync_);
+      giver = std::move(giver_);
     }
     closing.reset();
+    giver.reset();
   }
 
   void report_end(const absl::Status& status) {
@@ -136,6 +149,28 @@ class WorkerNode::Job final : public TrainerEvents {
     node_->client_->send(std::move(message));
   }
 
+  void save_own_state(Iteration version) {
+    if (!giver_->wants_own_state(version)) return;
+    std::vector<float> statistics(static_cast<std::size_t>(executor_->net().statistics_count()));
+    if (const absl::Status read = executor_->read_statistics(statistics); !read.ok()) {
+      report_checkpoint_failure(version, std::string(read.message()), /*too_late=*/false);
+      return;
+    }
+    giver_->own_state_at(version, std::move(statistics));
+  }
+
+  /// Any thread. A checkpoint that fails stops no training.
+  void report_checkpoint_failure(Iteration version, const std::string& reason, bool too_late) {
+    spdlog::error("epoch {}: no checkpoint at iteration {}: {}", epoch_.value(), version, reason);
+    v1::NodeMessage message;
+    v1::CheckpointReport& report = *message.mutable_checkpoint();
+    report.set_epoch(epoch_.value());
+    report.set_iteration(static_cast<std::uint64_t>(version));
+    report.set_reason(reason);
+    report.set_too_late(too_late);
+    node_->client_->send(std::move(message));
+  }
+
   absl::Status prepare_and_train() {
     POSEIDON_ASSIGN_OR_RETURN(Plan plan, plan_from_message(assignment_.plan()));
     POSEIDON_ASSIGN_OR_RETURN(job_, parse_job(assignment_.job_json()));
@@ -146,11 +181,19 @@ class WorkerNode::Job final : public TrainerEvents {
           absl::StrCat("assigned rank ", assignment_.index(), " of ", plan.workers()));
     }
     rank_ = WorkerRank(assignment_.index());
+    if (assignment_.has_restore()) {
+      POSEIDON_ASSIGN_OR_RETURN(restore_, restore_from_message(assignment_.restore()));
+      first_iteration_ = restore_->iteration();
+    }
     POSEIDON_RETURN_IF_ERROR(prepare_engine(net));
     POSEIDON_RETURN_IF_ERROR(prepare_data(net, plan.workers()));
+    POSEIDON_ASSIGN_OR_RETURN(
+        factors_, ExecutorFactors::create(executor_, plan, job_.optimizer, job_.micro_batches));
+    if (restore_) POSEIDON_RETURN_IF_ERROR(restore_own_state(plan));
     POSEIDON_RETURN_IF_ERROR(prepare_synchronisation(std::move(plan)));
     POSEIDON_RETURN_IF_ERROR(wait_for_start());
     POSEIDON_RETURN_IF_ERROR(train({.job = &job_,
+                                    .first_iteration = first_iteration_,
                                     .rank = rank_,
                                     .executor = executor_.get(),
                                     .sync = sync_.get(),
@@ -171,6 +214,7 @@ class WorkerNode::Job final : public TrainerEvents {
                                            .threads = node_->options_.threads}));
     // Only worker 0's parameters count; it sends them to the servers, and everybody gets them from
     // there.
+    if (restore_) return absl::OkStatus();
     if (rank_ == WorkerRank(0)) {
       initialise_parameters(
           net, job_.init.seed, [this](LayerIndex layer) { return executor_->parameters(layer); },
@@ -196,7 +240,7 @@ class WorkerNode::Job final : public TrainerEvents {
     const BatchPlacement placement{.workers = workers,
                                    .rank = rank_.value(),
                                    .batch_size = job_.batch_size,
-                                   .first_iteration = 0};
+                                   .first_iteration = first_iteration_};
     const BatchOptions options{.threads = node_->options_.data_threads,
                                .probe = data_probe_,
                                .log = [](const std::string& text) { spdlog::warn("{}", text); }};
@@ -215,8 +259,11 @@ class WorkerNode::Job final : public TrainerEvents {
     SyncClientOptions options = node_->options_.sync;
     options.syncer.sfb.piece_bytes = job_.sync.chunk_bytes;
     options.syncer.sfb.iterations = job_.iterations;
-    POSEIDON_ASSIGN_OR_RETURN(
-        factors_, ExecutorFactors::create(executor_, plan, job_.optimizer, job_.micro_batches));
+    options.syncer.first_iteration = first_iteration_;
+    options.stepped = [this](LayerIndex layer, Iteration version) {
+      giver_->layer_at(layer, version, executor_->parameters(layer), factors_->state(layer, 0),
+                       factors_->state(layer, 1));
+    };
     std::vector<LayerMemory> layers;
     for (std::uint32_t l = 0; l < plan.layers.size(); ++l) {
       layers.push_back({.parameters = executor_->parameters(LayerIndex(l)),
@@ -231,6 +278,15 @@ class WorkerNode::Job final : public TrainerEvents {
       const std::lock_guard lock(mutex_);
       if (cancelled_) return absl::CancelledError("the job was stopped");
       traffic_ = std::move(traffic);
+      giver_ = std::make_unique<CheckpointGiver>(
+          node_->options_.stores, plan, rank_,
+          CheckpointGiverOptions{.first_iteration = first_iteration_,
+                                 .every_iterations = job_.checkpoint.every_iterations,
+                                 .chunk_bytes = job_.sync.chunk_bytes,
+                                 .transfer = {}},
+          [this](Iteration version, const std::string& reason, bool too_late) {
+            report_checkpoint_failure(version, reason, too_late);
+          });
       sync_ = std::make_unique<SyncClient>(node_->transport_, std::move(plan), rank_,
                                            std::move(layers), options, traffic_.get(),
                                            node_->refusals_, node_->options_.peers, factors_.get());
@@ -242,6 +298,74 @@ class WorkerNode::Job final : public TrainerEvents {
     node_->client_->send(std::move(ready));
     spdlog::info("job {}: worker {} is ready, epoch {}", job_.name, rank_.value(), epoch_.value());
     return absl::OkStatus();
+  }
+
+  /// What no server keeps: layers that go by SFB, with their optimizer state, and the running
+  /// statistics. Everybody takes worker 0's: an evaluation between iterations should not depend on
+  /// who was restarted.
+  absl::Status restore_own_state(const Plan& plan) {
+    std::vector<StoreRequest> requests;
+    const int slots = optimizer_state_slots(job_.optimizer);
+    for (std::uint32_t l = 0; l < plan.layers.size(); ++l) {
+      if (plan.layers[l].scheme != Scheme::kSfb) continue;
+      const auto take = [this, layer = LayerIndex(l)](std::uint32_t slot, std::int64_t offset,
+                                                      const Bytes& values) {
+        const std::span<float> whole = slot == 0
+                                           ? executor_->parameters(layer)
+                                           : factors_->state(layer, static_cast<int>(slot) - 1);
+        copy_payload(
+            values, whole.subspan(static_cast<std::size_t>(offset), values.size() / sizeof(float)));
+        return absl::OkStatus();
+      };
+      POSEIDON_RETURN_IF_ERROR(append_range_requests(
+          *restore_, LayerIndex(l), 0, plan.layers[l].parameters, slots, take, requests));
+    }
+    std::vector<float> statistics(static_cast<std::size_t>(executor_->net().statistics_count()));
+    const auto take_statistics = [&statistics](const Bytes& values) {
+      if (values.size() != statistics.size() * sizeof(float)) {
+        return absl::DataLossError(absl::StrCat("running statistics of ", values.size(),
+                                                " bytes for ", statistics.size(), " values"));
+      }
+      copy_payload(values, statistics);
+      return absl::OkStatus();
+    };
+    POSEIDON_RETURN_IF_ERROR(append_own_state_request(*restore_, take_statistics, requests));
+    POSEIDON_RETURN_IF_ERROR(fetch(std::move(requests)));
+    return executor_->write_statistics(statistics);
+  }
+
+  /// Waits on the job's thread for a transfer on the loop.
+  absl::Status fetch(std::vector<StoreRequest> requests) {
+    struct Fetch {
+      std::unique_ptr<StoreTransfer> transfer;  // the loop's
+      std::optional<absl::Status> end;          // under mutex_
+    };
+    auto fetch = std::make_shared<Fetch>();
+    auto shared = std::make_shared<std::vector<StoreRequest>>(std::move(requests));
+    Transport* const stores = node_->options_.stores;
+    stores->post([this, fetch, shared, stores] {
+      fetch->transfer = std::make_unique<StoreTransfer>(stores);
+      fetch->transfer->start(std::move(*shared),
+                             [this, fetch = fetch.get()](const absl::Status& end) {
+                               const std::lock_guard lock(mutex_);
+                               fetch->end = end;
+                               changed_.notify_all();
+                             });
+    });
+    absl::Status status;
+    {
+      // The transfer has a deadline of its own.
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return fetch->end || cancelled_; });
+      status = fetch->end.value_or(absl::CancelledError("the job was stopped"));
+    }
+    auto ended = std::make_shared<std::promise<void>>();  // outlives set_value on the loop
+    stores->post([fetch, ended] {
+      fetch->transfer.reset();  // from now on nobody writes to our memory
+      ended->set_value();
+    });
+    ended->get_future().wait();  // bounded: the loop runs what is posted, and nothing on it blocks
+    return status;
   }
 
   /// Other workers may still need what this one sent last, should a stream break: until the
@@ -268,17 +392,21 @@ class WorkerNode::Job final : public TrainerEvents {
   // The job's thread only.
   JobSpec job_;
   WorkerRank rank_;
+  std::optional<RestoreSource> restore_;  ///< where the run goes on from
+  Iteration first_iteration_ = 0;
   std::shared_ptr<Executor> executor_;
   std::unique_ptr<ExecutorFactors> factors_;  ///< null when no layer goes by SFB
   std::unique_ptr<TrainBatches> train_;
   std::unique_ptr<TestBatches> test_;
 
   std::atomic<bool> cancelled_{false};
-  std::mutex mutex_;  ///< guards all below; sync_ is read without it on the job's thread only
+  std::mutex
+      mutex_;  ///< guards all below; sync_ and giver_ are read without it on the job's thread only
   std::condition_variable changed_;
   bool started_ = false;
   std::shared_ptr<TrafficProbe> traffic_;
   std::unique_ptr<SyncClient> sync_;
+  std::unique_ptr<CheckpointGiver> giver_;
 };
 
 WorkerNode::WorkerNode(Transport* transport, RefusalCounts* refusals, NodeMetrics* metrics,
@@ -374,6 +502,17 @@ void WorkerNode::on_stop(const v1::StopJob& stop) {
   spdlog::info("epoch {} {}: {}", stop.epoch(), stop.succeeded() ? "is done" : "failed",
                stop.reason());
   end_job(absl::CancelledError(stop.reason()));
+}
+
+void WorkerNode::on_save_checkpoint(const v1::SaveCheckpoint& save) {
+  std::shared_ptr<Job> job;
+  {
+    const std::lock_guard lock(mutex_);
+    job = job_;
+  }
+  if (job != nullptr && job->epoch() == Epoch(save.epoch())) {
+    job->save_checkpoint(static_cast<Iteration>(save.iteration()));
+  }
 }
 
 void WorkerNode::on_lost(const absl::Status& reason) {

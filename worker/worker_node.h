@@ -23,10 +23,11 @@
 namespace poseidon {
 
 struct WorkerNodeOptions {
-  int threads = 0;         ///< of the engine; 0: all cores
-  int data_threads = 1;    ///< that read and decode; 1 to kMaxDataThreads
-  SyncClientOptions sync;  ///< but for sync.syncer.sfb, which the job decides
-  PeerAccess peers;        ///< for layers that go by SFB; what it points to outlives the node
+  int threads = 0;              ///< of the engine; 0: all cores
+  int data_threads = 1;         ///< that read and decode; 1 to kMaxDataThreads
+  SyncClientOptions sync;       ///< but for sync.syncer.sfb, which the job decides
+  Transport* stores = nullptr;  ///< speaks kStoreMethod, on the loop of the rest
+  PeerAccess peers;             ///< for layers that go by SFB; what it points to outlives the node
 };
 
 /// Callbacks come from the control client's threads.
@@ -49,6 +50,8 @@ class WorkerNode final : public ControlEvents {
   void on_assign(const v1::Assignment& assignment) override;
   void on_start(const v1::Start& start) override;
   void on_stop(const v1::StopJob& stop) override;
+  void on_save_checkpoint(const v1::SaveCheckpoint& save) override;
+  void on_forget_checkpoint(const v1::ForgetCheckpoint& /*forget*/) override {}
   void on_lost(const absl::Status& reason) override;
   void fill_heartbeat(v1::Heartbeat& heartbeat) override;
 

@@ -6,11 +6,12 @@
 
 namespace poseidon {
 
-NormBook::NormBook(const Plan& plan)
+NormBook::NormBook(const Plan& plan, Iteration first_iteration)
     : scope_(plan.norm_scope), layers_(plan.layers.size()), missing_layers_(plan.layers.size()) {
   POSEIDON_CHECK(scope_ != NormScope::kNone, "a plan whose steps ask for norms");
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     layers_[l].by_factors = plan.layers[l].scheme == Scheme::kSfb;
+    layers_[l].iteration = first_iteration - 1;
     layers_[l].totals.resize(tensor_count(plan.layers[l]));
   }
   for (std::uint32_t c = 0; c < plan.chunks.size(); ++c) {
@@ -18,6 +19,7 @@ NormBook::NormBook(const Plan& plan)
     Layer& layer = layers_[place.layer.value()];
     Chunk& chunk = chunks_.emplace_back();
     chunk.layer = place.layer;
+    chunk.iteration = first_iteration - 1;
     for (const TensorPart& part :
          tensor_parts(plan.layers[place.layer.value()], place.offset, place.elements)) {
       chunk.tensors.push_back(part.tensor);

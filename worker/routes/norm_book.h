@@ -26,8 +26,9 @@ namespace poseidon {
 
 class NormBook {
  public:
-  /// Takes part for the plan's norm_scope, which must not be kNone.
-  explicit NormBook(const Plan& plan);
+  /// Takes part for the plan's norm_scope, which must not be kNone. The first squares are of
+  /// `first_iteration`.
+  explicit NormBook(const Plan& plan, Iteration first_iteration = 0);
 
   /// What an entry completed: the steps of these PS layers may be made.
   struct Complete {
@@ -37,7 +38,7 @@ class NormBook {
     std::optional<double> all_gradients;
   };
 
-  /// Newest iteration of which the chunk's squares are here; -1: none.
+  /// Newest iteration of which the chunk's squares are here; the one before the first: none.
   Iteration known(ChunkId chunk) const { return chunks_[chunk.value()].iteration; }
 
   /// Squares of a chunk's parts, in the order of tensor_parts; of the iteration after known().

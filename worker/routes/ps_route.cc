@@ -10,7 +10,8 @@
 
 namespace poseidon {
 
-PsRoute::PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers)
+PsRoute::PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers,
+                 Iteration first_version)
     : plan_(std::move(plan)),
       rank_(rank),
       layers_(std::move(layers)),
@@ -29,11 +30,12 @@ PsRoute::PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers)
   }
   for (std::uint32_t i = 0; i < plan_.chunks.size(); ++i) {
     of_layer_[plan_.chunks[i].layer.value()].push_back(ChunkId(i));
+    chunks_[i].version = first_version - 1;
     if (plan_.wire_type == ElementType::kFloat32) continue;
     chunks_[i].rounded = PayloadBuffer::sendable(
         static_cast<std::size_t>(plan_.chunks[i].elements) * element_bytes(plan_.wire_type));
   }
-  if (hears_norms(plan_, rank_)) book_.emplace(plan_);
+  if (hears_norms(plan_, rank_)) book_.emplace(plan_, first_version);
 }
 
 void PsRoute::request(ChunkId chunk, Request kind) {
@@ -137,6 +139,7 @@ std::optional<PsRoute::Outgoing> PsRoute::next_message(ServerIndex server) {
       break;
     case Request::kPull:
       header.kind = ChunkKind::kPull;
+      header.iteration = chunk.version + 1;
       break;
     case Request::kPullExact:
       header.kind = ChunkKind::kPull;

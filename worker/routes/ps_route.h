@@ -50,11 +50,13 @@ struct Landing {
 class PsRoute {
  public:
   /// `layers` by LayerIndex; sizes must be the plan's. Layers without chunks (SFB) are left alone.
-  PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers);
+  /// The run begins with the parameters of `first_version`.
+  PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers, Iteration first_version = 0);
 
   /// Worker 0, once: sends what is in the parameters as the initial ones, and waits for their echo.
   void initialise_from_here();
-  /// All others, once: waits for the initial parameters.
+  /// All others, and all where servers have parameters from a checkpoint, once: waits for the first
+  /// parameters.
   void pull_initial();
 
   /// Asks for the server's float32 parameters of the version that has landed everywhere; nothing

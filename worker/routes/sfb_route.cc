@@ -47,7 +47,12 @@ SfbRoute::SfbRoute(Plan plan, WorkerRank rank, const std::vector<LayerMemory>& l
     layer.parameter_pieces = pieces_of(shape->parameters);
     layer.parameters_landed.assign(layer.parameter_pieces, false);
     layer.parameters_missing = layer.parameter_pieces;
-    layer.taken.assign(plan_.workers(), -1);
+    layer.taken.assign(plan_.workers(), options_.first_iteration - 1);
+    layer.mine = options_.first_iteration - 1;
+    if (options_.first_iteration > 0) {
+      layer.parameters_landed.assign(layer.parameter_pieces, true);
+      layer.parameters_missing = 0;
+    }
     layer.first_item = static_cast<std::uint32_t>(items_.size());
     for (std::uint32_t piece = 0; piece < layer.parameter_pieces; ++piece) {
       items_.push_back({.layer = position, .of_parameters = true, .piece = piece});
@@ -64,9 +69,11 @@ SfbRoute::SfbRoute(Plan plan, WorkerRank rank, const std::vector<LayerMemory>& l
     }
   }
   queues_.assign(plan_.workers(), UrgencyQueue<ItemId>(items_.size()));
-  has_parameters_.assign(plan_.workers(), false);
+  has_parameters_.assign(plan_.workers(), options_.first_iteration > 0);
   for (Layer& layer : layers_) {
-    for (Iteration i = 0; i < 2; ++i) begin(layer, slot_of(layer, i), i);
+    for (Iteration i = options_.first_iteration; i < options_.first_iteration + 2; ++i) {
+      begin(layer, slot_of(layer, i), i);
+    }
   }
 }
 
@@ -193,7 +200,7 @@ FactorLanding SfbRoute::factors_ready(LayerIndex index, Iteration iteration, std
 void SfbRoute::stream_opened(WorkerRank peer) {
   for (Layer& layer : layers_) {
     if (peer == rank_.next() && !has_parameters_[peer.value()]) queue_parameters(layer, peer);
-    for (Iteration i = std::max<Iteration>(0, layer.mine - 1); i <= layer.mine; ++i) {
+    for (Iteration i = std::max(options_.first_iteration, layer.mine - 1); i <= layer.mine; ++i) {
       if (slot_of(layer, i).iteration == i && i > layer.taken[peer.value()]) {
         queue_pieces(layer, i, peer);
       }
@@ -395,7 +402,7 @@ std::vector<LayerIndex> SfbRoute::layers() const {
 
 std::vector<WorkerRank> SfbRoute::awaited(LayerIndex index) const {
   const Layer& layer = layer_of(index);
-  const Iteration iteration = std::max<Iteration>(0, layer.mine);
+  const Iteration iteration = std::max(options_.first_iteration, layer.mine);
   const Slot& slot = layer.slots[static_cast<std::size_t>(iteration % 2)];
   if (layer.parameters_missing > 0) return {WorkerRank(rank_.value() - 1)};
   const auto [first, end] = wanted_pieces(layer, iteration);

@@ -50,7 +50,9 @@ inline constexpr Iteration kReplicaCheckIterations = 50;
 
 struct SfbOptions {
   std::int64_t piece_bytes = 2 << 20;  ///< the unit of sending and of priority; the same everywhere
-  Iteration iterations = 0;            ///< of the run; the set after the last one is digests alone
+  /// Of this run. Above 0 all workers have the parameters of this version already.
+  Iteration first_iteration = 0;
+  Iteration iterations = 0;  ///< of the run; the set after the last one is digests alone
   Iteration check_every = kReplicaCheckIterations;
 };
 
@@ -82,8 +84,8 @@ class SfbRoute {
   /// Allocates all it will ever need. `layers` by LayerIndex; only SFB layers' are looked at.
   SfbRoute(Plan plan, WorkerRank rank, const std::vector<LayerMemory>& layers, SfbOptions options);
 
-  /// Rank 0, once: its parameters are the initial ones, and go from rank to rank. All its layers
-  /// are initialised by that.
+  /// Rank 0 of a run that begins at iteration 0, once: its parameters are the initial ones, and go
+  /// from rank to rank. All its layers are initialised by that.
   void initialise_from_here();
 
   /// Any thread; see "Threads" above.

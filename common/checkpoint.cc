@@ -1,0 +1,199 @@
+#include "common/checkpoint.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/chunking.h"
+#include "common/json_fields.h"
+#include "common/status_macros.h"
+#include "common/text.h"
+
+namespace poseidon {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kMaxManifestBytes = std::size_t{512} << 20;
+constexpr std::size_t kMaxPieces = std::size_t{4} << 20;
+constexpr std::size_t kMaxStores = 65536;
+constexpr std::int64_t kMaxIndex = std::numeric_limits<std::uint32_t>::max() - 1;
+constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
+
+absl::StatusOr<CheckpointPiece> read_piece(const Json& json, std::string_view source,
+                                           const std::string& path, std::size_t stores,
+                                           std::uint32_t workers) {
+  JsonFields fields(json, source, path);
+  CheckpointPiece piece;
+  std::int64_t layer = 0, holder = 0, giver = 0;
+  fields.require("holder");
+  fields.integer("layer", &layer, 0, kMaxIndex);
+  fields.integer("offset", &piece.offset, 0, kAny);
+  fields.integer("elements", &piece.elements, 0, kAny / 2);
+  fields.integer("holder", &holder, 0, static_cast<std::int64_t>(stores) - 1);
+  fields.integer("giver", &giver, 0, static_cast<std::int64_t>(workers) - 1);
+  const bool has_layer = fields.has("layer"), has_giver = fields.has("giver");
+  POSEIDON_RETURN_IF_ERROR(fields.finish());
+  if (has_layer) piece.layer = LayerIndex(static_cast<std::uint32_t>(layer));
+  if (has_giver) piece.giver = WorkerRank(static_cast<std::uint32_t>(giver));
+  piece.holder = ServerIndex(static_cast<std::uint32_t>(holder));
+  return piece;
+}
+
+}  // namespace
+
+std::vector<CheckpointPiece> checkpoint_pieces(const Plan& plan, std::int64_t chunk_bytes) {
+  std::vector<CheckpointPiece> pieces;
+  pieces.reserve(plan.chunks.size() + 1);
+  for (const PlanChunk& chunk : plan.chunks) {
+    pieces.push_back({.layer = chunk.layer,
+                      .offset = chunk.offset,
+                      .elements = chunk.elements,
+                      .holder = chunk.server,
+                      .giver = std::nullopt});
+  }
+  const std::int64_t piece_elements = std::min(chunk_bytes, kMaxGivenPieceBytes) / kElementBytes;
+  POSEIDON_CHECK(piece_elements > 0, "a piece holds an element");
+  std::uint32_t given = 0;
+  for (std::uint32_t l = 0; l < plan.layers.size(); ++l) {
+    if (plan.layers[l].scheme != Scheme::kSfb) continue;
+    const std::int64_t all = plan.layers[l].parameters;
+    for (std::int64_t at = 0; at < all; at += piece_elements, ++given) {
+      pieces.push_back({.layer = LayerIndex(l),
+                        .offset = at,
+                        .elements = std::min(piece_elements, all - at),
+                        .holder = ServerIndex(given % plan.servers()),
+                        .giver = WorkerRank(given % plan.workers())});
+    }
+  }
+  pieces.push_back({.layer = std::nullopt, .holder = ServerIndex(0), .giver = WorkerRank(0)});
+  return pieces;
+}
+
+absl::StatusOr<std::vector<PieceRange>> pieces_covering(const std::vector<CheckpointPiece>& pieces,
+                                                        LayerIndex layer, std::int64_t offset,
+                                                        std::int64_t elements) {
+  std::vector<PieceRange> ranges;
+  const std::int64_t end = offset + elements;
+  std::int64_t at = offset;
+  // Pieces of one layer are in ascending order, by construction and checked on reading.
+  for (std::uint32_t i = 0; i < pieces.size() && at < end; ++i) {
+    const CheckpointPiece& piece = pieces[i];
+    if (piece.layer != layer || piece.offset + piece.elements <= at) continue;
+    if (piece.offset > at) break;
+    const std::int64_t upto = std::min(end, piece.offset + piece.elements);
+    ranges.push_back({.piece = PieceId(i),
+                      .in_piece = at - piece.offset,
+                      .in_range = at - offset,
+                      .elements = upto - at});
+    at = upto;
+  }
+  if (at < end) {
+    return absl::DataLossError(
+        absl::StrCat("the checkpoint has no piece with element ", at, " of layer ", layer.value()));
+  }
+  return ranges;
+}
+
+std::string manifest_to_json(const CheckpointManifest& manifest) {
+  nlohmann::ordered_json json;
+  json["format"] = 1;
+  json["id"] = snapshot_name(manifest.snapshot);
+  json["job_id"] = manifest.job_id;
+  json["job_name"] = manifest.job_name;
+  json["run_directory"] = manifest.run_directory;
+  json["workers"] = manifest.workers;
+  if (manifest.loss) json["loss"] = *manifest.loss;
+  json["time_unix_s"] = manifest.time_unix_s;
+  json["bytes"] = manifest.bytes;
+  json["stores"] = manifest.stores;
+  json["plan"] = plan_pin_to_json(manifest.plan);
+  json["pieces"] = nlohmann::ordered_json::array();
+  for (const CheckpointPiece& piece : manifest.pieces) {
+    nlohmann::ordered_json entry;
+    if (piece.layer) entry["layer"] = piece.layer->value();
+    entry["offset"] = piece.offset;
+    entry["elements"] = piece.elements;
+    entry["holder"] = piece.holder.value();
+    if (piece.giver) entry["giver"] = piece.giver->value();
+    json["pieces"].push_back(std::move(entry));
+  }
+  json["job"] = manifest.job_json;
+  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+absl::StatusOr<CheckpointManifest> manifest_from_json(std::string_view text,
+                                                      std::string_view source) {
+  POSEIDON_ASSIGN_OR_RETURN(const Json json,
+                            parse_json(text, source, {.max_bytes = kMaxManifestBytes}));
+  JsonFields fields(json, source, "");
+  CheckpointManifest manifest;
+  std::int64_t format = 0, workers = 0;
+  double loss = 0.0;
+  std::string id;
+  for (const char* key : {"format", "id", "job_id", "job_name", "run_directory", "workers",
+                          "time_unix_s", "bytes", "stores", "plan", "pieces", "job"}) {
+    fields.require(key);
+  }
+  fields.integer("format", &format, 1, 1);
+  fields.string("id", &id);
+  fields.string("job_id", &manifest.job_id);
+  fields.string("job_name", &manifest.job_name);
+  fields.string("run_directory", &manifest.run_directory);
+  const Json* job = fields.value("job");
+  const Json* plan = fields.value("plan");
+  fields.integer("workers", &workers, 1, kMaxIndex);
+  fields.integer("time_unix_s", &manifest.time_unix_s, 0, kAny);
+  fields.integer("bytes", &manifest.bytes, 0, kAny);
+  fields.number("loss", &loss, {});
+  const bool has_loss = fields.has("loss");
+  const Json* stores = fields.array("stores", "stores", 1, kMaxStores);
+  const Json* pieces = fields.array("pieces", "pieces", 1, kMaxPieces);
+  POSEIDON_RETURN_IF_ERROR(fields.finish());
+  if (!job->is_string()) {
+    return absl::InvalidArgumentError(
+        str_cat(source, ": job: expected the job's text, got ", json_excerpt(*job)));
+  }
+  manifest.job_json = job->get<std::string>();
+  const std::optional<SnapshotId> snapshot = parse_snapshot_name(id);
+  if (!snapshot) {
+    return absl::InvalidArgumentError(
+        str_cat(source, ": id: expected EPOCH-ITERATION, got \"", id, "\""));
+  }
+  manifest.snapshot = *snapshot;
+  manifest.workers = static_cast<std::uint32_t>(workers);
+  if (has_loss) manifest.loss = loss;
+  for (const Json& store : *stores) {
+    if (!store.is_string() || !is_store_identity(store.get<std::string>())) {
+      return absl::InvalidArgumentError(
+          str_cat(source, ": stores: expected identities of 32 hexadecimal digits, got ",
+                  json_excerpt(store)));
+    }
+    manifest.stores.push_back(store.get<std::string>());
+  }
+  POSEIDON_ASSIGN_OR_RETURN(manifest.plan, plan_pin_from_json(*plan, source));
+  for (const Json& piece : *pieces) {
+    const std::string path = str_cat("pieces[", manifest.pieces.size(), "]");
+    POSEIDON_ASSIGN_OR_RETURN(
+        CheckpointPiece read,
+        read_piece(piece, source, path, manifest.stores.size(), manifest.workers));
+    manifest.pieces.push_back(read);
+  }
+  for (std::uint32_t l = 0; l < manifest.plan.layers.size(); ++l) {
+    const auto covered =
+        pieces_covering(manifest.pieces, LayerIndex(l), 0, manifest.plan.layers[l].parameters);
+    if (!covered.ok()) {
+      return absl::InvalidArgumentError(str_cat(source, ": ", covered.status().message()));
+    }
+  }
+  return manifest;
+}
+
+bool is_store_identity(std::string_view text) {
+  return text.size() == 32 && std::all_of(text.begin(), text.end(), [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+         });
+}
+
+}  // namespace poseidon

@@ -1,0 +1,85 @@
+#pragma once
+
+// What a checkpoint consists of, and how its pieces fit a cluster of another shape. Pure.
+//
+// Before: the coordinator's plan of the epoch that saves. After: servers store pieces
+// (server/checkpoint_keeper.h), the coordinator commits (coordinator/checkpoints.h), and servers
+// and workers of a later epoch fetch what they need.
+//
+// A checkpoint is the state after exactly `iteration` optimizer steps: for every element of every
+// parameter layer its value and its optimizer slots, and what worker 0 keeps beside them. It is cut
+// into pieces. A PS layer's pieces are its chunks, stored by the server that owns them. The pieces
+// of a layer that goes by SFB are given by workers, which all have the same, in turn, to servers in
+// turn. The last piece is worker 0's own state (running statistics of batch normalisation).
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/ids.h"
+#include "common/plan.h"
+#include "common/plan_pin.h"
+#include "common/snapshot.h"
+
+namespace poseidon {
+
+struct CheckpointPiece {
+  std::optional<LayerIndex> layer;  ///< nothing: worker 0's own state
+  std::int64_t offset = 0;          ///< elements from the start of the layer
+  std::int64_t elements = 0;        ///< 0 for worker 0's own state: only the worker knows
+  ServerIndex holder;
+  std::optional<WorkerRank> giver;  ///< who sends it to the holder; nothing: the holder owns it
+};
+
+/// Largest piece of an SFB layer: with two optimizer slots it still fits into one message.
+inline constexpr std::int64_t kMaxGivenPieceBytes = 16 << 20;
+
+/// `plan` is valid. `chunk_bytes` is the job's sync.chunk_bytes.
+std::vector<CheckpointPiece> checkpoint_pieces(const Plan& plan, std::int64_t chunk_bytes);
+
+/// Part of a piece that fills part of a wanted range.
+struct PieceRange {
+  PieceId piece;
+  std::int64_t in_piece = 0;  ///< elements from the start of the piece
+  std::int64_t in_range = 0;  ///< elements from the start of what is wanted
+  std::int64_t elements = 0;
+};
+
+/// Where elements [offset, offset + elements) of a layer lie, in ascending order. DATA_LOSS, naming
+/// the first element that no piece covers, for a manifest with a hole.
+absl::StatusOr<std::vector<PieceRange>> pieces_covering(const std::vector<CheckpointPiece>& pieces,
+                                                        LayerIndex layer, std::int64_t offset,
+                                                        std::int64_t elements);
+
+/// All that is needed to go on from a checkpoint; on the coordinator's disk it is what makes one
+/// committed.
+struct CheckpointManifest {
+  SnapshotId snapshot;
+  std::string job_id;
+  std::string job_name;
+  std::string job_json;  ///< as submitted
+  std::string run_directory;
+  std::uint32_t workers = 0;
+  std::optional<double> loss;       ///< of the iteration before
+  std::int64_t time_unix_s = 0;     ///< when it was committed
+  std::int64_t bytes = 0;           ///< in all stores together
+  std::vector<std::string> stores;  ///< by ServerIndex: identity of the store that holds the pieces
+  std::vector<CheckpointPiece> pieces;
+  PlanPin plan;  ///< schemes and chunks of the epoch that saved
+
+  Iteration iteration() const { return snapshot_iteration(snapshot); }
+};
+
+std::string manifest_to_json(const CheckpointManifest& manifest);
+/// Trusts nothing. INVALID_ARGUMENT, starting with `source`, names the key that is missing or
+/// wrong.
+absl::StatusOr<CheckpointManifest> manifest_from_json(std::string_view text,
+                                                      std::string_view source);
+
+/// The identity that a store gets when it is made: 32 hexadecimal digits.
+bool is_store_identity(std::string_view text);
+
+}  // namespace poseidon

@@ -1,0 +1,141 @@
+#include "common/checkpoint.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/toy_plan.h"
+
+namespace poseidon {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Three layers of 10, 6 and 7 elements; the second goes by SFB.
+Plan mixed_plan(std::uint32_t workers = 2, std::uint32_t servers = 2) {
+  Plan plan = testing_support::toy_plan(workers, servers, {10, 6, 7}, 4);
+  testing_support::send_by_factors(plan, LayerIndex(1), 2, 2);  // 2x2 weights and 2 biases
+  return plan;
+}
+
+CheckpointManifest manifest_of(const Plan& plan) {
+  CheckpointManifest manifest;
+  manifest.snapshot = snapshot_id(plan.epoch, 400);
+  manifest.job_id = "toy-5";
+  manifest.job_name = "toy";
+  manifest.job_json = "{\"name\": \"toy\"}";
+  manifest.run_directory = "/runs/toy";
+  manifest.workers = plan.workers();
+  manifest.loss = 0.25;
+  manifest.time_unix_s = 1'700'000'000;
+  manifest.bytes = 276;
+  manifest.stores = {std::string(32, 'a'), std::string(32, '0')};
+  manifest.pieces = checkpoint_pieces(plan, 16);
+  manifest.plan = *plan_pin_from_json(nlohmann::json::parse(plan_to_json(plan)), "plan");
+  return manifest;
+}
+
+TEST(SnapshotId, NamesEpochAndIteration) {
+  const SnapshotId id = snapshot_id(Epoch(12), 400);
+  EXPECT_EQ(snapshot_epoch(id), Epoch(12));
+  EXPECT_EQ(snapshot_iteration(id), 400);
+  EXPECT_EQ(snapshot_name(id), "12-400");
+  EXPECT_EQ(parse_snapshot_name("12-400"), id);
+  EXPECT_LT(snapshot_id(Epoch(11), 1'000'000), id);
+  for (const char* wrong : {"", "-", "12", "12-", "-400", "0-400", "12-0400", "+12-400", "12--4",
+                            "12-400 ", "16777216-1", "1-1099511627776"}) {
+    EXPECT_FALSE(parse_snapshot_name(wrong)) << wrong;
+  }
+}
+
+TEST(CheckpointPieces, CoverEverythingOnce) {
+  for (const std::uint32_t workers : {1u, 2u, 3u}) {
+    for (const std::uint32_t servers : {1u, 2u, 3u}) {
+      const Plan plan = mixed_plan(workers, servers);
+      const auto pieces = checkpoint_pieces(plan, 16);
+      std::vector<std::vector<int>> seen = {std::vector<int>(10), std::vector<int>(6),
+                                            std::vector<int>(7)};
+      int of_worker = 0;
+      for (std::size_t i = 0; i < pieces.size(); ++i) {
+        const CheckpointPiece& piece = pieces[i];
+        EXPECT_LT(piece.holder.value(), servers);
+        if (!piece.layer) {
+          ++of_worker;
+          EXPECT_EQ(piece.giver, WorkerRank(0));
+          continue;
+        }
+        const bool sfb = plan.layers[piece.layer->value()].scheme == Scheme::kSfb;
+        EXPECT_EQ(piece.giver.has_value(), sfb);
+        if (sfb) {
+          EXPECT_LT(piece.giver->value(), workers);
+        } else {
+          EXPECT_EQ(piece.holder, plan.chunks[i].server)
+              << "a chunk's piece has the chunk's number";
+          EXPECT_EQ(piece.offset, plan.chunks[i].offset);
+        }
+        for (std::int64_t e = 0; e < piece.elements; ++e) {
+          ++seen[piece.layer->value()][static_cast<std::size_t>(piece.offset + e)];
+        }
+      }
+      EXPECT_EQ(of_worker, 1);
+      for (const auto& layer : seen) {
+        for (const int times : layer) EXPECT_EQ(times, 1);
+      }
+    }
+  }
+}
+
+TEST(PiecesCovering, FindsAnyRangeWhateverTheCut) {
+  const auto pieces = checkpoint_pieces(mixed_plan(), 16);  // layer 0: [0,4) [4,8) [8,10)
+  const auto ranges = pieces_covering(pieces, LayerIndex(0), 3, 6);
+  ASSERT_TRUE(ranges.ok()) << ranges.status();
+  ASSERT_EQ(ranges->size(), 3u);
+  EXPECT_EQ((*ranges)[0].piece, PieceId(0));
+  EXPECT_EQ((*ranges)[0].in_piece, 3);
+  EXPECT_EQ((*ranges)[0].in_range, 0);
+  EXPECT_EQ((*ranges)[0].elements, 1);
+  EXPECT_EQ((*ranges)[1].in_range, 1);
+  EXPECT_EQ((*ranges)[1].elements, 4);
+  EXPECT_EQ((*ranges)[2].in_piece, 0);
+  EXPECT_EQ((*ranges)[2].elements, 1);
+}
+
+TEST(PiecesCovering, SaysWhatIsMissing) {
+  auto pieces = checkpoint_pieces(mixed_plan(), 16);
+  pieces.erase(pieces.begin() + 1);
+  const auto ranges = pieces_covering(pieces, LayerIndex(0), 0, 10);
+  EXPECT_EQ(ranges.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(ranges.status().message()), HasSubstr("element 4 of layer 0"));
+  EXPECT_FALSE(pieces_covering(pieces, LayerIndex(9), 0, 1).ok());
+}
+
+TEST(Manifest, ComesBackFromItsJson) {
+  const CheckpointManifest manifest = manifest_of(mixed_plan());
+  const auto back = manifest_from_json(manifest_to_json(manifest), "manifest");
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(manifest_to_json(*back), manifest_to_json(manifest));
+  EXPECT_EQ(back->snapshot, manifest.snapshot);
+  EXPECT_EQ(back->iteration(), 400);
+  EXPECT_EQ(back->pieces.size(), manifest.pieces.size());
+  EXPECT_EQ(back->loss, 0.25);
+}
+
+TEST(Manifest, RefusesWhatItCannotTrust) {
+  const auto json = nlohmann::json::parse(manifest_to_json(manifest_of(mixed_plan())));
+  const auto refusal = [&json](const auto& change) {
+    nlohmann::json changed = json;
+    change(changed);
+    const auto read = manifest_from_json(changed.dump(), "m.json");
+    return read.ok() ? std::string("accepted") : std::string(read.status().message());
+  };
+  EXPECT_THAT(refusal([](auto& j) { j.erase("stores"); }), HasSubstr("stores"));
+  EXPECT_THAT(refusal([](auto& j) { j["stores"][0] = "x"; }), HasSubstr("32 hexadecimal"));
+  EXPECT_THAT(refusal([](auto& j) { j["id"] = "7"; }), HasSubstr("EPOCH-ITERATION"));
+  EXPECT_THAT(refusal([](auto& j) { j["format"] = 2; }), HasSubstr("format"));
+  EXPECT_THAT(refusal([](auto& j) { j["pieces"][0]["holder"] = 2; }), HasSubstr("holder"));
+  EXPECT_THAT(refusal([](auto& j) { j["pieces"][0]["elements"] = -1; }), HasSubstr("elements"));
+  EXPECT_THAT(refusal([](auto& j) { j["pieces"].erase(1); }), HasSubstr("element 4 of layer 0"));
+  EXPECT_THAT(refusal([](auto& j) { j["surprise"] = 1; }), HasSubstr("surprise"));
+  EXPECT_FALSE(manifest_from_json("{", "m.json").ok());
+}
+
+}  // namespace
+}  // namespace poseidon

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/ids.h"
+
+namespace poseidon {
+
+/// Names one checkpoint in every server's store; grows with epoch and iteration.
+using SnapshotId = StrongId<struct SnapshotIdTag, std::uint64_t>;
+
+/// Iterations that fit beside an epoch in a SnapshotId; jobs are refused beyond (common/job.h
+/// bounds them far below).
+inline constexpr int kSnapshotIterationBits = 40;
+SnapshotId snapshot_id(Epoch epoch, Iteration iteration);
+Epoch snapshot_epoch(SnapshotId id);
+Iteration snapshot_iteration(SnapshotId id);
+/// "12-400": epoch and iteration, for people and file names. The inverse is strict.
+std::string snapshot_name(SnapshotId id);
+std::optional<SnapshotId> parse_snapshot_name(std::string_view name);
+
+/// Position of a piece in its checkpoint. For PS layers it is the chunk's ChunkId.
+using PieceId = StrongId<struct PieceIdTag, std::uint32_t>;
+
+}  // namespace poseidon

@@ -1,0 +1,194 @@
+#include "common/store_client.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace poseidon {
+namespace {
+
+/// Longest reason taken from a store's answer.
+constexpr std::size_t kMaxReasonBytes = 1024;
+
+std::string text_of(const Bytes& bytes) {
+  std::string text;
+  for (const auto& piece : bytes.pieces) {
+    if (text.size() >= kMaxReasonBytes) break;
+    text.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+  }
+  if (text.size() > kMaxReasonBytes) text.resize(kMaxReasonBytes);
+  return text;
+}
+
+}  // namespace
+
+/// One store's requests and the stream to it.
+class StoreTransfer::Connection final : public StreamHandler {
+ public:
+  Connection(StoreTransfer* transfer, std::string address)
+      : transfer_(transfer), address_(std::move(address)) {}
+
+  ReadNext on_message(Bytes message) override {
+    transfer_->on_message(*this, message);  // may destroy this
+    return ReadNext::kContinue;
+  }
+  void on_written() override {
+    writing_ = false;
+    transfer_->pump(*this);
+  }
+  void on_closed(const absl::Status& status) override { transfer_->on_closed(*this, status); }
+
+ private:
+  friend class StoreTransfer;
+  StoreTransfer* const transfer_;
+  const std::string address_;
+  std::deque<StoreRequest> requests_;  ///< unanswered, in order; the first `sent_` are on their way
+  std::size_t sent_ = 0;
+  std::uint64_t first_ = 1;  ///< number of requests_[0]
+  bool writing_ = false;
+  Nanoseconds heard_{0};  ///< of the last answer, or the beginning
+  std::unique_ptr<Stream> stream_;
+};
+
+StoreTransfer::StoreTransfer(Transport* transport, StoreTransferOptions options)
+    : transport_(transport), options_(options) {}
+
+StoreTransfer::~StoreTransfer() { *alive_ = false; }
+
+void StoreTransfer::start(std::vector<StoreRequest> requests, Done done) {
+  done_ = std::move(done);
+  unanswered_ = requests.size();
+  std::map<std::string, Connection*> by_address;
+  for (StoreRequest& request : requests) {
+    Connection*& connection = by_address[request.address];
+    if (connection == nullptr) {
+      connections_.push_back(std::make_unique<Connection>(this, request.address));
+      connection = connections_.back().get();
+      connection->heard_ = transport_->now();
+    }
+    connection->requests_.push_back(std::move(request));
+  }
+  transport_->post([this, alive = alive_] {
+    if (!*alive) return;
+    if (unanswered_ == 0) {
+      finish(absl::OkStatus());
+      return;
+    }
+    for (auto& connection : connections_) connect(*connection);
+    watch();
+  });
+}
+
+void StoreTransfer::connect(Connection& connection) {
+  connection.writing_ = false;
+  connection.sent_ = 0;  // whatever was unanswered is asked again: both operations are idempotent
+  connection.stream_ = transport_->connect(connection.address_, &connection);
+  pump(connection);
+}
+
+void StoreTransfer::pump(Connection& connection) {
+  if (ended_ || connection.stream_ == nullptr || connection.writing_) return;
+  if (connection.sent_ >= std::min(connection.requests_.size(), options_.window)) return;
+  const StoreRequest& request = connection.requests_[connection.sent_];
+  StoreHeader header = request.header;
+  header.request = connection.first_ + connection.sent_;
+  ++connection.sent_;
+  connection.writing_ = true;
+  connection.stream_->write({.prefix = encode_prefix(header, request.payload.size()),
+                             .payload = request.payload,
+                             .payload_owner = request.owner});
+}
+
+void StoreTransfer::on_message(Connection& connection, const Bytes& message) {
+  if (ended_) return;
+  const auto fail = [&](absl::StatusCode code, const std::string& what) {
+    finish(absl::Status(code, absl::StrCat("the store at ", connection.address_, ": ", what)));
+  };
+  const absl::StatusOr<DecodedStore> decoded = decode_store(message);
+  if (!decoded.ok()) {
+    fail(absl::StatusCode::kDataLoss, std::string(decoded.status().message()));
+    return;
+  }
+  const StoreHeader& header = decoded->header;
+  if (header.request < connection.first_) return;  // asked twice after a cut, answered twice
+  if (connection.sent_ == 0 || header.request != connection.first_) {
+    fail(absl::StatusCode::kDataLoss,
+         absl::StrCat("an answer to request ", header.request, ", expected ", connection.first_));
+    return;
+  }
+  StoreRequest& request = connection.requests_.front();
+  const StoreOperation expected = request.header.operation == StoreOperation::kRead
+                                      ? StoreOperation::kData
+                                      : StoreOperation::kStored;
+  if (header.operation == StoreOperation::kError) {
+    const auto code = static_cast<absl::StatusCode>(header.error_code);
+    fail(code == absl::StatusCode::kOk ? absl::StatusCode::kUnknown : code,
+         text_of(decoded->payload));
+    return;
+  }
+  if (header.operation != expected) {
+    fail(absl::StatusCode::kDataLoss, "an answer of the wrong kind");
+    return;
+  }
+  if (expected == StoreOperation::kData) {
+    if (const absl::Status taken = request.on_data(decoded->payload); !taken.ok()) {
+      fail(taken.code(), std::string(taken.message()));
+      return;
+    }
+  }
+  connection.heard_ = transport_->now();
+  connection.requests_.pop_front();
+  --connection.sent_;
+  ++connection.first_;
+  if (--unanswered_ == 0) {
+    finish(absl::OkStatus());
+    return;
+  }
+  pump(connection);
+}
+
+void StoreTransfer::on_closed(Connection& connection, const absl::Status& status) {
+  connection.stream_.reset();
+  if (ended_) return;
+  if (!status.ok() && !absl::IsUnavailable(status) && !absl::IsAborted(status)) {
+    finish(absl::Status(status.code(), absl::StrCat("the store at ", connection.address_,
+                                                    " refused: ", status.message())));
+    return;
+  }
+  if (connection.requests_.empty()) return;
+  transport_->post_after(options_.reconnect_pause, [this, alive = alive_, &connection] {
+    if (*alive && !ended_ && connection.stream_ == nullptr) connect(connection);
+  });
+}
+
+void StoreTransfer::watch() {
+  if (ended_) return;
+  for (const auto& connection : connections_) {
+    const Nanoseconds silent = transport_->now() - connection->heard_;
+    if (connection->requests_.empty() || silent < options_.give_up_after) continue;
+    finish(absl::UnavailableError(
+        absl::StrCat("the store at ", connection->address_, " did not answer for ",
+                     std::chrono::duration_cast<Milliseconds>(silent).count(),
+                     " ms: is its poseidon-server running, and does its disk work?")));
+    return;
+  }
+  transport_->post_after(options_.give_up_after / 10, [this, alive = alive_] {
+    if (*alive) watch();
+  });
+}
+
+void StoreTransfer::finish(const absl::Status& status) {
+  if (std::exchange(ended_, true)) return;
+  // Not from within a stream's event: whoever hears it may destroy us.
+  transport_->post([this, alive = alive_, status] {
+    if (!*alive) return;
+    for (auto& connection : connections_) connection->stream_.reset();
+    const Done done = std::move(done_);
+    done(status);
+  });
+}
+
+}  // namespace poseidon

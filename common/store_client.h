@@ -1,0 +1,75 @@
+#pragma once
+
+// Asks servers' stores for pieces of a checkpoint, or gives them some: one batch of requests,
+// answered in any order of addresses, until all are or one cannot be.
+//
+// Before: a server or worker that goes on from a checkpoint, or a worker that adds to one. After:
+// server/store_service.h on the other side.
+//
+// Everything here runs on the transport's loop and holds no lock.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/clock.h"
+#include "common/store_wire.h"
+#include "common/transport.h"
+
+namespace poseidon {
+
+struct StoreRequest {
+  std::string address;  ///< HOST:PORT of the store
+  StoreHeader header;   ///< READ or WRITE; its request number is given by the transfer
+  absl::Span<const std::byte> payload;  ///< WRITE
+  std::shared_ptr<const void> owner;    ///< keeps the payload alive
+  /// READ: takes the data. An error, with its reason, ends the transfer.
+  std::function<absl::Status(const Bytes& data)> on_data;
+};
+
+struct StoreTransferOptions {
+  /// No answer from one store for so long, connected or not, ends the transfer.
+  Nanoseconds give_up_after = std::chrono::seconds(30);
+  Nanoseconds reconnect_pause = Milliseconds(200);
+  /// Requests that one store has not answered; more wait here.
+  std::size_t window = 4;
+};
+
+/// One batch. Destroying it ends it without a word.
+class StoreTransfer {
+ public:
+  using Done = std::function<void(const absl::Status&)>;
+
+  /// `transport` (for kStoreMethod) must outlive it.
+  StoreTransfer(Transport* transport, StoreTransferOptions options = {});
+  ~StoreTransfer();
+  StoreTransfer(const StoreTransfer&) = delete;
+  StoreTransfer& operator=(const StoreTransfer&) = delete;
+
+  /// Once. `done` is called once, never from within this call, and may destroy the transfer. Its
+  /// error names the store: UNAVAILABLE when it did not answer, else what it answered.
+  void start(std::vector<StoreRequest> requests, Done done);
+
+ private:
+  class Connection;
+
+  void connect(Connection& connection);
+  void pump(Connection& connection);
+  void on_message(Connection& connection, const Bytes& message);
+  void on_closed(Connection& connection, const absl::Status& status);
+  void watch();
+  void finish(const absl::Status& status);
+
+  Transport* const transport_;
+  const StoreTransferOptions options_;
+  Done done_;
+  std::vector<std::unique_ptr<Connection>> connections_;  ///< one per address
+  std::size_t unanswered_ = 0;
+  bool ended_ = false;
+  /// Timers outlive us in the loop; they look here before they touch us.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace poseidon

@@ -1,0 +1,85 @@
+#include "coordinator/checkpoint_archive.h"
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/file_io.h"
+#include "common/status_macros.h"
+
+namespace poseidon {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{512} << 20;
+
+absl::Status write_manifest(const fs::path& path, const CheckpointManifest& manifest) {
+  std::error_code error;
+  fs::create_directories(path.parent_path(), error);
+  if (error) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot create ", path.parent_path().string(), ": ", error.message()));
+  }
+  return write_file_atomically(path, manifest_to_json(manifest));
+}
+
+absl::Status remove_manifest(const fs::path& path) {
+  std::error_code error;
+  fs::remove(path, error);
+  if (error) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot remove ", path.string(), ": ", error.message()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CheckpointManifest> read_manifest(const fs::path& path) {
+  POSEIDON_ASSIGN_OR_RETURN(const std::string text, read_file(path, kMaxManifestBytes));
+  POSEIDON_ASSIGN_OR_RETURN(CheckpointManifest manifest, manifest_from_json(text, path.string()));
+  if (snapshot_name(manifest.snapshot) != path.stem().string()) {
+    return absl::DataLossError(absl::StrCat(path.string(), ": it describes checkpoint ",
+                                            snapshot_name(manifest.snapshot)));
+  }
+  return manifest;
+}
+
+}  // namespace
+
+fs::path CheckpointArchive::path_of(const CheckpointManifest& manifest) const {
+  return directory_ / manifest.job_id / absl::StrCat(snapshot_name(manifest.snapshot), ".json");
+}
+
+std::vector<CheckpointManifest> CheckpointArchive::load(
+    std::vector<std::string>& unreadable) const {
+  std::vector<CheckpointManifest> manifests;
+  std::error_code error;
+  for (fs::recursive_directory_iterator at(directory_, error), end; !error && at != end;
+       at.increment(error)) {
+    if (!at->is_regular_file(error) || at->path().extension() != ".json") continue;
+    absl::StatusOr<CheckpointManifest> manifest = read_manifest(at->path());
+    if (manifest.ok()) {
+      manifests.push_back(*std::move(manifest));
+    } else {
+      unreadable.emplace_back(manifest.status().message());
+    }
+  }
+  std::sort(manifests.begin(), manifests.end(),
+            [](const CheckpointManifest& a, const CheckpointManifest& b) {
+              return a.snapshot < b.snapshot;
+            });
+  return manifests;
+}
+
+void CheckpointArchive::write(CheckpointManifest manifest, Done done) {
+  background_->enqueue([path = path_of(manifest), manifest = std::move(manifest),
+                        done = std::move(done)] { done(write_manifest(path, manifest)); });
+}
+
+void CheckpointArchive::remove(const CheckpointManifest& manifest, Done done) {
+  background_->enqueue(
+      [path = path_of(manifest), done = std::move(done)] { done(remove_manifest(path)); });
+}
+
+}  // namespace poseidon

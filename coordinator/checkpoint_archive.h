@@ -1,0 +1,46 @@
+#pragma once
+
+// The manifests of committed checkpoints, one small file each under the coordinator's state
+// directory: checkpoints/JOB_ID/EPOCH-ITERATION.json. A checkpoint is committed from the moment
+// that its file is there.
+//
+// Before: coordinator/checkpoint_commit.h decides. After: the disk.
+//
+// Threads: write and remove from any; their callbacks come in the background.
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/background.h"
+#include "common/checkpoint.h"
+
+namespace poseidon {
+
+class CheckpointArchive {
+ public:
+  using Done = std::function<void(const absl::Status&)>;
+
+  /// `background` runs only this archive's tasks, and dies before the archive.
+  CheckpointArchive(std::filesystem::path directory, Background* background)
+      : directory_(std::move(directory)), background_(background) {}
+
+  /// All manifests that can be read, oldest first. One that cannot is left where it is and
+  /// described in `unreadable`: it is no checkpoint, but somebody may want to look. Blocks on the
+  /// disk.
+  std::vector<CheckpointManifest> load(std::vector<std::string>& unreadable) const;
+
+  /// The file appears whole or not at all.
+  void write(CheckpointManifest manifest, Done done);
+  void remove(const CheckpointManifest& manifest, Done done);
+
+ private:
+  std::filesystem::path path_of(const CheckpointManifest& manifest) const;
+
+  const std::filesystem::path directory_;
+  Background* const background_;
+};
+
+}  // namespace poseidon

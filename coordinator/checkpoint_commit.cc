@@ -1,0 +1,222 @@
+#include "coordinator/checkpoint_commit.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/check.h"
+
+namespace poseidon {
+namespace {
+
+constexpr std::size_t kMaxRemembered = 1024;
+/// Largest lead of an asked-for version; beyond it something else is wrong.
+constexpr Iteration kMaxLead = 1 << 20;
+
+template <typename Container>
+void forget_oldest(Container& container) {
+  while (container.size() > kMaxRemembered) container.erase(container.begin());
+}
+
+}  // namespace
+
+CheckpointCommit::CheckpointCommit(CheckpointCommitOptions options, std::int64_t keep,
+                                   std::vector<CheckpointManifest> committed)
+    : options_(options), keep_(keep), lead_(options.lead) {
+  POSEIDON_CHECK(keep_ >= 1, "at least the newest checkpoint is kept");
+  for (CheckpointManifest& manifest : committed) {
+    committed_.emplace(manifest.snapshot, std::move(manifest));
+  }
+}
+
+CheckpointActions CheckpointCommit::begin_epoch(Epoch epoch, Iteration first_iteration,
+                                                CheckpointManifest frame) {
+  CheckpointActions actions;
+  // Manifests that are being written stay: their parts are sealed, whatever the epoch.
+  std::vector<Iteration> open;
+  for (const auto& [iteration, making] : making_) {
+    if (!making.writing) open.push_back(iteration);
+  }
+  for (const Iteration iteration : open) {
+    give_up(iteration, "the epoch ended before it was whole", actions);
+  }
+  making_.clear();
+  given_up_.clear();
+  losses_.clear();
+  asked_.reset();
+  lead_ = options_.lead;
+  epoch_ = epoch;
+  first_iteration_ = first_iteration;
+  furthest_ = first_iteration;
+  frame_ = std::move(frame);
+  return actions;
+}
+
+void CheckpointCommit::give_up(Iteration iteration, const std::string& reason,
+                               CheckpointActions& actions) {
+  const SnapshotId snapshot = snapshot_id(epoch_, iteration);
+  making_.erase(iteration);
+  given_up_.insert(iteration);
+  forget_oldest(given_up_);
+  if (asked_ == iteration) asked_.reset();
+  last_ = {.snapshot = snapshot, .committed = false, .reason = reason};
+  actions.emplace_back(ForgetParts{.snapshot = snapshot, .stores = frame_.stores});
+  actions.emplace_back(CheckpointLog{
+      .alarm = true,
+      .text = absl::StrCat(
+          "checkpoint ", snapshot_name(snapshot), " failed: ", reason, "; ",
+          committed_.empty()
+              ? "there is no earlier one"
+              : absl::StrCat("the last good one is ", snapshot_name(committed_.rbegin()->first)))});
+}
+
+CheckpointActions CheckpointCommit::on_report(const Report& report, std::int64_t now_unix_s,
+                                              Nanoseconds now) {
+  CheckpointActions actions;
+  const Iteration iteration = report.iteration;
+  // A part of what was given up meanwhile: it has been told to forget it, or will be now.
+  if (given_up_.contains(iteration)) {
+    if (report.stored) {
+      actions.emplace_back(
+          ForgetParts{.snapshot = snapshot_id(epoch_, iteration), .stores = frame_.stores});
+    }
+    return actions;
+  }
+  if (!report.stored) {
+    const bool again = report.too_late && asked_ == iteration;
+    if (again) {
+      making_.erase(iteration);
+      given_up_.insert(iteration);
+      actions.emplace_back(
+          ForgetParts{.snapshot = snapshot_id(epoch_, iteration), .stores = frame_.stores});
+      ask_further(now, actions);
+    } else {
+      give_up(iteration, absl::StrCat(report.who, ": ", report.reason), actions);
+    }
+    return actions;
+  }
+  if (!report.server) return actions;
+  Making& making = making_[iteration];
+  if (making.stored.empty()) making.begun = now;
+  if (!making.stored.insert(*report.server).second) return actions;
+  making.bytes += report.bytes;
+  if (making.stored.size() < frame_.stores.size()) return actions;
+  making.writing = true;
+  CheckpointManifest manifest = frame_;
+  manifest.snapshot = snapshot_id(epoch_, iteration);
+  manifest.bytes = making.bytes;
+  manifest.time_unix_s = now_unix_s;
+  if (const auto loss = losses_.find(iteration - 1); loss != losses_.end()) {
+    manifest.loss = loss->second;
+  }
+  writing_.emplace(manifest.snapshot, manifest);
+  actions.emplace_back(WriteManifest{std::move(manifest)});
+  return actions;
+}
+
+absl::StatusOr<CheckpointActions> CheckpointCommit::ask(Iteration completed, Nanoseconds now) {
+  if (asked_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a checkpoint at iteration ", *asked_, " is asked for already"));
+  }
+  furthest_ = std::max(furthest_, completed);
+  lead_ = options_.lead;
+  CheckpointActions actions;
+  ask_further(now, actions);
+  return actions;
+}
+
+void CheckpointCommit::ask_further(Nanoseconds now, CheckpointActions& actions) {
+  const Iteration least = asked_.value_or(0) + 1;
+  if (asked_) lead_ = std::min(lead_ * 2, kMaxLead);
+  asked_ = std::max(least, furthest_ + lead_);
+  making_[*asked_].begun = now;
+  actions.emplace_back(AskForCheckpoint{*asked_});
+}
+
+void CheckpointCommit::on_loss(Iteration iteration, double loss) {
+  furthest_ = std::max(furthest_, iteration + 1);
+  losses_[iteration] = loss;
+  forget_oldest(losses_);
+}
+
+CheckpointActions CheckpointCommit::on_manifest_written(SnapshotId snapshot,
+                                                        const absl::Status& status) {
+  CheckpointActions actions;
+  auto written = writing_.extract(snapshot);
+  if (written.empty()) return actions;
+  const bool of_this_epoch = snapshot_epoch(snapshot) == epoch_;
+  const Iteration iteration = snapshot_iteration(snapshot);
+  if (!status.ok()) {
+    if (of_this_epoch) {
+      give_up(iteration, std::string(status.message()), actions);
+    } else {
+      actions.emplace_back(ForgetParts{.snapshot = snapshot, .stores = written.mapped().stores});
+    }
+    return actions;
+  }
+  if (of_this_epoch) {
+    making_.erase(iteration);
+    if (asked_ == iteration) asked_.reset();
+  }
+  last_ = {.snapshot = snapshot, .committed = true, .reason = ""};
+  actions.emplace_back(CheckpointLog{
+      .alarm = false,
+      .text = absl::StrFormat("checkpoint %s is committed: iteration %d, %d bytes on %d servers",
+                              snapshot_name(snapshot), iteration, written.mapped().bytes,
+                              written.mapped().stores.size())});
+  committed_.emplace(snapshot, std::move(written.mapped()));
+  drop_oldest(actions);
+  return actions;
+}
+
+void CheckpointCommit::drop_oldest(CheckpointActions& actions) {
+  while (committed_.size() > static_cast<std::size_t>(keep_)) {
+    auto oldest = committed_.extract(committed_.begin());
+    actions.emplace_back(RemoveManifest{oldest.mapped()});
+    removing_.emplace(oldest.key(), std::move(oldest.mapped()));
+  }
+}
+
+CheckpointActions CheckpointCommit::on_manifest_removed(SnapshotId snapshot,
+                                                        const absl::Status& status) {
+  CheckpointActions actions;
+  auto removed = removing_.extract(snapshot);
+  if (removed.empty()) return actions;
+  if (!status.ok()) {
+    // It is still there, so its parts must be too.
+    actions.emplace_back(
+        CheckpointLog{.alarm = true,
+                      .text = absl::StrCat("checkpoint ", snapshot_name(snapshot),
+                                           " could not be removed: ", status.message())});
+    return actions;
+  }
+  actions.emplace_back(ForgetParts{.snapshot = snapshot, .stores = removed.mapped().stores});
+  return actions;
+}
+
+CheckpointActions CheckpointCommit::tick(Nanoseconds now) {
+  CheckpointActions actions;
+  std::vector<Iteration> late;
+  for (const auto& [iteration, making] : making_) {
+    if (!making.writing && now - making.begun > options_.timeout) late.push_back(iteration);
+  }
+  for (const Iteration iteration : late) {
+    std::vector<std::string> missing;
+    for (std::uint32_t s = 0; s < frame_.stores.size(); ++s) {
+      if (!making_[iteration].stored.contains(ServerIndex(s))) {
+        missing.push_back(absl::StrCat("server ", s));
+      }
+    }
+    give_up(iteration,
+            absl::StrFormat("not stored after %.0f s by %s",
+                            std::chrono::duration<double>(options_.timeout).count(),
+                            absl::StrJoin(missing, ", ")),
+            actions);
+  }
+  return actions;
+}
+
+}  // namespace poseidon

@@ -1,0 +1,143 @@
+#pragma once
+
+// The coordinator's side of checkpoints: who has to store what of one, when it is committed, which
+// ones are kept. Pure: events in, actions out.
+//
+// Two phases. Nodes write their parts by themselves when training reaches a version that is due (or
+// that SaveCheckpoint names) and report; when every server has sealed its part, the manifest is
+// written. The checkpoint exists from the moment that the manifest is on disk, and not before:
+// until then, and after it has been taken away, parts in the stores are rubbish that nobody reads.
+//
+// Before: cluster.h checked who reports. After: cluster.h sends and writes.
+//
+// Invariants
+//  1. A manifest is written only when all servers of its epoch have sealed that version.
+//  2. A manifest is removed before any part is forgotten; the newest committed one is never
+//  removed.
+//  3. A checkpoint that fails or is not whole in time stops no training: its parts are forgotten,
+//  an
+//     alarm says why, and the next one is tried.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/checkpoint.h"
+#include "common/clock.h"
+
+namespace poseidon {
+
+/// Send SaveCheckpoint to all nodes of the job.
+struct AskForCheckpoint {
+  Iteration iteration = 0;
+};
+/// Send ForgetCheckpoint to the servers with these stores that are here.
+struct ForgetParts {
+  SnapshotId snapshot;
+  std::vector<std::string> stores;
+};
+/// Put the manifest on disk, then call on_manifest_written.
+struct WriteManifest {
+  CheckpointManifest manifest;
+};
+/// Take it away, then call on_manifest_removed.
+struct RemoveManifest {
+  CheckpointManifest manifest;
+};
+struct CheckpointLog {
+  bool alarm = false;
+  std::string text;
+};
+using CheckpointAction =
+    std::variant<AskForCheckpoint, ForgetParts, WriteManifest, RemoveManifest, CheckpointLog>;
+using CheckpointActions = std::vector<CheckpointAction>;
+
+/// How the last attempt ended, for status.
+struct CheckpointOutcome {
+  SnapshotId snapshot;
+  bool committed = false;
+  std::string reason;  ///< why not
+};
+
+struct CheckpointCommitOptions {
+  /// From the first report of a version until all servers have sealed it.
+  Nanoseconds timeout = std::chrono::minutes(10);
+  /// How far ahead of the furthest report an asked-for version is; doubles when that was too late.
+  Iteration lead = 2;
+};
+
+/// One job's checkpoints. One thread only (the service holds its mutex).
+class CheckpointCommit {
+ public:
+  /// `committed`: those of this job that are on disk already. `keep` >= 1.
+  CheckpointCommit(CheckpointCommitOptions options, std::int64_t keep,
+                   std::vector<CheckpointManifest> committed);
+
+  /// A new epoch begins at `first_iteration`; what was in the making is given up. `frame` is a
+  /// manifest but for snapshot, loss, time and bytes; its stores are the epoch's servers.
+  CheckpointActions begin_epoch(Epoch epoch, Iteration first_iteration, CheckpointManifest frame);
+
+  /// Of a server (its index) or of a worker, which speaks only of failure.
+  struct Report {
+    std::optional<ServerIndex> server;
+    std::string who;  ///< for people
+    Iteration iteration = 0;
+    bool stored = false;
+    bool too_late = false;
+    std::string reason;
+    std::int64_t bytes = 0;
+  };
+  CheckpointActions on_report(const Report& report, std::int64_t now_unix_s, Nanoseconds now);
+
+  /// Somebody wants one now. FAILED_PRECONDITION while another is asked for.
+  absl::StatusOr<CheckpointActions> ask(Iteration completed, Nanoseconds now);
+
+  /// Mean loss of an iteration, when all workers have reported it.
+  void on_loss(Iteration iteration, double loss);
+
+  CheckpointActions on_manifest_written(SnapshotId snapshot, const absl::Status& status);
+  CheckpointActions on_manifest_removed(SnapshotId snapshot, const absl::Status& status);
+  CheckpointActions tick(Nanoseconds now);
+
+  /// Oldest first.
+  const std::map<SnapshotId, CheckpointManifest>& committed() const { return committed_; }
+  const CheckpointManifest* newest() const {
+    return committed_.empty() ? nullptr : &committed_.rbegin()->second;
+  }
+  const std::optional<CheckpointOutcome>& last() const { return last_; }
+  /// The version that was asked for and is neither committed nor failed.
+  std::optional<Iteration> asked_for() const { return asked_; }
+
+ private:
+  struct Making {
+    std::set<ServerIndex> stored;
+    std::int64_t bytes = 0;
+    Nanoseconds begun{0};
+    bool writing = false;  ///< its manifest
+  };
+
+  void give_up(Iteration iteration, const std::string& reason, CheckpointActions& actions);
+  void ask_further(Nanoseconds now, CheckpointActions& actions);
+  void drop_oldest(CheckpointActions& actions);
+
+  const CheckpointCommitOptions options_;
+  const std::int64_t keep_;
+  Epoch epoch_;
+  Iteration first_iteration_ = 0;
+  Iteration furthest_ = 0;  ///< iteration that anybody has completed
+  CheckpointManifest frame_;
+  std::map<Iteration, Making> making_;
+  std::set<Iteration> given_up_;        ///< of this epoch; the last few
+  std::map<Iteration, double> losses_;  ///< the last few
+  std::optional<Iteration> asked_;
+  Iteration lead_ = 0;
+  std::map<SnapshotId, CheckpointManifest> committed_;
+  std::map<SnapshotId, CheckpointManifest> writing_, removing_;
+  std::optional<CheckpointOutcome> last_;
+};
+
+}  // namespace poseidon

@@ -1,0 +1,168 @@
+#include "coordinator/checkpoint_commit.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace poseidon {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr Epoch kEpoch{5};
+constexpr Nanoseconds kNow{1'000'000'000};
+
+class CommitTest : public ::testing::Test {
+ protected:
+  CommitTest() : commit_({}, 2, {}) { EXPECT_TRUE(begin(kEpoch, 0).empty()); }
+
+  CheckpointActions begin(Epoch epoch, Iteration first) {
+    CheckpointManifest frame;
+    frame.job_id = "toy-5";
+    frame.stores = {std::string(32, 'a'), std::string(32, 'b')};
+    return commit_.begin_epoch(epoch, first, std::move(frame));
+  }
+  CheckpointActions stored(std::uint32_t server, Iteration iteration) {
+    return commit_.on_report({.server = ServerIndex(server),
+                              .who = absl::StrCat("server ", server),
+                              .iteration = iteration,
+                              .stored = true,
+                              .bytes = 100},
+                             1'700'000'000, kNow);
+  }
+  CheckpointActions failed(Iteration iteration, bool too_late = false) {
+    return commit_.on_report({.server = ServerIndex(1),
+                              .who = "server 1",
+                              .iteration = iteration,
+                              .too_late = too_late,
+                              .reason = "no space left on device"},
+                             1'700'000'000, kNow);
+  }
+  /// All of it, down to the manifest on disk.
+  CheckpointActions commit(Iteration iteration) {
+    EXPECT_TRUE(stored(0, iteration).empty());
+    const CheckpointActions actions = stored(1, iteration);
+    EXPECT_EQ(actions.size(), 1u);
+    return commit_.on_manifest_written(snapshot_id(kEpoch, iteration), absl::OkStatus());
+  }
+  template <typename Action>
+  static std::vector<Action> all(const CheckpointActions& actions) {
+    std::vector<Action> found;
+    for (const CheckpointAction& action : actions) {
+      if (const auto* one = std::get_if<Action>(&action)) found.push_back(*one);
+    }
+    return found;
+  }
+
+  CheckpointCommit commit_;
+};
+
+TEST_F(CommitTest, IsCommittedWhenAllServersHaveItAndTheManifestIsOnDisk) {
+  commit_.on_loss(9, 0.5);
+  EXPECT_TRUE(stored(1, 10).empty());
+  EXPECT_TRUE(stored(1, 10).empty()) << "said twice";
+  const auto written = all<WriteManifest>(stored(0, 10));
+  ASSERT_EQ(written.size(), 1u);
+  EXPECT_EQ(written[0].manifest.iteration(), 10);
+  EXPECT_EQ(written[0].manifest.bytes, 200);
+  EXPECT_EQ(written[0].manifest.loss, 0.5);
+  EXPECT_EQ(commit_.newest(), nullptr);
+  const auto after = commit_.on_manifest_written(snapshot_id(kEpoch, 10), absl::OkStatus());
+  EXPECT_TRUE(all<ForgetParts>(after).empty());
+  ASSERT_NE(commit_.newest(), nullptr);
+  EXPECT_EQ(commit_.newest()->iteration(), 10);
+  EXPECT_TRUE(commit_.last()->committed);
+}
+
+TEST_F(CommitTest, KeepsTheNewestAndRemovesTheManifestBeforeTheParts) {
+  commit(10);
+  commit(20);
+  const CheckpointActions third = commit(30);
+  EXPECT_TRUE(all<ForgetParts>(third).empty()) << "not while the manifest is there";
+  const auto removed = all<RemoveManifest>(third);
+  ASSERT_EQ(removed.size(), 1u);
+  EXPECT_EQ(removed[0].manifest.iteration(), 10);
+  const auto forgotten =
+      all<ForgetParts>(commit_.on_manifest_removed(snapshot_id(kEpoch, 10), absl::OkStatus()));
+  ASSERT_EQ(forgotten.size(), 1u);
+  EXPECT_EQ(forgotten[0].snapshot, snapshot_id(kEpoch, 10));
+  EXPECT_EQ(commit_.committed().size(), 2u);
+}
+
+TEST_F(CommitTest, AManifestThatCannotBeRemovedKeepsItsParts) {
+  commit(10);
+  commit(20);
+  commit(30);
+  const auto actions =
+      commit_.on_manifest_removed(snapshot_id(kEpoch, 10), absl::UnavailableError("read-only"));
+  EXPECT_TRUE(all<ForgetParts>(actions).empty());
+  EXPECT_TRUE(all<CheckpointLog>(actions).at(0).alarm);
+}
+
+TEST_F(CommitTest, AFailureForgetsThePartsAndTheNextOneIsTried) {
+  commit(10);
+  stored(0, 20);
+  const CheckpointActions actions = failed(20);
+  ASSERT_EQ(all<ForgetParts>(actions).size(), 1u);
+  const auto log = all<CheckpointLog>(actions).at(0);
+  EXPECT_TRUE(log.alarm);
+  EXPECT_THAT(log.text, HasSubstr("server 1: no space left"));
+  EXPECT_THAT(log.text, HasSubstr("last good one is 5-10"));
+  EXPECT_EQ(all<ForgetParts>(stored(0, 20)).size(), 1u) << "a part that was sealed meanwhile";
+  EXPECT_EQ(commit_.newest()->iteration(), 10);
+  commit(30);
+  EXPECT_EQ(commit_.newest()->iteration(), 30);
+}
+
+TEST_F(CommitTest, AManifestThatCannotBeWrittenIsNoCheckpoint) {
+  stored(0, 10);
+  stored(1, 10);
+  const auto actions = commit_.on_manifest_written(snapshot_id(kEpoch, 10),
+                                                   absl::ResourceExhaustedError("disk full"));
+  EXPECT_EQ(all<ForgetParts>(actions).size(), 1u);
+  EXPECT_EQ(commit_.newest(), nullptr);
+  EXPECT_FALSE(commit_.last()->committed);
+}
+
+TEST_F(CommitTest, NamesWhoDoesNotAnswer) {
+  stored(0, 10);
+  EXPECT_TRUE(commit_.tick(kNow + std::chrono::minutes(9)).empty());
+  const auto actions = commit_.tick(kNow + std::chrono::minutes(11));
+  EXPECT_THAT(all<CheckpointLog>(actions).at(0).text,
+              HasSubstr("not stored after 600 s by server 1"));
+  EXPECT_TRUE(commit_.tick(kNow + std::chrono::minutes(30)).empty()) << "once";
+}
+
+TEST_F(CommitTest, AsksForAVersionThatIsStillToCome) {
+  commit_.on_loss(41, 0.1);
+  const auto asked = commit_.ask(42, kNow);
+  ASSERT_TRUE(asked.ok());
+  EXPECT_EQ(all<AskForCheckpoint>(*asked).at(0).iteration, 44);
+  EXPECT_FALSE(commit_.ask(42, kNow).ok()) << "one at a time";
+  // Training was faster: further ahead, and the other server's part of the first is forgotten.
+  commit_.on_loss(50, 0.1);
+  const CheckpointActions again = failed(44, /*too_late=*/true);
+  EXPECT_EQ(all<AskForCheckpoint>(again).at(0).iteration, 51 + 4);
+  EXPECT_EQ(all<ForgetParts>(again).at(0).snapshot, snapshot_id(kEpoch, 44));
+  EXPECT_TRUE(failed(44, /*too_late=*/true).empty()) << "the second server says so too";
+  commit(55);
+  EXPECT_FALSE(commit_.asked_for());
+}
+
+TEST_F(CommitTest, ANewEpochGivesUpWhatIsNotWhole) {
+  stored(0, 10);
+  const CheckpointActions actions = begin(Epoch(6), 0);
+  EXPECT_EQ(all<ForgetParts>(actions).at(0).snapshot, snapshot_id(kEpoch, 10));
+  EXPECT_EQ(commit_.newest(), nullptr);
+}
+
+TEST_F(CommitTest, AManifestUnderWayCountsWhateverTheEpoch) {
+  stored(0, 10);
+  stored(1, 10);
+  EXPECT_TRUE(begin(Epoch(6), 10).empty());
+  commit_.on_manifest_written(snapshot_id(kEpoch, 10), absl::OkStatus());
+  ASSERT_NE(commit_.newest(), nullptr);
+  EXPECT_EQ(commit_.newest()->iteration(), 10);
+}
+
+}  // namespace
+}  // namespace poseidon

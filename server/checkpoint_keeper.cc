@@ -1,0 +1,158 @@
+#include "server/checkpoint_keeper.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "spdlog/spdlog.h"
+
+namespace poseidon {
+namespace {
+
+std::int64_t bytes_of(const ChunkView& chunk) {
+  return static_cast<std::int64_t>(chunk.parameters.size_bytes() + chunk.state0.size_bytes() +
+                                   chunk.state1.size_bytes());
+}
+
+}  // namespace
+
+CheckpointKeeper::CheckpointKeeper(std::unique_ptr<ChunkStore> store, Background* background)
+    : background_(background), store_(std::move(store)) {}
+
+void CheckpointKeeper::begin(Epoch epoch, std::size_t pieces, ResultCallback on_result) {
+  background_->enqueue([this, epoch, pieces, on_result = std::move(on_result)] {
+    change_epoch(epoch, pieces, on_result);
+  });
+}
+
+void CheckpointKeeper::end(Epoch epoch) {
+  background_->enqueue([this, epoch] {
+    if (epoch_ == epoch) change_epoch(Epoch(0), 0, nullptr);
+  });
+}
+
+void CheckpointKeeper::change_epoch(Epoch epoch, std::size_t pieces, ResultCallback on_result) {
+  epoch_ = epoch;
+  on_result_ = std::move(on_result);
+  started_.clear();
+  for (const SnapshotId snapshot : progress_.begin(epoch, pieces)) remove_now(snapshot);
+}
+
+void CheckpointKeeper::remove_now(SnapshotId snapshot) {
+  const absl::Status removed = store_->remove(snapshot);
+  if (!removed.ok()) spdlog::warn("{}", std::string(removed.message()));
+}
+
+absl::Status CheckpointKeeper::admit(SnapshotId snapshot) {
+  absl::Status status = progress_.admit(snapshot);
+  const bool known = std::any_of(started_.begin(), started_.end(),
+                                 [snapshot](const Started& s) { return s.snapshot == snapshot; });
+  if (status.ok() && !known) started_.push_back({snapshot, std::chrono::steady_clock::now()});
+  if (absl::IsResourceExhausted(status)) fail(snapshot, status);
+  return status;
+}
+
+absl::Status CheckpointKeeper::store(SnapshotId snapshot, const ChunkView& chunk) {
+  if (absl::Status status = store_->put(snapshot, chunk); !status.ok()) {
+    fail(snapshot, status);
+    return status;
+  }
+  if (!progress_.stored(snapshot, chunk.piece, bytes_of(chunk))) return absl::OkStatus();
+  if (absl::Status status = store_->seal(snapshot); !status.ok()) {
+    fail(snapshot, status);
+    return status;
+  }
+  const std::int64_t bytes = progress_.bytes(snapshot);
+  progress_.sealed(snapshot);
+  report(snapshot, absl::OkStatus(), bytes);
+  return absl::OkStatus();
+}
+
+bool CheckpointKeeper::may_wait(SnapshotId snapshot) {
+  const std::lock_guard lock(mutex_);
+  if (!queued_chunks_.contains(snapshot) && queued_chunks_.size() >= kMaxOpenSnapshots) {
+    return false;
+  }
+  ++queued_chunks_[snapshot];
+  return true;
+}
+
+void CheckpointKeeper::put(SnapshotId snapshot, FrozenChunk chunk) {
+  if (!may_wait(snapshot)) {
+    background_->enqueue([this, snapshot] {
+      if (snapshot_epoch(snapshot) == epoch_) fail(snapshot, SnapshotProgress::too_many(snapshot));
+    });
+    return;
+  }
+  // std::function wants copyable captures; buffers are shared, not copied.
+  background_->enqueue([this, snapshot, chunk = std::move(chunk)] {
+    {
+      const std::lock_guard lock(mutex_);
+      if (--queued_chunks_[snapshot] == 0) queued_chunks_.erase(snapshot);
+    }
+    if (!admit(snapshot).ok()) return;
+    (void)store(snapshot, {PieceId(chunk.chunk.value()), chunk.version, chunk.parameters.floats(),
+                           chunk.state0.floats(), chunk.state1.floats()});
+  });
+}
+
+void CheckpointKeeper::put(SnapshotId snapshot, StoredChunk piece, WriteCallback done) {
+  auto shared = std::make_shared<const StoredChunk>(std::move(piece));
+  background_->enqueue([this, snapshot, shared, done = std::move(done)] {
+    absl::Status status = admit(snapshot);
+    if (status.ok()) {
+      status = store(snapshot, {shared->piece, shared->version, shared->parameters, shared->state0,
+                                shared->state1});
+    } else if (progress_.is_sealed(snapshot)) {
+      status = absl::OkStatus();  // the answer to the first time was lost
+    }
+    done(status);
+  });
+}
+
+void CheckpointKeeper::forget(SnapshotId snapshot) {
+  background_->enqueue([this, snapshot] {
+    cached_ = nullptr;
+    const bool in_the_making = snapshot_epoch(snapshot) == epoch_ && !progress_.is_sealed(snapshot);
+    if (in_the_making && progress_.failed(snapshot)) {
+      std::erase_if(started_, [snapshot](const Started& s) { return s.snapshot == snapshot; });
+    }
+    remove_now(snapshot);
+  });
+}
+
+void CheckpointKeeper::fail(SnapshotId snapshot, const absl::Status& status) {
+  if (!progress_.failed(snapshot)) return;
+  remove_now(snapshot);
+  report(snapshot, status, 0);
+}
+
+void CheckpointKeeper::report(SnapshotId snapshot, const absl::Status& status, std::int64_t bytes) {
+  const auto started = std::find_if(started_.begin(), started_.end(), [snapshot](const Started& s) {
+    return s.snapshot == snapshot;
+  });
+  SnapshotResult result{.snapshot = snapshot, .status = status, .bytes = bytes};
+  if (started != started_.end()) {
+    result.seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - started->at).count();
+    started_.erase(started);
+  }
+  if (on_result_) on_result_(result);
+}
+
+void CheckpointKeeper::read(SnapshotId snapshot, PieceId piece, ReadCallback done) {
+  background_->enqueue([this, snapshot, piece, done = std::move(done)] {
+    if (cached_ == nullptr || cached_of_ != snapshot || cached_->piece != piece) {
+      cached_ = nullptr;
+      absl::StatusOr<StoredChunk> chunk = store_->get(snapshot, piece);
+      if (!chunk.ok()) {
+        done(chunk.status());
+        return;
+      }
+      cached_of_ = snapshot;
+      cached_ = std::make_shared<const StoredChunk>(*std::move(chunk));
+    }
+    done(cached_);
+  });
+}
+
+}  // namespace poseidon

@@ -1,0 +1,97 @@
+#pragma once
+
+// A server's checkpoints on disk: takes frozen chunks and given pieces, writes them in the
+// background, seals a snapshot when all its pieces are there, and reads pieces for who goes on from
+// one.
+//
+// Before: server/shard_service.h froze a chunk; server/store_service.h took a request. After:
+// server/chunk_store.h (RocksDB), and the coordinator hears of the result.
+//
+// Threads: one of its own, on which all disk calls and all callbacks happen. Every public method
+// may be called from any thread and returns at once.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/background.h"
+#include "common/snapshot.h"
+#include "server/chunk_store.h"
+#include "server/frozen_chunk.h"
+#include "server/snapshot_progress.h"
+
+namespace poseidon {
+
+/// How the making of one snapshot ended here.
+struct SnapshotResult {
+  SnapshotId snapshot;
+  absl::Status status;  ///< OK: sealed
+  std::int64_t bytes = 0;
+  double seconds = 0.0;  ///< from its first piece
+};
+
+class CheckpointKeeper {
+ public:
+  using ResultCallback = std::function<void(const SnapshotResult&)>;
+  using ReadCallback = std::function<void(absl::StatusOr<std::shared_ptr<const StoredChunk>>)>;
+  using WriteCallback = std::function<void(const absl::Status&)>;
+
+  /// `background` runs only this keeper's tasks, and dies before the keeper.
+  CheckpointKeeper(std::unique_ptr<ChunkStore> store, Background* background);
+
+  /// A new epoch: every snapshot of it has so many pieces here; `on_result` hears how each ends.
+  /// Unsealed snapshots of the epoch before are removed.
+  void begin(Epoch epoch, std::size_t pieces, ResultCallback on_result);
+  /// The epoch is over, if it is still this one: `on_result` is called no more.
+  void end(Epoch epoch);
+
+  /// Drops the chunk where the snapshot is not wanted any more, and at once where those of
+  /// kMaxOpenSnapshots others still wait for the disk: that snapshot fails.
+  void put(SnapshotId snapshot, FrozenChunk chunk);
+  /// Likewise a piece from a worker; `done` says whether it is in the store.
+  void put(SnapshotId snapshot, StoredChunk piece, WriteCallback done);
+  /// The snapshot is not wanted: its making has failed elsewhere, or newer ones are kept instead.
+  void forget(SnapshotId snapshot);
+
+  /// Of a sealed snapshot. NOT_FOUND, DATA_LOSS.
+  void read(SnapshotId snapshot, PieceId piece, ReadCallback done);
+
+ private:
+  struct Started {
+    SnapshotId snapshot;
+    std::chrono::steady_clock::time_point at;
+  };
+
+  void change_epoch(Epoch epoch, std::size_t pieces, ResultCallback on_result);
+  bool may_wait(SnapshotId snapshot);
+  void run();
+  void remove_now(SnapshotId snapshot);
+  absl::Status admit(SnapshotId snapshot);
+  absl::Status store(SnapshotId snapshot, const ChunkView& chunk);
+  void fail(SnapshotId snapshot, const absl::Status& status);
+  void report(SnapshotId snapshot, const absl::Status& status, std::int64_t bytes);
+
+  Background* const background_;
+
+  // Touched by the background tasks only.
+  const std::unique_ptr<ChunkStore> store_;
+  Epoch epoch_;
+  SnapshotProgress progress_;
+  ResultCallback on_result_;
+  std::vector<Started> started_;  ///< open snapshots
+  SnapshotId cached_of_;          ///< of the piece read last: its slots are asked for one by one
+  std::shared_ptr<const StoredChunk> cached_;
+
+  std::mutex mutex_;
+  /// Of each snapshot, waiting for their turn: under mutex_. Other tasks are bounded by the windows
+  /// of the streams that they come from.
+  std::map<SnapshotId, std::size_t> queued_chunks_;
+};
+
+}  // namespace poseidon

@@ -1,0 +1,187 @@
+#include "server/checkpoint_keeper.h"
+
+#include <future>
+#include <mutex>
+#include <optional>
+#include <set>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/memory_chunk_store.h"
+
+namespace poseidon {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr Epoch kEpoch{5};
+constexpr auto kPatience = std::chrono::seconds(20);
+
+SnapshotId at(Iteration iteration) { return snapshot_id(kEpoch, iteration); }
+
+/// A store whose disk can stand still or be full.
+class TroubledStore final : public ChunkStore {
+ public:
+  struct Trouble {
+    std::mutex gate;  ///< held: the disk stands still
+    std::atomic<bool> full{false};
+    std::mutex mutex;
+    std::set<SnapshotId> removed;  ///< under mutex
+  };
+  explicit TroubledStore(Trouble* trouble) : trouble_(trouble) {}
+  absl::Status put(SnapshotId snapshot, const ChunkView& chunk) override {
+    const std::lock_guard lock(trouble_->gate);
+    if (trouble_->full) return absl::ResourceExhaustedError("/data: no space left on device");
+    return inner_.put(snapshot, chunk);
+  }
+  absl::Status seal(SnapshotId snapshot) override { return inner_.seal(snapshot); }
+  absl::StatusOr<StoredChunk> get(SnapshotId snapshot, PieceId piece) override {
+    return inner_.get(snapshot, piece);
+  }
+  absl::StatusOr<std::vector<SnapshotId>> list() override { return inner_.list(); }
+  absl::Status remove(SnapshotId snapshot) override {
+    const std::lock_guard lock(trouble_->mutex);
+    trouble_->removed.insert(snapshot);
+    return inner_.remove(snapshot);
+  }
+
+ private:
+  Trouble* const trouble_;
+  MemoryChunkStore inner_;
+};
+
+class KeeperTest : public ::testing::Test {
+ protected:
+  KeeperTest() : keeper_(std::make_unique<TroubledStore>(&trouble_), &background_.emplace()) {
+    keeper_.begin(kEpoch, 2, [this](const SnapshotResult& result) {
+      const std::lock_guard lock(mutex_);
+      results_.push_back(result);
+    });
+  }
+  ~KeeperTest() override { background_.reset(); }
+  static FrozenChunk chunk(std::uint32_t id, Iteration version, float value) {
+    FrozenChunk frozen{.chunk = ChunkId(id), .version = version};
+    frozen.parameters = FloatBuffer(3);
+    frozen.state0 = FloatBuffer(3);
+    std::fill(frozen.parameters.floats().begin(), frozen.parameters.floats().end(), value);
+    return frozen;
+  }
+  absl::Status give(SnapshotId snapshot, std::uint32_t id, float value) {
+    std::promise<absl::Status> answer;
+    keeper_.put(
+        snapshot,
+        {.piece = PieceId(id), .version = 0, .parameters = {value}, .state0 = {}, .state1 = {}},
+        [&answer](const absl::Status& status) { answer.set_value(status); });
+    return answer.get_future().get();
+  }
+  absl::StatusOr<std::shared_ptr<const StoredChunk>> read(SnapshotId snapshot, std::uint32_t id) {
+    std::promise<absl::StatusOr<std::shared_ptr<const StoredChunk>>> answer;
+    keeper_.read(snapshot, PieceId(id),
+                 [&answer](auto chunk) { answer.set_value(std::move(chunk)); });
+    return answer.get_future().get();
+  }
+  /// Everything asked before has been done.
+  void settle() { (void)read(at(0), 0); }
+  std::vector<SnapshotResult> results() {
+    const std::lock_guard lock(mutex_);
+    return results_;
+  }
+
+  TroubledStore::Trouble trouble_;
+  std::mutex mutex_;
+  std::vector<SnapshotResult> results_;
+  std::optional<BackgroundThread> background_;
+  CheckpointKeeper keeper_;
+};
+
+TEST_F(KeeperTest, SealsWhenAllPiecesAreThere) {
+  keeper_.put(at(10), chunk(0, 10, 1.5f));
+  settle();
+  EXPECT_TRUE(results().empty());
+  EXPECT_FALSE(read(at(10), 0).ok()) << "an unsealed snapshot is never read";
+  ASSERT_TRUE(give(at(10), 7, 2.5f).ok());
+  ASSERT_EQ(results().size(), 1u);
+  EXPECT_TRUE(results()[0].status.ok());
+  EXPECT_EQ(results()[0].bytes, 3 * 4 + 3 * 4 + 4);
+  const auto chunk = read(at(10), 0);
+  ASSERT_TRUE(chunk.ok()) << chunk.status();
+  EXPECT_THAT((*chunk)->parameters, ElementsAre(1.5f, 1.5f, 1.5f));
+  EXPECT_EQ((*chunk)->state0.size(), 3u);
+  EXPECT_TRUE(give(at(10), 7, 2.5f).ok()) << "the answer to the first time may have been lost";
+  EXPECT_EQ(results().size(), 1u);
+}
+
+TEST_F(KeeperTest, AFullDiskFailsTheSnapshotAndLeavesTheLastOne) {
+  keeper_.put(at(10), chunk(0, 10, 1.0f));
+  ASSERT_TRUE(give(at(10), 1, 1.0f).ok());
+  trouble_.full = true;
+  keeper_.put(at(20), chunk(0, 20, 2.0f));
+  EXPECT_EQ(give(at(20), 1, 2.0f).code(), absl::StatusCode::kAborted);
+  trouble_.full = false;
+  EXPECT_EQ(give(at(20), 1, 2.0f).code(), absl::StatusCode::kAborted) << "half of it is missing";
+  ASSERT_EQ(results().size(), 2u);
+  EXPECT_THAT(std::string(results()[1].status.message()), HasSubstr("no space left"));
+  EXPECT_TRUE(trouble_.removed.contains(at(20)));
+  EXPECT_TRUE(read(at(10), 0).ok());
+  keeper_.put(at(30), chunk(0, 30, 3.0f));
+  EXPECT_TRUE(give(at(30), 1, 3.0f).ok());
+  EXPECT_TRUE(read(at(30), 0).ok());
+}
+
+TEST_F(KeeperTest, ADiskThatStandsStillHoldsTwoSnapshotsAndNoMore) {
+  std::weak_ptr<float> third;
+  {
+    const std::lock_guard still(trouble_.gate);
+    for (const Iteration version : {10, 20}) {
+      keeper_.put(at(version), chunk(0, version, 1.0f));
+      keeper_.put(at(version), chunk(1, version, 1.0f));
+    }
+    FrozenChunk late = chunk(0, 30, 1.0f);
+    third = late.parameters.owner();
+    keeper_.put(at(30), std::move(late));
+    EXPECT_TRUE(third.expired()) << "its memory is given back at once";
+  }
+  settle();
+  const auto all = results();
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_TRUE(all[0].status.ok());
+  EXPECT_TRUE(all[1].status.ok());
+  EXPECT_EQ(all[2].snapshot, at(30));
+  EXPECT_THAT(std::string(all[2].status.message()), HasSubstr("checkpoint.every_iterations"));
+}
+
+TEST_F(KeeperTest, AnEpochsEndRemovesWhatIsHalfDone) {
+  keeper_.put(at(10), chunk(0, 10, 1.0f));
+  keeper_.end(Epoch(4));  // not this one
+  keeper_.put(at(10), chunk(1, 10, 1.0f));
+  keeper_.put(at(20), chunk(0, 20, 1.0f));
+  keeper_.end(kEpoch);
+  keeper_.put(at(20), chunk(1, 20, 1.0f));
+  settle();
+  EXPECT_EQ(results().size(), 1u);
+  EXPECT_TRUE(read(at(10), 1).ok());
+  EXPECT_FALSE(read(at(20), 1).ok());
+  EXPECT_THAT(trouble_.removed, ElementsAre(at(20)));
+}
+
+TEST_F(KeeperTest, GivesUpWhenAnotherNodeFailed) {
+  keeper_.put(at(10), chunk(0, 10, 1.0f));
+  keeper_.forget(at(10));
+  keeper_.put(at(10), chunk(1, 10, 1.0f));
+  settle();
+  EXPECT_TRUE(results().empty()) << "whoever told us knows";
+  EXPECT_FALSE(read(at(10), 0).ok());
+}
+
+TEST_F(KeeperTest, RemovesWhatIsNotWantedAnyMore) {
+  keeper_.put(at(10), chunk(0, 10, 1.0f));
+  keeper_.put(at(10), chunk(1, 10, 1.0f));
+  settle();
+  ASSERT_TRUE(read(at(10), 0).ok());
+  keeper_.forget(at(10));
+  EXPECT_EQ(read(at(10), 0).status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace poseidon

@@ -1,0 +1,54 @@
+#pragma once
+
+// The server's end of streams to its store of checkpoint pieces.
+//
+// Before: common/store_client.h asks. After: server/checkpoint_keeper.h reads or writes; the answer
+// goes out in the order of the requests.
+//
+// Everything runs on the transport's loop.
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/store_wire.h"
+#include "common/transport.h"
+#include "server/checkpoint_keeper.h"
+
+namespace poseidon {
+
+/// Streams served at a time; more are turned away for a while.
+inline constexpr std::size_t kMaxStoreSessions = 1024;
+/// Requests of one stream that have not been answered; then reading pauses.
+inline constexpr std::size_t kMaxStoreRequests = 4;
+
+class StoreService final : public Acceptor {
+ public:
+  /// Both must outlive the service, which is destroyed only once the transport has stopped.
+  StoreService(Transport* transport, CheckpointKeeper* keeper);
+  ~StoreService() override;
+
+  StreamHandler* on_accept(std::unique_ptr<Stream> stream) override;
+
+ private:
+  class Session;
+
+  ReadNext on_message(Session& session, const Bytes& message);
+  void read(Session& session, const StoreHeader& header);
+  void write(Session& session, const DecodedStore& request);
+  void answer(std::uint64_t session, StoreHeader header, absl::Span<const std::byte> payload,
+              std::shared_ptr<const void> owner);
+  void answer_error(std::uint64_t session, StoreHeader header, const absl::Status& status);
+  void pump(Session& session);
+  void remove(Session& session);
+
+  Transport* const transport_;
+  CheckpointKeeper* const keeper_;
+  std::vector<std::unique_ptr<Session>> sessions_;
+  std::uint64_t next_session_ = 0;
+  /// Answers come later through the loop; they look here before they touch us.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace poseidon

@@ -1,0 +1,143 @@
+#include "server/store_service.h"
+
+#include <optional>
+
+#include "common/memory_transport.h"
+#include "common/store_client.h"
+#include "common/wire.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/memory_chunk_store.h"
+
+namespace poseidon {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr Epoch kEpoch{5};
+const SnapshotId kSnapshot = snapshot_id(kEpoch, 40);
+constexpr int kPieces = 9;
+
+/// A server with a store and a client on a network with faults, all in one thread.
+class StoreServiceTest : public ::testing::Test {
+ protected:
+  void build(const MemoryFaults& faults) {
+    network_ = std::make_unique<MemoryNetwork>(7, faults);
+    server_ = &network_->endpoint("server");
+    client_ = &network_->endpoint("client");
+    disk_ = std::make_unique<BackgroundOnLoop>(server_, Milliseconds(5));
+    keeper_ = std::make_unique<CheckpointKeeper>(std::make_unique<MemoryChunkStore>(), disk_.get());
+    service_ = std::make_unique<StoreService>(server_, keeper_.get());
+    ASSERT_TRUE(server_->listen("server:1", service_.get()).ok());
+    keeper_->begin(kEpoch, kPieces, nullptr);
+  }
+  absl::Status run(std::vector<StoreRequest> requests) {
+    std::optional<absl::Status> end;
+    transfer_ = std::make_unique<StoreTransfer>(client_);
+    transfer_->start(std::move(requests), [&end](const absl::Status& status) { end = status; });
+    while (!end && network_->step()) {
+    }
+    transfer_.reset();
+    return end.value_or(absl::DeadlineExceededError("no end"));
+  }
+
+  std::vector<StoreRequest> writes() {
+    std::vector<StoreRequest> requests;
+    for (int piece = 0; piece < kPieces; ++piece) {
+      auto values = std::make_shared<std::vector<float>>();
+      for (int i = 0; i < 6; ++i) values->push_back(static_cast<float>(10 * piece + i));
+      StoreRequest request;
+      request.address = "server:1";
+      request.header.operation = StoreOperation::kWrite;
+      request.header.snapshot = kSnapshot;
+      request.header.piece = PieceId(static_cast<std::uint32_t>(piece));
+      request.header.slot = 1;  // parameters and one slot, three elements each
+      request.payload = as_payload(*values);
+      request.owner = values;
+      requests.push_back(std::move(request));
+    }
+    return requests;
+  }
+  StoreRequest read(std::uint32_t piece, std::uint32_t slot, std::vector<float>* to) {
+    StoreRequest request;
+    request.address = "server:1";
+    request.header.operation = StoreOperation::kRead;
+    request.header.snapshot = kSnapshot;
+    request.header.piece = PieceId(piece);
+    request.header.slot = slot;
+    request.on_data = [to](const Bytes& data) {
+      to->resize(data.size() / sizeof(float));
+      copy_payload(data, *to);
+      return absl::OkStatus();
+    };
+    return request;
+  }
+
+  std::unique_ptr<MemoryNetwork> network_;
+  Transport* server_ = nullptr;
+  Transport* client_ = nullptr;
+  std::unique_ptr<BackgroundOnLoop> disk_;
+  std::unique_ptr<CheckpointKeeper> keeper_;
+  std::unique_ptr<StoreService> service_;
+  std::unique_ptr<StoreTransfer> transfer_;
+};
+
+TEST_F(StoreServiceTest, GivesBackWhatItWasGivenThroughCutsAndDelays) {
+  build({.max_delay = Milliseconds(30), .cut = 0.05});
+  ASSERT_TRUE(run(writes()).ok());
+  std::vector<std::vector<float>> got(2 * kPieces);
+  std::vector<StoreRequest> reads;
+  for (std::uint32_t piece = 0; piece < kPieces; ++piece) {
+    reads.push_back(read(piece, 0, &got[2 * piece]));
+    reads.push_back(read(piece, 1, &got[2 * piece + 1]));
+  }
+  const absl::Status status = run(std::move(reads));
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_THAT(got[0], ElementsAre(0, 1, 2));
+  EXPECT_THAT(got[17], ElementsAre(83, 84, 85));
+  EXPECT_GT(network_->cuts(), 0);
+}
+
+TEST_F(StoreServiceTest, SaysWhatItDoesNotHave) {
+  build({});
+  std::vector<float> nothing;
+  const absl::Status status = run({read(3, 0, &nothing)});
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("server:1"));
+}
+
+TEST_F(StoreServiceTest, RefusesPiecesOfAnotherEpochAndOfOddSize) {
+  build({});
+  auto requests = writes();
+  requests.resize(1);
+  requests[0].header.snapshot = snapshot_id(Epoch(4), 40);
+  EXPECT_EQ(run(std::move(requests)).code(), absl::StatusCode::kFailedPrecondition);
+  requests = writes();
+  requests.resize(1);
+  requests[0].payload = requests[0].payload.subspan(0, 20);
+  const absl::Status status = run(std::move(requests));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("20 bytes with 2 slots"));
+}
+
+TEST_F(StoreServiceTest, AStoreThatIsNotThereIsNamed) {
+  build({});
+  std::vector<float> nothing;
+  StoreRequest request = read(0, 0, &nothing);
+  request.address = "elsewhere:1";
+  const absl::Status status = run({std::move(request)});
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("elsewhere:1"));
+}
+
+TEST_F(StoreServiceTest, AnErrorOfTheTakerEndsTheTransfer) {
+  build({});
+  ASSERT_TRUE(run(writes()).ok());
+  std::vector<float> nothing;
+  StoreRequest request = read(0, 0, &nothing);
+  request.on_data = [](const Bytes&) { return absl::InvalidArgumentError("does not fit"); };
+  EXPECT_THAT(std::string(run({std::move(request)}).message()), HasSubstr("does not fit"));
+}
+
+}  // namespace
+}  // namespace poseidon

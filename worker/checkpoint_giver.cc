@@ -1,0 +1,174 @@
+#include "worker/checkpoint_giver.h"
+
+#include <future>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/aligned_buffer.h"
+
+namespace poseidon {
+namespace {
+
+constexpr std::size_t kMaxFailuresRemembered = 64;
+
+}  // namespace
+
+struct CheckpointGiver::Transfers {
+  std::uint64_t next = 0;
+  std::map<std::uint64_t, std::unique_ptr<StoreTransfer>> live;
+  bool closed = false;
+};
+
+CheckpointGiver::CheckpointGiver(Transport* stores, const Plan& plan, WorkerRank rank,
+                                 CheckpointGiverOptions options, Failed failed)
+    : stores_(stores),
+      options_(options),
+      failed_(std::move(failed)),
+      epoch_(plan.epoch),
+      server_addresses_(plan.server_addresses),
+      newest_(options.first_iteration),
+      transfers_(std::make_shared<Transfers>()) {
+  const std::vector<CheckpointPiece> pieces = checkpoint_pieces(plan, options.chunk_bytes);
+  for (std::uint32_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].giver != rank) continue;
+    auto& group = pieces[i].layer ? of_layer_[pieces[i].layer->value()] : own_state_;
+    group.push_back({PieceId(i), pieces[i]});
+  }
+}
+
+CheckpointGiver::~CheckpointGiver() {
+  auto closed = std::make_shared<std::promise<void>>();  // outlives set_value on the loop
+  stores_->post([transfers = transfers_, closed] {
+    transfers->closed = true;
+    transfers->live.clear();
+    closed->set_value();
+  });
+  closed->get_future().wait();  // bounded: the loop runs what is posted, and nothing on it blocks
+}
+
+void CheckpointGiver::save_at(Iteration version) {
+  if (of_layer_.empty() && own_state_.empty()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (version > newest_) {
+      asked_.insert(version);
+      return;
+    }
+  }
+  failed_(version, absl::StrCat("this worker is beyond version ", version, " already"),
+          /*too_late=*/true);
+}
+
+/// Under the mutex.
+bool CheckpointGiver::is_due(Iteration version) {
+  if (version > newest_) {
+    newest_ = version;
+    // What was asked for one version ago is complete: BSP lets no layer fall back by two.
+    asked_.erase(asked_.begin(), asked_.lower_bound(version - 1));
+  }
+  const bool periodic = options_.every_iterations > 0 && version % options_.every_iterations == 0;
+  return version > options_.first_iteration && (periodic || asked_.contains(version));
+}
+
+/// Whether this version is to be saved and there is room for its copy.
+bool CheckpointGiver::begin(Iteration version) {
+  bool told = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!is_due(version)) return false;
+    if (under_way_.contains(version) || under_way_.size() < kMaxVersionsUnderWay) {
+      ++under_way_[version];
+      return true;
+    }
+    told = !failed_versions_.insert(version).second;
+    if (failed_versions_.size() > kMaxFailuresRemembered) {
+      failed_versions_.erase(failed_versions_.begin());
+    }
+  }
+  if (!told) {
+    failed_(version,
+            absl::StrCat("the servers have not taken this worker's part of ", kMaxVersionsUnderWay,
+                         " earlier checkpoints yet; set checkpoint.every_iterations higher"),
+            /*too_late=*/false);
+  }
+  return false;
+}
+
+StoreRequest CheckpointGiver::write_request(
+    Iteration version, const Given& given, std::uint32_t slots,
+    std::shared_ptr<const std::vector<float>> values) const {
+  StoreRequest request;
+  request.address = server_addresses_[given.place.holder.value()];
+  request.header.operation = StoreOperation::kWrite;
+  request.header.snapshot = snapshot_id(epoch_, version);
+  request.header.piece = given.piece;
+  request.header.slot = slots;
+  request.payload = as_payload(*values);
+  request.owner = std::move(values);
+  return request;
+}
+
+void CheckpointGiver::layer_at(LayerIndex layer, Iteration version,
+                               std::span<const float> parameters, std::span<const float> state0,
+                               std::span<const float> state1) {
+  const auto given = of_layer_.find(layer.value());
+  if (given == of_layer_.end()) {
+    const std::lock_guard lock(mutex_);
+    (void)is_due(version);  // notes how far training is
+    return;
+  }
+  if (!begin(version)) return;
+  std::vector<StoreRequest> requests;
+  const std::uint32_t slots = (state0.empty() ? 0u : 1u) + (state1.empty() ? 0u : 1u);
+  for (const Given& piece : given->second) {
+    auto values = std::make_shared<std::vector<float>>();
+    values->reserve(static_cast<std::size_t>(piece.place.elements) * (slots + 1));
+    for (const std::span<const float> slot : {parameters, state0, state1}) {
+      if (slot.empty()) continue;
+      const auto part = slot.subspan(static_cast<std::size_t>(piece.place.offset),
+                                     static_cast<std::size_t>(piece.place.elements));
+      values->insert(values->end(), part.begin(), part.end());
+    }
+    requests.push_back(write_request(version, piece, slots, std::move(values)));
+  }
+  send(version, std::move(requests));
+}
+
+bool CheckpointGiver::wants_own_state(Iteration version) {
+  const std::lock_guard lock(mutex_);
+  const bool due = is_due(version);
+  return due && !own_state_.empty();
+}
+
+void CheckpointGiver::own_state_at(Iteration version, std::vector<float> state) {
+  if (own_state_.empty() || !begin(version)) return;
+  auto values = std::make_shared<const std::vector<float>>(std::move(state));
+  send(version, {write_request(version, own_state_[0], 0, std::move(values))});
+}
+
+void CheckpointGiver::send(Iteration version, std::vector<StoreRequest> requests) {
+  auto shared = std::make_shared<std::vector<StoreRequest>>(std::move(requests));
+  stores_->post([this, transfers = transfers_, version, shared] {
+    if (transfers->closed) return;
+    const std::uint64_t number = transfers->next++;
+    auto transfer = std::make_unique<StoreTransfer>(stores_, options_.transfer);
+    transfer->start(std::move(*shared),
+                    [this, transfers, version, number](const absl::Status& status) {
+                      const auto ended = transfers->live.extract(number);  // dies last
+                      settled(version, status);
+                    });
+    transfers->live.emplace(number, std::move(transfer));
+  });
+}
+
+void CheckpointGiver::settled(Iteration version, const absl::Status& status) {
+  bool tell = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (--under_way_[version] == 0) under_way_.erase(version);
+    tell = !status.ok() && failed_versions_.insert(version).second;
+  }
+  if (tell) failed_(version, std::string(status.message()), /*too_late=*/false);
+}
+
+}  // namespace poseidon

@@ -1,0 +1,94 @@
+#pragma once
+
+// What a worker adds to a checkpoint: pieces of layers that no server owns (SFB; all workers have
+// the same, and share the work), and, from worker 0, its own state.
+//
+// Before: the trainer's thread reaches a version that is to be saved. After: common/store_client.h
+// takes the copies to the servers that hold them.
+//
+// Threads: layer_at and own_state_at on the trainer's, save_at on any. The transfers live on the
+// transport's loop.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/checkpoint.h"
+#include "common/store_client.h"
+
+namespace poseidon {
+
+/// Versions on their way to the servers at a time. What comes due beyond fails: each is a copy of
+/// all that this worker gives.
+inline constexpr std::size_t kMaxVersionsUnderWay = 2;
+
+struct CheckpointGiverOptions {
+  Iteration first_iteration = 0;   ///< of this run; its version is not saved again
+  Iteration every_iterations = 0;  ///< 0: only when asked
+  std::int64_t chunk_bytes = 0;    ///< the job's
+  StoreTransferOptions transfer;
+};
+
+class CheckpointGiver {
+ public:
+  /// Why this worker's part of a version is missing; `too_late` when it was asked for behind the
+  /// training. Any thread.
+  using Failed = std::function<void(Iteration version, const std::string& reason, bool too_late)>;
+
+  /// `stores` speaks kStoreMethod and must outlive it.
+  CheckpointGiver(Transport* stores, const Plan& plan, WorkerRank rank,
+                  CheckpointGiverOptions options, Failed failed);
+  /// Ends what is under way. Must not run on the loop.
+  ~CheckpointGiver();
+  CheckpointGiver(const CheckpointGiver&) = delete;
+  CheckpointGiver& operator=(const CheckpointGiver&) = delete;
+
+  /// Besides the periodic versions, this one.
+  void save_at(Iteration version);
+
+  /// An SFB layer has so many steps. The spans (parameters and optimizer slots, which may be empty)
+  /// are copied where the version is to be saved; read during the call only.
+  void layer_at(LayerIndex layer, Iteration version, std::span<const float> parameters,
+                std::span<const float> state0, std::span<const float> state1);
+  /// Worker 0, after every iteration: whether own_state_at wants to be called, and the state.
+  bool wants_own_state(Iteration version);
+  void own_state_at(Iteration version, std::vector<float> state);
+
+ private:
+  struct Given {
+    PieceId piece;
+    CheckpointPiece place;
+  };
+  struct Transfers;  ///< the loop's
+
+  bool is_due(Iteration version);
+  bool begin(Iteration version);
+  void send(Iteration version, std::vector<StoreRequest> requests);
+  void settled(Iteration version, const absl::Status& status);
+  StoreRequest write_request(Iteration version, const Given& given, std::uint32_t slots,
+                             std::shared_ptr<const std::vector<float>> values) const;
+
+  Transport* const stores_;
+  const CheckpointGiverOptions options_;
+  const Failed failed_;
+  const Epoch epoch_;
+  const std::vector<std::string> server_addresses_;
+  std::map<std::uint32_t, std::vector<Given>> of_layer_;  ///< by LayerIndex
+  std::vector<Given> own_state_;                          ///< one, on worker 0
+
+  std::mutex mutex_;       ///< guards all below
+  Iteration newest_ = -1;  ///< highest version that anything has reached
+  std::set<Iteration> asked_;
+  std::map<Iteration, std::size_t> under_way_;  ///< transfers by version
+  std::set<Iteration> failed_versions_;         ///< told once; the last few
+
+  std::shared_ptr<Transfers> transfers_;
+};
+
+}  // namespace poseidon
