@@ -148,7 +148,7 @@ class WorkerNode::Job final : public TrainerEvents {
   /// The streams go with the client, and then the memory may.
   void close_client() {
     std::unique_ptr<SyncClient> closing;
-    const std::unique_lock lock(mutex_);  // nobody may cancel it from now on
+    const std::lock_guard lock(mutex_);  // nobody may cancel it from now on
     closing = std::move(sync_);
   }
 
@@ -189,7 +189,8 @@ class WorkerNode::Job final : public TrainerEvents {
     if (const absl::Status given = give_held(version, save); !given.ok()) {
       report_checkpoint_failure(version, std::string(given.message()), /*too_late=*/false);
     }
-    wait_for_stop();
+    lock.lock();
+    changed_.wait_for(lock, kStopTimeout, [this] { return stopped_; });
   }
 
   absl::Status give_held(Iteration version, const v1::SaveCheckpoint& save) {
