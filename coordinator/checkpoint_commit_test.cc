@@ -19,7 +19,10 @@ class CommitTest : public ::testing::Test {
     CheckpointManifest frame;
     frame.job_id = "toy-5";
     frame.stores = {std::string(32, 'a'), std::string(32, 'b')};
-    return commit_.begin_epoch(epoch, first, std::move(frame));
+    frame.pieces = {{.layer = LayerIndex(0), .elements = 4, .holder = ServerIndex(0)},
+                    {.layer = LayerIndex(0), .offset = 4, .elements = 4, .holder = ServerIndex(1)}};
+    frame.samples = static_cast<std::uint64_t>(first) * 64;
+    return commit_.begin_epoch(epoch, first, std::move(frame), /*iteration_samples=*/64);
   }
   CheckpointActions stored(std::uint32_t server, Iteration iteration) {
     return commit_.on_report({.server = ServerIndex(server),

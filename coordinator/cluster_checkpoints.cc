@@ -14,7 +14,7 @@ void Cluster::send_assignment(const SendAssignment& assignment) {
   v1::CoordinatorMessage message;
   v1::Assignment& assign = *message.mutable_assign();
   *assign.mutable_plan() = plan_to_message(*job_->plan());
-  assign.set_job_json(job_json_);
+  assign.set_job_json(job_->job_json());
   assign.set_index(assignment.index);
   if (const CheckpointManifest* source = job_->restore()) {
     *assign.mutable_restore() = restore_to_message(*source, job_->restore_addresses());
@@ -57,7 +57,8 @@ void Cluster::write_manifest(const WriteManifest& write) {
                  [this, id = write.manifest.job_id,
                   snapshot = write.manifest.snapshot](const absl::Status& status) {
                    const std::lock_guard<std::mutex> lock(mutex_);
-                   if (is_job(id)) apply(job_->on_manifest_written(snapshot, status, clock_->now()));
+                   if (is_job(id))
+                     apply(job_->on_manifest_written(snapshot, status, clock_->now()));
                  });
 }
 
