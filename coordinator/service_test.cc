@@ -16,6 +16,7 @@ namespace poseidon {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 namespace fs = std::filesystem;
 
@@ -122,7 +123,8 @@ TEST_F(ServiceTest, NodesOutliveARestartOfTheCoordinator) {
   start(again);
   for (const auto& node : nodes_) {
     EXPECT_TRUE(node->wait_joined(2));
-    EXPECT_THAT(node->lost_, SizeIs(1));
+    EXPECT_THAT(node->away_, SizeIs(1));
+    EXPECT_THAT(node->lost_, IsEmpty()) << "its part had ended before";
   }
   ASSERT_TRUE(submit(1, 1).ok());
   EXPECT_EQ(submitted_.job_id(), "digits-2") << "epochs are never given twice";

@@ -52,6 +52,7 @@ class WorkerNode final : public ControlEvents {
   void on_stop(const v1::StopJob& stop) override;
   void on_save_checkpoint(const v1::SaveCheckpoint& save) override;
   void on_forget_checkpoint(const v1::ForgetCheckpoint& /*forget*/) override {}
+  void on_away(const absl::Status& reason) override;
   void on_lost(const absl::Status& reason) override;
   void fill_heartbeat(v1::Heartbeat& heartbeat) override;
 
