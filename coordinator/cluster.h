@@ -91,6 +91,11 @@ class Cluster {
   };
 
   void handle_join(NodeLink* link, const v1::Join& join);
+  bool take_back(NodeLink* link, NodeInfo node, const v1::Resume& resume);
+  void make_room(const NodeInfo& node, const v1::Join& join);
+  void let_come_back(NodeId node, const std::string& reason);
+  v1::CoordinatorMessage joined_message(NodeId id, const std::string& note) const;
+  std::vector<NodeId> nodes_of_job() const;
   void handle_member(NodeId from, const v1::NodeMessage& message);
   JobActions handle_report(NodeId from, const v1::NodeMessage& message);
   void handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat);
@@ -103,7 +108,7 @@ class Cluster {
   void after_actions();
   void watch_drift(Nanoseconds now);
   void refuse(Refusal refusal, const std::string& text);
-  NodeLink* link_of(NodeId node);
+  NodeLink* link_of(NodeId node) const;
   bool job_active() const { return job_ && (!job_->ended() || !files_closed_); }
   std::string job_text() const;
   std::string join_note(NodeRole role) const;

@@ -412,8 +412,10 @@ JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
   JobActions actions;
   Participant* participant = find(departure.node.id);
   if (participant == nullptr) return actions;
-  const bool part_is_done = participant->state == ParticipantState::kFinished &&
-                            (participant->index != 0 || model_stored_);
+  const bool all_is_done =
+      model_stored_ && iterations_ && iterations_->completed() == description_.iterations;
+  const bool part_is_done = all_is_done || (participant->state == ParticipantState::kFinished &&
+                                            (participant->index != 0 || model_stored_));
   participant->state = ParticipantState::kLost;
   if (ended()) return actions;
   const std::string text =
@@ -422,6 +424,7 @@ JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
   if (part_is_done) {
     actions.emplace_back(LogLine{absl::StrCat("job ", description_.id, ": ", text,
                                               "; its part was finished, the job goes on")});
+    if (all_is_done) finish_if_complete(now, actions);
     return actions;
   }
   end(false, text, now, actions);

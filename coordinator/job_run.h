@@ -141,16 +141,52 @@ struct JobProgress {
   double training_seconds = 0.0;
 };
 
+/// A node on a new stream, and what it says it is in the middle of.
+struct ReturningNode {
+  NodeId node;
+  Epoch epoch;
+  std::uint32_t index = 0;  ///< WorkerRank or ServerIndex
+  Iteration oldest = 0;     ///< workers: first report that it still has
+};
+/// What a worker that came back shall report again.
+struct LackingReports {
+  Iteration iteration = 0;
+  Iteration test = 0;
+};
+
+/// A job that was running when an earlier coordinator died.
+struct RunningJob {
+  Plan plan;
+  std::string plan_basis;
+  std::vector<Participant> workers;  ///< by rank
+  std::vector<Participant> servers;  ///< by index
+  Iteration completed = 0;           ///< metrics.jsonl has all before it
+  std::optional<double> loss;
+  std::optional<TestResult> test;  ///< the last one of metrics.jsonl
+  bool model_stored = false;
+  Nanoseconds age{0};  ///< since Start
+};
+
 /// One thread only (the service holds its mutex). `now` never goes backwards.
 class JobRun {
  public:
   JobRun(JobRunOptions options, JobDescription description, Nanoseconds now);
+  /// Goes on with what an earlier coordinator began; its nodes are members that are yet to come
+  /// back. Precondition: plan and participants fit each other.
+  static std::unique_ptr<JobRun> resume(JobRunOptions options, JobDescription description,
+                                        RunningJob running, Nanoseconds now);
 
   /// The cluster's members, in order of joining; after every change and once at the beginning.
   /// Takes the first that fit as soon as there are enough.
   JobActions on_members(const std::vector<NodeInfo>& members, Nanoseconds now);
   /// A node is gone. One of the job's ends it, unless it is a worker whose part is done.
   JobActions on_departure(const Departure& departure, Nanoseconds now);
+
+  /// A node whose stream had broken is here again. Nothing: it has no such part in the job (any
+  /// more), and no actions.
+  std::optional<LackingReports> on_back(const ReturningNode& back, JobActions& actions);
+  /// The node is one of the job's, which goes on, and was not given up.
+  bool has_part(NodeId id) const;
 
   JobActions on_calibration(NodeId from, Epoch epoch, const CalibrationAnswer& answer,
                             Nanoseconds now);

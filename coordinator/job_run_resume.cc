@@ -1,0 +1,76 @@
+// JobRun's part about coming back: a node on a new stream, and the coordinator itself after a
+// restart (job_run.cc has the job's life).
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/check.h"
+#include "coordinator/job_run.h"
+#include "coordinator/job_run_text.h"
+
+namespace poseidon {
+
+bool JobRun::has_part(NodeId id) const {
+  if (ended()) return false;
+  for (const auto* group : {&workers_, &servers_}) {
+    for (const Participant& p : *group) {
+      if (p.node.id == id) return p.state != ParticipantState::kLost;
+    }
+  }
+  return false;
+}
+
+std::optional<LackingReports> JobRun::on_back(const ReturningNode& back, JobActions& actions) {
+  const Participant* participant = has_part(back.node) ? find(back.node) : nullptr;
+  if (participant == nullptr || back.epoch != description_.epoch || plan_ == nullptr ||
+      back.index != participant->index) {
+    return std::nullopt;
+  }
+  if (participant->node.role == NodeRole::kServer) return LackingReports{};
+  if (back.oldest < 0 || back.oldest > description_.iterations) return std::nullopt;
+  const WorkerRank rank(participant->index);
+  const Iteration next = iterations_->next(rank);
+  if (back.oldest > next) {
+    const Iteration completed = iterations_->completed();
+    iterations_->skip_to(back.oldest);
+    actions.emplace_back(LogLine{absl::StrFormat(
+        "job %s: %s was alone for so long that it no longer has its reports from iteration %d on; "
+        "metrics.jsonl has nothing of iterations %d to %d",
+        description_.id, participant_text(*participant), next, completed, back.oldest - 1)});
+  }
+  // Start may have been lost with the stream; to hear it twice does no harm.
+  if (state_ == JobState::kRunning) actions.emplace_back(SendStart{back.node});
+  return LackingReports{.iteration = iterations_->next(rank), .test = tests_->next(rank)};
+}
+
+std::unique_ptr<JobRun> JobRun::resume(JobRunOptions options, JobDescription description,
+                                       RunningJob running, Nanoseconds now) {
+  POSEIDON_CHECK(running.plan.workers() == running.workers.size() &&
+                     running.plan.servers() == running.servers.size(),
+                 "a checked record");
+  auto run = std::make_unique<JobRun>(options, std::move(description), now);
+  const auto workers = static_cast<std::uint32_t>(running.workers.size());
+  run->plan_ = std::make_shared<const Plan>(std::move(running.plan));
+  run->plan_basis_ = std::move(running.plan_basis);
+  run->workers_ = std::move(running.workers);
+  run->servers_ = std::move(running.servers);
+  for (auto* group : {&run->workers_, &run->servers_}) {
+    for (Participant& p : *group) p.state = ParticipantState::kRunning;
+  }
+  run->iterations_.emplace(workers, running.completed);
+  run->tests_.emplace(workers, running.test ? running.test->iteration + 1 : 0);
+  run->images_.add(now, static_cast<double>(running.completed) *
+                            static_cast<double>(run->description_.batch_size) *
+                            static_cast<double>(workers));
+  run->loss_ = running.loss;
+  run->test_ = running.test;
+  run->model_stored_ = running.model_stored;
+  run->started_ = now - running.age;
+  run->message_.clear();
+  run->enter(JobState::kRunning, now);
+  return run;
+}
+
+}  // namespace poseidon
