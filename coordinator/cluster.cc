@@ -319,12 +319,12 @@ v1::CoordinatorMessage Cluster::calibrate_message(const CalibrationTask& task) c
       static_cast<std::uint32_t>(std::chrono::duration_cast<Milliseconds>(task.max_time).count());
   switch (task.kind) {
     case CalibrationTask::Kind::kCompute:
-      calibrate.mutable_compute()->set_job_json(job_json_);
+      calibrate.mutable_compute()->set_job_json(submitted_.job_json());
       calibrate.mutable_compute()->set_workers(workers);
       calibrate.mutable_compute()->set_max_ms(max_ms);
       break;
     case CalibrationTask::Kind::kSums:
-      calibrate.mutable_sums()->set_job_json(job_json_);
+      calibrate.mutable_sums()->set_job_json(submitted_.job_json());
       calibrate.mutable_sums()->set_workers(workers);
       calibrate.mutable_sums()->set_max_ms(max_ms);
       break;
@@ -343,7 +343,7 @@ void Cluster::apply_one(const JobAction& action) {
                  [&](const SendAssignment& a) {
                    v1::CoordinatorMessage message;
                    *message.mutable_assign()->mutable_plan() = plan_to_message(*job_->plan());
-                   message.mutable_assign()->set_job_json(job_json_);
+                   message.mutable_assign()->set_job_json(submitted_.job_json());
                    message.mutable_assign()->set_index(a.index);
                    send(a.node, message);
                  },
@@ -385,6 +385,7 @@ void Cluster::after_actions() {
   if (!traffic_ && job_->plan()) {
     traffic_ = std::make_unique<TrafficMonitor>(job_->plan()->layers.size());
   }
+  record_job();
   const JobProgress progress = job_->progress(clock_->now());
   for (; counted_iterations_ < progress.completed; ++counted_iterations_) {
     metrics_->iteration(progress.loss.value_or(0.0), progress.images_per_s);

@@ -55,6 +55,10 @@ class Cluster {
           std::unique_ptr<CoordinatorMetrics> metrics, const Clock* clock);
   ~Cluster();
 
+  /// Goes on with the job that an earlier coordinator had in this state directory. Before streams
+  /// and calls. What cannot be gone on with is logged, and set aside.
+  void restore();
+
   // ---- streams of nodes ----
   void on_open(const std::shared_ptr<NodeLink>& link);
   void on_message(NodeLink* link, const v1::NodeMessage& message);
@@ -112,11 +116,16 @@ class Cluster {
   bool job_active() const { return job_ && (!job_->ended() || !files_closed_); }
   std::string job_text() const;
   std::string join_note(NodeRole role) const;
-  absl::StatusOr<JobDescription> describe_job(const v1::SubmitRequest& request,
-                                              const ResolvedJob& resolved) const;
+  JobDescription describe_job(const std::string& id, Epoch epoch, const v1::SubmitRequest& request,
+                              const ResolvedJob& resolved) const;
+  static absl::Status check_counts(const v1::SubmitRequest& request, const ResolvedJob& job);
   absl::Status reserve_submission();
-  void install_job(JobDescription description, const v1::SubmitRequest& request,
+  RunDirectory::Events run_directory_events();
+  void files_are_closed();
+  void install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& request,
                    std::shared_ptr<RunDirectory> directory);
+  absl::Status go_on_with(const std::string& record);
+  void record_job();
   void fill_job(v1::GetStatusResponse& out) const;
   void fill_nodes(v1::GetStatusResponse& out) const;
   void fill_layers(v1::GetStatusResponse& out) const;
@@ -134,7 +143,8 @@ class Cluster {
   std::map<NodeLink*, Attached> attached_;
   Membership membership_;
   std::unique_ptr<JobRun> job_;
-  std::string job_json_;
+  v1::SubmitRequest submitted_;    ///< the job's
+  std::optional<Epoch> recorded_;  ///< epoch whose start is, or will be, in the state directory
   std::shared_ptr<RunDirectory> directory_;
   bool submitting_ = false;
   bool uploading_ = false;

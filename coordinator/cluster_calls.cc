@@ -13,6 +13,7 @@
 #include "coordinator/admission.h"
 #include "coordinator/calibrate.h"
 #include "coordinator/cluster.h"
+#include "coordinator/durable_job.h"
 #include "coordinator/planner.h"
 #include "spdlog/spdlog.h"
 
@@ -35,7 +36,9 @@ std::string file_name(const std::string& name) {
   return safe.empty() ? "job" : safe;
 }
 
-absl::Status check_counts(const v1::SubmitRequest& request, const ResolvedJob& job) {
+}  // namespace
+
+absl::Status Cluster::check_counts(const v1::SubmitRequest& request, const ResolvedJob& job) {
   if (job.batch_size < 1 || job.batch_size > std::numeric_limits<std::uint32_t>::max()) {
     return absl::InvalidArgumentError(
         absl::StrCat("batch_size is ", job.batch_size, "; it must be positive"));
@@ -57,8 +60,6 @@ absl::Status check_counts(const v1::SubmitRequest& request, const ResolvedJob& j
   }
   return absl::OkStatus();
 }
-
-}  // namespace
 
 std::string Cluster::job_text() const {
   const JobDescription& d = job_->description();
@@ -106,40 +107,64 @@ absl::StatusOr<v1::SubmitResponse> Cluster::submit(const v1::SubmitRequest& requ
     const std::lock_guard<std::mutex> lock(mutex_);
     submitting_ = false;
   };
-  POSEIDON_ASSIGN_OR_RETURN(JobDescription description, describe_job(request, resolved));
+  POSEIDON_ASSIGN_OR_RETURN(const std::uint64_t epoch, state_->next_epoch());
+  const std::string id = absl::StrCat(file_name(resolved.name), "-", epoch);
+  JobDescription description = describe_job(id, Epoch(epoch), request, resolved);
   if (path.empty()) path = std::filesystem::absolute(state_->path()) / "runs" / description.id;
-  RunDirectory::Events events{
-      .on_error =
-          [this](const absl::Status& status) {
-            const std::lock_guard<std::mutex> lock(mutex_);
-            spdlog::error("{}", std::string(status.message()));
-            if (job_) apply(job_->fail(std::string(status.message()), clock_->now()));
-          },
-      .on_closed =
-          [this] {
-            const std::lock_guard<std::mutex> lock(mutex_);
-            files_closed_ = true;
-            files_closed_changed_.notify_all();
-          }};
   POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<RunDirectory> directory,
-                            RunDirectory::open(path, std::move(events)));
+                            RunDirectory::open(path, run_directory_events()));
   if (directory->replaced()) {
     spdlog::warn("{} holds an earlier run; its files are replaced", path.string());
   }
+  const DurableJob record{.id = id,
+                          .job_json = request.job_json(),
+                          .run_directory = path.string(),
+                          .workers = request.workers(),
+                          .servers = request.servers(),
+                          .running = std::nullopt};
+  POSEIDON_RETURN_IF_ERROR(state_->store_job(durable_job_to_json(record)));
   v1::SubmitResponse response;
   response.set_job_id(description.id);
   response.set_run_directory(path.string());
-  install_job(std::move(description), request, std::move(directory));
+  install_job(std::make_unique<JobRun>(options_.job, std::move(description), clock_->now()),
+              request, std::move(directory));
   return response;
 }
 
-absl::StatusOr<JobDescription> Cluster::describe_job(const v1::SubmitRequest& request,
-                                                     const ResolvedJob& resolved) const {
-  POSEIDON_ASSIGN_OR_RETURN(const std::uint64_t epoch, state_->next_epoch());
+RunDirectory::Events Cluster::run_directory_events() {
+  return {.on_error =
+              [this](const absl::Status& status) {
+                const std::lock_guard<std::mutex> lock(mutex_);
+                spdlog::error("{}", std::string(status.message()));
+                if (job_) apply(job_->fail(std::string(status.message()), clock_->now()));
+              },
+          .on_closed = [this] { files_are_closed(); }};
+}
+
+void Cluster::files_are_closed() {
+  bool ended = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ended = job_ != nullptr && job_->ended();
+  }
+  // Only now, that all its files are whole, nobody needs to go on with it.
+  if (ended) {
+    if (const absl::Status dropped = state_->drop_job(); !dropped.ok()) {
+      spdlog::error("{}", std::string(dropped.message()));
+    }
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  files_closed_ = true;
+  files_closed_changed_.notify_all();
+}
+
+JobDescription Cluster::describe_job(const std::string& id, Epoch epoch,
+                                     const v1::SubmitRequest& request,
+                                     const ResolvedJob& resolved) const {
   JobDescription description;
   description.name = resolved.name;
-  description.id = absl::StrCat(file_name(resolved.name), "-", epoch);
-  description.epoch = Epoch(epoch);
+  description.id = id;
+  description.epoch = epoch;
   description.workers = request.workers();
   description.servers = request.servers();
   description.min_workers = resolved.min_workers;
@@ -181,22 +206,22 @@ absl::StatusOr<JobDescription> Cluster::describe_job(const v1::SubmitRequest& re
   return description;
 }
 
-void Cluster::install_job(JobDescription description, const v1::SubmitRequest& request,
+void Cluster::install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& request,
                           std::shared_ptr<RunDirectory> directory) {
   std::unique_ptr<JobRun> old_job;  // both die after the lock is released
   std::shared_ptr<RunDirectory> old_directory;
   const std::lock_guard<std::mutex> lock(mutex_);
-  spdlog::info("job {} was submitted; its files go to {}", description.id,
+  spdlog::info("job {} was submitted; its files go to {}", job->description().id,
                directory->path().string());
-  old_job = std::exchange(
-      job_, std::make_unique<JobRun>(options_.job, std::move(description), clock_->now()));
+  old_job = std::exchange(job_, std::move(job));
   old_directory = std::exchange(directory_, std::move(directory));
-  job_json_ = request.job_json();
+  submitted_ = request;
+  recorded_.reset();
   traffic_.reset();
   counted_iterations_ = 0;
   files_closing_ = false;
   files_closed_ = false;
-  directory_->write_file("job.json", job_json_);
+  directory_->write_file("job.json", submitted_.job_json());
   if (shutting_down_) {
     apply(job_->fail("the coordinator is stopping", clock_->now()));
   } else {

@@ -1,12 +1,43 @@
-// Cluster's part about coming back: nodes whose stream broke (cluster.cc has the rest of them).
+// Cluster's part about coming back: nodes whose stream broke, and the coordinator itself after its
+// process died (cluster.cc has the rest).
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "coordinator/cluster.h"
+#include "coordinator/durable_job.h"
 #include "spdlog/spdlog.h"
 
 namespace poseidon {
+namespace {
+
+/// Since 1970: what is kept on disk must mean something to the next process.
+Milliseconds wall_clock() {
+  return std::chrono::duration_cast<Milliseconds>(
+      std::chrono::system_clock::now().time_since_epoch());
+}
+
+std::vector<NodeInfo> nodes_of(const std::vector<Participant>& participants) {
+  std::vector<NodeInfo> nodes;
+  for (const Participant& p : participants) nodes.push_back(p.node);
+  return nodes;
+}
+
+std::vector<Participant> participants_of(const std::vector<NodeInfo>& nodes) {
+  std::vector<Participant> participants;
+  for (const NodeInfo& node : nodes) {
+    participants.push_back(
+        {.node = node, .index = static_cast<std::uint32_t>(participants.size())});
+  }
+  return participants;
+}
+
+}  // namespace
+
+// ---- nodes ----
 
 void Cluster::let_come_back(NodeId node, const std::string& reason) {
   if (!membership_.detach(node, reason, clock_->now())) return;
@@ -86,6 +117,100 @@ void Cluster::make_room(const NodeInfo& node, const v1::Join& join) {
   if (const auto id = membership_.detached_at(node.role, node.address)) {
     depart_now(*id, "broke its stream, and another process has its address");
   }
+}
+
+// ---- the coordinator ----
+
+/// When training starts: from then on another process can go on.
+void Cluster::record_job() {
+  const Epoch epoch = job_->description().epoch;
+  if (job_->state() != JobState::kRunning || recorded_ == epoch) return;
+  recorded_ = epoch;
+  const DurableJob record{.id = job_->description().id,
+                          .job_json = submitted_.job_json(),
+                          .run_directory = directory_->path().string(),
+                          .workers = submitted_.workers(),
+                          .servers = submitted_.servers(),
+                          .running = DurableJob::Running{.plan = *job_->plan(),
+                                                         .plan_basis = job_->plan_basis(),
+                                                         .workers = nodes_of(job_->workers()),
+                                                         .servers = nodes_of(job_->servers()),
+                                                         .started_unix_ms = wall_clock().count()}};
+  directory_->write_file(std::filesystem::absolute(state_->job_file()).string(),
+                         durable_job_to_json(record));
+}
+
+void Cluster::restore() {
+  const absl::StatusOr<std::optional<std::string>> record = state_->load_job();
+  if (record.ok() && !*record) return;
+  const absl::Status status = record.ok() ? go_on_with(**record) : record.status();
+  if (status.ok()) return;
+  spdlog::error("the job in {} is given up: {}", state_->job_file().string(),
+                std::string(status.message()));
+  state_->set_job_aside();
+}
+
+absl::Status Cluster::go_on_with(const std::string& text) {
+  POSEIDON_ASSIGN_OR_RETURN(DurableJob record, durable_job_from_json(text));
+  v1::SubmitRequest request;
+  request.set_job_json(record.job_json);
+  request.set_workers(record.workers);
+  request.set_servers(record.servers);
+  POSEIDON_ASSIGN_OR_RETURN(const ResolvedJob resolved, resolver_(record.job_json));
+  POSEIDON_RETURN_IF_ERROR(check_counts(request, resolved));
+  if (!record.running) {
+    // No node has begun: it waits for nodes once more.
+    POSEIDON_ASSIGN_OR_RETURN(const std::uint64_t epoch, state_->next_epoch());
+    POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<RunDirectory> directory,
+                              RunDirectory::open(record.run_directory, run_directory_events()));
+    install_job(
+        std::make_unique<JobRun>(
+            options_.job, describe_job(record.id, Epoch(epoch), request, resolved), clock_->now()),
+        request, std::move(directory));
+    return absl::OkStatus();
+  }
+  DurableJob::Running& running = *record.running;
+  MetricsProgress progress;
+  POSEIDON_ASSIGN_OR_RETURN(
+      std::shared_ptr<RunDirectory> directory,
+      RunDirectory::reopen(record.run_directory, run_directory_events(), progress));
+  if (progress.next_iteration > resolved.iterations) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(record.run_directory, "/metrics.jsonl has iteration ",
+                     progress.next_iteration - 1, " of ", resolved.iterations));
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Nanoseconds now = clock_->now();
+  std::vector<NodeInfo> nodes = running.workers;
+  nodes.insert(nodes.end(), running.servers.begin(), running.servers.end());
+  membership_.restore(nodes, now);
+  RunningJob state{
+      .plan = std::move(running.plan),
+      .plan_basis = std::move(running.plan_basis),
+      .workers = participants_of(running.workers),
+      .servers = participants_of(running.servers),
+      .completed = progress.next_iteration,
+      .loss = progress.loss,
+      .test = std::nullopt,
+      .model_stored = directory->has_model(),
+      .age = std::max(Milliseconds(0), wall_clock() - Milliseconds(running.started_unix_ms))};
+  if (progress.tested_iteration) {
+    state.test = TestResult{.iteration = *progress.tested_iteration,
+                            .loss = progress.test_loss,
+                            .accuracy = progress.test_accuracy};
+  }
+  const Epoch epoch = state.plan.epoch;
+  job_ = JobRun::resume(options_.job, describe_job(record.id, epoch, request, resolved),
+                        std::move(state), now);
+  directory_ = std::move(directory);
+  submitted_ = request;
+  recorded_ = epoch;
+  counted_iterations_ = progress.next_iteration;
+  files_closed_ = false;
+  spdlog::info("job {} goes on from iteration {} (epoch {}) when its {} nodes are back", record.id,
+               progress.next_iteration, epoch.value(), nodes.size());
+  members_changed();
+  return absl::OkStatus();
 }
 
 }  // namespace poseidon

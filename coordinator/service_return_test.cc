@@ -160,5 +160,89 @@ TEST_F(ReturnTest, SayingGoodbyeNeedsNoLease) {
   EXPECT_THAT(await_state("failed").message(), HasSubstr("left (SIGTERM)"));
 }
 
+// ---- the coordinator comes back ----
+
+/// As after SIGKILL: what a coordinator leaves on disk, without its goodbye.
+class RestartTest : public ReturnTest {
+ protected:
+  std::filesystem::path record() const { return folder_ / "state" / "job.json"; }
+  void restart_as_if_killed() {
+    await([&](const auto&) { return read_file(record()).find("running") != std::string::npos; });
+    const std::string kept = read_file(record());
+    const std::string metrics = read_file(folder_ / "run" / "metrics.jsonl");
+    CoordinatorOptions again = options();
+    again.listen = address_;
+    service_->shutdown("the test ends it");
+    EXPECT_FALSE(std::filesystem::exists(record())) << "a job that ended is not gone on with";
+    nodes_.clear();
+    service_.reset();
+    std::ofstream(record()) << kept;
+    std::ofstream(folder_ / "run" / "metrics.jsonl") << metrics << R"({"iteration":)";
+    start(again);
+  }
+};
+
+TEST_F(RestartTest, GoesOnWhereTheMetricsEnd) {
+  RawNode first(address_);
+  train(first);
+  report(first, 0);
+  report(first, 1);
+  await_iteration(2);
+  await([&](const auto&) {
+    return read_file(folder_ / "run" / "metrics.jsonl").find("\"iteration\":1") !=
+           std::string::npos;
+  });
+  restart_as_if_killed();
+  const v1::GetStatusResponse waiting = status();
+  EXPECT_EQ(waiting.state(), "running");
+  EXPECT_EQ(waiting.iteration(), 2u);
+  EXPECT_EQ(waiting.epoch(), 1u);
+  EXPECT_EQ(waiting.loss(), 1.0);
+  EXPECT_EQ(waiting.workers(0).state(), "away");
+  EXPECT_EQ(submit(1, 1).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  RawNode second(address_);
+  const v1::Joined joined = join(second, returning(0, 5));
+  ASSERT_TRUE(joined.has_resumed());
+  EXPECT_EQ(joined.resumed().next_iteration(), 2u);
+  EXPECT_TRUE(second.receive()->has_start());
+  for (std::uint64_t i = 2; i < 5; ++i) report(second, i);
+  await_iteration(5);
+  RawNode server(address_);
+  v1::Join back = join_as(v1::NODE_ROLE_SERVER, "127.0.0.1:5000");
+  back.mutable_resume()->set_node_id(node_id_ - 1);
+  back.mutable_resume()->set_epoch(1);
+  EXPECT_TRUE(join(server, back).has_resumed());
+  std::istringstream metrics(read_file(folder_ / "run" / "metrics.jsonl"));
+  std::string line;
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(std::getline(metrics, line));
+    EXPECT_THAT(line, HasSubstr("{\"iteration\":" + std::to_string(i) + ",")) << "torn, or twice";
+  }
+}
+
+TEST_F(RestartTest, ARecordThatMakesNoSenseIsSetAside) {
+  service_.reset();
+  std::ofstream(record()) << "{\"version\": 1, \"id\"";
+  start();
+  EXPECT_EQ(status().state(), "idle");
+  EXPECT_FALSE(std::filesystem::exists(record()));
+  EXPECT_THAT(read_file(folder_ / "state" / "job.json.broken"), HasSubstr("version"));
+  EXPECT_TRUE(submit(1, 1).ok());
+}
+
+TEST_F(RestartTest, AJobThatHadNotStartedBeginsAnew) {
+  ASSERT_TRUE(submit(1, 1).ok());
+  const std::string kept = read_file(record());
+  service_.reset();
+  std::ofstream(record()) << kept;
+  start();
+  EXPECT_EQ(status().state(), "waiting");
+  EXPECT_EQ(status().job_id(), "digits-1");
+  EXPECT_EQ(status().epoch(), 2u) << "epochs are never given twice";
+  add_server(FakeNode::Plays::kWholeJob);
+  add_worker(FakeNode::Plays::kWholeJob);
+  await_state("done");
+}
+
 }  // namespace
 }  // namespace poseidon
