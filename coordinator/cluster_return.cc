@@ -115,7 +115,7 @@ void Cluster::make_room(const NodeInfo& node, const v1::Join& join) {
     }
   }
   if (const auto id = membership_.detached_at(node.role, node.address)) {
-    depart_now(*id, "broke its stream, and another process has its address");
+    depart_now(*id, "broke its stream, and what has its address now has no part in the job");
   }
 }
 

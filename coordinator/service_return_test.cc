@@ -138,7 +138,7 @@ TEST_F(ReturnTest, AnotherProcessAtTheAddressMeansThatTheFirstIsDead) {
   v1::Join fresh = worker();
   fresh.set_process_id(99);
   EXPECT_FALSE(join(second, fresh).has_resumed());
-  EXPECT_THAT(await_state("failed").message(), HasSubstr("another process has its address"));
+  EXPECT_THAT(await_state("failed").message(), HasSubstr("has no part in the job"));
 }
 
 TEST_F(ReturnTest, AfterTheLeaseNobodyIsTakenBack) {

@@ -2,6 +2,8 @@
 
 import re
 import signal
+import socket
+import threading
 import time
 import unittest
 import urllib.request
@@ -69,6 +71,76 @@ class AwayTest(ProcessTest):
         self.assertFalse((self.folder / "state" / "job.json").exists(), "nobody needs to go on with it")
         for process in [*cluster.workers, *[server for server, _ in cluster.servers]]:
             self.assertTrue(process.running(), process.log())
+
+
+class Cable:
+    """What nodes take for the coordinator: passes bytes on, until it is cut; then it holds them back, and breaks nothing."""
+
+    def __init__(self, test, address):
+        host, port = address.rsplit(":", 1)
+        self.target = (host, int(port))
+        self.whole = threading.Event()
+        self.whole.set()
+        self.sockets = []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        test.addCleanup(self.remove)
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def remove(self):
+        self.listener.close()
+        self.whole.set()
+        for connection in self.sockets:
+            connection.close()
+
+    def accept(self):
+        while True:
+            try:
+                near, _ = self.listener.accept()
+                self.whole.wait()
+                far = socket.create_connection(self.target, timeout=10)
+            except OSError:
+                return  # the end of the test
+            self.sockets += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                source.settimeout(None)
+                threading.Thread(target=self.pump, args=(source, sink), daemon=True).start()
+
+    def pump(self, source, sink):
+        try:
+            while data := source.recv(65536):
+                self.whole.wait()
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # the other direction has closed it
+
+
+class CutOff(AwayTest):
+    def test_from_all_nodes(self):
+        cluster = Cluster(self)
+        direct = cluster.address
+        cable = Cable(self, direct)
+        cluster.address = cable.address
+        for _ in range(2):
+            cluster.add_server()
+            cluster.add_worker("--metrics-listen", "127.0.0.1:0")
+        cluster.address = direct
+        self.run_dir = self.folder / "run"
+        self.submit(cluster, self.run_dir)
+        self.epoch = cluster.status()["epoch"]
+        cluster.wait_for_iteration(20)
+        cable.whole.clear()
+        self.assert_training_goes_on(cluster)
+        # Every node finds its stream dead; the coordinator, awake, hears nobody for several leases.
+        for node in [*cluster.workers, *[server for server, _ in cluster.servers]]:
+            wait_for(f"{node.name} to notice", lambda n=node: "coordinator out of reach" in n.log(), 20)
+        status = cluster.status()
+        self.assertEqual((status["state"], status["epoch"]), ("running", self.epoch))
+        self.assertLess(status["iteration"], ITERATIONS, "it cannot know")
+        self.assertEqual([w["state"] for w in status["workers"]], ["running"] * 2)
+        cable.whole.set()
+        self.assert_undisturbed(cluster)
 
 
 class Frozen(AwayTest):
