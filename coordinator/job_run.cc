@@ -412,8 +412,9 @@ JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
   JobActions actions;
   Participant* participant = find(departure.node.id);
   if (participant == nullptr) return actions;
-  const bool all_is_done =
-      model_stored_ && iterations_ && iterations_->completed() == description_.iterations;
+  // So it may be after a restart: the nodes had heard of the end, the disk had not.
+  const bool all_is_done = model_stored_ && tests_->pending() == 0 &&
+                           iterations_->completed() == description_.iterations;
   const bool part_is_done = all_is_done || (participant->state == ParticipantState::kFinished &&
                                             (participant->index != 0 || model_stored_));
   participant->state = ParticipantState::kLost;
