@@ -445,8 +445,12 @@ void Cluster::tick() {
   const std::lock_guard<std::mutex> lock(mutex_);
   const Nanoseconds now = clock_->now();
   membership_.set_job(nodes_of_job());
+  const bool was_cut_off = membership_.isolated_since().has_value();
   for (const Departure& departure : membership_.expire(now)) {
     depart(departure, absl::AbortedError(absl::StrCat("this node ", departure.reason)));
+  }
+  if (!was_cut_off && membership_.isolated_since()) {
+    spdlog::warn("no node is heard: is this coordinator cut off? Nobody is given up meanwhile");
   }
   for (auto it = attached_.begin(); it != attached_.end();) {
     if (!it->second.node && now - it->second.opened > options_.membership.lease) {

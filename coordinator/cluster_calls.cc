@@ -256,6 +256,9 @@ void Cluster::fill_job(v1::GetStatusResponse& out) const {
   out.set_job_id(description.id);
   out.set_state(job_state_name(job_->state()));
   out.set_message(progress.message);
+  if (membership_.isolated_since() && !job_->ended()) {
+    out.set_message("no node is heard just now: training may be further than this tells");
+  }
   if (job_->ended() && !files_closed_) {
     // Whoever waits for the end reads the files next: they must be whole by then.
     out.set_state("running");

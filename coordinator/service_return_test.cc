@@ -199,6 +199,7 @@ TEST_F(RestartTest, GoesOnWhereTheMetricsEnd) {
   EXPECT_EQ(waiting.epoch(), 1u);
   EXPECT_EQ(waiting.loss(), 1.0);
   EXPECT_EQ(waiting.workers(0).state(), "away");
+  EXPECT_THAT(waiting.message(), HasSubstr("no node is heard"));
   EXPECT_EQ(submit(1, 1).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   RawNode second(address_);
   const v1::Joined joined = join(second, returning(0, 5));

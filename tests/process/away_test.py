@@ -138,6 +138,7 @@ class CutOff(AwayTest):
         status = cluster.status()
         self.assertEqual((status["state"], status["epoch"]), ("running", self.epoch))
         self.assertLess(status["iteration"], ITERATIONS, "it cannot know")
+        self.assertIn("no node is heard", status["message"])
         self.assertEqual([w["state"] for w in status["workers"]], ["running"] * 2)
         cable.whole.set()
         self.assert_undisturbed(cluster)
