@@ -151,6 +151,58 @@ TEST_F(ReturnTest, AfterTheLeaseNobodyIsTakenBack) {
   EXPECT_FALSE(join(second, returning(0, 0)).has_resumed());
 }
 
+TEST_F(ReturnTest, TheControlClientComesBackAndTellsWhatIsLacking) {
+  add_server(FakeNode::Plays::kReady);
+  FakeNode node(address_, worker(), FakeNode::Plays::kReady);
+  ASSERT_TRUE(node.wait_joined());
+  node_id_ = node.joined_[0].node_id();
+  ASSERT_TRUE(submit(1, 1).ok());
+  await_state("running");
+  const auto tell = [&node](std::uint64_t iteration) {
+    v1::NodeMessage message;
+    message.mutable_iteration()->set_epoch(1);
+    message.mutable_iteration()->set_iteration(iteration);
+    message.mutable_iteration()->set_loss(1.0);
+    EXPECT_TRUE(node.client().send(message)) << "with or without a stream";
+  };
+  for (std::uint64_t i = 0; i < 2; ++i) tell(i);
+  await_iteration(2);
+  // Takes its place, which ends its stream, and it takes it back. What it says meanwhile is kept.
+  RawNode thief(address_);
+  ASSERT_TRUE(join(thief, returning(0, 2)).has_resumed());
+  for (std::uint64_t i = 2; i < 5; ++i) tell(i);
+  ASSERT_TRUE(node.wait_joined(2));
+  EXPECT_EQ(thief.end().error_code(), grpc::StatusCode::ABORTED);
+  await_iteration(5);
+  EXPECT_EQ(status().state(), "running");
+  EXPECT_EQ(refused("duplicate"), 1u) << "Ready, which is told again; no iteration";
+  const std::lock_guard<std::mutex> lock(node.mutex_);
+  EXPECT_TRUE(node.joined_[1].has_resumed());
+  EXPECT_EQ(node.joined_[1].node_id(), node_id_);
+  EXPECT_EQ(node.away_.size(), 1u);
+  EXPECT_TRUE(node.lost_.empty());
+}
+
+TEST_F(ReturnTest, TheControlClientHearsThatItIsNotTakenBack) {
+  add_server(FakeNode::Plays::kReady);
+  FakeNode node(address_, worker(), FakeNode::Plays::kReady);
+  ASSERT_TRUE(node.wait_joined());
+  node_id_ = node.joined_[0].node_id();
+  ASSERT_TRUE(submit(1, 1).ok());
+  await_state("running");
+  RawNode thief(address_);  // ends the job in its name
+  thief.join(returning(0, 0));
+  v1::NodeMessage leave;
+  leave.mutable_leave()->set_reason("goodbye");
+  thief.send(leave);  // at once: the node will be back soon
+  await_state("failed");
+  ASSERT_TRUE(node.wait_joined(2));
+  EXPECT_TRUE(node.wait([&] { return node.lost_.size() == 1; }));
+  const std::lock_guard<std::mutex> lock(node.mutex_);
+  EXPECT_FALSE(node.joined_.back().has_resumed());
+  EXPECT_GT(node.joined_.back().node_id(), node_id_);
+}
+
 TEST_F(ReturnTest, SayingGoodbyeNeedsNoLease) {
   RawNode first(address_);
   train(first);

@@ -210,6 +210,19 @@ class Killed(AwayTest):
         self.epoch = cluster.status()["epoch"]
         self.assert_undisturbed(cluster)
 
+    def test_for_ever(self):
+        cluster = Cluster(self).add(workers=1, servers=2)
+        cluster.add_worker("--coordinator-away-s", 2)
+        self.submit(cluster, self.folder / "run")
+        cluster.wait_for_iteration(20)
+        self.kill_coordinator(cluster)
+        patient, hasty = cluster.workers
+        self.assertEqual(hasty.wait(20), 1)
+        self.assertRegex(hasty.log(), "no coordinator answered at .* for 2 s")
+        for process in (patient, *[server for server, _ in cluster.servers]):
+            process.signal(signal.SIGTERM)
+            self.assertEqual(process.wait(10), 0, process.log())
+
     def test_nodes_that_died_meanwhile_are_noticed(self):
         cluster = self.start_training()
         self.kill_coordinator(cluster)
