@@ -20,6 +20,8 @@ std::optional<std::uint64_t> epoch_of(const v1::NodeMessage& message) {
       return message.finished().epoch();
     case v1::NodeMessage::kFailed:
       return message.failed().epoch();
+    case v1::NodeMessage::kHalted:
+      return message.halted().epoch();
     case v1::NodeMessage::kCheckpoint:
       return message.checkpoint().epoch();
     default:

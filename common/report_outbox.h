@@ -25,7 +25,7 @@ class ReportOutbox {
   /// Iterations told again at most (8 bytes each). A coordinator that lacks older ones goes on
   /// without them. It takes twice as many from one worker before it has heard of another.
   static constexpr std::size_t kKeptIterations = 65536;
-  /// Tests, checkpoints, Ready, Finished or Failed; beyond it the oldest go.
+  /// Tests, checkpoints, Ready, Halted, Finished or Failed; beyond it the oldest go.
   static constexpr std::size_t kKeptEvents = 1024;
 
   /// A new assignment; `first` is the first iteration that it will report.

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "coordinator/admission.h"
 #include "coordinator/cluster.h"
 #include "coordinator/durable_job.h"
 #include "spdlog/spdlog.h"
@@ -92,6 +93,7 @@ bool Cluster::take_back(NodeLink* link, NodeInfo node, const v1::Resume& resume)
   v1::Resumed& resumed = *message.mutable_joined()->mutable_resumed();
   resumed.set_next_iteration(static_cast<std::uint64_t>(lacks->iteration));
   resumed.set_next_test(static_cast<std::uint64_t>(lacks->test));
+  resumed.set_next_checkpoint(static_cast<std::uint64_t>(lacks->checkpoint));
   link->send(message);
   spdlog::info("{} (node {}) is back, and has its part in job {}", node_text(node), node.id.value(),
                job_->description().id);
@@ -123,7 +125,7 @@ void Cluster::make_room(const NodeInfo& node, const v1::Join& join) {
 
 /// When training starts: from then on another process can go on.
 void Cluster::record_job() {
-  const Epoch epoch = job_->description().epoch;
+  const Epoch epoch = job_->epoch();
   if (job_->state() != JobState::kRunning || recorded_ == epoch) return;
   recorded_ = epoch;
   const DurableJob record{.id = job_->description().id,
@@ -135,6 +137,7 @@ void Cluster::record_job() {
                                                          .plan_basis = job_->plan_basis(),
                                                          .workers = nodes_of(job_->workers()),
                                                          .servers = nodes_of(job_->servers()),
+                                                         .first_iteration = job_->first_iteration(),
                                                          .started_unix_ms = wall_clock().count()}};
   directory_->write_file(std::filesystem::absolute(state_->job_file()).string(),
                          durable_job_to_json(record));
@@ -150,6 +153,18 @@ void Cluster::restore() {
   state_->set_job_aside();
 }
 
+/// Those of one job that its metrics reach to: an epoch begins where they are complete.
+std::vector<CheckpointManifest> Cluster::committed_checkpoints(const std::string& job_id,
+                                                               Iteration completed) const {
+  std::vector<std::string> unreadable;
+  std::vector<CheckpointManifest> all = archive_.load(unreadable);
+  for (const std::string& what : unreadable) spdlog::error("{}", one_line(what));
+  std::erase_if(all, [&](const CheckpointManifest& manifest) {
+    return manifest.job_id != job_id || manifest.iteration() > completed;
+  });
+  return all;
+}
+
 absl::Status Cluster::go_on_with(const std::string& text) {
   POSEIDON_ASSIGN_OR_RETURN(DurableJob record, durable_job_from_json(text));
   v1::SubmitRequest request;
@@ -158,15 +173,16 @@ absl::Status Cluster::go_on_with(const std::string& text) {
   request.set_servers(record.servers);
   POSEIDON_ASSIGN_OR_RETURN(const ResolvedJob resolved, resolver_(record.job_json));
   POSEIDON_RETURN_IF_ERROR(check_counts(request, resolved));
+  JobDescription description = describe_job(request, resolved, record.run_directory);
+  description.id = record.id;
   if (!record.running) {
     // No node has begun: it waits for nodes once more.
     POSEIDON_ASSIGN_OR_RETURN(const std::uint64_t epoch, state_->next_epoch());
     POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<RunDirectory> directory,
                               RunDirectory::open(record.run_directory, run_directory_events()));
-    install_job(
-        std::make_unique<JobRun>(
-            options_.job, describe_job(record.id, Epoch(epoch), request, resolved), clock_->now()),
-        request, std::move(directory));
+    description.epoch = Epoch(epoch);
+    install_job(std::make_unique<JobRun>(options_.job, std::move(description), clock_->now()),
+                request, std::move(directory));
     return absl::OkStatus();
   }
   DurableJob::Running& running = *record.running;
@@ -189,7 +205,8 @@ absl::Status Cluster::go_on_with(const std::string& text) {
       .plan_basis = std::move(running.plan_basis),
       .workers = participants_of(running.workers),
       .servers = participants_of(running.servers),
-      .completed = progress.next_iteration,
+      .first_iteration = running.first_iteration,
+      .completed = std::max(progress.next_iteration, running.first_iteration),
       .loss = progress.loss,
       .test = std::nullopt,
       .model_stored = directory->has_model(),
@@ -200,15 +217,19 @@ absl::Status Cluster::go_on_with(const std::string& text) {
                             .accuracy = progress.test_accuracy};
   }
   const Epoch epoch = state.plan.epoch;
-  job_ = JobRun::resume(options_.job, describe_job(record.id, epoch, request, resolved),
-                        std::move(state), now);
+  const Iteration completed = state.completed;
+  description.epoch = epoch;
+  description.committed = committed_checkpoints(record.id, completed);
+  JobActions actions;
+  job_ = JobRun::resume(options_.job, std::move(description), std::move(state), now, actions);
   directory_ = std::move(directory);
   submitted_ = request;
   recorded_ = epoch;
-  counted_iterations_ = progress.next_iteration;
+  counted_iterations_ = completed;
   files_closed_ = false;
   spdlog::info("job {} goes on from iteration {} (epoch {}) when its {} nodes are back", record.id,
-               progress.next_iteration, epoch.value(), nodes.size());
+               completed, epoch.value(), nodes.size());
+  apply(actions);
   members_changed();
   return absl::OkStatus();
 }

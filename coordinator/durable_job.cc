@@ -32,6 +32,7 @@ ordered_json to_json(const NodeInfo& node) {
   text("device", node.device);
   text("metrics_address", node.metrics_address);
   text("software_version", node.software_version);
+  text("store_identity", node.store_identity);
   text("peer_host", node.peer_host);
   return out;
 }
@@ -56,6 +57,7 @@ absl::StatusOr<NodeInfo> node_from_json(const nlohmann::json& value, NodeRole ro
   fields.string("device", &node.device);
   fields.string("metrics_address", &node.metrics_address);
   fields.string("software_version", &node.software_version);
+  fields.string("store_identity", &node.store_identity);
   fields.string("peer_host", &node.peer_host);
   POSEIDON_RETURN_IF_ERROR(fields.finish());
   node.id = NodeId(id);
@@ -114,6 +116,8 @@ absl::StatusOr<DurableJob::Running> running_from_json(const nlohmann::json& valu
   const nlohmann::json* const workers = fields.array("workers", "workers", 1, kMaxNodes);
   const nlohmann::json* const servers = fields.array("servers", "servers", 1, kMaxNodes);
   fields.string("plan_basis", &running.plan_basis);
+  fields.integer("first_iteration", &running.first_iteration, 0,
+                 std::numeric_limits<std::int64_t>::max());
   fields.integer("started_unix_ms", &running.started_unix_ms, 0,
                  std::numeric_limits<std::int64_t>::max());
   POSEIDON_RETURN_IF_ERROR(fields.finish());
@@ -139,6 +143,7 @@ std::string durable_job_to_json(const DurableJob& job) {
   if (job.running) {
     ordered_json running = {
         {"started_unix_ms", job.running->started_unix_ms},
+        {"first_iteration", job.running->first_iteration},
         {"workers", to_json(job.running->workers)},
         {"servers", to_json(job.running->servers)},
         {"plan", absl::Base64Escape(plan_to_message(job.running->plan).SerializeAsString())}};

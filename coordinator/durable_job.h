@@ -30,6 +30,7 @@ struct DurableJob {
     std::string plan_basis;
     std::vector<NodeInfo> workers;     ///< by rank
     std::vector<NodeInfo> servers;     ///< by index
+    Iteration first_iteration = 0;     ///< of the epoch
     std::int64_t started_unix_ms = 0;  ///< when Start was sent
   };
   /// Absent: training has not started, and the job begins anew.

@@ -43,6 +43,8 @@ DurableJob running_job() {
   running.workers[0].device = "cpu";
   running.workers[0].peer_host = "10.0.0.9";
   running.servers = {node(9, NodeRole::kServer, "s:1")};
+  running.servers[0].store_identity = "disk-9";
+  running.first_iteration = 40;
   running.started_unix_ms = 1'700'000'000'000;
   job.running = running;
   return job;
@@ -67,6 +69,8 @@ TEST(DurableJob, ThereAndBack) {
   EXPECT_EQ(read->running->workers[0].peer_host, "10.0.0.9");
   EXPECT_EQ(read->running->workers[0].process_id, 4711u);
   EXPECT_EQ(read->running->servers[0].role, NodeRole::kServer);
+  EXPECT_EQ(read->running->servers[0].store_identity, "disk-9");
+  EXPECT_EQ(read->running->first_iteration, 40);
 }
 
 TEST(DurableJob, BeforeTheStartThereIsNoPlan) {

@@ -16,7 +16,9 @@ bool JobRun::has_part(NodeId id) const {
   if (ended()) return false;
   for (const auto* group : {&workers_, &servers_}) {
     for (const Participant& p : *group) {
-      if (p.node.id == id) return p.state != ParticipantState::kLost;
+      if (p.node.id == id) {
+        return p.state != ParticipantState::kLost && p.state != ParticipantState::kWaiting;
+      }
     }
   }
   return false;
@@ -24,11 +26,23 @@ bool JobRun::has_part(NodeId id) const {
 
 std::optional<LackingReports> JobRun::on_back(const ReturningNode& back, JobActions& actions) {
   const Participant* participant = has_part(back.node) ? find(back.node) : nullptr;
-  if (participant == nullptr || back.epoch != description_.epoch || plan_ == nullptr ||
+  if (participant == nullptr || back.epoch != epoch_ || plan_ == nullptr ||
       back.index != participant->index) {
     return std::nullopt;
   }
-  if (participant->node.role == NodeRole::kServer) return LackingReports{};
+  // What is saved of memory just now was asked for once; whoever may have missed that is lost.
+  if (state_ == JobState::kSaving) return std::nullopt;
+  LackingReports lacks;
+  const CheckpointManifest* const newest = checkpoints_.newest();
+  if (newest != nullptr && snapshot_epoch(newest->snapshot) == epoch_) {
+    lacks.checkpoint = newest->iteration() + 1;
+  }
+  const bool missed_halt =
+      state_ == JobState::kHalting && participant->state != ParticipantState::kHalted;
+  if (participant->node.role == NodeRole::kServer) {
+    if (missed_halt) actions.emplace_back(SendHalt{back.node});
+    return lacks;
+  }
   if (back.oldest < 0 || back.oldest > description_.iterations) return std::nullopt;
   const WorkerRank rank(participant->index);
   const Iteration next = iterations_->next(rank);
@@ -42,11 +56,14 @@ std::optional<LackingReports> JobRun::on_back(const ReturningNode& back, JobActi
   }
   // Start may have been lost with the stream; to hear it twice does no harm.
   if (state_ == JobState::kRunning) actions.emplace_back(SendStart{back.node});
-  return LackingReports{.iteration = iterations_->next(rank), .test = tests_->next(rank)};
+  if (missed_halt) actions.emplace_back(SendHalt{back.node});
+  lacks.iteration = iterations_->next(rank);
+  lacks.test = tests_->next(rank);
+  return lacks;
 }
 
 std::unique_ptr<JobRun> JobRun::resume(JobRunOptions options, JobDescription description,
-                                       RunningJob running, Nanoseconds now) {
+                                       RunningJob running, Nanoseconds now, JobActions& actions) {
   POSEIDON_CHECK(running.plan.workers() == running.workers.size() &&
                      running.plan.servers() == running.servers.size(),
                  "a checked record");
@@ -61,9 +78,13 @@ std::unique_ptr<JobRun> JobRun::resume(JobRunOptions options, JobDescription des
   }
   run->iterations_.emplace(workers, running.completed);
   run->tests_.emplace(workers, running.test ? running.test->iteration + 1 : 0);
-  run->images_.add(now, static_cast<double>(running.completed) *
-                            static_cast<double>(run->description_.batch_size) *
-                            static_cast<double>(workers));
+  run->first_iteration_ = running.first_iteration;
+  run->furthest_ = running.completed;
+  run->abandon_later_checkpoints();
+  run->carry_out(
+      run->checkpoints_.begin_epoch(run->epoch_, run->first_iteration_, run->manifest_frame()),
+      actions);
+  run->images_.add(now, run->images_done());
   run->loss_ = running.loss;
   run->test_ = running.test;
   run->model_stored_ = running.model_stored;

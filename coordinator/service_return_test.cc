@@ -113,7 +113,7 @@ TEST_F(ReturnTest, AnotherPartIsNotGivenBack) {
   const v1::Joined joined = this->join(second, join);
   EXPECT_FALSE(joined.has_resumed());
   EXPECT_GT(joined.node_id(), node_id_);
-  EXPECT_THAT(await_state("failed").message(), HasSubstr("came back without its part in the job"));
+  EXPECT_THAT(await_state("recovering").message(), HasSubstr("came back without its part in the job"));
 }
 
 TEST_F(ReturnTest, ReportsFromNowhereAreRefused) {
@@ -138,7 +138,7 @@ TEST_F(ReturnTest, AnotherProcessAtTheAddressMeansThatTheFirstIsDead) {
   v1::Join fresh = worker();
   fresh.set_process_id(99);
   EXPECT_FALSE(join(second, fresh).has_resumed());
-  EXPECT_THAT(await_state("failed").message(), HasSubstr("has no part in the job"));
+  EXPECT_THAT(await_state("recovering").message(), HasSubstr("has no part in the job"));
 }
 
 TEST_F(ReturnTest, AfterTheLeaseNobodyIsTakenBack) {
@@ -146,7 +146,7 @@ TEST_F(ReturnTest, AfterTheLeaseNobodyIsTakenBack) {
   RawNode first(address_);
   train(first);
   first.drop();
-  EXPECT_THAT(await_state("failed").message(), HasSubstr("did not come back for"));
+  EXPECT_THAT(await_state("recovering").message(), HasSubstr("did not come back for"));
   RawNode second(address_);
   EXPECT_FALSE(join(second, returning(0, 0)).has_resumed());
 }
@@ -195,7 +195,7 @@ TEST_F(ReturnTest, TheControlClientHearsThatItIsNotTakenBack) {
   v1::NodeMessage leave;
   leave.mutable_leave()->set_reason("goodbye");
   thief.send(leave);  // at once: the node will be back soon
-  await_state("failed");
+  await_state("recovering");
   ASSERT_TRUE(node.wait_joined(2));
   EXPECT_TRUE(node.wait([&] { return node.lost_.size() == 1; }));
   const std::lock_guard<std::mutex> lock(node.mutex_);
@@ -209,7 +209,7 @@ TEST_F(ReturnTest, SayingGoodbyeNeedsNoLease) {
   v1::NodeMessage leave;
   leave.mutable_leave()->set_reason("SIGTERM");
   first.send(leave);
-  EXPECT_THAT(await_state("failed").message(), HasSubstr("left (SIGTERM)"));
+  EXPECT_THAT(await_state("recovering").message(), HasSubstr("left (SIGTERM)"));
 }
 
 // ---- the coordinator comes back ----
