@@ -4,15 +4,16 @@
 //  1. run() owns the conversation: it opens streams, waits for what they deliver and calls
 //     ControlEvents. gRPC's threads only put things into ControlStream under its mutex.
 //  2. The heartbeat thread lives as long as run() and knows streams only through send().
-//  3. Lock order: Impl::mutex_ before ControlStream::mutex_; no lock is held while
+//  3. Lock order: Impl::mutex_, ControlStream::mutex_, SharedOutbox::mutex; no lock is held while
 //     ControlEvents runs.
+//  4. Reports never wait for a stream: send() puts them into the outbox, and whichever stream is
+//     there draws them from it. Only run() begins, rewinds and ends the outbox.
 
 #include "common/control_client.h"
 
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -21,8 +22,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/check.h"
+#include "common/control_stream.h"
 #include "common/daemon.h"
 #include "common/ids.h"
+#include "common/snapshot.h"
 #include "grpcpp/grpcpp.h"
 #include "poseidon/v1/control.grpc.pb.h"
 
@@ -37,22 +40,12 @@ constexpr Milliseconds kAttemptTimeout{5000};
 constexpr Milliseconds kFarewellTimeout{1000};
 /// How long gRPC may take to confirm a cancelled stream.
 constexpr Milliseconds kCancelTimeout{5000};
-/// Beyond it the coordinator does not take what we send, and the stream is given up.
-constexpr std::size_t kMaxQueuedMessages = 65536;
-/// A plan for the largest networks in the smallest chunks is below it.
-constexpr int kMaxReceiveBytes = 64 << 20;
 constexpr std::size_t kModelPartBytes = 1 << 20;
 /// The upload's deadline: this much, and longer for a large model.
 constexpr std::chrono::seconds kUploadBaseTimeout{60};
 constexpr std::size_t kUploadMinBytesPerS = 1 << 20;
-/// Keeps a cut network from looking like a quiet coordinator.
-constexpr int kKeepaliveMs = 3000;
 /// Before the coordinator has said how often it wants one.
 constexpr Milliseconds kDefaultHeartbeat{500};
-
-absl::Status to_absl(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
 
 /// Refusals that another try would not change.
 bool is_final(const absl::Status& status) {
@@ -69,157 +62,11 @@ bool is_final(const absl::Status& status) {
   }
 }
 
-std::shared_ptr<grpc::Channel> make_channel(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMaxReceiveBytes);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // Each try shall connect anew at our pace, not wait out a back-off shared with the last one.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // Nodes of a cluster talk directly, whatever proxy the environment names for web pages.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+/// Failures of an upload that say nothing about the model.
+bool may_be_away(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsCancelled(status);
 }
-
-/// One Attach call. Keeps itself alive until reap() after gRPC has reported its end.
-///
-/// It must never die on one of gRPC's threads: with it may go the process's last channel, and gRPC
-/// then joins its callback threads, which ends in a double release when one of them does the
-/// joining. So OnDone only reports, and the thread of run() reaps.
-class ControlStream final
-    : public grpc::ClientBidiReactor<v1::NodeMessage, v1::CoordinatorMessage> {
- public:
-  static std::shared_ptr<ControlStream> open(const std::string& address) {
-    auto stream = std::make_shared<ControlStream>();
-    stream->self_ = stream;
-    stream->stub_ = v1::Coordinator::NewStub(make_channel(address));
-    stream->stub_->async()->Attach(&stream->context_, stream.get());
-    stream->AddHold();  // released in close_locked(): until then any thread may start a write
-    stream->StartRead(&stream->incoming_);
-    stream->StartCall();
-    return stream;
-  }
-
-  /// False when the stream has ended. In order.
-  bool send(v1::NodeMessage message) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (closed_ || half_closing_) return false;
-    if (outgoing_.size() >= kMaxQueuedMessages) {
-      context_.TryCancel();
-      return false;
-    }
-    outgoing_.push_back(std::move(message));
-    start_write_locked();
-    return true;
-  }
-
-  /// No more from us: after what is queued, the coordinator sees the end of the stream.
-  void finish_sending() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (closed_ || half_closing_) return;
-    half_closing_ = true;
-    start_write_locked();
-  }
-
-  void cancel() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    context_.TryCancel();
-    close_locked();
-  }
-
-  /// Waits for a message, the end, or the deadline; `interrupt` (set under wake()) ends it as well.
-  template <typename Predicate>
-  std::optional<v1::CoordinatorMessage> wait(std::chrono::steady_clock::time_point deadline,
-                                             Predicate interrupt) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_until(lock, deadline, [&] { return received_ || done_ || interrupt(); });
-    if (!received_) return std::nullopt;
-    received_ = false;
-    std::optional<v1::CoordinatorMessage> message(std::move(incoming_));
-    incoming_.Clear();
-    // Only now the next read: what the daemon has not taken stays with the coordinator.
-    if (!closed_) StartRead(&incoming_);
-    return message;
-  }
-  void wake() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    changed_.notify_all();
-  }
-
-  /// How the stream ended; nothing while it has not.
-  std::optional<absl::Status> end() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return done_;
-  }
-
-  void OnReadDone(bool ok) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (ok) {
-      received_ = true;
-    } else {
-      close_locked();
-    }
-    changed_.notify_all();
-  }
-  void OnWriteDone(bool ok) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    writing_ = false;
-    outgoing_.pop_front();
-    changed_.notify_all();
-    if (!ok) {
-      outgoing_.clear();
-      return;  // the failed read says the same
-    }
-    start_write_locked();
-  }
-  void OnDone(const grpc::Status& status) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    closed_ = true;
-    done_ = to_absl(status);
-    changed_.notify_all();
-  }
-
-  /// After the last wait(). A stream that gRPC never reported the end of stays behind.
-  void reap() {
-    std::shared_ptr<ControlStream> self;  // declared first: released after the lock
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (done_) self = std::move(self_);
-  }
-
- private:
-  void start_write_locked() {
-    if (closed_ || writing_) return;
-    if (!outgoing_.empty()) {
-      writing_ = true;
-      StartWrite(&outgoing_.front());
-    } else if (half_closing_ && !half_closed_) {
-      half_closed_ = true;
-      StartWritesDone();
-    }
-  }
-  void close_locked() {
-    if (closed_) return;
-    closed_ = true;
-    RemoveHold();
-  }
-
-  grpc::ClientContext context_;
-  std::unique_ptr<v1::Coordinator::Stub> stub_;
-  v1::CoordinatorMessage incoming_;  ///< gRPC's until received_, then under mutex_
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_.
-  std::deque<v1::NodeMessage> outgoing_;  ///< the front is gRPC's while writing_
-  bool writing_ = false;
-  bool half_closing_ = false;
-  bool half_closed_ = false;
-  bool received_ = false;
-  bool closed_ = false;  ///< no further operation may be started
-  std::optional<absl::Status> done_;
-  std::shared_ptr<ControlStream> self_;
-};
 
 }  // namespace
 
@@ -271,8 +118,11 @@ class ControlClient::Impl {
   }
 
   bool send(v1::NodeMessage message) {
+    const bool kept = keep(message);
     const std::lock_guard<std::mutex> lock(mutex_);
-    return joined_ && stream_->send(std::move(message));
+    if (!kept) return joined_ && stream_->send(std::move(message));
+    if (joined_) stream_->look_for_reports();
+    return true;
   }
 
   absl::Status upload_model(std::uint64_t epoch, std::span<const std::string_view> pieces);
@@ -287,10 +137,23 @@ class ControlClient::Impl {
   absl::Status say_farewell(ControlStream& stream);
   static absl::Status cancel_and_wait(ControlStream& stream, absl::Status reason);
   void heartbeat_loop();
-  absl::Status gave_up(const absl::Status& last) const;
+  absl::Status gave_up(Milliseconds after, const absl::Status& last) const;
+
+  // The part in a job: from Assignment to StopJob, or until the coordinator does not take us back.
+  bool keep(const v1::NodeMessage& message);
+  std::optional<Epoch> part();
+  void begin_part(const v1::Assignment& assignment);
+  void end_part();
+  v1::NodeMessage join_message();
+  void take_up_part(const v1::Joined& joined);
+
+  absl::Status try_upload(std::uint64_t epoch, std::span<const std::string_view> pieces,
+                          std::uint64_t total_bytes);
 
   ControlClientOptions options_;
   ControlEvents* const events_;
+  const std::shared_ptr<SharedOutbox> reports_ = std::make_shared<SharedOutbox>();
+  std::uint64_t node_id_ = 0;  ///< of the last Joined; run()'s
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -307,9 +170,11 @@ class ControlClient::Impl {
 };
 
 absl::Status ControlClient::Impl::serve() {
-  TimePoint give_up = now() + options_.join_timeout;
+  TimePoint since = now();  // when the search began
   Milliseconds backoff = kFirstBackoff;
   while (!stopping_) {
+    const Milliseconds patience = part() ? options_.away_timeout : options_.join_timeout;
+    const TimePoint give_up = since + patience;
     absl::Status status = converse(give_up);
     bool was_joined = false;
     {
@@ -318,36 +183,101 @@ absl::Status ControlClient::Impl::serve() {
     }
     if (stopping_) break;
     if (was_joined) {
-      events_->on_lost(status);
-      give_up = now() + options_.join_timeout;
+      events_->on_away(status);
+      since = now();
       backoff = kFirstBackoff;
+    } else if (now() >= give_up) {
+      end_part();
+      return gave_up(patience, status);
     }
-    if (is_final(status)) return status;
-    if (now() >= give_up) return gave_up(status);
+    if (is_final(status)) {
+      end_part();
+      return status;
+    }
     std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_until(lock, std::min(now() + backoff, give_up),
-                        [this] { return stopping_.load(); });
+    changed_.wait_until(lock, now() + backoff, [this] { return stopping_.load(); });
     backoff = std::min(2 * backoff, kLongestBackoff);
   }
   return absl::OkStatus();
 }
 
-absl::Status ControlClient::Impl::gave_up(const absl::Status& last) const {
+absl::Status ControlClient::Impl::gave_up(Milliseconds after, const absl::Status& last) const {
   return absl::UnavailableError(absl::StrFormat(
       "no coordinator answered at %s for %g s: is poseidon-coordinator running there? (last: %s)",
-      options_.coordinator, std::chrono::duration<double>(options_.join_timeout).count(),
-      last.message()));
+      options_.coordinator, std::chrono::duration<double>(after).count(), last.message()));
 }
 
+// ---- the part in a job ----
+
+bool ControlClient::Impl::keep(const v1::NodeMessage& message) {
+  const std::lock_guard<std::mutex> lock(reports_->mutex);
+  return reports_->outbox.add(message);
+}
+
+std::optional<Epoch> ControlClient::Impl::part() {
+  const std::lock_guard<std::mutex> lock(reports_->mutex);
+  return reports_->outbox.epoch();
+}
+
+void ControlClient::Impl::begin_part(const v1::Assignment& assignment) {
+  end_part();
+  const Iteration first = assignment.has_restore()
+                              ? snapshot_iteration(SnapshotId(assignment.restore().snapshot()))
+                              : 0;
+  {
+    const std::lock_guard<std::mutex> lock(reports_->mutex);
+    reports_->outbox.begin(Epoch(assignment.plan().epoch()), assignment.index(), first);
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  stream_->send_reports();
+}
+
+void ControlClient::Impl::end_part() {
+  {
+    const std::lock_guard<std::mutex> lock(reports_->mutex);
+    reports_->outbox.end();
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (upload_ != nullptr) upload_->TryCancel();
+  changed_.notify_all();
+}
+
+v1::NodeMessage ControlClient::Impl::join_message() {
+  v1::NodeMessage message;
+  *message.mutable_join() = options_.join;
+  const std::lock_guard<std::mutex> lock(reports_->mutex);
+  if (!reports_->outbox.epoch()) return message;
+  *message.mutable_join()->mutable_resume() = reports_->outbox.resume();
+  message.mutable_join()->mutable_resume()->set_node_id(node_id_);
+  return message;
+}
+
+void ControlClient::Impl::take_up_part(const v1::Joined& joined) {
+  const std::optional<Epoch> epoch = part();
+  if (!epoch) return;
+  if (!joined.has_resumed()) {
+    end_part();
+    events_->on_lost(absl::AbortedError(
+        absl::StrCat("the coordinator does not take this node back into epoch ", epoch->value())));
+    return;
+  }
+  {
+    const std::lock_guard<std::mutex> lock(reports_->mutex);
+    reports_->outbox.rewind(joined.resumed());
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  stream_->send_reports();
+}
+
+// ---- one stream ----
+
 absl::Status ControlClient::Impl::converse(TimePoint give_up) {
-  const std::shared_ptr<ControlStream> stream = ControlStream::open(options_.coordinator);
+  const std::shared_ptr<ControlStream> stream = ControlStream::open(options_.coordinator, reports_);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stream_ = stream;
   }
-  v1::NodeMessage join;
-  *join.mutable_join() = options_.join;
-  stream->send(std::move(join));
+  stream->send(join_message());
   const TimePoint joined_by = std::min(now() + kAttemptTimeout, give_up);
   bool joined = false;
   absl::Status end;
@@ -385,6 +315,8 @@ absl::Status ControlClient::Impl::converse(TimePoint give_up) {
 
 void ControlClient::Impl::dispatch(const v1::CoordinatorMessage& message) {
   if (message.has_joined()) {
+    take_up_part(message.joined());
+    node_id_ = message.joined().node_id();
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       joined_ = true;
@@ -399,9 +331,15 @@ void ControlClient::Impl::dispatch(const v1::CoordinatorMessage& message) {
   }
   if (stopping_) return;
   if (message.has_calibrate()) events_->on_calibrate(message.calibrate());
-  if (message.has_assign()) events_->on_assign(message.assign());
+  if (message.has_assign()) {
+    begin_part(message.assign());
+    events_->on_assign(message.assign());
+  }
   if (message.has_start()) events_->on_start(message.start());
-  if (message.has_stop()) events_->on_stop(message.stop());
+  if (message.has_stop()) {
+    if (part() == Epoch(message.stop().epoch())) end_part();
+    events_->on_stop(message.stop());
+  }
   if (message.has_halt()) events_->on_halt(message.halt());
   if (message.has_save_checkpoint()) events_->on_save_checkpoint(message.save_checkpoint());
   if (message.has_forget_checkpoint()) events_->on_forget_checkpoint(message.forget_checkpoint());
@@ -451,6 +389,21 @@ absl::Status ControlClient::Impl::upload_model(std::uint64_t epoch,
   std::uint64_t total_bytes = 0;
   for (const std::string_view piece : pieces) total_bytes += piece.size();
   if (total_bytes == 0) return absl::InvalidArgumentError("an empty model is not uploaded");
+  const TimePoint give_up = now() + options_.away_timeout;
+  Milliseconds backoff = kFirstBackoff;
+  while (true) {
+    absl::Status status = try_upload(epoch, pieces, total_bytes);
+    const auto pointless = [&] { return stopping_ || part() != Epoch(epoch) || now() >= give_up; };
+    if (!may_be_away(status) || pointless()) return status;
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (changed_.wait_until(lock, std::min(now() + backoff, give_up), pointless)) return status;
+    backoff = std::min(2 * backoff, kLongestBackoff);
+  }
+}
+
+absl::Status ControlClient::Impl::try_upload(std::uint64_t epoch,
+                                             std::span<const std::string_view> pieces,
+                                             std::uint64_t total_bytes) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kUploadBaseTimeout +
                        std::chrono::seconds(total_bytes / kUploadMinBytesPerS));
@@ -460,7 +413,7 @@ absl::Status ControlClient::Impl::upload_model(std::uint64_t epoch,
     if (upload_ != nullptr) return absl::FailedPreconditionError("an upload is under way");
     upload_ = &context;
   }
-  const auto stub = v1::Coordinator::NewStub(make_channel(options_.coordinator));
+  const auto stub = v1::Coordinator::NewStub(make_control_channel(options_.coordinator));
   v1::UploadModelResponse response;
   const auto writer = stub->UploadModel(&context, &response);
   const auto finish = [&] {  // says why, when a write failed

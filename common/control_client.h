@@ -1,7 +1,8 @@
 #pragma once
 
 // A node's end of the control stream: joins the coordinator, sends heartbeats from a thread of its
-// own, hands over assignments. Used by servers and workers alike.
+// own, hands over assignments. When the coordinator is away, a job in progress goes on: reports are
+// kept (common/report_outbox.h) and told when it is back. Used by servers and workers alike.
 
 #include <functional>
 #include <memory>
@@ -28,7 +29,11 @@ class ControlEvents {
   virtual void on_halt(const v1::Halt& halt) = 0;
   virtual void on_save_checkpoint(const v1::SaveCheckpoint& save) = 0;
   virtual void on_forget_checkpoint(const v1::ForgetCheckpoint& forget) = 0;
-  /// The stream broke. The client tries to join again by itself; a job in progress should end.
+  /// The stream broke. The client tries to join again by itself; a job in progress goes on, a
+  /// calibration does not.
+  virtual void on_away(const absl::Status& reason) = 0;
+  /// The coordinator is back and did not take this node back into its job: that must end. Before
+  /// on_joined.
   virtual void on_lost(const absl::Status& reason) = 0;
   /// Fills the running totals of the next heartbeat. Called on the heartbeat thread.
   virtual void fill_heartbeat(v1::Heartbeat& heartbeat) = 0;
@@ -42,6 +47,8 @@ struct ControlClientOptions {
   v1::Join join;            ///< what to say of ourselves; the versions are filled in
   /// How long to try (with back-off from 100 ms to 2 s) to reach a coordinator before giving up.
   Milliseconds join_timeout{60000};
+  /// The same while there is a part in a job, and for the upload of its model.
+  Milliseconds away_timeout{3600000};
 };
 
 class ControlClient {
@@ -50,18 +57,21 @@ class ControlClient {
   ~ControlClient();  ///< stops, joins all threads
 
   /// Joins and serves events until stop() (then OK), until the coordinator refuses us (its reason),
-  /// or until it cannot be reached for join_timeout (UNAVAILABLE naming address and seconds).
+  /// or until it cannot be reached for join_timeout or away_timeout (UNAVAILABLE naming address and
+  /// seconds).
   absl::Status run();
 
   /// Any thread. Sends Leave if joined, ends run(). Idempotent.
   void stop(const std::string& reason);
 
-  /// Any thread; queues the message in order. Returns false when there is no stream just now (the
-  /// message is dropped: after a lost stream the job it speaks of is over).
+  /// Any thread; never waits for the network. Reports about the assignment in force are kept until
+  /// it ends, whether there is a stream or not, and reach the coordinator in their order. Other
+  /// messages are dropped (false) when there is no stream just now.
   bool send(v1::NodeMessage message);
 
   /// Any thread. Uploads a file's bytes, the pieces one after the other, as the job's model
-  /// (Coordinator.UploadModel).
+  /// (Coordinator.UploadModel). While the coordinator is away and this node has its part in the
+  /// job, tries again.
   absl::Status upload_model(std::uint64_t epoch, std::span<const std::string_view> pieces);
   absl::Status upload_model(std::uint64_t epoch, std::string_view bytes);
 

@@ -137,13 +137,18 @@ void Cluster::on_end(NodeLink* link, const std::string& reason) {
     attached_.erase(it);
     return;
   }
-  if (const auto gone = membership_.leave(*node, reason, clock_->now())) {
+  if (job_ && job_->has_part(*node)) {
+    attached_.erase(it);
+    let_come_back(*node, reason);
+  } else if (const auto gone = membership_.leave(*node, reason, clock_->now())) {
     depart(*gone, absl::OkStatus());
   }
 }
 
 void Cluster::handle_join(NodeLink* link, const v1::Join& join) {
   absl::StatusOr<NodeInfo> node = admit(join, link->peer_host());
+  if (node.ok() && join.has_resume() && take_back(link, *node, join.resume())) return;
+  if (node.ok()) make_room(*node, join);
   absl::StatusOr<NodeId> id = node.ok() ? membership_.join(*node, clock_->now()) : node.status();
   if (!id.ok()) {
     refuse(absl::IsFailedPrecondition(id.status()) ? Refusal::kVersion : Refusal::kMalformed,
@@ -153,16 +158,7 @@ void Cluster::handle_join(NodeLink* link, const v1::Join& join) {
     return;
   }
   attached_[link].node = *id;
-  v1::CoordinatorMessage message;
-  v1::Joined* joined = message.mutable_joined();
-  joined->set_node_id(id->value());
-  const auto milliseconds = [](Nanoseconds time) {
-    return static_cast<std::uint32_t>(std::chrono::duration_cast<Milliseconds>(time).count());
-  };
-  joined->set_heartbeat_ms(milliseconds(options_.membership.heartbeat));
-  joined->set_lease_ms(milliseconds(options_.membership.lease));
-  joined->set_note(join_note(node->role));
-  link->send(message);
+  link->send(joined_message(*id, join_note(node->role)));
   const NodeInfo* member = membership_.find(*id);
   spdlog::info("{} joined as node {} ({}version {})", node_text(*member), id->value(),
                member->device.empty() ? "" : absl::StrCat("device ", member->device, ", "),
@@ -296,7 +292,7 @@ void Cluster::handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat) {
 
 // ---- members ----
 
-NodeLink* Cluster::link_of(NodeId node) {
+NodeLink* Cluster::link_of(NodeId node) const {
   for (const auto& [link, attached] : attached_) {
     if (attached.node == node) return link;
   }
@@ -432,6 +428,7 @@ void Cluster::after_actions() {
   if (!traffic_ && job_->plan()) {
     traffic_ = std::make_unique<TrafficMonitor>(job_->plan()->layers.size());
   }
+  record_job();
   const JobProgress progress = job_->progress(clock_->now());
   for (; counted_iterations_ < progress.completed; ++counted_iterations_) {
     metrics_->iteration(progress.loss.value_or(0.0), progress.images_per_s);
@@ -490,8 +487,13 @@ void Cluster::end_upload(std::uint64_t epoch, bool stored) {
 void Cluster::tick() {
   const std::lock_guard<std::mutex> lock(mutex_);
   const Nanoseconds now = clock_->now();
+  membership_.set_job(nodes_of_job());
+  const bool was_cut_off = membership_.isolated_since().has_value();
   for (const Departure& departure : membership_.expire(now)) {
     depart(departure, absl::AbortedError(absl::StrCat("this node ", departure.reason)));
+  }
+  if (!was_cut_off && membership_.isolated_since()) {
+    spdlog::warn("no node is heard: is this coordinator cut off? Nobody is given up meanwhile");
   }
   for (auto it = attached_.begin(); it != attached_.end();) {
     if (!it->second.node && now - it->second.opened > options_.membership.lease) {

@@ -57,6 +57,10 @@ class Cluster {
           std::unique_ptr<CoordinatorMetrics> metrics, const Clock* clock);
   ~Cluster();
 
+  /// Goes on with the job that an earlier coordinator had in this state directory. Before streams
+  /// and calls. What cannot be gone on with is logged, and set aside.
+  void restore();
+
   // ---- streams of nodes ----
   void on_open(const std::shared_ptr<NodeLink>& link);
   void on_message(NodeLink* link, const v1::NodeMessage& message);
@@ -93,6 +97,11 @@ class Cluster {
   };
 
   void handle_join(NodeLink* link, const v1::Join& join);
+  bool take_back(NodeLink* link, NodeInfo node, const v1::Resume& resume);
+  void make_room(const NodeInfo& node, const v1::Join& join);
+  void let_come_back(NodeId node, const std::string& reason);
+  v1::CoordinatorMessage joined_message(NodeId id, const std::string& note) const;
+  std::vector<NodeId> nodes_of_job() const;
   void handle_member(NodeId from, const v1::NodeMessage& message);
   JobActions handle_report(NodeId from, const v1::NodeMessage& message);
   void handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat);
@@ -112,15 +121,22 @@ class Cluster {
   void after_actions();
   void watch_drift(Nanoseconds now);
   void refuse(Refusal refusal, const std::string& text);
-  NodeLink* link_of(NodeId node);
+  NodeLink* link_of(NodeId node) const;
   bool job_active() const { return job_ && (!job_->ended() || !files_closed_); }
   std::string job_text() const;
   std::string join_note(NodeRole role) const;
   JobDescription describe_job(const v1::SubmitRequest& request, const ResolvedJob& resolved,
                               const std::string& run_directory) const;
+  static absl::Status check_counts(const v1::SubmitRequest& request, const ResolvedJob& job);
   absl::Status reserve_submission();
-  void install_job(JobDescription description, const v1::SubmitRequest& request,
+  RunDirectory::Events run_directory_events();
+  void files_are_closed();
+  void install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& request,
                    std::shared_ptr<RunDirectory> directory);
+  absl::Status go_on_with(const std::string& record);
+  void record_job();
+  std::vector<CheckpointManifest> committed_checkpoints(const std::string& job_id,
+                                                        Iteration completed) const;
   void fill_job(v1::GetStatusResponse& out) const;
   void fill_nodes(v1::GetStatusResponse& out) const;
   void fill_layers(v1::GetStatusResponse& out) const;
@@ -138,7 +154,8 @@ class Cluster {
   std::map<NodeLink*, Attached> attached_;
   Membership membership_;
   std::unique_ptr<JobRun> job_;
-  std::string job_json_;
+  v1::SubmitRequest submitted_;    ///< the job's
+  std::optional<Epoch> recorded_;  ///< epoch whose start is, or will be, in the state directory
   std::shared_ptr<RunDirectory> directory_;
   bool submitting_ = false;
   bool uploading_ = false;

@@ -13,6 +13,7 @@
 #include "coordinator/admission.h"
 #include "coordinator/calibrate.h"
 #include "coordinator/cluster.h"
+#include "coordinator/durable_job.h"
 #include "coordinator/planner.h"
 #include "spdlog/spdlog.h"
 
@@ -35,7 +36,9 @@ std::string file_name(const std::string& name) {
   return safe.empty() ? "job" : safe;
 }
 
-absl::Status check_counts(const v1::SubmitRequest& request, const ResolvedJob& job) {
+}  // namespace
+
+absl::Status Cluster::check_counts(const v1::SubmitRequest& request, const ResolvedJob& job) {
   if (job.batch_size < 1 || job.batch_size > std::numeric_limits<std::uint32_t>::max()) {
     return absl::InvalidArgumentError(
         absl::StrCat("batch_size is ", job.batch_size, "; it must be positive"));
@@ -57,8 +60,6 @@ absl::Status check_counts(const v1::SubmitRequest& request, const ResolvedJob& j
   }
   return absl::OkStatus();
 }
-
-}  // namespace
 
 std::string Cluster::job_text() const {
   const JobDescription& d = job_->description();
@@ -112,29 +113,51 @@ absl::StatusOr<v1::SubmitResponse> Cluster::submit(const v1::SubmitRequest& requ
   JobDescription description = describe_job(request, resolved, path.string());
   description.id = id;
   description.epoch = Epoch(epoch);
-  RunDirectory::Events events{
-      .on_error =
-          [this](const absl::Status& status) {
-            const std::lock_guard<std::mutex> lock(mutex_);
-            spdlog::error("{}", std::string(status.message()));
-            if (job_) apply(job_->fail(std::string(status.message()), clock_->now()));
-          },
-      .on_closed =
-          [this] {
-            const std::lock_guard<std::mutex> lock(mutex_);
-            files_closed_ = true;
-            files_closed_changed_.notify_all();
-          }};
   POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<RunDirectory> directory,
-                            RunDirectory::open(path, std::move(events)));
+                            RunDirectory::open(path, run_directory_events()));
   if (directory->replaced()) {
     spdlog::warn("{} holds an earlier run; its files are replaced", path.string());
   }
+  const DurableJob record{.id = id,
+                          .job_json = request.job_json(),
+                          .run_directory = path.string(),
+                          .workers = request.workers(),
+                          .servers = request.servers(),
+                          .running = std::nullopt};
+  POSEIDON_RETURN_IF_ERROR(state_->store_job(durable_job_to_json(record)));
   v1::SubmitResponse response;
   response.set_job_id(description.id);
   response.set_run_directory(path.string());
-  install_job(std::move(description), request, std::move(directory));
+  install_job(std::make_unique<JobRun>(options_.job, std::move(description), clock_->now()),
+              request, std::move(directory));
   return response;
+}
+
+RunDirectory::Events Cluster::run_directory_events() {
+  return {.on_error =
+              [this](const absl::Status& status) {
+                const std::lock_guard<std::mutex> lock(mutex_);
+                spdlog::error("{}", std::string(status.message()));
+                if (job_) apply(job_->fail(std::string(status.message()), clock_->now()));
+              },
+          .on_closed = [this] { files_are_closed(); }};
+}
+
+void Cluster::files_are_closed() {
+  bool ended = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ended = job_ != nullptr && job_->ended();
+  }
+  // Only now, that all its files are whole, nobody needs to go on with it.
+  if (ended) {
+    if (const absl::Status dropped = state_->drop_job(); !dropped.ok()) {
+      spdlog::error("{}", std::string(dropped.message()));
+    }
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  files_closed_ = true;
+  files_closed_changed_.notify_all();
 }
 
 JobDescription Cluster::describe_job(const v1::SubmitRequest& request, const ResolvedJob& resolved,
@@ -193,22 +216,22 @@ JobDescription Cluster::describe_job(const v1::SubmitRequest& request, const Res
   return description;
 }
 
-void Cluster::install_job(JobDescription description, const v1::SubmitRequest& request,
+void Cluster::install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& request,
                           std::shared_ptr<RunDirectory> directory) {
   std::unique_ptr<JobRun> old_job;  // both die after the lock is released
   std::shared_ptr<RunDirectory> old_directory;
   const std::lock_guard<std::mutex> lock(mutex_);
-  spdlog::info("job {} was submitted; its files go to {}", description.id,
+  spdlog::info("job {} was submitted; its files go to {}", job->description().id,
                directory->path().string());
-  old_job = std::exchange(
-      job_, std::make_unique<JobRun>(options_.job, std::move(description), clock_->now()));
+  old_job = std::exchange(job_, std::move(job));
   old_directory = std::exchange(directory_, std::move(directory));
-  job_json_ = request.job_json();
+  submitted_ = request;
+  recorded_.reset();
   traffic_.reset();
   counted_iterations_ = 0;
   files_closing_ = false;
   files_closed_ = false;
-  directory_->write_file("job.json", job_json_);
+  directory_->write_file("job.json", submitted_.job_json());
   if (shutting_down_) {
     apply(job_->fail("the coordinator is stopping", clock_->now()));
   } else {
@@ -243,6 +266,9 @@ void Cluster::fill_job(v1::GetStatusResponse& out) const {
   out.set_job_id(description.id);
   out.set_state(job_state_name(job_->state()));
   out.set_message(progress.message);
+  if (membership_.isolated_since() && !job_->ended()) {
+    out.set_message("no node is heard just now: training may be further than this tells");
+  }
   if (job_->ended() && !files_closed_) {
     // Whoever waits for the end reads the files next: they must be whole by then.
     out.set_state("running");
@@ -290,6 +316,7 @@ void Cluster::fill_nodes(v1::GetStatusResponse& out) const {
         if (!here && job_->state() == JobState::kDone) continue;
         std::string state = participant_state_name(p.state);
         if (!here) state = "lost";
+        if (here && link_of(p.node.id) == nullptr) state = "away";
         if (here && job_->ended()) state = "idle";
         fill(p.node, static_cast<int>(p.index), state);
         listed.push_back(p.node.id);

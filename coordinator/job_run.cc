@@ -79,7 +79,7 @@ JobRun::JobRun(JobRunOptions options, JobDescription description, Nanoseconds no
       epoch_(description_.epoch),
       entered_(now),
       last_progress_(now),
-      checkpoints_(options.checkpoints, description_.keep_checkpoints, {}),
+      checkpoints_(options.checkpoints, description_.keep_checkpoints, description_.committed),
       elastic_{.job_json = description_.job_json, .batch_size = description_.batch_size} {
   POSEIDON_CHECK(description_.iterations > 0 && description_.batch_size > 0, "a checked job");
   POSEIDON_CHECK(
@@ -460,8 +460,11 @@ JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
   std::erase_if(members_, [&](const NodeInfo& node) { return node.id == departure.node.id; });
   Participant* participant = find(departure.node.id);
   if (participant == nullptr) return actions;
-  const bool part_is_done = participant->state == ParticipantState::kFinished &&
-                            (participant->index != 0 || model_stored_);
+  // So it may be after a restart: the nodes had heard of the end, the disk had not.
+  const bool all_is_done = model_stored_ && tests_->pending() == 0 &&
+                           iterations_->completed() == description_.iterations;
+  const bool part_is_done = all_is_done || (participant->state == ParticipantState::kFinished &&
+                                            (participant->index != 0 || model_stored_));
   participant->state = ParticipantState::kLost;
   if (ended()) return actions;
   const std::string text =
@@ -470,6 +473,7 @@ JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
   if (part_is_done) {
     actions.emplace_back(LogLine{absl::StrCat("job ", description_.id, ": ", text,
                                               "; its part was finished, the job goes on")});
+    if (all_is_done) finish_if_complete(now, actions);
     return actions;
   }
   recover(text, participant->node.role == NodeRole::kWorker, now, actions);

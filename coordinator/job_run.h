@@ -172,7 +172,8 @@ struct JobDescription {
   std::function<absl::StatusOr<ReplanDecision>(const Plan&, const std::vector<LayerTimes>&,
                                                ReplanState)>
       consider_replan;
-  std::vector<std::string> layers;  ///< names of the parameter layers, forward order
+  std::vector<std::string> layers;            ///< names of the parameter layers, forward order
+  std::vector<CheckpointManifest> committed;  ///< of this job, by an earlier coordinator
 };
 
 enum class JobState {
@@ -219,10 +220,44 @@ struct JobProgress {
   double training_seconds = 0.0;
 };
 
+/// A node on a new stream, and what it says it is in the middle of.
+struct ReturningNode {
+  NodeId node;
+  Epoch epoch;
+  std::uint32_t index = 0;  ///< WorkerRank or ServerIndex
+  Iteration oldest = 0;     ///< workers: first report that it still has
+};
+/// What a worker that came back shall report again.
+struct LackingReports {
+  Iteration iteration = 0;
+  Iteration test = 0;
+  Iteration checkpoint = 0;
+};
+
+/// A job that was running when an earlier coordinator died.
+struct RunningJob {
+  Plan plan;
+  std::string plan_basis;
+  std::vector<Participant> workers;  ///< by rank
+  std::vector<Participant> servers;  ///< by index
+  Iteration first_iteration = 0;     ///< of the epoch
+  std::uint32_t begun_with = 0;      ///< workers of the run's first epoch
+  std::uint64_t samples = 0;         ///< taken before the epoch
+  Iteration completed = 0;           ///< metrics.jsonl has all before it
+  std::optional<double> loss;
+  std::optional<TestResult> test;  ///< the last one of metrics.jsonl
+  bool model_stored = false;
+  Nanoseconds age{0};  ///< since Start
+};
+
 /// One thread only (the service holds its mutex). `now` never goes backwards.
 class JobRun {
  public:
   JobRun(JobRunOptions options, JobDescription description, Nanoseconds now);
+  /// Goes on with what an earlier coordinator began; its nodes are members that are yet to come
+  /// back. Precondition: plan and participants fit each other.
+  static std::unique_ptr<JobRun> resume(JobRunOptions options, JobDescription description,
+                                        RunningJob running, Nanoseconds now, JobActions& actions);
 
   /// The cluster's members, in order of joining; after every change and once at the beginning.
   /// Takes the first that fit as soon as there are enough.
@@ -230,6 +265,12 @@ class JobRun {
   /// A node is gone. Of one with a part in the job, unless it is a worker whose part is done, the
   /// job has to recover.
   JobActions on_departure(const Departure& departure, Nanoseconds now);
+
+  /// A node whose stream had broken is here again. Nothing: it has no such part in the job (any
+  /// more), and no actions.
+  std::optional<LackingReports> on_back(const ReturningNode& back, JobActions& actions);
+  /// The node is one of the job's, which goes on, and was not given up.
+  bool has_part(NodeId id) const;
 
   JobActions on_calibration(NodeId from, Epoch epoch, const CalibrationAnswer& answer,
                             Nanoseconds now);
@@ -264,6 +305,8 @@ class JobRun {
   std::int64_t batch_size() const { return elastic_.batch_size; }
   Iteration first_iteration() const { return first_iteration_; }  ///< of this epoch
   int recoveries() const { return recoveries_; }
+  std::uint32_t begun_with() const { return begun_with_; }  ///< workers of the first epoch
+  std::uint64_t samples() const { return samples_; }  ///< that all had taken before this epoch
 
   /// How long the slowest worker's layers take now. A plan that would be better is written down for
   /// the next start and shown; the one in force stays.

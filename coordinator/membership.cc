@@ -38,6 +38,55 @@ absl::Status validate(const MembershipOptions& options) {
   return absl::OkStatus();
 }
 
+// ---- being cut off ----
+
+void Membership::sign_of_life(Member& member, Nanoseconds now) {
+  member.last_heard = std::max(member.last_heard, now);
+  member.deadline = std::max(member.deadline, now + options_.lease);
+}
+
+void Membership::observe(Nanoseconds now) {
+  if (isolated_since_) {
+    // Beyond the limit nobody is waited for any longer.
+    if (now - *isolated_since_ > options_.isolation_limit) isolated_since_.reset();
+    return;
+  }
+  Nanoseconds newest{0};
+  for (const auto& [id, member] : members_) {
+    if (is_witness(id)) newest = std::max(newest, member.last_heard);
+  }
+  const Nanoseconds silent = now - newest;
+  if (witness_streams() < 2 || silent <= 2 * options_.heartbeat ||
+      silent > options_.isolation_limit)
+    return;
+  isolated_since_ = newest + 2 * options_.heartbeat;
+}
+
+std::size_t Membership::witness_streams() const {
+  return static_cast<std::size_t>(std::count_if(
+      members_.begin(), members_.end(),
+      [this](const auto& entry) { return is_witness(entry.first) && entry.second.attached; }));
+}
+
+void Membership::end_isolation(Nanoseconds now) {
+  if (!isolated_since_) return;
+  const Nanoseconds since = *isolated_since_;
+  isolated_since_.reset();
+  forgive(now - since, now);
+}
+
+void Membership::forgive(Nanoseconds duration, Nanoseconds now) {
+  for (auto& [id, member] : members_) {
+    const Nanoseconds resumed = std::min(member.deadline + duration, now + options_.lease);
+    member.deadline = std::max(member.deadline, resumed);
+    if (duration > options_.lease) {
+      member.deadline = std::max(member.deadline, now + options_.return_time);
+    }
+  }
+}
+
+// ---- coming and going ----
+
 absl::StatusOr<NodeId> Membership::join(NodeInfo node, Nanoseconds now) {
   if (members_.size() >= options_.max_nodes) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -53,17 +102,67 @@ absl::StatusOr<NodeId> Membership::join(NodeInfo node, Nanoseconds now) {
           seconds(now - member.last_heard)));
     }
   }
+  observe(now);
+  // Newcomers say nothing about the members' silence, unless no member has a stream any more: then
+  // these may be what has become of them.
+  if (witness_streams() == 0) end_isolation(now);
   const NodeId id = next_id_;
   next_id_ = next_id_.next();
   node.id = id;
-  members_.emplace(id, Member{.node = std::move(node), .last_heard = now});
+  Member member{.node = std::move(node),
+                .last_heard = now,
+                .deadline = now + options_.lease,
+                .attached = true,
+                .detached_why = ""};
+  members_.emplace(id, std::move(member));
   return id;
+}
+
+void Membership::restore(const std::vector<NodeInfo>& nodes, Nanoseconds now) {
+  for (const NodeInfo& node : nodes) {
+    next_id_ = std::max(next_id_, node.id.next());
+    Member member{.node = node,
+                  .last_heard = now,
+                  .deadline = now + options_.return_time,
+                  .attached = false,
+                  .detached_why = "was there before the coordinator was started again"};
+    members_.emplace(node.id, std::move(member));
+  }
+  if (!nodes.empty()) isolated_since_ = now;
+}
+
+void Membership::set_job(const std::vector<NodeId>& nodes) {
+  job_ = std::set<NodeId>(nodes.begin(), nodes.end());
 }
 
 bool Membership::heard_from(NodeId id, Nanoseconds now) {
   const auto it = members_.find(id);
   if (it == members_.end()) return false;
-  it->second.last_heard = std::max(it->second.last_heard, now);
+  observe(now);
+  // One that has no say in whether we are cut off cannot deny it either.
+  if (is_witness(id)) end_isolation(now);
+  sign_of_life(it->second, now);
+  return true;
+}
+
+bool Membership::detach(NodeId id, const std::string& reason, Nanoseconds now) {
+  if (!heard_from(id, now)) return false;
+  Member& member = members_.at(id);
+  member.attached = false;
+  member.detached_why = reason;
+  return true;
+}
+
+bool Membership::attach(const NodeInfo& node, Nanoseconds now) {
+  const auto it = members_.find(node.id);
+  if (it == members_.end()) return false;
+  const NodeInfo& known = it->second.node;
+  if (known.role != node.role || known.address != node.address ||
+      known.process_id != node.process_id) {
+    return false;
+  }
+  heard_from(node.id, now);
+  it->second.attached = true;
   return true;
 }
 
@@ -77,20 +176,39 @@ std::optional<Departure> Membership::leave(NodeId id, const std::string& reason,
 }
 
 std::vector<Departure> Membership::expire(Nanoseconds now) {
+  if (last_expire_ && now - *last_expire_ > 2 * options_.heartbeat) {
+    forgive(now - *last_expire_, now);
+  }
+  last_expire_ = now;
+  observe(now);
   std::vector<Departure> departures;
+  if (isolated_since_) return departures;
   for (auto it = members_.begin(); it != members_.end();) {
-    const Nanoseconds silent = now - it->second.last_heard;
-    if (silent <= options_.lease) {
+    Member& member = it->second;
+    if (now <= member.deadline) {
       ++it;
       continue;
     }
-    departures.push_back({.node = std::move(it->second.node),
-                          .reason = absl::StrFormat("was silent for %.1f s (lease %.1f s)",
-                                                    seconds(silent), seconds(options_.lease)),
+    const Nanoseconds silent = now - member.last_heard;
+    departures.push_back({.node = std::move(member.node),
+                          .reason = member.attached
+                                        ? absl::StrFormat("was silent for %.1f s (lease %.1f s)",
+                                                          seconds(silent), seconds(options_.lease))
+                                        : absl::StrFormat("%s and did not come back for %.1f s",
+                                                          member.detached_why, seconds(silent)),
                           .silent = silent});
     it = members_.erase(it);
   }
   return departures;
+}
+
+std::optional<NodeId> Membership::detached_at(NodeRole role, const std::string& address) const {
+  if (address.empty()) return std::nullopt;
+  for (const auto& [id, member] : members_) {
+    const bool there = member.node.role == role && member.node.address == address;
+    if (there && !member.attached) return id;
+  }
+  return std::nullopt;
 }
 
 std::vector<NodeInfo> Membership::nodes() const {

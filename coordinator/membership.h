@@ -6,11 +6,26 @@
 // Invariants
 //  1. A NodeId is given once in the life of the object.
 //  2. Two members of one role never have the same address (a worker without one is not compared).
-//  3. A member whose last sign of life is older than the lease is gone after the next expire().
+//  3. A member is gone after the first expire() beyond its deadline: one lease after its last sign
+//  of
+//     life. A sign of life is a message, and the end of its stream (its machine said so).
+//  4. Silence proves nothing while we ourselves were cut off or asleep, and that time does not
+//  count:
+//     a. asleep (frozen, starved): expire(), which is called many times a second, was not called
+//     for
+//        two heartbeats;
+//     b. cut off: all of the job's members (without a job: all members) were silent for more than
+//     two
+//        heartbeats, and at least two of them have a stream. It ends with the next sign of life of
+//        one of them, and after isolation_limit at the latest. Of one single member nobody can
+//        tell; the lease decides.
+//     Time that was longer than the lease has cost nodes their streams: then everybody gets
+//     return_time to come back.
 
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -48,6 +63,11 @@ struct MembershipOptions {
   Nanoseconds lease = Milliseconds(3000);     ///< silence after which a node is gone
   Nanoseconds heartbeat = Milliseconds(500);  ///< how often nodes are asked to speak
   std::size_t max_nodes = 1024;               ///< further joins are refused
+  /// What a node takes to come back once the coordinator answers: a try that hangs (5 s) and the
+  /// longest back-off (2 s) of common/control_client.cc, and some.
+  Nanoseconds return_time = std::chrono::seconds(10);
+  /// As long as nodes go on alone by default (--coordinator-away-s).
+  Nanoseconds isolation_limit = std::chrono::hours(1);
 };
 /// The lease must hold at least two heartbeats, so that one lost beat kills nobody.
 absl::Status validate(const MembershipOptions& options);
@@ -68,15 +88,32 @@ class Membership {
   /// member of that role has the same address (worth another try: its lease may be running out).
   absl::StatusOr<NodeId> join(NodeInfo node, Nanoseconds now);
 
+  /// Members of an earlier life of the coordinator, with the ids they had, their streams yet to
+  /// come back. Until the first sign of life of anybody we take ourselves for cut off. Before
+  /// everything else.
+  void restore(const std::vector<NodeInfo>& nodes, Nanoseconds now);
+
+  /// Whose silence tells that we are cut off: the nodes of the job in progress. Empty: all members.
+  void set_job(const std::vector<NodeId>& nodes);
+
   /// Any message of the node counts as a sign of life. False: no such member.
   bool heard_from(NodeId id, Nanoseconds now);
 
-  /// Said goodbye, or its stream ended. Nothing when it is no member (any more).
+  /// Its stream ended without a word; it may come back within its lease. False: no such member.
+  bool detach(NodeId id, const std::string& reason, Nanoseconds now);
+  /// It is back, on a new stream. False when no member has this id, role, address and process.
+  bool attach(const NodeInfo& node, Nanoseconds now);
+
+  /// Said goodbye, or will not come back. Nothing when it is no member (any more).
   std::optional<Departure> leave(NodeId id, const std::string& reason, Nanoseconds now);
 
-  /// Removes and returns those whose lease has run out, in NodeId order.
+  /// Removes and returns those whose time has run out, in NodeId order. Call many times a second.
   std::vector<Departure> expire(Nanoseconds now);
 
+  /// Since when nobody was heard, while we take ourselves for cut off.
+  const std::optional<Nanoseconds>& isolated_since() const { return isolated_since_; }
+  /// A member without a stream that has this role and address: nothing reaches it just now.
+  std::optional<NodeId> detached_at(NodeRole role, const std::string& address) const;
   /// In NodeId order, that is, in order of joining.
   std::vector<NodeInfo> nodes() const;
   const NodeInfo* find(NodeId id) const;
@@ -87,11 +124,27 @@ class Membership {
   struct Member {
     NodeInfo node;
     Nanoseconds last_heard{0};
+    Nanoseconds deadline{0};
+    bool attached = true;
+    std::string detached_why;
   };
+
+  /// Whether the silence of this one counts for being cut off.
+  bool is_witness(NodeId id) const { return job_.empty() || job_.count(id) > 0; }
+  std::size_t witness_streams() const;
+  void sign_of_life(Member& member, Nanoseconds now);
+  /// Looks whether we are cut off by now; before every event.
+  void observe(Nanoseconds now);
+  void end_isolation(Nanoseconds now);
+  /// Nobody's silence from now - duration to now counts.
+  void forgive(Nanoseconds duration, Nanoseconds now);
 
   const MembershipOptions options_;
   NodeId next_id_{1};
   std::map<NodeId, Member> members_;
+  std::set<NodeId> job_;
+  std::optional<Nanoseconds> isolated_since_;
+  std::optional<Nanoseconds> last_expire_;
 };
 
 }  // namespace poseidon

@@ -91,7 +91,8 @@ TEST(Membership, SameAddressAndRoleIsRefusedWhileTheFirstLives) {
   EXPECT_TRUE(membership.join(worker("a:1"), at(1)).ok()) << "another role may share the address";
   EXPECT_TRUE(membership.join(worker(""), at(1)).ok());
   EXPECT_TRUE(membership.join(worker(""), at(1)).ok()) << "no address, no clash";
-  membership.expire(at(3.5));
+  for (int i = 3; i < 8; ++i) EXPECT_TRUE(membership.heard_from(NodeId(2), at(0.5 * i)));
+  EXPECT_THAT(membership.expire(at(3.5)), SizeIs(1));
   EXPECT_TRUE(membership.join(server("a:1"), at(3.6)).ok());
 }
 
@@ -101,6 +102,198 @@ TEST(Membership, AFullClusterRefuses) {
   ASSERT_TRUE(membership.join(worker(""), at(0)).ok());
   EXPECT_EQ(membership.join(worker(""), at(0)).status().code(),
             absl::StatusCode::kResourceExhausted);
+}
+
+// ---- streams that break ----
+
+TEST(Membership, ABrokenStreamHasOneLeaseToComeBack) {
+  Membership membership({});
+  NodeInfo node = worker("a:1");
+  node.id = *membership.join(node, at(0));
+  EXPECT_TRUE(membership.heard_from(node.id, at(1)));
+  EXPECT_TRUE(membership.detach(node.id, "broke its stream", at(2)));
+  EXPECT_EQ(membership.detached_at(NodeRole::kWorker, "a:1"), node.id);
+  EXPECT_THAT(membership.expire(at(5)), IsEmpty()) << "the break counts as a sign of life";
+  EXPECT_TRUE(membership.attach(node, at(5)));
+  EXPECT_EQ(membership.detached_at(NodeRole::kWorker, "a:1"), std::nullopt);
+  EXPECT_THAT(membership.expire(at(5.5)), IsEmpty());
+  EXPECT_TRUE(membership.detach(node.id, "broke its stream", at(6)));
+  membership.expire(at(6.5));
+  for (double time = 6.5; time < 9; time += 0.5)
+    EXPECT_THAT(membership.expire(at(time)), IsEmpty());
+  const std::vector<Departure> gone = membership.expire(at(9.1));
+  ASSERT_THAT(gone, SizeIs(1));
+  EXPECT_EQ(gone[0].reason, "broke its stream and did not come back for 3.1 s");
+  EXPECT_FALSE(membership.attach(node, at(9.2))) << "it must join as a new node";
+  EXPECT_FALSE(membership.detach(node.id, "again", at(9.2)));
+}
+
+TEST(Membership, OnlyTheSameProcessComesBack) {
+  Membership membership({});
+  NodeInfo node = worker("a:1");
+  node.id = *membership.join(node, at(0));
+  NodeInfo other = node;
+  other.process_id = 13;
+  EXPECT_FALSE(membership.attach(other, at(1)));
+  other = node;
+  other.address = "b:1";
+  EXPECT_FALSE(membership.attach(other, at(1)));
+  other = node;
+  other.role = NodeRole::kServer;
+  EXPECT_FALSE(membership.attach(other, at(1)));
+  EXPECT_TRUE(membership.attach(node, at(1))) << "even before we noticed that it was away";
+}
+
+// ---- being cut off ----
+
+/// Lease 3 s, heartbeats every 0.5 s; `speaking` beat and the coordinator ticks until `until`.
+class IsolationTest : public ::testing::Test {
+ protected:
+  static constexpr double kTick = 0.25;
+  NodeId join(const NodeInfo& node) { return *membership_.join(node, at(now_)); }
+  std::vector<NodeId> live(double until, const std::vector<NodeId>& speaking) {
+    std::vector<NodeId> gone;
+    for (now_ += kTick; now_ <= until; now_ += kTick) {
+      for (const NodeId id : speaking) membership_.heard_from(id, at(now_));
+      for (const Departure& departure : membership_.expire(at(now_))) {
+        gone.push_back(departure.node.id);
+      }
+    }
+    now_ -= kTick;
+    return gone;
+  }
+  Membership membership_{MembershipOptions{}};
+  double now_ = 0;
+};
+
+TEST_F(IsolationTest, NobodyIsLostWhileNobodyIsHeard) {
+  const NodeId a = join(worker("a:1"));
+  const NodeId b = join(server("b:1"));
+  EXPECT_THAT(live(5, {a, b}), IsEmpty());
+  EXPECT_THAT(live(35, {}), IsEmpty());
+  EXPECT_TRUE(membership_.isolated_since());
+  EXPECT_THAT(live(36, {a, b}), IsEmpty());
+  EXPECT_FALSE(membership_.isolated_since());
+  EXPECT_THAT(live(60, {a, b}), IsEmpty());
+}
+
+TEST_F(IsolationTest, AfterItEverybodyHasTimeToComeBack) {
+  const NodeId a = join(worker("a:1"));
+  const NodeId b = join(worker("b:1"));
+  live(5, {a, b});
+  live(35, {});
+  EXPECT_THAT(live(44, {a}), IsEmpty()) << "b may take 10 s";
+  EXPECT_THAT(live(60, {a, b}), IsEmpty());
+}
+
+TEST_F(IsolationTest, ADeathAtTheSameTimeIsNoticedAfterwards) {
+  const NodeId a = join(worker("a:1"));
+  const NodeId b = join(worker("b:1"));
+  const NodeId c = join(server("c:1"));
+  live(5, {a, b, c});
+  live(35, {});
+  EXPECT_THAT(live(45, {a, c}), IsEmpty());
+  EXPECT_THAT(live(46, {a, c}), ::testing::ElementsAre(b));
+}
+
+TEST_F(IsolationTest, OneOfTwoThatIsSilentIsLostInOneLease) {
+  const NodeId a = join(worker("a:1"));
+  const NodeId b = join(server("b:1"));
+  live(5, {a, b});
+  EXPECT_THAT(live(8, {a}), IsEmpty());
+  EXPECT_THAT(live(8.5, {a}), ::testing::ElementsAre(b));
+}
+
+TEST_F(IsolationTest, OfASingleMemberTheLeaseDecides) {
+  const NodeId a = join(worker("a:1"));
+  live(5, {a});
+  EXPECT_THAT(live(8, {}), IsEmpty());
+  EXPECT_THAT(live(8.5, {}), ::testing::ElementsAre(a));
+}
+
+TEST_F(IsolationTest, WhoseStreamBrokeIsNoWitness) {
+  const NodeId a = join(worker("a:1"));
+  const NodeId b = join(server("b:1"));
+  live(5, {a, b});
+  membership_.detach(a, "broke its stream", at(5));
+  membership_.detach(b, "broke its stream", at(5));
+  EXPECT_THAT(live(8, {}), IsEmpty());
+  EXPECT_THAT(live(8.5, {}), ::testing::ElementsAre(a, b)) << "killed, both of them";
+}
+
+TEST_F(IsolationTest, ShortSilenceOfAllDelaysAndForgetsNothing) {
+  const NodeId a = join(worker("a:1"));
+  const NodeId b = join(server("b:1"));
+  const NodeId dead = join(server("c:1"));
+  live(5, {a, b, dead});
+  // Every other two seconds nobody is heard: a busy machine.
+  std::vector<NodeId> gone;
+  for (double time = 5; time < 17 && gone.empty(); time += 4) {
+    gone = live(time + 2, {a, b});
+    if (gone.empty()) gone = live(time + 4, {});
+  }
+  EXPECT_THAT(gone, ::testing::ElementsAre(dead));
+  EXPECT_LE(now_, 13);
+}
+
+TEST_F(IsolationTest, OnlyTheJobsMembersAreWitnesses) {
+  const NodeId a = join(worker("a:1"));
+  const NodeId b = join(server("b:1"));
+  const NodeId spare = join(worker("c:1"));
+  membership_.set_job({a, b});
+  live(5, {a, b, spare});
+  EXPECT_THAT(live(35, {spare}), IsEmpty()) << "it may stand beside the coordinator";
+  live(36, {a, b, spare});
+  membership_.set_job({});
+  EXPECT_THAT(live(50, {spare}), ::testing::ElementsAre(a, b));
+}
+
+TEST_F(IsolationTest, NobodyIsWaitedForForEver) {
+  join(worker("a:1"));
+  join(server("b:1"));
+  EXPECT_THAT(live(3600, {}), IsEmpty());
+  EXPECT_THAT(live(3603, {}), SizeIs(2));
+}
+
+TEST_F(IsolationTest, AFrozenCoordinatorWakesAndLosesNobody) {
+  const NodeId a = join(worker("a:1"));  // one alone: its own sleep the coordinator can tell
+  live(5, {a});
+  now_ = 60;
+  EXPECT_THAT(live(69, {}), IsEmpty());
+  EXPECT_THAT(live(72, {}), ::testing::ElementsAre(a));
+}
+
+TEST_F(IsolationTest, WhatIsHeardBeforeTheFirstTickAfterASleepCostsTheOthersNothing) {
+  const NodeId a = join(worker("a:1"));
+  const NodeId b = join(worker("b:1"));
+  live(5, {a, b});
+  now_ = 60;
+  EXPECT_TRUE(membership_.heard_from(a, at(now_)));
+  EXPECT_THAT(live(69, {a}), IsEmpty());
+  EXPECT_THAT(live(75, {a}), ::testing::ElementsAre(b));
+}
+
+TEST_F(IsolationTest, RestoredMembersAreWaitedForUntilSomebodyComes) {
+  NodeInfo a = worker("a:1");
+  a.id = NodeId(4);
+  NodeInfo b = server("b:1");
+  b.id = NodeId(9);
+  membership_.restore({a, b}, at(0));
+  EXPECT_THAT(live(100, {}), IsEmpty());
+  EXPECT_TRUE(membership_.attach(a, at(now_)));
+  EXPECT_THAT(live(109, {a.id}), IsEmpty());
+  EXPECT_THAT(live(111, {a.id}), ::testing::ElementsAre(b.id));
+  EXPECT_EQ(join(worker("c:1")), NodeId(10));
+}
+
+TEST_F(IsolationTest, NewcomersAfterARestartEndTheWaitToo) {
+  NodeInfo a = worker("a:1");
+  a.id = NodeId(4);
+  membership_.restore({a}, at(0));
+  live(100, {});
+  const NodeId fresh = join(worker("a:2"));
+  EXPECT_THAT(live(109, {fresh}), IsEmpty());
+  EXPECT_THAT(live(111, {fresh}), ::testing::ElementsAre(a.id));
 }
 
 TEST(Membership, NamesNodesForPeople) {

@@ -49,6 +49,14 @@ std::optional<IterationResult> IterationCombiner::add(WorkerRank rank, double lo
                          .loss = sum / static_cast<double>(next_.size())};
 }
 
+void IterationCombiner::skip_to(Iteration first) {
+  for (Iteration& next : next_) next = std::max(next, first);
+  while (completed_ < first) {
+    ++completed_;
+    if (!pending_.empty()) pending_.pop_front();
+  }
+}
+
 std::optional<TestResult> TestCombiner::add(WorkerRank rank, Iteration iteration,
                                             const TestPart& part) {
   POSEIDON_CHECK(expects(rank, iteration), "a test is reported once, in order");

@@ -38,9 +38,11 @@ struct IterationResult {
 /// in double, divided by P1 (all have the same batch), whatever order they arrived in.
 class IterationCombiner {
  public:
-  /// How many iterations the fastest rank may be ahead of the slowest.
-  static constexpr Iteration kMaxAhead = 65536;
+  /// How many iterations the fastest rank may be ahead of the slowest: one may tell all that it has
+  /// kept (ReportOutbox::kKeptIterations), and go on, before another one is back.
+  static constexpr Iteration kMaxAhead = 2 * 65536;
 
+  /// `first`: all before it were reported in an earlier life.
   explicit IterationCombiner(std::uint32_t workers, Iteration first = 0)
       : next_(workers, first), completed_(first) {}
 
@@ -56,6 +58,10 @@ class IterationCombiner {
   /// The report of iteration next(rank). The iteration it completes, if it does (never more than
   /// one: reports come in order).
   std::optional<IterationResult> add(WorkerRank rank, double loss);
+
+  /// Reports of iterations before `first` are lost at some rank that has reported none after: they
+  /// will never be complete, and count as if they were.
+  void skip_to(Iteration first);
 
  private:
   std::vector<Iteration> next_;  ///< by rank
@@ -80,7 +86,11 @@ class TestCombiner {
  public:
   static constexpr std::size_t kMaxPending = 1024;  ///< tests not yet reported by everyone
 
-  explicit TestCombiner(std::uint32_t workers) : workers_(workers), last_(workers, -1) {}
+  /// `first`: tests of iterations before it were reported in an earlier life.
+  explicit TestCombiner(std::uint32_t workers, Iteration first = 0)
+      : workers_(workers), last_(workers, first - 1) {}
+  /// A report of this iteration or later is new.
+  Iteration next(WorkerRank rank) const { return last_[rank.value()] + 1; }
 
   /// Whether a report of this iteration by this rank is new and in order.
   bool expects(WorkerRank rank, Iteration iteration) const {

@@ -33,6 +33,42 @@ TEST(IterationCombiner, NamesTheSlowest) {
   EXPECT_EQ(combiner.completed(), 0);
 }
 
+TEST(IterationCombiner, GoesOnWhereAnEarlierLifeStopped) {
+  IterationCombiner combiner(2, 40);
+  EXPECT_EQ(combiner.completed(), 40);
+  EXPECT_EQ(combiner.next(WorkerRank(1)), 40);
+  EXPECT_FALSE(combiner.add(WorkerRank(1), 1.0));
+  const auto result = combiner.add(WorkerRank(0), 3.0);
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->iteration, 40);
+  EXPECT_EQ(result->loss, 2.0);
+}
+
+TEST(IterationCombiner, SkipsWhatIsLost) {
+  IterationCombiner combiner(2);
+  for (int i = 0; i < 5; ++i) combiner.add(WorkerRank(0), i);  // rank 0: 0 to 4, rank 1: nothing
+  combiner.skip_to(3);
+  EXPECT_EQ(combiner.completed(), 3);
+  EXPECT_EQ(combiner.next(WorkerRank(0)), 5);
+  EXPECT_EQ(combiner.next(WorkerRank(1)), 3);
+  const auto third = combiner.add(WorkerRank(1), 5.0);
+  ASSERT_TRUE(third);
+  EXPECT_EQ(third->iteration, 3);
+  EXPECT_EQ(third->loss, 4.0);
+  combiner.skip_to(2);
+  EXPECT_EQ(combiner.completed(), 4) << "what is complete stays so";
+  combiner.skip_to(9);
+  EXPECT_EQ(combiner.next(WorkerRank(0)), 9);
+  EXPECT_EQ(combiner.next(WorkerRank(1)), 9);
+}
+
+TEST(TestCombiner, GoesOnWhereAnEarlierLifeStopped) {
+  TestCombiner combiner(1, 101);
+  EXPECT_EQ(combiner.next(WorkerRank(0)), 101);
+  EXPECT_FALSE(combiner.expects(WorkerRank(0), 100));
+  EXPECT_TRUE(combiner.expects(WorkerRank(0), 200));
+}
+
 TEST(TestCombiner, NobodyHadSamples) {
   TestCombiner combiner(1);
   EXPECT_FALSE(combiner.add(WorkerRank(0), 5, {}));

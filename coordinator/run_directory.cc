@@ -20,6 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Far above a job's text and a plan together.
+constexpr std::uint64_t kMaxJobRecordBytes = 256 << 20;
 /// Of metrics.jsonl: beyond it something else is wrong.
 constexpr std::size_t kMaxMetricsBytes = std::size_t{16} << 30;
 
@@ -80,6 +82,57 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(const fs::path&
   }
   return std::unique_ptr<RunDirectory>(
       new RunDirectory(path, std::move(events), std::move(fd), replaced));
+}
+
+MetricsProgress read_metrics_progress(std::istream& in) {
+  MetricsProgress progress;
+  std::string line;
+  while (std::getline(in, line) && !in.eof()) {  // at the end of the file: no line end, torn
+    const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object()) break;
+    const auto iteration = json.find("iteration");
+    if (iteration == json.end() || !iteration->is_number_integer()) break;
+    const auto number = [&json](const char* key) -> std::optional<double> {
+      const auto it = json.find(key);
+      return it != json.end() && it->is_number() ? std::optional(it->get<double>()) : std::nullopt;
+    };
+    const auto at = iteration->get<std::int64_t>();
+    if (const auto loss = number("loss")) {
+      if (at < progress.next_iteration) break;
+      progress.next_iteration = at + 1;
+      progress.loss = loss;
+    } else if (const auto test_loss = number("test_loss")) {
+      if (at < progress.tested_iteration.value_or(0)) break;
+      progress.tested_iteration = at;
+      progress.test_loss = *test_loss;
+      progress.test_accuracy = number("test_accuracy").value_or(0.0);
+    } else {
+      break;
+    }
+    progress.bytes += line.size() + 1;
+  }
+  return progress;
+}
+
+absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::reopen(const fs::path& path,
+                                                                   Events events,
+                                                                   MetricsProgress& progress) {
+  const fs::path metrics = path / "metrics.jsonl";
+  Descriptor fd(::open(metrics.c_str(), O_WRONLY | O_CLOEXEC | O_APPEND));
+  if (!fd.is_open()) return errno_status("open", metrics);
+  std::ifstream in(metrics, std::ios::binary);
+  if (!in) return errno_status("read", metrics);
+  progress = read_metrics_progress(in);
+  if (::ftruncate(fd.get(), static_cast<off_t>(progress.bytes)) != 0) {
+    return errno_status("cut the last line of", metrics);
+  }
+  return std::unique_ptr<RunDirectory>(
+      new RunDirectory(path, std::move(events), std::move(fd), /*replaced=*/false));
+}
+
+bool RunDirectory::has_model() const {
+  std::error_code ignored;
+  return fs::exists(path_ / "model.safetensors", ignored);
 }
 
 RunDirectory::RunDirectory(fs::path path, Events events, Descriptor metrics_fd, bool replaced)
@@ -211,6 +264,30 @@ absl::StatusOr<std::unique_ptr<StateDirectory>> StateDirectory::open(const fs::p
                      " is in use by another coordinator; choose another --state-dir"));
   }
   return std::unique_ptr<StateDirectory>(new StateDirectory(path, std::move(fd)));
+}
+
+absl::Status StateDirectory::store_job(std::string_view text) const {
+  return write_file_atomically(job_file(), text);
+}
+
+absl::Status StateDirectory::drop_job() const {
+  std::error_code error;
+  fs::remove(job_file(), error);
+  if (!error) return absl::OkStatus();
+  return absl::UnknownError(
+      absl::StrCat("cannot remove ", job_file().string(), ": ", error.message()));
+}
+
+absl::StatusOr<std::optional<std::string>> StateDirectory::load_job() const {
+  absl::StatusOr<std::string> text = read_file(job_file(), kMaxJobRecordBytes);
+  if (absl::IsNotFound(text.status())) return std::nullopt;
+  if (!text.ok()) return text.status();
+  return *std::move(text);
+}
+
+void StateDirectory::set_job_aside() const {
+  std::error_code ignored;  // it is in the way of nothing: the next job replaces it
+  fs::rename(job_file(), path_ / "job.json.broken", ignored);
 }
 
 absl::StatusOr<std::uint64_t> StateDirectory::next_epoch() {

@@ -14,6 +14,7 @@
 #include <deque>
 #include <filesystem>
 #include <functional>
+#include <istream>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -28,6 +29,18 @@
 #include "common/ids.h"
 
 namespace poseidon {
+
+/// What metrics.jsonl tells of a run that an earlier coordinator began.
+struct MetricsProgress {
+  std::int64_t next_iteration = 0;               ///< no line of it, and of those after it, is there
+  std::optional<double> loss;                    ///< of the last iteration
+  std::optional<std::int64_t> tested_iteration;  ///< of the last test
+  double test_loss = 0.0;
+  double test_accuracy = 0.0;
+  std::uint64_t bytes = 0;  ///< of the lines that count
+};
+/// Reads on until the first line that is torn or none of ours.
+MetricsProgress read_metrics_progress(std::istream& in);
 
 /// model.safetensors on its way in: a temporary file until commit(). One thread at a time.
 class ModelFile {
@@ -59,9 +72,15 @@ class RunDirectory {
   /// same place are replaced (`replaced()` says so). Errors name the path and the system's reason.
   static absl::StatusOr<std::unique_ptr<RunDirectory>> open(const std::filesystem::path& path,
                                                             Events events);
+  /// Goes on where an earlier process stopped: what follows the last whole line of metrics.jsonl is
+  /// cut off, `progress` says what is there. NOT_FOUND when there is no such file.
+  static absl::StatusOr<std::unique_ptr<RunDirectory>> reopen(const std::filesystem::path& path,
+                                                              Events events,
+                                                              MetricsProgress& progress);
   ~RunDirectory();  ///< closes and waits for the writer thread
 
   void append_line(std::string line);
+  /// In the run directory, or anywhere where `name` is an absolute path.
   void write_file(std::string name, std::string contents);
   /// Takes the metrics of iterations and tests from this one on back: they will come again.
   void roll_back(Iteration iteration);
@@ -70,6 +89,8 @@ class RunDirectory {
 
   /// Starts to receive model.safetensors. May outlive nothing: keep the directory alive meanwhile.
   absl::StatusOr<std::unique_ptr<ModelFile>> receive_model(std::uint64_t total_bytes) const;
+
+  bool has_model() const;
 
   const std::filesystem::path& path() const { return path_; }
   bool replaced() const { return replaced_; }
@@ -111,6 +132,17 @@ class StateDirectory {
 
   /// Greater than every epoch given before, also by earlier processes; on disk before it is given.
   absl::StatusOr<std::uint64_t> next_epoch();
+
+  /// The job in progress (coordinator/durable_job.h), so that another process can go on with it.
+  std::filesystem::path job_file() const { return path_ / "job.json"; }
+  absl::Status store_job(std::string_view text) const;
+  /// Idempotent.
+  absl::Status drop_job() const;
+  /// Nothing when there is none.
+  absl::StatusOr<std::optional<std::string>> load_job() const;
+  /// Nobody can go on with it; somebody may want to look (job.json.broken).
+  void set_job_aside() const;
+
   const std::filesystem::path& path() const { return path_; }
 
  private:

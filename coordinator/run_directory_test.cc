@@ -128,5 +128,77 @@ TEST_F(RunDirectoryTest, EpochsGrowAcrossRestarts) {
   EXPECT_EQ((*first)->next_epoch().status().code(), absl::StatusCode::kDataLoss);
 }
 
+TEST(MetricsProgress, ReadsWhatIsWholeAndInOrder) {
+  const auto read = [](const std::string& text) {
+    std::istringstream in(text);
+    return read_metrics_progress(in);
+  };
+  const std::string zero = R"({"iteration":0,"loss":2.5,"learning_rate":0.1})"
+                           "\n";
+  const std::string one = R"({"iteration":1,"loss":1.5,"learning_rate":0.1})"
+                          "\n";
+  const std::string test = R"({"iteration":2,"test_loss":0.5,"test_accuracy":0.75})"
+                           "\n";
+  EXPECT_EQ(read("").next_iteration, 0);
+  EXPECT_EQ(read("").tested_iteration, std::nullopt);
+  const MetricsProgress all = read(zero + one + test);
+  EXPECT_EQ(all.next_iteration, 2);
+  EXPECT_EQ(all.loss, 1.5);
+  EXPECT_EQ(all.tested_iteration, 2);
+  EXPECT_EQ(all.test_loss, 0.5);
+  EXPECT_EQ(all.test_accuracy, 0.75);
+  EXPECT_EQ(all.bytes, (zero + one + test).size());
+  // A torn line counts for nothing, be it by its line end only.
+  for (std::size_t n = 0; n < one.size(); ++n) {
+    const MetricsProgress torn = read(zero + one.substr(0, n));
+    EXPECT_EQ(torn.next_iteration, 1);
+    EXPECT_EQ(torn.bytes, zero.size());
+  }
+  for (const std::string& wrong : {std::string("[]\n"), std::string("{\"loss\":1}\n"), zero,
+                                   std::string("{\"iteration\":\"1\",\"loss\":1}\n")}) {
+    EXPECT_EQ(read(zero + wrong + one).bytes, zero.size()) << wrong;
+  }
+}
+
+TEST_F(RunDirectoryTest, GoesOnAfterTheLastWholeLine) {
+  const std::string line = R"({"iteration":0,"loss":2.5})";
+  auto first = open();
+  first->append_line(line);
+  first.reset();
+  std::ofstream(folder_ / "metrics.jsonl", std::ios::app) << R"({"iteration":1,"lo)";
+  MetricsProgress progress;
+  auto again = RunDirectory::reopen(
+      folder_, {.on_error = [](const absl::Status&) {}, .on_closed = [] {}}, progress);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(progress.next_iteration, 1);
+  EXPECT_FALSE((*again)->has_model());
+  (*again)->append_line(R"({"iteration":1,"loss":2.0})");
+  again->reset();
+  EXPECT_EQ(read_file(folder_ / "metrics.jsonl"),
+            line + "\n" + R"({"iteration":1,"loss":2.0})" + "\n");
+  EXPECT_EQ(
+      RunDirectory::reopen(folder_ / "nowhere",
+                           {.on_error = [](const absl::Status&) {}, .on_closed = [] {}}, progress)
+          .status()
+          .code(),
+      absl::StatusCode::kNotFound);
+}
+
+TEST_F(RunDirectoryTest, TheStateKeepsTheJob) {
+  auto state = StateDirectory::open(folder_);
+  ASSERT_TRUE(state.ok());
+  EXPECT_EQ(*(*state)->load_job(), std::nullopt);
+  ASSERT_TRUE((*state)->store_job("one").ok());
+  ASSERT_TRUE((*state)->store_job("two").ok());
+  EXPECT_EQ(*(*state)->load_job(), "two");
+  ASSERT_TRUE((*state)->drop_job().ok());
+  ASSERT_TRUE((*state)->drop_job().ok());
+  EXPECT_EQ(*(*state)->load_job(), std::nullopt);
+  ASSERT_TRUE((*state)->store_job("three").ok());
+  (*state)->set_job_aside();
+  EXPECT_EQ(*(*state)->load_job(), std::nullopt);
+  EXPECT_EQ(read_file(folder_ / "job.json.broken"), "three");
+}
+
 }  // namespace
 }  // namespace poseidon

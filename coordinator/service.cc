@@ -263,6 +263,7 @@ class CoordinatorServer final : public CoordinatorService {
   ~CoordinatorServer() override { shutdown("the service is destroyed"); }
 
   absl::Status listen(const HostPort& listen) {
+    cluster_.restore();
     grpc::ServerBuilder builder;
     int port = 0;
     // Two coordinators must not share a port unnoticed.

@@ -13,7 +13,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TEST_F(ServiceTest, ADroppedStreamFailsTheJobAndNamesTheNode) {
+TEST_F(ServiceTest, ADroppedStreamEndsTheEpochAndNamesTheNode) {
+  start_with_short_lease();
   FakeNode& server = add_server(FakeNode::Plays::kReady);
   RawNode worker(address_);
   worker.join(join_as(v1::NODE_ROLE_WORKER, "10.0.0.2:4711"));
@@ -21,23 +22,32 @@ TEST_F(ServiceTest, ADroppedStreamFailsTheJobAndNamesTheNode) {
   ASSERT_TRUE(submit(1, 1).ok());
   ASSERT_TRUE(worker.receive()->has_assign());
   worker.drop();
-  const v1::GetStatusResponse failed = await_state("failed");
-  EXPECT_THAT(failed.message(), HasSubstr("worker 0 (10.0.0.2:4711) was lost"));
+  const v1::GetStatusResponse recovering = await_state("recovering");
+  EXPECT_THAT(recovering.message(), AllOf(HasSubstr("worker 0 (10.0.0.2:4711) was lost"),
+                                          HasSubstr("waits for worker 0")));
   ASSERT_TRUE(server.wait_stop());
   EXPECT_FALSE(server.stops_[0].succeeded());
-  EXPECT_EQ(server.stops_[0].reason(), failed.message());
-  EXPECT_EQ(failed.workers(0).state(), "lost");
+  EXPECT_THAT(server.stops_[0].reason(), HasSubstr("the job recovers: worker 0"));
+  EXPECT_EQ(recovering.workers(0).state(), "lost");
+  // Whoever comes takes its place, in a new epoch.
+  RawNode other(address_);
+  other.join(join_as(v1::NODE_ROLE_WORKER, "10.0.0.3:4711"));
+  ASSERT_TRUE(other.receive()->has_joined());
+  const auto assigned = other.receive();
+  ASSERT_TRUE(assigned->has_assign());
+  EXPECT_EQ(assigned->assign().plan().epoch(), 2u);
+  EXPECT_FALSE(assigned->assign().has_restore()) << "nothing was trained";
 }
 
-TEST_F(ServiceTest, SilenceLongerThanTheLeaseFailsTheJob) {
+TEST_F(ServiceTest, SilenceLongerThanTheLeaseEndsTheEpoch) {
   start_with_short_lease();
   add_server(FakeNode::Plays::kReady);
   RawNode worker(address_);  // joins, then says nothing, its stream stays open
   worker.join(join_as(v1::NODE_ROLE_WORKER, ""));
   ASSERT_TRUE(worker.receive()->has_joined());
   ASSERT_TRUE(submit(1, 1).ok());
-  const v1::GetStatusResponse failed = await_state("failed");
-  EXPECT_THAT(failed.message(),
+  const v1::GetStatusResponse recovering = await_state("recovering");
+  EXPECT_THAT(recovering.message(),
               AllOf(HasSubstr("worker 0"), HasSubstr("was silent for"), HasSubstr("lease 1.5 s")));
   const grpc::Status end = worker.end();
   EXPECT_EQ(end.error_code(), grpc::StatusCode::ABORTED);

@@ -142,6 +142,9 @@ class FakeNode final : public ControlEvents {
   void on_stop(const v1::StopJob& stop) override {
     note([&] { stops_.push_back(stop); });
   }
+  void on_away(const absl::Status& reason) override {
+    note([&] { away_.push_back(reason); });
+  }
   void on_lost(const absl::Status& reason) override {
     note([&] { lost_.push_back(reason); });
   }
@@ -187,6 +190,7 @@ class FakeNode final : public ControlEvents {
   std::function<std::optional<v1::CalibrationReport>(const v1::Calibrate&)> measures_;
   std::vector<v1::Assignment> assigned_;
   std::vector<v1::StopJob> stops_;
+  std::vector<absl::Status> away_;
   std::vector<absl::Status> lost_;
   int starts_ = 0;
   std::uint64_t heartbeats_ = 0;

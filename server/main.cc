@@ -40,6 +40,7 @@ struct MainOptions {
   std::string metrics_listen;
   std::int64_t pending_limit_mib = kDefaultPendingLimitBytes >> 20;
   std::int64_t join_timeout_s = 60;
+  std::int64_t coordinator_away_s = 3600;
   bool shared_memory = true;
   DaemonOptions daemon;
 };
@@ -55,6 +56,10 @@ void add_options(CLI::App& app, MainOptions& options) {
       ->capture_default_str();
   app.add_option("--join-timeout-s", options.join_timeout_s,
                  "how long to look for the coordinator before giving up")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--coordinator-away-s", options.coordinator_away_s,
+                 "how long a job goes on without the coordinator")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_flag("!--no-shared-memory", options.shared_memory,
@@ -139,6 +144,7 @@ absl::Status run(const MainOptions& options) {
   ControlClientOptions client_options;
   client_options.coordinator = options.coordinator;
   client_options.join_timeout = Milliseconds(options.join_timeout_s * 1000);
+  client_options.away_timeout = Milliseconds(options.coordinator_away_s * 1000);
   client_options.join.set_role(v1::NODE_ROLE_SERVER);
   client_options.join.set_address(*address);
   client_options.join.set_metrics_address(metrics == nullptr ? "" : metrics->address());

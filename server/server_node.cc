@@ -216,8 +216,13 @@ void ServerNode::on_stop(const v1::StopJob& stop) {
   drop(Epoch(stop.epoch()));
 }
 
+void ServerNode::on_away(const absl::Status& reason) {
+  spdlog::warn("coordinator out of reach: {}", std::string(reason.message()));
+  calibration_.end();
+}
+
 void ServerNode::on_lost(const absl::Status& reason) {
-  spdlog::warn("coordinator lost: {}", std::string(reason.message()));
+  spdlog::warn("{}", std::string(reason.message()));
   calibration_.end();
   Epoch epoch;
   {

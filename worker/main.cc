@@ -37,6 +37,7 @@ struct MainOptions {
   int threads = 0;
   int data_threads = 0;
   std::int64_t join_timeout_s = 60;
+  std::int64_t coordinator_away_s = 3600;
   std::int64_t server_timeout_s = 30;
   bool shared_memory = true;
   DaemonOptions daemon;
@@ -58,6 +59,10 @@ void add_options(CLI::App& app, MainOptions& options) {
       ->capture_default_str();
   app.add_option("--join-timeout-s", options.join_timeout_s,
                  "how long to look for the coordinator before giving up")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--coordinator-away-s", options.coordinator_away_s,
+                 "how long a job goes on without the coordinator")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--server-timeout-s", options.server_timeout_s,
@@ -131,6 +136,7 @@ absl::Status run(const MainOptions& options) {
     ControlClientOptions client_options;
     client_options.coordinator = options.coordinator;
     client_options.join_timeout = Milliseconds(options.join_timeout_s * 1000);
+    client_options.away_timeout = Milliseconds(options.coordinator_away_s * 1000);
     client_options.join.set_role(v1::NODE_ROLE_WORKER);
     client_options.join.set_address(*address);
     client_options.join.set_device("cpu");

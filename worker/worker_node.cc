@@ -31,8 +31,9 @@ namespace {
 /// The coordinator has a deadline of its own for workers that do not get ready; this one only keeps
 /// the wait from being endless should it vanish without a word.
 constexpr std::chrono::minutes kStartTimeout{30};
-/// Likewise for the end of the job, once this worker's part is done.
-constexpr std::chrono::minutes kStopTimeout{30};
+/// Likewise for the end of the job, once this worker's part is done: longer than the coordinator may
+/// be away (--coordinator-away-s).
+constexpr std::chrono::hours kStopTimeout{2};
 
 /// Versions of the running statistics that worker 0 keeps.
 constexpr std::size_t kStatisticsKept = 3;
@@ -624,8 +625,13 @@ void WorkerNode::on_halt(const v1::Halt& halt) {
   if (job_ != nullptr && job_->epoch() == Epoch(halt.epoch())) job_->halt();
 }
 
+void WorkerNode::on_away(const absl::Status& reason) {
+  spdlog::warn("coordinator out of reach: {}", std::string(reason.message()));
+  calibration_.end();
+}
+
 void WorkerNode::on_lost(const absl::Status& reason) {
-  spdlog::warn("coordinator lost: {}", std::string(reason.message()));
+  spdlog::warn("{}", std::string(reason.message()));
   end_job(reason);
 }
 

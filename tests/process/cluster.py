@@ -148,9 +148,18 @@ class Cluster:
         self.test = test
         self.servers = []
         self.workers = []
+        self.lease_ms = lease_ms
+        self.address = "127.0.0.1:0"
+        self.coordinators = 0
+        self.restart_coordinator()
+
+    def restart_coordinator(self):
+        """A new process on the same state directory and port; the earlier one is dead."""
+        name = f"coordinator-{self.coordinators}" if self.coordinators else "coordinator"
+        self.coordinators += 1
         self.coordinator, self.address = self._listening(
-            "coordinator", "poseidon-coordinator", "--listen", "127.0.0.1:0", "--state-dir", test.folder / "state",
-            "--lease-ms", lease_ms, "--heartbeat-ms", lease_ms // 5)
+            name, "poseidon-coordinator", "--listen", self.address, "--state-dir", self.test.folder / "state",
+            "--lease-ms", self.lease_ms, "--heartbeat-ms", self.lease_ms // 5)
 
     def _listening(self, name, program, *arguments):
         address_file = self.test.folder / f"{name}.address"

@@ -1,0 +1,242 @@
+// Cluster's part about coming back: nodes whose stream broke, and the coordinator itself after its
+// process died (cluster.cc has the rest).
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "coordinator/admission.h"
+#include "coordinator/cluster.h"
+#include "coordinator/durable_job.h"
+#include "spdlog/spdlog.h"
+
+namespace poseidon {
+namespace {
+
+/// Since 1970: what is kept on disk must mean something to the next process.
+Milliseconds wall_clock() {
+  return std::chrono::duration_cast<Milliseconds>(
+      std::chrono::system_clock::now().time_since_epoch());
+}
+
+std::vector<NodeInfo> nodes_of(const std::vector<Participant>& participants) {
+  std::vector<NodeInfo> nodes;
+  for (const Participant& p : participants) nodes.push_back(p.node);
+  return nodes;
+}
+
+std::vector<Participant> participants_of(const std::vector<NodeInfo>& nodes) {
+  std::vector<Participant> participants;
+  for (const NodeInfo& node : nodes) {
+    participants.push_back(
+        {.node = node, .index = static_cast<std::uint32_t>(participants.size())});
+  }
+  return participants;
+}
+
+}  // namespace
+
+// ---- nodes ----
+
+void Cluster::let_come_back(NodeId node, const std::string& reason) {
+  if (!membership_.detach(node, reason, clock_->now())) return;
+  spdlog::info("{} (node {}) {}; it has {} ms to come back", node_text(*membership_.find(node)),
+               node.value(), reason,
+               std::chrono::duration_cast<Milliseconds>(options_.membership.lease).count());
+}
+
+std::vector<NodeId> Cluster::nodes_of_job() const {
+  std::vector<NodeId> nodes;
+  if (!job_ || job_->ended()) return nodes;
+  for (const auto* group : {&job_->workers(), &job_->servers()}) {
+    for (const Participant& p : *group) {
+      if (p.state != ParticipantState::kLost) nodes.push_back(p.node.id);
+    }
+  }
+  return nodes;
+}
+
+v1::CoordinatorMessage Cluster::joined_message(NodeId id, const std::string& note) const {
+  const auto milliseconds = [](Nanoseconds time) {
+    return static_cast<std::uint32_t>(std::chrono::duration_cast<Milliseconds>(time).count());
+  };
+  v1::CoordinatorMessage message;
+  v1::Joined& joined = *message.mutable_joined();
+  joined.set_node_id(id.value());
+  joined.set_heartbeat_ms(milliseconds(options_.membership.heartbeat));
+  joined.set_lease_ms(milliseconds(options_.membership.lease));
+  joined.set_note(note);
+  return message;
+}
+
+bool Cluster::take_back(NodeLink* link, NodeInfo node, const v1::Resume& resume) {
+  node.id = NodeId(resume.node_id());
+  const Nanoseconds now = clock_->now();
+  if (!job_ || !job_->has_part(node.id) || !membership_.attach(node, now)) return false;
+  const bool countable = resume.oldest_iteration() <= static_cast<std::uint64_t>(INT64_MAX);
+  JobActions actions;
+  const std::optional<LackingReports> lacks = job_->on_back(
+      {.node = node.id,
+       .epoch = Epoch(resume.epoch()),
+       .index = resume.index(),
+       .oldest = countable ? static_cast<Iteration>(resume.oldest_iteration()) : Iteration{-1}},
+      actions);
+  if (!lacks) return false;
+  if (NodeLink* old = link_of(node.id)) {
+    old->close(absl::AbortedError("this node has opened another stream"));
+    attached_.erase(old);
+  }
+  attached_[link].node = node.id;
+  v1::CoordinatorMessage message = joined_message(node.id, "it keeps its part in the job");
+  v1::Resumed& resumed = *message.mutable_joined()->mutable_resumed();
+  resumed.set_next_iteration(static_cast<std::uint64_t>(lacks->iteration));
+  resumed.set_next_test(static_cast<std::uint64_t>(lacks->test));
+  resumed.set_next_checkpoint(static_cast<std::uint64_t>(lacks->checkpoint));
+  link->send(message);
+  spdlog::info("{} (node {}) is back, and has its part in job {}", node_text(node), node.id.value(),
+               job_->description().id);
+  apply(actions);
+  return true;
+}
+
+/// Who joins as a new node ends what was here of it, and of the process that had its address.
+void Cluster::make_room(const NodeInfo& node, const v1::Join& join) {
+  const auto depart_now = [this](NodeId id, const std::string& why) {
+    if (const auto gone = membership_.leave(id, why, clock_->now())) {
+      depart(*gone, absl::AbortedError(absl::StrCat("this node ", why)));
+    }
+  };
+  if (join.has_resume()) {
+    const NodeId id(join.resume().node_id());
+    const NodeInfo* old = membership_.find(id);
+    if (old != nullptr && old->role == node.role && old->address == node.address &&
+        old->process_id == node.process_id) {
+      depart_now(id, "came back without its part in the job");
+    }
+  }
+  if (const auto id = membership_.detached_at(node.role, node.address)) {
+    depart_now(*id, "broke its stream, and what has its address now has no part in the job");
+  }
+}
+
+// ---- the coordinator ----
+
+/// When training starts: from then on another process can go on.
+void Cluster::record_job() {
+  const Epoch epoch = job_->epoch();
+  if (job_->state() != JobState::kRunning || recorded_ == epoch) return;
+  recorded_ = epoch;
+  const DurableJob record{
+      .id = job_->description().id,
+      .job_json = submitted_.job_json(),
+      .run_directory = directory_->path().string(),
+      .workers = submitted_.workers(),
+      .servers = submitted_.servers(),
+      .running = DurableJob::Running{.plan = *job_->plan(),
+                                     .plan_basis = job_->plan_basis(),
+                                     .workers = nodes_of(job_->workers()),
+                                     .servers = nodes_of(job_->servers()),
+                                     .first_iteration = job_->first_iteration(),
+                                     .begun_with = job_->begun_with(),
+                                     .samples = static_cast<std::int64_t>(job_->samples()),
+                                     .started_unix_ms = wall_clock().count()}};
+  directory_->write_file(std::filesystem::absolute(state_->job_file()).string(),
+                         durable_job_to_json(record));
+}
+
+void Cluster::restore() {
+  const absl::StatusOr<std::optional<std::string>> record = state_->load_job();
+  if (record.ok() && !*record) return;
+  const absl::Status status = record.ok() ? go_on_with(**record) : record.status();
+  if (status.ok()) return;
+  spdlog::error("the job in {} is given up: {}", state_->job_file().string(),
+                std::string(status.message()));
+  state_->set_job_aside();
+}
+
+/// Those of one job that its metrics reach to: an epoch begins where they are complete.
+std::vector<CheckpointManifest> Cluster::committed_checkpoints(const std::string& job_id,
+                                                               Iteration completed) const {
+  std::vector<std::string> unreadable;
+  std::vector<CheckpointManifest> all = archive_.load(unreadable);
+  for (const std::string& what : unreadable) spdlog::error("{}", one_line(what));
+  std::erase_if(all, [&](const CheckpointManifest& manifest) {
+    return manifest.job_id != job_id || manifest.iteration() > completed;
+  });
+  return all;
+}
+
+absl::Status Cluster::go_on_with(const std::string& text) {
+  POSEIDON_ASSIGN_OR_RETURN(DurableJob record, durable_job_from_json(text));
+  v1::SubmitRequest request;
+  request.set_job_json(record.job_json);
+  request.set_workers(record.workers);
+  request.set_servers(record.servers);
+  POSEIDON_ASSIGN_OR_RETURN(const ResolvedJob resolved, resolver_(record.job_json));
+  POSEIDON_RETURN_IF_ERROR(check_counts(request, resolved));
+  JobDescription description = describe_job(request, resolved, record.run_directory);
+  description.id = record.id;
+  if (!record.running) {
+    // No node has begun: it waits for nodes once more.
+    POSEIDON_ASSIGN_OR_RETURN(const std::uint64_t epoch, state_->next_epoch());
+    POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<RunDirectory> directory,
+                              RunDirectory::open(record.run_directory, run_directory_events()));
+    description.epoch = Epoch(epoch);
+    install_job(std::make_unique<JobRun>(options_.job, std::move(description), clock_->now()),
+                request, std::move(directory));
+    return absl::OkStatus();
+  }
+  DurableJob::Running& running = *record.running;
+  MetricsProgress progress;
+  POSEIDON_ASSIGN_OR_RETURN(
+      std::shared_ptr<RunDirectory> directory,
+      RunDirectory::reopen(record.run_directory, run_directory_events(), progress));
+  if (progress.next_iteration > resolved.iterations) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(record.run_directory, "/metrics.jsonl has iteration ",
+                     progress.next_iteration - 1, " of ", resolved.iterations));
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Nanoseconds now = clock_->now();
+  std::vector<NodeInfo> nodes = running.workers;
+  nodes.insert(nodes.end(), running.servers.begin(), running.servers.end());
+  membership_.restore(nodes, now);
+  RunningJob state{
+      .plan = std::move(running.plan),
+      .plan_basis = std::move(running.plan_basis),
+      .workers = participants_of(running.workers),
+      .servers = participants_of(running.servers),
+      .first_iteration = running.first_iteration,
+      .begun_with = static_cast<std::uint32_t>(running.begun_with),
+      .samples = static_cast<std::uint64_t>(running.samples),
+      .completed = std::max(progress.next_iteration, running.first_iteration),
+      .loss = progress.loss,
+      .test = std::nullopt,
+      .model_stored = directory->has_model(),
+      .age = std::max(Milliseconds(0), wall_clock() - Milliseconds(running.started_unix_ms))};
+  if (progress.tested_iteration) {
+    state.test = TestResult{.iteration = *progress.tested_iteration,
+                            .loss = progress.test_loss,
+                            .accuracy = progress.test_accuracy};
+  }
+  const Epoch epoch = state.plan.epoch;
+  const Iteration completed = state.completed;
+  description.epoch = epoch;
+  description.committed = committed_checkpoints(record.id, progress.next_iteration);
+  JobActions actions;
+  job_ = JobRun::resume(options_.job, std::move(description), std::move(state), now, actions);
+  directory_ = std::move(directory);
+  submitted_ = request;
+  recorded_ = epoch;
+  counted_iterations_ = completed;
+  files_closed_ = false;
+  spdlog::info("job {} goes on from iteration {} (epoch {}) when its {} nodes are back", record.id,
+               completed, epoch.value(), nodes.size());
+  apply(actions);
+  members_changed();
+  return absl::OkStatus();
+}
+
+}  // namespace poseidon

@@ -1,0 +1,190 @@
+#include "coordinator/durable_job.h"
+
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/json_fields.h"
+#include "common/plan_proto.h"
+#include "common/status_macros.h"
+#include "nlohmann/json.hpp"
+
+namespace poseidon {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr const char* kSource = "state of the job";
+/// Of the record itself; grows with every change that an older coordinator would misread.
+constexpr std::int64_t kVersion = 1;
+constexpr JsonLimits kLimits{.max_bytes = 256 << 20, .max_depth = 8};
+constexpr std::int64_t kMaxCount = std::numeric_limits<std::uint32_t>::max();
+constexpr std::size_t kMaxNodes = 65536;
+
+ordered_json to_json(const NodeInfo& node) {
+  ordered_json out = {{"id", node.id.value()}, {"process_id", node.process_id}};
+  const auto text = [&out](const char* key, const std::string& value) {
+    if (!value.empty()) out[key] = value;
+  };
+  text("address", node.address);
+  text("device", node.device);
+  text("metrics_address", node.metrics_address);
+  text("software_version", node.software_version);
+  text("store_identity", node.store_identity);
+  text("peer_host", node.peer_host);
+  return out;
+}
+
+ordered_json to_json(const std::vector<NodeInfo>& nodes) {
+  ordered_json out = ordered_json::array();
+  for (const NodeInfo& node : nodes) out.push_back(to_json(node));
+  return out;
+}
+
+absl::StatusOr<NodeInfo> node_from_json(const nlohmann::json& value, NodeRole role,
+                                        const std::string& path) {
+  JsonFields fields(value, kSource, path);
+  NodeInfo node;
+  node.role = role;
+  std::uint64_t id = 0;
+  std::int64_t process_id = 0;
+  fields.require("id");
+  fields.unsigned_integer("id", &id);
+  fields.integer("process_id", &process_id, 0, kMaxCount);
+  fields.string("address", &node.address);
+  fields.string("device", &node.device);
+  fields.string("metrics_address", &node.metrics_address);
+  fields.string("software_version", &node.software_version);
+  fields.string("store_identity", &node.store_identity);
+  fields.string("peer_host", &node.peer_host);
+  POSEIDON_RETURN_IF_ERROR(fields.finish());
+  node.id = NodeId(id);
+  node.process_id = static_cast<std::uint32_t>(process_id);
+  return node;
+}
+
+absl::StatusOr<std::vector<NodeInfo>> nodes_from_json(const nlohmann::json& values, NodeRole role,
+                                                      const std::string& path) {
+  std::vector<NodeInfo> nodes;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    POSEIDON_ASSIGN_OR_RETURN(NodeInfo node,
+                              node_from_json(values[i], role, absl::StrCat(path, "[", i, "]")));
+    nodes.push_back(std::move(node));
+  }
+  return nodes;
+}
+
+absl::StatusOr<Plan> plan_from_text(const std::string& text) {
+  std::string bytes;
+  v1::PlanMessage message;
+  if (!absl::Base64Unescape(text, &bytes) || !message.ParseFromString(bytes)) {
+    return absl::InvalidArgumentError(absl::StrCat(kSource, ": the plan cannot be read"));
+  }
+  return plan_from_message(message);
+}
+
+absl::Status check_fits(const DurableJob::Running& running) {
+  const auto same = [](const std::vector<NodeInfo>& nodes,
+                       const std::vector<std::string>& planned) {
+    bool equal = nodes.size() == planned.size();
+    for (std::size_t i = 0; equal && i < nodes.size(); ++i) equal = nodes[i].address == planned[i];
+    return equal;
+  };
+  if (!same(running.workers, running.plan.worker_addresses) ||
+      !same(running.servers, running.plan.server_addresses)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kSource, ": the nodes are not those of the plan"));
+  }
+  std::set<NodeId> ids;
+  for (const auto* group : {&running.workers, &running.servers}) {
+    for (const NodeInfo& node : *group) {
+      if (ids.insert(node.id).second) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(kSource, ": node ", node.id.value(), " is there twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DurableJob::Running> running_from_json(const nlohmann::json& value) {
+  JsonFields fields(value, kSource, "running");
+  for (const char* key : {"plan", "workers", "servers"}) fields.require(key);
+  DurableJob::Running running;
+  const nlohmann::json* const plan = fields.value("plan");
+  const nlohmann::json* const workers = fields.array("workers", "workers", 1, kMaxNodes);
+  const nlohmann::json* const servers = fields.array("servers", "servers", 1, kMaxNodes);
+  fields.string("plan_basis", &running.plan_basis);
+  fields.integer("first_iteration", &running.first_iteration, 0,
+                 std::numeric_limits<std::int64_t>::max());
+  fields.integer("begun_with", &running.begun_with, 1, std::numeric_limits<std::uint32_t>::max());
+  fields.integer("samples", &running.samples, 0, std::numeric_limits<std::int64_t>::max());
+  fields.integer("started_unix_ms", &running.started_unix_ms, 0,
+                 std::numeric_limits<std::int64_t>::max());
+  POSEIDON_RETURN_IF_ERROR(fields.finish());
+  if (!plan->is_string()) fields.refuse("plan", "expected a text");
+  POSEIDON_RETURN_IF_ERROR(fields.status());
+  POSEIDON_ASSIGN_OR_RETURN(running.plan, plan_from_text(plan->get<std::string>()));
+  POSEIDON_ASSIGN_OR_RETURN(running.workers,
+                            nodes_from_json(*workers, NodeRole::kWorker, "running.workers"));
+  POSEIDON_ASSIGN_OR_RETURN(running.servers,
+                            nodes_from_json(*servers, NodeRole::kServer, "running.servers"));
+  POSEIDON_RETURN_IF_ERROR(check_fits(running));
+  return running;
+}
+
+}  // namespace
+
+std::string durable_job_to_json(const DurableJob& job) {
+  ordered_json out = {{"version", kVersion},
+                      {"id", job.id},
+                      {"run_directory", job.run_directory},
+                      {"workers", job.workers},
+                      {"servers", job.servers}};
+  if (job.running) {
+    ordered_json running = {
+        {"started_unix_ms", job.running->started_unix_ms},
+        {"first_iteration", job.running->first_iteration},
+        {"begun_with", job.running->begun_with},
+        {"samples", job.running->samples},
+        {"workers", to_json(job.running->workers)},
+        {"servers", to_json(job.running->servers)},
+        {"plan", absl::Base64Escape(plan_to_message(job.running->plan).SerializeAsString())}};
+    if (!job.running->plan_basis.empty()) running["plan_basis"] = job.running->plan_basis;
+    out["running"] = std::move(running);
+  }
+  out["job"] = job.job_json;
+  return out.dump(1, ' ', /*ensure_ascii=*/false, ordered_json::error_handler_t::replace);
+}
+
+absl::StatusOr<DurableJob> durable_job_from_json(std::string_view text) {
+  POSEIDON_ASSIGN_OR_RETURN(const nlohmann::json value,
+                            parse_json(text, absl::StrCat(kSource, ": "), kLimits));
+  JsonFields fields(value, kSource, "");
+  for (const char* key : {"version", "id", "run_directory", "job"}) fields.require(key);
+  DurableJob job;
+  std::int64_t version = 0;
+  std::int64_t workers = 0;
+  std::int64_t servers = 0;
+  fields.integer("version", &version, kVersion, kVersion);
+  fields.string("id", &job.id);
+  fields.string("run_directory", &job.run_directory);
+  fields.integer("workers", &workers, 0, kMaxCount);
+  fields.integer("servers", &servers, 0, kMaxCount);
+  const nlohmann::json* const running = fields.value("running");
+  const nlohmann::json* const job_json = fields.value("job");
+  POSEIDON_RETURN_IF_ERROR(fields.finish());
+  if (!job_json->is_string()) fields.refuse("job", "expected a text");
+  if (job.run_directory.front() != '/') fields.refuse("run_directory", "expected an absolute path");
+  POSEIDON_RETURN_IF_ERROR(fields.status());
+  job.workers = static_cast<std::uint32_t>(workers);
+  job.servers = static_cast<std::uint32_t>(servers);
+  job.job_json = job_json->get<std::string>();
+  if (running != nullptr) {
+    POSEIDON_ASSIGN_OR_RETURN(job.running, running_from_json(*running));
+  }
+  return job;
+}
+
+}  // namespace poseidon

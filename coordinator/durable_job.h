@@ -1,0 +1,48 @@
+#pragma once
+
+// What the coordinator keeps on disk of the job in progress, so that another process can go on with
+// it. Pure: to JSON and back, trusting nothing.
+//
+// Before: cluster.cc stores it when the job was submitted and again when training starts. After:
+// cluster_return.cc, in the next process. How far the run is, metrics.jsonl says.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/plan.h"
+#include "coordinator/membership.h"
+
+namespace poseidon {
+
+struct DurableJob {
+  std::string id;
+  std::string job_json;       ///< as submitted
+  std::string run_directory;  ///< absolute
+  std::uint32_t workers = 0;  ///< as in SubmitRequest
+  std::uint32_t servers = 0;
+  /// The epoch in force.
+  struct Running {
+    Plan plan;  ///< without prediction and calibration
+    std::string plan_basis;
+    std::vector<NodeInfo> workers;     ///< by rank
+    std::vector<NodeInfo> servers;     ///< by index
+    Iteration first_iteration = 0;     ///< of the epoch
+    std::int64_t begun_with = 1;       ///< workers of the run's first epoch
+    std::int64_t samples = 0;          ///< taken before the epoch
+    std::int64_t started_unix_ms = 0;  ///< when Start was sent
+  };
+  /// Absent: training has not started, and the job begins anew.
+  std::optional<Running> running;
+};
+
+std::string durable_job_to_json(const DurableJob& job);
+
+/// INVALID_ARGUMENT names what is wrong. With `running`, the plan is valid, and has as many workers
+/// and servers, at the same addresses, as there are; all ids differ.
+absl::StatusOr<DurableJob> durable_job_from_json(std::string_view text);
+
+}  // namespace poseidon

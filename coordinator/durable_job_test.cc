@@ -1,0 +1,118 @@
+#include "coordinator/durable_job.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace poseidon {
+namespace {
+
+using ::testing::HasSubstr;
+
+NodeInfo node(std::uint64_t id, NodeRole role, std::string address) {
+  NodeInfo info;
+  info.id = NodeId(id);
+  info.role = role;
+  info.address = std::move(address);
+  info.process_id = 4711;
+  return info;
+}
+
+DurableJob running_job() {
+  DurableJob job;
+  job.id = "digits-3";
+  job.job_json = R"({"name": "digits", "weird": "\"\n"})";
+  job.run_directory = "/runs/3";
+  job.workers = 2;
+  DurableJob::Running running;
+  running.plan.epoch = Epoch(3);
+  running.plan.batch_size = 32;
+  running.plan.worker_addresses = {"w:1", ""};
+  running.plan.server_addresses = {"s:1"};
+  PlanLayer layer;
+  layer.name = "fc";
+  layer.type = "fully_connected";
+  layer.shape = {10, 50};
+  layer.parameters = 510;
+  layer.reason = "because";
+  running.plan.layers = {layer};
+  running.plan.chunks = {
+      {.layer = LayerIndex(0), .offset = 0, .elements = 510, .server = ServerIndex(0)}};
+  running.plan_basis = "not calibrated: one worker";
+  running.workers = {node(4, NodeRole::kWorker, "w:1"), node(2, NodeRole::kWorker, "")};
+  running.workers[0].device = "cpu";
+  running.workers[0].peer_host = "10.0.0.9";
+  running.servers = {node(9, NodeRole::kServer, "s:1")};
+  running.servers[0].store_identity = "disk-9";
+  running.first_iteration = 40;
+  running.begun_with = 3;
+  running.samples = 5120;
+  running.started_unix_ms = 1'700'000'000'000;
+  job.running = running;
+  return job;
+}
+
+TEST(DurableJob, ThereAndBack) {
+  const absl::StatusOr<DurableJob> read = durable_job_from_json(durable_job_to_json(running_job()));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->id, "digits-3");
+  EXPECT_EQ(read->job_json, running_job().job_json);
+  EXPECT_EQ(read->run_directory, "/runs/3");
+  EXPECT_EQ(read->workers, 2u);
+  EXPECT_EQ(read->servers, 0u);
+  ASSERT_TRUE(read->running);
+  EXPECT_EQ(read->running->plan.epoch, Epoch(3));
+  EXPECT_EQ(read->running->plan.layers[0].parameters, 510);
+  EXPECT_EQ(read->running->plan_basis, "not calibrated: one worker");
+  EXPECT_EQ(read->running->started_unix_ms, 1'700'000'000'000);
+  ASSERT_EQ(read->running->workers.size(), 2u);
+  EXPECT_EQ(read->running->workers[0].id, NodeId(4));
+  EXPECT_EQ(read->running->workers[0].device, "cpu");
+  EXPECT_EQ(read->running->workers[0].peer_host, "10.0.0.9");
+  EXPECT_EQ(read->running->workers[0].process_id, 4711u);
+  EXPECT_EQ(read->running->servers[0].role, NodeRole::kServer);
+  EXPECT_EQ(read->running->servers[0].store_identity, "disk-9");
+  EXPECT_EQ(read->running->first_iteration, 40);
+  EXPECT_EQ(read->running->begun_with, 3);
+  EXPECT_EQ(read->running->samples, 5120);
+}
+
+TEST(DurableJob, BeforeTheStartThereIsNoPlan) {
+  DurableJob job = running_job();
+  job.running.reset();
+  const absl::StatusOr<DurableJob> read = durable_job_from_json(durable_job_to_json(job));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_FALSE(read->running);
+}
+
+TEST(DurableJob, TrustsNothing) {
+  const auto refusal = [](const std::function<void(nlohmann::json&)>& spoil) {
+    nlohmann::json json = nlohmann::json::parse(durable_job_to_json(running_job()));
+    spoil(json);
+    return std::string(durable_job_from_json(json.dump()).status().message());
+  };
+  using J = nlohmann::json;
+  EXPECT_EQ(refusal([](J&) {}), "") << "unspoilt it is fine";
+  EXPECT_THAT(refusal([](J& j) { j["version"] = 2; }), HasSubstr("version"));
+  EXPECT_THAT(refusal([](J& j) { j.erase("id"); }), HasSubstr("id"));
+  EXPECT_THAT(refusal([](J& j) { j["job"] = 1; }), HasSubstr("job"));
+  EXPECT_THAT(refusal([](J& j) { j["run_directory"] = "x"; }), HasSubstr("absolute"));
+  EXPECT_THAT(refusal([](J& j) { j["running"] = nullptr; }), HasSubstr("running"));
+  EXPECT_THAT(refusal([](J& j) { j["running"]["plan"] = "????"; }), HasSubstr("plan"));
+  EXPECT_THAT(refusal([](J& j) { j["running"]["plan"] = "AAAA"; }), HasSubstr("plan"));
+  EXPECT_NE(refusal([](J& j) { j["running"]["plan"] = ""; }), "");
+  EXPECT_THAT(refusal([](J& j) { j["running"]["workers"].erase(1); }), HasSubstr("of the plan"));
+  EXPECT_THAT(refusal([](J& j) { j["running"]["workers"][0]["address"] = "x:1"; }),
+              HasSubstr("of the plan"));
+  EXPECT_THAT(refusal([](J& j) { j["running"]["workers"][0]["id"] = 9; }), HasSubstr("twice"));
+  EXPECT_THAT(refusal([](J& j) { j["running"]["servers"][0]["id"] = -1; }),
+              HasSubstr("running.servers[0].id"));
+  EXPECT_NE(durable_job_from_json("").status().message(), "");
+  const std::string whole = durable_job_to_json(running_job());
+  for (std::size_t n = 0; n + 1 < whole.size(); n += 13) {
+    EXPECT_FALSE(durable_job_from_json(whole.substr(0, n)).ok()) << n;
+  }
+}
+
+}  // namespace
+}  // namespace poseidon

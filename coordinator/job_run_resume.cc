@@ -1,0 +1,105 @@
+// JobRun's part about coming back: a node on a new stream, and the coordinator itself after a
+// restart (job_run.cc has the job's life).
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/check.h"
+#include "coordinator/job_run.h"
+#include "coordinator/job_run_text.h"
+
+namespace poseidon {
+
+bool JobRun::has_part(NodeId id) const {
+  if (ended()) return false;
+  for (const auto* group : {&workers_, &servers_}) {
+    for (const Participant& p : *group) {
+      if (p.node.id == id) {
+        return p.state != ParticipantState::kLost && p.state != ParticipantState::kWaiting;
+      }
+    }
+  }
+  return false;
+}
+
+std::optional<LackingReports> JobRun::on_back(const ReturningNode& back, JobActions& actions) {
+  const Participant* participant = has_part(back.node) ? find(back.node) : nullptr;
+  if (participant == nullptr || back.epoch != epoch_ || plan_ == nullptr ||
+      back.index != participant->index) {
+    return std::nullopt;
+  }
+  // What is saved of memory just now was asked for once; whoever may have missed that is lost.
+  if (state_ == JobState::kSaving) return std::nullopt;
+  LackingReports lacks;
+  const CheckpointManifest* const newest = checkpoints_.newest();
+  if (newest != nullptr && snapshot_epoch(newest->snapshot) == epoch_) {
+    lacks.checkpoint = newest->iteration() + 1;
+  }
+  const bool missed_halt =
+      state_ == JobState::kHalting && participant->state != ParticipantState::kHalted;
+  if (participant->node.role == NodeRole::kServer) {
+    if (missed_halt) actions.emplace_back(SendHalt{back.node});
+    return lacks;
+  }
+  if (back.oldest < 0 || back.oldest > description_.iterations) return std::nullopt;
+  const WorkerRank rank(participant->index);
+  const Iteration next = iterations_->next(rank);
+  if (back.oldest > next) {
+    const Iteration completed = iterations_->completed();
+    iterations_->skip_to(back.oldest);
+    actions.emplace_back(LogLine{absl::StrFormat(
+        "job %s: %s was alone for so long that it no longer has its reports from iteration %d on; "
+        "metrics.jsonl has nothing of iterations %d to %d",
+        description_.id, participant_text(*participant), next, completed, back.oldest - 1)});
+  }
+  // Start may have been lost with the stream; to hear it twice does no harm.
+  if (state_ == JobState::kRunning) actions.emplace_back(SendStart{back.node});
+  if (missed_halt) actions.emplace_back(SendHalt{back.node});
+  lacks.iteration = iterations_->next(rank);
+  lacks.test = tests_->next(rank);
+  return lacks;
+}
+
+std::unique_ptr<JobRun> JobRun::resume(JobRunOptions options, JobDescription description,
+                                       RunningJob running, Nanoseconds now, JobActions& actions) {
+  POSEIDON_CHECK(running.plan.workers() == running.workers.size() &&
+                     running.plan.servers() == running.servers.size(),
+                 "a checked record");
+  auto run = std::make_unique<JobRun>(options, std::move(description), now);
+  const auto workers = static_cast<std::uint32_t>(running.workers.size());
+  run->plan_ = std::make_shared<const Plan>(std::move(running.plan));
+  run->plan_basis_ = std::move(running.plan_basis);
+  run->workers_ = std::move(running.workers);
+  run->servers_ = std::move(running.servers);
+  for (auto* group : {&run->workers_, &run->servers_}) {
+    for (Participant& p : *group) p.state = ParticipantState::kRunning;
+  }
+  run->iterations_.emplace(workers, running.completed);
+  run->tests_.emplace(workers, running.test ? running.test->iteration + 1 : 0);
+  run->first_iteration_ = running.first_iteration;
+  run->begun_with_ = running.begun_with;
+  run->samples_ = running.samples;
+  if (run->description_.with_workers) {
+    absl::StatusOr<ElasticJob> elastic =
+        run->description_.with_workers(running.begun_with, workers);
+    if (elastic.ok()) run->elastic_ = *std::move(elastic);  // it was, when the epoch began
+  }
+  run->furthest_ = running.completed;
+  run->abandon_later_checkpoints();
+  run->carry_out(
+      run->checkpoints_.begin_epoch(run->epoch_, run->first_iteration_, run->manifest_frame(),
+                                    workers * static_cast<std::uint64_t>(run->batch_size())),
+      actions);
+  run->images_.add(now, run->images_done());
+  run->loss_ = running.loss;
+  run->test_ = running.test;
+  run->model_stored_ = running.model_stored;
+  run->started_ = now - running.age;
+  run->message_.clear();
+  run->enter(JobState::kRunning, now);
+  return run;
+}
+
+}  // namespace poseidon

@@ -1,0 +1,197 @@
+// Nodes that come back to a job, and a job that another coordinator began.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/job_run.h"
+#include "coordinator/planner.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace poseidon {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr Epoch kEpoch(7);
+constexpr Iteration kIterations = 5;
+
+constexpr Nanoseconds at(double seconds) {
+  return Nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
+}
+
+Participant participant(std::uint64_t id, NodeRole role, std::uint32_t index) {
+  NodeInfo info;
+  info.id = NodeId(id);
+  info.role = role;
+  info.address = "10.0.0." + std::to_string(id) + ":4711";
+  return {.node = info, .index = index};
+}
+
+template <typename T>
+std::vector<T> only(const JobActions& actions) {
+  std::vector<T> found;
+  for (const JobAction& action : actions) {
+    if (const T* a = std::get_if<T>(&action)) found.push_back(*a);
+  }
+  return found;
+}
+
+/// Node 1 is the server, nodes 11 and 12 are the workers; two iterations and a test are in
+/// metrics.jsonl.
+class JobResumeTest : public ::testing::Test {
+ protected:
+  void resume(Iteration completed = 2, bool model_stored = false) {
+    JobDescription d;
+    d.id = "digits-7";
+    d.epoch = kEpoch;
+    d.batch_size = 32;
+    d.iterations = kIterations;
+    d.learning_rate = [](Iteration) { return 0.5; };
+    d.why_no_calibration = [](const auto&, const auto&) { return "a test"; };
+    d.make_plan = [](JobDescription::PlanRequest wanted) {
+      return make_plan({.layers = {{"fc", "fully_connected", {10, 5}, 60, true}},
+                        .batch_size = 32,
+                        .epoch = wanted.epoch,
+                        .worker_addresses = std::move(wanted.workers),
+                        .server_addresses = std::move(wanted.servers),
+                        .sync = {},
+                        .calibration = std::move(wanted.calibration)});
+    };
+    RunningJob running;
+    running.workers = {participant(11, NodeRole::kWorker, 0),
+                       participant(12, NodeRole::kWorker, 1)};
+    running.servers = {participant(1, NodeRole::kServer, 0)};
+    running.plan = *d.make_plan({.epoch = kEpoch,
+                                 .workers = {"10.0.0.11:4711", "10.0.0.12:4711"},
+                                 .servers = {"10.0.0.1:4711"},
+                                 .calibration = {},
+                                 .keep = {}});
+    running.plan_basis = "not calibrated";
+    running.completed = completed;
+    running.loss = 1.5;
+    running.test = TestResult{.iteration = 2, .loss = 0.5, .accuracy = 0.75};
+    running.model_stored = model_stored;
+    running.age = at(60);
+    job_ = JobRun::resume({}, d, std::move(running), at(100), actions_);
+  }
+  std::optional<LackingReports> back(std::uint64_t id, std::uint32_t index, Iteration oldest = 0,
+                                     Epoch epoch = kEpoch) {
+    actions_.clear();
+    return job_->on_back({.node = NodeId(id), .epoch = epoch, .index = index, .oldest = oldest},
+                         actions_);
+  }
+  JobActions report(std::uint64_t id, Iteration iteration) {
+    return job_->on_iteration(NodeId(id), kEpoch, iteration, 1.0, at(101));
+  }
+  JobActions lose(std::uint64_t id, NodeRole role) {
+    return job_->on_departure(
+        {.node = participant(id, role, 0).node, .reason = "did not come back"}, at(110));
+  }
+
+  std::unique_ptr<JobRun> job_;
+  JobActions actions_;
+};
+
+TEST_F(JobResumeTest, GoesOnWhereTheEarlierOneStopped) {
+  resume();
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  const JobProgress progress = job_->progress(at(101));
+  EXPECT_EQ(progress.completed, 2);
+  EXPECT_EQ(progress.loss, 1.5);
+  EXPECT_EQ(progress.test->accuracy, 0.75);
+  EXPECT_EQ(progress.training_seconds, 61.0);
+  EXPECT_EQ(job_->plan_basis(), "not calibrated");
+  EXPECT_THAT(only<CountRefusal>(report(11, 1)), SizeIs(1)) << "metrics.jsonl has it";
+  EXPECT_THAT(report(11, 2), IsEmpty());
+  const auto lines = only<AppendMetrics>(report(12, 2));
+  ASSERT_THAT(lines, SizeIs(1));
+  EXPECT_THAT(lines[0].line, HasSubstr("\"iteration\":2,"));
+  const TestPart part{.loss_sum = 1.0, .correct = 1, .samples = 2};
+  EXPECT_THAT(only<CountRefusal>(job_->on_test(NodeId(11), kEpoch, 2, part, at(102))), SizeIs(1));
+  EXPECT_THAT(job_->on_test(NodeId(11), kEpoch, 4, part, at(102)), IsEmpty());
+  EXPECT_THAT(only<AppendMetrics>(job_->on_test(NodeId(12), kEpoch, 4, part, at(102))), SizeIs(1));
+}
+
+TEST_F(JobResumeTest, EndsAsEver) {
+  resume();
+  for (Iteration i = 2; i < kIterations; ++i) {
+    report(11, i);
+    report(12, i);
+  }
+  job_->on_model_stored(kEpoch, at(103));
+  job_->on_finished(NodeId(12), kEpoch, at(103));
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  EXPECT_THAT(only<SendStop>(job_->on_finished(NodeId(11), kEpoch, at(103))), SizeIs(3));
+  EXPECT_EQ(job_->state(), JobState::kDone);
+}
+
+TEST_F(JobResumeTest, TellsEverybodyWhatIsLacking) {
+  resume();
+  report(12, 2);
+  report(12, 3);
+  const auto first = back(11, 0);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->iteration, 2);
+  EXPECT_EQ(first->test, 3);
+  EXPECT_THAT(only<SendStart>(actions_), SizeIs(1));
+  EXPECT_EQ(back(12, 1)->iteration, 4);
+  EXPECT_TRUE(back(1, 0));
+  EXPECT_THAT(actions_, IsEmpty()) << "a server needs no Start";
+}
+
+TEST_F(JobResumeTest, OnlyThoseWithTheVeryPartAreTakenBack) {
+  resume();
+  EXPECT_FALSE(back(13, 0)) << "a stranger";
+  EXPECT_FALSE(back(11, 1)) << "another rank";
+  EXPECT_FALSE(back(11, 0, 0, Epoch(6))) << "another epoch";
+  EXPECT_FALSE(back(11, 0, -1));
+  EXPECT_FALSE(back(11, 0, kIterations + 1));
+  EXPECT_THAT(actions_, IsEmpty());
+  EXPECT_TRUE(job_->has_part(NodeId(11)));
+  job_->fail("over", at(102));
+  EXPECT_FALSE(back(11, 0));
+  EXPECT_FALSE(job_->has_part(NodeId(11)));
+}
+
+TEST_F(JobResumeTest, WhatIsLostForEverIsSaidAndSkipped) {
+  resume();
+  report(12, 2);
+  report(12, 3);
+  const auto lacks = back(11, 0, 3);
+  ASSERT_TRUE(lacks);
+  EXPECT_EQ(lacks->iteration, 3);
+  ASSERT_THAT(only<LogLine>(actions_), SizeIs(1));
+  EXPECT_THAT(only<LogLine>(actions_)[0].text, HasSubstr("nothing of iterations 2 to 2"));
+  const auto lines = only<AppendMetrics>(report(11, 3));
+  ASSERT_THAT(lines, SizeIs(1));
+  EXPECT_THAT(lines[0].line, HasSubstr("\"iteration\":3,"));
+}
+
+TEST_F(JobResumeTest, WhoDoesNotComeBackIsLost) {
+  resume();
+  lose(12, NodeRole::kWorker);
+  EXPECT_EQ(job_->state(), JobState::kHalting) << "it recovers";
+}
+
+TEST_F(JobResumeTest, NodesThatHadHeardOfTheEndAreNotMissed) {
+  resume(kIterations, /*model_stored=*/true);
+  EXPECT_EQ(job_->state(), JobState::kRunning) << "they may have a last test to tell";
+  lose(1, NodeRole::kServer);
+  lose(11, NodeRole::kWorker);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  lose(12, NodeRole::kWorker);
+  EXPECT_EQ(job_->state(), JobState::kDone);
+}
+
+TEST_F(JobResumeTest, WithoutTheModelTheyAreMissed) {
+  resume(kIterations);
+  lose(11, NodeRole::kWorker);
+  EXPECT_EQ(job_->state(), JobState::kHalting) << "it recovers";
+}
+
+}  // namespace
+}  // namespace poseidon
