@@ -39,7 +39,7 @@ rocksdb::Slice bytes_of(std::span<const float> floats) {
 /// Floats at any address, for vector::assign: resize would write zeros first.
 class StoredFloats {
  public:
-  using iterator_category = std::random_access_iterator_tag;
+  using iterator_category = std::forward_iterator_tag;
   using value_type = float;
   using difference_type = std::ptrdiff_t;
   using pointer = const float*;
@@ -54,9 +54,6 @@ class StoredFloats {
   StoredFloats& operator++() {
     at_ += sizeof(float);
     return *this;
-  }
-  difference_type operator-(const StoredFloats& other) const {
-    return (at_ - other.at_) / static_cast<difference_type>(sizeof(float));
   }
   bool operator==(const StoredFloats& other) const { return at_ == other.at_; }
   bool operator!=(const StoredFloats& other) const { return at_ != other.at_; }
