@@ -6,6 +6,7 @@
 #include <rocksdb/sst_file_writer.h>
 
 #include <cstring>
+#include <deque>
 #include <future>
 #include <iterator>
 #include <map>
@@ -29,8 +30,8 @@ namespace fs = std::filesystem;
 /// Bytes after which a table file is synced and the next begun.
 constexpr std::uint64_t kTableFileBytes = std::uint64_t{64} << 20;
 
-/// Arrays from this size on are read each on a thread of its own.
-constexpr std::uint64_t kReadAloneElements = std::uint64_t{64} << 10;
+/// Pieces read before they are asked for: one read alone does not keep a fast disk busy.
+constexpr std::size_t kPiecesAhead = 2;
 
 rocksdb::Slice bytes_of(std::span<const float> floats) {
   return {reinterpret_cast<const char*>(floats.data()), floats.size_bytes()};
@@ -146,6 +147,7 @@ class RocksdbChunkStore final : public ChunkStore {
       : paths_(std::move(paths)), env_(std::move(env)), options_(store_options(env_.get())) {}
   ~RocksdbChunkStore() override {
     drafts_.clear();
+    ahead_.clear();
     db_.reset();
     if (lock_ != nullptr) (void)options_.env->UnlockFile(lock_);
   }
@@ -198,26 +200,21 @@ class RocksdbChunkStore final : public ChunkStore {
                                               piece.value(), " in a sealed snapshot ",
                                               snapshot_name(snapshot)));
     }
-    const IndexEntry& entry = found->second;
-    StoredChunk stored;
-    stored.piece = piece;
-    stored.version = entry.version;
-    ArrayNumber number = entry.first;
-    std::size_t slot = 0;
-    std::vector<std::future<absl::Status>> reads;
-    for (std::vector<float>* const to : {&stored.parameters, &stored.state0, &stored.state1}) {
-      const std::uint64_t elements = entry.elements[slot++];
-      if (elements == 0) continue;
-      // Side by side where it pays: one read alone does not keep a fast disk busy.
-      const auto how = reads.empty() || elements < kReadAloneElements ? std::launch::deferred
-                                                                      : std::launch::async;
-      reads.push_back(std::async(how, [this, key = ArrayKey{snapshot, number++}, elements, piece,
-                                       to] { return read_array(key, elements, piece, *to); }));
+    // Whoever goes on from a snapshot asks for its pieces in order: the next ones are on their way
+    // while this one is used.
+    const bool ahead =
+        !ahead_.empty() && ahead_.front().snapshot == snapshot && ahead_.front().piece == piece;
+    if (!ahead) {
+      ahead_.clear();
+      read_ahead(snapshot, *found);
     }
-    absl::Status status;
-    for (std::future<absl::Status>& read : reads) status.Update(read.get());
-    POSEIDON_RETURN_IF_ERROR(status);
-    return stored;
+    auto next = index->upper_bound(ahead_.back().piece);
+    while (ahead_.size() <= kPiecesAhead && next != index->end()) {
+      read_ahead(snapshot, *next++);
+    }
+    absl::StatusOr<StoredChunk> chunk = ahead_.front().chunk.get();
+    ahead_.pop_front();
+    return chunk;
   }
 
   absl::StatusOr<std::vector<SnapshotId>> list() override {
@@ -228,6 +225,7 @@ class RocksdbChunkStore final : public ChunkStore {
 
   absl::Status remove(SnapshotId snapshot) override {
     drafts_.erase(snapshot);
+    ahead_.clear();
     if (!sealed_.contains(snapshot)) return absl::OkStatus();
     POSEIDON_RETURN_IF_ERROR(recover());
     const std::string what = absl::StrCat("removing checkpoint ", snapshot_name(snapshot));
@@ -256,6 +254,29 @@ class RocksdbChunkStore final : public ChunkStore {
     std::unique_ptr<Draft>& draft = drafts_[snapshot];
     if (draft == nullptr) draft = std::make_unique<Draft>(snapshot, paths_, options_);
     return *draft;
+  }
+
+  void read_ahead(SnapshotId snapshot, const SnapshotIndex::value_type& entry) {
+    ahead_.push_back({.snapshot = snapshot,
+                      .piece = entry.first,
+                      .chunk = std::async(std::launch::async, [this, snapshot, entry] {
+                        return read_piece(snapshot, entry.first, entry.second);
+                      })});
+  }
+
+  absl::StatusOr<StoredChunk> read_piece(SnapshotId snapshot, PieceId piece,
+                                         const IndexEntry& entry) const {
+    StoredChunk stored;
+    stored.piece = piece;
+    stored.version = entry.version;
+    ArrayNumber number = entry.first;
+    std::size_t slot = 0;
+    for (std::vector<float>* const to : {&stored.parameters, &stored.state0, &stored.state1}) {
+      const std::uint64_t elements = entry.elements[slot++];
+      if (elements == 0) continue;
+      POSEIDON_RETURN_IF_ERROR(read_array({snapshot, number++}, elements, piece, *to));
+    }
+    return stored;
   }
 
   /// The index of a sealed snapshot, null when it is not sealed.
@@ -316,12 +337,20 @@ class RocksdbChunkStore final : public ChunkStore {
 
   const StorePaths paths_;
   const std::unique_ptr<rocksdb::Env> env_;
+  /// A piece that is being read on a thread of its own.
+  struct Ahead {
+    SnapshotId snapshot;
+    PieceId piece;
+    std::future<absl::StatusOr<StoredChunk>> chunk;  ///< its destruction waits for the thread
+  };
+
   rocksdb::Options options_;  ///< fixed once the store is open
   rocksdb::FileLock* lock_ = nullptr;
   std::unique_ptr<rocksdb::DB> db_;
   bool troubled_ = false;  ///< the last write to the database failed
   std::map<SnapshotId, std::unique_ptr<Draft>> drafts_;
   std::map<SnapshotId, std::optional<SnapshotIndex>> sealed_;  ///< indexes as far as they were read
+  std::deque<Ahead> ahead_;
 };
 
 }  // namespace

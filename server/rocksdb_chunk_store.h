@@ -17,7 +17,7 @@
 //   directory/damaged-N/    what was left of that: for people to look at, and to remove
 //
 // Memory: per snapshot in the making twice its largest array and 1 MiB; besides some 4 MiB, and 40
-// bytes per piece of a snapshot that was read.
+// bytes per piece of a snapshot that was read, and the piece read last with the next two.
 //
 // A damaged database: whatever table file can be read is served, the rest is DATA_LOSS when it is
 // asked for. When RocksDB cannot make sense of its own manifest, or does not know of a table file,
