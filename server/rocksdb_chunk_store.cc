@@ -1,6 +1,5 @@
 #include "server/rocksdb_chunk_store.h"
 
-#include <rocksdb/convenience.h>
 #include <rocksdb/env.h>
 #include <rocksdb/file_system.h>
 #include <rocksdb/sst_file_writer.h>
@@ -26,9 +25,6 @@ namespace poseidon {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Bytes after which a table file is synced and the next begun.
-constexpr std::uint64_t kTableFileBytes = std::uint64_t{64} << 20;
 
 /// Pieces read before they are asked for: one read alone does not keep a fast disk busy.
 constexpr std::size_t kPiecesAhead = 2;
@@ -67,8 +63,9 @@ class StoredFloats {
 /// itself.
 class Draft {
  public:
-  Draft(SnapshotId snapshot, const StorePaths& paths, const rocksdb::Options& options)
-      : snapshot_(snapshot), paths_(paths), options_(options) {}
+  Draft(SnapshotId snapshot, const StorePaths& paths, const rocksdb::Options& options,
+        std::uint64_t file_bytes)
+      : snapshot_(snapshot), paths_(paths), options_(options), file_bytes_(file_bytes) {}
   ~Draft() {
     writer_.reset();
     std::error_code error;
@@ -99,6 +96,9 @@ class Draft {
     return files_;
   }
 
+  /// What was finished could not be taken in.
+  void spoil(const absl::Status& status) { status_ = status; }
+
   const SnapshotIndex& index() const { return index_; }
 
  private:
@@ -106,7 +106,7 @@ class Draft {
     if (writer_ == nullptr) begin_file();
     if (!status_.ok()) return;
     note(writer_->Put(encode_key({snapshot_, number}), bytes));
-    if (status_.ok() && writer_->FileSize() >= kTableFileBytes) end_file();
+    if (status_.ok() && writer_->FileSize() >= file_bytes_) end_file();
   }
 
   void begin_file() {
@@ -134,6 +134,7 @@ class Draft {
   const SnapshotId snapshot_;
   const StorePaths& paths_;
   const rocksdb::Options& options_;
+  const std::uint64_t file_bytes_;
   absl::Status status_;
   SnapshotIndex index_;
   ArrayNumber next_ = kIndexNumber + 1;
@@ -143,8 +144,11 @@ class Draft {
 
 class RocksdbChunkStore final : public ChunkStore {
  public:
-  RocksdbChunkStore(StorePaths paths, std::unique_ptr<rocksdb::Env> env)
-      : paths_(std::move(paths)), env_(std::move(env)), options_(store_options(env_.get())) {}
+  RocksdbChunkStore(StorePaths paths, std::unique_ptr<rocksdb::Env> env, std::uint64_t file_bytes)
+      : paths_(std::move(paths)),
+        file_bytes_(file_bytes),
+        env_(std::move(env)),
+        options_(store_options(env_.get())) {}
   ~RocksdbChunkStore() override {
     drafts_.clear();
     ahead_.clear();
@@ -184,10 +188,15 @@ class RocksdbChunkStore final : public ChunkStore {
   absl::Status seal(SnapshotId snapshot) override {
     if (sealed_.contains(snapshot)) return absl::OkStatus();
     POSEIDON_RETURN_IF_ERROR(recover());
-    POSEIDON_ASSIGN_OR_RETURN(const std::vector<std::string> files, draft_of(snapshot).finish());
-    POSEIDON_RETURN_IF_ERROR(
-        note(ingest(*db_, files), absl::StrCat("sealing checkpoint ", snapshot_name(snapshot))));
-    sealed_[snapshot] = draft_of(snapshot).index();
+    Draft& draft = draft_of(snapshot);
+    POSEIDON_ASSIGN_OR_RETURN(const std::vector<std::string> files, draft.finish());
+    const absl::Status taken =
+        note(ingest(*db_, files), absl::StrCat("sealing checkpoint ", snapshot_name(snapshot)));
+    if (!taken.ok()) {
+      draft.spoil(taken);
+      return taken;
+    }
+    sealed_[snapshot] = draft.index();
     drafts_.erase(snapshot);
     return absl::OkStatus();
   }
@@ -228,15 +237,8 @@ class RocksdbChunkStore final : public ChunkStore {
     ahead_.clear();
     if (!sealed_.contains(snapshot)) return absl::OkStatus();
     POSEIDON_RETURN_IF_ERROR(recover());
-    const std::string what = absl::StrCat("removing checkpoint ", snapshot_name(snapshot));
-    const std::string begin = encode_key({snapshot, kIndexNumber});
-    const std::string end = encode_key({snapshot.next(), kIndexNumber});
-    const rocksdb::Slice from(begin), to(end);
-    // One entry of the manifest takes all files out, and they are deleted at once.
-    POSEIDON_RETURN_IF_ERROR(
-        note(rocksdb::DeleteFilesInRange(db_.get(), db_->DefaultColumnFamily(), &from, &to,
-                                         /*include_end=*/false),
-             what));
+    POSEIDON_RETURN_IF_ERROR(note(remove_files(*db_, snapshot),
+                                  absl::StrCat("removing checkpoint ", snapshot_name(snapshot))));
     sealed_.erase(snapshot);
     return absl::OkStatus();
   }
@@ -252,7 +254,7 @@ class RocksdbChunkStore final : public ChunkStore {
 
   Draft& draft_of(SnapshotId snapshot) {
     std::unique_ptr<Draft>& draft = drafts_[snapshot];
-    if (draft == nullptr) draft = std::make_unique<Draft>(snapshot, paths_, options_);
+    if (draft == nullptr) draft = std::make_unique<Draft>(snapshot, paths_, options_, file_bytes_);
     return *draft;
   }
 
@@ -336,6 +338,7 @@ class RocksdbChunkStore final : public ChunkStore {
   }
 
   const StorePaths paths_;
+  const std::uint64_t file_bytes_;
   const std::unique_ptr<rocksdb::Env> env_;
   /// A piece that is being read on a thread of its own.
   struct Ahead {
@@ -359,7 +362,8 @@ absl::StatusOr<std::unique_ptr<ChunkStore>> open_rocksdb_chunk_store(
     const std::filesystem::path& directory, RocksdbStoreOptions options) {
   if (options.file_system == nullptr) options.file_system = rocksdb::FileSystem::Default();
   auto store = std::make_unique<RocksdbChunkStore>(
-      StorePaths(directory), rocksdb::NewCompositeEnv(std::move(options.file_system)));
+      StorePaths(directory), rocksdb::NewCompositeEnv(std::move(options.file_system)),
+      options.table_file_bytes);
   POSEIDON_RETURN_IF_ERROR(store->open());
   return store;
 }

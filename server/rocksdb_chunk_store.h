@@ -23,6 +23,7 @@
 // asked for. When RocksDB cannot make sense of its own manifest, or does not know of a table file,
 // a new one is made from the table files that are whole, with a warning.
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 
@@ -38,6 +39,8 @@ namespace poseidon {
 struct RocksdbStoreOptions {
   /// Null: the real one. For tests that make the disk fail.
   std::shared_ptr<rocksdb::FileSystem> file_system;
+  /// Bytes after which a table file is synced and the next begun.
+  std::uint64_t table_file_bytes = std::uint64_t{64} << 20;
 };
 
 /// Opens or creates the store; logs what a damaged one lost. UNAVAILABLE when another process has

@@ -1,5 +1,6 @@
 #include "server/rocksdb_files.h"
 
+#include <rocksdb/convenience.h>
 #include <rocksdb/env.h>
 #include <rocksdb/sst_file_reader.h>
 #include <rocksdb/table.h>
@@ -73,6 +74,22 @@ absl::StatusOr<std::string> find_damage(const StorePaths& paths, const rocksdb::
     }
   }
   return std::string();
+}
+
+/// A manifest that lost its end may name a snapshot that was removed; and without its index no
+/// snapshot can be read.
+absl::Status drop_snapshots_without_index(const StorePaths& paths, rocksdb::DB& db) {
+  for (const auto& file : live_files(db)) {
+    const std::optional<ArrayKey> key = decode_key(file.smallestkey);
+    // Not file.name: RocksDB tries an old extension where the file is missing.
+    const bool there = fs::exists(paths.db / fs::path(file.relative_filename).filename());
+    if (!key || key->number != kIndexNumber || there) continue;
+    spdlog::error("{}: the index of checkpoint {} is missing, and what is left of it is removed",
+                  paths.directory.string(), snapshot_name(key->snapshot));
+    POSEIDON_RETURN_IF_ERROR(
+        store_status(remove_files(db, key->snapshot), paths.directory, "removing a checkpoint"));
+  }
+  return absl::OkStatus();
 }
 
 struct TableFile {
@@ -236,6 +253,14 @@ rocksdb::Status ingest(rocksdb::DB& db, const std::vector<std::string>& files) {
   return db.IngestExternalFile(files, how);
 }
 
+rocksdb::Status remove_files(rocksdb::DB& db, SnapshotId snapshot) {
+  const std::string begin = encode_key({snapshot, kIndexNumber});
+  const std::string end = encode_key({snapshot.next(), kIndexNumber});
+  const rocksdb::Slice from(begin), to(end);
+  return rocksdb::DeleteFilesInRange(&db, db.DefaultColumnFamily(), &from, &to,
+                                     /*include_end=*/false);
+}
+
 std::vector<SnapshotId> sealed_snapshots(rocksdb::DB& db) {
   std::vector<SnapshotId> snapshots;
   for (const auto& file : live_files(db)) {
@@ -266,6 +291,7 @@ absl::StatusOr<std::unique_ptr<rocksdb::DB>> open_database(const StorePaths& pat
   std::unique_ptr<rocksdb::DB> db(raw);
   POSEIDON_RETURN_IF_ERROR(store_status(status, paths.directory, "opening the checkpoint store"));
   if (fs::exists(paths.rescue)) POSEIDON_RETURN_IF_ERROR(rescue(paths, options, *db));
+  POSEIDON_RETURN_IF_ERROR(drop_snapshots_without_index(paths, *db));
   return db;
 }
 

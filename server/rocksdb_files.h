@@ -42,6 +42,8 @@ absl::Status store_status(const rocksdb::Status& status, const std::filesystem::
 
 /// Takes table files in, all or none, durably. `files` are gone afterwards.
 rocksdb::Status ingest(rocksdb::DB& db, const std::vector<std::string>& files);
+/// Takes all files of a snapshot out, durably, and deletes them.
+rocksdb::Status remove_files(rocksdb::DB& db, SnapshotId snapshot);
 
 /// Snapshots of which the database has an index. Reads no table file.
 std::vector<SnapshotId> sealed_snapshots(rocksdb::DB& db);
