@@ -96,6 +96,12 @@ absl::StatusOr<std::vector<PieceRange>> pieces_covering(const std::vector<Checkp
   return ranges;
 }
 
+std::vector<bool> stores_in_use(const CheckpointManifest& manifest) {
+  std::vector<bool> in_use(manifest.stores.size(), false);
+  for (const CheckpointPiece& piece : manifest.pieces) in_use[piece.holder.value()] = true;
+  return in_use;
+}
+
 std::string manifest_to_json(const CheckpointManifest& manifest) {
   nlohmann::ordered_json json;
   json["format"] = 1;

@@ -73,6 +73,9 @@ struct CheckpointManifest {
   Iteration iteration() const { return snapshot_iteration(snapshot); }
 };
 
+/// By ServerIndex: whether any piece lies in its store.
+std::vector<bool> stores_in_use(const CheckpointManifest& manifest);
+
 std::string manifest_to_json(const CheckpointManifest& manifest);
 /// Trusts nothing. INVALID_ARGUMENT, starting with `source`, names the key that is missing or
 /// wrong.

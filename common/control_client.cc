@@ -402,6 +402,7 @@ void ControlClient::Impl::dispatch(const v1::CoordinatorMessage& message) {
   if (message.has_assign()) events_->on_assign(message.assign());
   if (message.has_start()) events_->on_start(message.start());
   if (message.has_stop()) events_->on_stop(message.stop());
+  if (message.has_halt()) events_->on_halt(message.halt());
   if (message.has_save_checkpoint()) events_->on_save_checkpoint(message.save_checkpoint());
   if (message.has_forget_checkpoint()) events_->on_forget_checkpoint(message.forget_checkpoint());
 }
@@ -501,6 +502,20 @@ absl::Status ControlClient::upload_model(std::uint64_t epoch,
 }
 absl::Status ControlClient::upload_model(std::uint64_t epoch, std::string_view bytes) {
   return upload_model(epoch, std::span<const std::string_view>(&bytes, 1));
+}
+
+v1::Failure failure_of(const absl::Status& status, bool restoring) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kAborted:
+      return v1::FAILURE_PEER;
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kNotFound:
+      return restoring ? v1::FAILURE_CHECKPOINT : v1::FAILURE_JOB;
+    default:
+      return v1::FAILURE_JOB;
+  }
 }
 
 }  // namespace poseidon

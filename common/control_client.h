@@ -25,6 +25,7 @@ class ControlEvents {
   virtual void on_assign(const v1::Assignment& assignment) = 0;
   virtual void on_start(const v1::Start& start) = 0;
   virtual void on_stop(const v1::StopJob& stop) = 0;
+  virtual void on_halt(const v1::Halt& halt) = 0;
   virtual void on_save_checkpoint(const v1::SaveCheckpoint& save) = 0;
   virtual void on_forget_checkpoint(const v1::ForgetCheckpoint& forget) = 0;
   /// The stream broke. The client tries to join again by itself; a job in progress should end.
@@ -32,6 +33,9 @@ class ControlEvents {
   /// Fills the running totals of the next heartbeat. Called on the heartbeat thread.
   virtual void fill_heartbeat(v1::Heartbeat& heartbeat) = 0;
 };
+
+/// What may help after a failure. `restoring`: it happened while a checkpoint was read.
+v1::Failure failure_of(const absl::Status& status, bool restoring);
 
 struct ControlClientOptions {
   std::string coordinator;  ///< HOST:PORT

@@ -55,6 +55,17 @@ absl::StatusOr<PlanChunk> read_chunk(const Json& json, std::string_view source,
 
 }  // namespace
 
+PlanPin pin_of(const Plan& plan) {
+  PlanPin pin{.servers = plan.servers(), .layers = {}, .chunks = plan.chunks};
+  for (const PlanLayer& layer : plan.layers) {
+    pin.layers.push_back({.name = layer.name,
+                          .shape = layer.shape,
+                          .parameters = layer.parameters,
+                          .scheme = layer.scheme});
+  }
+  return pin;
+}
+
 absl::StatusOr<PlanPin> plan_pin_from_json(const nlohmann::json& json, std::string_view source) {
   JsonFields fields(json, source, "");
   PlanPin pin;

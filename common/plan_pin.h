@@ -27,6 +27,8 @@ struct PlanPin {
   std::vector<PlanChunk> chunks;    ///< as in Plan; empty: place them anew
 };
 
+PlanPin pin_of(const Plan& plan);
+
 /// Takes what it knows and ignores the rest of the file. INVALID_ARGUMENT, starting with `source`,
 /// names the key of what is missing or wrong. Whether the pin fits a network is the planner's
 /// question.

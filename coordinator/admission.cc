@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/checkpoint.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -68,6 +69,10 @@ absl::StatusOr<NodeInfo> admit(const v1::Join& join, const std::string& peer_hos
   node.process_id = join.process_id();
   node.peer_host = peer_host;
   node.address = join.address();
+  if (!join.store_identity().empty() && !is_store_identity(join.store_identity())) {
+    return absl::InvalidArgumentError("Join.store_identity is no identity of a store");
+  }
+  node.store_identity = join.store_identity();
   // The version first: in another protocol the other fields may mean something else.
   POSEIDON_RETURN_IF_ERROR(check_protocol_version(join.protocol_version(), node_text(node)));
   if (join.role() != v1::NODE_ROLE_WORKER && join.role() != v1::NODE_ROLE_SERVER) {

@@ -72,13 +72,14 @@ std::vector<CheckpointManifest> CheckpointArchive::load(
   return manifests;
 }
 
-void CheckpointArchive::write(CheckpointManifest manifest, Done done) {
-  background_->enqueue([path = path_of(manifest), manifest = std::move(manifest),
+void CheckpointArchive::write(Background& disk, CheckpointManifest manifest, Done done) const {
+  disk.enqueue([path = path_of(manifest), manifest = std::move(manifest),
                         done = std::move(done)] { done(write_manifest(path, manifest)); });
 }
 
-void CheckpointArchive::remove(const CheckpointManifest& manifest, Done done) {
-  background_->enqueue(
+void CheckpointArchive::remove(Background& disk, const CheckpointManifest& manifest,
+                               Done done) const {
+  disk.enqueue(
       [path = path_of(manifest), done = std::move(done)] { done(remove_manifest(path)); });
 }
 

@@ -6,7 +6,7 @@
 //
 // Before: coordinator/checkpoint_commit.h decides. After: the disk.
 //
-// Threads: write and remove from any; their callbacks come in the background.
+// Threads: write and remove from any; they work, and call back, as tasks of `disk`.
 
 #include <filesystem>
 #include <functional>
@@ -23,9 +23,7 @@ class CheckpointArchive {
  public:
   using Done = std::function<void(const absl::Status&)>;
 
-  /// `background` runs only this archive's tasks, and dies before the archive.
-  CheckpointArchive(std::filesystem::path directory, Background* background)
-      : directory_(std::move(directory)), background_(background) {}
+  explicit CheckpointArchive(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
   /// All manifests that can be read, oldest first. One that cannot is left where it is and
   /// described in `unreadable`: it is no checkpoint, but somebody may want to look. Blocks on the
@@ -33,14 +31,13 @@ class CheckpointArchive {
   std::vector<CheckpointManifest> load(std::vector<std::string>& unreadable) const;
 
   /// The file appears whole or not at all.
-  void write(CheckpointManifest manifest, Done done);
-  void remove(const CheckpointManifest& manifest, Done done);
+  void write(Background& disk, CheckpointManifest manifest, Done done) const;
+  void remove(Background& disk, const CheckpointManifest& manifest, Done done) const;
 
  private:
   std::filesystem::path path_of(const CheckpointManifest& manifest) const;
 
   const std::filesystem::path directory_;
-  Background* const background_;
 };
 
 }  // namespace poseidon

@@ -51,6 +51,8 @@ CheckpointActions CheckpointCommit::begin_epoch(Epoch epoch, Iteration first_ite
   first_iteration_ = first_iteration;
   furthest_ = first_iteration;
   frame_ = std::move(frame);
+  in_use_ = stores_in_use(frame_);
+  stores_needed_ = static_cast<std::size_t>(std::count(in_use_.begin(), in_use_.end(), true));
   return actions;
 }
 
@@ -97,12 +99,12 @@ CheckpointActions CheckpointCommit::on_report(const Report& report, std::int64_t
     }
     return actions;
   }
-  if (!report.server) return actions;
+  if (!report.server || !in_use_[report.server->value()]) return actions;
   Making& making = making_[iteration];
   if (making.stored.empty()) making.begun = now;
   if (!making.stored.insert(*report.server).second) return actions;
   making.bytes += report.bytes;
-  if (making.stored.size() < frame_.stores.size()) return actions;
+  if (making.stored.size() < stores_needed_) return actions;
   making.writing = true;
   CheckpointManifest manifest = frame_;
   manifest.snapshot = snapshot_id(epoch_, iteration);
@@ -125,6 +127,25 @@ absl::StatusOr<CheckpointActions> CheckpointCommit::ask(Iteration completed, Nan
   lead_ = options_.lead;
   CheckpointActions actions;
   ask_further(now, actions);
+  return actions;
+}
+
+CheckpointActions CheckpointCommit::ask_held(Iteration version, Nanoseconds now) {
+  CheckpointActions actions;
+  if (asked_ && *asked_ != version) {
+    // Training will not get there. Its parts, if it has any, go with the epoch.
+    given_up_.insert(*asked_);
+    making_.erase(*asked_);
+  }
+  asked_ = version;
+  if (given_up_.contains(version)) {
+    give_up(version, "an earlier attempt at this iteration has failed", actions);
+    return actions;
+  }
+  Making& making = making_[version];
+  if (making.writing) return actions;
+  making.begun = now;
+  actions.emplace_back(AskForCheckpoint{version});
   return actions;
 }
 
@@ -206,7 +227,7 @@ CheckpointActions CheckpointCommit::tick(Nanoseconds now) {
   for (const Iteration iteration : late) {
     std::vector<std::string> missing;
     for (std::uint32_t s = 0; s < frame_.stores.size(); ++s) {
-      if (!making_[iteration].stored.contains(ServerIndex(s))) {
+      if (in_use_[s] && !making_[iteration].stored.contains(ServerIndex(s))) {
         missing.push_back(absl::StrCat("server ", s));
       }
     }

@@ -96,6 +96,10 @@ class CheckpointCommit {
   /// Somebody wants one now. FAILED_PRECONDITION while another is asked for.
   absl::StatusOr<CheckpointActions> ask(Iteration completed, Nanoseconds now);
 
+  /// Training is halted, and this version is in memory: it is saved from there. Joins one that is in
+  /// the making.
+  CheckpointActions ask_held(Iteration version, Nanoseconds now);
+
   /// Mean loss of an iteration, when all workers have reported it.
   void on_loss(Iteration iteration, double loss);
 
@@ -130,6 +134,8 @@ class CheckpointCommit {
   Iteration first_iteration_ = 0;
   Iteration furthest_ = 0;  ///< iteration that anybody has completed
   CheckpointManifest frame_;
+  std::vector<bool> in_use_;  ///< by ServerIndex: has pieces to store
+  std::size_t stores_needed_ = 0;
   std::map<Iteration, Making> making_;
   std::set<Iteration> given_up_;        ///< of this epoch; the last few
   std::map<Iteration, double> losses_;  ///< the last few

@@ -50,6 +50,17 @@ CalibrationAnswer to_answer(const v1::CalibrationReport& report) {
   return answer;
 }
 
+FailureKind to_failure_kind(v1::Failure failure) {
+  if (failure == v1::FAILURE_CHECKPOINT) return FailureKind::kCheckpoint;
+  return failure == v1::FAILURE_PEER ? FailureKind::kPeer : FailureKind::kJob;
+}
+
+std::int64_t unix_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
 template <typename... Handlers>
 struct Overloaded : Handlers... {
   using Handlers::operator()...;
@@ -67,10 +78,13 @@ Cluster::Cluster(ClusterOptions options, JobResolver resolver,
       state_(std::move(state)),
       metrics_(std::move(metrics)),
       clock_(clock),
-      membership_(options.membership) {}
+      membership_(options.membership),
+      archive_(state_->path() / "checkpoints"),
+      disk_(std::make_unique<BackgroundThread>()) {}
 
 Cluster::~Cluster() {
-  // The writer thread calls us back: it must end while everything here still lives.
+  // These threads call us back: they must end while everything here still lives.
+  disk_.reset();
   std::shared_ptr<RunDirectory> directory;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -223,7 +237,27 @@ JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
       return job_->on_finished(from, Epoch(message.finished().epoch()), now);
     case v1::NodeMessage::kFailed:
       return job_->on_failed(from, Epoch(message.failed().epoch()),
-                             one_line(message.failed().reason()), now);
+                             one_line(message.failed().reason()),
+                             to_failure_kind(message.failed().failure()), now);
+    case v1::NodeMessage::kHalted:
+      return job_->on_halted(from, Epoch(message.halted().epoch()),
+                             {.oldest = iteration(message.halted().oldest()),
+                              .newest = iteration(message.halted().newest())},
+                             now);
+    case v1::NodeMessage::kCheckpoint: {
+      const v1::CheckpointReport& report = message.checkpoint();
+      constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 50;
+      return job_->on_checkpoint_report(
+          from, Epoch(report.epoch()),
+          {.server = std::nullopt,
+           .who = "",
+           .iteration = iteration(report.iteration()),
+           .stored = report.stored(),
+           .too_late = report.too_late(),
+           .reason = one_line(report.reason()),
+           .bytes = static_cast<std::int64_t>(std::min(report.bytes(), kMaxBytes))},
+          unix_seconds(), now);
+    }
     default:
       return {CountRefusal{Refusal::kMalformed, "a message that is none of a job's"}};
   }
@@ -316,7 +350,7 @@ bool Cluster::send(NodeId node, const v1::CoordinatorMessage& message) {
 v1::CoordinatorMessage Cluster::calibrate_message(const CalibrationTask& task) const {
   v1::CoordinatorMessage message;
   v1::Calibrate& calibrate = *message.mutable_calibrate();
-  calibrate.set_epoch(job_->description().epoch.value());
+  calibrate.set_epoch(job_->epoch().value());
   calibrate.set_step(task.step);
   const auto workers = static_cast<std::uint32_t>(job_->workers().size());
   const auto max_ms =
@@ -342,15 +376,9 @@ v1::CoordinatorMessage Cluster::calibrate_message(const CalibrationTask& task) c
 }
 
 void Cluster::apply_one(const JobAction& action) {
-  const Epoch epoch = job_->description().epoch;
+  const Epoch epoch = job_->epoch();
   std::visit(Overloaded{
-                 [&](const SendAssignment& a) {
-                   v1::CoordinatorMessage message;
-                   *message.mutable_assign()->mutable_plan() = plan_to_message(*job_->plan());
-                   message.mutable_assign()->set_job_json(job_json_);
-                   message.mutable_assign()->set_index(a.index);
-                   send(a.node, message);
-                 },
+                 [&](const SendAssignment& a) { send_assignment(a); },
                  [&](const SendCalibrate& a) { send(a.task.node, calibrate_message(a.task)); },
                  [&](const SendStart& a) {
                    v1::CoordinatorMessage message;
@@ -364,10 +392,25 @@ void Cluster::apply_one(const JobAction& action) {
                    message.mutable_stop()->set_reason(a.reason);
                    send(a.node, message);
                  },
+                 [&](const SendHalt& a) {
+                   v1::CoordinatorMessage message;
+                   message.mutable_halt()->set_epoch(epoch.value());
+                   send(a.node, message);
+                 },
+                 [&](const SendSave& a) { send_save(a); },
+                 [&](const TakeEpoch&) { take_epoch(); },
+                 [&](const RollBackMetrics& a) { directory_->roll_back(a.iteration); },
                  [&](const AppendMetrics& a) { directory_->append_line(a.line); },
                  [&](const WriteFile& a) { directory_->write_file(a.name, a.contents); },
                  [&](const CountRefusal& a) { refuse(a.refusal, a.text); },
                  [&](const LogLine& a) { spdlog::info("{}", one_line(a.text)); },
+                 [&](const ForgetParts& a) { forget_parts(a); },
+                 [&](const WriteManifest& a) { write_manifest(a); },
+                 [&](const RemoveManifest& a) { remove_manifest(a); },
+                 [&](const CheckpointLog& a) {
+                   spdlog::log(a.alarm ? spdlog::level::err : spdlog::level::info, "{}",
+                               one_line(a.text));
+                 },
              },
              action);
 }

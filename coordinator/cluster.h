@@ -8,7 +8,7 @@
 //  1. Every public method may be called from any thread; none blocks on network or disk, except
 //     submit (creates the run directory) which holds no lock while it does.
 //  2. NodeLink is called with the mutex held and must neither block nor call back.
-//  3. RunDirectory's writer thread calls back into us without locks.
+//  3. RunDirectory's writer thread and the disk thread call back into us without locks.
 
 #include <condition_variable>
 #include <cstdint>
@@ -21,6 +21,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/clock.h"
+#include "common/background.h"
+#include "coordinator/checkpoint_archive.h"
 #include "coordinator/job_resolver.h"
 #include "coordinator/job_run.h"
 #include "coordinator/membership.h"
@@ -100,6 +102,13 @@ class Cluster {
   void apply_one(const JobAction& action);
   v1::CoordinatorMessage calibrate_message(const CalibrationTask& task) const;
   bool send(NodeId node, const v1::CoordinatorMessage& message);
+  void send_assignment(const SendAssignment& assignment);
+  void send_save(const SendSave& save);
+  void take_epoch();
+  void forget_parts(const ForgetParts& forget);
+  void write_manifest(const WriteManifest& write);
+  void remove_manifest(const RemoveManifest& remove);
+  bool is_job(const std::string& id) const { return job_ && job_->description().id == id; }
   void after_actions();
   void watch_drift(Nanoseconds now);
   void refuse(Refusal refusal, const std::string& text);
@@ -107,8 +116,8 @@ class Cluster {
   bool job_active() const { return job_ && (!job_->ended() || !files_closed_); }
   std::string job_text() const;
   std::string join_note(NodeRole role) const;
-  absl::StatusOr<JobDescription> describe_job(const v1::SubmitRequest& request,
-                                              const ResolvedJob& resolved) const;
+  JobDescription describe_job(const v1::SubmitRequest& request, const ResolvedJob& resolved,
+                              const std::string& run_directory) const;
   absl::Status reserve_submission();
   void install_job(JobDescription description, const v1::SubmitRequest& request,
                    std::shared_ptr<RunDirectory> directory);
@@ -143,6 +152,8 @@ class Cluster {
   std::map<std::string, std::uint64_t> own_refusals_;
   std::map<NodeId, std::map<std::string, std::uint64_t>> node_refusals_;  ///< running totals
   std::map<std::string, std::uint64_t> departed_refusals_;  ///< of nodes that are gone
+  CheckpointArchive archive_;
+  std::unique_ptr<BackgroundThread> disk_;  ///< runs what must not block under the mutex
 };
 
 }  // namespace poseidon

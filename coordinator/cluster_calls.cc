@@ -106,8 +106,12 @@ absl::StatusOr<v1::SubmitResponse> Cluster::submit(const v1::SubmitRequest& requ
     const std::lock_guard<std::mutex> lock(mutex_);
     submitting_ = false;
   };
-  POSEIDON_ASSIGN_OR_RETURN(JobDescription description, describe_job(request, resolved));
-  if (path.empty()) path = std::filesystem::absolute(state_->path()) / "runs" / description.id;
+  POSEIDON_ASSIGN_OR_RETURN(const std::uint64_t epoch, state_->next_epoch());
+  const std::string id = absl::StrCat(file_name(resolved.name), "-", epoch);
+  if (path.empty()) path = std::filesystem::absolute(state_->path()) / "runs" / id;
+  JobDescription description = describe_job(request, resolved, path.string());
+  description.id = id;
+  description.epoch = Epoch(epoch);
   RunDirectory::Events events{
       .on_error =
           [this](const absl::Status& status) {
@@ -133,13 +137,10 @@ absl::StatusOr<v1::SubmitResponse> Cluster::submit(const v1::SubmitRequest& requ
   return response;
 }
 
-absl::StatusOr<JobDescription> Cluster::describe_job(const v1::SubmitRequest& request,
-                                                     const ResolvedJob& resolved) const {
-  POSEIDON_ASSIGN_OR_RETURN(const std::uint64_t epoch, state_->next_epoch());
+JobDescription Cluster::describe_job(const v1::SubmitRequest& request, const ResolvedJob& resolved,
+                                     const std::string& run_directory) const {
   JobDescription description;
   description.name = resolved.name;
-  description.id = absl::StrCat(file_name(resolved.name), "-", epoch);
-  description.epoch = Epoch(epoch);
   description.workers = request.workers();
   description.servers = request.servers();
   description.min_workers = resolved.min_workers;
@@ -147,9 +148,15 @@ absl::StatusOr<JobDescription> Cluster::describe_job(const v1::SubmitRequest& re
   description.batch_size = resolved.batch_size;
   description.iterations = resolved.iterations;
   description.learning_rate = resolved.learning_rate;
+  description.job_json = request.job_json();
+  description.run_directory = run_directory;
+  description.chunk_bytes = resolved.sync.chunk_bytes;
+  description.keep_checkpoints = resolved.keep_checkpoints;
+  description.replace_timeout = Milliseconds(resolved.replace_timeout_ms);
+  description.has_statistics = resolved.has_statistics;
   const PlannerInput input{.layers = resolved.layers,
                            .batch_size = resolved.batch_size,
-                           .epoch = description.epoch,
+                           .epoch = {},
                            .worker_addresses = {},
                            .server_addresses = {},
                            .sync = resolved.sync,
@@ -161,18 +168,19 @@ absl::StatusOr<JobDescription> Cluster::describe_job(const v1::SubmitRequest& re
                                        const JobDescription::Addresses& servers) {
     return why_no_calibration(layers, sync, workers, servers);
   };
-  description.make_plan = [input](JobDescription::Addresses workers,
-                                  JobDescription::Addresses servers,
-                                  std::optional<Calibration> calibration) {
+  description.make_plan = [input](JobDescription::PlanRequest wanted) {
     PlannerInput all = input;
-    all.worker_addresses = std::move(workers);
-    all.server_addresses = std::move(servers);
-    all.calibration = std::move(calibration);
+    all.epoch = wanted.epoch;
+    all.worker_addresses = std::move(wanted.workers);
+    all.server_addresses = std::move(wanted.servers);
+    all.calibration = std::move(wanted.calibration);
+    if (wanted.keep) all.sync.plan = plan_pin_to_json(*wanted.keep);
     return make_plan(all);
   };
   description.consider_replan = [input](const Plan& in_force, const std::vector<LayerTimes>& times,
                                         ReplanState state) {
     PlannerInput all = input;
+    all.epoch = in_force.epoch;
     all.worker_addresses = in_force.worker_addresses;
     all.server_addresses = in_force.server_addresses;
     all.calibration = in_force.calibration;
@@ -238,7 +246,7 @@ void Cluster::fill_job(v1::GetStatusResponse& out) const {
   }
   out.set_iteration(static_cast<std::uint64_t>(progress.completed));
   out.set_iterations(static_cast<std::uint64_t>(description.iterations));
-  out.set_epoch(description.epoch.value());
+  out.set_epoch(job_->epoch().value());
   if (progress.loss) out.set_loss(*progress.loss);
   out.set_images_per_s(progress.images_per_s);
   if (progress.test) {

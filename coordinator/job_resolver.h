@@ -22,6 +22,9 @@ struct ResolvedJob {
   Iteration iterations = 0;
   std::int64_t min_workers = 1;
   std::int64_t max_workers = 64;
+  std::int64_t replace_timeout_ms = 30000;
+  std::int64_t keep_checkpoints = 3;
+  bool has_statistics = false;  ///< the network keeps running statistics
   std::vector<std::string> warnings;  ///< for the log, once the job is accepted
   SyncSpec sync;
   NormScope norm_scope = NormScope::kNone;

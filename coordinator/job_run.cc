@@ -41,6 +41,10 @@ const char* job_state_name(JobState state) {
       return "preparing";
     case JobState::kRunning:
       return "running";
+    case JobState::kHalting:
+    case JobState::kSaving:
+    case JobState::kReplacing:
+      return "recovering";
     case JobState::kDone:
       return "done";
     case JobState::kFailed:
@@ -59,6 +63,10 @@ const char* participant_state_name(ParticipantState state) {
       return "running";
     case ParticipantState::kFinished:
       return "finished";
+    case ParticipantState::kHalted:
+      return "halted";
+    case ParticipantState::kWaiting:
+      return "waiting";
     case ParticipantState::kLost:
       return "lost";
   }
@@ -66,7 +74,12 @@ const char* participant_state_name(ParticipantState state) {
 }
 
 JobRun::JobRun(JobRunOptions options, JobDescription description, Nanoseconds now)
-    : options_(options), description_(std::move(description)), entered_(now), last_progress_(now) {
+    : options_(options),
+      description_(std::move(description)),
+      epoch_(description_.epoch),
+      entered_(now),
+      last_progress_(now),
+      checkpoints_(options.checkpoints, description_.keep_checkpoints, {}) {
   POSEIDON_CHECK(description_.iterations > 0 && description_.batch_size > 0, "a checked job");
   POSEIDON_CHECK(
       description_.make_plan && description_.learning_rate && description_.why_no_calibration,
@@ -90,6 +103,8 @@ std::string JobRun::missing_text() const {
 
 JobActions JobRun::on_members(const std::vector<NodeInfo>& members, Nanoseconds now) {
   JobActions actions;
+  members_ = members;
+  if (state_ == JobState::kReplacing) try_replacing(now, actions);
   if (state_ != JobState::kWaiting) return actions;
   const auto count = [&members](NodeRole role) {
     return static_cast<std::size_t>(std::count_if(
@@ -98,16 +113,7 @@ JobActions JobRun::on_members(const std::vector<NodeInfo>& members, Nanoseconds 
   idle_workers_ = count(NodeRole::kWorker);
   idle_servers_ = count(NodeRole::kServer);
   message_ = missing_text();
-  if (!choose_nodes(members)) return actions;
-
-  const std::string why_not =
-      description_.why_no_calibration(addresses(workers_), addresses(servers_));
-  if (why_not.empty()) {
-    begin_calibration(now, actions);
-  } else {
-    plan_basis_ = absl::StrCat("not calibrated: ", why_not);
-    make_plan(std::nullopt, now, actions);
-  }
+  if (choose_nodes(members)) begin_planning(now, actions);
   return actions;
 }
 
@@ -127,8 +133,6 @@ bool JobRun::choose_nodes(const std::vector<NodeInfo>& members) {
     if (group.size() >= (is_worker ? max_workers : max_servers)) continue;
     group.push_back({.node = node, .index = static_cast<std::uint32_t>(group.size())});
   }
-  iterations_.emplace(static_cast<std::uint32_t>(workers_.size()));
-  tests_.emplace(static_cast<std::uint32_t>(workers_.size()));
   return true;
 }
 
@@ -158,13 +162,14 @@ Participant* JobRun::expect_participant(NodeId from, Epoch epoch, const char* wh
                            description_.id));
     return nullptr;
   }
-  if (epoch != description_.epoch) {
+  if (epoch != epoch_) {
     refuse(actions, Refusal::kStaleEpoch,
            absl::StrFormat("%s of epoch %d from %s; the job has epoch %d", what, epoch.value(),
-                           participant_text(*participant), description_.epoch.value()));
+                           participant_text(*participant), epoch_.value()));
     return nullptr;
   }
-  if (ended() || participant->state == ParticipantState::kLost) {
+  if (ended() || participant->state == ParticipantState::kLost ||
+      participant->state == ParticipantState::kWaiting) {
     refuse(actions, Refusal::kWrongState,
            absl::StrFormat("%s from %s; job %s is %s", what, participant_text(*participant),
                            description_.id, job_state_name(state_)));
@@ -217,16 +222,23 @@ JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now) {
   } else if (state_ == JobState::kPreparingWorkers && all_in(workers_, ParticipantState::kReady)) {
     enter(JobState::kRunning, now);
     message_.clear();
-    started_ = now;
-    images_.add(now, 0.0);
+    if (!started_) started_ = now;
+    images_.clear();
+    images_.add(now, images_done());
     for (Participant& server : servers_) server.state = ParticipantState::kRunning;
     for (Participant& worker : workers_) {
       worker.state = ParticipantState::kRunning;
       actions.emplace_back(SendStart{worker.node.id});
     }
+    const std::string where =
+        recovering_since_ ? absl::StrFormat("goes on at iteration %d, %.1f s after it stopped",
+                                            first_iteration_, seconds(now - *recovering_since_))
+                          : "starts";
     actions.emplace_back(LogLine{absl::StrFormat(
-        "job %s: every node is ready, training starts: %d iterations, %d workers of batch %d",
-        description_.id, description_.iterations, workers_.size(), description_.batch_size)});
+        "job %s: every node is ready, training %s: %d iterations, %d workers of batch %d",
+        description_.id, where, description_.iterations, workers_.size(),
+        description_.batch_size)});
+    recovering_since_.reset();
   }
   return actions;
 }
@@ -268,13 +280,21 @@ JobActions JobRun::on_iteration(NodeId from, Epoch epoch, Iteration iteration, d
   return actions;
 }
 
+/// In this epoch.
+double JobRun::images_done() const {
+  return static_cast<double>(iterations_->completed() - first_iteration_) *
+         static_cast<double>(description_.batch_size) * static_cast<double>(workers_.size());
+}
+
 void JobRun::complete_iteration(const IterationResult& result, Nanoseconds now,
                                 JobActions& actions) {
   loss_ = result.loss;
-  const double images = static_cast<double>(iterations_->completed()) *
-                        static_cast<double>(description_.batch_size) *
-                        static_cast<double>(workers_.size());
-  images_.add(now, images);
+  checkpoints_.on_loss(result.iteration, result.loss);
+  if (iterations_->completed() > furthest_) {
+    furthest_ = iterations_->completed();
+    idle_recoveries_ = 0;
+  }
+  images_.add(now, images_done());
   actions.emplace_back(
       AppendMetrics{json_line({{"iteration", result.iteration},
                                {"loss", result.loss},
@@ -346,10 +366,10 @@ JobActions JobRun::on_finished(NodeId from, Epoch epoch, Nanoseconds now) {
 }
 
 absl::Status JobRun::accepts_model(Epoch epoch) const {
-  if (epoch != description_.epoch) {
+  if (epoch != epoch_) {
     return absl::FailedPreconditionError(
         absl::StrFormat("the model is of epoch %d, job %s has epoch %d", epoch.value(),
-                        description_.id, description_.epoch.value()));
+                        description_.id, epoch_.value()));
   }
   if (state_ != JobState::kRunning) {
     return absl::FailedPreconditionError(absl::StrFormat("job %s is %s and takes no model now",
@@ -392,24 +412,50 @@ void JobRun::end(bool succeeded, const std::string& reason, Nanoseconds now, Job
   message_ = reason;
   actions.emplace_back(
       LogLine{absl::StrCat("job ", description_.id, succeeded ? " is done" : " failed: ", reason)});
+  end_epoch(succeeded, reason, actions);
+}
+
+/// Once for each node of the epoch that is still there.
+void JobRun::end_epoch(bool succeeded, const std::string& reason, JobActions& actions) {
   for (auto* group : {&workers_, &servers_}) {
-    for (const Participant& p : *group) {
-      if (p.state == ParticipantState::kLost) continue;
+    for (Participant& p : *group) {
+      if (p.state == ParticipantState::kLost || p.state == ParticipantState::kWaiting) continue;
       actions.emplace_back(SendStop{.node = p.node.id, .succeeded = succeeded, .reason = reason});
+      if (!ended()) p.state = ParticipantState::kWaiting;
     }
   }
 }
 
-JobActions JobRun::on_failed(NodeId from, Epoch epoch, const std::string& reason, Nanoseconds now) {
+JobActions JobRun::on_failed(NodeId from, Epoch epoch, const std::string& reason, FailureKind kind,
+                             Nanoseconds now) {
   JobActions actions;
   const Participant* participant = expect_participant(from, epoch, "Failed", actions);
   if (participant == nullptr) return actions;
+  if (kind == FailureKind::kCheckpoint && source_ && (state_ == JobState::kPreparingServers ||
+                                state_ == JobState::kPreparingWorkers)) {
+    // Never from the beginning instead: what has been trained is worth a person's look.
+    unreadable_.insert(source_->snapshot);
+    recover(absl::StrCat(participant_text(*participant), " cannot read ", reason),
+            /*in_memory=*/false, now, actions);
+    return actions;
+  }
+  if (state_ == JobState::kHalting || state_ == JobState::kSaving) {
+    // Whatever it is, it may be because of who was lost; the next epoch tells.
+    fall_back(absl::StrCat(participant_text(*participant), " failed: ", reason), now, actions);
+    return actions;
+  }
+  if (kind == FailureKind::kPeer) {
+    recover(absl::StrCat(participant_text(*participant), " failed: ", reason), /*in_memory=*/true,
+            now, actions);
+    return actions;
+  }
   end(false, absl::StrCat(participant_text(*participant), " failed: ", reason), now, actions);
   return actions;
 }
 
 JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
   JobActions actions;
+  std::erase_if(members_, [&](const NodeInfo& node) { return node.id == departure.node.id; });
   Participant* participant = find(departure.node.id);
   if (participant == nullptr) return actions;
   const bool part_is_done = participant->state == ParticipantState::kFinished &&
@@ -424,7 +470,7 @@ JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
                                               "; its part was finished, the job goes on")});
     return actions;
   }
-  end(false, text, now, actions);
+  recover(text, participant->node.role == NodeRole::kWorker, now, actions);
   return actions;
 }
 
@@ -450,6 +496,9 @@ std::string JobRun::deadline_reason(Nanoseconds now) const {
       if (in_state <= options_.waiting_timeout) return "";
       return absl::StrFormat("after %.0f s it still %s", seconds(in_state), missing_text());
     case JobState::kCalibrating:  // its steps have deadlines of their own, and none fails the job
+    case JobState::kHalting:      // those of recovering fail no job either: see tick_recovery
+    case JobState::kSaving:
+    case JobState::kReplacing:
       break;
     case JobState::kPreparingServers:
       if (in_state <= options_.preparing_timeout) return "";
@@ -485,6 +534,8 @@ JobActions JobRun::tick(Nanoseconds now) {
     go_on_calibrating(now, actions);
     return actions;
   }
+  carry_out(checkpoints_.tick(now), actions);
+  tick_recovery(now, actions);
   const std::string reason = deadline_reason(now);
   if (!reason.empty()) end(false, reason, now, actions);
   return actions;

@@ -5,21 +5,34 @@
 //   waiting -> (calibrating) -> preparing servers -> preparing workers -> running -> done
 //      \_____________\__________________\____________________\_______________\______-> failed
 //
+// A node that is lost ends no job, but an epoch: the job recovers (job_run_recovery.cc).
+//
+//   running -> (halting -> saving) -> replacing -> (calibrating) -> preparing servers -> ...
+//
+// When a worker is lost, everything of the iteration in flight is still in memory elsewhere: the
+// others halt, the state after the last iteration that all finished is saved, and the next epoch
+// goes on from there. When a server is lost, or what is in memory does not fit together, it goes
+// on from the newest committed checkpoint, and where there is none, from the beginning.
+//
 // Before: the service checked who sent a message and knows `now`; membership knows who is here.
 // After: the service carries out the actions in their order: sends, metrics lines, files, log.
 //
 // Invariants
 //  1. Every state but done and failed has a deadline; what happens then names who did not answer.
-//  2. done and failed are final and are entered once, with one SendStop to each node of the job
-//     that is still there.
+//  2. done and failed are final and are entered once. An epoch ends with one SendStop to each of
+//     its nodes that is still there.
 //  3. A message that does not fit (sender, epoch, state, iteration) changes nothing and yields one
 //     CountRefusal.
-//  4. Metrics lines come in the order of iterations, each exactly once.
+//  4. Metrics lines come in the order of iterations, each exactly once; RollBackMetrics takes those
+//     back that the next epoch will write again.
+//  5. An epoch begins at an iteration whose metrics are complete, from one consistent state.
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -29,8 +42,10 @@
 #include "common/clock.h"
 #include "common/ids.h"
 #include "common/plan.h"
+#include "common/plan_pin.h"
 #include "coordinator/calibrate.h"
 #include "coordinator/calibration_run.h"
+#include "coordinator/checkpoint_commit.h"
 #include "coordinator/membership.h"
 #include "coordinator/reports.h"
 
@@ -38,7 +53,7 @@ namespace poseidon {
 
 // ---- actions ----
 
-/// Send Assignment with the job's plan() and text, and this index.
+/// Send Assignment with the job's plan(), restore() and text, and this index.
 struct SendAssignment {
   NodeId node;
   std::uint32_t index = 0;  ///< WorkerRank or ServerIndex
@@ -53,6 +68,23 @@ struct SendStop {
   NodeId node;
   bool succeeded = false;
   std::string reason;
+};
+/// Send Halt: stop training, and say what you hold.
+struct SendHalt {
+  NodeId node;
+};
+/// Send SaveCheckpoint.
+struct SendSave {
+  NodeId node;
+  Iteration iteration = 0;
+  bool held = false;              ///< training is halted: from memory, now
+  std::vector<WorkerRank> lost;  ///< held: whose pieces others give
+};
+/// Take a new epoch (StateDirectory::next_epoch), then call on_epoch.
+struct TakeEpoch {};
+/// Take the lines of iterations and tests from this iteration on out of metrics.jsonl.
+struct RollBackMetrics {
+  Iteration iteration = 0;
 };
 /// One line of metrics.jsonl, without the line end.
 struct AppendMetrics {
@@ -70,8 +102,9 @@ struct CountRefusal {
 struct LogLine {
   std::string text;
 };
-using JobAction = std::variant<SendAssignment, SendCalibrate, SendStart, SendStop, AppendMetrics,
-                               WriteFile, CountRefusal, LogLine>;
+using JobAction = std::variant<SendAssignment, SendCalibrate, SendStart, SendStop, SendHalt, SendSave,
+                               TakeEpoch, RollBackMetrics, AppendMetrics, WriteFile, CountRefusal,
+                               LogLine, ForgetParts, WriteManifest, RemoveManifest, CheckpointLog>;
 using JobActions = std::vector<JobAction>;
 
 // ---- the job ----
@@ -81,6 +114,13 @@ struct JobRunOptions {
   Nanoseconds preparing_timeout = std::chrono::minutes(10);  ///< each of the two preparing states
   Nanoseconds progress_timeout = std::chrono::minutes(30);   ///< without any accepted report
   Nanoseconds upload_timeout = std::chrono::minutes(10);     ///< all finished, but no model yet
+  Nanoseconds halting_timeout = std::chrono::minutes(1);    ///< until all have halted
+  Nanoseconds saving_timeout = std::chrono::minutes(5);      ///< of what is held in memory
+  /// Beyond the job's replace_timeout: until there are enough nodes again.
+  Nanoseconds recovery_timeout = std::chrono::minutes(10);
+  /// Recoveries in a row without an iteration that was never finished before.
+  int max_idle_recoveries = 5;
+  CheckpointCommitOptions checkpoints;
   CalibrationOptions calibration;
 };
 
@@ -96,12 +136,24 @@ struct JobDescription {
   Iteration iterations = 0;
   /// Pure; of the step that ends an iteration.
   std::function<double(Iteration)> learning_rate;
+  std::string job_json;       ///< as submitted
+  std::string run_directory;
+  std::int64_t chunk_bytes = 2 << 20;        ///< sync.chunk_bytes
+  std::int64_t keep_checkpoints = 3;         ///< checkpoint.keep
+  Nanoseconds replace_timeout = std::chrono::seconds(30);
+  bool has_statistics = false;  ///< running ones, of which worker 0 alone has the job's
   using Addresses = std::vector<std::string>;
   /// Pure; (worker addresses by rank, server addresses by index): why nothing is measured before
   /// this job; "" when it should be.
   std::function<std::string(const Addresses&, const Addresses&)> why_no_calibration;
-  /// Pure; the same addresses and what was measured -> plan of this epoch.
-  std::function<absl::StatusOr<Plan>(Addresses, Addresses, std::optional<Calibration>)> make_plan;
+  struct PlanRequest {
+    Epoch epoch;
+    Addresses workers, servers;
+    std::optional<Calibration> calibration;
+    /// Repeat these schemes and, where there are as many servers, chunks.
+    std::optional<PlanPin> keep;
+  };
+  std::function<absl::StatusOr<Plan>(PlanRequest)> make_plan;  ///< pure
   /// Pure; a plan with a calibration, the layers' times now, what to remember. May be null: nobody
   /// looks.
   std::function<absl::StatusOr<ReplanDecision>(const Plan&, const std::vector<LayerTimes>&,
@@ -116,12 +168,16 @@ enum class JobState {
   kPreparingServers,
   kPreparingWorkers,
   kRunning,
+  kHalting,    ///< a worker is lost: until everybody has said what it holds
+  kSaving,     ///< until that is a committed checkpoint
+  kReplacing,  ///< until there are enough nodes again, and a new epoch
   kDone,
   kFailed
 };
 const char* job_state_name(JobState state);  ///< as in GetStatusResponse.state
 
-enum class ParticipantState { kPreparing, kReady, kRunning, kFinished, kLost };
+/// kHalted: has said what it holds. kWaiting: its epoch is over, the next one not begun.
+enum class ParticipantState { kPreparing, kReady, kRunning, kFinished, kHalted, kWaiting, kLost };
 const char* participant_state_name(ParticipantState state);
 
 /// A node with a part in the job.
@@ -129,6 +185,15 @@ struct Participant {
   NodeInfo node;
   std::uint32_t index = 0;  ///< WorkerRank or ServerIndex
   ParticipantState state = ParticipantState::kPreparing;
+};
+
+/// As in Failed.failure.
+enum class FailureKind { kJob, kCheckpoint, kPeer };
+
+/// What a halted node can still give of what it has a part in.
+struct HeldVersions {
+  Iteration oldest = 0;
+  Iteration newest = 0;  ///< less than `oldest` when its parts do not fit together
 };
 
 /// What GetStatus says of a job's progress.
@@ -149,7 +214,8 @@ class JobRun {
   /// The cluster's members, in order of joining; after every change and once at the beginning.
   /// Takes the first that fit as soon as there are enough.
   JobActions on_members(const std::vector<NodeInfo>& members, Nanoseconds now);
-  /// A node is gone. One of the job's ends it, unless it is a worker whose part is done.
+  /// A node is gone. Of one with a part in the job, unless it is a worker whose part is done, the
+  /// job has to recover.
   JobActions on_departure(const Departure& departure, Nanoseconds now);
 
   JobActions on_calibration(NodeId from, Epoch epoch, const CalibrationAnswer& answer,
@@ -160,7 +226,28 @@ class JobRun {
   JobActions on_test(NodeId from, Epoch epoch, Iteration iteration, const TestPart& part,
                      Nanoseconds now);
   JobActions on_finished(NodeId from, Epoch epoch, Nanoseconds now);
-  JobActions on_failed(NodeId from, Epoch epoch, const std::string& reason, Nanoseconds now);
+  JobActions on_failed(NodeId from, Epoch epoch, const std::string& reason, FailureKind kind,
+                       Nanoseconds now);
+  JobActions on_halted(NodeId from, Epoch epoch, const HeldVersions& held, Nanoseconds now);
+
+  /// What TakeEpoch asked for.
+  JobActions on_epoch(const absl::StatusOr<std::uint64_t>& epoch, Nanoseconds now);
+
+  // ---- checkpoints ----
+  JobActions on_checkpoint_report(NodeId from, Epoch epoch, CheckpointCommit::Report report,
+                                  std::int64_t now_unix_s, Nanoseconds now);
+  JobActions on_manifest_written(SnapshotId snapshot, const absl::Status& status, Nanoseconds now);
+  JobActions on_manifest_removed(SnapshotId snapshot, const absl::Status& status);
+  /// An operator wants one. FAILED_PRECONDITION when the job does not train just now.
+  absl::StatusOr<JobActions> save_checkpoint(Nanoseconds now);
+  const CheckpointCommit& checkpoints() const { return checkpoints_; }
+  /// What this epoch goes on from; null when it begins at iteration 0. Its stores' addresses are in
+  /// their order.
+  const CheckpointManifest* restore() const { return source_ ? &*source_ : nullptr; }
+  const std::vector<std::string>& restore_addresses() const { return source_addresses_; }
+  Epoch epoch() const { return epoch_; }
+  Iteration first_iteration() const { return first_iteration_; }  ///< of this epoch
+  int recoveries() const { return recoveries_; }
 
   /// How long the slowest worker's layers take now. A plan that would be better is written down for
   /// the next start and shown; the one in force stays.
@@ -197,6 +284,25 @@ class JobRun {
   void go_on_calibrating(Nanoseconds now, JobActions& actions);
   void make_plan(std::optional<Calibration> calibration, Nanoseconds now, JobActions& actions);
   void end(bool succeeded, const std::string& reason, Nanoseconds now, JobActions& actions);
+  double images_done() const;
+  void begin_planning(Nanoseconds now, JobActions& actions);
+  void tick_recovery(Nanoseconds now, JobActions& actions);
+  void end_epoch(bool succeeded, const std::string& reason, JobActions& actions);
+  void recover(const std::string& reason, bool in_memory, Nanoseconds now, JobActions& actions);
+  void fall_back(const std::string& why, Nanoseconds now, JobActions& actions);
+  void halted_all(Nanoseconds now, JobActions& actions);
+  void replace(Nanoseconds now, JobActions& actions);
+  void try_replacing(Nanoseconds now, JobActions& actions);
+  bool fill_vacancies(bool in_time, std::string& missing);
+  bool choose_source(bool in_time, std::string& missing);
+  std::string store_address(const std::string& identity) const;
+  std::optional<std::vector<std::string>> addresses_of_stores(
+      const CheckpointManifest& manifest) const;
+  void after_checkpoint_event(Nanoseconds now, JobActions& actions);
+  void carry_out(CheckpointActions checkpoint_actions, JobActions& actions);
+  CheckpointManifest manifest_frame() const;
+  void abandon_later_checkpoints();
+  std::size_t fewest_workers() const;
   void finish_if_complete(Nanoseconds now, JobActions& actions);
   void complete_iteration(const IterationResult& result, Nanoseconds now, JobActions& actions);
   Participant* expect_worker(NodeId from, Epoch epoch, const char* what, JobActions& actions);
@@ -206,10 +312,12 @@ class JobRun {
 
   const JobRunOptions options_;
   const JobDescription description_;
+  Epoch epoch_;
   JobState state_ = JobState::kWaiting;
   std::string message_;
   Nanoseconds entered_;        ///< when the state began
   Nanoseconds last_progress_;  ///< last accepted report, or beginning of the state
+  std::vector<NodeInfo> members_;  ///< of the cluster, in order of joining
   std::size_t idle_workers_ = 0;
   std::size_t idle_servers_ = 0;
   std::optional<CalibrationRun> calibration_;  ///< while calibrating
@@ -225,6 +333,24 @@ class JobRun {
   std::optional<double> loss_;
   std::optional<TestResult> test_;
   bool model_stored_ = false;
+
+  // Recovery.
+  CheckpointCommit checkpoints_;
+  std::optional<CheckpointManifest> source_;
+  std::vector<std::string> source_addresses_;
+  std::set<SnapshotId> unreadable_;  ///< committed, but a node could not read them
+  /// Committed, but of a course that the run has left: it went on from an earlier iteration, and its
+  /// metrics with it.
+  std::set<SnapshotId> abandoned_;
+  Iteration first_iteration_ = 0;  ///< of this epoch
+  std::string recovering_from_;      ///< why; for people
+  std::optional<Nanoseconds> recovering_since_;
+  std::map<NodeId, HeldVersions> held_;  ///< of those that have halted
+  Iteration saving_ = 0;                 ///< while saving: the version
+  bool epoch_asked_ = false;
+  int recoveries_ = 0;
+  int idle_recoveries_ = 0;
+  Iteration furthest_ = 0;  ///< how many iterations have ever been complete
   std::optional<Nanoseconds> started_;  ///< when Start was sent
   std::optional<Nanoseconds> ended_at_;
 };

@@ -13,6 +13,23 @@
 
 namespace poseidon {
 
+/// Once the epoch's nodes are chosen. As long as the plan in force fits them it is repeated, so that
+/// the run goes on as it would have: by the same schemes, to the same bytes.
+void JobRun::begin_planning(Nanoseconds now, JobActions& actions) {
+  if (plan_ && plan_->workers() == workers_.size() && plan_->servers() == servers_.size()) {
+    make_plan(std::nullopt, now, actions);
+    return;
+  }
+  const std::string why_not =
+      description_.why_no_calibration(addresses(workers_), addresses(servers_));
+  if (why_not.empty()) {
+    begin_calibration(now, actions);
+  } else {
+    plan_basis_ = absl::StrCat("not calibrated: ", why_not);
+    make_plan(std::nullopt, now, actions);
+  }
+}
+
 // ---- calibrating ----
 
 void JobRun::begin_calibration(Nanoseconds now, JobActions& actions) {
@@ -26,7 +43,7 @@ void JobRun::begin_calibration(Nanoseconds now, JobActions& actions) {
                        description_.iterations, now);
   actions.emplace_back(LogLine{absl::StrFormat(
       "job %s: enough nodes are here; measuring %d workers, %d servers and the network (epoch %d)",
-      description_.id, workers_.size(), servers_.size(), description_.epoch.value())});
+      description_.id, workers_.size(), servers_.size(), epoch_.value())});
   go_on_calibrating(now, actions);
 }
 
@@ -68,10 +85,16 @@ JobActions JobRun::on_calibration(NodeId from, Epoch epoch, const CalibrationAns
 
 void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
                        JobActions& actions) {
+  const bool repeated = plan_ && plan_->workers() == workers_.size() &&
+                        plan_->servers() == servers_.size() && !calibration;
   absl::StatusOr<Plan> plan =
-      description_.make_plan(addresses(workers_), addresses(servers_), std::move(calibration));
+      description_.make_plan({.epoch = epoch_,
+                              .workers = addresses(workers_),
+                              .servers = addresses(servers_),
+                              .calibration = std::move(calibration),
+                              .keep = repeated ? std::optional(pin_of(*plan_)) : std::nullopt});
   if (!plan.ok()) {
-    const bool told = state_ != JobState::kWaiting;  // only who has heard of the job hears its end
+    const bool told = state_ == JobState::kCalibrating;  // only who has heard of it hears its end
     if (!told) {
       workers_.clear();
       servers_.clear();
@@ -79,14 +102,27 @@ void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
     end(false, absl::StrCat("the job cannot be planned: ", plan.status().message()), now, actions);
     return;
   }
+  if (repeated) {  // with all that is known of it
+    plan->calibration = plan_->calibration;
+    plan->prediction = plan_->prediction;
+    for (std::size_t l = 0; l < plan->layers.size(); ++l) {
+      plan->layers[l].prediction = plan_->layers[l].prediction;
+      plan->layers[l].reason = plan_->layers[l].reason;
+    }
+  }
   plan_ = std::make_shared<const Plan>(*std::move(plan));
+  const auto workers = static_cast<std::uint32_t>(workers_.size());
+  if (iterations_) actions.emplace_back(RollBackMetrics{first_iteration_});
+  iterations_.emplace(workers, first_iteration_);
+  tests_.emplace(workers);
+  carry_out(checkpoints_.begin_epoch(epoch_, first_iteration_, manifest_frame()), actions);
   enter(JobState::kPreparingServers, now);
   message_ = absl::StrCat("prepares ", servers_.size(), " servers");
   actions.emplace_back(
       LogLine{absl::StrFormat("job %s: the plan is made (%s)", description_.id, plan_basis_)});
   actions.emplace_back(LogLine{
       absl::StrFormat("job %s: preparing %d servers, then %d workers (epoch %d)", description_.id,
-                      servers_.size(), workers_.size(), description_.epoch.value())});
+                      servers_.size(), workers_.size(), epoch_.value())});
   actions.emplace_back(WriteFile{.name = "plan.json", .contents = plan_to_json(*plan_)});
   for (const Participant& server : servers_) {
     actions.emplace_back(SendAssignment{.node = server.node.id, .index = server.index});

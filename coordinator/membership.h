@@ -34,6 +34,7 @@ struct NodeInfo {
   std::string device;
   std::string metrics_address;
   std::string software_version;
+  std::string store_identity;  ///< of a server's data directory; "" for a worker
   std::uint32_t process_id = 0;
   std::string peer_host;  ///< where the coordinator sees it
 };

@@ -33,7 +33,7 @@ struct IterationResult {
   double loss = 0.0;  ///< mean over all workers' samples
 };
 
-/// Every rank reports iterations 0, 1, 2, ... in order; ranks may be apart. An iteration is
+/// Every rank reports all iterations from the first on in order; ranks may be apart. An iteration is
 /// complete when every rank has reported it: its loss is the sum of the ranks' means in rank order
 /// in double, divided by P1 (all have the same batch), whatever order they arrived in.
 class IterationCombiner {
@@ -41,7 +41,8 @@ class IterationCombiner {
   /// How many iterations the fastest rank may be ahead of the slowest.
   static constexpr Iteration kMaxAhead = 65536;
 
-  explicit IterationCombiner(std::uint32_t workers) : next_(workers, 0) {}
+  explicit IterationCombiner(std::uint32_t workers, Iteration first = 0)
+      : next_(workers, first), completed_(first) {}
 
   /// The iteration that `rank` reports next.
   Iteration next(WorkerRank rank) const { return next_[rank.value()]; }
@@ -58,7 +59,7 @@ class IterationCombiner {
 
  private:
   std::vector<Iteration> next_;  ///< by rank
-  Iteration completed_ = 0;
+  Iteration completed_;
   std::deque<std::vector<double>> pending_;  ///< [i][rank]: iteration completed_ + i
 };
 
@@ -87,6 +88,10 @@ class TestCombiner {
   }
   bool full() const { return pending_.size() >= kMaxPending; }
   std::size_t pending() const { return pending_.size(); }
+  /// The oldest test that somebody has not reported.
+  std::optional<Iteration> oldest_pending() const {
+    return pending_.empty() ? std::nullopt : std::optional(pending_.begin()->first);
+  }
   /// Precondition: expects(). The result once every rank has reported, unless nobody had samples.
   std::optional<TestResult> add(WorkerRank rank, Iteration iteration, const TestPart& part);
 
@@ -105,6 +110,7 @@ class RateWindow {
   void add(Nanoseconds now, double count);
   /// Per second, from the oldest sample in the window to `now`; 0 before there are two.
   double per_second(Nanoseconds now) const;
+  void clear() { samples_.clear(); }
 
  private:
   struct Sample {

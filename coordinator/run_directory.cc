@@ -13,11 +13,15 @@
 #include "absl/strings/strip.h"
 #include "common/file_io.h"
 #include "common/status_macros.h"
+#include "nlohmann/json.hpp"
 
 namespace poseidon {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Of metrics.jsonl: beyond it something else is wrong.
+constexpr std::size_t kMaxMetricsBytes = std::size_t{16} << 30;
 
 absl::Status errno_status(const char* what, const fs::path& path) {
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " ", path.string()));
@@ -99,6 +103,10 @@ void RunDirectory::write_file(std::string name, std::string contents) {
   enqueue({.name = std::move(name), .contents = std::move(contents)});
 }
 
+void RunDirectory::roll_back(Iteration iteration) {
+  enqueue({.name = "", .contents = "", .roll_back = iteration});
+}
+
 void RunDirectory::enqueue(Item item) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (closing_) return;
@@ -147,13 +155,40 @@ void RunDirectory::write_loop() {
 absl::Status RunDirectory::write_items(const std::deque<Item>& items) {
   std::string lines;
   for (const Item& item : items) {
-    if (item.name.empty()) {
+    if (item.roll_back) {
+      POSEIDON_RETURN_IF_ERROR(write_fully(metrics_fd_.get(), path_ / "metrics.jsonl", lines));
+      lines.clear();
+      POSEIDON_RETURN_IF_ERROR(roll_back_now(*item.roll_back));
+    } else if (item.name.empty()) {
       lines += item.contents;
     } else {
       POSEIDON_RETURN_IF_ERROR(write_file_atomically(path_ / item.name, item.contents));
     }
   }
   return write_fully(metrics_fd_.get(), path_ / "metrics.jsonl", lines);
+}
+
+absl::Status RunDirectory::roll_back_now(Iteration iteration) {
+  const fs::path metrics = path_ / "metrics.jsonl";
+  POSEIDON_ASSIGN_OR_RETURN(const std::string text, read_file(metrics, kMaxMetricsBytes));
+  POSEIDON_RETURN_IF_ERROR(write_file_atomically(metrics, metrics_before(text, iteration)));
+  metrics_fd_ = Descriptor(::open(metrics.c_str(), O_WRONLY | O_CLOEXEC | O_APPEND));
+  return metrics_fd_.is_open() ? absl::OkStatus() : errno_status("open", metrics);
+}
+
+std::string metrics_before(std::string_view metrics, Iteration iteration) {
+  std::string kept;
+  while (!metrics.empty()) {
+    const std::size_t end = metrics.find('\n');
+    if (end == std::string_view::npos) break;
+    const std::string_view line = metrics.substr(0, end + 1);
+    metrics.remove_prefix(end + 1);
+    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto it = json.is_object() ? json.find("iteration") : json.end();
+    if (it == json.end() || !it->is_number_integer()) continue;
+    if (it->get<Iteration>() < iteration) kept += line;
+  }
+  return kept;
 }
 
 absl::StatusOr<std::unique_ptr<ModelFile>> RunDirectory::receive_model(

@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -24,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "common/descriptor.h"
 #include "common/file_io.h"
+#include "common/ids.h"
 
 namespace poseidon {
 
@@ -61,6 +63,8 @@ class RunDirectory {
 
   void append_line(std::string line);
   void write_file(std::string name, std::string contents);
+  /// Takes the metrics of iterations and tests from this one on back: they will come again.
+  void roll_back(Iteration iteration);
   /// Everything queued before is written, then on_closed is called. Idempotent.
   void close();
 
@@ -74,15 +78,17 @@ class RunDirectory {
   struct Item {
     std::string name;  ///< "" for a metrics line
     std::string contents;
+    std::optional<Iteration> roll_back;  ///< set: only this
   };
   RunDirectory(std::filesystem::path path, Events events, Descriptor metrics_fd, bool replaced);
   void enqueue(Item item);
   void write_loop();
   absl::Status write_items(const std::deque<Item>& items);
+  absl::Status roll_back_now(Iteration iteration);
 
   const std::filesystem::path path_;
   const Events events_;
-  const Descriptor metrics_fd_;
+  Descriptor metrics_fd_;  ///< the writer thread's
   const bool replaced_;
 
   std::mutex mutex_;
@@ -92,6 +98,10 @@ class RunDirectory {
   bool closing_ = false;    ///< guarded by mutex_
   std::thread writer_;
 };
+
+/// Those lines of metrics.jsonl that speak of iterations and tests before this one. What is no such
+/// line (a torn one) goes.
+std::string metrics_before(std::string_view metrics, Iteration iteration);
 
 /// What the coordinator keeps across restarts. One coordinator at a time (a lock file says so).
 class StateDirectory {

@@ -90,6 +90,7 @@ class FakeNode final : public ControlEvents {
   void on_joined(const v1::Joined& joined) override {
     note([&] { joined_.push_back(joined); });
   }
+  void on_halt(const v1::Halt& /*halt*/) override {}
   void on_save_checkpoint(const v1::SaveCheckpoint& /*save*/) override {}
   void on_forget_checkpoint(const v1::ForgetCheckpoint& /*forget*/) override {}
   void on_calibrate(const v1::Calibrate& calibrate) override {

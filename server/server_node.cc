@@ -53,7 +53,7 @@ void ServerNode::on_assign(const v1::Assignment& assignment) {
   const absl::Status status = assign(assignment);
   if (status.ok()) return;
   spdlog::error("assignment refused: {}", std::string(status.message()));
-  send_failed(Epoch(assignment.plan().epoch()), std::string(status.message()));
+  send_failed(Epoch(assignment.plan().epoch()), status);
 }
 
 void ServerNode::send_ready(Epoch epoch) {
@@ -62,10 +62,11 @@ void ServerNode::send_ready(Epoch epoch) {
   client_->send(std::move(message));
 }
 
-void ServerNode::send_failed(Epoch epoch, const std::string& reason) {
+void ServerNode::send_failed(Epoch epoch, const absl::Status& status, bool restoring) {
   v1::NodeMessage message;
   message.mutable_failed()->set_epoch(epoch.value());
-  message.mutable_failed()->set_reason(reason);
+  message.mutable_failed()->set_failure(failure_of(status, restoring));
+  message.mutable_failed()->set_reason(std::string(status.message()));
   client_->send(std::move(message));
 }
 
@@ -130,7 +131,7 @@ absl::Status ServerNode::assign(const v1::Assignment& assignment) {
           return;
         }
         const absl::Status begun = restore(assignment.restore(), *shared_plan, self, slots);
-        if (!begun.ok()) send_failed(epoch, std::string(begun.message()));
+        if (!begun.ok()) send_failed(epoch, begun);
       });
   spdlog::info("job {}: server {} with {} parameters for {} workers, epoch {}", job.name,
                assignment.index(), parameters, workers, epoch.value());
@@ -170,22 +171,37 @@ absl::Status ServerNode::restore(const v1::RestoreSource& message, const Plan& p
                    snapshot_name(source.snapshot));
       send_ready(epoch);
     } else {
-      send_failed(epoch,
-                  absl::StrCat("checkpoint ", snapshot_name(source.snapshot), ": ", end.message()));
+      send_failed(epoch, {end.code(), absl::StrCat("checkpoint ", snapshot_name(source.snapshot),
+                                                   ": ", end.message())},
+                  /*restoring=*/true);
     }
   });
   return absl::OkStatus();
 }
 
+void ServerNode::on_halt(const v1::Halt& halt) {
+  const Epoch epoch(halt.epoch());
+  service_->halt(epoch, [this, epoch](const Shard* shard) {
+    if (shard == nullptr) return;  // the epoch is over, and the coordinator knows
+    const HeldRange held = shard->held();
+    v1::NodeMessage message;
+    message.mutable_halted()->set_epoch(epoch.value());
+    message.mutable_halted()->set_oldest(static_cast<std::uint64_t>(held.oldest));
+    message.mutable_halted()->set_newest(static_cast<std::uint64_t>(held.newest));
+    client_->send(std::move(message));
+  });
+}
+
 void ServerNode::on_save_checkpoint(const v1::SaveCheckpoint& save) {
   const Epoch epoch(save.epoch());
   const auto iteration = static_cast<Iteration>(save.iteration());
-  service_->with_shard(epoch, [this, epoch, iteration](Shard* shard) {
+  service_->with_shard(epoch, [this, epoch, iteration, held = save.held()](Shard* shard) {
     if (shard == nullptr) return;  // the epoch is over, and the coordinator knows
-    const absl::Status frozen = shard->freeze_at(iteration);
+    const absl::Status frozen =
+        held ? shard->freeze_held(iteration) : shard->freeze_at(iteration);
     if (frozen.ok()) return;
     send_checkpoint_report({.snapshot = snapshot_id(epoch, iteration), .status = frozen},
-                           /*too_late=*/true);
+                           /*too_late=*/!held);
   });
 }
 

@@ -45,6 +45,7 @@ class ServerNode final : public ControlEvents {
   void on_assign(const v1::Assignment& assignment) override;
   void on_start(const v1::Start& /*start*/) override {}
   void on_stop(const v1::StopJob& stop) override;
+  void on_halt(const v1::Halt& halt) override;
   void on_save_checkpoint(const v1::SaveCheckpoint& save) override;
   void on_forget_checkpoint(const v1::ForgetCheckpoint& forget) override;
   void on_lost(const absl::Status& reason) override;
@@ -54,7 +55,7 @@ class ServerNode final : public ControlEvents {
   absl::Status assign(const v1::Assignment& assignment);
   void drop(Epoch epoch);
   void send_ready(Epoch epoch);
-  void send_failed(Epoch epoch, const std::string& reason);
+  void send_failed(Epoch epoch, const absl::Status& status, bool restoring = false);
   void send_checkpoint_report(const SnapshotResult& result, bool too_late = false);
   absl::Status restore(const v1::RestoreSource& message, const Plan& plan, ServerIndex self,
                        int state_slots);

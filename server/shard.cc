@@ -36,14 +36,6 @@ bool all_finite(GradientTerms gradient, std::size_t size) {
   return true;
 }
 
-/// A frozen buffer is written to disk as it is: what changes it goes to a copy.
-void thaw(FloatBuffer& state) {
-  if (state.size_bytes() == 0 || state.exclusive()) return;
-  FloatBuffer copy(static_cast<std::int64_t>(state.floats().size()));
-  std::copy(state.floats().begin(), state.floats().end(), copy.floats().begin());
-  state = std::move(copy);
-}
-
 /// What to do about values that `wire_type` cannot carry.
 const char* remedy(ElementType wire_type) {
   return wire_type == ElementType::kFloat16
@@ -70,11 +62,11 @@ Shard::Shard(Plan plan, ServerIndex self, OptimizerSpec optimizer, const Consist
     slot_of_chunk_[i] = static_cast<std::int32_t>(slots_.size());
     slots_.push_back(
         {.id = ChunkId(static_cast<std::uint32_t>(i)),
-         .parameters = FloatBuffer::sendable(chunk.elements),
+         .current = {.parameters = FloatBuffer::sendable(chunk.elements),
+                     .state0 = FloatBuffer(state_slots > 0 ? chunk.elements : 0),
+                     .state1 = FloatBuffer(state_slots > 1 ? chunk.elements : 0)},
          .rounded =
              rounds(plan_) ? PayloadBuffer::sendable(wire_bytes(plan_, chunk)) : PayloadBuffer(),
-         .state0 = FloatBuffer(state_slots > 0 ? chunk.elements : 0),
-         .state1 = FloatBuffer(state_slots > 1 ? chunk.elements : 0),
          .sum = Aggregator(chunk.elements, plan_.workers(), plan_.wire_type,
                            plan_.norm_scope != NormScope::kNone),
          .parts = tensor_parts(plan_.layers[chunk.layer.value()], chunk.offset, chunk.elements)});
@@ -135,7 +127,7 @@ ShardDecision Shard::on_initialise(Slot& slot, const DecodedChunk& message) {
                           absl::StrCat("chunk ", slot.id.value(), " is initialised already")};
     return decision;
   }
-  copy_payload(message.payload, slot.parameters.floats());
+  copy_payload(message.payload, slot.current.parameters.floats());
   if (!round_parameters(slot)) {
     return {.objection = stop(slot, "the initial parameters"), .delivery = std::nullopt};
   }
@@ -147,7 +139,7 @@ ShardDecision Shard::on_initialise(Slot& slot, const DecodedChunk& message) {
 bool Shard::round_parameters(Slot& slot) {
   if (!rounds(plan_)) return true;
   const std::span<std::byte> rounded = slot.rounded.writable();
-  encode_payload(plan_.wire_type, std::as_const(slot.parameters).floats(), rounded);
+  encode_payload(plan_.wire_type, std::as_const(slot.current.parameters).floats(), rounded);
   return all_finite_16(plan_.wire_type, rounded);
 }
 
@@ -160,7 +152,8 @@ absl::Status Shard::restore(ChunkId chunk, std::uint32_t slot, std::int64_t offs
     return absl::InvalidArgumentError(
         absl::StrCat("slot ", slot, " of chunk ", chunk.value(), " cannot be restored here"));
   }
-  FloatBuffer& buffer = slot == 0 ? found->parameters : slot == 1 ? found->state0 : found->state1;
+  Values& into = found->current;
+  FloatBuffer& buffer = slot == 0 ? into.parameters : slot == 1 ? into.state0 : into.state1;
   const std::span<float> all = buffer.floats();
   const std::size_t elements = values.size() / sizeof(float);
   const auto at = static_cast<std::size_t>(offset);
@@ -195,15 +188,42 @@ absl::Status Shard::freeze_at(Iteration version) {
   if (slots_.empty() || (freeze_every_ > 0 && version % freeze_every_ == 0)) return {};
   freeze_at_ = version;
   frozen_at_ = 0;
-  for (const Slot& slot : slots_) freeze_if_due(slot);
+  for (Slot& slot : slots_) freeze_if_due(slot);
   return absl::OkStatus();
 }
 
-void Shard::freeze_if_due(const Slot& slot) {
+/// Once: whoever asks again finds it done.
+void Shard::freeze(Slot& slot, Iteration version) {
+  if (std::exchange(slot.frozen[static_cast<std::size_t>(version % 2)], version) == version) return;
+  const Values& values = version == slot.version ? slot.current : slot.previous;
+  frozen_.push_back({slot.id, version, values.parameters, values.state0, values.state1});
+}
+
+HeldRange Shard::held() const {
+  HeldRange held;
+  for (const Slot& slot : slots_) {
+    const bool has_previous = slot.previous.parameters.size_bytes() > 0;
+    held.oldest = std::max(held.oldest, has_previous ? slot.version - 1 : slot.version);
+    held.newest = std::min(held.newest, slot.version);
+  }
+  return held;
+}
+
+absl::Status Shard::freeze_held(Iteration version) {
+  const HeldRange range = held();
+  if (version < range.oldest || version > range.newest) {
+    return absl::FailedPreconditionError(absl::StrCat("version ", version, " is not held; ",
+                                                      range.oldest, " to ", range.newest, " are"));
+  }
+  for (Slot& slot : slots_) freeze(slot, version);
+  return absl::OkStatus();
+}
+
+void Shard::freeze_if_due(Slot& slot) {
   const bool commanded = freeze_at_ == slot.version;
   const bool periodic = freeze_every_ > 0 && slot.version > 0 && slot.version % freeze_every_ == 0;
   if (!commanded && !periodic) return;
-  frozen_.push_back({slot.id, slot.version, slot.parameters, slot.state0, slot.state1});
+  freeze(slot, slot.version);
   if (commanded && ++frozen_at_ == slots_.size()) freeze_at_.reset();
 }
 
@@ -277,7 +297,7 @@ Objection Shard::settle(Slot& slot) {
   slot.settled = slot.sum.settle();
   const double scale = static_cast<double>(1.0f / static_cast<float>(plan_.workers()));
   const bool asks_parameters = optimizer_.type == OptimizerType::kLars;
-  const std::span<const float> parameters = std::as_const(slot.parameters).floats();
+  const std::span<const float> parameters = std::as_const(slot.current.parameters).floats();
   slot.squares.assign(slot.parts.size(), {});
   for (std::size_t i = 0; i < slot.parts.size(); ++i) {
     const TensorPart& part = slot.parts[i];
@@ -369,6 +389,21 @@ Objection Shard::stop(const Slot& slot, const std::string& what) {
   return stopped_;
 }
 
+/// Memory for the next version: that of the version before the last, unless somebody reads it.
+Shard::Values Shard::fresh_values(Slot& slot) {
+  Values next = std::exchange(slot.previous, {});
+  const auto prepare = [](FloatBuffer& buffer, const FloatBuffer& like, bool sendable) {
+    if (like.size_bytes() == 0) return;
+    if (buffer.size_bytes() > 0 && buffer.exclusive()) return;
+    const auto elements = static_cast<std::int64_t>(like.floats().size());
+    buffer = sendable ? FloatBuffer::sendable(elements) : FloatBuffer(elements);
+  };
+  prepare(next.parameters, slot.current.parameters, /*sendable=*/true);
+  prepare(next.state0, slot.current.state0, /*sendable=*/false);
+  prepare(next.state1, slot.current.state1, /*sendable=*/false);
+  return next;
+}
+
 Objection Shard::step(Slot& slot, const StepTotals* totals) {
   const float scale = 1.0f / static_cast<float>(plan_.workers());
   absl::InlinedVector<OptimizerStep, 4> steps;  // one per part
@@ -378,22 +413,20 @@ Objection Shard::step(Slot& slot, const StepTotals* totals) {
     steps.push_back(
         make_optimizer_step(optimizer_, slot.version, scale, slot.parts[i].multipliers, norms));
   }
-  // Only parameters leave the shard; while somebody still reads the old version, the new one goes
-  // to fresh memory. In place otherwise, which is the rule.
-  FloatBuffer target = slot.parameters.exclusive()
-                           ? FloatBuffer()
-                           : FloatBuffer::sendable(plan_.chunks[slot.id.value()].elements);
-  const bool in_place = target.owner() == nullptr;
-  const std::span<const float> old = std::as_const(slot.parameters).floats();
-  const std::span<float> fresh = in_place ? slot.parameters.floats() : target.floats();
-  thaw(slot.state0);
-  thaw(slot.state1);
-  const std::span<float> state0 = slot.state0.floats(), state1 = slot.state1.floats();
+  // Nothing is overwritten but the version before the last, and that not while somebody reads it.
+  Values next = fresh_values(slot);
+  const std::span<const float> old = std::as_const(slot.current.parameters).floats();
+  const std::span<const float> old0 = std::as_const(slot.current.state0).floats();
+  const std::span<const float> old1 = std::as_const(slot.current.state1).floats();
+  const std::span<float> fresh = next.parameters.floats();
+  const std::span<float> state0 = next.state0.floats(), state1 = next.state1.floats();
   const std::span<std::byte> rounded = slot.rounded.writable();
   bool parameters_fit = true, gradients_fit = true;
   const auto step_run = [&](std::size_t first, std::size_t size, GradientTerms gradient) {
     for_each_part(slot.parts, first, size, [&](std::size_t part, std::size_t begin, std::size_t n) {
       const auto run = [&](auto all) { return all.empty() ? all : all.subspan(begin, n); };
+      std::ranges::copy(run(old0), run(state0).begin());  // in small runs, which stay in the cache
+      std::ranges::copy(run(old1), run(state1).begin());
       apply_optimizer(steps[part], gradient.from(begin - first), run(old), run(fresh), run(state0),
                       run(state1));
     });
@@ -416,7 +449,7 @@ Objection Shard::step(Slot& slot, const StepTotals* totals) {
     return stop(slot, gradients_fit ? absl::StrCat("the parameters after iteration ", slot.version)
                                     : absl::StrCat("the gradients of iteration ", slot.version));
   }
-  if (!in_place) slot.parameters = std::move(target);
+  slot.previous = std::exchange(slot.current, std::move(next));
   ++slot.version;
   freeze_if_due(slot);
   if (++complete_chunks_ == slots_.size()) {
@@ -437,7 +470,7 @@ bool Shard::may_read(WorkerRank rank) const {
 FloatBuffer Shard::parameters(ChunkId chunk) const {
   const Slot* slot = find(chunk);
   POSEIDON_CHECK(slot != nullptr && slot->version >= 0, "an owned, initialised chunk");
-  return slot->parameters;
+  return slot->current.parameters;
 }
 
 ChunkPayload Shard::payload(ChunkId chunk, bool exact) const {
@@ -448,8 +481,8 @@ ChunkPayload Shard::payload(ChunkId chunk, bool exact) const {
         .type = plan_.wire_type, .bytes = slot->rounded.bytes(), .owner = slot->rounded.owner()};
   }
   return {.type = ElementType::kFloat32,
-          .bytes = as_payload(slot->parameters.floats()),
-          .owner = slot->parameters.owner()};
+          .bytes = as_payload(slot->current.parameters.floats()),
+          .owner = slot->current.parameters.owner()};
 }
 
 Iteration Shard::version(ChunkId chunk) const {
@@ -483,8 +516,11 @@ std::optional<WorkerRank> Shard::awaited(ChunkId chunk) const {
 std::int64_t Shard::memory_bytes() const {
   std::int64_t bytes = 0;
   for (const Slot& slot : slots_) {
-    bytes += slot.parameters.size_bytes() + slot.rounded.size_bytes() + slot.state0.size_bytes() +
-             slot.state1.size_bytes() + slot.sum.memory_bytes();
+    for (const Values* values : {&slot.current, &slot.previous}) {
+      bytes += values->parameters.size_bytes() + values->state0.size_bytes() +
+               values->state1.size_bytes();
+    }
+    bytes += slot.rounded.size_bytes() + slot.sum.memory_bytes();
   }
   return bytes;
 }

@@ -20,17 +20,22 @@
 //     its squares go out (Delivery::norms), and the step is made when worker 0 has sent the totals.
 //     Everybody who hears of norms gets a step's norms before its parameters, on the same stream.
 //  6. A version can be frozen for a checkpoint: the buffers are shared with whoever writes them to
-//     disk, and the next step goes to fresh memory, by the rule of 3.
-//  7. Parameters that the 16-bit type cannot carry (infinite, NaN, beyond its range) never leave
+//     disk, and a later step goes to fresh memory, by the rule of 3.
+//  7. A step leaves the version before it as it was: when a worker is lost in the middle of an
+//     iteration, some chunks have made its step and others never will, and all go back together.
+//     BSP keeps them within one version of each other.
+//  8. Parameters that the 16-bit type cannot carry (infinite, NaN, beyond its range) never leave
 //     the shard: from then on every message is refused, with the layer's name and the remedy.
 //
-// Memory per parameter (float32, measured by memory_bytes(), tested): 4 B parameters + 4 B sum
-// (none with one worker) + 4 B per optimizer slot (SGD 0, with momentum 1, Adam and AdamW 2), so
-// 12 B with SGD momentum; + 2 B for the rounded copy with a 16-bit wire type;
+// Memory per parameter (float32, measured by memory_bytes(), tested): 4 B sum (none with one worker)
+// and, for this version and the one before, 4 B parameters + 4 B per optimizer slot (SGD 0, with
+// momentum 1, Adam and AdamW 2), so 20 B with SGD momentum; + 2 B for the rounded copy with a 16-bit wire type;
 // plus at most pending_limit_bytes (and one message per worker) of early contributions for the
-// whole shard. While a checkpoint is written, parameters and optimizer slots exist twice.
+// whole shard. While a checkpoint is written, parameters and optimizer slots exist once more.
 
+#include <array>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -76,6 +81,12 @@ struct ShardDecision {
   std::optional<Delivery> delivery;  ///< may come with a duplicate: the sender missed the answer
 };
 
+/// What can be saved of a shard that has halted; all when it owns nothing.
+struct HeldRange {
+  Iteration oldest = 0;
+  Iteration newest = std::numeric_limits<Iteration>::max();
+};
+
 class Shard {
  public:
   /// The part of `plan` that belongs to `self`. `policy` must outlive the shard.
@@ -96,6 +107,11 @@ class Shard {
   /// Besides, once: at this version. FAILED_PRECONDITION when a chunk is beyond it, or another
   /// version waits to be frozen.
   absl::Status freeze_at(Iteration version);
+  /// The versions that all chunks still have.
+  HeldRange held() const;
+  /// Freezes all chunks at one of them, but for those that were frozen there before.
+  /// FAILED_PRECONDITION when it is none of held().
+  absl::Status freeze_held(Iteration version);
   /// What has been frozen since the last call, in the order of freezing.
   std::vector<FrozenChunk> take_frozen() { return std::exchange(frozen_, {}); }
   bool has_frozen() const { return !frozen_.empty(); }
@@ -130,17 +146,22 @@ class Shard {
   std::int64_t pending_bytes() const { return pending_bytes_; }
 
  private:
+  struct Values {
+    FloatBuffer parameters;
+    FloatBuffer state0, state1;  ///< optimizer slots, empty when unused
+  };
   struct Slot {
     ChunkId id;
-    FloatBuffer parameters;
-    PayloadBuffer rounded;       ///< their 16-bit copy; empty when float32 travels
-    FloatBuffer state0, state1;  ///< optimizer slots, empty when unused
+    Values current;
+    Values previous;        ///< one version older; empty before the first step
+    PayloadBuffer rounded;  ///< 16-bit copy of the parameters; empty when float32 travels
     Aggregator sum;
     std::vector<TensorPart> parts;  ///< in ascending order, without gap
     Iteration version = -1;
     std::span<const float> settled;  ///< the gradient whose step is held back; empty: none is
     Iteration squares_of = -1;
-    std::vector<TensorSquares> squares;  ///< of each part
+    std::vector<TensorSquares> squares;      ///< of each part
+    std::array<Iteration, 2> frozen{-1, -1};  ///< the newest even and odd version that was frozen
   };
 
   Slot* find(ChunkId chunk);
@@ -153,7 +174,9 @@ class Shard {
   Objection settle(Slot& slot);
   Objection step(Slot& slot, const StepTotals* totals);
   Objection stop(const Slot& slot, const std::string& what);
-  void freeze_if_due(const Slot& slot);
+  void freeze_if_due(Slot& slot);
+  void freeze(Slot& slot, Iteration version);
+  static Values fresh_values(Slot& slot);
   bool round_parameters(Slot& slot);
 
   const Plan plan_;

@@ -69,6 +69,7 @@ void ShardService::assign(Plan plan, ServerIndex self, OptimizerSpec optimizer,
                     traffic = std::move(traffic), done = std::move(done)] {
     close_all(absl::AbortedError("the server has a new assignment"));
     by_rank_.assign(shared_plan->workers(), nullptr);
+    halted_ = false;
     shard_.emplace(std::move(*shared_plan), self, optimizer, &consistency_, pending_limit_bytes_);
     traffic_ = traffic;
     done();
@@ -81,7 +82,16 @@ void ShardService::drop(Epoch epoch) {
     close_all(absl::AbortedError("the job has ended"));
     by_rank_.clear();
     shard_.reset();
+    halted_ = false;
     traffic_.reset();
+  });
+}
+
+void ShardService::halt(Epoch epoch, std::function<void(const Shard*)> done) {
+  transport_->post([this, epoch, done = std::move(done)] {
+    const Shard* shard = shard_of(epoch);
+    halted_ = halted_ || shard != nullptr;
+    done(shard);
   });
 }
 
@@ -122,7 +132,7 @@ void ShardService::close_if_still_unbound(std::uint64_t session_number) {
 }
 
 ReadNext ShardService::on_message(Session& session, const Bytes& message) {
-  if (session.closing_) return ReadNext::kContinue;
+  if (session.closing_ || halted_) return ReadNext::kContinue;
   const absl::StatusOr<DecodedChunk> decoded = decode_chunk(message);
   if (!decoded.ok()) {
     refuse(session, {DataRefusal::kMalformed, std::string(decoded.status().message())},

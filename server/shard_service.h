@@ -49,6 +49,9 @@ class ShardService final : public Acceptor {
               std::shared_ptr<TrafficProbe> traffic, std::function<void()> done);
   /// Ends the shard, if it has this epoch, and its streams. Frees its memory.
   void drop(Epoch epoch);
+  /// From now on no message of a worker is taken; `done`, on the loop, gets the shard as it stays,
+  /// or null when it is gone.
+  void halt(Epoch epoch, std::function<void(const Shard*)> done);
   /// Where frozen chunks go; before the first assign.
   void set_frozen_sink(FrozenSink sink) { frozen_sink_ = std::move(sink); }
   /// Runs `function` on the loop with the shard of this epoch, or with null when it is gone.
@@ -86,6 +89,7 @@ class ShardService final : public Acceptor {
   const std::int64_t pending_limit_bytes_;
   const BspConsistency consistency_;
   std::optional<Shard> shard_;
+  bool halted_ = false;  ///< the shard is kept as it is
   std::shared_ptr<TrafficProbe> traffic_;
   FrozenSink frozen_sink_;
   std::vector<std::unique_ptr<Session>> sessions_;

@@ -11,6 +11,19 @@ namespace {
 
 constexpr std::size_t kMaxFailuresRemembered = 64;
 
+using Slots = std::array<std::span<const float>, 3>;
+
+/// One piece's part of each slot, laid end to end.
+void copy_piece(const CheckpointPiece& piece, const Slots& slots, std::vector<float>& to) {
+  to.clear();
+  for (const std::span<const float> slot : slots) {
+    if (slot.empty()) continue;
+    const auto part = slot.subspan(static_cast<std::size_t>(piece.offset),
+                                   static_cast<std::size_t>(piece.elements));
+    to.insert(to.end(), part.begin(), part.end());
+  }
+}
+
 }  // namespace
 
 struct CheckpointGiver::Transfers {
@@ -25,14 +38,24 @@ CheckpointGiver::CheckpointGiver(Transport* stores, const Plan& plan, WorkerRank
       options_(options),
       failed_(std::move(failed)),
       epoch_(plan.epoch),
+      rank_(rank),
+      workers_(plan.workers()),
+      pieces_(checkpoint_pieces(plan, options.chunk_bytes)),
       server_addresses_(plan.server_addresses),
       newest_(options.first_iteration),
       transfers_(std::make_shared<Transfers>()) {
-  const std::vector<CheckpointPiece> pieces = checkpoint_pieces(plan, options.chunk_bytes);
-  for (std::uint32_t i = 0; i < pieces.size(); ++i) {
-    if (pieces[i].giver != rank) continue;
-    auto& group = pieces[i].layer ? of_layer_[pieces[i].layer->value()] : own_state_;
-    group.push_back({PieceId(i), pieces[i]});
+  for (std::uint32_t i = 0; i < pieces_.size(); ++i) {
+    const CheckpointPiece& piece = pieces_[i];
+    if (!piece.giver) continue;
+    const bool is_own = *piece.giver == rank;
+    const bool is_deputy = WorkerRank((piece.giver->value() + 1) % workers_) == rank;
+    if (piece.layer && (is_own || is_deputy)) {
+      kept_of_[piece.layer->value()].push_back({PieceId(i), piece});
+      current_[piece.layer->value()] = options.first_iteration;
+    }
+    if (!is_own) continue;
+    auto& group = piece.layer ? of_layer_[piece.layer->value()] : own_state_;
+    group.push_back({PieceId(i), piece});
   }
 }
 
@@ -111,6 +134,9 @@ StoreRequest CheckpointGiver::write_request(
 void CheckpointGiver::layer_at(LayerIndex layer, Iteration version,
                                std::span<const float> parameters, std::span<const float> state0,
                                std::span<const float> state1) {
+  if (const auto steps = current_.find(layer.value()); steps != current_.end()) {
+    steps->second = version;
+  }
   const auto given = of_layer_.find(layer.value());
   if (given == of_layer_.end()) {
     const std::lock_guard lock(mutex_);
@@ -122,16 +148,73 @@ void CheckpointGiver::layer_at(LayerIndex layer, Iteration version,
   const std::uint32_t slots = (state0.empty() ? 0u : 1u) + (state1.empty() ? 0u : 1u);
   for (const Given& piece : given->second) {
     auto values = std::make_shared<std::vector<float>>();
-    values->reserve(static_cast<std::size_t>(piece.place.elements) * (slots + 1));
-    for (const std::span<const float> slot : {parameters, state0, state1}) {
-      if (slot.empty()) continue;
-      const auto part = slot.subspan(static_cast<std::size_t>(piece.place.offset),
-                                     static_cast<std::size_t>(piece.place.elements));
-      values->insert(values->end(), part.begin(), part.end());
-    }
+    copy_piece(piece.place, {parameters, state0, state1}, *values);
     requests.push_back(write_request(version, piece, slots, std::move(values)));
   }
   send(version, std::move(requests));
+}
+
+void CheckpointGiver::keep(LayerIndex layer, Iteration version, std::span<const float> parameters,
+                           std::span<const float> state0, std::span<const float> state1) {
+  const auto pieces = kept_of_.find(layer.value());
+  if (pieces == kept_of_.end()) return;
+  Kept& kept = kept_[layer.value()];
+  kept.version = version;
+  for (const Given& piece : pieces->second) {
+    copy_piece(piece.place, {parameters, state0, state1}, kept.values[piece.piece]);
+  }
+}
+
+CheckpointGiver::Held CheckpointGiver::held() const {
+  Held held;
+  for (const auto& [layer, version] : current_) {
+    const auto kept = kept_.find(layer);
+    held.oldest = std::max(held.oldest, kept == kept_.end() ? version : kept->second.version);
+    held.newest = std::min(held.newest, version);
+  }
+  return held;
+}
+
+absl::Status CheckpointGiver::give_held(Iteration version, const std::set<WorkerRank>& lost,
+                                        const Live& live, std::vector<float> own_state) {
+  if (lost.size() >= workers_) return absl::InvalidArgumentError("every worker is lost");
+  std::vector<StoreRequest> requests;
+  for (std::uint32_t i = 0; i < pieces_.size(); ++i) {
+    if (!pieces_[i].giver) continue;
+    WorkerRank giver = *pieces_[i].giver;
+    while (lost.contains(giver)) giver = WorkerRank((giver.value() + 1) % workers_);
+    if (giver != rank_) continue;
+    const Given given{PieceId(i), pieces_[i]};
+    if (!pieces_[i].layer) {
+      auto values = std::make_shared<const std::vector<float>>(std::move(own_state));
+      requests.push_back(write_request(version, given, 0, std::move(values)));
+      continue;
+    }
+    const LayerIndex layer = *pieces_[i].layer;
+    const Slots slots = live(layer);
+    const std::uint32_t count = (slots[1].empty() ? 0u : 1u) + (slots[2].empty() ? 0u : 1u);
+    auto values = std::make_shared<std::vector<float>>();
+    const auto current = current_.find(layer.value());
+    const auto kept = kept_.find(layer.value());
+    if (current != current_.end() && current->second == version) {
+      copy_piece(pieces_[i], slots, *values);
+    } else if (kept != kept_.end() && kept->second.version == version &&
+               kept->second.values.contains(given.piece)) {
+      *values = kept->second.values.at(given.piece);
+    } else {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "worker ", rank_.value(), " does not have version ", version, " of piece ", i, " (worker ",
+          pieces_[i].giver->value(), "'s)"));
+    }
+    requests.push_back(write_request(version, given, count, std::move(values)));
+  }
+  if (requests.empty()) return absl::OkStatus();
+  {
+    const std::lock_guard lock(mutex_);
+    ++under_way_[version];
+  }
+  send(version, std::move(requests));
+  return absl::OkStatus();
 }
 
 bool CheckpointGiver::wants_own_state(Iteration version) {

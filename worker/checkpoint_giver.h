@@ -3,14 +3,21 @@
 // What a worker adds to a checkpoint: pieces of layers that no server owns (SFB; all workers have
 // the same, and share the work), and, from worker 0, its own state.
 //
+// When a worker is lost in the middle of an iteration, the others give what they still have of the
+// version before it (give_held). For that each keeps the version before the last step of its own
+// pieces, and of those of the rank before it, whose deputy it is: beside its SFB layers, a worker
+// holds 2 / P1 of their parameters and optimizer slots once more.
+//
 // Before: the trainer's thread reaches a version that is to be saved. After: common/store_client.h
 // takes the copies to the servers that hold them.
 //
-// Threads: layer_at and own_state_at on the trainer's, save_at on any. The transfers live on the
+// Threads: save_at on any, all else on the trainer's. The transfers live on the
 // transport's loop.
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -56,6 +63,23 @@ class CheckpointGiver {
   /// are copied where the version is to be saved; read during the call only.
   void layer_at(LayerIndex layer, Iteration version, std::span<const float> parameters,
                 std::span<const float> state0, std::span<const float> state1);
+  /// An SFB layer, of so many steps, is about to make another one.
+  void keep(LayerIndex layer, Iteration version, std::span<const float> parameters,
+            std::span<const float> state0, std::span<const float> state1);
+
+  struct Held {
+    Iteration oldest = 0;
+    Iteration newest = std::numeric_limits<Iteration>::max();
+  };
+  /// The versions of SFB layers that this worker could give, now that training has halted.
+  Held held() const;
+  /// What a layer holds now: parameters and optimizer slots.
+  using Live = std::function<std::array<std::span<const float>, 3>(LayerIndex)>;
+  /// Gives this worker's pieces of a held version, and those of lost ranks that fall to it;
+  /// `own_state` where worker 0's does. FAILED_PRECONDITION when it does not have them.
+  absl::Status give_held(Iteration version, const std::set<WorkerRank>& lost, const Live& live,
+                         std::vector<float> own_state);
+
   /// Worker 0, after every iteration: whether own_state_at wants to be called, and the state.
   bool wants_own_state(Iteration version);
   void own_state_at(Iteration version, std::vector<float> state);
@@ -66,6 +90,11 @@ class CheckpointGiver {
     CheckpointPiece place;
   };
   struct Transfers;  ///< the loop's
+  /// The version before a layer's last step.
+  struct Kept {
+    Iteration version = -1;
+    std::map<PieceId, std::vector<float>> values;  ///< slot after slot
+  };
 
   bool is_due(Iteration version);
   bool begin(Iteration version);
@@ -78,7 +107,13 @@ class CheckpointGiver {
   const CheckpointGiverOptions options_;
   const Failed failed_;
   const Epoch epoch_;
+  const WorkerRank rank_;
+  const std::uint32_t workers_;
+  const std::vector<CheckpointPiece> pieces_;  ///< of all
   const std::vector<std::string> server_addresses_;
+  std::map<std::uint32_t, std::vector<Given>> kept_of_;  ///< by LayerIndex: to keep
+  std::map<std::uint32_t, Kept> kept_;                   ///< by LayerIndex
+  std::map<std::uint32_t, Iteration> current_;           ///< by LayerIndex: steps made
   std::map<std::uint32_t, std::vector<Given>> of_layer_;  ///< by LayerIndex
   std::vector<Given> own_state_;                          ///< one, on worker 0
 

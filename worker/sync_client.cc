@@ -167,6 +167,7 @@ absl::Status SyncClient::step(std::unique_lock<std::mutex>& lock, LayerIndex lay
   const Iteration iteration = versions_[layer.value()];
   const double all_gradients = all_gradients_;
   lock.unlock();
+  if (options_.stepping) options_.stepping(layer, iteration);
   absl::Status status = engine_->step(
       layer, iteration, syncer_->factors()->route().stacked(layer, iteration), all_gradients);
   if (status.ok() && options_.stepped) options_.stepped(layer, iteration + 1);

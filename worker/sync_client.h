@@ -43,9 +43,10 @@ struct SyncClientOptions {
   /// the coordinator within its lease; this is the last resort that keeps a wait from being
   /// endless.
   Milliseconds wait_timeout{600000};
-  /// Called on the trainer's thread after each step of an SFB layer, before anybody uses the
-  /// result: the place to copy a version for a checkpoint. May be empty.
-  std::function<void(LayerIndex, Iteration version)> stepped;
+  /// Called on the trainer's thread before and after each step of an SFB layer, with the version
+  /// that it has then: the places to keep the old version, and to copy the new one for a
+  /// checkpoint before anybody uses it. May be empty.
+  std::function<void(LayerIndex, Iteration version)> stepping, stepped;
 };
 
 class SyncClient final : public SyncerEvents {

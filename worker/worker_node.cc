@@ -1,7 +1,11 @@
 #include "worker/worker_node.h"
 
+#include <algorithm>
+#include <array>
+#include <deque>
 #include <future>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -29,6 +33,9 @@ namespace {
 constexpr std::chrono::minutes kStartTimeout{30};
 /// Likewise for the end of the job, once this worker's part is done.
 constexpr std::chrono::minutes kStopTimeout{30};
+
+/// Versions of the running statistics that worker 0 keeps.
+constexpr std::size_t kStatisticsKept = 3;
 
 /// Initial values that are worth a thread of their own.
 constexpr std::int64_t kInitialiseGrain = 1 << 16;
@@ -80,13 +87,28 @@ class WorkerNode::Job final : public TrainerEvents {
   void cancel(const absl::Status& reason) {
     const std::lock_guard lock(mutex_);
     cancelled_ = true;
+    stopped_ = true;
     if (sync_ != nullptr) sync_->cancel(reason);
     changed_.notify_all();
   }
 
-  void save_checkpoint(Iteration version) {
+  /// Another worker is lost: training ends, but what it has made stays until stop.
+  void halt() {
     const std::lock_guard lock(mutex_);
-    if (giver_ != nullptr) giver_->save_at(version);
+    halting_ = true;
+    cancelled_ = true;
+    if (sync_ != nullptr) sync_->cancel(absl::CancelledError("another worker is lost"));
+    changed_.notify_all();
+  }
+
+  void save_checkpoint(const v1::SaveCheckpoint& save) {
+    const std::lock_guard lock(mutex_);
+    if (save.held()) {
+      held_save_ = save;
+      changed_.notify_all();
+    } else if (giver_ != nullptr) {
+      giver_->save_at(static_cast<Iteration>(save.iteration()));
+    }
   }
 
   void iteration_done(Iteration iteration, double loss) override {
@@ -113,24 +135,79 @@ class WorkerNode::Job final : public TrainerEvents {
  private:
   void run() {
     const absl::Status status = prepare_and_train();
-    if (!status.ok()) close_client();
-    report_end(status);
-    if (!status.ok()) return;
-    wait_for_stop();
+    if (!is_halting()) {
+      if (!status.ok()) close_client();
+      report_end(status);
+      if (status.ok()) wait_for_stop();
+    }
     close_client();
+    if (is_halting()) hold();
+    close_giver();
   }
 
   /// The streams go with the client, and then the memory may.
   void close_client() {
     std::unique_ptr<SyncClient> closing;
-    std::unique_ptr<CheckpointGiver> giver;
-    {
-      const std::lock_guard lock(mutex_);  // nobody may cancel it from now on
-      closing = std::move(sync_);
-      giver = std::move(giver_);
+    const std::lock_guard lock(mutex_);  // nobody may cancel it from now on
+    closing = std::move(sync_);
+  }
+
+  void close_giver() {
+    std::unique_ptr<CheckpointGiver> closing;
+    const std::lock_guard lock(mutex_);
+    closing = std::move(giver_);
+  }
+
+  bool is_halting() {
+    const std::lock_guard lock(mutex_);
+    return halting_ && !stopped_;
+  }
+
+  /// Says what is still here of the versions around the iteration in flight, and gives one of them
+  /// when asked.
+  void hold() {
+    CheckpointGiver::Held held{.oldest = 1, .newest = 0};
+    if (giver_ != nullptr) {
+      held = giver_->held();
+      if (!statistics_.empty()) {
+        held.oldest = std::max(held.oldest, statistics_.front().version);
+        held.newest = std::min(held.newest, statistics_.back().version);
+      }
     }
-    closing.reset();
-    giver.reset();
+    v1::NodeMessage message;
+    message.mutable_halted()->set_epoch(epoch_.value());
+    message.mutable_halted()->set_oldest(static_cast<std::uint64_t>(held.oldest));
+    message.mutable_halted()->set_newest(static_cast<std::uint64_t>(held.newest));
+    node_->client_->send(std::move(message));
+    spdlog::info("epoch {}: halted", epoch_.value());
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kStopTimeout, [this] { return stopped_ || held_save_; });
+    if (stopped_ || !held_save_) return;
+    const v1::SaveCheckpoint save = *held_save_;
+    lock.unlock();
+    const auto version = static_cast<Iteration>(save.iteration());
+    if (const absl::Status given = give_held(version, save); !given.ok()) {
+      report_checkpoint_failure(version, std::string(given.message()), /*too_late=*/false);
+    }
+    lock.lock();
+    changed_.wait_for(lock, kStopTimeout, [this] { return stopped_; });
+  }
+
+  absl::Status give_held(Iteration version, const v1::SaveCheckpoint& save) {
+    if (giver_ == nullptr) return absl::FailedPreconditionError("this worker holds nothing");
+    std::set<WorkerRank> lost;
+    for (const std::uint32_t rank : save.lost_ranks()) lost.insert(WorkerRank(rank));
+    std::vector<float> own_state;
+    for (const Statistics& statistics : statistics_) {
+      if (statistics.version == version) own_state = statistics.values;
+    }
+    return giver_->give_held(
+        version, lost,
+        [this](LayerIndex layer) -> std::array<std::span<const float>, 3> {
+          return {executor_->parameters(layer), factors_->state(layer, 0),
+                  factors_->state(layer, 1)};
+        },
+        std::move(own_state));
   }
 
   void report_end(const absl::Status& status) {
@@ -145,18 +222,26 @@ class WorkerNode::Job final : public TrainerEvents {
       spdlog::error("epoch {}: {}", epoch_.value(), std::string(status.message()));
       message.mutable_failed()->set_epoch(epoch_.value());
       message.mutable_failed()->set_reason(std::string(status.message()));
+      message.mutable_failed()->set_failure(failure_of(status, restoring_));
     }
     node_->client_->send(std::move(message));
   }
 
+  /// Of worker 0: the running statistics after so many iterations. It keeps those of the last few,
+  /// for a recovery goes back by one, and forward runs ahead of the other workers.
   void save_own_state(Iteration version) {
-    if (!giver_->wants_own_state(version)) return;
-    std::vector<float> statistics(static_cast<std::size_t>(executor_->net().statistics_count()));
-    if (const absl::Status read = executor_->read_statistics(statistics); !read.ok()) {
-      report_checkpoint_failure(version, std::string(read.message()), /*too_late=*/false);
+    const bool due = giver_->wants_own_state(version);
+    if (rank_ != WorkerRank(0)) return;
+    std::vector<float> values(static_cast<std::size_t>(executor_->net().statistics_count()));
+    if (const absl::Status read = executor_->read_statistics(values); !read.ok()) {
+      if (due) report_checkpoint_failure(version, std::string(read.message()), /*too_late=*/false);
       return;
     }
-    giver_->own_state_at(version, std::move(statistics));
+    if (!values.empty()) {
+      statistics_.push_back({version, values});
+      if (statistics_.size() > kStatisticsKept) statistics_.pop_front();
+    }
+    if (due) giver_->own_state_at(version, std::move(values));
   }
 
   /// Any thread. A checkpoint that fails stops no training.
@@ -189,7 +274,11 @@ class WorkerNode::Job final : public TrainerEvents {
     POSEIDON_RETURN_IF_ERROR(prepare_data(net, plan.workers()));
     POSEIDON_ASSIGN_OR_RETURN(
         factors_, ExecutorFactors::create(executor_, plan, job_.optimizer, job_.micro_batches));
-    if (restore_) POSEIDON_RETURN_IF_ERROR(restore_own_state(plan));
+    if (restore_) {
+      restoring_ = true;
+      POSEIDON_RETURN_IF_ERROR(restore_own_state(plan));
+      restoring_ = false;
+    }
     POSEIDON_RETURN_IF_ERROR(prepare_synchronisation(std::move(plan)));
     POSEIDON_RETURN_IF_ERROR(wait_for_start());
     POSEIDON_RETURN_IF_ERROR(train({.job = &job_,
@@ -260,6 +349,10 @@ class WorkerNode::Job final : public TrainerEvents {
     options.syncer.sfb.piece_bytes = job_.sync.chunk_bytes;
     options.syncer.sfb.iterations = job_.iterations;
     options.syncer.first_iteration = first_iteration_;
+    options.stepping = [this](LayerIndex layer, Iteration version) {
+      giver_->keep(layer, version, executor_->parameters(layer), factors_->state(layer, 0),
+                   factors_->state(layer, 1));
+    };
     options.stepped = [this](LayerIndex layer, Iteration version) {
       giver_->layer_at(layer, version, executor_->parameters(layer), factors_->state(layer, 0),
                        factors_->state(layer, 1));
@@ -292,7 +385,8 @@ class WorkerNode::Job final : public TrainerEvents {
                                            node_->refusals_, node_->options_.peers, factors_.get());
     }
     sync_->start();
-    POSEIDON_RETURN_IF_ERROR(sync_->wait_all_parameters(0));
+    POSEIDON_RETURN_IF_ERROR(sync_->wait_all_parameters(first_iteration_));
+    if (executor_->net().statistics_count() > 0) save_own_state(first_iteration_);
     v1::NodeMessage ready;
     ready.mutable_ready()->set_epoch(epoch_.value());
     node_->client_->send(std::move(ready));
@@ -372,7 +466,7 @@ class WorkerNode::Job final : public TrainerEvents {
   /// coordinator says that all have finished, the client stays.
   void wait_for_stop() {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, kStopTimeout, [this] { return cancelled_.load(); });
+    changed_.wait_for(lock, kStopTimeout, [this] { return stopped_ || halting_; });
   }
 
   absl::Status wait_for_start() {
@@ -394,16 +488,25 @@ class WorkerNode::Job final : public TrainerEvents {
   WorkerRank rank_;
   std::optional<RestoreSource> restore_;  ///< where the run goes on from
   Iteration first_iteration_ = 0;
+  bool restoring_ = false;  ///< while a checkpoint is read
+  struct Statistics {
+    Iteration version = 0;
+    std::vector<float> values;
+  };
+  std::deque<Statistics> statistics_;  ///< the last few versions of worker 0's; none elsewhere
   std::shared_ptr<Executor> executor_;
   std::unique_ptr<ExecutorFactors> factors_;  ///< null when no layer goes by SFB
   std::unique_ptr<TrainBatches> train_;
   std::unique_ptr<TestBatches> test_;
 
   std::atomic<bool> cancelled_{false};
-  std::mutex
-      mutex_;  ///< guards all below; sync_ and giver_ are read without it on the job's thread only
+  /// Guards all below; sync_ and giver_ are read without it on the job's thread only.
+  std::mutex mutex_;
   std::condition_variable changed_;
   bool started_ = false;
+  bool halting_ = false;  ///< training has ended, its memory stays
+  bool stopped_ = false;
+  std::optional<v1::SaveCheckpoint> held_save_;
   std::shared_ptr<TrafficProbe> traffic_;
   std::unique_ptr<SyncClient> sync_;
   std::unique_ptr<CheckpointGiver> giver_;
@@ -511,8 +614,13 @@ void WorkerNode::on_save_checkpoint(const v1::SaveCheckpoint& save) {
     job = job_;
   }
   if (job != nullptr && job->epoch() == Epoch(save.epoch())) {
-    job->save_checkpoint(static_cast<Iteration>(save.iteration()));
+    job->save_checkpoint(save);
   }
+}
+
+void WorkerNode::on_halt(const v1::Halt& halt) {
+  const std::lock_guard lock(mutex_);
+  if (job_ != nullptr && job_->epoch() == Epoch(halt.epoch())) job_->halt();
 }
 
 void WorkerNode::on_lost(const absl::Status& reason) {

@@ -50,6 +50,7 @@ class WorkerNode final : public ControlEvents {
   void on_assign(const v1::Assignment& assignment) override;
   void on_start(const v1::Start& start) override;
   void on_stop(const v1::StopJob& stop) override;
+  void on_halt(const v1::Halt& halt) override;
   void on_save_checkpoint(const v1::SaveCheckpoint& save) override;
   void on_forget_checkpoint(const v1::ForgetCheckpoint& /*forget*/) override {}
   void on_lost(const absl::Status& reason) override;

@@ -112,7 +112,7 @@ class ProcessTest(unittest.TestCase):
         outcome = getattr(self, "_outcome", None)
         failed = outcome is not None and not getattr(outcome, "success", True)
         if failed:
-            for log in sorted(self.folder.rglob("*.log")):
+            for log in sorted(self.folder.glob("*.log")):
                 print(f"---- {log.relative_to(self.folder)}\n{log.read_text(errors='replace')[-3000:]}", file=sys.stderr)
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -165,6 +165,14 @@ class Cluster:
         process, address = self._listening(name, "poseidon-server", "--coordinator", self.address, "--listen",
                                            "127.0.0.1:0", "--data-dir", self.test.folder / name)
         self.servers.append((process, address))
+        return process
+
+    def restart_server(self, index):
+        """A new process with the old one's data directory."""
+        process, address = self._listening(f"server-{index}", "poseidon-server", "--coordinator", self.address,
+                                           "--listen", "127.0.0.1:0", "--data-dir",
+                                           self.test.folder / f"server-{index}")
+        self.servers[index] = (process, address)
         return process
 
     def add_worker(self, *arguments, threads=1):

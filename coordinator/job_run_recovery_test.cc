@@ -1,0 +1,515 @@
+#include <map>
+#include <random>
+
+#include "coordinator/job_run.h"
+#include "coordinator/planner.h"
+#include "coordinator/run_directory.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace poseidon {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr Nanoseconds at(double seconds) {
+  return Nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
+}
+constexpr Iteration kIterations = 12;
+
+/// Servers have nodes below 100 and a store of their own, or another's.
+NodeInfo node(std::uint64_t id, std::uint64_t store = 0) {
+  NodeInfo info;
+  info.id = NodeId(id);
+  info.role = id < 100 ? NodeRole::kServer : NodeRole::kWorker;
+  info.address = "10.0.0." + std::to_string(id) + ":4711";
+  if (id < 100) {
+    info.store_identity = std::string(30, 'a') + std::to_string(10 + (store > 0 ? store : id));
+  }
+  return info;
+}
+
+Departure lost(const NodeInfo& node) {
+  return {.node = node, .reason = "broke its stream", .silent = at(0.1)};
+}
+
+JobDescription description() {
+  JobDescription d;
+  d.id = "digits-7";
+  d.name = "digits";
+  d.epoch = Epoch(7);
+  d.workers = 2;
+  d.servers = 2;
+  d.batch_size = 32;
+  d.iterations = kIterations;
+  d.learning_rate = [](Iteration) { return 0.5; };
+  d.layers = {"fc"};
+  d.why_no_calibration = [](const auto&, const auto&) { return "a test plans without"; };
+  d.make_plan = [](JobDescription::PlanRequest wanted) {
+    PlannerInput input{.layers = {{"fc", "fully_connected", {10, 1000}, 10010, true}},
+                       .batch_size = 32,
+                       .epoch = wanted.epoch,
+                       .worker_addresses = std::move(wanted.workers),
+                       .server_addresses = std::move(wanted.servers),
+                       .sync = {}};
+    input.sync.chunk_bytes = 4096;
+    if (wanted.keep) input.sync.plan = plan_pin_to_json(*wanted.keep);
+    return make_plan(input);
+  };
+  return d;
+}
+
+template <typename T>
+std::vector<T> only(const JobActions& actions) {
+  std::vector<T> found;
+  for (const JobAction& action : actions) {
+    if (const T* a = std::get_if<T>(&action)) found.push_back(*a);
+  }
+  return found;
+}
+
+/// Two workers (nodes 101, 102) and two servers (nodes 1, 2), training.
+class RecoveryTest : public ::testing::Test {
+ protected:
+  void SetUp() override { begin(description()); }
+
+  void begin(const JobDescription& d) {
+    members_ = {node(1), node(2), node(101), node(102)};
+    job_.emplace(JobRunOptions{}, d, at(0));
+    job_->on_members(members_, at(1));
+    get_ready(2);
+    ASSERT_EQ(job_->state(), JobState::kRunning);
+  }
+  void get_ready(double now) {
+    for (const auto* group : {&job_->servers(), &job_->workers()}) {
+      for (const Participant& p : *group) job_->on_ready(p.node.id, job_->epoch(), at(now));
+    }
+  }
+  JobActions members_now(double now) { return job_->on_members(members_, at(now)); }
+  void join(const NodeInfo& node, double now) {
+    members_.push_back(node);
+    actions_ = members_now(now);
+  }
+  void lose(std::uint64_t id, double now) {
+    const NodeInfo gone = node(id);
+    std::erase_if(members_, [&](const NodeInfo& n) { return n.id == gone.id; });
+    actions_ = job_->on_departure(lost(gone), at(now));
+    members_now(now);
+  }
+  void train(Iteration from, Iteration to, double now = 3) {
+    for (Iteration i = from; i < to; ++i) {
+      for (const Participant& w : job_->workers()) {
+        job_->on_iteration(w.node.id, job_->epoch(), i, 1.0, at(now));
+      }
+    }
+  }
+  void halt(std::uint64_t id, Iteration oldest, Iteration newest, double now) {
+    actions_ = job_->on_halted(NodeId(id), job_->epoch(), {oldest, newest}, at(now));
+  }
+  /// Both servers have stored it, and the manifest is written.
+  void commit(Iteration iteration, double now) {
+    JobActions actions;
+    for (const Participant& server : job_->servers()) {
+      if (server.state == ParticipantState::kLost) continue;
+      actions = job_->on_checkpoint_report(
+          server.node.id, job_->epoch(), {.iteration = iteration, .stored = true, .bytes = 10}, 1,
+          at(now));
+    }
+    const auto writes = only<WriteManifest>(actions);
+    ASSERT_THAT(writes, SizeIs(1));
+    actions_ =
+        job_->on_manifest_written(writes[0].manifest.snapshot, absl::OkStatus(), at(now));
+  }
+
+  std::vector<NodeInfo> members_;
+  std::optional<JobRun> job_;
+  JobActions actions_;
+};
+
+TEST_F(RecoveryTest, ALostWorkerCostsNoIterationThatWasFinished) {
+  train(0, 4);
+  lose(102, 4);
+  EXPECT_THAT(only<SendHalt>(actions_), SizeIs(3));
+  EXPECT_EQ(job_->state(), JobState::kHalting);
+  EXPECT_STREQ(job_state_name(job_->state()), "recovering");
+  halt(101, 4, 4, 4.1);
+  halt(1, 3, 4, 4.1);
+  halt(2, 4, 5, 4.1);
+  const auto saves = only<SendSave>(actions_);
+  ASSERT_THAT(saves, SizeIs(3));
+  EXPECT_EQ(saves[0].iteration, 4);
+  EXPECT_TRUE(saves[0].held);
+  EXPECT_THAT(saves[0].lost, ::testing::ElementsAre(WorkerRank(1)));
+  commit(4, 4.2);
+  EXPECT_THAT(only<SendStop>(actions_), SizeIs(3));
+  EXPECT_THAT(only<TakeEpoch>(actions_), IsEmpty()) << "rank 1 is vacant";
+  EXPECT_THAT(job_->progress(at(5)).message, HasSubstr("waits for worker 1"));
+
+  join(node(103), 5);
+  EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
+  EXPECT_THAT(only<TakeEpoch>(members_now(5)), IsEmpty()) << "asked for once";
+  actions_ = job_->on_epoch(9, at(5));
+  EXPECT_EQ(job_->epoch(), Epoch(9));
+  ASSERT_THAT(only<RollBackMetrics>(actions_), SizeIs(1));
+  EXPECT_EQ(only<RollBackMetrics>(actions_)[0].iteration, 4);
+  EXPECT_THAT(only<SendAssignment>(actions_), SizeIs(2)) << "servers first";
+  ASSERT_NE(job_->restore(), nullptr);
+  EXPECT_EQ(job_->restore()->iteration(), 4);
+  EXPECT_EQ(job_->restore_addresses()[1], "10.0.0.2:4711");
+  EXPECT_EQ(job_->workers()[0].node.id, NodeId(101)) << "the others keep their ranks";
+  EXPECT_EQ(job_->workers()[1].node.id, NodeId(103));
+  get_ready(6);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  train(4, kIterations);
+  EXPECT_EQ(job_->progress(at(7)).completed, kIterations);
+}
+
+TEST_F(RecoveryTest, VersionsGoBackTogetherToWhatAllHaveReported) {
+  train(0, 4);
+  job_->on_iteration(NodeId(101), job_->epoch(), 4, 1.0, at(3));
+  lose(102, 4);
+  halt(101, 4, 5, 4.1);
+  halt(1, 4, 5, 4.1);
+  halt(2, 4, 5, 4.1);
+  EXPECT_EQ(only<SendSave>(actions_)[0].iteration, 4) << "worker 1 never told its loss of 4";
+}
+
+TEST_F(RecoveryTest, WhatDoesNotFitTogetherGoesBackToTheCheckpoint) {
+  train(0, 3);
+  commit(2, 3);
+  lose(102, 4);
+  halt(101, 3, 3, 4.1);
+  halt(1, 4, 5, 4.1);
+  halt(2, 4, 4, 4.1);
+  EXPECT_THAT(only<SendStop>(actions_), SizeIs(3));
+  join(node(103), 5);
+  job_->on_epoch(9, at(5));
+  EXPECT_EQ(job_->restore()->iteration(), 2);
+}
+
+TEST_F(RecoveryTest, WhoDoesNotHaltIsNotWaitedForForEver) {
+  train(0, 3);
+  lose(102, 4);
+  halt(1, 3, 3, 4.1);
+  EXPECT_THAT(job_->tick(at(60)), IsEmpty());
+  actions_ = job_->tick(at(65));
+  EXPECT_THAT(only<SendStop>(actions_), SizeIs(3));
+  EXPECT_THAT(only<LogLine>(actions_)[0].text, HasSubstr("not halted: worker 0"));
+  EXPECT_EQ(job_->state(), JobState::kReplacing);
+}
+
+TEST_F(RecoveryTest, RunningStatisticsAreWorkerZerosAlone) {
+  JobDescription d = description();
+  d.has_statistics = true;
+  begin(d);
+  train(0, 3);
+  commit(2, 3);
+  lose(101, 4);
+  for (const std::uint64_t id : {102, 1, 2}) halt(id, 3, 3, 4.1);
+  EXPECT_THAT(only<SendSave>(actions_), IsEmpty());
+  join(node(103), 5);
+  job_->on_epoch(9, at(5));
+  EXPECT_EQ(job_->restore()->iteration(), 2);
+}
+
+TEST_F(RecoveryTest, ALostServerIsAwaitedWithItsData) {
+  train(0, 5);
+  commit(4, 3);
+  lose(2, 4);
+  EXPECT_THAT(only<SendStop>(actions_), SizeIs(3)) << "its part of the iteration is gone";
+  join(node(3), 5);
+  EXPECT_THAT(only<TakeEpoch>(actions_), IsEmpty()) << "it has another directory";
+  join(node(4, /*store=*/2), 6);
+  EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
+  actions_ = job_->on_epoch(9, at(6));
+  EXPECT_EQ(only<RollBackMetrics>(actions_)[0].iteration, 4);
+  EXPECT_EQ(job_->servers()[1].node.id, NodeId(4));
+  EXPECT_EQ(job_->restore_addresses()[1], "10.0.0.4:4711");
+}
+
+TEST_F(RecoveryTest, WithoutACheckpointItBeginsAnew) {
+  train(0, 5);
+  lose(2, 4);
+  join(node(4, 2), 6);
+  actions_ = job_->on_epoch(9, at(6));
+  EXPECT_EQ(job_->restore(), nullptr);
+  EXPECT_EQ(job_->first_iteration(), 0);
+  EXPECT_EQ(only<RollBackMetrics>(actions_)[0].iteration, 0);
+}
+
+TEST_F(RecoveryTest, AfterAWhileItGoesOnWithFewerWorkers) {
+  train(0, 4);
+  lose(101, 4);
+  for (const std::uint64_t id : {102, 1, 2}) halt(id, 4, 4, 4);
+  commit(4, 4);
+  EXPECT_THAT(only<TakeEpoch>(job_->tick(at(33.9))), IsEmpty());
+  EXPECT_THAT(only<TakeEpoch>(job_->tick(at(34.1))), SizeIs(1));
+  job_->on_epoch(9, at(34.2));
+  ASSERT_THAT(job_->workers(), SizeIs(1));
+  EXPECT_EQ(job_->workers()[0].node.id, NodeId(102));
+  EXPECT_EQ(job_->workers()[0].index, 0u);
+  EXPECT_EQ(job_->plan()->workers(), 1u);
+  EXPECT_EQ(job_->restore()->iteration(), 4);
+}
+
+TEST_F(RecoveryTest, ButNotWithFewerThanTheJobAllows) {
+  JobDescription d = description();
+  d.min_workers = 2;
+  begin(d);
+  train(0, 4);
+  lose(101, 4);
+  for (const std::uint64_t id : {102, 1, 2}) halt(id, 4, 4, 4);
+  commit(4, 4);
+  EXPECT_THAT(job_->tick(at(600)), IsEmpty());
+  actions_ = job_->tick(at(700));
+  EXPECT_EQ(job_->state(), JobState::kFailed);
+  EXPECT_THAT(job_->progress(at(700)).message, HasSubstr("worker 0 (10.0.0.101:4711) was lost"));
+  EXPECT_THAT(job_->progress(at(700)).message, HasSubstr("checkpoint 7-4 is kept"));
+  EXPECT_THAT(only<SendStop>(actions_), IsEmpty()) << "their epoch has ended already";
+}
+
+TEST_F(RecoveryTest, ACheckpointThatCannotBeReadIsNotTriedAgain) {
+  train(0, 6);
+  commit(2, 3);
+  commit(4, 3);
+  lose(2, 4);
+  join(node(4, 2), 5);
+  job_->on_epoch(9, at(5));
+  EXPECT_EQ(job_->restore()->iteration(), 4);
+  job_->on_failed(NodeId(1), Epoch(9), "checkpoint 7-4: bits", FailureKind::kCheckpoint, at(6));
+  actions_ = job_->on_epoch(10, at(6));
+  EXPECT_EQ(job_->restore()->iteration(), 2);
+  EXPECT_EQ(only<RollBackMetrics>(actions_)[0].iteration, 2);
+  job_->on_failed(NodeId(1), Epoch(10), "checkpoint 7-2: bits", FailureKind::kCheckpoint, at(6));
+  EXPECT_EQ(job_->state(), JobState::kFailed) << "never silently from the beginning";
+  EXPECT_THAT(job_->progress(at(7)).message, HasSubstr("no other checkpoint is left"));
+}
+
+TEST_F(RecoveryTest, ItDoesNotRecoverForEverWithoutProgress) {
+  std::uint64_t next = 103, epoch = 9;
+  for (int i = 0; i < JobRunOptions{}.max_idle_recoveries; ++i) {
+    lose(next - 1, 4 + i);
+    for (const auto* group : {&job_->workers(), &job_->servers()}) {
+      for (const Participant& p : *group) {
+        if (p.state != ParticipantState::kLost) halt(p.node.id.value(), 0, 0, 4 + i);
+      }
+    }
+    join(node(next++), 4 + i);
+    job_->on_epoch(epoch++, at(4 + i));
+    get_ready(4 + i);
+    ASSERT_EQ(job_->state(), JobState::kRunning) << i;
+  }
+  lose(next - 1, 100);
+  EXPECT_EQ(job_->state(), JobState::kFailed);
+  EXPECT_THAT(job_->progress(at(100)).message, HasSubstr("recovered 5 times in a row"));
+}
+
+TEST_F(RecoveryTest, APeerThatDoesNotAnswerIsNoFaultOfTheJob) {
+  train(0, 3);
+  actions_ = job_->on_failed(NodeId(101), job_->epoch(), "server b:1 does not answer",
+                             FailureKind::kPeer, at(5));
+  EXPECT_EQ(job_->state(), JobState::kHalting);
+  EXPECT_THAT(only<SendHalt>(actions_), SizeIs(4)) << "nobody is gone";
+}
+
+TEST_F(RecoveryTest, StaleWordsAreRefused) {
+  train(0, 3);
+  lose(102, 4);
+  for (const std::uint64_t id : {101, 1, 2}) halt(id, 3, 3, 4.1);
+  halt(101, 3, 3, 4.2);
+  EXPECT_THAT(only<CountRefusal>(actions_), SizeIs(1));
+  commit(3, 4.2);
+  EXPECT_THAT(only<CountRefusal>(job_->on_iteration(NodeId(101), Epoch(7), 3, 1.0, at(5))),
+              SizeIs(1));
+  join(node(103), 5);
+  job_->on_epoch(9, at(5));
+  get_ready(6);
+  EXPECT_THAT(only<CountRefusal>(job_->on_iteration(NodeId(101), Epoch(7), 4, 1.0, at(7))),
+              SizeIs(1));
+  EXPECT_THAT(only<CountRefusal>(job_->on_iteration(NodeId(102), Epoch(9), 4, 1.0, at(7))),
+              SizeIs(1));
+}
+
+// ---- random losses ----
+
+/// A cluster that answers the job's actions by its rules, and loses nodes at random.
+class RandomCluster {
+ public:
+  explicit RandomCluster(unsigned seed) : random_(seed) {
+    JobDescription d = description();
+    d.has_statistics = draw(2) == 0;
+    job_.emplace(JobRunOptions{}, d, now_);
+    for (const std::uint64_t id : {1, 2, 101, 102}) members_.push_back(node(id));
+    take(job_->on_members(members_, now_));
+  }
+
+  void run() {
+    for (int step = 0; step < 20000 && !job_->ended(); ++step) {
+      now_ += Milliseconds(draw(50));
+      take(job_->tick(now_));
+      const int event = draw(100);
+      if (event < 60) {
+        report();
+      } else if (event < 90) {
+        answer();
+      } else if (event < 93 && losses_ < 12) {
+        lose_one();
+      } else {
+        replace_one();
+      }
+    }
+  }
+
+  std::optional<JobRun> job_;
+  std::string metrics_;
+  int losses_ = 0;
+
+ private:
+  int draw(int n) { return std::uniform_int_distribution<int>(0, n - 1)(random_); }
+
+  struct Held {
+    Epoch epoch;
+    std::map<std::uint64_t, Iteration> pushed;  ///< by rank: iterations whose gradients are out
+  };
+
+  Iteration done_by_all() const {
+    Iteration least = kIterations;
+    for (const auto& [rank, count] : held_.pushed) least = std::min(least, count);
+    return least;
+  }
+
+  void take(const JobActions& actions) {
+    for (const JobAction& action : actions) {
+      if (const auto* line = std::get_if<AppendMetrics>(&action)) metrics_ += line->line + "\n";
+      if (const auto* back = std::get_if<RollBackMetrics>(&action)) {
+        metrics_ = metrics_before(metrics_, back->iteration);
+      }
+      const bool needs_answer =
+          std::holds_alternative<SendAssignment>(action) ||
+          std::holds_alternative<SendHalt>(action) || std::holds_alternative<SendSave>(action) ||
+          std::holds_alternative<TakeEpoch>(action) || std::holds_alternative<WriteManifest>(action);
+      if (needs_answer) waiting_.push_back({action, job_->epoch()});
+    }
+    if (held_.epoch == job_->epoch() && started_ == (job_->state() == JobState::kRunning)) return;
+    started_ = job_->state() == JobState::kRunning;
+    if (!started_ || held_.epoch == job_->epoch()) return;
+    held_ = {.epoch = job_->epoch(), .pushed = {}};
+    for (const Participant& w : job_->workers()) held_.pushed[w.index] = job_->first_iteration();
+  }
+
+  /// One worker finishes an iteration; none is more than one ahead of another.
+  void report() {
+    if (job_->state() != JobState::kRunning) return;
+    const auto& workers = job_->workers();
+    const Participant& w = workers[static_cast<std::size_t>(draw(static_cast<int>(workers.size())))];
+    Iteration& count = held_.pushed[w.index];
+    if (w.state != ParticipantState::kRunning) return;
+    if (count < kIterations) {
+      if (count > done_by_all()) return;
+      const Iteration iteration = count++;
+      if (draw(20) == 0) return lose(w.node);  // its gradients are out, its word is not
+      take(job_->on_iteration(w.node.id, job_->epoch(), iteration, 1.0, now_));
+      if (iteration % 5 == 4) save(iteration + 1);
+    } else if (done_by_all() == kIterations) {
+      take(job_->on_finished(w.node.id, job_->epoch(), now_));
+      if (w.index == 0) take(job_->on_model_stored(job_->epoch(), now_));
+    }
+  }
+
+  /// The servers' part of a periodic checkpoint; sometimes one of them fails.
+  void save(Iteration version) {
+    if (done_by_all() != version) return;
+    for (const Participant& s : job_->servers()) {
+      take(job_->on_checkpoint_report(
+          s.node.id, job_->epoch(),
+          {.iteration = version, .stored = draw(10) > 0, .reason = "full", .bytes = 1}, 1, now_));
+    }
+  }
+
+  void answer() {
+    if (waiting_.empty()) return;
+    const auto [action, epoch] = waiting_.front();
+    waiting_.erase(waiting_.begin());
+    if (std::holds_alternative<TakeEpoch>(action)) return take(job_->on_epoch(next_epoch_++, now_));
+    if (const auto* write = std::get_if<WriteManifest>(&action)) {
+      return take(job_->on_manifest_written(write->manifest.snapshot, absl::OkStatus(), now_));
+    }
+    if (const auto* assignment = std::get_if<SendAssignment>(&action)) {
+      if (is_here(assignment->node)) take(job_->on_ready(assignment->node, epoch, now_));
+    } else if (const auto* halt = std::get_if<SendHalt>(&action)) {
+      // All gradients that are out have arrived: chunks are at the version that all pushed, or one
+      // before; a server has both.
+      const Iteration newest = done_by_all();
+      const Iteration oldest = std::max(newest - 1, job_->first_iteration());
+      if (is_here(halt->node)) take(job_->on_halted(halt->node, epoch, {oldest, newest}, now_));
+    } else if (const auto* save = std::get_if<SendSave>(&action)) {
+      if (!is_here(save->node) || save->node.value() >= 100) return;
+      take(job_->on_checkpoint_report(
+          save->node, epoch,
+          {.iteration = save->iteration, .stored = draw(10) > 0, .reason = "full", .bytes = 1}, 1,
+          now_));
+    }
+  }
+
+  bool is_here(NodeId id) const {
+    return std::any_of(members_.begin(), members_.end(),
+                       [id](const NodeInfo& n) { return n.id == id; });
+  }
+
+  void lose_one() {
+    if (!members_.empty()) {
+      lose(members_[static_cast<std::size_t>(draw(static_cast<int>(members_.size())))]);
+    }
+  }
+  void lose(const NodeInfo gone) {  // by value: the list changes
+    ++losses_;
+    std::erase_if(members_, [&](const NodeInfo& n) { return n.id == gone.id; });
+    gone_.push_back(gone);
+    take(job_->on_departure(lost(gone), now_));
+    take(job_->on_members(members_, now_));
+  }
+  void replace_one() {
+    if (gone_.empty()) return;
+    NodeInfo back = gone_.front();
+    gone_.erase(gone_.begin());
+    back.id = NodeId(back.role == NodeRole::kServer ? next_server_++ : next_worker_++);
+    members_.push_back(back);
+    take(job_->on_members(members_, now_));
+  }
+
+  std::mt19937 random_;
+  Nanoseconds now_{0};
+  std::vector<NodeInfo> members_, gone_;
+  std::vector<std::pair<JobAction, Epoch>> waiting_;
+  Held held_;
+  bool started_ = false;
+  std::uint64_t next_server_ = 3, next_worker_ = 103, next_epoch_ = 8;
+};
+
+TEST(RandomLosses, EveryRunEndsWithEachLineOfItsMetricsOnce) {
+  int recoveries = 0;
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    RandomCluster cluster(seed);
+    cluster.run();
+    recoveries += cluster.job_->recoveries();
+    const std::string message = cluster.job_->progress(at(1e6)).message;
+    if (cluster.job_->state() == JobState::kFailed) {
+      EXPECT_THAT(message, HasSubstr("in a row")) << seed;
+      continue;
+    }
+    EXPECT_EQ(cluster.job_->state(), JobState::kDone) << seed << ": " << message;
+    std::string expected;
+    std::istringstream lines(cluster.metrics_);
+    Iteration next = 0;
+    for (std::string line; std::getline(lines, line); ++next) {
+      EXPECT_THAT(line, HasSubstr("{\"iteration\":" + std::to_string(next) + ",")) << seed;
+    }
+    EXPECT_EQ(next, kIterations) << seed;
+  }
+  EXPECT_GT(recoveries, 300) << "nodes were lost";
+}
+
+}  // namespace
+}  // namespace poseidon

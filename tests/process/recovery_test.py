@@ -1,0 +1,90 @@
+"""Processes that die or freeze while they train: the job goes on by itself, to the same bytes."""
+
+import json
+import random
+import signal
+import time
+import unittest
+
+from cluster import Cluster, ProcessTest, digits_job, metrics, wait_for
+
+ITERATIONS = 120
+
+
+def job(scheme, every=25, **changes):
+    return digits_job(iterations=ITERATIONS, test_every_iterations=40, sync={"scheme": scheme},
+                      checkpoint={"every_iterations": every, "keep": 2}, **changes)
+
+
+class Recovery(ProcessTest):
+    references = {}
+
+    def reference(self, scheme, workers=2):
+        """(model bytes, losses by iteration, tests) of the undisturbed run."""
+        key = scheme, workers
+        if key not in self.references:
+            run_dir = self.train(job(scheme, every=0), workers, 2)
+            self.references[key] = self.results(run_dir)
+        return self.references[key]
+
+    def results(self, run_dir):
+        iterations, tests = metrics(run_dir)
+        self.assertEqual([line["iteration"] for line in iterations], list(range(ITERATIONS)))
+        return ((run_dir / "model.safetensors").read_bytes(), [line["loss"] for line in iterations],
+                [(line["iteration"], line["test_loss"], line["test_accuracy"]) for line in tests])
+
+    def begin(self, scheme, **changes):
+        cluster = Cluster(self).add(workers=2, servers=2)
+        self.run_dir = self.folder / "run"
+        submitted = cluster.submit(job(scheme, **changes), "--workers", 2, "--servers", 2, run_dir=self.run_dir)
+        self.assertEqual(submitted.returncode, 0, submitted.stderr)
+        return cluster
+
+    @staticmethod
+    def worker_of_rank(cluster, rank):
+        return next(w for w in cluster.workers if f"worker {rank} is ready" in w.log())
+
+    def finish(self, cluster, scheme, timeout_s=90):
+        status = cluster.wait_for_state("done", "failed", timeout_s=timeout_s)
+        self.assertEqual(status["state"], "done", status["message"])
+        model, losses, tests = self.results(self.run_dir)
+        expected_model, expected_losses, expected_tests = self.reference(scheme)
+        self.assertEqual(losses, expected_losses)
+        self.assertEqual(tests, expected_tests)
+        self.assertEqual(model, expected_model)
+
+    def lose_worker(self, scheme, rank):
+        cluster = self.begin(scheme)
+        cluster.wait_for_iteration(30)
+        self.worker_of_rank(cluster, rank).signal(signal.SIGKILL)
+        cluster.add_worker()
+        self.finish(cluster, scheme)
+
+    def test_a_killed_worker(self):
+        self.lose_worker("ps", 1)
+
+    def test_a_killed_worker_with_factors(self):
+        self.lose_worker("sfb", 1)
+
+    def test_a_killed_first_worker(self):
+        self.lose_worker("ps", 0)
+
+    def test_a_killed_first_worker_with_factors(self):
+        self.lose_worker("sfb", 0)
+
+    def lose_server(self, scheme):
+        cluster = self.begin(scheme)
+        cluster.wait_for_iteration(40)
+        cluster.servers[1][0].signal(signal.SIGKILL)
+        cluster.restart_server(1)
+        self.finish(cluster, scheme)
+
+    def test_a_killed_server_comes_back_with_its_data(self):
+        self.lose_server("ps")
+
+    def test_a_killed_server_comes_back_with_its_data_and_factors(self):
+        self.lose_server("sfb")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
