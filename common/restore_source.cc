@@ -83,7 +83,7 @@ absl::StatusOr<RestoreSource> restore_from_message(const v1::RestoreSource& mess
 
 absl::Status append_range_requests(const RestoreSource& source, LayerIndex layer,
                                    std::int64_t offset, std::int64_t elements, int state_slots,
-                                   TakeRange take, std::vector<StoreRequest>& requests) {
+                                   const TakeRange& take, std::vector<StoreRequest>& requests) {
   POSEIDON_ASSIGN_OR_RETURN(const std::vector<PieceRange> ranges,
                             pieces_covering(source.pieces, layer, offset, elements));
   for (const PieceRange& range : ranges) {

@@ -41,7 +41,7 @@ using TakeRange =
 /// a hole there, UNAVAILABLE when none of a piece's stores is here.
 absl::Status append_range_requests(const RestoreSource& source, LayerIndex layer,
                                    std::int64_t offset, std::int64_t elements, int state_slots,
-                                   TakeRange take, std::vector<StoreRequest>& requests);
+                                   const TakeRange& take, std::vector<StoreRequest>& requests);
 /// Appends the request for worker 0's own state; likewise.
 absl::Status append_own_state_request(const RestoreSource& source,
                                       std::function<absl::Status(const Bytes&)> take,

@@ -226,8 +226,10 @@ void StoreTransfer::on_closed(Connection& connection, const absl::Status& status
 
 void StoreTransfer::watch() {
   if (ended_) return;
-  for (std::size_t i = 0; i < connections_.size(); ++i) {  // grows meanwhile
-    Connection& connection = *connections_[i];
+  std::vector<Connection*> known;  // more may come while we look
+  for (const auto& connection : connections_) known.push_back(connection.get());
+  for (Connection* const one : known) {
+    Connection& connection = *one;
     const Nanoseconds silent = transport_->now() - connection.heard_;
     if (connection.requests_.empty() || silent < options_.ask_second_after) continue;
     const std::string why =

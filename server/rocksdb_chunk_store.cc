@@ -361,9 +361,9 @@ class RocksdbChunkStore final : public ChunkStore {
 absl::StatusOr<std::unique_ptr<ChunkStore>> open_rocksdb_chunk_store(
     const std::filesystem::path& directory, RocksdbStoreOptions options) {
   if (options.file_system == nullptr) options.file_system = rocksdb::FileSystem::Default();
-  auto store = std::make_unique<RocksdbChunkStore>(
-      StorePaths(directory), rocksdb::NewCompositeEnv(std::move(options.file_system)),
-      options.table_file_bytes);
+  auto store = std::make_unique<RocksdbChunkStore>(StorePaths(directory),
+                                                   rocksdb::NewCompositeEnv(options.file_system),
+                                                   options.table_file_bytes);
   POSEIDON_RETURN_IF_ERROR(store->open());
   return store;
 }
