@@ -345,7 +345,7 @@ class Damage : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(Damage, GivesTheRightBytesOrAnErrorAndTheStoreGoesOn) {
-  constexpr std::uint64_t kRounds = 24;
+  constexpr std::uint64_t kRounds = 10;
   for (std::uint64_t seed = 1; seed <= kRounds && !HasFatalFailure(); ++seed) round(seed);
   RecordProperty("whole", static_cast<int>(whole_));
   if (std::string(GetParam()) == ".sst") {
