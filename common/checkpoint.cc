@@ -26,24 +26,32 @@ absl::StatusOr<CheckpointPiece> read_piece(const Json& json, std::string_view so
                                            std::uint32_t workers) {
   JsonFields fields(json, source, path);
   CheckpointPiece piece;
-  std::int64_t layer = 0, holder = 0, giver = 0;
+  std::int64_t layer = 0, holder = 0, giver = 0, second = 0;
   fields.require("holder");
   fields.integer("layer", &layer, 0, kMaxIndex);
   fields.integer("offset", &piece.offset, 0, kAny);
   fields.integer("elements", &piece.elements, 0, kAny / 2);
   fields.integer("holder", &holder, 0, static_cast<std::int64_t>(stores) - 1);
   fields.integer("giver", &giver, 0, static_cast<std::int64_t>(workers) - 1);
-  const bool has_layer = fields.has("layer"), has_giver = fields.has("giver");
+  fields.integer("second", &second, 0, static_cast<std::int64_t>(stores) - 1);
+  const bool has_layer = fields.has("layer"), has_giver = fields.has("giver"),
+             has_second = fields.has("second");
   POSEIDON_RETURN_IF_ERROR(fields.finish());
   if (has_layer) piece.layer = LayerIndex(static_cast<std::uint32_t>(layer));
   if (has_giver) piece.giver = WorkerRank(static_cast<std::uint32_t>(giver));
   piece.holder = ServerIndex(static_cast<std::uint32_t>(holder));
+  if (has_second) piece.second = ServerIndex(static_cast<std::uint32_t>(second));
+  if (piece.second == piece.holder) {
+    return absl::InvalidArgumentError(str_cat(
+        source, ": ", path, ".second: expected another store than the holder, got ", holder));
+  }
   return piece;
 }
 
 }  // namespace
 
-std::vector<CheckpointPiece> checkpoint_pieces(const Plan& plan, std::int64_t chunk_bytes) {
+std::vector<CheckpointPiece> checkpoint_pieces(const Plan& plan, std::int64_t chunk_bytes,
+                                               std::int64_t replicas) {
   std::vector<CheckpointPiece> pieces;
   pieces.reserve(plan.chunks.size() + 1);
   for (const PlanChunk& chunk : plan.chunks) {
@@ -68,7 +76,26 @@ std::vector<CheckpointPiece> checkpoint_pieces(const Plan& plan, std::int64_t ch
     }
   }
   pieces.push_back({.layer = std::nullopt, .holder = ServerIndex(0), .giver = WorkerRank(0)});
+  if (replicas > 1 && plan.servers() > 1) {
+    for (CheckpointPiece& piece : pieces) {
+      piece.second = ServerIndex((piece.holder.value() + 1) % plan.servers());
+    }
+  }
   return pieces;
+}
+
+std::size_t pieces_at(const std::vector<CheckpointPiece>& pieces, ServerIndex server) {
+  return static_cast<std::size_t>(
+      std::count_if(pieces.begin(), pieces.end(), [server](const CheckpointPiece& piece) {
+        return piece.holder == server || piece.second == server;
+      }));
+}
+
+absl::Status check_replicas(std::int64_t replicas, std::size_t servers) {
+  if (replicas <= static_cast<std::int64_t>(servers)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "checkpoint.replicas: ", replicas, " copies on different servers, but the job has ", servers,
+      ": start another poseidon-server, or set it to 1"));
 }
 
 absl::StatusOr<std::vector<PieceRange>> pieces_covering(const std::vector<CheckpointPiece>& pieces,
@@ -98,8 +125,18 @@ absl::StatusOr<std::vector<PieceRange>> pieces_covering(const std::vector<Checkp
 
 std::vector<bool> stores_in_use(const CheckpointManifest& manifest) {
   std::vector<bool> in_use(manifest.stores.size(), false);
-  for (const CheckpointPiece& piece : manifest.pieces) in_use[piece.holder.value()] = true;
+  for (const CheckpointPiece& piece : manifest.pieces) {
+    in_use[piece.holder.value()] = true;
+    if (piece.second) in_use[piece.second->value()] = true;
+  }
   return in_use;
+}
+
+bool is_reachable(const CheckpointManifest& manifest, const std::vector<bool>& here) {
+  return std::all_of(
+      manifest.pieces.begin(), manifest.pieces.end(), [&here](const CheckpointPiece& piece) {
+        return here[piece.holder.value()] || (piece.second && here[piece.second->value()]);
+      });
 }
 
 std::string manifest_to_json(const CheckpointManifest& manifest) {
@@ -125,6 +162,7 @@ std::string manifest_to_json(const CheckpointManifest& manifest) {
     entry["elements"] = piece.elements;
     entry["holder"] = piece.holder.value();
     if (piece.giver) entry["giver"] = piece.giver->value();
+    if (piece.second) entry["second"] = piece.second->value();
     json["pieces"].push_back(std::move(entry));
   }
   json["job"] = manifest.job_json;

@@ -31,14 +31,22 @@ struct CheckpointPiece {
   std::int64_t offset = 0;          ///< elements from the start of the layer
   std::int64_t elements = 0;        ///< 0 for worker 0's own state: only the worker knows
   ServerIndex holder;
-  std::optional<WorkerRank> giver;  ///< who sends it to the holder; nothing: the holder owns it
+  std::optional<WorkerRank> giver;    ///< who sends it to the holders; nothing: the holder owns it
+  std::optional<ServerIndex> second;  ///< keeps it too (checkpoint.replicas)
 };
 
 /// Largest piece of an SFB layer: with two optimizer slots it still fits into one message.
 inline constexpr std::int64_t kMaxGivenPieceBytes = 16 << 20;
 
-/// `plan` is valid. `chunk_bytes` is the job's sync.chunk_bytes.
-std::vector<CheckpointPiece> checkpoint_pieces(const Plan& plan, std::int64_t chunk_bytes);
+/// `plan` is valid. `chunk_bytes` is the job's sync.chunk_bytes, `replicas` its
+/// checkpoint.replicas: with 2, the server after a piece's holder keeps the piece too, so that any
+/// one of them may be lost for good.
+std::vector<CheckpointPiece> checkpoint_pieces(const Plan& plan, std::int64_t chunk_bytes,
+                                               std::int64_t replicas = 1);
+/// Pieces that a server stores, as their holder or the second one.
+std::size_t pieces_at(const std::vector<CheckpointPiece>& pieces, ServerIndex server);
+/// INVALID_ARGUMENT, naming the key, when the job wants more copies than it has servers.
+absl::Status check_replicas(std::int64_t replicas, std::size_t servers);
 
 /// Part of a piece that fills part of a wanted range.
 struct PieceRange {
@@ -77,6 +85,8 @@ struct CheckpointManifest {
 
 /// By ServerIndex: whether any piece lies in its store.
 std::vector<bool> stores_in_use(const CheckpointManifest& manifest);
+/// Whether every piece lies in a store that is here. `here`: by ServerIndex.
+bool is_reachable(const CheckpointManifest& manifest, const std::vector<bool>& here);
 
 std::string manifest_to_json(const CheckpointManifest& manifest);
 /// Trusts nothing. INVALID_ARGUMENT, starting with `source`, names the key that is missing or

@@ -85,6 +85,48 @@ TEST(CheckpointPieces, CoverEverythingOnce) {
   }
 }
 
+TEST(CheckpointPieces, TwoServersKeepEachWhereThereAreTwo) {
+  for (const std::uint32_t servers : {1u, 2u, 3u}) {
+    const Plan plan = mixed_plan(2, servers);
+    const auto once = checkpoint_pieces(plan, 16);
+    const auto twice = checkpoint_pieces(plan, 16, 2);
+    ASSERT_EQ(once.size(), twice.size());
+    std::size_t stored = 0;
+    for (std::uint32_t s = 0; s < servers; ++s) stored += pieces_at(twice, ServerIndex(s));
+    EXPECT_EQ(stored, servers == 1 ? once.size() : 2 * once.size());
+    for (std::size_t i = 0; i < once.size(); ++i) {
+      EXPECT_EQ(twice[i].holder, once[i].holder);
+      EXPECT_FALSE(once[i].second);
+      ASSERT_EQ(twice[i].second.has_value(), servers > 1);
+      if (!twice[i].second) continue;
+      EXPECT_NE(*twice[i].second, twice[i].holder);
+      EXPECT_LT(twice[i].second->value(), servers);
+    }
+  }
+  EXPECT_TRUE(check_replicas(2, 2).ok());
+  EXPECT_THAT(std::string(check_replicas(2, 1).message()), HasSubstr("checkpoint.replicas: 2"));
+}
+
+TEST(Manifest, WithTwoCopiesAnyOneStoreMayBeLost) {
+  CheckpointManifest manifest = manifest_of(mixed_plan());
+  EXPECT_FALSE(is_reachable(manifest, {true, false}));
+  manifest.pieces = checkpoint_pieces(mixed_plan(), 16, 2);
+  const auto back = manifest_from_json(manifest_to_json(manifest), "manifest");
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(manifest_to_json(*back), manifest_to_json(manifest));
+  EXPECT_EQ(back->pieces[0].second, manifest.pieces[0].second);
+  EXPECT_TRUE(is_reachable(*back, {true, false}));
+  EXPECT_TRUE(is_reachable(*back, {false, true}));
+  EXPECT_FALSE(is_reachable(*back, {false, false}));
+  EXPECT_THAT(stores_in_use(*back), ::testing::ElementsAre(true, true));
+  auto json = nlohmann::json::parse(manifest_to_json(manifest));
+  json["pieces"][0]["second"] = json["pieces"][0]["holder"];
+  EXPECT_THAT(std::string(manifest_from_json(json.dump(), "m.json").status().message()),
+              HasSubstr("pieces[0].second"));
+  json["pieces"][0]["second"] = 2;
+  EXPECT_FALSE(manifest_from_json(json.dump(), "m.json").ok());
+}
+
 TEST(PiecesCovering, FindsAnyRangeWhateverTheCut) {
   const auto pieces = checkpoint_pieces(mixed_plan(), 16);  // layer 0: [0,4) [4,8) [8,10)
   const auto ranges = pieces_covering(pieces, LayerIndex(0), 3, 6);

@@ -137,7 +137,7 @@ absl::Status parse_checkpoint(const Json& json, std::string_view source, Checkpo
   JsonFields fields(json, source, "checkpoint");
   fields.integer("every_iterations", &spec.every_iterations, 0, kMaxIterations);
   fields.integer("keep", &spec.keep, 1, kMaxKeptCheckpoints);
-  fields.integer("replicas", &spec.replicas, 1, 1);
+  fields.integer("replicas", &spec.replicas, 1, 2);
   return fields.finish();
 }
 

@@ -47,7 +47,7 @@ struct SyncSpec {
 struct CheckpointSpec {
   std::int64_t every_iterations = 0;  ///< 0: never
   std::int64_t keep = 3;
-  std::int64_t replicas = 1;
+  std::int64_t replicas = 1;  ///< servers that keep each piece
 };
 
 struct MembershipSpec {

@@ -350,7 +350,7 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
       {"/sync/plan", 3, "sync.plan: expected a text"},
       {"/sync/plan", "", "sync.plan: expected a text"},
       {"/checkpoint/keep", 0, "checkpoint.keep: expected"},
-      {"/checkpoint/replicas", 2, "checkpoint.replicas: expected the integer 1, the only one"},
+      {"/checkpoint/replicas", 3, "checkpoint.replicas: expected an integer from 1 to 2"},
       {"/checkpoint/every_iterations", -1, "checkpoint.every_iterations: expected"},
       {"/membership/min_workers", 0, "membership.min_workers: expected an integer from 1"},
       {"/membership/min_workers", 65, "65 is more than membership.max_workers 64"},

@@ -9,9 +9,19 @@
 namespace poseidon {
 namespace {
 
-StoreRequest read_request(const RestoreSource& source, PieceId piece, std::uint32_t slot) {
+absl::StatusOr<StoreRequest> read_request(const RestoreSource& source, PieceId piece,
+                                          std::uint32_t slot) {
+  const CheckpointPiece& place = source.pieces[piece.value()];
   StoreRequest request;
-  request.address = source.addresses[source.pieces[piece.value()].holder.value()];
+  request.address = source.addresses[place.holder.value()];
+  if (place.second) request.second_address = source.addresses[place.second->value()];
+  if (request.address.empty()) std::swap(request.address, request.second_address);
+  if (request.address.empty()) {
+    return absl::UnavailableError(absl::StrCat(
+        "piece ", piece.value(), " of checkpoint ", snapshot_name(source.snapshot),
+        ": no server that keeps it is here; start poseidon-server with the --data-dir ",
+        "that has it"));
+  }
   request.header.operation = StoreOperation::kRead;
   request.header.snapshot = source.snapshot;
   request.header.piece = piece;
@@ -43,6 +53,7 @@ v1::RestoreSource restore_to_message(const CheckpointManifest& manifest,
     out->set_offset(piece.offset);
     out->set_elements(piece.elements);
     out->set_holder(piece.holder.value());
+    out->set_second(piece.second ? piece.second->value() + 1 : 0);
   }
   return message;
 }
@@ -54,8 +65,8 @@ absl::StatusOr<RestoreSource> restore_from_message(const v1::RestoreSource& mess
   source.addresses.assign(message.addresses().begin(), message.addresses().end());
   for (const v1::RestorePiece& in : message.pieces()) {
     constexpr std::int64_t kMax = std::int64_t{1} << 61;
-    if (in.holder() >= source.addresses.size() || in.offset() < 0 || in.elements() < 0 ||
-        in.offset() > kMax || in.elements() > kMax) {
+    if (in.holder() >= source.addresses.size() || in.second() > source.addresses.size() ||
+        in.offset() < 0 || in.elements() < 0 || in.offset() > kMax || in.elements() > kMax) {
       return absl::InvalidArgumentError(
           absl::StrCat("the assignment's checkpoint: piece ", source.pieces.size(), " (offset ",
                        in.offset(), ", elements ", in.elements(), ", holder ", in.holder(), " of ",
@@ -66,6 +77,7 @@ absl::StatusOr<RestoreSource> restore_from_message(const v1::RestoreSource& mess
     piece.offset = in.offset();
     piece.elements = in.elements();
     piece.holder = ServerIndex(in.holder());
+    if (in.second() > 0) piece.second = ServerIndex(in.second() - 1);
     source.pieces.push_back(piece);
   }
   return source;
@@ -73,13 +85,13 @@ absl::StatusOr<RestoreSource> restore_from_message(const v1::RestoreSource& mess
 
 absl::Status append_range_requests(const RestoreSource& source, LayerIndex layer,
                                    std::int64_t offset, std::int64_t elements, int state_slots,
-                                   TakeRange take, std::vector<StoreRequest>& requests) {
+                                   const TakeRange& take, std::vector<StoreRequest>& requests) {
   POSEIDON_ASSIGN_OR_RETURN(const std::vector<PieceRange> ranges,
                             pieces_covering(source.pieces, layer, offset, elements));
   for (const PieceRange& range : ranges) {
     const std::int64_t piece_elements = source.pieces[range.piece.value()].elements;
     for (std::uint32_t slot = 0; slot <= static_cast<std::uint32_t>(state_slots); ++slot) {
-      StoreRequest request = read_request(source, range.piece, slot);
+      POSEIDON_ASSIGN_OR_RETURN(StoreRequest request, read_request(source, range.piece, slot));
       request.on_data = [range, piece_elements, slot, take](const Bytes& data) {
         if (data.size() != static_cast<std::size_t>(piece_elements) * sizeof(float)) {
           return absl::DataLossError(absl::StrCat("slot ", slot, " of piece ", range.piece.value(),
@@ -99,7 +111,7 @@ absl::Status append_own_state_request(const RestoreSource& source,
                                       std::vector<StoreRequest>& requests) {
   for (std::uint32_t i = 0; i < source.pieces.size(); ++i) {
     if (source.pieces[i].layer) continue;
-    StoreRequest request = read_request(source, PieceId(i), 0);
+    POSEIDON_ASSIGN_OR_RETURN(StoreRequest request, read_request(source, PieceId(i), 0));
     request.on_data = std::move(take);
     requests.push_back(std::move(request));
     return absl::OkStatus();

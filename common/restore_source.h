@@ -20,13 +20,13 @@ namespace poseidon {
 struct RestoreSource {
   SnapshotId snapshot;
   std::uint64_t samples = 0;           ///< that all workers have taken before
-  std::vector<std::string> addresses;  ///< HOST:PORT, by CheckpointPiece::holder
+  std::vector<std::string> addresses;  ///< HOST:PORT by ServerIndex of the pieces; "": not here
   std::vector<CheckpointPiece> pieces;
 
   Iteration iteration() const { return snapshot_iteration(snapshot); }
 };
 
-/// `addresses`: of the manifest's stores, as they are reached now.
+/// `addresses`: of the manifest's stores, as they are reached now; "" for one that is not here.
 v1::RestoreSource restore_to_message(const CheckpointManifest& manifest,
                                      const std::vector<std::string>& addresses);
 /// Trusts nothing; INVALID_ARGUMENT for holders without address, negative ranges.
@@ -37,12 +37,13 @@ absl::StatusOr<RestoreSource> restore_from_message(const v1::RestoreSource& mess
 using TakeRange =
     std::function<absl::Status(std::uint32_t slot, std::int64_t offset, const Bytes& values)>;
 
-/// Appends the requests that fetch a range of a layer, with its optimizer slots. DATA_LOSS when the
-/// checkpoint has a hole there.
+/// Appends the requests that fetch a range of a layer, with its optimizer slots: from each piece's
+/// holder, and where that does not have it, from the second one. DATA_LOSS when the checkpoint has
+/// a hole there, UNAVAILABLE when none of a piece's stores is here.
 absl::Status append_range_requests(const RestoreSource& source, LayerIndex layer,
                                    std::int64_t offset, std::int64_t elements, int state_slots,
-                                   TakeRange take, std::vector<StoreRequest>& requests);
-/// Appends the request for worker 0's own state.
+                                   const TakeRange& take, std::vector<StoreRequest>& requests);
+/// Appends the request for worker 0's own state; likewise.
 absl::Status append_own_state_request(const RestoreSource& source,
                                       std::function<absl::Status(const Bytes&)> take,
                                       std::vector<StoreRequest>& requests);

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <deque>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/aligned_buffer.h"
 
 namespace poseidon {
 namespace {
@@ -61,15 +61,9 @@ StoreTransfer::~StoreTransfer() { *alive_ = false; }
 void StoreTransfer::start(std::vector<StoreRequest> requests, Done done) {
   done_ = std::move(done);
   unanswered_ = requests.size();
-  std::map<std::string, Connection*> by_address;
   for (StoreRequest& request : requests) {
-    Connection*& connection = by_address[request.address];
-    if (connection == nullptr) {
-      connections_.push_back(std::make_unique<Connection>(this, request.address));
-      connection = connections_.back().get();
-      connection->heard_ = transport_->now();
-    }
-    connection->requests_.push_back(std::move(request));
+    Connection& connection = connection_to(request.address);
+    connection.requests_.push_back(std::move(request));
   }
   transport_->post([this, alive = alive_] {
     if (!*alive) return;
@@ -80,6 +74,49 @@ void StoreTransfer::start(std::vector<StoreRequest> requests, Done done) {
     for (auto& connection : connections_) connect(*connection);
     watch();
   });
+}
+
+StoreTransfer::Connection& StoreTransfer::connection_to(const std::string& address) {
+  const auto found = std::find_if(connections_.begin(), connections_.end(),
+                                  [&](const auto& one) { return one->address_ == address; });
+  if (found != connections_.end()) return **found;
+  connections_.push_back(std::make_unique<Connection>(this, address));
+  connections_.back()->heard_ = transport_->now();
+  return *connections_.back();
+}
+
+bool StoreTransfer::may_ask_second(const Connection& connection, const absl::Status& why) const {
+  return !connection.requests_.front().second_address.empty() &&
+         (absl::IsNotFound(why) || absl::IsDataLoss(why));
+}
+
+void StoreTransfer::ask_second(StoreRequest request, const std::string& why) {
+  if (asked_second_++ == 0) first_reason_ = why;
+  request.address = std::exchange(request.second_address, "");
+  Connection& second = connection_to(request.address);
+  if (second.requests_.empty()) second.heard_ = transport_->now();
+  second.requests_.push_back(std::move(request));
+  if (second.stream_ == nullptr) {
+    connect(second);
+  } else {
+    pump(second);
+  }
+}
+
+/// What others have is asked of them; the rest stays.
+void StoreTransfer::give_up(Connection& connection, const std::string& why) {
+  std::deque<StoreRequest> all = std::exchange(connection.requests_, {});
+  connection.stream_.reset();
+  connection.first_ += all.size();
+  connection.sent_ = 0;
+  for (StoreRequest& request : all) {
+    if (request.second_address.empty()) {
+      connection.requests_.push_back(std::move(request));
+    } else {
+      ask_second(std::move(request), why);
+    }
+  }
+  if (!connection.requests_.empty()) connect(connection);
 }
 
 void StoreTransfer::connect(Connection& connection) {
@@ -97,15 +134,37 @@ void StoreTransfer::pump(Connection& connection) {
   header.request = connection.first_ + connection.sent_;
   ++connection.sent_;
   connection.writing_ = true;
-  connection.stream_->write({.prefix = encode_prefix(header, request.payload.size()),
-                             .payload = request.payload,
-                             .payload_owner = request.owner});
+  absl::Span<const std::byte> payload = request.payload;
+  std::shared_ptr<const void> owner = request.owner;
+  if (request.make_payload) {
+    const std::shared_ptr<const std::vector<float>> made = request.make_payload();
+    payload = as_payload(*made);
+    owner = made;
+  }
+  connection.stream_->write({.prefix = encode_prefix(header, payload.size()),
+                             .payload = payload,
+                             .payload_owner = std::move(owner)});
 }
 
 void StoreTransfer::on_message(Connection& connection, const Bytes& message) {
   if (ended_) return;
   const auto fail = [&](absl::StatusCode code, const std::string& what) {
-    finish(absl::Status(code, absl::StrCat("the store at ", connection.address_, ": ", what)));
+    finish(explained(code, absl::StrCat("the store at ", connection.address_, ": ", what)));
+  };
+  const auto answered = [&] {
+    connection.heard_ = transport_->now();
+    connection.requests_.pop_front();
+    --connection.sent_;
+    ++connection.first_;
+  };
+  const auto ask_elsewhere = [&](const absl::Status& why) {
+    if (!may_ask_second(connection, why)) return false;
+    StoreRequest again = std::move(connection.requests_.front());
+    answered();
+    ask_second(std::move(again),
+               absl::StrCat("the store at ", connection.address_, ": ", why.message()));
+    pump(connection);
+    return true;
   };
   const absl::StatusOr<DecodedStore> decoded = decode_store(message);
   if (!decoded.ok()) {
@@ -125,8 +184,9 @@ void StoreTransfer::on_message(Connection& connection, const Bytes& message) {
                                       : StoreOperation::kStored;
   if (header.operation == StoreOperation::kError) {
     const auto code = static_cast<absl::StatusCode>(header.error_code);
-    fail(code == absl::StatusCode::kOk ? absl::StatusCode::kUnknown : code,
-         text_of(decoded->payload));
+    const std::string text = text_of(decoded->payload);
+    if (ask_elsewhere(absl::Status(code, text))) return;
+    fail(code == absl::StatusCode::kOk ? absl::StatusCode::kUnknown : code, text);
     return;
   }
   if (header.operation != expected) {
@@ -135,14 +195,12 @@ void StoreTransfer::on_message(Connection& connection, const Bytes& message) {
   }
   if (expected == StoreOperation::kData) {
     if (const absl::Status taken = request.on_data(decoded->payload); !taken.ok()) {
+      if (ask_elsewhere(taken)) return;
       fail(taken.code(), std::string(taken.message()));
       return;
     }
   }
-  connection.heard_ = transport_->now();
-  connection.requests_.pop_front();
-  --connection.sent_;
-  ++connection.first_;
+  answered();
   if (--unanswered_ == 0) {
     finish(absl::OkStatus());
     return;
@@ -154,8 +212,10 @@ void StoreTransfer::on_closed(Connection& connection, const absl::Status& status
   connection.stream_.reset();
   if (ended_) return;
   if (!status.ok() && !absl::IsUnavailable(status) && !absl::IsAborted(status)) {
-    finish(absl::Status(status.code(), absl::StrCat("the store at ", connection.address_,
-                                                    " refused: ", status.message())));
+    const std::string why =
+        absl::StrCat("the store at ", connection.address_, " refused: ", status.message());
+    give_up(connection, why);
+    if (!connection.requests_.empty()) finish(explained(status.code(), why));
     return;
   }
   if (connection.requests_.empty()) return;
@@ -166,18 +226,34 @@ void StoreTransfer::on_closed(Connection& connection, const absl::Status& status
 
 void StoreTransfer::watch() {
   if (ended_) return;
-  for (const auto& connection : connections_) {
-    const Nanoseconds silent = transport_->now() - connection->heard_;
-    if (connection->requests_.empty() || silent < options_.give_up_after) continue;
-    finish(absl::UnavailableError(
-        absl::StrCat("the store at ", connection->address_, " did not answer for ",
+  std::vector<Connection*> known;  // more may come while we look
+  for (const auto& connection : connections_) known.push_back(connection.get());
+  for (Connection* const one : known) {
+    Connection& connection = *one;
+    const Nanoseconds silent = transport_->now() - connection.heard_;
+    if (connection.requests_.empty() || silent < options_.ask_second_after) continue;
+    const std::string why =
+        absl::StrCat("the store at ", connection.address_, " did not answer for ",
                      std::chrono::duration_cast<Milliseconds>(silent).count(),
-                     " ms: is its poseidon-server running, and does its disk work?")));
+                     " ms: is its poseidon-server running, and does its disk work?");
+    const bool elsewhere =
+        std::any_of(connection.requests_.begin(), connection.requests_.end(),
+                    [](const StoreRequest& request) { return !request.second_address.empty(); });
+    if (elsewhere) give_up(connection, why);
+    if (connection.requests_.empty() || silent < options_.give_up_after) continue;
+    finish(explained(absl::StatusCode::kUnavailable, why));
     return;
   }
-  transport_->post_after(options_.give_up_after / 10, [this, alive = alive_] {
+  const Nanoseconds patience = std::min(options_.give_up_after, options_.ask_second_after);
+  transport_->post_after(patience / 10, [this, alive = alive_] {
     if (*alive) watch();
   });
+}
+
+/// With why second addresses were asked at all.
+absl::Status StoreTransfer::explained(absl::StatusCode code, const std::string& what) const {
+  return absl::Status(
+      code, asked_second_ == 0 ? what : absl::StrCat(what, "; and before: ", first_reason_));
 }
 
 void StoreTransfer::finish(const absl::Status& status) {

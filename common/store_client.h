@@ -22,16 +22,24 @@ namespace poseidon {
 
 struct StoreRequest {
   std::string address;  ///< HOST:PORT of the store
-  StoreHeader header;   ///< READ or WRITE; its request number is given by the transfer
+  /// READ: who is asked when that store does not answer, does not have the piece or has it damaged;
+  /// "": nobody.
+  std::string second_address;
+  StoreHeader header;  ///< READ or WRITE; its request number is given by the transfer
   absl::Span<const std::byte> payload;  ///< WRITE
   std::shared_ptr<const void> owner;    ///< keeps the payload alive
-  /// READ: takes the data. An error, with its reason, ends the transfer.
+  /// WRITE, instead of both: makes the payload when its turn comes.
+  std::function<std::shared_ptr<const std::vector<float>>()> make_payload;
+  /// READ: takes the data. An error, with its reason, ends the transfer; DATA_LOSS only when there
+  /// is nobody else to ask.
   std::function<absl::Status(const Bytes& data)> on_data;
 };
 
 struct StoreTransferOptions {
   /// No answer from one store for so long, connected or not, ends the transfer.
   Nanoseconds give_up_after = std::chrono::seconds(30);
+  /// Likewise, and what others have too is asked of them.
+  Nanoseconds ask_second_after = std::chrono::seconds(5);
   Nanoseconds reconnect_pause = Milliseconds(200);
   /// Requests that one store has not answered; more wait here.
   std::size_t window = 4;
@@ -52,14 +60,23 @@ class StoreTransfer {
   /// error names the store: UNAVAILABLE when it did not answer, else what it answered.
   void start(std::vector<StoreRequest> requests, Done done);
 
+  /// Requests that had to be asked of their second address, and why the first was.
+  std::size_t asked_second() const { return asked_second_; }
+  const std::string& first_reason() const { return first_reason_; }
+
  private:
   class Connection;
 
+  Connection& connection_to(const std::string& address);
+  bool may_ask_second(const Connection& connection, const absl::Status& why) const;
+  void ask_second(StoreRequest request, const std::string& why);
+  void give_up(Connection& connection, const std::string& why);
   void connect(Connection& connection);
   void pump(Connection& connection);
   void on_message(Connection& connection, const Bytes& message);
   void on_closed(Connection& connection, const absl::Status& status);
   void watch();
+  absl::Status explained(absl::StatusCode code, const std::string& what) const;
   void finish(const absl::Status& status);
 
   Transport* const transport_;
@@ -67,6 +84,8 @@ class StoreTransfer {
   Done done_;
   std::vector<std::unique_ptr<Connection>> connections_;  ///< one per address
   std::size_t unanswered_ = 0;
+  std::size_t asked_second_ = 0;
+  std::string first_reason_;
   bool ended_ = false;
   /// Timers outlive us in the loop; they look here before they touch us.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -1,201 +1,371 @@
 #include "server/rocksdb_chunk_store.h"
 
-#include <rocksdb/db.h>
-#include <rocksdb/options.h>
-#include <rocksdb/write_batch.h>
-#include <zlib.h>
+#include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
+#include <rocksdb/sst_file_writer.h>
 
-#include <array>
-#include <bit>
 #include <cstring>
+#include <deque>
+#include <future>
+#include <iterator>
+#include <map>
+#include <optional>
 #include <string>
-#include <string_view>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "server/rocksdb_files.h"
+#include "server/snapshot_index.h"
+#include "spdlog/spdlog.h"
 
 namespace poseidon {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "records hold native floats");
+namespace fs = std::filesystem;
 
-constexpr char kChunkPrefix = 'c';
-constexpr char kSealPrefix = 's';
-constexpr std::size_t kHeaderBytes = 4 * sizeof(std::uint64_t);
-constexpr std::size_t kChecksumBytes = sizeof(std::uint32_t);
+/// Pieces read before they are asked for: one read alone does not keep a fast disk busy.
+constexpr std::size_t kPiecesAhead = 2;
 
-/// Big endian, so that RocksDB's order of keys is the order of numbers.
-template <typename Number>
-void append_big_endian(std::string& out, Number value) {
-  for (std::size_t i = sizeof value; i-- > 0;) out.push_back(static_cast<char>(value >> (8 * i)));
+rocksdb::Slice bytes_of(std::span<const float> floats) {
+  return {reinterpret_cast<const char*>(floats.data()), floats.size_bytes()};
 }
 
-std::string snapshot_key(char prefix, SnapshotId snapshot) {
-  std::string key(1, prefix);
-  append_big_endian(key, snapshot.value());
-  return key;
-}
+/// Floats at any address, for vector::assign: resize would write zeros first.
+class StoredFloats {
+ public:
+  using iterator_category = std::forward_iterator_tag;
+  using value_type = float;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const float*;
+  using reference = float;
 
-std::string piece_key(SnapshotId snapshot, PieceId piece) {
-  std::string key = snapshot_key(kChunkPrefix, snapshot);
-  append_big_endian(key, piece.value());
-  return key;
-}
-
-std::uint32_t checksum(std::string_view bytes) {
-  return static_cast<std::uint32_t>(
-      crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
-}
-
-void append_raw(std::string& out, const void* bytes, std::size_t size) {
-  if (size > 0) out.append(static_cast<const char*>(bytes), size);
-}
-
-std::string encode(const ChunkView& chunk) {
-  const std::array<std::uint64_t, 4> header = {static_cast<std::uint64_t>(chunk.version),
-                                               chunk.parameters.size(), chunk.state0.size(),
-                                               chunk.state1.size()};
-  std::string record;
-  record.reserve(kHeaderBytes + kChecksumBytes + chunk.parameters.size_bytes() +
-                 chunk.state0.size_bytes() + chunk.state1.size_bytes());
-  append_raw(record, header.data(), kHeaderBytes);
-  for (const auto floats : {chunk.parameters, chunk.state0, chunk.state1}) {
-    append_raw(record, floats.data(), floats.size_bytes());
+  explicit StoredFloats(const char* at) : at_(at) {}
+  float operator*() const {
+    float value = 0.0f;
+    std::memcpy(&value, at_, sizeof value);
+    return value;
   }
-  const std::uint32_t sum = checksum(record);
-  append_raw(record, &sum, sizeof sum);
-  return record;
-}
-
-/// False when the record is not what encode wrote.
-bool decode(std::string_view record, StoredChunk& chunk) {
-  if (record.size() < kHeaderBytes + kChecksumBytes) return false;
-  std::uint32_t sum = 0;
-  const std::string_view body = record.substr(0, record.size() - kChecksumBytes);
-  std::memcpy(&sum, record.data() + body.size(), sizeof sum);
-  if (sum != checksum(body)) return false;
-  std::array<std::uint64_t, 4> header{};
-  std::memcpy(header.data(), body.data(), kHeaderBytes);
-  chunk.version = static_cast<Iteration>(header[0]);
-  std::string_view rest = body.substr(kHeaderBytes);
-  for (const auto& [elements, out] :
-       {std::pair{header[1], &chunk.parameters}, std::pair{header[2], &chunk.state0},
-        std::pair{header[3], &chunk.state1}}) {
-    if (elements > rest.size() / sizeof(float)) return false;
-    out->resize(elements);
-    if (elements > 0) std::memcpy(out->data(), rest.data(), elements * sizeof(float));
-    rest.remove_prefix(elements * sizeof(float));
+  StoredFloats& operator++() {
+    at_ += sizeof(float);
+    return *this;
   }
-  return rest.empty();
-}
+  bool operator==(const StoredFloats& other) const { return at_ == other.at_; }
+  bool operator!=(const StoredFloats& other) const { return at_ != other.at_; }
+
+ private:
+  const char* at_;
+};
+
+/// A snapshot in the making: its table files, none of them in the database yet. Removes them with
+/// itself.
+class Draft {
+ public:
+  Draft(SnapshotId snapshot, const StorePaths& paths, const rocksdb::Options& options,
+        std::uint64_t file_bytes)
+      : snapshot_(snapshot), paths_(paths), options_(options), file_bytes_(file_bytes) {}
+  ~Draft() {
+    writer_.reset();
+    std::error_code error;
+    for (const std::string& file : files_) fs::remove(file, error);
+  }
+  Draft(const Draft&) = delete;
+  Draft& operator=(const Draft&) = delete;
+
+  /// After an error the draft is good for nothing: files that could not be written are not used.
+  absl::Status put(const ChunkView& chunk) {
+    POSEIDON_RETURN_IF_ERROR(status_);
+    IndexEntry entry{.version = chunk.version, .first = next_};
+    std::size_t slot = 0;
+    for (const auto floats : {chunk.parameters, chunk.state0, chunk.state1}) {
+      entry.elements[slot++] = floats.size();
+      if (!floats.empty() && status_.ok()) write(next_++, bytes_of(floats));
+    }
+    if (status_.ok()) index_[chunk.piece] = entry;
+    return status_;
+  }
+
+  /// Everything is on the disk, the index last. The files to take in.
+  absl::StatusOr<std::vector<std::string>> finish() {
+    end_file();
+    if (status_.ok()) write(kIndexNumber, encode_index(index_));
+    end_file();
+    POSEIDON_RETURN_IF_ERROR(status_);
+    return files_;
+  }
+
+  /// What was finished could not be taken in.
+  void spoil(const absl::Status& status) { status_ = status; }
+
+  const SnapshotIndex& index() const { return index_; }
+
+ private:
+  void write(ArrayNumber number, const rocksdb::Slice& bytes) {
+    if (writer_ == nullptr) begin_file();
+    if (!status_.ok()) return;
+    note(writer_->Put(encode_key({snapshot_, number}), bytes));
+    if (status_.ok() && writer_->FileSize() >= file_bytes_) end_file();
+  }
+
+  void begin_file() {
+    writer_ = std::make_unique<rocksdb::SstFileWriter>(table_file_options(options_), options_);
+    files_.push_back(
+        (paths_.unsealed / absl::StrCat(snapshot_name(snapshot_), "-", files_.size(), ".sst"))
+            .string());
+    note(writer_->Open(files_.back()));
+  }
+
+  /// Synced.
+  void end_file() {
+    if (writer_ == nullptr) return;
+    if (status_.ok()) note(writer_->Finish());
+    writer_.reset();
+  }
+
+  void note(const rocksdb::Status& status) {
+    if (status_.ok()) {
+      status_ = store_status(status, paths_.directory,
+                             absl::StrCat("writing checkpoint ", snapshot_name(snapshot_)));
+    }
+  }
+
+  const SnapshotId snapshot_;
+  const StorePaths& paths_;
+  const rocksdb::Options& options_;
+  const std::uint64_t file_bytes_;
+  absl::Status status_;
+  SnapshotIndex index_;
+  ArrayNumber next_ = kIndexNumber + 1;
+  std::vector<std::string> files_;
+  std::unique_ptr<rocksdb::SstFileWriter> writer_;  ///< of the last file; null between files
+};
 
 class RocksdbChunkStore final : public ChunkStore {
  public:
-  RocksdbChunkStore(std::string directory, std::unique_ptr<rocksdb::DB> db)
-      : directory_(std::move(directory)), db_(std::move(db)) {}
+  RocksdbChunkStore(StorePaths paths, std::unique_ptr<rocksdb::Env> env, std::uint64_t file_bytes)
+      : paths_(std::move(paths)),
+        file_bytes_(file_bytes),
+        env_(std::move(env)),
+        options_(store_options(env_.get())) {}
+  ~RocksdbChunkStore() override {
+    drafts_.clear();
+    ahead_.clear();
+    db_.reset();
+    if (lock_ != nullptr) (void)options_.env->UnlockFile(lock_);
+  }
+  RocksdbChunkStore(const RocksdbChunkStore&) = delete;
+  RocksdbChunkStore& operator=(const RocksdbChunkStore&) = delete;
+
+  absl::Status open() {
+    std::error_code error;
+    fs::create_directories(paths_.directory, error);
+    if (const rocksdb::Status locked = options_.env->LockFile(paths_.lock.string(), &lock_);
+        !locked.ok()) {
+      return absl::UnavailableError(absl::StrCat(
+          paths_.directory.string(), ": cannot lock the checkpoint store: ", locked.ToString(),
+          "; is another poseidon-server using this --data-dir, or is it read-only?"));
+    }
+    fs::remove_all(paths_.unsealed, error);
+    fs::create_directories(paths_.unsealed, error);
+    if (error) {
+      return absl::UnavailableError(
+          absl::StrCat(paths_.unsealed.string(), ": cannot be created: ", error.message()));
+    }
+    options_.use_direct_reads = has_direct_io(options_, paths_.unsealed);
+    return open_db();
+  }
 
   absl::Status put(SnapshotId snapshot, const ChunkView& chunk) override {
-    POSEIDON_ASSIGN_OR_RETURN(const bool sealed, is_sealed(snapshot));
-    if (sealed) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(directory_, ": snapshot ", snapshot.value(), " is sealed"));
+    if (sealed_.contains(snapshot)) {
+      return absl::FailedPreconditionError(absl::StrCat(paths_.directory.string(), ": snapshot ",
+                                                        snapshot_name(snapshot), " is sealed"));
     }
-    return convert(
-        db_->Put(rocksdb::WriteOptions(), piece_key(snapshot, chunk.piece), encode(chunk)),
-        "writing a chunk");
+    return draft_of(snapshot).put(chunk);
   }
 
   absl::Status seal(SnapshotId snapshot) override {
-    // The log is written in order: a synced seal has every chunk before it on the disk too.
-    rocksdb::WriteOptions durable;
-    durable.sync = true;
-    return convert(db_->Put(durable, snapshot_key(kSealPrefix, snapshot), ""),
-                   "sealing a snapshot");
+    if (sealed_.contains(snapshot)) return absl::OkStatus();
+    POSEIDON_RETURN_IF_ERROR(recover());
+    Draft& draft = draft_of(snapshot);
+    POSEIDON_ASSIGN_OR_RETURN(const std::vector<std::string> files, draft.finish());
+    const absl::Status taken =
+        note(ingest(*db_, files), absl::StrCat("sealing checkpoint ", snapshot_name(snapshot)));
+    if (!taken.ok()) {
+      draft.spoil(taken);
+      return taken;
+    }
+    sealed_[snapshot] = draft.index();
+    drafts_.erase(snapshot);
+    return absl::OkStatus();
   }
 
   absl::StatusOr<StoredChunk> get(SnapshotId snapshot, PieceId piece) override {
-    POSEIDON_ASSIGN_OR_RETURN(const bool sealed, is_sealed(snapshot));
-    std::string record;
-    const rocksdb::Status status =
-        db_->Get(rocksdb::ReadOptions(), piece_key(snapshot, piece), &record);
-    if (!sealed || status.IsNotFound()) {
-      return absl::NotFoundError(absl::StrCat(directory_, ": no piece ", piece.value(),
-                                              " in a sealed snapshot ", snapshot.value()));
+    POSEIDON_ASSIGN_OR_RETURN(const SnapshotIndex* const index, index_of(snapshot));
+    const auto found = index == nullptr ? SnapshotIndex::const_iterator() : index->find(piece);
+    if (index == nullptr || found == index->end()) {
+      return absl::NotFoundError(absl::StrCat(paths_.directory.string(), ": no piece ",
+                                              piece.value(), " in a sealed snapshot ",
+                                              snapshot_name(snapshot)));
     }
-    POSEIDON_RETURN_IF_ERROR(convert(status, "reading a chunk"));
-    StoredChunk stored;
-    stored.piece = piece;
-    if (!decode(record, stored)) {
-      return absl::DataLossError(absl::StrCat(directory_, ": piece ", piece.value(),
-                                              " of snapshot ", snapshot.value(),
-                                              " is damaged: use an older snapshot"));
+    // Whoever goes on from a snapshot asks for its pieces in order: the next ones are on their way
+    // while this one is used.
+    const bool ahead =
+        !ahead_.empty() && ahead_.front().snapshot == snapshot && ahead_.front().piece == piece;
+    if (!ahead) {
+      ahead_.clear();
+      read_ahead(snapshot, *found);
     }
-    return stored;
+    auto next = index->upper_bound(ahead_.back().piece);
+    while (ahead_.size() <= kPiecesAhead && next != index->end()) {
+      read_ahead(snapshot, *next++);
+    }
+    absl::StatusOr<StoredChunk> chunk = ahead_.front().chunk.get();
+    ahead_.pop_front();
+    return chunk;
   }
 
   absl::StatusOr<std::vector<SnapshotId>> list() override {
     std::vector<SnapshotId> snapshots;
-    const std::unique_ptr<rocksdb::Iterator> at(db_->NewIterator(rocksdb::ReadOptions()));
-    for (at->Seek(std::string(1, kSealPrefix)); at->Valid() && at->key()[0] == kSealPrefix;
-         at->Next()) {
-      std::uint64_t id = 0;
-      for (std::size_t i = 1; i < at->key().size(); ++i) {
-        id = (id << 8) | static_cast<std::uint8_t>(at->key()[i]);
-      }
-      snapshots.emplace_back(id);
-    }
-    POSEIDON_RETURN_IF_ERROR(convert(at->status(), "listing snapshots"));
+    for (const auto& [snapshot, index] : sealed_) snapshots.push_back(snapshot);
     return snapshots;
   }
 
   absl::Status remove(SnapshotId snapshot) override {
-    // The seal goes first and with the rest: what is half removed is not readable.
-    rocksdb::WriteBatch batch;
-    batch.Delete(snapshot_key(kSealPrefix, snapshot));
-    batch.DeleteRange(snapshot_key(kChunkPrefix, snapshot),
-                      snapshot_key(kChunkPrefix, snapshot.next()));
-    return convert(db_->Write(rocksdb::WriteOptions(), &batch), "removing a snapshot");
+    drafts_.erase(snapshot);
+    ahead_.clear();
+    if (!sealed_.contains(snapshot)) return absl::OkStatus();
+    POSEIDON_RETURN_IF_ERROR(recover());
+    POSEIDON_RETURN_IF_ERROR(note(remove_files(*db_, snapshot),
+                                  absl::StrCat("removing checkpoint ", snapshot_name(snapshot))));
+    sealed_.erase(snapshot);
+    return absl::OkStatus();
   }
 
  private:
-  absl::StatusOr<bool> is_sealed(SnapshotId snapshot) {
-    std::string value;
-    const rocksdb::Status status =
-        db_->Get(rocksdb::ReadOptions(), snapshot_key(kSealPrefix, snapshot), &value);
-    if (status.IsNotFound()) return false;
-    POSEIDON_RETURN_IF_ERROR(convert(status, "looking for a seal"));
-    return true;
+  absl::Status open_db() {
+    POSEIDON_ASSIGN_OR_RETURN(db_, open_database(paths_, options_));
+    troubled_ = false;
+    sealed_.clear();
+    for (const SnapshotId snapshot : sealed_snapshots(*db_)) sealed_[snapshot];
+    return absl::OkStatus();
   }
 
-  absl::Status convert(const rocksdb::Status& status, const char* what) const {
-    if (status.ok()) return absl::OkStatus();
-    const std::string message = absl::StrCat(directory_, ": ", what, ": ", status.ToString());
-    if (status.IsNoSpace()) return absl::ResourceExhaustedError(message);
-    if (status.IsCorruption()) return absl::DataLossError(message);
-    return absl::UnavailableError(message);
+  Draft& draft_of(SnapshotId snapshot) {
+    std::unique_ptr<Draft>& draft = drafts_[snapshot];
+    if (draft == nullptr) draft = std::make_unique<Draft>(snapshot, paths_, options_, file_bytes_);
+    return *draft;
   }
 
-  const std::string directory_;
-  const std::unique_ptr<rocksdb::DB> db_;
+  void read_ahead(SnapshotId snapshot, const SnapshotIndex::value_type& entry) {
+    ahead_.push_back({.snapshot = snapshot,
+                      .piece = entry.first,
+                      .chunk = std::async(std::launch::async, [this, snapshot, entry] {
+                        return read_piece(snapshot, entry.first, entry.second);
+                      })});
+  }
+
+  absl::StatusOr<StoredChunk> read_piece(SnapshotId snapshot, PieceId piece,
+                                         const IndexEntry& entry) const {
+    StoredChunk stored;
+    stored.piece = piece;
+    stored.version = entry.version;
+    ArrayNumber number = entry.first;
+    std::size_t slot = 0;
+    for (std::vector<float>* const to : {&stored.parameters, &stored.state0, &stored.state1}) {
+      const std::uint64_t elements = entry.elements[slot++];
+      if (elements == 0) continue;
+      POSEIDON_RETURN_IF_ERROR(read_array({snapshot, number++}, elements, piece, *to));
+    }
+    return stored;
+  }
+
+  /// The index of a sealed snapshot, null when it is not sealed.
+  absl::StatusOr<const SnapshotIndex*> index_of(SnapshotId snapshot) {
+    const auto sealed = sealed_.find(snapshot);
+    if (sealed == sealed_.end()) return nullptr;
+    if (!sealed->second) {
+      std::string bytes;
+      const rocksdb::Status status =
+          db_->Get(rocksdb::ReadOptions(), encode_key({snapshot, kIndexNumber}), &bytes);
+      sealed->second = status.ok() ? decode_index(bytes) : std::nullopt;
+      if (!sealed->second) {
+        return absl::DataLossError(absl::StrCat(
+            paths_.directory.string(), ": the index of checkpoint ", snapshot_name(snapshot),
+            " is damaged (", status.ToString(), "): use an older checkpoint, or another copy"));
+      }
+    }
+    return &*sealed->second;
+  }
+
+  absl::Status read_array(const ArrayKey& key, std::uint64_t elements, PieceId piece,
+                          std::vector<float>& to) const {
+    // An iterator shows the value where it was read; Get would copy it.
+    const std::unique_ptr<rocksdb::Iterator> at(db_->NewIterator(rocksdb::ReadOptions()));
+    const std::string wanted = encode_key(key);
+    at->Seek(wanted);
+    const bool found = at->Valid() && at->key() == wanted;
+    if (!found || at->value().size() != elements * sizeof(float)) {
+      return absl::DataLossError(absl::StrCat(
+          paths_.directory.string(), ": piece ", piece.value(), " of checkpoint ",
+          snapshot_name(key.snapshot), " is damaged (",
+          found ? absl::StrCat(at->value().size(), " bytes for ", elements, " elements")
+          : at->status().ok() ? "its file is missing"
+                              : at->status().ToString(),
+          "): use an older checkpoint, or another copy"));
+    }
+    const char* const bytes = at->value().data();
+    to.assign(StoredFloats{bytes}, StoredFloats{bytes + at->value().size()});
+    return absl::OkStatus();
+  }
+
+  /// After a write to the database has failed it takes no further ones until it was made to.
+  absl::Status recover() {
+    if (!troubled_) return absl::OkStatus();
+    const rocksdb::Status resumed = db_->Resume();
+    if (!resumed.ok()) {
+      return store_status(resumed, paths_.directory, "going on after a failed write");
+    }
+    troubled_ = false;
+    spdlog::info("{}: the checkpoint store takes writes again", paths_.directory.string());
+    return absl::OkStatus();
+  }
+
+  absl::Status note(const rocksdb::Status& status, const std::string& what) {
+    troubled_ = troubled_ || !status.ok();
+    return store_status(status, paths_.directory, what);
+  }
+
+  const StorePaths paths_;
+  const std::uint64_t file_bytes_;
+  const std::unique_ptr<rocksdb::Env> env_;
+  /// A piece that is being read on a thread of its own.
+  struct Ahead {
+    SnapshotId snapshot;
+    PieceId piece;
+    std::future<absl::StatusOr<StoredChunk>> chunk;  ///< its destruction waits for the thread
+  };
+
+  rocksdb::Options options_;  ///< fixed once the store is open
+  rocksdb::FileLock* lock_ = nullptr;
+  std::unique_ptr<rocksdb::DB> db_;
+  bool troubled_ = false;  ///< the last write to the database failed
+  std::map<SnapshotId, std::unique_ptr<Draft>> drafts_;
+  std::map<SnapshotId, std::optional<SnapshotIndex>> sealed_;  ///< indexes as far as they were read
+  std::deque<Ahead> ahead_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ChunkStore>> open_rocksdb_chunk_store(
-    const std::filesystem::path& directory) {
-  rocksdb::Options options;
-  options.create_if_missing = true;
-  options.compression = rocksdb::kNoCompression;  // float noise does not compress
-  options.paranoid_checks = true;
-  rocksdb::DB* db = nullptr;
-  const rocksdb::Status status = rocksdb::DB::Open(options, directory.string(), &db);
-  if (!status.ok()) {
-    const std::string message =
-        absl::StrCat(directory.string(), ": cannot open the chunk store: ", status.ToString());
-    return status.IsCorruption() ? absl::DataLossError(message) : absl::UnavailableError(message);
-  }
-  return std::make_unique<RocksdbChunkStore>(directory.string(), std::unique_ptr<rocksdb::DB>(db));
+    const std::filesystem::path& directory, RocksdbStoreOptions options) {
+  if (options.file_system == nullptr) options.file_system = rocksdb::FileSystem::Default();
+  auto store = std::make_unique<RocksdbChunkStore>(StorePaths(directory),
+                                                   rocksdb::NewCompositeEnv(options.file_system),
+                                                   options.table_file_bytes);
+  POSEIDON_RETURN_IF_ERROR(store->open());
+  return store;
 }
 
 }  // namespace poseidon

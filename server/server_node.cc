@@ -37,9 +37,12 @@ ServerNode::ServerNode(const ServerNodeParts& parts)
       stores_(parts.stores),
       refusals_(parts.refusals),
       metrics_(parts.metrics),
-      calibration_(parts.probe, measure) {
+      calibration_(parts.probe, measure),
+      replicas_(parts.stores) {
   service_->set_frozen_sink([this](Epoch epoch, FrozenChunk chunk) {
-    keeper_->put(snapshot_id(epoch, chunk.version), std::move(chunk));
+    const SnapshotId snapshot = snapshot_id(epoch, chunk.version);
+    replicas_.put(snapshot, chunk);  // shares the memory
+    keeper_->put(snapshot, std::move(chunk));
   });
 }
 
@@ -111,17 +114,24 @@ absl::Status ServerNode::assign(const v1::Assignment& assignment) {
   }
   const std::uint32_t workers = plan.workers();
   const ServerIndex self(assignment.index());
-  std::size_t pieces = 0;
-  for (const CheckpointPiece& piece : checkpoint_pieces(plan, job.sync.chunk_bytes)) {
-    if (piece.holder == self) ++pieces;
-  }
-  keeper_->begin(epoch, pieces,
+  const std::vector<CheckpointPiece> pieces =
+      checkpoint_pieces(plan, job.sync.chunk_bytes, job.checkpoint.replicas);
+  keeper_->begin(epoch, pieces_at(pieces, self),
                  [this](const SnapshotResult& result) { send_checkpoint_report(result); });
+  std::string second;  // one for all chunks of a server
+  for (const CheckpointPiece& piece : pieces) {
+    if (piece.holder == self && !piece.giver && piece.second) {
+      second = plan.server_addresses[piece.second->value()];
+    }
+  }
   const auto shared_plan = std::make_shared<const Plan>(plan);
   service_->assign(
       std::move(plan), self, job.optimizer, traffic,
-      [this, epoch, self, assignment, shared_plan, every = job.checkpoint.every_iterations,
+      [this, epoch, self, assignment, shared_plan, second, every = job.checkpoint.every_iterations,
        slots = optimizer_state_slots(job.optimizer)] {
+        replicas_.begin(second, [this](SnapshotId snapshot, const absl::Status& status) {
+          send_checkpoint_report({.snapshot = snapshot, .status = status});
+        });
         service_->with_shard(epoch, [every](Shard* shard) {
           if (shard != nullptr) shard->freeze_every(every);
         });
@@ -166,13 +176,19 @@ absl::Status ServerNode::restore(const v1::RestoreSource& message, const Plan& p
         end = absl::FailedPreconditionError(objection.message);
       }
     }
+    if (transfer_->asked_second() > 0) {
+      spdlog::warn("epoch {}: {} parts of checkpoint {} came from the second server; the first: {}",
+                   epoch.value(), transfer_->asked_second(), snapshot_name(source.snapshot),
+                   transfer_->first_reason());
+    }
     if (end.ok()) {
       spdlog::info("epoch {}: goes on from checkpoint {}", epoch.value(),
                    snapshot_name(source.snapshot));
       send_ready(epoch);
     } else {
-      send_failed(epoch, {end.code(), absl::StrCat("checkpoint ", snapshot_name(source.snapshot),
-                                                   ": ", end.message())},
+      send_failed(epoch,
+                  {end.code(), absl::StrCat("checkpoint ", snapshot_name(source.snapshot), ": ",
+                                            end.message())},
                   /*restoring=*/true);
     }
   });
@@ -197,8 +213,7 @@ void ServerNode::on_save_checkpoint(const v1::SaveCheckpoint& save) {
   const auto iteration = static_cast<Iteration>(save.iteration());
   service_->with_shard(epoch, [this, epoch, iteration, held = save.held()](Shard* shard) {
     if (shard == nullptr) return;  // the epoch is over, and the coordinator knows
-    const absl::Status frozen =
-        held ? shard->freeze_held(iteration) : shard->freeze_at(iteration);
+    const absl::Status frozen = held ? shard->freeze_held(iteration) : shard->freeze_at(iteration);
     if (frozen.ok()) return;
     send_checkpoint_report({.snapshot = snapshot_id(epoch, iteration), .status = frozen},
                            /*too_late=*/!held);
@@ -241,6 +256,7 @@ void ServerNode::drop(Epoch epoch) {
   if (metrics_ != nullptr) metrics_->show(nullptr, nullptr);
   service_->drop(epoch);
   keeper_->end(epoch);
+  stores_->post([this] { replicas_.end(); });
 }
 
 void ServerNode::fill_heartbeat(v1::Heartbeat& heartbeat) {

@@ -16,6 +16,7 @@
 #include "common/store_client.h"
 #include "common/wire.h"
 #include "server/checkpoint_keeper.h"
+#include "server/replica_sender.h"
 #include "server/shard_service.h"
 
 namespace poseidon {
@@ -74,6 +75,7 @@ class ServerNode final : public ControlEvents {
   Epoch epoch_;
 
   std::unique_ptr<StoreTransfer> transfer_;  ///< the loop's
+  ReplicaSender replicas_;                   ///< the loop's
 };
 
 }  // namespace poseidon

@@ -38,6 +38,7 @@ class StoreServiceTest : public ::testing::Test {
     transfer_->start(std::move(requests), [&end](const absl::Status& status) { end = status; });
     while (!end && network_->step()) {
     }
+    asked_second_ = transfer_->asked_second();
     transfer_.reset();
     return end.value_or(absl::DeadlineExceededError("no end"));
   }
@@ -81,6 +82,7 @@ class StoreServiceTest : public ::testing::Test {
   std::unique_ptr<CheckpointKeeper> keeper_;
   std::unique_ptr<StoreService> service_;
   std::unique_ptr<StoreTransfer> transfer_;
+  std::size_t asked_second_ = 0;
 };
 
 TEST_F(StoreServiceTest, GivesBackWhatItWasGivenThroughCutsAndDelays) {
@@ -137,6 +139,93 @@ TEST_F(StoreServiceTest, AnErrorOfTheTakerEndsTheTransfer) {
   StoreRequest request = read(0, 0, &nothing);
   request.on_data = [](const Bytes&) { return absl::InvalidArgumentError("does not fit"); };
   EXPECT_THAT(std::string(run({std::move(request)}).message()), HasSubstr("does not fit"));
+}
+
+/// The same with a second server, whose store has the pieces that the first does not give.
+class SecondStoreTest : public StoreServiceTest {
+ protected:
+  void build_both(const MemoryFaults& faults) {
+    build(faults);
+    Transport* second = &network_->endpoint("second");
+    second_disk_ = std::make_unique<BackgroundOnLoop>(second, Milliseconds(5));
+    second_keeper_ = std::make_unique<CheckpointKeeper>(std::make_unique<MemoryChunkStore>(),
+                                                        second_disk_.get());
+    second_service_ = std::make_unique<StoreService>(second, second_keeper_.get());
+    ASSERT_TRUE(second->listen("second:1", second_service_.get()).ok());
+    second_keeper_->begin(kEpoch, kPieces, nullptr);
+    auto requests = writes();
+    for (StoreRequest& request : requests) request.address = "second:1";
+    ASSERT_TRUE(run(std::move(requests)).ok());
+  }
+  /// Reads all parameters, from `first` and else from `second`.
+  absl::Status read_all(const std::string& first, const std::string& second) {
+    got_.assign(kPieces, {});
+    std::vector<StoreRequest> reads;
+    for (std::uint32_t piece = 0; piece < kPieces; ++piece) {
+      reads.push_back(read(piece, 0, &got_[piece]));
+      reads.back().address = first;
+      reads.back().second_address = second;
+    }
+    return run(std::move(reads));
+  }
+  void expect_all() {
+    for (int piece = 0; piece < kPieces; ++piece) {
+      const auto base = static_cast<float>(10 * piece);
+      EXPECT_THAT(got_[static_cast<std::size_t>(piece)], ElementsAre(base, base + 1, base + 2));
+    }
+  }
+
+  std::unique_ptr<BackgroundOnLoop> second_disk_;
+  std::unique_ptr<CheckpointKeeper> second_keeper_;
+  std::unique_ptr<StoreService> second_service_;
+  std::vector<std::vector<float>> got_;
+};
+
+TEST_F(SecondStoreTest, IsAskedForWhatTheFirstDoesNotHave) {
+  build_both({.max_delay = Milliseconds(30), .cut = 0.05});
+  const absl::Status status = read_all("server:1", "second:1");
+  ASSERT_TRUE(status.ok()) << status;
+  expect_all();
+  EXPECT_EQ(asked_second_, std::size_t{kPieces});
+}
+
+TEST_F(SecondStoreTest, IsAskedWhenTheFirstIsGone) {
+  build_both({});
+  const Nanoseconds begin = client_->now();
+  const absl::Status status = read_all("elsewhere:1", "second:1");
+  ASSERT_TRUE(status.ok()) << status;
+  expect_all();
+  EXPECT_LT(client_->now() - begin, StoreTransferOptions().give_up_after);
+}
+
+TEST_F(SecondStoreTest, IsNotAskedWhenTheFirstHasIt) {
+  build_both({});
+  ASSERT_TRUE(run(writes()).ok());
+  ASSERT_TRUE(read_all("server:1", "second:1").ok());
+  expect_all();
+  EXPECT_EQ(asked_second_, 0u);
+}
+
+TEST_F(SecondStoreTest, IsAskedWhenWhatCameWasDamaged) {
+  build_both({});
+  ASSERT_TRUE(run(writes()).ok());
+  std::vector<float> got;
+  StoreRequest request = read(4, 0, &got);
+  request.second_address = "second:1";
+  int taken = 0;
+  request.on_data = [&, take = request.on_data](const Bytes& data) {
+    return ++taken == 1 ? absl::DataLossError("of another length") : take(data);
+  };
+  ASSERT_TRUE(run({std::move(request)}).ok());
+  EXPECT_THAT(got, ElementsAre(40, 41, 42));
+}
+
+TEST_F(SecondStoreTest, BothReasonsAreSaidWhenNeitherHasIt) {
+  build_both({});
+  const absl::Status status = read_all("server:1", "nowhere:1");
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("nowhere:1 did not answer"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("server:1: no piece"));
 }
 
 }  // namespace

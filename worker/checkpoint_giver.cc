@@ -40,7 +40,7 @@ CheckpointGiver::CheckpointGiver(Transport* stores, const Plan& plan, WorkerRank
       epoch_(plan.epoch),
       rank_(rank),
       workers_(plan.workers()),
-      pieces_(checkpoint_pieces(plan, options.chunk_bytes)),
+      pieces_(checkpoint_pieces(plan, options.chunk_bytes, options.replicas)),
       server_addresses_(plan.server_addresses),
       newest_(options.first_iteration),
       transfers_(std::make_shared<Transfers>()) {
@@ -117,18 +117,22 @@ bool CheckpointGiver::begin(Iteration version) {
   return false;
 }
 
-StoreRequest CheckpointGiver::write_request(
-    Iteration version, const Given& given, std::uint32_t slots,
-    std::shared_ptr<const std::vector<float>> values) const {
-  StoreRequest request;
-  request.address = server_addresses_[given.place.holder.value()];
-  request.header.operation = StoreOperation::kWrite;
-  request.header.snapshot = snapshot_id(epoch_, version);
-  request.header.piece = given.piece;
-  request.header.slot = slots;
-  request.payload = as_payload(*values);
-  request.owner = std::move(values);
-  return request;
+void CheckpointGiver::append_writes(Iteration version, const Given& given, std::uint32_t slots,
+                                    const std::shared_ptr<const std::vector<float>>& values,
+                                    std::vector<StoreRequest>& requests) const {
+  const auto write_to = [&](ServerIndex server) {
+    StoreRequest request;
+    request.address = server_addresses_[server.value()];
+    request.header.operation = StoreOperation::kWrite;
+    request.header.snapshot = snapshot_id(epoch_, version);
+    request.header.piece = given.piece;
+    request.header.slot = slots;
+    request.payload = as_payload(*values);
+    request.owner = values;
+    requests.push_back(std::move(request));
+  };
+  write_to(given.place.holder);
+  if (given.place.second) write_to(*given.place.second);
 }
 
 void CheckpointGiver::layer_at(LayerIndex layer, Iteration version,
@@ -149,7 +153,7 @@ void CheckpointGiver::layer_at(LayerIndex layer, Iteration version,
   for (const Given& piece : given->second) {
     auto values = std::make_shared<std::vector<float>>();
     copy_piece(piece.place, {parameters, state0, state1}, *values);
-    requests.push_back(write_request(version, piece, slots, std::move(values)));
+    append_writes(version, piece, slots, values, requests);
   }
   send(version, std::move(requests));
 }
@@ -187,7 +191,7 @@ absl::Status CheckpointGiver::give_held(Iteration version, const std::set<Worker
     const Given given{PieceId(i), pieces_[i]};
     if (!pieces_[i].layer) {
       auto values = std::make_shared<const std::vector<float>>(std::move(own_state));
-      requests.push_back(write_request(version, given, 0, std::move(values)));
+      append_writes(version, given, 0, values, requests);
       continue;
     }
     const LayerIndex layer = *pieces_[i].layer;
@@ -202,11 +206,11 @@ absl::Status CheckpointGiver::give_held(Iteration version, const std::set<Worker
                kept->second.values.contains(given.piece)) {
       *values = kept->second.values.at(given.piece);
     } else {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "worker ", rank_.value(), " does not have version ", version, " of piece ", i, " (worker ",
-          pieces_[i].giver->value(), "'s)"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("worker ", rank_.value(), " does not have version ", version, " of piece ",
+                       i, " (worker ", pieces_[i].giver->value(), "'s)"));
     }
-    requests.push_back(write_request(version, given, count, std::move(values)));
+    append_writes(version, given, count, values, requests);
   }
   if (requests.empty()) return absl::OkStatus();
   {
@@ -226,7 +230,9 @@ bool CheckpointGiver::wants_own_state(Iteration version) {
 void CheckpointGiver::own_state_at(Iteration version, std::vector<float> state) {
   if (own_state_.empty() || !begin(version)) return;
   auto values = std::make_shared<const std::vector<float>>(std::move(state));
-  send(version, {write_request(version, own_state_[0], 0, std::move(values))});
+  std::vector<StoreRequest> requests;
+  append_writes(version, own_state_[0], 0, values, requests);
+  send(version, std::move(requests));
 }
 
 void CheckpointGiver::send(Iteration version, std::vector<StoreRequest> requests) {

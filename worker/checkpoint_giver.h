@@ -39,6 +39,7 @@ struct CheckpointGiverOptions {
   Iteration first_iteration = 0;   ///< of this run; its version is not saved again
   Iteration every_iterations = 0;  ///< 0: only when asked
   std::int64_t chunk_bytes = 0;    ///< the job's
+  std::int64_t replicas = 1;       ///< the job's
   StoreTransferOptions transfer;
 };
 
@@ -100,8 +101,10 @@ class CheckpointGiver {
   bool begin(Iteration version);
   void send(Iteration version, std::vector<StoreRequest> requests);
   void settled(Iteration version, const absl::Status& status);
-  StoreRequest write_request(Iteration version, const Given& given, std::uint32_t slots,
-                             std::shared_ptr<const std::vector<float>> values) const;
+  /// To all servers that keep the piece.
+  void append_writes(Iteration version, const Given& given, std::uint32_t slots,
+                     const std::shared_ptr<const std::vector<float>>& values,
+                     std::vector<StoreRequest>& requests) const;
 
   Transport* const stores_;
   const CheckpointGiverOptions options_;
@@ -111,9 +114,9 @@ class CheckpointGiver {
   const std::uint32_t workers_;
   const std::vector<CheckpointPiece> pieces_;  ///< of all
   const std::vector<std::string> server_addresses_;
-  std::map<std::uint32_t, std::vector<Given>> kept_of_;  ///< by LayerIndex: to keep
-  std::map<std::uint32_t, Kept> kept_;                   ///< by LayerIndex
-  std::map<std::uint32_t, Iteration> current_;           ///< by LayerIndex: steps made
+  std::map<std::uint32_t, std::vector<Given>> kept_of_;   ///< by LayerIndex: to keep
+  std::map<std::uint32_t, Kept> kept_;                    ///< by LayerIndex
+  std::map<std::uint32_t, Iteration> current_;            ///< by LayerIndex: steps made
   std::map<std::uint32_t, std::vector<Given>> of_layer_;  ///< by LayerIndex
   std::vector<Given> own_state_;                          ///< one, on worker 0
 

@@ -378,6 +378,7 @@ class WorkerNode::Job final : public TrainerEvents {
           CheckpointGiverOptions{.first_iteration = first_iteration_,
                                  .every_iterations = job_.checkpoint.every_iterations,
                                  .chunk_bytes = job_.sync.chunk_bytes,
+                                 .replicas = job_.checkpoint.replicas,
                                  .transfer = {}},
           [this](Iteration version, const std::string& reason, bool too_late) {
             report_checkpoint_failure(version, reason, too_late);

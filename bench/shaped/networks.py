@@ -26,7 +26,7 @@ def _pooling(name):
     return {"name": name, "type": "pooling", "pool": "max", "kernel": 2, "stride": 2}
 
 
-def _mlp(width):
+def mlp(width):
     return {"name": "mlp", "input": [1, 28, 28], "layers": [
         _fully_connected("fc1", width), {"name": "relu1", "type": "relu"},
         _fully_connected("fc2", width), {"name": "relu2", "type": "relu"},
@@ -45,10 +45,10 @@ def _convolutional(channels, hidden):
 
 
 NETWORKS = {
-    "fc": Network("784-2048-2048-10, fully connected", _mlp(2048), {"ps": 4, "sfb": 30, "auto": 30, "planned": 30}),
+    "fc": Network("784-2048-2048-10, fully connected", mlp(2048), {"ps": 4, "sfb": 30, "auto": 30, "planned": 30}),
     "conv": Network("4 convolutions up to 256 channels, then 1024-128-10", _convolutional(256, 128),
                     {"ps": 12, "sfb": 12, "auto": 12, "planned": 12}),
-    "tiny": Network("784-64-64-10, fully connected", _mlp(64), {"ps": 3, "sfb": 3, "auto": 3, "planned": 3}),
+    "tiny": Network("784-64-64-10, fully connected", mlp(64), {"ps": 3, "sfb": 3, "auto": 3, "planned": 3}),
 }
 
 
