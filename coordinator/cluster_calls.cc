@@ -175,6 +175,7 @@ JobDescription Cluster::describe_job(const v1::SubmitRequest& request, const Res
   description.run_directory = run_directory;
   description.chunk_bytes = resolved.sync.chunk_bytes;
   description.keep_checkpoints = resolved.keep_checkpoints;
+  description.replicas = resolved.replicas;
   description.replace_timeout = Milliseconds(resolved.replace_timeout_ms);
   description.has_statistics = resolved.has_statistics;
   description.replan = resolved.sync.replan;

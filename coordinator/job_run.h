@@ -147,6 +147,7 @@ struct JobDescription {
   std::string run_directory;
   std::int64_t chunk_bytes = 2 << 20;  ///< sync.chunk_bytes
   std::int64_t keep_checkpoints = 3;   ///< checkpoint.keep
+  std::int64_t replicas = 1;           ///< checkpoint.replicas
   Nanoseconds replace_timeout = std::chrono::seconds(30);
   bool has_statistics = false;  ///< running ones, of which worker 0 alone has the job's
   using Addresses = std::vector<std::string>;

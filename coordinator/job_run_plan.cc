@@ -17,7 +17,17 @@ namespace poseidon {
 /// that the run goes on as it would have: by the same schemes, to the same bytes.
 void JobRun::begin_planning(Nanoseconds now, JobActions& actions) {
   const auto workers = static_cast<std::uint32_t>(workers_.size());
-  if (begun_with_ == 0) begun_with_ = workers;
+  if (begun_with_ == 0) {
+    begun_with_ = workers;
+    // Later, with fewer servers, there are fewer copies, and the run goes on.
+    if (const absl::Status copies = check_replicas(description_.replicas, servers_.size());
+        !copies.ok()) {
+      workers_.clear();  // nobody has heard of the job
+      servers_.clear();
+      end(false, std::string(copies.message()), now, actions);
+      return;
+    }
+  }
   if (description_.with_workers) {
     absl::StatusOr<ElasticJob> elastic = description_.with_workers(begun_with_, workers);
     if (!elastic.ok()) {

@@ -36,7 +36,7 @@ CheckpointManifest JobRun::manifest_frame() const {
   frame.begun_with = begun_with_;
   frame.samples = samples_;
   for (const Participant& server : servers_) frame.stores.push_back(server.node.store_identity);
-  frame.pieces = checkpoint_pieces(*plan_, description_.chunk_bytes);
+  frame.pieces = checkpoint_pieces(*plan_, description_.chunk_bytes, description_.replicas);
   frame.plan = pin_of(*plan_);
   return frame;
 }
@@ -272,15 +272,16 @@ std::string JobRun::store_address(const std::string& identity) const {
   return "";
 }
 
-/// By ServerIndex; "" where nothing is to be fetched. Nothing when a store is not here.
+/// By ServerIndex; "" where a store is not here. Nothing when a piece is in none that is.
 std::optional<std::vector<std::string>> JobRun::addresses_of_stores(
     const CheckpointManifest& manifest) const {
-  const std::vector<bool> in_use = stores_in_use(manifest);
   std::vector<std::string> addresses;
-  for (std::size_t s = 0; s < in_use.size(); ++s) {
-    addresses.push_back(store_address(manifest.stores[s]));
-    if (in_use[s] && addresses.back().empty()) return std::nullopt;
+  std::vector<bool> here;
+  for (const std::string& store : manifest.stores) {
+    addresses.push_back(store_address(store));
+    here.push_back(!addresses.back().empty());
   }
+  if (!is_reachable(manifest, here)) return std::nullopt;
   return addresses;
 }
 

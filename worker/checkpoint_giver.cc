@@ -182,6 +182,7 @@ CheckpointGiver::Held CheckpointGiver::held() const {
 absl::Status CheckpointGiver::give_held(Iteration version, const std::set<WorkerRank>& lost,
                                         const Live& live, std::vector<float> own_state) {
   if (lost.size() >= workers_) return absl::InvalidArgumentError("every worker is lost");
+  const auto state = std::make_shared<const std::vector<float>>(std::move(own_state));
   std::vector<StoreRequest> requests;
   for (std::uint32_t i = 0; i < pieces_.size(); ++i) {
     if (!pieces_[i].giver) continue;
@@ -190,8 +191,7 @@ absl::Status CheckpointGiver::give_held(Iteration version, const std::set<Worker
     if (giver != rank_) continue;
     const Given given{PieceId(i), pieces_[i]};
     if (!pieces_[i].layer) {
-      auto values = std::make_shared<const std::vector<float>>(std::move(own_state));
-      append_writes(version, given, 0, values, requests);
+      append_writes(version, given, 0, state, requests);
       continue;
     }
     const LayerIndex layer = *pieces_[i].layer;

@@ -16,7 +16,7 @@ NOTICE_S = LEASE_MS / 1000 + 12
 
 
 def endless_job():
-    return digits_job(iterations=1_000_000, test_every_iterations=0)
+    return digits_job(iterations=1_000_000, test_every_iterations=0, checkpoint={"every_iterations": 1000})
 
 
 class CleanStop(ProcessTest):
