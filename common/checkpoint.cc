@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/chunking.h"
 #include "common/json_fields.h"
@@ -100,6 +101,20 @@ std::vector<bool> stores_in_use(const CheckpointManifest& manifest) {
   std::vector<bool> in_use(manifest.stores.size(), false);
   for (const CheckpointPiece& piece : manifest.pieces) in_use[piece.holder.value()] = true;
   return in_use;
+}
+
+std::string missing_stores(const CheckpointManifest& manifest,
+                           const std::function<bool(const std::string& identity)>& is_here) {
+  const std::vector<bool> in_use = stores_in_use(manifest);
+  std::vector<std::string> missing;
+  for (std::size_t s = 0; s < in_use.size(); ++s) {
+    if (in_use[s] && !is_here(manifest.stores[s])) missing.push_back(manifest.stores[s]);
+  }
+  if (missing.empty()) return "";
+  return absl::StrCat(missing.size() == 1 ? "the server whose --data-dir has STORE_IDENTITY "
+                                          : "the servers whose --data-dir have STORE_IDENTITY ",
+                      absl::StrJoin(missing, ", "), ", with a part of checkpoint ",
+                      snapshot_name(manifest.snapshot));
 }
 
 std::string manifest_to_json(const CheckpointManifest& manifest) {
