@@ -46,9 +46,8 @@ absl::Status fetch(std::vector<StoreRequest> requests, Milliseconds interval,
   std::promise<absl::Status> ended;
   std::future<absl::Status> end = ended.get_future();
   StoreTransfer transfer(&stores);
-  transfer.start(std::move(requests), [&ended](const absl::Status& status) {
-    ended.set_value(status);
-  });
+  transfer.start(std::move(requests),
+                 [&ended](const absl::Status& status) { ended.set_value(status); });
   while (end.wait_for(interval) != std::future_status::ready) keep_held();
   const absl::Status status = end.get();
   grpc.stop();  // from now on nobody touches the transfer
@@ -64,9 +63,9 @@ absl::Status run_checkpoint_list(const CheckpointListOptions& options) {
                             client.list_checkpoints(kCallTimeout));
   if (options.json) {
     // Names come from other machines: what is no UTF-8 in them is replaced, not thrown at.
-    write_stdout(checkpoints_to_json(list).dump(2, ' ', false,
-                                                nlohmann::json::error_handler_t::replace) +
-                 "\n");
+    write_stdout(
+        checkpoints_to_json(list).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
+        "\n");
   } else {
     write_stdout(checkpoints_to_text(list));
   }
@@ -95,11 +94,11 @@ absl::Status run_checkpoint_save(const CheckpointSaveOptions& options) {
       return list.status();
     }
     if (now >= end) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "the checkpoint at iteration ", asked.iteration(), " of job ", asked.job_id(),
-          " was not committed within ", options.timeout_s,
-          " s; it may still be: see 'poseidon checkpoint list --coordinator ", client.address(),
-          "'"));
+      return absl::DeadlineExceededError(
+          absl::StrCat("the checkpoint at iteration ", asked.iteration(), " of job ",
+                       asked.job_id(), " was not committed within ", options.timeout_s,
+                       " s; it may still be: see 'poseidon checkpoint list --coordinator ",
+                       client.address(), "'"));
     }
     std::this_thread::sleep_for(kPollInterval);
   }

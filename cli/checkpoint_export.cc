@@ -25,9 +25,9 @@ absl::StatusOr<std::vector<StoreRequest>> CheckpointModel::requests(const Restor
                    values.subspan(static_cast<std::size_t>(offset), bytes.size() / sizeof(float)));
       return absl::OkStatus();
     };
-    POSEIDON_RETURN_IF_ERROR(append_range_requests(
-        source, LayerIndex(l), 0, static_cast<std::int64_t>(parameters_[l].size()),
-        /*state_slots=*/0, take, requests));
+    POSEIDON_RETURN_IF_ERROR(append_range_requests(source, LayerIndex(l), 0,
+                                                   static_cast<std::int64_t>(parameters_[l].size()),
+                                                   /*state_slots=*/0, take, requests));
   }
   if (statistics_.empty()) return requests;
   const auto take = [this](const Bytes& bytes) {

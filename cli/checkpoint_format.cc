@@ -16,8 +16,7 @@ using Json = nlohmann::json;
 
 /// ISO 8601, UTC: "2026-05-01T12:30:00Z".
 std::string time_text(std::int64_t unix_s) {
-  return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::FromUnixSeconds(unix_s),
-                          absl::UTCTimeZone());
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::FromUnixSeconds(unix_s), absl::UTCTimeZone());
 }
 
 std::string bytes_text(std::uint64_t bytes) {
@@ -84,8 +83,8 @@ std::string checkpoints_to_text(const v1::ListCheckpointsResponse& list) {
   return table.size() == 1 ? "no checkpoint yet\n" : format_table(table);
 }
 
-absl::StatusOr<std::optional<std::string>> save_outcome(
-    const v1::RequestCheckpointResponse& asked, const v1::ListCheckpointsResponse& list) {
+absl::StatusOr<std::optional<std::string>> save_outcome(const v1::RequestCheckpointResponse& asked,
+                                                        const v1::ListCheckpointsResponse& list) {
   for (const v1::CheckpointInfo& info : list.committed()) {
     if (covers(info, asked)) return info.id();
   }
@@ -95,14 +94,13 @@ absl::StatusOr<std::optional<std::string>> save_outcome(
         absl::StrCat("checkpoint ", list.failed().id(), " failed: ", list.failed().reason()));
   }
   if (list.job_id() != asked.job_id() || list.ended()) {
-    return absl::AbortedError(absl::StrCat("job ", asked.job_id(),
-                                           " ended before the checkpoint was whole; now ",
-                                           list.state().empty() ? "there is no job" : list.state()));
+    return absl::AbortedError(
+        absl::StrCat("job ", asked.job_id(), " ended before the checkpoint was whole; now ",
+                     list.state().empty() ? "there is no job" : list.state()));
   }
   if (list.epoch() != asked.epoch()) {
-    return absl::AbortedError(
-        absl::StrCat("a node was lost before the checkpoint was whole, and ", list.state(),
-                     ": ask for one again"));
+    return absl::AbortedError(absl::StrCat("a node was lost before the checkpoint was whole, and ",
+                                           list.state(), ": ask for one again"));
   }
   return std::nullopt;
 }

@@ -20,7 +20,7 @@ std::string checkpoints_to_text(const v1::ListCheckpointsResponse& list);
 
 /// What became of the checkpoint that was asked for: the id of one that is at least as far, nothing
 /// while it may still come, or ABORTED with the reason.
-absl::StatusOr<std::optional<std::string>> save_outcome(
-    const v1::RequestCheckpointResponse& asked, const v1::ListCheckpointsResponse& list);
+absl::StatusOr<std::optional<std::string>> save_outcome(const v1::RequestCheckpointResponse& asked,
+                                                        const v1::ListCheckpointsResponse& list);
 
 }  // namespace poseidon

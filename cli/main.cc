@@ -176,7 +176,8 @@ void add_checkpoint(CLI::App& app, CheckpointOptions& options) {
   add_checkpoint_id(*export_to, options.export_to.checkpoint);
   export_to->footer(
       "The file is what a run that ended there would have left as model.safetensors. It appears\n"
-      "whole or not at all. Training goes on meanwhile; the servers must be reachable from here.\n\n"
+      "whole or not at all. Training goes on meanwhile; the servers must be reachable from "
+      "here.\n\n"
       "Example:\n  poseidon checkpoint export --to model.safetensors --coordinator 10.0.0.1:4700");
 
   CheckpointRestoreOptions& to = options.restore;

@@ -46,9 +46,9 @@ absl::StatusOr<const CheckpointManifest*> CheckpointCatalog::find(std::string_vi
   for (auto it = all_.rbegin(); it != all_.rend() && known.size() < kMaxNamed; ++it) {
     known.push_back(snapshot_name(it->first));
   }
-  return absl::NotFoundError(
-      str_cat("there is no committed checkpoint ", id, "; the newest are ",
-              absl::StrJoin(known, ", "), " (`poseidon checkpoint list` shows all)"));
+  return absl::NotFoundError(str_cat("there is no committed checkpoint ", id, "; the newest are ",
+                                     absl::StrJoin(known, ", "),
+                                     " (`poseidon checkpoint list` shows all)"));
 }
 
 void CheckpointCatalog::hold(SnapshotId snapshot, Nanoseconds now) {

@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/clock.h"
 #include "common/background.h"
+#include "common/clock.h"
 #include "coordinator/checkpoint_archive.h"
 #include "coordinator/checkpoint_catalog.h"
 #include "coordinator/job_resolver.h"

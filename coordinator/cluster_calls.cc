@@ -132,8 +132,7 @@ absl::StatusOr<v1::SubmitResponse> Cluster::begin_job(const v1::SubmitRequest& r
   description.id = id;
   description.epoch = Epoch(epoch);
   if (source) POSEIDON_RETURN_IF_ERROR(add_source(*source, description));
-  const auto begin =
-      description.id == id ? RunDirectory::Begin::kAnew : RunDirectory::Begin::kGoOn;
+  const auto begin = description.id == id ? RunDirectory::Begin::kAnew : RunDirectory::Begin::kGoOn;
   if (begin == RunDirectory::Begin::kGoOn) {
     POSEIDON_RETURN_IF_ERROR(check_still_of_job(path, request.job_json()));
   }

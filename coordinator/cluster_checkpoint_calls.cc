@@ -106,10 +106,9 @@ absl::StatusOr<v1::LocateCheckpointResponse> Cluster::locate_checkpoint(
   out.set_hold_ms(static_cast<std::uint32_t>(
       std::chrono::duration_cast<Milliseconds>(kCheckpointHold).count()));
   if (!request.hold_only()) {
-    const std::string missing =
-        missing_stores(*manifest, [this](const std::string& identity) {
-          return !store_address(identity).empty();
-        });
+    const std::string missing = missing_stores(*manifest, [this](const std::string& identity) {
+      return !store_address(identity).empty();
+    });
     if (!missing.empty()) {
       return absl::FailedPreconditionError(absl::StrCat(missing, ", is not here: start it again"));
     }
@@ -144,10 +143,11 @@ absl::StatusOr<v1::SubmitResponse> Cluster::restore_checkpoint(
 /// same job again, in another one a branch of it.
 absl::Status Cluster::add_source(SnapshotId source, JobDescription& description) {
   if (snapshot_iteration(source) >= description.iterations) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "checkpoint ", snapshot_name(source), " is of the end of training: all ",
-        description.iterations, " iterations are done; `poseidon checkpoint export` writes its "
-        "model"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("checkpoint ", snapshot_name(source), " is of the end of training: all ",
+                     description.iterations,
+                     " iterations are done; `poseidon checkpoint export` writes its "
+                     "model"));
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest,

@@ -92,9 +92,8 @@ std::string Cluster::save_before_stop(std::unique_lock<std::mutex>& lock) {
   if (job_->progress(now).completed > job_->first_iteration()) {
     if (absl::StatusOr<JobActions> actions = job_->save_checkpoint(now); actions.ok()) {
       apply(*actions);
-      job_changed_.wait_for(lock, options_.shutdown_checkpoint_timeout, [&] {
-        return !trains() || !job_->checkpoints().asked_for();
-      });
+      job_changed_.wait_for(lock, options_.shutdown_checkpoint_timeout,
+                            [&] { return !trains() || !job_->checkpoints().asked_for(); });
     }
   }
   const CheckpointManifest* newest = job_->checkpoints().newest();

@@ -98,12 +98,11 @@ void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
   } else if (repeats_source_plan()) {
     keep = source_->plan;
   }
-  absl::StatusOr<Plan> plan =
-      description_.make_plan({.epoch = epoch_,
-                              .workers = addresses(workers_),
-                              .servers = addresses(servers_),
-                              .calibration = std::move(calibration),
-                              .keep = std::move(keep)});
+  absl::StatusOr<Plan> plan = description_.make_plan({.epoch = epoch_,
+                                                      .workers = addresses(workers_),
+                                                      .servers = addresses(servers_),
+                                                      .calibration = std::move(calibration),
+                                                      .keep = std::move(keep)});
   if (!plan.ok()) {
     const bool told = state_ == JobState::kCalibrating;  // only who has heard of it hears its end
     if (!told) {

@@ -50,9 +50,8 @@ bool JobRun::repeats_source_plan() const {
 /// "" when all are here.
 std::string JobRun::missing_stores_text() const {
   if (!source_) return "";
-  return missing_stores(*source_, [this](const std::string& identity) {
-    return !store_address(identity).empty();
-  });
+  return missing_stores(
+      *source_, [this](const std::string& identity) { return !store_address(identity).empty(); });
 }
 
 // ---- checkpoints ----
@@ -151,10 +150,9 @@ absl::StatusOr<JobActions> JobRun::save_checkpoint(Nanoseconds now) {
   }
   if (checkpoints_.asked_for()) return JobActions();
   if (iterations_->completed() == description_.iterations) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("job ", description_.id, " has done all its ", description_.iterations,
-                     " iterations; its model is ", description_.run_directory,
-                     "/model.safetensors"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job ", description_.id, " has done all its ", description_.iterations,
+        " iterations; its model is ", description_.run_directory, "/model.safetensors"));
   }
   absl::StatusOr<CheckpointActions> asked = checkpoints_.ask(iterations_->completed(), now);
   if (!asked.ok()) return asked.status();

@@ -31,8 +31,9 @@ class RunDirectoryTest : public ::testing::Test {
 
   std::unique_ptr<RunDirectory> open(RunDirectory::Begin begin = RunDirectory::Begin::kAnew) {
     auto directory = RunDirectory::open(
-        folder_, begin, {.on_error = [this](const absl::Status& status) { errors_.push_back(status); },
-                  .on_closed = [this] { ++closed_; }});
+        folder_, begin,
+        {.on_error = [this](const absl::Status& status) { errors_.push_back(status); },
+         .on_closed = [this] { ++closed_; }});
     EXPECT_TRUE(directory.ok()) << directory.status();
     return *std::move(directory);
   }
@@ -110,7 +111,8 @@ TEST_F(RunDirectoryTest, ARunThatGoesOnKeepsItsMetricsUpToThere) {
 }
 
 TEST_F(RunDirectoryTest, AFolderThatCannotBeIsNamed) {
-  const absl::Status status = RunDirectory::open("/proc/x", RunDirectory::Begin::kAnew, {}).status();
+  const absl::Status status =
+      RunDirectory::open("/proc/x", RunDirectory::Begin::kAnew, {}).status();
   EXPECT_THAT(status.ToString(), HasSubstr("/proc/x"));
 }
 
