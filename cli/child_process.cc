@@ -15,6 +15,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
 
 namespace poseidon {
 namespace {
@@ -25,11 +27,11 @@ constexpr Milliseconds kStopPoll{10};
 /// The settings of one posix_spawn.
 class SpawnSettings {
  public:
-  explicit SpawnSettings(const std::string& log) {
+  SpawnSettings(const std::string& log, bool append) {
     posix_spawn_file_actions_init(&files_);
     posix_spawn_file_actions_addopen(&files_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_addopen(&files_, STDOUT_FILENO, log.c_str(),
-                                     O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0644);
+                                     O_WRONLY | O_CREAT | O_APPEND | (append ? 0 : O_TRUNC), 0644);
     posix_spawn_file_actions_adddup2(&files_, STDOUT_FILENO, STDERR_FILENO);
 
     posix_spawnattr_init(&attributes_);
@@ -87,7 +89,9 @@ std::string last_lines(const std::filesystem::path& path, std::size_t lines) {
   return text.substr(begin);
 }
 
-absl::StatusOr<ChildProcess> ChildProcess::start(ChildOptions options) {
+namespace {
+
+absl::StatusOr<pid_t> spawn(const ChildOptions& options, bool append_log) {
   const std::string program = options.program.string();
   std::vector<std::string> words = {program};
   words.insert(words.end(), options.arguments.begin(), options.arguments.end());
@@ -96,7 +100,7 @@ absl::StatusOr<ChildProcess> ChildProcess::start(ChildOptions options) {
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
 
-  const SpawnSettings settings(options.log.string());
+  const SpawnSettings settings(options.log.string(), append_log);
   pid_t pid = -1;
   const int error = ::posix_spawn(&pid, program.c_str(), settings.files(), settings.attributes(),
                                   argv.data(), environ);
@@ -104,7 +108,22 @@ absl::StatusOr<ChildProcess> ChildProcess::start(ChildOptions options) {
     return absl::ErrnoToStatus(error, absl::StrCat("cannot start ", options.name, " (", program,
                                                    ", log ", options.log.string(), ")"));
   }
+  return pid;
+}
+
+}  // namespace
+
+absl::StatusOr<ChildProcess> ChildProcess::start(ChildOptions options) {
+  POSEIDON_ASSIGN_OR_RETURN(const pid_t pid, spawn(options, /*append_log=*/false));
   return ChildProcess(std::move(options), pid);
+}
+
+absl::Status ChildProcess::start_again(std::vector<std::string> arguments) {
+  POSEIDON_CHECK(wait_status_.has_value(), "only what has ended is started again");
+  options_.arguments = std::move(arguments);
+  POSEIDON_ASSIGN_OR_RETURN(pid_, spawn(options_, /*append_log=*/true));
+  wait_status_.reset();
+  return absl::OkStatus();
 }
 
 ChildProcess::ChildProcess(ChildOptions options, pid_t pid)

@@ -44,6 +44,10 @@ class ChildProcess {
   const std::filesystem::path& log() const { return options_.log; }
   pid_t pid() const { return pid_; }
 
+  const std::vector<std::string>& arguments() const { return options_.arguments; }
+  /// Precondition: it has ended. Its log goes on where it was.
+  absl::Status start_again(std::vector<std::string> arguments);
+
   /// How it ended, as describe_wait_status wants it; nullopt while it runs. Never blocks.
   std::optional<int> poll();
 

@@ -1,19 +1,22 @@
 // `poseidon local`: a whole cluster of real processes on this machine, for one job.
 //
 // Order: check everything that can be checked; start coordinator, servers, workers; submit; watch;
-// stop all. Whatever happens, no child is left behind: they are stopped on every way out, have
-// SIGKILL from ChildProcess's destructor as a last resort, and --exit-with-parent should this
-// process itself be killed.
+// stop all. A child that dies is started again, and the job recovers. Whatever happens, no child is
+// left behind: they are stopped on every way out, have SIGKILL from ChildProcess's destructor as a
+// last resort, and --exit-with-parent should this process itself be killed.
 
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <ctime>
+#include <deque>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -27,6 +30,7 @@
 #include "cli/job_file.h"
 #include "cli/outcome.h"
 #include "cli/watch.h"
+#include "common/daemon.h"
 #include "common/ids.h"
 #include "common/status_macros.h"
 #include "worker/data/batches.h"
@@ -40,7 +44,11 @@ constexpr Milliseconds kStartTimeout{30000};  // of the coordinator, until it li
 constexpr Milliseconds kSubmitTimeout{30000};
 constexpr Milliseconds kStopTimeout{5000};  // between SIGTERM and SIGKILL
 constexpr Milliseconds kAddressPoll{20};
+constexpr const char* kAnyPort = "127.0.0.1:0";
 constexpr std::size_t kLogLines = 15;
+/// A child that dies more often than this in the window is not started again.
+constexpr std::size_t kMaxRestarts = 5;
+constexpr std::chrono::seconds kRestartWindow{60};
 constexpr std::int64_t kMaxProcesses = 256;  // of one kind; more is a typing error
 
 /// SIGINT, SIGTERM and SIGHUP, blocked in every thread and waited for, and SIGCHLD so that a
@@ -85,7 +93,8 @@ class LocalCluster {
   absl::Status start_servers(const std::string& coordinator, std::int64_t count);
   absl::Status start_workers(const std::string& coordinator, std::int64_t count);
 
-  /// Waits so long; an error when a child has ended or we were asked to stop.
+  /// Waits so long, and starts children that have died again; an error when one dies too often, or
+  /// we were asked to stop.
   absl::Status pause(Milliseconds time);
 
   /// Idempotent.
@@ -95,11 +104,15 @@ class LocalCluster {
   absl::Status start(const std::string& name, const char* program,
                      std::vector<std::string> arguments);
   absl::Status check_children();
+  absl::Status revive(ChildProcess& child, int wait_status);
 
   const RunFolders folders_;
   const fs::path programs_;
   const Signals& signals_;
+  const SystemClock clock_;
+  std::string coordinator_;  ///< where it listens
   std::vector<ChildProcess> children_;
+  std::map<std::string, std::deque<Nanoseconds>> deaths_;  ///< by name; in the window
 };
 
 absl::Status LocalCluster::start(const std::string& name, const char* program,
@@ -120,14 +133,14 @@ absl::StatusOr<std::string> LocalCluster::start_coordinator() {
   fs::remove(address_file, ignored);
   POSEIDON_RETURN_IF_ERROR(
       start("coordinator", "poseidon-coordinator",
-            {"--listen", "127.0.0.1:0", "--state-dir", (folders_.cluster / "coordinator").string(),
+            {"--listen", kAnyPort, "--state-dir", (folders_.cluster / "coordinator").string(),
              "--address-file", address_file.string()}));
   const SystemClock clock;
   const Nanoseconds end = clock.now() + kStartTimeout;
   while (clock.now() < end) {
     // The file appears whole (it is renamed into place).
     std::ifstream file(address_file);
-    if (std::string address; std::getline(file, address) && !address.empty()) return address;
+    if (std::getline(file, coordinator_) && !coordinator_.empty()) return coordinator_;
     POSEIDON_RETURN_IF_ERROR(pause(kAddressPoll));
   }
   return absl::DeadlineExceededError(absl::StrCat("the coordinator does not listen after ",
@@ -139,7 +152,7 @@ absl::Status LocalCluster::start_servers(const std::string& coordinator, std::in
   for (std::int64_t i = 0; i < count; ++i) {
     const std::string name = absl::StrCat("server-", i);
     POSEIDON_RETURN_IF_ERROR(start(name, "poseidon-server",
-                                   {"--coordinator", coordinator, "--listen", "127.0.0.1:0",
+                                   {"--coordinator", coordinator, "--listen", kAnyPort,
                                     "--data-dir", (folders_.cluster / name).string()}));
   }
   return absl::OkStatus();
@@ -171,13 +184,31 @@ absl::Status LocalCluster::pause(Milliseconds time) {
 absl::Status LocalCluster::check_children() {
   for (ChildProcess& child : children_) {
     const std::optional<int> status = child.poll();
-    if (!status) continue;
-    return absl::AbortedError(
-        absl::StrCat(child.name(), " (process ", child.pid(), ") ended unexpectedly with ",
-                     describe_wait_status(*status), "; the last lines of ", child.log().string(),
-                     ":\n", last_lines(child.log(), kLogLines)));
+    if (status) POSEIDON_RETURN_IF_ERROR(revive(child, *status));
   }
   return absl::OkStatus();
+}
+
+absl::Status LocalCluster::revive(ChildProcess& child, int wait_status) {
+  const std::string what =
+      absl::StrCat(child.name(), " (process ", child.pid(), ") ended unexpectedly with ",
+                   describe_wait_status(wait_status));
+  std::deque<Nanoseconds>& deaths = deaths_[child.name()];
+  deaths.push_back(clock_.now());
+  while (deaths.front() < clock_.now() - kRestartWindow) deaths.pop_front();
+  // Who refuses its own arguments would do so again.
+  const bool wrong_call = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == kExitWrongCall;
+  if (wrong_call || deaths.size() > kMaxRestarts) {
+    return absl::AbortedError(absl::StrCat(what, "; the last lines of ", child.log().string(),
+                                           ":\n", last_lines(child.log(), kLogLines)));
+  }
+  write_stdout(absl::StrCat(what, "; starting it again\n"));
+  std::vector<std::string> arguments = child.arguments();
+  // All others know the coordinator by the port it had.
+  if (&child == &children_.front()) {
+    std::replace(arguments.begin(), arguments.end(), std::string(kAnyPort), coordinator_);
+  }
+  return child.start_again(std::move(arguments));
 }
 
 void LocalCluster::stop() {

@@ -125,6 +125,8 @@ std::string manifest_to_json(const CheckpointManifest& manifest) {
   json["job_name"] = manifest.job_name;
   json["run_directory"] = manifest.run_directory;
   json["workers"] = manifest.workers;
+  json["begun_with"] = manifest.begun_with;
+  json["samples"] = manifest.samples;
   if (manifest.loss) json["loss"] = *manifest.loss;
   json["time_unix_s"] = manifest.time_unix_s;
   json["bytes"] = manifest.bytes;
@@ -150,11 +152,12 @@ absl::StatusOr<CheckpointManifest> manifest_from_json(std::string_view text,
                             parse_json(text, source, {.max_bytes = kMaxManifestBytes}));
   JsonFields fields(json, source, "");
   CheckpointManifest manifest;
-  std::int64_t format = 0, workers = 0;
+  std::int64_t format = 0, workers = 0, begun_with = 0, samples = 0;
   double loss = 0.0;
   std::string id;
-  for (const char* key : {"format", "id", "job_id", "job_name", "run_directory", "workers",
-                          "time_unix_s", "bytes", "stores", "plan", "pieces", "job"}) {
+  for (const char* key :
+       {"format", "id", "job_id", "job_name", "run_directory", "workers", "begun_with", "samples",
+        "time_unix_s", "bytes", "stores", "plan", "pieces", "job"}) {
     fields.require(key);
   }
   fields.integer("format", &format, 1, 1);
@@ -165,6 +168,8 @@ absl::StatusOr<CheckpointManifest> manifest_from_json(std::string_view text,
   const Json* job = fields.value("job");
   const Json* plan = fields.value("plan");
   fields.integer("workers", &workers, 1, kMaxIndex);
+  fields.integer("begun_with", &begun_with, 1, kMaxIndex);
+  fields.integer("samples", &samples, 0, kAny);
   fields.integer("time_unix_s", &manifest.time_unix_s, 0, kAny);
   fields.integer("bytes", &manifest.bytes, 0, kAny);
   fields.number("loss", &loss, {});
@@ -184,6 +189,8 @@ absl::StatusOr<CheckpointManifest> manifest_from_json(std::string_view text,
   }
   manifest.snapshot = *snapshot;
   manifest.workers = static_cast<std::uint32_t>(workers);
+  manifest.begun_with = static_cast<std::uint32_t>(begun_with);
+  manifest.samples = static_cast<std::uint64_t>(samples);
   if (has_loss) manifest.loss = loss;
   for (const Json& store : *stores) {
     if (!store.is_string() || !is_store_identity(store.get<std::string>())) {

@@ -64,9 +64,11 @@ struct CheckpointManifest {
   std::string job_json;  ///< as submitted
   std::string run_directory;
   std::uint32_t workers = 0;
-  std::optional<double> loss;       ///< of the iteration before
-  std::int64_t time_unix_s = 0;     ///< when it was committed
-  std::int64_t bytes = 0;           ///< in all stores together
+  std::uint32_t begun_with = 0;  ///< workers of the run's first epoch
+  std::uint64_t samples = 0;     ///< that all workers have taken so far: the position in the data
+  std::optional<double> loss;    ///< of the iteration before
+  std::int64_t time_unix_s = 0;  ///< when it was committed
+  std::int64_t bytes = 0;        ///< in all stores together
   std::vector<std::string> stores;  ///< by ServerIndex: identity of the store that holds the pieces
   std::vector<CheckpointPiece> pieces;
   PlanPin plan;  ///< schemes and chunks of the epoch that saved

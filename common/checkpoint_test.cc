@@ -24,6 +24,8 @@ CheckpointManifest manifest_of(const Plan& plan) {
   manifest.job_json = "{\"name\": \"toy\"}";
   manifest.run_directory = "/runs/toy";
   manifest.workers = plan.workers();
+  manifest.begun_with = 3;
+  manifest.samples = 12'800;
   manifest.loss = 0.25;
   manifest.time_unix_s = 1'700'000'000;
   manifest.bytes = 276;

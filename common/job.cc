@@ -24,6 +24,8 @@ constexpr std::int64_t kMaxBatchSize = 1 << 20;
 constexpr std::int64_t kMinChunkBytes = 4 << 10;
 constexpr std::int64_t kMaxChunkBytes = 64 << 20;
 constexpr std::int64_t kMaxWorkers = 4096;
+/// From here on a run without checkpoints deserves a word.
+constexpr std::int64_t kLongRunIterations = 1000;
 constexpr std::int64_t kMaxTimeoutMs = 24 * 60 * 60 * 1000;
 constexpr std::int64_t kMaxKeptCheckpoints = 10'000;
 constexpr std::size_t kMaxRenames = 8192;  ///< twice the layers of the largest network
@@ -106,7 +108,8 @@ Json sync_to_json(const SyncSpec& sync) {
                {"cost", sync.cost},
                {"consistency", sync.consistency},
                {"chunk_bytes", sync.chunk_bytes},
-               {"wire_dtype", wire_dtype_name(sync.wire_dtype)}};
+               {"wire_dtype", wire_dtype_name(sync.wire_dtype)},
+               {"replan", sync.replan}};
   if (!sync.plan.is_null()) json["plan"] = sync.plan;
   return json;
 }
@@ -120,6 +123,7 @@ absl::Status parse_sync(const Json& json, std::string_view source, SyncSpec& spe
   std::string wire_dtype(wire_dtype_name(spec.wire_dtype));
   fields.one_of("wire_dtype", &wire_dtype, {"fp32", "bf16", "fp16"});
   spec.wire_dtype = wire_dtype_from_name(wire_dtype).value_or(spec.wire_dtype);
+  fields.boolean("replan", &spec.replan);
   fields.integer("chunk_bytes", &spec.chunk_bytes, kMinChunkBytes, kMaxChunkBytes);
   if (spec.chunk_bytes % 4 != 0) {
     fields.refuse("chunk_bytes", str_cat("expected a multiple of 4 (the bytes of a float32), got ",
@@ -142,6 +146,9 @@ absl::Status parse_membership(const Json& json, std::string_view source, Members
   fields.integer("min_workers", &spec.min_workers, 1, kMaxWorkers);
   fields.integer("max_workers", &spec.max_workers, 1, kMaxWorkers);
   fields.integer("replace_timeout_ms", &spec.replace_timeout_ms, 0, kMaxTimeoutMs);
+  std::string batch = "per_worker";
+  fields.one_of("batch", &batch, {"per_worker", "global"});
+  spec.keeps_global_batch = batch == "global";
   if (spec.min_workers > spec.max_workers) {
     fields.refuse("min_workers", str_cat(spec.min_workers, " is more than membership.max_workers ",
                                          spec.max_workers, "; lower one or raise the other"));
@@ -239,10 +246,9 @@ void resolve_paths(JobSpec& job, const std::filesystem::path& folder) {
 
 std::vector<std::string> job_warnings(const JobSpec& job) {
   std::vector<std::string> warnings;
-  if (job.checkpoint.every_iterations > 0) {
-    warnings.push_back(str_cat("checkpoint.every_iterations is ", job.checkpoint.every_iterations,
-                               ", but this version takes no checkpoints: if the run fails, it "
-                               "starts again from its first iteration"));
+  if (job.checkpoint.every_iterations == 0 && job.iterations >= kLongRunIterations) {
+    warnings.push_back(str_cat("checkpoint.every_iterations is 0: should a server be lost, the ",
+                               job.iterations, " iterations begin again from the first"));
   }
   return warnings;
 }
@@ -267,7 +273,8 @@ std::string job_to_json(const JobSpec& job) {
                      {"membership",
                       {{"min_workers", job.membership.min_workers},
                        {"max_workers", job.membership.max_workers},
-                       {"replace_timeout_ms", job.membership.replace_timeout_ms}}},
+                       {"replace_timeout_ms", job.membership.replace_timeout_ms},
+                       {"batch", job.membership.keeps_global_batch ? "global" : "per_worker"}}},
                      {"test_every_iterations", job.test_every_iterations}};
   // File names need not be UTF-8; a message with a replaced letter beats an exception.
   return json.dump(2, ' ', false, Json::error_handler_t::replace);

@@ -32,6 +32,9 @@ struct SyncSpec {
   /// text.
   std::map<std::string, std::string> layer_schemes;
   std::string cost = "time";  ///< "time" or "bytes": how "auto" chooses
+  /// Whether the plan changes while the job trains, when measured times stay far from what it
+  /// assumed (coordinator/calibrate.h). Never where the plan is given.
+  bool replan = true;
   /// An earlier plan to repeat (common/plan_pin.h): its path (string) until the command line tool
   /// puts the plan itself (object) in its place. null: plan anew.
   nlohmann::json plan;
@@ -51,6 +54,9 @@ struct MembershipSpec {
   std::int64_t min_workers = 1;
   std::int64_t max_workers = 64;
   std::int64_t replace_timeout_ms = 30000;
+  /// What stays when the number of workers changes: the batch of all workers together, or each
+  /// worker's (coordinator/elastic_job.h has the rule of the learning rate).
+  bool keeps_global_batch = false;
 };
 
 /// One job file (DESIGN section 9), checked. Values that need the data or the network (label range,

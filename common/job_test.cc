@@ -72,8 +72,12 @@ TEST(Job, ReadsTheExample) {
   EXPECT_EQ(job->sync.chunk_bytes, 2 << 20);
   EXPECT_EQ(job->sync.wire_dtype, ElementType::kFloat32);
   EXPECT_EQ(job->checkpoint.every_iterations, 100);
-  EXPECT_THAT(job_warnings(*job),
-              testing::ElementsAre(HasSubstr("checkpoint.every_iterations is 100")));
+  EXPECT_THAT(job_warnings(*job), testing::IsEmpty());
+  JobSpec without = *job;
+  without.checkpoint.every_iterations = 0;
+  without.iterations = 5000;
+  EXPECT_THAT(job_warnings(without),
+              testing::ElementsAre(HasSubstr("checkpoint.every_iterations is 0")));
   EXPECT_EQ(job->membership.max_workers, 64);
   EXPECT_EQ(job->test_every_iterations, 100);
 }

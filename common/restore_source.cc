@@ -35,6 +35,7 @@ v1::RestoreSource restore_to_message(const CheckpointManifest& manifest,
                                      const std::vector<std::string>& addresses) {
   v1::RestoreSource message;
   message.set_snapshot(manifest.snapshot.value());
+  message.set_samples(manifest.samples);
   for (const std::string& address : addresses) message.add_addresses(address);
   for (const CheckpointPiece& piece : manifest.pieces) {
     v1::RestorePiece* out = message.add_pieces();
@@ -49,6 +50,7 @@ v1::RestoreSource restore_to_message(const CheckpointManifest& manifest,
 absl::StatusOr<RestoreSource> restore_from_message(const v1::RestoreSource& message) {
   RestoreSource source;
   source.snapshot = SnapshotId(message.snapshot());
+  source.samples = message.samples();
   source.addresses.assign(message.addresses().begin(), message.addresses().end());
   for (const v1::RestorePiece& in : message.pieces()) {
     constexpr std::int64_t kMax = std::int64_t{1} << 61;

@@ -19,6 +19,7 @@ namespace poseidon {
 
 struct RestoreSource {
   SnapshotId snapshot;
+  std::uint64_t samples = 0;           ///< that all workers have taken before
   std::vector<std::string> addresses;  ///< HOST:PORT, by CheckpointPiece::holder
   std::vector<CheckpointPiece> pieces;
 

@@ -33,7 +33,8 @@ CheckpointCommit::CheckpointCommit(CheckpointCommitOptions options, std::int64_t
 }
 
 CheckpointActions CheckpointCommit::begin_epoch(Epoch epoch, Iteration first_iteration,
-                                                CheckpointManifest frame) {
+                                                CheckpointManifest frame,
+                                                std::uint64_t iteration_samples) {
   CheckpointActions actions;
   // Manifests that are being written stay: their parts are sealed, whatever the epoch.
   std::vector<Iteration> open;
@@ -52,6 +53,7 @@ CheckpointActions CheckpointCommit::begin_epoch(Epoch epoch, Iteration first_ite
   first_iteration_ = first_iteration;
   furthest_ = first_iteration;
   frame_ = std::move(frame);
+  iteration_samples_ = iteration_samples;
   in_use_ = stores_in_use(frame_);
   stores_needed_ = static_cast<std::size_t>(std::count(in_use_.begin(), in_use_.end(), true));
   return actions;
@@ -109,6 +111,7 @@ CheckpointActions CheckpointCommit::on_report(const Report& report, std::int64_t
   making.writing = true;
   CheckpointManifest manifest = frame_;
   manifest.snapshot = snapshot_id(epoch_, iteration);
+  manifest.samples += static_cast<std::uint64_t>(iteration - first_iteration_) * iteration_samples_;
   manifest.bytes = making.bytes;
   manifest.time_unix_s = now_unix_s;
   if (const auto loss = losses_.find(iteration - 1); loss != losses_.end()) {

@@ -80,8 +80,10 @@ class CheckpointCommit {
                    std::vector<CheckpointManifest> committed);
 
   /// A new epoch begins at `first_iteration`; what was in the making is given up. `frame` is a
-  /// manifest but for snapshot, loss, time and bytes; its stores are the epoch's servers.
-  CheckpointActions begin_epoch(Epoch epoch, Iteration first_iteration, CheckpointManifest frame);
+  /// manifest but for snapshot, loss, time and bytes; its stores are the epoch's servers, and its
+  /// samples those before the first iteration. Each iteration takes so many more.
+  CheckpointActions begin_epoch(Epoch epoch, Iteration first_iteration, CheckpointManifest frame,
+                                std::uint64_t iteration_samples);
 
   /// Of a server (its index) or of a worker, which speaks only of failure.
   struct Report {
@@ -98,8 +100,8 @@ class CheckpointCommit {
   /// Somebody wants one now. FAILED_PRECONDITION while another is asked for.
   absl::StatusOr<CheckpointActions> ask(Iteration completed, Nanoseconds now);
 
-  /// Training is halted, and this version is in memory: it is saved from there. Joins one that is in
-  /// the making.
+  /// Training is halted, and this version is in memory: it is saved from there. Joins one that is
+  /// in the making.
   CheckpointActions ask_held(Iteration version, Nanoseconds now);
 
   /// Mean loss of an iteration, when all workers have reported it.
@@ -141,6 +143,7 @@ class CheckpointCommit {
   Iteration first_iteration_ = 0;
   Iteration furthest_ = 0;  ///< iteration that anybody has completed
   CheckpointManifest frame_;
+  std::uint64_t iteration_samples_ = 0;
   std::vector<bool> in_use_;  ///< by ServerIndex: has pieces to store
   std::size_t stores_needed_ = 0;
   std::map<Iteration, Making> making_;

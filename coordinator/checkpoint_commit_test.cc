@@ -20,9 +20,10 @@ class CommitTest : public ::testing::Test {
     CheckpointManifest frame;
     frame.job_id = "toy-5";
     frame.stores = {std::string(32, 'a'), std::string(32, 'b')};
-    frame.pieces = {{.layer = LayerIndex(0), .elements = 10, .holder = ServerIndex(0)},
-                    {.layer = std::nullopt, .holder = ServerIndex(1)}};
-    return commit_.begin_epoch(epoch, first, std::move(frame));
+    frame.pieces = {{.layer = LayerIndex(0), .elements = 4, .holder = ServerIndex(0)},
+                    {.layer = LayerIndex(0), .offset = 4, .elements = 4, .holder = ServerIndex(1)}};
+    frame.samples = static_cast<std::uint64_t>(first) * 64;
+    return commit_.begin_epoch(epoch, first, std::move(frame), /*iteration_samples=*/64);
   }
   CheckpointActions stored(std::uint32_t server, Iteration iteration) {
     return commit_.on_report({.server = ServerIndex(server),
@@ -190,7 +191,7 @@ TEST_F(CommitTest, AnotherJobsCheckpointIsNotRemoved) {
   frame.job_id = "toy-5";
   frame.stores = {std::string(32, 'a')};
   frame.pieces = {{.layer = std::nullopt, .holder = ServerIndex(0)}};
-  branch.begin_epoch(kEpoch, 7, std::move(frame));
+  branch.begin_epoch(kEpoch, 7, std::move(frame), /*iteration_samples=*/64);
   const auto commit_one = [&branch](Iteration iteration) {
     branch.on_report({.server = ServerIndex(0), .who = "", .iteration = iteration, .stored = true},
                      1'700'000'000, kNow);

@@ -367,12 +367,12 @@ v1::CoordinatorMessage Cluster::calibrate_message(const CalibrationTask& task) c
       static_cast<std::uint32_t>(std::chrono::duration_cast<Milliseconds>(task.max_time).count());
   switch (task.kind) {
     case CalibrationTask::Kind::kCompute:
-      calibrate.mutable_compute()->set_job_json(job_json_);
+      calibrate.mutable_compute()->set_job_json(job_->job_json());
       calibrate.mutable_compute()->set_workers(workers);
       calibrate.mutable_compute()->set_max_ms(max_ms);
       break;
     case CalibrationTask::Kind::kSums:
-      calibrate.mutable_sums()->set_job_json(job_json_);
+      calibrate.mutable_sums()->set_job_json(job_->job_json());
       calibrate.mutable_sums()->set_workers(workers);
       calibrate.mutable_sums()->set_max_ms(max_ms);
       break;

@@ -179,6 +179,8 @@ JobDescription Cluster::describe_job(const v1::SubmitRequest& request, const Res
   description.checkpoint_every = resolved.checkpoint_every;
   description.replace_timeout = Milliseconds(resolved.replace_timeout_ms);
   description.has_statistics = resolved.has_statistics;
+  description.replan = resolved.sync.replan;
+  description.with_workers = resolved.with_workers;
   const PlannerInput input{.layers = resolved.layers,
                            .batch_size = resolved.batch_size,
                            .epoch = {},
@@ -196,6 +198,7 @@ JobDescription Cluster::describe_job(const v1::SubmitRequest& request, const Res
   description.make_plan = [input](JobDescription::PlanRequest wanted) {
     PlannerInput all = input;
     all.epoch = wanted.epoch;
+    all.batch_size = wanted.batch_size;
     all.worker_addresses = std::move(wanted.workers);
     all.server_addresses = std::move(wanted.servers);
     all.calibration = std::move(wanted.calibration);
@@ -206,6 +209,7 @@ JobDescription Cluster::describe_job(const v1::SubmitRequest& request, const Res
                                         ReplanState state) {
     PlannerInput all = input;
     all.epoch = in_force.epoch;
+    all.batch_size = in_force.batch_size;
     all.worker_addresses = in_force.worker_addresses;
     all.server_addresses = in_force.server_addresses;
     all.calibration = in_force.calibration;
@@ -288,7 +292,7 @@ void Cluster::fill_job(v1::GetStatusResponse& out) const {
   }
   if (progress.images_per_s > 0.0) {
     out.set_measured_iteration_seconds(static_cast<double>(job_->workers().size()) *
-                                       static_cast<double>(description.batch_size) /
+                                       static_cast<double>(job_->batch_size()) /
                                        progress.images_per_s);
   }
 }

@@ -15,7 +15,7 @@ void Cluster::send_assignment(const SendAssignment& assignment) {
   v1::CoordinatorMessage message;
   v1::Assignment& assign = *message.mutable_assign();
   *assign.mutable_plan() = plan_to_message(*job_->plan());
-  assign.set_job_json(job_json_);
+  assign.set_job_json(job_->job_json());
   assign.set_index(assignment.index);
   if (const CheckpointManifest* source = job_->restore()) {
     *assign.mutable_restore() = restore_to_message(*source, job_->restore_addresses());

@@ -37,22 +37,25 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
   std::vector<PlannerLayer> layers = planner_layers(*net);
   POSEIDON_RETURN_IF_ERROR(check_sync(layers, job.sync));
   POSEIDON_RETURN_IF_ERROR(apply_tensor_rules(job.optimizer.layers, layers));
-  return ResolvedJob{.name = job.name,
-                     .batch_size = job.batch_size,
-                     .iterations = job.iterations,
-                     .min_workers = job.membership.min_workers,
-                     .max_workers = job.membership.max_workers,
-                     .replace_timeout_ms = job.membership.replace_timeout_ms,
-                     .keep_checkpoints = job.checkpoint.keep,
-                     .checkpoint_every = job.checkpoint.every_iterations,
-                     .has_statistics = net->statistics_count() > 0,
-                     .warnings = job_warnings(job),
-                     .sync = job.sync,
-                     .norm_scope = norm_scope(job.optimizer),
-                     .layers = std::move(layers),
-                     .learning_rate = [optimizer = job.optimizer](Iteration iteration) {
-                       return learning_rate_at(optimizer, iteration);
-                     }};
+  return ResolvedJob{
+      .name = job.name,
+      .batch_size = job.batch_size,
+      .iterations = job.iterations,
+      .min_workers = job.membership.min_workers,
+      .max_workers = job.membership.max_workers,
+      .replace_timeout_ms = job.membership.replace_timeout_ms,
+      .keep_checkpoints = job.checkpoint.keep,
+      .has_statistics = net->statistics_count() > 0,
+      .warnings = job_warnings(job),
+      .sync = job.sync,
+      .norm_scope = norm_scope(job.optimizer),
+      .layers = std::move(layers),
+      .learning_rate = [optimizer = job.optimizer](
+                           Iteration iteration) { return learning_rate_at(optimizer, iteration); },
+      .with_workers =
+          [job_json](std::uint32_t begun_with, std::uint32_t workers) {
+            return job_with_workers(job_json, begun_with, workers);
+          }};
 }
 
 }  // namespace poseidon

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/ids.h"
 #include "common/job.h"
+#include "coordinator/elastic_job.h"
 #include "coordinator/planner.h"
 #include "worker/engine/net.h"
 
@@ -24,13 +25,16 @@ struct ResolvedJob {
   std::int64_t max_workers = 64;
   std::int64_t replace_timeout_ms = 30000;
   std::int64_t keep_checkpoints = 3;
-  Iteration checkpoint_every = 0;  ///< checkpoint.every_iterations
-  bool has_statistics = false;  ///< the network keeps running statistics
+  Iteration checkpoint_every = 0;     ///< checkpoint.every_iterations
+  bool has_statistics = false;        ///< the network keeps running statistics
   std::vector<std::string> warnings;  ///< for the log, once the job is accepted
   SyncSpec sync;
   NormScope norm_scope = NormScope::kNone;
   std::vector<PlannerLayer> layers;                ///< parameter layers, forward order
   std::function<double(Iteration)> learning_rate;  ///< pure
+  /// Pure; see coordinator/elastic_job.h. Null: only ever with as many workers as it began with.
+  std::function<absl::StatusOr<ElasticJob>(std::uint32_t begun_with, std::uint32_t workers)>
+      with_workers;
 };
 
 /// INVALID_ARGUMENT when the job is wrong; the message names the key. Any thread.

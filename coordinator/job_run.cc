@@ -80,7 +80,8 @@ JobRun::JobRun(JobRunOptions options, JobDescription description, Nanoseconds no
       entered_(now),
       last_progress_(now),
       checkpoints_(options.checkpoints, description_.keep_checkpoints, description_.iterations,
-                   description_.committed) {
+                   description_.committed),
+      elastic_{.job_json = description_.job_json, .batch_size = description_.batch_size} {
   POSEIDON_CHECK(description_.iterations > 0 && description_.batch_size > 0, "a checked job");
   POSEIDON_CHECK(
       description_.make_plan && description_.learning_rate && description_.why_no_calibration,
@@ -111,6 +112,7 @@ JobActions JobRun::on_members(const std::vector<NodeInfo>& members, Nanoseconds 
   JobActions actions;
   members_ = members;
   if (state_ == JobState::kReplacing) try_replacing(now, actions);
+  if (state_ == JobState::kRunning) consider_growth(now, actions);
   if (state_ != JobState::kWaiting) return actions;
   const auto count = [&members](NodeRole role) {
     return static_cast<std::size_t>(std::count_if(
@@ -251,8 +253,7 @@ JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now) {
     }
     actions.emplace_back(LogLine{absl::StrFormat(
         "job %s: every node is ready, training %s: %d iterations, %d workers of batch %d",
-        description_.id, where, description_.iterations, workers_.size(),
-        description_.batch_size)});
+        description_.id, where, description_.iterations, workers_.size(), elastic_.batch_size)});
     recovering_since_.reset();
   }
   return actions;
@@ -298,7 +299,7 @@ JobActions JobRun::on_iteration(NodeId from, Epoch epoch, Iteration iteration, d
 /// In this epoch.
 double JobRun::images_done() const {
   return static_cast<double>(iterations_->completed() - first_iteration_) *
-         static_cast<double>(description_.batch_size) * static_cast<double>(workers_.size());
+         static_cast<double>(elastic_.batch_size) * static_cast<double>(workers_.size());
 }
 
 void JobRun::complete_iteration(const IterationResult& result, Nanoseconds now,
@@ -313,7 +314,8 @@ void JobRun::complete_iteration(const IterationResult& result, Nanoseconds now,
   actions.emplace_back(
       AppendMetrics{json_line({{"iteration", result.iteration},
                                {"loss", result.loss},
-                               {"learning_rate", description_.learning_rate(result.iteration)},
+                               {"learning_rate", elastic_.learning_rate_factor *
+                                                     description_.learning_rate(result.iteration)},
                                {"images_per_s", images_.per_second(now)}})});
 }
 
@@ -455,8 +457,8 @@ JobActions JobRun::on_failed(NodeId from, Epoch epoch, const std::string& reason
   JobActions actions;
   const Participant* participant = expect_participant(from, epoch, "Failed", actions);
   if (participant == nullptr) return actions;
-  if (kind == FailureKind::kCheckpoint && source_ && (state_ == JobState::kPreparingServers ||
-                                state_ == JobState::kPreparingWorkers)) {
+  if (kind == FailureKind::kCheckpoint && source_ &&
+      (state_ == JobState::kPreparingServers || state_ == JobState::kPreparingWorkers)) {
     // Never from the beginning instead: what has been trained is worth a person's look.
     unreadable_.insert(source_->snapshot);
     recover(absl::StrCat(participant_text(*participant), " cannot read ", reason),
@@ -567,6 +569,7 @@ JobActions JobRun::tick(Nanoseconds now) {
   }
   carry_out(checkpoints_.tick(now), actions);
   tick_recovery(now, actions);
+  tick_change(now, actions);
   const std::string reason = deadline_reason(now);
   if (!reason.empty()) end(false, reason, now, actions);
   return actions;

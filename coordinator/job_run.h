@@ -46,6 +46,7 @@
 #include "coordinator/calibrate.h"
 #include "coordinator/calibration_run.h"
 #include "coordinator/checkpoint_commit.h"
+#include "coordinator/elastic_job.h"
 #include "coordinator/membership.h"
 #include "coordinator/reports.h"
 
@@ -77,7 +78,7 @@ struct SendHalt {
 struct SendSave {
   NodeId node;
   Iteration iteration = 0;
-  bool held = false;              ///< training is halted: from memory, now
+  bool held = false;             ///< training is halted: from memory, now
   std::vector<WorkerRank> lost;  ///< held: whose pieces others give
 };
 /// Take a new epoch (StateDirectory::next_epoch), then call on_epoch.
@@ -102,9 +103,10 @@ struct CountRefusal {
 struct LogLine {
   std::string text;
 };
-using JobAction = std::variant<SendAssignment, SendCalibrate, SendStart, SendStop, SendHalt, SendSave,
-                               TakeEpoch, RollBackMetrics, AppendMetrics, WriteFile, CountRefusal,
-                               LogLine, ForgetParts, WriteManifest, RemoveManifest, CheckpointLog>;
+using JobAction =
+    std::variant<SendAssignment, SendCalibrate, SendStart, SendStop, SendHalt, SendSave, TakeEpoch,
+                 RollBackMetrics, AppendMetrics, WriteFile, CountRefusal, LogLine, ForgetParts,
+                 WriteManifest, RemoveManifest, CheckpointLog>;
 using JobActions = std::vector<JobAction>;
 
 // ---- the job ----
@@ -114,12 +116,17 @@ struct JobRunOptions {
   Nanoseconds preparing_timeout = std::chrono::minutes(10);  ///< each of the two preparing states
   Nanoseconds progress_timeout = std::chrono::minutes(30);   ///< without any accepted report
   Nanoseconds upload_timeout = std::chrono::minutes(10);     ///< all finished, but no model yet
-  Nanoseconds halting_timeout = std::chrono::minutes(1);    ///< until all have halted
+  Nanoseconds halting_timeout = std::chrono::minutes(1);     ///< until all have halted
   Nanoseconds saving_timeout = std::chrono::minutes(5);      ///< of what is held in memory
   /// From the end of training until its last checkpoint is committed; then the job is done without.
   Nanoseconds last_checkpoint_timeout = std::chrono::minutes(2);
   /// Beyond the job's replace_timeout: until there are enough nodes again.
   Nanoseconds recovery_timeout = std::chrono::minutes(10);
+  /// After more workers have come, until they are taken in: others may come with them. Likewise
+  /// between two attempts at a change.
+  Nanoseconds growth_delay = std::chrono::seconds(2);
+  Nanoseconds change_pause = std::chrono::minutes(1);
+  int max_plan_changes = 4;  ///< of one run: two plans that take turns must not go on for ever
   /// Recoveries in a row without an iteration that was never finished before.
   int max_idle_recoveries = 5;
   CheckpointCommitOptions checkpoints;
@@ -138,11 +145,11 @@ struct JobDescription {
   Iteration iterations = 0;
   /// Pure; of the step that ends an iteration.
   std::function<double(Iteration)> learning_rate;
-  std::string job_json;       ///< as submitted
+  std::string job_json;  ///< as submitted
   std::string run_directory;
-  std::int64_t chunk_bytes = 2 << 20;        ///< sync.chunk_bytes
-  std::int64_t keep_checkpoints = 3;         ///< checkpoint.keep
-  Iteration checkpoint_every = 0;            ///< checkpoint.every_iterations
+  std::int64_t chunk_bytes = 2 << 20;  ///< sync.chunk_bytes
+  std::int64_t keep_checkpoints = 3;   ///< checkpoint.keep
+  Iteration checkpoint_every = 0;      ///< checkpoint.every_iterations
   /// On disk already: this job's, and the one that it goes on from, which may be another job's.
   std::vector<CheckpointManifest> committed;
   /// Of `committed`: begin there and not at iteration 0, which is before the last iteration.
@@ -153,8 +160,14 @@ struct JobDescription {
   /// Pure; (worker addresses by rank, server addresses by index): why nothing is measured before
   /// this job; "" when it should be.
   std::function<std::string(const Addresses&, const Addresses&)> why_no_calibration;
+  /// Pure; what becomes of the job with so many workers. Null: only ever with as many.
+  std::function<absl::StatusOr<ElasticJob>(std::uint32_t begun_with, std::uint32_t workers)>
+      with_workers;
+  /// Whether a plan that measured times say is better takes the place of the one in force.
+  bool replan = true;
   struct PlanRequest {
     Epoch epoch;
+    std::int64_t batch_size = 0;
     Addresses workers, servers;
     std::optional<Calibration> calibration;
     /// Repeat these schemes and, where there are as many servers, chunks.
@@ -254,6 +267,9 @@ class JobRun {
   const CheckpointManifest* restore() const { return source_ ? &*source_ : nullptr; }
   const std::vector<std::string>& restore_addresses() const { return source_addresses_; }
   Epoch epoch() const { return epoch_; }
+  /// As it is with this epoch's number of workers.
+  const std::string& job_json() const { return elastic_.job_json; }
+  std::int64_t batch_size() const { return elastic_.batch_size; }
   Iteration first_iteration() const { return first_iteration_; }  ///< of this epoch
   int recoveries() const { return recoveries_; }
 
@@ -295,6 +311,12 @@ class JobRun {
   double images_done() const;
   void begin_planning(Nanoseconds now, JobActions& actions);
   void tick_recovery(Nanoseconds now, JobActions& actions);
+  void tick_change(Nanoseconds now, JobActions& actions);
+  void change_now(Nanoseconds now, JobActions& actions);
+  void consider_growth(Nanoseconds now, JobActions& actions);
+  std::size_t most_workers() const;
+  bool allows_workers(std::size_t count) const;
+  void add_workers();
   void end_epoch(bool succeeded, const std::string& reason, JobActions& actions);
   void recover(const std::string& reason, bool in_memory, Nanoseconds now, JobActions& actions);
   void fall_back(const std::string& why, Nanoseconds now, JobActions& actions);
@@ -328,8 +350,8 @@ class JobRun {
   Epoch epoch_;
   JobState state_ = JobState::kWaiting;
   std::string message_;
-  Nanoseconds entered_;        ///< when the state began
-  Nanoseconds last_progress_;  ///< last accepted report, or beginning of the state
+  Nanoseconds entered_;            ///< when the state began
+  Nanoseconds last_progress_;      ///< last accepted report, or beginning of the state
   std::vector<NodeInfo> members_;  ///< of the cluster, in order of joining
   std::size_t idle_workers_ = 0;
   std::size_t idle_servers_ = 0;
@@ -352,18 +374,32 @@ class JobRun {
   std::optional<CheckpointManifest> source_;
   std::vector<std::string> source_addresses_;
   std::set<SnapshotId> unreadable_;  ///< committed, but a node could not read them
-  /// Committed, but of a course that the run has left: it went on from an earlier iteration, and its
-  /// metrics with it.
+  /// Committed, but of a course that the run has left: it went on from an earlier iteration, and
+  /// its metrics with it.
   std::set<SnapshotId> abandoned_;
   Iteration first_iteration_ = 0;  ///< of this epoch
-  std::string recovering_from_;      ///< why; for people
+  std::string recovering_from_;    ///< why; for people
   std::optional<Nanoseconds> recovering_since_;
   std::map<NodeId, HeldVersions> held_;  ///< of those that have halted
   Iteration saving_ = 0;                 ///< while saving: the version
   bool epoch_asked_ = false;
   int recoveries_ = 0;
+
+  // Changes that are no recoveries: more workers, a better plan.
+  struct Change {
+    std::string why;
+    std::optional<PlanPin> plan;
+    std::optional<Iteration> at;  ///< the checkpoint that was asked for
+  };
+  std::optional<Change> change_;
+  Nanoseconds change_after_{0};  ///< no sooner
+  int plan_changes_ = 0;
+  std::optional<PlanPin> next_plan_;  ///< for the next epoch, instead of the one in force
+  ElasticJob elastic_;
+  std::uint32_t begun_with_ = 0;  ///< workers of the first epoch
+  std::uint64_t samples_ = 0;     ///< that all have taken before first_iteration_
   int idle_recoveries_ = 0;
-  Iteration furthest_ = 0;  ///< how many iterations have ever been complete
+  Iteration furthest_ = 0;              ///< how many iterations have ever been complete
   std::optional<Nanoseconds> started_;  ///< when Start was sent
   std::optional<Nanoseconds> ended_at_;
 };

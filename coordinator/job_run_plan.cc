@@ -13,9 +13,19 @@
 
 namespace poseidon {
 
-/// Once the epoch's nodes are chosen. As long as the plan in force fits them it is repeated, so that
-/// the run goes on as it would have: by the same schemes, to the same bytes.
+/// Once the epoch's nodes are chosen. As long as the plan in force fits them it is repeated, so
+/// that the run goes on as it would have: by the same schemes, to the same bytes.
 void JobRun::begin_planning(Nanoseconds now, JobActions& actions) {
+  const auto workers = static_cast<std::uint32_t>(workers_.size());
+  if (begun_with_ == 0) begun_with_ = workers;
+  if (description_.with_workers) {
+    absl::StatusOr<ElasticJob> elastic = description_.with_workers(begun_with_, workers);
+    if (!elastic.ok()) {
+      end(false, std::string(elastic.status().message()), now, actions);
+      return;
+    }
+    elastic_ = *std::move(elastic);
+  }
   if (plan_ && plan_->workers() == workers_.size() && plan_->servers() == servers_.size()) {
     make_plan(std::nullopt, now, actions);
     return;
@@ -92,13 +102,14 @@ void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
                        JobActions& actions) {
   const bool repeated = plan_ && plan_->workers() == workers_.size() &&
                         plan_->servers() == servers_.size() && !calibration;
-  std::optional<PlanPin> keep;
-  if (repeated) {
+  std::optional<PlanPin> keep = std::exchange(next_plan_, std::nullopt);
+  if (!keep && repeated) {
     keep = pin_of(*plan_);
-  } else if (repeats_source_plan()) {
+  } else if (!keep && repeats_source_plan()) {
     keep = source_->plan;
   }
   absl::StatusOr<Plan> plan = description_.make_plan({.epoch = epoch_,
+                                                      .batch_size = elastic_.batch_size,
                                                       .workers = addresses(workers_),
                                                       .servers = addresses(servers_),
                                                       .calibration = std::move(calibration),
@@ -125,14 +136,16 @@ void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
   if (iterations_ || source_) actions.emplace_back(RollBackMetrics{first_iteration_});
   iterations_.emplace(workers, first_iteration_);
   tests_.emplace(workers);
-  carry_out(checkpoints_.begin_epoch(epoch_, first_iteration_, manifest_frame()), actions);
+  carry_out(checkpoints_.begin_epoch(epoch_, first_iteration_, manifest_frame(),
+                                     workers * static_cast<std::uint64_t>(elastic_.batch_size)),
+            actions);
   enter(JobState::kPreparingServers, now);
   message_ = absl::StrCat("prepares ", servers_.size(), " servers");
   actions.emplace_back(
       LogLine{absl::StrFormat("job %s: the plan is made (%s)", description_.id, plan_basis_)});
-  actions.emplace_back(LogLine{
-      absl::StrFormat("job %s: preparing %d servers, then %d workers (epoch %d)", description_.id,
-                      servers_.size(), workers_.size(), epoch_.value())});
+  actions.emplace_back(
+      LogLine{absl::StrFormat("job %s: preparing %d servers, then %d workers (epoch %d)",
+                              description_.id, servers_.size(), workers_.size(), epoch_.value())});
   actions.emplace_back(WriteFile{.name = "plan.json", .contents = plan_to_json(*plan_)});
   for (const Participant& server : servers_) {
     actions.emplace_back(SendAssignment{.node = server.node.id, .index = server.index});
@@ -141,7 +154,7 @@ void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
 
 // ---- whether another plan would be better ----
 
-JobActions JobRun::on_measured_times(const std::vector<LayerTimes>& times, Nanoseconds /*now*/) {
+JobActions JobRun::on_measured_times(const std::vector<LayerTimes>& times, Nanoseconds now) {
   JobActions actions;
   if (state_ != JobState::kRunning || !plan_->calibration || !description_.consider_replan) {
     return actions;
@@ -166,14 +179,21 @@ JobActions JobRun::on_measured_times(const std::vector<LayerTimes>& times, Nanos
   // Said once, not whenever a number has moved a little.
   const std::string what = absl::StrJoin(changes, ", ");
   const bool said = absl::StartsWith(recommendation_, what + ":");
-  recommendation_ = absl::StrCat(
-      what, ": ", seconds_text(decision->better_s), " instead of ", seconds_text(decision->now_s),
-      " per iteration; start the job with \"sync\": {\"plan\": \".../plan.recommended.json\"}");
-  if (said) return actions;
-  actions.emplace_back(
-      WriteFile{.name = "plan.recommended.json", .contents = plan_to_json(*decision->plan)});
-  actions.emplace_back(LogLine{absl::StrCat(
-      "job ", description_.id, ": a better plan: ", recommendation_, " (", decision->reason, ")")});
+  recommendation_ = absl::StrCat(what, ": ", seconds_text(decision->better_s), " instead of ",
+                                 seconds_text(decision->now_s), " per iteration");
+  if (!said) {
+    actions.emplace_back(
+        WriteFile{.name = "plan.recommended.json", .contents = plan_to_json(*decision->plan)});
+    actions.emplace_back(LogLine{absl::StrCat("job ", description_.id, ": a better plan: ",
+                                              recommendation_, " (", decision->reason, ")")});
+  }
+  const bool may = description_.replan && plan_changes_ < options_.max_plan_changes;
+  if (may && !change_ && now >= change_after_) {
+    ++plan_changes_;
+    change_ = {.why = absl::StrCat("a better plan: ", recommendation_),
+               .plan = pin_of(*decision->plan),
+               .at = std::nullopt};
+  }
   return actions;
 }
 

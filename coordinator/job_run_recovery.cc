@@ -16,6 +16,9 @@
 namespace poseidon {
 namespace {
 
+/// A change so near to the end would gain nothing.
+constexpr Iteration kLeastIterationsLeft = 4;
+
 bool is_lost(const Participant& p) { return p.state == ParticipantState::kLost; }
 
 const char* plural(std::size_t n) { return n == 1 ? "" : "s"; }
@@ -34,6 +37,8 @@ void JobRun::begin_at_source() {
   source_ = found->second;
   first_iteration_ = source_->iteration();
   furthest_ = first_iteration_;
+  begun_with_ = source_->begun_with;
+  samples_ = source_->samples;
   POSEIDON_CHECK(first_iteration_ < description_.iterations, "something is left to do");
   for (const auto& [snapshot, manifest] : committed) {
     if (snapshot != source_->snapshot) abandoned_.insert(snapshot);
@@ -71,6 +76,8 @@ CheckpointManifest JobRun::manifest_frame() const {
   frame.job_json = description_.job_json;
   frame.run_directory = description_.run_directory;
   frame.workers = static_cast<std::uint32_t>(workers_.size());
+  frame.begun_with = begun_with_;
+  frame.samples = samples_;
   for (const Participant& server : servers_) frame.stores.push_back(server.node.store_identity);
   frame.pieces = checkpoint_pieces(*plan_, description_.chunk_bytes);
   frame.plan = pin_of(*plan_);
@@ -144,9 +151,9 @@ JobActions JobRun::on_manifest_removed(SnapshotId snapshot, const absl::Status& 
 
 absl::StatusOr<JobActions> JobRun::save_checkpoint(Nanoseconds now) {
   if (state_ != JobState::kRunning) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "job %s is %s: there is nothing to save just now", description_.id,
-        job_state_name(state_)));
+    return absl::FailedPreconditionError(
+        absl::StrFormat("job %s is %s: there is nothing to save just now", description_.id,
+                        job_state_name(state_)));
   }
   if (checkpoints_.asked_for()) return JobActions();
   if (iterations_->completed() == description_.iterations) {
@@ -163,6 +170,7 @@ absl::StatusOr<JobActions> JobRun::save_checkpoint(Nanoseconds now) {
 
 void JobRun::after_checkpoint_event(Nanoseconds now, JobActions& actions) {
   finish_if_complete(now, actions);
+  if (state_ == JobState::kRunning && change_ && !is_trained()) change_now(now, actions);
   if (state_ != JobState::kSaving) return;
   const SnapshotId wanted = snapshot_id(epoch_, saving_);
   if (checkpoints_.committed().contains(wanted)) {
@@ -332,6 +340,7 @@ bool JobRun::choose_source(bool in_time, std::string& missing) {
   source_.reset();
   source_addresses_.clear();
   first_iteration_ = 0;
+  samples_ = 0;
   const auto& committed = checkpoints_.committed();
   bool none = unreadable_.empty();
   for (auto it = committed.rbegin(); it != committed.rend(); ++it) {
@@ -340,14 +349,16 @@ bool JobRun::choose_source(bool in_time, std::string& missing) {
     std::optional<std::vector<std::string>> addresses = addresses_of_stores(it->second);
     if (!addresses) {
       if (missing.empty() || !in_time) {
-        absl::StrAppend(&missing, missing.empty() ? "" : ", ", "the servers whose data directories ",
-                        "have checkpoint ", snapshot_name(it->first));
+        absl::StrAppend(&missing, missing.empty() ? "" : ", ",
+                        "the servers whose data directories ", "have checkpoint ",
+                        snapshot_name(it->first));
       }
       if (in_time) return false;
       continue;
     }
     source_ = it->second;
     first_iteration_ = source_->iteration();
+    samples_ = source_->samples;
     source_addresses_ = *std::move(addresses);
     return true;
   }
@@ -395,6 +406,10 @@ bool JobRun::fill_vacancies(bool in_time, std::string& missing) {
   if (left(workers_) < fewest_workers() || left(servers_) == 0) return false;
   for (auto* group : {&workers_, &servers_}) {
     std::erase_if(*group, is_lost);
+    while (group == &workers_ && group->size() > fewest_workers() &&
+           !allows_workers(group->size())) {
+      group->pop_back();  // idle until there are enough for the next allowed number
+    }
     for (std::uint32_t i = 0; i < group->size(); ++i) (*group)[i].index = i;
   }
   missing.clear();
@@ -408,6 +423,7 @@ void JobRun::try_replacing(Nanoseconds now, JobActions& actions) {
   std::string missing;
   const bool all_there = fill_vacancies(in_time, missing);
   if (all_there && choose_source(in_time, missing)) {
+    add_workers();
     epoch_asked_ = true;
     message_ = absl::StrCat("recovers: ", recovering_from_, "; begins a new epoch");
     actions.emplace_back(TakeEpoch{});
@@ -421,7 +437,8 @@ void JobRun::try_replacing(Nanoseconds now, JobActions& actions) {
       });
   if (all_unreadable) {
     end(false,
-        absl::StrCat(recovering_from_, "; no other checkpoint is left, and from the beginning it "
+        absl::StrCat(recovering_from_,
+                     "; no other checkpoint is left, and from the beginning it "
                      "should not go on by itself: submit the job again for that"),
         now, actions);
     return;
@@ -429,13 +446,12 @@ void JobRun::try_replacing(Nanoseconds now, JobActions& actions) {
   message_ = absl::StrFormat("recovers: %s; waits for %s", recovering_from_, missing);
   if (waited <= description_.replace_timeout + options_.recovery_timeout) return;
   end(false,
-      absl::StrFormat("%s; after %.0f s there is still no %s%s", recovering_from_, seconds(waited),
-                      missing,
-                      checkpoints_.newest() == nullptr
-                          ? ""
-                          : absl::StrCat("; checkpoint ",
-                                         snapshot_name(checkpoints_.newest()->snapshot),
-                                         " is kept: `poseidon checkpoint restore` goes on from it")),
+      absl::StrFormat(
+          "%s; after %.0f s there is still no %s%s", recovering_from_, seconds(waited), missing,
+          checkpoints_.newest() == nullptr
+              ? ""
+              : absl::StrCat("; checkpoint ", snapshot_name(checkpoints_.newest()->snapshot),
+                             " is kept: `poseidon checkpoint restore` goes on from it")),
       now, actions);
 }
 
@@ -466,11 +482,102 @@ JobActions JobRun::on_epoch(const absl::StatusOr<std::uint64_t>& epoch, Nanoseco
       description_.id, epoch_.value(), first_iteration_,
       source_ ? absl::StrCat("checkpoint ", snapshot_name(source_->snapshot)) : "the beginning",
       workers_.size(), plural(workers_.size()), servers_.size(), plural(servers_.size()))});
+  if (iterations_ && iterations_->completed() > first_iteration_) {
+    actions.emplace_back(
+        LogLine{absl::StrFormat("job %s: %d finished iterations are made again", description_.id,
+                                iterations_->completed() - first_iteration_)});
+  }
   abandon_later_checkpoints();
+  change_.reset();
+  change_after_ = now + options_.change_pause;
   loss_.reset();
   model_stored_ = false;
   begin_planning(now, actions);
   return actions;
+}
+
+// ---- more workers, a better plan ----
+
+std::size_t JobRun::most_workers() const {
+  return description_.workers > 0 ? description_.workers
+                                  : static_cast<std::size_t>(description_.max_workers);
+}
+
+bool JobRun::allows_workers(std::size_t count) const {
+  if (!description_.with_workers || begun_with_ == 0) return true;
+  return description_.with_workers(begun_with_, static_cast<std::uint32_t>(count)).ok();
+}
+
+/// Those without a part, as many as the job takes.
+void JobRun::add_workers() {
+  if (!iterations_ || !description_.with_workers) return;  // the first epoch has chosen its own
+  std::vector<const NodeInfo*> idle;
+  for (const NodeInfo& node : members_) {
+    if (node.role == NodeRole::kWorker && find(node.id) == nullptr) idle.push_back(&node);
+  }
+  std::size_t count = std::min(workers_.size() + idle.size(), most_workers());
+  while (count > workers_.size() && !allows_workers(count)) --count;
+  for (std::size_t i = 0; workers_.size() < count; ++i) {
+    workers_.push_back({.node = *idle[i],
+                        .index = static_cast<std::uint32_t>(workers_.size()),
+                        .state = ParticipantState::kWaiting});
+  }
+}
+
+/// New members while the job trains: they are taken in, from a checkpoint, after a while.
+void JobRun::consider_growth(Nanoseconds now, JobActions& actions) {
+  if (change_ || !description_.with_workers || workers_.size() >= most_workers()) return;
+  std::size_t idle = 0;
+  for (const NodeInfo& node : members_) {
+    if (node.role == NodeRole::kWorker && find(node.id) == nullptr) ++idle;
+  }
+  const std::size_t most = std::min(workers_.size() + idle, most_workers());
+  bool any = false;
+  for (std::size_t count = workers_.size() + 1; count <= most && !any; ++count) {
+    any = allows_workers(count);
+  }
+  if (!any) return;
+  change_ = {.why = absl::StrFormat("%d more worker%s came", most - workers_.size(),
+                                    plural(most - workers_.size())),
+             .plan = std::nullopt,
+             .at = std::nullopt};
+  change_after_ = std::max(change_after_, now + options_.growth_delay);
+  actions.emplace_back(LogLine{absl::StrCat("job ", description_.id, ": ", change_->why)});
+}
+
+/// A change begins with a checkpoint, for which nobody waits: should it fail, training goes on.
+void JobRun::tick_change(Nanoseconds now, JobActions& actions) {
+  if (state_ != JobState::kRunning) return;
+  if (!change_) consider_growth(now, actions);
+  if (!change_ || now < change_after_) return;
+  if (!change_->at) {
+    const bool near_the_end =
+        iterations_->completed() + kLeastIterationsLeft >= description_.iterations;
+    absl::StatusOr<CheckpointActions> asked = checkpoints_.ask(iterations_->completed(), now);
+    if (near_the_end || !asked.ok()) {  // an operator's save is under way: later
+      change_after_ = now + options_.growth_delay;
+      return;
+    }
+    change_->at = checkpoints_.asked_for();
+    carry_out(*std::move(asked), actions);
+  } else if (checkpoints_.asked_for()) {
+    change_->at = checkpoints_.asked_for();  // it was too late, and is asked for again
+  } else {
+    change_now(now, actions);
+    if (!change_) return;
+    change_.reset();
+    change_after_ = now + options_.change_pause;
+  }
+}
+
+/// If its checkpoint is there.
+void JobRun::change_now(Nanoseconds now, JobActions& actions) {
+  if (!change_->at || !checkpoints_.committed().contains(snapshot_id(epoch_, *change_->at))) return;
+  recovering_from_ = change_->why;
+  recovering_since_ = now;
+  next_plan_ = change_->plan;
+  change_.reset();
+  replace(now, actions);
 }
 
 // ---- time ----

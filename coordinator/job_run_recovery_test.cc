@@ -113,14 +113,13 @@ class RecoveryTest : public ::testing::Test {
     JobActions actions;
     for (const Participant& server : job_->servers()) {
       if (server.state == ParticipantState::kLost) continue;
-      actions = job_->on_checkpoint_report(
-          server.node.id, job_->epoch(), {.iteration = iteration, .stored = true, .bytes = 10}, 1,
-          at(now));
+      actions = job_->on_checkpoint_report(server.node.id, job_->epoch(),
+                                           {.iteration = iteration, .stored = true, .bytes = 10}, 1,
+                                           at(now));
     }
     const auto writes = only<WriteManifest>(actions);
     ASSERT_THAT(writes, SizeIs(1));
-    actions_ =
-        job_->on_manifest_written(writes[0].manifest.snapshot, absl::OkStatus(), at(now));
+    actions_ = job_->on_manifest_written(writes[0].manifest.snapshot, absl::OkStatus(), at(now));
   }
 
   std::vector<NodeInfo> members_;
@@ -444,6 +443,94 @@ TEST_F(RecoveryTest, StaleWordsAreRefused) {
               SizeIs(1));
 }
 
+// ---- changes ----
+
+/// A job of two to four workers whose batch of all stays.
+JobDescription elastic(std::int64_t global_batch) {
+  JobDescription d = description();
+  d.workers = 0;
+  d.min_workers = 2;
+  d.max_workers = 4;
+  d.with_workers = [global_batch](std::uint32_t,
+                                  std::uint32_t workers) -> absl::StatusOr<ElasticJob> {
+    if (global_batch % workers != 0) return absl::InvalidArgumentError("not divisible");
+    return ElasticJob{.job_json = "with " + std::to_string(workers),
+                      .batch_size = global_batch / workers,
+                      .learning_rate_factor = 2.0};
+  };
+  return d;
+}
+
+TEST_F(RecoveryTest, MoreWorkersAreTakenInFromACheckpoint) {
+  begin(elastic(60));
+  EXPECT_EQ(job_->batch_size(), 30);
+  train(0, 3);
+  join(node(103), 4);
+  EXPECT_THAT(only<LogLine>(actions_)[0].text, HasSubstr("1 more worker came"));
+  EXPECT_THAT(only<SendSave>(job_->tick(at(5.9))), IsEmpty()) << "others may come with it";
+  actions_ = job_->tick(at(6.1));
+  ASSERT_THAT(only<SendSave>(actions_), SizeIs(4));
+  EXPECT_FALSE(only<SendSave>(actions_)[0].held) << "training goes on meanwhile";
+  EXPECT_EQ(only<SendSave>(actions_)[0].iteration, 5);
+  train(3, 6);
+  commit(5, 7);
+  EXPECT_THAT(only<SendStop>(actions_), SizeIs(4));
+  EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
+  actions_ = job_->on_epoch(9, at(7));
+  EXPECT_EQ(only<RollBackMetrics>(actions_)[0].iteration, 5);
+  ASSERT_THAT(job_->workers(), SizeIs(3));
+  EXPECT_EQ(job_->workers()[2].node.id, NodeId(103));
+  EXPECT_EQ(job_->batch_size(), 20);
+  EXPECT_EQ(job_->job_json(), "with 3");
+  EXPECT_EQ(job_->restore()->samples, 5u * 60u) << "where the data goes on";
+  EXPECT_EQ(job_->recoveries(), 0);
+  get_ready(8);
+  actions_ = {};
+  for (const Participant& w : job_->workers()) {
+    actions_ = job_->on_iteration(w.node.id, job_->epoch(), 5, 1.0, at(9));
+  }
+  EXPECT_THAT(only<AppendMetrics>(actions_)[0].line, HasSubstr("\"learning_rate\":1.0,"));
+}
+
+TEST_F(RecoveryTest, AGrowthThatCannotBeSavedChangesNothing) {
+  begin(elastic(60));
+  train(0, 3);
+  join(node(103), 4);
+  job_->tick(at(6.1));
+  job_->on_checkpoint_report(NodeId(1), job_->epoch(), {.iteration = 5, .reason = "disk full"}, 1,
+                             at(6.2));
+  job_->tick(at(6.3));
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  EXPECT_THAT(only<SendSave>(job_->tick(at(60))), IsEmpty()) << "not again and again";
+  EXPECT_THAT(only<SendSave>(job_->tick(at(67))), SizeIs(4));
+}
+
+TEST_F(RecoveryTest, NumbersThatDoNotDivideTheBatchAreNotUsed) {
+  begin(elastic(64));
+  train(0, 3);
+  join(node(103), 4);
+  EXPECT_THAT(only<SendSave>(job_->tick(at(10))), IsEmpty()) << "three do not";
+  join(node(104), 11);
+  EXPECT_THAT(only<SendSave>(job_->tick(at(14))), SizeIs(4));
+  train(3, 6);
+  commit(5, 15);
+  job_->on_epoch(9, at(15));
+  EXPECT_THAT(job_->workers(), SizeIs(4));
+}
+
+TEST_F(RecoveryTest, AnExactNumberOfWorkersDoesNotGrow) {
+  JobDescription d = elastic(60);
+  d.workers = 2;
+  begin(d);
+  train(0, 3);
+  join(node(103), 4);
+  EXPECT_THAT(only<SendSave>(job_->tick(at(10))), IsEmpty());
+  lose(102, 11);
+  for (const std::uint64_t id : {101, 1, 2}) halt(id, 3, 3, 11);
+  commit(3, 11);
+  EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1)) << "but it stands in";
+}
+
 // ---- random losses ----
 
 /// A cluster that answers the job's actions by its rules, and loses nodes at random.
@@ -498,10 +585,11 @@ class RandomCluster {
       if (const auto* back = std::get_if<RollBackMetrics>(&action)) {
         metrics_ = metrics_before(metrics_, back->iteration);
       }
-      const bool needs_answer =
-          std::holds_alternative<SendAssignment>(action) ||
-          std::holds_alternative<SendHalt>(action) || std::holds_alternative<SendSave>(action) ||
-          std::holds_alternative<TakeEpoch>(action) || std::holds_alternative<WriteManifest>(action);
+      const bool needs_answer = std::holds_alternative<SendAssignment>(action) ||
+                                std::holds_alternative<SendHalt>(action) ||
+                                std::holds_alternative<SendSave>(action) ||
+                                std::holds_alternative<TakeEpoch>(action) ||
+                                std::holds_alternative<WriteManifest>(action);
       if (needs_answer) waiting_.push_back({action, job_->epoch()});
     }
     if (held_.epoch == job_->epoch() && started_ == (job_->state() == JobState::kRunning)) return;
@@ -515,7 +603,8 @@ class RandomCluster {
   void report() {
     if (job_->state() != JobState::kRunning) return;
     const auto& workers = job_->workers();
-    const Participant& w = workers[static_cast<std::size_t>(draw(static_cast<int>(workers.size())))];
+    const Participant& w =
+        workers[static_cast<std::size_t>(draw(static_cast<int>(workers.size())))];
     Iteration& count = held_.pushed[w.index];
     if (w.state != ParticipantState::kRunning) return;
     if (count < kIterations) {

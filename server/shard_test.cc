@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <vector>
 
 #include "common/float16.h"
@@ -430,6 +431,67 @@ TEST_F(ShardTest, MemoryPerParameterIsAsDocumented) {
     plan.wire_type = ElementType::kBfloat16;
     Shard rounding(plan, ServerIndex(0), optimizer_, &bsp_);
     EXPECT_EQ(rounding.memory_bytes(), (c.bytes_per_parameter + 2) * 800);
+    // From the first step on with the version before it.
+    const int slots = optimizer_state_slots(optimizer_);
+    for (Shard* s : {&shard, &rounding}) {
+      const std::int64_t before = s->memory_bytes();
+      for (const ChunkId chunk : s->owned_chunks()) {
+        const auto n = static_cast<std::size_t>(s->plan().chunks[chunk.value()].elements);
+        send(*s, ChunkKind::kInitialise, 0, chunk.value(), 0, std::vector<float>(n, 1.0f));
+        for (std::uint32_t rank = 0; rank < 3; ++rank) {
+          send(*s, ChunkKind::kPushGradient, rank, chunk.value(), 0, std::vector<float>(n, 1.0f));
+        }
+        ASSERT_EQ(s->version(chunk), 1);
+      }
+      EXPECT_EQ(s->memory_bytes(), before + 4 * (1 + slots) * 800);
+    }
+  }
+}
+
+TEST_F(ShardTest, TheVersionBeforeTheLastStepIsStillThere) {
+  optimizer_.momentum = 0.9;
+  Shard shard = make(2);
+  initialise(shard);
+  EXPECT_EQ(shard.held().oldest, 0);
+  EXPECT_EQ(shard.held().newest, 0);
+  const auto step = [&](std::uint32_t chunk, Iteration iteration) {
+    push(shard, 0, chunk, iteration, 1.0f);
+    push(shard, 1, chunk, iteration, 3.0f);
+  };
+  const std::vector<ChunkId> owned = shard.owned_chunks();
+  for (const ChunkId chunk : owned) step(chunk.value(), 0);
+  std::map<std::uint32_t, std::vector<float>> after_one;
+  for (const ChunkId chunk : owned) after_one[chunk.value()] = values(shard, chunk);
+  step(owned[0].value(), 1);  // then a worker is lost: the other chunks never get there
+  EXPECT_EQ(shard.held().oldest, 1);
+  EXPECT_EQ(shard.held().newest, 1);
+  EXPECT_FALSE(shard.freeze_held(2).ok());
+  ASSERT_TRUE(shard.freeze_held(1).ok());
+  const std::vector<FrozenChunk> frozen = shard.take_frozen();
+  ASSERT_EQ(frozen.size(), owned.size());
+  for (const FrozenChunk& chunk : frozen) {
+    EXPECT_EQ(chunk.version, 1);
+    EXPECT_TRUE(std::ranges::equal(chunk.parameters.floats(), after_one[chunk.chunk.value()]));
+    EXPECT_EQ(chunk.state0.floats()[0], 2.0f) << "the momentum after one mean gradient";
+  }
+  ASSERT_TRUE(shard.freeze_held(1).ok());
+  EXPECT_TRUE(shard.take_frozen().empty()) << "a piece goes to the disk once";
+}
+
+TEST_F(ShardTest, AFrozenVersionIsNeverWrittenOver) {
+  Shard shard = make(1);
+  initialise(shard);
+  shard.freeze_every(1);
+  std::vector<FrozenChunk> held;
+  std::vector<std::vector<float>> expected;
+  for (Iteration i = 0; i < 5; ++i) {
+    push(shard, 0, 0, i, 1.0f);
+    for (FrozenChunk& chunk : shard.take_frozen()) held.push_back(std::move(chunk));
+    expected.push_back(values(shard, ChunkId(0)));
+  }
+  ASSERT_EQ(held.size(), 5u);
+  for (std::size_t i = 0; i < held.size(); ++i) {
+    EXPECT_TRUE(std::ranges::equal(held[i].parameters.floats(), expected[i])) << i;
   }
 }
 
@@ -549,9 +611,12 @@ TEST_F(ShardCheckpointTest, FreezesOnceAtAnAnnouncedVersion) {
   ASSERT_FALSE(push(shard, 0, 0, 1, 1.0f).objection);
   ASSERT_FALSE(push(shard, 0, 1, 1, 1.0f).objection);
   EXPECT_EQ(shard.take_frozen().size(), 2u);
-  ASSERT_TRUE(shard.freeze_at(2).ok()) << "the version that all are at can be had at once";
-  EXPECT_EQ(shard.take_frozen().size(), 3u);
+  ASSERT_TRUE(shard.freeze_at(2).ok());
+  EXPECT_FALSE(shard.has_frozen()) << "a piece goes to the disk once";
   step_all(shard, 2);
+  ASSERT_TRUE(shard.freeze_at(3).ok()) << "the version that all are at can be had at once";
+  EXPECT_EQ(shard.take_frozen().size(), 3u);
+  step_all(shard, 3);
   EXPECT_FALSE(shard.has_frozen());
 }
 

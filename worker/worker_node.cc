@@ -329,7 +329,8 @@ class WorkerNode::Job final : public TrainerEvents {
     const BatchPlacement placement{.workers = workers,
                                    .rank = rank_.value(),
                                    .batch_size = job_.batch_size,
-                                   .first_iteration = first_iteration_};
+                                   .first_iteration = first_iteration_,
+                                   .samples_before = restore_ ? restore_->samples : 0};
     const BatchOptions options{.threads = node_->options_.data_threads,
                                .probe = data_probe_,
                                .log = [](const std::string& text) { spdlog::warn("{}", text); }};

@@ -194,8 +194,9 @@ class TrainBatches::Impl {
 
   /// Position in the run of sample `i` of batch number `batch` of this worker.
   std::uint64_t position_of(std::uint64_t batch, std::int64_t i) const {
-    return first_position(placement_.first_iteration + static_cast<Iteration>(batch),
-                          placement_.batch_size, placement_.workers, placement_.rank) +
+    return placement_.samples_before +
+           first_position(static_cast<Iteration>(batch), placement_.batch_size, placement_.workers,
+                          placement_.rank) +
            static_cast<std::uint64_t>(i);
   }
 

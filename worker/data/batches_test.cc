@@ -94,7 +94,8 @@ BatchPlacement placement(std::uint32_t workers, std::uint32_t rank, std::int64_t
   return {.workers = workers,
           .rank = rank,
           .batch_size = batch_size,
-          .first_iteration = first_iteration};
+          .first_iteration = first_iteration,
+          .samples_before = static_cast<std::uint64_t>(first_iteration * batch_size * workers)};
 }
 
 const Shape kShape = {1, 2, 2};

@@ -1,0 +1,153 @@
+"""Random faults against training clusters, each run compared in bytes with the undisturbed one.
+
+    tests/process/soak.sh --minutes N --seed S      until the time is over
+    tests/process/soak.sh --trials N --seed S       so many runs
+
+One trial: a cluster of 2 workers and 2 servers trains; at a random moment one or several faults strike: SIGKILL (the
+process is started again at once), or SIGSTOP for longer than the lease and then SIGCONT. The run must finish by
+itself, with each metrics line once and with the bytes of the undisturbed run. Prints one line per trial and a summary;
+exit status 1 when a trial failed, with the seed that repeats it.
+"""
+
+import argparse
+import random
+import re
+import signal
+import statistics
+import sys
+import time
+
+from cluster import Cluster, ProcessTest, digits_job, metrics, wait_for
+
+ITERATIONS = 150
+EVERY = 20
+WORKERS, SERVERS = 2, 2
+KINDS = ("worker", "server", "coordinator")
+
+
+def job(scheme):
+    return digits_job(iterations=ITERATIONS, test_every_iterations=50, sync={"scheme": scheme},
+                      checkpoint={"every_iterations": EVERY, "keep": 2})
+
+
+class Trial(ProcessTest):
+    """Not collected as a test: driven by soak() below."""
+
+    references = {}
+
+    def runTest(self):
+        pass
+
+    def reference(self, scheme):
+        if scheme not in self.references:
+            run_dir = self.train(job(scheme), WORKERS, SERVERS)
+            self.references[scheme] = self.results(run_dir)
+        return self.references[scheme]
+
+    def results(self, run_dir):
+        iterations, tests = metrics(run_dir)
+        self.assertEqual([line["iteration"] for line in iterations], list(range(ITERATIONS)))
+        return ((run_dir / "model.safetensors").read_bytes(), [line["loss"] for line in iterations],
+                [(line["iteration"], line["test_loss"]) for line in tests])
+
+    def disturb(self, rng, kinds, faults, log):
+        scheme = rng.choice(("ps", "sfb"))
+        expected = self.reference(scheme)
+        cluster = Cluster(self).add(workers=WORKERS, servers=SERVERS)
+        run_dir = self.folder / "run"
+        submitted = cluster.submit(job(scheme), "--workers", WORKERS, "--servers", SERVERS, run_dir=run_dir)
+        self.assertEqual(submitted.returncode, 0, submitted.stderr)
+        times = []
+        for _ in range(faults):
+            times.append(self.strike(rng, kinds, cluster, run_dir, scheme, log))
+        status = cluster.wait_for_state("done", "failed", timeout_s=120)
+        self.assertEqual(status["state"], "done", status["message"])
+        model, losses, tests = self.results(run_dir)
+        self.assertEqual(losses, expected[1])
+        self.assertEqual(tests, expected[2])
+        self.assertEqual(model, expected[0])
+        replayed = re.findall(r"(\d+) finished iterations are made again", cluster.coordinator.log())
+        return [t for t in times if t is not None], list(map(int, replayed))
+
+    def strike(self, rng, kinds, cluster, run_dir, scheme, log):
+        """One fault at a random moment; seconds from it to the next new iteration, or None at the end of the run."""
+        time.sleep(rng.uniform(0.0, 2.0))
+        kind = rng.choice(kinds)
+        freeze = kind != "coordinator" and rng.random() < 0.2
+        if cluster.status()["state"] == "done":
+            return None
+        begin = time.monotonic()
+        if kind == "coordinator":
+            log.append("coordinator killed")
+            cluster.coordinator.signal(signal.SIGKILL)
+            cluster.restart_coordinator()
+        else:
+            group = cluster.workers if kind == "worker" else [process for process, _ in cluster.servers]
+            index = rng.randrange(len(group))
+            victim = group[index]
+            log.append(f"{victim.name} {'frozen' if freeze else 'killed'} ({scheme})")
+            victim.signal(signal.SIGSTOP if freeze else signal.SIGKILL)
+            if freeze:
+                time.sleep(rng.uniform(0.0, 3.0))
+                victim.signal(signal.SIGCONT)
+            elif kind == "worker":
+                cluster.workers.remove(victim)
+                cluster.add_worker()
+            else:
+                cluster.restart_server(index)
+        path = run_dir / "metrics.jsonl"
+        before = self.furthest(path)
+        wait_for("a new iteration or the end", lambda: self.furthest(path) > before or
+                 cluster.status()["state"] in ("done", "failed"), 60)
+        return time.monotonic() - begin
+
+    @staticmethod
+    def furthest(path):
+        found = re.findall(r'"iteration":(\d+),"loss"', path.read_text()) if path.exists() else []
+        return max(map(int, found), default=-1)
+
+
+def soak(options):
+    rng = random.Random(options.seed)
+    end = time.monotonic() + options.minutes * 60
+    failed, done, recoveries, replayed = [], 0, [], []
+    while (done < options.trials) if options.trials else (time.monotonic() < end):
+        seed = rng.getrandbits(32)
+        log = []
+        trial = Trial()
+        trial.setUp()
+        try:
+            times, back = trial.disturb(random.Random(seed), options.kinds, options.faults, log)
+            recoveries += times
+            replayed += back
+            print(f"trial {done} seed {seed}: ok ({'; '.join(log)}; {', '.join(f'{t:.2f} s' for t in times)})", flush=True)
+        except Exception as error:  # the next trials still count
+            failed.append(seed)
+            print(f"trial {done} seed {seed}: FAILED ({'; '.join(log)}): {error}", flush=True)
+            for process in trial.processes:
+                print(f"---- {process.name}\n{process.log()[-2500:]}", flush=True)
+        finally:
+            trial.doCleanups()
+        done += 1
+    if recoveries:
+        print(f"seconds from the fault to the next new iteration: median {statistics.median(recoveries):.2f}, "
+              f"longest {max(recoveries):.2f}")
+    if replayed:
+        print(f"iterations made again: median {statistics.median(replayed):.0f}, most {max(replayed)}")
+    print(f"{done - len(failed)} of {done} trials ended like the undisturbed run" +
+          (f"; failed seeds: {failed}" if failed else ""))
+    return 1 if failed else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--trials", type=int, default=0, help="instead of minutes")
+    parser.add_argument("--faults", type=int, default=1, help="in one run")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=["worker", "server"])
+    return soak(parser.parse_args())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
