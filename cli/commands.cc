@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <filesystem>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -70,24 +69,7 @@ absl::Status run_submit(const SubmitOptions& options) {
   request.set_servers(static_cast<std::uint32_t>(options.servers));
   POSEIDON_ASSIGN_OR_RETURN(const v1::SubmitResponse response,
                             client.submit(request, kSubmitTimeout));
-  write_stdout(absl::StrCat("job ", response.job_id(), " accepted; run directory ",
-                            response.run_directory(), "\n"));
-  if (!options.wait) {
-    write_stdout(
-        absl::StrCat("follow it with: poseidon status --coordinator ", options.coordinator, "\n"));
-    return absl::OkStatus();
-  }
-
-  WatchOptions watch;
-  watch.pause = [](Milliseconds time) {
-    std::this_thread::sleep_for(time);
-    return absl::OkStatus();
-  };
-  watch.write = write_stdout;
-  POSEIDON_ASSIGN_OR_RETURN(
-      const v1::GetStatusResponse last,
-      watch_job(client, response.job_id(), progress_options_of_stdout(), watch));
-  return report_outcome(last);
+  return follow_job(client, response, options.wait);
 }
 
 absl::Status run_status(const StatusOptions& options) {

@@ -83,12 +83,24 @@ absl::StatusOr<v1::GetStatusResponse> CoordinatorClient::wait_for_coordinator(
 
 absl::StatusOr<v1::SubmitResponse> CoordinatorClient::submit(const v1::SubmitRequest& request,
                                                              Milliseconds timeout) {
+  return start_job(&v1::Coordinator::Stub::Submit, request, timeout);
+}
+
+absl::StatusOr<v1::SubmitResponse> CoordinatorClient::restore_checkpoint(
+    const v1::RestoreCheckpointRequest& request, Milliseconds timeout) {
+  return start_job(&v1::Coordinator::Stub::RestoreCheckpoint, request, timeout);
+}
+
+template <typename Method, typename Request>
+absl::StatusOr<v1::SubmitResponse> CoordinatorClient::start_job(Method method,
+                                                                const Request& request,
+                                                                Milliseconds timeout) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + timeout);
   context.set_wait_for_ready(
       true);  // nothing is sent, so nothing can be lost, before there is a connection
   v1::SubmitResponse response;
-  const grpc::Status status = connection_->stub->Submit(&context, request, &response);
+  const grpc::Status status = (connection_->stub.get()->*method)(&context, request, &response);
   if (status.ok()) return response;
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
       status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
@@ -98,6 +110,41 @@ absl::StatusOr<v1::SubmitResponse> CoordinatorClient::submit(const v1::SubmitReq
         "'"));
   }
   return to_absl(status);
+}
+
+template <typename Response, typename Method, typename Request>
+absl::StatusOr<Response> CoordinatorClient::ask(Method method, Request request,
+                                                Milliseconds timeout) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + timeout);
+  request.set_protocol_version(kProtocolVersion);
+  Response response;
+  const grpc::Status status = (connection_->stub.get()->*method)(&context, request, &response);
+  if (status.ok()) return response;
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+      status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    return absl::UnavailableError(absl::StrCat("the coordinator at ", address_,
+                                               " does not answer: ", status.error_message()));
+  }
+  return to_absl(status);
+}
+
+absl::StatusOr<v1::ListCheckpointsResponse> CoordinatorClient::list_checkpoints(
+    Milliseconds timeout) {
+  return ask<v1::ListCheckpointsResponse>(&v1::Coordinator::Stub::ListCheckpoints,
+                                          v1::ListCheckpointsRequest(), timeout);
+}
+
+absl::StatusOr<v1::RequestCheckpointResponse> CoordinatorClient::request_checkpoint(
+    Milliseconds timeout) {
+  return ask<v1::RequestCheckpointResponse>(&v1::Coordinator::Stub::RequestCheckpoint,
+                                            v1::RequestCheckpointRequest(), timeout);
+}
+
+absl::StatusOr<v1::LocateCheckpointResponse> CoordinatorClient::locate_checkpoint(
+    const v1::LocateCheckpointRequest& request, Milliseconds timeout) {
+  return ask<v1::LocateCheckpointResponse>(&v1::Coordinator::Stub::LocateCheckpoint, request,
+                                           timeout);
 }
 
 }  // namespace poseidon

@@ -33,8 +33,23 @@ class CoordinatorClient {
   /// (cut in the middle) says that it is not known, and how to find out.
   absl::StatusOr<v1::SubmitResponse> submit(const v1::SubmitRequest& request, Milliseconds timeout);
 
+  // ---- checkpoints; errors are the coordinator's answer, UNAVAILABLE names the address ----
+  absl::StatusOr<v1::ListCheckpointsResponse> list_checkpoints(Milliseconds timeout);
+  absl::StatusOr<v1::RequestCheckpointResponse> request_checkpoint(Milliseconds timeout);
+  absl::StatusOr<v1::LocateCheckpointResponse> locate_checkpoint(
+      const v1::LocateCheckpointRequest& request, Milliseconds timeout);
+  /// As submit.
+  absl::StatusOr<v1::SubmitResponse> restore_checkpoint(const v1::RestoreCheckpointRequest& request,
+                                                        Milliseconds timeout);
+
  private:
   struct Connection;
+  template <typename Response, typename Method, typename Request>
+  absl::StatusOr<Response> ask(Method method, Request request, Milliseconds timeout);
+  template <typename Method, typename Request>
+  absl::StatusOr<v1::SubmitResponse> start_job(Method method, const Request& request,
+                                               Milliseconds timeout);
+
   const std::string address_;
   std::unique_ptr<Connection> connection_;
 };

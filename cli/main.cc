@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cli/checkpoint_command.h"
 #include "cli/commands.h"
 #include "cli/data_command.h"
 #include "common/daemon.h"
@@ -139,6 +140,67 @@ void add_data(CLI::App& app, DataPackOptions& pack, DataSourceOptions& check) {
       "Exit code 1 when there are any.\n\nExample:\n  poseidon data check imagenet/train");
 }
 
+struct CheckpointOptions {
+  CheckpointListOptions list;
+  CheckpointSaveOptions save;
+  CheckpointExportOptions export_to;
+  CheckpointRestoreOptions restore;
+};
+
+void add_checkpoint_id(CLI::App& app, std::string& checkpoint) {
+  app.add_option("--checkpoint", checkpoint, "id, as in the list (default: the newest)");
+}
+
+/// `poseidon checkpoint`, which has subcommands of its own.
+void add_checkpoint(CLI::App& app, CheckpointOptions& options) {
+  app.require_subcommand(1);
+  CLI::App* list = app.add_subcommand("list", "The checkpoints of all jobs, oldest first");
+  add_coordinator_options(*list, options.list.coordinator, options.list.connect_timeout);
+  list->add_flag("--json", options.list.json, "one JSON array for scripts");
+  list->footer("Example:\n  poseidon checkpoint list --coordinator 10.0.0.1:4700");
+
+  CLI::App* save = app.add_subcommand("save", "Ask the running job for a checkpoint, wait for it");
+  add_coordinator_options(*save, options.save.coordinator, options.save.connect_timeout);
+  save->add_option("--timeout-s", options.save.timeout_s, "how long to wait until it is committed")
+      ->check(CLI::Range(1, 86400))
+      ->capture_default_str();
+  save->footer(
+      "Prints its id. Training does not stop for it.\n\n"
+      "Example:\n  poseidon checkpoint save --coordinator 10.0.0.1:4700");
+
+  CLI::App* export_to = app.add_subcommand("export", "Write a checkpoint's model to a file");
+  add_coordinator_options(*export_to, options.export_to.coordinator,
+                          options.export_to.connect_timeout);
+  export_to->add_option("--to", options.export_to.to, "safetensors file to write, on this machine")
+      ->required();
+  add_checkpoint_id(*export_to, options.export_to.checkpoint);
+  export_to->footer(
+      "The file is what a run that ended there would have left as model.safetensors. It appears\n"
+      "whole or not at all. Training goes on meanwhile; the servers must be reachable from "
+      "here.\n\n"
+      "Example:\n  poseidon checkpoint export --to model.safetensors --coordinator 10.0.0.1:4700");
+
+  CheckpointRestoreOptions& to = options.restore;
+  CLI::App* restore = app.add_subcommand("restore", "Go on with a job from a checkpoint");
+  add_coordinator_options(*restore, to.coordinator, to.connect_timeout);
+  add_checkpoint_id(*restore, to.checkpoint);
+  const CLI::Range count(std::int64_t{1}, std::int64_t{1} << 20);
+  restore
+      ->add_option("--workers", to.workers,
+                   "use exactly so many (default: as many as trained the checkpoint)")
+      ->check(count);
+  restore->add_option("--servers", to.servers, "use exactly so many (default: all there are)")
+      ->check(count);
+  restore->add_option("--run-dir", to.run_dir,
+                      "absolute folder on the coordinator's machine (default: the run's own,\n"
+                      "whose metrics are cut back to the checkpoint and continued)");
+  restore->add_flag("--wait", to.wait, "show progress until the job ends; its outcome is ours");
+  restore->footer(
+      "No job may run. The servers that hold the checkpoint must be here, on any address; the job\n"
+      "may use more or fewer. With as many workers as before the model comes out the same.\n\n"
+      "Example:\n  poseidon checkpoint restore --coordinator 10.0.0.1:4700 --wait");
+}
+
 int finish(const absl::Status& status) {
   if (!status.ok()) std::fprintf(stderr, "poseidon: %s\n", std::string(status.message()).c_str());
   return exit_code(status);
@@ -173,6 +235,10 @@ int run(int argc, char** argv) {
   add_models(*models_command, models);
   CLI::App* data_command = app.add_subcommand("data", "Pack and check data sets");
   add_data(*data_command, pack, check);
+  CheckpointOptions checkpoint;
+  CLI::App* checkpoint_command =
+      app.add_subcommand("checkpoint", "List, save, export and restore checkpoints");
+  add_checkpoint(*checkpoint_command, checkpoint);
 
   // CLI11 alone would answer `poseidon nonsense --help` with the help and success.
   if (argc > 1 && argv[1][0] != '-') {
@@ -197,6 +263,15 @@ int run(int argc, char** argv) {
   if (data_command->parsed()) {
     const bool packs = data_command->get_subcommand("pack")->parsed();
     return finish(packs ? run_data_pack(pack) : run_data_check(check));
+  }
+  if (checkpoint_command->parsed()) {
+    const auto parsed = [checkpoint_command](const char* name) {
+      return checkpoint_command->get_subcommand(name)->parsed();
+    };
+    if (parsed("list")) return finish(run_checkpoint_list(checkpoint.list));
+    if (parsed("save")) return finish(run_checkpoint_save(checkpoint.save));
+    if (parsed("export")) return finish(run_checkpoint_export(checkpoint.export_to));
+    return finish(run_checkpoint_restore(checkpoint.restore));
   }
   return finish(run_models(models));
 }

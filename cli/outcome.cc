@@ -2,11 +2,13 @@
 
 #include <cmath>
 #include <cstdio>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/progress.h"
 #include "cli/watch.h"
+#include "common/status_macros.h"
 
 namespace poseidon {
 
@@ -38,6 +40,26 @@ absl::Status report_outcome(const v1::GetStatusResponse& status) {
   return absl::AbortedError(absl::StrCat(
       "job ", status.job(), " failed after ", status.iteration(), " of ", status.iterations(),
       " iterations: ", status.message(), "; run directory ", status.run_directory()));
+}
+
+absl::Status follow_job(CoordinatorClient& client, const v1::SubmitResponse& accepted, bool wait) {
+  write_stdout(absl::StrCat("job ", accepted.job_id(), " accepted; run directory ",
+                            accepted.run_directory(), "\n"));
+  if (!wait) {
+    write_stdout(
+        absl::StrCat("follow it with: poseidon status --coordinator ", client.address(), "\n"));
+    return absl::OkStatus();
+  }
+  WatchOptions watch;
+  watch.pause = [](Milliseconds time) {
+    std::this_thread::sleep_for(time);
+    return absl::OkStatus();
+  };
+  watch.write = write_stdout;
+  POSEIDON_ASSIGN_OR_RETURN(
+      const v1::GetStatusResponse last,
+      watch_job(client, accepted.job_id(), progress_options_of_stdout(), watch));
+  return report_outcome(last);
 }
 
 }  // namespace poseidon

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cli/coordinator_client.h"
 #include "poseidon/v1/control.pb.h"
 
 namespace poseidon {
@@ -16,6 +17,10 @@ std::string outcome_text(const v1::GetStatusResponse& status);
 /// Prints outcome_text for a job that is done; ABORTED with the coordinator's reason for one that
 /// failed.
 absl::Status report_outcome(const v1::GetStatusResponse& status);
+
+/// Says that the job is accepted. With `wait` follows it to its end, whose outcome is ours; without
+/// says how to.
+absl::Status follow_job(CoordinatorClient& client, const v1::SubmitResponse& accepted, bool wait);
 
 /// One line each to stderr.
 void print_warnings(const std::vector<std::string>& warnings);

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/chunking.h"
 #include "common/json_fields.h"
@@ -137,6 +138,22 @@ bool is_reachable(const CheckpointManifest& manifest, const std::vector<bool>& h
       manifest.pieces.begin(), manifest.pieces.end(), [&here](const CheckpointPiece& piece) {
         return here[piece.holder.value()] || (piece.second && here[piece.second->value()]);
       });
+}
+
+std::string missing_stores(const CheckpointManifest& manifest,
+                           const std::function<bool(const std::string& identity)>& is_here) {
+  std::vector<bool> here;
+  for (const std::string& store : manifest.stores) here.push_back(is_here(store));
+  if (is_reachable(manifest, here)) return "";
+  const std::vector<bool> in_use = stores_in_use(manifest);
+  std::vector<std::string> missing;
+  for (std::size_t s = 0; s < in_use.size(); ++s) {
+    if (in_use[s] && !here[s]) missing.push_back(manifest.stores[s]);
+  }
+  return absl::StrCat(missing.size() == 1 ? "the server whose --data-dir has STORE_IDENTITY "
+                                          : "the servers whose --data-dir have STORE_IDENTITY ",
+                      absl::StrJoin(missing, ", "), ", with a part of checkpoint ",
+                      snapshot_name(manifest.snapshot));
 }
 
 std::string manifest_to_json(const CheckpointManifest& manifest) {

@@ -13,6 +13,7 @@
 // turn. The last piece is worker 0's own state (running statistics of batch normalisation).
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -87,6 +88,11 @@ struct CheckpointManifest {
 std::vector<bool> stores_in_use(const CheckpointManifest& manifest);
 /// Whether every piece lies in a store that is here. `here`: by ServerIndex.
 bool is_reachable(const CheckpointManifest& manifest, const std::vector<bool>& here);
+
+/// "the server whose --data-dir has STORE_IDENTITY 01ab..., with a part of checkpoint 3-100": those
+/// with pieces of it that are not here, several joined by commas; "" when all are. Pure.
+std::string missing_stores(const CheckpointManifest& manifest,
+                           const std::function<bool(const std::string& identity)>& is_here);
 
 std::string manifest_to_json(const CheckpointManifest& manifest);
 /// Trusts nothing. INVALID_ARGUMENT, starting with `source`, names the key that is missing or

@@ -151,6 +151,22 @@ TEST(PiecesCovering, SaysWhatIsMissing) {
   EXPECT_FALSE(pieces_covering(pieces, LayerIndex(9), 0, 1).ok());
 }
 
+TEST(MissingStores, NamesThoseThatHavePieces) {
+  CheckpointManifest manifest = manifest_of(mixed_plan());
+  EXPECT_EQ(missing_stores(manifest, [](const std::string&) { return true; }), "");
+  const std::string first = manifest.stores[0];
+  EXPECT_EQ(missing_stores(manifest, [&first](const std::string& store) { return store != first; }),
+            "the server whose --data-dir has STORE_IDENTITY " + first +
+                ", with a part of checkpoint " + snapshot_name(manifest.snapshot));
+  EXPECT_THAT(missing_stores(manifest, [](const std::string&) { return false; }),
+              HasSubstr(first + ", " + manifest.stores[1]));
+  manifest.stores.emplace_back(32, 'f');  // of a server that no piece lies on
+  EXPECT_EQ(
+      missing_stores(manifest,
+                     [&](const std::string& store) { return store != manifest.stores.back(); }),
+      "");
+}
+
 TEST(Manifest, ComesBackFromItsJson) {
   const CheckpointManifest manifest = manifest_of(mixed_plan());
   const auto back = manifest_from_json(manifest_to_json(manifest), "manifest");

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "common/checkpoint.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "common/checkpoint.h"
 #include "common/daemon.h"
 #include "common/ids.h"
 #include "common/status_macros.h"

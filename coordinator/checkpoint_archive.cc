@@ -73,14 +73,14 @@ std::vector<CheckpointManifest> CheckpointArchive::load(
 }
 
 void CheckpointArchive::write(Background& disk, CheckpointManifest manifest, Done done) const {
-  disk.enqueue([path = path_of(manifest), manifest = std::move(manifest),
-                        done = std::move(done)] { done(write_manifest(path, manifest)); });
+  disk.enqueue([path = path_of(manifest), manifest = std::move(manifest), done = std::move(done)] {
+    done(write_manifest(path, manifest));
+  });
 }
 
 void CheckpointArchive::remove(Background& disk, const CheckpointManifest& manifest,
                                Done done) const {
-  disk.enqueue(
-      [path = path_of(manifest), done = std::move(done)] { done(remove_manifest(path)); });
+  disk.enqueue([path = path_of(manifest), done = std::move(done)] { done(remove_manifest(path)); });
 }
 
 }  // namespace poseidon

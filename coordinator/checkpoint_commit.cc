@@ -23,8 +23,9 @@ void forget_oldest(Container& container) {
 }  // namespace
 
 CheckpointCommit::CheckpointCommit(CheckpointCommitOptions options, std::int64_t keep,
+                                   Iteration last_iteration,
                                    std::vector<CheckpointManifest> committed)
-    : options_(options), keep_(keep), lead_(options.lead) {
+    : options_(options), keep_(keep), last_iteration_(last_iteration), lead_(options.lead) {
   POSEIDON_CHECK(keep_ >= 1, "at least the newest checkpoint is kept");
   for (CheckpointManifest& manifest : committed) {
     committed_.emplace(manifest.snapshot, std::move(manifest));
@@ -154,8 +155,12 @@ CheckpointActions CheckpointCommit::ask_held(Iteration version, Nanoseconds now)
 
 void CheckpointCommit::ask_further(Nanoseconds now, CheckpointActions& actions) {
   const Iteration least = asked_.value_or(0) + 1;
+  if (least > last_iteration_) {
+    give_up(*asked_, "training reached its last iteration before the nodes heard of it", actions);
+    return;
+  }
   if (asked_) lead_ = std::min(lead_ * 2, kMaxLead);
-  asked_ = std::max(least, furthest_ + lead_);
+  asked_ = std::min(std::max(least, furthest_ + lead_), last_iteration_);
   making_[*asked_].begun = now;
   actions.emplace_back(AskForCheckpoint{*asked_});
 }
@@ -199,6 +204,7 @@ CheckpointActions CheckpointCommit::on_manifest_written(SnapshotId snapshot,
 void CheckpointCommit::drop_oldest(CheckpointActions& actions) {
   while (committed_.size() > static_cast<std::size_t>(keep_)) {
     auto oldest = committed_.extract(committed_.begin());
+    if (oldest.mapped().job_id != frame_.job_id) continue;
     actions.emplace_back(RemoveManifest{oldest.mapped()});
     removing_.emplace(oldest.key(), std::move(oldest.mapped()));
   }
@@ -219,6 +225,15 @@ CheckpointActions CheckpointCommit::on_manifest_removed(SnapshotId snapshot,
   }
   actions.emplace_back(ForgetParts{.snapshot = snapshot, .stores = removed.mapped().stores});
   return actions;
+}
+
+std::optional<Iteration> CheckpointCommit::in_the_making() const {
+  if (making_.empty()) return asked_;
+  return std::max(making_.rbegin()->first, asked_.value_or(0));
+}
+
+bool CheckpointCommit::is_settled(Iteration iteration) const {
+  return given_up_.contains(iteration) || committed_.contains(snapshot_id(epoch_, iteration));
 }
 
 CheckpointActions CheckpointCommit::tick(Nanoseconds now) {

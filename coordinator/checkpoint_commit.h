@@ -73,8 +73,10 @@ struct CheckpointCommitOptions {
 /// One job's checkpoints. One thread only (the service holds its mutex).
 class CheckpointCommit {
  public:
-  /// `committed`: those of this job that are on disk already. `keep` >= 1.
-  CheckpointCommit(CheckpointCommitOptions options, std::int64_t keep,
+  /// `committed`: those of this job that are on disk already, and perhaps one of another job from
+  /// which it goes on: that one is not this job's to remove. `keep` >= 1. No version after
+  /// `last_iteration` is asked for.
+  CheckpointCommit(CheckpointCommitOptions options, std::int64_t keep, Iteration last_iteration,
                    std::vector<CheckpointManifest> committed);
 
   /// A new epoch begins at `first_iteration`; what was in the making is given up. `frame` is a
@@ -117,6 +119,10 @@ class CheckpointCommit {
   const std::optional<CheckpointOutcome>& last() const { return last_; }
   /// The version that was asked for and is neither committed nor failed.
   std::optional<Iteration> asked_for() const { return asked_; }
+  /// The newest version of this epoch that is begun or asked for, and neither committed nor failed.
+  std::optional<Iteration> in_the_making() const;
+  /// Whether this version of this epoch is committed or has failed.
+  bool is_settled(Iteration iteration) const;
 
  private:
   struct Making {
@@ -132,6 +138,7 @@ class CheckpointCommit {
 
   const CheckpointCommitOptions options_;
   const std::int64_t keep_;
+  const Iteration last_iteration_;
   Epoch epoch_;
   Iteration first_iteration_ = 0;
   Iteration furthest_ = 0;  ///< iteration that anybody has completed

@@ -9,11 +9,12 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr Epoch kEpoch{5};
+constexpr Iteration kLast = 1000;
 constexpr Nanoseconds kNow{1'000'000'000};
 
 class CommitTest : public ::testing::Test {
  protected:
-  CommitTest() : commit_({}, 2, {}) { EXPECT_TRUE(begin(kEpoch, 0).empty()); }
+  CommitTest() : commit_({}, 2, kLast, {}) { EXPECT_TRUE(begin(kEpoch, 0).empty()); }
 
   CheckpointActions begin(Epoch epoch, Iteration first) {
     CheckpointManifest frame;
@@ -165,6 +166,42 @@ TEST_F(CommitTest, AManifestUnderWayCountsWhateverTheEpoch) {
   commit_.on_manifest_written(snapshot_id(kEpoch, 10), absl::OkStatus());
   ASSERT_NE(commit_.newest(), nullptr);
   EXPECT_EQ(commit_.newest()->iteration(), 10);
+}
+
+TEST_F(CommitTest, NothingIsAskedForAfterTheLastIteration) {
+  const auto asked = all<AskForCheckpoint>(*commit_.ask(kLast - 1, kNow));
+  ASSERT_EQ(asked.size(), 1u);
+  EXPECT_EQ(asked[0].iteration, kLast);
+  EXPECT_EQ(commit_.in_the_making(), kLast);
+  EXPECT_FALSE(commit_.is_settled(kLast));
+  const CheckpointActions actions = failed(kLast, /*too_late=*/true);
+  EXPECT_TRUE(all<AskForCheckpoint>(actions).empty());
+  EXPECT_FALSE(commit_.asked_for());
+  EXPECT_FALSE(commit_.in_the_making());
+  EXPECT_TRUE(commit_.is_settled(kLast));
+  EXPECT_THAT(commit_.last()->reason, HasSubstr("last iteration"));
+}
+
+TEST_F(CommitTest, AnotherJobsCheckpointIsNotRemoved) {
+  CheckpointManifest source;
+  source.snapshot = snapshot_id(Epoch(3), 7);
+  source.job_id = "other-3";
+  CheckpointCommit branch({}, 2, kLast, {source});
+  CheckpointManifest frame;
+  frame.job_id = "toy-5";
+  frame.stores = {std::string(32, 'a')};
+  frame.pieces = {{.layer = std::nullopt, .holder = ServerIndex(0)}};
+  branch.begin_epoch(kEpoch, 7, std::move(frame), /*iteration_samples=*/64);
+  const auto commit_one = [&branch](Iteration iteration) {
+    branch.on_report({.server = ServerIndex(0), .who = "", .iteration = iteration, .stored = true},
+                     1'700'000'000, kNow);
+    return branch.on_manifest_written(snapshot_id(kEpoch, iteration), absl::OkStatus());
+  };
+  commit_one(10);
+  EXPECT_EQ(branch.committed().begin()->second.job_id, "other-3");
+  EXPECT_TRUE(all<RemoveManifest>(commit_one(20)).empty());
+  EXPECT_EQ(branch.committed().size(), 2u);
+  EXPECT_EQ(all<RemoveManifest>(commit_one(30)).at(0).manifest.iteration(), 10);
 }
 
 }  // namespace

@@ -80,7 +80,17 @@ Cluster::Cluster(ClusterOptions options, JobResolver resolver,
       clock_(clock),
       membership_(options.membership),
       archive_(state_->path() / "checkpoints"),
-      disk_(std::make_unique<BackgroundThread>()) {}
+      disk_(std::make_unique<BackgroundThread>()) {
+  std::vector<std::string> unreadable;
+  for (CheckpointManifest& manifest : archive_.load(unreadable)) catalog_.add(std::move(manifest));
+  for (const std::string& text : unreadable) {
+    spdlog::error("this is no checkpoint, and stays where it is: {}", one_line(text));
+  }
+  if (!catalog_.all().empty()) {
+    spdlog::info("{} committed checkpoints, the newest is {}", catalog_.all().size(),
+                 snapshot_name(catalog_.all().rbegin()->first));
+  }
+}
 
 Cluster::~Cluster() {
   // These threads call us back: they must end while everything here still lives.
@@ -402,7 +412,7 @@ void Cluster::apply_one(const JobAction& action) {
                  [&](const LogLine& a) { spdlog::info("{}", one_line(a.text)); },
                  [&](const ForgetParts& a) { forget_parts(a); },
                  [&](const WriteManifest& a) { write_manifest(a); },
-                 [&](const RemoveManifest& a) { remove_manifest(a); },
+                 [&](const RemoveManifest& a) { remove_manifest(a.manifest); },
                  [&](const CheckpointLog& a) {
                    spdlog::log(a.alarm ? spdlog::level::err : spdlog::level::info, "{}",
                                one_line(a.text));
@@ -425,6 +435,7 @@ void Cluster::after_actions() {
       depart(*gone, absl::AbortedError("this node does not take what the coordinator sends"));
   }
   if (!job_) return;
+  job_changed_.notify_all();
   if (!traffic_ && job_->plan()) {
     traffic_ = std::make_unique<TrafficMonitor>(job_->plan()->layers.size());
   }
@@ -504,6 +515,7 @@ void Cluster::tick() {
       ++it;
     }
   }
+  remove_due_checkpoints();
   if (!job_ || job_->ended()) return;
   apply(job_->tick(now));
   if (traffic_ && now - drift_looked_ >= kDriftInterval) {
@@ -527,8 +539,10 @@ void Cluster::watch_drift(Nanoseconds now) {
 void Cluster::shutdown(const std::string& reason) {
   std::unique_lock<std::mutex> lock(mutex_);
   shutting_down_ = true;
+  const std::string saved = save_before_stop(lock);
   if (job_ && !job_->ended()) {
-    apply(job_->fail(absl::StrCat("the coordinator was stopped (", reason, ")"), clock_->now()));
+    apply(job_->fail(absl::StrCat("the coordinator was stopped (", reason, ")", saved),
+                     clock_->now()));
   }
   for (auto& [link, attached] : attached_) {
     link->close(absl::UnavailableError(absl::StrCat("the coordinator stops (", reason, ")")));

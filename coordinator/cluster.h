@@ -6,7 +6,8 @@
 //
 // Concurrency contract
 //  1. Every public method may be called from any thread; none blocks on network or disk, except
-//     submit (creates the run directory) which holds no lock while it does.
+//     submit and restore_checkpoint (create the run directory), which hold no lock while they do,
+//     and shutdown. The constructor reads the checkpoints' manifests.
 //  2. NodeLink is called with the mutex held and must neither block nor call back.
 //  3. RunDirectory's writer thread and the disk thread call back into us without locks.
 
@@ -20,9 +21,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/clock.h"
 #include "common/background.h"
+#include "common/clock.h"
 #include "coordinator/checkpoint_archive.h"
+#include "coordinator/checkpoint_catalog.h"
 #include "coordinator/job_resolver.h"
 #include "coordinator/job_run.h"
 #include "coordinator/membership.h"
@@ -49,6 +51,8 @@ struct ClusterOptions {
   MembershipOptions membership;
   JobRunOptions job;
   std::size_t max_job_bytes = 4 << 20;  ///< of a job's text, its network inline
+  /// How long shutdown waits for a checkpoint of the job that trains; 0: takes none.
+  Nanoseconds shutdown_checkpoint_timeout = std::chrono::seconds(10);
 };
 
 class Cluster {
@@ -70,6 +74,14 @@ class Cluster {
   // ---- calls of operators ----
   absl::StatusOr<v1::SubmitResponse> submit(const v1::SubmitRequest& request);
   absl::StatusOr<v1::GetStatusResponse> status(const v1::GetStatusRequest& request);
+  absl::StatusOr<v1::ListCheckpointsResponse> list_checkpoints(
+      const v1::ListCheckpointsRequest& request);
+  absl::StatusOr<v1::RequestCheckpointResponse> request_checkpoint(
+      const v1::RequestCheckpointRequest& request);
+  absl::StatusOr<v1::LocateCheckpointResponse> locate_checkpoint(
+      const v1::LocateCheckpointRequest& request);
+  absl::StatusOr<v1::SubmitResponse> restore_checkpoint(
+      const v1::RestoreCheckpointRequest& request);
 
   // ---- the model ----
   /// A place for the model of this epoch; holds the run directory alive. Follow with end_upload.
@@ -85,7 +97,8 @@ class Cluster {
   // ---- time and end ----
   /// Leases and deadlines; call several times a second.
   void tick();
-  /// Fails the job, ends every stream, and waits (seconds) for the files to be written.
+  /// Saves a checkpoint of the job that trains and fails it, ends every stream, and waits (seconds)
+  /// for the files to be written.
   void shutdown(const std::string& reason);
   std::string metrics_address() const { return metrics_->address(); }
 
@@ -116,7 +129,13 @@ class Cluster {
   void take_epoch();
   void forget_parts(const ForgetParts& forget);
   void write_manifest(const WriteManifest& write);
-  void remove_manifest(const RemoveManifest& remove);
+  void remove_manifest(const CheckpointManifest& manifest);
+  void remove_due_checkpoints();
+  std::string save_before_stop(std::unique_lock<std::mutex>& lock);
+  std::string store_address(const std::string& identity) const;
+  absl::StatusOr<v1::SubmitResponse> begin_job(const v1::SubmitRequest& request,
+                                               std::optional<SnapshotId> source);
+  absl::Status add_source(SnapshotId source, JobDescription& description);
   bool is_job(const std::string& id) const { return job_ && job_->description().id == id; }
   void after_actions();
   void watch_drift(Nanoseconds now);
@@ -150,6 +169,7 @@ class Cluster {
 
   std::mutex mutex_;
   std::condition_variable files_closed_changed_;
+  std::condition_variable job_changed_;  ///< after each event of the job
   // Guarded by mutex_.
   std::map<NodeLink*, Attached> attached_;
   Membership membership_;
@@ -169,6 +189,7 @@ class Cluster {
   std::map<std::string, std::uint64_t> own_refusals_;
   std::map<NodeId, std::map<std::string, std::uint64_t>> node_refusals_;  ///< running totals
   std::map<std::string, std::uint64_t> departed_refusals_;  ///< of nodes that are gone
+  CheckpointCatalog catalog_;
   CheckpointArchive archive_;
   std::unique_ptr<BackgroundThread> disk_;  ///< runs what must not block under the mutex
 };

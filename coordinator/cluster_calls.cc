@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/check.h"
+#include "common/file_io.h"
 #include "common/status_macros.h"
 #include "coordinator/admission.h"
 #include "coordinator/calibrate.h"
@@ -21,6 +22,7 @@ namespace poseidon {
 namespace {
 
 constexpr std::size_t kMaxNameBytes = 100;  // of a job's name within a file name
+constexpr std::uint64_t kMaxJobFileBytes = 64 << 20;
 
 /// A job's name as part of a file name.
 std::string file_name(const std::string& name) {
@@ -34,6 +36,17 @@ std::string file_name(const std::string& name) {
       },
       '_');
   return safe.empty() ? "job" : safe;
+}
+
+/// Whether the metrics in a run directory can be those of this job: a later job may have taken it.
+absl::Status check_still_of_job(const std::filesystem::path& path, const std::string& job_json) {
+  const absl::StatusOr<std::string> there = read_file(path / "job.json", kMaxJobFileBytes);
+  if (absl::IsNotFound(there.status())) return absl::OkStatus();
+  POSEIDON_RETURN_IF_ERROR(there.status());
+  if (*there == job_json) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the run directory ", path.string(),
+                   " holds another job's files by now; choose a new one with --run-dir"));
 }
 
 }  // namespace
@@ -85,6 +98,12 @@ absl::Status Cluster::reserve_submission() {
 absl::StatusOr<v1::SubmitResponse> Cluster::submit(const v1::SubmitRequest& request) {
   POSEIDON_RETURN_IF_ERROR(
       check_protocol_version(request.protocol_version(), "the command line tool"));
+  return begin_job(request, std::nullopt);
+}
+
+/// `source`: go on from this checkpoint, whose job the request has.
+absl::StatusOr<v1::SubmitResponse> Cluster::begin_job(const v1::SubmitRequest& request,
+                                                      std::optional<SnapshotId> source) {
   if (request.job_json().size() > options_.max_job_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("the job has ", request.job_json().size(),
                                                    " bytes; at most ", options_.max_job_bytes));
@@ -113,8 +132,13 @@ absl::StatusOr<v1::SubmitResponse> Cluster::submit(const v1::SubmitRequest& requ
   JobDescription description = describe_job(request, resolved, path.string());
   description.id = id;
   description.epoch = Epoch(epoch);
+  if (source) POSEIDON_RETURN_IF_ERROR(add_source(*source, description));
+  const auto begin = description.id == id ? RunDirectory::Begin::kAnew : RunDirectory::Begin::kGoOn;
+  if (begin == RunDirectory::Begin::kGoOn) {
+    POSEIDON_RETURN_IF_ERROR(check_still_of_job(path, request.job_json()));
+  }
   POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<RunDirectory> directory,
-                            RunDirectory::open(path, run_directory_events()));
+                            RunDirectory::open(path, begin, run_directory_events()));
   if (directory->replaced()) {
     spdlog::warn("{} holds an earlier run; its files are replaced", path.string());
   }
@@ -176,6 +200,7 @@ JobDescription Cluster::describe_job(const v1::SubmitRequest& request, const Res
   description.chunk_bytes = resolved.sync.chunk_bytes;
   description.keep_checkpoints = resolved.keep_checkpoints;
   description.replicas = resolved.replicas;
+  description.checkpoint_every = resolved.checkpoint_every;
   description.replace_timeout = Milliseconds(resolved.replace_timeout_ms);
   description.has_statistics = resolved.has_statistics;
   description.replan = resolved.sync.replan;
@@ -229,7 +254,7 @@ void Cluster::install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& 
   submitted_ = request;
   recorded_.reset();
   traffic_.reset();
-  counted_iterations_ = 0;
+  counted_iterations_ = job_->first_iteration();
   files_closing_ = false;
   files_closed_ = false;
   directory_->write_file("job.json", submitted_.job_json());

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/plan_proto.h"
 #include "common/restore_source.h"
 #include "coordinator/cluster.h"
@@ -54,21 +55,51 @@ void Cluster::forget_parts(const ForgetParts& forget) {
 
 void Cluster::write_manifest(const WriteManifest& write) {
   archive_.write(*disk_, write.manifest,
-                 [this, id = write.manifest.job_id,
-                  snapshot = write.manifest.snapshot](const absl::Status& status) {
+                 [this, manifest = write.manifest](const absl::Status& status) {
                    const std::lock_guard<std::mutex> lock(mutex_);
-                   if (is_job(id))
-                     apply(job_->on_manifest_written(snapshot, status, clock_->now()));
+                   if (status.ok()) catalog_.add(manifest);
+                   if (is_job(manifest.job_id)) {
+                     apply(job_->on_manifest_written(manifest.snapshot, status, clock_->now()));
+                   }
                  });
 }
 
-void Cluster::remove_manifest(const RemoveManifest& remove) {
-  archive_.remove(*disk_, remove.manifest,
-                  [this, id = remove.manifest.job_id,
-                   snapshot = remove.manifest.snapshot](const absl::Status& status) {
+void Cluster::remove_manifest(const CheckpointManifest& manifest) {
+  if (!catalog_.remove(manifest, clock_->now())) return;
+  archive_.remove(*disk_, manifest,
+                  [this, id = manifest.job_id, snapshot = manifest.snapshot,
+                   stores = manifest.stores](const absl::Status& status) {
                     const std::lock_guard<std::mutex> lock(mutex_);
-                    if (is_job(id)) apply(job_->on_manifest_removed(snapshot, status));
+                    if (is_job(id)) {
+                      apply(job_->on_manifest_removed(snapshot, status));
+                    } else if (status.ok()) {  // its job made room for another one meanwhile
+                      forget_parts({.snapshot = snapshot, .stores = stores});
+                    }
                   });
+}
+
+void Cluster::remove_due_checkpoints() {
+  for (const CheckpointManifest& manifest : catalog_.take_due(clock_->now())) {
+    remove_manifest(manifest);
+  }
+}
+
+/// What the job's end says of it; "" when nothing was to be saved.
+std::string Cluster::save_before_stop(std::unique_lock<std::mutex>& lock) {
+  const auto trains = [this] { return job_ && job_->state() == JobState::kRunning; };
+  if (options_.shutdown_checkpoint_timeout <= Nanoseconds::zero() || !trains()) return "";
+  const Nanoseconds now = clock_->now();
+  if (job_->progress(now).completed > job_->first_iteration()) {
+    if (absl::StatusOr<JobActions> actions = job_->save_checkpoint(now); actions.ok()) {
+      apply(*actions);
+      job_changed_.wait_for(lock, options_.shutdown_checkpoint_timeout,
+                            [&] { return !trains() || !job_->checkpoints().asked_for(); });
+    }
+  }
+  const CheckpointManifest* newest = job_->checkpoints().newest();
+  if (newest == nullptr) return "; there is no checkpoint of it";
+  return absl::StrCat("; `poseidon checkpoint restore` goes on from checkpoint ",
+                      snapshot_name(newest->snapshot));
 }
 
 }  // namespace poseidon

@@ -182,7 +182,8 @@ absl::Status Cluster::go_on_with(const std::string& text) {
     // No node has begun: it waits for nodes once more.
     POSEIDON_ASSIGN_OR_RETURN(const std::uint64_t epoch, state_->next_epoch());
     POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<RunDirectory> directory,
-                              RunDirectory::open(record.run_directory, run_directory_events()));
+                              RunDirectory::open(record.run_directory, RunDirectory::Begin::kAnew,
+                                                 run_directory_events()));
     description.epoch = Epoch(epoch);
     install_job(std::make_unique<JobRun>(options_.job, std::move(description), clock_->now()),
                 request, std::move(directory));

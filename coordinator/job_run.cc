@@ -79,12 +79,14 @@ JobRun::JobRun(JobRunOptions options, JobDescription description, Nanoseconds no
       epoch_(description_.epoch),
       entered_(now),
       last_progress_(now),
-      checkpoints_(options.checkpoints, description_.keep_checkpoints, description_.committed),
+      checkpoints_(options.checkpoints, description_.keep_checkpoints, description_.iterations,
+                   description_.committed),
       elastic_{.job_json = description_.job_json, .batch_size = description_.batch_size} {
   POSEIDON_CHECK(description_.iterations > 0 && description_.batch_size > 0, "a checked job");
   POSEIDON_CHECK(
       description_.make_plan && description_.learning_rate && description_.why_no_calibration,
       "all functions are given");
+  begin_at_source();
   message_ = missing_text();
 }
 
@@ -95,6 +97,10 @@ std::string JobRun::missing_text() const {
                                        ? description_.workers
                                        : static_cast<std::size_t>(description_.min_workers);
   const std::size_t want_servers = std::max<std::size_t>(description_.servers, 1);
+  const std::string missing_stores = missing_stores_text();
+  if (!missing_stores.empty() && idle_workers_ >= want_workers && idle_servers_ >= want_servers) {
+    return absl::StrCat("waits for ", missing_stores);
+  }
   return absl::StrFormat(
       "waits for nodes: %d of %d workers and %d of %d servers are here; start the others "
       "(poseidon-worker, poseidon-server) with --coordinator pointing here",
@@ -115,6 +121,11 @@ JobActions JobRun::on_members(const std::vector<NodeInfo>& members, Nanoseconds 
   idle_workers_ = count(NodeRole::kWorker);
   idle_servers_ = count(NodeRole::kServer);
   message_ = missing_text();
+  if (source_) {
+    std::optional<std::vector<std::string>> addresses = addresses_of_stores(*source_);
+    if (!addresses) return actions;
+    source_addresses_ = *std::move(addresses);
+  }
   if (choose_nodes(members)) begin_planning(now, actions);
   return actions;
 }
@@ -232,10 +243,14 @@ JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now) {
       worker.state = ParticipantState::kRunning;
       actions.emplace_back(SendStart{worker.node.id});
     }
-    const std::string where =
-        recovering_since_ ? absl::StrFormat("goes on at iteration %d, %.1f s after it stopped",
-                                            first_iteration_, seconds(now - *recovering_since_))
-                          : "starts";
+    std::string where = "starts";
+    if (recovering_since_) {
+      where = absl::StrFormat("goes on at iteration %d, %.1f s after it stopped", first_iteration_,
+                              seconds(now - *recovering_since_));
+    } else if (source_) {
+      where = absl::StrFormat("goes on at iteration %d (checkpoint %s)", first_iteration_,
+                              snapshot_name(source_->snapshot));
+    }
     actions.emplace_back(LogLine{absl::StrFormat(
         "job %s: every node is ready, training %s: %d iterations, %d workers of batch %d",
         description_.id, where, description_.iterations, workers_.size(), elastic_.batch_size)});
@@ -391,14 +406,23 @@ JobActions JobRun::on_model_stored(Epoch epoch, Nanoseconds now) {
   return actions;
 }
 
-void JobRun::finish_if_complete(Nanoseconds now, JobActions& actions) {
+/// Every iteration is done, and the model is on disk.
+bool JobRun::is_trained() const {
   // A worker that was lost after it had finished took nothing with it.
   const bool all_finished =
       std::all_of(workers_.begin(), workers_.end(), [](const Participant& worker) {
         return worker.state == ParticipantState::kFinished ||
                worker.state == ParticipantState::kLost;
       });
-  if (!all_finished || !model_stored_) return;
+  return state_ == JobState::kRunning && all_finished && model_stored_;
+}
+
+void JobRun::finish_if_complete(Nanoseconds now, JobActions& actions) {
+  if (!is_trained()) return;
+  if (last_checkpoint_is_open()) {
+    message_ = "waits for the last checkpoint";
+    return;
+  }
   if (tests_->pending() > 0) {
     actions.emplace_back(LogLine{
         absl::StrFormat("job %s: %d tests were not reported by every worker and are left out",
@@ -476,6 +500,13 @@ JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
     if (all_is_done) finish_if_complete(now, actions);
     return actions;
   }
+  if (is_trained()) {
+    actions.emplace_back(
+        LogLine{absl::StrCat("job ", description_.id, ": ", text,
+                             "; training is done, only its last checkpoint is not")});
+    end(true, "", now, actions);
+    return actions;
+  }
   recover(text, participant->node.role == NodeRole::kWorker, now, actions);
   return actions;
 }
@@ -516,7 +547,7 @@ std::string JobRun::deadline_reason(Nanoseconds now) const {
                              names_in(workers_, ParticipantState::kPreparing));
     case JobState::kRunning: {
       const std::string busy = names_in(workers_, ParticipantState::kRunning);
-      if (busy.empty() && quiet > options_.upload_timeout) {
+      if (busy.empty() && !model_stored_ && quiet > options_.upload_timeout) {
         return absl::StrFormat("all workers have finished, but %s sent no model for %.0f s",
                                participant_text(workers_[0]), seconds(quiet));
       }
@@ -552,7 +583,7 @@ JobProgress JobRun::progress(Nanoseconds now) const {
   const Nanoseconds until = ended_at_.value_or(now);
   JobProgress progress;
   progress.message = message_;
-  progress.completed = iterations_ ? iterations_->completed() : 0;
+  progress.completed = iterations_ ? iterations_->completed() : first_iteration_;
   progress.loss = loss_;
   progress.test = test_;
   progress.images_per_s = images_.per_second(until);

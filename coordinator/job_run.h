@@ -118,6 +118,8 @@ struct JobRunOptions {
   Nanoseconds upload_timeout = std::chrono::minutes(10);     ///< all finished, but no model yet
   Nanoseconds halting_timeout = std::chrono::minutes(1);     ///< until all have halted
   Nanoseconds saving_timeout = std::chrono::minutes(5);      ///< of what is held in memory
+  /// From the end of training until its last checkpoint is committed; then the job is done without.
+  Nanoseconds last_checkpoint_timeout = std::chrono::minutes(2);
   /// Beyond the job's replace_timeout: until there are enough nodes again.
   Nanoseconds recovery_timeout = std::chrono::minutes(10);
   /// After more workers have come, until they are taken in: others may come with them. Likewise
@@ -148,6 +150,11 @@ struct JobDescription {
   std::int64_t chunk_bytes = 2 << 20;  ///< sync.chunk_bytes
   std::int64_t keep_checkpoints = 3;   ///< checkpoint.keep
   std::int64_t replicas = 1;           ///< checkpoint.replicas
+  Iteration checkpoint_every = 0;      ///< checkpoint.every_iterations
+  /// On disk already: this job's, and the one that it goes on from, which may be another job's.
+  std::vector<CheckpointManifest> committed;
+  /// Of `committed`: begin there and not at iteration 0, which is before the last iteration.
+  std::optional<SnapshotId> source;
   Nanoseconds replace_timeout = std::chrono::seconds(30);
   bool has_statistics = false;  ///< running ones, of which worker 0 alone has the job's
   using Addresses = std::vector<std::string>;
@@ -173,8 +180,7 @@ struct JobDescription {
   std::function<absl::StatusOr<ReplanDecision>(const Plan&, const std::vector<LayerTimes>&,
                                                ReplanState)>
       consider_replan;
-  std::vector<std::string> layers;            ///< names of the parameter layers, forward order
-  std::vector<CheckpointManifest> committed;  ///< of this job, by an earlier coordinator
+  std::vector<std::string> layers;  ///< names of the parameter layers, forward order
 };
 
 enum class JobState {
@@ -293,7 +299,8 @@ class JobRun {
                                   std::int64_t now_unix_s, Nanoseconds now);
   JobActions on_manifest_written(SnapshotId snapshot, const absl::Status& status, Nanoseconds now);
   JobActions on_manifest_removed(SnapshotId snapshot, const absl::Status& status);
-  /// An operator wants one. FAILED_PRECONDITION when the job does not train just now.
+  /// An operator wants one, or joins the one that is asked for: see checkpoints().asked_for().
+  /// FAILED_PRECONDITION when the job does not train just now.
   absl::StatusOr<JobActions> save_checkpoint(Nanoseconds now);
   const CheckpointCommit& checkpoints() const { return checkpoints_; }
   /// What this epoch goes on from; null when it begins at iteration 0. Its stores' addresses are in
@@ -362,6 +369,11 @@ class JobRun {
   bool fill_vacancies(bool in_time, std::string& missing);
   bool choose_source(bool in_time, std::string& missing);
   std::string store_address(const std::string& identity) const;
+  void begin_at_source();
+  bool repeats_source_plan() const;
+  std::string missing_stores_text() const;
+  bool is_trained() const;
+  bool last_checkpoint_is_open() const;
   std::optional<std::vector<std::string>> addresses_of_stores(
       const CheckpointManifest& manifest) const;
   void after_checkpoint_event(Nanoseconds now, JobActions& actions);

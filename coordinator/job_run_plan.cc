@@ -40,6 +40,11 @@ void JobRun::begin_planning(Nanoseconds now, JobActions& actions) {
     make_plan(std::nullopt, now, actions);
     return;
   }
+  if (repeats_source_plan()) {
+    plan_basis_ = absl::StrCat("the schemes of checkpoint ", snapshot_name(source_->snapshot));
+    make_plan(std::nullopt, now, actions);
+    return;
+  }
   const std::string why_not =
       description_.why_no_calibration(addresses(workers_), addresses(servers_));
   if (why_not.empty()) {
@@ -107,15 +112,18 @@ void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
                        JobActions& actions) {
   const bool repeated = plan_ && plan_->workers() == workers_.size() &&
                         plan_->servers() == servers_.size() && !calibration;
-  absl::StatusOr<Plan> plan =
-      description_.make_plan({.epoch = epoch_,
-                              .batch_size = elastic_.batch_size,
-                              .workers = addresses(workers_),
-                              .servers = addresses(servers_),
-                              .calibration = std::move(calibration),
-                              .keep = next_plan_ ? std::exchange(next_plan_, std::nullopt)
-                                      : repeated ? std::optional(pin_of(*plan_))
-                                                 : std::nullopt});
+  std::optional<PlanPin> keep = std::exchange(next_plan_, std::nullopt);
+  if (!keep && repeated) {
+    keep = pin_of(*plan_);
+  } else if (!keep && repeats_source_plan()) {
+    keep = source_->plan;
+  }
+  absl::StatusOr<Plan> plan = description_.make_plan({.epoch = epoch_,
+                                                      .batch_size = elastic_.batch_size,
+                                                      .workers = addresses(workers_),
+                                                      .servers = addresses(servers_),
+                                                      .calibration = std::move(calibration),
+                                                      .keep = std::move(keep)});
   if (!plan.ok()) {
     const bool told = state_ == JobState::kCalibrating;  // only who has heard of it hears its end
     if (!told) {
@@ -135,7 +143,7 @@ void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
   }
   plan_ = std::make_shared<const Plan>(*std::move(plan));
   const auto workers = static_cast<std::uint32_t>(workers_.size());
-  if (iterations_) actions.emplace_back(RollBackMetrics{first_iteration_});
+  if (iterations_ || source_) actions.emplace_back(RollBackMetrics{first_iteration_});
   iterations_.emplace(workers, first_iteration_);
   tests_.emplace(workers);
   carry_out(checkpoints_.begin_epoch(epoch_, first_iteration_, manifest_frame(),

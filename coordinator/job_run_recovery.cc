@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/check.h"
 #include "coordinator/job_run.h"
 #include "coordinator/job_run_text.h"
 
@@ -24,7 +25,49 @@ const char* plural(std::size_t n) { return n == 1 ? "" : "s"; }
 
 }  // namespace
 
+// ---- a start from a checkpoint ----
+
+/// Where a run is restored from is the operator's choice: other checkpoints that are there, of this
+/// course or another, never take its place.
+void JobRun::begin_at_source() {
+  if (!description_.source) return;
+  const auto& committed = checkpoints_.committed();
+  const auto found = committed.find(*description_.source);
+  POSEIDON_CHECK(found != committed.end(), "the source is one of the checkpoints given");
+  source_ = found->second;
+  first_iteration_ = source_->iteration();
+  furthest_ = first_iteration_;
+  begun_with_ = source_->begun_with;
+  samples_ = source_->samples;
+  POSEIDON_CHECK(first_iteration_ < description_.iterations, "something is left to do");
+  for (const auto& [snapshot, manifest] : committed) {
+    if (snapshot != source_->snapshot) abandoned_.insert(snapshot);
+  }
+}
+
+/// As many workers as before: by the same schemes the run goes on to the same bytes, whatever the
+/// number of servers.
+bool JobRun::repeats_source_plan() const {
+  return !plan_ && source_ && source_->workers == workers_.size();
+}
+
+/// "the server with data directory 01ab... (STORE_IDENTITY), which has a part of checkpoint 3-100";
+/// "" when all are here.
+std::string JobRun::missing_stores_text() const {
+  if (!source_) return "";
+  return missing_stores(
+      *source_, [this](const std::string& identity) { return !store_address(identity).empty(); });
+}
+
 // ---- checkpoints ----
+
+/// Training is done but for the checkpoint of its last iteration.
+bool JobRun::last_checkpoint_is_open() const {
+  const Iteration last = description_.iterations;
+  const bool is_periodic =
+      description_.checkpoint_every > 0 && last % description_.checkpoint_every == 0;
+  return (is_periodic || checkpoints_.asked_for() == last) && !checkpoints_.is_settled(last);
+}
 
 CheckpointManifest JobRun::manifest_frame() const {
   CheckpointManifest frame;
@@ -112,6 +155,12 @@ absl::StatusOr<JobActions> JobRun::save_checkpoint(Nanoseconds now) {
         absl::StrFormat("job %s is %s: there is nothing to save just now", description_.id,
                         job_state_name(state_)));
   }
+  if (checkpoints_.asked_for()) return JobActions();
+  if (iterations_->completed() == description_.iterations) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job ", description_.id, " has done all its ", description_.iterations,
+        " iterations; its model is ", description_.run_directory, "/model.safetensors"));
+  }
   absl::StatusOr<CheckpointActions> asked = checkpoints_.ask(iterations_->completed(), now);
   if (!asked.ok()) return asked.status();
   JobActions actions;
@@ -120,7 +169,8 @@ absl::StatusOr<JobActions> JobRun::save_checkpoint(Nanoseconds now) {
 }
 
 void JobRun::after_checkpoint_event(Nanoseconds now, JobActions& actions) {
-  if (state_ == JobState::kRunning && change_) change_now(now, actions);
+  finish_if_complete(now, actions);
+  if (state_ == JobState::kRunning && change_ && !is_trained()) change_now(now, actions);
   if (state_ != JobState::kSaving) return;
   const SnapshotId wanted = snapshot_id(epoch_, saving_);
   if (checkpoints_.committed().contains(wanted)) {
@@ -535,6 +585,15 @@ void JobRun::change_now(Nanoseconds now, JobActions& actions) {
 
 void JobRun::tick_recovery(Nanoseconds now, JobActions& actions) {
   const Nanoseconds in_state = now - entered_;
+  if (is_trained()) {
+    finish_if_complete(now, actions);
+    if (ended() || now - last_progress_ <= options_.last_checkpoint_timeout) return;
+    actions.emplace_back(LogLine{absl::StrFormat(
+        "job %s: training is done, but its last checkpoint is not whole after %.0f s",
+        description_.id, seconds(now - last_progress_))});
+    end(true, "", now, actions);
+    return;
+  }
   if (state_ == JobState::kHalting && in_state > options_.halting_timeout) {
     std::vector<std::string> silent;
     for (const auto* group : {&workers_, &servers_}) {

@@ -165,6 +165,118 @@ TEST_F(RecoveryTest, ALostWorkerCostsNoIterationThatWasFinished) {
   EXPECT_EQ(job_->progress(at(7)).completed, kIterations);
 }
 
+// ---- a start from a checkpoint ----
+
+class RestoreTest : public RecoveryTest {
+ protected:
+  /// A checkpoint of two servers and two workers at iteration 5, and others of the same job.
+  void SetUp() override {
+    begin(description());
+    train(0, 5);
+    commit(4, 3);
+    commit(5, 3);
+    CheckpointManifest later = checkpoint(5);
+    later.snapshot = snapshot_id(Epoch(8), 3);
+    d_ = description();
+    d_.epoch = Epoch(9);
+    d_.committed = {checkpoint(4), checkpoint(5), later};
+    d_.source = snapshot_id(Epoch(7), 5);
+  }
+  const CheckpointManifest& checkpoint(Iteration iteration) const {
+    return job_->checkpoints().committed().at(snapshot_id(Epoch(7), iteration));
+  }
+  void restore() {
+    job_.emplace(JobRunOptions{}, d_, at(0));
+    actions_ = job_->on_members(members_, at(1));
+  }
+
+  JobDescription d_;
+};
+
+TEST_F(RestoreTest, BeginsThereWithItsMetricsAndItsSchemes) {
+  restore();
+  EXPECT_EQ(job_->progress(at(1)).completed, 5);
+  ASSERT_THAT(only<RollBackMetrics>(actions_), SizeIs(1));
+  EXPECT_EQ(only<RollBackMetrics>(actions_)[0].iteration, 5);
+  EXPECT_EQ(job_->restore()->iteration(), 5);
+  EXPECT_EQ(job_->restore_addresses()[0], "10.0.0.1:4711");
+  EXPECT_THAT(job_->plan_basis(), HasSubstr("checkpoint 7-5"));
+  get_ready(2);
+  train(5, kIterations);
+  EXPECT_EQ(job_->progress(at(7)).completed, kIterations);
+}
+
+TEST_F(RestoreTest, OtherNumbersOfNodesFetchFromTheSameStores) {
+  d_.workers = 3;
+  d_.servers = 1;
+  members_ = {node(4), node(1), node(2), node(101), node(102), node(103)};
+  restore();
+  ASSERT_THAT(only<SendAssignment>(actions_), SizeIs(1));
+  EXPECT_EQ(job_->servers()[0].node.id, NodeId(4)) << "it holds nothing of the checkpoint";
+  EXPECT_EQ(job_->restore_addresses()[1], "10.0.0.2:4711");
+  EXPECT_EQ(job_->plan_basis(), "not calibrated: a test plans without") << "other workers";
+}
+
+TEST_F(RestoreTest, WaitsForTheServersThatHaveIt) {
+  d_.servers = 1;
+  members_ = {node(1), node(101), node(102)};
+  restore();
+  EXPECT_EQ(job_->state(), JobState::kWaiting);
+  EXPECT_THAT(job_->progress(at(1)).message, HasSubstr(node(2).store_identity));
+  job_->tick(at(121));
+  EXPECT_EQ(job_->state(), JobState::kFailed);
+  EXPECT_THAT(job_->progress(at(121)).message, HasSubstr("a part of checkpoint 7-5"));
+
+  restore();
+  join(node(3, 2), 2);  // another process with that data directory
+  EXPECT_THAT(only<SendAssignment>(actions_), SizeIs(1));
+  EXPECT_EQ(job_->restore_addresses()[1], "10.0.0.3:4711");
+}
+
+TEST_F(RestoreTest, ALostServerGoesBackToTheSourceAndToNoOther) {
+  restore();
+  get_ready(2);
+  lose(1, 4);
+  join(node(3, 1), 5);
+  job_->on_epoch(10, at(5));
+  EXPECT_EQ(job_->restore()->snapshot, snapshot_id(Epoch(7), 5));
+}
+
+// ---- the last checkpoint ----
+
+TEST_F(RecoveryTest, AJobIsDoneWhenItsLastCheckpointIs) {
+  JobDescription d = description();
+  d.checkpoint_every = 4;
+  begin(d);
+  train(0, kIterations);
+  for (const Participant& w : job_->workers()) job_->on_finished(w.node.id, job_->epoch(), at(4));
+  job_->on_model_stored(job_->epoch(), at(4));
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  EXPECT_THAT(job_->progress(at(4)).message, HasSubstr("last checkpoint"));
+  commit(kIterations, 5);
+  EXPECT_EQ(job_->state(), JobState::kDone);
+  EXPECT_THAT(only<SendStop>(actions_), SizeIs(4));
+}
+
+TEST_F(RecoveryTest, ALastCheckpointThatNeverComesIsNotWaitedForForEver) {
+  for (const bool lose_server : {false, true}) {
+    JobDescription d = description();
+    d.checkpoint_every = 4;
+    begin(d);
+    train(0, kIterations);
+    for (const Participant& w : job_->workers()) job_->on_finished(w.node.id, job_->epoch(), at(4));
+    job_->on_model_stored(job_->epoch(), at(4));
+    if (lose_server) {
+      lose(1, 5);
+    } else {
+      job_->tick(at(123));
+      EXPECT_EQ(job_->state(), JobState::kRunning);
+      job_->tick(at(125));
+    }
+    EXPECT_EQ(job_->state(), JobState::kDone) << "the model is there";
+  }
+}
+
 TEST_F(RecoveryTest, VersionsGoBackTogetherToWhatAllHaveReported) {
   train(0, 4);
   job_->on_iteration(NodeId(101), job_->epoch(), 4, 1.0, at(3));

@@ -512,13 +512,15 @@ TEST_F(JobRunTest, AFailedNodeFailsTheJobWithItsReason) {
   run();
   actions_ = job_->on_failed(NodeId(2), kEpoch, "out of memory", FailureKind::kJob, at(6));
   expect_failed(actions_, "server 1 (10.0.0.2:4711) failed: out of memory");
-  expect_refused(job_->on_failed(NodeId(1), kEpoch, "too", FailureKind::kJob, at(6)), Refusal::kWrongState);
+  expect_refused(job_->on_failed(NodeId(1), kEpoch, "too", FailureKind::kJob, at(6)),
+                 Refusal::kWrongState);
   expect_refused(report(11, 0, 1.0, 6), Refusal::kWrongState);
 }
 
 TEST_F(JobRunTest, AFailureOfAnOlderEpochIsRefused) {
   run();
-  expect_refused(job_->on_failed(NodeId(2), Epoch(6), "old", FailureKind::kJob, at(6)), Refusal::kStaleEpoch);
+  expect_refused(job_->on_failed(NodeId(2), Epoch(6), "old", FailureKind::kJob, at(6)),
+                 Refusal::kStaleEpoch);
   EXPECT_EQ(job_->state(), JobState::kRunning);
 }
 

@@ -23,6 +23,7 @@ struct MainOptions {
   std::uint32_t lease_ms = 3000;
   std::uint32_t heartbeat_ms = 500;
   std::uint32_t wait_for_nodes_s = 120;
+  std::uint32_t checkpoint_on_stop_s = 10;
   DaemonOptions daemon;
 };
 
@@ -39,6 +40,10 @@ void add_options(CLI::App& app, MainOptions& options) {
       ->capture_default_str();
   app.add_option("--wait-for-nodes-s", options.wait_for_nodes_s,
                  "how long a job waits for missing nodes before it fails")
+      ->capture_default_str();
+  app.add_option("--checkpoint-on-stop-s", options.checkpoint_on_stop_s,
+                 "how long a clean stop waits for a checkpoint of the job that trains; 0: none")
+      ->check(CLI::Range(0, 3600))
       ->capture_default_str();
   add_daemon_options(app, options.daemon);
 }
@@ -76,6 +81,8 @@ absl::Status run(const MainOptions& options) {
   service_options.cluster.membership.lease = Milliseconds(options.lease_ms);
   service_options.cluster.membership.heartbeat = Milliseconds(options.heartbeat_ms);
   service_options.cluster.job.waiting_timeout = std::chrono::seconds(options.wait_for_nodes_s);
+  service_options.cluster.shutdown_checkpoint_timeout =
+      std::chrono::seconds(options.checkpoint_on_stop_s);
   auto service = CoordinatorService::start(service_options, resolve_job, &clock);
   if (!service.ok()) return service.status();
   POSEIDON_RETURN_IF_ERROR(announce_address(options.daemon, (*service)->address()));

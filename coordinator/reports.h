@@ -33,9 +33,9 @@ struct IterationResult {
   double loss = 0.0;  ///< mean over all workers' samples
 };
 
-/// Every rank reports all iterations from the first on in order; ranks may be apart. An iteration is
-/// complete when every rank has reported it: its loss is the sum of the ranks' means in rank order
-/// in double, divided by P1 (all have the same batch), whatever order they arrived in.
+/// Every rank reports all iterations from the first on in order; ranks may be apart. An iteration
+/// is complete when every rank has reported it: its loss is the sum of the ranks' means in rank
+/// order in double, divided by P1 (all have the same batch), whatever order they arrived in.
 class IterationCombiner {
  public:
   /// How many iterations the fastest rank may be ahead of the slowest: one may tell all that it has

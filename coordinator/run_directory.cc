@@ -68,13 +68,15 @@ absl::Status ModelFile::commit() {
 
 // ---- RunDirectory ----
 
-absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(const fs::path& path,
+absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(const fs::path& path, Begin begin,
                                                                  Events events) {
   POSEIDON_RETURN_IF_ERROR(create_folder(path));
   const fs::path metrics = path / "metrics.jsonl";
   std::error_code ignored;
-  const bool replaced = fs::exists(metrics, ignored);
-  Descriptor fd(::open(metrics.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_APPEND, 0644));
+  const bool goes_on = begin == Begin::kGoOn;
+  const bool replaced = !goes_on && fs::exists(metrics, ignored);
+  Descriptor fd(::open(metrics.c_str(),
+                       O_WRONLY | O_CREAT | (goes_on ? 0 : O_TRUNC) | O_CLOEXEC | O_APPEND, 0644));
   if (!fd.is_open()) return errno_status("create", metrics);
   // What is left of an earlier run must not pass for this one's.
   for (const char* name : {"model.safetensors", "plan.json", "plan.recommended.json", "job.json"}) {

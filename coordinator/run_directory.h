@@ -68,10 +68,13 @@ class RunDirectory {
   /// Lines and files waiting for the disk; beyond it the run fails instead of eating the memory.
   static constexpr std::size_t kMaxQueued = 65536;
 
-  /// Creates `path` where missing and an empty metrics.jsonl in it. Files of an earlier run in the
-  /// same place are replaced (`replaced()` says so). Errors name the path and the system's reason.
+  enum class Begin {
+    kAnew,  ///< files of an earlier run in the same place are replaced; `replaced()` says so
+    kGoOn,  ///< its metrics stay, until roll_back; all else goes
+  };
+  /// Creates `path` and metrics.jsonl where missing. Errors name the path and the system's reason.
   static absl::StatusOr<std::unique_ptr<RunDirectory>> open(const std::filesystem::path& path,
-                                                            Events events);
+                                                            Begin begin, Events events);
   /// Goes on where an earlier process stopped: what follows the last whole line of metrics.jsonl is
   /// cut off, `progress` says what is there. NOT_FOUND when there is no such file.
   static absl::StatusOr<std::unique_ptr<RunDirectory>> reopen(const std::filesystem::path& path,

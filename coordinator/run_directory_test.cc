@@ -29,10 +29,11 @@ class RunDirectoryTest : public ::testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  std::unique_ptr<RunDirectory> open() {
+  std::unique_ptr<RunDirectory> open(RunDirectory::Begin begin = RunDirectory::Begin::kAnew) {
     auto directory = RunDirectory::open(
-        folder_, {.on_error = [this](const absl::Status& status) { errors_.push_back(status); },
-                  .on_closed = [this] { ++closed_; }});
+        folder_, begin,
+        {.on_error = [this](const absl::Status& status) { errors_.push_back(status); },
+         .on_closed = [this] { ++closed_; }});
     EXPECT_TRUE(directory.ok()) << directory.status();
     return *std::move(directory);
   }
@@ -92,8 +93,26 @@ TEST_F(RunDirectoryTest, AFullDiskIsSaidPlainly) {
   EXPECT_THAT(errors_[0].ToString(), HasSubstr("No space left on device"));
 }
 
+TEST_F(RunDirectoryTest, ARunThatGoesOnKeepsItsMetricsUpToThere) {
+  auto directory = open();
+  for (int i = 0; i < 4; ++i) {
+    directory->append_line("{\"iteration\":" + std::to_string(i) + "}");
+  }
+  directory->write_file("plan.json", "old");
+  directory.reset();
+  directory = open(RunDirectory::Begin::kGoOn);
+  EXPECT_FALSE(directory->replaced());
+  directory->roll_back(2);
+  directory->append_line("{\"iteration\":2,\"again\":true}");
+  directory.reset();
+  EXPECT_EQ(read_file(folder_ / "metrics.jsonl"),
+            "{\"iteration\":0}\n{\"iteration\":1}\n{\"iteration\":2,\"again\":true}\n");
+  EXPECT_FALSE(fs::exists(folder_ / "plan.json")) << "of the run before";
+}
+
 TEST_F(RunDirectoryTest, AFolderThatCannotBeIsNamed) {
-  const absl::Status status = RunDirectory::open("/proc/x", {}).status();
+  const absl::Status status =
+      RunDirectory::open("/proc/x", RunDirectory::Begin::kAnew, {}).status();
   EXPECT_THAT(status.ToString(), HasSubstr("/proc/x"));
 }
 

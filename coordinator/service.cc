@@ -231,6 +231,27 @@ class GrpcService final : public v1::Coordinator::CallbackService {
     return answer(context, cluster_->status(*request), response);
   }
 
+  grpc::ServerUnaryReactor* ListCheckpoints(grpc::CallbackServerContext* context,
+                                            const v1::ListCheckpointsRequest* request,
+                                            v1::ListCheckpointsResponse* response) override {
+    return answer(context, cluster_->list_checkpoints(*request), response);
+  }
+  grpc::ServerUnaryReactor* RequestCheckpoint(grpc::CallbackServerContext* context,
+                                              const v1::RequestCheckpointRequest* request,
+                                              v1::RequestCheckpointResponse* response) override {
+    return answer(context, cluster_->request_checkpoint(*request), response);
+  }
+  grpc::ServerUnaryReactor* LocateCheckpoint(grpc::CallbackServerContext* context,
+                                             const v1::LocateCheckpointRequest* request,
+                                             v1::LocateCheckpointResponse* response) override {
+    return answer(context, cluster_->locate_checkpoint(*request), response);
+  }
+  grpc::ServerUnaryReactor* RestoreCheckpoint(grpc::CallbackServerContext* context,
+                                              const v1::RestoreCheckpointRequest* request,
+                                              v1::SubmitResponse* response) override {
+    return answer(context, cluster_->restore_checkpoint(*request), response);
+  }
+
   grpc::ServerReadReactor<v1::ModelPart>* UploadModel(grpc::CallbackServerContext*,
                                                       v1::UploadModelResponse*) override {
     return new UploadReactor(cluster_);

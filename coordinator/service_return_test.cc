@@ -113,7 +113,8 @@ TEST_F(ReturnTest, AnotherPartIsNotGivenBack) {
   const v1::Joined joined = this->join(second, join);
   EXPECT_FALSE(joined.has_resumed());
   EXPECT_GT(joined.node_id(), node_id_);
-  EXPECT_THAT(await_state("recovering").message(), HasSubstr("came back without its part in the job"));
+  EXPECT_THAT(await_state("recovering").message(),
+              HasSubstr("came back without its part in the job"));
 }
 
 TEST_F(ReturnTest, ReportsFromNowhereAreRefused) {

@@ -27,11 +27,12 @@
 //  8. Parameters that the 16-bit type cannot carry (infinite, NaN, beyond its range) never leave
 //     the shard: from then on every message is refused, with the layer's name and the remedy.
 //
-// Memory per parameter (float32, measured by memory_bytes(), tested): 4 B sum (none with one worker)
-// and, for this version and the one before, 4 B parameters + 4 B per optimizer slot (SGD 0, with
-// momentum 1, Adam and AdamW 2), so 20 B with SGD momentum; + 2 B for the rounded copy with a 16-bit wire type;
-// plus at most pending_limit_bytes (and one message per worker) of early contributions for the
-// whole shard. While a checkpoint is written, parameters and optimizer slots exist once more.
+// Memory per parameter (float32, measured by memory_bytes(), tested): 4 B sum (none with one
+// worker) and, for this version and the one before, 4 B parameters + 4 B per optimizer slot (SGD 0,
+// with momentum 1, Adam and AdamW 2), so 20 B with SGD momentum; + 2 B for the rounded copy with a
+// 16-bit wire type; plus at most pending_limit_bytes (and one message per worker) of early
+// contributions for the whole shard. While a checkpoint is written, parameters and optimizer slots
+// exist once more.
 
 #include <array>
 #include <cstdint>
@@ -160,7 +161,7 @@ class Shard {
     Iteration version = -1;
     std::span<const float> settled;  ///< the gradient whose step is held back; empty: none is
     Iteration squares_of = -1;
-    std::vector<TensorSquares> squares;      ///< of each part
+    std::vector<TensorSquares> squares;       ///< of each part
     std::array<Iteration, 2> frozen{-1, -1};  ///< the newest even and odd version that was frozen
   };
 

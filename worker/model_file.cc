@@ -155,16 +155,38 @@ std::string some_of(const std::vector<std::string>& names) {
 
 }  // namespace
 
-absl::StatusOr<EncodedModel> EncodedModel::encode(Executor& executor) {
+absl::StatusOr<EncodedModel> EncodedModel::encode(
+    const NetSpec& net, const std::vector<std::span<const float>>& parameters,
+    std::vector<float> statistics) {
   EncodedModel model;
-  model.statistics_.resize(static_cast<std::size_t>(executor.net().statistics_count()));
-  POSEIDON_RETURN_IF_ERROR(executor.read_statistics(model.statistics_));
+  model.statistics_ = std::move(statistics);
   std::vector<TensorView> tensors;
-  for (const Place& place : places(executor.net())) {
-    tensors.push_back({place.name, place.shape, place.values(executor, model.statistics_)});
+  for (const Place& place : places(net)) {
+    std::span<const float> values = model.statistics_;
+    if (!place.is_statistic) {
+      values = place.layer.value() < parameters.size() ? parameters[place.layer.value()]
+                                                       : std::span<const float>();
+    }
+    if (place.offset + place.elements() > values.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor ", place.name, " has ", place.elements(), " elements from ",
+                       place.offset, " on, but there are ", values.size()));
+    }
+    tensors.push_back({place.name, place.shape, values.subspan(place.offset, place.elements())});
   }
   POSEIDON_ASSIGN_OR_RETURN(model.file_, encode_safetensors(tensors));
   return model;
+}
+
+absl::StatusOr<EncodedModel> EncodedModel::encode(Executor& executor) {
+  const NetSpec& net = executor.net();
+  std::vector<std::span<const float>> parameters;
+  for (std::uint32_t l = 0; l < net.parameter_layers().size(); ++l) {
+    parameters.push_back(executor.parameters(LayerIndex(l)));
+  }
+  std::vector<float> statistics(static_cast<std::size_t>(net.statistics_count()));
+  POSEIDON_RETURN_IF_ERROR(executor.read_statistics(statistics));
+  return encode(net, parameters, std::move(statistics));
 }
 
 std::vector<std::string_view> EncodedModel::pieces() const {

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,11 +17,17 @@
 
 namespace poseidon {
 
-/// The file's bytes in pieces. Most refer to the executor's parameters, so they must stand still
+/// The file's bytes in pieces. Most refer to the caller's parameters, so they must stand still
 /// meanwhile and nothing of their size is copied.
 class EncodedModel {
  public:
-  /// Equal parameters and statistics give equal bytes.
+  /// The parameters of each parameter layer, by LayerIndex, and all running statistics, as
+  /// statistic_places says. Equal values give equal bytes. INVALID_ARGUMENT for sizes that are not
+  /// the network's.
+  static absl::StatusOr<EncodedModel> encode(const NetSpec& net,
+                                             const std::vector<std::span<const float>>& parameters,
+                                             std::vector<float> statistics);
+  /// Those of an engine.
   static absl::StatusOr<EncodedModel> encode(Executor& executor);
 
   std::vector<std::string_view> pieces() const;

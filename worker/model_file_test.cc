@@ -136,6 +136,24 @@ TEST_F(ModelFile, RoundTripOfParametersAndStatistics) {
   EXPECT_EQ(weights_report_to_text(*report), "8 of the network's 8 tensors loaded");
 }
 
+TEST_F(ModelFile, WhatIsNoEnginesIsTheSameFileOrRefused) {
+  const auto from = executor_from(1);
+  std::vector<std::span<const float>> parameters;
+  for (std::uint32_t l = 0; l < 3; ++l) parameters.push_back(from->parameters(LayerIndex(l)));
+  std::vector<float> statistics(6);
+  ASSERT_TRUE(from->read_statistics(statistics).ok());
+  const auto encoded = EncodedModel::encode(from->net(), parameters, statistics);
+  ASSERT_TRUE(encoded.ok()) << encoded.status();
+  EXPECT_EQ(encoded->pieces(), EncodedModel::encode(*from)->pieces());
+  statistics.pop_back();
+  EXPECT_THAT(EncodedModel::encode(from->net(), parameters, statistics).status().ToString(),
+              HasSubstr("bn.running_var"));
+  statistics.push_back(0);
+  parameters[0] = parameters[0].first(5);
+  EXPECT_THAT(EncodedModel::encode(from->net(), parameters, statistics).status().ToString(),
+              HasSubstr("conv.weight has 54 elements"));
+}
+
 // Workers other than the first take the statistics alone.
 TEST_F(ModelFile, StatisticsAlone) {
   const auto from = executor_from(1);

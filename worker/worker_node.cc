@@ -31,8 +31,8 @@ namespace {
 /// The coordinator has a deadline of its own for workers that do not get ready; this one only keeps
 /// the wait from being endless should it vanish without a word.
 constexpr std::chrono::minutes kStartTimeout{30};
-/// Likewise for the end of the job, once this worker's part is done: longer than the coordinator may
-/// be away (--coordinator-away-s).
+/// Likewise for the end of the job, once this worker's part is done: longer than the coordinator
+/// may be away (--coordinator-away-s).
 constexpr std::chrono::hours kStopTimeout{2};
 
 /// Versions of the running statistics that worker 0 keeps.

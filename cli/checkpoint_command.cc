@@ -1,0 +1,167 @@
+#include "cli/checkpoint_command.h"
+
+#include <chrono>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cli/checkpoint_export.h"
+#include "cli/checkpoint_format.h"
+#include "cli/coordinator_client.h"
+#include "cli/outcome.h"
+#include "cli/watch.h"
+#include "common/daemon.h"
+#include "common/file_io.h"
+#include "common/grpc_transport.h"
+#include "common/ids.h"
+#include "common/job.h"
+#include "common/status_macros.h"
+#include "common/store_wire.h"
+
+namespace poseidon {
+namespace {
+
+constexpr Milliseconds kCallTimeout{5000};
+constexpr Milliseconds kRestoreTimeout{30000};
+constexpr Milliseconds kPollInterval{50};
+/// How long the coordinator may be silent while a checkpoint is awaited.
+constexpr Milliseconds kSilenceLimit{15000};
+
+absl::Status reach(CoordinatorClient& client, Milliseconds patience) {
+  POSEIDON_RETURN_IF_ERROR(parse_host_port(client.address(), PortZero::kRefused).status());
+  return client.wait_for_coordinator(patience).status();
+}
+
+/// Fetches on a loop of its own. While it lasts, `keep_held` is called every so often. Its end is
+/// bounded: a store that is silent for too long ends the transfer.
+absl::Status fetch(std::vector<StoreRequest> requests, Milliseconds interval,
+                   const std::function<void()>& keep_held) {
+  GrpcTransport grpc;
+  Transport& stores = grpc.for_method(kStoreMethod);
+  grpc.start();
+  std::promise<absl::Status> ended;
+  std::future<absl::Status> end = ended.get_future();
+  StoreTransfer transfer(&stores);
+  transfer.start(std::move(requests),
+                 [&ended](const absl::Status& status) { ended.set_value(status); });
+  while (end.wait_for(interval) != std::future_status::ready) keep_held();
+  const absl::Status status = end.get();
+  grpc.stop();  // from now on nobody touches the transfer
+  return status;
+}
+
+}  // namespace
+
+absl::Status run_checkpoint_list(const CheckpointListOptions& options) {
+  CoordinatorClient client(options.coordinator);
+  POSEIDON_RETURN_IF_ERROR(reach(client, options.connect_timeout));
+  POSEIDON_ASSIGN_OR_RETURN(const v1::ListCheckpointsResponse list,
+                            client.list_checkpoints(kCallTimeout));
+  if (options.json) {
+    // Names come from other machines: what is no UTF-8 in them is replaced, not thrown at.
+    write_stdout(
+        checkpoints_to_json(list).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
+        "\n");
+  } else {
+    write_stdout(checkpoints_to_text(list));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status run_checkpoint_save(const CheckpointSaveOptions& options) {
+  const SystemClock clock;
+  const Nanoseconds end = clock.now() + std::chrono::seconds(options.timeout_s);
+  CoordinatorClient client(options.coordinator);
+  POSEIDON_RETURN_IF_ERROR(reach(client, options.connect_timeout));
+  POSEIDON_ASSIGN_OR_RETURN(const v1::RequestCheckpointResponse asked,
+                            client.request_checkpoint(kCallTimeout));
+  Nanoseconds heard = clock.now();
+  while (true) {
+    const absl::StatusOr<v1::ListCheckpointsResponse> list = client.list_checkpoints(kCallTimeout);
+    const Nanoseconds now = clock.now();
+    if (list.ok()) {
+      heard = now;
+      POSEIDON_ASSIGN_OR_RETURN(const std::optional<std::string> saved, save_outcome(asked, *list));
+      if (saved) {
+        write_stdout(*saved + "\n");
+        return absl::OkStatus();
+      }
+    } else if (now - heard > kSilenceLimit) {
+      return list.status();
+    }
+    if (now >= end) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the checkpoint at iteration ", asked.iteration(), " of job ",
+                       asked.job_id(), " was not committed within ", options.timeout_s,
+                       " s; it may still be: see 'poseidon checkpoint list --coordinator ",
+                       client.address(), "'"));
+    }
+    std::this_thread::sleep_for(kPollInterval);
+  }
+}
+
+absl::Status run_checkpoint_export(const CheckpointExportOptions& options) {
+  CoordinatorClient client(options.coordinator);
+  POSEIDON_RETURN_IF_ERROR(reach(client, options.connect_timeout));
+  v1::LocateCheckpointRequest request;
+  request.set_id(options.checkpoint);
+  POSEIDON_ASSIGN_OR_RETURN(const v1::LocateCheckpointResponse located,
+                            client.locate_checkpoint(request, kCallTimeout));
+  const std::string what = absl::StrCat("checkpoint ", located.id());
+  AtomicFile file(options.to);  // a folder that cannot be written to is found before the work
+  if (const absl::Status opened = file.open(); !opened.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--to ", opened.message()));
+  }
+  POSEIDON_ASSIGN_OR_RETURN(const JobSpec job, parse_job(located.job_json()));
+  POSEIDON_ASSIGN_OR_RETURN(NetSpec net, resolve_network(job.model, "/"));
+  POSEIDON_ASSIGN_OR_RETURN(const RestoreSource source, restore_from_message(located.source()));
+  CheckpointModel model(std::move(net));
+  POSEIDON_ASSIGN_OR_RETURN(std::vector<StoreRequest> requests, model.requests(source));
+
+  v1::LocateCheckpointRequest hold;
+  hold.set_id(located.id());
+  hold.set_hold_only(true);
+  const absl::Status fetched =
+      fetch(std::move(requests), Milliseconds(located.hold_ms() / 3), [&client, &hold] {
+        // Without an answer the checkpoint may be removed; then a store says so.
+        (void)client.locate_checkpoint(hold, kCallTimeout);
+      });
+  if (!fetched.ok()) {
+    return absl::AbortedError(absl::StrCat(what, ": ", fetched.message()));
+  }
+  POSEIDON_ASSIGN_OR_RETURN(const EncodedModel encoded, model.encode());
+  std::uint64_t bytes = 0;
+  for (const std::string_view piece : encoded.pieces()) {
+    POSEIDON_RETURN_IF_ERROR(file.append(piece));
+    bytes += piece.size();
+  }
+  POSEIDON_RETURN_IF_ERROR(file.commit());
+  write_stdout(absl::StrCat(what, " (job ", job.name, ", iteration ", source.iteration(),
+                            ") is in ", options.to, ", ", bytes, " bytes\n"));
+  return absl::OkStatus();
+}
+
+absl::Status run_checkpoint_restore(const CheckpointRestoreOptions& options) {
+  if (!options.run_dir.empty() && !std::filesystem::path(options.run_dir).is_absolute()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--run-dir ", options.run_dir,
+        " must be absolute: it is a folder on the coordinator's machine, which cannot know yours"));
+  }
+  CoordinatorClient client(options.coordinator);
+  POSEIDON_RETURN_IF_ERROR(reach(client, options.connect_timeout));
+  v1::RestoreCheckpointRequest request;
+  request.set_protocol_version(kProtocolVersion);
+  request.set_id(options.checkpoint);
+  request.set_run_directory(options.run_dir);
+  request.set_workers(static_cast<std::uint32_t>(options.workers));
+  request.set_servers(static_cast<std::uint32_t>(options.servers));
+  POSEIDON_ASSIGN_OR_RETURN(const v1::SubmitResponse response,
+                            client.restore_checkpoint(request, kRestoreTimeout));
+  return follow_job(client, response, options.wait);
+}
+
+}  // namespace poseidon

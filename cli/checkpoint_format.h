@@ -1,0 +1,26 @@
+#pragma once
+
+// `poseidon checkpoint list` as text and as JSON, and how a `save` ended. Pure.
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+#include "poseidon/v1/control.pb.h"
+
+namespace poseidon {
+
+/// An array with the fields of DESIGN section 9 and more, oldest first; then the newest attempt
+/// that failed and the one in the making, both with committed false, a reason, and no time.
+nlohmann::json checkpoints_to_json(const v1::ListCheckpointsResponse& list);
+
+/// The same as a table.
+std::string checkpoints_to_text(const v1::ListCheckpointsResponse& list);
+
+/// What became of the checkpoint that was asked for: the id of one that is at least as far, nothing
+/// while it may still come, or ABORTED with the reason.
+absl::StatusOr<std::optional<std::string>> save_outcome(const v1::RequestCheckpointResponse& asked,
+                                                        const v1::ListCheckpointsResponse& list);
+
+}  // namespace poseidon

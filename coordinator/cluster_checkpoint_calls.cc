@@ -1,0 +1,166 @@
+// What operators ask of Cluster about checkpoints (cluster_calls.cc has submit and status).
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/restore_source.h"
+#include "common/status_macros.h"
+#include "coordinator/admission.h"
+#include "coordinator/cluster.h"
+#include "spdlog/spdlog.h"
+
+namespace poseidon {
+namespace {
+
+constexpr const char* kOperator = "the command line tool";
+
+void fill(const CheckpointManifest& manifest, v1::CheckpointInfo& out) {
+  out.set_id(snapshot_name(manifest.snapshot));
+  out.set_job(manifest.job_name);
+  out.set_job_id(manifest.job_id);
+  out.set_iteration(static_cast<std::uint64_t>(manifest.iteration()));
+  out.set_committed(true);
+  out.set_bytes(static_cast<std::uint64_t>(manifest.bytes));
+  out.set_time_unix_s(manifest.time_unix_s);
+  if (manifest.loss) out.set_loss(*manifest.loss);
+  out.set_workers(manifest.workers);
+  out.set_run_directory(manifest.run_directory);
+}
+
+/// Of a job's checkpoint that is not committed.
+void fill(const JobRun& job, SnapshotId snapshot, const std::string& reason,
+          v1::CheckpointInfo& out) {
+  const JobDescription& description = job.description();
+  out.set_id(snapshot_name(snapshot));
+  out.set_job(description.name);
+  out.set_job_id(description.id);
+  out.set_iteration(static_cast<std::uint64_t>(snapshot_iteration(snapshot)));
+  out.set_workers(static_cast<std::uint32_t>(job.workers().size()));
+  out.set_run_directory(description.run_directory);
+  out.set_reason(reason);
+}
+
+}  // namespace
+
+std::string Cluster::store_address(const std::string& identity) const {
+  const std::vector<NodeInfo> nodes = membership_.nodes();
+  const auto found = std::find_if(nodes.begin(), nodes.end(), [&identity](const NodeInfo& node) {
+    return node.role == NodeRole::kServer && node.store_identity == identity;
+  });
+  return found == nodes.end() ? "" : found->address;
+}
+
+absl::StatusOr<v1::ListCheckpointsResponse> Cluster::list_checkpoints(
+    const v1::ListCheckpointsRequest& request) {
+  POSEIDON_RETURN_IF_ERROR(check_protocol_version(request.protocol_version(), kOperator));
+  v1::ListCheckpointsResponse out;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [snapshot, manifest] : catalog_.all()) fill(manifest, *out.add_committed());
+  if (!job_) return out;
+  const CheckpointCommit& checkpoints = job_->checkpoints();
+  if (const auto& last = checkpoints.last(); last && !last->committed) {
+    fill(*job_, last->snapshot, last->reason, *out.mutable_failed());
+  }
+  const std::optional<Iteration> making = checkpoints.in_the_making();
+  if (making && !job_->ended()) {
+    fill(*job_, snapshot_id(job_->epoch(), *making), "in the making", *out.mutable_making());
+  }
+  out.set_job_id(job_->description().id);
+  out.set_epoch(job_->epoch().value());
+  out.set_ended(job_->ended());
+  out.set_state(job_text());
+  return out;
+}
+
+absl::StatusOr<v1::RequestCheckpointResponse> Cluster::request_checkpoint(
+    const v1::RequestCheckpointRequest& request) {
+  POSEIDON_RETURN_IF_ERROR(check_protocol_version(request.protocol_version(), kOperator));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!job_) {
+    return absl::FailedPreconditionError(
+        "no job was submitted since the coordinator started: there is nothing to save");
+  }
+  POSEIDON_ASSIGN_OR_RETURN(const JobActions actions, job_->save_checkpoint(clock_->now()));
+  apply(actions);
+  // Gone only when a node could not be reached, and the job with it recovers.
+  const std::optional<Iteration> asked = job_->checkpoints().asked_for();
+  if (!asked) {
+    return absl::UnavailableError(
+        absl::StrCat(job_text(), ": the checkpoint could not be asked for; try again"));
+  }
+  v1::RequestCheckpointResponse out;
+  out.set_job_id(job_->description().id);
+  out.set_epoch(job_->epoch().value());
+  out.set_iteration(static_cast<std::uint64_t>(*asked));
+  return out;
+}
+
+absl::StatusOr<v1::LocateCheckpointResponse> Cluster::locate_checkpoint(
+    const v1::LocateCheckpointRequest& request) {
+  POSEIDON_RETURN_IF_ERROR(check_protocol_version(request.protocol_version(), kOperator));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest, catalog_.find(request.id()));
+  v1::LocateCheckpointResponse out;
+  out.set_id(snapshot_name(manifest->snapshot));
+  out.set_hold_ms(static_cast<std::uint32_t>(
+      std::chrono::duration_cast<Milliseconds>(kCheckpointHold).count()));
+  if (!request.hold_only()) {
+    const std::string missing = missing_stores(*manifest, [this](const std::string& identity) {
+      return !store_address(identity).empty();
+    });
+    if (!missing.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(missing, ", is not here: start it again"));
+    }
+    std::vector<std::string> addresses;
+    for (const std::string& store : manifest->stores) addresses.push_back(store_address(store));
+    *out.mutable_source() = restore_to_message(*manifest, addresses);
+    out.set_job_json(manifest->job_json);
+  }
+  catalog_.hold(manifest->snapshot, clock_->now());
+  return out;
+}
+
+absl::StatusOr<v1::SubmitResponse> Cluster::restore_checkpoint(
+    const v1::RestoreCheckpointRequest& request) {
+  POSEIDON_RETURN_IF_ERROR(check_protocol_version(request.protocol_version(), kOperator));
+  v1::SubmitRequest submission;
+  SnapshotId source;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest, catalog_.find(request.id()));
+    source = manifest->snapshot;
+    submission.set_job_json(manifest->job_json);
+    submission.set_run_directory(request.run_directory().empty() ? manifest->run_directory
+                                                                 : request.run_directory());
+    submission.set_workers(request.workers() > 0 ? request.workers() : manifest->workers);
+    submission.set_servers(request.servers());
+  }
+  return begin_job(submission, source);
+}
+
+/// What a job is told of the checkpoint that it goes on from. In the run's own directory it is the
+/// same job again, in another one a branch of it.
+absl::Status Cluster::add_source(SnapshotId source, JobDescription& description) {
+  if (snapshot_iteration(source) >= description.iterations) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("checkpoint ", snapshot_name(source), " is of the end of training: all ",
+                     description.iterations,
+                     " iterations are done; `poseidon checkpoint export` writes its "
+                     "model"));
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest,
+                            catalog_.find(snapshot_name(source)));
+  catalog_.keep(source);
+  description.source = source;
+  if (manifest->run_directory == description.run_directory) {
+    description.id = manifest->job_id;
+    description.committed = catalog_.of_job(manifest->job_id);
+  } else {
+    description.committed = {*manifest};
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace poseidon

@@ -1,0 +1,231 @@
+"""The operator's checkpoint commands on real processes: list, save, export, restore."""
+
+import json
+import re
+import signal
+import unittest
+
+from cluster import Cluster, ProcessTest, digits_job, metrics, poseidon, wait_for
+
+ITERATIONS = 80
+EVERY = 20
+ADAM = {"type": "adam", "learning_rate": 0.001}
+# Keeps running statistics, which no server has but in checkpoints.
+NORMALISED = {"name": "normalised", "input": [1, 28, 28], "layers": [
+    {"name": "conv", "type": "convolution", "outputs": 4, "kernel": 5, "stride": 2},
+    {"name": "bn", "type": "batch_norm"},
+    {"name": "fc", "type": "fully_connected", "outputs": 10},
+    {"name": "loss", "type": "softmax_cross_entropy"}]}
+
+
+def job(scheme="ps", **changes):
+    values = {"iterations": ITERATIONS, "test_every_iterations": 40, "sync": {"scheme": scheme},
+              "checkpoint": {"every_iterations": EVERY, "keep": 3}}
+    return digits_job(**{**values, **changes})
+
+
+def endless(**changes):
+    """Trains until it is stopped."""
+    return job(iterations=100000, checkpoint={"every_iterations": 0}, **changes)
+
+
+class Checkpoints(ProcessTest):
+    def cluster(self, workers=2, servers=2):
+        return Cluster(self).add(workers=workers, servers=servers)
+
+    @staticmethod
+    def command(cluster, *arguments, address=None, timeout_s=120):
+        return poseidon("checkpoint", *arguments, "--coordinator", address or cluster.address, timeout_s=timeout_s)
+
+    def ok(self, cluster, *arguments):
+        result = self.command(cluster, *arguments)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        return result.stdout
+
+    def refused(self, code, pattern, cluster, *arguments, **more):
+        result = self.command(cluster, *arguments, **more)
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        self.assertRegex(result.stderr, pattern)
+
+    def listed(self, cluster):
+        return json.loads(self.ok(cluster, "list", "--json"))
+
+    def submit(self, cluster, description, *arguments, run_dir=None):
+        result = cluster.submit(description, *arguments, run_dir=run_dir or self.folder / "run")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def stop(self, cluster):
+        """All of it, at once and without a word."""
+        for process in [cluster.coordinator, *cluster.workers, *(server for server, _ in cluster.servers)]:
+            process.signal(signal.SIGKILL)
+            process.wait()
+
+    def again(self, workers, servers):
+        """New processes of all kinds with the old ones' state and data."""
+        return self.cluster(workers, servers)
+
+    def results(self, run_dir):
+        iterations, tests = metrics(run_dir)
+        self.assertEqual([line["iteration"] for line in iterations], list(range(ITERATIONS)))
+        return ((run_dir / "model.safetensors").read_bytes(), [line["loss"] for line in iterations],
+                [(line["iteration"], line["test_loss"], line["test_accuracy"]) for line in tests])
+
+    # ---- list, save, export ----
+
+    def test_save_and_export_while_training(self):
+        cluster = self.cluster()
+        self.refused(1, "no committed checkpoint", cluster, "export", "--to", self.folder / "x")
+        self.refused(1, "no job was submitted", cluster, "save")
+        self.refused(1, "no committed checkpoint", cluster, "restore")
+        self.assertEqual(self.listed(cluster), [])
+        self.submit(cluster, endless())
+        cluster.wait_for_iteration(5)
+        saved = self.ok(cluster, "save").strip()
+        self.assertRegex(saved, r"^\d+-\d+$")
+        (entry,) = self.listed(cluster)
+        self.assertEqual(entry["id"], saved)
+        self.assertEqual(entry["iteration"], int(saved.split("-")[1]))
+        self.assertIs(entry["committed"], True)
+        self.assertGreater(entry["bytes"], 431080 * 4)
+        self.assertRegex(entry["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
+        self.assertIn(saved, self.ok(cluster, "list"))
+        file = self.folder / "model.safetensors"
+        self.ok(cluster, "export", "--to", file)
+        self.assertGreater(file.stat().st_size, 431080 * 4)
+        second = self.ok(cluster, "save").strip()
+        self.assertEqual([entry["id"] for entry in self.listed(cluster)], [saved, second])
+        again = self.folder / "again.safetensors"
+        self.ok(cluster, "export", "--checkpoint", saved, "--to", again)
+        self.assertEqual(file.read_bytes(), again.read_bytes())
+
+        self.refused(2, "no committed checkpoint 99-1.*newest are", cluster, "export", "--to", file, "--checkpoint",
+                     "99-1")
+        self.refused(2, "is no id", cluster, "restore", "--checkpoint", "newest")
+        self.refused(2, "--to", cluster, "export", "--to", self.folder / "missing" / "x")
+        self.refused(2, "--to", cluster, "export")
+        self.refused(1, "one job at a time", cluster, "restore")
+        self.assertEqual(cluster.status()["state"], "running")
+        lost, _ = cluster.servers[1]
+        lost.signal(signal.SIGKILL)
+        wait_for("the lost server to be noticed", lambda: len(
+            [s for s in cluster.status()["servers"] if s["state"] != "lost"]) == 1)
+        self.refused(1, "STORE_IDENTITY [0-9a-f]{32}, with a part of checkpoint", cluster, "export", "--to", file)
+
+    def test_nobody_answers(self):
+        self.refused(1, "no coordinator answers at 127.0.0.1:1", None, "list", "--connect-timeout-s", 1,
+                     address="127.0.0.1:1")
+        self.refused(2, "port", None, "save", address="nowhere")
+
+    def exported_end(self, scheme, **changes):
+        cluster = self.cluster()
+        self.submit(cluster, job(scheme, **changes), "--workers", 2, "--servers", 2, "--wait")
+        entries = self.listed(cluster)
+        self.assertEqual([entry["iteration"] for entry in entries], [40, 60, 80], "keep is 3")
+        file = self.folder / "exported.safetensors"
+        self.ok(cluster, "export", "--to", file)
+        self.assertEqual(file.read_bytes(), (self.folder / "run" / "model.safetensors").read_bytes())
+        self.refused(1, "all 80 iterations are done", cluster, "restore")
+
+    def test_the_last_checkpoint_is_the_model(self):
+        self.exported_end("ps")
+
+    def test_the_last_checkpoint_is_the_model_with_factors(self):
+        self.exported_end("sfb", optimizer=ADAM)
+
+    def test_the_last_checkpoint_is_the_model_with_running_statistics(self):
+        self.exported_end("ps", model=NORMALISED)
+
+    # ---- restore ----
+
+    def restored(self, scheme, servers, compared=3, **changes):
+        """All processes die in the middle; the same bytes come out of as many workers and other servers."""
+        expected = self.results(self.train(job(scheme, **{**changes, "checkpoint": {"every_iterations": 0}}), 2, 2))
+        cluster = self.cluster(workers=2, servers=2)
+        run_dir = self.folder / "run"
+        self.submit(cluster, job(scheme, **changes), "--workers", 2, "--servers", 2)
+        cluster.wait_for_iteration(EVERY + 5)
+        wait_for("a checkpoint", lambda: [entry for entry in self.listed(cluster) if entry["committed"]])
+        self.stop(cluster)
+
+        cluster = self.again(workers=2, servers=max(servers, 2))
+        listed = self.listed(cluster)
+        self.assertTrue(listed, cluster.coordinator.log())
+        newest = listed[-1]
+        self.assertTrue(newest["committed"])
+        result = self.command(cluster, "restore", "--servers", servers, "--wait")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertRegex(cluster.coordinator.log(), f"goes on at iteration {newest['iteration']} ")
+        self.assertEqual(self.results(run_dir)[:compared], expected[:compared])
+        self.assertEqual(len({entry["job_id"] for entry in self.listed(cluster)}), 1, "it is the same job")
+        self.assertLessEqual(len(self.listed(cluster)), 3)
+
+    def test_restored_on_one_server(self):
+        self.restored("ps", 1)
+
+    def test_restored_on_two_servers_with_factors(self):
+        self.restored("sfb", 2)
+
+    def test_restored_on_three_servers(self):
+        self.restored("ps", 3, optimizer=ADAM)
+
+    def test_restored_on_three_servers_with_factors(self):
+        self.restored("sfb", 3, optimizer=ADAM)
+
+    def test_restored_with_running_statistics(self):
+        # Each worker tests with statistics of its own, of which worker 0's alone are saved.
+        self.restored("ps", 2, compared=2, model=NORMALISED, batch_size=256)
+
+    def test_what_is_missing_is_named(self):
+        cluster = self.cluster()
+        self.submit(cluster, endless(), "--workers", 2, "--servers", 2)
+        cluster.wait_for_iteration(5)
+        self.ok(cluster, "save")
+        self.stop(cluster)
+        cluster = self.again(workers=2, servers=1)
+        self.refused(2, "100 workers are asked for, but the job allows", cluster, "restore", "--workers", 100)
+        self.refused(2, "must be absolute", cluster, "restore", "--run-dir", "here")
+        self.assertIn("accepted", self.ok(cluster, "restore", "--servers", 1))
+        pattern = "waits for the server whose --data-dir has STORE_IDENTITY [0-9a-f]{32}, with a part of checkpoint"
+        wait_for("the missing server to be named", lambda: re.search(pattern, cluster.status()["message"]))
+        cluster.add_server()
+        cluster.wait_for_iteration(20)
+
+    def test_a_run_directory_that_another_job_has_taken(self):
+        cluster = self.cluster()
+        self.submit(cluster, job(), "--workers", 2, "--servers", 2, "--wait")
+        first = self.listed(cluster)[0]["id"]
+        self.submit(cluster, job(iterations=10), "--workers", 2, "--servers", 2, "--wait")
+        self.refused(2, "another job's files", cluster, "restore", "--checkpoint", first)
+
+    def test_a_branch_with_other_workers(self):
+        cluster = self.cluster()
+        self.submit(cluster, job(), "--workers", 2, "--servers", 2, "--wait")
+        before = self.results(self.folder / "run")
+        source = self.listed(cluster)[0]
+        branch = self.folder / "branch"
+        cluster.add_worker()
+        self.ok(cluster, "restore", "--checkpoint", source["id"], "--workers", 3, "--run-dir", branch, "--wait")
+        iterations, _ = metrics(branch)
+        self.assertEqual([line["iteration"] for line in iterations], list(range(source["iteration"], ITERATIONS)))
+        self.assertTrue((branch / "model.safetensors").exists())
+        self.assertEqual(self.results(self.folder / "run"), before, "the run it comes from is as it was")
+        self.assertIn(source["id"], [entry["id"] for entry in self.listed(cluster)])
+
+    def test_a_stopped_coordinator_leaves_a_checkpoint(self):
+        cluster = self.cluster()
+        self.submit(cluster, endless(), "--workers", 2, "--servers", 2)
+        cluster.wait_for_iteration(10)
+        cluster.coordinator.signal(signal.SIGTERM)
+        self.assertEqual(cluster.coordinator.wait(), 0)
+        saved = re.search(r"`poseidon checkpoint restore` goes on from checkpoint (\S+)", cluster.coordinator.log())
+        self.assertIsNotNone(saved, cluster.coordinator.log())
+        self.stop(cluster)
+        cluster = self.again(workers=2, servers=2)
+        self.assertEqual([entry["id"] for entry in self.listed(cluster)], [saved.group(1)])
+        self.ok(cluster, "restore", "--run-dir", self.folder / "branch")
+        iteration = int(saved.group(1).split("-")[1])
+        cluster.wait_for_iteration(iteration + 5)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
