@@ -494,17 +494,17 @@ JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
   const std::string text =
       absl::StrFormat("%s was lost: it %s; last heard %.1f s ago", participant_text(*participant),
                       departure.reason, seconds(departure.silent));
-  if (part_is_done) {
-    actions.emplace_back(LogLine{absl::StrCat("job ", description_.id, ": ", text,
-                                              "; its part was finished, the job goes on")});
-    if (all_is_done) finish_if_complete(now, actions);
-    return actions;
-  }
-  if (is_trained()) {
+  if (is_trained() && participant->node.role == NodeRole::kServer) {
     actions.emplace_back(
         LogLine{absl::StrCat("job ", description_.id, ": ", text,
                              "; training is done, only its last checkpoint is not")});
     end(true, "", now, actions);
+    return actions;
+  }
+  if (part_is_done) {
+    actions.emplace_back(LogLine{absl::StrCat("job ", description_.id, ": ", text,
+                                              "; its part was finished, the job goes on")});
+    if (all_is_done) finish_if_complete(now, actions);
     return actions;
   }
   recover(text, participant->node.role == NodeRole::kWorker, now, actions);
