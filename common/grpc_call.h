@@ -98,8 +98,10 @@ class Call {
   void attach(StreamHandler* handler) { handler_ = handler; }
 
   void write(OutgoingMessage message) {
-    POSEIDON_CHECK(!write_pending_ && !closing_, "one write at a time, and none after close");
+    POSEIDON_CHECK(!write_pending_ && (!closing_ || peer_gone_),
+                   "one write at a time, and none after close");
     write_pending_ = true;
+    if (peer_gone_) return;  // the user hears of it by on_closed, and need not know before
     outgoing_ = to_byte_buffer(std::move(message));
     if (started_ && !ended_) issue_write();
   }
@@ -218,7 +220,9 @@ class Call {
   grpc::ByteBuffer incoming_, outgoing_;
   absl::Status close_status_;
   bool closing_ = false;  ///< close was called
-  bool ended_ = false;    ///< on_closed is delivered, or nobody wants it
+  /// The other end reads no more, and closing_ is our answer to that, not the user's wish.
+  bool peer_gone_ = false;
+  bool ended_ = false;  ///< on_closed is delivered, or nobody wants it
   Operation read_{this, &Call::on_read};
   Operation write_{this, &Call::on_write};
 
@@ -347,6 +351,8 @@ class ServerCall final : public Call {
   }
   void begin_close() override { finish(to_grpc(close_status_)); }
   void on_read_end() override {
+    if (closing_ || ended_) return;
+    peer_gone_ = true;
     close(absl::OkStatus());  // the client has said all; harmless if it was cut
   }
   void finish(const grpc::Status& status) {

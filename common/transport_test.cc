@@ -283,6 +283,22 @@ TEST_P(TransportTest, AClientThatEndsCleanlyIsToldApartFromACut) {
   EXPECT_TRUE(server_side().closed()->ok()) << *server_side().closed();
 }
 
+TEST_P(TransportTest, WhoHasNotHeardOfTheEndYetMayStillWrite) {
+  connect_and_greet();
+  const auto busy = std::make_shared<bool>(false);  // the loop's
+  server_side().on_written_ = [busy] { *busy = false; };
+  const auto write_once = [&] {
+    if (server_side().closed() || std::exchange(*busy, true)) return;
+    server_side().stream_->write(message("news"));
+  };
+  on_server(write_once);
+  on_client([&] { client_.stream_->close(absl::OkStatus()); });
+  ASSERT_TRUE(network_->run_until([&] {
+    on_server(write_once);
+    return server_side().closed().has_value();
+  }));
+}
+
 TEST_P(TransportTest, DestroyingAStreamCutsTheOtherEnd) {
   connect_and_greet();
   on_client([&] { client_.stream_.reset(); });
