@@ -158,7 +158,12 @@ absl::StatusOr<v1::SubmitResponse> Cluster::begin_job(const v1::SubmitRequest& r
 }
 
 RunDirectory::Events Cluster::run_directory_events() {
-  return {.on_error =
+  return {.on_trouble =
+              [](const absl::Status& status) {
+                spdlog::error("{}; training goes on, and the file is tried again",
+                              std::string(status.message()));
+              },
+          .on_error =
               [this](const absl::Status& status) {
                 const std::lock_guard<std::mutex> lock(mutex_);
                 spdlog::error("{}", std::string(status.message()));

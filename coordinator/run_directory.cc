@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
 #include <iterator>
@@ -11,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/clock.h"
 #include "common/file_io.h"
 #include "common/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -19,6 +21,11 @@ namespace poseidon {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Between two attempts to write to a disk that does not take it.
+constexpr Milliseconds kRetryPause{500};
+/// Attempts once the run has ended.
+constexpr int kLastTries = 4;
 
 /// Far above a job's text and a plan together.
 constexpr std::uint64_t kMaxJobRecordBytes = 256 << 20;
@@ -180,47 +187,75 @@ void RunDirectory::close() {
 }
 
 void RunDirectory::write_loop() {
-  bool failed = false;
+  bool failing = false;
+  int last_tries = kLastTries;
   while (true) {
     std::deque<Item> items;
     bool overflow = false;
     bool closing = false;
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      // Without a deadline on purpose: this thread's whole life is to wait for work or close().
-      changed_.wait(lock, [this] { return closing_ || overflow_ || !queue_.empty(); });
+      if (failing) {
+        changed_.wait_for(lock, kRetryPause, [this] { return closing_; });
+      } else {
+        // Without a deadline on purpose: this thread's whole life is to wait for work or close().
+        changed_.wait(lock, [this] { return closing_ || overflow_ || !queue_.empty(); });
+      }
       items.swap(queue_);
       overflow = std::exchange(overflow_, false);
       closing = closing_;
     }
-    absl::Status status = failed ? absl::OkStatus() : write_items(items);
-    if (status.ok() && overflow) {
-      status = absl::ResourceExhaustedError(absl::StrCat(path_.string(), ": the disk is too slow, ",
-                                                         kMaxQueued, " lines wait for it"));
+    const absl::Status status = write_items(items);
+    if (!status.ok() && !failing) events_.on_trouble(status);
+    failing = !status.ok();
+    if (overflow) {
+      events_.on_error(absl::ResourceExhaustedError(absl::StrCat(
+          failing ? status.message() : absl::StrCat(path_.string(), ": the disk is too slow"), "; ",
+          kMaxQueued, " lines wait for it")));
     }
-    if (!status.ok() && !failed) {
-      failed = true;
-      events_.on_error(status);
+    if (failing) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      queue_.insert(queue_.begin(), std::make_move_iterator(items.begin()),
+                    std::make_move_iterator(items.end()));
+      closing = closing_;
     }
-    if (closing) break;
+    if (closing && failing && --last_tries == 0) events_.on_error(status);
+    if (closing && (!failing || last_tries == 0)) break;
+    if (closing && failing) std::this_thread::sleep_for(kRetryPause);
   }
   events_.on_closed();
 }
 
-absl::Status RunDirectory::write_items(const std::deque<Item>& items) {
-  std::string lines;
-  for (const Item& item : items) {
-    if (item.roll_back) {
-      POSEIDON_RETURN_IF_ERROR(write_fully(metrics_fd_.get(), path_ / "metrics.jsonl", lines));
-      lines.clear();
-      POSEIDON_RETURN_IF_ERROR(roll_back_now(*item.roll_back));
-    } else if (item.name.empty()) {
-      lines += item.contents;
+/// Takes what is written out of `items`. A line that was written in part is cut off again, which
+/// needs no room.
+absl::Status RunDirectory::write_items(std::deque<Item>& items) {
+  while (!items.empty()) {
+    const Item& front = items.front();
+    if (front.roll_back) {
+      POSEIDON_RETURN_IF_ERROR(roll_back_now(*front.roll_back));
+      items.pop_front();
+    } else if (!front.name.empty()) {
+      POSEIDON_RETURN_IF_ERROR(write_file_atomically(path_ / front.name, front.contents));
+      items.pop_front();
     } else {
-      POSEIDON_RETURN_IF_ERROR(write_file_atomically(path_ / item.name, item.contents));
+      std::string lines;
+      const auto is_line = [](const Item& item) { return item.name.empty() && !item.roll_back; };
+      const auto end = std::find_if_not(items.begin(), items.end(), is_line);
+      for (auto it = items.begin(); it != end; ++it) lines += it->contents;
+      const off_t before = ::lseek(metrics_fd_.get(), 0, SEEK_END);
+      const absl::Status status = write_fully(metrics_fd_.get(), path_ / "metrics.jsonl", lines);
+      if (!status.ok()) {
+        if (before >= 0 && ::ftruncate(metrics_fd_.get(), before) != 0) {
+          return absl::DataLossError(absl::StrCat(status.message(),
+                                                  "; the line that was begun "
+                                                  "could not be taken back"));
+        }
+        return status;
+      }
+      items.erase(items.begin(), end);
     }
   }
-  return write_fully(metrics_fd_.get(), path_ / "metrics.jsonl", lines);
+  return absl::OkStatus();
 }
 
 absl::Status RunDirectory::roll_back_now(Iteration iteration) {

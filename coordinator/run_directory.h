@@ -6,7 +6,8 @@
 // Concurrency contract
 //  1. append_line, write_file and close are called from any thread and never touch the disk: they
 //     queue for the writer thread, so that a slow disk stalls no heartbeat.
-//  2. on_error (once, at the first error) and on_closed (once, last) are called on the writer
+//  2. on_trouble (once per time of trouble: what could not be written is kept and tried again),
+//     on_error (it is given up) and on_closed (once, last) are called on the writer
 //     thread without a lock held.
 
 #include <condition_variable>
@@ -62,7 +63,7 @@ class ModelFile {
 class RunDirectory {
  public:
   struct Events {
-    std::function<void(const absl::Status&)> on_error;
+    std::function<void(const absl::Status&)> on_trouble, on_error;
     std::function<void()> on_closed;
   };
   /// Lines and files waiting for the disk; beyond it the run fails instead of eating the memory.
@@ -107,7 +108,7 @@ class RunDirectory {
   RunDirectory(std::filesystem::path path, Events events, Descriptor metrics_fd, bool replaced);
   void enqueue(Item item);
   void write_loop();
-  absl::Status write_items(const std::deque<Item>& items);
+  absl::Status write_items(std::deque<Item>& items);
   absl::Status roll_back_now(Iteration iteration);
 
   const std::filesystem::path path_;

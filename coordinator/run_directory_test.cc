@@ -4,6 +4,7 @@
 
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -32,7 +33,8 @@ class RunDirectoryTest : public ::testing::Test {
   std::unique_ptr<RunDirectory> open(RunDirectory::Begin begin = RunDirectory::Begin::kAnew) {
     auto directory = RunDirectory::open(
         folder_, begin,
-        {.on_error = [this](const absl::Status& status) { errors_.push_back(status); },
+        {.on_trouble = [this](const absl::Status& status) { troubles_.push_back(status); },
+         .on_error = [this](const absl::Status& status) { errors_.push_back(status); },
          .on_closed = [this] { ++closed_; }});
     EXPECT_TRUE(directory.ok()) << directory.status();
     return *std::move(directory);
@@ -40,7 +42,7 @@ class RunDirectoryTest : public ::testing::Test {
 
   fs::path folder_;
   // Written by the writer thread, read after the directory is destroyed (which joins it).
-  std::vector<absl::Status> errors_;
+  std::vector<absl::Status> troubles_, errors_;
   int closed_ = 0;
 };
 
@@ -78,8 +80,24 @@ TEST_F(RunDirectoryTest, AnErrorIsToldOnceWithItsPath) {
   directory->write_file("missing/job.json", "{}");
   directory.reset();
   ASSERT_EQ(errors_.size(), 1u);
+  ASSERT_EQ(troubles_.size(), 1u);
+  EXPECT_THAT(troubles_[0].ToString(), HasSubstr("missing/plan.json"));
   EXPECT_THAT(errors_[0].ToString(), HasSubstr("missing/plan.json"));
   EXPECT_EQ(closed_, 1);
+}
+
+TEST_F(RunDirectoryTest, WhatCouldNotBeWrittenIsTriedAgainInItsOrder) {
+  auto directory = open();
+  directory->append_line("first");
+  directory->write_file("missing/plan.json", "{}");
+  directory->append_line("second");
+  // Until it has tried in vain: then somebody makes room.
+  while (read_file(folder_ / "metrics.jsonl") != "first\n") std::this_thread::yield();
+  fs::create_directories(folder_ / "missing");
+  directory.reset();
+  EXPECT_TRUE(errors_.empty());
+  EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), "first\nsecond\n");
+  EXPECT_EQ(read_file(folder_ / "missing/plan.json"), "{}");
 }
 
 TEST_F(RunDirectoryTest, AFullDiskIsSaidPlainly) {
@@ -187,7 +205,8 @@ TEST_F(RunDirectoryTest, GoesOnAfterTheLastWholeLine) {
   std::ofstream(folder_ / "metrics.jsonl", std::ios::app) << R"({"iteration":1,"lo)";
   MetricsProgress progress;
   auto again = RunDirectory::reopen(
-      folder_, {.on_error = [](const absl::Status&) {}, .on_closed = [] {}}, progress);
+      folder_, {.on_trouble = {}, .on_error = [](const absl::Status&) {}, .on_closed = [] {}},
+      progress);
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(progress.next_iteration, 1);
   EXPECT_FALSE((*again)->has_model());
@@ -196,8 +215,9 @@ TEST_F(RunDirectoryTest, GoesOnAfterTheLastWholeLine) {
   EXPECT_EQ(read_file(folder_ / "metrics.jsonl"),
             line + "\n" + R"({"iteration":1,"loss":2.0})" + "\n");
   EXPECT_EQ(
-      RunDirectory::reopen(folder_ / "nowhere",
-                           {.on_error = [](const absl::Status&) {}, .on_closed = [] {}}, progress)
+      RunDirectory::reopen(
+          folder_ / "nowhere",
+          {.on_trouble = {}, .on_error = [](const absl::Status&) {}, .on_closed = [] {}}, progress)
           .status()
           .code(),
       absl::StatusCode::kNotFound);
