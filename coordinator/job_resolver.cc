@@ -46,6 +46,7 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
       .replace_timeout_ms = job.membership.replace_timeout_ms,
       .keep_checkpoints = job.checkpoint.keep,
       .replicas = job.checkpoint.replicas,
+      .checkpoint_every = job.checkpoint.every_iterations,
       .has_statistics = net->statistics_count() > 0,
       .warnings = job_warnings(job),
       .sync = job.sync,

@@ -87,7 +87,7 @@ class Calibration(ProcessTest):
         wait_for("both workers", lambda: len(cluster.status()["workers"]) == 2)
         cluster.workers[1].signal(signal.SIGSTOP)
         self.assertEqual(cluster.submit(job(), "--workers", 2, "--servers", 1).returncode, 0)
-        status = cluster.wait_for_state("failed")
+        status = cluster.wait_for_state("recovering")
         self.assertIn(f"process {cluster.workers[1].pid}", status["message"])
 
 

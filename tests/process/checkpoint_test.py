@@ -55,7 +55,10 @@ class Checkpoints(ProcessTest):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
     def stop(self, cluster):
-        """All of it, at once and without a word."""
+        """The coordinator in order, which ends the job (killed, it would go on with it by itself); all others at once."""
+        if cluster.coordinator.running():
+            cluster.coordinator.signal(signal.SIGTERM)
+            self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
         for process in [cluster.coordinator, *cluster.workers, *(server for server, _ in cluster.servers)]:
             process.signal(signal.SIGKILL)
             process.wait()
@@ -118,9 +121,10 @@ class Checkpoints(ProcessTest):
 
     def exported_end(self, scheme, **changes):
         cluster = self.cluster()
-        self.submit(cluster, job(scheme, **changes), "--workers", 2, "--servers", 2, "--wait")
+        description = job(scheme, checkpoint={"every_iterations": 40, "keep": 1}, **changes)
+        self.submit(cluster, description, "--workers", 2, "--servers", 2, "--wait")
         entries = self.listed(cluster)
-        self.assertEqual([entry["iteration"] for entry in entries], [40, 60, 80], "keep is 3")
+        self.assertEqual([entry["iteration"] for entry in entries], [80], cluster.coordinator.log())
         file = self.folder / "exported.safetensors"
         self.ok(cluster, "export", "--to", file)
         self.assertEqual(file.read_bytes(), (self.folder / "run" / "model.safetensors").read_bytes())
@@ -138,7 +142,7 @@ class Checkpoints(ProcessTest):
     # ---- restore ----
 
     def restored(self, scheme, servers, compared=3, **changes):
-        """All processes die in the middle; the same bytes come out of as many workers and other servers."""
+        """All processes end in the middle; the same bytes come out of as many workers and other servers."""
         expected = self.results(self.train(job(scheme, **{**changes, "checkpoint": {"every_iterations": 0}}), 2, 2))
         cluster = self.cluster(workers=2, servers=2)
         run_dir = self.folder / "run"
