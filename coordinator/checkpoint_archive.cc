@@ -73,7 +73,8 @@ std::vector<CheckpointManifest> CheckpointArchive::load(
 }
 
 void CheckpointArchive::write(Background& disk, CheckpointManifest manifest, Done done) const {
-  disk.enqueue([path = path_of(manifest), manifest = std::move(manifest), done = std::move(done)] {
+  const std::filesystem::path path = path_of(manifest);
+  disk.enqueue([path, manifest = std::move(manifest), done = std::move(done)] {
     done(write_manifest(path, manifest));
   });
 }
