@@ -33,6 +33,9 @@ class Recovery(ProcessTest):
         return ((run_dir / "model.safetensors").read_bytes(), [line["loss"] for line in iterations],
                 [(line["iteration"], line["test_loss"], line["test_accuracy"]) for line in tests])
 
+    def results_of(self, run_dir):
+        return self.results(run_dir)[:2]
+
     def begin(self, scheme, **changes):
         cluster = Cluster(self).add(workers=2, servers=2)
         self.run_dir = self.folder / "run"
@@ -84,6 +87,37 @@ class Recovery(ProcessTest):
 
     def test_a_killed_server_comes_back_with_its_data_and_factors(self):
         self.lose_server("sfb")
+
+    def test_a_worker_that_comes_later_is_taken_in(self):
+        cluster = Cluster(self).add(workers=1, servers=1)
+        run_dir = self.folder / "run"
+        description = digits_job(iterations=400, test_every_iterations=0, sync={"scheme": "ps"},
+                                 optimizer={"type": "sgd", "learning_rate": 0.01})
+        self.assertEqual(cluster.submit(description, run_dir=run_dir).returncode, 0)
+        cluster.wait_for_iteration(20)
+        cluster.add_worker()
+        wait_for("both to train", lambda: [w["rank"] for w in cluster.status()["workers"]] == [0, 1] and
+                 cluster.status()["state"] in ("running", "done"))
+        status = cluster.wait_for_state("done", "failed")
+        self.assertEqual(status["state"], "done", status["message"])
+        iterations, _ = metrics(run_dir)
+        self.assertEqual([line["iteration"] for line in iterations], list(range(400)))
+        rates = [line["learning_rate"] for line in iterations]
+        self.assertEqual(sorted(set(rates)), [0.01, 0.02], "twice the batch, twice the rate")
+        self.assertEqual(rates, sorted(rates))
+
+    def test_a_server_that_is_lost_for_good_is_done_without_where_there_are_copies(self):
+        cluster = Cluster(self).add(workers=2, servers=3)
+        run_dir = self.folder / "run"
+        description = job("sfb", membership={"replace_timeout_ms": 1000})
+        description["checkpoint"]["replicas"] = 2
+        self.assertEqual(cluster.submit(description, "--workers", 2, "--servers", 3, run_dir=run_dir).returncode, 0)
+        cluster.wait_for_iteration(40)
+        cluster.servers[1][0].signal(signal.SIGKILL)
+        status = cluster.wait_for_state("done", "failed")
+        self.assertEqual(status["state"], "done", status["message"])
+        self.assertRegex(cluster.coordinator.log(), r"begins at iteration (25|50|75|100) .* with 2 workers and 2 servers")
+        self.assertEqual(self.results_of(run_dir), self.reference("sfb")[:2], "schemes stay, so do the bytes")
 
 
 if __name__ == "__main__":
