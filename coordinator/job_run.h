@@ -431,13 +431,13 @@ class JobRun {
   // Changes that are no recoveries: more workers, a better plan.
   struct Change {
     std::string why;
-    std::optional<PlanPin> plan;
+    std::optional<Plan> plan;
     std::optional<Iteration> at;  ///< the checkpoint that was asked for
   };
   std::optional<Change> change_;
   Nanoseconds change_after_{0};  ///< no sooner
   int plan_changes_ = 0;
-  std::optional<PlanPin> next_plan_;  ///< for the next epoch, instead of the one in force
+  std::optional<Plan> next_plan_;  ///< for the next epoch, instead of the one in force
   ElasticJob elastic_;
   std::uint32_t begun_with_ = 0;  ///< workers of the first epoch
   std::uint64_t samples_ = 0;     ///< that all have taken before first_iteration_

@@ -112,10 +112,14 @@ void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
                        JobActions& actions) {
   const bool repeated = plan_ && plan_->workers() == workers_.size() &&
                         plan_->servers() == servers_.size() && !calibration;
-  std::optional<PlanPin> keep = std::exchange(next_plan_, std::nullopt);
-  if (!keep && repeated) {
-    keep = pin_of(*plan_);
-  } else if (!keep && repeats_source_plan()) {
+  // A plan that takes the other's place was made for as many nodes.
+  const std::shared_ptr<const Plan> like =
+      repeated && next_plan_ ? std::make_shared<const Plan>(*next_plan_) : plan_;
+  next_plan_.reset();
+  std::optional<PlanPin> keep;
+  if (repeated) {
+    keep = pin_of(*like);
+  } else if (repeats_source_plan()) {
     keep = source_->plan;
   }
   absl::StatusOr<Plan> plan = description_.make_plan({.epoch = epoch_,
@@ -134,13 +138,15 @@ void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
     return;
   }
   if (repeated) {  // with all that is known of it
-    plan->calibration = plan_->calibration;
-    plan->prediction = plan_->prediction;
+    plan->calibration = like->calibration;
+    plan->prediction = like->prediction;
     for (std::size_t l = 0; l < plan->layers.size(); ++l) {
-      plan->layers[l].prediction = plan_->layers[l].prediction;
-      plan->layers[l].reason = plan_->layers[l].reason;
+      plan->layers[l].prediction = like->layers[l].prediction;
+      plan->layers[l].reason = like->layers[l].reason;
     }
   }
+  replan_ = {};
+  recommendation_.clear();
   plan_ = std::make_shared<const Plan>(*std::move(plan));
   const auto workers = static_cast<std::uint32_t>(workers_.size());
   if (iterations_ || source_) actions.emplace_back(RollBackMetrics{first_iteration_});
@@ -201,7 +207,7 @@ JobActions JobRun::on_measured_times(const std::vector<LayerTimes>& times, Nanos
   if (may && !change_ && now >= change_after_) {
     ++plan_changes_;
     change_ = {.why = absl::StrCat("a better plan: ", recommendation_),
-               .plan = pin_of(*decision->plan),
+               .plan = *decision->plan,
                .at = std::nullopt};
   }
   return actions;

@@ -576,7 +576,7 @@ void JobRun::change_now(Nanoseconds now, JobActions& actions) {
   if (!change_->at || !checkpoints_.committed().contains(snapshot_id(epoch_, *change_->at))) return;
   recovering_from_ = change_->why;
   recovering_since_ = now;
-  next_plan_ = change_->plan;
+  next_plan_ = std::move(change_->plan);
   change_.reset();
   replace(now, actions);
 }

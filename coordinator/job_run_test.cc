@@ -36,6 +36,12 @@ std::vector<NodeInfo> cluster(std::uint64_t workers, std::uint64_t servers) {
   return nodes;
 }
 
+SyncSpec sync_of(const JobDescription::PlanRequest& wanted) {
+  SyncSpec sync;
+  if (wanted.keep) sync.plan = plan_pin_to_json(*wanted.keep);
+  return sync;
+}
+
 JobDescription description(std::uint32_t workers, std::uint32_t servers) {
   JobDescription d;
   d.id = "digits-7";
@@ -54,7 +60,7 @@ JobDescription description(std::uint32_t workers, std::uint32_t servers) {
                       .epoch = wanted.epoch,
                       .worker_addresses = std::move(wanted.workers),
                       .server_addresses = std::move(wanted.servers),
-                      .sync = {},
+                      .sync = sync_of(wanted),
                       .calibration = std::move(wanted.calibration)});
   };
   return d;
@@ -288,6 +294,38 @@ TEST_F(CalibratingTest, ABetterPlanIsWrittenDownAndSaidOnce) {
   EXPECT_THAT(job_->recommendation(), HasSubstr("fc by "));
   EXPECT_THAT(job_->recommendation(), HasSubstr("10 ms instead of 20 ms"));
   EXPECT_THAT(job_->on_measured_times(times, at(6)), IsEmpty());
+
+  // The job changes to it from a checkpoint for which training does not wait.
+  actions_ = job_->tick(at(7));
+  ASSERT_THAT(only<SendSave>(actions_), SizeIs(3));
+  EXPECT_FALSE(only<SendSave>(actions_)[0].held);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  actions_ =
+      job_->on_checkpoint_report(NodeId(1), kEpoch, {.iteration = 2, .stored = true}, 1, at(8));
+  ASSERT_THAT(only<WriteManifest>(actions_), SizeIs(1));
+  actions_ = job_->on_manifest_written(snapshot_id(kEpoch, 2), absl::OkStatus(), at(8));
+  EXPECT_THAT(only<SendStop>(actions_), SizeIs(3));
+  ASSERT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
+  actions_ = job_->on_epoch(8, at(8));
+  EXPECT_EQ(job_->plan()->layers[0].scheme, scheme);
+  EXPECT_EQ(job_->plan()->epoch, Epoch(8));
+  EXPECT_EQ(job_->restore()->iteration(), 2);
+  EXPECT_TRUE(job_->plan()->calibration.has_value());
+  EXPECT_EQ(job_->recommendation(), "");
+  EXPECT_EQ(job_->recoveries(), 0);
+}
+
+TEST_F(CalibratingTest, AJobThatDoesNotWantItKeepsItsPlan) {
+  JobDescription d = job_->description();
+  d.replan = false;
+  job_.emplace(JobRunOptions{}, d, at(0));
+  actions_ = job_->on_members(cluster(2, 1), at(1));
+  measure();
+  for (const std::uint64_t id : {1, 11, 12}) job_->on_ready(NodeId(id), kEpoch, at(3));
+  decision_.plan = *job_->plan();
+  actions_ = job_->on_measured_times({{"fc", 0.1, 0.2}}, at(5));
+  EXPECT_THAT(only<WriteFile>(actions_), SizeIs(1)) << "recommended all the same";
+  EXPECT_THAT(only<SendSave>(job_->tick(at(70))), IsEmpty());
 }
 
 // ---- preparing ----
