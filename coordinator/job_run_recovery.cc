@@ -1,10 +1,9 @@
-// The recovery's part of JobRun: what happens when a node is lost, and checkpoints (job_run.cc has
-// the job's life).
+// The recovery's part of JobRun: what happens when a node is lost, and changes of a training job
+// (job_run.cc has the job's life, job_run_checkpoint.cc what checkpoints are made of).
 
 #include <algorithm>
 #include <limits>
 #include <utility>
-#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -19,167 +18,9 @@ namespace {
 /// A change so near to the end would gain nothing.
 constexpr Iteration kLeastIterationsLeft = 4;
 
-bool is_lost(const Participant& p) { return p.state == ParticipantState::kLost; }
-
 const char* plural(std::size_t n) { return n == 1 ? "" : "s"; }
 
 }  // namespace
-
-// ---- a start from a checkpoint ----
-
-/// Where a run is restored from is the operator's choice: other checkpoints that are there, of this
-/// course or another, never take its place.
-void JobRun::begin_at_source() {
-  if (!description_.source) return;
-  const auto& committed = checkpoints_.committed();
-  const auto found = committed.find(*description_.source);
-  POSEIDON_CHECK(found != committed.end(), "the source is one of the checkpoints given");
-  source_ = found->second;
-  first_iteration_ = source_->iteration();
-  furthest_ = first_iteration_;
-  begun_with_ = source_->begun_with;
-  samples_ = source_->samples;
-  POSEIDON_CHECK(first_iteration_ < description_.iterations, "something is left to do");
-  for (const auto& [snapshot, manifest] : committed) {
-    if (snapshot != source_->snapshot) abandoned_.insert(snapshot);
-  }
-}
-
-/// As many workers as before: by the same schemes the run goes on to the same bytes, whatever the
-/// number of servers.
-bool JobRun::repeats_source_plan() const {
-  return !plan_ && source_ && source_->workers == workers_.size();
-}
-
-/// "the server with data directory 01ab... (STORE_IDENTITY), which has a part of checkpoint 3-100";
-/// "" when all are here.
-std::string JobRun::missing_stores_text() const {
-  if (!source_) return "";
-  return missing_stores(
-      *source_, [this](const std::string& identity) { return !store_address(identity).empty(); });
-}
-
-// ---- checkpoints ----
-
-/// Training is done but for the checkpoint of its last iteration.
-bool JobRun::last_checkpoint_is_open() const {
-  const Iteration last = description_.iterations;
-  const bool is_periodic =
-      description_.checkpoint_every > 0 && last % description_.checkpoint_every == 0;
-  return (is_periodic || checkpoints_.asked_for() == last) && !checkpoints_.is_settled(last);
-}
-
-CheckpointManifest JobRun::manifest_frame() const {
-  CheckpointManifest frame;
-  frame.job_id = description_.id;
-  frame.job_name = description_.name;
-  frame.job_json = description_.job_json;
-  frame.run_directory = description_.run_directory;
-  frame.workers = static_cast<std::uint32_t>(workers_.size());
-  frame.begun_with = begun_with_;
-  frame.samples = samples_;
-  for (const Participant& server : servers_) frame.stores.push_back(server.node.store_identity);
-  frame.pieces = checkpoint_pieces(*plan_, description_.chunk_bytes, description_.replicas);
-  frame.plan = pin_of(*plan_);
-  return frame;
-}
-
-/// What the commit asks for; its questions go to every node of the epoch that is there.
-void JobRun::carry_out(CheckpointActions checkpoint_actions, JobActions& actions) {
-  std::vector<WorkerRank> lost;
-  for (const Participant& worker : workers_) {
-    if (is_lost(worker)) lost.emplace_back(worker.index);
-  }
-  for (CheckpointAction& action : checkpoint_actions) {
-    if (const auto* ask = std::get_if<AskForCheckpoint>(&action)) {
-      for (const auto* group : {&workers_, &servers_}) {
-        for (const Participant& p : *group) {
-          if (is_lost(p)) continue;
-          actions.emplace_back(SendSave{.node = p.node.id,
-                                        .iteration = ask->iteration,
-                                        .held = state_ == JobState::kSaving,
-                                        .lost = lost});
-        }
-      }
-    } else if (auto* forget = std::get_if<ForgetParts>(&action)) {
-      actions.emplace_back(std::move(*forget));
-    } else if (auto* write = std::get_if<WriteManifest>(&action)) {
-      actions.emplace_back(std::move(*write));
-    } else if (auto* remove = std::get_if<RemoveManifest>(&action)) {
-      actions.emplace_back(std::move(*remove));
-    } else if (auto* log = std::get_if<CheckpointLog>(&action)) {
-      actions.emplace_back(std::move(*log));
-    }
-  }
-}
-
-JobActions JobRun::on_checkpoint_report(NodeId from, Epoch epoch, CheckpointCommit::Report report,
-                                        std::int64_t now_unix_s, Nanoseconds now) {
-  JobActions actions;
-  const Participant* participant = expect_participant(from, epoch, "CheckpointReport", actions);
-  if (participant == nullptr) return actions;
-  if (report.iteration <= first_iteration_ || report.iteration > description_.iterations) {
-    refuse(actions, Refusal::kWrongIteration,
-           absl::StrFormat("CheckpointReport of iteration %d from %s", report.iteration,
-                           participant_text(*participant)));
-    return actions;
-  }
-  report.server.reset();
-  if (participant->node.role == NodeRole::kServer) {
-    report.server = ServerIndex(participant->index);
-  }
-  report.who = participant_text(*participant);
-  carry_out(checkpoints_.on_report(report, now_unix_s, now), actions);
-  after_checkpoint_event(now, actions);
-  return actions;
-}
-
-JobActions JobRun::on_manifest_written(SnapshotId snapshot, const absl::Status& status,
-                                       Nanoseconds now) {
-  JobActions actions;
-  carry_out(checkpoints_.on_manifest_written(snapshot, status), actions);
-  if (snapshot_epoch(snapshot) != epoch_) abandon_later_checkpoints();
-  after_checkpoint_event(now, actions);
-  return actions;
-}
-
-JobActions JobRun::on_manifest_removed(SnapshotId snapshot, const absl::Status& status) {
-  JobActions actions;
-  carry_out(checkpoints_.on_manifest_removed(snapshot, status), actions);
-  return actions;
-}
-
-absl::StatusOr<JobActions> JobRun::save_checkpoint(Nanoseconds now) {
-  if (state_ != JobState::kRunning) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("job %s is %s: there is nothing to save just now", description_.id,
-                        job_state_name(state_)));
-  }
-  if (checkpoints_.asked_for()) return JobActions();
-  if (iterations_->completed() == description_.iterations) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "job ", description_.id, " has done all its ", description_.iterations,
-        " iterations; its model is ", description_.run_directory, "/model.safetensors"));
-  }
-  absl::StatusOr<CheckpointActions> asked = checkpoints_.ask(iterations_->completed(), now);
-  if (!asked.ok()) return asked.status();
-  JobActions actions;
-  carry_out(*std::move(asked), actions);
-  return actions;
-}
-
-void JobRun::after_checkpoint_event(Nanoseconds now, JobActions& actions) {
-  finish_if_complete(now, actions);
-  if (state_ == JobState::kRunning && change_ && !is_trained()) change_now(now, actions);
-  if (state_ != JobState::kSaving) return;
-  const SnapshotId wanted = snapshot_id(epoch_, saving_);
-  if (checkpoints_.committed().contains(wanted)) {
-    replace(now, actions);
-  } else if (const auto& last = checkpoints_.last();
-             last && last->snapshot == wanted && !last->committed) {
-    fall_back(absl::StrCat("what is in memory could not be saved: ", last->reason), now, actions);
-  }
-}
 
 // ---- a node is lost ----
 
@@ -342,28 +183,31 @@ bool JobRun::choose_source(bool in_time, std::string& missing) {
   source_addresses_.clear();
   first_iteration_ = 0;
   samples_ = 0;
-  const auto& committed = checkpoints_.committed();
-  bool none = unreadable_.empty();
-  for (auto it = committed.rbegin(); it != committed.rend(); ++it) {
-    if (unreadable_.contains(it->first) || abandoned_.contains(it->first)) continue;
-    none = false;
-    std::optional<std::vector<std::string>> addresses = addresses_of_stores(it->second);
-    if (!addresses) {
-      if (missing.empty() || !in_time) {
-        absl::StrAppend(&missing, missing.empty() ? "" : ", ",
-                        "the servers whose data directories ", "have checkpoint ",
-                        snapshot_name(it->first));
-      }
-      if (in_time) return false;
-      continue;
+  std::vector<const CheckpointManifest*> usable;  // newest last
+  for (const auto& [snapshot, manifest] : checkpoints_.committed()) {
+    if (!unreadable_.contains(snapshot) && !abandoned_.contains(snapshot)) {
+      usable.push_back(&manifest);
     }
-    source_ = it->second;
-    first_iteration_ = source_->iteration();
-    samples_ = source_->samples;
-    source_addresses_ = *std::move(addresses);
-    return true;
   }
-  if (none) return true;
+  if (usable.empty() && unreadable_.empty()) return true;
+  for (; !usable.empty(); usable.pop_back()) {
+    const CheckpointManifest& manifest = *usable.back();
+    std::optional<std::vector<std::string>> addresses = addresses_of_stores(manifest);
+    if (addresses) {
+      source_ = manifest;
+      first_iteration_ = source_->iteration();
+      samples_ = source_->samples;
+      source_addresses_ = *std::move(addresses);
+      return true;
+    }
+    if (missing.empty() || !in_time) {
+      const auto is_here = [this](const std::string& store) {
+        return !store_address(store).empty();
+      };
+      absl::StrAppend(&missing, missing.empty() ? "" : ", ", missing_stores(manifest, is_here));
+    }
+    if (in_time) return false;
+  }
   if (missing.empty()) missing = "a checkpoint that can be read";
   return false;
 }

@@ -590,7 +590,7 @@ class RandomCluster {
                                 std::holds_alternative<SendSave>(action) ||
                                 std::holds_alternative<TakeEpoch>(action) ||
                                 std::holds_alternative<WriteManifest>(action);
-      if (needs_answer) waiting_.push_back({action, job_->epoch()});
+      if (needs_answer) waiting_.emplace_back(action, job_->epoch());
     }
     if (held_.epoch == job_->epoch() && started_ == (job_->state() == JobState::kRunning)) return;
     started_ = job_->state() == JobState::kRunning;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What job_run.cc and job_run_plan.cc say alike.
+// What the files of job_run.h say alike.
 
 #include <string>
 #include <utility>
@@ -16,6 +16,8 @@ inline std::string participant_text(const Participant& participant) {
   return absl::StrFormat("%s %d (%s)", role_name(participant.node.role), participant.index,
                          node_place(participant.node));
 }
+
+inline bool is_lost(const Participant& p) { return p.state == ParticipantState::kLost; }
 
 inline void refuse(JobActions& actions, Refusal refusal, std::string text) {
   actions.emplace_back(CountRefusal{.refusal = refusal, .text = std::move(text)});

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -193,7 +194,7 @@ TEST(MetricsProgress, ReadsWhatIsWholeAndInOrder) {
   }
   for (const std::string& wrong : {std::string("[]\n"), std::string("{\"loss\":1}\n"), zero,
                                    std::string("{\"iteration\":\"1\",\"loss\":1}\n")}) {
-    EXPECT_EQ(read(zero + wrong + one).bytes, zero.size()) << wrong;
+    EXPECT_EQ(read(absl::StrCat(zero, wrong, one)).bytes, zero.size()) << wrong;
   }
 }
 
