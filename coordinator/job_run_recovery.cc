@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/check.h"
 #include "coordinator/job_run.h"
 #include "coordinator/job_run_text.h"
 
