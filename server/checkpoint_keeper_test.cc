@@ -16,7 +16,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr Epoch kEpoch{5};
-constexpr auto kPatience = std::chrono::seconds(20);
 
 SnapshotId at(Iteration iteration) { return snapshot_id(kEpoch, iteration); }
 

@@ -27,7 +27,6 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 constexpr Epoch kEpoch{3};
 constexpr std::uint32_t kPieces = 6;

@@ -154,11 +154,12 @@ absl::Status ServerNode::restore(const v1::RestoreSource& message, const Plan& p
   POSEIDON_ASSIGN_OR_RETURN(const RestoreSource source, restore_from_message(message));
   std::vector<StoreRequest> requests;
   const Epoch epoch = plan.epoch;
-  for (std::uint32_t i = 0; i < plan.chunks.size(); ++i) {
-    const PlanChunk& chunk = plan.chunks[i];
+  std::uint32_t next = 0;
+  for (const PlanChunk& chunk : plan.chunks) {
+    const ChunkId id(next++);
     if (chunk.server != self) continue;
-    const auto take = [this, epoch, id = ChunkId(i)](std::uint32_t slot, std::int64_t offset,
-                                                     const Bytes& values) {
+    const auto take = [this, epoch, id](std::uint32_t slot, std::int64_t offset,
+                                        const Bytes& values) {
       Shard* shard = service_->shard_of(epoch);
       if (shard == nullptr) return absl::CancelledError("the job was stopped");
       return shard->restore(id, slot, offset, values);

@@ -182,7 +182,7 @@ absl::StatusOr<EncodedModel> EncodedModel::encode(Executor& executor) {
   const NetSpec& net = executor.net();
   std::vector<std::span<const float>> parameters;
   for (std::uint32_t l = 0; l < net.parameter_layers().size(); ++l) {
-    parameters.push_back(executor.parameters(LayerIndex(l)));
+    parameters.emplace_back(executor.parameters(LayerIndex(l)));
   }
   std::vector<float> statistics(static_cast<std::size_t>(net.statistics_count()));
   POSEIDON_RETURN_IF_ERROR(executor.read_statistics(statistics));

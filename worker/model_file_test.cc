@@ -139,7 +139,7 @@ TEST_F(ModelFile, RoundTripOfParametersAndStatistics) {
 TEST_F(ModelFile, WhatIsNoEnginesIsTheSameFileOrRefused) {
   const auto from = executor_from(1);
   std::vector<std::span<const float>> parameters;
-  for (std::uint32_t l = 0; l < 3; ++l) parameters.push_back(from->parameters(LayerIndex(l)));
+  for (std::uint32_t l = 0; l < 3; ++l) parameters.emplace_back(from->parameters(LayerIndex(l)));
   std::vector<float> statistics(6);
   ASSERT_TRUE(from->read_statistics(statistics).ok());
   const auto encoded = EncodedModel::encode(from->net(), parameters, statistics);

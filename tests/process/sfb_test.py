@@ -129,7 +129,7 @@ class Looking(ProcessTest):
         cluster = Cluster(self).add(workers=0, servers=1)
         for _ in range(2):
             cluster.add_worker("--metrics-listen", "127.0.0.1:0")
-        job = slow_job(mlp(48), "sfb", iterations=1_000_000)
+        job = {**slow_job(mlp(48), "sfb", iterations=1_000_000), "membership": {"replace_timeout_ms": 2000}}
         self.assertEqual(cluster.submit(job, "--workers", 2).returncode, 0)
         status = wait_for("bytes in the status", lambda: self.with_bytes(cluster.status()))
         self.assertEqual([layer["scheme"] for layer in status["layers"]], ["sfb"] * 3)
@@ -157,16 +157,16 @@ class Losses(ProcessTest):
         cluster.wait_for_iteration(2)
         victim = cluster.workers[1]
         victim.signal(number)
-        status = cluster.wait_for_state("failed", timeout_s=NOTICE_S)
+        status = cluster.wait_for_state("recovering", timeout_s=NOTICE_S)
         self.assertIn(f"process {victim.pid}", status["message"])
-        return cluster
+        cluster.wait_for_state("running", timeout_s=NOTICE_S)
+        cluster.wait_for_iteration(status["iteration"] + 3)
+        self.assertEqual([w["rank"] for w in cluster.status()["workers"] if w["state"] == "running"], [0, 1])
 
-    def test_a_killed_worker_is_named_and_the_rest_stay_usable(self):
-        cluster = self.lose(signal.SIGKILL)
-        result = cluster.submit(slow_job(mlp(32), "sfb", iterations=5), "--workers", 2, "--wait")
-        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+    def test_a_killed_worker_is_named_and_the_rest_go_on(self):
+        self.lose(signal.SIGKILL)
 
-    def test_a_frozen_worker_is_named(self):
+    def test_a_frozen_worker_is_named_and_the_rest_go_on(self):
         self.lose(signal.SIGSTOP)
 
 
