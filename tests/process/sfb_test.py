@@ -129,7 +129,7 @@ class Looking(ProcessTest):
         cluster = Cluster(self).add(workers=0, servers=1)
         for _ in range(2):
             cluster.add_worker("--metrics-listen", "127.0.0.1:0")
-        job = {**slow_job(mlp(48), "sfb", iterations=1_000_000), "membership": {"replace_timeout_ms": 2000}}
+        job = slow_job(mlp(48), "sfb", iterations=1_000_000)
         self.assertEqual(cluster.submit(job, "--workers", 2).returncode, 0)
         status = wait_for("bytes in the status", lambda: self.with_bytes(cluster.status()))
         self.assertEqual([layer["scheme"] for layer in status["layers"]], ["sfb"] * 3)
@@ -152,7 +152,7 @@ class Looking(ProcessTest):
 class Losses(ProcessTest):
     def lose(self, number):
         cluster = Cluster(self).add(workers=3, servers=1)
-        job = slow_job(mlp(48), "sfb", iterations=1_000_000)
+        job = {**slow_job(mlp(48), "sfb", iterations=1_000_000), "membership": {"replace_timeout_ms": 2000}}
         self.assertEqual(cluster.submit(job, "--workers", 3).returncode, 0)
         cluster.wait_for_iteration(2)
         victim = cluster.workers[1]
