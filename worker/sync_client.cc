@@ -26,16 +26,16 @@ SyncClient::SyncClient(Transport* transport, Plan plan, WorkerRank rank,
     : transport_(transport),
       plan_(std::move(plan)),
       rank_(rank),
-      options_(options),
+      options_(std::move(options)),
       traffic_(traffic),
       engine_(engine),
-      versions_(plan_.layers.size(), options.syncer.first_iteration - 1),
-      complete_(plan_.layers.size(), options.syncer.first_iteration - 1),
-      measured_(plan_.layers.size(), options.syncer.first_iteration - 1),
+      versions_(plan_.layers.size(), options_.syncer.first_iteration - 1),
+      complete_(plan_.layers.size(), options_.syncer.first_iteration - 1),
+      measured_(plan_.layers.size(), options_.syncer.first_iteration - 1),
       exact_(plan_.layers.size(), false),
       gradient_since_(plan_.layers.size()) {
   for (const LayerMemory& layer : layers) parameters_.emplace_back(layer.parameters);
-  syncer_ = std::make_unique<Syncer>(transport, plan_, rank, std::move(layers), options.syncer,
+  syncer_ = std::make_unique<Syncer>(transport, plan_, rank, std::move(layers), options_.syncer,
                                      this, traffic, refusals, peers);
   POSEIDON_CHECK(syncer_->factors() == nullptr || engine_ != nullptr,
                  "a plan with SFB layers needs an engine that steps them");

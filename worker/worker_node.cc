@@ -520,7 +520,7 @@ WorkerNode::WorkerNode(Transport* transport, RefusalCounts* refusals, NodeMetric
     : transport_(transport),
       refusals_(refusals),
       metrics_(metrics),
-      options_(options),
+      options_(std::move(options)),
       calibration_(probe, [this](const v1::Calibrate& task, const std::atomic<bool>& cancelled,
                                  v1::CalibrationReport& report) {
         return measure(task, cancelled, report);
