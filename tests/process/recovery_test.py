@@ -1,11 +1,9 @@
 """Processes that die or freeze while they train: the job goes on by itself, to the same bytes."""
 
-import json
-import random
 import signal
-import time
 import unittest
 
+import soak
 from cluster import Cluster, ProcessTest, digits_job, metrics, wait_for
 
 ITERATIONS = 120
@@ -118,6 +116,13 @@ class Recovery(ProcessTest):
         self.assertEqual(status["state"], "done", status["message"])
         self.assertRegex(cluster.coordinator.log(), r"begins at iteration (25|50|75|100) .* with 2 workers and 2 servers")
         self.assertEqual(self.results_of(run_dir), self.reference("sfb")[:2], "schemes stay, so do the bytes")
+
+
+class RandomMoments(unittest.TestCase):
+    """A few trials of soak.sh, which runs hundreds by hand: a worker frozen, one of each kind killed."""
+
+    def test_any_process_at_any_moment(self):
+        self.assertEqual(soak.soak(minutes=0, trials=4, faults=1, seed=131, kinds=soak.KINDS), 0)
 
 
 if __name__ == "__main__":

@@ -107,17 +107,18 @@ class Trial(ProcessTest):
         return max(map(int, found), default=-1)
 
 
-def soak(options):
-    rng = random.Random(options.seed)
-    end = time.monotonic() + options.minutes * 60
+def soak(minutes, trials, faults, seed, kinds):
+    """0 when all trials ended like the undisturbed run, else 1."""
+    rng = random.Random(seed)
+    end = time.monotonic() + minutes * 60
     failed, done, recoveries, replayed = [], 0, [], []
-    while (done < options.trials) if options.trials else (time.monotonic() < end):
+    while (done < trials) if trials else (time.monotonic() < end):
         seed = rng.getrandbits(32)
         log = []
         trial = Trial()
         trial.setUp()
         try:
-            times, back = trial.disturb(random.Random(seed), options.kinds, options.faults, log)
+            times, back = trial.disturb(random.Random(seed), kinds, faults, log)
             recoveries += times
             replayed += back
             print(f"trial {done} seed {seed}: ok ({'; '.join(log)}; {', '.join(f'{t:.2f} s' for t in times)})", flush=True)
@@ -145,8 +146,8 @@ def main():
     parser.add_argument("--trials", type=int, default=0, help="instead of minutes")
     parser.add_argument("--faults", type=int, default=1, help="in one run")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=["worker", "server"])
-    return soak(parser.parse_args())
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    return soak(**vars(parser.parse_args()))
 
 
 if __name__ == "__main__":
