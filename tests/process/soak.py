@@ -80,6 +80,7 @@ class Trial(ProcessTest):
         if kind == "coordinator":
             log.append("coordinator killed")
             cluster.coordinator.signal(signal.SIGKILL)
+            cluster.coordinator.wait()  # its directory is its own until it is gone
             cluster.restart_coordinator()
         else:
             group = cluster.workers if kind == "worker" else [process for process, _ in cluster.servers]
@@ -94,6 +95,7 @@ class Trial(ProcessTest):
                 cluster.workers.remove(victim)
                 cluster.add_worker()
             else:
+                victim.wait()
                 cluster.restart_server(index)
         path = run_dir / "metrics.jsonl"
         before = self.furthest(path)
