@@ -89,7 +89,7 @@ class Recovery(ProcessTest):
     def test_a_worker_that_comes_later_is_taken_in(self):
         cluster = Cluster(self).add(workers=1, servers=1)
         run_dir = self.folder / "run"
-        description = digits_job(iterations=400, test_every_iterations=0, sync={"scheme": "ps"},
+        description = digits_job(iterations=1500, test_every_iterations=0, sync={"scheme": "ps"},
                                  optimizer={"type": "sgd", "learning_rate": 0.01})
         self.assertEqual(cluster.submit(description, run_dir=run_dir).returncode, 0)
         cluster.wait_for_iteration(20)
@@ -99,7 +99,7 @@ class Recovery(ProcessTest):
         status = cluster.wait_for_state("done", "failed")
         self.assertEqual(status["state"], "done", status["message"])
         iterations, _ = metrics(run_dir)
-        self.assertEqual([line["iteration"] for line in iterations], list(range(400)))
+        self.assertEqual([line["iteration"] for line in iterations], list(range(1500)))
         rates = [line["learning_rate"] for line in iterations]
         self.assertEqual(sorted(set(rates)), [0.01, 0.02], "twice the batch, twice the rate")
         self.assertEqual(rates, sorted(rates))
