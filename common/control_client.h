@@ -51,10 +51,20 @@ struct ControlClientOptions {
   Milliseconds away_timeout{3600000};
 };
 
-class ControlClient {
+/// Where a daemon's reports go: to the control client, or its twin in simulations.
+class ReportSink {
+ public:
+  virtual ~ReportSink() = default;
+  /// Any thread; never waits for the network. Reports about the assignment in force are kept until
+  /// it ends, whether there is a stream or not, and reach the coordinator in their order. Other
+  /// messages are dropped (false) when there is no stream just now.
+  virtual bool send(v1::NodeMessage message) = 0;
+};
+
+class ControlClient final : public ReportSink {
  public:
   ControlClient(ControlClientOptions options, ControlEvents* events);
-  ~ControlClient();  ///< stops, joins all threads
+  ~ControlClient() override;  ///< stops, joins all threads
 
   /// Joins and serves events until stop() (then OK), until the coordinator refuses us (its reason),
   /// or until it cannot be reached for join_timeout or away_timeout (UNAVAILABLE naming address and
@@ -64,10 +74,7 @@ class ControlClient {
   /// Any thread. Sends Leave if joined, ends run(). Idempotent.
   void stop(const std::string& reason);
 
-  /// Any thread; never waits for the network. Reports about the assignment in force are kept until
-  /// it ends, whether there is a stream or not, and reach the coordinator in their order. Other
-  /// messages are dropped (false) when there is no stream just now.
-  bool send(v1::NodeMessage message);
+  bool send(v1::NodeMessage message) override;
 
   /// Any thread. Uploads a file's bytes, the pieces one after the other, as the job's model
   /// (Coordinator.UploadModel). While the coordinator is away and this node has its part in the

@@ -2,13 +2,16 @@
 
 // The in-memory twin of the network: any number of nodes in one thread, on a manual clock, with
 // every delay, cut, repetition and change of order drawn from one seed. The same seed gives the
-// same run.
+// same run. Whoever drives it may kill and freeze nodes and part them from each other.
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "common/clock.h"
 #include "common/random.h"
@@ -27,6 +30,8 @@ struct MemoryFaults {
   double reorder = 0.0;    ///< may overtake messages before it on the same stream
   /// A real network stops failing sooner or later: no faults are drawn after so many.
   std::int64_t max_faults = 1000;
+  /// What a silent other side is taken for dead after, as with a real transport's keepalive.
+  Nanoseconds keepalive{Milliseconds(10000)};
 };
 
 /// Several nodes and the events between them. One thread. Outlives its endpoints' streams.
@@ -35,8 +40,21 @@ class MemoryNetwork {
   MemoryNetwork(std::uint64_t seed, MemoryFaults faults);
   ~MemoryNetwork();
 
-  /// A node's transport. Lives as long as the network.
+  /// A process's transport. Lives as long as the network; a new process has a new name.
   Transport& endpoint(const std::string& name);
+  /// Streams to this address repeat no message and change no order; they may be cut.
+  void keep_order(const std::string& address) { in_order_.insert(address); }
+
+  /// The process is gone: nothing of it runs any more, and what listened does not. `silently`: its
+  /// machine went with it, and others hear of it by their keepalive only.
+  void kill(const std::string& endpoint, bool silently);
+  /// The process stands still: what happens to it waits for thaw.
+  void freeze(const std::string& endpoint);
+  void thaw(const std::string& endpoint);
+  /// Nothing reaches the one from the other, in both directions; what is sent waits, and after the
+  /// keepalive the streams break.
+  void part(const std::string& one, const std::string& other);
+  void join(const std::string& one, const std::string& other);
 
   /// Moves the clock to the next event and runs it; false when there is none.
   bool step();
@@ -53,8 +71,23 @@ class MemoryNetwork {
   class Endpoint;
   class Pipe;
   class End;
+  struct Event {
+    Endpoint* of = nullptr;  ///< null: the network's own
+    std::function<void()> function;
+  };
+  struct Listener {
+    Acceptor* acceptor = nullptr;
+    Endpoint* of = nullptr;
+  };
+  using Pair = std::pair<std::string, std::string>;
 
-  void at(Nanoseconds time, std::function<void()> function);
+  void at(Nanoseconds time, Endpoint* of, std::function<void()> function);
+  Endpoint& named(const std::string& name);
+  void break_later(const std::function<bool(const Pipe&)>& which,
+                   const std::function<bool()>& still);
+  std::vector<std::shared_ptr<Pipe>> pipes();
+  bool parted(const Pipe& pipe) const;
+  static Pair pair_of(const std::string& one, const std::string& other);
   bool draw(double probability);
   Nanoseconds delay();
 
@@ -63,9 +96,13 @@ class MemoryNetwork {
   const MemoryFaults faults_;
   std::uint64_t sequence_ = 0;
   /// Events by (time, order of creation).
-  std::map<std::pair<Nanoseconds, std::uint64_t>, std::function<void()>> events_;
+  std::map<std::pair<Nanoseconds, std::uint64_t>, Event> events_;
   std::map<std::string, std::unique_ptr<Endpoint>> endpoints_;
-  std::map<std::string, Acceptor*> listeners_;  ///< by address
+  std::map<std::string, Listener> listeners_;  ///< by address
+  std::set<std::string> in_order_;
+  std::map<Pair, std::uint64_t> parted_;  ///< and which parting it is
+  std::uint64_t partings_ = 0;
+  std::vector<std::weak_ptr<Pipe>> pipes_;
   std::int64_t faults_drawn_ = 0, cuts_ = 0, duplicates_ = 0, reorders_ = 0;
   std::size_t max_queued_ = 0;
 };

@@ -27,7 +27,7 @@ NodeCalibration::~NodeCalibration() {
   answers_->client = nullptr;
 }
 
-void NodeCalibration::set_client(ControlClient* client) {
+void NodeCalibration::set_client(ReportSink* client) {
   const std::lock_guard lock(answers_->mutex);
   answers_->client = client;
 }

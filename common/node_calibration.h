@@ -35,7 +35,7 @@ class NodeCalibration {
   NodeCalibration& operator=(const NodeCalibration&) = delete;
 
   /// Before the first begin; outlives it.
-  void set_client(ControlClient* client);
+  void set_client(ReportSink* client);
   /// Ends the task before, if it still runs, and begins this one.
   void begin(const v1::Calibrate& task);
   /// No report comes after it. Idempotent.
@@ -45,8 +45,8 @@ class NodeCalibration {
   /// Reports of a task; outlives us in the loop's callbacks.
   struct Answers {
     std::mutex mutex;
-    ControlClient* client = nullptr;  ///< guarded by mutex; null: nobody wants them any more
-    std::uint64_t task = 0;           ///< guarded by mutex; the one that may answer
+    ReportSink* client = nullptr;  ///< guarded by mutex; null: nobody wants them any more
+    std::uint64_t task = 0;        ///< guarded by mutex; the one that may answer
     void send(std::uint64_t from, v1::CalibrationReport report, const absl::Status& status);
   };
 

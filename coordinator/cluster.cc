@@ -72,7 +72,7 @@ Overloaded(Handlers...) -> Overloaded<Handlers...>;
 
 Cluster::Cluster(ClusterOptions options, JobResolver resolver,
                  std::unique_ptr<StateDirectory> state, std::unique_ptr<CoordinatorMetrics> metrics,
-                 const Clock* clock)
+                 const Clock* clock, ClusterDisk disk)
     : options_(options),
       resolver_(std::move(resolver)),
       state_(std::move(state)),
@@ -80,7 +80,7 @@ Cluster::Cluster(ClusterOptions options, JobResolver resolver,
       clock_(clock),
       membership_(options.membership),
       archive_(state_->path() / "checkpoints"),
-      disk_(std::make_unique<BackgroundThread>()) {
+      disk_(std::move(disk)) {
   std::vector<std::string> unreadable;
   for (CheckpointManifest& manifest : archive_.load(unreadable)) catalog_.add(std::move(manifest));
   for (const std::string& text : unreadable) {
@@ -94,8 +94,8 @@ Cluster::Cluster(ClusterOptions options, JobResolver resolver,
 
 Cluster::~Cluster() {
   // These threads call us back: they must end while everything here still lives.
-  disk_.reset();
-  std::shared_ptr<RunDirectory> directory;
+  disk_.background.reset();
+  std::shared_ptr<RunFiles> directory;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     directory = std::move(directory_);

@@ -13,6 +13,8 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -55,10 +57,21 @@ struct ClusterOptions {
   Nanoseconds shutdown_checkpoint_timeout = std::chrono::seconds(10);
 };
 
+/// How the disk is written to, besides the state directory; simulations have their own.
+struct ClusterDisk {
+  std::unique_ptr<Background> background = std::make_unique<BackgroundThread>();
+  std::function<absl::StatusOr<std::unique_ptr<RunFiles>>(
+      const std::filesystem::path& path, RunDirectory::Begin begin, RunDirectory::Events events)>
+      open = RunDirectory::open;
+  std::function<absl::StatusOr<std::unique_ptr<RunFiles>>(
+      const std::filesystem::path& path, RunDirectory::Events events, MetricsProgress& progress)>
+      reopen = RunDirectory::reopen;
+};
+
 class Cluster {
  public:
   Cluster(ClusterOptions options, JobResolver resolver, std::unique_ptr<StateDirectory> state,
-          std::unique_ptr<CoordinatorMetrics> metrics, const Clock* clock);
+          std::unique_ptr<CoordinatorMetrics> metrics, const Clock* clock, ClusterDisk disk = {});
   ~Cluster();
 
   /// Goes on with the job that an earlier coordinator had in this state directory. Before streams
@@ -86,7 +99,7 @@ class Cluster {
   // ---- the model ----
   /// A place for the model of this epoch; holds the run directory alive. Follow with end_upload.
   struct Upload {
-    std::shared_ptr<RunDirectory> directory;
+    std::shared_ptr<RunFiles> directory;
     std::unique_ptr<ModelFile> file;
   };
   absl::StatusOr<Upload> begin_upload(std::uint64_t epoch, std::uint64_t total_bytes);
@@ -151,7 +164,7 @@ class Cluster {
   RunDirectory::Events run_directory_events();
   void files_are_closed();
   void install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& request,
-                   std::shared_ptr<RunDirectory> directory);
+                   std::shared_ptr<RunFiles> directory);
   absl::Status go_on_with(const std::string& record);
   void record_job();
   std::vector<CheckpointManifest> committed_checkpoints(const std::string& job_id,
@@ -176,7 +189,7 @@ class Cluster {
   std::unique_ptr<JobRun> job_;
   v1::SubmitRequest submitted_;    ///< the job's
   std::optional<Epoch> recorded_;  ///< epoch whose start is, or will be, in the state directory
-  std::shared_ptr<RunDirectory> directory_;
+  std::shared_ptr<RunFiles> directory_;
   bool submitting_ = false;
   bool uploading_ = false;
   bool shutting_down_ = false;
@@ -191,7 +204,7 @@ class Cluster {
   std::map<std::string, std::uint64_t> departed_refusals_;  ///< of nodes that are gone
   CheckpointCatalog catalog_;
   CheckpointArchive archive_;
-  std::unique_ptr<BackgroundThread> disk_;  ///< runs what must not block under the mutex
+  ClusterDisk disk_;  ///< its background runs what must not block under the mutex
 };
 
 }  // namespace poseidon

@@ -137,8 +137,8 @@ absl::StatusOr<v1::SubmitResponse> Cluster::begin_job(const v1::SubmitRequest& r
   if (begin == RunDirectory::Begin::kGoOn) {
     POSEIDON_RETURN_IF_ERROR(check_still_of_job(path, request.job_json()));
   }
-  POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<RunDirectory> directory,
-                            RunDirectory::open(path, begin, run_directory_events()));
+  POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<RunFiles> directory,
+                            disk_.open(path, begin, run_directory_events()));
   if (directory->replaced()) {
     spdlog::warn("{} holds an earlier run; its files are replaced", path.string());
   }
@@ -248,9 +248,9 @@ JobDescription Cluster::describe_job(const v1::SubmitRequest& request, const Res
 }
 
 void Cluster::install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& request,
-                          std::shared_ptr<RunDirectory> directory) {
+                          std::shared_ptr<RunFiles> directory) {
   std::unique_ptr<JobRun> old_job;  // both die after the lock is released
-  std::shared_ptr<RunDirectory> old_directory;
+  std::shared_ptr<RunFiles> old_directory;
   const std::lock_guard<std::mutex> lock(mutex_);
   spdlog::info("job {} was submitted; its files go to {}", job->description().id,
                directory->path().string());

@@ -34,7 +34,7 @@ void Cluster::send_save(const SendSave& save) {
 }
 
 void Cluster::take_epoch() {
-  disk_->enqueue([this, id = job_->description().id] {
+  disk_.background->enqueue([this, id = job_->description().id] {
     const absl::StatusOr<std::uint64_t> epoch = state_->next_epoch();
     const std::lock_guard<std::mutex> lock(mutex_);
     if (is_job(id)) apply(job_->on_epoch(epoch, clock_->now()));
@@ -54,7 +54,7 @@ void Cluster::forget_parts(const ForgetParts& forget) {
 }
 
 void Cluster::write_manifest(const WriteManifest& write) {
-  archive_.write(*disk_, write.manifest,
+  archive_.write(*disk_.background, write.manifest,
                  [this, manifest = write.manifest](const absl::Status& status) {
                    const std::lock_guard<std::mutex> lock(mutex_);
                    if (status.ok()) catalog_.add(manifest);
@@ -66,7 +66,7 @@ void Cluster::write_manifest(const WriteManifest& write) {
 
 void Cluster::remove_manifest(const CheckpointManifest& manifest) {
   if (!catalog_.remove(manifest, clock_->now())) return;
-  archive_.remove(*disk_, manifest,
+  archive_.remove(*disk_.background, manifest,
                   [this, id = manifest.job_id, snapshot = manifest.snapshot,
                    stores = manifest.stores](const absl::Status& status) {
                     const std::lock_guard<std::mutex> lock(mutex_);

@@ -181,9 +181,9 @@ absl::Status Cluster::go_on_with(const std::string& text) {
   if (!record.running) {
     // No node has begun: it waits for nodes once more.
     POSEIDON_ASSIGN_OR_RETURN(const std::uint64_t epoch, state_->next_epoch());
-    POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<RunDirectory> directory,
-                              RunDirectory::open(record.run_directory, RunDirectory::Begin::kAnew,
-                                                 run_directory_events()));
+    POSEIDON_ASSIGN_OR_RETURN(
+        std::shared_ptr<RunFiles> directory,
+        disk_.open(record.run_directory, RunDirectory::Begin::kAnew, run_directory_events()));
     description.epoch = Epoch(epoch);
     install_job(std::make_unique<JobRun>(options_.job, std::move(description), clock_->now()),
                 request, std::move(directory));
@@ -191,9 +191,8 @@ absl::Status Cluster::go_on_with(const std::string& text) {
   }
   DurableJob::Running& running = *record.running;
   MetricsProgress progress;
-  POSEIDON_ASSIGN_OR_RETURN(
-      std::shared_ptr<RunDirectory> directory,
-      RunDirectory::reopen(record.run_directory, run_directory_events(), progress));
+  POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<RunFiles> directory,
+                            disk_.reopen(record.run_directory, run_directory_events(), progress));
   if (progress.next_iteration > resolved.iterations) {
     return absl::InvalidArgumentError(
         absl::StrCat(record.run_directory, "/metrics.jsonl has iteration ",

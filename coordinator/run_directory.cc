@@ -54,6 +54,13 @@ absl::Status create_folder(const fs::path& path) {
 ModelFile::ModelFile(const fs::path& path, std::uint64_t total_bytes)
     : file_(path), total_bytes_(total_bytes) {}
 
+absl::StatusOr<std::unique_ptr<ModelFile>> ModelFile::open(const fs::path& directory,
+                                                           std::uint64_t total_bytes) {
+  std::unique_ptr<ModelFile> file(new ModelFile(directory / "model.safetensors", total_bytes));
+  POSEIDON_RETURN_IF_ERROR(file->file_.open());
+  return file;
+}
+
 absl::Status ModelFile::append(std::uint64_t offset, std::string_view data) {
   if (offset != written_bytes_ || data.size() > total_bytes_ - written_bytes_) {
     return absl::InvalidArgumentError(absl::StrCat("a model part of ", data.size(), " bytes at ",
@@ -283,9 +290,7 @@ std::string metrics_before(std::string_view metrics, Iteration iteration) {
 
 absl::StatusOr<std::unique_ptr<ModelFile>> RunDirectory::receive_model(
     std::uint64_t total_bytes) const {
-  std::unique_ptr<ModelFile> file(new ModelFile(path_ / "model.safetensors", total_bytes));
-  POSEIDON_RETURN_IF_ERROR(file->file_.open());
-  return file;
+  return ModelFile::open(path_, total_bytes);
 }
 
 // ---- StateDirectory ----

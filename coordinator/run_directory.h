@@ -46,13 +46,15 @@ MetricsProgress read_metrics_progress(std::istream& in);
 /// model.safetensors on its way in: a temporary file until commit(). One thread at a time.
 class ModelFile {
  public:
+  /// In this run directory.
+  static absl::StatusOr<std::unique_ptr<ModelFile>> open(const std::filesystem::path& directory,
+                                                         std::uint64_t total_bytes);
   /// `offset` must continue where the last part ended.
   absl::Status append(std::uint64_t offset, std::string_view data);
   /// All bytes are there: fsync and rename into place. The file appears whole or not at all.
   absl::Status commit();
 
  private:
-  friend class RunDirectory;
   ModelFile(const std::filesystem::path& path, std::uint64_t total_bytes);
 
   AtomicFile file_;
@@ -60,7 +62,22 @@ class ModelFile {
   std::uint64_t written_bytes_ = 0;
 };
 
-class RunDirectory {
+/// The seam to a run's files; RunDirectory says what each does.
+class RunFiles {
+ public:
+  virtual ~RunFiles() = default;
+  virtual void append_line(std::string line) = 0;
+  virtual void write_file(std::string name, std::string contents) = 0;
+  virtual void roll_back(Iteration iteration) = 0;
+  virtual void close() = 0;
+  virtual absl::StatusOr<std::unique_ptr<ModelFile>> receive_model(
+      std::uint64_t total_bytes) const = 0;
+  virtual bool has_model() const = 0;
+  virtual const std::filesystem::path& path() const = 0;
+  virtual bool replaced() const = 0;
+};
+
+class RunDirectory final : public RunFiles {
  public:
   struct Events {
     std::function<void(const absl::Status&)> on_trouble, on_error;
@@ -81,23 +98,24 @@ class RunDirectory {
   static absl::StatusOr<std::unique_ptr<RunDirectory>> reopen(const std::filesystem::path& path,
                                                               Events events,
                                                               MetricsProgress& progress);
-  ~RunDirectory();  ///< closes and waits for the writer thread
+  ~RunDirectory() override;  ///< closes and waits for the writer thread
 
-  void append_line(std::string line);
+  void append_line(std::string line) override;
   /// In the run directory, or anywhere where `name` is an absolute path.
-  void write_file(std::string name, std::string contents);
+  void write_file(std::string name, std::string contents) override;
   /// Takes the metrics of iterations and tests from this one on back: they will come again.
-  void roll_back(Iteration iteration);
+  void roll_back(Iteration iteration) override;
   /// Everything queued before is written, then on_closed is called. Idempotent.
-  void close();
+  void close() override;
 
   /// Starts to receive model.safetensors. May outlive nothing: keep the directory alive meanwhile.
-  absl::StatusOr<std::unique_ptr<ModelFile>> receive_model(std::uint64_t total_bytes) const;
+  absl::StatusOr<std::unique_ptr<ModelFile>> receive_model(
+      std::uint64_t total_bytes) const override;
 
-  bool has_model() const;
+  bool has_model() const override;
 
-  const std::filesystem::path& path() const { return path_; }
-  bool replaced() const { return replaced_; }
+  const std::filesystem::path& path() const override { return path_; }
+  bool replaced() const override { return replaced_; }
 
  private:
   struct Item {

@@ -36,7 +36,7 @@ class ServerNode final : public ControlEvents {
  public:
   /// set_client before the client runs. Destroyed only once the loop has stopped.
   explicit ServerNode(const ServerNodeParts& parts);
-  void set_client(ControlClient* client) {
+  void set_client(ReportSink* client) {
     client_ = client;
     calibration_.set_client(client);
   }
@@ -67,7 +67,7 @@ class ServerNode final : public ControlEvents {
   Transport* const stores_;
   const RefusalCounts* const refusals_;
   NodeMetrics* const metrics_;
-  ControlClient* client_ = nullptr;
+  ReportSink* client_ = nullptr;
   NodeCalibration calibration_;
 
   std::mutex mutex_;  ///< guards all below

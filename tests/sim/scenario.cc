@@ -31,16 +31,6 @@ float over_the_wire(ElementType type, float value) {
   }
 }
 
-/// As workers read them.
-std::vector<std::vector<float>> rounded(const Scenario& s,
-                                        std::vector<std::vector<float>> parameters) {
-  for (std::size_t l = 0; l < parameters.size(); ++l) {
-    if (s.layers[l].by_factors()) continue;
-    for (float& value : parameters[l]) value = over_the_wire(s.wire_type, value);
-  }
-  return parameters;
-}
-
 std::vector<float> summed_factors(const Scenario& s, const SimLayer& layer, Iteration iteration,
                                   std::span<const float> parameters) {
   const auto gradients = static_cast<std::size_t>(s.batch_size * layer.outputs);
@@ -248,37 +238,54 @@ Plan make_plan(const Scenario& s) {
   return plan;
 }
 
-Reference::Reference(const Scenario& s) {
-  std::vector<std::vector<float>> parameters, state0, state1;
+NetworkState initial_state(const Scenario& s) {
+  NetworkState state;
+  const int slots = optimizer_state_slots(s.optimizer);
   for (std::size_t l = 0; l < s.layers.size(); ++l) {
     const auto n = static_cast<std::size_t>(s.layers[l].elements);
-    parameters.emplace_back(n);
-    for (std::size_t e = 0; e < n; ++e) parameters[l][e] = initial_value(l, e);
-    const int slots = optimizer_state_slots(s.optimizer);
-    state0.emplace_back(slots > 0 ? n : 0);
-    state1.emplace_back(slots > 1 ? n : 0);
+    std::vector<float>& parameters = state.parameters.emplace_back(n);
+    for (std::size_t e = 0; e < n; ++e) parameters[e] = initial_value(l, e);
+    state.state0.emplace_back(slots > 0 ? n : 0);
+    state.state1.emplace_back(slots > 1 ? n : 0);
   }
-  std::vector<std::vector<float>> read = rounded(s, parameters);
-  versions_.push_back(read);
+  return state;
+}
+
+std::vector<std::vector<float>> as_read(const Scenario& s, const NetworkState& state) {
+  std::vector<std::vector<float>> read = state.parameters;
+  for (std::size_t l = 0; l < read.size(); ++l) {
+    if (s.layers[l].by_factors()) continue;
+    for (float& value : read[l]) value = over_the_wire(s.wire_type, value);
+  }
+  return read;
+}
+
+void train_step(const Scenario& s, Iteration iteration, NetworkState& state) {
+  const std::vector<std::vector<float>> read = as_read(s, state);
+  std::vector<std::vector<float>> gradients;
+  std::vector<std::vector<TensorSquares>> squares;
+  double all_gradients = 0.0;
+  for (std::size_t l = 0; l < s.layers.size(); ++l) {
+    gradients.push_back(s.layers[l].by_factors()
+                            ? summed_factors(s, s.layers[l], iteration, read[l])
+                            : summed_gradients(s, iteration, read[l]));
+    squares.push_back(squares_of(s, s.layers[l], gradients[l], state.parameters[l]));
+    for (const TensorSquares& tensor : squares[l]) all_gradients += tensor.gradient;
+  }
+  for (std::size_t l = 0; l < s.layers.size(); ++l) {
+    step_layer(s, s.layers[l], iteration, gradients[l], squares[l], all_gradients,
+               state.parameters[l], state.state0[l], state.state1[l]);
+  }
+}
+
+Reference::Reference(const Scenario& s) {
+  NetworkState state = initial_state(s);
+  versions_.push_back(as_read(s, state));
   for (Iteration i = 0; i < s.iterations; ++i) {
-    std::vector<std::vector<float>> gradients;
-    std::vector<std::vector<TensorSquares>> squares;
-    double all_gradients = 0.0;
-    for (std::size_t l = 0; l < parameters.size(); ++l) {
-      gradients.push_back(s.layers[l].by_factors()
-                              ? summed_factors(s, s.layers[l], i, parameters[l])
-                              : summed_gradients(s, i, read[l]));
-      squares.push_back(squares_of(s, s.layers[l], gradients[l], parameters[l]));
-      for (const TensorSquares& tensor : squares[l]) all_gradients += tensor.gradient;
-    }
-    for (std::size_t l = 0; l < parameters.size(); ++l) {
-      step_layer(s, s.layers[l], i, gradients[l], squares[l], all_gradients, parameters[l],
-                 state0[l], state1[l]);
-    }
-    read = rounded(s, parameters);
-    versions_.push_back(read);
+    train_step(s, i, state);
+    versions_.push_back(as_read(s, state));
   }
-  exact_ = std::move(parameters);
+  exact_ = std::move(state.parameters);
 }
 
 }  // namespace poseidon::sim

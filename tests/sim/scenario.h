@@ -70,6 +70,16 @@ void step_layer(const Scenario& scenario, const SimLayer& layer, Iteration itera
                 double all_gradients, std::span<float> parameters, std::span<float> state0,
                 std::span<float> state1);
 
+/// All that training changes, by layer.
+struct NetworkState {
+  std::vector<std::vector<float>> parameters, state0, state1;
+};
+NetworkState initial_state(const Scenario& scenario);
+/// As workers read them: of a layer by PS once they went over the wire.
+std::vector<std::vector<float>> as_read(const Scenario& scenario, const NetworkState& state);
+/// One iteration of all workers.
+void train_step(const Scenario& scenario, Iteration iteration, NetworkState& state);
+
 /// What one process computes: parameters of every layer after 0, 1, 2, ... steps, as they are read:
 /// of a layer by PS once they went over the wire.
 class Reference {

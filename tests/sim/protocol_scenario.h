@@ -1,0 +1,66 @@
+#pragma once
+
+// What a seed of the whole protocol's simulation stands for: a cluster, a job, and what goes wrong.
+// Before: protocol_main.cc's seeds. After: protocol_sim.cc.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/memory_transport.h"
+
+namespace poseidon::sim {
+
+enum class FaultKind {
+  kKillWorker,
+  kFreezeWorker,
+  kKillServer,  ///< its disk stays
+  kLoseServer,  ///< its disk too; another server may come
+  kFreezeServer,
+  kFillDisk,  ///< a server's writes fail for a while
+  kDamage,    ///< some pieces of what a server has sealed cannot be read any more
+  kPart,      ///< a node and the coordinator, or two nodes, do not hear each other for a while
+  kKillCoordinator,
+  kFreezeCoordinator,
+  kNewWorker,
+  kSave,  ///< no fault: an operator wants a checkpoint
+  kCount
+};
+const char* fault_name(FaultKind kind);
+
+struct Fault {
+  FaultKind kind = FaultKind::kSave;
+  /// "": `at` after the beginning. Else `at` after the coordinator has sent or got so many messages
+  /// of this name.
+  std::string message;
+  int count = 0;
+  Nanoseconds at{0};
+  std::uint32_t target = 0;  ///< which one, modulo those there are
+  std::uint32_t other = 0;   ///< kPart: whom it does not hear; 0: the coordinator
+  Nanoseconds lasts{0};      ///< until the process is back, thaws, hears
+  bool comes_back = true;    ///< what is killed
+  bool silently = false;     ///< the machine goes with the process
+};
+
+struct ProtocolScenario {
+  std::uint32_t workers = 1, servers = 1;  ///< there at the beginning
+  std::string job_json;
+  std::uint32_t wanted_workers = 0, wanted_servers = 0;  ///< as in SubmitRequest
+  std::int64_t min_workers = 1;
+  std::int64_t iterations = 0;
+  std::int64_t checkpoint_every = 0;
+  std::int64_t replicas = 1;
+  bool has_statistics = false;
+  Nanoseconds replace_timeout{0}, server_timeout{0}, max_compute{0}, slowest_disk{0};
+  std::int64_t pending_limit_bytes = 0;
+  MemoryFaults network;
+  std::vector<Fault> faults;
+
+  bool has(FaultKind kind) const;
+};
+
+ProtocolScenario draw_protocol_scenario(std::uint64_t seed);
+std::string describe(const ProtocolScenario& scenario);
+std::string describe(const Fault& fault);
+
+}  // namespace poseidon::sim

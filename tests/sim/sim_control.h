@@ -1,0 +1,118 @@
+#pragma once
+
+// A node's end of the control stream on the in-memory network: the twin of common/control_client.h,
+// with the same outbox, the same order of events and the same patience, but no threads.
+// Before: server_node.cc and sim_worker.cc report. After: sim_coordinator.cc.
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/control_client.h"
+#include "common/report_outbox.h"
+#include "common/transport.h"
+
+namespace poseidon::sim {
+
+inline constexpr const char* kCoordinatorAddress = "10.0.0.1:4000";
+inline constexpr const char* kUploadAddress = "10.0.0.1:4000/upload";
+inline constexpr const char* kStoreSuffix = "/store";
+inline constexpr const char* kFactorSuffix = "/factors";
+
+/// Protobuf in one message.
+template <typename Message>
+OutgoingMessage to_wire(const Message& message) {
+  auto text = std::make_shared<const std::string>(message.SerializeAsString());
+  return {.prefix = {},
+          .payload = {reinterpret_cast<const std::byte*>(text->data()), text->size()},
+          .payload_owner = text};
+}
+std::string text_of(const Bytes& bytes);
+
+/// Speaks one method of an address, as a transport of that method would.
+class MethodTransport final : public Transport {
+ public:
+  MethodTransport(Transport* base, std::string suffix) : base_(base), suffix_(std::move(suffix)) {}
+  void post(std::function<void()> function) override {
+    if (at_once) {
+      function();
+    } else {
+      base_->post(std::move(function));
+    }
+  }
+  void post_after(Nanoseconds delay, std::function<void()> function) override {
+    base_->post_after(delay, std::move(function));
+  }
+  Nanoseconds now() const override { return base_->now(); }
+  std::unique_ptr<Stream> connect(const std::string& address, StreamHandler* handler) override {
+    return base_->connect(address + suffix_, handler);
+  }
+  absl::StatusOr<std::string> listen(const std::string& address, Acceptor* acceptor) override {
+    return base_->listen(address + suffix_, acceptor);
+  }
+  /// Whoever waits for what it posts, as CheckpointGiver's end does, would wait for ever on the
+  /// only thread.
+  bool at_once = false;
+
+ private:
+  Transport* const base_;
+  const std::string suffix_;
+};
+
+class SimControl final : public ReportSink, public StreamHandler {
+ public:
+  /// `ended`: nobody can be reached, or the coordinator refuses us: the process exits. Once, never
+  /// from within a call.
+  SimControl(Transport* transport, v1::Join join, ControlEvents* events,
+             std::function<void(const absl::Status&)> ended);
+  ~SimControl() override;
+  SimControl(const SimControl&) = delete;
+  SimControl& operator=(const SimControl&) = delete;
+
+  void start() { connect(); }
+  bool send(v1::NodeMessage message) override;
+  /// See ControlClient::upload_model.
+  void upload(std::uint64_t epoch, std::string bytes,
+              std::function<void(const absl::Status&)> done);
+
+  ReadNext on_message(Bytes message) override;
+  void on_written() override;
+  void on_closed(const absl::Status& status) override;
+
+ private:
+  class Upload;
+
+  void connect();
+  void conversation_ended(const absl::Status& status);
+  void pump();
+  void beat(std::uint64_t join);
+  void dispatch(const v1::CoordinatorMessage& message);
+  void take_up_part(const v1::Joined& joined);
+  void end_part();
+  void after(Nanoseconds delay, std::function<void()> function);
+  void try_upload();
+  void upload_ended(const absl::Status& status);
+
+  Transport* const transport_;
+  v1::Join join_;
+  ControlEvents* const events_;
+  const std::function<void(const absl::Status&)> ended_;
+  ReportOutbox outbox_;
+  std::unique_ptr<Stream> stream_;
+  std::deque<v1::NodeMessage> outgoing_;
+  bool writing_ = false;
+  bool sends_reports_ = false;
+  bool joined_ = false;
+  std::uint64_t attempts_ = 0, joins_ = 0, node_id_ = 0;
+  Nanoseconds since_{0}, backoff_{Milliseconds(100)};
+  Nanoseconds heartbeat_{Milliseconds(500)};
+  std::unique_ptr<Upload> upload_;
+  /// Timers outlive us in the loop; they look here before they touch us.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace poseidon::sim

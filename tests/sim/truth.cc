@@ -1,0 +1,145 @@
+#include "tests/sim/truth.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+
+namespace poseidon::sim {
+
+Scenario scenario_of(const Plan& plan, const JobSpec& job) {
+  Scenario s;
+  s.workers = plan.workers();
+  s.servers = plan.servers();
+  s.batch_size = plan.batch_size;
+  s.chunk_elements = job.sync.chunk_bytes / static_cast<std::int64_t>(sizeof(float));
+  s.iterations = job.iterations;
+  s.optimizer = job.optimizer;
+  s.wire_type = plan.wire_type;
+  for (const PlanLayer& layer : plan.layers) {
+    SimLayer& out = s.layers.emplace_back();
+    out.elements = layer.parameters;
+    out.tensors = layer.tensors;
+    if (layer.scheme != Scheme::kSfb) continue;
+    out.outputs = layer.shape[0];
+    out.inputs = layer.shape[1];
+  }
+  return s;
+}
+
+double loss_of(std::uint32_t rank, Iteration iteration,
+               const std::vector<std::vector<float>>& read) {
+  double loss = 0.001 * static_cast<double>(rank) + 0.01 * static_cast<double>(iteration);
+  for (const std::vector<float>& layer : read) {
+    loss += std::abs(static_cast<double>(layer.front())) + static_cast<double>(layer.back()) / 3.0;
+  }
+  return loss;
+}
+
+double test_loss_of(std::uint32_t rank, const std::vector<std::vector<float>>& read) {
+  return loss_of(rank + 7, 0, read);
+}
+
+void update_statistics(Iteration iteration, float read, std::vector<float>& statistics) {
+  float place = static_cast<float>(iteration);
+  for (float& value : statistics) {
+    value = 0.9f * value + 0.1f * std::sin(read + place);
+    place += 1.0f;
+  }
+}
+
+Course::Course(Scenario scenario, Iteration first, std::shared_ptr<const Course> before,
+               std::size_t statistics)
+    : scenario_(std::move(scenario)), first_(first), before_(std::move(before)) {
+  Version version;
+  if (before_ == nullptr) {
+    version.state = initial_state(scenario_);
+    version.statistics.assign(statistics, 0.0f);
+  } else {
+    version = before_->at(first);
+  }
+  version.read = as_read(scenario_, version.state);
+  versions_.push_back(std::move(version));
+}
+
+const Course::Version& Course::at(Iteration version) const {
+  if (version < first_) {
+    POSEIDON_CHECK(before_ != nullptr, "a version of this run");
+    return before_->at(version);
+  }
+  while (first_ + static_cast<Iteration>(versions_.size()) <= version) {
+    const Iteration iteration = first_ + static_cast<Iteration>(versions_.size()) - 1;
+    Version next = versions_.back();
+    update_statistics(iteration, next.read[0][0], next.statistics);
+    train_step(scenario_, iteration, next.state);
+    next.read = as_read(scenario_, next.state);
+    next.samples += static_cast<std::uint64_t>(scenario_.workers) *
+                    static_cast<std::uint64_t>(scenario_.batch_size);
+    versions_.push_back(std::move(next));
+  }
+  return versions_[static_cast<std::size_t>(version - first_)];
+}
+
+double Course::loss(Iteration iteration) const {
+  if (iteration < first_) return before_->loss(iteration);
+  double sum = 0.0;
+  for (std::uint32_t rank = 0; rank < scenario_.workers; ++rank) {
+    sum += loss_of(rank, iteration, at(iteration).read);
+  }
+  return sum / static_cast<double>(scenario_.workers);
+}
+
+double Course::test_loss(Iteration version) const {
+  // A test at the epoch's first version is made by the epoch (its line was taken back).
+  if (version < first_) return before_->test_loss(version);
+  double sum = 0.0;
+  for (std::uint32_t rank = 0; rank < scenario_.workers; ++rank) {
+    sum += test_loss_of(rank, at(version).read);
+  }
+  return sum / static_cast<double>(scenario_.workers);
+}
+
+std::shared_ptr<const Course> Truth::begin(const Plan& plan, const JobSpec& job,
+                                           std::optional<SnapshotId> restore, std::uint64_t samples,
+                                           std::size_t statistics) {
+  const std::string text = plan_to_json(plan);
+  if (const auto known = epochs_.find(plan.epoch); known != epochs_.end()) {
+    if (known->second.plan != text || known->second.restore != restore) {
+      fail(absl::StrCat("epoch ", plan.epoch.value(), " was assigned with two plans or sources"));
+    }
+    return known->second.course;
+  }
+  if (!epochs_.empty() && plan.epoch < epochs_.rbegin()->first) {
+    fail(absl::StrCat("epoch ", plan.epoch.value(), " was assigned after epoch ",
+                      epochs_.rbegin()->first.value()));
+  }
+  std::shared_ptr<const Course> before;
+  Iteration first = 0;
+  if (restore) {
+    first = snapshot_iteration(*restore);
+    before = of(snapshot_epoch(*restore));
+    if (before == nullptr) {
+      fail(absl::StrCat("checkpoint ", snapshot_name(*restore), " is of no epoch that was"));
+      return nullptr;
+    }
+  }
+  auto course = std::make_shared<const Course>(scenario_of(plan, job), first, before, statistics);
+  if (course->at(first).samples != samples) {
+    fail(absl::StrCat("epoch ", plan.epoch.value(), " goes on after ", samples, " samples, not ",
+                      course->at(first).samples));
+  }
+  epochs_[plan.epoch] = {course, text, restore};
+  return course;
+}
+
+std::shared_ptr<const Course> Truth::of(Epoch epoch) const {
+  const auto known = epochs_.find(epoch);
+  return known == epochs_.end() ? nullptr : known->second.course;
+}
+
+std::shared_ptr<const Course> Truth::newest() const {
+  return epochs_.empty() ? nullptr : epochs_.rbegin()->second.course;
+}
+
+}  // namespace poseidon::sim
