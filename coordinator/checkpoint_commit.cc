@@ -52,6 +52,7 @@ CheckpointActions CheckpointCommit::begin_epoch(Epoch epoch, Iteration first_ite
   epoch_ = epoch;
   first_iteration_ = first_iteration;
   furthest_ = first_iteration;
+  told_ = first_iteration;
   frame_ = std::move(frame);
   iteration_samples_ = iteration_samples;
   in_use_ = stores_in_use(frame_);
@@ -81,11 +82,13 @@ CheckpointActions CheckpointCommit::on_report(const Report& report, std::int64_t
                                               Nanoseconds now) {
   CheckpointActions actions;
   const Iteration iteration = report.iteration;
+  const SnapshotId snapshot = snapshot_id(epoch_, iteration);
+  // All servers have it. What is said of it now is said again, or by who missed an answer.
+  if (committed_.contains(snapshot) || writing_.contains(snapshot)) return actions;
   // A part of what was given up meanwhile: it has been told to forget it, or will be now.
   if (given_up_.contains(iteration)) {
     if (report.stored) {
-      actions.emplace_back(
-          ForgetParts{.snapshot = snapshot_id(epoch_, iteration), .stores = frame_.stores});
+      actions.emplace_back(ForgetParts{.snapshot = snapshot, .stores = frame_.stores});
     }
     return actions;
   }
@@ -94,8 +97,7 @@ CheckpointActions CheckpointCommit::on_report(const Report& report, std::int64_t
     if (again) {
       making_.erase(iteration);
       given_up_.insert(iteration);
-      actions.emplace_back(
-          ForgetParts{.snapshot = snapshot_id(epoch_, iteration), .stores = frame_.stores});
+      actions.emplace_back(ForgetParts{.snapshot = snapshot, .stores = frame_.stores});
       ask_further(now, actions);
     } else {
       give_up(iteration, absl::StrCat(report.who, ": ", report.reason), actions);
@@ -110,14 +112,14 @@ CheckpointActions CheckpointCommit::on_report(const Report& report, std::int64_t
   if (making.stored.size() < stores_needed_) return actions;
   making.writing = true;
   CheckpointManifest manifest = frame_;
-  manifest.snapshot = snapshot_id(epoch_, iteration);
+  manifest.snapshot = snapshot;
   manifest.samples += static_cast<std::uint64_t>(iteration - first_iteration_) * iteration_samples_;
   manifest.bytes = making.bytes;
   manifest.time_unix_s = now_unix_s;
   if (const auto loss = losses_.find(iteration - 1); loss != losses_.end()) {
     manifest.loss = loss->second;
   }
-  writing_.emplace(manifest.snapshot, manifest);
+  writing_.emplace(snapshot, manifest);
   actions.emplace_back(WriteManifest{std::move(manifest)});
   return actions;
 }
@@ -161,14 +163,26 @@ void CheckpointCommit::ask_further(Nanoseconds now, CheckpointActions& actions) 
   }
   if (asked_) lead_ = std::min(lead_ * 2, kMaxLead);
   asked_ = std::min(std::max(least, furthest_ + lead_), last_iteration_);
+  while (given_up_.contains(*asked_) && *asked_ < last_iteration_) ++*asked_;
+  const SnapshotId snapshot = snapshot_id(epoch_, *asked_);
+  if (writing_.contains(snapshot)) return;
+  if (committed_.contains(snapshot)) {  // training is further than its reports: here it is
+    last_ = {.snapshot = snapshot, .committed = true, .reason = ""};
+    asked_.reset();
+    return;
+  }
   making_[*asked_].begun = now;
   actions.emplace_back(AskForCheckpoint{*asked_});
 }
 
-void CheckpointCommit::on_loss(Iteration iteration, double loss) {
+CheckpointActions CheckpointCommit::on_loss(Iteration iteration, double loss) {
   furthest_ = std::max(furthest_, iteration + 1);
+  told_ = std::max(told_, iteration + 1);
   losses_[iteration] = loss;
   forget_oldest(losses_);
+  CheckpointActions actions;
+  drop_oldest(actions);
+  return actions;
 }
 
 CheckpointActions CheckpointCommit::on_manifest_written(SnapshotId snapshot,
@@ -201,12 +215,32 @@ CheckpointActions CheckpointCommit::on_manifest_written(SnapshotId snapshot,
   return actions;
 }
 
+/// What a recovery would begin from, came it now: the newest that the metrics reach, and before the
+/// epoch has one, what it began from.
+std::optional<SnapshotId> CheckpointCommit::fallback() const {
+  std::optional<SnapshotId> earlier;
+  for (auto it = committed_.rbegin(); it != committed_.rend(); ++it) {
+    const Iteration iteration = it->second.iteration();
+    if (snapshot_epoch(it->first) == epoch_) {
+      if (iteration <= told_) return it->first;
+    } else if (iteration <= first_iteration_ &&
+               (!earlier || iteration > snapshot_iteration(*earlier))) {
+      earlier = it->first;
+    }
+  }
+  return earlier;
+}
+
 void CheckpointCommit::drop_oldest(CheckpointActions& actions) {
-  while (committed_.size() > static_cast<std::size_t>(keep_)) {
-    auto oldest = committed_.extract(committed_.begin());
-    if (oldest.mapped().job_id != frame_.job_id) continue;
-    actions.emplace_back(RemoveManifest{oldest.mapped()});
-    removing_.emplace(oldest.key(), std::move(oldest.mapped()));
+  const std::optional<SnapshotId> kept = fallback();
+  auto it = committed_.begin();
+  while (committed_.size() > static_cast<std::size_t>(keep_) && it != committed_.end()) {
+    const auto oldest = it++;
+    if (oldest->first == kept || oldest->first == newest()->snapshot) continue;
+    auto dropped = committed_.extract(oldest);
+    if (dropped.mapped().job_id != frame_.job_id) continue;
+    actions.emplace_back(RemoveManifest{dropped.mapped()});
+    removing_.emplace(dropped.key(), std::move(dropped.mapped()));
   }
 }
 

@@ -12,8 +12,9 @@
 //
 // Invariants
 //  1. A manifest is written only when all servers of its epoch have sealed that version.
-//  2. A manifest is removed before any part is forgotten; the newest committed one is never
-//  removed.
+//  2. A manifest is removed before any part is forgotten. Neither the newest committed one is
+//  removed
+//     for room nor the newest that the metrics reach: a recovery begins there.
 //  3. A checkpoint that fails or is not whole in time stops no training: its parts are forgotten,
 //  an
 //     alarm says why, and the next one is tried.
@@ -105,7 +106,7 @@ class CheckpointCommit {
   CheckpointActions ask_held(Iteration version, Nanoseconds now);
 
   /// Mean loss of an iteration, when all workers have reported it.
-  void on_loss(Iteration iteration, double loss);
+  CheckpointActions on_loss(Iteration iteration, double loss);
 
   CheckpointActions on_manifest_written(SnapshotId snapshot, const absl::Status& status);
   CheckpointActions on_manifest_removed(SnapshotId snapshot, const absl::Status& status);
@@ -134,6 +135,7 @@ class CheckpointCommit {
 
   void give_up(Iteration iteration, const std::string& reason, CheckpointActions& actions);
   void ask_further(Nanoseconds now, CheckpointActions& actions);
+  std::optional<SnapshotId> fallback() const;
   void drop_oldest(CheckpointActions& actions);
 
   const CheckpointCommitOptions options_;
@@ -142,6 +144,7 @@ class CheckpointCommit {
   Epoch epoch_;
   Iteration first_iteration_ = 0;
   Iteration furthest_ = 0;  ///< iteration that anybody has completed
+  Iteration told_ = 0;      ///< all before it have been told of by all workers
   CheckpointManifest frame_;
   std::uint64_t iteration_samples_ = 0;
   std::vector<bool> in_use_;  ///< by ServerIndex: has pieces to store

@@ -127,6 +127,66 @@ TEST_F(CommitTest, AManifestThatCannotBeWrittenIsNoCheckpoint) {
   EXPECT_FALSE(commit_.last()->committed);
 }
 
+TEST_F(CommitTest, NothingThatIsSaidLaterTouchesWhatAllServersHave) {
+  stored(0, 10);
+  EXPECT_EQ(all<WriteManifest>(stored(1, 10)).size(), 1u);
+  EXPECT_TRUE(failed(10).empty()) << "a worker that missed the last answer";
+  commit_.on_manifest_written(snapshot_id(kEpoch, 10), absl::OkStatus());
+  EXPECT_TRUE(failed(10).empty());
+  EXPECT_TRUE(failed(10, /*too_late=*/true).empty());
+  EXPECT_TRUE(stored(0, 10).empty());
+  EXPECT_FALSE(commit_.in_the_making()) << "nothing that could fail after its time";
+  EXPECT_EQ(commit_.newest()->iteration(), 10);
+}
+
+TEST_F(CommitTest, AnOperatorsWishCanEndAtWhatIsCommitted) {
+  // The coordinator was away: reports come behind the checkpoints.
+  ASSERT_TRUE(commit_.ask(kLast - 8, kNow).ok());
+  commit(kLast);
+  const CheckpointActions actions = failed(kLast - 6, /*too_late=*/true);
+  ASSERT_EQ(all<AskForCheckpoint>(actions).at(0).iteration, kLast - 4);
+  EXPECT_TRUE(all<AskForCheckpoint>(failed(kLast - 4, /*too_late=*/true)).empty());
+  EXPECT_FALSE(commit_.asked_for());
+  EXPECT_TRUE(commit_.last()->committed);
+  EXPECT_EQ(commit_.newest()->iteration(), kLast);
+}
+
+TEST_F(CommitTest, KeepsTheNewestThatTheMetricsReach) {
+  commit_.on_loss(11, 0.5);
+  commit(10);
+  commit(20);
+  EXPECT_EQ(all<RemoveManifest>(commit(30)).at(0).manifest.iteration(), 20);
+  EXPECT_TRUE(commit_.committed().contains(snapshot_id(kEpoch, 10)));
+  EXPECT_EQ(all<RemoveManifest>(commit(40)).at(0).manifest.iteration(), 30);
+  // A new epoch begins there; what was beyond comes to nothing, and goes first.
+  begin(Epoch(6), 10);
+  commit_.on_loss(14, 0.5);
+  const SnapshotId next = snapshot_id(Epoch(6), 15);
+  stored(0, 15);
+  stored(1, 15);
+  const auto removed = all<RemoveManifest>(commit_.on_manifest_written(next, absl::OkStatus()));
+  ASSERT_EQ(removed.size(), 1u);
+  EXPECT_EQ(removed[0].manifest.iteration(), 10) << "the oldest again";
+  EXPECT_TRUE(commit_.committed().contains(next));
+}
+
+TEST_F(CommitTest, WhatAnEpochBeganFromStaysUntilItHasItsOwn) {
+  commit_.on_loss(11, 0.5);
+  commit(10);
+  stored(0, 12);
+  stored(1, 12);
+  stored(0, 14);
+  stored(1, 14);
+  begin(Epoch(6), 10);
+  // Manifests of the epoch before, written late: beyond where this one began.
+  commit_.on_manifest_written(snapshot_id(kEpoch, 12), absl::OkStatus());
+  const auto removed =
+      all<RemoveManifest>(commit_.on_manifest_written(snapshot_id(kEpoch, 14), absl::OkStatus()));
+  ASSERT_EQ(removed.size(), 1u);
+  EXPECT_EQ(removed[0].manifest.iteration(), 12);
+  EXPECT_TRUE(commit_.committed().contains(snapshot_id(kEpoch, 10)));
+}
+
 TEST_F(CommitTest, NamesWhoDoesNotAnswer) {
   stored(0, 10);
   EXPECT_TRUE(commit_.tick(kNow + std::chrono::minutes(9)).empty());
@@ -193,6 +253,7 @@ TEST_F(CommitTest, AnotherJobsCheckpointIsNotRemoved) {
   frame.pieces = {{.layer = std::nullopt, .holder = ServerIndex(0)}};
   branch.begin_epoch(kEpoch, 7, std::move(frame), /*iteration_samples=*/64);
   const auto commit_one = [&branch](Iteration iteration) {
+    branch.on_loss(iteration - 1, 0.5);
     branch.on_report({.server = ServerIndex(0), .who = "", .iteration = iteration, .stored = true},
                      1'700'000'000, kNow);
     return branch.on_manifest_written(snapshot_id(kEpoch, iteration), absl::OkStatus());
