@@ -305,7 +305,7 @@ double JobRun::images_done() const {
 void JobRun::complete_iteration(const IterationResult& result, Nanoseconds now,
                                 JobActions& actions) {
   loss_ = result.loss;
-  checkpoints_.on_loss(result.iteration, result.loss);
+  carry_out(checkpoints_.on_loss(result.iteration, result.loss), actions);
   if (iterations_->completed() > furthest_) {
     furthest_ = iterations_->completed();
     idle_recoveries_ = 0;

@@ -367,6 +367,7 @@ class JobRun {
   void replace(Nanoseconds now, JobActions& actions);
   void try_replacing(Nanoseconds now, JobActions& actions);
   bool fill_vacancies(bool in_time, std::string& missing);
+  std::vector<const CheckpointManifest*> usable_checkpoints() const;
   bool choose_source(bool in_time, std::string& missing);
   std::string store_address(const std::string& identity) const;
   void begin_at_source();

@@ -127,11 +127,11 @@ void JobRun::halted_all(Nanoseconds now, JobActions& actions) {
 }
 
 void JobRun::fall_back(const std::string& why, Nanoseconds now, JobActions& actions) {
+  const std::vector<const CheckpointManifest*> usable = usable_checkpoints();
   actions.emplace_back(LogLine{absl::StrFormat(
       "job %s: %s; goes back to %s", description_.id, why,
-      checkpoints_.newest() != nullptr
-          ? absl::StrCat("checkpoint ", snapshot_name(checkpoints_.newest()->snapshot))
-          : "the beginning: there is no checkpoint")});
+      usable.empty() ? "the beginning: there is no checkpoint"
+                     : absl::StrCat("checkpoint ", snapshot_name(usable.back()->snapshot)))});
   replace(now, actions);
 }
 
@@ -175,6 +175,19 @@ std::optional<std::vector<std::string>> JobRun::addresses_of_stores(
   return addresses;
 }
 
+/// What an epoch may begin from, newest last: readable, of this course, and not beyond what the
+/// metrics tell of: a worker that was out of reach may have taken its reports with it.
+std::vector<const CheckpointManifest*> JobRun::usable_checkpoints() const {
+  std::vector<const CheckpointManifest*> usable;
+  for (const auto& [snapshot, manifest] : checkpoints_.committed()) {
+    const bool is_told = !iterations_ || manifest.iteration() <= iterations_->completed();
+    if (is_told && !unreadable_.contains(snapshot) && !abandoned_.contains(snapshot)) {
+      usable.push_back(&manifest);
+    }
+  }
+  return usable;
+}
+
 /// The newest checkpoint that can be read, or the beginning where there never was one. `in_time`:
 /// only the newest will do, its servers may still come.
 bool JobRun::choose_source(bool in_time, std::string& missing) {
@@ -182,12 +195,7 @@ bool JobRun::choose_source(bool in_time, std::string& missing) {
   source_addresses_.clear();
   first_iteration_ = 0;
   samples_ = 0;
-  std::vector<const CheckpointManifest*> usable;  // newest last
-  for (const auto& [snapshot, manifest] : checkpoints_.committed()) {
-    if (!unreadable_.contains(snapshot) && !abandoned_.contains(snapshot)) {
-      usable.push_back(&manifest);
-    }
-  }
+  std::vector<const CheckpointManifest*> usable = usable_checkpoints();
   if (usable.empty() && unreadable_.empty()) return true;
   for (; !usable.empty(); usable.pop_back()) {
     const CheckpointManifest& manifest = *usable.back();
@@ -273,13 +281,7 @@ void JobRun::try_replacing(Nanoseconds now, JobActions& actions) {
     actions.emplace_back(TakeEpoch{});
     return;
   }
-  const auto& committed = checkpoints_.committed();
-  const bool all_unreadable =
-      !unreadable_.empty() &&
-      std::all_of(committed.begin(), committed.end(), [this](const auto& c) {
-        return unreadable_.contains(c.first) || abandoned_.contains(c.first);
-      });
-  if (all_unreadable) {
+  if (!unreadable_.empty() && usable_checkpoints().empty()) {
     end(false,
         absl::StrCat(recovering_from_,
                      "; no other checkpoint is left, and from the beginning it "
@@ -408,15 +410,18 @@ void JobRun::tick_change(Nanoseconds now, JobActions& actions) {
     change_->at = checkpoints_.asked_for();  // it was too late, and is asked for again
   } else {
     change_now(now, actions);
-    if (!change_) return;
+    const bool waits_for_reports =
+        change_ && checkpoints_.committed().contains(snapshot_id(epoch_, *change_->at));
+    if (!change_ || waits_for_reports) return;
     change_.reset();
     change_after_ = now + options_.change_pause;
   }
 }
 
-/// If its checkpoint is there.
+/// If its checkpoint is there, and the metrics reach it.
 void JobRun::change_now(Nanoseconds now, JobActions& actions) {
   if (!change_->at || !checkpoints_.committed().contains(snapshot_id(epoch_, *change_->at))) return;
+  if (iterations_->completed() < *change_->at) return;
   recovering_from_ = change_->why;
   recovering_since_ = now;
   next_plan_ = std::move(change_->plan);

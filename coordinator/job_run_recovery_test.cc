@@ -105,6 +105,24 @@ TEST_F(RecoveryTest, ALostWorkerCostsNoIterationThatWasFinished) {
   EXPECT_EQ(job_->progress(at(7)).completed, kIterations);
 }
 
+/// A worker that only the coordinator did not hear trained on with the others, and its reports are
+/// lost with it.
+TEST_F(RecoveryTest, ACheckpointBeyondTheMetricsIsNoBeginning) {
+  train(0, 7);
+  commit(5, 3);
+  commit(10, 4);
+  lose(101, 5);
+  halt(102, 10, 11, 5.1);
+  halt(1, 10, 11, 5.1);
+  halt(2, 10, 11, 5.1);
+  EXPECT_THAT(only<LogLine>(actions_).back().text, HasSubstr("goes back to checkpoint 7-5"));
+  join(node(103), 6);
+  actions_ = job_->on_epoch(9, at(6));
+  ASSERT_NE(job_->restore(), nullptr);
+  EXPECT_EQ(job_->restore()->iteration(), 5);
+  EXPECT_EQ(only<RollBackMetrics>(actions_).at(0).iteration, 5);
+}
+
 // ---- a start from a checkpoint ----
 
 class RestoreTest : public RecoveryTest {

@@ -304,6 +304,14 @@ TEST_F(CalibratingTest, ABetterPlanIsWrittenDownAndSaidOnce) {
       job_->on_checkpoint_report(NodeId(1), kEpoch, {.iteration = 2, .stored = true}, 1, at(8));
   ASSERT_THAT(only<WriteManifest>(actions_), SizeIs(1));
   actions_ = job_->on_manifest_written(snapshot_id(kEpoch, 2), absl::OkStatus(), at(8));
+  EXPECT_THAT(only<SendStop>(actions_), IsEmpty()) << "the metrics do not reach it yet";
+  EXPECT_THAT(only<SendStop>(job_->tick(at(8))), IsEmpty());
+  for (const Iteration i : {0, 1}) {
+    for (const std::uint64_t id : {11, 12}) {
+      job_->on_iteration(NodeId(id), kEpoch, i, 1.0, at(8));
+    }
+  }
+  actions_ = job_->tick(at(8));
   EXPECT_THAT(only<SendStop>(actions_), SizeIs(3));
   ASSERT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
   actions_ = job_->on_epoch(8, at(8));
