@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 
 /// Nothing is lost for ever by chance: after so many cuts the network is perfect.
 constexpr std::int64_t kMaxNetworkFaults = 40;
-constexpr std::uint64_t kMostFaults = 5;
+constexpr std::uint64_t kMostFaults = 7;
 
 class Dice {
  public:
@@ -79,7 +79,8 @@ void draw_job(Dice& dice, ProtocolScenario& s) {
   // Either exactly so many, or all that come.
   s.min_workers = 1 + dice.below(s.workers);
   if (dice.one_in(2)) s.wanted_workers = s.workers;
-  if (dice.one_in(2)) s.wanted_servers = s.servers;
+  // Whoever wants two copies waits for two servers.
+  if (dice.one_in(2) || s.replicas > 1) s.wanted_servers = s.servers;
   const bool global = dice.one_in(4);
   Json job = {
       {"name", "sim"},
