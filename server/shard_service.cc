@@ -140,8 +140,9 @@ ReadNext ShardService::on_message(Session& session, const Bytes& message) {
     return ReadNext::kContinue;
   }
   if (!shard_) {
+    // Worth another try: a server that came back hears of its part later than workers find it.
     refuse(session, {DataRefusal::kNoAssignment, "this server has no job just now"},
-           absl::StatusCode::kFailedPrecondition);
+           absl::StatusCode::kAborted);
     return ReadNext::kContinue;
   }
   if (session.rank_ && *session.rank_ != decoded->header.rank) {
@@ -155,7 +156,10 @@ ReadNext ShardService::on_message(Session& session, const Bytes& message) {
   const bool harmless = decision.objection.reason == DataRefusal::kDuplicate;
   if (decision.objection && !harmless) {
     const bool stops = decision.objection.reason == DataRefusal::kNotFinite;
-    refuse(session, decision.objection, absl::StatusCode::kInvalidArgument);
+    // Of another epoch: one of the two will hear of its end.
+    const bool may_pass = decision.objection.reason == DataRefusal::kEpoch;
+    refuse(session, decision.objection,
+           may_pass ? absl::StatusCode::kAborted : absl::StatusCode::kInvalidArgument);
     if (stops) close_all(refusal_status(decision.objection, absl::StatusCode::kInvalidArgument));
     return ReadNext::kContinue;
   }
