@@ -157,6 +157,7 @@ void Cluster::on_end(NodeLink* link, const std::string& reason) {
 
 void Cluster::handle_join(NodeLink* link, const v1::Join& join) {
   absl::StatusOr<NodeInfo> node = admit(join, link->peer_host());
+  if (node.ok() && is_beyond_epoch(*node, join)) end_outdated_epoch(*node);
   if (node.ok() && join.has_resume() && take_back(link, *node, join.resume())) return;
   if (node.ok()) make_room(*node, join);
   absl::StatusOr<NodeId> id = node.ok() ? membership_.join(*node, clock_->now()) : node.status();
@@ -392,11 +393,11 @@ void Cluster::apply_one(const JobAction& action) {
                    send(a.node, message);
                  },
                  [&](const SendStop& a) {
-                   v1::CoordinatorMessage message;
-                   message.mutable_stop()->set_epoch(epoch.value());
-                   message.mutable_stop()->set_succeeded(a.succeeded);
-                   message.mutable_stop()->set_reason(a.reason);
-                   send(a.node, message);
+                   if (a.succeeded) {
+                     stops_after_files_.push_back(a);
+                   } else {
+                     send_stop(a);
+                   }
                  },
                  [&](const SendHalt& a) {
                    v1::CoordinatorMessage message;
@@ -419,6 +420,14 @@ void Cluster::apply_one(const JobAction& action) {
                  },
              },
              action);
+}
+
+void Cluster::send_stop(const SendStop& stop) {
+  v1::CoordinatorMessage message;
+  message.mutable_stop()->set_epoch(job_->epoch().value());
+  message.mutable_stop()->set_succeeded(stop.succeeded);
+  message.mutable_stop()->set_reason(stop.reason);
+  send(stop.node, message);
 }
 
 void Cluster::apply(const JobActions& actions) {

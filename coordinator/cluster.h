@@ -124,7 +124,10 @@ class Cluster {
 
   void handle_join(NodeLink* link, const v1::Join& join);
   bool take_back(NodeLink* link, NodeInfo node, const v1::Resume& resume);
+  bool is_beyond_epoch(const NodeInfo& node, const v1::Join& join) const;
+  void end_outdated_epoch(const NodeInfo& node);
   void make_room(const NodeInfo& node, const v1::Join& join);
+  void send_stop(const SendStop& stop);
   void let_come_back(NodeId node, const std::string& reason);
   v1::CoordinatorMessage joined_message(NodeId id, const std::string& note) const;
   std::vector<NodeId> nodes_of_job() const;
@@ -167,8 +170,7 @@ class Cluster {
                    std::shared_ptr<RunFiles> directory);
   absl::Status go_on_with(const std::string& record);
   void record_job();
-  std::vector<CheckpointManifest> committed_checkpoints(const std::string& job_id,
-                                                        Iteration completed) const;
+  std::vector<CheckpointManifest> committed_checkpoints(const std::string& job_id) const;
   void fill_job(v1::GetStatusResponse& out) const;
   void fill_nodes(v1::GetStatusResponse& out) const;
   void fill_layers(v1::GetStatusResponse& out) const;
@@ -198,6 +200,9 @@ class Cluster {
   Iteration counted_iterations_ = 0;  ///< of the job, already in the metrics
   std::unique_ptr<TrafficMonitor> traffic_;
   Nanoseconds drift_looked_{0};
+  /// Of a job that is done: told once its files are on disk. Should this process die before, the
+  /// nodes still have what is missing there.
+  std::vector<SendStop> stops_after_files_;
   std::vector<NodeId> undeliverable_;  ///< nodes whose queue was full; dropped after the actions
   std::map<std::string, std::uint64_t> own_refusals_;
   std::map<NodeId, std::map<std::string, std::uint64_t>> node_refusals_;  ///< running totals

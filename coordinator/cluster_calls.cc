@@ -185,6 +185,7 @@ void Cluster::files_are_closed() {
     }
   }
   const std::lock_guard<std::mutex> lock(mutex_);
+  for (const SendStop& stop : std::exchange(stops_after_files_, {})) send_stop(stop);
   files_closed_ = true;
   files_closed_changed_.notify_all();
 }

@@ -101,6 +101,32 @@ bool Cluster::take_back(NodeLink* link, NodeInfo node, const v1::Resume& resume)
   return true;
 }
 
+/// The process has a part in the job's epoch as far as we know, but is in a later one, or in none:
+/// an earlier coordinator ended the epoch, and died before it had written down the next.
+bool Cluster::is_beyond_epoch(const NodeInfo& node, const v1::Join& join) const {
+  if (!job_ || (join.has_resume() && join.resume().epoch() <= job_->epoch().value())) return false;
+  for (const auto* group : {&job_->workers(), &job_->servers()}) {
+    for (const Participant& p : *group) {
+      if (p.node.role == node.role && p.node.address == node.address &&
+          p.node.process_id == node.process_id && job_->has_part(p.node.id)) {
+        return link_of(p.node.id) == nullptr;
+      }
+    }
+  }
+  return false;
+}
+
+void Cluster::end_outdated_epoch(const NodeInfo& node) {
+  spdlog::info("{} was in a later epoch than {}", node_text(node), job_->epoch().value());
+  const std::vector<NodeId> nodes = nodes_of_job();
+  apply(job_->on_outdated(clock_->now()));
+  for (const NodeId id : nodes) {
+    if (const auto gone = membership_.leave(id, "was in a later epoch", clock_->now())) {
+      depart(*gone, absl::AbortedError("this node's epoch is over"));
+    }
+  }
+}
+
 /// Who joins as a new node ends what was here of it, and of the process that had its address.
 void Cluster::make_room(const NodeInfo& node, const v1::Join& join) {
   const auto depart_now = [this](NodeId id, const std::string& why) {
@@ -156,15 +182,13 @@ void Cluster::restore() {
   state_->set_job_aside();
 }
 
-/// Those of one job that its metrics reach to: an epoch begins where they are complete.
-std::vector<CheckpointManifest> Cluster::committed_checkpoints(const std::string& job_id,
-                                                               Iteration completed) const {
+/// Those of one job. JobRun knows which of them an epoch may begin from; of all of them it must
+/// know that servers have told already.
+std::vector<CheckpointManifest> Cluster::committed_checkpoints(const std::string& job_id) const {
   std::vector<std::string> unreadable;
   std::vector<CheckpointManifest> all = archive_.load(unreadable);
   for (const std::string& what : unreadable) spdlog::error("{}", one_line(what));
-  std::erase_if(all, [&](const CheckpointManifest& manifest) {
-    return manifest.job_id != job_id || manifest.iteration() > completed;
-  });
+  std::erase_if(all, [&](const CheckpointManifest& manifest) { return manifest.job_id != job_id; });
   return all;
 }
 
@@ -224,7 +248,7 @@ absl::Status Cluster::go_on_with(const std::string& text) {
   const Epoch epoch = state.plan.epoch;
   const Iteration completed = state.completed;
   description.epoch = epoch;
-  description.committed = committed_checkpoints(record.id, progress.next_iteration);
+  description.committed = committed_checkpoints(record.id);
   JobActions actions;
   job_ = JobRun::resume(options_.job, std::move(description), std::move(state), now, actions);
   directory_ = std::move(directory);

@@ -276,6 +276,9 @@ class JobRun {
   /// A node whose stream had broken is here again. Nothing: it has no such part in the job (any
   /// more), and no actions.
   std::optional<LackingReports> on_back(const ReturningNode& back, JobActions& actions);
+  /// The epoch that we went on with was over when the earlier coordinator died: nobody is in it any
+  /// more, and all come again, as new nodes.
+  JobActions on_outdated(Nanoseconds now);
   /// The node is one of the job's, which goes on, and was not given up.
   bool has_part(NodeId id) const;
 

@@ -62,6 +62,17 @@ std::optional<LackingReports> JobRun::on_back(const ReturningNode& back, JobActi
   return lacks;
 }
 
+JobActions JobRun::on_outdated(Nanoseconds now) {
+  JobActions actions;
+  if (ended()) return actions;
+  for (auto* group : {&workers_, &servers_}) {
+    for (Participant& p : *group) p.state = ParticipantState::kLost;
+  }
+  recover("its nodes were in a later epoch than the coordinator had written down",
+          /*in_memory=*/false, now, actions);
+  return actions;
+}
+
 std::unique_ptr<JobRun> JobRun::resume(JobRunOptions options, JobDescription description,
                                        RunningJob running, Nanoseconds now, JobActions& actions) {
   POSEIDON_CHECK(running.plan.workers() == running.workers.size() &&
@@ -92,6 +103,9 @@ std::unique_ptr<JobRun> JobRun::resume(JobRunOptions options, JobDescription des
       run->checkpoints_.begin_epoch(run->epoch_, run->first_iteration_, run->manifest_frame(),
                                     workers * static_cast<std::uint64_t>(run->batch_size())),
       actions);
+  if (running.completed > run->first_iteration_ && running.loss) {
+    run->carry_out(run->checkpoints_.on_loss(running.completed - 1, *running.loss), actions);
+  }
   run->images_.add(now, run->images_done());
   run->loss_ = running.loss;
   run->test_ = running.test;

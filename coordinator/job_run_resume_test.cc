@@ -177,6 +177,15 @@ TEST_F(JobResumeTest, WhoDoesNotComeBackIsLost) {
   EXPECT_EQ(job_->state(), JobState::kHalting) << "it recovers";
 }
 
+TEST_F(JobResumeTest, AnEpochThatWasOverIsLeftByAllAtOnce) {
+  resume();
+  const JobActions actions = job_->on_outdated(at(101));
+  EXPECT_EQ(job_->state(), JobState::kReplacing);
+  EXPECT_THAT(only<SendStop>(actions), IsEmpty()) << "nobody is in it";
+  for (const std::uint64_t id : {1, 11, 12}) EXPECT_FALSE(job_->has_part(NodeId(id)));
+  EXPECT_EQ(job_->recoveries(), 1);
+}
+
 TEST_F(JobResumeTest, NodesThatHadHeardOfTheEndAreNotMissed) {
   resume(kIterations, /*model_stored=*/true);
   EXPECT_EQ(job_->state(), JobState::kRunning) << "they may have a last test to tell";
