@@ -47,6 +47,9 @@ struct SyncClientOptions {
   /// that it has then: the places to keep the old version, and to copy the new one for a
   /// checkpoint before anybody uses it. May be empty.
   std::function<void(LayerIndex, Iteration version)> stepping, stepped;
+  /// Called on the loop when synchronisation cannot go on: for who waits for something else just
+  /// then. May be empty.
+  std::function<void(const absl::Status&)> failed;
 };
 
 class SyncClient final : public SyncerEvents {
@@ -85,7 +88,10 @@ class SyncClient final : public SyncerEvents {
   void exact_parameters_ready(LayerIndex layer) override;
   void factors_complete(LayerIndex layer, Iteration iteration) override;
   void norms_complete(Iteration iteration, double all_gradients) override;
-  void sync_failed(const absl::Status& status) override { cancel(status); }
+  void sync_failed(const absl::Status& status) override {
+    cancel(status);
+    if (options_.failed) options_.failed(status);
+  }
 
  private:
   void factors_ready(LayerIndex layer, Iteration iteration, MicroBatch part);

@@ -359,6 +359,11 @@ class WorkerNode::Job final : public TrainerEvents {
       giver_->layer_at(layer, version, executor_->parameters(layer), factors_->state(layer, 0),
                        factors_->state(layer, 1));
     };
+    options.failed = [this](const absl::Status& status) {
+      const std::lock_guard lock(mutex_);
+      sync_failure_ = status;
+      changed_.notify_all();
+    };
     std::vector<LayerMemory> layers;
     for (std::uint32_t l = 0; l < plan.layers.size(); ++l) {
       layers.push_back({.parameters = executor_->parameters(LayerIndex(l)),
@@ -474,10 +479,14 @@ class WorkerNode::Job final : public TrainerEvents {
 
   absl::Status wait_for_start() {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, kStartTimeout, [this] { return started_ || cancelled_; })) {
+    const bool in_time = changed_.wait_for(
+        lock, kStartTimeout, [this] { return started_ || cancelled_ || !sync_failure_.ok(); });
+    if (!in_time) {
       return absl::DeadlineExceededError("the coordinator did not start the job within 30 minutes");
     }
-    return cancelled_ ? absl::CancelledError("the job was stopped") : absl::OkStatus();
+    if (cancelled_) return absl::CancelledError("the job was stopped");
+    // Others may wait for this worker, which would never come.
+    return started_ ? absl::OkStatus() : sync_failure_;
   }
 
   WorkerNode* const node_;
@@ -509,6 +518,7 @@ class WorkerNode::Job final : public TrainerEvents {
   bool started_ = false;
   bool halting_ = false;  ///< training has ended, its memory stays
   bool stopped_ = false;
+  absl::Status sync_failure_;
   std::optional<v1::SaveCheckpoint> held_save_;
   std::shared_ptr<TrafficProbe> traffic_;
   std::unique_ptr<SyncClient> sync_;
