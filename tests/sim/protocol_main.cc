@@ -4,7 +4,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cinttypes>
+#include <csignal>
 #include <cstdio>
 #include <map>
 #include <string>
@@ -14,6 +16,12 @@
 #include "tests/sim/protocol_sim.h"
 
 namespace {
+
+/// Which seed it was, should an always-on check of the product end the process.
+std::atomic<std::uint64_t> current_seed{0};
+extern "C" void tell_seed(int /*signal*/) {
+  std::fprintf(stderr, "aborted in seed %" PRIu64 "\n", current_seed.load());
+}
 
 struct Totals {
   std::int64_t failed = 0, done = 0, steps = 0, epochs = 0, checkpoints = 0;
@@ -44,6 +52,7 @@ int run(std::uint64_t first, std::uint64_t end, std::uint64_t stride, const char
         bool verbose) {
   Totals totals;
   for (std::uint64_t seed = first; seed < end; seed += stride) {
+    current_seed = seed;
     const poseidon::sim::ProtocolOutcome outcome = poseidon::sim::simulate_protocol(seed, verbose);
     if (!outcome.ok || verbose) print(outcome, seed, program, verbose);
     totals.failed += outcome.ok ? 0 : 1;
@@ -79,6 +88,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
+  std::signal(SIGABRT, tell_seed);
   if (seed != 0) return run(seed, seed + 1, 1, argv[0], /*verbose=*/true);
   std::vector<pid_t> children;
   for (std::uint64_t i = 0; i < processes; ++i) {

@@ -287,7 +287,7 @@ class SimWorker::Job final : public SyncerEvents {
       return false;
     }
     if (state_ == State::kPreparing || state_ == State::kFinished) return false;
-    if (!sync_failure_.ok() && state_ != State::kReady) {
+    if (!sync_failure_.ok()) {
       end(sync_failure_);
       return false;
     }
@@ -304,7 +304,11 @@ class SimWorker::Job final : public SyncerEvents {
       }
       case State::kReady:
         if (!started_) return false;
-        testing_ = first_ > 0 && first_ < job_.iterations && test_is_due(first_);
+        if (first_ >= job_.iterations) {
+          state_ = State::kFinishing;
+          return true;
+        }
+        testing_ = first_ > 0 && test_is_due(first_);
         begin_forward();
         return true;
       case State::kForward:
