@@ -1,0 +1,625 @@
+#pragma once
+
+// One assignment of a simulated worker: what worker/worker_node.cc's Job does on a thread of its
+// own, with worker/trainer.cc and worker/sync_client.cc, as a state machine on the loop. Inside of
+// sim_worker.cc; nobody else includes this.
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/aligned_buffer.h"
+#include "common/check.h"
+#include "common/digest.h"
+#include "common/plan_proto.h"
+#include "common/restore_source.h"
+#include "common/status_macros.h"
+#include "common/traffic.h"
+#include "tests/sim/sim_worker.h"
+#include "worker/checkpoint_giver.h"
+#include "worker/engine/net.h"
+
+namespace poseidon::sim {
+
+inline constexpr Nanoseconds kSlowestPreparation{Milliseconds(300)};
+/// As in worker/worker_node.cc.
+inline constexpr std::size_t kStatisticsKept = 3;
+
+class SimWorker::Job final : public SyncerEvents {
+ public:
+  Job(SimWorker* node, const v1::Assignment& assignment, std::uint64_t seed)
+      : node_(*node), assignment_(assignment), random_(seed), epoch_(assignment.plan().epoch()) {
+    after(kSlowestPreparation, [this] { end_unless_ok(prepare()); });
+  }
+  ~Job() override {
+    *alive_ = false;
+    close_client();
+    close_giver();
+  }
+
+  Epoch epoch() const { return epoch_; }
+
+  void start() {
+    started_ = true;
+    advance();
+  }
+  /// Another worker is lost: training ends, but what it has made stays.
+  void halt() {
+    if (halting_ || state_ == State::kEnded) return;
+    halting_ = true;
+    transfer_.reset();
+    advance();
+  }
+  void save_checkpoint(const v1::SaveCheckpoint& save) {
+    if (save.held()) {
+      held_save_ = save;
+      if (state_ == State::kHolding) give_held();
+    } else if (giver_ != nullptr) {
+      giver_->save_at(static_cast<Iteration>(save.iteration()));
+    }
+  }
+
+  // ---- from the syncer ----
+
+  void parameters_ready(LayerIndex layer, Iteration version) override {
+    if (version != versions_[layer.value()] + 1) fail("a version was skipped or repeated");
+    versions_[layer.value()] = version;
+    advance();
+  }
+  void exact_parameters_ready(LayerIndex layer) override {
+    exact_[layer.value()] = true;
+    advance();
+  }
+  void factors_complete(LayerIndex layer, Iteration iteration) override {
+    if (iteration != complete_[layer.value()] + 1) fail("a set was skipped or repeated");
+    complete_[layer.value()] = iteration;
+    advance();
+  }
+  void norms_complete(Iteration iteration, double all_gradients) override {
+    norms_of_ = iteration;
+    all_gradients_ = all_gradients;
+    advance();
+  }
+  void sync_failed(const absl::Status& status) override {
+    if (sync_failure_.ok()) sync_failure_ = status;
+    advance();
+  }
+
+ private:
+  enum class State {
+    kPreparing,  ///< engine, checkpoint
+    kWaiting,    ///< for the first parameters
+    kReady,      ///< for Start
+    kForward,
+    kComputing,
+    kFinishing,  ///< for the last parameters
+    kComparing,  ///< for the last digests
+    kExact,      ///< for the exact parameters
+    kUploading,
+    kFinished,  ///< for the end of the job
+    kHolding,
+    kEnded
+  };
+
+  void fail(const std::string& what) {
+    node_.truth_->fail(absl::StrCat("worker at ", node_.options_.address, ", rank ", rank_.value(),
+                                    ", epoch ", epoch_.value(), ", iteration ", iteration_, ": ",
+                                    what));
+  }
+  void after(Nanoseconds longest, std::function<void()> function) {
+    const auto range = static_cast<std::uint64_t>(longest.count());
+    node_.transport_->post_after(Nanoseconds(static_cast<std::int64_t>(random_.below(range + 1))),
+                                 [alive = alive_, function = std::move(function)] {
+                                   if (*alive) function();
+                                 });
+  }
+
+  // ---- preparing ----
+
+  absl::Status prepare() {
+    if (halting_) return absl::CancelledError("halted");
+    POSEIDON_ASSIGN_OR_RETURN(plan_, plan_from_message(assignment_.plan()));
+    POSEIDON_ASSIGN_OR_RETURN(job_, parse_job(assignment_.job_json()));
+    POSEIDON_ASSIGN_OR_RETURN(const NetSpec net, resolve_network(job_.model, "."));
+    rank_ = WorkerRank(assignment_.index());
+    if (assignment_.has_restore()) {
+      POSEIDON_ASSIGN_OR_RETURN(restore_, restore_from_message(assignment_.restore()));
+      first_ = restore_->iteration();
+    }
+    course_ = node_.truth_->begin(
+        plan_, job_, restore_ ? std::optional(restore_->snapshot) : std::nullopt,
+        restore_ ? restore_->samples : 0, static_cast<std::size_t>(net.statistics_count()));
+    if (course_ == nullptr) return absl::InternalError("no truth");
+    statistics_.resize(static_cast<std::size_t>(net.statistics_count()));
+    iteration_ = first_;
+    const int slots = optimizer_state_slots(job_.optimizer);
+    for (std::size_t l = 0; l < plan_.layers.size(); ++l) {
+      const std::int64_t n = plan_.layers[l].parameters;
+      parameters_.emplace_back(n);
+      gradients_.emplace_back(by_factors(l) ? 0 : n);
+      state0_.emplace_back(by_factors(l) && slots > 0 ? n : 0);
+      state1_.emplace_back(by_factors(l) && slots > 1 ? n : 0);
+      for (std::size_t e = 0; e < static_cast<std::size_t>(n); ++e) {
+        // Only worker 0's initial values may count.
+        parameters_[l].floats()[e] =
+            rank_ == WorkerRank(0) && !restore_ ? initial_value(l, e) : -7.0f;
+      }
+    }
+    versions_.assign(plan_.layers.size(), first_ - 1);
+    complete_ = versions_;
+    measured_ = versions_;
+    exact_.assign(plan_.layers.size(), false);
+    if (!restore_) return prepare_synchronisation();
+    return fetch_own_state(slots);
+  }
+
+  absl::Status fetch_own_state(int slots) {
+    std::vector<StoreRequest> requests;
+    for (std::uint32_t l = 0; l < plan_.layers.size(); ++l) {
+      if (!by_factors(l)) continue;
+      const auto take = [this, l](std::uint32_t slot, std::int64_t offset, const Bytes& values) {
+        const std::span<float> whole = slot == 0   ? parameters_[l].floats()
+                                       : slot == 1 ? state0_[l].floats()
+                                                   : state1_[l].floats();
+        copy_payload(
+            values, whole.subspan(static_cast<std::size_t>(offset), values.size() / sizeof(float)));
+        return absl::OkStatus();
+      };
+      POSEIDON_RETURN_IF_ERROR(append_range_requests(
+          *restore_, LayerIndex(l), 0, plan_.layers[l].parameters, slots, take, requests));
+    }
+    const auto take_statistics = [this](const Bytes& values) {
+      if (values.size() != statistics_.size() * sizeof(float)) {
+        return absl::DataLossError("running statistics of another size");
+      }
+      copy_payload(values, statistics_);
+      return absl::OkStatus();
+    };
+    POSEIDON_RETURN_IF_ERROR(append_own_state_request(*restore_, take_statistics, requests));
+    transfer_ = std::make_unique<StoreTransfer>(&node_.stores_);
+    transfer_->start(std::move(requests), [this](const absl::Status& status) {
+      if (halting_) return;
+      if (!status.ok()) {
+        restoring_ = true;
+        end(status);
+        return;
+      }
+      if (statistics_ != course_->at(first_).statistics) fail("restored other statistics");
+      end_unless_ok(prepare_synchronisation());
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status prepare_synchronisation() {
+    if (halting_) return absl::CancelledError("halted");
+    SyncerOptions options;
+    options.give_up_after = node_.options_.server_timeout;
+    options.first_iteration = first_;
+    options.sfb.piece_bytes = job_.sync.chunk_bytes;
+    options.sfb.iterations = job_.iterations;
+    options.sfb.check_every = 3;
+    std::vector<LayerMemory> layers;
+    for (std::size_t l = 0; l < plan_.layers.size(); ++l) {
+      layers.push_back({parameters_[l].floats(), gradients_[l].floats(), gradients_[l].owner()});
+    }
+    traffic_ = std::make_unique<TrafficProbe>(plan_.layers.size());
+    giver_ = std::make_unique<CheckpointGiver>(
+        &node_.stores_, plan_, rank_,
+        CheckpointGiverOptions{.first_iteration = first_,
+                               .every_iterations = job_.checkpoint.every_iterations,
+                               .chunk_bytes = job_.sync.chunk_bytes,
+                               .replicas = job_.checkpoint.replicas,
+                               .transfer = {}},
+        [this](Iteration version, const std::string& reason, bool too_late) {
+          report_checkpoint_failure(version, reason, too_late);
+        });
+    syncer_ = std::make_unique<Syncer>(node_.transport_, plan_, rank_, std::move(layers), options,
+                                       this, traffic_.get(), &node_.refusals_,
+                                       PeerAccess{&node_.factors_, &node_.door_});
+    state_ = State::kWaiting;
+    node_.transport_->post([this, alive = alive_] {
+      if (*alive && syncer_ != nullptr) syncer_->start();
+    });
+    return absl::OkStatus();
+  }
+
+  // ---- waiting, as sync_client.cc does ----
+
+  bool by_factors(std::size_t l) const { return plan_.layers[l].scheme == Scheme::kSfb; }
+  bool has_all_factors(std::size_t l) const {
+    return by_factors(l) && versions_[l] >= first_ && complete_[l] == versions_[l] &&
+           complete_[l] < job_.iterations;
+  }
+
+  /// Steps what can be stepped.
+  void step_layers() {
+    const bool clips = plan_.norm_scope == NormScope::kNetwork;
+    for (std::size_t l = 0; l < versions_.size(); ++l) {
+      if (!has_all_factors(l)) continue;
+      const SimLayer& layer = course_->scenario().layers[l];
+      const LayerIndex index(static_cast<std::uint32_t>(l));
+      const Iteration version = versions_[l];
+      const std::vector<float> gradient =
+          gradient_of(layer, syncer_->factors()->route().stacked(index, version));
+      const std::vector<TensorSquares> squares =
+          squares_of(course_->scenario(), layer, gradient, parameters_[l].floats());
+      if (clips && measured_[l] < version) {
+        measured_[l] = version;
+        node_.transport_->post([this, alive = alive_, index, version, squares] {
+          if (*alive && syncer_ != nullptr) syncer_->layer_measured(index, version, squares);
+        });
+      }
+      if (clips && norms_of_ != version) continue;
+      giver_->keep(index, version, parameters_[l].floats(), state0_[l].floats(),
+                   state1_[l].floats());
+      step_layer(course_->scenario(), layer, version, gradient, squares, all_gradients_,
+                 parameters_[l].floats(), state0_[l].floats(), state1_[l].floats());
+      giver_->layer_at(index, version + 1, parameters_[l].floats(), state0_[l].floats(),
+                       state1_[l].floats());
+      ++versions_[l];
+    }
+  }
+
+  bool all_have(Iteration version) const {
+    return std::all_of(versions_.begin(), versions_.end(),
+                       [version](Iteration v) { return v >= version; });
+  }
+
+  /// Goes on as far as it can. Whatever may end a wait calls it.
+  void advance() {
+    if (in_advance_) return;
+    in_advance_ = true;
+    while (advance_once()) {
+    }
+    in_advance_ = false;
+  }
+
+  bool advance_once() {
+    if (state_ == State::kComputing || state_ == State::kUploading || state_ == State::kHolding ||
+        state_ == State::kEnded) {
+      return false;
+    }
+    if (halting_) {
+      hold();
+      return false;
+    }
+    if (state_ == State::kPreparing || state_ == State::kFinished) return false;
+    if (!sync_failure_.ok()) {
+      end(sync_failure_);
+      return false;
+    }
+    if (syncer_->factors() != nullptr) step_layers();
+    switch (state_) {
+      case State::kWaiting: {
+        if (!all_have(first_)) return false;
+        if (!statistics_.empty()) save_own_state(first_);
+        v1::NodeMessage ready;
+        ready.mutable_ready()->set_epoch(epoch_.value());
+        node_.control_.send(std::move(ready));
+        state_ = State::kReady;
+        return true;
+      }
+      case State::kReady:
+        if (!started_) return false;
+        if (first_ >= job_.iterations) {
+          state_ = State::kFinishing;
+          return true;
+        }
+        testing_ = first_ > 0 && test_is_due(first_);
+        begin_forward();
+        return true;
+      case State::kForward:
+        return forward();
+      case State::kFinishing:
+        if (!all_have(job_.iterations)) return false;
+        for (std::size_t l = 0; l < versions_.size(); ++l) {
+          if (by_factors(l)) publish(l, job_.iterations);
+        }
+        state_ = State::kComparing;
+        return true;
+      case State::kComparing:
+        for (std::size_t l = 0; l < versions_.size(); ++l) {
+          if (by_factors(l) && complete_[l] < job_.iterations) return false;
+        }
+        if (plan_.wire_type != ElementType::kFloat32) syncer_->fetch_exact();
+        state_ = State::kExact;
+        return true;
+      case State::kExact:
+        return finish_training();
+      default:
+        return false;
+    }
+  }
+
+  // ---- training ----
+
+  bool test_is_due(Iteration steps) const {
+    if (!job_.data.test) return false;
+    if (steps == job_.iterations) return true;
+    return job_.test_every_iterations > 0 && steps % job_.test_every_iterations == 0;
+  }
+
+  void begin_forward() {
+    layer_ = 0;
+    state_ = State::kForward;
+  }
+
+  /// One layer. Whether there is more to do at once.
+  bool forward() {
+    if (versions_[layer_] < iteration_) return false;
+    if (!std::ranges::equal(parameters_[layer_].floats(), course_->at(iteration_).read[layer_])) {
+      fail(absl::StrCat("layer ", plan_.layers[layer_].name,
+                        " read other parameters than a single process has"));
+    }
+    ++layer_;
+    compute([this] { forward_done(); });
+    return false;
+  }
+
+  void forward_done() {
+    if (layer_ < parameters_.size()) {
+      state_ = State::kForward;
+    } else if (testing_) {
+      testing_ = false;
+      report_test(iteration_);
+      begin_forward();
+    } else {
+      backward();
+      return;
+    }
+    advance();
+  }
+
+  void compute(std::function<void()> then) {
+    state_ = State::kComputing;
+    after(node_.options_.max_compute, std::move(then));
+  }
+
+  void publish(std::size_t l, Iteration iteration) {
+    const LayerIndex layer(static_cast<std::uint32_t>(l));
+    const bool with_digest = syncer_->factors()->route().has_digest(iteration);
+    syncer_->factors()->factors_ready(layer, iteration,
+                                      with_digest ? digest_of(parameters_[l].floats()) : 0);
+  }
+
+  /// One layer; nothing waits here, so a halt is met by the next forward.
+  void backward() {
+    --layer_;
+    const std::span<const float> read = parameters_[layer_].floats();
+    const LayerIndex layer(static_cast<std::uint32_t>(layer_));
+    if (by_factors(layer_)) {
+      const OwnFactors own = syncer_->factors()->route().own(layer, iteration_);
+      fill_factors(rank_.value(), iteration_, read, own.output_gradient, own.input);
+      publish(layer_, iteration_);
+    } else {
+      for (std::size_t e = 0; e < read.size(); ++e) {
+        gradients_[layer_].floats()[e] = gradient_value(rank_.value(), iteration_, read[e], e);
+      }
+      syncer_->gradient_ready(layer, iteration_);
+    }
+    if (layer_ > 0) {
+      compute([this] { backward(); });
+      return;
+    }
+    iteration_done();
+  }
+
+  void iteration_done() {
+    if (rank_ == WorkerRank(0)) {
+      update_statistics(iteration_, course_->at(iteration_).read[0][0], statistics_);
+    }
+    save_own_state(iteration_ + 1);
+    v1::NodeMessage message;
+    v1::IterationReport& report = *message.mutable_iteration();
+    report.set_epoch(epoch_.value());
+    report.set_iteration(static_cast<std::uint64_t>(iteration_));
+    report.set_loss(loss_of(rank_.value(), iteration_, course_->at(iteration_).read));
+    node_.control_.send(std::move(message));
+    ++iteration_;
+    if (iteration_ < job_.iterations) {
+      testing_ = test_is_due(iteration_);
+      begin_forward();
+    } else {
+      state_ = State::kFinishing;
+    }
+    advance();
+  }
+
+  void report_test(Iteration steps) {
+    v1::NodeMessage message;
+    v1::TestReport& report = *message.mutable_test();
+    report.set_epoch(epoch_.value());
+    report.set_iteration(static_cast<std::uint64_t>(steps));
+    report.set_loss_sum(test_loss_of(rank_.value(), course_->at(steps).read));
+    report.set_correct(1);
+    report.set_samples(1);
+    node_.control_.send(std::move(message));
+  }
+
+  bool finish_training() {
+    if (plan_.wire_type != ElementType::kFloat32) {
+      for (std::size_t l = 0; l < versions_.size(); ++l) {
+        if (!by_factors(l) && !exact_[l]) return false;
+      }
+    }
+    for (std::size_t l = 0; l < versions_.size(); ++l) {
+      if (!std::ranges::equal(parameters_[l].floats(),
+                              course_->at(job_.iterations).state.parameters[l])) {
+        fail(absl::StrCat("layer ", plan_.layers[l].name, " ended with other parameters"));
+      }
+    }
+    if (test_is_due(job_.iterations)) report_test(job_.iterations);
+    if (rank_ != WorkerRank(0)) {
+      finished();
+      return false;
+    }
+    std::string model;
+    for (const FloatBuffer& layer : parameters_) {
+      const auto bytes = as_payload(layer.floats());
+      model.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    }
+    state_ = State::kUploading;
+    node_.control_.upload(epoch_.value(), std::move(model),
+                          [this, alive = alive_](const absl::Status& status) {
+                            if (!*alive) return;
+                            if (halting_) {
+                              hold();
+                            } else if (status.ok()) {
+                              finished();
+                            } else {
+                              end(status);
+                            }
+                          });
+    return false;
+  }
+
+  // ---- the end ----
+
+  void close_client() {
+    syncer_.reset();
+    traffic_.reset();
+  }
+  void close_giver() {
+    transfer_.reset();
+    node_.stores_.at_once = true;
+    giver_.reset();
+    node_.stores_.at_once = false;
+  }
+
+  void finished() {
+    v1::NodeMessage message;
+    message.mutable_finished()->set_epoch(epoch_.value());
+    node_.control_.send(std::move(message));
+    state_ = State::kFinished;
+  }
+
+  void end_unless_ok(const absl::Status& status) {
+    if (!status.ok()) end(status);
+  }
+
+  /// Not within an event of what it closes.
+  void end(const absl::Status& status) {
+    if (halting_) {
+      hold();
+      return;
+    }
+    state_ = State::kEnded;
+    node_.transport_->post([this, alive = alive_, status] {
+      if (!*alive) return;
+      close_client();
+      v1::NodeMessage message;
+      message.mutable_failed()->set_epoch(epoch_.value());
+      message.mutable_failed()->set_reason(std::string(status.message()));
+      message.mutable_failed()->set_failure(failure_of(status, restoring_));
+      node_.control_.send(std::move(message));
+      close_giver();
+    });
+  }
+
+  void hold() {
+    if (state_ == State::kHolding) return;
+    state_ = State::kHolding;
+    node_.transport_->post([this, alive = alive_] {
+      if (!*alive) return;
+      close_client();
+      CheckpointGiver::Held held{.oldest = 1, .newest = 0};
+      if (giver_ != nullptr) {
+        held = giver_->held();
+        if (!kept_statistics_.empty()) {
+          held.oldest = std::max(held.oldest, kept_statistics_.front().first);
+          held.newest = std::min(held.newest, kept_statistics_.back().first);
+        }
+      }
+      v1::NodeMessage message;
+      message.mutable_halted()->set_epoch(epoch_.value());
+      message.mutable_halted()->set_oldest(static_cast<std::uint64_t>(held.oldest));
+      message.mutable_halted()->set_newest(static_cast<std::uint64_t>(held.newest));
+      node_.control_.send(std::move(message));
+      if (held_save_) give_held();
+    });
+  }
+
+  void give_held() {
+    const auto version = static_cast<Iteration>(held_save_->iteration());
+    std::set<WorkerRank> lost;
+    for (const std::uint32_t rank : held_save_->lost_ranks()) lost.insert(WorkerRank(rank));
+    std::vector<float> own_state;
+    for (const auto& [kept, values] : kept_statistics_) {
+      if (kept == version) own_state = values;
+    }
+    const absl::Status given =
+        giver_ == nullptr
+            ? absl::FailedPreconditionError("this worker holds nothing")
+            : giver_->give_held(
+                  version, lost,
+                  [this](LayerIndex layer) -> std::array<std::span<const float>, 3> {
+                    const std::size_t l = layer.value();
+                    return {parameters_[l].floats(), state0_[l].floats(), state1_[l].floats()};
+                  },
+                  std::move(own_state));
+    if (!given.ok()) {
+      report_checkpoint_failure(version, std::string(given.message()), /*too_late=*/false);
+    }
+  }
+
+  void save_own_state(Iteration version) {
+    const bool due = giver_->wants_own_state(version);
+    if (rank_ != WorkerRank(0)) return;
+    if (!statistics_.empty()) {
+      kept_statistics_.emplace_back(version, statistics_);
+      if (kept_statistics_.size() > kStatisticsKept) kept_statistics_.pop_front();
+    }
+    if (due) giver_->own_state_at(version, statistics_);
+  }
+
+  void report_checkpoint_failure(Iteration version, const std::string& reason, bool too_late) {
+    v1::NodeMessage message;
+    v1::CheckpointReport& report = *message.mutable_checkpoint();
+    report.set_epoch(epoch_.value());
+    report.set_iteration(static_cast<std::uint64_t>(version));
+    report.set_reason(reason);
+    report.set_too_late(too_late);
+    node_.control_.send(std::move(message));
+  }
+
+  SimWorker& node_;
+  const v1::Assignment assignment_;
+  SplitMix64 random_;
+  const Epoch epoch_;
+  State state_ = State::kPreparing;
+  bool started_ = false, halting_ = false, restoring_ = false, testing_ = false;
+  bool in_advance_ = false;
+  Plan plan_;
+  JobSpec job_;
+  WorkerRank rank_;
+  std::optional<RestoreSource> restore_;
+  std::shared_ptr<const Course> course_;
+  Iteration first_ = 0;
+  Iteration iteration_ = 0;
+  std::size_t layer_ = 0;
+  std::vector<FloatBuffer> parameters_, gradients_, state0_, state1_;
+  std::vector<Iteration> versions_, complete_, measured_;
+  std::vector<bool> exact_;
+  std::vector<float> statistics_;
+  std::deque<std::pair<Iteration, std::vector<float>>> kept_statistics_;
+  Iteration norms_of_ = -1;
+  double all_gradients_ = 0.0;
+  absl::Status sync_failure_;
+  std::optional<v1::SaveCheckpoint> held_save_;
+  std::unique_ptr<StoreTransfer> transfer_;
+  std::unique_ptr<TrafficProbe> traffic_;
+  std::unique_ptr<CheckpointGiver> giver_;
+  std::unique_ptr<Syncer> syncer_;
+  /// Timers outlive us in the loop; they look here before they touch us.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace poseidon::sim
