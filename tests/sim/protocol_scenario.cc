@@ -175,7 +175,7 @@ ProtocolScenario draw_protocol_scenario(std::uint64_t seed) {
   s.servers = 1 + dice.below(3);
   draw_job(dice, s);
   s.server_timeout = Milliseconds(dice.one_of({4000, 10000, 30000}));
-  s.max_compute = Nanoseconds(Milliseconds(dice.one_of({5, 40, 150})));
+  s.max_compute = Nanoseconds(Milliseconds(dice.one_of({15, 60, 200})));
   s.slowest_disk = Nanoseconds(Milliseconds(dice.one_of({1, 20, 150})));
   s.pending_limit_bytes = dice.one_of<std::int64_t>({1, 5000, 1000000000});
   s.network.min_delay = Nanoseconds(1 + dice.below(1000));
@@ -188,9 +188,18 @@ ProtocolScenario draw_protocol_scenario(std::uint64_t seed) {
     s.network.max_faults = kMaxNetworkFaults;
     s.network.duplicate = s.network.reorder = 0.0;  // they would use them up
   }
-  const Nanoseconds training = s.iterations * 8 * s.max_compute + Milliseconds(2000);
+  // About how long it trains; what comes later than that meets nothing.
+  const Nanoseconds training = s.iterations * 3 * s.max_compute + Milliseconds(1500);
   const std::uint64_t faults = dice.below(kMostFaults + 1);
   for (std::uint64_t i = 0; i < faults; ++i) s.faults.push_back(draw_fault(dice, training));
+  if (faults > 1 && !dice.one_in(3)) {
+    // Some recovery, so that the others may fall into it.
+    s.faults[0].kind = dice.one_of({FaultKind::kKillWorker, FaultKind::kKillWorker,
+                                    FaultKind::kKillServer, FaultKind::kKillCoordinator});
+    s.faults[0].message.clear();
+    s.faults[0].at = training / 2;
+    s.faults[0].comes_back = true;
+  }
   return s;
 }
 
