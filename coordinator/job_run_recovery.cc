@@ -75,6 +75,12 @@ JobActions JobRun::on_halted(NodeId from, Epoch epoch, const HeldVersions& held,
   JobActions actions;
   Participant* participant = expect_participant(from, epoch, "Halted", actions);
   if (participant == nullptr) return actions;
+  if (state_ == JobState::kRunning) {
+    // By an earlier coordinator, which died over it.
+    recover(absl::StrCat(participant_text(*participant),
+                         " was halted before this coordinator went on with the job"),
+            /*in_memory=*/true, now, actions);
+  }
   if (state_ != JobState::kHalting || participant->state == ParticipantState::kHalted) {
     refuse(actions, Refusal::kWrongState,
            absl::StrFormat("Halted from %s; job %s is %s", participant_text(*participant),

@@ -186,6 +186,17 @@ TEST_F(JobResumeTest, AnEpochThatWasOverIsLeftByAllAtOnce) {
   EXPECT_EQ(job_->recoveries(), 1);
 }
 
+TEST_F(JobResumeTest, WhatTheEarlierOneHaltedIsRecovered) {
+  resume();
+  const JobActions actions = job_->on_halted(NodeId(11), kEpoch, {1, 2}, at(101));
+  EXPECT_EQ(job_->state(), JobState::kHalting);
+  EXPECT_THAT(only<SendHalt>(actions), SizeIs(3)) << "who has not heard of it, does now";
+  job_->on_halted(NodeId(12), kEpoch, {1, 2}, at(101));
+  const auto saves = only<SendSave>(job_->on_halted(NodeId(1), kEpoch, {1, 2}, at(101)));
+  ASSERT_THAT(saves, SizeIs(3));
+  EXPECT_EQ(saves[0].iteration, 2);
+}
+
 TEST_F(JobResumeTest, NodesThatHadHeardOfTheEndAreNotMissed) {
   resume(kIterations, /*model_stored=*/true);
   EXPECT_EQ(job_->state(), JobState::kRunning) << "they may have a last test to tell";
