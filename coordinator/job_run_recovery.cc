@@ -320,8 +320,11 @@ JobActions JobRun::on_epoch(const absl::StatusOr<std::uint64_t>& epoch, Nanoseco
   }
   const bool all_there = std::none_of(workers_.begin(), workers_.end(), is_lost) &&
                          std::none_of(servers_.begin(), servers_.end(), is_lost) &&
-                         (!source_ || addresses_of_stores(*source_));
-  if (!all_there) {  // somebody left while the epoch was written down; the number is not used
+                         (!source_ || (addresses_of_stores(*source_) &&
+                                       checkpoints_.committed().contains(source_->snapshot)));
+  // Somebody left while the epoch was written down, or a newer checkpoint took the place of the
+  // source; the number is not used.
+  if (!all_there) {
     try_replacing(now, actions);
     return actions;
   }
