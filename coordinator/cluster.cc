@@ -25,12 +25,11 @@ constexpr Nanoseconds kDriftInterval = TrafficMonitor::kWindow;
 /// How long shutdown waits for the last files.
 constexpr std::chrono::seconds kFilesTimeout{10};
 
-/// Seconds since the job began, of one layer: finite, and no more than a lifetime.
+/// Seconds since the job began: finite, and no more than a lifetime.
+bool sensible(double seconds) { return seconds >= 0.0 && seconds <= 1e10; }
 bool sensible(const v1::LayerTraffic& layer) {
-  constexpr double kMaxS = 1e10;
-  const auto fits = [](double seconds) { return seconds >= 0.0 && seconds <= kMaxS; };
-  return fits(layer.stall_seconds()) && fits(layer.forward_seconds()) &&
-         fits(layer.backward_seconds()) && fits(layer.sync_seconds());
+  return sensible(layer.stall_seconds()) && sensible(layer.forward_seconds()) &&
+         sensible(layer.backward_seconds()) && sensible(layer.sync_seconds());
 }
 
 CalibrationAnswer to_answer(const v1::CalibrationReport& report) {
@@ -281,6 +280,12 @@ void Cluster::handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat) {
   const bool is_worker = std::any_of(workers.begin(), workers.end(),
                                      [from](const Participant& p) { return p.node.id == from; });
   if (!is_worker) return;
+  if (!sensible(heartbeat.data_stall_seconds())) {
+    refuse(Refusal::kMalformed,
+           absl::StrCat("a wait for samples of ", heartbeat.data_stall_seconds(), " s from node ",
+                        from.value()));
+    return;
+  }
   std::vector<LayerTotals> layers(traffic_->layers());
   for (const v1::LayerTraffic& layer : heartbeat.layers()) {
     if (layer.layer() >= layers.size() || !sensible(layer)) {
@@ -297,7 +302,11 @@ void Cluster::handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat) {
                              .sync_seconds = layer.sync_seconds(),
                              .syncs = layer.syncs()};
   }
-  traffic_->add(from, std::move(layers), clock_->now());
+  traffic_->add(from,
+                {.layers = std::move(layers),
+                 .data_stall_seconds = heartbeat.data_stall_seconds(),
+                 .corrupt_samples = heartbeat.corrupt_samples()},
+                clock_->now());
 }
 
 // ---- members ----

@@ -330,7 +330,7 @@ void Cluster::fill_job(v1::GetStatusResponse& out) const {
 }
 
 void Cluster::fill_nodes(v1::GetStatusResponse& out) const {
-  const auto fill = [&out](const NodeInfo& node, int rank, const std::string& state) {
+  const auto fill = [&](const NodeInfo& node, int rank, const std::string& state) {
     v1::NodeStatus* status = node.role == NodeRole::kWorker ? out.add_workers() : out.add_servers();
     status->set_rank(rank);
     status->set_address(node.address);
@@ -338,6 +338,10 @@ void Cluster::fill_nodes(v1::GetStatusResponse& out) const {
     status->set_state(state);
     status->set_metrics_address(node.metrics_address);
     status->set_node_id(node.id.value());
+    const DataRates data = traffic_ ? traffic_->data_rates(node.id) : DataRates{};
+    status->set_data_stall_share(
+        data.stall_share.value_or(std::numeric_limits<double>::quiet_NaN()));
+    status->set_corrupt_samples(data.corrupt_samples);
   };
   std::vector<NodeId> listed;
   if (job_) {

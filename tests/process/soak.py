@@ -71,7 +71,7 @@ class Trial(ProcessTest):
 
     def strike(self, rng, kinds, cluster, run_dir, scheme, log):
         """One fault at a random moment; seconds from it to the next new iteration, or None at the end of the run."""
-        time.sleep(rng.uniform(0.0, 2.0))
+        self.wait_for_moment(rng, run_dir / "metrics.jsonl")
         kind = rng.choice(kinds)
         freeze = kind != "coordinator" and rng.random() < 0.2
         if cluster.status()["state"] == "done":
@@ -102,6 +102,15 @@ class Trial(ProcessTest):
         wait_for("a new iteration or the end", lambda: self.furthest(path) > before or
                  cluster.status()["state"] in ("done", "failed"), 60)
         return time.monotonic() - begin
+
+    def wait_for_moment(self, rng, path):
+        """Of the preparations, for one in six; else any iteration but the last few, and any moment of it."""
+        if rng.random() < 1 / 6:
+            time.sleep(rng.uniform(0.0, 0.5))
+            return
+        target = rng.randrange(ITERATIONS - EVERY // 2)
+        wait_for(f"iteration {target}", lambda: self.furthest(path) >= target, 120)
+        time.sleep(rng.uniform(0.0, 0.02))
 
     @staticmethod
     def furthest(path):
