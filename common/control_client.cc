@@ -373,6 +373,7 @@ void ControlClient::Impl::heartbeat_loop() {
   while (!stopping_) {
     // Every stream begins with a beat at once: only Joined says how long the lease is.
     const std::uint64_t joins = joins_;
+    if (options_.on_turn) options_.on_turn();
     if (joined_) {
       lock.unlock();
       v1::NodeMessage message;

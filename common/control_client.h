@@ -49,6 +49,9 @@ struct ControlClientOptions {
   Milliseconds join_timeout{60000};
   /// The same while there is a part in a job, and for the upload of its model.
   Milliseconds away_timeout{3600000};
+  /// Called on the heartbeat thread with every beat, joined or not: the client is alive. May be
+  /// null.
+  std::function<void()> on_turn;
 };
 
 class ControlClient {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/check.h"
+#include "common/log.h"
 #include "common/plan_proto.h"
 #include "common/status_macros.h"
 #include "coordinator/admission.h"
@@ -445,6 +446,7 @@ void Cluster::after_actions() {
   }
   if (!job_) return;
   job_changed_.notify_all();
+  set_log_job(job_->ended() ? "" : job_->description().id, job_->epoch().value());
   if (!traffic_ && job_->plan()) {
     traffic_ = std::make_unique<TrafficMonitor>(job_->plan()->layers.size());
   }

@@ -17,6 +17,7 @@ void Cluster::send_assignment(const SendAssignment& assignment) {
   *assign.mutable_plan() = plan_to_message(*job_->plan());
   assign.set_job_json(job_->job_json());
   assign.set_index(assignment.index);
+  assign.set_job_id(job_->description().id);
   if (const CheckpointManifest* source = job_->restore()) {
     *assign.mutable_restore() = restore_to_message(*source, job_->restore_addresses());
   }

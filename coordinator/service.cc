@@ -277,9 +277,11 @@ class CoordinatorServer final : public CoordinatorService {
  public:
   CoordinatorServer(ClusterOptions options, JobResolver resolver,
                     std::unique_ptr<StateDirectory> state,
-                    std::unique_ptr<CoordinatorMetrics> metrics, const Clock* clock)
+                    std::unique_ptr<CoordinatorMetrics> metrics, const Clock* clock,
+                    std::function<void()> on_turn)
       : cluster_(options, std::move(resolver), std::move(state), std::move(metrics), clock),
-        service_(&cluster_) {}
+        service_(&cluster_),
+        on_turn_(std::move(on_turn)) {}
 
   ~CoordinatorServer() override { shutdown("the service is destroyed"); }
 
@@ -327,6 +329,7 @@ class CoordinatorServer final : public CoordinatorService {
       lock.unlock();
       cluster_.tick();
       service_.cancel_stuck_streams();
+      if (on_turn_) on_turn_();
       lock.lock();
       changed_.wait_for(lock, kTickInterval, [this] { return stopping_; });
     }
@@ -334,6 +337,7 @@ class CoordinatorServer final : public CoordinatorService {
 
   Cluster cluster_;
   GrpcService service_;
+  const std::function<void()> on_turn_;
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
   std::mutex mutex_;
@@ -352,8 +356,9 @@ absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::start(
                             parse_host_port(options.listen, PortZero::kAllowed));
   POSEIDON_ASSIGN_OR_RETURN(auto state, StateDirectory::open(options.state_dir));
   POSEIDON_ASSIGN_OR_RETURN(auto metrics, CoordinatorMetrics::create(options.metrics_listen));
-  auto server = std::make_unique<CoordinatorServer>(options.cluster, std::move(resolver),
-                                                    std::move(state), std::move(metrics), clock);
+  auto server =
+      std::make_unique<CoordinatorServer>(options.cluster, std::move(resolver), std::move(state),
+                                          std::move(metrics), clock, options.on_turn);
   POSEIDON_RETURN_IF_ERROR(server->listen(listen));
   return server;
 }

@@ -6,6 +6,7 @@
 #include "common/checkpoint.h"
 #include "common/clock.h"
 #include "common/job.h"
+#include "common/log.h"
 #include "common/plan_proto.h"
 #include "common/status_macros.h"
 #include "server/measure_sums.h"
@@ -47,6 +48,7 @@ ServerNode::ServerNode(const ServerNodeParts& parts)
 }
 
 void ServerNode::on_joined(const v1::Joined& joined) {
+  set_log_node(joined.node_id());
   spdlog::info("joined as node {}{}{}", joined.node_id(), joined.note().empty() ? "" : ": ",
                joined.note());
 }
@@ -107,6 +109,7 @@ absl::Status ServerNode::assign(const v1::Assignment& assignment) {
     traffic_ = traffic;
     epoch_ = epoch;
   }
+  set_log_job(assignment.job_id(), epoch.value());
   if (metrics_ != nullptr) metrics_->show(std::make_shared<const Plan>(plan), traffic);
   std::int64_t parameters = 0;
   for (const PlanChunk& chunk : plan.chunks) {
@@ -254,6 +257,7 @@ void ServerNode::drop(Epoch epoch) {
     if (epoch_ != epoch) return;
     traffic_.reset();
   }
+  set_log_job("", 0);
   if (metrics_ != nullptr) metrics_->show(nullptr, nullptr);
   service_->drop(epoch);
   keeper_->end(epoch);

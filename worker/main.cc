@@ -18,6 +18,7 @@
 #include "common/link_probe.h"
 #include "common/node_report.h"
 #include "common/paced_transport.h"
+#include "common/service_manager.h"
 #include "common/status_macros.h"
 #include "common/store_wire.h"
 #include "common/tensor_memory.h"
@@ -142,9 +143,16 @@ absl::Status run(const MainOptions& options) {
     client_options.join.set_device("cpu");
     client_options.join.set_metrics_address(metrics == nullptr ? "" : metrics->address());
     client_options.join.set_process_id(static_cast<std::uint32_t>(getpid()));
+    LoopPulse pulse;
+    client_options.on_turn = [&pulse] { pulse.turn(); };
     ControlClient client(client_options, &node);
     node.set_client(&client);
-    const StopSignals signals([&client](const std::string& name) { client.stop(name); });
+    ServiceManager manager([&pulse] { return pulse.turned(); });
+    const StopSignals signals([&](const std::string& name) {
+      manager.stopping();
+      client.stop(name);
+    });
+    manager.ready(absl::StrCat("works on ", *address));
     status = client.run();
     node.end();
   }

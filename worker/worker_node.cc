@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/job.h"
+#include "common/log.h"
 #include "common/plan_proto.h"
 #include "common/restore_source.h"
 #include "common/status_macros.h"
@@ -576,16 +577,19 @@ void WorkerNode::end_job(const absl::Status& reason) {
   if (job == nullptr) return;
   job->cancel(reason);
   job->join();
+  set_log_job("", 0);
   if (metrics_ != nullptr) metrics_->show(nullptr, nullptr);
 }
 
 void WorkerNode::on_joined(const v1::Joined& joined) {
+  set_log_node(joined.node_id());
   spdlog::info("joined as node {}{}{}", joined.node_id(), joined.note().empty() ? "" : ": ",
                joined.note());
 }
 
 void WorkerNode::on_assign(const v1::Assignment& assignment) {
   end_job(absl::CancelledError("a new assignment came"));
+  set_log_job(assignment.job_id(), assignment.plan().epoch());
   auto job = std::make_shared<Job>(this, assignment);
   {
     const std::lock_guard lock(mutex_);
