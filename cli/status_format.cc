@@ -29,6 +29,8 @@ Json server_to_json(const v1::NodeStatus& node) {
 
 Json worker_to_json(const v1::NodeStatus& node) {
   Json json = server_to_json(node);
+  json["compute_share"] = number(node.compute_share());
+  json["stall_share"] = number(node.stall_share());
   json["data_stall_share"] = number(node.data_stall_share());
   json["corrupt_samples"] = node.corrupt_samples();
   return json;
@@ -63,10 +65,11 @@ std::string percent(double share) { return absl::StrFormat("%.1f%%", share * 100
 template <typename Nodes>
 void append_nodes(Table& table, const char* role, const Nodes& nodes) {
   for (const v1::NodeStatus& node : nodes) {
-    const bool reads = std::isfinite(node.data_stall_share());  // samples: workers that train
+    const bool reads = std::isfinite(node.data_stall_share());  // samples: it trains
     table.push_back({absl::StrCat(role, " ", node.rank() < 0 ? "-" : absl::StrCat(node.rank())),
                      node.state(), or_dash(node.address()), or_dash(node.device()),
-                     or_dash(node.metrics_address()),
+                     or_dash(node.metrics_address()), reads ? percent(node.compute_share()) : "-",
+                     reads ? percent(node.stall_share()) : "-",
                      reads ? percent(node.data_stall_share()) : "-",
                      reads ? std::to_string(node.corrupt_samples()) : "-"});
   }
@@ -161,7 +164,8 @@ std::string status_to_text(const v1::GetStatusResponse& status) {
   if (status.workers().empty() && status.servers().empty()) {
     absl::StrAppend(&text, "no worker and no server has joined yet\n");
   } else {
-    Table nodes = {{"NODE", "STATE", "ADDRESS", "DEVICE", "METRICS", "DATA STALL", "CORRUPT"}};
+    Table nodes = {{"NODE", "STATE", "ADDRESS", "DEVICE", "METRICS", "COMPUTE", "STALL",
+                    "DATA STALL", "CORRUPT"}};
     append_nodes(nodes, "worker", status.workers());
     append_nodes(nodes, "server", status.servers());
     absl::StrAppend(&text, "\n", format_table(nodes));

@@ -338,10 +338,14 @@ void Cluster::fill_nodes(v1::GetStatusResponse& out) const {
     status->set_state(state);
     status->set_metrics_address(node.metrics_address);
     status->set_node_id(node.id.value());
-    const DataRates data = traffic_ ? traffic_->data_rates(node.id) : DataRates{};
-    status->set_data_stall_share(
-        data.stall_share.value_or(std::numeric_limits<double>::quiet_NaN()));
-    status->set_corrupt_samples(data.corrupt_samples);
+    const WorkerRates rates = traffic_ ? traffic_->worker_rates(node.id) : WorkerRates{};
+    constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+    const auto shares = rates.shares.value_or(
+        WorkerRates::Shares{.compute = kUnknown, .stall = kUnknown, .data = kUnknown});
+    status->set_compute_share(shares.compute);
+    status->set_stall_share(shares.stall);
+    status->set_data_stall_share(shares.data);
+    status->set_corrupt_samples(rates.corrupt_samples);
   };
   std::vector<NodeId> listed;
   if (job_) {

@@ -156,17 +156,30 @@ TEST(Traffic, TotalsThatGoBackBeginAnew) {
   EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(0)).sent_bytes_per_s, 20.0);
 }
 
-TEST(Traffic, WaitingForSamplesIsAShareOfTheWindow) {
-  TrafficMonitor monitor(0);
-  EXPECT_FALSE(monitor.data_rates(NodeId(1)).stall_share.has_value());
-  monitor.add(NodeId(1), {.layers = {}, .data_stall_seconds = 1.0, .corrupt_samples = 2}, at(0));
-  EXPECT_FALSE(monitor.data_rates(NodeId(1)).stall_share.has_value()) << "no time has passed";
-  EXPECT_EQ(monitor.data_rates(NodeId(1)).corrupt_samples, 2u);
-  monitor.add(NodeId(1), {.layers = {}, .data_stall_seconds = 1.5, .corrupt_samples = 5}, at(2));
-  EXPECT_DOUBLE_EQ(*monitor.data_rates(NodeId(1)).stall_share, 0.25);
-  EXPECT_EQ(monitor.data_rates(NodeId(1)).corrupt_samples, 5u);
-  monitor.add(NodeId(1), {.layers = {}, .data_stall_seconds = 0.1, .corrupt_samples = 0}, at(3));
-  EXPECT_FALSE(monitor.data_rates(NodeId(1)).stall_share.has_value()) << "it counts anew";
+TEST(Traffic, WhatAWorkerSpendsItsTimeOn) {
+  TrafficMonitor monitor(2);
+  EXPECT_FALSE(monitor.worker_rates(NodeId(1)).shares.has_value());
+  LayerTotals one = computed(1.0, 2.0, 10, 0.0, 0), other = computed(0.0, 1.0, 10, 0.0, 0);
+  monitor.add(NodeId(1), {.layers = {one, other}, .data_stall_seconds = 1.0, .corrupt_samples = 2},
+              at(0));
+  EXPECT_FALSE(monitor.worker_rates(NodeId(1)).shares.has_value()) << "no time has passed";
+  EXPECT_EQ(monitor.worker_rates(NodeId(1)).corrupt_samples, 2u);
+  one.forward_seconds += 0.25;
+  one.backward_seconds += 0.5;
+  one.stall_seconds += 0.125;
+  other.backward_seconds += 0.25;
+  other.stall_seconds += 0.125;
+  monitor.add(NodeId(1), {.layers = {one, other}, .data_stall_seconds = 1.5, .corrupt_samples = 5},
+              at(2));
+  const WorkerRates rates = monitor.worker_rates(NodeId(1));
+  ASSERT_TRUE(rates.shares.has_value());
+  EXPECT_DOUBLE_EQ(rates.shares->compute, 0.5);
+  EXPECT_DOUBLE_EQ(rates.shares->stall, 0.125);
+  EXPECT_DOUBLE_EQ(rates.shares->data, 0.25);
+  EXPECT_EQ(rates.corrupt_samples, 5u);
+  monitor.add(NodeId(1), {.layers = {one, other}, .data_stall_seconds = 0.1, .corrupt_samples = 0},
+              at(3));
+  EXPECT_FALSE(monitor.worker_rates(NodeId(1)).shares.has_value()) << "it counts anew";
 }
 
 }  // namespace

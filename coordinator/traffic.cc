@@ -103,17 +103,29 @@ LayerRates TrafficMonitor::rates(LayerIndex layer) const {
   return rates;
 }
 
-DataRates TrafficMonitor::data_rates(NodeId node) const {
+WorkerRates TrafficMonitor::worker_rates(NodeId node) const {
   const auto found = samples_.find(node);
   if (found == samples_.end()) return {};
   const Sample& first = found->second.front();
   const Sample& last = found->second.back();
-  DataRates rates{.stall_share = {}, .corrupt_samples = last.totals.corrupt_samples};
+  WorkerRates rates{.shares = {}, .corrupt_samples = last.totals.corrupt_samples};
   const double elapsed = last.seconds_since(first);
-  if (elapsed > 0.0) {
-    rates.stall_share = std::clamp(
-        (last.totals.data_stall_seconds - first.totals.data_stall_seconds) / elapsed, 0.0, 1.0);
-  }
+  if (elapsed <= 0.0) return rates;
+  const auto seconds = [](const WorkerTotals& totals) {
+    WorkerRates::Shares sums{.compute = 0.0, .stall = 0.0, .data = totals.data_stall_seconds};
+    for (const LayerTotals& layer : totals.layers) {
+      sums.compute += layer.forward_seconds + layer.backward_seconds;
+      sums.stall += layer.stall_seconds;
+    }
+    return sums;
+  };
+  const WorkerRates::Shares before = seconds(first.totals), now = seconds(last.totals);
+  const auto share = [elapsed](double from, double to) {
+    return std::clamp((to - from) / elapsed, 0.0, 1.0);
+  };
+  rates.shares = WorkerRates::Shares{.compute = share(before.compute, now.compute),
+                                     .stall = share(before.stall, now.stall),
+                                     .data = share(before.data, now.data)};
   return rates;
 }
 

@@ -33,9 +33,15 @@ struct WorkerTotals {
   std::uint64_t corrupt_samples = 0;
 };
 
-/// Of one worker's input.
-struct DataRates {
-  std::optional<double> stall_share;  ///< 0..1; unset before time has passed
+/// What one worker spends its time on.
+struct WorkerRates {
+  /// Of the window, 0..1; unset before time has passed.
+  struct Shares {
+    double compute = 0.0;  ///< forward and backward
+    double stall = 0.0;    ///< forward stood still waiting for parameters
+    double data = 0.0;     ///< waited for samples
+  };
+  std::optional<Shares> shares;
   std::uint64_t corrupt_samples = 0;  ///< all of them
 };
 
@@ -65,8 +71,8 @@ class TrafficMonitor {
   std::size_t layers() const { return layers_; }
   /// Between the oldest and newest sample of each node within the window.
   LayerRates rates(LayerIndex layer) const;
-  /// Likewise of one node's input; nothing of a node that has told nothing.
-  DataRates data_rates(NodeId node) const;
+  /// Likewise of one node; nothing of a node that has told nothing.
+  WorkerRates worker_rates(NodeId node) const;
   /// By LayerIndex, of the node that computes longest, over the window: what everybody waits for.
   /// Empty before every node has made kMinPasses in it.
   std::vector<MeasuredLayer> slowest() const;
