@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 
 namespace poseidon {
@@ -19,12 +20,20 @@ CheckpointKeeper::CheckpointKeeper(std::unique_ptr<ChunkStore> store, Background
     : background_(background), store_(std::move(store)) {}
 
 void CheckpointKeeper::begin(Epoch epoch, std::size_t pieces, ResultCallback on_result) {
+  {
+    const std::lock_guard lock(mutex_);
+    states_.begin(epoch);
+  }
   background_->enqueue([this, epoch, pieces, on_result = std::move(on_result)] {
     change_epoch(epoch, pieces, on_result);
   });
 }
 
 void CheckpointKeeper::end(Epoch epoch) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (states_.epoch() == epoch) states_.begin(Epoch(0));
+  }
   background_->enqueue([this, epoch] {
     if (epoch_ == epoch) change_epoch(Epoch(0), 0, nullptr);
   });
@@ -153,6 +162,41 @@ void CheckpointKeeper::read(SnapshotId snapshot, PieceId piece, ReadCallback don
     }
     done(cached_);
   });
+}
+
+// ---- worker 0's own state ----
+
+absl::Status CheckpointKeeper::hold_state(SnapshotId snapshot, std::vector<float> state) {
+  auto shared = std::make_shared<const std::vector<float>>(std::move(state));
+  const std::lock_guard lock(mutex_);
+  return states_.hold(snapshot, std::move(shared));
+}
+
+HeldStates::State CheckpointKeeper::held_state(SnapshotId snapshot) {
+  const std::lock_guard lock(mutex_);
+  return states_.find(snapshot);
+}
+
+std::optional<CheckpointKeeper::StateRange> CheckpointKeeper::held_states() {
+  const std::lock_guard lock(mutex_);
+  if (states_.empty()) return std::nullopt;
+  return StateRange{.oldest = states_.oldest(), .newest = states_.newest()};
+}
+
+absl::Status CheckpointKeeper::put_held_state(SnapshotId snapshot, PieceId piece) {
+  StoredChunk stored{.piece = piece, .version = snapshot_iteration(snapshot)};
+  {
+    const std::lock_guard lock(mutex_);
+    const HeldStates::State state = states_.find(snapshot);
+    if (state == nullptr && !states_.empty()) {
+      return absl::NotFoundError(absl::StrCat("worker 0's own state of version ",
+                                              snapshot_iteration(snapshot), " is not held; ",
+                                              states_.oldest(), " to ", states_.newest(), " are"));
+    }
+    if (state != nullptr) stored.parameters = *state;
+  }
+  put(snapshot, std::move(stored), [](const absl::Status& /*whoever waits hears on_result*/) {});
+  return absl::OkStatus();
 }
 
 }  // namespace poseidon

@@ -2,7 +2,7 @@
 
 // A server's checkpoints on disk: takes frozen chunks and given pieces, writes them in the
 // background, seals a snapshot when all its pieces are there, and reads pieces for who goes on from
-// one.
+// one. Beside them, in memory: worker 0's own state of the last few iterations.
 //
 // Before: server/shard_service.h froze a chunk; server/store_service.h took a request. After:
 // server/chunk_store.h (RocksDB), and the coordinator hears of the result.
@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,6 +25,7 @@
 #include "common/snapshot.h"
 #include "server/chunk_store.h"
 #include "server/frozen_chunk.h"
+#include "server/held_states.h"
 #include "server/snapshot_progress.h"
 
 namespace poseidon {
@@ -62,6 +64,18 @@ class CheckpointKeeper {
   /// Of a sealed snapshot. NOT_FOUND, DATA_LOSS.
   void read(SnapshotId snapshot, PieceId piece, ReadCallback done);
 
+  // ---- worker 0's own state, in memory: server/held_states.h; answered at once ----
+  absl::Status hold_state(SnapshotId snapshot, std::vector<float> state);
+  HeldStates::State held_state(SnapshotId snapshot);  ///< null where it is not held
+  struct StateRange {
+    Iteration oldest = 0, newest = 0;
+  };
+  /// Nothing when no state was sent in this epoch: worker 0 has none.
+  std::optional<StateRange> held_states();
+  /// Makes a piece of the one that is held, or an empty one where worker 0 has none. NOT_FOUND:
+  /// others are held.
+  absl::Status put_held_state(SnapshotId snapshot, PieceId piece);
+
  private:
   struct Started {
     SnapshotId snapshot;
@@ -92,6 +106,7 @@ class CheckpointKeeper {
   /// Of each snapshot, waiting for their turn: under mutex_. Other tasks are bounded by the windows
   /// of the streams that they come from.
   std::map<SnapshotId, std::size_t> queued_chunks_;
+  HeldStates states_;  ///< under mutex_
 };
 
 }  // namespace poseidon

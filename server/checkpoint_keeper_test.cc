@@ -164,6 +164,34 @@ TEST_F(KeeperTest, AnEpochsEndRemovesWhatIsHalfDone) {
   EXPECT_THAT(trouble_.removed, ElementsAre(at(20)));
 }
 
+TEST_F(KeeperTest, WorkerZerosStateIsAPieceOfWhatIsSavedFromMemory) {
+  EXPECT_FALSE(keeper_.held_states());
+  for (const Iteration i : {9, 10}) {
+    ASSERT_TRUE(keeper_.hold_state(at(i), {static_cast<float>(i)}).ok());
+  }
+  ASSERT_TRUE(keeper_.held_states());
+  EXPECT_EQ(keeper_.held_states()->oldest, 9);
+  EXPECT_EQ(keeper_.held_states()->newest, 10);
+  EXPECT_EQ(keeper_.put_held_state(at(11), PieceId(1)).code(), absl::StatusCode::kNotFound);
+  keeper_.put(at(9), chunk(0, 9, 1.0f));
+  ASSERT_TRUE(keeper_.put_held_state(at(9), PieceId(1)).ok());
+  settle();
+  ASSERT_EQ(results().size(), 1u);
+  EXPECT_TRUE(results()[0].status.ok());
+  EXPECT_THAT((*read(at(9), 1))->parameters, ElementsAre(9));
+  keeper_.end(kEpoch);
+  EXPECT_FALSE(keeper_.held_states());
+  EXPECT_FALSE(keeper_.hold_state(at(11), {1}).ok());
+}
+
+TEST_F(KeeperTest, AnEmptyPieceWhereWorkerZeroHasNoState) {
+  keeper_.put(at(9), chunk(0, 9, 1.0f));
+  ASSERT_TRUE(keeper_.put_held_state(at(9), PieceId(1)).ok());
+  settle();
+  ASSERT_EQ(results().size(), 1u);
+  EXPECT_TRUE((*read(at(9), 1))->parameters.empty());
+}
+
 TEST_F(KeeperTest, GivesUpWhenAnotherNodeFailed) {
   keeper_.put(at(10), chunk(0, 10, 1.0f));
   keeper_.forget(at(10));

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "common/control_client.h"
@@ -59,6 +60,7 @@ class ServerNode final : public ControlEvents {
   void send_ready(Epoch epoch);
   void send_failed(Epoch epoch, const absl::Status& status, bool restoring = false);
   void send_checkpoint_report(const SnapshotResult& result, bool too_late = false);
+  absl::Status save_held(Shard& shard, SnapshotId snapshot);
   absl::Status restore(const v1::RestoreSource& message, const Plan& plan, ServerIndex self,
                        int state_slots);
 
@@ -74,6 +76,8 @@ class ServerNode final : public ControlEvents {
   std::shared_ptr<TrafficProbe> traffic_;
   Epoch epoch_;
 
+  /// Where worker 0's own state goes, if this server keeps it; the loop's.
+  std::optional<PieceId> own_state_piece_;
   std::unique_ptr<StoreTransfer> transfer_;  ///< the loop's
   ReplicaSender replicas_;                   ///< the loop's
 };
