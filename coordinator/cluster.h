@@ -174,8 +174,15 @@ class Cluster {
   std::map<NodeLink*, Attached> attached_;
   Membership membership_;
   std::unique_ptr<JobRun> job_;
-  v1::SubmitRequest submitted_;    ///< the job's
-  std::optional<Epoch> recorded_;  ///< epoch whose start is, or will be, in the state directory
+  v1::SubmitRequest submitted_;  ///< the job's
+  /// What is, or will be, in the state directory of the job.
+  struct Recorded {
+    Epoch epoch;
+    bool recovers = false, stopped = false;
+    std::vector<NodeId> lost;
+    bool operator==(const Recorded&) const = default;
+  };
+  std::optional<Recorded> recorded_;
   std::shared_ptr<RunDirectory> directory_;
   bool submitting_ = false;
   bool uploading_ = false;

@@ -22,6 +22,12 @@ BUILD = pathlib.Path(os.environ.get("POSEIDON_BUILD", ROOT / "build" / "release"
 BIN = BUILD / "bin"
 DIGITS_JOB = ROOT / "deploy" / "jobs" / "digits.json"
 LEASE_MS = 1500
+# A network with running statistics, which only worker 0 and the servers' memory have between checkpoints.
+NORMALISED = {"name": "normalised", "input": [1, 28, 28], "layers": [
+    {"name": "conv", "type": "convolution", "outputs": 4, "kernel": 5, "stride": 2},
+    {"name": "bn", "type": "batch_norm"},
+    {"name": "fc", "type": "fully_connected", "outputs": 10},
+    {"name": "loss", "type": "softmax_cross_entropy"}]}
 
 
 def digits_job(**changes):

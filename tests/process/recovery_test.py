@@ -1,10 +1,11 @@
 """Processes that die or freeze while they train: the job goes on by itself, to the same bytes."""
 
+import re
 import signal
 import unittest
 
 import soak
-from cluster import Cluster, ProcessTest, digits_job, metrics, wait_for
+from cluster import NORMALISED, Cluster, ProcessTest, digits_job, metrics, wait_for
 
 ITERATIONS = 120
 
@@ -17,11 +18,11 @@ def job(scheme, every=25, **changes):
 class Recovery(ProcessTest):
     references = {}
 
-    def reference(self, scheme, workers=2):
+    def reference(self, scheme, **changes):
         """(model bytes, losses by iteration, tests) of the undisturbed run."""
-        key = scheme, workers
+        key = scheme, repr(changes)
         if key not in self.references:
-            run_dir = self.train(job(scheme, every=0), workers, 2)
+            run_dir = self.train(job(scheme, **{**changes, "every": 0}), 2, 2)
             self.references[key] = self.results(run_dir)
         return self.references[key]
 
@@ -45,21 +46,27 @@ class Recovery(ProcessTest):
     def worker_of_rank(cluster, rank):
         return next(w for w in cluster.workers if f"worker {rank} is ready" in w.log())
 
-    def finish(self, cluster, scheme, timeout_s=90):
+    @staticmethod
+    def made_again(cluster):
+        """Of finished iterations, most in one recovery."""
+        return max(map(int, re.findall(r"(\d+) finished iterations are made again", cluster.coordinator.log())), default=0)
+
+    def finish(self, cluster, scheme, timeout_s=90, **changes):
         status = cluster.wait_for_state("done", "failed", timeout_s=timeout_s)
         self.assertEqual(status["state"], "done", status["message"])
         model, losses, tests = self.results(self.run_dir)
-        expected_model, expected_losses, expected_tests = self.reference(scheme)
+        expected_model, expected_losses, expected_tests = self.reference(scheme, **changes)
         self.assertEqual(losses, expected_losses)
         self.assertEqual(tests, expected_tests)
         self.assertEqual(model, expected_model)
 
-    def lose_worker(self, scheme, rank):
-        cluster = self.begin(scheme)
+    def lose_worker(self, scheme, rank, **changes):
+        cluster = self.begin(scheme, **changes)
         cluster.wait_for_iteration(30)
         self.worker_of_rank(cluster, rank).signal(signal.SIGKILL)
         cluster.add_worker()
-        self.finish(cluster, scheme)
+        self.finish(cluster, scheme, **changes)
+        self.assertLessEqual(self.made_again(cluster), 1)
 
     def test_a_killed_worker(self):
         self.lose_worker("ps", 1)
@@ -72,6 +79,16 @@ class Recovery(ProcessTest):
 
     def test_a_killed_first_worker_with_factors(self):
         self.lose_worker("sfb", 0)
+
+    # No checkpoints: without worker 0's running statistics the job would have to begin anew.
+    def test_a_killed_first_worker_with_running_statistics(self):
+        self.lose_worker("ps", 0, every=0, model=NORMALISED, batch_size=128)
+
+    def test_a_killed_first_worker_with_running_statistics_and_factors(self):
+        self.lose_worker("sfb", 0, every=0, model=NORMALISED, batch_size=128)
+
+    def test_a_killed_worker_tests_with_the_same_running_statistics_afterwards(self):
+        self.lose_worker("ps", 1, every=0, model=NORMALISED, batch_size=128)
 
     def lose_server(self, scheme):
         cluster = self.begin(scheme)
