@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/file_io.h"
 #include "spdlog/spdlog.h"
 
 namespace poseidon {
@@ -44,6 +45,7 @@ void CheckpointKeeper::change_epoch(Epoch epoch, std::size_t pieces, ResultCallb
   on_result_ = std::move(on_result);
   started_.clear();
   for (const SnapshotId snapshot : progress_.begin(epoch, pieces)) remove_now(snapshot);
+  if (epoch != Epoch(0) && owner_.begin_epoch()) remember_owner();
 }
 
 void CheckpointKeeper::remove_now(SnapshotId snapshot) {
@@ -56,6 +58,12 @@ absl::Status CheckpointKeeper::admit(SnapshotId snapshot) {
   const bool known = std::any_of(started_.begin(), started_.end(),
                                  [snapshot](const Started& s) { return s.snapshot == snapshot; });
   if (status.ok() && !known) started_.push_back({snapshot, std::chrono::steady_clock::now()});
+  // Another coordinator would later take this one's snapshots for its own, and remove them.
+  if (status.ok() && !owner_status_.ok()) {
+    remember_owner();
+    status = owner_status_;
+    if (!status.ok()) fail(snapshot, status);
+  }
   if (absl::IsResourceExhausted(status)) fail(snapshot, status);
   return status;
 }
@@ -162,6 +170,47 @@ void CheckpointKeeper::read(SnapshotId snapshot, PieceId piece, ReadCallback don
     }
     done(cached_);
   });
+}
+
+// ---- whose the snapshots are ----
+
+void CheckpointKeeper::remember_owner_in(std::filesystem::path file) {
+  background_->enqueue([this, file = std::move(file)] {
+    absl::StatusOr<std::string> owner = read_store_owner(file);
+    if (!owner.ok()) {
+      spdlog::warn("{}; nothing is removed from the store by itself: look, and remove the file",
+                   std::string(owner.status().message()));
+    }
+    owner_file_ = file;
+    owner_ = StoreOwner(owner.ok() ? *std::move(owner) : StoreOwner::kNobody);
+  });
+}
+
+void CheckpointKeeper::remember_owner() {
+  if (owner_file_.empty()) return;
+  owner_status_ = write_file_atomically(owner_file_, absl::StrCat(owner_.owner(), "\n"));
+  if (!owner_status_.ok()) spdlog::error("{}", std::string(owner_status_.message()));
+}
+
+void CheckpointKeeper::keep_only(WantedSnapshots wanted) {
+  background_->enqueue([this, wanted = std::move(wanted)] { keep_only_now(wanted); });
+}
+
+void CheckpointKeeper::keep_only_now(const WantedSnapshots& wanted) {
+  const absl::StatusOr<std::vector<SnapshotId>> sealed = store_->list();
+  if (owner_file_.empty() || !sealed.ok()) return;
+  const std::string before = owner_.owner();
+  const std::vector<SnapshotId> unwanted = owner_.unwanted(wanted, *sealed, epoch_);
+  if (owner_.owner() != before) remember_owner();
+  // As long as the file does not say so, the next process would not know whose they are.
+  if (!owner_status_.ok()) return;
+  cached_ = nullptr;
+  for (const SnapshotId snapshot : unwanted) {
+    spdlog::info(
+        "the part of checkpoint {} is removed: the coordinator knows of no such checkpoint",
+        snapshot_name(snapshot));
+    remove_now(snapshot);
+  }
 }
 
 // ---- worker 0's own state ----

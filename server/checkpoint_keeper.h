@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -27,6 +28,7 @@
 #include "server/frozen_chunk.h"
 #include "server/held_states.h"
 #include "server/snapshot_progress.h"
+#include "server/store_owner.h"
 
 namespace poseidon {
 
@@ -58,6 +60,12 @@ class CheckpointKeeper {
   void put(SnapshotId snapshot, FrozenChunk chunk);
   /// Likewise a piece from a worker; `done` says whether it is in the store.
   void put(SnapshotId snapshot, StoredChunk piece, WriteCallback done);
+  /// Where to remember whose the snapshots are; before anything else. Without it nothing is removed
+  /// by keep_only.
+  void remember_owner_in(std::filesystem::path file);
+  /// Removes what is sealed, but neither wanted nor of the epoch in force, if the store is this
+  /// coordinator's (server/store_owner.h).
+  void keep_only(WantedSnapshots wanted);
   /// The snapshot is not wanted: its making has failed elsewhere, or newer ones are kept instead.
   void forget(SnapshotId snapshot);
 
@@ -86,6 +94,8 @@ class CheckpointKeeper {
   bool may_wait(SnapshotId snapshot);
   void run();
   void remove_now(SnapshotId snapshot);
+  void keep_only_now(const WantedSnapshots& wanted);
+  void remember_owner();
   absl::Status admit(SnapshotId snapshot);
   absl::Status store(SnapshotId snapshot, const ChunkView& chunk);
   void fail(SnapshotId snapshot, const absl::Status& status);
@@ -97,6 +107,9 @@ class CheckpointKeeper {
   const std::unique_ptr<ChunkStore> store_;
   Epoch epoch_;
   SnapshotProgress progress_;
+  std::filesystem::path owner_file_;  ///< "": nothing is removed because nobody wants it
+  StoreOwner owner_;
+  absl::Status owner_status_;  ///< not OK: what the file says is not true
   ResultCallback on_result_;
   std::vector<Started> started_;  ///< open snapshots
   SnapshotId cached_of_;          ///< of the piece read last: its slots are asked for one by one

@@ -240,6 +240,13 @@ void ServerNode::on_forget_checkpoint(const v1::ForgetCheckpoint& forget) {
   keeper_->forget(SnapshotId(forget.snapshot()));
 }
 
+void ServerNode::on_keep_checkpoints(const v1::KeepCheckpoints& keep) {
+  WantedSnapshots wanted{
+      .identity = keep.identity(), .snapshots = {}, .epoch = Epoch(keep.epoch())};
+  for (const std::uint64_t snapshot : keep.snapshots()) wanted.snapshots.emplace(snapshot);
+  keeper_->keep_only(std::move(wanted));
+}
+
 void ServerNode::on_stop(const v1::StopJob& stop) {
   spdlog::info("epoch {} {}: {}", stop.epoch(), stop.succeeded() ? "is done" : "failed",
                stop.reason());

@@ -50,6 +50,7 @@ class ServerNode final : public ControlEvents {
   void on_halt(const v1::Halt& halt) override;
   void on_save_checkpoint(const v1::SaveCheckpoint& save) override;
   void on_forget_checkpoint(const v1::ForgetCheckpoint& forget) override;
+  void on_keep_checkpoints(const v1::KeepCheckpoints& keep) override;
   void on_away(const absl::Status& reason) override;
   void on_lost(const absl::Status& reason) override;
   void fill_heartbeat(v1::Heartbeat& heartbeat) override;
