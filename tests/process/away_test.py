@@ -246,9 +246,10 @@ class Killed(AwayTest):
         """One of them does not hear it, for it is frozen; what all hold is saved by the next coordinator."""
         cluster = self.start_training(until=100)
         frozen, _ = cluster.servers[1]
-        frozen.signal(signal.SIGSTOP)
         lost = cluster.workers.pop()
         lost.signal(signal.SIGKILL)
+        time.sleep(0.7 * LEASE_S)  # its lease is over well before the other's
+        frozen.signal(signal.SIGSTOP)
         wait_for("the job to recover", lambda: "halts the others" in cluster.status()["message"])
         self.kill_coordinator(cluster)
         cluster.restart_coordinator()

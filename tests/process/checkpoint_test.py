@@ -108,6 +108,37 @@ class Checkpoints(ProcessTest):
             [s for s in cluster.status()["servers"] if s["state"] != "lost"]) == 1)
         self.refused(1, "STORE_IDENTITY [0-9a-f]{32}, with a part of checkpoint", cluster, "export", "--to", file)
 
+    def test_keep_does_not_remove_what_is_being_exported(self):
+        cluster = self.cluster()
+        self.submit(cluster, job(iterations=100000, checkpoint={"every_iterations": 0, "keep": 1}))
+        cluster.wait_for_iteration(5)
+        saved = [self.ok(cluster, "save").strip() for _ in range(2)]
+        self.assertEqual([entry["id"] for entry in self.listed(cluster)], saved[1:], "one is kept")
+        file, again = self.folder / "model.safetensors", self.folder / "again.safetensors"
+        self.ok(cluster, "export", "--to", file)
+        saved.append(self.ok(cluster, "save").strip())
+        # The command has ended, but the last sign of its life is younger than a minute.
+        self.assertEqual([entry["id"] for entry in self.listed(cluster)], saved[1:])
+        self.ok(cluster, "export", "--checkpoint", saved[1], "--to", again)
+        self.assertEqual(file.read_bytes(), again.read_bytes())
+
+    def test_parts_that_no_manifest_knows_are_removed_when_their_server_comes(self):
+        cluster = self.cluster()
+        self.submit(cluster, endless(), "--workers", 2, "--servers", 2)
+        cluster.wait_for_iteration(5)
+        lost, kept = (self.ok(cluster, "save").strip() for _ in range(2))
+        self.stop(cluster)
+        (manifest,) = (self.folder / "state" / "checkpoints").glob(f"*/{lost}.json")
+        manifest.unlink()
+        stopped = [entry.stem for entry in (self.folder / "state" / "checkpoints").glob("*/*.json")]
+        self.assertIn(kept, stopped)
+        cluster = self.again(workers=2, servers=2)
+        for server, _ in cluster.servers:
+            wait_for("the part to be removed", lambda s=server: f"the part of checkpoint {lost} is removed" in s.log())
+            for name in stopped:
+                self.assertNotIn(f"the part of checkpoint {name} is removed", server.log())
+        self.ok(cluster, "export", "--checkpoint", kept, "--to", self.folder / "kept.safetensors")
+
     def test_nobody_answers(self):
         self.refused(1, "no coordinator answers at 127.0.0.1:1", None, "list", "--connect-timeout-s", 1,
                      address="127.0.0.1:1")

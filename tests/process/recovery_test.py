@@ -15,7 +15,7 @@ def job(scheme, every=25, **changes):
                       checkpoint={"every_iterations": every, "keep": 2}, **changes)
 
 
-class Recovery(ProcessTest):
+class RecoveryTest(ProcessTest):
     references = {}
 
     def reference(self, scheme, **changes):
@@ -60,6 +60,8 @@ class Recovery(ProcessTest):
         self.assertEqual(tests, expected_tests)
         self.assertEqual(model, expected_model)
 
+
+class Recovery(RecoveryTest):
     def lose_worker(self, scheme, rank, **changes):
         cluster = self.begin(scheme, **changes)
         cluster.wait_for_iteration(30)
@@ -133,6 +135,49 @@ class Recovery(ProcessTest):
         self.assertEqual(status["state"], "done", status["message"])
         self.assertRegex(cluster.coordinator.log(), r"begins at iteration (25|50|75|100) .* with 2 workers and 2 servers")
         self.assertEqual(self.results_of(run_dir), self.reference("sfb")[:2], "schemes stay, so do the bytes")
+
+
+class DamagedDisk(RecoveryTest):
+    """A file of a server's store has changed its bits while the server was down."""
+
+    def damage(self, replicas, bits):
+        """So many bits of the newest checkpoint's part on server 1; how the run went on from it."""
+        cluster = Cluster(self).add(workers=2, servers=2)
+        self.run_dir = self.folder / "run"
+        description = job("ps")
+        description["checkpoint"]["replicas"] = replicas
+        submitted = cluster.submit(description, "--workers", 2, "--servers", 2, run_dir=self.run_dir)
+        self.assertEqual(submitted.returncode, 0, submitted.stderr)
+        wait_for("two checkpoints", lambda: cluster.coordinator.log().count("is committed") >= 2)
+        server, _ = cluster.servers[1]
+        server.signal(signal.SIGKILL)
+        server.wait()
+        tables = [p for p in (self.folder / "server-1" / "checkpoints" / "db").glob("*.sst") if p.stat().st_size > 100_000]
+        tables.sort(key=lambda p: p.stat().st_mtime_ns)
+        self.assertGreaterEqual(len(tables), 2)
+        for table in tables[1:]:  # all but the older checkpoint's
+            data = bytearray(table.read_bytes())
+            for bit in range(bits):  # the end of the file has what tells of the rest
+                data[int(len(data) * 0.9 * (bit + 0.5) / bits)] ^= 16
+            table.write_bytes(data)
+        cluster.restart_server(1)
+        self.finish(cluster, "ps")
+        begun = re.findall(r"epoch \d+ begins at iteration (\d+) \(checkpoint (\S+)\)", cluster.coordinator.log())
+        return cluster, [int(iteration) for iteration, _ in begun], [name for _, name in begun]
+
+    def test_an_older_checkpoint_is_used(self):
+        cluster, iterations, names = self.damage(replicas=1, bits=1)
+        self.assertEqual(len(iterations), 2, "once from the newest, in vain")
+        self.assertEqual(iterations[0] - iterations[1], 25)
+        damaged = rf"cannot read checkpoint {names[0]}.*piece \d+.*checkpoint {names[0]}"
+        self.assertRegex(cluster.coordinator.log(), damaged)
+
+    def test_the_second_copy_is_used(self):
+        # The other server's pieces lie between its own: enough bits that some are in these.
+        cluster, iterations, names = self.damage(replicas=2, bits=1000)
+        self.assertEqual(len(iterations), 1)
+        log = "".join(server.log() for server, _ in cluster.servers)
+        self.assertRegex(log, rf"parts of checkpoint {names[0]} came from the second server; the first: .*piece \d+")
 
 
 class RandomMoments(unittest.TestCase):
