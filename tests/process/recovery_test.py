@@ -35,10 +35,10 @@ class RecoveryTest(ProcessTest):
     def results_of(self, run_dir):
         return self.results(run_dir)[:2]
 
-    def begin(self, scheme, **changes):
-        cluster = Cluster(self).add(workers=2, servers=2)
+    def begin(self, scheme, workers=2, **changes):
+        cluster = Cluster(self).add(workers=workers, servers=2)
         self.run_dir = self.folder / "run"
-        submitted = cluster.submit(job(scheme, **changes), "--workers", 2, "--servers", 2, run_dir=self.run_dir)
+        submitted = cluster.submit(job(scheme, **changes), "--workers", workers, "--servers", 2, run_dir=self.run_dir)
         self.assertEqual(submitted.returncode, 0, submitted.stderr)
         return cluster
 
@@ -92,6 +92,20 @@ class Recovery(RecoveryTest):
     def test_a_killed_worker_tests_with_the_same_running_statistics_afterwards(self):
         self.lose_worker("ps", 1, every=0, model=NORMALISED, batch_size=128)
 
+    def test_the_only_worker_is_killed_and_its_servers_have_it_all(self):
+        changes = {"every": 0, "model": NORMALISED, "batch_size": 128}
+        cluster = self.begin("ps", workers=1, **changes)
+        cluster.wait_for_iteration(30)
+        cluster.workers[0].signal(signal.SIGKILL)
+        cluster.add_worker()
+        cluster.wait_for_state("done", timeout_s=90)
+        self.assertLessEqual(self.made_again(cluster), 1)
+        # The engine's threads count too, so by the same worker.
+        again = self.folder / "again"
+        submitted = cluster.submit(job("ps", **changes), "--workers", 1, "--servers", 2, "--wait", run_dir=again)
+        self.assertEqual(submitted.returncode, 0, submitted.stderr)
+        self.assertEqual(self.results(self.run_dir), self.results(again))
+
     def lose_server(self, scheme):
         cluster = self.begin(scheme)
         cluster.wait_for_iteration(40)
@@ -115,7 +129,7 @@ class Recovery(RecoveryTest):
         cluster.add_worker()
         wait_for("both to train", lambda: [w["rank"] for w in cluster.status()["workers"]] == [0, 1] and
                  cluster.status()["state"] in ("running", "done"))
-        status = cluster.wait_for_state("done", "failed")
+        status = cluster.wait_for_state("done", "failed", timeout_s=180)
         self.assertEqual(status["state"], "done", status["message"])
         iterations, _ = metrics(run_dir)
         self.assertEqual([line["iteration"] for line in iterations], list(range(1500)))
