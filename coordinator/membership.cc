@@ -163,6 +163,7 @@ bool Membership::attach(const NodeInfo& node, Nanoseconds now) {
   }
   heard_from(node.id, now);
   it->second.attached = true;
+  it->second.deadline = now + options_.lease;  // the time to come back was for this
   return true;
 }
 
