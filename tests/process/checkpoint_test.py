@@ -218,6 +218,27 @@ class Checkpoints(ProcessTest):
         cluster.add_server()
         cluster.wait_for_iteration(20)
 
+    def test_a_restored_job_that_waits_outlives_its_coordinator(self):
+        cluster = self.cluster()
+        self.submit(cluster, endless(), "--workers", 2, "--servers", 2)
+        cluster.wait_for_iteration(5)
+        saved = self.ok(cluster, "save").strip()
+        self.stop(cluster)
+        cluster = self.again(workers=2, servers=0)
+        self.ok(cluster, "restore", "--checkpoint", saved)
+        cluster.coordinator.signal(signal.SIGKILL)
+        cluster.coordinator.wait()
+        cluster.restart_coordinator()
+        self.assertEqual(cluster.status()["state"], "waiting")
+        cluster.add_server()
+        cluster.add_server()
+        iteration = int(saved.split("-")[1])
+        cluster.wait_for_iteration(iteration + 5)
+        self.assertIn(f"goes on at iteration {iteration} (checkpoint {saved})", cluster.coordinator.log())
+        wait_for("its lines", lambda: len(metrics(self.folder / "run")[0]) >= iteration + 5)
+        lines, _ = metrics(self.folder / "run")
+        self.assertEqual([line["iteration"] for line in lines], list(range(len(lines))))
+
     def test_a_run_directory_that_another_job_has_taken(self):
         cluster = self.cluster()
         self.submit(cluster, job(), "--workers", 2, "--servers", 2, "--wait")
