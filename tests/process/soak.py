@@ -27,7 +27,7 @@ KINDS = ("worker", "server", "coordinator")
 
 # What trains: by either scheme, and a network with running statistics.
 VARIANTS = {"ps": {"sync": {"scheme": "ps"}}, "sfb": {"sync": {"scheme": "sfb"}},
-            "statistics": {"sync": {"scheme": "ps"}, "model": NORMALISED, "batch_size": 128}}
+            "statistics": {"sync": {"scheme": "ps"}, "model": NORMALISED, "batch_size": 512}}
 
 
 def job(variant):
