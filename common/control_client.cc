@@ -343,6 +343,7 @@ void ControlClient::Impl::dispatch(const v1::CoordinatorMessage& message) {
   if (message.has_halt()) events_->on_halt(message.halt());
   if (message.has_save_checkpoint()) events_->on_save_checkpoint(message.save_checkpoint());
   if (message.has_forget_checkpoint()) events_->on_forget_checkpoint(message.forget_checkpoint());
+  if (message.has_keep_checkpoints()) events_->on_keep_checkpoints(message.keep_checkpoints());
 }
 
 absl::Status ControlClient::Impl::say_farewell(ControlStream& stream) {

@@ -86,6 +86,7 @@ Cluster::Cluster(ClusterOptions options, JobResolver resolver,
   for (const std::string& text : unreadable) {
     spdlog::error("this is no checkpoint, and stays where it is: {}", one_line(text));
   }
+  knows_all_checkpoints_ = unreadable.empty();
   if (!catalog_.all().empty()) {
     spdlog::info("{} committed checkpoints, the newest is {}", catalog_.all().size(),
                  snapshot_name(catalog_.all().rbegin()->first));
@@ -170,6 +171,7 @@ void Cluster::handle_join(NodeLink* link, const v1::Join& join) {
   attached_[link].node = *id;
   link->send(joined_message(*id, join_note(node->role)));
   const NodeInfo* member = membership_.find(*id);
+  if (member->role == NodeRole::kServer) send_keep(*member);
   spdlog::info("{} joined as node {} ({}version {})", node_text(*member), id->value(),
                member->device.empty() ? "" : absl::StrCat("device ", member->device, ", "),
                member->software_version.empty() ? "unknown" : member->software_version);

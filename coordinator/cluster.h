@@ -17,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -128,6 +129,7 @@ class Cluster {
   void send_save(const SendSave& save);
   void take_epoch();
   void forget_parts(const ForgetParts& forget);
+  void send_keep(const NodeInfo& server);
   void write_manifest(const WriteManifest& write);
   void remove_manifest(const CheckpointManifest& manifest);
   void remove_due_checkpoints();
@@ -174,8 +176,15 @@ class Cluster {
   std::map<NodeLink*, Attached> attached_;
   Membership membership_;
   std::unique_ptr<JobRun> job_;
-  v1::SubmitRequest submitted_;    ///< the job's
-  std::optional<Epoch> recorded_;  ///< epoch whose start is, or will be, in the state directory
+  v1::SubmitRequest submitted_;  ///< the job's
+  /// What is, or will be, in the state directory of the job.
+  struct Recorded {
+    Epoch epoch;
+    bool recovers = false, stopped = false;
+    std::vector<NodeId> lost;
+    bool operator==(const Recorded&) const = default;
+  };
+  std::optional<Recorded> recorded_;
   std::shared_ptr<RunDirectory> directory_;
   bool submitting_ = false;
   bool uploading_ = false;
@@ -190,6 +199,9 @@ class Cluster {
   std::map<NodeId, std::map<std::string, std::uint64_t>> node_refusals_;  ///< running totals
   std::map<std::string, std::uint64_t> departed_refusals_;  ///< of nodes that are gone
   CheckpointCatalog catalog_;
+  /// Manifests that are being written or taken away: what they name stays.
+  std::set<SnapshotId> settling_;
+  bool knows_all_checkpoints_ = true;  ///< every manifest on disk could be read
   CheckpointArchive archive_;
   std::unique_ptr<BackgroundThread> disk_;  ///< runs what must not block under the mutex
 };

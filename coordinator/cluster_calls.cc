@@ -142,11 +142,12 @@ absl::StatusOr<v1::SubmitResponse> Cluster::begin_job(const v1::SubmitRequest& r
   if (directory->replaced()) {
     spdlog::warn("{} holds an earlier run; its files are replaced", path.string());
   }
-  const DurableJob record{.id = id,
+  const DurableJob record{.id = description.id,
                           .job_json = request.job_json(),
                           .run_directory = path.string(),
                           .workers = request.workers(),
                           .servers = request.servers(),
+                          .source = source,
                           .running = std::nullopt};
   POSEIDON_RETURN_IF_ERROR(state_->store_job(durable_job_to_json(record)));
   v1::SubmitResponse response;
@@ -207,7 +208,6 @@ JobDescription Cluster::describe_job(const v1::SubmitRequest& request, const Res
   description.replicas = resolved.replicas;
   description.checkpoint_every = resolved.checkpoint_every;
   description.replace_timeout = Milliseconds(resolved.replace_timeout_ms);
-  description.has_statistics = resolved.has_statistics;
   description.replan = resolved.sync.replan;
   description.with_workers = resolved.with_workers;
   const PlannerInput input{.layers = resolved.layers,

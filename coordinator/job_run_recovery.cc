@@ -75,6 +75,12 @@ JobActions JobRun::on_halted(NodeId from, Epoch epoch, const HeldVersions& held,
   JobActions actions;
   Participant* participant = expect_participant(from, epoch, "Halted", actions);
   if (participant == nullptr) return actions;
+  if (state_ == JobState::kRunning) {
+    // An earlier coordinator had asked for it, and died before that was on its disk.
+    recover(absl::StrCat(participant_text(*participant),
+                         " has halted for a recovery that an earlier coordinator began"),
+            /*in_memory=*/true, now, actions);
+  }
   if (state_ != JobState::kHalting || participant->state == ParticipantState::kHalted) {
     refuse(actions, Refusal::kWrongState,
            absl::StrFormat("Halted from %s; job %s is %s", participant_text(*participant),
@@ -115,8 +121,10 @@ void JobRun::halted_all(Nanoseconds now, JobActions& actions) {
     replace(now, actions);
     return;
   }
-  if (description_.has_statistics && is_lost(workers_[0])) {
-    fall_back("the running statistics of the model are lost with worker 0", now, actions);
+  const bool by_sfb = std::any_of(plan_->layers.begin(), plan_->layers.end(),
+                                  [](const auto& l) { return l.scheme == Scheme::kSfb; });
+  if (by_sfb && std::all_of(workers_.begin(), workers_.end(), is_lost)) {
+    fall_back("every worker is lost, and with them the layers that go by SFB", now, actions);
     return;
   }
   enter(JobState::kSaving, now);

@@ -251,18 +251,29 @@ TEST_F(RecoveryTest, WhoDoesNotHaltIsNotWaitedForForEver) {
   EXPECT_EQ(job_->state(), JobState::kReplacing);
 }
 
-TEST_F(RecoveryTest, RunningStatisticsAreWorkerZerosAlone) {
-  JobDescription d = description();
-  d.has_statistics = true;
-  begin(d);
-  train(0, 3);
-  commit(2, 3);
+TEST_F(RecoveryTest, ALostWorkerZeroCostsOneIterationWhenAServerDoesNotHaveItsLastState) {
+  train(0, 4);
   lose(101, 4);
-  for (const std::uint64_t id : {102, 1, 2}) halt(id, 3, 3, 4.1);
-  EXPECT_THAT(only<SendSave>(actions_), IsEmpty());
-  join(node(103), 5);
-  job_->on_epoch(9, at(5));
-  EXPECT_EQ(job_->restore()->iteration(), 2);
+  halt(102, 3, 4, 4.1);
+  halt(1, 3, 3, 4.1);  // its chunks have 3 and 4; of worker 0's own state it has 1 to 3
+  halt(2, 3, 4, 4.1);
+  const auto saves = only<SendSave>(actions_);
+  ASSERT_THAT(saves, SizeIs(3));
+  EXPECT_EQ(saves[0].iteration, 3);
+  EXPECT_THAT(saves[0].lost, ::testing::ElementsAre(WorkerRank(0)));
+}
+
+TEST_F(RecoveryTest, TheLastWorkerIsLostAndTheServersHaveItAll) {
+  train(0, 4);
+  lose(101, 4);
+  lose(102, 4);
+  halt(1, 3, 4, 4.1);
+  halt(2, 4, 4, 4.1);
+  const auto saves = only<SendSave>(actions_);
+  ASSERT_THAT(saves, SizeIs(2));
+  EXPECT_EQ(saves[0].iteration, 4);
+  commit(4, 4.2);
+  EXPECT_EQ(job_->state(), JobState::kReplacing);
 }
 
 TEST_F(RecoveryTest, ALostServerIsAwaitedWithItsData) {

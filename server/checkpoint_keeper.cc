@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "common/file_io.h"
 #include "spdlog/spdlog.h"
 
 namespace poseidon {
@@ -19,12 +21,20 @@ CheckpointKeeper::CheckpointKeeper(std::unique_ptr<ChunkStore> store, Background
     : background_(background), store_(std::move(store)) {}
 
 void CheckpointKeeper::begin(Epoch epoch, std::size_t pieces, ResultCallback on_result) {
+  {
+    const std::lock_guard lock(mutex_);
+    states_.begin(epoch);
+  }
   background_->enqueue([this, epoch, pieces, on_result = std::move(on_result)] {
     change_epoch(epoch, pieces, on_result);
   });
 }
 
 void CheckpointKeeper::end(Epoch epoch) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (states_.epoch() == epoch) states_.begin(Epoch(0));
+  }
   background_->enqueue([this, epoch] {
     if (epoch_ == epoch) change_epoch(Epoch(0), 0, nullptr);
   });
@@ -35,6 +45,7 @@ void CheckpointKeeper::change_epoch(Epoch epoch, std::size_t pieces, ResultCallb
   on_result_ = std::move(on_result);
   started_.clear();
   for (const SnapshotId snapshot : progress_.begin(epoch, pieces)) remove_now(snapshot);
+  if (epoch != Epoch(0) && owner_.begin_epoch()) remember_owner();
 }
 
 void CheckpointKeeper::remove_now(SnapshotId snapshot) {
@@ -47,6 +58,12 @@ absl::Status CheckpointKeeper::admit(SnapshotId snapshot) {
   const bool known = std::any_of(started_.begin(), started_.end(),
                                  [snapshot](const Started& s) { return s.snapshot == snapshot; });
   if (status.ok() && !known) started_.push_back({snapshot, std::chrono::steady_clock::now()});
+  // Another coordinator would later take this one's snapshots for its own, and remove them.
+  if (status.ok() && !owner_status_.ok()) {
+    remember_owner();
+    status = owner_status_;
+    if (!status.ok()) fail(snapshot, status);
+  }
   if (absl::IsResourceExhausted(status)) fail(snapshot, status);
   return status;
 }
@@ -153,6 +170,82 @@ void CheckpointKeeper::read(SnapshotId snapshot, PieceId piece, ReadCallback don
     }
     done(cached_);
   });
+}
+
+// ---- whose the snapshots are ----
+
+void CheckpointKeeper::remember_owner_in(std::filesystem::path file) {
+  background_->enqueue([this, file = std::move(file)] {
+    absl::StatusOr<std::string> owner = read_store_owner(file);
+    if (!owner.ok()) {
+      spdlog::warn("{}; nothing is removed from the store by itself: look, and remove the file",
+                   std::string(owner.status().message()));
+    }
+    owner_file_ = file;
+    owner_ = StoreOwner(owner.ok() ? *std::move(owner) : StoreOwner::kNobody);
+  });
+}
+
+void CheckpointKeeper::remember_owner() {
+  if (owner_file_.empty()) return;
+  owner_status_ = write_file_atomically(owner_file_, absl::StrCat(owner_.owner(), "\n"));
+  if (!owner_status_.ok()) spdlog::error("{}", std::string(owner_status_.message()));
+}
+
+void CheckpointKeeper::keep_only(WantedSnapshots wanted) {
+  background_->enqueue([this, wanted = std::move(wanted)] { keep_only_now(wanted); });
+}
+
+void CheckpointKeeper::keep_only_now(const WantedSnapshots& wanted) {
+  const absl::StatusOr<std::vector<SnapshotId>> sealed = store_->list();
+  if (owner_file_.empty() || !sealed.ok()) return;
+  const std::string before = owner_.owner();
+  const std::vector<SnapshotId> unwanted = owner_.unwanted(wanted, *sealed, epoch_);
+  if (owner_.owner() != before) remember_owner();
+  // As long as the file does not say so, the next process would not know whose they are.
+  if (!owner_status_.ok()) return;
+  cached_ = nullptr;
+  for (const SnapshotId snapshot : unwanted) {
+    spdlog::info(
+        "the part of checkpoint {} is removed: the coordinator knows of no such checkpoint",
+        snapshot_name(snapshot));
+    remove_now(snapshot);
+  }
+}
+
+// ---- worker 0's own state ----
+
+absl::Status CheckpointKeeper::hold_state(SnapshotId snapshot, std::vector<float> state) {
+  auto shared = std::make_shared<const std::vector<float>>(std::move(state));
+  const std::lock_guard lock(mutex_);
+  return states_.hold(snapshot, std::move(shared));
+}
+
+HeldStates::State CheckpointKeeper::held_state(SnapshotId snapshot) {
+  const std::lock_guard lock(mutex_);
+  return states_.find(snapshot);
+}
+
+std::optional<CheckpointKeeper::StateRange> CheckpointKeeper::held_states() {
+  const std::lock_guard lock(mutex_);
+  if (states_.empty()) return std::nullopt;
+  return StateRange{.oldest = states_.oldest(), .newest = states_.newest()};
+}
+
+absl::Status CheckpointKeeper::put_held_state(SnapshotId snapshot, PieceId piece) {
+  StoredChunk stored{.piece = piece, .version = snapshot_iteration(snapshot)};
+  {
+    const std::lock_guard lock(mutex_);
+    const HeldStates::State state = states_.find(snapshot);
+    if (state == nullptr && !states_.empty()) {
+      return absl::NotFoundError(absl::StrCat("worker 0's own state of version ",
+                                              snapshot_iteration(snapshot), " is not held; ",
+                                              states_.oldest(), " to ", states_.newest(), " are"));
+    }
+    if (state != nullptr) stored.parameters = *state;
+  }
+  put(snapshot, std::move(stored), [](const absl::Status& /*whoever waits hears on_result*/) {});
+  return absl::OkStatus();
 }
 
 }  // namespace poseidon

@@ -15,6 +15,7 @@
 #include "common/background.h"
 #include "common/control_client.h"
 #include "common/daemon.h"
+#include "common/directory_identity.h"
 #include "common/grpc_transport.h"
 #include "common/kernels.h"
 #include "common/link_probe.h"
@@ -27,7 +28,6 @@
 #include "server/rocksdb_chunk_store.h"
 #include "server/server_node.h"
 #include "server/shard_service.h"
-#include "server/store_identity.h"
 #include "server/store_service.h"
 #include "spdlog/spdlog.h"
 
@@ -96,7 +96,9 @@ absl::Status run(const MainOptions& options) {
   const auto listen = parse_host_port(options.listen, PortZero::kAllowed);
   if (!listen.ok()) return listen.status();
   POSEIDON_RETURN_IF_ERROR(make_data_dir(options.data_dir));
-  const auto identity = store_identity(options.data_dir);
+  const auto identity =
+      directory_identity(options.data_dir, "STORE_IDENTITY",
+                         "use an empty --data-dir and give up the checkpoints in this one");
   if (!identity.ok()) return identity.status();
   auto store = open_rocksdb_chunk_store(std::filesystem::path(options.data_dir) / "checkpoints");
   if (!store.ok()) return store.status();
@@ -131,6 +133,7 @@ absl::Status run(const MainOptions& options) {
   Transport& stores = grpc.for_method(kStoreMethod);
   std::optional<BackgroundThread> disk(std::in_place);
   CheckpointKeeper keeper(*std::move(store), &*disk);
+  keeper.remember_owner_in(std::filesystem::path(options.data_dir) / "STORE_OWNER");
   StoreService store_service(&stores, &keeper);
   POSEIDON_RETURN_IF_ERROR(stores.listen(*address, &store_service).status());
   grpc.start();

@@ -1,5 +1,6 @@
 #include "server/server_node.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -122,7 +123,10 @@ absl::Status ServerNode::assign(const v1::Assignment& assignment) {
   keeper_->begin(epoch, pieces_at(pieces, self),
                  [this](const SnapshotResult& result) { send_checkpoint_report(result); });
   std::string second;  // one for all chunks of a server
-  for (const CheckpointPiece& piece : pieces) {
+  std::optional<PieceId> own_state;
+  for (std::uint32_t i = 0; i < pieces.size(); ++i) {
+    const CheckpointPiece& piece = pieces[i];
+    if (!piece.layer && (piece.holder == self || piece.second == self)) own_state = PieceId(i);
     if (piece.holder == self && !piece.giver && piece.second) {
       second = plan.server_addresses[piece.second->value()];
     }
@@ -130,8 +134,9 @@ absl::Status ServerNode::assign(const v1::Assignment& assignment) {
   const auto shared_plan = std::make_shared<const Plan>(plan);
   service_->assign(
       std::move(plan), self, job.optimizer, traffic,
-      [this, epoch, self, assignment, shared_plan, second, every = job.checkpoint.every_iterations,
-       slots = optimizer_state_slots(job.optimizer)] {
+      [this, epoch, self, assignment, shared_plan, second, own_state,
+       every = job.checkpoint.every_iterations, slots = optimizer_state_slots(job.optimizer)] {
+        own_state_piece_ = own_state;
         replicas_.begin(second, [this](SnapshotId snapshot, const absl::Status& status) {
           send_checkpoint_report({.snapshot = snapshot, .status = status});
         });
@@ -203,7 +208,11 @@ void ServerNode::on_halt(const v1::Halt& halt) {
   const Epoch epoch(halt.epoch());
   service_->halt(epoch, [this, epoch](const Shard* shard) {
     if (shard == nullptr) return;  // the epoch is over, and the coordinator knows
-    const HeldRange held = shard->held();
+    HeldRange held = shard->held();
+    if (const auto states = keeper_->held_states()) {
+      held.oldest = std::max(held.oldest, states->oldest);
+      held.newest = std::min(held.newest, states->newest);
+    }
     v1::NodeMessage message;
     message.mutable_halted()->set_epoch(epoch.value());
     message.mutable_halted()->set_oldest(static_cast<std::uint64_t>(held.oldest));
@@ -217,15 +226,28 @@ void ServerNode::on_save_checkpoint(const v1::SaveCheckpoint& save) {
   const auto iteration = static_cast<Iteration>(save.iteration());
   service_->with_shard(epoch, [this, epoch, iteration, held = save.held()](Shard* shard) {
     if (shard == nullptr) return;  // the epoch is over, and the coordinator knows
-    const absl::Status frozen = held ? shard->freeze_held(iteration) : shard->freeze_at(iteration);
+    const SnapshotId snapshot = snapshot_id(epoch, iteration);
+    const absl::Status frozen = held ? save_held(*shard, snapshot) : shard->freeze_at(iteration);
     if (frozen.ok()) return;
-    send_checkpoint_report({.snapshot = snapshot_id(epoch, iteration), .status = frozen},
-                           /*too_late=*/!held);
+    send_checkpoint_report({.snapshot = snapshot, .status = frozen}, /*too_late=*/!held);
   });
+}
+
+/// All that is in memory here; worker 0's own state too, whether that worker is there or not.
+absl::Status ServerNode::save_held(Shard& shard, SnapshotId snapshot) {
+  POSEIDON_RETURN_IF_ERROR(shard.freeze_held(snapshot_iteration(snapshot)));
+  return own_state_piece_ ? keeper_->put_held_state(snapshot, *own_state_piece_) : absl::OkStatus();
 }
 
 void ServerNode::on_forget_checkpoint(const v1::ForgetCheckpoint& forget) {
   keeper_->forget(SnapshotId(forget.snapshot()));
+}
+
+void ServerNode::on_keep_checkpoints(const v1::KeepCheckpoints& keep) {
+  WantedSnapshots wanted{
+      .identity = keep.identity(), .snapshots = {}, .epoch = Epoch(keep.epoch())};
+  for (const std::uint64_t snapshot : keep.snapshots()) wanted.snapshots.emplace(snapshot);
+  keeper_->keep_only(std::move(wanted));
 }
 
 void ServerNode::on_stop(const v1::StopJob& stop) {

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "common/control_client.h"
@@ -49,6 +50,7 @@ class ServerNode final : public ControlEvents {
   void on_halt(const v1::Halt& halt) override;
   void on_save_checkpoint(const v1::SaveCheckpoint& save) override;
   void on_forget_checkpoint(const v1::ForgetCheckpoint& forget) override;
+  void on_keep_checkpoints(const v1::KeepCheckpoints& keep) override;
   void on_away(const absl::Status& reason) override;
   void on_lost(const absl::Status& reason) override;
   void fill_heartbeat(v1::Heartbeat& heartbeat) override;
@@ -59,6 +61,7 @@ class ServerNode final : public ControlEvents {
   void send_ready(Epoch epoch);
   void send_failed(Epoch epoch, const absl::Status& status, bool restoring = false);
   void send_checkpoint_report(const SnapshotResult& result, bool too_late = false);
+  absl::Status save_held(Shard& shard, SnapshotId snapshot);
   absl::Status restore(const v1::RestoreSource& message, const Plan& plan, ServerIndex self,
                        int state_slots);
 
@@ -74,6 +77,8 @@ class ServerNode final : public ControlEvents {
   std::shared_ptr<TrafficProbe> traffic_;
   Epoch epoch_;
 
+  /// Where worker 0's own state goes, if this server keeps it; the loop's.
+  std::optional<PieceId> own_state_piece_;
   std::unique_ptr<StoreTransfer> transfer_;  ///< the loop's
   ReplicaSender replicas_;                   ///< the loop's
 };

@@ -379,7 +379,7 @@ TEST_F(ShardServiceTest, HostileMessagesAreRefusedCountedAndHarmNobody) {
     EXPECT_EQ(refusals_.of(reason), count + 1);
   };
   auto m = good;
-  m.set_protocol_version(2);
+  m.set_protocol_version(kProtocolVersion + 1);
   refused(m, DataRefusal::kVersion, "same Poseidon version");
   m = good;
   m.set_epoch(4);

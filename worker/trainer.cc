@@ -143,6 +143,7 @@ class Run {
                        s_.executor->first_nonfinite_layer(),
                        ": try a smaller optimizer.learning_rate, or check the data and its scale"));
     }
+    POSEIDON_RETURN_IF_ERROR(s_.events->before_backward(iteration));
     times_.begin_backward();
     POSEIDON_RETURN_IF_ERROR(s_.executor->backward(hooks));
     return result;
@@ -156,6 +157,7 @@ class Run {
   }
 
   absl::Status test(Iteration steps) {
+    POSEIDON_RETURN_IF_ERROR(s_.events->before_test(steps));
     const ExecutionHooks hooks = this->hooks(steps);
     ForwardResult sum;
     for (std::int64_t i = 0; i < s_.test->batches(); ++i) {
