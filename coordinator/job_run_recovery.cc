@@ -28,13 +28,14 @@ std::size_t JobRun::fewest_workers() const {
 }
 
 /// `in_memory`: what is lost is a worker, so that everything else may still be there.
-void JobRun::recover(const std::string& reason, bool in_memory, Nanoseconds now,
+void JobRun::recover(EpochEnd what, const std::string& reason, bool in_memory, Nanoseconds now,
                      JobActions& actions) {
   recovering_from_ = reason;
   actions.emplace_back(LogLine{absl::StrCat("job ", description_.id, ": ", reason)});
   if (!recovering_since_) {
     recovering_since_ = now;
     ++recoveries_;
+    ++counts_.of(what);
   }
   switch (state_) {
     case JobState::kReplacing:
@@ -419,6 +420,7 @@ void JobRun::change_now(Nanoseconds now, JobActions& actions) {
   if (!change_->at || !checkpoints_.committed().contains(snapshot_id(epoch_, *change_->at))) return;
   recovering_from_ = change_->why;
   recovering_since_ = now;
+  ++counts_.of(change_->plan ? EpochEnd::kBetterPlan : EpochEnd::kMoreWorkers);
   next_plan_ = std::move(change_->plan);
   change_.reset();
   replace(now, actions);

@@ -44,6 +44,7 @@ class TroubledStore final : public ChunkStore {
     trouble_->removed.insert(snapshot);
     return inner_.remove(snapshot);
   }
+  StoreFigures figures() override { return inner_.figures(); }
 
  private:
   Trouble* const trouble_;
