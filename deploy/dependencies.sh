@@ -23,6 +23,8 @@ build_packages=(
 test_packages=(
   clang clang-format clang-tidy libclang-rt-14-dev
   python3 python3-venv python3-pil python3-numpy curl ca-certificates
+  # the metrics, dashboards and alerts are tried on a real one
+  prometheus
 )
 # What Poseidon is compared with, and network namespaces as hosts; neither the build nor .ci/run needs them.
 bench_packages=(

@@ -144,11 +144,12 @@ class ProcessTest(unittest.TestCase):
 class Cluster:
     """A coordinator, servers and workers, started by hand."""
 
-    def __init__(self, test, lease_ms=LEASE_MS):
+    def __init__(self, test, lease_ms=LEASE_MS, metrics=False):
         self.test = test
         self.servers = []
         self.workers = []
         self.lease_ms = lease_ms
+        self.metrics = ["--metrics-listen", "127.0.0.1:0"] if metrics else []
         self.address = "127.0.0.1:0"
         self.coordinators = 0
         self.restart_coordinator()
@@ -159,7 +160,7 @@ class Cluster:
         self.coordinators += 1
         self.coordinator, self.address = self._listening(
             name, "poseidon-coordinator", "--listen", self.address, "--state-dir", self.test.folder / "state",
-            "--lease-ms", self.lease_ms, "--heartbeat-ms", self.lease_ms // 5)
+            "--lease-ms", self.lease_ms, "--heartbeat-ms", self.lease_ms // 5, *self.metrics)
 
     def _listening(self, name, program, *arguments):
         address_file = self.test.folder / f"{name}.address"
@@ -172,7 +173,7 @@ class Cluster:
     def add_server(self):
         name = f"server-{len(self.servers)}"
         process, address = self._listening(name, "poseidon-server", "--coordinator", self.address, "--listen",
-                                           "127.0.0.1:0", "--data-dir", self.test.folder / name)
+                                           "127.0.0.1:0", "--data-dir", self.test.folder / name, *self.metrics)
         self.servers.append((process, address))
         return process
 
@@ -180,13 +181,14 @@ class Cluster:
         """A new process with the old one's data directory."""
         process, address = self._listening(f"server-{index}", "poseidon-server", "--coordinator", self.address,
                                            "--listen", "127.0.0.1:0", "--data-dir",
-                                           self.test.folder / f"server-{index}")
+                                           self.test.folder / f"server-{index}", *self.metrics)
         self.servers[index] = (process, address)
         return process
 
     def add_worker(self, *arguments, threads=1):
         name = f"worker-{len(self.workers)}"
-        process = self.test.start(name, BIN / "poseidon-worker", "--coordinator", self.address, "--threads", threads, *arguments)
+        process = self.test.start(name, BIN / "poseidon-worker", "--coordinator", self.address, "--threads", threads,
+                                  *self.metrics, *arguments)
         self.workers.append(process)
         return process
 
