@@ -201,7 +201,24 @@ class LivePrometheus(ProcessTest):
                  lambda: self.prometheus.values('poseidon_departures_total{role="worker", how="lost"} == 1'))
 
 
-class DaemonsThatStop(ProcessTest):
+class WithoutPrometheus(ProcessTest):
+    def test_values_that_are_no_numbers_are_counted(self):
+        """The job is over within milliseconds; the counts stay for whoever asks then, and its layers go."""
+        cluster = Cluster(self, metrics=True).add(workers=1, servers=1)
+        job = digits_job(iterations=200, test_every_iterations=0)
+        job["optimizer"]["learning_rate"] = 1e6
+        del job["optimizer"]["schedule"]
+        submitted = cluster.submit(job, "--workers", 1, "--servers", 1, "--wait")
+        self.assertEqual(submitted.returncode, 1, submitted.stdout + submitted.stderr)
+        pages = {target["labels"]["daemon"]: f"http://{target['targets'][0]}/metrics"
+                 for target in json.loads((self.folder / "state" / "prometheus-targets.json").read_text())}
+        wait_for("the worker to have ended its job", lambda: "poseidon_layer_" not in get(pages["worker"]))
+        self.assertIn('poseidon_training_faults_total{fault="not_finite"} 1\n', get(pages["worker"]))
+        coordinator = get(pages["coordinator"])
+        self.assertIn('poseidon_jobs_total{result="failed"} 1\n', coordinator)
+        self.assertIn('poseidon_job_state{state="failed"} 1\n', coordinator)
+        self.assertIn('poseidon_members{role="worker",state="idle"} 1\n', coordinator)
+
     def test_the_list_of_targets_outlives_the_coordinator(self):
         """So that Prometheus goes on with the nodes, which go on training."""
         cluster = Cluster(self, metrics=True).add(workers=1, servers=1)
