@@ -49,7 +49,7 @@ CoordinatorFigures Cluster::figures() {
   figures.refusals = own_refusals_;
   if (!job_) return figures;
   figures.counts.jobs += job_->counts();
-  CoordinatorFigures::Job& job = figures.job.emplace();
+  JobFigures& job = figures.job.emplace();
   const CheckpointCommit& checkpoints = job_->checkpoints();
   job.id = job_->description().id;
   job.state = job_state_name(job_->state());
@@ -62,10 +62,10 @@ CoordinatorFigures Cluster::figures() {
     job.predicted_iteration_s = job_->plan()->prediction->iteration_s;
   }
   if (const CheckpointManifest* newest = checkpoints.newest()) {
-    job.newest = {.iteration = newest->iteration(),
-                  .bytes = newest->bytes,
-                  .time_unix_s = newest->time_unix_s,
-                  .seconds = checkpoints.slowest_seconds()};
+    job.newest = NewestCheckpoint{.iteration = newest->iteration(),
+                                  .bytes = newest->bytes,
+                                  .time_unix_s = newest->time_unix_s,
+                                  .seconds = checkpoints.slowest_seconds()};
   }
   return figures;
 }

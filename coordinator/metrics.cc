@@ -21,7 +21,7 @@ void add_nodes(const CoordinatorFigures& figures, MetricFamilies& families) {
   for (const NodeRole role : kRoles) {
     for (const char* state : kNodeStates) {
       std::size_t count = 0;
-      for (const CoordinatorFigures::Node& node : figures.nodes) {
+      for (const NodeInState& node : figures.nodes) {
         count += node.role == role_name(role) && node.state == state ? 1 : 0;
       }
       add_value(members, {{"role", role_name(role)}, {"state", state}}, static_cast<double>(count));
@@ -30,7 +30,7 @@ void add_nodes(const CoordinatorFigures& figures, MetricFamilies& families) {
   families.push_back(std::move(members));
 
   auto states = gauge_family("poseidon_node_state", "1 for the state that a node is in");
-  for (const CoordinatorFigures::Node& node : figures.nodes) {
+  for (const NodeInState& node : figures.nodes) {
     add_value(states,
               {{"role", node.role},
                {"rank", node.rank},
@@ -92,7 +92,7 @@ void add_counts(const CoordinatorFigures& figures, MetricFamilies& families) {
   }
 }
 
-void add_checkpoint(const CoordinatorFigures::Job& job, MetricFamilies& families) {
+void add_checkpoint(const JobFigures& job, MetricFamilies& families) {
   const auto gauge = [&families](const char* name, const char* help, double value) {
     families.push_back(single_gauge(name, help, value));
   };
@@ -113,7 +113,7 @@ void add_checkpoint(const CoordinatorFigures::Job& job, MetricFamilies& families
         job.newest->seconds);
 }
 
-void add_job(const CoordinatorFigures::Job& job, MetricFamilies& families) {
+void add_job(const JobFigures& job, MetricFamilies& families) {
   const auto gauge = [&families](const char* name, const char* help, double value) {
     families.push_back(single_gauge(name, help, value));
   };

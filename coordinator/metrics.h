@@ -33,33 +33,36 @@ struct ClusterCounts {
   JobCounts jobs;                                               ///< of all of them
 };
 
+struct NodeInState {
+  std::string role;
+  std::string rank;  ///< "" without a part in the job
+  std::string address;
+  std::string state;  ///< as in `poseidon status`
+};
+
+struct NewestCheckpoint {
+  Iteration iteration = 0;
+  std::int64_t bytes = 0;
+  std::int64_t time_unix_s = 0;
+  double seconds = 0.0;  ///< of the slowest server; 0 when it was made in an earlier life
+};
+
+/// Of the job in progress, or of the last one.
+struct JobFigures {
+  std::string id;
+  std::string state;
+  Iteration iterations = 0;
+  JobProgress progress;
+  Epoch epoch;
+  std::optional<double> predicted_iteration_s;
+  Iteration checkpoint_every = 0;
+  std::size_t checkpoints_kept = 0;
+  std::optional<NewestCheckpoint> newest;
+};
+
 struct CoordinatorFigures {
-  struct Node {
-    std::string role;
-    std::string rank;  ///< "" without a part in the job
-    std::string address;
-    std::string state;  ///< as in `poseidon status`
-  };
-  /// The job in progress, or the last one.
-  struct Job {
-    std::string id;
-    std::string state;
-    Iteration iterations = 0;
-    JobProgress progress;
-    Epoch epoch;
-    std::optional<double> predicted_iteration_s;
-    Iteration checkpoint_every = 0;
-    std::size_t checkpoints_kept = 0;
-    struct Checkpoint {
-      Iteration iteration = 0;
-      std::int64_t bytes = 0;
-      std::int64_t time_unix_s = 0;
-      double seconds = 0.0;  ///< of the slowest server; 0 when it was made in an earlier life
-    };
-    std::optional<Checkpoint> newest;
-  };
-  std::vector<Node> nodes;
-  std::optional<Job> job;
+  std::vector<NodeInState> nodes;
+  std::optional<JobFigures> job;
   bool is_cut_off = false;
   ClusterCounts counts;
   std::map<std::string, std::uint64_t> refusals;  ///< the coordinator's own, by reason

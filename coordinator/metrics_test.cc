@@ -45,7 +45,7 @@ TEST(CoordinatorPage, ShowsNodesJobAndCheckpoints) {
   figures.counts.jobs.of(EpochEnd::kBetterPlan) = 3;
   figures.counts.jobs.checkpoints_failed = 6;
   figures.refusals["stale_epoch"] = 8;
-  CoordinatorFigures::Job& job = figures.job.emplace();
+  JobFigures& job = figures.job.emplace();
   job.id = "digits-7";
   job.state = "recovering";
   job.iterations = 500;
@@ -58,7 +58,8 @@ TEST(CoordinatorPage, ShowsNodesJobAndCheckpoints) {
   job.predicted_iteration_s = 0.125;
   job.checkpoint_every = 50;
   job.checkpoints_kept = 2;
-  job.newest = {.iteration = 100, .bytes = 4096, .time_unix_s = 1'700'000'000, .seconds = 1.5};
+  job.newest = NewestCheckpoint{
+      .iteration = 100, .bytes = 4096, .time_unix_s = 1'700'000'000, .seconds = 1.5};
   const MetricFamilies page = coordinator_page(figures);
   EXPECT_EQ(value_of(page, "poseidon_members", {{"role", "worker"}, {"state", "running"}}), 2.0);
   EXPECT_EQ(value_of(page, "poseidon_members", {{"role", "worker"}, {"state", "lost"}}), 1.0);
