@@ -39,6 +39,8 @@ void add_local(CLI::App& app, LocalOptions& options) {
   app.add_option("--servers", options.servers, "parameter server processes")->required();
   app.add_option("--run-dir", options.run_dir,
                  "folder for the model, metrics and logs (default runs/<job name>-<time>)");
+  app.add_flag("--metrics", options.metrics,
+               "every process serves Prometheus; the list of targets is in the run directory");
   app.footer(
       "Starts a coordinator, servers and workers as processes of this machine, trains the job,\n"
       "and stops them. Leaves model.safetensors, metrics.jsonl and logs/ in the run directory.\n\n"

@@ -71,12 +71,10 @@ Overloaded(Handlers...) -> Overloaded<Handlers...>;
 }  // namespace
 
 Cluster::Cluster(ClusterOptions options, JobResolver resolver,
-                 std::unique_ptr<StateDirectory> state, std::unique_ptr<CoordinatorMetrics> metrics,
-                 const Clock* clock)
+                 std::unique_ptr<StateDirectory> state, const Clock* clock)
     : options_(options),
       resolver_(std::move(resolver)),
       state_(std::move(state)),
-      metrics_(std::move(metrics)),
       clock_(clock),
       membership_(options.membership),
       archive_(state_->path() / "checkpoints"),
@@ -195,7 +193,7 @@ void Cluster::handle_member(NodeId from, const v1::NodeMessage& message) {
       const std::string reason = one_line(message.leave().reason());
       if (const auto gone =
               membership_.leave(from, absl::StrCat("left (", reason, ")"), clock_->now())) {
-        depart(*gone, absl::OkStatus());
+        depart(*gone, absl::OkStatus(), DepartureKind::kLeft);
       }
       return;
     }
@@ -263,7 +261,8 @@ JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
            .stored = report.stored(),
            .too_late = report.too_late(),
            .reason = one_line(report.reason()),
-           .bytes = static_cast<std::int64_t>(std::min(report.bytes(), kMaxBytes))},
+           .bytes = static_cast<std::int64_t>(std::min(report.bytes(), kMaxBytes)),
+           .seconds = std::isfinite(report.seconds()) ? std::max(report.seconds(), 0.0) : 0.0},
           unix_seconds(), now);
     }
     default:
@@ -321,8 +320,9 @@ NodeLink* Cluster::link_of(NodeId node) const {
   return nullptr;
 }
 
-void Cluster::depart(const Departure& departure, const absl::Status& status) {
+void Cluster::depart(const Departure& departure, const absl::Status& status, DepartureKind kind) {
   const NodeId id = departure.node.id;
+  ++counts_.departures[departure.node.role][static_cast<std::size_t>(kind)];
   spdlog::info("{} (node {}) is gone: it {}", node_text(departure.node), id.value(),
                departure.reason);
   if (NodeLink* link = link_of(id)) {
@@ -343,9 +343,7 @@ void Cluster::depart(const Departure& departure, const absl::Status& status) {
 }
 
 void Cluster::members_changed() {
-  for (const NodeRole role : {NodeRole::kWorker, NodeRole::kServer}) {
-    metrics_->members(role, membership_.count(role));
-  }
+  write_targets();
   if (job_ && !job_->ended()) apply(job_->on_members(membership_.nodes(), clock_->now()));
 }
 
@@ -353,7 +351,6 @@ void Cluster::members_changed() {
 
 void Cluster::refuse(Refusal refusal, const std::string& text) {
   ++own_refusals_[refusal_name(refusal)];
-  metrics_->refused(refusal);
   spdlog::debug("refused ({}): {}", refusal_name(refusal), one_line(text));
 }
 
@@ -454,11 +451,13 @@ void Cluster::after_actions() {
   }
   record_job();
   const JobProgress progress = job_->progress(clock_->now());
-  for (; counted_iterations_ < progress.completed; ++counted_iterations_) {
-    metrics_->iteration(progress.loss.value_or(0.0), progress.images_per_s);
+  if (progress.completed > counted_iterations_) {
+    counts_.iterations += static_cast<std::uint64_t>(progress.completed - counted_iterations_);
   }
+  counted_iterations_ = progress.completed;  // less than before where some are made again
   if (job_->ended() && !files_closing_) {
     files_closing_ = true;
+    ++(job_->state() == JobState::kDone ? counts_.jobs_done : counts_.jobs_failed);
     directory_->close();
   }
 }

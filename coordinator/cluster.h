@@ -59,7 +59,7 @@ struct ClusterOptions {
 class Cluster {
  public:
   Cluster(ClusterOptions options, JobResolver resolver, std::unique_ptr<StateDirectory> state,
-          std::unique_ptr<CoordinatorMetrics> metrics, const Clock* clock);
+          const Clock* clock);
   ~Cluster();
 
   /// Goes on with the job that an earlier coordinator had in this state directory. Before streams
@@ -101,7 +101,12 @@ class Cluster {
   /// Saves a checkpoint of the job that trains and fails it, ends every stream, and waits (seconds)
   /// for the files to be written.
   void shutdown(const std::string& reason);
-  std::string metrics_address() const { return metrics_->address(); }
+
+  // ---- metrics (cluster_metrics.cc) ----
+  CoordinatorFigures figures();
+  /// HOST:PORT of the coordinator's own metrics, "" for none. From now on the state directory has
+  /// prometheus-targets.json.
+  void set_metrics_address(const std::string& address);
 
  private:
   struct Attached {
@@ -119,7 +124,9 @@ class Cluster {
   void handle_member(NodeId from, const v1::NodeMessage& message);
   JobActions handle_report(NodeId from, const v1::NodeMessage& message);
   void handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat);
-  void depart(const Departure& departure, const absl::Status& status);
+  void depart(const Departure& departure, const absl::Status& status,
+              DepartureKind kind = DepartureKind::kLost);
+  void write_targets();
   void members_changed();
   void apply(const JobActions& actions);
   void apply_one(const JobAction& action);
@@ -166,7 +173,6 @@ class Cluster {
   const ClusterOptions options_;
   const JobResolver resolver_;
   const std::unique_ptr<StateDirectory> state_;
-  const std::unique_ptr<CoordinatorMetrics> metrics_;
   const Clock* const clock_;
 
   std::mutex mutex_;
@@ -191,7 +197,10 @@ class Cluster {
   bool shutting_down_ = false;
   bool files_closing_ = false;
   bool files_closed_ = true;
-  Iteration counted_iterations_ = 0;  ///< of the job, already in the metrics
+  Iteration counted_iterations_ = 0;  ///< of the job, already in counts_
+  ClusterCounts counts_;              ///< of jobs: those before job_
+  std::string metrics_address_;
+  std::string targets_;  ///< as last written
   std::unique_ptr<TrafficMonitor> traffic_;
   Nanoseconds drift_looked_{0};
   std::vector<NodeId> undeliverable_;  ///< nodes whose queue was full; dropped after the actions

@@ -255,6 +255,7 @@ void Cluster::install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& 
   spdlog::info("job {} was submitted; its files go to {}", job->description().id,
                directory->path().string());
   old_job = std::exchange(job_, std::move(job));
+  if (old_job) counts_.jobs += old_job->counts();
   old_directory = std::exchange(directory_, std::move(directory));
   submitted_ = request;
   recorded_.reset();

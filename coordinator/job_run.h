@@ -47,6 +47,7 @@
 #include "coordinator/calibration_run.h"
 #include "coordinator/checkpoint_commit.h"
 #include "coordinator/elastic_job.h"
+#include "coordinator/job_counts.h"
 #include "coordinator/membership.h"
 #include "coordinator/reports.h"
 
@@ -317,6 +318,7 @@ class JobRun {
   int recoveries() const { return recoveries_; }
   const std::string& recovering_from() const { return recovering_from_; }  ///< the last time
   bool has_trained() const { return started_.has_value(); }  ///< in this epoch or before
+  JobCounts counts() const;                                  ///< for metrics
   std::uint32_t begun_with() const { return begun_with_; }   ///< workers of the first epoch
   std::uint64_t samples() const { return samples_; }  ///< that all had taken before this epoch
 
@@ -365,7 +367,8 @@ class JobRun {
   bool allows_workers(std::size_t count) const;
   void add_workers();
   void end_epoch(bool succeeded, const std::string& reason, JobActions& actions);
-  void recover(const std::string& reason, bool in_memory, Nanoseconds now, JobActions& actions);
+  void recover(EpochEnd what, const std::string& reason, bool in_memory, Nanoseconds now,
+               JobActions& actions);
   void fall_back(const std::string& why, Nanoseconds now, JobActions& actions);
   void halted_all(Nanoseconds now, JobActions& actions);
   void resume_recovery(const RunningJob& running, Nanoseconds now);
@@ -432,6 +435,7 @@ class JobRun {
   Iteration saving_ = 0;                 ///< while saving: the version
   bool epoch_asked_ = false;
   int recoveries_ = 0;
+  JobCounts counts_;  ///< but for checkpoints
 
   // Changes that are no recoveries: more workers, a better plan.
   struct Change {

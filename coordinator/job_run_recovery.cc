@@ -28,13 +28,14 @@ std::size_t JobRun::fewest_workers() const {
 }
 
 /// `in_memory`: what is lost is a worker, so that everything else may still be there.
-void JobRun::recover(const std::string& reason, bool in_memory, Nanoseconds now,
+void JobRun::recover(EpochEnd what, const std::string& reason, bool in_memory, Nanoseconds now,
                      JobActions& actions) {
   recovering_from_ = reason;
   actions.emplace_back(LogLine{absl::StrCat("job ", description_.id, ": ", reason)});
   if (!recovering_since_) {
     recovering_since_ = now;
     ++recoveries_;
+    ++counts_.of(what);
   }
   switch (state_) {
     case JobState::kReplacing:
@@ -77,7 +78,8 @@ JobActions JobRun::on_halted(NodeId from, Epoch epoch, const HeldVersions& held,
   if (participant == nullptr) return actions;
   if (state_ == JobState::kRunning) {
     // An earlier coordinator had asked for it, and died before that was on its disk.
-    recover(absl::StrCat(participant_text(*participant),
+    recover(EpochEnd::kWorkerLost,
+            absl::StrCat(participant_text(*participant),
                          " has halted for a recovery that an earlier coordinator began"),
             /*in_memory=*/true, now, actions);
   }
@@ -427,6 +429,7 @@ void JobRun::change_now(Nanoseconds now, JobActions& actions) {
   if (!change_->at || !checkpoints_.committed().contains(snapshot_id(epoch_, *change_->at))) return;
   recovering_from_ = change_->why;
   recovering_since_ = now;
+  ++counts_.of(change_->plan ? EpochEnd::kBetterPlan : EpochEnd::kMoreWorkers);
   next_plan_ = std::move(change_->plan);
   change_.reset();
   replace(now, actions);

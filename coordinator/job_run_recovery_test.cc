@@ -103,6 +103,9 @@ TEST_F(RecoveryTest, ALostWorkerCostsNoIterationThatWasFinished) {
   EXPECT_EQ(job_->state(), JobState::kRunning);
   train(4, kIterations);
   EXPECT_EQ(job_->progress(at(7)).completed, kIterations);
+  EXPECT_EQ(job_->counts().of(EpochEnd::kWorkerLost), 1u);
+  EXPECT_EQ(job_->counts().of(EpochEnd::kServerLost), 0u);
+  EXPECT_EQ(job_->counts().checkpoints_committed, 1u);
 }
 
 // ---- a start from a checkpoint ----
@@ -299,6 +302,7 @@ TEST_F(RecoveryTest, WithoutACheckpointItBeginsAnew) {
   EXPECT_EQ(job_->restore(), nullptr);
   EXPECT_EQ(job_->first_iteration(), 0);
   EXPECT_EQ(only<RollBackMetrics>(actions_)[0].iteration, 0);
+  EXPECT_EQ(job_->counts().of(EpochEnd::kServerLost), 1u);
 }
 
 TEST_F(RecoveryTest, AfterAWhileItGoesOnWithFewerWorkers) {
@@ -435,6 +439,7 @@ TEST_F(RecoveryTest, MoreWorkersAreTakenInFromACheckpoint) {
   EXPECT_EQ(job_->job_json(), "with 3");
   EXPECT_EQ(job_->restore()->samples, 5u * 60u) << "where the data goes on";
   EXPECT_EQ(job_->recoveries(), 0);
+  EXPECT_EQ(job_->counts().of(EpochEnd::kMoreWorkers), 1u);
   get_ready(8);
   actions_ = {};
   for (const Participant& w : job_->workers()) {

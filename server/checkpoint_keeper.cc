@@ -17,8 +17,24 @@ std::int64_t bytes_of(const ChunkView& chunk) {
 
 }  // namespace
 
-CheckpointKeeper::CheckpointKeeper(std::unique_ptr<ChunkStore> store, Background* background)
-    : background_(background), store_(std::move(store)) {}
+CheckpointKeeper::CheckpointKeeper(std::unique_ptr<ChunkStore> store, Background* background,
+                                   std::shared_ptr<NodeProbe> probe)
+    : background_(background),
+      probe_(std::move(probe)),
+      store_(std::move(store)),
+      queue_(probe_, NodeGauge::kCheckpointQueue) {
+  if (probe_ != nullptr) background_->enqueue([this] { show_store(); });
+}
+
+void CheckpointKeeper::show_store() {
+  if (probe_ == nullptr) return;
+  const StoreFigures figures = store_->figures();
+  probe_->set(NodeGauge::kStoreSnapshots, figures.snapshots);
+  probe_->set(NodeGauge::kStoreBytes, figures.bytes);
+  probe_->set(NodeGauge::kStoreFiles, figures.files);
+  probe_->set(NodeGauge::kStoreMemoryBytes, figures.memory_bytes);
+  probe_->set(NodeGauge::kStoreErrors, figures.errors);
+}
 
 void CheckpointKeeper::begin(Epoch epoch, std::size_t pieces, ResultCallback on_result) {
   {
@@ -51,6 +67,7 @@ void CheckpointKeeper::change_epoch(Epoch epoch, std::size_t pieces, ResultCallb
 void CheckpointKeeper::remove_now(SnapshotId snapshot) {
   const absl::Status removed = store_->remove(snapshot);
   if (!removed.ok()) spdlog::warn("{}", std::string(removed.message()));
+  show_store();
 }
 
 absl::Status CheckpointKeeper::admit(SnapshotId snapshot) {
@@ -80,6 +97,7 @@ absl::Status CheckpointKeeper::store(SnapshotId snapshot, const ChunkView& chunk
   }
   const std::int64_t bytes = progress_.bytes(snapshot);
   progress_.sealed(snapshot);
+  show_store();
   report(snapshot, absl::OkStatus(), bytes);
   return absl::OkStatus();
 }
@@ -90,6 +108,7 @@ bool CheckpointKeeper::may_wait(SnapshotId snapshot) {
     return false;
   }
   ++queued_chunks_[snapshot];
+  queue_.set(queue_.value() + 1);
   return true;
 }
 
@@ -105,6 +124,7 @@ void CheckpointKeeper::put(SnapshotId snapshot, FrozenChunk chunk) {
     {
       const std::lock_guard lock(mutex_);
       if (--queued_chunks_[snapshot] == 0) queued_chunks_.erase(snapshot);
+      queue_.set(queue_.value() - 1);
     }
     if (!admit(snapshot).ok()) return;
     (void)store(snapshot, {PieceId(chunk.chunk.value()), chunk.version, chunk.parameters.floats(),

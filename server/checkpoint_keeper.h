@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/background.h"
+#include "common/node_probe.h"
 #include "common/snapshot.h"
 #include "server/chunk_store.h"
 #include "server/frozen_chunk.h"
@@ -47,7 +48,9 @@ class CheckpointKeeper {
   using WriteCallback = std::function<void(const absl::Status&)>;
 
   /// `background` runs only this keeper's tasks, and dies before the keeper.
-  CheckpointKeeper(std::unique_ptr<ChunkStore> store, Background* background);
+  /// `probe` hears of queue and store; null: nobody looks.
+  CheckpointKeeper(std::unique_ptr<ChunkStore> store, Background* background,
+                   std::shared_ptr<NodeProbe> probe = nullptr);
 
   /// A new epoch: every snapshot of it has so many pieces here; `on_result` hears how each ends.
   /// Unsealed snapshots of the epoch before are removed.
@@ -96,12 +99,14 @@ class CheckpointKeeper {
   void remove_now(SnapshotId snapshot);
   void keep_only_now(const WantedSnapshots& wanted);
   void remember_owner();
+  void show_store();
   absl::Status admit(SnapshotId snapshot);
   absl::Status store(SnapshotId snapshot, const ChunkView& chunk);
   void fail(SnapshotId snapshot, const absl::Status& status);
   void report(SnapshotId snapshot, const absl::Status& status, std::int64_t bytes);
 
   Background* const background_;
+  const std::shared_ptr<NodeProbe> probe_;
 
   // Touched by the background tasks only.
   const std::unique_ptr<ChunkStore> store_;
@@ -120,6 +125,7 @@ class CheckpointKeeper {
   /// of the streams that they come from.
   std::map<SnapshotId, std::size_t> queued_chunks_;
   HeldStates states_;  ///< under mutex_
+  GaugePart queue_;    ///< all of those; under mutex_
 };
 
 }  // namespace poseidon

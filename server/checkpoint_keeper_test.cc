@@ -45,6 +45,7 @@ class TroubledStore final : public ChunkStore {
     trouble_->removed.insert(snapshot);
     return inner_.remove(snapshot);
   }
+  StoreFigures figures() override { return inner_.figures(); }
 
  private:
   Trouble* const trouble_;
@@ -53,7 +54,8 @@ class TroubledStore final : public ChunkStore {
 
 class KeeperTest : public ::testing::Test {
  protected:
-  KeeperTest() : keeper_(std::make_unique<TroubledStore>(&trouble_), &background_.emplace()) {
+  KeeperTest()
+      : keeper_(std::make_unique<TroubledStore>(&trouble_), &background_.emplace(), probe_) {
     keeper_.begin(kEpoch, 2, [this](const SnapshotResult& result) {
       const std::lock_guard lock(mutex_);
       results_.push_back(result);
@@ -91,6 +93,7 @@ class KeeperTest : public ::testing::Test {
   TroubledStore::Trouble trouble_;
   std::mutex mutex_;
   std::vector<SnapshotResult> results_;
+  const std::shared_ptr<NodeProbe> probe_ = std::make_shared<NodeProbe>();
   std::optional<BackgroundThread> background_;
   CheckpointKeeper keeper_;
 };
@@ -110,6 +113,11 @@ TEST_F(KeeperTest, SealsWhenAllPiecesAreThere) {
   EXPECT_EQ((*chunk)->state0.size(), 3u);
   EXPECT_TRUE(give(at(10), 7, 2.5f).ok()) << "the answer to the first time may have been lost";
   EXPECT_EQ(results().size(), 1u);
+  EXPECT_EQ(probe_->value(NodeGauge::kStoreSnapshots), 1);
+  EXPECT_EQ(probe_->value(NodeGauge::kCheckpointQueue), 0);
+  keeper_.forget(at(10));
+  settle();
+  EXPECT_EQ(probe_->value(NodeGauge::kStoreSnapshots), 0);
 }
 
 TEST_F(KeeperTest, AFullDiskFailsTheSnapshotAndLeavesTheLastOne) {
@@ -141,6 +149,8 @@ TEST_F(KeeperTest, ADiskThatStandsStillHoldsTwoSnapshotsAndNoMore) {
     third = late.parameters.owner();
     keeper_.put(at(30), std::move(late));
     EXPECT_TRUE(third.expired()) << "its memory is given back at once";
+    EXPECT_GE(probe_->value(NodeGauge::kCheckpointQueue), 3) << "one may be with the disk";
+    EXPECT_LE(probe_->value(NodeGauge::kCheckpointQueue), 4);
   }
   settle();
   const auto all = results();

@@ -19,7 +19,7 @@
 #include "common/grpc_transport.h"
 #include "common/kernels.h"
 #include "common/link_probe.h"
-#include "common/node_report.h"
+#include "common/node_metrics.h"
 #include "common/paced_transport.h"
 #include "common/service_manager.h"
 #include "common/status_macros.h"
@@ -103,13 +103,7 @@ absl::Status run(const MainOptions& options) {
   auto store = open_rocksdb_chunk_store(std::filesystem::path(options.data_dir) / "checkpoints");
   if (!store.ok()) return store.status();
   RefusalCounts refusals;
-  std::unique_ptr<NodeMetrics> metrics;
-  if (!options.metrics_listen.empty()) {
-    auto served = NodeMetrics::serve(options.metrics_listen, "server", &refusals);
-    if (!served.ok()) return served.status();
-    metrics = *std::move(served);
-    spdlog::info("metrics at http://{}/metrics", metrics->address());
-  }
+  const auto node_probe = std::make_shared<NodeProbe>();
 
   if (options.shared_memory) {
     if (const absl::Status shared = share_tensor_memory(); !shared.ok()) {
@@ -120,6 +114,16 @@ absl::Status run(const MainOptions& options) {
   spdlog::info("kernels: {}", kernels().name);  // which instructions gradients are summed with
   GrpcTransport grpc;
   PacedTransport transport(&grpc, tensor_arena());
+  std::unique_ptr<NodeMetrics> metrics;
+  if (!options.metrics_listen.empty()) {
+    POSEIDON_ASSIGN_OR_RETURN(
+        metrics, NodeMetrics::serve(options.metrics_listen, {.role = "server",
+                                                             .probe = node_probe.get(),
+                                                             .refusals = &refusals,
+                                                             .traffic = {&transport.traffic()},
+                                                             .data_dir = options.data_dir}));
+    spdlog::info("metrics at http://{}/metrics", metrics->address());
+  }
   ShardService service(
       &transport, &refusals,
       [&refusals](const std::string& peer, const Objection& objection) {
@@ -132,7 +136,7 @@ absl::Status run(const MainOptions& options) {
   POSEIDON_RETURN_IF_ERROR(grpc.for_method(kProbeMethod).listen(*address, &probe).status());
   Transport& stores = grpc.for_method(kStoreMethod);
   std::optional<BackgroundThread> disk(std::in_place);
-  CheckpointKeeper keeper(*std::move(store), &*disk);
+  CheckpointKeeper keeper(*std::move(store), &*disk, node_probe);
   keeper.remember_owner_in(std::filesystem::path(options.data_dir) / "STORE_OWNER");
   StoreService store_service(&stores, &keeper);
   POSEIDON_RETURN_IF_ERROR(stores.listen(*address, &store_service).status());
@@ -142,9 +146,10 @@ absl::Status run(const MainOptions& options) {
   ServerNode node({.service = &service,
                    .keeper = &keeper,
                    .stores = &stores,
+                   .probe = node_probe,
                    .refusals = &refusals,
                    .metrics = metrics.get(),
-                   .probe = &probe});
+                   .link = &probe});
   ControlClientOptions client_options;
   client_options.coordinator = options.coordinator;
   client_options.join_timeout = Milliseconds(options.join_timeout_s * 1000);

@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "common/job.h"
 #include "common/log.h"
+#include "common/node_report.h"
 #include "common/plan_proto.h"
 #include "common/status_macros.h"
 #include "server/measure_sums.h"
@@ -37,9 +38,10 @@ ServerNode::ServerNode(const ServerNodeParts& parts)
     : service_(parts.service),
       keeper_(parts.keeper),
       stores_(parts.stores),
+      probe_(parts.probe),
       refusals_(parts.refusals),
       metrics_(parts.metrics),
-      calibration_(parts.probe, measure),
+      calibration_(parts.link, measure),
       replicas_(parts.stores) {
   service_->set_frozen_sink([this](Epoch epoch, FrozenChunk chunk) {
     const SnapshotId snapshot = snapshot_id(epoch, chunk.version);
@@ -77,7 +79,11 @@ void ServerNode::send_failed(Epoch epoch, const absl::Status& status, bool resto
 }
 
 void ServerNode::send_checkpoint_report(const SnapshotResult& result, bool too_late) {
+  probe_->count(result.status.ok() ? NodeCount::kSnapshotsSealed : NodeCount::kSnapshotsFailed);
   if (result.status.ok()) {
+    probe_->count(NodeCount::kSnapshotBytes, static_cast<std::uint64_t>(result.bytes));
+    probe_->took(Stage::kCheckpoint, std::chrono::duration_cast<Nanoseconds>(
+                                         std::chrono::duration<double>(result.seconds)));
     spdlog::info("checkpoint {}: {} bytes on disk in {:.3f} s", snapshot_name(result.snapshot),
                  result.bytes, result.seconds);
   } else {
@@ -104,17 +110,22 @@ absl::Status ServerNode::assign(const v1::Assignment& assignment) {
         absl::StrCat("assigned as server ", assignment.index(), " of ", plan.servers()));
   }
   const Epoch epoch = plan.epoch;
-  auto traffic = std::make_shared<TrafficProbe>(plan.layers.size());
+  auto traffic = std::make_shared<TrafficProbe>(plan.layers.size(), probe_);
   {
     const std::lock_guard lock(mutex_);
     traffic_ = traffic;
     epoch_ = epoch;
   }
   set_log_job(assignment.job_id(), epoch.value());
-  if (metrics_ != nullptr) metrics_->show(std::make_shared<const Plan>(plan), traffic);
   std::int64_t parameters = 0;
   for (const PlanChunk& chunk : plan.chunks) {
     if (chunk.server == ServerIndex(assignment.index())) parameters += chunk.elements;
+  }
+  probe_->set(NodeGauge::kRank, assignment.index());
+  probe_->set(NodeGauge::kEpoch, static_cast<std::int64_t>(epoch.value()));
+  probe_->set(NodeGauge::kShardParameters, parameters);
+  if (metrics_ != nullptr) {
+    metrics_->show({.plan = std::make_shared<const Plan>(plan), .traffic = traffic});
   }
   const std::uint32_t workers = plan.workers();
   const ServerIndex self(assignment.index());
@@ -259,6 +270,7 @@ void ServerNode::on_stop(const v1::StopJob& stop) {
 
 void ServerNode::on_away(const absl::Status& reason) {
   spdlog::warn("coordinator out of reach: {}", std::string(reason.message()));
+  probe_->count(NodeCount::kRetriesCoordinator);
   calibration_.end();
 }
 
@@ -280,7 +292,7 @@ void ServerNode::drop(Epoch epoch) {
     traffic_.reset();
   }
   set_log_job("", 0);
-  if (metrics_ != nullptr) metrics_->show(nullptr, nullptr);
+  if (metrics_ != nullptr) metrics_->show({});
   service_->drop(epoch);
   keeper_->end(epoch);
   stores_->post([this] { replicas_.end(); });

@@ -12,7 +12,7 @@
 #include "common/control_client.h"
 #include "common/link_probe.h"
 #include "common/node_calibration.h"
-#include "common/node_report.h"
+#include "common/node_metrics.h"
 #include "common/restore_source.h"
 #include "common/store_client.h"
 #include "common/wire.h"
@@ -27,9 +27,10 @@ struct ServerNodeParts {
   ShardService* service = nullptr;
   CheckpointKeeper* keeper = nullptr;
   Transport* stores = nullptr;  ///< speaks kStoreMethod, on the service's loop
+  std::shared_ptr<NodeProbe> probe;
   const RefusalCounts* refusals = nullptr;
   NodeMetrics* metrics = nullptr;  ///< may be null
-  LinkProbe* probe = nullptr;      ///< null: nothing measures the network of this node
+  LinkProbe* link = nullptr;       ///< null: nothing measures the network of this node
 };
 
 /// Callbacks come from the control client's threads.
@@ -68,6 +69,7 @@ class ServerNode final : public ControlEvents {
   ShardService* const service_;
   CheckpointKeeper* const keeper_;
   Transport* const stores_;
+  const std::shared_ptr<NodeProbe> probe_;
   const RefusalCounts* const refusals_;
   NodeMetrics* const metrics_;
   ControlClient* client_ = nullptr;

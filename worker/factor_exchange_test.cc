@@ -339,6 +339,8 @@ TEST_F(FactorExchangeTest, DivergenceStopsTheRunNamingLayerIterationAndRanks) {
   int failures = 0;
   for (auto& [rank, worker] : workers_) {
     EXPECT_EQ(worker->complete, 1) << "nobody steps with it";
+    EXPECT_EQ(worker->traffic.node().counted(NodeCount::kReplicasDiffer),
+              worker->failure ? 1u : 0u);
     if (!worker->failure) continue;
     ++failures;
     EXPECT_TRUE(absl::IsDataLoss(*worker->failure));

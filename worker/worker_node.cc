@@ -12,6 +12,7 @@
 #include "common/clock.h"
 #include "common/job.h"
 #include "common/log.h"
+#include "common/node_report.h"
 #include "common/plan_proto.h"
 #include "common/restore_source.h"
 #include "common/status_macros.h"
@@ -384,9 +385,14 @@ class WorkerNode::Job final : public TrainerEvents {
                         .gradients = executor_->gradients(LayerIndex(l)),
                         .owner = executor_});
     }
-    auto traffic = std::make_shared<TrafficProbe>(plan.layers.size());
+    NodeProbe& probe = *node_->options_.probe;
+    probe.set(NodeGauge::kRank, rank_.value());
+    probe.set(NodeGauge::kEpoch, static_cast<std::int64_t>(epoch_.value()));
+    probe.set(NodeGauge::kIteration, first_iteration_);
+    auto traffic = std::make_shared<TrafficProbe>(plan.layers.size(), node_->options_.probe);
     if (node_->metrics_ != nullptr) {
-      node_->metrics_->show(std::make_shared<const Plan>(plan), traffic, data_probe_);
+      node_->metrics_->show(
+          {.plan = std::make_shared<const Plan>(plan), .traffic = traffic, .data = data_probe_});
     }
     {
       const std::lock_guard lock(mutex_);
@@ -624,7 +630,7 @@ void WorkerNode::end_job(const absl::Status& reason) {
   job->cancel(reason);
   job->join();
   set_log_job("", 0);
-  if (metrics_ != nullptr) metrics_->show(nullptr, nullptr);
+  if (metrics_ != nullptr) metrics_->show({});
 }
 
 void WorkerNode::on_joined(const v1::Joined& joined) {
@@ -678,6 +684,7 @@ void WorkerNode::on_halt(const v1::Halt& halt) {
 
 void WorkerNode::on_away(const absl::Status& reason) {
   spdlog::warn("coordinator out of reach: {}", std::string(reason.message()));
+  options_.probe->count(NodeCount::kRetriesCoordinator);
   calibration_.end();
 }
 

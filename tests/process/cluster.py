@@ -161,12 +161,13 @@ class Cluster:
     """A coordinator, servers and workers, started by hand. `place`: where, by their names; the operator's commands run
     where the coordinator does."""
 
-    def __init__(self, test, lease_ms=LEASE_MS, place=None):
+    def __init__(self, test, lease_ms=LEASE_MS, place=None, metrics=False):
         self.test = test
         self.place = place or Here()
         self.servers = []
         self.workers = []
         self.lease_ms = lease_ms
+        self.metrics = ["--metrics-listen", "127.0.0.1:0"] if metrics else []
         self.address = f"{self.place.address('coordinator')}:0"
         self.coordinators = 0
         self.restart_coordinator()
@@ -177,7 +178,7 @@ class Cluster:
         self.coordinators += 1
         self.coordinator, self.address = self._listening(
             name, "poseidon-coordinator", "--listen", self.address, "--state-dir", self.test.folder / "state",
-            "--lease-ms", self.lease_ms, "--heartbeat-ms", self.lease_ms // 5)
+            "--lease-ms", self.lease_ms, "--heartbeat-ms", self.lease_ms // 5, *self.metrics)
 
     def start(self, name, program, *arguments):
         return self.test.start(name, *self.place.command(name, [BIN / program, *arguments]))
@@ -199,7 +200,8 @@ class Cluster:
     def add_server(self):
         name = f"server-{len(self.servers)}"
         process, address = self._listening(name, "poseidon-server", "--coordinator", self.address, "--listen",
-                                           f"{self.place.address(name)}:0", "--data-dir", self.test.folder / name)
+                                           f"{self.place.address(name)}:0", "--data-dir", self.test.folder / name,
+                                           *self.metrics)
         self.servers.append((process, address))
         return process
 
@@ -207,13 +209,14 @@ class Cluster:
         """A new process with the old one's data directory."""
         process, address = self._listening(f"server-{index}", "poseidon-server", "--coordinator", self.address,
                                            "--listen", f"{self.place.address(f'server-{index}')}:0", "--data-dir",
-                                           self.test.folder / f"server-{index}")
+                                           self.test.folder / f"server-{index}", *self.metrics)
         self.servers[index] = (process, address)
         return process
 
     def add_worker(self, *arguments, threads=1):
         name = f"worker-{len(self.workers)}"
-        process = self.start(name, "poseidon-worker", "--coordinator", self.address, "--threads", threads, *arguments)
+        process = self.start(name, "poseidon-worker", "--coordinator", self.address, "--threads", threads,
+                             *self.metrics, *arguments)
         self.workers.append(process)
         return process
 
