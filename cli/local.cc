@@ -82,8 +82,11 @@ struct RunFolders {
 
 class LocalCluster {
  public:
-  LocalCluster(RunFolders folders, fs::path programs, const Signals& signals)
-      : folders_(std::move(folders)), programs_(std::move(programs)), signals_(signals) {}
+  LocalCluster(RunFolders folders, fs::path programs, const Signals& signals, bool metrics)
+      : folders_(std::move(folders)),
+        programs_(std::move(programs)),
+        signals_(signals),
+        metrics_(metrics) {}
   ~LocalCluster() { stop(); }
   LocalCluster(const LocalCluster&) = delete;
   LocalCluster& operator=(const LocalCluster&) = delete;
@@ -109,6 +112,7 @@ class LocalCluster {
   const RunFolders folders_;
   const fs::path programs_;
   const Signals& signals_;
+  const bool metrics_;
   const SystemClock clock_;
   std::string coordinator_;  ///< where it listens
   std::vector<ChildProcess> children_;
@@ -118,6 +122,7 @@ class LocalCluster {
 absl::Status LocalCluster::start(const std::string& name, const char* program,
                                  std::vector<std::string> arguments) {
   arguments.emplace_back("--exit-with-parent");
+  if (metrics_) arguments.insert(arguments.end(), {"--metrics-listen", kAnyPort});
   POSEIDON_ASSIGN_OR_RETURN(ChildProcess child,
                             ChildProcess::start({.name = name,
                                                  .program = programs_ / program,
@@ -206,7 +211,7 @@ absl::Status LocalCluster::revive(ChildProcess& child, int wait_status) {
   std::vector<std::string> arguments = child.arguments();
   // All others know the coordinator by the port it had.
   if (&child == &children_.front()) {
-    std::replace(arguments.begin(), arguments.end(), std::string(kAnyPort), coordinator_);
+    *std::next(std::find(arguments.begin(), arguments.end(), "--listen")) = coordinator_;
   }
   return child.start_again(std::move(arguments));
 }
@@ -340,9 +345,13 @@ absl::Status run_local(const LocalOptions& options) {
   write_stdout(absl::StrCat("training ", job->spec.name, " (", job->net.name, "), workers: ",
                             options.workers, ", servers: ", options.servers, "; run directory ",
                             run_dir.string(), "\n", weights.empty() ? "" : weights + "\n"));
+  if (options.metrics) {
+    const fs::path targets = folders.cluster / "coordinator" / "prometheus-targets.json";
+    write_stdout(absl::StrCat("targets for Prometheus: ", targets.string(), "\n"));
+  }
 
   const Signals signals;
-  LocalCluster cluster(std::move(folders), std::move(programs), signals);
+  LocalCluster cluster(std::move(folders), std::move(programs), signals, options.metrics);
   absl::Status status = train(cluster, options, *job, run_dir);
   cluster.stop();
   if (!status.ok() && !absl::IsInvalidArgument(status)) {

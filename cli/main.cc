@@ -14,6 +14,7 @@
 #include "cli/checkpoint_command.h"
 #include "cli/commands.h"
 #include "cli/data_command.h"
+#include "cli/top_command.h"
 #include "common/daemon.h"
 #include "common/nearest.h"
 #include "worker/data/batches.h"
@@ -38,6 +39,8 @@ void add_local(CLI::App& app, LocalOptions& options) {
   app.add_option("--servers", options.servers, "parameter server processes")->required();
   app.add_option("--run-dir", options.run_dir,
                  "folder for the model, metrics and logs (default runs/<job name>-<time>)");
+  app.add_flag("--metrics", options.metrics,
+               "every process serves Prometheus; the list of targets is in the run directory");
   app.footer(
       "Starts a coordinator, servers and workers as processes of this machine, trains the job,\n"
       "and stops them. Leaves model.safetensors, metrics.jsonl and logs/ in the run directory.\n\n"
@@ -66,6 +69,21 @@ void add_status(CLI::App& app, StatusOptions& options) {
   app.footer(
       "Examples:\n  poseidon status --coordinator 10.0.0.1:4700\n"
       "  poseidon status --coordinator 10.0.0.1:4700 --json");
+}
+
+void add_top(CLI::App& app, TopOptions& options) {
+  add_coordinator_options(app, options.coordinator, options.connect_timeout);
+  app.add_flag("--json", options.json, "one JSON object per line for scripts, as status --json");
+  app.add_option("--interval-s", options.interval_s, "seconds between two looks")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  app.add_option("--frames", options.frames, "end after so many looks; 0: never")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))
+      ->capture_default_str();
+  app.footer(
+      "q or Ctrl-C ends it, any other key looks at once. Workers that compute longest come first\n"
+      "(the others wait for them), then layers that computing waits for most.\n\n"
+      "Example:\n  poseidon top --coordinator 10.0.0.1:4700");
 }
 
 void add_plan(CLI::App& app, PlanOptions& options) {
@@ -218,6 +236,7 @@ int run(int argc, char** argv) {
   LocalOptions local;
   SubmitOptions submit;
   StatusOptions status;
+  TopOptions top;
   PlanOptions plan;
   ModelsOptions models;
   DataPackOptions pack;
@@ -225,12 +244,14 @@ int run(int argc, char** argv) {
   CLI::App* local_command = app.add_subcommand("local", "Train on this machine: a whole cluster");
   CLI::App* submit_command = app.add_subcommand("submit", "Give a job to a running cluster");
   CLI::App* status_command = app.add_subcommand("status", "What the cluster does now");
+  CLI::App* top_command = app.add_subcommand("top", "The cluster on a terminal, live");
   CLI::App* plan_command =
       app.add_subcommand("plan", "Predict schemes and speed of a job, without a cluster");
   CLI::App* models_command = app.add_subcommand("models", "The networks shipped");
   add_local(*local_command, local);
   add_submit(*submit_command, submit);
   add_status(*status_command, status);
+  add_top(*top_command, top);
   add_plan(*plan_command, plan);
   add_models(*models_command, models);
   CLI::App* data_command = app.add_subcommand("data", "Pack and check data sets");
@@ -259,6 +280,7 @@ int run(int argc, char** argv) {
   if (local_command->parsed()) return finish(run_local(local));
   if (submit_command->parsed()) return finish(run_submit(submit));
   if (status_command->parsed()) return finish(run_status(status));
+  if (top_command->parsed()) return finish(run_top(top));
   if (plan_command->parsed()) return finish(run_plan(plan));
   if (data_command->parsed()) {
     const bool packs = data_command->get_subcommand("pack")->parsed();

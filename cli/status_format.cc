@@ -18,13 +18,22 @@ using Json = nlohmann::json;
 /// JSON knows no NaN: not measured is null.
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
-Json node_to_json(const v1::NodeStatus& node) {
+Json server_to_json(const v1::NodeStatus& node) {
   return {{"rank", node.rank()},
           {"address", node.address()},
           {"device", node.device()},
           {"state", node.state()},
           {"metrics_address", node.metrics_address()},
           {"node_id", node.node_id()}};
+}
+
+Json worker_to_json(const v1::NodeStatus& node) {
+  Json json = server_to_json(node);
+  json["compute_share"] = number(node.compute_share());
+  json["stall_share"] = number(node.stall_share());
+  json["data_stall_share"] = number(node.data_stall_share());
+  json["corrupt_samples"] = node.corrupt_samples();
+  return json;
 }
 
 /// null where there is none.
@@ -51,12 +60,18 @@ std::string or_dash(const std::string& text) { return text.empty() ? "-" : text;
 
 using Table = std::vector<std::vector<std::string>>;
 
+std::string percent(double share) { return absl::StrFormat("%.1f%%", share * 100); }
+
 template <typename Nodes>
 void append_nodes(Table& table, const char* role, const Nodes& nodes) {
   for (const v1::NodeStatus& node : nodes) {
+    const bool reads = std::isfinite(node.data_stall_share());  // samples: it trains
     table.push_back({absl::StrCat(role, " ", node.rank() < 0 ? "-" : absl::StrCat(node.rank())),
                      node.state(), or_dash(node.address()), or_dash(node.device()),
-                     or_dash(node.metrics_address())});
+                     or_dash(node.metrics_address()), reads ? percent(node.compute_share()) : "-",
+                     reads ? percent(node.stall_share()) : "-",
+                     reads ? percent(node.data_stall_share()) : "-",
+                     reads ? std::to_string(node.corrupt_samples()) : "-"});
   }
 }
 
@@ -135,8 +150,8 @@ nlohmann::json status_to_json(const v1::GetStatusResponse& status) {
                {"servers", Json::array()},
                {"layers", Json::array()},
                {"refused", Json::array()}};
-  for (const auto& node : status.workers()) json["workers"].push_back(node_to_json(node));
-  for (const auto& node : status.servers()) json["servers"].push_back(node_to_json(node));
+  for (const auto& node : status.workers()) json["workers"].push_back(worker_to_json(node));
+  for (const auto& node : status.servers()) json["servers"].push_back(server_to_json(node));
   for (const auto& layer : status.layers()) json["layers"].push_back(layer_to_json(layer));
   for (const auto& refused : status.refused()) {
     json["refused"].push_back({{"reason", refused.reason()}, {"count", refused.count()}});
@@ -149,7 +164,8 @@ std::string status_to_text(const v1::GetStatusResponse& status) {
   if (status.workers().empty() && status.servers().empty()) {
     absl::StrAppend(&text, "no worker and no server has joined yet\n");
   } else {
-    Table nodes = {{"NODE", "STATE", "ADDRESS", "DEVICE", "METRICS"}};
+    Table nodes = {{"NODE", "STATE", "ADDRESS", "DEVICE", "METRICS", "COMPUTE", "STALL",
+                    "DATA STALL", "CORRUPT"}};
     append_nodes(nodes, "worker", status.workers());
     append_nodes(nodes, "server", status.servers());
     absl::StrAppend(&text, "\n", format_table(nodes));
@@ -160,7 +176,7 @@ std::string status_to_text(const v1::GetStatusResponse& status) {
       layers.push_back({layer.name(), layer.scheme(), format_count(layer.parameters()),
                         format_bytes_per_s(layer.sent_bytes_per_s()),
                         format_bytes_per_s(layer.received_bytes_per_s()),
-                        absl::StrFormat("%.1f%%", layer.stall_share() * 100)});
+                        percent(layer.stall_share())});
     }
     absl::StrAppend(&text, "\n", format_table(layers), plan_to_text(status));
   }

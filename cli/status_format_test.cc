@@ -29,13 +29,19 @@ v1::GetStatusResponse example() {
   worker.set_address("127.0.0.1:4000");
   worker.set_device("cpu");
   worker.set_state("running");
+  worker.set_compute_share(0.5);
+  worker.set_stall_share(0.125);
+  worker.set_data_stall_share(0.25);
+  worker.set_corrupt_samples(3);
   v1::NodeStatus& late = *status.add_workers();
   late.set_rank(-1);
   late.set_state("idle");
+  late.set_data_stall_share(std::numeric_limits<double>::quiet_NaN());
   v1::NodeStatus& server = *status.add_servers();
   server.set_rank(0);
   server.set_address("127.0.0.1:5000");
   server.set_state("running");
+  server.set_data_stall_share(std::numeric_limits<double>::quiet_NaN());
   v1::LayerStatus& layer = *status.add_layers();
   layer.set_name("conv1");
   layer.set_scheme("ps");
@@ -78,6 +84,12 @@ TEST(StatusJsonTest, HasTheFieldsOfTheContract) {
     EXPECT_TRUE(json["servers"][0].contains(key)) << key;
   }
   EXPECT_EQ(json["workers"][1]["rank"], -1);
+  EXPECT_EQ(json["workers"][0]["compute_share"], 0.5);
+  EXPECT_EQ(json["workers"][0]["stall_share"], 0.125);
+  EXPECT_EQ(json["workers"][0]["data_stall_share"], 0.25);
+  EXPECT_EQ(json["workers"][0]["corrupt_samples"], 3);
+  EXPECT_TRUE(json["workers"][1]["data_stall_share"].is_null());
+  EXPECT_FALSE(json["servers"][0].contains("data_stall_share"));
   for (const char* key :
        {"name", "scheme", "sent_bytes_per_s", "received_bytes_per_s", "stall_share"}) {
     EXPECT_TRUE(json["layers"][0].contains(key)) << key;
@@ -104,7 +116,10 @@ TEST(StatusTextTest, TellsJobNodesLayersAndRefusals) {
   EXPECT_THAT(text, HasSubstr("job digits (digits-1): running\n"));
   EXPECT_THAT(text, HasSubstr("iteration 120/500  loss 0.5000  2000 images/s  training 0:12  "
                               "0:38 left\n"));
-  EXPECT_THAT(text, HasSubstr("worker 0  running  127.0.0.1:4000  cpu"));
+  EXPECT_THAT(
+      text,
+      HasSubstr(
+          "worker 0  running  127.0.0.1:4000  cpu     -        50.0%    12.5%  25.0%       3"));
   EXPECT_THAT(text, HasSubstr("worker -  idle     -"));
   EXPECT_THAT(text, HasSubstr("conv1  ps      520         1 MB/s  2 MB/s    12.5%"));
   EXPECT_THAT(text, HasSubstr("stale_epoch       3"));

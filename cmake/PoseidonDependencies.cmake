@@ -15,7 +15,7 @@ find_package(prometheus-cpp CONFIG REQUIRED)
 find_package(GTest CONFIG REQUIRED)
 
 # Found by file: Debian's CMake configs of the first two ask for libraries that we do not
-# need (OpenCL, static compression libraries), and the third has none.
+# need (OpenCL, static compression libraries), and the others have none.
 function(poseidon_find_by_file target header library)
   find_path(${target}_INCLUDE_DIR ${header} REQUIRED)
   find_library(${target}_LIBRARY ${library} REQUIRED)
@@ -26,6 +26,7 @@ endfunction()
 poseidon_find_by_file(poseidon_rocksdb rocksdb/db.h rocksdb)
 poseidon_find_by_file(poseidon_onednn dnnl.hpp dnnl)
 poseidon_find_by_file(poseidon_isal isa-l/crc.h isal)
+poseidon_find_by_file(poseidon_systemd systemd/sd-daemon.h systemd)
 
 # CUDA is optional: with the toolkit the engine's plug-in is built, without it everything else is.
 include(CheckLanguage)

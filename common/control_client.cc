@@ -343,6 +343,7 @@ void ControlClient::Impl::dispatch(const v1::CoordinatorMessage& message) {
   if (message.has_halt()) events_->on_halt(message.halt());
   if (message.has_save_checkpoint()) events_->on_save_checkpoint(message.save_checkpoint());
   if (message.has_forget_checkpoint()) events_->on_forget_checkpoint(message.forget_checkpoint());
+  if (message.has_keep_checkpoints()) events_->on_keep_checkpoints(message.keep_checkpoints());
 }
 
 absl::Status ControlClient::Impl::say_farewell(ControlStream& stream) {
@@ -373,6 +374,7 @@ void ControlClient::Impl::heartbeat_loop() {
   while (!stopping_) {
     // Every stream begins with a beat at once: only Joined says how long the lease is.
     const std::uint64_t joins = joins_;
+    if (options_.on_turn) options_.on_turn();
     if (joined_) {
       lock.unlock();
       v1::NodeMessage message;

@@ -29,6 +29,8 @@ class ControlEvents {
   virtual void on_halt(const v1::Halt& halt) = 0;
   virtual void on_save_checkpoint(const v1::SaveCheckpoint& save) = 0;
   virtual void on_forget_checkpoint(const v1::ForgetCheckpoint& forget) = 0;
+  /// Servers only.
+  virtual void on_keep_checkpoints(const v1::KeepCheckpoints& /*keep*/) {}
   /// The stream broke. The client tries to join again by itself; a job in progress goes on, a
   /// calibration does not.
   virtual void on_away(const absl::Status& reason) = 0;
@@ -49,6 +51,9 @@ struct ControlClientOptions {
   Milliseconds join_timeout{60000};
   /// The same while there is a part in a job, and for the upload of its model.
   Milliseconds away_timeout{3600000};
+  /// Called on the heartbeat thread with every beat, joined or not: the client is alive. May be
+  /// null.
+  std::function<void()> on_turn;
 };
 
 /// Where a daemon's reports go: to the control client, or its twin in simulations.

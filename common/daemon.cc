@@ -23,11 +23,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/config_file.h"
 #include "common/descriptor.h"
 #include "common/file_io.h"
 #include "common/status_macros.h"
 #include "grpc/support/log.h"
-#include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 
 namespace poseidon {
@@ -173,15 +173,19 @@ absl::Status explain_listen_failure(const HostPort& address) {
 }
 
 void add_daemon_options(CLI::App& app, DaemonOptions& options) {
-  app.add_option("--log-level", options.log_level,
+  app.add_option("--log-level", options.log.level,
                  "trace, debug, info, warning, error or off (stderr, one line per event)")
       ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "off"}))
+      ->capture_default_str();
+  app.add_option("--log-format", options.log.format, "text, or json: one object per line")
+      ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
   app.add_option("--address-file", options.address_file,
                  "write the address really listened on to this file, once it is");
   app.set_version_flag("--version", "poseidon " + software_version());
   app.add_flag("--exit-with-parent", options.exit_with_parent,
                "stop when the process that started this one ends (for launchers)");
+  add_config_option(app);
 }
 
 std::string software_version() { return POSEIDON_VERSION; }
@@ -200,18 +204,7 @@ int daemon_main(CLI::App& app, int argc, char** argv, const std::function<absl::
 }
 
 absl::Status start_daemon(std::string_view name, const DaemonOptions& options) {
-  auto logger = std::make_shared<spdlog::logger>(std::string(name),
-                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %n[%P] %v");
-  const spdlog::level::level_enum level = spdlog::level::from_str(options.log_level);
-  if (level == spdlog::level::off && options.log_level != "off") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--log-level ", options.log_level,
-                     " is unknown; known: trace, debug, info, warning, error, off"));
-  }
-  logger->set_level(level);
-  logger->flush_on(spdlog::level::trace);
-  spdlog::set_default_logger(std::move(logger));
+  POSEIDON_RETURN_IF_ERROR(start_log(name, options.log));
   // gRPC prints its own lines for what it also returns as errors; they are for those who debug it.
   ::gpr_set_log_function([](gpr_log_func_args* line) { spdlog::debug("gRPC: {}", line->message); });
   // Every thread inherits this. A signal that comes before StopSignals exists waits for it.

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/descriptor.h"
+#include "common/log.h"
 
 namespace CLI {
 class App;
@@ -65,12 +66,13 @@ absl::Status explain_listen_failure(const HostPort& address);
 
 /// Options that every daemon has.
 struct DaemonOptions {
-  std::string log_level = "info";  ///< trace, debug, info, warning, error, off
-  std::string address_file;        ///< "" or where to write the address really listened on
-  bool exit_with_parent = false;   ///< SIGTERM to ourselves when the process that started us ends
+  LogOptions log;
+  std::string address_file;       ///< "" or where to write the address really listened on
+  bool exit_with_parent = false;  ///< SIGTERM to ourselves when the process that started us ends
 };
 
-/// Adds --log-level, --address-file, --exit-with-parent and --version.
+/// Adds --config (common/config_file.h), --log-level, --log-format, --address-file,
+/// --exit-with-parent and --version.
 void add_daemon_options(CLI::App& app, DaemonOptions& options);
 
 /// The main() of a daemon once its options are declared: reads the command line into them, then

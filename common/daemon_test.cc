@@ -100,7 +100,7 @@ TEST(ListenFailure, NamesAnAddressThatIsNotOurs) {
 
 TEST(StartDaemon, RefusesAnUnknownLogLevel) {
   DaemonOptions options;
-  options.log_level = "loud";
+  options.log.level = "loud";
   EXPECT_EQ(start_daemon("test", options).code(), absl::StatusCode::kInvalidArgument);
 }
 

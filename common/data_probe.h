@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 namespace poseidon {
@@ -12,6 +13,8 @@ class DataProbe {
   void stalled(std::uint64_t nanoseconds) {
     stall_ns_.fetch_add(nanoseconds, std::memory_order_relaxed);
   }
+  /// Batches that wait for the engine.
+  void ready(std::size_t batches) { ready_batches_.store(batches, std::memory_order_relaxed); }
   void found_corrupt() { corrupt_samples_.fetch_add(1, std::memory_order_relaxed); }
 
   /// How long the engine stood still because the next batch was not there.
@@ -20,10 +23,13 @@ class DataProbe {
   }
   /// Samples in whose place others stood; each counts once.
   std::uint64_t corrupt_samples() const { return corrupt_samples_.load(std::memory_order_relaxed); }
+  /// When the engine last took one.
+  std::size_t ready_batches() const { return ready_batches_.load(std::memory_order_relaxed); }
 
  private:
   std::atomic<std::uint64_t> stall_ns_{0};
   std::atomic<std::uint64_t> corrupt_samples_{0};
+  std::atomic<std::size_t> ready_batches_{0};
 };
 
 }  // namespace poseidon

@@ -85,7 +85,7 @@ TEST(FactorWire, PrefixAndPayloadAreTheProtobufMessage) {
 
 TEST(FactorWire, DecodesWhatProtobufEncodesHoweverItIsSplit) {
   v1::FactorMessage message;
-  message.set_protocol_version(1);
+  message.set_protocol_version(kProtocolVersion);
   message.set_kind(v1::FACTOR_KIND_INPUT);
   message.set_epoch(9);
   message.set_iteration(17);

@@ -67,13 +67,31 @@ void StoreTransfer::start(std::vector<StoreRequest> requests, Done done) {
   }
   transport_->post([this, alive = alive_] {
     if (!*alive) return;
-    if (unanswered_ == 0) {
+    if (unanswered_ == 0 && !options_.stays_open) {
       finish(absl::OkStatus());
       return;
     }
     for (auto& connection : connections_) connect(*connection);
     watch();
   });
+}
+
+void StoreTransfer::add(StoreRequest request) {
+  if (ended_) return;
+  ++unanswered_;
+  enqueue(std::move(request));
+}
+
+/// To its address, now.
+void StoreTransfer::enqueue(StoreRequest request) {
+  Connection& connection = connection_to(request.address);
+  if (connection.requests_.empty()) connection.heard_ = transport_->now();
+  connection.requests_.push_back(std::move(request));
+  if (connection.stream_ == nullptr) {
+    connect(connection);
+  } else {
+    pump(connection);
+  }
 }
 
 StoreTransfer::Connection& StoreTransfer::connection_to(const std::string& address) {
@@ -93,14 +111,7 @@ bool StoreTransfer::may_ask_second(const Connection& connection, const absl::Sta
 void StoreTransfer::ask_second(StoreRequest request, const std::string& why) {
   if (asked_second_++ == 0) first_reason_ = why;
   request.address = std::exchange(request.second_address, "");
-  Connection& second = connection_to(request.address);
-  if (second.requests_.empty()) second.heard_ = transport_->now();
-  second.requests_.push_back(std::move(request));
-  if (second.stream_ == nullptr) {
-    connect(second);
-  } else {
-    pump(second);
-  }
+  enqueue(std::move(request));
 }
 
 /// What others have is asked of them; the rest stays.
@@ -179,9 +190,9 @@ void StoreTransfer::on_message(Connection& connection, const Bytes& message) {
     return;
   }
   StoreRequest& request = connection.requests_.front();
-  const StoreOperation expected = request.header.operation == StoreOperation::kRead
-                                      ? StoreOperation::kData
-                                      : StoreOperation::kStored;
+  const bool is_read = request.header.operation == StoreOperation::kRead ||
+                       request.header.operation == StoreOperation::kReadHeld;
+  const StoreOperation expected = is_read ? StoreOperation::kData : StoreOperation::kStored;
   if (header.operation == StoreOperation::kError) {
     const auto code = static_cast<absl::StatusCode>(header.error_code);
     const std::string text = text_of(decoded->payload);
@@ -193,15 +204,17 @@ void StoreTransfer::on_message(Connection& connection, const Bytes& message) {
     fail(absl::StatusCode::kDataLoss, "an answer of the wrong kind");
     return;
   }
-  if (expected == StoreOperation::kData) {
+  if (is_read) {
     if (const absl::Status taken = request.on_data(decoded->payload); !taken.ok()) {
       if (ask_elsewhere(taken)) return;
       fail(taken.code(), std::string(taken.message()));
       return;
     }
   }
+  const std::function<void()> stored = std::move(request.on_stored);
   answered();
-  if (--unanswered_ == 0) {
+  if (stored) stored();
+  if (--unanswered_ == 0 && !options_.stays_open) {
     finish(absl::OkStatus());
     return;
   }

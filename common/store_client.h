@@ -25,14 +25,16 @@ struct StoreRequest {
   /// READ: who is asked when that store does not answer, does not have the piece or has it damaged;
   /// "": nobody.
   std::string second_address;
-  StoreHeader header;  ///< READ or WRITE; its request number is given by the transfer
-  absl::Span<const std::byte> payload;  ///< WRITE
+  StoreHeader header;                   ///< its request number is given by the transfer
+  absl::Span<const std::byte> payload;  ///< WRITE, HOLD
   std::shared_ptr<const void> owner;    ///< keeps the payload alive
   /// WRITE, instead of both: makes the payload when its turn comes.
   std::function<std::shared_ptr<const std::vector<float>>()> make_payload;
   /// READ: takes the data. An error, with its reason, ends the transfer; DATA_LOSS only when there
   /// is nobody else to ask.
   std::function<absl::Status(const Bytes& data)> on_data;
+  /// WRITE, HOLD: the store has it. May be empty.
+  std::function<void()> on_stored;
 };
 
 struct StoreTransferOptions {
@@ -43,6 +45,8 @@ struct StoreTransferOptions {
   Nanoseconds reconnect_pause = Milliseconds(200);
   /// Requests that one store has not answered; more wait here.
   std::size_t window = 4;
+  /// More requests come with add(): only an error ends the transfer.
+  bool stays_open = false;
 };
 
 /// One batch. Destroying it ends it without a word.
@@ -59,6 +63,9 @@ class StoreTransfer {
   /// Once. `done` is called once, never from within this call, and may destroy the transfer. Its
   /// error names the store: UNAVAILABLE when it did not answer, else what it answered.
   void start(std::vector<StoreRequest> requests, Done done);
+  /// One more, over the same streams; after start, where options.stays_open. Nothing once it has
+  /// ended. Whoever calls bounds how many are unanswered.
+  void add(StoreRequest request);
 
   /// Requests that had to be asked of their second address, and why the first was.
   std::size_t asked_second() const { return asked_second_; }
@@ -68,6 +75,7 @@ class StoreTransfer {
   class Connection;
 
   Connection& connection_to(const std::string& address);
+  void enqueue(StoreRequest request);
   bool may_ask_second(const Connection& connection, const absl::Status& why) const;
   void ask_second(StoreRequest request, const std::string& why);
   void give_up(Connection& connection, const std::string& why);

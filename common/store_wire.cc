@@ -83,7 +83,7 @@ absl::StatusOr<DecodedStore> decode_store(const Bytes& message) {
   }
   const auto operation = static_cast<std::uint32_t>(header.operation);
   if (operation < static_cast<std::uint32_t>(StoreOperation::kRead) ||
-      operation > static_cast<std::uint32_t>(StoreOperation::kError)) {
+      operation > static_cast<std::uint32_t>(StoreOperation::kReadHeld)) {
     return absl::InvalidArgumentError(absl::StrCat("store operation ", operation));
   }
   if (header.slot > kMaxStateSlots) {

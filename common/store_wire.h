@@ -23,6 +23,8 @@ enum class StoreOperation : std::uint32_t {
   kData = 3,
   kStored = 4,
   kError = 5,
+  kHold = 6,
+  kReadHeld = 7,
 };
 
 /// Most optimizer slots that go with a parameter.

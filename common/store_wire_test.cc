@@ -61,8 +61,8 @@ TEST(StoreWire, RefusesWhatNobodySays) {
   EXPECT_EQ(refusal([](auto&) {}), "accepted");
   EXPECT_THAT(refusal([](auto& m) { m.set_protocol_version(9); }), HasSubstr("version 9"));
   EXPECT_THAT(refusal([](auto& m) { m.clear_operation(); }), HasSubstr("operation 0"));
-  EXPECT_THAT(refusal([](auto& m) { m.set_operation(static_cast<v1::StoreOperation>(6)); }),
-              HasSubstr("operation 6"));
+  EXPECT_THAT(refusal([](auto& m) { m.set_operation(static_cast<v1::StoreOperation>(8)); }),
+              HasSubstr("operation 8"));
   EXPECT_THAT(refusal([](auto& m) { m.set_slot(3); }), HasSubstr("slot 3"));
 }
 

@@ -65,6 +65,9 @@ std::vector<CheckpointManifest> CheckpointArchive::load(
       unreadable.emplace_back(manifest.status().message());
     }
   }
+  if (error && fs::exists(directory_)) {
+    unreadable.push_back(absl::StrCat(directory_.string(), ": ", error.message()));
+  }
   std::sort(manifests.begin(), manifests.end(),
             [](const CheckpointManifest& a, const CheckpointManifest& b) {
               return a.snapshot < b.snapshot;

@@ -68,6 +68,7 @@ void CheckpointCommit::give_up(Iteration iteration, const std::string& reason,
   forget_oldest(given_up_);
   if (asked_ == iteration) asked_.reset();
   last_ = {.snapshot = snapshot, .committed = false, .reason = reason};
+  ++failures_;
   actions.emplace_back(ForgetParts{.snapshot = snapshot, .stores = frame_.stores});
   actions.emplace_back(CheckpointLog{
       .alarm = true,
@@ -109,8 +110,10 @@ CheckpointActions CheckpointCommit::on_report(const Report& report, std::int64_t
   if (making.stored.empty()) making.begun = now;
   if (!making.stored.insert(*report.server).second) return actions;
   making.bytes += report.bytes;
+  making.seconds = std::max(making.seconds, report.seconds);
   if (making.stored.size() < stores_needed_) return actions;
   making.writing = true;
+  slowest_seconds_ = making.seconds;
   CheckpointManifest manifest = frame_;
   manifest.snapshot = snapshot;
   manifest.samples += static_cast<std::uint64_t>(iteration - first_iteration_) * iteration_samples_;
@@ -205,6 +208,7 @@ CheckpointActions CheckpointCommit::on_manifest_written(SnapshotId snapshot,
     if (asked_ == iteration) asked_.reset();
   }
   last_ = {.snapshot = snapshot, .committed = true, .reason = ""};
+  ++commits_;
   actions.emplace_back(CheckpointLog{
       .alarm = false,
       .text = absl::StrFormat("checkpoint %s is committed: iteration %d, %d bytes on %d servers",

@@ -95,6 +95,7 @@ class CheckpointCommit {
     bool too_late = false;
     std::string reason;
     std::int64_t bytes = 0;
+    double seconds = 0.0;  ///< from its first piece until it was sealed
   };
   CheckpointActions on_report(const Report& report, std::int64_t now_unix_s, Nanoseconds now);
 
@@ -122,6 +123,11 @@ class CheckpointCommit {
   std::optional<Iteration> asked_for() const { return asked_; }
   /// The newest version of this epoch that is begun or asked for, and neither committed nor failed.
   std::optional<Iteration> in_the_making() const;
+  /// How many have been committed, and have failed.
+  std::uint64_t commits() const { return commits_; }
+  std::uint64_t failures() const { return failures_; }
+  /// What the slowest server took for the newest one that all have sealed; 0 before.
+  double slowest_seconds() const { return slowest_seconds_; }
   /// Whether this version of this epoch is committed or has failed.
   bool is_settled(Iteration iteration) const;
 
@@ -129,6 +135,7 @@ class CheckpointCommit {
   struct Making {
     std::set<ServerIndex> stored;
     std::int64_t bytes = 0;
+    double seconds = 0.0;  ///< of the slowest
     Nanoseconds begun{0};
     bool writing = false;  ///< its manifest
   };
@@ -157,6 +164,8 @@ class CheckpointCommit {
   std::map<SnapshotId, CheckpointManifest> committed_;
   std::map<SnapshotId, CheckpointManifest> writing_, removing_;
   std::optional<CheckpointOutcome> last_;
+  std::uint64_t commits_ = 0, failures_ = 0;
+  double slowest_seconds_ = 0.0;
 };
 
 }  // namespace poseidon

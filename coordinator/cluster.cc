@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/check.h"
+#include "common/log.h"
 #include "common/plan_proto.h"
 #include "common/status_macros.h"
 #include "coordinator/admission.h"
@@ -25,12 +26,11 @@ constexpr Nanoseconds kDriftInterval = TrafficMonitor::kWindow;
 /// How long shutdown waits for the last files.
 constexpr std::chrono::seconds kFilesTimeout{10};
 
-/// Seconds since the job began, of one layer: finite, and no more than a lifetime.
+/// Seconds since the job began: finite, and no more than a lifetime.
+bool sensible(double seconds) { return seconds >= 0.0 && seconds <= 1e10; }
 bool sensible(const v1::LayerTraffic& layer) {
-  constexpr double kMaxS = 1e10;
-  const auto fits = [](double seconds) { return seconds >= 0.0 && seconds <= kMaxS; };
-  return fits(layer.stall_seconds()) && fits(layer.forward_seconds()) &&
-         fits(layer.backward_seconds()) && fits(layer.sync_seconds());
+  return sensible(layer.stall_seconds()) && sensible(layer.forward_seconds()) &&
+         sensible(layer.backward_seconds()) && sensible(layer.sync_seconds());
 }
 
 CalibrationAnswer to_answer(const v1::CalibrationReport& report) {
@@ -71,12 +71,10 @@ Overloaded(Handlers...) -> Overloaded<Handlers...>;
 }  // namespace
 
 Cluster::Cluster(ClusterOptions options, JobResolver resolver,
-                 std::unique_ptr<StateDirectory> state, std::unique_ptr<CoordinatorMetrics> metrics,
-                 const Clock* clock, ClusterDisk disk)
+                 std::unique_ptr<StateDirectory> state, const Clock* clock, ClusterDisk disk)
     : options_(options),
       resolver_(std::move(resolver)),
       state_(std::move(state)),
-      metrics_(std::move(metrics)),
       clock_(clock),
       membership_(options.membership),
       archive_(state_->path() / "checkpoints"),
@@ -86,6 +84,7 @@ Cluster::Cluster(ClusterOptions options, JobResolver resolver,
   for (const std::string& text : unreadable) {
     spdlog::error("this is no checkpoint, and stays where it is: {}", one_line(text));
   }
+  knows_all_checkpoints_ = unreadable.empty();
   if (!catalog_.all().empty()) {
     spdlog::info("{} committed checkpoints, the newest is {}", catalog_.all().size(),
                  snapshot_name(catalog_.all().rbegin()->first));
@@ -171,6 +170,7 @@ void Cluster::handle_join(NodeLink* link, const v1::Join& join) {
   attached_[link].node = *id;
   link->send(joined_message(*id, join_note(node->role)));
   const NodeInfo* member = membership_.find(*id);
+  if (member->role == NodeRole::kServer) send_keep(*member);
   spdlog::info("{} joined as node {} ({}version {})", node_text(*member), id->value(),
                member->device.empty() ? "" : absl::StrCat("device ", member->device, ", "),
                member->software_version.empty() ? "unknown" : member->software_version);
@@ -194,7 +194,7 @@ void Cluster::handle_member(NodeId from, const v1::NodeMessage& message) {
       const std::string reason = one_line(message.leave().reason());
       if (const auto gone =
               membership_.leave(from, absl::StrCat("left (", reason, ")"), clock_->now())) {
-        depart(*gone, absl::OkStatus());
+        depart(*gone, absl::OkStatus(), DepartureKind::kLeft);
       }
       return;
     }
@@ -262,7 +262,8 @@ JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
            .stored = report.stored(),
            .too_late = report.too_late(),
            .reason = one_line(report.reason()),
-           .bytes = static_cast<std::int64_t>(std::min(report.bytes(), kMaxBytes))},
+           .bytes = static_cast<std::int64_t>(std::min(report.bytes(), kMaxBytes)),
+           .seconds = std::isfinite(report.seconds()) ? std::max(report.seconds(), 0.0) : 0.0},
           unix_seconds(), now);
     }
     default:
@@ -282,6 +283,12 @@ void Cluster::handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat) {
   const bool is_worker = std::any_of(workers.begin(), workers.end(),
                                      [from](const Participant& p) { return p.node.id == from; });
   if (!is_worker) return;
+  if (!sensible(heartbeat.data_stall_seconds())) {
+    refuse(Refusal::kMalformed,
+           absl::StrCat("a wait for samples of ", heartbeat.data_stall_seconds(), " s from node ",
+                        from.value()));
+    return;
+  }
   std::vector<LayerTotals> layers(traffic_->layers());
   for (const v1::LayerTraffic& layer : heartbeat.layers()) {
     if (layer.layer() >= layers.size() || !sensible(layer)) {
@@ -298,7 +305,11 @@ void Cluster::handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat) {
                              .sync_seconds = layer.sync_seconds(),
                              .syncs = layer.syncs()};
   }
-  traffic_->add(from, std::move(layers), clock_->now());
+  traffic_->add(from,
+                {.layers = std::move(layers),
+                 .data_stall_seconds = heartbeat.data_stall_seconds(),
+                 .corrupt_samples = heartbeat.corrupt_samples()},
+                clock_->now());
 }
 
 // ---- members ----
@@ -310,8 +321,9 @@ NodeLink* Cluster::link_of(NodeId node) const {
   return nullptr;
 }
 
-void Cluster::depart(const Departure& departure, const absl::Status& status) {
+void Cluster::depart(const Departure& departure, const absl::Status& status, DepartureKind kind) {
   const NodeId id = departure.node.id;
+  ++counts_.departures[departure.node.role][static_cast<std::size_t>(kind)];
   spdlog::info("{} (node {}) is gone: it {}", node_text(departure.node), id.value(),
                departure.reason);
   if (NodeLink* link = link_of(id)) {
@@ -332,9 +344,7 @@ void Cluster::depart(const Departure& departure, const absl::Status& status) {
 }
 
 void Cluster::members_changed() {
-  for (const NodeRole role : {NodeRole::kWorker, NodeRole::kServer}) {
-    metrics_->members(role, membership_.count(role));
-  }
+  write_targets();
   if (job_ && !job_->ended()) apply(job_->on_members(membership_.nodes(), clock_->now()));
 }
 
@@ -342,7 +352,6 @@ void Cluster::members_changed() {
 
 void Cluster::refuse(Refusal refusal, const std::string& text) {
   ++own_refusals_[refusal_name(refusal)];
-  metrics_->refused(refusal);
   spdlog::debug("refused ({}): {}", refusal_name(refusal), one_line(text));
 }
 
@@ -445,16 +454,19 @@ void Cluster::after_actions() {
   }
   if (!job_) return;
   job_changed_.notify_all();
+  set_log_job(job_->ended() ? "" : job_->description().id, job_->epoch().value());
   if (!traffic_ && job_->plan()) {
     traffic_ = std::make_unique<TrafficMonitor>(job_->plan()->layers.size());
   }
   record_job();
   const JobProgress progress = job_->progress(clock_->now());
-  for (; counted_iterations_ < progress.completed; ++counted_iterations_) {
-    metrics_->iteration(progress.loss.value_or(0.0), progress.images_per_s);
+  if (progress.completed > counted_iterations_) {
+    counts_.iterations += static_cast<std::uint64_t>(progress.completed - counted_iterations_);
   }
+  counted_iterations_ = progress.completed;  // less than before where some are made again
   if (job_->ended() && !files_closing_) {
     files_closing_ = true;
+    ++(job_->state() == JobState::kDone ? counts_.jobs_done : counts_.jobs_failed);
     directory_->close();
   }
 }

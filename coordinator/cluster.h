@@ -19,6 +19,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -71,7 +72,7 @@ struct ClusterDisk {
 class Cluster {
  public:
   Cluster(ClusterOptions options, JobResolver resolver, std::unique_ptr<StateDirectory> state,
-          std::unique_ptr<CoordinatorMetrics> metrics, const Clock* clock, ClusterDisk disk = {});
+          const Clock* clock, ClusterDisk disk = {});
   ~Cluster();
 
   /// Goes on with the job that an earlier coordinator had in this state directory. Before streams
@@ -113,7 +114,12 @@ class Cluster {
   /// Saves a checkpoint of the job that trains and fails it, ends every stream, and waits (seconds)
   /// for the files to be written.
   void shutdown(const std::string& reason);
-  std::string metrics_address() const { return metrics_->address(); }
+
+  // ---- metrics (cluster_metrics.cc) ----
+  CoordinatorFigures figures();
+  /// HOST:PORT of the coordinator's own metrics, "" for none. From now on the state directory has
+  /// prometheus-targets.json.
+  void set_metrics_address(const std::string& address);
 
  private:
   struct Attached {
@@ -134,7 +140,9 @@ class Cluster {
   void handle_member(NodeId from, const v1::NodeMessage& message);
   JobActions handle_report(NodeId from, const v1::NodeMessage& message);
   void handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat);
-  void depart(const Departure& departure, const absl::Status& status);
+  void depart(const Departure& departure, const absl::Status& status,
+              DepartureKind kind = DepartureKind::kLost);
+  void write_targets();
   void members_changed();
   void apply(const JobActions& actions);
   void apply_one(const JobAction& action);
@@ -144,6 +152,7 @@ class Cluster {
   void send_save(const SendSave& save);
   void take_epoch();
   void forget_parts(const ForgetParts& forget);
+  void send_keep(const NodeInfo& server);
   void write_manifest(const WriteManifest& write);
   void remove_manifest(const CheckpointManifest& manifest);
   void remove_due_checkpoints();
@@ -179,7 +188,6 @@ class Cluster {
   const ClusterOptions options_;
   const JobResolver resolver_;
   const std::unique_ptr<StateDirectory> state_;
-  const std::unique_ptr<CoordinatorMetrics> metrics_;
   const Clock* const clock_;
 
   std::mutex mutex_;
@@ -189,15 +197,25 @@ class Cluster {
   std::map<NodeLink*, Attached> attached_;
   Membership membership_;
   std::unique_ptr<JobRun> job_;
-  v1::SubmitRequest submitted_;    ///< the job's
-  std::optional<Epoch> recorded_;  ///< epoch whose start is, or will be, in the state directory
+  v1::SubmitRequest submitted_;  ///< the job's
+  /// What is, or will be, in the state directory of the job.
+  struct Recorded {
+    Epoch epoch;
+    bool recovers = false, stopped = false;
+    std::vector<NodeId> lost;
+    bool operator==(const Recorded&) const = default;
+  };
+  std::optional<Recorded> recorded_;
   std::shared_ptr<RunFiles> directory_;
   bool submitting_ = false;
   bool uploading_ = false;
   bool shutting_down_ = false;
   bool files_closing_ = false;
   bool files_closed_ = true;
-  Iteration counted_iterations_ = 0;  ///< of the job, already in the metrics
+  Iteration counted_iterations_ = 0;  ///< of the job, already in counts_
+  ClusterCounts counts_;              ///< of jobs: those before job_
+  std::string metrics_address_;
+  std::string targets_;  ///< as last written
   std::unique_ptr<TrafficMonitor> traffic_;
   Nanoseconds drift_looked_{0};
   /// Of a job that is done: told once its files are on disk. Should this process die before, the
@@ -208,6 +226,9 @@ class Cluster {
   std::map<NodeId, std::map<std::string, std::uint64_t>> node_refusals_;  ///< running totals
   std::map<std::string, std::uint64_t> departed_refusals_;  ///< of nodes that are gone
   CheckpointCatalog catalog_;
+  /// Manifests that are being written or taken away: what they name stays.
+  std::set<SnapshotId> settling_;
+  bool knows_all_checkpoints_ = true;  ///< every manifest on disk could be read
   CheckpointArchive archive_;
   ClusterDisk disk_;  ///< its background runs what must not block under the mutex
 };

@@ -142,11 +142,12 @@ absl::StatusOr<v1::SubmitResponse> Cluster::begin_job(const v1::SubmitRequest& r
   if (directory->replaced()) {
     spdlog::warn("{} holds an earlier run; its files are replaced", path.string());
   }
-  const DurableJob record{.id = id,
+  const DurableJob record{.id = description.id,
                           .job_json = request.job_json(),
                           .run_directory = path.string(),
                           .workers = request.workers(),
                           .servers = request.servers(),
+                          .source = source,
                           .running = std::nullopt};
   POSEIDON_RETURN_IF_ERROR(state_->store_job(durable_job_to_json(record)));
   v1::SubmitResponse response;
@@ -208,7 +209,6 @@ JobDescription Cluster::describe_job(const v1::SubmitRequest& request, const Res
   description.replicas = resolved.replicas;
   description.checkpoint_every = resolved.checkpoint_every;
   description.replace_timeout = Milliseconds(resolved.replace_timeout_ms);
-  description.has_statistics = resolved.has_statistics;
   description.replan = resolved.sync.replan;
   description.with_workers = resolved.with_workers;
   const PlannerInput input{.layers = resolved.layers,
@@ -256,6 +256,7 @@ void Cluster::install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& 
   spdlog::info("job {} was submitted; its files go to {}", job->description().id,
                directory->path().string());
   old_job = std::exchange(job_, std::move(job));
+  if (old_job) counts_.jobs += old_job->counts();
   old_directory = std::exchange(directory_, std::move(directory));
   submitted_ = request;
   recorded_.reset();
@@ -331,7 +332,7 @@ void Cluster::fill_job(v1::GetStatusResponse& out) const {
 }
 
 void Cluster::fill_nodes(v1::GetStatusResponse& out) const {
-  const auto fill = [&out](const NodeInfo& node, int rank, const std::string& state) {
+  const auto fill = [&](const NodeInfo& node, int rank, const std::string& state) {
     v1::NodeStatus* status = node.role == NodeRole::kWorker ? out.add_workers() : out.add_servers();
     status->set_rank(rank);
     status->set_address(node.address);
@@ -339,6 +340,14 @@ void Cluster::fill_nodes(v1::GetStatusResponse& out) const {
     status->set_state(state);
     status->set_metrics_address(node.metrics_address);
     status->set_node_id(node.id.value());
+    const WorkerRates rates = traffic_ ? traffic_->worker_rates(node.id) : WorkerRates{};
+    constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+    const auto shares = rates.shares.value_or(
+        WorkerRates::Shares{.compute = kUnknown, .stall = kUnknown, .data = kUnknown});
+    status->set_compute_share(shares.compute);
+    status->set_stall_share(shares.stall);
+    status->set_data_stall_share(shares.data);
+    status->set_corrupt_samples(rates.corrupt_samples);
   };
   std::vector<NodeId> listed;
   if (job_) {

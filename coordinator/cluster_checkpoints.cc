@@ -17,6 +17,7 @@ void Cluster::send_assignment(const SendAssignment& assignment) {
   *assign.mutable_plan() = plan_to_message(*job_->plan());
   assign.set_job_json(job_->job_json());
   assign.set_index(assignment.index);
+  assign.set_job_id(job_->description().id);
   if (const CheckpointManifest* source = job_->restore()) {
     *assign.mutable_restore() = restore_to_message(*source, job_->restore_addresses());
   }
@@ -53,10 +54,28 @@ void Cluster::forget_parts(const ForgetParts& forget) {
   }
 }
 
+/// It may have missed a ForgetCheckpoint, or have parts of what was never committed.
+void Cluster::send_keep(const NodeInfo& server) {
+  v1::CoordinatorMessage message;
+  v1::KeepCheckpoints& keep = *message.mutable_keep_checkpoints();
+  if (knows_all_checkpoints_) keep.set_identity(state_->identity());
+  for (const auto& [snapshot, manifest] : catalog_.all()) {
+    const auto& stores = manifest.stores;
+    if (std::find(stores.begin(), stores.end(), server.store_identity) != stores.end()) {
+      keep.add_snapshots(snapshot.value());
+    }
+  }
+  for (const SnapshotId snapshot : settling_) keep.add_snapshots(snapshot.value());
+  if (job_ && !job_->ended()) keep.set_epoch(job_->epoch().value());
+  send(server.id, message);
+}
+
 void Cluster::write_manifest(const WriteManifest& write) {
+  settling_.insert(write.manifest.snapshot);
   archive_.write(*disk_.background, write.manifest,
                  [this, manifest = write.manifest](const absl::Status& status) {
                    const std::lock_guard<std::mutex> lock(mutex_);
+                   settling_.erase(manifest.snapshot);
                    if (status.ok()) catalog_.add(manifest);
                    if (is_job(manifest.job_id)) {
                      apply(job_->on_manifest_written(manifest.snapshot, status, clock_->now()));
@@ -66,16 +85,18 @@ void Cluster::write_manifest(const WriteManifest& write) {
 
 void Cluster::remove_manifest(const CheckpointManifest& manifest) {
   if (!catalog_.remove(manifest, clock_->now())) return;
-  archive_.remove(*disk_.background, manifest,
-                  [this, id = manifest.job_id, snapshot = manifest.snapshot,
-                   stores = manifest.stores](const absl::Status& status) {
-                    const std::lock_guard<std::mutex> lock(mutex_);
-                    if (is_job(id)) {
-                      apply(job_->on_manifest_removed(snapshot, status));
-                    } else if (status.ok()) {  // its job made room for another one meanwhile
-                      forget_parts({.snapshot = snapshot, .stores = stores});
-                    }
-                  });
+  settling_.insert(manifest.snapshot);
+  archive_.remove(*disk_.background, manifest, [this, manifest](const absl::Status& status) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const SnapshotId snapshot = manifest.snapshot;
+    settling_.erase(snapshot);
+    if (!status.ok()) catalog_.add(manifest);  // it is still there, and so are its parts
+    if (is_job(manifest.job_id)) {
+      apply(job_->on_manifest_removed(snapshot, status));
+    } else if (status.ok()) {  // its job made room for another one meanwhile
+      forget_parts({.snapshot = snapshot, .stores = manifest.stores});
+    }
+  });
 }
 
 void Cluster::remove_due_checkpoints() {

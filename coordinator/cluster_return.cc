@@ -27,11 +27,15 @@ std::vector<NodeInfo> nodes_of(const std::vector<Participant>& participants) {
   return nodes;
 }
 
-std::vector<Participant> participants_of(const std::vector<NodeInfo>& nodes) {
+std::vector<Participant> participants_of(const std::vector<NodeInfo>& nodes,
+                                         const std::vector<NodeId>& lost) {
   std::vector<Participant> participants;
   for (const NodeInfo& node : nodes) {
+    const bool is_lost = std::find(lost.begin(), lost.end(), node.id) != lost.end();
     participants.push_back(
-        {.node = node, .index = static_cast<std::uint32_t>(participants.size())});
+        {.node = node,
+         .index = static_cast<std::uint32_t>(participants.size()),
+         .state = is_lost ? ParticipantState::kLost : ParticipantState::kPreparing});
   }
   return participants;
 }
@@ -95,6 +99,7 @@ bool Cluster::take_back(NodeLink* link, NodeInfo node, const v1::Resume& resume)
   resumed.set_next_test(static_cast<std::uint64_t>(lacks->test));
   resumed.set_next_checkpoint(static_cast<std::uint64_t>(lacks->checkpoint));
   link->send(message);
+  if (node.role == NodeRole::kServer) send_keep(node);
   spdlog::info("{} (node {}) is back, and has its part in job {}", node_text(node), node.id.value(),
                job_->description().id);
   apply(actions);
@@ -149,17 +154,30 @@ void Cluster::make_room(const NodeInfo& node, const v1::Join& join) {
 
 // ---- the coordinator ----
 
-/// When training starts: from then on another process can go on.
+/// When training starts, and when a recovery has come one step further: from then on another
+/// process can go on.
 void Cluster::record_job() {
-  const Epoch epoch = job_->epoch();
-  if (job_->state() != JobState::kRunning || recorded_ == epoch) return;
-  recorded_ = epoch;
+  const JobState state = job_->state();
+  const bool stopped = state == JobState::kReplacing;
+  const bool recovers = stopped || state == JobState::kHalting || state == JobState::kSaving;
+  // Before the first epoch trained, a job begins anew.
+  if (!job_->has_trained() || !(recovers || state == JobState::kRunning)) return;
+  std::vector<NodeId> lost;
+  for (const auto* group : {&job_->workers(), &job_->servers()}) {
+    for (const Participant& p : *group) {
+      if (recovers && p.state == ParticipantState::kLost) lost.push_back(p.node.id);
+    }
+  }
+  Recorded now{.epoch = job_->epoch(), .recovers = recovers, .stopped = stopped, .lost = lost};
+  if (recorded_ == now) return;
+  recorded_ = std::move(now);
   const DurableJob record{
       .id = job_->description().id,
       .job_json = submitted_.job_json(),
       .run_directory = directory_->path().string(),
       .workers = submitted_.workers(),
       .servers = submitted_.servers(),
+      .source = job_->description().source,
       .running = DurableJob::Running{.plan = *job_->plan(),
                                      .plan_basis = job_->plan_basis(),
                                      .workers = nodes_of(job_->workers()),
@@ -167,7 +185,10 @@ void Cluster::record_job() {
                                      .first_iteration = job_->first_iteration(),
                                      .begun_with = job_->begun_with(),
                                      .samples = static_cast<std::int64_t>(job_->samples()),
-                                     .started_unix_ms = wall_clock().count()}};
+                                     .started_unix_ms = wall_clock().count(),
+                                     .recovering_from = recovers ? job_->recovering_from() : "",
+                                     .lost = std::move(lost),
+                                     .stopped = stopped}};
   directory_->write_file(std::filesystem::absolute(state_->job_file()).string(),
                          durable_job_to_json(record));
 }
@@ -205,9 +226,14 @@ absl::Status Cluster::go_on_with(const std::string& text) {
   if (!record.running) {
     // No node has begun: it waits for nodes once more.
     POSEIDON_ASSIGN_OR_RETURN(const std::uint64_t epoch, state_->next_epoch());
-    POSEIDON_ASSIGN_OR_RETURN(
-        std::shared_ptr<RunFiles> directory,
-        disk_.open(record.run_directory, RunDirectory::Begin::kAnew, run_directory_events()));
+    auto begin = RunDirectory::Begin::kAnew;
+    if (record.source) {
+      POSEIDON_RETURN_IF_ERROR(add_source(*record.source, description));
+      const auto& source = catalog_.all().at(*record.source);
+      if (source.job_id == description.id) begin = RunDirectory::Begin::kGoOn;
+    }
+    POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<RunFiles> directory,
+                              disk_.open(record.run_directory, begin, run_directory_events()));
     description.epoch = Epoch(epoch);
     install_job(std::make_unique<JobRun>(options_.job, std::move(description), clock_->now()),
                 request, std::move(directory));
@@ -224,14 +250,21 @@ absl::Status Cluster::go_on_with(const std::string& text) {
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   const Nanoseconds now = clock_->now();
-  std::vector<NodeInfo> nodes = running.workers;
-  nodes.insert(nodes.end(), running.servers.begin(), running.servers.end());
+  std::vector<Participant> workers = participants_of(running.workers, running.lost);
+  std::vector<Participant> servers = participants_of(running.servers, running.lost);
+  std::vector<NodeInfo> nodes;  // that may come back by their ids
+  for (const auto* group : {&workers, &servers}) {
+    for (const Participant& p : *group) {
+      membership_.skip_ids(p.node.id);
+      if (!running.stopped && p.state != ParticipantState::kLost) nodes.push_back(p.node);
+    }
+  }
   membership_.restore(nodes, now);
   RunningJob state{
       .plan = std::move(running.plan),
       .plan_basis = std::move(running.plan_basis),
-      .workers = participants_of(running.workers),
-      .servers = participants_of(running.servers),
+      .workers = std::move(workers),
+      .servers = std::move(servers),
       .first_iteration = running.first_iteration,
       .begun_with = static_cast<std::uint32_t>(running.begun_with),
       .samples = static_cast<std::uint64_t>(running.samples),
@@ -239,7 +272,9 @@ absl::Status Cluster::go_on_with(const std::string& text) {
       .loss = progress.loss,
       .test = std::nullopt,
       .model_stored = directory->has_model(),
-      .age = std::max(Milliseconds(0), wall_clock() - Milliseconds(running.started_unix_ms))};
+      .age = std::max(Milliseconds(0), wall_clock() - Milliseconds(running.started_unix_ms)),
+      .recovering_from = running.recovering_from,
+      .stopped = running.stopped};
   if (progress.tested_iteration) {
     state.test = TestResult{.iteration = *progress.tested_iteration,
                             .loss = progress.test_loss,
@@ -249,15 +284,27 @@ absl::Status Cluster::go_on_with(const std::string& text) {
   const Iteration completed = state.completed;
   description.epoch = epoch;
   description.committed = committed_checkpoints(record.id);
+  if (record.source) {
+    // A branch: until it has a checkpoint of its own, it can only go back to where it began.
+    const auto source = catalog_.all().find(*record.source);
+    if (source != catalog_.all().end() && source->second.job_id != record.id) {
+      description.committed.push_back(source->second);
+    }
+  }
   JobActions actions;
   job_ = JobRun::resume(options_.job, std::move(description), std::move(state), now, actions);
   directory_ = std::move(directory);
   submitted_ = request;
-  recorded_ = epoch;
+  recorded_.reset();
   counted_iterations_ = completed;
   files_closed_ = false;
-  spdlog::info("job {} goes on from iteration {} (epoch {}) when its {} nodes are back", record.id,
-               completed, epoch.value(), nodes.size());
+  if (running.recovering_from.empty()) {
+    spdlog::info("job {} goes on from iteration {} (epoch {}) when its {} nodes are back",
+                 record.id, completed, epoch.value(), nodes.size());
+  } else {
+    spdlog::info("job {} goes on with its recovery (epoch {} is over; {})", record.id,
+                 epoch.value(), one_line(running.recovering_from));
+  }
   apply(actions);
   members_changed();
   return absl::OkStatus();

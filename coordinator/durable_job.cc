@@ -1,5 +1,6 @@
 #include "coordinator/durable_job.h"
 
+#include <algorithm>
 #include <limits>
 #include <set>
 #include <utility>
@@ -92,8 +93,8 @@ absl::Status check_fits(const DurableJob::Running& running) {
     for (std::size_t i = 0; equal && i < nodes.size(); ++i) equal = nodes[i].address == planned[i];
     return equal;
   };
-  if (!same(running.workers, running.plan.worker_addresses) ||
-      !same(running.servers, running.plan.server_addresses)) {
+  if (!running.stopped && (!same(running.workers, running.plan.worker_addresses) ||
+                           !same(running.servers, running.plan.server_addresses))) {
     return absl::InvalidArgumentError(
         absl::StrCat(kSource, ": the nodes are not those of the plan"));
   }
@@ -122,7 +123,18 @@ absl::StatusOr<DurableJob::Running> running_from_json(const nlohmann::json& valu
   fields.integer("samples", &running.samples, 0, std::numeric_limits<std::int64_t>::max());
   fields.integer("started_unix_ms", &running.started_unix_ms, 0,
                  std::numeric_limits<std::int64_t>::max());
+  fields.string("recovering_from", &running.recovering_from);
+  fields.boolean("stopped", &running.stopped);
+  const nlohmann::json* const lost = fields.value("lost");
   POSEIDON_RETURN_IF_ERROR(fields.finish());
+  if (lost != nullptr) {
+    const bool are_ids =
+        lost->is_array() && std::all_of(lost->begin(), lost->end(),
+                                        [](const auto& id) { return id.is_number_unsigned(); });
+    if (!are_ids) fields.refuse("lost", "expected node ids");
+    POSEIDON_RETURN_IF_ERROR(fields.status());
+    for (const nlohmann::json& id : *lost) running.lost.emplace_back(id.get<std::uint64_t>());
+  }
   if (!plan->is_string()) fields.refuse("plan", "expected a text");
   POSEIDON_RETURN_IF_ERROR(fields.status());
   POSEIDON_ASSIGN_OR_RETURN(running.plan, plan_from_text(plan->get<std::string>()));
@@ -142,6 +154,7 @@ std::string durable_job_to_json(const DurableJob& job) {
                       {"run_directory", job.run_directory},
                       {"workers", job.workers},
                       {"servers", job.servers}};
+  if (job.source) out["source"] = snapshot_name(*job.source);
   if (job.running) {
     ordered_json running = {
         {"started_unix_ms", job.running->started_unix_ms},
@@ -152,6 +165,12 @@ std::string durable_job_to_json(const DurableJob& job) {
         {"servers", to_json(job.running->servers)},
         {"plan", absl::Base64Escape(plan_to_message(job.running->plan).SerializeAsString())}};
     if (!job.running->plan_basis.empty()) running["plan_basis"] = job.running->plan_basis;
+    if (!job.running->recovering_from.empty()) {
+      running["recovering_from"] = job.running->recovering_from;
+      running["stopped"] = job.running->stopped;
+      running["lost"] = ordered_json::array();
+      for (const NodeId id : job.running->lost) running["lost"].push_back(id.value());
+    }
     out["running"] = std::move(running);
   }
   out["job"] = job.job_json;
@@ -172,11 +191,15 @@ absl::StatusOr<DurableJob> durable_job_from_json(std::string_view text) {
   fields.string("run_directory", &job.run_directory);
   fields.integer("workers", &workers, 0, kMaxCount);
   fields.integer("servers", &servers, 0, kMaxCount);
+  std::string source;
+  fields.string("source", &source);
   const nlohmann::json* const running = fields.value("running");
   const nlohmann::json* const job_json = fields.value("job");
   POSEIDON_RETURN_IF_ERROR(fields.finish());
   if (!job_json->is_string()) fields.refuse("job", "expected a text");
   if (job.run_directory.front() != '/') fields.refuse("run_directory", "expected an absolute path");
+  job.source = parse_snapshot_name(source);
+  if (!source.empty() && !job.source) fields.refuse("source", "expected EPOCH-ITERATION");
   POSEIDON_RETURN_IF_ERROR(fields.status());
   job.workers = static_cast<std::uint32_t>(workers);
   job.servers = static_cast<std::uint32_t>(servers);

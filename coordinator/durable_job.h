@@ -3,8 +3,9 @@
 // What the coordinator keeps on disk of the job in progress, so that another process can go on with
 // it. Pure: to JSON and back, trusting nothing.
 //
-// Before: cluster.cc stores it when the job was submitted and again when training starts. After:
-// cluster_return.cc, in the next process. How far the run is, metrics.jsonl says.
+// Before: cluster.cc stores it when the job was submitted, when training starts, and when a
+// recovery begins. After: cluster_return.cc, in the next process. How far the run is, metrics.jsonl
+// says.
 
 #include <cstdint>
 #include <optional>
@@ -14,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/plan.h"
+#include "common/snapshot.h"
 #include "coordinator/membership.h"
 
 namespace poseidon {
@@ -24,7 +26,9 @@ struct DurableJob {
   std::string run_directory;  ///< absolute
   std::uint32_t workers = 0;  ///< as in SubmitRequest
   std::uint32_t servers = 0;
-  /// The epoch in force.
+  /// A checkpoint that the operator chose to go on from.
+  std::optional<SnapshotId> source;
+  /// The epoch in force, or the last one.
   struct Running {
     Plan plan;  ///< without prediction and calibration
     std::string plan_basis;
@@ -34,6 +38,12 @@ struct DurableJob {
     std::int64_t begun_with = 1;       ///< workers of the run's first epoch
     std::int64_t samples = 0;          ///< taken before the epoch
     std::int64_t started_unix_ms = 0;  ///< when Start was sent
+    /// From what the job recovers, for people; "": it trains.
+    std::string recovering_from;
+    std::vector<NodeId> lost;  ///< its nodes that are
+    /// The epoch is over, its nodes were told so: the next one begins from the newest checkpoint.
+    /// `workers` and `servers` are those of the places then; the plan may have had others.
+    bool stopped = false;
   };
   /// Absent: training has not started, and the job begins anew.
   std::optional<Running> running;
@@ -41,8 +51,8 @@ struct DurableJob {
 
 std::string durable_job_to_json(const DurableJob& job);
 
-/// INVALID_ARGUMENT names what is wrong. With `running`, the plan is valid, and has as many workers
-/// and servers, at the same addresses, as there are; all ids differ.
+/// INVALID_ARGUMENT names what is wrong. With `running`, the plan is valid, and, unless `stopped`,
+/// has as many workers and servers, at the same addresses, as there are; all ids differ.
 absl::StatusOr<DurableJob> durable_job_from_json(std::string_view text);
 
 }  // namespace poseidon

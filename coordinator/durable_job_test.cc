@@ -85,6 +85,26 @@ TEST(DurableJob, BeforeTheStartThereIsNoPlan) {
   EXPECT_FALSE(read->running);
 }
 
+TEST(DurableJob, ARecoveryThatHasBegun) {
+  DurableJob job = running_job();
+  EXPECT_EQ(durable_job_from_json(durable_job_to_json(job))->running->recovering_from, "");
+  job.source = snapshot_id(Epoch(2), 40);
+  job.running->recovering_from = "worker 1 was lost";
+  job.running->lost = {NodeId(2)};
+  absl::StatusOr<DurableJob> read = durable_job_from_json(durable_job_to_json(job));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->source, snapshot_id(Epoch(2), 40));
+  EXPECT_EQ(read->running->recovering_from, "worker 1 was lost");
+  EXPECT_THAT(read->running->lost, ::testing::ElementsAre(NodeId(2)));
+  EXPECT_FALSE(read->running->stopped);
+  job.running->stopped = true;
+  job.running->workers.pop_back();  // the others do without it
+  read = durable_job_from_json(durable_job_to_json(job));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(read->running->stopped);
+  EXPECT_EQ(read->running->workers.size(), 1u);
+}
+
 TEST(DurableJob, TrustsNothing) {
   const auto refusal = [](const std::function<void(nlohmann::json&)>& spoil) {
     nlohmann::json json = nlohmann::json::parse(durable_job_to_json(running_job()));
@@ -107,6 +127,10 @@ TEST(DurableJob, TrustsNothing) {
   EXPECT_THAT(refusal([](J& j) { j["running"]["workers"][0]["id"] = 9; }), HasSubstr("twice"));
   EXPECT_THAT(refusal([](J& j) { j["running"]["servers"][0]["id"] = -1; }),
               HasSubstr("running.servers[0].id"));
+  EXPECT_THAT(refusal([](J& j) { j["source"] = "x"; }), HasSubstr("source"));
+  EXPECT_THAT(refusal([](J& j) { j["running"]["lost"] = "x"; }), HasSubstr("lost"));
+  EXPECT_THAT(refusal([](J& j) { j["running"]["lost"] = {1.5}; }), HasSubstr("lost"));
+  EXPECT_THAT(refusal([](J& j) { j["running"]["stopped"] = 1; }), HasSubstr("stopped"));
   EXPECT_NE(durable_job_from_json("").status().message(), "");
   const std::string whole = durable_job_to_json(running_job());
   for (std::size_t n = 0; n + 1 < whole.size(); n += 13) {

@@ -47,7 +47,6 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
       .keep_checkpoints = job.checkpoint.keep,
       .replicas = job.checkpoint.replicas,
       .checkpoint_every = job.checkpoint.every_iterations,
-      .has_statistics = net->statistics_count() > 0,
       .warnings = job_warnings(job),
       .sync = job.sync,
       .norm_scope = norm_scope(job.optimizer),

@@ -27,7 +27,6 @@ struct ResolvedJob {
   std::int64_t keep_checkpoints = 3;
   std::int64_t replicas = 1;
   Iteration checkpoint_every = 0;     ///< checkpoint.every_iterations
-  bool has_statistics = false;        ///< the network keeps running statistics
   std::vector<std::string> warnings;  ///< for the log, once the job is accepted
   SyncSpec sync;
   NormScope norm_scope = NormScope::kNone;

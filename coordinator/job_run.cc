@@ -461,7 +461,8 @@ JobActions JobRun::on_failed(NodeId from, Epoch epoch, const std::string& reason
       (state_ == JobState::kPreparingServers || state_ == JobState::kPreparingWorkers)) {
     // Never from the beginning instead: what has been trained is worth a person's look.
     unreadable_.insert(source_->snapshot);
-    recover(absl::StrCat(participant_text(*participant), " cannot read ", reason),
+    recover(EpochEnd::kCheckpointUnreadable,
+            absl::StrCat(participant_text(*participant), " cannot read ", reason),
             /*in_memory=*/false, now, actions);
     return actions;
   }
@@ -471,7 +472,8 @@ JobActions JobRun::on_failed(NodeId from, Epoch epoch, const std::string& reason
     return actions;
   }
   if (kind == FailureKind::kPeer) {
-    recover(absl::StrCat(participant_text(*participant), " failed: ", reason), /*in_memory=*/true,
+    recover(EpochEnd::kPeerUnreachable,
+            absl::StrCat(participant_text(*participant), " failed: ", reason), /*in_memory=*/true,
             now, actions);
     return actions;
   }
@@ -507,7 +509,8 @@ JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
     if (all_is_done) finish_if_complete(now, actions);
     return actions;
   }
-  recover(text, participant->node.role == NodeRole::kWorker, now, actions);
+  const bool is_worker = participant->node.role == NodeRole::kWorker;
+  recover(is_worker ? EpochEnd::kWorkerLost : EpochEnd::kServerLost, text, is_worker, now, actions);
   return actions;
 }
 
@@ -577,6 +580,13 @@ JobActions JobRun::tick(Nanoseconds now) {
   const std::string reason = deadline_reason(now);
   if (!reason.empty()) end(false, reason, now, actions);
   return actions;
+}
+
+JobCounts JobRun::counts() const {
+  JobCounts counts = counts_;
+  counts.checkpoints_committed = checkpoints_.commits();
+  counts.checkpoints_failed = checkpoints_.failures();
+  return counts;
 }
 
 JobProgress JobRun::progress(Nanoseconds now) const {

@@ -47,6 +47,7 @@
 #include "coordinator/calibration_run.h"
 #include "coordinator/checkpoint_commit.h"
 #include "coordinator/elastic_job.h"
+#include "coordinator/job_counts.h"
 #include "coordinator/membership.h"
 #include "coordinator/reports.h"
 
@@ -156,7 +157,6 @@ struct JobDescription {
   /// Of `committed`: begin there and not at iteration 0, which is before the last iteration.
   std::optional<SnapshotId> source;
   Nanoseconds replace_timeout = std::chrono::seconds(30);
-  bool has_statistics = false;  ///< running ones, of which worker 0 alone has the job's
   using Addresses = std::vector<std::string>;
   /// Pure; (worker addresses by rank, server addresses by index): why nothing is measured before
   /// this job; "" when it should be.
@@ -255,6 +255,9 @@ struct RunningJob {
   std::optional<TestResult> test;  ///< the last one of metrics.jsonl
   bool model_stored = false;
   Nanoseconds age{0};  ///< since Start
+  /// From what it recovered; "": it trained. Its participants that were lost say so.
+  std::string recovering_from;
+  bool stopped = false;  ///< the epoch was over
 };
 
 /// One thread only (the service holds its mutex). `now` never goes backwards.
@@ -262,7 +265,7 @@ class JobRun {
  public:
   JobRun(JobRunOptions options, JobDescription description, Nanoseconds now);
   /// Goes on with what an earlier coordinator began; its nodes are members that are yet to come
-  /// back. Precondition: plan and participants fit each other.
+  /// back. Precondition: plan and participants fit each other, unless the epoch was over.
   static std::unique_ptr<JobRun> resume(JobRunOptions options, JobDescription description,
                                         RunningJob running, Nanoseconds now, JobActions& actions);
 
@@ -316,7 +319,10 @@ class JobRun {
   std::int64_t batch_size() const { return elastic_.batch_size; }
   Iteration first_iteration() const { return first_iteration_; }  ///< of this epoch
   int recoveries() const { return recoveries_; }
-  std::uint32_t begun_with() const { return begun_with_; }  ///< workers of the first epoch
+  const std::string& recovering_from() const { return recovering_from_; }  ///< the last time
+  bool has_trained() const { return started_.has_value(); }  ///< in this epoch or before
+  JobCounts counts() const;                                  ///< for metrics
+  std::uint32_t begun_with() const { return begun_with_; }   ///< workers of the first epoch
   std::uint64_t samples() const { return samples_; }  ///< that all had taken before this epoch
 
   /// How long the slowest worker's layers take now. A plan that would be better is written down for
@@ -364,9 +370,11 @@ class JobRun {
   bool allows_workers(std::size_t count) const;
   void add_workers();
   void end_epoch(bool succeeded, const std::string& reason, JobActions& actions);
-  void recover(const std::string& reason, bool in_memory, Nanoseconds now, JobActions& actions);
+  void recover(EpochEnd what, const std::string& reason, bool in_memory, Nanoseconds now,
+               JobActions& actions);
   void fall_back(const std::string& why, Nanoseconds now, JobActions& actions);
   void halted_all(Nanoseconds now, JobActions& actions);
+  void resume_recovery(const RunningJob& running, Nanoseconds now);
   void replace(Nanoseconds now, JobActions& actions);
   void try_replacing(Nanoseconds now, JobActions& actions);
   bool fill_vacancies(bool in_time, std::string& missing);
@@ -431,6 +439,7 @@ class JobRun {
   Iteration saving_ = 0;                 ///< while saving: the version
   bool epoch_asked_ = false;
   int recoveries_ = 0;
+  JobCounts counts_;  ///< but for checkpoints
 
   // Changes that are no recoveries: more workers, a better plan.
   struct Change {

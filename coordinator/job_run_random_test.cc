@@ -21,7 +21,6 @@ class RandomCluster {
  public:
   explicit RandomCluster(unsigned seed) : random_(seed) {
     JobDescription d = description();
-    d.has_statistics = draw(2) == 0;
     job_.emplace(JobRunOptions{}, d, now_);
     for (const std::uint64_t id : {1, 2, 101, 102}) members_.push_back(node(id));
     take(job_->on_members(members_, now_));

@@ -28,13 +28,14 @@ std::size_t JobRun::fewest_workers() const {
 }
 
 /// `in_memory`: what is lost is a worker, so that everything else may still be there.
-void JobRun::recover(const std::string& reason, bool in_memory, Nanoseconds now,
+void JobRun::recover(EpochEnd what, const std::string& reason, bool in_memory, Nanoseconds now,
                      JobActions& actions) {
   recovering_from_ = reason;
   actions.emplace_back(LogLine{absl::StrCat("job ", description_.id, ": ", reason)});
   if (!recovering_since_) {
     recovering_since_ = now;
     ++recoveries_;
+    ++counts_.of(what);
   }
   switch (state_) {
     case JobState::kReplacing:
@@ -76,8 +77,9 @@ JobActions JobRun::on_halted(NodeId from, Epoch epoch, const HeldVersions& held,
   Participant* participant = expect_participant(from, epoch, "Halted", actions);
   if (participant == nullptr) return actions;
   if (state_ == JobState::kRunning) {
-    // By an earlier coordinator, which died over it.
-    recover(absl::StrCat(participant_text(*participant),
+    // An earlier coordinator had asked for it, and died before that was on its disk.
+    recover(EpochEnd::kWorkerLost,
+            absl::StrCat(participant_text(*participant),
                          " was halted before this coordinator went on with the job"),
             /*in_memory=*/true, now, actions);
   }
@@ -121,8 +123,10 @@ void JobRun::halted_all(Nanoseconds now, JobActions& actions) {
     replace(now, actions);
     return;
   }
-  if (description_.has_statistics && is_lost(workers_[0])) {
-    fall_back("the running statistics of the model are lost with worker 0", now, actions);
+  const bool by_sfb = std::any_of(plan_->layers.begin(), plan_->layers.end(),
+                                  [](const auto& l) { return l.scheme == Scheme::kSfb; });
+  if (by_sfb && std::all_of(workers_.begin(), workers_.end(), is_lost)) {
+    fall_back("every worker is lost, and with them the layers that go by SFB", now, actions);
     return;
   }
   enter(JobState::kSaving, now);
@@ -433,6 +437,7 @@ void JobRun::change_now(Nanoseconds now, JobActions& actions) {
   if (iterations_->completed() < *change_->at) return;
   recovering_from_ = change_->why;
   recovering_since_ = now;
+  ++counts_.of(change_->plan ? EpochEnd::kBetterPlan : EpochEnd::kMoreWorkers);
   next_plan_ = std::move(change_->plan);
   change_.reset();
   replace(now, actions);

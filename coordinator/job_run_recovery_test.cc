@@ -103,6 +103,9 @@ TEST_F(RecoveryTest, ALostWorkerCostsNoIterationThatWasFinished) {
   EXPECT_EQ(job_->state(), JobState::kRunning);
   train(4, kIterations);
   EXPECT_EQ(job_->progress(at(7)).completed, kIterations);
+  EXPECT_EQ(job_->counts().of(EpochEnd::kWorkerLost), 1u);
+  EXPECT_EQ(job_->counts().of(EpochEnd::kServerLost), 0u);
+  EXPECT_EQ(job_->counts().checkpoints_committed, 1u);
 }
 
 /// A worker that only the coordinator did not hear trained on with the others, and its reports are
@@ -269,18 +272,29 @@ TEST_F(RecoveryTest, WhoDoesNotHaltIsNotWaitedForForEver) {
   EXPECT_EQ(job_->state(), JobState::kReplacing);
 }
 
-TEST_F(RecoveryTest, RunningStatisticsAreWorkerZerosAlone) {
-  JobDescription d = description();
-  d.has_statistics = true;
-  begin(d);
-  train(0, 3);
-  commit(2, 3);
+TEST_F(RecoveryTest, ALostWorkerZeroCostsOneIterationWhenAServerDoesNotHaveItsLastState) {
+  train(0, 4);
   lose(101, 4);
-  for (const std::uint64_t id : {102, 1, 2}) halt(id, 3, 3, 4.1);
-  EXPECT_THAT(only<SendSave>(actions_), IsEmpty());
-  join(node(103), 5);
-  job_->on_epoch(9, at(5));
-  EXPECT_EQ(job_->restore()->iteration(), 2);
+  halt(102, 3, 4, 4.1);
+  halt(1, 3, 3, 4.1);  // its chunks have 3 and 4; of worker 0's own state it has 1 to 3
+  halt(2, 3, 4, 4.1);
+  const auto saves = only<SendSave>(actions_);
+  ASSERT_THAT(saves, SizeIs(3));
+  EXPECT_EQ(saves[0].iteration, 3);
+  EXPECT_THAT(saves[0].lost, ::testing::ElementsAre(WorkerRank(0)));
+}
+
+TEST_F(RecoveryTest, TheLastWorkerIsLostAndTheServersHaveItAll) {
+  train(0, 4);
+  lose(101, 4);
+  lose(102, 4);
+  halt(1, 3, 4, 4.1);
+  halt(2, 4, 4, 4.1);
+  const auto saves = only<SendSave>(actions_);
+  ASSERT_THAT(saves, SizeIs(2));
+  EXPECT_EQ(saves[0].iteration, 4);
+  commit(4, 4.2);
+  EXPECT_EQ(job_->state(), JobState::kReplacing);
 }
 
 TEST_F(RecoveryTest, ALostServerIsAwaitedWithItsData) {
@@ -306,6 +320,7 @@ TEST_F(RecoveryTest, WithoutACheckpointItBeginsAnew) {
   EXPECT_EQ(job_->restore(), nullptr);
   EXPECT_EQ(job_->first_iteration(), 0);
   EXPECT_EQ(only<RollBackMetrics>(actions_)[0].iteration, 0);
+  EXPECT_EQ(job_->counts().of(EpochEnd::kServerLost), 1u);
 }
 
 TEST_F(RecoveryTest, AfterAWhileItGoesOnWithFewerWorkers) {
@@ -442,6 +457,7 @@ TEST_F(RecoveryTest, MoreWorkersAreTakenInFromACheckpoint) {
   EXPECT_EQ(job_->job_json(), "with 3");
   EXPECT_EQ(job_->restore()->samples, 5u * 60u) << "where the data goes on";
   EXPECT_EQ(job_->recoveries(), 0);
+  EXPECT_EQ(job_->counts().of(EpochEnd::kMoreWorkers), 1u);
   get_ready(8);
   actions_ = {};
   for (const Participant& w : job_->workers()) {

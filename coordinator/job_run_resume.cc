@@ -68,24 +68,27 @@ JobActions JobRun::on_outdated(Nanoseconds now) {
   for (auto* group : {&workers_, &servers_}) {
     for (Participant& p : *group) p.state = ParticipantState::kLost;
   }
-  recover("its nodes were in a later epoch than the coordinator had written down",
+  recover(EpochEnd::kServerLost,
+          "its nodes were in a later epoch than the coordinator had written down",
           /*in_memory=*/false, now, actions);
   return actions;
 }
 
 std::unique_ptr<JobRun> JobRun::resume(JobRunOptions options, JobDescription description,
                                        RunningJob running, Nanoseconds now, JobActions& actions) {
-  POSEIDON_CHECK(running.plan.workers() == running.workers.size() &&
-                     running.plan.servers() == running.servers.size(),
+  POSEIDON_CHECK(running.stopped || (running.plan.workers() == running.workers.size() &&
+                                     running.plan.servers() == running.servers.size()),
                  "a checked record");
   auto run = std::make_unique<JobRun>(options, std::move(description), now);
   const auto workers = static_cast<std::uint32_t>(running.workers.size());
   run->plan_ = std::make_shared<const Plan>(std::move(running.plan));
   run->plan_basis_ = std::move(running.plan_basis);
-  run->workers_ = std::move(running.workers);
-  run->servers_ = std::move(running.servers);
+  run->workers_ = running.workers;
+  run->servers_ = running.servers;
   for (auto* group : {&run->workers_, &run->servers_}) {
-    for (Participant& p : *group) p.state = ParticipantState::kRunning;
+    for (Participant& p : *group) {
+      if (!is_lost(p)) p.state = ParticipantState::kRunning;
+    }
   }
   run->iterations_.emplace(workers, running.completed);
   run->tests_.emplace(workers, running.test ? running.test->iteration + 1 : 0);
@@ -99,12 +102,14 @@ std::unique_ptr<JobRun> JobRun::resume(JobRunOptions options, JobDescription des
   }
   run->furthest_ = running.completed;
   run->abandon_later_checkpoints();
-  run->carry_out(
-      run->checkpoints_.begin_epoch(run->epoch_, run->first_iteration_, run->manifest_frame(),
-                                    workers * static_cast<std::uint64_t>(run->batch_size())),
-      actions);
-  if (running.completed > run->first_iteration_ && running.loss) {
-    run->carry_out(run->checkpoints_.on_loss(running.completed - 1, *running.loss), actions);
+  if (!running.stopped) {  // then the next epoch begins with them, on other stores perhaps
+    run->carry_out(
+        run->checkpoints_.begin_epoch(run->epoch_, run->first_iteration_, run->manifest_frame(),
+                                      workers * static_cast<std::uint64_t>(run->batch_size())),
+        actions);
+    if (running.completed > run->first_iteration_ && running.loss) {
+      run->carry_out(run->checkpoints_.on_loss(running.completed - 1, *running.loss), actions);
+    }
   }
   run->images_.add(now, run->images_done());
   run->loss_ = running.loss;
@@ -113,7 +118,27 @@ std::unique_ptr<JobRun> JobRun::resume(JobRunOptions options, JobDescription des
   run->started_ = now - running.age;
   run->message_.clear();
   run->enter(JobState::kRunning, now);
+  if (!running.recovering_from.empty()) run->resume_recovery(running, now);
   return run;
+}
+
+/// The earlier coordinator died while the job recovered. As long as nobody was told to stop, those
+/// that halted still hold what they held, and say so again when they are back. Afterwards nodes
+/// come as new ones, and the next epoch begins from the newest checkpoint.
+void JobRun::resume_recovery(const RunningJob& running, Nanoseconds now) {
+  recovering_from_ = running.recovering_from;
+  recovering_since_ = now;
+  ++recoveries_;
+  message_ =
+      absl::StrCat("recovers: ", recovering_from_, "; the coordinator was started again meanwhile");
+  if (!running.stopped) {
+    enter(JobState::kHalting, now);
+    return;
+  }
+  for (auto* group : {&workers_, &servers_}) {
+    for (Participant& p : *group) p.state = ParticipantState::kLost;
+  }
+  enter(JobState::kReplacing, now);
 }
 
 }  // namespace poseidon

@@ -1,5 +1,6 @@
 // Nodes that come back to a job, and a job that another coordinator began.
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,7 +45,8 @@ std::vector<T> only(const JobActions& actions) {
 /// metrics.jsonl.
 class JobResumeTest : public ::testing::Test {
  protected:
-  void resume(Iteration completed = 2, bool model_stored = false) {
+  void resume(Iteration completed = 2, bool model_stored = false,
+              const std::function<void(RunningJob&)>& change = nullptr) {
     JobDescription d;
     d.id = "digits-7";
     d.epoch = kEpoch;
@@ -76,6 +78,7 @@ class JobResumeTest : public ::testing::Test {
     running.test = TestResult{.iteration = 2, .loss = 0.5, .accuracy = 0.75};
     running.model_stored = model_stored;
     running.age = at(60);
+    if (change) change(running);
     job_ = JobRun::resume({}, d, std::move(running), at(100), actions_);
   }
   std::optional<LackingReports> back(std::uint64_t id, std::uint32_t index, Iteration oldest = 0,
@@ -205,6 +208,66 @@ TEST_F(JobResumeTest, NodesThatHadHeardOfTheEndAreNotMissed) {
   EXPECT_EQ(job_->state(), JobState::kRunning);
   lose(12, NodeRole::kWorker);
   EXPECT_EQ(job_->state(), JobState::kDone);
+}
+
+// ---- in the middle of a recovery ----
+
+class RecoveryResumeTest : public JobResumeTest {
+ protected:
+  void resume_recovery(bool stopped) {
+    resume(2, false, [stopped](RunningJob& running) {
+      running.recovering_from = "worker 1 was lost";
+      running.workers[1].state = ParticipantState::kLost;
+      running.stopped = stopped;
+    });
+  }
+  JobActions halted(std::uint64_t id, Iteration oldest, Iteration newest) {
+    return job_->on_halted(NodeId(id), kEpoch, {.oldest = oldest, .newest = newest}, at(102));
+  }
+};
+
+TEST_F(RecoveryResumeTest, WhatNodesHoldIsSavedAllTheSame) {
+  resume_recovery(/*stopped=*/false);
+  EXPECT_STREQ(job_state_name(job_->state()), "recovering");
+  EXPECT_THAT(job_->progress(at(101)).message, HasSubstr("worker 1 was lost"));
+  EXPECT_FALSE(back(12, 1)) << "it was given up";
+  ASSERT_TRUE(back(11, 0));
+  EXPECT_THAT(only<SendHalt>(actions_), SizeIs(1)) << "it may not have heard it";
+  EXPECT_THAT(only<SendStart>(actions_), IsEmpty());
+  EXPECT_THAT(halted(11, 1, 2), IsEmpty());
+  ASSERT_TRUE(back(1, 0));
+  const auto saves = only<SendSave>(halted(1, 2, 3));
+  ASSERT_THAT(saves, SizeIs(2));
+  EXPECT_EQ(saves[0].iteration, 2);
+  EXPECT_THAT(saves[0].lost, ::testing::ElementsAre(WorkerRank(1)));
+}
+
+TEST_F(RecoveryResumeTest, WhoSaysThatItHasHaltedBeginsTheRecoveryAgain) {
+  resume();
+  ASSERT_TRUE(back(11, 0));
+  const JobActions actions = halted(11, 1, 2);
+  EXPECT_EQ(job_->state(), JobState::kHalting);
+  EXPECT_THAT(only<SendHalt>(actions), SizeIs(3));
+  EXPECT_THAT(only<CountRefusal>(actions), IsEmpty());
+}
+
+TEST_F(RecoveryResumeTest, AfterTheEndOfTheEpochNewNodesBeginTheNextAtOnce) {
+  resume_recovery(/*stopped=*/true);
+  EXPECT_STREQ(job_state_name(job_->state()), "recovering");
+  for (const std::uint64_t id : {11, 12, 1}) EXPECT_FALSE(job_->has_part(NodeId(id)));
+  EXPECT_THAT(only<TakeEpoch>(job_->tick(at(101))), IsEmpty()) << "nobody is here";
+  EXPECT_THAT(job_->progress(at(101)).message, HasSubstr("waits for worker 0"));
+  const std::vector<NodeInfo> members = {participant(21, NodeRole::kServer, 0).node,
+                                         participant(22, NodeRole::kWorker, 0).node,
+                                         participant(23, NodeRole::kWorker, 0).node};
+  EXPECT_THAT(only<TakeEpoch>(job_->on_members(members, at(102))), SizeIs(1));
+  const JobActions begun = job_->on_epoch(9, at(102));
+  EXPECT_EQ(job_->epoch(), Epoch(9));
+  ASSERT_THAT(only<RollBackMetrics>(begun), SizeIs(1));
+  EXPECT_EQ(only<RollBackMetrics>(begun)[0].iteration, 0) << "there is no checkpoint";
+  EXPECT_EQ(job_->workers()[1].node.id, NodeId(23));
+  for (const std::uint64_t id : {21, 22, 23}) job_->on_ready(NodeId(id), Epoch(9), at(103));
+  EXPECT_EQ(job_->state(), JobState::kRunning);
 }
 
 TEST_F(JobResumeTest, WithoutTheModelTheyAreMissed) {

@@ -6,8 +6,10 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/daemon.h"
+#include "common/service_manager.h"
 #include "common/status_macros.h"
 #include "coordinator/job_resolver.h"
 #include "coordinator/service.h"
@@ -73,11 +75,14 @@ absl::Status run(const MainOptions& options) {
   POSEIDON_RETURN_IF_ERROR(start_daemon("coordinator", options.daemon));
   StopFlag stop;
   const StopSignals signals([&stop](const std::string& name) { stop.set(name); });
+  LoopPulse pulse;
+  ServiceManager manager([&pulse] { return pulse.turned(); });
   const SystemClock clock;
   CoordinatorOptions service_options{.listen = options.listen,
                                      .state_dir = options.state_dir,
                                      .metrics_listen = options.metrics_listen,
-                                     .cluster = {}};
+                                     .cluster = {},
+                                     .on_turn = [&pulse] { pulse.turn(); }};
   service_options.cluster.membership.lease = Milliseconds(options.lease_ms);
   service_options.cluster.membership.heartbeat = Milliseconds(options.heartbeat_ms);
   service_options.cluster.job.waiting_timeout = std::chrono::seconds(options.wait_for_nodes_s);
@@ -89,7 +94,9 @@ absl::Status run(const MainOptions& options) {
   if (!options.metrics_listen.empty()) {
     spdlog::info("metrics at http://{}/metrics", (*service)->metrics_address());
   }
+  manager.ready(absl::StrCat("listens on ", (*service)->address()));
   const std::string reason = stop.wait();
+  manager.stopping();
   spdlog::info("stops ({})", reason);
   (*service)->shutdown(reason);
   return absl::OkStatus();

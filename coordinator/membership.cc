@@ -120,7 +120,7 @@ absl::StatusOr<NodeId> Membership::join(NodeInfo node, Nanoseconds now) {
 
 void Membership::restore(const std::vector<NodeInfo>& nodes, Nanoseconds now) {
   for (const NodeInfo& node : nodes) {
-    next_id_ = std::max(next_id_, node.id.next());
+    skip_ids(node.id);
     Member member{.node = node,
                   .last_heard = now,
                   .deadline = now + options_.return_time,
@@ -163,6 +163,7 @@ bool Membership::attach(const NodeInfo& node, Nanoseconds now) {
   }
   heard_from(node.id, now);
   it->second.attached = true;
+  it->second.deadline = now + options_.lease;  // the time to come back was for this
   return true;
 }
 

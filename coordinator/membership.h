@@ -22,6 +22,7 @@
 //     Time that was longer than the lease has cost nodes their streams: then everybody gets
 //     return_time to come back.
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -92,6 +93,9 @@ class Membership {
   /// come back. Until the first sign of life of anybody we take ourselves for cut off. Before
   /// everything else.
   void restore(const std::vector<NodeInfo>& nodes, Nanoseconds now);
+
+  /// Ids up to this one were given in an earlier life, to nodes that will not come back by them.
+  void skip_ids(NodeId last) { next_id_ = std::max(next_id_, last.next()); }
 
   /// Whose silence tells that we are cut off: the nodes of the job in progress. Empty: all members.
   void set_job(const std::vector<NodeId>& nodes);

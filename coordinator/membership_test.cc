@@ -286,6 +286,19 @@ TEST_F(IsolationTest, RestoredMembersAreWaitedForUntilSomebodyComes) {
   EXPECT_EQ(join(worker("c:1")), NodeId(10));
 }
 
+TEST_F(IsolationTest, WhoIsBackAfterARestartHasItsLeaseAndNoMore) {
+  NodeInfo a = worker("a:1");
+  a.id = NodeId(4);
+  NodeInfo b = server("b:1");
+  b.id = NodeId(9);
+  membership_.restore({a, b}, at(0));
+  EXPECT_THAT(live(100, {}), IsEmpty());
+  EXPECT_TRUE(membership_.attach(a, at(now_)));
+  EXPECT_TRUE(membership_.attach(b, at(now_)));
+  EXPECT_THAT(live(102.5, {b.id}), IsEmpty());
+  EXPECT_THAT(live(104, {b.id}), ::testing::ElementsAre(a.id));
+}
+
 TEST_F(IsolationTest, NewcomersAfterARestartEndTheWaitToo) {
   NodeInfo a = worker("a:1");
   a.id = NodeId(4);

@@ -1,32 +1,78 @@
 #pragma once
 
-// The coordinator's Prometheus metrics. A probe: it counts, it decides nothing.
+// The coordinator's Prometheus metrics (docs/metrics.md has them all). Pure: figures in, families
+// out. Before: Cluster::figures() copies them under its mutex. After: common/metrics_server.h.
+//
+// Series: some 120, and one per node. Node labels (role, rank, address, state) live as long as the
+// node is known and are as many as nodes, 1024 at most; job names are shown one at a time.
 
-#include <cstddef>
-#include <memory>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
-#include "absl/status/statusor.h"
+#include "common/ids.h"
+#include "common/metric_families.h"
+#include "coordinator/job_counts.h"
+#include "coordinator/job_run.h"
 #include "coordinator/membership.h"
-#include "coordinator/reports.h"
 
 namespace poseidon {
 
-/// Thread-safe. Exposes over HTTP (path /metrics) when given an address.
-///   poseidon_iterations_total, poseidon_loss, poseidon_images_per_second,
-///   poseidon_members{role}, poseidon_refused_messages_total{reason}
-class CoordinatorMetrics {
- public:
-  /// `listen`: HOST:PORT (port 0: any), or "" to count without exposing. The message of an error
-  /// names the address.
-  static absl::StatusOr<std::unique_ptr<CoordinatorMetrics>> create(const std::string& listen);
-  virtual ~CoordinatorMetrics() = default;
+/// How a node went.
+enum class DepartureKind : std::uint8_t { kLeft, kLost };
 
-  virtual void iteration(double loss, double images_per_s) = 0;
-  virtual void members(NodeRole role, std::size_t count) = 0;
-  virtual void refused(Refusal refusal) = 0;
-  /// Where it listens in fact; "" when it does not.
-  virtual std::string address() const = 0;
+/// Since the coordinator started.
+struct ClusterCounts {
+  std::uint64_t iterations = 0;
+  std::uint64_t jobs_done = 0;
+  std::uint64_t jobs_failed = 0;
+  std::map<NodeRole, std::array<std::uint64_t, 2>> departures;  ///< by DepartureKind
+  JobCounts jobs;                                               ///< of all of them
 };
+
+struct NodeInState {
+  std::string role;
+  std::string rank;  ///< "" without a part in the job
+  std::string address;
+  std::string state;  ///< as in `poseidon status`
+};
+
+struct NewestCheckpoint {
+  Iteration iteration = 0;
+  std::int64_t bytes = 0;
+  std::int64_t time_unix_s = 0;
+  double seconds = 0.0;  ///< of the slowest server; 0 when it was made in an earlier life
+};
+
+/// Of the job in progress, or of the last one.
+struct JobFigures {
+  std::string id;
+  std::string state;
+  Iteration iterations = 0;
+  JobProgress progress;
+  Epoch epoch;
+  std::optional<double> predicted_iteration_s;
+  Iteration checkpoint_every = 0;
+  std::size_t checkpoints_kept = 0;
+  std::optional<NewestCheckpoint> newest;
+};
+
+struct CoordinatorFigures {
+  std::vector<NodeInState> nodes;
+  std::optional<JobFigures> job;
+  bool is_cut_off = false;
+  ClusterCounts counts;
+  std::map<std::string, std::uint64_t> refusals;  ///< the coordinator's own, by reason
+};
+
+/// All of one scrape but for the process's own figures.
+MetricFamilies coordinator_page(const CoordinatorFigures& figures);
+
+/// What file-based discovery of Prometheus reads: every daemon that serves metrics. `own`: the
+/// coordinator's address, "" when it serves none.
+std::string prometheus_targets(const std::string& own, const std::vector<NodeInfo>& nodes);
 
 }  // namespace poseidon

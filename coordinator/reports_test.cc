@@ -1,5 +1,7 @@
 #include "coordinator/reports.h"
 
+#include <utility>
+
 #include "coordinator/traffic.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -96,11 +98,16 @@ TEST(RateWindow, IsBounded) {
   EXPECT_NEAR(rate.per_second(Nanoseconds(99999 * 1000)), 1e6, 1.0);
 }
 
+WorkerTotals layers(std::vector<LayerTotals> layers) {
+  return {.layers = std::move(layers), .data_stall_seconds = 0.0, .corrupt_samples = 0};
+}
+
 TEST(Traffic, SumsBytesAndAveragesStallsOverNodes) {
   TrafficMonitor monitor(2);
   for (const std::uint64_t node : {1, 2}) {
-    monitor.add(NodeId(node), {{0, 0, 0.0}, {1000, 0, 0.0}}, at(0));
-    monitor.add(NodeId(node), {{100, 200, 0.5 * static_cast<double>(node)}, {1000, 0, 0.0}}, at(2));
+    monitor.add(NodeId(node), layers({{0, 0, 0.0}, {1000, 0, 0.0}}), at(0));
+    monitor.add(NodeId(node), layers({{100, 200, 0.5 * static_cast<double>(node)}, {1000, 0, 0.0}}),
+                at(2));
   }
   EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(0)).sent_bytes_per_s, 100.0);
   EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(0)).received_bytes_per_s, 200.0);
@@ -125,12 +132,12 @@ TEST(Traffic, TimesArePerPassAndTheSlowestNodeIsToldFromTheMean) {
   TrafficMonitor monitor(1);
   EXPECT_FALSE(monitor.rates(LayerIndex(0)).measured.has_value());
   EXPECT_TRUE(monitor.slowest().empty());
-  monitor.add(NodeId(1), {computed(1.0, 2.0, 10, 5.0, 9)}, at(0));
-  monitor.add(NodeId(2), {computed(1.0, 2.0, 10, 5.0, 9)}, at(0));
+  monitor.add(NodeId(1), layers({computed(1.0, 2.0, 10, 5.0, 9)}), at(0));
+  monitor.add(NodeId(2), layers({computed(1.0, 2.0, 10, 5.0, 9)}), at(0));
   EXPECT_FALSE(monitor.rates(LayerIndex(0)).measured.has_value()) << "no time has passed";
-  monitor.add(NodeId(1), {computed(2.0, 4.0, 20, 6.0, 19)}, at(2));
+  monitor.add(NodeId(1), layers({computed(2.0, 4.0, 20, 6.0, 19)}), at(2));
   EXPECT_TRUE(monitor.slowest().empty()) << "one node has made no pass";
-  monitor.add(NodeId(2), {computed(4.0, 8.0, 20, 8.0, 19)}, at(2));
+  monitor.add(NodeId(2), layers({computed(4.0, 8.0, 20, 8.0, 19)}), at(2));
   const MeasuredLayer mean = *monitor.rates(LayerIndex(0)).measured;
   EXPECT_DOUBLE_EQ(mean.forward_s, (0.1 + 0.3) / 2);
   EXPECT_DOUBLE_EQ(mean.backward_s, (0.2 + 0.6) / 2);
@@ -142,11 +149,37 @@ TEST(Traffic, TimesArePerPassAndTheSlowestNodeIsToldFromTheMean) {
 
 TEST(Traffic, TotalsThatGoBackBeginAnew) {
   TrafficMonitor monitor(1);
-  monitor.add(NodeId(1), {{1000, 0, 0.0}}, at(0));
-  monitor.add(NodeId(1), {{10, 0, 0.0}}, at(1));
+  monitor.add(NodeId(1), layers({{1000, 0, 0.0}}), at(0));
+  monitor.add(NodeId(1), layers({{10, 0, 0.0}}), at(1));
   EXPECT_EQ(monitor.rates(LayerIndex(0)).sent_bytes_per_s, 0.0);
-  monitor.add(NodeId(1), {{30, 0, 0.0}}, at(2));
+  monitor.add(NodeId(1), layers({{30, 0, 0.0}}), at(2));
   EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(0)).sent_bytes_per_s, 20.0);
+}
+
+TEST(Traffic, WhatAWorkerSpendsItsTimeOn) {
+  TrafficMonitor monitor(2);
+  EXPECT_FALSE(monitor.worker_rates(NodeId(1)).shares.has_value());
+  LayerTotals one = computed(1.0, 2.0, 10, 0.0, 0), other = computed(0.0, 1.0, 10, 0.0, 0);
+  monitor.add(NodeId(1), {.layers = {one, other}, .data_stall_seconds = 1.0, .corrupt_samples = 2},
+              at(0));
+  EXPECT_FALSE(monitor.worker_rates(NodeId(1)).shares.has_value()) << "no time has passed";
+  EXPECT_EQ(monitor.worker_rates(NodeId(1)).corrupt_samples, 2u);
+  one.forward_seconds += 0.25;
+  one.backward_seconds += 0.5;
+  one.stall_seconds += 0.125;
+  other.backward_seconds += 0.25;
+  other.stall_seconds += 0.125;
+  monitor.add(NodeId(1), {.layers = {one, other}, .data_stall_seconds = 1.5, .corrupt_samples = 5},
+              at(2));
+  const WorkerRates rates = monitor.worker_rates(NodeId(1));
+  ASSERT_TRUE(rates.shares.has_value());
+  EXPECT_DOUBLE_EQ(rates.shares->compute, 0.5);
+  EXPECT_DOUBLE_EQ(rates.shares->stall, 0.125);
+  EXPECT_DOUBLE_EQ(rates.shares->data, 0.25);
+  EXPECT_EQ(rates.corrupt_samples, 5u);
+  monitor.add(NodeId(1), {.layers = {one, other}, .data_stall_seconds = 0.1, .corrupt_samples = 0},
+              at(3));
+  EXPECT_FALSE(monitor.worker_rates(NodeId(1)).shares.has_value()) << "it counts anew";
 }
 
 }  // namespace

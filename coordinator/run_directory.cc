@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/clock.h"
+#include "common/directory_identity.h"
 #include "common/file_io.h"
 #include "common/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -305,7 +306,12 @@ absl::StatusOr<std::unique_ptr<StateDirectory>> StateDirectory::open(const fs::p
         absl::StrCat("the state directory ", path.string(),
                      " is in use by another coordinator; choose another --state-dir"));
   }
-  return std::unique_ptr<StateDirectory>(new StateDirectory(path, std::move(fd)));
+  POSEIDON_ASSIGN_OR_RETURN(
+      std::string identity,
+      directory_identity(path, "STATE_IDENTITY",
+                         "remove the file: then servers keep what nobody knows any more"));
+  return std::unique_ptr<StateDirectory>(
+      new StateDirectory(path, std::move(identity), std::move(fd)));
 }
 
 absl::Status StateDirectory::store_job(std::string_view text) const {

@@ -155,6 +155,9 @@ class StateDirectory {
   /// Greater than every epoch given before, also by earlier processes; on disk before it is given.
   absl::StatusOr<std::uint64_t> next_epoch();
 
+  /// Names this directory, wherever it is: 32 hexadecimal digits.
+  const std::string& identity() const { return identity_; }
+
   /// The job in progress (coordinator/durable_job.h), so that another process can go on with it.
   std::filesystem::path job_file() const { return path_ / "job.json"; }
   absl::Status store_job(std::string_view text) const;
@@ -168,9 +171,10 @@ class StateDirectory {
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  StateDirectory(std::filesystem::path path, Descriptor lock_fd)
-      : path_(std::move(path)), lock_fd_(std::move(lock_fd)) {}
+  StateDirectory(std::filesystem::path path, std::string identity, Descriptor lock_fd)
+      : path_(std::move(path)), identity_(std::move(identity)), lock_fd_(std::move(lock_fd)) {}
   const std::filesystem::path path_;
+  const std::string identity_;
   const Descriptor lock_fd_;
 };
 

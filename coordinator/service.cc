@@ -9,6 +9,7 @@
 
 #include "common/check.h"
 #include "common/daemon.h"
+#include "common/metrics_server.h"
 #include "common/status_macros.h"
 #include "coordinator/admission.h"
 #include "grpcpp/grpcpp.h"
@@ -276,12 +277,25 @@ class GrpcService final : public v1::Coordinator::CallbackService {
 class CoordinatorServer final : public CoordinatorService {
  public:
   CoordinatorServer(ClusterOptions options, JobResolver resolver,
-                    std::unique_ptr<StateDirectory> state,
-                    std::unique_ptr<CoordinatorMetrics> metrics, const Clock* clock)
-      : cluster_(options, std::move(resolver), std::move(state), std::move(metrics), clock),
-        service_(&cluster_) {}
+                    std::unique_ptr<StateDirectory> state, const Clock* clock,
+                    std::function<void()> on_turn)
+      : cluster_(options, std::move(resolver), std::move(state), clock),
+        service_(&cluster_),
+        on_turn_(std::move(on_turn)) {}
 
   ~CoordinatorServer() override { shutdown("the service is destroyed"); }
+
+  absl::Status serve_metrics(const std::string& listen) {
+    if (!listen.empty()) {
+      POSEIDON_ASSIGN_OR_RETURN(metrics_, MetricsServer::start(listen, [this] {
+                                  MetricFamilies families = coordinator_page(cluster_.figures());
+                                  add_process_figures("coordinator", families);
+                                  return families;
+                                }));
+    }
+    cluster_.set_metrics_address(metrics_address());
+    return absl::OkStatus();
+  }
 
   absl::Status listen(const HostPort& listen) {
     cluster_.restore();
@@ -302,7 +316,9 @@ class CoordinatorServer final : public CoordinatorService {
   }
 
   std::string address() const override { return address_; }
-  std::string metrics_address() const override { return cluster_.metrics_address(); }
+  std::string metrics_address() const override {
+    return metrics_ == nullptr ? "" : metrics_->address();
+  }
 
   void shutdown(const std::string& reason) override {
     {
@@ -327,6 +343,7 @@ class CoordinatorServer final : public CoordinatorService {
       lock.unlock();
       cluster_.tick();
       service_.cancel_stuck_streams();
+      if (on_turn_) on_turn_();
       lock.lock();
       changed_.wait_for(lock, kTickInterval, [this] { return stopping_; });
     }
@@ -334,12 +351,14 @@ class CoordinatorServer final : public CoordinatorService {
 
   Cluster cluster_;
   GrpcService service_;
+  const std::function<void()> on_turn_;
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ = false;  ///< guarded by mutex_
   std::thread timer_;
+  std::unique_ptr<MetricsServer> metrics_;  ///< last: stops reading all above first
 };
 
 }  // namespace
@@ -351,9 +370,9 @@ absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::start(
   POSEIDON_ASSIGN_OR_RETURN(const HostPort listen,
                             parse_host_port(options.listen, PortZero::kAllowed));
   POSEIDON_ASSIGN_OR_RETURN(auto state, StateDirectory::open(options.state_dir));
-  POSEIDON_ASSIGN_OR_RETURN(auto metrics, CoordinatorMetrics::create(options.metrics_listen));
   auto server = std::make_unique<CoordinatorServer>(options.cluster, std::move(resolver),
-                                                    std::move(state), std::move(metrics), clock);
+                                                    std::move(state), clock, options.on_turn);
+  POSEIDON_RETURN_IF_ERROR(server->serve_metrics(options.metrics_listen));
   POSEIDON_RETURN_IF_ERROR(server->listen(listen));
   return server;
 }

@@ -5,6 +5,7 @@
 // state.
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -20,6 +21,7 @@ struct CoordinatorOptions {
   std::filesystem::path state_dir;
   std::string metrics_listen;  ///< "" : none
   ClusterOptions cluster;
+  std::function<void()> on_turn;  ///< with every turn of the timer: it is alive; may be null
 };
 
 /// Runs from start() until shutdown() or destruction. Thread-safe.

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "common/random.h"
 #include "coordinator/service_test_fixture.h"
 #include "gmock/gmock.h"
@@ -22,12 +23,13 @@ namespace fs = std::filesystem;
 
 TEST_F(ServiceTest, AnotherProtocolVersionIsRefusedInPlainWords) {
   RawNode node(address_);
-  node.join(join_as(v1::NODE_ROLE_WORKER, "10.0.0.2:4711"), 2);
+  node.join(join_as(v1::NODE_ROLE_WORKER, "10.0.0.2:4711"), kProtocolVersion + 1);
   const grpc::Status end = node.end();
   EXPECT_EQ(end.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_EQ(end.error_message(),
-            "this coordinator speaks protocol 1, worker 10.0.0.2:4711 speaks 2: install the same "
-            "Poseidon version everywhere");
+            absl::StrCat("this coordinator speaks protocol ", kProtocolVersion,
+                         ", worker 10.0.0.2:4711 speaks ", kProtocolVersion + 1,
+                         ": install the same Poseidon version everywhere"));
   EXPECT_EQ(refused("version"), 1u);
 
   v1::SubmitRequest request;

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "common/checkpoint.h"
 #include "coordinator/service_test_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -272,6 +273,48 @@ TEST_F(RestartTest, GoesOnWhereTheMetricsEnd) {
     ASSERT_TRUE(std::getline(metrics, line));
     EXPECT_THAT(line, HasSubstr("{\"iteration\":" + std::to_string(i) + ",")) << "torn, or twice";
   }
+}
+
+TEST_F(RestartTest, AServerHearsWhatIsWantedOfItsStore) {
+  CheckpointManifest manifest;
+  manifest.job_id = "digits-1";
+  manifest.job_name = "digits";
+  manifest.run_directory = "/runs/1";
+  manifest.workers = 1;
+  manifest.begun_with = 1;
+  manifest.job_json = "{}";
+  manifest.stores = {std::string(32, 'a'), std::string(32, 'b')};
+  manifest.plan = {.servers = 2, .layers = {{.name = "fc", .shape = {2, 2}, .parameters = 4}}};
+  manifest.pieces = {{.layer = LayerIndex(0), .elements = 4},
+                     {.layer = std::nullopt, .holder = ServerIndex(0), .giver = WorkerRank(0)}};
+  const std::filesystem::path folder = folder_ / "state" / "checkpoints" / "digits-1";
+  std::filesystem::create_directories(folder);
+  for (const Iteration iteration : {10, 20}) {
+    manifest.snapshot = snapshot_id(Epoch(1), iteration);
+    std::ofstream(folder / (snapshot_name(manifest.snapshot) + ".json"))
+        << manifest_to_json(manifest);
+    manifest.stores.pop_back();  // the later one is on the first store alone
+  }
+  start();
+  const auto wanted_of = [this](char digit) {
+    RawNode server(address_);
+    v1::Join server_join = join_as(v1::NODE_ROLE_SERVER, std::string("10.0.0.") + digit + ":1");
+    server_join.set_store_identity(std::string(32, digit));
+    join(server, server_join);
+    const auto message = server.receive();
+    EXPECT_TRUE(message && message->has_keep_checkpoints());
+    return message->keep_checkpoints();
+  };
+  const v1::KeepCheckpoints first = wanted_of('a');
+  EXPECT_EQ(first.identity() + "\n", read_file(folder_ / "state" / "STATE_IDENTITY"));
+  EXPECT_THAT(first.snapshots(), ::testing::ElementsAre(snapshot_id(Epoch(1), 10).value(),
+                                                        snapshot_id(Epoch(1), 20).value()));
+  EXPECT_THAT(wanted_of('b').snapshots(),
+              ::testing::ElementsAre(snapshot_id(Epoch(1), 10).value()));
+  EXPECT_EQ(wanted_of('c').snapshots_size(), 0);
+  std::ofstream(folder / "1-30.json") << "torn";
+  start();
+  EXPECT_EQ(wanted_of('a').identity(), "") << "what it wants of 1-30 it cannot tell";
 }
 
 TEST_F(RestartTest, ARecordThatMakesNoSenseIsSetAside) {

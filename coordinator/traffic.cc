@@ -8,7 +8,13 @@
 namespace poseidon {
 namespace {
 
-bool goes_back(const std::vector<LayerTotals>& before, const std::vector<LayerTotals>& after) {
+bool goes_back(const WorkerTotals& totals_before, const WorkerTotals& totals_after) {
+  if (totals_after.data_stall_seconds < totals_before.data_stall_seconds ||
+      totals_after.corrupt_samples < totals_before.corrupt_samples) {
+    return true;
+  }
+  const std::vector<LayerTotals>& before = totals_before.layers;
+  const std::vector<LayerTotals>& after = totals_after.layers;
   for (std::size_t i = 0; i < before.size(); ++i) {
     if (after[i].sent_bytes < before[i].sent_bytes ||
         after[i].received_bytes < before[i].received_bytes ||
@@ -24,8 +30,8 @@ bool goes_back(const std::vector<LayerTotals>& before, const std::vector<LayerTo
 
 }  // namespace
 
-void TrafficMonitor::add(NodeId node, std::vector<LayerTotals> totals, Nanoseconds now) {
-  POSEIDON_CHECK(totals.size() == layers_, "one total per layer");
+void TrafficMonitor::add(NodeId node, WorkerTotals totals, Nanoseconds now) {
+  POSEIDON_CHECK(totals.layers.size() == layers_, "one total per layer");
   auto& samples = samples_[node];
   if (!samples.empty() && goes_back(samples.back().totals, totals)) samples.clear();
   samples.push_back({now, std::move(totals)});
@@ -48,8 +54,8 @@ std::vector<MeasuredLayer> TrafficMonitor::slowest() const {
   std::vector<MeasuredLayer> slowest;
   double slowest_s = -1.0;
   for (const auto& [node, samples] : samples_) {
-    const std::vector<LayerTotals>& first = samples.front().totals;
-    const std::vector<LayerTotals>& last = samples.back().totals;
+    const std::vector<LayerTotals>& first = samples.front().totals.layers;
+    const std::vector<LayerTotals>& last = samples.back().totals.layers;
     std::vector<MeasuredLayer> layers;
     double total_s = 0.0;
     for (std::size_t l = 0; l < layers_; ++l) {
@@ -71,11 +77,10 @@ LayerRates TrafficMonitor::rates(LayerIndex layer) const {
   MeasuredLayer sum;
   double measured = 0.0;
   for (const auto& [node, samples] : samples_) {
-    const double elapsed =
-        std::chrono::duration<double>(samples.back().time - samples.front().time).count();
+    const double elapsed = samples.back().seconds_since(samples.front());
     if (elapsed <= 0.0) continue;
-    const LayerTotals& first = samples.front().totals[layer.value()];
-    const LayerTotals& last = samples.back().totals[layer.value()];
+    const LayerTotals& first = samples.front().totals.layers[layer.value()];
+    const LayerTotals& last = samples.back().totals.layers[layer.value()];
     ++nodes;
     rates.sent_bytes_per_s += static_cast<double>(last.sent_bytes - first.sent_bytes) / elapsed;
     rates.received_bytes_per_s +=
@@ -95,6 +100,32 @@ LayerRates TrafficMonitor::rates(LayerIndex layer) const {
                                    .backward_s = sum.backward_s / measured,
                                    .sync_s = sum.sync_s / measured};
   }
+  return rates;
+}
+
+WorkerRates TrafficMonitor::worker_rates(NodeId node) const {
+  const auto found = samples_.find(node);
+  if (found == samples_.end()) return {};
+  const Sample& first = found->second.front();
+  const Sample& last = found->second.back();
+  WorkerRates rates{.shares = {}, .corrupt_samples = last.totals.corrupt_samples};
+  const double elapsed = last.seconds_since(first);
+  if (elapsed <= 0.0) return rates;
+  const auto seconds = [](const WorkerTotals& totals) {
+    WorkerRates::Shares sums{.compute = 0.0, .stall = 0.0, .data = totals.data_stall_seconds};
+    for (const LayerTotals& layer : totals.layers) {
+      sums.compute += layer.forward_seconds + layer.backward_seconds;
+      sums.stall += layer.stall_seconds;
+    }
+    return sums;
+  };
+  const WorkerRates::Shares before = seconds(first.totals), now = seconds(last.totals);
+  const auto share = [elapsed](double from, double to) {
+    return std::clamp((to - from) / elapsed, 0.0, 1.0);
+  };
+  rates.shares = WorkerRates::Shares{.compute = share(before.compute, now.compute),
+                                     .stall = share(before.stall, now.stall),
+                                     .data = share(before.data, now.data)};
   return rates;
 }
 

@@ -26,6 +26,25 @@ struct LayerTotals {
   std::uint64_t syncs = 0;
 };
 
+/// One worker's running totals since the start of the job.
+struct WorkerTotals {
+  std::vector<LayerTotals> layers;  ///< by LayerIndex
+  double data_stall_seconds = 0.0;  ///< computing stood still waiting for samples
+  std::uint64_t corrupt_samples = 0;
+};
+
+/// What one worker spends its time on.
+struct WorkerRates {
+  /// Of the window, 0..1; unset before time has passed.
+  struct Shares {
+    double compute = 0.0;  ///< forward and backward
+    double stall = 0.0;    ///< forward stood still waiting for parameters
+    double data = 0.0;     ///< waited for samples
+  };
+  std::optional<Shares> shares;
+  std::uint64_t corrupt_samples = 0;  ///< all of them
+};
+
 /// Of one iteration, as measured.
 struct MeasuredLayer {
   double forward_s = 0.0, backward_s = 0.0, sync_s = 0.0;
@@ -45,13 +64,15 @@ class TrafficMonitor {
 
   explicit TrafficMonitor(std::size_t layers) : layers_(layers) {}
 
-  /// `totals` by LayerIndex; must have the monitor's number of layers. Totals that go back mean a
-  /// node that counts anew: its older samples are dropped.
-  void add(NodeId node, std::vector<LayerTotals> totals, Nanoseconds now);
+  /// `totals` must have the monitor's number of layers. Totals that go back mean a node that counts
+  /// anew: its older samples are dropped.
+  void add(NodeId node, WorkerTotals totals, Nanoseconds now);
   void remove(NodeId node) { samples_.erase(node); }
   std::size_t layers() const { return layers_; }
   /// Between the oldest and newest sample of each node within the window.
   LayerRates rates(LayerIndex layer) const;
+  /// Likewise of one node; nothing of a node that has told nothing.
+  WorkerRates worker_rates(NodeId node) const;
   /// By LayerIndex, of the node that computes longest, over the window: what everybody waits for.
   /// Empty before every node has made kMinPasses in it.
   std::vector<MeasuredLayer> slowest() const;
@@ -60,7 +81,10 @@ class TrafficMonitor {
  private:
   struct Sample {
     Nanoseconds time;
-    std::vector<LayerTotals> totals;
+    WorkerTotals totals;
+    double seconds_since(const Sample& earlier) const {
+      return std::chrono::duration<double>(time - earlier.time).count();
+    }
   };
   static MeasuredLayer mean(const LayerTotals& first, const LayerTotals& last);
   std::size_t layers_;

@@ -17,12 +17,18 @@ build_packages=(
   zlib1g-dev libjpeg62-turbo-dev libpng-dev libisal-dev
   # JSON, logging, command line, metrics
   nlohmann-json3-dev libspdlog-dev libcli11-dev prometheus-cpp-dev
+  # readiness and watchdog of services
+  libsystemd-dev
   # unit tests are part of every build
   libgtest-dev libgmock-dev
 )
 test_packages=(
   clang clang-format clang-tidy libclang-rt-14-dev
   python3 python3-venv python3-pil python3-numpy curl ca-certificates
+  # Debian packages, and a machine to install them on
+  dpkg-dev file mmdebstrap systemd-container
+  # the metrics, dashboards and alerts are tried on a real one
+  prometheus
 )
 # What Poseidon is compared with, and network namespaces as hosts; neither the build nor .ci/run needs them.
 bench_packages=(

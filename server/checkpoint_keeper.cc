@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "common/file_io.h"
 #include "spdlog/spdlog.h"
 
 namespace poseidon {
@@ -15,16 +17,40 @@ std::int64_t bytes_of(const ChunkView& chunk) {
 
 }  // namespace
 
-CheckpointKeeper::CheckpointKeeper(std::unique_ptr<ChunkStore> store, Background* background)
-    : background_(background), store_(std::move(store)) {}
+CheckpointKeeper::CheckpointKeeper(std::unique_ptr<ChunkStore> store, Background* background,
+                                   std::shared_ptr<NodeProbe> probe)
+    : background_(background),
+      probe_(std::move(probe)),
+      store_(std::move(store)),
+      queue_(probe_, NodeGauge::kCheckpointQueue) {
+  if (probe_ != nullptr) background_->enqueue([this] { show_store(); });
+}
+
+void CheckpointKeeper::show_store() {
+  if (probe_ == nullptr) return;
+  const StoreFigures figures = store_->figures();
+  probe_->set(NodeGauge::kStoreSnapshots, figures.snapshots);
+  probe_->set(NodeGauge::kStoreBytes, figures.bytes);
+  probe_->set(NodeGauge::kStoreFiles, figures.files);
+  probe_->set(NodeGauge::kStoreMemoryBytes, figures.memory_bytes);
+  probe_->set(NodeGauge::kStoreErrors, figures.errors);
+}
 
 void CheckpointKeeper::begin(Epoch epoch, std::size_t pieces, ResultCallback on_result) {
+  {
+    const std::lock_guard lock(mutex_);
+    states_.begin(epoch);
+  }
   background_->enqueue([this, epoch, pieces, on_result = std::move(on_result)] {
     change_epoch(epoch, pieces, on_result);
   });
 }
 
 void CheckpointKeeper::end(Epoch epoch) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (states_.epoch() == epoch) states_.begin(Epoch(0));
+  }
   background_->enqueue([this, epoch] {
     if (epoch_ == epoch) change_epoch(Epoch(0), 0, nullptr);
   });
@@ -35,11 +61,13 @@ void CheckpointKeeper::change_epoch(Epoch epoch, std::size_t pieces, ResultCallb
   on_result_ = std::move(on_result);
   started_.clear();
   for (const SnapshotId snapshot : progress_.begin(epoch, pieces)) remove_now(snapshot);
+  if (epoch != Epoch(0) && owner_.begin_epoch()) remember_owner();
 }
 
 void CheckpointKeeper::remove_now(SnapshotId snapshot) {
   const absl::Status removed = store_->remove(snapshot);
   if (!removed.ok()) spdlog::warn("{}", std::string(removed.message()));
+  show_store();
 }
 
 absl::Status CheckpointKeeper::admit(SnapshotId snapshot) {
@@ -47,6 +75,12 @@ absl::Status CheckpointKeeper::admit(SnapshotId snapshot) {
   const bool known = std::any_of(started_.begin(), started_.end(),
                                  [snapshot](const Started& s) { return s.snapshot == snapshot; });
   if (status.ok() && !known) started_.push_back({snapshot, std::chrono::steady_clock::now()});
+  // Another coordinator would later take this one's snapshots for its own, and remove them.
+  if (status.ok() && !owner_status_.ok()) {
+    remember_owner();
+    status = owner_status_;
+    if (!status.ok()) fail(snapshot, status);
+  }
   if (absl::IsResourceExhausted(status)) fail(snapshot, status);
   return status;
 }
@@ -63,6 +97,7 @@ absl::Status CheckpointKeeper::store(SnapshotId snapshot, const ChunkView& chunk
   }
   const std::int64_t bytes = progress_.bytes(snapshot);
   progress_.sealed(snapshot);
+  show_store();
   report(snapshot, absl::OkStatus(), bytes);
   return absl::OkStatus();
 }
@@ -73,6 +108,7 @@ bool CheckpointKeeper::may_wait(SnapshotId snapshot) {
     return false;
   }
   ++queued_chunks_[snapshot];
+  queue_.set(queue_.value() + 1);
   return true;
 }
 
@@ -88,6 +124,7 @@ void CheckpointKeeper::put(SnapshotId snapshot, FrozenChunk chunk) {
     {
       const std::lock_guard lock(mutex_);
       if (--queued_chunks_[snapshot] == 0) queued_chunks_.erase(snapshot);
+      queue_.set(queue_.value() - 1);
     }
     if (!admit(snapshot).ok()) return;
     (void)store(snapshot, {PieceId(chunk.chunk.value()), chunk.version, chunk.parameters.floats(),
@@ -153,6 +190,82 @@ void CheckpointKeeper::read(SnapshotId snapshot, PieceId piece, ReadCallback don
     }
     done(cached_);
   });
+}
+
+// ---- whose the snapshots are ----
+
+void CheckpointKeeper::remember_owner_in(std::filesystem::path file) {
+  background_->enqueue([this, file = std::move(file)] {
+    absl::StatusOr<std::string> owner = read_store_owner(file);
+    if (!owner.ok()) {
+      spdlog::warn("{}; nothing is removed from the store by itself: look, and remove the file",
+                   std::string(owner.status().message()));
+    }
+    owner_file_ = file;
+    owner_ = StoreOwner(owner.ok() ? *std::move(owner) : StoreOwner::kNobody);
+  });
+}
+
+void CheckpointKeeper::remember_owner() {
+  if (owner_file_.empty()) return;
+  owner_status_ = write_file_atomically(owner_file_, absl::StrCat(owner_.owner(), "\n"));
+  if (!owner_status_.ok()) spdlog::error("{}", std::string(owner_status_.message()));
+}
+
+void CheckpointKeeper::keep_only(WantedSnapshots wanted) {
+  background_->enqueue([this, wanted = std::move(wanted)] { keep_only_now(wanted); });
+}
+
+void CheckpointKeeper::keep_only_now(const WantedSnapshots& wanted) {
+  const absl::StatusOr<std::vector<SnapshotId>> sealed = store_->list();
+  if (owner_file_.empty() || !sealed.ok()) return;
+  const std::string before = owner_.owner();
+  const std::vector<SnapshotId> unwanted = owner_.unwanted(wanted, *sealed, epoch_);
+  if (owner_.owner() != before) remember_owner();
+  // As long as the file does not say so, the next process would not know whose they are.
+  if (!owner_status_.ok()) return;
+  cached_ = nullptr;
+  for (const SnapshotId snapshot : unwanted) {
+    spdlog::info(
+        "the part of checkpoint {} is removed: the coordinator knows of no such checkpoint",
+        snapshot_name(snapshot));
+    remove_now(snapshot);
+  }
+}
+
+// ---- worker 0's own state ----
+
+absl::Status CheckpointKeeper::hold_state(SnapshotId snapshot, std::vector<float> state) {
+  auto shared = std::make_shared<const std::vector<float>>(std::move(state));
+  const std::lock_guard lock(mutex_);
+  return states_.hold(snapshot, std::move(shared));
+}
+
+HeldStates::State CheckpointKeeper::held_state(SnapshotId snapshot) {
+  const std::lock_guard lock(mutex_);
+  return states_.find(snapshot);
+}
+
+std::optional<CheckpointKeeper::StateRange> CheckpointKeeper::held_states() {
+  const std::lock_guard lock(mutex_);
+  if (states_.empty()) return std::nullopt;
+  return StateRange{.oldest = states_.oldest(), .newest = states_.newest()};
+}
+
+absl::Status CheckpointKeeper::put_held_state(SnapshotId snapshot, PieceId piece) {
+  StoredChunk stored{.piece = piece, .version = snapshot_iteration(snapshot)};
+  {
+    const std::lock_guard lock(mutex_);
+    const HeldStates::State state = states_.find(snapshot);
+    if (state == nullptr && !states_.empty()) {
+      return absl::NotFoundError(absl::StrCat("worker 0's own state of version ",
+                                              snapshot_iteration(snapshot), " is not held; ",
+                                              states_.oldest(), " to ", states_.newest(), " are"));
+    }
+    if (state != nullptr) stored.parameters = *state;
+  }
+  put(snapshot, std::move(stored), [](const absl::Status& /*whoever waits hears on_result*/) {});
+  return absl::OkStatus();
 }
 
 }  // namespace poseidon

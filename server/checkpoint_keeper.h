@@ -2,7 +2,7 @@
 
 // A server's checkpoints on disk: takes frozen chunks and given pieces, writes them in the
 // background, seals a snapshot when all its pieces are there, and reads pieces for who goes on from
-// one.
+// one. Beside them, in memory: worker 0's own state of the last few iterations.
 //
 // Before: server/shard_service.h froze a chunk; server/store_service.h took a request. After:
 // server/chunk_store.h (RocksDB), and the coordinator hears of the result.
@@ -12,19 +12,24 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/background.h"
+#include "common/node_probe.h"
 #include "common/snapshot.h"
 #include "server/chunk_store.h"
 #include "server/frozen_chunk.h"
+#include "server/held_states.h"
 #include "server/snapshot_progress.h"
+#include "server/store_owner.h"
 
 namespace poseidon {
 
@@ -43,7 +48,9 @@ class CheckpointKeeper {
   using WriteCallback = std::function<void(const absl::Status&)>;
 
   /// `background` runs only this keeper's tasks, and dies before the keeper.
-  CheckpointKeeper(std::unique_ptr<ChunkStore> store, Background* background);
+  /// `probe` hears of queue and store; null: nobody looks.
+  CheckpointKeeper(std::unique_ptr<ChunkStore> store, Background* background,
+                   std::shared_ptr<NodeProbe> probe = nullptr);
 
   /// A new epoch: every snapshot of it has so many pieces here; `on_result` hears how each ends.
   /// Unsealed snapshots of the epoch before are removed.
@@ -56,11 +63,29 @@ class CheckpointKeeper {
   void put(SnapshotId snapshot, FrozenChunk chunk);
   /// Likewise a piece from a worker; `done` says whether it is in the store.
   void put(SnapshotId snapshot, StoredChunk piece, WriteCallback done);
+  /// Where to remember whose the snapshots are; before anything else. Without it nothing is removed
+  /// by keep_only.
+  void remember_owner_in(std::filesystem::path file);
+  /// Removes what is sealed, but neither wanted nor of the epoch in force, if the store is this
+  /// coordinator's (server/store_owner.h).
+  void keep_only(WantedSnapshots wanted);
   /// The snapshot is not wanted: its making has failed elsewhere, or newer ones are kept instead.
   void forget(SnapshotId snapshot);
 
   /// Of a sealed snapshot. NOT_FOUND, DATA_LOSS.
   void read(SnapshotId snapshot, PieceId piece, ReadCallback done);
+
+  // ---- worker 0's own state, in memory: server/held_states.h; answered at once ----
+  absl::Status hold_state(SnapshotId snapshot, std::vector<float> state);
+  HeldStates::State held_state(SnapshotId snapshot);  ///< null where it is not held
+  struct StateRange {
+    Iteration oldest = 0, newest = 0;
+  };
+  /// Nothing when no state was sent in this epoch: worker 0 has none.
+  std::optional<StateRange> held_states();
+  /// Makes a piece of the one that is held, or an empty one where worker 0 has none. NOT_FOUND:
+  /// others are held.
+  absl::Status put_held_state(SnapshotId snapshot, PieceId piece);
 
  private:
   struct Started {
@@ -72,17 +97,24 @@ class CheckpointKeeper {
   bool may_wait(SnapshotId snapshot);
   void run();
   void remove_now(SnapshotId snapshot);
+  void keep_only_now(const WantedSnapshots& wanted);
+  void remember_owner();
+  void show_store();
   absl::Status admit(SnapshotId snapshot);
   absl::Status store(SnapshotId snapshot, const ChunkView& chunk);
   void fail(SnapshotId snapshot, const absl::Status& status);
   void report(SnapshotId snapshot, const absl::Status& status, std::int64_t bytes);
 
   Background* const background_;
+  const std::shared_ptr<NodeProbe> probe_;
 
   // Touched by the background tasks only.
   const std::unique_ptr<ChunkStore> store_;
   Epoch epoch_;
   SnapshotProgress progress_;
+  std::filesystem::path owner_file_;  ///< "": nothing is removed because nobody wants it
+  StoreOwner owner_;
+  absl::Status owner_status_;  ///< not OK: what the file says is not true
   ResultCallback on_result_;
   std::vector<Started> started_;  ///< open snapshots
   SnapshotId cached_of_;          ///< of the piece read last: its slots are asked for one by one
@@ -92,6 +124,8 @@ class CheckpointKeeper {
   /// Of each snapshot, waiting for their turn: under mutex_. Other tasks are bounded by the windows
   /// of the streams that they come from.
   std::map<SnapshotId, std::size_t> queued_chunks_;
+  HeldStates states_;  ///< under mutex_
+  GaugePart queue_;    ///< all of those; under mutex_
 };
 
 }  // namespace poseidon

@@ -1,5 +1,6 @@
 #include "server/checkpoint_keeper.h"
 
+#include <filesystem>
 #include <future>
 #include <mutex>
 #include <optional>
@@ -44,6 +45,7 @@ class TroubledStore final : public ChunkStore {
     trouble_->removed.insert(snapshot);
     return inner_.remove(snapshot);
   }
+  StoreFigures figures() override { return inner_.figures(); }
 
  private:
   Trouble* const trouble_;
@@ -52,7 +54,8 @@ class TroubledStore final : public ChunkStore {
 
 class KeeperTest : public ::testing::Test {
  protected:
-  KeeperTest() : keeper_(std::make_unique<TroubledStore>(&trouble_), &background_.emplace()) {
+  KeeperTest()
+      : keeper_(std::make_unique<TroubledStore>(&trouble_), &background_.emplace(), probe_) {
     keeper_.begin(kEpoch, 2, [this](const SnapshotResult& result) {
       const std::lock_guard lock(mutex_);
       results_.push_back(result);
@@ -90,6 +93,7 @@ class KeeperTest : public ::testing::Test {
   TroubledStore::Trouble trouble_;
   std::mutex mutex_;
   std::vector<SnapshotResult> results_;
+  const std::shared_ptr<NodeProbe> probe_ = std::make_shared<NodeProbe>();
   std::optional<BackgroundThread> background_;
   CheckpointKeeper keeper_;
 };
@@ -109,6 +113,11 @@ TEST_F(KeeperTest, SealsWhenAllPiecesAreThere) {
   EXPECT_EQ((*chunk)->state0.size(), 3u);
   EXPECT_TRUE(give(at(10), 7, 2.5f).ok()) << "the answer to the first time may have been lost";
   EXPECT_EQ(results().size(), 1u);
+  EXPECT_EQ(probe_->value(NodeGauge::kStoreSnapshots), 1);
+  EXPECT_EQ(probe_->value(NodeGauge::kCheckpointQueue), 0);
+  keeper_.forget(at(10));
+  settle();
+  EXPECT_EQ(probe_->value(NodeGauge::kStoreSnapshots), 0);
 }
 
 TEST_F(KeeperTest, AFullDiskFailsTheSnapshotAndLeavesTheLastOne) {
@@ -140,6 +149,8 @@ TEST_F(KeeperTest, ADiskThatStandsStillHoldsTwoSnapshotsAndNoMore) {
     third = late.parameters.owner();
     keeper_.put(at(30), std::move(late));
     EXPECT_TRUE(third.expired()) << "its memory is given back at once";
+    EXPECT_GE(probe_->value(NodeGauge::kCheckpointQueue), 3) << "one may be with the disk";
+    EXPECT_LE(probe_->value(NodeGauge::kCheckpointQueue), 4);
   }
   settle();
   const auto all = results();
@@ -162,6 +173,71 @@ TEST_F(KeeperTest, AnEpochsEndRemovesWhatIsHalfDone) {
   EXPECT_TRUE(read(at(10), 1).ok());
   EXPECT_FALSE(read(at(20), 1).ok());
   EXPECT_THAT(trouble_.removed, ElementsAre(at(20)));
+}
+
+TEST_F(KeeperTest, WhatNoCoordinatorWantsIsRemovedFromItsStore) {
+  const std::filesystem::path file =
+      std::filesystem::path(::testing::TempDir()) / "poseidon_keeper_test_owner";
+  std::filesystem::remove(file);
+  const std::string identity(32, 'a');
+  const auto fill = [this](Epoch epoch, Iteration iteration) {
+    keeper_.begin(epoch, 1, nullptr);
+    ASSERT_TRUE(give(snapshot_id(epoch, iteration), 0, 1.0f).ok());
+  };
+  const auto has = [this](std::uint64_t epoch, Iteration iteration) {
+    return read(snapshot_id(Epoch(epoch), iteration), 0).ok();
+  };
+  keeper_.remember_owner_in(file);
+  keeper_.keep_only({.identity = identity, .snapshots = {}, .epoch = Epoch(0)});
+  fill(Epoch(6), 10);
+  fill(Epoch(6), 20);
+  fill(Epoch(7), 30);
+  fill(Epoch(8), 40);
+  keeper_.keep_only({.identity = std::string(32, 'b'), .snapshots = {}, .epoch = Epoch(0)});
+  EXPECT_TRUE(has(6, 10)) << "another coordinator's";
+  keeper_.keep_only(
+      {.identity = identity, .snapshots = {snapshot_id(Epoch(6), 20)}, .epoch = Epoch(0)});
+  EXPECT_FALSE(has(6, 10));
+  EXPECT_TRUE(has(6, 20)) << "it is wanted";
+  EXPECT_FALSE(has(7, 30));
+  EXPECT_TRUE(has(8, 40)) << "this epoch's";
+  EXPECT_EQ(*read_store_owner(file), identity);
+  keeper_.keep_only({.identity = std::string(32, 'b'), .snapshots = {}, .epoch = Epoch(0)});
+  fill(Epoch(9), 50);
+  settle();
+  EXPECT_EQ(*read_store_owner(file), StoreOwner::kNobody);
+  keeper_.keep_only({.identity = identity, .snapshots = {}, .epoch = Epoch(0)});
+  EXPECT_TRUE(has(6, 20));
+  EXPECT_TRUE(has(9, 50));
+  std::filesystem::remove(file);
+}
+
+TEST_F(KeeperTest, WorkerZerosStateIsAPieceOfWhatIsSavedFromMemory) {
+  EXPECT_FALSE(keeper_.held_states());
+  for (const Iteration i : {9, 10}) {
+    ASSERT_TRUE(keeper_.hold_state(at(i), {static_cast<float>(i)}).ok());
+  }
+  ASSERT_TRUE(keeper_.held_states());
+  EXPECT_EQ(keeper_.held_states()->oldest, 9);
+  EXPECT_EQ(keeper_.held_states()->newest, 10);
+  EXPECT_EQ(keeper_.put_held_state(at(11), PieceId(1)).code(), absl::StatusCode::kNotFound);
+  keeper_.put(at(9), chunk(0, 9, 1.0f));
+  ASSERT_TRUE(keeper_.put_held_state(at(9), PieceId(1)).ok());
+  settle();
+  ASSERT_EQ(results().size(), 1u);
+  EXPECT_TRUE(results()[0].status.ok());
+  EXPECT_THAT((*read(at(9), 1))->parameters, ElementsAre(9));
+  keeper_.end(kEpoch);
+  EXPECT_FALSE(keeper_.held_states());
+  EXPECT_FALSE(keeper_.hold_state(at(11), {1}).ok());
+}
+
+TEST_F(KeeperTest, AnEmptyPieceWhereWorkerZeroHasNoState) {
+  keeper_.put(at(9), chunk(0, 9, 1.0f));
+  ASSERT_TRUE(keeper_.put_held_state(at(9), PieceId(1)).ok());
+  settle();
+  ASSERT_EQ(results().size(), 1u);
+  EXPECT_TRUE((*read(at(9), 1))->parameters.empty());
 }
 
 TEST_F(KeeperTest, GivesUpWhenAnotherNodeFailed) {

@@ -34,6 +34,15 @@ struct StoredChunk {
   std::vector<float> parameters, state0, state1;
 };
 
+/// What a store has, for metrics. 0 where it cannot be told.
+struct StoreFigures {
+  std::int64_t snapshots = 0;     ///< sealed
+  std::int64_t bytes = 0;         ///< of its files
+  std::int64_t files = 0;         ///< that hold pieces
+  std::int64_t memory_bytes = 0;  ///< for reading those
+  std::int64_t errors = 0;        ///< of what the database does by itself
+};
+
 /// One thread at a time per store; calls block on the disk and belong on a background thread.
 class ChunkStore {
  public:
@@ -50,6 +59,7 @@ class ChunkStore {
   virtual absl::StatusOr<std::vector<SnapshotId>> list() = 0;
   /// Removes a snapshot, sealed or not; removing what is not there is no error.
   virtual absl::Status remove(SnapshotId snapshot) = 0;
+  virtual StoreFigures figures() = 0;
 };
 
 }  // namespace poseidon

@@ -87,9 +87,11 @@ TEST_P(ChunkStoreTest, SnapshotsAreListedOldestFirstAndRemovedWhole) {
     ASSERT_TRUE(store_->seal(id).ok());
   }
   EXPECT_THAT(*store_->list(), ElementsAre(kFirst, kSecond));
+  EXPECT_EQ(store_->figures().snapshots, 2);
   ASSERT_TRUE(store_->remove(kFirst).ok());
   ASSERT_TRUE(store_->remove(kFirst).ok());
   EXPECT_THAT(*store_->list(), ElementsAre(kSecond));
+  EXPECT_EQ(store_->figures().snapshots, 1);
   EXPECT_TRUE(absl::IsNotFound(store_->get(kFirst, PieceId(255)).status()));
   EXPECT_TRUE(store_->get(kSecond, PieceId(0xFFFFFFFF)).ok());
 }
@@ -139,7 +141,15 @@ TEST(RocksdbChunkStore, EveryByteIsWrittenOnceAndGivenBackAtOnce) {
   const std::uintmax_t payload = 2 * 20 * 2 * many.size() * sizeof(float);
   const std::uintmax_t small = 1 << 20;
   EXPECT_LT(bytes_in(folder.path()), payload + small);
+  const StoreFigures both = store->figures();
+  EXPECT_GE(both.bytes, static_cast<std::int64_t>(payload));
+  EXPECT_LT(both.bytes, static_cast<std::int64_t>(payload + small));
+  EXPECT_GE(both.files, 4) << "64 MiB each, and the indexes";
+  EXPECT_GT(both.memory_bytes, 0);
+  EXPECT_EQ(both.errors, 0);
   ASSERT_TRUE(store->remove(kFirst).ok());
+  EXPECT_LT(store->figures().bytes, static_cast<std::int64_t>(payload / 2 + small));
+  EXPECT_LT(store->figures().files, both.files);
   EXPECT_LT(bytes_in(folder.path()), payload / 2 + small);
   EXPECT_EQ(store->get(kSecond, PieceId(7))->state0, many);
   ASSERT_TRUE(store->put(kFirst, {PieceId(0), 1, many, {}, {}}).ok());

@@ -15,18 +15,19 @@
 #include "common/background.h"
 #include "common/control_client.h"
 #include "common/daemon.h"
+#include "common/directory_identity.h"
 #include "common/grpc_transport.h"
 #include "common/kernels.h"
 #include "common/link_probe.h"
-#include "common/node_report.h"
+#include "common/node_metrics.h"
 #include "common/paced_transport.h"
+#include "common/service_manager.h"
 #include "common/status_macros.h"
 #include "common/tensor_memory.h"
 #include "server/checkpoint_keeper.h"
 #include "server/rocksdb_chunk_store.h"
 #include "server/server_node.h"
 #include "server/shard_service.h"
-#include "server/store_identity.h"
 #include "server/store_service.h"
 #include "spdlog/spdlog.h"
 
@@ -95,18 +96,14 @@ absl::Status run(const MainOptions& options) {
   const auto listen = parse_host_port(options.listen, PortZero::kAllowed);
   if (!listen.ok()) return listen.status();
   POSEIDON_RETURN_IF_ERROR(make_data_dir(options.data_dir));
-  const auto identity = store_identity(options.data_dir);
+  const auto identity =
+      directory_identity(options.data_dir, "STORE_IDENTITY",
+                         "use an empty --data-dir and give up the checkpoints in this one");
   if (!identity.ok()) return identity.status();
   auto store = open_rocksdb_chunk_store(std::filesystem::path(options.data_dir) / "checkpoints");
   if (!store.ok()) return store.status();
   RefusalCounts refusals;
-  std::unique_ptr<NodeMetrics> metrics;
-  if (!options.metrics_listen.empty()) {
-    auto served = NodeMetrics::serve(options.metrics_listen, "server", &refusals);
-    if (!served.ok()) return served.status();
-    metrics = *std::move(served);
-    spdlog::info("metrics at http://{}/metrics", metrics->address());
-  }
+  const auto node_probe = std::make_shared<NodeProbe>();
 
   if (options.shared_memory) {
     if (const absl::Status shared = share_tensor_memory(); !shared.ok()) {
@@ -117,6 +114,16 @@ absl::Status run(const MainOptions& options) {
   spdlog::info("kernels: {}", kernels().name);  // which instructions gradients are summed with
   GrpcTransport grpc;
   PacedTransport transport(&grpc, tensor_arena());
+  std::unique_ptr<NodeMetrics> metrics;
+  if (!options.metrics_listen.empty()) {
+    POSEIDON_ASSIGN_OR_RETURN(
+        metrics, NodeMetrics::serve(options.metrics_listen, {.role = "server",
+                                                             .probe = node_probe.get(),
+                                                             .refusals = &refusals,
+                                                             .traffic = {&transport.traffic()},
+                                                             .data_dir = options.data_dir}));
+    spdlog::info("metrics at http://{}/metrics", metrics->address());
+  }
   ShardService service(
       &transport, &refusals,
       [&refusals](const std::string& peer, const Objection& objection) {
@@ -129,7 +136,8 @@ absl::Status run(const MainOptions& options) {
   POSEIDON_RETURN_IF_ERROR(grpc.for_method(kProbeMethod).listen(*address, &probe).status());
   Transport& stores = grpc.for_method(kStoreMethod);
   std::optional<BackgroundThread> disk(std::in_place);
-  CheckpointKeeper keeper(*std::move(store), &*disk);
+  CheckpointKeeper keeper(*std::move(store), &*disk, node_probe);
+  keeper.remember_owner_in(std::filesystem::path(options.data_dir) / "STORE_OWNER");
   StoreService store_service(&stores, &keeper);
   POSEIDON_RETURN_IF_ERROR(stores.listen(*address, &store_service).status());
   grpc.start();
@@ -138,9 +146,10 @@ absl::Status run(const MainOptions& options) {
   ServerNode node({.service = &service,
                    .keeper = &keeper,
                    .stores = &stores,
+                   .probe = node_probe,
                    .refusals = &refusals,
                    .metrics = metrics.get(),
-                   .probe = &probe});
+                   .link = &probe});
   ControlClientOptions client_options;
   client_options.coordinator = options.coordinator;
   client_options.join_timeout = Milliseconds(options.join_timeout_s * 1000);
@@ -150,11 +159,18 @@ absl::Status run(const MainOptions& options) {
   client_options.join.set_metrics_address(metrics == nullptr ? "" : metrics->address());
   client_options.join.set_store_identity(*identity);
   client_options.join.set_process_id(static_cast<std::uint32_t>(getpid()));
+  LoopPulse pulse;
+  client_options.on_turn = [&pulse] { pulse.turn(); };
   ControlClient client(client_options, &node);
   node.set_client(&client);
   absl::Status status;
   {
-    const StopSignals signals([&client](const std::string& name) { client.stop(name); });
+    ServiceManager manager([&pulse] { return pulse.turned(); });
+    const StopSignals signals([&](const std::string& name) {
+      manager.stopping();
+      client.stop(name);
+    });
+    manager.ready(absl::StrCat("serves shards on ", *address));
     status = client.run();
   }
   grpc.stop();

@@ -43,6 +43,9 @@ class MemoryChunkStore final : public ChunkStore {
     chunks_.erase(snapshot);
     return absl::OkStatus();
   }
+  StoreFigures figures() override {
+    return {.snapshots = static_cast<std::int64_t>(sealed_.size())};
+  }
 
  private:
   std::map<SnapshotId, std::map<PieceId, StoredChunk>> chunks_;

@@ -243,6 +243,20 @@ class RocksdbChunkStore final : public ChunkStore {
     return absl::OkStatus();
   }
 
+  StoreFigures figures() override {
+    const auto property = [this](const rocksdb::Slice& name) {
+      std::uint64_t value = 0;
+      return db_->GetIntProperty(name, &value) ? static_cast<std::int64_t>(value) : 0;
+    };
+    std::vector<rocksdb::LiveFileMetaData> files;
+    db_->GetLiveFilesMetaData(&files);
+    return {.snapshots = static_cast<std::int64_t>(sealed_.size()),
+            .bytes = property(rocksdb::DB::Properties::kTotalSstFilesSize),
+            .files = static_cast<std::int64_t>(files.size()),
+            .memory_bytes = property(rocksdb::DB::Properties::kEstimateTableReadersMem),
+            .errors = property(rocksdb::DB::Properties::kBackgroundErrors)};
+  }
+
  private:
   absl::Status open_db() {
     POSEIDON_ASSIGN_OR_RETURN(db_, open_database(paths_, options_));

@@ -1,11 +1,14 @@
 #include "server/server_node.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint.h"
 #include "common/clock.h"
 #include "common/job.h"
+#include "common/log.h"
+#include "common/node_report.h"
 #include "common/plan_proto.h"
 #include "common/status_macros.h"
 #include "server/measure_sums.h"
@@ -35,9 +38,10 @@ ServerNode::ServerNode(const ServerNodeParts& parts)
     : service_(parts.service),
       keeper_(parts.keeper),
       stores_(parts.stores),
+      probe_(parts.probe),
       refusals_(parts.refusals),
       metrics_(parts.metrics),
-      calibration_(parts.probe, measure),
+      calibration_(parts.link, measure),
       replicas_(parts.stores) {
   service_->set_frozen_sink([this](Epoch epoch, FrozenChunk chunk) {
     const SnapshotId snapshot = snapshot_id(epoch, chunk.version);
@@ -47,6 +51,7 @@ ServerNode::ServerNode(const ServerNodeParts& parts)
 }
 
 void ServerNode::on_joined(const v1::Joined& joined) {
+  set_log_node(joined.node_id());
   spdlog::info("joined as node {}{}{}", joined.node_id(), joined.note().empty() ? "" : ": ",
                joined.note());
 }
@@ -74,7 +79,11 @@ void ServerNode::send_failed(Epoch epoch, const absl::Status& status, bool resto
 }
 
 void ServerNode::send_checkpoint_report(const SnapshotResult& result, bool too_late) {
+  probe_->count(result.status.ok() ? NodeCount::kSnapshotsSealed : NodeCount::kSnapshotsFailed);
   if (result.status.ok()) {
+    probe_->count(NodeCount::kSnapshotBytes, static_cast<std::uint64_t>(result.bytes));
+    probe_->took(Stage::kCheckpoint, std::chrono::duration_cast<Nanoseconds>(
+                                         std::chrono::duration<double>(result.seconds)));
     spdlog::info("checkpoint {}: {} bytes on disk in {:.3f} s", snapshot_name(result.snapshot),
                  result.bytes, result.seconds);
   } else {
@@ -101,16 +110,22 @@ absl::Status ServerNode::assign(const v1::Assignment& assignment) {
         absl::StrCat("assigned as server ", assignment.index(), " of ", plan.servers()));
   }
   const Epoch epoch = plan.epoch;
-  auto traffic = std::make_shared<TrafficProbe>(plan.layers.size());
+  auto traffic = std::make_shared<TrafficProbe>(plan.layers.size(), probe_);
   {
     const std::lock_guard lock(mutex_);
     traffic_ = traffic;
     epoch_ = epoch;
   }
-  if (metrics_ != nullptr) metrics_->show(std::make_shared<const Plan>(plan), traffic);
+  set_log_job(assignment.job_id(), epoch.value());
   std::int64_t parameters = 0;
   for (const PlanChunk& chunk : plan.chunks) {
     if (chunk.server == ServerIndex(assignment.index())) parameters += chunk.elements;
+  }
+  probe_->set(NodeGauge::kRank, assignment.index());
+  probe_->set(NodeGauge::kEpoch, static_cast<std::int64_t>(epoch.value()));
+  probe_->set(NodeGauge::kShardParameters, parameters);
+  if (metrics_ != nullptr) {
+    metrics_->show({.plan = std::make_shared<const Plan>(plan), .traffic = traffic});
   }
   const std::uint32_t workers = plan.workers();
   const ServerIndex self(assignment.index());
@@ -119,7 +134,10 @@ absl::Status ServerNode::assign(const v1::Assignment& assignment) {
   keeper_->begin(epoch, pieces_at(pieces, self),
                  [this](const SnapshotResult& result) { send_checkpoint_report(result); });
   std::string second;  // one for all chunks of a server
-  for (const CheckpointPiece& piece : pieces) {
+  std::optional<PieceId> own_state;
+  for (std::uint32_t i = 0; i < pieces.size(); ++i) {
+    const CheckpointPiece& piece = pieces[i];
+    if (!piece.layer && (piece.holder == self || piece.second == self)) own_state = PieceId(i);
     if (piece.holder == self && !piece.giver && piece.second) {
       second = plan.server_addresses[piece.second->value()];
     }
@@ -127,8 +145,9 @@ absl::Status ServerNode::assign(const v1::Assignment& assignment) {
   const auto shared_plan = std::make_shared<const Plan>(plan);
   service_->assign(
       std::move(plan), self, job.optimizer, traffic,
-      [this, epoch, self, assignment, shared_plan, second, every = job.checkpoint.every_iterations,
-       slots = optimizer_state_slots(job.optimizer)] {
+      [this, epoch, self, assignment, shared_plan, second, own_state,
+       every = job.checkpoint.every_iterations, slots = optimizer_state_slots(job.optimizer)] {
+        own_state_piece_ = own_state;
         replicas_.begin(second, [this](SnapshotId snapshot, const absl::Status& status) {
           send_checkpoint_report({.snapshot = snapshot, .status = status});
         });
@@ -200,7 +219,11 @@ void ServerNode::on_halt(const v1::Halt& halt) {
   const Epoch epoch(halt.epoch());
   service_->halt(epoch, [this, epoch](const Shard* shard) {
     if (shard == nullptr) return;  // the epoch is over, and the coordinator knows
-    const HeldRange held = shard->held();
+    HeldRange held = shard->held();
+    if (const auto states = keeper_->held_states()) {
+      held.oldest = std::max(held.oldest, states->oldest);
+      held.newest = std::min(held.newest, states->newest);
+    }
     v1::NodeMessage message;
     message.mutable_halted()->set_epoch(epoch.value());
     message.mutable_halted()->set_oldest(static_cast<std::uint64_t>(held.oldest));
@@ -214,15 +237,28 @@ void ServerNode::on_save_checkpoint(const v1::SaveCheckpoint& save) {
   const auto iteration = static_cast<Iteration>(save.iteration());
   service_->with_shard(epoch, [this, epoch, iteration, held = save.held()](Shard* shard) {
     if (shard == nullptr) return;  // the epoch is over, and the coordinator knows
-    const absl::Status frozen = held ? shard->freeze_held(iteration) : shard->freeze_at(iteration);
+    const SnapshotId snapshot = snapshot_id(epoch, iteration);
+    const absl::Status frozen = held ? save_held(*shard, snapshot) : shard->freeze_at(iteration);
     if (frozen.ok()) return;
-    send_checkpoint_report({.snapshot = snapshot_id(epoch, iteration), .status = frozen},
-                           /*too_late=*/!held);
+    send_checkpoint_report({.snapshot = snapshot, .status = frozen}, /*too_late=*/!held);
   });
+}
+
+/// All that is in memory here; worker 0's own state too, whether that worker is there or not.
+absl::Status ServerNode::save_held(Shard& shard, SnapshotId snapshot) {
+  POSEIDON_RETURN_IF_ERROR(shard.freeze_held(snapshot_iteration(snapshot)));
+  return own_state_piece_ ? keeper_->put_held_state(snapshot, *own_state_piece_) : absl::OkStatus();
 }
 
 void ServerNode::on_forget_checkpoint(const v1::ForgetCheckpoint& forget) {
   keeper_->forget(SnapshotId(forget.snapshot()));
+}
+
+void ServerNode::on_keep_checkpoints(const v1::KeepCheckpoints& keep) {
+  WantedSnapshots wanted{
+      .identity = keep.identity(), .snapshots = {}, .epoch = Epoch(keep.epoch())};
+  for (const std::uint64_t snapshot : keep.snapshots()) wanted.snapshots.emplace(snapshot);
+  keeper_->keep_only(std::move(wanted));
 }
 
 void ServerNode::on_stop(const v1::StopJob& stop) {
@@ -234,6 +270,7 @@ void ServerNode::on_stop(const v1::StopJob& stop) {
 
 void ServerNode::on_away(const absl::Status& reason) {
   spdlog::warn("coordinator out of reach: {}", std::string(reason.message()));
+  probe_->count(NodeCount::kRetriesCoordinator);
   calibration_.end();
 }
 
@@ -254,7 +291,8 @@ void ServerNode::drop(Epoch epoch) {
     if (epoch_ != epoch) return;
     traffic_.reset();
   }
-  if (metrics_ != nullptr) metrics_->show(nullptr, nullptr);
+  set_log_job("", 0);
+  if (metrics_ != nullptr) metrics_->show({});
   service_->drop(epoch);
   keeper_->end(epoch);
   stores_->post([this] { replicas_.end(); });

@@ -6,12 +6,13 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "common/control_client.h"
 #include "common/link_probe.h"
 #include "common/node_calibration.h"
-#include "common/node_report.h"
+#include "common/node_metrics.h"
 #include "common/restore_source.h"
 #include "common/store_client.h"
 #include "common/wire.h"
@@ -26,9 +27,10 @@ struct ServerNodeParts {
   ShardService* service = nullptr;
   CheckpointKeeper* keeper = nullptr;
   Transport* stores = nullptr;  ///< speaks kStoreMethod, on the service's loop
+  std::shared_ptr<NodeProbe> probe;
   const RefusalCounts* refusals = nullptr;
   NodeMetrics* metrics = nullptr;  ///< may be null
-  LinkProbe* probe = nullptr;      ///< null: nothing measures the network of this node
+  LinkProbe* link = nullptr;       ///< null: nothing measures the network of this node
 };
 
 /// Callbacks come from the control client's threads.
@@ -49,6 +51,7 @@ class ServerNode final : public ControlEvents {
   void on_halt(const v1::Halt& halt) override;
   void on_save_checkpoint(const v1::SaveCheckpoint& save) override;
   void on_forget_checkpoint(const v1::ForgetCheckpoint& forget) override;
+  void on_keep_checkpoints(const v1::KeepCheckpoints& keep) override;
   void on_away(const absl::Status& reason) override;
   void on_lost(const absl::Status& reason) override;
   void fill_heartbeat(v1::Heartbeat& heartbeat) override;
@@ -59,12 +62,14 @@ class ServerNode final : public ControlEvents {
   void send_ready(Epoch epoch);
   void send_failed(Epoch epoch, const absl::Status& status, bool restoring = false);
   void send_checkpoint_report(const SnapshotResult& result, bool too_late = false);
+  absl::Status save_held(Shard& shard, SnapshotId snapshot);
   absl::Status restore(const v1::RestoreSource& message, const Plan& plan, ServerIndex self,
                        int state_slots);
 
   ShardService* const service_;
   CheckpointKeeper* const keeper_;
   Transport* const stores_;
+  const std::shared_ptr<NodeProbe> probe_;
   const RefusalCounts* const refusals_;
   NodeMetrics* const metrics_;
   ReportSink* client_ = nullptr;
@@ -74,6 +79,8 @@ class ServerNode final : public ControlEvents {
   std::shared_ptr<TrafficProbe> traffic_;
   Epoch epoch_;
 
+  /// Where worker 0's own state goes, if this server keeps it; the loop's.
+  std::optional<PieceId> own_state_piece_;
   std::unique_ptr<StoreTransfer> transfer_;  ///< the loop's
   ReplicaSender replicas_;                   ///< the loop's
 };

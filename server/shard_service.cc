@@ -1,6 +1,7 @@
 #include "server/shard_service.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -50,6 +51,12 @@ class ShardService::Session final : public StreamHandler {
   bool writing_ = false;
   bool paused_ = false;
   bool closing_ = false;
+  GaugePart streams_, paused_streams_, waiting_;  ///< this one's, while it belongs to a rank
+
+  void pause(bool paused) {
+    paused_ = paused;
+    paused_streams_.set(paused ? 1 : 0);
+  }
 };
 
 ShardService::ShardService(Transport* transport, RefusalCounts* refusals, RefusalLog log,
@@ -83,6 +90,7 @@ void ShardService::drop(Epoch epoch) {
     by_rank_.clear();
     shard_.reset();
     halted_ = false;
+    traffic_->node().set(NodeGauge::kEarlyGradientBytes, 0);
     traffic_.reset();
   });
 }
@@ -152,12 +160,13 @@ ReadNext ShardService::on_message(Session& session, const Bytes& message) {
            absl::StatusCode::kInvalidArgument);
     return ReadNext::kContinue;
   }
-  const ShardDecision decision = shard_->on_message(*decoded);
+  const ShardDecision decision = take(*decoded);
   const bool harmless = decision.objection.reason == DataRefusal::kDuplicate;
   if (decision.objection && !harmless) {
     const bool stops = decision.objection.reason == DataRefusal::kNotFinite;
     // Of another epoch: one of the two will hear of its end.
     const bool may_pass = decision.objection.reason == DataRefusal::kEpoch;
+    if (stops) traffic_->node().count(NodeCount::kNotFinite);
     refuse(session, decision.objection,
            may_pass ? absl::StatusCode::kAborted : absl::StatusCode::kInvalidArgument);
     if (stops) close_all(refusal_status(decision.objection, absl::StatusCode::kInvalidArgument));
@@ -172,8 +181,22 @@ ReadNext ShardService::on_message(Session& session, const Bytes& message) {
   if (decision.delivery) enqueue(*decision.delivery);
   hand_over_frozen();
   resume_paused();
-  session.paused_ = !shard_->may_read(decoded->header.rank);
+  session.pause(!shard_->may_read(decoded->header.rank));
   return session.paused_ ? ReadNext::kPause : ReadNext::kContinue;
+}
+
+/// The shard's answer, timed where it is about a gradient: most of a server's work.
+ShardDecision ShardService::take(const DecodedChunk& message) {
+  const auto since = std::chrono::steady_clock::now();
+  ShardDecision decision = shard_->on_message(message);
+  NodeProbe& node = traffic_->node();
+  const ChunkKind kind = message.header.kind;
+  if (!decision.objection && (kind == ChunkKind::kPushGradient || kind == ChunkKind::kTotals)) {
+    const bool stepped = decision.delivery && !decision.delivery->norms;
+    node.took(stepped ? Stage::kStep : Stage::kSum, std::chrono::steady_clock::now() - since);
+  }
+  node.set(NodeGauge::kEarlyGradientBytes, shard_->pending_bytes());
+  return decision;
 }
 
 void ShardService::bind(Session& session, WorkerRank rank) {
@@ -190,6 +213,10 @@ void ShardService::bind(Session& session, WorkerRank rank) {
   }
   session.queue_ = ChunkQueue(shard_->plan().chunks.size());
   session.exact_ = ChunkQueue(shard_->plan().chunks.size());
+  session.streams_ = GaugePart(traffic_->shared_node(), NodeGauge::kStreams);
+  session.streams_.set(1);
+  session.paused_streams_ = GaugePart(traffic_->shared_node(), NodeGauge::kPausedStreams);
+  session.waiting_ = GaugePart(traffic_->shared_node(), NodeGauge::kSendQueue);
 }
 
 void ShardService::refuse(Session& session, const Objection& objection, absl::StatusCode code) {
@@ -202,6 +229,9 @@ void ShardService::close(Session& session, const absl::Status& why) {
   if (session.rank_) by_rank_[session.rank_->value()] = nullptr;
   session.rank_.reset();
   session.closing_ = true;
+  for (GaugePart* part : {&session.streams_, &session.paused_streams_, &session.waiting_}) {
+    *part = {};
+  }
   session.stream_->close(why);
 }
 
@@ -247,6 +277,8 @@ void ShardService::send_norms(Session& session, ChunkId chunk) {
 }
 
 void ShardService::pump(Session& session) {
+  session.waiting_.set(static_cast<std::int64_t>(session.norms_.size() + session.queue_.size() +
+                                                 session.exact_.size()));
   if (session.writing_ || session.closing_ || !session.rank_ || !shard_) return;
   if (const std::optional<ChunkId> norms = session.norms_.pop()) {
     send_norms(session, *norms);
@@ -276,7 +308,7 @@ void ShardService::pump(Session& session) {
 void ShardService::resume_paused() {
   for (Session* session : by_rank_) {
     if (session == nullptr || !session->paused_ || !shard_->may_read(*session->rank_)) continue;
-    session->paused_ = false;
+    session->pause(false);
     session->stream_->resume_reads();
   }
 }

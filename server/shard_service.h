@@ -70,6 +70,7 @@ class ShardService final : public Acceptor {
   class Session;
 
   ReadNext on_message(Session& session, const Bytes& message);
+  ShardDecision take(const DecodedChunk& message);
   void bind(Session& session, WorkerRank rank);
   void refuse(Session& session, const Objection& objection, absl::StatusCode code);
   void enqueue(const Delivery& delivery);

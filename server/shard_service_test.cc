@@ -274,6 +274,37 @@ TEST_F(ShardServiceTest, TwoSyncClientsTrainTogetherAndEveryByteIsCounted) {
   EXPECT_EQ(second.traffic().sent_bytes(LayerIndex(0)), kIterations * layer_bytes);
   EXPECT_EQ(second.traffic().received_bytes(LayerIndex(0)), (kIterations + 1) * layer_bytes);
   EXPECT_EQ(traffic_->received_bytes(LayerIndex(0)), (2 * kIterations + 1) * layer_bytes);
+  // 3 chunks: of each iteration one contribution is summed and the other makes the step.
+  EXPECT_EQ(traffic_->node().stage(Stage::kSum).count(), 3u * kIterations);
+  EXPECT_EQ(traffic_->node().stage(Stage::kStep).count(), 3u * kIterations);
+  EXPECT_EQ(traffic_->node().value(NodeGauge::kStreams), 2);
+  EXPECT_EQ(traffic_->node().value(NodeGauge::kPausedStreams), 0);
+  EXPECT_EQ(traffic_->node().value(NodeGauge::kEarlyGradientBytes), 0);
+  EXPECT_EQ(second.traffic().sync(LayerIndex(0)).count(), static_cast<std::uint64_t>(kIterations));
+  EXPECT_GT(second.traffic().sync(LayerIndex(0)).seconds(), 0.0);
+}
+
+TEST_F(ShardServiceTest, StreamsAndQueuesAreCountedWhileTheyLast) {
+  assign(1);
+  NodeProbe& node = traffic_->node();
+  {
+    auto stub = stock_stub();
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    auto stream = stub->Exchange(&context);
+    ASSERT_TRUE(stream->Write(message(v1::CHUNK_KIND_INITIALISE, 0, 0, 1.0f)));
+    v1::ChunkMessage answer;
+    ASSERT_TRUE(stream->Read(&answer));
+    EXPECT_EQ(node.value(NodeGauge::kStreams), 1);
+    context.TryCancel();
+    while (stream->Read(&answer)) continue;
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (node.value(NodeGauge::kStreams) != 0 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(Milliseconds(2));
+  }
+  EXPECT_EQ(node.value(NodeGauge::kStreams), 0);
+  EXPECT_EQ(node.value(NodeGauge::kSendQueue), 0);
 }
 
 TEST_F(ShardServiceTest, TwoSyncClientsTrainInSixteenBitsAndEndExactly) {
@@ -382,7 +413,7 @@ TEST_F(ShardServiceTest, HostileMessagesAreRefusedCountedAndHarmNobody) {
     EXPECT_EQ(refusals_.of(reason), count + 1);
   };
   auto m = good;
-  m.set_protocol_version(2);
+  m.set_protocol_version(kProtocolVersion + 1);
   refused(m, DataRefusal::kVersion, "same Poseidon version");
   m = good;
   m.set_epoch(4);

@@ -15,6 +15,11 @@ std::span<const float> slot_of(const StoredChunk& chunk, std::uint32_t slot) {
   return slot == 0 ? chunk.parameters : slot == 1 ? chunk.state0 : chunk.state1;
 }
 
+bool is_request(StoreOperation operation) {
+  return operation == StoreOperation::kRead || operation == StoreOperation::kWrite ||
+         operation == StoreOperation::kHold || operation == StoreOperation::kReadHeld;
+}
+
 }  // namespace
 
 class StoreService::Session final : public StreamHandler {
@@ -62,9 +67,7 @@ StreamHandler* StoreService::on_accept(std::unique_ptr<Stream> stream) {
 ReadNext StoreService::on_message(Session& session, const Bytes& message) {
   if (session.closing_) return ReadNext::kContinue;
   const absl::StatusOr<DecodedStore> decoded = decode_store(message);
-  const bool asks = decoded.ok() && (decoded->header.operation == StoreOperation::kRead ||
-                                     decoded->header.operation == StoreOperation::kWrite);
-  if (!asks) {
+  if (!decoded.ok() || !is_request(decoded->header.operation)) {
     session.closing_ = true;
     session.stream_->close(
         absl::InvalidArgumentError(decoded.ok() ? std::string("an answer where a request belongs")
@@ -72,10 +75,19 @@ ReadNext StoreService::on_message(Session& session, const Bytes& message) {
     return ReadNext::kContinue;
   }
   ++session.unanswered_;
-  if (decoded->header.operation == StoreOperation::kRead) {
-    read(session, decoded->header);
-  } else {
-    write(session, *decoded);
+  switch (decoded->header.operation) {
+    case StoreOperation::kRead:
+      read(session, decoded->header);
+      break;
+    case StoreOperation::kReadHeld:
+      read_held(session, decoded->header);
+      break;
+    case StoreOperation::kHold:
+      hold(session, *decoded);
+      break;
+    default:
+      write(session, *decoded);
+      break;
   }
   session.paused_ = session.unanswered_ >= kMaxStoreRequests;
   return session.paused_ ? ReadNext::kPause : ReadNext::kContinue;
@@ -134,6 +146,38 @@ void StoreService::write(Session& session, const DecodedStore& request) {
                    answer(number, stored, {}, nullptr);
                  });
                });
+}
+
+void StoreService::hold(const Session& session, const DecodedStore& request) {
+  const std::size_t bytes = request.payload.size();
+  if (bytes % sizeof(float) != 0) {
+    answer_error(session.number_, request.header,
+                 absl::InvalidArgumentError(absl::StrCat("a state of ", bytes, " bytes")));
+    return;
+  }
+  std::vector<float> state(bytes / sizeof(float));
+  copy_payload(request.payload, state);
+  if (const absl::Status held = keeper_->hold_state(request.header.snapshot, std::move(state));
+      !held.ok()) {
+    answer_error(session.number_, request.header, held);
+    return;
+  }
+  StoreHeader stored = request.header;
+  stored.operation = StoreOperation::kStored;
+  answer(session.number_, stored, {}, nullptr);
+}
+
+void StoreService::read_held(const Session& session, const StoreHeader& header) {
+  const HeldStates::State state = keeper_->held_state(header.snapshot);
+  if (state == nullptr) {
+    answer_error(session.number_, header,
+                 absl::NotFoundError(absl::StrCat("worker 0's own state of ",
+                                                  snapshot_name(header.snapshot), " is not held")));
+    return;
+  }
+  StoreHeader data = header;
+  data.operation = StoreOperation::kData;
+  answer(session.number_, data, as_payload(*state), state);
 }
 
 void StoreService::answer_error(std::uint64_t session, StoreHeader header,

@@ -37,6 +37,8 @@ class StoreService final : public Acceptor {
   ReadNext on_message(Session& session, const Bytes& message);
   void read(Session& session, const StoreHeader& header);
   void write(Session& session, const DecodedStore& request);
+  void hold(const Session& session, const DecodedStore& request);
+  void read_held(const Session& session, const StoreHeader& header);
   void answer(std::uint64_t session, StoreHeader header, absl::Span<const std::byte> payload,
               std::shared_ptr<const void> owner);
   void answer_error(std::uint64_t session, StoreHeader header, const absl::Status& status);

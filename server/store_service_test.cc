@@ -141,6 +141,45 @@ TEST_F(StoreServiceTest, AnErrorOfTheTakerEndsTheTransfer) {
   EXPECT_THAT(std::string(run({std::move(request)}).message()), HasSubstr("does not fit"));
 }
 
+TEST_F(StoreServiceTest, HoldsStatesAndGivesThemToWhoAsks) {
+  build({.max_delay = Milliseconds(30), .cut = 0.05});
+  const auto request = [](StoreOperation operation, Iteration iteration) {
+    StoreRequest made;
+    made.address = "server:1";
+    made.header.operation = operation;
+    made.header.snapshot = snapshot_id(kEpoch, iteration);
+    return made;
+  };
+  std::vector<StoreRequest> holds;
+  int stored = 0;
+  for (const Iteration iteration : {6, 7, 8, 9}) {
+    auto values = std::make_shared<std::vector<float>>(2, static_cast<float>(iteration));
+    holds.push_back(request(StoreOperation::kHold, iteration));
+    holds.back().payload = as_payload(*values);
+    holds.back().owner = values;
+    holds.back().on_stored = [&stored] { ++stored; };
+  }
+  ASSERT_TRUE(run(std::move(holds)).ok());
+  EXPECT_EQ(stored, 4);
+  std::vector<float> got;
+  StoreRequest ask = request(StoreOperation::kReadHeld, 8);
+  ask.on_data = [&got](const Bytes& data) {
+    got.resize(data.size() / sizeof(float));
+    copy_payload(data, got);
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(run({ask}).ok());
+  EXPECT_THAT(got, ElementsAre(8, 8));
+  ask.header.snapshot = snapshot_id(kEpoch, 6);
+  const absl::Status gone = run({ask});
+  EXPECT_EQ(gone.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(gone.message()), HasSubstr("5-6 is not held"));
+  StoreRequest odd = request(StoreOperation::kHold, 10);
+  const std::vector<float> value(1);
+  odd.payload = as_payload(value).subspan(1);
+  EXPECT_EQ(run({odd}).code(), absl::StatusCode::kInvalidArgument);
+}
+
 /// The same with a second server, whose store has the pieces that the first does not give.
 class SecondStoreTest : public StoreServiceTest {
  protected:

@@ -180,20 +180,15 @@ CheckpointGiver::Held CheckpointGiver::held() const {
 }
 
 absl::Status CheckpointGiver::give_held(Iteration version, const std::set<WorkerRank>& lost,
-                                        const Live& live, std::vector<float> own_state) {
+                                        const Live& live) {
   if (lost.size() >= workers_) return absl::InvalidArgumentError("every worker is lost");
-  const auto state = std::make_shared<const std::vector<float>>(std::move(own_state));
   std::vector<StoreRequest> requests;
   for (std::uint32_t i = 0; i < pieces_.size(); ++i) {
-    if (!pieces_[i].giver) continue;
+    if (!pieces_[i].giver || !pieces_[i].layer) continue;
     WorkerRank giver = *pieces_[i].giver;
     while (lost.contains(giver)) giver = WorkerRank((giver.value() + 1) % workers_);
     if (giver != rank_) continue;
     const Given given{PieceId(i), pieces_[i]};
-    if (!pieces_[i].layer) {
-      append_writes(version, given, 0, state, requests);
-      continue;
-    }
     const LayerIndex layer = *pieces_[i].layer;
     const Slots slots = live(layer);
     const std::uint32_t count = (slots[1].empty() ? 0u : 1u) + (slots[2].empty() ? 0u : 1u);

@@ -76,10 +76,9 @@ class CheckpointGiver {
   Held held() const;
   /// What a layer holds now: parameters and optimizer slots.
   using Live = std::function<std::array<std::span<const float>, 3>(LayerIndex)>;
-  /// Gives this worker's pieces of a held version, and those of lost ranks that fall to it;
-  /// `own_state` where worker 0's does. FAILED_PRECONDITION when it does not have them.
-  absl::Status give_held(Iteration version, const std::set<WorkerRank>& lost, const Live& live,
-                         std::vector<float> own_state);
+  /// Gives this worker's pieces of a held version, and those of lost ranks that fall to it, but for
+  /// worker 0's own state, which servers hold. FAILED_PRECONDITION when it does not have them.
+  absl::Status give_held(Iteration version, const std::set<WorkerRank>& lost, const Live& live);
 
   /// Worker 0, after every iteration: whether own_state_at wants to be called, and the state.
   bool wants_own_state(Iteration version);

@@ -20,7 +20,9 @@ FactorExchange::FactorExchange(Plan plan, WorkerRank rank, const std::vector<Lay
   POSEIDON_CHECK(workers == 1 || (peers.transport != nullptr && peers.door != nullptr),
                  "a plan with SFB layers needs a way to the other workers");
   for (std::uint32_t r = 0; r < workers; ++r) {
-    peers_.push_back({.rank = WorkerRank(r), .reconnect = Reconnect(options_)});
+    peers_.push_back({.rank = WorkerRank(r),
+                      .reconnect = Reconnect(options_),
+                      .queue = GaugePart(traffic_->shared_node(), NodeGauge::kSendQueue)});
   }
 }
 
@@ -117,6 +119,7 @@ void FactorExchange::greeted(Peer& peer) {
 }
 
 void FactorExchange::pump(Peer& peer) {
+  peer.queue.set(static_cast<std::int64_t>(route_.waiting(peer.rank)));
   if (peer.stream == nullptr || !peer.greeted || !peer.stream->may_write()) return;
   std::optional<SfbRoute::Outgoing> next = route_.next_message(peer.rank);
   if (!next) return;
@@ -162,6 +165,7 @@ void FactorExchange::settle(const FactorLanding& landing) {
   if (landing.initialised) events_->parameters_ready(*landing.initialised, 0);
   if (!landing.complete) return;
   if (!landing.divergence.empty()) {
+    traffic_->node().count(NodeCount::kReplicasDiffer);
     fail(absl::DataLossError(absl::StrCat(
         "the workers' copies of layer ", route_.plan().layers[landing.complete->value()].name,
         " differ after ", landing.iteration, " iterations (digests: ", landing.divergence,
@@ -217,6 +221,7 @@ void FactorExchange::lost(Peer& peer, const absl::Status& status) {
     unreachable(peer, decision.silent, std::string(status.message()));
     return;
   }
+  traffic_->node().count(NodeCount::kRetriesWorker);
   // Our turn after a pause; or the other's, who has until the end of our patience.
   const Nanoseconds delay = we_connect ? decision.pause : options_.give_up_after;
   peers_access_.transport->post_after(

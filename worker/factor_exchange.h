@@ -68,7 +68,8 @@ class FactorExchange final : public PeerStream::Owner, public PeerDoor::Host {
     bool greeted = false;                ///< its HELLO came on this stream
     Reconnect reconnect;
     std::uint64_t losses =
-        0;  ///< of its stream: tells a timer whether it is still about the same one
+        0;            ///< of its stream: tells a timer whether it is still about the same one
+    GaugePart queue;  ///< what waits to be sent to it
   };
 
   void on_message(PeerStream& stream, const Bytes& message) override;

@@ -235,7 +235,7 @@ TEST_F(FactorExchangeTest, StrangersAreTurnedAwayWithAReason) {
   refused("\xFF\xFF\xFF\xFF\xFF\xFF", DataRefusal::kMalformed, "not a FactorMessage");
   refused(encode_prefix(piece(0), 0).str(), DataRefusal::kKind,
           "first message of a stream is HELLO");
-  refused(hello([](auto& h) { h.protocol_version = 2; }), DataRefusal::kVersion, "same Poseidon");
+  refused(hello([](auto& h) { ++h.protocol_version; }), DataRefusal::kVersion, "same Poseidon");
   refused(hello([](auto& h) { h.epoch = Epoch(4); }), DataRefusal::kEpoch, "epoch 4");
   refused(hello([](auto& h) { h.rank = WorkerRank(3); }), DataRefusal::kRank, "3 workers");
   refused(hello([](auto& h) { h.rank = WorkerRank(1); }), DataRefusal::kRank, "lower rank does");
@@ -339,6 +339,8 @@ TEST_F(FactorExchangeTest, DivergenceStopsTheRunNamingLayerIterationAndRanks) {
   int failures = 0;
   for (auto& [rank, worker] : workers_) {
     EXPECT_EQ(worker->complete, 1) << "nobody steps with it";
+    EXPECT_EQ(worker->traffic.node().counted(NodeCount::kReplicasDiffer),
+              worker->failure ? 1u : 0u);
     if (!worker->failure) continue;
     ++failures;
     EXPECT_TRUE(absl::IsDataLoss(*worker->failure));

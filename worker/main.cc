@@ -16,8 +16,9 @@
 #include "common/grpc_transport.h"
 #include "common/kernels.h"
 #include "common/link_probe.h"
-#include "common/node_report.h"
+#include "common/node_metrics.h"
 #include "common/paced_transport.h"
+#include "common/service_manager.h"
 #include "common/status_macros.h"
 #include "common/store_wire.h"
 #include "common/tensor_memory.h"
@@ -95,13 +96,7 @@ absl::Status run(const MainOptions& options) {
                           : parse_host_port(options.listen, PortZero::kAllowed);
   if (!listen.ok()) return listen.status();
   RefusalCounts refusals;
-  std::unique_ptr<NodeMetrics> metrics;
-  if (!options.metrics_listen.empty()) {
-    auto served = NodeMetrics::serve(options.metrics_listen, "worker", &refusals);
-    if (!served.ok()) return served.status();
-    metrics = *std::move(served);
-    spdlog::info("metrics at http://{}/metrics", metrics->address());
-  }
+  const auto node_probe = std::make_shared<NodeProbe>();
 
   if (options.shared_memory) {
     if (const absl::Status shared = share_tensor_memory(); !shared.ok()) {
@@ -113,6 +108,17 @@ absl::Status run(const MainOptions& options) {
   GrpcTransport grpc;
   PacedTransport transport(&grpc, tensor_arena());
   PacedTransport peers(&grpc.for_method(kFactorMethod), tensor_arena());
+  std::unique_ptr<NodeMetrics> metrics;
+  if (!options.metrics_listen.empty()) {
+    POSEIDON_ASSIGN_OR_RETURN(
+        metrics, NodeMetrics::serve(options.metrics_listen,
+                                    {.role = "worker",
+                                     .probe = node_probe.get(),
+                                     .refusals = &refusals,
+                                     .traffic = {&transport.traffic(), &peers.traffic()},
+                                     .data_dir = {}}));
+    spdlog::info("metrics at http://{}/metrics", metrics->address());
+  }
   PeerDoor door(&peers, &refusals);
   Transport& stores = grpc.for_method(kStoreMethod);
   const auto address = peers.listen(to_string(*listen), &door);
@@ -131,6 +137,7 @@ absl::Status run(const MainOptions& options) {
             : default_data_threads(static_cast<int>(std::thread::hardware_concurrency()));
     node_options.peers = {.transport = &peers, .door = &door};
     node_options.stores = &stores;
+    node_options.probe = node_probe;
     node_options.sync.syncer.give_up_after = Milliseconds(options.server_timeout_s * 1000);
     WorkerNode node(&transport, &refusals, metrics.get(), &probe, node_options);
     ControlClientOptions client_options;
@@ -142,9 +149,16 @@ absl::Status run(const MainOptions& options) {
     client_options.join.set_device("cpu");
     client_options.join.set_metrics_address(metrics == nullptr ? "" : metrics->address());
     client_options.join.set_process_id(static_cast<std::uint32_t>(getpid()));
+    LoopPulse pulse;
+    client_options.on_turn = [&pulse] { pulse.turn(); };
     ControlClient client(client_options, &node);
     node.set_client(&client);
-    const StopSignals signals([&client](const std::string& name) { client.stop(name); });
+    ServiceManager manager([&pulse] { return pulse.turned(); });
+    const StopSignals signals([&](const std::string& name) {
+      manager.stopping();
+      client.stop(name);
+    });
+    manager.ready(absl::StrCat("works on ", *address));
     status = client.run();
     node.end();
   }

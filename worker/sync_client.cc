@@ -90,6 +90,7 @@ absl::Status SyncClient::check_factors(LayerIndex layer, Iteration iteration,
                                        const OwnFactors& own) const {
   const bool good_gradient = all_finite(own.output_gradient);
   if (good_gradient && all_finite(own.input)) return absl::OkStatus();
+  traffic_->node().count(NodeCount::kNotFinite);
   return absl::FailedPreconditionError(absl::StrCat(
       "the ", good_gradient ? "input" : "output gradient", " of layer ",
       plan_.layers[layer.value()].name, " holds values that are no finite number in iteration ",
@@ -138,11 +139,14 @@ std::optional<LayerIndex> SyncClient::steppable(LayerIndex first) const {
 absl::Status SyncClient::measure(std::unique_lock<std::mutex>& lock, LayerIndex layer) {
   const Iteration iteration = versions_[layer.value()];
   lock.unlock();
+  const auto since = std::chrono::steady_clock::now();
   absl::StatusOr<std::vector<TensorSquares>> squares =
       engine_->measure(layer, iteration, syncer_->factors()->route().stacked(layer, iteration));
+  traffic_->node().took(Stage::kRebuild, std::chrono::steady_clock::now() - since);
   if (squares.ok()) {
     for (const TensorSquares& tensor : *squares) {
       if (std::isfinite(tensor.gradient) && std::isfinite(tensor.parameters)) continue;
+      traffic_->node().count(NodeCount::kNotFinite);
       squares = absl::FailedPreconditionError(absl::StrCat(
           "the norm of the gradients of iteration ", iteration, " is no finite number: layer ",
           plan_.layers[layer.value()].name, " holds values that are infinite or not a number",
@@ -168,8 +172,10 @@ absl::Status SyncClient::step(std::unique_lock<std::mutex>& lock, LayerIndex lay
   const double all_gradients = all_gradients_;
   lock.unlock();
   if (options_.stepping) options_.stepping(layer, iteration);
+  const auto since = std::chrono::steady_clock::now();
   absl::Status status = engine_->step(
       layer, iteration, syncer_->factors()->route().stacked(layer, iteration), all_gradients);
+  traffic_->node().took(Stage::kRebuild, std::chrono::steady_clock::now() - since);
   if (status.ok() && options_.stepped) options_.stepped(layer, iteration + 1);
   lock.lock();
   if (status.ok()) set_version(layer, iteration + 1);
@@ -215,10 +221,9 @@ absl::Status SyncClient::wait_stepping(std::unique_lock<std::mutex>& lock, Layer
     const bool in_time = changed_.wait_until(lock, give_up, [&] {
       return !failure_.ok() || done() || steppable(layer) || measurable();
     });
-    traffic_->stalled(
-        layer, static_cast<std::uint64_t>(
-                   std::chrono::duration_cast<Nanoseconds>(std::chrono::steady_clock::now() - since)
-                       .count()));
+    const Nanoseconds stood = std::chrono::steady_clock::now() - since;
+    traffic_->stalled(layer, static_cast<std::uint64_t>(stood.count()));
+    traffic_->node().took(Stage::kStall, stood);
     if (!in_time) return absl::DeadlineExceededError("");
   }
   return failure_;

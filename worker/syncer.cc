@@ -14,6 +14,7 @@ class Syncer::Connection final : public StreamHandler {
       : syncer_(syncer),
         server_(server),
         address_(std::move(address)),
+        queue_(syncer->traffic_->shared_node(), NodeGauge::kSendQueue),
         reconnect_(syncer->options_) {}
 
   ReadNext on_message(Bytes message) override {
@@ -33,6 +34,7 @@ class Syncer::Connection final : public StreamHandler {
   const std::string address_;
   std::unique_ptr<Stream> stream_;  ///< null while waiting to connect again
   bool writing_ = false;
+  GaugePart queue_;  ///< what waits to be sent to it
   Reconnect reconnect_;
 };
 
@@ -122,6 +124,7 @@ void Syncer::connect(Connection& connection) {
 }
 
 void Syncer::pump(Connection& connection) {
+  connection.queue_.set(static_cast<std::int64_t>(route_.waiting(connection.server_)));
   if (connection.stream_ == nullptr || connection.writing_) return;
   std::optional<PsRoute::Outgoing> next = route_.next_message(connection.server_);
   if (!next) return;
@@ -174,6 +177,7 @@ void Syncer::on_closed(Connection& connection, const absl::Status& status) {
         status.message(), "): is its poseidon-server running, and is its port open?")));
     return;
   }
+  traffic_->node().count(NodeCount::kRetriesServer);
   transport_->post_after(decision.pause, [this, alive = alive_, &connection] {
     if (*alive && !failed_ && connection.stream_ == nullptr) connect(connection);
   });

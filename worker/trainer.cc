@@ -48,10 +48,13 @@ class Run {
   }
 
   absl::StatusOr<const Batch*> next_batch() {
+    const Nanoseconds since = clock_.now();
     for (Milliseconds waited{0}; waited < kBatchTimeout; waited += kBatchPatience) {
       POSEIDON_RETURN_IF_ERROR(check_cancelled());
       absl::StatusOr<const Batch*> batch = s_.train->next(kBatchPatience);
-      if (!absl::IsDeadlineExceeded(batch.status())) return batch;
+      if (absl::IsDeadlineExceeded(batch.status())) continue;
+      s_.traffic->node().took(Stage::kInput, clock_.now() - since);
+      return batch;
     }
     return absl::DeadlineExceededError(
         absl::StrCat("no training batch within ", kBatchTimeout.count(),
@@ -111,6 +114,7 @@ class Run {
   }
 
   absl::Status iterate(Iteration iteration) {
+    const Nanoseconds since = clock_.now();
     POSEIDON_ASSIGN_OR_RETURN(const Batch* batch, next_batch());
     ForwardResult sum;
     times_.begin_iteration();
@@ -121,11 +125,23 @@ class Run {
       sum.loss_sum += result.loss_sum;
       sum.samples += result.samples;
     }
-    for (std::uint32_t l = 0; l < times_.times().size(); ++l) {
-      s_.traffic->computed(LayerIndex(l), times_.times()[l].forward, times_.times()[l].backward);
-    }
+    tell_times();
+    s_.traffic->node().iteration(clock_.now() - since, sum.samples, sum.mean_loss());
+    s_.traffic->node().set(NodeGauge::kIteration, iteration + 1);
     s_.events->iteration_done(iteration, sum.mean_loss());
     return absl::OkStatus();
+  }
+
+  void tell_times() {
+    LayerClock::Times all;
+    for (std::uint32_t l = 0; l < times_.times().size(); ++l) {
+      const LayerClock::Times& layer = times_.times()[l];
+      s_.traffic->computed(LayerIndex(l), layer.forward, layer.backward);
+      all.forward += layer.forward;
+      all.backward += layer.backward;
+    }
+    s_.traffic->node().took(Stage::kForward, all.forward);
+    s_.traffic->node().took(Stage::kBackward, all.backward);
   }
 
   absl::StatusOr<ForwardResult> train_on(const Batch& batch, Iteration iteration, MicroBatch part) {
@@ -137,12 +153,14 @@ class Run {
     times_.stop_forward();
     const double loss = result.mean_loss();
     if (!std::isfinite(loss)) {
+      s_.traffic->node().count(NodeCount::kNotFinite);
       return absl::FailedPreconditionError(
           absl::StrCat("the loss became ", loss, " in iteration ", iteration, " on worker ",
                        s_.rank.value(), "; the first values that are no finite number are in ",
                        s_.executor->first_nonfinite_layer(),
                        ": try a smaller optimizer.learning_rate, or check the data and its scale"));
     }
+    POSEIDON_RETURN_IF_ERROR(s_.events->before_backward(iteration));
     times_.begin_backward();
     POSEIDON_RETURN_IF_ERROR(s_.executor->backward(hooks));
     return result;
@@ -156,6 +174,8 @@ class Run {
   }
 
   absl::Status test(Iteration steps) {
+    POSEIDON_RETURN_IF_ERROR(s_.events->before_test(steps));
+    const Nanoseconds since = clock_.now();
     const ExecutionHooks hooks = this->hooks(steps);
     ForwardResult sum;
     for (std::int64_t i = 0; i < s_.test->batches(); ++i) {
@@ -167,6 +187,7 @@ class Run {
       sum.correct += result.correct;
       sum.samples += result.samples;
     }
+    s_.traffic->node().took(Stage::kTest, clock_.now() - since);
     s_.events->tested(steps, sum);
     return absl::OkStatus();
   }
@@ -177,6 +198,7 @@ class Run {
     const std::vector<std::size_t> layers = net.parameter_layers();
     for (std::uint32_t l = 0; l < layers.size(); ++l) {
       if (all_finite(s_.executor->parameters(LayerIndex(l)))) continue;
+      s_.traffic->node().count(NodeCount::kNotFinite);
       return absl::FailedPreconditionError(absl::StrCat(
           "after the last iteration, ", s_.job->iterations - 1, ", the parameters of layer ",
           net.layers[layers[l]].name,

@@ -23,6 +23,10 @@ namespace poseidon {
 class TrainerEvents {
  public:
   virtual ~TrainerEvents() = default;
+  /// Forward is done; gradients of the iteration leave after it. An error ends training.
+  virtual absl::Status before_backward(Iteration /*iteration*/) { return absl::OkStatus(); }
+  /// Parameters that have seen `steps` steps are about to be tested. Likewise.
+  virtual absl::Status before_test(Iteration /*steps*/) { return absl::OkStatus(); }
   /// Mean loss over this worker's samples of the iteration.
   virtual void iteration_done(Iteration iteration, double loss) = 0;
   /// Over this worker's share of the test samples, with parameters that have seen `steps` steps.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <deque>
 #include <future>
 #include <optional>
 #include <set>
@@ -12,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/job.h"
+#include "common/log.h"
+#include "common/node_report.h"
 #include "common/plan_proto.h"
 #include "common/restore_source.h"
 #include "common/status_macros.h"
@@ -23,6 +24,7 @@
 #include "worker/executor_factors.h"
 #include "worker/measure_compute.h"
 #include "worker/model_file.h"
+#include "worker/state_sender.h"
 #include "worker/trainer.h"
 
 namespace poseidon {
@@ -35,8 +37,11 @@ constexpr std::chrono::minutes kStartTimeout{30};
 /// may be away (--coordinator-away-s).
 constexpr std::chrono::hours kStopTimeout{2};
 
-/// Versions of the running statistics that worker 0 keeps.
-constexpr std::size_t kStatisticsKept = 3;
+/// Between two looks for worker 0's running statistics, which are on their way when parameters of
+/// the same version are here ...
+constexpr Milliseconds kStatisticsPause{10};
+/// ... and how long they may take in all.
+constexpr Milliseconds kStatisticsTimeout{30000};
 
 /// Initial values that are worth a thread of their own.
 constexpr std::int64_t kInitialiseGrain = 1 << 16;
@@ -89,7 +94,7 @@ class WorkerNode::Job final : public TrainerEvents {
     const std::lock_guard lock(mutex_);
     cancelled_ = true;
     stopped_ = true;
-    if (sync_ != nullptr) sync_->cancel(reason);
+    wake(reason);
     changed_.notify_all();
   }
 
@@ -98,7 +103,7 @@ class WorkerNode::Job final : public TrainerEvents {
     const std::lock_guard lock(mutex_);
     halting_ = true;
     cancelled_ = true;
-    if (sync_ != nullptr) sync_->cancel(absl::CancelledError("another worker is lost"));
+    wake(absl::CancelledError("another worker is lost"));
     changed_.notify_all();
   }
 
@@ -110,6 +115,23 @@ class WorkerNode::Job final : public TrainerEvents {
     } else if (giver_ != nullptr) {
       giver_->save_at(static_cast<Iteration>(save.iteration()));
     }
+  }
+
+  /// What this worker alone has of the version that gradients are about to change is held
+  /// elsewhere.
+  absl::Status before_backward(Iteration iteration) override {
+    return states_ == nullptr ? absl::OkStatus() : states_->wait(iteration);
+  }
+
+  /// Everybody tests with worker 0's running statistics: they are the model's, and the figures do
+  /// not depend on who was restarted. (Training does not read them.)
+  absl::Status before_test(Iteration steps) override {
+    std::vector<float> values(static_cast<std::size_t>(executor_->net().statistics_count()));
+    if (values.empty() || rank_ == WorkerRank(0)) return absl::OkStatus();
+    // From then on worker 0's are on their way.
+    POSEIDON_RETURN_IF_ERROR(sync_->wait_all_parameters(steps));
+    POSEIDON_RETURN_IF_ERROR(fetch_statistics(steps, values));
+    return executor_->write_statistics(values);
   }
 
   void iteration_done(Iteration iteration, double loss) override {
@@ -146,6 +168,12 @@ class WorkerNode::Job final : public TrainerEvents {
     close_giver();
   }
 
+  /// Ends the waits of the job's thread. Under mutex_.
+  void wake(const absl::Status& reason) {
+    if (sync_ != nullptr) sync_->cancel(reason);
+    if (states_ != nullptr) states_->cancel(reason);
+  }
+
   /// The streams go with the client, and then the memory may.
   void close_client() {
     std::unique_ptr<SyncClient> closing;
@@ -155,8 +183,10 @@ class WorkerNode::Job final : public TrainerEvents {
 
   void close_giver() {
     std::unique_ptr<CheckpointGiver> closing;
+    std::unique_ptr<StateSender> closing_too;
     const std::lock_guard lock(mutex_);
     closing = std::move(giver_);
+    closing_too = std::move(states_);
   }
 
   bool is_halting() {
@@ -170,10 +200,6 @@ class WorkerNode::Job final : public TrainerEvents {
     CheckpointGiver::Held held{.oldest = 1, .newest = 0};
     if (giver_ != nullptr) {
       held = giver_->held();
-      if (!statistics_.empty()) {
-        held.oldest = std::max(held.oldest, statistics_.front().version);
-        held.newest = std::min(held.newest, statistics_.back().version);
-      }
     }
     v1::NodeMessage message;
     message.mutable_halted()->set_epoch(epoch_.value());
@@ -181,34 +207,31 @@ class WorkerNode::Job final : public TrainerEvents {
     message.mutable_halted()->set_newest(static_cast<std::uint64_t>(held.newest));
     node_->client_->send(std::move(message));
     spdlog::info("epoch {}: halted", epoch_.value());
+    // More than once where a coordinator died in the middle of it.
+    while (const std::optional<v1::SaveCheckpoint> save = next_held_save()) {
+      const auto version = static_cast<Iteration>(save->iteration());
+      if (const absl::Status given = give_held(version, *save); !given.ok()) {
+        report_checkpoint_failure(version, std::string(given.message()), /*too_late=*/false);
+      }
+    }
+  }
+
+  /// Nothing once the epoch is over.
+  std::optional<v1::SaveCheckpoint> next_held_save() {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, kStopTimeout, [this] { return stopped_ || held_save_; });
-    if (stopped_ || !held_save_) return;
-    const v1::SaveCheckpoint save = *held_save_;
-    lock.unlock();
-    const auto version = static_cast<Iteration>(save.iteration());
-    if (const absl::Status given = give_held(version, save); !given.ok()) {
-      report_checkpoint_failure(version, std::string(given.message()), /*too_late=*/false);
-    }
-    lock.lock();
-    changed_.wait_for(lock, kStopTimeout, [this] { return stopped_; });
+    return stopped_ ? std::nullopt : std::exchange(held_save_, std::nullopt);
   }
 
   absl::Status give_held(Iteration version, const v1::SaveCheckpoint& save) {
     if (giver_ == nullptr) return absl::FailedPreconditionError("this worker holds nothing");
     std::set<WorkerRank> lost;
     for (const std::uint32_t rank : save.lost_ranks()) lost.insert(WorkerRank(rank));
-    std::vector<float> own_state;
-    for (const Statistics& statistics : statistics_) {
-      if (statistics.version == version) own_state = statistics.values;
-    }
-    return giver_->give_held(
-        version, lost,
-        [this](LayerIndex layer) -> std::array<std::span<const float>, 3> {
-          return {executor_->parameters(layer), factors_->state(layer, 0),
-                  factors_->state(layer, 1)};
-        },
-        std::move(own_state));
+    return giver_->give_held(version, lost,
+                             [this](LayerIndex layer) -> std::array<std::span<const float>, 3> {
+                               return {executor_->parameters(layer), factors_->state(layer, 0),
+                                       factors_->state(layer, 1)};
+                             });
   }
 
   void report_end(const absl::Status& status) {
@@ -228,8 +251,8 @@ class WorkerNode::Job final : public TrainerEvents {
     node_->client_->send(std::move(message));
   }
 
-  /// Of worker 0: the running statistics after so many iterations. It keeps those of the last few,
-  /// for a recovery goes back by one, and forward runs ahead of the other workers.
+  /// Of worker 0: the running statistics after so many iterations, for the checkpoint that is due
+  /// and for the servers' memory.
   void save_own_state(Iteration version) {
     const bool due = giver_->wants_own_state(version);
     if (rank_ != WorkerRank(0)) return;
@@ -238,10 +261,7 @@ class WorkerNode::Job final : public TrainerEvents {
       if (due) report_checkpoint_failure(version, std::string(read.message()), /*too_late=*/false);
       return;
     }
-    if (!values.empty()) {
-      statistics_.push_back({version, values});
-      if (statistics_.size() > kStatisticsKept) statistics_.pop_front();
-    }
+    if (states_ != nullptr) states_->send(version, values);
     if (due) giver_->own_state_at(version, std::move(values));
   }
 
@@ -370,9 +390,14 @@ class WorkerNode::Job final : public TrainerEvents {
                         .gradients = executor_->gradients(LayerIndex(l)),
                         .owner = executor_});
     }
-    auto traffic = std::make_shared<TrafficProbe>(plan.layers.size());
+    NodeProbe& probe = *node_->options_.probe;
+    probe.set(NodeGauge::kRank, rank_.value());
+    probe.set(NodeGauge::kEpoch, static_cast<std::int64_t>(epoch_.value()));
+    probe.set(NodeGauge::kIteration, first_iteration_);
+    auto traffic = std::make_shared<TrafficProbe>(plan.layers.size(), node_->options_.probe);
     if (node_->metrics_ != nullptr) {
-      node_->metrics_->show(std::make_shared<const Plan>(plan), traffic, data_probe_);
+      node_->metrics_->show(
+          {.plan = std::make_shared<const Plan>(plan), .traffic = traffic, .data = data_probe_});
     }
     {
       const std::lock_guard lock(mutex_);
@@ -388,13 +413,22 @@ class WorkerNode::Job final : public TrainerEvents {
           [this](Iteration version, const std::string& reason, bool too_late) {
             report_checkpoint_failure(version, reason, too_late);
           });
+      std::vector<std::string> keepers = own_state_addresses(
+          checkpoint_pieces(plan, job_.sync.chunk_bytes, job_.checkpoint.replicas), plan);
+      own_state_address_ = keepers.front();
+      if (rank_ == WorkerRank(0) && executor_->net().statistics_count() > 0) {
+        states_ = std::make_unique<StateSender>(node_->options_.stores, epoch_, std::move(keepers));
+      }
       sync_ = std::make_unique<SyncClient>(node_->transport_, std::move(plan), rank_,
                                            std::move(layers), options, traffic_.get(),
                                            node_->refusals_, node_->options_.peers, factors_.get());
     }
     sync_->start();
     POSEIDON_RETURN_IF_ERROR(sync_->wait_all_parameters(first_iteration_));
-    if (executor_->net().statistics_count() > 0) save_own_state(first_iteration_);
+    if (states_ != nullptr) {
+      save_own_state(first_iteration_);
+      POSEIDON_RETURN_IF_ERROR(states_->wait(first_iteration_));
+    }
     v1::NodeMessage ready;
     ready.mutable_ready()->set_epoch(epoch_.value());
     node_->client_->send(std::move(ready));
@@ -403,8 +437,7 @@ class WorkerNode::Job final : public TrainerEvents {
   }
 
   /// What no server keeps: layers that go by SFB, with their optimizer state, and the running
-  /// statistics. Everybody takes worker 0's: an evaluation between iterations should not depend on
-  /// who was restarted.
+  /// statistics, of which everybody takes worker 0's.
   absl::Status restore_own_state(const Plan& plan) {
     std::vector<StoreRequest> requests;
     const int slots = optimizer_state_slots(job_.optimizer);
@@ -423,17 +456,40 @@ class WorkerNode::Job final : public TrainerEvents {
           *restore_, LayerIndex(l), 0, plan.layers[l].parameters, slots, take, requests));
     }
     std::vector<float> statistics(static_cast<std::size_t>(executor_->net().statistics_count()));
-    const auto take_statistics = [&statistics](const Bytes& values) {
-      if (values.size() != statistics.size() * sizeof(float)) {
-        return absl::DataLossError(absl::StrCat("running statistics of ", values.size(),
-                                                " bytes for ", statistics.size(), " values"));
-      }
-      copy_payload(values, statistics);
-      return absl::OkStatus();
+    const auto take = [&statistics](const Bytes& data) {
+      return copy_statistics(data, statistics);
     };
-    POSEIDON_RETURN_IF_ERROR(append_own_state_request(*restore_, take_statistics, requests));
+    POSEIDON_RETURN_IF_ERROR(append_own_state_request(*restore_, take, requests));
     POSEIDON_RETURN_IF_ERROR(fetch(std::move(requests)));
     return executor_->write_statistics(statistics);
+  }
+
+  /// Worker 0's, from a server's memory.
+  absl::Status fetch_statistics(Iteration version, std::vector<float>& values) {
+    StoreRequest request;
+    request.address = own_state_address_;
+    request.header.operation = StoreOperation::kReadHeld;
+    request.header.snapshot = snapshot_id(epoch_, version);
+    request.on_data = [&values](const Bytes& data) { return copy_statistics(data, values); };
+    absl::Status status;
+    for (Milliseconds waited{0}; waited < kStatisticsTimeout; waited += kStatisticsPause) {
+      status = fetch({request});
+      if (!absl::IsNotFound(status)) return status;
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, kStatisticsPause, [this] { return cancelled_.load(); });
+    }
+    return absl::DeadlineExceededError(absl::StrCat(
+        "after ", kStatisticsTimeout.count(), " ms: ", status.message(), "; is worker 0 there?"));
+  }
+
+  /// What came over the network into memory of a known size.
+  static absl::Status copy_statistics(const Bytes& data, std::vector<float>& values) {
+    if (data.size() != values.size() * sizeof(float)) {
+      return absl::DataLossError(absl::StrCat("running statistics of ", data.size(), " bytes for ",
+                                              values.size(), " values"));
+    }
+    copy_payload(data, values);
+    return absl::OkStatus();
   }
 
   /// Waits on the job's thread for a transfer on the loop.
@@ -500,19 +556,15 @@ class WorkerNode::Job final : public TrainerEvents {
   WorkerRank rank_;
   std::optional<RestoreSource> restore_;  ///< where the run goes on from
   Iteration first_iteration_ = 0;
-  bool restoring_ = false;  ///< while a checkpoint is read
-  struct Statistics {
-    Iteration version = 0;
-    std::vector<float> values;
-  };
-  std::deque<Statistics> statistics_;  ///< the last few versions of worker 0's; none elsewhere
+  bool restoring_ = false;         ///< while a checkpoint is read
+  std::string own_state_address_;  ///< of a server that holds worker 0's own state
   std::shared_ptr<Executor> executor_;
   std::unique_ptr<ExecutorFactors> factors_;  ///< null when no layer goes by SFB
   std::unique_ptr<TrainBatches> train_;
   std::unique_ptr<TestBatches> test_;
 
   std::atomic<bool> cancelled_{false};
-  /// Guards all below; sync_ and giver_ are read without it on the job's thread only.
+  /// Guards all below; sync_, giver_ and states_ are read without it on the job's thread only.
   std::mutex mutex_;
   std::condition_variable changed_;
   bool started_ = false;
@@ -523,6 +575,7 @@ class WorkerNode::Job final : public TrainerEvents {
   std::shared_ptr<TrafficProbe> traffic_;
   std::unique_ptr<SyncClient> sync_;
   std::unique_ptr<CheckpointGiver> giver_;
+  std::unique_ptr<StateSender> states_;  ///< of worker 0, where the network has such a state
 };
 
 WorkerNode::WorkerNode(Transport* transport, RefusalCounts* refusals, NodeMetrics* metrics,
@@ -586,16 +639,19 @@ void WorkerNode::end_job(const absl::Status& reason) {
   if (job == nullptr) return;
   job->cancel(reason);
   job->join();
-  if (metrics_ != nullptr) metrics_->show(nullptr, nullptr);
+  set_log_job("", 0);
+  if (metrics_ != nullptr) metrics_->show({});
 }
 
 void WorkerNode::on_joined(const v1::Joined& joined) {
+  set_log_node(joined.node_id());
   spdlog::info("joined as node {}{}{}", joined.node_id(), joined.note().empty() ? "" : ": ",
                joined.note());
 }
 
 void WorkerNode::on_assign(const v1::Assignment& assignment) {
   end_job(absl::CancelledError("a new assignment came"));
+  set_log_job(assignment.job_id(), assignment.plan().epoch());
   auto job = std::make_shared<Job>(this, assignment);
   {
     const std::lock_guard lock(mutex_);
@@ -638,6 +694,7 @@ void WorkerNode::on_halt(const v1::Halt& halt) {
 
 void WorkerNode::on_away(const absl::Status& reason) {
   spdlog::warn("coordinator out of reach: {}", std::string(reason.message()));
+  options_.probe->count(NodeCount::kRetriesCoordinator);
   calibration_.end();
 }
 

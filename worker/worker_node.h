@@ -15,7 +15,7 @@
 #include "common/control_client.h"
 #include "common/link_probe.h"
 #include "common/node_calibration.h"
-#include "common/node_report.h"
+#include "common/node_metrics.h"
 #include "common/transport.h"
 #include "common/wire.h"
 #include "worker/sync_client.h"
@@ -28,6 +28,7 @@ struct WorkerNodeOptions {
   SyncClientOptions sync;       ///< but for sync.syncer.sfb, which the job decides
   Transport* stores = nullptr;  ///< speaks kStoreMethod, on the loop of the rest
   PeerAccess peers;             ///< for layers that go by SFB; what it points to outlives the node
+  std::shared_ptr<NodeProbe> probe = std::make_shared<NodeProbe>();
 };
 
 /// Callbacks come from the control client's threads.

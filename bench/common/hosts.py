@@ -16,6 +16,7 @@ import subprocess
 NAMESPACE_PREFIX = "poseidon-bench-"
 LINK_PREFIX = "psdp"  # of network interfaces, whose names have 15 characters at most
 INTERFACE = "eth0"
+NO_CARD = "02:00:00:00:00:fe"  # an address that no card has
 BURST_BYTES = 64 << 10    # what a shaped card may send at once: one packet of the stack before it is segmented
 QUEUE_SECONDS = 0.05      # what waits before a shaped card at most; more is dropped, as in a switch
 
@@ -100,6 +101,23 @@ class NamespaceHosts:
 
     def address(self, host):
         return f"10.213.0.{host + 1}"  # no other network is seen from inside, nor this one from outside
+
+    def cut(self, host):
+        """From all others; nobody is told: packets just do not arrive."""
+        _ip("link", "set", self._veth(host), "nomaster")
+
+    def mend(self, host):
+        _ip("link", "set", self._veth(host), "master", self._bridge)
+
+    def cut_between(self, one, other):
+        """These two alone: each sends to a card that is not there."""
+        for host, peer in ((one, other), (other, one)):
+            _ip("-n", self.name(host), "neighbour", "replace", self.address(peer), "lladdr", NO_CARD, "dev", INTERFACE,
+                "nud", "permanent")
+
+    def mend_between(self, one, other):
+        for host, peer in ((one, other), (other, one)):
+            _ip("-n", self.name(host), "neighbour", "delete", self.address(peer), "dev", INTERFACE)
 
     def card_bytes(self, host):
         """(sent, received) by a host since it was made: what its card gave to the bridge and had from it."""

@@ -223,6 +223,44 @@ class Killed(AwayTest):
             process.signal(signal.SIGTERM)
             self.assertEqual(process.wait(10), 0, process.log())
 
+    def test_in_the_middle_of_a_recovery(self):
+        """The epoch is over, its state saved, and a worker awaited: the next coordinator knows."""
+        cluster = self.start_training(until=100)
+        lost = cluster.workers.pop()
+        lost.signal(signal.SIGKILL)
+        wait_for("the job to wait for another worker", lambda: "waits for worker" in cluster.status()["message"])
+        self.kill_coordinator(cluster)
+        cluster.restart_coordinator()
+        begin = time.monotonic()
+        self.assertEqual(cluster.status()["state"], "recovering")
+        cluster.add_worker("--metrics-listen", "127.0.0.1:0")
+        cluster.wait_for_state("running", timeout_s=20)
+        took = time.monotonic() - begin
+        self.assertLess(took, LEASE_S + 5, "a node looks for the coordinator every 2 s at least")
+        again = re.findall(r"(\d+) finished iterations are made again", cluster.coordinator.log())
+        self.assertLessEqual(max(map(int, again), default=0), 1, "what was saved is where it goes on")
+        self.epoch = cluster.status()["epoch"]
+        self.assert_undisturbed(cluster)
+
+    def test_while_the_others_halt(self):
+        """One of them does not hear it, for it is frozen; what all hold is saved by the next coordinator."""
+        cluster = self.start_training(until=100)
+        frozen, _ = cluster.servers[1]
+        lost = cluster.workers.pop()
+        lost.signal(signal.SIGKILL)
+        time.sleep(0.7 * LEASE_S)  # its lease is over well before the other's
+        frozen.signal(signal.SIGSTOP)
+        wait_for("the job to recover", lambda: "halts the others" in cluster.status()["message"])
+        self.kill_coordinator(cluster)
+        cluster.restart_coordinator()
+        frozen.signal(signal.SIGCONT)
+        cluster.add_worker("--metrics-listen", "127.0.0.1:0")
+        cluster.wait_for_state("running", timeout_s=30)
+        again = re.findall(r"(\d+) finished iterations are made again", cluster.coordinator.log())
+        self.assertLessEqual(max(map(int, again), default=0), 1)
+        self.epoch = cluster.status()["epoch"]
+        self.assert_undisturbed(cluster)
+
     def test_nodes_that_died_meanwhile_are_noticed(self):
         cluster = self.start_training()
         self.kill_coordinator(cluster)

@@ -22,6 +22,12 @@ BUILD = pathlib.Path(os.environ.get("POSEIDON_BUILD", ROOT / "build" / "release"
 BIN = BUILD / "bin"
 DIGITS_JOB = ROOT / "deploy" / "jobs" / "digits.json"
 LEASE_MS = 1500
+# A network with running statistics, which only worker 0 and the servers' memory have between checkpoints.
+NORMALISED = {"name": "normalised", "input": [1, 28, 28], "layers": [
+    {"name": "conv", "type": "convolution", "outputs": 4, "kernel": 5, "stride": 2},
+    {"name": "bn", "type": "batch_norm"},
+    {"name": "fc", "type": "fully_connected", "outputs": 10},
+    {"name": "loss", "type": "softmax_cross_entropy"}]}
 
 
 def digits_job(**changes):
@@ -141,15 +147,28 @@ class ProcessTest(unittest.TestCase):
         return run_dir
 
 
-class Cluster:
-    """A coordinator, servers and workers, started by hand."""
+class Here:
+    """Where a cluster's processes run: on this machine, on the loopback."""
 
-    def __init__(self, test, lease_ms=LEASE_MS):
+    def address(self, _name):
+        return "127.0.0.1"
+
+    def command(self, _name, arguments):
+        return arguments
+
+
+class Cluster:
+    """A coordinator, servers and workers, started by hand. `place`: where, by their names; the operator's commands run
+    where the coordinator does."""
+
+    def __init__(self, test, lease_ms=LEASE_MS, place=None, metrics=False):
         self.test = test
+        self.place = place or Here()
         self.servers = []
         self.workers = []
         self.lease_ms = lease_ms
-        self.address = "127.0.0.1:0"
+        self.metrics = ["--metrics-listen", "127.0.0.1:0"] if metrics else []
+        self.address = f"{self.place.address('coordinator')}:0"
         self.coordinators = 0
         self.restart_coordinator()
 
@@ -159,12 +178,21 @@ class Cluster:
         self.coordinators += 1
         self.coordinator, self.address = self._listening(
             name, "poseidon-coordinator", "--listen", self.address, "--state-dir", self.test.folder / "state",
-            "--lease-ms", self.lease_ms, "--heartbeat-ms", self.lease_ms // 5)
+            "--lease-ms", self.lease_ms, "--heartbeat-ms", self.lease_ms // 5, *self.metrics)
+
+    def start(self, name, program, *arguments):
+        return self.test.start(name, *self.place.command(name, [BIN / program, *arguments]))
+
+    def poseidon(self, *arguments, timeout_s=120):
+        """As poseidon(), where the coordinator is."""
+        command = self.place.command("coordinator", [BIN / "poseidon", *arguments, "--coordinator", self.address])
+        return subprocess.run([str(part) for part in command], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=timeout_s, check=False)
 
     def _listening(self, name, program, *arguments):
         address_file = self.test.folder / f"{name}.address"
         address_file.unlink(missing_ok=True)  # of an earlier cluster in this test
-        process = self.test.start(name, BIN / program, *arguments, "--address-file", address_file)
+        process = self.start(name, program, *arguments, "--address-file", address_file)
         wait_for(f"{name} to listen", lambda: address_file.exists() or not process.running())
         self.test.assertTrue(address_file.exists(), process.log())
         return process, address_file.read_text().strip()
@@ -172,21 +200,23 @@ class Cluster:
     def add_server(self):
         name = f"server-{len(self.servers)}"
         process, address = self._listening(name, "poseidon-server", "--coordinator", self.address, "--listen",
-                                           "127.0.0.1:0", "--data-dir", self.test.folder / name)
+                                           f"{self.place.address(name)}:0", "--data-dir", self.test.folder / name,
+                                           *self.metrics)
         self.servers.append((process, address))
         return process
 
     def restart_server(self, index):
         """A new process with the old one's data directory."""
         process, address = self._listening(f"server-{index}", "poseidon-server", "--coordinator", self.address,
-                                           "--listen", "127.0.0.1:0", "--data-dir",
-                                           self.test.folder / f"server-{index}")
+                                           "--listen", f"{self.place.address(f'server-{index}')}:0", "--data-dir",
+                                           self.test.folder / f"server-{index}", *self.metrics)
         self.servers[index] = (process, address)
         return process
 
     def add_worker(self, *arguments, threads=1):
         name = f"worker-{len(self.workers)}"
-        process = self.test.start(name, BIN / "poseidon-worker", "--coordinator", self.address, "--threads", threads, *arguments)
+        process = self.start(name, "poseidon-worker", "--coordinator", self.address, "--threads", threads,
+                             *self.metrics, *arguments)
         self.workers.append(process)
         return process
 
@@ -200,10 +230,10 @@ class Cluster:
     def submit(self, job, *arguments, run_dir=None, timeout_s=120):
         path = self.test.write_job(job, f"job-{random.getrandbits(32):08x}.json")
         extra = ["--run-dir", run_dir] if run_dir else []
-        return poseidon("submit", path, "--coordinator", self.address, *extra, *arguments, timeout_s=timeout_s)
+        return self.poseidon("submit", path, *extra, *arguments, timeout_s=timeout_s)
 
     def status(self):
-        result = poseidon("status", "--coordinator", self.address, "--json")
+        result = self.poseidon("status", "--json")
         self.test.assertEqual(result.returncode, 0, result.stderr)
         return json.loads(result.stdout)
 

@@ -1,10 +1,11 @@
 """Processes that die or freeze while they train: the job goes on by itself, to the same bytes."""
 
+import re
 import signal
 import unittest
 
 import soak
-from cluster import Cluster, ProcessTest, digits_job, metrics, wait_for
+from cluster import NORMALISED, Cluster, ProcessTest, digits_job, metrics, wait_for
 
 ITERATIONS = 120
 
@@ -14,14 +15,14 @@ def job(scheme, every=25, **changes):
                       checkpoint={"every_iterations": every, "keep": 2}, **changes)
 
 
-class Recovery(ProcessTest):
+class RecoveryTest(ProcessTest):
     references = {}
 
-    def reference(self, scheme, workers=2):
+    def reference(self, scheme, **changes):
         """(model bytes, losses by iteration, tests) of the undisturbed run."""
-        key = scheme, workers
+        key = scheme, repr(changes)
         if key not in self.references:
-            run_dir = self.train(job(scheme, every=0), workers, 2)
+            run_dir = self.train(job(scheme, **{**changes, "every": 0}), 2, 2)
             self.references[key] = self.results(run_dir)
         return self.references[key]
 
@@ -34,10 +35,10 @@ class Recovery(ProcessTest):
     def results_of(self, run_dir):
         return self.results(run_dir)[:2]
 
-    def begin(self, scheme, **changes):
-        cluster = Cluster(self).add(workers=2, servers=2)
+    def begin(self, scheme, workers=2, **changes):
+        cluster = Cluster(self).add(workers=workers, servers=2)
         self.run_dir = self.folder / "run"
-        submitted = cluster.submit(job(scheme, **changes), "--workers", 2, "--servers", 2, run_dir=self.run_dir)
+        submitted = cluster.submit(job(scheme, **changes), "--workers", workers, "--servers", 2, run_dir=self.run_dir)
         self.assertEqual(submitted.returncode, 0, submitted.stderr)
         return cluster
 
@@ -45,21 +46,29 @@ class Recovery(ProcessTest):
     def worker_of_rank(cluster, rank):
         return next(w for w in cluster.workers if f"worker {rank} is ready" in w.log())
 
-    def finish(self, cluster, scheme, timeout_s=90):
+    @staticmethod
+    def made_again(cluster):
+        """Of finished iterations, most in one recovery."""
+        return max(map(int, re.findall(r"(\d+) finished iterations are made again", cluster.coordinator.log())), default=0)
+
+    def finish(self, cluster, scheme, timeout_s=90, **changes):
         status = cluster.wait_for_state("done", "failed", timeout_s=timeout_s)
         self.assertEqual(status["state"], "done", status["message"])
         model, losses, tests = self.results(self.run_dir)
-        expected_model, expected_losses, expected_tests = self.reference(scheme)
+        expected_model, expected_losses, expected_tests = self.reference(scheme, **changes)
         self.assertEqual(losses, expected_losses)
         self.assertEqual(tests, expected_tests)
         self.assertEqual(model, expected_model)
 
-    def lose_worker(self, scheme, rank):
-        cluster = self.begin(scheme)
+
+class Recovery(RecoveryTest):
+    def lose_worker(self, scheme, rank, **changes):
+        cluster = self.begin(scheme, **changes)
         cluster.wait_for_iteration(30)
         self.worker_of_rank(cluster, rank).signal(signal.SIGKILL)
         cluster.add_worker()
-        self.finish(cluster, scheme)
+        self.finish(cluster, scheme, **changes)
+        self.assertLessEqual(self.made_again(cluster), 1)
 
     def test_a_killed_worker(self):
         self.lose_worker("ps", 1)
@@ -72,6 +81,30 @@ class Recovery(ProcessTest):
 
     def test_a_killed_first_worker_with_factors(self):
         self.lose_worker("sfb", 0)
+
+    # No checkpoints: without worker 0's running statistics the job would have to begin anew.
+    def test_a_killed_first_worker_with_running_statistics(self):
+        self.lose_worker("ps", 0, every=0, model=NORMALISED, batch_size=128)
+
+    def test_a_killed_first_worker_with_running_statistics_and_factors(self):
+        self.lose_worker("sfb", 0, every=0, model=NORMALISED, batch_size=128)
+
+    def test_a_killed_worker_tests_with_the_same_running_statistics_afterwards(self):
+        self.lose_worker("ps", 1, every=0, model=NORMALISED, batch_size=128)
+
+    def test_the_only_worker_is_killed_and_its_servers_have_it_all(self):
+        changes = {"every": 0, "model": NORMALISED, "batch_size": 128}
+        cluster = self.begin("ps", workers=1, **changes)
+        cluster.wait_for_iteration(30)
+        cluster.workers[0].signal(signal.SIGKILL)
+        cluster.add_worker()
+        cluster.wait_for_state("done", timeout_s=90)
+        self.assertLessEqual(self.made_again(cluster), 1)
+        # The engine's threads count too, so by the same worker.
+        again = self.folder / "again"
+        submitted = cluster.submit(job("ps", **changes), "--workers", 1, "--servers", 2, "--wait", run_dir=again)
+        self.assertEqual(submitted.returncode, 0, submitted.stderr)
+        self.assertEqual(self.results(self.run_dir), self.results(again))
 
     def lose_server(self, scheme):
         cluster = self.begin(scheme)
@@ -96,7 +129,7 @@ class Recovery(ProcessTest):
         cluster.add_worker()
         wait_for("both to train", lambda: [w["rank"] for w in cluster.status()["workers"]] == [0, 1] and
                  cluster.status()["state"] in ("running", "done"))
-        status = cluster.wait_for_state("done", "failed")
+        status = cluster.wait_for_state("done", "failed", timeout_s=180)
         self.assertEqual(status["state"], "done", status["message"])
         iterations, _ = metrics(run_dir)
         self.assertEqual([line["iteration"] for line in iterations], list(range(1500)))
@@ -116,6 +149,49 @@ class Recovery(ProcessTest):
         self.assertEqual(status["state"], "done", status["message"])
         self.assertRegex(cluster.coordinator.log(), r"begins at iteration (25|50|75|100) .* with 2 workers and 2 servers")
         self.assertEqual(self.results_of(run_dir), self.reference("sfb")[:2], "schemes stay, so do the bytes")
+
+
+class DamagedDisk(RecoveryTest):
+    """A file of a server's store has changed its bits while the server was down."""
+
+    def damage(self, replicas, bits):
+        """So many bits of the newest checkpoint's part on server 1; how the run went on from it."""
+        cluster = Cluster(self).add(workers=2, servers=2)
+        self.run_dir = self.folder / "run"
+        description = job("ps")
+        description["checkpoint"]["replicas"] = replicas
+        submitted = cluster.submit(description, "--workers", 2, "--servers", 2, run_dir=self.run_dir)
+        self.assertEqual(submitted.returncode, 0, submitted.stderr)
+        wait_for("two checkpoints", lambda: cluster.coordinator.log().count("is committed") >= 2)
+        server, _ = cluster.servers[1]
+        server.signal(signal.SIGKILL)
+        server.wait()
+        tables = [p for p in (self.folder / "server-1" / "checkpoints" / "db").glob("*.sst") if p.stat().st_size > 100_000]
+        tables.sort(key=lambda p: p.stat().st_mtime_ns)
+        self.assertGreaterEqual(len(tables), 2)
+        for table in tables[1:]:  # all but the older checkpoint's
+            data = bytearray(table.read_bytes())
+            for bit in range(bits):  # the end of the file has what tells of the rest
+                data[int(len(data) * 0.9 * (bit + 0.5) / bits)] ^= 16
+            table.write_bytes(data)
+        cluster.restart_server(1)
+        self.finish(cluster, "ps")
+        begun = re.findall(r"epoch \d+ begins at iteration (\d+) \(checkpoint (\S+)\)", cluster.coordinator.log())
+        return cluster, [int(iteration) for iteration, _ in begun], [name for _, name in begun]
+
+    def test_an_older_checkpoint_is_used(self):
+        cluster, iterations, names = self.damage(replicas=1, bits=1)
+        self.assertEqual(len(iterations), 2, "once from the newest, in vain")
+        self.assertEqual(iterations[0] - iterations[1], 25)
+        damaged = rf"cannot read checkpoint {names[0]}.*piece \d+.*checkpoint {names[0]}"
+        self.assertRegex(cluster.coordinator.log(), damaged)
+
+    def test_the_second_copy_is_used(self):
+        # The other server's pieces lie between its own: enough bits that some are in these.
+        cluster, iterations, names = self.damage(replicas=2, bits=1000)
+        self.assertEqual(len(iterations), 1)
+        log = "".join(server.log() for server, _ in cluster.servers)
+        self.assertRegex(log, rf"parts of checkpoint {names[0]} came from the second server; the first: .*piece \d+")
 
 
 class RandomMoments(unittest.TestCase):

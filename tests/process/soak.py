@@ -17,7 +17,7 @@ import statistics
 import sys
 import time
 
-from cluster import Cluster, ProcessTest, digits_job, metrics, wait_for
+from cluster import NORMALISED, Cluster, ProcessTest, digits_job, metrics, wait_for
 
 ITERATIONS = 150
 EVERY = 20
@@ -25,9 +25,14 @@ WORKERS, SERVERS = 2, 2
 KINDS = ("worker", "server", "coordinator")
 
 
-def job(scheme):
-    return digits_job(iterations=ITERATIONS, test_every_iterations=50, sync={"scheme": scheme},
-                      checkpoint={"every_iterations": EVERY, "keep": 2})
+# What trains: by either scheme, and a network with running statistics.
+VARIANTS = {"ps": {"sync": {"scheme": "ps"}}, "sfb": {"sync": {"scheme": "sfb"}},
+            "statistics": {"sync": {"scheme": "ps"}, "model": NORMALISED, "batch_size": 512}}
+
+
+def job(variant):
+    return digits_job(iterations=ITERATIONS, test_every_iterations=50,
+                      checkpoint={"every_iterations": EVERY, "keep": 2}, **VARIANTS[variant])
 
 
 class Trial(ProcessTest):
@@ -38,11 +43,11 @@ class Trial(ProcessTest):
     def runTest(self):
         pass
 
-    def reference(self, scheme):
-        if scheme not in self.references:
-            run_dir = self.train(job(scheme), WORKERS, SERVERS)
-            self.references[scheme] = self.results(run_dir)
-        return self.references[scheme]
+    def reference(self, variant):
+        if variant not in self.references:
+            run_dir = self.train(job(variant), WORKERS, SERVERS)
+            self.references[variant] = self.results(run_dir)
+        return self.references[variant]
 
     def results(self, run_dir):
         iterations, tests = metrics(run_dir)
@@ -51,15 +56,15 @@ class Trial(ProcessTest):
                 [(line["iteration"], line["test_loss"]) for line in tests])
 
     def disturb(self, rng, kinds, faults, log):
-        scheme = rng.choice(("ps", "sfb"))
-        expected = self.reference(scheme)
+        variant = rng.choice(list(VARIANTS))
+        expected = self.reference(variant)
         cluster = Cluster(self).add(workers=WORKERS, servers=SERVERS)
         run_dir = self.folder / "run"
-        submitted = cluster.submit(job(scheme), "--workers", WORKERS, "--servers", SERVERS, run_dir=run_dir)
+        submitted = cluster.submit(job(variant), "--workers", WORKERS, "--servers", SERVERS, run_dir=run_dir)
         self.assertEqual(submitted.returncode, 0, submitted.stderr)
         times = []
         for _ in range(faults):
-            times.append(self.strike(rng, kinds, cluster, run_dir, scheme, log))
+            times.append(self.strike(rng, kinds, cluster, run_dir, variant, log))
         status = cluster.wait_for_state("done", "failed", timeout_s=120)
         self.assertEqual(status["state"], "done", status["message"])
         model, losses, tests = self.results(run_dir)
@@ -69,9 +74,9 @@ class Trial(ProcessTest):
         replayed = re.findall(r"(\d+) finished iterations are made again", cluster.coordinator.log())
         return [t for t in times if t is not None], list(map(int, replayed))
 
-    def strike(self, rng, kinds, cluster, run_dir, scheme, log):
+    def strike(self, rng, kinds, cluster, run_dir, variant, log):
         """One fault at a random moment; seconds from it to the next new iteration, or None at the end of the run."""
-        time.sleep(rng.uniform(0.0, 2.0))
+        self.wait_for_moment(rng, run_dir / "metrics.jsonl")
         kind = rng.choice(kinds)
         freeze = kind != "coordinator" and rng.random() < 0.2
         if cluster.status()["state"] == "done":
@@ -86,7 +91,7 @@ class Trial(ProcessTest):
             group = cluster.workers if kind == "worker" else [process for process, _ in cluster.servers]
             index = rng.randrange(len(group))
             victim = group[index]
-            log.append(f"{victim.name} {'frozen' if freeze else 'killed'} ({scheme})")
+            log.append(f"{victim.name} {'frozen' if freeze else 'killed'} ({variant})")
             victim.signal(signal.SIGSTOP if freeze else signal.SIGKILL)
             if freeze:
                 time.sleep(rng.uniform(0.0, 3.0))
@@ -102,6 +107,15 @@ class Trial(ProcessTest):
         wait_for("a new iteration or the end", lambda: self.furthest(path) > before or
                  cluster.status()["state"] in ("done", "failed"), 60)
         return time.monotonic() - begin
+
+    def wait_for_moment(self, rng, path):
+        """Of the preparations, for one in six; else any iteration but the last few, and any moment of it."""
+        if rng.random() < 1 / 6:
+            time.sleep(rng.uniform(0.0, 0.5))
+            return
+        target = rng.randrange(ITERATIONS - EVERY // 2)
+        wait_for(f"iteration {target}", lambda: self.furthest(path) >= target, 120)
+        time.sleep(rng.uniform(0.0, 0.02))
 
     @staticmethod
     def furthest(path):

@@ -421,7 +421,7 @@ void World::on_roll_back(Iteration iteration, Iteration done) {
   if (scenario_.faults.size() != 1 || scenario_.network.cut > 0.0) return;
   const FaultKind kind = scenario_.faults[0].kind;
   const bool is_worker = kind == FaultKind::kKillWorker || kind == FaultKind::kFreezeWorker;
-  if (is_worker && !scenario_.has_statistics && done > 1) {
+  if (is_worker && done > 1) {
     truth_.fail(absl::StrCat("a lost worker cost ", done, " iterations"));
   }
   // What was trained while the newest one was written counts, too.

@@ -288,8 +288,6 @@ SimCoordinator::SimCoordinator(Transport* transport, const SimCoordinatorOptions
       uploads_(std::make_unique<Uploads>(this)) {
   auto state = StateDirectory::open(disk->state);
   POSEIDON_CHECK(state.ok(), "the earlier process is gone");
-  auto metrics = CoordinatorMetrics::create("");
-  POSEIDON_CHECK(metrics.ok(), "nobody listens");
   ClusterDisk seams;
   seams.background =
       std::make_unique<SimBackground>(transport, mix_seed(options.seed, 4), options.slowest_disk);
@@ -311,7 +309,7 @@ SimCoordinator::SimCoordinator(Transport* transport, const SimCoordinatorOptions
     return std::make_unique<SimRunFiles>(transport_, disk, path, std::move(events), options_);
   };
   cluster_ = std::make_unique<Cluster>(options.cluster, resolve_job, *std::move(state),
-                                       *std::move(metrics), clock_.get(), std::move(seams));
+                                       clock_.get(), std::move(seams));
   cluster_->restore();
   POSEIDON_CHECK(transport->listen(kCoordinatorAddress, links_.get()).ok(), "a free address");
   POSEIDON_CHECK(transport->listen(kUploadAddress, uploads_.get()).ok(), "a free address");

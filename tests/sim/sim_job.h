@@ -26,12 +26,11 @@
 #include "tests/sim/sim_worker.h"
 #include "worker/checkpoint_giver.h"
 #include "worker/engine/net.h"
+#include "worker/state_sender.h"
 
 namespace poseidon::sim {
 
 inline constexpr Nanoseconds kSlowestPreparation{Milliseconds(300)};
-/// As in worker/worker_node.cc.
-inline constexpr std::size_t kStatisticsKept = 3;
 
 class SimWorker::Job final : public SyncerEvents {
  public:
@@ -100,9 +99,10 @@ class SimWorker::Job final : public SyncerEvents {
     kReady,      ///< for Start
     kForward,
     kComputing,
-    kFinishing,  ///< for the last parameters
-    kComparing,  ///< for the last digests
-    kExact,      ///< for the exact parameters
+    kBeforeBackward,  ///< for the servers to hold what worker 0 alone has
+    kFinishing,       ///< for the last parameters
+    kComparing,       ///< for the last digests
+    kExact,           ///< for the exact parameters
     kUploading,
     kFinished,  ///< for the end of the job
     kHolding,
@@ -221,6 +221,15 @@ class SimWorker::Job final : public SyncerEvents {
         [this](Iteration version, const std::string& reason, bool too_late) {
           report_checkpoint_failure(version, reason, too_late);
         });
+    if (rank_ == WorkerRank(0) && !statistics_.empty()) {
+      states_ = std::make_unique<StateSender>(
+          &node_.stores_, epoch_,
+          own_state_addresses(
+              checkpoint_pieces(plan_, job_.sync.chunk_bytes, job_.checkpoint.replicas), plan_),
+          StoreTransferOptions{}, [this, alive = alive_] {
+            if (*alive) advance();
+          });
+    }
     syncer_ = std::make_unique<Syncer>(node_.transport_, plan_, rank_, std::move(layers), options,
                                        this, traffic_.get(), &node_.refusals_,
                                        PeerAccess{&node_.factors_, &node_.door_});
@@ -300,7 +309,10 @@ class SimWorker::Job final : public SyncerEvents {
     switch (state_) {
       case State::kWaiting: {
         if (!all_have(first_)) return false;
-        if (!statistics_.empty()) save_own_state(first_);
+        if (states_ != nullptr) {
+          if (!std::exchange(gave_first_state_, true)) save_own_state(first_);
+          if (!state_is_held(first_)) return false;
+        }
         v1::NodeMessage ready;
         ready.mutable_ready()->set_epoch(epoch_.value());
         node_.control_.send(std::move(ready));
@@ -318,6 +330,10 @@ class SimWorker::Job final : public SyncerEvents {
         return true;
       case State::kForward:
         return forward();
+      case State::kBeforeBackward:
+        if (states_ != nullptr && !state_is_held(iteration_)) return false;
+        backward();
+        return true;
       case State::kFinishing:
         if (!all_have(job_.iterations)) return false;
         for (std::size_t l = 0; l < versions_.size(); ++l) {
@@ -372,10 +388,15 @@ class SimWorker::Job final : public SyncerEvents {
       report_test(iteration_);
       begin_forward();
     } else {
-      backward();
-      return;
+      state_ = State::kBeforeBackward;
     }
     advance();
+  }
+
+  bool state_is_held(Iteration version) {
+    const absl::StatusOr<bool> held = states_->holds(version);
+    if (!held.ok()) end(held.status());
+    return held.ok() && *held;
   }
 
   void compute(std::function<void()> then) {
@@ -491,6 +512,7 @@ class SimWorker::Job final : public SyncerEvents {
     transfer_.reset();
     node_.stores_.at_once = true;
     giver_.reset();
+    states_.reset();
     node_.stores_.at_once = false;
   }
 
@@ -531,13 +553,7 @@ class SimWorker::Job final : public SyncerEvents {
       if (!*alive) return;
       close_client();
       CheckpointGiver::Held held{.oldest = 1, .newest = 0};
-      if (giver_ != nullptr) {
-        held = giver_->held();
-        if (!kept_statistics_.empty()) {
-          held.oldest = std::max(held.oldest, kept_statistics_.front().first);
-          held.newest = std::min(held.newest, kept_statistics_.back().first);
-        }
-      }
+      if (giver_ != nullptr) held = giver_->held();
       v1::NodeMessage message;
       message.mutable_halted()->set_epoch(epoch_.value());
       message.mutable_halted()->set_oldest(static_cast<std::uint64_t>(held.oldest));
@@ -551,20 +567,14 @@ class SimWorker::Job final : public SyncerEvents {
     const auto version = static_cast<Iteration>(held_save_->iteration());
     std::set<WorkerRank> lost;
     for (const std::uint32_t rank : held_save_->lost_ranks()) lost.insert(WorkerRank(rank));
-    std::vector<float> own_state;
-    for (const auto& [kept, values] : kept_statistics_) {
-      if (kept == version) own_state = values;
-    }
     const absl::Status given =
         giver_ == nullptr
             ? absl::FailedPreconditionError("this worker holds nothing")
             : giver_->give_held(
-                  version, lost,
-                  [this](LayerIndex layer) -> std::array<std::span<const float>, 3> {
+                  version, lost, [this](LayerIndex layer) -> std::array<std::span<const float>, 3> {
                     const std::size_t l = layer.value();
                     return {parameters_[l].floats(), state0_[l].floats(), state1_[l].floats()};
-                  },
-                  std::move(own_state));
+                  });
     if (!given.ok()) {
       report_checkpoint_failure(version, std::string(given.message()), /*too_late=*/false);
     }
@@ -573,10 +583,7 @@ class SimWorker::Job final : public SyncerEvents {
   void save_own_state(Iteration version) {
     const bool due = giver_->wants_own_state(version);
     if (rank_ != WorkerRank(0)) return;
-    if (!statistics_.empty()) {
-      kept_statistics_.emplace_back(version, statistics_);
-      if (kept_statistics_.size() > kStatisticsKept) kept_statistics_.pop_front();
-    }
+    if (states_ != nullptr) states_->send(version, statistics_);
     if (due) giver_->own_state_at(version, statistics_);
   }
 
@@ -609,7 +616,7 @@ class SimWorker::Job final : public SyncerEvents {
   std::vector<Iteration> versions_, complete_, measured_;
   std::vector<bool> exact_;
   std::vector<float> statistics_;
-  std::deque<std::pair<Iteration, std::vector<float>>> kept_statistics_;
+  bool gave_first_state_ = false;
   Iteration norms_of_ = -1;
   double all_gradients_ = 0.0;
   absl::Status sync_failure_;
@@ -617,6 +624,7 @@ class SimWorker::Job final : public SyncerEvents {
   std::unique_ptr<StoreTransfer> transfer_;
   std::unique_ptr<TrafficProbe> traffic_;
   std::unique_ptr<CheckpointGiver> giver_;
+  std::unique_ptr<StateSender> states_;  ///< of worker 0, where there are statistics
   std::unique_ptr<Syncer> syncer_;
   /// Timers outlive us in the loop; they look here before they touch us.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -79,9 +79,10 @@ SimServer::SimServer(Transport* transport, const std::string& address, std::uint
       node_({.service = &service_,
              .keeper = &keeper_,
              .stores = &stores_,
+             .probe = std::make_shared<NodeProbe>(),
              .refusals = &refusals_,
              .metrics = nullptr,
-             .probe = nullptr}),
+             .link = nullptr}),
       control_(
           transport,
           [&] {

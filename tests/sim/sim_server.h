@@ -38,6 +38,7 @@ class SimStore final : public ChunkStore {
   absl::StatusOr<StoredChunk> get(SnapshotId snapshot, PieceId piece) override;
   absl::StatusOr<std::vector<SnapshotId>> list() override;
   absl::Status remove(SnapshotId snapshot) override;
+  StoreFigures figures() override { return {}; }
 
  private:
   const std::shared_ptr<SimDisk> disk_;

@@ -163,7 +163,10 @@ class TrainBatches::Impl {
     const auto waited = std::chrono::steady_clock::now() - start;
     probe_->stalled(static_cast<std::uint64_t>(
         std::chrono::duration_cast<std::chrono::nanoseconds>(waited).count()));
-    if (produced_ > taken_) return &slot_of(taken_++).batch;
+    if (produced_ > taken_) {
+      probe_->ready(produced_ - taken_ - 1);
+      return &slot_of(taken_++).batch;
+    }
     if (is_ready) return failure_;
     return absl::DeadlineExceededError(
         str_cat(dataset_->name(), ": the batch of iteration ",

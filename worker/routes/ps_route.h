@@ -80,6 +80,8 @@ class PsRoute {
   };
   /// The most urgent message for this server, or nothing when none waits.
   std::optional<Outgoing> next_message(ServerIndex server);
+  /// Messages for this server that wait for their turn.
+  std::size_t waiting(ServerIndex server) const { return queues_[server.value()].size(); }
 
   Landing on_message(ServerIndex from, const Bytes& message);
 

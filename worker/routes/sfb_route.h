@@ -111,6 +111,8 @@ class SfbRoute {
 
   /// Not for kHello, which belongs to the stream.
   FactorLanding on_message(WorkerRank from, const DecodedFactor& message);
+  /// Messages for this worker that wait for their turn.
+  std::size_t waiting(WorkerRank peer) const { return queues_[peer.value()].size(); }
 
   const Plan& plan() const { return plan_; }
   const SfbOptions& options() const { return options_; }

@@ -1,4 +1,4 @@
-#include "server/store_identity.h"
+#include "common/directory_identity.h"
 
 #include <random>
 
@@ -8,14 +8,16 @@
 #include "common/checkpoint.h"
 #include "common/file_io.h"
 #include "common/status_macros.h"
+#include "common/text.h"
 
 namespace poseidon {
 
-absl::StatusOr<std::string> store_identity(const std::filesystem::path& directory) {
-  const std::filesystem::path path = directory / "STORE_IDENTITY";
+absl::StatusOr<std::string> directory_identity(const std::filesystem::path& directory,
+                                               std::string_view file, std::string_view remedy) {
+  const std::filesystem::path path = directory / file;
   absl::StatusOr<std::string> text = read_file(path, 1024);
   if (absl::IsNotFound(text.status())) {
-    std::random_device random;  // the system's: two servers must never draw the same
+    std::random_device random;  // the system's: two directories must never draw the same
     std::string fresh;
     for (int i = 0; i < 4; ++i) absl::StrAppendFormat(&fresh, "%08x", random());
     POSEIDON_RETURN_IF_ERROR(write_file_atomically(path, absl::StrCat(fresh, "\n")));
@@ -24,10 +26,10 @@ absl::StatusOr<std::string> store_identity(const std::filesystem::path& director
   POSEIDON_RETURN_IF_ERROR(text.status());
   const std::string identity(absl::StripSuffix(*text, "\n"));
   if (!is_store_identity(identity)) {
-    return absl::DataLossError(absl::StrCat(
+    return absl::DataLossError(str_cat(
         path.string(),
-        " does not hold 32 hexadecimal digits: restore it from a copy of the directory, or use an "
-        "empty --data-dir and give up the checkpoints in this one"));
+        " does not hold 32 hexadecimal digits: restore it from a copy of the directory, or ",
+        remedy));
   }
   return identity;
 }

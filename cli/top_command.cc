@@ -1,0 +1,154 @@
+#include "cli/top_command.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cli/coordinator_client.h"
+#include "cli/status_format.h"
+#include "cli/top_format.h"
+#include "cli/watch.h"
+#include "common/check.h"
+#include "common/daemon.h"
+#include "common/descriptor.h"
+#include "common/status_macros.h"
+
+namespace poseidon {
+namespace {
+
+constexpr Milliseconds kCallTimeout{2000};
+/// Of the coordinator, where nobody is there to end the waiting.
+constexpr Milliseconds kSilenceLimit{15000};
+/// Of a screenful that goes to no terminal.
+constexpr TopSize kPlainSize{.columns = 120, .rows = 100};
+
+/// Takes the screen and the keys, and gives both back.
+class Screen {
+ public:
+  /// `wanted`: not for scripts.
+  explicit Screen(bool wanted) {
+    if (!wanted || ::isatty(STDOUT_FILENO) == 0) return;
+    is_terminal_ = true;
+    write_stdout("\x1b[?1049h\x1b[?25l");  // the other screen, no cursor
+    termios keys{};
+    if (::isatty(STDIN_FILENO) == 1 && ::tcgetattr(STDIN_FILENO, &keys) == 0) {
+      before_ = keys;
+      keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);  // each key at once, unseen
+      ::tcsetattr(STDIN_FILENO, TCSANOW, &keys);
+    }
+  }
+  ~Screen() {
+    if (before_) ::tcsetattr(STDIN_FILENO, TCSANOW, &*before_);
+    if (is_terminal_) write_stdout("\x1b[?25h\x1b[?1049l");
+  }
+  Screen(const Screen&) = delete;
+  Screen& operator=(const Screen&) = delete;
+
+  bool is_terminal() const { return is_terminal_; }
+  bool has_keys() const { return before_.has_value(); }
+  TopSize size() const {
+    winsize window{};
+    if (!is_terminal_ || ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) != 0 || window.ws_col == 0) {
+      return kPlainSize;
+    }
+    return {.columns = window.ws_col, .rows = window.ws_row};
+  }
+  void show(const std::vector<std::string>& lines) const {
+    std::string text = is_terminal_ ? "\x1b[H" : "";
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      absl::StrAppend(&text, lines[i], is_terminal_ ? "\x1b[K" : "");
+      // No line end in the last row: the screen would scroll.
+      if (!is_terminal_ || i + 1 < lines.size()) absl::StrAppend(&text, "\n");
+    }
+    absl::StrAppend(&text, is_terminal_ ? "\x1b[J" : "\n");
+    write_stdout(text);
+  }
+
+ private:
+  bool is_terminal_ = false;
+  std::optional<termios> before_;
+};
+
+/// Waits for the next look; true when there is to be none: q, or a signal.
+bool enough(const Screen& screen, int stop_fd, Milliseconds pause) {
+  const SystemClock clock;
+  const Nanoseconds until = clock.now() + pause;
+  while (true) {
+    const auto left = std::chrono::ceil<Milliseconds>(until - clock.now());
+    pollfd fds[2] = {{stop_fd, POLLIN, 0}, {screen.has_keys() ? STDIN_FILENO : -1, POLLIN, 0}};
+    if (::poll(fds, 2, static_cast<int>(std::max<Milliseconds::rep>(left.count(), 0))) == 0) {
+      return false;
+    }
+    if ((fds[0].revents & POLLIN) != 0) return true;
+    char key = 0;
+    if (fds[1].revents != 0 && (::read(STDIN_FILENO, &key, 1) != 1 || key == 'q')) return true;
+    if (key != 0) return false;  // any other key: look now
+  }
+}
+
+std::vector<std::string> told_silence(std::vector<std::string> lines, const std::string& address,
+                                      Nanoseconds silence) {
+  lines.insert(lines.begin(),
+               absl::StrCat("the coordinator at ", address, " has not answered for ",
+                            std::chrono::duration_cast<std::chrono::seconds>(silence).count(),
+                            " s; this is older:"));
+  return lines;
+}
+
+absl::Status look_again_and_again(const TopOptions& options, CoordinatorClient& client,
+                                  v1::GetStatusResponse status, int stop_fd) {
+  const Screen screen(!options.json);
+  const SystemClock clock;
+  Nanoseconds answered = clock.now();
+  const Milliseconds interval(static_cast<Milliseconds::rep>(options.interval_s * 1000));
+  for (std::int64_t frame = 1;; ++frame) {
+    const Nanoseconds silence = clock.now() - answered;
+    const bool silent = silence > kCallTimeout;
+    if (options.json) {
+      if (!silent) write_stdout(status_to_json(status).dump() + "\n");
+    } else {
+      TopSize size = screen.size();
+      if (silent && size.rows > 0) --size.rows;
+      std::vector<std::string> lines = top_lines(status, size);
+      screen.show(silent ? told_silence(std::move(lines), client.address(), silence) : lines);
+    }
+    if (options.frames > 0 && frame >= options.frames) return absl::OkStatus();
+    if (enough(screen, stop_fd, interval)) return absl::OkStatus();
+    auto next = client.get_status(kCallTimeout);
+    if (next.ok()) {
+      status = *std::move(next);
+      answered = clock.now();
+    } else if (!screen.is_terminal() && clock.now() - answered > kSilenceLimit) {
+      return absl::UnavailableError(
+          absl::StrCat("the coordinator at ", client.address(), " has not answered for ",
+                       kSilenceLimit.count() / 1000, " s: ", std::string(next.status().message())));
+    }
+  }
+}
+
+}  // namespace
+
+absl::Status run_top(const TopOptions& options) {
+  POSEIDON_RETURN_IF_ERROR(parse_host_port(options.coordinator, PortZero::kRefused).status());
+  const Descriptor stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  POSEIDON_CHECK(stop.is_open(), "a file descriptor is free at the start");
+  const StopSignals signals([&stop](const std::string& /*name*/) {
+    const std::uint64_t one = 1;
+    POSEIDON_CHECK(::write(stop.get(), &one, sizeof(one)) == sizeof(one),
+                   "an eventfd takes a count");
+  });
+  CoordinatorClient client(options.coordinator);
+  POSEIDON_ASSIGN_OR_RETURN(v1::GetStatusResponse status,
+                            client.wait_for_coordinator(options.connect_timeout));
+  return look_again_and_again(options, client, std::move(status), stop.get());
+}
+
+}  // namespace poseidon

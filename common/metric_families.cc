@@ -1,0 +1,121 @@
+#include "common/metric_families.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <ctime>
+#include <fstream>
+#include <limits>
+#include <sstream>
+#include <utility>
+
+#include "common/daemon.h"
+
+namespace poseidon {
+namespace {
+
+/// Fields of /proc/self/stat (man 5 proc), counted from what follows the program's name.
+constexpr int kStartTimeField = 19;
+constexpr int kResidentPagesField = 21;
+
+struct ProcessFigures {
+  double resident_bytes = 0.0;
+  double since_boot_s = 0.0;  ///< when it started
+};
+
+bool read_process(ProcessFigures& figures) {
+  std::ifstream file("/proc/self/stat");
+  std::string text;
+  if (!std::getline(file, text)) return false;
+  std::istringstream fields(text.substr(text.rfind(')') + 1));  // a program's name may hold spaces
+  std::string field;
+  for (int i = 0; i <= kResidentPagesField; ++i) {
+    if (!(fields >> field)) return false;
+    if (i == kStartTimeField) {
+      figures.since_boot_s = std::stod(field) / static_cast<double>(sysconf(_SC_CLK_TCK));
+    }
+  }
+  figures.resident_bytes = std::stod(field) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  return true;
+}
+
+double seconds_of(const timeval& time) {
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+}
+
+double clock_s(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+}  // namespace
+
+prometheus::MetricFamily counter_family(std::string name, std::string help) {
+  return {std::move(name), std::move(help), prometheus::MetricType::Counter, {}};
+}
+
+prometheus::MetricFamily gauge_family(std::string name, std::string help) {
+  return {std::move(name), std::move(help), prometheus::MetricType::Gauge, {}};
+}
+
+prometheus::MetricFamily histogram_family(std::string name, std::string help) {
+  return {std::move(name), std::move(help), prometheus::MetricType::Histogram, {}};
+}
+
+void add_value(prometheus::MetricFamily& family, MetricLabels labels, double value) {
+  prometheus::ClientMetric metric;
+  metric.label = std::move(labels);
+  if (family.type == prometheus::MetricType::Counter) {
+    metric.counter.value = value;
+  } else {
+    metric.gauge.value = value;
+  }
+  family.metric.push_back(std::move(metric));
+}
+
+void add_histogram(prometheus::MetricFamily& family, MetricLabels labels,
+                   const TimeHistogram& values) {
+  prometheus::ClientMetric metric;
+  metric.label = std::move(labels);
+  std::uint64_t count = 0;
+  for (std::size_t i = 0; i < TimeHistogram::kBuckets; ++i) {
+    count += values.in(i);
+    const bool last = i + 1 == TimeHistogram::kBuckets;
+    metric.histogram.bucket.push_back(
+        {count, last ? std::numeric_limits<double>::infinity() : TimeHistogram::kBoundsS[i]});
+  }
+  metric.histogram.sample_count = count;
+  metric.histogram.sample_sum = values.seconds();
+  family.metric.push_back(std::move(metric));
+}
+
+prometheus::MetricFamily single_gauge(std::string name, std::string help, double value) {
+  prometheus::MetricFamily family = gauge_family(std::move(name), std::move(help));
+  add_value(family, {}, value);
+  return family;
+}
+
+void add_process_figures(const std::string& role, MetricFamilies& families) {
+  auto build = gauge_family("poseidon_build_info", "1, with the version of this program");
+  add_value(build, {{"version", software_version()}, {"role", role}}, 1.0);
+  families.push_back(std::move(build));
+
+  rusage usage{};
+  if (getrusage(RUSAGE_SELF, &usage) == 0) {
+    auto cpu = counter_family("poseidon_process_cpu_seconds_total",
+                              "CPU time of this process, in user and system mode");
+    add_value(cpu, {}, seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime));
+    families.push_back(std::move(cpu));
+  }
+  ProcessFigures figures;
+  if (!read_process(figures)) return;
+  families.push_back(single_gauge("poseidon_process_resident_memory_bytes",
+                                  "Memory of this process that is in RAM, shared memory included",
+                                  figures.resident_bytes));
+  families.push_back(
+      single_gauge("poseidon_process_start_time_seconds", "When this process started, since 1970",
+                   clock_s(CLOCK_REALTIME) - clock_s(CLOCK_BOOTTIME) + figures.since_boot_s));
+}
+
+}  // namespace poseidon

@@ -1,0 +1,89 @@
+#include "common/service_manager.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string>
+
+#include "common/descriptor.h"
+#include "gtest/gtest.h"
+
+namespace poseidon {
+namespace {
+
+/// systemd's end: the socket that it names in the environment of a service.
+class ServiceManagerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string path =
+        (std::filesystem::path(testing::TempDir()) / ("notify-" + std::to_string(::getpid())))
+            .string();
+    ::unlink(path.c_str());
+    socket_ = Descriptor(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    ASSERT_LT(path.size(), sizeof(address.sun_path));
+    std::memcpy(address.sun_path, path.c_str(), path.size());
+    ASSERT_EQ(::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    ::setenv("NOTIFY_SOCKET", path.c_str(), 1);
+  }
+  void TearDown() override {
+    for (const char* name : {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}) ::unsetenv(name);
+  }
+
+  /// The next message, "" when none comes within `timeout_ms`.
+  std::string next(int timeout_ms) {
+    pollfd fd{socket_.get(), POLLIN, 0};
+    if (::poll(&fd, 1, timeout_ms) != 1) return "";
+    std::array<char, 512> bytes{};
+    const ssize_t size = ::recv(socket_.get(), bytes.data(), bytes.size(), 0);
+    return {bytes.data(), static_cast<std::size_t>(std::max<ssize_t>(size, 0))};
+  }
+
+  Descriptor socket_;
+};
+
+constexpr int kSoonMs = 10'000;  // only ever waited for in full when the test fails
+
+TEST_F(ServiceManagerTest, TellsReadinessAndTheEnd) {
+  ServiceManager manager([] { return true; });
+  manager.ready("listens on 10.0.0.1:4700");
+  EXPECT_EQ(next(kSoonMs), "READY=1\nSTATUS=listens on 10.0.0.1:4700");
+  manager.stopping();
+  EXPECT_EQ(next(kSoonMs), "STOPPING=1");
+  EXPECT_EQ(next(0), "") << "the unit has no watchdog";
+}
+
+TEST_F(ServiceManagerTest, FeedsTheWatchdogWhileTheDaemonLives) {
+  ::setenv("WATCHDOG_USEC", "20000", 1);
+  LoopPulse pulse;
+  std::atomic<int> asked{0};
+  ServiceManager manager([&] {
+    ++asked;
+    return pulse.turned();
+  });
+  EXPECT_EQ(next(kSoonMs), "WATCHDOG=1");
+  // The loop stands still now: it is asked, but nothing is told.
+  const int before = asked;
+  while (asked < before + 3) ::usleep(1000);
+  EXPECT_EQ(next(0), "");
+  pulse.turn();
+  EXPECT_EQ(next(kSoonMs), "WATCHDOG=1");
+}
+
+TEST(ServiceManager, DoesNothingWithoutOne) {
+  ServiceManager manager([] { return true; });
+  manager.ready("");
+  manager.stopping();
+}
+
+}  // namespace
+}  // namespace poseidon

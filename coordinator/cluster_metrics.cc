@@ -1,0 +1,91 @@
+// Cluster's part about being watched: the figures of a scrape, and whom Prometheus shall scrape
+// (cluster.cc has the rest).
+
+#include <unistd.h>
+
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "common/daemon.h"
+#include "common/file_io.h"
+#include "coordinator/cluster.h"
+#include "spdlog/spdlog.h"
+
+namespace poseidon {
+namespace {
+
+constexpr const char* kTargetsFile = "prometheus-targets.json";
+
+/// As others reach it: a wildcard is none, the name of this machine may be.
+std::string reachable_metrics_address(const std::string& address) {
+  const absl::StatusOr<HostPort> parsed = parse_host_port(address, PortZero::kRefused);
+  if (!parsed.ok() || !is_wildcard_host(parsed->host)) return address;
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return address;
+  return to_string({name.data(), parsed->port});
+}
+
+}  // namespace
+
+CoordinatorFigures Cluster::figures() {
+  CoordinatorFigures figures;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  v1::GetStatusResponse nodes;
+  fill_nodes(nodes);
+  const auto add = [&](const auto& statuses, NodeRole role) {
+    for (const v1::NodeStatus& node : statuses) {
+      // Of a job that is over, nobody is missing.
+      if (node.state() == "lost" && (!job_ || job_->ended())) continue;
+      figures.nodes.push_back({.role = role_name(role),
+                               .rank = node.rank() < 0 ? "" : absl::StrCat(node.rank()),
+                               .address = node.address(),
+                               .state = node.state()});
+    }
+  };
+  add(nodes.workers(), NodeRole::kWorker);
+  add(nodes.servers(), NodeRole::kServer);
+  figures.is_cut_off = membership_.isolated_since().has_value();
+  figures.counts = counts_;
+  figures.refusals = own_refusals_;
+  if (!job_) return figures;
+  figures.counts.jobs += job_->counts();
+  JobFigures& job = figures.job.emplace();
+  const CheckpointCommit& checkpoints = job_->checkpoints();
+  job.id = job_->description().id;
+  job.state = job_state_name(job_->state());
+  job.iterations = job_->description().iterations;
+  job.progress = job_->progress(clock_->now());
+  job.epoch = job_->epoch();
+  job.checkpoint_every = job_->description().checkpoint_every;
+  job.checkpoints_kept = checkpoints.committed().size();
+  if (job_->plan() && job_->plan()->prediction) {
+    job.predicted_iteration_s = job_->plan()->prediction->iteration_s;
+  }
+  if (const CheckpointManifest* newest = checkpoints.newest()) {
+    job.newest = NewestCheckpoint{.iteration = newest->iteration(),
+                                  .bytes = newest->bytes,
+                                  .time_unix_s = newest->time_unix_s,
+                                  .seconds = checkpoints.slowest_seconds()};
+  }
+  return figures;
+}
+
+void Cluster::set_metrics_address(const std::string& address) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  metrics_address_ = reachable_metrics_address(address);
+  write_targets();
+}
+
+/// When it has changed. It stays when the coordinator ends: the nodes may go on.
+void Cluster::write_targets() {
+  std::string text = prometheus_targets(metrics_address_, membership_.nodes());
+  if (text == targets_) return;
+  targets_ = std::move(text);
+  disk_.background->enqueue([path = state_->path() / kTargetsFile, text = targets_] {
+    if (const absl::Status written = write_file_atomically(path, text); !written.ok()) {
+      spdlog::warn("{}; Prometheus does not hear of the change", std::string(written.message()));
+    }
+  });
+}
+
+}  // namespace poseidon

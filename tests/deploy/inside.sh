@@ -1,0 +1,83 @@
+#!/bin/bash
+# Runs in the machine that packages_test.py boots. Ends with ALL DONE when everything was as it should be.
+set -euo pipefail
+trap 'echo "FAILED in line $LINENO"; journalctl --no-pager -u "poseidon-*" | tail -60' ERR
+daemons=(poseidon-coordinator poseidon-server poseidon-worker)
+at=127.0.0.1:4700
+
+# until_true SECONDS WHAT COMMAND...
+until_true() {
+  local end=$((SECONDS + $1)) what=$2
+  shift 2
+  until "$@"; do
+    if [ "$SECONDS" -ge "$end" ]; then echo "waited in vain until $what"; return 1; fi
+    sleep 0.2
+  done
+}
+# must_fail COMMAND... (set -e does not look at "! command")
+must_fail() {
+  if "$@" >/dev/null 2>&1; then echo "should have failed: $*"; return 1; fi
+}
+pid_of() { systemctl show --property=MainPID --value "$1"; }
+other_pid() { local now; now=$(pid_of "$1"); [ "$now" != 0 ] && [ "$now" != "$2" ]; }
+nodes_idle() { [ "$(poseidon status --coordinator $at | grep -c ' idle ')" = 2 ]; }
+train() {
+  until_true 30 "both nodes have joined" nodes_idle
+  poseidon submit /srv/job.json --coordinator $at --workers 1 --servers 1 --wait | tail -3
+}
+
+echo "== installed: the user is there, nothing runs, nothing is enabled"
+getent passwd poseidon
+for daemon in "${daemons[@]}"; do
+  [ "$(systemctl is-enabled $daemon || true)" = disabled ]
+  [ "$(systemctl is-active $daemon || true)" = inactive ]
+done
+
+echo "== started: ready means that it listens; not as root; a job trains"
+mkdir -p /run/systemd/system/poseidon-coordinator.service.d
+printf '[Service]\nWatchdogSec=2\n' > /run/systemd/system/poseidon-coordinator.service.d/fast.conf
+systemctl daemon-reload
+systemctl enable --now "${daemons[@]}"
+for daemon in "${daemons[@]}"; do
+  systemctl is-active $daemon
+  [ "$(stat -c %U "/proc/$(pid_of $daemon)")" = poseidon ]
+done
+systemctl show --property=StatusText poseidon-coordinator | grep "listens on 127.0.0.1:4700"
+train
+find /var/lib/poseidon/coordinator/runs -name model.safetensors | grep .
+must_fail runuser -u nobody -- ls /var/lib/poseidon/server
+
+echo "== killed: started again"
+before=$(pid_of poseidon-server)
+kill -9 "$before"
+until_true 30 "the server is back" other_pid poseidon-server "$before"
+
+echo "== frozen: the watchdog ends it, and it is started again"
+before=$(pid_of poseidon-coordinator)
+kill -STOP "$before"
+until_true 60 "the coordinator is back" other_pid poseidon-coordinator "$before"
+train
+
+echo "== upgraded: goes on with the new program, the configuration is kept"
+sed -i 's/"metrics-listen": "127.0.0.1:9461"/"metrics-listen": "127.0.0.1:9471"/' /etc/poseidon/server.json
+before=$(pid_of poseidon-server)
+DEBIAN_FRONTEND=noninteractive dpkg -i --force-confold /packages/*.deb >/dev/null
+until_true 30 "the server runs anew" other_pid poseidon-server "$before"
+grep -q 9471 /etc/poseidon/server.json
+train
+
+echo "== stopped cleanly"
+systemctl stop "${daemons[@]}"
+for daemon in "${daemons[@]}"; do
+  [ "$(systemctl show --property=Result --value $daemon)" = success ]
+done
+
+echo "== purged: nothing is left"
+DEBIAN_FRONTEND=noninteractive apt-get purge -y 'poseidon-*' >/dev/null
+must_fail getent passwd poseidon
+must_fail getent group poseidon
+must_fail systemctl cat poseidon-server
+left=$(find / -xdev \( -path /proc -o -path /sys -o -path /packages -o -path /run -o -path /var/log -o -path /var/cache \) -prune -o \
+  -name '*poseidon*' -print)
+[ -z "$left" ] || { echo "left behind: $left"; false; }
+echo "ALL DONE"

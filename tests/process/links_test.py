@@ -1,0 +1,146 @@
+"""Links that are cut and mended: every process on a host of its own (a network namespace), so that nobody is told of a cut."""
+
+import pathlib
+import re
+import signal
+import sys
+import time
+import unittest
+
+from cluster import LEASE_MS, Cluster, ProcessTest, digits_job, metrics, wait_for
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "common"))
+import hosts  # noqa: E402  (the benchmark's network)
+
+LEASE_S = LEASE_MS / 1000
+HEARTBEAT_S = LEASE_S / 5
+CUT_S = 8
+ITERATIONS = 300
+SERVERS = 2
+# Writes the time whenever a worker's sent bytes have grown, which they do in every iteration.
+WATCH = """
+import sys, time, urllib.request
+last = -1
+while True:
+    page = urllib.request.urlopen(sys.argv[1], timeout=10).read().decode()
+    sent = sum(float(l.split()[-1]) for l in page.splitlines() if l.startswith("poseidon_layer_sent_bytes_total"))
+    if sent > last:
+        print(time.monotonic(), flush=True)
+    last = sent
+    time.sleep(0.02)
+"""
+
+
+def job(iterations=ITERATIONS):
+    return digits_job(iterations=iterations, test_every_iterations=0, sync={"scheme": "ps", "cost": "bytes"},
+                      checkpoint={"every_iterations": 0})
+
+
+class Places:
+    """Host 0: the coordinator; then servers, then workers."""
+
+    def __init__(self, network):
+        self.network = network
+
+    def host(self, name):
+        kind, _, number = name.partition("-")
+        return {"coordinator": 0, "server": 1, "worker": 1 + SERVERS}[kind] + (int(number) if kind != "coordinator" else 0)
+
+    def address(self, name):
+        return self.network.address(self.host(name))
+
+    def command(self, name, arguments):
+        return self.network.command(self.host(name), arguments)
+
+
+@unittest.skipIf(hosts.why_not(), f"no namespaces here: {hosts.why_not()}")
+class Links(ProcessTest):
+    reference = None
+
+    def setUp(self):
+        super().setUp()
+        hosts.remove_stale()
+
+    def begin(self, workers, iterations=ITERATIONS):
+        self.network = hosts.NamespaceHosts(1 + SERVERS + workers)
+        try:
+            self.network.__enter__()
+        except hosts.HostsError as error:
+            self.skipTest(str(error))
+        self.addCleanup(self.network.__exit__)
+        self.places = Places(self.network)
+        self.cluster = Cluster(self, place=self.places)
+        for _ in range(SERVERS):
+            self.cluster.add_server()
+        for index in range(workers):
+            address = self.places.address(f"worker-{index}")
+            self.cluster.add_worker("--listen", f"{address}:0", "--metrics-listen", f"{address}:0")
+        self.run_dir = self.folder / "run"
+        submitted = self.cluster.submit(job(iterations), "--workers", 2, "--servers", SERVERS, run_dir=self.run_dir)
+        self.assertEqual(submitted.returncode, 0, submitted.stdout + submitted.stderr)
+        self.cluster.wait_for_iteration(30)
+        self.epoch = self.cluster.status()["epoch"]
+
+    def assert_undisturbed(self):
+        status = self.cluster.wait_for_state("done", "failed", timeout_s=90)
+        self.assertEqual(status["state"], "done", status["message"])
+        if Links.reference is None:
+            directory = self.train(job(), 2, SERVERS)
+            Links.reference = (directory / "model.safetensors").read_bytes(), [l["loss"] for l in metrics(directory)[0]]
+        iterations, _ = metrics(self.run_dir)
+        self.assertEqual([line["iteration"] for line in iterations], list(range(ITERATIONS)))
+        self.assertEqual([line["loss"] for line in iterations], Links.reference[1])
+        self.assertEqual((self.run_dir / "model.safetensors").read_bytes(), Links.reference[0])
+
+    def test_the_coordinator_is_cut_off_and_no_iteration_waits_for_it(self):
+        self.begin(workers=2, iterations=1_000_000)
+        worker = self.cluster.workers[0]
+        page = re.search(r"http://\S+/metrics", worker.log()).group(0)
+        watch = self.start("watch", *self.places.command("worker-0", [sys.executable, "-c", WATCH, page]))
+        wait_for("what it watches", lambda: len(watch.log().splitlines()) > 10)
+        time.sleep(2)
+        begin = time.monotonic()
+        self.network.cut(0)
+        time.sleep(CUT_S)
+        end = time.monotonic()
+        self.network.mend(0)
+        wait_for("the coordinator to hear again", lambda: "no node is heard" not in self.cluster.status()["message"])
+        time.sleep(2)
+        status = self.cluster.status()
+        self.assertEqual((status["state"], status["epoch"]), ("running", self.epoch), status["message"])
+        times = [float(line) for line in watch.log().splitlines()[:-1]]
+        gaps = [(b - a, begin < b and a < end) for a, b in zip(times, times[1:])]
+        inside = max(gap for gap, cut in gaps if cut)
+        outside = max(gap for gap, cut in gaps if not cut)
+        print(f"longest time without an iteration: {inside:.3f} s in the cut of {CUT_S} s, {outside:.3f} s outside")
+        self.assertLess(inside, 2 * outside + 0.5)
+
+    def test_a_worker_is_cut_off_and_the_others_go_on(self):
+        self.begin(workers=3)  # one of them without a part
+        part = next(i for i, w in enumerate(self.cluster.workers) if "worker 1 is ready" in w.log())
+        begin = time.monotonic()
+        self.network.cut(self.places.host(f"worker-{part}"))
+        at_cut = len(metrics(self.run_dir)[0])
+        wait_for("a new epoch", lambda: "goes on at iteration" in self.cluster.coordinator.log(), 30)
+        wait_for("a new iteration", lambda: len(metrics(self.run_dir)[0]) > at_cut + 1, 30)
+        took = time.monotonic() - begin
+        print(f"{took:.2f} s from the cut to the next iteration; the lease is {LEASE_S} s")
+        self.assertLess(took, LEASE_S + HEARTBEAT_S + 2)
+        self.assert_undisturbed()
+        self.network.mend(self.places.host(f"worker-{part}"))
+        wait_for("it to join again", lambda: len(self.cluster.status()["workers"]) == 3, 30)
+
+    def test_a_worker_and_a_server_are_cut_off_from_each_other_for_less_than_the_lease(self):
+        self.begin(workers=2)
+        pair = self.places.host("worker-0"), self.places.host("server-1")
+        self.network.cut_between(*pair)
+        time.sleep(0.7 * LEASE_S)
+        stuck = self.cluster.status()["iteration"]
+        self.network.mend_between(*pair)
+        self.assertLess(stuck, ITERATIONS, "the cut was meant to stop it")
+        self.assert_undisturbed()
+        self.assertEqual(self.cluster.status()["epoch"], self.epoch, "nobody was given up")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
