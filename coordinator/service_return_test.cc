@@ -267,6 +267,11 @@ TEST_F(RestartTest, GoesOnWhereTheMetricsEnd) {
   back.mutable_resume()->set_node_id(node_id_ - 1);
   back.mutable_resume()->set_epoch(1);
   EXPECT_TRUE(join(server, back).has_resumed());
+  // Lines are written behind what status tells.
+  await([&](const auto&) {
+    return read_file(folder_ / "run" / "metrics.jsonl").find("\"iteration\":4") !=
+           std::string::npos;
+  });
   std::istringstream metrics(read_file(folder_ / "run" / "metrics.jsonl"));
   std::string line;
   for (int i = 0; i < 5; ++i) {
