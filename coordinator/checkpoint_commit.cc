@@ -222,17 +222,17 @@ CheckpointActions CheckpointCommit::on_manifest_written(SnapshotId snapshot,
 /// What a recovery would begin from, came it now: the newest that the metrics reach, and before the
 /// epoch has one, what it began from.
 std::optional<SnapshotId> CheckpointCommit::fallback() const {
-  std::optional<SnapshotId> earlier;
-  for (auto it = committed_.rbegin(); it != committed_.rend(); ++it) {
-    const Iteration iteration = it->second.iteration();
-    if (snapshot_epoch(it->first) == epoch_) {
-      if (iteration <= told_) return it->first;
+  std::optional<SnapshotId> own, earlier;
+  for (const auto& [snapshot, manifest] : committed_) {  // oldest first
+    const Iteration iteration = manifest.iteration();
+    if (snapshot_epoch(snapshot) == epoch_) {
+      if (iteration <= told_) own = snapshot;
     } else if (iteration <= first_iteration_ &&
-               (!earlier || iteration > snapshot_iteration(*earlier))) {
-      earlier = it->first;
+               (!earlier || iteration >= snapshot_iteration(*earlier))) {
+      earlier = snapshot;
     }
   }
-  return earlier;
+  return own ? own : earlier;
 }
 
 void CheckpointCommit::drop_oldest(CheckpointActions& actions) {
