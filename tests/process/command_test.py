@@ -1,6 +1,8 @@
 """The command line: exit codes and messages for wrong calls, wrong job files, wrong data, absent or taken addresses."""
 
 import json
+import re
+import signal
 import socket
 import unittest
 
@@ -9,7 +11,7 @@ from cluster import BIN, Cluster, ProcessTest, digits_job, idx_bytes, poseidon, 
 
 class Calls(ProcessTest):
     def test_help_is_everywhere(self):
-        for arguments in ([], ["local"], ["submit"], ["status"], ["plan"], ["models"]):
+        for arguments in ([], ["local"], ["submit"], ["status"], ["top"], ["plan"], ["models"]):
             result = poseidon(*arguments, "--help")
             self.assertEqual(result.returncode, 0, arguments)
             self.assertIn("Example", result.stdout)
@@ -275,6 +277,33 @@ class Addresses(ProcessTest):
         result = poseidon("status", "--coordinator", address, "--json", "--connect-timeout-s", 20)
         self.assertEqual(result.returncode, 0, result.stderr + coordinator.log())
         wait_for("the worker to join", lambda: "joined" in worker.log())
+
+
+class Top(ProcessTest):
+    def test_shows_a_cluster_that_trains(self):
+        cluster = Cluster(self).add(workers=2, servers=1)
+        submitted = cluster.submit(digits_job(iterations=5000, test_every_iterations=None), "--workers", 2, "--servers", 1,
+                                   run_dir=self.folder / "run")
+        self.assertEqual(submitted.returncode, 0, submitted.stderr)
+        wait_for("shares of both workers", lambda: all(
+            worker["compute_share"] is not None for worker in cluster.wait_for_state("running")["workers"]))
+        shown = poseidon("top", "--coordinator", cluster.address, "--frames", 2, "--interval-s", 0.1)
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        self.assertEqual(shown.stdout.count("digits-1  running  iteration "), 2)
+        self.assertEqual(len(re.findall(r"^[01] +running +\[[# ]{10}\] +\d+%", shown.stdout, re.MULTILINE)), 4)
+        for layer in ("conv1", "conv2", "ip1", "ip2"):
+            self.assertEqual(shown.stdout.count(f"{layer} "), 2)
+        lines = poseidon("top", "--coordinator", cluster.address, "--json", "--frames", 3, "--interval-s", 0.1)
+        statuses = [json.loads(line) for line in lines.stdout.splitlines()]
+        self.assertEqual(len(statuses), 3)
+        self.assertEqual(statuses, sorted(statuses, key=lambda status: status["iteration"]))
+
+    def test_a_signal_ends_it(self):
+        cluster = Cluster(self)
+        top = self.start("top", BIN / "poseidon", "top", "--coordinator", cluster.address, "--interval-s", 3600)
+        wait_for("the first screenful", lambda: "no job yet" in top.log())
+        top.signal(signal.SIGTERM)
+        self.assertEqual(top.wait(10), 0)
 
 
 if __name__ == "__main__":
