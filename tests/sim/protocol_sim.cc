@@ -91,8 +91,7 @@ struct Machine {
 class World {
  public:
   World(std::uint64_t seed, bool verbose)
-      : seed_(seed),
-        scenario_(draw_protocol_scenario(seed)),
+      : scenario_(draw_protocol_scenario(seed)),
         random_(mix_seed(seed, 12)),
         network_(mix_seed(seed, 13), scenario_.network),
         operator_(network_.endpoint("operator")),
@@ -150,7 +149,6 @@ class World {
   }
   void note(const std::string& text) { trace_->add(absl::StrCat("* ", text)); }
 
-  const std::uint64_t seed_;
   const ProtocolScenario scenario_;
   SplitMix64 random_;
   MemoryNetwork network_;
@@ -461,12 +459,10 @@ void World::look() {
   const absl::StatusOr<v1::GetStatusResponse> status = coordinator_->cluster().status(request);
   POSEIDON_CHECK(status.ok(), "our own protocol");
   look_at_checkpoints();
-  if (status->state() == "done") {
-    end_ = "done";
-  } else if (status->state() == "failed") {
+  if (status->state() == "failed") {
     end_ = status->message();
-  } else if (status->state() == "idle") {
-    end_ = "done";  // a coordinator came after the end, and what it was the files tell
+  } else if (status->state() == "done" || status->state() == "idle") {
+    end_ = "done";  // idle: a coordinator came after the end, and what it was the files tell
   }
 }
 
