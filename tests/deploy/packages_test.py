@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import unittest
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("POSEIDON_BUILD", ROOT / "build" / "release"))
@@ -49,6 +50,10 @@ class Packages(unittest.TestCase):
         site = mirror()
         if site is None:
             self.skipTest("this machine's apt knows no Debian 12 (bookworm) to make another one from")
+        try:
+            urllib.request.urlopen(f"{site.rstrip('/')}/dists/bookworm/InRelease", timeout=30).close()
+        except OSError as error:
+            self.skipTest(f"no network to make another Debian from: {error}")
         self.run_or_fail("mmdebstrap", "--quiet", "--variant=apt", "--include=systemd-sysv,dbus",
                          f"--customize-hook=copy-in {packages} /",
                          '--customize-hook=chroot "$1" sh -c "apt-get install -y --no-install-recommends /packages/*.deb"',
