@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "coordinator/job_run_test_support.h"
 #include "coordinator/planner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -64,15 +65,6 @@ JobDescription description(std::uint32_t workers, std::uint32_t servers) {
                       .calibration = std::move(wanted.calibration)});
   };
   return d;
-}
-
-template <typename T>
-std::vector<T> only(const JobActions& actions) {
-  std::vector<T> found;
-  for (const JobAction& action : actions) {
-    if (const T* a = std::get_if<T>(&action)) found.push_back(*a);
-  }
-  return found;
 }
 
 // Invariant 3: nothing but one counted refusal.
