@@ -128,8 +128,11 @@ struct JobRunOptions {
   Nanoseconds growth_delay = std::chrono::seconds(2);
   Nanoseconds change_pause = std::chrono::minutes(1);
   int max_plan_changes = 4;  ///< of one run: two plans that take turns must not go on for ever
-  /// Recoveries in a row without an iteration that was never finished before.
+  /// Recoveries in a row without an iteration that was never finished before. Those that follow
+  /// one that counts by less than the spacing are of the same trouble, as when 64 nodes come back
+  /// one by one; yet no spacing begins anew with them, so that a loop of crashes ends.
   int max_idle_recoveries = 5;
+  Nanoseconds idle_recovery_spacing = std::chrono::seconds(3);
   CheckpointCommitOptions checkpoints;
   CalibrationOptions calibration;
 };
@@ -455,8 +458,9 @@ class JobRun {
   std::uint32_t begun_with_ = 0;  ///< workers of the first epoch
   std::uint64_t samples_ = 0;     ///< that all have taken before first_iteration_
   int idle_recoveries_ = 0;
-  Iteration furthest_ = 0;              ///< how many iterations have ever been complete
-  std::optional<Nanoseconds> started_;  ///< when Start was sent
+  Nanoseconds idle_recovery_counted_{0};  ///< the last of them, if there is one
+  Iteration furthest_ = 0;                ///< how many iterations have ever been complete
+  std::optional<Nanoseconds> started_;    ///< when Start was sent
   std::optional<Nanoseconds> ended_at_;
 };
 

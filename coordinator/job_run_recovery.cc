@@ -45,7 +45,11 @@ void JobRun::recover(EpochEnd what, const std::string& reason, bool in_memory, N
     case JobState::kSaving:
       break;
     default:
-      if (++idle_recoveries_ > options_.max_idle_recoveries) {
+      if (idle_recoveries_ == 0 || now - idle_recovery_counted_ >= options_.idle_recovery_spacing) {
+        ++idle_recoveries_;
+        idle_recovery_counted_ = now;
+      }
+      if (idle_recoveries_ > options_.max_idle_recoveries) {
         end(false,
             absl::StrFormat("%s; the job recovered %d times in a row without finishing an "
                             "iteration that was new",

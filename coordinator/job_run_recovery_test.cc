@@ -1,5 +1,6 @@
 #include "coordinator/job_run.h"
 #include "coordinator/job_run_test_support.h"
+#include "coordinator/job_run_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -62,9 +63,24 @@ class RecoveryTest : public ::testing::Test {
     actions_ = job_->on_manifest_written(writes[0].manifest.snapshot, absl::OkStatus(), at(now));
   }
 
+  /// The worker that came last is lost, and another comes: training again, from the beginning.
+  void lose_and_replace(double now) {
+    lose(replacement_, now);
+    for (const auto* group : {&job_->workers(), &job_->servers()}) {
+      for (const Participant& p : *group) {
+        if (p.state != ParticipantState::kLost) halt(p.node.id.value(), 0, 0, now);
+      }
+    }
+    join(node(++replacement_), now);
+    job_->on_epoch(job_->epoch().value() + 1, at(now));
+    get_ready(now);
+    ASSERT_EQ(job_->state(), JobState::kRunning) << now;
+  }
+
   std::vector<NodeInfo> members_;
   std::optional<JobRun> job_;
   JobActions actions_;
+  std::uint64_t replacement_ = 102;
 };
 
 TEST_F(RecoveryTest, ALostWorkerCostsNoIterationThatWasFinished) {
@@ -372,22 +388,24 @@ TEST_F(RecoveryTest, ACheckpointThatCannotBeReadIsNotTriedAgain) {
 }
 
 TEST_F(RecoveryTest, ItDoesNotRecoverForEverWithoutProgress) {
-  std::uint64_t next = 103, epoch = 9;
-  for (int i = 0; i < JobRunOptions{}.max_idle_recoveries; ++i) {
-    lose(next - 1, 4 + i);
-    for (const auto* group : {&job_->workers(), &job_->servers()}) {
-      for (const Participant& p : *group) {
-        if (p.state != ParticipantState::kLost) halt(p.node.id.value(), 0, 0, 4 + i);
-      }
-    }
-    join(node(next++), 4 + i);
-    job_->on_epoch(epoch++, at(4 + i));
-    get_ready(4 + i);
-    ASSERT_EQ(job_->state(), JobState::kRunning) << i;
-  }
-  lose(next - 1, 100);
+  const double spacing = seconds(JobRunOptions{}.idle_recovery_spacing);
+  for (int i = 0; i < JobRunOptions{}.max_idle_recoveries; ++i) lose_and_replace(4 + i * spacing);
+  lose(replacement_, 100);
   EXPECT_EQ(job_->state(), JobState::kFailed);
   EXPECT_THAT(job_->progress(at(100)).message, HasSubstr("recovered 5 times in a row"));
+}
+
+TEST_F(RecoveryTest, LossesCloseTogetherAreOneTrouble) {
+  for (int i = 0; i < 3 * JobRunOptions{}.max_idle_recoveries; ++i) lose_and_replace(4 + 0.1 * i);
+}
+
+TEST_F(RecoveryTest, AFastLoopOfLossesEndsToo) {
+  const double spacing = seconds(JobRunOptions{}.idle_recovery_spacing);
+  double t = 4;
+  const double last = t + JobRunOptions{}.max_idle_recoveries * spacing;
+  for (; t < last; t += 0.25) lose_and_replace(t);
+  lose(replacement_, t);
+  EXPECT_EQ(job_->state(), JobState::kFailed);
 }
 
 TEST_F(RecoveryTest, APeerThatDoesNotAnswerIsNoFaultOfTheJob) {
