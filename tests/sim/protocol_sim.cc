@@ -267,6 +267,7 @@ void World::start_coordinator() {
   job.change_pause = Milliseconds(2000);
   job.growth_delay = Milliseconds(500);
   options.probe = [this](bool sent, const std::string& what) { on_control(sent, what); };
+  options.assigns = [this](Epoch epoch) { truth_.on_assign(epoch); };
   options.rolled_back = [this](Iteration iteration, Iteration done) {
     on_roll_back(iteration, done);
   };
@@ -419,14 +420,24 @@ void World::on_roll_back(Iteration iteration, Iteration done) {
   if (scenario_.faults.size() != 1 || scenario_.network.cut > 0.0) return;
   const FaultKind kind = scenario_.faults[0].kind;
   const bool is_worker = kind == FaultKind::kKillWorker || kind == FaultKind::kFreezeWorker;
-  if (is_worker && done > 1) {
+  const bool is_server = kind == FaultKind::kKillServer || kind == FaultKind::kFreezeServer;
+  const Scenario& network = truth_.newest()->scenario();
+  const auto by_factors = [](const SimLayer& layer) { return layer.by_factors(); };
+  // What goes by SFB is in workers alone: one worker is the only one that has it.
+  const bool is_only_copy =
+      network.workers == 1 && std::any_of(network.layers.begin(), network.layers.end(), by_factors);
+  if (is_worker && !is_only_copy && done > 1) {
     truth_.fail(absl::StrCat("a lost worker cost ", done, " iterations"));
   }
-  // What was trained while the newest one was written counts, too.
-  const bool is_server = kind == FaultKind::kKillServer || kind == FaultKind::kFreezeServer;
+  // What was trained while the newest one was written counts, too. Where all goes by SFB, the
+  // workers train on without the server, and it is there for no checkpoint.
+  const bool trains_without =
+      is_server && std::all_of(network.layers.begin(), network.layers.end(), by_factors);
+  const bool from_checkpoint = is_server || (is_worker && is_only_copy);
   const Iteration most = scenario_.checkpoint_every + 2;
-  if (is_server && scenario_.checkpoint_every > 0 && done > most) {
-    truth_.fail(absl::StrCat("a lost server cost ", done, " iterations"));
+  if (from_checkpoint && !trains_without && scenario_.checkpoint_every > 0 && done > most) {
+    truth_.fail(absl::StrCat("a lost ", is_server ? "server" : "only worker", " cost ", done,
+                             " iterations"));
   }
 }
 

@@ -140,6 +140,7 @@ class SimCoordinator::Link final : public NodeLink,
   bool send(const v1::CoordinatorMessage& message) override {
     if (stream_ == nullptr || closing_ || outgoing_.size() >= kMaxQueuedMessages) return false;
     process_->options_.probe(/*sent=*/true, name_of(message));
+    if (message.has_assign()) process_->options_.assigns(Epoch(message.assign().plan().epoch()));
     outgoing_.push_back(message);
     pump();
     return true;

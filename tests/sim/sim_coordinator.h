@@ -30,12 +30,16 @@ using ControlProbe = std::function<void(bool sent, const std::string& what)>;
 /// An epoch has begun anew at this iteration, after `done` of it and later were finished.
 using RollBackProbe = std::function<void(Iteration iteration, Iteration done)>;
 
+/// A node is told of its part in this epoch.
+using AssignProbe = std::function<void(Epoch epoch)>;
+
 struct SimCoordinatorOptions {
   ClusterOptions cluster;
   std::uint64_t seed = 0;
   Nanoseconds slowest_disk{0};
   ControlProbe probe;
   RollBackProbe rolled_back;
+  AssignProbe assigns;
 };
 
 class SimCoordinator {

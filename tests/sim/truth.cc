@@ -110,10 +110,6 @@ std::shared_ptr<const Course> Truth::begin(const Plan& plan, const JobSpec& job,
     }
     return known->second.course;
   }
-  if (!epochs_.empty() && plan.epoch < epochs_.rbegin()->first) {
-    fail(absl::StrCat("epoch ", plan.epoch.value(), " was assigned after epoch ",
-                      epochs_.rbegin()->first.value()));
-  }
   std::shared_ptr<const Course> before;
   Iteration first = 0;
   if (restore) {
@@ -131,6 +127,14 @@ std::shared_ptr<const Course> Truth::begin(const Plan& plan, const JobSpec& job,
   }
   epochs_[plan.epoch] = {course, text, restore};
   return course;
+}
+
+void Truth::on_assign(Epoch epoch) {
+  if (epoch < newest_assigned_) {
+    fail(absl::StrCat("epoch ", epoch.value(), " was assigned after epoch ",
+                      newest_assigned_.value()));
+  }
+  newest_assigned_ = epoch;
 }
 
 std::shared_ptr<const Course> Truth::of(Epoch epoch) const {

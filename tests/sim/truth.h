@@ -62,10 +62,13 @@ class Course {
 /// All epochs of a run, and the first thing that went wrong.
 class Truth {
  public:
-  /// A node has been assigned a part in an epoch: everybody must be told the same of it.
+  /// A node has learned of its part in an epoch, maybe long after it was sent: everybody must be
+  /// told the same of it.
   std::shared_ptr<const Course> begin(const Plan& plan, const JobSpec& job,
                                       std::optional<SnapshotId> restore, std::uint64_t samples,
                                       std::size_t statistics);
+  /// A coordinator, whichever, assigns a part in it. Epochs only grow.
+  void on_assign(Epoch epoch);
   std::shared_ptr<const Course> of(Epoch epoch) const;
   /// The newest epoch that a node was assigned to.
   std::shared_ptr<const Course> newest() const;
@@ -83,6 +86,7 @@ class Truth {
     std::optional<SnapshotId> restore;
   };
   std::map<Epoch, Known> epochs_;
+  Epoch newest_assigned_;
   std::optional<std::string> failure_;
 };
 
