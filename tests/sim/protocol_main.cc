@@ -19,8 +19,9 @@ namespace {
 
 /// Which seed it was, should an always-on check of the product end the process.
 std::atomic<std::uint64_t> current_seed{0};
-extern "C" void tell_seed(int /*signal*/) {
+extern "C" void tell_seed(int signal) {
   std::fprintf(stderr, "aborted in seed %" PRIu64 "\n", current_seed.load());
+  std::signal(signal, SIG_DFL);  // it comes again
 }
 
 struct Totals {
@@ -88,7 +89,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
-  std::signal(SIGABRT, tell_seed);
+  for (const int signal : {SIGABRT, SIGSEGV}) std::signal(signal, tell_seed);
   if (seed != 0) return run(seed, seed + 1, 1, argv[0], /*verbose=*/true);
   std::vector<pid_t> children;
   for (std::uint64_t i = 0; i < processes; ++i) {

@@ -421,7 +421,9 @@ void World::on_roll_back(Iteration iteration, Iteration done) {
   const FaultKind kind = scenario_.faults[0].kind;
   const bool is_worker = kind == FaultKind::kKillWorker || kind == FaultKind::kFreezeWorker;
   const bool is_server = kind == FaultKind::kKillServer || kind == FaultKind::kFreezeServer;
-  const Scenario& network = truth_.newest()->scenario();
+  const std::shared_ptr<const Course> course = truth_.newest();
+  if (course == nullptr) return;  // no node has even heard of an epoch
+  const Scenario& network = course->scenario();
   const auto by_factors = [](const SimLayer& layer) { return layer.by_factors(); };
   // What goes by SFB is in workers alone: one worker is the only one that has it.
   const bool is_only_copy =
