@@ -166,7 +166,8 @@ class World {
   std::map<std::string, int> said_;
   std::vector<Fault> waiting_;  ///< for a message
   std::map<std::string, std::int64_t> happened_;
-  Nanoseconds last_trouble_{0};  ///< when the last fault will be over
+  std::vector<FaultKind> troubles_;  ///< that have happened, without the operator's saves
+  Nanoseconds last_trouble_{0};      ///< when the last fault will be over
   bool submitted_ = false;
   std::string run_directory_;
   std::set<std::string> seen_checkpoints_;
@@ -345,6 +346,7 @@ void World::happen(const Fault& fault) {
   Machine* const server = pick(servers);
   note(absl::StrCat("fault: ", describe(fault)));
   ++happened_[fault_name(fault.kind)];
+  if (fault.kind != FaultKind::kSave) troubles_.push_back(fault.kind);
   last_trouble_ = std::max(last_trouble_, network_.now() + fault.lasts);
   switch (fault.kind) {
     case FaultKind::kKillWorker:
@@ -414,11 +416,11 @@ void World::happen(const Fault& fault) {
   }
 }
 
-/// Of a run whose only fault is one node's loss.
+/// When nothing has happened yet but one node's loss.
 void World::on_roll_back(Iteration iteration, Iteration done) {
   note(absl::StrCat("metrics go back to iteration ", iteration, ", ", done, " are made again"));
-  if (scenario_.faults.size() != 1 || scenario_.network.cut > 0.0) return;
-  const FaultKind kind = scenario_.faults[0].kind;
+  if (troubles_.size() != 1 || scenario_.network.cut > 0.0) return;
+  const FaultKind kind = troubles_[0];
   const bool is_worker = kind == FaultKind::kKillWorker || kind == FaultKind::kFreezeWorker;
   const bool is_server = kind == FaultKind::kKillServer || kind == FaultKind::kFreezeServer;
   const std::shared_ptr<const Course> course = truth_.newest();
@@ -431,10 +433,9 @@ void World::on_roll_back(Iteration iteration, Iteration done) {
   if (is_worker && !is_only_copy && done > 1) {
     truth_.fail(absl::StrCat("a lost worker cost ", done, " iterations"));
   }
-  // What was trained while the newest one was written counts, too. Where all goes by SFB, the
-  // workers train on without the server, and it is there for no checkpoint.
-  const bool trains_without =
-      is_server && std::all_of(network.layers.begin(), network.layers.end(), by_factors);
+  // What was trained while the newest one was written counts, too. A server without a chunk is not
+  // missed by the workers, but it is there for no checkpoint.
+  const bool trains_without = is_server && !truth_.every_server_is_needed();
   const bool from_checkpoint = is_server || (is_worker && is_only_copy);
   const Iteration most = scenario_.checkpoint_every + 2;
   if (from_checkpoint && !trains_without && scenario_.checkpoint_every > 0 && done > most) {

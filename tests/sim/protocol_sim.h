@@ -31,8 +31,8 @@ struct ProtocolOutcome {
 ///  3. metrics.jsonl has each iteration and each test once, in order;
 ///  4. the run ends within a virtual deadline, done; failed only where nothing else is possible
 ///     (too few nodes are left, a store is lost, pieces are damaged);
-///  5. with one fault alone, a lost worker costs one iteration at most, a lost server what was
-///     trained since the last checkpoint.
+///  5. when it is the first fault of all, a lost worker costs one iteration at most, a lost server
+///     what was trained since the last checkpoint.
 /// `verbose`: the trace has everything.
 ProtocolOutcome simulate_protocol(std::uint64_t seed, bool verbose);
 

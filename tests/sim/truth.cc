@@ -1,6 +1,7 @@
 #include "tests/sim/truth.h"
 
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -125,7 +126,9 @@ std::shared_ptr<const Course> Truth::begin(const Plan& plan, const JobSpec& job,
     fail(absl::StrCat("epoch ", plan.epoch.value(), " goes on after ", samples, " samples, not ",
                       course->at(first).samples));
   }
-  epochs_[plan.epoch] = {course, text, restore};
+  std::set<ServerIndex> needed;
+  for (const PlanChunk& chunk : plan.chunks) needed.insert(chunk.server);
+  epochs_[plan.epoch] = {course, text, restore, needed.size() == plan.servers()};
   return course;
 }
 
@@ -144,6 +147,10 @@ std::shared_ptr<const Course> Truth::of(Epoch epoch) const {
 
 std::shared_ptr<const Course> Truth::newest() const {
   return epochs_.empty() ? nullptr : epochs_.rbegin()->second.course;
+}
+
+bool Truth::every_server_is_needed() const {
+  return !epochs_.empty() && epochs_.rbegin()->second.every_server_is_needed;
 }
 
 }  // namespace poseidon::sim

@@ -72,6 +72,8 @@ class Truth {
   std::shared_ptr<const Course> of(Epoch epoch) const;
   /// The newest epoch that a node was assigned to.
   std::shared_ptr<const Course> newest() const;
+  /// Of the newest: no server is one that training could do without.
+  bool every_server_is_needed() const;
   std::size_t epochs() const { return epochs_.size(); }
 
   void fail(const std::string& what) {
@@ -84,6 +86,7 @@ class Truth {
     std::shared_ptr<const Course> course;
     std::string plan;
     std::optional<SnapshotId> restore;
+    bool every_server_is_needed = false;
   };
   std::map<Epoch, Known> epochs_;
   Epoch newest_assigned_;
