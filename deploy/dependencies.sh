@@ -27,6 +27,8 @@ test_packages=(
   python3 python3-venv python3-pil python3-numpy curl ca-certificates
   # Debian packages, and a machine to install them on
   dpkg-dev file mmdebstrap systemd-container
+  # containers, by an engine that the test starts itself
+  docker.io docker-compose iptables
   # the metrics, dashboards and alerts are tried on a real one
   prometheus
 )

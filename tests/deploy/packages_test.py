@@ -11,24 +11,15 @@ import shutil
 import subprocess
 import tempfile
 import unittest
-import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ.get("POSEIDON_BUILD", ROOT / "build" / "release"))
+from machine import BUILD, ROOT, make_debian, make_packages, run
+
 TOOLS = ("cpack", "dpkg-shlibdeps", "mmdebstrap", "systemd-nspawn")
 INSIDE = pathlib.Path(__file__).with_name("inside.sh")
 
 
 def missing_tools():
     return [tool for tool in TOOLS if shutil.which(tool) is None]
-
-
-def mirror():
-    """Where this machine gets its Debian 12 from."""
-    listed = subprocess.run(["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE)", "Created-By: Packages"],
-                            capture_output=True, text=True, check=True).stdout.split("\n")
-    sites = [line.split()[0] for line in listed if line.split()[1:] == ["bookworm"]]
-    return sites[0] if sites else None
 
 
 @unittest.skipIf(os.geteuid() != 0, "installing packages and starting containers takes root")
@@ -39,25 +30,10 @@ class Packages(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.machine = self.folder / "machine"
 
-    def run_or_fail(self, *command, timeout_s=600, **arguments):
-        result = subprocess.run([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, text=True, timeout=timeout_s, check=False, **arguments)
-        self.assertEqual(result.returncode, 0, f"{command}:\n{result.stdout[-4000:]}")
-        return result.stdout
-
     def make_machine(self, packages):
-        """A minimal Debian with these packages installed, as somebody would who has downloaded them."""
-        site = mirror()
-        if site is None:
-            self.skipTest("this machine's apt knows no Debian 12 (bookworm) to make another one from")
-        try:
-            urllib.request.urlopen(f"{site.rstrip('/')}/dists/bookworm/InRelease", timeout=30).close()
-        except OSError as error:
-            self.skipTest(f"no network to make another Debian from: {error}")
-        self.run_or_fail("mmdebstrap", "--quiet", "--variant=apt", "--include=systemd-sysv,dbus",
-                         f"--customize-hook=copy-in {packages} /",
-                         '--customize-hook=chroot "$1" sh -c "apt-get install -y --no-install-recommends /packages/*.deb"',
-                         "bookworm", self.machine, site)
+        """With these packages installed, as somebody would who has downloaded them."""
+        make_debian(self, self.machine, "--include=systemd-sysv,dbus", f"--customize-hook=copy-in {packages} /",
+                    '--customize-hook=chroot "$1" sh -c "apt-get install -y --no-install-recommends /packages/*.deb"')
 
     def give_job(self):
         job = json.loads((ROOT / "deploy" / "jobs" / "digits.json").read_text())
@@ -78,18 +54,14 @@ class Packages(unittest.TestCase):
         wants = self.machine / "etc/systemd/system/multi-user.target.wants"
         wants.mkdir(exist_ok=True)
         (wants / "inside.service").symlink_to("/etc/systemd/system/inside.service")
-        self.run_or_fail("systemd-nspawn", "--quiet", "--directory", self.machine, "--boot", "--private-network",
-                         "--register=no", "--keep-unit", timeout_s=400)
+        run(self, "systemd-nspawn", "--quiet", "--directory", self.machine, "--boot", "--private-network", "--register=no",
+            "--keep-unit", timeout_s=400)
         log = self.machine / "inside.log"
         return log.read_text() if log.exists() else ""
 
     def test_from_install_to_purge(self):
-        made = self.folder / "made"
-        self.run_or_fail("cpack", "--config", BUILD / "CPackConfig.cmake", "-B", made, cwd=BUILD)
         packages = self.folder / "packages"
-        packages.mkdir()
-        for package in made.glob("*.deb"):
-            shutil.copy(package, packages)
+        make_packages(self, packages)
         self.assertEqual(sorted(p.name.split("_")[0] for p in packages.iterdir()),
                          [f"poseidon-{part}" for part in ("cli", "common", "coordinator", "server", "worker")])
         self.make_machine(packages)

@@ -1,0 +1,194 @@
+"""The images and compose.yaml: built from this build's packages on a Debian made for the purpose, started by a Docker
+engine of its own, healthy, trained with, killed, watched by Prometheus, taken down; by the commands of
+docs/operations.md (```sh on=containers) wherever it has one.
+
+Needs root and the tools below, and says so when it is skipped.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.request
+
+from machine import BUILD, ROOT, command_blocks, make_debian, make_packages, run
+
+TOOLS = ("cpack", "dpkg-shlibdeps", "mmdebstrap", "dockerd", "docker", "docker-compose", "iptables")
+DAEMONS = ("coordinator", "server-1", "server-2", "worker-1", "worker-2")
+# Prometheus on the same base, in place of the image from Docker Hub: same program, same options.
+PROMETHEUS = """
+FROM poseidon-test-base
+RUN apt-get update -q && apt-get install -y --no-install-recommends prometheus && install -d -o prometheus /prometheus
+USER prometheus
+ENTRYPOINT ["/usr/bin/prometheus"]
+"""
+# Debian has no Grafana, and Docker Hub may be out of reach.
+GRAFANA = """
+FROM poseidon-test-base
+ENTRYPOINT ["/bin/sleep", "infinity"]
+"""
+# `docker compose`, where Compose is Debian's command of its own.
+DOCKER = """#!/bin/sh
+if [ "$1" = compose ]; then shift; exec docker-compose "$@"; fi
+exec {docker} "$@"
+"""
+
+
+def missing_tools():
+    return [tool for tool in TOOLS if shutil.which(tool) is None]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@unittest.skipIf(os.geteuid() != 0, "a Docker engine takes root")
+@unittest.skipIf(missing_tools(), f"not installed: {', '.join(missing_tools())} (deploy/dependencies.sh --tests)")
+class Containers(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="poseidon-containers-", dir=BUILD))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.prometheus_port = free_port()
+        commands = self.folder / "commands"
+        commands.mkdir()
+        (commands / "docker").write_text(DOCKER.format(docker=shutil.which("docker")))
+        (commands / "docker").chmod(0o755)
+        self.env = {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "DOCKER_BUILDKIT": "0",
+                    "DOCKER_HOST": f"unix://{self.folder}/docker.sock", "COMPOSE_PROJECT_NAME": "poseidontest",
+                    "BASE": "poseidon-test-base", "PACKAGES": "ready", "BUILD_NETWORK": "host",
+                    # As many as `poseidon local` gives each of two.
+                    "THREADS": str(max(1, (os.cpu_count() or 1) // 2)),
+                    "PROMETHEUS_IMAGE": "poseidon-test-prometheus", "PROMETHEUS_PORT": str(self.prometheus_port),
+                    "GRAFANA_IMAGE": "poseidon-test-grafana", "GRAFANA_PORT": str(free_port())}
+        # Where the page's commands are typed.
+        self.tree = self.folder / "tree"
+        self.blocks = iter([block for block in command_blocks(None) if block.where == ["containers"]])
+
+    def run_or_fail(self, *command, timeout_s=300, **arguments):
+        return run(self, *command, timeout_s=timeout_s, env=self.env, **arguments)
+
+    def start_engine(self):
+        log = open(self.folder / "dockerd.log", "w+", encoding="utf-8")
+        self.addCleanup(log.close)
+        # No bridge and no networks of those that another engine of this machine has, or had: its rules stay behind.
+        engine = subprocess.Popen(["dockerd", "--bridge=none", "--default-address-pool=base=10.213.0.0/16,size=24",
+                                   "--data-root", self.folder / "data", "--exec-root", self.folder / "run", "--pidfile",
+                                   self.folder / "docker.pid", "-H", self.env["DOCKER_HOST"]], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.addCleanup(self.stop_engine, engine)
+        deadline = time.monotonic() + 60
+        while subprocess.run(["docker", "version"], env=self.env, capture_output=True, check=False).returncode != 0:
+            if engine.poll() is not None or time.monotonic() > deadline:
+                log.seek(0)
+                self.skipTest("no Docker engine can run here: " + log.read()[-500:])
+            time.sleep(0.2)
+
+    def stop_engine(self, engine):
+        engine.send_signal(signal.SIGTERM)
+        try:
+            engine.wait(60)
+        except subprocess.TimeoutExpired:
+            engine.kill()
+            engine.wait(30)
+        # That of containers on this machine's own network stays mounted.
+        subprocess.run(["umount", self.folder / "run/netns/default"], capture_output=True, check=False)
+
+    def make_images_to_start_from(self):
+        tar = self.folder / "base.tar"
+        make_debian(self, tar)
+        self.run_or_fail("docker", "import", tar, "poseidon-test-base")
+        tar.unlink()
+        for name, file in (("prometheus", PROMETHEUS), ("grafana", GRAFANA)):
+            self.run_or_fail("docker", "build", "--network=host", "-t", f"poseidon-test-{name}", "-", input=file)
+
+    def lay_out_tree(self):
+        """What the images and compose.yaml take from the sources, with a job short enough for a test."""
+        for part in ("deploy", "dashboards", "tests/data/digits"):
+            shutil.copytree(ROOT / part, self.tree / part)
+        make_packages(self, self.tree / "build/release/packages")
+        self.job = self.tree / "deploy/jobs/digits.json"
+        job = json.loads(self.job.read_text())
+        job.update({"iterations": 300, "test_every_iterations": 300, "sync": {"scheme": "ps"},
+                    "checkpoint": {"every_iterations": 50}})
+        del job["optimizer"]["schedule"]
+        self.job.write_text(json.dumps(job))
+
+    def next_block(self):
+        self.run_or_fail("bash", "-euo", "pipefail", "-c", next(self.blocks).text, timeout_s=600, cwd=self.tree)
+
+    def compose(self, *arguments, **options):
+        return self.run_or_fail("docker", "compose", "-f", "deploy/docker/compose.yaml", *arguments, cwd=self.tree, **options)
+
+    def container(self, service):
+        return self.compose("ps", "-q", service).strip()
+
+    def inspect(self, service, what):
+        return self.run_or_fail("docker", "inspect", "-f", "{{" + what + "}}", self.container(service)).strip()
+
+    def wait_for(self, what, condition, timeout_s):
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                self.fail(f"{what} not within {timeout_s} s\n" + self.compose("logs", "--no-color", "--tail=10"))
+            time.sleep(0.3)
+
+    def command(self, *arguments, **options):
+        return self.compose("run", "--rm", "-T", "cli", *arguments, "--coordinator", "coordinator:4700", **options)
+
+    def status(self):
+        text = self.command("status", "--json")
+        return json.loads(text[text.index("{"):])
+
+    def targets(self):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.prometheus_port}/api/v1/targets", timeout=10) as answer:
+            return json.load(answer)["data"]["activeTargets"]
+
+    def test_a_cluster_from_its_start_to_its_end(self):
+        self.start_engine()
+        self.make_images_to_start_from()
+        self.lay_out_tree()
+        self.addCleanup(subprocess.run, ["docker", "compose", "-f", "deploy/docker/compose.yaml", "down", "-v"], env=self.env,
+                        cwd=self.tree, capture_output=True, check=False)
+        self.next_block()  # build, start, submit
+        self.wait_for("the 60th iteration", lambda: (self.status()["iteration"] or 0) >= 60, 180)
+        for daemon in DAEMONS:
+            self.assertEqual(self.inspect(daemon, ".State.Health.Status"), "healthy", daemon)
+            self.assertNotEqual(self.compose("exec", "-T", daemon, "id", "-u").strip(), "0")
+            written = subprocess.run(["docker", "exec", self.container(daemon), "touch", "/usr/bin/x"], env=self.env,
+                                     capture_output=True, text=True, check=False)
+            self.assertIn("Read-only file system", written.stderr)
+        # By the host, not by `docker kill`, which the engine takes for the operator's wish.
+        os.kill(int(self.inspect("worker-1", ".State.Pid")), signal.SIGKILL)
+        self.wait_for("the worker's restart", lambda: self.inspect("worker-1", ".RestartCount") == "1", 30)
+        self.wait_for("the job's end", lambda: self.status()["state"] in ("done", "failed"), 240)
+        status = self.status()
+        self.assertEqual(status["state"], "done", status)
+
+        there = self.folder / "model.safetensors"
+        run_directory = "/var/lib/poseidon/coordinator/runs/digits-1"
+        self.run_or_fail("docker", "cp", f"{self.container('coordinator')}:{run_directory}/model.safetensors", there)
+        here = self.folder / "local"
+        self.run_or_fail(BUILD / "bin/poseidon", "local", self.job, "--workers=2", "--servers=2", "--run-dir", here)
+        self.assertEqual(there.read_bytes(), (here / "model.safetensors").read_bytes(),
+                         "the containers' model is another one than that of the same job outside")
+
+        self.wait_for("Prometheus' five healthy targets",
+                      lambda: [t["health"] for t in self.targets()] == ["up"] * len(DAEMONS), 60)
+        containers = {daemon: self.container(daemon) for daemon in DAEMONS}
+        self.compose("stop")
+        for daemon, container in containers.items():
+            self.assertEqual(self.run_or_fail("docker", "inspect", "-f", "{{.State.ExitCode}}", container).strip(), "0", daemon)
+        self.next_block()  # stop, down
+        self.assertEqual(self.run_or_fail("docker", "volume", "ls", "-q").strip(), "")
+        self.assertIsNone(next(self.blocks, None), "a block of the page that nobody has tried")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,83 @@
+"""What the tests of installing share: this build's packages, and a Debian made for the purpose."""
+
+import dataclasses
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("POSEIDON_BUILD", ROOT / "build" / "release"))
+
+
+PAGE = ROOT / "docs/operations.md"
+
+
+@dataclasses.dataclass
+class Block:
+    """Commands of the page, ```sh on=WHERE."""
+
+    line: int
+    where: list
+    text: str
+
+
+def command_blocks(default):
+    """Those of docs/operations.md, in its order; `default`: where, when a block does not say."""
+    found, block, fence = [], None, None
+    for number, line in enumerate(PAGE.read_text().splitlines(), 1):
+        if fence is None and line.startswith("```"):
+            fence = line[3:].split()
+            block = Block(number, [default], "")
+            for word in fence[1:]:
+                if word.startswith("on="):
+                    block.where = word[3:].split(",")
+        elif fence is not None and line.startswith("```"):
+            if fence[:1] == ["sh"]:
+                found.append(block)
+            fence = None
+        elif fence is not None:
+            block.text += line + "\n"
+    return found
+
+
+def run(test, *command, timeout_s=600, **arguments):
+    """What the command printed; the test fails when the command does."""
+    if "input" not in arguments:
+        arguments["stdin"] = subprocess.DEVNULL
+    result = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            timeout=timeout_s, check=False, **arguments)
+    test.assertEqual(result.returncode, 0, f"{command}:\n{result.stdout[-4000:]}")
+    return result.stdout
+
+
+def make_packages(test, folder):
+    """Every package of this build, in a folder that has nothing else."""
+    with tempfile.TemporaryDirectory(prefix="poseidon-cpack-", dir=BUILD) as made:
+        run(test, "cpack", "--config", BUILD / "CPackConfig.cmake", "-B", made, cwd=BUILD)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for package in pathlib.Path(made).glob("*.deb"):
+            shutil.copy(package, folder)
+
+
+def mirror():
+    """Where this machine gets its Debian 12 from."""
+    listed = subprocess.run(["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE)", "Created-By: Packages"],
+                            capture_output=True, text=True, check=True).stdout.split("\n")
+    sites = [line.split()[0] for line in listed if line.split()[1:] == ["bookworm"]]
+    return sites[0] if sites else None
+
+
+def make_debian(test, where, *options):
+    """A minimal Debian 12: a folder, or a tar file by its name. `options`: of mmdebstrap."""
+    site = mirror()
+    if site is None:
+        test.skipTest("this machine's apt knows no Debian 12 (bookworm) to make another one from")
+    try:
+        urllib.request.urlopen(f"{site.rstrip('/')}/dists/bookworm/InRelease", timeout=30).close()
+    except OSError as error:
+        test.skipTest(f"no network to make another Debian from: {error}")
+    run(test, "mmdebstrap", "--quiet", "--variant=apt", *options, "bookworm", where, site)
