@@ -26,7 +26,7 @@ class EventList {
  public:
   static constexpr std::size_t kMaxEvents = 256;  ///< older ones go
   /// Of kCheckpoint: what comes every few minutes must not push out what happens once a week.
-  static constexpr std::size_t kMaxCheckpoints = 32;
+  static constexpr std::size_t kMaxCheckpoints = 8;
   static constexpr std::size_t kMaxTextBytes = 500;
 
   /// A longer text is cut.
