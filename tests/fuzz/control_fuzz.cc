@@ -4,6 +4,7 @@
 #include "common/check.h"
 #include "common/plan_proto.h"
 #include "coordinator/admission.h"
+#include "nlohmann/json.hpp"
 #include "poseidon/v1/control.pb.h"
 #include "tests/fuzz/input.h"
 
@@ -11,9 +12,11 @@ namespace poseidon::fuzz {
 namespace {
 
 void check_line(const std::string& text) {
-  for (const char c : one_line(text)) {
+  const std::string line = one_line(text);
+  for (const char c : line) {
     POSEIDON_CHECK(static_cast<unsigned char>(c) >= 0x20 && c != 0x7f, "no control character");
   }
+  (void)nlohmann::json(line).dump();  // throws where a letter of UTF-8 is cut through
 }
 
 void node_message(std::string_view bytes) {
