@@ -16,6 +16,7 @@
 #include "cli/watch.h"
 #include "common/daemon.h"
 #include "common/ids.h"
+#include "common/status_json.h"
 #include "common/status_macros.h"
 #include "coordinator/job_resolver.h"
 #include "models/shipped.h"

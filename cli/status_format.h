@@ -1,17 +1,13 @@
 #pragma once
 
-// `poseidon status`, as text for people and as JSON for scripts. Pure.
+// `poseidon status` as text for people (common/status_json.h has it for scripts). Pure.
 
 #include <string>
 #include <vector>
 
-#include "nlohmann/json.hpp"
 #include "poseidon/v1/control.pb.h"
 
 namespace poseidon {
-
-/// The fields of DESIGN section 9 and more; what is not measured yet is null.
-nlohmann::json status_to_json(const v1::GetStatusResponse& status);
 
 /// Several lines, the last one ended.
 std::string status_to_text(const v1::GetStatusResponse& status);

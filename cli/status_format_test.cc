@@ -1,4 +1,5 @@
 #include "cli/status_format.h"
+#include "common/status_json.h"
 
 #include <limits>
 

@@ -13,12 +13,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/coordinator_client.h"
-#include "cli/status_format.h"
 #include "cli/top_format.h"
 #include "cli/watch.h"
 #include "common/check.h"
 #include "common/daemon.h"
 #include "common/descriptor.h"
+#include "common/status_json.h"
 #include "common/status_macros.h"
 
 namespace poseidon {

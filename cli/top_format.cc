@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -10,11 +11,13 @@
 #include "absl/strings/str_split.h"
 #include "cli/progress.h"
 #include "cli/status_format.h"
+#include "common/text.h"
 
 namespace poseidon {
 namespace {
 
 constexpr std::size_t kBarWidth = 10;
+constexpr std::size_t kMinNameWidth = 16;  ///< of a layer; more on a wider screen
 
 using Table = std::vector<std::vector<std::string>>;
 
@@ -22,22 +25,39 @@ std::string percent(double share) {
   return std::isfinite(share) ? absl::StrFormat("%3.0f%%", share * 100) : "   -";
 }
 
+std::string images_per_s(const v1::NodeStatus& worker) {
+  return std::isfinite(worker.images_per_s()) ? format_count(std::llround(worker.images_per_s()))
+                                              : "-";
+}
+
 std::string bar_and_percent(double share) {
   return absl::StrCat(share_bar(share, kBarWidth), " ", percent(share));
 }
 
-std::vector<std::string> head(const v1::GetStatusResponse& status) {
+/// Beginning and end of a name that is longer than `max`: layers differ in either.
+std::string shortened(const std::string& name, std::size_t max) {
+  if (name.size() <= max) return name;
+  const std::size_t end = (max - 2) / 2;
+  std::string_view tail = std::string_view(name).substr(name.size() - end);
+  while (!tail.empty() && (static_cast<unsigned char>(tail[0]) & 0xC0) == 0x80)
+    tail.remove_prefix(1);
+  return str_cat(utf8_prefix(name, max - 2 - end), "..", tail);
+}
+
+std::vector<std::string> head(const v1::GetStatusResponse& status, std::size_t columns) {
   if (status.job().empty()) return {"no job yet"};
   std::string first = absl::StrCat(status.job_id(), "  ", status.state(), "  iteration ",
                                    status.iteration(), "/", status.iterations());
-  if (status.iterations() > 0) {
-    absl::StrAppend(&first, " ",
-                    share_bar(static_cast<double>(status.iteration()) /
-                                  static_cast<double>(status.iterations()),
-                              2 * kBarWidth));
-  }
   if (const auto left = seconds_left(status); left && status.state() == "running") {
     absl::StrAppend(&first, "  ", format_duration(*left), " left");
+  }
+  // The bar takes what is left of the line, if that is worth it.
+  constexpr std::size_t kFrame = 4;  // two blanks and the brackets
+  if (status.iterations() > 0 && first.size() + kFrame + kBarWidth <= columns) {
+    absl::StrAppend(&first, "  ",
+                    share_bar(static_cast<double>(status.iteration()) /
+                                  static_cast<double>(status.iterations()),
+                              std::min(2 * kBarWidth, columns - first.size() - kFrame)));
   }
   std::string second =
       absl::StrCat("loss ", format_measure(status.loss()), "  ",
@@ -95,12 +115,13 @@ std::vector<std::string> worker_lines(const v1::GetStatusResponse& status, std::
   const auto workers = by_interest(status.workers());
   const std::size_t all = workers.size();
   const std::size_t shown = all + 1 <= rows ? all : (rows > 2 ? rows - 2 : 0);
-  Table table = {{"WORKER", "STATE", "COMPUTE", "STALL", "DATA", "ADDRESS"}};
+  Table table = {{"WORKER", "STATE", "IMAGES/S", "COMPUTE", "STALL", "DATA", "ADDRESS"}};
   for (std::size_t i = 0; i < shown; ++i) {
     const v1::NodeStatus& worker = *workers[i];
     table.push_back({worker.rank() < 0 ? "-" : absl::StrCat(worker.rank()), worker.state(),
-                     bar_and_percent(worker.compute_share()), bar_and_percent(worker.stall_share()),
-                     percent(worker.data_stall_share()), worker.address()});
+                     images_per_s(worker), bar_and_percent(worker.compute_share()),
+                     bar_and_percent(worker.stall_share()), percent(worker.data_stall_share()),
+                     worker.address()});
   }
   std::vector<std::string> lines = lines_of(table);
   if (shown < all) {
@@ -109,7 +130,8 @@ std::vector<std::string> worker_lines(const v1::GetStatusResponse& status, std::
   return lines;
 }
 
-std::vector<std::string> layer_lines(const v1::GetStatusResponse& status, std::size_t rows) {
+std::vector<std::string> layer_lines(const v1::GetStatusResponse& status, std::size_t rows,
+                                     std::size_t columns) {
   const auto layers = by_interest(status.layers());
   const std::size_t all = layers.size();
   const std::size_t shown = all + 1 <= rows ? all : (rows > 2 ? rows - 2 : 0);
@@ -122,7 +144,8 @@ std::vector<std::string> layer_lines(const v1::GetStatusResponse& status, std::s
       received += layer.received_bytes_per_s();
       continue;
     }
-    table.push_back({layer.name(), layer.scheme(), format_bytes_per_s(layer.sent_bytes_per_s()),
+    table.push_back({shortened(layer.name(), std::max(kMinNameWidth, columns / 3)), layer.scheme(),
+                     format_bytes_per_s(layer.sent_bytes_per_s()),
                      format_bytes_per_s(layer.received_bytes_per_s()),
                      bar_and_percent(layer.stall_share())});
   }
@@ -159,7 +182,7 @@ std::string share_bar(double share, std::size_t width) {
 }
 
 std::vector<std::string> top_lines(const v1::GetStatusResponse& status, const TopSize& size) {
-  std::vector<std::string> lines = head(status);
+  std::vector<std::string> lines = head(status, size.columns);
   lines.push_back(server_line(status));
   lines.emplace_back();
   const auto append = [&lines](std::vector<std::string> more) {
@@ -173,11 +196,11 @@ std::vector<std::string> top_lines(const v1::GetStatusResponse& status, const To
   if (!status.workers().empty()) append(worker_lines(status, for_workers));
   lines.emplace_back();
   if (!status.layers().empty() && size.rows > lines.size()) {
-    append(layer_lines(status, size.rows - lines.size()));
+    append(layer_lines(status, size.rows - lines.size(), size.columns));
   }
   if (lines.size() > size.rows) lines.resize(size.rows);
   for (std::string& line : lines) {
-    if (line.size() > size.columns) line.resize(size.columns);
+    line.resize(utf8_prefix(line, size.columns).size());
   }
   return lines;
 }

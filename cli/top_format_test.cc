@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -36,6 +37,7 @@ v1::GetStatusResponse cluster(int workers, int layers) {
     worker.set_compute_share(i == 7 ? 0.9 : 0.5);
     worker.set_stall_share(i == 7 ? 0.0 : 0.4);
     worker.set_data_stall_share(0.01);
+    worker.set_images_per_s(1000);
   }
   v1::NodeStatus& server = *status.add_servers();
   server.set_state("running");
@@ -54,12 +56,13 @@ TEST(TopFormat, ASmallClusterIsShownWhole) {
   const std::string text =
       absl::StrJoin(top_lines(cluster(2, 3), {.columns = 100, .rows = 40}), "\n");
   EXPECT_THAT(text,
-              HasSubstr("digits-1  running  iteration 250/500 [##########          ]  0:12 left"));
+              HasSubstr("digits-1  running  iteration 250/500  0:12 left  [##########          ]"));
   EXPECT_THAT(text, HasSubstr("loss 0.5000  2000 images/s  training 0:12"));
   EXPECT_THAT(text, HasSubstr("1 of 1 servers here"));
   EXPECT_THAT(
       text,
-      HasSubstr("0       running  [#####     ]  50%  [####      ]  40%    1%  10.0.0.0:4702"));
+      HasSubstr(
+          "0       running  1000      [#####     ]  50%  [####      ]  40%    1%  10.0.0.0:4702"));
   EXPECT_THAT(text, HasSubstr("conv2  ps      3 MB/s  1 MB/s    [          ]   0%"));
   EXPECT_THAT(text, Not(HasSubstr("more")));
 }
@@ -92,6 +95,26 @@ TEST(TopFormat, WhoIsNotWellComesFirst) {
   EXPECT_THAT(text, HasSubstr("40      lost     [          ]    -"));
   EXPECT_THAT(text, HasSubstr("0 of 1 servers here; server 0 () is away"));
   EXPECT_THAT(text, HasSubstr("waits for a worker"));
+}
+
+TEST(TopFormat, LongNamesDoNotPushFiguresOffTheScreen) {
+  v1::GetStatusResponse status = cluster(2, 2);
+  status.set_job_id("a_job_with_a_name_that_leaves_room_for_a_short_bar-17");
+  status.mutable_layers(0)->set_name("stage_" + std::string(100, 'x') + "_conv7");
+  // Two bytes a letter: the cut falls between letters.
+  std::string umlauts;
+  for (int i = 0; i < 60; ++i) umlauts += "\u00e4";
+  status.mutable_layers(1)->set_name(umlauts);
+  const auto lines = top_lines(status, {.columns = 80, .rows = 24});
+  const std::string text = absl::StrJoin(lines, "\n");
+  EXPECT_THAT(text, HasSubstr("stage_xxxxxx..xxxxxx_conv7  ps      1 MB/s  1 MB/s    [ "));
+  EXPECT_THAT(text, HasSubstr("\u00e4..\u00e4"));
+  EXPECT_THAT(lines[0], HasSubstr("0:12 left"));
+  for (std::size_t columns = 0; columns < 80; ++columns) {
+    for (const std::string& line : top_lines(status, {.columns = columns, .rows = 24})) {
+      EXPECT_EQ(utf8_prefix(line + "\u00e4", line.size()).size(), line.size()) << line;
+    }
+  }
 }
 
 TEST(TopFormat, AnyScreenIsEnough) {

@@ -7,6 +7,7 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 
 set(POSEIDON_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them")
+option(POSEIDON_FUZZ "Make the targets of tests/fuzz libFuzzer programs (Clang, with sanitizers)" OFF)
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
@@ -31,6 +32,14 @@ if(POSEIDON_SANITIZE)
                       # What asks to be vectorised cannot be at -O1; Clang says so.
                       $<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed>)
   add_link_options(-fsanitize=${POSEIDON_SANITIZE})
+endif()
+
+if(POSEIDON_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL Clang)
+    message(FATAL_ERROR "POSEIDON_FUZZ needs Clang; take the asan preset")
+  endif()
+  # All code tells the fuzzer where it has been; libFuzzer itself is linked to the targets alone.
+  add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
 # poseidon_library(NAME SOURCES a.cc ... [DEPS target ...])

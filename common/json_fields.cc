@@ -59,7 +59,8 @@ class StrictnessCheck final : public nlohmann::json_sax<Json> {
     const std::size_t end = error_.find("] ");
     if (end != std::string::npos) error_.erase(0, end + 2);
     constexpr std::size_t kMaxErrorBytes = 300;
-    if (error_.size() > kMaxErrorBytes) error_ = error_.substr(0, kMaxErrorBytes) + "...";
+    if (error_.size() > kMaxErrorBytes)
+      error_ = str_cat(utf8_prefix(error_, kMaxErrorBytes), "...");
     return false;
   }
 

@@ -1,27 +1,20 @@
 #include "common/metrics_server.h"
 
-#include <netdb.h>
 #include <prometheus/collectable.h>
 #include <prometheus/exposer.h>
-#include <sys/socket.h>
 
-#include <condition_variable>
 #include <exception>
-#include <mutex>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/clock.h"
 #include "common/daemon.h"
-#include "common/descriptor.h"
+#include "common/http_server.h"
 #include "common/status_macros.h"
 
 namespace poseidon {
 namespace {
 
 constexpr std::size_t kThreads = 2;  ///< a second scraper need not wait for a slow first
-constexpr Milliseconds kKnockInterval{20};
 
 class PageCollectable final : public prometheus::Collectable {
  public:
@@ -32,29 +25,13 @@ class PageCollectable final : public prometheus::Collectable {
   const MetricsServer::Page page_;
 };
 
-/// Connects and hangs up.
-void knock(const HostPort& address) {
-  addrinfo wanted{};
-  wanted.ai_socktype = SOCK_STREAM;
-  wanted.ai_flags = AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const char* const host = is_wildcard_host(address.host) ? nullptr : address.host.c_str();
-  if (getaddrinfo(host, absl::StrCat(address.port).c_str(), &wanted, &found) != 0) return;
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    const Descriptor socket(
-        ::socket(each->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (socket.is_open()) (void)connect(socket.get(), each->ai_addr, each->ai_addrlen);
-  }
-  freeaddrinfo(found);
-}
-
 }  // namespace
 
 class MetricsServer::Impl {
  public:
   explicit Impl(Page page) : page_(std::make_shared<PageCollectable>(std::move(page))) {}
   ~Impl() {
-    if (exposer_ != nullptr) close();
+    if (exposer_ != nullptr) close_by_knocking(place_, [this] { exposer_.reset(); });
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -71,24 +48,6 @@ class MetricsServer::Impl {
   const std::string& address() const { return address_; }
 
  private:
-  /// The library's thread that accepts looks for its end when somebody comes, else every 2 s.
-  void close() {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool closed = false;
-    std::thread closing([&] {
-      exposer_.reset();
-      const std::lock_guard lock(mutex);
-      closed = true;
-      changed.notify_all();
-    });
-    {
-      std::unique_lock lock(mutex);
-      while (!changed.wait_for(lock, kKnockInterval, [&] { return closed; })) knock(place_);
-    }
-    closing.join();
-  }
-
   const std::shared_ptr<PageCollectable> page_;  ///< shared: the HTTP server holds it weakly
   HostPort place_;
   std::string address_;

@@ -13,6 +13,15 @@ namespace poseidon {
 inline absl::string_view to_absl(std::string_view text) { return {text.data(), text.size()}; }
 inline std::string_view from_absl(absl::string_view text) { return {text.data(), text.size()}; }
 
+/// The first `max` bytes of `text`, or up to 3 fewer: no character of UTF-8 is cut through, so that
+/// what protobuf took as a string it takes again.
+inline std::string_view utf8_prefix(std::string_view text, std::size_t max) {
+  if (text.size() <= max) return text;
+  std::size_t end = max;
+  while (end > 0 && max - end < 3 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return text.substr(0, end);
+}
+
 namespace text_internal {
 template <typename T>
 const T& absl_argument(const T& value) {

@@ -9,6 +9,7 @@
 #include "common/daemon.h"
 #include "common/ids.h"
 #include "common/status_macros.h"
+#include "common/text.h"
 
 namespace poseidon {
 namespace {
@@ -93,7 +94,7 @@ absl::StatusOr<NodeInfo> admit(const v1::Join& join, const std::string& peer_hos
 }
 
 std::string one_line(const std::string& text) {
-  std::string line = text.substr(0, kMaxLogTextBytes);
+  std::string line(utf8_prefix(text, kMaxLogTextBytes));
   std::replace_if(line.begin(), line.end(), is_control, ' ');
   if (text.size() > kMaxLogTextBytes) line += " ...";
   return line;

@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "common/plan_proto.h"
 #include "common/status_macros.h"
+#include "common/text.h"
 #include "coordinator/admission.h"
 #include "spdlog/spdlog.h"
 
@@ -53,6 +54,21 @@ CalibrationAnswer to_answer(const v1::CalibrationReport& report) {
 FailureKind to_failure_kind(v1::Failure failure) {
   if (failure == v1::FAILURE_CHECKPOINT) return FailureKind::kCheckpoint;
   return failure == v1::FAILURE_PEER ? FailureKind::kPeer : FailureKind::kJob;
+}
+
+/// Nothing: it is no event.
+std::optional<EventKind> event_kind(LogLine::Kind kind) {
+  switch (kind) {
+    case LogLine::Kind::kJob:
+      return EventKind::kJob;
+    case LogLine::Kind::kRecovery:
+      return EventKind::kRecovery;
+    case LogLine::Kind::kAlarm:
+      return EventKind::kAlarm;
+    case LogLine::Kind::kRoutine:
+      return std::nullopt;
+  }
+  return std::nullopt;
 }
 
 std::int64_t unix_seconds() {
@@ -171,9 +187,11 @@ void Cluster::handle_join(NodeLink* link, const v1::Join& join) {
   link->send(joined_message(*id, join_note(node->role)));
   const NodeInfo* member = membership_.find(*id);
   if (member->role == NodeRole::kServer) send_keep(*member);
-  spdlog::info("{} joined as node {} ({}version {})", node_text(*member), id->value(),
-               member->device.empty() ? "" : absl::StrCat("device ", member->device, ", "),
-               member->software_version.empty() ? "unknown" : member->software_version);
+  note(EventKind::kJoin,
+       absl::StrCat(node_text(*member), " joined as node ", id->value(), " (",
+                    member->device.empty() ? "" : absl::StrCat("device ", member->device, ", "),
+                    "version ",
+                    member->software_version.empty() ? "unknown" : member->software_version, ")"));
   members_changed();
 }
 
@@ -274,7 +292,7 @@ JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
 void Cluster::handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat) {
   auto& totals = node_refusals_[from];
   for (const v1::RefusedCount& count : heartbeat.refused()) {
-    const std::string reason = one_line(count.reason()).substr(0, kMaxReasonBytes);
+    const std::string reason(utf8_prefix(one_line(count.reason()), kMaxReasonBytes));
     if (totals.size() >= kMaxReasonsPerNode && totals.count(reason) == 0) continue;
     totals[reason] = count.count();
   }
@@ -324,8 +342,9 @@ NodeLink* Cluster::link_of(NodeId node) const {
 void Cluster::depart(const Departure& departure, const absl::Status& status, DepartureKind kind) {
   const NodeId id = departure.node.id;
   ++counts_.departures[departure.node.role][static_cast<std::size_t>(kind)];
-  spdlog::info("{} (node {}) is gone: it {}", node_text(departure.node), id.value(),
-               departure.reason);
+  note(kind == DepartureKind::kLost ? EventKind::kLoss : EventKind::kLeave,
+       absl::StrCat(node_text(departure.node), " (node ", id.value(), ") is gone: it ",
+                    departure.reason));
   if (NodeLink* link = link_of(id)) {
     link->close(status);
     attached_.erase(link);
@@ -415,17 +434,28 @@ void Cluster::apply_one(const JobAction& action) {
                  },
                  [&](const SendSave& a) { send_save(a); },
                  [&](const TakeEpoch&) { take_epoch(); },
-                 [&](const RollBackMetrics& a) { directory_->roll_back(a.iteration); },
-                 [&](const AppendMetrics& a) { directory_->append_line(a.line); },
+                 [&](const RollBackMetrics& a) {
+                   curve_.roll_back(a.iteration);
+                   directory_->roll_back(a.iteration);
+                 },
+                 [&](const AppendMetrics& a) {
+                   if (const auto line = parse_metrics_line(a.line)) curve_.add(*line);
+                   directory_->append_line(a.line);
+                 },
                  [&](const WriteFile& a) { directory_->write_file(a.name, a.contents); },
                  [&](const CountRefusal& a) { refuse(a.refusal, a.text); },
-                 [&](const LogLine& a) { spdlog::info("{}", one_line(a.text)); },
+                 [&](const LogLine& a) {
+                   if (const auto kind = event_kind(a.kind)) {
+                     note(*kind, a.text);
+                   } else {
+                     spdlog::info("{}", one_line(a.text));
+                   }
+                 },
                  [&](const ForgetParts& a) { forget_parts(a); },
                  [&](const WriteManifest& a) { write_manifest(a); },
                  [&](const RemoveManifest& a) { remove_manifest(a.manifest); },
                  [&](const CheckpointLog& a) {
-                   spdlog::log(a.alarm ? spdlog::level::err : spdlog::level::info, "{}",
-                               one_line(a.text));
+                   note(a.alarm ? EventKind::kAlarm : EventKind::kCheckpoint, a.text);
                  },
              },
              action);
@@ -525,7 +555,8 @@ void Cluster::tick() {
     depart(departure, absl::AbortedError(absl::StrCat("this node ", departure.reason)));
   }
   if (!was_cut_off && membership_.isolated_since()) {
-    spdlog::warn("no node is heard: is this coordinator cut off? Nobody is given up meanwhile");
+    note(EventKind::kAlarm,
+         "no node is heard: is this coordinator cut off? Nobody is given up meanwhile");
   }
   for (auto it = attached_.begin(); it != attached_.end();) {
     if (!it->second.node && now - it->second.opened > options_.membership.lease) {

@@ -28,11 +28,14 @@
 #include "common/clock.h"
 #include "coordinator/checkpoint_archive.h"
 #include "coordinator/checkpoint_catalog.h"
+#include "coordinator/event_list.h"
 #include "coordinator/job_resolver.h"
 #include "coordinator/job_run.h"
+#include "coordinator/loss_curve.h"
 #include "coordinator/membership.h"
 #include "coordinator/metrics.h"
 #include "coordinator/run_directory.h"
+#include "coordinator/status_site.h"
 #include "coordinator/traffic.h"
 #include "poseidon/v1/control.pb.h"
 
@@ -115,8 +118,9 @@ class Cluster {
   /// for the files to be written.
   void shutdown(const std::string& reason);
 
-  // ---- metrics (cluster_metrics.cc) ----
+  // ---- being watched (cluster_metrics.cc) ----
   CoordinatorFigures figures();
+  StatusView view();
   /// HOST:PORT of the coordinator's own metrics, "" for none. From now on the state directory has
   /// prometheus-targets.json.
   void set_metrics_address(const std::string& address);
@@ -165,6 +169,7 @@ class Cluster {
   void after_actions();
   void watch_drift(Nanoseconds now);
   void refuse(Refusal refusal, const std::string& text);
+  void note(EventKind kind, const std::string& text);
   NodeLink* link_of(NodeId node) const;
   bool job_active() const { return job_ && (!job_->ended() || !files_closed_); }
   std::string job_text() const;
@@ -176,10 +181,11 @@ class Cluster {
   RunDirectory::Events run_directory_events();
   void files_are_closed();
   void install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& request,
-                   std::shared_ptr<RunFiles> directory);
+                   std::shared_ptr<RunFiles> directory, LossCurve curve);
   absl::Status go_on_with(const std::string& record);
   void record_job();
   std::vector<CheckpointManifest> committed_checkpoints(const std::string& job_id) const;
+  v1::GetStatusResponse status_now() const;
   void fill_job(v1::GetStatusResponse& out) const;
   void fill_nodes(v1::GetStatusResponse& out) const;
   void fill_layers(v1::GetStatusResponse& out) const;
@@ -217,6 +223,8 @@ class Cluster {
   std::string metrics_address_;
   std::string targets_;  ///< as last written
   std::unique_ptr<TrafficMonitor> traffic_;
+  LossCurve curve_;   ///< of the job
+  EventList events_;  ///< of the cluster
   Nanoseconds drift_looked_{0};
   /// Of a job that is done: told once its files are on disk. Should this process die before, the
   /// nodes still have what is missing there.

@@ -154,7 +154,7 @@ absl::StatusOr<v1::SubmitResponse> Cluster::begin_job(const v1::SubmitRequest& r
   response.set_job_id(description.id);
   response.set_run_directory(path.string());
   install_job(std::make_unique<JobRun>(options_.job, std::move(description), clock_->now()),
-              request, std::move(directory));
+              request, std::move(directory), curve_of_earlier(path, begin));
   return response;
 }
 
@@ -249,18 +249,20 @@ JobDescription Cluster::describe_job(const v1::SubmitRequest& request, const Res
 }
 
 void Cluster::install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& request,
-                          std::shared_ptr<RunFiles> directory) {
+                          std::shared_ptr<RunFiles> directory, LossCurve curve) {
   std::unique_ptr<JobRun> old_job;  // both die after the lock is released
   std::shared_ptr<RunFiles> old_directory;
   const std::lock_guard<std::mutex> lock(mutex_);
-  spdlog::info("job {} was submitted; its files go to {}", job->description().id,
-               directory->path().string());
+  note(EventKind::kJob,
+       absl::StrCat("job ", job->description().id, " was submitted; its files go to ",
+                    directory->path().string()));
   old_job = std::exchange(job_, std::move(job));
   if (old_job) counts_.jobs += old_job->counts();
   old_directory = std::exchange(directory_, std::move(directory));
   submitted_ = request;
   recorded_.reset();
   traffic_.reset();
+  curve_ = std::move(curve);
   counted_iterations_ = job_->first_iteration();
   files_closing_ = false;
   files_closed_ = false;
@@ -277,8 +279,12 @@ void Cluster::install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& 
 absl::StatusOr<v1::GetStatusResponse> Cluster::status(const v1::GetStatusRequest& request) {
   POSEIDON_RETURN_IF_ERROR(
       check_protocol_version(request.protocol_version(), "the command line tool"));
-  v1::GetStatusResponse out;
   const std::lock_guard<std::mutex> lock(mutex_);
+  return status_now();
+}
+
+v1::GetStatusResponse Cluster::status_now() const {
+  v1::GetStatusResponse out;
   out.set_state("idle");
   out.set_loss(std::numeric_limits<double>::quiet_NaN());
   out.set_test_loss(std::numeric_limits<double>::quiet_NaN());
@@ -348,6 +354,9 @@ void Cluster::fill_nodes(v1::GetStatusResponse& out) const {
     status->set_stall_share(shares.stall);
     status->set_data_stall_share(shares.data);
     status->set_corrupt_samples(rates.corrupt_samples);
+    status->set_images_per_s(rates.passes_per_s && job_
+                                 ? *rates.passes_per_s * static_cast<double>(job_->batch_size())
+                                 : kUnknown);
   };
   std::vector<NodeId> listed;
   if (job_) {

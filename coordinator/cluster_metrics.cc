@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 
 #include "absl/strings/str_cat.h"
 #include "common/daemon.h"
 #include "common/file_io.h"
+#include "coordinator/admission.h"
 #include "coordinator/cluster.h"
 #include "spdlog/spdlog.h"
 
@@ -68,6 +70,21 @@ CoordinatorFigures Cluster::figures() {
                                   .seconds = checkpoints.slowest_seconds()};
   }
   return figures;
+}
+
+/// For the log and for those who watch.
+void Cluster::note(EventKind kind, const std::string& text) {
+  const std::string line = one_line(text);
+  spdlog::log(kind == EventKind::kAlarm ? spdlog::level::err : spdlog::level::info, "{}", line);
+  events_.add(
+      kind, line,
+      std::chrono::duration_cast<Milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count());
+}
+
+StatusView Cluster::view() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return {.status = status_now(), .curve = curve_, .events = events_.all()};
 }
 
 void Cluster::set_metrics_address(const std::string& address) {

@@ -236,7 +236,7 @@ absl::Status Cluster::go_on_with(const std::string& text) {
                               disk_.open(record.run_directory, begin, run_directory_events()));
     description.epoch = Epoch(epoch);
     install_job(std::make_unique<JobRun>(options_.job, std::move(description), clock_->now()),
-                request, std::move(directory));
+                request, std::move(directory), curve_of_earlier(record.run_directory, begin));
     return absl::OkStatus();
   }
   DurableJob::Running& running = *record.running;
@@ -294,16 +294,19 @@ absl::Status Cluster::go_on_with(const std::string& text) {
   JobActions actions;
   job_ = JobRun::resume(options_.job, std::move(description), std::move(state), now, actions);
   directory_ = std::move(directory);
+  curve_ = std::move(progress.curve);
   submitted_ = request;
   recorded_.reset();
   counted_iterations_ = completed;
   files_closed_ = false;
   if (running.recovering_from.empty()) {
-    spdlog::info("job {} goes on from iteration {} (epoch {}) when its {} nodes are back",
-                 record.id, completed, epoch.value(), nodes.size());
+    note(EventKind::kJob,
+         absl::StrCat("job ", record.id, " goes on from iteration ", completed, " (epoch ",
+                      epoch.value(), ") when its ", nodes.size(), " nodes are back"));
   } else {
-    spdlog::info("job {} goes on with its recovery (epoch {} is over; {})", record.id,
-                 epoch.value(), one_line(running.recovering_from));
+    note(EventKind::kRecovery,
+         absl::StrCat("job ", record.id, " goes on with its recovery (epoch ", epoch.value(),
+                      " is over; ", running.recovering_from, ")"));
   }
   apply(actions);
   members_changed();

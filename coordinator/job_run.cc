@@ -251,9 +251,11 @@ JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now) {
       where = absl::StrFormat("goes on at iteration %d (checkpoint %s)", first_iteration_,
                               snapshot_name(source_->snapshot));
     }
-    actions.emplace_back(LogLine{absl::StrFormat(
-        "job %s: every node is ready, training %s: %d iterations, %d workers of batch %d",
-        description_.id, where, description_.iterations, workers_.size(), elastic_.batch_size)});
+    actions.emplace_back(LogLine{
+        absl::StrFormat(
+            "job %s: every node is ready, training %s: %d iterations, %d workers of batch %d",
+            description_.id, where, description_.iterations, workers_.size(), elastic_.batch_size),
+        recovering_since_ ? LogLine::Kind::kRecovery : LogLine::Kind::kJob});
     recovering_since_.reset();
   }
   return actions;
@@ -352,9 +354,10 @@ JobActions JobRun::on_test(NodeId from, Epoch epoch, Iteration iteration, const 
     actions.emplace_back(AppendMetrics{json_line({{"iteration", result->iteration},
                                                   {"test_loss", result->loss},
                                                   {"test_accuracy", result->accuracy}})});
-    actions.emplace_back(LogLine{
-        absl::StrFormat("job %s: after %d iterations test loss %.4f, accuracy %.4f",
-                        description_.id, result->iteration, result->loss, result->accuracy)});
+    actions.emplace_back(
+        LogLine{absl::StrFormat("job %s: after %d iterations test loss %.4f, accuracy %.4f",
+                                description_.id, result->iteration, result->loss, result->accuracy),
+                LogLine::Kind::kRoutine});
   }
   return actions;
 }
@@ -437,7 +440,8 @@ void JobRun::end(bool succeeded, const std::string& reason, Nanoseconds now, Job
   ended_at_ = now;
   message_ = reason;
   actions.emplace_back(
-      LogLine{absl::StrCat("job ", description_.id, succeeded ? " is done" : " failed: ", reason)});
+      LogLine{absl::StrCat("job ", description_.id, succeeded ? " is done" : " failed: ", reason),
+              succeeded ? LogLine::Kind::kJob : LogLine::Kind::kAlarm});
   end_epoch(succeeded, reason, actions);
 }
 

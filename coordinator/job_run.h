@@ -102,7 +102,14 @@ struct CountRefusal {
   std::string text;  ///< who, what and why
 };
 struct LogLine {
+  enum class Kind : std::uint8_t {
+    kJob,
+    kRecovery,
+    kAlarm,
+    kRoutine,  ///< for the log alone
+  };
   std::string text;
+  Kind kind = Kind::kJob;
 };
 using JobAction =
     std::variant<SendAssignment, SendCalibrate, SendStart, SendStop, SendHalt, SendSave, TakeEpoch,

@@ -31,7 +31,8 @@ std::size_t JobRun::fewest_workers() const {
 void JobRun::recover(EpochEnd what, const std::string& reason, bool in_memory, Nanoseconds now,
                      JobActions& actions) {
   recovering_from_ = reason;
-  actions.emplace_back(LogLine{absl::StrCat("job ", description_.id, ": ", reason)});
+  actions.emplace_back(
+      LogLine{absl::StrCat("job ", description_.id, ": ", reason), LogLine::Kind::kRecovery});
   if (!recovering_since_) {
     recovering_since_ = now;
     ++recoveries_;
@@ -142,10 +143,12 @@ void JobRun::halted_all(Nanoseconds now, JobActions& actions) {
 
 void JobRun::fall_back(const std::string& why, Nanoseconds now, JobActions& actions) {
   const std::vector<const CheckpointManifest*> usable = usable_checkpoints();
-  actions.emplace_back(LogLine{absl::StrFormat(
-      "job %s: %s; goes back to %s", description_.id, why,
-      usable.empty() ? "the beginning: there is no checkpoint"
-                     : absl::StrCat("checkpoint ", snapshot_name(usable.back()->snapshot)))});
+  actions.emplace_back(LogLine{
+      absl::StrFormat("job %s: %s; goes back to %s", description_.id, why,
+                      usable.empty()
+                          ? "the beginning: there is no checkpoint"
+                          : absl::StrCat("checkpoint ", snapshot_name(usable.back()->snapshot))),
+      LogLine::Kind::kRecovery});
   replace(now, actions);
 }
 

@@ -22,6 +22,7 @@ struct MainOptions {
   std::string listen;
   std::string state_dir;
   std::string metrics_listen;
+  std::string status_listen;
   std::uint32_t lease_ms = 3000;
   std::uint32_t heartbeat_ms = 500;
   std::uint32_t wait_for_nodes_s = 120;
@@ -36,6 +37,8 @@ void add_options(CLI::App& app, MainOptions& options) {
                  "directory for the coordinator's state and, unless told otherwise, for runs")
       ->required();
   app.add_option("--metrics-listen", options.metrics_listen, "ADDR:PORT for Prometheus");
+  app.add_option("--status-listen", options.status_listen,
+                 "ADDR:PORT for the status page; PORT alone: for this machine only");
   app.add_option("--lease-ms", options.lease_ms, "a node silent for so long is declared dead")
       ->capture_default_str();
   app.add_option("--heartbeat-ms", options.heartbeat_ms, "how often nodes are asked to speak")
@@ -81,6 +84,7 @@ absl::Status run(const MainOptions& options) {
   CoordinatorOptions service_options{.listen = options.listen,
                                      .state_dir = options.state_dir,
                                      .metrics_listen = options.metrics_listen,
+                                     .status_listen = options.status_listen,
                                      .cluster = {},
                                      .on_turn = [&pulse] { pulse.turn(); }};
   service_options.cluster.membership.lease = Milliseconds(options.lease_ms);
@@ -93,6 +97,9 @@ absl::Status run(const MainOptions& options) {
   POSEIDON_RETURN_IF_ERROR(announce_address(options.daemon, (*service)->address()));
   if (!options.metrics_listen.empty()) {
     spdlog::info("metrics at http://{}/metrics", (*service)->metrics_address());
+  }
+  if (!options.status_listen.empty()) {
+    spdlog::info("status page at http://{}/", (*service)->status_address());
   }
   manager.ready(absl::StrCat("listens on ", (*service)->address()));
   const std::string reason = stop.wait();

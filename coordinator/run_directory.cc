@@ -105,27 +105,19 @@ MetricsProgress read_metrics_progress(std::istream& in) {
   MetricsProgress progress;
   std::string line;
   while (std::getline(in, line) && !in.eof()) {  // at the end of the file: no line end, torn
-    const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object()) break;
-    const auto iteration = json.find("iteration");
-    if (iteration == json.end() || !iteration->is_number_integer()) break;
-    const auto number = [&json](const char* key) -> std::optional<double> {
-      const auto it = json.find(key);
-      return it != json.end() && it->is_number() ? std::optional(it->get<double>()) : std::nullopt;
-    };
-    const auto at = iteration->get<std::int64_t>();
-    if (const auto loss = number("loss")) {
-      if (at < progress.next_iteration) break;
-      progress.next_iteration = at + 1;
-      progress.loss = loss;
-    } else if (const auto test_loss = number("test_loss")) {
-      if (at < progress.tested_iteration.value_or(0)) break;
-      progress.tested_iteration = at;
-      progress.test_loss = *test_loss;
-      progress.test_accuracy = number("test_accuracy").value_or(0.0);
+    const std::optional<MetricsLine> metrics = parse_metrics_line(line);
+    if (!metrics) break;
+    if (metrics->loss) {
+      if (metrics->iteration < progress.next_iteration) break;
+      progress.next_iteration = metrics->iteration + 1;
+      progress.loss = metrics->loss;
     } else {
-      break;
+      if (metrics->iteration < progress.tested_iteration.value_or(0)) break;
+      progress.tested_iteration = metrics->iteration;
+      progress.test_loss = metrics->test_loss;
+      progress.test_accuracy = metrics->test_accuracy;
     }
+    progress.curve.add(*metrics);
     progress.bytes += line.size() + 1;
   }
   return progress;
@@ -272,6 +264,12 @@ absl::Status RunDirectory::roll_back_now(Iteration iteration) {
   POSEIDON_RETURN_IF_ERROR(write_file_atomically(metrics, metrics_before(text, iteration)));
   metrics_fd_ = Descriptor(::open(metrics.c_str(), O_WRONLY | O_CLOEXEC | O_APPEND));
   return metrics_fd_.is_open() ? absl::OkStatus() : errno_status("open", metrics);
+}
+
+LossCurve curve_of_earlier(const fs::path& directory, RunDirectory::Begin begin) {
+  if (begin == RunDirectory::Begin::kAnew) return {};
+  std::ifstream in(directory / "metrics.jsonl", std::ios::binary);
+  return read_metrics_progress(in).curve;  // no such file: nothing to show
 }
 
 std::string metrics_before(std::string_view metrics, Iteration iteration) {

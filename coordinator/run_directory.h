@@ -28,6 +28,7 @@
 #include "common/descriptor.h"
 #include "common/file_io.h"
 #include "common/ids.h"
+#include "coordinator/loss_curve.h"
 
 namespace poseidon {
 
@@ -39,6 +40,7 @@ struct MetricsProgress {
   double test_loss = 0.0;
   double test_accuracy = 0.0;
   std::uint64_t bytes = 0;  ///< of the lines that count
+  LossCurve curve;          ///< of them
 };
 /// Reads on until the first line that is torn or none of ours.
 MetricsProgress read_metrics_progress(std::istream& in);
@@ -141,6 +143,9 @@ class RunDirectory final : public RunFiles {
   bool closing_ = false;    ///< guarded by mutex_
   std::thread writer_;
 };
+
+/// The loss of the run that is gone on with in this directory; empty for one that begins anew.
+LossCurve curve_of_earlier(const std::filesystem::path& directory, RunDirectory::Begin begin);
 
 /// Those lines of metrics.jsonl that speak of iterations and tests before this one. What is no such
 /// line (a torn one) goes.

@@ -7,11 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/daemon.h"
+#include "common/http_server.h"
 #include "common/metrics_server.h"
 #include "common/status_macros.h"
 #include "coordinator/admission.h"
+#include "coordinator/status_site.h"
 #include "grpcpp/grpcpp.h"
 #include "poseidon/v1/control.grpc.pb.h"
 #include "spdlog/spdlog.h"
@@ -280,6 +283,7 @@ class CoordinatorServer final : public CoordinatorService {
                     std::unique_ptr<StateDirectory> state, const Clock* clock,
                     std::function<void()> on_turn)
       : cluster_(options, std::move(resolver), std::move(state), clock),
+        site_([this] { return cluster_.view(); }, clock),
         service_(&cluster_),
         on_turn_(std::move(on_turn)) {}
 
@@ -294,6 +298,26 @@ class CoordinatorServer final : public CoordinatorService {
                                 }));
     }
     cluster_.set_metrics_address(metrics_address());
+    return absl::OkStatus();
+  }
+
+  absl::Status serve_status(const std::string& text) {
+    if (text.empty()) return absl::OkStatus();
+    const auto explain = [](const absl::Status& why) {
+      return absl::Status(why.code(), absl::StrCat("--status-listen: ", why.message()));
+    };
+    const absl::StatusOr<HostPort> listen = parse_status_listen(text);
+    if (!listen.ok()) return explain(listen.status());
+    auto page = HttpServer::start(
+        *listen, [this](const HttpRequest& request) { return site_.answer(request); });
+    if (!page.ok()) return explain(page.status());
+    status_ = *std::move(page);
+    if (!is_loopback_host(listen->host)) {
+      spdlog::warn(
+          "the status page is open to whoever reaches {}, without a password; a port alone "
+          "(--status-listen {}) keeps it on this machine",
+          to_string(*listen), listen->port);
+    }
     return absl::OkStatus();
   }
 
@@ -318,6 +342,10 @@ class CoordinatorServer final : public CoordinatorService {
   std::string address() const override { return address_; }
   std::string metrics_address() const override {
     return metrics_ == nullptr ? "" : metrics_->address();
+  }
+
+  std::string status_address() const override {
+    return status_ == nullptr ? "" : status_->address();
   }
 
   void shutdown(const std::string& reason) override {
@@ -350,6 +378,7 @@ class CoordinatorServer final : public CoordinatorService {
   }
 
   Cluster cluster_;
+  StatusSite site_;
   GrpcService service_;
   const std::function<void()> on_turn_;
   std::unique_ptr<grpc::Server> server_;
@@ -358,7 +387,8 @@ class CoordinatorServer final : public CoordinatorService {
   std::condition_variable changed_;
   bool stopping_ = false;  ///< guarded by mutex_
   std::thread timer_;
-  std::unique_ptr<MetricsServer> metrics_;  ///< last: stops reading all above first
+  std::unique_ptr<MetricsServer> metrics_;  ///< these last: they stop reading all above first
+  std::unique_ptr<HttpServer> status_;
 };
 
 }  // namespace
@@ -374,6 +404,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::start(
                                                     std::move(state), clock, options.on_turn);
   POSEIDON_RETURN_IF_ERROR(server->serve_metrics(options.metrics_listen));
   POSEIDON_RETURN_IF_ERROR(server->listen(listen));
+  POSEIDON_RETURN_IF_ERROR(server->serve_status(options.status_listen));
   return server;
 }
 

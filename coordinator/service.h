@@ -20,6 +20,7 @@ struct CoordinatorOptions {
   std::string listen = "127.0.0.1:0";  ///< HOST:PORT; port 0: any free one
   std::filesystem::path state_dir;
   std::string metrics_listen;  ///< "" : none
+  std::string status_listen;   ///< of the status page, as parse_status_listen takes it; "" : none
   ClusterOptions cluster;
   std::function<void()> on_turn;  ///< with every turn of the timer: it is alive; may be null
 };
@@ -36,6 +37,7 @@ class CoordinatorService {
   /// Where it listens in fact, HOST:PORT.
   virtual std::string address() const = 0;
   virtual std::string metrics_address() const = 0;
+  virtual std::string status_address() const = 0;
   /// Fails the running job, tells every node, writes the files, closes the port. Some seconds at
   /// most. Idempotent.
   virtual void shutdown(const std::string& reason) = 0;

@@ -86,6 +86,13 @@ TEST_F(ServiceTest, ReportsOfStrangersAndStaleEpochsDoNotTouchTheJob) {
   EXPECT_TRUE(nodes_[1]->client().send(traffic));
   await([&](const auto&) { return refused("malformed") == 1; });
   EXPECT_EQ(refused("duplicate"), 1u);
+  // A text that must be cut is not cut through a letter: nobody could read the status any more.
+  v1::NodeMessage reason;
+  v1::RefusedCount* count = reason.mutable_heartbeat()->add_refused();
+  count->set_reason(std::string(63, 'x') + "\u00e4");
+  count->set_count(3);
+  EXPECT_TRUE(nodes_[1]->client().send(reason));
+  await([&](const auto&) { return refused(std::string(63, 'x')) == 3; });
   EXPECT_EQ(status().state(), "running");
   EXPECT_EQ(status().iteration(), 0u);
 }

@@ -108,7 +108,8 @@ WorkerRates TrafficMonitor::worker_rates(NodeId node) const {
   if (found == samples_.end()) return {};
   const Sample& first = found->second.front();
   const Sample& last = found->second.back();
-  WorkerRates rates{.shares = {}, .corrupt_samples = last.totals.corrupt_samples};
+  WorkerRates rates;
+  rates.corrupt_samples = last.totals.corrupt_samples;
   const double elapsed = last.seconds_since(first);
   if (elapsed <= 0.0) return rates;
   const auto seconds = [](const WorkerTotals& totals) {
@@ -126,6 +127,12 @@ WorkerRates TrafficMonitor::worker_rates(NodeId node) const {
   rates.shares = WorkerRates::Shares{.compute = share(before.compute, now.compute),
                                      .stall = share(before.stall, now.stall),
                                      .data = share(before.data, now.data)};
+  // All layers make the same passes, one after the other.
+  std::uint64_t passes = 0;
+  for (std::size_t l = 0; l < layers_; ++l) {
+    passes = std::max(passes, last.totals.layers[l].passes - first.totals.layers[l].passes);
+  }
+  rates.passes_per_s = static_cast<double>(passes) / elapsed;
   return rates;
 }
 

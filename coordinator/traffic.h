@@ -42,7 +42,8 @@ struct WorkerRates {
     double data = 0.0;     ///< waited for samples
   };
   std::optional<Shares> shares;
-  std::uint64_t corrupt_samples = 0;  ///< all of them
+  std::optional<double> passes_per_s;  ///< batches; set with `shares`
+  std::uint64_t corrupt_samples = 0;   ///< all of them
 };
 
 /// Of one iteration, as measured.

@@ -15,8 +15,8 @@ build_packages=(
   libdnnl-dev librocksdb-dev
   # data: gzip, JPEG, PNG, CRC-32C
   zlib1g-dev libjpeg62-turbo-dev libpng-dev libisal-dev
-  # JSON, logging, command line, metrics
-  nlohmann-json3-dev libspdlog-dev libcli11-dev prometheus-cpp-dev
+  # JSON, logging, command line, metrics, HTTP
+  nlohmann-json3-dev libspdlog-dev libcli11-dev prometheus-cpp-dev libcivetweb-dev
   # readiness and watchdog of services
   libsystemd-dev
   # unit tests are part of every build
@@ -29,8 +29,8 @@ test_packages=(
   dpkg-dev file mmdebstrap systemd-container
   # containers, by an engine that the test starts itself
   docker.io docker-compose iptables
-  # the metrics, dashboards and alerts are tried on a real one
-  prometheus
+  # the metrics, dashboards and alerts are tried on a real one, the status page in a browser
+  prometheus chromium
 )
 # What Poseidon is compared with, and network namespaces as hosts; neither the build nor .ci/run needs them.
 bench_packages=(

@@ -1,16 +1,12 @@
 #pragma once
 
 #include <span>
-#include <string_view>
+
+#include "common/embedded_file.h"
 
 namespace poseidon {
 
-struct ShippedModel {
-  std::string_view name;
-  std::string_view text;
-};
-
-/// Defined in shipped_data.cc, which embed.cmake writes at build time.
-std::span<const ShippedModel> shipped_models();
+/// The network files of this folder: NAME.json, sorted. Written at build time.
+std::span<const EmbeddedFile> shipped_models();
 
 }  // namespace poseidon

@@ -44,6 +44,10 @@ for daemon in "${daemons[@]}"; do
 done
 systemctl show --property=StatusText poseidon-coordinator | grep "listens on 127.0.0.1:4700"
 train
+exec 3<>/dev/tcp/127.0.0.1/9480
+printf 'GET /api/v1/status HTTP/1.0\r\n\r\n' >&3
+grep -q '"state":"done"' <&3
+exec 3<&-
 find /var/lib/poseidon/coordinator/runs -name model.safetensors | grep .
 must_fail runuser -u nobody -- ls /var/lib/poseidon/server
 

@@ -161,13 +161,14 @@ class Cluster:
     """A coordinator, servers and workers, started by hand. `place`: where, by their names; the operator's commands run
     where the coordinator does."""
 
-    def __init__(self, test, lease_ms=LEASE_MS, place=None, metrics=False):
+    def __init__(self, test, lease_ms=LEASE_MS, place=None, metrics=False, status=None):
         self.test = test
         self.place = place or Here()
         self.servers = []
         self.workers = []
         self.lease_ms = lease_ms
         self.metrics = ["--metrics-listen", "127.0.0.1:0"] if metrics else []
+        self.status_page = ["--status-listen", status] if status else []
         self.address = f"{self.place.address('coordinator')}:0"
         self.coordinators = 0
         self.restart_coordinator()
@@ -178,7 +179,7 @@ class Cluster:
         self.coordinators += 1
         self.coordinator, self.address = self._listening(
             name, "poseidon-coordinator", "--listen", self.address, "--state-dir", self.test.folder / "state",
-            "--lease-ms", self.lease_ms, "--heartbeat-ms", self.lease_ms // 5, *self.metrics)
+            "--lease-ms", self.lease_ms, "--heartbeat-ms", self.lease_ms // 5, *self.metrics, *self.status_page)
 
     def start(self, name, program, *arguments):
         return self.test.start(name, *self.place.command(name, [BIN / program, *arguments]))

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace poseidon {
+
+/// A file of the source tree that was compiled in (cmake/PoseidonEmbed.cmake).
+struct EmbeddedFile {
+  std::string_view name;  ///< without its folder
+  std::string_view text;
+};
+
+}  // namespace poseidon

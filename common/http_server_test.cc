@@ -1,0 +1,109 @@
+#include "common/http_server.h"
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <chrono>
+
+#include "common/descriptor.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace poseidon {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+/// Sends these bytes; everything that comes back until the server hangs up.
+std::string answer_to(const std::string& address, const std::string& bytes) {
+  const Descriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
+  const timeval patience{.tv_sec = 10, .tv_usec = 0};
+  setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port =
+      htons(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+  EXPECT_EQ(connect(socket.get(), reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+  (void)send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  std::string answer;
+  std::array<char, 4096> part{};
+  for (ssize_t n = 0; (n = recv(socket.get(), part.data(), part.size(), 0)) > 0;) {
+    answer.append(part.data(), static_cast<std::size_t>(n));
+  }
+  return answer;
+}
+
+std::unique_ptr<HttpServer> echoing() {
+  auto server = HttpServer::start({"127.0.0.1", 0}, [](const HttpRequest& request) {
+    const std::string text = request.method + " " + request.path + " " + request.if_none_match;
+    return HttpResponse{.status = request.path == "/known" ? 304 : 200,
+                        .content_type = "text/plain",
+                        .headers = {{"X-Ours", "yes"}},
+                        .body = std::make_shared<const std::string>(text)};
+  });
+  EXPECT_TRUE(server.ok()) << server.status();
+  return *std::move(server);
+}
+
+TEST(HttpServer, HandsOverMethodPathAndTag) {
+  const auto server = echoing();
+  const std::string answer = answer_to(
+      server->address(), "GET /a%20b?q=1 HTTP/1.1\r\nHost: x\r\nIf-None-Match: \"t\"\r\n\r\n");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(answer,
+              HasSubstr("Content-Type: text/plain\r\nContent-Length: 12\r\nX-Ours: yes\r\n"));
+  EXPECT_THAT(answer, HasSubstr("\r\n\r\nGET /a b \"t\""));
+  EXPECT_THAT(
+      answer_to(server->address(), "POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab"),
+      HasSubstr("POST /x "));
+}
+
+TEST(HttpServer, HeadAndNotModifiedHaveNoBody) {
+  const auto server = echoing();
+  const std::string head = answer_to(server->address(), "HEAD /x HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_THAT(head, HasSubstr("Content-Length: 8\r\n"));
+  EXPECT_EQ(head.substr(head.size() - 4), "\r\n\r\n");
+  const std::string known = answer_to(server->address(), "GET /known HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_THAT(known, StartsWith("HTTP/1.1 304 Not Modified\r\n"));
+  EXPECT_THAT(known, Not(HasSubstr("Content-Length")));
+  EXPECT_EQ(known.substr(known.size() - 4), "\r\n\r\n");
+}
+
+TEST(HttpServer, WhatIsNoRequestReachesNobody) {
+  int requests = 0;
+  const auto server = HttpServer::start({"127.0.0.1", 0}, [&requests](const HttpRequest&) {
+    ++requests;
+    return HttpResponse{};
+  });
+  ASSERT_TRUE(server.ok());
+  for (const std::string& bytes :
+       {std::string("nonsense\r\n\r\n"), std::string("GET\r\n\r\n"),
+        std::string("\0\1\2\3\r\n\r\n", 8),
+        "GET / HTTP/1.1\r\nHost: x\r\nX: " + std::string(HttpServer::kMaxRequestBytes, 'x') +
+            "\r\n\r\n"}) {
+    EXPECT_THAT(answer_to((*server)->address(), bytes), Not(HasSubstr("200 OK")));
+  }
+  EXPECT_EQ(requests, 0);
+}
+
+TEST(HttpServer, ATakenPortIsNamed) {
+  const auto server = echoing();
+  const int port = std::stoi(server->address().substr(server->address().rfind(':') + 1));
+  const auto second = HttpServer::start({"127.0.0.1", port}, {});
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(server->address()));
+}
+
+TEST(HttpServer, EndsAtOnce) {
+  auto server = echoing();
+  const auto begin = std::chrono::steady_clock::now();
+  server.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+}
+
+}  // namespace
+}  // namespace poseidon

@@ -1,0 +1,14 @@
+#pragma once
+
+// A cluster's status as JSON, for scripts (`poseidon status --json`, `poseidon top --json`) and for
+// the coordinator's status page. Pure.
+
+#include "nlohmann/json.hpp"
+#include "poseidon/v1/control.pb.h"
+
+namespace poseidon {
+
+/// The fields of DESIGN section 9 and more; what is not measured yet is null.
+nlohmann::json status_to_json(const v1::GetStatusResponse& status);
+
+}  // namespace poseidon

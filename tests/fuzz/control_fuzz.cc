@@ -1,0 +1,59 @@
+// What coordinator and nodes tell each other, after protobuf has parsed it: Join and every text for
+// a log line on the coordinator's side, the plan on a node's. The first byte chooses.
+
+#include "common/check.h"
+#include "common/plan_proto.h"
+#include "coordinator/admission.h"
+#include "nlohmann/json.hpp"
+#include "poseidon/v1/control.pb.h"
+#include "tests/fuzz/input.h"
+
+namespace poseidon::fuzz {
+namespace {
+
+void check_line(const std::string& text) {
+  const std::string line = one_line(text);
+  for (const char c : line) {
+    POSEIDON_CHECK(static_cast<unsigned char>(c) >= 0x20 && c != 0x7f, "no control character");
+  }
+  (void)nlohmann::json(line).dump();  // throws where a letter of UTF-8 is cut through
+}
+
+void node_message(std::string_view bytes) {
+  v1::NodeMessage message;
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return;
+  check_line(message.leave().reason());
+  check_line(message.failed().reason());
+  check_line(message.checkpoint().reason());
+  if (!message.has_join()) return;
+  for (const char* const peer : {"10.0.0.1", "::1", ""}) (void)admit(message.join(), peer);
+}
+
+void plan(std::string_view bytes) {
+  v1::PlanMessage message;
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return;
+  const auto plan = plan_from_message(message);
+  if (!plan.ok()) return;
+  const auto again = plan_from_message(plan_to_message(*plan));
+  POSEIDON_CHECK(again.ok() && plan_to_json(*again) == plan_to_json(*plan), "a plan stays a plan");
+}
+
+}  // namespace
+}  // namespace poseidon::fuzz
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace poseidon;
+  fuzz::Input input(data, size);
+  switch (input.byte() % 3) {
+    case 0:
+      fuzz::node_message(input.rest());
+      break;
+    case 1:
+      fuzz::plan(input.rest());
+      break;
+    default:
+      (void)host_of_peer(std::string(input.rest()));
+      break;
+  }
+  return 0;
+}

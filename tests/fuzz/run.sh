@@ -1,0 +1,69 @@
+#!/bin/bash
+# Runs the fuzz targets of this folder (all, or those named) for so many seconds each, as many at a time as there
+# are cores. Each begins with tests/fuzz/corpus/TARGET.
+#   tests/fuzz/run.sh --seconds N [--keep FOLDER] [TARGET...]
+# --keep: corpora grow in FOLDER/TARGET and are there the next time; without it what is found new is forgotten.
+# A finding is left in build/fuzz/TARGET-findings/, the end of the log says what it was. Fix it, give it a name, and put it
+# into tests/fuzz/corpus/TARGET, where ctest gives it to the target for ever.
+# Ends with one line, `N passed, N failed`, a target being one; the exit status says the same.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+exec </dev/null
+
+seconds="" keep="" targets=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --seconds) seconds=${2:-}; shift 2 || exit 2 ;;
+    --keep) keep=${2:-}; shift 2 || exit 2 ;;
+    -*) echo "unknown option $1; usage: $0 --seconds N [--keep FOLDER] [TARGET...]" >&2; exit 2 ;;
+    *) targets+=("$1"); shift ;;
+  esac
+done
+[[ $seconds =~ ^[1-9][0-9]*$ ]] || { echo "usage: $0 --seconds N [--keep FOLDER] [TARGET...]" >&2; exit 2; }
+if [ ${#targets[@]} -eq 0 ]; then
+  for file in tests/fuzz/*_fuzz.cc; do
+    name=${file##*/}
+    targets+=("${name%_fuzz.cc}")
+  done
+fi
+
+export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
+cmake --preset asan > build/fuzz-cmake.log 2>&1 || { cat build/fuzz-cmake.log; echo "0 passed, 1 failed"; exit 1; }
+cmake --build --preset asan --target "${targets[@]/#/fuzz_}" || { echo "0 passed, 1 failed"; exit 1; }
+
+# Bounds: an input that needs more memory, or this long, is a finding too.
+options=(-max_len=8192 -timeout=10 -rss_limit_mb=1024 -malloc_limit_mb=512 -print_final_stats=1 -verbosity=0 "-max_total_time=$seconds")
+
+one() {
+  local target=$1 out=build/fuzz status corpus
+  corpus=${keep:-$out/corpus}/$target
+  [ -n "$keep" ] || rm -rf "$corpus"
+  mkdir -p "$corpus" "$out/$target-findings"
+  ASAN_OPTIONS=detect_stack_use_after_return=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
+    "build/asan/fuzz/fuzz_$target" "${options[@]}" "-artifact_prefix=$out/$target-findings/" "$corpus" \
+    "tests/fuzz/corpus/$target" > "$out/$target.log" 2>&1
+  status=$?
+  if [ $status -ne 0 ]; then
+    tail -60 "$out/$target.log"
+    echo "$target: FAILED, see $out/$target.log and $out/$target-findings/"
+  else
+    echo "$target: $(sed -nE 's/^stat::number_of_executed_units: *//p' "$out/$target.log") inputs, corpus of $(find "$corpus" -type f | wc -l), at most $(sed -nE 's/^stat::peak_rss_mb: *//p' "$out/$target.log") MB"
+  fi
+  return $status
+}
+mkdir -p build/fuzz
+
+passed=0 failed=0 running=()
+finish_first() {
+  if wait "${running[0]}"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+  running=("${running[@]:1}")
+}
+cores=$(nproc)
+for target in "${targets[@]}"; do
+  [ ${#running[@]} -lt "$cores" ] || finish_first
+  one "$target" &
+  running+=($!)
+done
+while [ ${#running[@]} -gt 0 ]; do finish_first; done
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

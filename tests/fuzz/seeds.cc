@@ -1,0 +1,264 @@
+// Writes the seeds of tests/fuzz/corpus: what our own encoders make of small examples, and examples
+// of the formats that others write. Run from the source folder:
+//   build/asan/fuzz/fuzz_seeds tests/fuzz/corpus
+// Regressions stay beside them, as files named after what they found.
+
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "common/check.h"
+#include "common/checkpoint.h"
+#include "common/factor_wire.h"
+#include "common/norm_wire.h"
+#include "common/plan_pin.h"
+#include "common/plan_proto.h"
+#include "common/safetensors.h"
+#include "common/store_wire.h"
+#include "common/stream_header.h"
+#include "common/wire.h"
+#include "coordinator/durable_job.h"
+#include "models/shipped.h"
+#include "tests/support/toy_plan.h"
+#include "worker/data/golden_images.h"
+#include "worker/data/record_format.h"
+#include "worker/data/test_files.h"
+
+namespace poseidon::fuzz {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Of a seed: beyond it a fuzzer wastes its time on bytes that decide nothing.
+constexpr std::size_t kMaxSeedBytes = 4096;
+
+class Seeds {
+ public:
+  explicit Seeds(fs::path folder) : folder_(std::move(folder)) {}
+
+  void add(const std::string& target, const std::string& name, const std::string& bytes) {
+    if (bytes.size() > kMaxSeedBytes) return;
+    fs::create_directories(folder_ / target);
+    std::ofstream file(folder_ / target / name, std::ios::binary);
+    file << bytes;
+    POSEIDON_CHECK(file.good(), "a seed is written");
+  }
+
+ private:
+  const fs::path folder_;
+};
+
+std::string choosing(int what) { return std::string(1, static_cast<char>(what)); }
+
+Plan plan() {
+  Plan made = testing_support::toy_plan(3, 2, {10, 12, 7}, 4);
+  testing_support::send_by_factors(made, LayerIndex(1), 3, 4);
+  made.worker_addresses = {"10.0.0.1:4702", "10.0.0.2:4702", "[::1]:4702"};
+  made.layers[1].reason = "sfb moves 84 bytes, ps 96";
+  return made;
+}
+
+void add_wire(Seeds& seeds) {
+  const auto add = [&](const char* name, int what, const std::string& message) {
+    seeds.add("wire", name,
+              choosing(what) + choosing(static_cast<int>(message.size() / 2)) + message);
+  };
+  const Plan of = plan();
+  ChunkHeader chunk{.kind = ChunkKind::kPushGradient,
+                    .epoch = of.epoch,
+                    .iteration = 3,
+                    .rank = WorkerRank(1),
+                    .chunk = ChunkId(1),
+                    .offset = 4,
+                    .element_type = ElementType::kFloat32};
+  add("push", 0, encode_prefix(chunk, 16).str() + std::string(16, '\x3f'));
+  chunk.kind = ChunkKind::kPull;
+  chunk.element_type = ElementType::kNone;
+  add("pull", 0, encode_prefix(chunk, 0).str());
+  const FactorHeader factor{.kind = FactorKind::kInput,
+                            .epoch = of.epoch,
+                            .iteration = 3,
+                            .rank = WorkerRank(2),
+                            .layer = LayerIndex(1),
+                            .rows = 1,
+                            .offset = 0,
+                            .element_type = ElementType::kFloat32,
+                            .digest = 0};
+  add("factor", 1, encode_prefix(factor, 16).str() + std::string(16, '\x3f'));
+  add("hello", 1, encode_prefix(FactorHeader{.epoch = of.epoch, .rank = WorkerRank(1)}, 0).str());
+  const StoreHeader store{.operation = StoreOperation::kWrite,
+                          .request = 7,
+                          .snapshot = snapshot_id(Epoch(5), 40),
+                          .piece = PieceId(2),
+                          .slot = 1,
+                          .error_code = 0};
+  add("store", 2, encode_prefix(store, 8).str() + std::string(8, 'x'));
+  StreamHeader header;
+  header.accepted = true;
+  header.payload_offset = 4096;
+  header.payload_bytes = 16;
+  header.delivered = 9;
+  header.released = {1, 2, 300};
+  header.released_count = 3;
+  MessagePrefix prefix;
+  append_stream_header(header, prefix);
+  add("stream-header", 3, prefix.str() + encode_prefix(chunk, 0).str());
+  add("norms", 4, encode_norms({{.gradient = 1.5, .parameters = 2.0}, {.gradient = 0.0}}));
+  add("totals", 5, encode_totals({.all_gradients = 3.0, .tensors = {{.gradient = 1.5}}}));
+}
+
+void add_control(Seeds& seeds) {
+  v1::NodeMessage join;
+  join.mutable_join()->set_protocol_version(kProtocolVersion);
+  join.mutable_join()->set_role(v1::NODE_ROLE_WORKER);
+  join.mutable_join()->set_address("0.0.0.0:4702");
+  join.mutable_join()->set_device("cpu");
+  join.mutable_join()->set_metrics_address("10.0.0.2:9462");
+  seeds.add("control", "join", choosing(0) + join.SerializeAsString());
+  v1::NodeMessage failed;
+  failed.mutable_failed()->set_reason("no\nsuch \x1b[31mfile");
+  seeds.add("control", "failed", choosing(0) + failed.SerializeAsString());
+  seeds.add("control", "plan", choosing(1) + plan_to_message(plan()).SerializeAsString());
+  seeds.add("control", "peer", choosing(2) + "ipv6:%5B::1%5D:4711");
+}
+
+std::string whole_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  POSEIDON_CHECK(file.good(), "started in the source folder");
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void add_text(Seeds& seeds) {
+  seeds.add("job", "digits", whole_file("deploy/jobs/digits.json"));
+  seeds.add("job", "images", whole_file("tests/golden/trajectory/job.json"));
+  seeds.add(
+      "job", "all",
+      R"({"name": "n", "model": {"layers": []}, "init": {"weights": "w", "rename": {"a": "b"}},
+    "data": {"train": {"format": "records", "path": "p"}, "test": {"format": "cifar100", "files": ["f"], "label_kind": "fine"},
+      "max_corrupt_share": 0.5, "transform": {"random_resized_crop": {"size": 8, "scale": [0.1, 1], "ratio": [0.5, 2]},
+      "mirror": true, "colour": {"brightness": 0.4, "hue": 0.1}, "mean": [1, 2, 3], "std": [1, 2, 3]}},
+    "batch_size": 8, "micro_batches": 2, "iterations": 9,
+    "optimizer": {"type": "adam", "learning_rate": 0.1, "schedule": {"type": "cosine", "iterations": 9}},
+    "sync": {"scheme": {"fc": "sfb"}, "cost": "bytes", "replan": false, "wire_dtype": "bf16", "chunk_bytes": 4096},
+    "checkpoint": {"every_iterations": 3, "keep": 1, "replicas": 2},
+    "membership": {"min_workers": 1, "max_workers": 4, "replace_timeout_ms": 10}, "test_every_iterations": 3})");
+  for (const std::string& name : shipped_model_names()) {
+    seeds.add("network", name, std::string(*shipped_model(name)));
+  }
+  const Plan of = plan();
+  const PlanPin pin = pin_of(of);
+  seeds.add("documents", "plan", choosing(0) + plan_pin_to_json(pin).dump());
+  CheckpointManifest manifest;
+  manifest.snapshot = snapshot_id(of.epoch, 400);
+  manifest.job_id = "toy-5";
+  manifest.job_name = "toy";
+  manifest.job_json = "{}";
+  manifest.run_directory = "/runs/toy";
+  manifest.workers = of.workers();
+  manifest.begun_with = 3;
+  manifest.samples = 12'800;
+  manifest.loss = 0.25;
+  manifest.time_unix_s = 1'700'000'000;
+  manifest.bytes = 276;
+  manifest.stores = {std::string(32, 'a'), std::string(32, '0')};
+  manifest.pieces = checkpoint_pieces(of, 16, 2);
+  manifest.plan = pin;
+  seeds.add("documents", "manifest", choosing(1) + manifest_to_json(manifest));
+  DurableJob job{.id = "digits-3",
+                 .job_json = "{}",
+                 .run_directory = "/runs/3",
+                 .workers = 3,
+                 .servers = 2,
+                 .source = std::nullopt,
+                 .running = std::nullopt};
+  seeds.add("documents", "job", choosing(2) + durable_job_to_json(job));
+  DurableJob::Running& running = job.running.emplace();
+  running.plan = of;
+  std::uint64_t id = 1;
+  for (const std::string& address : of.worker_addresses) {
+    NodeInfo& node = running.workers.emplace_back();
+    node.id = NodeId(id++);
+    node.role = NodeRole::kWorker;
+    node.address = address;
+  }
+  for (const std::string& address : of.server_addresses) {
+    NodeInfo& node = running.servers.emplace_back();
+    node.id = NodeId(id++);
+    node.role = NodeRole::kServer;
+    node.address = address;
+  }
+  seeds.add("documents", "running-job", choosing(2) + durable_job_to_json(job));
+  seeds.add(
+      "documents", "metrics",
+      choosing(3) +
+          "{\"iteration\":0,\"loss\":2.5,\"learning_rate\":0.1,\"images_per_s\":10.5}\n"
+          "{\"iteration\":1,\"test_loss\":2.25,\"test_accuracy\":0.5}\n{\"iteration\":1,\"lo");
+  seeds.add("documents", "config",
+            choosing(4) + R"({"listen": "127.0.0.1:4700", "no-shared-memory": true})");
+}
+
+void add_data(Seeds& seeds) {
+  const std::string idx = idx_bytes({2, 2, 3}, "abcdefghijkl");
+  seeds.add("idx", "plain", choosing(0) + idx);
+  seeds.add("idx", "gzip", choosing(0) + gzip(idx));
+  seeds.add("idx", "labels",
+            choosing(0) + whole_file("tests/data/digits/t10k-labels-idx1-ubyte.gz"));
+  seeds.add("idx", "cifar", choosing(3) + std::string(3073, '\1'));
+
+  const std::vector<float> values = {1.0F, -2.5F, 3.0F, 4.0F, 0.0F, 6.0F};
+  const std::vector<TensorView> tensors = {
+      {.name = "fc.weight", .shape = {2, 2}, .values = std::span(values).first(4)},
+      {.name = "fc.bias", .shape = {2}, .values = std::span(values).last(2)}};
+  const auto encoded = encode_safetensors(tensors, {{"format", "pt"}});
+  std::string file = encoded->header;
+  for (const std::string_view part : encoded->values) file += part;
+  seeds.add("safetensors", "two", file);
+
+  const auto header = encode_record_file_header();
+  std::string records(header.begin(), header.end());
+  RecordIndex index;
+  const std::vector<std::uint8_t> pixels = {1, 2, 3, 4};
+  for (const std::uint32_t label : {0u, 1u}) {
+    index.offsets.push_back(records.size());
+    index.labels.push_back(label);
+    const auto record = encode_record_header(Encoding::kPixels, label, pixels);
+    records.append(record.begin(), record.end());
+    records.append(pixels.begin(), pixels.end());
+  }
+  index.offsets.push_back(records.size());
+  index.info.samples = 2;
+  index.info.sample_shape = {1, 2, 2};
+  index.info.class_names = {"cat", "dog"};
+  records += encode_record_index(index);
+  seeds.add("records", "two", choosing(1) + records);
+  seeds.add("records", "two-as-they-are", choosing(0) + records);
+
+  int how = 0;
+  for (const auto& golden : golden_images().at("decode")) {
+    std::string name = golden.at("name");
+    for (char& c : name) {
+      if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '-';
+    }
+    const auto bytes = from_base64(golden.at("file"));
+    seeds.add("image", name, choosing(how++) + std::string(bytes.begin(), bytes.end()));
+  }
+}
+
+}  // namespace
+}  // namespace poseidon::fuzz
+
+int main(int argc, char** argv) {
+  using namespace poseidon::fuzz;
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: %s FOLDER\n", argv[0]);
+    return 2;
+  }
+  Seeds seeds(argv[1]);
+  add_wire(seeds);
+  add_control(seeds);
+  add_text(seeds);
+  add_data(seeds);
+  return 0;
+}
