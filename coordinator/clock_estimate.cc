@@ -1,0 +1,20 @@
+#include "coordinator/clock_estimate.h"
+
+namespace poseidon {
+
+std::optional<ClockOffset> clock_offset(const ClockSample& sample) {
+  const Nanoseconds there = sample.received - sample.asked;
+  const Nanoseconds back = sample.sent - sample.answered;
+  const Nanoseconds way = (sample.answered - sample.asked) - (sample.sent - sample.received);
+  if (way < Nanoseconds{0} || sample.sent < sample.received) return std::nullopt;
+  return ClockOffset{.offset = (there + back) / 2, .error = (way + Nanoseconds{1}) / 2};
+}
+
+void ClockEstimate::add(const ClockSample& sample) {
+  const std::optional<ClockOffset> offset = clock_offset(sample);
+  if (!offset) return;
+  if (count_ == 0 || offset->error < best_.error) best_ = *offset;
+  ++count_;
+}
+
+}  // namespace poseidon
