@@ -65,8 +65,7 @@ class Doctor {
       return findings_;
     }
     cpu();
-    const std::optional<std::size_t> slow = slow_worker();
-    const bool link = slow_link(slow);
+    const bool link = one_node();
     input();
     servers();
     if (!link) network();
@@ -104,7 +103,8 @@ class Doctor {
     for (const DoctorFacts::Machine& machine : f_.machines) {
       if (!lacks_cores(machine.id)) continue;
       const double share = machine.wanted / (machine.used + machine.wanted);
-      add(Finding::Kind::kCpu, absl::StrJoin(machine.processes, ", "), share * f_.iteration_s,
+      // What computes would be done so much earlier; what waits for a network would not.
+      add(Finding::Kind::kCpu, absl::StrJoin(machine.processes, ", "), share * compute_s_,
           absl::StrFormat("the machine of %s has %.0f cores: these processes use %.2f and wait for "
                           "%.2f more",
                           absl::StrJoin(machine.processes, ", "), machine.cores, machine.used,
@@ -114,75 +114,102 @@ class Doctor {
     }
   }
 
-  /// Computes longer than the others, who then wait for it.
-  std::optional<std::size_t> slow_worker() {
-    if (f_.workers.size() < 2) return std::nullopt;
-    std::size_t slowest = 0;
-    for (std::size_t w = 0; w < f_.workers.size(); ++w) {
-      if (f_.workers[w].compute_s > f_.workers[slowest].compute_s) slowest = w;
-    }
-    std::vector<double> others;
-    for (std::size_t w = 0; w < f_.workers.size(); ++w) {
-      if (w != slowest) others.push_back(f_.workers[w].compute_s);
-    }
-    const DoctorFacts::Worker& worker = f_.workers[slowest];
-    const double usual = median(others);
-    const double limit = lacks_cores(worker.node.machine) ? kSlowWorkerWithoutCores : kSlowWorker;
-    const double cost = worker.compute_s - usual;
-    if (worker.compute_s < limit * usual || !worth(cost)) return std::nullopt;
-    // One whose link is slow may compute a little longer too; the greater loss has the word.
-    const double waits = worker.stall_s - median_stall_without(slowest);
-    if (waits > cost) return std::nullopt;
-    add(Finding::Kind::kWorker, worker.node.name, cost,
-        absl::StrFormat("%s computes %s per iteration, the others %s: they wait for it",
-                        worker.node.name, ms(worker.compute_s), ms(usual)),
-        "look on its machine for what else runs there, a slower or throttled processor, or fewer "
-        "--threads than the others have");
-    return slowest;
+  /// As if the process had had every core that it wanted.
+  static double with_cores(const DoctorFacts::Worker& worker) {
+    const double all = worker.node.cores_used + worker.node.cores_wanted;
+    return all > 0.0 ? worker.compute_s * worker.node.cores_used / all : worker.compute_s;
   }
 
-  double median_stall_without(std::size_t left_out) const {
-    std::vector<double> others;
-    for (std::size_t w = 0; w < f_.workers.size(); ++w) {
-      if (w != left_out) others.push_back(f_.workers[w].stall_s);
+  struct SlowWorker {
+    const DoctorFacts::Worker* worker = nullptr;
+    double usual = 0.0, cost_s = 0.0;
+  };
+
+  /// Computes longer than the others, who then wait for it.
+  std::optional<SlowWorker> slow_worker() const {
+    if (f_.workers.size() < 2) return std::nullopt;
+    const DoctorFacts::Worker& slowest =
+        *std::max_element(f_.workers.begin(), f_.workers.end(),
+                          [](const auto& a, const auto& b) { return a.compute_s < b.compute_s; });
+    std::vector<double> others, others_with_cores;
+    for (const auto& worker : f_.workers) {
+      if (&worker == &slowest) continue;
+      others.push_back(worker.compute_s);
+      others_with_cores.push_back(with_cores(worker));
     }
-    return median(others);
+    const SlowWorker slow{
+        .worker = &slowest, .usual = median(others), .cost_s = slowest.compute_s - median(others)};
+    // Where cores are short, both what was measured and what would have been must say so.
+    const bool short_of_cores = lacks_cores(slowest.node.machine);
+    const double limit = short_of_cores ? kSlowWorkerWithoutCores : kSlowWorker;
+    const bool slow_by_itself =
+        !short_of_cores || with_cores(slowest) >= kSlowWorker * median(others_with_cores);
+    if (slowest.compute_s < limit * slow.usual || !slow_by_itself || !worth(slow.cost_s)) {
+      return std::nullopt;
+    }
+    return slow;
   }
+
+  struct SlowLink {
+    const DoctorFacts::Node* node = nullptr;
+    bool sends = false;
+    double rate = 0.0, usual = 0.0, busy_s = 0.0;
+  };
 
   /// One node whose best stream, in a direction, is slow where the others' best are not.
-  bool slow_link(std::optional<std::size_t> slow_worker) {
-    struct Suspect {
-      const DoctorFacts::Node* node;
-      bool sends;
-      double rate, usual, busy_s;
-    };
-    std::optional<Suspect> worst;
+  std::optional<SlowLink> slow_link() const {
+    std::optional<SlowLink> worst;
+    if (!worth(stall_s_)) return worst;
     for (const bool sends : {true, false}) {
-      for (std::size_t n = 0; n < nodes_.size(); ++n) {
-        if (n == slow_worker) continue;  // a process that stands still reads and writes nothing
-        const auto& rate = sends ? nodes_[n]->send_bytes_per_s : nodes_[n]->receive_bytes_per_s;
-        const double busy_s = sends ? nodes_[n]->send_s : nodes_[n]->receive_s;
+      for (const auto* node : nodes_) {
+        const auto& rate = sends ? node->send_bytes_per_s : node->receive_bytes_per_s;
+        const double busy_s = sends ? node->send_s : node->receive_s;
         if (!rate || !worth(busy_s)) continue;
         std::vector<double> others;
-        for (std::size_t o = 0; o < nodes_.size(); ++o) {
-          const auto& theirs = sends ? nodes_[o]->send_bytes_per_s : nodes_[o]->receive_bytes_per_s;
-          if (o != n && o != slow_worker && theirs) others.push_back(*theirs);
+        for (const auto* other : nodes_) {
+          const auto& theirs = sends ? other->send_bytes_per_s : other->receive_bytes_per_s;
+          if (other != node && theirs) others.push_back(*theirs);
         }
         // One other tells nothing: it may be slow because this one's other end is.
         const double usual = median(others);
         if (others.size() < 2 || *rate * kSlowLink > usual) continue;
-        if (!worst || busy_s > worst->busy_s) worst = {nodes_[n], sends, *rate, usual, busy_s};
+        if (!worst || busy_s > worst->busy_s) worst = {node, sends, *rate, usual, busy_s};
       }
     }
-    if (!worst || !worth(stall_s_)) return false;
-    add(Finding::Kind::kLink, worst->node->name, std::min(worst->busy_s, longest_stall()),
-        absl::StrFormat("the link of %s %s %s, those of the other nodes %s: its messages are on "
-                        "their way for %s of each iteration",
-                        worst->node->name, worst->sends ? "sends" : "receives", gbit(worst->rate),
-                        gbit(worst->usual), percent(worst->busy_s / f_.iteration_s)),
-        "look at its network card, cable and switch port (ethtool: speed, duplex, errors), and for "
-        "other traffic on it");
-    return true;
+    return worst;
+  }
+
+  /// A process that often stands still reads and writes late too, and one whose link is slow may
+  /// compute a little longer by chance: of one node, the greater loss has the word. Whether one
+  /// node is accused.
+  bool one_node() {
+    std::optional<SlowWorker> worker = slow_worker();
+    std::optional<SlowLink> link = slow_link();
+    if (worker && link && link->node == &worker->worker->node) {
+      if (link->busy_s > worker->cost_s) {
+        worker.reset();
+      } else {
+        link.reset();
+      }
+    }
+    if (worker) {
+      const std::string& name = worker->worker->node.name;
+      add(Finding::Kind::kWorker, name, worker->cost_s,
+          absl::StrFormat("%s computes %s per iteration, the others %s: they wait for it", name,
+                          ms(worker->worker->compute_s), ms(worker->usual)),
+          "look on its machine for what else runs there, a slower or throttled processor, or fewer "
+          "--threads than the others have");
+    }
+    if (link) {
+      add(Finding::Kind::kLink, link->node->name, std::min(link->busy_s, longest_stall()),
+          absl::StrFormat("the link of %s %s %s, those of the other nodes %s: its messages are on "
+                          "their way for %s of each iteration",
+                          link->node->name, link->sends ? "sends" : "receives", gbit(link->rate),
+                          gbit(link->usual), percent(link->busy_s / f_.iteration_s)),
+          "look at its network card, cable and switch port (ethtool: speed, duplex, errors), and "
+          "for other traffic on it");
+    }
+    return link.has_value();
   }
 
   double longest_stall() const {

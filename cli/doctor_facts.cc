@@ -1,6 +1,7 @@
 #include "cli/doctor_facts.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <utility>
 
@@ -25,6 +26,16 @@ double covered(std::vector<std::pair<Nanoseconds, Nanoseconds>> intervals) {
     }
   }
   return seconds(sum);
+}
+
+double median_of(const std::map<Iteration, double>& values) {
+  if (values.empty()) return 0.0;
+  std::vector<double> sorted;
+  sorted.reserve(values.size());
+  for (const auto& [iteration, value] : values) sorted.push_back(value);
+  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  return *middle;
 }
 
 /// Iterations seen, and how long one takes: between their first events on the node that shows most.
@@ -142,12 +153,19 @@ DoctorFacts make_facts(const TraceData& trace, const v1::GetStatusResponse& stat
     const v1::NodeStatus* told = status_of(status, node);
     if (told != nullptr && told->has_load()) {
       common.machine = told->load().machine();
+      common.cores_used = told->load().cores_used();
+      common.cores_wanted = told->load().cores_wanted();
       add_to_machine(common, told->load(), facts);
     }
     std::array<double, static_cast<std::size_t>(Stage::kCount)> spent{};
+    std::map<Iteration, double> computed;
     for (const TimedEvent& event : node.events) {
       const double took = seconds(event.end - event.begin) / iterations;
       spent[static_cast<std::size_t>(event.stage)] += took;
+      if (event.stage == Stage::kForward || event.stage == Stage::kBackward ||
+          event.stage == Stage::kRebuild) {
+        computed[event.iteration] += seconds(event.end - event.begin);
+      }
       if (event.stage == Stage::kStall && event.layer && *event.layer < facts.layers.size()) {
         facts.layers[*event.layer].stall_s += took;
       }
@@ -164,11 +182,10 @@ DoctorFacts make_facts(const TraceData& trace, const v1::GetStatusResponse& stat
       }
       facts.servers.push_back(std::move(server));
     } else {
-      facts.workers.push_back(
-          {.node = std::move(common),
-           .compute_s = of(Stage::kForward) + of(Stage::kBackward) + of(Stage::kRebuild),
-           .stall_s = of(Stage::kStall),
-           .input_s = of(Stage::kInput)});
+      facts.workers.push_back({.node = std::move(common),
+                               .compute_s = median_of(computed),
+                               .stall_s = of(Stage::kStall),
+                               .input_s = of(Stage::kInput)});
     }
   }
   for (DoctorFacts::Layer& layer : facts.layers) {

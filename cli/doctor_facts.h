@@ -19,6 +19,7 @@ struct DoctorFacts {
   struct Node {
     std::string name;  ///< "worker 0 (10.0.0.3:4711)"
     std::uint64_t machine = 0;
+    double cores_used = 0.0, cores_wanted = 0.0;
     // What its streams carry while a message of theirs is on its way, over all peers together;
     // nothing where it moved too little to tell.
     std::optional<double> send_bytes_per_s, receive_bytes_per_s;  ///< of its best stream each way
@@ -27,9 +28,11 @@ struct DoctorFacts {
   };
   struct Worker {
     Node node;
-    double compute_s = 0.0;  ///< forward, backward and the steps of layers that go by SFB
-    double stall_s = 0.0;    ///< waiting for parameters
-    double input_s = 0.0;    ///< waiting for samples
+    /// Forward, backward and the steps of layers that go by SFB. The median of the iterations:
+    /// where other programs run too, single ones take long.
+    double compute_s = 0.0;
+    double stall_s = 0.0;  ///< waiting for parameters
+    double input_s = 0.0;  ///< waiting for samples
   };
   struct Server {
     Node node;
