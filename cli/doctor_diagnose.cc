@@ -16,8 +16,9 @@ namespace {
 constexpr double kWorthShare = 0.1;
 /// A worker, link or disk is slow when the others are faster by this.
 constexpr double kSlowWorker = 1.3, kSlowLink = 4.0, kSlowDisk = 4.0;
-/// The same of a worker where cores are short: there everybody's times scatter.
-constexpr double kSlowWorkerWithoutCores = 1.7;
+/// Where cores are short everybody's times scatter, and it takes more: so much for each core that
+/// is missed per core that is had, of which kMostShortage count.
+constexpr double kScatterWorker = 0.4, kScatterLink = 2.0, kMostShortage = 3.0;
 /// Cores are short when processes wait for one so much of the time that they have one.
 constexpr double kWaitsForCores = 0.5;
 /// ... on a machine that uses so much of its cores (others than the job may use the rest).
@@ -45,7 +46,7 @@ double median(std::vector<double> values) {
 
 std::string gbit(double bytes_per_s) { return absl::StrFormat("%.3g Gbit/s", bytes_per_s * 8e-9); }
 std::string ms(double seconds) { return absl::StrFormat("%.3g ms", seconds * 1e3); }
-std::string percent(double share) { return absl::StrFormat("%.0f %%", share * 100); }
+std::string percent(double share) { return absl::StrFormat("%.0f %%", std::min(share, 1.0) * 100); }
 
 class Doctor {
  public:
@@ -92,16 +93,21 @@ class Doctor {
   }
   bool worth(double cost_s) const { return cost_s >= kWorthShare * f_.iteration_s; }
 
-  bool lacks_cores(std::uint64_t machine) const {
-    return std::any_of(f_.machines.begin(), f_.machines.end(), [machine](const auto& m) {
-      return m.id == machine && m.wanted >= kWaitsForCores * m.used &&
-             m.used + m.wanted >= kBusyMachine * m.cores;
-    });
+  /// Cores that the job's processes miss there, per core that they have; 0 where there are enough.
+  double shortage(std::uint64_t machine) const {
+    for (const DoctorFacts::Machine& m : f_.machines) {
+      if (m.id == machine && lacks_cores(m)) return std::min(m.wanted / m.used, kMostShortage);
+    }
+    return 0.0;
+  }
+  static bool lacks_cores(const DoctorFacts::Machine& machine) {
+    return machine.wanted >= kWaitsForCores * machine.used &&
+           machine.used + machine.wanted >= kBusyMachine * machine.cores;
   }
 
   void cpu() {
     for (const DoctorFacts::Machine& machine : f_.machines) {
-      if (!lacks_cores(machine.id)) continue;
+      if (!lacks_cores(machine)) continue;
       const double share = machine.wanted / (machine.used + machine.wanted);
       // What computes would be done so much earlier; what waits for a network would not.
       add(Finding::Kind::kCpu, absl::StrJoin(machine.processes, ", "), share * compute_s_,
@@ -112,12 +118,6 @@ class Doctor {
           "run fewer processes there, give workers fewer --threads, or see what else the machine "
           "does (top)");
     }
-  }
-
-  /// As if the process had had every core that it wanted.
-  static double with_cores(const DoctorFacts::Worker& worker) {
-    const double all = worker.node.cores_used + worker.node.cores_wanted;
-    return all > 0.0 ? worker.compute_s * worker.node.cores_used / all : worker.compute_s;
   }
 
   struct SlowWorker {
@@ -131,22 +131,14 @@ class Doctor {
     const DoctorFacts::Worker& slowest =
         *std::max_element(f_.workers.begin(), f_.workers.end(),
                           [](const auto& a, const auto& b) { return a.compute_s < b.compute_s; });
-    std::vector<double> others, others_with_cores;
+    std::vector<double> others;
     for (const auto& worker : f_.workers) {
-      if (&worker == &slowest) continue;
-      others.push_back(worker.compute_s);
-      others_with_cores.push_back(with_cores(worker));
+      if (&worker != &slowest) others.push_back(worker.compute_s);
     }
     const SlowWorker slow{
         .worker = &slowest, .usual = median(others), .cost_s = slowest.compute_s - median(others)};
-    // Where cores are short, both what was measured and what would have been must say so.
-    const bool short_of_cores = lacks_cores(slowest.node.machine);
-    const double limit = short_of_cores ? kSlowWorkerWithoutCores : kSlowWorker;
-    const bool slow_by_itself =
-        !short_of_cores || with_cores(slowest) >= kSlowWorker * median(others_with_cores);
-    if (slowest.compute_s < limit * slow.usual || !slow_by_itself || !worth(slow.cost_s)) {
-      return std::nullopt;
-    }
+    const double limit = kSlowWorker + kScatterWorker * shortage(slowest.node.machine);
+    if (slowest.compute_s < limit * slow.usual || !worth(slow.cost_s)) return std::nullopt;
     return slow;
   }
 
@@ -172,7 +164,8 @@ class Doctor {
         }
         // One other tells nothing: it may be slow because this one's other end is.
         const double usual = median(others);
-        if (others.size() < 2 || *rate * kSlowLink > usual) continue;
+        const double limit = kSlowLink + kScatterLink * shortage(node->machine);
+        if (others.size() < 2 || *rate * limit > usual) continue;
         if (!worst || busy_s > worst->busy_s) worst = {node, sends, *rate, usual, busy_s};
       }
     }

@@ -153,8 +153,6 @@ DoctorFacts make_facts(const TraceData& trace, const v1::GetStatusResponse& stat
     const v1::NodeStatus* told = status_of(status, node);
     if (told != nullptr && told->has_load()) {
       common.machine = told->load().machine();
-      common.cores_used = told->load().cores_used();
-      common.cores_wanted = told->load().cores_wanted();
       add_to_machine(common, told->load(), facts);
     }
     std::array<double, static_cast<std::size_t>(Stage::kCount)> spent{};

@@ -19,7 +19,6 @@ struct DoctorFacts {
   struct Node {
     std::string name;  ///< "worker 0 (10.0.0.3:4711)"
     std::uint64_t machine = 0;
-    double cores_used = 0.0, cores_wanted = 0.0;
     // What its streams carry while a message of theirs is on its way, over all peers together;
     // nothing where it moved too little to tell.
     std::optional<double> send_bytes_per_s, receive_bytes_per_s;  ///< of its best stream each way

@@ -19,6 +19,7 @@ WORKERS, SERVERS = 2, 2
 SLOW_MBIT = 50
 BLKIO = pathlib.Path("/sys/fs/cgroup/blkio")
 SLOW_DISK_BYTES_PER_S = 1_000_000
+LOOKS = 4
 # What accuses one node. (A machine that others use too may lack cores, and doctor may say so.)
 ACCUSATIONS = {"link", "worker", "disk", "server", "input"}
 
@@ -32,19 +33,25 @@ def job(**changes):
 
 
 class DoctorTest(ProcessTest):
-    def ask(self, *arguments):
-        """(all findings, what they say)."""
+    def ask(self, *arguments, until):
+        """All findings. Where doctor itself says that cores are missing, times scatter: it is asked again, `LOOKS` times at
+        most, until they are `until`: [(kind, "worker 1")] of accusations. Otherwise the first answer has to be right."""
+        for look in range(LOOKS):
+            findings, said = self.ask_once(*arguments)
+            accused = [(f["kind"], f["guilty"].split(" (")[0]) for f in findings if f["kind"] in ACCUSATIONS]
+            if accused == until or look + 1 == LOOKS or not any(f["kind"] == "cpu" for f in findings):
+                self.assertEqual(accused, until, said)
+                return findings
+            print("    cores are missing: once more")
+        raise AssertionError("no look at all")
+
+    def ask_once(self, *arguments):
         asked = self.cluster.poseidon("doctor", "--json", *arguments)
         self.assertEqual(asked.returncode, 0, asked.stderr)
         told = json.loads(asked.stdout)
         for finding in told["findings"]:
             print(f"    {finding['kind']} {finding['cost_share']:.0%}: {finding['what']}\n      -> {finding['remedy']}")
         return told["findings"], asked.stdout
-
-    def assert_accused(self, findings, said, expected):
-        """`expected`: [(kind, "worker 1")]."""
-        accused = [(f["kind"], re.match(r"(\w+ \d+|)", f["guilty"]).group(1)) for f in findings if f["kind"] in ACCUSATIONS]
-        self.assertEqual(accused, expected, said)
 
     def submit(self, the_job):
         submitted = self.cluster.submit(the_job, "--workers", WORKERS, "--servers", SERVERS, run_dir=self.folder / "run")
@@ -54,6 +61,11 @@ class DoctorTest(ProcessTest):
     def name_of(self, worker):
         """Ranks go by address, processes by the order in which they were started."""
         return "worker " + re.search(r"worker (\d) is ready", self.cluster.workers[worker].log()).group(1)
+
+    def name_of_server(self, server):
+        address = self.cluster.servers[server][1]
+        rank, = (node["rank"] for node in self.cluster.status()["servers"] if node["address"] == address)
+        return f"server {rank}"
 
     def iterations_pass(self, count):
         """So that what is seen is of now."""
@@ -98,24 +110,17 @@ class OnHosts(DoctorTest):
 
     def test_one_after_the_other(self):
         with self.subTest("healthy"):
-            self.assert_accused(*self.ask(), [])
+            self.ask(until=[])
         with self.subTest("the link of a worker"), self.slow("worker-0"):
-            findings, said = self.ask("--iterations", 5)
-            self.assert_accused(findings, said, [("link", self.name_of(0))])
-            self.assertEqual(findings[0]["kind"], "link", said)
+            findings = self.ask("--iterations", 5, until=[("link", self.name_of(0))])
+            self.assertEqual(findings[0]["kind"], "link")
             self.assertGreater(findings[0]["cost_share"], 0.4)
         with self.subTest("the link of a server"), self.slow("server-1"):
-            findings, said = self.ask("--iterations", 5)
-            address = re.escape(self.cluster.servers[1][1])
-            self.assertRegex(findings[0]["guilty"], rf"^server \d \({address}\)$", said)
-            self.assert_accused(findings, said, [("link", findings[0]["guilty"].split(" (")[0])])
+            self.ask("--iterations", 5, until=[("link", self.name_of_server(1))])
         with self.subTest("a worker"), self.stopped_now_and_then(self.cluster.workers[1]):
-            findings, said = self.ask("--iterations", 10)
-            self.assert_accused(findings, said, [("worker", self.name_of(1))])
+            self.ask("--iterations", 10, until=[("worker", self.name_of(1))])
         with self.subTest("the network"), self.slow(*(f"{role}-{i}" for role in ("server", "worker") for i in range(2))):
-            findings, said = self.ask("--iterations", 5)
-            self.assert_accused(findings, said, [])
-            network, = (f for f in findings if f["kind"] == "network")
+            network, = (f for f in self.ask("--iterations", 5, until=[]) if f["kind"] == "network")
             self.assertRegex(network["remedy"], r"it takes about [\d.]+ Gbit/s per node")
             self.assertIn('sync.wire_dtype "bf16"', network["remedy"])
             self.assertRegex(network["remedy"], r"fully connected layers \(ip1, ip2\)")
@@ -196,17 +201,14 @@ class SlowDisk(DoctorTest):
         self.submit(job(batch_size=64, checkpoint={"every_iterations": 20, "keep": 2}))
         wait_for("a checkpoint", lambda: "on disk" in self.cluster.servers[1][0].log())
         with self.subTest("healthy"):
-            self.assert_accused(*self.ask(), [])
+            self.ask(until=[])
         self.throttle(self.cluster.servers[0][0])
         # Slow ones are done, and nothing but them is in the coordinator's figures.
         seconds = re.compile(r"bytes on disk in ([\d.]+) s")
         wait_for("slow checkpoints", lambda: sum(
             float(took) for took in seconds.findall(self.cluster.servers[0][0].log()) if float(took) > 1) > 5)
-        findings, said = self.ask()
-        address = re.escape(self.cluster.servers[0][1])
-        disk, = (f for f in findings if f["kind"] == "disk")
-        self.assertRegex(disk["guilty"], rf"server \d \({address}\)", said)
-        self.assert_accused(findings, said, [("disk", disk["guilty"].split(" (")[0])])
+        with self.subTest("the disk of a server"):
+            self.ask(until=[("disk", self.name_of_server(0))])
 
 
 if __name__ == "__main__":
