@@ -375,7 +375,8 @@ class Doctor {
       add(Finding::Kind::kDisk, server.node.name, 0.0,
           absl::StrFormat(
               "the disk of %s takes %.3g MB/s%s; it writes checkpoints %s of the time and "
-              "%.0f pieces wait: checkpoints fall behind (training itself goes on)",
+              "%.0f pieces wait: checkpoints take longer than they should (training itself goes "
+              "on)",
               server.node.name, rate * 1e-6,
               others.empty() ? "" : absl::StrFormat(", the other servers' %.3g MB/s", usual * 1e-6),
               percent(server.disk_share), server.disk_waiting),

@@ -13,11 +13,18 @@ std::optional<std::uint32_t> from_one(std::uint32_t number) {
   return number == 0 ? std::nullopt : std::optional(number - 1);
 }
 
+/// Within it nothing overflows, whatever a node says.
+constexpr std::uint64_t kMostNanoseconds = std::uint64_t{1} << 60;
+
+Nanoseconds to_time(std::uint64_t ns) {
+  return Nanoseconds(static_cast<Nanoseconds::rep>(std::min(ns, kMostNanoseconds)));
+}
+
 TimedEvent to_timed(const v1::TraceEvent& event, Nanoseconds offset) {
   TimedEvent timed;
   timed.stage = static_cast<Stage>(event.stage());
-  timed.begin = Nanoseconds(static_cast<Nanoseconds::rep>(event.begin_ns())) - offset;
-  timed.end = timed.begin + Nanoseconds(static_cast<Nanoseconds::rep>(event.duration_ns()));
+  timed.begin = to_time(event.begin_ns()) - offset;
+  timed.end = timed.begin + to_time(event.duration_ns());
   timed.iteration = static_cast<Iteration>(event.iteration());
   timed.layer = from_one(event.layer());
   timed.chunk = from_one(event.chunk());
@@ -63,7 +70,7 @@ std::vector<TimedNode> timed_nodes(const TraceData& data) {
     timed.is_server = node.node.role() == v1::NODE_ROLE_SERVER;
     timed.index = node.node.index();
     timed.address = node.node.address();
-    timed.clock_error = Nanoseconds(static_cast<Nanoseconds::rep>(node.node.clock_error_ns()));
+    timed.clock_error = to_time(node.node.clock_error_ns());
     const Nanoseconds offset(node.node.clock_offset_ns());
     for (const v1::TraceEvent& event : node.events) {
       if (event.stage() >= static_cast<std::uint32_t>(Stage::kCount)) continue;

@@ -1,8 +1,17 @@
 #include "coordinator/clock_estimate.h"
 
 namespace poseidon {
+namespace {
+
+/// Longer than any machine is on; within it nothing below overflows.
+constexpr Nanoseconds kMostTime = std::chrono::hours(24 * 366 * 50);
+
+}  // namespace
 
 std::optional<ClockOffset> clock_offset(const ClockSample& sample) {
+  for (const Nanoseconds time : {sample.asked, sample.received, sample.sent, sample.answered}) {
+    if (time < Nanoseconds{0} || time > kMostTime) return std::nullopt;
+  }
   const Nanoseconds there = sample.received - sample.asked;
   const Nanoseconds back = sample.sent - sample.answered;
   const Nanoseconds way = (sample.answered - sample.asked) - (sample.sent - sample.received);

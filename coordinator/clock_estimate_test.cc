@@ -8,7 +8,7 @@ namespace poseidon {
 namespace {
 
 ClockSample sample_of(Nanoseconds offset, Nanoseconds there, Nanoseconds thinks, Nanoseconds back) {
-  const Nanoseconds asked(1'000'000);
+  const Nanoseconds asked(10'000'000'000);
   const Nanoseconds received = asked + there;
   return {.asked = asked,
           .received = received + offset,
@@ -47,6 +47,15 @@ TEST(ClockOffset, WhatContradictsItselfIsNotUsed) {
                              .received = Nanoseconds(5),
                              .sent = Nanoseconds(4),
                              .answered = Nanoseconds(15)}));
+}
+
+TEST(ClockOffset, TimesThatNoMachineHasAreNotUsed) {
+  for (const Nanoseconds nonsense : {Nanoseconds::max(), Nanoseconds::min(), Nanoseconds(-1)}) {
+    EXPECT_FALSE(clock_offset({.asked = Nanoseconds(10),
+                               .received = nonsense,
+                               .sent = nonsense,
+                               .answered = Nanoseconds(15)}));
+  }
 }
 
 TEST(ClockEstimate, TakesTheShortestWay) {
