@@ -317,23 +317,6 @@ void Cluster::handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat) {
                 clock_->now());
 }
 
-void Cluster::take_load(NodeId from, const v1::NodeLoad& load) {
-  if (!sensible(load.cpu_seconds()) || !sensible(load.cpu_wait_seconds()) ||
-      !sensible(load.disk_seconds())) {
-    refuse(Refusal::kMalformed, absl::StrCat("the load of node ", from.value()));
-    return;
-  }
-  loads_.add(from,
-             {.machine = load.machine(),
-              .cores = load.cores(),
-              .cpu_seconds = load.cpu_seconds(),
-              .cpu_wait_seconds = load.cpu_wait_seconds(),
-              .disk_seconds = load.disk_seconds(),
-              .disk_bytes = load.disk_bytes(),
-              .disk_waiting = load.disk_waiting()},
-             clock_->now());
-}
-
 // ---- members ----
 
 NodeLink* Cluster::link_of(NodeId node) const {
