@@ -17,6 +17,8 @@ namespace {
 constexpr Milliseconds kCallTimeout{2000};
 constexpr Milliseconds kFirstBackoff{50};
 constexpr Milliseconds kLongestBackoff{1000};
+/// A coordinator that collects ends by itself before (TraceRun::kCollectTimeout).
+constexpr Milliseconds kTraceCollectTimeout{90000};
 constexpr int kMaxAnswerBytes = 64 << 20;
 
 absl::Status to_absl(const grpc::Status& status) {
@@ -145,6 +147,25 @@ absl::StatusOr<v1::LocateCheckpointResponse> CoordinatorClient::locate_checkpoin
     const v1::LocateCheckpointRequest& request, Milliseconds timeout) {
   return ask<v1::LocateCheckpointResponse>(&v1::Coordinator::Stub::LocateCheckpoint, request,
                                            timeout);
+}
+
+absl::StatusOr<TraceData> CoordinatorClient::trace(std::uint32_t iterations,
+                                                   Milliseconds patience) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + patience + kTraceCollectTimeout);
+  v1::TraceRequest request;
+  request.set_protocol_version(kProtocolVersion);
+  request.set_iterations(iterations);
+  request.set_timeout_ms(static_cast<std::uint32_t>(patience.count()));
+  const auto reader = connection_->stub->Trace(&context, request);
+  TraceData data;
+  v1::TracePart part;
+  while (reader->Read(&part)) {
+    if (!data.add(part)) return absl::InternalError("the coordinator sent parts that do not fit");
+  }
+  if (const grpc::Status status = reader->Finish(); !status.ok()) return to_absl(status);
+  if (!data.has_tail) return absl::UnavailableError("the trace was cut off");
+  return data;
 }
 
 }  // namespace poseidon

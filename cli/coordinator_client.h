@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cli/trace_data.h"
 #include "common/clock.h"
 #include "poseidon/v1/control.pb.h"
 
@@ -41,6 +42,10 @@ class CoordinatorClient {
   /// As submit.
   absl::StatusOr<v1::SubmitResponse> restore_checkpoint(const v1::RestoreCheckpointRequest& request,
                                                         Milliseconds timeout);
+
+  /// What every node does in so many of the next iterations, for which it waits `patience`. A trace
+  /// that was cut off in the middle is an error.
+  absl::StatusOr<TraceData> trace(std::uint32_t iterations, Milliseconds patience);
 
  private:
   struct Connection;

@@ -14,7 +14,9 @@
 #include "cli/checkpoint_command.h"
 #include "cli/commands.h"
 #include "cli/data_command.h"
+#include "cli/doctor_command.h"
 #include "cli/top_command.h"
+#include "cli/trace_command.h"
 #include "common/daemon.h"
 #include "common/nearest.h"
 #include "worker/data/batches.h"
@@ -84,6 +86,33 @@ void add_top(CLI::App& app, TopOptions& options) {
       "q or Ctrl-C ends it, any other key looks at once. Workers that compute longest come first\n"
       "(the others wait for them), then layers that computing waits for most.\n\n"
       "Example:\n  poseidon top --coordinator 10.0.0.1:4700");
+}
+
+void add_trace(CLI::App& app, TraceOptions& options) {
+  add_coordinator_options(app, options.coordinator, options.connect_timeout);
+  app.add_option("--to", options.to, "JSON file to write, on this machine")->required();
+  app.add_option("--iterations", options.iterations, "how many of the next ones")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--timeout-s", options.timeout_s, "how long to wait for them; then what there is")
+      ->check(CLI::Range(1, 600))
+      ->capture_default_str();
+  app.footer(
+      "The file is in Chrome's trace event format: https://ui.perfetto.dev shows it, one process\n"
+      "per worker and server, clocks aligned. Training goes on meanwhile.\n\n"
+      "Example:\n  poseidon trace --coordinator 10.0.0.1:4700 --iterations 10 --to trace.json");
+}
+
+void add_doctor(CLI::App& app, DoctorOptions& options) {
+  add_coordinator_options(app, options.coordinator, options.connect_timeout);
+  app.add_flag("--json", options.json, "one JSON object for scripts");
+  app.add_option("--iterations", options.iterations,
+                 "how many of the next ones to look at (default: some seconds of them)")
+      ->check(CLI::Range(2, 1000));
+  app.footer(
+      "Takes a short trace, looks at it and at the status, and says what limits the job: which\n"
+      "node, link, server, disk, layer or machine, what it costs, and what to do.\n\n"
+      "Example:\n  poseidon doctor --coordinator 10.0.0.1:4700");
 }
 
 void add_plan(CLI::App& app, PlanOptions& options) {
@@ -237,6 +266,8 @@ int run(int argc, char** argv) {
   SubmitOptions submit;
   StatusOptions status;
   TopOptions top;
+  TraceOptions trace;
+  DoctorOptions doctor;
   PlanOptions plan;
   ModelsOptions models;
   DataPackOptions pack;
@@ -245,6 +276,9 @@ int run(int argc, char** argv) {
   CLI::App* submit_command = app.add_subcommand("submit", "Give a job to a running cluster");
   CLI::App* status_command = app.add_subcommand("status", "What the cluster does now");
   CLI::App* top_command = app.add_subcommand("top", "The cluster on a terminal, live");
+  CLI::App* trace_command =
+      app.add_subcommand("trace", "What every node did in some iterations, for Perfetto");
+  CLI::App* doctor_command = app.add_subcommand("doctor", "What limits the job, and what to do");
   CLI::App* plan_command =
       app.add_subcommand("plan", "Predict schemes and speed of a job, without a cluster");
   CLI::App* models_command = app.add_subcommand("models", "The networks shipped");
@@ -252,6 +286,8 @@ int run(int argc, char** argv) {
   add_submit(*submit_command, submit);
   add_status(*status_command, status);
   add_top(*top_command, top);
+  add_trace(*trace_command, trace);
+  add_doctor(*doctor_command, doctor);
   add_plan(*plan_command, plan);
   add_models(*models_command, models);
   CLI::App* data_command = app.add_subcommand("data", "Pack and check data sets");
@@ -281,6 +317,8 @@ int run(int argc, char** argv) {
   if (submit_command->parsed()) return finish(run_submit(submit));
   if (status_command->parsed()) return finish(run_status(status));
   if (top_command->parsed()) return finish(run_top(top));
+  if (trace_command->parsed()) return finish(run_trace(trace));
+  if (doctor_command->parsed()) return finish(run_doctor(doctor));
   if (plan_command->parsed()) return finish(run_plan(plan));
   if (data_command->parsed()) {
     const bool packs = data_command->get_subcommand("pack")->parsed();

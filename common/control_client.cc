@@ -26,6 +26,7 @@
 #include "common/daemon.h"
 #include "common/ids.h"
 #include "common/snapshot.h"
+#include "common/trace_report.h"
 #include "grpcpp/grpcpp.h"
 #include "poseidon/v1/control.grpc.pb.h"
 
@@ -134,6 +135,7 @@ class ControlClient::Impl {
   absl::Status serve();
   absl::Status converse(TimePoint give_up);
   void dispatch(const v1::CoordinatorMessage& message);
+  bool answer_trace(const v1::CoordinatorMessage& message);
   absl::Status say_farewell(ControlStream& stream);
   static absl::Status cancel_and_wait(ControlStream& stream, absl::Status reason);
   void heartbeat_loop();
@@ -330,6 +332,7 @@ void ControlClient::Impl::dispatch(const v1::CoordinatorMessage& message) {
     return;
   }
   if (stopping_) return;
+  if (answer_trace(message)) return;
   if (message.has_calibrate()) events_->on_calibrate(message.calibrate());
   if (message.has_assign()) {
     begin_part(message.assign());
@@ -344,6 +347,30 @@ void ControlClient::Impl::dispatch(const v1::CoordinatorMessage& message) {
   if (message.has_save_checkpoint()) events_->on_save_checkpoint(message.save_checkpoint());
   if (message.has_forget_checkpoint()) events_->on_forget_checkpoint(message.forget_checkpoint());
   if (message.has_keep_checkpoints()) events_->on_keep_checkpoints(message.keep_checkpoints());
+}
+
+/// Whether it was about traces.
+bool ControlClient::Impl::answer_trace(const v1::CoordinatorMessage& message) {
+  if (!message.has_clock() && !message.has_begin_trace() && !message.has_fetch_trace()) {
+    return false;
+  }
+  const Nanoseconds received = SystemClock().now();
+  Tracer* const tracer = options_.probe == nullptr ? nullptr : &options_.probe->tracer();
+  v1::NodeMessage answer;
+  if (message.has_clock()) {
+    v1::ClockEcho& echo = *answer.mutable_clock();
+    echo.set_number(message.clock().number());
+    echo.set_received_ns(static_cast<std::uint64_t>(received.count()));
+    echo.set_sent_ns(static_cast<std::uint64_t>(SystemClock().now().count()));
+    send(std::move(answer));
+  } else if (tracer != nullptr && message.has_begin_trace()) {
+    begin_trace(message.begin_trace(), *tracer);
+  } else if (tracer != nullptr) {
+    if (fetch_trace(message.fetch_trace(), *tracer, *answer.mutable_trace())) {
+      send(std::move(answer));
+    }
+  }
+  return true;
 }
 
 absl::Status ControlClient::Impl::say_farewell(ControlStream& stream) {

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "common/clock.h"
+#include "common/node_probe.h"
 #include "poseidon/v1/control.pb.h"
 
 namespace poseidon {
@@ -54,6 +55,8 @@ struct ControlClientOptions {
   /// Called on the heartbeat thread with every beat, joined or not: the client is alive. May be
   /// null.
   std::function<void()> on_turn;
+  /// What records traces; the client answers the coordinator for it. May be null: there are none.
+  std::shared_ptr<NodeProbe> probe = nullptr;
 };
 
 /// Where a daemon's reports go: to the control client, or its twin in simulations.

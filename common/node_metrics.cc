@@ -47,6 +47,8 @@ constexpr std::array kCounts = {
     CountRow{NodeCount::kSnapshotsFailed, Shown::kServer, kSnapshots, "", "result", "failed"},
     CountRow{NodeCount::kSnapshotBytes, Shown::kServer, "poseidon_snapshot_written_bytes_total",
              "Parameters and optimizer state in this server's sealed parts of checkpoints"},
+    CountRow{NodeCount::kStoreWrittenBytes, Shown::kServer, "poseidon_store_written_bytes_total",
+             "Pieces of checkpoints that this server's store took, sealed or not"},
 };
 
 struct GaugeRow {
@@ -115,7 +117,7 @@ void add_stages(const NodeProbe& probe, bool is_server, MetricFamilies& families
       histogram_family("poseidon_stage_seconds", "How long the parts of an iteration take");
   for (int s = 0; s < static_cast<int>(Stage::kCount); ++s) {
     const auto stage = static_cast<Stage>(s);
-    if (is_server_stage(stage) != is_server) continue;
+    if (!(is_server ? is_server_stage(stage) : is_worker_stage(stage))) continue;
     add_histogram(stages, {{"stage", stage_name(stage)}}, probe.stage(stage));
   }
   families.push_back(std::move(stages));

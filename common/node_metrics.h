@@ -4,7 +4,7 @@
 // the moment of a scrape.
 //
 // Series per layer, of which a network has at most some hundreds: 20 on a worker, 2 on a server;
-// besides some 150 on either. Labels are names from fixed lists and the plan's layers, nothing
+// besides some 200 on either. Labels are names from fixed lists and the plan's layers, nothing
 // that grows while a job runs. The layers shown are those of the job in progress: they appear with
 // an assignment and go when the job ends or the next one comes. What a counter had counted until
 // then stays in Prometheus; the run's own record is metrics.jsonl.

@@ -10,6 +10,7 @@
 #include "common/clock.h"
 #include "common/stage.h"
 #include "common/time_histogram.h"
+#include "common/tracer.h"
 
 namespace poseidon {
 
@@ -25,6 +26,7 @@ enum class NodeCount : std::uint8_t {
   kSnapshotsSealed,     ///< server
   kSnapshotsFailed,     ///< server
   kSnapshotBytes,       ///< server: of those sealed
+  kStoreWrittenBytes,   ///< server: of pieces that its store took
   kCount                ///< number of them, not one itself
 };
 
@@ -51,6 +53,13 @@ enum class NodeGauge : std::uint8_t {
 class NodeProbe {
  public:
   void took(Stage stage, Nanoseconds time) { stages_[index(stage)].add(time); }
+  /// The same, with what a trace shows of it.
+  void took(const TraceSpan& span) {
+    took(span.stage, span.end - span.begin);
+    tracer_.record(span);
+  }
+  /// For what has its time counted elsewhere or otherwise.
+  Tracer& tracer() { return tracer_; }
   const TimeHistogram& stage(Stage stage) const { return stages_[index(stage)]; }
 
   /// One iteration of this worker is done: `images` samples, mean loss over them.
@@ -89,6 +98,7 @@ class NodeProbe {
   using PerEnumerator = std::array<Value, static_cast<std::size_t>(Enum::kCount)>;
 
   PerEnumerator<TimeHistogram, Stage> stages_;
+  Tracer tracer_;
   TimeHistogram iterations_;
   std::atomic<double> loss_{std::numeric_limits<double>::quiet_NaN()};
   PerEnumerator<std::atomic<std::uint64_t>, NodeCount> counts_{};

@@ -1,5 +1,7 @@
 #include "common/node_report.h"
 
+#include "common/process_load.h"
+
 namespace poseidon {
 
 void fill_heartbeat_totals(const TrafficProbe* traffic, const DataProbe* data,
@@ -27,6 +29,17 @@ void fill_heartbeat_totals(const TrafficProbe* traffic, const DataProbe* data,
     count.set_reason(data_refusal_name(reason));
     count.set_count(refusals.of(reason));
   }
+}
+
+void fill_load(const NodeProbe& probe, v1::NodeLoad& load) {
+  const ProcessLoad process = process_load();
+  load.set_machine(process.machine);
+  load.set_cores(process.cores);
+  load.set_cpu_seconds(process.cpu_seconds);
+  load.set_cpu_wait_seconds(process.cpu_wait_seconds);
+  load.set_disk_seconds(probe.stage(Stage::kWrite).seconds());
+  load.set_disk_bytes(probe.counted(NodeCount::kStoreWrittenBytes));
+  load.set_disk_waiting(static_cast<std::uint64_t>(probe.value(NodeGauge::kCheckpointQueue)));
 }
 
 }  // namespace poseidon

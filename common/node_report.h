@@ -1,6 +1,7 @@
 #pragma once
 
 #include "common/data_probe.h"
+#include "common/node_probe.h"
 #include "common/traffic.h"
 #include "common/wire.h"
 #include "poseidon/v1/control.pb.h"
@@ -11,5 +12,8 @@ namespace poseidon {
 /// (no worker) may be null.
 void fill_heartbeat_totals(const TrafficProbe* traffic, const DataProbe* data,
                            const RefusalCounts& refusals, v1::Heartbeat& heartbeat);
+
+/// What this process costs its machine (common/process_load.h), and the disk's part of the probe.
+void fill_load(const NodeProbe& probe, v1::NodeLoad& load);
 
 }  // namespace poseidon

@@ -8,15 +8,20 @@
 namespace poseidon {
 
 enum class Stage : std::uint8_t {
-  kInput,       ///< worker, once per iteration: until the batch is there
-  kForward,     ///< worker, once per iteration: all layers, without what they wait for
-  kBackward,    ///< worker, likewise
-  kStall,       ///< worker, each wait: the engine stands still until a layer's parameters are there
-  kRebuild,     ///< worker, each layer that goes by SFB: the stacked product and the step
-  kTest,        ///< worker: its share of one test
-  kSum,         ///< server, each chunk of a gradient that is not a step's last: checked and added
-  kStep,        ///< server, a step's last one: sum, optimizer, new version
+  kInput,     ///< worker, once per iteration: until the batch is there
+  kForward,   ///< worker, once per iteration: all layers, without what they wait for
+  kBackward,  ///< worker, likewise
+  kStall,     ///< worker, each wait: the engine stands still until a layer's parameters are there
+  kRebuild,   ///< worker, each layer that goes by SFB: the stacked product and the step
+  kTest,      ///< worker: its share of one test
+  kCopy,  ///< worker: own factors into the stack; parameters and factors that came into their place
+  kQueue,  ///< both, each message with a chunk or factor: from being ready until its turn to be
+           ///< sent
+  kSend,   ///< both, likewise: until the stream takes the next one (common/paced_transport.h)
+  kSum,    ///< server, each chunk of a gradient that is not a step's last: checked and added
+  kStep,   ///< server, a step's last one: sum, optimizer, new version
   kCheckpoint,  ///< server: one snapshot, from its first piece until it is sealed
+  kWrite,       ///< server, each piece of a snapshot, and the sealing: until the store has it
   kCount        ///< number of stages, not one itself
 };
 
@@ -34,12 +39,20 @@ constexpr const char* stage_name(Stage stage) {
       return "rebuild";
     case Stage::kTest:
       return "test";
+    case Stage::kCopy:
+      return "copy";
+    case Stage::kQueue:
+      return "queue";
+    case Stage::kSend:
+      return "send";
     case Stage::kSum:
       return "sum";
     case Stage::kStep:
       return "step";
     case Stage::kCheckpoint:
       return "checkpoint";
+    case Stage::kWrite:
+      return "write";
     case Stage::kCount:
       break;
   }
@@ -48,7 +61,10 @@ constexpr const char* stage_name(Stage stage) {
 
 /// Whose stage it is.
 constexpr bool is_server_stage(Stage stage) {
-  return stage == Stage::kSum || stage == Stage::kStep || stage == Stage::kCheckpoint;
+  return stage == Stage::kQueue || stage == Stage::kSend || stage >= Stage::kSum;
 }
+constexpr bool is_worker_stage(Stage stage) { return stage < Stage::kSum; }
+/// Checkpoints are written while training goes on with later iterations.
+constexpr bool is_of_iteration(Stage stage) { return stage < Stage::kCheckpoint; }
 
 }  // namespace poseidon

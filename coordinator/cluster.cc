@@ -222,6 +222,10 @@ void Cluster::handle_member(NodeId from, const v1::NodeMessage& message) {
     case v1::NodeMessage::BODY_NOT_SET:
       refuse(Refusal::kMalformed, absl::StrCat("an empty message from node ", from.value()));
       return;
+    case v1::NodeMessage::kClock:
+    case v1::NodeMessage::kTrace:
+      handle_trace(from, message);
+      return;
     default:
       break;
   }
@@ -290,6 +294,7 @@ JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
 }
 
 void Cluster::handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat) {
+  if (heartbeat.has_load()) take_load(from, heartbeat.load());
   auto& totals = node_refusals_[from];
   for (const v1::RefusedCount& count : heartbeat.refused()) {
     const std::string reason(utf8_prefix(one_line(count.reason()), kMaxReasonBytes));
@@ -350,6 +355,8 @@ void Cluster::depart(const Departure& departure, const absl::Status& status, Dep
     attached_.erase(link);
   }
   if (traffic_) traffic_->remove(id);
+  loads_.remove(id);
+  trace_lost(id, absl::StrCat("is gone (it ", departure.reason, ")"));
   if (const auto it = node_refusals_.find(id); it != node_refusals_.end()) {
     for (const auto& [reason, count] : it->second) {
       if (departed_refusals_.size() < kMaxReasonsPerNode || departed_refusals_.count(reason) > 0) {
@@ -568,6 +575,7 @@ void Cluster::tick() {
     }
   }
   remove_due_checkpoints();
+  tick_trace();
   if (!job_ || job_->ended()) return;
   apply(job_->tick(now));
   if (traffic_ && now - drift_looked_ >= kDriftInterval) {
@@ -595,6 +603,11 @@ void Cluster::shutdown(const std::string& reason) {
   if (job_ && !job_->ended()) {
     apply(job_->fail(absl::StrCat("the coordinator was stopped (", reason, ")", saved),
                      clock_->now()));
+  }
+  if (trace_) {
+    trace_sink_->finish(absl::UnavailableError("the coordinator stops"));
+    trace_.reset();
+    trace_sink_.reset();
   }
   for (auto& [link, attached] : attached_) {
     link->close(absl::UnavailableError(absl::StrCat("the coordinator stops (", reason, ")")));

@@ -31,11 +31,14 @@
 #include "coordinator/event_list.h"
 #include "coordinator/job_resolver.h"
 #include "coordinator/job_run.h"
+#include "coordinator/load_monitor.h"
 #include "coordinator/loss_curve.h"
 #include "coordinator/membership.h"
 #include "coordinator/metrics.h"
 #include "coordinator/run_directory.h"
 #include "coordinator/status_site.h"
+#include "coordinator/trace_run.h"
+#include "coordinator/trace_sink.h"
 #include "coordinator/traffic.h"
 #include "poseidon/v1/control.pb.h"
 
@@ -100,6 +103,12 @@ class Cluster {
   absl::StatusOr<v1::SubmitResponse> restore_checkpoint(
       const v1::RestoreCheckpointRequest& request);
 
+  // ---- traces (cluster_trace.cc) ----
+  /// OK: all else, and the end, goes to the sink.
+  absl::Status begin_trace(const v1::TraceRequest& request, const std::shared_ptr<TraceSink>& sink);
+  void on_trace_written(const TraceSink* sink);
+  void on_trace_cancelled(const TraceSink* sink);
+
   // ---- the model ----
   /// A place for the model of this epoch; holds the run directory alive. Follow with end_upload.
   struct Upload {
@@ -144,6 +153,11 @@ class Cluster {
   void handle_member(NodeId from, const v1::NodeMessage& message);
   JobActions handle_report(NodeId from, const v1::NodeMessage& message);
   void handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat);
+  void apply_trace(TraceActions actions);
+  void handle_trace(NodeId from, const v1::NodeMessage& message);
+  void trace_lost(NodeId node, const std::string& reason);
+  void tick_trace();
+  void take_load(NodeId from, const v1::NodeLoad& load);
   void depart(const Departure& departure, const absl::Status& status,
               DepartureKind kind = DepartureKind::kLost);
   void write_targets();
@@ -225,6 +239,10 @@ class Cluster {
   std::unique_ptr<TrafficMonitor> traffic_;
   LossCurve curve_;   ///< of the job
   EventList events_;  ///< of the cluster
+  LoadMonitor loads_;
+  std::unique_ptr<TraceRun> trace_;  ///< while one is being taken ...
+  Epoch trace_epoch_;                ///< ... of this epoch
+  std::shared_ptr<TraceSink> trace_sink_;
   Nanoseconds drift_looked_{0};
   /// Of a job that is done: told once its files are on disk. Should this process die before, the
   /// nodes still have what is missing there.

@@ -357,6 +357,16 @@ void Cluster::fill_nodes(v1::GetStatusResponse& out) const {
     status->set_images_per_s(rates.passes_per_s && job_
                                  ? *rates.passes_per_s * static_cast<double>(job_->batch_size())
                                  : kUnknown);
+    if (const std::optional<LoadRates> load = loads_.rates(node.id)) {
+      v1::LoadStatus& told = *status->mutable_load();
+      told.set_machine(load->machine);
+      told.set_cores(load->cores);
+      told.set_cores_used(load->cores_used);
+      told.set_cores_wanted(load->cores_wanted);
+      told.set_disk_share(load->disk_share);
+      told.set_disk_bytes_per_s(load->disk_bytes_per_s);
+      told.set_disk_waiting(load->disk_waiting);
+    }
   };
   std::vector<NodeId> listed;
   if (job_) {

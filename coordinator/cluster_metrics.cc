@@ -5,6 +5,7 @@
 
 #include <array>
 #include <chrono>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "common/daemon.h"
@@ -103,6 +104,26 @@ void Cluster::write_targets() {
       spdlog::warn("{}; Prometheus does not hear of the change", std::string(written.message()));
     }
   });
+}
+
+// ---- what nodes cost their machines ----
+
+void Cluster::take_load(NodeId from, const v1::NodeLoad& load) {
+  const auto sensible = [](double seconds) { return seconds >= 0.0 && std::isfinite(seconds); };
+  if (!sensible(load.cpu_seconds()) || !sensible(load.cpu_wait_seconds()) ||
+      !sensible(load.disk_seconds())) {
+    refuse(Refusal::kMalformed, absl::StrCat("the load of node ", from.value()));
+    return;
+  }
+  loads_.add(from,
+             {.machine = load.machine(),
+              .cores = load.cores(),
+              .cpu_seconds = load.cpu_seconds(),
+              .cpu_wait_seconds = load.cpu_wait_seconds(),
+              .disk_seconds = load.disk_seconds(),
+              .disk_bytes = load.disk_bytes(),
+              .disk_waiting = load.disk_waiting()},
+             clock_->now());
 }
 
 }  // namespace poseidon

@@ -46,6 +46,7 @@ std::vector<Participant> participants_of(const std::vector<NodeInfo>& nodes,
 
 void Cluster::let_come_back(NodeId node, const std::string& reason) {
   if (!membership_.detach(node, reason, clock_->now())) return;
+  trace_lost(node, reason);
   spdlog::info("{} (node {}) {}; it has {} ms to come back", node_text(*membership_.find(node)),
                node.value(), reason,
                std::chrono::duration_cast<Milliseconds>(options_.membership.lease).count());

@@ -15,6 +15,7 @@
 #include "common/status_macros.h"
 #include "coordinator/admission.h"
 #include "coordinator/status_site.h"
+#include "coordinator/trace_stream.h"
 #include "grpcpp/grpcpp.h"
 #include "poseidon/v1/control.grpc.pb.h"
 #include "spdlog/spdlog.h"
@@ -254,6 +255,11 @@ class GrpcService final : public v1::Coordinator::CallbackService {
                                               const v1::RestoreCheckpointRequest* request,
                                               v1::SubmitResponse* response) override {
     return answer(context, cluster_->restore_checkpoint(*request), response);
+  }
+
+  grpc::ServerWriteReactor<v1::TracePart>* Trace(grpc::CallbackServerContext*,
+                                                 const v1::TraceRequest* request) override {
+    return TraceStream::open(cluster_, *request);
   }
 
   grpc::ServerReadReactor<v1::ModelPart>* UploadModel(grpc::CallbackServerContext*,

@@ -15,6 +15,7 @@ FOLDER = pathlib.Path(__file__).resolve().parent / "grafana" / "dashboards"
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 WIDTH = 24  # of Grafana's grid
 RATE = "$__rate_interval"
+COMPUTING = 'stage=~"input|forward|backward|stall|rebuild|test"'  # on the trainer's thread; other stages overlap with them
 
 
 def query(expression, legend="", instant=False, table=False, heatmap=False):
@@ -168,7 +169,7 @@ def cluster():
         lines("Iteration, mean", query(mean("poseidon_iteration_seconds", "instance"), "{{instance}}"), unit="s"),
         lines("Iteration, of all workers", query(quantile(0.5, "poseidon_iteration_seconds"), "median"),
               query(quantile(0.95, "poseidon_iteration_seconds"), "95 %"), unit="s"),
-        lines("Where the workers' time goes", query(rate("poseidon_stage_seconds_sum", "stage", 'stage!~"sum|step|checkpoint"'),
+        lines("Where the workers' time goes", query(rate("poseidon_stage_seconds_sum", "stage", COMPUTING),
                                                     "{{stage}}"), unit="s", stacked=True,
               description="Seconds per second, all workers together"),
     ).row(
@@ -241,7 +242,7 @@ def worker():
         figure("Batches ready", f"poseidon_data_ready_batches{{{one}}}"),
         figure("Resident memory", f"poseidon_process_resident_memory_bytes{{{one}}}", "bytes"),
         lines("Where its time goes, per iteration",
-              query(f"{rate('poseidon_stage_seconds_sum', 'stage', one)} / "
+              query(f"{rate('poseidon_stage_seconds_sum', 'stage', f'{one}, {COMPUTING}')} / "
                     f"scalar({rate('poseidon_iteration_seconds_count', '', one)})", "{{stage}}"), unit="s", stacked=True,
               width=12),
         lines("Iteration", query(mean("poseidon_iteration_seconds", "instance", one), "mean"),
@@ -307,7 +308,9 @@ def servers():
               query(f"poseidon_disk_bytes{{{some}}}", "{{instance}} in all"), unit="bytes"),
         lines("Background errors", query(f"poseidon_store_background_errors{{{some}}}", "{{instance}}")),
         lines("Written for checkpoints", query(rate("poseidon_snapshot_written_bytes_total", "instance", some), "{{instance}}"),
-              unit="Bps"),
+              query(f"{rate('poseidon_store_written_bytes_total', 'instance', some)} / "
+                    + rate("poseidon_stage_seconds_sum", "instance", f'{some}, stage="write"'),
+                    "{{instance}}, while it writes"), unit="Bps"),
     )
 
 

@@ -15,6 +15,8 @@ std::int64_t bytes_of(const ChunkView& chunk) {
                                    chunk.state1.size_bytes());
 }
 
+Nanoseconds now() { return SystemClock().now(); }
+
 }  // namespace
 
 CheckpointKeeper::CheckpointKeeper(std::unique_ptr<ChunkStore> store, Background* background,
@@ -86,20 +88,37 @@ absl::Status CheckpointKeeper::admit(SnapshotId snapshot) {
 }
 
 absl::Status CheckpointKeeper::store(SnapshotId snapshot, const ChunkView& chunk) {
+  const Nanoseconds since = now();
   if (absl::Status status = store_->put(snapshot, chunk); !status.ok()) {
     fail(snapshot, status);
     return status;
   }
+  wrote(snapshot, since, chunk.piece, bytes_of(chunk));
   if (!progress_.stored(snapshot, chunk.piece, bytes_of(chunk))) return absl::OkStatus();
+  const Nanoseconds sealing = now();
   if (absl::Status status = store_->seal(snapshot); !status.ok()) {
     fail(snapshot, status);
     return status;
   }
+  wrote(snapshot, sealing, std::nullopt, 0);
   const std::int64_t bytes = progress_.bytes(snapshot);
   progress_.sealed(snapshot);
   show_store();
   report(snapshot, absl::OkStatus(), bytes);
   return absl::OkStatus();
+}
+
+void CheckpointKeeper::wrote(SnapshotId snapshot, Nanoseconds since, std::optional<PieceId> piece,
+                             std::int64_t bytes) {
+  if (probe_ == nullptr) return;
+  const auto size = static_cast<std::uint64_t>(bytes);
+  probe_->count(NodeCount::kStoreWrittenBytes, size);
+  probe_->took({.stage = Stage::kWrite,
+                .begin = since,
+                .end = now(),
+                .iteration = snapshot_iteration(snapshot),
+                .chunk = piece ? std::optional(ChunkId(piece->value())) : std::nullopt,
+                .bytes = size});
 }
 
 bool CheckpointKeeper::may_wait(SnapshotId snapshot) {

@@ -102,6 +102,9 @@ class CheckpointKeeper {
   void show_store();
   absl::Status admit(SnapshotId snapshot);
   absl::Status store(SnapshotId snapshot, const ChunkView& chunk);
+  /// Tells the probe of a piece, or of the sealing.
+  void wrote(SnapshotId snapshot, Nanoseconds since, std::optional<PieceId> piece,
+             std::int64_t bytes);
   void fail(SnapshotId snapshot, const absl::Status& status);
   void report(SnapshotId snapshot, const absl::Status& status, std::int64_t bytes);
 

@@ -160,6 +160,7 @@ absl::Status run(const MainOptions& options) {
   client_options.join.set_store_identity(*identity);
   client_options.join.set_process_id(static_cast<std::uint32_t>(getpid()));
   LoopPulse pulse;
+  client_options.probe = node_probe;
   client_options.on_turn = [&pulse] { pulse.turn(); };
   ControlClient client(client_options, &node);
   node.set_client(&client);

@@ -82,8 +82,14 @@ void ServerNode::send_checkpoint_report(const SnapshotResult& result, bool too_l
   probe_->count(result.status.ok() ? NodeCount::kSnapshotsSealed : NodeCount::kSnapshotsFailed);
   if (result.status.ok()) {
     probe_->count(NodeCount::kSnapshotBytes, static_cast<std::uint64_t>(result.bytes));
-    probe_->took(Stage::kCheckpoint, std::chrono::duration_cast<Nanoseconds>(
-                                         std::chrono::duration<double>(result.seconds)));
+    const Nanoseconds now = SystemClock().now();
+    const auto took =
+        std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(result.seconds));
+    probe_->took({.stage = Stage::kCheckpoint,
+                  .begin = now - took,
+                  .end = now,
+                  .iteration = snapshot_iteration(result.snapshot),
+                  .bytes = static_cast<std::size_t>(result.bytes)});
     spdlog::info("checkpoint {}: {} bytes on disk in {:.3f} s", snapshot_name(result.snapshot),
                  result.bytes, result.seconds);
   } else {
@@ -305,6 +311,7 @@ void ServerNode::fill_heartbeat(v1::Heartbeat& heartbeat) {
     traffic = traffic_;
   }
   fill_heartbeat_totals(traffic.get(), nullptr, *refusals_, heartbeat);
+  fill_load(*probe_, *heartbeat.mutable_load());
 }
 
 }  // namespace poseidon

@@ -1,7 +1,6 @@
 #include "server/shard_service.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -32,6 +31,7 @@ class ShardService::Session final : public StreamHandler {
   ReadNext on_message(Bytes message) override { return service_->on_message(*this, message); }
   void on_written() override {
     writing_ = false;
+    if (sending_) service_->sent(*std::exchange(sending_, std::nullopt));
     service_->pump(*this);
   }
   void on_closed(const absl::Status& /*status*/) override {
@@ -49,6 +49,7 @@ class ShardService::Session final : public StreamHandler {
   ChunkQueue queue_;                   ///< chunks whose parameters wait to be sent ...
   ChunkQueue exact_;  ///< ... and those to be sent in float32, when nothing else waits
   bool writing_ = false;
+  std::optional<TraceSpan> sending_;  ///< the parameters that are being written
   bool paused_ = false;
   bool closing_ = false;
   GaugePart streams_, paused_streams_, waiting_;  ///< this one's, while it belongs to a rank
@@ -76,6 +77,7 @@ void ShardService::assign(Plan plan, ServerIndex self, OptimizerSpec optimizer,
                     traffic = std::move(traffic), done = std::move(done)] {
     close_all(absl::AbortedError("the server has a new assignment"));
     by_rank_.assign(shared_plan->workers(), nullptr);
+    stepped_at_.assign(shared_plan->chunks.size(), Nanoseconds{0});
     halted_ = false;
     shard_.emplace(std::move(*shared_plan), self, optimizer, &consistency_, pending_limit_bytes_);
     traffic_ = traffic;
@@ -187,13 +189,22 @@ ReadNext ShardService::on_message(Session& session, const Bytes& message) {
 
 /// The shard's answer, timed where it is about a gradient: most of a server's work.
 ShardDecision ShardService::take(const DecodedChunk& message) {
-  const auto since = std::chrono::steady_clock::now();
+  const Nanoseconds since = transport_->now();
   ShardDecision decision = shard_->on_message(message);
   NodeProbe& node = traffic_->node();
   const ChunkKind kind = message.header.kind;
   if (!decision.objection && (kind == ChunkKind::kPushGradient || kind == ChunkKind::kTotals)) {
     const bool stepped = decision.delivery && !decision.delivery->norms;
-    node.took(stepped ? Stage::kStep : Stage::kSum, std::chrono::steady_clock::now() - since);
+    const Nanoseconds now = transport_->now();
+    node.took({.stage = stepped ? Stage::kStep : Stage::kSum,
+               .begin = since,
+               .end = now,
+               .iteration = message.header.iteration,
+               .layer = shard_->plan().chunks[message.header.chunk.value()].layer,
+               .chunk = message.header.chunk,
+               .peer = message.header.rank.value(),
+               .bytes = message.payload.size()});
+    if (stepped) stepped_at_[message.header.chunk.value()] = now;
   }
   node.set(NodeGauge::kEarlyGradientBytes, shard_->pending_bytes());
   return decision;
@@ -229,6 +240,7 @@ void ShardService::close(Session& session, const absl::Status& why) {
   if (session.rank_) by_rank_[session.rank_->value()] = nullptr;
   session.rank_.reset();
   session.closing_ = true;
+  session.sending_.reset();
   for (GaugePart* part : {&session.streams_, &session.paused_streams_, &session.waiting_}) {
     *part = {};
   }
@@ -300,9 +312,29 @@ void ShardService::pump(Session& session) {
   header.element_type = payload.type;
   session.writing_ = true;
   traffic_->sent(place.layer, payload.bytes.size());
+  if (const Nanoseconds stepped = stepped_at_[chunk->value()]; stepped > Nanoseconds{0}) {
+    TraceSpan span{.stage = Stage::kQueue,
+                   .begin = stepped,
+                   .end = transport_->now(),
+                   .iteration = header.iteration - 1,  // whose step made them
+                   .layer = place.layer,
+                   .chunk = *chunk,
+                   .peer = session.rank_->value(),
+                   .bytes = payload.bytes.size()};
+    traffic_->node().took(span);
+    span.stage = Stage::kSend;
+    span.begin = span.end;
+    session.sending_ = span;
+  }
   session.stream_->write({.prefix = encode_prefix(header, payload.bytes.size()),
                           .payload = payload.bytes,
                           .payload_owner = std::move(payload.owner)});
+}
+
+void ShardService::sent(TraceSpan span) {
+  if (traffic_ == nullptr) return;
+  span.end = transport_->now();
+  traffic_->node().took(span);
 }
 
 void ShardService::resume_paused() {

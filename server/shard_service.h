@@ -77,6 +77,7 @@ class ShardService final : public Acceptor {
   void offer_norms(Session& session, const Delivery& delivery);
   void send_norms(Session& session, ChunkId chunk);
   void pump(Session& session);
+  void sent(TraceSpan span);
   void resume_paused();
   void hand_over_frozen();
   void remove(Session& session);
@@ -97,7 +98,8 @@ class ShardService final : public Acceptor {
   std::uint64_t next_session_ = 0;
   /// Timers outlive us in the loop; they look here before they touch us.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  std::vector<Session*> by_rank_;  ///< the stream that belongs to each rank, or null
+  std::vector<Nanoseconds> stepped_at_;  ///< by ChunkId: the newest step; 0: none here
+  std::vector<Session*> by_rank_;        ///< the stream that belongs to each rank, or null
 };
 
 }  // namespace poseidon

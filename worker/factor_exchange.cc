@@ -15,14 +15,16 @@ FactorExchange::FactorExchange(Plan plan, WorkerRank rank, const std::vector<Lay
       events_(events),
       traffic_(traffic),
       refusals_(refusals),
-      route_(std::move(plan), rank, layers, options.sfb) {
+      route_(std::move(plan), rank, layers, options.sfb),
+      ready_since_(route_.plan().layers.size()) {
   const std::uint32_t workers = route_.plan().workers();
   POSEIDON_CHECK(workers == 1 || (peers.transport != nullptr && peers.door != nullptr),
                  "a plan with SFB layers needs a way to the other workers");
   for (std::uint32_t r = 0; r < workers; ++r) {
     peers_.push_back({.rank = WorkerRank(r),
                       .reconnect = Reconnect(options_),
-                      .queue = GaugePart(traffic_->shared_node(), NodeGauge::kSendQueue)});
+                      .queue = GaugePart(traffic_->shared_node(), NodeGauge::kSendQueue),
+                      .sending = std::nullopt});
   }
 }
 
@@ -61,6 +63,9 @@ void FactorExchange::start() {
 
 void FactorExchange::factors_ready(LayerIndex layer, Iteration iteration, std::uint64_t digest) {
   if (failed_) return;
+  if (peers_access_.transport != nullptr) {
+    ready_since_[layer.value()] = peers_access_.transport->now();
+  }
   settle(route_.factors_ready(layer, iteration, digest));
   pump_all();
 }
@@ -112,6 +117,7 @@ void FactorExchange::adopt(std::unique_ptr<PeerStream> stream, WorkerRank rank) 
 
 void FactorExchange::greeted(Peer& peer) {
   peer.greeted = true;
+  peer.sending.reset();
   peer.reconnect.in_order();
   ++peer.losses;
   route_.stream_opened(peer.rank);
@@ -124,6 +130,19 @@ void FactorExchange::pump(Peer& peer) {
   std::optional<SfbRoute::Outgoing> next = route_.next_message(peer.rank);
   if (!next) return;
   traffic_->sent(next->layer, next->message.payload.size());
+  if (next->factor_of) {
+    TraceSpan span{.stage = Stage::kQueue,
+                   .begin = ready_since_[next->layer.value()],
+                   .end = peers_access_.transport->now(),
+                   .iteration = *next->factor_of,
+                   .layer = next->layer,
+                   .peer = peer.rank.value(),
+                   .bytes = next->message.payload.size()};
+    traffic_->node().took(span);
+    span.stage = Stage::kSend;
+    span.begin = span.end;
+    peer.sending = span;
+  }
   peer.stream->write(std::move(next->message));
 }
 
@@ -131,7 +150,15 @@ void FactorExchange::pump_all() {
   for (Peer& peer : peers_) pump(peer);
 }
 
-void FactorExchange::on_written(PeerStream& stream) { pump(peers_[stream.peer().value()]); }
+void FactorExchange::on_written(PeerStream& stream) {
+  Peer& peer = peers_[stream.peer().value()];
+  if (peer.stream.get() == &stream && peer.sending) {
+    TraceSpan span = *std::exchange(peer.sending, std::nullopt);
+    span.end = peers_access_.transport->now();
+    traffic_->node().took(span);
+  }
+  pump(peer);
+}
 
 void FactorExchange::on_message(PeerStream& stream, const Bytes& message) {
   Peer& peer = peers_[stream.peer().value()];
@@ -140,6 +167,7 @@ void FactorExchange::on_message(PeerStream& stream, const Bytes& message) {
     refuse(peer, {DataRefusal::kMalformed, std::string(decoded.status().message())});
     return;
   }
+  const Nanoseconds since = peers_access_.transport->now();
   FactorLanding landing;
   if (decoded->header.kind == FactorKind::kHello) {
     landing.objection = check_against_plan(decoded->header, decoded->payload.size(), route_.plan(),
@@ -156,6 +184,16 @@ void FactorExchange::on_message(PeerStream& stream, const Bytes& message) {
   if (!peer.greeted) greeted(peer);
   if (landing.objection || decoded->header.kind == FactorKind::kHello) return;
   traffic_->received(landing.layer, landing.payload_bytes);
+  if (decoded->header.kind == FactorKind::kOutputGradient ||
+      decoded->header.kind == FactorKind::kInput) {
+    traffic_->node().took({.stage = Stage::kCopy,
+                           .begin = since,
+                           .end = peers_access_.transport->now(),
+                           .iteration = decoded->header.iteration,
+                           .layer = landing.layer,
+                           .peer = peer.rank.value(),
+                           .bytes = landing.payload_bytes});
+  }
   settle(landing);
   // Parameters that came are handed on.
   if (decoded->header.kind == FactorKind::kParameters) pump_all();

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,7 @@ class FactorExchange final : public PeerStream::Owner, public PeerDoor::Host {
     std::uint64_t losses =
         0;            ///< of its stream: tells a timer whether it is still about the same one
     GaugePart queue;  ///< what waits to be sent to it
+    std::optional<TraceSpan> sending;  ///< the piece that is being written
   };
 
   void on_message(PeerStream& stream, const Bytes& message) override;
@@ -92,7 +94,8 @@ class FactorExchange final : public PeerStream::Owner, public PeerDoor::Host {
   TrafficProbe* const traffic_;
   RefusalCounts* const refusals_;
   SfbRoute route_;
-  std::vector<Peer> peers_;  ///< by rank; our own has no stream
+  std::vector<Nanoseconds> ready_since_;  ///< by LayerIndex: its newest factors
+  std::vector<Peer> peers_;               ///< by rank; our own has no stream
   bool failed_ = false;
   /// Timers outlive us in the loop; they look here before they touch us.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -21,6 +21,12 @@ class LayerClock {
     Nanoseconds forward{0}, backward{0};
   };
 
+  /// What was just counted.
+  struct Interval {
+    LayerIndex layer;
+    Nanoseconds begin{0}, end{0};
+  };
+
   /// `clock` outlives it.
   LayerClock(const Clock* clock, std::size_t layers) : clock_(clock), times_(layers) {}
 
@@ -31,21 +37,31 @@ class LayerClock {
     last_ = clock_->now();
   }
   /// The hook before a layer's forward: computing stands still from here to run_forward.
-  void stop_forward() { times_[at_].forward += elapsed(); }
+  Interval stop_forward() {
+    const Interval ran = interval(at_);
+    times_[at_].forward += ran.end - ran.begin;
+    return ran;
+  }
   void run_forward(LayerIndex layer) {
     at_ = layer.value();
     last_ = clock_->now();
   }
   void begin_backward() { last_ = clock_->now(); }
   /// The hook after a layer's backward: likewise until run_backward.
-  void stop_backward(LayerIndex layer) { times_[layer.value()].backward += elapsed(); }
+  Interval stop_backward(LayerIndex layer) {
+    const Interval ran = interval(layer.value());
+    times_[layer.value()].backward += ran.end - ran.begin;
+    return ran;
+  }
   void run_backward() { last_ = clock_->now(); }
 
   /// By LayerIndex; of the iteration so far.
   const std::vector<Times>& times() const { return times_; }
 
  private:
-  Nanoseconds elapsed() const { return clock_->now() - last_; }
+  Interval interval(std::size_t layer) const {
+    return {LayerIndex(static_cast<std::uint32_t>(layer)), last_, clock_->now()};
+  }
 
   const Clock* const clock_;
   std::vector<Times> times_;

@@ -17,6 +17,8 @@ namespace {
 /// How long to ask the loop who is awaited, for an error message.
 constexpr Milliseconds kAwaitedPatience{2000};
 
+Nanoseconds now() { return SystemClock().now(); }
+
 }  // namespace
 
 SyncClient::SyncClient(Transport* transport, Plan plan, WorkerRank rank,
@@ -76,7 +78,14 @@ void SyncClient::factors_ready(LayerIndex layer, Iteration iteration, MicroBatch
   };
   const OwnFactors own{.output_gradient = rows_of_part(whole.output_gradient),
                        .input = rows_of_part(whole.input)};
+  TraceSpan copy{.stage = Stage::kCopy,
+                 .begin = now(),
+                 .iteration = iteration,
+                 .layer = layer,
+                 .bytes = own.output_gradient.size_bytes() + own.input.size_bytes()};
   absl::Status status = engine_->copy_factors(layer, own);
+  copy.end = now();
+  traffic_->node().took(copy);
   if (status.ok()) status = check_factors(layer, iteration, own);
   if (!status.ok()) {
     cancel(status);  // the next wait returns it
@@ -139,10 +148,12 @@ std::optional<LayerIndex> SyncClient::steppable(LayerIndex first) const {
 absl::Status SyncClient::measure(std::unique_lock<std::mutex>& lock, LayerIndex layer) {
   const Iteration iteration = versions_[layer.value()];
   lock.unlock();
-  const auto since = std::chrono::steady_clock::now();
+  TraceSpan rebuild{
+      .stage = Stage::kRebuild, .begin = now(), .iteration = iteration, .layer = layer};
   absl::StatusOr<std::vector<TensorSquares>> squares =
       engine_->measure(layer, iteration, syncer_->factors()->route().stacked(layer, iteration));
-  traffic_->node().took(Stage::kRebuild, std::chrono::steady_clock::now() - since);
+  rebuild.end = now();
+  traffic_->node().took(rebuild);
   if (squares.ok()) {
     for (const TensorSquares& tensor : *squares) {
       if (std::isfinite(tensor.gradient) && std::isfinite(tensor.parameters)) continue;
@@ -172,10 +183,12 @@ absl::Status SyncClient::step(std::unique_lock<std::mutex>& lock, LayerIndex lay
   const double all_gradients = all_gradients_;
   lock.unlock();
   if (options_.stepping) options_.stepping(layer, iteration);
-  const auto since = std::chrono::steady_clock::now();
+  TraceSpan rebuild{
+      .stage = Stage::kRebuild, .begin = now(), .iteration = iteration, .layer = layer};
   absl::Status status = engine_->step(
       layer, iteration, syncer_->factors()->route().stacked(layer, iteration), all_gradients);
-  traffic_->node().took(Stage::kRebuild, std::chrono::steady_clock::now() - since);
+  rebuild.end = now();
+  traffic_->node().took(rebuild);
   if (status.ok() && options_.stepped) options_.stepped(layer, iteration + 1);
   lock.lock();
   if (status.ok()) set_version(layer, iteration + 1);
@@ -217,13 +230,16 @@ absl::Status SyncClient::wait_stepping(std::unique_lock<std::mutex>& lock, Layer
       if (absl::Status status = step(lock, *next); !status.ok()) return status;
       continue;
     }
-    const auto since = std::chrono::steady_clock::now();
+    TraceSpan stall{.stage = Stage::kStall,
+                    .begin = now(),
+                    .iteration = versions_[layer.value()] + 1,  // whose forward waits
+                    .layer = layer};
     const bool in_time = changed_.wait_until(lock, give_up, [&] {
       return !failure_.ok() || done() || steppable(layer) || measurable();
     });
-    const Nanoseconds stood = std::chrono::steady_clock::now() - since;
-    traffic_->stalled(layer, static_cast<std::uint64_t>(stood.count()));
-    traffic_->node().took(Stage::kStall, stood);
+    stall.end = now();
+    traffic_->stalled(layer, static_cast<std::uint64_t>((stall.end - stall.begin).count()));
+    traffic_->node().took(stall);
     if (!in_time) return absl::DeadlineExceededError("");
   }
   return failure_;

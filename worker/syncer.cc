@@ -23,6 +23,7 @@ class Syncer::Connection final : public StreamHandler {
   }
   void on_written() override {
     writing_ = false;
+    if (sending_) syncer_->sent(*std::exchange(sending_, std::nullopt));
     syncer_->pump(*this);
   }
   void on_closed(const absl::Status& status) override { syncer_->on_closed(*this, status); }
@@ -34,7 +35,8 @@ class Syncer::Connection final : public StreamHandler {
   const std::string address_;
   std::unique_ptr<Stream> stream_;  ///< null while waiting to connect again
   bool writing_ = false;
-  GaugePart queue_;  ///< what waits to be sent to it
+  std::optional<TraceSpan> sending_;  ///< the gradient that is being written
+  GaugePart queue_;                   ///< what waits to be sent to it
   Reconnect reconnect_;
 };
 
@@ -65,7 +67,8 @@ Syncer::Syncer(Transport* transport, Plan plan, WorkerRank rank, std::vector<Lay
                    ? std::make_unique<FactorExchange>(plan, rank, layers, peers, options_, events,
                                                       traffic, refusals)
                    : nullptr),
-      route_(std::move(plan), rank, std::move(layers), options.first_iteration) {
+      route_(std::move(plan), rank, std::move(layers), options.first_iteration),
+      ready_since_(route_.plan().layers.size()) {
   // A server without chunks would wait in vain for a word.
   const Plan& ours = route_.plan();
   std::vector<bool> owns(ours.servers(), false);
@@ -91,6 +94,7 @@ void Syncer::start() {
 
 void Syncer::gradient_ready(LayerIndex layer, Iteration iteration) {
   if (failed_) return;
+  ready_since_[layer.value()] = transport_->now();
   route_.gradient_ready(layer, iteration);
   pump_all();
 }
@@ -118,6 +122,7 @@ void Syncer::pump_all() {
 
 void Syncer::connect(Connection& connection) {
   connection.writing_ = false;
+  connection.sending_.reset();
   connection.stream_ = transport_->connect(connection.address_, &connection);
   route_.stream_opened(connection.server_);
   pump(connection);
@@ -130,10 +135,30 @@ void Syncer::pump(Connection& connection) {
   if (!next) return;
   connection.writing_ = true;
   traffic_->sent(next->layer, next->message.payload.size());
+  if (next->gradient_of) {
+    TraceSpan span{.stage = Stage::kQueue,
+                   .begin = ready_since_[next->layer.value()],
+                   .end = transport_->now(),
+                   .iteration = *next->gradient_of,
+                   .layer = next->layer,
+                   .chunk = next->chunk,
+                   .peer = connection.server_.value(),
+                   .bytes = next->message.payload.size()};
+    traffic_->node().took(span);
+    span.stage = Stage::kSend;
+    span.begin = span.end;
+    connection.sending_ = span;
+  }
   connection.stream_->write(std::move(next->message));
 }
 
+void Syncer::sent(TraceSpan span) {
+  span.end = transport_->now();
+  traffic_->node().took(span);
+}
+
 void Syncer::on_message(Connection& connection, const Bytes& message) {
+  const Nanoseconds since = transport_->now();
   const Landing landing = route_.on_message(connection.server_, message);
   connection.reconnect_.in_order();
   if (landing.objection) {
@@ -149,6 +174,16 @@ void Syncer::on_message(Connection& connection, const Bytes& message) {
     return;
   }
   traffic_->received(landing.chunk_layer, landing.payload_bytes);
+  if (landing.chunk_version >= 0) {
+    traffic_->node().took({.stage = Stage::kCopy,
+                           .begin = since,
+                           .end = transport_->now(),
+                           .iteration = landing.chunk_version - 1,  // whose step made them
+                           .layer = landing.chunk_layer,
+                           .chunk = landing.chunk,
+                           .peer = connection.server_.value(),
+                           .bytes = landing.payload_bytes});
+  }
   settle(landing.norms);
   pump(connection);  // parameters that came before their norms are asked for again
   if (!landing.layer) return;

@@ -63,6 +63,7 @@ class Syncer {
   void connect(Connection& connection);
   void pump(Connection& connection);
   void pump_all();
+  void sent(TraceSpan span);
   void settle(const NormBook::Complete& norms);
   void on_message(Connection& connection, const Bytes& message);
   void on_closed(Connection& connection, const absl::Status& status);
@@ -76,6 +77,7 @@ class Syncer {
   RefusalCounts* const refusals_;
   const std::unique_ptr<FactorExchange> factors_;
   PsRoute route_;
+  std::vector<Nanoseconds> ready_since_;                  ///< by LayerIndex: its newest gradient
   std::vector<std::unique_ptr<Connection>> connections_;  ///< to servers that own chunks
   bool failed_ = false;
   /// Timers outlive us in the loop; they look here before they touch us.

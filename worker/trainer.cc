@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/finite.h"
 #include "common/kernels.h"
@@ -47,13 +48,14 @@ class Run {
     return s_.cancelled->load() ? absl::CancelledError("the job was stopped") : absl::OkStatus();
   }
 
-  absl::StatusOr<const Batch*> next_batch() {
+  absl::StatusOr<const Batch*> next_batch(Iteration iteration) {
     const Nanoseconds since = clock_.now();
     for (Milliseconds waited{0}; waited < kBatchTimeout; waited += kBatchPatience) {
       POSEIDON_RETURN_IF_ERROR(check_cancelled());
       absl::StatusOr<const Batch*> batch = s_.train->next(kBatchPatience);
       if (absl::IsDeadlineExceeded(batch.status())) continue;
-      s_.traffic->node().took(Stage::kInput, clock_.now() - since);
+      s_.traffic->node().took(
+          {.stage = Stage::kInput, .begin = since, .end = clock_.now(), .iteration = iteration});
       return batch;
     }
     return absl::DeadlineExceededError(
@@ -65,17 +67,27 @@ class Run {
   ExecutionHooks hooks(Iteration steps, MicroBatch part = {}) {
     return {.before_forward =
                 [this, steps](LayerIndex layer) {
-                  times_.stop_forward();
+                  trace(Stage::kForward, steps, times_.stop_forward());
                   const absl::Status status = s_.sync->wait_parameters(layer, steps);
                   times_.run_forward(layer);
                   return status;
                 },
             .after_backward =
                 [this, steps, part](LayerIndex layer) {
-                  times_.stop_backward(layer);
+                  trace(Stage::kBackward, steps, times_.stop_backward(layer));
                   if (accumulate(layer, part)) s_.sync->gradient_ready(layer, steps, part);
                   times_.run_backward();
                 }};
+  }
+
+  /// Its time is counted by tell_times.
+  void trace(Stage stage, Iteration iteration, const LayerClock::Interval& ran) {
+    if (ran.begin == Nanoseconds{0} || testing_) return;  // nothing ran yet, or nothing of training
+    s_.traffic->node().tracer().record({.stage = stage,
+                                        .begin = ran.begin,
+                                        .end = ran.end,
+                                        .iteration = iteration,
+                                        .layer = ran.layer});
   }
 
   /// Adds up the gradients of the parts of a batch, in their order; their mean takes the place of
@@ -115,7 +127,7 @@ class Run {
 
   absl::Status iterate(Iteration iteration) {
     const Nanoseconds since = clock_.now();
-    POSEIDON_ASSIGN_OR_RETURN(const Batch* batch, next_batch());
+    POSEIDON_ASSIGN_OR_RETURN(const Batch* batch, next_batch(iteration));
     ForwardResult sum;
     times_.begin_iteration();
     for (MicroBatch part{.index = 0, .count = s_.job->micro_batches}; part.index < part.count;
@@ -150,7 +162,7 @@ class Run {
     times_.begin_forward();
     POSEIDON_ASSIGN_OR_RETURN(const ForwardResult result,
                               s_.executor->forward(batch, Phase::kTrain, hooks));
-    times_.stop_forward();
+    trace(Stage::kForward, iteration, times_.stop_forward());
     const double loss = result.mean_loss();
     if (!std::isfinite(loss)) {
       s_.traffic->node().count(NodeCount::kNotFinite);
@@ -177,6 +189,8 @@ class Run {
     POSEIDON_RETURN_IF_ERROR(s_.events->before_test(steps));
     const Nanoseconds since = clock_.now();
     const ExecutionHooks hooks = this->hooks(steps);
+    testing_ = true;
+    const absl::Cleanup trains_again = [this] { testing_ = false; };
     ForwardResult sum;
     for (std::int64_t i = 0; i < s_.test->batches(); ++i) {
       POSEIDON_RETURN_IF_ERROR(check_cancelled());
@@ -187,7 +201,8 @@ class Run {
       sum.correct += result.correct;
       sum.samples += result.samples;
     }
-    s_.traffic->node().took(Stage::kTest, clock_.now() - since);
+    s_.traffic->node().took(
+        {.stage = Stage::kTest, .begin = since, .end = clock_.now(), .iteration = steps});
     s_.events->tested(steps, sum);
     return absl::OkStatus();
   }
@@ -210,6 +225,7 @@ class Run {
   const TrainerSetup s_;
   const SystemClock clock_;
   LayerClock times_;
+  bool testing_ = false;
   Batch test_batch_;
   Batch part_;                            ///< see cut
   std::vector<std::vector<float>> sums_;  ///< by LayerIndex; see accumulate

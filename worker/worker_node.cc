@@ -712,6 +712,7 @@ void WorkerNode::fill_heartbeat(v1::Heartbeat& heartbeat) {
   const std::shared_ptr<const TrafficProbe> traffic = job == nullptr ? nullptr : job->traffic();
   const std::shared_ptr<const DataProbe> data = job == nullptr ? nullptr : job->data_probe();
   fill_heartbeat_totals(traffic.get(), data.get(), *refusals_, heartbeat);
+  fill_load(*options_.probe, *heartbeat.mutable_load());
 }
 
 }  // namespace poseidon

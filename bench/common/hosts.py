@@ -1,20 +1,21 @@
 """Hosts on one machine: network namespaces that are joined by a bridge, and nothing else.
 
-A host has one network card, eth0: a veth whose other end is in the bridge. Nothing is shaped unless a rate is given: then
+A host has one network card, eth0: a veth whose other end is in the bridge. The bridge is in a namespace of its own, the
+switch, where this machine's firewall (a Docker engine's, say) has no say. Nothing is shaped unless a rate is given: then
 both ends of each veth are, so that a host sends and receives at that rate, each way by itself. Every name begins with a
 prefix and the process id of its run, so that runs do not meet, and what a killed run left is found and removed.
 """
 
 import contextlib
+import json
 import os
-import pathlib
 import re
 import shutil
 import signal
 import subprocess
 
 NAMESPACE_PREFIX = "poseidon-bench-"
-LINK_PREFIX = "psdp"  # of network interfaces, whose names have 15 characters at most
+BRIDGE = "bridge"
 INTERFACE = "eth0"
 NO_CARD = "02:00:00:00:00:fe"  # an address that no card has
 BURST_BYTES = 64 << 10    # what a shaped card may send at once: one packet of the stack before it is segmented
@@ -62,17 +63,12 @@ def _remove(process_id):
             for process in _ip("netns", "pids", name, check=False).split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(process), signal.SIGKILL)
-            _ip("netns", "delete", name, check=False)  # its veth goes with it, and so the other end
-    for line in _ip("-o", "link", "show", check=False).splitlines():
-        found = re.match(rf"\d+: ({LINK_PREFIX}{process_id}[bv]\d*)[@:]", line)
-        if found:
-            _ip("link", "delete", found[1], check=False)
+            _ip("netns", "delete", name, check=False)  # its cards go with it
 
 
 def remove_stale():
     """What runs left whose process is gone."""
     found = re.findall(rf"^{NAMESPACE_PREFIX}(\d+)-", _ip("netns", "list"), re.MULTILINE)
-    found += re.findall(rf"^\d+: {LINK_PREFIX}(\d+)b[@:]", _ip("-o", "link", "show"), re.MULTILINE)
     for process_id in sorted(set(found)):
         if not _alive(process_id):
             print(f"removing the namespaces that run {process_id} left", flush=True)
@@ -89,11 +85,12 @@ class NamespaceHosts:
         self.count = count
         self._mbit = mbit
         self._congestion_control = congestion_control
-        self._bridge = f"{LINK_PREFIX}{os.getpid()}b"
+        self._switch = self.name("switch")
 
     @staticmethod
     def _veth(host):
-        return f"{LINK_PREFIX}{os.getpid()}v{host}"
+        """The switch's end of a host's cable."""
+        return f"host{host}"
 
     @staticmethod
     def name(host):
@@ -104,10 +101,10 @@ class NamespaceHosts:
 
     def cut(self, host):
         """From all others; nobody is told: packets just do not arrive."""
-        _ip("link", "set", self._veth(host), "nomaster")
+        _ip("-n", self._switch, "link", "set", self._veth(host), "nomaster")
 
     def mend(self, host):
-        _ip("link", "set", self._veth(host), "master", self._bridge)
+        _ip("-n", self._switch, "link", "set", self._veth(host), "master", BRIDGE)
 
     def cut_between(self, one, other):
         """These two alone: each sends to a card that is not there."""
@@ -121,8 +118,8 @@ class NamespaceHosts:
 
     def card_bytes(self, host):
         """(sent, received) by a host since it was made: what its card gave to the bridge and had from it."""
-        counters = pathlib.Path(f"/sys/class/net/{self._veth(host)}/statistics")
-        return tuple(int((counters / name).read_text()) for name in ("rx_bytes", "tx_bytes"))
+        card, = json.loads(_ip("-n", self._switch, "-s", "-j", "link", "show", "dev", self._veth(host)))
+        return tuple(card["stats64"][name]["bytes"] for name in ("rx", "tx"))
 
     def sent_bytes(self):
         """Of all hosts together."""
@@ -133,8 +130,9 @@ class NamespaceHosts:
 
     def __enter__(self):
         try:
-            _ip("link", "add", self._bridge, "type", "bridge")
-            _ip("link", "set", self._bridge, "addrgenmode", "none", "up")
+            _ip("netns", "add", self._switch)
+            _ip("-n", self._switch, "link", "add", BRIDGE, "type", "bridge")
+            _ip("-n", self._switch, "link", "set", BRIDGE, "addrgenmode", "none", "up")
             for host in range(self.count):
                 self._add(host)
         except BaseException:
@@ -145,8 +143,8 @@ class NamespaceHosts:
     def _add(self, host):
         name, veth = self.name(host), self._veth(host)
         _ip("netns", "add", name)
-        _ip("link", "add", veth, "type", "veth", "peer", "name", INTERFACE, "netns", name)
-        _ip("link", "set", veth, "master", self._bridge, "addrgenmode", "none", "up")
+        _ip("link", "add", veth, "netns", self._switch, "type", "veth", "peer", "name", INTERFACE, "netns", name)
+        _ip("-n", self._switch, "link", "set", veth, "master", BRIDGE, "addrgenmode", "none", "up")
         _ip("-n", name, "link", "set", "lo", "up")
         # No IPv6 address of its own: some peers would take it for the address of the host.
         _ip("-n", name, "link", "set", INTERFACE, "addrgenmode", "none", "up")
@@ -156,10 +154,22 @@ class NamespaceHosts:
             _ip("-n", name, "route", "change", "10.213.0.0/24", "dev", INTERFACE, "scope", "link", "src", self.address(host),
                 "congctl", self._congestion_control)
         if self._mbit is not None:
-            queue = max(2 * BURST_BYTES, int(self._mbit * 1e6 / 8 * QUEUE_SECONDS))
-            for where, card in (("-n", name), INTERFACE), ((), veth):  # what it sends, what it receives
-                _run("tc", *where, "qdisc", "add", "dev", card, "root", "tbf", "rate", f"{self._mbit}mbit",
-                     "burst", str(BURST_BYTES), "limit", str(queue))
+            self.shape(host, self._mbit)
+
+    def _cards(self, host):
+        """Where tc shapes what a host sends, and what it receives."""
+        return ((self.name(host), INTERFACE), (self._switch, self._veth(host)))
+
+    def shape(self, host, mbit):
+        """From now on, in place of an earlier rate."""
+        queue = max(2 * BURST_BYTES, int(mbit * 1e6 / 8 * QUEUE_SECONDS))
+        for where, card in self._cards(host):
+            _run("tc", "-n", where, "qdisc", "replace", "dev", card, "root", "tbf", "rate", f"{mbit}mbit", "burst",
+                 str(BURST_BYTES), "limit", str(queue))
+
+    def unshape(self, host):
+        for where, card in self._cards(host):
+            _run("tc", "-n", where, "qdisc", "delete", "dev", card, "root")
 
     def __exit__(self, *_):
         _remove(os.getpid())

@@ -152,14 +152,21 @@ std::optional<PsRoute::Outgoing> PsRoute::next_message(ServerIndex server) {
       const std::string totals = totals_of(*next);
       message.prefix = encode_prefix(header, totals.size());
       message.prefix.append(totals);
-      return Outgoing{.message = std::move(message), .layer = place.layer};
+      return Outgoing{.message = std::move(message),
+                      .layer = place.layer,
+                      .chunk = *next,
+                      .gradient_of = std::nullopt};
     }
     case Request::kNone:
       POSEIDON_CHECK(false, "only requested chunks wait in a queue");
       break;
   }
   message.prefix = encode_prefix(header, message.payload.size());
-  return Outgoing{.message = std::move(message), .layer = place.layer};
+  const bool pushes = header.kind == ChunkKind::kPushGradient;
+  return Outgoing{.message = std::move(message),
+                  .layer = place.layer,
+                  .chunk = *next,
+                  .gradient_of = pushes ? std::optional(header.iteration) : std::nullopt};
 }
 
 void PsRoute::round_gradient(Chunk& chunk, std::span<const float> gradient) {
@@ -276,6 +283,8 @@ Landing PsRoute::on_message(ServerIndex from, const Bytes& message) {
   Landing landing;
   landing.payload_bytes = decoded->payload.size();
   landing.chunk_layer = place.layer;
+  landing.chunk = id;
+  landing.chunk_version = chunk.version;
   if (--missing_chunks_[place.layer.value()] == 0) {
     landing.layer = place.layer;
     landing.version = chunk.version;

@@ -44,6 +44,8 @@ struct Landing {
   bool exact = false;               ///< ... and in float32, as pull_exact asked
   std::size_t payload_bytes = 0;    ///< of a used message
   LayerIndex chunk_layer;           ///< of a used message
+  ChunkId chunk;                    ///< likewise
+  Iteration chunk_version = -1;     ///< what the chunk is at now; -1: the message was about norms
   NormBook::Complete norms;         ///< what was completed of norms
 };
 
@@ -77,6 +79,8 @@ class PsRoute {
   struct Outgoing {
     OutgoingMessage message;
     LayerIndex layer;
+    ChunkId chunk;
+    std::optional<Iteration> gradient_of;  ///< nothing: it is something else
   };
   /// The most urgent message for this server, or nothing when none waits.
   std::optional<Outgoing> next_message(ServerIndex server);

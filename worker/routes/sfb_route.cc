@@ -242,7 +242,9 @@ std::optional<SfbRoute::Outgoing> SfbRoute::next_message(WorkerRank peer) {
   } else if (piece == 0) {
     header.kind = FactorKind::kDigest;
     header.digest = slot.digests[rank_.value()];
-    return Outgoing{.message = {.prefix = encode_prefix(header, 0)}, .layer = layer.index};
+    return Outgoing{.message = {.prefix = encode_prefix(header, 0)},
+                    .layer = layer.index,
+                    .factor_of = std::nullopt};
   } else {
     const bool gradient = piece <= layer.gradient_pieces;
     header.kind = gradient ? FactorKind::kOutputGradient : FactorKind::kInput;
@@ -256,7 +258,8 @@ std::optional<SfbRoute::Outgoing> SfbRoute::next_message(WorkerRank peer) {
   return Outgoing{.message = {.prefix = encode_prefix(header, payload.size_bytes()),
                               .payload = as_payload(payload),
                               .payload_owner = std::move(owner)},
-                  .layer = layer.index};
+                  .layer = layer.index,
+                  .factor_of = item.of_parameters ? std::nullopt : std::optional(header.iteration)};
 }
 
 Objection SfbRoute::judge_iteration(const Layer& layer, const FactorHeader& header) const {

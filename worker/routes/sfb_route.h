@@ -105,6 +105,7 @@ class SfbRoute {
   struct Outgoing {
     OutgoingMessage message;
     LayerIndex layer;
+    std::optional<Iteration> factor_of;  ///< nothing: it is no piece of one
   };
   /// The most urgent message for this worker, or nothing when none waits.
   std::optional<Outgoing> next_message(WorkerRank peer);

@@ -1,0 +1,53 @@
+#include "cli/doctor_command.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "cli/coordinator_client.h"
+#include "cli/doctor_diagnose.h"
+#include "cli/doctor_facts.h"
+#include "cli/doctor_format.h"
+#include "cli/watch.h"
+#include "common/daemon.h"
+#include "common/status_macros.h"
+
+namespace poseidon {
+namespace {
+
+constexpr Milliseconds kStatusTimeout{5000};
+/// What is looked at unless the operator says otherwise: this long, within these numbers.
+constexpr double kLookSeconds = 3.0;
+constexpr double kFewestIterations = 4, kMostIterations = 300;
+/// A slow job's iterations may take long; then what there is is looked at.
+constexpr Milliseconds kPatience{60000};
+
+std::uint32_t iterations_of(const DoctorOptions& options, const v1::GetStatusResponse& status) {
+  if (options.iterations > 0) return static_cast<std::uint32_t>(options.iterations);
+  const double iteration_s = status.measured_iteration_seconds();
+  if (!std::isfinite(iteration_s) || iteration_s <= 0.0) {
+    return static_cast<std::uint32_t>(kFewestIterations);
+  }
+  return static_cast<std::uint32_t>(
+      std::clamp(std::ceil(kLookSeconds / iteration_s), kFewestIterations, kMostIterations));
+}
+
+}  // namespace
+
+absl::Status run_doctor(const DoctorOptions& options) {
+  POSEIDON_RETURN_IF_ERROR(parse_host_port(options.coordinator, PortZero::kRefused).status());
+  CoordinatorClient client(options.coordinator);
+  POSEIDON_ASSIGN_OR_RETURN(v1::GetStatusResponse status,
+                            client.wait_for_coordinator(options.connect_timeout));
+  POSEIDON_ASSIGN_OR_RETURN(const TraceData trace,
+                            client.trace(iterations_of(options, status), kPatience));
+  // After it: the same seconds.
+  POSEIDON_ASSIGN_OR_RETURN(status, client.get_status(kStatusTimeout));
+  const DoctorFacts facts = make_facts(trace, status);
+  const std::vector<Finding> findings = diagnose(facts);
+  write_stdout(options.json ? doctor_to_json(facts, findings).dump(2) + "\n"
+                            : doctor_to_text(facts, findings));
+  return absl::OkStatus();
+}
+
+}  // namespace poseidon

@@ -1,0 +1,457 @@
+#include "cli/doctor_diagnose.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace poseidon {
+namespace {
+
+/// What costs less of an iteration is not worth a word.
+constexpr double kWorthShare = 0.1;
+/// A worker, link or disk is slow when the others are faster by this.
+constexpr double kSlowWorker = 1.3, kSlowLink = 4.0, kSlowDisk = 4.0;
+/// Where cores are short everybody's times scatter, and it takes more: so much for each core that
+/// is missed per core that is had, of which kMostShortage count.
+constexpr double kScatterWorker = 0.4, kScatterLink = 2.0, kMostShortage = 3.0;
+/// Cores are short when processes wait for one so much of the time that they have one.
+constexpr double kWaitsForCores = 0.5;
+/// ... on a machine that uses so much of its cores (others than the job may use the rest).
+constexpr double kBusyMachine = 0.5;
+/// The network is too small when workers stand still so much of an iteration ...
+constexpr double kNetworkStall = 0.3;
+/// ... and messages are on their way so much of it.
+constexpr double kNetworkBusy = 0.5;
+/// A disk that writes so much of the time is at its limit.
+constexpr double kBusyDisk = 0.8;
+/// A server holds too much when it has this many times the mean.
+constexpr double kUnevenShard = 1.5;
+/// A server's thread that sums so much of an iteration is at its limit.
+constexpr double kBusyServer = 0.6;
+/// One layer of several straggles when so much of all waiting is for it.
+constexpr double kStragglerShare = 0.6;
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0.0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
+
+std::string gbit(double bytes_per_s) { return absl::StrFormat("%.3g Gbit/s", bytes_per_s * 8e-9); }
+std::string ms(double seconds) { return absl::StrFormat("%.3g ms", seconds * 1e3); }
+std::string percent(double share) { return absl::StrFormat("%.0f %%", std::min(share, 1.0) * 100); }
+
+class Doctor {
+ public:
+  explicit Doctor(const DoctorFacts& facts) : f_(facts) {
+    for (const auto& worker : f_.workers) nodes_.push_back(&worker.node);
+    for (const auto& server : f_.servers) nodes_.push_back(&server.node);
+    for (const auto& worker : f_.workers) {
+      stall_s_ += worker.stall_s / static_cast<double>(f_.workers.size());
+      compute_s_ += worker.compute_s / static_cast<double>(f_.workers.size());
+    }
+  }
+
+  std::vector<Finding> run() {
+    if (f_.iteration_s <= 0.0 || f_.workers.empty()) {
+      add(Finding::Kind::kUnknown, "", 0.0, "there are too few iterations in the trace to tell",
+          "ask again while the job trains, with more --iterations");
+      return findings_;
+    }
+    cpu();
+    const bool link = one_node();
+    input();
+    servers();
+    if (!link) network();
+    if (findings_.empty()) layer();
+    disks();
+    std::stable_sort(findings_.begin(), findings_.end(),
+                     [](const Finding& a, const Finding& b) { return a.cost_s > b.cost_s; });
+    const bool costs = std::any_of(findings_.begin(), findings_.end(),
+                                   [](const Finding& finding) { return finding.cost_s > 0.0; });
+    if (!costs) nothing_else();
+    return findings_;
+  }
+
+ private:
+  void add(Finding::Kind kind, std::string guilty, double cost_s, std::string what,
+           std::string remedy) {
+    cost_s = std::clamp(cost_s, 0.0, f_.iteration_s);
+    findings_.push_back({.kind = kind,
+                         .guilty = std::move(guilty),
+                         .cost_s = cost_s,
+                         .share = f_.iteration_s > 0.0 ? cost_s / f_.iteration_s : 0.0,
+                         .what = std::move(what),
+                         .remedy = std::move(remedy)});
+  }
+  bool worth(double cost_s) const { return cost_s >= kWorthShare * f_.iteration_s; }
+
+  /// Cores that the job's processes miss there, per core that they have; 0 where there are enough.
+  double shortage(std::uint64_t machine) const {
+    for (const DoctorFacts::Machine& m : f_.machines) {
+      if (m.id == machine && lacks_cores(m)) return std::min(m.wanted / m.used, kMostShortage);
+    }
+    return 0.0;
+  }
+  static bool lacks_cores(const DoctorFacts::Machine& machine) {
+    return machine.wanted >= kWaitsForCores * machine.used &&
+           machine.used + machine.wanted >= kBusyMachine * machine.cores;
+  }
+
+  void cpu() {
+    for (const DoctorFacts::Machine& machine : f_.machines) {
+      if (!lacks_cores(machine)) continue;
+      const double share = machine.wanted / (machine.used + machine.wanted);
+      // What computes would be done so much earlier; what waits for a network would not.
+      add(Finding::Kind::kCpu, absl::StrJoin(machine.processes, ", "), share * compute_s_,
+          absl::StrFormat("the machine of %s has %.0f cores: these processes use %.2f and wait for "
+                          "%.2f more",
+                          absl::StrJoin(machine.processes, ", "), machine.cores, machine.used,
+                          machine.wanted),
+          "run fewer processes there, give workers fewer --threads, or see what else the machine "
+          "does (top)");
+    }
+  }
+
+  struct SlowWorker {
+    const DoctorFacts::Worker* worker = nullptr;
+    double usual = 0.0, cost_s = 0.0;
+  };
+
+  /// Computes longer than the others, who then wait for it.
+  std::optional<SlowWorker> slow_worker() const {
+    if (f_.workers.size() < 2) return std::nullopt;
+    const DoctorFacts::Worker& slowest =
+        *std::max_element(f_.workers.begin(), f_.workers.end(),
+                          [](const auto& a, const auto& b) { return a.compute_s < b.compute_s; });
+    std::vector<double> others;
+    for (const auto& worker : f_.workers) {
+      if (&worker != &slowest) others.push_back(worker.compute_s);
+    }
+    const SlowWorker slow{
+        .worker = &slowest, .usual = median(others), .cost_s = slowest.compute_s - median(others)};
+    const double limit = kSlowWorker + kScatterWorker * shortage(slowest.node.machine);
+    if (slowest.compute_s < limit * slow.usual || !worth(slow.cost_s)) return std::nullopt;
+    return slow;
+  }
+
+  struct SlowLink {
+    const DoctorFacts::Node* node = nullptr;
+    bool sends = false;
+    double rate = 0.0, usual = 0.0, busy_s = 0.0;
+  };
+
+  /// One node whose best stream, in a direction, is slow where the others' best are not.
+  std::optional<SlowLink> slow_link() const {
+    std::optional<SlowLink> worst;
+    if (!worth(stall_s_)) return worst;
+    for (const bool sends : {true, false}) {
+      for (const auto* node : nodes_) {
+        const auto& rate = sends ? node->send_bytes_per_s : node->receive_bytes_per_s;
+        const double busy_s = sends ? node->send_s : node->receive_s;
+        if (!rate || !worth(busy_s)) continue;
+        std::vector<double> others;
+        for (const auto* other : nodes_) {
+          const auto& theirs = sends ? other->send_bytes_per_s : other->receive_bytes_per_s;
+          if (other != node && theirs) others.push_back(*theirs);
+        }
+        // One other tells nothing: it may be slow because this one's other end is.
+        const double usual = median(others);
+        const double limit = kSlowLink + kScatterLink * shortage(node->machine);
+        if (others.size() < 2 || *rate * limit > usual) continue;
+        if (!worst || busy_s > worst->busy_s) worst = {node, sends, *rate, usual, busy_s};
+      }
+    }
+    return worst;
+  }
+
+  /// A process that often stands still reads and writes late too, and one whose link is slow may
+  /// compute a little longer by chance: of one node, the greater loss has the word. Whether one
+  /// node is accused.
+  bool one_node() {
+    std::optional<SlowWorker> worker = slow_worker();
+    std::optional<SlowLink> link = slow_link();
+    if (worker && link && link->node == &worker->worker->node) {
+      if (link->busy_s > worker->cost_s) {
+        worker.reset();
+      } else {
+        link.reset();
+      }
+    }
+    if (worker) {
+      const std::string& name = worker->worker->node.name;
+      add(Finding::Kind::kWorker, name, worker->cost_s,
+          absl::StrFormat("%s computes %s per iteration, the others %s: they wait for it", name,
+                          ms(worker->worker->compute_s), ms(worker->usual)),
+          "look on its machine for what else runs there, a slower or throttled processor, or fewer "
+          "--threads than the others have");
+    }
+    if (link) {
+      add(Finding::Kind::kLink, link->node->name, std::min(link->busy_s, longest_stall()),
+          absl::StrFormat("the link of %s %s %s, those of the other nodes %s: its messages are on "
+                          "their way for %s of each iteration",
+                          link->node->name, link->sends ? "sends" : "receives", gbit(link->rate),
+                          gbit(link->usual), percent(link->busy_s / f_.iteration_s)),
+          "look at its network card, cable and switch port (ethtool: speed, duplex, errors), and "
+          "for other traffic on it");
+    }
+    return link.has_value();
+  }
+
+  double longest_stall() const {
+    double longest = 0.0;
+    for (const auto& worker : f_.workers) longest = std::max(longest, worker.stall_s);
+    return longest;
+  }
+
+  void input() {
+    std::vector<std::string> names;
+    double cost = 0.0;
+    for (const auto& worker : f_.workers) {
+      if (!worth(worker.input_s)) continue;
+      names.push_back(worker.node.name);
+      cost = std::max(cost, worker.input_s);
+    }
+    if (names.empty()) return;
+    const bool all = names.size() == f_.workers.size();
+    add(Finding::Kind::kInput, all && names.size() > 1 ? "" : absl::StrJoin(names, ", "), cost,
+        absl::StrFormat("%s %s up to %s of an iteration for samples",
+                        all && names.size() > 1 ? "all workers" : absl::StrJoin(names, ", "),
+                        names.size() > 1 ? "wait" : "waits", percent(cost / f_.iteration_s)),
+        "give it more --data-threads, a faster disk for the data, or pack the samples into records "
+        "(poseidon data pack)");
+  }
+
+  /// One that holds more than its part and is kept busy by it.
+  void servers() {
+    if (f_.servers.size() >= 2) {
+      double mean = 0.0;
+      for (const auto& server : f_.servers) {
+        mean += server.shard_bytes / static_cast<double>(f_.servers.size());
+      }
+      const auto& fullest = *std::max_element(
+          f_.servers.begin(), f_.servers.end(),
+          [](const auto& a, const auto& b) { return a.shard_bytes < b.shard_bytes; });
+      const double busy = std::max({fullest.busy_s, fullest.node.send_s, fullest.node.receive_s});
+      const double extra = busy * (1.0 - mean / std::max(fullest.shard_bytes, 1.0));
+      if (fullest.shard_bytes >= kUnevenShard * mean && worth(extra) && worth(stall_s_) &&
+          !accused(fullest.node.name)) {
+        add(Finding::Kind::kServer, fullest.node.name, std::min(extra, stall_s_),
+            absl::StrFormat("%s holds %.3g MB of parameters, a server's part would be %.3g MB: it "
+                            "is busy for %s of each iteration",
+                            fullest.node.name, fullest.shard_bytes * 1e-6, mean * 1e-6,
+                            percent(busy / f_.iteration_s)),
+            "use smaller chunks (sync.chunk_bytes), or drop a sync.plan that pins them");
+        return;
+      }
+    }
+    for (const auto& server : f_.servers) {
+      if (server.busy_s < kBusyServer * f_.iteration_s || !worth(stall_s_)) continue;
+      add(Finding::Kind::kServer, server.node.name, std::min(server.busy_s, stall_s_),
+          absl::StrFormat("%s sums and steps for %s of each iteration", server.node.name,
+                          percent(server.busy_s / f_.iteration_s)),
+          "add servers, or let large layers go by SFB (sync.scheme \"auto\")");
+    }
+  }
+
+  bool accused(const std::string& name) const {
+    return std::any_of(findings_.begin(), findings_.end(),
+                       [&](const Finding& finding) { return finding.guilty == name; });
+  }
+
+  /// Nobody's link is worse than the others', and all wait.
+  void network() {
+    const DoctorFacts::Node* busiest = nullptr;
+    double busy_s = 0.0, bytes = 0.0;
+    for (const auto* node : nodes_) {
+      for (const bool sends : {true, false}) {
+        const double here = sends ? node->send_s : node->receive_s;
+        if (here <= busy_s) continue;
+        busiest = node;
+        busy_s = here;
+        bytes = sends ? node->sent_bytes : node->received_bytes;
+      }
+    }
+    double least_stall = std::numeric_limits<double>::infinity();
+    for (const auto& worker : f_.workers) least_stall = std::min(least_stall, worker.stall_s);
+    if (busiest == nullptr || busy_s < kNetworkBusy * f_.iteration_s ||
+        least_stall < kNetworkStall * f_.iteration_s) {
+      return;
+    }
+    // A worker that is waited for makes messages late, not slow.
+    if (std::any_of(findings_.begin(), findings_.end(), [](const Finding& finding) {
+          return finding.kind == Finding::Kind::kWorker || finding.kind == Finding::Kind::kServer;
+        })) {
+      return;
+    }
+    const double has = bytes / busy_s;
+    const double needs = bytes / std::max(compute_s_, 1e-6);
+    std::vector<std::string> remedies = {
+        absl::StrFormat("it takes about %s per node to hide it behind computing", gbit(needs))};
+    if (!f_.sixteen_bits) {
+      remedies.emplace_back("sync.wire_dtype \"bf16\" halves the bytes");
+    }
+    std::vector<std::string> by_sfb;
+    double sfb_bytes = 0.0, all_bytes = 0.0;
+    for (const auto& layer : f_.layers) {
+      all_bytes += layer.bytes;
+      if (layer.fully_connected_by_ps) {
+        by_sfb.push_back(layer.name);
+        sfb_bytes += layer.bytes;
+      }
+    }
+    if (sfb_bytes > 0.3 * all_bytes && f_.workers.size() > 1) {
+      remedies.push_back(absl::StrFormat(
+          "fully connected layers (%s) are %s of the bytes: see whether SFB moves fewer "
+          "(sync.scheme \"auto\", poseidon plan)",
+          absl::StrJoin(
+              by_sfb.begin(),
+              by_sfb.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(by_sfb.size(), 5)),
+              ", "),
+          percent(sfb_bytes / all_bytes)));
+    }
+    const double times = needs / std::max(has, 1.0);
+    if (times > 1.0 && f_.batch_size > 0) {
+      remedies.push_back(
+          absl::StrFormat("a batch of about %.0f in place of %d gives it the time it needs",
+                          std::ceil(times * static_cast<double>(f_.batch_size)), f_.batch_size));
+    }
+    add(Finding::Kind::kNetwork, "", stall_s_,
+        absl::StrFormat("the network is too small for the job: every worker waits, %s of each "
+                        "iteration on average; %.3g MB go one way of %s per iteration and get %s "
+                        "there, no node's link is worse than the others'",
+                        percent(stall_s_ / f_.iteration_s), bytes * 1e-6, busiest->name, gbit(has)),
+        absl::StrJoin(remedies, "; "));
+  }
+
+  /// Most waiting is for one layer, and nothing else explains it.
+  void layer() {
+    if (f_.layers.size() < 2 || !worth(stall_s_)) return;
+    const auto& worst =
+        *std::max_element(f_.layers.begin(), f_.layers.end(),
+                          [](const auto& a, const auto& b) { return a.stall_s < b.stall_s; });
+    if (worst.stall_s < kStragglerShare * stall_s_ || !worth(worst.stall_s)) return;
+    add(Finding::Kind::kLayer, worst.name, worst.stall_s,
+        absl::StrFormat("workers wait %s per iteration for layer %s (%.3g MB), %s of all their "
+                        "waiting",
+                        ms(worst.stall_s), worst.name, worst.bytes * 1e-6,
+                        percent(worst.stall_s / stall_s_)),
+        worst.fully_connected_by_ps
+            ? "see whether it had better go by SFB (sync.scheme \"auto\", poseidon plan)"
+            : "smaller chunks (sync.chunk_bytes) spread it over more servers; poseidon trace shows "
+              "where its chunks spend their time");
+  }
+
+  void disks() {
+    std::vector<double> rates;
+    for (const auto& server : f_.servers) {
+      if (server.disk_bytes_per_s > 0.0) rates.push_back(server.disk_bytes_per_s);
+    }
+    for (const auto& server : f_.servers) {
+      const double rate = server.disk_bytes_per_s;
+      if (rate <= 0.0 && server.disk_waiting <= 0.0) continue;
+      std::vector<double> others;
+      for (const auto& other : f_.servers) {
+        if (&other != &server && other.disk_bytes_per_s > 0.0) {
+          others.push_back(other.disk_bytes_per_s);
+        }
+      }
+      const double usual = median(others);
+      const bool slower = !others.empty() && rate * kSlowDisk < usual;
+      const bool at_limit = server.disk_share >= kBusyDisk;
+      // Slow but idle is nobody's trouble: a small checkpoint is all overhead.
+      if (!at_limit &&
+          !(slower && (server.disk_waiting > 0.0 || server.disk_share >= kWorthShare))) {
+        continue;
+      }
+      if (!others.empty() && !slower && some_disk_is_slower(server)) continue;
+      add(Finding::Kind::kDisk, server.node.name, 0.0,
+          absl::StrFormat(
+              "the disk of %s takes %.3g MB/s%s; it writes checkpoints %s of the time and "
+              "%.0f pieces wait: checkpoints take longer than they should (training itself goes "
+              "on)",
+              server.node.name, rate * 1e-6,
+              others.empty() ? "" : absl::StrFormat(", the other servers' %.3g MB/s", usual * 1e-6),
+              percent(server.disk_share), server.disk_waiting),
+          "look at the disk of its --data-dir (iostat -x: utilisation, errors; what else writes "
+          "there), put it on a faster one, or ask for checkpoints less often "
+          "(checkpoint.every_iterations)");
+    }
+  }
+
+  bool some_disk_is_slower(const DoctorFacts::Server& than) const {
+    return std::any_of(f_.servers.begin(), f_.servers.end(), [&](const auto& server) {
+      return server.disk_bytes_per_s > 0.0 &&
+             server.disk_bytes_per_s * kSlowDisk < than.disk_bytes_per_s;
+    });
+  }
+
+  void nothing_else() {
+    if (worth(stall_s_)) {
+      std::vector<std::string> waiting;
+      for (const auto& worker : f_.workers) {
+        if (worth(worker.stall_s)) waiting.push_back(worker.node.name);
+      }
+      add(Finding::Kind::kUnknown, "", stall_s_,
+          absl::StrFormat(
+              "%d of %d workers (%s) wait %s of an iteration for parameters, and no link, "
+              "worker, server or core stands out",
+              waiting.size(), f_.workers.size(), absl::StrJoin(waiting, ", "),
+              percent(stall_s_ / f_.iteration_s)),
+          "take a trace (poseidon trace) and see what happens while they wait");
+    } else {
+      add(Finding::Kind::kCompute, "", compute_s_,
+          absl::StrFormat(
+              "nothing limits it but compute: %s of each iteration of %s is forward and "
+              "backward, %s waiting",
+              percent(std::min(compute_s_ / f_.iteration_s, 1.0)), ms(f_.iteration_s),
+              percent(stall_s_ / f_.iteration_s)),
+          "more workers or faster ones make it faster");
+    }
+    std::rotate(findings_.begin(), findings_.end() - 1, findings_.end());
+  }
+
+  const DoctorFacts& f_;
+  std::vector<const DoctorFacts::Node*> nodes_;  ///< workers, then servers
+  double stall_s_ = 0.0, compute_s_ = 0.0;       ///< means over workers
+  std::vector<Finding> findings_;
+};
+
+}  // namespace
+
+const char* finding_name(Finding::Kind kind) {
+  switch (kind) {
+    case Finding::Kind::kLink:
+      return "link";
+    case Finding::Kind::kWorker:
+      return "worker";
+    case Finding::Kind::kInput:
+      return "input";
+    case Finding::Kind::kDisk:
+      return "disk";
+    case Finding::Kind::kServer:
+      return "server";
+    case Finding::Kind::kNetwork:
+      return "network";
+    case Finding::Kind::kCpu:
+      return "cpu";
+    case Finding::Kind::kLayer:
+      return "layer";
+    case Finding::Kind::kCompute:
+      return "compute";
+    case Finding::Kind::kUnknown:
+      break;
+  }
+  return "unknown";
+}
+
+std::vector<Finding> diagnose(const DoctorFacts& facts) { return Doctor(facts).run(); }
+
+}  // namespace poseidon

@@ -1,0 +1,266 @@
+#include "cli/doctor_diagnose.h"
+
+#include <functional>
+#include <ostream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace poseidon {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr double kGbit = 1e9 / 8;
+
+/// Computes 80 ms of 100, hardly waits; each node on a machine of its own, with cores to spare.
+DoctorFacts healthy(std::size_t workers = 3, std::size_t servers = 2) {
+  DoctorFacts facts;
+  facts.iteration_s = 0.1;
+  facts.iterations = 30;
+  facts.batch_size = 32;
+  const auto node = [&](const std::string& name) {
+    const std::uint64_t machine = facts.machines.size() + 1;
+    facts.machines.push_back(
+        {.id = machine, .cores = 8, .used = 3, .wanted = 0.05, .processes = {name}});
+    return DoctorFacts::Node{.name = name,
+                             .machine = machine,
+                             .send_bytes_per_s = 8 * kGbit,
+                             .receive_bytes_per_s = 9 * kGbit,
+                             .send_s = 0.02,
+                             .receive_s = 0.02,
+                             .sent_bytes = 20e6,
+                             .received_bytes = 20e6};
+  };
+  for (std::size_t w = 0; w < workers; ++w) {
+    facts.workers.push_back({.node = node(absl::StrCat("worker ", w)),
+                             .compute_s = 0.080 + 0.001 * static_cast<double>(w),
+                             .stall_s = 0.004,
+                             .input_s = 0.0001});
+  }
+  for (std::size_t s = 0; s < servers; ++s) {
+    facts.servers.push_back({.node = node(absl::StrCat("server ", s)),
+                             .busy_s = 0.01,
+                             .shard_bytes = 10e6,
+                             .disk_share = 0.05,
+                             .disk_bytes_per_s = 300e6});
+  }
+  facts.layers = {{.name = "conv", .bytes = 4e6, .stall_s = 0.003},
+                  {.name = "fc", .fully_connected_by_ps = true, .bytes = 16e6, .stall_s = 0.001}};
+  return facts;
+}
+
+/// Everybody waits so much longer.
+void wait_more(DoctorFacts& facts, double seconds) {
+  for (auto& worker : facts.workers) worker.stall_s += seconds;
+  for (auto& layer : facts.layers)
+    layer.stall_s += seconds / static_cast<double>(facts.layers.size());
+  facts.iteration_s += seconds;
+}
+
+void slow_link(DoctorFacts& facts, DoctorFacts::Node& node, bool sends) {
+  wait_more(facts, 0.3);
+  (sends ? node.send_bytes_per_s : node.receive_bytes_per_s) = 0.1 * kGbit;
+  (sends ? node.send_s : node.receive_s) = 0.3;
+}
+
+struct Case {
+  std::string name;
+  std::function<void(DoctorFacts&)> change;
+  Finding::Kind kind;
+  std::string guilty;
+  std::string what;
+  std::size_t workers = 3, servers = 2;
+};
+std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+
+const std::vector<Case> kCases = {
+    {"healthy", [](DoctorFacts&) {}, Finding::Kind::kCompute, "", "nothing limits it but compute"},
+    {"slow_link_of_a_worker", [](DoctorFacts& f) { slow_link(f, f.workers[1].node, true); },
+     Finding::Kind::kLink, "worker 1",
+     "the link of worker 1 sends 0.1 Gbit/s, those of the other nodes 8 Gbit/s"},
+    {"slow_link_of_a_server", [](DoctorFacts& f) { slow_link(f, f.servers[0].node, false); },
+     Finding::Kind::kLink, "server 0", "the link of server 0 receives 0.1 Gbit/s"},
+    {"slow_link_while_its_worker_computes_a_little_longer",
+     [](DoctorFacts& f) {
+       slow_link(f, f.workers[1].node, true);
+       f.workers[1].stall_s += 0.1;
+       f.workers[1].compute_s *= 1.5;
+     },
+     Finding::Kind::kLink, "worker 1", "the link of worker 1"},
+    {"slow_worker",
+     [](DoctorFacts& f) {
+       f.iteration_s = 0.2;
+       f.workers[2].compute_s = 0.18;
+       f.workers[0].stall_s = f.workers[1].stall_s = 0.1;
+     },
+     Finding::Kind::kWorker, "worker 2", "computes 180 ms per iteration, the others 80.5 ms"},
+    {"slow_worker_that_also_reads_and_writes_slowly",
+     [](DoctorFacts& f) {
+       f.iteration_s = 0.2;
+       f.workers[2].compute_s = 0.18;
+       f.workers[0].stall_s = f.workers[1].stall_s = 0.1;
+       f.workers[2].node.send_bytes_per_s = f.workers[2].node.receive_bytes_per_s = 0.5 * kGbit;
+       f.workers[2].node.send_s = f.workers[2].node.receive_s = 0.05;
+     },
+     Finding::Kind::kWorker, "worker 2", "the others"},
+    {"slow_worker_of_two",
+     [](DoctorFacts& f) {
+       f.iteration_s = 0.2;
+       f.workers[0].compute_s = 0.18;
+       f.workers[1].stall_s = 0.1;
+     },
+     Finding::Kind::kWorker, "worker 0", "the others", 2, 2},
+    {"network_too_small",
+     [](DoctorFacts& f) {
+       wait_more(f, 0.3);
+       for (auto* node : {&f.workers[0].node, &f.workers[1].node, &f.workers[2].node,
+                          &f.servers[0].node, &f.servers[1].node}) {
+         node->send_bytes_per_s = node->receive_bytes_per_s = 0.4 * kGbit;
+         node->send_s = node->receive_s = 0.35;
+       }
+     },
+     Finding::Kind::kNetwork, "", "the network is too small for the job"},
+    {"samples_of_one_worker",
+     [](DoctorFacts& f) {
+       f.iteration_s = 0.2;
+       f.workers[1].input_s = 0.1;
+       f.workers[0].stall_s = f.workers[2].stall_s = 0.1;
+     },
+     Finding::Kind::kInput, "worker 1", "worker 1 waits up to 50 % of an iteration for samples"},
+    {"samples_of_all",
+     [](DoctorFacts& f) {
+       f.iteration_s = 0.2;
+       for (auto& worker : f.workers) worker.input_s = 0.1;
+     },
+     Finding::Kind::kInput, "", "all workers wait up to 50 %"},
+    {"too_few_cores",
+     [](DoctorFacts& f) {
+       f.machines = {{.id = 9, .cores = 2, .used = 1.9, .wanted = 1.9, .processes = {"a", "b"}}};
+       for (auto& worker : f.workers) worker.node.machine = 9;
+     },
+     Finding::Kind::kCpu, "a, b", "has 2 cores: these processes use 1.90 and wait for 1.90 more"},
+    {"one_server_holds_too_much",
+     [](DoctorFacts& f) {
+       wait_more(f, 0.1);
+       f.servers[1].shard_bytes = 60e6;
+       f.servers[1].node.receive_s = 0.15;
+     },
+     Finding::Kind::kServer, "server 1",
+     "holds 60 MB of parameters, a server's part would be 35 MB"},
+    {"one_server_sums_all_the_time",
+     [](DoctorFacts& f) {
+       wait_more(f, 0.1);
+       f.servers[0].busy_s = 0.19;
+     },
+     Finding::Kind::kServer, "server 0", "sums and steps for 95 %"},
+    {"a_straggling_layer",
+     [](DoctorFacts& f) {
+       wait_more(f, 0.05);
+       f.layers[0].stall_s = 0.002;
+       f.layers[1].stall_s = 0.052;
+     },
+     Finding::Kind::kLayer, "fc", "workers wait 52 ms per iteration for layer fc"},
+    {"few_workers_wait",
+     [](DoctorFacts& f) {
+       f.workers[1].stall_s = 0.05;
+       f.layers[0].stall_s = f.layers[1].stall_s = 0.008;
+     },
+     Finding::Kind::kUnknown, "", "1 of 3 workers (worker 1) wait"},
+    {"no_iterations", [](DoctorFacts& f) { f.iteration_s = 0.0; }, Finding::Kind::kUnknown, "",
+     "too few iterations"},
+};
+
+class Diagnose : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Diagnose, NamesTheGuiltyOneAndNobodyElse) {
+  const Case& c = GetParam();
+  DoctorFacts facts = healthy(c.workers, c.servers);
+  c.change(facts);
+  const std::vector<Finding> findings = diagnose(facts);
+  ASSERT_EQ(findings.size(), 1U) << findings[1].what;
+  EXPECT_STREQ(finding_name(findings[0].kind), finding_name(c.kind)) << findings[0].what;
+  EXPECT_EQ(findings[0].guilty, c.guilty);
+  EXPECT_THAT(findings[0].what, HasSubstr(c.what));
+  EXPECT_FALSE(findings[0].remedy.empty());
+  EXPECT_LE(findings[0].share, 1.0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Facts, Diagnose, ::testing::ValuesIn(kCases),
+                         [](const auto& tested) { return tested.param.name; });
+
+TEST(DiagnoseDisk, ASlowDiskIsNamedBesidesWhatLimitsTraining) {
+  DoctorFacts facts = healthy();
+  facts.servers[1].disk_bytes_per_s = 5e6;
+  facts.servers[1].disk_share = 1.0;
+  facts.servers[1].disk_waiting = 12;
+  const auto findings = diagnose(facts);
+  ASSERT_EQ(findings.size(), 2U);
+  EXPECT_EQ(findings[0].kind, Finding::Kind::kCompute);
+  EXPECT_EQ(findings[1].kind, Finding::Kind::kDisk);
+  EXPECT_EQ(findings[1].guilty, "server 1");
+  EXPECT_THAT(findings[1].what, HasSubstr("takes 5 MB/s, the other servers' 300 MB/s"));
+}
+
+TEST(DiagnoseDisk, ASlowOneThatHasNothingToDoIsNotNamed) {
+  DoctorFacts facts = healthy();
+  facts.servers[1].disk_bytes_per_s = 5e6;
+  EXPECT_EQ(diagnose(facts).size(), 1U);
+}
+
+TEST(DiagnoseDisk, AllAtTheirLimitAreAllNamed) {
+  DoctorFacts facts = healthy();
+  for (auto& server : facts.servers) server.disk_share = 0.9;
+  EXPECT_EQ(diagnose(facts).size(), 3U);
+}
+
+TEST(DiagnoseDisk, AFastOneIsNotBlamedForBeingBusyToo) {
+  DoctorFacts facts = healthy();
+  for (auto& server : facts.servers) server.disk_share = 0.9;
+  facts.servers[1].disk_bytes_per_s = 5e6;
+  const auto findings = diagnose(facts);
+  ASSERT_EQ(findings.size(), 2U);
+  EXPECT_EQ(findings[1].guilty, "server 1");
+}
+
+TEST(DiagnoseNetwork, SaysWhatWouldHelp) {
+  DoctorFacts facts = healthy();
+  wait_more(facts, 0.3);
+  for (auto& worker : facts.workers) worker.node.send_s = 0.32;
+  const auto findings = diagnose(facts);
+  ASSERT_EQ(findings[0].kind, Finding::Kind::kNetwork);
+  // 20 MB within the 81 ms of computing; it has 320 ms.
+  EXPECT_THAT(findings[0].remedy, HasSubstr("about 1.98 Gbit/s per node"));
+  EXPECT_THAT(findings[0].remedy, HasSubstr("bf16"));
+  EXPECT_THAT(findings[0].remedy, HasSubstr("fully connected layers (fc) are 80 %"));
+  EXPECT_THAT(findings[0].remedy, HasSubstr("a batch of about 127 in place of 32"));
+  facts.sixteen_bits = true;
+  EXPECT_THAT(diagnose(facts)[0].remedy, ::testing::Not(HasSubstr("bf16")));
+}
+
+TEST(Diagnose, TheMostExpensiveComesFirst) {
+  DoctorFacts facts = healthy();
+  slow_link(facts, facts.workers[0].node, true);
+  facts.workers[1].input_s = 0.05;
+  const auto findings = diagnose(facts);
+  ASSERT_EQ(findings.size(), 2U);
+  EXPECT_EQ(findings[0].guilty, "worker 0");
+  EXPECT_EQ(findings[1].kind, Finding::Kind::kInput);
+  EXPECT_GE(findings[0].cost_s, findings[1].cost_s);
+}
+
+TEST(Diagnose, WhereCoresAreShortASmallDifferenceAccusesNobody) {
+  DoctorFacts facts = healthy();
+  facts.machines = {{.id = 9, .cores = 2, .used = 1.0, .wanted = 0.9, .processes = {"all"}}};
+  for (auto& worker : facts.workers) worker.node.machine = 9;
+  facts.workers[1].compute_s *= 1.5;
+  for (const Finding& finding : diagnose(facts)) EXPECT_EQ(finding.kind, Finding::Kind::kCpu);
+}
+
+}  // namespace
+}  // namespace poseidon

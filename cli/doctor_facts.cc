@@ -1,0 +1,195 @@
+#include "cli/doctor_facts.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
+
+namespace poseidon {
+namespace {
+
+/// Fewer bytes tell nothing of a link: all of them fit into a card's queue.
+constexpr double kTellingBytes = 64 << 10;
+
+double seconds(Nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+
+/// How long at least one of these intervals lasts.
+double covered(std::vector<std::pair<Nanoseconds, Nanoseconds>> intervals) {
+  std::sort(intervals.begin(), intervals.end());
+  Nanoseconds sum{0};
+  Nanoseconds until = Nanoseconds::min();
+  for (const auto& [begin, end] : intervals) {
+    const Nanoseconds from = std::max(begin, until);
+    if (end > from) {
+      sum += end - from;
+      until = end;
+    }
+  }
+  return seconds(sum);
+}
+
+double median_of(const std::map<Iteration, double>& values) {
+  if (values.empty()) return 0.0;
+  std::vector<double> sorted;
+  sorted.reserve(values.size());
+  for (const auto& [iteration, value] : values) sorted.push_back(value);
+  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  return *middle;
+}
+
+/// Iterations seen, and how long one takes: between their first events on the node that shows most.
+void measure_iterations(const std::vector<TimedNode>& nodes, DoctorFacts& facts) {
+  for (const TimedNode& node : nodes) {
+    if (node.is_server) continue;
+    std::map<Iteration, Nanoseconds> begins;
+    for (const TimedEvent& event : node.events) {
+      if (event.stage == Stage::kForward) begins.try_emplace(event.iteration, event.begin);
+    }
+    const auto count = static_cast<std::int64_t>(begins.size());
+    if (count <= facts.iterations || count < 2) continue;
+    facts.iterations = count;
+    facts.iteration_s =
+        seconds(begins.rbegin()->second - begins.begin()->second) / static_cast<double>(count - 1);
+  }
+}
+
+class Links {
+ public:
+  Links(const std::vector<TimedNode>& nodes, double iterations) : iterations_(iterations) {
+    std::map<std::pair<std::size_t, std::size_t>, Intervals> streams;
+    for (const TracedMessage& message : traced_messages(nodes)) {
+      // Clocks are not quite one.
+      const std::pair way(message.sent, std::max(message.arrived, message.sent));
+      Intervals& stream = streams[{message.from, message.to}];
+      for (Intervals* all : {&stream, &sent_[message.from], &received_[message.to]}) {
+        all->way.push_back(way);
+        all->bytes += static_cast<double>(message.bytes);
+      }
+    }
+    for (const auto& [ends, stream] : streams) {
+      const double way_s = covered(stream.way);
+      if (stream.bytes < kTellingBytes || way_s <= 0.0) continue;
+      const double rate = stream.bytes / way_s;
+      auto& best_out = best_sent_[ends.first];
+      best_out = std::max(best_out, rate);
+      auto& best_in = best_received_[ends.second];
+      best_in = std::max(best_in, rate);
+    }
+  }
+
+  void fill(std::size_t n, DoctorFacts::Node& node) {
+    const auto rate = [n](const std::map<std::size_t, double>& best) {
+      const auto found = best.find(n);
+      return found == best.end() ? std::nullopt : std::optional(found->second);
+    };
+    node.send_bytes_per_s = rate(best_sent_);
+    node.receive_bytes_per_s = rate(best_received_);
+    node.send_s = covered(sent_[n].way) / iterations_;
+    node.receive_s = covered(received_[n].way) / iterations_;
+    node.sent_bytes = sent_[n].bytes / iterations_;
+    node.received_bytes = received_[n].bytes / iterations_;
+  }
+
+ private:
+  struct Intervals {
+    std::vector<std::pair<Nanoseconds, Nanoseconds>> way;
+    double bytes = 0.0;
+  };
+  const double iterations_;
+  std::map<std::size_t, Intervals> sent_, received_;
+  std::map<std::size_t, double> best_sent_, best_received_;
+};
+
+const v1::NodeStatus* status_of(const v1::GetStatusResponse& status, const TimedNode& node) {
+  for (const v1::NodeStatus& told : node.is_server ? status.servers() : status.workers()) {
+    if (told.rank() == static_cast<std::int32_t>(node.index)) return &told;
+  }
+  return nullptr;
+}
+
+void add_to_machine(const DoctorFacts::Node& node, const v1::LoadStatus& load, DoctorFacts& facts) {
+  auto machine = std::find_if(facts.machines.begin(), facts.machines.end(),
+                              [&](const auto& known) { return known.id == load.machine(); });
+  if (machine == facts.machines.end()) {
+    machine = facts.machines.insert(facts.machines.end(), DoctorFacts::Machine{});
+    machine->id = load.machine();
+  }
+  machine->cores = std::max(machine->cores, static_cast<double>(load.cores()));
+  machine->used += load.cores_used();
+  machine->wanted += load.cores_wanted();
+  machine->processes.push_back(node.name);
+}
+
+}  // namespace
+
+DoctorFacts make_facts(const TraceData& trace, const v1::GetStatusResponse& status) {
+  DoctorFacts facts;
+  facts.notes = trace.notes;
+  const v1::PlanMessage& plan = trace.head.plan();
+  facts.batch_size = plan.batch_size();
+  facts.sixteen_bits = plan.wire_dtype() != "fp32";
+  const double element_bytes = facts.sixteen_bits ? 2.0 : 4.0;
+  for (const v1::PlanLayerMessage& layer : plan.layers()) {
+    facts.layers.push_back(
+        {.name = layer.name(),
+         .fully_connected_by_ps = layer.type() == "fully_connected" && layer.scheme() == "ps",
+         .bytes = static_cast<double>(layer.parameters()) * element_bytes});
+  }
+  const std::vector<TimedNode> nodes = timed_nodes(trace);
+  measure_iterations(nodes, facts);
+  const double iterations = std::max<double>(static_cast<double>(facts.iterations), 1.0);
+  Links links(nodes, iterations);
+  std::vector<double> shard(static_cast<std::size_t>(plan.server_addresses_size()));
+  for (const v1::PlanChunkMessage& chunk : plan.chunks()) {
+    if (chunk.server() < shard.size()) {
+      shard[chunk.server()] += static_cast<double>(chunk.elements()) * element_bytes;
+    }
+  }
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    const TimedNode& node = nodes[n];
+    DoctorFacts::Node common{.name = node.name()};
+    links.fill(n, common);
+    const v1::NodeStatus* told = status_of(status, node);
+    if (told != nullptr && told->has_load()) {
+      common.machine = told->load().machine();
+      add_to_machine(common, told->load(), facts);
+    }
+    std::array<double, static_cast<std::size_t>(Stage::kCount)> spent{};
+    std::map<Iteration, double> computed;
+    for (const TimedEvent& event : node.events) {
+      const double took = seconds(event.end - event.begin) / iterations;
+      spent[static_cast<std::size_t>(event.stage)] += took;
+      if (event.stage == Stage::kForward || event.stage == Stage::kBackward ||
+          event.stage == Stage::kRebuild) {
+        computed[event.iteration] += seconds(event.end - event.begin);
+      }
+      if (event.stage == Stage::kStall && event.layer && *event.layer < facts.layers.size()) {
+        facts.layers[*event.layer].stall_s += took;
+      }
+    }
+    const auto of = [&spent](Stage stage) { return spent[static_cast<std::size_t>(stage)]; };
+    if (node.is_server) {
+      DoctorFacts::Server server{.node = std::move(common),
+                                 .busy_s = of(Stage::kSum) + of(Stage::kStep)};
+      if (node.index < shard.size()) server.shard_bytes = shard[node.index];
+      if (told != nullptr && told->has_load()) {
+        server.disk_share = told->load().disk_share();
+        server.disk_bytes_per_s = told->load().disk_bytes_per_s();
+        server.disk_waiting = static_cast<double>(told->load().disk_waiting());
+      }
+      facts.servers.push_back(std::move(server));
+    } else {
+      facts.workers.push_back({.node = std::move(common),
+                               .compute_s = median_of(computed),
+                               .stall_s = of(Stage::kStall),
+                               .input_s = of(Stage::kInput)});
+    }
+  }
+  for (DoctorFacts::Layer& layer : facts.layers) {
+    layer.stall_s /= std::max<double>(static_cast<double>(facts.workers.size()), 1.0);
+  }
+  return facts;
+}
+
+}  // namespace poseidon

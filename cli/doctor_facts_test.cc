@@ -1,0 +1,144 @@
+#include "cli/doctor_facts.h"
+
+#include "cli/doctor_format.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace poseidon {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr double kMs = 1e-3;
+
+/// Two iterations of 10 ms on one worker and one server, whose clock is an hour ahead. A layer of
+/// one chunk.
+class Facts : public ::testing::Test {
+ protected:
+  Facts() {
+    v1::PlanMessage& plan = *trace_.head.mutable_plan();
+    plan.set_batch_size(8);
+    plan.set_wire_dtype("fp32");
+    plan.add_server_addresses("s:1");
+    v1::PlanLayerMessage& layer = *plan.add_layers();
+    layer.set_name("fc");
+    layer.set_type("fully_connected");
+    layer.set_scheme("ps");
+    layer.set_parameters(50'000);
+    plan.add_chunks()->set_elements(50'000);
+    trace_.nodes.resize(2);
+    trace_.nodes[0].node.set_role(v1::NODE_ROLE_WORKER);
+    trace_.nodes[0].node.set_address("w:1");
+    trace_.nodes[1].node.set_role(v1::NODE_ROLE_SERVER);
+    trace_.nodes[1].node.set_address("s:1");
+    trace_.nodes[1].node.set_clock_offset_ns(kServerAhead);
+    for (std::uint64_t i = 5; i < 7; ++i) {
+      const double t = static_cast<double>(i - 5) * 10;
+      add(0, Stage::kForward, t, 2, i);
+      add(0, Stage::kBackward, t + 2, 3, i);
+      add(0, Stage::kSend, t + 5, 0.1, i, true);
+      add(1, Stage::kStep, t + 6, 0.5, i, true);
+      add(1, Stage::kSend, t + 6.5, 0.1, i, true);
+      add(0, Stage::kCopy, t + 8.5, 0.1, i, true);
+      add(0, Stage::kStall, t + 5, 4, i);
+    }
+  }
+  static constexpr std::int64_t kServerAhead = 3'600'000'000'000;
+
+  void add(int node, Stage stage, double ms, double took_ms, std::uint64_t iteration,
+           bool message = false) {
+    v1::TraceEvent event;
+    event.set_stage(static_cast<std::uint32_t>(stage));
+    event.set_begin_ns(static_cast<std::uint64_t>(ms * 1e6) + 1'000'000'000 +
+                       (node == 1 ? kServerAhead : 0));
+    event.set_duration_ns(static_cast<std::uint64_t>(took_ms * 1e6));
+    event.set_iteration(iteration);
+    event.set_layer(1);
+    if (message) {
+      event.set_chunk(1);
+      event.set_peer(1);
+      event.set_bytes(200'000);
+    }
+    trace_.nodes[static_cast<std::size_t>(node)].events.push_back(event);
+  }
+
+  TraceData trace_;
+  v1::GetStatusResponse status_;
+};
+
+TEST_F(Facts, TimesArePerIteration) {
+  const DoctorFacts facts = make_facts(trace_, status_);
+  EXPECT_EQ(facts.iterations, 2);
+  EXPECT_NEAR(facts.iteration_s, 10 * kMs, 1e-9);
+  ASSERT_EQ(facts.workers.size(), 1U);
+  EXPECT_EQ(facts.workers[0].node.name, "worker 0 (w:1)");
+  EXPECT_NEAR(facts.workers[0].compute_s, 5 * kMs, 1e-9);
+  EXPECT_NEAR(facts.workers[0].stall_s, 4 * kMs, 1e-9);
+  ASSERT_EQ(facts.servers.size(), 1U);
+  EXPECT_NEAR(facts.servers[0].busy_s, 0.5 * kMs, 1e-9);
+  EXPECT_DOUBLE_EQ(facts.servers[0].shard_bytes, 200e3);
+  EXPECT_TRUE(facts.layers[0].fully_connected_by_ps);
+  EXPECT_NEAR(facts.layers[0].stall_s, 4 * kMs, 1e-9);
+}
+
+TEST_F(Facts, AMessageIsOnItsWayFromItsSendingUntilItsUseInOneTime) {
+  const DoctorFacts facts = make_facts(trace_, status_);
+  const DoctorFacts::Node& worker = facts.workers[0].node;
+  const DoctorFacts::Node& server = facts.servers[0].node;
+  // Up: 200 kB in 1 ms. Down: in 2 ms.
+  EXPECT_NEAR(worker.send_bytes_per_s.value_or(0), 200e6, 1e3);
+  EXPECT_NEAR(server.receive_bytes_per_s.value_or(0), 200e6, 1e3);
+  EXPECT_NEAR(server.send_bytes_per_s.value_or(0), 100e6, 1e3);
+  EXPECT_NEAR(worker.receive_bytes_per_s.value_or(0), 100e6, 1e3);
+  EXPECT_NEAR(worker.send_s, 1 * kMs, 1e-9);
+  EXPECT_NEAR(worker.receive_s, 2 * kMs, 1e-9);
+  EXPECT_DOUBLE_EQ(worker.sent_bytes, 200e3);
+}
+
+TEST_F(Facts, MachinesAreAddedUpWhateverTheirAddresses) {
+  for (v1::NodeStatus* node : {status_.add_workers(), status_.add_servers()}) {
+    node->mutable_load()->set_machine(42);
+    node->mutable_load()->set_cores(2);
+    node->mutable_load()->set_cores_used(0.75);
+    node->mutable_load()->set_cores_wanted(0.5);
+  }
+  status_.mutable_servers(0)->mutable_load()->set_disk_bytes_per_s(7);
+  const DoctorFacts facts = make_facts(trace_, status_);
+  ASSERT_EQ(facts.machines.size(), 1U);
+  EXPECT_DOUBLE_EQ(facts.machines[0].cores, 2.0);
+  EXPECT_DOUBLE_EQ(facts.machines[0].used, 1.5);
+  EXPECT_DOUBLE_EQ(facts.machines[0].wanted, 1.0);
+  EXPECT_EQ(facts.machines[0].processes.size(), 2U);
+  EXPECT_DOUBLE_EQ(facts.servers[0].disk_bytes_per_s, 7.0);
+}
+
+TEST_F(Facts, WithoutTheOtherEndNothingIsSaidOfALink) {
+  trace_.nodes.pop_back();
+  trace_.notes = {"server 0 (s:1) did not answer"};
+  const DoctorFacts facts = make_facts(trace_, status_);
+  EXPECT_FALSE(facts.workers[0].node.send_bytes_per_s);
+  EXPECT_THAT(doctor_to_text(facts, diagnose(facts)), HasSubstr("note: server 0 (s:1) did not"));
+}
+
+TEST_F(Facts, AreToldAsTextAndAsJson) {
+  const DoctorFacts facts = make_facts(trace_, status_);
+  const std::vector<Finding> findings = {{.kind = Finding::Kind::kLink,
+                                          .guilty = "worker 0",
+                                          .cost_s = 0.002,
+                                          .share = 0.2,
+                                          .what = "it is slow",
+                                          .remedy = "look"}};
+  const std::string text = doctor_to_text(facts, findings);
+  EXPECT_THAT(text,
+              HasSubstr("looked at 2 iterations of 10 ms\n\n1. link: it is slow (costs about 2 "
+                        "ms, 20 % of an iteration)\n   -> look\n"));
+  EXPECT_THAT(text, HasSubstr("worker 0 (w:1)"));
+  const nlohmann::json json = doctor_to_json(facts, findings);
+  EXPECT_EQ(json["findings"][0]["kind"], "link");
+  EXPECT_EQ(json["findings"][0]["guilty"], "worker 0");
+  EXPECT_EQ(json["workers"][0]["name"], "worker 0 (w:1)");
+  EXPECT_EQ(json["servers"].size(), 1U);
+}
+
+}  // namespace
+}  // namespace poseidon

@@ -1,0 +1,109 @@
+#include "cli/doctor_format.h"
+
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/status_format.h"
+
+namespace poseidon {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string ms(double seconds) { return absl::StrFormat("%.3g ms", seconds * 1e3); }
+std::string rate(const std::optional<double>& bytes_per_s) {
+  return bytes_per_s ? absl::StrFormat("%.3g Gbit/s", *bytes_per_s * 8e-9) : "-";
+}
+Json number(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
+
+Json node_to_json(const DoctorFacts::Node& node) {
+  return {{"name", node.name},
+          {"send_bytes_per_s", number(node.send_bytes_per_s)},
+          {"receive_bytes_per_s", number(node.receive_bytes_per_s)},
+          {"send_seconds", node.send_s},
+          {"receive_seconds", node.receive_s},
+          {"sent_bytes", node.sent_bytes},
+          {"received_bytes", node.received_bytes}};
+}
+
+}  // namespace
+
+std::string doctor_to_text(const DoctorFacts& facts, const std::vector<Finding>& findings) {
+  std::string text =
+      absl::StrFormat("looked at %d iterations of %s\n", facts.iterations, ms(facts.iteration_s));
+  int number = 0;
+  for (const Finding& finding : findings) {
+    absl::StrAppendFormat(&text, "\n%d. %s: %s", ++number, finding_name(finding.kind),
+                          finding.what);
+    if (finding.cost_s > 0.0 && finding.kind != Finding::Kind::kCompute) {
+      absl::StrAppendFormat(&text, " (costs about %s, %.0f %% of an iteration)", ms(finding.cost_s),
+                            finding.share * 100);
+    }
+    absl::StrAppend(&text, "\n   -> ", finding.remedy, "\n");
+  }
+  std::vector<std::vector<std::string>> table = {
+      {"node", "computes", "waits", "samples", "sums", "sends", "receives"}};
+  const auto add = [&table](const DoctorFacts::Node& node, std::vector<std::string> own) {
+    std::vector<std::string> row = {node.name};
+    row.insert(row.end(), own.begin(), own.end());
+    row.push_back(rate(node.send_bytes_per_s));
+    row.push_back(rate(node.receive_bytes_per_s));
+    table.push_back(std::move(row));
+  };
+  for (const auto& worker : facts.workers) {
+    add(worker.node, {ms(worker.compute_s), ms(worker.stall_s), ms(worker.input_s), "-"});
+  }
+  for (const auto& server : facts.servers) {
+    add(server.node, {"-", "-", "-", ms(server.busy_s)});
+  }
+  absl::StrAppend(&text, "\nper iteration, and of each node's best stream:\n", format_table(table));
+  for (const std::string& note : facts.notes) absl::StrAppend(&text, "note: ", note, "\n");
+  return text;
+}
+
+Json doctor_to_json(const DoctorFacts& facts, const std::vector<Finding>& findings) {
+  Json told = Json::array();
+  for (const Finding& finding : findings) {
+    told.push_back({{"kind", finding_name(finding.kind)},
+                    {"guilty", finding.guilty},
+                    {"cost_seconds", finding.cost_s},
+                    {"cost_share", finding.share},
+                    {"what", finding.what},
+                    {"remedy", finding.remedy}});
+  }
+  Json workers = Json::array();
+  for (const auto& worker : facts.workers) {
+    Json json = node_to_json(worker.node);
+    json["compute_seconds"] = worker.compute_s;
+    json["stall_seconds"] = worker.stall_s;
+    json["input_seconds"] = worker.input_s;
+    workers.push_back(std::move(json));
+  }
+  Json servers = Json::array();
+  for (const auto& server : facts.servers) {
+    Json json = node_to_json(server.node);
+    json["busy_seconds"] = server.busy_s;
+    json["shard_bytes"] = server.shard_bytes;
+    json["disk_share"] = server.disk_share;
+    json["disk_bytes_per_s"] = server.disk_bytes_per_s;
+    json["disk_waiting"] = server.disk_waiting;
+    servers.push_back(std::move(json));
+  }
+  Json machines = Json::array();
+  for (const auto& machine : facts.machines) {
+    machines.push_back({{"processes", machine.processes},
+                        {"cores", machine.cores},
+                        {"cores_used", machine.used},
+                        {"cores_wanted", machine.wanted}});
+  }
+  return {{"iterations", facts.iterations},
+          {"iteration_seconds", facts.iteration_s},
+          {"findings", told},
+          {"workers", workers},
+          {"servers", servers},
+          {"machines", machines},
+          {"notes", facts.notes}};
+}
+
+}  // namespace poseidon

@@ -1,0 +1,64 @@
+#include "common/process_load.h"
+
+#include <sched.h>
+
+#include <atomic>
+
+#include <chrono>
+#include <thread>
+
+#include "gtest/gtest.h"
+
+namespace poseidon {
+namespace {
+
+TEST(ProcessLoad, WhatIsComputedIsCounted) {
+  const ProcessLoad before = process_load();
+  EXPECT_GE(before.cores, 1U);
+  EXPECT_NE(before.machine, 0U);
+  // Of this process's own time, however busy the machine is; a limit keeps a broken count from
+  // hanging.
+  double after_s = before.cpu_seconds;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (after_s < before.cpu_seconds + 0.02 && std::chrono::steady_clock::now() < until) {
+    after_s = process_load().cpu_seconds;
+  }
+  EXPECT_GE(after_s, before.cpu_seconds + 0.02);
+  EXPECT_EQ(process_load().machine, before.machine);
+}
+
+TEST(ProcessLoad, TimeWithoutACoreIsCountedOfEveryThread) {
+  const ProcessLoad before = process_load();
+  cpu_set_t all;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof(all), &all), 0);
+  // Two threads want one core.
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &all)) {
+      CPU_SET(cpu, &one);
+      break;
+    }
+  }
+  std::atomic<bool> stop{false};
+  const auto spin = [&] {
+    ::sched_setaffinity(0, sizeof(one), &one);
+    while (!stop) {
+    }
+  };
+  std::thread first(spin);
+  std::thread second(spin);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  double waited = 0.0;
+  while (waited < 0.02 && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    waited = process_load().cpu_wait_seconds - before.cpu_wait_seconds;
+  }
+  stop = true;
+  first.join();
+  second.join();
+  EXPECT_GE(waited, 0.02);
+}
+
+}  // namespace
+}  // namespace poseidon

@@ -1,0 +1,20 @@
+#pragma once
+
+// Where a trace goes: the operator's stream (trace_stream.h), or its twin in tests.
+
+#include "absl/status/status.h"
+#include "poseidon/v1/control.pb.h"
+
+namespace poseidon {
+
+/// Called with Cluster's mutex held: must neither block nor call back.
+class TraceSink {
+ public:
+  virtual ~TraceSink() = default;
+  /// Queues. Cluster::on_trace_written follows when all that is queued has gone.
+  virtual void write(const v1::TracePart& part) = 0;
+  /// Ends the stream after what is queued. Idempotent.
+  virtual void finish(const absl::Status& status) = 0;
+};
+
+}  // namespace poseidon

@@ -1,0 +1,91 @@
+#pragma once
+
+// One Trace call: what TraceRun gives goes to the operator, one part after the other. Inside of
+// service.cc; nobody else includes this.
+//
+// Lock order: Cluster's mutex, then mutex_; Cluster is never called with mutex_ held.
+
+#include <deque>
+#include <memory>
+#include <mutex>
+
+#include "coordinator/cluster.h"
+#include "coordinator/trace_sink.h"
+#include "grpcpp/grpcpp.h"
+
+namespace poseidon {
+
+/// Keeps itself alive until OnDone.
+class TraceStream final : public grpc::ServerWriteReactor<v1::TracePart>, public TraceSink {
+ public:
+  explicit TraceStream(Cluster* cluster) : cluster_(cluster) {}
+
+  static TraceStream* open(Cluster* cluster, const v1::TraceRequest& request) {
+    auto stream = std::make_shared<TraceStream>(cluster);
+    stream->self_ = stream;
+    if (const absl::Status begun = cluster->begin_trace(request, stream); !begun.ok()) {
+      stream->finish(begun);
+    }
+    return stream.get();
+  }
+
+  // TraceSink
+  void write(const v1::TracePart& part) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (closing_) return;
+    outgoing_.push_back(part);
+    write_locked();
+  }
+  void finish(const absl::Status& status) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (closing_) return;
+    closing_ = true;
+    status_ = status;
+    write_locked();
+  }
+
+  // gRPC
+  void OnWriteDone(bool ok) override {
+    bool all = false;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      writing_ = false;
+      outgoing_.pop_front();
+      if (!ok) outgoing_.clear();
+      all = outgoing_.empty() && !closing_;
+      write_locked();
+    }
+    if (all) cluster_->on_trace_written(this);
+  }
+  void OnCancel() override {
+    cluster_->on_trace_cancelled(this);
+    finish(absl::CancelledError("the operator has gone"));
+  }
+  void OnDone() override {
+    std::shared_ptr<TraceStream> self;  // declared first: dies after the lock
+    const std::lock_guard<std::mutex> lock(mutex_);
+    self = std::move(self_);
+  }
+
+ private:
+  void write_locked() {
+    if (writing_ || finished_) return;
+    if (!outgoing_.empty()) {
+      writing_ = true;
+      StartWrite(&outgoing_.front());
+    } else if (closing_) {
+      finished_ = true;
+      Finish({static_cast<grpc::StatusCode>(status_.code()), std::string(status_.message())});
+    }
+  }
+
+  Cluster* const cluster_;
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::deque<v1::TracePart> outgoing_;  ///< the front is gRPC's while writing_
+  bool writing_ = false, closing_ = false, finished_ = false;
+  absl::Status status_;
+  std::shared_ptr<TraceStream> self_;
+};
+
+}  // namespace poseidon

@@ -1,0 +1,215 @@
+"""`poseidon doctor` names the guilty one, and nobody else: a slow link, a slow worker, a slow disk, a network that is too small."""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import sys
+import threading
+import unittest
+
+from cluster import Cluster, ProcessTest, digits_job, wait_for
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "common"))
+import hosts  # noqa: E402  (the benchmark's network)
+
+WORKERS, SERVERS = 2, 2
+SLOW_MBIT = 50
+BLKIO = pathlib.Path("/sys/fs/cgroup/blkio")
+SLOW_DISK_BYTES_PER_S = 1_000_000
+LOOKS = 4
+# What accuses one node. (A machine that others use too may lack cores, and doctor may say so.)
+ACCUSATIONS = {"link", "worker", "disk", "server", "input"}
+
+
+def job(**changes):
+    """LeNet with a batch that takes long enough to hide what a whole network card needs for its parameters."""
+    the_job = digits_job(iterations=1_000_000, test_every_iterations=0, batch_size=128,
+                         sync={"scheme": "ps", "cost": "bytes", "chunk_bytes": 131072}, checkpoint={"every_iterations": 0})
+    the_job.update(changes)
+    return the_job
+
+
+class DoctorTest(ProcessTest):
+    def ask(self, *arguments, until):
+        """All findings. Where doctor itself says that cores are missing, times scatter: it is asked again, `LOOKS` times at
+        most, until they are `until`: [(kind, "worker 1")] of accusations. Otherwise the first answer has to be right."""
+        for look in range(LOOKS):
+            findings, said = self.ask_once(*arguments)
+            accused = [(f["kind"], f["guilty"].split(" (")[0]) for f in findings if f["kind"] in ACCUSATIONS]
+            if accused == until or look + 1 == LOOKS or not any(f["kind"] == "cpu" for f in findings):
+                self.assertEqual(accused, until, said)
+                return findings
+            print("    cores are missing: once more")
+        raise AssertionError("no look at all")
+
+    def ask_once(self, *arguments):
+        asked = self.cluster.poseidon("doctor", "--json", *arguments)
+        self.assertEqual(asked.returncode, 0, asked.stderr)
+        told = json.loads(asked.stdout)
+        for finding in told["findings"]:
+            print(f"    {finding['kind']} {finding['cost_share']:.0%}: {finding['what']}\n      -> {finding['remedy']}")
+        return told["findings"], asked.stdout
+
+    def submit(self, the_job):
+        submitted = self.cluster.submit(the_job, "--workers", WORKERS, "--servers", SERVERS, run_dir=self.folder / "run")
+        self.assertEqual(submitted.returncode, 0, submitted.stdout + submitted.stderr)
+        self.cluster.wait_for_iteration(10)
+
+    def name_of(self, worker):
+        """Ranks go by address, processes by the order in which they were started."""
+        return "worker " + re.search(r"worker (\d) is ready", self.cluster.workers[worker].log()).group(1)
+
+    def name_of_server(self, server):
+        address = self.cluster.servers[server][1]
+        rank, = (node["rank"] for node in self.cluster.status()["servers"] if node["address"] == address)
+        return f"server {rank}"
+
+    def iterations_pass(self, count):
+        """So that what is seen is of now."""
+        self.cluster.wait_for_iteration(self.cluster.status()["iteration"] + count)
+
+
+class Places:
+    """Host 0: the coordinator; then servers, then workers."""
+
+    def __init__(self, network):
+        self.network = network
+
+    def host(self, name):
+        kind, _, number = name.partition("-")
+        return {"coordinator": 0, "server": 1, "worker": 1 + SERVERS}[kind] + (int(number) if kind != "coordinator" else 0)
+
+    def address(self, name):
+        return self.network.address(self.host(name))
+
+    def command(self, name, arguments):
+        return self.network.command(self.host(name), arguments)
+
+
+@unittest.skipIf(hosts.why_not(), f"SKIPPED: no namespaces here: {hosts.why_not()}")
+class OnHosts(DoctorTest):
+    def setUp(self):
+        super().setUp()
+        hosts.remove_stale()
+        self.network = hosts.NamespaceHosts(1 + SERVERS + WORKERS)
+        try:
+            self.network.__enter__()
+        except hosts.HostsError as error:
+            self.skipTest(str(error))
+        self.addCleanup(self.network.__exit__)
+        self.places = Places(self.network)
+        self.cluster = Cluster(self, lease_ms=3000, place=self.places)
+        for _ in range(SERVERS):
+            self.cluster.add_server()
+        for index in range(WORKERS):
+            self.cluster.add_worker("--listen", f"{self.places.address(f'worker-{index}')}:0")
+        self.submit(job())
+
+    def test_one_after_the_other(self):
+        with self.subTest("healthy"):
+            self.ask(until=[])
+        with self.subTest("the link of a worker"), self.slow("worker-0"):
+            findings = self.ask("--iterations", 5, until=[("link", self.name_of(0))])
+            self.assertEqual(findings[0]["kind"], "link")
+            self.assertGreater(findings[0]["cost_share"], 0.4)
+        with self.subTest("the link of a server"), self.slow("server-1"):
+            self.ask("--iterations", 5, until=[("link", self.name_of_server(1))])
+        with self.subTest("a worker"), self.stopped_now_and_then(self.cluster.workers[1]):
+            self.ask("--iterations", 10, until=[("worker", self.name_of(1))])
+        with self.subTest("the network"), self.slow(*(f"{role}-{i}" for role in ("server", "worker") for i in range(2))):
+            network, = (f for f in self.ask("--iterations", 5, until=[]) if f["kind"] == "network")
+            self.assertRegex(network["remedy"], r"it takes about [\d.]+ Gbit/s per node")
+            self.assertIn('sync.wire_dtype "bf16"', network["remedy"])
+            self.assertRegex(network["remedy"], r"fully connected layers \(ip1, ip2\)")
+            self.assertRegex(network["remedy"], r"a batch of about \d+ in place of 128")
+            self.assertGreater(network["cost_share"], 0.3)
+
+    @contextlib.contextmanager
+    def slow(self, *names):
+        for name in names:
+            self.network.shape(self.places.host(name), SLOW_MBIT)
+        try:
+            self.iterations_pass(3)
+            yield
+        finally:
+            for name in names:
+                self.network.unshape(self.places.host(name))
+            self.iterations_pass(3)
+
+    @contextlib.contextmanager
+    def stopped_now_and_then(self, worker):
+        """Two thirds of the time."""
+        over = threading.Event()
+
+        def stop_and_go():
+            while not over.is_set():
+                worker.signal(signal.SIGSTOP)
+                over.wait(0.06)
+                worker.signal(signal.SIGCONT)
+                over.wait(0.03)
+
+        thread = threading.Thread(target=stop_and_go)
+        thread.start()
+        try:
+            self.iterations_pass(3)
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+def why_no_throttle(folder):
+    """Why writes of one process cannot be slowed; None where they can."""
+    if not (BLKIO / "blkio.throttle.write_bps_device").exists():
+        return "no cgroup of version 1 that throttles disks"
+    if not os.access(BLKIO, os.W_OK):
+        return "cgroups need root"
+    device = os.stat(folder).st_dev
+    if os.major(device) == 0 or not pathlib.Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").exists():
+        return f"{folder} is on no disk"
+    return None
+
+
+class SlowDisk(DoctorTest):
+    def throttle(self, process):
+        group = BLKIO / f"poseidon-test-{os.getpid()}"
+        device = os.stat(self.folder).st_dev
+        try:
+            group.mkdir()
+            (group / "blkio.throttle.write_bps_device").write_text(
+                f"{os.major(device)}:{os.minor(device)} {SLOW_DISK_BYTES_PER_S}\n")
+            (group / "cgroup.procs").write_text(str(process.pid))
+        except OSError as error:
+            self.skipTest(f"SKIPPED: {error}")
+
+        def mend():
+            with contextlib.suppress(OSError):
+                process.destroy()
+            wait_for("the cgroup to be empty", lambda: not (group / "cgroup.procs").read_text())
+            group.rmdir()
+
+        self.addCleanup(mend)
+
+    def test_the_disk_of_one_server(self):
+        why = why_no_throttle(self.folder)
+        if why:
+            self.skipTest(f"SKIPPED: {why}")
+        self.cluster = Cluster(self, lease_ms=3000).add(workers=WORKERS, servers=SERVERS)
+        self.submit(job(batch_size=64, checkpoint={"every_iterations": 20, "keep": 2}))
+        wait_for("a checkpoint", lambda: "on disk" in self.cluster.servers[1][0].log())
+        with self.subTest("healthy"):
+            self.ask(until=[])
+        self.throttle(self.cluster.servers[0][0])
+        # Slow ones are done, and nothing but them is in the coordinator's figures.
+        seconds = re.compile(r"bytes on disk in ([\d.]+) s")
+        wait_for("slow checkpoints", lambda: sum(
+            float(took) for took in seconds.findall(self.cluster.servers[0][0].log()) if float(took) > 1) > 5)
+        with self.subTest("the disk of a server"):
+            self.ask(until=[("disk", self.name_of_server(0))])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
