@@ -16,6 +16,7 @@
 #include "common/daemon.h"
 #include "common/descriptor.h"
 #include "common/status_macros.h"
+#include "spdlog/spdlog.h"
 
 namespace poseidon {
 namespace {
@@ -31,6 +32,18 @@ class PageCollectable final : public prometheus::Collectable {
  private:
   const MetricsServer::Page page_;
 };
+
+/// ":PORT" is this machine alone: the page asks nobody who he is.
+absl::StatusOr<HostPort> parse_page_address(const std::string& listen) {
+  POSEIDON_ASSIGN_OR_RETURN(
+      const HostPort address,
+      parse_host_port(listen.starts_with(':') ? "127.0.0.1" + listen : listen, PortZero::kAllowed));
+  if (!is_loopback_host(address.host)) {
+    spdlog::warn("whoever reaches {} may read the metrics: they are served without TLS, to everybody",
+                 listen);
+  }
+  return address;
+}
 
 /// Connects and hangs up.
 void knock(const HostPort& address) {
@@ -100,7 +113,7 @@ MetricsServer::~MetricsServer() = default;
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::start(const std::string& listen,
                                                                     Page page) {
-  POSEIDON_ASSIGN_OR_RETURN(const HostPort address, parse_host_port(listen, PortZero::kAllowed));
+  POSEIDON_ASSIGN_OR_RETURN(const HostPort address, parse_page_address(listen));
   auto impl = std::make_unique<Impl>(std::move(page));
   try {  // the library's error channel ends here
     impl->open(address);

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/clock.h"
+#include "common/security.h"
 #include "coordinator/cluster.h"
 #include "coordinator/job_resolver.h"
 
@@ -21,6 +22,7 @@ struct CoordinatorOptions {
   std::filesystem::path state_dir;
   std::string metrics_listen;  ///< "" : none
   ClusterOptions cluster;
+  std::shared_ptr<Security> security = Security::none();
   std::function<void()> on_turn;  ///< with every turn of the timer: it is alive; may be null
 };
 
