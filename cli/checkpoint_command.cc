@@ -14,7 +14,6 @@
 #include "cli/coordinator_client.h"
 #include "cli/outcome.h"
 #include "cli/watch.h"
-#include "common/daemon.h"
 #include "common/file_io.h"
 #include "common/grpc_transport.h"
 #include "common/ids.h"
@@ -31,16 +30,19 @@ constexpr Milliseconds kPollInterval{50};
 /// How long the coordinator may be silent while a checkpoint is awaited.
 constexpr Milliseconds kSilenceLimit{15000};
 
-absl::Status reach(CoordinatorClient& client, Milliseconds patience) {
-  POSEIDON_RETURN_IF_ERROR(parse_host_port(client.address(), PortZero::kRefused).status());
-  return client.wait_for_coordinator(patience).status();
+/// A client whose coordinator answers.
+absl::StatusOr<std::unique_ptr<CoordinatorClient>> reach(const CoordinatorAccess& access) {
+  POSEIDON_ASSIGN_OR_RETURN(std::unique_ptr<CoordinatorClient> client,
+                            CoordinatorClient::make(access));
+  POSEIDON_RETURN_IF_ERROR(client->wait_for_coordinator(access.connect_timeout).status());
+  return client;
 }
 
 /// Fetches on a loop of its own. While it lasts, `keep_held` is called every so often. Its end is
 /// bounded: a store that is silent for too long ends the transfer.
-absl::Status fetch(std::vector<StoreRequest> requests, Milliseconds interval,
-                   const std::function<void()>& keep_held) {
-  GrpcTransport grpc;
+absl::Status fetch(std::vector<StoreRequest> requests, const std::shared_ptr<Security>& security,
+                   Milliseconds interval, const std::function<void()>& keep_held) {
+  GrpcTransport grpc({.security = security});
   Transport& stores = grpc.for_method(kStoreMethod);
   grpc.start();
   std::promise<absl::Status> ended;
@@ -57,10 +59,9 @@ absl::Status fetch(std::vector<StoreRequest> requests, Milliseconds interval,
 }  // namespace
 
 absl::Status run_checkpoint_list(const CheckpointListOptions& options) {
-  CoordinatorClient client(options.coordinator);
-  POSEIDON_RETURN_IF_ERROR(reach(client, options.connect_timeout));
+  POSEIDON_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client, reach(options));
   POSEIDON_ASSIGN_OR_RETURN(const v1::ListCheckpointsResponse list,
-                            client.list_checkpoints(kCallTimeout));
+                            client->list_checkpoints(kCallTimeout));
   if (options.json) {
     // Names come from other machines: what is no UTF-8 in them is replaced, not thrown at.
     write_stdout(
@@ -75,13 +76,12 @@ absl::Status run_checkpoint_list(const CheckpointListOptions& options) {
 absl::Status run_checkpoint_save(const CheckpointSaveOptions& options) {
   const SystemClock clock;
   const Nanoseconds end = clock.now() + std::chrono::seconds(options.timeout_s);
-  CoordinatorClient client(options.coordinator);
-  POSEIDON_RETURN_IF_ERROR(reach(client, options.connect_timeout));
+  POSEIDON_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client, reach(options));
   POSEIDON_ASSIGN_OR_RETURN(const v1::RequestCheckpointResponse asked,
-                            client.request_checkpoint(kCallTimeout));
+                            client->request_checkpoint(kCallTimeout));
   Nanoseconds heard = clock.now();
   while (true) {
-    const absl::StatusOr<v1::ListCheckpointsResponse> list = client.list_checkpoints(kCallTimeout);
+    const absl::StatusOr<v1::ListCheckpointsResponse> list = client->list_checkpoints(kCallTimeout);
     const Nanoseconds now = clock.now();
     if (list.ok()) {
       heard = now;
@@ -98,19 +98,18 @@ absl::Status run_checkpoint_save(const CheckpointSaveOptions& options) {
           absl::StrCat("the checkpoint at iteration ", asked.iteration(), " of job ",
                        asked.job_id(), " was not committed within ", options.timeout_s,
                        " s; it may still be: see 'poseidon checkpoint list --coordinator ",
-                       client.address(), "'"));
+                       client->address(), "'"));
     }
     std::this_thread::sleep_for(kPollInterval);
   }
 }
 
 absl::Status run_checkpoint_export(const CheckpointExportOptions& options) {
-  CoordinatorClient client(options.coordinator);
-  POSEIDON_RETURN_IF_ERROR(reach(client, options.connect_timeout));
+  POSEIDON_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client, reach(options));
   v1::LocateCheckpointRequest request;
   request.set_id(options.checkpoint);
   POSEIDON_ASSIGN_OR_RETURN(const v1::LocateCheckpointResponse located,
-                            client.locate_checkpoint(request, kCallTimeout));
+                            client->locate_checkpoint(request, kCallTimeout));
   const std::string what = absl::StrCat("checkpoint ", located.id());
   AtomicFile file(options.to);  // a folder that cannot be written to is found before the work
   if (const absl::Status opened = file.open(); !opened.ok()) {
@@ -125,11 +124,12 @@ absl::Status run_checkpoint_export(const CheckpointExportOptions& options) {
   v1::LocateCheckpointRequest hold;
   hold.set_id(located.id());
   hold.set_hold_only(true);
-  const absl::Status fetched =
-      fetch(std::move(requests), Milliseconds(located.hold_ms() / 3), [&client, &hold] {
-        // Without an answer the checkpoint may be removed; then a store says so.
-        (void)client.locate_checkpoint(hold, kCallTimeout);
-      });
+  const absl::Status fetched = fetch(std::move(requests), client->security(),
+                                     Milliseconds(located.hold_ms() / 3), [&client, &hold] {
+                                       // Without an answer the checkpoint may be removed; then a
+                                       // store says so.
+                                       (void)client->locate_checkpoint(hold, kCallTimeout);
+                                     });
   if (!fetched.ok()) {
     return absl::AbortedError(absl::StrCat(what, ": ", fetched.message()));
   }
@@ -151,8 +151,7 @@ absl::Status run_checkpoint_restore(const CheckpointRestoreOptions& options) {
         "--run-dir ", options.run_dir,
         " must be absolute: it is a folder on the coordinator's machine, which cannot know yours"));
   }
-  CoordinatorClient client(options.coordinator);
-  POSEIDON_RETURN_IF_ERROR(reach(client, options.connect_timeout));
+  POSEIDON_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client, reach(options));
   v1::RestoreCheckpointRequest request;
   request.set_protocol_version(kProtocolVersion);
   request.set_id(options.checkpoint);
@@ -160,8 +159,8 @@ absl::Status run_checkpoint_restore(const CheckpointRestoreOptions& options) {
   request.set_workers(static_cast<std::uint32_t>(options.workers));
   request.set_servers(static_cast<std::uint32_t>(options.servers));
   POSEIDON_ASSIGN_OR_RETURN(const v1::SubmitResponse response,
-                            client.restore_checkpoint(request, kRestoreTimeout));
-  return follow_job(client, response, options.wait);
+                            client->restore_checkpoint(request, kRestoreTimeout));
+  return follow_job(*client, response, options.wait);
 }
 
 }  // namespace poseidon

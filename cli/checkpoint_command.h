@@ -5,41 +5,33 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "common/clock.h"
+#include "cli/coordinator_client.h"
 
 namespace poseidon {
 
-struct CheckpointListOptions {
-  std::string coordinator;
+struct CheckpointListOptions : CoordinatorAccess {
   bool json = false;
-  Milliseconds connect_timeout{10000};
 };
 absl::Status run_checkpoint_list(const CheckpointListOptions& options);
 
-struct CheckpointSaveOptions {
-  std::string coordinator;
+struct CheckpointSaveOptions : CoordinatorAccess {
   std::int64_t timeout_s = 600;
-  Milliseconds connect_timeout{10000};
 };
 /// Prints the id of the checkpoint once it is committed.
 absl::Status run_checkpoint_save(const CheckpointSaveOptions& options);
 
-struct CheckpointExportOptions {
-  std::string coordinator;
+struct CheckpointExportOptions : CoordinatorAccess {
   std::string to;
   std::string checkpoint;  ///< "": the newest
-  Milliseconds connect_timeout{10000};
 };
 absl::Status run_checkpoint_export(const CheckpointExportOptions& options);
 
-struct CheckpointRestoreOptions {
-  std::string coordinator;
+struct CheckpointRestoreOptions : CoordinatorAccess {
   std::string checkpoint;    ///< "": the newest
   std::string run_dir;       ///< on the coordinator's machine; "": the run's own
   std::int64_t workers = 0;  ///< 0: as many as trained the checkpoint
   std::int64_t servers = 0;  ///< 0: all there are
   bool wait = false;
-  Milliseconds connect_timeout{10000};
 };
 absl::Status run_checkpoint_restore(const CheckpointRestoreOptions& options);
 

@@ -60,8 +60,9 @@ absl::Status run_submit(const SubmitOptions& options) {
 
   print_warnings(job_warnings(prepared->spec));
 
-  CoordinatorClient client(options.coordinator);
-  POSEIDON_RETURN_IF_ERROR(client.wait_for_coordinator(options.connect_timeout).status());
+  POSEIDON_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client,
+                            CoordinatorClient::make(options));
+  POSEIDON_RETURN_IF_ERROR(client->wait_for_coordinator(options.connect_timeout).status());
   v1::SubmitRequest request;
   request.set_protocol_version(kProtocolVersion);
   request.set_job_json(prepared->json);
@@ -69,15 +70,15 @@ absl::Status run_submit(const SubmitOptions& options) {
   request.set_workers(static_cast<std::uint32_t>(options.workers));
   request.set_servers(static_cast<std::uint32_t>(options.servers));
   POSEIDON_ASSIGN_OR_RETURN(const v1::SubmitResponse response,
-                            client.submit(request, kSubmitTimeout));
-  return follow_job(client, response, options.wait);
+                            client->submit(request, kSubmitTimeout));
+  return follow_job(*client, response, options.wait);
 }
 
 absl::Status run_status(const StatusOptions& options) {
-  POSEIDON_RETURN_IF_ERROR(parse_host_port(options.coordinator, PortZero::kRefused).status());
-  CoordinatorClient client(options.coordinator);
+  POSEIDON_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client,
+                            CoordinatorClient::make(options));
   POSEIDON_ASSIGN_OR_RETURN(const v1::GetStatusResponse status,
-                            client.wait_for_coordinator(options.connect_timeout));
+                            client->wait_for_coordinator(options.connect_timeout));
   write_stdout(options.json ? dump(status_to_json(status)) : status_to_text(status));
   return absl::OkStatus();
 }

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "common/clock.h"
+#include "cli/coordinator_client.h"
 
 namespace poseidon {
 
@@ -22,21 +22,17 @@ struct LocalOptions {
 /// A whole cluster of real processes on this machine, for one job (local.cc).
 absl::Status run_local(const LocalOptions& options);
 
-struct SubmitOptions {
+struct SubmitOptions : CoordinatorAccess {
   std::string job_path;
-  std::string coordinator;
   std::string run_dir;       ///< on the coordinator's machine; "": it chooses
   std::int64_t workers = 0;  ///< 0: what the job allows
   std::int64_t servers = 0;  ///< 0: all there are
   bool wait = false;
-  Milliseconds connect_timeout{10000};
 };
 absl::Status run_submit(const SubmitOptions& options);
 
-struct StatusOptions {
-  std::string coordinator;
+struct StatusOptions : CoordinatorAccess {
   bool json = false;
-  Milliseconds connect_timeout{10000};
 };
 absl::Status run_status(const StatusOptions& options);
 

@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/daemon.h"
 #include "common/ids.h"
+#include "common/status_macros.h"
 #include "poseidon/v1/control.grpc.pb.h"
 
 namespace poseidon {
@@ -21,6 +23,14 @@ constexpr Milliseconds kLongestBackoff{1000};
 constexpr Milliseconds kTraceCollectTimeout{90000};
 constexpr int kMaxAnswerBytes = 64 << 20;
 
+/// Ready for a call, with a deadline and what proves who we are.
+struct CallContext : grpc::ClientContext {
+  CallContext(Milliseconds timeout, const Security& security) {
+    set_deadline(std::chrono::system_clock::now() + timeout);
+    security.sign(*this);
+  }
+};
+
 absl::Status to_absl(const grpc::Status& status) {
   // gRPC's codes and Abseil's are the same numbers.
   return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
@@ -32,7 +42,7 @@ struct CoordinatorClient::Connection {
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::Coordinator::Stub> stub;
 
-  explicit Connection(const std::string& address) {
+  Connection(const std::string& address, const Security& security) {
     grpc::ChannelArguments arguments;
     // A cluster's own addresses never go through a web proxy, whatever the environment says.
     arguments.SetInt("grpc.enable_http_proxy", 0);
@@ -41,23 +51,33 @@ struct CoordinatorClient::Connection {
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
     arguments.SetMaxReceiveMessageSize(kMaxAnswerBytes);
-    channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+    channel = grpc::CreateCustomChannel(address, security.channel_credentials(kCoordinatorMethods),
+                                        arguments);
     stub = v1::Coordinator::NewStub(channel);
   }
 };
 
-CoordinatorClient::CoordinatorClient(std::string address)
-    : address_(std::move(address)), connection_(std::make_unique<Connection>(address_)) {}
+CoordinatorClient::CoordinatorClient(std::string address, std::shared_ptr<Security> security)
+    : address_(std::move(address)),
+      security_(std::move(security)),
+      connection_(std::make_unique<Connection>(address_, *security_)) {}
 CoordinatorClient::~CoordinatorClient() = default;
 
+absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::make(
+    const CoordinatorAccess& access) {
+  POSEIDON_RETURN_IF_ERROR(parse_host_port(access.coordinator, PortZero::kRefused).status());
+  POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<Security> security,
+                            Security::load(access.security, PeerRole::kOperator));
+  return std::make_unique<CoordinatorClient>(access.coordinator, std::move(security));
+}
+
 absl::StatusOr<v1::GetStatusResponse> CoordinatorClient::get_status(Milliseconds timeout) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + timeout);
+  CallContext context(timeout, *security_);
   v1::GetStatusRequest request;
   request.set_protocol_version(kProtocolVersion);
   v1::GetStatusResponse response;
   const grpc::Status status = connection_->stub->GetStatus(&context, request, &response);
-  if (!status.ok()) return to_absl(status);
+  if (!status.ok()) return security_->explain(to_absl(status));
   return response;
 }
 
@@ -97,8 +117,7 @@ template <typename Method, typename Request>
 absl::StatusOr<v1::SubmitResponse> CoordinatorClient::start_job(Method method,
                                                                 const Request& request,
                                                                 Milliseconds timeout) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + timeout);
+  CallContext context(timeout, *security_);
   context.set_wait_for_ready(
       true);  // nothing is sent, so nothing can be lost, before there is a connection
   v1::SubmitResponse response;
@@ -117,8 +136,7 @@ absl::StatusOr<v1::SubmitResponse> CoordinatorClient::start_job(Method method,
 template <typename Response, typename Method, typename Request>
 absl::StatusOr<Response> CoordinatorClient::ask(Method method, Request request,
                                                 Milliseconds timeout) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + timeout);
+  CallContext context(timeout, *security_);
   request.set_protocol_version(kProtocolVersion);
   Response response;
   const grpc::Status status = (connection_->stub.get()->*method)(&context, request, &response);
@@ -151,8 +169,7 @@ absl::StatusOr<v1::LocateCheckpointResponse> CoordinatorClient::locate_checkpoin
 
 absl::StatusOr<TraceData> CoordinatorClient::trace(std::uint32_t iterations,
                                                    Milliseconds patience) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + patience + kTraceCollectTimeout);
+  CallContext context(patience + kTraceCollectTimeout, *security_);
   v1::TraceRequest request;
   request.set_protocol_version(kProtocolVersion);
   request.set_iterations(iterations);
@@ -163,7 +180,9 @@ absl::StatusOr<TraceData> CoordinatorClient::trace(std::uint32_t iterations,
   while (reader->Read(&part)) {
     if (!data.add(part)) return absl::InternalError("the coordinator sent parts that do not fit");
   }
-  if (const grpc::Status status = reader->Finish(); !status.ok()) return to_absl(status);
+  if (const grpc::Status status = reader->Finish(); !status.ok()) {
+    return security_->explain(to_absl(status));
+  }
   if (!data.has_tail) return absl::UnavailableError("the trace was cut off");
   return data;
 }

@@ -9,18 +9,31 @@
 #include "absl/status/statusor.h"
 #include "cli/trace_data.h"
 #include "common/clock.h"
+#include "common/security.h"
 #include "poseidon/v1/control.pb.h"
 
 namespace poseidon {
+
+/// Where the coordinator is and how we prove who we are; every command that talks to it has them.
+struct CoordinatorAccess {
+  std::string coordinator;              ///< HOST:PORT
+  Milliseconds connect_timeout{10000};  ///< how long one that is not there yet is awaited
+  SecurityOptions security;
+};
 
 /// One thread only.
 class CoordinatorClient {
  public:
   /// `address` is HOST:PORT. Connects with the first call.
-  explicit CoordinatorClient(std::string address);
+  explicit CoordinatorClient(std::string address,
+                             std::shared_ptr<Security> security = Security::none());
+  /// The same for an operator's command. INVALID_ARGUMENT for what cannot be an address, and for
+  /// TLS files and tokens that are no good.
+  static absl::StatusOr<std::unique_ptr<CoordinatorClient>> make(const CoordinatorAccess& access);
   ~CoordinatorClient();
 
   const std::string& address() const { return address_; }
+  const std::shared_ptr<Security>& security() const { return security_; }
 
   /// UNAVAILABLE (nobody listens there, or the connection was cut) and DEADLINE_EXCEEDED (somebody
   /// listens but does not answer) may be tried again; other codes are the coordinator's answer.
@@ -56,6 +69,7 @@ class CoordinatorClient {
                                                Milliseconds timeout);
 
   const std::string address_;
+  const std::shared_ptr<Security> security_;
   std::unique_ptr<Connection> connection_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "cli/coordinator_client.h"
@@ -35,14 +36,14 @@ std::uint32_t iterations_of(const DoctorOptions& options, const v1::GetStatusRes
 }  // namespace
 
 absl::Status run_doctor(const DoctorOptions& options) {
-  POSEIDON_RETURN_IF_ERROR(parse_host_port(options.coordinator, PortZero::kRefused).status());
-  CoordinatorClient client(options.coordinator);
+  POSEIDON_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client,
+                            CoordinatorClient::make(options));
   POSEIDON_ASSIGN_OR_RETURN(v1::GetStatusResponse status,
-                            client.wait_for_coordinator(options.connect_timeout));
+                            client->wait_for_coordinator(options.connect_timeout));
   POSEIDON_ASSIGN_OR_RETURN(const TraceData trace,
-                            client.trace(iterations_of(options, status), kPatience));
+                            client->trace(iterations_of(options, status), kPatience));
   // After it: the same seconds.
-  POSEIDON_ASSIGN_OR_RETURN(status, client.get_status(kStatusTimeout));
+  POSEIDON_ASSIGN_OR_RETURN(status, client->get_status(kStatusTimeout));
   const DoctorFacts facts = make_facts(trace, status);
   const std::vector<Finding> findings = diagnose(facts);
   write_stdout(options.json ? doctor_to_json(facts, findings).dump(2) + "\n"

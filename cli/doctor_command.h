@@ -3,18 +3,15 @@
 // `poseidon doctor`: what limits the job that trains, and what to do.
 
 #include <cstdint>
-#include <string>
 
 #include "absl/status/status.h"
-#include "common/clock.h"
+#include "cli/coordinator_client.h"
 
 namespace poseidon {
 
-struct DoctorOptions {
-  std::string coordinator;
+struct DoctorOptions : CoordinatorAccess {
   std::int64_t iterations = 0;  ///< to look at; 0: as many as take some seconds
   bool json = false;
-  Milliseconds connect_timeout{10000};
 };
 absl::Status run_doctor(const DoctorOptions& options);
 

@@ -15,23 +15,30 @@
 #include "cli/commands.h"
 #include "cli/data_command.h"
 #include "cli/doctor_command.h"
+#include "cli/tls_command.h"
 #include "cli/top_command.h"
 #include "cli/trace_command.h"
 #include "common/daemon.h"
 #include "common/nearest.h"
+#include "common/security.h"
+#include "spdlog/spdlog.h"
 #include "worker/data/batches.h"
 #include "worker/data/record_format.h"
 
 namespace poseidon {
 namespace {
 
-void add_coordinator_options(CLI::App& app, std::string& coordinator, Milliseconds& timeout) {
-  app.add_option("--coordinator", coordinator, "HOST:PORT of poseidon-coordinator")->required();
+void add_coordinator_options(CLI::App& app, CoordinatorAccess& access) {
+  app.add_option("--coordinator", access.coordinator, "HOST:PORT of poseidon-coordinator")
+      ->required();
   app.add_option_function<std::int64_t>(
          "--connect-timeout-s",
-         [&timeout](const std::int64_t& seconds) { timeout = std::chrono::seconds(seconds); },
+         [&access](const std::int64_t& seconds) {
+           access.connect_timeout = std::chrono::seconds(seconds);
+         },
          "how long to wait for a coordinator that is not there yet (default 10)")
       ->check(CLI::Range(1, 3600));
+  add_security_options(app, access.security);
 }
 
 void add_local(CLI::App& app, LocalOptions& options) {
@@ -51,7 +58,7 @@ void add_local(CLI::App& app, LocalOptions& options) {
 
 void add_submit(CLI::App& app, SubmitOptions& options) {
   app.add_option("job", options.job_path, "job file (JSON)")->required();
-  add_coordinator_options(app, options.coordinator, options.connect_timeout);
+  add_coordinator_options(app, options);
   app.add_option("--workers", options.workers,
                  "wait for and use exactly so many (default: what the job's membership allows)");
   app.add_option("--servers", options.servers,
@@ -66,7 +73,7 @@ void add_submit(CLI::App& app, SubmitOptions& options) {
 }
 
 void add_status(CLI::App& app, StatusOptions& options) {
-  add_coordinator_options(app, options.coordinator, options.connect_timeout);
+  add_coordinator_options(app, options);
   app.add_flag("--json", options.json, "one JSON object for scripts");
   app.footer(
       "Examples:\n  poseidon status --coordinator 10.0.0.1:4700\n"
@@ -74,7 +81,7 @@ void add_status(CLI::App& app, StatusOptions& options) {
 }
 
 void add_top(CLI::App& app, TopOptions& options) {
-  add_coordinator_options(app, options.coordinator, options.connect_timeout);
+  add_coordinator_options(app, options);
   app.add_flag("--json", options.json, "one JSON object per line for scripts, as status --json");
   app.add_option("--interval-s", options.interval_s, "seconds between two looks")
       ->check(CLI::Range(0.1, 3600.0))
@@ -89,7 +96,7 @@ void add_top(CLI::App& app, TopOptions& options) {
 }
 
 void add_trace(CLI::App& app, TraceOptions& options) {
-  add_coordinator_options(app, options.coordinator, options.connect_timeout);
+  add_coordinator_options(app, options);
   app.add_option("--to", options.to, "JSON file to write, on this machine")->required();
   app.add_option("--iterations", options.iterations, "how many of the next ones")
       ->check(CLI::Range(1, 1000))
@@ -104,7 +111,7 @@ void add_trace(CLI::App& app, TraceOptions& options) {
 }
 
 void add_doctor(CLI::App& app, DoctorOptions& options) {
-  add_coordinator_options(app, options.coordinator, options.connect_timeout);
+  add_coordinator_options(app, options);
   app.add_flag("--json", options.json, "one JSON object for scripts");
   app.add_option("--iterations", options.iterations,
                  "how many of the next ones to look at (default: some seconds of them)")
@@ -202,12 +209,12 @@ void add_checkpoint_id(CLI::App& app, std::string& checkpoint) {
 void add_checkpoint(CLI::App& app, CheckpointOptions& options) {
   app.require_subcommand(1);
   CLI::App* list = app.add_subcommand("list", "The checkpoints of all jobs, oldest first");
-  add_coordinator_options(*list, options.list.coordinator, options.list.connect_timeout);
+  add_coordinator_options(*list, options.list);
   list->add_flag("--json", options.list.json, "one JSON array for scripts");
   list->footer("Example:\n  poseidon checkpoint list --coordinator 10.0.0.1:4700");
 
   CLI::App* save = app.add_subcommand("save", "Ask the running job for a checkpoint, wait for it");
-  add_coordinator_options(*save, options.save.coordinator, options.save.connect_timeout);
+  add_coordinator_options(*save, options.save);
   save->add_option("--timeout-s", options.save.timeout_s, "how long to wait until it is committed")
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();
@@ -216,8 +223,7 @@ void add_checkpoint(CLI::App& app, CheckpointOptions& options) {
       "Example:\n  poseidon checkpoint save --coordinator 10.0.0.1:4700");
 
   CLI::App* export_to = app.add_subcommand("export", "Write a checkpoint's model to a file");
-  add_coordinator_options(*export_to, options.export_to.coordinator,
-                          options.export_to.connect_timeout);
+  add_coordinator_options(*export_to, options.export_to);
   export_to->add_option("--to", options.export_to.to, "safetensors file to write, on this machine")
       ->required();
   add_checkpoint_id(*export_to, options.export_to.checkpoint);
@@ -229,7 +235,7 @@ void add_checkpoint(CLI::App& app, CheckpointOptions& options) {
 
   CheckpointRestoreOptions& to = options.restore;
   CLI::App* restore = app.add_subcommand("restore", "Go on with a job from a checkpoint");
-  add_coordinator_options(*restore, to.coordinator, to.connect_timeout);
+  add_coordinator_options(*restore, to);
   add_checkpoint_id(*restore, to.checkpoint);
   const CLI::Range count(std::int64_t{1}, std::int64_t{1} << 20);
   restore
@@ -248,12 +254,44 @@ void add_checkpoint(CLI::App& app, CheckpointOptions& options) {
       "Example:\n  poseidon checkpoint restore --coordinator 10.0.0.1:4700 --wait");
 }
 
+/// `poseidon tls`, which has subcommands of its own.
+void add_tls(CLI::App& app, TlsInitOptions& init, TlsIssueOptions& issue) {
+  app.require_subcommand(1);
+  const CLI::Range days(1, kMaxCertificateDays);
+  CLI::App* init_command =
+      app.add_subcommand("init", "Make a private authority and a certificate for each role");
+  init_command->add_option("--to", init.to, "folder for all of it")->required();
+  init_command->add_option("--days", init.days, "how long certificates are valid")
+      ->check(days)
+      ->capture_default_str();
+  init_command->footer(
+      "Leaves DIR/ca (keep it away from the cluster: who has ca.key can make certificates) and\n"
+      "DIR/coordinator, DIR/server, DIR/worker, DIR/operator, each ready to be copied and given "
+      "as\n"
+      "--tls-dir. What is there already stays as it is.\n\n"
+      "Example:\n  poseidon tls init --to tls");
+  CLI::App* issue_command = app.add_subcommand("issue", "Make one more certificate");
+  issue_command->add_option("role", issue.role, "coordinator, server, worker or operator")
+      ->required();
+  issue_command->add_option("--to", issue.to, "folder of `poseidon tls init`")->required();
+  issue_command->add_option("--name", issue.name,
+                            "name in the certificate and of its folder (default: the role)");
+  issue_command->add_option("--days", issue.days, "how long it is valid")
+      ->check(days)
+      ->capture_default_str();
+  issue_command->footer(
+      "Overwrites nothing.\n\nExample:\n  poseidon tls issue worker --name node7 --to tls");
+}
+
 int finish(const absl::Status& status) {
   if (!status.ok()) std::fprintf(stderr, "poseidon: %s\n", std::string(status.message()).c_str());
   return exit_code(status);
 }
 
 int run(int argc, char** argv) {
+  // What goes wrong is told once, as the command's outcome.
+  spdlog::set_level(spdlog::level::off);
+  take_grpc_log();
   CLI::App app("Trains deep networks on many machines over ordinary Ethernet.", "poseidon");
   app.set_version_flag("--version", "poseidon " + software_version());
   app.require_subcommand(1);
@@ -272,6 +310,8 @@ int run(int argc, char** argv) {
   ModelsOptions models;
   DataPackOptions pack;
   DataSourceOptions check;
+  TlsInitOptions tls_init;
+  TlsIssueOptions tls_issue;
   CLI::App* local_command = app.add_subcommand("local", "Train on this machine: a whole cluster");
   CLI::App* submit_command = app.add_subcommand("submit", "Give a job to a running cluster");
   CLI::App* status_command = app.add_subcommand("status", "What the cluster does now");
@@ -292,6 +332,8 @@ int run(int argc, char** argv) {
   add_models(*models_command, models);
   CLI::App* data_command = app.add_subcommand("data", "Pack and check data sets");
   add_data(*data_command, pack, check);
+  CLI::App* tls_command = app.add_subcommand("tls", "Make certificates for a cluster");
+  add_tls(*tls_command, tls_init, tls_issue);
   CheckpointOptions checkpoint;
   CLI::App* checkpoint_command =
       app.add_subcommand("checkpoint", "List, save, export and restore checkpoints");
@@ -323,6 +365,10 @@ int run(int argc, char** argv) {
   if (data_command->parsed()) {
     const bool packs = data_command->get_subcommand("pack")->parsed();
     return finish(packs ? run_data_pack(pack) : run_data_check(check));
+  }
+  if (tls_command->parsed()) {
+    const bool is_init = tls_command->get_subcommand("init")->parsed();
+    return finish(is_init ? run_tls_init(tls_init) : run_tls_issue(tls_issue));
   }
   if (checkpoint_command->parsed()) {
     const auto parsed = [checkpoint_command](const char* name) {

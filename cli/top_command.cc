@@ -137,7 +137,6 @@ absl::Status look_again_and_again(const TopOptions& options, CoordinatorClient& 
 }  // namespace
 
 absl::Status run_top(const TopOptions& options) {
-  POSEIDON_RETURN_IF_ERROR(parse_host_port(options.coordinator, PortZero::kRefused).status());
   const Descriptor stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   POSEIDON_CHECK(stop.is_open(), "a file descriptor is free at the start");
   const StopSignals signals([&stop](const std::string& /*name*/) {
@@ -145,10 +144,11 @@ absl::Status run_top(const TopOptions& options) {
     POSEIDON_CHECK(::write(stop.get(), &one, sizeof(one)) == sizeof(one),
                    "an eventfd takes a count");
   });
-  CoordinatorClient client(options.coordinator);
+  POSEIDON_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client,
+                            CoordinatorClient::make(options));
   POSEIDON_ASSIGN_OR_RETURN(v1::GetStatusResponse status,
-                            client.wait_for_coordinator(options.connect_timeout));
-  return look_again_and_again(options, client, std::move(status), stop.get());
+                            client->wait_for_coordinator(options.connect_timeout));
+  return look_again_and_again(options, *client, std::move(status), stop.get());
 }
 
 }  // namespace poseidon

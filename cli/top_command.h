@@ -7,16 +7,14 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "common/clock.h"
+#include "cli/coordinator_client.h"
 
 namespace poseidon {
 
-struct TopOptions {
-  std::string coordinator;
+struct TopOptions : CoordinatorAccess {
   bool json = false;        ///< one object per line instead
   double interval_s = 1.0;  ///< between two looks
   std::int64_t frames = 0;  ///< looks, then the end; 0: until q, Ctrl-C or SIGTERM
-  Milliseconds connect_timeout{10000};
 };
 /// On a terminal it takes the whole screen and gives it back; elsewhere screenfuls follow each
 /// other. A coordinator that falls silent is told and awaited, on a terminal for ever, elsewhere

@@ -1,6 +1,7 @@
 #include "cli/trace_command.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,14 +22,14 @@ constexpr std::size_t kBufferBytes = 1 << 20;
 }  // namespace
 
 absl::Status run_trace(const TraceOptions& options) {
-  POSEIDON_RETURN_IF_ERROR(parse_host_port(options.coordinator, PortZero::kRefused).status());
+  POSEIDON_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client,
+                            CoordinatorClient::make(options));
   AtomicFile file(options.to);
   POSEIDON_RETURN_IF_ERROR(file.open());  // before anybody works for it
-  CoordinatorClient client(options.coordinator);
-  POSEIDON_RETURN_IF_ERROR(client.wait_for_coordinator(options.connect_timeout).status());
+  POSEIDON_RETURN_IF_ERROR(client->wait_for_coordinator(options.connect_timeout).status());
   POSEIDON_ASSIGN_OR_RETURN(const TraceData data,
-                            client.trace(static_cast<std::uint32_t>(options.iterations),
-                                         Milliseconds(options.timeout_s * 1000)));
+                            client->trace(static_cast<std::uint32_t>(options.iterations),
+                                          Milliseconds(options.timeout_s * 1000)));
   absl::Status written;
   std::string buffer;
   write_trace_json(data, [&](std::string_view piece) {

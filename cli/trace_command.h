@@ -6,16 +6,14 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "common/clock.h"
+#include "cli/coordinator_client.h"
 
 namespace poseidon {
 
-struct TraceOptions {
-  std::string coordinator;
+struct TraceOptions : CoordinatorAccess {
   std::string to;  ///< file to write; it appears whole or not at all
   std::int64_t iterations = 10;
   std::int64_t timeout_s = 60;  ///< for the iterations; then what there is
-  Milliseconds connect_timeout{10000};
 };
 absl::Status run_trace(const TraceOptions& options);
 

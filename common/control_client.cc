@@ -29,6 +29,7 @@
 #include "common/trace_report.h"
 #include "grpcpp/grpcpp.h"
 #include "poseidon/v1/control.grpc.pb.h"
+#include "spdlog/spdlog.h"
 
 namespace poseidon {
 namespace {
@@ -174,6 +175,7 @@ class ControlClient::Impl {
 absl::Status ControlClient::Impl::serve() {
   TimePoint since = now();  // when the search began
   Milliseconds backoff = kFirstBackoff;
+  std::string last_reason;  // why it was not reached
   while (!stopping_) {
     const Milliseconds patience = part() ? options_.away_timeout : options_.join_timeout;
     const TimePoint give_up = since + patience;
@@ -191,6 +193,9 @@ absl::Status ControlClient::Impl::serve() {
     } else if (now() >= give_up) {
       end_part();
       return gave_up(patience, status);
+    } else if (status.message() != std::exchange(last_reason, std::string(status.message()))) {
+      spdlog::info("the coordinator at {} is not reached yet: {}", options_.coordinator,
+                   last_reason);
     }
     if (is_final(status)) {
       end_part();
@@ -274,7 +279,8 @@ void ControlClient::Impl::take_up_part(const v1::Joined& joined) {
 // ---- one stream ----
 
 absl::Status ControlClient::Impl::converse(TimePoint give_up) {
-  const std::shared_ptr<ControlStream> stream = ControlStream::open(options_.coordinator, reports_);
+  const std::shared_ptr<ControlStream> stream =
+      ControlStream::open(options_.coordinator, reports_, options_.security);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stream_ = stream;
@@ -442,11 +448,13 @@ absl::Status ControlClient::Impl::try_upload(std::uint64_t epoch,
     if (upload_ != nullptr) return absl::FailedPreconditionError("an upload is under way");
     upload_ = &context;
   }
-  const auto stub = v1::Coordinator::NewStub(make_control_channel(options_.coordinator));
+  const auto stub =
+      v1::Coordinator::NewStub(make_control_channel(options_.coordinator, *options_.security));
+  options_.security->sign(context);
   v1::UploadModelResponse response;
   const auto writer = stub->UploadModel(&context, &response);
   const auto finish = [&] {  // says why, when a write failed
-    const absl::Status status = to_absl(writer->Finish());
+    const absl::Status status = options_.security->explain(to_absl(writer->Finish()));
     const std::lock_guard<std::mutex> lock(mutex_);
     upload_ = nullptr;
     if (status.ok()) return status;

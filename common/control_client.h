@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "common/clock.h"
 #include "common/node_probe.h"
+#include "common/security.h"
 #include "poseidon/v1/control.pb.h"
 
 namespace poseidon {
@@ -47,7 +48,8 @@ v1::Failure failure_of(const absl::Status& status, bool restoring);
 
 struct ControlClientOptions {
   std::string coordinator;  ///< HOST:PORT
-  v1::Join join;            ///< what to say of ourselves; the versions are filled in
+  std::shared_ptr<Security> security = Security::none();
+  v1::Join join;  ///< what to say of ourselves; the versions are filled in
   /// How long to try (with back-off from 100 ms to 2 s) to reach a coordinator before giving up.
   Milliseconds join_timeout{60000};
   /// The same while there is a part in a job, and for the upload of its model.

@@ -19,7 +19,8 @@ absl::Status to_absl(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
-std::shared_ptr<grpc::Channel> make_control_channel(const std::string& address) {
+std::shared_ptr<grpc::Channel> make_control_channel(const std::string& address,
+                                                    const Security& security) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxReceiveBytes);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
@@ -29,14 +30,17 @@ std::shared_ptr<grpc::Channel> make_control_channel(const std::string& address) 
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // Nodes of a cluster talk directly, whatever proxy the environment names for web pages.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(address, security.channel_credentials(kCoordinatorMethods),
+                                   arguments);
 }
 
 std::shared_ptr<ControlStream> ControlStream::open(const std::string& address,
-                                                   std::shared_ptr<SharedOutbox> reports) {
-  auto stream = std::make_shared<ControlStream>(std::move(reports));
+                                                   std::shared_ptr<SharedOutbox> reports,
+                                                   std::shared_ptr<const Security> security) {
+  auto stream = std::make_shared<ControlStream>(std::move(reports), std::move(security));
   stream->self_ = stream;
-  stream->stub_ = v1::Coordinator::NewStub(make_control_channel(address));
+  stream->stub_ = v1::Coordinator::NewStub(make_control_channel(address, *stream->security_));
+  stream->security_->sign(stream->context_);
   stream->stub_->async()->Attach(&stream->context_, stream.get());
   stream->AddHold();  // released in close_locked(): until then any thread may start a write
   stream->StartRead(&stream->incoming_);
@@ -122,7 +126,7 @@ void ControlStream::OnWriteDone(bool ok) {
 void ControlStream::OnDone(const grpc::Status& status) {
   const std::lock_guard<std::mutex> lock(mutex_);
   closed_ = true;
-  done_ = to_absl(status);
+  done_ = security_->explain(to_absl(status));
   changed_.notify_all();
 }
 

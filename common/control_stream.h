@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "common/report_outbox.h"
+#include "common/security.h"
 #include "grpcpp/grpcpp.h"
 #include "poseidon/v1/control.grpc.pb.h"
 
@@ -21,7 +22,8 @@ namespace poseidon {
 absl::Status to_absl(const grpc::Status& status);
 
 /// To the coordinator: notices a cut cable within two keepalives.
-std::shared_ptr<grpc::Channel> make_control_channel(const std::string& address);
+std::shared_ptr<grpc::Channel> make_control_channel(const std::string& address,
+                                                    const Security& security);
 
 /// The reports of the job in progress, which outlive streams. Its mutex is the last that anybody
 /// takes.
@@ -38,9 +40,11 @@ struct SharedOutbox {
 class ControlStream final
     : public grpc::ClientBidiReactor<v1::NodeMessage, v1::CoordinatorMessage> {
  public:
-  explicit ControlStream(std::shared_ptr<SharedOutbox> reports) : reports_(std::move(reports)) {}
+  ControlStream(std::shared_ptr<SharedOutbox> reports, std::shared_ptr<const Security> security)
+      : reports_(std::move(reports)), security_(std::move(security)) {}
   static std::shared_ptr<ControlStream> open(const std::string& address,
-                                             std::shared_ptr<SharedOutbox> reports);
+                                             std::shared_ptr<SharedOutbox> reports,
+                                             std::shared_ptr<const Security> security);
 
   /// False when the stream has ended. In order, and before reports that wait.
   bool send(v1::NodeMessage message);
@@ -83,6 +87,7 @@ class ControlStream final
   void close_locked();
 
   const std::shared_ptr<SharedOutbox> reports_;
+  const std::shared_ptr<const Security> security_;
   grpc::ClientContext context_;
   std::unique_ptr<v1::Coordinator::Stub> stub_;
   v1::CoordinatorMessage incoming_;  ///< gRPC's until received_, then under mutex_

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -26,8 +27,8 @@
 #include "common/config_file.h"
 #include "common/descriptor.h"
 #include "common/file_io.h"
+#include "common/security.h"
 #include "common/status_macros.h"
-#include "grpc/support/log.h"
 #include "spdlog/spdlog.h"
 
 namespace poseidon {
@@ -52,6 +53,14 @@ bool ipv6_character(char c) {
 
 absl::Status errno_status(const char* what, const std::string& thing) {
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " ", thing));
+}
+
+/// Connections need them; the system's default is low for the sake of old programs.
+void open_many_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // what cannot be raised stays
 }
 
 /// In this thread and those that it will start.
@@ -111,6 +120,17 @@ std::string to_string(const HostPort& address) {
 
 bool is_wildcard_host(std::string_view host) {
   return host.empty() || host == "0.0.0.0" || host == "::" || host == "*";
+}
+
+bool is_loopback_host(std::string_view host) {
+  const bool is_ipv4 = host.find_first_not_of("0123456789.") == std::string_view::npos;
+  return host == "localhost" || host == "::1" || (is_ipv4 && host.starts_with("127."));
+}
+
+absl::StatusOr<HostPort> parse_page_address(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string::npos) return parse_page_address(absl::StrCat(":", text));
+  return parse_host_port(colon == 0 ? absl::StrCat("127.0.0.1", text) : text, PortZero::kAllowed);
 }
 
 std::string local_host_towards(const HostPort& remote) {
@@ -180,6 +200,7 @@ void add_daemon_options(CLI::App& app, DaemonOptions& options) {
   app.add_option("--log-format", options.log.format, "text, or json: one object per line")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
+  add_security_options(app, options.security);
   app.add_option("--address-file", options.address_file,
                  "write the address really listened on to this file, once it is");
   app.set_version_flag("--version", "poseidon " + software_version());
@@ -205,8 +226,8 @@ int daemon_main(CLI::App& app, int argc, char** argv, const std::function<absl::
 
 absl::Status start_daemon(std::string_view name, const DaemonOptions& options) {
   POSEIDON_RETURN_IF_ERROR(start_log(name, options.log));
-  // gRPC prints its own lines for what it also returns as errors; they are for those who debug it.
-  ::gpr_set_log_function([](gpr_log_func_args* line) { spdlog::debug("gRPC: {}", line->message); });
+  take_grpc_log();
+  open_many_files();
   // Every thread inherits this. A signal that comes before StopSignals exists waits for it.
   block_stop_signals();
   // A reader of our stdout or stderr that goes away must not take us with it.
@@ -215,6 +236,17 @@ absl::Status start_daemon(std::string_view name, const DaemonOptions& options) {
     return errno_status("follow", "the parent process (prctl PR_SET_PDEATHSIG)");
   }
   return absl::OkStatus();
+}
+
+void warn_if_open(const std::string& listen, const Security& security) {
+  if (security.has_tls() || security.has_token()) return;
+  const auto address = parse_host_port(listen, PortZero::kAllowed);
+  if (!address.ok() || is_loopback_host(address->host)) return;
+  spdlog::warn(
+      "ANYBODY WHO REACHES {} MAY COMMAND THIS PROCESS: it listens beyond this machine with "
+      "neither "
+      "TLS (--tls-dir) nor a join token (--join-token-file); see docs/security.md",
+      listen);
 }
 
 absl::Status announce_address(const DaemonOptions& options, const std::string& address) {

@@ -14,12 +14,15 @@
 #include "absl/status/statusor.h"
 #include "common/descriptor.h"
 #include "common/log.h"
+#include "common/security_options.h"
 
 namespace CLI {
 class App;
 }
 
 namespace poseidon {
+
+class Security;
 
 // ---- exit codes (DESIGN section 9) ----
 
@@ -54,6 +57,13 @@ std::string to_string(const HostPort& address);
 /// "0.0.0.0", "::" and "": an address to listen on, but none that others could connect to.
 bool is_wildcard_host(std::string_view host);
 
+/// "localhost", 127.x.x.x and "::1": reached from this machine alone.
+bool is_loopback_host(std::string_view host);
+
+/// Where a page of figures is served: ADDR:PORT, or :PORT or PORT alone for this machine only
+/// (127.0.0.1). INVALID_ARGUMENT says what is wrong.
+absl::StatusOr<HostPort> parse_page_address(const std::string& text);
+
 /// The address of ours from which `remote` is reached, as an IP literal: what others of its network
 /// reach us by. Sends nothing. "0.0.0.0" when it cannot be told (no such name, no way there).
 std::string local_host_towards(const HostPort& remote);
@@ -67,11 +77,13 @@ absl::Status explain_listen_failure(const HostPort& address);
 /// Options that every daemon has.
 struct DaemonOptions {
   LogOptions log;
+  SecurityOptions security;
   std::string address_file;       ///< "" or where to write the address really listened on
   bool exit_with_parent = false;  ///< SIGTERM to ourselves when the process that started us ends
 };
 
-/// Adds --config (common/config_file.h), --log-level, --log-format, --address-file,
+/// Adds --config (common/config_file.h), --tls-dir, --join-token-file, --log-level, --log-format,
+/// --address-file,
 /// --exit-with-parent and --version.
 void add_daemon_options(CLI::App& app, DaemonOptions& options);
 
@@ -83,6 +95,10 @@ int daemon_main(CLI::App& app, int argc, char** argv, const std::function<absl::
 /// exit_with_parent; ignores SIGPIPE; blocks SIGTERM and SIGINT for StopSignals. Call once, first
 /// thing after parsing and before any thread starts.
 absl::Status start_daemon(std::string_view name, const DaemonOptions& options);
+
+/// Logs a loud warning when `listen` (HOST:PORT) is reached from other machines and there is
+/// neither TLS nor a join token.
+void warn_if_open(const std::string& listen, const Security& security);
 
 /// Prints "listening on ADDRESS" to stdout (launchers and tests read it) and writes address_file.
 absl::Status announce_address(const DaemonOptions& options, const std::string& address);

@@ -171,5 +171,25 @@ TEST(LocalHost, IsTheOneThatFacesTheOtherSide) {
   EXPECT_EQ(local_host_towards({"no.such.host.invalid", 4700}), "0.0.0.0");
 }
 
+TEST(PageAddress, APortAloneStaysOnThisMachine) {
+  EXPECT_EQ(*parse_page_address("9400"), (HostPort{"127.0.0.1", 9400}));
+  EXPECT_EQ(*parse_page_address(":0"), (HostPort{"127.0.0.1", 0}));
+  EXPECT_EQ(*parse_page_address("0.0.0.0:9400"), (HostPort{"0.0.0.0", 9400}));
+  EXPECT_EQ(*parse_page_address("[::1]:9400"), (HostPort{"::1", 9400}));
+  for (const char* wrong : {"", ":", "x", "70000", "10.0.0.1", "a b:1"}) {
+    EXPECT_EQ(parse_page_address(wrong).status().code(), absl::StatusCode::kInvalidArgument)
+        << wrong;
+  }
+}
+
+TEST(PageAddress, LoopbackIsTold) {
+  for (const char* host : {"127.0.0.1", "127.1.2.3", "::1", "localhost"}) {
+    EXPECT_TRUE(is_loopback_host(host)) << host;
+  }
+  for (const char* host : {"0.0.0.0", "10.0.0.1", "::", "127.example.org", "::ffff:10.0.0.1"}) {
+    EXPECT_FALSE(is_loopback_host(host)) << host;
+  }
+}
+
 }  // namespace
 }  // namespace poseidon

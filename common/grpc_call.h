@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/security.h"
 #include "common/transport.h"
 
 namespace poseidon::grpc_internal {
@@ -236,8 +237,13 @@ class Call {
 class ClientCall final : public Call {
  public:
   ClientCall(CallBook* book, std::shared_ptr<grpc::Channel> channel, const std::string& method,
-             std::string address, grpc::CompletionQueue* queue)
-      : Call(book), address_(std::move(address)), stub_(std::move(channel)) {
+             std::string address, std::shared_ptr<const Security> security,
+             grpc::CompletionQueue* queue)
+      : Call(book),
+        address_(std::move(address)),
+        security_(std::move(security)),
+        stub_(std::move(channel)) {
+    security_->sign(context_);
     stream_ = stub_.PrepareCall(&context_, method, queue);
     stream_->StartCall(start_.begin());
   }
@@ -264,7 +270,7 @@ class ClientCall final : public Call {
   }
   void on_half_close_done(bool /*ok*/) {}
   void on_read_end() override { stream_->Finish(&status_, finish_.begin()); }
-  void on_finish_done(bool /*ok*/) { end(from_grpc(status_)); }
+  void on_finish_done(bool /*ok*/) { end(security_->explain(from_grpc(status_))); }
 
   template <typename Member>
   static Operation::Done as_done(Member member) {
@@ -272,6 +278,7 @@ class ClientCall final : public Call {
   }
 
   const std::string address_;
+  const std::shared_ptr<const Security> security_;
   grpc::ClientContext context_;
   grpc::GenericStub stub_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
@@ -299,6 +306,7 @@ class ServerCall final : public Call {
  public:
   struct Listener {
     grpc::AsyncGenericService service;
+    std::shared_ptr<Security> security;
     grpc::ServerCompletionQueue* queue = nullptr;
     std::string address;                         ///< in force, port filled in
     std::map<std::string, Acceptor*> acceptors;  ///< by method
@@ -330,6 +338,12 @@ class ServerCall final : public Call {
       return;
     }
     new ServerCall(book_, listener_);  // NOLINT: deletes itself, see Call
+    if (const absl::Status admitted = listener_->security->admit(context_, context_.method());
+        !admitted.ok()) {
+      const grpc::Status why = to_grpc(admitted);
+      turn_away(why.error_code(), why.error_message());
+      return;
+    }
     const auto served = listener_->acceptors.find(context_.method());
     if (served == listener_->acceptors.end()) {
       std::string methods;

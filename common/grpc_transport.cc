@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/grpc_call.h"
+#include "common/status_macros.h"
 #include "common/wire.h"
 
 namespace poseidon {
@@ -28,13 +29,12 @@ using grpc_internal::ServerCall;
 using grpc_internal::Tag;
 
 constexpr int kTcpReadChunkBytes = 256 << 10;
-constexpr int kMaxStreamsPerConnection = 16;
 
 }  // namespace
 
 class GrpcTransport::Impl {
  public:
-  explicit Impl(GrpcTransportOptions options) : options_(options) {
+  explicit Impl(GrpcTransportOptions options) : options_(std::move(options)) {
     if (options_.max_message_bytes == 0) {
       options_.max_message_bytes = static_cast<int>(kMaxMessageBytes);
     }
@@ -50,11 +50,7 @@ class GrpcTransport::Impl {
           absl::StrCat("address \"", address, "\": HOST:PORT wanted"));
     }
     grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
-    // Without this two servers on one port would both start, and each see half of its workers.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+    POSEIDON_ASSIGN_OR_RETURN(port_, options_.security->open_port(builder, address));
     builder.AddChannelArgument(GRPC_ARG_TCP_READ_CHUNK_SIZE, kTcpReadChunkBytes);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
     add_keepalive(
@@ -63,16 +59,16 @@ class GrpcTransport::Impl {
     builder.SetMaxSendMessageSize(-1);
     builder.RegisterAsyncGenericService(&listener_.service);
     auto queue = builder.AddCompletionQueue();
+    listener_.security = options_.security;
     listener_.queue = queue.get();
     listener_.acceptors[method] = acceptor;
     queue_ = std::move(queue);
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port == 0) {
-      return absl::AlreadyExistsError(
-          absl::StrCat("cannot listen on ", address,
-                       ": the port is in use, or the address is not this machine's"));
+    if (server_ == nullptr) {
+      return absl::InternalError(absl::StrCat("gRPC does not serve on ", address));
     }
-    listener_.address = absl::StrCat(address.substr(0, colon), ":", port);
+    port_->start();
+    listener_.address = absl::StrCat(address.substr(0, colon), ":", port_->port());
     return listener_.address;
   }
 
@@ -103,9 +99,10 @@ class GrpcTransport::Impl {
     arguments.SetMaxReceiveMessageSize(options_.max_message_bytes);
     arguments.SetMaxSendMessageSize(-1);
     add_keepalive([&arguments](const char* name, int value) { arguments.SetInt(name, value); });
-    auto channel =
-        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-    auto* call = new ClientCall(&book_, std::move(channel), method, address, queue_.get());
+    auto channel = grpc::CreateCustomChannel(
+        address, options_.security->channel_credentials(method), arguments);
+    auto* call = new ClientCall(&book_, std::move(channel), method, address, options_.security,
+                                queue_.get());
     call->attach(handler);
     return std::make_unique<CallStream>(call);
   }
@@ -213,6 +210,7 @@ class GrpcTransport::Impl {
   /// Nobody hears an event any more; gRPC gives back every operation it holds, then the queue ends.
   void shut_down() {
     listener_.stopping = true;
+    port_.reset();
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
     for (Call* call : std::vector<Call*>(book_.live.begin(), book_.live.end())) call->abort();
     // An ending call issues its last operation, so the queue may close only after all of them.
@@ -243,6 +241,7 @@ class GrpcTransport::Impl {
 
   void shut_down_unstarted() {
     if (queue_ == nullptr) return;
+    port_.reset();
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
     queue_->Shutdown();
     void* tag = nullptr;
@@ -258,6 +257,7 @@ class GrpcTransport::Impl {
   std::thread thread_;
   std::unique_ptr<grpc::CompletionQueue> queue_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<ServerPort> port_;  ///< goes before the server
   ServerCall::Listener listener_;
 
   // Loop only.
@@ -297,7 +297,7 @@ class GrpcTransport::View final : public Transport {
 };
 
 GrpcTransport::GrpcTransport(GrpcTransportOptions options)
-    : impl_(std::make_unique<Impl>(options)) {}
+    : impl_(std::make_unique<Impl>(std::move(options))) {}
 GrpcTransport::~GrpcTransport() { stop(); }
 
 Transport& GrpcTransport::for_method(std::string_view method) {

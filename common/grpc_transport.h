@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/security.h"
 #include "common/transport.h"
 
 namespace poseidon {
@@ -21,6 +22,8 @@ struct GrpcTransportOptions {
   /// A peer that answers no ping for this long has its streams cut.
   Milliseconds keepalive_interval{10000};
   Milliseconds keepalive_timeout{10000};
+  /// Who we are to others, and whom we let in.
+  std::shared_ptr<Security> security = Security::none();
 };
 
 /// Itself it speaks ParameterServer.Exchange; for_method gives the same loop another method.

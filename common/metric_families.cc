@@ -96,6 +96,23 @@ prometheus::MetricFamily single_gauge(std::string name, std::string help, double
   return family;
 }
 
+void add_security_figures(const std::string& role, const Security& security,
+                          MetricFamilies& families) {
+  auto refused = counter_family("poseidon_refused_connections_total",
+                                "Connections and calls of peers that were turned away, by reason");
+  for (std::size_t r = 0; r < kPeerRefusals; ++r) {
+    const auto refusal = static_cast<PeerRefusal>(r);
+    add_value(refused, {{"reason", peer_refusal_name(refusal)}, {"role", role}},
+              static_cast<double>(security.refused(refusal)));
+  }
+  families.push_back(std::move(refused));
+  if (const auto expires = security.expires_unix_s()) {
+    families.push_back(single_gauge("poseidon_certificate_expiry_time_seconds",
+                                    "When this process's certificate expires, since 1970",
+                                    static_cast<double>(*expires)));
+  }
+}
+
 void add_process_figures(const std::string& role, MetricFamilies& families) {
   auto build = gauge_family("poseidon_build_info", "1, with the version of this program");
   add_value(build, {{"version", software_version()}, {"role", role}}, 1.0);

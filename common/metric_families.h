@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/security.h"
 #include "common/time_histogram.h"
 
 namespace poseidon {
@@ -28,6 +29,10 @@ void add_histogram(prometheus::MetricFamily& family, MetricLabels labels,
 
 /// A gauge without labels.
 prometheus::MetricFamily single_gauge(std::string name, std::string help, double value);
+
+/// Peers that were turned away, and when our certificate expires.
+void add_security_figures(const std::string& role, const Security& security,
+                          MetricFamilies& families);
 
 /// What every daemon tells of its process: version and role, CPU, memory, start. What the system
 /// does not tell is left out.

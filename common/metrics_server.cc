@@ -10,6 +10,7 @@
 #include "common/daemon.h"
 #include "common/http_server.h"
 #include "common/status_macros.h"
+#include "spdlog/spdlog.h"
 
 namespace poseidon {
 namespace {
@@ -59,7 +60,12 @@ MetricsServer::~MetricsServer() = default;
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::start(const std::string& listen,
                                                                     Page page) {
-  POSEIDON_ASSIGN_OR_RETURN(const HostPort address, parse_host_port(listen, PortZero::kAllowed));
+  POSEIDON_ASSIGN_OR_RETURN(const HostPort address, parse_page_address(listen));
+  if (!is_loopback_host(address.host)) {
+    spdlog::warn(
+        "whoever reaches {} may read the metrics: they are served without TLS, to everybody",
+        listen);
+  }
   auto impl = std::make_unique<Impl>(std::move(page));
   try {  // the library's error channel ends here
     impl->open(address);

@@ -252,6 +252,9 @@ MetricFamilies NodeMetrics::page() const {
     job = job_;
   }
   MetricFamilies families = node_page(figures_, job);
+  if (figures_.security != nullptr) {
+    add_security_figures(figures_.role, *figures_.security, families);
+  }
   add_process_figures(figures_.role, families);
   return families;
 }

@@ -34,6 +34,7 @@ struct NodeFigures {
   const RefusalCounts* refusals = nullptr;
   std::vector<const PacedTraffic*> traffic;  ///< of its transports, added up
   std::filesystem::path data_dir;            ///< a server's; "": none
+  const Security* security = nullptr;        ///< null: tells nothing of it
 };
 
 /// The job that a node has a part in; nothing while there is none.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/daemon.h"
+#include "common/security.h"
 #include "common/service_manager.h"
 #include "common/status_macros.h"
 #include "coordinator/job_resolver.h"
@@ -36,7 +37,8 @@ void add_options(CLI::App& app, MainOptions& options) {
   app.add_option("--state-dir", options.state_dir,
                  "directory for the coordinator's state and, unless told otherwise, for runs")
       ->required();
-  app.add_option("--metrics-listen", options.metrics_listen, "ADDR:PORT for Prometheus");
+  app.add_option("--metrics-listen", options.metrics_listen,
+                 "ADDR:PORT for Prometheus; :PORT is this machine alone");
   app.add_option("--status-listen", options.status_listen,
                  "ADDR:PORT for the status page; PORT alone: for this machine only");
   app.add_option("--lease-ms", options.lease_ms, "a node silent for so long is declared dead")
@@ -81,11 +83,15 @@ absl::Status run(const MainOptions& options) {
   LoopPulse pulse;
   ServiceManager manager([&pulse] { return pulse.turned(); });
   const SystemClock clock;
+  POSEIDON_ASSIGN_OR_RETURN(const std::shared_ptr<Security> security,
+                            Security::load(options.daemon.security, PeerRole::kCoordinator));
+  warn_if_open(options.listen, *security);
   CoordinatorOptions service_options{.listen = options.listen,
                                      .state_dir = options.state_dir,
                                      .metrics_listen = options.metrics_listen,
                                      .status_listen = options.status_listen,
                                      .cluster = {},
+                                     .security = security,
                                      .on_turn = [&pulse] { pulse.turn(); }};
   service_options.cluster.membership.lease = Milliseconds(options.lease_ms);
   service_options.cluster.membership.heartbeat = Milliseconds(options.heartbeat_ms);

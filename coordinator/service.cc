@@ -13,6 +13,7 @@
 #include "common/http_server.h"
 #include "common/metrics_server.h"
 #include "common/status_macros.h"
+#include "common/text.h"
 #include "coordinator/admission.h"
 #include "coordinator/status_site.h"
 #include "coordinator/trace_stream.h"
@@ -43,11 +44,15 @@ grpc::Status to_grpc(const absl::Status& status) {
 class NodeStream final : public NodeLink,
                          public grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage> {
  public:
-  NodeStream(Cluster* cluster, grpc::CallbackServerContext* context)
-      : cluster_(cluster), context_(context), peer_host_(host_of_peer(context->peer())) {}
+  NodeStream(Cluster* cluster, Security* security, grpc::CallbackServerContext* context)
+      : cluster_(cluster),
+        security_(security),
+        context_(context),
+        peer_host_(host_of_peer(context->peer())) {}
 
-  static std::shared_ptr<NodeStream> open(Cluster* cluster, grpc::CallbackServerContext* context) {
-    auto stream = std::make_shared<NodeStream>(cluster, context);
+  static std::shared_ptr<NodeStream> open(Cluster* cluster, Security* security,
+                                          grpc::CallbackServerContext* context) {
+    auto stream = std::make_shared<NodeStream>(cluster, security, context);
     stream->self_ = stream;
     cluster->on_open(stream);
     stream->read();
@@ -87,6 +92,11 @@ class NodeStream final : public NodeLink,
     if (!ok) {
       cluster_->on_end(this, "ended its stream");
       close(absl::OkStatus());
+      return;
+    }
+    if (const absl::Status may = may_say(incoming_); !may.ok()) {
+      cluster_->on_end(this, "is not what it says");
+      close(may);
       return;
     }
     cluster_->on_message(this, incoming_);
@@ -130,7 +140,22 @@ class NodeStream final : public NodeLink,
     }
   }
 
+  /// A node joins as what its certificate says.
+  absl::Status may_say(const v1::NodeMessage& message) const {
+    if (!message.has_join()) return absl::OkStatus();
+    const std::optional<RoleSet> roles = security_->roles_of(*context_);
+    const PeerRole wanted =
+        message.join().role() == v1::NODE_ROLE_SERVER ? PeerRole::kServer : PeerRole::kWorker;
+    if (!roles || roles->has(wanted)) return absl::OkStatus();
+    const std::string why =
+        absl::StrCat("to join as ", to_string(RoleSet{wanted}),
+                     " takes the certificate of one; this is that of ", to_string(*roles));
+    security_->refuse(PeerRefusal::kWrongRole, context_->peer(), why);
+    return absl::PermissionDeniedError(why);
+  }
+
   Cluster* const cluster_;
+  Security* const security_;
   grpc::CallbackServerContext* const context_;
   const std::string peer_host_;
   v1::NodeMessage incoming_;  ///< gRPC's between StartRead and OnReadDone
@@ -202,13 +227,24 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::ModelPart> {
   Cluster::Upload upload_;
 };
 
+/// A stream that ends before it begins.
+template <typename Reactor>
+class TurnedAway final : public Reactor {
+ public:
+  explicit TurnedAway(const absl::Status& why) { this->Finish(to_grpc(why)); }
+  void OnDone() override { delete this; }
+};
+
 class GrpcService final : public v1::Coordinator::CallbackService {
  public:
-  explicit GrpcService(Cluster* cluster) : cluster_(cluster) {}
+  GrpcService(Cluster* cluster, Security* security) : cluster_(cluster), security_(security) {}
 
   grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage>* Attach(
       grpc::CallbackServerContext* context) override {
-    std::shared_ptr<NodeStream> stream = NodeStream::open(cluster_, context);
+    if (const absl::Status may = admit(context, "Attach"); !may.ok()) {
+      return new TurnedAway<grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage>>(may);
+    }
+    std::shared_ptr<NodeStream> stream = NodeStream::open(cluster_, security_, context);
     const std::lock_guard<std::mutex> lock(mutex_);
     streams_.push_back(stream);
     return stream.get();  // keeps itself alive until OnDone, which gRPC holds back until we return
@@ -227,58 +263,78 @@ class GrpcService final : public v1::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context,
                                    const v1::SubmitRequest* request,
                                    v1::SubmitResponse* response) override {
-    return answer(context, cluster_->submit(*request), response);
+    return answer(context, "Submit", response, [&] { return cluster_->submit(*request); });
   }
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest* request,
                                       v1::GetStatusResponse* response) override {
-    return answer(context, cluster_->status(*request), response);
+    return answer(context, "GetStatus", response, [&] { return cluster_->status(*request); });
   }
 
   grpc::ServerUnaryReactor* ListCheckpoints(grpc::CallbackServerContext* context,
                                             const v1::ListCheckpointsRequest* request,
                                             v1::ListCheckpointsResponse* response) override {
-    return answer(context, cluster_->list_checkpoints(*request), response);
+    return answer(context, "ListCheckpoints", response,
+                  [&] { return cluster_->list_checkpoints(*request); });
   }
   grpc::ServerUnaryReactor* RequestCheckpoint(grpc::CallbackServerContext* context,
                                               const v1::RequestCheckpointRequest* request,
                                               v1::RequestCheckpointResponse* response) override {
-    return answer(context, cluster_->request_checkpoint(*request), response);
+    return answer(context, "RequestCheckpoint", response,
+                  [&] { return cluster_->request_checkpoint(*request); });
   }
   grpc::ServerUnaryReactor* LocateCheckpoint(grpc::CallbackServerContext* context,
                                              const v1::LocateCheckpointRequest* request,
                                              v1::LocateCheckpointResponse* response) override {
-    return answer(context, cluster_->locate_checkpoint(*request), response);
+    return answer(context, "LocateCheckpoint", response,
+                  [&] { return cluster_->locate_checkpoint(*request); });
   }
   grpc::ServerUnaryReactor* RestoreCheckpoint(grpc::CallbackServerContext* context,
                                               const v1::RestoreCheckpointRequest* request,
                                               v1::SubmitResponse* response) override {
-    return answer(context, cluster_->restore_checkpoint(*request), response);
+    return answer(context, "RestoreCheckpoint", response,
+                  [&] { return cluster_->restore_checkpoint(*request); });
   }
 
-  grpc::ServerWriteReactor<v1::TracePart>* Trace(grpc::CallbackServerContext*,
+  grpc::ServerWriteReactor<v1::TracePart>* Trace(grpc::CallbackServerContext* context,
                                                  const v1::TraceRequest* request) override {
+    if (const absl::Status may = admit(context, "Trace"); !may.ok()) {
+      return new TurnedAway<grpc::ServerWriteReactor<v1::TracePart>>(may);
+    }
     return TraceStream::open(cluster_, *request);
   }
 
-  grpc::ServerReadReactor<v1::ModelPart>* UploadModel(grpc::CallbackServerContext*,
+  grpc::ServerReadReactor<v1::ModelPart>* UploadModel(grpc::CallbackServerContext* context,
                                                       v1::UploadModelResponse*) override {
+    if (const absl::Status may = admit(context, "UploadModel"); !may.ok()) {
+      return new TurnedAway<grpc::ServerReadReactor<v1::ModelPart>>(may);
+    }
     return new UploadReactor(cluster_);
   }
 
  private:
-  template <typename Response>
-  static grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* context,
-                                          absl::StatusOr<Response> result, Response* response) {
+  absl::Status admit(grpc::CallbackServerContext* context, const char* method) {
+    return security_->admit(*context, str_cat(kCoordinatorMethods, method));
+  }
+
+  /// Asks the cluster if the caller may.
+  template <typename Response, typename Ask>
+  grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* context, const char* method,
+                                   Response* response, Ask ask) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const absl::Status status = result.status();
-    if (status.ok()) *response = *std::move(result);
+    absl::Status status = admit(context, method);
+    if (status.ok()) {
+      absl::StatusOr<Response> result = ask();
+      status = result.status();
+      if (status.ok()) *response = *std::move(result);
+    }
     reactor->Finish(to_grpc(status));
     return reactor;
   }
 
   Cluster* const cluster_;
+  Security* const security_;
   std::mutex mutex_;
   std::vector<std::weak_ptr<NodeStream>> streams_;  ///< guarded by mutex_
 };
@@ -287,10 +343,11 @@ class CoordinatorServer final : public CoordinatorService {
  public:
   CoordinatorServer(ClusterOptions options, JobResolver resolver,
                     std::unique_ptr<StateDirectory> state, const Clock* clock,
-                    std::function<void()> on_turn)
-      : cluster_(options, std::move(resolver), std::move(state), clock),
+                    std::function<void()> on_turn, std::shared_ptr<Security> security)
+      : security_(std::move(security)),
+        cluster_(options, std::move(resolver), std::move(state), clock),
         site_([this] { return cluster_.view(); }, clock),
-        service_(&cluster_),
+        service_(&cluster_, security_.get()),
         on_turn_(std::move(on_turn)) {}
 
   ~CoordinatorServer() override { shutdown("the service is destroyed"); }
@@ -300,6 +357,7 @@ class CoordinatorServer final : public CoordinatorService {
       POSEIDON_ASSIGN_OR_RETURN(metrics_, MetricsServer::start(listen, [this] {
                                   MetricFamilies families = coordinator_page(cluster_.figures());
                                   add_process_figures("coordinator", families);
+                                  add_security_figures("coordinator", *security_, families);
                                   return families;
                                 }));
     }
@@ -312,7 +370,7 @@ class CoordinatorServer final : public CoordinatorService {
     const auto explain = [](const absl::Status& why) {
       return absl::Status(why.code(), absl::StrCat("--status-listen: ", why.message()));
     };
-    const absl::StatusOr<HostPort> listen = parse_status_listen(text);
+    const absl::StatusOr<HostPort> listen = parse_page_address(text);
     if (!listen.ok()) return explain(listen.status());
     auto page = HttpServer::start(
         *listen, [this](const HttpRequest& request) { return site_.answer(request); });
@@ -330,17 +388,15 @@ class CoordinatorServer final : public CoordinatorService {
   absl::Status listen(const HostPort& listen) {
     cluster_.restore();
     grpc::ServerBuilder builder;
-    int port = 0;
-    // Two coordinators must not share a port unnoticed.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                                kMinPingIntervalMs);
     builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
-    builder.AddListeningPort(to_string(listen), grpc::InsecureServerCredentials(), &port);
+    POSEIDON_ASSIGN_OR_RETURN(port_, security_->open_port(builder, to_string(listen)));
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port == 0) return explain_listen_failure(listen);
-    address_ = to_string({listen.host, port});
+    if (server_ == nullptr) return absl::InternalError("gRPC does not serve");
+    port_->start();
+    address_ = to_string({listen.host, port_->port()});
     timer_ = std::thread([this] { timer_loop(); });
     return absl::OkStatus();
   }
@@ -363,6 +419,7 @@ class CoordinatorServer final : public CoordinatorService {
     }
     if (timer_.joinable()) timer_.join();
     cluster_.shutdown(reason);
+    port_.reset();
     if (server_ != nullptr) {
       // What is still open after the deadline is cancelled by gRPC.
       server_->Shutdown(std::chrono::system_clock::now() + kShutdownTimeout);
@@ -383,11 +440,13 @@ class CoordinatorServer final : public CoordinatorService {
     }
   }
 
+  const std::shared_ptr<Security> security_;
   Cluster cluster_;
   StatusSite site_;
   GrpcService service_;
   const std::function<void()> on_turn_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<ServerPort> port_;  ///< goes before the server
   std::string address_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -406,8 +465,9 @@ absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::start(
   POSEIDON_ASSIGN_OR_RETURN(const HostPort listen,
                             parse_host_port(options.listen, PortZero::kAllowed));
   POSEIDON_ASSIGN_OR_RETURN(auto state, StateDirectory::open(options.state_dir));
-  auto server = std::make_unique<CoordinatorServer>(options.cluster, std::move(resolver),
-                                                    std::move(state), clock, options.on_turn);
+  auto server =
+      std::make_unique<CoordinatorServer>(options.cluster, std::move(resolver), std::move(state),
+                                          clock, options.on_turn, options.security);
   POSEIDON_RETURN_IF_ERROR(server->serve_metrics(options.metrics_listen));
   POSEIDON_RETURN_IF_ERROR(server->listen(listen));
   POSEIDON_RETURN_IF_ERROR(server->serve_status(options.status_listen));

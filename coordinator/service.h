@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/clock.h"
+#include "common/security.h"
 #include "coordinator/cluster.h"
 #include "coordinator/job_resolver.h"
 
@@ -22,6 +23,7 @@ struct CoordinatorOptions {
   std::string metrics_listen;  ///< "" : none
   std::string status_listen;   ///< of the status page, as parse_status_listen takes it; "" : none
   ClusterOptions cluster;
+  std::shared_ptr<Security> security = Security::none();
   std::function<void()> on_turn;  ///< with every turn of the timer: it is alive; may be null
 };
 

@@ -20,7 +20,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* kApiPath = "/api/v1/status";
-constexpr const char* kLoopback = "127.0.0.1";
 
 /// Nothing but our own two files and our own JSON: a name that a node chose can load and run
 /// nothing, whatever the page did with it.
@@ -160,18 +159,6 @@ HttpResponse StatusSite::answer(const HttpRequest& request) {
   }
   return respond_text(404,
                       absl::StrCat("nothing is here; the page is /, its data ", kApiPath, "\n"));
-}
-
-absl::StatusOr<HostPort> parse_status_listen(const std::string& text) {
-  const std::size_t colon = text.rfind(':');
-  if (colon == std::string::npos) return parse_status_listen(absl::StrCat(":", text));
-  const std::string address = colon == 0 ? absl::StrCat(kLoopback, text) : text;
-  return parse_host_port(address, PortZero::kAllowed);
-}
-
-bool is_loopback_host(const std::string& host) {
-  const bool is_ipv4 = host.find_first_not_of("0123456789.") == std::string::npos;
-  return (is_ipv4 && absl::StartsWith(host, "127.")) || host == "::1" || host == "localhost";
 }
 
 }  // namespace poseidon

@@ -57,11 +57,4 @@ class StatusSite {
   std::optional<Document> last_;  ///< guarded by mutex_
 };
 
-/// The address that --status-listen names: ADDR:PORT, or :PORT or PORT alone for this machine only
-/// (127.0.0.1). INVALID_ARGUMENT says what is wrong.
-absl::StatusOr<HostPort> parse_status_listen(const std::string& text);
-
-/// Whether nobody beyond this machine can connect there: 127.0.0.0/8, ::1, localhost.
-bool is_loopback_host(const std::string& host);
-
 }  // namespace poseidon

@@ -158,25 +158,5 @@ TEST(StatusViewJson, OfALargeClusterIsSmallAndQuick) {
   EXPECT_LT(text.size(), 512u << 10);
 }
 
-TEST(StatusListen, APortAloneStaysOnThisMachine) {
-  EXPECT_EQ(*parse_status_listen("9400"), (HostPort{"127.0.0.1", 9400}));
-  EXPECT_EQ(*parse_status_listen(":0"), (HostPort{"127.0.0.1", 0}));
-  EXPECT_EQ(*parse_status_listen("0.0.0.0:9400"), (HostPort{"0.0.0.0", 9400}));
-  EXPECT_EQ(*parse_status_listen("[::1]:9400"), (HostPort{"::1", 9400}));
-  for (const char* wrong : {"", ":", "x", "70000", "10.0.0.1", "a b:1"}) {
-    EXPECT_EQ(parse_status_listen(wrong).status().code(), absl::StatusCode::kInvalidArgument)
-        << wrong;
-  }
-}
-
-TEST(StatusListen, LoopbackIsTold) {
-  for (const char* host : {"127.0.0.1", "127.1.2.3", "::1", "localhost"}) {
-    EXPECT_TRUE(is_loopback_host(host)) << host;
-  }
-  for (const char* host : {"0.0.0.0", "10.0.0.1", "::", "127.example.org", "::ffff:10.0.0.1"}) {
-    EXPECT_FALSE(is_loopback_host(host)) << host;
-  }
-}
-
 }  // namespace
 }  // namespace poseidon

@@ -344,6 +344,8 @@ def checkpoints():
         lines("Attempts to reach others again", query("sum by (instance, peer) (poseidon_retries_total)", "{{instance}} {{peer}}")),
         lines("Refused messages", query(rate("poseidon_refused_messages_total", "role, reason"), "{{role}} {{reason}}"),
               unit="cps", width=12),
+        lines("Refused connections and calls", query(rate("poseidon_refused_connections_total", "role, reason"), "{{role}} {{reason}}"),
+              unit="cps", width=12),
         lines("Cut off", query("poseidon_coordinator_cut_off", "{{instance}}"), width=12,
               description="1 while the coordinator hears nobody, and so gives nobody up"),
     )

@@ -21,6 +21,7 @@
 #include "common/link_probe.h"
 #include "common/node_metrics.h"
 #include "common/paced_transport.h"
+#include "common/security.h"
 #include "common/service_manager.h"
 #include "common/status_macros.h"
 #include "common/tensor_memory.h"
@@ -50,7 +51,7 @@ void add_options(CLI::App& app, MainOptions& options) {
   app.add_option("--coordinator", options.coordinator, "HOST:PORT of the coordinator")->required();
   app.add_option("--listen", options.listen, "ADDR:PORT for workers; port 0: any free")->required();
   app.add_option("--data-dir", options.data_dir, "directory of this server's own data")->required();
-  app.add_option("--metrics-listen", options.metrics_listen, "ADDR:PORT for Prometheus");
+  app.add_option("--metrics-listen", options.metrics_listen, "ADDR:PORT for Prometheus; :PORT is this machine alone");
   app.add_option("--pending-limit-mib", options.pending_limit_mib,
                  "early gradients held before workers who are ahead are made to wait")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
@@ -95,6 +96,9 @@ absl::Status run(const MainOptions& options) {
   if (!coordinator.ok()) return coordinator.status();
   const auto listen = parse_host_port(options.listen, PortZero::kAllowed);
   if (!listen.ok()) return listen.status();
+  POSEIDON_ASSIGN_OR_RETURN(const std::shared_ptr<Security> security,
+                            Security::load(options.daemon.security, PeerRole::kServer));
+  warn_if_open(options.listen, *security);
   POSEIDON_RETURN_IF_ERROR(make_data_dir(options.data_dir));
   const auto identity =
       directory_identity(options.data_dir, "STORE_IDENTITY",
@@ -112,7 +116,7 @@ absl::Status run(const MainOptions& options) {
     }
   }
   spdlog::info("kernels: {}", kernels().name);  // which instructions gradients are summed with
-  GrpcTransport grpc;
+  GrpcTransport grpc({.security = security});
   PacedTransport transport(&grpc, tensor_arena());
   std::unique_ptr<NodeMetrics> metrics;
   if (!options.metrics_listen.empty()) {
@@ -121,7 +125,8 @@ absl::Status run(const MainOptions& options) {
                                                              .probe = node_probe.get(),
                                                              .refusals = &refusals,
                                                              .traffic = {&transport.traffic()},
-                                                             .data_dir = options.data_dir}));
+                                                             .data_dir = options.data_dir,
+                                                             .security = security.get()}));
     spdlog::info("metrics at http://{}/metrics", metrics->address());
   }
   ShardService service(
@@ -131,7 +136,7 @@ absl::Status run(const MainOptions& options) {
       },
       options.pending_limit_mib << 20);
   const auto address = transport.listen(to_string(*listen), &service);
-  if (!address.ok()) return explain_listen_failure(*listen);
+  if (!address.ok()) return address.status();
   LinkProbe probe(&grpc.for_method(kProbeMethod));
   POSEIDON_RETURN_IF_ERROR(grpc.for_method(kProbeMethod).listen(*address, &probe).status());
   Transport& stores = grpc.for_method(kStoreMethod);
@@ -152,6 +157,7 @@ absl::Status run(const MainOptions& options) {
                    .link = &probe});
   ControlClientOptions client_options;
   client_options.coordinator = options.coordinator;
+  client_options.security = security;
   client_options.join_timeout = Milliseconds(options.join_timeout_s * 1000);
   client_options.away_timeout = Milliseconds(options.coordinator_away_s * 1000);
   client_options.join.set_role(v1::NODE_ROLE_SERVER);

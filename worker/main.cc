@@ -18,6 +18,7 @@
 #include "common/link_probe.h"
 #include "common/node_metrics.h"
 #include "common/paced_transport.h"
+#include "common/security.h"
 #include "common/service_manager.h"
 #include "common/status_macros.h"
 #include "common/store_wire.h"
@@ -50,7 +51,7 @@ void add_options(CLI::App& app, MainOptions& options) {
                  "ADDR:PORT for other workers; without it any port of the address from which the "
                  "coordinator is reached");
   app.add_option("--device", options.device, "auto, cpu or cuda:N")->capture_default_str();
-  app.add_option("--metrics-listen", options.metrics_listen, "ADDR:PORT for Prometheus");
+  app.add_option("--metrics-listen", options.metrics_listen, "ADDR:PORT for Prometheus; :PORT is this machine alone");
   app.add_option("--threads", options.threads, "threads of the engine; 0: all cores")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
@@ -95,6 +96,9 @@ absl::Status run(const MainOptions& options) {
                           ? HostPort{.host = local_host_towards(*coordinator), .port = 0}
                           : parse_host_port(options.listen, PortZero::kAllowed);
   if (!listen.ok()) return listen.status();
+  POSEIDON_ASSIGN_OR_RETURN(const std::shared_ptr<Security> security,
+                            Security::load(options.daemon.security, PeerRole::kWorker));
+  warn_if_open(to_string(*listen), *security);
   RefusalCounts refusals;
   const auto node_probe = std::make_shared<NodeProbe>();
 
@@ -105,7 +109,7 @@ absl::Status run(const MainOptions& options) {
     }
   }
   spdlog::info("kernels: {}", kernels().name);  // which instructions gradients are summed with
-  GrpcTransport grpc;
+  GrpcTransport grpc({.security = security});
   PacedTransport transport(&grpc, tensor_arena());
   PacedTransport peers(&grpc.for_method(kFactorMethod), tensor_arena());
   std::unique_ptr<NodeMetrics> metrics;
@@ -116,13 +120,14 @@ absl::Status run(const MainOptions& options) {
                                      .probe = node_probe.get(),
                                      .refusals = &refusals,
                                      .traffic = {&transport.traffic(), &peers.traffic()},
-                                     .data_dir = {}}));
+                                     .data_dir = {},
+                                     .security = security.get()}));
     spdlog::info("metrics at http://{}/metrics", metrics->address());
   }
   PeerDoor door(&peers, &refusals);
   Transport& stores = grpc.for_method(kStoreMethod);
   const auto address = peers.listen(to_string(*listen), &door);
-  if (!address.ok()) return explain_listen_failure(*listen);
+  if (!address.ok()) return address.status();
   LinkProbe probe(&grpc.for_method(kProbeMethod));
   POSEIDON_RETURN_IF_ERROR(grpc.for_method(kProbeMethod).listen(*address, &probe).status());
   POSEIDON_RETURN_IF_ERROR(announce_address(options.daemon, *address));
@@ -142,6 +147,7 @@ absl::Status run(const MainOptions& options) {
     WorkerNode node(&transport, &refusals, metrics.get(), &probe, node_options);
     ControlClientOptions client_options;
     client_options.coordinator = options.coordinator;
+    client_options.security = security;
     client_options.join_timeout = Milliseconds(options.join_timeout_s * 1000);
     client_options.away_timeout = Milliseconds(options.coordinator_away_s * 1000);
     client_options.join.set_role(v1::NODE_ROLE_WORKER);

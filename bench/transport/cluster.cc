@@ -3,7 +3,9 @@
 #include <stdlib.h>
 
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <thread>
@@ -14,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/transport/control.h"
 #include "cli/child_process.h"
+#include "common/certificates.h"
 #include "common/status_macros.h"
 #include "common/text.h"
 
@@ -46,6 +49,29 @@ json command(const char* what) {
   json message = json::object();
   message["do"] = what;
   return message;
+}
+
+/// Certificates for both roles, in folders of their names.
+absl::Status make_certificates(const fs::path& folder) {
+  const auto now = std::chrono::duration_cast<std::chrono::seconds>(
+      std::chrono::system_clock::now().time_since_epoch());
+  const Validity validity{.from_unix_s = (now - std::chrono::hours(1)).count(),
+                          .until_unix_s = (now + std::chrono::hours(1000)).count()};
+  POSEIDON_ASSIGN_OR_RETURN(const KeyPair authority, make_authority("benchmark", validity));
+  for (const PeerRole role : {PeerRole::kServer, PeerRole::kWorker}) {
+    const std::string name(peer_role_name(role));
+    POSEIDON_ASSIGN_OR_RETURN(const KeyPair node,
+                              issue_certificate(authority, role, name, validity));
+    fs::create_directories(folder / name);
+    for (const auto& [file, text] :
+         {std::pair("ca.crt", &authority.certificate_pem),
+          std::pair("tls.crt", &node.certificate_pem), std::pair("tls.key", &node.key_pem)}) {
+      const fs::path path = folder / name / file;
+      std::ofstream(path) << *text;
+      fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write);
+    }
+  }
+  return absl::OkStatus();
 }
 
 class Cluster {
@@ -114,7 +140,8 @@ class Cluster {
                        {"servers", shape.servers},
                        {"mib", shape.mib},
                        {"chunk_bytes", shape.chunk_bytes},
-                       {"wire_dtype", std::string(wire_dtype_name(shape.wire_type))}};
+                       {"wire_dtype", std::string(wire_dtype_name(shape.wire_type))},
+                       {"tls_dir", variant_.tls ? (logs_ / "tls" / role).string() : ""}};
     return send(processes.back(), task);
   }
 
@@ -205,6 +232,7 @@ absl::StatusOr<Sample> run_once(const Variant& variant, const RunOptions& option
     std::error_code ignored;
     fs::remove_all(folder, ignored);
   };
+  if (variant.tls) POSEIDON_RETURN_IF_ERROR(make_certificates(fs::path(folder) / "tls"));
   Cluster cluster(variant, options, folder);
   POSEIDON_RETURN_IF_ERROR(cluster.start());
   POSEIDON_RETURN_IF_ERROR(cluster.run(0, 1));

@@ -191,7 +191,9 @@ class NaiveWorker final : public WorkerEnd {
 
 }  // namespace
 
-std::unique_ptr<ServerEnd> make_naive_server() { return std::make_unique<NaiveServer>(); }
+std::unique_ptr<ServerEnd> make_naive_server(const std::shared_ptr<Security>& /*security*/) {
+  return std::make_unique<NaiveServer>();
+}
 std::unique_ptr<WorkerEnd> make_naive_worker(const WorkerContext& context) {
   return std::make_unique<NaiveWorker>(context);
 }

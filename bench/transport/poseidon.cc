@@ -21,6 +21,8 @@ namespace {
 
 class PoseidonServer final : public ServerEnd {
  public:
+  explicit PoseidonServer(const std::shared_ptr<Security>& security)
+      : grpc_({.security = security}) {}
   ~PoseidonServer() override { grpc_.stop(); }
 
   absl::StatusOr<std::string> listen() override {
@@ -55,7 +57,9 @@ class PoseidonServer final : public ServerEnd {
 class PoseidonWorker final : public WorkerEnd {
  public:
   explicit PoseidonWorker(const WorkerContext& context)
-      : context_(context), traffic_(context.plan->layers.size()) {}
+      : context_(context),
+        traffic_(context.plan->layers.size()),
+        grpc_({.security = context.security}) {}
   ~PoseidonWorker() override {
     sync_.reset();
     grpc_.stop();
@@ -101,7 +105,9 @@ class PoseidonWorker final : public WorkerEnd {
 
 }  // namespace
 
-std::unique_ptr<ServerEnd> make_poseidon_server() { return std::make_unique<PoseidonServer>(); }
+std::unique_ptr<ServerEnd> make_poseidon_server(const std::shared_ptr<Security>& security) {
+  return std::make_unique<PoseidonServer>(security);
+}
 std::unique_ptr<WorkerEnd> make_poseidon_worker(const WorkerContext& context) {
   return std::make_unique<PoseidonWorker>(context);
 }

@@ -247,7 +247,9 @@ class RawWorker final : public WorkerEnd {
 
 }  // namespace
 
-std::unique_ptr<ServerEnd> make_raw_server() { return std::make_unique<RawServer>(); }
+std::unique_ptr<ServerEnd> make_raw_server(const std::shared_ptr<Security>& /*security*/) {
+  return std::make_unique<RawServer>();
+}
 std::unique_ptr<WorkerEnd> make_raw_worker(const WorkerContext& context) {
   return std::make_unique<RawWorker>(context);
 }

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/transport/control.h"
 #include "bench/transport/variant.h"
+#include "common/security.h"
 #include "common/status_macros.h"
 
 namespace poseidon::bench {
@@ -33,12 +34,13 @@ struct Task {
   const Variant* variant;
   std::uint32_t index;
   Shape shape;
+  std::shared_ptr<Security> security;
 };
 
 /// What a process does when the parent says "do".
 class Role {
  public:
-  explicit Role(Task task) : task_(task) {}
+  explicit Role(Task task) : task_(std::move(task)) {}
   virtual ~Role() = default;
   virtual absl::StatusOr<json> begin() = 0;
   virtual absl::Status carry_out(const std::string& command, const json& message) = 0;
@@ -58,7 +60,7 @@ class ServerRole final : public Role {
   using Role::Role;
 
   absl::StatusOr<json> begin() override {
-    end_ = task_.variant->make_server();
+    end_ = task_.variant->make_server(task_.security);
     POSEIDON_ASSIGN_OR_RETURN(const std::string address, end_->listen());
     return json{{"address", address}};
   }
@@ -91,7 +93,8 @@ class WorkerRole final : public Role {
     POSEIDON_ASSIGN_OR_RETURN(plan_, plan(message));
     const WorkerRank rank(task_.index);
     workload_.emplace(plan_, rank);
-    end_ = task_.variant->make_worker({.plan = &plan_, .rank = rank, .workload = &*workload_});
+    end_ = task_.variant->make_worker(
+        {.plan = &plan_, .rank = rank, .workload = &*workload_, .security = task_.security});
     return end_->connect();
   }
 
@@ -108,7 +111,7 @@ class WorkerRole final : public Role {
   std::unique_ptr<WorkerEnd> end_;  ///< goes first
 };
 
-absl::StatusOr<Task> read_task(const ControlLine& line) {
+absl::StatusOr<Task> read_task(const ControlLine& line, PeerRole self) {
   POSEIDON_ASSIGN_OR_RETURN(const json message, line.receive(kEndTimeout));
   Task task{.variant = find_variant(message.at("variant").get<std::string>()),
             .index = message.at("index"),
@@ -117,8 +120,12 @@ absl::StatusOr<Task> read_task(const ControlLine& line) {
                       .mib = message.at("mib"),
                       .chunk_bytes = message.at("chunk_bytes"),
                       .wire_type = wire_dtype_from_name(message.at("wire_dtype").get<std::string>())
-                                       .value_or(ElementType::kNone)}};
+                                       .value_or(ElementType::kNone)},
+            .security = nullptr};
   if (task.variant == nullptr) return absl::InvalidArgumentError("no such variant");
+  POSEIDON_ASSIGN_OR_RETURN(
+      task.security,
+      Security::load({.tls_dir = message.at("tls_dir"), .join_token_file = ""}, self));
   return task;
 }
 
@@ -129,7 +136,8 @@ absl::Status run_role(const std::string& role, int control) {
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return absl::ErrnoToStatus(errno, "prctl");
   ::signal(SIGPIPE, SIG_IGN);
   const ControlLine line{Descriptor(control)};
-  POSEIDON_ASSIGN_OR_RETURN(const Task task, read_task(line));
+  POSEIDON_ASSIGN_OR_RETURN(
+      const Task task, read_task(line, role == "server" ? PeerRole::kServer : PeerRole::kWorker));
   task.variant->prepare_process();
   std::unique_ptr<Role> self;
   if (role == "server") {

@@ -24,6 +24,8 @@ constexpr std::array kVariants = {
     Variant{"raw", Answer::kSum, leave_process_as_it_is, make_raw_server, make_raw_worker},
     Variant{"sockets", Answer::kParameters, tune_allocator, make_poseidon_server,
             make_poseidon_worker},
+    Variant{"tls", Answer::kParameters, tune_allocator, make_poseidon_server, make_poseidon_worker,
+            /*tls=*/true},
     Variant{"shared-memory", Answer::kParameters, as_in_production, make_poseidon_server,
             make_poseidon_worker},
     Variant{"naive", Answer::kSum, leave_process_as_it_is, make_naive_server, make_naive_worker},

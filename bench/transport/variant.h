@@ -15,6 +15,7 @@
 #include "bench/transport/workload.h"
 #include "common/clock.h"
 #include "common/plan.h"
+#include "common/security.h"
 
 namespace poseidon::bench {
 
@@ -38,11 +39,12 @@ class WorkerEnd {
   virtual absl::Status iterate(Iteration iteration) = 0;
 };
 
-/// What a worker's end is made of; both outlive it.
+/// What a worker's end is made of; plan and workload outlive it.
 struct WorkerContext {
   const Plan* plan;
   WorkerRank rank;
   Workload* workload;
+  std::shared_ptr<Security> security;
 };
 
 struct Variant {
@@ -50,8 +52,9 @@ struct Variant {
   Answer answer;
   /// Called before anything large is allocated in a fresh process that does nothing else.
   void (*prepare_process)();
-  std::unique_ptr<ServerEnd> (*make_server)();
+  std::unique_ptr<ServerEnd> (*make_server)(const std::shared_ptr<Security>& security);
   std::unique_ptr<WorkerEnd> (*make_worker)(const WorkerContext& context);
+  bool tls = false;  ///< all processes of a run get certificates
 };
 
 /// Every ratio is to this one.
@@ -60,11 +63,11 @@ inline constexpr std::string_view kReference = "raw";
 std::span<const Variant> all_variants();
 const Variant* find_variant(std::string_view name);  ///< null: no such one
 
-std::unique_ptr<ServerEnd> make_raw_server();
+std::unique_ptr<ServerEnd> make_raw_server(const std::shared_ptr<Security>& security);
 std::unique_ptr<WorkerEnd> make_raw_worker(const WorkerContext& context);
-std::unique_ptr<ServerEnd> make_poseidon_server();
+std::unique_ptr<ServerEnd> make_poseidon_server(const std::shared_ptr<Security>& security);
 std::unique_ptr<WorkerEnd> make_poseidon_worker(const WorkerContext& context);
-std::unique_ptr<ServerEnd> make_naive_server();
+std::unique_ptr<ServerEnd> make_naive_server(const std::shared_ptr<Security>& security);
 std::unique_ptr<WorkerEnd> make_naive_worker(const WorkerContext& context);
 
 /// Longest silence of another process that an end puts up with. The parent's --timeout-s is what

@@ -159,11 +159,12 @@ class Here:
 
 class Cluster:
     """A coordinator, servers and workers, started by hand. `place`: where, by their names; the operator's commands run
-    where the coordinator does."""
+    where the coordinator does. `proofs`: the options with which a role (or "operator") proves who it is."""
 
-    def __init__(self, test, lease_ms=LEASE_MS, place=None, metrics=False, status=None):
+    def __init__(self, test, lease_ms=LEASE_MS, place=None, metrics=False, status=None, proofs=lambda role: []):
         self.test = test
         self.place = place or Here()
+        self.proofs = proofs
         self.servers = []
         self.workers = []
         self.lease_ms = lease_ms
@@ -179,14 +180,16 @@ class Cluster:
         self.coordinators += 1
         self.coordinator, self.address = self._listening(
             name, "poseidon-coordinator", "--listen", self.address, "--state-dir", self.test.folder / "state",
-            "--lease-ms", self.lease_ms, "--heartbeat-ms", self.lease_ms // 5, *self.metrics, *self.status_page)
+            "--lease-ms", self.lease_ms, "--heartbeat-ms", self.lease_ms // 5, *self.metrics, *self.status_page,
+            *self.proofs("coordinator"))
 
     def start(self, name, program, *arguments):
         return self.test.start(name, *self.place.command(name, [BIN / program, *arguments]))
 
     def poseidon(self, *arguments, timeout_s=120):
         """As poseidon(), where the coordinator is."""
-        command = self.place.command("coordinator", [BIN / "poseidon", *arguments, "--coordinator", self.address])
+        command = self.place.command("coordinator", [BIN / "poseidon", *arguments, "--coordinator", self.address,
+                                                     *self.proofs("operator")])
         return subprocess.run([str(part) for part in command], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               timeout=timeout_s, check=False)
 
@@ -202,7 +205,7 @@ class Cluster:
         name = f"server-{len(self.servers)}"
         process, address = self._listening(name, "poseidon-server", "--coordinator", self.address, "--listen",
                                            f"{self.place.address(name)}:0", "--data-dir", self.test.folder / name,
-                                           *self.metrics)
+                                           *self.metrics, *self.proofs("server"))
         self.servers.append((process, address))
         return process
 
@@ -210,14 +213,15 @@ class Cluster:
         """A new process with the old one's data directory."""
         process, address = self._listening(f"server-{index}", "poseidon-server", "--coordinator", self.address,
                                            "--listen", f"{self.place.address(f'server-{index}')}:0", "--data-dir",
-                                           self.test.folder / f"server-{index}", *self.metrics)
+                                           self.test.folder / f"server-{index}", *self.metrics,
+                                           *self.proofs("server"))
         self.servers[index] = (process, address)
         return process
 
     def add_worker(self, *arguments, threads=1):
         name = f"worker-{len(self.workers)}"
         process = self.start(name, "poseidon-worker", "--coordinator", self.address, "--threads", threads,
-                             *self.metrics, *arguments)
+                             *self.metrics, *self.proofs("worker"), *arguments)
         self.workers.append(process)
         return process
 

@@ -13,7 +13,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from cluster import ROOT, Cluster, ProcessTest, digits_job, wait_for
+from cluster import ROOT, Cluster, ProcessTest, digits_job, poseidon, wait_for
 
 DASHBOARDS = sorted((ROOT / "dashboards" / "grafana" / "dashboards").glob("*.json"))
 RULES = ROOT / "dashboards" / "prometheus"
@@ -94,7 +94,10 @@ class Prometheus:
 class LivePrometheus(ProcessTest):
     def setUp(self):
         super().setUp()
-        self.cluster = Cluster(self, metrics=True).add(workers=2, servers=2)
+        # With TLS, for the metrics of certificates.
+        self.assertEqual(poseidon("tls", "init", "--to", self.folder / "tls").returncode, 0)
+        self.cluster = Cluster(self, metrics=True, proofs=lambda role: ["--tls-dir", self.folder / "tls" / role])
+        self.cluster.add(workers=2, servers=2)
         self.targets_file = self.folder / "state" / "prometheus-targets.json"
         job = digits_job(iterations=1000000, test_every_iterations=20, sync={"scheme": "sfb"},
                          checkpoint={"every_iterations": 20, "keep": 2}, membership={"replace_timeout_ms": 120000})
@@ -178,7 +181,7 @@ class LivePrometheus(ProcessTest):
         # Healthy but for the machine's load and disk: nobody is lost, nothing failed.
         quiet = {"PoseidonWorkerLost", "PoseidonServerLost", "PoseidonDaemonDown", "PoseidonCheckpointFailed", "PoseidonJobFailed",
                  "PoseidonLossNotFinite", "PoseidonReplicasDiffer", "PoseidonStoreErrors", "PoseidonRecoversOften",
-                 "PoseidonTrainingStandsStill", "PoseidonCheckpointTooOld"}
+                 "PoseidonTrainingStandsStill", "PoseidonCheckpointTooOld", "PoseidonCertificateExpires", "PoseidonRefusedConnections"}
         self.assertLessEqual(quiet, {rule["name"] for rule in alerts})
         self.assertEqual({name for name in quiet if self.prometheus.alert(name)}, set())
 

@@ -1,0 +1,253 @@
+#include "common/connection_door.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+
+namespace poseidon {
+namespace {
+
+/// Files that the process needs for other things.
+constexpr std::size_t kReservedFiles = 256;
+constexpr int kBacklog = 1024;
+/// How long sent bytes may stay unacknowledged; gRPC's own value.
+constexpr unsigned kUserTimeoutMs = 20000;
+/// At the limit, how often it is looked whether connections have ended.
+constexpr std::chrono::milliseconds kLookInterval{50};
+/// After a failure to accept that is not the connection's own fault.
+constexpr int kPauseMs = 50;
+
+/// Half of what the process may open where that is less than the reserve.
+std::size_t files_for_connections() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kReservedFiles;
+  const auto files = static_cast<std::size_t>(limit.rlim_cur);
+  return files > 2 * kReservedFiles ? files - kReservedFiles : files / 2;
+}
+
+std::string text_of(const sockaddr_storage& address, socklen_t size) {
+  std::array<char, NI_MAXHOST> host{};
+  if (::getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host.data(), host.size(),
+                    nullptr, 0, NI_NUMERICHOST) != 0) {
+    return "unknown";
+  }
+  return host.data();
+}
+
+struct Place {
+  std::string host;
+  int port = 0;
+};
+
+absl::StatusOr<Place> parse(const std::string& address) {
+  Place place;
+  const std::size_t colon = address.rfind(':');
+  if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &place.port) ||
+      place.port < 0 || place.port > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat("address \"", address, "\": HOST:PORT wanted"));
+  }
+  place.host = address.substr(0, colon);
+  if (place.host.size() > 2 && place.host.front() == '[') {
+    place.host = place.host.substr(1, place.host.size() - 2);
+  }
+  return place;
+}
+
+absl::Status refused_to_listen(const std::string& address) {
+  const int error = errno;
+  if (error == EADDRINUSE) {
+    return absl::AlreadyExistsError(absl::StrCat("cannot listen on ", address,
+                                                 ": the port is already in use by another process; "
+                                                 "stop it or choose another --listen address"));
+  }
+  return absl::ErrnoToStatus(error, absl::StrCat("cannot listen on ", address));
+}
+
+/// Closed with errno set when it cannot be.
+Descriptor listen_on(const sockaddr* address, socklen_t size, bool both_families) {
+  Descriptor socket(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.is_open()) return {};
+  const int on = 1;
+  const int only_6 = both_families ? 0 : 1;
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (address->sa_family == AF_INET6) {
+    ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &only_6, sizeof(only_6));
+  }
+  if (::bind(socket.get(), address, size) != 0 || ::listen(socket.get(), kBacklog) != 0) return {};
+  return socket;
+}
+
+int port_of(int socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
+  return ntohs(address.ss_family == AF_INET6
+                   ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port
+                   : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ConnectionDoor>> ConnectionDoor::open(const std::string& address,
+                                                                     DoorLimits limits) {
+  const absl::StatusOr<Place> place = parse(address);
+  if (!place.ok()) return place.status();
+  limits.connections = std::min(limits.connections, files_for_connections());
+  limits.per_address = std::min(limits.per_address, limits.connections);
+  std::unique_ptr<ConnectionDoor> door(new ConnectionDoor(limits));
+  door->port_ = place->port;
+
+  const bool is_wildcard = place->host.empty() || place->host == "0.0.0.0" || place->host == "::";
+  if (is_wildcard) {  // one socket for both families, where there are two
+    sockaddr_in6 any{};
+    any.sin6_family = AF_INET6;
+    any.sin6_port = htons(static_cast<std::uint16_t>(place->port));
+    Descriptor socket = listen_on(reinterpret_cast<const sockaddr*>(&any), sizeof(any), true);
+    if (!socket.is_open() && errno == EADDRINUSE) return refused_to_listen(address);
+    if (socket.is_open()) door->listeners_.push_back(std::move(socket));
+  }
+  if (door->listeners_.empty()) {
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_PASSIVE;
+    addrinfo* found = nullptr;
+    const int error = ::getaddrinfo(is_wildcard ? "0.0.0.0" : place->host.c_str(),
+                                    absl::StrCat(place->port).c_str(), &hints, &found);
+    if (error != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("cannot listen on ", address, ": ", ::gai_strerror(error)));
+    }
+    const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
+    for (addrinfo* each = found; each != nullptr; each = each->ai_next) {
+      // A free port was asked for: all addresses of the host have the same.
+      const auto port = htons(static_cast<std::uint16_t>(door->port_));
+      if (each->ai_family == AF_INET6) {
+        reinterpret_cast<sockaddr_in6*>(each->ai_addr)->sin6_port = port;
+      } else {
+        reinterpret_cast<sockaddr_in*>(each->ai_addr)->sin_port = port;
+      }
+      Descriptor socket = listen_on(each->ai_addr, each->ai_addrlen, false);
+      // A host's other address may be of a family that this machine does not have.
+      if (!socket.is_open() && (errno == EADDRINUSE || each->ai_next == nullptr) &&
+          (errno == EADDRINUSE || door->listeners_.empty())) {
+        return refused_to_listen(address);
+      }
+      if (!socket.is_open()) continue;
+      door->port_ = port_of(socket.get());
+      door->listeners_.push_back(std::move(socket));
+    }
+  }
+  door->port_ = port_of(door->listeners_.front().get());
+  door->wake_ = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!door->wake_.is_open()) return absl::ErrnoToStatus(errno, "eventfd");
+  return door;
+}
+
+ConnectionDoor::~ConnectionDoor() {
+  if (!thread_.joinable()) return;
+  const std::uint64_t one = 1;
+  POSEIDON_CHECK(::write(wake_.get(), &one, sizeof(one)) == sizeof(one),
+                 "an eventfd takes a count");
+  thread_.join();
+}
+
+void ConnectionDoor::start(Take take, Refuse refuse) {
+  POSEIDON_CHECK(!thread_.joinable(), "started once");
+  take_ = std::move(take);
+  refuse_ = std::move(refuse);
+  thread_ = std::thread([this] { run(); });
+}
+
+void ConnectionDoor::run() {
+  std::vector<pollfd> waiting;
+  waiting.push_back({wake_.get(), POLLIN, 0});
+  for (const Descriptor& listener : listeners_) waiting.push_back({listener.get(), POLLIN, 0});
+  while (true) {
+    // Without a deadline on purpose: this thread lives as long as the port is open.
+    if (::poll(waiting.data(), waiting.size(), -1) < 0 && errno != EINTR) return;
+    if (waiting.front().revents != 0) return;
+    for (std::size_t i = 1; i < waiting.size(); ++i) {
+      if (waiting[i].revents != 0) accept_all(waiting[i].fd);
+    }
+  }
+}
+
+void ConnectionDoor::accept_all(int listener) {
+  while (true) {
+    sockaddr_storage address{};
+    socklen_t size = sizeof(address);
+    const int socket = ::accept4(listener, reinterpret_cast<sockaddr*>(&address), &size,
+                                 SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (socket < 0) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      // No files or no memory for one more: others will close theirs.
+      if (errno != EAGAIN) {
+        pollfd wake{wake_.get(), POLLIN, 0};
+        ::poll(&wake, 1, kPauseMs);
+      }
+      return;
+    }
+    const std::string peer = text_of(address, size);
+    struct stat is {};
+    if (!has_room(peer) || ::fstat(socket, &is) != 0) {
+      ::close(socket);
+      refuse_(peer);
+      continue;
+    }
+    const int on = 1;
+    ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    ::setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs, sizeof(kUserTimeoutMs));
+    // Whoever had this number before has closed it.
+    if (const auto before = open_.find(socket); before != open_.end()) {
+      count_out(before->second.peer);
+    }
+    open_[socket] = {.inode = is.st_ino, .peer = peer};
+    ++of_peer_[peer];
+    take_(socket);
+  }
+}
+
+bool ConnectionDoor::has_room(const std::string& peer) {
+  const auto room = [&] {
+    const auto found = of_peer_.find(peer);
+    return open_.size() < limits_.connections &&
+           (found == of_peer_.end() || found->second < limits_.per_address);
+  };
+  if (room()) return true;
+  if (clock_.now() - looked_ < kLookInterval) return false;
+  forget_closed();
+  looked_ = clock_.now();
+  return room();
+}
+
+void ConnectionDoor::forget_closed() {
+  std::erase_if(open_, [this](const auto& entry) {
+    struct stat is {};
+    const bool closed = ::fstat(entry.first, &is) != 0 || is.st_ino != entry.second.inode;
+    if (closed) count_out(entry.second.peer);
+    return closed;
+  });
+}
+
+void ConnectionDoor::count_out(const std::string& peer) {
+  const auto found = of_peer_.find(peer);
+  if (found != of_peer_.end() && --found->second == 0) of_peer_.erase(found);
+}
+
+}  // namespace poseidon

@@ -1,0 +1,133 @@
+#pragma once
+
+// The one place that makes gRPC credentials and opens gRPC ports: mutual TLS, the join token, the
+// roles of callers, and the limits of a port (docs/security.md).
+//
+// With TLS both sides of every connection show a certificate of the cluster's authority, and both
+// judge it in the handshake (common/certificates.h). Who answers must have the role that the method
+// asks for (common/roles.h), so that no worker poses as a coordinator; who calls is asked for its
+// role at every call. With a join token every call carries it. With neither, everybody is let in.
+//
+// Before: main() loads it. After: common/grpc_transport.cc, common/control_stream.cc,
+// coordinator/service.cc and cli/coordinator_client.cc connect and listen through it.
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/certificates.h"
+#include "common/roles.h"
+#include "common/security_options.h"
+
+namespace grpc {
+class ChannelCredentials;
+class ClientContext;
+class ServerBuilder;
+class ServerContextBase;
+class ServerCredentials;
+namespace experimental {
+class ExternalConnectionAcceptor;
+}
+}  // namespace grpc
+
+namespace poseidon {
+
+/// The methods that the coordinator answers begin so.
+inline constexpr std::string_view kCoordinatorMethods = "/poseidon.v1.Coordinator/";
+
+class ConnectionDoor;
+class Security;
+
+/// A port that is listened on. Goes before its server does.
+class ServerPort {
+ public:
+  ServerPort(std::unique_ptr<ConnectionDoor> door,
+             std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor,
+             std::shared_ptr<Security> security);
+  ~ServerPort();
+  int port() const;
+  /// Once the server is built: lets callers in.
+  void start();
+
+ private:
+  const std::shared_ptr<Security> security_;
+  const std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  const std::unique_ptr<ConnectionDoor> door_;  ///< last: its thread uses the others
+};
+
+/// Any thread. Unchanging but for its counts; shared by all that connects and listens.
+class Security : public std::enable_shared_from_this<Security> {
+ public:
+  /// Neither TLS nor token.
+  static std::shared_ptr<Security> none();
+
+  /// Reads the files that the options name, and checks that our own certificate is one of `self`,
+  /// valid now and signed by ca.crt. INVALID_ARGUMENT names the file and the remedy. Logs a warning
+  /// when the certificate expires within kExpiryWarning.
+  static absl::StatusOr<std::shared_ptr<Security>> load(const SecurityOptions& options,
+                                                        PeerRole self);
+
+  bool has_tls() const { return tls_ != nullptr; }
+  bool has_token() const { return !token_.empty(); }
+
+  // ---- who connects ----
+
+  /// For a channel on which only `method` (and others that the same roles answer) is called.
+  std::shared_ptr<grpc::ChannelCredentials> channel_credentials(std::string_view method) const;
+  /// Before the call starts: adds the token.
+  void sign(grpc::ClientContext& context) const;
+  /// The same error, and what to look at when it is one of connecting.
+  absl::Status explain(const absl::Status& error) const;
+
+  // ---- who listens ----
+
+  /// Listens on `address` (HOST:PORT, port 0: any) for the server that will be built, with our
+  /// credentials, and limits. ALREADY_EXISTS when the port is taken.
+  absl::StatusOr<std::unique_ptr<ServerPort>> open_port(grpc::ServerBuilder& builder,
+                                                        const std::string& address);
+  /// Whether the peer may make this call; the refusal is counted and logged. PERMISSION_DENIED for
+  /// a wrong role, UNAUTHENTICATED for a token.
+  absl::Status admit(const grpc::ServerContextBase& context, std::string_view method);
+  /// What the peer's certificate says that it is; without TLS nothing is known of it.
+  std::optional<RoleSet> roles_of(const grpc::ServerContextBase& context) const;
+  /// For what turns out later than admit(): counts and logs. `peer` as gRPC names it.
+  void refuse(PeerRefusal refusal, std::string_view peer, const std::string& message);
+
+  // ---- for metrics ----
+
+  std::uint64_t refused(PeerRefusal refusal) const;
+  /// Of our own certificate, since 1970; nothing without TLS.
+  std::optional<std::int64_t> expires_unix_s() const;
+
+ private:
+  struct Tls;
+  struct Counts {
+    std::array<std::atomic<std::uint64_t>, kPeerRefusals> refused{};
+  };
+  class Verifier;
+  Security();
+  std::shared_ptr<grpc::ServerCredentials> server_credentials() const;
+
+  std::shared_ptr<const Tls> tls_;  ///< null: off
+  std::string token_;               ///< "": off
+  const std::shared_ptr<Counts> counts_ = std::make_shared<Counts>();
+};
+
+/// Whether two secrets are the same, in a time that does not tell where they differ.
+bool same_secret(std::string_view a, std::string_view b);
+
+/// What an operator should look at when a connection failed with this text. `tls`: whether we speak
+/// it. "" when nothing can be told. Pure.
+std::string connection_hint(std::string_view error, bool tls);
+
+/// Routes gRPC's own log lines to ours (debug), and counts the TLS handshakes that failed in this
+/// process; gRPC has one log per process. Once, before gRPC is used.
+void take_grpc_log();
+
+}  // namespace poseidon

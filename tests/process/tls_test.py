@@ -1,0 +1,308 @@
+"""TLS, roles and join tokens with real daemons: a job trains to the same bytes, and whoever does not belong is refused,
+counted and told why."""
+
+import contextlib
+import pathlib
+import re
+import resource
+import socket
+import ssl
+import threading
+import unittest
+import urllib.request
+
+from cluster import BIN, Cluster, Here, ProcessTest, digits_job, poseidon, wait_for
+
+SHORT = 60  # iterations
+
+
+def short_job():
+    return digits_job(iterations=SHORT, test_every_iterations=SHORT, checkpoint={"every_iterations": 30})
+
+
+def resident_bytes(pid):
+    pages = int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+class FewFiles(Here):
+    """The coordinator may open few files, half of them for connections."""
+    FILES = 400
+
+    def command(self, name, arguments):
+        limit = ["bash", "-c", f'ulimit -n {self.FILES}; exec "$@"', "bash"] if name == "coordinator" else []
+        return [*limit, *arguments]
+
+
+class Proxy:
+    """Sits between a client and the coordinator, with certificates of its own."""
+
+    def __init__(self, target, folder):
+        self.target = target
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "127.0.0.1:%d" % self.listener.getsockname()[1]
+        self.seen = b""  # what a client sent through TLS
+        self.server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.server_side.load_cert_chain(folder / "coordinator" / "tls.crt", folder / "coordinator" / "tls.key")
+        self.server_side.set_alpn_protocols(["h2"])
+        self.handshakes = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client):
+        client.settimeout(5)
+        with contextlib.suppress(OSError), self.server_side.wrap_socket(client, server_side=True) as wrapped:
+            self.handshakes += 1
+            while data := wrapped.recv(4096):
+                self.seen += data
+
+    def close(self):
+        self.listener.close()
+
+
+class Tls(ProcessTest):
+    def setUp(self):
+        super().setUp()
+        self.ours = self.certificates("ours")
+
+    def certificates(self, name):
+        made = poseidon("tls", "init", "--to", self.folder / name)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        return self.folder / name
+
+    def proofs(self, folder):
+        return lambda role: ["--tls-dir", folder / role]
+
+    def cluster(self, **options):
+        return Cluster(self, proofs=self.proofs(self.ours), metrics=True, **options)
+
+    def metrics_of(self, process):
+        url = wait_for("the metrics address", lambda: re.search(r"metrics at (http://\S+)", process.log())).group(1)
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.read().decode()
+
+    def refused(self, process):
+        """reason -> how many of poseidon_refused_connections_total."""
+        found = re.findall(r'^poseidon_refused_connections_total\{reason="(\w+)",role="\w+"\} (\d+)', self.metrics_of(process),
+                           re.MULTILINE)
+        return {reason: int(count) for reason, count in found if int(count)}
+
+    def wait_refused(self, process, reason):
+        return wait_for(f"{process.name} to count {reason}", lambda: self.refused(process).get(reason))
+
+    def status_with(self, cluster, *proofs, address=None):
+        result = poseidon("status", "--coordinator", address or cluster.address, "--connect-timeout-s", 1, *proofs)
+        self.assertNotEqual(result.returncode, 0, result.stdout)
+        return result.stderr
+
+    def train(self, cluster, name):
+        cluster.add(workers=2, servers=2)
+        done = cluster.submit(short_job(), "--workers", 2, "--servers", 2, "--wait", run_dir=self.folder / name)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return (self.folder / name / "model.safetensors").read_bytes()
+
+    def test_a_job_trains_to_the_same_bytes_and_a_checkpoint_is_exported(self):
+        cluster = self.cluster()
+        model = self.train(cluster, "with-tls")
+        exported = cluster.poseidon("checkpoint", "export", "--to", self.folder / "exported.safetensors")
+        self.assertEqual(exported.returncode, 0, exported.stderr)
+        self.assertEqual((self.folder / "exported.safetensors").read_bytes(), model)
+        processes = [cluster.coordinator, *cluster.workers, *(process for process, _ in cluster.servers)]
+        for process in processes:
+            self.assertEqual(self.refused(process), {}, process.name)
+            self.assertRegex(self.metrics_of(process), r"(?m)^poseidon_certificate_expiry_time_seconds \d")
+            self.assertNotIn("PRIVATE KEY", process.log())
+        self.assertIn("through shared memory", self.ended(cluster.workers[0]))
+        for process in processes:
+            process.destroy()
+        (self.folder / "state").rename(self.folder / "state-of-tls")
+        for index in range(2):
+            (self.folder / f"server-{index}").rename(self.folder / f"server-{index}-of-tls")
+        self.assertEqual(self.train(Cluster(self), "without"), model)
+
+    def test_over_sockets_too(self):
+        cluster = self.cluster()
+        cluster.add_server()
+        for _ in range(2):
+            cluster.add_worker("--no-shared-memory")
+        done = cluster.submit(short_job(), "--workers", 2, "--wait")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("sent 0 MB of tensors through shared memory", self.ended(cluster.workers[0]))
+
+    def ended(self, process):
+        process.popen.terminate()
+        process.wait(15)
+        return process.log()
+
+    def test_who_does_not_belong_is_refused_counted_and_told(self):
+        cluster = self.cluster()
+        server = cluster.add_server()
+        wait_for("the server to join", lambda: len(cluster.status()["servers"]) == 1)
+        coordinator = cluster.coordinator
+        theirs = self.certificates("theirs")
+
+        # Our own programs do not even begin with somebody else's certificate.
+        said = self.status_with(cluster, "--tls-dir", self.ours / "worker")
+        self.assertIn("is that of a worker, not of an operator", said)
+        impostor = self.start("impostor", *self.server_command(cluster, self.ours / "worker"))
+        self.assertEqual(impostor.wait(20), 2)
+        self.assertIn("is that of a worker, not of a server", impostor.log())
+
+        # Plain text.
+        said = self.status_with(cluster)
+        self.assertIn("--tls-dir is needed here too", said)
+        self.assertGreaterEqual(self.wait_refused(coordinator, "handshake"), 1)
+        self.assertIn("the other side speaks plain text", coordinator.log())
+
+        # Certificates of another authority: the client refuses us, and we refuse a client that does not mind.
+        said = self.status_with(cluster, "--tls-dir", theirs / "operator")
+        self.assertIn("is signed by another authority", said)
+        self.handshake(cluster.address, theirs / "operator")
+        self.assertGreaterEqual(self.wait_refused(coordinator, "unknown_ca"), 1)
+
+        # No certificate.
+        self.handshake(cluster.address, None)
+        self.assertGreaterEqual(self.wait_refused(coordinator, "no_certificate"), 1)
+        self.assertIn("it has shown no certificate", coordinator.log())
+
+        # The same at a server's port, which operators ask for checkpoints only.
+        address = cluster.servers[0][1]
+        self.handshake(address, None)
+        self.assertGreaterEqual(self.wait_refused(server, "no_certificate"), 1)
+        self.assertEqual(len(cluster.status()["servers"]), 1)
+
+    def handshake(self, address, folder):
+        """As somebody who trusts everybody; the connection must be closed in our face."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        context.set_alpn_protocols(["h2"])
+        if folder is not None:
+            context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+        host, port = address.rsplit(":", 1)
+        try:
+            with socket.create_connection((host, int(port)), timeout=10) as plain, context.wrap_socket(plain) as wrapped:
+                wrapped.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+                self.assertEqual(wrapped.recv(1), b"")
+        except (ssl.SSLError, ConnectionError):
+            pass
+
+    def server_command(self, cluster, folder):
+        return [BIN / "poseidon-server", "--coordinator", cluster.address, "--listen", "127.0.0.1:0", "--data-dir",
+                self.folder / "impostor-data", "--tls-dir", folder]
+
+    def test_a_man_in_the_middle_sees_nothing(self):
+        cluster = self.cluster()
+        proxy = Proxy(cluster.address, self.certificates("theirs"))
+        self.addCleanup(proxy.close)
+        said = self.status_with(cluster, "--tls-dir", self.ours / "operator", address=proxy.address)
+        self.assertIn("is signed by another authority", said)
+        self.assertIn("somebody sits in between", said)
+        worker = cluster.start("misled", "poseidon-worker", "--coordinator", proxy.address, "--metrics-listen", "127.0.0.1:0",
+                               "--tls-dir", self.ours / "worker")
+        self.assertGreaterEqual(self.wait_refused(worker, "unknown_ca"), 1)
+        wait_for("the worker to say why", lambda: "is not reached yet" in worker.log() and "another authority" in worker.log())
+        self.assertEqual(proxy.seen, b"")
+        self.assertEqual(cluster.status()["workers"], [])
+
+    def test_a_worker_in_the_place_of_the_coordinator_is_not_believed(self):
+        """It has a certificate of the right authority, but not the role."""
+        cluster = self.cluster()
+        worker = cluster.start("lonely", "poseidon-worker", "--coordinator", cluster.address, "--listen", "127.0.0.1:0",
+                               "--address-file", self.folder / "lonely.address", "--tls-dir", self.ours / "worker")
+        address = wait_for("its address", lambda: (self.folder / "lonely.address").exists()
+                           and (self.folder / "lonely.address").read_text().strip())
+        said = self.status_with(cluster, "--tls-dir", self.ours / "operator", address=address)
+        self.assertIn("is that of a worker, not of a coordinator", said)
+        self.assertTrue(worker.running())
+
+    def test_a_flood_of_connections_starves_nobody(self):
+        """More than the coordinator may have, from one address, while a job trains: it stays reachable for its members, no
+        memory is used up, and it comes back once the flood is over."""
+        cluster = self.cluster(place=FewFiles())
+        cluster.add(workers=2, servers=1)
+        endless = digits_job(iterations=1000000, test_every_iterations=0)
+        self.assertEqual(cluster.submit(endless, "--workers", 2).returncode, 0)
+        cluster.wait_for_iteration(5)
+        coordinator = cluster.coordinator
+        before = resident_bytes(coordinator.pid)
+        host, port = cluster.address.rsplit(":", 1)
+        with contextlib.ExitStack() as flood:
+            for _ in range(2 * FewFiles.FILES):
+                with contextlib.suppress(OSError):
+                    flood.enter_context(socket.create_connection((host, int(port)), timeout=5))
+            self.assertTrue(coordinator.running(), coordinator.log())
+            self.assertLess(resident_bytes(coordinator.pid) - before, 64 << 20)
+            self.assertGreater(self.wait_refused(coordinator, "too_many"), FewFiles.FILES // 2)
+        begin = cluster.wait_for_state("running")["iteration"]
+        cluster.wait_for_iteration(begin + 20)
+        self.assertEqual([worker["state"] for worker in cluster.status()["workers"]], ["running", "running"])
+        self.assertEqual(cluster.status()["epoch"], 1, "nobody was given up")
+
+    def test_tls_against_plain_text_is_told(self):
+        plain = Cluster(self)
+        said = self.status_with(plain, "--tls-dir", self.ours / "operator")
+        self.assertIn("does the other side speak plain text?", said)
+        self.assertNotIn("MAY COMMAND THIS PROCESS", plain.coordinator.log())
+
+    def test_wrong_files_are_named_at_the_start(self):
+        cluster = Cluster(self)
+        nothing = self.start("nothing", *self.server_command(cluster, self.ours / "nowhere"))
+        self.assertEqual(nothing.wait(20), 2)
+        self.assertIn("--tls-dir", nothing.log())
+        self.assertIn("nowhere/ca.crt", nothing.log())
+        (self.ours / "server" / "tls.key").chmod(0o644)
+        exposed = self.start("exposed", *self.server_command(cluster, self.ours / "server"))
+        self.assertEqual(exposed.wait(20), 2)
+        self.assertIn("chmod 600", exposed.log())
+
+
+class Tokens(ProcessTest):
+    def token(self, name, text):
+        path = self.folder / name
+        path.write_text(text + "\n")
+        path.chmod(0o600)
+        return path
+
+    def test_with_the_token_a_job_trains_and_without_nobody_is_let_in(self):
+        secret = "c2VjcmV0IHNlY3JldCBzZWNyZXQ="
+        right = self.token("right", secret)
+        wrong = self.token("wrong", secret[:-2] + "x=")
+        cluster = Cluster(self, metrics=True, proofs=lambda role: ["--join-token-file", right]).add(workers=1, servers=1)
+        done = cluster.submit(short_job(), "--workers", 1, "--wait")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        for proofs, words in (([], "asks for a join token"), (["--join-token-file", wrong], "is not this cluster's")):
+            refused = poseidon("status", "--coordinator", cluster.address, *proofs)
+            self.assertEqual(refused.returncode, 1, refused.stdout)
+            self.assertIn(words, refused.stderr)
+            self.assertIn("--join-token-file", refused.stderr)
+            self.assertNotIn(secret, refused.stderr)
+        worker = cluster.start("stranger", "poseidon-worker", "--coordinator", cluster.address)
+        self.assertEqual(worker.wait(20), 1)
+        self.assertIn("asks for a join token", worker.log())
+        page = Tls.metrics_of(self, cluster.coordinator)
+        self.assertRegex(page, r'reason="no_token",role="coordinator"} [2-9]')
+        self.assertRegex(page, r'reason="wrong_token",role="coordinator"} 1')
+        for process in (cluster.coordinator, cluster.servers[0][0], cluster.workers[0]):
+            self.assertNotIn(secret, process.log())
+
+
+class Warnings(ProcessTest):
+    def test_listening_beyond_this_machine_with_neither_is_told_loudly(self):
+        for name, listen, proofs, warned in (("open", "0.0.0.0:0", [], True), ("loopback", "127.0.0.1:0", [], False)):
+            cluster = Cluster(self)
+            process, _ = cluster._listening(name, "poseidon-server", "--coordinator", cluster.address, "--listen", listen,
+                                            "--data-dir", self.folder / name, *proofs)
+            self.assertEqual("MAY COMMAND THIS PROCESS" in process.log(), warned, process.log())
+            cluster.coordinator.destroy()
+
+
+if __name__ == "__main__":
+    unittest.main()
