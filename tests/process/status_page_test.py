@@ -108,7 +108,8 @@ def large(template, workers, servers, layers):
     status["loss_curve"] = [{"iteration": 1024 * i, "iterations": 1024, "loss": 7 / (1 + i / 40) + 0.5, "min": 6.6 / (1 + i / 40) + 0.4,
                              "max": 7.5 / (1 + i / 40) + 0.7} for i in range(500)]
     status["tests"] = [{"iteration": 25600 * i, "loss": 7 / (1 + i / 2) + 0.6, "accuracy": i / 25} for i in range(1, 20)]
-    status.update(iteration=512000, iterations=1000000, images_per_s=81234.0, loss=1.0, test_accuracy=0.7123, tested_iteration=486400)
+    status.update(iteration=512000, iterations=1000000, images_per_s=81234.0, loss=1.0, test_accuracy=0.7123, tested_iteration=486400, training_seconds=40321.0, measured_iteration_seconds=0.0252,
+                  run_directory="/var/lib/poseidon/coordinator/runs/digits-1")
     return status
 
 
