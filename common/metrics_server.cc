@@ -39,8 +39,9 @@ absl::StatusOr<HostPort> parse_page_address(const std::string& listen) {
       const HostPort address,
       parse_host_port(listen.starts_with(':') ? "127.0.0.1" + listen : listen, PortZero::kAllowed));
   if (!is_loopback_host(address.host)) {
-    spdlog::warn("whoever reaches {} may read the metrics: they are served without TLS, to everybody",
-                 listen);
+    spdlog::warn(
+        "whoever reaches {} may read the metrics: they are served without TLS, to everybody",
+        listen);
   }
   return address;
 }
