@@ -19,7 +19,7 @@ import urllib.request
 
 from machine import BUILD, ROOT, command_blocks, make_debian, make_packages, run
 
-TOOLS = ("cpack", "dpkg-shlibdeps", "mmdebstrap", "dockerd", "docker", "docker-compose", "iptables")
+TOOLS = ("cpack", "dpkg-shlibdeps", "mmdebstrap", "dockerd", "docker", "docker-compose")
 DAEMONS = ("coordinator", "server-1", "server-2", "worker-1", "worker-2")
 # Prometheus on the same base, in place of the image from Docker Hub: same program, same options.
 PROMETHEUS = """
@@ -78,8 +78,8 @@ class Containers(unittest.TestCase):
     def start_engine(self):
         log = open(self.folder / "dockerd.log", "w+", encoding="utf-8")
         self.addCleanup(log.close)
-        # No bridge and no networks of those that another engine of this machine has, or had: its rules stay behind.
-        engine = subprocess.Popen(["dockerd", "--bridge=none", "--default-address-pool=base=10.213.0.0/16,size=24",
+        # No bridge, networks or packet filter of those that this machine has, or another engine of it.
+        engine = subprocess.Popen(["dockerd", "--bridge=none", "--iptables=false", "--ip6tables=false", "--default-address-pool=base=10.213.0.0/16,size=24",
                                    "--data-root", self.folder / "data", "--exec-root", self.folder / "run", "--pidfile",
                                    self.folder / "docker.pid", "-H", self.env["DOCKER_HOST"]], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.addCleanup(self.stop_engine, engine)
