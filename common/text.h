@@ -22,6 +22,35 @@ inline std::string_view utf8_prefix(std::string_view text, std::size_t max) {
   return text.substr(0, end);
 }
 
+/// What protobuf takes as a string: '?' stands for each byte that is no UTF-8, as in names of
+/// files.
+inline std::string to_utf8(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const auto lead = static_cast<unsigned char>(text[0]);
+    const std::size_t length = lead < 0x80                   ? 1
+                               : lead >= 0xC2 && lead < 0xE0 ? 2
+                               : lead >= 0xE0 && lead < 0xF0 ? 3
+                               : lead >= 0xF0 && lead < 0xF5 ? 4
+                                                             : 0;
+    bool is_whole = length > 0 && length <= text.size();
+    for (std::size_t i = 1; is_whole && i < length; ++i) {
+      // The second byte's range keeps out overlong forms, surrogates and what is beyond U+10FFFF.
+      const auto byte = static_cast<unsigned char>(text[i]);
+      const bool first = i == 1;
+      const unsigned char least = first && lead == 0xE0   ? 0xA0
+                                  : first && lead == 0xF0 ? 0x90
+                                                          : 0x80;
+      const unsigned char most = first && lead == 0xED ? 0x9F : first && lead == 0xF4 ? 0x8F : 0xBF;
+      is_whole = byte >= least && byte <= most;
+    }
+    out.append(is_whole ? text.substr(0, length) : "?");
+    text.remove_prefix(is_whole ? length : 1);
+  }
+  return out;
+}
+
 namespace text_internal {
 template <typename T>
 const T& absl_argument(const T& value) {

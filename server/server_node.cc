@@ -1,4 +1,5 @@
 #include "server/server_node.h"
+#include "common/text.h"
 
 #include <algorithm>
 #include <utility>
@@ -74,7 +75,7 @@ void ServerNode::send_failed(Epoch epoch, const absl::Status& status, bool resto
   v1::NodeMessage message;
   message.mutable_failed()->set_epoch(epoch.value());
   message.mutable_failed()->set_failure(failure_of(status, restoring));
-  message.mutable_failed()->set_reason(std::string(status.message()));
+  message.mutable_failed()->set_reason(to_utf8(from_absl(status.message())));
   client_->send(std::move(message));
 }
 
@@ -101,7 +102,7 @@ void ServerNode::send_checkpoint_report(const SnapshotResult& result, bool too_l
   report.set_epoch(snapshot_epoch(result.snapshot).value());
   report.set_iteration(static_cast<std::uint64_t>(snapshot_iteration(result.snapshot)));
   report.set_stored(result.status.ok());
-  report.set_reason(std::string(result.status.message()));
+  report.set_reason(to_utf8(from_absl(result.status.message())));
   report.set_bytes(static_cast<std::uint64_t>(result.bytes));
   report.set_seconds(result.seconds);
   report.set_too_late(too_late);

@@ -1,4 +1,5 @@
 #include "worker/worker_node.h"
+#include "common/text.h"
 
 #include <algorithm>
 #include <array>
@@ -245,7 +246,7 @@ class WorkerNode::Job final : public TrainerEvents {
     } else {
       spdlog::error("epoch {}: {}", epoch_.value(), std::string(status.message()));
       message.mutable_failed()->set_epoch(epoch_.value());
-      message.mutable_failed()->set_reason(std::string(status.message()));
+      message.mutable_failed()->set_reason(to_utf8(from_absl(status.message())));
       message.mutable_failed()->set_failure(failure_of(status, restoring_));
     }
     node_->client_->send(std::move(message));
@@ -272,7 +273,7 @@ class WorkerNode::Job final : public TrainerEvents {
     v1::CheckpointReport& report = *message.mutable_checkpoint();
     report.set_epoch(epoch_.value());
     report.set_iteration(static_cast<std::uint64_t>(version));
-    report.set_reason(reason);
+    report.set_reason(to_utf8(reason));
     report.set_too_late(too_late);
     node_->client_->send(std::move(message));
   }

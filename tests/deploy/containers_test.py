@@ -79,9 +79,11 @@ class Containers(unittest.TestCase):
         log = open(self.folder / "dockerd.log", "w+", encoding="utf-8")
         self.addCleanup(log.close)
         # No bridge, networks or packet filter of those that this machine has, or another engine of it.
-        engine = subprocess.Popen(["dockerd", "--bridge=none", "--iptables=false", "--ip6tables=false", "--default-address-pool=base=10.213.0.0/16,size=24",
-                                   "--data-root", self.folder / "data", "--exec-root", self.folder / "run", "--pidfile",
-                                   self.folder / "docker.pid", "-H", self.env["DOCKER_HOST"]], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        engine = subprocess.Popen(["dockerd", "--bridge=none", "--iptables=false", "--ip6tables=false",
+                                   "--default-address-pool=base=10.213.0.0/16,size=24", "--data-root",
+                                   self.folder / "data", "--exec-root", self.folder / "run", "--pidfile",
+                                   self.folder / "docker.pid", "-H", self.env["DOCKER_HOST"]],
+                                  stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.addCleanup(self.stop_engine, engine)
         deadline = time.monotonic() + 60
         while subprocess.run(["docker", "version"], env=self.env, capture_output=True, check=False).returncode != 0:
