@@ -1,5 +1,4 @@
 #include "server/server_node.h"
-#include "common/text.h"
 
 #include <algorithm>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "common/node_report.h"
 #include "common/plan_proto.h"
 #include "common/status_macros.h"
+#include "common/text.h"
 #include "server/measure_sums.h"
 #include "spdlog/spdlog.h"
 

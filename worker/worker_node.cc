@@ -1,5 +1,4 @@
 #include "worker/worker_node.h"
-#include "common/text.h"
 
 #include <algorithm>
 #include <array>
@@ -17,6 +16,7 @@
 #include "common/plan_proto.h"
 #include "common/restore_source.h"
 #include "common/status_macros.h"
+#include "common/text.h"
 #include "spdlog/spdlog.h"
 #include "worker/checkpoint_giver.h"
 #include "worker/data/batches.h"
