@@ -13,7 +13,6 @@
 namespace poseidon {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr double kGbit = 1e9 / 8;

@@ -290,7 +290,7 @@ class Top(ProcessTest):
         shown = poseidon("top", "--coordinator", cluster.address, "--frames", 2, "--interval-s", 0.1)
         self.assertEqual(shown.returncode, 0, shown.stderr)
         self.assertEqual(shown.stdout.count("digits-1  running  iteration "), 2)
-        self.assertEqual(len(re.findall(r"^[01] +running +\[[# ]{10}\] +\d+%", shown.stdout, re.MULTILINE)), 4)
+        self.assertEqual(len(re.findall(r"^[01] +running +(?:\d[\d,]*|-) +\[[# ]{10}\] +\d+%", shown.stdout, re.MULTILINE)), 4)
         for layer in ("conv1", "conv2", "ip1", "ip2"):
             self.assertEqual(shown.stdout.count(f"{layer} "), 2)
         lines = poseidon("top", "--coordinator", cluster.address, "--json", "--frames", 3, "--interval-s", 0.1)
