@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -109,12 +108,12 @@ Json tests_to_json(const LossCurve& curve) {
 
 Json events_to_json(const std::deque<Event>& events) {
   Json json = Json::array();
-  for (auto it = events.rbegin(); it != events.rend(); ++it) {
-    json.push_back({{"number", it->number},
-                    {"time_unix_ms", it->time_unix_ms},
-                    {"kind", event_kind_name(it->kind)},
-                    {"text", it->text}});
-  }
+  std::for_each(events.rbegin(), events.rend(), [&json](const Event& event) {
+    json.push_back({{"number", event.number},
+                    {"time_unix_ms", event.time_unix_ms},
+                    {"kind", event_kind_name(event.kind)},
+                    {"text", event.text}});
+  });
   return json;
 }
 

@@ -12,6 +12,7 @@
 #include "common/transport.h"
 
 // libFuzzer's entry, or replay_main.cc's. Always returns 0; a finding ends the process.
+// NOLINTNEXTLINE(readability-identifier-naming): libFuzzer calls it so.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
 namespace poseidon::fuzz {
