@@ -157,6 +157,25 @@ class Here:
         return arguments
 
 
+class OnHosts:
+    """Each on a host of its own of a network as in bench/common/hosts.py. Host 0: the coordinator; then servers, then
+    workers."""
+
+    def __init__(self, network, servers):
+        self.network = network
+        self.first = {"coordinator": 0, "server": 1, "worker": 1 + servers}
+
+    def host(self, name):
+        kind, _, number = name.partition("-")
+        return self.first[kind] + (int(number) if kind != "coordinator" else 0)
+
+    def address(self, name):
+        return self.network.address(self.host(name))
+
+    def command(self, name, arguments):
+        return self.network.command(self.host(name), arguments)
+
+
 class Cluster:
     """A coordinator, servers and workers, started by hand. `place`: where, by their names; the operator's commands run
     where the coordinator does. `proofs`: the options with which a role (or "operator") proves who it is."""

@@ -10,7 +10,7 @@ import sys
 import threading
 import unittest
 
-from cluster import Cluster, ProcessTest, digits_job, wait_for
+from cluster import Cluster, OnHosts, ProcessTest, digits_job, wait_for
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "common"))
 import hosts  # noqa: E402  (the benchmark's network)
@@ -72,25 +72,8 @@ class DoctorTest(ProcessTest):
         self.cluster.wait_for_iteration(self.cluster.status()["iteration"] + count)
 
 
-class Places:
-    """Host 0: the coordinator; then servers, then workers."""
-
-    def __init__(self, network):
-        self.network = network
-
-    def host(self, name):
-        kind, _, number = name.partition("-")
-        return {"coordinator": 0, "server": 1, "worker": 1 + SERVERS}[kind] + (int(number) if kind != "coordinator" else 0)
-
-    def address(self, name):
-        return self.network.address(self.host(name))
-
-    def command(self, name, arguments):
-        return self.network.command(self.host(name), arguments)
-
-
 @unittest.skipIf(hosts.why_not(), f"SKIPPED: no namespaces here: {hosts.why_not()}")
-class OnHosts(DoctorTest):
+class Shaped(DoctorTest):
     def setUp(self):
         super().setUp()
         hosts.remove_stale()
@@ -100,7 +83,7 @@ class OnHosts(DoctorTest):
         except hosts.HostsError as error:
             self.skipTest(str(error))
         self.addCleanup(self.network.__exit__)
-        self.places = Places(self.network)
+        self.places = OnHosts(self.network, SERVERS)
         self.cluster = Cluster(self, lease_ms=3000, place=self.places)
         for _ in range(SERVERS):
             self.cluster.add_server()

@@ -7,7 +7,7 @@ import sys
 import time
 import unittest
 
-from cluster import LEASE_MS, Cluster, ProcessTest, digits_job, metrics, wait_for
+from cluster import LEASE_MS, Cluster, OnHosts, ProcessTest, digits_job, metrics, wait_for
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "common"))
 import hosts  # noqa: E402  (the benchmark's network)
@@ -36,23 +36,6 @@ def job(iterations=ITERATIONS):
                       checkpoint={"every_iterations": 0})
 
 
-class Places:
-    """Host 0: the coordinator; then servers, then workers."""
-
-    def __init__(self, network):
-        self.network = network
-
-    def host(self, name):
-        kind, _, number = name.partition("-")
-        return {"coordinator": 0, "server": 1, "worker": 1 + SERVERS}[kind] + (int(number) if kind != "coordinator" else 0)
-
-    def address(self, name):
-        return self.network.address(self.host(name))
-
-    def command(self, name, arguments):
-        return self.network.command(self.host(name), arguments)
-
-
 @unittest.skipIf(hosts.why_not(), f"no namespaces here: {hosts.why_not()}")
 class Links(ProcessTest):
     reference = None
@@ -68,7 +51,7 @@ class Links(ProcessTest):
         except hosts.HostsError as error:
             self.skipTest(str(error))
         self.addCleanup(self.network.__exit__)
-        self.places = Places(self.network)
+        self.places = OnHosts(self.network, SERVERS)
         self.cluster = Cluster(self, place=self.places)
         for _ in range(SERVERS):
             self.cluster.add_server()
