@@ -51,7 +51,8 @@ void add_options(CLI::App& app, MainOptions& options) {
   app.add_option("--coordinator", options.coordinator, "HOST:PORT of the coordinator")->required();
   app.add_option("--listen", options.listen, "ADDR:PORT for workers; port 0: any free")->required();
   app.add_option("--data-dir", options.data_dir, "directory of this server's own data")->required();
-  app.add_option("--metrics-listen", options.metrics_listen, "ADDR:PORT for Prometheus; :PORT is this machine alone");
+  app.add_option("--metrics-listen", options.metrics_listen,
+                 "ADDR:PORT for Prometheus; :PORT is this machine alone");
   app.add_option("--pending-limit-mib", options.pending_limit_mib,
                  "early gradients held before workers who are ahead are made to wait")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))

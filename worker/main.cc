@@ -51,7 +51,8 @@ void add_options(CLI::App& app, MainOptions& options) {
                  "ADDR:PORT for other workers; without it any port of the address from which the "
                  "coordinator is reached");
   app.add_option("--device", options.device, "auto, cpu or cuda:N")->capture_default_str();
-  app.add_option("--metrics-listen", options.metrics_listen, "ADDR:PORT for Prometheus; :PORT is this machine alone");
+  app.add_option("--metrics-listen", options.metrics_listen,
+                 "ADDR:PORT for Prometheus; :PORT is this machine alone");
   app.add_option("--threads", options.threads, "threads of the engine; 0: all cores")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

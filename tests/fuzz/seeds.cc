@@ -174,7 +174,7 @@ void add_text(Seeds& seeds) {
                  .source = std::nullopt,
                  .running = std::nullopt};
   seeds.add("documents", "job", choosing(2) + durable_job_to_json(job));
-  DurableJob::Running& running = job.running.emplace();
+  DurableJob::Running running;
   running.plan = of;
   std::uint64_t id = 1;
   for (const std::string& address : of.worker_addresses) {
@@ -189,6 +189,7 @@ void add_text(Seeds& seeds) {
     node.role = NodeRole::kServer;
     node.address = address;
   }
+  job.running = std::move(running);
   seeds.add("documents", "running-job", choosing(2) + durable_job_to_json(job));
   seeds.add(
       "documents", "metrics",
