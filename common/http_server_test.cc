@@ -1,14 +1,10 @@
 #include "common/http_server.h"
 
-#include <arpa/inet.h>
-#include <sys/socket.h>
-
-#include <array>
 #include <chrono>
 
-#include "common/descriptor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/scrape.h"
 
 namespace poseidon {
 namespace {
@@ -16,26 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
-
-/// Sends these bytes; everything that comes back until the server hangs up.
-std::string answer_to(const std::string& address, const std::string& bytes) {
-  const Descriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
-  const timeval patience{.tv_sec = 10, .tv_usec = 0};
-  setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port =
-      htons(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
-  inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
-  EXPECT_EQ(connect(socket.get(), reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
-  (void)send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-  std::string answer;
-  std::array<char, 4096> part{};
-  for (ssize_t n = 0; (n = recv(socket.get(), part.data(), part.size(), 0)) > 0;) {
-    answer.append(part.data(), static_cast<std::size_t>(n));
-  }
-  return answer;
-}
+using testing_support::answer_to;
 
 std::unique_ptr<HttpServer> echoing() {
   auto server = HttpServer::start({"127.0.0.1", 0}, [](const HttpRequest& request) {
