@@ -20,7 +20,6 @@
 #include "spdlog/spdlog.h"
 #include "worker/checkpoint_giver.h"
 #include "worker/data/batches.h"
-#include "worker/engine/cpu/cpu_device.h"
 #include "worker/engine/cpu/parallel.h"
 #include "worker/executor_factors.h"
 #include "worker/measure_compute.h"
@@ -319,10 +318,11 @@ class WorkerNode::Job final : public TrainerEvents {
   }
 
   absl::Status prepare_engine(const NetSpec& net) {
-    POSEIDON_ASSIGN_OR_RETURN(
-        executor_, make_cpu_executor(net, {.batch_size = job_.batch_size / job_.micro_batches,
-                                           .seed = job_.init.seed,
-                                           .threads = node_->options_.threads}));
+    POSEIDON_ASSIGN_OR_RETURN(executor_,
+                              node_->options_.engine.make_executor(
+                                  net, {.batch_size = job_.batch_size / job_.micro_batches,
+                                        .seed = job_.init.seed,
+                                        .threads = node_->options_.threads}));
     // Only worker 0's parameters count; it sends them to the servers, and everybody gets them from
     // there.
     if (restore_) return absl::OkStatus();
@@ -606,9 +606,9 @@ absl::Status WorkerNode::measure(const v1::Calibrate& task, const std::atomic<bo
   POSEIDON_ASSIGN_OR_RETURN(const NetSpec net, resolve_network(job.model, "."));
   POSEIDON_ASSIGN_OR_RETURN(
       std::shared_ptr<Executor> executor,
-      make_cpu_executor(net, {.batch_size = job.batch_size / job.micro_batches,
-                              .seed = job.init.seed,
-                              .threads = options_.threads}));
+      options_.engine.make_executor(net, {.batch_size = job.batch_size / job.micro_batches,
+                                          .seed = job.init.seed,
+                                          .threads = options_.threads}));
   const SystemClock clock;
   POSEIDON_ASSIGN_OR_RETURN(const ComputeSpeed speed,
                             measure_compute(executor, {.batch_size = job.batch_size,

@@ -18,11 +18,13 @@
 #include "common/node_metrics.h"
 #include "common/transport.h"
 #include "common/wire.h"
+#include "worker/engine/engine.h"
 #include "worker/sync_client.h"
 
 namespace poseidon {
 
 struct WorkerNodeOptions {
+  Engine engine;
   int threads = 0;              ///< of the engine; 0: all cores
   int data_threads = 1;         ///< that read and decode; 1 to kMaxDataThreads
   SyncClientOptions sync;       ///< but for sync.syncer.sfb, which the job decides

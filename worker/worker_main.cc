@@ -1,0 +1,174 @@
+#include "worker/worker_main.h"
+
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "common/control_client.h"
+#include "common/daemon.h"
+#include "common/factor_wire.h"
+#include "common/grpc_transport.h"
+#include "common/kernels.h"
+#include "common/link_probe.h"
+#include "common/node_metrics.h"
+#include "common/paced_transport.h"
+#include "common/security.h"
+#include "common/service_manager.h"
+#include "common/status_macros.h"
+#include "common/store_wire.h"
+#include "common/tensor_memory.h"
+#include "spdlog/spdlog.h"
+#include "worker/data/batches.h"
+#include "worker/peer_stream.h"
+#include "worker/worker_node.h"
+
+namespace poseidon {
+namespace {
+
+struct MainOptions {
+  std::string coordinator;
+  std::string listen;
+  std::string metrics_listen;
+  int threads = 0;
+  int data_threads = 0;
+  std::int64_t join_timeout_s = 60;
+  std::int64_t coordinator_away_s = 3600;
+  std::int64_t server_timeout_s = 30;
+  bool shared_memory = true;
+  DaemonOptions daemon;
+};
+
+void add_options(CLI::App& app, MainOptions& options) {
+  app.add_option("--coordinator", options.coordinator, "HOST:PORT of the coordinator")->required();
+  app.add_option("--listen", options.listen,
+                 "ADDR:PORT for other workers; without it any port of the address from which the "
+                 "coordinator is reached");
+  app.add_option("--metrics-listen", options.metrics_listen,
+                 "ADDR:PORT for Prometheus; :PORT is this machine alone");
+  app.add_option("--threads", options.threads, "threads of the engine; 0: all cores")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_option("--data-threads", options.data_threads,
+                 "threads that read and decode samples; 0: half of the cores")
+      ->check(CLI::Range(0, kMaxDataThreads))
+      ->capture_default_str();
+  app.add_option("--join-timeout-s", options.join_timeout_s,
+                 "how long to look for the coordinator before giving up")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--coordinator-away-s", options.coordinator_away_s,
+                 "how long a job goes on without the coordinator")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--server-timeout-s", options.server_timeout_s,
+                 "how long a server or another worker may be out of reach before the job fails")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_flag("!--no-shared-memory", options.shared_memory,
+               "use sockets even with servers and workers of this machine");
+  add_daemon_options(app, options.daemon);
+}
+
+absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
+  tune_allocator();
+  POSEIDON_RETURN_IF_ERROR(start_daemon("worker", options.daemon));
+  const auto coordinator = parse_host_port(options.coordinator, PortZero::kRefused);
+  if (!coordinator.ok()) return coordinator.status();
+  POSEIDON_ASSIGN_OR_RETURN(Engine engine, open_engine());
+  const auto listen = options.listen.empty()
+                          ? HostPort{.host = local_host_towards(*coordinator), .port = 0}
+                          : parse_host_port(options.listen, PortZero::kAllowed);
+  if (!listen.ok()) return listen.status();
+  POSEIDON_ASSIGN_OR_RETURN(const std::shared_ptr<Security> security,
+                            Security::load(options.daemon.security, PeerRole::kWorker));
+  warn_if_open(to_string(*listen), *security);
+  RefusalCounts refusals;
+  const auto node_probe = std::make_shared<NodeProbe>();
+
+  if (options.shared_memory) {
+    if (const absl::Status shared = share_tensor_memory(); !shared.ok()) {
+      spdlog::warn("servers and workers of this machine are reached over sockets: {}",
+                   std::string(shared.message()));
+    }
+  }
+  spdlog::info("kernels: {}", kernels().name);  // which instructions gradients are summed with
+  GrpcTransport grpc({.security = security});
+  PacedTransport transport(&grpc, tensor_arena());
+  PacedTransport peers(&grpc.for_method(kFactorMethod), tensor_arena());
+  std::unique_ptr<NodeMetrics> metrics;
+  if (!options.metrics_listen.empty()) {
+    POSEIDON_ASSIGN_OR_RETURN(
+        metrics, NodeMetrics::serve(options.metrics_listen,
+                                    {.role = "worker",
+                                     .probe = node_probe.get(),
+                                     .refusals = &refusals,
+                                     .traffic = {&transport.traffic(), &peers.traffic()},
+                                     .data_dir = {},
+                                     .security = security.get()}));
+    spdlog::info("metrics at http://{}/metrics", metrics->address());
+  }
+  PeerDoor door(&peers, &refusals);
+  Transport& stores = grpc.for_method(kStoreMethod);
+  const auto address = peers.listen(to_string(*listen), &door);
+  if (!address.ok()) return address.status();
+  LinkProbe probe(&grpc.for_method(kProbeMethod));
+  POSEIDON_RETURN_IF_ERROR(grpc.for_method(kProbeMethod).listen(*address, &probe).status());
+  POSEIDON_RETURN_IF_ERROR(announce_address(options.daemon, *address));
+  grpc.start();
+  absl::Status status;
+  {
+    WorkerNodeOptions node_options;
+    node_options.engine = engine;
+    node_options.threads = options.threads;
+    node_options.data_threads =
+        options.data_threads > 0
+            ? options.data_threads
+            : default_data_threads(static_cast<int>(std::thread::hardware_concurrency()));
+    node_options.peers = {.transport = &peers, .door = &door};
+    node_options.stores = &stores;
+    node_options.probe = node_probe;
+    node_options.sync.syncer.give_up_after = Milliseconds(options.server_timeout_s * 1000);
+    WorkerNode node(&transport, &refusals, metrics.get(), &probe, node_options);
+    ControlClientOptions client_options;
+    client_options.coordinator = options.coordinator;
+    client_options.security = security;
+    client_options.join_timeout = Milliseconds(options.join_timeout_s * 1000);
+    client_options.away_timeout = Milliseconds(options.coordinator_away_s * 1000);
+    client_options.join.set_role(v1::NODE_ROLE_WORKER);
+    client_options.join.set_address(*address);
+    client_options.join.set_device(engine.device);
+    client_options.join.set_metrics_address(metrics == nullptr ? "" : metrics->address());
+    client_options.join.set_process_id(static_cast<std::uint32_t>(getpid()));
+    LoopPulse pulse;
+    client_options.probe = node_probe;
+    client_options.on_turn = [&pulse] { pulse.turn(); };
+    ControlClient client(client_options, &node);
+    node.set_client(&client);
+    ServiceManager manager([&pulse] { return pulse.turned(); });
+    const StopSignals signals([&](const std::string& name) {
+      manager.stopping();
+      client.stop(name);
+    });
+    manager.ready(absl::StrCat("works on ", *address));
+    status = client.run();
+    node.end();
+  }
+  grpc.stop();
+  spdlog::info("stopped; sent {} MB of tensors through shared memory",
+               (transport.traffic().shared_bytes + peers.traffic().shared_bytes) / 1'000'000);
+  return status;
+}
+
+}  // namespace
+
+int worker_main(int argc, char** argv, CLI::App& app, const OpenEngine& open_engine) {
+  MainOptions options;
+  add_options(app, options);
+  return daemon_main(app, argc, argv, [&] { return run(options, open_engine); });
+}
+
+}  // namespace poseidon

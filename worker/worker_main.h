@@ -1,0 +1,22 @@
+#pragma once
+
+// A worker's process but for its engine: reads the options, wires the parts, waits for a signal.
+// main.cc brings the engine of poseidon-worker; benchmarks bring others.
+//
+// After: worker/worker_node.h runs the jobs.
+
+#include <functional>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/statusor.h"
+#include "worker/engine/engine.h"
+
+namespace poseidon {
+
+/// Called once, after the options were read and logging began.
+using OpenEngine = std::function<absl::StatusOr<Engine>()>;
+
+/// `app` may have options of its own. Returns the process's exit status.
+int worker_main(int argc, char** argv, CLI::App& app, const OpenEngine& open_engine);
+
+}  // namespace poseidon
