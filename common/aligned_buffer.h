@@ -33,14 +33,14 @@ class FloatBuffer {
   /// For floats that will be sent: where processes of this machine can read them (tensor_memory.h).
   static FloatBuffer sendable(std::int64_t elements);
   explicit FloatBuffer(std::int64_t elements) : elements_(elements) {
-    const std::size_t bytes =
-        (static_cast<std::size_t>(elements) * sizeof(float) + kBufferAlignmentBytes - 1) /
-        kBufferAlignmentBytes * kBufferAlignmentBytes;
-    auto* memory = static_cast<float*>(
-        std::aligned_alloc(kBufferAlignmentBytes, bytes == 0 ? kBufferAlignmentBytes : bytes));
-    POSEIDON_CHECK(memory != nullptr, "out of memory");
-    std::memset(memory, 0, bytes);
-    memory_ = std::shared_ptr<float>(memory, [](float* p) { std::free(p); });
+    // calloc takes large ranges zeroed from the kernel: no page is touched before it is used.
+    void* raw =
+        std::calloc(1, static_cast<std::size_t>(elements) * sizeof(float) + kBufferAlignmentBytes);
+    POSEIDON_CHECK(raw != nullptr, "out of memory");
+    const auto address = reinterpret_cast<std::uintptr_t>(raw);
+    auto* memory = reinterpret_cast<float*>((address + kBufferAlignmentBytes - 1) /
+                                            kBufferAlignmentBytes * kBufferAlignmentBytes);
+    memory_ = std::shared_ptr<float>(memory, [raw](float*) { std::free(raw); });
   }
 
   std::span<float> floats() { return {memory_.get(), static_cast<std::size_t>(elements_)}; }

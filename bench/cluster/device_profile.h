@@ -1,0 +1,39 @@
+#pragma once
+
+// How long a device takes for each layer of one network: what an emulated device plays back. In
+// real time; who emulates slows it down.
+//
+// Before: bench/cluster/profiles.py wrote the file. After: device_timeline.h.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/engine/net.h"
+
+namespace poseidon::bench {
+
+/// A parameter layer, and what computes after it up to the next one.
+struct LayerProfile {
+  std::string name;
+  double forward_s = 0.0, backward_s = 0.0;  ///< of a whole batch
+};
+
+struct DeviceProfile {
+  std::string network, device;  ///< for people
+  std::int64_t batch_size = 0;
+  double device_flops = 0.0;        ///< of the product that rebuilds a gradient from factors, per s
+  double device_bytes_per_s = 0.0;  ///< of an optimizer step in the device's memory
+  std::vector<LayerProfile> layers;  ///< in forward order
+};
+
+/// One JSON object with these fields; a layer's "type" and "tensors" are for other readers. Errors
+/// begin with `source` and name key and value.
+absl::StatusOr<DeviceProfile> parse_device_profile(std::string_view json, std::string_view source);
+
+/// INVALID_ARGUMENT unless the profile's layers are the network's parameter layers.
+absl::Status check_profile_fits(const DeviceProfile& profile, const NetSpec& net);
+
+}  // namespace poseidon::bench

@@ -1,0 +1,34 @@
+#pragma once
+
+// When an emulated device has done what it was given: one queue, in order, as a stream of a real
+// card. Pure: it is told the time.
+
+#include <algorithm>
+
+#include "common/clock.h"
+
+namespace poseidon::bench {
+
+class DeviceTimeline {
+ public:
+  /// What can be done as soon as the device is free: its inputs were there before. The host may be
+  /// late to say so (it overslept, or other processes have the machine's cores): that costs
+  /// nothing, as it costs a real card nothing whose queue is never empty. Returns when it is done.
+  Nanoseconds follow(Nanoseconds duration) {
+    free_at_ += duration;
+    return free_at_;
+  }
+
+  /// What had to wait for something that came at `now`.
+  Nanoseconds run_after(Nanoseconds now, Nanoseconds duration) {
+    free_at_ = std::max(free_at_, now) + duration;
+    return free_at_;
+  }
+
+  Nanoseconds free_at() const { return free_at_; }
+
+ private:
+  Nanoseconds free_at_{0};
+};
+
+}  // namespace poseidon::bench

@@ -1,0 +1,48 @@
+#pragma once
+
+// An engine that computes nothing and takes as long as a card would: it sleeps until the moments at
+// which the card would be done. Everything around it is real.
+//
+// Before: device_profile.h. After: worker/trainer.h drives it as any Executor.
+//
+// What is slowed by a factor: all times of the profile, and the device's rates. Whoever uses it
+// slows the network by the same factor and divides what is measured by it.
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "bench/cluster/device_profile.h"
+#include "bench/cluster/device_timeline.h"
+#include "common/clock.h"
+#include "worker/engine/executor.h"
+
+namespace poseidon::bench {
+
+/// A wait in before_forward that lasted longer than this was for parameters, and the device stood
+/// still meanwhile; a shorter one was the host's own business.
+inline constexpr Nanoseconds kHostDelay = Milliseconds(2);
+
+struct EmulationOptions {
+  DeviceProfile profile;
+  double slow = 1.0;  ///< the factor; above 0
+  /// Parameters and gradients lie in this file, which all workers of this machine share: their
+  /// parameters are the same, and nobody looks at gradients. "": each has memory of its own.
+  std::string shared_file;
+  const Clock* clock = nullptr;
+  std::function<void(Nanoseconds)> sleep_until;  ///< a time of `clock`
+};
+
+/// The rules, beside the profile's times:
+///  - forward(l) begins when the device is free, and not before l's parameters are there;
+///  - a layer whose factors are kept computes no weight gradient: half of its backward is left out,
+///    as the other half, the gradient of its input, has as many operations;
+///  - step_from_factors is the stacked product (2 rows M N operations) and the optimizer's step
+///    (20 bytes per parameter: gradient, weight and momentum read, both written).
+/// Losses are 1; tests are not emulated (UNIMPLEMENTED).
+absl::StatusOr<std::unique_ptr<Executor>> make_emulated_executor(const NetSpec& net,
+                                                                 const ExecutorOptions& options,
+                                                                 const EmulationOptions& emulation);
+
+}  // namespace poseidon::bench
