@@ -18,7 +18,10 @@ NAMESPACE_PREFIX = "poseidon-bench-"
 BRIDGE = "bridge"
 INTERFACE = "eth0"
 NO_CARD = "02:00:00:00:00:fe"  # an address that no card has
-BURST_BYTES = 64 << 10    # what a shaped card may send at once: one packet of the stack before it is segmented
+# What a shaped card may send at once: the largest packet of the stack, which counts the headers of all segments that it
+# stands for. A card that may send less segments such packets itself: 30 times the packets, each with a timer.
+BURST_BYTES = 128 << 10
+LEAST_SEGMENTS = 44       # of a packet that TCP hands to a shaped card, if it has as much to send: what it does at high rates
 QUEUE_SECONDS = 0.05      # what waits before a shaped card at most; more is dropped, as in a switch
 
 
@@ -26,9 +29,10 @@ class HostsError(Exception):
     """The hosts cannot be made; the message says what to do."""
 
 
-def _run(*command, check=True):
+def _run(*command, check=True, text=""):
+    """`text` is its input."""
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=30, check=False)
     except subprocess.TimeoutExpired:
         raise HostsError(f"{' '.join(command)} did not end within 30 s") from None
     if check and done.returncode != 0:
@@ -99,6 +103,10 @@ class NamespaceHosts:
     def address(self, host):
         return f"10.213.0.{host + 1}"  # no other network is seen from inside, nor this one from outside
 
+    @staticmethod
+    def _card_address(host):
+        return f"02:00:00:01:{host >> 8:02x}:{host & 255:02x}"
+
     def cut(self, host):
         """From all others; nobody is told: packets just do not arrive."""
         _ip("-n", self._switch, "link", "set", self._veth(host), "nomaster")
@@ -113,8 +121,8 @@ class NamespaceHosts:
                 "nud", "permanent")
 
     def mend_between(self, one, other):
-        for host, peer in ((one, other), (other, one)):
-            _ip("-n", self.name(host), "neighbour", "delete", self.address(peer), "dev", INTERFACE)
+        for host in (one, other):
+            self._introduce(host)
 
     def card_bytes(self, host):
         """(sent, received) by a host since it was made: what its card gave to the bridge and had from it."""
@@ -132,9 +140,14 @@ class NamespaceHosts:
         try:
             _ip("netns", "add", self._switch)
             _ip("-n", self._switch, "link", "add", BRIDGE, "type", "bridge")
+            # Where this machine's firewall looks into bridges, it need not look into this one.
+            _run("ip", "netns", "exec", self._switch, "sysctl", "-q", "-w", "net.bridge.bridge-nf-call-iptables=0",
+                 check=False)
             _ip("-n", self._switch, "link", "set", BRIDGE, "addrgenmode", "none", "up")
             for host in range(self.count):
                 self._add(host)
+            for host in range(self.count):
+                self._introduce(host)
         except BaseException:
             _remove(os.getpid())
             raise
@@ -143,7 +156,8 @@ class NamespaceHosts:
     def _add(self, host):
         name, veth = self.name(host), self._veth(host)
         _ip("netns", "add", name)
-        _ip("link", "add", veth, "netns", self._switch, "type", "veth", "peer", "name", INTERFACE, "netns", name)
+        _ip("link", "add", veth, "netns", self._switch, "type", "veth", "peer", "name", INTERFACE, "address",
+            self._card_address(host), "netns", name)
         _ip("-n", self._switch, "link", "set", veth, "master", BRIDGE, "addrgenmode", "none", "up")
         _ip("-n", name, "link", "set", "lo", "up")
         # No IPv6 address of its own: some peers would take it for the address of the host.
@@ -156,12 +170,21 @@ class NamespaceHosts:
         if self._mbit is not None:
             self.shape(host, self._mbit)
 
+    def _introduce(self, host):
+        """To all others: what hosts would find out by asking around counts against one limit of the whole machine, which
+        33 hosts are above; what is told does not."""
+        lines = "".join(f"neighbour replace {self.address(peer)} lladdr {self._card_address(peer)} dev {INTERFACE} nud "
+                        "permanent\n" for peer in range(self.count) if peer != host)
+        _run("ip", "-n", self.name(host), "-batch", "-", text=lines)
+
     def _cards(self, host):
         """Where tc shapes what a host sends, and what it receives."""
         return ((self.name(host), INTERFACE), (self._switch, self._veth(host)))
 
     def shape(self, host, mbit):
         """From now on, in place of an earlier rate."""
+        # At the low rates of slow motion TCP would make small packets, each of which costs this machine a timer.
+        _run(*self.command(host, ["sysctl", "-q", "-w", f"net.ipv4.tcp_min_tso_segs={LEAST_SEGMENTS}"]))
         queue = max(2 * BURST_BYTES, int(mbit * 1e6 / 8 * QUEUE_SECONDS))
         for where, card in self._cards(host):
             _run("tc", "-n", where, "qdisc", "replace", "dev", card, "root", "tbf", "rate", f"{mbit}mbit", "burst",

@@ -76,6 +76,17 @@ class Process:
         if status is not None:
             self._fail(f"ended with status {status}")
 
+    def check_not_failed(self):
+        """It runs, or it has ended well."""
+        status = self._popen.poll()
+        if status:
+            self._fail(f"ended with status {status}")
+
+    def cpu_seconds(self):
+        """User and system time of the process until now, its threads included, its children not."""
+        fields = pathlib.Path(f"/proc/{self._popen.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def send(self, line):
         try:
             self._popen.stdin.write(line.encode() + b"\n")

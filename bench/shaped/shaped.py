@@ -22,10 +22,11 @@ FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 sys.path[:0] = [str(FOLDER), str(ROOT / "bench" / "common")]
 
-import cluster  # noqa: E402
 import hosts  # noqa: E402
 import machine  # noqa: E402
+import measure_job  # noqa: E402
 import networks  # noqa: E402
+from cluster import Layout  # noqa: E402
 from processes import ProcessError  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("POSEIDON_BUILD", ROOT / "build" / "release"))
@@ -177,9 +178,9 @@ def measure(arguments, layout, network, folder):
         shift = turn % len(arguments.schemes)
         for scheme in arguments.schemes[shift:] + arguments.schemes[:shift]:
             measured = networks.NETWORKS[network].iterations[scheme]
-            job = networks.job(network, scheme, arguments.batch_size, cluster.WARM_UP + measured + 1, arguments.chunk_kib,
+            job = networks.job(network, scheme, arguments.batch_size, measure_job.WARM_UP + measured + 1, arguments.chunk_kib,
                                plan if scheme == "planned" else None)
-            one = cluster.run(layout, arguments.bin, job, measured, folder / f"{network}-{scheme}-{turn}")
+            one = measure_job.run(layout, arguments.bin, job, measured, folder / f"{network}-{scheme}-{turn}")
             results.add(scheme, one)
             print(f"{network}, round {turn + 1}: {scheme} {one.mean_s:.4f} s", flush=True)
     return results
@@ -192,7 +193,7 @@ def main():
     if reason:
         print(f"skipped: {reason}")
         sys.exit(SKIPPED)
-    layout = cluster.Layout(arguments.workers, arguments.servers, arguments.servers_with_workers, arguments.mbit,
+    layout = Layout(arguments.workers, arguments.servers, arguments.servers_with_workers, arguments.mbit,
                             arguments.congestion_control)
     hosts.remove_stale()
     try:

@@ -1,0 +1,147 @@
+"""Poseidon itself in slow motion: the real coordinator, servers and workers, whose device is emulated.
+
+Link rates are divided by the factor f and the device's times multiplied by it; what is answered is divided by f again.
+"""
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+
+from cluster import Cluster, Layout, per_iteration
+from measurement import BusyCores, Measurement
+from processes import ProcessError
+
+WARM_UP = 2                  # iterations that are not measured
+SHARED_ABOVE_BYTES = 4 << 30  # of parameters and gradients of all workers: then they share them
+CIFAR_RECORD_BYTES = 1 + 3 * 32 * 32
+CONGESTION_CONTROL = "cubic"  # Debian's default, whatever this machine has
+LEASE_MS = 60000             # processes that share two cores are silent for longer than hosts of their own
+MAX_CHUNK_BYTES = 1 << 28
+START_TIMEOUT_S = 300        # until the first iterations are done, beyond their own time
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """What differs between our own variants; the ablations change one thing each."""
+
+    about: str
+    scheme: str = "auto"
+    chunk_bytes: int = 2 << 20
+    servers: str = "all"              # as many as workers, on their hosts; "half", "quarter" likewise; "apart": hosts of their own
+    extra: dict = dataclasses.field(default_factory=dict)  # of the job's sync
+
+    def server_count(self, workers):
+        return max(1, workers // {"all": 1, "half": 2, "quarter": 4, "apart": 1}[self.servers])
+
+
+VARIANTS = {
+    "poseidon": Variant("all of it"),
+    "ps-only": Variant("wait-free backpropagation, no sufficient factors", scheme="ps"),
+    "sfb-only": Variant("every fully connected layer by sufficient factors", scheme="sfb"),
+    "chunks-256k": Variant("chunks of 256 KiB", chunk_bytes=256 << 10),
+    "chunks-8m": Variant("chunks of 8 MiB", chunk_bytes=8 << 20),
+    "chunks-whole-layers": Variant("a layer is one chunk", chunk_bytes=MAX_CHUNK_BYTES),
+    "half-servers": Variant("a server on every other worker's host", servers="half"),
+    "quarter-servers": Variant("a server on every fourth worker's host", servers="quarter"),
+    "servers-apart": Variant("servers on as many hosts of their own", servers="apart"),
+}
+
+
+def write_data(path, samples):
+    """Samples of CIFAR-10's format: what they show is nobody's business here."""
+    record = bytes(range(256)) * (CIFAR_RECORD_BYTES // 256 + 1)
+    path.write_bytes(b"".join(bytes([number % 10]) + record[:CIFAR_RECORD_BYTES - 1] for number in range(samples)))
+
+
+def job(profile, input_size, data, variant, iterations, plan):
+    """The job that runs; padded to the network's input, which is the cheapest way to images of that size."""
+    pad = (input_size - 32 + 1) // 2
+    sync = {"chunk_bytes": variant.chunk_bytes, **variant.extra}
+    if plan is not None:
+        sync["plan"] = str(plan)
+    else:
+        sync["scheme"] = variant.scheme
+    return {
+        "name": f"{profile['network']}-{variant.scheme}",
+        "model": profile["network"],
+        "data": {"train": {"format": "cifar10", "files": [str(data)]}, "shuffle": False, "seed": 1,
+                 "transform": {"pad": pad, "random_crop": [input_size, input_size], "scale": 1 / 255}},
+        "batch_size": profile["batch_size"],
+        "iterations": iterations,
+        "optimizer": {"type": "sgd", "learning_rate": 0.01, "momentum": 0.9},
+        "sync": sync,
+        "checkpoint": {"every_iterations": 0},
+        "test_every_iterations": 0,
+    }
+
+
+def make_plan(programs, job_file, profile, layout, gbit):
+    """What `poseidon plan` says for these machines, in real time; the file to pin and what it predicts."""
+    images_per_s = profile["batch_size"] / sum(layer["forward_s"] + layer["backward_s"] for layer in profile["layers"])
+    command = [programs / "poseidon", "plan", job_file, "--workers", layout.workers, "--servers", layout.servers,
+               "--bandwidth", f"{gbit}gbit", "--device-flops", profile["device_flops"], "--images-per-s", images_per_s,
+               "--json"] + ([] if layout.servers_with_workers else ["--separate-servers"])
+    done = subprocess.run([str(part) for part in command], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=120, check=False)
+    if done.returncode != 0:
+        raise ProcessError(f"poseidon plan: {done.stderr.strip()}")
+    plan = job_file.with_name("planned.json")
+    plan.write_text(done.stdout)
+    return plan, json.loads(done.stdout)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run and what it was planned to be."""
+
+    measurement: Measurement
+    plan: dict               # as planned, in real time
+    schemes: dict            # layer -> scheme, of the plan in force
+
+
+def plan_of(programs, profile, input_size, workers, gbit, variant, folder):
+    """(layout without a rate, plan file, plan): needs no cluster."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data = folder / "data.bin"
+    write_data(data, workers * profile["batch_size"])  # one iteration is all of it
+    layout = Layout(workers, variant.server_count(workers), variant.servers != "apart", None, CONGESTION_CONTROL)
+    job_file = folder / "plan-job.json"
+    job_file.write_text(json.dumps(job(profile, input_size, data, variant, 1000, None)))
+    return (layout, *make_plan(programs, job_file, profile, layout, gbit))
+
+
+def run(programs, profile, input_size, workers, gbit, slow, variant, iterations, folder, parameters):
+    """`iterations` measured ones of `workers` workers at `gbit` Gbit/s, slowed by the factor `slow`."""
+    layout, plan_file, plan = plan_of(programs, profile, input_size, workers, gbit, variant, folder)
+    profile_file = folder / "profile.json"
+    profile_file.write_text(json.dumps(profile))
+    worker = ["poseidon-bench-worker", "--profile", profile_file, "--slow", slow, "--threads", "1", "--data-threads", "1",
+              "--server-timeout-s", "300"]
+    shared = folder / "tensors"
+    if 2 * 4 * parameters * workers > SHARED_ABOVE_BYTES:
+        shared = pathlib.Path("/dev/shm") / f"poseidon-bench-{folder.name}"
+        worker += ["--shared-tensors", shared]
+    expected_s = slow * max(plan["predicted"]["iteration_seconds"], 1e-3)
+    timeout_s = START_TIMEOUT_S + 3 * expected_s * (WARM_UP + iterations + 2)
+    try:
+        with Cluster(layout, programs, folder, timeout_s, worker, ["--lease-ms", LEASE_MS]) as cluster:
+            # The job never ends: what happens at its end is nobody's business here.
+            cluster.submit(job(profile, input_size, folder / "data.bin", variant, 1_000_000, plan_file))
+            cluster.wait_for_iteration(1)  # parameters were handed out at full speed
+            cluster.shape(gbit * 1000 / slow)
+            ends = [cluster.wait_for_iteration(1 + WARM_UP)]
+            before, cpu_before, busy = cluster.card_bytes(), cluster.cpu_seconds(), BusyCores()
+            ends += [cluster.wait_for_iteration(1 + WARM_UP + count) for count in range(1, iterations + 1)]
+            after, cpu_after, share = cluster.card_bytes(), cluster.cpu_seconds(), busy.share()
+            seconds = [(b - a) / slow for a, b in zip(ends, ends[1:])]
+            status = cluster.status()
+            in_force = cluster.plan()
+    finally:
+        shared.unlink(missing_ok=True)
+    mean_s = sum(seconds) / len(seconds)
+    return Run(Measurement(seconds=seconds, cpu_seconds=(cpu_after - cpu_before) / iterations, busy=share,
+                           sent_bytes=per_iteration(before, after, iterations, 0),
+                           received_bytes=per_iteration(before, after, iterations, 1),
+                           stall_s={layer["name"]: layer["stall_share"] * mean_s for layer in status["layers"]}),
+               plan=plan, schemes={layer["name"]: layer["scheme"] for layer in in_force["layers"]})
