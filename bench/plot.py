@@ -5,22 +5,20 @@
 
 import argparse
 import json
+import pathlib
 import sys
-from html import escape
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "common"))
+
+from svg import BAR_HEIGHT, COLOURS, Svg  # noqa: E402
 
 LABEL_WIDTH = 110  # variant names
 PANEL_WIDTH = 360  # the longest bar
 VALUE_WIDTH = 130  # the number behind a bar
-BAR_HEIGHT = 20
 BAR_GAP = 6
 GROUP_GAP = 14
 TOP = 92
 MARGIN = 24
-
-# By variant, in order of appearance; the second one of each is the server's part of the CPU time.
-# Distinguishable in grey and with colour-blind eyes.
-COLOURS = [("#4c6a92", "#9db2cf"), ("#c8702a", "#e9b48a"), ("#6b6b6b", "#b9b9b9"),
-           ("#2f8f6b", "#93cdb6"), ("#8a4f9e", "#c7a5d3")]
 
 
 def group_title(row):
@@ -36,24 +34,6 @@ def grouped(rows):
     return groups
 
 
-class Svg:
-    def __init__(self):
-        self.parts = []
-
-    def text(self, x, y, text, size=13, anchor="start", colour="#222", weight="normal"):
-        self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" '
-                          f'fill="{colour}" font-weight="{weight}">{escape(text)}</text>')
-
-    def bar(self, x, y, width, colour, tip):
-        self.parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.5):.1f}" height="{BAR_HEIGHT}" '
-                          f'fill="{colour}"><title>{escape(tip)}</title></rect>')
-
-    def document(self, width, height):
-        return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-                f'viewBox="0 0 {width} {height}" font-family="sans-serif">\n'
-                f'<rect width="{width}" height="{height}" fill="#fdfdfb"/>\n' + "\n".join(self.parts) + "\n</svg>\n")
-
-
 def ratio(row, key):
     return f" ({row[key]:.2f}x)" if key in row else ""
 
@@ -63,6 +43,7 @@ def chart(data):
     if not rows:
         raise ValueError("there are no rows in it")
     variants = list(dict.fromkeys(row["variant"] for row in rows))
+    # By variant, in order of appearance; the second one of each is the server's part of the CPU time.
     colours = {variant: COLOURS[i % len(COLOURS)] for i, variant in enumerate(variants)}
     most_goodput = max(row["goodput_gb_s"] for row in rows)
     most_cpu = max(row["worker_cpu_s_per_gb"] + row["server_cpu_s_per_gb"] for row in rows)

@@ -16,8 +16,9 @@ sys.path.insert(0, str(ROOT / "bench" / "common"))
 
 import hosts  # noqa: E402
 import machine  # noqa: E402
-import mpi_variant  # noqa: E402
 import networks  # noqa: E402
+import open_mpi  # noqa: E402
+import torch_gloo  # noqa: E402
 import variants  # noqa: E402
 from measurement import Job  # noqa: E402
 from processes import ProcessError  # noqa: E402
@@ -52,11 +53,6 @@ def positive(text):
     return int(text)
 
 
-def default_python():
-    """Debian's own has python3-torch, whatever other Python comes first in PATH."""
-    return "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
-
-
 def parse_arguments():
     parser = argparse.ArgumentParser(prog="run.sh", description="Synchronisation of one iteration's gradients: "
                                      "Poseidon, PyTorch DDP, Gloo and Open MPI on hosts made of network namespaces.")
@@ -69,7 +65,7 @@ def parse_arguments():
                         help=f"default: all of {','.join(variants.NAMES)} that are there")
     parser.add_argument("--json", type=pathlib.Path, help="the result, default build/peers/TIME/result.json")
     parser.add_argument("--timeout-s", type=positive, default=300, help="of one variant in one round")
-    parser.add_argument("--python", default=default_python(), help="interpreter with torch, default %(default)s")
+    parser.add_argument("--python", default=torch_gloo.default_python(), help="interpreter with torch, default %(default)s")
     parser.add_argument("--ps-lite", type=pathlib.Path, help="ps-lite's test_benchmark (untested, see README.md)")
     parser.add_argument("--tiny", action="store_true",
                         help="quick check that all variants run: small tensors, 2 hosts, 1 round of 2 iterations")
@@ -215,7 +211,7 @@ def main():
     hosts.remove_stale()
     mpi_program = None
     if any(variant.name.startswith("mpi") for variant in chosen):
-        mpi_program = mpi_variant.compile_program(FOLDER, folder)
+        mpi_program = open_mpi.compile_program(FOLDER / "mpi_allreduce.c", folder)
     rows = []
     for count in arguments.hosts:
         for network in arguments.networks:

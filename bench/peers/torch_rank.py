@@ -8,24 +8,18 @@ gloo-allreduce    torch.distributed.all_reduce on one flat tensor of all paramet
 
 import argparse
 import datetime
-import json
 import pathlib
-import resource
+import sys
 import time
 
 import torch
 import torch.distributed as dist
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
+
+from gradients import HandOver, cpu_seconds, say  # noqa: E402
+
 CHECKED_STRIDE = 65537  # as in node.cc: one element in so many, and the last, carries a known value; the others 0
-
-
-def say(**message):
-    print(json.dumps(message), flush=True)
-
-
-def cpu_seconds():
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
 
 
 def read_sizes(path):
@@ -35,20 +29,6 @@ def read_sizes(path):
 def check(what, value, expected):
     if abs(value - expected) > 1e-5 * abs(expected):
         raise SystemExit(f"wrong sum: {what} is {value} and should be {expected}")
-
-
-class HandOver(torch.autograd.Function):
-    """Passes `chain` on; in the backward pass `parameter` gets `gradient`, which is there already."""
-
-    @staticmethod
-    def forward(ctx, chain, parameter, gradient):  # pylint: disable=arguments-differ,unused-argument
-        ctx.gradient = gradient
-        return chain.clone()
-
-    @staticmethod
-    def backward(ctx, chain):  # pylint: disable=arguments-differ
-        # A new tensor on the same memory, which autograd takes as .grad without a copy.
-        return chain, ctx.gradient.detach(), None
 
 
 class Parameters(torch.nn.Module):
@@ -69,7 +49,7 @@ class Ddp:
         options = {}
         if tuned:
             # bucket_cap_mb: 25 is today's default, said explicitly. gradient_as_bucket_view: gradients stay in the
-            # buckets afterwards, which saves the copy back. The connections: see torch_variant.py.
+            # buckets afterwards, which saves the copy back. The connections: see torch_gloo.py.
             options = {"bucket_cap_mb": 25, "gradient_as_bucket_view": True}
         self.ddp = torch.nn.parallel.DistributedDataParallel(self.module, **options)
         self.factor = rank + 1

@@ -4,8 +4,10 @@ import dataclasses
 import typing
 
 import mpi_variant
+import open_mpi
 import poseidon_variant
 import ps_lite_variant
+import torch_gloo
 import torch_variant
 
 NAMES = ["poseidon", "ddp", "ddp-tuned", "gloo-allreduce", "mpi", "mpi-segmented", "ps-lite"]
@@ -25,8 +27,8 @@ def _of_poseidon(node):
 
 def make(names, node, python, ps_lite):
     """The variants of these names, in this order. What they need is looked for once."""
-    torch_why_not = torch_variant.why_not(python) if {"ddp", "ddp-tuned", "gloo-allreduce"} & set(names) else None
-    mpi_why_not = mpi_variant.why_not() if {"mpi", "mpi-segmented"} & set(names) else None
+    torch_why_not = torch_gloo.why_not(python) if {"ddp", "ddp-tuned", "gloo-allreduce"} & set(names) else None
+    mpi_why_not = open_mpi.why_not() if {"mpi", "mpi-segmented"} & set(names) else None
     ps_lite_why_not = None if ps_lite else "give the path of a built test_benchmark with --ps-lite"
 
     def torch(name):

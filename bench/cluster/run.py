@@ -1,0 +1,316 @@
+#!/usr/bin/env -S python3 -B
+"""Measures a grid of runs on the emulated cluster: see bench/cluster/README.md. As root.
+
+    bench/cluster/run.py --grid headline            a grid by its name
+    bench/cluster/run.py --networks vgg19 --nodes 2,4 --gbit 10 --variants poseidon,ddp-tuned
+    bench/cluster/run.py --grid smoke               does it run here? a minute
+
+Exit status: 0 measured, 1 a run failed or is void, 77 such hosts cannot be made here (which ctest calls skipped).
+"""
+
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import statistics
+import sys
+
+FOLDER = pathlib.Path(__file__).resolve().parent
+ROOT = FOLDER.parents[1]
+sys.path[:0] = [str(FOLDER), str(ROOT / "bench" / "common")]
+
+import device_profile  # noqa: E402
+import hosts  # noqa: E402
+import machine  # noqa: E402
+import peers  # noqa: E402
+import poseidon_run  # noqa: E402
+import profiles  # noqa: E402
+import results  # noqa: E402
+import torch_gloo  # noqa: E402
+from processes import ProcessError  # noqa: E402
+
+BUILD = pathlib.Path(os.environ.get("POSEIDON_BUILD", ROOT / "build" / "release"))
+SKIPPED = 77
+PEER_WARM_UP = 3
+BYTES_PER_PARAMETER = 4
+
+# The slow-motion factor where none is given: so that the machine's cores are about this busy ...
+WANTED_BUSY = 0.5
+# ... by what moving gradients costs on it: CPU seconds per GB that a host receives (all ends, cards and switch), per
+# worker and iteration.
+CPU_S_PER_GB = 2.2
+CPU_S_PER_WORKER = 0.1
+TOO_BUSY = 0.6            # a run above it is repeated with a larger factor; above measurement.VOID_BUSY it is void
+MAX_TRIES = 3
+LEAST_ITERATION_S = 1.0   # of slow motion: what the host's scheduler adds stays below a percent
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    about: str
+    networks: list
+    nodes: list
+    gbit: list
+    devices: list
+    variants: list
+    rounds: int = 3
+    iterations: int = 3
+
+
+ALL = list(profiles.NETWORKS)
+GRIDS = {
+    "headline": Grid("VGG19-22K at 40 GbE", ["vgg19_22k"], [2, 4, 8, 16, 32], [40], ["titan-x"], ["poseidon"]),
+    "inception": Grid("Inception-V3 on 32 nodes at 40 GbE", ["inception_v3"], [32], [40], ["titan-x"], ["poseidon"]),
+    "ten-gbit": Grid("16 nodes at 10 GbE", ALL, [16], [10], ["titan-x"], ["poseidon"]),
+    "modern": Grid("a card ten times as fast, beside the peers", ALL, [8, 16], [10, 25], ["modern-10x"],
+                   ["poseidon", "ddp", "ddp-tuned", "ddp-tuned-fp16", "ddp-powersgd", "mpi"]),
+    "ablations": Grid("what each part is good for", ["vgg19_22k"], [8], [10], ["titan-x"], list(poseidon_run.VARIANTS)),
+    "bandwidth": Grid("speed-up over bandwidth", ["vgg19_22k", "vgg19"], [8], [1, 2, 5, 10, 25, 40], ["titan-x"],
+                      ["poseidon", "ps-only", "ddp-tuned"]),
+    "smoke": Grid("does it run?", ["googlenet"], [2], [10], ["titan-x"], ["poseidon"], rounds=1, iterations=2),
+}
+
+
+def words_of(known):
+    def parse(text):
+        for word in text.split(","):
+            if word not in known:
+                raise argparse.ArgumentTypeError(f"'{word}' is none of {', '.join(known)}")
+        return text.split(",")
+    return parse
+
+
+def numbers(least, most, kind=int):
+    def parse(text):
+        try:
+            found = [kind(word) for word in text.split(",")]
+        except ValueError:
+            found = [least - 1]
+        if not all(least <= number <= most for number in found):
+            raise argparse.ArgumentTypeError(f"'{text}': numbers from {least} to {most}, such as {least},{most}")
+        return found
+    return parse
+
+
+def number(least, most, kind=int):
+    def parse(text):
+        one, *more = numbers(least, most, kind)(text)
+        if more:
+            raise argparse.ArgumentTypeError(f"'{text}': one number")
+        return one
+    return parse
+
+
+def parse_arguments():
+    known = [*poseidon_run.VARIANTS, *peers.NAMES]
+    parser = argparse.ArgumentParser(description="Real daemons, and peers, on hosts with shaped cards, in slow motion: "
+                                     "devices are emulated.")
+    parser.add_argument("--grid", choices=GRIDS, default="headline",
+                        help="; ".join(f"{name}: {grid.about}" for name, grid in GRIDS.items()))
+    parser.add_argument("--networks", type=words_of(profiles.NETWORKS), help="instead of the grid's")
+    parser.add_argument("--nodes", type=numbers(1, 64), help="likewise")
+    parser.add_argument("--gbit", type=numbers(0.1, 400, float), help="likewise; of every card, each way")
+    parser.add_argument("--devices", type=words_of(profiles.DEVICES), help="likewise")
+    parser.add_argument("--variants", type=words_of(known), help="likewise; of " + ", ".join(known))
+    parser.add_argument("--rounds", type=number(1, 100), help="likewise; variants take turns")
+    parser.add_argument("--iterations", type=number(1, 1000), help="likewise; measured per run")
+    parser.add_argument("--slow", type=number(0.01, 100000, float),
+                        help="the slow-motion factor; default: so that this machine's cores are half busy")
+    parser.add_argument("--profile", type=pathlib.Path, help="a profile of your own, instead of --networks and --devices")
+    parser.add_argument("--python", default=torch_gloo.default_python(), help="interpreter with torch, default %(default)s")
+    parser.add_argument("--horovod-python", help="interpreter with Horovod")
+    parser.add_argument("--bin", type=pathlib.Path, default=BUILD / "bin", help="the programs, default %(default)s")
+    parser.add_argument("--json", type=pathlib.Path, help="the result, default bench/results/GRID.json")
+    arguments = parser.parse_args()
+    grid = GRIDS[arguments.grid]
+    for name in ("networks", "nodes", "gbit", "devices", "variants", "rounds", "iterations"):
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, getattr(grid, name))
+    return arguments
+
+
+def first_slow(cpu_bytes, nodes, iteration_s):
+    """The factor at which moving so many bytes keeps the machine's cores as busy as wanted."""
+    cpu_s = cpu_bytes / 1e9 * CPU_S_PER_GB + nodes * CPU_S_PER_WORKER
+    return max(LEAST_ITERATION_S, cpu_s / WANTED_BUSY / os.cpu_count()) / iteration_s
+
+
+def best_scheme_bytes(plan):
+    """Sent and received by a node in an iteration if each layer took the scheme that moves less."""
+    return sum(layer["ps_bytes"] if layer["sfb_bytes"] is None else min(layer["ps_bytes"], layer["sfb_bytes"])
+               for layer in plan["layers"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a group of variants is compared."""
+
+    profile: dict
+    input_size: int
+    nodes: int
+    gbit: float
+
+    def name(self):
+        return f"{self.profile['network']}-{self.profile['device']}-{self.nodes}x{self.gbit:g}g"
+
+
+class Measurer:
+    def __init__(self, arguments, folder):
+        self._arguments = arguments
+        self._folder = folder
+        self._runs = 0
+
+    def why_not(self, variant):
+        if variant in poseidon_run.VARIANTS:
+            worker = self._arguments.bin / "poseidon-bench-worker"
+            return None if worker.is_file() else f"{worker} is missing: cmake --preset release && cmake --build --preset release"
+        return peers.why_not(variant, self._arguments.python, self._arguments.horovod_python)
+
+    def plan(self, place):
+        """Of all of Poseidon, which gives the bound too."""
+        return poseidon_run.plan_of(self._arguments.bin, place.profile, place.input_size, place.nodes, place.gbit,
+                                    poseidon_run.VARIANTS["poseidon"], self._folder / "plan")[2]
+
+    def _run(self, place, variant, slow):
+        self._runs += 1
+        folder = self._folder / f"{self._runs:03}-{place.name()}-{variant}"
+        if variant in poseidon_run.VARIANTS:
+            measured = poseidon_run.run(self._arguments.bin, place.profile, place.input_size, place.nodes, place.gbit, slow,
+                                        poseidon_run.VARIANTS[variant], self._arguments.iterations, folder,
+                                        profiles.parameters(place.profile)).measurement
+        else:
+            with hosts.NamespaceHosts(place.nodes, place.gbit * 1000 / slow, poseidon_run.CONGESTION_CONTROL) as made:
+                measured = peers.run(variant, made, device_profile.parse(place.profile), slow, self._arguments.iterations,
+                                     PEER_WARM_UP, folder, timeout_s=3600, python=self._arguments.python,
+                                     horovod_python=self._arguments.horovod_python)
+        shutil.rmtree(folder)  # a failed run keeps what it wrote
+        return measured
+
+    def run(self, place, variant, slow):
+        """(measurement, factor): again with a larger factor while the machine was too busy."""
+        for left in reversed(range(MAX_TRIES)):
+            measured = self._run(place, variant, slow)
+            print(f"{place.name()} {variant}: {measured.median_s:.4f} s, f {slow:.3g}, cores {measured.busy:.0%} busy, "
+                  f"{max(map(sum, zip(measured.sent_bytes, measured.received_bytes))) / 1e6:.0f} MB per node", flush=True)
+            if measured.busy <= TOO_BUSY or self._arguments.slow or left == 0:
+                return measured, slow
+            slow *= measured.busy / WANTED_BUSY
+
+
+def measure(measurer, place, variants, arguments):
+    """Rows of all variants at one place, all rounds, in turn; each round begins with another one."""
+    plan = measurer.plan(place)
+    compute_s = profiles.compute_s(place.profile)
+    rate = place.gbit * 1e9 / 8
+    bound_s = max(compute_s, best_scheme_bytes(plan) / 2 / rate)
+    runs, factors, failed = {}, {}, []
+    for turn in range(arguments.rounds):
+        shift = turn % len(variants)
+        for variant in variants[shift:] + variants[:shift]:
+            if variant in failed:
+                continue
+            moved = plan["iteration_bytes"] if variant in poseidon_run.VARIANTS else (
+                2 * 2 * BYTES_PER_PARAMETER * profiles.parameters(place.profile))
+            slow = arguments.slow or factors.get(variant) or first_slow(
+                place.nodes * moved / 2, place.nodes, max(bound_s, moved / 2 / rate))
+            try:
+                measured, factors[variant] = measurer.run(place, variant, slow)
+            except ProcessError as error:
+                print(f"{place.name()} {variant} FAILED: {error}", flush=True)
+                failed.append(variant)
+                continue
+            runs.setdefault(variant, []).append(measured)
+    return [row(place, variant, done, factors[variant], compute_s, bound_s) for variant, done in runs.items()], failed
+
+
+def row(place, variant, runs, slow, compute_s, bound_s):
+    """As results.py describes it."""
+    seconds = [one.median_s for one in runs]
+    middle = statistics.median(seconds)
+    # The median run's own figures, not a mixture.
+    typical = min(runs, key=lambda one: abs(one.median_s - middle))
+    return {"network": place.profile["network"], "profile": place.profile["device"], "hosts": place.nodes,
+            "gbit": place.gbit, "variant": variant, "f": round(slow, 3), "seconds": seconds,
+            "speedup": place.nodes * compute_s / middle,
+            "bytes_per_host": max(map(sum, zip(typical.sent_bytes, typical.received_bytes))),
+            "cpu_seconds": typical.cpu_seconds, "busy": max(one.busy for one in runs), "compute_s": compute_s,
+            "bound_s": bound_s, "stall_s": typical.stall_s}
+
+
+def places(arguments):
+    poseidon = arguments.bin / "poseidon"
+    if arguments.profile:
+        made = [json.loads(arguments.profile.read_text(encoding="utf-8"))]
+    else:
+        made = [profiles.make(poseidon, network, device) for network in arguments.networks for device in arguments.devices]
+    for profile in made:
+        device_profile.parse(profile)  # what is wrong with it is said here
+        size = profiles.describe(poseidon, profile["network"])["layers"][0]["input_shape"][1]
+        for gbit in arguments.gbit:
+            for nodes in arguments.nodes:
+                yield Place(profile, size, nodes, gbit)
+
+
+def main():
+    arguments = parse_arguments()
+    machine.clean_up_on_signals()
+    reason = hosts.why_not()
+    if reason:
+        print(f"skipped: {reason}")
+        sys.exit(SKIPPED)
+    hosts.remove_stale()
+    try:
+        with hosts.NamespaceHosts(1, 1000, poseidon_run.CONGESTION_CONTROL):
+            pass
+    except hosts.HostsError as error:
+        print(f"skipped: {error}")
+        sys.exit(SKIPPED)
+    date = datetime.datetime.now(datetime.timezone.utc)
+    folder = ROOT / "build" / "cluster" / date.strftime("%Y%m%d-%H%M%S")
+    folder.mkdir(parents=True)
+    about = machine.about()
+    measurer = Measurer(arguments, folder)
+    variants = []
+    for variant in arguments.variants:
+        why_not = measurer.why_not(variant)
+        if why_not:
+            print(f"{variant}: skipped: {why_not}", flush=True)
+        else:
+            variants.append(variant)
+    if not variants:
+        sys.exit("run.py: no variant is left to run")
+    result = arguments.json or ROOT / "bench" / "results" / f"{arguments.grid}.json"
+    rows, failed = [], []
+    for place in places(arguments):
+        more, bad = measure(measurer, place, variants, arguments)
+        rows += more
+        failed += [f"{place.name()} {variant}" for variant in bad]
+        # After every place: an interrupted run keeps what it has.
+        result.parent.mkdir(parents=True, exist_ok=True)
+        result.write_text(json.dumps({"date": date.isoformat(timespec="seconds"), "machine": about,
+                                      "command": shlex.join(["bench/cluster/run.py", *sys.argv[1:]]),
+                                      "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    print("\n" + results.tables(rows) if rows else "nothing was measured")
+    print(f"all of it: {result}")
+    void = [one for one in rows if results.is_void(one)]
+    for one in void:
+        print(f"void, cores {one['busy']:.0%} busy: {one['network']} {one['hosts']} nodes {one['variant']}")
+    if failed:
+        print(f"failed: {', '.join(failed)}; what they wrote: {folder}")
+    else:
+        shutil.rmtree(folder)
+    if failed or void:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("run.py: interrupted; the hosts are removed")
+    except (hosts.HostsError, ProcessError, device_profile.ProfileError, RuntimeError, OSError) as error:
+        sys.exit(f"run.py: {error}")
