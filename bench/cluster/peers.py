@@ -1,4 +1,4 @@
-"""The peers on the emulated cluster: PyTorch's DDP and Open MPI, one process per host. See PEERS.md.
+"""The peers on the emulated cluster: PyTorch's DDP, Horovod and Open MPI, one process per host. See PEERS.md.
 
 Each plays the same profile as Poseidon on the same hosts: compute times are multiplied by the slow-motion factor, what
 comes out is divided by it. Whoever makes the hosts divides the rates of their cards.
@@ -8,6 +8,8 @@ import contextlib
 import functools
 import os
 import pathlib
+import shlex
+import subprocess
 
 import open_mpi
 import torch_gloo
@@ -18,21 +20,36 @@ FOLDER = pathlib.Path(__file__).resolve().parent
 MPI_POLL_S = 20e-6  # real time; see mpi_allreduce.c
 
 DDP = ["ddp", "ddp-tuned", "ddp-tuned-fp16", "ddp-powersgd"]
-NAMES = [*DDP, "mpi"]
+NAMES = [*DDP, "horovod", "mpi"]
+HOROVOD_CYCLE_MS = 1  # its default: how often it looks for gradients; real time
 
 
-def why_not(name, python=torch_gloo.default_python()):
+def why_not(name, python=torch_gloo.default_python(), horovod_python=None):
     """Why this peer cannot run here; None when it can."""
     if name not in NAMES:
         return f"'{name}' is none of {', '.join(NAMES)}"
+    if name == "horovod":
+        return _why_no_horovod(horovod_python)
     return open_mpi.why_not() if name == "mpi" else _why_no_torch(python)
 
 
 _why_no_torch = functools.lru_cache(None)(torch_gloo.why_not)
 
 
+@functools.lru_cache(None)
+def _why_no_horovod(python):
+    if python is None:
+        return "give an interpreter that has Horovod with --horovod-python (PEERS.md says how to make one)"
+    try:
+        done = subprocess.run([python, "-c", "import horovod.torch as h; assert h.gloo_built()"], capture_output=True,
+                              stdin=subprocess.DEVNULL, timeout=120, check=False)
+    except OSError as error:
+        return f"{python}: {error.strerror}"
+    return f"{python} has no Horovod with PyTorch and Gloo (PEERS.md says how to make one)" if done.returncode != 0 else None
+
+
 def run(name, hosts, profile, slow_motion, iterations, warm_up, folder, *, timeout_s=600,
-        python=torch_gloo.default_python(), powersgd_rank=4):
+        python=torch_gloo.default_python(), horovod_python=None, powersgd_rank=4):
     """One Measurement of one peer on all of these hosts; `profile` is a device_profile.Profile. Logs go to `folder`. Raises
     ProcessError where a process fails, is silent past the timeout, or has a wrong sum."""
     if warm_up < 3:
@@ -43,9 +60,16 @@ def run(name, hosts, profile, slow_motion, iterations, warm_up, folder, *, timeo
         if name == "mpi":
             ranks = _start_mpi(processes, hosts, profile, slow_motion, warm_up + iterations, folder)
         else:
+            profile_file = folder / "profile.json"
+            profile.write(profile_file)
             shared = stack.enter_context(_shared_memory(3 * profile.parameter_bytes))
-            ranks = _start_ddp(processes, name, hosts, profile, slow_motion, warm_up, iterations, folder, timeout_s,
-                               python, powersgd_rank, shared)
+            arguments = ["--world", hosts.count, "--profile", profile_file, "--shared", shared, "--slow-motion", slow_motion,
+                         "--warm-up", warm_up, "--iterations", iterations]
+            if name == "horovod":
+                ranks = _start_horovod(processes, hosts, slow_motion, horovod_python, arguments)
+            else:
+                ranks = _start_ddp(processes, name, hosts, python, [
+                    *arguments, "--powersgd-rank", powersgd_rank, "--timeout-s", timeout_s])
         measurement = _collect(ranks, hosts, slow_motion, warm_up, iterations)
     _check_network_was_used(name, measurement, profile, hosts.count)
     return measurement
@@ -62,16 +86,34 @@ def _shared_memory(size):
         os.close(descriptor)
 
 
-def _start_ddp(processes, name, hosts, profile, slow_motion, warm_up, iterations, folder, timeout_s, python,
-               powersgd_rank, shared):
-    profile_file = folder / "profile.json"
-    profile.write(profile_file)
+def _start_ddp(processes, name, hosts, python, arguments):
     environment = torch_gloo.environment(hosts.interface, tuned=name != "ddp")
     return [processes.start(f"{name} rank {host}", hosts.command(host, [
-        python, "-B", FOLDER / "ddp_rank.py", "--variant", name, "--rank", host, "--world", hosts.count, "--master",
-        f"{hosts.address(0)}:{torch_gloo.PORT}", "--profile", profile_file, "--shared", shared, "--slow-motion", slow_motion,
-        "--warm-up", warm_up, "--iterations", iterations, "--powersgd-rank", powersgd_rank, "--timeout-s", timeout_s]),
-        environment) for host in range(hosts.count)]
+        python, "-B", FOLDER / "ddp_rank.py", "--variant", name, "--rank", host, "--master",
+        f"{hosts.address(0)}:{torch_gloo.PORT}", *arguments]), environment) for host in range(hosts.count)]
+
+
+def _start_horovod(processes, hosts, slow_motion, python, arguments):
+    """As `horovodrun --gloo` does it, which would reach the hosts by ssh. Horovod makes some of its connections to the
+    address of the host's name, whatever interface it is told; so the address is the name."""
+    program = FOLDER / "horovod_rank.py"
+    rendezvous = processes.start("horovod rendezvous", hosts.command(0, [python, "-B", program, "--serve", hosts.count]))
+    port = rendezvous.expect("port")["port"]
+
+    def environment(host):
+        return {"HOROVOD_HOSTNAME": f"host{host}", "HOROVOD_RANK": str(host), "HOROVOD_SIZE": str(hosts.count),
+                "HOROVOD_LOCAL_RANK": "0", "HOROVOD_LOCAL_SIZE": "1", "HOROVOD_CROSS_RANK": str(host),
+                "HOROVOD_CROSS_SIZE": str(hosts.count), "HOROVOD_GLOO_RENDEZVOUS_ADDR": hosts.address(0),
+                "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port), "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo",
+                "HOROVOD_GLOO_IFACE": hosts.interface, "HOROVOD_CYCLE_TIME": str(HOROVOD_CYCLE_MS * slow_motion),
+                "OMP_NUM_THREADS": "1"}
+
+    def command(host):
+        rank = shlex.join(map(str, [python, "-B", program, "--rank", host, *arguments]))
+        return ["unshare", "--uts", "sh", "-c", f"hostname {hosts.address(host)}; exec {rank}"]
+
+    return [processes.start(f"horovod rank {host}", hosts.command(host, command(host)), environment(host))
+            for host in range(hosts.count)]
 
 
 def _start_mpi(processes, hosts, profile, slow_motion, iterations, folder):

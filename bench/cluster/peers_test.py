@@ -52,6 +52,10 @@ class DdpTest(unittest.TestCase):
 
 
 class ArgumentsTest(unittest.TestCase):
+    def test_horovod_needs_an_interpreter_of_its_own(self):
+        self.assertIn("--horovod-python", peers.why_not("horovod"))
+        self.assertIn("No such file", peers.why_not("horovod", horovod_python="/nowhere/python"))
+
     def test_peers_are_known_by_name(self):
         self.assertIn("'ring' is none of ddp,", peers.why_not("ring"))
 
