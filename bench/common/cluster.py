@@ -11,6 +11,7 @@ from hosts import NamespaceHosts
 from processes import ProcessError, Processes
 
 POLL_S = 0.002
+WORKER = ("poseidon-worker", "--threads", "1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +45,7 @@ class Cluster:
     `worker` is the command of a worker but for where it connects and listens, `coordinator` are more options of the
     coordinator. `timeout_s` is for all of it."""
 
-    def __init__(self, layout, programs, folder, timeout_s, worker=("poseidon-worker", "--threads", "1"),
-                 coordinator=()):
+    def __init__(self, layout, programs, folder, timeout_s, worker=WORKER, coordinator=()):
         self.layout = layout
         self.folder = folder
         self._programs = programs

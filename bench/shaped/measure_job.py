@@ -3,7 +3,7 @@
 import dataclasses
 import typing
 
-from cluster import Cluster, per_iteration
+from cluster import WORKER, Cluster, per_iteration
 
 WARM_UP = 2         # iterations that are not measured: connections open, buffers and congestion windows grow
 TIMEOUT_S = 120     # of one job
@@ -28,9 +28,9 @@ class Measurement:
         return max(self.sent_bytes + self.received_bytes)
 
 
-def run(layout, programs, job, measured, folder):
+def run(layout, programs, job, measured, folder, worker=WORKER):
     """`job` asks for WARM_UP + measured + 1 iterations: what happens at its end is not measured either."""
-    with Cluster(layout, programs, folder, TIMEOUT_S) as cluster:
+    with Cluster(layout, programs, folder, TIMEOUT_S, worker) as cluster:
         cluster.submit(job)
         ends = [cluster.wait_for_iteration(WARM_UP)]
         before = cluster.card_bytes()
