@@ -127,6 +127,9 @@ struct ExecutorOptions {
   std::int64_t batch_size = 0;
   std::uint64_t seed = 1;  ///< of dropout
   int threads = 0;         ///< 0: all cores this process may use
+  /// Of products and convolutions: "fp32", "tf32", "bf16" or "fp16"; parameters, gradients and sums
+  /// are float32 always. "tf32" is a permission. INVALID_ARGUMENT from a device that cannot.
+  std::string precision = "fp32";
 };
 
 /// Calls body(begin, end) on disjoint ranges that cover 0..items, on whatever threads it has, and
