@@ -45,12 +45,16 @@ void read_command_line(int argc, char** argv) {
       device.device = name;
     } else if (const char* precision = value_of("--precision", argc, argv, i)) {
       device.precision = precision;
+    } else if (const char* every = value_of("--every", argc, argv, i)) {
+      if (!absl::SimpleAtoi(every, &device.every) || device.every < 1) {
+        refuse(absl::StrCat("--every ", every, ": must be a number above 0"));
+      }
     } else if (std::strcmp(argv[i], "--require") == 0) {
       device.required = true;
     } else {
       refuse(absl::StrCat(argv[i],
                           ": no such option; one of --device cuda:N|cpu, --precision "
-                          "fp32|tf32|bf16|fp16, --require and GoogleTest's"));
+                          "fp32|tf32|bf16|fp16, --every N, --require and GoogleTest's"));
     }
   }
 }

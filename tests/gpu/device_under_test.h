@@ -3,10 +3,11 @@
 // For the GPU tests: the device that they try, named on the command line, and the skip that says
 // why where there is none.
 //
-//     gpu_layers_test [--device cuda:0] [--precision fp32] [--require] [GoogleTest's own]
+//     gpu_layers_test [--device cuda:0] [--precision fp32] [--require] [--every 7] [GoogleTest's]
 //
 // --device cpu tries the tests themselves, on a machine without a GPU. With --require a device that
-// cannot be had is a failure: for machines that are known to have one.
+// cannot be had is a failure: for machines that are known to have one. With --every N the layers'
+// grid is N times coarser: for tools that make everything a hundred times slower.
 
 #include <memory>
 #include <string>
@@ -23,6 +24,7 @@ struct DeviceUnderTest {
   std::string device = "cuda:0";
   std::string precision;  ///< the only one to try; "": all
   bool required = false;
+  int every = 1;  ///< of the grid's cases in a group: the last, and every so many before
 };
 /// What the command line said; constant once main() has read it.
 const DeviceUnderTest& device_under_test();

@@ -211,14 +211,14 @@ sanitizer() {
   done
   return 1
 }
-# check TOOL PRECISION: of every layer's tests; its own exit code stands apart from theirs.
+# check TOOL PRECISION: of every layer's tests, on a coarser grid, since all is much slower; its own exit code stands apart from theirs.
 check() {
   needs_device
   [ "$device" != cpu ] || { echo "SKIP the sanitizer looks at GPUs"; return 0; }
   local tool
   tool=$(sanitizer) || { echo "SKIP no compute-sanitizer here"; return 0; }
   ours "$tool" --tool "$1" --error-exitcode 99 --print-limit 20 bin/gpu_layers_test --device="$device" --require --precision="$2" \
-    --gtest_filter="*/$2:-*TheSameBitsTwice*:*AveragePoolingThatCountsPadding*" | tee "$work/$1.txt"
+    --every=7 --gtest_filter="*/$2:-*TheSameBitsTwice*:*MatchPyTorch*" | tee "$work/$1.txt"
   local status=${PIPESTATUS[0]}
   if grep -q 'Device not supported' "$work/$1.txt"; then echo "SKIP compute-sanitizer: device not supported"; return 0; fi
   return "$status"
