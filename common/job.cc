@@ -190,6 +190,7 @@ absl::StatusOr<JobSpec> parse_named_job(std::string_view text, std::string_view 
                   str_cat("expected a divisor of batch_size ", job.batch_size, ", got ",
                           job.micro_batches, ": all parts are of one size"));
   }
+  fields.one_of("precision", &job.precision, {"fp32", "tf32", "bf16", "fp16"});
   fields.require("iterations");
   fields.integer("iterations", &job.iterations, 1, kMaxIterations);
   fields.integer("test_every_iterations", &job.test_every_iterations, 0, kMaxIterations);
@@ -263,6 +264,7 @@ std::string job_to_json(const JobSpec& job) {
                      {"data", data_spec_to_json(job.data)},
                      {"batch_size", job.batch_size},
                      {"micro_batches", job.micro_batches},
+                     {"precision", job.precision},
                      {"iterations", job.iterations},
                      {"optimizer", optimizer_to_json(job.optimizer)},
                      {"sync", sync_to_json(job.sync)},

@@ -71,6 +71,7 @@ TEST(Job, ReadsTheExample) {
   EXPECT_EQ(job->optimizer.schedule.step_iterations, 100);
   EXPECT_EQ(job->sync.chunk_bytes, 2 << 20);
   EXPECT_EQ(job->sync.wire_dtype, ElementType::kFloat32);
+  EXPECT_EQ(job->precision, "fp32");
   EXPECT_EQ(job->checkpoint.every_iterations, 100);
   EXPECT_THAT(job_warnings(*job), testing::IsEmpty());
   JobSpec without = *job;
@@ -163,6 +164,7 @@ TEST(Job, RoundTrip) {
       {{"match", "*.bias"}, {"learning_rate_multiplier", 2}, {"weight_decay_multiplier", 0}},
       {{"match", "conv1.*"}, {"learning_rate_multiplier", 0}, {"weight_decay_multiplier", 1}}};
   jobs[6]["micro_batches"] = 8;
+  jobs[4]["precision"] = "bf16";
   jobs[8]["optimizer"] = {{"type", "lars"},
                           {"momentum", 0.9},
                           {"trust_coefficient", 0.02},
@@ -332,6 +334,11 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
       {"/micro_batches", 0, "micro_batches: expected"},
       {"/micro_batches", 3, "micro_batches: expected a divisor of batch_size 32, got 3"},
       {"/micro_batches", 64, "micro_batches: expected a divisor of batch_size 32, got 64"},
+      {"/precision", "bf61", "did you mean \"bf16\"?"},
+      {"/precision", "double",
+       "precision: expected one of \"fp32\", \"tf32\", \"bf16\", \"fp16\", got \"double\""},
+      {"/precision", 16, "precision: expected one of"},
+      {"/precison", "bf16", "precison: unknown key; did you mean \"precision\"?"},
       {"/sync/scheme", "pss", "did you mean \"ps\"?"},
       {"/sync/scheme", "ring",
        "sync.scheme: expected one of \"auto\", \"ps\", \"sfb\", got \"ring\""},

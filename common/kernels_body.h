@@ -15,6 +15,7 @@
 
 #include "common/float16.h"
 #include "common/kernels.h"
+#include "common/optimizer_rules.h"
 
 // `in` and `out` may be one array. Each loop reads and writes element i only, so there is nothing
 // carried from one turn to the next; compilers cannot see that by themselves.
@@ -154,9 +155,7 @@ template <typename Lanes>
 void sgd(const SgdFactors& f, GradientTerms gradient, const float* in, float* out,
          std::size_t size) {
   for_each_gradient<Lanes>(gradient, size, [=](auto lanes, std::size_t i, auto sum) {
-    const auto w = lanes.load(in + i);
-    const auto g = sum * lanes.broadcast(f.gradient_scale) + lanes.broadcast(f.weight_decay) * w;
-    lanes.store(out + i, w - lanes.broadcast(f.learning_rate) * g);
+    lanes.store(out + i, rules::sgd<decltype(lanes)>(f, sum, lanes.load(in + i)));
   });
 }
 
@@ -164,14 +163,10 @@ template <typename Lanes, bool kNesterov>
 void momentum(const SgdFactors& f, GradientTerms gradient, const float* in, float* out,
               float* velocity, std::size_t size) {
   for_each_gradient<Lanes>(gradient, size, [=](auto lanes, std::size_t i, auto sum) {
-    const auto w = lanes.load(in + i);
-    const auto factor = lanes.broadcast(f.momentum);
-    const auto g = sum * lanes.broadcast(f.gradient_scale) + lanes.broadcast(f.weight_decay) * w;
-    const auto m = factor * lanes.load(velocity + i) + g;
-    auto direction = m;
-    if constexpr (kNesterov) direction = g + factor * m;
-    lanes.store(velocity + i, m);
-    lanes.store(out + i, w - lanes.broadcast(f.learning_rate) * direction);
+    auto v = lanes.load(velocity + i);
+    const auto w = rules::momentum<decltype(lanes), kNesterov>(f, sum, lanes.load(in + i), v);
+    lanes.store(velocity + i, v);
+    lanes.store(out + i, w);
   });
 }
 
@@ -179,24 +174,12 @@ template <typename Lanes, bool kDecoupled>
 void adam(const AdamFactors& f, GradientTerms gradient, const float* in, float* out, float* mean,
           float* square, std::size_t size) {
   for_each_gradient<Lanes>(gradient, size, [=](auto lanes, std::size_t i, auto sum) {
-    const auto w = lanes.load(in + i);
-    const auto decayed = lanes.broadcast(f.decay) * w;
-    auto g = sum * lanes.broadcast(f.gradient_scale);
-    auto kept = w;
-    if constexpr (kDecoupled) {
-      kept = w - decayed;
-    } else {
-      g = g + decayed;
-    }
-    const auto m =
-        lanes.broadcast(f.beta1) * lanes.load(mean + i) + lanes.broadcast(f.new_share1) * g;
-    const auto v =
-        lanes.broadcast(f.beta2) * lanes.load(square + i) + lanes.broadcast(f.new_share2) * (g * g);
-    const auto deviation = lanes.square_root(v) / lanes.broadcast(f.correction2_sqrt);
+    auto m = lanes.load(mean + i);
+    auto v = lanes.load(square + i);
+    const auto w = rules::adam<decltype(lanes), kDecoupled>(f, sum, lanes.load(in + i), m, v);
     lanes.store(mean + i, m);
     lanes.store(square + i, v);
-    lanes.store(out + i,
-                kept - lanes.broadcast(f.rate) * (m / (deviation + lanes.broadcast(f.epsilon))));
+    lanes.store(out + i, w);
   });
 }
 

@@ -106,11 +106,33 @@ OptimizerStep make_optimizer_step(const OptimizerSpec& spec, Iteration iteration
   return step;
 }
 
+bool is_adaptive(const OptimizerStep& step) { return is_adam(step.type); }
+
+SgdFactors sgd_factors(const OptimizerStep& step) {
+  return {.gradient_scale = step.gradient_scale,
+          .weight_decay = step.weight_decay,
+          .learning_rate = step.learning_rate,
+          .momentum = step.momentum};
+}
+
+AdamFactors adam_factors(const OptimizerStep& step) {
+  const bool decoupled = step.type == OptimizerType::kAdamW;
+  return {.gradient_scale = step.gradient_scale,
+          .decay = decoupled ? step.learning_rate * step.weight_decay : step.weight_decay,
+          .rate = step.learning_rate / step.bias_correction1,
+          .beta1 = step.beta1,
+          .beta2 = step.beta2,
+          .new_share1 = step.one_minus_beta1,
+          .new_share2 = step.one_minus_beta2,
+          .correction2_sqrt = step.bias_correction2_sqrt,
+          .epsilon = step.epsilon};
+}
+
 void apply_optimizer(const OptimizerStep& step, GradientTerms gradient, std::span<const float> in,
                      std::span<float> out, std::span<float> state0, std::span<float> state1,
                      const Kernels& with) {
   const std::size_t size = in.size();
-  const bool adaptive = is_adam(step.type);
+  const bool adaptive = is_adaptive(step);
   POSEIDON_CHECK(out.size() == size, "spans of different lengths");
   POSEIDON_CHECK(state0.size() == (adaptive || step.has_momentum ? size : 0),
                  "state0 of wrong length");
@@ -120,26 +142,13 @@ void apply_optimizer(const OptimizerStep& step, GradientTerms gradient, std::spa
     return;
   }
   if (!adaptive) {
-    const SgdFactors factors{.gradient_scale = step.gradient_scale,
-                             .weight_decay = step.weight_decay,
-                             .learning_rate = step.learning_rate,
-                             .momentum = step.momentum};
+    const SgdFactors factors = sgd_factors(step);
     if (!step.has_momentum) return with.sgd(factors, gradient, in.data(), out.data(), size);
     const auto run = step.nesterov ? with.nesterov : with.momentum;
     return run(factors, gradient, in.data(), out.data(), state0.data(), size);
   }
-  const bool decoupled = step.type == OptimizerType::kAdamW;
-  const AdamFactors factors{
-      .gradient_scale = step.gradient_scale,
-      .decay = decoupled ? step.learning_rate * step.weight_decay : step.weight_decay,
-      .rate = step.learning_rate / step.bias_correction1,
-      .beta1 = step.beta1,
-      .beta2 = step.beta2,
-      .new_share1 = step.one_minus_beta1,
-      .new_share2 = step.one_minus_beta2,
-      .correction2_sqrt = step.bias_correction2_sqrt,
-      .epsilon = step.epsilon};
-  const auto run = decoupled ? with.adamw : with.adam;
+  const AdamFactors factors = adam_factors(step);
+  const auto run = step.type == OptimizerType::kAdamW ? with.adamw : with.adam;
   run(factors, gradient, in.data(), out.data(), state0.data(), state1.data(), size);
 }
 

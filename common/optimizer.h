@@ -102,6 +102,12 @@ OptimizerStep make_optimizer_step(const OptimizerSpec& spec, Iteration iteration
                                   float gradient_scale, const StepMultipliers& multipliers = {},
                                   const StepNorms& norms = {});
 
+/// What a step that is not frozen does to every element (common/optimizer_rules.h): the first for
+/// SGD and LARS, the second for Adam and AdamW.
+bool is_adaptive(const OptimizerStep& step);
+SgdFactors sgd_factors(const OptimizerStep& step);
+AdamFactors adam_factors(const OptimizerStep& step);
+
 /// One fused pass: reads gradient sum, state and `in`, writes state and `out`.
 /// `in` and `out` may be the same memory (a step in place) or disjoint (copy on write).
 /// All spans have the same length, which is the gradient's too, except state0/state1, which are

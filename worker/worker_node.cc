@@ -322,7 +322,8 @@ class WorkerNode::Job final : public TrainerEvents {
                               node_->options_.engine.make_executor(
                                   net, {.batch_size = job_.batch_size / job_.micro_batches,
                                         .seed = job_.init.seed,
-                                        .threads = node_->options_.threads}));
+                                        .threads = node_->options_.threads,
+                                        .precision = job_.precision}));
     // Only worker 0's parameters count; it sends them to the servers, and everybody gets them from
     // there.
     if (restore_) return absl::OkStatus();
@@ -608,7 +609,8 @@ absl::Status WorkerNode::measure(const v1::Calibrate& task, const std::atomic<bo
       std::shared_ptr<Executor> executor,
       options_.engine.make_executor(net, {.batch_size = job.batch_size / job.micro_batches,
                                           .seed = job.init.seed,
-                                          .threads = options_.threads}));
+                                          .threads = options_.threads,
+                                          .precision = job.precision}));
   const SystemClock clock;
   POSEIDON_ASSIGN_OR_RETURN(const ComputeSpeed speed,
                             measure_compute(executor, {.batch_size = job.batch_size,

@@ -96,6 +96,16 @@ struct FactorStepArgs {
 /// Owned by whoever asked for it; given back to the device's allocator at the end.
 using DeviceMemory = std::unique_ptr<void, void (*)(void*)>;
 
+/// Tells when something that was queued is done. Made once, at creation of the executor, and used
+/// again and again (Device::start_download). This one is of a synchronous device: always done.
+class DeviceTicket {
+ public:
+  virtual ~DeviceTicket() = default;
+  virtual absl::StatusOr<bool> is_done() { return true; }
+  /// Has a deadline of the device's own: DEADLINE_EXCEEDED when it does not answer.
+  virtual absl::Status wait() { return absl::OkStatus(); }
+};
+
 /// One thread only, the executor's. The device outlives its memory and its operators.
 class Device {
  public:
@@ -116,6 +126,26 @@ class Device {
   /// In order with the operators' work; complete when they return.
   virtual absl::Status upload(void* device, const void* host, std::int64_t bytes) = 0;
   virtual absl::Status download(void* host, const void* device, std::int64_t bytes) = 0;
+
+  // What an asynchronous device overrides. `host` is of allocate_host.
+
+  virtual absl::StatusOr<std::unique_ptr<DeviceTicket>> make_ticket() {
+    return std::make_unique<DeviceTicket>();
+  }
+  /// Operators queued from now on read the new values; no work of an earlier pass reads them.
+  /// `host` must stay as it is until work that was queued later is known to be done.
+  virtual absl::Status start_upload(void* device, const void* host, std::int64_t bytes) {
+    return upload(device, host, bytes);
+  }
+  /// Of what operators queued until now have written. `ticket` is done when this copy is, and all
+  /// that were started before it. `bytes` may be 0: nothing is copied.
+  virtual absl::Status start_download(void* host, const void* device, std::int64_t bytes,
+                                      DeviceTicket& /*ticket*/) {
+    return bytes == 0 ? absl::OkStatus() : download(host, device, bytes);
+  }
+  /// Returns when nothing is queued any more, also after an error.
+  virtual absl::Status finish() { return absl::OkStatus(); }
+
   /// target[i] += addend[i], for outputs that several layers read.
   virtual absl::Status add(float* target, const float* addend, std::int64_t elements) = 0;
 

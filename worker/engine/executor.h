@@ -43,7 +43,10 @@ struct ForwardResult {
   double mean_loss() const { return samples == 0 ? 0.0 : loss_sum / static_cast<double>(samples); }
 };
 
-/// What the trainer hangs into an execution. Called on the thread that runs the executor.
+/// What the trainer hangs into an execution. Called on the thread that runs the executor. On an
+/// asynchronous device the walk runs ahead of the computation: after_backward still comes in order
+/// and not before the layer's gradient is complete, but the time between two hooks is not a
+/// layer's.
 struct ExecutionHooks {
   /// Before the forward of a parameter layer reads its parameters; an error aborts the pass.
   std::function<absl::Status(LayerIndex)> before_forward;
@@ -68,7 +71,7 @@ struct FactorSquares {
 
 /// The engine seam as the trainer sees it: one network on one device. One thread only. There is one
 /// implementation, the layer walk of network_executor.h, shared by all devices; what differs is the
-/// Device (device.h) under it: cpu/ on oneDNN, reference/ in plain loops for tests, later cuda/.
+/// Device (device.h) under it: cpu/ on oneDNN, reference/ in plain loops for tests, cuda/ on GPUs.
 ///
 /// Memory: parameters and gradients of one parameter layer are each one contiguous host range, all
 /// tensors of the layer laid end to end in ParameterSpec order without padding, for the life of the

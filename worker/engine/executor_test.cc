@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/engine/cpu/cpu_device.h"
+#include "worker/engine/late_device.h"
 #include "worker/engine/layer_harness.h"
 #include "worker/engine/network_executor.h"
 #include "worker/engine/reference/reference_device.h"
@@ -127,6 +128,12 @@ class RecordingDevice final : public Device {
   std::unique_ptr<Device> inner_ = make_reference_device();
 };
 
+std::unique_ptr<Device> make_device(const std::string& name) {
+  static testing::LateControl control;  // all is done as late as can be
+  if (name == "late") return std::make_unique<testing::LateDevice>(&control);
+  return make_reference_device();
+}
+
 class ExecutorTest : public ::testing::TestWithParam<std::string> {
  protected:
   static std::unique_ptr<Executor> make(const NetSpec& net, std::int64_t batch_size,
@@ -134,7 +141,7 @@ class ExecutorTest : public ::testing::TestWithParam<std::string> {
     const ExecutorOptions options{batch_size, seed, 1};
     auto executor = GetParam() == "cpu"
                         ? make_cpu_executor(net, options)
-                        : NetworkExecutor::create(net, options, make_reference_device());
+                        : NetworkExecutor::create(net, options, make_device(GetParam()));
     EXPECT_TRUE(executor.ok()) << executor.status().message();
     initialise(**executor, 5);
     return *std::move(executor);
@@ -461,7 +468,7 @@ TEST_P(ExecutorTest, RunningStatisticsAreReadAndWritten) {
   EXPECT_EQ(executor->forward(batch, Phase::kTest, {})->loss_sum, before);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, ExecutorTest, ::testing::Values("cpu", "reference"),
+INSTANTIATE_TEST_SUITE_P(Devices, ExecutorTest, ::testing::Values("cpu", "reference", "late"),
                          [](const auto& device) { return device.param; });
 
 TEST(NetworkExecutor, AllocatesAtCreationOnly) {

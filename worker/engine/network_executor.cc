@@ -100,7 +100,9 @@ absl::Status NetworkExecutor::build_parameters() {
     POSEIDON_RETURN_IF_ERROR(make_range(elements, parameters_.emplace_back()));
     POSEIDON_RETURN_IF_ERROR(make_range(elements, gradients_.emplace_back()));
     keeps_factors_.push_back(false);
+    POSEIDON_ASSIGN_OR_RETURN(returns_.emplace_back().ticket, device_->make_ticket());
   }
+  returning_.reserve(returns_.size());
   return absl::OkStatus();
 }
 
@@ -258,6 +260,14 @@ absl::Status NetworkExecutor::keep_factors(LayerIndex layer) {
     return absl::InvalidArgumentError(
         absl::StrCat("layer '", spec.name, "' has no factors: it is no ", "fully connected layer"));
   }
+  if (!device_->shares_host_memory()) {
+    const std::int64_t row = options_.batch_size * kFloatBytes;
+    Return& place = returns_[layer.value()];
+    POSEIDON_ASSIGN_OR_RETURN(place.output_gradient,
+                              device_->allocate_host(row * element_count(spec.output_shape)));
+    POSEIDON_ASSIGN_OR_RETURN(place.input,
+                              device_->allocate_host(row * element_count(spec.input_shape)));
+  }
   keeps_factors_[layer.value()] = true;
   gradients_[layer.value()] = ParameterRange{};
   return absl::OkStatus();
@@ -277,6 +287,12 @@ absl::Status NetworkExecutor::copy_factors(LayerIndex layer, std::span<float> ou
   POSEIDON_CHECK(static_cast<std::int64_t>(output_gradient.size()) == node.output_elements &&
                      static_cast<std::int64_t>(input.size()) == inputs,
                  "factors of one batch");
+  if (!device_->shares_host_memory()) {  // return_layer brought them
+    const Return& place = returns_[layer.value()];
+    std::memcpy(output_gradient.data(), place.output_gradient.get(), output_gradient.size_bytes());
+    std::memcpy(input.data(), place.input.get(), input.size_bytes());
+    return absl::OkStatus();
+  }
   POSEIDON_RETURN_IF_ERROR(device_->download(output_gradient.data(), node.output_gradient,
                                              node.output_elements * kFloatBytes));
   return device_->download(input.data(), node.inputs[0], inputs * kFloatBytes);
@@ -363,7 +379,7 @@ absl::Status NetworkExecutor::forward_node(std::size_t index, const ExecutionHoo
     const ParameterRange& range = parameters_[static_cast<std::size_t>(node.parameter_layer)];
     if (range.device_data != range.host_data) {
       POSEIDON_RETURN_IF_ERROR(
-          device_->upload(range.device_data, range.host_data, range.elements * kFloatBytes));
+          device_->start_upload(range.device_data, range.host_data, range.elements * kFloatBytes));
     }
   }
   return node.op->forward(forward_args(node));
@@ -378,6 +394,18 @@ absl::StatusOr<ForwardResult> NetworkExecutor::forward(const Batch& batch, Phase
   valid_samples_ = batch.valid_samples;
   first_sample_ = batch.first_sample;
   phase_ = phase;
+  absl::StatusOr<ForwardResult> result = run_forward(batch, hooks);
+  if (!result.ok()) {
+    device_->finish().IgnoreError();  // the first error says more
+    return result;
+  }
+  has_forward_ = true;
+  can_backward_ = phase == Phase::kTrain;
+  return result;
+}
+
+absl::StatusOr<ForwardResult> NetworkExecutor::run_forward(const Batch& batch,
+                                                           const ExecutionHooks& hooks) {
   POSEIDON_RETURN_IF_ERROR(
       device_->upload(input_.get(), batch.images.data(),
                       static_cast<std::int64_t>(batch.images.size()) * kFloatBytes));
@@ -387,9 +415,9 @@ absl::StatusOr<ForwardResult> NetworkExecutor::forward(const Batch& batch, Phase
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     if (runs_in_phase(i)) POSEIDON_RETURN_IF_ERROR(forward_node(i, hooks));
   }
-  has_forward_ = true;
-  can_backward_ = phase == Phase::kTrain;
-  return collect_result();
+  POSEIDON_ASSIGN_OR_RETURN(const ForwardResult result, collect_result());
+  POSEIDON_RETURN_IF_ERROR(device_->finish());
+  return result;
 }
 
 absl::StatusOr<std::span<const float>> NetworkExecutor::fetch(const void* memory,
@@ -427,29 +455,56 @@ absl::StatusOr<ForwardResult> NetworkExecutor::collect_result() {
   return result;
 }
 
-absl::Status NetworkExecutor::backward_node(std::size_t index, const ExecutionHooks& hooks) {
+absl::Status NetworkExecutor::backward_node(std::size_t index) {
   const Node& node = nodes_[index];
   if (!node.runs_backward) return absl::OkStatus();
   BackwardArgs args;
   args.forward = forward_args(node);
   args.output_gradient = node.output_gradient;
   args.input_gradients = node.input_gradients;
-  const ParameterRange* range = nullptr;
   if (node.parameter_layer >= 0) {
-    range = &gradients_[static_cast<std::size_t>(node.parameter_layer)];
-    args.parameter_gradients = range->device_data;
+    args.parameter_gradients =
+        gradients_[static_cast<std::size_t>(node.parameter_layer)].device_data;
   }
   POSEIDON_RETURN_IF_ERROR(node.op->backward(args));
   for (const Node::Sum& sum : node.sums) {
     POSEIDON_RETURN_IF_ERROR(device_->add(sum.target, sum.addend, sum.elements));
   }
-  if (range == nullptr) return absl::OkStatus();
-  if (range->device_data != range->host_data) {  // and not both null
+  return node.parameter_layer >= 0 ? return_layer(index) : absl::OkStatus();
+}
+
+absl::Status NetworkExecutor::return_layer(std::size_t index) {
+  const Node& node = nodes_[index];
+  const auto layer = static_cast<std::size_t>(node.parameter_layer);
+  const ParameterRange& range = gradients_[layer];
+  const Return& place = returns_[layer];
+  const bool is_elsewhere = range.device_data != range.host_data;  // and not both null
+  POSEIDON_RETURN_IF_ERROR(device_->start_download(range.host_data, range.device_data,
+                                                   is_elsewhere ? range.elements * kFloatBytes : 0,
+                                                   *place.ticket));
+  if (keeps_factors_[layer] && !device_->shares_host_memory()) {
+    const std::int64_t inputs = options_.batch_size * element_count(layers_[index].input_shape);
     POSEIDON_RETURN_IF_ERROR(
-        device_->download(range->host_data, range->device_data, range->elements * kFloatBytes));
+        device_->start_download(place.output_gradient.get(), node.output_gradient,
+                                node.output_elements * kFloatBytes, *place.ticket));
+    POSEIDON_RETURN_IF_ERROR(device_->start_download(place.input.get(), node.inputs[0],
+                                                     inputs * kFloatBytes, *place.ticket));
   }
-  if (hooks.after_backward) {
-    hooks.after_backward(LayerIndex(static_cast<std::uint32_t>(node.parameter_layer)));
+  returning_.push_back(static_cast<std::uint32_t>(layer));
+  return absl::OkStatus();
+}
+
+absl::Status NetworkExecutor::hand_back(const ExecutionHooks& hooks, bool wait) {
+  for (; handed_back_ < returning_.size(); ++handed_back_) {
+    const std::uint32_t layer = returning_[handed_back_];
+    DeviceTicket& ticket = *returns_[layer].ticket;
+    if (wait) {
+      POSEIDON_RETURN_IF_ERROR(ticket.wait());
+    } else {
+      POSEIDON_ASSIGN_OR_RETURN(const bool is_done, ticket.is_done());
+      if (!is_done) return absl::OkStatus();
+    }
+    if (hooks.after_backward) hooks.after_backward(LayerIndex(layer));
   }
   return absl::OkStatus();
 }
@@ -461,10 +516,20 @@ absl::Status NetworkExecutor::backward(const ExecutionHooks& hooks) {
   }
   can_backward_ = false;
   device_->begin_pass();
+  returning_.clear();
+  handed_back_ = 0;
+  const absl::Status status = run_backward(hooks);
+  if (!status.ok()) device_->finish().IgnoreError();  // the first error says more
+  return status;
+}
+
+absl::Status NetworkExecutor::run_backward(const ExecutionHooks& hooks) {
   for (std::size_t i = nodes_.size(); i-- > 0;) {
-    POSEIDON_RETURN_IF_ERROR(backward_node(i, hooks));
+    POSEIDON_RETURN_IF_ERROR(backward_node(i));
+    POSEIDON_RETURN_IF_ERROR(hand_back(hooks, /*wait=*/false));
   }
-  return absl::OkStatus();
+  POSEIDON_RETURN_IF_ERROR(hand_back(hooks, /*wait=*/true));
+  return device_->finish();
 }
 
 // Outputs share memory, so the forward pass runs once more and each is looked at when it is new.

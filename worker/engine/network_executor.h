@@ -11,9 +11,14 @@
 //  3. An output's gradient is complete before its layer's backward runs: its consumers come
 //     later in the file, so earlier in backward; the last consumer writes, the others add.
 //  4. Layers that are train_only do not run in Phase::kTest; their outputs are then old.
-//  5. A layer's backward runs only if a parameter layer is at or before it; nothing computes the
+//  5. On an asynchronous device (device.h) a pass queues all its work and hands layers back
+//     (after_backward) as their gradients have arrived in host memory: asked for after each node,
+//     waited for after the last, in the order of the walk. When forward or backward returns, with
+//     an error or without, the device has nothing queued.
+//  6. A layer's backward runs only if a parameter layer is at or before it; nothing computes the
 //     gradient of the data.
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -58,6 +63,13 @@ class NetworkExecutor final : public Executor {
     float* host_data = nullptr;
     float* device_data = nullptr;
   };
+  // A parameter layer on its way back to the host.
+  struct Return {
+    std::unique_ptr<DeviceTicket> ticket;
+    // Of a layer whose factors are kept on a device with memory of its own.
+    DeviceMemory output_gradient{nullptr, nullptr};
+    DeviceMemory input{nullptr, nullptr};
+  };
   // Pointers are into tensors_, on the device.
   struct Node {
     std::int64_t output_elements = 0;  // of the whole batch
@@ -93,7 +105,13 @@ class NetworkExecutor final : public Executor {
   FactorStepArgs factor_args(LayerIndex layer, std::span<const float> output_gradients,
                              std::span<const float> inputs) const;
   absl::Status forward_node(std::size_t index, const ExecutionHooks& hooks);
-  absl::Status backward_node(std::size_t index, const ExecutionHooks& hooks);
+  absl::StatusOr<ForwardResult> run_forward(const Batch& batch, const ExecutionHooks& hooks);
+  absl::Status run_backward(const ExecutionHooks& hooks);
+  absl::Status backward_node(std::size_t index);
+  // Queues the copy of what after_backward promises.
+  absl::Status return_layer(std::size_t index);
+  // after_backward for those whose copies are done; waits for all of them if asked to.
+  absl::Status hand_back(const ExecutionHooks& hooks, bool wait);
   ForwardArgs forward_args(const Node& node) const;
   bool runs_in_phase(std::size_t index) const;
   absl::StatusOr<std::string> find_nonfinite();
@@ -124,7 +142,12 @@ class NetworkExecutor final : public Executor {
   std::vector<ParameterRange> gradients_;
   std::vector<Node> nodes_;
   std::vector<bool> keeps_factors_;  // by LayerIndex
+  std::vector<Return> returns_;      // by LayerIndex
   std::vector<float> host_copy_;     // for results and the search for NaN
+
+  // Of this backward: layers whose gradients are under way, in order; the first so many are done.
+  std::vector<std::uint32_t> returning_;
+  std::size_t handed_back_ = 0;
 
   // Of the last forward.
   std::int64_t valid_samples_ = 0;

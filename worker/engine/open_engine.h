@@ -9,8 +9,9 @@
 
 namespace poseidon {
 
-/// "auto", "cpu" or "cuda:N". INVALID_ARGUMENT for any other name and for a device that this
-/// machine or this version does not have.
+/// "auto", "cpu" or "cuda:N" (device_plugin.h). "auto" is cuda:0 where the plug-in loads and finds
+/// a device, else cpu, and the log says why. INVALID_ARGUMENT for any other name and for a device
+/// that this machine or this version does not have.
 absl::StatusOr<Engine> open_engine(const std::string& device);
 
 }  // namespace poseidon

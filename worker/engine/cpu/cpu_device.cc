@@ -219,6 +219,12 @@ absl::StatusOr<std::unique_ptr<Executor>> make_cpu_executor(const NetSpec& net,
     return absl::InvalidArgumentError(absl::StrCat("threads must be from 0 (all cores) to ",
                                                    kMaxThreads, ", got ", options.threads));
   }
+  // "tf32" is a permission that this device makes no use of.
+  if (options.precision != "fp32" && options.precision != "tf32") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "precision \"", options.precision,
+        "\" needs a GPU: the CPU engine computes in float32; set precision to \"fp32\""));
+  }
   if (options.batch_size > 0) {
     if (absl::Status status = check_memory(net, options.batch_size); !status.ok()) return status;
   }

@@ -1,0 +1,368 @@
+// Convolution on cuDNN, by its version 7 interface: it plans by heuristics without a run and takes
+// plain descriptors. Only algorithms that give the same bits again are taken. Where cuDNN refuses
+// one when it runs, the next of the heuristics' list takes its place for good; a refused call has
+// computed nothing.
+//
+// In bfloat16 input, weight and gradients are rounded into the workspace before, and results come
+// back from there: tensors between layers and parameters stay float32.
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "worker/engine/cuda/cuda_kernels.h"
+#include "worker/engine/cuda/cuda_operators.h"
+#include "worker/engine/cuda/cuda_status.h"
+
+namespace poseidon {
+namespace {
+
+constexpr std::size_t kMaxWorkspaceBytes = std::size_t{1} << 30;  // of one algorithm
+constexpr std::size_t kMaxCandidates = 4;
+constexpr std::size_t kSliceAlignmentBytes = 256;
+
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kSliceAlignmentBytes - 1) / kSliceAlignmentBytes * kSliceAlignmentBytes;
+}
+
+/// cuDNN's handles, made empty.
+class Tensor {
+ public:
+  Tensor() = default;
+  ~Tensor() {
+    if (handle_ != nullptr) static_cast<void>(cudnnDestroyTensorDescriptor(handle_));
+  }
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
+  absl::Status set(cudnnDataType_t type, std::int64_t batch, const Shape& shape) {
+    POSEIDON_CUDA(cudnnCreateTensorDescriptor(&handle_));
+    POSEIDON_CUDA(cudnnSetTensor4dDescriptor(
+        handle_, CUDNN_TENSOR_NCHW, type, static_cast<int>(batch), static_cast<int>(shape[0]),
+        static_cast<int>(shape[1]), static_cast<int>(shape[2])));
+    return absl::OkStatus();
+  }
+  cudnnTensorDescriptor_t handle() const { return handle_; }
+
+ private:
+  cudnnTensorDescriptor_t handle_ = nullptr;
+};
+
+class Filter {
+ public:
+  Filter() = default;
+  ~Filter() {
+    if (handle_ != nullptr) static_cast<void>(cudnnDestroyFilterDescriptor(handle_));
+  }
+  Filter(const Filter&) = delete;
+  Filter& operator=(const Filter&) = delete;
+  absl::Status set(cudnnDataType_t type, const Shape& shape) {
+    POSEIDON_CUDA(cudnnCreateFilterDescriptor(&handle_));
+    POSEIDON_CUDA(cudnnSetFilter4dDescriptor(
+        handle_, type, CUDNN_TENSOR_NCHW, static_cast<int>(shape[0]), static_cast<int>(shape[1]),
+        static_cast<int>(shape[2]), static_cast<int>(shape[3])));
+    return absl::OkStatus();
+  }
+  cudnnFilterDescriptor_t handle() const { return handle_; }
+
+ private:
+  cudnnFilterDescriptor_t handle_ = nullptr;
+};
+
+class Rule {
+ public:
+  Rule() = default;
+  ~Rule() {
+    if (handle_ != nullptr) static_cast<void>(cudnnDestroyConvolutionDescriptor(handle_));
+  }
+  Rule(const Rule&) = delete;
+  Rule& operator=(const Rule&) = delete;
+  absl::Status set(const LayerSpec& layer, cudnnMathType_t math) {
+    POSEIDON_CUDA(cudnnCreateConvolutionDescriptor(&handle_));
+    POSEIDON_CUDA(cudnnSetConvolution2dDescriptor(
+        handle_, static_cast<int>(layer.pad_h), static_cast<int>(layer.pad_w),
+        static_cast<int>(layer.stride_h), static_cast<int>(layer.stride_w), /*dilation_h=*/1,
+        /*dilation_w=*/1, CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
+    POSEIDON_CUDA(cudnnSetConvolutionGroupCount(handle_, static_cast<int>(layer.groups)));
+    POSEIDON_CUDA(cudnnSetConvolutionMathType(handle_, math));
+    return absl::OkStatus();
+  }
+  cudnnConvolutionDescriptor_t handle() const { return handle_; }
+
+ private:
+  cudnnConvolutionDescriptor_t handle_ = nullptr;
+};
+
+/// One of the three computations: the algorithms that may do it, the best first.
+template <typename Algorithm>
+class Candidates {
+ public:
+  /// `results`: of the heuristics, which do not always know what cuDNN will say: `workspace_bytes`
+  /// (algorithm) asks it, 0 bytes or more, or an error.
+  template <typename Result, typename WorkspaceBytes>
+  absl::Status choose(const std::vector<Result>& results, const WorkspaceBytes& workspace_bytes) {
+    for (const Result& result : results) {
+      if (list_.size() == kMaxCandidates) break;
+      if (result.status != CUDNN_STATUS_SUCCESS) continue;
+      if (result.determinism != CUDNN_DETERMINISTIC) continue;
+      const absl::StatusOr<std::size_t> bytes = workspace_bytes(result.algo);
+      if (!bytes.ok() || *bytes > kMaxWorkspaceBytes) continue;
+      const auto same = [&](const Candidate& one) { return one.algorithm == result.algo; };
+      if (std::any_of(list_.begin(), list_.end(), same)) continue;  // with other arithmetic
+      list_.push_back({result.algo, *bytes});
+    }
+    if (list_.empty()) {
+      return absl::InternalError("cuDNN has no algorithm that gives the same bits again");
+    }
+    return absl::OkStatus();
+  }
+
+  /// The largest need of all, as any may have to step in.
+  std::size_t workspace_bytes() const {
+    std::size_t most = 0;
+    for (const Candidate& one : list_) most = std::max(most, one.workspace_bytes);
+    return most;
+  }
+
+  /// call(algorithm, bytes of workspace) -> cudnnStatus_t.
+  template <typename Call>
+  absl::Status run(std::string_view what, const Call& call) {
+    for (;; ++current_) {
+      const cudnnStatus_t status = call(list_[current_].algorithm, list_[current_].workspace_bytes);
+      const bool refused = CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED;
+      if (!refused || current_ + 1 == list_.size()) return cuda_status(status, what);
+    }
+  }
+
+ private:
+  struct Candidate {
+    Algorithm algorithm;
+    std::size_t workspace_bytes;
+  };
+  std::vector<Candidate> list_;
+  std::size_t current_ = 0;
+};
+
+class Convolution final : public LayerOperator {
+ public:
+  Convolution(const LayerSpec& layer, const OperatorOptions& options, CudaContext& context)
+      : layer_(layer),
+        samples_(options.batch_size),
+        rounds_(context.precision() == CudaPrecision::kBfloat16),
+        input_elements_(samples_ * element_count(layer.input_shape)),
+        output_elements_(samples_ * element_count(layer.output_shape)),
+        weight_elements_(element_count(layer.parameters.front().shape)),
+        images_{.samples = samples_,
+                .channels = layer.output_shape[0],
+                .plane = layer.output_shape[1] * layer.output_shape[2],
+                .valid = samples_},
+        context_(context) {}
+
+  absl::Status open(bool wants_input_gradient) {
+    const cudnnDataType_t type = rounds_ ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+    POSEIDON_RETURN_IF_ERROR(input_.set(type, samples_, layer_.input_shape));
+    POSEIDON_RETURN_IF_ERROR(output_.set(type, samples_, layer_.output_shape));
+    POSEIDON_RETURN_IF_ERROR(weight_.set(type, layer_.parameters.front().shape));
+    // True float32 excludes TF32, which the default lets cuDNN take.
+    const cudnnMathType_t math = context_.precision() == CudaPrecision::kFloat32 ? CUDNN_FMA_MATH
+                                 : rounds_ ? CUDNN_TENSOR_OP_MATH
+                                           : CUDNN_DEFAULT_MATH;
+    POSEIDON_RETURN_IF_ERROR(rule_.set(layer_, math));
+    POSEIDON_RETURN_IF_ERROR(choose_forward());
+    POSEIDON_RETURN_IF_ERROR(choose_of_weight());
+    if (wants_input_gradient) POSEIDON_RETURN_IF_ERROR(choose_of_input());
+    algorithm_bytes_ = aligned(std::max(
+        {forward_.workspace_bytes(), of_weight_.workspace_bytes(), of_input_.workspace_bytes()}));
+    std::size_t bytes =
+        algorithm_bytes_ + aligned(cuda::channel_sums_scratch(images_) * sizeof(double));
+    if (rounds_) {
+      bytes += rounded_bytes(input_elements_) + rounded_bytes(output_elements_) +
+               rounded_bytes(weight_elements_);
+    }
+    return context_.reserve_workspace(bytes);
+  }
+
+  absl::Status forward(const ForwardArgs& args) override {
+    return in_layer(layer_.name, run_forward(args));
+  }
+  absl::Status backward(const BackwardArgs& args) override {
+    return in_layer(layer_.name, run_backward(args));
+  }
+
+ private:
+  // ---- planning ----
+
+  absl::Status choose_forward() {
+    int count = 0;
+    POSEIDON_CUDA(cudnnGetConvolutionForwardAlgorithmMaxCount(context_.cudnn(), &count));
+    std::vector<cudnnConvolutionFwdAlgoPerf_t> results(static_cast<std::size_t>(count));
+    POSEIDON_CUDA(cudnnGetConvolutionForwardAlgorithm_v7(
+        context_.cudnn(), input_.handle(), weight_.handle(), rule_.handle(), output_.handle(),
+        count, &count, results.data()));
+    results.resize(static_cast<std::size_t>(count));
+    return forward_.choose(results,
+                           [&](cudnnConvolutionFwdAlgo_t algorithm) -> absl::StatusOr<std::size_t> {
+                             std::size_t bytes = 0;
+                             POSEIDON_CUDA(cudnnGetConvolutionForwardWorkspaceSize(
+                                 context_.cudnn(), input_.handle(), weight_.handle(),
+                                 rule_.handle(), output_.handle(), algorithm, &bytes));
+                             return bytes;
+                           });
+  }
+
+  absl::Status choose_of_weight() {
+    int count = 0;
+    POSEIDON_CUDA(cudnnGetConvolutionBackwardFilterAlgorithmMaxCount(context_.cudnn(), &count));
+    std::vector<cudnnConvolutionBwdFilterAlgoPerf_t> results(static_cast<std::size_t>(count));
+    POSEIDON_CUDA(cudnnGetConvolutionBackwardFilterAlgorithm_v7(
+        context_.cudnn(), input_.handle(), output_.handle(), rule_.handle(), weight_.handle(),
+        count, &count, results.data()));
+    results.resize(static_cast<std::size_t>(count));
+    return of_weight_.choose(
+        results, [&](cudnnConvolutionBwdFilterAlgo_t algorithm) -> absl::StatusOr<std::size_t> {
+          std::size_t bytes = 0;
+          POSEIDON_CUDA(cudnnGetConvolutionBackwardFilterWorkspaceSize(
+              context_.cudnn(), input_.handle(), output_.handle(), rule_.handle(), weight_.handle(),
+              algorithm, &bytes));
+          return bytes;
+        });
+  }
+
+  absl::Status choose_of_input() {
+    int count = 0;
+    POSEIDON_CUDA(cudnnGetConvolutionBackwardDataAlgorithmMaxCount(context_.cudnn(), &count));
+    std::vector<cudnnConvolutionBwdDataAlgoPerf_t> results(static_cast<std::size_t>(count));
+    POSEIDON_CUDA(cudnnGetConvolutionBackwardDataAlgorithm_v7(
+        context_.cudnn(), weight_.handle(), output_.handle(), rule_.handle(), input_.handle(),
+        count, &count, results.data()));
+    results.resize(static_cast<std::size_t>(count));
+    return of_input_.choose(
+        results, [&](cudnnConvolutionBwdDataAlgo_t algorithm) -> absl::StatusOr<std::size_t> {
+          std::size_t bytes = 0;
+          POSEIDON_CUDA(cudnnGetConvolutionBackwardDataWorkspaceSize(
+              context_.cudnn(), weight_.handle(), output_.handle(), rule_.handle(), input_.handle(),
+              algorithm, &bytes));
+          return bytes;
+        });
+  }
+
+  // ---- the workspace: the algorithm's, sums of the bias, rounded tensors ----
+
+  static std::size_t rounded_bytes(std::int64_t elements) {
+    return aligned(static_cast<std::size_t>(elements) * 2);
+  }
+  double* bias_sums() const {
+    return reinterpret_cast<double*>(context_.workspace() + algorithm_bytes_);
+  }
+  std::byte* rounded_input() const {
+    return context_.workspace() + algorithm_bytes_ +
+           aligned(cuda::channel_sums_scratch(images_) * sizeof(double));
+  }
+  std::byte* rounded_output() const { return rounded_input() + rounded_bytes(input_elements_); }
+  std::byte* rounded_weight() const { return rounded_output() + rounded_bytes(output_elements_); }
+
+  /// What cuDNN shall read: the tensor itself, or rounded to `place`.
+  const void* rounded(const float* from, std::byte* place, std::int64_t elements) const {
+    if (!rounds_) return from;
+    cuda::to_bfloat16(context_.compute(), from, place, elements);
+    return place;
+  }
+  /// Where cuDNN shall write what `deliver` brings to `to`.
+  void* target(float* to, std::byte* place) const {
+    return rounds_ ? static_cast<void*>(place) : to;
+  }
+  void deliver(const std::byte* place, float* to, std::int64_t elements) const {
+    if (rounds_) cuda::from_bfloat16(context_.compute(), place, to, elements);
+  }
+
+  // ---- running ----
+
+  absl::Status run_forward(const ForwardArgs& args) {
+    const void* const x = rounded(args.inputs[0], rounded_input(), input_elements_);
+    const void* const w = rounded(args.parameters, rounded_weight(), weight_elements_);
+    void* const y = target(args.output, rounded_output());
+    POSEIDON_RETURN_IF_ERROR(forward_.run(
+        "cudnnConvolutionForward", [&](cudnnConvolutionFwdAlgo_t algorithm, std::size_t bytes) {
+          return cudnnConvolutionForward(context_.cudnn(), &kOne, input_.handle(), x,
+                                         weight_.handle(), w, rule_.handle(), algorithm,
+                                         context_.workspace(), bytes, &kZero, output_.handle(), y);
+        }));
+    deliver(rounded_output(), args.output, output_elements_);
+    if (has_bias()) {
+      cuda::add_bias(context_.compute(), args.output, args.parameters + weight_elements_, samples_,
+                     images_.channels, images_.plane);
+    }
+    return launch_status("convolution");
+  }
+
+  absl::Status run_backward(const BackwardArgs& args) {
+    const void* const dy = rounded(args.output_gradient, rounded_output(), output_elements_);
+    POSEIDON_RETURN_IF_ERROR(run_of_weight(args, dy));
+    if (has_bias()) {
+      cuda::channel_sums(context_.compute(), images_, args.output_gradient, bias_sums(),
+                         args.parameter_gradients + weight_elements_);
+    }
+    if (args.input_gradients[0] != nullptr) POSEIDON_RETURN_IF_ERROR(run_of_input(args, dy));
+    return launch_status("convolution gradient");
+  }
+
+  absl::Status run_of_weight(const BackwardArgs& args, const void* dy) {
+    const void* const x = rounded(args.forward.inputs[0], rounded_input(), input_elements_);
+    void* const dw = target(args.parameter_gradients, rounded_weight());
+    POSEIDON_RETURN_IF_ERROR(of_weight_.run(
+        "cudnnConvolutionBackwardFilter",
+        [&](cudnnConvolutionBwdFilterAlgo_t algorithm, std::size_t bytes) {
+          return cudnnConvolutionBackwardFilter(
+              context_.cudnn(), &kOne, input_.handle(), x, output_.handle(), dy, rule_.handle(),
+              algorithm, context_.workspace(), bytes, &kZero, weight_.handle(), dw);
+        }));
+    deliver(rounded_weight(), args.parameter_gradients, weight_elements_);
+    return absl::OkStatus();
+  }
+
+  absl::Status run_of_input(const BackwardArgs& args, const void* dy) {
+    const void* const w = rounded(args.forward.parameters, rounded_weight(), weight_elements_);
+    void* const dx = target(args.input_gradients[0], rounded_input());
+    POSEIDON_RETURN_IF_ERROR(of_input_.run(
+        "cudnnConvolutionBackwardData",
+        [&](cudnnConvolutionBwdDataAlgo_t algorithm, std::size_t bytes) {
+          return cudnnConvolutionBackwardData(
+              context_.cudnn(), &kOne, weight_.handle(), w, output_.handle(), dy, rule_.handle(),
+              algorithm, context_.workspace(), bytes, &kZero, input_.handle(), dx);
+        }));
+    deliver(rounded_input(), args.input_gradients[0], input_elements_);
+    return absl::OkStatus();
+  }
+
+  bool has_bias() const { return layer_.parameters.size() > 1; }
+
+  static constexpr float kOne = 1.0f, kZero = 0.0f;
+
+  const LayerSpec layer_;
+  const std::int64_t samples_;
+  const bool rounds_;
+  const std::int64_t input_elements_, output_elements_, weight_elements_;  // of the whole batch
+  const cuda::Images images_;                                              // the output's
+  CudaContext& context_;
+  Tensor input_, output_;
+  Filter weight_;
+  Rule rule_;
+  Candidates<cudnnConvolutionFwdAlgo_t> forward_;
+  Candidates<cudnnConvolutionBwdFilterAlgo_t> of_weight_;
+  Candidates<cudnnConvolutionBwdDataAlgo_t> of_input_;
+  std::size_t algorithm_bytes_ = 0;
+};
+
+}  // namespace
+
+MadeOperator make_cuda_convolution(const LayerSpec& layer, const OperatorOptions& options,
+                                   CudaContext& context) {
+  auto made = std::make_unique<Convolution>(layer, options, context);
+  POSEIDON_RETURN_IF_ERROR(in_layer(layer.name, made->open(options.wants_input_gradient)));
+  return made;
+}
+
+}  // namespace poseidon

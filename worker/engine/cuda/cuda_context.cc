@@ -1,0 +1,121 @@
+#include "worker/engine/cuda/cuda_context.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "worker/engine/cuda/cuda_status.h"
+
+namespace poseidon {
+namespace {
+
+constexpr std::chrono::seconds kDeviceTimeout{120};
+/// What is asked for every turn at first, then after a pause: most waits are for microseconds, and
+/// a core that spins for long is missed by those who sum and send.
+constexpr std::chrono::microseconds kSpinTime{200};
+constexpr std::chrono::microseconds kPause{20};
+
+void free_device_memory(void* memory) { static_cast<void>(cudaFree(memory)); }
+
+absl::Status make_stream(cudaStream_t* stream) {
+  POSEIDON_CUDA(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaContext>> CudaContext::create(int ordinal,
+                                                                 CudaPrecision precision) {
+  std::unique_ptr<CudaContext> context(new CudaContext(ordinal, precision));
+  POSEIDON_RETURN_IF_ERROR(context->open());
+  return context;
+}
+
+absl::Status CudaContext::open() {
+  POSEIDON_CUDA(cudaSetDevice(ordinal_));
+  POSEIDON_RETURN_IF_ERROR(make_stream(&compute_));
+  POSEIDON_RETURN_IF_ERROR(make_stream(&upload_));
+  POSEIDON_RETURN_IF_ERROR(make_stream(&download_));
+  POSEIDON_RETURN_IF_ERROR(make_stream(&factors_));
+  POSEIDON_CUDA(cudaEventCreateWithFlags(&order_event_, cudaEventDisableTiming));
+  POSEIDON_CUDA(cudaEventCreateWithFlags(&wait_event_, cudaEventDisableTiming));
+  POSEIDON_CUDA(cudnnCreate(&cudnn_));
+  POSEIDON_CUDA(cudnnSetStream(cudnn_, compute_));
+  POSEIDON_CUDA(cublasLtCreate(&cublas_));
+  return absl::OkStatus();
+}
+
+// Errors have nobody to go to here.
+CudaContext::~CudaContext() {
+  use();
+  workspace_.reset();
+  if (cublas_ != nullptr) static_cast<void>(cublasLtDestroy(cublas_));
+  if (cudnn_ != nullptr) static_cast<void>(cudnnDestroy(cudnn_));
+  for (cudaEvent_t event : {order_event_, wait_event_}) {
+    if (event != nullptr) static_cast<void>(cudaEventDestroy(event));
+  }
+  for (cudaStream_t stream : {compute_, upload_, download_, factors_}) {
+    if (stream != nullptr) static_cast<void>(cudaStreamDestroy(stream));
+  }
+}
+
+absl::StatusOr<DeviceMemory> CudaContext::allocate(std::int64_t bytes) const {
+  use();
+  const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
+  void* memory = nullptr;
+  if (const cudaError_t error = cudaMalloc(&memory, size); error != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());  // or the next launch would report it again
+    if (error != cudaErrorMemoryAllocation) return cuda_status(error, "cudaMalloc");
+    std::size_t free_bytes = 0, all_bytes = 0;
+    static_cast<void>(cudaMemGetInfo(&free_bytes, &all_bytes));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "cannot allocate ", bytes, " bytes of GPU memory: ", free_bytes >> 20, " of ",
+        all_bytes >> 20, " MiB are free; use a smaller batch or network, or micro_batches"));
+  }
+  DeviceMemory owned(memory, free_device_memory);
+  POSEIDON_CUDA(cudaMemsetAsync(memory, 0, size, compute_));
+  POSEIDON_RETURN_IF_ERROR(wait(compute_));
+  return owned;
+}
+
+absl::Status CudaContext::reserve_workspace(std::size_t bytes) {
+  if (bytes <= workspace_bytes_) return absl::OkStatus();
+  workspace_.reset();
+  workspace_bytes_ = 0;
+  POSEIDON_ASSIGN_OR_RETURN(workspace_, allocate(static_cast<std::int64_t>(bytes)));
+  workspace_bytes_ = bytes;
+  return absl::OkStatus();
+}
+
+// A stream that waits for an event waits for its last record before the call: it may be recorded
+// again at once.
+absl::Status CudaContext::order(cudaStream_t earlier, cudaStream_t later) const {
+  POSEIDON_CUDA(cudaEventRecord(order_event_, earlier));
+  POSEIDON_CUDA(cudaStreamWaitEvent(later, order_event_, cudaEventWaitDefault));
+  return absl::OkStatus();
+}
+
+absl::Status CudaContext::wait(cudaStream_t stream) const {
+  POSEIDON_CUDA(cudaEventRecord(wait_event_, stream));
+  return wait(wait_event_);
+}
+
+absl::Status CudaContext::wait(cudaEvent_t event) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (;;) {
+    const cudaError_t state = cudaEventQuery(event);
+    if (state == cudaSuccess) return absl::OkStatus();
+    if (state != cudaErrorNotReady) return cuda_status(state, "waiting for the GPU");
+    const auto waited = std::chrono::steady_clock::now() - begin;
+    if (waited > kDeviceTimeout) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the GPU did not finish what it was given within ", kDeviceTimeout.count(),
+                       " s: look for its errors in the kernel's log (NVRM: Xid)"));
+    }
+    if (waited > kSpinTime) std::this_thread::sleep_for(kPause);
+  }
+}
+
+}  // namespace poseidon

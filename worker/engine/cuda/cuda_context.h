@@ -1,0 +1,78 @@
+#pragma once
+
+// One GPU as all operators of a device share it: streams, library handles, workspace.
+//
+// Streams. Everything that computes is queued on `compute`, in the order of the layer walk; that
+// order alone keeps operators, the shared workspace and the planned memory apart. Copies of
+// parameters go up on `upload`, gradients come down on `download`, factors are stepped with on
+// `factors`; events tie them to `compute` where one needs what the other made (cuda_device.cc).
+// Nothing uses the default stream or waits for the whole device.
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/engine/device.h"
+
+namespace poseidon {
+
+/// What products and convolutions round their factors to; sums are float32 always.
+enum class CudaPrecision { kFloat32, kTf32, kBfloat16 };
+
+/// Created by the device, one thread at a time.
+class CudaContext {
+ public:
+  static absl::StatusOr<std::unique_ptr<CudaContext>> create(int ordinal, CudaPrecision precision);
+  ~CudaContext();
+  CudaContext(const CudaContext&) = delete;
+  CudaContext& operator=(const CudaContext&) = delete;
+
+  /// Makes the GPU current on the calling thread, which may be another one than at creation.
+  void use() const { static_cast<void>(cudaSetDevice(ordinal_)); }
+
+  int ordinal() const { return ordinal_; }
+  CudaPrecision precision() const { return precision_; }
+  cudaStream_t compute() const { return compute_; }
+  cudaStream_t upload() const { return upload_; }
+  cudaStream_t download() const { return download_; }
+  cudaStream_t factors() const { return factors_; }
+  cudnnHandle_t cudnn() const { return cudnn_; }  ///< on `compute`
+  cublasLtHandle_t cublas() const { return cublas_; }
+
+  /// Zeroed device memory, aligned to 256 bytes; RESOURCE_EXHAUSTED with what there is.
+  absl::StatusOr<DeviceMemory> allocate(std::int64_t bytes) const;
+
+  /// Memory that operators on `compute` share: only one runs at a time, and nothing in it outlives
+  /// a forward or a backward. Grows while operators are made; ask for the address when running.
+  absl::Status reserve_workspace(std::size_t bytes);
+  std::byte* workspace() const { return static_cast<std::byte*>(workspace_.get()); }
+
+  /// Makes `later` wait for what is queued on `earlier` now. Any number of times.
+  absl::Status order(cudaStream_t earlier, cudaStream_t later) const;
+  /// Waits on the host until all that is queued on the stream now is done, for kDeviceTimeout.
+  absl::Status wait(cudaStream_t stream) const;
+  /// Likewise for an event.
+  static absl::Status wait(cudaEvent_t event);
+
+ private:
+  CudaContext(int ordinal, CudaPrecision precision) : ordinal_(ordinal), precision_(precision) {}
+  absl::Status open();
+
+  const int ordinal_;
+  const CudaPrecision precision_;
+  cudaStream_t compute_ = nullptr, upload_ = nullptr, download_ = nullptr, factors_ = nullptr;
+  cudaEvent_t order_event_ = nullptr, wait_event_ = nullptr;
+  cudnnHandle_t cudnn_ = nullptr;
+  cublasLtHandle_t cublas_ = nullptr;
+  DeviceMemory workspace_{nullptr, nullptr};
+  std::size_t workspace_bytes_ = 0;
+};
+
+}  // namespace poseidon

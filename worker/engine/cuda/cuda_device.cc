@@ -1,0 +1,273 @@
+// The CUDA device and what its plug-in exports (device_plugin_entry.h).
+//
+// Order of work, all by events, none by waiting for the device as a whole:
+//  1. Operators and sums run on `compute` as the walk queues them.
+//  2. begin_pass: `upload` waits for `compute`, so no upload overwrites what an earlier pass reads.
+//  3. start_upload: the copy runs on `upload`, then `compute` waits for it: the layer's operator,
+//     queued next, reads the new values; layers queued before are not held up.
+//  4. start_download: `download` waits for `compute` as far as it is queued now, copies, and
+//     records the ticket's event; `compute` goes on with the layers below.
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "worker/engine/cuda/cuda_context.h"
+#include "worker/engine/cuda/cuda_factors.h"
+#include "worker/engine/cuda/cuda_kernels.h"
+#include "worker/engine/cuda/cuda_operators.h"
+#include "worker/engine/cuda/cuda_status.h"
+#include "worker/engine/device_plugin_entry.h"
+
+namespace poseidon {
+namespace {
+
+/// Set once, when the program loads the plug-in, before anything else is called.
+const DevicePluginHost* program = nullptr;
+
+// ---- host memory: the program's, so that it can be sent from, and pinned ----
+
+constexpr std::size_t kPageBytes = 4096;
+
+/// Lies in front of the memory, in a page that is not pinned: pinned ranges are whole pages of
+/// their own, whatever lies beside them.
+struct PinnedHeader {
+  void* allocated = nullptr;
+  bool is_pinned = false;
+};
+
+PinnedHeader& header_of(void* memory) {
+  return *reinterpret_cast<PinnedHeader*>(static_cast<std::byte*>(memory) - sizeof(PinnedHeader));
+}
+
+void free_pinned(void* memory) {
+  const PinnedHeader header = header_of(memory);
+  if (header.is_pinned) static_cast<void>(cudaHostUnregister(memory));
+  program->free_tensor_memory(header.allocated);
+}
+
+std::size_t whole_pages(std::size_t bytes) {
+  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
+absl::StatusOr<DeviceMemory> allocate_pinned(std::int64_t bytes) {
+  const std::size_t size = whole_pages(static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
+  void* const allocated = program->allocate_tensor_memory(size + 2 * kPageBytes);
+  if (allocated == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot allocate ", bytes, " bytes of host memory for parameters"));
+  }
+  const auto begin = reinterpret_cast<std::uintptr_t>(allocated) + sizeof(PinnedHeader);
+  void* const memory = reinterpret_cast<void*>(whole_pages(begin));
+  const cudaError_t error = cudaHostRegister(memory, size, cudaHostRegisterPortable);
+  if (error != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());  // or the next launch would report it again
+    program->warn(absl::StrCat("copies to and from the GPU will be slow: ", bytes,
+                               " bytes of host memory cannot be pinned (",
+                               cudaGetErrorString(error), "); look at ulimit -l"));
+  }
+  header_of(memory) = {.allocated = allocated, .is_pinned = error == cudaSuccess};
+  return DeviceMemory(memory, free_pinned);
+}
+
+// ---- the device ----
+
+class CudaTicket final : public DeviceTicket {
+ public:
+  static absl::StatusOr<std::unique_ptr<DeviceTicket>> create() {
+    auto ticket = std::make_unique<CudaTicket>();
+    POSEIDON_CUDA(cudaEventCreateWithFlags(&ticket->event_, cudaEventDisableTiming));
+    return ticket;
+  }
+  CudaTicket() = default;
+  ~CudaTicket() override {
+    if (event_ != nullptr) static_cast<void>(cudaEventDestroy(event_));
+  }
+  CudaTicket(const CudaTicket&) = delete;
+  CudaTicket& operator=(const CudaTicket&) = delete;
+
+  absl::StatusOr<bool> is_done() override {
+    const cudaError_t state = cudaEventQuery(event_);
+    if (state == cudaErrorNotReady) return false;
+    POSEIDON_RETURN_IF_ERROR(cuda_status(state, "asking the GPU for a gradient"));
+    return true;
+  }
+  absl::Status wait() override { return CudaContext::wait(event_); }
+
+  absl::Status record(cudaStream_t stream) {
+    POSEIDON_CUDA(cudaEventRecord(event_, stream));
+    return absl::OkStatus();
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(std::string name, std::unique_ptr<CudaContext> context)
+      : name_(std::move(name)), context_(std::move(context)), factors_(*context_) {}
+
+  std::string name() const override { return name_; }
+  bool shares_host_memory() const override { return false; }
+  absl::StatusOr<DeviceMemory> allocate(std::int64_t bytes) override {
+    return context_->allocate(bytes);
+  }
+  absl::StatusOr<DeviceMemory> allocate_host(std::int64_t bytes) override {
+    context_->use();
+    return allocate_pinned(bytes);
+  }
+
+  // An error stays with the streams and comes out of the next call that can return it.
+  void begin_pass() override {
+    context_->use();
+    context_->order(context_->compute(), context_->upload()).IgnoreError();
+  }
+
+  absl::Status upload(void* device, const void* host, std::int64_t bytes) override {
+    return copy_and_wait(device, host, bytes, cudaMemcpyHostToDevice);
+  }
+  absl::Status download(void* host, const void* device, std::int64_t bytes) override {
+    return copy_and_wait(host, device, bytes, cudaMemcpyDeviceToHost);
+  }
+
+  absl::StatusOr<std::unique_ptr<DeviceTicket>> make_ticket() override {
+    context_->use();
+    return CudaTicket::create();
+  }
+  absl::Status start_upload(void* device, const void* host, std::int64_t bytes) override {
+    POSEIDON_CUDA(cudaMemcpyAsync(device, host, static_cast<std::size_t>(bytes),
+                                  cudaMemcpyHostToDevice, context_->upload()));
+    return context_->order(context_->upload(), context_->compute());
+  }
+  absl::Status start_download(void* host, const void* device, std::int64_t bytes,
+                              DeviceTicket& ticket) override {
+    POSEIDON_RETURN_IF_ERROR(context_->order(context_->compute(), context_->download()));
+    if (bytes > 0) {
+      POSEIDON_CUDA(cudaMemcpyAsync(host, device, static_cast<std::size_t>(bytes),
+                                    cudaMemcpyDeviceToHost, context_->download()));
+    }
+    return static_cast<CudaTicket&>(ticket).record(context_->download());  // make_ticket made it
+  }
+  absl::Status finish() override {
+    absl::Status status = context_->wait(context_->upload());
+    status.Update(context_->wait(context_->compute()));
+    status.Update(context_->wait(context_->download()));
+    return status;
+  }
+
+  absl::Status add(float* target, const float* addend, std::int64_t elements) override {
+    cuda::sum(context_->compute(), target, addend, target, elements);
+    return launch_status("add");
+  }
+
+  absl::Status step_from_factors(const FactorStepArgs& args) override {
+    return factors_.step(args);
+  }
+  absl::StatusOr<FactorSquares> measure_factors(const FactorStepArgs& args) override {
+    return factors_.measure(args);
+  }
+
+  absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(
+      const LayerSpec& layer, const OperatorOptions& options) override {
+    context_->use();
+    switch (layer.type) {
+      case LayerType::kConvolution:
+        return make_cuda_convolution(layer, options, *context_);
+      case LayerType::kPooling:
+        return make_cuda_pooling(layer, options, *context_);
+      case LayerType::kFullyConnected:
+        return make_cuda_fully_connected(layer, options, *context_);
+      case LayerType::kRelu:
+        return make_cuda_relu(layer, options, *context_);
+      case LayerType::kLrn:
+        return make_cuda_lrn(layer, options, *context_);
+      case LayerType::kDropout:
+        return make_cuda_dropout(layer, options, *context_);
+      case LayerType::kSoftmaxCrossEntropy:
+        return make_cuda_loss(layer, options, *context_);
+      case LayerType::kAccuracy:
+        return make_cuda_accuracy(layer, options, *context_);
+      case LayerType::kAdd:
+        return make_cuda_add(layer, options, *context_);
+      case LayerType::kBatchNorm:
+        return make_cuda_batch_norm(layer, options, *context_);
+      case LayerType::kConcat:
+        return make_cuda_concat(layer, options, *context_);
+    }
+    POSEIDON_CHECK(false, "layer type without an operator");
+    return nullptr;
+  }
+
+ private:
+  absl::Status copy_and_wait(void* to, const void* from, std::int64_t bytes, cudaMemcpyKind kind) {
+    context_->use();
+    if (bytes == 0) return absl::OkStatus();
+    POSEIDON_CUDA(
+        cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), kind, context_->compute()));
+    return context_->wait(context_->compute());
+  }
+
+  const std::string name_;
+  const std::unique_ptr<CudaContext> context_;
+  CudaFactors factors_;
+};
+
+// ---- the plug-in ----
+
+absl::StatusOr<int> device_count() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaErrorNoDevice) return 0;
+  POSEIDON_RETURN_IF_ERROR(cuda_status(error, "cudaGetDeviceCount"));
+  return count;
+}
+
+absl::StatusOr<std::string> device_name(int ordinal) {
+  cudaDeviceProp properties{};
+  POSEIDON_CUDA(cudaGetDeviceProperties(&properties, ordinal));
+  return std::string(properties.name);
+}
+
+absl::StatusOr<CudaPrecision> parse_precision(const std::string& precision) {
+  if (precision == "fp32") return CudaPrecision::kFloat32;
+  if (precision == "tf32") return CudaPrecision::kTf32;
+  if (precision == "bf16") return CudaPrecision::kBfloat16;
+  if (precision == "fp16") {
+    return absl::InvalidArgumentError(
+        "precision \"fp16\" needs loss scaling, which this version does not have; use \"bf16\"");
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("precision \"", precision, "\": expected one of \"fp32\", \"tf32\", \"bf16\""));
+}
+
+absl::StatusOr<std::unique_ptr<Device>> make_device(const DeviceOptions& options) {
+  POSEIDON_ASSIGN_OR_RETURN(const CudaPrecision precision, parse_precision(options.precision));
+  POSEIDON_ASSIGN_OR_RETURN(std::string name, device_name(options.ordinal));
+  POSEIDON_ASSIGN_OR_RETURN(std::unique_ptr<CudaContext> context,
+                            CudaContext::create(options.ordinal, precision));
+  return std::make_unique<CudaDevice>(
+      absl::StrCat("cuda:", options.ordinal, " (", name, ", ", options.precision, ")"),
+      std::move(context));
+}
+
+constexpr DevicePlugin kPlugin = {
+    .device_count = device_count, .device_name = device_name, .make_device = make_device};
+
+}  // namespace
+}  // namespace poseidon
+
+extern "C" const char* poseidon_device_plugin_interface() {
+  return poseidon::kDevicePluginInterface;
+}
+
+extern "C" const poseidon::DevicePlugin* poseidon_device_plugin(
+    const poseidon::DevicePluginHost* host) {
+  poseidon::program = host;
+  return &poseidon::kPlugin;
+}

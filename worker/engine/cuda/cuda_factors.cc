@@ -1,0 +1,162 @@
+#include "worker/engine/cuda/cuda_factors.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "common/optimizer.h"
+#include "common/status_macros.h"
+#include "worker/engine/cuda/cuda_kernels.h"
+#include "worker/engine/cuda/cuda_status.h"
+
+namespace poseidon {
+namespace {
+
+constexpr std::int64_t kFloatBytes = sizeof(float);
+/// 64 MiB of gradient: enough to keep a GPU busy. Part of the definition of the result.
+constexpr std::int64_t kTileElements = std::int64_t{16} << 20;
+
+/// Rows of a tile: a multiple of 4, so that its column of dY begins at a multiple of 16 bytes.
+std::int64_t tile_rows(const FactorStepArgs& args) {
+  return std::max<std::int64_t>(4, kTileElements / args.inputs / 4 * 4);
+}
+
+}  // namespace
+
+absl::Status CudaFactors::grow(Buffer& buffer, std::int64_t elements) {
+  const std::int64_t bytes = elements * kFloatBytes;
+  if (bytes <= buffer.bytes) return absl::OkStatus();
+  buffer.memory.reset();
+  buffer.bytes = 0;
+  POSEIDON_ASSIGN_OR_RETURN(buffer.memory, context_.allocate(bytes));
+  buffer.bytes = bytes;
+  return absl::OkStatus();
+}
+
+absl::Status CudaFactors::upload(float* device, const float* host, std::int64_t elements) {
+  POSEIDON_CUDA(cudaMemcpyAsync(device, host, static_cast<std::size_t>(elements * kFloatBytes),
+                                cudaMemcpyHostToDevice, context_.factors()));
+  return absl::OkStatus();
+}
+
+absl::Status CudaFactors::download(float* host, const float* device, std::int64_t elements) {
+  POSEIDON_CUDA(cudaMemcpyAsync(host, device, static_cast<std::size_t>(elements * kFloatBytes),
+                                cudaMemcpyDeviceToHost, context_.factors()));
+  return absl::OkStatus();
+}
+
+absl::Status CudaFactors::prepare(const FactorStepArgs& args) {
+  context_.use();
+  const std::int64_t tile =
+      std::max(std::min(tile_rows(args), args.outputs) * args.inputs, args.outputs);
+  POSEIDON_RETURN_IF_ERROR(grow(output_gradients_, args.rows * args.outputs));
+  POSEIDON_RETURN_IF_ERROR(grow(inputs_, args.rows * args.inputs));
+  POSEIDON_RETURN_IF_ERROR(grow(gradient_, tile));
+  POSEIDON_RETURN_IF_ERROR(
+      grow(workspace_, static_cast<std::int64_t>(kProductWorkspaceBytes) / kFloatBytes));
+  POSEIDON_RETURN_IF_ERROR(
+      upload(output_gradients_.floats(), args.output_gradients, args.rows * args.outputs));
+  return upload(inputs_.floats(), args.input_values, args.rows * args.inputs);
+}
+
+absl::StatusOr<const MatrixProduct*> CudaFactors::product(const FactorStepArgs& args,
+                                                          std::int64_t rows) {
+  auto& made = products_[{rows, args.outputs, args.inputs, args.rows}];
+  if (made == nullptr) {
+    POSEIDON_ASSIGN_OR_RETURN(made, MatrixProduct::create(context_, {.rows = rows,
+                                                                     .columns = args.inputs,
+                                                                     .depth = args.rows,
+                                                                     .left_transposed = true,
+                                                                     .left_stride = args.outputs}));
+  }
+  return made.get();
+}
+
+absl::Status CudaFactors::multiply(const FactorStepArgs& args, const Tile& tile) {
+  POSEIDON_ASSIGN_OR_RETURN(const MatrixProduct* const product, this->product(args, tile.rows));
+  return product->run(context_.factors(), output_gradients_.floats() + tile.first, inputs_.floats(),
+                      gradient_.floats(), static_cast<std::byte*>(workspace_.memory.get()));
+}
+
+absl::Status CudaFactors::step_range(const FactorStepArgs& args, const OptimizerStep& step,
+                                     std::int64_t first, std::int64_t count) {
+  if (step.frozen) return absl::OkStatus();
+  struct Part {
+    std::span<float> host;
+    Buffer* device;
+  };
+  const std::array<Part, 3> parts = {Part{args.parameters, &parameters_},
+                                     Part{args.state0, &state0_}, Part{args.state1, &state1_}};
+  for (const Part& part : parts) {
+    if (part.host.empty()) continue;
+    POSEIDON_RETURN_IF_ERROR(grow(*part.device, count));
+    POSEIDON_RETURN_IF_ERROR(upload(part.device->floats(), part.host.data() + first, count));
+  }
+  const cuda::StepArrays arrays = {.gradient = gradient_.floats(),
+                                   .parameters = parameters_.floats(),
+                                   .state0 = args.state0.empty() ? nullptr : state0_.floats(),
+                                   .state1 = args.state1.empty() ? nullptr : state1_.floats(),
+                                   .size = count};
+  if (is_adaptive(step)) {
+    cuda::adam_step(context_.factors(), adam_factors(step), step.type == OptimizerType::kAdamW,
+                    arrays);
+  } else {
+    cuda::sgd_step(context_.factors(), sgd_factors(step), step.has_momentum, step.nesterov, arrays);
+  }
+  POSEIDON_RETURN_IF_ERROR(launch_status("optimizer step"));
+  for (const Part& part : parts) {
+    if (part.host.empty()) continue;
+    POSEIDON_RETURN_IF_ERROR(download(part.host.data() + first, part.device->floats(), count));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaFactors::step(const FactorStepArgs& args) {
+  POSEIDON_RETURN_IF_ERROR(prepare(args));
+  for (Tile tile; tile.first < args.outputs; tile.first += tile.rows) {
+    tile.rows = std::min(tile_rows(args), args.outputs - tile.first);
+    POSEIDON_RETURN_IF_ERROR(multiply(args, tile));
+    POSEIDON_RETURN_IF_ERROR(
+        step_range(args, args.weight_step, tile.first * args.inputs, tile.rows * args.inputs));
+  }
+  if (args.has_bias) {
+    cuda::column_sums(context_.factors(), output_gradients_.floats(), args.rows, args.outputs,
+                      gradient_.floats());
+    POSEIDON_RETURN_IF_ERROR(
+        step_range(args, args.bias_step, args.outputs * args.inputs, args.outputs));
+  }
+  return context_.wait(context_.factors());
+}
+
+absl::StatusOr<double> CudaFactors::squares(std::int64_t elements) {
+  POSEIDON_RETURN_IF_ERROR(grow(parts_, cuda::kSquareParts * 2));
+  cuda::square_sums(context_.factors(), gradient_.floats(), elements,
+                    static_cast<double*>(parts_.memory.get()));
+  POSEIDON_RETURN_IF_ERROR(launch_status("square_sums"));
+  std::array<double, static_cast<std::size_t>(cuda::kSquareParts)> parts{};
+  POSEIDON_CUDA(cudaMemcpyAsync(parts.data(), parts_.memory.get(), sizeof(parts),
+                                cudaMemcpyDeviceToHost, context_.factors()));
+  POSEIDON_RETURN_IF_ERROR(context_.wait(context_.factors()));
+  double sum = 0.0;
+  for (const double part : parts) sum += part;
+  return sum;
+}
+
+absl::StatusOr<FactorSquares> CudaFactors::measure(const FactorStepArgs& args) {
+  POSEIDON_RETURN_IF_ERROR(prepare(args));
+  FactorSquares sums;
+  for (Tile tile; tile.first < args.outputs; tile.first += tile.rows) {
+    tile.rows = std::min(tile_rows(args), args.outputs - tile.first);
+    POSEIDON_RETURN_IF_ERROR(multiply(args, tile));
+    POSEIDON_ASSIGN_OR_RETURN(const double of_tile, squares(tile.rows * args.inputs));
+    sums.weight += of_tile;
+  }
+  if (args.has_bias) {
+    cuda::column_sums(context_.factors(), output_gradients_.floats(), args.rows, args.outputs,
+                      gradient_.floats());
+    POSEIDON_ASSIGN_OR_RETURN(sums.bias, squares(args.outputs));
+  }
+  return sums;
+}
+
+}  // namespace poseidon

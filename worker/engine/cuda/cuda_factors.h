@@ -1,0 +1,64 @@
+#pragma once
+
+// A fully connected layer's optimizer step from stacked factors, on a GPU.
+//
+// Before: worker/executor_factors.h, once all workers' factors are here. After: the layer's
+// parameters, in host memory, have one more step in them.
+//
+// The factors go up once. Rows of the weight go in tiles: a tile's gradient is one product, stepped
+// with beside the tile's parameters and state, which come from the host and go back. It all runs on
+// a stream of its own, beside the layers' work. Tiles depend on the layer's size alone.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/engine/cuda/cuda_context.h"
+#include "worker/engine/cuda/matrix_product.h"
+#include "worker/engine/device.h"
+
+namespace poseidon {
+
+/// One thread. Memory and products are made when sizes are first seen and kept.
+class CudaFactors {
+ public:
+  explicit CudaFactors(const CudaContext& context) : context_(context) {}
+
+  absl::Status step(const FactorStepArgs& args);
+  absl::StatusOr<FactorSquares> measure(const FactorStepArgs& args);
+
+ private:
+  /// Device memory that grows when more is needed than ever before.
+  struct Buffer {
+    DeviceMemory memory{nullptr, nullptr};
+    std::int64_t bytes = 0;
+    float* floats() const { return static_cast<float*>(memory.get()); }
+  };
+  /// Rows [first, first + rows) of the weight.
+  struct Tile {
+    std::int64_t first = 0, rows = 0;
+  };
+
+  absl::Status prepare(const FactorStepArgs& args);
+  absl::Status grow(Buffer& buffer, std::int64_t elements);
+  absl::StatusOr<const MatrixProduct*> product(const FactorStepArgs& args, std::int64_t rows);
+  absl::Status multiply(const FactorStepArgs& args, const Tile& tile);
+  /// One step of elements [first, first + count) of the layer with the gradient in gradient_.
+  absl::Status step_range(const FactorStepArgs& args, const OptimizerStep& step, std::int64_t first,
+                          std::int64_t count);
+  absl::StatusOr<double> squares(std::int64_t elements);
+  absl::Status upload(float* device, const float* host, std::int64_t elements);
+  absl::Status download(float* host, const float* device, std::int64_t elements);
+
+  const CudaContext& context_;
+  Buffer output_gradients_, inputs_, gradient_, parameters_, state0_, state1_, parts_, workspace_;
+  /// By rows of the tile, outputs, inputs, rows of the factors.
+  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>,
+           std::unique_ptr<MatrixProduct>>
+      products_;
+};
+
+}  // namespace poseidon

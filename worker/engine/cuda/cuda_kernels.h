@@ -1,0 +1,138 @@
+#pragma once
+
+// The kernels: layers and steps for which no library has a call with the meaning that we promise.
+//
+// Each function queues on `stream` and returns; ask launch_status() afterwards. All pointers are
+// the device's. Every element is written by one thread, in an order of operations that the sizes
+// alone decide: the same job gives the same bits again, on every GPU. Nothing is contracted into
+// fused multiply-adds (compiled with -fmad=false), so that element by element they round as the
+// CPU's loops do.
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/kernels.h"
+
+namespace poseidon::cuda {
+
+// ---- element by element (pointwise_kernels.cu); `out` may be an input ----
+
+/// out = in <= 0 ? 0 : in, so that a NaN stays one.
+void relu(cudaStream_t stream, const float* in, float* out, std::int64_t size);
+/// out = forward_output <= 0 ? 0 : gradient.
+void relu_gradient(cudaStream_t stream, const float* forward_output, const float* gradient,
+                   float* out, std::int64_t size);
+void sum(cudaStream_t stream, const float* a, const float* b, float* out, std::int64_t size);
+/// values[n][c][i] += bias[c]
+void add_bias(cudaStream_t stream, float* values, const float* bias, std::int64_t samples,
+              std::int64_t channels, std::int64_t plane);
+/// dropout_mask.h; `layer_seed` is mix_seed(job's seed, hash of the layer's name).
+void dropout(cudaStream_t stream, std::uint64_t layer_seed, std::uint64_t first_sample, float ratio,
+             std::int64_t samples, std::int64_t elements, const float* in, float* out);
+/// To and from bfloat16, rounded to nearest even.
+void to_bfloat16(cudaStream_t stream, const float* in, void* out, std::int64_t size);
+void from_bfloat16(cudaStream_t stream, const void* in, float* out, std::int64_t size);
+
+// ---- windows (window_kernels.cu) ----
+
+/// Sizes of a pooling; planes are samples times channels.
+struct PoolWindow {
+  std::int64_t planes, height, width, out_height, out_width;
+  std::int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
+  bool count_padding;
+};
+/// `chosen`: per output the index in its input plane of the largest element, the first of equal
+/// ones, the last of NaNs.
+void max_pool(cudaStream_t stream, const PoolWindow& window, const float* in, float* out,
+              std::int32_t* chosen);
+void max_pool_gradient(cudaStream_t stream, const PoolWindow& window, const float* gradient,
+                       const std::int32_t* chosen, float* in_gradient);
+void average_pool(cudaStream_t stream, const PoolWindow& window, const float* in, float* out);
+void average_pool_gradient(cudaStream_t stream, const PoolWindow& window, const float* gradient,
+                           float* in_gradient);
+
+/// Across channels: scale = k + slope * sum of x^2 over channels c - half to c + half,
+/// y = x scale^-beta. slope is alpha / local_size.
+struct LrnSizes {
+  std::int64_t samples, channels, plane, half;
+  float slope, beta, k;
+};
+void lrn(cudaStream_t stream, const LrnSizes& sizes, const float* in, float* scale, float* out);
+void lrn_gradient(cudaStream_t stream, const LrnSizes& sizes, const float* in, const float* scale,
+                  const float* gradient, float* in_gradient);
+
+// ---- sums (sum_kernels.cu), in double ----
+
+/// A tensor of images, or of vectors with a plane of 1. `valid` samples count in sums.
+struct Images {
+  std::int64_t samples, channels, plane, valid;
+};
+/// Elements of double scratch that the functions below need, for any number of valid samples.
+std::size_t channel_sums_scratch(const Images& images);
+
+/// bias_gradient[c] = sum of gradient over valid samples and the plane.
+void channel_sums(cudaStream_t stream, const Images& images, const float* gradient, double* scratch,
+                  float* bias_gradient);
+/// out[c] = sum over rows of in[row][c].
+void column_sums(cudaStream_t stream, const float* in, std::int64_t rows, std::int64_t columns,
+                 float* out);
+
+/// What batch normalisation keeps from forward to backward, per channel.
+struct BatchNormState {
+  double* mean;
+  double* inverse;  ///< 1 / sqrt(variance + epsilon)
+  float* factors;   ///< four per channel, end to end: what one pass over the values computes with
+};
+struct BatchNormRule {
+  double epsilon, momentum;
+};
+/// Statistics of the valid samples; moves the running ones; normalises all samples.
+/// `parameters`: weights, then biases. `statistics`: running means, then variances.
+void batch_norm(cudaStream_t stream, const Images& images, const BatchNormRule& rule,
+                const float* in, const float* parameters, float* statistics, double* scratch,
+                const BatchNormState& state, float* out);
+/// With the running statistics.
+void batch_norm_test(cudaStream_t stream, const Images& images, const BatchNormRule& rule,
+                     const float* in, const float* parameters, const float* statistics,
+                     const BatchNormState& state, float* out);
+/// `in_gradient` may be null; it is 0 for samples that do not count.
+void batch_norm_gradient(cudaStream_t stream, const Images& images, const float* in,
+                         const float* gradient, const float* parameters, double* scratch,
+                         const BatchNormState& state, float* parameter_gradients,
+                         float* in_gradient);
+
+/// Shares of the label and of every class (smoothing) in what a sample should get.
+struct LossRule {
+  std::int64_t samples, valid, classes;
+  double for_label, for_each;
+};
+/// log_sum: per sample, kept for the gradient.
+void cross_entropy(cudaStream_t stream, const LossRule& rule, const float* scores,
+                   const std::int32_t* labels, double* log_sum, float* loss);
+void cross_entropy_gradient(cudaStream_t stream, const LossRule& rule, double weight,
+                            const float* scores, const std::int32_t* labels, const double* log_sum,
+                            float* gradient);
+void accuracy(cudaStream_t stream, const LossRule& rule, const float* scores,
+              const std::int32_t* labels, float* hits);
+
+// ---- the optimizer (optimizer_kernels.cu): common/optimizer_rules.h on the device ----
+
+struct StepArrays {
+  const float* gradient;
+  float* parameters;
+  float* state0;  ///< or null
+  float* state1;
+  std::int64_t size;
+};
+void sgd_step(cudaStream_t stream, const SgdFactors& factors, bool has_momentum, bool nesterov,
+              const StepArrays& arrays);
+void adam_step(cudaStream_t stream, const AdamFactors& factors, bool decoupled,
+               const StepArrays& arrays);
+
+inline constexpr std::int64_t kSquareParts = 256;
+/// parts[i]: a fixed share of the sum of squares; their sum in order is the whole.
+void square_sums(cudaStream_t stream, const float* in, std::int64_t size, double* parts);
+
+}  // namespace poseidon::cuda

@@ -1,0 +1,41 @@
+#pragma once
+
+// The layers on a GPU. Tensors are plain (N x C x H x W, float32) between them. Each file has the
+// operators of one kind; all queue their work on CudaContext::compute and allocate at creation
+// alone. The context outlives them.
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "worker/engine/cuda/cuda_context.h"
+#include "worker/engine/device.h"
+
+namespace poseidon {
+
+using MadeOperator = absl::StatusOr<std::unique_ptr<LayerOperator>>;
+
+MadeOperator make_cuda_convolution(const LayerSpec& layer, const OperatorOptions& options,
+                                   CudaContext& context);
+MadeOperator make_cuda_fully_connected(const LayerSpec& layer, const OperatorOptions& options,
+                                       CudaContext& context);
+MadeOperator make_cuda_pooling(const LayerSpec& layer, const OperatorOptions& options,
+                               CudaContext& context);
+MadeOperator make_cuda_lrn(const LayerSpec& layer, const OperatorOptions& options,
+                           CudaContext& context);
+MadeOperator make_cuda_batch_norm(const LayerSpec& layer, const OperatorOptions& options,
+                                  CudaContext& context);
+MadeOperator make_cuda_loss(const LayerSpec& layer, const OperatorOptions& options,
+                            CudaContext& context);
+MadeOperator make_cuda_accuracy(const LayerSpec& layer, const OperatorOptions& options,
+                                CudaContext& context);
+// pointwise.cc
+MadeOperator make_cuda_relu(const LayerSpec& layer, const OperatorOptions& options,
+                            CudaContext& context);
+MadeOperator make_cuda_add(const LayerSpec& layer, const OperatorOptions& options,
+                           CudaContext& context);
+MadeOperator make_cuda_dropout(const LayerSpec& layer, const OperatorOptions& options,
+                               CudaContext& context);
+MadeOperator make_cuda_concat(const LayerSpec& layer, const OperatorOptions& options,
+                              CudaContext& context);
+
+}  // namespace poseidon

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# What a reader would look for in every change to the CUDA device: nothing waits for the whole device or uses the
+# default stream, every launch names its stream, and CUDA is included in worker/engine/cuda alone.
+# Usage: cuda_rules_test.sh SOURCE_FOLDER
+set -euo pipefail
+cd "$1"
+failed=0
+
+# refuse WHY PATTERN FILE...: no line of the files may match, comments aside.
+refuse() {
+  local why=$1 pattern=$2
+  shift 2
+  local found
+  found=$(grep -nE "$pattern" "$@" | grep -vE '^[^:]+:[0-9]+: *(//|#)' || true)
+  if [[ -n $found ]]; then
+    printf '%s:\n%s\n' "$why" "$found"
+    failed=1
+  fi
+}
+
+mapfile -t ours < <(find worker/engine/cuda -name '*.cc' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h')
+[[ ${#ours[@]} -ge 10 ]] || { echo "where is worker/engine/cuda?"; exit 1; }
+refuse "waits for the whole device" 'cudaDeviceSynchronize|cudaThreadSynchronize|cuCtxSynchronize' "${ours[@]}"
+refuse "waits without a deadline; see CudaContext::wait" 'cudaStreamSynchronize|cudaEventSynchronize' "${ours[@]}"
+refuse "uses the default stream" \
+  'cudaStreamLegacy|cudaStreamPerThread|cudaStreamCreate\(|cudaMemcpy(2D)?\(|cudaMemset\(|cudaMemcpyToSymbol' "${ours[@]}"
+refuse "adds floats atomically: other bits each time" 'atomicAdd|atomicExch' "${ours[@]}"
+
+# A launch has four things between its brackets, the last of which is the stream.
+launches=$(cat worker/engine/cuda/*.cu | tr '\n' ' ' | grep -oE '<<<[^;]*>>>' || true)
+[[ -n $launches ]] || { echo "no launches found"; exit 1; }
+while IFS= read -r launch; do
+  if ! [[ $launch =~ ,\ *0,\ *stream\>\>\>$ ]]; then
+    echo "a launch without its stream: $launch"
+    failed=1
+  fi
+done <<<"$(tr '\n' ' ' <<<"$launches" | sed 's/>>>/>>>\n/g' | grep '<<<' | sed 's/^ *//')"
+
+mapfile -t others < <(git ls-files 2>/dev/null '*.cc' '*.h' '*.cu' || true)
+[[ ${#others[@]} -gt 0 ]] || mapfile -t others < <(find common coordinator server worker cli bench tests -name '*.cc' -o -name '*.h')
+outside=()
+for file in "${others[@]}"; do [[ $file == worker/engine/cuda/* || ! -f $file ]] || outside+=("$file"); done
+refuse "includes CUDA outside worker/engine/cuda" '^ *#include *[<"](cuda|cudnn|cublas|nccl)[A-Za-z_0-9]*\.h[>"]' "${outside[@]}"
+exit $failed

@@ -1,0 +1,31 @@
+#pragma once
+
+// Devices that come as plug-ins, so that one program runs with and without their libraries:
+// libposeidon_<kind>.so is loaded when somebody asks for it, once per process, and stays.
+//
+// Looked for beside the program, then in ../lib/poseidon from there (packages), then where the
+// system's loader looks. device_plugin_entry.h is what a plug-in implements.
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "worker/engine/device.h"
+
+namespace poseidon {
+
+struct DeviceOptions {
+  int ordinal = 0;
+  std::string precision = "fp32";  ///< "fp32" (true float32), "tf32", "bf16", "fp16"
+};
+
+/// Errors of all three: NOT_FOUND when there is no such plug-in or its libraries are missing (the
+/// message has every place looked at and what the loader said there), FAILED_PRECONDITION when it
+/// is of another build; else the plug-in's own. Any thread.
+absl::StatusOr<std::unique_ptr<Device>> make_plugin_device(const std::string& kind,
+                                                           const DeviceOptions& options);
+absl::StatusOr<int> plugin_device_count(const std::string& kind);
+/// For people: "NVIDIA H100 80GB HBM3".
+absl::StatusOr<std::string> plugin_device_name(const std::string& kind, int ordinal);
+
+}  // namespace poseidon

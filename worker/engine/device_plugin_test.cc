@@ -1,0 +1,105 @@
+// Loading devices: what is found, what is refused, and what is said about it. The plug-ins are
+// fake_plugin.cc, beside this program.
+
+#include "worker/engine/device_plugin.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/engine/net.h"
+#include "worker/engine/open_engine.h"
+
+namespace poseidon {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(DevicePlugin, MakesItsDevices) {
+  const auto count = plugin_device_count("fake");
+  ASSERT_TRUE(count.ok()) << count.status();
+  EXPECT_EQ(*count, 2);
+  EXPECT_EQ(*plugin_device_name("fake", 1), "Fake 1");
+  EXPECT_EQ(plugin_device_name("fake", 2).status(), absl::InvalidArgumentError("no such fake"));
+  const auto device = make_plugin_device("fake", {.ordinal = 1, .precision = "bf16"});
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ((*device)->name(), "fake:1 bf16");
+  // Memory is this program's own.
+  const std::vector<float> values = {1.0f, -2.0f, 3.5f};
+  std::vector<float> back(3);
+  auto memory = (*device)->allocate(12);
+  ASSERT_TRUE(memory.ok());
+  ASSERT_TRUE((*device)->upload(memory->get(), values.data(), 12).ok());
+  ASSERT_TRUE((*device)->download(back.data(), memory->get(), 12).ok());
+  EXPECT_EQ(back, values);
+}
+
+TEST(DevicePlugin, OneOfAnotherBuildIsRefused) {
+  const absl::Status status = plugin_device_count("stale").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("libposeidon_stale.so is of another build"),
+                    HasSubstr("'poseidon device 0, compiler 1, abseil 1'"),
+                    HasSubstr("'poseidon device 1, ")));
+}
+
+TEST(DevicePlugin, OneWithoutTheFunctionIsRefused) {
+  const absl::Status status = make_plugin_device("hollow", {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("libposeidon_hollow.so"), HasSubstr("poseidon_device_plugin")));
+}
+
+TEST(DevicePlugin, AMissingFileIsNamedWithEveryPlace) {
+  const absl::Status status = plugin_device_name("absent", 0).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("/tests/libposeidon_absent.so: no such file"),
+                    HasSubstr("/lib/poseidon/libposeidon_absent.so: no such file"),
+                    HasSubstr("cannot open shared object file")));  // dlerror's
+}
+
+TEST(DevicePlugin, KindsAreNoPaths) {
+  for (const char* kind : {"", "../fake", "Fake", "a.b"}) {
+    EXPECT_EQ(plugin_device_count(kind).status().code(), absl::StatusCode::kInvalidArgument)
+        << kind;
+  }
+}
+
+// The CUDA plug-in is not beside the tests; whether the loader finds one elsewhere or not, a
+// hundredth GPU is not there.
+TEST(OpenEngine, SaysWhatItCannotOpen) {
+  EXPECT_EQ(open_engine("cpu")->device, "cpu");
+  for (const char* device : {"cuda:99", "cuda:", "cuda:-1", "cuda:x", "gpu", ""}) {
+    const auto engine = open_engine(device);
+    ASSERT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument) << device;
+    EXPECT_THAT(std::string(engine.status().message()),
+                StartsWith(std::string("--device ") + device));
+  }
+  EXPECT_TRUE(open_engine("auto").ok()) << "at worst the CPU";
+}
+
+TEST(OpenEngine, TheCpuRefusesPrecisionsThatItDoesNotCompute) {
+  const auto net = parse_network(nlohmann::json::parse(R"({
+    "name": "one", "input": [3], "layers": [
+      {"name": "fc", "type": "fully_connected", "outputs": 2},
+      {"name": "loss", "type": "softmax_cross_entropy"}]})"));
+  ASSERT_TRUE(net.ok()) << net.status();
+  const auto engine = open_engine("cpu");
+  const auto make = [&](const char* precision) {
+    return engine->make_executor(*net, {.batch_size = 2, .precision = precision}).status();
+  };
+  EXPECT_TRUE(make("fp32").ok());
+  EXPECT_TRUE(make("tf32").ok()) << "a permission";
+  for (const char* precision : {"bf16", "fp16"}) {
+    EXPECT_EQ(make(precision).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(make(precision).message()),
+                HasSubstr(std::string("precision \"") + precision));
+  }
+}
+
+}  // namespace
+}  // namespace poseidon

@@ -1,0 +1,144 @@
+#pragma once
+
+// For tests: an asynchronous device without a GPU. Everything that a pass queues waits in one line
+// and is done only when somebody waits for it, or as many pieces at each question as the test says:
+// whoever reads too early, or frees or overwrites what is still to be read, gets wrong values.
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/engine/device.h"
+#include "worker/engine/reference/reference_device.h"
+
+namespace poseidon::testing {
+
+/// What the test says and sees; outlives the device.
+struct LateControl {
+  std::size_t pieces_per_question = 0;  ///< done at each DeviceTicket::is_done
+  std::size_t queued = 0, done = 0;     ///< pieces since the beginning
+  std::string failing_layer;            ///< its backward fails when it is done
+};
+
+class LateDevice final : public Device {
+ public:
+  explicit LateDevice(LateControl* control) : control_(control) {}
+
+  std::string name() const override { return "late"; }
+  bool shares_host_memory() const override { return false; }
+  absl::StatusOr<DeviceMemory> allocate(std::int64_t bytes) override {
+    return inner_->allocate(bytes);
+  }
+  absl::StatusOr<DeviceMemory> allocate_host(std::int64_t bytes) override {
+    return inner_->allocate_host(bytes);
+  }
+  void begin_pass() override {}
+  absl::Status upload(void* device, const void* host, std::int64_t bytes) override {
+    const absl::Status status = do_until(control_->queued);
+    return status.ok() ? inner_->upload(device, host, bytes) : status;
+  }
+  absl::Status download(void* host, const void* device, std::int64_t bytes) override {
+    const absl::Status status = do_until(control_->queued);
+    return status.ok() ? inner_->download(host, device, bytes) : status;
+  }
+  absl::StatusOr<std::unique_ptr<DeviceTicket>> make_ticket() override {
+    return std::make_unique<Ticket>(this);
+  }
+  absl::Status start_upload(void* device, const void* host, std::int64_t bytes) override {
+    return queue([=, this] { return inner_->upload(device, host, bytes); });
+  }
+  absl::Status start_download(void* host, const void* device, std::int64_t bytes,
+                              DeviceTicket& ticket) override {
+    const absl::Status status = queue([=, this] {
+      return bytes == 0 ? absl::OkStatus() : inner_->download(host, device, bytes);
+    });
+    static_cast<Ticket&>(ticket).place = control_->queued;
+    return status;
+  }
+  absl::Status finish() override {
+    absl::Status first;
+    while (!line_.empty()) first.Update(do_one());
+    return first;
+  }
+  absl::Status add(float* target, const float* addend, std::int64_t elements) override {
+    return queue([=, this] { return inner_->add(target, addend, elements); });
+  }
+  absl::Status step_from_factors(const FactorStepArgs& args) override {
+    return inner_->step_from_factors(args);
+  }
+  absl::StatusOr<FactorSquares> measure_factors(const FactorStepArgs& args) override {
+    return inner_->measure_factors(args);
+  }
+  absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(
+      const LayerSpec& layer, const OperatorOptions& options) override {
+    absl::StatusOr<std::unique_ptr<LayerOperator>> inner = inner_->make_operator(layer, options);
+    if (!inner.ok()) return inner.status();
+    return std::make_unique<Operator>(this, layer.name, *std::move(inner));
+  }
+
+ private:
+  class Ticket final : public DeviceTicket {
+   public:
+    explicit Ticket(LateDevice* device) : device_(device) {}
+    absl::StatusOr<bool> is_done() override {
+      const std::size_t pieces = device_->control_->pieces_per_question;
+      const absl::Status status = device_->do_until(device_->control_->done + pieces);
+      if (!status.ok()) return status;
+      return device_->control_->done >= place;
+    }
+    absl::Status wait() override { return device_->do_until(place); }
+    std::size_t place = 0;  ///< done when so many pieces are
+
+   private:
+    LateDevice* const device_;
+  };
+
+  // The arguments' spans are of the executor's nodes, which stay.
+  class Operator final : public LayerOperator {
+   public:
+    Operator(LateDevice* device, std::string layer, std::unique_ptr<LayerOperator> inner)
+        : device_(device), layer_(std::move(layer)), inner_(std::move(inner)) {}
+    absl::Status forward(const ForwardArgs& args) override {
+      return device_->queue([this, args] { return inner_->forward(args); });
+    }
+    absl::Status backward(const BackwardArgs& args) override {
+      return device_->queue([this, args] {
+        if (layer_ != device_->control_->failing_layer) return inner_->backward(args);
+        return absl::InternalError(absl::StrCat("layer '", layer_, "' fell off the bus"));
+      });
+    }
+
+   private:
+    LateDevice* const device_;
+    const std::string layer_;
+    const std::unique_ptr<LayerOperator> inner_;
+  };
+
+  absl::Status queue(std::function<absl::Status()> piece) {
+    line_.push_back(std::move(piece));
+    ++control_->queued;
+    return absl::OkStatus();
+  }
+  absl::Status do_one() {
+    const std::function<absl::Status()> piece = std::move(line_.front());
+    line_.pop_front();
+    ++control_->done;
+    return piece();
+  }
+  absl::Status do_until(std::size_t place) {
+    while (!line_.empty() && control_->done < place) {
+      if (absl::Status status = do_one(); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  LateControl* const control_;
+  std::deque<std::function<absl::Status()>> line_;
+  const std::unique_ptr<Device> inner_ = make_reference_device();
+};
+
+}  // namespace poseidon::testing
