@@ -7,7 +7,7 @@
 # status says the same. Goes on after failures. Where there is no GPU its tests are skipped, with a word, and nothing
 # fails; where there is one, a device that cannot be opened is a failure. Needs bash and the usual small tools.
 #
-# Parts: environment layers networks digits_ps digits_sfb repeated trajectory memcheck racecheck
+# Parts: environment layers networks repeated trajectory digits_ps digits_sfb digits_bf16 memcheck racecheck
 set -uo pipefail
 bundle=$(cd "$(dirname "$0")" && pwd)
 usage() { sed -n '2,10s/^# \?//p' "$0"; }
@@ -178,6 +178,10 @@ digits() {
 }
 digits_ps() { digits digits_ps; }
 digits_sfb() { digits digits_sfb; }
+digits_bf16() {
+  [ "$device" != cpu ] || { echo "SKIP the CPU device computes in fp32 alone"; return 0; }
+  digits digits_bf16
+}
 
 # The same job twice: the same bytes.
 repeated() {
@@ -242,6 +246,7 @@ part trajectory 60 trajectory
 if [ "$short" = no ]; then
   part digits_ps 90 digits_ps
   part digits_sfb 90 digits_sfb
+  part digits_bf16 90 digits_bf16
   part memcheck 150 memcheck
   part racecheck 150 racecheck
 fi
