@@ -1,5 +1,7 @@
 #include "worker/engine/open_engine.h"
 
+#include <dlfcn.h>
+
 #include <memory>
 #include <utility>
 
@@ -34,13 +36,26 @@ absl::StatusOr<Engine> open_cuda(int ordinal) {
       }};
 }
 
+// Asked before the plug-in is, whose libraries are hundreds of megabytes: a machine without a GPU
+// shall not load them at every start.
+absl::Status find_driver() {
+  constexpr char kDriver[] = "libcuda.so.1";
+  void* const driver = dlopen(kDriver, RTLD_LAZY | RTLD_LOCAL);
+  if (driver == nullptr) {
+    return absl::NotFoundError(absl::StrCat("this machine has no NVIDIA driver (", kDriver, ")"));
+  }
+  dlclose(driver);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Engine> open_engine(const std::string& device) {
   const Engine cpu{"cpu", make_cpu_executor};
   if (device == "cpu") return cpu;
   if (device == "auto") {
-    absl::StatusOr<Engine> cuda = open_cuda(0);
+    const absl::Status driver = find_driver();
+    absl::StatusOr<Engine> cuda = driver.ok() ? open_cuda(0) : driver;
     if (cuda.ok()) return cuda;
     spdlog::info("computing on the CPU: {}", std::string(cuda.status().message()));
     return cpu;
