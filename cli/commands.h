@@ -16,8 +16,9 @@ struct LocalOptions {
   std::string job_path;
   std::int64_t workers = 0;
   std::int64_t servers = 0;
-  std::string run_dir;   ///< "": ./runs/<job name>-<time>
-  bool metrics = false;  ///< every process serves them
+  std::string run_dir;          ///< "": ./runs/<job name>-<time>
+  std::string device = "auto";  ///< of every worker
+  bool metrics = false;         ///< every process serves them
 };
 /// A whole cluster of real processes on this machine, for one job (local.cc).
 absl::Status run_local(const LocalOptions& options);

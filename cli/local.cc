@@ -82,11 +82,13 @@ struct RunFolders {
 
 class LocalCluster {
  public:
-  LocalCluster(RunFolders folders, fs::path programs, const Signals& signals, bool metrics)
+  LocalCluster(RunFolders folders, fs::path programs, const Signals& signals,
+               const LocalOptions& options)
       : folders_(std::move(folders)),
         programs_(std::move(programs)),
         signals_(signals),
-        metrics_(metrics) {}
+        device_(options.device),
+        metrics_(options.metrics) {}
   ~LocalCluster() { stop(); }
   LocalCluster(const LocalCluster&) = delete;
   LocalCluster& operator=(const LocalCluster&) = delete;
@@ -112,6 +114,7 @@ class LocalCluster {
   const RunFolders folders_;
   const fs::path programs_;
   const Signals& signals_;
+  const std::string device_;  ///< of every worker
   const bool metrics_;
   const SystemClock clock_;
   std::string coordinator_;  ///< where it listens
@@ -169,9 +172,9 @@ absl::Status LocalCluster::start_workers(const std::string& coordinator, std::in
   const std::string data_threads =
       absl::StrCat(default_data_threads(static_cast<int>(cores / count)));
   for (std::int64_t i = 0; i < count; ++i) {
-    POSEIDON_RETURN_IF_ERROR(start(
-        absl::StrCat("worker-", i), "poseidon-worker",
-        {"--coordinator", coordinator, "--threads", threads, "--data-threads", data_threads}));
+    POSEIDON_RETURN_IF_ERROR(start(absl::StrCat("worker-", i), "poseidon-worker",
+                                   {"--coordinator", coordinator, "--device", device_, "--threads",
+                                    threads, "--data-threads", data_threads}));
   }
   return absl::OkStatus();
 }
@@ -351,7 +354,7 @@ absl::Status run_local(const LocalOptions& options) {
   }
 
   const Signals signals;
-  LocalCluster cluster(std::move(folders), std::move(programs), signals, options.metrics);
+  LocalCluster cluster(std::move(folders), std::move(programs), signals, options);
   absl::Status status = train(cluster, options, *job, run_dir);
   cluster.stop();
   if (!status.ok() && !absl::IsInvalidArgument(status)) {

@@ -48,6 +48,9 @@ void add_local(CLI::App& app, LocalOptions& options) {
   app.add_option("--servers", options.servers, "parameter server processes")->required();
   app.add_option("--run-dir", options.run_dir,
                  "folder for the model, metrics and logs (default runs/<job name>-<time>)");
+  app.add_option("--device", options.device,
+                 "what every worker computes on: auto, cpu or cuda:N (several may share one GPU)")
+      ->capture_default_str();
   app.add_flag("--metrics", options.metrics,
                "every process serves Prometheus; the list of targets is in the run directory");
   app.footer(

@@ -1,5 +1,6 @@
 # Where things go on an installed machine, and the Debian packages: `cmake --build --preset release --target package`
-# leaves poseidon-{common,coordinator,server,worker,cli}_VERSION_ARCH.deb in build/release/packages.
+# leaves poseidon-{common,coordinator,server,worker,cli}_VERSION_ARCH.deb in build/release/packages, and
+# poseidon-worker-cuda where the CUDA device is built.
 
 include(GNUInstallDirs)
 set(deploy ${CMAKE_SOURCE_DIR}/deploy)
@@ -22,6 +23,11 @@ set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_PACKAGE_CONTACT "Poseidon <poseidon@localhost>")
 set(CPACK_STRIP_FILES ON)
 set(CPACK_COMPONENTS_ALL common coordinator server worker cli)
+if(TARGET poseidon_cuda)
+  list(APPEND CPACK_COMPONENTS_ALL cuda)
+  # The worker in bin looks for it in ../lib/poseidon (worker/engine/device_plugin.h).
+  install(TARGETS poseidon_cuda LIBRARY DESTINATION lib/poseidon COMPONENT cuda)
+endif()
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
@@ -45,6 +51,12 @@ set(CPACK_COMPONENT_WORKER_DESCRIPTION
 set(CPACK_COMPONENT_CLI_DESCRIPTION
     "Trains deep networks on many machines over Ethernet: operator's command\n Submits jobs, shows what they do, keeps checkpoints, plans ahead.")
 set(CPACK_DEBIAN_CLI_PACKAGE_NAME poseidon-cli)
+set(CPACK_COMPONENT_CUDA_DESCRIPTION
+    "Trains deep networks on many machines over Ethernet: NVIDIA GPUs\n What poseidon-worker loads to compute on NVIDIA GPUs. Needs the NVIDIA driver,\n cuBLAS of the same major CUDA version and cuDNN 9, which come from NVIDIA, not\n from Debian; without them the worker says so and computes on the CPU.")
+set(CPACK_DEBIAN_CUDA_PACKAGE_NAME poseidon-worker-cuda)
+# NVIDIA's libraries are of no package that could be asked for; all others that it needs the worker has too.
+set(CPACK_DEBIAN_CUDA_PACKAGE_SHLIBDEPS OFF)
+set(CPACK_DEBIAN_CUDA_PACKAGE_DEPENDS "poseidon-worker (= ${PROJECT_VERSION})")
 foreach(role coordinator server worker)
   string(TOUPPER ${role} upper)
   set(CPACK_DEBIAN_${upper}_PACKAGE_NAME poseidon-${role})

@@ -1,6 +1,7 @@
 #include "common/node_metrics.h"
 
 #include <array>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -160,6 +161,22 @@ void add_disk(const std::filesystem::path& data_dir, MetricFamilies& families) {
                                   static_cast<double>(space.capacity)));
 }
 
+void add_gpu(const GpuMonitor& monitor, MetricFamilies& families) {
+  const GpuFigures figures = monitor.read();
+  const auto add = [&](const char* name, const char* help, const std::optional<double>& value) {
+    if (value.has_value()) families.push_back(single_gauge(name, help, *value));
+  };
+  add("poseidon_gpu_memory_used_bytes", "Memory of this worker's GPU in use, by whomever",
+      figures.memory_used_bytes);
+  add("poseidon_gpu_memory_bytes", "Memory of this worker's GPU", figures.memory_total_bytes);
+  add("poseidon_gpu_utilization_ratio",
+      "Share of the last moment in which this worker's GPU ran a kernel", figures.utilization);
+  add("poseidon_gpu_power_watts", "Electrical power that this worker's GPU draws",
+      figures.power_watts);
+  add("poseidon_gpu_temperature_celsius", "Temperature of this worker's GPU",
+      figures.temperature_celsius);
+}
+
 void add_layers(const std::string& role, const ShownJob& job, MetricFamilies& families) {
   auto sent = counter_family("poseidon_layer_sent_bytes_total", "Payload sent for the layer");
   auto received =
@@ -225,6 +242,7 @@ MetricFamilies node_page(const NodeFigures& figures, const ShownJob& job) {
     families.push_back(std::move(iterations));
   }
   if (!figures.data_dir.empty()) add_disk(figures.data_dir, families);
+  if (figures.gpu != nullptr) add_gpu(*figures.gpu, families);
   if (!has_job) return families;
   if (!is_server) {
     families.push_back(single_gauge("poseidon_worker_loss",

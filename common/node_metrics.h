@@ -17,6 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/data_probe.h"
+#include "common/gpu_monitor.h"
 #include "common/metric_families.h"
 #include "common/metrics_server.h"
 #include "common/node_probe.h"
@@ -35,6 +36,7 @@ struct NodeFigures {
   std::vector<const PacedTraffic*> traffic;  ///< of its transports, added up
   std::filesystem::path data_dir;            ///< a server's; "": none
   const Security* security = nullptr;        ///< null: tells nothing of it
+  const GpuMonitor* gpu = nullptr;           ///< a worker's; null: it computes on none
 };
 
 /// The job that a node has a part in; nothing while there is none.

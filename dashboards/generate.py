@@ -254,6 +254,13 @@ def worker():
               query(f"poseidon_data_corrupt_samples_total{{{one}}}", "corrupt samples")),
         lines("CPU", query(rate("poseidon_process_cpu_seconds_total", "instance", one), "cores")),
     ).row(
+        "Its GPU (empty without one)",
+        lines("Memory", query(f"poseidon_gpu_memory_used_bytes{{{one}}}", "in use"),
+              query(f"poseidon_gpu_memory_bytes{{{one}}}", "all"), unit="bytes", width=6),
+        lines("Busy", query(f"poseidon_gpu_utilization_ratio{{{one}}}", "running kernels"), unit="percentunit", width=6),
+        lines("Power", query(f"poseidon_gpu_power_watts{{{one}}}", "watts"), width=6),
+        lines("Temperature", query(f"poseidon_gpu_temperature_celsius{{{one}}}", "degrees Celsius"), width=6),
+    ).row(
         "Its network",
         lines("Payload", query(rate("poseidon_layer_sent_bytes_total", "scheme", one), "sent {{scheme}}"),
               query(rate("poseidon_layer_received_bytes_total", "scheme", one), "received {{scheme}}"), unit="Bps"),

@@ -11,6 +11,7 @@
 #include "common/control_client.h"
 #include "common/daemon.h"
 #include "common/factor_wire.h"
+#include "common/gpu_monitor.h"
 #include "common/grpc_transport.h"
 #include "common/kernels.h"
 #include "common/link_probe.h"
@@ -99,6 +100,15 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
   GrpcTransport grpc({.security = security});
   PacedTransport transport(&grpc, tensor_arena());
   PacedTransport peers(&grpc.for_method(kFactorMethod), tensor_arena());
+  std::unique_ptr<GpuMonitor> gpu;
+  if (const auto index = cuda_index(engine.device); index && !options.metrics_listen.empty()) {
+    auto monitor = open_nvml_monitor(*index);
+    if (monitor.ok()) {
+      gpu = *std::move(monitor);
+    } else {
+      spdlog::info("no metrics of the GPU: {}", std::string(monitor.status().message()));
+    }
+  }
   std::unique_ptr<NodeMetrics> metrics;
   if (!options.metrics_listen.empty()) {
     POSEIDON_ASSIGN_OR_RETURN(
@@ -108,7 +118,8 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
                                      .refusals = &refusals,
                                      .traffic = {&transport.traffic(), &peers.traffic()},
                                      .data_dir = {},
-                                     .security = security.get()}));
+                                     .security = security.get(),
+                                     .gpu = gpu.get()}));
     spdlog::info("metrics at http://{}/metrics", metrics->address());
   }
   PeerDoor door(&peers, &refusals);

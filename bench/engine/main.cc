@@ -15,12 +15,14 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "bench/engine/timing_device.h"
 #include "common/random.h"
 #include "common/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "worker/engine/cpu/cpu_device.h"
 #include "worker/engine/network_executor.h"
+#include "worker/engine/open_engine.h"
 
 namespace poseidon::bench {
 namespace {
@@ -31,6 +33,8 @@ struct Options {
   std::string network;
   std::int64_t batch_size = 1;
   int threads = 1;
+  std::string device = "cpu";
+  std::string precision = "fp32";
   int iterations = 5;
   bool layers = false;
   bool turns = false;
@@ -114,12 +118,11 @@ class Engine {
  public:
   static absl::StatusOr<std::unique_ptr<Engine>> create(const NetSpec& net, const Options& options,
                                                         LayerTimes* times) {
-    auto device = make_cpu_device(options.threads);
-    if (options.layers) device = make_timing_device(std::move(device), times);
-    const ExecutorOptions executor_options{
-        .batch_size = options.batch_size, .seed = 1, .threads = options.threads};
-    POSEIDON_ASSIGN_OR_RETURN(auto executor,
-                              NetworkExecutor::create(net, executor_options, std::move(device)));
+    const ExecutorOptions executor_options{.batch_size = options.batch_size,
+                                           .seed = 1,
+                                           .threads = options.threads,
+                                           .precision = options.precision};
+    POSEIDON_ASSIGN_OR_RETURN(auto executor, make_executor(net, options, executor_options, times));
     initialise_parameters(net, 1, [&](LayerIndex layer) { return executor->parameters(layer); });
     return std::unique_ptr<Engine>(
         new Engine(std::move(executor), make_batch(net, options.batch_size)));
@@ -144,6 +147,22 @@ class Engine {
   }
 
  private:
+  static absl::StatusOr<std::unique_ptr<Executor>> make_executor(
+      const NetSpec& net, const Options& options, const ExecutorOptions& executor_options,
+      LayerTimes* times) {
+    if (!options.layers) {
+      POSEIDON_ASSIGN_OR_RETURN(const poseidon::Engine engine, open_engine(options.device));
+      return engine.make_executor(net, executor_options);
+    }
+    if (options.device != "cpu") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--layers with --device ", options.device,
+                       ": a device that computes beside us has no time per call; use a profiler"));
+    }
+    auto device = make_timing_device(make_cpu_device(options.threads), times);
+    return NetworkExecutor::create(net, executor_options, std::move(device));
+  }
+
   Engine(std::unique_ptr<Executor> executor, Batch batch)
       : executor_(std::move(executor)), batch_(std::move(batch)) {}
 
@@ -227,6 +246,10 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--threads", options.threads, "threads to compute with")
       ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--device", options.device, "auto, cpu or cuda:N")->capture_default_str();
+  app.add_option("--precision", options.precision, "fp32, tf32, bf16 or fp16")
+      ->check(CLI::IsMember({"fp32", "tf32", "bf16", "fp16"}))
       ->capture_default_str();
   app.add_option("--iterations", options.iterations, "iterations to measure, after one to warm up")
       ->check(CLI::Range(1, poseidon::bench::kMaxIterations))

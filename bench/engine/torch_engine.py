@@ -1,13 +1,17 @@
 """PyTorch's side of compare.py: one network, forward and backward again and again.
 
-    torch_engine.py --batch K --threads N [--channels-last]
+    torch_engine.py --batch K --threads N [--channels-last] [--device cuda:0] [--precision bf16] [--compile]
 
 The first line of standard input is what `poseidon-bench-engine --network NAME --describe` prints. The network is built
 from it layer by layer, so that both train the same one; the parameter counts are compared. Each further line is a
 number of iterations, answered with a JSON line of figures: the protocol of poseidon-bench-engine --turns.
+
+On a GPU every iteration brings its batch from pinned host memory, as a training loop's does, and the clock is read when
+the device has nothing left to do.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -121,7 +125,43 @@ def parse_args():
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--channels-last", action="store_true", help="PyTorch's other memory format for images")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda:N, default %(default)s")
+    parser.add_argument("--precision", choices=("fp32", "tf32", "bf16", "fp16"), default="fp32",
+                        help="tf32: of products and convolutions; bf16 and fp16: autocast. Default %(default)s")
+    parser.add_argument("--compile", action="store_true", help="torch.compile the network")
     return parser.parse_args()
+
+
+def set_precision(torch, args):
+    """What decides how products are computed; the context in which a forward pass runs."""
+    torch.backends.cuda.matmul.allow_tf32 = args.precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = args.precision == "tf32"
+    torch.backends.cudnn.benchmark = True  # its best: the batches are all alike
+    if args.precision in ("fp32", "tf32"):
+        return contextlib.nullcontext
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[args.precision]
+    return lambda: torch.autocast(args.device.split(":")[0], dtype=dtype)
+
+
+class OnDevice:
+    """A batch in host memory and the way to the device."""
+
+    def __init__(self, torch, device, images, labels):
+        self.torch, self.device, self.is_gpu = torch, device, device != "cpu"
+        self.images = images.pin_memory() if self.is_gpu else images
+        self.labels = labels.pin_memory() if self.is_gpu else labels
+
+    def batch(self):
+        if not self.is_gpu:
+            return self.images, self.labels
+        return self.images.to(self.device, non_blocking=True), self.labels.to(self.device, non_blocking=True)
+
+    def wait(self):
+        if self.is_gpu:
+            self.torch.cuda.synchronize(self.device)
+
+    def peak_mib(self):
+        return self.torch.cuda.max_memory_reserved(self.device) / 2**20 if self.is_gpu else 0.0
 
 
 def main():
@@ -144,20 +184,28 @@ def main():
     if args.channels_last:
         network = network.to(memory_format=torch.channels_last)
         images = images.to(memory_format=torch.channels_last)
+    precision = set_precision(torch, args)
+    network = network.to(args.device)
+    data = OnDevice(torch, args.device, images, labels)
+    step = torch.compile(network) if args.compile else network
     print(json.dumps({"ready": True, "torch": torch.__version__, "import_only_mib": base_mib}), flush=True)
     for line in sys.stdin:
+        data.wait()
         begin, begin_cpu = time.monotonic(), sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
         for _ in range(int(line)):
             # The faster way: backward then has nothing to add to.
             network.zero_grad(set_to_none=True)
-            loss = network(images, labels)
+            with precision():
+                loss = step(*data.batch())
             loss.backward()
         value = float(loss.detach())
+        data.wait()
         images_done = int(line) * args.batch
         print(json.dumps({
             "images_per_s": images_done / (time.monotonic() - begin),
             "cpu_seconds_per_image": (sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) - begin_cpu) / images_done,
             "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "device_peak_mib": data.peak_mib(),
             "loss": value}), flush=True)
 
 

@@ -30,6 +30,11 @@ class Packages(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.machine = self.folder / "machine"
 
+    @staticmethod
+    def on_gpus():
+        """Where the CUDA device is built it is a package of its own."""
+        return ["worker-cuda"] if (BUILD / "bin/libposeidon_cuda.so").exists() else []
+
     def make_machine(self, packages):
         """With these packages installed, as somebody would who has downloaded them."""
         make_debian(self, self.machine, "--include=systemd-sysv,dbus", f"--customize-hook=copy-in {packages} /",
@@ -63,7 +68,7 @@ class Packages(unittest.TestCase):
         packages = self.folder / "packages"
         make_packages(self, packages)
         self.assertEqual(sorted(p.name.split("_")[0] for p in packages.iterdir()),
-                         [f"poseidon-{part}" for part in ("cli", "common", "coordinator", "server", "worker")])
+                         [f"poseidon-{part}" for part in ("cli", "common", "coordinator", "server", "worker", *self.on_gpus())])
         self.make_machine(packages)
         self.give_job()
         log = self.boot()

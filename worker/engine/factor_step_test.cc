@@ -1,15 +1,13 @@
 // Stepping a fully connected layer from everybody's factors: against plain loops, against the
 // gradient that backward gives, and the same bits with any number of threads.
 
-#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "common/random.h"
 #include "gmock/gmock.h"
 #include "worker/engine/cpu/cpu_device.h"
+#include "worker/engine/factor_checks.h"
 #include "worker/engine/layer_harness.h"
 #include "worker/engine/network_executor.h"
 #include "worker/engine/reference/reference_device.h"
@@ -18,82 +16,32 @@ namespace poseidon {
 namespace {
 
 using testing::all_near;
+using testing::factor_problems;
+using testing::FactorProblem;
+using testing::FactorResult;
+using testing::measure_first;
+using testing::step_twice;
 using testing::values;
-
-struct Problem {
-  std::int64_t rows, outputs, inputs;
-  bool has_bias;
-  OptimizerSpec optimizer;
-};
-
-struct Result {
-  std::vector<float> parameters, state0, state1;
-  bool operator==(const Result&) const = default;
-};
-
-/// Two steps, so that optimizer state counts.
-Result run(Device& device, const Problem& p) {
-  const std::int64_t count = p.outputs * p.inputs + (p.has_bias ? p.outputs : 0);
-  const int slots = optimizer_state_slots(p.optimizer);
-  Result result{values(1, count),
-                std::vector<float>(static_cast<std::size_t>(slots > 0 ? count : 0)),
-                std::vector<float>(static_cast<std::size_t>(slots > 1 ? count : 0))};
-  for (std::uint64_t i = 0; i < 2; ++i) {
-    const std::vector<float> gradients = values(10 + i, p.rows * p.outputs);
-    const std::vector<float> inputs = values(20 + i, p.rows * p.inputs);
-    FactorStepArgs args;
-    args.rows = p.rows;
-    args.outputs = p.outputs;
-    args.inputs = p.inputs;
-    args.has_bias = p.has_bias;
-    args.output_gradients = gradients.data();
-    args.input_values = inputs.data();
-    // The bias goes its own way, so that neither gets the other's step.
-    args.weight_step = make_optimizer_step(p.optimizer, static_cast<Iteration>(i), 0.25f);
-    args.bias_step = make_optimizer_step(p.optimizer, static_cast<Iteration>(i), 0.25f,
-                                         {.learning_rate = 2.0, .weight_decay = 0.0});
-    args.parameters = result.parameters;
-    args.state0 = result.state0;
-    args.state1 = result.state1;
-    const absl::Status status = device.step_from_factors(args);
-    EXPECT_TRUE(status.ok()) << status;
-  }
-  return result;
-}
-
-std::vector<Problem> problems() {
-  OptimizerSpec sgd, momentum, adamw;
-  momentum.momentum = 0.9;
-  momentum.weight_decay = 0.0005;
-  adamw.type = OptimizerType::kAdamW;
-  adamw.weight_decay = 0.01;
-  return {
-      {1, 1, 1, true, sgd},          {1, 1, 1, false, momentum},      {7, 3, 5, true, momentum},
-      {64, 10, 500, true, momentum}, {33, 129, 1025, true, momentum}, {96, 300, 2100, false, sgd},
-      {12, 257, 40, true, adamw},    {48, 1, 3000, true, sgd}};
-}
 
 TEST(FactorStep, AgreesWithPlainLoops) {
   const auto reference = make_reference_device();
   const auto cpu = make_cpu_device(2);
-  for (const Problem& p : problems()) {
-    SCOPED_TRACE(absl::StrCat(p.outputs, " x ", p.inputs, " from ", p.rows, " rows"));
-    const Result wanted = run(*reference, p);
-    const Result got = run(*cpu, p);
-    // Sums of `rows` products below 1, scaled by 1/4; Adam divides by a small number again.
-    const double scale = p.optimizer.type == OptimizerType::kSgd ? 1.0 : 100.0;
-    const double tolerance = 8.0 * scale * static_cast<double>(p.rows + 4) * testing::kFloatEpsilon;
+  for (const FactorProblem& p : factor_problems()) {
+    SCOPED_TRACE(p.name());
+    const FactorResult wanted = step_twice(*reference, p);
+    const FactorResult got = step_twice(*cpu, p);
+    const double tolerance = testing::factor_tolerance(p);
     EXPECT_TRUE(all_near(got.parameters, wanted.parameters, tolerance));
     EXPECT_TRUE(all_near(got.state0, wanted.state0, tolerance));
   }
 }
 
 TEST(FactorStep, TheNumberOfThreadsChangesNoBit) {
-  for (const Problem& p : problems()) {
-    const Result one = run(*make_cpu_device(1), p);
+  for (const FactorProblem& p : factor_problems()) {
+    const FactorResult one = step_twice(*make_cpu_device(1), p);
     for (const int threads : {2, 3, 5, 16}) {
-      EXPECT_TRUE(run(*make_cpu_device(threads), p) == one)
-          << threads << " threads, " << p.outputs << " x " << p.inputs << " from " << p.rows;
+      EXPECT_TRUE(step_twice(*make_cpu_device(threads), p) == one)
+          << threads << " threads, " << p.name();
     }
   }
 }
@@ -159,28 +107,17 @@ TEST(FactorStep, FactorsOfAnExecutorStandForItsGradients) {
 }
 
 TEST(FactorStep, MeasuresTheGradientThatItSteps) {
-  for (const Problem& p : problems()) {
-    const std::vector<float> gradients = values(10, p.rows * p.outputs);
-    const std::vector<float> inputs = values(20, p.rows * p.inputs);
-    FactorStepArgs args;
-    args.rows = p.rows;
-    args.outputs = p.outputs;
-    args.inputs = p.inputs;
-    args.has_bias = p.has_bias;
-    args.output_gradients = gradients.data();
-    args.input_values = inputs.data();
-    const auto one = make_cpu_device(1)->measure_factors(args);
-    const auto three = make_cpu_device(3)->measure_factors(args);
-    const auto reference = make_reference_device()->measure_factors(args);
-    ASSERT_TRUE(one.ok() && three.ok() && reference.ok());
-    EXPECT_EQ(one->weight, three->weight) << "no bit depends on the threads";
-    EXPECT_EQ(one->bias, three->bias);
-    // An element of the product has `rows` roundings of 2^-24 of its terms' magnitude, a square
-    // twice as many; terms do not all have one sign, so the elements may be smaller than they.
-    const double tolerance = 4.0 * static_cast<double>(p.rows + 2) * 0x1p-24;
-    EXPECT_NEAR(one->weight, reference->weight, tolerance * reference->weight + 1e-12);
-    EXPECT_NEAR(one->bias, reference->bias, tolerance * reference->bias + 1e-12);
-    EXPECT_EQ(reference->bias > 0.0, p.has_bias);
+  for (const FactorProblem& p : factor_problems()) {
+    SCOPED_TRACE(p.name());
+    const FactorSquares one = measure_first(*make_cpu_device(1), p);
+    const FactorSquares three = measure_first(*make_cpu_device(3), p);
+    const FactorSquares reference = measure_first(*make_reference_device(), p);
+    EXPECT_EQ(one.weight, three.weight) << "no bit depends on the threads";
+    EXPECT_EQ(one.bias, three.bias);
+    const double tolerance = testing::square_tolerance(p);
+    EXPECT_NEAR(one.weight, reference.weight, tolerance * reference.weight + 1e-12);
+    EXPECT_NEAR(one.bias, reference.bias, tolerance * reference.bias + 1e-12);
+    EXPECT_EQ(reference.bias > 0.0, p.has_bias);
   }
 }
 

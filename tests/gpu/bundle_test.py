@@ -1,0 +1,156 @@
+"""tests/gpu/run.sh: the bundle is made, small enough, and does without this machine's libraries. No GPU is needed: its
+CPU parts train in a bare Debian made for the purpose, its GPU tests say why they are skipped there, and what is broken
+fails.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree as xml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "deploy"))
+
+from machine import BUILD, run  # noqa: E402
+
+TOOLS = ("dpkg-query", "systemd-nspawn", "zstd")
+# Everything that a part of the bundle could reach by mistake.
+BARE = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
+
+
+def missing_tools():
+    return [tool for tool in TOOLS if shutil.which(tool) is None]
+
+
+def essential_packages():
+    """Those that every Debian has, and what they need: of this machine's, so that no network is wanted."""
+    fields = "${Package}\\t${Priority}\\t${Essential}\\t${Pre-Depends}, ${Depends}\\n"
+    listed = subprocess.run(["dpkg-query", "-W", f"-f={fields}"], capture_output=True, text=True, check=True).stdout
+    needs, wanted = {}, []
+    for name, priority, essential, depends in (line.split("\t") for line in listed.splitlines()):
+        needs[name] = re.findall(r"(?:^|[,|])\s*([a-z0-9.+-]+)", depends)
+        if essential == "yes" or (priority == "required" and name != "apt"):
+            wanted.append(name)
+    found = set()
+    while wanted:
+        name = wanted.pop()
+        if name in needs and name not in found:
+            found.add(name)
+            wanted += needs[name]
+    return sorted(found)
+
+
+def make_bare_debian(folder):
+    """This machine's essential packages alone, as a tree to run programs in."""
+    folder.mkdir()
+    for name in ("bin", "sbin", "lib", "lib64"):
+        (folder / "usr" / name).mkdir(parents=True)
+        (folder / name).symlink_to(f"usr/{name}")
+    for name in ("dev", "proc", "sys", "run", "tmp", "root", "opt", "etc", "var"):
+        (folder / name).mkdir(exist_ok=True)
+    owned = subprocess.run(["dpkg-query", "-L", *essential_packages()], capture_output=True, text=True, check=True).stdout
+    with tempfile.NamedTemporaryFile("w", suffix=".list") as names:
+        for path in sorted(set(owned.split("\n"))):
+            if path.startswith("/") and not path.startswith("/usr/share") and os.path.lexists(path) and (
+                    os.path.islink(path) or os.path.isfile(path)) and path not in ("/bin", "/sbin", "/lib", "/lib64"):
+                names.write(path[1:] + "\n")
+        names.flush()
+        # Through the links bin -> usr/bin and so on.
+        packed = subprocess.Popen(["tar", "-C", "/", "-cf", "-", "-T", names.name], stdout=subprocess.PIPE)
+        subprocess.run(["tar", "-C", folder, "--keep-directory-symlink", "-xf", "-"], stdin=packed.stdout, check=True)
+        packed.stdout.close()
+        packed.wait()
+    for name in ("awk", "which"):  # links that a package's scripts make
+        link = folder / "usr/bin" / name
+        if not link.exists() and (real := shutil.which(name)):
+            link.unlink(missing_ok=True)
+            link.symlink_to(os.path.realpath(real))
+    subprocess.run(["ldconfig", "-r", folder], check=True)
+
+
+class Bundle(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="poseidon-bundle-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def make(self, name):
+        out = self.folder / name
+        run(self, ROOT / "tests/gpu/run.sh", "bundle", out, "--build", BUILD, "--no-build")
+        return out
+
+    def execute(self, bundle, *options):
+        """(exit status, summary.json by part, what it printed)"""
+        results = self.folder / f"results-{len(list(self.folder.iterdir()))}"
+        done = subprocess.run([bundle / "run.sh", results, *options], env=BARE, stdin=subprocess.DEVNULL, cwd="/",
+                              capture_output=True, text=True, timeout=600, check=False)
+        return done.returncode, self.read(results), done.stdout + done.stderr
+
+    def read(self, results):
+        summary = json.loads((results / "summary.json").read_text())
+        xml.parse(results / "junit.xml")
+        self.assertGreater((results / "logs.tar.gz").stat().st_size, 100)
+        last = (results / "report.txt").read_text().splitlines()[-1]
+        self.assertEqual(last, f"{summary['passed']} passed, {summary['failed']} failed")
+        return {"all": summary, **{part["name"]: part for part in summary["parts"]}}
+
+    def check_cpu_parts(self, summary, text):
+        for part in ("environment", "layers", "networks", "repeated", "trajectory"):
+            self.assertEqual(summary[part]["failed"], 0, text)
+            self.assertGreaterEqual(summary[part]["passed"], 1, text)
+        self.assertGreater(summary["layers"]["passed"], 15, text)
+        self.assertIn("same bytes", summary["repeated"]["word"])
+
+    def test_says_why_it_skips_and_fails_when_something_is_broken(self):
+        bundle = self.make("bundle")
+        if not any(pathlib.Path("/dev").glob("nvidia[0-9]*")):
+            status, summary, text = self.execute(bundle, "--short")
+            self.assertEqual(status, 0, text)
+            self.assertEqual(summary["all"]["failed"], 0, text)
+            self.assertEqual(summary["layers"]["passed"], 0, text)
+            self.assertGreater(summary["layers"]["skipped"], 15, text)
+            for part in ("layers", "networks", "repeated", "trajectory"):
+                self.assertIn("no device cuda:0 here", summary[part]["word"])
+
+        (bundle / "bin/gpu_layers_test").unlink()
+        shutil.copy("/bin/false", bundle / "bin/poseidon-server")
+        status, summary, text = self.execute(bundle, "--short", "--device", "cpu")
+        self.assertEqual(status, 1, text)
+        for part in ("environment", "layers", "repeated", "trajectory"):
+            self.assertEqual(summary[part]["failed"], 1, f"{part}\n{text}")
+        self.assertEqual(summary["networks"]["failed"], 0, "what is whole goes on")
+        self.assertGreater(summary["networks"]["passed"], 3)
+
+    def test_refuses_what_it_does_not_know(self):
+        bundle = ROOT / "tests/gpu/bundle"
+        for wrong in (["--device", "gpu"], ["--sort"], []):
+            target = [] if not wrong else [self.folder / "results"]
+            done = subprocess.run([bundle / "run.sh", *target, *wrong], capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, 2, wrong)
+            self.assertIn("./run.sh RESULTS", done.stderr)
+
+    @unittest.skipIf(os.geteuid() != 0, "a Debian of its own takes root")
+    @unittest.skipIf(missing_tools(), f"not installed: {', '.join(missing_tools())} (deploy/dependencies.sh --tests)")
+    def test_runs_on_a_bare_debian(self):
+        archive = self.make("bundle.tar.zst")
+        self.assertLess(archive.stat().st_size, 60 << 20)
+        machine = self.folder / "machine"
+        make_bare_debian(machine)
+        run(self, "tar", "--zstd", "-xf", archive, "-C", machine / "opt")
+        self.assertEqual([*machine.glob("usr/lib/**/libstdc++*"), *machine.glob("usr/lib/**/libgrpc*")], [], "not so bare")
+        # By its short form, on the CPU: digits are trained, twice.
+        done = subprocess.run(["systemd-nspawn", "--quiet", "--directory", machine, "--private-network", "--register=no",
+                               "--keep-unit", "--pipe", "/opt/poseidon-gpu/run.sh", "/results", "--short", "--device", "cpu"],
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False)
+        text = done.stdout + done.stderr
+        self.assertEqual(done.returncode, 0, text)
+        self.check_cpu_parts(self.read(machine / "results"), text)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

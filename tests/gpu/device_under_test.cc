@@ -1,0 +1,110 @@
+#include "tests/gpu/device_under_test.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/check.h"
+#include "worker/engine/cpu/cpu_device.h"
+#include "worker/engine/device_plugin.h"
+
+namespace poseidon::testing {
+namespace {
+
+constexpr const char* kCuda = "cuda:";
+constexpr int kCpuThreads = 2;
+
+DeviceUnderTest& chosen() {
+  static DeviceUnderTest device;
+  return device;
+}
+
+/// The value of `--name VALUE` or `--name=VALUE` at argument i, which then is its last; nullptr for
+/// another argument.
+const char* value_of(const char* name, int argc, char** argv, int& i) {
+  absl::string_view argument = argv[i];
+  if (argument == name && i + 1 < argc) return argv[++i];
+  const std::string prefix = absl::StrCat(name, "=");
+  return absl::StartsWith(argument, prefix) ? argv[i] + prefix.size() : nullptr;
+}
+
+[[noreturn]] void refuse(const std::string& message) {
+  std::fprintf(stderr, "%s\n", message.c_str());
+  std::exit(2);
+}
+
+void read_command_line(int argc, char** argv) {
+  DeviceUnderTest& device = chosen();
+  for (int i = 1; i < argc; ++i) {
+    if (const char* name = value_of("--device", argc, argv, i)) {
+      device.device = name;
+    } else if (const char* precision = value_of("--precision", argc, argv, i)) {
+      device.precision = precision;
+    } else if (const char* every = value_of("--every", argc, argv, i)) {
+      if (!absl::SimpleAtoi(every, &device.every) || device.every < 1) {
+        refuse(absl::StrCat("--every ", every, ": must be a number above 0"));
+      }
+    } else if (std::strcmp(argv[i], "--require") == 0) {
+      device.required = true;
+    } else {
+      refuse(absl::StrCat(argv[i],
+                          ": no such option; one of --device cuda:N|cpu, --precision "
+                          "fp32|tf32|bf16|fp16, --every N, --require and GoogleTest's"));
+    }
+  }
+}
+
+}  // namespace
+
+const DeviceUnderTest& device_under_test() { return chosen(); }
+
+absl::StatusOr<std::unique_ptr<Device>> make_device_under_test(const std::string& precision) {
+  const std::string& name = device_under_test().device;
+  if (name == "cpu") {
+    if (precision == "fp32") return make_cpu_device(kCpuThreads);
+    return absl::UnimplementedError(
+        absl::StrCat("the CPU device computes in fp32 alone, not in ", precision));
+  }
+  DeviceOptions options{.precision = precision};
+  if (!absl::StartsWith(name, kCuda) ||
+      !absl::SimpleAtoi(absl::string_view(name).substr(std::strlen(kCuda)), &options.ordinal)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--device ", name, ": no such device; one of cpu, cuda:N"));
+  }
+  return make_plugin_device("cuda", options);
+}
+
+void PrecisionTest::SetUp() {
+  const DeviceUnderTest& wanted = device_under_test();
+  if (!wanted.precision.empty() && wanted.precision != GetParam()) {
+    GTEST_SKIP() << "only " << wanted.precision << " was asked for";
+  }
+  auto device = make_device_under_test(GetParam());
+  if (device.ok()) {
+    device_ = *std::move(device);
+    return;
+  }
+  if (wanted.required) FAIL() << wanted.device << ": " << device.status();
+  GTEST_SKIP() << "no device " << wanted.device << " here: " << device.status();
+}
+
+std::unique_ptr<Device> PrecisionTest::make_device() const {
+  auto device = make_device_under_test(GetParam());
+  POSEIDON_CHECK(device.ok(), std::string(device.status().message()).c_str());
+  return *std::move(device);
+}
+
+std::string precision_name(const ::testing::TestParamInfo<std::string>& info) { return info.param; }
+
+}  // namespace poseidon::testing
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);  // takes its own options out
+  poseidon::testing::read_command_line(argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,50 @@
+#pragma once
+
+// For the GPU tests: the device that they try, named on the command line, and the skip that says
+// why where there is none.
+//
+//     gpu_layers_test [--device cuda:0] [--precision fp32] [--require] [--every 7] [GoogleTest's]
+//
+// --device cpu tries the tests themselves, on a machine without a GPU. With --require a device that
+// cannot be had is a failure: for machines that are known to have one. With --every N the layers'
+// grid is N times coarser: for tools that make everything a hundred times slower.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "gtest/gtest.h"
+#include "worker/engine/device.h"
+#include "worker/engine/layer_checks.h"
+
+namespace poseidon::testing {
+
+struct DeviceUnderTest {
+  std::string device = "cuda:0";
+  std::string precision;  ///< the only one to try; "": all
+  bool required = false;
+  int every = 1;  ///< of the grid's cases in a group: the last, and every so many before
+};
+/// What the command line said; constant once main() has read it.
+const DeviceUnderTest& device_under_test();
+
+/// A new device of that name. NOT_FOUND, FAILED_PRECONDITION or the plug-in's own error where there
+/// is none; UNIMPLEMENTED for a precision that it does not have.
+absl::StatusOr<std::unique_ptr<Device>> make_device_under_test(const std::string& precision);
+
+/// A test on one device at one precision (the parameter); skipped with a word where there is none.
+class PrecisionTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override;
+  /// Another device of the same kind; SetUp has seen that it can be made.
+  std::unique_ptr<Device> make_device() const;
+
+  const Accuracy accuracy_ = accuracy_of(GetParam());
+  std::unique_ptr<Device> device_;
+};
+
+inline const std::vector<std::string> kPrecisions = {"fp32", "tf32", "bf16", "fp16"};
+std::string precision_name(const ::testing::TestParamInfo<std::string>& info);
+
+}  // namespace poseidon::testing

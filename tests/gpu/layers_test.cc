@@ -1,0 +1,145 @@
+// Every layer type on the device under test, over the grid and the special cases that the CPU
+// device has to pass too (worker/engine/layer_checks.h), and steps from factors.
+
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "gtest/gtest.h"
+#include "tests/gpu/device_under_test.h"
+#include "worker/engine/cpu/cpu_device.h"
+#include "worker/engine/factor_checks.h"
+#include "worker/engine/reference/reference_device.h"
+
+namespace poseidon {
+namespace {
+
+using testing::FactorProblem;
+using testing::FactorResult;
+using testing::kPrecisions;
+using testing::LayerCase;
+using testing::LayerCases;
+
+class GpuLayers : public testing::PrecisionTest {
+ protected:
+  void compare(const std::string& group) {
+    for (const LayerCases& cases : testing::layer_grid()) {
+      if (cases.name != group) continue;
+      std::uint64_t left = cases.cases.size();
+      const auto every = static_cast<std::uint64_t>(testing::device_under_test().every);
+      for (const LayerCase& one : cases.cases) {
+        const std::uint64_t seed = left--;
+        if (left % every == 0) testing::compare_layer(*device_, *reference_, one, seed, accuracy_);
+      }
+      return;
+    }
+    FAIL() << "no group " << group << " in the grid";
+  }
+
+  const std::unique_ptr<Device> reference_ = make_reference_device();
+};
+
+TEST_P(GpuLayers, Convolution) { compare("Convolution"); }
+TEST_P(GpuLayers, ConvolutionInGroups) { compare("ConvolutionInGroups"); }
+TEST_P(GpuLayers, Pooling) { compare("Pooling"); }
+TEST_P(GpuLayers, PoolingOfTheWholePlane) { compare("PoolingOfTheWholePlane"); }
+TEST_P(GpuLayers, AveragePoolingThatCountsPadding) { compare("AveragePoolingThatCountsPadding"); }
+TEST_P(GpuLayers, BatchNorm) { compare("BatchNorm"); }
+TEST_P(GpuLayers, Concat) { compare("Concat"); }
+TEST_P(GpuLayers, FullyConnected) { compare("FullyConnected"); }
+TEST_P(GpuLayers, ElementByElement) { compare("ElementByElement"); }
+TEST_P(GpuLayers, Lrn) { compare("Lrn"); }
+TEST_P(GpuLayers, Scores) { compare("Scores"); }
+
+TEST_P(GpuLayers, BatchNormInTests) {
+  testing::batch_norm_in_tests(*device_, *reference_, accuracy_);
+}
+TEST_P(GpuLayers, BatchNormOfLargeMeans) {
+  testing::batch_norm_of_large_means(*device_, *reference_, accuracy_);
+}
+TEST_P(GpuLayers, BatchNormLeavesFillingOut) {
+  testing::batch_norm_leaves_filling_out(*device_, *reference_, accuracy_);
+}
+TEST_P(GpuLayers, OneValuePerChannelHasNoVariance) {
+  testing::one_value_per_channel_has_no_variance(*device_);
+}
+TEST_P(GpuLayers, FillingSamplesCountForNothing) {
+  testing::filling_samples_count_for_nothing(*device_, *reference_, accuracy_);
+}
+TEST_P(GpuLayers, LargeScoresDoNotOverflow) {
+  testing::large_scores_do_not_overflow(*device_, accuracy_);
+}
+TEST_P(GpuLayers, NanIsNotSwallowed) { testing::nan_is_not_swallowed(*device_); }
+
+TEST_P(GpuLayers, TheSameBitsTwice) {
+  const auto other = make_device();
+  for (const LayerCases& group : testing::layer_grid()) {
+    const LayerCase& one = group.cases.back();
+    SCOPED_TRACE(group.name);
+    const LayerSpec layer = testing::layer_on(one.layer, one.shape);
+    const auto data = testing::draw_layer_data(layer, one.batch, 41);
+    const auto first = testing::run_layer(*device_, layer, one.batch, data);
+    for (Device* device : {device_.get(), other.get()}) {
+      const auto again = testing::run_layer(*device, layer, one.batch, data);
+      EXPECT_EQ(again.output, first.output);
+      EXPECT_EQ(again.statistics, first.statistics);
+      EXPECT_EQ(again.input_gradient, first.input_gradient);
+      EXPECT_EQ(again.parameter_gradients, first.parameter_gradients);
+    }
+  }
+}
+
+// Layers that go by factors are stepped on the device. Their factors are float32 whatever the
+// precision (they travel), so only the product may be coarser.
+TEST_P(GpuLayers, StepsFromFactorsAsTheCpu) {
+  const auto cpu = make_cpu_device(2);
+  for (const FactorProblem& p : testing::factor_problems()) {
+    SCOPED_TRACE(p.name());
+    const FactorResult wanted = testing::step_twice(*cpu, p);
+    const FactorResult got = testing::step_twice(*device_, p);
+    // Adam divides the first gradients by their own size: where one is near zero its step has the
+    // sign of a rounding error, so a coarse type may be a whole step (of 0.001) off, twice.
+    const bool normalised = p.optimizer.type != OptimizerType::kSgd;
+    double tolerance = testing::factor_tolerance(p);
+    if (!accuracy_.is_float()) {
+      tolerance += normalised ? 4 * p.optimizer.learning_rate
+                              : accuracy_.tolerance(static_cast<double>(p.rows));
+    }
+    EXPECT_TRUE(testing::all_near(got.parameters, wanted.parameters, tolerance));
+    if (normalised) continue;
+    EXPECT_TRUE(testing::all_near(got.state0, wanted.state0, tolerance));
+  }
+}
+
+TEST_P(GpuLayers, MeasuresFactorsAsTheCpu) {
+  const auto cpu = make_cpu_device(2);
+  for (const FactorProblem& p : testing::factor_problems()) {
+    SCOPED_TRACE(p.name());
+    const FactorSquares wanted = testing::measure_first(*cpu, p);
+    const FactorSquares got = testing::measure_first(*device_, p);
+    double tolerance = testing::square_tolerance(p);
+    if (!accuracy_.is_float()) tolerance += 4 * accuracy_.epsilon();
+    EXPECT_NEAR(got.weight, wanted.weight, tolerance * wanted.weight + 1e-12);
+    EXPECT_NEAR(got.bias, wanted.bias, tolerance * wanted.bias + 1e-12);
+  }
+}
+
+TEST_P(GpuLayers, StepsFromFactorsToTheSameBitsTwice) {
+  const auto other = make_device();
+  for (const FactorProblem& p : testing::factor_problems()) {
+    const FactorResult first = testing::step_twice(*device_, p);
+    EXPECT_TRUE(testing::step_twice(*device_, p) == first) << p.name();
+    EXPECT_TRUE(testing::step_twice(*other, p) == first) << "another device, " << p.name();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, GpuLayers, ::testing::ValuesIn(kPrecisions),
+                         testing::precision_name);
+
+// PyTorch's values are of inputs with all their digits, so coarse types have their own deviation.
+class GpuGolden : public testing::PrecisionTest {};
+TEST_P(GpuGolden, LayersMatchPyTorch) { testing::layers_match_pytorch(*device_, accuracy_); }
+INSTANTIATE_TEST_SUITE_P(Precisions, GpuGolden, ::testing::Values("fp32"), testing::precision_name);
+
+}  // namespace
+}  // namespace poseidon

@@ -1,0 +1,95 @@
+#include "tests/gpu/training.h"
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "common/check.h"
+#include "gtest/gtest.h"
+#include "worker/engine/layer_harness.h"
+#include "worker/engine/network_executor.h"
+
+namespace poseidon::testing {
+namespace {
+
+constexpr std::uint64_t kParameterSeed = 3;
+
+std::unique_ptr<Executor> make_executor(const NetSpec& net, std::int64_t batch_size,
+                                        std::unique_ptr<Device> device) {
+  auto executor = NetworkExecutor::create(net, {.batch_size = batch_size}, std::move(device));
+  POSEIDON_CHECK(executor.ok(), std::string(executor.status().message()).c_str());
+  initialise_parameters(net, kParameterSeed,
+                        [&](LayerIndex layer) { return (*executor)->parameters(layer); });
+  return *std::move(executor);
+}
+
+}  // namespace
+
+Training::Training(const NetSpec& net, std::int64_t batch_size, std::unique_ptr<Device> device,
+                   const OptimizerSpec& optimizer)
+    : optimizer_(optimizer), executor_(make_executor(net, batch_size, std::move(device))) {
+  POSEIDON_CHECK(optimizer.type == OptimizerType::kSgd, "one state value per parameter");
+  for (std::uint32_t l = 0; l < net.parameter_layers().size(); ++l) {
+    momentum_.emplace_back(optimizer.momentum > 0 ? executor_->parameters(LayerIndex(l)).size()
+                                                  : 0);
+  }
+}
+
+double Training::iterate(const Batch& batch) {
+  const auto result = executor_->forward(batch, Phase::kTrain, {});
+  EXPECT_TRUE(result.ok()) << result.status();
+  const absl::Status backward = executor_->backward({});
+  EXPECT_TRUE(backward.ok()) << backward;
+  const OptimizerStep step = make_optimizer_step(optimizer_, iteration_++, 1.0f);
+  for (std::uint32_t l = 0; l < momentum_.size(); ++l) {
+    const std::span<float> parameters = executor_->parameters(LayerIndex(l));
+    apply_optimizer(step, std::span<const float>(executor_->gradients(LayerIndex(l))), parameters,
+                    parameters, momentum_[l], {});
+  }
+  return result.ok() ? result->mean_loss() : std::numeric_limits<double>::quiet_NaN();
+}
+
+std::vector<float> Training::parameters() {
+  std::vector<float> all;
+  for (std::uint32_t l = 0; l < momentum_.size(); ++l) {
+    const auto values = executor_->parameters(LayerIndex(l));
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
+std::vector<std::vector<float>> Training::gradients() {
+  std::vector<std::vector<float>> all;
+  for (std::uint32_t l = 0; l < momentum_.size(); ++l) {
+    const auto values = executor_->gradients(LayerIndex(l));
+    all.emplace_back(values.begin(), values.end());
+  }
+  return all;
+}
+
+Batch random_batch(const NetSpec& net, std::int64_t samples, std::uint64_t seed) {
+  Batch batch;
+  batch.samples = batch.valid_samples = samples;
+  batch.first_sample = seed * 1000;
+  batch.images = values(mix_seed(seed, 0), samples * element_count(net.input_shape));
+  SplitMix64 random(seed);
+  for (std::int64_t i = 0; i < samples; ++i) {
+    batch.labels.push_back(
+        static_cast<std::int32_t>(random.below(static_cast<std::uint64_t>(net.classes))));
+  }
+  return batch;
+}
+
+double relative_distance(const std::vector<float>& got, const std::vector<float>& wanted) {
+  if (got.size() != wanted.size()) return std::numeric_limits<double>::infinity();
+  double apart = 0.0, size = 0.0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double difference = static_cast<double>(got[i]) - wanted[i];
+    apart += difference * difference;
+    size += static_cast<double>(wanted[i]) * wanted[i];
+  }
+  const double distance = std::sqrt(apart) / std::max(std::sqrt(size), 1e-30);
+  return std::isfinite(distance) ? distance : std::numeric_limits<double>::infinity();
+}
+
+}  // namespace poseidon::testing

@@ -1,0 +1,45 @@
+#pragma once
+
+// For the GPU tests: training of one network on one device, step by step, without servers.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/optimizer.h"
+#include "worker/engine/device.h"
+#include "worker/engine/executor.h"
+
+namespace poseidon::testing {
+
+/// One network on one device with an optimizer on the host, all parameters initialised from a seed.
+class Training {
+ public:
+  /// A programming error where the device cannot hold the network.
+  Training(const NetSpec& net, std::int64_t batch_size, std::unique_ptr<Device> device,
+           const OptimizerSpec& optimizer);
+
+  /// Forward, backward and one step; the mean loss.
+  double iterate(const Batch& batch);
+  Executor& executor() { return *executor_; }
+  /// All parameters, end to end.
+  std::vector<float> parameters();
+  /// All gradients of the last iteration, by layer.
+  std::vector<std::vector<float>> gradients();
+
+ private:
+  const OptimizerSpec optimizer_;
+  const std::unique_ptr<Executor> executor_;
+  std::vector<std::vector<float>> momentum_;
+  Iteration iteration_ = 0;
+};
+
+/// Uniform images, random labels.
+Batch random_batch(const NetSpec& net, std::int64_t samples, std::uint64_t seed);
+
+/// ||got - wanted|| / ||wanted||, infinite where a value is no finite number.
+double relative_distance(const std::vector<float>& got, const std::vector<float>& wanted);
+
+}  // namespace poseidon::testing
