@@ -4,6 +4,9 @@
 // which the executor calls its hooks. Layers without parameters count with the parameter layer
 // before them, those before the first one with the first. One thread.
 //
+// These are the host's times. An asynchronous device (worker/engine/device.h) is ahead of or behind
+// its hooks: there a pass as a whole is right, a layer's share of it is not.
+//
 // The same clock measures before a job (measure_compute.h) and during it (trainer.h): what a plan
 // assumes and what is measured later mean the same.
 

@@ -11,7 +11,7 @@ refuse() {
   local why=$1 pattern=$2
   shift 2
   local found
-  found=$(grep -nE "$pattern" "$@" | grep -vE '^[^:]+:[0-9]+: *(//|#)' || true)
+  found=$(grep -nE "$pattern" "$@" | grep -vE '^[^:]+:[0-9]+: *//' || true)
   if [[ -n $found ]]; then
     printf '%s:\n%s\n' "$why" "$found"
     failed=1
