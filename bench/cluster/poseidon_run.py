@@ -16,6 +16,8 @@ WARM_UP = 2                  # iterations that are not measured
 SHARED_ABOVE_BYTES = 4 << 30  # of parameters and gradients of all workers: then they share them
 CIFAR_RECORD_BYTES = 1 + 3 * 32 * 32
 CONGESTION_CONTROL = "cubic"  # Debian's default, whatever this machine has
+PENDING_LIMIT_MIB = 16       # of servers where memory is short, not their default of 256: no faster for it
+STATUS_POLL_S = 0.5
 LEASE_MS = 60000             # processes that share two cores are silent for longer than hosts of their own
 MAX_CHUNK_BYTES = 1 << 28
 START_TIMEOUT_S = 300        # until the first iterations are done, beyond their own time
@@ -118,21 +120,24 @@ def run(programs, profile, input_size, workers, gbit, slow, variant, iterations,
     profile_file.write_text(json.dumps(profile))
     worker = ["poseidon-bench-worker", "--profile", profile_file, "--slow", slow, "--threads", "1", "--data-threads", "1",
               "--server-timeout-s", "300"]
+    server = []
     shared = folder / "tensors"
     if 2 * 4 * parameters * workers > SHARED_ABOVE_BYTES:
         shared = pathlib.Path("/dev/shm") / f"poseidon-bench-{folder.name}"
         worker += ["--shared-tensors", shared]
+        server += ["--pending-limit-mib", PENDING_LIMIT_MIB]
     expected_s = slow * max(plan["predicted"]["iteration_seconds"], 1e-3)
-    timeout_s = START_TIMEOUT_S + 3 * expected_s * (WARM_UP + iterations + 2)
+    timeout_s = START_TIMEOUT_S + 3 * expected_s * (WARM_UP + iterations + 1)
     try:
-        with Cluster(layout, programs, folder, timeout_s, worker, ["--lease-ms", LEASE_MS]) as cluster:
+        with Cluster(layout, programs, folder, timeout_s, worker, ["--lease-ms", LEASE_MS], server) as cluster:
             # The job never ends: what happens at its end is nobody's business here.
             cluster.submit(job(profile, input_size, folder / "data.bin", variant, 1_000_000, plan_file))
-            cluster.wait_for_iteration(1)  # parameters were handed out at full speed
+            # Parameters are handed out at full speed.
+            cluster.wait_for("the job to train", lambda: cluster.status()["state"] == "running", STATUS_POLL_S)
             cluster.shape(gbit * 1000 / slow)
-            ends = [cluster.wait_for_iteration(1 + WARM_UP)]
+            ends = [cluster.wait_for_iteration(WARM_UP)]
             before, cpu_before, busy = cluster.card_bytes(), cluster.cpu_seconds(), BusyCores()
-            ends += [cluster.wait_for_iteration(1 + WARM_UP + count) for count in range(1, iterations + 1)]
+            ends += [cluster.wait_for_iteration(WARM_UP + count) for count in range(1, iterations + 1)]
             after, cpu_after, share = cluster.card_bytes(), cluster.cpu_seconds(), busy.share()
             seconds = [(b - a) / slow for a, b in zip(ends, ends[1:])]
             status = cluster.status()

@@ -42,10 +42,11 @@ def _lines(path):
 class Cluster:
     """`with Cluster(layout, programs, folder, 120) as cluster:` all daemons run inside and have ended after it.
 
-    `worker` is the command of a worker but for where it connects and listens, `coordinator` are more options of the
-    coordinator. `timeout_s` is for all of it."""
+    `worker` is the command of a worker but for where it connects and listens, `coordinator` and `server` are more options
+    of those. `timeout_s` is for all of it."""
 
-    def __init__(self, layout, programs, folder, timeout_s, worker=WORKER, coordinator=()):
+    def __init__(self, layout, programs, folder, timeout_s, worker=WORKER, coordinator=(),
+                 server=()):
         self.layout = layout
         self.folder = folder
         self._programs = programs
@@ -53,6 +54,7 @@ class Cluster:
         self._deadline = time.monotonic() + timeout_s
         self._worker = worker
         self._coordinator_options = coordinator
+        self._server_options = server
         self.hosts = NamespaceHosts(layout.hosts, layout.mbit, layout.congestion_control)
         self._processes = Processes(folder, timeout_s)
         self._started = []
@@ -95,14 +97,14 @@ class Cluster:
                                                   self.folder / "state", *self._coordinator_options)
         for index in range(self.layout.servers):
             self._start_listening(f"server-{index}", self.layout.server_host(index), "poseidon-server", "--coordinator",
-                                  self._coordinator, "--data-dir", self.folder / f"server-{index}")
+                                  self._coordinator, "--data-dir", self.folder / f"server-{index}", *self._server_options)
         for index in range(self.layout.workers):
             host = self.layout.worker_host(index)
             program, *arguments = self._worker
             self._start(f"worker-{index}", host, program, "--coordinator", self._coordinator,
                         "--listen", f"{self.hosts.address(host)}:0", *arguments)
 
-    def wait_for(self, what, predicate):
+    def wait_for(self, what, predicate, poll_s=POLL_S):
         while not predicate():
             if time.monotonic() > self._deadline:
                 raise ProcessError(f"waited {self._timeout_s} s in vain for {what}")
@@ -110,7 +112,7 @@ class Cluster:
                 process.check_running()
             if self._submit is not None:
                 self._submit.check_not_failed()
-            time.sleep(POLL_S)
+            time.sleep(poll_s)
 
     def submit(self, job):
         job_file = self.folder / "job.json"
