@@ -16,6 +16,8 @@ namespace {
 
 constexpr std::int64_t kAlignmentBytes = 64;
 constexpr std::int64_t kFloatBytes = sizeof(float);
+/// Of host_copy_, at least: results are smaller, all else comes in pieces.
+constexpr std::int64_t kCopyElements = std::int64_t{1} << 20;
 
 float* floats(const DeviceMemory& memory) { return static_cast<float*>(memory.get()); }
 
@@ -75,9 +77,10 @@ absl::Status NetworkExecutor::build() {
     POSEIDON_RETURN_IF_ERROR(build_node(i, layouts));
   }
   if (!device_->shares_host_memory()) {
-    std::int64_t largest = batch * input_elements_;
-    for (const Node& node : nodes_) largest = std::max(largest, node.output_elements);
-    host_copy_.resize(static_cast<std::size_t>(largest));
+    std::int64_t most = kCopyElements;
+    for (const std::size_t loss : all_losses_) most = std::max(most, nodes_[loss].output_elements);
+    most = std::max(most, nodes_[accuracy_node_].output_elements);
+    host_copy_.resize(static_cast<std::size_t>(most));
   }
   return absl::OkStatus();
 }
@@ -434,6 +437,17 @@ absl::StatusOr<std::span<const float>> NetworkExecutor::fetch_output(const Node&
   return fetch(node.output, node.output_elements / options_.batch_size * valid_samples_);
 }
 
+absl::StatusOr<bool> NetworkExecutor::is_finite(const float* memory, std::int64_t elements) {
+  const std::int64_t piece =
+      device_->shares_host_memory() ? elements : static_cast<std::int64_t>(host_copy_.size());
+  for (std::int64_t first = 0; first < elements; first += piece) {
+    POSEIDON_ASSIGN_OR_RETURN(const std::span<const float> values,
+                              fetch(memory + first, std::min(piece, elements - first)));
+    if (!all_finite(values)) return false;
+  }
+  return true;
+}
+
 bool NetworkExecutor::runs_in_phase(std::size_t index) const {
   return phase_ == Phase::kTrain || !layers_[index].train_only;
 }
@@ -544,9 +558,9 @@ std::string NetworkExecutor::first_nonfinite_layer() {
 
 absl::StatusOr<std::string> NetworkExecutor::find_nonfinite() {
   device_->begin_pass();
-  POSEIDON_ASSIGN_OR_RETURN(const std::span<const float> input,
-                            fetch(input_.get(), input_elements_ * valid_samples_));
-  if (!all_finite(input)) return "input (data)";
+  POSEIDON_ASSIGN_OR_RETURN(const bool is_input_finite,
+                            is_finite(floats(input_), input_elements_ * valid_samples_));
+  if (!is_input_finite) return "input (data)";
   for (std::size_t i = 0; i < net_.layers.size(); ++i) {
     const Node& node = nodes_[i];
     if (!runs_in_phase(i)) continue;
@@ -555,8 +569,10 @@ absl::StatusOr<std::string> NetworkExecutor::find_nonfinite() {
       if (!all_finite(parameters(layer))) return absl::StrCat(net_.layers[i].name, " (parameters)");
     }
     POSEIDON_RETURN_IF_ERROR(forward_node(i, {}));
-    POSEIDON_ASSIGN_OR_RETURN(const std::span<const float> output, fetch_output(node));
-    if (!all_finite(output)) return absl::StrCat(net_.layers[i].name, " (output)");
+    POSEIDON_ASSIGN_OR_RETURN(
+        const bool is_output_finite,
+        is_finite(node.output, node.output_elements / options_.batch_size * valid_samples_));
+    if (!is_output_finite) return absl::StrCat(net_.layers[i].name, " (output)");
   }
   return "";
 }

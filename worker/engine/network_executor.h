@@ -120,6 +120,8 @@ class NetworkExecutor final : public Executor {
   // host's memory, else by way of host_copy_.
   absl::StatusOr<std::span<const float>> fetch(const void* memory, std::int64_t elements);
   absl::StatusOr<std::span<const float>> fetch_output(const Node& node);  // valid samples
+  // Of as many elements as you like, in pieces.
+  absl::StatusOr<bool> is_finite(const float* memory, std::int64_t elements);
 
   // Constant after create().
   const NetSpec net_;
@@ -143,7 +145,7 @@ class NetworkExecutor final : public Executor {
   std::vector<Node> nodes_;
   std::vector<bool> keeps_factors_;  // by LayerIndex
   std::vector<Return> returns_;      // by LayerIndex
-  std::vector<float> host_copy_;     // for results and the search for NaN
+  std::vector<float> host_copy_;     // for results, and for pieces in the search for NaN
 
   // Of this backward: layers whose gradients are under way, in order; the first so many are done.
   std::vector<std::uint32_t> returning_;

@@ -21,8 +21,9 @@
 namespace poseidon {
 namespace {
 
-constexpr std::size_t kMaxWorkspaceBytes = std::size_t{1} << 30;  // of one algorithm
 constexpr std::size_t kMaxCandidates = 4;
+/// Of those that may have to step in, unless the first wants more anyway.
+constexpr std::size_t kStandInWorkspaceBytes = std::size_t{256} << 20;
 constexpr std::size_t kSliceAlignmentBytes = 256;
 
 std::size_t aligned(std::size_t bytes) {
@@ -103,19 +104,23 @@ class Candidates {
   /// `results`: of the heuristics, which do not always know what cuDNN will say: `workspace_bytes`
   /// (algorithm) asks it, 0 bytes or more, or an error.
   template <typename Result, typename WorkspaceBytes>
-  absl::Status choose(const std::vector<Result>& results, const WorkspaceBytes& workspace_bytes) {
+  absl::Status choose(const std::vector<Result>& results, std::size_t limit,
+                      const WorkspaceBytes& workspace_bytes) {
     for (const Result& result : results) {
       if (list_.size() == kMaxCandidates) break;
       if (result.status != CUDNN_STATUS_SUCCESS) continue;
       if (result.determinism != CUDNN_DETERMINISTIC) continue;
       const absl::StatusOr<std::size_t> bytes = workspace_bytes(result.algo);
-      if (!bytes.ok() || *bytes > kMaxWorkspaceBytes) continue;
+      if (!bytes.ok() || *bytes > limit) continue;
       const auto same = [&](const Candidate& one) { return one.algorithm == result.algo; };
       if (std::any_of(list_.begin(), list_.end(), same)) continue;  // with other arithmetic
       list_.push_back({result.algo, *bytes});
+      if (list_.size() == 1) limit = std::max(*bytes, kStandInWorkspaceBytes);
     }
-    if (list_.empty()) {
-      return absl::InternalError("cuDNN has no algorithm that gives the same bits again");
+    if (list_.empty()) {  // with `limit` as it came
+      return absl::InternalError(
+          absl::StrCat("cuDNN has no algorithm that gives the same bits again in ", limit >> 20,
+                       " MiB of workspace; use a smaller batch_size, or micro_batches"));
     }
     return absl::OkStatus();
   }
@@ -203,7 +208,7 @@ class Convolution final : public LayerOperator {
         context_.cudnn(), input_.handle(), weight_.handle(), rule_.handle(), output_.handle(),
         count, &count, results.data()));
     results.resize(static_cast<std::size_t>(count));
-    return forward_.choose(results,
+    return forward_.choose(results, context_.workspace_limit(),
                            [&](cudnnConvolutionFwdAlgo_t algorithm) -> absl::StatusOr<std::size_t> {
                              std::size_t bytes = 0;
                              POSEIDON_CUDA(cudnnGetConvolutionForwardWorkspaceSize(
@@ -222,7 +227,8 @@ class Convolution final : public LayerOperator {
         count, &count, results.data()));
     results.resize(static_cast<std::size_t>(count));
     return of_weight_.choose(
-        results, [&](cudnnConvolutionBwdFilterAlgo_t algorithm) -> absl::StatusOr<std::size_t> {
+        results, context_.workspace_limit(),
+        [&](cudnnConvolutionBwdFilterAlgo_t algorithm) -> absl::StatusOr<std::size_t> {
           std::size_t bytes = 0;
           POSEIDON_CUDA(cudnnGetConvolutionBackwardFilterWorkspaceSize(
               context_.cudnn(), input_.handle(), output_.handle(), rule_.handle(), weight_.handle(),
@@ -240,7 +246,8 @@ class Convolution final : public LayerOperator {
         count, &count, results.data()));
     results.resize(static_cast<std::size_t>(count));
     return of_input_.choose(
-        results, [&](cudnnConvolutionBwdDataAlgo_t algorithm) -> absl::StatusOr<std::size_t> {
+        results, context_.workspace_limit(),
+        [&](cudnnConvolutionBwdDataAlgo_t algorithm) -> absl::StatusOr<std::size_t> {
           std::size_t bytes = 0;
           POSEIDON_CUDA(cudnnGetConvolutionBackwardDataWorkspaceSize(
               context_.cudnn(), weight_.handle(), output_.handle(), rule_.handle(), input_.handle(),
@@ -361,7 +368,7 @@ class Convolution final : public LayerOperator {
 MadeOperator make_cuda_convolution(const LayerSpec& layer, const OperatorOptions& options,
                                    CudaContext& context) {
   auto made = std::make_unique<Convolution>(layer, options, context);
-  POSEIDON_RETURN_IF_ERROR(in_layer(layer.name, made->open(options.wants_input_gradient)));
+  POSEIDON_RETURN_IF_ERROR(made->open(options.wants_input_gradient));
   return made;
 }
 

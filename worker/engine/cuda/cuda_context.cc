@@ -16,6 +16,10 @@ constexpr std::chrono::seconds kDeviceTimeout{120};
 /// a core that spins for long is missed by those who sum and send.
 constexpr std::chrono::microseconds kSpinTime{200};
 constexpr std::chrono::microseconds kPause{20};
+/// Algorithms on tensor cores copy both tensors of a layer to their own layout: at a batch of 128
+/// VGG's first layers need more than 3 GiB.
+constexpr std::size_t kLeastWorkspaceLimit = std::size_t{1} << 30;
+constexpr std::size_t kWorkspaceShare = 8;  // one in so many
 
 void free_device_memory(void* memory) { static_cast<void>(cudaFree(memory)); }
 
@@ -35,6 +39,9 @@ absl::StatusOr<std::unique_ptr<CudaContext>> CudaContext::create(int ordinal,
 
 absl::Status CudaContext::open() {
   POSEIDON_CUDA(cudaSetDevice(ordinal_));
+  std::size_t free_bytes = 0, all_bytes = 0;
+  POSEIDON_CUDA(cudaMemGetInfo(&free_bytes, &all_bytes));
+  workspace_limit_ = std::max(kLeastWorkspaceLimit, all_bytes / kWorkspaceShare);
   POSEIDON_RETURN_IF_ERROR(make_stream(&compute_));
   POSEIDON_RETURN_IF_ERROR(make_stream(&upload_));
   POSEIDON_RETURN_IF_ERROR(make_stream(&download_));
@@ -102,12 +109,21 @@ absl::Status CudaContext::wait(cudaStream_t stream) const {
   return wait(wait_event_);
 }
 
+absl::StatusOr<bool> CudaContext::is_done(cudaEvent_t event) {
+  const cudaError_t state = cudaEventQuery(event);
+  if (state == cudaErrorNotReady) {
+    static_cast<void>(cudaGetLastError());
+    return false;
+  }
+  POSEIDON_RETURN_IF_ERROR(cuda_status(state, "waiting for the GPU"));
+  return true;
+}
+
 absl::Status CudaContext::wait(cudaEvent_t event) {
   const auto begin = std::chrono::steady_clock::now();
   for (;;) {
-    const cudaError_t state = cudaEventQuery(event);
-    if (state == cudaSuccess) return absl::OkStatus();
-    if (state != cudaErrorNotReady) return cuda_status(state, "waiting for the GPU");
+    POSEIDON_ASSIGN_OR_RETURN(const bool done, is_done(event));
+    if (done) return absl::OkStatus();
     const auto waited = std::chrono::steady_clock::now() - begin;
     if (waited > kDeviceTimeout) {
       return absl::DeadlineExceededError(

@@ -53,6 +53,9 @@ class CudaContext {
   /// a forward or a backward. Grows while operators are made; ask for the address when running.
   absl::Status reserve_workspace(std::size_t bytes);
   std::byte* workspace() const { return static_cast<std::byte*>(workspace_.get()); }
+  /// What one algorithm may want of it: a share of this GPU's memory, however much is free now, so
+  /// that equal GPUs choose equal algorithms.
+  std::size_t workspace_limit() const { return workspace_limit_; }
 
   /// Makes `later` wait for what is queued on `earlier` now. Any number of times.
   absl::Status order(cudaStream_t earlier, cudaStream_t later) const;
@@ -60,6 +63,9 @@ class CudaContext {
   absl::Status wait(cudaStream_t stream) const;
   /// Likewise for an event.
   static absl::Status wait(cudaEvent_t event);
+  /// Whether all that came before the event's last record is done. All questions go this way: the
+  /// runtime keeps "not ready" as the thread's last error, which the next launch would report.
+  static absl::StatusOr<bool> is_done(cudaEvent_t event);
 
  private:
   CudaContext(int ordinal, CudaPrecision precision) : ordinal_(ordinal), precision_(precision) {}
@@ -72,7 +78,7 @@ class CudaContext {
   cudnnHandle_t cudnn_ = nullptr;
   cublasLtHandle_t cublas_ = nullptr;
   DeviceMemory workspace_{nullptr, nullptr};
-  std::size_t workspace_bytes_ = 0;
+  std::size_t workspace_bytes_ = 0, workspace_limit_ = 0;
 };
 
 }  // namespace poseidon

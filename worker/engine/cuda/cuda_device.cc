@@ -8,6 +8,8 @@
 //  4. start_download: `download` waits for `compute` as far as it is queued now, copies, and
 //     records the ticket's event; `compute` goes on with the layers below.
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -66,10 +68,13 @@ absl::StatusOr<DeviceMemory> allocate_pinned(std::int64_t bytes) {
   void* const memory = reinterpret_cast<void*>(whole_pages(begin));
   const cudaError_t error = cudaHostRegister(memory, size, cudaHostRegisterPortable);
   if (error != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());  // or the next launch would report it again
-    program->warn(absl::StrCat("copies to and from the GPU will be slow: ", bytes,
-                               " bytes of host memory cannot be pinned (",
-                               cudaGetErrorString(error), "); look at ulimit -l"));
+    static_cast<void>(cudaGetLastError());       // or the next launch would report it again
+    static std::atomic<bool> has_warned{false};  // a network has hundreds of such ranges
+    if (!has_warned.exchange(true)) {
+      program->warn(absl::StrCat("copies to and from the GPU will be slow: ", bytes,
+                                 " bytes of host memory cannot be pinned (",
+                                 cudaGetErrorString(error), "); look at ulimit -l"));
+    }
   }
   header_of(memory) = {.allocated = allocated, .is_pinned = error == cudaSuccess};
   return DeviceMemory(memory, free_pinned);
@@ -91,12 +96,7 @@ class CudaTicket final : public DeviceTicket {
   CudaTicket(const CudaTicket&) = delete;
   CudaTicket& operator=(const CudaTicket&) = delete;
 
-  absl::StatusOr<bool> is_done() override {
-    const cudaError_t state = cudaEventQuery(event_);
-    if (state == cudaErrorNotReady) return false;
-    POSEIDON_RETURN_IF_ERROR(cuda_status(state, "asking the GPU for a gradient"));
-    return true;
-  }
+  absl::StatusOr<bool> is_done() override { return CudaContext::is_done(event_); }
   absl::Status wait() override { return CudaContext::wait(event_); }
 
   absl::Status record(cudaStream_t stream) {
@@ -176,6 +176,13 @@ class CudaDevice final : public Device {
   absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(
       const LayerSpec& layer, const OperatorOptions& options) override {
     context_->use();
+    MadeOperator made = make_any(layer, options);
+    if (!made.ok()) return in_layer(layer.name, made.status());
+    return made;
+  }
+
+ private:
+  MadeOperator make_any(const LayerSpec& layer, const OperatorOptions& options) {
     switch (layer.type) {
       case LayerType::kConvolution:
         return make_cuda_convolution(layer, options, *context_);
@@ -204,7 +211,6 @@ class CudaDevice final : public Device {
     return nullptr;
   }
 
- private:
   absl::Status copy_and_wait(void* to, const void* from, std::int64_t bytes, cudaMemcpyKind kind) {
     context_->use();
     if (bytes == 0) return absl::OkStatus();
@@ -228,9 +234,18 @@ absl::StatusOr<int> device_count() {
   return count;
 }
 
+/// The oldest GPUs that our kernels and CUDA 13's libraries are compiled for (CMakeLists.txt).
+constexpr int kOldestMajor = 7, kOldestMinor = 5;
+
 absl::StatusOr<std::string> device_name(int ordinal) {
   cudaDeviceProp properties{};
   POSEIDON_CUDA(cudaGetDeviceProperties(&properties, ordinal));
+  if (std::pair(properties.major, properties.minor) < std::pair(kOldestMajor, kOldestMinor)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("GPU ", ordinal, " (", properties.name, ") has compute capability ",
+                     properties.major, ".", properties.minor, "; this version computes on ",
+                     kOldestMajor, ".", kOldestMinor, " and later"));
+  }
   return std::string(properties.name);
 }
 

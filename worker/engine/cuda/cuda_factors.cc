@@ -52,6 +52,10 @@ absl::Status CudaFactors::prepare(const FactorStepArgs& args) {
   POSEIDON_RETURN_IF_ERROR(grow(output_gradients_, args.rows * args.outputs));
   POSEIDON_RETURN_IF_ERROR(grow(inputs_, args.rows * args.inputs));
   POSEIDON_RETURN_IF_ERROR(grow(gradient_, tile));
+  POSEIDON_RETURN_IF_ERROR(grow(parameters_, args.parameters.empty() ? 0 : tile));
+  POSEIDON_RETURN_IF_ERROR(grow(state0_, args.state0.empty() ? 0 : tile));
+  POSEIDON_RETURN_IF_ERROR(grow(state1_, args.state1.empty() ? 0 : tile));
+  POSEIDON_RETURN_IF_ERROR(grow(parts_, cuda::kSquareParts * 2));  // doubles
   POSEIDON_RETURN_IF_ERROR(
       grow(workspace_, static_cast<std::int64_t>(kProductWorkspaceBytes) / kFloatBytes));
   POSEIDON_RETURN_IF_ERROR(
@@ -89,7 +93,6 @@ absl::Status CudaFactors::step_range(const FactorStepArgs& args, const Optimizer
                                      Part{args.state0, &state0_}, Part{args.state1, &state1_}};
   for (const Part& part : parts) {
     if (part.host.empty()) continue;
-    POSEIDON_RETURN_IF_ERROR(grow(*part.device, count));
     POSEIDON_RETURN_IF_ERROR(upload(part.device->floats(), part.host.data() + first, count));
   }
   const cuda::StepArrays arrays = {.gradient = gradient_.floats(),
@@ -111,7 +114,20 @@ absl::Status CudaFactors::step_range(const FactorStepArgs& args, const Optimizer
   return absl::OkStatus();
 }
 
+// Host memory that is copied from or to is the caller's again when these return.
 absl::Status CudaFactors::step(const FactorStepArgs& args) {
+  const absl::Status status = run_step(args);
+  if (!status.ok()) context_.wait(context_.factors()).IgnoreError();  // the first error says more
+  return status;
+}
+
+absl::StatusOr<FactorSquares> CudaFactors::measure(const FactorStepArgs& args) {
+  absl::StatusOr<FactorSquares> sums = run_measure(args);
+  if (!sums.ok()) context_.wait(context_.factors()).IgnoreError();
+  return sums;
+}
+
+absl::Status CudaFactors::run_step(const FactorStepArgs& args) {
   POSEIDON_RETURN_IF_ERROR(prepare(args));
   for (Tile tile; tile.first < args.outputs; tile.first += tile.rows) {
     tile.rows = std::min(tile_rows(args), args.outputs - tile.first);
@@ -129,20 +145,18 @@ absl::Status CudaFactors::step(const FactorStepArgs& args) {
 }
 
 absl::StatusOr<double> CudaFactors::squares(std::int64_t elements) {
-  POSEIDON_RETURN_IF_ERROR(grow(parts_, cuda::kSquareParts * 2));
   cuda::square_sums(context_.factors(), gradient_.floats(), elements,
                     static_cast<double*>(parts_.memory.get()));
   POSEIDON_RETURN_IF_ERROR(launch_status("square_sums"));
-  std::array<double, static_cast<std::size_t>(cuda::kSquareParts)> parts{};
-  POSEIDON_CUDA(cudaMemcpyAsync(parts.data(), parts_.memory.get(), sizeof(parts),
+  POSEIDON_CUDA(cudaMemcpyAsync(host_parts_.data(), parts_.memory.get(), sizeof(host_parts_),
                                 cudaMemcpyDeviceToHost, context_.factors()));
   POSEIDON_RETURN_IF_ERROR(context_.wait(context_.factors()));
   double sum = 0.0;
-  for (const double part : parts) sum += part;
+  for (const double part : host_parts_) sum += part;
   return sum;
 }
 
-absl::StatusOr<FactorSquares> CudaFactors::measure(const FactorStepArgs& args) {
+absl::StatusOr<FactorSquares> CudaFactors::run_measure(const FactorStepArgs& args) {
   POSEIDON_RETURN_IF_ERROR(prepare(args));
   FactorSquares sums;
   for (Tile tile; tile.first < args.outputs; tile.first += tile.rows) {

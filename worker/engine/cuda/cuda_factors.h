@@ -9,6 +9,8 @@
 // with beside the tile's parameters and state, which come from the host and go back. It all runs on
 // a stream of its own, beside the layers' work. Tiles depend on the layer's size alone.
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -17,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/engine/cuda/cuda_context.h"
+#include "worker/engine/cuda/cuda_kernels.h"
 #include "worker/engine/cuda/matrix_product.h"
 #include "worker/engine/device.h"
 
@@ -42,7 +45,10 @@ class CudaFactors {
     std::int64_t first = 0, rows = 0;
   };
 
+  /// Memory for both calls, then the factors' way up: nothing is allocated while work is queued.
   absl::Status prepare(const FactorStepArgs& args);
+  absl::Status run_step(const FactorStepArgs& args);
+  absl::StatusOr<FactorSquares> run_measure(const FactorStepArgs& args);
   absl::Status grow(Buffer& buffer, std::int64_t elements);
   absl::StatusOr<const MatrixProduct*> product(const FactorStepArgs& args, std::int64_t rows);
   absl::Status multiply(const FactorStepArgs& args, const Tile& tile);
@@ -54,6 +60,7 @@ class CudaFactors {
   absl::Status download(float* host, const float* device, std::int64_t elements);
 
   const CudaContext& context_;
+  std::array<double, static_cast<std::size_t>(cuda::kSquareParts)> host_parts_{};
   Buffer output_gradients_, inputs_, gradient_, parameters_, state0_, state1_, parts_, workspace_;
   /// By rows of the tile, outputs, inputs, rows of the factors.
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>,

@@ -2,7 +2,7 @@
 
 // The layers on a GPU. Tensors are plain (N x C x H x W, float32) between them. Each file has the
 // operators of one kind; all queue their work on CudaContext::compute and allocate at creation
-// alone. The context outlives them.
+// alone. The context outlives them. Errors at creation get the layer's name from the device.
 
 #include <memory>
 

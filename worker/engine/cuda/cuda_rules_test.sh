@@ -24,6 +24,9 @@ refuse "waits for the whole device" 'cudaDeviceSynchronize|cudaThreadSynchronize
 refuse "waits without a deadline; see CudaContext::wait" 'cudaStreamSynchronize|cudaEventSynchronize' "${ours[@]}"
 refuse "uses the default stream" \
   'cudaStreamLegacy|cudaStreamPerThread|cudaStreamCreate\(|cudaMemcpy(2D)?\(|cudaMemset\(|cudaMemcpyToSymbol' "${ours[@]}"
+mapfile -t askers < <(printf '%s\n' "${ours[@]}" | grep -v '/cuda_context\.cc$')
+refuse "asks past CudaContext::is_done, and leaves an error behind for the next launch" \
+  'cudaEventQuery|cudaStreamQuery' "${askers[@]}"
 refuse "adds floats atomically: other bits each time" 'atomicAdd|atomicExch' "${ours[@]}"
 
 # A launch has four things between its brackets, the last of which is the stream.

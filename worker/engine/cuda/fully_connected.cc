@@ -87,7 +87,7 @@ class FullyConnected final : public LayerOperator {
 MadeOperator make_cuda_fully_connected(const LayerSpec& layer, const OperatorOptions& options,
                                        CudaContext& context) {
   auto made = std::make_unique<FullyConnected>(layer, options.batch_size, context);
-  POSEIDON_RETURN_IF_ERROR(in_layer(layer.name, made->open(options.wants_input_gradient)));
+  POSEIDON_RETURN_IF_ERROR(made->open(options.wants_input_gradient));
   return made;
 }
 
