@@ -34,12 +34,12 @@ class FloatBuffer {
   static FloatBuffer sendable(std::int64_t elements);
   explicit FloatBuffer(std::int64_t elements) : elements_(elements) {
     // calloc takes large ranges zeroed from the kernel: no page is touched before it is used.
-    void* raw =
-        std::calloc(1, static_cast<std::size_t>(elements) * sizeof(float) + kBufferAlignmentBytes);
+    const std::size_t bytes = static_cast<std::size_t>(elements) * sizeof(float);
+    std::size_t space = bytes + kBufferAlignmentBytes;
+    void* raw = std::calloc(1, space);
     POSEIDON_CHECK(raw != nullptr, "out of memory");
-    const auto address = reinterpret_cast<std::uintptr_t>(raw);
-    auto* memory = reinterpret_cast<float*>((address + kBufferAlignmentBytes - 1) /
-                                            kBufferAlignmentBytes * kBufferAlignmentBytes);
+    void* aligned = raw;
+    auto* memory = static_cast<float*>(std::align(kBufferAlignmentBytes, bytes, aligned, space));
     memory_ = std::shared_ptr<float>(memory, [raw](float*) { std::free(raw); });
   }
 
