@@ -12,7 +12,7 @@ from cluster import Cluster, Layout, per_iteration
 from measurement import BusyCores, Measurement
 from processes import ProcessError
 
-WARM_UP = 2                  # iterations that are not measured
+WARM_UP = 3                  # iterations that are not measured: the first ones feel how the cards were shaped under way
 SHARED_ABOVE_BYTES = 4 << 30  # of parameters and gradients of all workers: then they share them
 CIFAR_RECORD_BYTES = 1 + 3 * 32 * 32
 CONGESTION_CONTROL = "cubic"  # Debian's default, whatever this machine has
