@@ -58,6 +58,13 @@ function(poseidon_binary name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} poseidon_flags)
 endfunction()
 
+# What every test's environment has: the sanitizers' options. A test that sets ENVIRONMENT itself begins with it.
+set(POSEIDON_TEST_ENVIRONMENT
+  "ASAN_OPTIONS=detect_stack_use_after_return=1"
+  "LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/sanitizers/lsan.supp"
+  "UBSAN_OPTIONS=print_stacktrace=1"
+  "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/sanitizers/tsan.supp second_deadlock_stack=1")
+
 # poseidon_test(NAME SOURCES a_test.cc ... [DEPS target ...] [TIMEOUT seconds] [LABELS label ...]):
 # one GoogleTest program, one ctest entry; run from the source folder so that test data has short paths.
 function(poseidon_test name)
@@ -70,7 +77,6 @@ function(poseidon_test name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock_main poseidon_flags)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set(supp ${CMAKE_SOURCE_DIR}/cmake/sanitizers)
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" ENVIRONMENT
-    "ASAN_OPTIONS=detect_stack_use_after_return=1;LSAN_OPTIONS=suppressions=${supp}/lsan.supp;UBSAN_OPTIONS=print_stacktrace=1;TSAN_OPTIONS=suppressions=${supp}/tsan.supp second_deadlock_stack=1")
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
+                       ENVIRONMENT "${POSEIDON_TEST_ENVIRONMENT}")
 endfunction()
