@@ -59,6 +59,9 @@ class Aggregator {
   /// Bytes of contributions that are held as they arrived: they wait for a rank before them, or,
   /// the last rank's, for `drain`.
   std::int64_t pending_bytes() const { return pending_bytes_; }
+  std::int64_t pending_bytes(WorkerRank rank) const {  ///< those of one rank
+    return static_cast<std::int64_t>(waiting_[rank.value()].size());
+  }
   std::int64_t memory_bytes() const { return sum_.size_bytes(); }  ///< without what waits
 
  private:

@@ -54,7 +54,8 @@ Shard::Shard(Plan plan, ServerIndex self, OptimizerSpec optimizer, const Consist
       policy_(policy),
       pending_limit_bytes_(pending_limit_bytes),
       slot_of_chunk_(plan_.chunks.size(), -1),
-      contributed_(plan_.workers(), 0) {
+      contributed_(plan_.workers(), 0),
+      pending_of_(plan_.workers(), 0) {
   const int state_slots = optimizer_state_slots(optimizer_);
   for (std::size_t i = 0; i < plan_.chunks.size(); ++i) {
     const PlanChunk& chunk = plan_.chunks[i];
@@ -276,14 +277,14 @@ ShardDecision Shard::on_push(Slot& slot, const DecodedChunk& message) {
     if (!slot.settled.empty()) decision.delivery = {slot.id, header.rank, false, /*norms=*/true};
     return decision;
   }
-  pending_bytes_ -= slot.sum.pending_bytes();
+  count_pending(slot, -1);
   slot.sum.add(header.rank, message.payload);
   ++contributed_[header.rank.value()];
   const bool complete = policy_->is_complete(slot.sum.contributed(), plan_.workers());
   const bool held_back = plan_.norm_scope != NormScope::kNone;
   Objection failure;
   if (complete) failure = held_back ? settle(slot) : step(slot, nullptr);
-  pending_bytes_ += slot.sum.pending_bytes();
+  count_pending(slot, 1);
   if (failure) return {.objection = std::move(failure), .delivery = std::nullopt};
   if (!complete) return {};
   ShardDecision decision = deliver(slot.id, std::nullopt);
@@ -459,8 +460,17 @@ Objection Shard::step(Slot& slot, const StepTotals* totals) {
   return {};
 }
 
+void Shard::count_pending(const Slot& slot, int sign) {
+  pending_bytes_ += sign * slot.sum.pending_bytes();
+  for (std::uint32_t r = 0; r < pending_of_.size(); ++r) {
+    pending_of_[r] += sign * slot.sum.pending_bytes(WorkerRank(r));
+  }
+}
+
 bool Shard::may_read(WorkerRank rank) const {
-  if (pending_bytes_ < pending_limit_bytes_) return true;
+  const auto ranks = static_cast<std::int64_t>(pending_of_.size());
+  const std::int64_t share = std::max<std::int64_t>(1, pending_limit_bytes_ / ranks);
+  if (pending_of_[rank.value()] < share) return true;
   const auto behind = std::find_if(contributed_.begin(), contributed_.end(),
                                    [this](std::size_t n) { return n < slots_.size(); });
   return behind != contributed_.end() &&

@@ -120,9 +120,11 @@ class Shard {
   /// One decoded message of a worker.
   ShardDecision on_message(const DecodedChunk& message);
 
-  /// Whether reading from this rank may go on. A rank that is ahead of others waits while too many
-  /// early contributions are held. The lowest rank whose gradients are not all in may always
-  /// send, because what it sends is summed at once: so somebody always makes progress.
+  /// Whether reading from this rank may go on. A rank that is ahead of lower ones waits while more
+  /// than its equal share of pending_limit_bytes is held for it: were the limit a common one, the
+  /// first to arrive would fill it, and then only one rank could send at a time. The lowest rank
+  /// whose gradients are not all in may always send, because what it sends is summed at once: so
+  /// somebody always makes progress.
   bool may_read(WorkerRank rank) const;
 
   /// Parameters of an owned, initialised chunk; the buffer stays unchanged for as long as it is
@@ -175,6 +177,7 @@ class Shard {
   Objection settle(Slot& slot);
   Objection step(Slot& slot, const StepTotals* totals);
   Objection stop(const Slot& slot, const std::string& what);
+  void count_pending(const Slot& slot, int sign);
   void freeze_if_due(Slot& slot);
   void freeze(Slot& slot, Iteration version);
   static Values fresh_values(Slot& slot);
@@ -189,7 +192,8 @@ class Shard {
   std::vector<std::int32_t> slot_of_chunk_;  ///< by ChunkId; -1 where another server owns it
   std::vector<std::size_t> contributed_;  ///< by rank: chunks of the current iteration that are in
   std::size_t complete_chunks_ = 0;       ///< of the current iteration
-  std::int64_t pending_bytes_ = 0;
+  std::vector<std::int64_t> pending_of_;  ///< by rank: bytes of it that wait, in all slots
+  std::int64_t pending_bytes_ = 0;        ///< all of them
   Iteration freeze_every_ = 0;
   std::optional<Iteration> freeze_at_;
   std::size_t frozen_at_ = 0;  ///< chunks frozen at freeze_at_

@@ -495,8 +495,8 @@ TEST_F(ShardTest, AFrozenVersionIsNeverWrittenOver) {
   }
 }
 
-TEST_F(ShardTest, WhoIsAheadWaitsWhileTooMuchIsHeldAndTheLastOneNever) {
-  Shard shard = make(3, /*pending_limit_bytes=*/20);
+TEST_F(ShardTest, WhoIsAheadWaitsWhileItsShareOfTheLimitIsHeldAndTheLastOneNever) {
+  Shard shard = make(3, /*pending_limit_bytes=*/60);  // 20 a rank
   initialise(shard);
   push(shard, 2, 0, 0, 1.0f);
   EXPECT_EQ(shard.pending_bytes(), 16);
@@ -504,14 +504,30 @@ TEST_F(ShardTest, WhoIsAheadWaitsWhileTooMuchIsHeldAndTheLastOneNever) {
   push(shard, 2, 1, 0, 1.0f);
   EXPECT_EQ(shard.pending_bytes(), 24);
   EXPECT_FALSE(shard.may_read(WorkerRank(2)));
+  EXPECT_TRUE(shard.may_read(WorkerRank(1))) << "its share is free";
+  push(shard, 1, 0, 0, 1.0f);
+  push(shard, 1, 1, 0, 1.0f);
   EXPECT_FALSE(shard.may_read(WorkerRank(1)));
   EXPECT_TRUE(shard.may_read(WorkerRank(0)));
-  for (std::uint32_t c = 0; c < 3; ++c) push(shard, 0, c, 0, 1.0f);
+  push(shard, 0, 1, 0, 1.0f);
+  EXPECT_EQ(shard.pending_bytes(), 2 * 16) << "chunk 1 is complete, chunk 0 waits for rank 0";
   EXPECT_TRUE(shard.may_read(WorkerRank(1)));
-  EXPECT_FALSE(shard.may_read(WorkerRank(2)));
-  push(shard, 1, 0, 0, 1.0f);
-  EXPECT_EQ(shard.pending_bytes(), 8);
   EXPECT_TRUE(shard.may_read(WorkerRank(2)));
+  push(shard, 0, 0, 0, 1.0f);
+  EXPECT_EQ(shard.pending_bytes(), 0);
+}
+
+TEST_F(ShardTest, WhoIsLowestAmongThoseBehindMaySendWhateverIsHeldForIt) {
+  Shard shard = make(3, /*pending_limit_bytes=*/3);
+  initialise(shard);
+  for (std::uint32_t c = 0; c < 3; ++c) push(shard, 2, c, 0, 1.0f);
+  push(shard, 1, 0, 0, 1.0f);
+  EXPECT_FALSE(shard.may_read(WorkerRank(1)));
+  for (std::uint32_t c = 1; c < 3; ++c) push(shard, 0, c, 0, 1.0f);
+  EXPECT_TRUE(shard.may_read(WorkerRank(0)));
+  EXPECT_FALSE(shard.may_read(WorkerRank(1))) << "chunk 0 of it waits for rank 0";
+  push(shard, 0, 0, 0, 1.0f);
+  EXPECT_TRUE(shard.may_read(WorkerRank(1)));
 }
 
 // ---- checkpoints ----
