@@ -140,9 +140,14 @@ class EmulatedExecutor final : public Executor {
       return absl::InvalidArgumentError(
           absl::StrCat("a batch of ", batch.samples, " samples, not of ", options_.batch_size));
     }
-    for (std::uint32_t l = 0; l < layers_.size(); ++l) {
+    const auto layers = static_cast<std::uint32_t>(layers_.size());
+    for (std::uint32_t l = 0; l < layers; ++l) {
       const Nanoseconds asked = emulation_.clock->now();
-      if (hooks.before_forward) POSEIDON_RETURN_IF_ERROR(hooks.before_forward(LayerIndex(l)));
+      if (emulation_.overlap == Overlap::kAll) {
+        POSEIDON_RETURN_IF_ERROR(await_parameters(hooks, l, l + 1));
+      } else if (l == 0) {
+        POSEIDON_RETURN_IF_ERROR(await_parameters(hooks, 0, layers));
+      }
       const Nanoseconds now = emulation_.clock->now();
       const Nanoseconds takes = slowed(profile(l).forward_s);
       // The first layer of all begins a timeline.
@@ -159,7 +164,11 @@ class EmulatedExecutor final : public Executor {
     for (std::uint32_t l = static_cast<std::uint32_t>(layers_.size()); l-- > 0;) {
       const double share = keeps_factors_[l] ? kInputShareOfBackward : 1.0;
       emulation_.sleep_until(timeline_.follow(slowed(share * profile(l).backward_s)));
-      if (hooks.after_backward) hooks.after_backward(LayerIndex(l));
+      if (emulation_.overlap != Overlap::kNone) hand_over(hooks, l);
+    }
+    if (emulation_.overlap == Overlap::kNone) {
+      for (std::uint32_t l = static_cast<std::uint32_t>(layers_.size()); l-- > 0;)
+        hand_over(hooks, l);
     }
     return absl::OkStatus();
   }
@@ -197,6 +206,19 @@ class EmulatedExecutor final : public Executor {
   std::string first_nonfinite_layer() override { return ""; }
 
  private:
+  /// Of the layers [first, last).
+  static absl::Status await_parameters(const ExecutionHooks& hooks, std::uint32_t first,
+                                       std::uint32_t last) {
+    for (std::uint32_t l = first; l < last && hooks.before_forward; ++l) {
+      POSEIDON_RETURN_IF_ERROR(hooks.before_forward(LayerIndex(l)));
+    }
+    return absl::OkStatus();
+  }
+
+  static void hand_over(const ExecutionHooks& hooks, std::uint32_t layer) {
+    if (hooks.after_backward) hooks.after_backward(LayerIndex(layer));
+  }
+
   const LayerProfile& profile(std::uint32_t layer) const {
     return emulation_.profile.layers[layer];
   }

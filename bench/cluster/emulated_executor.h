@@ -24,9 +24,17 @@ namespace poseidon::bench {
 /// still meanwhile; a shorter one was the host's own business.
 inline constexpr Nanoseconds kHostDelay = Milliseconds(2);
 
+/// What communication goes on beside: an ablation, as kAll is what Poseidon does.
+enum class Overlap {
+  kAll,       ///< of backward and of forward, layer by layer
+  kBackward,  ///< forward begins when all layers' parameters are there
+  kNone,      ///< besides, gradients leave when all of backward is done
+};
+
 struct EmulationOptions {
   DeviceProfile profile;
   double slow = 1.0;  ///< the factor; above 0
+  Overlap overlap = Overlap::kAll;
   /// Parameters and gradients lie in this file, which all workers of this machine share: their
   /// parameters are the same, and nobody looks at gradients. "": each has memory of its own.
   std::string shared_file;

@@ -118,6 +118,18 @@ TEST_F(EmulatedExecutorTest, WaitsForParametersAndNotForTheHost) {
   EXPECT_EQ(iterate(), (std::vector<long>{387, 480, 530, 730}));
 }
 
+TEST_F(EmulatedExecutorTest, ForwardCanWaitForAllParameters) {
+  options_.overlap = Overlap::kBackward;
+  make();
+  EXPECT_EQ(iterate(milliseconds(30)), (std::vector<long>{0, 30, 180, 380}));
+}
+
+TEST_F(EmulatedExecutorTest, GradientsCanWaitForTheEndOfBackward) {
+  options_.overlap = Overlap::kNone;
+  make();
+  EXPECT_EQ(iterate(milliseconds(30)), (std::vector<long>{0, 30, 380, 380}));
+}
+
 TEST_F(EmulatedExecutorTest, FactorsCostTheirProductAndLeaveTheGradientOut) {
   make();
   const LayerIndex fc(1);

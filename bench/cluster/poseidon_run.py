@@ -6,18 +6,28 @@ Link rates are divided by the factor f and the device's times multiplied by it; 
 import dataclasses
 import json
 import pathlib
+import re
 import subprocess
+import sys
 
 from cluster import Cluster, Layout, per_iteration
 from measurement import BusyCores, Measurement
 from processes import ProcessError
+from profiles import parameters
 
-WARM_UP = 3                  # iterations that are not measured: the first ones feel how the cards were shaped under way
+WARM_UP = 2                  # iterations that are not measured: the first one feels how the cards were shaped under way
 SHARED_ABOVE_BYTES = 4 << 30  # of parameters and gradients of all workers: then they share them
 CIFAR_RECORD_BYTES = 1 + 3 * 32 * 32
 CONGESTION_CONTROL = "cubic"  # Debian's default, whatever this machine has
-PENDING_LIMIT_MIB = 64
+PENDING_LIMIT_MIB = 16       # of servers where memory is short, not their default of 256: no faster for it
+DEFAULT_CHUNK_BYTES = 2 << 20
+# Where so many share this machine's memory, chunks are smaller than the default: of each worker and server every stream
+# holds one or two while they arrive, and there are twice workers x servers of them.
+SMALL_CHUNKS_ABOVE_WORKERS = 16
+SMALL_CHUNK_BYTES = 512 << 10
 STATUS_POLL_S = 0.5
+METRICS_ADDRESS = "127.0.0.1:9464"  # each worker has a host, and so a loopback, of its own
+STALL = re.compile(r'^poseidon_layer_stall_seconds_total{[^}]*layer="([^"]+)"[^}]*} (\S+)$', re.MULTILINE)
 LEASE_MS = 60000             # processes that share two cores are silent for longer than hosts of their own
 MAX_CHUNK_BYTES = 1 << 28
 START_TIMEOUT_S = 300        # until the first iterations are done, beyond their own time
@@ -29,9 +39,9 @@ class Variant:
 
     about: str
     scheme: str = "auto"
-    chunk_bytes: int = 2 << 20
+    chunk_bytes: int = DEFAULT_CHUNK_BYTES
     servers: str = "all"              # as many as workers, on their hosts; "half", "quarter" likewise; "apart": hosts of their own
-    extra: dict = dataclasses.field(default_factory=dict)  # of the job's sync
+    overlap: str = "all"              # poseidon-bench-worker --overlap
 
     def server_count(self, workers):
         return max(1, workers // {"all": 1, "half": 2, "quarter": 4, "apart": 1}[self.servers])
@@ -41,6 +51,8 @@ VARIANTS = {
     "poseidon": Variant("all of it"),
     "ps-only": Variant("wait-free backpropagation, no sufficient factors", scheme="ps"),
     "sfb-only": Variant("every fully connected layer by sufficient factors", scheme="sfb"),
+    "forward-not-gated": Variant("forward begins when all parameters are there, not layer by layer", overlap="backward"),
+    "no-overlap": Variant("besides, gradients leave when all of backward is done", overlap="none"),
     "chunks-256k": Variant("chunks of 256 KiB", chunk_bytes=256 << 10),
     "chunks-8m": Variant("chunks of 8 MiB", chunk_bytes=8 << 20),
     "chunks-whole-layers": Variant("a layer is one chunk", chunk_bytes=MAX_CHUNK_BYTES),
@@ -59,7 +71,7 @@ def write_data(path, samples):
 def job(profile, input_size, data, variant, iterations, plan):
     """The job that runs; padded to the network's input, which is the cheapest way to images of that size."""
     pad = (input_size - 32 + 1) // 2
-    sync = {"chunk_bytes": variant.chunk_bytes, **variant.extra}
+    sync = {"chunk_bytes": variant.chunk_bytes}
     if plan is not None:
         sync["plan"] = str(plan)
     else:
@@ -102,9 +114,32 @@ class Run:
     schemes: dict            # layer -> scheme, of the plan in force
 
 
+def memory_is_short(profile, workers):
+    """Whether parameters and gradients of their own for all workers would be too much."""
+    return 2 * 4 * parameters(profile) * workers > SHARED_ABOVE_BYTES
+
+
+def fitted(variant, profile, workers):
+    """The variant as it fits into this machine's memory; one that is about the chunks stays as it is."""
+    if variant.chunk_bytes != DEFAULT_CHUNK_BYTES or workers <= SMALL_CHUNKS_ABOVE_WORKERS or not memory_is_short(profile, workers):
+        return variant
+    return dataclasses.replace(variant, chunk_bytes=SMALL_CHUNK_BYTES)
+
+
+def stalls(cluster, worker):
+    """layer -> seconds for which the worker's computing has waited for it since the job began."""
+    read = f"import urllib.request as u; print(u.urlopen('http://{METRICS_ADDRESS}/metrics', timeout=30).read().decode())"
+    done = subprocess.run(cluster.hosts.command(cluster.layout.worker_host(worker), [sys.executable, "-c", read]),
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode != 0:
+        raise ProcessError(f"the metrics of worker {worker}: {done.stderr.strip()}")
+    return {layer: float(seconds) for layer, seconds in STALL.findall(done.stdout)}
+
+
 def plan_of(programs, profile, input_size, workers, gbit, variant, folder):
     """(layout without a rate, plan file, plan): needs no cluster."""
     folder.mkdir(parents=True, exist_ok=True)
+    variant = fitted(variant, profile, workers)
     data = folder / "data.bin"
     write_data(data, workers * profile["batch_size"])  # one iteration is all of it
     layout = Layout(workers, variant.server_count(workers), variant.servers != "apart", None, CONGESTION_CONTROL)
@@ -113,16 +148,17 @@ def plan_of(programs, profile, input_size, workers, gbit, variant, folder):
     return (layout, *make_plan(programs, job_file, profile, layout, gbit))
 
 
-def run(programs, profile, input_size, workers, gbit, slow, variant, iterations, folder, parameters):
+def run(programs, profile, input_size, workers, gbit, slow, variant, iterations, folder):
     """`iterations` measured ones of `workers` workers at `gbit` Gbit/s, slowed by the factor `slow`."""
     layout, plan_file, plan = plan_of(programs, profile, input_size, workers, gbit, variant, folder)
+    variant = fitted(variant, profile, workers)
     profile_file = folder / "profile.json"
     profile_file.write_text(json.dumps(profile))
-    worker = ["poseidon-bench-worker", "--profile", profile_file, "--slow", slow, "--threads", "1", "--data-threads", "1",
-              "--server-timeout-s", "300"]
+    worker = ["poseidon-bench-worker", "--profile", profile_file, "--slow", slow, "--overlap", variant.overlap, "--threads", "1", "--data-threads", "1",
+              "--server-timeout-s", "300", "--metrics-listen", METRICS_ADDRESS]
     server = []
     shared = folder / "tensors"
-    if 2 * 4 * parameters * workers > SHARED_ABOVE_BYTES:
+    if memory_is_short(profile, workers):
         shared = pathlib.Path("/dev/shm") / f"poseidon-bench-{folder.name}"
         worker += ["--shared-tensors", shared]
         server += ["--pending-limit-mib", PENDING_LIMIT_MIB]
@@ -136,17 +172,17 @@ def run(programs, profile, input_size, workers, gbit, slow, variant, iterations,
             cluster.wait_for("the job to train", lambda: cluster.status()["state"] == "running", STATUS_POLL_S)
             cluster.shape(gbit * 1000 / slow)
             ends = [cluster.wait_for_iteration(WARM_UP)]
+            stalled = stalls(cluster, 0)
             before, cpu_before, busy = cluster.card_bytes(), cluster.cpu_seconds(), BusyCores()
             ends += [cluster.wait_for_iteration(WARM_UP + count) for count in range(1, iterations + 1)]
             after, cpu_after, share = cluster.card_bytes(), cluster.cpu_seconds(), busy.share()
             seconds = [(b - a) / slow for a, b in zip(ends, ends[1:])]
-            status = cluster.status()
+            stalled = {layer: until - stalled[layer] for layer, until in stalls(cluster, 0).items()}
             in_force = cluster.plan()
     finally:
         shared.unlink(missing_ok=True)
-    mean_s = sum(seconds) / len(seconds)
     return Run(Measurement(seconds=seconds, cpu_seconds=(cpu_after - cpu_before) / iterations, busy=share,
                            sent_bytes=per_iteration(before, after, iterations, 0),
                            received_bytes=per_iteration(before, after, iterations, 1),
-                           stall_s={layer["name"]: layer["stall_share"] * mean_s for layer in status["layers"]}),
+                           stall_s={layer: waited / iterations / slow for layer, waited in stalled.items()}),
                plan=plan, schemes={layer["name"]: layer["scheme"] for layer in in_force["layers"]})

@@ -42,7 +42,7 @@ BYTES_PER_PARAMETER = 4
 WANTED_BUSY = 0.5
 # ... by what moving gradients costs on it: CPU seconds per GB that a host receives (all ends, cards and switch), per
 # worker and iteration.
-CPU_S_PER_GB = 2.2
+CPU_S_PER_GB = 1.3
 CPU_S_PER_WORKER = 0.1
 TOO_BUSY = 0.6            # a run above it is repeated with a larger factor; above measurement.VOID_BUSY it is void
 MAX_TRIES = 3
@@ -180,8 +180,7 @@ class Measurer:
         folder = self._folder / f"{self._runs:03}-{place.name()}-{variant}"
         if variant in poseidon_run.VARIANTS:
             measured = poseidon_run.run(self._arguments.bin, place.profile, place.input_size, place.nodes, place.gbit, slow,
-                                        poseidon_run.VARIANTS[variant], self._arguments.iterations, folder,
-                                        profiles.parameters(place.profile)).measurement
+                                        poseidon_run.VARIANTS[variant], self._arguments.iterations, folder).measurement
         else:
             with hosts.NamespaceHosts(place.nodes, place.gbit * 1000 / slow, poseidon_run.CONGESTION_CONTROL) as made:
                 measured = peers.run(variant, made, device_profile.parse(place.profile), slow, self._arguments.iterations,

@@ -164,6 +164,9 @@ class NamespaceHosts:
         # No IPv6 address of its own: some peers would take it for the address of the host.
         _ip("-n", name, "link", "set", INTERFACE, "addrgenmode", "none", "up")
         _ip("-n", name, "address", "add", f"{self.address(host)}/24", "dev", INTERFACE)
+        # Debian's defaults, whatever this machine has.
+        _run(*self.command(host, ["sysctl", "-q", "-w", "net.ipv4.tcp_rmem=4096 131072 6291456",
+                                  "net.ipv4.tcp_wmem=4096 16384 4194304"]))
         if self._congestion_control is not None:
             # By the route: the setting of a namespace may only be what the kernel was built to allow anybody.
             _ip("-n", name, "route", "change", "10.213.0.0/24", "dev", INTERFACE, "scope", "link", "src", self.address(host),
