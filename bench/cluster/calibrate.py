@@ -11,7 +11,6 @@ Exit status: 0 both hold, 1 one does not or a run failed, 77 such hosts cannot b
 """
 
 import argparse
-import datetime
 import json
 import pathlib
 import shutil
@@ -115,21 +114,12 @@ def main():
     parser.add_argument("--json", type=pathlib.Path, default=ROOT / "bench" / "results" / "calibration.json")
     arguments = parser.parse_args()
     machine.clean_up_on_signals()
-    reason = hosts.why_not()
-    if reason:
-        print(f"skipped: {reason}")
-        sys.exit(grid.SKIPPED)
-    hosts.remove_stale()
-    date = datetime.datetime.now(datetime.timezone.utc)
-    folder = ROOT / "build" / "cluster" / date.strftime("calibrate-%Y%m%d-%H%M%S")
-    folder.mkdir(parents=True)
-    about = machine.about()
+    hosts.exit_unless_possible()
+    folder, head = machine.begin_run("cluster", "calibrate-%Y%m%d-%H%M%S")
     really = real(arguments, folder)
     slowed = slow_motion(arguments, folder)
     good = [judge("2 f to f", slowed, SLOW_MOTION_LIMIT), judge("emulated to real", really, REAL_LIMIT)]
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps({"date": date.isoformat(timespec="seconds"), "machine": about,
-                                          "slow_motion": slowed, "real": really}, indent=1) + "\n", encoding="utf-8")
+    machine.write_result(arguments.json, {**head, "slow_motion": slowed, "real": really})
     shutil.rmtree(folder)
     sys.exit(0 if all(good) else 1)
 

@@ -10,7 +10,6 @@ Exit status: 0 measured (runs that are void are named, and left out of charts), 
 
 import argparse
 import dataclasses
-import datetime
 import json
 import os
 import pathlib
@@ -34,7 +33,6 @@ import torch_gloo  # noqa: E402
 from processes import ProcessError  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("POSEIDON_BUILD", ROOT / "build" / "release"))
-SKIPPED = 77
 PEER_WARM_UP = 3
 BYTES_PER_PARAMETER = 4
 
@@ -257,21 +255,9 @@ def places(arguments):
 def main():
     arguments = parse_arguments()
     machine.clean_up_on_signals()
-    reason = hosts.why_not()
-    if reason:
-        print(f"skipped: {reason}")
-        sys.exit(SKIPPED)
-    hosts.remove_stale()
-    try:
-        with hosts.NamespaceHosts(1, 1000, poseidon_run.CONGESTION_CONTROL):
-            pass
-    except hosts.HostsError as error:
-        print(f"skipped: {error}")
-        sys.exit(SKIPPED)
-    date = datetime.datetime.now(datetime.timezone.utc)
-    folder = ROOT / "build" / "cluster" / date.strftime("%Y%m%d-%H%M%S")
-    folder.mkdir(parents=True)
-    about = machine.about()
+    hosts.exit_unless_possible(1000, poseidon_run.CONGESTION_CONTROL)
+    folder, head = machine.begin_run("cluster")
+    head["command"] = shlex.join(["bench/cluster/run.py", *sys.argv[1:]])
     measurer = Measurer(arguments, folder)
     variants = []
     for variant in arguments.variants:
@@ -289,10 +275,7 @@ def main():
         rows += more
         failed += [f"{place.name()} {variant}" for variant in bad]
         # After every place: an interrupted run keeps what it has.
-        result.parent.mkdir(parents=True, exist_ok=True)
-        result.write_text(json.dumps({"date": date.isoformat(timespec="seconds"), "machine": about,
-                                      "command": shlex.join(["bench/cluster/run.py", *sys.argv[1:]]),
-                                      "rows": rows}, indent=1) + "\n", encoding="utf-8")
+        machine.write_result(result, {**head, "rows": rows})
     print("\n" + results.tables(rows) if rows else "nothing was measured")
     print(f"all of it: {result}")
     void = [one for one in rows if results.is_void(one)]

@@ -14,8 +14,10 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 
 NAMESPACE_PREFIX = "poseidon-bench-"
+SKIPPED = 77              # exit status where no hosts can be made, which ctest calls skipped
 BRIDGE = "bridge"
 INTERFACE = "eth0"
 NO_CARD = "02:00:00:00:00:fe"  # an address that no card has
@@ -54,6 +56,20 @@ def why_not():
     if os.geteuid() != 0:
         return "network namespaces need root: run this as root"
     return None
+
+
+def exit_unless_possible(mbit=None, congestion_control=None):
+    """Removes what killed runs left and tries one host; where that cannot be, says why and exits."""
+    reason = why_not()
+    if reason is None:
+        remove_stale()
+        try:
+            with NamespaceHosts(1, mbit, congestion_control):
+                return
+        except HostsError as error:
+            reason = error
+    print(f"skipped: {reason}")
+    sys.exit(SKIPPED)
 
 
 def _alive(process_id):

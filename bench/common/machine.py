@@ -1,5 +1,7 @@
 """The machine that is measured, for results; and signals that end a run cleanly."""
 
+import datetime
+import json
 import os
 import pathlib
 import platform
@@ -30,6 +32,25 @@ def about():
         "load_average_at_start": os.getloadavg()[0],
         "commit": first_line("git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT), "describe", "--always", "--dirty"),
     }
+
+
+def begin_run(kind, name="%Y%m%d-%H%M%S"):
+    """(an empty folder below build/ of `kind`, named by the date; what a result begins with)"""
+    date = datetime.datetime.now(datetime.timezone.utc)
+    folder = ROOT / "build" / kind / date.strftime(name)
+    folder.mkdir(parents=True)
+    return folder, {"date": date.isoformat(timespec="seconds"), "machine": about()}
+
+
+def as_json(arguments):
+    """Of a command line, for a result."""
+    return {key: str(value) if isinstance(value, pathlib.Path) else value for key, value in vars(arguments).items()}
+
+
+def write_result(path, result):
+    """As JSON; makes its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 def _interrupt(*_):

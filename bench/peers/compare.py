@@ -2,8 +2,6 @@
 
 import argparse
 import dataclasses
-import datetime
-import json
 import os
 import pathlib
 import shutil
@@ -79,8 +77,8 @@ def parse_arguments():
     return arguments
 
 
-def about_machine(python):
-    return {**machine.about(), "torch": machine.first_line(python, "-c", "import torch; print(torch.__version__)"),
+def about_peers(python):
+    return {"torch": machine.first_line(python, "-c", "import torch; print(torch.__version__)"),
             "mpi": machine.first_line("mpirun", "--version")}
 
 
@@ -170,7 +168,7 @@ def print_table(rows):
         print(line + ("  (later rounds failed)" if row.failure else ""))
 
 
-def write_json(path, date, arguments, about, rows):
+def write_json(path, head, rows):
     ours = {(row.hosts, row.network): row for row in rows if row.variant == "poseidon" and row.rounds}
     out = []
     for row in rows:
@@ -181,12 +179,7 @@ def write_json(path, date, arguments, about, rows):
             if row.cpu_seconds() is not None and base.cpu_seconds():
                 entry["cpu_seconds_over_poseidon"] = row.cpu_seconds() / base.cpu_seconds()
         out.append(entry)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({
-        "date": date.isoformat(timespec="seconds"), "machine": about,
-        "arguments": {key: str(value) if isinstance(value, pathlib.Path) else value
-                      for key, value in vars(arguments).items()},
-        "rows": out}, indent=1) + "\n")
+    machine.write_result(path, {**head, "rows": out})
 
 
 def main():
@@ -204,10 +197,9 @@ def main():
             chosen.append(variant)
     if not chosen:
         sys.exit("run.sh: no variant is left to run")
-    date = datetime.datetime.now(datetime.timezone.utc)
-    folder = ROOT / "build" / "peers" / date.strftime("%Y%m%d-%H%M%S")
-    folder.mkdir(parents=True, exist_ok=True)
-    about = about_machine(arguments.python)
+    folder, head = machine.begin_run("peers")
+    head["machine"] |= about_peers(arguments.python)
+    head["arguments"] = machine.as_json(arguments)
     hosts.remove_stale()
     mpi_program = None
     if any(variant.name.startswith("mpi") for variant in chosen):
@@ -221,7 +213,7 @@ def main():
             rows += group
             # After every group: an interrupted run keeps what it has.
             result = arguments.json or folder / "result.json"
-            write_json(result, date, arguments, about, rows)
+            write_json(result, head, rows)
     print(f"all rounds: {result}")
     if any(row.failure for row in rows):
         sys.exit(1)

@@ -9,7 +9,6 @@ Exit status: 0 measured, 1 a job failed, 77 such hosts cannot be made here (whic
 
 import argparse
 import dataclasses
-import datetime
 import json
 import os
 import pathlib
@@ -31,7 +30,6 @@ from processes import ProcessError  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("POSEIDON_BUILD", ROOT / "build" / "release"))
 SCHEMES = ["ps", "sfb", "auto", "planned"]
-SKIPPED = 77
 
 
 def words_of(known):
@@ -189,23 +187,11 @@ def measure(arguments, layout, network, folder):
 def main():
     arguments = parse_arguments()
     machine.clean_up_on_signals()
-    reason = hosts.why_not()
-    if reason:
-        print(f"skipped: {reason}")
-        sys.exit(SKIPPED)
+    hosts.exit_unless_possible(arguments.mbit, arguments.congestion_control)
     layout = Layout(arguments.workers, arguments.servers, arguments.servers_with_workers, arguments.mbit,
-                            arguments.congestion_control)
-    hosts.remove_stale()
-    try:
-        with hosts.NamespaceHosts(1, arguments.mbit, arguments.congestion_control):
-            pass
-    except hosts.HostsError as error:
-        print(f"skipped: {error}")
-        sys.exit(SKIPPED)
-    date = datetime.datetime.now(datetime.timezone.utc)
-    folder = ROOT / "build" / "shaped" / date.strftime("%Y%m%d-%H%M%S")
-    folder.mkdir(parents=True)
-    about = machine.about()
+                    arguments.congestion_control)
+    folder, head = machine.begin_run("shaped")
+    head["arguments"] = machine.as_json(arguments)
     print(f"{layout.workers} workers, {layout.servers} servers {'with them' if layout.servers_with_workers else 'apart'}, "
           f"{layout.mbit} Mbit/s each way, batch {arguments.batch_size} per worker; auto measures before the job "
           "(sync.cost time)", flush=True)
@@ -216,12 +202,7 @@ def main():
         done.append(results.to_json(layout))
         # After every network: an interrupted run keeps what it has.
         result = arguments.json or folder / "result.json"
-        result.parent.mkdir(parents=True, exist_ok=True)
-        result.write_text(json.dumps({
-            "date": date.isoformat(timespec="seconds"), "machine": about,
-            "arguments": {key: str(value) if isinstance(value, pathlib.Path) else value
-                          for key, value in vars(arguments).items()},
-            "networks": done}, indent=1) + "\n")
+        machine.write_result(result, {**head, "networks": done})
     print(f"\nall rounds: {result}")
     for leftover in folder.iterdir():  # what the jobs wrote is large; a failed run keeps it
         if leftover.is_dir():
