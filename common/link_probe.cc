@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -143,13 +144,16 @@ bool ProbeSession::receiving_ended(Nanoseconds now) const {
   return receive_start_ && now - *receive_start_ >= limits_.max_time;
 }
 
-/// Of the last half of the time; 0 where too little came.
+/// Of the last half of the time, from the last piece before it: after a hitch there may be only one
+/// within. 0 where too little came.
 double ProbeSession::receive_rate() const {
   if (samples_.size() < 2) return 0.0;
   const Nanoseconds begin = samples_.front().time, end = samples_.back().time;
   const Nanoseconds from = begin + (end - begin) / 2;
-  const auto first = std::find_if(samples_.begin(), samples_.end(),
-                                  [&](const Sample& sample) { return sample.time >= from; });
+  const auto first =
+      std::prev(std::find_if(samples_.begin(), samples_.end(), [&](const Sample& sample) {
+        return sample.time > from || &sample == &samples_.back();
+      }));
   const double elapsed_s = std::chrono::duration<double>(end - first->time).count();
   if (elapsed_s <= 0.0) return 0.0;
   return static_cast<double>(samples_.back().bytes - first->bytes) / elapsed_s;

@@ -53,11 +53,16 @@ v1::ProbeMessage message(v1::ProbeKind kind) {
 struct Wire {
   double bytes_per_s;
   Nanoseconds delay = std::chrono::microseconds(100);
+  Nanoseconds hitch_at = Nanoseconds::max();  ///< from then on it stands still, for 20 ms
   Nanoseconds free_at{0};
   Nanoseconds carries(std::size_t bytes, Nanoseconds now) {
     free_at =
         std::max(free_at, now) +
         Nanoseconds(static_cast<std::int64_t>(static_cast<double>(bytes) / bytes_per_s * 1e9));
+    if (free_at >= hitch_at) {
+      free_at += Milliseconds(20);
+      hitch_at = Nanoseconds::max();
+    }
     return free_at + delay;
   }
 };
@@ -126,6 +131,15 @@ TEST(ProbeSession, TellsTheDirectionsApart) {
   ASSERT_TRUE(played.result.ok()) << played.result.status();
   EXPECT_NEAR(played.result->send_bytes_per_s, 50e6, 5e6);
   EXPECT_NEAR(played.result->receive_bytes_per_s, 5e6, 0.5e6);
+}
+
+TEST(ProbeSession, AHitchBeforeTheLastPieceDoesNotSpoilIt) {
+  for (std::int64_t us = 0; us < 40000; us += 100) {
+    const Nanoseconds hitch = std::chrono::microseconds(us);
+    const Wire wire{.bytes_per_s = 1e9, .hitch_at = hitch};
+    const Played played = play({.max_bytes = 4 << 20, .max_time = ms(500)}, wire, wire);
+    ASSERT_TRUE(played.result.ok()) << played.result.status() << ", hitch after " << us << " us";
+  }
 }
 
 TEST(ProbeSession, LatencyIsHalfTheShortestWayThereAndBack) {

@@ -161,7 +161,9 @@ class Containers(unittest.TestCase):
         self.next_block()  # build, start, submit
         self.wait_for("the 60th iteration", lambda: (self.status()["iteration"] or 0) >= 60, 180)
         for daemon in DAEMONS:
-            self.assertEqual(self.inspect(daemon, ".State.Health.Status"), "healthy", daemon)
+            # The first check comes ten seconds after the start, which 60 iterations may be faster than.
+            self.wait_for(f"{daemon} to be healthy",
+                          lambda name=daemon: self.inspect(name, ".State.Health.Status") == "healthy", 60)
             self.assertNotEqual(self.compose("exec", "-T", daemon, "id", "-u").strip(), "0")
             written = subprocess.run(["docker", "exec", self.container(daemon), "touch", "/usr/bin/x"], env=self.env,
                                      capture_output=True, text=True, check=False)
