@@ -2,7 +2,7 @@
 //
 // Concurrency contract
 //  1. run() owns the conversation: it opens streams, waits for what they deliver and calls
-//     ControlEvents. gRPC's threads only put things into ControlStream under its mutex.
+//     ControlEvents. The transport's loop only puts things into ControlStream under its mutex.
 //  2. The heartbeat thread lives as long as run() and knows streams only through send().
 //  3. Lock order: Impl::mutex_, ControlStream::mutex_, SharedOutbox::mutex; no lock is held while
 //     ControlEvents runs.
@@ -40,7 +40,7 @@ constexpr Milliseconds kLongestBackoff{2000};
 constexpr Milliseconds kAttemptTimeout{5000};
 /// How long a clean end may take until the stream is cancelled instead.
 constexpr Milliseconds kFarewellTimeout{1000};
-/// How long gRPC may take to confirm a cancelled stream.
+/// How long the loop may take to cancel a stream.
 constexpr Milliseconds kCancelTimeout{5000};
 constexpr std::size_t kModelPartBytes = 1 << 20;
 /// The upload's deadline: this much, and longer for a large model.
@@ -48,6 +48,25 @@ constexpr std::chrono::seconds kUploadBaseTimeout{60};
 constexpr std::size_t kUploadMinBytesPerS = 1 << 20;
 /// Before the coordinator has said how often it wants one.
 constexpr Milliseconds kDefaultHeartbeat{500};
+
+absl::Status to_absl(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+/// For the upload, which has it for itself.
+std::shared_ptr<grpc::Channel> make_upload_channel(const std::string& address,
+                                                   const Security& security) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(kAttachKeepalive.count()));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(kAttachKeepalive.count()));
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // Each try shall connect anew at our pace, not wait out a back-off shared with the last one.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // Nodes of a cluster talk directly, whatever proxy the environment names for web pages.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  return grpc::CreateCustomChannel(address, security.channel_credentials(kCoordinatorMethods),
+                                   arguments);
+}
 
 /// Refusals that another try would not change.
 bool is_final(const absl::Status& status) {
@@ -77,6 +96,7 @@ class ControlClient::Impl {
   Impl(ControlClientOptions options, ControlEvents* events)
       : options_(std::move(options)), events_(events) {
     POSEIDON_CHECK(events != nullptr, "somebody listens");
+    POSEIDON_CHECK(options_.transport != nullptr, "a transport for kAttachMethod");
     options_.join.set_protocol_version(kProtocolVersion);
     options_.join.set_software_version(software_version());
   }
@@ -280,7 +300,7 @@ void ControlClient::Impl::take_up_part(const v1::Joined& joined) {
 
 absl::Status ControlClient::Impl::converse(TimePoint give_up) {
   const std::shared_ptr<ControlStream> stream =
-      ControlStream::open(options_.coordinator, reports_, options_.security);
+      ControlStream::open(options_.coordinator, options_.transport, reports_);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stream_ = stream;
@@ -312,7 +332,6 @@ absl::Status ControlClient::Impl::converse(TimePoint give_up) {
     joined_ = false;
     stream_.reset();
   }
-  stream->reap();
   if (absl::IsUnimplemented(end)) {
     return absl::UnimplementedError(absl::StrCat("what listens at ", options_.coordinator,
                                                  " is no poseidon-coordinator (", end.message(),
@@ -397,7 +416,7 @@ absl::Status ControlClient::Impl::say_farewell(ControlStream& stream) {
 absl::Status ControlClient::Impl::cancel_and_wait(ControlStream& stream, absl::Status reason) {
   stream.cancel();
   const TimePoint deadline = now() + kCancelTimeout;
-  // The stream keeps itself alive: should gRPC never confirm, it is left behind, not waited for.
+  // The loop keeps it alive: should it never come to that, it is left behind, not waited for.
   while (!stream.end() && now() < deadline) stream.wait(deadline, [] { return false; });
   return reason;
 }
@@ -449,7 +468,7 @@ absl::Status ControlClient::Impl::try_upload(std::uint64_t epoch,
     upload_ = &context;
   }
   const auto stub =
-      v1::Coordinator::NewStub(make_control_channel(options_.coordinator, *options_.security));
+      v1::Coordinator::NewStub(make_upload_channel(options_.coordinator, *options_.security));
   options_.security->sign(context);
   v1::UploadModelResponse response;
   const auto writer = stub->UploadModel(&context, &response);

@@ -14,6 +14,7 @@
 #include "common/clock.h"
 #include "common/node_probe.h"
 #include "common/security.h"
+#include "common/transport.h"
 #include "poseidon/v1/control.pb.h"
 
 namespace poseidon {
@@ -46,8 +47,13 @@ class ControlEvents {
 /// What may help after a failure. `restoring`: it happened while a checkpoint was read.
 v1::Failure failure_of(const absl::Status& status, bool restoring);
 
+inline constexpr std::string_view kAttachMethod = "/poseidon.v1.Coordinator/Attach";
+/// Of connections for it: a cut network shall not look like a quiet coordinator.
+inline constexpr Milliseconds kAttachKeepalive{3000};
+
 struct ControlClientOptions {
-  std::string coordinator;  ///< HOST:PORT
+  Transport* transport = nullptr;  ///< speaks kAttachMethod, on the loop of the rest
+  std::string coordinator;         ///< HOST:PORT
   std::shared_ptr<Security> security = Security::none();
   v1::Join join;  ///< what to say of ourselves; the versions are filled in
   /// How long to try (with back-off from 100 ms to 2 s) to reach a coordinator before giving up.

@@ -1,6 +1,9 @@
 #include "common/control_stream.h"
 
+#include <cstddef>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
 
 namespace poseidon {
 namespace {
@@ -8,80 +11,70 @@ namespace {
 /// Beyond it the coordinator does not take what we send, and the stream is given up. Heartbeats and
 /// answers only: reports wait in the outbox.
 constexpr std::size_t kMaxQueuedMessages = 1024;
-/// A plan for the largest networks in the smallest chunks is below it.
-constexpr int kMaxReceiveBytes = 64 << 20;
-/// Keeps a cut network from looking like a quiet coordinator.
-constexpr int kKeepaliveMs = 3000;
+
+OutgoingMessage encode(const v1::NodeMessage& message) {
+  auto text = std::make_shared<const std::string>(message.SerializeAsString());
+  OutgoingMessage outgoing;
+  outgoing.payload = {reinterpret_cast<const std::byte*>(text->data()), text->size()};
+  outgoing.payload_owner = std::move(text);
+  return outgoing;
+}
+
+std::optional<v1::CoordinatorMessage> decode(const Bytes& bytes) {
+  std::string text;
+  text.reserve(bytes.size());
+  for (const auto& piece : bytes.pieces) {
+    text.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+  }
+  v1::CoordinatorMessage message;
+  if (!message.ParseFromString(text)) return std::nullopt;
+  return message;
+}
 
 }  // namespace
 
-absl::Status to_absl(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
-
-std::shared_ptr<grpc::Channel> make_control_channel(const std::string& address,
-                                                    const Security& security) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMaxReceiveBytes);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // Each try shall connect anew at our pace, not wait out a back-off shared with the last one.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // Nodes of a cluster talk directly, whatever proxy the environment names for web pages.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(address, security.channel_credentials(kCoordinatorMethods),
-                                   arguments);
-}
-
-std::shared_ptr<ControlStream> ControlStream::open(const std::string& address,
-                                                   std::shared_ptr<SharedOutbox> reports,
-                                                   std::shared_ptr<const Security> security) {
-  auto stream = std::make_shared<ControlStream>(std::move(reports), std::move(security));
-  stream->self_ = stream;
-  stream->stub_ = v1::Coordinator::NewStub(make_control_channel(address, *stream->security_));
-  stream->security_->sign(stream->context_);
-  stream->stub_->async()->Attach(&stream->context_, stream.get());
-  stream->AddHold();  // released in close_locked(): until then any thread may start a write
-  stream->StartRead(&stream->incoming_);
-  stream->StartCall();
+std::shared_ptr<ControlStream> ControlStream::open(const std::string& address, Transport* transport,
+                                                   std::shared_ptr<SharedOutbox> reports) {
+  const std::shared_ptr<ControlStream> stream(new ControlStream(transport, std::move(reports)));
+  transport->post([stream, address] {
+    stream->stream_ = stream->transport_->connect(address, stream.get());
+    stream->write_next();
+  });
   return stream;
 }
 
 bool ControlStream::send(v1::NodeMessage message) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (closed_ || half_closing_) return false;
-  if (outgoing_.size() >= kMaxQueuedMessages) {
-    context_.TryCancel();
-    return false;
+  bool fits = true;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (done_ || half_closing_) return false;
+    fits = outgoing_.size() < kMaxQueuedMessages;
+    if (fits) outgoing_.push_back(std::move(message));
   }
-  outgoing_.push_back(std::move(message));
-  start_write_locked();
-  return true;
+  on_loop(fits ? &ControlStream::write_next : &ControlStream::give_up);
+  return fits;
 }
 
 void ControlStream::send_reports() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  sends_reports_ = true;
-  start_write_locked();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    sends_reports_ = true;
+  }
+  on_loop(&ControlStream::write_next);
 }
 
-void ControlStream::look_for_reports() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  start_write_locked();
-}
+void ControlStream::look_for_reports() { on_loop(&ControlStream::write_next); }
 
 void ControlStream::finish_sending() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (closed_ || half_closing_) return;
-  half_closing_ = true;
-  start_write_locked();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    half_closing_ = true;
+  }
+  on_loop(&ControlStream::write_next);
 }
 
 void ControlStream::cancel() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  context_.TryCancel();
-  close_locked();
+  transport_->post([self = shared_from_this()] { self->end_with(absl::CancelledError("")); });
 }
 
 void ControlStream::wake() {
@@ -94,68 +87,74 @@ std::optional<absl::Status> ControlStream::end() {
   return done_;
 }
 
-void ControlStream::reap() {
-  std::shared_ptr<ControlStream> self;  // declared first: released after the lock
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (done_) self = std::move(self_);
+void ControlStream::on_loop(void (ControlStream::*function)()) {
+  transport_->post([self = shared_from_this(), function] { (self.get()->*function)(); });
 }
 
-void ControlStream::OnReadDone(bool ok) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (ok) {
-    received_ = true;
-  } else {
-    close_locked();
+void ControlStream::resume_reads() {
+  transport_->post([self = shared_from_this()] {
+    if (self->stream_ != nullptr) self->stream_->resume_reads();
+  });
+}
+
+// ---- the loop ----
+
+ReadNext ControlStream::on_message(Bytes message) {
+  std::optional<v1::CoordinatorMessage> decoded = decode(message);
+  if (!decoded) {
+    end_with(absl::UnavailableError(
+        absl::StrCat("the coordinator sent ", message.size(), " bytes that are no message")));
+    return ReadNext::kPause;
   }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  incoming_ = std::move(decoded);
   changed_.notify_all();
+  return ReadNext::kPause;
 }
 
-void ControlStream::OnWriteDone(bool ok) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+void ControlStream::on_written() {
   writing_ = false;
-  outgoing_.pop_front();
-  changed_.notify_all();
-  if (!ok) {
-    outgoing_.clear();
-    sends_reports_ = false;
-    return;  // the failed read says the same
+  write_next();
+}
+
+void ControlStream::on_closed(const absl::Status& status) { end_with(status); }
+
+void ControlStream::write_next() {
+  if (stream_ == nullptr || writing_ || half_closed_) return;
+  std::optional<v1::NodeMessage> message;
+  bool overrun = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!outgoing_.empty()) {
+      message = std::move(outgoing_.front());
+      outgoing_.pop_front();
+    } else if (half_closing_) {
+      half_closed_ = true;
+    } else if (sends_reports_) {
+      const std::lock_guard<std::mutex> reports_lock(reports_->mutex);
+      message = reports_->outbox.next();
+      overrun = !message && reports_->outbox.overrun();
+    }
   }
-  start_write_locked();
-}
-
-void ControlStream::OnDone(const grpc::Status& status) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  closed_ = true;
-  done_ = security_->explain(to_absl(status));
-  changed_.notify_all();
-}
-
-void ControlStream::start_write_locked() {
-  if (closed_ || writing_) return;
-  if (outgoing_.empty() && sends_reports_ && !half_closing_) draw_report_locked();
-  if (!outgoing_.empty()) {
+  if (message) {
     writing_ = true;
-    StartWrite(&outgoing_.front());
-  } else if (half_closing_ && !half_closed_) {
-    half_closed_ = true;
-    StartWritesDone();
+    stream_->write(encode(*message));
+  } else if (half_closed_) {
+    stream_->close(absl::OkStatus());
+  } else if (overrun) {
+    give_up();  // the next stream says what is gone
   }
 }
 
-void ControlStream::draw_report_locked() {
-  const std::lock_guard<std::mutex> lock(reports_->mutex);
-  if (std::optional<v1::NodeMessage> report = reports_->outbox.next()) {
-    outgoing_.push_back(*std::move(report));
-  } else if (reports_->outbox.overrun()) {
-    sends_reports_ = false;
-    context_.TryCancel();  // the next stream says what is gone
-  }
+void ControlStream::give_up() {
+  end_with(absl::UnavailableError("the coordinator does not take what this node sends"));
 }
 
-void ControlStream::close_locked() {
-  if (closed_) return;
-  closed_ = true;
-  RemoveHold();
+void ControlStream::end_with(const absl::Status& status) {
+  stream_.reset();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!done_) done_ = status;
+  changed_.notify_all();
 }
 
 }  // namespace poseidon

@@ -2,9 +2,13 @@
 
 // One Attach call, a node's side. Inside of common/control_client.cc, which has the concurrency
 // contract; nobody else includes this.
+//
+// It is a stream of the daemon's own transport, and so lives on its loop. gRPC's callback interface
+// would bring threads that poll too, and gRPC lets whichever thread polls read all connections:
+// half of the data path would run there, handed over event by event (bench/RESULTS.md).
 
+#include <chrono>
 #include <condition_variable>
-#include <cstddef>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -13,17 +17,10 @@
 
 #include "absl/status/status.h"
 #include "common/report_outbox.h"
-#include "common/security.h"
-#include "grpcpp/grpcpp.h"
-#include "poseidon/v1/control.grpc.pb.h"
+#include "common/transport.h"
+#include "poseidon/v1/control.pb.h"
 
 namespace poseidon {
-
-absl::Status to_absl(const grpc::Status& status);
-
-/// To the coordinator: notices a cut cable within two keepalives.
-std::shared_ptr<grpc::Channel> make_control_channel(const std::string& address,
-                                                    const Security& security);
 
 /// The reports of the job in progress, which outlive streams. Its mutex is the last that anybody
 /// takes.
@@ -32,19 +29,13 @@ struct SharedOutbox {
   ReportOutbox outbox;  ///< guarded by mutex
 };
 
-/// Keeps itself alive until reap() after gRPC has reported its end.
-///
-/// It must never die on one of gRPC's threads: with it may go the process's last channel, and gRPC
-/// then joins its callback threads, which ends in a double release when one of them does the
-/// joining. So OnDone only reports, and the thread of run() reaps.
-class ControlStream final
-    : public grpc::ClientBidiReactor<v1::NodeMessage, v1::CoordinatorMessage> {
+/// All public functions: any thread but the loop's own.
+class ControlStream final : public StreamHandler,
+                            public std::enable_shared_from_this<ControlStream> {
  public:
-  ControlStream(std::shared_ptr<SharedOutbox> reports, std::shared_ptr<const Security> security)
-      : reports_(std::move(reports)), security_(std::move(security)) {}
-  static std::shared_ptr<ControlStream> open(const std::string& address,
-                                             std::shared_ptr<SharedOutbox> reports,
-                                             std::shared_ptr<const Security> security);
+  /// `transport` (for kAttachMethod) must outlive it.
+  static std::shared_ptr<ControlStream> open(const std::string& address, Transport* transport,
+                                             std::shared_ptr<SharedOutbox> reports);
 
   /// False when the stream has ended. In order, and before reports that wait.
   bool send(v1::NodeMessage message);
@@ -54,6 +45,7 @@ class ControlStream final
   void look_for_reports();
   /// No more from us: after what is queued, the coordinator sees the end of the stream.
   void finish_sending();
+  /// Ends with CANCELLED, unless it has ended already.
   void cancel();
 
   /// Waits for a message, the end, or the deadline; `interrupt` (set under wake()) ends it as well.
@@ -61,49 +53,48 @@ class ControlStream final
   std::optional<v1::CoordinatorMessage> wait(std::chrono::steady_clock::time_point deadline,
                                              Predicate interrupt) {
     std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_until(lock, deadline, [&] { return received_ || done_ || interrupt(); });
-    if (!received_) return std::nullopt;
-    received_ = false;
-    std::optional<v1::CoordinatorMessage> message(std::move(incoming_));
-    incoming_.Clear();
+    changed_.wait_until(lock, deadline, [&] { return incoming_ || done_ || interrupt(); });
+    std::optional<v1::CoordinatorMessage> message;
+    message.swap(incoming_);
     // Only now the next read: what the daemon has not taken stays with the coordinator.
-    if (!closed_) StartRead(&incoming_);
+    if (message) resume_reads();
     return message;
   }
   void wake();
 
   /// How the stream ended; nothing while it has not.
   std::optional<absl::Status> end();
-  /// After the last wait(). A stream that gRPC never reported the end of stays behind.
-  void reap();
 
-  void OnReadDone(bool ok) override;
-  void OnWriteDone(bool ok) override;
-  void OnDone(const grpc::Status& status) override;
+  // On the loop.
+  ReadNext on_message(Bytes message) override;
+  void on_written() override;
+  void on_closed(const absl::Status& status) override;
 
  private:
-  void start_write_locked();
-  void draw_report_locked();
-  void close_locked();
+  ControlStream(Transport* transport, std::shared_ptr<SharedOutbox> reports)
+      : transport_(transport), reports_(std::move(reports)) {}
+  void on_loop(void (ControlStream::*function)());
+  void resume_reads();
 
+  // Loop only.
+  void write_next();
+  void give_up();
+  void end_with(const absl::Status& status);
+
+  Transport* const transport_;
   const std::shared_ptr<SharedOutbox> reports_;
-  const std::shared_ptr<const Security> security_;
-  grpc::ClientContext context_;
-  std::unique_ptr<v1::Coordinator::Stub> stub_;
-  v1::CoordinatorMessage incoming_;  ///< gRPC's until received_, then under mutex_
+  std::unique_ptr<Stream> stream_;  ///< loop only; gone with the end
+  bool writing_ = false;            ///< loop only
+  bool half_closed_ = false;        ///< loop only
 
   std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
-  std::deque<v1::NodeMessage> outgoing_;  ///< the front is gRPC's while writing_
+  std::deque<v1::NodeMessage> outgoing_;
   bool sends_reports_ = false;
-  bool writing_ = false;
   bool half_closing_ = false;
-  bool half_closed_ = false;
-  bool received_ = false;
-  bool closed_ = false;  ///< no further operation may be started
+  std::optional<v1::CoordinatorMessage> incoming_;
   std::optional<absl::Status> done_;
-  std::shared_ptr<ControlStream> self_;
 };
 
 }  // namespace poseidon

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "common/check.h"
 #include "common/grpc_call.h"
 #include "common/status_macros.h"
@@ -53,8 +54,9 @@ class GrpcTransport::Impl {
     POSEIDON_ASSIGN_OR_RETURN(port_, options_.security->open_port(builder, address));
     builder.AddChannelArgument(GRPC_ARG_TCP_READ_CHUNK_SIZE, kTcpReadChunkBytes);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
-    add_keepalive(
-        [&builder](const char* name, int value) { builder.AddChannelArgument(name, value); });
+    add_keepalive(std::nullopt, [&builder](const char* name, int value) {
+      builder.AddChannelArgument(name, value);
+    });
     builder.SetMaxReceiveMessageSize(options_.max_message_bytes);
     builder.SetMaxSendMessageSize(-1);
     builder.RegisterAsyncGenericService(&listener_.service);
@@ -91,14 +93,15 @@ class GrpcTransport::Impl {
   }
 
   std::unique_ptr<Stream> connect(const std::string& method, const std::string& address,
-                                  StreamHandler* handler) {
+                                  std::optional<Milliseconds> keepalive, StreamHandler* handler) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // no shared back-off: ours decides
     arguments.SetInt(GRPC_ARG_TCP_READ_CHUNK_SIZE, kTcpReadChunkBytes);
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // cluster traffic never goes through a proxy
     arguments.SetMaxReceiveMessageSize(options_.max_message_bytes);
     arguments.SetMaxSendMessageSize(-1);
-    add_keepalive([&arguments](const char* name, int value) { arguments.SetInt(name, value); });
+    add_keepalive(keepalive,
+                  [&arguments](const char* name, int value) { arguments.SetInt(name, value); });
     auto channel = grpc::CreateCustomChannel(
         address, options_.security->channel_credentials(method), arguments);
     auto* call = new ClientCall(&book_, std::move(channel), method, address, options_.security,
@@ -160,9 +163,11 @@ class GrpcTransport::Impl {
   }
 
   template <typename Set>
-  void add_keepalive(const Set& set) const {
-    set(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(options_.keepalive_interval.count()));
-    set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(options_.keepalive_timeout.count()));
+  void add_keepalive(std::optional<Milliseconds> both, const Set& set) const {
+    const auto interval = both.value_or(options_.keepalive_interval);
+    const auto timeout = both.value_or(options_.keepalive_timeout);
+    set(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(interval.count()));
+    set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(timeout.count()));
     set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     set(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   }
@@ -278,9 +283,10 @@ class GrpcTransport::Impl {
 /// Another method's face of the same loop.
 class GrpcTransport::View final : public Transport {
  public:
-  View(Impl* impl, std::string_view method) : impl_(impl), method_(method) {}
+  View(Impl* impl, std::string_view method, std::optional<Milliseconds> keepalive)
+      : impl_(impl), method_(method), keepalive_(keepalive) {}
   std::unique_ptr<Stream> connect(const std::string& address, StreamHandler* handler) override {
-    return impl_->connect(method_, address, handler);
+    return impl_->connect(method_, address, keepalive_, handler);
   }
   absl::StatusOr<std::string> listen(const std::string& address, Acceptor* acceptor) override {
     return impl_->listen(method_, address, acceptor);
@@ -294,14 +300,16 @@ class GrpcTransport::View final : public Transport {
  private:
   Impl* const impl_;
   const std::string method_;
+  const std::optional<Milliseconds> keepalive_;
 };
 
 GrpcTransport::GrpcTransport(GrpcTransportOptions options)
     : impl_(std::make_unique<Impl>(std::move(options))) {}
 GrpcTransport::~GrpcTransport() { stop(); }
 
-Transport& GrpcTransport::for_method(std::string_view method) {
-  views_.push_back(std::make_unique<View>(impl_.get(), method));
+Transport& GrpcTransport::for_method(std::string_view method,
+                                     std::optional<Milliseconds> keepalive) {
+  views_.push_back(std::make_unique<View>(impl_.get(), method, keepalive));
   return *views_.back();
 }
 
@@ -311,7 +319,7 @@ absl::StatusOr<std::string> GrpcTransport::listen(const std::string& address, Ac
 void GrpcTransport::start() { impl_->start(); }
 void GrpcTransport::stop() { impl_->stop(); }
 std::unique_ptr<Stream> GrpcTransport::connect(const std::string& address, StreamHandler* handler) {
-  return impl_->connect(std::string(kExchangeMethod), address, handler);
+  return impl_->connect(std::string(kExchangeMethod), address, std::nullopt, handler);
 }
 void GrpcTransport::post(std::function<void()> function) { impl_->post(std::move(function)); }
 void GrpcTransport::post_after(Nanoseconds delay, std::function<void()> function) {
@@ -319,11 +327,12 @@ void GrpcTransport::post_after(Nanoseconds delay, std::function<void()> function
 }
 Nanoseconds GrpcTransport::now() const { return impl_->now(); }
 
-void tune_allocator() {
+void tune_process() {
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TOP_PAD, 64 << 20);
   mallopt(M_ARENA_MAX, 1);
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 }
 
 }  // namespace poseidon

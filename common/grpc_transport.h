@@ -6,6 +6,7 @@
 // that include gRPC.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,7 +38,9 @@ class GrpcTransport final : public Transport {
   /// `connect` opens and its `listen` accepts. A process has one port: whoever listens second, for
   /// another method, gives the address that the first was told. Before start(). Lives as long as
   /// this transport.
-  Transport& for_method(std::string_view method);
+  /// `keepalive`: interval and timeout of what `connect` opens, instead of the options'.
+  Transport& for_method(std::string_view method,
+                        std::optional<Milliseconds> keepalive = std::nullopt);
 
   /// Before start(), once: accepts streams of ParameterServer.Exchange. INVALID_ARGUMENT for
   /// another address than the one that a for_method listens on.
@@ -60,8 +63,9 @@ class GrpcTransport final : public Transport {
   std::vector<std::unique_ptr<View>> views_;
 };
 
-/// Tells malloc not to give freed receive buffers back to the system only to fault them in again:
-/// the biggest single lever on goodput. Once, at the start of main.
-void tune_allocator();
+/// Once, at the start of main. Tells malloc not to give freed receive buffers back to the system
+/// only to fault them in again: the biggest single lever on goodput. And Abseil not to look for
+/// deadlocks among gRPC's locks, which Debian's does as in a debug build: 2 % of the CPU time.
+void tune_process();
 
 }  // namespace poseidon

@@ -8,7 +8,7 @@
 // asks for (common/roles.h), so that no worker poses as a coordinator; who calls is asked for its
 // role at every call. With a join token every call carries it. With neither, everybody is let in.
 //
-// Before: main() loads it. After: common/grpc_transport.cc, common/control_stream.cc,
+// Before: main() loads it. After: common/grpc_transport.cc, common/control_client.cc,
 // coordinator/service.cc and cli/coordinator_client.cc connect and listen through it.
 
 #include <array>

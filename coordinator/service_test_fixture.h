@@ -24,6 +24,7 @@
 
 #include "common/check.h"
 #include "common/control_client.h"
+#include "common/grpc_transport.h"
 #include "common/plan_proto.h"
 #include "coordinator/service.h"
 #include "grpcpp/grpcpp.h"
@@ -73,9 +74,13 @@ class FakeNode final : public ControlEvents {
            Milliseconds join_timeout = Milliseconds(20000))
       : plays_(plays),
         is_worker_(join.role() == v1::NODE_ROLE_WORKER),
-        client_({.coordinator = coordinator, .join = std::move(join), .join_timeout = join_timeout},
+        client_({.transport = &transport_.for_method(kAttachMethod, kAttachKeepalive),
+                 .coordinator = coordinator,
+                 .join = std::move(join),
+                 .join_timeout = join_timeout},
                 this),
         thread_([this] {
+          transport_.start();
           const absl::Status status = client_.run();
           const std::lock_guard<std::mutex> lock(mutex_);
           result_ = status;
@@ -217,6 +222,7 @@ class FakeNode final : public ControlEvents {
   const Plays plays_;
   const bool is_worker_;
   const std::string model_ = std::string(1 << 20, 'm') + "end";  // more than one part
+  GrpcTransport transport_;
   ControlClient client_;
   std::thread uploader_;
   std::thread thread_;

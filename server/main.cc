@@ -91,7 +91,7 @@ void log_refusal(const RefusalCounts& counts, const std::string& peer, const Obj
 }
 
 absl::Status run(const MainOptions& options) {
-  tune_allocator();
+  tune_process();
   POSEIDON_RETURN_IF_ERROR(start_daemon("server", options.daemon));
   const auto coordinator = parse_host_port(options.coordinator, PortZero::kRefused);
   if (!coordinator.ok()) return coordinator.status();
@@ -146,6 +146,7 @@ absl::Status run(const MainOptions& options) {
   keeper.remember_owner_in(std::filesystem::path(options.data_dir) / "STORE_OWNER");
   StoreService store_service(&stores, &keeper);
   POSEIDON_RETURN_IF_ERROR(stores.listen(*address, &store_service).status());
+  Transport& attach = grpc.for_method(kAttachMethod, kAttachKeepalive);
   grpc.start();
   POSEIDON_RETURN_IF_ERROR(announce_address(options.daemon, *address));
 
@@ -158,6 +159,7 @@ absl::Status run(const MainOptions& options) {
                    .link = &probe});
   ControlClientOptions client_options;
   client_options.coordinator = options.coordinator;
+  client_options.transport = &attach;
   client_options.security = security;
   client_options.join_timeout = Milliseconds(options.join_timeout_s * 1000);
   client_options.away_timeout = Milliseconds(options.coordinator_away_s * 1000);

@@ -75,7 +75,7 @@ void add_options(CLI::App& app, MainOptions& options) {
 }
 
 absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
-  tune_allocator();
+  tune_process();
   POSEIDON_RETURN_IF_ERROR(start_daemon("worker", options.daemon));
   const auto coordinator = parse_host_port(options.coordinator, PortZero::kRefused);
   if (!coordinator.ok()) return coordinator.status();
@@ -129,6 +129,7 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
   LinkProbe probe(&grpc.for_method(kProbeMethod));
   POSEIDON_RETURN_IF_ERROR(grpc.for_method(kProbeMethod).listen(*address, &probe).status());
   POSEIDON_RETURN_IF_ERROR(announce_address(options.daemon, *address));
+  Transport& attach = grpc.for_method(kAttachMethod, kAttachKeepalive);
   grpc.start();
   absl::Status status;
   {
@@ -146,6 +147,7 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
     WorkerNode node(&transport, &refusals, metrics.get(), &probe, node_options);
     ControlClientOptions client_options;
     client_options.coordinator = options.coordinator;
+    client_options.transport = &attach;
     client_options.security = security;
     client_options.join_timeout = Milliseconds(options.join_timeout_s * 1000);
     client_options.away_timeout = Milliseconds(options.coordinator_away_s * 1000);

@@ -314,7 +314,7 @@ nlohmann::json report(const std::vector<Variant>& variants) {
 }
 
 absl::Status run(const Options& options) {
-  tune_allocator();  // as the server does
+  tune_process();  // as the server does
   fs::create_directories(options.directory);
   const std::vector<FrozenChunk> pieces = make_pieces(options);
   POSEIDON_ASSIGN_OR_RETURN(auto store,

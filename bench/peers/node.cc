@@ -268,7 +268,7 @@ absl::Status work(const NodeOptions& options) {
 }
 
 absl::Status run(const NodeOptions& options) {
-  tune_allocator();
+  tune_process();
   if (const absl::Status shared = share_tensor_memory(); !shared.ok()) return shared;
   return options.role == "server" ? serve(options) : work(options);
 }

@@ -16,15 +16,15 @@ namespace {
 void leave_process_as_it_is() {}
 
 void as_in_production() {
-  tune_allocator();
+  tune_process();
   if (const absl::Status status = share_tensor_memory(); !status.ok()) give_up(status);
 }
 
 constexpr std::array kVariants = {
     Variant{"raw", Answer::kSum, leave_process_as_it_is, make_raw_server, make_raw_worker},
-    Variant{"sockets", Answer::kParameters, tune_allocator, make_poseidon_server,
+    Variant{"sockets", Answer::kParameters, tune_process, make_poseidon_server,
             make_poseidon_worker},
-    Variant{"tls", Answer::kParameters, tune_allocator, make_poseidon_server, make_poseidon_worker,
+    Variant{"tls", Answer::kParameters, tune_process, make_poseidon_server, make_poseidon_worker,
             /*tls=*/true},
     Variant{"shared-memory", Answer::kParameters, as_in_production, make_poseidon_server,
             make_poseidon_worker},
