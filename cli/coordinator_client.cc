@@ -17,8 +17,7 @@ namespace poseidon {
 namespace {
 
 constexpr Milliseconds kCallTimeout{2000};
-constexpr Milliseconds kFirstBackoff{50};
-constexpr Milliseconds kLongestBackoff{1000};
+constexpr Milliseconds kPause{50};
 /// A coordinator that collects ends by itself before (TraceRun::kCollectTimeout).
 constexpr Milliseconds kTraceCollectTimeout{90000};
 constexpr int kMaxAnswerBytes = 64 << 20;
@@ -72,6 +71,10 @@ absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::make(
 }
 
 absl::StatusOr<v1::GetStatusResponse> CoordinatorClient::get_status(Milliseconds timeout) {
+  // A call fails at once on a channel whose last attempt to connect failed, and the next attempt
+  // comes no further while no thread of this process waits for it: without this wait, a coordinator
+  // that refused once would not be reached for as long as is tried.
+  connection_->channel->WaitForConnected(std::chrono::system_clock::now() + timeout);
   CallContext context(timeout, *security_);
   v1::GetStatusRequest request;
   request.set_protocol_version(kProtocolVersion);
@@ -85,21 +88,20 @@ absl::StatusOr<v1::GetStatusResponse> CoordinatorClient::wait_for_coordinator(
     Milliseconds patience) {
   const SystemClock clock;
   const Nanoseconds end = clock.now() + patience;
-  Milliseconds backoff = kFirstBackoff;
   while (true) {
-    auto response = get_status(std::min(patience, kCallTimeout));
+    const auto left = std::chrono::duration_cast<Milliseconds>(end - clock.now());
+    auto response = get_status(std::clamp(left, kPause, kCallTimeout));
     if (response.ok() ||
         (!absl::IsUnavailable(response.status()) && !absl::IsDeadlineExceeded(response.status()))) {
       return response;
     }
-    if (clock.now() + backoff >= end) {
+    if (clock.now() + kPause >= end) {
       return absl::UnavailableError(absl::StrCat(
           "no coordinator answers at ", address_, " (tried for ",
           static_cast<double>(patience.count()) / 1000, " s, last: ", response.status().message(),
           "); is poseidon-coordinator running there, and is --coordinator its --listen address?"));
     }
-    std::this_thread::sleep_for(backoff);
-    backoff = std::min(backoff * 2, kLongestBackoff);
+    std::this_thread::sleep_for(kPause);  // who answers at once that it is not ready yet
   }
 }
 

@@ -37,6 +37,7 @@ class CoordinatorClient {
 
   /// UNAVAILABLE (nobody listens there, or the connection was cut) and DEADLINE_EXCEEDED (somebody
   /// listens but does not answer) may be tried again; other codes are the coordinator's answer.
+  /// Waits for a connection for at most `timeout`, then for the answer for as long.
   absl::StatusOr<v1::GetStatusResponse> get_status(Milliseconds timeout);
 
   /// Calls get_status until it answers, for at most `patience`: a coordinator that is just starting
