@@ -121,9 +121,9 @@ class Cluster:
             self._programs / "poseidon", "submit", job_file, "--coordinator", self._coordinator, "--workers",
             self.layout.workers, "--servers", self.layout.servers, "--run-dir", self.run_dir, "--wait"]))
 
-    def wait_for_iteration(self, count):
-        """Until so many are done; the moment at which that was seen."""
-        self.wait_for(f"iteration {count}", lambda: _lines(self.metrics) >= count)
+    def wait_for_iteration(self, count, poll_s=POLL_S):
+        """Until so many are done; the moment at which that was seen, `poll_s` too late at most."""
+        self.wait_for(f"iteration {count}", lambda: _lines(self.metrics) >= count, poll_s)
         return time.monotonic()
 
     def card_bytes(self):

@@ -203,8 +203,10 @@ class NamespaceHosts:
 
     def shape(self, host, mbit):
         """From now on, in place of an earlier rate."""
-        # At the low rates of slow motion TCP would make small packets, each of which costs this machine a timer.
-        _run(*self.command(host, ["sysctl", "-q", "-w", f"net.ipv4.tcp_min_tso_segs={LEAST_SEGMENTS}"]))
+        # At the low rates of slow motion TCP would make small packets, each of which costs this machine a timer: a
+        # packet has at least so many segments, and may take all of the window.
+        _run(*self.command(host, ["sysctl", "-q", "-w", f"net.ipv4.tcp_min_tso_segs={LEAST_SEGMENTS}",
+                                  "net.ipv4.tcp_tso_win_divisor=1"]))
         queue = max(2 * BURST_BYTES, int(mbit * 1e6 / 8 * QUEUE_SECONDS))
         for where, card in self._cards(host):
             _run("tc", "-n", where, "qdisc", "replace", "dev", card, "root", "tbf", "rate", f"{mbit}mbit", "burst",
