@@ -177,9 +177,9 @@ Objection Shard::restored(Iteration version) {
 }
 
 absl::Status Shard::freeze_at(Iteration version) {
-  if (freeze_at_) {
+  if (freeze_at_ && version < *freeze_at_) {
     return absl::FailedPreconditionError(
-        absl::StrCat("version ", *freeze_at_, " waits to be frozen, before ", version));
+        absl::StrCat("version ", *freeze_at_, " waits to be frozen, beyond ", version));
   }
   for (const Slot& slot : slots_) {
     if (slot.version <= version) continue;

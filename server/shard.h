@@ -105,8 +105,9 @@ class Shard {
   /// From now on every chunk is frozen when it has so many steps, and again after as many more; 0:
   /// never.
   void freeze_every(Iteration iterations) { freeze_every_ = iterations; }
-  /// Besides, once: at this version. FAILED_PRECONDITION when a chunk is beyond it, or another
-  /// version waits to be frozen.
+  /// Besides, once: at this version. It takes the place of an earlier one that still waits: whoever
+  /// asks further has given that one up, because another server was beyond it. FAILED_PRECONDITION
+  /// when a chunk is beyond it, or a later version waits.
   absl::Status freeze_at(Iteration version);
   /// The versions that all chunks still have.
   HeldRange held() const;

@@ -621,7 +621,7 @@ TEST_F(ShardCheckpointTest, FreezesOnceAtAnAnnouncedVersion) {
   step_all(shard, 0);
   EXPECT_FALSE(shard.freeze_at(0).ok()) << "that version is gone";
   ASSERT_TRUE(shard.freeze_at(2).ok());
-  EXPECT_FALSE(shard.freeze_at(3).ok()) << "one at a time";
+  EXPECT_TRUE(shard.freeze_at(2).ok()) << "it waits already";
   ASSERT_FALSE(push(shard, 0, 2, 1, 1.0f).objection);
   EXPECT_EQ(shard.take_frozen().size(), 1u);
   ASSERT_FALSE(push(shard, 0, 0, 1, 1.0f).objection);
@@ -631,6 +631,25 @@ TEST_F(ShardCheckpointTest, FreezesOnceAtAnAnnouncedVersion) {
   EXPECT_FALSE(shard.has_frozen()) << "a piece goes to the disk once";
   step_all(shard, 2);
   ASSERT_TRUE(shard.freeze_at(3).ok()) << "the version that all are at can be had at once";
+  EXPECT_EQ(shard.take_frozen().size(), 3u);
+  step_all(shard, 3);
+  EXPECT_FALSE(shard.has_frozen());
+}
+
+// One server was late for version 2, this one not yet: the coordinator asks both for 3.
+TEST_F(ShardCheckpointTest, ALaterVersionTakesThePlaceOfOneThatWaits) {
+  Shard shard = make(1);
+  initialise(shard);
+  step_all(shard, 0);
+  ASSERT_TRUE(shard.freeze_at(2).ok());
+  ASSERT_FALSE(push(shard, 0, 2, 1, 1.0f).objection);
+  EXPECT_EQ(shard.take_frozen().size(), 1u) << "before anybody was late";
+  ASSERT_TRUE(shard.freeze_at(3).ok());
+  EXPECT_FALSE(shard.freeze_at(2).ok()) << "not back again";
+  ASSERT_FALSE(push(shard, 0, 0, 1, 1.0f).objection);
+  ASSERT_FALSE(push(shard, 0, 1, 1, 1.0f).objection);
+  EXPECT_FALSE(shard.has_frozen()) << "nobody wants version 2";
+  step_all(shard, 2);
   EXPECT_EQ(shard.take_frozen().size(), 3u);
   step_all(shard, 3);
   EXPECT_FALSE(shard.has_frozen());
