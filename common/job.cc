@@ -23,6 +23,7 @@ constexpr std::uint64_t kMaxJobFileBytes = 4 << 20;
 constexpr std::int64_t kMaxBatchSize = 1 << 20;
 constexpr std::int64_t kMinChunkBytes = 4 << 10;
 constexpr std::int64_t kMaxChunkBytes = 64 << 20;
+constexpr const char* kAuto = "auto";
 constexpr std::int64_t kMaxWorkers = 4096;
 /// From here on a run without checkpoints deserves a word.
 constexpr std::int64_t kLongRunIterations = 1000;
@@ -87,6 +88,18 @@ Json scheme_to_json(const SyncSpec& sync) {
   return sync.layer_schemes;
 }
 
+void parse_chunk_bytes(JsonFields& fields, SyncSpec& spec) {
+  const Json* value = fields.value("chunk_bytes");
+  if (value == nullptr || *value == kAuto) return;
+  std::int64_t bytes = kDefaultChunkBytes;
+  fields.integer("chunk_bytes", &bytes, kMinChunkBytes, kMaxChunkBytes);
+  if (bytes % 4 != 0) {
+    fields.refuse("chunk_bytes",
+                  str_cat("expected a multiple of 4 (the bytes of a float32), got ", bytes));
+  }
+  spec.chunk_bytes = bytes;
+}
+
 /// The path of a plan.json, or, in a job that was submitted, what is in it.
 void parse_pinned_plan(JsonFields& fields, SyncSpec& spec) {
   const Json* value = fields.value("plan");
@@ -107,7 +120,7 @@ Json sync_to_json(const SyncSpec& sync) {
   Json json = {{"scheme", scheme_to_json(sync)},
                {"cost", sync.cost},
                {"consistency", sync.consistency},
-               {"chunk_bytes", sync.chunk_bytes},
+               {"chunk_bytes", sync.chunk_bytes ? Json(*sync.chunk_bytes) : Json(kAuto)},
                {"wire_dtype", wire_dtype_name(sync.wire_dtype)},
                {"replan", sync.replan}};
   if (!sync.plan.is_null()) json["plan"] = sync.plan;
@@ -124,11 +137,7 @@ absl::Status parse_sync(const Json& json, std::string_view source, SyncSpec& spe
   fields.one_of("wire_dtype", &wire_dtype, {"fp32", "bf16", "fp16"});
   spec.wire_dtype = wire_dtype_from_name(wire_dtype).value_or(spec.wire_dtype);
   fields.boolean("replan", &spec.replan);
-  fields.integer("chunk_bytes", &spec.chunk_bytes, kMinChunkBytes, kMaxChunkBytes);
-  if (spec.chunk_bytes % 4 != 0) {
-    fields.refuse("chunk_bytes", str_cat("expected a multiple of 4 (the bytes of a float32), got ",
-                                         spec.chunk_bytes));
-  }
+  parse_chunk_bytes(fields, spec);
   parse_pinned_plan(fields, spec);
   return fields.finish();
 }

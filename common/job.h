@@ -25,6 +25,8 @@ struct InitSpec {
   std::map<std::string, std::string> rename;
 };
 
+inline constexpr std::int64_t kDefaultChunkBytes = 2 << 20;
+
 struct SyncSpec {
   std::string scheme = "auto";  ///< "auto", "ps" or "sfb"; "auto" for what layer_schemes leaves out
   /// Layer name -> "auto", "ps" or "sfb": sync.scheme written as an object. Whether the names fit
@@ -39,7 +41,10 @@ struct SyncSpec {
   /// puts the plan itself (object) in its place. null: plan anew.
   nlohmann::json plan;
   std::string consistency = "bsp";     ///< "bsp"
-  std::int64_t chunk_bytes = 2 << 20;  ///< 4 KiB .. 64 MiB, a multiple of 4; in fp32, always
+  /// How large a chunk may be: 4 KiB .. 64 MiB, a multiple of 4; in fp32, always. Unset ("auto"):
+  /// 2 MiB, or less where the planner predicts a shorter iteration for it.
+  std::optional<std::int64_t> chunk_bytes;
+  std::int64_t largest_chunk_bytes() const { return chunk_bytes.value_or(kDefaultChunkBytes); }
   /// "fp32", "bf16" or "fp16": how gradients and parameters travel; sums and masters are fp32.
   ElementType wire_dtype = ElementType::kFloat32;
 };

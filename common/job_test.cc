@@ -177,6 +177,8 @@ TEST(Job, RoundTrip) {
   jobs[6]["optimizer"]["schedule"] = {{"type", "cosine"}, {"minimum", 0.001}};
   jobs[7]["optimizer"]["schedule"] = {{"type", "polynomial"}, {"end_iteration", 7}, {"power", 2}};
   jobs[2]["sync"]["wire_dtype"] = "bf16";
+  jobs[2]["sync"].erase("chunk_bytes");
+  jobs[3]["sync"]["chunk_bytes"] = "auto";
   jobs[3]["sync"]["wire_dtype"] = "fp16";
   jobs[5]["sync"]["scheme"] = "sfb";
   jobs[7]["sync"]["plan"] = "plan.json";
@@ -354,6 +356,7 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
       {"/sync/chunk_bytes", 4095, "sync.chunk_bytes: expected an integer from 4096 to 67108864"},
       {"/sync/chunk_bytes", 4098, "sync.chunk_bytes: expected a multiple of 4"},
       {"/sync/chunk_bytes", 1 << 27, "sync.chunk_bytes: expected"},
+      {"/sync/chunk_bytes", "large", "sync.chunk_bytes: expected an integer"},
       {"/sync/plan", 3, "sync.plan: expected a text"},
       {"/sync/plan", "", "sync.plan: expected a text"},
       {"/checkpoint/keep", 0, "checkpoint.keep: expected"},

@@ -4,6 +4,8 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "common/chunking.h"
+#include "common/wire.h"
 #include "nlohmann/json.hpp"
 
 namespace poseidon {
@@ -192,6 +194,11 @@ absl::Status validate(const Plan& plan) {
   if (plan.chunks.size() > std::numeric_limits<std::uint32_t>::max()) {
     return absl::InvalidArgumentError("plan: more than 2^32 chunks; raise sync.chunk_bytes");
   }
+  if (plan.chunk_bytes != 0 &&
+      (plan.chunk_bytes < kElementBytes || plan.chunk_bytes > kMaxChunkBytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan: chunks of ", plan.chunk_bytes, " bytes are out of range"));
+  }
   std::set<std::string_view> names;
   for (const PlanLayer& layer : plan.layers) {
     if (absl::Status status = validate_layer(layer); !status.ok()) return status;
@@ -210,6 +217,7 @@ std::string plan_to_json(const Plan& plan) {
   json["batch_size"] = plan.batch_size;
   json["wire_dtype"] = wire_dtype_name(plan.wire_type);
   json["norm_scope"] = norm_scope_name(plan.norm_scope);
+  json["chunk_bytes"] = plan.chunk_bytes;
   json["worker_addresses"] = plan.worker_addresses;
   json["server_addresses"] = plan.server_addresses;
   std::int64_t iteration_bytes = 0;

@@ -36,6 +36,7 @@ v1::PlanMessage plan_to_message(const Plan& plan) {
     out->set_sfb_bytes(layer.sfb_bytes);
     out->set_reason(layer.reason);
   }
+  message.set_chunk_bytes(plan.chunk_bytes);
   message.mutable_chunks()->Reserve(static_cast<int>(plan.chunks.size()));
   for (const PlanChunk& chunk : plan.chunks) {
     v1::PlanChunkMessage* out = message.add_chunks();
@@ -98,6 +99,7 @@ absl::StatusOr<Plan> plan_from_message(const v1::PlanMessage& message) {
     out.reason = layer.reason();
     plan.layers.push_back(std::move(out));
   }
+  plan.chunk_bytes = message.chunk_bytes();
   plan.chunks.reserve(static_cast<std::size_t>(message.chunks_size()));
   for (const v1::PlanChunkMessage& chunk : message.chunks()) {
     plan.chunks.push_back({.layer = LayerIndex(chunk.layer()),

@@ -13,7 +13,7 @@
 namespace poseidon {
 namespace {
 
-/// How long an iteration takes with the schemes of `plan` and the shares of its chunks.
+/// How long an iteration takes with the schemes of `plan`, its cut, and the shares of its chunks.
 double predict(const PlannerInput& input, const Plan& plan) {
   std::vector<Scheme> schemes;
   for (const PlanLayer& layer : plan.layers) schemes.push_back(layer.scheme);
@@ -30,7 +30,10 @@ double predict(const PlannerInput& input, const Plan& plan) {
              make_iteration_model(model_layers(input.layers, input.batch_size, plan.workers(),
                                                plan.wire_type, *input.calibration),
                                   cluster, shares,
-                                  chunk_bytes_on_wire(input.sync.chunk_bytes, plan.wire_type)),
+                                  chunk_bytes_on_wire(plan.chunk_bytes > 0
+                                                          ? plan.chunk_bytes
+                                                          : input.sync.largest_chunk_bytes(),
+                                                      plan.wire_type)),
              schemes)
       .iteration_s;
 }

@@ -204,7 +204,7 @@ JobDescription Cluster::describe_job(const v1::SubmitRequest& request, const Res
   description.learning_rate = resolved.learning_rate;
   description.job_json = request.job_json();
   description.run_directory = run_directory;
-  description.chunk_bytes = resolved.sync.chunk_bytes;
+  description.chunk_bytes = resolved.sync.largest_chunk_bytes();
   description.keep_checkpoints = resolved.keep_checkpoints;
   description.replicas = resolved.replicas;
   description.checkpoint_every = resolved.checkpoint_every;

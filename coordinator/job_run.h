@@ -158,7 +158,7 @@ struct JobDescription {
   std::function<double(Iteration)> learning_rate;
   std::string job_json;  ///< as submitted
   std::string run_directory;
-  std::int64_t chunk_bytes = 2 << 20;  ///< sync.chunk_bytes
+  std::int64_t chunk_bytes = 2 << 20;  ///< SyncSpec::largest_chunk_bytes()
   std::int64_t keep_checkpoints = 3;   ///< checkpoint.keep
   std::int64_t replicas = 1;           ///< checkpoint.replicas
   Iteration checkpoint_every = 0;      ///< checkpoint.every_iterations

@@ -31,9 +31,9 @@ std::string bytes_text(std::int64_t bytes) {
 absl::Status check_input(const PlannerInput& input) {
   if (input.worker_addresses.empty()) return absl::InvalidArgumentError("planning needs a worker");
   if (input.server_addresses.empty()) return absl::InvalidArgumentError("planning needs a server");
-  if (input.sync.chunk_bytes < kElementBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sync.chunk_bytes is ", input.sync.chunk_bytes, "; it must hold an element"));
+  if (input.sync.largest_chunk_bytes() < kElementBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sync.chunk_bytes is ", input.sync.largest_chunk_bytes(), "; it must hold an element"));
   }
   for (const PlannerLayer& layer : input.layers) {
     if (layer.parameters < 1) {
@@ -94,13 +94,42 @@ TimeRuleResult choose_by_time(TimeRuleInput rule, Plan& plan) {
   return best;
 }
 
-/// Predicts and, under cost=time, chooses; returns the servers' shares.
+/// The sizes of chunks that the planner may choose from, largest first. Below 256 KiB a chunk costs
+/// its two ends more than its bytes do (bench/RESULTS.md).
+/// Norms are summed chunk by chunk: their last bits must not depend on what was measured.
+std::vector<std::int64_t> chunk_sizes(const PlannerInput& input) {
+  const SyncSpec& sync = input.sync;
+  const std::int64_t largest = sync.largest_chunk_bytes();
+  const bool is_open = !sync.chunk_bytes && sync.cost == "time" && sync.plan.is_null() &&
+                       input.norm_scope == NormScope::kNone;
+  if (!is_open) return {largest};
+  return {largest, largest / 2, largest / 4, largest / 8};
+}
+
+/// The largest chunks with which the byte rule's schemes take no longer than a measurement tells
+/// above the shortest iteration: smaller chunks wait less for each other, and cost more CPU.
+std::int64_t choose_chunk_bytes(TimeRuleInput rule, const std::vector<std::int64_t>& sizes) {
+  if (sizes.size() == 1) return sizes.front();
+  rule.free.clear();
+  std::vector<double> iteration_s;
+  for (const std::int64_t bytes : sizes) {
+    rule.chunk_bytes = bytes;
+    iteration_s.push_back(apply_time_rule(rule).prediction.iteration_s);
+  }
+  const double limit =
+      *std::min_element(iteration_s.begin(), iteration_s.end()) / (1.0 - kLeastMeasuredGain);
+  const auto chosen = std::find_if(iteration_s.begin(), iteration_s.end(),
+                                   [limit](double seconds) { return seconds <= limit; });
+  return sizes[static_cast<std::size_t>(chosen - iteration_s.begin())];
+}
+
+/// Predicts and, under cost=time, chooses, the size of chunks first; returns the servers' shares.
 std::vector<double> plan_by_time(const PlannerInput& input, Plan& plan) {
   TimeRuleInput rule{.layers = &input.layers,
                      .batch_size = input.batch_size,
                      .worker_addresses = input.worker_addresses,
                      .server_addresses = input.server_addresses,
-                     .chunk_bytes = input.sync.chunk_bytes,
+                     .chunk_bytes = plan.chunk_bytes,
                      .wire_type = plan.wire_type,
                      .calibration = &*input.calibration,
                      .by_bytes = {},
@@ -112,6 +141,7 @@ std::vector<double> plan_by_time(const PlannerInput& input, Plan& plan) {
                             asked_scheme(input.layers[i], input.sync) == "auto";
     if (may_choose) rule.free.push_back(i);
   }
+  rule.chunk_bytes = plan.chunk_bytes = choose_chunk_bytes(rule, chunk_sizes(input));
   const std::vector<std::size_t> free = rule.free;
   TimeRuleResult result = choose_by_time(std::move(rule), plan);
   for (const std::size_t i : free) plan.layers[i].scheme = result.schemes[i];
@@ -123,12 +153,12 @@ std::vector<double> plan_by_time(const PlannerInput& input, Plan& plan) {
   return std::move(result.shares);
 }
 
-void place(std::int64_t chunk_bytes, const std::vector<double>& shares, Plan& plan) {
+void place(const std::vector<double>& shares, Plan& plan) {
   std::vector<std::int64_t> bytes;
   for (std::size_t i = 0; i < plan.layers.size(); ++i) {
     if (plan.layers[i].scheme == Scheme::kSfb) continue;  // no server owns it
     const LayerIndex index(static_cast<std::uint32_t>(i));
-    for (const ChunkRange& range : split_into_chunks(plan.layers[i].parameters, chunk_bytes)) {
+    for (const ChunkRange& range : split_into_chunks(plan.layers[i].parameters, plan.chunk_bytes)) {
       plan.chunks.push_back({index, range.offset, range.elements, ServerIndex(0)});
       bytes.push_back(range.elements * kElementBytes);
     }
@@ -300,6 +330,7 @@ absl::StatusOr<Plan> make_plan(const PlannerInput& input) {
   plan.batch_size = input.batch_size;
   plan.wire_type = input.sync.wire_dtype;
   plan.norm_scope = input.norm_scope;
+  plan.chunk_bytes = input.sync.largest_chunk_bytes();
   plan.worker_addresses = input.worker_addresses;
   plan.server_addresses = input.server_addresses;
   for (const PlannerLayer& layer : input.layers) {
@@ -330,7 +361,7 @@ absl::StatusOr<Plan> make_plan(const PlannerInput& input) {
   if (pin && pin->servers == plan.servers() && !pin->chunks.empty()) {
     plan.chunks = std::move(pin->chunks);
   } else {
-    place(input.sync.chunk_bytes, shares, plan);
+    place(shares, plan);
   }
   POSEIDON_RETURN_IF_ERROR(validate(plan));
   return plan;

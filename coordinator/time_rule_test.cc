@@ -222,6 +222,50 @@ TEST(TimeRule, OtherPlansArePredictedEvenWhereNothingIsFreeToChoose) {
   }
 }
 
+/// Thirty convolutions of 3 MB each, 16 nodes, half as long on the wire as computed at 10 GbE.
+PlannerInput convolutions(double gbit) {
+  std::vector<PlannerLayer> layers;
+  for (int i = 0; i < 30; ++i) {
+    layers.push_back({.name = absl::StrCat("conv", i),
+                      .type = "convolution",
+                      .shape = {768, 1024},
+                      .parameters = 768 * 1024,
+                      .is_fully_connected = false,
+                      .tensors = {},
+                      .multiply_adds = 1'000'000});
+  }
+  AssumedMachines machines = titan_x(gbit);
+  machines.images_per_s = 32 / 0.15;
+  return cluster_input(std::move(layers), 32, 16, machines);
+}
+
+TEST(TimeRule, ChunksAreSmallWhereTheNetworkIsTheBottleneck) {
+  PlannerInput input = convolutions(10);
+  const Plan open = plan_of(input);
+  EXPECT_LT(open.chunk_bytes, kDefaultChunkBytes);
+  for (const PlanChunk& chunk : open.chunks) {
+    EXPECT_LE(chunk.elements * std::int64_t{sizeof(float)}, open.chunk_bytes);
+  }
+  input.sync.chunk_bytes = kDefaultChunkBytes;
+  const Plan given = plan_of(input);
+  EXPECT_EQ(given.chunk_bytes, kDefaultChunkBytes);
+  EXPECT_LT(open.prediction->iteration_s,
+            given.prediction->iteration_s * (1.0 - kLeastMeasuredGain));
+}
+
+TEST(TimeRule, ChunksStayLargeWhereSmallOnesSaveNothingOrMayNotBeChosen) {
+  EXPECT_EQ(plan_of(convolutions(1000)).chunk_bytes, kDefaultChunkBytes);
+  PlannerInput by_bytes = convolutions(10);
+  by_bytes.sync.cost = "bytes";
+  EXPECT_EQ(plan_of(by_bytes).chunk_bytes, kDefaultChunkBytes);
+  PlannerInput with_norms = convolutions(10);
+  with_norms.norm_scope = NormScope::kLayer;
+  EXPECT_EQ(plan_of(with_norms).chunk_bytes, kDefaultChunkBytes);
+  PlannerInput unmeasured = convolutions(10);
+  unmeasured.calibration.reset();
+  EXPECT_EQ(plan_of(unmeasured).chunk_bytes, kDefaultChunkBytes);
+}
+
 TEST(TimeRule, TheSameInputGivesTheSamePlan) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     SplitMix64 random(seed);

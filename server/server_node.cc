@@ -25,7 +25,7 @@ absl::Status measure(const v1::Calibrate& task, const std::atomic<bool>& /*cance
   POSEIDON_ASSIGN_OR_RETURN(const JobSpec job, parse_job(task.sums().job_json()));
   if (task.sums().workers() == 0) return absl::InvalidArgumentError("sums of no worker");
   const SystemClock clock;
-  report.set_server_sum_bytes_per_s(measure_sums({.chunk_bytes = job.sync.chunk_bytes,
+  report.set_server_sum_bytes_per_s(measure_sums({.chunk_bytes = job.sync.largest_chunk_bytes(),
                                                   .workers = task.sums().workers(),
                                                   .optimizer = job.optimizer,
                                                   .max_time = Milliseconds(task.sums().max_ms()),
@@ -137,7 +137,7 @@ absl::Status ServerNode::assign(const v1::Assignment& assignment) {
   const std::uint32_t workers = plan.workers();
   const ServerIndex self(assignment.index());
   const std::vector<CheckpointPiece> pieces =
-      checkpoint_pieces(plan, job.sync.chunk_bytes, job.checkpoint.replicas);
+      checkpoint_pieces(plan, job.sync.largest_chunk_bytes(), job.checkpoint.replicas);
   keeper_->begin(epoch, pieces_at(pieces, self),
                  [this](const SnapshotResult& result) { send_checkpoint_report(result); });
   std::string second;  // one for all chunks of a server

@@ -370,7 +370,8 @@ class WorkerNode::Job final : public TrainerEvents {
 
   absl::Status prepare_synchronisation(Plan plan) {
     SyncClientOptions options = node_->options_.sync;
-    options.syncer.sfb.piece_bytes = job_.sync.chunk_bytes;
+    options.syncer.sfb.piece_bytes =
+        plan.chunk_bytes > 0 ? plan.chunk_bytes : job_.sync.largest_chunk_bytes();
     options.syncer.sfb.iterations = job_.iterations;
     options.syncer.first_iteration = first_iteration_;
     options.stepping = [this](LayerIndex layer, Iteration version) {
@@ -409,14 +410,14 @@ class WorkerNode::Job final : public TrainerEvents {
           node_->options_.stores, plan, rank_,
           CheckpointGiverOptions{.first_iteration = first_iteration_,
                                  .every_iterations = job_.checkpoint.every_iterations,
-                                 .chunk_bytes = job_.sync.chunk_bytes,
+                                 .chunk_bytes = job_.sync.largest_chunk_bytes(),
                                  .replicas = job_.checkpoint.replicas,
                                  .transfer = {}},
           [this](Iteration version, const std::string& reason, bool too_late) {
             report_checkpoint_failure(version, reason, too_late);
           });
       std::vector<std::string> keepers = own_state_addresses(
-          checkpoint_pieces(plan, job_.sync.chunk_bytes, job_.checkpoint.replicas), plan);
+          checkpoint_pieces(plan, job_.sync.largest_chunk_bytes(), job_.checkpoint.replicas), plan);
       own_state_address_ = keepers.front();
       if (rank_ == WorkerRank(0) && executor_->net().statistics_count() > 0) {
         states_ = std::make_unique<StateSender>(node_->options_.stores, epoch_, std::move(keepers));

@@ -22,8 +22,7 @@ CONGESTION_CONTROL = "cubic"  # Debian's default, whatever this machine has
 # Of servers where memory is short, not their default of 256: no faster for it. (16 MiB for 32 workers, a single chunk of
 # each, made an iteration of VGG19-22K a sixth longer.)
 PENDING_LIMIT_MIB_PER_WORKER = 2
-DEFAULT_CHUNK_BYTES = 2 << 20
-# Where so many share this machine's memory, chunks are smaller than the default: of each worker and server every stream
+# Where so many share this machine's memory, chunks are smaller than the planner's: of each worker and server every stream
 # holds one or two while they arrive, and there are twice workers x servers of them.
 SMALL_CHUNKS_ABOVE_WORKERS = 16
 SMALL_CHUNK_BYTES = 512 << 10
@@ -41,7 +40,7 @@ class Variant:
 
     about: str
     scheme: str = "auto"
-    chunk_bytes: int = DEFAULT_CHUNK_BYTES
+    chunk_bytes: int | None = None  # None: the planner chooses
     servers: str = "all"              # as many as workers, on their hosts; "half", "quarter" likewise; "apart": hosts of their own
     overlap: str = "all"              # poseidon-bench-worker --overlap
 
@@ -55,6 +54,7 @@ VARIANTS = {
     "sfb-only": Variant("every fully connected layer by sufficient factors", scheme="sfb"),
     "forward-not-gated": Variant("forward begins when all parameters are there, not layer by layer", overlap="backward"),
     "no-overlap": Variant("besides, gradients leave when all of backward is done", overlap="none"),
+    "chunks-2m": Variant("chunks of 2 MiB", chunk_bytes=2 << 20),
     "chunks-256k": Variant("chunks of 256 KiB", chunk_bytes=256 << 10),
     "chunks-8m": Variant("chunks of 8 MiB", chunk_bytes=8 << 20),
     "chunks-whole-layers": Variant("a layer is one chunk", chunk_bytes=MAX_CHUNK_BYTES),
@@ -73,7 +73,7 @@ def write_data(path, samples):
 def job(profile, input_size, data, variant, iterations, plan):
     """The job that runs; padded to the network's input, which is the cheapest way to images of that size."""
     pad = (input_size - 32 + 1) // 2
-    sync = {"chunk_bytes": variant.chunk_bytes}
+    sync = {"chunk_bytes": variant.chunk_bytes or "auto"}
     if plan is not None:
         sync["plan"] = str(plan)
     else:
@@ -123,7 +123,7 @@ def memory_is_short(profile, workers):
 
 def fitted(variant, profile, workers):
     """The variant as it fits into this machine's memory; one that is about the chunks stays as it is."""
-    if variant.chunk_bytes != DEFAULT_CHUNK_BYTES or workers <= SMALL_CHUNKS_ABOVE_WORKERS or not memory_is_short(profile, workers):
+    if variant.chunk_bytes is not None or workers <= SMALL_CHUNKS_ABOVE_WORKERS or not memory_is_short(profile, workers):
         return variant
     return dataclasses.replace(variant, chunk_bytes=SMALL_CHUNK_BYTES)
 

@@ -203,7 +203,7 @@ class SimWorker::Job final : public SyncerEvents {
     SyncerOptions options;
     options.give_up_after = node_.options_.server_timeout;
     options.first_iteration = first_;
-    options.sfb.piece_bytes = job_.sync.chunk_bytes;
+    options.sfb.piece_bytes = plan_.chunk_bytes;
     options.sfb.iterations = job_.iterations;
     options.sfb.check_every = 3;
     std::vector<LayerMemory> layers;
@@ -215,7 +215,7 @@ class SimWorker::Job final : public SyncerEvents {
         &node_.stores_, plan_, rank_,
         CheckpointGiverOptions{.first_iteration = first_,
                                .every_iterations = job_.checkpoint.every_iterations,
-                               .chunk_bytes = job_.sync.chunk_bytes,
+                               .chunk_bytes = job_.sync.largest_chunk_bytes(),
                                .replicas = job_.checkpoint.replicas,
                                .transfer = {}},
         [this](Iteration version, const std::string& reason, bool too_late) {
@@ -225,7 +225,7 @@ class SimWorker::Job final : public SyncerEvents {
       states_ = std::make_unique<StateSender>(
           &node_.stores_, epoch_,
           own_state_addresses(
-              checkpoint_pieces(plan_, job_.sync.chunk_bytes, job_.checkpoint.replicas), plan_),
+              checkpoint_pieces(plan_, job_.sync.largest_chunk_bytes(), job_.checkpoint.replicas), plan_),
           StoreTransferOptions{}, [this, alive = alive_] {
             if (*alive) advance();
           });

@@ -14,7 +14,7 @@ Scenario scenario_of(const Plan& plan, const JobSpec& job) {
   s.workers = plan.workers();
   s.servers = plan.servers();
   s.batch_size = plan.batch_size;
-  s.chunk_elements = job.sync.chunk_bytes / static_cast<std::int64_t>(sizeof(float));
+  s.chunk_elements = plan.chunk_bytes / static_cast<std::int64_t>(sizeof(float));
   s.iterations = job.iterations;
   s.optimizer = job.optimizer;
   s.wire_type = plan.wire_type;
