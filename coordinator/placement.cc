@@ -3,25 +3,12 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
-#include <numeric>
 #include <queue>
 #include <utility>
 
 #include "common/check.h"
 
 namespace poseidon {
-
-namespace {
-
-std::vector<std::size_t> largest_first(absl::Span<const std::int64_t> chunk_bytes) {
-  std::vector<std::size_t> order(chunk_bytes.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return chunk_bytes[a] > chunk_bytes[b]; });
-  return order;
-}
-
-}  // namespace
 
 std::vector<ServerIndex> place_chunks(absl::Span<const std::int64_t> chunk_bytes,
                                       std::uint32_t servers) {
@@ -32,7 +19,7 @@ std::vector<ServerIndex> place_chunks(absl::Span<const std::int64_t> chunk_bytes
   for (std::uint32_t server = 0; server < servers; ++server) loads.emplace(0, server);
 
   std::vector<ServerIndex> owner(chunk_bytes.size());
-  for (const std::size_t chunk : largest_first(chunk_bytes)) {
+  for (std::size_t chunk = chunk_bytes.size(); chunk-- > 0;) {
     const auto [bytes, server] = loads.top();
     loads.pop();
     owner[chunk] = ServerIndex(server);
@@ -49,7 +36,7 @@ std::vector<ServerIndex> place_chunks(absl::Span<const std::int64_t> chunk_bytes
   }
   std::vector<std::int64_t> loads(shares.size(), 0);
   std::vector<ServerIndex> owner(chunk_bytes.size());
-  for (const std::size_t chunk : largest_first(chunk_bytes)) {
+  for (std::size_t chunk = chunk_bytes.size(); chunk-- > 0;) {
     std::size_t first = shares.size();
     double first_end = std::numeric_limits<double>::infinity();
     for (std::size_t server = 0; server < shares.size(); ++server) {

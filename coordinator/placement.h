@@ -11,14 +11,15 @@
 
 namespace poseidon {
 
-/// Longest processing time first (Graham, "Bounds on Multiprocessing Timing Anomalies", SIAM J.
-/// Appl. Math. 17, 1969): the largest chunk goes to the server with the least bytes so far, ties to
-/// the lower chunk and the lower server. No server ends up with more than 4/3 of the optimum. Equal
-/// chunks of one layer follow each other in that order, so a layer of n full chunks is spread over
-/// min(n, servers) servers and every server helps with every large layer.
+/// From the last chunk to the first, each to the server with the least bytes so far, ties to the
+/// lower server (list scheduling: Graham, "Bounds on Multiprocessing Timing Anomalies", SIAM J.
+/// Appl. Math. 17, 1969). So of the last layers, however many one looks at, no server has a chunk
+/// more than another: they are what is still under way when an iteration ends, and a server that
+/// had more of them would keep all workers waiting while the other links idle. A layer of n full
+/// chunks is spread over min(n, servers) servers: every server helps with every large layer.
 ///
-/// With shares: the largest chunk goes to the server that would be done with its bytes first, were
-/// it as fast as its share says; a server without a share gets nothing. Equal shares: as above.
+/// With shares: each chunk goes to the server that would be done with its bytes first, were it as
+/// fast as its share says; a server without a share gets nothing. Equal shares: as above.
 ///
 /// `chunk_bytes` in ChunkId order, each >= 0; `servers` >= 1. The result is in ChunkId order.
 std::vector<ServerIndex> place_chunks(absl::Span<const std::int64_t> chunk_bytes,

@@ -55,7 +55,9 @@ Shard::Shard(Plan plan, ServerIndex self, OptimizerSpec optimizer, const Consist
       pending_limit_bytes_(pending_limit_bytes),
       slot_of_chunk_(plan_.chunks.size(), -1),
       contributed_(plan_.workers(), 0),
-      pending_of_(plan_.workers(), 0) {
+      pending_of_(plan_.workers(), 0),
+      own_share_(std::max<std::int64_t>(
+          1, pending_limit_bytes_ / 2 / std::max<std::int64_t>(1, plan_.workers()))) {
   const int state_slots = optimizer_state_slots(optimizer_);
   for (std::size_t i = 0; i < plan_.chunks.size(); ++i) {
     const PlanChunk& chunk = plan_.chunks[i];
@@ -463,14 +465,17 @@ Objection Shard::step(Slot& slot, const StepTotals* totals) {
 void Shard::count_pending(const Slot& slot, int sign) {
   pending_bytes_ += sign * slot.sum.pending_bytes();
   for (std::uint32_t r = 0; r < pending_of_.size(); ++r) {
-    pending_of_[r] += sign * slot.sum.pending_bytes(WorkerRank(r));
+    std::int64_t& held = pending_of_[r];
+    common_bytes_ -= std::max<std::int64_t>(0, held - own_share_);
+    held += sign * slot.sum.pending_bytes(WorkerRank(r));
+    common_bytes_ += std::max<std::int64_t>(0, held - own_share_);
   }
 }
 
 bool Shard::may_read(WorkerRank rank) const {
   const auto ranks = static_cast<std::int64_t>(pending_of_.size());
-  const std::int64_t share = std::max<std::int64_t>(1, pending_limit_bytes_ / ranks);
-  if (pending_of_[rank.value()] < share) return true;
+  if (pending_of_[rank.value()] < own_share_) return true;
+  if (common_bytes_ < pending_limit_bytes_ - ranks * own_share_) return true;
   const auto behind = std::find_if(contributed_.begin(), contributed_.end(),
                                    [this](std::size_t n) { return n < slots_.size(); });
   return behind != contributed_.end() &&

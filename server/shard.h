@@ -121,11 +121,13 @@ class Shard {
   /// One decoded message of a worker.
   ShardDecision on_message(const DecodedChunk& message);
 
-  /// Whether reading from this rank may go on. A rank that is ahead of lower ones waits while more
-  /// than its equal share of pending_limit_bytes is held for it: were the limit a common one, the
-  /// first to arrive would fill it, and then only one rank could send at a time. The lowest rank
-  /// whose gradients are not all in may always send, because what it sends is summed at once: so
-  /// somebody always makes progress.
+  /// Whether reading from this rank may go on. A rank that is ahead of lower ones waits while
+  /// neither its own share of pending_limit_bytes has room for what is held of it nor the common
+  /// one: half of the limit is divided equally, the other half is for whoever is ahead. Were all of
+  /// it common, the first to arrive would fill it, and then only one rank could send at a time;
+  /// were none, those who are ahead would leave their links idle while memory is free. The lowest
+  /// rank whose gradients are not all in may always send, because what it sends is summed at once:
+  /// so somebody always makes progress.
   bool may_read(WorkerRank rank) const;
 
   /// Parameters of an owned, initialised chunk; the buffer stays unchanged for as long as it is
@@ -195,6 +197,8 @@ class Shard {
   std::size_t complete_chunks_ = 0;       ///< of the current iteration
   std::vector<std::int64_t> pending_of_;  ///< by rank: bytes of it that wait, in all slots
   std::int64_t pending_bytes_ = 0;        ///< all of them
+  std::int64_t own_share_;                ///< of the limit: bytes of one rank
+  std::int64_t common_bytes_ = 0;         ///< held of all ranks beyond their own shares
   Iteration freeze_every_ = 0;
   std::optional<Iteration> freeze_at_;
   std::size_t frozen_at_ = 0;  ///< chunks frozen at freeze_at_

@@ -495,26 +495,34 @@ TEST_F(ShardTest, AFrozenVersionIsNeverWrittenOver) {
   }
 }
 
-TEST_F(ShardTest, WhoIsAheadWaitsWhileItsShareOfTheLimitIsHeldAndTheLastOneNever) {
-  Shard shard = make(3, /*pending_limit_bytes=*/60);  // 20 a rank
+TEST_F(ShardTest, WhoIsAheadWaitsOnceItsShareAndTheCommonOneAreHeldAndTheLastOneNever) {
+  Shard shard = make(3, /*pending_limit_bytes=*/24);  // 4 a rank, and 12 for all
   initialise(shard);
   push(shard, 2, 0, 0, 1.0f);
   EXPECT_EQ(shard.pending_bytes(), 16);
-  EXPECT_TRUE(shard.may_read(WorkerRank(2)));
-  push(shard, 2, 1, 0, 1.0f);
-  EXPECT_EQ(shard.pending_bytes(), 24);
-  EXPECT_FALSE(shard.may_read(WorkerRank(2)));
+  EXPECT_FALSE(shard.may_read(WorkerRank(2))) << "4 and 12";
   EXPECT_TRUE(shard.may_read(WorkerRank(1))) << "its share is free";
-  push(shard, 1, 0, 0, 1.0f);
   push(shard, 1, 1, 0, 1.0f);
-  EXPECT_FALSE(shard.may_read(WorkerRank(1)));
+  EXPECT_EQ(shard.pending_bytes(), 24);
+  EXPECT_FALSE(shard.may_read(WorkerRank(1))) << "others fill the common share";
   EXPECT_TRUE(shard.may_read(WorkerRank(0)));
   push(shard, 0, 1, 0, 1.0f);
-  EXPECT_EQ(shard.pending_bytes(), 2 * 16) << "chunk 1 is complete, chunk 0 waits for rank 0";
+  EXPECT_EQ(shard.pending_bytes(), 16) << "chunk 1 of rank 1 is summed";
   EXPECT_TRUE(shard.may_read(WorkerRank(1)));
-  EXPECT_TRUE(shard.may_read(WorkerRank(2)));
+  EXPECT_FALSE(shard.may_read(WorkerRank(2)));
+  push(shard, 1, 0, 0, 1.0f);
   push(shard, 0, 0, 0, 1.0f);
   EXPECT_EQ(shard.pending_bytes(), 0);
+  EXPECT_TRUE(shard.may_read(WorkerRank(2)));
+}
+
+TEST_F(ShardTest, WhoeverIsAheadAloneMayHoldTheCommonShareToo) {
+  Shard shard = make(3, /*pending_limit_bytes=*/60);  // 10 a rank, and 30 for all
+  initialise(shard);
+  push(shard, 2, 0, 0, 1.0f);
+  push(shard, 2, 1, 0, 1.0f);
+  EXPECT_EQ(shard.pending_bytes(), 24);
+  EXPECT_TRUE(shard.may_read(WorkerRank(2))) << "14 of 30";
 }
 
 TEST_F(ShardTest, WhoIsLowestAmongThoseBehindMaySendWhateverIsHeldForIt) {
