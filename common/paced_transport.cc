@@ -96,12 +96,20 @@ struct Received {
   }
 };
 
+/// Of the process's window, for each of the streams that are under way.
+std::uint64_t share_of_window(std::size_t streams) {
+  return std::min<std::uint64_t>(kWindowBytes,
+                                 kProcessWindowBytes / std::max<std::size_t>(1, streams));
+}
+
 /// How much of what was sent has not been counted off by the other end.
 class Window {
  public:
-  /// Whether another message may go.
-  bool open() const {
-    return messages() < 2 || (messages() < kWindowMessages && bytes_ < kWindowBytes);
+  /// Whether another message may go through a window of `share` bytes. Where it is not shared, two
+  /// messages may, however large: one is on the wire while the other is taken.
+  bool open(std::uint64_t share = kWindowBytes) const {
+    return messages() < (share < kWindowBytes ? 1 : 2) ||
+           (messages() < kWindowMessages && bytes_ < share);
   }
   void add(std::size_t message_bytes) {
     sizes_[end_++ % kWindowMessages] = message_bytes;
@@ -110,6 +118,7 @@ class Window {
   void remove_until(std::uint64_t sequence) {
     while (begin_ < sequence) bytes_ -= sizes_[begin_++ % kWindowMessages];
   }
+  bool empty() const { return begin_ == end_; }
   std::uint64_t begin() const { return begin_; }
   std::uint64_t end() const { return end_; }
 
@@ -125,12 +134,18 @@ class PacedStream final : public Stream, public StreamHandler {
  public:
   enum class Role { kConnects, kAccepts };
 
-  PacedStream(Role role, Transport* loop, SharedArena* arena, PacedTraffic* traffic)
+  /// `busy_streams` counts the streams that have messages under way.
+  PacedStream(Role role, Transport* loop, SharedArena* arena, PacedTraffic* traffic,
+              std::size_t* busy_streams)
       : loop_(loop),
         arena_(arena),
         traffic_(traffic),
+        busy_streams_(busy_streams),
         mode_(role == Role::kConnects ? Mode::kOffers : Mode::kWaits) {}
-  ~PacedStream() override { *alive_ = false; }
+  ~PacedStream() override {
+    forget_sent();
+    *alive_ = false;
+  }
 
   void attach(std::unique_ptr<Stream> inner, StreamHandler* handler) {
     inner_ = std::move(inner);
@@ -191,6 +206,7 @@ class PacedStream final : public Stream, public StreamHandler {
   }
   void on_closed(const absl::Status& status) override {
     ended_ = true;
+    forget_sent();
     in_flight_.clear();
     held_.clear();
     handler_->on_closed(status);
@@ -268,18 +284,20 @@ class PacedStream final : public Stream, public StreamHandler {
     if (!decoded.ok()) return refuse(decoded.status());
     if (absl::Status status = heed(decoded->header); !status.ok()) return refuse(status);
     const std::shared_ptr<bool> alive = alive_;
-    if (decoded->bytes < message.size()) {
+    const bool is_empty = decoded->bytes == message.size();
+    if (!is_empty) {
       if (!arrived_.open()) return refuse("more messages than the window lets through");
       remove_prefix(message, decoded->bytes);
       if (absl::Status status = attach_payload(decoded->header, message); !status.ok()) {
         return refuse(status);
       }
       arrived_.add(message.size());
-      if (paused_ || !held_.empty()) {  // the held ones come first
-        held_.push_back(std::move(message));
-      } else {
-        deliver(std::move(message));
-      }
+    }
+    if (decoded->header.asks) asked_ = arrived_.end();
+    if (!is_empty && (paused_ || !held_.empty())) {  // the held ones come first
+      held_.push_back(std::move(message));
+    } else if (!is_empty) {
+      deliver(std::move(message));
     }
     if (*alive) report_written();
     if (*alive) pump();
@@ -294,7 +312,7 @@ class PacedStream final : public Stream, public StreamHandler {
         return absl::InvalidArgumentError(absl::StrCat(
             "stream header: ", *header.delivered, " messages taken, ", sent_.end(), " were sent"));
       }
-      sent_.remove_until(*header.delivered);
+      count_off(*header.delivered);
     }
     for (const std::uint64_t sequence : header.released_messages()) {
       const auto released =
@@ -331,7 +349,6 @@ class PacedStream final : public Stream, public StreamHandler {
 
   void deliver(Bytes message) {
     arrived_.remove_until(arrived_.begin() + 1);
-    untold_bytes_ += message.size();
     const std::shared_ptr<bool> alive = alive_;
     const ReadNext next = handler_->on_message(std::move(message));
     if (*alive) paused_ = next == ReadNext::kPause;
@@ -350,10 +367,24 @@ class PacedStream final : public Stream, public StreamHandler {
   /// The user may write again once the last message is below and the peer keeps up.
   void report_written() {
     if (!writing_ || outgoing_ || inner_busy_ || ended_ || closing_ || refused_) return;
-    if (mode_ == Mode::kPaced && !sent_.open()) return;
+    if (mode_ == Mode::kPaced && !may_send()) return;
     writing_ = false;
     handler_->on_written();
   }
+
+  bool may_send() const { return sent_.open(share_of_window(*busy_streams_)); }
+
+  void count_on(std::size_t bytes) {
+    if (sent_.empty()) ++*busy_streams_;
+    sent_.add(bytes);
+    unasked_bytes_ += bytes;
+  }
+  void count_off(std::uint64_t sequence) {
+    if (sent_.empty()) return;
+    sent_.remove_until(sequence);
+    if (sent_.empty()) --*busy_streams_;
+  }
+  void forget_sent() { count_off(sent_.end()); }
 
   /// Gives the transport below what there is to say.
   void pump() {
@@ -363,9 +394,10 @@ class PacedStream final : public Stream, public StreamHandler {
       OutgoingMessage message = *std::exchange(outgoing_, std::nullopt);
       send(mode_ == Mode::kPaced ? with_header(std::move(message)) : std::move(message));
       if (closing_) inner_->close(close_status_);
-    } else if (mode_ == Mode::kPaced && !closing_ && must_tell()) {
+    } else if (mode_ == Mode::kPaced && !closing_ && (must_tell() || must_ask())) {
       StreamHeader header;
       tell_progress(header);
+      if (must_ask()) ask(header);
       OutgoingMessage message;
       append_stream_header(header, message.prefix);
       send(std::move(message));
@@ -374,15 +406,30 @@ class PacedStream final : public Stream, public StreamHandler {
 
   /// Most progress is told with a message; this would come too late.
   bool must_tell() const {
-    return untold_bytes_ >= kWindowBytes / 2 || arrived_.begin() - told_ >= kWindowMessages / 2 ||
+    return (told_ < asked_ && arrived_.begin() >= asked_) ||
            released_->size() >= StreamHeader::kMaxReleased;
+  }
+
+  /// The window has become smaller since the last message, which did not ask.
+  bool must_ask() const { return writing_ && !may_send() && unasked() > 0; }
+
+  /// Early enough for the answer to come while the window's other half is under way.
+  bool should_ask() const {
+    return unasked_bytes_ >= share_of_window(*busy_streams_) / 2 ||
+           unasked() >= kWindowMessages / 2 || !may_send();
+  }
+  std::uint64_t unasked() const { return sent_.end() - asks_; }
+
+  void ask(StreamHeader& header) {
+    header.asks = true;
+    asks_ = sent_.end();
+    unasked_bytes_ = 0;
   }
 
   void tell_progress(StreamHeader& header) {
     header.accepted = std::exchange(tell_accepted_, false);
     if (told_ != arrived_.begin()) {
       told_ = arrived_.begin();
-      untold_bytes_ = 0;
       header.delivered = told_;
     }
     released_->move_to(header);
@@ -392,7 +439,8 @@ class PacedStream final : public Stream, public StreamHandler {
     StreamHeader header;
     tell_progress(header);
     const std::size_t payload_bytes = message.payload.size();
-    sent_.add(message.prefix.size() + payload_bytes);
+    count_on(message.prefix.size() + payload_bytes);
+    if (should_ask()) ask(header);
     const auto offset = peer_reads_ours_ && payload_bytes >= kMinSharedBytes
                             ? arena_->offset_of(message.payload)
                             : std::nullopt;
@@ -414,6 +462,7 @@ class PacedStream final : public Stream, public StreamHandler {
   Transport* const loop_;
   SharedArena* const arena_;
   PacedTraffic* const traffic_;
+  std::size_t* const busy_streams_;
   StreamHandler* handler_ = nullptr;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   Mode mode_;
@@ -426,7 +475,9 @@ class PacedStream final : public Stream, public StreamHandler {
   std::optional<OutgoingMessage> outgoing_;  ///< the user's, not yet below
 
   // Sending.
-  Window sent_;  ///< not yet taken by the other end's handler
+  Window sent_;                      ///< not yet taken by the other end's handler
+  std::uint64_t asks_ = 0;           ///< up to which message the other end was asked to tell
+  std::uint64_t unasked_bytes_ = 0;  ///< of the messages from there on
   bool peer_reads_ours_ = false;
   std::vector<InFlight> in_flight_;
 
@@ -434,10 +485,10 @@ class PacedStream final : public Stream, public StreamHandler {
   std::shared_ptr<const SharedArenaView> view_;
   bool tell_accepted_ = false;  ///< the next header says that we read the other end's memory
   const std::shared_ptr<ReleasedList> released_ = std::make_shared<ReleasedList>();
-  Window arrived_;                  ///< not yet taken by our handler
-  std::uint64_t told_ = 0;          ///< how many of ours taken the other end knows of
-  std::uint64_t untold_bytes_ = 0;  ///< of those that it does not know of
-  std::deque<Bytes> held_;          ///< came while paused
+  Window arrived_;           ///< not yet taken by our handler
+  std::uint64_t told_ = 0;   ///< how many of them taken the other end knows of
+  std::uint64_t asked_ = 0;  ///< once so many are taken the other end wants to know
+  std::deque<Bytes> held_;   ///< came while paused
 
   std::unique_ptr<Stream> inner_;  ///< dies first: nothing is heard after it
 };
@@ -449,8 +500,9 @@ class PacedTransport::Wrapper final : public Acceptor {
   Wrapper(PacedTransport* transport, Acceptor* acceptor)
       : transport_(transport), acceptor_(acceptor) {}
   StreamHandler* on_accept(std::unique_ptr<Stream> inner) override {
-    auto stream = std::make_unique<PacedStream>(PacedStream::Role::kAccepts, transport_,
-                                                transport_->arena_, &transport_->traffic_);
+    auto stream =
+        std::make_unique<PacedStream>(PacedStream::Role::kAccepts, transport_, transport_->arena_,
+                                      &transport_->traffic_, &transport_->busy_streams_);
     PacedStream* handler = stream.get();
     const std::shared_ptr<const bool> alive = handler->alive();
     handler->attach(std::move(inner), nullptr);
@@ -471,8 +523,8 @@ PacedTransport::~PacedTransport() = default;
 
 std::unique_ptr<Stream> PacedTransport::connect(const std::string& address,
                                                 StreamHandler* handler) {
-  auto stream =
-      std::make_unique<PacedStream>(PacedStream::Role::kConnects, this, arena_, &traffic_);
+  auto stream = std::make_unique<PacedStream>(PacedStream::Role::kConnects, this, arena_, &traffic_,
+                                              &busy_streams_);
   stream->attach(inner_->connect(address, stream.get()), handler);
   return stream;
 }

@@ -17,11 +17,15 @@
 //     is told by offset and size.
 // An end that begins with a plain message gets plain messages.
 //
-// Pace. The sender is told that a message is written (on_written) only while fewer than two
-// messages, or fewer than kWindowBytes, have not been taken by the peer's handler. A transport by
-// itself would swallow many megabytes into socket buffers: then urgent chunks wait behind them, and
-// memory that was warm when it was written is cold when it is read (measured: bench/RESULTS.md).
-// It is the taking that counts, not the answer, so no two streams can wait for each other.
+// Pace. The sender is told that a message is written (on_written) only while what the peer's
+// handler has not taken yet is less than the stream's window. A transport by itself would swallow
+// many megabytes into socket buffers: then urgent chunks wait behind them, and memory that was warm
+// when it was written is cold when it is read (measured: bench/RESULTS.md). All streams of a
+// process go out through one link, so they share kProcessWindowBytes: a stream's window is
+// kWindowBytes, and less where more streams are under way. It is the taking that counts, not the
+// answer, so no two streams can wait for each other; and one message may always go, so none waits
+// for another's share. The sender asks for progress when half of its window is under way, and hears
+// of it with the next message the other way, or by itself.
 //
 // Shared memory. A payload is read in place, so its owner must not change it before the reader has
 // let it go. The reader says so in a later header (`released`); until then the sender holds
@@ -31,6 +35,7 @@
 // Bounds: a paused end holds at most what the window lets through.
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -40,9 +45,14 @@
 
 namespace poseidon {
 
-/// Under way in one direction of a stream: two chunks of the default size keep both ends busy. At
-/// 100 Gbit/s it is 0.3 ms of the wire, above the round trip of any local network.
+/// Under way in one direction of a stream, at most: two chunks of the largest size that is chosen
+/// by itself keep both ends busy. At 100 Gbit/s it is 0.3 ms of the wire, above the round trip of
+/// any local network.
 inline constexpr std::uint64_t kWindowBytes = 4 << 20;
+/// Under way from a process on all its streams, as long as each has more than one message: what an
+/// urgent chunk finds in front of it on the wire, 13 ms at 10 Gbit/s. With half as much, links run
+/// dry before the news of what was taken is back (measured: bench/RESULTS.md).
+inline constexpr std::uint64_t kProcessWindowBytes = 16 << 20;
 /// However small they are.
 inline constexpr std::uint64_t kWindowMessages = 64;
 
@@ -74,6 +84,7 @@ class PacedTransport final : public Transport {
   Transport* const inner_;
   SharedArena* const arena_;
   PacedTraffic traffic_;
+  std::size_t busy_streams_ = 0;  ///< have messages under way; loop only
   std::unique_ptr<Wrapper> wrapper_;
 };
 

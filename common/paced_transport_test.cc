@@ -215,6 +215,101 @@ TEST_F(PacedTransportTest, TheLargestMessagesGoTwoAtATime) {
   client_.stream_.reset();
 }
 
+/// Streams of one process to one server, which takes a message of each and then no more.
+class ManyStreamsTest : public PacedTransportTest, public Acceptor {
+ protected:
+  static constexpr std::size_t kMessageBytes = 100000;
+
+  ManyStreamsTest()
+      : far_(&network_.endpoint("far"), nullptr), many_(&network_.endpoint("many"), nullptr) {
+    EXPECT_TRUE(many_.listen("many:1", this).ok());
+  }
+  ~ManyStreamsTest() override {
+    for (const auto& end : clients_) end->stream_.reset();
+    for (const auto& end : servers_) end->stream_.reset();
+  }
+  StreamHandler* on_accept(std::unique_ptr<Stream> stream) override {
+    servers_.push_back(std::make_unique<Recorder>());
+    servers_.back()->pause_ = pause_;
+    servers_.back()->stream_ = std::move(stream);
+    return servers_.back().get();
+  }
+  void add_streams(std::size_t count, bool pause) {
+    pause_ = pause;
+    for (std::size_t i = 0; i < count; ++i) {
+      clients_.push_back(std::make_unique<Recorder>());
+      clients_.back()->stream_ = far_.connect("many:1", clients_.back().get());
+      settle();
+    }
+  }
+  /// Whether the stream took one more message.
+  bool write(std::size_t stream) {
+    Recorder& client = *clients_[stream];
+    const int written = client.written_;
+    client.stream_->write(bare(std::string(kMessageBytes, 'm')));
+    settle();
+    return client.written_ > written;
+  }
+  void resume(std::size_t stream) {
+    servers_[stream]->pause_ = false;
+    servers_[stream]->stream_->resume_reads();
+    settle();
+  }
+
+  PacedTransport far_, many_;
+  bool pause_ = false;
+  std::vector<std::unique_ptr<Recorder>> clients_, servers_;
+};
+
+TEST_F(ManyStreamsTest, ShareTheWindowAndNoneWaitsForAnothersShare) {
+  constexpr std::size_t kStreams = 16;
+  add_streams(kStreams, /*pause=*/true);
+  std::vector<bool> open(kStreams, true);
+  std::size_t sent = 0;
+  for (int round = 0; round < 200; ++round) {
+    for (std::size_t i = 0; i < kStreams; ++i) {
+      if (!open[i]) continue;
+      open[i] = write(i);
+      ++sent;
+    }
+  }
+  const std::size_t under_way = sent * kMessageBytes;  // the sender has not heard of the taken ones
+  EXPECT_THAT(open, ::testing::Each(false));
+  EXPECT_GE(under_way, kProcessWindowBytes);
+  EXPECT_LE(under_way, kProcessWindowBytes + kStreams * kMessageBytes);
+
+  resume(7);
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(write(7)) << "message " << i;
+
+  for (std::size_t i = 0; i < kStreams; ++i) resume(i);
+  for (int i = 0; i < 30; ++i) ASSERT_TRUE(write(0)) << "nothing is under way: message " << i;
+}
+
+TEST_F(ManyStreamsTest, AWindowThatOthersMadeSmallerOpensAgain) {
+  add_streams(1 + kProcessWindowBytes / kMessageBytes + 1, /*pause=*/false);
+  // Alone it need not ask for progress; before it may send again the others are under way.
+  for (const auto& client : clients_) {
+    client->stream_->write(bare(std::string(kMessageBytes, 'm')));
+  }
+  settle();
+  EXPECT_EQ(clients_.front()->written_, 1);
+  for (int i = 0; i < 30; ++i) ASSERT_TRUE(write(0)) << "message " << i;
+}
+
+TEST_F(ManyStreamsTest, AStreamThatEndsLeavesItsShareToTheOthers) {
+  add_streams(9, /*pause=*/true);
+  for (std::size_t i = 1; i < 9; ++i) {
+    while (write(i)) {
+    }
+  }
+  for (std::size_t i = 1; i < 5; ++i) clients_[i]->stream_.reset();
+  for (std::size_t i = 5; i < 9; ++i) servers_[i]->stream_->close(absl::AbortedError("over"));
+  settle();
+  std::size_t sent = 1;
+  while (write(0)) ++sent;
+  EXPECT_GE(sent * kMessageBytes, kWindowBytes) << "it is the only one";
+}
+
 /// Both ends send as much as they can and read nothing: neither may keep the other from hearing of
 /// its progress later.
 TEST_F(PacedTransportTest, TwoFullDirectionsDoNotBlockEachOther) {

@@ -62,6 +62,9 @@ absl::Status set_field(StreamHeader& header, int field, std::uint64_t value) {
     case Fields::kDeliveredFieldNumber:
       header.delivered = value;
       return absl::OkStatus();
+    case Fields::kAsksFieldNumber:
+      header.asks = value != 0;
+      return absl::OkStatus();
     case Fields::kReleasedFieldNumber:
       if (header.released_count == StreamHeader::kMaxReleased) {
         return malformed(absl::StrCat("more than ", StreamHeader::kMaxReleased,
@@ -85,6 +88,7 @@ void append_stream_header(const StreamHeader& header, MessagePrefix& out) {
     to = put(to, Fields::kPayloadBytesFieldNumber, header.payload_bytes);
   }
   if (header.delivered) to = put(to, Fields::kDeliveredFieldNumber, *header.delivered);
+  if (header.asks) to = put(to, Fields::kAsksFieldNumber, 1);
   for (const std::uint64_t sequence : header.released_messages()) {
     to = put(to, Fields::kReleasedFieldNumber, sequence);
   }

@@ -23,6 +23,7 @@ struct StreamHeader {
   std::uint64_t payload_offset = 0;
   std::uint64_t payload_bytes = 0;
   std::optional<std::uint64_t> delivered;
+  bool asks = false;
   std::array<std::uint64_t, kMaxReleased> released{};
   std::size_t released_count = 0;
 
@@ -32,7 +33,7 @@ struct StreamHeader {
 };
 
 /// Longest header: a tag of 2 bytes and a number of up to 10 each.
-inline constexpr std::size_t kMaxStreamHeaderBytes = (StreamHeader::kMaxReleased + 4) * 12;
+inline constexpr std::size_t kMaxStreamHeaderBytes = (StreamHeader::kMaxReleased + 5) * 12;
 
 void append_stream_header(const StreamHeader& header, MessagePrefix& out);
 

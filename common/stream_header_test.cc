@@ -34,6 +34,7 @@ StreamHeader full_header() {
   header.payload_offset = ~0ULL;
   header.payload_bytes = ~0ULL;
   header.delivered = ~0ULL;
+  header.asks = true;
   header.released.fill(~0ULL);
   header.released_count = StreamHeader::kMaxReleased;
   return header;
@@ -54,6 +55,7 @@ TEST(StreamHeader, ComesBackFromAnySplitAndLeavesTheMessage) {
     EXPECT_EQ(decoded->header.payload_offset, ~0ULL);
     EXPECT_EQ(decoded->header.payload_bytes, ~0ULL);
     EXPECT_EQ(decoded->header.delivered, ~0ULL);
+    EXPECT_TRUE(decoded->header.asks);
     EXPECT_EQ(decoded->header.released_count, StreamHeader::kMaxReleased);
     EXPECT_EQ(decoded->header.released[15], ~0ULL);
   }
@@ -62,6 +64,7 @@ TEST(StreamHeader, ComesBackFromAnySplitAndLeavesTheMessage) {
 TEST(StreamHeader, IsProtobufBeforeAndAroundAMessage) {
   StreamHeader header;
   header.delivered = 300;
+  header.asks = true;
   header.released = {7, 9};
   header.released_count = 2;
   MessagePrefix prefix;
@@ -71,6 +74,7 @@ TEST(StreamHeader, IsProtobufBeforeAndAroundAMessage) {
   v1::StreamHeader theirs;
   ASSERT_TRUE(theirs.ParseFromString(bytes));
   EXPECT_EQ(theirs.delivered(), 300U);
+  EXPECT_TRUE(theirs.asks());
   EXPECT_THAT(theirs.released(), ElementsAre(7, 9));
   v1::ChunkMessage chunk;
   ASSERT_TRUE(chunk.ParseFromString(bytes));
@@ -79,6 +83,7 @@ TEST(StreamHeader, IsProtobufBeforeAndAroundAMessage) {
   const auto decoded = decode_stream_header(in_pieces(theirs.SerializeAsString(), 2));
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   EXPECT_EQ(decoded->header.delivered, 300U);
+  EXPECT_TRUE(decoded->header.asks);
   EXPECT_THAT(decoded->header.released_messages(), ElementsAre(7, 9));
 }
 
@@ -88,6 +93,7 @@ TEST(StreamHeader, NothingIsToldByAPlainMessage) {
   ASSERT_TRUE(decoded.ok());
   EXPECT_EQ(decoded->bytes, 0U);
   EXPECT_FALSE(decoded->header.delivered.has_value());
+  EXPECT_FALSE(decoded->header.asks);
   EXPECT_TRUE(decode_stream_header(Bytes{}).ok());
 }
 

@@ -207,6 +207,7 @@ TEST(TimeRule, OtherPlansArePredictedEvenWhereNothingIsFreeToChoose) {
   PlannerInput input = cluster_input(vgg19(21841), 32, 16, titan_x(10));
   const auto predicted_by = [&input](const SyncSpec& sync) {
     input.sync = sync;
+    input.sync.chunk_bytes = kDefaultChunkBytes;  // "auto" is what suits the layers' own schemes
     return *plan_of(input).prediction;
   };
   const double bytes_s = predicted_by({.cost = "bytes"}).by_bytes_s;
@@ -251,6 +252,16 @@ TEST(TimeRule, ChunksAreSmallWhereTheNetworkIsTheBottleneck) {
   EXPECT_EQ(given.chunk_bytes, kDefaultChunkBytes);
   EXPECT_LT(open.prediction->iteration_s,
             given.prediction->iteration_s * (1.0 - kLeastMeasuredGain));
+}
+
+TEST(TimeRule, ChunksAreSmallWhereManyOfThemWouldBeInFrontOfTheFirstLayers) {
+  const auto chunk_bytes = [](std::uint32_t nodes, double gbit) {
+    return plan_of(cluster_input(vgg19(1000), 32, nodes, titan_x(gbit))).chunk_bytes;
+  };
+  EXPECT_EQ(chunk_bytes(2, 40), kDefaultChunkBytes);
+  EXPECT_EQ(chunk_bytes(8, 40), kDefaultChunkBytes);
+  EXPECT_LT(chunk_bytes(16, 10), kDefaultChunkBytes) << "64 MiB are 54 ms, each way";
+  EXPECT_LE(chunk_bytes(32, 10), chunk_bytes(16, 10));
 }
 
 TEST(TimeRule, ChunksStayLargeWhereSmallOnesSaveNothingOrMayNotBeChosen) {

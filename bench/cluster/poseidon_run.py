@@ -19,13 +19,16 @@ WARM_UP = 2                  # iterations that are not measured: the first one f
 SHARED_ABOVE_BYTES = 4 << 30  # of parameters and gradients of all workers: then they share them
 CIFAR_RECORD_BYTES = 1 + 3 * 32 * 32
 CONGESTION_CONTROL = "cubic"  # Debian's default, whatever this machine has
-# Of servers where memory is short, not their default of 256: no faster for it. (16 MiB for 32 workers, a single chunk of
-# each, made an iteration of VGG19-22K a sixth longer.)
-PENDING_LIMIT_MIB_PER_WORKER = 2
-# Where so many share this machine's memory, chunks are smaller than the planner's: of each worker and server every stream
-# holds one or two while they arrive, and there are twice workers x servers of them.
-SMALL_CHUNKS_ABOVE_WORKERS = 16
-SMALL_CHUNK_BYTES = 512 << 10
+# More workers than these, where memory is short, crowd this machine.
+CROWDED_ABOVE_WORKERS = 16
+# Then servers hold less of early gradients than their default of 256 MiB. (16 MiB for 32 workers, a single chunk of each,
+# made an iteration of VGG19-22K a sixth longer.) Fewer workers keep the default: sixteen of ResNet-152 that wait for 10 GbE
+# took 1.6 times as long with this little.
+CROWDED_PENDING_LIMIT_MIB_PER_WORKER = 2
+# And chunks are smaller than the planner's: of each worker and server every stream holds one or two while they arrive, and
+# there are twice workers x servers of them.
+CROWDED_CHUNK_BYTES = 512 << 10
+GOODPUT = 1448 / 1514         # TCP's payload in a full Ethernet frame: what a calibration would measure of a card's rate
 STATUS_POLL_S = 0.5
 METRICS_ADDRESS = "127.0.0.1:9464"  # each worker has a host, and so a loopback, of its own
 STALL = re.compile(r'^poseidon_layer_stall_seconds_total{[^}]*layer="([^"]+)"[^}]*} (\S+)$', re.MULTILINE)
@@ -94,6 +97,7 @@ def job(profile, input_size, data, variant, iterations, plan):
 
 def make_plan(programs, job_file, profile, layout, gbit):
     """What `poseidon plan` says for these machines, in real time; the file to pin and what it predicts."""
+    gbit *= GOODPUT
     images_per_s = profile["batch_size"] / sum(layer["forward_s"] + layer["backward_s"] for layer in profile["layers"])
     command = [programs / "poseidon", "plan", job_file, "--workers", layout.workers, "--servers", layout.servers,
                "--bandwidth", f"{gbit}gbit", "--device-flops", profile["device_flops"], "--images-per-s", images_per_s,
@@ -121,11 +125,16 @@ def memory_is_short(profile, workers):
     return 2 * 4 * parameters(profile) * workers > SHARED_ABOVE_BYTES
 
 
+def is_crowded(profile, workers):
+    """Whether even sharing them is not enough."""
+    return memory_is_short(profile, workers) and workers > CROWDED_ABOVE_WORKERS
+
+
 def fitted(variant, profile, workers):
     """The variant as it fits into this machine's memory; one that is about the chunks stays as it is."""
-    if variant.chunk_bytes is not None or workers <= SMALL_CHUNKS_ABOVE_WORKERS or not memory_is_short(profile, workers):
+    if variant.chunk_bytes is not None or not is_crowded(profile, workers):
         return variant
-    return dataclasses.replace(variant, chunk_bytes=SMALL_CHUNK_BYTES)
+    return dataclasses.replace(variant, chunk_bytes=CROWDED_CHUNK_BYTES)
 
 
 def stalls(cluster, worker):
@@ -163,7 +172,8 @@ def run(programs, profile, input_size, workers, gbit, slow, variant, iterations,
     if memory_is_short(profile, workers):
         shared = pathlib.Path("/dev/shm") / f"poseidon-bench-{folder.name}"
         worker += ["--shared-tensors", shared]
-        server += ["--pending-limit-mib", PENDING_LIMIT_MIB_PER_WORKER * workers]
+    if is_crowded(profile, workers):
+        server += ["--pending-limit-mib", CROWDED_PENDING_LIMIT_MIB_PER_WORKER * workers]
     expected_s = slow * max(plan["predicted"]["iteration_seconds"], 1e-3)
     poll_s = min(0.1, max(0.002, expected_s / 1000))  # 33 daemons are looked after at each
     timeout_s = START_TIMEOUT_S + 3 * expected_s * (WARM_UP + iterations + 1)
