@@ -105,11 +105,10 @@ std::uint64_t share_of_window(std::size_t streams) {
 /// How much of what was sent has not been counted off by the other end.
 class Window {
  public:
-  /// Whether another message may go through a window of `share` bytes. Where it is not shared, two
-  /// messages may, however large: one is on the wire while the other is taken.
+  /// Whether another message may go through a window of `share` bytes: two always may, however
+  /// large, as one is on the wire while the other is taken.
   bool open(std::uint64_t share = kWindowBytes) const {
-    return messages() < (share < kWindowBytes ? 1 : 2) ||
-           (messages() < kWindowMessages && bytes_ < share);
+    return messages() < 2 || (messages() < kWindowMessages && bytes_ < share);
   }
   void add(std::size_t message_bytes) {
     sizes_[end_++ % kWindowMessages] = message_bytes;

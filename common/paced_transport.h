@@ -23,7 +23,7 @@
 // when it was written is cold when it is read (measured: bench/RESULTS.md). All streams of a
 // process go out through one link, so they share kProcessWindowBytes: a stream's window is
 // kWindowBytes, and less where more streams are under way. It is the taking that counts, not the
-// answer, so no two streams can wait for each other; and one message may always go, so none waits
+// answer, so no two streams can wait for each other; and two messages may always go, so none waits
 // for another's share. The sender asks for progress when half of its window is under way, and hears
 // of it with the next message the other way, or by itself.
 //
@@ -49,9 +49,9 @@ namespace poseidon {
 /// by itself keep both ends busy. At 100 Gbit/s it is 0.3 ms of the wire, above the round trip of
 /// any local network.
 inline constexpr std::uint64_t kWindowBytes = 4 << 20;
-/// Under way from a process on all its streams, as long as each has more than one message: what an
-/// urgent chunk finds in front of it on the wire, 13 ms at 10 Gbit/s. With half as much, links run
-/// dry before the news of what was taken is back (measured: bench/RESULTS.md).
+/// Under way from a process on all its streams, but for two messages on each: what an urgent chunk
+/// finds in front of it on the wire, 13 ms at 10 Gbit/s. With half as much, links run dry before
+/// the news of what was taken is back (measured: bench/RESULTS.md).
 inline constexpr std::uint64_t kProcessWindowBytes = 16 << 20;
 /// However small they are.
 inline constexpr std::uint64_t kWindowMessages = 64;
