@@ -128,9 +128,8 @@ std::string prediction_text(const Plan& plan) {
       "planned otherwise: all by PS %s, all fully connected layers by SFB %s, fewest bytes %s\n",
       seconds_text(predicted.iteration_s), seconds_text(predicted.compute_s),
       100.0 * row.efficiency, format_count(std::llround(row.images_per_s)),
-      format_bytes(plan.chunk_bytes),
-      seconds_text(predicted.all_ps_s), seconds_text(predicted.all_sfb_s),
-      seconds_text(predicted.by_bytes_s));
+      format_bytes(plan.chunk_bytes), seconds_text(predicted.all_ps_s),
+      seconds_text(predicted.all_sfb_s), seconds_text(predicted.by_bytes_s));
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ struct SyncSpec {
   /// An earlier plan to repeat (common/plan_pin.h): its path (string) until the command line tool
   /// puts the plan itself (object) in its place. null: plan anew.
   nlohmann::json plan;
-  std::string consistency = "bsp";     ///< "bsp"
+  std::string consistency = "bsp";  ///< "bsp"
   /// How large a chunk may be: 4 KiB .. 64 MiB, a multiple of 4; in fp32, always. Unset ("auto"):
   /// 2 MiB, or less where the planner predicts a shorter iteration for it.
   std::optional<std::int64_t> chunk_bytes;

@@ -83,8 +83,8 @@ struct Plan {
   /// Ordered by layer, then offset. Each PS layer is covered exactly once; an SFB layer has none:
   /// no server owns it, every worker steps its own copy. Empty when all layers go by SFB.
   std::vector<PlanChunk> chunks;
-  /// How PS layers were cut: no chunk has more bytes (of float32), unless sync.plan gave the chunks.
-  /// 0 where it is not known: plans of earlier versions.
+  /// How PS layers were cut: no chunk has more bytes (of float32), unless sync.plan gave the
+  /// chunks. 0 where it is not known: plans of earlier versions.
   std::int64_t chunk_bytes = 0;
   /// Set when the plan was made with a calibration; for plan.json and status, not for the nodes.
   std::optional<PlanPrediction> prediction;

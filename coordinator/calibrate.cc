@@ -27,13 +27,13 @@ double predict(const PlannerInput& input, const Plan& plan) {
   const ClusterModel cluster =
       make_cluster_model(plan.worker_addresses, plan.server_addresses, *input.calibration);
   return play_iteration(
-             make_iteration_model(model_layers(input.layers, input.batch_size, plan.workers(),
-                                               plan.wire_type, *input.calibration),
-                                  cluster, shares,
-                                  chunk_bytes_on_wire(plan.chunk_bytes > 0
-                                                          ? plan.chunk_bytes
-                                                          : input.sync.largest_chunk_bytes(),
-                                                      plan.wire_type)),
+             make_iteration_model(
+                 model_layers(input.layers, input.batch_size, plan.workers(), plan.wire_type,
+                              *input.calibration),
+                 cluster, shares,
+                 chunk_bytes_on_wire(
+                     plan.chunk_bytes > 0 ? plan.chunk_bytes : input.sync.largest_chunk_bytes(),
+                     plan.wire_type)),
              schemes)
       .iteration_s;
 }

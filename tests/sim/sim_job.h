@@ -225,7 +225,8 @@ class SimWorker::Job final : public SyncerEvents {
       states_ = std::make_unique<StateSender>(
           &node_.stores_, epoch_,
           own_state_addresses(
-              checkpoint_pieces(plan_, job_.sync.largest_chunk_bytes(), job_.checkpoint.replicas), plan_),
+              checkpoint_pieces(plan_, job_.sync.largest_chunk_bytes(), job_.checkpoint.replicas),
+              plan_),
           StoreTransferOptions{}, [this, alive = alive_] {
             if (*alive) advance();
           });
