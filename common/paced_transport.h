@@ -64,8 +64,8 @@ struct PacedTraffic {
 
 class PacedTransport final : public Transport {
  public:
-  /// Both must outlive it. `arena` is what this process sends from; null: it shares no
-  /// memory, and reads nobody's.
+  /// Both must outlive it, and it its streams. `arena` is what this process sends from; null: it
+  /// shares no memory, and reads nobody's.
   PacedTransport(Transport* inner, SharedArena* arena);
   ~PacedTransport() override;
 

@@ -215,7 +215,7 @@ TEST_F(PacedTransportTest, TheLargestMessagesGoTwoAtATime) {
   client_.stream_.reset();
 }
 
-/// Streams of one process to one server, which takes a message of each and then no more.
+/// Streams of one process to one server, which, where they pause, takes one message and no more.
 class ManyStreamsTest : public PacedTransportTest, public Acceptor {
  protected:
   static constexpr std::size_t kMessageBytes = 100000;
