@@ -38,7 +38,7 @@ TEST(AssumeCalibration, ImagesPerSecondAreTheWholeIteration) {
 PlannerInput vgg() {
   return cluster_input(
       vgg19(21841), 32, 16,
-      {.device_ops_per_s = 6e12, .images_per_s = 34.6, .bandwidth_bytes_per_s = 10 * kGbit});
+      {.device_ops_per_s = 6e12, .images_per_s = 34.6, .bandwidth_bytes_per_s = 16 * kGbit});
 }
 
 std::vector<LayerTimes> times(const PlannerInput& input, double factor) {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/paced_transport.h"
 
 namespace poseidon {
 namespace {
@@ -28,16 +29,23 @@ class PriorityServer {
   void add(std::uint32_t key, double work_s, double now) {
     advance(now);
     remaining_s_[key] = work_s;
+    work_left_s_ += work_s;
     waiting_.push_back(key);
     std::push_heap(waiting_.begin(), waiting_.end(), std::greater<>());
+  }
+  /// Of all jobs together.
+  double work_left_s(double now) {
+    advance(now);
+    return work_left_s_;
   }
   double next_end() const { return waiting_.empty() ? kNever : since_ + remaining_s_[waiting_[0]]; }
   /// Ends the job that next_end() spoke of.
   std::uint32_t finish(double now) {
+    advance(now);
     std::pop_heap(waiting_.begin(), waiting_.end(), std::greater<>());
     const std::uint32_t key = waiting_.back();
     waiting_.pop_back();
-    since_ = now;
+    if (waiting_.empty()) work_left_s_ = 0.0;  // whatever rounding says
     return key;
   }
 
@@ -46,10 +54,12 @@ class PriorityServer {
     if (!waiting_.empty()) {
       double& left = remaining_s_[waiting_[0]];
       left = std::max(0.0, left - (now - since_));
+      work_left_s_ = std::max(0.0, work_left_s_ - (now - since_));
     }
     since_ = now;
   }
 
+  double work_left_s_ = 0.0;
   std::vector<double> remaining_s_;     ///< by key
   std::vector<std::uint32_t> waiting_;  ///< heap of keys
   double since_ = 0.0;                  ///< remaining_s_ of the first is as of then
@@ -76,6 +86,8 @@ class Player {
   void run(Kernel kernel, std::uint32_t layer, double seconds);
   void kernel_done();
   void release(std::uint32_t key);
+  void enter(std::uint32_t key);
+  double link_s_per_byte(std::size_t link, std::uint32_t key) const;
   void carried(std::uint32_t key);
   void after_delay(std::uint32_t key, double delay_s);
   void arrived(std::uint32_t key);
@@ -92,6 +104,8 @@ class Player {
   std::vector<std::uint32_t> links_left_;      ///< by key: links that still carry it
   std::vector<PriorityServer> links_;
   std::optional<PriorityServer> sums_;
+  /// Keys from here on are of pieces that wait to enter their links, not to arrive.
+  std::uint32_t first_entry() const { return static_cast<std::uint32_t>(2 * pieces_.size()); }
   using Delay = std::pair<double, std::uint32_t>;  ///< (arrival, key)
   std::priority_queue<Delay, std::vector<Delay>, std::greater<>> delays_;
 
@@ -143,19 +157,34 @@ void Player::cut(std::uint32_t layer) {
   missing_pieces_[layer] = static_cast<std::uint32_t>(count);
 }
 
-// ---- the way of a piece: release (up) -> carried -> [sum -> release (down) -> carried] -> landed
+// ---- the way of a piece: release (up) -> enter -> carried -> [sum -> the same down] -> landed
 // ----
 
+double Player::link_s_per_byte(std::size_t link, std::uint32_t key) const {
+  const LinkLoad& load = model_.links[link];
+  if (pieces_[key / 2].factors) return load.factor_s_per_byte;
+  return key % 2 == 1 ? load.push_s_per_byte : load.pull_s_per_byte;
+}
+
 void Player::release(std::uint32_t key) {
-  const Piece& piece = pieces_[key / 2];
-  const bool up = key % 2 == 1;
+  double behind_s = 0.0;
   for (std::size_t i = 0; i < links_.size(); ++i) {
-    const LinkLoad& load = model_.links[i];
-    const double s_per_byte = piece.factors ? load.factor_s_per_byte
-                              : up          ? load.push_s_per_byte
-                                            : load.pull_s_per_byte;
+    if (link_s_per_byte(i, key) > 0.0) {
+      behind_s = std::max(behind_s, std::min(model_.in_flight_s, links_[i].work_left_s(now_)));
+    }
+  }
+  if (behind_s > 0.0) {
+    delays_.emplace(now_ + behind_s, key + first_entry());
+  } else {
+    enter(key);
+  }
+}
+
+void Player::enter(std::uint32_t key) {
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    const double s_per_byte = link_s_per_byte(i, key);
     if (s_per_byte <= 0.0) continue;
-    links_[i].add(key, piece.bytes * s_per_byte, now_);
+    links_[i].add(key, pieces_[key / 2].bytes * s_per_byte, now_);
     ++links_left_[key];
   }
   if (links_left_[key] == 0) carried(key);
@@ -229,11 +258,14 @@ IterationPrediction Player::play() {
   while (true) {
     if (kernel_ == Kernel::kNone) start_kernel();
     if (kernel_ == Kernel::kNone && next_forward_ == model_.layers.size()) break;
-    // The next thing that happens; what ends at the same time is taken in this order.
+    // The next thing that happens; what ends at the same time is taken in this order, but what
+    // enters a link does so after what was in front of it.
     double next = delays_.empty() ? kNever : delays_.top().first;
+    const bool enters = !delays_.empty() && delays_.top().second >= first_entry();
     PriorityServer* server = nullptr;
     for (PriorityServer& link : links_) {
-      if (link.next_end() < next) next = link.next_end(), server = &link;
+      const double end = link.next_end();
+      if (end < next || (enters && server == nullptr && end <= next)) next = end, server = &link;
     }
     if (sums_->next_end() < next) next = sums_->next_end(), server = &*sums_;
     POSEIDON_CHECK(next < kNever || kernel_end_ < kNever, "every layer arrives");
@@ -244,7 +276,11 @@ IterationPrediction Player::play() {
       now_ = next;
       const std::uint32_t key = delays_.top().second;
       delays_.pop();
-      arrived(key);
+      if (key >= first_entry()) {
+        enter(key - first_entry());
+      } else {
+        arrived(key);
+      }
     } else {
       now_ = next;
       const std::uint32_t key = server->finish(now_);
@@ -273,13 +309,20 @@ IterationModel make_iteration_model(std::vector<ModelLayer> layers, const Cluste
   model.largest_share = *std::max_element(shares.begin(), shares.end());
   model.sum_s_per_byte =
       model.largest_share * static_cast<double>(cluster.workers) / cluster.server_sum_bytes_per_s;
+  double slowest = std::numeric_limits<double>::infinity();
   for (const Machine& machine : cluster.machines) {
-    if (machine.servers.empty()) continue;
     const double rate = std::min(machine.nic.send_bytes_per_s, machine.nic.receive_bytes_per_s);
+    slowest = std::min(slowest, rate);
+    if (machine.servers.empty()) continue;
     model.hot_s_per_byte = std::max(model.hot_s_per_byte,
                                     static_cast<double>(cluster.workers - machine.workers) / rate);
   }
   model.chunk_bytes = static_cast<double>(chunk_bytes);
+  // To and from every other machine: two chunks keep a stream busy, and more goes up to the window.
+  const auto streams = static_cast<double>(cluster.machines.size() - 1);
+  const double window = std::min(streams * static_cast<double>(kWindowBytes),
+                                 static_cast<double>(kProcessWindowBytes));
+  model.in_flight_s = std::max(window, 2.0 * streams * model.chunk_bytes) / slowest;
   model.servers = static_cast<std::uint32_t>(cluster.servers);
   model.stripe_bytes =
       std::max(model.chunk_bytes * static_cast<double>(cluster.servers), total_bytes / kMaxStripes);

@@ -12,8 +12,9 @@
 //     pushed, summed, and sent back. An SFB layer sends its factors, and when those of all workers
 //     are in, rebuilds its gradient on the device; in exchange its backward leaves the weight's
 //     out.
-//  3. Each link (one direction of one NIC) carries what the next forward needs first; a piece ends
-//     when the last link has carried it. The servers sum in the same order.
+//  3. Each link (one direction of one NIC) carries what the next forward needs first, but for what
+//     its streams have taken before: that much is in front of every piece that finds it there. A
+//     piece ends when the last link has carried it. The servers sum in the same order.
 //  4. Before the last forward ends every layer has arrived. So nothing is left on any link when the
 //     next backward begins, and one iteration played from there is the steady state.
 // All workers behave alike; times are those of a fluid without losses, congestion or framing.
@@ -42,6 +43,7 @@ struct IterationModel {
   std::vector<ModelLayer> layers;  ///< forward order
   std::vector<LinkLoad> links;
   double latency_s = 0.0;         ///< of every hop between machines
+  double in_flight_s = 0.0;       ///< how long a link carries what its streams can have taken
   double sum_s_per_byte = 0.0;    ///< busiest server, per byte of a PS layer
   double hot_s_per_byte = 0.0;    ///< a NIC in front of a server that owns a layer alone
   double largest_share = 1.0;     ///< of the servers' shares

@@ -74,6 +74,22 @@ TEST(IterationModel, WhatForwardNeedsFirstGoesFirst) {
   EXPECT_THAT(prediction.sync_s, ElementsAre(DoubleNear(4, kRounding), DoubleNear(42, kRounding)));
 }
 
+TEST(IterationModel, WhatStreamsHaveTakenIsInFrontOfWhatForwardNeedsFirst) {
+  IterationModel model = toy({{.forward_s = 1, .backward_s = 1, .bytes = 1},
+                              {.forward_s = 1, .backward_s = 1, .bytes = 10}});
+  // As above, but at 2 the bottom layer finds 3 s of the top layer in front of it: up until 7.
+  // Nothing has come down by then, so it is down at 9.
+  model.in_flight_s = 3;
+  IterationPrediction prediction = play_iteration(model, {kPs, kPs});
+  EXPECT_NEAR(prediction.iteration_s, 44, kRounding) << "the links do the same work";
+  EXPECT_THAT(prediction.stall_s, ElementsAre(DoubleNear(7, kRounding), DoubleNear(33, kRounding)));
+  // And 19 s, all that is left of it, where streams take everything: up at 23, down behind what
+  // came of the top layer (at 21) at 43.
+  model.in_flight_s = 100;
+  prediction = play_iteration(model, {kPs, kPs});
+  EXPECT_NEAR(prediction.stall_s[0], 41, kRounding);
+}
+
 TEST(IterationModel, ALargeLayerComesBackWhileItStillGoesUp) {
   const IterationModel model =
       toy({{.forward_s = 0, .backward_s = 0, .bytes = 64}}, /*chunk_bytes=*/1);

@@ -86,17 +86,30 @@ TEST(Vgg19, TheByteRulePredictsThePublishedSpeedups) {
   }
 }
 
-// At 10 GbE PS of everything takes 1.37 s. fc6 and fc7 by PS (0.72 s with all convolutions 0.84 s)
-// fit behind 0.9 s of compute; fc8 by SFB costs 15 ms of rebuilding. Any other choice rebuilds
-// more.
-TEST(Vgg19, At10GbeTheBestIsAMixture) {
-  const Plan plan = plan_of(cluster_input(vgg19(21841), 32, 16, titan_x(10)));
+// At 16 Gbit/s PS of everything takes 0.99 s. fc6 and fc7 by PS (0.45 s with all convolutions
+// 0.53 s) fit behind 0.9 s of compute; fc8 by SFB costs 15 ms of rebuilding. Any other choice
+// rebuilds more.
+TEST(Vgg19, WhereNotAllFitsBehindTheConvolutionsTheBestIsAMixture) {
+  const Plan plan = plan_of(cluster_input(vgg19(21841), 32, 16, titan_x(16)));
   EXPECT_THAT(fully_connected_schemes(plan), ElementsAre(Scheme::kPs, Scheme::kPs, Scheme::kSfb));
   EXPECT_GE(speedup(plan), 15.6);
   EXPECT_LT(plan.prediction->iteration_s, plan.prediction->by_bytes_s * 0.985);
-  EXPECT_LT(plan.prediction->iteration_s, plan.prediction->all_ps_s * 0.7);
+  EXPECT_LT(plan.prediction->iteration_s, plan.prediction->all_ps_s * 0.96);
   EXPECT_THAT(plan.layers.back().reason,
               AllOf(HasSubstr("shortest iteration: 939 ms by SFB"), HasSubstr("by PS")));
+}
+
+// At 10 GbE fc6 and fc7 by PS would need the links for 0.84 s of 0.94, and the first layers'
+// gradients would find what is left of fc6 in front of them: measured, such an iteration is longer
+// than one that rebuilds fc6 (bench/RESULTS.md).
+TEST(Vgg19, At10GbeFc6GoesByFactors) {
+  const Plan plan = plan_of(cluster_input(vgg19(21841), 32, 16, titan_x(10)));
+  EXPECT_THAT(fully_connected_schemes(plan), ElementsAre(Scheme::kSfb, Scheme::kPs, Scheme::kSfb));
+  EXPECT_GE(speedup(plan), 15.45);
+  EXPECT_LT(plan.prediction->iteration_s, plan.prediction->by_bytes_s);
+  const Plan smaller = plan_of(cluster_input(vgg19(1000), 32, 16, titan_x(10)));
+  EXPECT_THAT(fully_connected_schemes(smaller),
+              ElementsAre(Scheme::kSfb, Scheme::kPs, Scheme::kPs));
 }
 
 // More bandwidth never hurts, and no prediction beats the device.
@@ -256,10 +269,12 @@ TEST(TimeRule, ChunksAreSmallWhereTheNetworkIsTheBottleneck) {
 
 TEST(TimeRule, ChunksAreSmallWhereManyOfThemWouldBeInFrontOfTheFirstLayers) {
   const auto chunk_bytes = [](std::uint32_t nodes, double gbit) {
-    return plan_of(cluster_input(vgg19(1000), 32, nodes, titan_x(gbit))).chunk_bytes;
+    PlannerInput input = cluster_input(vgg19(1000), 32, nodes, titan_x(gbit));
+    input.sync.scheme = "ps";
+    return plan_of(input).chunk_bytes;
   };
-  EXPECT_EQ(chunk_bytes(2, 40), kDefaultChunkBytes);
-  EXPECT_EQ(chunk_bytes(8, 40), kDefaultChunkBytes);
+  EXPECT_EQ(chunk_bytes(2, 10), kDefaultChunkBytes);
+  EXPECT_EQ(chunk_bytes(16, 40), kDefaultChunkBytes) << "they do not keep the links busy";
   EXPECT_LT(chunk_bytes(16, 10), kDefaultChunkBytes) << "64 MiB are 54 ms, each way";
   EXPECT_LE(chunk_bytes(32, 10), chunk_bytes(16, 10));
 }
