@@ -96,12 +96,6 @@ struct Received {
   }
 };
 
-/// Of the process's window, for each of the streams that are under way.
-std::uint64_t share_of_window(std::size_t streams) {
-  return std::min<std::uint64_t>(kWindowBytes,
-                                 kProcessWindowBytes / std::max<std::size_t>(1, streams));
-}
-
 /// How much of what was sent has not been counted off by the other end.
 class Window {
  public:
@@ -140,6 +134,7 @@ class PacedStream final : public Stream, public StreamHandler {
         arena_(arena),
         traffic_(traffic),
         busy_streams_(busy_streams),
+        shared_window_(role == Role::kConnects ? kProcessWindowBytes : kAcceptedWindowBytes),
         mode_(role == Role::kConnects ? Mode::kOffers : Mode::kWaits) {}
   ~PacedStream() override {
     forget_sent();
@@ -371,7 +366,12 @@ class PacedStream final : public Stream, public StreamHandler {
     handler_->on_written();
   }
 
-  bool may_send() const { return sent_.open(share_of_window(*busy_streams_)); }
+  /// Of the process's, for each of the streams that are under way.
+  std::uint64_t window() const {
+    return std::min<std::uint64_t>(kWindowBytes,
+                                   shared_window_ / std::max<std::size_t>(1, *busy_streams_));
+  }
+  bool may_send() const { return sent_.open(window()); }
 
   void count_on(std::size_t bytes) {
     if (sent_.empty()) ++*busy_streams_;
@@ -414,8 +414,7 @@ class PacedStream final : public Stream, public StreamHandler {
 
   /// Early enough for the answer to come while the window's other half is under way.
   bool should_ask() const {
-    return unasked_bytes_ >= share_of_window(*busy_streams_) / 2 ||
-           unasked() >= kWindowMessages / 2 || !may_send();
+    return unasked_bytes_ >= window() / 2 || unasked() >= kWindowMessages / 2 || !may_send();
   }
   std::uint64_t unasked() const { return sent_.end() - asks_; }
 
@@ -462,6 +461,7 @@ class PacedStream final : public Stream, public StreamHandler {
   SharedArena* const arena_;
   PacedTraffic* const traffic_;
   std::size_t* const busy_streams_;
+  const std::uint64_t shared_window_;
   StreamHandler* handler_ = nullptr;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   Mode mode_;

@@ -21,11 +21,16 @@
 // handler has not taken yet is less than the stream's window. A transport by itself would swallow
 // many megabytes into socket buffers: then urgent chunks wait behind them, and memory that was warm
 // when it was written is cold when it is read (measured: bench/RESULTS.md). All streams of a
-// process go out through one link, so they share kProcessWindowBytes: a stream's window is
-// kWindowBytes, and less where more streams are under way. It is the taking that counts, not the
-// answer, so no two streams can wait for each other; and two messages may always go, so none waits
-// for another's share. The sender asks for progress when half of its window is under way, and hears
-// of it with the next message the other way, or by itself.
+// process go out through one link, so they share a window: a stream's is kWindowBytes, and less
+// where more streams are under way. It is the taking that counts, not the answer, so no two streams
+// can wait for each other; and two messages may always go, so none waits for another's share. The
+// sender asks for progress when half of its window is under way, and hears of it with the next
+// message the other way, or by itself.
+//
+// That news waits behind what its end has under way. With windows of one size at both ends a stream
+// cannot carry more one way than it carries the other: a worker that is behind the others, and so
+// sends when they have nothing to send, was sent its parameters no faster than its gradients left,
+// and stayed behind for ever. So the accepting end's window is twice the connecting end's.
 //
 // Shared memory. A payload is read in place, so its owner must not change it before the reader has
 // let it go. The reader says so in a later header (`released`); until then the sender holds
@@ -49,10 +54,12 @@ namespace poseidon {
 /// by itself keep both ends busy. At 100 Gbit/s it is 0.3 ms of the wire, above the round trip of
 /// any local network.
 inline constexpr std::uint64_t kWindowBytes = 4 << 20;
-/// Under way from a process on all its streams, but for two messages on each: what an urgent chunk
-/// finds in front of it on the wire, 13 ms at 10 Gbit/s. With half as much, links run dry before
-/// the news of what was taken is back (measured: bench/RESULTS.md).
+/// Under way from a process on all streams that it opened, but for two messages on each: what an
+/// urgent chunk finds in front of it on the wire, 13 ms at 10 Gbit/s. With half as much, links run
+/// dry before the news of what was taken is back (measured: bench/RESULTS.md).
 inline constexpr std::uint64_t kProcessWindowBytes = 16 << 20;
+/// Likewise on streams that it accepted.
+inline constexpr std::uint64_t kAcceptedWindowBytes = 2 * kProcessWindowBytes;
 /// However small they are.
 inline constexpr std::uint64_t kWindowMessages = 64;
 

@@ -86,15 +86,15 @@ TEST(Vgg19, TheByteRulePredictsThePublishedSpeedups) {
   }
 }
 
-// At 16 Gbit/s PS of everything takes 0.99 s. fc6 and fc7 by PS (0.45 s with all convolutions
-// 0.53 s) fit behind 0.9 s of compute; fc8 by SFB costs 15 ms of rebuilding. Any other choice
-// rebuilds more.
+// At 16 Gbit/s PS of everything takes 3 ms more (with chunks of 2 MiB 50 ms). fc6 and fc7 by PS
+// (0.45 s with all convolutions 0.53 s) fit behind 0.9 s of compute; fc8 by SFB costs 15 ms of
+// rebuilding. Any other choice rebuilds more.
 TEST(Vgg19, WhereNotAllFitsBehindTheConvolutionsTheBestIsAMixture) {
   const Plan plan = plan_of(cluster_input(vgg19(21841), 32, 16, titan_x(16)));
   EXPECT_THAT(fully_connected_schemes(plan), ElementsAre(Scheme::kPs, Scheme::kPs, Scheme::kSfb));
   EXPECT_GE(speedup(plan), 15.6);
   EXPECT_LT(plan.prediction->iteration_s, plan.prediction->by_bytes_s * 0.985);
-  EXPECT_LT(plan.prediction->iteration_s, plan.prediction->all_ps_s * 0.96);
+  EXPECT_LT(plan.prediction->iteration_s, plan.prediction->all_ps_s * 0.998);
   EXPECT_THAT(plan.layers.back().reason,
               AllOf(HasSubstr("shortest iteration: 939 ms by SFB"), HasSubstr("by PS")));
 }
