@@ -122,6 +122,7 @@ Json sync_to_json(const SyncSpec& sync) {
                {"consistency", sync.consistency},
                {"chunk_bytes", sync.chunk_bytes ? Json(*sync.chunk_bytes) : Json(kAuto)},
                {"wire_dtype", wire_dtype_name(sync.wire_dtype)},
+               {"send_order", send_order_name(sync.send_order)},
                {"replan", sync.replan}};
   if (!sync.plan.is_null()) json["plan"] = sync.plan;
   return json;
@@ -136,6 +137,9 @@ absl::Status parse_sync(const Json& json, std::string_view source, SyncSpec& spe
   std::string wire_dtype(wire_dtype_name(spec.wire_dtype));
   fields.one_of("wire_dtype", &wire_dtype, {"fp32", "bf16", "fp16"});
   spec.wire_dtype = wire_dtype_from_name(wire_dtype).value_or(spec.wire_dtype);
+  std::string send_order(send_order_name(spec.send_order));
+  fields.one_of("send_order", &send_order, {"need", "ready"});
+  spec.send_order = send_order_from_name(send_order).value_or(spec.send_order);
   fields.boolean("replan", &spec.replan);
   parse_chunk_bytes(fields, spec);
   parse_pinned_plan(fields, spec);

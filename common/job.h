@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/chunk_queue.h"
 #include "common/data_spec.h"
 #include "common/element_type.h"
 #include "common/ids.h"
@@ -47,6 +48,8 @@ struct SyncSpec {
   std::int64_t largest_chunk_bytes() const { return chunk_bytes.value_or(kDefaultChunkBytes); }
   /// "fp32", "bf16" or "fp16": how gradients and parameters travel; sums and masters are fp32.
   ElementType wire_dtype = ElementType::kFloat32;
+  /// "need" or "ready": what goes first on a stream. Changes no bit of the result.
+  SendOrder send_order = SendOrder::kNeed;
 };
 
 struct CheckpointSpec {

@@ -106,6 +106,15 @@ TEST(Job, WireDtypesByName) {
   EXPECT_EQ(parse_job(json.dump())->sync.wire_dtype, ElementType::kFloat32) << "off by default";
 }
 
+TEST(Job, SendOrdersByName) {
+  Json json = example();
+  EXPECT_EQ(parse_job(json.dump())->sync.send_order, SendOrder::kNeed) << "unless it is asked for";
+  for (const SendOrder order : kSendOrders) {
+    json["sync"]["send_order"] = send_order_name(order);
+    EXPECT_EQ(parse_job(json.dump())->sync.send_order, order);
+  }
+}
+
 TEST(Job, APinnedPlanStandsAlone) {
   Json json = example();
   json["sync"]["plan"] = "plan.json";
@@ -353,6 +362,7 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
       {"/sync/wire_dtype", "fp64", "sync.wire_dtype: expected one of \"fp32\", \"bf16\""},
       {"/sync/wire_dtype", "bfloat16", "bf16"},
       {"/sync/wire_dtype", 16, "sync.wire_dtype"},
+      {"/sync/send_order", "fifo", "sync.send_order: expected one of \"need\", \"ready\""},
       {"/sync/chunk_bytes", 4095, "sync.chunk_bytes: expected an integer from 4096 to 67108864"},
       {"/sync/chunk_bytes", 4098, "sync.chunk_bytes: expected a multiple of 4"},
       {"/sync/chunk_bytes", 1 << 27, "sync.chunk_bytes: expected"},

@@ -216,6 +216,7 @@ std::string plan_to_json(const Plan& plan) {
   json["servers"] = plan.servers();
   json["batch_size"] = plan.batch_size;
   json["wire_dtype"] = wire_dtype_name(plan.wire_type);
+  json["send_order"] = send_order_name(plan.send_order);
   json["norm_scope"] = norm_scope_name(plan.norm_scope);
   json["chunk_bytes"] = plan.chunk_bytes;
   json["worker_addresses"] = plan.worker_addresses;

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/calibration.h"
+#include "common/chunk_queue.h"
 #include "common/element_type.h"
 #include "common/ids.h"
 #include "common/optimizer.h"
@@ -77,6 +78,7 @@ struct Plan {
   NormScope norm_scope = NormScope::kNone;
   /// How gradients go up and parameters come down; see data.proto for what is float32 all the same.
   ElementType wire_type = ElementType::kFloat32;
+  SendOrder send_order = SendOrder::kNeed;    ///< on every stream
   std::vector<std::string> worker_addresses;  ///< by rank; "" where a worker listens nowhere
   std::vector<std::string> server_addresses;  ///< HOST:PORT by ServerIndex
   std::vector<PlanLayer> layers;

@@ -14,6 +14,7 @@ v1::PlanMessage plan_to_message(const Plan& plan) {
   message.set_epoch(plan.epoch.value());
   message.set_batch_size(static_cast<std::uint32_t>(plan.batch_size));
   message.set_wire_dtype(std::string(wire_dtype_name(plan.wire_type)));
+  message.set_send_order(std::string(send_order_name(plan.send_order)));
   message.set_norm_scope(std::string(norm_scope_name(plan.norm_scope)));
   for (const std::string& address : plan.worker_addresses) message.add_worker_addresses(address);
   for (const std::string& address : plan.server_addresses) message.add_server_addresses(address);
@@ -58,6 +59,12 @@ absl::StatusOr<Plan> plan_from_message(const v1::PlanMessage& message) {
         "plan: the unknown wire dtype '", message.wire_dtype(), "'; known: fp32, bf16, fp16"));
   }
   plan.wire_type = *wire_type;
+  const auto send_order = send_order_from_name(message.send_order());
+  if (!send_order) {
+    return absl::InvalidArgumentError(absl::StrCat("plan: the unknown send order '",
+                                                   message.send_order(), "'; known: need, ready"));
+  }
+  plan.send_order = *send_order;
   const auto scopes = {NormScope::kNone, NormScope::kLayer, NormScope::kNetwork};
   const auto* scope = std::find_if(scopes.begin(), scopes.end(), [&message](NormScope known) {
     return message.norm_scope() == norm_scope_name(known);

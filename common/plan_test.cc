@@ -236,6 +236,20 @@ TEST(PlanMessage, CarriesTheWireType) {
               HasSubstr("'fp8'; known: fp32, bf16, fp16"));
 }
 
+TEST(PlanMessage, CarriesTheSendOrder) {
+  for (const SendOrder order : kSendOrders) {
+    Plan plan = valid_plan();
+    plan.send_order = order;
+    const absl::StatusOr<Plan> back = plan_from_message(plan_to_message(plan));
+    ASSERT_TRUE(back.ok()) << back.status();
+    EXPECT_EQ(back->send_order, order);
+  }
+  v1::PlanMessage message = plan_to_message(valid_plan());
+  message.set_send_order("random");
+  EXPECT_THAT(std::string(plan_from_message(message).status().message()),
+              HasSubstr("'random'; known: need, ready"));
+}
+
 TEST(PlanMessage, UnknownSchemeIsRefusedByName) {
   v1::PlanMessage message = plan_to_message(valid_plan());
   message.mutable_layers(1)->set_scheme("ring");

@@ -348,6 +348,7 @@ absl::StatusOr<Plan> make_plan(const PlannerInput& input) {
   plan.epoch = input.epoch;
   plan.batch_size = input.batch_size;
   plan.wire_type = input.sync.wire_dtype;
+  plan.send_order = input.sync.send_order;
   plan.norm_scope = input.norm_scope;
   plan.chunk_bytes = input.sync.largest_chunk_bytes();
   plan.worker_addresses = input.worker_addresses;

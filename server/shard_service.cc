@@ -218,12 +218,15 @@ void ShardService::bind(Session& session, WorkerRank rank) {
   }
   owner = &session;
   session.rank_ = rank;
-  session.norms_ = ChunkQueue(shard_->plan().chunks.size());
+  const auto queue = [this] {
+    return ChunkQueue(shard_->plan().chunks.size(), shard_->plan().send_order);
+  };
+  session.norms_ = queue();
   if (hears_norms(shard_->plan(), rank)) {
     session.norms_sent_.assign(shard_->plan().chunks.size(), -1);
   }
-  session.queue_ = ChunkQueue(shard_->plan().chunks.size());
-  session.exact_ = ChunkQueue(shard_->plan().chunks.size());
+  session.queue_ = queue();
+  session.exact_ = queue();
   session.streams_ = GaugePart(traffic_->shared_node(), NodeGauge::kStreams);
   session.streams_.set(1);
   session.paused_streams_ = GaugePart(traffic_->shared_node(), NodeGauge::kPausedStreams);

@@ -46,6 +46,7 @@ class Variant:
     chunk_bytes: int | None = None  # None: the planner chooses
     servers: str = "all"              # as many as workers, on their hosts; "half", "quarter" likewise; "apart": hosts of their own
     overlap: str = "all"              # poseidon-bench-worker --overlap
+    send_order: str = "need"          # sync.send_order
 
     def server_count(self, workers):
         return max(1, workers // {"all": 1, "half": 2, "quarter": 4, "apart": 1}[self.servers])
@@ -57,6 +58,7 @@ VARIANTS = {
     "sfb-only": Variant("every fully connected layer by sufficient factors", scheme="sfb"),
     "forward-not-gated": Variant("forward begins when all parameters are there, not layer by layer", overlap="backward"),
     "no-overlap": Variant("besides, gradients leave when all of backward is done", overlap="none"),
+    "no-priority": Variant("what is ready first is sent first", send_order="ready"),
     "chunks-2m": Variant("chunks of 2 MiB", chunk_bytes=2 << 20),
     "chunks-256k": Variant("chunks of 256 KiB", chunk_bytes=256 << 10),
     "chunks-8m": Variant("chunks of 8 MiB", chunk_bytes=8 << 20),
@@ -76,7 +78,7 @@ def write_data(path, samples):
 def job(profile, input_size, data, variant, iterations, plan):
     """The job that runs; padded to the network's input, which is the cheapest way to images of that size."""
     pad = (input_size - 32 + 1) // 2
-    sync = {"chunk_bytes": variant.chunk_bytes or "auto"}
+    sync = {"chunk_bytes": variant.chunk_bytes or "auto", "send_order": variant.send_order}
     if plan is not None:
         sync["plan"] = str(plan)
     else:

@@ -123,6 +123,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   for (SimLayer& layer : s.layers) draw_tensors(random, layer);
   // Never, mostly, and now and then.
   s.optimizer.clip_norm = one_of(random, {0.0, 0.0, 0.0, 0.1, 5.0});
+  if (random.below(4) == 0) s.send_order = SendOrder::kReady;
   return s;
 }
 
@@ -134,7 +135,8 @@ std::string describe(const Scenario& s) {
       s.iterations, " iterations, optimizer ", static_cast<int>(s.optimizer.type), ", clipped to ",
       s.optimizer.clip_norm, ", cut ", s.faults.cut, ", duplicate ", s.faults.duplicate,
       ", reorder ", s.faults.reorder, ", holding at most ", s.pending_limit_bytes,
-      " bytes, wire type ", std::string(wire_dtype_name(s.wire_type)));
+      " bytes, wire type ", std::string(wire_dtype_name(s.wire_type)), ", sent as in \"",
+      std::string(send_order_name(s.send_order)), "\"");
 }
 
 float initial_value(std::size_t layer, std::size_t element) {
@@ -223,6 +225,7 @@ Plan make_plan(const Scenario& s) {
   Plan plan = testing_support::toy_plan(s.workers, s.servers, elements, s.chunk_elements);
   plan.batch_size = s.batch_size;
   plan.wire_type = s.wire_type;
+  plan.send_order = s.send_order;
   plan.norm_scope = norm_scope(s.optimizer);
   for (std::uint32_t rank = 0; rank < s.workers; ++rank) {
     plan.worker_addresses[rank] = absl::StrCat("worker", rank);

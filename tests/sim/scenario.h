@@ -38,6 +38,7 @@ struct Scenario {
   Nanoseconds max_compute{0};
   std::int64_t pending_limit_bytes = 0;
   ElementType wire_type = ElementType::kFloat32;
+  SendOrder send_order = SendOrder::kNeed;
 };
 
 Scenario draw_scenario(std::uint64_t seed);

@@ -16,7 +16,7 @@ PsRoute::PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers,
       rank_(rank),
       layers_(std::move(layers)),
       chunks_(plan_.chunks.size()),
-      queues_(plan_.servers(), ChunkQueue(plan_.chunks.size())),
+      queues_(plan_.servers(), ChunkQueue(plan_.chunks.size(), plan_.send_order)),
       missing_chunks_(plan_.layers.size(), 0),
       of_layer_(plan_.layers.size()) {
   POSEIDON_CHECK(layers_.size() == plan_.layers.size(), "memory for every layer of the plan");

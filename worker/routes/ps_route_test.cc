@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/float16.h"
@@ -16,8 +17,55 @@
 namespace poseidon {
 namespace {
 
+using ::testing::ElementsAre;
 using testing_support::message_for;
 using testing_support::toy_plan;
+
+/// A message of the server as it arrives.
+Bytes arriving(const DecodedChunk& message) {
+  auto prefix =
+      std::make_shared<std::string>(encode_prefix(message.header, message.payload.size()).str());
+  Bytes bytes;
+  bytes.pieces.emplace_back(reinterpret_cast<const std::byte*>(prefix->data()), prefix->size());
+  bytes.pieces.push_back(message.payload.pieces[0]);
+  bytes.owner = std::make_shared<std::pair<std::shared_ptr<std::string>, DecodedChunk>>(
+      std::move(prefix), message);
+  return bytes;
+}
+
+/// Layers of the gradients that leave when three layers of two chunks are ready, the last one
+/// first.
+std::vector<std::uint32_t> layers_sent(SendOrder order) {
+  Plan plan = toy_plan(1, 1, {4, 4, 4}, 2);
+  plan.send_order = order;
+  FloatBuffer parameters(12), gradients(12);
+  std::vector<LayerMemory> memory;
+  for (std::size_t at = 0; at < 12; at += 4) {
+    memory.push_back(
+        {parameters.floats().subspan(at, 4), gradients.floats().subspan(at, 4), gradients.owner()});
+  }
+  PsRoute route(plan, WorkerRank(0), memory);
+  route.initialise_from_here();
+  for (std::uint32_t chunk = 0; chunk < plan.chunks.size(); ++chunk) {
+    EXPECT_TRUE(route.next_message(ServerIndex(0)));
+    EXPECT_FALSE(route
+                     .on_message(ServerIndex(0),
+                                 arriving(message_for(plan, ChunkKind::kParameters, WorkerRank(0),
+                                                      ChunkId(chunk), 0, {1, 2})))
+                     .objection);
+  }
+  for (const std::uint32_t layer : {2u, 1u, 0u}) route.gradient_ready(LayerIndex(layer), 0);
+  std::vector<std::uint32_t> layers;
+  while (auto outgoing = route.next_message(ServerIndex(0))) {
+    layers.push_back(outgoing->layer.value());
+  }
+  return layers;
+}
+
+TEST(PsRoute, SendsInTheOrderOfThePlan) {
+  EXPECT_THAT(layers_sent(SendOrder::kNeed), ElementsAre(0, 0, 1, 1, 2, 2));
+  EXPECT_THAT(layers_sent(SendOrder::kReady), ElementsAre(2, 2, 1, 1, 0, 0));
+}
 
 /// One layer of 7 parameters in chunks of 4 and 3 on one server; bf16 travels.
 class RoundingRoute : public ::testing::Test {
@@ -51,15 +99,9 @@ class RoundingRoute : public ::testing::Test {
                bool exact = false) {
     Plan as_sent = plan_;
     if (exact) as_sent.wire_type = ElementType::kFloat32;
-    DecodedChunk message = message_for(as_sent, ChunkKind::kParameters, WorkerRank(0),
-                                       ChunkId(chunk), version, values);
-    auto prefix =
-        std::make_shared<std::string>(encode_prefix(message.header, message.payload.size()).str());
-    Bytes bytes;
-    bytes.pieces.emplace_back(reinterpret_cast<const std::byte*>(prefix->data()), prefix->size());
-    bytes.pieces.push_back(message.payload.pieces[0]);
-    Landing landing = route_->on_message(ServerIndex(0), bytes);
-    return landing;
+    const DecodedChunk message = message_for(as_sent, ChunkKind::kParameters, WorkerRank(0),
+                                             ChunkId(chunk), version, values);
+    return route_->on_message(ServerIndex(0), arriving(message));
   }
   void land_initial() {
     route_->initialise_from_here();

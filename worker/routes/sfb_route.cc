@@ -68,7 +68,7 @@ SfbRoute::SfbRoute(Plan plan, WorkerRank rank, const std::vector<LayerMemory>& l
       memory.digests.assign(plan_.workers(), 0);
     }
   }
-  queues_.assign(plan_.workers(), UrgencyQueue<ItemId>(items_.size()));
+  queues_.assign(plan_.workers(), SendQueue<ItemId>(items_.size(), plan_.send_order));
   has_parameters_.assign(plan_.workers(), options_.first_iteration > 0);
   for (Layer& layer : layers_) {
     for (Iteration i = options_.first_iteration; i < options_.first_iteration + 2; ++i) {

@@ -21,7 +21,7 @@
 //
 // Invariants
 //  5. Factors are put into the stack where they belong as they come, each piece once.
-//  6. Per worker, the layer that the next forward needs first is sent first (UrgencyQueue).
+//  6. Per worker, the layer that the next forward needs first is sent first (SendQueue).
 //  7. Parameters are written here only before the first iteration (rank r hands them to rank r +
 //  1).
 //
@@ -184,11 +184,11 @@ class SfbRoute {
   const WorkerRank rank_;
   const SfbOptions options_;
   const std::int64_t piece_elements_;
-  std::vector<Layer> layers_;                 ///< SFB layers, in forward order
-  std::vector<std::int32_t> position_;        ///< by LayerIndex: in layers_, or -1
-  std::vector<Item> items_;                   ///< by ItemId
-  std::vector<UrgencyQueue<ItemId>> queues_;  ///< by rank
-  std::vector<bool> has_parameters_;          ///< by rank: it surely has all initial parameters
+  std::vector<Layer> layers_;              ///< SFB layers, in forward order
+  std::vector<std::int32_t> position_;     ///< by LayerIndex: in layers_, or -1
+  std::vector<Item> items_;                ///< by ItemId
+  std::vector<SendQueue<ItemId>> queues_;  ///< by rank
+  std::vector<bool> has_parameters_;       ///< by rank: it surely has all initial parameters
 };
 
 }  // namespace poseidon

@@ -98,8 +98,9 @@ struct Worker {
 class SfbRouteTest : public ::testing::Test {
  protected:
   void make(std::uint32_t workers, SfbOptions options = {.piece_bytes = 32, .iterations = 6},
-            std::int64_t batch = 3) {
+            std::int64_t batch = 3, SendOrder order = SendOrder::kNeed) {
     plan_ = plan_of(workers, batch);
+    plan_.send_order = order;
     for (std::uint32_t r = 0; r < workers; ++r) {
       workers_.push_back(std::make_unique<Worker>(plan_, r, options));
     }
@@ -246,6 +247,18 @@ TEST_F(SfbRouteTest, WhatForwardNeedsFirstLeavesFirst) {
     EXPECT_EQ(outgoing->layer, kSecond);
   }
   EXPECT_EQ(next(0, 1).header.layer, kThird);
+}
+
+TEST_F(SfbRouteTest, WhatWasReadyFirstLeavesFirstWhereThePlanSaysSo) {
+  make(2, {.piece_bytes = 32, .iterations = 6}, 3, SendOrder::kReady);
+  initialise();
+  workers_[0]->ready(kThird, 0);
+  workers_[0]->ready(kSecond, 0);
+  std::vector<LayerIndex> sent;
+  while (auto outgoing = route(0).next_message(WorkerRank(1))) sent.push_back(outgoing->layer);
+  EXPECT_TRUE(std::is_sorted(sent.begin(), sent.end(), std::greater<>()));
+  EXPECT_EQ(sent.front(), kThird);
+  EXPECT_EQ(sent.back(), kSecond);
 }
 
 TEST_F(SfbRouteTest, AWorkerMayBeOneIterationAheadAndNoMore) {
