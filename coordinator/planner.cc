@@ -111,7 +111,7 @@ std::vector<std::int64_t> chunk_sizes(const PlannerInput& input) {
 /// two on the way to each other machine, one that is on the wire and one that keeps it busy
 /// meanwhile, and its answer for as many. All of them share the slowest card. (In the model what is
 /// under way is a fluid; without this it takes 2 MiB for Inception-V3 on 16 nodes at 25 GbE, with
-/// which an iteration is a quarter longer than with 256 KiB: bench/RESULTS.md.)
+/// which an iteration takes 1.07 times as long as with 256 KiB: bench/RESULTS.md.)
 double wait_behind_others_s(const TimeRuleInput& rule, std::int64_t chunk_bytes) {
   double rate = std::numeric_limits<double>::infinity();
   for (const auto* nics : {&rule.calibration->workers, &rule.calibration->servers}) {
