@@ -37,10 +37,10 @@ PEER_WARM_UP = 3
 BYTES_PER_PARAMETER = 4
 
 # The slow-motion factor where none is given: so that the machine's cores are about this busy ...
-WANTED_BUSY = 0.5
+WANTED_BUSY = 0.4
 # ... by what moving gradients costs on it: CPU seconds per GB that a host receives (all ends, cards and switch), per
 # worker and iteration.
-CPU_S_PER_GB = 1.3
+CPU_S_PER_GB = 1.7
 CPU_S_PER_WORKER = 0.1
 TOO_BUSY = 0.6            # a run above it is repeated with a larger factor; above measurement.VOID_BUSY it is void
 MAX_TRIES = 3
@@ -117,7 +117,7 @@ def parse_arguments():
     parser.add_argument("--rounds", type=number(1, 100), help="likewise; variants take turns")
     parser.add_argument("--iterations", type=number(1, 1000), help="likewise; measured per run")
     parser.add_argument("--slow", type=number(0.01, 100000, float),
-                        help="the slow-motion factor; default: so that this machine's cores are half busy")
+                        help="the slow-motion factor; default: so that this machine's cores are 40 % busy")
     parser.add_argument("--profile", type=pathlib.Path, help="a profile of your own, instead of --networks and --devices")
     parser.add_argument("--python", default=torch_gloo.default_python(), help="interpreter with torch, default %(default)s")
     parser.add_argument("--horovod-python", help="interpreter with Horovod")
