@@ -245,6 +245,8 @@ TEST(PlanMessage, CarriesTheSendOrder) {
     EXPECT_EQ(back->send_order, order);
   }
   v1::PlanMessage message = plan_to_message(valid_plan());
+  message.clear_send_order();  // of a version before there was a choice
+  EXPECT_EQ(plan_from_message(message)->send_order, SendOrder::kNeed);
   message.set_send_order("random");
   EXPECT_THAT(std::string(plan_from_message(message).status().message()),
               HasSubstr("'random'; known: need, ready"));
