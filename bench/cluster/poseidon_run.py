@@ -164,6 +164,7 @@ def plan_of(programs, profile, input_size, workers, gbit, variant, folder):
 def run(programs, profile, input_size, workers, gbit, slow, variant, iterations, folder):
     """`iterations` measured ones of `workers` workers at `gbit` Gbit/s, slowed by the factor `slow`."""
     layout, plan_file, plan = plan_of(programs, profile, input_size, workers, gbit, variant, folder)
+    layout = dataclasses.replace(layout, slow=slow)
     variant = fitted(variant, profile, workers)
     profile_file = folder / "profile.json"
     profile_file.write_text(json.dumps(profile))

@@ -117,7 +117,7 @@ def parse_arguments():
     parser.add_argument("--rounds", type=number(1, 100), help="likewise; variants take turns")
     parser.add_argument("--iterations", type=number(1, 1000), help="likewise; measured per run")
     parser.add_argument("--slow", type=number(0.01, 100000, float),
-                        help="the slow-motion factor; default: so that this machine's cores are 40 % busy")
+                        help="the slow-motion factor; default: so that this machine's cores are 40 %% busy")
     parser.add_argument("--profile", type=pathlib.Path, help="a profile of your own, instead of --networks and --devices")
     parser.add_argument("--python", default=torch_gloo.default_python(), help="interpreter with torch, default %(default)s")
     parser.add_argument("--horovod-python", help="interpreter with Horovod")
@@ -180,7 +180,7 @@ class Measurer:
             measured = poseidon_run.run(self._arguments.bin, place.profile, place.input_size, place.nodes, place.gbit, slow,
                                         poseidon_run.VARIANTS[variant], self._arguments.iterations, folder).measurement
         else:
-            with hosts.NamespaceHosts(place.nodes, place.gbit * 1000 / slow, poseidon_run.CONGESTION_CONTROL) as made:
+            with hosts.NamespaceHosts(place.nodes, place.gbit * 1000 / slow, poseidon_run.CONGESTION_CONTROL, slow) as made:
                 measured = peers.run(variant, made, device_profile.parse(place.profile), slow, self._arguments.iterations,
                                      PEER_WARM_UP, folder, timeout_s=3600, python=self._arguments.python,
                                      horovod_python=self._arguments.horovod_python)

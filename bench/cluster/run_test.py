@@ -1,8 +1,11 @@
 """The grid's arithmetic: profiles, factors, bounds, rows. Needs no cluster."""
 
+import contextlib
+import io
 import pathlib
 import sys
 import unittest
+import unittest.mock
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "common")]
@@ -66,6 +69,12 @@ class GridTest(unittest.TestCase):
     def test_servers_of_the_variants(self):
         servers = {name: variant.server_count(8) for name, variant in poseidon_run.VARIANTS.items()}
         self.assertEqual((servers["poseidon"], servers["half-servers"], servers["quarter-servers"]), (8, 4, 2))
+
+    def test_help_is_told(self):
+        told = io.StringIO()
+        with unittest.mock.patch("sys.argv", ["run.py", "--help"]), contextlib.redirect_stdout(told):
+            self.assertRaises(SystemExit, run.parse_arguments)
+        self.assertIn("--grid", told.getvalue())
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ class Layout:
     servers_with_workers: bool
     mbit: typing.Optional[float]    # of every card, each way; None: not shaped
     congestion_control: typing.Optional[str] = None
+    slow: float = 1                 # the factor of slow motion
 
     def worker_host(self, index):
         return 1 + index
@@ -55,7 +56,7 @@ class Cluster:
         self._worker = worker
         self._coordinator_options = coordinator
         self._server_options = server
-        self.hosts = NamespaceHosts(layout.hosts, layout.mbit, layout.congestion_control)
+        self.hosts = NamespaceHosts(layout.hosts, layout.mbit, layout.congestion_control, layout.slow)
         self._processes = Processes(folder, timeout_s)
         self._started = []
         self._submit = None

@@ -25,7 +25,11 @@ NO_CARD = "02:00:00:00:00:fe"  # an address that no card has
 # stands for. A card that may send less segments such packets itself: 30 times the packets, each with a timer.
 BURST_BYTES = 128 << 10
 LEAST_SEGMENTS = 44       # of a packet that TCP hands to a shaped card, if it has as much to send: what it does at high rates
-QUEUE_SECONDS = 0.05      # what waits before a shaped card at most; more is dropped, as in a switch
+# What waits for a shaped card at most. A host's own queue drops nothing, as TCP sees how long it is; a switch has so much
+# memory for a port, and less for slow ones: more is dropped.
+HOST_QUEUE_BYTES = 32 << 20
+SWITCH_QUEUE_BYTES, SWITCH_QUEUE_SECONDS = 4 << 20, 0.05
+RETRANSMIT_MS, MOST_RETRANSMIT_MS = 200, 60_000  # Linux's least time before TCP sends again what was not acknowledged
 
 
 class HostsError(Exception):
@@ -98,12 +102,14 @@ def remove_stale():
 
 class NamespaceHosts:
     """`with NamespaceHosts(4) as hosts:` the hosts are there inside and gone after it, whatever happened. With `mbit`
-    every card is shaped to that many Mbit/s each way; `congestion_control` is TCP's, default this machine's."""
+    every card is shaped to that many Mbit/s each way; `congestion_control` is TCP's, default this machine's. `slow` is the
+    factor of slow motion: cards stand for ones of `mbit` * `slow`, and TCP's clock is slowed like them."""
 
     interface = INTERFACE
 
-    def __init__(self, count, mbit=None, congestion_control=None):
+    def __init__(self, count, mbit=None, congestion_control=None, slow=1):
         self.count = count
+        self._slow = slow
         self._mbit = mbit
         self._congestion_control = congestion_control
         self._switch = self.name("switch")
@@ -183,10 +189,14 @@ class NamespaceHosts:
         # Debian's defaults, whatever this machine has.
         _run(*self.command(host, ["sysctl", "-q", "-w", "net.ipv4.tcp_rmem=4096 131072 6291456",
                                   "net.ipv4.tcp_wmem=4096 16384 4194304"]))
-        if self._congestion_control is not None:
-            # By the route: the setting of a namespace may only be what the kernel was built to allow anybody.
+        # By the route: the setting of a namespace may only be what the kernel was built to allow anybody. In slow motion
+        # packets wait in queues for longer than TCP's patience of real time, and all would be sent twice.
+        of_route = ["congctl", self._congestion_control] if self._congestion_control is not None else []
+        if self._slow > 1:
+            of_route += ["rto_min", f"{min(int(RETRANSMIT_MS * self._slow), MOST_RETRANSMIT_MS)}ms"]
+        if of_route:
             _ip("-n", name, "route", "change", "10.213.0.0/24", "dev", INTERFACE, "scope", "link", "src", self.address(host),
-                "congctl", self._congestion_control)
+                *of_route)
         if self._mbit is not None:
             self.shape(host, self._mbit)
 
@@ -207,8 +217,8 @@ class NamespaceHosts:
         # packet has at least so many segments, and may take all of the window.
         _run(*self.command(host, ["sysctl", "-q", "-w", f"net.ipv4.tcp_min_tso_segs={LEAST_SEGMENTS}",
                                   "net.ipv4.tcp_tso_win_divisor=1"]))
-        queue = max(2 * BURST_BYTES, int(mbit * 1e6 / 8 * QUEUE_SECONDS))
-        for where, card in self._cards(host):
+        in_switch = min(SWITCH_QUEUE_BYTES, max(2 * BURST_BYTES, int(mbit * self._slow * 1e6 / 8 * SWITCH_QUEUE_SECONDS)))
+        for (where, card), queue in zip(self._cards(host), (HOST_QUEUE_BYTES, in_switch)):
             _run("tc", "-n", where, "qdisc", "replace", "dev", card, "root", "tbf", "rate", f"{mbit}mbit", "burst",
                  str(BURST_BYTES), "limit", str(queue))
 
