@@ -145,6 +145,7 @@ class Shard {
   Norms norms(ChunkId chunk) const;
 
   const Plan& plan() const { return plan_; }
+  ServerIndex self() const { return self_; }
   std::vector<ChunkId> owned_chunks() const;
   /// Lowest rank whose contribution is missing for this chunk's next step; nothing when none is.
   std::optional<WorkerRank> awaited(ChunkId chunk) const;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/fan_out.h"
 
 namespace poseidon {
 
@@ -251,8 +252,9 @@ void ShardService::close(Session& session, const absl::Status& why) {
 }
 
 void ShardService::enqueue(const Delivery& delivery) {
-  for (std::uint32_t rank = 0; rank < by_rank_.size(); ++rank) {
-    if (delivery.only && *delivery.only != WorkerRank(rank)) continue;
+  for (std::size_t turn = 0; turn < by_rank_.size(); ++turn) {
+    const std::size_t rank = receiver_in_turn(shard_->self().value(), turn, by_rank_.size());
+    if (delivery.only && delivery.only->value() != rank) continue;
     // A worker without a stream asks again when it has one.
     if (by_rank_[rank] == nullptr) continue;
     Session& session = *by_rank_[rank];

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/fan_out.h"
 
 namespace poseidon {
 
@@ -147,7 +148,9 @@ void FactorExchange::pump(Peer& peer) {
 }
 
 void FactorExchange::pump_all() {
-  for (Peer& peer : peers_) pump(peer);
+  for (std::size_t turn = 0; turn < peers_.size(); ++turn) {
+    pump(peers_[receiver_in_turn(route_.rank().value(), turn, peers_.size())]);
+  }
 }
 
 void FactorExchange::on_written(PeerStream& stream) {

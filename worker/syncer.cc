@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/fan_out.h"
 
 namespace poseidon {
 
@@ -117,7 +118,9 @@ void Syncer::fetch_exact() {
 }
 
 void Syncer::pump_all() {
-  for (auto& connection : connections_) pump(*connection);
+  for (std::size_t turn = 0; turn < connections_.size(); ++turn) {
+    pump(*connections_[receiver_in_turn(rank_.value(), turn, connections_.size())]);
+  }
 }
 
 void Syncer::connect(Connection& connection) {

@@ -68,7 +68,7 @@ SfbRoute::SfbRoute(Plan plan, WorkerRank rank, const std::vector<LayerMemory>& l
       memory.digests.assign(plan_.workers(), 0);
     }
   }
-  queues_.assign(plan_.workers(), SendQueue<ItemId>(items_.size(), plan_.send_order));
+  outboxes_.assign(plan_.workers(), Outbox(items_.size(), plan_.send_order));
   has_parameters_.assign(plan_.workers(), options_.first_iteration > 0);
   for (Layer& layer : layers_) {
     for (Iteration i = options_.first_iteration; i < options_.first_iteration + 2; ++i) {
@@ -117,7 +117,7 @@ void SfbRoute::note_taken(Layer& layer, WorkerRank peer, Iteration iteration) {
     if (layer.slots[s].iteration > iteration) continue;
     const std::uint32_t first = layer.first_item + layer.parameter_pieces + s * layer.pieces;
     for (std::uint32_t piece = 0; piece < layer.pieces; ++piece) {
-      queues_[peer.value()].erase(ItemId(first + piece));
+      outboxes_[peer.value()].sets[s].erase(ItemId(first + piece));
     }
   }
   taken = iteration;
@@ -129,7 +129,7 @@ void SfbRoute::note_parameters_taken(WorkerRank peer) {
   has_parameters_[peer.value()] = true;
   for (const Layer& layer : layers_) {
     for (std::uint32_t piece = 0; piece < layer.parameter_pieces; ++piece) {
-      queues_[peer.value()].erase(ItemId(layer.first_item + piece));
+      outboxes_[peer.value()].parameters.erase(ItemId(layer.first_item + piece));
     }
   }
 }
@@ -163,15 +163,17 @@ void SfbRoute::queue_pieces(Layer& layer, Iteration iteration, WorkerRank peer) 
   const auto slot = static_cast<std::uint32_t>(iteration % 2);
   const auto [first, end] = wanted_pieces(layer, iteration);
   const std::uint32_t base = layer.first_item + layer.parameter_pieces + slot * layer.pieces;
+  Outbox& outbox = outboxes_[peer.value()];
+  outbox.iterations[slot] = iteration;
   for (std::uint32_t piece = first; piece < end; ++piece) {
-    queues_[peer.value()].push(ItemId(base + piece));
+    outbox.sets[slot].push(ItemId(base + piece));
   }
 }
 
 void SfbRoute::queue_parameters(const Layer& layer, WorkerRank peer) {
   for (std::uint32_t piece = 0; piece < layer.parameter_pieces; ++piece) {
     if (layer.parameters_landed[piece]) {
-      queues_[peer.value()].push(ItemId(layer.first_item + piece));
+      outboxes_[peer.value()].parameters.push(ItemId(layer.first_item + piece));
     }
   }
 }
@@ -224,8 +226,14 @@ std::span<float> SfbRoute::piece_of(Layer& layer, FactorKind kind, Slot& slot, W
                        std::min(static_cast<std::size_t>(piece_elements_), whole.size() - begin));
 }
 
+std::optional<SfbRoute::ItemId> SfbRoute::Outbox::pop() {
+  if (!parameters.empty()) return parameters.pop();
+  const std::size_t older = iterations[0] < iterations[1] ? 0 : 1;
+  return sets[sets[older].empty() ? 1 - older : older].pop();
+}
+
 std::optional<SfbRoute::Outgoing> SfbRoute::next_message(WorkerRank peer) {
-  const std::optional<ItemId> next = queues_[peer.value()].pop();
+  const std::optional<ItemId> next = outboxes_[peer.value()].pop();
   if (!next) return std::nullopt;
   const Item& item = items_[next->value()];
   Layer& layer = layers_[item.layer];
@@ -321,7 +329,7 @@ FactorLanding SfbRoute::land_parameters(Layer& layer, const DecodedFactor& messa
                piece_of(layer, FactorKind::kParameters, layer.slots[0], rank_, piece));
   layer.parameters_landed[piece] = true;
   if (const WorkerRank next = rank_.next(); next.value() < plan_.workers()) {
-    queues_[next.value()].push(ItemId(layer.first_item + piece));
+    outboxes_[next.value()].parameters.push(ItemId(layer.first_item + piece));
   }
   FactorLanding landing{.payload_bytes = message.payload.size(), .layer = layer.index};
   if (--layer.parameters_missing == 0) landing.initialised = layer.index;

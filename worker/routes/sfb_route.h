@@ -21,7 +21,8 @@
 //
 // Invariants
 //  5. Factors are put into the stack where they belong as they come, each piece once.
-//  6. Per worker, the layer that the next forward needs first is sent first (SendQueue).
+//  6. Per worker, what an earlier forward waits for is sent before what a later one does, and of
+//  one iteration the layer that is needed first (Outbox).
 //  7. Parameters are written here only before the first iteration (rank r hands them to rank r +
 //  1).
 //
@@ -113,7 +114,7 @@ class SfbRoute {
   /// Not for kHello, which belongs to the stream.
   FactorLanding on_message(WorkerRank from, const DecodedFactor& message);
   /// Messages for this worker that wait for their turn.
-  std::size_t waiting(WorkerRank peer) const { return queues_[peer.value()].size(); }
+  std::size_t waiting(WorkerRank peer) const { return outboxes_[peer.value()].size(); }
 
   const Plan& plan() const { return plan_; }
   const SfbOptions& options() const { return options_; }
@@ -129,12 +130,27 @@ class SfbRoute {
  private:
   using ItemId = StrongId<struct ItemIdTag, std::uint32_t>;
   /// One thing that can be sent: a piece of the initial parameters, or a piece of what a slot holds
-  /// of ours. Ids count by layer in forward order, so that the smallest is the most urgent.
+  /// of ours. Ids count by layer in forward order, so that of one iteration the smallest is the
+  /// most urgent.
   struct Item {
     std::uint32_t layer = 0;  ///< position in layers_
     bool of_parameters = false;
     std::uint32_t slot = 0;
     std::uint32_t piece = 0;
+  };
+  /// What waits to be sent to one worker. A worker may be an iteration ahead of that one, and then
+  /// has a newer set of an early layer to send while the other still waits for the older set of a
+  /// late layer: that goes first.
+  struct Outbox {
+    Outbox(std::size_t items, SendOrder order)
+        : parameters(items, order),
+          sets{SendQueue<ItemId>(items, order), SendQueue<ItemId>(items, order)} {}
+    std::optional<ItemId> pop();
+    std::size_t size() const { return parameters.size() + sets[0].size() + sets[1].size(); }
+
+    SendQueue<ItemId> parameters;           ///< initial ones
+    std::array<SendQueue<ItemId>, 2> sets;  ///< by slot
+    std::array<Iteration, 2> iterations{};  ///< by slot: whose set was queued last
   };
   /// What is sent for one iteration: piece 0 is the digest, then come dY's, then X's.
   struct Slot {
@@ -184,11 +200,11 @@ class SfbRoute {
   const WorkerRank rank_;
   const SfbOptions options_;
   const std::int64_t piece_elements_;
-  std::vector<Layer> layers_;              ///< SFB layers, in forward order
-  std::vector<std::int32_t> position_;     ///< by LayerIndex: in layers_, or -1
-  std::vector<Item> items_;                ///< by ItemId
-  std::vector<SendQueue<ItemId>> queues_;  ///< by rank
-  std::vector<bool> has_parameters_;       ///< by rank: it surely has all initial parameters
+  std::vector<Layer> layers_;           ///< SFB layers, in forward order
+  std::vector<std::int32_t> position_;  ///< by LayerIndex: in layers_, or -1
+  std::vector<Item> items_;             ///< by ItemId
+  std::vector<Outbox> outboxes_;        ///< by rank
+  std::vector<bool> has_parameters_;    ///< by rank: it surely has all initial parameters
 };
 
 }  // namespace poseidon

@@ -249,6 +249,35 @@ TEST_F(SfbRouteTest, WhatForwardNeedsFirstLeavesFirst) {
   EXPECT_EQ(next(0, 1).header.layer, kThird);
 }
 
+// Or who is behind waits for whoever is ahead, and then everybody for it: bench/RESULTS.md.
+TEST_F(SfbRouteTest, WhatAnEarlierForwardWaitsForLeavesFirst) {
+  const auto both_ready = [this](std::uint32_t rank, Iteration iteration) {
+    for (const LayerIndex layer : {kThird, kSecond}) workers_[rank]->ready(layer, iteration);
+  };
+  for (const SendOrder order : kSendOrders) {
+    for (const Iteration older : {0, 1, 2, 3}) {  // either slot
+      workers_.clear();
+      make(2, {.piece_bytes = 32, .iterations = 9}, 3, order);
+      initialise();
+      for (Iteration i = 0; i < older; ++i) {
+        both_ready(0, i), both_ready(1, i);
+        move_all();
+      }
+      // Worker 1's sets have come to worker 0, which goes on; worker 1 still waits for 0's.
+      both_ready(0, older), both_ready(1, older);
+      move(1, 0);
+      both_ready(0, older + 1);
+      std::vector<Iteration> sent;
+      while (auto outgoing = route(0).next_message(WorkerRank(1))) {
+        sent.push_back(decode_factor(to_bytes(outgoing->message))->header.iteration);
+      }
+      EXPECT_TRUE(std::is_sorted(sent.begin(), sent.end()));
+      EXPECT_EQ(sent.front(), older);
+      EXPECT_EQ(sent.back(), older + 1);
+    }
+  }
+}
+
 TEST_F(SfbRouteTest, WhatWasReadyFirstLeavesFirstWhereThePlanSaysSo) {
   make(2, {.piece_bytes = 32, .iterations = 6}, 3, SendOrder::kReady);
   initialise();
