@@ -127,14 +127,12 @@ class PacedStream final : public Stream, public StreamHandler {
  public:
   enum class Role { kConnects, kAccepts };
 
-  /// `busy_streams` counts the streams that have messages under way.
   PacedStream(Role role, Transport* loop, SharedArena* arena, PacedTraffic* traffic,
-              std::size_t* busy_streams)
+              SharedWindow* window)
       : loop_(loop),
         arena_(arena),
         traffic_(traffic),
-        busy_streams_(busy_streams),
-        shared_window_(role == Role::kConnects ? kProcessWindowBytes : kAcceptedWindowBytes),
+        window_(window),
         mode_(role == Role::kConnects ? Mode::kOffers : Mode::kWaits) {}
   ~PacedStream() override {
     forget_sent();
@@ -366,22 +364,17 @@ class PacedStream final : public Stream, public StreamHandler {
     handler_->on_written();
   }
 
-  /// Of the process's, for each of the streams that are under way.
-  std::uint64_t window() const {
-    return std::min<std::uint64_t>(kWindowBytes,
-                                   shared_window_ / std::max<std::size_t>(1, *busy_streams_));
-  }
-  bool may_send() const { return sent_.open(window()); }
+  bool may_send() const { return sent_.open(window_->share()); }
 
   void count_on(std::size_t bytes) {
-    if (sent_.empty()) ++*busy_streams_;
+    if (sent_.empty()) window_->begin_stream();
     sent_.add(bytes);
     unasked_bytes_ += bytes;
   }
   void count_off(std::uint64_t sequence) {
     if (sent_.empty()) return;
     sent_.remove_until(sequence);
-    if (sent_.empty()) --*busy_streams_;
+    if (sent_.empty()) window_->end_stream();
   }
   void forget_sent() { count_off(sent_.end()); }
 
@@ -414,7 +407,8 @@ class PacedStream final : public Stream, public StreamHandler {
 
   /// Early enough for the answer to come while the window's other half is under way.
   bool should_ask() const {
-    return unasked_bytes_ >= window() / 2 || unasked() >= kWindowMessages / 2 || !may_send();
+    return unasked_bytes_ >= window_->share() / 2 || unasked() >= kWindowMessages / 2 ||
+           !may_send();
   }
   std::uint64_t unasked() const { return sent_.end() - asks_; }
 
@@ -460,8 +454,7 @@ class PacedStream final : public Stream, public StreamHandler {
   Transport* const loop_;
   SharedArena* const arena_;
   PacedTraffic* const traffic_;
-  std::size_t* const busy_streams_;
-  const std::uint64_t shared_window_;
+  SharedWindow* const window_;
   StreamHandler* handler_ = nullptr;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   Mode mode_;
@@ -501,7 +494,7 @@ class PacedTransport::Wrapper final : public Acceptor {
   StreamHandler* on_accept(std::unique_ptr<Stream> inner) override {
     auto stream =
         std::make_unique<PacedStream>(PacedStream::Role::kAccepts, transport_, transport_->arena_,
-                                      &transport_->traffic_, &transport_->busy_streams_);
+                                      &transport_->traffic_, &transport_->window_);
     PacedStream* handler = stream.get();
     const std::shared_ptr<const bool> alive = handler->alive();
     handler->attach(std::move(inner), nullptr);
@@ -516,14 +509,14 @@ class PacedTransport::Wrapper final : public Acceptor {
   Acceptor* const acceptor_;
 };
 
-PacedTransport::PacedTransport(Transport* inner, SharedArena* arena)
-    : inner_(inner), arena_(arena) {}
+PacedTransport::PacedTransport(Transport* inner, SharedArena* arena, std::uint64_t window_bytes)
+    : inner_(inner), arena_(arena), window_(window_bytes) {}
 PacedTransport::~PacedTransport() = default;
 
 std::unique_ptr<Stream> PacedTransport::connect(const std::string& address,
                                                 StreamHandler* handler) {
   auto stream = std::make_unique<PacedStream>(PacedStream::Role::kConnects, this, arena_, &traffic_,
-                                              &busy_streams_);
+                                              &window_);
   stream->attach(inner_->connect(address, stream.get()), handler);
   return stream;
 }

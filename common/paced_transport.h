@@ -20,8 +20,8 @@
 // Pace. The sender is told that a message is written (on_written) only while what the peer's
 // handler has not taken yet is less than the stream's window. A transport by itself would swallow
 // many megabytes into socket buffers: then urgent chunks wait behind them, and memory that was warm
-// when it was written is cold when it is read (measured: bench/RESULTS.md). All streams of a
-// process go out through one link, so they share a window: a stream's is kWindowBytes, and less
+// when it was written is cold when it is read (measured: bench/RESULTS.md). The streams of
+// a transport go out through one link, so they share a window: a stream's is kWindowBytes, and less
 // where more streams are under way. It is the taking that counts, not the answer, so no two streams
 // can wait for each other; and two messages may always go, so none waits for another's share. The
 // sender asks for progress when half of its window is under way, and hears of it with the next
@@ -30,7 +30,9 @@
 // That news waits behind what its end has under way. With windows of one size at both ends a stream
 // cannot carry more one way than it carries the other: a worker that is behind the others, and so
 // sends when they have nothing to send, was sent its parameters no faster than its gradients left,
-// and stayed behind for ever. So the accepting end's window is twice the connecting end's.
+// and stayed behind for ever. So a server's window is twice a worker's. Between workers both ends
+// have the same: whoever had more was served before the others, always (measured:
+// bench/RESULTS.md).
 //
 // Shared memory. A payload is read in place, so its owner must not change it before the reader has
 // let it go. The reader says so in a later header (`released`); until then the sender holds
@@ -39,6 +41,7 @@
 //
 // Bounds: a paused end holds at most what the window lets through.
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -54,14 +57,32 @@ namespace poseidon {
 /// by itself keep both ends busy. At 100 Gbit/s it is 0.3 ms of the wire, above the round trip of
 /// any local network.
 inline constexpr std::uint64_t kWindowBytes = 4 << 20;
-/// Under way from a process on all streams that it opened, but for two messages on each: what an
-/// urgent chunk finds in front of it on the wire, 13 ms at 10 Gbit/s. With half as much, links run
-/// dry before the news of what was taken is back (measured: bench/RESULTS.md).
-inline constexpr std::uint64_t kProcessWindowBytes = 16 << 20;
-/// Likewise on streams that it accepted.
-inline constexpr std::uint64_t kAcceptedWindowBytes = 2 * kProcessWindowBytes;
+/// Under way from a worker to all servers, but for two messages on each: what an urgent
+/// chunk finds in front of it on the wire, 13 ms at 10 Gbit/s. With half as much, links run dry
+/// before the news of what was taken is back (measured: bench/RESULTS.md).
+inline constexpr std::uint64_t kWorkerWindowBytes = 16 << 20;
+/// Likewise from a server to all workers.
+inline constexpr std::uint64_t kServerWindowBytes = 2 * kWorkerWindowBytes;
+/// Likewise from a worker to the other workers, at both ends.
+inline constexpr std::uint64_t kPeerWindowBytes = 2 * kWorkerWindowBytes;
 /// However small they are.
 inline constexpr std::uint64_t kWindowMessages = 64;
+
+/// What a transport may have under way on all of its streams together. Loop only.
+class SharedWindow {
+ public:
+  explicit SharedWindow(std::uint64_t bytes) : bytes_(bytes) {}
+  /// Of each stream that is under way.
+  std::uint64_t share() const {
+    return std::min(kWindowBytes, bytes_ / std::max<std::uint64_t>(1, busy_streams_));
+  }
+  void begin_stream() { ++busy_streams_; }
+  void end_stream() { --busy_streams_; }
+
+ private:
+  const std::uint64_t bytes_;
+  std::uint64_t busy_streams_ = 0;  ///< have messages under way
+};
 
 /// Payload bytes that this process sent to ends of ours.
 struct PacedTraffic {
@@ -71,9 +92,10 @@ struct PacedTraffic {
 
 class PacedTransport final : public Transport {
  public:
-  /// Both must outlive it, and it its streams. `arena` is what this process sends from; null: it
-  /// shares no memory, and reads nobody's.
-  PacedTransport(Transport* inner, SharedArena* arena);
+  /// `inner` and `arena` must outlive it, and it its streams. `arena` is what this process sends
+  /// from; null: it shares no memory, and reads nobody's. `window_bytes`: one of the windows above.
+  PacedTransport(Transport* inner, SharedArena* arena,
+                 std::uint64_t window_bytes = kWorkerWindowBytes);
   ~PacedTransport() override;
 
   std::unique_ptr<Stream> connect(const std::string& address, StreamHandler* handler) override;
@@ -90,8 +112,8 @@ class PacedTransport final : public Transport {
   class Wrapper;
   Transport* const inner_;
   SharedArena* const arena_;
+  SharedWindow window_;
   PacedTraffic traffic_;
-  std::size_t busy_streams_ = 0;  ///< have messages under way; loop only
   std::unique_ptr<Wrapper> wrapper_;
 };
 

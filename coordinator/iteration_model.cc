@@ -321,7 +321,7 @@ IterationModel make_iteration_model(std::vector<ModelLayer> layers, const Cluste
   // To and from every other machine: two chunks keep a stream busy, and more goes up to the window.
   const auto streams = static_cast<double>(cluster.machines.size() - 1);
   const double window = std::min(streams * static_cast<double>(kWindowBytes),
-                                 static_cast<double>(kProcessWindowBytes));
+                                 static_cast<double>(kWorkerWindowBytes));
   model.in_flight_s = std::max(window, 2.0 * streams * model.chunk_bytes) / slowest;
   model.servers = static_cast<std::uint32_t>(cluster.servers);
   model.stripe_bytes =

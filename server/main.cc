@@ -118,7 +118,7 @@ absl::Status run(const MainOptions& options) {
   }
   spdlog::info("kernels: {}", kernels().name);  // which instructions gradients are summed with
   GrpcTransport grpc({.security = security});
-  PacedTransport transport(&grpc, tensor_arena());
+  PacedTransport transport(&grpc, tensor_arena(), kServerWindowBytes);
   std::unique_ptr<NodeMetrics> metrics;
   if (!options.metrics_listen.empty()) {
     POSEIDON_ASSIGN_OR_RETURN(

@@ -99,7 +99,7 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
   spdlog::info("kernels: {}", kernels().name);  // which instructions gradients are summed with
   GrpcTransport grpc({.security = security});
   PacedTransport transport(&grpc, tensor_arena());
-  PacedTransport peers(&grpc.for_method(kFactorMethod), tensor_arena());
+  PacedTransport peers(&grpc.for_method(kFactorMethod), tensor_arena(), kPeerWindowBytes);
   std::unique_ptr<GpuMonitor> gpu;
   if (const auto index = cuda_index(engine.device); index && !options.metrics_listen.empty()) {
     auto monitor = open_nvml_monitor(*index);
