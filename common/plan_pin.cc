@@ -18,7 +18,8 @@ constexpr std::size_t kMaxPinnedLayers = 65536;
 constexpr std::size_t kMaxPinnedChunks = 1 << 20;
 constexpr std::size_t kMaxDimensions = 16;
 /// As large as sync.chunk_bytes may be: receivers have no room for more.
-constexpr std::int64_t kMaxChunkElements = (std::int64_t{64} << 20) / kElementBytes;
+constexpr std::int64_t kMaxPinnedChunkBytes = std::int64_t{64} << 20;
+constexpr std::int64_t kMaxChunkElements = kMaxPinnedChunkBytes / kElementBytes;
 constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kMaxIndex = std::numeric_limits<std::uint32_t>::max();
 
@@ -56,7 +57,10 @@ absl::StatusOr<PlanChunk> read_chunk(const Json& json, std::string_view source,
 }  // namespace
 
 PlanPin pin_of(const Plan& plan) {
-  PlanPin pin{.servers = plan.servers(), .layers = {}, .chunks = plan.chunks};
+  PlanPin pin{.servers = plan.servers(),
+              .layers = {},
+              .chunks = plan.chunks,
+              .chunk_bytes = plan.chunk_bytes};
   for (const PlanLayer& layer : plan.layers) {
     pin.layers.push_back({.name = layer.name,
                           .shape = layer.shape,
@@ -73,6 +77,11 @@ absl::StatusOr<PlanPin> plan_pin_from_json(const nlohmann::json& json, std::stri
   fields.require("servers");
   fields.require("layers");
   fields.integer("servers", &servers, 1, kMaxServers);
+  fields.integer("chunk_bytes", &pin.chunk_bytes, 0, kMaxPinnedChunkBytes);
+  if (pin.chunk_bytes > 0 && pin.chunk_bytes < kElementBytes) {
+    fields.refuse("chunk_bytes",
+                  "expected 0 (not known) or as much as an element has, 4, at least");
+  }
   const Json* layers = fields.array("layers", "layers", 1, kMaxPinnedLayers);
   const Json* chunks = fields.array("chunks", "chunks", 0, kMaxPinnedChunks);
   POSEIDON_RETURN_IF_ERROR(fields.status());
@@ -93,7 +102,10 @@ absl::StatusOr<PlanPin> plan_pin_from_json(const nlohmann::json& json, std::stri
 }
 
 nlohmann::json plan_pin_to_json(const PlanPin& pin) {
-  Json json = {{"servers", pin.servers}, {"layers", Json::array()}, {"chunks", Json::array()}};
+  Json json = {{"servers", pin.servers},
+               {"chunk_bytes", pin.chunk_bytes},
+               {"layers", Json::array()},
+               {"chunks", Json::array()}};
   for (const PinnedLayer& layer : pin.layers) {
     json["layers"].push_back({{"name", layer.name},
                               {"shape", layer.shape},

@@ -1,6 +1,7 @@
 #pragma once
 
-// What a job's sync.plan repeats of an earlier plan: the schemes, and who owns which chunk. Pure.
+// What a job's sync.plan repeats of an earlier plan: the schemes, the size of what is sent, and who
+// owns which chunk. Pure.
 // Before: plan.json of a run directory, or `poseidon plan --json`. After: coordinator/planner.h.
 
 #include <cstdint>
@@ -25,6 +26,7 @@ struct PlanPin {
   std::uint32_t servers = 0;
   std::vector<PinnedLayer> layers;  ///< forward order
   std::vector<PlanChunk> chunks;    ///< as in Plan; empty: place them anew
+  std::int64_t chunk_bytes = 0;     ///< as in Plan; 0 where it is not known
 };
 
 PlanPin pin_of(const Plan& plan);

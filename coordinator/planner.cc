@@ -95,12 +95,12 @@ TimeRuleResult choose_by_time(TimeRuleInput rule, Plan& plan) {
   return best;
 }
 
-/// The sizes of chunks that the planner may choose from, largest first. Below 256 KiB a chunk costs
+/// The sizes of chunks that the planner may choose from, largest first; alone where the job or its
+/// pin say it. Below 256 KiB a chunk costs
 /// its two ends more than its bytes do (bench/RESULTS.md).
 /// Norms are summed chunk by chunk: their last bits must not depend on what was measured.
-std::vector<std::int64_t> chunk_sizes(const PlannerInput& input) {
+std::vector<std::int64_t> chunk_sizes(const PlannerInput& input, std::int64_t largest) {
   const SyncSpec& sync = input.sync;
-  const std::int64_t largest = sync.largest_chunk_bytes();
   const bool is_open = !sync.chunk_bytes && sync.cost == "time" && sync.plan.is_null() &&
                        input.norm_scope == NormScope::kNone;
   if (!is_open) return {largest};
@@ -160,7 +160,8 @@ std::vector<double> plan_by_time(const PlannerInput& input, Plan& plan) {
                             asked_scheme(input.layers[i], input.sync) == "auto";
     if (may_choose) rule.free.push_back(i);
   }
-  rule.chunk_bytes = plan.chunk_bytes = choose_chunk_bytes(rule, chunk_sizes(input));
+  rule.chunk_bytes = plan.chunk_bytes =
+      choose_chunk_bytes(rule, chunk_sizes(input, plan.chunk_bytes));
   const std::vector<std::size_t> free = rule.free;
   TimeRuleResult result = choose_by_time(std::move(rule), plan);
   for (const std::size_t i : free) plan.layers[i].scheme = result.schemes[i];
@@ -371,6 +372,8 @@ absl::StatusOr<Plan> make_plan(const PlannerInput& input) {
   std::optional<PlanPin> pin;
   if (!input.sync.plan.is_null()) {
     POSEIDON_ASSIGN_OR_RETURN(pin, plan_pin_from_json(input.sync.plan, "sync.plan"));
+    // Pieces of factors are of this size too, whatever chunks the pin has.
+    if (pin->chunk_bytes > 0 && !input.sync.chunk_bytes) plan.chunk_bytes = pin->chunk_bytes;
     for (std::size_t i = 0; i < plan.layers.size(); ++i) {
       plan.layers[i].scheme = pin->layers[i].scheme;
       plan.layers[i].reason = pinned_reason(plan.layers[i]);

@@ -223,6 +223,21 @@ TEST(Planner, APinnedPlanIsTakenExactly) {
   for (const PlanChunk& chunk : plan->chunks) EXPECT_EQ(chunk.server, ServerIndex(1));
 }
 
+TEST(Planner, APinsSizeOfChunksIsKeptUnlessTheJobGivesOne) {
+  PlannerInput input = lenet_like();
+  input.sync.chunk_bytes.reset();
+  input.sync.plan = pin_of_lenet(3);  // for other servers: the chunks are cut anew
+  input.sync.plan["chunk_bytes"] = 32768;
+  const absl::StatusOr<Plan> plan = make_plan(input);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->chunk_bytes, 32768);
+  for (const PlanChunk& chunk : plan->chunks) EXPECT_LE(chunk.elements, 8192);
+  input.sync.plan["chunk_bytes"] = 0;
+  EXPECT_EQ(make_plan(input)->chunk_bytes, kDefaultChunkBytes);
+  input.sync.chunk_bytes = 4096;
+  EXPECT_EQ(make_plan(input)->chunk_bytes, 4096);
+}
+
 TEST(Planner, APinForOtherServersKeepsItsSchemesOnly) {
   PlannerInput input = lenet_like();
   input.sync.plan = pin_of_lenet(3);

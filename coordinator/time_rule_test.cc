@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/plan_pin.h"
 #include "common/random.h"
 #include "coordinator/test_networks.h"
 #include "gmock/gmock.h"
@@ -288,6 +289,15 @@ TEST(TimeRule, ChunksStayLargeWhereSmallOnesSaveNothingOrMayNotBeChosen) {
   PlannerInput unmeasured = convolutions(10);
   unmeasured.calibration.reset();
   EXPECT_EQ(plan_of(unmeasured).chunk_bytes, kDefaultChunkBytes);
+}
+
+// Of a plan that the job gives, or of the epoch before.
+TEST(TimeRule, APinnedPlanKeepsItsSizeOfChunks) {
+  PlannerInput input = convolutions(10);
+  const Plan chosen = plan_of(input);
+  ASSERT_LT(chosen.chunk_bytes, kDefaultChunkBytes);
+  input.sync.plan = plan_pin_to_json(pin_of(chosen));
+  EXPECT_EQ(plan_of(input).chunk_bytes, chosen.chunk_bytes);
 }
 
 TEST(TimeRule, TheSameInputGivesTheSamePlan) {
