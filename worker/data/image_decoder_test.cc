@@ -114,6 +114,12 @@ TEST(ImageDecoder, RefusesBombs) {
     png[16] = png[20] = byte;  // the highest bytes of width and height
     EXPECT_THAT(error_of(png), HasSubstr("pixels; at most"));
   }
+  // Nor of the size that a chunk claims which no pixel needs (the fuzzers' corpus has one as well:
+  // they see what is allocated).
+  png = golden_file("png rgb");
+  const Bytes palette = {0x73, 0x73, 0x73, 0x73, 's', 'P', 'L', 'T', 0, 0};
+  png.insert(png.begin() + 33, palette.begin(), palette.end());
+  EXPECT_THAT(error_of(png), HasSubstr("truncated"));
   Bytes jpeg = golden_file("jpeg 4:2:0");
   std::size_t at = 2;  // segments up to the frame's header
   while (jpeg[at + 1] != 0xC0) at += 2 + std::size_t{jpeg[at + 2]} * 256 + jpeg[at + 3];

@@ -15,9 +15,6 @@
 namespace poseidon {
 namespace {
 
-/// Of each text, colour profile and the like; an image has no use for them.
-constexpr png_alloc_size_t kMaxChunkBytes = 4 << 20;
-constexpr png_uint_32 kMaxCachedChunks = 128;
 constexpr std::size_t kHeaderBytes = 8 + 25;  ///< signature and IHDR
 
 std::uint32_t big_endian(const std::uint8_t* bytes) {
@@ -45,8 +42,10 @@ class Reader {
   bool begin() {
     if (setjmp(png_jmpbuf(png_)) != 0) return false;  // NOLINT(*-err52-cpp)
     png_set_user_limits(png_, kMaxImageSide, kMaxImageSide);
-    png_set_chunk_malloc_max(png_, kMaxChunkBytes);
-    png_set_chunk_cache_max(png_, kMaxCachedChunks);
+    // Texts, colour profiles, suggested palettes and the like, known ones too (-1): no pixel
+    // depends on them. libpng's own limit on their size only warns, and then allocates what they
+    // claim.
+    png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
     png_set_read_fn(png_, this, read);
     png_read_info(png_, info_);
     const int colour = png_get_color_type(png_, info_);
