@@ -509,7 +509,7 @@ class PacedTransport::Wrapper final : public Acceptor {
   Acceptor* const acceptor_;
 };
 
-PacedTransport::PacedTransport(Transport* inner, SharedArena* arena, std::uint64_t window_bytes)
+PacedTransport::PacedTransport(Transport* inner, SharedArena* arena, std::int64_t window_bytes)
     : inner_(inner), arena_(arena), window_(window_bytes) {}
 PacedTransport::~PacedTransport() = default;
 

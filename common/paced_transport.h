@@ -50,6 +50,7 @@
 
 #include "common/shared_arena.h"
 #include "common/transport.h"
+#include "common/windows.h"
 
 namespace poseidon {
 
@@ -57,30 +58,24 @@ namespace poseidon {
 /// by itself keep both ends busy. At 100 Gbit/s it is 0.3 ms of the wire, above the round trip of
 /// any local network.
 inline constexpr std::uint64_t kWindowBytes = 4 << 20;
-/// Under way from a worker to all servers, but for two messages on each: what an urgent
-/// chunk finds in front of it on the wire, 13 ms at 10 Gbit/s. With half as much, links run dry
-/// before the news of what was taken is back (measured: bench/RESULTS.md).
-inline constexpr std::uint64_t kWorkerWindowBytes = 16 << 20;
-/// Likewise from a server to all workers.
-inline constexpr std::uint64_t kServerWindowBytes = 2 * kWorkerWindowBytes;
-/// Likewise from a worker to the other workers, at both ends.
-inline constexpr std::uint64_t kPeerWindowBytes = 2 * kWorkerWindowBytes;
 /// However small they are.
 inline constexpr std::uint64_t kWindowMessages = 64;
 
-/// What a transport may have under way on all of its streams together. Loop only.
+/// What a transport may have under way on all of its streams together. Loop only, but for resize.
 class SharedWindow {
  public:
-  explicit SharedWindow(std::uint64_t bytes) : bytes_(bytes) {}
+  explicit SharedWindow(std::int64_t bytes) { resize(bytes); }
+  void resize(std::int64_t bytes) { bytes_ = static_cast<std::uint64_t>(bytes); }
   /// Of each stream that is under way.
   std::uint64_t share() const {
-    return std::min(kWindowBytes, bytes_ / std::max<std::uint64_t>(1, busy_streams_));
+    return std::min(kWindowBytes, bytes_.load(std::memory_order_relaxed) /
+                                      std::max<std::uint64_t>(1, busy_streams_));
   }
   void begin_stream() { ++busy_streams_; }
   void end_stream() { --busy_streams_; }
 
  private:
-  const std::uint64_t bytes_;
+  std::atomic<std::uint64_t> bytes_;
   std::uint64_t busy_streams_ = 0;  ///< have messages under way
 };
 
@@ -93,9 +88,10 @@ struct PacedTraffic {
 class PacedTransport final : public Transport {
  public:
   /// `inner` and `arena` must outlive it, and it its streams. `arena` is what this process sends
-  /// from; null: it shares no memory, and reads nobody's. `window_bytes`: one of the windows above.
+  /// from; null: it shares no memory, and reads nobody's. `window_bytes` > 0: what its streams may
+  /// have under way together (common/windows.h).
   PacedTransport(Transport* inner, SharedArena* arena,
-                 std::uint64_t window_bytes = kWorkerWindowBytes);
+                 std::int64_t window_bytes = kWorkerWindowBytes);
   ~PacedTransport() override;
 
   std::unique_ptr<Stream> connect(const std::string& address, StreamHandler* handler) override;
@@ -105,6 +101,10 @@ class PacedTransport final : public Transport {
     inner_->post_after(delay, std::move(function));
   }
   Nanoseconds now() const override { return inner_->now(); }
+
+  /// From any thread; `bytes` > 0. What is under way stays so, and a stream that waits may go on
+  /// with the next news of what was taken.
+  void set_window(std::int64_t bytes) { window_.resize(bytes); }
 
   const PacedTraffic& traffic() const { return traffic_; }
 

@@ -222,7 +222,7 @@ class ManyStreamsTest : public PacedTransportTest, public Acceptor {
 
   ManyStreamsTest()
       : far_(&network_.endpoint("far"), nullptr),
-        many_(&network_.endpoint("many"), nullptr, kServerWindowBytes) {
+        many_(&network_.endpoint("many"), nullptr, server_window_bytes()) {
     EXPECT_TRUE(many_.listen("many:1", this).ok());
   }
   ~ManyStreamsTest() override {
@@ -293,8 +293,23 @@ TEST_F(ManyStreamsTest, ShareALargerWindowAtAServer) {
   add_streams(kStreams, /*pause=*/false);
   for (const auto& client : clients_) client->pause_ = true;
   const std::size_t under_way = fill(servers_);
-  EXPECT_GE(under_way, kServerWindowBytes);
-  EXPECT_LE(under_way, kServerWindowBytes + kStreams * kMessageBytes);
+  EXPECT_GE(under_way, server_window_bytes());
+  EXPECT_LE(under_way, server_window_bytes() + kStreams * kMessageBytes);
+}
+
+TEST_F(ManyStreamsTest, ShareAWindowThatAPlanMadeSmallerOrLarger) {
+  constexpr std::size_t kStreams = 16;
+  for (const std::int64_t bytes : {2 * kWorkerWindowBytes, kWorkerWindowBytes / 4}) {
+    far_.set_window(bytes);
+    add_streams(kStreams, /*pause=*/true);
+    const auto under_way = static_cast<std::int64_t>(fill(clients_));
+    EXPECT_GE(under_way, bytes);
+    EXPECT_LE(under_way, bytes + std::int64_t{kStreams * kMessageBytes});
+    for (const auto& end : clients_) end->stream_.reset();
+    settle();
+    clients_.clear();
+    servers_.clear();
+  }
 }
 
 TEST_F(ManyStreamsTest, AWindowThatOthersMadeSmallerOpensAgain) {

@@ -199,6 +199,10 @@ absl::Status validate(const Plan& plan) {
     return absl::InvalidArgumentError(
         absl::StrCat("plan: chunks of ", plan.chunk_bytes, " bytes are out of range"));
   }
+  if (plan.window_bytes < kMinWorkerWindowBytes || plan.window_bytes > kMaxWorkerWindowBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan: a window of ", plan.window_bytes, " bytes is out of range"));
+  }
   std::set<std::string_view> names;
   for (const PlanLayer& layer : plan.layers) {
     if (absl::Status status = validate_layer(layer); !status.ok()) return status;
@@ -219,6 +223,7 @@ std::string plan_to_json(const Plan& plan) {
   json["send_order"] = send_order_name(plan.send_order);
   json["norm_scope"] = norm_scope_name(plan.norm_scope);
   json["chunk_bytes"] = plan.chunk_bytes;
+  json["window_bytes"] = plan.window_bytes;
   json["worker_addresses"] = plan.worker_addresses;
   json["server_addresses"] = plan.server_addresses;
   std::int64_t iteration_bytes = 0;

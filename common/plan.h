@@ -12,6 +12,7 @@
 #include "common/element_type.h"
 #include "common/ids.h"
 #include "common/optimizer.h"
+#include "common/windows.h"
 
 namespace poseidon {
 
@@ -88,6 +89,9 @@ struct Plan {
   /// How PS layers were cut: no chunk has more bytes (of float32), unless sync.plan gave the
   /// chunks. 0 where it is not known: plans of earlier versions.
   std::int64_t chunk_bytes = 0;
+  /// What a worker has under way to all servers; servers to workers, and workers to each other,
+  /// have twice as much (common/windows.h).
+  std::int64_t window_bytes = kWorkerWindowBytes;
   /// Set when the plan was made with a calibration; for plan.json and status, not for the nodes.
   std::optional<PlanPrediction> prediction;
   std::optional<Calibration> calibration;

@@ -60,7 +60,8 @@ PlanPin pin_of(const Plan& plan) {
   PlanPin pin{.servers = plan.servers(),
               .layers = {},
               .chunks = plan.chunks,
-              .chunk_bytes = plan.chunk_bytes};
+              .chunk_bytes = plan.chunk_bytes,
+              .window_bytes = plan.window_bytes};
   for (const PlanLayer& layer : plan.layers) {
     pin.layers.push_back({.name = layer.name,
                           .shape = layer.shape,
@@ -81,6 +82,11 @@ absl::StatusOr<PlanPin> plan_pin_from_json(const nlohmann::json& json, std::stri
   if (pin.chunk_bytes > 0 && pin.chunk_bytes < kElementBytes) {
     fields.refuse("chunk_bytes",
                   "expected 0 (not known) or as much as an element has, 4, at least");
+  }
+  fields.integer("window_bytes", &pin.window_bytes, 0, kMaxWorkerWindowBytes);
+  if (pin.window_bytes > 0 && pin.window_bytes < kMinWorkerWindowBytes) {
+    fields.refuse("window_bytes",
+                  str_cat("expected 0 (not known) or at least ", kMinWorkerWindowBytes));
   }
   const Json* layers = fields.array("layers", "layers", 1, kMaxPinnedLayers);
   const Json* chunks = fields.array("chunks", "chunks", 0, kMaxPinnedChunks);
@@ -104,6 +110,7 @@ absl::StatusOr<PlanPin> plan_pin_from_json(const nlohmann::json& json, std::stri
 nlohmann::json plan_pin_to_json(const PlanPin& pin) {
   Json json = {{"servers", pin.servers},
                {"chunk_bytes", pin.chunk_bytes},
+               {"window_bytes", pin.window_bytes},
                {"layers", Json::array()},
                {"chunks", Json::array()}};
   for (const PinnedLayer& layer : pin.layers) {

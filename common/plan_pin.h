@@ -1,7 +1,7 @@
 #pragma once
 
-// What a job's sync.plan repeats of an earlier plan: the schemes, the size of what is sent, and who
-// owns which chunk. Pure.
+// What a job's sync.plan repeats of an earlier plan: the schemes, the size of what is sent and how
+// much of it is under way, and who owns which chunk. Pure.
 // Before: plan.json of a run directory, or `poseidon plan --json`. After: coordinator/planner.h.
 
 #include <cstdint>
@@ -27,6 +27,7 @@ struct PlanPin {
   std::vector<PinnedLayer> layers;  ///< forward order
   std::vector<PlanChunk> chunks;    ///< as in Plan; empty: place them anew
   std::int64_t chunk_bytes = 0;     ///< as in Plan; 0 where it is not known
+  std::int64_t window_bytes = 0;    ///< likewise
 };
 
 PlanPin pin_of(const Plan& plan);

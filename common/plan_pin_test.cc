@@ -14,6 +14,7 @@ using ::testing::StartsWith;
 Json plan_file() {
   return Json::parse(
       R"({"epoch": 4, "workers": 2, "servers": 2, "extra": [1], "chunk_bytes": 262144,
+    "window_bytes": 8388608,
     "layers": [{"name": "conv1", "type": "convolution", "shape": [2, 1, 3, 3], "parameters": 20,
                 "scheme": "ps", "reason": "r"},
                {"name": "fc", "type": "fully_connected", "shape": [10, 5], "parameters": 60,
@@ -26,6 +27,7 @@ TEST(PlanPin, TakesWhatItNeedsOfAPlanFile) {
   ASSERT_TRUE(pin.ok()) << pin.status();
   EXPECT_EQ(pin->servers, 2u);
   EXPECT_EQ(pin->chunk_bytes, 262144);
+  EXPECT_EQ(pin->window_bytes, 8388608);
   ASSERT_EQ(pin->layers.size(), 2u);
   EXPECT_EQ(pin->layers[1].scheme, Scheme::kSfb);
   EXPECT_EQ(pin->layers[1].parameters, 60);
@@ -40,9 +42,11 @@ TEST(PlanPin, ChunksAndTheirSizeMayBeMissing) {
   Json json = plan_file();
   json.erase("chunks");
   json.erase("chunk_bytes");
+  json.erase("window_bytes");
   ASSERT_TRUE(plan_pin_from_json(json, "p").ok());
   EXPECT_TRUE(plan_pin_from_json(json, "p")->chunks.empty());
   EXPECT_EQ(plan_pin_from_json(json, "p")->chunk_bytes, 0);
+  EXPECT_EQ(plan_pin_from_json(json, "p")->window_bytes, 0);
 }
 
 TEST(PlanPin, RefusesByKey) {
@@ -54,6 +58,8 @@ TEST(PlanPin, RefusesByKey) {
       {"/servers", 0, "servers: expected an integer from 1"},
       {"/chunk_bytes", 3, "chunk_bytes: expected 0 (not known)"},
       {"/chunk_bytes", 1 << 30, "chunk_bytes: expected an integer from 0"},
+      {"/window_bytes", 4096, "window_bytes: expected 0 (not known) or at least 65536"},
+      {"/window_bytes", std::int64_t{1} << 40, "window_bytes: expected an integer from 0"},
       {"/layers", Json::array(), "layers: expected"},
       {"/layers/1/scheme", "sbf", "layers[1].scheme: expected one of"},
       {"/layers/1/shape", {10, 0}, "layers[1].shape[1]: expected"},

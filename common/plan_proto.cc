@@ -38,6 +38,7 @@ v1::PlanMessage plan_to_message(const Plan& plan) {
     out->set_reason(layer.reason);
   }
   message.set_chunk_bytes(plan.chunk_bytes);
+  message.set_window_bytes(plan.window_bytes);
   message.mutable_chunks()->Reserve(static_cast<int>(plan.chunks.size()));
   for (const PlanChunk& chunk : plan.chunks) {
     v1::PlanChunkMessage* out = message.add_chunks();
@@ -109,6 +110,7 @@ absl::StatusOr<Plan> plan_from_message(const v1::PlanMessage& message) {
     plan.layers.push_back(std::move(out));
   }
   plan.chunk_bytes = message.chunk_bytes();
+  if (message.window_bytes() != 0) plan.window_bytes = message.window_bytes();
   plan.chunks.reserve(static_cast<std::size_t>(message.chunks_size()));
   for (const v1::PlanChunkMessage& chunk : message.chunks()) {
     plan.chunks.push_back({.layer = LayerIndex(chunk.layer()),

@@ -252,6 +252,21 @@ TEST(PlanMessage, CarriesTheSendOrder) {
               HasSubstr("'random'; known: need, ready"));
 }
 
+TEST(PlanMessage, CarriesTheWindow) {
+  Plan plan = valid_plan();
+  plan.window_bytes = 3 << 20;
+  v1::PlanMessage message = plan_to_message(plan);
+  EXPECT_EQ(plan_from_message(message)->window_bytes, 3 << 20);
+  message.clear_window_bytes();  // of a version before there was a choice
+  EXPECT_EQ(plan_from_message(message)->window_bytes, kWorkerWindowBytes);
+  for (const std::int64_t bytes :
+       {std::int64_t{-1}, kMinWorkerWindowBytes - 1, kMaxWorkerWindowBytes + 1}) {
+    message.set_window_bytes(bytes);
+    EXPECT_THAT(std::string(plan_from_message(message).status().message()),
+                HasSubstr(absl::StrCat("a window of ", bytes, " bytes")));
+  }
+}
+
 TEST(PlanMessage, UnknownSchemeIsRefusedByName) {
   v1::PlanMessage message = plan_to_message(valid_plan());
   message.mutable_layers(1)->set_scheme("ring");

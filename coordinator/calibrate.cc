@@ -33,7 +33,8 @@ double predict(const PlannerInput& input, const Plan& plan) {
                  cluster, shares,
                  chunk_bytes_on_wire(
                      plan.chunk_bytes > 0 ? plan.chunk_bytes : input.sync.largest_chunk_bytes(),
-                     plan.wire_type)),
+                     plan.wire_type),
+                 plan.window_bytes),
              schemes)
       .iteration_s;
 }

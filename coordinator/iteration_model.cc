@@ -298,7 +298,8 @@ IterationPrediction Player::play() {
 }  // namespace
 
 IterationModel make_iteration_model(std::vector<ModelLayer> layers, const ClusterModel& cluster,
-                                    const std::vector<double>& shares, std::int64_t chunk_bytes) {
+                                    const std::vector<double>& shares, std::int64_t chunk_bytes,
+                                    std::int64_t window_bytes) {
   IterationModel model;
   double total_bytes = 0.0;
   for (const ModelLayer& layer : layers) total_bytes += layer.bytes;
@@ -320,8 +321,8 @@ IterationModel make_iteration_model(std::vector<ModelLayer> layers, const Cluste
   model.chunk_bytes = static_cast<double>(chunk_bytes);
   // To and from every other machine: two chunks keep a stream busy, and more goes up to the window.
   const auto streams = static_cast<double>(cluster.machines.size() - 1);
-  const double window = std::min(streams * static_cast<double>(kWindowBytes),
-                                 static_cast<double>(kWorkerWindowBytes));
+  const double window =
+      std::min(streams * static_cast<double>(kWindowBytes), static_cast<double>(window_bytes));
   model.in_flight_s = std::max(window, 2.0 * streams * model.chunk_bytes) / slowest;
   model.servers = static_cast<std::uint32_t>(cluster.servers);
   model.stripe_bytes =

@@ -52,9 +52,10 @@ struct IterationModel {
   std::uint32_t servers = 1;
 };
 
-/// `shares` by ServerIndex, sum 1.
+/// `shares` by ServerIndex, sum 1; `window_bytes` as in Plan.
 IterationModel make_iteration_model(std::vector<ModelLayer> layers, const ClusterModel& cluster,
-                                    const std::vector<double>& shares, std::int64_t chunk_bytes);
+                                    const std::vector<double>& shares, std::int64_t chunk_bytes,
+                                    std::int64_t window_bytes);
 
 struct IterationPrediction {
   double iteration_s = 0.0;

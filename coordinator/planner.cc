@@ -149,6 +149,7 @@ std::vector<double> plan_by_time(const PlannerInput& input, Plan& plan) {
                      .worker_addresses = input.worker_addresses,
                      .server_addresses = input.server_addresses,
                      .chunk_bytes = plan.chunk_bytes,
+                     .window_bytes = plan.window_bytes,
                      .wire_type = plan.wire_type,
                      .calibration = &*input.calibration,
                      .by_bytes = {},
@@ -159,6 +160,9 @@ std::vector<double> plan_by_time(const PlannerInput& input, Plan& plan) {
                             input.layers[i].is_fully_connected &&
                             asked_scheme(input.layers[i], input.sync) == "auto";
     if (may_choose) rule.free.push_back(i);
+  }
+  if (input.sync.cost == "time" && input.sync.plan.is_null()) {
+    rule.window_bytes = plan.window_bytes = choose_window_bytes(rule);
   }
   rule.chunk_bytes = plan.chunk_bytes =
       choose_chunk_bytes(rule, chunk_sizes(input, plan.chunk_bytes));
@@ -374,6 +378,7 @@ absl::StatusOr<Plan> make_plan(const PlannerInput& input) {
     POSEIDON_ASSIGN_OR_RETURN(pin, plan_pin_from_json(input.sync.plan, "sync.plan"));
     // Pieces of factors are of this size too, whatever chunks the pin has.
     if (pin->chunk_bytes > 0 && !input.sync.chunk_bytes) plan.chunk_bytes = pin->chunk_bytes;
+    if (pin->window_bytes > 0) plan.window_bytes = pin->window_bytes;
     for (std::size_t i = 0; i < plan.layers.size(); ++i) {
       plan.layers[i].scheme = pin->layers[i].scheme;
       plan.layers[i].reason = pinned_reason(plan.layers[i]);

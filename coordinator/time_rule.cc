@@ -118,7 +118,8 @@ TimeRuleResult apply_time_rule(const TimeRuleInput& input, const SearchOptions& 
   };
   for (std::vector<double>& candidate : shares) {
     IterationModel model = make_iteration_model(
-        layers, cluster, candidate, chunk_bytes_on_wire(input.chunk_bytes, input.wire_type));
+        layers, cluster, candidate, chunk_bytes_on_wire(input.chunk_bytes, input.wire_type),
+        input.window_bytes);
     const auto predicted_s = [&](const std::vector<Scheme>& schemes) {
       return play_iteration(model, schemes).iteration_s;
     };
@@ -146,6 +147,22 @@ TimeRuleResult apply_time_rule(const TimeRuleInput& input, const SearchOptions& 
   result.schemes = std::move(best->schemes);
   result.flipped_s = std::move(best->flipped_s);
   return result;
+}
+
+std::int64_t choose_window_bytes(TimeRuleInput input) {
+  input.free.clear();
+  input.window_bytes = kWorkerWindowBytes;
+  const TimeRuleResult full = apply_time_rule(input);
+  double link_s = 0.0;
+  for (std::size_t i = 0; i < full.layers.size(); ++i) {
+    const LayerPrediction& layer = full.layers[i];
+    link_s += full.schemes[i] == Scheme::kSfb ? layer.sfb_s : layer.ps_s;
+  }
+  if (link_s >= full.prediction.compute_s) return kWorkerWindowBytes;
+  input.window_bytes = kShortWorkerWindowBytes;
+  const TimeRuleResult less = apply_time_rule(input);
+  return less.prediction.iteration_s > full.prediction.iteration_s ? kWorkerWindowBytes
+                                                                   : kShortWorkerWindowBytes;
 }
 
 }  // namespace poseidon

@@ -25,7 +25,8 @@ struct TimeRuleInput {
   std::int64_t batch_size = 0;
   std::vector<std::string> worker_addresses;
   std::vector<std::string> server_addresses;
-  std::int64_t chunk_bytes = 0;  ///< of float32
+  std::int64_t chunk_bytes = 0;                    ///< of float32
+  std::int64_t window_bytes = kWorkerWindowBytes;  ///< as in Plan
   ElementType wire_type = ElementType::kFloat32;
   const Calibration* calibration = nullptr;  ///< fits layers and nodes
   std::vector<Scheme> by_bytes;              ///< what the byte rule says, and what is pinned
@@ -48,6 +49,10 @@ std::vector<ModelLayer> model_layers(const std::vector<PlannerLayer>& layers,
 
 /// What a chunk of `chunk_bytes` of float32 takes on the wire.
 std::int64_t chunk_bytes_on_wire(std::int64_t chunk_bytes, ElementType wire_type);
+
+/// Under way from a worker: less than kWorkerWindowBytes where the busiest link has less to do than
+/// the devices and the iteration gets no longer in the model, both with the schemes of by_bytes.
+std::int64_t choose_window_bytes(TimeRuleInput input);
 
 /// Never predicts a longer iteration than for by_bytes, or for all free layers by PS or by SFB.
 TimeRuleResult apply_time_rule(const TimeRuleInput& input, const SearchOptions& options = {});

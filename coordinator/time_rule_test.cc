@@ -87,7 +87,8 @@ TEST(Vgg19, TheByteRulePredictsThePublishedSpeedups) {
   }
 }
 
-// At 16 Gbit/s PS of everything takes 3 ms more (with chunks of 2 MiB 50 ms). fc6 and fc7 by PS
+// At 16 Gbit/s PS of everything takes 2 ms more (with 16 MiB under way 3 ms; with chunks of 2 MiB
+// 50 ms). fc6 and fc7 by PS
 // (0.45 s with all convolutions 0.53 s) fit behind 0.9 s of compute; fc8 by SFB costs 15 ms of
 // rebuilding. Any other choice rebuilds more.
 TEST(Vgg19, WhereNotAllFitsBehindTheConvolutionsTheBestIsAMixture) {
@@ -95,7 +96,7 @@ TEST(Vgg19, WhereNotAllFitsBehindTheConvolutionsTheBestIsAMixture) {
   EXPECT_THAT(fully_connected_schemes(plan), ElementsAre(Scheme::kPs, Scheme::kPs, Scheme::kSfb));
   EXPECT_GE(speedup(plan), 15.6);
   EXPECT_LT(plan.prediction->iteration_s, plan.prediction->by_bytes_s * 0.985);
-  EXPECT_LT(plan.prediction->iteration_s, plan.prediction->all_ps_s * 0.998);
+  EXPECT_LT(plan.prediction->iteration_s, plan.prediction->all_ps_s * 0.9985);
   EXPECT_THAT(plan.layers.back().reason,
               AllOf(HasSubstr("shortest iteration: 939 ms by SFB"), HasSubstr("by PS")));
 }
@@ -162,25 +163,31 @@ TEST(TimeRule, AnExtraServerMachineGetsMoreChunks) {
 
 /// Some network on some cluster.
 PlannerInput random_input(SplitMix64& random) {
+  // One draw per statement: compilers evaluate arguments in different orders.
+  const auto doubled = [&random](std::int64_t from, std::uint64_t times) {
+    return from << random.below(times);
+  };
   std::vector<PlannerLayer> layers;
   const std::size_t convolutions = random.below(12);
   for (std::size_t i = 0; i < convolutions; ++i) {
-    layers.push_back(
-        convolution(absl::StrCat("conv", i), 8 << random.below(7), 8 << random.below(7),
-                    1 + 2 * static_cast<std::int64_t>(random.below(3)), 16 << random.below(8)));
+    const std::int64_t in = doubled(8, 7);
+    const std::int64_t out = doubled(8, 7);
+    const std::int64_t kernel = 1 + 2 * static_cast<std::int64_t>(random.below(3));
+    layers.push_back(convolution(absl::StrCat("conv", i), in, out, kernel, doubled(16, 8)));
   }
   const std::size_t connected = 1 + random.below(5);
   for (std::size_t i = 0; i < connected; ++i) {
-    layers.push_back(
-        fully_connected(absl::StrCat("fc", i), 10 << random.below(11), 10 << random.below(11)));
+    const std::int64_t in = doubled(10, 11);
+    layers.push_back(fully_connected(absl::StrCat("fc", i), in, doubled(10, 11)));
   }
-  const AssumedMachines machines{
-      .device_ops_per_s = std::pow(10.0, 11 + static_cast<double>(random.below(4))),
-      .images_per_s = std::nullopt,
-      .bandwidth_bytes_per_s = kGbit * static_cast<double>(std::int64_t{1} << random.below(8)),
-      .latency_s = 1e-6 * static_cast<double>(random.below(1000))};
-  PlannerInput input = cluster_input(std::move(layers), 1 << random.below(9), 1 + random.below(32),
-                                     machines, random.below(2) == 0);
+  AssumedMachines machines;
+  machines.device_ops_per_s = std::pow(10.0, 11 + static_cast<double>(random.below(4)));
+  machines.bandwidth_bytes_per_s = kGbit * static_cast<double>(doubled(1, 8));
+  machines.latency_s = 1e-6 * static_cast<double>(random.below(1000));
+  const std::int64_t batch_size = doubled(1, 9);
+  const auto nodes = static_cast<std::uint32_t>(1 + random.below(32));
+  PlannerInput input =
+      cluster_input(std::move(layers), batch_size, nodes, machines, random.below(2) == 0);
   if (random.below(2) == 0) {  // machines of several speeds
     for (auto* nics : {&input.calibration->workers, &input.calibration->servers}) {
       for (NicSpeed& nic : *nics) {
@@ -210,7 +217,14 @@ TEST(TimeRule, IsNeverWorseThanPsOrSfbOrTheByteRule) {
     EXPECT_LE(by_time.prediction->by_bytes_s, by_bytes.prediction->iteration_s * limit) << seed;
     for (const char* scheme : {"ps", "sfb"}) {
       input.sync = {.scheme = scheme, .chunk_bytes = input.sync.chunk_bytes};
-      EXPECT_LE(by_time.prediction->iteration_s, plan_of(input).prediction->iteration_s * limit)
+      const Plan other = plan_of(input);
+      const bool is_ps = input.sync.scheme == "ps";
+      // With its own schemes it may have more or less under way.
+      const double other_s =
+          other.window_bytes == by_time.window_bytes
+              ? other.prediction->iteration_s
+              : (is_ps ? by_time.prediction->all_ps_s : by_time.prediction->all_sfb_s);
+      EXPECT_LE(by_time.prediction->iteration_s, other_s * limit)
           << "seed " << seed << " against " << scheme;
     }
   }
@@ -291,12 +305,40 @@ TEST(TimeRule, ChunksStayLargeWhereSmallOnesSaveNothingOrMayNotBeChosen) {
   EXPECT_EQ(plan_of(unmeasured).chunk_bytes, kDefaultChunkBytes);
 }
 
+TEST(TimeRule, LessIsUnderWayWhereDevicesAreBusierThanLinks) {
+  EXPECT_EQ(plan_of(convolutions(10)).window_bytes, kShortWorkerWindowBytes);
+  EXPECT_EQ(plan_of(convolutions(4)).window_bytes, kWorkerWindowBytes);
+  PlannerInput by_bytes = convolutions(10);
+  by_bytes.sync.cost = "bytes";
+  EXPECT_EQ(plan_of(by_bytes).window_bytes, kWorkerWindowBytes);
+  PlannerInput unmeasured = convolutions(10);
+  unmeasured.calibration.reset();
+  EXPECT_EQ(plan_of(unmeasured).window_bytes, kWorkerWindowBytes);
+}
+
+// Factors count as factors: by PS these layers would keep a link of 10 Gbit/s busy for longer.
+TEST(TimeRule, WhatIsUnderWayDependsOnTheSchemes) {
+  PlannerInput input = cluster_input(vgg19(1000), 32, 16, titan_x(10));
+  EXPECT_EQ(plan_of(input).window_bytes, kShortWorkerWindowBytes);
+  input.sync.scheme = "ps";
+  input.calibration->device_ops_per_s *= 4.0;
+  for (LayerTimes& layer : input.calibration->layers) {
+    layer.forward_s /= 4.0;
+    layer.backward_s /= 4.0;
+  }
+  EXPECT_EQ(plan_of(input).window_bytes, kWorkerWindowBytes);
+  input.sync.scheme = "auto";
+  EXPECT_EQ(plan_of(input).window_bytes, kShortWorkerWindowBytes);
+}
+
 // Of a plan that the job gives, or of the epoch before.
-TEST(TimeRule, APinnedPlanKeepsItsSizeOfChunks) {
+TEST(TimeRule, APinnedPlanKeepsItsSizeOfChunksAndOfWindows) {
   PlannerInput input = convolutions(10);
   const Plan chosen = plan_of(input);
   ASSERT_LT(chosen.chunk_bytes, kDefaultChunkBytes);
+  ASSERT_LT(chosen.window_bytes, kWorkerWindowBytes);
   input.sync.plan = plan_pin_to_json(pin_of(chosen));
+  EXPECT_EQ(plan_of(input).window_bytes, chosen.window_bytes);
   EXPECT_EQ(plan_of(input).chunk_bytes, chosen.chunk_bytes);
 }
 
@@ -317,9 +359,16 @@ TEST(TimeRule, AMeasuredCalibrationLeavesTheByteRuleOnlyForAGainThatItCanTell) {
     const Plan best = plan_of(input);
     input.calibration->measured = true;
     const Plan measured = plan_of(input);
-    input.sync.cost = "bytes";
-    const Plan by_bytes = plan_of(input);
-    const double gain = 1 - best.prediction->iteration_s / by_bytes.prediction->iteration_s;
+    PlannerInput bytes_input = input;
+    bytes_input.sync.cost = "bytes";
+    const Plan by_bytes = plan_of(bytes_input);
+    // The same schemes under cost=time, for as much under way.
+    for (const PlanLayer& layer : by_bytes.layers) {
+      input.sync.layer_schemes[layer.name] = layer.scheme == Scheme::kSfb ? "sfb" : "ps";
+    }
+    const Plan same = plan_of(input);
+    ASSERT_EQ(same.window_bytes, best.window_bytes) << seed;
+    const double gain = 1 - best.prediction->iteration_s / same.prediction->iteration_s;
     if (fully_connected_schemes(best) == fully_connected_schemes(by_bytes)) {
       EXPECT_EQ(fully_connected_schemes(measured), fully_connected_schemes(by_bytes)) << seed;
     } else if (gain < kLeastMeasuredGain) {

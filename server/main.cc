@@ -118,7 +118,7 @@ absl::Status run(const MainOptions& options) {
   }
   spdlog::info("kernels: {}", kernels().name);  // which instructions gradients are summed with
   GrpcTransport grpc({.security = security});
-  PacedTransport transport(&grpc, tensor_arena(), kServerWindowBytes);
+  PacedTransport transport(&grpc, tensor_arena(), server_window_bytes());
   std::unique_ptr<NodeMetrics> metrics;
   if (!options.metrics_listen.empty()) {
     POSEIDON_ASSIGN_OR_RETURN(
@@ -156,7 +156,10 @@ absl::Status run(const MainOptions& options) {
                    .probe = node_probe,
                    .refusals = &refusals,
                    .metrics = metrics.get(),
-                   .link = &probe});
+                   .link = &probe,
+                   .set_window = [&transport](std::int64_t worker_window) {
+                     transport.set_window(server_window_bytes(worker_window));
+                   }});
   ControlClientOptions client_options;
   client_options.coordinator = options.coordinator;
   client_options.transport = &attach;

@@ -43,7 +43,8 @@ ServerNode::ServerNode(const ServerNodeParts& parts)
       refusals_(parts.refusals),
       metrics_(parts.metrics),
       calibration_(parts.link, measure),
-      replicas_(parts.stores) {
+      replicas_(parts.stores),
+      set_window_(parts.set_window) {
   service_->set_frozen_sink([this](Epoch epoch, FrozenChunk chunk) {
     const SnapshotId snapshot = snapshot_id(epoch, chunk.version);
     replicas_.put(snapshot, chunk);  // shares the memory
@@ -116,6 +117,7 @@ absl::Status ServerNode::assign(const v1::Assignment& assignment) {
     return absl::InvalidArgumentError(
         absl::StrCat("assigned as server ", assignment.index(), " of ", plan.servers()));
   }
+  if (set_window_) set_window_(plan.window_bytes);
   const Epoch epoch = plan.epoch;
   auto traffic = std::make_shared<TrafficProbe>(plan.layers.size(), probe_);
   {

@@ -4,6 +4,7 @@
 // shard service, with what a checkpoint has for it where the job goes on from one. Thin: no
 // decisions about data.
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -31,6 +32,8 @@ struct ServerNodeParts {
   const RefusalCounts* refusals = nullptr;
   NodeMetrics* metrics = nullptr;  ///< may be null
   LinkProbe* link = nullptr;       ///< null: nothing measures the network of this node
+  /// Of the service's transport, to the plan's Plan::window_bytes. May be null.
+  std::function<void(std::int64_t)> set_window = nullptr;
 };
 
 /// Callbacks come from the control client's threads.
@@ -83,6 +86,7 @@ class ServerNode final : public ControlEvents {
   std::optional<PieceId> own_state_piece_;
   std::unique_ptr<StoreTransfer> transfer_;  ///< the loop's
   ReplicaSender replicas_;                   ///< the loop's
+  const std::function<void(std::int64_t)> set_window_;
 };
 
 }  // namespace poseidon

@@ -99,7 +99,7 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
   spdlog::info("kernels: {}", kernels().name);  // which instructions gradients are summed with
   GrpcTransport grpc({.security = security});
   PacedTransport transport(&grpc, tensor_arena());
-  PacedTransport peers(&grpc.for_method(kFactorMethod), tensor_arena(), kPeerWindowBytes);
+  PacedTransport peers(&grpc.for_method(kFactorMethod), tensor_arena(), peer_window_bytes());
   std::unique_ptr<GpuMonitor> gpu;
   if (const auto index = cuda_index(engine.device); index && !options.metrics_listen.empty()) {
     auto monitor = open_nvml_monitor(*index);
@@ -140,6 +140,10 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
         options.data_threads > 0
             ? options.data_threads
             : default_data_threads(static_cast<int>(std::thread::hardware_concurrency()));
+    node_options.set_windows = [&transport, &peers](std::int64_t worker_window) {
+      transport.set_window(worker_window);
+      peers.set_window(peer_window_bytes(worker_window));
+    };
     node_options.peers = {.transport = &peers, .door = &door};
     node_options.stores = &stores;
     node_options.probe = node_probe;

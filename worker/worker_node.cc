@@ -370,6 +370,7 @@ class WorkerNode::Job final : public TrainerEvents {
 
   absl::Status prepare_synchronisation(Plan plan) {
     SyncClientOptions options = node_->options_.sync;
+    if (node_->options_.set_windows) node_->options_.set_windows(plan.window_bytes);
     options.syncer.sfb.piece_bytes =
         plan.chunk_bytes > 0 ? plan.chunk_bytes : job_.sync.largest_chunk_bytes();
     options.syncer.sfb.iterations = job_.iterations;

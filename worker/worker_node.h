@@ -7,6 +7,8 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -29,7 +31,9 @@ struct WorkerNodeOptions {
   int data_threads = 1;         ///< that read and decode; 1 to kMaxDataThreads
   SyncClientOptions sync;       ///< but for sync.syncer.sfb, which the job decides
   Transport* stores = nullptr;  ///< speaks kStoreMethod, on the loop of the rest
-  PeerAccess peers;             ///< for layers that go by SFB; what it points to outlives the node
+  /// Of the transports of synchronisation, to the plan's Plan::window_bytes. May be null.
+  std::function<void(std::int64_t)> set_windows;
+  PeerAccess peers;  ///< for layers that go by SFB; what it points to outlives the node
   std::shared_ptr<NodeProbe> probe = std::make_shared<NodeProbe>();
 };
 

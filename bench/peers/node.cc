@@ -116,7 +116,7 @@ absl::StatusOr<Plan> plan_for(const NodeOptions& options, std::vector<std::strin
 absl::Status serve(const NodeOptions& options) {
   RefusalCounts refusals;
   GrpcTransport grpc;
-  PacedTransport transport(&grpc, tensor_arena(), kServerWindowBytes);
+  PacedTransport transport(&grpc, tensor_arena(), server_window_bytes());
   ShardService service(
       &transport, &refusals, [](const std::string& peer, const Objection& objection) {
         std::cerr << "refused a message of " << peer << ": " << objection.message << std::endl;

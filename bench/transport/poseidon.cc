@@ -47,7 +47,7 @@ class PoseidonServer final : public ServerEnd {
  private:
   RefusalCounts refusals_;
   GrpcTransport grpc_;
-  PacedTransport transport_{&grpc_, tensor_arena(), kServerWindowBytes};
+  PacedTransport transport_{&grpc_, tensor_arena(), server_window_bytes()};
   ShardService service_{
       &transport_, &refusals_, [](const std::string& peer, const Objection& objection) {
         give_up(absl::InternalError(absl::StrCat("refused from ", peer, ": ", objection.message)));

@@ -57,6 +57,18 @@ class Calibration(ProcessTest):
         self.assertNotIn("calibration", repeated)
         self.assertEqual([layer["scheme"] for layer in repeated["layers"]], schemes[0])
         self.assertEqual(*((run / "model.safetensors").read_bytes() for run in (first, pinned)))
+        self.assertEqual(repeated["window_bytes"], plan["window_bytes"])
+
+        # How much is under way changes when things happen, and no bit of the result.
+        edited = self.folder / "edited.json"
+        edited.write_text(json.dumps({**plan, "window_bytes": 65536}))
+        narrow, repeated = self.train(cluster, "narrow", job(plan=str(edited)))
+        self.assertEqual(repeated["window_bytes"], 65536)
+        self.assertEqual(*((run / "model.safetensors").read_bytes() for run in (first, narrow)))
+        edited.write_text(json.dumps({**plan, "window_bytes": 1}))
+        refused = cluster.submit(job(plan=str(edited)), "--workers", 2, "--servers", 1, "--wait", run_dir=self.folder / "refused")
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("edited.json: window_bytes: expected 0 (not known) or at least 65536", refused.stdout + refused.stderr)
 
     def test_status_holds_measured_times_against_predicted_ones(self):
         cluster = self.cluster()
