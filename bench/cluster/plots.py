@@ -21,6 +21,7 @@ WIDTH = 760
 MARGIN = 24
 GRID = "#e2e2dc"
 LAYERS_SHOWN = 12
+WORDS_WIDTH = 42  # of a bar's value
 
 
 class Styles:
@@ -115,7 +116,10 @@ def bar_chart(title, about, groups, styles, unit, reference=None):
         for label, variant, value, words in bars:
             svg.text(left - 8, y + BAR_HEIGHT - 5, label, anchor="end")
             svg.bar(left, y, length * value / most, styles.colour(variant), f"{label}: {words}")
-            svg.text(left + length * value / most + 6, y + BAR_HEIGHT - 5, words, size=12)
+            end = length * value / most
+            if reference is not None and 0 <= length * reference / most - end < WORDS_WIDTH:
+                end = length * reference / most  # or the line would go through them
+            svg.text(left + end + 6, y + BAR_HEIGHT - 5, words, size=12)
             y += BAR_HEIGHT + 4
         y += 8
     if reference is not None:

@@ -53,6 +53,15 @@ class ChartsTest(unittest.TestCase):
         self.assertIn("to ddp", texts(image))
         self.assertIn("0.80", texts(image))
 
+    def test_the_line_of_the_peer_goes_through_no_ratio(self):
+        for seconds in (0.5, 0.49, 0.475, 0.45, 0.4):
+            image = plots.draw([row("ddp"), row("poseidon", seconds=seconds)])["peers-card-4nodes-10gbit.svg"]
+            svg = "{http://www.w3.org/2000/svg}"
+            words = next(one for one in ElementTree.fromstring(image).iter(svg + "text") if one.text == f"{seconds / 0.5:.2f}")
+            line = next(ElementTree.fromstring(image).iter(svg + "polyline")).get("points")
+            begin, at = float(words.get("x")), float(line.split(",")[0])
+            self.assertFalse(begin <= at <= begin + 30, seconds)
+
     def test_stall_of_each_layer_in_milliseconds(self):
         shown = texts(plots.draw(ROWS)["stall-net-card-4nodes-10gbit.svg"])
         for word in ("conv", "1.00", "fc", "20.00"):
