@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +13,7 @@
 #include "common/plan_pin.h"
 #include "common/seconds_text.h"
 #include "common/status_macros.h"
+#include "coordinator/message_sizes.h"
 #include "coordinator/placement.h"
 #include "coordinator/time_rule.h"
 
@@ -95,54 +95,8 @@ TimeRuleResult choose_by_time(TimeRuleInput rule, Plan& plan) {
   return best;
 }
 
-/// The sizes of chunks that the planner may choose from, largest first; alone where the job or its
-/// pin say it. Below 256 KiB a chunk costs
-/// its two ends more than its bytes do (bench/RESULTS.md).
-/// Norms are summed chunk by chunk: their last bits must not depend on what was measured.
-std::vector<std::int64_t> chunk_sizes(const PlannerInput& input, std::int64_t largest) {
-  const SyncSpec& sync = input.sync;
-  const bool is_open = !sync.chunk_bytes && sync.cost == "time" && sync.plan.is_null() &&
-                       input.norm_scope == NormScope::kNone;
-  if (!is_open) return {largest};
-  return {largest, largest / 2, largest / 4, largest / 8};
-}
-
-/// What the model of an iteration leaves out: a chunk that is wanted at once waits for whole ones,
-/// two on the way to each other machine, one that is on the wire and one that keeps it busy
-/// meanwhile, and its answer for as many. All of them share the slowest card. (In the model what is
-/// under way is a fluid; without this it takes 2 MiB for Inception-V3 on 16 nodes at 25 GbE, with
-/// which an iteration takes 1.07 times as long as with 256 KiB: bench/RESULTS.md.)
-double wait_behind_others_s(const TimeRuleInput& rule, std::int64_t chunk_bytes) {
-  double rate = std::numeric_limits<double>::infinity();
-  for (const auto* nics : {&rule.calibration->workers, &rule.calibration->servers}) {
-    for (const NicSpeed& nic : *nics) {
-      rate = std::min({rate, nic.send_bytes_per_s, nic.receive_bytes_per_s});
-    }
-  }
-  const std::size_t nodes = std::max(rule.worker_addresses.size(), rule.server_addresses.size());
-  const auto bytes = static_cast<double>(chunk_bytes_on_wire(chunk_bytes, rule.wire_type));
-  return 2.0 * 2.0 * static_cast<double>(nodes - 1) * bytes / rate;
-}
-
-/// The largest chunks with which the byte rule's schemes take no longer than a measurement tells
-/// above the shortest iteration: smaller chunks wait less for each other, and cost more CPU.
-std::int64_t choose_chunk_bytes(TimeRuleInput rule, const std::vector<std::int64_t>& sizes) {
-  if (sizes.size() == 1) return sizes.front();
-  rule.free.clear();
-  std::vector<double> iteration_s;
-  for (const std::int64_t bytes : sizes) {
-    rule.chunk_bytes = bytes;
-    iteration_s.push_back(apply_time_rule(rule).prediction.iteration_s +
-                          wait_behind_others_s(rule, bytes));
-  }
-  const double limit =
-      *std::min_element(iteration_s.begin(), iteration_s.end()) / (1.0 - kLeastMeasuredGain);
-  const auto chosen = std::find_if(iteration_s.begin(), iteration_s.end(),
-                                   [limit](double seconds) { return seconds <= limit; });
-  return sizes[static_cast<std::size_t>(chosen - iteration_s.begin())];
-}
-
-/// Predicts and, under cost=time, chooses, the size of chunks first; returns the servers' shares.
+/// Predicts and, under cost=time, chooses, the sizes of messages first; returns the servers'
+/// shares.
 std::vector<double> plan_by_time(const PlannerInput& input, Plan& plan) {
   TimeRuleInput rule{.layers = &input.layers,
                      .batch_size = input.batch_size,
@@ -162,10 +116,12 @@ std::vector<double> plan_by_time(const PlannerInput& input, Plan& plan) {
     if (may_choose) rule.free.push_back(i);
   }
   if (input.sync.cost == "time" && input.sync.plan.is_null()) {
-    rule.window_bytes = plan.window_bytes = choose_window_bytes(rule);
+    // Norms are summed chunk by chunk: their last bits must not depend on what was measured.
+    const bool any_chunks = !input.sync.chunk_bytes && input.norm_scope == NormScope::kNone;
+    const MessageSizes sizes = choose_message_sizes(rule, any_chunks);
+    rule.chunk_bytes = plan.chunk_bytes = sizes.chunk_bytes;
+    rule.window_bytes = plan.window_bytes = sizes.window_bytes;
   }
-  rule.chunk_bytes = plan.chunk_bytes =
-      choose_chunk_bytes(rule, chunk_sizes(input, plan.chunk_bytes));
   const std::vector<std::size_t> free = rule.free;
   TimeRuleResult result = choose_by_time(std::move(rule), plan);
   for (const std::size_t i : free) plan.layers[i].scheme = result.schemes[i];

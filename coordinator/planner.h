@@ -82,11 +82,11 @@ absl::Status check_calibration(const PlannerInput& input);
 
 /// With sync.cost "time" and a calibration: the schemes with the shortest predicted iteration
 /// (time_rule.h; with a measured one see kLeastMeasuredGain), chunks to servers by free bandwidth;
-/// where sync.chunk_bytes is unset and no norms are taken, chunks of 2 MiB down to 256 KiB, the
-/// largest within kLeastMeasuredGain of the shortest iteration. Otherwise the byte rule, equal
-/// bytes. With sync.plan: its schemes, and its chunks too if it was made for as many servers.
-/// INVALID_ARGUMENT when the result would be no valid plan (no nodes, no parameters, equal names)
-/// or the calibration does not fit; the message says which.
+/// how much is under way, and where sync.chunk_bytes is unset and no norms are taken the size of
+/// chunks, 2 MiB down to 64 KiB, by message_sizes.h. Otherwise the byte rule, equal bytes. With
+/// sync.plan: its schemes, and its chunks too if it was made for as many servers. INVALID_ARGUMENT
+/// when the result would be no valid plan (no nodes, no parameters, equal names) or the calibration
+/// does not fit; the message says which.
 absl::StatusOr<Plan> make_plan(const PlannerInput& input);
 
 }  // namespace poseidon

@@ -149,20 +149,4 @@ TimeRuleResult apply_time_rule(const TimeRuleInput& input, const SearchOptions& 
   return result;
 }
 
-std::int64_t choose_window_bytes(TimeRuleInput input) {
-  input.free.clear();
-  input.window_bytes = kWorkerWindowBytes;
-  const TimeRuleResult full = apply_time_rule(input);
-  double link_s = 0.0;
-  for (std::size_t i = 0; i < full.layers.size(); ++i) {
-    const LayerPrediction& layer = full.layers[i];
-    link_s += full.schemes[i] == Scheme::kSfb ? layer.sfb_s : layer.ps_s;
-  }
-  if (link_s >= full.prediction.compute_s) return kWorkerWindowBytes;
-  input.window_bytes = kShortWorkerWindowBytes;
-  const TimeRuleResult less = apply_time_rule(input);
-  return less.prediction.iteration_s > full.prediction.iteration_s ? kWorkerWindowBytes
-                                                                   : kShortWorkerWindowBytes;
-}
-
 }  // namespace poseidon

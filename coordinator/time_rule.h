@@ -50,10 +50,6 @@ std::vector<ModelLayer> model_layers(const std::vector<PlannerLayer>& layers,
 /// What a chunk of `chunk_bytes` of float32 takes on the wire.
 std::int64_t chunk_bytes_on_wire(std::int64_t chunk_bytes, ElementType wire_type);
 
-/// Under way from a worker: less than kWorkerWindowBytes where the busiest link has less to do than
-/// the devices and the iteration gets no longer in the model, both with the schemes of by_bytes.
-std::int64_t choose_window_bytes(TimeRuleInput input);
-
 /// Never predicts a longer iteration than for by_bytes, or for all free layers by PS or by SFB.
 TimeRuleResult apply_time_rule(const TimeRuleInput& input, const SearchOptions& options = {});
 

@@ -7,6 +7,7 @@
 
 #include "common/plan_pin.h"
 #include "common/random.h"
+#include "coordinator/message_sizes.h"
 #include "coordinator/test_networks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -15,6 +16,7 @@ namespace poseidon {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -101,17 +103,17 @@ TEST(Vgg19, WhereNotAllFitsBehindTheConvolutionsTheBestIsAMixture) {
               AllOf(HasSubstr("shortest iteration: 939 ms by SFB"), HasSubstr("by PS")));
 }
 
-// At 10 GbE fc6 and fc7 by PS would need the links for 0.84 s of 0.94, and the first layers'
-// gradients would find what is left of fc6 in front of them: measured, such an iteration is longer
-// than one that rebuilds fc6 (bench/RESULTS.md).
-TEST(Vgg19, At10GbeFc6GoesByFactors) {
+// At 10 GbE fc6 and fc7 by PS need the links for 0.84 s of 0.94. The first layers' gradients find
+// little of them in front, as chunks are small and less is under way: such an iteration is shorter
+// than one that rebuilds fc6, measured too (bench/RESULTS.md).
+TEST(Vgg19, At10GbeFc6HidesBehindTheConvolutions) {
   const Plan plan = plan_of(cluster_input(vgg19(21841), 32, 16, titan_x(10)));
-  EXPECT_THAT(fully_connected_schemes(plan), ElementsAre(Scheme::kSfb, Scheme::kPs, Scheme::kSfb));
-  EXPECT_GE(speedup(plan), 15.45);
+  EXPECT_THAT(fully_connected_schemes(plan), ElementsAre(Scheme::kPs, Scheme::kPs, Scheme::kSfb));
+  EXPECT_GE(speedup(plan), 15.5);
   EXPECT_LT(plan.prediction->iteration_s, plan.prediction->by_bytes_s);
   const Plan smaller = plan_of(cluster_input(vgg19(1000), 32, 16, titan_x(10)));
-  EXPECT_THAT(fully_connected_schemes(smaller),
-              ElementsAre(Scheme::kSfb, Scheme::kPs, Scheme::kPs));
+  EXPECT_THAT(fully_connected_schemes(smaller), Each(Scheme::kPs));
+  EXPECT_GE(speedup(smaller), 15.7);
 }
 
 // More bandwidth never hurts, and no prediction beats the device.
@@ -279,7 +281,7 @@ TEST(TimeRule, ChunksAreSmallWhereTheNetworkIsTheBottleneck) {
   const Plan given = plan_of(input);
   EXPECT_EQ(given.chunk_bytes, kDefaultChunkBytes);
   EXPECT_LT(open.prediction->iteration_s,
-            given.prediction->iteration_s * (1.0 - kLeastMeasuredGain));
+            given.prediction->iteration_s * (1.0 - kLeastGainOfSmallerMessages));
 }
 
 TEST(TimeRule, ChunksAreSmallWhereManyOfThemWouldBeInFrontOfTheFirstLayers) {
@@ -287,7 +289,8 @@ TEST(TimeRule, ChunksAreSmallWhereManyOfThemWouldBeInFrontOfTheFirstLayers) {
     return plan_of(cluster_input(vgg19(1000), 32, nodes, titan_x(gbit))).chunk_bytes;
   };
   EXPECT_EQ(chunk_bytes(2, 40), kDefaultChunkBytes);
-  EXPECT_EQ(chunk_bytes(8, 40), kDefaultChunkBytes);
+  EXPECT_EQ(chunk_bytes(4, 40), kDefaultChunkBytes);
+  EXPECT_LE(chunk_bytes(16, 40), chunk_bytes(8, 40));
   EXPECT_LT(chunk_bytes(16, 10), kDefaultChunkBytes) << "64 MiB are 54 ms, each way";
   EXPECT_LE(chunk_bytes(32, 10), chunk_bytes(16, 10));
 }
@@ -305,8 +308,30 @@ TEST(TimeRule, ChunksStayLargeWhereSmallOnesSaveNothingOrMayNotBeChosen) {
   EXPECT_EQ(plan_of(unmeasured).chunk_bytes, kDefaultChunkBytes);
 }
 
+/// A card ten times as fast.
+AssumedMachines modern(double gbit) {
+  AssumedMachines machines = titan_x(gbit);
+  machines.device_ops_per_s *= 10.0;
+  *machines.images_per_s *= 10.0;
+  return machines;
+}
+
+// Two messages may go to each other machine in any case: with small windows alone nothing is won.
+TEST(TimeRule, SmallestChunksAndWindowsAreForMachinesThatWaitForTheirFirstLayers) {
+  const Plan waiting = plan_of(cluster_input(vgg19(1000), 32, 16, modern(25)));
+  EXPECT_LT(waiting.chunk_bytes, 256 << 10);
+  EXPECT_EQ(waiting.window_bytes, 32 * waiting.chunk_bytes);
+  const Plan few = plan_of(cluster_input(vgg19(1000), 32, 2, modern(25)));
+  EXPECT_GE(few.chunk_bytes, 256 << 10);
+  EXPECT_EQ(few.window_bytes, kShortWorkerWindowBytes);
+  // Links are busier here: the CPU that small chunks cost would buy nothing.
+  const Plan of_links = plan_of(convolutions(4));
+  EXPECT_EQ(of_links.chunk_bytes, 256 << 10);
+  EXPECT_EQ(of_links.window_bytes, kWorkerWindowBytes);
+}
+
 TEST(TimeRule, LessIsUnderWayWhereDevicesAreBusierThanLinks) {
-  EXPECT_EQ(plan_of(convolutions(10)).window_bytes, kShortWorkerWindowBytes);
+  EXPECT_LE(plan_of(convolutions(10)).window_bytes, kShortWorkerWindowBytes);
   EXPECT_EQ(plan_of(convolutions(4)).window_bytes, kWorkerWindowBytes);
   PlannerInput by_bytes = convolutions(10);
   by_bytes.sync.cost = "bytes";
@@ -328,7 +353,7 @@ TEST(TimeRule, WhatIsUnderWayDependsOnTheSchemes) {
   }
   EXPECT_EQ(plan_of(input).window_bytes, kWorkerWindowBytes);
   input.sync.scheme = "auto";
-  EXPECT_EQ(plan_of(input).window_bytes, kShortWorkerWindowBytes);
+  EXPECT_LE(plan_of(input).window_bytes, kShortWorkerWindowBytes);
 }
 
 // Of a plan that the job gives, or of the epoch before.
