@@ -48,7 +48,8 @@ def slow_motion(arguments, folder):
     lines = []
     for place in grid.places(options):
         plan = measurer.plan(place)
-        slow = grid.first_slow(place.nodes * plan["iteration_bytes"] / 2, place.nodes, plan["predicted"]["iteration_seconds"])
+        slow = grid.first_slow(place.nodes * plan["iteration_bytes"] / 2, place.nodes, plan["predicted"]["iteration_seconds"],
+                               grid.cpu_s_per_gb(plan["chunk_bytes"]))
         for turn in range(arguments.rounds):
             order = [slow, 2 * slow] if turn % 2 == 0 else [2 * slow, slow]
             seconds = {}

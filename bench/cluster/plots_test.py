@@ -119,6 +119,22 @@ class FilesTest(unittest.TestCase):
         self.assertEqual([(one["variant"], results.seconds(one)) for one in rows], [("poseidon", 0.25), ("mpi", 0.5)])
         self.assertEqual([head["date"] for head in heads], ["2026-01-01", "2026-02-02"])
 
+    def test_rounds_added_later_count_as_many(self):
+        one = row("poseidon", seconds=0.5, f=20, busy=0.3, stall_s={"fc": 0.1})
+        other = {**row("poseidon", f=40, busy=0.6, stall_s={"fc": 0.2}), "seconds": [1.0]}
+        both = results.merged(one, other)
+        self.assertEqual(both["seconds"], [0.5, 0.5, 1.0])
+        self.assertEqual((both["f"], both["stall_s"]), (20, {"fc": 0.1}))  # of a run in the middle
+        self.assertEqual(both["busy"], 0.6)                                # void if one of them is
+        self.assertEqual(both["speedup"], one["hosts"] * 0.4 / 0.5)
+
+    def test_what_was_added_to_is_kept_in_the_head(self):
+        path = self.write("a.json", "2026-02-02", [row("poseidon")])
+        data = json.loads(path.read_text())
+        path.write_text(json.dumps({**data, "earlier": [{"date": "2026-01-01", "machine": {}, "command": "b"}]}))
+        _, [head] = results.load([path])
+        self.assertEqual([each["command"] for each in head["earlier"]], ["b"])
+
     def test_bad_files_are_named(self):
         for change, words in (({"busy": "high"}, r"a.json: rows\[0\].busy is 'high'"), ({"seconds": []}, r"rows\[0\].seconds"),
                               ({"variant": ""}, r"rows\[0\].variant")):

@@ -7,6 +7,7 @@
    "compute_s": 0.9, "bound_s": 0.95,      least possible: of the device, and of device and best scheme's bytes
    "stall_s": {"fc6": 0.01, ...} or null}, ...]}
 
+`earlier`, where rounds were added, has date, machine and command of those before, oldest first.
 `variant` is poseidon, an ablation of it by its own name, or a peer by its name in peers.py.
 """
 
@@ -49,7 +50,8 @@ def load(paths):
     for data in files:
         for row in data["rows"]:
             rows[key(row)] = row
-    return list(rows.values()), [{name: data[name] for name in ("date", "machine", "command")} for data in files]
+    return list(rows.values()), [{name: data[name] for name in ("date", "machine", "command", "earlier") if name in data}
+                                 for data in files]
 
 
 def check(data):
@@ -74,6 +76,15 @@ def key(row):
 
 def seconds(row):
     return statistics.median(row["seconds"])
+
+
+def merged(one, other):
+    """The row of both's runs. What is not seconds is the typical run's own: of the row whose runs are nearer the middle."""
+    both = [*one["seconds"], *other["seconds"]]
+    middle = statistics.median(both)
+    typical = min((one, other), key=lambda row: min(abs(each - middle) for each in row["seconds"]))
+    return {**typical, "seconds": both, "speedup": typical["hosts"] * typical["compute_s"] / middle,
+            "busy": max(one["busy"], other["busy"])}
 
 
 def is_void(row):

@@ -38,9 +38,11 @@ BYTES_PER_PARAMETER = 4
 
 # The slow-motion factor where none is given: so that the machine's cores are about this busy ...
 WANTED_BUSY = 0.4
-# ... by what moving gradients costs on it: CPU seconds per GB that a host receives (all ends, cards and switch), per
-# worker and iteration.
-CPU_S_PER_GB = 1.7
+# ... by what moving gradients costs on it (all ends, cards and switch): CPU seconds per GB that a host receives, per
+# message of ours, and per worker and iteration. Peers were seen at 0.6 to 1.4 per GB.
+CPU_S_PER_GB = 1.5
+CPU_S_PER_MESSAGE = 130e-6
+PEER_CPU_S_PER_GB = 1.0
 CPU_S_PER_WORKER = 0.1
 TOO_BUSY = 0.6            # a run above it is repeated with a larger factor; above measurement.VOID_BUSY it is void
 MAX_TRIES = 3
@@ -123,6 +125,8 @@ def parse_arguments():
     parser.add_argument("--horovod-python", help="interpreter with Horovod")
     parser.add_argument("--bin", type=pathlib.Path, default=BUILD / "bin", help="the programs, default %(default)s")
     parser.add_argument("--json", type=pathlib.Path, help="the result, default bench/results/GRID.json")
+    parser.add_argument("--add", action="store_true",
+                        help="more rounds to those that the result has, of the same programs: a grid need not fit into an evening")
     arguments = parser.parse_args()
     grid = GRIDS[arguments.grid]
     for name in ("networks", "nodes", "gbit", "devices", "variants", "rounds", "iterations"):
@@ -131,9 +135,14 @@ def parse_arguments():
     return arguments
 
 
-def first_slow(cpu_bytes, nodes, iteration_s):
+def cpu_s_per_gb(chunk_bytes):
+    """Of ours in chunks of so many bytes."""
+    return CPU_S_PER_GB + 1e9 / chunk_bytes * CPU_S_PER_MESSAGE
+
+
+def first_slow(cpu_bytes, nodes, iteration_s, per_gb):
     """The factor at which moving so many bytes keeps the machine's cores as busy as wanted."""
-    cpu_s = cpu_bytes / 1e9 * CPU_S_PER_GB + nodes * CPU_S_PER_WORKER
+    cpu_s = cpu_bytes / 1e9 * per_gb + nodes * CPU_S_PER_WORKER
     return max(LEAST_ITERATION_S, cpu_s / WANTED_BUSY / os.cpu_count()) / iteration_s
 
 
@@ -210,10 +219,11 @@ def measure(measurer, place, variants, arguments):
         for variant in variants[shift:] + variants[:shift]:
             if variant in failed:
                 continue
-            moved = plan["iteration_bytes"] if variant in poseidon_run.VARIANTS else (
-                2 * 2 * BYTES_PER_PARAMETER * profiles.parameters(place.profile))
+            is_ours = variant in poseidon_run.VARIANTS
+            moved = plan["iteration_bytes"] if is_ours else 2 * 2 * BYTES_PER_PARAMETER * profiles.parameters(place.profile)
             slow = arguments.slow or factors.get(variant) or first_slow(
-                place.nodes * moved / 2, place.nodes, max(bound_s, moved / 2 / rate))
+                place.nodes * moved / 2, place.nodes, max(bound_s, moved / 2 / rate),
+                cpu_s_per_gb(poseidon_run.VARIANTS[variant].chunk_bytes or plan["chunk_bytes"]) if is_ours else PEER_CPU_S_PER_GB)
             try:
                 measured, factors[variant] = measurer.run(place, variant, slow)
             except ProcessError as error:
@@ -269,13 +279,21 @@ def main():
     if not variants:
         sys.exit("run.py: no variant is left to run")
     result = arguments.json or ROOT / "bench" / "results" / f"{arguments.grid}.json"
-    rows, failed = [], []
+    by_key = {}
+    if arguments.add and result.exists():
+        before, heads = results.load([result])
+        by_key = {results.key(row): row for row in before}
+        head["earlier"] = heads[0].pop("earlier", []) + heads
+    failed = []
     for place in places(arguments):
         more, bad = measure(measurer, place, variants, arguments)
-        rows += more
+        for row_of_place in more:
+            key = results.key(row_of_place)
+            by_key[key] = results.merged(by_key[key], row_of_place) if key in by_key else row_of_place
         failed += [f"{place.name()} {variant}" for variant in bad]
         # After every place: an interrupted run keeps what it has.
-        machine.write_result(result, {**head, "rows": rows})
+        machine.write_result(result, {**head, "rows": list(by_key.values())})
+    rows = list(by_key.values())
     print("\n" + results.tables(rows) if rows else "nothing was measured")
     print(f"all of it: {result}")
     void = [one for one in rows if results.is_void(one)]

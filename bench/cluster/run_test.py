@@ -50,8 +50,12 @@ class ProfilesTest(unittest.TestCase):
 
 class GridTest(unittest.TestCase):
     def test_moving_more_takes_a_larger_factor(self):
-        self.assertGreater(run.first_slow(400e9, 32, 1.0), 1.9 * run.first_slow(200e9, 32, 1.0))
-        self.assertEqual(run.first_slow(0, 1, 0.01), run.LEAST_ITERATION_S / 0.01)
+        self.assertGreater(run.first_slow(400e9, 32, 1.0, 2.0), 1.9 * run.first_slow(200e9, 32, 1.0, 2.0))
+        self.assertEqual(run.first_slow(0, 1, 0.01, 2.0), run.LEAST_ITERATION_S / 0.01)
+
+    def test_small_chunks_take_a_larger_factor(self):
+        self.assertAlmostEqual(run.cpu_s_per_gb(65536), 3.5, 1)
+        self.assertAlmostEqual(run.cpu_s_per_gb(262144), 2.0, 1)
 
     def test_the_bound_takes_each_layers_cheaper_scheme(self):
         layers = [{"type": kind, "ps_bytes": ps, "sfb_bytes": sfb} for kind, ps, sfb in (
