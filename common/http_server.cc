@@ -4,7 +4,6 @@
 #include <netdb.h>
 #include <sys/socket.h>
 
-#include <array>
 #include <condition_variable>
 #include <mutex>
 #include <string_view>
@@ -54,6 +53,18 @@ std::string text_or_empty(const char* text) { return text == nullptr ? "" : text
 
 }  // namespace
 
+std::vector<std::string> civetweb_options(const HostPort& listen, const HttpLimits& limits) {
+  // No document root: it has no file to give. A browser that keeps its connection would keep one
+  // of few threads.
+  return {"listening_ports",    to_string(listen),
+          "num_threads",        absl::StrCat(limits.threads),
+          "connection_queue",   absl::StrCat(limits.max_waiting),
+          "max_request_size",   absl::StrCat(limits.max_request_bytes),
+          "request_timeout_ms", absl::StrCat(limits.request_timeout_ms),
+          "enable_keep_alive",  "no",
+          "tcp_nodelay",        "1"};
+}
+
 void close_by_knocking(const HostPort& place, const std::function<void()>& close) {
   std::mutex mutex;
   std::condition_variable changed;
@@ -80,33 +91,16 @@ class HttpServer::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  bool open(const HostPort& listen) {
-    const std::string address = to_string(listen);
-    const std::string threads = std::to_string(kThreads), waiting = std::to_string(kMaxWaiting),
-                      request = std::to_string(kMaxRequestBytes),
-                      timeout = std::to_string(kRequestTimeoutMs);
-    // No document root: it has no file to give. A browser that keeps its connection would keep one
-    // of few threads.
-    const std::array<const char*, 15> options = {"listening_ports",
-                                                 address.c_str(),
-                                                 "num_threads",
-                                                 threads.c_str(),
-                                                 "connection_queue",
-                                                 waiting.c_str(),
-                                                 "max_request_size",
-                                                 request.c_str(),
-                                                 "request_timeout_ms",
-                                                 timeout.c_str(),
-                                                 "enable_keep_alive",
-                                                 "no",
-                                                 "tcp_nodelay",
-                                                 "1",
-                                                 nullptr};
+  bool open(const HostPort& listen, const HttpLimits& limits) {
+    const std::vector<std::string> options = civetweb_options(listen, limits);
+    std::vector<const char*> pointers;
+    for (const std::string& option : options) pointers.push_back(option.c_str());
+    pointers.push_back(nullptr);
     mg_callbacks callbacks{};
     callbacks.begin_request = &Impl::on_request;
     callbacks.log_message = [](const mg_connection*, const char*) { return 1; };  // not to stderr
     mg_init_library(0);
-    context_ = mg_start(&callbacks, this, const_cast<const char**>(options.data()));
+    context_ = mg_start(&callbacks, this, pointers.data());
     if (context_ == nullptr) return false;
     mg_server_port port{};
     const bool known = mg_get_server_ports(context_, 1, &port) == 1;
@@ -154,9 +148,10 @@ HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HttpServer::~HttpServer() = default;
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::start(const HostPort& listen,
-                                                              Handler handler) {
+                                                              Handler handler,
+                                                              const HttpLimits& limits) {
   auto impl = std::make_unique<Impl>(std::move(handler));
-  if (!impl->open(listen)) return explain_listen_failure(listen);
+  if (!impl->open(listen, limits)) return explain_listen_failure(listen);
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
 

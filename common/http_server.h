@@ -27,20 +27,26 @@ struct HttpResponse {
   std::shared_ptr<const std::string> body;                   ///< null: empty. Left out for HEAD
 };
 
+/// What every HTTP server of ours keeps to.
+struct HttpLimits {
+  int threads = 4;                  ///< requests answered at a time
+  int max_waiting = 32;             ///< connections; more are turned away
+  int max_request_bytes = 16384;    ///< line and headers
+  int request_timeout_ms = 10'000;  ///< a client silent for so long is cut off
+};
+
+/// Names and values in turn, for civetweb and for what is made of it.
+std::vector<std::string> civetweb_options(const HostPort& listen, const HttpLimits& limits);
+
 class HttpServer {
  public:
-  /// Requests answered at a time. More wait, kMaxWaiting of them; more still are turned away.
-  static constexpr int kThreads = 4;
-  static constexpr int kMaxWaiting = 32;
-  static constexpr int kMaxRequestBytes = 16384;    ///< line and headers
-  static constexpr int kRequestTimeoutMs = 10'000;  ///< a client silent for so long is cut off
-
-  /// Called on the server's threads, up to kThreads at a time. Must not throw.
+  /// Called on the server's threads, up to HttpLimits::threads at a time. Must not throw.
   using Handler = std::function<HttpResponse(const HttpRequest&)>;
 
   /// `listen`: port 0 for any. ALREADY_EXISTS when the port is taken, INVALID_ARGUMENT for a host
   /// that is not ours. Bodies of requests are never read; every connection carries one request.
-  static absl::StatusOr<std::unique_ptr<HttpServer>> start(const HostPort& listen, Handler handler);
+  static absl::StatusOr<std::unique_ptr<HttpServer>> start(const HostPort& listen, Handler handler,
+                                                           const HttpLimits& limits = {});
   /// From its end on, the handler is called no more. Waits for requests under way.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;

@@ -13,6 +13,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 using testing_support::answer_to;
+using testing_support::silent_clients;
 
 std::unique_ptr<HttpServer> echoing() {
   auto server = HttpServer::start({"127.0.0.1", 0}, [](const HttpRequest& request) {
@@ -60,11 +61,21 @@ TEST(HttpServer, WhatIsNoRequestReachesNobody) {
   for (const std::string& bytes :
        {std::string("nonsense\r\n\r\n"), std::string("GET\r\n\r\n"),
         std::string("\0\1\2\3\r\n\r\n", 8),
-        "GET / HTTP/1.1\r\nHost: x\r\nX: " + std::string(HttpServer::kMaxRequestBytes, 'x') +
+        "GET / HTTP/1.1\r\nHost: x\r\nX: " + std::string(HttpLimits().max_request_bytes, 'x') +
             "\r\n\r\n"}) {
     EXPECT_THAT(answer_to((*server)->address(), bytes), Not(HasSubstr("200 OK")));
   }
   EXPECT_EQ(requests, 0);
+}
+
+TEST(HttpServer, SilentClientsAreCutOff) {
+  const HttpLimits limits{.threads = 2, .request_timeout_ms = 200};
+  const auto server = HttpServer::start(
+      {"127.0.0.1", 0}, [](const HttpRequest&) { return HttpResponse{}; }, limits);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto clients = silent_clients((*server)->address(), limits);
+  EXPECT_THAT(answer_to((*server)->address(), "GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+              StartsWith("HTTP/1.1 200 OK\r\n"));
 }
 
 TEST(HttpServer, ATakenPortIsNamed) {

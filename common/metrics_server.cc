@@ -15,8 +15,6 @@
 namespace poseidon {
 namespace {
 
-constexpr std::size_t kThreads = 2;  ///< a second scraper need not wait for a slow first
-
 class PageCollectable final : public prometheus::Collectable {
  public:
   explicit PageCollectable(MetricsServer::Page page) : page_(std::move(page)) {}
@@ -38,8 +36,8 @@ class MetricsServer::Impl {
   Impl& operator=(const Impl&) = delete;
 
   /// Throws what the HTTP server throws.
-  void open(const HostPort& listen) {
-    exposer_ = std::make_unique<prometheus::Exposer>(to_string(listen), kThreads);
+  void open(const HostPort& listen, const HttpLimits& limits) {
+    exposer_ = std::make_unique<prometheus::Exposer>(civetweb_options(listen, limits));
     const std::vector<int> ports = exposer_->GetListeningPorts();
     place_ = {listen.host, ports.empty() ? listen.port : ports.front()};
     address_ = to_string(place_);
@@ -59,7 +57,8 @@ MetricsServer::MetricsServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 MetricsServer::~MetricsServer() = default;
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::start(const std::string& listen,
-                                                                    Page page) {
+                                                                    Page page,
+                                                                    const HttpLimits& limits) {
   POSEIDON_ASSIGN_OR_RETURN(const HostPort address, parse_page_address(listen));
   if (!is_loopback_host(address.host)) {
     spdlog::warn(
@@ -68,7 +67,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::start(const std::s
   }
   auto impl = std::make_unique<Impl>(std::move(page));
   try {  // the library's error channel ends here
-    impl->open(address);
+    impl->open(address, limits);
   } catch (const std::exception& error) {
     const absl::Status why = explain_listen_failure(address);
     return absl::Status(why.code(),

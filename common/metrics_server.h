@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/http_server.h"
 #include "common/metric_families.h"
 
 namespace poseidon {
@@ -13,12 +14,13 @@ namespace poseidon {
 /// scraped.
 class MetricsServer {
  public:
-  /// Called on the server's threads, up to two at a time.
+  /// Called on the server's threads, up to HttpLimits::threads at a time.
   using Page = std::function<MetricFamilies()>;
 
   /// `listen`: HOST:PORT, port 0 for any. ALREADY_EXISTS when the port is taken, INVALID_ARGUMENT
   /// for what is no address; the message names it.
-  static absl::StatusOr<std::unique_ptr<MetricsServer>> start(const std::string& listen, Page page);
+  static absl::StatusOr<std::unique_ptr<MetricsServer>> start(const std::string& listen, Page page,
+                                                              const HttpLimits& limits = {});
   /// From its end on, `page` is called no more. Waits for scrapes under way.
   ~MetricsServer();
   MetricsServer(const MetricsServer&) = delete;

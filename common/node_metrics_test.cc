@@ -202,6 +202,16 @@ TEST(MetricsServer, ATakenAddressIsNamed) {
   EXPECT_TRUE(absl::IsInvalidArgument(MetricsServer::start("here", page).status()));
 }
 
+/// They would blind Prometheus.
+TEST(MetricsServer, SilentClientsAreCutOff) {
+  const HttpLimits limits{.threads = 2, .request_timeout_ms = 200};
+  const auto server = MetricsServer::start(
+      "127.0.0.1:0", [] { return MetricFamilies(); }, limits);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto clients = testing_support::silent_clients((*server)->address(), limits);
+  EXPECT_THAT(scrape((*server)->address()), HasSubstr("200 OK"));
+}
+
 /// The library by itself takes up to 2 s, which every daemon's stop would.
 TEST(MetricsServer, StopsAtOnce) {
   double slowest_s = 0.0;

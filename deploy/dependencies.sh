@@ -27,14 +27,14 @@ build_packages=(
 test_packages=(
   clang clang-format clang-tidy libclang-rt-14-dev
   python3 python3-venv python3-pil python3-numpy curl ca-certificates
-  # Debian packages, and a machine to install them on
-  dpkg-dev file mmdebstrap systemd-container
+  # Debian packages, and a machine to install them on; hosts with slow links
+  dpkg-dev file mmdebstrap systemd-container iproute2
   # containers, by an engine that the test starts itself
   docker.io docker-compose iptables
   # the metrics, dashboards and alerts are tried on a real one, the status page in a browser
   prometheus chromium
 )
-# What Poseidon is compared with, and network namespaces as hosts; neither the build nor .ci/run needs them.
+# What Poseidon is compared with, and network namespaces as hosts.
 bench_packages=(
   python3 python3-torch python3-pil python3-numpy
   openmpi-bin libopenmpi-dev

@@ -18,6 +18,7 @@ import hosts  # noqa: E402  (the benchmark's network)
 WORKERS, SERVERS = 2, 2
 SLOW_MBIT = 50
 BLKIO = pathlib.Path("/sys/fs/cgroup/blkio")
+CGROUP2 = pathlib.Path("/sys/fs/cgroup")
 SLOW_DISK_BYTES_PER_S = 1_000_000
 LOOKS = 4
 # What accuses one node. (A machine that others use too may lack cores, and doctor may say so.)
@@ -144,40 +145,63 @@ class Shaped(DoctorTest):
             thread.join()
 
 
-def why_no_throttle(folder):
-    """Why writes of one process cannot be slowed; None where they can."""
-    if not (BLKIO / "blkio.throttle.write_bps_device").exists():
-        return "no cgroup of version 1 that throttles disks"
-    if not os.access(BLKIO, os.W_OK):
-        return "cgroups need root"
-    device = os.stat(folder).st_dev
-    if os.major(device) == 0 or not pathlib.Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").exists():
-        return f"{folder} is on no disk"
-    return None
+def controllers_of_version_2():
+    file = CGROUP2 / "cgroup.controllers"
+    return file.read_text().split() if file.exists() else []
+
+
+class Throttle:
+    """A group of processes whose writes to one disk are slow; of version 1 of cgroups where that has disks, else of 2."""
+
+    def __init__(self, folder):
+        device = os.stat(folder).st_dev
+        self._disk = f"{os.major(device)}:{os.minor(device)}"
+        self._is_v1 = (BLKIO / "blkio.throttle.write_bps_device").exists()
+        self._root = BLKIO if self._is_v1 else CGROUP2
+        self._group = self._root / f"poseidon-test-{os.getpid()}"
+
+    def why_not(self):
+        """Why they cannot be slowed; None where they can."""
+        if not self._is_v1 and "io" not in controllers_of_version_2():
+            return "no cgroup here throttles disks"
+        if not os.access(self._root, os.W_OK):
+            return "cgroups need root"
+        if self._disk.startswith("0:") or not pathlib.Path(f"/sys/dev/block/{self._disk}").exists():
+            return "the tests' folder is on no disk"
+        return None
+
+    def add(self, process):
+        if not self._is_v1:
+            (CGROUP2 / "cgroup.subtree_control").write_text("+io")
+        self._group.mkdir()
+        if self._is_v1:
+            (self._group / "blkio.throttle.write_bps_device").write_text(f"{self._disk} {SLOW_DISK_BYTES_PER_S}\n")
+        else:
+            (self._group / "io.max").write_text(f"{self._disk} wbps={SLOW_DISK_BYTES_PER_S}\n")
+        (self._group / "cgroup.procs").write_text(str(process.pid))
+
+    def remove(self):
+        wait_for("the cgroup to be empty", lambda: not (self._group / "cgroup.procs").read_text())
+        self._group.rmdir()
 
 
 class SlowDisk(DoctorTest):
     def throttle(self, process):
-        group = BLKIO / f"poseidon-test-{os.getpid()}"
-        device = os.stat(self.folder).st_dev
+        throttle = Throttle(self.folder)
         try:
-            group.mkdir()
-            (group / "blkio.throttle.write_bps_device").write_text(
-                f"{os.major(device)}:{os.minor(device)} {SLOW_DISK_BYTES_PER_S}\n")
-            (group / "cgroup.procs").write_text(str(process.pid))
+            throttle.add(process)
         except OSError as error:
             self.skipTest(f"SKIPPED: {error}")
 
         def mend():
             with contextlib.suppress(OSError):
                 process.destroy()
-            wait_for("the cgroup to be empty", lambda: not (group / "cgroup.procs").read_text())
-            group.rmdir()
+            throttle.remove()
 
         self.addCleanup(mend)
 
     def test_the_disk_of_one_server(self):
-        why = why_no_throttle(self.folder)
+        why = Throttle(self.folder).why_not()
         if why:
             self.skipTest(f"SKIPPED: {why}")
         self.cluster = Cluster(self, lease_ms=3000).add(workers=WORKERS, servers=SERVERS)
