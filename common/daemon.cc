@@ -218,8 +218,9 @@ int daemon_main(CLI::App& app, int argc, char** argv, const std::function<absl::
     return app.exit(error) == 0 ? kExitDone : kExitWrongCall;
   }
   const absl::Status status = run();
-  if (!status.ok()) {
-    std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), std::string(status.message()).c_str());
+  const std::string why(status.message());
+  if (!status.ok() && !log_last_words(why)) {
+    std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), why.c_str());
   }
   return exit_code(status);
 }

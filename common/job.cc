@@ -3,6 +3,7 @@
 
 #include "common/job.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -20,6 +21,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::uint64_t kMaxJobFileBytes = 4 << 20;
+constexpr std::size_t kMaxJobNameBytes = 256;
 constexpr std::int64_t kMaxBatchSize = 1 << 20;
 constexpr std::int64_t kMinChunkBytes = 4 << 10;
 constexpr std::int64_t kMaxChunkBytes = 64 << 20;
@@ -193,6 +195,11 @@ absl::StatusOr<JobSpec> parse_named_job(std::string_view text, std::string_view 
   JsonFields fields(json, source, "");
   fields.require("name");
   fields.string("name", &job.name);
+  if (job.name.size() > kMaxJobNameBytes ||
+      std::any_of(job.name.begin(), job.name.end(), is_control)) {
+    fields.refuse(
+        "name", str_cat("expected up to ", kMaxJobNameBytes, " bytes without control characters"));
+  }
   parse_model(fields, job.model);
   fields.require("data");
   fields.require("batch_size");

@@ -70,7 +70,7 @@ struct MembershipSpec {
 /// One job file (DESIGN section 9), checked. Values that need the data or the network (label range,
 /// batch against data size, shapes) are checked where those are known.
 struct JobSpec {
-  std::string name;
+  std::string name;      ///< up to 256 bytes without control characters
   nlohmann::json model;  ///< a shipped name or path (string), or an inline network (object)
   InitSpec init;
   DataSpec data;

@@ -383,6 +383,14 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
   }
 }
 
+// It stands in logs, metrics and on the status page.
+TEST(Job, NamesAreOneLine) {
+  for (const std::string& name :
+       {std::string("a\nb"), std::string("\x7f"), std::string(300, 'x')}) {
+    EXPECT_THAT(error_with("/name", name), HasSubstr("name: expected up to 256 bytes"));
+  }
+}
+
 TEST(Job, UnknownKeysGetTheNearestName) {
   EXPECT_EQ(error_with("/optimizer/momentun", 0.9),
             "job file: optimizer.momentun: unknown key; did you mean \"momentum\"?");

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log_limit.h"
+#include "common/text.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/formatter.h"
 #include "spdlog/pattern_formatter.h"
@@ -29,6 +30,12 @@ SharedContext& shared_context() {
   return shared;
 }
 
+/// Whether the default logger is ours; spdlog's own writes to stdout.
+bool& is_started() {
+  static bool started = false;
+  return started;
+}
+
 class ContextFlag final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& /*message*/, const std::tm& /*time*/,
@@ -38,6 +45,19 @@ class ContextFlag final : public spdlog::custom_flag_formatter {
   }
   std::unique_ptr<custom_flag_formatter> clone() const override {
     return std::make_unique<ContextFlag>();
+  }
+};
+
+/// The message; spaces for its control characters, as names from elsewhere stand in it and nobody
+/// shall write a line of his own with one. (JSON has escapes for them.)
+class MessageFlag final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm& /*time*/,
+              spdlog::memory_buf_t& to) override {
+    for (const char c : message.payload) to.push_back(is_control(c) ? ' ' : c);
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<MessageFlag>();
   }
 };
 
@@ -100,7 +120,8 @@ absl::Status start_log(std::string_view name, const LogOptions& options) {
   std::unique_ptr<spdlog::formatter> formatter;
   if (options.format == "text") {
     auto pattern = std::make_unique<spdlog::pattern_formatter>();
-    pattern->add_flag<ContextFlag>('*').set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %n[%P]%* %v");
+    pattern->add_flag<ContextFlag>('*').add_flag<MessageFlag>('_').set_pattern(
+        "%Y-%m-%dT%H:%M:%S.%e %l %n[%P]%* %_");
     formatter = std::move(pattern);
   } else if (options.format == "json") {
     formatter = std::make_unique<JsonFormatter>();
@@ -114,7 +135,14 @@ absl::Status start_log(std::string_view name, const LogOptions& options) {
   logger->set_level(level);
   logger->flush_on(spdlog::level::trace);
   spdlog::set_default_logger(std::move(logger));
+  is_started() = true;
   return absl::OkStatus();
+}
+
+bool log_last_words(std::string_view words) {
+  if (!is_started() || !spdlog::should_log(spdlog::level::err)) return false;
+  spdlog::error("{}", words);
+  return true;
 }
 
 void set_log_node(std::uint64_t node) {

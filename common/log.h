@@ -21,6 +21,10 @@ struct LogOptions {
 /// thread starts. INVALID_ARGUMENT for an unknown level or format.
 absl::Status start_log(std::string_view name, const LogOptions& options);
 
+/// Why the process ends, as an error. False, and nothing is written, where the log was not started
+/// or leaves errors out.
+bool log_last_words(std::string_view words);
+
 /// What the process is in the middle of; stands in each line as far as it is known.
 struct LogContext {
   std::uint64_t node = 0;   ///< NodeId; 0: has not joined

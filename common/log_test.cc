@@ -52,6 +52,19 @@ TEST(TextLog, TheContextStandsInEachLine) {
   EXPECT_THAT(text, HasSubstr("] (node 4, job digits-1, epoch 2) second\n"));
 }
 
+TEST(TextLog, AMessageIsOneLine) {
+  const std::string text = logged({}, [] { spdlog::info("job {}", "a\n2026 error forged\x7f"); });
+  EXPECT_THAT(text, ContainsRegex("job a 2026 error forged \n$"));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
+}
+
+TEST(Log, LastWordsAreALineLikeOthers) {
+  const std::string text = logged({.level = "error", .format = "json"},
+                                  [] { EXPECT_TRUE(log_last_words("the disk is full")); });
+  EXPECT_EQ(nlohmann::json::parse(text)["message"], "the disk is full");
+  EXPECT_EQ(logged({.level = "off"}, [] { EXPECT_FALSE(log_last_words("a")); }), "");
+}
+
 TEST(Log, AFloodIsCutAndCounted) {
   const std::string text = logged({.level = "info", .format = "json"}, [] {
     for (int i = 0; i < 1000; ++i) spdlog::warn("chunk {} is refused", i);

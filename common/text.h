@@ -13,6 +13,9 @@ namespace poseidon {
 inline absl::string_view to_absl(std::string_view text) { return {text.data(), text.size()}; }
 inline std::string_view from_absl(absl::string_view text) { return {text.data(), text.size()}; }
 
+/// Not for a line of a log or of a header.
+inline bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
+
 /// The first `max` bytes of `text`, or up to 3 fewer: no character of UTF-8 is cut through, so that
 /// what protobuf took as a string it takes again.
 inline std::string_view utf8_prefix(std::string_view text, std::size_t max) {

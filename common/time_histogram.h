@@ -14,10 +14,10 @@ namespace poseidon {
 /// Probe: how long something took, counted by size. Any thread; adding costs some nanoseconds.
 class TimeHistogram {
  public:
-  /// Upper bounds of the buckets: from shared memory to a slow network or disk. Two per decade:
-  /// a worker shows one such histogram per layer.
-  static constexpr std::array kBoundsS = {1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03,
-                                          0.1,  0.3,  1.0,  3.0,  10.0, 30.0};
+  /// Upper bounds of the buckets: from shared memory to an iteration of a large network on a CPU.
+  /// Two per decade: a worker shows one such histogram per layer.
+  static constexpr std::array kBoundsS = {1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03,  0.1,
+                                          0.3,  1.0,  3.0,  10.0, 30.0, 100.0, 300.0};
   static constexpr std::size_t kBuckets = kBoundsS.size() + 1;  ///< the last: longer than all
 
   void add(Nanoseconds took) {

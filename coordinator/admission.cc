@@ -17,8 +17,6 @@ namespace {
 constexpr std::size_t kMaxFieldBytes = 512;  // of any text in Join
 constexpr std::size_t kMaxLogTextBytes = 2000;
 
-bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
-
 absl::Status check_text(const std::string& text, const char* field) {
   if (text.size() > kMaxFieldBytes || std::any_of(text.begin(), text.end(), is_control)) {
     return absl::InvalidArgumentError(
