@@ -1,9 +1,16 @@
 """The command line: exit codes and messages for wrong calls, wrong job files, wrong data, absent or taken addresses."""
 
+import fcntl
 import json
+import os
+import pty
 import re
+import select
 import signal
 import socket
+import struct
+import subprocess
+import termios
 import unittest
 
 from cluster import BIN, Cluster, ProcessTest, digits_job, idx_bytes, poseidon, wait_for, write_gzip
@@ -279,6 +286,44 @@ class Addresses(ProcessTest):
         wait_for("the worker to join", lambda: "joined" in worker.log())
 
 
+CLEAR_REST = r"\x1b\[J"
+
+
+class Terminal:
+    """What a terminal emulator holds the other end of."""
+
+    def __init__(self, rows, columns):
+        self._outside, self.inside = pty.openpty()
+        self._written = ""
+        self.resize(rows, columns)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        os.close(self._outside)
+        os.close(self.inside)
+
+    def resize(self, rows, columns):
+        fcntl.ioctl(self._outside, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def press(self, key):
+        os.write(self._outside, key.encode())
+
+    def wait_for(self, pattern):
+        """Until what was written has it."""
+        def is_there():
+            while select.select([self._outside], [], [], 0.05)[0]:
+                self._written += os.read(self._outside, 65536).decode()
+            return re.search(pattern, self._written, re.DOTALL)
+        wait_for(f"{pattern!r} on the terminal", is_there)
+
+    def screen(self):
+        """The lines of the last whole screenful."""
+        begin = self._written.rindex("\x1b[H", 0, self._written.rindex("\x1b[J"))
+        return re.sub(r"\x1b\[\w", "", self._written[begin:]).replace("\r", "").split("\n")
+
+
 class Top(ProcessTest):
     def test_shows_a_cluster_that_trains(self):
         cluster = Cluster(self).add(workers=2, servers=1)
@@ -297,6 +342,35 @@ class Top(ProcessTest):
         statuses = [json.loads(line) for line in lines.stdout.splitlines()]
         self.assertEqual(len(statuses), 3)
         self.assertEqual(statuses, sorted(statuses, key=lambda status: status["iteration"]))
+
+    def test_on_a_terminal(self):
+        cluster = Cluster(self).add(workers=2, servers=1)
+        submitted = cluster.submit(digits_job(iterations=100_000, test_every_iterations=None), "--workers", 2, "--servers", 1,
+                                   run_dir=self.folder / "run")
+        self.assertEqual(submitted.returncode, 0, submitted.stderr)
+        for ending in ("q", "SIGTERM"):
+            with self.subTest(ending), Terminal(rows=24, columns=80) as terminal:
+                keys = termios.tcgetattr(terminal.inside)
+                top = subprocess.Popen([BIN / "poseidon", "top", "--coordinator", cluster.address, "--interval-s", "3600"],
+                                       stdin=terminal.inside, stdout=terminal.inside, stderr=subprocess.STDOUT)
+                self.addCleanup(top.kill)
+                terminal.wait_for("digits-1  running  iteration ")
+                self.assertFalse(termios.tcgetattr(terminal.inside)[3] & termios.ECHO)
+                lines = terminal.screen()
+                print("\n".join(lines))
+                self.assertTrue(all(len(line) <= 80 for line in lines) and 10 < len(lines) <= 24, lines)
+                terminal.resize(rows=8, columns=40)
+                terminal.press(" ")  # any key: look now
+                terminal.wait_for(f"{CLEAR_REST}.*{CLEAR_REST}")
+                lines = terminal.screen()
+                self.assertTrue(all(len(line) <= 40 for line in lines) and 2 < len(lines) <= 8, lines)
+                if ending == "q":
+                    terminal.press("q")
+                else:
+                    top.terminate()
+                terminal.wait_for("\x1b\\[\\?25h\x1b\\[\\?1049l$")
+                self.assertEqual(top.wait(10), 0)
+                self.assertEqual(termios.tcgetattr(terminal.inside), keys)
 
     def test_a_signal_ends_it(self):
         cluster = Cluster(self)
