@@ -34,8 +34,10 @@ for daemon in "${daemons[@]}"; do
 done
 
 echo "== started: ready means that it listens; not as root; a job trains"
-mkdir -p /run/systemd/system/poseidon-coordinator.service.d
-printf '[Service]\nWatchdogSec=2\n' > /run/systemd/system/poseidon-coordinator.service.d/fast.conf
+for daemon in "${daemons[@]}"; do
+  mkdir -p /run/systemd/system/$daemon.service.d
+  printf '[Service]\nWatchdogSec=5\n' > /run/systemd/system/$daemon.service.d/fast.conf
+done
 systemctl daemon-reload
 systemctl enable --now "${daemons[@]}"
 for daemon in "${daemons[@]}"; do
@@ -57,17 +59,24 @@ kill -9 "$before"
 until_true 30 "the server is back" other_pid poseidon-server "$before"
 
 echo "== frozen: the watchdog ends it, and it is started again"
-before=$(pid_of poseidon-coordinator)
-kill -STOP "$before"
-until_true 60 "the coordinator is back" other_pid poseidon-coordinator "$before"
+for daemon in "${daemons[@]}"; do
+  before=$(pid_of $daemon)
+  kill -STOP "$before"
+  until_true 60 "$daemon is back" other_pid $daemon "$before"
+done
 train
 
-echo "== upgraded: goes on with the new program, the configuration is kept"
+echo "== upgraded: goes on with the new programs, the configuration is kept though the package's own is another now"
 sed -i 's/"metrics-listen": "127.0.0.1:9461"/"metrics-listen": "127.0.0.1:9471"/' /etc/poseidon/server.json
 before=$(pid_of poseidon-server)
-DEBIAN_FRONTEND=noninteractive dpkg -i --force-confold /packages/*.deb >/dev/null
+old=$(dpkg-query --show --showformat '${Version}' poseidon-server)
+DEBIAN_FRONTEND=noninteractive dpkg -i --force-confold /upgrade/*.deb >/dev/null
 until_true 30 "the server runs anew" other_pid poseidon-server "$before"
+for part in common coordinator server worker cli; do
+  dpkg --compare-versions "$(dpkg-query --show --showformat '${Version}' poseidon-$part)" gt "$old"
+done
 grep -q 9471 /etc/poseidon/server.json
+[ -e /etc/poseidon/server.json.dpkg-dist ]
 train
 
 echo "== stopped cleanly"
@@ -81,7 +90,7 @@ DEBIAN_FRONTEND=noninteractive apt-get purge -y 'poseidon-*' >/dev/null
 must_fail getent passwd poseidon
 must_fail getent group poseidon
 must_fail systemctl cat poseidon-server
-left=$(find / -xdev \( -path /proc -o -path /sys -o -path /packages -o -path /run -o -path /var/log -o -path /var/cache \) -prune -o \
+left=$(find / -xdev \( -path /proc -o -path /sys -o -path /packages -o -path /upgrade -o -path /run -o -path /var/log -o -path /var/cache \) -prune -o \
   -name '*poseidon*' -print)
 [ -z "$left" ] || { echo "left behind: $left"; false; }
 echo "ALL DONE"

@@ -7,6 +7,7 @@ the tools below, and says so when it is skipped.
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -35,9 +36,25 @@ class Packages(unittest.TestCase):
         """Where the CUDA device is built it is a package of its own."""
         return ["worker-cuda"] if (BUILD / "bin/libposeidon_cuda.so").exists() else []
 
-    def make_machine(self, packages):
+    def make_upgrade(self, packages, upgrade):
+        """The same packages as their next version, whose configuration of the server has another line."""
+        upgrade.mkdir()
+        for package in packages.iterdir():
+            inside = self.folder / "package"
+            run(self, "dpkg-deb", "--raw-extract", package, inside)
+            control = inside / "DEBIAN/control"
+            text = control.read_text()
+            version = re.search(r"^Version: (.*)$", text, re.MULTILINE).group(1)
+            control.write_text(text.replace(version, f"{version}+next"))
+            configuration = inside / "etc/poseidon/server.json"
+            if configuration.exists():
+                configuration.write_text(configuration.read_text() + "\n")
+            run(self, "dpkg-deb", "--root-owner-group", "-Znone", "--build", inside, upgrade)
+            shutil.rmtree(inside)
+
+    def make_machine(self, packages, upgrade):
         """With these packages installed, as somebody would who has downloaded them."""
-        make_debian(self, self.machine, "--include=systemd-sysv,dbus", f"--customize-hook=copy-in {packages} /",
+        make_debian(self, self.machine, "--include=systemd-sysv,dbus", f"--customize-hook=copy-in {packages} {upgrade} /",
                     '--customize-hook=chroot "$1" sh -c "apt-get install -y --no-install-recommends /packages/*.deb"')
 
     def give_job(self):
@@ -69,7 +86,8 @@ class Packages(unittest.TestCase):
         make_packages(self, packages)
         self.assertEqual(sorted(p.name.split("_")[0] for p in packages.iterdir()),
                          [f"poseidon-{part}" for part in ("cli", "common", "coordinator", "server", "worker", *self.on_gpus())])
-        self.make_machine(packages)
+        self.make_upgrade(packages, self.folder / "upgrade")
+        self.make_machine(packages, self.folder / "upgrade")
         self.give_job()
         log = self.boot()
         self.assertTrue(log.endswith("ALL DONE\n"), log[-6000:])

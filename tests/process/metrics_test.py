@@ -186,7 +186,7 @@ class LivePrometheus(ProcessTest):
             names = set(re.findall(r"poseidon[_:][\w:]+", rule["query"])) | ({"up"} if re.search(r"\bup\{", rule["query"]) else set())
             self.assertTrue(names, rule["name"])
             for name in names:
-                self.assertTrue(self.prometheus.values(name), f"{rule['name']} asks for {name}, which nobody has")
+                wait_for(f"{name}, for which {rule['name']} asks", lambda asked=name: self.prometheus.values(asked))
         # Healthy but for the machine's load and disk: nobody is lost, nothing failed.
         quiet = {"PoseidonWorkerLost", "PoseidonServerLost", "PoseidonDaemonDown", "PoseidonCheckpointFailed", "PoseidonJobFailed",
                  "PoseidonLossNotFinite", "PoseidonReplicasDiffer", "PoseidonStoreErrors", "PoseidonRecoversOften",
