@@ -20,6 +20,7 @@ import urllib.request
 from machine import BUILD, ROOT, command_blocks, make_debian, make_packages, run
 
 TOOLS = ("cpack", "dpkg-shlibdeps", "mmdebstrap", "dockerd", "docker", "docker-compose")
+MOST_ADDED_BYTES = 120e6  # of an image to its base
 DAEMONS = ("coordinator", "server-1", "server-2", "worker-1", "worker-2")
 # Prometheus on the same base, in place of the image from Docker Hub: same program, same options.
 PROMETHEUS = """
@@ -148,6 +149,17 @@ class Containers(unittest.TestCase):
         text = self.command("status", "--json")
         return json.loads(text[text.index("{"):])
 
+    def images_are_small(self):
+        """What each adds to the Debian that it starts from."""
+        def size(image):
+            return int(self.run_or_fail("docker", "image", "inspect", "-f", "{{.Size}}", image))
+
+        base = size("poseidon-test-base")
+        for image in ("poseidon-coordinator", "poseidon-server", "poseidon-worker", "poseidon-cli"):
+            added = size(image) - base
+            print(f"{image}: {added / 1e6:.0f} MB and its base of {base / 1e6:.0f} MB")
+            self.assertLess(added, MOST_ADDED_BYTES, image)
+
     def targets(self):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.prometheus_port}/api/v1/targets", timeout=10) as answer:
             return json.load(answer)["data"]["activeTargets"]
@@ -159,6 +171,7 @@ class Containers(unittest.TestCase):
         self.addCleanup(subprocess.run, ["docker", "compose", "-f", "deploy/docker/compose.yaml", "down", "-v"], env=self.env,
                         cwd=self.tree, capture_output=True, check=False)
         self.next_block()  # build, start, submit
+        self.images_are_small()
         self.wait_for("the 60th iteration", lambda: (self.status()["iteration"] or 0) >= 60, 180)
         for daemon in DAEMONS:
             # The first check comes ten seconds after the start, which 60 iterations may be faster than.
