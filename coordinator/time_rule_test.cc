@@ -104,8 +104,8 @@ TEST(Vgg19, WhereNotAllFitsBehindTheConvolutionsTheBestIsAMixture) {
 }
 
 // At 10 GbE fc6 and fc7 by PS need the links for 0.84 s of 0.94. The first layers' gradients find
-// little of them in front, as chunks are small and less is under way: such an iteration is shorter
-// than one that rebuilds fc6, measured too (bench/RESULTS.md).
+// little of them in front, as chunks are small and less is under way. Measured, such an iteration
+// is as long as one that rebuilds fc6 (bench/RESULTS.md).
 TEST(Vgg19, At10GbeFc6HidesBehindTheConvolutions) {
   const Plan plan = plan_of(cluster_input(vgg19(21841), 32, 16, titan_x(10)));
   EXPECT_THAT(fully_connected_schemes(plan), ElementsAre(Scheme::kPs, Scheme::kPs, Scheme::kSfb));
