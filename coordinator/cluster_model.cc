@@ -81,6 +81,10 @@ ClusterModel make_cluster_model(const std::vector<std::string>& worker_addresses
       machine.servers.push_back(node - worker_addresses.size());
     }
   }
+  for (Machine& machine : cluster.machines) {
+    machine.nic.send_bytes_per_s *= kSharedLinkEfficiency;
+    machine.nic.receive_bytes_per_s *= kSharedLinkEfficiency;
+  }
   return cluster;
 }
 

@@ -12,12 +12,13 @@ using ::testing::Each;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr double kRate = 1e9;
+constexpr double kAlone = 1e9;                            // of a card, as it is measured
+constexpr double kRate = kAlone * kSharedLinkEfficiency;  // of a card in a job
 
 Calibration alike(std::size_t workers, std::size_t servers) {
   Calibration calibration;
-  calibration.workers.assign(workers, {.send_bytes_per_s = kRate, .receive_bytes_per_s = kRate});
-  calibration.servers.assign(servers, {.send_bytes_per_s = kRate, .receive_bytes_per_s = kRate});
+  calibration.workers.assign(workers, {.send_bytes_per_s = kAlone, .receive_bytes_per_s = kAlone});
+  calibration.servers.assign(servers, {.send_bytes_per_s = kAlone, .receive_bytes_per_s = kAlone});
   return calibration;
 }
 
@@ -27,14 +28,14 @@ std::vector<double> equal_shares(std::size_t servers) {
 
 TEST(ClusterModel, TheSameHostIsTheSameMachine) {
   Calibration calibration = alike(3, 2);
-  calibration.servers[0].send_bytes_per_s = 3 * kRate;
+  calibration.servers[0].send_bytes_per_s = 3 * kAlone;
   const ClusterModel cluster =
       make_cluster_model({"a:1", "b:1", ""}, {"a:2", "[::1]:2"}, calibration);
   ASSERT_THAT(cluster.machines, SizeIs(4)) << "a, b, the worker without an address, ::1";
   EXPECT_EQ(cluster.machines[0].workers, 1u);
   EXPECT_THAT(cluster.machines[0].servers, testing::ElementsAre(0));
-  EXPECT_EQ(cluster.machines[0].nic.send_bytes_per_s, 3 * kRate) << "the faster of the two";
-  EXPECT_EQ(cluster.machines[0].nic.receive_bytes_per_s, kRate);
+  EXPECT_DOUBLE_EQ(cluster.machines[0].nic.send_bytes_per_s, 3 * kRate) << "the faster of the two";
+  EXPECT_DOUBLE_EQ(cluster.machines[0].nic.receive_bytes_per_s, kRate);
   EXPECT_THAT(cluster.machines[1].servers, IsEmpty());
   EXPECT_EQ(cluster.machines[3].workers, 0u);
 }
@@ -77,7 +78,7 @@ TEST(ClusterModel, LinksAreBoundedAndKeepTheMostLoaded) {
   for (std::size_t i = 0; i < 32; ++i) {
     workers.push_back(std::to_string(i) + ":1");
     servers.push_back(std::to_string(i) + ":2");
-    const double rate = kRate * static_cast<double>(1 + i);
+    const double rate = kAlone * static_cast<double>(1 + i);
     calibration.workers[i] = calibration.servers[i] = {rate, rate};
     shares.push_back(static_cast<double>((1 + i) * (1 + i)) / 11440.0);  // the sum of squares
   }
@@ -132,7 +133,7 @@ TEST(Shares, AnExtraMachineThatOnlyServesTakesMore) {
 
 TEST(Shares, AFasterNicServesMore) {
   Calibration calibration = alike(4, 2);
-  calibration.servers[1] = {4 * kRate, 4 * kRate};
+  calibration.servers[1] = {4 * kAlone, 4 * kAlone};
   const ClusterModel cluster =
       make_cluster_model({"a:1", "b:1", "c:1", "d:1"}, {"s:1", "t:1"}, calibration);
   const std::vector<double> shares = free_bandwidth_shares(cluster, 1e6, 0.0);

@@ -1,7 +1,6 @@
 #pragma once
 
-// How large chunks are and how much of them is under way, chosen for the schemes of the byte rule
-// before the time rule chooses schemes. Pure.
+// How large chunks are and how much of them is under way, for schemes that are given. Pure.
 // Before: coordinator/planner.h. It asks: coordinator/time_rule.h. After: Plan (common/plan.h).
 
 #include <cstdint>
@@ -19,8 +18,8 @@ struct MessageSizes {
   std::int64_t window_bytes;  ///< likewise
 };
 
-/// The window is kWorkerWindowBytes; kShortWorkerWindowBytes where the busiest link has less to do
-/// than the devices, if the iteration gets no longer in the model.
+/// The window is kWorkerWindowBytes; kShortWorkerWindowBytes where the busiest link has not clearly
+/// more to do than the devices, if the iteration gets no longer in the model.
 /// With `may_choose_chunks` they are input.chunk_bytes down to an eighth of that, the largest with
 /// which the iteration is within kLeastGainOfSmallerMessages of the shortest, as smaller ones wait
 /// less for each other and cost more CPU; where the window is the short one, down to a

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -68,34 +69,40 @@ std::string time_reason(Scheme scheme, double iteration_s, double flipped_s) {
                       seconds_text(flipped_s), " by ", name(other));
 }
 
+struct TimeChoice {
+  TimeRuleResult result;
+  /// The shortest iteration would save this share, too little to leave the byte rule for it.
+  std::optional<double> gain_left;
+};
+
 /// What a measurement says beyond its noise: see kLeastMeasuredGain.
-TimeRuleResult choose_by_time(TimeRuleInput rule, Plan& plan) {
+TimeChoice choose_by_time(const TimeRuleInput& rule) {
   TimeRuleResult best = apply_time_rule(rule);
-  const auto write_reasons = [&](const auto& reason) {
-    for (const std::size_t i : rule.free) plan.layers[i].reason = reason(i);
-  };
-  if (rule.calibration->measured && best.schemes != rule.by_bytes) {
-    TimeRuleInput as_it_is = rule;
-    as_it_is.free.clear();
-    TimeRuleResult kept = apply_time_rule(as_it_is);
-    const double gain = 1.0 - best.prediction.iteration_s / kept.prediction.iteration_s;
-    if (gain < kLeastMeasuredGain) {
-      write_reasons([&](std::size_t i) {
-        return absl::StrCat(plan.layers[i].reason,
-                            absl::StrFormat("; the shortest iteration would save %.1f%% in all, "
-                                            "less than a measurement tells",
-                                            100.0 * gain));
-      });
-      return kept;
-    }
-  }
-  write_reasons([&](std::size_t i) {
-    return time_reason(best.schemes[i], best.prediction.iteration_s, best.flipped_s[i]);
-  });
-  return best;
+  if (!rule.calibration->measured || best.schemes == rule.by_bytes) return {std::move(best), {}};
+  TimeRuleInput as_it_is = rule;
+  as_it_is.free.clear();
+  TimeRuleResult kept = apply_time_rule(as_it_is);
+  const double gain = 1.0 - best.prediction.iteration_s / kept.prediction.iteration_s;
+  if (gain < kLeastMeasuredGain) return {std::move(kept), gain};
+  return {std::move(best), {}};
 }
 
-/// Predicts and, under cost=time, chooses, the sizes of messages first; returns the servers'
+void write_reasons(const TimeChoice& choice, const std::vector<std::size_t>& free, Plan& plan) {
+  for (const std::size_t i : free) {
+    std::string& reason = plan.layers[i].reason;
+    if (choice.gain_left) {
+      absl::StrAppend(&reason,
+                      absl::StrFormat("; the shortest iteration would save %.1f%% in all, less "
+                                      "than a measurement tells",
+                                      100.0 * *choice.gain_left));
+    } else {
+      const TimeRuleResult& result = choice.result;
+      reason = time_reason(result.schemes[i], result.prediction.iteration_s, result.flipped_s[i]);
+    }
+  }
+}
+
+/// Predicts and, under cost=time, chooses schemes and the sizes of messages; returns the servers'
 /// shares.
 std::vector<double> plan_by_time(const PlannerInput& input, Plan& plan) {
   TimeRuleInput rule{.layers = &input.layers,
@@ -108,23 +115,36 @@ std::vector<double> plan_by_time(const PlannerInput& input, Plan& plan) {
                      .calibration = &*input.calibration,
                      .by_bytes = {},
                      .free = {}};
+  const bool chooses = input.sync.cost == "time" && input.sync.plan.is_null();
   for (std::size_t i = 0; i < plan.layers.size(); ++i) {
     rule.by_bytes.push_back(plan.layers[i].scheme);
-    const bool may_choose = input.sync.cost == "time" && input.sync.plan.is_null() &&
-                            input.layers[i].is_fully_connected &&
+    const bool may_choose = chooses && input.layers[i].is_fully_connected &&
                             asked_scheme(input.layers[i], input.sync) == "auto";
     if (may_choose) rule.free.push_back(i);
   }
-  if (input.sync.cost == "time" && input.sync.plan.is_null()) {
-    // Norms are summed chunk by chunk: their last bits must not depend on what was measured.
-    const bool any_chunks = !input.sync.chunk_bytes && input.norm_scope == NormScope::kNone;
-    const MessageSizes sizes = choose_message_sizes(rule, any_chunks);
-    rule.chunk_bytes = plan.chunk_bytes = sizes.chunk_bytes;
-    rule.window_bytes = plan.window_bytes = sizes.window_bytes;
+  // Norms are summed chunk by chunk: their last bits must not depend on what was measured.
+  const bool any_chunks = !input.sync.chunk_bytes && input.norm_scope == NormScope::kNone;
+  const auto take_sizes_for = [&](std::vector<Scheme> schemes) {
+    TimeRuleInput sized = rule;
+    sized.chunk_bytes = plan.chunk_bytes;
+    sized.by_bytes = std::move(schemes);
+    const MessageSizes sizes = choose_message_sizes(std::move(sized), any_chunks);
+    rule.chunk_bytes = sizes.chunk_bytes;
+    rule.window_bytes = sizes.window_bytes;
+  };
+  // Which sizes are best depends on the schemes and the other way round: first for the byte rule's
+  // schemes, then once more for what was chosen with those.
+  if (chooses) take_sizes_for(rule.by_bytes);
+  TimeChoice choice = choose_by_time(rule);
+  if (choice.result.schemes != rule.by_bytes) {
+    take_sizes_for(choice.result.schemes);
+    choice = {apply_time_rule(rule), {}};
   }
-  const std::vector<std::size_t> free = rule.free;
-  TimeRuleResult result = choose_by_time(std::move(rule), plan);
-  for (const std::size_t i : free) plan.layers[i].scheme = result.schemes[i];
+  plan.chunk_bytes = rule.chunk_bytes;
+  plan.window_bytes = rule.window_bytes;
+  write_reasons(choice, rule.free, plan);
+  TimeRuleResult& result = choice.result;
+  for (const std::size_t i : rule.free) plan.layers[i].scheme = result.schemes[i];
   for (std::size_t i = 0; i < plan.layers.size(); ++i) {
     plan.layers[i].prediction = result.layers[i];
   }
