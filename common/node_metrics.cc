@@ -190,6 +190,9 @@ void add_layers(const std::string& role, const ShownJob& job, MetricFamilies& fa
   auto sync =
       histogram_family("poseidon_layer_sync_seconds",
                        "From a layer's gradient being ready to its new parameters being there");
+  auto aggregation =
+      counter_family("poseidon_layer_aggregation_seconds_total",
+                     "Time in which gradients of the layer were summed and its parameters stepped");
   for (std::uint32_t i = 0; i < job.plan->layers.size(); ++i) {
     const LayerIndex layer(i);
     const PlanLayer& plan = job.plan->layers[i];
@@ -202,10 +205,14 @@ void add_layers(const std::string& role, const ShownJob& job, MetricFamilies& fa
     add_value(forward, name, job.traffic->forward_seconds(layer));
     add_value(backward, name, job.traffic->backward_seconds(layer));
     add_histogram(sync, labels, job.traffic->sync(layer));
+    add_value(aggregation, name, job.traffic->aggregation_seconds(layer));
   }
   families.push_back(std::move(sent));
   families.push_back(std::move(received));
-  if (role != "worker") return;
+  if (role != "worker") {
+    families.push_back(std::move(aggregation));
+    return;
+  }
   for (auto* family : {&stall, &forward, &backward, &sync}) families.push_back(std::move(*family));
 }
 

@@ -3,7 +3,7 @@
 // A server's or worker's Prometheus metrics (docs/metrics.md has them all): what its probes hold at
 // the moment of a scrape.
 //
-// Series per layer, of which a network has at most some hundreds: 20 on a worker, 2 on a server;
+// Series per layer, of which a network has at most some hundreds: 22 on a worker, 3 on a server;
 // besides some 200 on either. Labels are names from fixed lists and the plan's layers, nothing
 // that grows while a job runs. The layers shown are those of the job in progress: they appear with
 // an assignment and go when the job ends or the next one comes. What a counter had counted until

@@ -112,6 +112,7 @@ TEST_F(NodePage, AWorkerShowsItsIterations) {
 
 TEST_F(NodePage, AServerShowsWhatIsItsOwn) {
   traffic_->sent(LayerIndex(0), 100);
+  traffic_->aggregated(LayerIndex(0), Milliseconds(3));
   probe_->took(Stage::kStep, Milliseconds(1));
   probe_->count(NodeCount::kSnapshotsSealed);
   probe_->count(NodeCount::kSnapshotBytes, 4096);
@@ -124,6 +125,9 @@ TEST_F(NodePage, AServerShowsWhatIsItsOwn) {
   EXPECT_EQ(value_of(page, "poseidon_layer_sent_bytes_total",
                      {{"layer", "layer0"}, {"scheme", "ps"}, {"role", "server"}}),
             100.0);
+  EXPECT_NEAR(
+      value_of(page, "poseidon_layer_aggregation_seconds_total", {{"layer", "layer0"}}).value(),
+      0.003, 1e-9);
   EXPECT_EQ(value_of(page, "poseidon_snapshots_total", {{"result", "sealed"}}), 1.0);
   EXPECT_EQ(value_of(page, "poseidon_snapshot_written_bytes_total"), 4096.0);
   EXPECT_EQ(value_of(page, "poseidon_store_snapshots"), 3.0);
@@ -158,7 +162,7 @@ TEST_F(NodePage, SeriesAreAsManyAsPromised) {
     }
     return series;
   };
-  for (const auto& [role, per_layer] : {std::pair("worker", 22u), {"server", 2u}}) {
+  for (const auto& [role, per_layer] : {std::pair("worker", 22u), {"server", 3u}}) {
     std::set<std::string> names;
     const MetricFamilies page = this->page(role, job_);
     for (const prometheus::MetricFamily& family : page) {

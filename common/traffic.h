@@ -42,6 +42,10 @@ class TrafficProbe {
   }
   /// From a gradient's being ready to its new parameters' being there, on this worker.
   void synced(LayerIndex layer, Nanoseconds took) { layers_[layer.value()].sync.add(took); }
+  /// This server summed a gradient chunk of the layer, or stepped its parameters.
+  void aggregated(LayerIndex layer, Nanoseconds took) {
+    add(layers_[layer.value()].aggregation_ns, static_cast<std::uint64_t>(took.count()));
+  }
 
   std::size_t layers() const { return layers_.size(); }
   std::uint64_t sent_bytes(LayerIndex layer) const {
@@ -59,13 +63,16 @@ class TrafficProbe {
   double backward_seconds(LayerIndex layer) const {
     return static_cast<double>(get(layers_[layer.value()].backward_ns)) * 1e-9;
   }
+  double aggregation_seconds(LayerIndex layer) const {
+    return static_cast<double>(get(layers_[layer.value()].aggregation_ns)) * 1e-9;
+  }
   std::uint64_t passes(LayerIndex layer) const { return get(layers_[layer.value()].passes); }
   const TimeHistogram& sync(LayerIndex layer) const { return layers_[layer.value()].sync; }
 
  private:
   using Counter = std::atomic<std::uint64_t>;
   struct Layer {
-    Counter sent_bytes{0}, received_bytes{0}, stall_ns{0};
+    Counter sent_bytes{0}, received_bytes{0}, stall_ns{0}, aggregation_ns{0};
     Counter forward_ns{0}, backward_ns{0}, passes{0};
     TimeHistogram sync;
   };

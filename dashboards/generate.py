@@ -93,8 +93,8 @@ def table(title, columns, key, sort_by, **more):
 
 
 def choice(name, label, values, many=True):
-    return {"name": name, "label": label, "type": "query", "datasource": DATASOURCE, "definition": values,
-            "query": values, "refresh": 2, "sort": 3, "regex": "", "hide": 0,
+    return {"name": name, "label": label, "type": "query", "datasource": DATASOURCE, "query": values,
+             "refresh": 2, "sort": 3, "regex": "", "hide": 0,
             "includeAll": many, "multi": many, "skipUrlSync": False, "options": [],
             "current": {"selected": True, "text": ["All"], "value": ["$__all"]} if many else {"text": "", "value": ""}}
 
@@ -291,6 +291,8 @@ def servers():
               description="Seconds per second on the loop that reads, sums and steps: near 1 the server is the limit"),
         lines("One chunk, mean", query(mean("poseidon_stage_seconds", "stage", f'{some}, stage=~"sum|step"'), "{{stage}}"),
               unit="s"),
+        by_layer("Sums and steps per layer", rate("poseidon_layer_aggregation_seconds_total", "layer", some), "s",
+                 description="Seconds per second, all servers together"),
         lines("Chunks per second", query(rate("poseidon_stage_seconds_count", "stage", f'{some}, stage=~"sum|step"'),
                                          "{{stage}}"), unit="cps"),
         lines("Messages that wait for their turn", query(f"poseidon_send_queue_messages{{{some}}}", "{{instance}}")),

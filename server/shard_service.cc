@@ -197,11 +197,13 @@ ShardDecision ShardService::take(const DecodedChunk& message) {
   if (!decision.objection && (kind == ChunkKind::kPushGradient || kind == ChunkKind::kTotals)) {
     const bool stepped = decision.delivery && !decision.delivery->norms;
     const Nanoseconds now = transport_->now();
+    const LayerIndex layer = shard_->plan().chunks[message.header.chunk.value()].layer;
+    traffic_->aggregated(layer, now - since);
     node.took({.stage = stepped ? Stage::kStep : Stage::kSum,
                .begin = since,
                .end = now,
                .iteration = message.header.iteration,
-               .layer = shard_->plan().chunks[message.header.chunk.value()].layer,
+               .layer = layer,
                .chunk = message.header.chunk,
                .peer = message.header.rank.value(),
                .bytes = message.payload.size()});

@@ -277,6 +277,13 @@ TEST_F(ShardServiceTest, TwoSyncClientsTrainTogetherAndEveryByteIsCounted) {
   // 3 chunks: of each iteration one contribution is summed and the other makes the step.
   EXPECT_EQ(traffic_->node().stage(Stage::kSum).count(), 3u * kIterations);
   EXPECT_EQ(traffic_->node().stage(Stage::kStep).count(), 3u * kIterations);
+  // All of it is of the one or the other layer.
+  EXPECT_GT(traffic_->aggregation_seconds(LayerIndex(0)), 0.0);
+  EXPECT_NEAR(
+      traffic_->aggregation_seconds(LayerIndex(0)) + traffic_->aggregation_seconds(LayerIndex(1)),
+      traffic_->node().stage(Stage::kSum).seconds() +
+          traffic_->node().stage(Stage::kStep).seconds(),
+      1e-6);
   EXPECT_EQ(traffic_->node().value(NodeGauge::kStreams), 2);
   EXPECT_EQ(traffic_->node().value(NodeGauge::kPausedStreams), 0);
   EXPECT_EQ(traffic_->node().value(NodeGauge::kEarlyGradientBytes), 0);
