@@ -13,12 +13,14 @@ deploy/dependencies.sh --tests || exit 1
 export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
 cmake --preset "$preset" && cmake --build --preset "$preset" || { echo "0 passed, 1 failed"; exit 1; }
 
-# The public safetensors package, for one test; without a network that test says that it is skipped.
+# Of others, for single tests: the public safetensors package, and Grafana's schema (of the version in
+# deploy/docker/compose.yaml). Without a network those tests say that they are skipped.
 venv=build/venv
-if [ "$preset" = release ] && ! "$venv/bin/python" -c 'import numpy, safetensors' 2>/dev/null; then
+packages=(numpy safetensors 'grafana-foundation-sdk==1769699590!11.3.0')
+if [ "$preset" = release ] && ! "$venv/bin/python" -c 'import numpy, safetensors, grafana_foundation_sdk' 2>/dev/null; then
   rm -rf "$venv"
-  if ! { python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --disable-pip-version-check numpy safetensors; } </dev/null; then
-    echo "no Python packages numpy and safetensors (no network?): the model file's test with them is skipped"
+  if ! { python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --disable-pip-version-check "${packages[@]}"; } </dev/null; then
+    echo "cannot install Python's ${packages[*]} (no network?): the tests with them are skipped"
     rm -rf "$venv"
   fi
 fi
