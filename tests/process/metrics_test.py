@@ -156,7 +156,7 @@ class LivePrometheus(ProcessTest):
             for variable in dashboard["templating"]["list"]:
                 if variable["type"] != "query":
                     continue
-                metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["definition"]).groups()
+                metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]).groups()
                 self.assertTrue(self.prometheus.ask(f"label/{label}/values", **{"match[]": metric}), variable["name"])
             for panel in dashboard["panels"]:
                 for target in panel.get("targets", []):
