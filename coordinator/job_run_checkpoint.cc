@@ -105,6 +105,13 @@ JobActions JobRun::on_checkpoint_report(NodeId from, Epoch epoch, CheckpointComm
   JobActions actions;
   const Participant* participant = expect_participant(from, epoch, "CheckpointReport", actions);
   if (participant == nullptr) return actions;
+  if (state_ != JobState::kRunning && state_ != JobState::kHalting &&
+      state_ != JobState::kSaving) {
+    refuse(actions, Refusal::kWrongState,
+           absl::StrFormat("CheckpointReport from %s; job %s is %s", participant_text(*participant),
+                           description_.id, job_state_name(state_)));
+    return actions;
+  }
   if (report.iteration <= first_iteration_ || report.iteration > description_.iterations) {
     refuse(actions, Refusal::kWrongIteration,
            absl::StrFormat("CheckpointReport of iteration %d from %s", report.iteration,

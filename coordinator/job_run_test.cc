@@ -254,6 +254,9 @@ TEST_F(CalibratingTest, WhatDoesNotBelongHereIsRefused) {
   expect_refused(job_->on_ready(NodeId(1), kEpoch, at(2)), Refusal::kWrongState);
   expect_refused(job_->on_calibration(NodeId(11), Epoch(6), {}, at(2)), Refusal::kStaleEpoch);
   expect_refused(job_->on_calibration(NodeId(77), kEpoch, {}, at(2)), Refusal::kNotInJob);
+  expect_refused(
+      job_->on_checkpoint_report(NodeId(1), kEpoch, {.iteration = 2, .stored = true}, 1, at(2)),
+      Refusal::kWrongState);
   EXPECT_EQ(job_->state(), JobState::kCalibrating);
 }
 

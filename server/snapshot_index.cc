@@ -1,7 +1,9 @@
 #include "server/snapshot_index.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 
 namespace poseidon {
 namespace {
@@ -12,6 +14,8 @@ constexpr std::size_t kKeyBytes = sizeof(std::uint64_t) + sizeof(std::uint32_t);
 /// Piece and first array share the first word.
 constexpr std::size_t kEntryWords = 5;
 constexpr std::size_t kEntryBytes = kEntryWords * sizeof(std::uint64_t);
+/// Of one array: its bytes must be countable.
+constexpr std::uint64_t kMaxElements = std::numeric_limits<std::int64_t>::max() / sizeof(float);
 
 template <typename Number>
 void append_big_endian(std::string& out, Number value) {
@@ -58,10 +62,13 @@ std::optional<SnapshotIndex> decode_index(std::string_view bytes) {
   for (; !bytes.empty(); bytes.remove_prefix(kEntryBytes)) {
     std::array<std::uint64_t, kEntryWords> words{};
     std::memcpy(words.data(), bytes.data(), kEntryBytes);
-    index.emplace(PieceId(static_cast<std::uint32_t>(words[0])),
-                  IndexEntry{.version = static_cast<Iteration>(words[1]),
-                             .first = static_cast<ArrayNumber>(words[0] >> 32),
-                             .elements = {words[2], words[3], words[4]}});
+    const PieceId piece(static_cast<std::uint32_t>(words[0]));
+    const bool in_order = index.empty() || index.rbegin()->first < piece;
+    if (!in_order || std::max({words[2], words[3], words[4]}) > kMaxElements) return std::nullopt;
+    index.emplace_hint(index.end(), piece,
+                       IndexEntry{.version = static_cast<Iteration>(words[1]),
+                                  .first = static_cast<ArrayNumber>(words[0] >> 32),
+                                  .elements = {words[2], words[3], words[4]}});
   }
   return index;
 }

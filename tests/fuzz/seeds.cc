@@ -21,6 +21,7 @@
 #include "common/wire.h"
 #include "coordinator/durable_job.h"
 #include "models/shipped.h"
+#include "server/snapshot_index.h"
 #include "tests/support/toy_plan.h"
 #include "worker/data/golden_images.h"
 #include "worker/data/record_format.h"
@@ -106,7 +107,72 @@ void add_wire(Seeds& seeds) {
   append_stream_header(header, prefix);
   add("stream-header", 3, prefix.str() + encode_prefix(chunk, 0).str());
   add("norms", 4, encode_norms({{.gradient = 1.5, .parameters = 2.0}, {.gradient = 0.0}}));
+  add("snapshot-index", 6,
+      encode_index({{PieceId(0), {.version = 40, .first = 1, .elements = {12, 12, 0}}},
+                    {PieceId(3), {.version = 41, .first = 3, .elements = {7, 7, 7}}}}));
+  add("snapshot-key", 6, encode_key({snapshot_id(Epoch(5), 40), 7}));
   add("totals", 5, encode_totals({.all_gradients = 3.0, .tensors = {{.gradient = 1.5}}}));
+}
+
+/// Steps of cluster_fuzz.cc: what becomes of jobs when all goes well, and when nodes are lost.
+void add_cluster(Seeds& seeds) {
+  const auto step = [](std::initializer_list<int> bytes) {
+    std::string text;
+    for (const int byte : bytes) text.push_back(static_cast<char>(byte));
+    return text;
+  };
+  const std::string joins = step({0, 0, 0}) + step({0, 1, 0}) + step({0, 3, 0}) + step({0, 4, 0});
+  const std::string ready = step({7}) + step({7});
+  // One byte says what a job is like: 1 long, 2 calibrated, 4 by factors, 8 with checkpoints, 16
+  // replicated, 32 elastic.
+  const auto submit = [&step](int what) { return step({2, what, 2 + 4 * 2}); };
+  // Four seconds in which all are heard of.
+  std::string quiet;
+  for (int i = 0; i < 4; ++i) quiet += step({1, 50}) + step({7});
+  std::string two_iterations, finished;
+  for (const int worker : {0, 1}) {
+    two_iterations += step({8, worker, 1}) + step({8, worker, 1});
+    finished += step({8, worker, 5});
+  }
+  const auto checkpoint = [&step](int iteration) {
+    const int how = (iteration - 2) * 16;  // and what is 8 when divided by 14
+    int report = how;
+    while (report % 14 != 8) ++report;
+    return step({8, 3, report}) + step({8, 4, report});
+  };
+  const std::string begun = joins + submit(8) + ready + two_iterations + checkpoint(2);
+  const std::string to_the_end = two_iterations + checkpoint(4) + two_iterations + checkpoint(6) +
+                                 finished + step({5, 5}) + step({1, 10});
+  const std::string halted =
+      step({8, 0, 9}) + step({8, 1, 9}) + step({8, 3, 9}) + step({8, 4, 9}) + step({1, 10});
+  seeds.add("cluster", "done",
+            joins + submit(4) + ready + two_iterations + two_iterations + two_iterations +
+                finished + step({5, 5}) + step({1, 10}) + step({5, 4}));
+  seeds.add("cluster", "checkpoint",
+            begun + step({5, 0}) + step({5, 1}) + to_the_end + step({5, 4}));
+  seeds.add("cluster", "restored", begun + to_the_end + step({5, 140}) + ready + two_iterations);
+  const std::string loses = joins + submit(8 + 1) + ready + two_iterations + checkpoint(2);
+  seeds.add("cluster", "worker-lost",
+            loses + step({3, 1}) + quiet + halted + step({0, 1, 16}) + ready + two_iterations);
+  seeds.add("cluster", "worker-back",
+            loses + step({3, 1}) + step({1, 100}) + step({0, 1, 7}) + two_iterations);
+  seeds.add("cluster", "server-lost",
+            joins + submit(8 + 16 + 1) + ready + two_iterations + checkpoint(2) + step({3, 3}) +
+                quiet + halted + step({0, 3, 16}) + ready + two_iterations);
+  seeds.add("cluster", "elastic",
+            joins + submit(32 + 8 + 1) + ready + two_iterations + checkpoint(2) + step({0, 2, 0}) +
+                quiet + halted + ready + two_iterations);
+  std::string measured;
+  for (const int node : {0, 1, 3, 4}) measured += step({8, node, 7});
+  std::string calibrated = joins + submit(2 + 1);
+  for (int i = 0; i < 8; ++i) calibrated += measured + step({1, 10});
+  seeds.add("cluster", "calibrated", calibrated + ready + two_iterations);
+  seeds.add("cluster", "killed",
+            begun + step({6}) + joins + quiet + step({7}) + step({1, 250}) + ready +
+                two_iterations + step({5, 4}));
+  seeds.add("cluster", "traced",
+            joins + submit(1) + ready + two_iterations + step({5, 64 + 5}) + two_iterations +
+                step({8, 0, 11}) + step({8, 0, 12}) + step({1, 250}));
 }
 
 void add_control(Seeds& seeds) {
@@ -258,6 +324,7 @@ int main(int argc, char** argv) {
   }
   Seeds seeds(argv[1]);
   add_wire(seeds);
+  add_cluster(seeds);
   add_control(seeds);
   add_text(seeds);
   add_data(seeds);

@@ -7,6 +7,7 @@
 #include "common/store_wire.h"
 #include "common/stream_header.h"
 #include "common/wire.h"
+#include "server/snapshot_index.h"
 #include "tests/fuzz/input.h"
 #include "tests/support/toy_plan.h"
 
@@ -71,6 +72,14 @@ void stream_header(const Bytes& message) {
   POSEIDON_CHECK(again.size() <= kMaxStreamHeaderBytes, "the bound holds");
 }
 
+/// A server's own, from its disk.
+void snapshot_index(std::string_view bytes) {
+  const auto index = decode_index(bytes);
+  POSEIDON_CHECK(!index || encode_index(*index) == bytes, "an index is what was written");
+  const auto key = decode_key(bytes);
+  POSEIDON_CHECK(!key || encode_key(*key) == bytes, "likewise");
+}
+
 }  // namespace
 }  // namespace poseidon::fuzz
 
@@ -80,7 +89,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::uint8_t what = input.byte();
   const std::size_t cut = input.byte();
   const Bytes message = fuzz::in_pieces(input.rest(), cut);
-  switch (what % 6) {
+  switch (what % 7) {
     case 0:
       fuzz::chunk(message);
       break;
@@ -97,6 +106,9 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
       if (message.size() == norms_bytes(message.size() / norms_bytes(1))) {
         (void)decode_norms(message);
       }
+      break;
+    case 6:
+      fuzz::snapshot_index(input.rest());
       break;
     default:
       for (std::size_t parts = 0; totals_bytes(parts) <= message.size(); ++parts) {
