@@ -28,7 +28,7 @@ test_packages=(
   clang clang-format clang-tidy libclang-rt-14-dev
   python3 python3-venv python3-pil python3-numpy curl ca-certificates
   # Debian packages, and a machine to install them on; hosts with slow links
-  dpkg-dev file mmdebstrap systemd-container iproute2
+  dpkg-dev file mmdebstrap systemd-container iproute2 openssh-client
   # containers, by an engine that the test starts itself
   docker.io docker-compose iptables
   # the metrics, dashboards and alerts are tried on a real one, the status page in a browser

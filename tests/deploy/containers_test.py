@@ -69,6 +69,8 @@ class Containers(unittest.TestCase):
                     "THREADS": str(max(1, (os.cpu_count() or 1) // 2)),
                     "PROMETHEUS_IMAGE": "poseidon-test-prometheus", "PROMETHEUS_PORT": str(self.prometheus_port),
                     "GRAFANA_IMAGE": "poseidon-test-grafana", "GRAFANA_PORT": str(free_port())}
+        self.files = ["-f", "deploy/docker/compose.yaml"]
+        self.credentials = []
         # Where the page's commands are typed.
         self.tree = self.folder / "tree"
         self.blocks = iter([block for block in command_blocks(None) if block.where == ["containers"]])
@@ -123,11 +125,15 @@ class Containers(unittest.TestCase):
         del job["optimizer"]["schedule"]
         self.job.write_text(json.dumps(job))
 
-    def next_block(self):
-        self.run_or_fail("bash", "-euo", "pipefail", "-c", next(self.blocks).text, timeout_s=600, cwd=self.tree)
+    def next_block(self, **replaced):
+        text = next(self.blocks).text
+        for before, after in replaced.items():
+            self.assertIn(before, text)
+            text = text.replace(before, after)
+        self.run_or_fail("bash", "-euo", "pipefail", "-c", text, timeout_s=600, cwd=self.tree)
 
     def compose(self, *arguments, **options):
-        return self.run_or_fail("docker", "compose", "-f", "deploy/docker/compose.yaml", *arguments, cwd=self.tree, **options)
+        return self.run_or_fail("docker", "compose", *self.files, *arguments, cwd=self.tree, **options)
 
     def container(self, service):
         return self.compose("ps", "-q", service).strip()
@@ -143,7 +149,8 @@ class Containers(unittest.TestCase):
             time.sleep(0.3)
 
     def command(self, *arguments, **options):
-        return self.compose("run", "--rm", "-T", "cli", *arguments, "--coordinator", "coordinator:4700", **options)
+        return self.compose("run", "--rm", "-T", "cli", *arguments, *self.credentials, "--coordinator", "coordinator:4700",
+                            **options)
 
     def status(self):
         text = self.command("status", "--json")
@@ -163,6 +170,37 @@ class Containers(unittest.TestCase):
     def targets(self):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.prometheus_port}/api/v1/targets", timeout=10) as answer:
             return json.load(answer)["data"]["activeTargets"]
+
+    def trains_with_tls_and_not_without(self):
+        refused = subprocess.run(["docker", "compose", *self.files, "run", "--rm", "-T", "cli", "submit", "deploy/jobs/digits.json",
+                                  "--coordinator", "coordinator:4700"], env=self.env, cwd=self.tree, capture_output=True,
+                                 text=True, timeout=120, check=False)
+        self.assertEqual(refused.returncode, 1, refused.stdout + refused.stderr)
+        self.assertIn("--tls-dir", refused.stderr)
+        self.credentials = ["--tls-dir", "/etc/poseidon/tls"]
+        def idle():
+            status = self.status()
+            return [node["state"] for node in status["workers"] + status["servers"]] == ["idle"] * 4
+
+        self.wait_for("two servers and two workers of the TLS cluster", idle, 60)
+        self.command("submit", "deploy/jobs/digits.json", "--workers", "2", "--servers", "2", "--wait", timeout_s=300)
+        self.assertEqual(self.status()["state"], "done")
+        self.wait_for("Prometheus' five healthy targets, with TLS",
+                      lambda: [t["health"] for t in self.targets()] == ["up"] * len(DAEMONS), 60)
+
+    def runs_one_by_one_on_the_network_of_the_host(self):
+        names = [f"poseidon-{daemon}" for daemon in ("coordinator", "server", "worker")]
+        self.addCleanup(subprocess.run, ["docker", "rm", "-fv", *names], env=self.env, capture_output=True, check=False)
+        # This machine is all of them.
+        self.next_block(**{"10.0.0.1": "127.0.0.1"})
+
+        def members():
+            text = self.run_or_fail("docker", "run", "--rm", "--network", "host", "poseidon-cli", "status", "--json",
+                                    "--coordinator", "127.0.0.1:4700")
+            status = json.loads(text[text.index("{"):])
+            return [[node["address"] for node in status[group]] for group in ("servers", "workers")]
+
+        self.wait_for("one server and one worker", lambda: members() == [["127.0.0.1:4701"], ["127.0.0.1:4702"]], 30)
 
     def test_a_cluster_from_its_start_to_its_end(self):
         self.start_engine()
@@ -198,12 +236,16 @@ class Containers(unittest.TestCase):
 
         self.wait_for("Prometheus' five healthy targets",
                       lambda: [t["health"] for t in self.targets()] == ["up"] * len(DAEMONS), 60)
+        self.next_block()  # TLS
+        self.files += ["-f", "deploy/docker/compose.tls.yaml"]
+        self.trains_with_tls_and_not_without()
         containers = {daemon: self.container(daemon) for daemon in DAEMONS}
         self.compose("stop")
         for daemon, container in containers.items():
             self.assertEqual(self.run_or_fail("docker", "inspect", "-f", "{{.State.ExitCode}}", container).strip(), "0", daemon)
         self.next_block()  # stop, down
         self.assertEqual(self.run_or_fail("docker", "volume", "ls", "-q").strip(), "")
+        self.runs_one_by_one_on_the_network_of_the_host()
         self.assertIsNone(next(self.blocks, None), "a block of the page that nobody has tried")
 
 

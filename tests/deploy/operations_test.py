@@ -19,10 +19,10 @@ import unittest
 
 from machine import BUILD, PAGE, ROOT, command_blocks, make_debian, make_packages, run
 
-TOOLS = ("cpack", "dpkg-shlibdeps", "mmdebstrap", "systemd-nspawn", "nsenter", "ip")
+TOOLS = ("cpack", "dpkg-shlibdeps", "mmdebstrap", "systemd-nspawn", "nsenter", "ip", "ssh-keygen")
 MACHINES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
 # Of Debian, beside ours: what the page asks for, and what somebody who types its commands has.
-PACKAGES = "systemd-sysv,dbus,iproute2,prometheus,curl"
+PACKAGES = "systemd-sysv,dbus,iproute2,prometheus,curl,openssh-server,openssh-client"
 # Debian has no Grafana. Its files are put where the page says, and this is restarted.
 GRAFANA = "[Service]\nExecStart=/bin/sleep infinity\n"
 
@@ -93,7 +93,16 @@ class Operations(unittest.TestCase):
         shutil.copytree(ROOT / "dashboards", tree / "root/dashboards")
         (tree / "etc/systemd/system/grafana-server.service").write_text(GRAFANA)
         (tree / "etc/grafana/provisioning").mkdir(parents=True)
+        self.let_root_copy_between(tree)
         return tree
+
+    def let_root_copy_between(self, tree):
+        """As an operator's keys would; made for this test, the same on all three machines."""
+        keys = tree / "root/.ssh"
+        keys.mkdir(mode=0o700, exist_ok=True)
+        run(self, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", keys / "id_ed25519")
+        shutil.copy(keys / "id_ed25519.pub", keys / "authorized_keys")
+        (keys / "config").write_text("StrictHostKeyChecking accept-new\n")
 
     def boot(self, tree):
         for address in MACHINES:
