@@ -10,7 +10,9 @@ case $how in
     deploy/dependencies.sh
     apt-get install -y --no-install-recommends dpkg-dev file
     cmake --preset release
-    cmake --build --preset release --target package
+    # What is installed, without tests and benchmarks.
+    cmake --build --preset release --target poseidon poseidon-coordinator poseidon-server poseidon-worker
+    cpack --config build/release/CPackConfig.cmake
     ;;
   ready)
     if ! compgen -G 'build/release/packages/*.deb' >/dev/null; then
