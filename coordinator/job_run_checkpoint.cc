@@ -105,8 +105,7 @@ JobActions JobRun::on_checkpoint_report(NodeId from, Epoch epoch, CheckpointComm
   JobActions actions;
   const Participant* participant = expect_participant(from, epoch, "CheckpointReport", actions);
   if (participant == nullptr) return actions;
-  if (state_ != JobState::kRunning && state_ != JobState::kHalting &&
-      state_ != JobState::kSaving) {
+  if (state_ != JobState::kRunning && state_ != JobState::kHalting && state_ != JobState::kSaving) {
     refuse(actions, Refusal::kWrongState,
            absl::StrFormat("CheckpointReport from %s; job %s is %s", participant_text(*participant),
                            description_.id, job_state_name(state_)));
