@@ -39,9 +39,9 @@ one() {
   corpus=${keep:-$out/corpus}/$target
   [ -n "$keep" ] || rm -rf "$corpus"
   mkdir -p "$corpus" "$out/$target-findings"
-  # For a target as large as the whole coordinator the bookkeeping of the entropic schedule takes nine tenths of the time.
+  # For those that play a whole part of the system the bookkeeping of the entropic schedule takes nine tenths of the time.
   local schedule=()
-  [ "$target" != cluster ] || schedule=(-entropic=0)
+  case $target in cluster | streams) schedule=(-entropic=0) ;; esac
   ASAN_OPTIONS=detect_stack_use_after_return=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
     "build/asan/fuzz/fuzz_$target" "${options[@]}" "${schedule[@]}" "-artifact_prefix=$out/$target-findings/" "$corpus" \
     "tests/fuzz/corpus/$target" > "$out/$target.log" 2>&1

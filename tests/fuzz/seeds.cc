@@ -114,13 +114,101 @@ void add_wire(Seeds& seeds) {
   add("totals", 5, encode_totals({.all_gradients = 3.0, .tensors = {{.gradient = 1.5}}}));
 }
 
-/// Steps of cluster_fuzz.cc: what becomes of jobs when all goes well, and when nodes are lost.
-void add_cluster(Seeds& seeds) {
-  const auto step = [](std::initializer_list<int> bytes) {
+std::string bytes_of(std::initializer_list<int> bytes) {
+  std::string text;
+  for (const int byte : bytes) text.push_back(static_cast<char>(byte));
+  return text;
+}
+
+/// Steps of streams_fuzz.cc: two iterations of three workers, and what goes wrong with them.
+void add_streams(Seeds& seeds) {
+  const auto opens = [](int peer, bool paced) { return bytes_of({peer * 16 + (paced ? 0 : 1)}); };
+  const auto says = [](int peer, int how, int where, int what) {
+    return bytes_of({peer * 16 + 9, how, where, what});
+  };
+  const auto acts = [](int how) { return bytes_of({4, how}); };
+  std::string all_open;
+  for (int peer = 0; peer < 3; ++peer) all_open += opens(peer, peer != 1);
+
+  // A shard of eight chunks.
+  const auto of_chunks = [&says](int rank, int kind, int iteration, int number) {
+    int how = number * 32;
+    while (how % 7 != kind - 1) ++how;
     std::string text;
-    for (const int byte : bytes) text.push_back(static_cast<char>(byte));
+    for (int chunk = 0; chunk < 8; ++chunk) {
+      text += says(rank, how, rank + chunk * 4, iteration * 16);
+    }
     return text;
   };
+  const std::string initialised = of_chunks(0, 2, 0, 0);
+  const auto pushed = [&of_chunks](int iteration) {
+    return of_chunks(2, 1, iteration, 0) + of_chunks(0, 1, iteration, 1) +
+           of_chunks(1, 1, iteration, 2);
+  };
+  const auto shard = [&](int job) { return bytes_of({0, job}) + all_open + initialised; };
+  seeds.add("streams", "shard", shard(0) + pushed(0) + pushed(1) + of_chunks(1, 3, 2, 0));
+  seeds.add("streams", "shard-bf16-adam",
+            shard(1 + 4) + acts(18) + pushed(0) + pushed(1) + acts(2) + acts(14));
+  seeds.add("streams", "shard-clip",
+            shard(8) + pushed(0) + of_chunks(0, 6, 0, 3) + pushed(1) + of_chunks(0, 6, 1, 3));
+  seeds.add("streams", "shard-not-finite", shard(2) + of_chunks(0, 1, 0, 5) + pushed(0));
+  seeds.add("streams", "shard-again",
+            shard(0) + pushed(0) + bytes_of({16 + 3}) + opens(1, true) + pushed(0) + acts(2) +
+                acts(0) + all_open + initialised + pushed(0));
+
+  // A store: pieces are written, read, and held.
+  const auto of_pieces = [&says](int peer, int operation, int slot) {
+    std::string text;
+    for (int piece = 0; piece < 4; ++piece) {
+      text += says(peer, operation - 1 + 8 * 2, piece * 4 + slot * 64, 0);
+    }
+    return text;
+  };
+  seeds.add("streams", "store",
+            bytes_of({1, 0}) + opens(0, true) + opens(1, false) + of_pieces(0, 2, 1) +
+                of_pieces(0, 1, 0) + of_pieces(1, 1, 1) + of_pieces(1, 6, 0) + of_pieces(0, 7, 0) +
+                acts(2) + acts(1) + acts(0) + of_pieces(0, 2, 0));
+
+  // Factors: the first worker's stream, and ours to the last.
+  // Four iterations, and digests before every second one and after the last.
+  const auto of_rank = [&says](int rank, int iteration, int first) {
+    const int peer = rank == 0 ? 0 : 3;
+    const int what = iteration * 16 + 1;
+    std::string text;
+    if ((first + iteration) % 2 == 0 || iteration == 4) text += says(peer, 3, rank, what);
+    for (int piece = 0; piece < 2 && iteration < 4; ++piece) {
+      text += says(peer, 1, rank + piece * 4, what) + says(peer, 2, rank + piece * 4, what);
+    }
+    return text;
+  };
+  const auto set = [&](int iteration, int first = 0) {
+    return acts(1) + of_rank(0, iteration, first) + of_rank(2, iteration, first);
+  };
+  std::string parameters;
+  for (int piece = 0; piece < 4; ++piece) parameters += says(0, 4, piece * 4, 0);
+  const std::string greeted = opens(0, true) + says(0, 0, 0, 0) + says(3, 0, 2, 0);
+  seeds.add("streams", "factors",
+            bytes_of({2, 0}) + greeted + parameters + set(0) + set(1) + set(2) + set(3) + set(4));
+  seeds.add("streams", "factors-of-a-checkpoint",
+            bytes_of({2, 1}) + greeted + set(0, 3) + set(1, 3));
+  seeds.add("streams", "factors-plain",
+            bytes_of({2 + 3, 0}) + opens(0, false) + says(0, 0, 0, 0) + says(3, 0, 2, 0) +
+                parameters + set(0));
+  seeds.add("streams", "factors-cut",
+            bytes_of({2, 0}) + greeted + parameters + set(0) + bytes_of({3, 8, 4}) +
+                opens(0, true) + says(0, 0, 0, 0) + set(1) + bytes_of({8, 250}));
+
+  // As one of ours, but by hand: an offer, then messages with headers.
+  const std::string by_hand = opens(0, false) + bytes_of({6, 0});
+  seeds.add("streams", "shared-memory",
+            bytes_of({0, 0}) + by_hand + bytes_of({7, 32, 1, 0, 0, 0, 0}) +
+                bytes_of({7, 32 + 2, 1, 8, 0, 0, 0}) + bytes_of({7, 32, 1, 12, 0, 200, 0}) +
+                opens(1, false) + bytes_of({16 + 6, 0}) + bytes_of({16 + 7, 4 + 8, 0, 0, 1, 4, 0}));
+}
+
+/// Steps of cluster_fuzz.cc: what becomes of jobs when all goes well, and when nodes are lost.
+void add_cluster(Seeds& seeds) {
+  const auto step = [](std::initializer_list<int> bytes) { return bytes_of(bytes); };
   const std::string joins = step({0, 0, 0}) + step({0, 1, 0}) + step({0, 3, 0}) + step({0, 4, 0});
   const std::string ready = step({7}) + step({7});
   // One byte says what a job is like: 1 long, 2 calibrated, 4 by factors, 8 with checkpoints, 16
@@ -324,6 +412,7 @@ int main(int argc, char** argv) {
   }
   Seeds seeds(argv[1]);
   add_wire(seeds);
+  add_streams(seeds);
   add_cluster(seeds);
   add_control(seeds);
   add_text(seeds);
