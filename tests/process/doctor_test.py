@@ -191,6 +191,8 @@ class SlowDisk(DoctorTest):
         try:
             throttle.add(process)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                throttle.remove()
             self.skipTest(f"SKIPPED: {error}")
 
         def mend():
