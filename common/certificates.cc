@@ -151,12 +151,19 @@ const char* usage_of(PeerRole role) {
     case PeerRole::kCoordinator:
       return "serverAuth";
     case PeerRole::kOperator:
+    case PeerRole::kMonitor:
       return "clientAuth";
     case PeerRole::kServer:
     case PeerRole::kWorker:
       break;
   }
   return "serverAuth,clientAuth";
+}
+
+std::string names_for(PeerRole role) {
+  const std::string own = "DNS:" + peer_role_dns_name(role);
+  const bool answers = role != PeerRole::kOperator && role != PeerRole::kMonitor;
+  return answers ? own + ",DNS:" + std::string(kDaemonDnsName) : own;
 }
 
 std::vector<std::string> dns_names_of(const X509* certificate) {
@@ -274,15 +281,14 @@ absl::StatusOr<KeyPair> issue_certificate(const KeyPair& authority, PeerRole rol
   POSEIDON_ASSIGN_OR_RETURN(const Certificate certificate,
                             begin_certificate(key.get(), name, validity));
   X509* const raw = certificate.get();
-  const bool done =
-      X509_set_issuer_name(raw, X509_get_subject_name(issuer.get())) == 1 &&
-      add_extension(raw, issuer.get(), NID_basic_constraints, "critical,CA:FALSE") &&
-      add_extension(raw, issuer.get(), NID_key_usage, "critical,digitalSignature") &&
-      add_extension(raw, issuer.get(), NID_ext_key_usage, usage_of(role)) &&
-      add_extension(raw, issuer.get(), NID_subject_alt_name, "DNS:" + peer_role_dns_name(role)) &&
-      add_extension(raw, issuer.get(), NID_subject_key_identifier, "hash") &&
-      add_extension(raw, issuer.get(), NID_authority_key_identifier, "keyid") &&
-      X509_sign(raw, issuer_key.get(), EVP_sha256()) > 0;
+  const bool done = X509_set_issuer_name(raw, X509_get_subject_name(issuer.get())) == 1 &&
+                    add_extension(raw, issuer.get(), NID_basic_constraints, "critical,CA:FALSE") &&
+                    add_extension(raw, issuer.get(), NID_key_usage, "critical,digitalSignature") &&
+                    add_extension(raw, issuer.get(), NID_ext_key_usage, usage_of(role)) &&
+                    add_extension(raw, issuer.get(), NID_subject_alt_name, names_for(role)) &&
+                    add_extension(raw, issuer.get(), NID_subject_key_identifier, "hash") &&
+                    add_extension(raw, issuer.get(), NID_authority_key_identifier, "keyid") &&
+                    X509_sign(raw, issuer_key.get(), EVP_sha256()) > 0;
   if (!done) return failed("sign a certificate");
   return KeyPair{.certificate_pem = pem_of(raw), .key_pem = pem_of(key.get())};
 }

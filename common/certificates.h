@@ -30,9 +30,9 @@ struct Validity {
 /// A self-signed authority (EC P-256) that signs node certificates and nothing below them.
 absl::StatusOr<KeyPair> make_authority(const std::string& name, Validity validity);
 
-/// A node's certificate (EC P-256). A coordinator's is good to answer, an operator's to call, a
-/// server's and worker's for both. INVALID_ARGUMENT when the authority's key and certificate do not
-/// belong together or cannot be read.
+/// A node's certificate (EC P-256). A coordinator's is good to answer, an operator's and a
+/// monitor's to call, a server's and worker's for both. INVALID_ARGUMENT when the authority's key
+/// and certificate do not belong together or cannot be read.
 absl::StatusOr<KeyPair> issue_certificate(const KeyPair& authority, PeerRole role,
                                           const std::string& name, Validity validity);
 

@@ -42,7 +42,7 @@ TEST_F(Certificates, AreGoodForTheirRoleAndUse) {
   ASSERT_TRUE(facts.ok());
   EXPECT_EQ(facts->subject, "CN = node-1");
   EXPECT_EQ(facts->issuer, "CN = our authority");
-  EXPECT_THAT(facts->dns_names, ElementsAre("worker.poseidon.internal"));
+  EXPECT_THAT(facts->dns_names, ElementsAre("worker.poseidon.internal", kDaemonDnsName));
   EXPECT_EQ(facts->validity.from_unix_s, kAYear.from_unix_s);
   EXPECT_EQ(facts->validity.until_unix_s, kAYear.until_unix_s);
   EXPECT_TRUE(check_key(made.certificate_pem, made.key_pem).ok());

@@ -74,7 +74,7 @@ absl::Status refused_to_listen(const std::string& address) {
   if (error == EADDRINUSE) {
     return absl::AlreadyExistsError(absl::StrCat("cannot listen on ", address,
                                                  ": the port is already in use by another process; "
-                                                 "stop it or choose another --listen address"));
+                                                 "stop it or choose another"));
   }
   return absl::ErrnoToStatus(error, absl::StrCat("cannot listen on ", address));
 }

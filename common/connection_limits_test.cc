@@ -26,7 +26,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kCallsAtATime = 16;
 constexpr std::chrono::seconds kPatience{20};
 
 /// Takes every stream and keeps it until told otherwise.
@@ -58,7 +57,7 @@ class ConnectionLimits : public ::testing::Test {
   };
 
   void SetUp() override {
-    server_ = std::make_unique<GrpcTransport>(GrpcTransportOptions{});
+    server_ = std::make_unique<GrpcTransport>(GrpcTransportOptions{.port = limits_});
     auto address = server_->listen("127.0.0.1:0", &host_);
     ASSERT_TRUE(address.ok()) << address.status();
     address_ = *address;
@@ -94,6 +93,8 @@ class ConnectionLimits : public ::testing::Test {
     EXPECT_EQ(host_.accepted, count);
   }
 
+  /// Ours, but that a test need not wait so long.
+  const PortLimits limits_{.handshake = Milliseconds(1000), .idle = Milliseconds(1000)};
   Host host_;
   std::unique_ptr<GrpcTransport> server_;
   std::string address_;
@@ -105,17 +106,18 @@ TEST_F(ConnectionLimits, OneConnectionHasSoManyCallsAtATimeAndOthersAreNotHeldUp
   const auto greedy = client();
   begin(*greedy);
   wait_for_accepted(1);  // from here on the client knows the limit
-  for (int i = 1; i < kCallsAtATime; ++i) begin(*greedy);
-  wait_for_accepted(kCallsAtATime);
+  const int most = limits_.calls_per_connection;
+  for (int i = 1; i < most; ++i) begin(*greedy);
+  wait_for_accepted(most);
   std::thread one_more([&] { begin(*greedy); });  // which waits for its turn
 
   const auto modest = client();
   begin(*modest);
-  wait_for_accepted(kCallsAtATime + 1);
+  wait_for_accepted(most + 1);
 
   // The place of one that ends is the next one's.
   server_->post([this] { host_.end_first(); });
-  wait_for_accepted(kCallsAtATime + 2);
+  wait_for_accepted(most + 2);
   one_more.join();
 }
 
@@ -133,7 +135,30 @@ TEST_F(ConnectionLimits, HeadersAreSmall) {
   EXPECT_EQ(host_.accepted, 0);
 }
 
-/// Ten seconds: security.cc's.
+/// The client has no wish to leave for half an hour.
+TEST_F(ConnectionLimits, AConnectionWithoutACallIsClosed) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  const auto channel =
+      grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments);
+  const auto deadline = std::chrono::system_clock::now() + kPatience;
+  ASSERT_TRUE(channel->WaitForConnected(deadline));
+  EXPECT_TRUE(channel->WaitForStateChange(GRPC_CHANNEL_READY, deadline));
+  EXPECT_EQ(channel->GetState(/*try_to_connect=*/false), GRPC_CHANNEL_IDLE);
+}
+
+TEST_F(ConnectionLimits, AConnectionWithACallStays) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  const auto channel =
+      grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments);
+  const auto stub = v1::ParameterServer::NewStub(channel);
+  begin(*stub);
+  wait_for_accepted(1);
+  EXPECT_FALSE(channel->WaitForStateChange(GRPC_CHANNEL_READY,
+                                           std::chrono::system_clock::now() + 3 * limits_.idle));
+}
+
 TEST_F(ConnectionLimits, WhoConnectsAndSaysNothingIsCutOff) {
   const Descriptor silent(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in to{};

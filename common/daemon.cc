@@ -133,6 +133,12 @@ absl::StatusOr<HostPort> parse_page_address(const std::string& text) {
   return parse_host_port(colon == 0 ? absl::StrCat("127.0.0.1", text) : text, PortZero::kAllowed);
 }
 
+std::string page_scheme(std::string_view address, bool has_tls) {
+  const auto place = parse_host_port(address, PortZero::kAllowed);
+  const bool is_ours = place.ok() && is_loopback_host(place->host);
+  return has_tls && !is_ours ? "https" : "http";
+}
+
 std::string local_host_towards(const HostPort& remote) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;  // to connect it only picks a way there
@@ -156,40 +162,6 @@ std::string local_host_towards(const HostPort& remote) {
     }
   }
   return "0.0.0.0";
-}
-
-absl::Status explain_listen_failure(const HostPort& address) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  const std::string text = to_string(address);
-  const int error =
-      ::getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
-  if (error != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot listen on ", text, ": ", ::gai_strerror(error)));
-  }
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
-  for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
-    const Descriptor socket(::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
-    if (socket.get() < 0) continue;
-    const int on = 1;
-    ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (::bind(socket.get(), a->ai_addr, a->ai_addrlen) == 0 && ::listen(socket.get(), 1) == 0) {
-      continue;
-    }
-    if (errno == EADDRINUSE) {
-      return absl::AlreadyExistsError(
-          absl::StrCat("cannot listen on ", text,
-                       ": the port is already in use by another process; "
-                       "stop it or choose another --listen address"));
-    }
-    return errno_status("listen on", text);
-  }
-  return absl::UnavailableError(
-      absl::StrCat("cannot listen on ", text, ": the port was in use a moment ago; try again"));
 }
 
 void add_daemon_options(CLI::App& app, DaemonOptions& options) {

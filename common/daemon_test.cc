@@ -74,30 +74,6 @@ TEST(ExitCode, FollowsTheContract) {
   EXPECT_EQ(exit_code(absl::NotFoundError("")), 2);
 }
 
-TEST(ListenFailure, NamesATakenPort) {
-  const int taken = ::socket(AF_INET, SOCK_STREAM, 0);
-  ASSERT_GE(taken, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  ASSERT_EQ(::bind(taken, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  ASSERT_EQ(::listen(taken, 1), 0);
-  socklen_t size = sizeof(address);
-  ASSERT_EQ(::getsockname(taken, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  const int port = ntohs(address.sin_port);
-  const absl::Status status = explain_listen_failure({"127.0.0.1", port});
-  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("already in use"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr(std::to_string(port)));
-  ::close(taken);
-}
-
-TEST(ListenFailure, NamesAnAddressThatIsNotOurs) {
-  const absl::Status status = explain_listen_failure({"192.0.2.1", 4711});
-  EXPECT_FALSE(status.ok());
-  EXPECT_THAT(std::string(status.message()), HasSubstr("192.0.2.1:4711"));
-}
-
 TEST(StartDaemon, RefusesAnUnknownLogLevel) {
   DaemonOptions options;
   options.log.level = "loud";

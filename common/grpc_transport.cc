@@ -51,7 +51,7 @@ class GrpcTransport::Impl {
           absl::StrCat("address \"", address, "\": HOST:PORT wanted"));
     }
     grpc::ServerBuilder builder;
-    POSEIDON_ASSIGN_OR_RETURN(port_, options_.security->open_port(builder, address));
+    POSEIDON_ASSIGN_OR_RETURN(port_, options_.security->open_port(builder, address, options_.port));
     builder.AddChannelArgument(GRPC_ARG_TCP_READ_CHUNK_SIZE, kTcpReadChunkBytes);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
     add_keepalive(std::nullopt, [&builder](const char* name, int value) {

@@ -25,6 +25,8 @@ struct GrpcTransportOptions {
   Milliseconds keepalive_timeout{10000};
   /// Who we are to others, and whom we let in.
   std::shared_ptr<Security> security = Security::none();
+  /// What those may take who connect to us.
+  PortLimits port{};
 };
 
 /// Itself it speaks ParameterServer.Exchange; for_method gives the same loop another method.

@@ -1,160 +1,248 @@
 #include "common/http_server.h"
 
-#include <civetweb.h>
+#include <gnutls/gnutls.h>
+#include <microhttpd.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
-#include <condition_variable>
-#include <mutex>
+#include <array>
+#include <cstdarg>
+#include <cstdint>
 #include <string_view>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "common/clock.h"
-#include "common/descriptor.h"
+#include "common/connection_door.h"
+#include "common/status_macros.h"
 
 namespace poseidon {
 namespace {
 
-constexpr Milliseconds kKnockInterval{20};
+constexpr unsigned kMaxPeerCertificates = 8;
+/// What both Go's and OpenSSL's newest releases speak by themselves.
+constexpr const char* kTlsVersions = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2";
 
-/// Connects and hangs up.
-void knock(const HostPort& address) {
-  addrinfo wanted{};
-  wanted.ai_socktype = SOCK_STREAM;
-  wanted.ai_flags = AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const char* const host = is_wildcard_host(address.host) ? nullptr : address.host.c_str();
-  if (getaddrinfo(host, absl::StrCat(address.port).c_str(), &wanted, &found) != 0) return;
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    const Descriptor socket(
-        ::socket(each->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (socket.is_open()) (void)connect(socket.get(), each->ai_addr, each->ai_addrlen);
+/// Whether a connection came in by an address of this machine alone.
+bool is_local(int socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return false;
+  if (address.ss_family == AF_INET) {
+    const auto& four = reinterpret_cast<const sockaddr_in&>(address);
+    return (ntohl(four.sin_addr.s_addr) >> 24U) == IN_LOOPBACKNET;
   }
-  freeaddrinfo(found);
-}
-
-const char* reason_phrase(int status) {
-  switch (status) {
-    case 200:
-      return "OK";
-    case 304:
-      return "Not Modified";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    default:
-      return "Error";
-  }
+  const in6_addr& six = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+  if (IN6_IS_ADDR_V4MAPPED(&six)) return six.s6_addr[12] == IN_LOOPBACKNET;
+  return IN6_IS_ADDR_LOOPBACK(&six);
 }
 
 std::string text_or_empty(const char* text) { return text == nullptr ? "" : text; }
 
-}  // namespace
-
-std::vector<std::string> civetweb_options(const HostPort& listen, const HttpLimits& limits) {
-  // No document root: it has no file to give. A browser that keeps its connection would keep one
-  // of few threads.
-  return {"listening_ports",    to_string(listen),
-          "num_threads",        absl::StrCat(limits.threads),
-          "connection_queue",   absl::StrCat(limits.max_waiting),
-          "max_request_size",   absl::StrCat(limits.max_request_bytes),
-          "request_timeout_ms", absl::StrCat(limits.request_timeout_ms),
-          "enable_keep_alive",  "no",
-          "tcp_nodelay",        "1"};
+std::string header_of(MHD_Connection* connection, const char* name) {
+  return text_or_empty(MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name));
 }
 
-void close_by_knocking(const HostPort& place, const std::function<void()>& close) {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool closed = false;
-  std::thread closing([&] {
-    close();
-    const std::lock_guard lock(mutex);
-    closed = true;
-    changed.notify_all();
-  });
-  {
-    std::unique_lock lock(mutex);
-    while (!changed.wait_for(lock, kKnockInterval, [&] { return closed; })) knock(place);
+/// "10.0.0.3"
+std::string peer_of(MHD_Connection* connection) {
+  const MHD_ConnectionInfo* const info =
+      MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+  std::array<char, NI_MAXHOST> host{};
+  if (info == nullptr || info->client_addr == nullptr) return "unknown";
+  const socklen_t size =
+      info->client_addr->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  const int failed =
+      ::getnameinfo(info->client_addr, size, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST);
+  return failed == 0 ? host.data() : "unknown";
+}
+
+/// What the peer has shown in the handshake, its own certificate first; PEM.
+std::vector<std::string> certificates_of(MHD_Connection* connection) {
+  std::vector<std::string> shown;
+  const MHD_ConnectionInfo* const info =
+      MHD_get_connection_info(connection, MHD_CONNECTION_INFO_GNUTLS_SESSION);
+  if (info == nullptr) return shown;
+  unsigned count = 0;
+  const gnutls_datum_t* const certificates =
+      gnutls_certificate_get_peers(static_cast<gnutls_session_t>(info->tls_session), &count);
+  for (unsigned i = 0; i < std::min(count, kMaxPeerCertificates); ++i) {
+    gnutls_datum_t pem{};
+    if (gnutls_pem_base64_encode2("CERTIFICATE", &certificates[i], &pem) != 0) break;
+    shown.emplace_back(reinterpret_cast<const char*>(pem.data), pem.size);
+    gnutls_free(pem.data);
   }
-  closing.join();
+  return shown;
 }
+
+MHD_Result answer(MHD_Connection* connection, const HttpResponse& answer) {
+  using Body = std::shared_ptr<const std::string>;
+  auto body = std::make_unique<Body>(answer.body ? answer.body : std::make_shared<std::string>());
+  const std::string& bytes = **body;
+  MHD_Response* const response = MHD_create_response_from_buffer_with_free_callback_cls(
+      bytes.size(), const_cast<char*>(bytes.data()),
+      [](void* kept) { delete static_cast<Body*>(kept); }, body.get());
+  if (response == nullptr) return MHD_NO;
+  (void)body.release();  // the response's
+  MHD_add_response_header(response, "Connection", "close");
+  if (answer.status != 304) {  // it speaks of a body that is elsewhere
+    MHD_add_response_header(response, "Content-Type", answer.content_type.c_str());
+  }
+  for (const auto& [name, value] : answer.headers) {
+    MHD_add_response_header(response, name.c_str(), value.c_str());
+  }
+  const MHD_Result queued =
+      MHD_queue_response(connection, static_cast<unsigned>(answer.status), response);
+  MHD_destroy_response(response);
+  return queued;
+}
+
+HttpResponse plain_text(int status, std::string text) {
+  return {.status = status,
+          .content_type = "text/plain; charset=utf-8",
+          .headers = {},
+          .body = std::make_shared<const std::string>(std::move(text) + "\n")};
+}
+
+}  // namespace
 
 class HttpServer::Impl {
  public:
-  explicit Impl(Handler handler) : handler_(std::move(handler)) {}
+  Impl(std::shared_ptr<Security> security, Handler handler)
+      : security_(std::move(security)), handler_(std::move(handler)) {}
   ~Impl() {
-    if (context_ != nullptr) close_by_knocking(place_, [this] { mg_stop(context_); });
+    door_.reset();
+    for (MHD_Daemon* const daemon : {plain_, tls_}) {
+      if (daemon != nullptr) MHD_stop_daemon(daemon);
+    }
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  bool open(const HostPort& listen, const HttpLimits& limits) {
-    const std::vector<std::string> options = civetweb_options(listen, limits);
-    std::vector<const char*> pointers;
-    for (const std::string& option : options) pointers.push_back(option.c_str());
-    pointers.push_back(nullptr);
-    mg_callbacks callbacks{};
-    callbacks.begin_request = &Impl::on_request;
-    callbacks.log_message = [](const mg_connection*, const char*) { return 1; };  // not to stderr
-    mg_init_library(0);
-    context_ = mg_start(&callbacks, this, pointers.data());
-    if (context_ == nullptr) return false;
-    mg_server_port port{};
-    const bool known = mg_get_server_ports(context_, 1, &port) == 1;
-    place_ = {listen.host, known ? port.port : listen.port};
-    address_ = to_string(place_);
-    return true;
+  absl::Status open(const HostPort& listen, const HttpLimits& limits) {
+    POSEIDON_ASSIGN_OR_RETURN(
+        door_, ConnectionDoor::open(to_string(listen), {.connections = limits.connections,
+                                                        .per_address = limits.per_address}));
+    address_ = to_string({listen.host, door_->port()});
+    plain_ = start_daemon(limits, nullptr);
+    const TlsIdentity* const identity = security_->identity();
+    if (identity != nullptr) tls_ = start_daemon(limits, identity);
+    if (plain_ == nullptr || (identity != nullptr && tls_ == nullptr)) {
+      return absl::InternalError(
+          absl::StrCat("cannot serve HTTP at ", address_, ": no threads, memory or files left?"));
+    }
+    door_->start([this](int socket) { take(socket); },
+                 [this](const std::string& peer) {
+                   security_->refuse(PeerRefusal::kTooMany, peer,
+                                     "as many connections as this port may have are open");
+                 });
+    return absl::OkStatus();
   }
 
   const std::string& address() const { return address_; }
-
- private:
-  static int on_request(mg_connection* connection) {
-    const mg_request_info& info = *mg_get_request_info(connection);
-    const HttpRequest request{
-        .method = text_or_empty(info.request_method),
-        .path = text_or_empty(info.local_uri),
-        .if_none_match = text_or_empty(mg_get_header(connection, "If-None-Match"))};
-    const HttpResponse response = static_cast<Impl*>(info.user_data)->handler_(request);
-    const std::string_view body = response.body ? std::string_view(*response.body) : "";
-    std::string text = absl::StrCat("HTTP/1.1 ", response.status, " ",
-                                    reason_phrase(response.status), "\r\nConnection: close\r\n");
-    // A 304 speaks of a body that is elsewhere.
-    if (response.status != 304) {
-      absl::StrAppend(&text, "Content-Type: ", response.content_type,
-                      "\r\nContent-Length: ", body.size(), "\r\n");
-    }
-    for (const auto& [name, value] : response.headers) {
-      absl::StrAppend(&text, name, ": ", value, "\r\n");
-    }
-    text += "\r\n";
-    const auto write = [connection](std::string_view bytes) {
-      return bytes.empty() || mg_write(connection, bytes.data(), bytes.size()) > 0;
-    };
-    if (write(text) && request.method != "HEAD" && response.status != 304) (void)write(body);
-    return response.status;
+  std::string url() const {
+    return absl::StrCat(page_scheme(address_, tls_ != nullptr), "://", address_);
   }
 
+ private:
+  MHD_Daemon* start_daemon(const HttpLimits& limits, const TlsIdentity* identity) {
+    const auto option = [](MHD_OPTION name, std::intptr_t value, void* pointer = nullptr) {
+      return MHD_OptionItem{name, value, pointer};
+    };
+    const auto text = [](const std::string& pem) { return const_cast<char*>(pem.c_str()); };
+    std::vector<MHD_OptionItem> options = {
+        option(MHD_OPTION_THREAD_POOL_SIZE, limits.threads),
+        option(MHD_OPTION_CONNECTION_LIMIT, static_cast<std::intptr_t>(limits.connections)),
+        option(MHD_OPTION_CONNECTION_TIMEOUT, limits.request_timeout_s),
+        option(MHD_OPTION_CONNECTION_MEMORY_LIMIT, limits.max_request_bytes)};
+    unsigned flags = MHD_USE_NO_LISTEN_SOCKET | MHD_USE_AUTO_INTERNAL_THREAD | MHD_USE_ITC;
+    if (identity != nullptr) {
+      flags |= MHD_USE_TLS | MHD_USE_ERROR_LOG;
+      // The logger first, as the library wants it.
+      options.insert(options.begin(), option(MHD_OPTION_EXTERNAL_LOGGER,
+                                             reinterpret_cast<std::intptr_t>(&Impl::on_log), this));
+      options.push_back(option(MHD_OPTION_HTTPS_MEM_KEY, 0, text(identity->key_pem)));
+      options.push_back(option(MHD_OPTION_HTTPS_MEM_CERT, 0, text(identity->certificate_pem)));
+      // With it, the peer is asked for a certificate.
+      options.push_back(option(MHD_OPTION_HTTPS_MEM_TRUST, 0, text(identity->authority_pem)));
+      options.push_back(option(MHD_OPTION_HTTPS_PRIORITIES, 0, const_cast<char*>(kTlsVersions)));
+    }
+    options.push_back(option(MHD_OPTION_END, 0));
+    return MHD_start_daemon(
+        flags, 0, nullptr, nullptr,
+        identity == nullptr ? &Impl::on_request<false> : &Impl::on_request<true>, this,
+        MHD_OPTION_ARRAY, options.data(), MHD_OPTION_END);
+  }
+
+  /// On the door's thread.
+  void take(int socket) {
+    sockaddr_storage peer{};
+    socklen_t size = sizeof(peer);
+    if (::getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &size) != 0) {
+      ::close(socket);  // gone again
+      return;
+    }
+    MHD_Daemon* const daemon = tls_ == nullptr || is_local(socket) ? plain_ : tls_;
+    MHD_add_connection(daemon, socket, reinterpret_cast<const sockaddr*>(&peer), size);
+  }
+
+  /// The library tells of a failed handshake in its log alone, and not who it was with.
+  static void on_log(void* self, const char* format, va_list /*values*/) {
+    if (std::string_view(format).find("handshake") == std::string_view::npos) return;
+    static_cast<Impl*>(self)->security_->refuse(
+        PeerRefusal::kHandshake, "who asked for a page",
+        "a TLS handshake failed: does the other side speak plain text (http:// for https://), or "
+        "did it not like our certificate?");
+  }
+
+  template <bool kIsTls>
+  static MHD_Result on_request(void* self, MHD_Connection* connection, const char* url,
+                               const char* method, const char* version, const char* /*upload*/,
+                               std::size_t* /*upload_bytes*/, void** /*state*/) {
+    return static_cast<Impl*>(self)->respond(connection, url, method, version, kIsTls);
+  }
+
+  MHD_Result respond(MHD_Connection* connection, const char* url, const char* method,
+                     const char* version, bool is_tls) const {
+    const std::string path = text_or_empty(url);
+    if (!path.starts_with('/') || !text_or_empty(version).starts_with("HTTP/1.")) {
+      return answer(connection, plain_text(400, "this is no request of HTTP/1.1"));
+    }
+    if (is_tls) {
+      const std::vector<std::string> shown = certificates_of(connection);
+      std::string chain;
+      for (const std::string& certificate : shown) chain += certificate;
+      const absl::Status may =
+          security_->admit_reader(shown.empty() ? "" : shown.front(), chain, peer_of(connection));
+      if (!may.ok()) return answer(connection, plain_text(403, std::string(may.message())));
+    }
+    return answer(connection,
+                  handler_({.method = text_or_empty(method),
+                            .path = path,
+                            .if_none_match = header_of(connection, "If-None-Match"),
+                            .accept_encoding = header_of(connection, "Accept-Encoding")}));
+  }
+
+  const std::shared_ptr<Security> security_;
   const Handler handler_;
-  mg_context* context_ = nullptr;
-  HostPort place_;
   std::string address_;
+  MHD_Daemon* plain_ = nullptr;
+  MHD_Daemon* tls_ = nullptr;  ///< null without TLS
+  std::unique_ptr<ConnectionDoor> door_;
 };
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HttpServer::~HttpServer() = default;
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::start(const HostPort& listen,
+                                                              std::shared_ptr<Security> security,
                                                               Handler handler,
                                                               const HttpLimits& limits) {
-  auto impl = std::make_unique<Impl>(std::move(handler));
-  if (!impl->open(listen, limits)) return explain_listen_failure(listen);
+  auto impl = std::make_unique<Impl>(std::move(security), std::move(handler));
+  POSEIDON_RETURN_IF_ERROR(impl->open(listen, limits));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
 
 const std::string& HttpServer::address() const { return impl_->address(); }
+std::string HttpServer::url() const { return impl_->url(); }
 
 }  // namespace poseidon

@@ -1,7 +1,12 @@
 #pragma once
 
 // A small HTTP server for pages that are only read: a bound address, a few threads, one function
-// that answers. Before: browsers and scripts. After: coordinator/status_site.h.
+// that answers. Before: Prometheus, browsers and scripts. After: common/metrics_server.h,
+// coordinator/status_site.h.
+//
+// Where the process has a certificate (common/security.h), every address speaks TLS but those of
+// this machine alone (127.0.0.1, ::1), and whoever asks must show the certificate of one who may
+// read (kPageReaders in common/roles.h); others get a 403 that says why, and are counted.
 
 #include <functional>
 #include <memory>
@@ -11,13 +16,15 @@
 
 #include "absl/status/statusor.h"
 #include "common/daemon.h"
+#include "common/security.h"
 
 namespace poseidon {
 
 struct HttpRequest {
-  std::string method;         ///< "GET"
-  std::string path;           ///< decoded, without the query
-  std::string if_none_match;  ///< the header's value, "" without
+  std::string method;           ///< "GET"
+  std::string path;             ///< decoded, without the query
+  std::string if_none_match;    ///< the header's value, "" without
+  std::string accept_encoding;  ///< likewise
 };
 
 struct HttpResponse {
@@ -29,14 +36,12 @@ struct HttpResponse {
 
 /// What every HTTP server of ours keeps to.
 struct HttpLimits {
-  int threads = 4;                  ///< requests answered at a time
-  int max_waiting = 32;             ///< connections; more are turned away
+  unsigned threads = 4;             ///< requests answered at a time
+  std::size_t connections = 64;     ///< more are closed
+  std::size_t per_address = 32;     ///< of them
   int max_request_bytes = 16384;    ///< line and headers
-  int request_timeout_ms = 10'000;  ///< a client silent for so long is cut off
+  unsigned request_timeout_s = 10;  ///< a client silent for so long is cut off
 };
-
-/// Names and values in turn, for civetweb and for what is made of it.
-std::vector<std::string> civetweb_options(const HostPort& listen, const HttpLimits& limits);
 
 class HttpServer {
  public:
@@ -44,8 +49,11 @@ class HttpServer {
   using Handler = std::function<HttpResponse(const HttpRequest&)>;
 
   /// `listen`: port 0 for any. ALREADY_EXISTS when the port is taken, INVALID_ARGUMENT for a host
-  /// that is not ours. Bodies of requests are never read; every connection carries one request.
-  static absl::StatusOr<std::unique_ptr<HttpServer>> start(const HostPort& listen, Handler handler,
+  /// that is not ours. `security` hears of who is refused. Bodies of requests are never read; every
+  /// connection carries one request.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> start(const HostPort& listen,
+                                                           std::shared_ptr<Security> security,
+                                                           Handler handler,
                                                            const HttpLimits& limits = {});
   /// From its end on, the handler is called no more. Waits for requests under way.
   ~HttpServer();
@@ -54,16 +62,13 @@ class HttpServer {
 
   /// HOST:PORT really listened on.
   const std::string& address() const;
+  /// "http://HOST:PORT", or https where others than this machine must speak it.
+  std::string url() const;
 
  private:
   class Impl;
   explicit HttpServer(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
-
-/// Runs `close`, which ends an HTTP server of civetweb's that listens at `place`, without the up to
-/// 2 s that it takes by itself: its thread that accepts looks for its end only then, or when
-/// somebody comes. So somebody comes, until it is closed.
-void close_by_knocking(const HostPort& place, const std::function<void()>& close);
 
 }  // namespace poseidon

@@ -1,81 +1,99 @@
 #include "common/metrics_server.h"
 
-#include <prometheus/collectable.h>
-#include <prometheus/exposer.h>
+#include <prometheus/text_serializer.h>
+#include <zlib.h>
 
-#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/check.h"
 #include "common/daemon.h"
-#include "common/http_server.h"
 #include "common/status_macros.h"
 #include "spdlog/spdlog.h"
 
 namespace poseidon {
 namespace {
 
-class PageCollectable final : public prometheus::Collectable {
- public:
-  explicit PageCollectable(MetricsServer::Page page) : page_(std::move(page)) {}
-  std::vector<prometheus::MetricFamily> Collect() const override { return page_(); }
+constexpr int kGzipWindow = 15 + 16;  // the largest window; a gzip header, not a zlib one
+constexpr int kMemoryLevel = 8;       // zlib's own choice
 
- private:
-  const MetricsServer::Page page_;
-};
+/// "gzip" or "gzip;q=0.5", but not "gzip;q=0", as they stand in Accept-Encoding.
+bool takes_gzip(const std::string& accepted) {
+  for (const absl::string_view each : absl::StrSplit(accepted, ',')) {
+    const std::pair<absl::string_view, absl::string_view> name_and_quality =
+        absl::StrSplit(each, absl::MaxSplits(';', 1));
+    if (absl::StripAsciiWhitespace(name_and_quality.first) != "gzip") continue;
+    const absl::string_view quality = absl::StripAsciiWhitespace(name_and_quality.second);
+    return quality != "q=0" && quality != "q=0.0" && quality != "q=0.00" && quality != "q=0.000";
+  }
+  return false;
+}
+
+HttpResponse answer(const HttpRequest& request, const MetricsServer::Page& page) {
+  const auto said = [](int status, const char* text) {
+    return HttpResponse{.status = status,
+                        .content_type = "text/plain; charset=utf-8",
+                        .headers = {},
+                        .body = std::make_shared<const std::string>(text)};
+  };
+  if (request.method != "GET" && request.method != "HEAD") {
+    HttpResponse refused = said(405, "metrics are only read: GET /metrics\n");
+    refused.headers = {{"Allow", "GET, HEAD"}};
+    return refused;
+  }
+  if (request.path != "/metrics") return said(404, "nothing here; metrics are at /metrics\n");
+  HttpResponse response{.status = 200,
+                        .content_type = "text/plain; version=0.0.4; charset=utf-8",
+                        .headers = {},
+                        .body = nullptr};
+  std::string text = prometheus::TextSerializer().Serialize(page());
+  if (takes_gzip(request.accept_encoding)) {
+    text = gzipped(text);
+    response.headers = {{"Content-Encoding", "gzip"}};
+  }
+  response.body = std::make_shared<const std::string>(std::move(text));
+  return response;
+}
 
 }  // namespace
 
-class MetricsServer::Impl {
- public:
-  explicit Impl(Page page) : page_(std::make_shared<PageCollectable>(std::move(page))) {}
-  ~Impl() {
-    if (exposer_ != nullptr) close_by_knocking(place_, [this] { exposer_.reset(); });
-  }
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
-
-  /// Throws what the HTTP server throws.
-  void open(const HostPort& listen, const HttpLimits& limits) {
-    exposer_ = std::make_unique<prometheus::Exposer>(civetweb_options(listen, limits));
-    const std::vector<int> ports = exposer_->GetListeningPorts();
-    place_ = {listen.host, ports.empty() ? listen.port : ports.front()};
-    address_ = to_string(place_);
-    exposer_->RegisterCollectable(page_);
-  }
-
-  const std::string& address() const { return address_; }
-
- private:
-  const std::shared_ptr<PageCollectable> page_;  ///< shared: the HTTP server holds it weakly
-  HostPort place_;
-  std::string address_;
-  std::unique_ptr<prometheus::Exposer> exposer_;
-};
-
-MetricsServer::MetricsServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-MetricsServer::~MetricsServer() = default;
-
-absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::start(const std::string& listen,
-                                                                    Page page,
-                                                                    const HttpLimits& limits) {
+absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::start(
+    const std::string& listen, std::shared_ptr<Security> security, Page page,
+    const HttpLimits& limits) {
   POSEIDON_ASSIGN_OR_RETURN(const HostPort address, parse_page_address(listen));
-  if (!is_loopback_host(address.host)) {
+  if (!is_loopback_host(address.host) && !security->has_tls()) {
     spdlog::warn(
         "whoever reaches {} may read the metrics: they are served without TLS, to everybody",
         listen);
   }
-  auto impl = std::make_unique<Impl>(std::move(page));
-  try {  // the library's error channel ends here
-    impl->open(address, limits);
-  } catch (const std::exception& error) {
-    const absl::Status why = explain_listen_failure(address);
-    return absl::Status(why.code(),
-                        absl::StrCat("--metrics-listen: ", why.message(), " (", error.what(), ")"));
+  auto server = HttpServer::start(
+      address, std::move(security),
+      [page = std::move(page)](const HttpRequest& request) { return answer(request, page); },
+      limits);
+  if (!server.ok()) {
+    return absl::Status(server.status().code(),
+                        absl::StrCat("--metrics-listen: ", server.status().message()));
   }
-  return std::unique_ptr<MetricsServer>(new MetricsServer(std::move(impl)));
+  return std::unique_ptr<MetricsServer>(new MetricsServer(*std::move(server)));
 }
 
-const std::string& MetricsServer::address() const { return impl_->address(); }
+std::string gzipped(const std::string& text) {
+  z_stream stream{};
+  POSEIDON_CHECK(deflateInit2(&stream, Z_BEST_SPEED, Z_DEFLATED, kGzipWindow, kMemoryLevel,
+                              Z_DEFAULT_STRATEGY) == Z_OK,
+                 "zlib has no memory");
+  std::string compressed(deflateBound(&stream, text.size()), '\0');
+  // zlib's interface predates const; it does not write to next_in.
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(compressed.data());
+  stream.avail_out = static_cast<uInt>(compressed.size());
+  POSEIDON_CHECK(deflate(&stream, Z_FINISH) == Z_STREAM_END, "deflateBound is a bound");
+  compressed.resize(stream.total_out);
+  deflateEnd(&stream);
+  return compressed;
+}
 
 }  // namespace poseidon

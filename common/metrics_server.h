@@ -10,29 +10,31 @@
 
 namespace poseidon {
 
-/// Serves what one function puts together on http://ADDRESS/metrics. Costs nothing but when it is
-/// scraped.
+/// Serves what one function puts together at /metrics, as Prometheus' text, compressed for those
+/// who take gzip. Costs nothing but when it is scraped.
 class MetricsServer {
  public:
   /// Called on the server's threads, up to HttpLimits::threads at a time.
   using Page = std::function<MetricFamilies()>;
 
   /// `listen`: HOST:PORT, port 0 for any. ALREADY_EXISTS when the port is taken, INVALID_ARGUMENT
-  /// for what is no address; the message names it.
-  static absl::StatusOr<std::unique_ptr<MetricsServer>> start(const std::string& listen, Page page,
+  /// for what is no address; the message names it. Warns when others can read it without TLS.
+  static absl::StatusOr<std::unique_ptr<MetricsServer>> start(const std::string& listen,
+                                                              std::shared_ptr<Security> security,
+                                                              Page page,
                                                               const HttpLimits& limits = {});
-  /// From its end on, `page` is called no more. Waits for scrapes under way.
-  ~MetricsServer();
-  MetricsServer(const MetricsServer&) = delete;
-  MetricsServer& operator=(const MetricsServer&) = delete;
 
   /// HOST:PORT really listened on.
-  const std::string& address() const;
+  const std::string& address() const { return server_->address(); }
+  /// "https://10.0.0.1:9460/metrics"
+  std::string url() const { return server_->url() + "/metrics"; }
 
  private:
-  class Impl;
-  explicit MetricsServer(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit MetricsServer(std::unique_ptr<HttpServer> server) : server_(std::move(server)) {}
+  const std::unique_ptr<HttpServer> server_;  ///< its end waits for scrapes under way
 };
+
+/// One gzip member. Pure.
+std::string gzipped(const std::string& text);
 
 }  // namespace poseidon

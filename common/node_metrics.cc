@@ -264,9 +264,9 @@ MetricFamilies node_page(const NodeFigures& figures, const ShownJob& job) {
 absl::StatusOr<std::unique_ptr<NodeMetrics>> NodeMetrics::serve(const std::string& listen,
                                                                 NodeFigures figures) {
   std::unique_ptr<NodeMetrics> metrics(new NodeMetrics(std::move(figures)));
-  POSEIDON_ASSIGN_OR_RETURN(metrics->server_, MetricsServer::start(listen, [raw = metrics.get()] {
-                              return raw->page();
-                            }));
+  POSEIDON_ASSIGN_OR_RETURN(metrics->server_,
+                            MetricsServer::start(listen, metrics->figures_.security,
+                                                 [raw = metrics.get()] { return raw->page(); }));
   return metrics;
 }
 
@@ -277,9 +277,7 @@ MetricFamilies NodeMetrics::page() const {
     job = job_;
   }
   MetricFamilies families = node_page(figures_, job);
-  if (figures_.security != nullptr) {
-    add_security_figures(figures_.role, *figures_.security, families);
-  }
+  add_security_figures(figures_.role, *figures_.security, families);
   add_process_figures(figures_.role, families);
   return families;
 }

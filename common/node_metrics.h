@@ -35,8 +35,8 @@ struct NodeFigures {
   const RefusalCounts* refusals = nullptr;
   std::vector<const PacedTraffic*> traffic;  ///< of its transports, added up
   std::filesystem::path data_dir;            ///< a server's; "": none
-  const Security* security = nullptr;        ///< null: tells nothing of it
-  const GpuMonitor* gpu = nullptr;           ///< a worker's; null: it computes on none
+  std::shared_ptr<Security> security = Security::none();
+  const GpuMonitor* gpu = nullptr;  ///< a worker's; null: it computes on none
 };
 
 /// The job that a node has a part in; nothing while there is none.
@@ -52,7 +52,7 @@ MetricFamilies node_page(const NodeFigures& figures, const ShownJob& job);
 /// Any thread.
 class NodeMetrics {
  public:
-  /// Serves on http://LISTEN/metrics. Fails when the address cannot be listened on.
+  /// Serves on LISTEN, at /metrics. Fails when the address cannot be listened on.
   static absl::StatusOr<std::unique_ptr<NodeMetrics>> serve(const std::string& listen,
                                                             NodeFigures figures);
 
@@ -60,6 +60,7 @@ class NodeMetrics {
   void show(ShownJob job);
   /// HOST:PORT really listened on.
   const std::string& address() const { return server_->address(); }
+  std::string url() const { return server_->url(); }
 
  private:
   explicit NodeMetrics(NodeFigures figures) : figures_(std::move(figures)) {}

@@ -1,5 +1,7 @@
 #include "common/node_metrics.h"
 
+#include <zlib.h>
+
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -198,29 +200,73 @@ TEST_F(NodePage, TheLayersOfAJobGoWithIt) {
 
 TEST(MetricsServer, ATakenAddressIsNamed) {
   const auto page = [] { return MetricFamilies(); };
-  auto first = MetricsServer::start("127.0.0.1:0", page);
+  auto first = MetricsServer::start("127.0.0.1:0", Security::none(), page);
   ASSERT_TRUE(first.ok()) << first.status();
-  const auto second = MetricsServer::start((*first)->address(), page);
+  const auto second = MetricsServer::start((*first)->address(), Security::none(), page);
   EXPECT_TRUE(absl::IsAlreadyExists(second.status())) << second.status();
   EXPECT_THAT(std::string(second.status().message()), HasSubstr((*first)->address()));
-  EXPECT_TRUE(absl::IsInvalidArgument(MetricsServer::start("here", page).status()));
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(MetricsServer::start("here", Security::none(), page).status()));
 }
 
 /// They would blind Prometheus.
 TEST(MetricsServer, SilentClientsAreCutOff) {
-  const HttpLimits limits{.threads = 2, .request_timeout_ms = 200};
+  const HttpLimits limits{.threads = 2, .request_timeout_s = 1};
   const auto server = MetricsServer::start(
-      "127.0.0.1:0", [] { return MetricFamilies(); }, limits);
+      "127.0.0.1:0", Security::none(), [] { return MetricFamilies(); }, limits);
   ASSERT_TRUE(server.ok()) << server.status();
   const auto clients = testing_support::silent_clients((*server)->address(), limits);
   EXPECT_THAT(scrape((*server)->address()), HasSubstr("200 OK"));
 }
 
-/// The library by itself takes up to 2 s, which every daemon's stop would.
+TEST(MetricsServer, AnswersOnlyWhatItHas) {
+  const auto server = MetricsServer::start("127.0.0.1:0", Security::none(), [] {
+    return MetricFamilies{single_gauge("poseidon_answer", "Of all", 42)};
+  });
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_EQ((*server)->url(), "http://" + (*server)->address() + "/metrics");
+  const auto ask = [&](const std::string& request) {
+    return testing_support::answer_to((*server)->address(), request + "\r\nHost: x\r\n\r\n");
+  };
+  const std::string page = ask("GET /metrics HTTP/1.1");
+  EXPECT_THAT(page, HasSubstr("Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"));
+  EXPECT_THAT(page, HasSubstr("\nposeidon_answer 42\n"));
+  EXPECT_THAT(ask("GET / HTTP/1.1"), HasSubstr(" 404 "));
+  EXPECT_THAT(ask("DELETE /metrics HTTP/1.1"), HasSubstr(" 405 "));
+  const std::string refuses_gzip = ask("GET /metrics HTTP/1.1\r\nAccept-Encoding: gzip;q=0, br");
+  EXPECT_THAT(refuses_gzip, HasSubstr("\nposeidon_answer 42\n"));
+
+  const std::string packed = ask("GET /metrics HTTP/1.1\r\nAccept-Encoding: br, gzip;q=0.9");
+  EXPECT_THAT(packed, HasSubstr("Content-Encoding: gzip\r\n"));
+  EXPECT_EQ(packed.substr(packed.find("\r\n\r\n") + 4),
+            gzipped(page.substr(page.find("\r\n\r\n") + 4)));
+}
+
+TEST(Gzipped, IsReadByZlib) {
+  std::string text;
+  for (int i = 0; i < 10000; ++i)
+    text += "poseidon_layer_sent_bytes_total{layer=\"fc6\"} " + std::to_string(i);
+  const std::string packed = gzipped(text);
+  EXPECT_LT(packed.size(), text.size() / 4);
+  z_stream stream{};
+  ASSERT_EQ(inflateInit2(&stream, 15 + 16), Z_OK);
+  std::string back(text.size() + 1, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
+  stream.avail_in = static_cast<uInt>(packed.size());
+  stream.next_out = reinterpret_cast<Bytef*>(back.data());
+  stream.avail_out = static_cast<uInt>(back.size());
+  EXPECT_EQ(inflate(&stream, Z_FINISH), Z_STREAM_END);
+  back.resize(stream.total_out);
+  inflateEnd(&stream);
+  EXPECT_EQ(back, text);
+}
+
+/// Every daemon's stop waits for it.
 TEST(MetricsServer, StopsAtOnce) {
   double slowest_s = 0.0;
   for (int i = 0; i < 5; ++i) {
-    auto server = MetricsServer::start("127.0.0.1:0", [] { return MetricFamilies(); });
+    auto server =
+        MetricsServer::start("127.0.0.1:0", Security::none(), [] { return MetricFamilies(); });
     ASSERT_TRUE(server.ok()) << server.status();
     scrape((*server)->address());
     const auto since = std::chrono::steady_clock::now();

@@ -45,6 +45,8 @@ std::string_view peer_role_name(PeerRole role) {
       return "worker";
     case PeerRole::kOperator:
       return "operator";
+    case PeerRole::kMonitor:
+      return "monitor";
   }
   return "";
 }

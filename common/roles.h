@@ -15,10 +15,11 @@
 namespace poseidon {
 
 /// What a certificate says that its bearer is.
-enum class PeerRole : std::uint8_t { kCoordinator, kServer, kWorker, kOperator };
+enum class PeerRole : std::uint8_t { kCoordinator, kServer, kWorker, kOperator, kMonitor };
 
 inline constexpr PeerRole kAllPeerRoles[] = {PeerRole::kCoordinator, PeerRole::kServer,
-                                             PeerRole::kWorker, PeerRole::kOperator};
+                                             PeerRole::kWorker, PeerRole::kOperator,
+                                             PeerRole::kMonitor};
 
 /// "coordinator", ...
 std::string_view peer_role_name(PeerRole role);
@@ -27,6 +28,10 @@ std::optional<PeerRole> peer_role_from_name(std::string_view name);
 /// The DNS name (subject alternative name) that stands for a role in a certificate:
 /// "worker.poseidon.internal". Nobody resolves it.
 std::string peer_role_dns_name(PeerRole role);
+
+/// A second name, in the certificates of all daemons: what Prometheus asks for, which knows one
+/// name for all of them.
+inline constexpr std::string_view kDaemonDnsName = "daemon.poseidon.internal";
 
 class RoleSet {
  public:
@@ -50,6 +55,9 @@ std::string to_string(RoleSet roles);
 
 /// The roles among the DNS names of a certificate; other names say nothing.
 RoleSet roles_of_names(std::span<const std::string> dns_names);
+
+/// Who may read metrics and the status page.
+inline constexpr RoleSet kPageReaders{PeerRole::kOperator, PeerRole::kMonitor};
 
 struct MethodRule {
   std::string_view method;  ///< "/poseidon.v1.Service/Method"

@@ -19,6 +19,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/connection_door.h"
 #include "common/file_io.h"
 #include "common/status_macros.h"
@@ -36,16 +37,6 @@ constexpr std::uint64_t kMaxFileBytes = 65536;
 constexpr std::size_t kMinTokenBytes = 16;
 constexpr std::size_t kMaxTokenBytes = 1024;
 constexpr std::chrono::hours kExpiryWarning{30 * 24};
-
-// ---- limits of a port ----
-/// From accepting a connection until TLS and HTTP/2 have greeted; then it is cut.
-constexpr int kHandshakeTimeoutMs = 10000;
-/// A connection without a call is closed.
-constexpr int kMaxIdleMs = 60000;
-/// Calls at a time on one connection.
-constexpr int kMaxStreamsPerConnection = 16;
-/// Of the headers of one call.
-constexpr int kMaxMetadataBytes = 16384;
 
 std::int64_t now_unix_s() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -118,11 +109,23 @@ absl::StatusOr<std::string> read_token(const std::string& path) {
 
 }  // namespace
 
-struct Security::Tls {
-  std::string authority_pem;
-  std::string certificate_pem;
-  std::string key_pem;
+struct Security::Tls : TlsIdentity {
   CertificateFacts own;
+
+  /// Judges the other side, once we are sure of ourselves.
+  std::optional<PeerObjection> judge(const std::string& certificate_pem_of_peer,
+                                     const std::string& chain_pem, CertificateUse use,
+                                     RoleSet wanted) const {
+    const std::int64_t now = now_unix_s();
+    if (now < own.validity.until_unix_s) {
+      return judge_certificate(authority_pem, certificate_pem_of_peer, chain_pem, use, wanted, now);
+    }
+    return PeerObjection{
+        PeerRefusal::kExpired,
+        absl::StrCat("our own certificate (--tls-dir) has expired at ",
+                     utc_text(own.validity.until_unix_s),
+                     ": make a new one with `poseidon tls issue` and start again")};
+  }
 
   std::shared_ptr<grpc::experimental::StaticDataCertificateProvider> provider() const {
     return std::make_shared<grpc::experimental::StaticDataCertificateProvider>(
@@ -141,16 +144,8 @@ class Security::Verifier final : public ExternalCertificateVerifier {
 
   bool Verify(TlsCustomVerificationCheckRequest* request,
               std::function<void(grpc::Status)> /*callback*/, grpc::Status* status) override {
-    const std::int64_t now = now_unix_s();
-    const auto objection =
-        now >= tls_->own.validity.until_unix_s
-            ? PeerObjection{PeerRefusal::kExpired,
-                            absl::StrCat("our own certificate (--tls-dir) has expired at ",
-                                         utc_text(tls_->own.validity.until_unix_s),
-                                         ": make a new one with `poseidon tls issue` and start "
-                                         "again")}
-            : judge_certificate(tls_->authority_pem, text_of(request->peer_cert()),
-                                text_of(request->peer_cert_full_chain()), use_, wanted_, now);
+    const auto objection = tls_->judge(text_of(request->peer_cert()),
+                                       text_of(request->peer_cert_full_chain()), use_, wanted_);
     if (!objection) {
       *status = grpc::Status::OK;
       return true;
@@ -256,12 +251,14 @@ absl::Status Security::explain(const absl::Status& error) const {
 // ---- who listens ----
 
 absl::StatusOr<std::unique_ptr<ServerPort>> Security::open_port(grpc::ServerBuilder& builder,
-                                                                const std::string& address) {
+                                                                const std::string& address,
+                                                                const PortLimits& limits) {
   POSEIDON_ASSIGN_OR_RETURN(std::unique_ptr<ConnectionDoor> door, ConnectionDoor::open(address));
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kMaxIdleMs);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
-  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  const auto milliseconds = [](Milliseconds time) { return static_cast<int>(time.count()); };
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, milliseconds(limits.handshake));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, milliseconds(limits.idle));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.calls_per_connection);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, limits.metadata_bytes);
   return std::make_unique<ServerPort>(
       std::move(door),
       builder.experimental().AddExternalConnectionAcceptor(
@@ -343,6 +340,18 @@ absl::Status Security::admit(const grpc::ServerContextBase& context, std::string
   return absl::OkStatus();
 }
 
+const TlsIdentity* Security::identity() const { return tls_.get(); }
+
+absl::Status Security::admit_reader(const std::string& certificate_pem,
+                                    const std::string& chain_pem, std::string_view peer) {
+  POSEIDON_CHECK(tls_ != nullptr, "readers show certificates where there is TLS");
+  const auto objection =
+      tls_->judge(certificate_pem, chain_pem, CertificateUse::kCalls, kPageReaders);
+  if (!objection) return absl::OkStatus();
+  refuse(objection->refusal, peer, objection->message);
+  return absl::PermissionDeniedError(objection->message);
+}
+
 void Security::refuse(PeerRefusal refusal, std::string_view peer, const std::string& message) {
   ++counts_->refused[static_cast<std::size_t>(refusal)];
   spdlog::warn("refused {} ({}): {}", peer, peer_refusal_name(refusal), message);
@@ -351,8 +360,8 @@ void Security::refuse(PeerRefusal refusal, std::string_view peer, const std::str
 // ---- for metrics ----
 
 std::uint64_t Security::refused(PeerRefusal refusal) const {
-  if (refusal == PeerRefusal::kHandshake) return failed_handshakes();
-  return counts_->refused[static_cast<std::size_t>(refusal)];
+  const std::uint64_t ours = counts_->refused[static_cast<std::size_t>(refusal)];
+  return refusal == PeerRefusal::kHandshake ? ours + failed_handshakes() : ours;
 }
 
 std::optional<std::int64_t> Security::expires_unix_s() const {

@@ -1,7 +1,8 @@
 #pragma once
 
 // The one place that makes gRPC credentials and opens gRPC ports: mutual TLS, the join token, the
-// roles of callers, and the limits of a port (docs/security.md).
+// roles of callers, and the limits of a port (docs/security.md). It also judges who reads pages of
+// figures (common/http_server.h).
 //
 // With TLS both sides of every connection show a certificate of the cluster's authority, and both
 // judge it in the handshake (common/certificates.h). Who answers must have the role that the method
@@ -22,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/certificates.h"
+#include "common/clock.h"
 #include "common/roles.h"
 #include "common/security_options.h"
 
@@ -61,6 +63,23 @@ class ServerPort {
   const std::unique_ptr<ConnectionDoor> door_;  ///< last: its thread uses the others
 };
 
+/// Of each connection to a gRPC port.
+struct PortLimits {
+  /// From accepting it until TLS and HTTP/2 have greeted; then it is cut.
+  Milliseconds handshake{10000};
+  /// One without a call is closed.
+  Milliseconds idle{60000};
+  int calls_per_connection = 16;  ///< at a time
+  int metadata_bytes = 16384;     ///< the headers of one call
+};
+
+/// What one who answers shows, and what it knows the others by. PEM.
+struct TlsIdentity {
+  std::string authority_pem;
+  std::string certificate_pem;
+  std::string key_pem;
+};
+
 /// Any thread. Unchanging but for its counts; shared by all that connects and listens.
 class Security : public std::enable_shared_from_this<Security> {
  public:
@@ -88,14 +107,22 @@ class Security : public std::enable_shared_from_this<Security> {
   // ---- who listens ----
 
   /// Listens on `address` (HOST:PORT, port 0: any) for the server that will be built, with our
-  /// credentials, and limits. ALREADY_EXISTS when the port is taken.
+  /// credentials, and these limits beside those of ConnectionDoor. ALREADY_EXISTS when the port is
+  /// taken.
   absl::StatusOr<std::unique_ptr<ServerPort>> open_port(grpc::ServerBuilder& builder,
-                                                        const std::string& address);
+                                                        const std::string& address,
+                                                        const PortLimits& limits = {});
   /// Whether the peer may make this call; the refusal is counted and logged. PERMISSION_DENIED for
   /// a wrong role, UNAUTHENTICATED for a token.
   absl::Status admit(const grpc::ServerContextBase& context, std::string_view method);
   /// What the peer's certificate says that it is; without TLS nothing is known of it.
   std::optional<RoleSet> roles_of(const grpc::ServerContextBase& context) const;
+  /// For a server of its own that speaks TLS; null without.
+  const TlsIdentity* identity() const;
+  /// Whether one who has shown these certificates (PEM: its own, "" for none, and what it sent with
+  /// it) may read pages of figures. PERMISSION_DENIED says why not; counted and logged.
+  absl::Status admit_reader(const std::string& certificate_pem, const std::string& chain_pem,
+                            std::string_view peer);
   /// For what turns out later than admit(): counts and logs. `peer` as gRPC names it.
   void refuse(PeerRefusal refusal, std::string_view peer, const std::string& message);
 

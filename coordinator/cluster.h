@@ -132,7 +132,8 @@ class Cluster {
   StatusView view();
   /// HOST:PORT of the coordinator's own metrics, "" for none. From now on the state directory has
   /// prometheus-targets.json.
-  void set_metrics_address(const std::string& address);
+  /// `has_tls`: pages of all daemons speak it where others reach them.
+  void set_metrics_address(const std::string& address, bool has_tls);
 
  private:
   struct Attached {
@@ -235,6 +236,7 @@ class Cluster {
   Iteration counted_iterations_ = 0;  ///< of the job, already in counts_
   ClusterCounts counts_;              ///< of jobs: those before job_
   std::string metrics_address_;
+  bool pages_have_tls_ = false;
   std::string targets_;  ///< as last written
   std::unique_ptr<TrafficMonitor> traffic_;
   LossCurve curve_;   ///< of the job

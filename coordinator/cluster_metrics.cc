@@ -88,15 +88,16 @@ StatusView Cluster::view() {
   return {.status = status_now(), .curve = curve_, .events = events_.all()};
 }
 
-void Cluster::set_metrics_address(const std::string& address) {
+void Cluster::set_metrics_address(const std::string& address, bool has_tls) {
   const std::lock_guard<std::mutex> lock(mutex_);
   metrics_address_ = reachable_metrics_address(address);
+  pages_have_tls_ = has_tls;
   write_targets();
 }
 
 /// When it has changed. It stays when the coordinator ends: the nodes may go on.
 void Cluster::write_targets() {
-  std::string text = prometheus_targets(metrics_address_, membership_.nodes());
+  std::string text = prometheus_targets(metrics_address_, membership_.nodes(), pages_have_tls_);
   if (text == targets_) return;
   targets_ = std::move(text);
   disk_.background->enqueue([path = state_->path() / kTargetsFile, text = targets_] {

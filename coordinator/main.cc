@@ -102,10 +102,10 @@ absl::Status run(const MainOptions& options) {
   if (!service.ok()) return service.status();
   POSEIDON_RETURN_IF_ERROR(announce_address(options.daemon, (*service)->address()));
   if (!options.metrics_listen.empty()) {
-    spdlog::info("metrics at http://{}/metrics", (*service)->metrics_address());
+    spdlog::info("metrics at {}", (*service)->metrics_url());
   }
   if (!options.status_listen.empty()) {
-    spdlog::info("status page at http://{}/", (*service)->status_address());
+    spdlog::info("status page at {}/", (*service)->status_url());
   }
   manager.ready(absl::StrCat("listens on ", (*service)->address()));
   const std::string reason = stop.wait();

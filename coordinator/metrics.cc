@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/daemon.h"
 #include "coordinator/reports.h"
 #include "nlohmann/json.hpp"
 
@@ -159,11 +160,15 @@ MetricFamilies coordinator_page(const CoordinatorFigures& figures) {
   return families;
 }
 
-std::string prometheus_targets(const std::string& own, const std::vector<NodeInfo>& nodes) {
+std::string prometheus_targets(const std::string& own, const std::vector<NodeInfo>& nodes,
+                               bool has_tls) {
   nlohmann::json groups = nlohmann::json::array();
-  const auto add = [&groups](const std::string& address, const std::string& daemon) {
+  const auto add = [&groups, has_tls](const std::string& address, const std::string& daemon) {
     if (address.empty()) return;
-    groups.push_back({{"targets", {address}}, {"labels", {{"daemon", daemon}}}});
+    nlohmann::json labels = {{"daemon", daemon}};
+    const std::string scheme = page_scheme(address, has_tls);
+    if (scheme != "http") labels["__scheme__"] = scheme;
+    groups.push_back({{"targets", {address}}, {"labels", std::move(labels)}});
   };
   add(own, "coordinator");
   for (const NodeInfo& node : nodes) add(node.metrics_address, role_name(node.role));

@@ -72,7 +72,8 @@ struct CoordinatorFigures {
 MetricFamilies coordinator_page(const CoordinatorFigures& figures);
 
 /// What file-based discovery of Prometheus reads: every daemon that serves metrics. `own`: the
-/// coordinator's address, "" when it serves none.
-std::string prometheus_targets(const std::string& own, const std::vector<NodeInfo>& nodes);
+/// coordinator's address, "" when it serves none. `has_tls`: pages that others reach speak it.
+std::string prometheus_targets(const std::string& own, const std::vector<NodeInfo>& nodes,
+                               bool has_tls);
 
 }  // namespace poseidon

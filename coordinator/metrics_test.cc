@@ -107,12 +107,26 @@ TEST(PrometheusTargets, NameEveryDaemonThatServesMetrics) {
   server.metrics_address = "10.0.0.3:9103";
   const NodeInfo silent;
   const nlohmann::json targets =
-      nlohmann::json::parse(prometheus_targets("10.0.0.1:9101", {worker, silent, server}));
+      nlohmann::json::parse(prometheus_targets("10.0.0.1:9101", {worker, silent, server}, false));
   EXPECT_EQ(targets, nlohmann::json::parse(R"([
       {"targets": ["10.0.0.1:9101"], "labels": {"daemon": "coordinator"}},
       {"targets": ["10.0.0.2:9102"], "labels": {"daemon": "worker"}},
       {"targets": ["10.0.0.3:9103"], "labels": {"daemon": "server"}}])"));
-  EXPECT_EQ(prometheus_targets("", {silent}), "[]\n");
+  EXPECT_EQ(prometheus_targets("", {silent}, false), "[]\n");
+}
+
+/// Prometheus asks each as it wants to be asked.
+TEST(PrometheusTargets, SayWhoSpeaksTls) {
+  NodeInfo near, far;
+  near.metrics_address = "127.0.0.1:9102";
+  far.metrics_address = "[2001:db8::2]:9103";
+  const nlohmann::json targets =
+      nlohmann::json::parse(prometheus_targets("10.0.0.1:9101", {near, far}, true));
+  EXPECT_EQ(targets, nlohmann::json::parse(R"([
+      {"targets": ["10.0.0.1:9101"], "labels": {"daemon": "coordinator", "__scheme__": "https"}},
+      {"targets": ["127.0.0.1:9102"], "labels": {"daemon": "worker"}},
+      {"targets": ["[2001:db8::2]:9103"],
+       "labels": {"daemon": "worker", "__scheme__": "https"}}])"));
 }
 
 class ServedMetrics : public ServiceTest {

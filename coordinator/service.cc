@@ -354,14 +354,14 @@ class CoordinatorServer final : public CoordinatorService {
 
   absl::Status serve_metrics(const std::string& listen) {
     if (!listen.empty()) {
-      POSEIDON_ASSIGN_OR_RETURN(metrics_, MetricsServer::start(listen, [this] {
+      POSEIDON_ASSIGN_OR_RETURN(metrics_, MetricsServer::start(listen, security_, [this] {
                                   MetricFamilies families = coordinator_page(cluster_.figures());
                                   add_process_figures("coordinator", families);
                                   add_security_figures("coordinator", *security_, families);
                                   return families;
                                 }));
     }
-    cluster_.set_metrics_address(metrics_address());
+    cluster_.set_metrics_address(metrics_address(), security_->has_tls());
     return absl::OkStatus();
   }
 
@@ -373,10 +373,10 @@ class CoordinatorServer final : public CoordinatorService {
     const absl::StatusOr<HostPort> listen = parse_page_address(text);
     if (!listen.ok()) return explain(listen.status());
     auto page = HttpServer::start(
-        *listen, [this](const HttpRequest& request) { return site_.answer(request); });
+        *listen, security_, [this](const HttpRequest& request) { return site_.answer(request); });
     if (!page.ok()) return explain(page.status());
     status_ = *std::move(page);
-    if (!is_loopback_host(listen->host)) {
+    if (!is_loopback_host(listen->host) && !security_->has_tls()) {
       spdlog::warn(
           "the status page is open to whoever reaches {}, without a password; a port alone "
           "(--status-listen {}) keeps it on this machine",
@@ -405,10 +405,8 @@ class CoordinatorServer final : public CoordinatorService {
   std::string metrics_address() const override {
     return metrics_ == nullptr ? "" : metrics_->address();
   }
-
-  std::string status_address() const override {
-    return status_ == nullptr ? "" : status_->address();
-  }
+  std::string metrics_url() const override { return metrics_ == nullptr ? "" : metrics_->url(); }
+  std::string status_url() const override { return status_ == nullptr ? "" : status_->url(); }
 
   void shutdown(const std::string& reason) override {
     {

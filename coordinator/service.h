@@ -39,7 +39,8 @@ class CoordinatorService {
   /// Where it listens in fact, HOST:PORT.
   virtual std::string address() const = 0;
   virtual std::string metrics_address() const = 0;
-  virtual std::string status_address() const = 0;
+  virtual std::string metrics_url() const = 0;
+  virtual std::string status_url() const = 0;
   /// Fails the running job, tells every node, writes the files, closes the port. Some seconds at
   /// most. Idempotent.
   virtual void shutdown(const std::string& reason) = 0;

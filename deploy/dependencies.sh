@@ -16,7 +16,7 @@ build_packages=(
   # data: gzip, JPEG, PNG, CRC-32C
   zlib1g-dev libjpeg62-turbo-dev libpng-dev libisal-dev
   # JSON, logging, command line, metrics, HTTP
-  nlohmann-json3-dev libspdlog-dev libcli11-dev prometheus-cpp-dev libcivetweb-dev
+  nlohmann-json3-dev libspdlog-dev libcli11-dev prometheus-cpp-dev libmicrohttpd-dev libgnutls28-dev
   # certificates
   libssl-dev
   # readiness and watchdog of services

@@ -127,8 +127,8 @@ absl::Status run(const MainOptions& options) {
                                                              .refusals = &refusals,
                                                              .traffic = {&transport.traffic()},
                                                              .data_dir = options.data_dir,
-                                                             .security = security.get()}));
-    spdlog::info("metrics at http://{}/metrics", metrics->address());
+                                                             .security = security}));
+    spdlog::info("metrics at {}", metrics->url());
   }
   ShardService service(
       &transport, &refusals,

@@ -118,9 +118,9 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
                                      .refusals = &refusals,
                                      .traffic = {&transport.traffic(), &peers.traffic()},
                                      .data_dir = {},
-                                     .security = security.get(),
+                                     .security = security,
                                      .gpu = gpu.get()}));
-    spdlog::info("metrics at http://{}/metrics", metrics->address());
+    spdlog::info("metrics at {}", metrics->url());
   }
   PeerDoor door(&peers, &refusals);
   Transport& stores = grpc.for_method(kStoreMethod);

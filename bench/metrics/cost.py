@@ -29,7 +29,7 @@ def serving_ns(process):
     used = {}
     for child in pathlib.Path(f"/proc/{process}/task/{process}/children").read_text().split():
         for thread in pathlib.Path(f"/proc/{child}/task").iterdir():
-            if (thread / "comm").read_text().startswith("civetweb"):
+            if (thread / "comm").read_text().startswith("MHD-"):
                 used[str(thread)] = int((thread / "schedstat").read_text().split()[0])
     return used
 

@@ -2,16 +2,23 @@
 counted and told why."""
 
 import contextlib
+import json
 import pathlib
 import re
 import resource
+import shutil
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import unittest
 import urllib.request
 
-from cluster import BIN, Cluster, Here, ProcessTest, digits_job, poseidon, wait_for
+from cluster import BIN, Cluster, Here, OnHosts, ProcessTest, digits_job, poseidon, wait_for
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "common"))
+import hosts  # noqa: E402  (the benchmark's network)
 
 SHORT = 60  # iterations
 
@@ -335,6 +342,118 @@ class Tokens(ProcessTest):
         self.assertRegex(page, r'reason="wrong_token",role="coordinator"} 1')
         for process in (cluster.coordinator, cluster.servers[0][0], cluster.workers[0]):
             self.assertNotIn(secret, process.log())
+
+
+@unittest.skipIf(hosts.why_not(), f"no namespaces here: {hosts.why_not()}")
+class Pages(ProcessTest):
+    """Metrics and status page of a coordinator on host 0; who asks sits on host 1."""
+
+    def setUp(self):
+        super().setUp()
+        self.assertIsNotNone(shutil.which("curl"), "deploy/dependencies.sh --tests installs curl")
+        hosts.remove_stale()
+        self.network = hosts.NamespaceHosts(2)
+        try:
+            self.network.__enter__()
+        except hosts.HostsError as error:
+            self.skipTest(str(error))
+        self.addCleanup(self.network.__exit__)
+        self.ours, self.theirs = (self.folder / name for name in ("ours", "theirs"))
+        for folder in (self.ours, self.theirs):
+            self.assertEqual(poseidon("tls", "init", "--to", folder).returncode, 0)
+
+    def begin(self, proofs, pages="0.0.0.0:0"):
+        place = OnHosts(self.network, servers=0)
+        address = place.address("coordinator")
+        process = self.start("coordinator", *place.command("coordinator", [
+            BIN / "poseidon-coordinator", "--listen", f"{address}:0", "--state-dir", self.folder / "state",
+            "--metrics-listen", pages, "--status-listen", pages, *proofs]))
+        found = wait_for("the pages' addresses", lambda: re.search(
+            r"metrics at (\w+)://\S+:(\d+)/metrics(?s:.*)status page at (\w+)://\S+:(\d+)/", process.log()))
+        self.schemes, self.metrics_port, self.status_port = {found[1], found[3]}, found[2], found[4]
+        return process
+
+    def ask(self, port, path, *options, host=1, scheme="https", name="daemon.poseidon.internal"):
+        """(curl's exit code, HTTP status, body)."""
+        asked = subprocess.run([str(word) for word in self.network.command(host, [
+            "curl", "--noproxy", "*", "--silent", "--max-time", "10", "--write-out", "\n%{http_code}", "--resolve",
+            f"{name}:{port}:{self.network.address(0)}", *options, f"{scheme}://{name}:{port}{path}"])],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False)
+        body, _, status = asked.stdout.rpartition("\n")
+        return asked.returncode, int(status or 0), body
+
+    def shown(self, folder, role):
+        return ["--cacert", self.ours / role / "ca.crt", "--cert", folder / role / "tls.crt", "--key", folder / role / "tls.key"]
+
+    def refused(self):
+        _, status, page = self.ask(self.metrics_port, "/metrics", *self.shown(self.ours, "monitor"))
+        self.assertEqual(status, 200, page)
+        return {reason: int(count) for reason, count in
+                re.findall(r'^poseidon_refused_connections_total\{reason="(\w+)",role="coordinator"\} (\d+)', page, re.MULTILINE)
+                if int(count)}
+
+    def test_who_may_read_and_who_is_told_why_not(self):
+        process = self.begin(["--tls-dir", self.ours / "coordinator"])
+        self.assertEqual(self.schemes, {"https"})
+        self.assertNotIn("to everybody", process.log())
+        self.assertNotIn("without a password", process.log())
+        for role in ("monitor", "operator"):
+            code, status, page = self.ask(self.metrics_port, "/metrics", *self.shown(self.ours, role))
+            self.assertEqual((code, status), (0, 200), page)
+            self.assertIn("\nposeidon_build_info", page)
+            code, status, page = self.ask(self.status_port, "/api/v1/status", *self.shown(self.ours, role))
+            self.assertEqual((code, status), (0, 200), page)
+            self.assertEqual(json.loads(page)["state"], "idle")
+        self.assertEqual(self.refused(), {})
+        # By the name of the role, too.
+        code, status, _ = self.ask(self.metrics_port, "/metrics", *self.shown(self.ours, "monitor"),
+                                   name="coordinator.poseidon.internal")
+        self.assertEqual((code, status), (0, 200))
+
+        trusting = ["--cacert", self.ours / "monitor" / "ca.crt"]
+        for options, reason, words in (
+                (self.shown(self.ours, "worker"), "wrong_role", "is that of a worker, not of an operator or a monitor"),
+                (trusting, "no_certificate", "it has shown no certificate"),
+                (self.shown(self.theirs, "monitor"), "unknown_ca", "is signed by another authority")):
+            for port, path in ((self.metrics_port, "/metrics"), (self.status_port, "/")):
+                code, status, page = self.ask(port, path, *options)
+                self.assertEqual((code, status), (0, 403), page)
+                self.assertIn(words, page)
+                self.assertNotIn("poseidon_build_info", page)
+            self.assertEqual(self.refused()[reason], 2)
+            self.assertRegex(process.log(), rf"refused \S*{re.escape(self.network.address(1))} \({reason}\)")
+        # Plain text gets nothing, and who is somebody else is not believed.
+        code, status, page = self.ask(self.metrics_port, "/metrics", scheme="http")
+        self.assertEqual((code != 0, status, page), (True, 0, ""))
+        wait_for("the handshake to be counted", lambda: self.refused().get("handshake") == 1)
+        code, status, _ = self.ask(self.metrics_port, "/metrics", "--cacert", self.theirs / "monitor" / "ca.crt")
+        self.assertEqual((code, status), (60, 0))
+        code, status, _ = self.ask(self.metrics_port, "/metrics", *self.shown(self.ours, "monitor"), "--tls-max", "1.1")
+        self.assertEqual((code != 0, status), (True, 0))
+
+    def test_this_machine_alone_needs_no_certificate(self):
+        self.begin(["--tls-dir", self.ours / "coordinator"])
+        for port, path in ((self.metrics_port, "/metrics"), (self.status_port, "/")):
+            done = subprocess.run(self.network.command(0, ["curl", "--noproxy", "*", "--silent", "--max-time", "10", "--write-out", "%{http_code}",
+                                                           "--output", "/dev/null", f"http://127.0.0.1:{port}{path}"]),
+                                  capture_output=True, text=True, timeout=20, check=False)
+            self.assertEqual(done.stdout, "200")
+            # By its other address it is somebody like all others.
+            self.assertNotEqual(self.ask(port, path, host=0, scheme="http")[0], 0)
+
+    def test_prometheus_is_told_who_speaks_tls(self):
+        self.begin(["--tls-dir", self.ours / "coordinator"], pages=f"{self.network.address(0)}:0")
+        targets = wait_for("the targets", lambda: (self.folder / "state" / "prometheus-targets.json").exists() and json.loads(
+            (self.folder / "state" / "prometheus-targets.json").read_text()))
+        self.assertEqual(targets, [{"targets": [f"{self.network.address(0)}:{self.metrics_port}"],
+                                    "labels": {"daemon": "coordinator", "__scheme__": "https"}}])
+
+    def test_without_tls_all_may_read_and_that_is_told(self):
+        process = self.begin([])
+        self.assertEqual(self.schemes, {"http"})
+        self.assertEqual(self.ask(self.metrics_port, "/metrics", scheme="http")[:2], (0, 200))
+        self.assertIn("to everybody", process.log())
+        self.assertIn("without a password", process.log())
 
 
 class Warnings(ProcessTest):

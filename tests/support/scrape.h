@@ -44,7 +44,7 @@ inline std::string answer_to(const std::string& address, const std::string& requ
 template <typename Limits>
 std::vector<Descriptor> silent_clients(const std::string& address, const Limits& limits) {
   std::vector<Descriptor> clients;
-  for (int i = 0; i < limits.threads; ++i) {
+  for (unsigned i = 0; i < limits.threads; ++i) {
     clients.push_back(connected_to(address));
     clients.push_back(connected_to(address));
     (void)send(clients.back().get(), "GET /", 5, MSG_NOSIGNAL);
