@@ -513,18 +513,4 @@ absl::Status ControlClient::upload_model(std::uint64_t epoch, std::string_view b
   return upload_model(epoch, std::span<const std::string_view>(&bytes, 1));
 }
 
-v1::Failure failure_of(const absl::Status& status, bool restoring) {
-  switch (status.code()) {
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kDeadlineExceeded:
-    case absl::StatusCode::kAborted:
-      return v1::FAILURE_PEER;
-    case absl::StatusCode::kDataLoss:
-    case absl::StatusCode::kNotFound:
-      return restoring ? v1::FAILURE_CHECKPOINT : v1::FAILURE_JOB;
-    default:
-      return v1::FAILURE_JOB;
-  }
-}
-
 }  // namespace poseidon

@@ -44,9 +44,6 @@ class ControlEvents {
   virtual void fill_heartbeat(v1::Heartbeat& heartbeat) = 0;
 };
 
-/// What may help after a failure. `restoring`: it happened while a checkpoint was read.
-v1::Failure failure_of(const absl::Status& status, bool restoring);
-
 inline constexpr std::string_view kAttachMethod = "/poseidon.v1.Coordinator/Attach";
 /// Of connections for it: a cut network shall not look like a quiet coordinator.
 inline constexpr Milliseconds kAttachKeepalive{3000};

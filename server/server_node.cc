@@ -7,6 +7,7 @@
 #include "common/checkpoint.h"
 #include "common/clock.h"
 #include "common/job.h"
+#include "common/job_reports.h"
 #include "common/log.h"
 #include "common/node_report.h"
 #include "common/plan_proto.h"
@@ -63,21 +64,7 @@ void ServerNode::on_assign(const v1::Assignment& assignment) {
   const absl::Status status = assign(assignment);
   if (status.ok()) return;
   spdlog::error("assignment refused: {}", std::string(status.message()));
-  send_failed(Epoch(assignment.plan().epoch()), status);
-}
-
-void ServerNode::send_ready(Epoch epoch) {
-  v1::NodeMessage message;
-  message.mutable_ready()->set_epoch(epoch.value());
-  client_->send(std::move(message));
-}
-
-void ServerNode::send_failed(Epoch epoch, const absl::Status& status, bool restoring) {
-  v1::NodeMessage message;
-  message.mutable_failed()->set_epoch(epoch.value());
-  message.mutable_failed()->set_failure(failure_of(status, restoring));
-  message.mutable_failed()->set_reason(to_utf8(from_absl(status.message())));
-  client_->send(std::move(message));
+  client_->send(failed_message(Epoch(assignment.plan().epoch()), status, /*restoring=*/false));
 }
 
 void ServerNode::send_checkpoint_report(const SnapshotResult& result, bool too_late) {
@@ -165,11 +152,11 @@ absl::Status ServerNode::assign(const v1::Assignment& assignment) {
         });
         transfer_.reset();
         if (!assignment.has_restore()) {
-          send_ready(epoch);
+          client_->send(ready_message(epoch));
           return;
         }
         const absl::Status begun = restore(assignment.restore(), *shared_plan, self, slots);
-        if (!begun.ok()) send_failed(epoch, begun);
+        if (!begun.ok()) client_->send(failed_message(epoch, begun, /*restoring=*/true));
       });
   spdlog::info("job {}: server {} with {} parameters for {} workers, epoch {}", job.name,
                assignment.index(), parameters, workers, epoch.value());
@@ -213,12 +200,12 @@ absl::Status ServerNode::restore(const v1::RestoreSource& message, const Plan& p
     if (end.ok()) {
       spdlog::info("epoch {}: goes on from checkpoint {}", epoch.value(),
                    snapshot_name(source.snapshot));
-      send_ready(epoch);
+      client_->send(ready_message(epoch));
     } else {
-      send_failed(epoch,
-                  {end.code(), absl::StrCat("checkpoint ", snapshot_name(source.snapshot), ": ",
-                                            end.message())},
-                  /*restoring=*/true);
+      const absl::Status failure(
+          end.code(),
+          absl::StrCat("checkpoint ", snapshot_name(source.snapshot), ": ", end.message()));
+      client_->send(failed_message(epoch, failure, /*restoring=*/true));
     }
   });
   return absl::OkStatus();
@@ -233,11 +220,7 @@ void ServerNode::on_halt(const v1::Halt& halt) {
       held.oldest = std::max(held.oldest, states->oldest);
       held.newest = std::min(held.newest, states->newest);
     }
-    v1::NodeMessage message;
-    message.mutable_halted()->set_epoch(epoch.value());
-    message.mutable_halted()->set_oldest(static_cast<std::uint64_t>(held.oldest));
-    message.mutable_halted()->set_newest(static_cast<std::uint64_t>(held.newest));
-    client_->send(std::move(message));
+    client_->send(halted_message(epoch, held.oldest, held.newest));
   });
 }
 

@@ -62,8 +62,6 @@ class ServerNode final : public ControlEvents {
  private:
   absl::Status assign(const v1::Assignment& assignment);
   void drop(Epoch epoch);
-  void send_ready(Epoch epoch);
-  void send_failed(Epoch epoch, const absl::Status& status, bool restoring = false);
   void send_checkpoint_report(const SnapshotResult& result, bool too_late = false);
   absl::Status save_held(Shard& shard, SnapshotId snapshot);
   absl::Status restore(const v1::RestoreSource& message, const Plan& plan, ServerIndex self,

@@ -3,18 +3,12 @@
 
 #include "worker/state_sender.h"
 
-#include <atomic>
-#include <optional>
 #include <thread>
 
 #include "common/grpc_transport.h"
-#include "common/store_client.h"
-#include "common/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/checkpoint_keeper.h"
-#include "server/memory_chunk_store.h"
-#include "server/store_service.h"
+#include "worker/test_store.h"
 
 namespace poseidon {
 namespace {
@@ -23,35 +17,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr Epoch kEpoch{5};
-
-/// A server's store at an address of its own.
-class Store {
- public:
-  explicit Store(const std::string& address = "127.0.0.1:0")
-      : keeper_(std::make_unique<MemoryChunkStore>(), &*disk_),
-        stores_(&grpc_.for_method(kStoreMethod)),
-        service_(stores_, &keeper_) {
-    keeper_.begin(kEpoch, 1, nullptr);
-    const auto listening = stores_->listen(address, &service_);
-    EXPECT_TRUE(listening.ok()) << listening.status();
-    address_ = listening.value_or("");
-    grpc_.start();
-  }
-  ~Store() {
-    grpc_.stop();
-    disk_.reset();
-  }
-  const std::string& address() const { return address_; }
-  CheckpointKeeper& keeper() { return keeper_; }
-
- private:
-  GrpcTransport grpc_;
-  std::optional<BackgroundThread> disk_{std::in_place};
-  CheckpointKeeper keeper_;
-  Transport* const stores_;
-  StoreService service_;
-  std::string address_;
-};
 
 class StateSenderTest : public ::testing::Test {
  protected:
@@ -63,13 +28,13 @@ class StateSenderTest : public ::testing::Test {
 };
 
 TEST_F(StateSenderTest, EveryServerHasTheStateOnceWaitReturns) {
-  Store one, other;
+  TestStore one(kEpoch), other(kEpoch);
   StateSender sender(stores_, kEpoch, {one.address(), other.address()});
   for (Iteration version = 0; version < 20; ++version) {
     sender.send(version, {static_cast<float>(version), 1});
     const absl::Status held = sender.wait(version);
     ASSERT_TRUE(held.ok()) << held;
-    for (Store* const store : {&one, &other}) {
+    for (TestStore* const store : {&one, &other}) {
       const HeldStates::State state = store->keeper().held_state(snapshot_id(kEpoch, version));
       ASSERT_NE(state, nullptr);
       EXPECT_THAT(*state, ElementsAre(static_cast<float>(version), 1));
@@ -79,7 +44,7 @@ TEST_F(StateSenderTest, EveryServerHasTheStateOnceWaitReturns) {
 }
 
 TEST_F(StateSenderTest, AServerOfAnotherEpochEndsIt) {
-  Store store;
+  TestStore store(kEpoch);
   StateSender sender(stores_, Epoch(6), {store.address()});
   sender.send(1, {1});
   const absl::Status status = sender.wait(1);

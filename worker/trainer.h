@@ -3,7 +3,7 @@
 // The training loop of one worker. Knows no network and no coordinator: it drives the engine, asks
 // the synchronisation client, and tells what happened.
 //
-// Before: worker/worker_node.h prepared everything. After: worker/sync_client.h takes each
+// Before: worker/worker_job.h prepared everything. After: worker/sync_client.h takes each
 // gradient.
 
 #include <atomic>

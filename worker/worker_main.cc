@@ -173,6 +173,7 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
     manager.ready(absl::StrCat("works on ", *address));
     status = client.run();
     node.end();
+    status.Update(node.device_failure());
   }
   grpc.stop();
   spdlog::info("stopped; sent {} MB of tensors through shared memory",

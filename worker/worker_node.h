@@ -1,18 +1,14 @@
 #pragma once
 
-// One worker process in the cluster: takes assignments from the coordinator and runs each on a
-// thread of its own: network, data, synchronisation, training, tests, model.
+// One worker process in the cluster: does what the coordinator says, and measures before a job how
+// fast its network computes here.
 //
-// Before: the coordinator's Assignment. After: worker/trainer.h.
+// Before: common/control_client.h with the coordinator's words. After: worker/worker_job.h runs
+// each assignment.
 
 #include <atomic>
-#include <condition_variable>
-#include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
-#include <string>
-#include <thread>
 
 #include "common/control_client.h"
 #include "common/link_probe.h"
@@ -20,22 +16,9 @@
 #include "common/node_metrics.h"
 #include "common/transport.h"
 #include "common/wire.h"
-#include "worker/engine/engine.h"
-#include "worker/sync_client.h"
+#include "worker/worker_job.h"
 
 namespace poseidon {
-
-struct WorkerNodeOptions {
-  Engine engine;
-  int threads = 0;              ///< of the engine; 0: all cores
-  int data_threads = 1;         ///< that read and decode; 1 to kMaxDataThreads
-  SyncClientOptions sync;       ///< but for sync.syncer.sfb, which the job decides
-  Transport* stores = nullptr;  ///< speaks kStoreMethod, on the loop of the rest
-  /// Of the transports of synchronisation, to the plan's Plan::window_bytes. May be null.
-  std::function<void(std::int64_t)> set_windows;
-  PeerAccess peers;  ///< for layers that go by SFB; what it points to outlives the node
-  std::shared_ptr<NodeProbe> probe = std::make_shared<NodeProbe>();
-};
 
 /// Callbacks come from the control client's threads.
 class WorkerNode final : public ControlEvents {
@@ -49,6 +32,9 @@ class WorkerNode final : public ControlEvents {
     client_ = client;
     calibration_.set_client(client);
   }
+  /// Why the device can be used no more by this process: the node has left the cluster for it, and
+  /// ControlClient::run has returned. OK while all is well.
+  absl::Status device_failure();
   /// Ends the job in progress; call it before the client goes.
   void end() { end_job(absl::CancelledError("the worker stops")); }
 
@@ -65,14 +51,13 @@ class WorkerNode final : public ControlEvents {
   void fill_heartbeat(v1::Heartbeat& heartbeat) override;
 
  private:
-  class Job;
-
   /// Before a job: how fast its network computes here.
   absl::Status measure(const v1::Calibrate& task, const std::atomic<bool>& cancelled,
                        v1::CalibrationReport& report) const;
   /// Ends the job in progress or the measurement before it, if there is one, and waits until its
   /// thread is gone.
   void end_job(const absl::Status& reason);
+  void leave(const absl::Status& failure);
 
   Transport* const transport_;
   RefusalCounts* const refusals_;
@@ -81,8 +66,9 @@ class WorkerNode final : public ControlEvents {
   ControlClient* client_ = nullptr;
   NodeCalibration calibration_;
 
-  std::mutex mutex_;  ///< guards job_
-  std::shared_ptr<Job> job_;
+  std::mutex mutex_;  ///< guards all below
+  std::shared_ptr<WorkerJob> job_;
+  absl::Status device_failure_;
 };
 
 }  // namespace poseidon

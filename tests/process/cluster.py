@@ -237,9 +237,9 @@ class Cluster:
         self.servers[index] = (process, address)
         return process
 
-    def add_worker(self, *arguments, threads=1):
+    def add_worker(self, *arguments, threads=1, program="poseidon-worker"):
         name = f"worker-{len(self.workers)}"
-        process = self.start(name, "poseidon-worker", "--coordinator", self.address, "--threads", threads,
+        process = self.start(name, program, "--coordinator", self.address, "--threads", threads,
                              *self.metrics, *self.proofs("worker"), *arguments)
         self.workers.append(process)
         return process

@@ -5,7 +5,7 @@ import signal
 import unittest
 
 import soak
-from cluster import NORMALISED, Cluster, ProcessTest, digits_job, metrics, wait_for
+from cluster import BUILD, NORMALISED, Cluster, ProcessTest, digits_job, metrics, wait_for
 
 ITERATIONS = 120
 
@@ -91,6 +91,26 @@ class Recovery(RecoveryTest):
 
     def test_a_killed_worker_tests_with_the_same_running_statistics_afterwards(self):
         self.lose_worker("ps", 1, every=0, model=NORMALISED, batch_size=128)
+
+    def lose_device(self, scheme):
+        cluster = Cluster(self).add(workers=1, servers=2)
+        fragile = cluster.add_worker("--fails-after", 45, program=BUILD / "tests/poseidon-test-failing-worker")
+        self.run_dir = self.folder / "run"
+        submitted = cluster.submit(job(scheme), "--workers", 2, "--servers", 2, run_dir=self.run_dir)
+        self.assertEqual(submitted.returncode, 0, submitted.stderr)
+        self.assertEqual(fragile.wait(60), 1, fragile.log())
+        why = "fragile can be used no more by this process, which ends: an illegal memory access"
+        self.assertIn(why, fragile.log().splitlines()[-1])
+        wait_for("the coordinator to say why", lambda: f"left ({why}" in cluster.coordinator.log())
+        cluster.add_worker()
+        self.finish(cluster, scheme)
+        self.assertLessEqual(self.made_again(cluster), 1)
+
+    def test_a_worker_whose_device_fails_ends_and_is_replaced(self):
+        self.lose_device("ps")
+
+    def test_a_worker_whose_device_fails_ends_and_is_replaced_with_factors(self):
+        self.lose_device("sfb")
 
     def test_the_only_worker_is_killed_and_its_servers_have_it_all(self):
         changes = {"every": 0, "model": NORMALISED, "batch_size": 128}

@@ -1,6 +1,6 @@
 #pragma once
 
-// One assignment of a simulated worker: what worker/worker_node.cc's Job does on a thread of its
+// One assignment of a simulated worker: what worker/worker_job.cc does on a thread of its
 // own, with worker/trainer.cc and worker/sync_client.cc, as a state machine on the loop. Inside of
 // sim_worker.cc; nobody else includes this.
 
@@ -19,6 +19,7 @@
 #include "common/aligned_buffer.h"
 #include "common/check.h"
 #include "common/digest.h"
+#include "common/job_reports.h"
 #include "common/plan_proto.h"
 #include "common/restore_source.h"
 #include "common/status_macros.h"
@@ -314,9 +315,7 @@ class SimWorker::Job final : public SyncerEvents {
           if (!std::exchange(gave_first_state_, true)) save_own_state(first_);
           if (!state_is_held(first_)) return false;
         }
-        v1::NodeMessage ready;
-        ready.mutable_ready()->set_epoch(epoch_.value());
-        node_.control_.send(std::move(ready));
+        node_.control_.send(ready_message(epoch_));
         state_ = State::kReady;
         return true;
       }
@@ -439,12 +438,8 @@ class SimWorker::Job final : public SyncerEvents {
       update_statistics(iteration_, course_->at(iteration_).read[0][0], statistics_);
     }
     save_own_state(iteration_ + 1);
-    v1::NodeMessage message;
-    v1::IterationReport& report = *message.mutable_iteration();
-    report.set_epoch(epoch_.value());
-    report.set_iteration(static_cast<std::uint64_t>(iteration_));
-    report.set_loss(loss_of(rank_.value(), iteration_, course_->at(iteration_).read));
-    node_.control_.send(std::move(message));
+    node_.control_.send(iteration_message(
+        epoch_, iteration_, loss_of(rank_.value(), iteration_, course_->at(iteration_).read)));
     ++iteration_;
     if (iteration_ < job_.iterations) {
       testing_ = test_is_due(iteration_);
@@ -456,14 +451,8 @@ class SimWorker::Job final : public SyncerEvents {
   }
 
   void report_test(Iteration steps) {
-    v1::NodeMessage message;
-    v1::TestReport& report = *message.mutable_test();
-    report.set_epoch(epoch_.value());
-    report.set_iteration(static_cast<std::uint64_t>(steps));
-    report.set_loss_sum(test_loss_of(rank_.value(), course_->at(steps).read));
-    report.set_correct(1);
-    report.set_samples(1);
-    node_.control_.send(std::move(message));
+    const double loss_sum = test_loss_of(rank_.value(), course_->at(steps).read);
+    node_.control_.send(test_message(epoch_, steps, loss_sum, /*correct=*/1, /*samples=*/1));
   }
 
   bool finish_training() {
@@ -518,9 +507,7 @@ class SimWorker::Job final : public SyncerEvents {
   }
 
   void finished() {
-    v1::NodeMessage message;
-    message.mutable_finished()->set_epoch(epoch_.value());
-    node_.control_.send(std::move(message));
+    node_.control_.send(finished_message(epoch_));
     state_ = State::kFinished;
   }
 
@@ -538,11 +525,7 @@ class SimWorker::Job final : public SyncerEvents {
     node_.transport_->post([this, alive = alive_, status] {
       if (!*alive) return;
       close_client();
-      v1::NodeMessage message;
-      message.mutable_failed()->set_epoch(epoch_.value());
-      message.mutable_failed()->set_reason(std::string(status.message()));
-      message.mutable_failed()->set_failure(failure_of(status, restoring_));
-      node_.control_.send(std::move(message));
+      node_.control_.send(failed_message(epoch_, status, restoring_));
       close_giver();
     });
   }
@@ -555,11 +538,7 @@ class SimWorker::Job final : public SyncerEvents {
       close_client();
       CheckpointGiver::Held held{.oldest = 1, .newest = 0};
       if (giver_ != nullptr) held = giver_->held();
-      v1::NodeMessage message;
-      message.mutable_halted()->set_epoch(epoch_.value());
-      message.mutable_halted()->set_oldest(static_cast<std::uint64_t>(held.oldest));
-      message.mutable_halted()->set_newest(static_cast<std::uint64_t>(held.newest));
-      node_.control_.send(std::move(message));
+      node_.control_.send(halted_message(epoch_, held.oldest, held.newest));
       if (held_save_) give_held();
     });
   }
@@ -589,13 +568,7 @@ class SimWorker::Job final : public SyncerEvents {
   }
 
   void report_checkpoint_failure(Iteration version, const std::string& reason, bool too_late) {
-    v1::NodeMessage message;
-    v1::CheckpointReport& report = *message.mutable_checkpoint();
-    report.set_epoch(epoch_.value());
-    report.set_iteration(static_cast<std::uint64_t>(version));
-    report.set_reason(reason);
-    report.set_too_late(too_late);
-    node_.control_.send(std::move(message));
+    node_.control_.send(checkpoint_missing_message(epoch_, version, reason, too_late));
   }
 
   SimWorker& node_;

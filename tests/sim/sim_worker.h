@@ -1,7 +1,7 @@
 #pragma once
 
 // A worker process on the in-memory network: the real Syncer and CheckpointGiver, driven in the
-// order of worker/worker_node.cc and worker/trainer.cc, with compute that is a random delay. Each
+// order of worker/worker_job.cc and worker/trainer.cc, with compute that is a random delay. Each
 // thing that it reads is held against the truth.
 // Before: protocol_sim.cc starts and kills it. After: worker/syncer.h, tests/sim/truth.h.
 

@@ -117,4 +117,9 @@ absl::StatusOr<std::string> plugin_device_name(const std::string& kind, int ordi
   return plugin->device_name(ordinal);
 }
 
+absl::Status plugin_device_health(const std::string& kind, int ordinal) {
+  POSEIDON_ASSIGN_OR_RETURN(const DevicePlugin* const plugin, loaded(kind));
+  return plugin->device_health(ordinal);
+}
+
 }  // namespace poseidon

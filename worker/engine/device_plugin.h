@@ -19,7 +19,7 @@ struct DeviceOptions {
   std::string precision = "fp32";  ///< "fp32" (true float32), "tf32", "bf16", "fp16"
 };
 
-/// Errors of all three: NOT_FOUND when there is no such plug-in or its libraries are missing (the
+/// Errors of all four: NOT_FOUND when there is no such plug-in or its libraries are missing (the
 /// message has every place looked at and what the loader said there), FAILED_PRECONDITION when it
 /// is of another build; else the plug-in's own. Any thread.
 absl::StatusOr<std::unique_ptr<Device>> make_plugin_device(const std::string& kind,
@@ -27,5 +27,7 @@ absl::StatusOr<std::unique_ptr<Device>> make_plugin_device(const std::string& ki
 absl::StatusOr<int> plugin_device_count(const std::string& kind);
 /// For people: "NVIDIA H100 80GB HBM3".
 absl::StatusOr<std::string> plugin_device_name(const std::string& kind, int ordinal);
+/// As Engine::health.
+absl::Status plugin_device_health(const std::string& kind, int ordinal);
 
 }  // namespace poseidon

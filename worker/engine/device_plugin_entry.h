@@ -19,7 +19,7 @@ namespace poseidon {
 #define POSEIDON_TEXT_OF(value) POSEIDON_TEXT_OF_VALUE(value)
 /// The number grows whenever device.h, executor.h, net.h or this file change.
 inline constexpr char kDevicePluginInterface[] =
-    "poseidon device 1, compiler " __VERSION__
+    "poseidon device 2, compiler " __VERSION__
     ", abseil " POSEIDON_TEXT_OF(ABSL_LTS_RELEASE_VERSION);
 
 /// What the program offers to the plug-in; outlives it. Any thread.
@@ -35,6 +35,7 @@ struct DevicePlugin {
   absl::StatusOr<int> (*device_count)();  ///< 0 where there is a driver and no device
   absl::StatusOr<std::string> (*device_name)(int ordinal);
   absl::StatusOr<std::unique_ptr<Device>> (*make_device)(const DeviceOptions& options);
+  absl::Status (*device_health)(int ordinal);  ///< as Engine::health; must not wait for the device
 };
 
 /// The functions a plug-in exports, by these names.

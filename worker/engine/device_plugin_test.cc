@@ -24,6 +24,8 @@ TEST(DevicePlugin, MakesItsDevices) {
   EXPECT_EQ(*count, 2);
   EXPECT_EQ(*plugin_device_name("fake", 1), "Fake 1");
   EXPECT_EQ(plugin_device_name("fake", 2).status(), absl::InvalidArgumentError("no such fake"));
+  EXPECT_TRUE(plugin_device_health("fake", 0).ok());
+  EXPECT_EQ(plugin_device_health("fake", 1), absl::InternalError("worn out"));
   const auto device = make_plugin_device("fake", {.ordinal = 1, .precision = "bf16"});
   ASSERT_TRUE(device.ok()) << device.status();
   EXPECT_EQ((*device)->name(), "fake:1 bf16");
@@ -43,7 +45,7 @@ TEST(DevicePlugin, OneOfAnotherBuildIsRefused) {
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("libposeidon_stale.so is of another build"),
                     HasSubstr("'poseidon device 0, compiler 1, abseil 1'"),
-                    HasSubstr("'poseidon device 1, ")));
+                    HasSubstr("'poseidon device 2, ")));
 }
 
 TEST(DevicePlugin, OneWithoutTheFunctionIsRefused) {

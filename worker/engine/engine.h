@@ -17,6 +17,9 @@ struct Engine {
   /// Any thread; each executor is then used by one alone.
   std::function<absl::StatusOr<std::unique_ptr<Executor>>(const NetSpec&, const ExecutorOptions&)>
       make_executor;
+  /// Asked when a job has failed: why this process can use the device no more (a GPU that met an
+  /// error of its own takes nothing from it any more), OK when it can or nobody knows. Any thread.
+  std::function<absl::Status()> health = [] { return absl::OkStatus(); };
 };
 
 }  // namespace poseidon

@@ -59,8 +59,14 @@ absl::StatusOr<std::unique_ptr<Device>> make_device(const DeviceOptions& options
   return std::make_unique<MemoryDevice>(options);
 }
 
-constexpr DevicePlugin kPlugin = {
-    .device_count = device_count, .device_name = device_name, .make_device = make_device};
+absl::Status device_health(int ordinal) {
+  return ordinal == 0 ? absl::OkStatus() : absl::InternalError("worn out");
+}
+
+constexpr DevicePlugin kPlugin = {.device_count = device_count,
+                                  .device_name = device_name,
+                                  .make_device = make_device,
+                                  .device_health = device_health};
 
 }  // namespace
 

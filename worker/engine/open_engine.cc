@@ -33,7 +33,8 @@ absl::StatusOr<Engine> open_cuda(int ordinal) {
             std::unique_ptr<Device> device,
             make_plugin_device("cuda", {.ordinal = ordinal, .precision = options.precision}));
         return NetworkExecutor::create(net, options, std::move(device));
-      }};
+      },
+      [ordinal] { return plugin_device_health("cuda", ordinal); }};
 }
 
 // Asked before the plug-in is, whose libraries are hundreds of megabytes: a machine without a GPU
@@ -51,7 +52,7 @@ absl::Status find_driver() {
 }  // namespace
 
 absl::StatusOr<Engine> open_engine(const std::string& device) {
-  const Engine cpu{"cpu", make_cpu_executor};
+  const Engine cpu{.device = "cpu", .make_executor = make_cpu_executor};
   if (device == "cpu") return cpu;
   if (device == "auto") {
     const absl::Status driver = find_driver();

@@ -1,6 +1,7 @@
 #include "worker/engine/cuda/cuda_context.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -20,6 +21,15 @@ constexpr std::chrono::microseconds kPause{20};
 /// VGG's first layers need more than 3 GiB.
 constexpr std::size_t kLeastWorkspaceLimit = std::size_t{1} << 30;
 constexpr std::size_t kWorkspaceShare = 8;  // one in so many
+
+/// What CudaContext::patience tells. Of the process, like the GPU's state that it stands for.
+std::atomic<bool> patience_has_ended{false};
+
+absl::Status out_of_patience() {
+  return absl::DeadlineExceededError(
+      absl::StrCat("the GPU did not finish what it was given within ", kDeviceTimeout.count(),
+                   " s: look for its errors in the kernel's log (NVRM: Xid)"));
+}
 
 void free_device_memory(void* memory) { static_cast<void>(cudaFree(memory)); }
 
@@ -119,6 +129,10 @@ absl::StatusOr<bool> CudaContext::is_done(cudaEvent_t event) {
   return true;
 }
 
+absl::Status CudaContext::patience() {
+  return patience_has_ended ? out_of_patience() : absl::OkStatus();
+}
+
 absl::Status CudaContext::wait(cudaEvent_t event) {
   const auto begin = std::chrono::steady_clock::now();
   for (;;) {
@@ -126,9 +140,8 @@ absl::Status CudaContext::wait(cudaEvent_t event) {
     if (done) return absl::OkStatus();
     const auto waited = std::chrono::steady_clock::now() - begin;
     if (waited > kDeviceTimeout) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("the GPU did not finish what it was given within ", kDeviceTimeout.count(),
-                       " s: look for its errors in the kernel's log (NVRM: Xid)"));
+      patience_has_ended = true;
+      return out_of_patience();
     }
     if (waited > kSpinTime) std::this_thread::sleep_for(kPause);
   }

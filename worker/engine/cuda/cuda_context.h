@@ -66,6 +66,9 @@ class CudaContext {
   /// Whether all that came before the event's last record is done. All questions go this way: the
   /// runtime keeps "not ready" as the thread's last error, which the next launch would report.
   static absl::StatusOr<bool> is_done(cudaEvent_t event);
+  /// DEADLINE_EXCEEDED once a GPU of this process did not finish in time: what it was given is
+  /// still on it and may write to memory that is given to others. Any thread.
+  static absl::Status patience();
 
  private:
   CudaContext(int ordinal, CudaPrecision precision) : ordinal_(ordinal), precision_(precision) {}

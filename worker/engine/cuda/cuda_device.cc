@@ -271,8 +271,20 @@ absl::StatusOr<std::unique_ptr<Device>> make_device(const DeviceOptions& options
       std::move(context));
 }
 
-constexpr DevicePlugin kPlugin = {
-    .device_count = device_count, .device_name = device_name, .make_device = make_device};
+/// An error within a kernel or of the GPU itself ends the process's use of it: every later call
+/// returns it, this one, too, which waits for nothing.
+absl::Status device_health(int ordinal) {
+  POSEIDON_RETURN_IF_ERROR(CudaContext::patience());
+  std::size_t free_bytes = 0, all_bytes = 0;
+  POSEIDON_CUDA(cudaSetDevice(ordinal));
+  POSEIDON_CUDA(cudaMemGetInfo(&free_bytes, &all_bytes));
+  return absl::OkStatus();
+}
+
+constexpr DevicePlugin kPlugin = {.device_count = device_count,
+                                  .device_name = device_name,
+                                  .make_device = make_device,
+                                  .device_health = device_health};
 
 }  // namespace
 }  // namespace poseidon

@@ -1,0 +1,470 @@
+#include "worker/worker_job.h"
+
+#include <array>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/job_reports.h"
+#include "common/plan_proto.h"
+#include "common/status_macros.h"
+#include "spdlog/spdlog.h"
+#include "worker/engine/cpu/parallel.h"
+#include "worker/model_file.h"
+
+namespace poseidon {
+namespace {
+
+/// The coordinator has a deadline of its own for workers that do not get ready; this one only keeps
+/// the wait from being endless should it vanish without a word.
+constexpr std::chrono::minutes kStartTimeout{30};
+/// Likewise for the end of the job, once this worker's part is done: longer than the coordinator
+/// may be away (--coordinator-away-s).
+constexpr std::chrono::hours kStopTimeout{2};
+
+/// Initial values that are worth a thread of their own.
+constexpr std::int64_t kInitialiseGrain = 1 << 16;
+
+/// The plan and the network must speak of the same layers, or gradients would go to the wrong
+/// place.
+absl::Status check_plan_fits(const Plan& plan, const NetSpec& net) {
+  const std::vector<std::size_t> layers = net.parameter_layers();
+  bool fits = layers.size() == plan.layers.size();
+  for (std::size_t l = 0; fits && l < layers.size(); ++l) {
+    fits = plan.layers[l].name == net.layers[layers[l]].name &&
+           plan.layers[l].parameters == net.layers[layers[l]].parameter_count();
+  }
+  if (fits) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(
+      "the plan has ", plan.layers.size(), " parameter layers, network ", net.name, " has ",
+      layers.size(), ", or they differ: are coordinator and worker of the same version?"));
+}
+
+}  // namespace
+
+// ---- what the node says ----
+
+WorkerJob::WorkerJob(const WorkerServices& services, const WorkerNodeOptions& options,
+                     v1::Assignment assignment)
+    : services_(services),
+      options_(options),
+      assignment_(std::move(assignment)),
+      epoch_(assignment_.plan().epoch()),
+      state_reader_(options.stores) {}
+
+std::shared_ptr<TrafficProbe> WorkerJob::traffic() {
+  const std::lock_guard lock(mutex_);
+  return traffic_;
+}
+
+void WorkerJob::launch() {
+  thread_ = std::thread([this] { run(); });
+}
+
+void WorkerJob::join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void WorkerJob::start() {
+  const std::lock_guard lock(mutex_);
+  started_ = true;
+  changed_.notify_all();
+}
+
+void WorkerJob::cancel(const absl::Status& reason) {
+  const std::lock_guard lock(mutex_);
+  cancelled_ = true;
+  stopped_ = true;
+  wake(reason);
+  changed_.notify_all();
+}
+
+void WorkerJob::halt() {
+  const std::lock_guard lock(mutex_);
+  halting_ = true;
+  cancelled_ = true;
+  wake(absl::CancelledError("another worker is lost"));
+  changed_.notify_all();
+}
+
+/// Ends the waits of the job's thread. Under mutex_.
+void WorkerJob::wake(const absl::Status& reason) {
+  state_reader_.cancel(reason);
+  if (sync_ != nullptr) sync_->cancel(reason);
+  if (states_ != nullptr) states_->cancel(reason);
+}
+
+void WorkerJob::save_checkpoint(const v1::SaveCheckpoint& save) {
+  const std::lock_guard lock(mutex_);
+  if (save.held()) {
+    held_save_ = save;
+    changed_.notify_all();
+  } else if (giver_ != nullptr) {
+    giver_->save_at(static_cast<Iteration>(save.iteration()));
+  }
+}
+
+// ---- from the first step to the last ----
+
+void WorkerJob::run() {
+  const absl::Status status = prepare_and_train();
+  if (const absl::Status failure = device_failure(status); !failure.ok()) {
+    close_client();
+    close_giver();
+    services_.device_failed(failure);
+    return;
+  }
+  if (!is_halting()) {
+    if (!status.ok()) close_client();
+    report_end(status);
+    if (status.ok()) wait_for_stop();
+  }
+  close_client();
+  if (is_halting()) hold();
+  close_giver();
+}
+
+/// Why this process must end, where the job's end tells so: no other job would go well here, and
+/// whoever comes in its place lets this one go on.
+absl::Status WorkerJob::device_failure(const absl::Status& status) const {
+  if (status.ok()) return status;
+  const absl::Status health = options_.engine.health();
+  if (health.ok()) return health;
+  return absl::UnavailableError(absl::StrCat(options_.engine.device,
+                                             " can be used no more by this process, which ends: ",
+                                             health.message(), " (", status.message(), ")"));
+}
+
+absl::Status WorkerJob::prepare_and_train() {
+  POSEIDON_ASSIGN_OR_RETURN(Plan plan, plan_from_message(assignment_.plan()));
+  POSEIDON_ASSIGN_OR_RETURN(job_, parse_job(assignment_.job_json()));
+  POSEIDON_ASSIGN_OR_RETURN(const NetSpec net, resolve_network(job_.model, "."));
+  POSEIDON_RETURN_IF_ERROR(check_plan_fits(plan, net));
+  if (assignment_.index() >= plan.workers()) {
+    return absl::InternalError(
+        absl::StrCat("assigned rank ", assignment_.index(), " of ", plan.workers()));
+  }
+  rank_ = WorkerRank(assignment_.index());
+  if (assignment_.has_restore()) {
+    POSEIDON_ASSIGN_OR_RETURN(restore_, restore_from_message(assignment_.restore()));
+    first_iteration_ = restore_->iteration();
+  }
+  POSEIDON_RETURN_IF_ERROR(prepare_engine(net));
+  POSEIDON_RETURN_IF_ERROR(prepare_data(net, plan.workers()));
+  POSEIDON_ASSIGN_OR_RETURN(
+      factors_, ExecutorFactors::create(executor_, plan, job_.optimizer, job_.micro_batches));
+  if (restore_) {
+    restoring_ = true;
+    POSEIDON_RETURN_IF_ERROR(restore_own_state(plan));
+    restoring_ = false;
+  }
+  POSEIDON_RETURN_IF_ERROR(prepare_synchronisation(std::move(plan)));
+  POSEIDON_RETURN_IF_ERROR(wait_for_start());
+  POSEIDON_RETURN_IF_ERROR(train({.job = &job_,
+                                  .first_iteration = first_iteration_,
+                                  .rank = rank_,
+                                  .executor = executor_.get(),
+                                  .sync = sync_.get(),
+                                  .train = train_.get(),
+                                  .test = test_.get(),
+                                  .traffic = traffic().get(),
+                                  .cancelled = &cancelled_,
+                                  .events = this}));
+  if (rank_ != WorkerRank(0)) return absl::OkStatus();
+  POSEIDON_ASSIGN_OR_RETURN(const EncodedModel model, EncodedModel::encode(*executor_));
+  return services_.client->upload_model(epoch_.value(), model.pieces());
+}
+
+absl::Status WorkerJob::prepare_engine(const NetSpec& net) {
+  POSEIDON_ASSIGN_OR_RETURN(executor_, options_.engine.make_executor(
+                                           net, {.batch_size = job_.batch_size / job_.micro_batches,
+                                                 .seed = job_.init.seed,
+                                                 .threads = options_.threads,
+                                                 .precision = job_.precision}));
+  // Only worker 0's parameters count; it sends them to the servers, and everybody gets them from
+  // there.
+  if (restore_) return absl::OkStatus();
+  if (rank_ == WorkerRank(0)) {
+    initialise_parameters(
+        net, job_.init.seed, [this](LayerIndex layer) { return executor_->parameters(layer); },
+        [](std::int64_t items, const auto& body) { parallel_for(items, kInitialiseGrain, body); });
+  }
+  return job_.init.weights.empty() ? absl::OkStatus() : load_initial_weights(net);
+}
+
+absl::Status WorkerJob::load_initial_weights(const NetSpec& net) {
+  const bool is_first = rank_ == WorkerRank(0);
+  if (!is_first && net.statistics_count() == 0) return absl::OkStatus();
+  POSEIDON_ASSIGN_OR_RETURN(
+      const WeightsReport report,
+      load_weights(job_.init.weights, job_.init.rename,
+                   is_first ? WeightsPart::kAll : WeightsPart::kStatistics, *executor_));
+  if (is_first) spdlog::info("{}: {}", job_.init.weights, weights_report_to_text(report));
+  return absl::OkStatus();
+}
+
+absl::Status WorkerJob::prepare_data(const NetSpec& net, std::uint32_t workers) {
+  const BatchPlacement placement{.workers = workers,
+                                 .rank = rank_.value(),
+                                 .batch_size = job_.batch_size,
+                                 .first_iteration = first_iteration_,
+                                 .samples_before = restore_ ? restore_->samples : 0};
+  const BatchOptions options{.threads = options_.data_threads,
+                             .probe = data_probe_,
+                             .log = [](const std::string& text) { spdlog::warn("{}", text); }};
+  POSEIDON_ASSIGN_OR_RETURN(
+      train_, TrainBatches::open(job_.data, net.input_shape, net.classes, placement, options));
+  if (!job_.data.test) return absl::OkStatus();
+  // Tests have the engine's batch, and no positions in the run that it would change.
+  BatchPlacement test_placement = placement;
+  test_placement.batch_size = job_.batch_size / job_.micro_batches;
+  POSEIDON_ASSIGN_OR_RETURN(
+      test_, TestBatches::open(job_.data, net.input_shape, net.classes, test_placement, options));
+  return absl::OkStatus();
+}
+
+/// What no server keeps: layers that go by SFB, with their optimizer state, and the running
+/// statistics, of which everybody takes worker 0's.
+absl::Status WorkerJob::restore_own_state(const Plan& plan) {
+  std::vector<StoreRequest> requests;
+  const int slots = optimizer_state_slots(job_.optimizer);
+  for (std::uint32_t l = 0; l < plan.layers.size(); ++l) {
+    if (plan.layers[l].scheme != Scheme::kSfb) continue;
+    const auto take = [this, layer = LayerIndex(l)](std::uint32_t slot, std::int64_t offset,
+                                                    const Bytes& values) {
+      const std::span<float> whole = slot == 0 ? executor_->parameters(layer)
+                                               : factors_->state(layer, static_cast<int>(slot) - 1);
+      copy_payload(values,
+                   whole.subspan(static_cast<std::size_t>(offset), values.size() / sizeof(float)));
+      return absl::OkStatus();
+    };
+    POSEIDON_RETURN_IF_ERROR(append_range_requests(
+        *restore_, LayerIndex(l), 0, plan.layers[l].parameters, slots, take, requests));
+  }
+  std::vector<float> statistics(static_cast<std::size_t>(executor_->net().statistics_count()));
+  const auto take = [&statistics](const Bytes& data) { return copy_statistics(data, statistics); };
+  POSEIDON_RETURN_IF_ERROR(append_own_state_request(*restore_, take, requests));
+  POSEIDON_RETURN_IF_ERROR(state_reader_.read(std::move(requests)));
+  return executor_->write_statistics(statistics);
+}
+
+absl::Status WorkerJob::prepare_synchronisation(Plan plan) {
+  if (options_.set_windows) options_.set_windows(plan.window_bytes);
+  SyncClientOptions options = sync_options(plan);
+  std::vector<LayerMemory> layers;
+  for (std::uint32_t l = 0; l < plan.layers.size(); ++l) {
+    layers.push_back({.parameters = executor_->parameters(LayerIndex(l)),
+                      .gradients = executor_->gradients(LayerIndex(l)),
+                      .owner = executor_});
+  }
+  std::shared_ptr<TrafficProbe> traffic = show_progress(plan);
+  {
+    const std::lock_guard lock(mutex_);
+    if (cancelled_) return absl::CancelledError("the job was stopped");
+    traffic_ = std::move(traffic);
+    giver_ = std::make_unique<CheckpointGiver>(
+        options_.stores, plan, rank_,
+        CheckpointGiverOptions{.first_iteration = first_iteration_,
+                               .every_iterations = job_.checkpoint.every_iterations,
+                               .chunk_bytes = job_.sync.largest_chunk_bytes(),
+                               .replicas = job_.checkpoint.replicas,
+                               .transfer = {}},
+        [this](Iteration version, const std::string& reason, bool too_late) {
+          report_checkpoint_failure(version, reason, too_late);
+        });
+    std::vector<std::string> keepers = own_state_addresses(
+        checkpoint_pieces(plan, job_.sync.largest_chunk_bytes(), job_.checkpoint.replicas), plan);
+    own_state_address_ = keepers.front();
+    if (rank_ == WorkerRank(0) && executor_->net().statistics_count() > 0) {
+      states_ = std::make_unique<StateSender>(options_.stores, epoch_, std::move(keepers));
+    }
+    sync_ = std::make_unique<SyncClient>(services_.transport, std::move(plan), rank_,
+                                         std::move(layers), std::move(options), traffic_.get(),
+                                         services_.refusals, options_.peers, factors_.get());
+  }
+  sync_->start();
+  POSEIDON_RETURN_IF_ERROR(sync_->wait_all_parameters(first_iteration_));
+  if (states_ != nullptr) {
+    save_own_state(first_iteration_);
+    POSEIDON_RETURN_IF_ERROR(states_->wait(first_iteration_));
+  }
+  services_.client->send(ready_message(epoch_));
+  spdlog::info("job {}: worker {} is ready, epoch {}", job_.name, rank_.value(), epoch_.value());
+  return absl::OkStatus();
+}
+
+SyncClientOptions WorkerJob::sync_options(const Plan& plan) {
+  SyncClientOptions options = options_.sync;
+  options.syncer.sfb.piece_bytes =
+      plan.chunk_bytes > 0 ? plan.chunk_bytes : job_.sync.largest_chunk_bytes();
+  options.syncer.sfb.iterations = job_.iterations;
+  options.syncer.first_iteration = first_iteration_;
+  options.stepping = [this](LayerIndex layer, Iteration version) {
+    giver_->keep(layer, version, executor_->parameters(layer), factors_->state(layer, 0),
+                 factors_->state(layer, 1));
+  };
+  options.stepped = [this](LayerIndex layer, Iteration version) {
+    giver_->layer_at(layer, version, executor_->parameters(layer), factors_->state(layer, 0),
+                     factors_->state(layer, 1));
+  };
+  options.failed = [this](const absl::Status& status) {
+    const std::lock_guard lock(mutex_);
+    sync_failure_ = status;
+    changed_.notify_all();
+  };
+  return options;
+}
+
+/// From now on metrics and heartbeats tell of this job.
+std::shared_ptr<TrafficProbe> WorkerJob::show_progress(const Plan& plan) {
+  NodeProbe& probe = *options_.probe;
+  probe.set(NodeGauge::kRank, rank_.value());
+  probe.set(NodeGauge::kEpoch, static_cast<std::int64_t>(epoch_.value()));
+  probe.set(NodeGauge::kIteration, first_iteration_);
+  auto traffic = std::make_shared<TrafficProbe>(plan.layers.size(), options_.probe);
+  if (services_.metrics != nullptr) {
+    services_.metrics->show(
+        {.plan = std::make_shared<const Plan>(plan), .traffic = traffic, .data = data_probe_});
+  }
+  return traffic;
+}
+
+absl::Status WorkerJob::wait_for_start() {
+  std::unique_lock lock(mutex_);
+  const bool in_time = changed_.wait_for(
+      lock, kStartTimeout, [this] { return started_ || cancelled_ || !sync_failure_.ok(); });
+  if (!in_time) {
+    return absl::DeadlineExceededError("the coordinator did not start the job within 30 minutes");
+  }
+  if (cancelled_) return absl::CancelledError("the job was stopped");
+  // Others may wait for this worker, which would never come.
+  return started_ ? absl::OkStatus() : sync_failure_;
+}
+
+/// Other workers may still need what this one sent last, should a stream break: until the
+/// coordinator says that all have finished, the client stays.
+void WorkerJob::wait_for_stop() {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, kStopTimeout, [this] { return stopped_ || halting_; });
+}
+
+/// The streams go with the client, and then the memory may.
+void WorkerJob::close_client() {
+  std::unique_ptr<SyncClient> closing;
+  const std::lock_guard lock(mutex_);  // nobody may cancel it from now on
+  closing = std::move(sync_);
+}
+
+void WorkerJob::close_giver() {
+  std::unique_ptr<CheckpointGiver> closing;
+  std::unique_ptr<StateSender> closing_too;
+  const std::lock_guard lock(mutex_);
+  closing = std::move(giver_);
+  closing_too = std::move(states_);
+}
+
+bool WorkerJob::is_halting() {
+  const std::lock_guard lock(mutex_);
+  return halting_ && !stopped_;
+}
+
+// ---- what the trainer tells ----
+
+/// What this worker alone has of the version that gradients are about to change is held
+/// elsewhere.
+absl::Status WorkerJob::before_backward(Iteration iteration) {
+  return states_ == nullptr ? absl::OkStatus() : states_->wait(iteration);
+}
+
+/// Everybody tests with worker 0's running statistics: they are the model's, and the figures do
+/// not depend on who was restarted. (Training does not read them.)
+absl::Status WorkerJob::before_test(Iteration steps) {
+  std::vector<float> values(static_cast<std::size_t>(executor_->net().statistics_count()));
+  if (values.empty() || rank_ == WorkerRank(0)) return absl::OkStatus();
+  // From then on worker 0's are on their way.
+  POSEIDON_RETURN_IF_ERROR(sync_->wait_all_parameters(steps));
+  POSEIDON_RETURN_IF_ERROR(state_reader_.read_held(own_state_address_, epoch_, steps, values));
+  return executor_->write_statistics(values);
+}
+
+void WorkerJob::iteration_done(Iteration iteration, double loss) {
+  save_own_state(iteration + 1);
+  services_.client->send(iteration_message(epoch_, iteration, loss));
+}
+
+void WorkerJob::tested(Iteration steps, const ForwardResult& result) {
+  services_.client->send(
+      test_message(epoch_, steps, result.loss_sum, result.correct, result.samples));
+}
+
+/// Of worker 0: the running statistics after so many iterations, for the checkpoint that is due
+/// and for the servers' memory.
+void WorkerJob::save_own_state(Iteration version) {
+  const bool due = giver_->wants_own_state(version);
+  if (rank_ != WorkerRank(0)) return;
+  std::vector<float> values(static_cast<std::size_t>(executor_->net().statistics_count()));
+  if (const absl::Status read = executor_->read_statistics(values); !read.ok()) {
+    if (due) report_checkpoint_failure(version, std::string(read.message()), /*too_late=*/false);
+    return;
+  }
+  if (states_ != nullptr) states_->send(version, values);
+  if (due) giver_->own_state_at(version, std::move(values));
+}
+
+// ---- another worker is lost ----
+
+/// Says what is still here of the versions around the iteration in flight, and gives one of them
+/// when asked.
+void WorkerJob::hold() {
+  CheckpointGiver::Held held{.oldest = 1, .newest = 0};
+  if (giver_ != nullptr) held = giver_->held();
+  services_.client->send(halted_message(epoch_, held.oldest, held.newest));
+  spdlog::info("epoch {}: halted", epoch_.value());
+  // More than once where a coordinator died in the middle of it.
+  while (const std::optional<v1::SaveCheckpoint> save = next_held_save()) {
+    const auto version = static_cast<Iteration>(save->iteration());
+    if (const absl::Status given = give_held(version, *save); !given.ok()) {
+      report_checkpoint_failure(version, std::string(given.message()), /*too_late=*/false);
+    }
+  }
+}
+
+/// Nothing once the epoch is over.
+std::optional<v1::SaveCheckpoint> WorkerJob::next_held_save() {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, kStopTimeout, [this] { return stopped_ || held_save_; });
+  return stopped_ ? std::nullopt : std::exchange(held_save_, std::nullopt);
+}
+
+absl::Status WorkerJob::give_held(Iteration version, const v1::SaveCheckpoint& save) {
+  if (giver_ == nullptr) return absl::FailedPreconditionError("this worker holds nothing");
+  std::set<WorkerRank> lost;
+  for (const std::uint32_t rank : save.lost_ranks()) lost.insert(WorkerRank(rank));
+  return giver_->give_held(
+      version, lost, [this](LayerIndex layer) -> std::array<std::span<const float>, 3> {
+        return {executor_->parameters(layer), factors_->state(layer, 0), factors_->state(layer, 1)};
+      });
+}
+
+// ---- what the coordinator hears ----
+
+void WorkerJob::report_end(const absl::Status& status) {
+  if (status.ok()) {
+    spdlog::info("epoch {}: finished", epoch_.value());
+    services_.client->send(finished_message(epoch_));
+  } else if (cancelled_) {
+    spdlog::info("epoch {}: stopped", epoch_.value());
+  } else {
+    spdlog::error("epoch {}: {}", epoch_.value(), std::string(status.message()));
+    services_.client->send(failed_message(epoch_, status, restoring_));
+  }
+}
+
+/// Any thread. A checkpoint that fails stops no training.
+void WorkerJob::report_checkpoint_failure(Iteration version, const std::string& reason,
+                                          bool too_late) {
+  spdlog::error("epoch {}: no checkpoint at iteration {}: {}", epoch_.value(), version, reason);
+  services_.client->send(checkpoint_missing_message(epoch_, version, reason, too_late));
+}
+
+}  // namespace poseidon

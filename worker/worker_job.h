@@ -1,0 +1,151 @@
+#pragma once
+
+// One assignment of a worker, on a thread of its own: network, data, what the checkpoint has,
+// synchronisation, training, tests, model; and what the coordinator hears of it.
+//
+// Before: worker/worker_node.h with the coordinator's Assignment. After: worker/trainer.h.
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/control_client.h"
+#include "common/job.h"
+#include "common/node_metrics.h"
+#include "common/restore_source.h"
+#include "common/transport.h"
+#include "common/wire.h"
+#include "worker/checkpoint_giver.h"
+#include "worker/data/batches.h"
+#include "worker/engine/engine.h"
+#include "worker/executor_factors.h"
+#include "worker/state_reader.h"
+#include "worker/state_sender.h"
+#include "worker/sync_client.h"
+#include "worker/trainer.h"
+
+namespace poseidon {
+
+/// The same for all jobs of a worker.
+struct WorkerNodeOptions {
+  Engine engine;
+  int threads = 0;              ///< of the engine; 0: all cores
+  int data_threads = 1;         ///< that read and decode; 1 to kMaxDataThreads
+  SyncClientOptions sync;       ///< but for sync.syncer.sfb, which the job decides
+  Transport* stores = nullptr;  ///< speaks kStoreMethod, on the loop of the rest
+  /// Of the transports of synchronisation, to the plan's Plan::window_bytes. May be null.
+  std::function<void(std::int64_t)> set_windows;
+  PeerAccess peers;  ///< for layers that go by SFB; what it points to outlives the node
+  std::shared_ptr<NodeProbe> probe = std::make_shared<NodeProbe>();
+};
+
+/// What a job works with beside its options. All outlive it.
+struct WorkerServices {
+  Transport* transport = nullptr;  ///< of synchronisation
+  RefusalCounts* refusals = nullptr;
+  NodeMetrics* metrics = nullptr;  ///< may be null
+  ControlClient* client = nullptr;
+  /// The device can be used no more by this process, which should end; called on the job's thread,
+  /// as the last that the job does.
+  std::function<void(const absl::Status&)> device_failed;
+};
+
+/// launch, then the coordinator's words in any order, at last cancel and join. These are called by
+/// any thread; everything else runs on the job's own.
+class WorkerJob final : public TrainerEvents {
+ public:
+  /// `options` outlives the job.
+  WorkerJob(const WorkerServices& services, const WorkerNodeOptions& options,
+            v1::Assignment assignment);
+
+  Epoch epoch() const { return epoch_; }
+  /// Null before the job synchronises.
+  std::shared_ptr<TrafficProbe> traffic();
+  std::shared_ptr<const DataProbe> data_probe() const { return data_probe_; }
+
+  void launch();
+  void join();
+  /// All workers are ready.
+  void start();
+  /// Ends it as soon as it may; `reason` is for the log.
+  void cancel(const absl::Status& reason);
+  /// Another worker is lost: training ends, but what it has made stays until cancel.
+  void halt();
+  void save_checkpoint(const v1::SaveCheckpoint& save);
+
+  absl::Status before_backward(Iteration iteration) override;
+  absl::Status before_test(Iteration steps) override;
+  void iteration_done(Iteration iteration, double loss) override;
+  void tested(Iteration steps, const ForwardResult& result) override;
+
+ private:
+  void run();
+  absl::Status device_failure(const absl::Status& status) const;
+  absl::Status prepare_and_train();
+  absl::Status prepare_engine(const NetSpec& net);
+  absl::Status load_initial_weights(const NetSpec& net);
+  absl::Status prepare_data(const NetSpec& net, std::uint32_t workers);
+  absl::Status restore_own_state(const Plan& plan);
+  absl::Status prepare_synchronisation(Plan plan);
+  SyncClientOptions sync_options(const Plan& plan);
+  std::shared_ptr<TrafficProbe> show_progress(const Plan& plan);
+  absl::Status wait_for_start();
+  void wait_for_stop();
+
+  void save_own_state(Iteration version);
+  void hold();
+  std::optional<v1::SaveCheckpoint> next_held_save();
+  absl::Status give_held(Iteration version, const v1::SaveCheckpoint& save);
+
+  void report_end(const absl::Status& status);
+  void report_checkpoint_failure(Iteration version, const std::string& reason, bool too_late);
+
+  void wake(const absl::Status& reason);
+  void close_client();
+  void close_giver();
+  bool is_halting();
+
+  const WorkerServices services_;
+  const WorkerNodeOptions& options_;
+  const v1::Assignment assignment_;
+  const Epoch epoch_;
+  const std::shared_ptr<DataProbe> data_probe_ = std::make_shared<DataProbe>();
+  StateReader state_reader_;
+  std::thread thread_;
+
+  // The job's thread only.
+  JobSpec job_;
+  WorkerRank rank_;
+  std::optional<RestoreSource> restore_;  ///< where the run goes on from
+  Iteration first_iteration_ = 0;
+  bool restoring_ = false;         ///< while a checkpoint is read
+  std::string own_state_address_;  ///< of a server that holds worker 0's own state
+  std::shared_ptr<Executor> executor_;
+  std::unique_ptr<ExecutorFactors> factors_;  ///< null when no layer goes by SFB
+  std::unique_ptr<TrainBatches> train_;
+  std::unique_ptr<TestBatches> test_;
+
+  std::atomic<bool> cancelled_{false};
+  /// Guards all below; sync_, giver_ and states_ are read without it on the job's thread only.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool started_ = false;
+  bool halting_ = false;  ///< training has ended, its memory stays
+  bool stopped_ = false;
+  absl::Status sync_failure_;
+  std::optional<v1::SaveCheckpoint> held_save_;
+  std::shared_ptr<TrafficProbe> traffic_;
+  std::unique_ptr<SyncClient> sync_;
+  std::unique_ptr<CheckpointGiver> giver_;
+  std::unique_ptr<StateSender> states_;  ///< of worker 0, where the network has such a state
+};
+
+}  // namespace poseidon
