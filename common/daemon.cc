@@ -135,8 +135,9 @@ absl::StatusOr<HostPort> parse_page_address(const std::string& text) {
 
 std::string page_scheme(std::string_view address, bool has_tls) {
   const auto place = parse_host_port(address, PortZero::kAllowed);
-  const bool is_ours = place.ok() && is_loopback_host(place->host);
-  return has_tls && !is_ours ? "https" : "http";
+  const bool is_plain = place.ok() && (place->host == "127.0.0.1" || place->host == "::1" ||
+                                       place->host == "localhost");
+  return has_tls && !is_plain ? "https" : "http";
 }
 
 std::string local_host_towards(const HostPort& remote) {

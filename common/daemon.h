@@ -63,8 +63,8 @@ bool is_loopback_host(std::string_view host);
 /// Where a page of figures is served: ADDR:PORT, or :PORT or PORT alone for this machine only
 /// (127.0.0.1). INVALID_ARGUMENT says what is wrong.
 absl::StatusOr<HostPort> parse_page_address(const std::string& text);
-/// How a page at `address` (HOST:PORT) is asked for: "https" where its daemon `has_tls` and others
-/// than its machine reach it, else "http" (common/http_server.h).
+/// How a page at `address` (HOST:PORT) is asked for: "https" where its daemon `has_tls`, but for
+/// 127.0.0.1, ::1 and localhost "http" (common/http_server.h).
 std::string page_scheme(std::string_view address, bool has_tls);
 
 /// The address of ours from which `remote` is reached, as an IP literal: what others of its network

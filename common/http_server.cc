@@ -23,18 +23,19 @@ constexpr unsigned kMaxPeerCertificates = 8;
 /// What both Go's and OpenSSL's newest releases speak by themselves.
 constexpr const char* kTlsVersions = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2";
 
-/// Whether a connection came in by an address of this machine alone.
+/// Whether a connection came in by 127.0.0.1 or ::1. Not by another address of the loopback: a
+/// Debian's own name may stand for 127.0.1.1, and who asks by name cannot know (page_scheme).
 bool is_local(int socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
   if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return false;
   if (address.ss_family == AF_INET) {
     const auto& four = reinterpret_cast<const sockaddr_in&>(address);
-    return (ntohl(four.sin_addr.s_addr) >> 24U) == IN_LOOPBACKNET;
+    return four.sin_addr.s_addr == htonl(INADDR_LOOPBACK);
   }
   const in6_addr& six = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
-  if (IN6_IS_ADDR_V4MAPPED(&six)) return six.s6_addr[12] == IN_LOOPBACKNET;
-  return IN6_IS_ADDR_LOOPBACK(&six);
+  return IN6_IS_ADDR_LOOPBACK(&six) ||
+         (IN6_IS_ADDR_V4MAPPED(&six) && six.s6_addr32[3] == htonl(INADDR_LOOPBACK));
 }
 
 std::string text_or_empty(const char* text) { return text == nullptr ? "" : text; }

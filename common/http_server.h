@@ -4,8 +4,8 @@
 // that answers. Before: Prometheus, browsers and scripts. After: common/metrics_server.h,
 // coordinator/status_site.h.
 //
-// Where the process has a certificate (common/security.h), every address speaks TLS but those of
-// this machine alone (127.0.0.1, ::1), and whoever asks must show the certificate of one who may
+// Where the process has a certificate (common/security.h), every address speaks TLS but 127.0.0.1
+// and ::1, which only this machine reaches, and whoever asks must show the certificate of one who may
 // read (kPageReaders in common/roles.h); others get a 403 that says why, and are counted.
 
 #include <functional>

@@ -117,14 +117,16 @@ TEST(PrometheusTargets, NameEveryDaemonThatServesMetrics) {
 
 /// Prometheus asks each as it wants to be asked.
 TEST(PrometheusTargets, SayWhoSpeaksTls) {
-  NodeInfo near, far;
+  NodeInfo near, named, far;
   near.metrics_address = "127.0.0.1:9102";
+  named.metrics_address = "127.0.1.1:9104";
   far.metrics_address = "[2001:db8::2]:9103";
   const nlohmann::json targets =
-      nlohmann::json::parse(prometheus_targets("10.0.0.1:9101", {near, far}, true));
+      nlohmann::json::parse(prometheus_targets("10.0.0.1:9101", {near, named, far}, true));
   EXPECT_EQ(targets, nlohmann::json::parse(R"([
       {"targets": ["10.0.0.1:9101"], "labels": {"daemon": "coordinator", "__scheme__": "https"}},
       {"targets": ["127.0.0.1:9102"], "labels": {"daemon": "worker"}},
+      {"targets": ["127.0.1.1:9104"], "labels": {"daemon": "worker", "__scheme__": "https"}},
       {"targets": ["[2001:db8::2]:9103"],
        "labels": {"daemon": "worker", "__scheme__": "https"}}])"));
 }

@@ -373,11 +373,11 @@ class Pages(ProcessTest):
         self.schemes, self.metrics_port, self.status_port = {found[1], found[3]}, found[2], found[4]
         return process
 
-    def ask(self, port, path, *options, host=1, scheme="https", name="daemon.poseidon.internal"):
+    def ask(self, port, path, *options, host=1, scheme="https", name="daemon.poseidon.internal", address=None):
         """(curl's exit code, HTTP status, body)."""
         asked = subprocess.run([str(word) for word in self.network.command(host, [
             "curl", "--noproxy", "*", "--silent", "--max-time", "10", "--write-out", "\n%{http_code}", "--resolve",
-            f"{name}:{port}:{self.network.address(0)}", *options, f"{scheme}://{name}:{port}{path}"])],
+            f"{name}:{port}:{address or self.network.address(0)}", *options, f"{scheme}://{name}:{port}{path}"])],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False)
         body, _, status = asked.stdout.rpartition("\n")
         return asked.returncode, int(status or 0), body
@@ -438,8 +438,11 @@ class Pages(ProcessTest):
                                                            "--output", "/dev/null", f"http://127.0.0.1:{port}{path}"]),
                                   capture_output=True, text=True, timeout=20, check=False)
             self.assertEqual(done.stdout, "200")
-            # By its other address it is somebody like all others.
-            self.assertNotEqual(self.ask(port, path, host=0, scheme="http")[0], 0)
+            # By its other addresses it is somebody like all others; its own name may stand for 127.0.1.1.
+            for address in (self.network.address(0), "127.0.1.1"):
+                self.assertNotEqual(self.ask(port, path, host=0, scheme="http", address=address)[0], 0)
+                shown = self.shown(self.ours, "monitor")
+                self.assertEqual(self.ask(port, path, *shown, host=0, address=address)[:2], (0, 200))
 
     def test_prometheus_is_told_who_speaks_tls(self):
         self.begin(["--tls-dir", self.ours / "coordinator"], pages=f"{self.network.address(0)}:0")
