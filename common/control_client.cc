@@ -26,6 +26,7 @@
 #include "common/daemon.h"
 #include "common/ids.h"
 #include "common/snapshot.h"
+#include "common/text.h"
 #include "common/trace_report.h"
 #include "grpcpp/grpcpp.h"
 #include "poseidon/v1/control.grpc.pb.h"
@@ -402,7 +403,7 @@ absl::Status ControlClient::Impl::say_farewell(ControlStream& stream) {
   v1::NodeMessage leave;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    leave.mutable_leave()->set_reason(stop_reason_);
+    leave.mutable_leave()->set_reason(to_utf8(stop_reason_));
   }
   stream.send(std::move(leave));
   stream.finish_sending();

@@ -7,11 +7,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdarg>
 #include <cstdint>
+#include <cstdio>
 #include <string_view>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/connection_door.h"
 #include "common/status_macros.h"
@@ -23,12 +27,9 @@ constexpr unsigned kMaxPeerCertificates = 8;
 /// What both Go's and OpenSSL's newest releases speak by themselves.
 constexpr const char* kTlsVersions = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2";
 
-/// Whether a connection came in by 127.0.0.1 or ::1. Not by another address of the loopback: a
-/// Debian's own name may stand for 127.0.1.1, and who asks by name cannot know (page_scheme).
-bool is_local(int socket) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof(address);
-  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return false;
+/// 127.0.0.1 or ::1. No other of 127.x.x.x: a Debian's own name may stand for 127.0.1.1, and who
+/// asks by name cannot know (page_scheme).
+bool is_loopback(const sockaddr_storage& address) {
   if (address.ss_family == AF_INET) {
     const auto& four = reinterpret_cast<const sockaddr_in&>(address);
     return four.sin_addr.s_addr == htonl(INADDR_LOOPBACK);
@@ -36,6 +37,15 @@ bool is_local(int socket) {
   const in6_addr& six = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
   return IN6_IS_ADDR_LOOPBACK(&six) ||
          (IN6_IS_ADDR_V4MAPPED(&six) && six.s6_addr32[3] == htonl(INADDR_LOOPBACK));
+}
+
+/// Whether a connection is one of this machine with itself. Its own address alone does not say so:
+/// with route_localnet others may be led to it.
+bool is_local(int socket, const sockaddr_storage& peer) {
+  sockaddr_storage own{};
+  socklen_t size = sizeof(own);
+  return is_loopback(peer) &&
+         ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &size) == 0 && is_loopback(own);
 }
 
 std::string text_or_empty(const char* text) { return text == nullptr ? "" : text; }
@@ -129,8 +139,10 @@ class HttpServer::Impl {
     if (identity != nullptr) tls_ = start_daemon(limits, identity);
     if (plain_ == nullptr || (identity != nullptr && tls_ == nullptr)) {
       return absl::InternalError(
-          absl::StrCat("cannot serve HTTP at ", address_, ": no threads, memory or files left?"));
+          absl::StrCat("cannot serve HTTP at ", address_, ": ",
+                       last_words_.empty() ? "no threads, memory or files left?" : last_words_));
     }
+    has_started_ = true;
     door_->start([this](int socket) { take(socket); },
                  [this](const std::string& peer) {
                    security_->refuse(PeerRefusal::kTooMany, peer,
@@ -152,10 +164,14 @@ class HttpServer::Impl {
     const auto text = [](const std::string& pem) { return const_cast<char*>(pem.c_str()); };
     std::vector<MHD_OptionItem> options = {
         option(MHD_OPTION_THREAD_POOL_SIZE, limits.threads),
-        option(MHD_OPTION_CONNECTION_LIMIT, static_cast<std::intptr_t>(limits.connections)),
+        // The library gives each thread its share of them; the door alone is to say who is too
+        // many.
+        option(MHD_OPTION_CONNECTION_LIMIT,
+               static_cast<std::intptr_t>(limits.connections * limits.threads)),
         option(MHD_OPTION_CONNECTION_TIMEOUT, limits.request_timeout_s),
         option(MHD_OPTION_CONNECTION_MEMORY_LIMIT, limits.max_request_bytes)};
-    unsigned flags = MHD_USE_NO_LISTEN_SOCKET | MHD_USE_AUTO_INTERNAL_THREAD | MHD_USE_ITC;
+    // Not epoll: with it 0.9.75 turns in circles while a TLS handshake waits for its other half.
+    unsigned flags = MHD_USE_NO_LISTEN_SOCKET | MHD_USE_POLL_INTERNAL_THREAD | MHD_USE_ITC;
     if (identity != nullptr) {
       flags |= MHD_USE_TLS | MHD_USE_ERROR_LOG;
       // The logger first, as the library wants it.
@@ -182,17 +198,24 @@ class HttpServer::Impl {
       ::close(socket);  // gone again
       return;
     }
-    MHD_Daemon* const daemon = tls_ == nullptr || is_local(socket) ? plain_ : tls_;
-    MHD_add_connection(daemon, socket, reinterpret_cast<const sockaddr*>(&peer), size);
+    MHD_add_connection(tls_ == nullptr || is_local(socket, peer) ? plain_ : tls_, socket,
+                       reinterpret_cast<const sockaddr*>(&peer), size);
   }
 
-  /// The library tells of a failed handshake in its log alone, and not who it was with.
-  static void on_log(void* self, const char* format, va_list /*values*/) {
-    if (std::string_view(format).find("handshake") == std::string_view::npos) return;
-    static_cast<Impl*>(self)->security_->refuse(
-        PeerRefusal::kHandshake, "who asked for a page",
-        "a TLS handshake failed: does the other side speak plain text (http:// for https://), or "
-        "did it not like our certificate?");
+  /// The library tells of a failed handshake in its log alone, and not who it was with; and why it
+  /// cannot start.
+  static void on_log(void* self, const char* format, va_list values) {
+    auto& impl = *static_cast<Impl*>(self);
+    if (!impl.has_started_) {
+      std::array<char, 512> text{};
+      std::vsnprintf(text.data(), text.size(), format, values);
+      impl.last_words_ = std::string(absl::StripAsciiWhitespace(text.data()));
+    } else if (std::string_view(format).find("handshake") != std::string_view::npos) {
+      impl.security_->refuse(
+          PeerRefusal::kHandshake, "who asked for a page",
+          "a TLS handshake failed: does the other side speak plain text (http:// for https://), or "
+          "did it not like our certificate?");
+    }
   }
 
   template <bool kIsTls>
@@ -226,6 +249,8 @@ class HttpServer::Impl {
   const std::shared_ptr<Security> security_;
   const Handler handler_;
   std::string address_;
+  std::string last_words_;                ///< of the library, until has_started_
+  std::atomic<bool> has_started_{false};  ///< from then on connections come
   MHD_Daemon* plain_ = nullptr;
   MHD_Daemon* tls_ = nullptr;  ///< null without TLS
   std::unique_ptr<ConnectionDoor> door_;

@@ -108,11 +108,12 @@ void WorkerJob::save_checkpoint(const v1::SaveCheckpoint& save) {
 
 void WorkerJob::run() {
   const absl::Status status = prepare_and_train();
-  if (const absl::Status failure = device_failure(status); !failure.ok()) {
-    close_client();
-    close_giver();
-    services_.device_failed(failure);
-    return;
+  if (!status.ok()) {
+    const absl::Status failure = device_failure(options_.engine, status);
+    if (!failure.ok()) {
+      services_.device_failed(failure);
+      return;
+    }
   }
   if (!is_halting()) {
     if (!status.ok()) close_client();
@@ -122,17 +123,6 @@ void WorkerJob::run() {
   close_client();
   if (is_halting()) hold();
   close_giver();
-}
-
-/// Why this process must end, where the job's end tells so: no other job would go well here, and
-/// whoever comes in its place lets this one go on.
-absl::Status WorkerJob::device_failure(const absl::Status& status) const {
-  if (status.ok()) return status;
-  const absl::Status health = options_.engine.health();
-  if (health.ok()) return health;
-  return absl::UnavailableError(absl::StrCat(options_.engine.device,
-                                             " can be used no more by this process, which ends: ",
-                                             health.message(), " (", status.message(), ")"));
 }
 
 absl::Status WorkerJob::prepare_and_train() {

@@ -53,8 +53,8 @@ struct WorkerServices {
   RefusalCounts* refusals = nullptr;
   NodeMetrics* metrics = nullptr;  ///< may be null
   ControlClient* client = nullptr;
-  /// The device can be used no more by this process, which should end; called on the job's thread,
-  /// as the last that the job does.
+  /// The device can be used no more by this process, which should end without freeing anything of
+  /// it; called on the job's thread, as the last that the job does.
   std::function<void(const absl::Status&)> device_failed;
 };
 
@@ -88,7 +88,6 @@ class WorkerJob final : public TrainerEvents {
 
  private:
   void run();
-  absl::Status device_failure(const absl::Status& status) const;
   absl::Status prepare_and_train();
   absl::Status prepare_engine(const NetSpec& net);
   absl::Status load_initial_weights(const NetSpec& net);

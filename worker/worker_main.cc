@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
@@ -172,8 +173,12 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
     });
     manager.ready(absl::StrCat("works on ", *address));
     status = client.run();
+    if (const absl::Status failure = node.device_failure(); !failure.ok()) {
+      spdlog::error("{}", std::string(failure.message()));
+      spdlog::default_logger()->flush();
+      std::_Exit(kExitRunFailed);
+    }
     node.end();
-    status.Update(node.device_failure());
   }
   grpc.stop();
   spdlog::info("stopped; sent {} MB of tensors through shared memory",

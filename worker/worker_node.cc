@@ -31,7 +31,7 @@ void WorkerNode::on_calibrate(const v1::Calibrate& calibrate) {
 }
 
 absl::Status WorkerNode::measure(const v1::Calibrate& task, const std::atomic<bool>& cancelled,
-                                 v1::CalibrationReport& report) const {
+                                 v1::CalibrationReport& report) {
   if (!task.has_compute()) return absl::InvalidArgumentError("a worker sums nothing");
   const v1::CalibrateCompute& compute = task.compute();
   if (compute.workers() == 0) return absl::InvalidArgumentError("a job of no worker");
@@ -44,22 +44,27 @@ absl::Status WorkerNode::measure(const v1::Calibrate& task, const std::atomic<bo
                                           .threads = options_.threads,
                                           .precision = job.precision}));
   const SystemClock clock;
-  POSEIDON_ASSIGN_OR_RETURN(const ComputeSpeed speed,
-                            measure_compute(executor, {.batch_size = job.batch_size,
-                                                       .micro_batches = job.micro_batches,
-                                                       .workers = compute.workers(),
-                                                       .iterations = job.iterations,
-                                                       .optimizer = job.optimizer,
-                                                       .max_time = Milliseconds(compute.max_ms()),
-                                                       .clock = &clock,
-                                                       .cancelled = &cancelled}));
-  for (const LayerTimes& layer : speed.layers) {
+  const absl::StatusOr<ComputeSpeed> speed =
+      measure_compute(executor, {.batch_size = job.batch_size,
+                                 .micro_batches = job.micro_batches,
+                                 .workers = compute.workers(),
+                                 .iterations = job.iterations,
+                                 .optimizer = job.optimizer,
+                                 .max_time = Milliseconds(compute.max_ms()),
+                                 .clock = &clock,
+                                 .cancelled = &cancelled});
+  if (!speed.ok()) {
+    const absl::Status failure = ::poseidon::device_failure(options_.engine, speed.status());
+    if (!failure.ok()) leave(failure);
+    return speed.status();
+  }
+  for (const LayerTimes& layer : speed->layers) {
     v1::LayerTimesMessage& times = *report.add_layers();
     times.set_name(layer.name);
     times.set_forward_seconds(layer.forward_s);
     times.set_backward_seconds(layer.backward_s);
   }
-  report.set_device_ops_per_s(speed.device_ops_per_s);
+  report.set_device_ops_per_s(speed->device_ops_per_s);
   return absl::OkStatus();
 }
 
@@ -78,7 +83,7 @@ void WorkerNode::end_job(const absl::Status& reason) {
   if (metrics_ != nullptr) metrics_->show({});
 }
 
-/// On the job's thread, which end() will join.
+/// On the thread of the job or of the measurement.
 void WorkerNode::leave(const absl::Status& failure) {
   {
     const std::lock_guard lock(mutex_);

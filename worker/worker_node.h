@@ -33,7 +33,8 @@ class WorkerNode final : public ControlEvents {
     calibration_.set_client(client);
   }
   /// Why the device can be used no more by this process: the node has left the cluster for it, and
-  /// ControlClient::run has returned. OK while all is well.
+  /// ControlClient::run has returned. OK while all is well. Where it is not, the process should end
+  /// at once: whoever frees the device's memory waits for work that it may never finish.
   absl::Status device_failure();
   /// Ends the job in progress; call it before the client goes.
   void end() { end_job(absl::CancelledError("the worker stops")); }
@@ -53,7 +54,7 @@ class WorkerNode final : public ControlEvents {
  private:
   /// Before a job: how fast its network computes here.
   absl::Status measure(const v1::Calibrate& task, const std::atomic<bool>& cancelled,
-                       v1::CalibrationReport& report) const;
+                       v1::CalibrationReport& report);
   /// Ends the job in progress or the measurement before it, if there is one, and waits until its
   /// thread is gone.
   void end_job(const absl::Status& reason);

@@ -3,6 +3,7 @@ counted and told why."""
 
 import contextlib
 import json
+import os
 import pathlib
 import re
 import resource
@@ -21,6 +22,16 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "com
 import hosts  # noqa: E402  (the benchmark's network)
 
 SHORT = 60  # iterations
+HALF_A_HANDSHAKE = """
+import socket, sys
+clients = [socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20) for _ in range(4)]
+for client in clients:
+    client.sendall(b"\\x16")
+for client in clients:
+    while client.recv(4096):
+        pass
+print("hung up")
+"""
 
 
 def short_job():
@@ -430,6 +441,22 @@ class Pages(ProcessTest):
         self.assertEqual((code, status), (60, 0))
         code, status, _ = self.ask(self.metrics_port, "/metrics", *self.shown(self.ours, "monitor"), "--tls-max", "1.1")
         self.assertEqual((code != 0, status), (True, 0))
+
+    def test_half_a_handshake_costs_nothing_and_is_cut_off(self):
+        process = self.begin(["--tls-dir", self.ours / "coordinator"])
+
+        def cpu_s():
+            fields = pathlib.Path(f"/proc/{process.popen.pid}/stat").read_text().rsplit(")")[-1].split()
+            return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+        before = cpu_s()
+        # The first byte of a handshake, and no more; then until the server hangs up, at most 20 s.
+        half = subprocess.run(self.network.command(1, [sys.executable, "-c", HALF_A_HANDSHAKE, self.network.address(0),
+                                                       self.metrics_port]),
+                              capture_output=True, text=True, timeout=40, check=False)
+        self.assertEqual(half.stdout, "hung up\n", half.stderr)
+        # Ten seconds of four threads that turn in circles would be twenty times as much on one core.
+        self.assertLess(cpu_s() - before, 1)
 
     def test_this_machine_alone_needs_no_certificate(self):
         self.begin(["--tls-dir", self.ours / "coordinator"])

@@ -7,7 +7,9 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "worker/engine/executor.h"
 
 namespace poseidon {
@@ -21,5 +23,15 @@ struct Engine {
   /// error of its own takes nothing from it any more), OK when it can or nobody knows. Any thread.
   std::function<absl::Status()> health = [] { return absl::OkStatus(); };
 };
+
+/// After `failure` of a job: why the process should end, as no other job would go well here and
+/// whoever comes in its place lets this one go on. OK where the device is not to blame.
+inline absl::Status device_failure(const Engine& engine, const absl::Status& failure) {
+  const absl::Status health = engine.health();
+  if (health.ok()) return health;
+  return absl::UnavailableError(absl::StrCat(
+      engine.device, " can be used no more by this process, which ends: ", health.message(), " (",
+      failure.message(), ")"));
+}
 
 }  // namespace poseidon

@@ -276,9 +276,14 @@ absl::StatusOr<std::unique_ptr<Device>> make_device(const DeviceOptions& options
 absl::Status device_health(int ordinal) {
   POSEIDON_RETURN_IF_ERROR(CudaContext::patience());
   std::size_t free_bytes = 0, all_bytes = 0;
-  POSEIDON_CUDA(cudaSetDevice(ordinal));
-  POSEIDON_CUDA(cudaMemGetInfo(&free_bytes, &all_bytes));
-  return absl::OkStatus();
+  cudaError_t error = cudaSetDevice(ordinal);
+  if (error == cudaSuccess) error = cudaMemGetInfo(&free_bytes, &all_bytes);
+  // Somebody else has the GPU or its memory, and will give it back.
+  if (error == cudaErrorMemoryAllocation || error == cudaErrorDevicesUnavailable) {
+    static_cast<void>(cudaGetLastError());
+    return absl::OkStatus();
+  }
+  return cuda_status(error, "cudaMemGetInfo");
 }
 
 constexpr DevicePlugin kPlugin = {.device_count = device_count,
