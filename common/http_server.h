@@ -5,8 +5,8 @@
 // coordinator/status_site.h.
 //
 // Where the process has a certificate (common/security.h), every address speaks TLS but 127.0.0.1
-// and ::1, which only this machine reaches, and whoever asks must show the certificate of one who may
-// read (kPageReaders in common/roles.h); others get a 403 that says why, and are counted.
+// and ::1, which only this machine reaches, and whoever asks must show the certificate of one who
+// may read (kPageReaders in common/roles.h); others get a 403 that says why, and are counted.
 
 #include <functional>
 #include <memory>
