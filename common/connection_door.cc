@@ -206,8 +206,8 @@ void ConnectionDoor::accept_all(int listener) {
     const std::string peer = text_of(address, size);
     struct stat is {};
     if (!has_room(peer) || ::fstat(socket, &is) != 0) {
+      refuse_(peer);  // counted when the peer knows of it
       ::close(socket);
-      refuse_(peer);
       continue;
     }
     const int on = 1;
