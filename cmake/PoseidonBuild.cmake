@@ -63,7 +63,7 @@ set(POSEIDON_TEST_ENVIRONMENT
   "ASAN_OPTIONS=detect_stack_use_after_return=1"
   "LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/sanitizers/lsan.supp"
   "UBSAN_OPTIONS=print_stacktrace=1"
-  "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/sanitizers/tsan.supp second_deadlock_stack=1")
+  "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/sanitizers/tsan.supp second_deadlock_stack=1 history_size=7")
 
 # poseidon_test(NAME SOURCES a_test.cc ... [DEPS target ...] [TIMEOUT seconds] [LABELS label ...]):
 # one GoogleTest program, one ctest entry; run from the source folder so that test data has short paths.
