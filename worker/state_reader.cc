@@ -21,8 +21,9 @@ absl::Status StateReader::read(std::vector<StoreRequest> requests) {
     reading->transfer = std::make_unique<StoreTransfer>(stores_, options_.transfer);
     reading->transfer->start(std::move(*shared),
                              [this, reading = reading.get()](const absl::Status& end) {
+                               // Words of its own: how absl shares them no race detector sees.
                                const std::lock_guard lock(mutex_);
-                               reading->end = end;
+                               reading->end = absl::Status(end.code(), end.message());
                                changed_.notify_all();
                              });
   });
@@ -31,7 +32,7 @@ absl::Status StateReader::read(std::vector<StoreRequest> requests) {
     // The transfer has a deadline of its own.
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return reading->end || !cancelled_.ok(); });
-    status = reading->end.value_or(cancelled_);
+    status = reading->end ? *std::move(reading->end) : cancelled_;
   }
   auto ended = std::make_shared<std::promise<void>>();  // outlives set_value on the loop
   stores_->post([reading, ended] {
