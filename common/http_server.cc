@@ -107,14 +107,14 @@ MHD_Result answer(MHD_Connection* connection, const HttpResponse& answer) {
   return queued;
 }
 
-HttpResponse plain_text(int status, std::string text) {
+}  // namespace
+
+HttpResponse text_response(int status, std::string text) {
   return {.status = status,
           .content_type = "text/plain; charset=utf-8",
           .headers = {},
-          .body = std::make_shared<const std::string>(std::move(text) + "\n")};
+          .body = std::make_shared<const std::string>(std::move(text))};
 }
-
-}  // namespace
 
 class HttpServer::Impl {
  public:
@@ -229,7 +229,7 @@ class HttpServer::Impl {
                      const char* version, bool is_tls) const {
     const std::string path = text_or_empty(url);
     if (!path.starts_with('/') || !text_or_empty(version).starts_with("HTTP/1.")) {
-      return answer(connection, plain_text(400, "this is no request of HTTP/1.1"));
+      return answer(connection, text_response(400, "this is no request of HTTP/1.1\n"));
     }
     if (is_tls) {
       const std::vector<std::string> shown = certificates_of(connection);
@@ -237,7 +237,8 @@ class HttpServer::Impl {
       for (const std::string& certificate : shown) chain += certificate;
       const absl::Status may =
           security_->admit_reader(shown.empty() ? "" : shown.front(), chain, peer_of(connection));
-      if (!may.ok()) return answer(connection, plain_text(403, std::string(may.message())));
+      if (!may.ok())
+        return answer(connection, text_response(403, absl::StrCat(may.message(), "\n")));
     }
     return answer(connection,
                   handler_({.method = text_or_empty(method),

@@ -34,6 +34,9 @@ struct HttpResponse {
   std::shared_ptr<const std::string> body;                   ///< null: empty. Left out for HEAD
 };
 
+/// Words for people.
+HttpResponse text_response(int status, std::string text);
+
 /// What every HTTP server of ours keeps to.
 struct HttpLimits {
   unsigned threads = 4;             ///< requests answered at a time

@@ -32,18 +32,13 @@ bool takes_gzip(const std::string& accepted) {
 }
 
 HttpResponse answer(const HttpRequest& request, const MetricsServer::Page& page) {
-  const auto said = [](int status, const char* text) {
-    return HttpResponse{.status = status,
-                        .content_type = "text/plain; charset=utf-8",
-                        .headers = {},
-                        .body = std::make_shared<const std::string>(text)};
-  };
   if (request.method != "GET" && request.method != "HEAD") {
-    HttpResponse refused = said(405, "metrics are only read: GET /metrics\n");
+    HttpResponse refused = text_response(405, "metrics are only read: GET /metrics\n");
     refused.headers = {{"Allow", "GET, HEAD"}};
     return refused;
   }
-  if (request.path != "/metrics") return said(404, "nothing here; metrics are at /metrics\n");
+  if (request.path != "/metrics")
+    return text_response(404, "nothing here; metrics are at /metrics\n");
   HttpResponse response{.status = 200,
                         .content_type = "text/plain; version=0.0.4; charset=utf-8",
                         .headers = {},

@@ -42,7 +42,9 @@ HttpResponse respond(int status, std::string type, std::shared_ptr<const std::st
 }
 
 HttpResponse respond_text(int status, const std::string& text) {
-  return respond(status, "text/plain; charset=utf-8", std::make_shared<const std::string>(text));
+  HttpResponse response = text_response(status, text);
+  response.headers = safe_headers();
+  return response;
 }
 
 std::string etag_of(std::string_view text) {
