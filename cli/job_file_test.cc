@@ -135,6 +135,20 @@ TEST_F(JobFileTest, AMissingDataFileIsNamedWithItsKey) {
   EXPECT_TRUE(check_files(prepared->spec).ok());
 }
 
+// As everywhere else on the system: ".." leads out of where the link leads.
+TEST_F(JobFileTest, PathsThroughLinksAreTheSystems) {
+  fs::create_directories(folder_ / "disk/set/images");
+  fs::create_directory_symlink(folder_ / "disk/set/images", folder_ / "images");
+  std::ofstream(folder_ / "disk/set/i.gz") << "x";
+  nlohmann::json json = job();
+  json["data"]["train"]["images"] = "images/../i.gz";
+  json["data"]["train"]["labels"] = "./images/../i.gz";
+  const auto prepared = prepare_job(write("job.json", json));
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  const absl::Status status = check_files(prepared->spec);
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 TEST_F(JobFileTest, AFolderIsNoDataFile) {
   auto prepared = prepare_job(write("job.json", job()));
   ASSERT_TRUE(prepared.ok()) << prepared.status();

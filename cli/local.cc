@@ -31,8 +31,12 @@
 #include "cli/outcome.h"
 #include "cli/watch.h"
 #include "common/daemon.h"
+#include "common/file_io.h"
 #include "common/ids.h"
 #include "common/status_macros.h"
+#include "common/text.h"
+#include "coordinator/node_counts.h"
+#include "coordinator/run_directory.h"
 #include "worker/data/batches.h"
 
 namespace poseidon {
@@ -45,6 +49,7 @@ constexpr Milliseconds kSubmitTimeout{30000};
 constexpr Milliseconds kStopTimeout{5000};  // between SIGTERM and SIGKILL
 constexpr Milliseconds kAddressPoll{20};
 constexpr const char* kAnyPort = "127.0.0.1:0";
+constexpr const char* kCoordinatorState = "coordinator";  // among the cluster's folders
 constexpr std::size_t kLogLines = 15;
 /// A child that dies more often than this in the window is not started again.
 constexpr std::size_t kMaxRestarts = 5;
@@ -108,6 +113,7 @@ class LocalCluster {
  private:
   absl::Status start(const std::string& name, const char* program,
                      std::vector<std::string> arguments);
+  absl::Status forget_earlier_job();
   absl::Status check_children();
   absl::Status revive(ChildProcess& child, int wait_status);
 
@@ -135,13 +141,32 @@ absl::Status LocalCluster::start(const std::string& name, const char* program,
   return absl::OkStatus();
 }
 
+/// An earlier run in the same folder may have been killed: the coordinator would go on with its job
+/// and refuse ours.
+absl::Status LocalCluster::forget_earlier_job() {
+  const Nanoseconds end = clock_.now() + kStopTimeout;
+  while (true) {
+    const auto state = StateDirectory::open(folders_.cluster / kCoordinatorState);
+    if (state.ok()) return (*state)->drop_job();
+    if (!absl::IsAlreadyExists(state.status())) return state.status();
+    // Its coordinator may still be about to stop.
+    if (clock_.now() >= end) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--run-dir ", folders_.run.string(),
+                       ": another run is in progress there; choose another folder"));
+    }
+    POSEIDON_RETURN_IF_ERROR(pause(kAddressPoll));
+  }
+}
+
 absl::StatusOr<std::string> LocalCluster::start_coordinator() {
+  POSEIDON_RETURN_IF_ERROR(forget_earlier_job());
   const fs::path address_file = folders_.cluster / "coordinator.address";
   std::error_code ignored;  // of an earlier run in the same folder
   fs::remove(address_file, ignored);
   POSEIDON_RETURN_IF_ERROR(
       start("coordinator", "poseidon-coordinator",
-            {"--listen", kAnyPort, "--state-dir", (folders_.cluster / "coordinator").string(),
+            {"--listen", kAnyPort, "--state-dir", (folders_.cluster / kCoordinatorState).string(),
              "--address-file", address_file.string()}));
   const SystemClock clock;
   const Nanoseconds end = clock.now() + kStartTimeout;
@@ -207,8 +232,11 @@ absl::Status LocalCluster::revive(ChildProcess& child, int wait_status) {
   // Who refuses its own arguments would do so again.
   const bool wrong_call = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == kExitWrongCall;
   if (wrong_call || deaths.size() > kMaxRestarts) {
-    return absl::AbortedError(absl::StrCat(what, "; the last lines of ", child.log().string(),
-                                           ":\n", last_lines(child.log(), kLogLines)));
+    const std::string why = absl::StrCat(what, "; the last lines of ", child.log().string(), ":\n",
+                                         last_lines(child.log(), kLogLines));
+    // Later it is the machine that has changed.
+    const bool first_start = deaths.size() == 1;
+    return wrong_call && first_start ? absl::InvalidArgumentError(why) : absl::AbortedError(why);
   }
   write_stdout(absl::StrCat(what, "; starting it again\n"));
   std::vector<std::string> arguments = child.arguments();
@@ -249,32 +277,42 @@ std::string timestamp() {
   return text.data();
 }
 
-/// A job's name as a folder's name: no path separators or other surprises.
-std::string folder_name(std::string name) {
-  for (char& c : name) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       c == '-' || c == '_';
-    if (!plain) c = '_';
+absl::Status create_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (!error) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--run-dir: cannot create the folder ", folder.string(), ": ", error.message()));
+}
+
+/// A new folder for a run that names none, whoever else makes one in the same second.
+absl::StatusOr<fs::path> create_default_folder(const std::string& job_name) {
+  const fs::path runs = "runs";
+  POSEIDON_RETURN_IF_ERROR(create_folder(runs));
+  const std::string name = absl::StrCat(file_name(job_name), "-", timestamp());
+  fs::path run = runs / name;
+  std::error_code error;
+  for (int i = 2; !fs::create_directory(run, error); ++i) {
+    if (error) {
+      return absl::InvalidArgumentError(absl::StrCat("cannot create the folder ", run.string(),
+                                                     ": ", error.message(),
+                                                     "; choose another with --run-dir"));
+    }
+    run = runs / absl::StrCat(name, "-", i);
   }
-  return name;
+  return run;
 }
 
 absl::StatusOr<RunFolders> make_folders(const std::string& run_dir, const std::string& job_name) {
-  std::error_code error;
-  fs::path run = run_dir.empty() ? fs::path("runs") / (folder_name(job_name) + "-" + timestamp())
-                                 : fs::path(run_dir);
-  // Two runs in one second: the default must be a new folder.
-  for (int i = 2; run_dir.empty() && fs::exists(run, error) && i < 100; ++i) {
-    run = fs::path("runs") / absl::StrCat(folder_name(job_name), "-", timestamp(), "-", i);
+  fs::path run = run_dir;
+  if (run_dir.empty()) {
+    POSEIDON_ASSIGN_OR_RETURN(run, create_default_folder(job_name));
   }
-  run = fs::absolute(run, error).lexically_normal();
+  std::error_code error;
+  run = path_from(fs::current_path(error), run);
   RunFolders folders{.run = run, .logs = run / "logs", .cluster = run / "cluster"};
   for (const fs::path& folder : {folders.run, folders.logs, folders.cluster}) {
-    fs::create_directories(folder, error);
-    if (error) {
-      return absl::InvalidArgumentError(absl::StrCat("--run-dir: cannot create the folder ",
-                                                     folder.string(), ": ", error.message()));
-    }
+    POSEIDON_RETURN_IF_ERROR(create_folder(folder));
   }
   fs::permissions(folders.cluster, fs::perms::owner_all, error);
   return folders;
@@ -328,18 +366,22 @@ absl::Status run_local(const LocalOptions& options) {
   POSEIDON_RETURN_IF_ERROR(check_options(options));
   auto job = prepare_job(options.job_path);
   if (!job.ok()) return absl::InvalidArgumentError(job.status().message());
-  absl::Status readable = check_files(job->spec);
+  absl::Status checked = check_node_counts({.min_workers = job->spec.membership.min_workers,
+                                            .max_workers = job->spec.membership.max_workers,
+                                            .replicas = job->spec.checkpoint.replicas},
+                                           options.workers, options.servers);
+  if (checked.ok()) checked = check_files(job->spec);
   std::string weights;
-  if (readable.ok()) {
+  if (checked.ok()) {
     auto report = check_weights(job->spec, job->net);
-    readable = report.status();
+    checked = report.status();
     if (report.ok()) weights = *std::move(report);
   }
-  if (readable.ok()) {
-    readable = check_data(job->spec, job->net, static_cast<std::uint32_t>(options.workers));
+  if (checked.ok()) {
+    checked = check_data(job->spec, job->net, static_cast<std::uint32_t>(options.workers));
   }
-  if (!readable.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(options.job_path, ": ", readable.message()));
+  if (!checked.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(options.job_path, ": ", checked.message()));
   }
   print_warnings(job_warnings(job->spec));
   POSEIDON_ASSIGN_OR_RETURN(fs::path programs, programs_folder());
@@ -349,7 +391,7 @@ absl::Status run_local(const LocalOptions& options) {
                             options.workers, ", servers: ", options.servers, "; run directory ",
                             run_dir.string(), "\n", weights.empty() ? "" : weights + "\n"));
   if (options.metrics) {
-    const fs::path targets = folders.cluster / "coordinator" / "prometheus-targets.json";
+    const fs::path targets = folders.cluster / kCoordinatorState / "prometheus-targets.json";
     write_stdout(absl::StrCat("targets for Prometheus: ", targets.string(), "\n"));
   }
 

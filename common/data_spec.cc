@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/file_io.h"
 #include "common/json_fields.h"
 #include "common/text.h"
 
@@ -129,8 +130,8 @@ absl::Status parse_transform(const Json& json, std::string_view source, const st
     fields.add(parse_colour(*colour, source, fields.path_of("color_jitter"), spec.colour));
   }
   fields.number("lighting", &spec.colour.lighting, {.min = 0.0, .max = 10.0});
-  parse_per_channel(fields, "mean", {}, spec.mean);
-  // Float32 holds it, and what divides by it too.
+  // Float32 holds them, and what is divided by std too.
+  parse_per_channel(fields, "mean", {.min = -1e30, .max = 1e30}, spec.mean);
   parse_per_channel(fields, "std", {.min = 1e-30, .max = 1e30}, spec.deviation);
   fields.number("scale", &spec.scale);
   // Anything that rounds to zero or infinity in float32 would wipe out every pixel.
@@ -147,7 +148,7 @@ absl::Status parse_transform(const Json& json, std::string_view source, const st
 }
 
 void resolve(std::string& path, const std::filesystem::path& folder) {
-  if (!path.empty()) path = (folder / path).lexically_normal().string();
+  if (!path.empty()) path = path_from(folder, path).string();
 }
 
 void resolve(DataSourceSpec& source, const std::filesystem::path& folder) {

@@ -95,6 +95,15 @@ absl::StatusOr<Descriptor> open_file(const std::filesystem::path& path) {
   return file;
 }
 
+std::filesystem::path path_from(const std::filesystem::path& folder,
+                                const std::filesystem::path& path) {
+  std::filesystem::path result;
+  for (const std::filesystem::path& part : folder / path) {
+    if (part != ".") result /= part;
+  }
+  return result;
+}
+
 absl::StatusOr<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
   std::string bytes;
   POSEIDON_RETURN_IF_ERROR(read_into(path, max_bytes, bytes));

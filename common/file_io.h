@@ -16,6 +16,11 @@
 
 namespace poseidon {
 
+/// `path` from `folder` on, without "." and doubled separators. ".." stays: where a link leads into
+/// a folder, the system's way out of it is not the text's. Pure.
+std::filesystem::path path_from(const std::filesystem::path& folder,
+                                const std::filesystem::path& path);
+
 /// The bytes of a file. Errors start with the path: NOT_FOUND when it is missing, INVALID_ARGUMENT
 /// when it is not a regular file or larger than `max_bytes`, otherwise what the system said.
 absl::StatusOr<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes);

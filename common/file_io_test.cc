@@ -18,6 +18,15 @@ using testing::HasSubstr;
 using testing::StartsWith;
 namespace fs = std::filesystem;
 
+TEST(PathFrom, LeavesTheWayOutOfAFolderToTheSystem) {
+  EXPECT_EQ(path_from("/jobs/a", "w"), "/jobs/a/w");
+  EXPECT_EQ(path_from("/jobs/a", "./n//w"), "/jobs/a/n/w");
+  EXPECT_EQ(path_from("/jobs/./a/.", "."), "/jobs/a");
+  EXPECT_EQ(path_from("/jobs/a", "../w"), "/jobs/a/../w");
+  EXPECT_EQ(path_from("/jobs/a", "/abs/w"), "/abs/w");
+  EXPECT_EQ(path_from("/jobs/a", "w/").string(), "/jobs/a/w/");
+}
+
 class FileIo : public testing::Test {
  protected:
   void SetUp() override {

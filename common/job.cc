@@ -210,7 +210,8 @@ absl::StatusOr<JobSpec> parse_named_job(std::string_view text, std::string_view 
                   str_cat("expected a divisor of batch_size ", job.batch_size, ", got ",
                           job.micro_batches, ": all parts are of one size"));
   }
-  fields.one_of("precision", &job.precision, {"fp32", "tf32", "bf16", "fp16"});
+  refuse_later(fields, "precision", {"fp16"}, "use \"bf16\", which needs no loss scaling");
+  fields.one_of("precision", &job.precision, {"fp32", "tf32", "bf16"});
   fields.require("iterations");
   fields.integer("iterations", &job.iterations, 1, kMaxIterations);
   fields.integer("test_every_iterations", &job.test_every_iterations, 0, kMaxIterations);
@@ -233,7 +234,7 @@ absl::StatusOr<JobSpec> parse_named_job(std::string_view text, std::string_view 
 }
 
 void resolve(std::string& path, const std::filesystem::path& folder) {
-  if (!path.empty()) path = (folder / path).lexically_normal().string();
+  if (!path.empty()) path = path_from(folder, path).string();
 }
 
 }  // namespace
@@ -270,6 +271,10 @@ std::vector<std::string> job_warnings(const JobSpec& job) {
   if (job.checkpoint.every_iterations == 0 && job.iterations >= kLongRunIterations) {
     warnings.push_back(str_cat("checkpoint.every_iterations is 0: should a server be lost, the ",
                                job.iterations, " iterations begin again from the first"));
+  }
+  if (job.test_every_iterations > 0 && !job.data.test) {
+    warnings.push_back(str_cat("test_every_iterations is ", job.test_every_iterations,
+                               ", but there is no data.test: nothing is tested"));
   }
   return warnings;
 }

@@ -78,8 +78,8 @@ struct JobSpec {
   /// The batch is worked in so many equal parts, whose gradients are accumulated: divides
   /// batch_size.
   std::int64_t micro_batches = 1;
-  /// "fp32", "tf32", "bf16" or "fp16": what products and convolutions of the engine round their
-  /// factors to. Parameters, gradients between layers, optimizer and wire are not touched by it.
+  /// "fp32", "tf32" or "bf16": what products and convolutions of the engine round their factors to.
+  /// Parameters, gradients between layers, optimizer and wire are not touched by it.
   std::string precision = "fp32";
   std::int64_t iterations = 0;
   OptimizerSpec optimizer;
@@ -99,8 +99,8 @@ absl::StatusOr<JobSpec> load_job(const std::filesystem::path& path);
 /// Makes every relative path in the job absolute against `folder`. Pure.
 void resolve_paths(JobSpec& job, const std::filesystem::path& folder);
 
-/// What the job asks for and this version does not do, as whole sentences that name the key; the
-/// job runs without it. Empty for most jobs. Pure.
+/// What is perhaps not meant so, as whole sentences that name the key; the job runs all the same.
+/// Empty for most jobs. Pure.
 std::vector<std::string> job_warnings(const JobSpec& job);
 
 /// The inverse of parse_job: parse_job(job_to_json(job)) gives the same job.

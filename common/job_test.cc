@@ -79,6 +79,11 @@ TEST(Job, ReadsTheExample) {
   without.iterations = 5000;
   EXPECT_THAT(job_warnings(without),
               testing::ElementsAre(HasSubstr("checkpoint.every_iterations is 0")));
+  without = *job;
+  without.data.test.reset();
+  EXPECT_THAT(
+      job_warnings(without),
+      testing::ElementsAre(HasSubstr("test_every_iterations is 100, but there is no data.test")));
   EXPECT_EQ(job->membership.max_workers, 64);
   EXPECT_EQ(job->test_every_iterations, 100);
 }
@@ -301,6 +306,8 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
       {"/data/transform/random_crop", {1.0, 2}, "data.transform.random_crop[0]: expected"},
       {"/data/transform/mirror", 1, "data.transform.mirror: expected true or false"},
       {"/data/transform/mean", "0.5", "data.transform.mean: expected an array"},
+      {"/data/transform/mean", {1, 1e39}, "mean[1]: expected a number from -1e+30 to 1e+30"},
+      {"/data/transform/mean", -1e31, "data.transform.mean: expected a number from -1e+30"},
       {"/data/transform/mean", {1, "x"}, "data.transform.mean[1]: expected a number"},
       {"/data/transform/scale", 0, "data.transform.scale: expected a number other than 0"},
       {"/data/transform/scale", 1e-60, "data.transform.scale: expected a number other than 0"},
@@ -347,7 +354,8 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
       {"/micro_batches", 64, "micro_batches: expected a divisor of batch_size 32, got 64"},
       {"/precision", "bf61", "did you mean \"bf16\"?"},
       {"/precision", "double",
-       "precision: expected one of \"fp32\", \"tf32\", \"bf16\", \"fp16\", got \"double\""},
+       "precision: expected one of \"fp32\", \"tf32\", \"bf16\", got \"double\""},
+      {"/precision", "fp16", "precision: \"fp16\" is not in this version; use \"bf16\""},
       {"/precision", 16, "precision: expected one of"},
       {"/precison", "bf16", "precison: unknown key; did you mean \"precision\"?"},
       {"/sync/scheme", "pss", "did you mean \"ps\"?"},
@@ -442,7 +450,7 @@ TEST(Job, PathsAreResolvedAgainstTheFolder) {
   json["init"] = Json::object({{"weights", "../w.safetensors"}});
   JobSpec job = *parse_job(json.dump());
   resolve_paths(job, "/jobs/a");
-  EXPECT_EQ(job.init.weights, "/jobs/w.safetensors");
+  EXPECT_EQ(job.init.weights, "/jobs/a/../w.safetensors");
   EXPECT_EQ(job.data.train.images, "/jobs/a/train-images-idx3-ubyte.gz");
   EXPECT_EQ(job.data.test->labels, "/abs/t10k-labels");
   EXPECT_EQ(job.model, "lenet") << "a shipped name is no path";
@@ -450,7 +458,7 @@ TEST(Job, PathsAreResolvedAgainstTheFolder) {
   job.data.train.files = {"b.bin"};
   job.data.train.path = "../images/";
   resolve_paths(job, "/jobs");
-  EXPECT_EQ(job.data.train.path, "/images/");
+  EXPECT_EQ(job.data.train.path, "/jobs/../images/");
   EXPECT_EQ(job.model, "/jobs/nets/a.json");
   EXPECT_THAT(job.data.train.files, ElementsAre("/jobs/b.bin"));
   job.sync.plan = "runs/plan.json";

@@ -47,6 +47,7 @@ class StrictnessCheck final : public nlohmann::json_sax<Json> {
   bool key(string_t& key) override {
     Level& level = levels_.back();
     level.key = key;
+    level.is_between = false;
     if (level.keys.insert(key).second) return true;
     error_ = str_cat(path(), ": the key is there twice; keep one of them");
     return false;
@@ -61,6 +62,7 @@ class StrictnessCheck final : public nlohmann::json_sax<Json> {
     constexpr std::size_t kMaxErrorBytes = 300;
     if (error_.size() > kMaxErrorBytes)
       error_ = str_cat(utf8_prefix(error_, kMaxErrorBytes), "...");
+    if (const std::string at = path(); !at.empty()) error_ = str_cat(at, ": ", error_);
     return false;
   }
 
@@ -69,11 +71,14 @@ class StrictnessCheck final : public nlohmann::json_sax<Json> {
     bool is_array = false;
     std::size_t index = 0;
     std::string key;
+    bool is_between = true;  ///< two keys of an object: the last one has its value
     std::set<std::string> keys;
   };
 
   bool value() {
-    if (!levels_.empty()) ++levels_.back().index;
+    if (levels_.empty()) return true;
+    ++levels_.back().index;
+    levels_.back().is_between = true;
     return true;
   }
   bool enter(bool is_array) {
@@ -82,7 +87,8 @@ class StrictnessCheck final : public nlohmann::json_sax<Json> {
                        " arrays and objects inside each other");
       return false;
     }
-    levels_.push_back(Level{.is_array = is_array, .index = 0, .key = {}, .keys = {}});
+    levels_.push_back(
+        Level{.is_array = is_array, .index = 0, .key = {}, .is_between = true, .keys = {}});
     return true;
   }
   bool leave() {
@@ -94,7 +100,7 @@ class StrictnessCheck final : public nlohmann::json_sax<Json> {
     for (const Level& level : levels_) {
       if (level.is_array) {
         path += str_cat("[", level.index, "]");
-      } else {
+      } else if (!level.is_between) {
         path += str_cat(path.empty() ? "" : ".", printable_key(level.key));
       }
     }

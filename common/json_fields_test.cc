@@ -24,8 +24,22 @@ TEST(ParseJson, RefusesWhatOthersLetPass) {
   EXPECT_THAT(parse_error("{\"a\": 1,\n \"b\" 2}"), HasSubstr("line 2"));
   EXPECT_THAT(parse_error("{} {}"), HasSubstr("parse error"));
   EXPECT_THAT(parse_error("{\"a\": NaN}"), HasSubstr("parse error"));
-  EXPECT_THAT(parse_error("{\"a\": 1e999}"), HasSubstr("number overflow"));
   EXPECT_THAT(parse_error("\"\xff\""), HasSubstr("UTF-8"));
+}
+
+TEST(ParseJson, AValueThatCannotBeReadIsNamed) {
+  EXPECT_THAT(parse_error("{\"a\": 1e999}"), StartsWith("file: a: number overflow"));
+  EXPECT_THAT(parse_error(R"({"a": {"b": [1, {"c": 0}, -1e999]}})"),
+              StartsWith("file: a.b[2]: number overflow"));
+  for (const char* value : {"Infinity", "-Infinity", "NaN", "", "-", "}"}) {
+    EXPECT_THAT(parse_error(R"({"a": 1, "o": {"x": 1, "rate": )" + std::string(value)),
+                StartsWith("file: o.rate: parse error at line 1"))
+        << value;
+  }
+  EXPECT_THAT(parse_error("1e999"), StartsWith("file: number overflow"));
+  // Between two keys it is nobody's value.
+  EXPECT_THAT(parse_error(R"({"o": {"a": 1 "b": 2}})"), StartsWith("file: o: parse error"));
+  EXPECT_THAT(parse_error(R"({"o": {}, })"), StartsWith("file: parse error"));
 }
 
 TEST(ParseJson, Bounds) {

@@ -35,16 +35,25 @@ constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 40;
 constexpr const char* kMetadataKey = "__metadata__";
 constexpr std::size_t kReadPieceBytes = 1 << 20;  ///< a multiple of every dtype's size
 
-/// The format's element types and their sizes.
+/// Element types and their sizes: the format's, as far as we know them.
 constexpr std::pair<std::string_view, std::uint64_t> kDtypes[] = {
     {"F64", 8},  {"F32", 4}, {"F16", 2},     {"BF16", 2},   {"I64", 8}, {"I32", 4},
     {"I16", 2},  {"I8", 1},  {"U64", 8},     {"U32", 4},    {"U16", 2}, {"U8", 1},
     {"BOOL", 1}, {"C64", 8}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
 
+/// 0 where it is not known.
 std::uint64_t dtype_bytes(std::string_view dtype) {
   const auto* found =
       std::ranges::find(kDtypes, dtype, &std::pair<std::string_view, std::uint64_t>::first);
   return found == std::end(kDtypes) ? 0 : found->second;
+}
+
+/// Of this version of the format or a later one.
+bool is_dtype_name(std::string_view text) {
+  constexpr std::size_t kMaxNameBytes = 16;
+  return !text.empty() && text.size() <= kMaxNameBytes && std::ranges::all_of(text, [](char c) {
+    return (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  });
 }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
@@ -128,11 +137,13 @@ absl::StatusOr<StoredTensor> parse_entry(const std::string& name, const Json& js
   const std::string place = str_cat("header: ", json_excerpt(Json(name)));
   JsonFields fields(json, source, place);
   for (const char* key : {"dtype", "shape", "data_offsets"}) fields.require(key);
-  std::vector<std::string> dtypes;
-  for (const auto& dtype : kDtypes) dtypes.emplace_back(dtype.first);
   StoredTensor tensor;
   tensor.name = name;
-  fields.one_of("dtype", &tensor.dtype, dtypes);
+  fields.string("dtype", &tensor.dtype);
+  if (fields.ok() && !is_dtype_name(tensor.dtype)) {
+    fields.refuse("dtype", str_cat("expected the name of a type, such as \"F32\", got ",
+                                   json_excerpt(Json(tensor.dtype))));
+  }
   fields.integers("shape", &tensor.shape, 0, kMaxInteger, 0, kMaxDimensions);
   std::vector<std::int64_t> offsets = {0, 0};
   fields.integers("data_offsets", &offsets, 0, kMaxInteger, 2, 2);
@@ -151,8 +162,10 @@ absl::StatusOr<StoredTensor> parse_entry(const std::string& name, const Json& js
   const std::uint64_t element_bytes = dtype_bytes(tensor.dtype);
   tensor.offset_bytes = begin_bytes;
   tensor.size_bytes = end_bytes - begin_bytes;
-  if (!count || *count > kMaxFileBytes / element_bytes ||
-      *count * element_bytes != tensor.size_bytes) {
+  // Whoever wants a tensor of a type that is not known refuses it; the others are none the worse.
+  const bool fits = count && (element_bytes == 0 || (*count <= kMaxFileBytes / element_bytes &&
+                                                     *count * element_bytes == tensor.size_bytes));
+  if (!fits) {
     return complain(str_cat("shape ", shape_text(tensor.shape), " of ", tensor.dtype,
                             " does not fit ", tensor.size_bytes, " bytes of data"));
   }

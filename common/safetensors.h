@@ -36,7 +36,7 @@ using SafetensorsMetadata = std::map<std::string, std::string>;
 /// A tensor of a file, as its header describes it.
 struct StoredTensor {
   std::string name;
-  std::string dtype;  ///< "F32", "F16", "I64", ...
+  std::string dtype;  ///< "F32", "F16", "I64", ...; perhaps one that this version does not know
   std::vector<std::int64_t> shape;
   std::uint64_t elements = 0;
   std::uint64_t offset_bytes = 0;  ///< from the start of the file
@@ -65,7 +65,7 @@ absl::StatusOr<EncodedSafetensors> encode_safetensors(std::span<const TensorView
 
 /// Reads the header out of the first bytes of a file of `file_bytes` (at least
 /// safetensors_header_bytes of them) that nobody vouches for. Every claim is checked: offsets in
-/// the file, without hole or overlap, shape against bytes, a dtype that we know the size of. Errors
+/// the file, without hole or overlap, shape against bytes where the dtype's size is known. Errors
 /// start with `source`. Pure.
 absl::StatusOr<SafetensorsHeader> parse_safetensors_header(std::string_view bytes,
                                                            std::uint64_t file_bytes,

@@ -54,6 +54,19 @@ inline std::string to_utf8(std::string_view text) {
   return out;
 }
 
+/// A job's name as part of a file's name: no separators of paths or other surprises, and short
+/// enough for what comes beside it.
+inline std::string file_name(std::string_view name) {
+  constexpr std::size_t kMaxBytes = 100;
+  std::string safe(name.substr(0, kMaxBytes));
+  for (char& c : safe) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '-' || c == '_';
+    if (!plain) c = '_';
+  }
+  return safe.empty() ? "job" : safe;
+}
+
 namespace text_internal {
 template <typename T>
 const T& absl_argument(const T& value) {

@@ -25,5 +25,12 @@ TEST(ToUtf8, AQuestionMarkStandsForEachWrongByte) {
   EXPECT_EQ(to_utf8(std::string("a\0b", 3)), std::string("a\0b", 3));
 }
 
+TEST(FileName, HasNothingThatAPathMeans) {
+  EXPECT_EQ(file_name("digits-2_B"), "digits-2_B");
+  EXPECT_EQ(file_name("../a b.\u00fc"), "___a_b___");
+  EXPECT_EQ(file_name(""), "job");
+  EXPECT_EQ(file_name(std::string(256, 'x')), std::string(100, 'x'));
+}
+
 }  // namespace
 }  // namespace poseidon

@@ -11,32 +11,19 @@
 #include "common/check.h"
 #include "common/file_io.h"
 #include "common/status_macros.h"
+#include "common/text.h"
 #include "coordinator/admission.h"
 #include "coordinator/calibrate.h"
 #include "coordinator/cluster.h"
 #include "coordinator/durable_job.h"
+#include "coordinator/node_counts.h"
 #include "coordinator/planner.h"
 #include "spdlog/spdlog.h"
 
 namespace poseidon {
 namespace {
 
-constexpr std::size_t kMaxNameBytes = 100;  // of a job's name within a file name
 constexpr std::uint64_t kMaxJobFileBytes = 64 << 20;
-
-/// A job's name as part of a file name.
-std::string file_name(const std::string& name) {
-  std::string safe = name.substr(0, kMaxNameBytes);
-  std::replace_if(
-      safe.begin(), safe.end(),
-      [](char c) {
-        const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                           (c >= '0' && c <= '9') || c == '-' || c == '_';
-        return !plain;
-      },
-      '_');
-  return safe.empty() ? "job" : safe;
-}
 
 /// Whether the metrics in a run directory can be those of this job: a later job may have taken it.
 absl::Status check_still_of_job(const std::filesystem::path& path, const std::string& job_json) {
@@ -65,13 +52,9 @@ absl::Status Cluster::check_counts(const v1::SubmitRequest& request, const Resol
         absl::StrCat("membership asks for ", job.min_workers, " to ", job.max_workers,
                      " workers; give 1 <= min_workers <= max_workers"));
   }
-  if (request.workers() > 0 &&
-      (request.workers() < job.min_workers || request.workers() > job.max_workers)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        request.workers(), " workers are asked for, but the job allows ", job.min_workers, " to ",
-        job.max_workers, " (membership.min_workers, membership.max_workers)"));
-  }
-  return absl::OkStatus();
+  return check_node_counts(
+      {.min_workers = job.min_workers, .max_workers = job.max_workers, .replicas = job.replicas},
+      request.workers(), request.servers());
 }
 
 std::string Cluster::job_text() const {

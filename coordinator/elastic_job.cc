@@ -27,6 +27,11 @@ absl::StatusOr<ElasticJob> job_with_workers(const std::string& job_json, std::ui
   } else {
     elastic.learning_rate_factor = static_cast<double>(workers) / begun_with;
     json["optimizer"]["learning_rate"] = job.optimizer.learning_rate * elastic.learning_rate_factor;
+    // The one rate of a schedule that is no factor of the base rate.
+    if (job.optimizer.schedule.minimum > 0.0) {
+      json["optimizer"]["schedule"]["minimum"] =
+          job.optimizer.schedule.minimum * elastic.learning_rate_factor;
+    }
   }
   elastic.job_json = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   return elastic;

@@ -4,7 +4,8 @@
 //
 // membership.batch "per_worker" (the default): each worker's batch K stays, the batch of all grows
 // and shrinks with them, and the learning rate in proportion (Goyal et al. 2017, "Accurate, large
-// minibatch SGD", section 2.1, linear scaling). "global": the batch of all stays, each worker's is
+// minibatch SGD", section 2.1, linear scaling), that of every iteration: a schedule's minimum too.
+// "global": the batch of all stays, each worker's is
 // its share, and the learning rate stays; numbers of workers that do not divide it are not used.
 // Both are exact restatements of the job file: a run that began so would do the same steps.
 //

@@ -43,6 +43,31 @@ TEST(ElasticJob, PerWorkerTheRateFollowsTheBatchOfAll) {
   EXPECT_EQ(spec->batch_size, 32);
 }
 
+// What the coordinator reports is the factor times the rate of the job file.
+TEST(ElasticJob, TheRateOfEveryIterationFollowsWhateverTheSchedule) {
+  for (const nlohmann::json& schedule :
+       {nlohmann::json{{"type", "step"}, {"step_iterations", 100}},
+        nlohmann::json{{"type", "multistep"}, {"milestones_iterations", {50, 200}}},
+        nlohmann::json{{"type", "exponential"}, {"gamma", 0.99}},
+        nlohmann::json{{"type", "inverse"}, {"gamma", 0.01}, {"power", 0.75}},
+        nlohmann::json{{"type", "polynomial"}, {"power", 2}, {"warmup_iterations", 20}},
+        nlohmann::json{{"type", "cosine"}, {"minimum", 0.02}, {"warmup_iterations", 20}}}) {
+    nlohmann::json json = nlohmann::json::parse(job("per_worker"));
+    json["optimizer"]["schedule"] = schedule;
+    const auto as_begun = parse_job(json.dump());
+    ASSERT_TRUE(as_begun.ok()) << as_begun.status();
+    const auto more = job_with_workers(json.dump(), 2, 3);
+    ASSERT_TRUE(more.ok()) << more.status();
+    const auto spec = parse_job(more->job_json);
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    for (const Iteration iteration : {0, 10, 120, 499, 600}) {
+      EXPECT_DOUBLE_EQ(learning_rate_at(spec->optimizer, iteration),
+                       1.5 * learning_rate_at(as_begun->optimizer, iteration))
+          << schedule << " iteration " << iteration;
+    }
+  }
+}
+
 TEST(ElasticJob, GlobalTheBatchIsSharedAndTheRateStays) {
   const auto fewer = job_with_workers(job("global"), 4, 2);
   ASSERT_TRUE(fewer.ok()) << fewer.status();

@@ -13,7 +13,7 @@ import subprocess
 import termios
 import unittest
 
-from cluster import BIN, Cluster, ProcessTest, digits_job, idx_bytes, poseidon, wait_for, write_gzip
+from cluster import BIN, Cluster, ProcessTest, digits_job, idx_bytes, losses, poseidon, wait_for, write_gzip
 
 
 class Calls(ProcessTest):
@@ -56,6 +56,14 @@ class Calls(ProcessTest):
         unknown = poseidon("models", "lenot")
         self.assertEqual(unknown.returncode, 2)
         self.assertIn("lenet", unknown.stderr)
+
+    def test_a_device_that_is_not_there(self):
+        job = self.write_job(digits_job())
+        for device in ("nonsense", "cuda:4711"):
+            result = poseidon("local", job, "--workers", 1, "--servers", 1, "--device", device, "--run-dir",
+                              self.folder / "run")
+            self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+            self.assertIn(f"--device {device}: ", result.stderr)
 
     def test_zero_workers_or_servers(self):
         job = self.write_job(digits_job())
@@ -122,6 +130,85 @@ class JobFiles(ProcessTest):
             {"name": "ip", "type": "fully_connected", "outputs": 10},
             {"name": "loss", "type": "softmax_cross_entropy"}]}
         self.refused(digits_job(model=network), "conv1", "31x31", "28x28")
+
+
+    def test_numbers_that_no_double_holds_name_the_key(self):
+        for value in (float("inf"), float("-inf"), float("nan")):  # Infinity, as Python writes it
+            job = digits_job()
+            job["optimizer"]["learning_rate"] = value
+            self.refused(job, "optimizer.learning_rate")
+            self.refused(json.dumps(job).replace(json.dumps(value), "-1e999"), "optimizer.learning_rate", "-1e999")
+
+    def test_a_precision_that_no_device_takes(self):
+        self.refused(digits_job(precision="fp16"), "precision", "fp16", 'use "bf16"')
+
+    def test_more_nodes_than_there_are(self):
+        self.refused(digits_job(checkpoint={"replicas": 2}), "job.json", "checkpoint.replicas: 2")
+        self.refused(digits_job(membership={"min_workers": 2}), "job.json", "1 workers", "membership.min_workers")
+        job = self.write_job(digits_job(membership={"max_workers": 2}))
+        result = poseidon("local", job, "--workers", 3, "--servers", 1)
+        self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+        self.assertIn("membership.max_workers", result.stderr)
+
+    def test_tests_without_test_data_are_said(self):
+        job = digits_job(iterations=2, test_every_iterations=1)
+        del job["data"]["test"]
+        result, _ = self.local(job, 1, 1)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn("warning: test_every_iterations is 1, but there is no data.test", result.stderr)
+
+
+class RunFolders(ProcessTest):
+    """Where `local` puts what it makes."""
+
+    def short_job(self, **changes):
+        return digits_job(iterations=2, test_every_iterations=0, **changes)
+
+    def test_long_names_are_cut_in_the_default_one(self):
+        job = self.write_job(self.short_job(name="x" * 256))
+        for _ in range(2):
+            result = poseidon("local", job, "--workers", 1, "--servers", 1, cwd=self.folder)
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        folders = list((self.folder / "runs").iterdir())
+        self.assertEqual(len(folders), 2)
+        for folder in folders:
+            self.assertRegex(folder.name, "^x{100}-[0-9-]+$")
+            self.assertTrue((folder / "model.safetensors").exists())
+
+    def test_the_way_out_of_a_link_is_the_systems(self):
+        (self.folder / "disk/set/inner").mkdir(parents=True)
+        (self.folder / "link").symlink_to(self.folder / "disk/set/inner")
+        job = self.short_job()
+        for key in ("images", "labels"):
+            (self.folder / "disk/set" / key).symlink_to(job["data"]["train"][key])
+            job["data"]["train"][key] = f"link/../{key}"
+        result = poseidon("local", self.write_job(job), "--workers", 1, "--servers", 1, "--run-dir", "link/../run",
+                          cwd=self.folder)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertTrue((self.folder / "disk/set/run/model.safetensors").exists())
+
+    def local_in(self, run_dir, iterations):
+        job = self.write_job(digits_job(iterations=iterations, test_every_iterations=0,
+                                        checkpoint={"every_iterations": 5}))
+        return ["local", job, "--workers", 1, "--servers", 1, "--run-dir", run_dir]
+
+    def test_one_whose_run_was_killed_takes_another(self):
+        run_dir = self.folder / "run"
+        killed = self.start("killed", BIN / "poseidon", *self.local_in(run_dir, 1_000_000))
+        metrics = run_dir / "metrics.jsonl"
+        wait_for("iterations", lambda: metrics.exists() and metrics.read_text().count("\n") > 10)
+        taken = poseidon(*self.local_in(run_dir, 2))
+        self.assertEqual(taken.returncode, 2, taken.stdout + taken.stderr)
+        self.assertIn(f"--run-dir {run_dir}: another run is in progress there", taken.stderr)
+        children = subprocess.run(["pgrep", "-P", str(killed.pid)], capture_output=True, text=True, check=True)
+        killed.signal(signal.SIGSTOP)  # or it would start them again
+        for pid in children.stdout.split():
+            os.kill(int(pid), signal.SIGKILL)
+        killed.signal(signal.SIGKILL)
+        self.assertTrue((run_dir / "cluster/coordinator/job.json").exists())
+        result = poseidon(*self.local_in(run_dir, 20))
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertEqual(len(losses(run_dir)), 20)
 
 
 class Plans(ProcessTest):

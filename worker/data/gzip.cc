@@ -63,6 +63,8 @@ class ByteReader::Inflater {
   }
 
   absl::Status next_member() {
+    // Tapes and block devices fill up with zeros; gzip and Python's gzip skip them.
+    rest_.remove_prefix(std::min(rest_.find_first_not_of('\0'), rest_.size()));
     is_at_end_ = rest_.empty();
     if (is_at_end_) return absl::OkStatus();
     if (!starts_as_gzip(rest_)) {

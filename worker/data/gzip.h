@@ -25,7 +25,8 @@ class ByteReader {
   bool is_gzip() const { return inflater_ != nullptr; }
 
   /// Up to `size` bytes, fewer only at the end of the data. INVALID_ARGUMENT for corrupt gzip: a
-  /// wrong checksum or length, a broken stream, one that ends early, or bytes after it.
+  /// wrong checksum or length, a broken stream, one that ends early, or bytes other than zeros
+  /// after it.
   absl::StatusOr<std::size_t> read(std::uint8_t* buffer, std::size_t size);
 
  private:

@@ -92,6 +92,9 @@ TEST(Idx, RefusesCorruptGzip) {
   EXPECT_THAT(error_of(good.substr(0, good.size() - 1)), HasSubstr("gzip data are truncated"));
   EXPECT_THAT(error_of(good.substr(0, 12)), HasSubstr("gzip data are truncated"));
   EXPECT_THAT(error_of(good + "junk"), HasSubstr("4 bytes after the end of the gzip data"));
+  const std::string zeros(700, '\0');
+  EXPECT_EQ(error_of(good + zeros), "") << "as gzip and Python take it";
+  EXPECT_THAT(error_of(good + zeros + "junk"), HasSubstr("4 bytes after the end of the gzip data"));
 }
 
 TEST(Idx, OpenNamesFileAndPlace) {

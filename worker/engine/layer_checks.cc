@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "common/check.h"
@@ -38,6 +39,35 @@ std::vector<LayerCase> convolution_cases() {
   add({{"type", "convolution"}, {"outputs", 17}, {"kernel", {1, 7}}}, {3, 7, 9}, 2);
   add({{"type", "convolution"}, {"outputs", 3}, {"kernel", 3}, {"stride", 4}, {"bias", false}},
       {5, 11, 10}, 1);
+  return cases;
+}
+
+// Outputs at the border are of padding alone: the bias.
+std::vector<LayerCase> convolution_of_padding_cases() {
+  std::vector<LayerCase> cases;
+  const auto add = [&](const json& layer, const Shape& shape, std::int64_t batch) {
+    cases.push_back({layer, shape, batch});
+  };
+  for (const Shape& shape : {Shape{1, 4, 5}, Shape{16, 7, 7}, Shape{18, 5, 6}}) {
+    for (const int outputs : {3, 16, 32}) {
+      for (const int stride : {1, 2}) {
+        for (const auto& [kernel, pad] : {std::pair(1, 1), {1, 3}, {2, 2}, {3, 3}, {3, 5}}) {
+          add({{"type", "convolution"},
+               {"outputs", outputs},
+               {"kernel", kernel},
+               {"stride", stride},
+               {"pad", pad}},
+              shape, 2);
+        }
+      }
+    }
+  }
+  add({{"type", "convolution"}, {"outputs", 10}, {"kernel", {1, 3}}, {"pad", {1, 0}}}, {5, 6, 7},
+      3);
+  add({{"type", "convolution"}, {"outputs", 32}, {"kernel", 1}, {"pad", 1}, {"groups", 2}},
+      {32, 5, 5}, 1);
+  add({{"type", "convolution"}, {"outputs", 8}, {"kernel", 1}, {"pad", 2}, {"bias", false}},
+      {8, 3, 3}, 2);
   return cases;
 }
 
@@ -75,6 +105,24 @@ std::vector<LayerCase> pooling_cases() {
             }
           }
         }
+      }
+    }
+  }
+  return cases;
+}
+
+// ceil_mode alone lets a window be larger than the padded image.
+std::vector<LayerCase> pooling_that_hangs_over_cases() {
+  std::vector<LayerCase> cases;
+  for (const char* pool : {"max", "average"}) {
+    for (const Shape& shape : {Shape{1, 2, 2}, Shape{5, 3, 2}, Shape{16, 2, 7}, Shape{17, 2, 3}}) {
+      for (const auto& [kernel, stride, pad] : {std::tuple(3, 2, 0), {3, 3, 0}, {5, 4, 1}}) {
+        json layer = {{"type", "pooling"}, {"pool", pool}, {"kernel", kernel},
+                      {"stride", stride},  {"pad", pad},   {"ceil_mode", true}};
+        cases.push_back({layer, shape, 2});
+        if (layer["pool"] == "max") continue;
+        layer["count_padding"] = true;
+        cases.push_back({layer, shape, 2});
       }
     }
   }
@@ -281,7 +329,9 @@ const std::vector<LayerCases>& layer_grid() {
   static const std::vector<LayerCases> grid = {
       {"Convolution", convolution_cases()},
       {"ConvolutionInGroups", convolution_in_groups_cases()},
+      {"ConvolutionOfPadding", convolution_of_padding_cases()},
       {"Pooling", pooling_cases()},
+      {"PoolingThatHangsOver", pooling_that_hangs_over_cases()},
       {"PoolingOfTheWholePlane", pooling_of_the_whole_plane_cases()},
       {"AveragePoolingThatCountsPadding", average_pooling_that_counts_padding_cases()},
       {"BatchNorm", batch_norm_cases()},

@@ -117,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"/layers/0/kernel", 0, "kernel: expected an integer from 1"},
         Bad{"/layers/0/stride", 0, "stride: expected an integer from 1"},
         Bad{"/layers/0/pad", -1, "pad: expected an integer from 0"},
-        Bad{"/layers/0/pad", 3, "pad 3x3 must be smaller than kernel 3x3"},
+        Bad{"/layers/1/pad", 2, "layer 'pool': pad 2x2 must be smaller than kernel 2x2"},
         Bad{"/layers/0/groups", 2,
             "groups 2 must divide both its 4 outputs and the channels of its input shape 3x8x8 "
             "(from 'input')"},
@@ -133,6 +133,14 @@ INSTANTIATE_TEST_SUITE_P(
             "by 0x0"},
         Bad{"/layers/1/kernel", 7,
             "layer 'pool': kernel 7x7 is larger than its input shape 4x6x6 (from 'conv')"},
+        Bad{"/layers/1",
+            {{"name", "pool"},
+             {"type", "pooling"},
+             {"pool", "max"},
+             {"kernel", 8},
+             {"stride", 2},
+             {"ceil_mode", true}},
+            "layer 'pool': kernel 8x8 is larger than its input shape 4x6x6 (from 'conv')"},
         Bad{"/input",
             {192},
             "layer 'conv': convolution needs an image channels x height x width, but its input "

@@ -184,14 +184,20 @@ void Parser::read_window(JsonFields& fields, LayerSpec& layer, bool stride_is_ke
   if (!fields.ok()) return;
   need_image(fields, layer);
   if (!fields.ok()) return;
-  if (layer.kernel_h > layer.input_shape[1] + 2 * layer.pad_h ||
-      layer.kernel_w > layer.input_shape[2] + 2 * layer.pad_w) {
+  // With ceil_mode the only window may hang over, by less than one stride (as in PyTorch).
+  const auto is_too_large = [&](std::int64_t size, std::int64_t kernel, std::int64_t stride,
+                                std::int64_t pad) {
+    return kernel >= size + 2 * pad + (layer.ceil_mode ? stride : 1);
+  };
+  if (is_too_large(layer.input_shape[1], layer.kernel_h, layer.stride_h, layer.pad_h) ||
+      is_too_large(layer.input_shape[2], layer.kernel_w, layer.stride_w, layer.pad_w)) {
     fields.refuse(absl::StrCat("kernel ", layer.kernel_h, "x", layer.kernel_w, " is larger than ",
                                input_phrase(layer), " padded by ", layer.pad_h, "x", layer.pad_w));
-  } else if (layer.pad_h >= layer.kernel_h || layer.pad_w >= layer.kernel_w) {
+  } else if (layer.type == LayerType::kPooling &&
+             (layer.pad_h >= layer.kernel_h || layer.pad_w >= layer.kernel_w)) {
     fields.refuse(absl::StrCat("pad ", layer.pad_h, "x", layer.pad_w,
                                " must be smaller than kernel ", layer.kernel_h, "x", layer.kernel_w,
-                               ": windows of padding alone mean nothing"));
+                               ": windows of padding alone have neither maximum nor average"));
   }
 }
 

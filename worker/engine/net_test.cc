@@ -231,6 +231,33 @@ TEST(ParseNetwork, CeilModeDropsWindowsThatBeginBehindTheImage) {
   EXPECT_EQ(rows(6, 1, 4, 0, true), 2);  // a third window would begin at 8
 }
 
+TEST(ParseNetwork, InCeilModeTheOnlyWindowMayHangOver) {
+  const auto shape = [](const json& kernel, int stride) {
+    const NetSpec net = resolved({{"name", "n"},
+                                  {"input", {1, 2, 7}},
+                                  {"layers",
+                                   {{{"name", "p"},
+                                     {"type", "pooling"},
+                                     {"pool", "average"},
+                                     {"kernel", kernel},
+                                     {"stride", stride},
+                                     {"ceil_mode", true}},
+                                    {{"name", "f"}, {"type", "fully_connected"}, {"outputs", 2}},
+                                    {{"name", "l"}, {"type", "softmax_cross_entropy"}}}}});
+    return net.layers[0].output_shape;
+  };
+  EXPECT_THAT(shape(3, 2), ElementsAre(1, 1, 3));
+  EXPECT_THAT(shape({4, 9}, 3), ElementsAre(1, 1, 1));
+}
+
+TEST(ParseNetwork, AConvolutionMayHavePaddingBeyondItsKernel) {
+  const NetSpec net = resolved(json::parse(R"({"name": "n", "input": [4, 9, 8], "layers": [
+    {"name": "c", "type": "convolution", "outputs": 6, "kernel": 1, "pad": 1},
+    {"name": "f", "type": "fully_connected", "outputs": 3},
+    {"name": "loss", "type": "softmax_cross_entropy"}]})"));
+  EXPECT_THAT(layer_named(net, "c").output_shape, ElementsAre(6, 11, 10));
+}
+
 TEST(ParseNetwork, LayersOfTheLargeNetworks) {
   const NetSpec net = resolved(json::parse(R"({"name": "n", "input": [4, 9, 8], "layers": [
     {"name": "c", "type": "convolution", "outputs": 6, "kernel": 1},
