@@ -106,8 +106,27 @@ void* SharedArena::allocate(std::size_t bytes) {
 
 void SharedArena::free(void* memory) {
   POSEIDON_CHECK(contains(memory), "memory of this arena");
-  std::uint64_t offset = static_cast<std::uint64_t>(static_cast<std::byte*>(memory) - memory_);
+  const auto offset = static_cast<std::uint64_t>(static_cast<std::byte*>(memory) - memory_);
   const std::lock_guard lock(mutex_);
+  if (keeps_freed_) {
+    freed_.push_back(offset);
+  } else {
+    give_back(offset);
+  }
+}
+
+void SharedArena::keep_freed() {
+  const std::lock_guard lock(mutex_);
+  keeps_freed_ = true;
+}
+
+void SharedArena::reclaim() {
+  const std::lock_guard lock(mutex_);
+  keeps_freed_ = false;
+  for (const std::uint64_t offset : std::exchange(freed_, {})) give_back(offset);
+}
+
+void SharedArena::give_back(std::uint64_t offset) {
   const auto taken = taken_.find(offset);
   POSEIDON_CHECK(taken != taken_.end(), "memory that allocate returned");
   std::uint64_t size = taken->second;

@@ -17,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -48,8 +49,13 @@ class SharedArena {
 
   /// Zeroed memory, aligned to a page; nullptr when none of that size is left.
   void* allocate(std::size_t bytes);
-  /// What allocate returned; its memory goes back to the system at once.
+  /// What allocate returned; its memory goes back to the system at once, and whoever still reads
+  /// it elsewhere finds zeros. So only what nobody reads any more may be freed, but after
+  /// keep_freed().
   void free(void* memory);
+  /// From now on freed memory stays as it is and is given to nobody, until reclaim().
+  void keep_freed();
+  void reclaim();
   bool contains(const void* memory) const;
 
   /// Where `bytes` begins in the arena; nothing when it is not wholly inside.
@@ -60,6 +66,7 @@ class SharedArena {
 
  private:
   SharedArena(Descriptor file, std::byte* memory, const ArenaAddress& address);
+  void give_back(std::uint64_t offset);  ///< under mutex_
 
   const Descriptor file_;
   std::byte* const memory_;
@@ -68,6 +75,8 @@ class SharedArena {
   mutable std::mutex mutex_;                      ///< guards all below
   std::map<std::uint64_t, std::uint64_t> free_;   ///< offset -> bytes, no two adjacent
   std::map<std::uint64_t, std::uint64_t> taken_;  ///< offset -> bytes
+  bool keeps_freed_ = false;
+  std::vector<std::uint64_t> freed_;  ///< offsets in taken_, to be given back
 };
 
 /// Another process's arena, read only. Immutable; any thread.

@@ -96,6 +96,28 @@ TEST(SharedArena, FreedMemoryIsReusedZeroedAndJoined) {
   arena->free(all);
 }
 
+// Of a stream that has ended, for whoever still reads what came with it.
+TEST(SharedArena, KeptMemoryStaysAsItIsUntilItIsReclaimed) {
+  const auto arena = make_arena();
+  auto* memory = static_cast<char*>(arena->allocate(9000));
+  std::strcpy(memory, "gradient");
+  const auto view = SharedArenaView::open(arena->address());
+  ASSERT_TRUE(view.ok()) << view.status();
+  const auto* seen = reinterpret_cast<const char*>(
+      (*view)->range(*arena->offset_of(bytes_at(memory, 9)), 9)->data());
+  arena->keep_freed();
+  arena->free(memory);
+  EXPECT_STREQ(seen, "gradient");
+  EXPECT_EQ(arena->allocate(kCapacity), nullptr) << "nobody else gets it";
+  arena->reclaim();
+  EXPECT_STREQ(seen, "");
+  EXPECT_EQ(arena->allocated_bytes(), 0U);
+  memory = static_cast<char*>(arena->allocate(kCapacity));
+  ASSERT_NE(memory, nullptr);
+  arena->free(memory);
+  EXPECT_EQ(arena->allocated_bytes(), 0U) << "at once again";
+}
+
 TEST(SharedArena, OnlyWholeRangesInside) {
   const auto arena = make_arena();
   auto* memory = static_cast<char*>(arena->allocate(4096));

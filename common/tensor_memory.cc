@@ -49,6 +49,14 @@ void free_tensor_memory(void* memory) {
   }
 }
 
+void keep_freed_tensor_memory() {
+  if (SharedArena* shared = tensor_arena()) shared->keep_freed();
+}
+
+void reclaim_tensor_memory() {
+  if (SharedArena* shared = tensor_arena()) shared->reclaim();
+}
+
 FloatBuffer FloatBuffer::sendable(std::int64_t elements) {
   void* memory = allocate_tensor_memory(static_cast<std::size_t>(elements) * sizeof(float));
   POSEIDON_CHECK(memory != nullptr, "out of memory");

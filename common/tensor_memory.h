@@ -22,4 +22,10 @@ SharedArena* tensor_arena();
 void* allocate_tensor_memory(std::size_t bytes);
 void free_tensor_memory(void* memory);
 
+/// For the end of streams: what was sent through shared memory counts where it is until the epoch
+/// is over, but nobody here knows any more who still reads it. Between the two, what is freed stays
+/// as it is (SharedArena::keep_freed); before the process ends, for good. Nothing without an arena.
+void keep_freed_tensor_memory();
+void reclaim_tensor_memory();
+
 }  // namespace poseidon

@@ -186,6 +186,7 @@ absl::Status run(const MainOptions& options) {
     manager.ready(absl::StrCat("serves shards on ", *address));
     status = client.run();
   }
+  keep_freed_tensor_memory();
   grpc.stop();
   disk.reset();
   spdlog::info("stopped; sent {} MB of tensors through shared memory",

@@ -7,6 +7,7 @@
 #include "common/log.h"
 #include "common/node_report.h"
 #include "common/status_macros.h"
+#include "common/tensor_memory.h"
 #include "spdlog/spdlog.h"
 #include "worker/measure_compute.h"
 
@@ -26,7 +27,7 @@ WorkerNode::WorkerNode(Transport* transport, RefusalCounts* refusals, NodeMetric
 WorkerNode::~WorkerNode() { end(); }
 
 void WorkerNode::on_calibrate(const v1::Calibrate& calibrate) {
-  end_job(absl::CancelledError("a new job is being prepared"));
+  end_epoch(absl::CancelledError("a new job is being prepared"));
   calibration_.begin(calibrate);
 }
 
@@ -83,6 +84,12 @@ void WorkerNode::end_job(const absl::Status& reason) {
   if (metrics_ != nullptr) metrics_->show({});
 }
 
+/// The coordinator says so: nobody uses what this worker has sent any more.
+void WorkerNode::end_epoch(const absl::Status& reason) {
+  end_job(reason);
+  reclaim_tensor_memory();
+}
+
 /// On the thread of the job or of the measurement.
 void WorkerNode::leave(const absl::Status& failure) {
   {
@@ -104,7 +111,7 @@ void WorkerNode::on_joined(const v1::Joined& joined) {
 }
 
 void WorkerNode::on_assign(const v1::Assignment& assignment) {
-  end_job(absl::CancelledError("a new assignment came"));
+  end_epoch(absl::CancelledError("a new assignment came"));
   set_log_job(assignment.job_id(), assignment.plan().epoch());
   const WorkerServices services{.transport = transport_,
                                 .refusals = refusals_,
@@ -132,7 +139,7 @@ void WorkerNode::on_stop(const v1::StopJob& stop) {
   }
   spdlog::info("epoch {} {}: {}", stop.epoch(), stop.succeeded() ? "is done" : "failed",
                stop.reason());
-  end_job(absl::CancelledError(stop.reason()));
+  end_epoch(absl::CancelledError(stop.reason()));
 }
 
 void WorkerNode::on_save_checkpoint(const v1::SaveCheckpoint& save) {

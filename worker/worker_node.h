@@ -58,6 +58,7 @@ class WorkerNode final : public ControlEvents {
   /// Ends the job in progress or the measurement before it, if there is one, and waits until its
   /// thread is gone.
   void end_job(const absl::Status& reason);
+  void end_epoch(const absl::Status& reason);
   void leave(const absl::Status& failure);
 
   Transport* const transport_;
