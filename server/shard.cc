@@ -8,6 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/finite.h"
 
 namespace poseidon {
 namespace {
@@ -222,12 +223,15 @@ absl::Status Shard::freeze_held(Iteration version) {
   return absl::OkStatus();
 }
 
+bool Shard::freezes_at(Iteration version) const {
+  return freeze_at_ == version ||
+         (freeze_every_ > 0 && version > 0 && version % freeze_every_ == 0);
+}
+
 void Shard::freeze_if_due(Slot& slot) {
-  const bool commanded = freeze_at_ == slot.version;
-  const bool periodic = freeze_every_ > 0 && slot.version > 0 && slot.version % freeze_every_ == 0;
-  if (!commanded && !periodic) return;
+  if (!freezes_at(slot.version)) return;
   freeze(slot, slot.version);
-  if (commanded && ++frozen_at_ == slots_.size()) freeze_at_.reset();
+  if (freeze_at_ == slot.version && ++frozen_at_ == slots_.size()) freeze_at_.reset();
 }
 
 ShardDecision Shard::on_pull(const Slot& slot, const ChunkHeader& header) const {
@@ -451,6 +455,10 @@ Objection Shard::step(Slot& slot, const StepTotals* totals) {
   if (!parameters_fit) {
     return stop(slot, gradients_fit ? absl::StrCat("the parameters after iteration ", slot.version)
                                     : absl::StrCat("the gradients of iteration ", slot.version));
+  }
+  // Of the iteration's loss, which was finite, nobody would see it.
+  if (freezes_at(slot.version + 1) && !all_finite(std::span<const float>(fresh))) {
+    return stop(slot, absl::StrCat("the parameters after iteration ", slot.version));
   }
   slot.previous = std::exchange(slot.current, std::move(next));
   ++slot.version;

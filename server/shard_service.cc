@@ -137,8 +137,9 @@ StreamHandler* ShardService::on_accept(std::unique_ptr<Stream> stream) {
 void ShardService::close_if_still_unbound(std::uint64_t session_number) {
   for (auto& session : sessions_) {
     if (session->number_ != session_number || session->rank_ || session->closing_) continue;
-    close(*session, absl::DeadlineExceededError(absl::StrCat("no valid message within ",
-                                                             kFirstMessageTimeout.count(), " ms")));
+    // A worker whose message is still on its way comes again.
+    close(*session, absl::UnavailableError(absl::StrCat("no valid message within ",
+                                                        kFirstMessageTimeout.count(), " ms")));
   }
 }
 

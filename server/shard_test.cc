@@ -582,6 +582,21 @@ TEST_F(ShardCheckpointTest, FrozenVersionsStayAsTheyWere) {
   EXPECT_NE(values(shard, ChunkId(1)), parameters);
 }
 
+TEST_F(ShardCheckpointTest, NothingThatIsNoFiniteNumberIsFrozen) {
+  Shard shard = make(1);
+  initialise(shard);
+  shard.freeze_every(2);
+  const float infinite = std::numeric_limits<float>::infinity();
+  EXPECT_FALSE(push(shard, 0, 0, 0, infinite).objection) << "no checkpoint is due: the loss tells";
+  EXPECT_FALSE(push(shard, 0, 1, 0, 1.0f).objection);
+  EXPECT_FALSE(push(shard, 0, 1, 1, 1.0f).objection);
+  const ShardDecision decision = push(shard, 0, 0, 1, 1.0f);
+  EXPECT_EQ(decision.objection.reason, DataRefusal::kNotFinite);
+  EXPECT_THAT(decision.objection.message,
+              HasSubstr("the parameters after iteration 1 of layer layer0"));
+  ASSERT_EQ(shard.take_frozen().size(), 1u) << "of the other chunk";
+}
+
 TEST_F(ShardCheckpointTest, GoesOnFromACheckpointAsIfNothingHadHappened) {
   Shard whole = make(1);
   initialise(whole);

@@ -20,6 +20,11 @@ class Reconnect {
 
   /// It is there, but does not take part yet: worth waiting for, with growing pauses.
   void alive() { cut_since_ = kInOrder; }
+  /// A message has gone out on this stream. It need not be answered soon: under BSP the other side
+  /// may have nothing to say until the slowest worker has sent its part.
+  void written(Nanoseconds now) {
+    if (written_since_ == kNever) written_since_ = now;
+  }
 
   struct Decision {
     bool give_up = false;
@@ -27,6 +32,10 @@ class Reconnect {
     Nanoseconds pause{0};   ///< before the next attempt
   };
   Decision cut(Nanoseconds now) {
+    // A stream that held that long ended the outage before; whom we refuse, or who refuses us, is
+    // quicker.
+    if (written_since_ != kNever && now - written_since_ >= kHeld) in_order();
+    written_since_ = kNever;
     if (cut_since_ == kInOrder) cut_since_ = now;
     pause_ = std::clamp(pause_ * 2, min_, max_);
     const Nanoseconds silent = now - cut_since_;
@@ -34,10 +43,12 @@ class Reconnect {
   }
 
  private:
-  static constexpr Nanoseconds kInOrder{-1};
+  static constexpr Nanoseconds kInOrder{-1}, kNever{-1};
+  static constexpr Nanoseconds kHeld{std::chrono::seconds(1)};
   Nanoseconds min_, max_, give_up_;
   Nanoseconds pause_{0};
   Nanoseconds cut_since_ = kInOrder;
+  Nanoseconds written_since_ = kNever;  ///< the stream's first message
 };
 
 }  // namespace poseidon

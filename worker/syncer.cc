@@ -24,6 +24,7 @@ class Syncer::Connection final : public StreamHandler {
   }
   void on_written() override {
     writing_ = false;
+    reconnect_.written(syncer_->transport_->now());
     if (sending_) syncer_->sent(*std::exchange(sending_, std::nullopt));
     syncer_->pump(*this);
   }

@@ -98,7 +98,20 @@ std::string PsRoute::totals_of(ChunkId id) const {
 }
 
 void PsRoute::stream_opened(ServerIndex server) {
-  for (const ChunkId chunk : unanswered(server)) queues_[server.value()].push(chunk);
+  const std::vector<ChunkId> chunks = unanswered(server);
+  for (const ChunkId chunk : chunks) queues_[server.value()].push(chunk);
+  if (!chunks.empty()) return;
+  std::optional<ChunkId> smallest;
+  for (std::uint32_t i = 0; i < plan_.chunks.size(); ++i) {
+    const PlanChunk& chunk = plan_.chunks[i];
+    if (chunk.server != server || chunks_[i].version < 0) continue;
+    if (!smallest || chunk.elements < plan_.chunks[smallest->value()].elements) {
+      smallest = ChunkId(i);
+    }
+  }
+  if (!smallest) return;
+  chunks_[smallest->value()].greets = true;
+  queues_[server.value()].push(*smallest);
 }
 
 std::optional<PsRoute::Outgoing> PsRoute::next_message(ServerIndex server) {
@@ -117,6 +130,7 @@ std::optional<PsRoute::Outgoing> PsRoute::next_message(ServerIndex server) {
     return whole.subspan(static_cast<std::size_t>(place.offset),
                          static_cast<std::size_t>(place.elements));
   };
+  const bool greets = std::exchange(chunk.greets, false);
   switch (chunk.request) {
     case Request::kPush:
       header.kind = ChunkKind::kPushGradient;
@@ -158,7 +172,9 @@ std::optional<PsRoute::Outgoing> PsRoute::next_message(ServerIndex server) {
                       .gradient_of = std::nullopt};
     }
     case Request::kNone:
-      POSEIDON_CHECK(false, "only requested chunks wait in a queue");
+      POSEIDON_CHECK(greets, "only requested chunks wait in a queue");
+      header.kind = ChunkKind::kPull;
+      header.iteration = chunk.version;
       break;
   }
   message.prefix = encode_prefix(header, message.payload.size());
@@ -215,6 +231,12 @@ Objection PsRoute::judge(ServerIndex from, const DecodedChunk& decoded) const {
             absl::StrCat("version ", header.iteration, " of chunk ", header.chunk.value(),
                          ", this worker has ", chunk.version,
                          chunk.request == Request::kNone ? " and asked for nothing" : "")};
+  }
+  if (rank_ == WorkerRank(0) && book_.has_value() && chunk.request == Request::kPush &&
+      book_->known(header.chunk) >= chunk.version) {
+    return {DataRefusal::kIteration,
+            absl::StrCat("version ", header.iteration, " of chunk ", header.chunk.value(),
+                         ", of whose step this worker has not told the norms yet")};
   }
   return {};
 }

@@ -73,7 +73,9 @@ class PsRoute {
   NormBook::Complete layer_measured(LayerIndex layer, Iteration iteration,
                                     std::vector<TensorSquares> tensors);
 
-  /// A stream to this server is new: queues everything that this server has not answered.
+  /// A stream to this server is new: queues everything that this server has not answered. When
+  /// there is nothing, then a pull of what is here already, of the server's smallest chunk: a
+  /// server closes streams that say nothing, for they might be anybody's.
   void stream_opened(ServerIndex server);
 
   struct Outgoing {
@@ -99,6 +101,7 @@ class PsRoute {
   struct Chunk {
     Request request = Request::kNone;
     Iteration version = -1;     ///< landed; the next one to land is version + 1
+    bool greets = false;        ///< waits in the queue though nothing is requested
     bool early = false;         ///< version + 1 was here before the norms of its step
     PayloadBuffer rounded;      ///< the gradient in 16 bits; empty when float32 travels ...
     Iteration rounded_of = -1;  ///< ... and the iteration of what it holds

@@ -67,6 +67,39 @@ TEST(PsRoute, SendsInTheOrderOfThePlan) {
   EXPECT_THAT(layers_sent(SendOrder::kReady), ElementsAre(2, 2, 1, 1, 0, 0));
 }
 
+// A server closes streams that say nothing.
+TEST(PsRoute, ANewStreamWithNothingOpenPullsTheSmallestChunkThatIsHere) {
+  const Plan plan = toy_plan(1, 1, {5}, 3);  // chunks of 3 and 2
+  FloatBuffer parameters(5), gradients(5);
+  PsRoute route(plan, WorkerRank(0),
+                {{parameters.floats(), gradients.floats(), gradients.owner()}});
+  const auto land = [&](std::uint32_t chunk, Iteration version) {
+    std::vector<float> values(chunk == 0 ? 3 : 2, 1.0f);
+    return route.on_message(ServerIndex(0),
+                            arriving(message_for(plan, ChunkKind::kParameters, WorkerRank(0),
+                                                 ChunkId(chunk), version, values)));
+  };
+  route.initialise_from_here();
+  while (route.next_message(ServerIndex(0))) {
+  }
+  EXPECT_FALSE(land(0, 0).objection);
+  EXPECT_FALSE(land(1, 0).objection);
+  route.stream_opened(ServerIndex(0));
+  route.stream_opened(ServerIndex(0));
+  const auto greeting = route.next_message(ServerIndex(0));
+  ASSERT_TRUE(greeting);
+  EXPECT_EQ(greeting->chunk, ChunkId(1));
+  EXPECT_TRUE(greeting->message.payload.empty());
+  EXPECT_FALSE(route.next_message(ServerIndex(0)));
+  EXPECT_EQ(land(1, 0).objection.reason, DataRefusal::kDuplicate) << "what it is answered with";
+  // What has become urgent meanwhile goes in its place.
+  route.stream_opened(ServerIndex(0));
+  route.gradient_ready(LayerIndex(0), 0);
+  EXPECT_EQ(route.next_message(ServerIndex(0))->gradient_of, 0);
+  EXPECT_EQ(route.next_message(ServerIndex(0))->gradient_of, 0);
+  EXPECT_FALSE(route.next_message(ServerIndex(0)));
+}
+
 /// One layer of 7 parameters in chunks of 4 and 3 on one server; bf16 travels.
 class RoundingRoute : public ::testing::Test {
  protected:
@@ -285,7 +318,7 @@ TEST_F(NormRoute, TotalsGoOutWhenAllNormsAreHereAndAreRepeated) {
   EXPECT_EQ(sent(1), ChunkKind::kTotals) << "until it is answered";
   EXPECT_EQ(parameters(1, 1).layer, LayerIndex(1));
   route_->stream_opened(ServerIndex(1));
-  EXPECT_EQ(sent(1), std::nullopt);
+  EXPECT_EQ(sent(1), ChunkKind::kPull) << "nothing is open: a word, so that the stream is known";
 }
 
 TEST_F(NormRoute, HostileNormsAreRefused) {
@@ -306,11 +339,20 @@ TEST_F(NormRoute, HostileNormsAreRefused) {
   EXPECT_EQ(norms(0, 0, 1.0).objection.reason, DataRefusal::kDuplicate);
 }
 
+TEST_F(NormRoute, AStepThatNobodyReleasedIsRefused) {
+  EXPECT_FALSE(norms(0, 0, 16.0).objection);
+  EXPECT_EQ(parameters(0, 1).objection.reason, DataRefusal::kIteration);
+  EXPECT_EQ(norms(1, 0, 9.0).norms.all_gradients, 25.0);
+  EXPECT_EQ(sent(0), ChunkKind::kTotals);
+  EXPECT_EQ(parameters(0, 1).layer, LayerIndex(0));
+}
+
 TEST_F(NormRoute, ParametersThatOvertookTheirNormsAreAskedForAgain) {
   EXPECT_EQ(parameters(0, 1).objection.reason, DataRefusal::kDuplicate);
   EXPECT_EQ(sent(0), std::nullopt);
   EXPECT_FALSE(norms(0, 0, 1.0).objection);
   EXPECT_EQ(sent(0), ChunkKind::kPushGradient);
+  EXPECT_FALSE(norms(1, 0, 1.0).objection);
   EXPECT_EQ(parameters(0, 1).layer, LayerIndex(0));
 }
 
