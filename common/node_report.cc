@@ -10,6 +10,7 @@ void fill_heartbeat_totals(const TrafficProbe* traffic, const DataProbe* data,
     heartbeat.set_data_stall_seconds(data->stall_seconds());
     heartbeat.set_corrupt_samples(data->corrupt_samples());
   }
+  if (traffic != nullptr) heartbeat.set_batches(traffic->batches());
   for (std::uint32_t i = 0; traffic != nullptr && i < traffic->layers(); ++i) {
     v1::LayerTraffic& layer = *heartbeat.add_layers();
     layer.set_layer(i);

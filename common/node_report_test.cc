@@ -14,6 +14,7 @@ TEST(NodeReport, HeartbeatsCarryTotalsAndOnlyTheReasonsThatOccurred) {
   traffic.computed(LayerIndex(0), Milliseconds(250), Milliseconds(500));
   traffic.computed(LayerIndex(0), Milliseconds(250), Milliseconds(750));
   traffic.synced(LayerIndex(1), Milliseconds(125));
+  for (int i = 0; i < 3; ++i) traffic.batch_passed();
   RefusalCounts refusals;
   refusals.add(DataRefusal::kSize);
   v1::Heartbeat heartbeat;
@@ -23,6 +24,7 @@ TEST(NodeReport, HeartbeatsCarryTotalsAndOnlyTheReasonsThatOccurred) {
   fill_heartbeat_totals(&traffic, &data, refusals, heartbeat);
   EXPECT_EQ(heartbeat.data_stall_seconds(), 1.5);
   EXPECT_EQ(heartbeat.corrupt_samples(), 1u);
+  EXPECT_EQ(heartbeat.batches(), 3u);
   ASSERT_EQ(heartbeat.layers_size(), 2);
   EXPECT_EQ(heartbeat.layers(1).sent_bytes(), 120u);
   EXPECT_EQ(heartbeat.layers(0).received_bytes(), 7u);

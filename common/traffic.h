@@ -40,6 +40,8 @@ class TrafficProbe {
     add(one.backward_ns, static_cast<std::uint64_t>(backward.count()));
     add(one.passes, 1);
   }
+  /// A batch, or a part of one, went through the network, forward or backward; in tests too.
+  void batch_passed() { add(batches_, 1); }
   /// From a gradient's being ready to its new parameters' being there, on this worker.
   void synced(LayerIndex layer, Nanoseconds took) { layers_[layer.value()].sync.add(took); }
   /// This server summed a gradient chunk of the layer, or stepped its parameters.
@@ -67,6 +69,7 @@ class TrafficProbe {
     return static_cast<double>(get(layers_[layer.value()].aggregation_ns)) * 1e-9;
   }
   std::uint64_t passes(LayerIndex layer) const { return get(layers_[layer.value()].passes); }
+  std::uint64_t batches() const { return get(batches_); }
   const TimeHistogram& sync(LayerIndex layer) const { return layers_[layer.value()].sync; }
 
  private:
@@ -84,6 +87,7 @@ class TrafficProbe {
   }
   const std::shared_ptr<NodeProbe> node_;
   std::vector<Layer> layers_;
+  Counter batches_{0};
 };
 
 }  // namespace poseidon

@@ -306,6 +306,7 @@ void Cluster::handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat) {
   const bool is_worker = std::any_of(workers.begin(), workers.end(),
                                      [from](const Participant& p) { return p.node.id == from; });
   if (!is_worker) return;
+  job_->on_batches(from, heartbeat.batches(), clock_->now());
   if (!sensible(heartbeat.data_stall_seconds())) {
     refuse(Refusal::kMalformed,
            absl::StrCat("a wait for samples of ", heartbeat.data_stall_seconds(), " s from node ",

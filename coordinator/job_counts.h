@@ -14,6 +14,7 @@ enum class EpochEnd : std::uint8_t {
   kServerLost,
   kPeerUnreachable,       ///< all are here, but one does not reach another
   kCheckpointUnreadable,  ///< the checkpoint that was to be gone on from
+  kNodeUnfit,             ///< a node that came later cannot take part
   kMoreWorkers,           ///< no trouble: others are taken in
   kBetterPlan,            ///< no trouble: measured times say so
   kCount                  ///< number of reasons, not one itself
@@ -29,6 +30,8 @@ constexpr const char* epoch_end_name(EpochEnd reason) {
       return "peer_unreachable";
     case EpochEnd::kCheckpointUnreadable:
       return "checkpoint_unreadable";
+    case EpochEnd::kNodeUnfit:
+      return "node_unfit";
     case EpochEnd::kMoreWorkers:
       return "more_workers";
     case EpochEnd::kBetterPlan:

@@ -166,6 +166,11 @@ Participant* JobRun::find(NodeId id) {
   return nullptr;
 }
 
+bool JobRun::has_place(NodeId id) const {
+  const auto is_it = [id](const Participant& p) { return p.node.id == id; };
+  return std::ranges::any_of(workers_, is_it) || std::ranges::any_of(servers_, is_it);
+}
+
 Participant* JobRun::expect_participant(NodeId from, Epoch epoch, const char* what,
                                         JobActions& actions) {
   Participant* participant = find(from);
@@ -226,6 +231,7 @@ JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now) {
     return actions;
   }
   participant->state = ParticipantState::kReady;
+  participant->is_new = false;
   if (state_ == JobState::kPreparingServers && all_in(servers_, ParticipantState::kReady)) {
     enter(JobState::kPreparingWorkers, now);
     message_ = absl::StrCat("prepares ", workers_.size(), " workers");
@@ -234,6 +240,7 @@ JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now) {
     }
   } else if (state_ == JobState::kPreparingWorkers && all_in(workers_, ParticipantState::kReady)) {
     enter(JobState::kRunning, now);
+    trained_workers_ = workers_.size();
     message_.clear();
     if (!started_) started_ = now;
     images_.clear();
@@ -385,6 +392,12 @@ JobActions JobRun::on_finished(NodeId from, Epoch epoch, Nanoseconds now) {
   return actions;
 }
 
+void JobRun::on_batches(NodeId from, std::uint64_t batches, Nanoseconds now) {
+  Participant* worker = find(from);
+  if (worker == nullptr || state_ != JobState::kRunning || is_lost(*worker)) return;
+  if (std::exchange(worker->batches, batches) != batches) last_progress_ = now;
+}
+
 absl::Status JobRun::accepts_model(Epoch epoch) const {
   if (epoch != epoch_) {
     return absl::FailedPreconditionError(
@@ -471,6 +484,8 @@ JobActions JobRun::on_failed(NodeId from, Epoch epoch, const std::string& reason
     return actions;
   }
   if (state_ == JobState::kHalting || state_ == JobState::kSaving) {
+    // It is asked to halt, too, and holds what it has.
+    if (kind == FailureKind::kPeer && state_ == JobState::kHalting) return actions;
     // Whatever it is, it may be because of who was lost; the next epoch tells.
     fall_back(absl::StrCat(participant_text(*participant), " failed: ", reason), now, actions);
     return actions;
@@ -481,6 +496,7 @@ JobActions JobRun::on_failed(NodeId from, Epoch epoch, const std::string& reason
             now, actions);
     return actions;
   }
+  if (leave_out_unfit(*participant, reason, now, actions)) return actions;
   end(false, absl::StrCat(participant_text(*participant), " failed: ", reason), now, actions);
   return actions;
 }

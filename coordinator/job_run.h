@@ -216,6 +216,8 @@ struct Participant {
   NodeInfo node;
   std::uint32_t index = 0;  ///< WorkerRank or ServerIndex
   ParticipantState state = ParticipantState::kPreparing;
+  bool is_new = false;        ///< came when the job had begun, and was never ready yet
+  std::uint64_t batches = 0;  ///< a worker's; see on_batches
 };
 
 /// As in Failed.failure.
@@ -303,6 +305,9 @@ class JobRun {
   JobActions on_test(NodeId from, Epoch epoch, Iteration iteration, const TestPart& part,
                      Nanoseconds now);
   JobActions on_finished(NodeId from, Epoch epoch, Nanoseconds now);
+  /// How many batches have gone through the worker's network in this epoch, in tests too. Progress
+  /// while nothing is reported: a test may take hours.
+  void on_batches(NodeId from, std::uint64_t batches, Nanoseconds now);
   JobActions on_failed(NodeId from, Epoch epoch, const std::string& reason, FailureKind kind,
                        Nanoseconds now);
   JobActions on_halted(NodeId from, Epoch epoch, const HeldVersions& held, Nanoseconds now);
@@ -363,6 +368,7 @@ class JobRun {
 
  private:
   Participant* find(NodeId id);
+  bool has_place(NodeId id) const;  ///< also one that is lost
   void enter(JobState state, Nanoseconds now);
   bool choose_nodes(const std::vector<NodeInfo>& members);
   std::vector<std::string> addresses(const std::vector<Participant>& participants) const;
@@ -377,6 +383,10 @@ class JobRun {
   void change_now(Nanoseconds now, JobActions& actions);
   void consider_growth(Nanoseconds now, JobActions& actions);
   std::size_t most_workers() const;
+  const NodeInfo* next_idle(NodeRole role, const std::string* store) const;
+  std::size_t idle_workers_now() const;
+  bool leave_out_unfit(const Participant& failed, const std::string& reason, Nanoseconds now,
+                       JobActions& actions);
   bool allows_workers(std::size_t count) const;
   void add_workers();
   void end_epoch(bool succeeded, const std::string& reason, JobActions& actions);
@@ -445,6 +455,9 @@ class JobRun {
   Iteration first_iteration_ = 0;  ///< of this epoch
   std::string recovering_from_;    ///< why; for people
   std::optional<Nanoseconds> recovering_since_;
+  std::set<NodeId> unfit_;           ///< members that cannot take part in this job
+  std::size_t trained_workers_ = 0;  ///< of the last epoch that trained
+  std::size_t most_that_fit_ = std::numeric_limits<std::size_t>::max();  ///< as far as is known
   std::map<NodeId, HeldVersions> held_;  ///< of those that have halted
   Iteration saving_ = 0;                 ///< while saving: the version
   bool epoch_asked_ = false;

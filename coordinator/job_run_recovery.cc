@@ -46,6 +46,7 @@ void JobRun::recover(EpochEnd what, const std::string& reason, bool in_memory, N
     case JobState::kSaving:
       break;
     default:
+      if (what == EpochEnd::kNodeUnfit) break;  // once for each node
       if (idle_recoveries_ == 0 || now - idle_recovery_counted_ >= options_.idle_recovery_spacing) {
         ++idle_recoveries_;
         idle_recovery_counted_ = now;
@@ -236,21 +237,22 @@ bool JobRun::choose_source(bool in_time, std::string& missing) {
   return false;
 }
 
+/// A member without a part that could have one; null: there is none.
+const NodeInfo* JobRun::next_idle(NodeRole role, const std::string* store) const {
+  for (const NodeInfo& node : members_) {
+    if (node.role != role || has_place(node.id) || unfit_.contains(node.id)) continue;
+    if (store == nullptr || node.store_identity == *store) return &node;
+  }
+  return nullptr;
+}
+
 /// Puts members without a part into the places of those that are lost. A lost server's place waits
 /// for whoever has its data. When there was time enough, the places that are left go.
 bool JobRun::fill_vacancies(bool in_time, std::string& missing) {
-  const auto next_idle = [this](NodeRole role, const std::string* store) -> const NodeInfo* {
-    for (const NodeInfo& node : members_) {
-      if (node.role != role) continue;
-      if (store != nullptr && node.store_identity != *store) continue;
-      const Participant* p = find(node.id);
-      if (p == nullptr) return &node;
-    }
-    return nullptr;
-  };
   const auto fill = [](Participant& p, const NodeInfo& node) {
     p.node = node;
     p.state = ParticipantState::kWaiting;
+    p.is_new = true;
   };
   std::vector<std::string> vacant;
   for (auto* group : {&workers_, &servers_}) {
@@ -365,8 +367,17 @@ JobActions JobRun::on_epoch(const absl::StatusOr<std::uint64_t>& epoch, Nanoseco
 // ---- more workers, a better plan ----
 
 std::size_t JobRun::most_workers() const {
-  return description_.workers > 0 ? description_.workers
-                                  : static_cast<std::size_t>(description_.max_workers);
+  const auto wanted = static_cast<std::size_t>(description_.workers > 0 ? description_.workers
+                                                                        : description_.max_workers);
+  return std::min(wanted, most_that_fit_);
+}
+
+/// Those that could have a part and have none.
+std::size_t JobRun::idle_workers_now() const {
+  return static_cast<std::size_t>(
+      std::count_if(members_.begin(), members_.end(), [this](const NodeInfo& node) {
+        return node.role == NodeRole::kWorker && !has_place(node.id) && !unfit_.contains(node.id);
+      }));
 }
 
 bool JobRun::allows_workers(std::size_t count) const {
@@ -377,27 +388,51 @@ bool JobRun::allows_workers(std::size_t count) const {
 /// Those without a part, as many as the job takes.
 void JobRun::add_workers() {
   if (!iterations_ || !description_.with_workers) return;  // the first epoch has chosen its own
-  std::vector<const NodeInfo*> idle;
-  for (const NodeInfo& node : members_) {
-    if (node.role == NodeRole::kWorker && find(node.id) == nullptr) idle.push_back(&node);
-  }
-  std::size_t count = std::min(workers_.size() + idle.size(), most_workers());
+  std::size_t count = std::min(workers_.size() + idle_workers_now(), most_workers());
   while (count > workers_.size() && !allows_workers(count)) --count;
-  for (std::size_t i = 0; workers_.size() < count; ++i) {
-    workers_.push_back({.node = *idle[i],
+  while (workers_.size() < count) {
+    workers_.push_back({.node = *next_idle(NodeRole::kWorker, nullptr),
                         .index = static_cast<std::uint32_t>(workers_.size()),
-                        .state = ParticipantState::kWaiting});
+                        .state = ParticipantState::kWaiting,
+                        .is_new = true});
   }
+}
+
+/// A node that came when the job had begun, and cannot get ready: its data are not there, its GPU
+/// is too small. Or it is another one's answer to more workers than before: the data are too few
+/// for them. What trained before goes on without. False: it is the job's fault.
+bool JobRun::leave_out_unfit(const Participant& failed, const std::string& reason, Nanoseconds now,
+                             JobActions& actions) {
+  const bool preparing =
+      state_ == JobState::kPreparingServers || state_ == JobState::kPreparingWorkers;
+  if (!preparing || !iterations_ || failed.state == ParticipantState::kRunning) return false;
+  const bool has_grown = trained_workers_ > 0 && workers_.size() > trained_workers_;
+  if (!failed.is_new && !has_grown) return false;
+  const std::string text = absl::StrCat(participant_text(failed), " cannot take part: ", reason);
+  std::vector<Participant*> leaving;
+  if (failed.is_new) {
+    leaving.push_back(find(failed.node.id));
+    unfit_.insert(failed.node.id);
+  } else {
+    most_that_fit_ = trained_workers_;
+    for (std::size_t i = trained_workers_; i < workers_.size(); ++i) {
+      leaving.push_back(&workers_[i]);
+    }
+  }
+  for (Participant* p : leaving) {
+    actions.emplace_back(SendStop{.node = p->node.id, .succeeded = false, .reason = text});
+    p->state = ParticipantState::kLost;
+  }
+  if (!failed.is_new) workers_.resize(trained_workers_);
+  if (recovering_since_) ++counts_.of(EpochEnd::kNodeUnfit);  // else recover() does
+  recover(EpochEnd::kNodeUnfit, text, /*in_memory=*/false, now, actions);
+  return true;
 }
 
 /// New members while the job trains: they are taken in, from a checkpoint, after a while.
 void JobRun::consider_growth(Nanoseconds now, JobActions& actions) {
   if (change_ || !description_.with_workers || workers_.size() >= most_workers()) return;
-  std::size_t idle = 0;
-  for (const NodeInfo& node : members_) {
-    if (node.role == NodeRole::kWorker && find(node.id) == nullptr) ++idle;
-  }
-  const std::size_t most = std::min(workers_.size() + idle, most_workers());
+  const std::size_t most = std::min(workers_.size() + idle_workers_now(), most_workers());
   bool any = false;
   for (std::size_t count = workers_.size() + 1; count <= most && !any; ++count) {
     any = allows_workers(count);

@@ -414,6 +414,13 @@ TEST_F(RecoveryTest, APeerThatDoesNotAnswerIsNoFaultOfTheJob) {
                              FailureKind::kPeer, at(5));
   EXPECT_EQ(job_->state(), JobState::kHalting);
   EXPECT_THAT(only<SendHalt>(actions_), SizeIs(4)) << "nobody is gone";
+  EXPECT_THAT(job_->on_failed(NodeId(102), job_->epoch(), "server b:1 does not answer",
+                              FailureKind::kPeer, at(5.1)),
+              IsEmpty())
+      << "it holds what it has, too";
+  for (const std::uint64_t id : {101, 102, 1, 2}) halt(id, 3, 3, 5.2);
+  EXPECT_EQ(job_->state(), JobState::kSaving);
+  EXPECT_TRUE(only<SendSave>(actions_)[0].held);
 }
 
 TEST_F(RecoveryTest, StaleWordsAreRefused) {
@@ -508,6 +515,91 @@ TEST_F(RecoveryTest, NumbersThatDoNotDivideTheBatchAreNotUsed) {
   commit(5, 15);
   job_->on_epoch(9, at(15));
   EXPECT_THAT(job_->workers(), SizeIs(4));
+}
+
+/// Begins with the workers 101 and 102 and takes 103 in; all of the epoch prepare.
+class GrowthTest : public RecoveryTest {
+ protected:
+  void SetUp() override {
+    begin(elastic(60));
+    train(0, 3);
+    join(node(103), 4);
+    job_->tick(at(6.1));
+    train(3, 6);
+    commit(5, 7);
+    job_->on_epoch(9, at(7));
+    ASSERT_EQ(job_->workers().size(), 3u);
+    for (const Participant& p : job_->servers()) job_->on_ready(p.node.id, job_->epoch(), at(8));
+    ASSERT_EQ(job_->state(), JobState::kPreparingWorkers);
+  }
+  void fails(std::uint64_t id, const std::string& reason) {
+    actions_ = job_->on_failed(NodeId(id), job_->epoch(), reason, FailureKind::kJob, at(9));
+  }
+};
+
+TEST_F(GrowthTest, ANewcomerThatCannotTakePartIsLeftOut) {
+  fails(103, "no such file: /data/train");
+  EXPECT_EQ(job_->state(), JobState::kReplacing);
+  EXPECT_THAT(only<SendStop>(actions_), SizeIs(5)) << "all, the newcomer too";
+  EXPECT_THAT(job_->recovering_from(), HasSubstr("cannot take part: no such file: /data/train"));
+  EXPECT_THAT(only<TakeEpoch>(job_->tick(at(30))), IsEmpty()) << "another one may come";
+  EXPECT_THAT(only<TakeEpoch>(job_->tick(at(40))), SizeIs(1));
+  job_->on_epoch(10, at(40));
+  EXPECT_THAT(job_->workers(), SizeIs(2));
+  EXPECT_EQ(job_->counts().of(EpochEnd::kNodeUnfit), 1u);
+  get_ready(41);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  EXPECT_THAT(only<SendSave>(job_->tick(at(300))), IsEmpty()) << "nor is it taken again";
+  join(node(104), 301);
+  EXPECT_THAT(only<SendSave>(job_->tick(at(310))), SizeIs(4)) << "others are";
+}
+
+TEST_F(GrowthTest, AnotherNewcomerTakesItsPlace) {
+  fails(103, "no such file");
+  join(node(104), 10);
+  EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
+  job_->on_epoch(10, at(10));
+  ASSERT_THAT(job_->workers(), SizeIs(3));
+  EXPECT_EQ(job_->workers()[2].node.id, NodeId(104));
+}
+
+TEST_F(GrowthTest, WhatTheOldOnesCannotDoWithSoManyEndsTheGrowth) {
+  fails(101, "a batch of 60 samples is more than the data have");
+  EXPECT_THAT(only<SendStop>(actions_), SizeIs(5));
+  EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1)) << "at once";
+  job_->on_epoch(10, at(10));
+  EXPECT_THAT(job_->workers(), SizeIs(2));
+  get_ready(11);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  join(node(104), 301);
+  EXPECT_THAT(only<SendSave>(job_->tick(at(310))), IsEmpty()) << "it is known how many fit";
+}
+
+TEST_F(GrowthTest, WhoWasReadyAndFailsFailsTheJob) {
+  for (const std::uint64_t id : {101, 102, 103}) {
+    job_->on_ready(NodeId(id), job_->epoch(), at(9));
+  }
+  ASSERT_EQ(job_->state(), JobState::kRunning);
+  fails(103, "a label out of range");
+  EXPECT_EQ(job_->state(), JobState::kFailed);
+}
+
+TEST_F(RecoveryTest, AReplacementThatCannotTakePartMakesRoomForAnother) {
+  train(0, 3);
+  lose(102, 4);
+  for (const std::uint64_t id : {101, 1, 2}) halt(id, 3, 3, 4.1);
+  commit(3, 4.2);
+  join(node(103), 5);
+  job_->on_epoch(9, at(5));
+  for (const Participant& p : job_->servers()) job_->on_ready(p.node.id, job_->epoch(), at(6));
+  job_->on_failed(NodeId(103), job_->epoch(), "no such file", FailureKind::kJob, at(7));
+  EXPECT_EQ(job_->state(), JobState::kReplacing);
+  join(node(104), 8);
+  EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
+  job_->on_epoch(10, at(8));
+  get_ready(9);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  EXPECT_EQ(job_->workers()[1].node.id, NodeId(104));
 }
 
 TEST_F(RecoveryTest, AnExactNumberOfWorkersDoesNotGrow) {

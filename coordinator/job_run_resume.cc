@@ -118,6 +118,7 @@ std::unique_ptr<JobRun> JobRun::resume(JobRunOptions options, JobDescription des
   run->started_ = now - running.age;
   run->message_.clear();
   run->enter(JobState::kRunning, now);
+  run->trained_workers_ = run->workers_.size();
   if (!running.recovering_from.empty()) run->resume_recovery(running, now);
   return run;
 }

@@ -483,6 +483,20 @@ TEST_F(JobRunTest, SilenceOfAllWorkersFailsTheJobAndNamesTheSlowest) {
   expect_failed(actions_, "the slowest is worker 0 (10.0.0.11:4711)");
 }
 
+// A test may take hours, and one iteration of many parts.
+TEST_F(JobRunTest, BatchesAreProgressAsLongAsTheyGoOn) {
+  run();
+  for (std::uint64_t batches = 1; batches <= 5; ++batches) {
+    job_->on_batches(NodeId(11), batches, at(6 + 1000.0 * static_cast<double>(batches)));
+    EXPECT_THAT(job_->tick(at(6 + 1000.0 * static_cast<double>(batches))), IsEmpty());
+  }
+  job_->on_batches(NodeId(11), 5, at(6500));
+  job_->on_batches(NodeId(77), 6, at(6500));
+  EXPECT_THAT(job_->tick(at(5006 + 1800)), IsEmpty());
+  actions_ = job_->tick(at(5006 + 1801));
+  expect_failed(actions_, "no report for 1801 s");
+}
+
 TEST_F(JobRunTest, AWorkerTooFarBehindFailsTheJob) {
   JobDescription d = description(2, 1);
   d.iterations = IterationCombiner::kMaxAhead + 10;

@@ -39,10 +39,11 @@ struct MicroBatch {
 
 struct SyncClientOptions {
   SyncerOptions syncer;
-  /// Longest wait for one layer. Generous: a slow worker is no error, and a dead one is found by
-  /// the coordinator within its lease; this is the last resort that keeps a wait from being
-  /// endless.
-  Milliseconds wait_timeout{600000};
+  /// Longest wait for one layer. Generous: a slow worker is no error (it may have a test of an hour
+  /// to do that others have done in minutes), a dead one is found by the coordinator within its
+  /// lease, and a job in which nothing moves by its progress_timeout. This is the last resort that
+  /// keeps a wait from being endless.
+  Milliseconds wait_timeout{std::chrono::hours(12)};
   /// Called on the trainer's thread before and after each step of an SFB layer, with the version
   /// that it has then: the places to keep the old version, and to copy the new one for a
   /// checkpoint before anybody uses it. May be empty.

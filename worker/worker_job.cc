@@ -8,6 +8,7 @@
 #include "common/job_reports.h"
 #include "common/plan_proto.h"
 #include "common/status_macros.h"
+#include "common/tensor_memory.h"
 #include "spdlog/spdlog.h"
 #include "worker/engine/cpu/parallel.h"
 #include "worker/model_file.h"
@@ -118,7 +119,8 @@ void WorkerJob::run() {
   if (!is_halting()) {
     if (!status.ok()) close_client();
     report_end(status);
-    if (status.ok()) wait_for_stop();
+    // Also after a failure: when somebody was out of reach, all that is here is asked for.
+    wait_for_stop();
   }
   close_client();
   if (is_halting()) hold();
@@ -338,8 +340,10 @@ void WorkerJob::wait_for_stop() {
   changed_.wait_for(lock, kStopTimeout, [this] { return stopped_ || halting_; });
 }
 
-/// The streams go with the client, and then the memory may.
+/// The streams go with the client. The memory that they sent from is freed and stays as it is:
+/// servers and other workers may be about to sum what they have been told of.
 void WorkerJob::close_client() {
+  keep_freed_tensor_memory();
   std::unique_ptr<SyncClient> closing;
   const std::lock_guard lock(mutex_);  // nobody may cancel it from now on
   closing = std::move(sync_);

@@ -53,10 +53,14 @@ class SimWorker::Job final : public SyncerEvents {
   }
   /// Another worker is lost: training ends, but what it has made stays.
   void halt() {
-    if (halting_ || state_ == State::kEnded) return;
+    if (halting_) return;
     halting_ = true;
     transfer_.reset();
-    advance();
+    if (state_ == State::kFailed) {
+      hold();
+    } else {
+      advance();
+    }
   }
   void save_checkpoint(const v1::SaveCheckpoint& save) {
     if (save.held()) {
@@ -107,7 +111,7 @@ class SimWorker::Job final : public SyncerEvents {
     kUploading,
     kFinished,  ///< for the end of the job
     kHolding,
-    kEnded
+    kFailed  ///< what it has made stays here too
   };
 
   void fail(const std::string& what) {
@@ -295,7 +299,7 @@ class SimWorker::Job final : public SyncerEvents {
 
   bool advance_once() {
     if (state_ == State::kComputing || state_ == State::kUploading || state_ == State::kHolding ||
-        state_ == State::kEnded) {
+        state_ == State::kFailed) {
       return false;
     }
     if (halting_) {
@@ -521,12 +525,11 @@ class SimWorker::Job final : public SyncerEvents {
       hold();
       return;
     }
-    state_ = State::kEnded;
+    state_ = State::kFailed;
     node_.transport_->post([this, alive = alive_, status] {
       if (!*alive) return;
       close_client();
       node_.control_.send(failed_message(epoch_, status, restoring_));
-      close_giver();
     });
   }
 
