@@ -1,3 +1,4 @@
+#!/usr/bin/env -S python3 -B
 """Charts and tables of the emulated cluster's results, as SVG and Markdown. Standard library only.
 
     python3 bench/cluster/plots.py bench/results/*.json --folder bench/results [--tables bench/results/tables.md]

@@ -33,7 +33,6 @@ STATUS_POLL_S = 0.5
 METRICS_ADDRESS = "127.0.0.1:9464"  # each worker has a host, and so a loopback, of its own
 STALL = re.compile(r'^poseidon_layer_stall_seconds_total{[^}]*layer="([^"]+)"[^}]*} (\S+)$', re.MULTILINE)
 LEASE_MS = 60000             # processes that share two cores are silent for longer than hosts of their own
-MAX_CHUNK_BYTES = 1 << 28
 START_TIMEOUT_S = 300        # until the first iterations are done, beyond their own time
 
 
@@ -62,7 +61,7 @@ VARIANTS = {
     "chunks-2m": Variant("chunks of 2 MiB", chunk_bytes=2 << 20),
     "chunks-256k": Variant("chunks of 256 KiB", chunk_bytes=256 << 10),
     "chunks-8m": Variant("chunks of 8 MiB", chunk_bytes=8 << 20),
-    "chunks-whole-layers": Variant("a layer is one chunk", chunk_bytes=MAX_CHUNK_BYTES),
+    "chunks-64m": Variant("chunks of 64 MiB, the most there can be", chunk_bytes=64 << 20),
     "half-servers": Variant("a server on every other worker's host", servers="half"),
     "quarter-servers": Variant("a server on every fourth worker's host", servers="quarter"),
     "servers-apart": Variant("servers on as many hosts of their own", servers="apart"),
