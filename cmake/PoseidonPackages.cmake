@@ -52,7 +52,7 @@ set(CPACK_COMPONENT_CLI_DESCRIPTION
     "Trains deep networks on many machines over Ethernet: operator's command\n Submits jobs, shows what they do, keeps checkpoints, plans ahead.")
 set(CPACK_DEBIAN_CLI_PACKAGE_NAME poseidon-cli)
 set(CPACK_COMPONENT_CUDA_DESCRIPTION
-    "Trains deep networks on many machines over Ethernet: NVIDIA GPUs\n What poseidon-worker loads to compute on NVIDIA GPUs. Needs the NVIDIA driver,\n cuBLAS of the same major CUDA version and cuDNN 9, which come from NVIDIA, not\n from Debian; without them the worker says so and computes on the CPU.")
+    "Trains deep networks on many machines over Ethernet: NVIDIA GPUs\n What poseidon-worker loads to compute on NVIDIA GPUs. Needs the NVIDIA driver,\n cuBLAS of the same major CUDA version and cuDNN 9, which come from NVIDIA, not\n from Debian; without them a worker on a machine with a GPU\n says so and ends.")
 set(CPACK_DEBIAN_CUDA_PACKAGE_NAME poseidon-worker-cuda)
 # NVIDIA's libraries are of no package that could be asked for; all others that it needs the worker has too.
 set(CPACK_DEBIAN_CUDA_PACKAGE_SHLIBDEPS OFF)

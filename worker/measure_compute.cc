@@ -103,10 +103,11 @@ class Measurement {
     clock.begin_iteration();
     clock.begin_forward();
     const auto result = executor_->forward(batch, Phase::kTrain, hooks);
-    clock.stop_forward();
     if (!result.ok()) return result.status();
+    clock.end_forward(executor_->device_times());
     clock.begin_backward();
     POSEIDON_RETURN_IF_ERROR(executor_->backward(hooks));
+    clock.end_backward(executor_->device_times());
     for (std::size_t l = 0; l < layers_.size(); ++l) passes_[l].push_back(clock.times()[l]);
     return absl::OkStatus();
   }

@@ -5,7 +5,6 @@
 #include <span>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/finite.h"
 #include "common/kernels.h"
@@ -67,27 +66,28 @@ class Run {
   ExecutionHooks hooks(Iteration steps, MicroBatch part = {}) {
     return {.before_forward =
                 [this, steps](LayerIndex layer) {
-                  trace(Stage::kForward, steps, times_.stop_forward());
+                  times_.stop_forward();
                   const absl::Status status = s_.sync->wait_parameters(layer, steps);
                   times_.run_forward(layer);
                   return status;
                 },
             .after_backward =
                 [this, steps, part](LayerIndex layer) {
-                  trace(Stage::kBackward, steps, times_.stop_backward(layer));
+                  times_.stop_backward(layer);
                   if (accumulate(layer, part)) s_.sync->gradient_ready(layer, steps, part);
                   times_.run_backward();
                 }};
   }
 
   /// Its time is counted by tell_times.
-  void trace(Stage stage, Iteration iteration, const LayerClock::Interval& ran) {
-    if (ran.begin == Nanoseconds{0} || testing_) return;  // nothing ran yet, or nothing of training
-    s_.traffic->node().tracer().record({.stage = stage,
-                                        .begin = ran.begin,
-                                        .end = ran.end,
-                                        .iteration = iteration,
-                                        .layer = ran.layer});
+  void trace(Stage stage, Iteration iteration, std::span<const LayerInterval> pass) {
+    for (const LayerInterval& ran : pass) {
+      s_.traffic->node().tracer().record({.stage = stage,
+                                          .begin = ran.begin,
+                                          .end = ran.end,
+                                          .iteration = iteration,
+                                          .layer = ran.layer});
+    }
   }
 
   /// Adds up the gradients of the parts of a batch, in their order; their mean takes the place of
@@ -162,7 +162,8 @@ class Run {
     times_.begin_forward();
     POSEIDON_ASSIGN_OR_RETURN(const ForwardResult result,
                               s_.executor->forward(batch, Phase::kTrain, hooks));
-    trace(Stage::kForward, iteration, times_.stop_forward());
+    s_.traffic->batch_passed();
+    trace(Stage::kForward, iteration, times_.end_forward(s_.executor->device_times()));
     const double loss = result.mean_loss();
     if (!std::isfinite(loss)) {
       s_.traffic->node().count(NodeCount::kNotFinite);
@@ -175,6 +176,8 @@ class Run {
     POSEIDON_RETURN_IF_ERROR(s_.events->before_backward(iteration));
     times_.begin_backward();
     POSEIDON_RETURN_IF_ERROR(s_.executor->backward(hooks));
+    s_.traffic->batch_passed();
+    trace(Stage::kBackward, iteration, times_.end_backward(s_.executor->device_times()));
     return result;
   }
 
@@ -189,14 +192,14 @@ class Run {
     POSEIDON_RETURN_IF_ERROR(s_.events->before_test(steps));
     const Nanoseconds since = clock_.now();
     const ExecutionHooks hooks = this->hooks(steps);
-    testing_ = true;
-    const absl::Cleanup trains_again = [this] { testing_ = false; };
     ForwardResult sum;
     for (std::int64_t i = 0; i < s_.test->batches(); ++i) {
       POSEIDON_RETURN_IF_ERROR(check_cancelled());
       POSEIDON_RETURN_IF_ERROR(s_.test->read(i, test_batch_));
+      times_.begin_forward();  // and never ended: no pass of the training
       POSEIDON_ASSIGN_OR_RETURN(const ForwardResult result,
                                 s_.executor->forward(test_batch_, Phase::kTest, hooks));
+      s_.traffic->batch_passed();
       sum.loss_sum += result.loss_sum;
       sum.correct += result.correct;
       sum.samples += result.samples;
@@ -225,7 +228,6 @@ class Run {
   const TrainerSetup s_;
   const SystemClock clock_;
   LayerClock times_;
-  bool testing_ = false;
   Batch test_batch_;
   Batch part_;                            ///< see cut
   std::vector<std::vector<float>> sums_;  ///< by LayerIndex; see accumulate

@@ -11,11 +11,11 @@ import subprocess
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def first_line(*command):
-    """What a command prints; "" when it cannot be run."""
+def first_line(*command, timeout_s=60):
+    """What a command prints; "" when it cannot be run or does not end."""
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
-    except OSError:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.splitlines()[0] if done.returncode == 0 and done.stdout else ""
 

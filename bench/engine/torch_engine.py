@@ -7,7 +7,8 @@ from it layer by layer, so that both train the same one; the parameter counts ar
 number of iterations, answered with a JSON line of figures: the protocol of poseidon-bench-engine --turns.
 
 On a GPU every iteration brings its batch from pinned host memory, as a training loop's does, and the clock is read when
-the device has nothing left to do.
+the device has nothing left to do. Others share the GPU: between turns PyTorch's allocator keeps no memory that nothing
+lies in, and an iteration that is not timed gets it back.
 """
 
 import argparse
@@ -160,6 +161,11 @@ class OnDevice:
         if self.is_gpu:
             self.torch.cuda.synchronize(self.device)
 
+    def let_go(self, network):
+        if self.is_gpu:
+            network.zero_grad(set_to_none=True)
+            self.torch.cuda.empty_cache()
+
     def peak_mib(self):
         return self.torch.cuda.max_memory_reserved(self.device) / 2**20 if self.is_gpu else 0.0
 
@@ -189,16 +195,23 @@ def main():
     data = OnDevice(torch, args.device, images, labels)
     step = torch.compile(network) if args.compile else network
     print(json.dumps({"ready": True, "torch": torch.__version__, "import_only_mib": base_mib}), flush=True)
+
+    def iterate():
+        # The faster way: backward then has nothing to add to.
+        network.zero_grad(set_to_none=True)
+        with precision():
+            loss = step(*data.batch())
+        loss.backward()
+        return loss.detach()
+
     for line in sys.stdin:
+        if data.is_gpu:
+            iterate()
         data.wait()
         begin, begin_cpu = time.monotonic(), sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
         for _ in range(int(line)):
-            # The faster way: backward then has nothing to add to.
-            network.zero_grad(set_to_none=True)
-            with precision():
-                loss = step(*data.batch())
-            loss.backward()
-        value = float(loss.detach())
+            loss = iterate()
+        value = float(loss)
         data.wait()
         images_done = int(line) * args.batch
         print(json.dumps({
@@ -207,6 +220,7 @@ def main():
             "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             "device_peak_mib": data.peak_mib(),
             "loss": value}), flush=True)
+        data.let_go(network)
 
 
 if __name__ == "__main__":

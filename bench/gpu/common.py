@@ -52,7 +52,8 @@ def numbers(text):
 def add_options(parser):
     parser.add_argument("--device", default="cuda:0", help="cuda:N, or cpu to try this out, default %(default)s")
     parser.add_argument("--programs", type=pathlib.Path, default=PROGRAMS, help="default %(default)s")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build" / "bench-gpu", help="default %(default)s")
+    out = pathlib.Path(os.environ.get("OUT") or ROOT / "build") / "bench-gpu"
+    parser.add_argument("--out", type=pathlib.Path, default=out, help="default bench-gpu in $OUT, else %(default)s")
     parser.add_argument("--budget-s", type=float, default=540.0,
                         help="stop measuring then and say what is left, default %(default)s")
 

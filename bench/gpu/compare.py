@@ -69,17 +69,20 @@ def start_all(arguments, cell, contenders, failures):
     common = ["--batch", str(batch), "--threads", str(arguments.threads), "--device", arguments.device, "--precision",
               precision]
     commands = [(OURS, [*engine, *common, "--turns"], None)]
-    if machine.first_line(arguments.python, "-c", "import torch; print(torch.__version__)"):
+    if arguments.torch:
         commands += [(name, command, description) for name, command in torch_variants(arguments, common)]
     for name, command, first_line in commands:
         log = arguments.out / "logs" / f"{network}-{batch}-{precision}-{name.replace(' ', '-')}.log"
+        one = None
         try:
             one = Contender(name, command, first_line, log)
+            contenders.append(one)
             one.turn(2)  # code generation, choice of algorithms
             probe = one.turn(2)
             one.iterations = max(1, round(arguments.turn_s * probe["images_per_s"] / batch))
-            contenders.append(one)
         except BenchError as error:
+            if one in contenders:
+                contenders.remove(one)
             failures.append({"network": network, "batch": batch, "precision": precision, "variant": name, "error": str(error)})
             print(f"    {name} failed: {str(error).splitlines()[-1]}", flush=True)
 
@@ -93,6 +96,10 @@ def measure(arguments, cell, failures):
             for one in contenders[shift:] + contenders[:shift]:
                 one.rounds.append(one.turn(one.iterations))
         return rows_of(cell, contenders)
+    except KeyboardInterrupt:  # they may be in the middle of something long
+        for one in contenders:
+            one.process.kill()
+        raise
     finally:
         for one in contenders:
             one.end()
@@ -121,20 +128,26 @@ def print_rows(rows):
 def main():
     arguments = parse_arguments()
     (arguments.out / "logs").mkdir(parents=True, exist_ok=True)
+    machine.clean_up_on_signals()
     begin, slowest = time.monotonic(), 0.0
-    rows, failures, left = [], [], []
+    # The first import reads gigabytes.
+    arguments.torch = machine.first_line(arguments.python, "-c", "import torch; print(torch.__version__)", timeout_s=180)
+    rows, failures = [], []
     print(f"{'network':14}{'batch':>6} {'':6}{'variant':30}{'images/s':>10}{'ours/it':>9}{'spread':>8}{'GPU MiB':>10}", flush=True)
-    for cell in [(n, b, p) for b in arguments.batches for p in arguments.precisions for n in arguments.networks]:
-        if time.monotonic() - begin + slowest > arguments.budget_s:
-            left.append(cell)
-            continue
+    document = {"date": datetime.date.today().isoformat(), "machine": about(arguments.device), "device": arguments.device,
+                "command": sys.argv}
+    left = [(n, b, p) for b in arguments.batches for p in arguments.precisions for n in arguments.networks]
+    while left and (slowest == 0.0 or time.monotonic() - begin + slowest <= arguments.budget_s):
         started = time.monotonic()
-        found = measure(arguments, cell, failures)
+        try:
+            found = measure(arguments, left[0], failures)
+        except KeyboardInterrupt:  # bench/gpu.sh's way of saying that the time is up
+            break
         slowest = max(slowest, time.monotonic() - started)
+        del left[0]
         print_rows(found)
         rows += found
-        document = {"date": datetime.date.today().isoformat(), "machine": about(arguments.device), "device": arguments.device,
-                    "command": sys.argv, "rows": [dataclasses.asdict(row) for row in rows], "failures": failures, "left": left}
+        document |= {"rows": [dataclasses.asdict(row) for row in rows], "failures": failures, "left": left}
         (arguments.out / "compare.json").write_text(json.dumps(document, indent=1) + "\n")
     if left:
         print(f"not measured within {arguments.budget_s:.0f} s: " + ", ".join(":".join(map(str, cell)) for cell in left))
@@ -147,3 +160,5 @@ if __name__ == "__main__":
     except BenchError as error:
         print(f"compare.py: {error}", file=sys.stderr)
         sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit("compare.py: stopped before anything was measured")

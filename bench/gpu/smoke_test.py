@@ -18,9 +18,11 @@ class GpuBench(unittest.TestCase):
         self.addCleanup(held.cleanup)
         self.out = pathlib.Path(held.name)
 
-    def bench(self, *arguments):
+    def bench(self, *arguments, out=None):
+        environment = {**os.environ, "OUT": str(out or "")}
+        place = [] if out else ["--out", self.out]
         return subprocess.run([ROOT / "bench/gpu.sh", *arguments, "--device", "cpu", "--threads", "1", "--programs", BUILD / "bin",
-                               "--out", self.out], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=500,
+                               *place], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=500,
                               check=False)
 
     def test_compares_with_pytorch_where_it_is(self):
@@ -43,6 +45,17 @@ class GpuBench(unittest.TestCase):
         self.assertIn("not measured within", done.stdout)
         self.assertNotIn("cifar10_quick:2:fp32", done.stdout)
         self.assertIn("cifar10_quick:3:fp32", done.stdout)
+
+    def test_both_share_a_budget_and_write_where_it_is_wanted(self):
+        done = self.bench("--budget-s", "200", "--networks", "cifar10_quick", "--batches", "2", "--precisions", "fp32", "--rounds", "1",
+                          "--turn-s", "0.01", "--python", "/bin/false", "--sync-networks", "cifar10_quick:2", "--iterations", "60",
+                          "--sync-rounds", "1", out=self.out)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(json.loads((self.out / "bench-gpu/compare.json").read_text())["left"], [])
+        self.assertIn("cifar10_quick:2", json.loads((self.out / "bench-gpu/sync.json").read_text())["networks"])
+        done = self.bench("--budget-s", "5")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--budget-s 5: must be 60 s or more", done.stderr)
 
     def test_fails_by_name(self):
         done = self.bench("compare", "--networks", "nonesuch", "--batches", "2", "--precisions", "fp32")

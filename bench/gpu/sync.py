@@ -199,10 +199,14 @@ def measure(network, batch, arguments, folder):
     command = [*engine, "--batch", str(batch), "--threads", str(arguments.threads), "--device", arguments.device, "--precision",
                arguments.sync_precision, "--turns"]
     alone = Contender("alone", command, None, folder / "alone.log")
-    rounds = []
+    rounds, slowest = [], 0.0
     try:
         alone.turn(FIRST_MEASURED)
         for _ in range(arguments.sync_rounds):
+            started = time.monotonic()
+            if rounds and started + slowest > arguments.end:
+                print(f"{network}:{batch}: {len(rounds)} of {arguments.sync_rounds} rounds within {arguments.budget_s:.0f} s", flush=True)
+                break
             one = alone.turn(arguments.iterations - FIRST_MEASURED)
             figures = run_job(job, folder, arguments)
             alone_s, job_s = batch / one["images_per_s"], batch / figures["images_per_s"]
@@ -210,6 +214,7 @@ def measure(network, batch, arguments, folder):
             rounds.append({"alone_s": alone_s, "job_s": job_s, "input_s": waiting_s, "hidden": figures["hidden"],
                            "cost": (job_s - waiting_s) / alone_s - 1, "stalled": figures["stages_s"].get("stall", 0.0) / job_s,
                            "stages_s": figures["stages_s"]})
+            slowest = max(slowest, time.monotonic() - started)
     finally:
         alone.end()
     return rounds
@@ -217,6 +222,8 @@ def measure(network, batch, arguments, folder):
 
 def main():
     arguments = parse_arguments()
+    machine.clean_up_on_signals()
+    arguments.end = time.monotonic() + arguments.budget_s
     arguments.out.mkdir(parents=True, exist_ok=True)
     document = {"date": datetime.date.today().isoformat(), "machine": about(arguments.device), "device": arguments.device,
                 "command": sys.argv, "precision": arguments.sync_precision, "networks": {}}
@@ -238,3 +245,5 @@ if __name__ == "__main__":
     except BenchError as error:
         print(f"sync.py: {error}", file=sys.stderr)
         sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit("sync.py: stopped; sync.json has the networks that were measured until then")

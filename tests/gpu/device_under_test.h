@@ -6,7 +6,8 @@
 //     gpu_layers_test [--device cuda:0] [--precision fp32] [--require] [--every 7] [GoogleTest's]
 //
 // --device cpu tries the tests themselves, on a machine without a GPU. With --require a device that
-// cannot be had is a failure: for machines that are known to have one. With --every N the layers'
+// cannot be had is a failure: for machines that are known to have one; a precision that a device
+// does not have is skipped all the same. With --every N the layers'
 // grid is N times coarser: for tools that make everything a hundred times slower.
 
 #include <memory>
@@ -33,11 +34,12 @@ const DeviceUnderTest& device_under_test();
 /// is none; UNIMPLEMENTED for a precision that it does not have.
 absl::StatusOr<std::unique_ptr<Device>> make_device_under_test(const std::string& precision);
 
-/// A test on one device at one precision (the parameter); skipped with a word where there is none.
+/// A test on one device at one precision (the parameter); skipped with a word where there is none,
+/// with other words where the device has not that precision.
 class PrecisionTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override;
-  /// Another device of the same kind; SetUp has seen that it can be made.
+  /// Another device of the same kind; null, and the test has failed, where it cannot be made.
   std::unique_ptr<Device> make_device() const;
 
   const Accuracy accuracy_ = accuracy_of(GetParam());

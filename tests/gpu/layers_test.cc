@@ -73,6 +73,7 @@ TEST_P(GpuLayers, NanIsNotSwallowed) { testing::nan_is_not_swallowed(*device_); 
 
 TEST_P(GpuLayers, TheSameBitsTwice) {
   const auto other = make_device();
+  ASSERT_NE(other, nullptr);
   for (const LayerCases& group : testing::layer_grid()) {
     const LayerCase& one = group.cases.back();
     SCOPED_TRACE(group.name);
@@ -126,6 +127,7 @@ TEST_P(GpuLayers, MeasuresFactorsAsTheCpu) {
 
 TEST_P(GpuLayers, StepsFromFactorsToTheSameBitsTwice) {
   const auto other = make_device();
+  ASSERT_NE(other, nullptr);
   for (const FactorProblem& p : testing::factor_problems()) {
     const FactorResult first = testing::step_twice(*device_, p);
     EXPECT_TRUE(testing::step_twice(*device_, p) == first) << p.name();

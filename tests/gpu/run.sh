@@ -2,11 +2,11 @@
 # GPU tests to take along: a relocatable bundle of the programs and every library they need, for any x86-64 Linux with
 # glibc 2.36 or later and an NVIDIA driver, CUDA and cuDNN of its own (README.md).
 #
-#     tests/gpu/run.sh bundle OUT [--build DIR] [--no-build]   # OUT: a folder, or a .tar.zst, .tar.xz or .tar.gz
+#     tests/gpu/run.sh bundle OUT [--build DIR] [--no-build]   # OUT: a folder, or a .tar.gz or .tar.xz
 #     tests/gpu/run.sh here RESULTS [OPTION...]                # make one, run it on this machine, and remove it
 #
-# There: unpack it and `./run.sh RESULTS`. Fails when the bundle would be 60 MiB or more, needs a later glibc, or lacks a
-# library.
+# There: unpack it and `./run.sh RESULTS`. Fails when the bundle would be 60 MiB or more, needs a later glibc, lacks a
+# library, or its plug-in is older than the interface that the programs will ask of it.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 usage() { sed -n '2,9s/^# \?//p' "$0"; }
@@ -17,14 +17,23 @@ max_glibc=2.36
 programs=(poseidon poseidon-coordinator poseidon-server poseidon-worker poseidon-bench-engine)
 tests=(gpu_layers_test gpu_networks_test)
 plugin=libposeidon_cuda.so
+# device_plugin_entry.h: what both sides must have in common.
+interface=(device.h device_plugin_entry.h executor.h net.h)
 # What every Linux with that glibc has.
 of_the_system='^(linux-vdso|ld-linux-x86-64|libc|libm|libmvec|libdl|libpthread|librt|libresolv|libutil|libnss_[a-z]+)\.so'
 # What comes with the driver, CUDA and cuDNN there: hundreds of MiB.
 of_nvidia='^lib(cuda|nvidia-[a-z]+|cudart|cudnn[a-z_]*|cublas|cublasLt|nvrtc[a-z.-]*|nvJitLink|nccl|nvptxcompiler)\.so'
 
+# Whether this build has a CUDA device at all.
+makes_plugin() {
+  local targets
+  targets=$(cmake --build "$build" --target help) || fail "$build is no build: cmake --preset release"
+  grep -q '^poseidon_cuda:' <<< "$targets"
+}
+
 build_programs() {
   local targets=("${programs[@]}" "${tests[@]}")
-  cmake --build "$build" --target help | grep -q '^poseidon_cuda:' && targets+=(poseidon_cuda)
+  ! makes_plugin || targets+=(poseidon_cuda)
   (cd "$root" && CCACHE_BASEDIR="$root" CCACHE_NOHASHDIR=1 cmake --build "$build" --target "${targets[@]}") >&2
 }
 
@@ -35,13 +44,17 @@ put_program() {
 }
 
 put_plugin() {
-  local built
-  built=$(find "$build" -name "$plugin" -print -quit)
-  if [ -z "$built" ]; then
-    echo "no $plugin in $build: the bundle computes on CPUs alone" >&2
+  local built=$build/bin/$plugin header
+  if ! makes_plugin; then
+    echo "$build has no CUDA device: the bundle computes on CPUs alone" >&2
     return
   fi
-  cp "$(readlink -f "$built")" "$bundle/lib/poseidon/$plugin"
+  [ -e "$built" ] || fail "$built is not built"
+  for header in "${interface[@]}"; do
+    [ ! "$root/worker/engine/$header" -nt "$built" ] ||
+      fail "$built is older than worker/engine/$header: build poseidon_cuda again, or leave out --no-build"
+  done
+  cp "$built" "$bundle/lib/poseidon/$plugin"
   strip --strip-unneeded "$bundle/lib/poseidon/$plugin"
 }
 
@@ -92,9 +105,8 @@ put_data() {
 
 pack() {  # to standard output
   case $1 in
-    *.tar.gz) gzip -9 ;;
     *.tar.xz) xz -6 -T0 ;;
-    *) zstd -q -15 -T0 ;;
+    *) gzip -9 ;;
   esac
 }
 
@@ -112,14 +124,15 @@ make_bundle() {
   check_glibc
   put_data
   case $out in
-    *.tar.zst | *.tar.xz | *.tar.gz)
+    *.tar.gz | *.tar.xz)
       tar -C "$work" --owner=0 --group=0 --sort=name -cf - poseidon-gpu | pack "$out" > "$out.part"
       bytes=$(stat -c %s "$out.part")
       mv "$out.part" "$out" ;;
+    *.tar.*) fail "$out: one of .tar.gz, .tar.xz or a folder" ;;
     *)
       [ ! -e "$out" ] || [ -z "$(ls -A "$out")" ] || fail "$out is there and not empty"
       mkdir -p "$out"
-      bytes=$(tar -C "$work" -cf - poseidon-gpu | zstd -q -6 -T0 | wc -c)
+      bytes=$(tar -C "$work" -cf - poseidon-gpu | gzip -6 | wc -c)
       cp -r "$bundle/." "$out/" ;;
   esac
   [ "$bytes" -lt "$max_bytes" ] || fail "packed it has $bytes bytes, more than $max_bytes"

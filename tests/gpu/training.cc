@@ -14,22 +14,26 @@ namespace {
 
 constexpr std::uint64_t kParameterSeed = 3;
 
-std::unique_ptr<Executor> make_executor(const NetSpec& net, std::int64_t batch_size,
-                                        std::unique_ptr<Device> device) {
-  auto executor = NetworkExecutor::create(net, {.batch_size = batch_size}, std::move(device));
-  POSEIDON_CHECK(executor.ok(), std::string(executor.status().message()).c_str());
-  initialise_parameters(net, kParameterSeed,
-                        [&](LayerIndex layer) { return (*executor)->parameters(layer); });
-  return *std::move(executor);
-}
-
 }  // namespace
 
-Training::Training(const NetSpec& net, std::int64_t batch_size, std::unique_ptr<Device> device,
-                   const OptimizerSpec& optimizer)
-    : optimizer_(optimizer), executor_(make_executor(net, batch_size, std::move(device))) {
+std::unique_ptr<Training> Training::create(const NetSpec& net, std::int64_t batch_size,
+                                           std::unique_ptr<Device> device,
+                                           const OptimizerSpec& optimizer) {
+  if (device == nullptr) return nullptr;
+  auto executor = NetworkExecutor::create(net, {.batch_size = batch_size}, std::move(device));
+  if (!executor.ok()) {
+    ADD_FAILURE() << net.name << ": " << executor.status();
+    return nullptr;
+  }
+  initialise_parameters(net, kParameterSeed,
+                        [&](LayerIndex layer) { return (*executor)->parameters(layer); });
+  return std::unique_ptr<Training>(new Training(*std::move(executor), optimizer));
+}
+
+Training::Training(std::unique_ptr<Executor> executor, const OptimizerSpec& optimizer)
+    : optimizer_(optimizer), executor_(std::move(executor)) {
   POSEIDON_CHECK(optimizer.type == OptimizerType::kSgd, "one state value per parameter");
-  for (std::uint32_t l = 0; l < net.parameter_layers().size(); ++l) {
+  for (std::uint32_t l = 0; l < executor_->net().parameter_layers().size(); ++l) {
     momentum_.emplace_back(optimizer.momentum > 0 ? executor_->parameters(LayerIndex(l)).size()
                                                   : 0);
   }
@@ -37,16 +41,16 @@ Training::Training(const NetSpec& net, std::int64_t batch_size, std::unique_ptr<
 
 double Training::iterate(const Batch& batch) {
   const auto result = executor_->forward(batch, Phase::kTrain, {});
-  EXPECT_TRUE(result.ok()) << result.status();
-  const absl::Status backward = executor_->backward({});
-  EXPECT_TRUE(backward.ok()) << backward;
+  const absl::Status status = result.ok() ? executor_->backward({}) : result.status();
+  EXPECT_TRUE(status.ok()) << (result.ok() ? "backward: " : "forward: ") << status;
+  if (!status.ok()) return std::numeric_limits<double>::quiet_NaN();
   const OptimizerStep step = make_optimizer_step(optimizer_, iteration_++, 1.0f);
   for (std::uint32_t l = 0; l < momentum_.size(); ++l) {
     const std::span<float> parameters = executor_->parameters(LayerIndex(l));
     apply_optimizer(step, std::span<const float>(executor_->gradients(LayerIndex(l))), parameters,
                     parameters, momentum_[l], {});
   }
-  return result.ok() ? result->mean_loss() : std::numeric_limits<double>::quiet_NaN();
+  return result->mean_loss();
 }
 
 std::vector<float> Training::parameters() {

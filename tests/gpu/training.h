@@ -17,11 +17,13 @@ namespace poseidon::testing {
 /// One network on one device with an optimizer on the host, all parameters initialised from a seed.
 class Training {
  public:
-  /// A programming error where the device cannot hold the network.
-  Training(const NetSpec& net, std::int64_t batch_size, std::unique_ptr<Device> device,
-           const OptimizerSpec& optimizer);
+  /// Null, and the test has failed, where the device cannot hold the network or is null itself.
+  static std::unique_ptr<Training> create(const NetSpec& net, std::int64_t batch_size,
+                                          std::unique_ptr<Device> device,
+                                          const OptimizerSpec& optimizer);
 
-  /// Forward, backward and one step; the mean loss.
+  /// Forward, backward and one step; the mean loss. NaN, and the test has failed, where the device
+  /// cannot.
   double iterate(const Batch& batch);
   Executor& executor() { return *executor_; }
   /// All parameters, end to end.
@@ -30,6 +32,8 @@ class Training {
   std::vector<std::vector<float>> gradients();
 
  private:
+  Training(std::unique_ptr<Executor> executor, const OptimizerSpec& optimizer);
+
   const OptimizerSpec optimizer_;
   const std::unique_ptr<Executor> executor_;
   std::vector<std::vector<float>> momentum_;

@@ -3,6 +3,9 @@
 // too.
 
 #include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
 #include <limits>
 #include <memory>
 #include <vector>
@@ -76,7 +79,7 @@ TEST_F(AsynchronousWalk, ASlowDeviceGetsAllWorkBeforeTheFirstLayerIsBack) {
   ASSERT_TRUE(executor_->backward(hooks).ok());
   EXPECT_THAT(layers, ElementsAre(2, 1, 0));
   EXPECT_EQ(queued.front(), queued.back()) << "the walk does not wait for the device";
-  EXPECT_THAT(done, ElementsAre(3, 6, queued.back())) << "nor a layer for those below it";
+  EXPECT_THAT(done, ElementsAre(4, 9, queued.back() - 1)) << "nor a layer for those below it";
   EXPECT_EQ(control_.done, control_.queued);
 }
 
@@ -89,9 +92,9 @@ TEST_F(AsynchronousWalk, AQuickDeviceGivesLayersBackDuringTheWalk) {
   hooks.after_backward = [&](LayerIndex) { queued.push_back(control_.queued - before); };
   ASSERT_TRUE(executor_->backward(hooks).ok());
   ASSERT_EQ(queued.size(), 3u);
-  // Loss, fc2 and its gradient; then relu1, fc1 and its gradient; then the rest.
-  EXPECT_EQ(queued[0], 3u);
-  EXPECT_EQ(queued[1], 6u);
+  // Loss, fc2 and its gradient, between two marks; likewise relu1 and fc1; then the rest.
+  EXPECT_EQ(queued[0], 5u);
+  EXPECT_EQ(queued[1], 10u);
   EXPECT_GT(queued[2], queued[1]);
 }
 
@@ -172,6 +175,41 @@ TEST_F(AsynchronousWalk, ForwardRunsAheadOfTheDevice) {
   };
   ASSERT_TRUE(executor_->forward(make_batch(), Phase::kTrain, hooks).ok());
   EXPECT_THAT(done, ElementsAre(0, 0, 0));
+}
+
+// conv counts with relu, fc1 with relu1, fc2 with the loss.
+TEST_F(AsynchronousWalk, LayersTakeTheDevicesTimeAndNotThatBetweenHooks) {
+  using std::chrono::nanoseconds;
+  control_.takes = {{"conv", nanoseconds(100)}, {"relu", nanoseconds(20)},
+                    {"fc1", nanoseconds(3)},    {"relu1", nanoseconds(1)},
+                    {"fc2", nanoseconds(7)},    {"loss", nanoseconds(5)}};
+  const auto times = [&] {
+    std::vector<std::array<std::int64_t, 3>> found;
+    for (const LayerInterval& ran : executor_->device_times()) {
+      found.push_back({ran.layer.value(), ran.begin.count(), ran.end.count()});
+    }
+    return found;
+  };
+  using Row = std::array<std::int64_t, 3>;
+  for (int pass = 0; pass < 2; ++pass) {
+    forward();
+    EXPECT_THAT(times(), ElementsAre(Row{0, 0, 120}, Row{1, 120, 124}, Row{2, 124, 136}));
+    ASSERT_TRUE(executor_->backward({}).ok());
+    EXPECT_THAT(times(), ElementsAre(Row{2, 0, 12}, Row{1, 12, 16}, Row{0, 16, 136}));
+  }
+}
+
+TEST_F(AsynchronousWalk, AFailedPassHasNoTimes) {
+  forward();
+  control_.failing_layer = "fc1";
+  EXPECT_FALSE(executor_->backward({}).ok());
+  EXPECT_TRUE(executor_->device_times().empty());
+}
+
+TEST(SynchronousWalk, HasNoTimesOfItsOwn) {
+  const auto executor = make(make_reference_device());
+  ASSERT_TRUE(executor->forward(make_batch(), Phase::kTrain, {}).ok());
+  EXPECT_TRUE(executor->device_times().empty());
 }
 
 }  // namespace

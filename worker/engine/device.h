@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/clock.h"
 #include "worker/engine/executor.h"
 #include "worker/engine/net.h"
 
@@ -106,6 +107,12 @@ class DeviceTicket {
   virtual absl::Status wait() { return absl::OkStatus(); }
 };
 
+/// A moment in the work of a device (Device::mark). Made once, used again and again.
+class DeviceMark {
+ public:
+  virtual ~DeviceMark() = default;
+};
+
 /// One thread only, the executor's. The device outlives its memory and its operators.
 class Device {
  public:
@@ -145,6 +152,17 @@ class Device {
   }
   /// Returns when nothing is queued any more, also after an error.
   virtual absl::Status finish() { return absl::OkStatus(); }
+
+  /// Null of a synchronous device, which has no other moments than its caller.
+  virtual absl::StatusOr<std::unique_ptr<DeviceMark>> make_mark() { return nullptr; }
+  /// From now on the mark is the moment when the operators queued until now are done, and the
+  /// uploads that they wait for.
+  virtual absl::Status mark(DeviceMark& /*mark*/) { return absl::OkStatus(); }
+  /// Of two moments that are past.
+  virtual absl::StatusOr<Nanoseconds> time_between(const DeviceMark& /*earlier*/,
+                                                   const DeviceMark& /*later*/) {
+    return Nanoseconds{0};
+  }
 
   /// target[i] += addend[i], for outputs that several layers read.
   virtual absl::Status add(float* target, const float* addend, std::int64_t elements) = 0;

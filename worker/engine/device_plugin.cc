@@ -10,6 +10,7 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
@@ -47,6 +48,7 @@ std::vector<std::string> places(const std::string& file) {
 absl::StatusOr<void*> open_library(const std::string& kind) {
   const std::string file = absl::StrCat("libposeidon_", kind, ".so");
   std::vector<std::string> said;
+  bool was_there = false;
   for (const std::string& place : places(file)) {
     // What is no file is asked of the loader only by its bare name.
     std::error_code error;
@@ -55,11 +57,20 @@ absl::StatusOr<void*> open_library(const std::string& kind) {
       continue;
     }
     if (void* const library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
-    const char* const reason = dlerror();
-    said.push_back(absl::StrCat(place, ": ", reason == nullptr ? "cannot be loaded" : reason));
+    const char* const error_text = dlerror();
+    const std::string reason = error_text == nullptr ? "cannot be loaded" : error_text;
+    said.push_back(absl::StrCat(place, ": ", reason));
+    // The loader's words begin with the file that it blames: the bare name where it found none,
+    // else the place where it did, or a library that is missing.
+    was_there |= place != file || !absl::StartsWith(reason, absl::StrCat(file, ":"));
+  }
+  const std::string looked_at = absl::StrJoin(said, "; ");
+  if (was_there) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the plug-in for ", kind, " devices cannot be loaded; looked at: ", looked_at));
   }
   return absl::NotFoundError(
-      absl::StrCat("no plug-in for ", kind, " devices; looked at: ", absl::StrJoin(said, "; ")));
+      absl::StrCat("no plug-in for ", kind, " devices; looked at: ", looked_at));
 }
 
 template <typename Function>

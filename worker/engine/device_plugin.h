@@ -19,9 +19,11 @@ struct DeviceOptions {
   std::string precision = "fp32";  ///< "fp32" (true float32), "tf32", "bf16", "fp16"
 };
 
-/// Errors of all four: NOT_FOUND when there is no such plug-in or its libraries are missing (the
-/// message has every place looked at and what the loader said there), FAILED_PRECONDITION when it
-/// is of another build; else the plug-in's own. Any thread.
+/// Errors of all four: NOT_FOUND when there is no such plug-in, FAILED_PRECONDITION when there is
+/// one that cannot be loaded (its libraries are missing, say) or is of another build; else the
+/// plug-in's own, UNIMPLEMENTED among them for a device that it is too new for and a precision that
+/// it does not have. The first two have every place looked at and what the loader said there. Any
+/// thread.
 absl::StatusOr<std::unique_ptr<Device>> make_plugin_device(const std::string& kind,
                                                            const DeviceOptions& options);
 absl::StatusOr<int> plugin_device_count(const std::string& kind);

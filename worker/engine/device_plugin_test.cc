@@ -3,6 +3,8 @@
 
 #include "worker/engine/device_plugin.h"
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -45,7 +47,7 @@ TEST(DevicePlugin, OneOfAnotherBuildIsRefused) {
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("libposeidon_stale.so is of another build"),
                     HasSubstr("'poseidon device 0, compiler 1, abseil 1'"),
-                    HasSubstr("'poseidon device 2, ")));
+                    HasSubstr("'poseidon device 3, ")));
 }
 
 TEST(DevicePlugin, OneWithoutTheFunctionIsRefused) {
@@ -62,6 +64,19 @@ TEST(DevicePlugin, AMissingFileIsNamedWithEveryPlace) {
               AllOf(HasSubstr("/tests/libposeidon_absent.so: no such file"),
                     HasSubstr("/lib/poseidon/libposeidon_absent.so: no such file"),
                     HasSubstr("cannot open shared object file")));  // dlerror's
+}
+
+// "auto" computes on the CPU where there is no plug-in, but not where there is one that is broken.
+TEST(DevicePlugin, AFileThatCannotBeLoadedIsNoMissingFile) {
+  const std::filesystem::path file =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path() / "libposeidon_torn.so";
+  std::ofstream(file) << "half a library";
+  const absl::Status status = plugin_device_count("torn").status();
+  std::filesystem::remove(file);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(StartsWith("the plug-in for torn devices cannot be loaded"),
+                    HasSubstr(file.string() + ": ")));
 }
 
 TEST(DevicePlugin, KindsAreNoPaths) {
@@ -82,6 +97,30 @@ TEST(OpenEngine, SaysWhatItCannotOpen) {
                 StartsWith(std::string("--device ") + device));
   }
   EXPECT_TRUE(open_engine("auto").ok()) << "at worst the CPU";
+}
+
+TEST(OpenEngine, TheCpuStandsInForNoGpuButNotForABrokenOne) {
+  const absl::Status broken = absl::InternalError("cudaGetDeviceCount: unknown error (999)");
+  EXPECT_TRUE(may_compute_on_cpu(0, broken).ok()) << "a driver without a GPU";
+  EXPECT_TRUE(may_compute_on_cpu(1, absl::NotFoundError("no plug-in")).ok());
+  EXPECT_TRUE(may_compute_on_cpu(1, absl::UnimplementedError("capability 6.1")).ok());
+  const absl::Status refused = may_compute_on_cpu(2, broken);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("this machine has 2 GPUs"), HasSubstr("unknown error (999)"),
+                    HasSubstr("--device cpu")));
+  EXPECT_FALSE(may_compute_on_cpu(1, absl::InvalidArgumentError("CUDA finds no device")).ok())
+      << "one that has failed is counted by the kernel alone";
+}
+
+TEST(OpenEngine, KnowsHiddenGpus) {
+  EXPECT_FALSE(hides_gpus(nullptr)) << "not set";
+  for (const char* visible : {"0", "1,0", "GPU-8f2a", "0,-1"}) {
+    EXPECT_FALSE(hides_gpus(visible)) << visible;
+  }
+  for (const char* visible : {"", "-1", "-1,0", "NoDevFiles"}) {
+    EXPECT_TRUE(hides_gpus(visible)) << visible;
+  }
 }
 
 TEST(OpenEngine, TheCpuRefusesPrecisionsThatItDoesNotCompute) {

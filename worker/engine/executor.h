@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/clock.h"
 #include "common/ids.h"
 #include "common/optimizer.h"
 #include "worker/engine/net.h"
@@ -41,6 +42,13 @@ struct ForwardResult {
   std::int64_t correct = 0;
   std::int64_t samples = 0;
   double mean_loss() const { return samples == 0 ? 0.0 : loss_sum / static_cast<double>(samples); }
+};
+
+/// A parameter layer computed from `begin` to `end`, and so did the layers without parameters that
+/// count with it (worker/layer_clock.h).
+struct LayerInterval {
+  LayerIndex layer;
+  Nanoseconds begin{0}, end{0};
 };
 
 /// What the trainer hangs into an execution. Called on the thread that runs the executor. On an
@@ -101,6 +109,11 @@ class Executor {
   /// After forward in Phase::kTrain. Gradients of the mean loss over the batch's valid samples;
   /// overwritten, not accumulated. FAILED_PRECONDITION without such a forward.
   virtual absl::Status backward(const ExecutionHooks& hooks) = 0;
+
+  /// Of the last pass, by the device's own clock and counted from the pass's beginning, in order;
+  /// what lies between two is the device's wait for parameters. Empty where layers compute between
+  /// the hooks. Until the next pass begins.
+  virtual std::span<const LayerInterval> device_times() const { return {}; }
 
   /// From now on backward leaves this fully connected layer's gradients out (gradients(layer)
   /// becomes empty, its memory is given back) and copy_factors and step_from_factors take their

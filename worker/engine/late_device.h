@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -19,9 +20,11 @@ namespace poseidon::testing {
 
 /// What the test says and sees; outlives the device.
 struct LateControl {
-  std::size_t pieces_per_question = 0;  ///< done at each DeviceTicket::is_done
-  std::size_t queued = 0, done = 0;     ///< pieces since the beginning
-  std::string failing_layer;            ///< its backward fails when it is done
+  std::size_t pieces_per_question = 0;       ///< done at each DeviceTicket::is_done
+  std::size_t queued = 0, done = 0;          ///< pieces since the beginning
+  std::string failing_layer;                 ///< its backward fails when it is done
+  Nanoseconds now{0};                        ///< the device's clock ...
+  std::map<std::string, Nanoseconds> takes;  ///< ... moves by this at each pass of a layer
 };
 
 class LateDevice final : public Device {
@@ -59,6 +62,19 @@ class LateDevice final : public Device {
     static_cast<Ticket&>(ticket).place = control_->queued;
     return status;
   }
+  absl::StatusOr<std::unique_ptr<DeviceMark>> make_mark() override {
+    return std::make_unique<Mark>();
+  }
+  absl::Status mark(DeviceMark& mark) override {
+    return queue([this, &at = static_cast<Mark&>(mark).at] {
+      at = control_->now;
+      return absl::OkStatus();
+    });
+  }
+  absl::StatusOr<Nanoseconds> time_between(const DeviceMark& earlier,
+                                           const DeviceMark& later) override {
+    return static_cast<const Mark&>(later).at - static_cast<const Mark&>(earlier).at;
+  }
   absl::Status finish() override {
     absl::Status first;
     while (!line_.empty()) first.Update(do_one());
@@ -81,6 +97,10 @@ class LateDevice final : public Device {
   }
 
  private:
+  struct Mark final : DeviceMark {
+    Nanoseconds at{0};
+  };
+
   class Ticket final : public DeviceTicket {
    public:
     explicit Ticket(LateDevice* device) : device_(device) {}
@@ -103,16 +123,25 @@ class LateDevice final : public Device {
     Operator(LateDevice* device, std::string layer, std::unique_ptr<LayerOperator> inner)
         : device_(device), layer_(std::move(layer)), inner_(std::move(inner)) {}
     absl::Status forward(const ForwardArgs& args) override {
-      return device_->queue([this, args] { return inner_->forward(args); });
+      return device_->queue([this, args] {
+        pass_time();
+        return inner_->forward(args);
+      });
     }
     absl::Status backward(const BackwardArgs& args) override {
       return device_->queue([this, args] {
+        pass_time();
         if (layer_ != device_->control_->failing_layer) return inner_->backward(args);
         return absl::InternalError(absl::StrCat("layer '", layer_, "' fell off the bus"));
       });
     }
 
    private:
+    void pass_time() {
+      const auto found = device_->control_->takes.find(layer_);
+      if (found != device_->control_->takes.end()) device_->control_->now += found->second;
+    }
+
     LateDevice* const device_;
     const std::string layer_;
     const std::unique_ptr<LayerOperator> inner_;

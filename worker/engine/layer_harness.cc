@@ -16,7 +16,8 @@ class Buffer {
  public:
   Buffer(Device& device, std::size_t bytes) : device_(device), bytes_(bytes) {
     auto memory = device.allocate(static_cast<std::int64_t>(bytes + kGuardBytes));
-    POSEIDON_CHECK(memory.ok(), "test memory");
+    EXPECT_TRUE(memory.ok()) << memory.status();
+    if (!memory.ok()) return;
     memory_ = *std::move(memory);
     const std::vector<unsigned char> rubbish(bytes + kGuardBytes, kRubbish);
     upload(rubbish.data(), rubbish.size());
@@ -26,14 +27,19 @@ class Buffer {
   }
   void upload(const void* from, std::size_t bytes) {
     if (bytes == 0) return;  // an empty vector has no address to copy from
-    POSEIDON_CHECK(device_.upload(memory_.get(), from, static_cast<std::int64_t>(bytes)).ok(), "");
+    if (!is_made()) return;
+    const absl::Status status =
+        device_.upload(memory_.get(), from, static_cast<std::int64_t>(bytes));
+    EXPECT_TRUE(status.ok()) << status;
   }
+  /// Else the test has failed.
+  bool is_made() const { return memory_ != nullptr; }
   float* data() { return static_cast<float*>(memory_.get()); }
   std::vector<float> read() {
-    std::vector<unsigned char> all(bytes_ + kGuardBytes);
-    POSEIDON_CHECK(
-        device_.download(all.data(), memory_.get(), static_cast<std::int64_t>(all.size())).ok(),
-        "");
+    std::vector<unsigned char> all(bytes_ + kGuardBytes, kRubbish);
+    const absl::Status status =
+        device_.download(all.data(), memory_.get(), static_cast<std::int64_t>(all.size()));
+    EXPECT_TRUE(status.ok()) << status;
     EXPECT_TRUE(std::all_of(all.begin() + static_cast<std::ptrdiff_t>(bytes_), all.end(),
                             [](unsigned char c) { return c == kRubbish; }))
         << "written past the end";
@@ -49,6 +55,18 @@ class Buffer {
   std::size_t bytes_;
   DeviceMemory memory_{nullptr, nullptr};
 };
+
+/// Of a layer that could not be run, which has failed the test: NaN wherever there could be a
+/// value, so that who looks at one goes on.
+LayerResult no_result(const LayerData& data) {
+  const auto unknown = [](const std::vector<float>& like) {
+    return std::vector<float>(like.size(), std::numeric_limits<float>::quiet_NaN());
+  };
+  return {.output = unknown(data.output_gradient),
+          .statistics = unknown(data.statistics),
+          .input_gradient = unknown(data.input),
+          .parameter_gradients = unknown(data.parameters)};
+}
 
 }  // namespace
 
@@ -124,7 +142,8 @@ LayerResult run_layer(Device& device, const LayerSpec& layer, std::int64_t batch
                       const LayerData& data, bool wants_input_gradient) {
   device.begin_pass();
   auto op = device.make_operator(layer, {batch, 1, wants_input_gradient});
-  POSEIDON_CHECK(op.ok(), std::string(op.status().message()).c_str());
+  EXPECT_TRUE(op.ok()) << op.status();
+  if (!op.ok()) return no_result(data);
   Buffer input(device, data.input), parameters(device, data.parameters);
   Buffer output_gradient(device, data.output_gradient), statistics(device, data.statistics);
   Buffer output(device, data.output_gradient.size() * 4),
@@ -132,6 +151,10 @@ LayerResult run_layer(Device& device, const LayerSpec& layer, std::int64_t batch
   Buffer parameter_gradients(device, data.parameters.size() * 4);
   Buffer labels(device, data.labels.size() * 4);
   labels.upload(data.labels.data(), data.labels.size() * 4);
+  for (const Buffer* buffer : {&input, &parameters, &output_gradient, &statistics, &output,
+                               &input_gradient, &parameter_gradients, &labels}) {
+    if (!buffer->is_made()) return no_result(data);
+  }
 
   const std::vector<const float*> inputs(layer.inputs.size(), input.data());
   BackwardArgs args;
@@ -143,7 +166,9 @@ LayerResult run_layer(Device& device, const LayerSpec& layer, std::int64_t batch
   args.forward.valid_samples = data.valid_samples;
   args.forward.first_sample = data.first_sample;
   args.forward.phase = data.phase;
-  EXPECT_TRUE((*op)->forward(args.forward).ok());
+  const absl::Status forward = (*op)->forward(args.forward);
+  EXPECT_TRUE(forward.ok()) << "forward: " << forward;
+  if (!forward.ok()) return no_result(data);
   LayerResult result;
   result.output = output.read();
   result.statistics = statistics.read();
@@ -153,7 +178,9 @@ LayerResult run_layer(Device& device, const LayerSpec& layer, std::int64_t batch
   const std::vector<float*> input_gradients(layer.inputs.size(),
                                             wants_input_gradient ? input_gradient.data() : nullptr);
   args.input_gradients = input_gradients;
-  EXPECT_TRUE((*op)->backward(args).ok());
+  const absl::Status backward = (*op)->backward(args);
+  EXPECT_TRUE(backward.ok()) << "backward: " << backward;
+  if (!backward.ok()) return no_result(data);
   if (wants_input_gradient) result.input_gradient = input_gradient.read();
   result.parameter_gradients = parameter_gradients.read();
   EXPECT_EQ(parameters.read(), data.parameters) << "inputs must not be written";

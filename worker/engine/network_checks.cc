@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
@@ -124,14 +125,17 @@ void blocks_match_pytorch(const std::function<std::unique_ptr<Device>()>& make) 
     const auto net = parse_network(golden["network"]);
     ASSERT_TRUE(net.ok()) << net.status().message();
     const Batch batch = golden_batch(golden, *net);
-    const auto executor = NetworkExecutor::create(*net, {batch.samples, 1, 2}, make());
+    auto device = make();
+    ASSERT_NE(device, nullptr);
+    const auto executor = NetworkExecutor::create(*net, {batch.samples, 1, 2}, std::move(device));
     ASSERT_TRUE(executor.ok()) << executor.status().message();
     fill_golden_parameters(**executor, golden);
 
     const auto trained = (*executor)->forward(batch, Phase::kTrain, {});
     ASSERT_TRUE(trained.ok()) << trained.status().message();
     EXPECT_NEAR(trained->mean_loss(), golden["loss"].get<double>(), kTolerance);
-    ASSERT_TRUE((*executor)->backward({}).ok());
+    const absl::Status backward = (*executor)->backward({});
+    ASSERT_TRUE(backward.ok()) << backward;
     compare_gradients(**executor, golden);
     compare_statistics(**executor, golden);
 

@@ -106,6 +106,8 @@ absl::Status NetworkExecutor::build_parameters() {
     POSEIDON_ASSIGN_OR_RETURN(returns_.emplace_back().ticket, device_->make_ticket());
   }
   returning_.reserve(returns_.size());
+  // Before the first parameter layer there may be others.
+  POSEIDON_ASSIGN_OR_RETURN(times_, PassTimes::create(device_.get(), returns_.size() + 1));
   return absl::OkStatus();
 }
 
@@ -372,18 +374,20 @@ ForwardArgs NetworkExecutor::forward_args(const Node& node) const {
   return args;
 }
 
+absl::Status NetworkExecutor::bring_parameters(LayerIndex layer, const ExecutionHooks& hooks) {
+  if (hooks.before_forward) POSEIDON_RETURN_IF_ERROR(hooks.before_forward(layer));
+  const ParameterRange& range = parameters_[layer.value()];
+  if (range.device_data == range.host_data) return absl::OkStatus();
+  return device_->start_upload(range.device_data, range.host_data, range.elements * kFloatBytes);
+}
+
 absl::Status NetworkExecutor::forward_node(std::size_t index, const ExecutionHooks& hooks) {
   const Node& node = nodes_[index];
   if (node.parameter_layer >= 0) {
-    if (hooks.before_forward) {
-      const LayerIndex layer(static_cast<std::uint32_t>(node.parameter_layer));
-      POSEIDON_RETURN_IF_ERROR(hooks.before_forward(layer));
-    }
-    const ParameterRange& range = parameters_[static_cast<std::size_t>(node.parameter_layer)];
-    if (range.device_data != range.host_data) {
-      POSEIDON_RETURN_IF_ERROR(
-          device_->start_upload(range.device_data, range.host_data, range.elements * kFloatBytes));
-    }
+    const LayerIndex layer(static_cast<std::uint32_t>(node.parameter_layer));
+    POSEIDON_RETURN_IF_ERROR(times_.end());
+    POSEIDON_RETURN_IF_ERROR(bring_parameters(layer, hooks));
+    POSEIDON_RETURN_IF_ERROR(times_.begin(layer));
   }
   return node.op->forward(forward_args(node));
 }
@@ -397,6 +401,7 @@ absl::StatusOr<ForwardResult> NetworkExecutor::forward(const Batch& batch, Phase
   valid_samples_ = batch.valid_samples;
   first_sample_ = batch.first_sample;
   phase_ = phase;
+  times_.begin_pass();
   absl::StatusOr<ForwardResult> result = run_forward(batch, hooks);
   if (!result.ok()) {
     device_->finish().IgnoreError();  // the first error says more
@@ -415,11 +420,14 @@ absl::StatusOr<ForwardResult> NetworkExecutor::run_forward(const Batch& batch,
   POSEIDON_RETURN_IF_ERROR(
       device_->upload(labels_.get(), batch.labels.data(),
                       batch.samples * static_cast<std::int64_t>(sizeof(std::int32_t))));
+  if (nodes_.front().parameter_layer < 0) POSEIDON_RETURN_IF_ERROR(times_.begin(LayerIndex(0)));
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     if (runs_in_phase(i)) POSEIDON_RETURN_IF_ERROR(forward_node(i, hooks));
   }
+  POSEIDON_RETURN_IF_ERROR(times_.end());
   POSEIDON_ASSIGN_OR_RETURN(const ForwardResult result, collect_result());
   POSEIDON_RETURN_IF_ERROR(device_->finish());
+  POSEIDON_RETURN_IF_ERROR(times_.read());
   return result;
 }
 
@@ -532,18 +540,24 @@ absl::Status NetworkExecutor::backward(const ExecutionHooks& hooks) {
   device_->begin_pass();
   returning_.clear();
   handed_back_ = 0;
+  times_.begin_pass();
   const absl::Status status = run_backward(hooks);
   if (!status.ok()) device_->finish().IgnoreError();  // the first error says more
   return status;
 }
 
 absl::Status NetworkExecutor::run_backward(const ExecutionHooks& hooks) {
+  auto layer = static_cast<std::uint32_t>(returns_.size());  // of those below none is back
   for (std::size_t i = nodes_.size(); i-- > 0;) {
+    const bool begins = i + 1 == nodes_.size() || nodes_[i + 1].parameter_layer >= 0;
+    if (begins && layer > 0) POSEIDON_RETURN_IF_ERROR(times_.begin(LayerIndex(--layer)));
     POSEIDON_RETURN_IF_ERROR(backward_node(i));
+    if (nodes_[i].parameter_layer >= 0) POSEIDON_RETURN_IF_ERROR(times_.end());
     POSEIDON_RETURN_IF_ERROR(hand_back(hooks, /*wait=*/false));
   }
   POSEIDON_RETURN_IF_ERROR(hand_back(hooks, /*wait=*/true));
-  return device_->finish();
+  POSEIDON_RETURN_IF_ERROR(device_->finish());
+  return times_.read();
 }
 
 // Outputs share memory, so the forward pass runs once more and each is looked at when it is new.
@@ -558,6 +572,7 @@ std::string NetworkExecutor::first_nonfinite_layer() {
 
 absl::StatusOr<std::string> NetworkExecutor::find_nonfinite() {
   device_->begin_pass();
+  times_.begin_pass();
   POSEIDON_ASSIGN_OR_RETURN(const bool is_input_finite,
                             is_finite(floats(input_), input_elements_ * valid_samples_));
   if (!is_input_finite) return "input (data)";

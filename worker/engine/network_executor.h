@@ -25,6 +25,7 @@
 
 #include "worker/engine/device.h"
 #include "worker/engine/executor.h"
+#include "worker/engine/pass_times.h"
 #include "worker/engine/tensor_lifetimes.h"
 
 namespace poseidon {
@@ -44,6 +45,7 @@ class NetworkExecutor final : public Executor {
   absl::StatusOr<ForwardResult> forward(const Batch& batch, Phase phase,
                                         const ExecutionHooks& hooks) override;
   absl::Status backward(const ExecutionHooks& hooks) override;
+  std::span<const LayerInterval> device_times() const override { return times_.intervals(); }
   absl::Status keep_factors(LayerIndex layer) override;
   absl::Status copy_factors(LayerIndex layer, std::span<float> output_gradient,
                             std::span<float> input) override;
@@ -105,6 +107,8 @@ class NetworkExecutor final : public Executor {
   FactorStepArgs factor_args(LayerIndex layer, std::span<const float> output_gradients,
                              std::span<const float> inputs) const;
   absl::Status forward_node(std::size_t index, const ExecutionHooks& hooks);
+  /// Has the layer's parameters on the device before what is queued from now on.
+  absl::Status bring_parameters(LayerIndex layer, const ExecutionHooks& hooks);
   absl::StatusOr<ForwardResult> run_forward(const Batch& batch, const ExecutionHooks& hooks);
   absl::Status run_backward(const ExecutionHooks& hooks);
   absl::Status backward_node(std::size_t index);
@@ -150,6 +154,7 @@ class NetworkExecutor final : public Executor {
   // Of this backward: layers whose gradients are under way, in order; the first so many are done.
   std::vector<std::uint32_t> returning_;
   std::size_t handed_back_ = 0;
+  PassTimes times_;
 
   // Of the last forward.
   std::int64_t valid_samples_ = 0;

@@ -1,10 +1,15 @@
 #include "worker/engine/open_engine.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -21,18 +26,25 @@ absl::StatusOr<Engine> open_cuda(int ordinal) {
   POSEIDON_ASSIGN_OR_RETURN(const int count, plugin_device_count("cuda"));
   if (ordinal >= count) {
     return absl::InvalidArgumentError(
-        count == 0 ? std::string("this machine has no CUDA device")
+        count == 0 ? std::string("CUDA finds no device")
                    : absl::StrCat("this machine has CUDA devices 0 to ", count - 1));
   }
   POSEIDON_ASSIGN_OR_RETURN(const std::string name, plugin_device_name("cuda", ordinal));
+  // Nothing so far has used the GPU itself. One that is out of order is found here, not by the
+  // first job.
+  POSEIDON_RETURN_IF_ERROR(make_plugin_device("cuda", {.ordinal = ordinal}).status());
   return Engine{
       absl::StrCat("cuda:", ordinal, " (", name, ")"),
       [ordinal](const NetSpec& net,
                 const ExecutorOptions& options) -> absl::StatusOr<std::unique_ptr<Executor>> {
-        POSEIDON_ASSIGN_OR_RETURN(
-            std::unique_ptr<Device> device,
-            make_plugin_device("cuda", {.ordinal = ordinal, .precision = options.precision}));
-        return NetworkExecutor::create(net, options, std::move(device));
+        absl::StatusOr<std::unique_ptr<Device>> device =
+            make_plugin_device("cuda", {.ordinal = ordinal, .precision = options.precision});
+        // The GPU has been opened before: it is the job's precision.
+        if (absl::IsUnimplemented(device.status())) {
+          return absl::InvalidArgumentError(device.status().message());
+        }
+        POSEIDON_RETURN_IF_ERROR(device.status());
+        return NetworkExecutor::create(net, options, *std::move(device));
       },
       [ordinal] { return plugin_device_health("cuda", ordinal); }};
 }
@@ -49,7 +61,35 @@ absl::Status find_driver() {
   return absl::OkStatus();
 }
 
+// Those that this process may use. A folder for each, which stays when the GPU no longer answers;
+// but containers see those of their machine even where they got none, and then lack the driver's
+// device. CUDA_VISIBLE_DEVICES is CUDA's own switch, which people use to keep a process off the
+// GPUs: the only variable of the environment that is read here, as CUDA reads it.
+int gpus_of_kernel() {
+  if (hides_gpus(std::getenv("CUDA_VISIBLE_DEVICES"))) return 0;
+  if (::access("/dev/nvidiactl", R_OK | W_OK) != 0) return 0;
+  int gpus = 0;
+  std::error_code error;
+  std::filesystem::directory_iterator each("/proc/driver/nvidia/gpus", error);
+  for (; !error && each != std::filesystem::directory_iterator(); each.increment(error)) ++gpus;
+  return gpus;
+}
+
 }  // namespace
+
+bool hides_gpus(const char* visible_devices) {
+  if (visible_devices == nullptr) return false;
+  const absl::string_view visible = visible_devices;
+  return visible.empty() || visible == "NoDevFiles" || absl::StartsWith(visible, "-");
+}
+
+absl::Status may_compute_on_cpu(int gpus, const absl::Status& cuda) {
+  if (gpus == 0 || absl::IsNotFound(cuda) || absl::IsUnimplemented(cuda)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "--device auto: this machine has ", gpus, gpus == 1 ? " GPU" : " GPUs",
+      " but CUDA cannot use it: ", cuda.message(),
+      "; see nvidia-smi, the kernel's log (Xid) and CUDA_VISIBLE_DEVICES, or choose --device cpu"));
+}
 
 absl::StatusOr<Engine> open_engine(const std::string& device) {
   const Engine cpu{.device = "cpu", .make_executor = make_cpu_executor};
@@ -58,7 +98,10 @@ absl::StatusOr<Engine> open_engine(const std::string& device) {
     const absl::Status driver = find_driver();
     absl::StatusOr<Engine> cuda = driver.ok() ? open_cuda(0) : driver;
     if (cuda.ok()) return cuda;
-    spdlog::info("computing on the CPU: {}", std::string(cuda.status().message()));
+    const int gpus = gpus_of_kernel();
+    POSEIDON_RETURN_IF_ERROR(may_compute_on_cpu(gpus, cuda.status()));
+    spdlog::log(gpus > 0 ? spdlog::level::warn : spdlog::level::info, "computing on the CPU: {}",
+                std::string(cuda.status().message()));
     return cpu;
   }
   absl::string_view number = device;

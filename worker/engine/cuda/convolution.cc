@@ -1,12 +1,15 @@
 // Convolution on cuDNN, by its version 7 interface: it plans by heuristics without a run and takes
-// plain descriptors. Only algorithms that give the same bits again are taken. Where cuDNN refuses
-// one when it runs, the next of the heuristics' list takes its place for good; a refused call has
-// computed nothing.
+// plain descriptors. Only algorithms that give the same bits again are taken. Where one fails when
+// it runs and the GPU goes on, the next of the heuristics' list takes its place for good and writes
+// all results anew.
 //
 // In bfloat16 input, weight and gradients are rounded into the workspace before, and results come
-// back from there: tensors between layers and parameters stay float32.
+// back from there: tensors between layers and parameters stay float32. Where cuDNN does not plan
+// one of the three computations in bfloat16, all three are of rounded values that are kept as
+// float32: products of two of them are exact there, so what is summed is the same.
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -30,7 +33,7 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kSliceAlignmentBytes - 1) / kSliceAlignmentBytes * kSliceAlignmentBytes;
 }
 
-/// cuDNN's handles, made empty.
+/// cuDNN's handles, made empty; may be set again.
 class Tensor {
  public:
   Tensor() = default;
@@ -40,7 +43,7 @@ class Tensor {
   Tensor(const Tensor&) = delete;
   Tensor& operator=(const Tensor&) = delete;
   absl::Status set(cudnnDataType_t type, std::int64_t batch, const Shape& shape) {
-    POSEIDON_CUDA(cudnnCreateTensorDescriptor(&handle_));
+    if (handle_ == nullptr) POSEIDON_CUDA(cudnnCreateTensorDescriptor(&handle_));
     POSEIDON_CUDA(cudnnSetTensor4dDescriptor(
         handle_, CUDNN_TENSOR_NCHW, type, static_cast<int>(batch), static_cast<int>(shape[0]),
         static_cast<int>(shape[1]), static_cast<int>(shape[2])));
@@ -61,7 +64,7 @@ class Filter {
   Filter(const Filter&) = delete;
   Filter& operator=(const Filter&) = delete;
   absl::Status set(cudnnDataType_t type, const Shape& shape) {
-    POSEIDON_CUDA(cudnnCreateFilterDescriptor(&handle_));
+    if (handle_ == nullptr) POSEIDON_CUDA(cudnnCreateFilterDescriptor(&handle_));
     POSEIDON_CUDA(cudnnSetFilter4dDescriptor(
         handle_, type, CUDNN_TENSOR_NCHW, static_cast<int>(shape[0]), static_cast<int>(shape[1]),
         static_cast<int>(shape[2]), static_cast<int>(shape[3])));
@@ -82,7 +85,7 @@ class Rule {
   Rule(const Rule&) = delete;
   Rule& operator=(const Rule&) = delete;
   absl::Status set(const LayerSpec& layer, cudnnMathType_t math) {
-    POSEIDON_CUDA(cudnnCreateConvolutionDescriptor(&handle_));
+    if (handle_ == nullptr) POSEIDON_CUDA(cudnnCreateConvolutionDescriptor(&handle_));
     POSEIDON_CUDA(cudnnSetConvolution2dDescriptor(
         handle_, static_cast<int>(layer.pad_h), static_cast<int>(layer.pad_w),
         static_cast<int>(layer.stride_h), static_cast<int>(layer.stride_w), /*dilation_h=*/1,
@@ -106,6 +109,7 @@ class Candidates {
   template <typename Result, typename WorkspaceBytes>
   absl::Status choose(const std::vector<Result>& results, std::size_t limit,
                       const WorkspaceBytes& workspace_bytes) {
+    list_.clear();
     for (const Result& result : results) {
       if (list_.size() == kMaxCandidates) break;
       if (result.status != CUDNN_STATUS_SUCCESS) continue;
@@ -132,13 +136,20 @@ class Candidates {
     return most;
   }
 
-  /// call(algorithm, bytes of workspace) -> cudnnStatus_t.
+  /// call(algorithm, bytes of workspace) -> cudnnStatus_t. A refusal is one of the algorithm; so is
+  /// any other failure that leaves the GPU well, which is worth a word.
   template <typename Call>
-  absl::Status run(std::string_view what, const Call& call) {
+  absl::Status run(const CudaContext& context, const LayerSpec& layer, std::string_view what,
+                   const Call& call) {
     for (;; ++current_) {
-      const cudnnStatus_t status = call(list_[current_].algorithm, list_[current_].workspace_bytes);
-      const bool refused = CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED;
-      if (!refused || current_ + 1 == list_.size()) return cuda_status(status, what);
+      const Candidate& one = list_[current_];
+      const cudnnStatus_t status = call(one.algorithm, one.workspace_bytes);
+      if (status == CUDNN_STATUS_SUCCESS) return absl::OkStatus();
+      const absl::Status failure = cuda_status(status, what);
+      if (!context.is_well() || current_ + 1 == list_.size()) return failure;
+      if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED) continue;
+      context.warn(absl::StrCat("layer '", layer.name, "': another algorithm takes the place of ",
+                                static_cast<int>(one.algorithm), ": ", failure.message()));
     }
   }
 
@@ -167,18 +178,24 @@ class Convolution final : public LayerOperator {
         context_(context) {}
 
   absl::Status open(bool wants_input_gradient) {
-    const cudnnDataType_t type = rounds_ ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
-    POSEIDON_RETURN_IF_ERROR(input_.set(type, samples_, layer_.input_shape));
-    POSEIDON_RETURN_IF_ERROR(output_.set(type, samples_, layer_.output_shape));
-    POSEIDON_RETURN_IF_ERROR(weight_.set(type, layer_.parameters.front().shape));
-    // True float32 excludes TF32, which the default lets cuDNN take.
-    const cudnnMathType_t math = context_.precision() == CudaPrecision::kFloat32 ? CUDNN_FMA_MATH
-                                 : rounds_ ? CUDNN_TENSOR_OP_MATH
-                                           : CUDNN_DEFAULT_MATH;
-    POSEIDON_RETURN_IF_ERROR(rule_.set(layer_, math));
-    POSEIDON_RETURN_IF_ERROR(choose_forward());
-    POSEIDON_RETURN_IF_ERROR(choose_of_weight());
-    if (wants_input_gradient) POSEIDON_RETURN_IF_ERROR(choose_of_input());
+    if (!rounds_) {
+      // True float32 excludes TF32, which the default lets cuDNN take.
+      POSEIDON_RETURN_IF_ERROR(plan(
+          CUDNN_DATA_FLOAT,
+          context_.precision() == CudaPrecision::kFloat32 ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH,
+          wants_input_gradient));
+    } else if (const absl::Status refused =
+                   plan(CUDNN_DATA_BFLOAT16, CUDNN_TENSOR_OP_MATH, wants_input_gradient);
+               !refused.ok()) {
+      // TF32 changes no value of bfloat16, but the sums and differences of some algorithms.
+      POSEIDON_RETURN_IF_ERROR(plan(CUDNN_DATA_FLOAT, CUDNN_FMA_MATH, wants_input_gradient));
+      static std::atomic<bool> has_warned{false};  // a network has hundreds of such layers
+      if (!has_warned.exchange(true)) {
+        context_.warn(absl::StrCat("layer '", layer_.name,
+                                   "' and perhaps others are rounded to bf16 but computed with in ",
+                                   "float32, which is slower: ", refused.message()));
+      }
+    }
     algorithm_bytes_ = aligned(std::max(
         {forward_.workspace_bytes(), of_weight_.workspace_bytes(), of_input_.workspace_bytes()}));
     std::size_t bytes =
@@ -199,6 +216,18 @@ class Convolution final : public LayerOperator {
 
  private:
   // ---- planning ----
+
+  /// All three computations, with tensors of one type. May be called again.
+  absl::Status plan(cudnnDataType_t type, cudnnMathType_t math, bool wants_input_gradient) {
+    type_ = type;
+    POSEIDON_RETURN_IF_ERROR(input_.set(type, samples_, layer_.input_shape));
+    POSEIDON_RETURN_IF_ERROR(output_.set(type, samples_, layer_.output_shape));
+    POSEIDON_RETURN_IF_ERROR(weight_.set(type, layer_.parameters.front().shape));
+    POSEIDON_RETURN_IF_ERROR(rule_.set(layer_, math));
+    POSEIDON_RETURN_IF_ERROR(choose_forward());
+    POSEIDON_RETURN_IF_ERROR(choose_of_weight());
+    return wants_input_gradient ? choose_of_input() : absl::OkStatus();
+  }
 
   absl::Status choose_forward() {
     int count = 0;
@@ -258,8 +287,10 @@ class Convolution final : public LayerOperator {
 
   // ---- the workspace: the algorithm's, sums of the bias, rounded tensors ----
 
-  static std::size_t rounded_bytes(std::int64_t elements) {
-    return aligned(static_cast<std::size_t>(elements) * 2);
+  /// Whether cuDNN's tensors are of bfloat16, and not rounded values kept as float32.
+  bool is_narrow() const { return type_ == CUDNN_DATA_BFLOAT16; }
+  std::size_t rounded_bytes(std::int64_t elements) const {
+    return aligned(static_cast<std::size_t>(elements) * (is_narrow() ? 2 : sizeof(float)));
   }
   double* bias_sums() const {
     return reinterpret_cast<double*>(context_.workspace() + algorithm_bytes_);
@@ -274,15 +305,19 @@ class Convolution final : public LayerOperator {
   /// What cuDNN shall read: the tensor itself, or rounded to `place`.
   const void* rounded(const float* from, std::byte* place, std::int64_t elements) const {
     if (!rounds_) return from;
-    cuda::to_bfloat16(context_.compute(), from, place, elements);
+    if (is_narrow()) {
+      cuda::to_bfloat16(context_.compute(), from, place, elements);
+    } else {
+      cuda::round_to_bfloat16(context_.compute(), from, reinterpret_cast<float*>(place), elements);
+    }
     return place;
   }
   /// Where cuDNN shall write what `deliver` brings to `to`.
   void* target(float* to, std::byte* place) const {
-    return rounds_ ? static_cast<void*>(place) : to;
+    return is_narrow() ? static_cast<void*>(place) : to;
   }
   void deliver(const std::byte* place, float* to, std::int64_t elements) const {
-    if (rounds_) cuda::from_bfloat16(context_.compute(), place, to, elements);
+    if (is_narrow()) cuda::from_bfloat16(context_.compute(), place, to, elements);
   }
 
   // ---- running ----
@@ -292,7 +327,8 @@ class Convolution final : public LayerOperator {
     const void* const w = rounded(args.parameters, rounded_weight(), weight_elements_);
     void* const y = target(args.output, rounded_output());
     POSEIDON_RETURN_IF_ERROR(forward_.run(
-        "cudnnConvolutionForward", [&](cudnnConvolutionFwdAlgo_t algorithm, std::size_t bytes) {
+        context_, layer_, "cudnnConvolutionForward",
+        [&](cudnnConvolutionFwdAlgo_t algorithm, std::size_t bytes) {
           return cudnnConvolutionForward(context_.cudnn(), &kOne, input_.handle(), x,
                                          weight_.handle(), w, rule_.handle(), algorithm,
                                          context_.workspace(), bytes, &kZero, output_.handle(), y);
@@ -320,7 +356,7 @@ class Convolution final : public LayerOperator {
     const void* const x = rounded(args.forward.inputs[0], rounded_input(), input_elements_);
     void* const dw = target(args.parameter_gradients, rounded_weight());
     POSEIDON_RETURN_IF_ERROR(of_weight_.run(
-        "cudnnConvolutionBackwardFilter",
+        context_, layer_, "cudnnConvolutionBackwardFilter",
         [&](cudnnConvolutionBwdFilterAlgo_t algorithm, std::size_t bytes) {
           return cudnnConvolutionBackwardFilter(
               context_.cudnn(), &kOne, input_.handle(), x, output_.handle(), dy, rule_.handle(),
@@ -334,7 +370,7 @@ class Convolution final : public LayerOperator {
     const void* const w = rounded(args.forward.parameters, rounded_weight(), weight_elements_);
     void* const dx = target(args.input_gradients[0], rounded_input());
     POSEIDON_RETURN_IF_ERROR(of_input_.run(
-        "cudnnConvolutionBackwardData",
+        context_, layer_, "cudnnConvolutionBackwardData",
         [&](cudnnConvolutionBwdDataAlgo_t algorithm, std::size_t bytes) {
           return cudnnConvolutionBackwardData(
               context_.cudnn(), &kOne, weight_.handle(), w, output_.handle(), dy, rule_.handle(),
@@ -357,6 +393,7 @@ class Convolution final : public LayerOperator {
   Tensor input_, output_;
   Filter weight_;
   Rule rule_;
+  cudnnDataType_t type_ = CUDNN_DATA_FLOAT;  ///< of cuDNN's tensors
   Candidates<cudnnConvolutionFwdAlgo_t> forward_;
   Candidates<cudnnConvolutionBwdFilterAlgo_t> of_weight_;
   Candidates<cudnnConvolutionBwdDataAlgo_t> of_input_;

@@ -31,7 +31,11 @@ absl::Status out_of_patience() {
                    " s: look for its errors in the kernel's log (NVRM: Xid)"));
 }
 
-void free_device_memory(void* memory) { static_cast<void>(cudaFree(memory)); }
+// It waits for the GPU, for ever when that has stopped.
+void free_device_memory(void* memory) {
+  if (patience_has_ended) return;
+  cuda_status(cudaFree(memory), "cudaFree").IgnoreError();
+}
 
 absl::Status make_stream(cudaStream_t* stream) {
   POSEIDON_CUDA(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
@@ -41,8 +45,9 @@ absl::Status make_stream(cudaStream_t* stream) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaContext>> CudaContext::create(int ordinal,
-                                                                 CudaPrecision precision) {
-  std::unique_ptr<CudaContext> context(new CudaContext(ordinal, precision));
+                                                                 CudaPrecision precision,
+                                                                 Warn warn_with) {
+  std::unique_ptr<CudaContext> context(new CudaContext(ordinal, precision, warn_with));
   POSEIDON_RETURN_IF_ERROR(context->open());
   return context;
 }
@@ -64,17 +69,20 @@ absl::Status CudaContext::open() {
   return absl::OkStatus();
 }
 
-// Errors have nobody to go to here.
+// Errors have nobody to go to here. A GPU that has stopped would be waited for: its process ends
+// soon (Engine::health) and takes with it what is left.
 CudaContext::~CudaContext() {
+  if (patience_has_ended) return;
   use();
   workspace_.reset();
   if (cublas_ != nullptr) static_cast<void>(cublasLtDestroy(cublas_));
   if (cudnn_ != nullptr) static_cast<void>(cudnnDestroy(cudnn_));
   for (cudaEvent_t event : {order_event_, wait_event_}) {
-    if (event != nullptr) static_cast<void>(cudaEventDestroy(event));
+    if (event != nullptr) cuda_status(cudaEventDestroy(event), "cudaEventDestroy").IgnoreError();
   }
   for (cudaStream_t stream : {compute_, upload_, download_, factors_}) {
-    if (stream != nullptr) static_cast<void>(cudaStreamDestroy(stream));
+    if (stream == nullptr) continue;
+    cuda_status(cudaStreamDestroy(stream), "cudaStreamDestroy").IgnoreError();
   }
 }
 
@@ -83,10 +91,10 @@ absl::StatusOr<DeviceMemory> CudaContext::allocate(std::int64_t bytes) const {
   const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
   void* memory = nullptr;
   if (const cudaError_t error = cudaMalloc(&memory, size); error != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());  // or the next launch would report it again
-    if (error != cudaErrorMemoryAllocation) return cuda_status(error, "cudaMalloc");
+    const absl::Status failure = cuda_status(error, "cudaMalloc");
+    if (error != cudaErrorMemoryAllocation) return failure;
     std::size_t free_bytes = 0, all_bytes = 0;
-    static_cast<void>(cudaMemGetInfo(&free_bytes, &all_bytes));
+    cuda_status(cudaMemGetInfo(&free_bytes, &all_bytes), "cudaMemGetInfo").IgnoreError();
     return absl::ResourceExhaustedError(absl::StrCat(
         "cannot allocate ", bytes, " bytes of GPU memory: ", free_bytes >> 20, " of ",
         all_bytes >> 20, " MiB are free; use a smaller batch or network, or micro_batches"));
@@ -129,6 +137,13 @@ absl::StatusOr<bool> CudaContext::is_done(cudaEvent_t event) {
   return true;
 }
 
+bool CudaContext::is_well() const {
+  static_cast<void>(cudaGetLastError());  // somebody else's, of the call that makes one ask
+  const cudaError_t state = cudaStreamQuery(compute_);
+  static_cast<void>(cudaGetLastError());
+  return state == cudaSuccess || state == cudaErrorNotReady;
+}
+
 absl::Status CudaContext::patience() {
   return patience_has_ended ? out_of_patience() : absl::OkStatus();
 }
@@ -139,7 +154,7 @@ absl::Status CudaContext::wait(cudaEvent_t event) {
     POSEIDON_ASSIGN_OR_RETURN(const bool done, is_done(event));
     if (done) return absl::OkStatus();
     const auto waited = std::chrono::steady_clock::now() - begin;
-    if (waited > kDeviceTimeout) {
+    if (patience_has_ended || waited > kDeviceTimeout) {
       patience_has_ended = true;
       return out_of_patience();
     }

@@ -29,7 +29,9 @@ enum class CudaPrecision { kFloat32, kTf32, kBfloat16 };
 /// Created by the device, one thread at a time.
 class CudaContext {
  public:
-  static absl::StatusOr<std::unique_ptr<CudaContext>> create(int ordinal, CudaPrecision precision);
+  using Warn = void (*)(const std::string& message);
+  static absl::StatusOr<std::unique_ptr<CudaContext>> create(int ordinal, CudaPrecision precision,
+                                                             Warn warn_with);
   ~CudaContext();
   CudaContext(const CudaContext&) = delete;
   CudaContext& operator=(const CudaContext&) = delete;
@@ -39,6 +41,7 @@ class CudaContext {
 
   int ordinal() const { return ordinal_; }
   CudaPrecision precision() const { return precision_; }
+  void warn(const std::string& message) const { warn_(message); }
   cudaStream_t compute() const { return compute_; }
   cudaStream_t upload() const { return upload_; }
   cudaStream_t download() const { return download_; }
@@ -59,23 +62,29 @@ class CudaContext {
 
   /// Makes `later` wait for what is queued on `earlier` now. Any number of times.
   absl::Status order(cudaStream_t earlier, cudaStream_t later) const;
-  /// Waits on the host until all that is queued on the stream now is done, for kDeviceTimeout.
+  /// Waits on the host until all that is queued on the stream now is done, for kDeviceTimeout; not
+  /// at all once patience() has ended.
   absl::Status wait(cudaStream_t stream) const;
   /// Likewise for an event.
   static absl::Status wait(cudaEvent_t event);
   /// Whether all that came before the event's last record is done. All questions go this way: the
   /// runtime keeps "not ready" as the thread's last error, which the next launch would report.
   static absl::StatusOr<bool> is_done(cudaEvent_t event);
+  /// Whether the GPU goes on after a library's call has failed: nothing that it was given on
+  /// `compute` has. What that call left as the thread's last error is forgotten.
+  bool is_well() const;
   /// DEADLINE_EXCEEDED once a GPU of this process did not finish in time: what it was given is
   /// still on it and may write to memory that is given to others. Any thread.
   static absl::Status patience();
 
  private:
-  CudaContext(int ordinal, CudaPrecision precision) : ordinal_(ordinal), precision_(precision) {}
+  CudaContext(int ordinal, CudaPrecision precision, Warn warn_with)
+      : ordinal_(ordinal), precision_(precision), warn_(warn_with) {}
   absl::Status open();
 
   const int ordinal_;
   const CudaPrecision precision_;
+  const Warn warn_;
   cudaStream_t compute_ = nullptr, upload_ = nullptr, download_ = nullptr, factors_ = nullptr;
   cudaEvent_t order_event_ = nullptr, wait_event_ = nullptr;
   cudnnHandle_t cudnn_ = nullptr;

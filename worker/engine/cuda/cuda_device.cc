@@ -47,9 +47,13 @@ PinnedHeader& header_of(void* memory) {
   return *reinterpret_cast<PinnedHeader*>(static_cast<std::byte*>(memory) - sizeof(PinnedHeader));
 }
 
+// A GPU that has stopped may still write to it, and would be waited for.
 void free_pinned(void* memory) {
+  if (!CudaContext::patience().ok()) return;
   const PinnedHeader header = header_of(memory);
-  if (header.is_pinned) static_cast<void>(cudaHostUnregister(memory));
+  if (header.is_pinned) {
+    cuda_status(cudaHostUnregister(memory), "cudaHostUnregister").IgnoreError();
+  }
   program->free_tensor_memory(header.allocated);
 }
 
@@ -91,7 +95,7 @@ class CudaTicket final : public DeviceTicket {
   }
   CudaTicket() = default;
   ~CudaTicket() override {
-    if (event_ != nullptr) static_cast<void>(cudaEventDestroy(event_));
+    if (event_ != nullptr) cuda_status(cudaEventDestroy(event_), "cudaEventDestroy").IgnoreError();
   }
   CudaTicket(const CudaTicket&) = delete;
   CudaTicket& operator=(const CudaTicket&) = delete;
@@ -102,6 +106,34 @@ class CudaTicket final : public DeviceTicket {
   absl::Status record(cudaStream_t stream) {
     POSEIDON_CUDA(cudaEventRecord(event_, stream));
     return absl::OkStatus();
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class CudaMark final : public DeviceMark {
+ public:
+  static absl::StatusOr<std::unique_ptr<DeviceMark>> create() {
+    auto mark = std::make_unique<CudaMark>();
+    POSEIDON_CUDA(cudaEventCreate(&mark->event_));
+    return mark;
+  }
+  CudaMark() = default;
+  ~CudaMark() override {
+    if (event_ != nullptr) cuda_status(cudaEventDestroy(event_), "cudaEventDestroy").IgnoreError();
+  }
+  CudaMark(const CudaMark&) = delete;
+  CudaMark& operator=(const CudaMark&) = delete;
+
+  absl::Status record(cudaStream_t stream) {
+    POSEIDON_CUDA(cudaEventRecord(event_, stream));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<Nanoseconds> time_since(const CudaMark& earlier) const {
+    float milliseconds = 0;
+    POSEIDON_CUDA(cudaEventElapsedTime(&milliseconds, earlier.event_, event_));
+    return Nanoseconds(static_cast<std::int64_t>(static_cast<double>(milliseconds) * 1e6));
   }
 
  private:
@@ -153,6 +185,17 @@ class CudaDevice final : public Device {
                                     cudaMemcpyDeviceToHost, context_->download()));
     }
     return static_cast<CudaTicket&>(ticket).record(context_->download());  // make_ticket made it
+  }
+  absl::StatusOr<std::unique_ptr<DeviceMark>> make_mark() override {
+    context_->use();
+    return CudaMark::create();
+  }
+  absl::Status mark(DeviceMark& mark) override {  // make_mark made it, below too
+    return static_cast<CudaMark&>(mark).record(context_->compute());
+  }
+  absl::StatusOr<Nanoseconds> time_between(const DeviceMark& earlier,
+                                           const DeviceMark& later) override {
+    return static_cast<const CudaMark&>(later).time_since(static_cast<const CudaMark&>(earlier));
   }
   absl::Status finish() override {
     absl::Status status = context_->wait(context_->upload());
@@ -241,10 +284,10 @@ absl::StatusOr<std::string> device_name(int ordinal) {
   cudaDeviceProp properties{};
   POSEIDON_CUDA(cudaGetDeviceProperties(&properties, ordinal));
   if (std::pair(properties.major, properties.minor) < std::pair(kOldestMajor, kOldestMinor)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("GPU ", ordinal, " (", properties.name, ") has compute capability ",
-                     properties.major, ".", properties.minor, "; this version computes on ",
-                     kOldestMajor, ".", kOldestMinor, " and later"));
+    return absl::UnimplementedError(absl::StrCat("GPU ", ordinal, " (", properties.name,
+                                                 ") has compute capability ", properties.major, ".",
+                                                 properties.minor, "; this version computes on ",
+                                                 kOldestMajor, ".", kOldestMinor, " and later"));
   }
   return std::string(properties.name);
 }
@@ -254,7 +297,7 @@ absl::StatusOr<CudaPrecision> parse_precision(const std::string& precision) {
   if (precision == "tf32") return CudaPrecision::kTf32;
   if (precision == "bf16") return CudaPrecision::kBfloat16;
   if (precision == "fp16") {
-    return absl::InvalidArgumentError(
+    return absl::UnimplementedError(
         "precision \"fp16\" needs loss scaling, which this version does not have; use \"bf16\"");
   }
   return absl::InvalidArgumentError(
@@ -265,7 +308,7 @@ absl::StatusOr<std::unique_ptr<Device>> make_device(const DeviceOptions& options
   POSEIDON_ASSIGN_OR_RETURN(const CudaPrecision precision, parse_precision(options.precision));
   POSEIDON_ASSIGN_OR_RETURN(std::string name, device_name(options.ordinal));
   POSEIDON_ASSIGN_OR_RETURN(std::unique_ptr<CudaContext> context,
-                            CudaContext::create(options.ordinal, precision));
+                            CudaContext::create(options.ordinal, precision, program->warn));
   return std::make_unique<CudaDevice>(
       absl::StrCat("cuda:", options.ordinal, " (", name, ", ", options.precision, ")"),
       std::move(context));

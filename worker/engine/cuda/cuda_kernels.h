@@ -34,6 +34,8 @@ void dropout(cudaStream_t stream, std::uint64_t layer_seed, std::uint64_t first_
 /// To and from bfloat16, rounded to nearest even.
 void to_bfloat16(cudaStream_t stream, const float* in, void* out, std::int64_t size);
 void from_bfloat16(cudaStream_t stream, const void* in, float* out, std::int64_t size);
+/// To the nearest bfloat16, ties to even, kept as float.
+void round_to_bfloat16(cudaStream_t stream, const float* in, float* out, std::int64_t size);
 
 // ---- windows (window_kernels.cu) ----
 

@@ -1,5 +1,9 @@
 #include "worker/engine/cuda/cuda_status.h"
 
+#include <array>
+#include <string>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
@@ -18,12 +22,20 @@ absl::Status failed(absl::string_view library, std::string_view call, const char
 
 absl::Status cuda_status(cudaError_t error, std::string_view call) {
   if (error == cudaSuccess) return absl::OkStatus();
+  // The thread keeps it as its last error, which the next launch would report again.
+  static_cast<void>(cudaGetLastError());
   return failed("CUDA", call, cudaGetErrorString(error));
 }
 
 absl::Status cuda_status(cudnnStatus_t error, std::string_view call) {
   if (error == CUDNN_STATUS_SUCCESS) return absl::OkStatus();
-  return failed("cuDNN", call, cudnnGetErrorString(error));
+  std::array<char, 512> details{};
+  cudnnGetLastErrorString(details.data(), details.size());
+  details.back() = '\0';
+  const absl::string_view more = absl::StripAsciiWhitespace(details.data());
+  const std::string reason =
+      absl::StrCat(cudnnGetErrorString(error), more.empty() ? "" : "; ", more);
+  return failed("cuDNN", call, reason.c_str());
 }
 
 absl::Status cuda_status(cublasStatus_t error, std::string_view call) {

@@ -12,7 +12,9 @@
 
 namespace poseidon {
 
-/// OK, or INTERNAL with the call and the library's own words.
+/// OK, or INTERNAL with the call and the library's own words. An error is then the status alone:
+/// the runtime, which keeps a thread's last one for the next launch, has forgotten it. So calls
+/// whose errors have nobody to go to (what frees) also end here.
 absl::Status cuda_status(cudaError_t error, std::string_view call);
 absl::Status cuda_status(cudnnStatus_t error, std::string_view call);
 absl::Status cuda_status(cublasStatus_t error, std::string_view call);

@@ -66,6 +66,12 @@ __global__ void from_bfloat16_kernel(const __nv_bfloat16* in, float* out, std::i
   }
 }
 
+__global__ void round_to_bfloat16_kernel(const float* in, float* out, std::int64_t size) {
+  for (std::int64_t i = first_item(); i < size; i += item_stride()) {
+    out[i] = __bfloat162float(__float2bfloat16_rn(in[i]));
+  }
+}
+
 }  // namespace
 
 void relu(cudaStream_t stream, const float* in, float* out, std::int64_t size) {
@@ -110,6 +116,10 @@ void to_bfloat16(cudaStream_t stream, const float* in, void* out, std::int64_t s
 void from_bfloat16(cudaStream_t stream, const void* in, float* out, std::int64_t size) {
   from_bfloat16_kernel<<<blocks_for(size), kThreads, 0, stream>>>(
       static_cast<const __nv_bfloat16*>(in), out, size);
+}
+
+void round_to_bfloat16(cudaStream_t stream, const float* in, float* out, std::int64_t size) {
+  round_to_bfloat16_kernel<<<blocks_for(size), kThreads, 0, stream>>>(in, out, size);
 }
 
 }  // namespace poseidon::cuda
