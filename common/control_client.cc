@@ -16,6 +16,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <optional>
+#include <random>
 #include <thread>
 #include <utility>
 
@@ -100,6 +101,10 @@ class ControlClient::Impl {
     POSEIDON_CHECK(options_.transport != nullptr, "a transport for kAttachMethod");
     options_.join.set_protocol_version(kProtocolVersion);
     options_.join.set_software_version(software_version());
+    if (options_.join.incarnation() == 0) {
+      std::random_device random;
+      options_.join.set_incarnation((std::uint64_t{random()} << 32) | random());
+    }
   }
 
   ~Impl() {
@@ -185,6 +190,7 @@ class ControlClient::Impl {
   std::atomic<bool> stopping_{false};
   bool running_ = false;
   bool joined_ = false;
+  bool answered_ = false;    ///< Joined has come; joined_ once an old part is given up, too
   std::uint64_t joins_ = 0;  ///< how often we have joined
   bool was_joined_ = false;  ///< the conversation that just ended had got as far as Joined
   std::string stop_reason_;
@@ -330,7 +336,7 @@ absl::Status ControlClient::Impl::converse(TimePoint give_up) {
   }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    joined_ = false;
+    joined_ = answered_ = false;
     stream_.reset();
   }
   if (absl::IsUnimplemented(end)) {
@@ -343,16 +349,21 @@ absl::Status ControlClient::Impl::converse(TimePoint give_up) {
 
 void ControlClient::Impl::dispatch(const v1::CoordinatorMessage& message) {
   if (message.has_joined()) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      answered_ = true;
+      ++joins_;
+      heartbeat_ =
+          Milliseconds(std::clamp<std::uint32_t>(message.joined().heartbeat_ms(), 10, 60000));
+      changed_.notify_all();
+    }
+    // An old part may take a whole backward pass to end, which is longer than the lease.
     take_up_part(message.joined());
     node_id_ = message.joined().node_id();
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       joined_ = true;
       was_joined_ = true;
-      ++joins_;
-      heartbeat_ =
-          Milliseconds(std::clamp<std::uint32_t>(message.joined().heartbeat_ms(), 10, 60000));
-      changed_.notify_all();
     }
     events_->on_joined(message.joined());
     return;
@@ -428,12 +439,15 @@ void ControlClient::Impl::heartbeat_loop() {
     // Every stream begins with a beat at once: only Joined says how long the lease is.
     const std::uint64_t joins = joins_;
     if (options_.on_turn) options_.on_turn();
-    if (joined_) {
-      lock.unlock();
+    if (answered_) {
       v1::NodeMessage message;
-      events_->fill_heartbeat(*message.mutable_heartbeat());
-      send(std::move(message));
-      lock.lock();
+      v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
+      if (joined_) {
+        lock.unlock();
+        events_->fill_heartbeat(heartbeat);
+        lock.lock();
+      }
+      if (answered_) stream_->send(std::move(message));
     }
     changed_.wait_for(lock, heartbeat_, [&] { return stopping_ || joins_ != joins; });
   }

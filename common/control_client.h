@@ -52,7 +52,7 @@ struct ControlClientOptions {
   Transport* transport = nullptr;  ///< speaks kAttachMethod, on the loop of the rest
   std::string coordinator;         ///< HOST:PORT
   std::shared_ptr<Security> security = Security::none();
-  v1::Join join;  ///< what to say of ourselves; the versions are filled in
+  v1::Join join;  ///< what to say of ourselves; versions and incarnation are filled in
   /// How long to try (with back-off from 100 ms to 2 s) to reach a coordinator before giving up.
   Milliseconds join_timeout{60000};
   /// The same while there is a part in a job, and for the upload of its model.

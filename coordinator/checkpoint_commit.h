@@ -121,6 +121,10 @@ class CheckpointCommit {
   const std::optional<CheckpointOutcome>& last() const { return last_; }
   /// The version that was asked for and is neither committed nor failed.
   std::optional<Iteration> asked_for() const { return asked_; }
+  /// So long nobody could have been heard: no parts are late by it.
+  void forgive(Nanoseconds duration, Nanoseconds now) {
+    for (auto& [iteration, making] : making_) making.begun = std::min(making.begun + duration, now);
+  }
   /// The newest version of this epoch that is begun or asked for, and neither committed nor failed.
   std::optional<Iteration> in_the_making() const;
   /// How many have been committed, and have failed.

@@ -518,7 +518,10 @@ absl::StatusOr<Cluster::Upload> Cluster::begin_upload(std::uint64_t epoch,
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!job_) return absl::FailedPreconditionError("there is no job that a model could be of");
     POSEIDON_RETURN_IF_ERROR(job_->accepts_model(Epoch(epoch)));
-    if (uploading_) return absl::UnavailableError("another upload of the model is under way");
+    // One of an epoch that is over may hang for long: it is committed no more.
+    if (uploading_ && *uploading_ >= epoch) {
+      return absl::UnavailableError("another upload of the model is under way");
+    }
     std::uint64_t parameters = 0;
     for (const PlanLayer& layer : job_->plan()->layers) {
       parameters += static_cast<std::uint64_t>(layer.parameters);
@@ -529,13 +532,14 @@ absl::StatusOr<Cluster::Upload> Cluster::begin_upload(std::uint64_t epoch,
       return absl::InvalidArgumentError(
           absl::StrCat("a model of ", total_bytes, " bytes; this network's has at most ", limit));
     }
-    uploading_ = true;
+    uploading_ = epoch;
     upload.directory = directory_;
   }
   absl::StatusOr<std::unique_ptr<ModelFile>> file = upload.directory->receive_model(total_bytes);
   if (!file.ok()) {
     end_upload(epoch, false);
-    return file.status();
+    return absl::UnavailableError(
+        absl::StrCat("the model cannot be stored: ", file.status().message()));
   }
   upload.file = *std::move(file);
   return upload;
@@ -548,7 +552,7 @@ absl::Status Cluster::may_commit(std::uint64_t epoch) {
 
 void Cluster::end_upload(std::uint64_t epoch, bool stored) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  uploading_ = false;
+  if (uploading_ == epoch) uploading_.reset();
   if (stored && job_) apply(job_->on_model_stored(Epoch(epoch), clock_->now()));
 }
 
@@ -578,11 +582,31 @@ void Cluster::tick() {
   remove_due_checkpoints();
   tick_trace();
   if (!job_ || job_->ended()) return;
+  if (!forgive_job(now)) return;
   apply(job_->tick(now));
   if (traffic_ && now - drift_looked_ >= kDriftInterval) {
     drift_looked_ = now;
     watch_drift(now);
   }
+}
+
+/// No deadline of the job counts time in which this process stood still or heard nobody. False: it
+/// hears nobody now.
+bool Cluster::forgive_job(Nanoseconds now) {
+  const Nanoseconds since_tick = now - std::exchange(last_tick_, now);
+  if (membership_.isolated_since()) {
+    if (!cut_off_since_) cut_off_since_ = *membership_.isolated_since();
+    return false;
+  }
+  Nanoseconds lost{0};
+  if (cut_off_since_) {
+    lost = now - *cut_off_since_;
+  } else if (since_tick > options_.membership.lease && since_tick < now) {  // not at the first tick
+    lost = since_tick;
+  }
+  cut_off_since_.reset();
+  if (lost > Nanoseconds{0}) job_->forgive(lost, now);
+  return true;
 }
 
 void Cluster::watch_drift(Nanoseconds now) {

@@ -182,6 +182,7 @@ class Cluster {
   absl::Status add_source(SnapshotId source, JobDescription& description);
   bool is_job(const std::string& id) const { return job_ && job_->description().id == id; }
   void after_actions();
+  bool forgive_job(Nanoseconds now);
   void watch_drift(Nanoseconds now);
   void refuse(Refusal refusal, const std::string& text);
   void note(EventKind kind, const std::string& text);
@@ -227,9 +228,13 @@ class Cluster {
     bool operator==(const Recorded&) const = default;
   };
   std::optional<Recorded> recorded_;
+  std::optional<SnapshotId> source_;    ///< of job_, also after another coordinator's death
+  std::optional<Epoch> resumed_epoch_;  ///< an earlier coordinator's; nothing: job_ is all ours
   std::shared_ptr<RunFiles> directory_;
   bool submitting_ = false;
-  bool uploading_ = false;
+  std::optional<std::uint64_t> uploading_;  ///< the epoch whose model is on its way
+  Nanoseconds last_tick_{0};
+  std::optional<Nanoseconds> cut_off_since_;
   bool shutting_down_ = false;
   bool files_closing_ = false;
   bool files_closed_ = true;

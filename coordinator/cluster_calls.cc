@@ -244,6 +244,8 @@ void Cluster::install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& 
   old_directory = std::exchange(directory_, std::move(directory));
   submitted_ = request;
   recorded_.reset();
+  source_ = job_->description().source;
+  resumed_epoch_.reset();
   traffic_.reset();
   curve_ = std::move(curve);
   counted_iterations_ = job_->first_iteration();

@@ -110,11 +110,12 @@ bool Cluster::take_back(NodeLink* link, NodeInfo node, const v1::Resume& resume)
 /// The process has a part in the job's epoch as far as we know, but is in a later one, or in none:
 /// an earlier coordinator ended the epoch, and died before it had written down the next.
 bool Cluster::is_beyond_epoch(const NodeInfo& node, const v1::Join& join) const {
-  if (!job_ || (join.has_resume() && join.resume().epoch() <= job_->epoch().value())) return false;
+  // The epochs that this coordinator has begun it knows.
+  if (!job_ || resumed_epoch_ != job_->epoch()) return false;
+  if (join.has_resume() && join.resume().epoch() <= job_->epoch().value()) return false;
   for (const auto* group : {&job_->workers(), &job_->servers()}) {
     for (const Participant& p : *group) {
-      if (p.node.role == node.role && p.node.address == node.address &&
-          p.node.process_id == node.process_id && job_->has_part(p.node.id)) {
+      if (is_same_process(p.node, node) && job_->has_part(p.node.id)) {
         return link_of(p.node.id) == nullptr;
       }
     }
@@ -143,13 +144,12 @@ void Cluster::make_room(const NodeInfo& node, const v1::Join& join) {
   if (join.has_resume()) {
     const NodeId id(join.resume().node_id());
     const NodeInfo* old = membership_.find(id);
-    if (old != nullptr && old->role == node.role && old->address == node.address &&
-        old->process_id == node.process_id) {
+    if (old != nullptr && is_same_process(*old, node)) {
       depart_now(id, "came back without its part in the job");
     }
   }
-  if (const auto id = membership_.detached_at(node.role, node.address)) {
-    depart_now(*id, "broke its stream, and what has its address now has no part in the job");
+  if (const auto id = membership_.gone_from(node, clock_->now())) {
+    depart_now(*id, "is gone, and what has its address now has no part in the job");
   }
 }
 
@@ -178,7 +178,7 @@ void Cluster::record_job() {
       .run_directory = directory_->path().string(),
       .workers = submitted_.workers(),
       .servers = submitted_.servers(),
-      .source = job_->description().source,
+      .source = source_,
       .running = DurableJob::Running{.plan = *job_->plan(),
                                      .plan_basis = job_->plan_basis(),
                                      .workers = nodes_of(job_->workers()),
@@ -282,6 +282,8 @@ absl::Status Cluster::go_on_with(const std::string& text) {
                             .accuracy = progress.test_accuracy};
   }
   const Epoch epoch = state.plan.epoch;
+  resumed_epoch_ = epoch;
+  source_ = record.source;
   const Iteration completed = state.completed;
   description.epoch = epoch;
   description.committed = committed_checkpoints(record.id);

@@ -25,7 +25,8 @@ constexpr std::int64_t kMaxCount = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t kMaxNodes = 65536;
 
 ordered_json to_json(const NodeInfo& node) {
-  ordered_json out = {{"id", node.id.value()}, {"process_id", node.process_id}};
+  ordered_json out = {
+      {"id", node.id.value()}, {"process_id", node.process_id}, {"incarnation", node.incarnation}};
   const auto text = [&out](const char* key, const std::string& value) {
     if (!value.empty()) out[key] = value;
   };
@@ -54,6 +55,7 @@ absl::StatusOr<NodeInfo> node_from_json(const nlohmann::json& value, NodeRole ro
   fields.require("id");
   fields.unsigned_integer("id", &id);
   fields.integer("process_id", &process_id, 0, kMaxCount);
+  fields.unsigned_integer("incarnation", &node.incarnation);
   fields.string("address", &node.address);
   fields.string("device", &node.device);
   fields.string("metrics_address", &node.metrics_address);

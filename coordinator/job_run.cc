@@ -337,7 +337,7 @@ JobActions JobRun::on_test(NodeId from, Epoch epoch, Iteration iteration, const 
   const std::string who = participant_text(*worker);
   // 2^40 samples: beyond any test set, and the sum over ranks cannot wrap.
   if (part.correct > part.samples || part.samples > (std::uint64_t{1} << 40) || iteration < 0 ||
-      iteration > description_.iterations || tests_->full()) {
+      iteration > description_.iterations || !tests_->has_room(iteration)) {
     refuse(actions, Refusal::kMalformed,
            absl::StrFormat("TestReport from %s: %d of %d correct at iteration %d", who,
                            part.correct, part.samples, iteration));
@@ -400,13 +400,12 @@ void JobRun::on_batches(NodeId from, std::uint64_t batches, Nanoseconds now) {
 
 absl::Status JobRun::accepts_model(Epoch epoch) const {
   if (epoch != epoch_) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("the model is of epoch %d, job %s has epoch %d", epoch.value(),
-                        description_.id, epoch_.value()));
+    return absl::AbortedError(absl::StrFormat("the model is of epoch %d, job %s has epoch %d",
+                                              epoch.value(), description_.id, epoch_.value()));
   }
   if (state_ != JobState::kRunning) {
-    return absl::FailedPreconditionError(absl::StrFormat("job %s is %s and takes no model now",
-                                                         description_.id, job_state_name(state_)));
+    return absl::AbortedError(absl::StrFormat("job %s is %s and takes no model now",
+                                              description_.id, job_state_name(state_)));
   }
   return absl::OkStatus();
 }
@@ -600,6 +599,12 @@ JobActions JobRun::tick(Nanoseconds now) {
   const std::string reason = deadline_reason(now);
   if (!reason.empty()) end(false, reason, now, actions);
   return actions;
+}
+
+void JobRun::forgive(Nanoseconds duration, Nanoseconds now) {
+  for (Nanoseconds* since : {&entered_, &last_progress_}) *since = std::min(*since + duration, now);
+  if (recovering_since_) recovering_since_ = std::min(*recovering_since_ + duration, now);
+  checkpoints_.forgive(duration, now);
 }
 
 JobCounts JobRun::counts() const {

@@ -350,11 +350,14 @@ class JobRun {
   JobActions fail(const std::string& reason, Nanoseconds now);
   /// Looks at the deadlines; call several times a second.
   JobActions tick(Nanoseconds now);
+  /// So long nobody could have been heard: deadlines are that much later.
+  void forgive(Nanoseconds duration, Nanoseconds now);
 
   const JobDescription& description() const { return description_; }
   JobState state() const { return state_; }
   bool ended() const { return state_ == JobState::kDone || state_ == JobState::kFailed; }
-  /// OK when a model of this epoch may be stored now.
+  /// OK when a model of this epoch may be stored now, else ABORTED: the epoch is over or about to
+  /// be, which is no fault of the sender.
   absl::Status accepts_model(Epoch epoch) const;
   /// Null until it is made.
   const std::shared_ptr<const Plan>& plan() const { return plan_; }
@@ -461,6 +464,8 @@ class JobRun {
   std::map<NodeId, HeldVersions> held_;  ///< of those that have halted
   Iteration saving_ = 0;                 ///< while saving: the version
   bool epoch_asked_ = false;
+  Nanoseconds ask_epoch_after_{0};
+  std::string no_epoch_why_;  ///< why the last one could not be had
   int recoveries_ = 0;
   JobCounts counts_;  ///< but for checkpoints
 

@@ -16,6 +16,8 @@ namespace {
 
 /// A change so near to the end would gain nothing.
 constexpr Iteration kLeastIterationsLeft = 4;
+/// Until a new epoch that could not be written down is asked for again.
+constexpr Nanoseconds kEpochPause = std::chrono::seconds(3);
 
 const char* plural(std::size_t n) { return n == 1 ? "" : "s"; }
 
@@ -274,13 +276,14 @@ bool JobRun::fill_vacancies(bool in_time, std::string& missing) {
     return static_cast<std::size_t>(std::count_if(
         group.begin(), group.end(), [](const Participant& p) { return !is_lost(p); }));
   };
-  if (left(workers_) < fewest_workers() || left(servers_) == 0) return false;
+  if (left(servers_) == 0) return false;
+  std::size_t fitting = left(workers_);
+  while (fitting >= fewest_workers() && !allows_workers(fitting)) --fitting;
+  if (fitting < fewest_workers()) return false;
   for (auto* group : {&workers_, &servers_}) {
     std::erase_if(*group, is_lost);
-    while (group == &workers_ && group->size() > fewest_workers() &&
-           !allows_workers(group->size())) {
-      group->pop_back();  // idle until there are enough for the next allowed number
-    }
+    // Others are idle until there are enough for the next allowed number.
+    if (group == &workers_) group->resize(fitting);
     for (std::uint32_t i = 0; i < group->size(); ++i) (*group)[i].index = i;
   }
   missing.clear();
@@ -288,7 +291,7 @@ bool JobRun::fill_vacancies(bool in_time, std::string& missing) {
 }
 
 void JobRun::try_replacing(Nanoseconds now, JobActions& actions) {
-  if (epoch_asked_) return;
+  if (epoch_asked_ || now < ask_epoch_after_) return;
   const Nanoseconds waited = now - *recovering_since_;
   const bool in_time = waited < description_.replace_timeout;
   std::string missing;
@@ -325,12 +328,24 @@ JobActions JobRun::on_epoch(const absl::StatusOr<std::uint64_t>& epoch, Nanoseco
   epoch_asked_ = false;
   if (state_ != JobState::kReplacing) return actions;  // ended meanwhile
   if (!epoch.ok()) {
-    end(false,
-        absl::StrCat("the job cannot recover (", recovering_from_,
-                     "): no new epoch: ", epoch.status().message()),
-        now, actions);
+    // The disk may have room again soon, and everybody waits.
+    const std::string why(epoch.status().message());
+    if (now - *recovering_since_ > description_.replace_timeout + options_.recovery_timeout) {
+      end(false,
+          absl::StrCat("the job cannot recover (", recovering_from_, "): no new epoch: ", why), now,
+          actions);
+      return actions;
+    }
+    if (std::exchange(no_epoch_why_, why) != why) {
+      actions.emplace_back(LogLine{
+          absl::StrCat("job ", description_.id, " waits for a new epoch: ", why, "; tries again"),
+          LogLine::Kind::kAlarm});
+    }
+    message_ = absl::StrCat("recovers: ", recovering_from_, "; waits for a new epoch: ", why);
+    ask_epoch_after_ = now + kEpochPause;
     return actions;
   }
+  no_epoch_why_.clear();
   const bool all_there = std::none_of(workers_.begin(), workers_.end(), is_lost) &&
                          std::none_of(servers_.begin(), servers_.end(), is_lost) &&
                          (!source_ || (addresses_of_stores(*source_) &&

@@ -370,6 +370,37 @@ TEST_F(RecoveryTest, ButNotWithFewerThanTheJobAllows) {
   EXPECT_THAT(only<SendStop>(actions_), IsEmpty()) << "their epoch has ended already";
 }
 
+TEST_F(RecoveryTest, AnEpochThatCannotBeWrittenDownIsAskedForAgain) {
+  train(0, 3);
+  lose(102, 4);
+  for (const std::uint64_t id : {101, 1, 2}) halt(id, 3, 3, 4.1);
+  commit(3, 4.2);
+  join(node(103), 5);
+  ASSERT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
+  const absl::Status full = absl::ResourceExhaustedError("no space left on device");
+  actions_ = job_->on_epoch(full, at(5));
+  EXPECT_EQ(job_->state(), JobState::kReplacing);
+  EXPECT_THAT(only<LogLine>(actions_)[0].text, HasSubstr("no space left on device; tries again"));
+  EXPECT_THAT(job_->tick(at(7)), IsEmpty());
+  EXPECT_THAT(only<TakeEpoch>(job_->tick(at(8.1))), SizeIs(1));
+  EXPECT_THAT(job_->on_epoch(full, at(8.2)), IsEmpty()) << "said once";
+  EXPECT_THAT(job_->progress(at(9)).message, HasSubstr("no space left on device"));
+  EXPECT_THAT(only<TakeEpoch>(job_->tick(at(12))), SizeIs(1));
+  job_->on_epoch(9, at(12));
+  get_ready(13);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+}
+
+TEST_F(RecoveryTest, AFullDiskIsNotWaitedForForEver) {
+  train(0, 3);
+  lose(102, 4);
+  for (const std::uint64_t id : {101, 1, 2}) halt(id, 3, 3, 4.1);
+  commit(3, 4.2);
+  join(node(103), 5);
+  job_->on_epoch(absl::ResourceExhaustedError("no space left on device"), at(700));
+  EXPECT_EQ(job_->state(), JobState::kFailed);
+}
+
 TEST_F(RecoveryTest, ACheckpointThatCannotBeReadIsNotTriedAgain) {
   train(0, 6);
   commit(2, 3);
@@ -600,6 +631,45 @@ TEST_F(RecoveryTest, AReplacementThatCannotTakePartMakesRoomForAnother) {
   get_ready(9);
   EXPECT_EQ(job_->state(), JobState::kRunning);
   EXPECT_EQ(job_->workers()[1].node.id, NodeId(104));
+}
+
+// The coordinator was stopped for a minute, or heard nobody: those who knocked meanwhile come
+// first.
+TEST_F(RecoveryTest, TimeInWhichNobodyCouldBeHeardIsNotCounted) {
+  begin(elastic(60));
+  train(0, 3);
+  lose(102, 4);
+  for (const std::uint64_t id : {101, 1, 2}) halt(id, 3, 3, 4.1);
+  commit(3, 4.2);
+  job_->forgive(at(60), at(65));
+  EXPECT_THAT(only<TakeEpoch>(job_->tick(at(65))), IsEmpty()) << "it still waits for another";
+  join(node(103), 66);
+  EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
+  job_->on_epoch(9, at(66));
+  EXPECT_THAT(job_->workers(), SizeIs(2));
+  get_ready(67);
+  train(3, 4, 68);
+  job_->forgive(at(3600), at(3670));
+  EXPECT_TRUE(only<SendStop>(job_->tick(at(3670))).empty());
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+}
+
+TEST_F(RecoveryTest, FewerWorkersOnlyWhereTheBatchOfAllCanBeDivided) {
+  JobDescription d = elastic(64);
+  d.min_workers = 3;
+  members_ = {node(1), node(2), node(101), node(102), node(103), node(104)};
+  job_.emplace(JobRunOptions{}, d, at(0));
+  job_->on_members(members_, at(1));
+  get_ready(2);
+  ASSERT_EQ(job_->state(), JobState::kRunning);
+  train(0, 3);
+  lose(104, 4);
+  for (const std::uint64_t id : {101, 102, 103, 1, 2}) halt(id, 3, 3, 4.1);
+  commit(3, 4.2);
+  EXPECT_THAT(only<TakeEpoch>(job_->tick(at(60))), IsEmpty()) << "three cannot";
+  EXPECT_EQ(job_->state(), JobState::kReplacing);
+  join(node(105), 70);
+  EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
 }
 
 TEST_F(RecoveryTest, AnExactNumberOfWorkersDoesNotGrow) {

@@ -523,7 +523,7 @@ TEST_F(JobRunTest, DoneWhenAllHaveFinishedAndTheModelIsStored) {
   ASSERT_THAT(stops, SizeIs(4));
   for (const SendStop& stop : stops) EXPECT_TRUE(stop.succeeded);
   EXPECT_EQ(job_->progress(at(100)).training_seconds, 5.0) << "stands still after the end";
-  EXPECT_EQ(job_->accepts_model(kEpoch).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(job_->accepts_model(kEpoch).code(), absl::StatusCode::kAborted);
 }
 
 TEST_F(JobRunTest, TheModelMayComeLast) {

@@ -87,6 +87,11 @@ void Membership::forgive(Nanoseconds duration, Nanoseconds now) {
 
 // ---- coming and going ----
 
+bool is_same_process(const NodeInfo& one, const NodeInfo& other) {
+  return one.role == other.role && one.address == other.address &&
+         one.process_id == other.process_id && one.incarnation == other.incarnation;
+}
+
 absl::StatusOr<NodeId> Membership::join(NodeInfo node, Nanoseconds now) {
   if (members_.size() >= options_.max_nodes) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -156,11 +161,7 @@ bool Membership::detach(NodeId id, const std::string& reason, Nanoseconds now) {
 bool Membership::attach(const NodeInfo& node, Nanoseconds now) {
   const auto it = members_.find(node.id);
   if (it == members_.end()) return false;
-  const NodeInfo& known = it->second.node;
-  if (known.role != node.role || known.address != node.address ||
-      known.process_id != node.process_id) {
-    return false;
-  }
+  if (!is_same_process(it->second.node, node)) return false;
   heard_from(node.id, now);
   it->second.attached = true;
   it->second.deadline = now + options_.lease;  // the time to come back was for this
@@ -203,11 +204,12 @@ std::vector<Departure> Membership::expire(Nanoseconds now) {
   return departures;
 }
 
-std::optional<NodeId> Membership::detached_at(NodeRole role, const std::string& address) const {
-  if (address.empty()) return std::nullopt;
+std::optional<NodeId> Membership::gone_from(const NodeInfo& node, Nanoseconds now) const {
+  if (node.address.empty()) return std::nullopt;
   for (const auto& [id, member] : members_) {
-    const bool there = member.node.role == role && member.node.address == address;
-    if (there && !member.attached) return id;
+    if (member.node.role != node.role || member.node.address != node.address) continue;
+    const bool replaced = !is_same_process(member.node, node);
+    if (!member.attached || (replaced && now - member.last_heard > options_.lease)) return id;
   }
   return std::nullopt;
 }

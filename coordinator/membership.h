@@ -50,10 +50,14 @@ struct NodeInfo {
   std::string device;
   std::string metrics_address;
   std::string software_version;
-  std::string store_identity;  ///< of a server's data directory; "" for a worker
-  std::uint32_t process_id = 0;
-  std::string peer_host;  ///< where the coordinator sees it
+  std::string store_identity;     ///< of a server's data directory; "" for a worker
+  std::uint32_t process_id = 0;   ///< for people
+  std::uint64_t incarnation = 0;  ///< of the process; see Join
+  std::string peer_host;          ///< where the coordinator sees it
 };
+
+/// Not another process at the same address.
+bool is_same_process(const NodeInfo& one, const NodeInfo& other);
 
 /// Server: "10.0.0.2:4711". Worker: "10.0.0.2:40123, process 1234"; without an address its host.
 std::string node_place(const NodeInfo& node);
@@ -116,8 +120,10 @@ class Membership {
 
   /// Since when nobody was heard, while we take ourselves for cut off.
   const std::optional<Nanoseconds>& isolated_since() const { return isolated_since_; }
-  /// A member without a stream that has this role and address: nothing reaches it just now.
-  std::optional<NodeId> detached_at(NodeRole role, const std::string& address) const;
+  /// A member at this node's address that is not what it was: without a stream, or, where another
+  /// process has the address now, silent for longer than the lease (when all machines of a cluster
+  /// lose their power, no stream breaks and nobody is given up).
+  std::optional<NodeId> gone_from(const NodeInfo& node, Nanoseconds now) const;
   /// In NodeId order, that is, in order of joining.
   std::vector<NodeInfo> nodes() const;
   const NodeInfo* find(NodeId id) const;

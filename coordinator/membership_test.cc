@@ -112,10 +112,10 @@ TEST(Membership, ABrokenStreamHasOneLeaseToComeBack) {
   node.id = *membership.join(node, at(0));
   EXPECT_TRUE(membership.heard_from(node.id, at(1)));
   EXPECT_TRUE(membership.detach(node.id, "broke its stream", at(2)));
-  EXPECT_EQ(membership.detached_at(NodeRole::kWorker, "a:1"), node.id);
+  EXPECT_EQ(membership.gone_from(node, at(2)), node.id);
   EXPECT_THAT(membership.expire(at(5)), IsEmpty()) << "the break counts as a sign of life";
   EXPECT_TRUE(membership.attach(node, at(5)));
-  EXPECT_EQ(membership.detached_at(NodeRole::kWorker, "a:1"), std::nullopt);
+  EXPECT_EQ(membership.gone_from(node, at(5)), std::nullopt);
   EXPECT_THAT(membership.expire(at(5.5)), IsEmpty());
   EXPECT_TRUE(membership.detach(node.id, "broke its stream", at(6)));
   membership.expire(at(6.5));
@@ -141,7 +141,24 @@ TEST(Membership, OnlyTheSameProcessComesBack) {
   other = node;
   other.role = NodeRole::kServer;
   EXPECT_FALSE(membership.attach(other, at(1)));
+  other = node;
+  other.incarnation = 77;
+  EXPECT_FALSE(membership.attach(other, at(1))) << "in containers each has number 1";
   EXPECT_TRUE(membership.attach(node, at(1))) << "even before we noticed that it was away";
+}
+
+// When all machines lose their power, no stream breaks, and nobody is given up.
+TEST(Membership, AnAddressIsFreeWhenAnotherProcessHasItAndItsOwnerIsSilent) {
+  Membership membership({});
+  const NodeId id = *membership.join(worker("a:1"), at(0));
+  NodeInfo other = worker("a:1");
+  other.incarnation = 77;
+  EXPECT_EQ(membership.gone_from(other, at(2.9)), std::nullopt) << "two with one --listen";
+  EXPECT_EQ(membership.gone_from(other, at(3.1)), id);
+  EXPECT_EQ(membership.gone_from(worker("a:1"), at(3.1)), std::nullopt) << "itself";
+  EXPECT_EQ(membership.gone_from(server("a:1"), at(3.1)), std::nullopt);
+  EXPECT_TRUE(membership.detach(id, "broke its stream", at(3.2)));
+  EXPECT_EQ(membership.gone_from(worker("a:1"), at(3.3)), id);
 }
 
 // ---- being cut off ----

@@ -96,7 +96,10 @@ class TestCombiner {
   bool expects(WorkerRank rank, Iteration iteration) const {
     return iteration > last_[rank.value()];
   }
-  bool full() const { return pending_.size() >= kMaxPending; }
+  /// Whether a report of this test can be held until the others' have come.
+  bool has_room(Iteration iteration) const {
+    return pending_.size() < kMaxPending || pending_.contains(iteration);
+  }
   std::size_t pending() const { return pending_.size(); }
   /// The oldest test that somebody has not reported.
   std::optional<Iteration> oldest_pending() const {

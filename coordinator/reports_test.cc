@@ -71,6 +71,19 @@ TEST(TestCombiner, GoesOnWhereAnEarlierLifeStopped) {
   EXPECT_TRUE(combiner.expects(WorkerRank(0), 200));
 }
 
+TEST(TestCombiner, IsNeverTooFullForWhatCompletesATest) {
+  TestCombiner combiner(2);
+  const auto many = static_cast<Iteration>(TestCombiner::kMaxPending);
+  for (Iteration i = 0; i < many; ++i) {
+    ASSERT_TRUE(combiner.has_room(i));
+    combiner.add(WorkerRank(0), i, {1.0, 1, 1});
+  }
+  EXPECT_FALSE(combiner.has_room(many));
+  ASSERT_TRUE(combiner.has_room(0));
+  EXPECT_TRUE(combiner.add(WorkerRank(1), 0, {1.0, 1, 1}));
+  EXPECT_TRUE(combiner.has_room(many));
+}
+
 TEST(TestCombiner, NobodyHadSamples) {
   TestCombiner combiner(1);
   EXPECT_FALSE(combiner.add(WorkerRank(0), 5, {}));

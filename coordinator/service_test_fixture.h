@@ -60,6 +60,7 @@ inline int free_port() {
 inline v1::Join join_as(v1::NodeRole role, const std::string& address) {
   v1::Join join;
   join.set_role(role);
+  join.set_incarnation(7);  // so that others can speak in its name
   join.set_address(address);
   join.set_device("cpu");
   return join;

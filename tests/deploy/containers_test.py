@@ -222,6 +222,9 @@ class Containers(unittest.TestCase):
         # By the host, not by `docker kill`, which the engine takes for the operator's wish.
         os.kill(int(self.inspect("worker-1", ".State.Pid")), signal.SIGKILL)
         self.wait_for("the worker's restart", lambda: self.inspect("worker-1", ".RestartCount") == "1", 30)
+        # Process 1 at the same address, as before, and yet another one: a lost worker, no more.
+        self.wait_for("the worker to be missed", lambda: "was lost: it" in self.compose("logs", "coordinator"), 30)
+        self.assertNotIn("in a later epoch", self.compose("logs", "coordinator"))
         self.wait_for("the job's end", lambda: self.status()["state"] in ("done", "failed"), 240)
         status = self.status()
         self.assertEqual(status["state"], "done", status)

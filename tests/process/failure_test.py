@@ -5,6 +5,7 @@ import pathlib
 import random
 import signal
 import socket
+import subprocess
 import threading
 import time
 import unittest
@@ -262,6 +263,31 @@ class Nonsense(ProcessTest):
         noisy, sent = self.train_under(attackers=1)
         self.assertTrue(all(count >= 20 for count in sent.values()), sent)
         self.assertEqual(quiet, noisy)
+
+
+class FullDisk(ProcessTest):
+    """The run directory's disk has no room for the model when training is done, and nobody else has it."""
+
+    def mount(self, *options):
+        return subprocess.run(["mount", *options, self.folder / "disk"], capture_output=True, text=True, check=False)
+
+    def test_a_finished_model_waits_for_room(self):
+        (self.folder / "disk").mkdir()
+        made = self.mount("-t", "tmpfs", "-o", "size=512k", "tmpfs")
+        if made.returncode != 0:
+            self.skipTest(f"no small disk can be mounted here: {made.stderr.strip()}")
+        self.addCleanup(subprocess.run, ["umount", self.folder / "disk"], check=True)
+        cluster = Cluster(self).add(workers=2, servers=1)
+        run = self.folder / "disk/run"
+        job = digits_job(iterations=20, test_every_iterations=0)
+        self.assertEqual(cluster.submit(job, "--workers", 2, run_dir=run).returncode, 0)
+        wait_for("the model to be refused", lambda: "the model cannot be stored" in cluster.coordinator.log(), 60)
+        self.assertIn("No space left on device", cluster.coordinator.log())
+        self.assertEqual(cluster.status()["state"], "running")
+        self.assertEqual(self.mount("-o", "remount,size=64m").returncode, 0)
+        cluster.wait_for_state("done", timeout_s=30)
+        self.assertGreater((run / "model.safetensors").stat().st_size, 1_000_000)
+        self.assertEqual([path.name for path in run.iterdir() if ".tmp" in path.name], [])
 
 
 if __name__ == "__main__":
