@@ -276,7 +276,7 @@ class FullDisk(ProcessTest):
         made = self.mount("-t", "tmpfs", "-o", "size=512k", "tmpfs")
         if made.returncode != 0:
             self.skipTest(f"no small disk can be mounted here: {made.stderr.strip()}")
-        self.addCleanup(subprocess.run, ["umount", self.folder / "disk"], check=True)
+        self.addCleanup(subprocess.run, ["umount", "--lazy", self.folder / "disk"], check=True)
         cluster = Cluster(self).add(workers=2, servers=1)
         run = self.folder / "disk/run"
         job = digits_job(iterations=20, test_every_iterations=0)
