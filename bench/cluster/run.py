@@ -59,6 +59,7 @@ class Grid:
     variants: list
     rounds: int = 3
     iterations: int = 3
+    slow: float | None = None  # the same for all variants, instead of each its own
 
 
 ALL = list(profiles.NETWORKS)
@@ -68,7 +69,7 @@ GRIDS = {
     "ten-gbit": Grid("16 nodes at 10 GbE", ALL, [16], [10], ["titan-x"], ["poseidon"]),
     "modern": Grid("a card ten times as fast, beside the peers", ALL, [8, 16], [10, 25], ["modern-10x"],
                    ["poseidon", "ddp", "ddp-tuned", "ddp-tuned-fp16", "ddp-powersgd", "mpi"]),
-    "ablations": Grid("what each part is good for", ["vgg19_22k"], [8], [10], ["titan-x"], list(poseidon_run.VARIANTS)),
+    "ablations": Grid("what each part is good for", ["vgg19_22k"], [8], [10], ["titan-x"], list(poseidon_run.VARIANTS), slow=26),
     "bandwidth": Grid("speed-up over bandwidth", ["vgg19_22k", "vgg19"], [8], [1, 2, 5, 10, 25, 40], ["titan-x"],
                       ["poseidon", "ps-only", "ddp-tuned"]),
     "smoke": Grid("does it run?", ["googlenet"], [2, 4], [10], ["titan-x"], ["poseidon"], rounds=1, iterations=2),
@@ -119,7 +120,7 @@ def parse_arguments():
     parser.add_argument("--rounds", type=number(1, 100), help="likewise; variants take turns")
     parser.add_argument("--iterations", type=number(1, 1000), help="likewise; measured per run")
     parser.add_argument("--slow", type=number(0.01, 100000, float),
-                        help="the slow-motion factor; default: so that this machine's cores are 40 %% busy")
+                        help="the slow-motion factor; default: the grid's, or so that this machine's cores are 40 %% busy")
     parser.add_argument("--profile", type=pathlib.Path, help="a profile of your own, instead of --networks and --devices")
     parser.add_argument("--python", default=torch_gloo.default_python(), help="interpreter with torch, default %(default)s")
     parser.add_argument("--horovod-python", help="interpreter with Horovod")
@@ -129,7 +130,7 @@ def parse_arguments():
                         help="more rounds to those that the result has, of the same programs: a grid need not fit into an evening")
     arguments = parser.parse_args()
     grid = GRIDS[arguments.grid]
-    for name in ("networks", "nodes", "gbit", "devices", "variants", "rounds", "iterations"):
+    for name in ("networks", "nodes", "gbit", "devices", "variants", "rounds", "iterations", "slow"):
         if getattr(arguments, name) is None:
             setattr(arguments, name, getattr(grid, name))
     return arguments
