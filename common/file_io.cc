@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "common/status_macros.h"
@@ -97,11 +98,15 @@ absl::StatusOr<Descriptor> open_file(const std::filesystem::path& path) {
 
 std::filesystem::path path_from(const std::filesystem::path& folder,
                                 const std::filesystem::path& path) {
-  std::filesystem::path result;
-  for (const std::filesystem::path& part : folder / path) {
-    if (part != ".") result /= part;
+  std::filesystem::path way_out = folder, rest;
+  for (const std::filesystem::path& part : path) {
+    rest /= part;
+    if (part == "..") way_out /= std::exchange(rest, {});
   }
-  return result;
+  if (way_out == folder) return (folder / path).lexically_normal();
+  std::error_code error;
+  const std::filesystem::path there = std::filesystem::weakly_canonical(way_out, error);
+  return ((error ? way_out : there) / rest).lexically_normal();
 }
 
 absl::StatusOr<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes) {

@@ -16,8 +16,9 @@
 
 namespace poseidon {
 
-/// `path` from `folder` on, without "." and doubled separators. ".." stays: where a link leads into
-/// a folder, the system's way out of it is not the text's. Pure.
+/// `path` from `folder` on, without ".", ".." and doubled separators: other machines may not have
+/// the folders that it goes through. Where it leads out of one ("../data") that a link led into,
+/// the way out is the system's and not the text's.
 std::filesystem::path path_from(const std::filesystem::path& folder,
                                 const std::filesystem::path& path);
 

@@ -18,11 +18,12 @@ using testing::HasSubstr;
 using testing::StartsWith;
 namespace fs = std::filesystem;
 
-TEST(PathFrom, LeavesTheWayOutOfAFolderToTheSystem) {
+TEST(PathFrom, IsOnePathForAllMachines) {
   EXPECT_EQ(path_from("/jobs/a", "w"), "/jobs/a/w");
   EXPECT_EQ(path_from("/jobs/a", "./n//w"), "/jobs/a/n/w");
-  EXPECT_EQ(path_from("/jobs/./a/.", "."), "/jobs/a");
-  EXPECT_EQ(path_from("/jobs/a", "../w"), "/jobs/a/../w");
+  EXPECT_EQ(path_from("/jobs/./a/.", "w"), "/jobs/a/w");
+  EXPECT_EQ(path_from("/jobs/a", "../w"), "/jobs/w");
+  EXPECT_EQ(path_from("/jobs/a", "../../w/../v"), "/v");
   EXPECT_EQ(path_from("/jobs/a", "/abs/w"), "/abs/w");
   EXPECT_EQ(path_from("/jobs/a", "w/").string(), "/jobs/a/w/");
 }
@@ -41,6 +42,15 @@ class FileIo : public testing::Test {
   }
   fs::path folder_;
 };
+
+TEST_F(FileIo, TheWayOutOfALinkedFolderIsTheSystems) {
+  fs::create_directories(folder_ / "b/c");
+  fs::create_directory_symlink(folder_ / "b/c", folder_ / "link");
+  const fs::path real = fs::canonical(folder_);
+  EXPECT_EQ(path_from(folder_ / "link", "../data"), real / "b/data");
+  EXPECT_EQ(path_from(folder_, "link/../data/./x"), real / "b/data/x");
+  EXPECT_EQ(path_from(folder_ / "link", "data"), folder_ / "link/data") << "as it was written";
+}
 
 TEST_F(FileIo, WritesPiecesAndReadsThemBack) {
   const fs::path path = folder_ / "a";

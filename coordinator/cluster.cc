@@ -511,6 +511,11 @@ void Cluster::after_actions() {
 
 // ---- the model ----
 
+absl::Status worth_another_try(const absl::Status& status) {
+  if (!absl::IsResourceExhausted(status)) return status;
+  return absl::UnavailableError(absl::StrCat("the model cannot be stored: ", status.message()));
+}
+
 absl::StatusOr<Cluster::Upload> Cluster::begin_upload(std::uint64_t epoch,
                                                       std::uint64_t total_bytes) {
   Upload upload;
@@ -537,9 +542,9 @@ absl::StatusOr<Cluster::Upload> Cluster::begin_upload(std::uint64_t epoch,
   }
   absl::StatusOr<std::unique_ptr<ModelFile>> file = upload.directory->receive_model(total_bytes);
   if (!file.ok()) {
-    end_upload(epoch, false);
-    return absl::UnavailableError(
-        absl::StrCat("the model cannot be stored: ", file.status().message()));
+    const absl::Status status = worth_another_try(file.status());
+    end_upload(epoch, status);
+    return status;
   }
   upload.file = *std::move(file);
   return upload;
@@ -550,10 +555,14 @@ absl::Status Cluster::may_commit(std::uint64_t epoch) {
   return job_->accepts_model(Epoch(epoch));
 }
 
-void Cluster::end_upload(std::uint64_t epoch, bool stored) {
+void Cluster::end_upload(std::uint64_t epoch, const absl::Status& status) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (uploading_ == epoch) uploading_.reset();
-  if (stored && job_) apply(job_->on_model_stored(Epoch(epoch), clock_->now()));
+  const std::string why = absl::IsUnavailable(status) ? std::string(status.message()) : "";
+  if (std::exchange(model_refused_, why) != why && !why.empty()) {
+    note(EventKind::kAlarm, absl::StrCat(why, "; worker 0 keeps it and comes again"));
+  }
+  if (status.ok() && job_) apply(job_->on_model_stored(Epoch(epoch), clock_->now()));
 }
 
 // ---- time and end ----

@@ -75,6 +75,10 @@ struct ClusterDisk {
       reopen = RunDirectory::reopen;
 };
 
+/// Of storing a model. A full disk may have room again, and nobody but worker 0 has the model: then
+/// UNAVAILABLE, and it comes again until the job's patience ends. Other errors as they are.
+absl::Status worth_another_try(const absl::Status& status);
+
 class Cluster {
  public:
   Cluster(ClusterOptions options, JobResolver resolver, std::unique_ptr<StateDirectory> state,
@@ -118,7 +122,7 @@ class Cluster {
   absl::StatusOr<Upload> begin_upload(std::uint64_t epoch, std::uint64_t total_bytes);
   /// Whether all of it may be put in place now.
   absl::Status may_commit(std::uint64_t epoch);
-  void end_upload(std::uint64_t epoch, bool stored);
+  void end_upload(std::uint64_t epoch, const absl::Status& status);
 
   // ---- time and end ----
   /// Leases and deadlines; call several times a second.
@@ -233,6 +237,7 @@ class Cluster {
   std::shared_ptr<RunFiles> directory_;
   bool submitting_ = false;
   std::optional<std::uint64_t> uploading_;  ///< the epoch whose model is on its way
+  std::string model_refused_;               ///< why the last one was, if it will come again
   Nanoseconds last_tick_{0};
   std::optional<Nanoseconds> cut_off_since_;
   bool shutting_down_ = false;

@@ -39,10 +39,6 @@ std::optional<LackingReports> JobRun::on_back(const ReturningNode& back, JobActi
   }
   const bool missed_halt =
       state_ == JobState::kHalting && participant->state != ParticipantState::kHalted;
-  if (state_ == JobState::kRunning && checkpoints_.asked_for()) {  // it may not have heard of it
-    actions.emplace_back(SendSave{
-        .node = back.node, .iteration = *checkpoints_.asked_for(), .held = false, .lost = {}});
-  }
   if (participant->node.role == NodeRole::kServer) {
     if (missed_halt) actions.emplace_back(SendHalt{back.node});
     return lacks;

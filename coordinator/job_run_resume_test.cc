@@ -99,18 +99,6 @@ class JobResumeTest : public ::testing::Test {
   JobActions actions_;
 };
 
-TEST_F(JobResumeTest, WhoWasAwayHearsOfTheCheckpointThatWasAskedFor) {
-  resume();
-  ASSERT_TRUE(back(12, 1));
-  EXPECT_THAT(only<SendSave>(actions_), SizeIs(0));
-  ASSERT_TRUE(job_->save_checkpoint(at(101)).ok());
-  ASSERT_TRUE(back(12, 1));
-  const std::vector<SendSave> saves = only<SendSave>(actions_);
-  ASSERT_THAT(saves, SizeIs(1));
-  EXPECT_EQ(saves[0].node, NodeId(12));
-  EXPECT_EQ(saves[0].iteration, job_->checkpoints().asked_for());
-}
-
 TEST_F(JobResumeTest, GoesOnWhereTheEarlierOneStopped) {
   resume();
   EXPECT_EQ(job_->state(), JobState::kRunning);

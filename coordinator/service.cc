@@ -34,9 +34,6 @@ constexpr std::chrono::seconds kCloseTimeout{2};
 constexpr std::chrono::seconds kShutdownTimeout{1};
 /// Nodes may ping a silent connection this often (the control client does every 3 s).
 constexpr int kMinPingIntervalMs = 1000;
-/// How soon a node whose machine is gone without a word is found out, twice over: its stream
-/// breaks.
-constexpr int kKeepaliveMs = 10000;
 
 grpc::Status to_grpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
@@ -174,13 +171,6 @@ class NodeStream final : public NodeLink,
   std::shared_ptr<NodeStream> self_;
 };
 
-/// A disk without room may have some again, and nobody else has the model: the worker comes again
-/// until the job's patience ends.
-absl::Status of_the_disk(const absl::Status& status) {
-  if (status.ok() || absl::IsInvalidArgument(status)) return status;
-  return absl::UnavailableError(absl::StrCat("the model cannot be stored: ", status.message()));
-}
-
 /// One upload of the model; writes on gRPC's thread, holds no lock while it does.
 class UploadReactor final : public grpc::ServerReadReactor<v1::ModelPart> {
  public:
@@ -211,18 +201,18 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::ModelPart> {
     if (part_.epoch() != epoch_ || part_.total_bytes() != total_bytes_) {
       return absl::InvalidArgumentError("the parts of the model disagree on epoch or size");
     }
-    return of_the_disk(upload_.file->append(part_.offset(), part_.data()));
+    return worth_another_try(upload_.file->append(part_.offset(), part_.data()));
   }
 
   absl::Status commit() {
     POSEIDON_RETURN_IF_ERROR(cluster_->may_commit(epoch_));
-    return of_the_disk(upload_.file->commit());
+    return worth_another_try(upload_.file->commit());
   }
 
   void finish(const absl::Status& status) {
     if (file_started_) {
       upload_.file.reset();
-      cluster_->end_upload(epoch_, status.ok());
+      cluster_->end_upload(epoch_, status);
       upload_.directory.reset();
     }
     if (!status.ok()) spdlog::warn("model refused: {}", std::string(status.message()));
@@ -400,8 +390,6 @@ class CoordinatorServer final : public CoordinatorService {
     grpc::ServerBuilder builder;
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                                kMinPingIntervalMs);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
     builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
     POSEIDON_ASSIGN_OR_RETURN(port_, security_->open_port(builder, to_string(listen)));
     builder.RegisterService(&service_);

@@ -25,8 +25,8 @@
 //     iteration, some chunks have made its step and others never will, and all go back together.
 //     BSP keeps them within one version of each other.
 //  8. Parameters that the 16-bit type cannot carry (infinite, NaN, beyond its range) never leave
-//     the shard, and none that are no finite numbers get into a checkpoint that is due: from then
-//     on every message is refused, with the layer's name and the remedy.
+//     the shard, and a step that makes parameters for a checkpoint makes finite ones: else from
+//     then on every message is refused, with the layer's name and the remedy.
 //
 // Memory per parameter (float32, measured by memory_bytes(), tested): 4 B sum (none with one
 // worker) and, for this version and the one before, 4 B parameters + 4 B per optimizer slot (SGD 0,

@@ -31,10 +31,10 @@ class Reconnect {
     Nanoseconds silent{0};  ///< since it was last in order
     Nanoseconds pause{0};   ///< before the next attempt
   };
-  Decision cut(Nanoseconds now) {
-    // A stream that held that long ended the outage before; whom we refuse, or who refuses us, is
-    // quicker.
-    if (written_since_ != kNever && now - written_since_ >= kHeld) in_order();
+  /// `refused`: by the other side, in words.
+  Decision cut(Nanoseconds now, bool refused = false) {
+    // A stream that held that long ended the outage before.
+    if (!refused && written_since_ != kNever && now - written_since_ >= kHeld) in_order();
     written_since_ = kNever;
     if (cut_since_ == kInOrder) cut_since_ = now;
     pause_ = std::clamp(pause_ * 2, min_, max_);
@@ -44,7 +44,7 @@ class Reconnect {
 
  private:
   static constexpr Nanoseconds kInOrder{-1}, kNever{-1};
-  static constexpr Nanoseconds kHeld{std::chrono::seconds(1)};
+  static constexpr Nanoseconds kHeld{std::chrono::seconds(5)};
   Nanoseconds min_, max_, give_up_;
   Nanoseconds pause_{0};
   Nanoseconds cut_since_ = kInOrder;

@@ -45,9 +45,15 @@ TEST_F(ReconnectTest, AStreamThatHeldEndedTheOutageThoughNobodyAnswered) {
 TEST_F(ReconnectTest, OneThatIsRefusedAtOnceDidNot) {
   for (int second = 100; second < 130; second += 2) {
     ASSERT_FALSE(reconnect_.cut(seconds(second)).give_up);
-    reconnect_.written(seconds(second) + milliseconds(1900));
+    reconnect_.written(seconds(second) + milliseconds(1));
   }
   EXPECT_TRUE(reconnect_.cut(seconds(130)).give_up);
+}
+
+TEST_F(ReconnectTest, NorOneThatIsRefusedLate) {
+  reconnect_.cut(seconds(100), true);
+  reconnect_.written(seconds(101));
+  EXPECT_TRUE(reconnect_.cut(seconds(130), true).give_up);
 }
 
 TEST_F(ReconnectTest, AnAnswerEndsTheOutage) {

@@ -208,7 +208,8 @@ void Syncer::on_closed(Connection& connection, const absl::Status& status) {
                                                   status.message())));
     return;
   }
-  const Reconnect::Decision decision = connection.reconnect_.cut(transport_->now());
+  const Reconnect::Decision decision =
+      connection.reconnect_.cut(transport_->now(), absl::IsAborted(status));
   if (decision.give_up) {
     fail(absl::UnavailableError(absl::StrCat(
         who, " could not be reached for ",

@@ -211,6 +211,12 @@ class Containers(unittest.TestCase):
         self.next_block()  # build, start, submit
         self.images_are_small()
         self.wait_for("the 60th iteration", lambda: (self.status()["iteration"] or 0) >= 60, 180)
+        # By the host, not by `docker kill`, which the engine takes for the operator's wish.
+        os.kill(int(self.inspect("worker-1", ".State.Pid")), signal.SIGKILL)
+        self.wait_for("the worker's restart", lambda: self.inspect("worker-1", ".RestartCount") == "1", 30)
+        # Process 1 at the same address, as before, and yet another one: a lost worker, no more.
+        self.wait_for("the worker to be missed", lambda: "was lost: it" in self.compose("logs", "coordinator"), 30)
+        self.assertNotIn("in a later epoch", self.compose("logs", "coordinator"))
         for daemon in DAEMONS:
             # The first check comes ten seconds after the start, which 60 iterations may be faster than.
             self.wait_for(f"{daemon} to be healthy",
@@ -219,12 +225,6 @@ class Containers(unittest.TestCase):
             written = subprocess.run(["docker", "exec", self.container(daemon), "touch", "/usr/bin/x"], env=self.env,
                                      capture_output=True, text=True, check=False)
             self.assertIn("Read-only file system", written.stderr)
-        # By the host, not by `docker kill`, which the engine takes for the operator's wish.
-        os.kill(int(self.inspect("worker-1", ".State.Pid")), signal.SIGKILL)
-        self.wait_for("the worker's restart", lambda: self.inspect("worker-1", ".RestartCount") == "1", 30)
-        # Process 1 at the same address, as before, and yet another one: a lost worker, no more.
-        self.wait_for("the worker to be missed", lambda: "was lost: it" in self.compose("logs", "coordinator"), 30)
-        self.assertNotIn("in a later epoch", self.compose("logs", "coordinator"))
         self.wait_for("the job's end", lambda: self.status()["state"] in ("done", "failed"), 240)
         status = self.status()
         self.assertEqual(status["state"], "done", status)

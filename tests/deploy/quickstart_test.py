@@ -27,7 +27,8 @@ class Quickstart(unittest.TestCase):
         self.assertEqual(sum("loss" in line for line in lines), 1200)
         self.assertGreater(lines[-1]["test_accuracy"], GOOD_ACCURACY, lines[-1])
         # It ends with where the model and its metrics are.
-        self.assertIn("model.safetensors", done.stdout.splitlines()[-1])
+        self.assertEqual([line.split()[-1] for line in done.stdout.splitlines()[-2:]],
+                         [str(run / "model.safetensors"), str(run / "metrics.jsonl")])
 
 
 if __name__ == "__main__":

@@ -479,10 +479,11 @@ class Session {
     const std::uint64_t bytes = what / 64 == 3 ? std::numeric_limits<std::uint64_t>::max() : what;
     auto upload = cluster_->begin_upload(epoch, bytes);
     if (!upload.ok()) return;
-    bool stored = upload->file->append(0, std::string(what / 64 == 2 ? 1 : bytes, 'm')).ok();
-    stored = stored && cluster_->may_commit(epoch).ok() && upload->file->commit().ok();
-    if (stored) runs_[upload->directory->path().string()].has_model = true;
-    cluster_->end_upload(epoch, stored);
+    absl::Status status = upload->file->append(0, std::string(what / 64 == 2 ? 1 : bytes, 'm'));
+    if (status.ok()) status = cluster_->may_commit(epoch);
+    if (status.ok()) status = upload->file->commit();
+    if (status.ok()) runs_[upload->directory->path().string()].has_model = true;
+    cluster_->end_upload(epoch, worth_another_try(status));
   }
 
   /// Whatever happened, it can be told.

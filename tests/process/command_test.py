@@ -188,8 +188,8 @@ class RunFolders(ProcessTest):
         self.assertTrue((self.folder / "disk/set/run/model.safetensors").exists())
 
     def local_in(self, run_dir, iterations):
-        job = self.write_job(digits_job(iterations=iterations, test_every_iterations=0,
-                                        checkpoint={"every_iterations": 5}))
+        job = self.write_job(digits_job(iterations=iterations, test_every_iterations=0, checkpoint={"every_iterations": 5},
+                                        optimizer={"type": "sgd", "learning_rate": 0.001}))
         return ["local", job, "--workers", 1, "--servers", 1, "--run-dir", run_dir]
 
     def test_one_whose_run_was_killed_takes_another(self):

@@ -243,7 +243,7 @@ class SimCoordinator::Upload final : public StreamHandler {
     if (status.ok()) status = process_->cluster_->may_commit(part_.epoch());
     if (status.ok()) status = upload_.file->commit();
     upload_.file.reset();
-    process_->cluster_->end_upload(part_.epoch(), status.ok());
+    process_->cluster_->end_upload(part_.epoch(), status);
     upload_.directory.reset();
     if (stream_ != nullptr) stream_->close(status);
   }

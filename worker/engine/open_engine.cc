@@ -55,7 +55,8 @@ absl::Status find_driver() {
   constexpr char kDriver[] = "libcuda.so.1";
   void* const driver = dlopen(kDriver, RTLD_LAZY | RTLD_LOCAL);
   if (driver == nullptr) {
-    return absl::NotFoundError(absl::StrCat("this machine has no NVIDIA driver (", kDriver, ")"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("this machine has no NVIDIA driver (", kDriver, ")"));
   }
   dlclose(driver);
   return absl::OkStatus();
