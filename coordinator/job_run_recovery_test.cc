@@ -63,6 +63,14 @@ class RecoveryTest : public ::testing::Test {
     actions_ = job_->on_manifest_written(writes[0].manifest.snapshot, absl::OkStatus(), at(now));
   }
 
+  /// After three iterations, which are saved: the job waits for another one.
+  void lose_the_second_worker() {
+    train(0, 3);
+    lose(102, 4);
+    for (const std::uint64_t id : {101, 1, 2}) halt(id, 3, 3, 4.1);
+    commit(3, 4.2);
+  }
+
   /// The worker that came last is lost, and another comes: training again, from the beginning.
   void lose_and_replace(double now) {
     lose(replacement_, now);
@@ -371,10 +379,7 @@ TEST_F(RecoveryTest, ButNotWithFewerThanTheJobAllows) {
 }
 
 TEST_F(RecoveryTest, AnEpochThatCannotBeWrittenDownIsAskedForAgain) {
-  train(0, 3);
-  lose(102, 4);
-  for (const std::uint64_t id : {101, 1, 2}) halt(id, 3, 3, 4.1);
-  commit(3, 4.2);
+  lose_the_second_worker();
   join(node(103), 5);
   ASSERT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
   const absl::Status full = absl::ResourceExhaustedError("no space left on device");
@@ -392,10 +397,7 @@ TEST_F(RecoveryTest, AnEpochThatCannotBeWrittenDownIsAskedForAgain) {
 }
 
 TEST_F(RecoveryTest, AFullDiskIsNotWaitedForForEver) {
-  train(0, 3);
-  lose(102, 4);
-  for (const std::uint64_t id : {101, 1, 2}) halt(id, 3, 3, 4.1);
-  commit(3, 4.2);
+  lose_the_second_worker();
   join(node(103), 5);
   job_->on_epoch(absl::ResourceExhaustedError("no space left on device"), at(700));
   EXPECT_EQ(job_->state(), JobState::kFailed);
@@ -616,10 +618,7 @@ TEST_F(GrowthTest, WhoWasReadyAndFailsFailsTheJob) {
 }
 
 TEST_F(RecoveryTest, AReplacementThatCannotTakePartMakesRoomForAnother) {
-  train(0, 3);
-  lose(102, 4);
-  for (const std::uint64_t id : {101, 1, 2}) halt(id, 3, 3, 4.1);
-  commit(3, 4.2);
+  lose_the_second_worker();
   join(node(103), 5);
   job_->on_epoch(9, at(5));
   for (const Participant& p : job_->servers()) job_->on_ready(p.node.id, job_->epoch(), at(6));
@@ -637,10 +636,7 @@ TEST_F(RecoveryTest, AReplacementThatCannotTakePartMakesRoomForAnother) {
 // first.
 TEST_F(RecoveryTest, TimeInWhichNobodyCouldBeHeardIsNotCounted) {
   begin(elastic(60));
-  train(0, 3);
-  lose(102, 4);
-  for (const std::uint64_t id : {101, 1, 2}) halt(id, 3, 3, 4.1);
-  commit(3, 4.2);
+  lose_the_second_worker();
   job_->forgive(at(60), at(65));
   EXPECT_THAT(only<TakeEpoch>(job_->tick(at(65))), IsEmpty()) << "it still waits for another";
   join(node(103), 66);
