@@ -279,6 +279,7 @@ void ControlClient::Impl::end_part() {
 v1::NodeMessage ControlClient::Impl::join_message() {
   v1::NodeMessage message;
   *message.mutable_join() = options_.join;
+  events_->fill_join(*message.mutable_join());
   const std::lock_guard<std::mutex> lock(reports_->mutex);
   if (!reports_->outbox.epoch()) return message;
   *message.mutable_join()->mutable_resume() = reports_->outbox.resume();

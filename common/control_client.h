@@ -40,6 +40,8 @@ class ControlEvents {
   /// The coordinator is back and did not take this node back into its job: that must end. Before
   /// on_joined.
   virtual void on_lost(const absl::Status& reason) = 0;
+  /// What may have changed since the last Join of this process.
+  virtual void fill_join(v1::Join& /*join*/) {}
   /// Fills the running totals of the next heartbeat. Called on the heartbeat thread.
   virtual void fill_heartbeat(v1::Heartbeat& heartbeat) = 0;
 };

@@ -40,11 +40,13 @@ absl::Status system_error(const std::filesystem::path& path, std::string_view wh
   }
 }
 
+constexpr std::string_view kTemporary = ".tmp-";
+
 std::filesystem::path unique_temporary(const std::filesystem::path& path) {
   // Unique among the threads and processes of this machine.
   static std::atomic<std::uint64_t> next_number{0};
   std::filesystem::path temporary = path;
-  temporary += str_cat(".tmp-", ::getpid(), "-", next_number.fetch_add(1));
+  temporary += str_cat(kTemporary, ::getpid(), "-", next_number.fetch_add(1));
   return temporary;
 }
 
@@ -181,6 +183,21 @@ absl::Status AtomicFile::commit() {
     return system_error(path_, "the file is written, but its folder could not be synced", errno);
   }
   return absl::OkStatus();
+}
+
+void remove_leftovers(const std::filesystem::path& path) {
+  const std::string prefix = path.filename().string() + std::string(kTemporary);
+  const auto is_leftover = [&prefix](const std::string& name) {
+    return name.starts_with(prefix) && name.size() > prefix.size() &&
+           name.find_first_not_of("0123456789-", prefix.size()) == std::string::npos;
+  };
+  std::error_code error;  // what cannot be removed costs its bytes and no more
+  std::filesystem::directory_iterator entry(path.parent_path(), error);
+  std::vector<std::filesystem::path> leftovers;
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    if (is_leftover(entry->path().filename().string())) leftovers.push_back(entry->path());
+  }
+  for (const std::filesystem::path& leftover : leftovers) ::unlink(leftover.c_str());
 }
 
 absl::Status write_file_atomically(const std::filesystem::path& path,

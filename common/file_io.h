@@ -63,6 +63,9 @@ class AtomicFile {
   bool exists_ = false;  ///< the temporary file, by our hand
 };
 
+/// Removes what killed processes have left of AtomicFiles for this path. Nobody may write one now.
+void remove_leftovers(const std::filesystem::path& path);
+
 /// The same for bytes that are all there: the pieces one after the other.
 absl::Status write_file_atomically(const std::filesystem::path& path,
                                    std::span<const std::string_view> pieces);

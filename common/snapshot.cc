@@ -8,7 +8,7 @@ namespace poseidon {
 
 SnapshotId snapshot_id(Epoch epoch, Iteration iteration) {
   POSEIDON_CHECK(iteration >= 0 && iteration < (Iteration{1} << kSnapshotIterationBits) &&
-                     epoch.value() < (std::uint64_t{1} << (64 - kSnapshotIterationBits)),
+                     epoch.value() < kEpochs,
                  "epoch and iteration fit into a snapshot's number");
   return SnapshotId((epoch.value() << kSnapshotIterationBits) |
                     static_cast<std::uint64_t>(iteration));
@@ -31,8 +31,7 @@ std::optional<SnapshotId> parse_snapshot_name(std::string_view name) {
   if (dash == std::string_view::npos ||
       !absl::SimpleAtoi(std::string(name.substr(0, dash)), &epoch) ||
       !absl::SimpleAtoi(std::string(name.substr(dash + 1)), &iteration) || epoch == 0 ||
-      epoch >= (std::uint64_t{1} << (64 - kSnapshotIterationBits)) || iteration < 0 ||
-      iteration >= (Iteration{1} << kSnapshotIterationBits)) {
+      epoch >= kEpochs || iteration < 0 || iteration >= (Iteration{1} << kSnapshotIterationBits)) {
     return std::nullopt;
   }
   const SnapshotId id = snapshot_id(Epoch(epoch), iteration);

@@ -15,6 +15,8 @@ using SnapshotId = StrongId<struct SnapshotIdTag, std::uint64_t>;
 /// Iterations that fit beside an epoch in a SnapshotId; jobs are refused beyond (common/job.h
 /// bounds them far below).
 inline constexpr int kSnapshotIterationBits = 40;
+/// Epochs are below it.
+inline constexpr std::uint64_t kEpochs = std::uint64_t{1} << (64 - kSnapshotIterationBits);
 SnapshotId snapshot_id(Epoch epoch, Iteration iteration);
 Epoch snapshot_epoch(SnapshotId id);
 Iteration snapshot_iteration(SnapshotId id);

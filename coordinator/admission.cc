@@ -8,6 +8,7 @@
 #include "common/checkpoint.h"
 #include "common/daemon.h"
 #include "common/ids.h"
+#include "common/snapshot.h"
 #include "common/status_macros.h"
 #include "common/text.h"
 
@@ -82,6 +83,12 @@ absl::StatusOr<NodeInfo> admit(const v1::Join& join, const std::string& peer_hos
   if (node.role == NodeRole::kServer && node.address.empty()) {
     return absl::InvalidArgumentError(
         "Join.address is missing: a server must say where workers reach it");
+  }
+  if (node.role == NodeRole::kServer) node.newest_epoch = Epoch(join.newest_epoch());
+  if (node.newest_epoch.value() >= kEpochs) {
+    return absl::InvalidArgumentError(absl::StrCat("Join.newest_epoch is ", join.newest_epoch(),
+                                                   ", not below ", kEpochs,
+                                                   ": give the server an empty --data-dir"));
   }
   if (!node.address.empty()) {
     POSEIDON_ASSIGN_OR_RETURN(node.address, reachable(node.address, peer_host));

@@ -49,10 +49,11 @@ CheckpointActions CheckpointCommit::begin_epoch(Epoch epoch, Iteration first_ite
   losses_.clear();
   asked_.reset();
   lead_ = options_.lead;
+  // What the epoch before has told may still wait for the disk; lines come in their order.
+  told_ = epoch_ == Epoch(0) ? first_iteration : std::min(told_, first_iteration);
   epoch_ = epoch;
   first_iteration_ = first_iteration;
   furthest_ = first_iteration;
-  told_ = first_iteration;
   frame_ = std::move(frame);
   iteration_samples_ = iteration_samples;
   in_use_ = stores_in_use(frame_);
@@ -178,14 +179,26 @@ void CheckpointCommit::ask_further(Nanoseconds now, CheckpointActions& actions) 
   actions.emplace_back(AskForCheckpoint{*asked_});
 }
 
-CheckpointActions CheckpointCommit::on_loss(Iteration iteration, double loss) {
+void CheckpointCommit::on_loss(Iteration iteration, double loss) {
   furthest_ = std::max(furthest_, iteration + 1);
-  told_ = std::max(told_, iteration + 1);
   losses_[iteration] = loss;
   forget_oldest(losses_);
+}
+
+CheckpointActions CheckpointCommit::on_told(SnapshotId version) {
   CheckpointActions actions;
+  if (snapshot_epoch(version) != epoch_) return actions;
+  told_ = std::max(told_, snapshot_iteration(version));
   drop_oldest(actions);
   return actions;
+}
+
+void CheckpointCommit::abandon_beyond(Iteration iteration, Epoch epoch) {
+  for (const auto* manifests : {&committed_, &writing_}) {
+    for (const auto& [snapshot, manifest] : *manifests) {
+      if (snapshot_epoch(snapshot) != epoch && manifest.iteration() > iteration) abandon(snapshot);
+    }
+  }
 }
 
 CheckpointActions CheckpointCommit::on_manifest_written(SnapshotId snapshot,
@@ -196,6 +209,7 @@ CheckpointActions CheckpointCommit::on_manifest_written(SnapshotId snapshot,
   const bool of_this_epoch = snapshot_epoch(snapshot) == epoch_;
   const Iteration iteration = snapshot_iteration(snapshot);
   if (!status.ok()) {
+    abandoned_.erase(snapshot);
     if (of_this_epoch) {
       give_up(iteration, std::string(status.message()), actions);
     } else {
@@ -220,27 +234,38 @@ CheckpointActions CheckpointCommit::on_manifest_written(SnapshotId snapshot,
 }
 
 /// What a recovery would begin from, came it now: the newest that the metrics reach, and before the
-/// epoch has one, what it began from.
-std::optional<SnapshotId> CheckpointCommit::fallback() const {
-  std::optional<SnapshotId> own, earlier;
-  for (const auto& [snapshot, manifest] : committed_) {  // oldest first
-    const Iteration iteration = manifest.iteration();
-    if (snapshot_epoch(snapshot) == epoch_) {
-      if (iteration <= told_) own = snapshot;
-    } else if (iteration <= first_iteration_ &&
-               (!earlier || iteration >= snapshot_iteration(*earlier))) {
-      earlier = snapshot;
+/// epoch has one, what it began from; and what one by another process would, to which those lines
+/// do not exist that are not on disk.
+std::set<SnapshotId> CheckpointCommit::fallbacks() const {
+  std::optional<SnapshotId> own;
+  const auto newest_until = [this, &own](Iteration limit) {
+    std::optional<SnapshotId> newest;
+    for (const auto& [snapshot, manifest] : committed_) {  // oldest first
+      const Iteration iteration = manifest.iteration();
+      if (is_abandoned(snapshot) || iteration > limit) continue;
+      if (snapshot_epoch(snapshot) == epoch_) {
+        own = snapshot;
+      } else if (!newest || iteration >= snapshot_iteration(*newest)) {
+        newest = snapshot;
+      }
     }
+    return newest;
+  };
+  std::set<SnapshotId> kept;
+  const auto on_disk = newest_until(told_);
+  if (own) return {*own};
+  for (const auto& snapshot : {on_disk, newest_until(first_iteration_)}) {
+    if (snapshot) kept.insert(*snapshot);
   }
-  return own ? own : earlier;
+  return kept;
 }
 
 void CheckpointCommit::drop_oldest(CheckpointActions& actions) {
-  const std::optional<SnapshotId> kept = fallback();
+  const std::set<SnapshotId> kept = fallbacks();
   auto it = committed_.begin();
   while (committed_.size() > static_cast<std::size_t>(keep_) && it != committed_.end()) {
     const auto oldest = it++;
-    if (oldest->first == kept || oldest->first == newest()->snapshot) continue;
+    if (kept.contains(oldest->first) || oldest->first == newest()->snapshot) continue;
     auto dropped = committed_.extract(oldest);
     if (dropped.mapped().job_id != frame_.job_id) continue;
     actions.emplace_back(RemoveManifest{dropped.mapped()});
@@ -261,6 +286,7 @@ CheckpointActions CheckpointCommit::on_manifest_removed(SnapshotId snapshot,
                                            " could not be removed: ", status.message())});
     return actions;
   }
+  abandoned_.erase(snapshot);
   actions.emplace_back(ForgetParts{.snapshot = snapshot, .stores = removed.mapped().stores});
   return actions;
 }

@@ -13,11 +13,10 @@
 // Invariants
 //  1. A manifest is written only when all servers of its epoch have sealed that version.
 //  2. A manifest is removed before any part is forgotten. Neither the newest committed one is
-//  removed
-//     for room nor the newest that the metrics reach: a recovery begins there.
+//     removed for room nor the newest of this course that the metrics reach on disk: a recovery,
+//     by whichever process, begins there.
 //  3. A checkpoint that fails or is not whole in time stops no training: its parts are forgotten,
-//  an
-//     alarm says why, and the next one is tried.
+//     an alarm says why, and the next one is tried.
 
 #include <cstdint>
 #include <map>
@@ -107,7 +106,18 @@ class CheckpointCommit {
   CheckpointActions ask_held(Iteration version, Nanoseconds now);
 
   /// Mean loss of an iteration, when all workers have reported it.
-  CheckpointActions on_loss(Iteration iteration, double loss);
+  void on_loss(Iteration iteration, double loss);
+  /// metrics.jsonl has, on disk, all that comes before this version. Another epoch's is ignored.
+  CheckpointActions on_told(SnapshotId version);
+
+  /// The run has left the course of this one: it went on from an earlier iteration, and its metrics
+  /// with it. No epoch begins there, but the operator may.
+  void abandon(SnapshotId snapshot) { abandoned_.insert(snapshot); }
+  bool is_abandoned(SnapshotId snapshot) const { return abandoned_.contains(snapshot); }
+  /// All those of other epochs than this, committed or about to be, beyond this iteration.
+  void abandon_beyond(Iteration iteration, Epoch epoch);
+  /// Those whose manifest may still be on disk, or get there.
+  const std::set<SnapshotId>& abandoned() const { return abandoned_; }
 
   CheckpointActions on_manifest_written(SnapshotId snapshot, const absl::Status& status);
   CheckpointActions on_manifest_removed(SnapshotId snapshot, const absl::Status& status);
@@ -146,7 +156,7 @@ class CheckpointCommit {
 
   void give_up(Iteration iteration, const std::string& reason, CheckpointActions& actions);
   void ask_further(Nanoseconds now, CheckpointActions& actions);
-  std::optional<SnapshotId> fallback() const;
+  std::set<SnapshotId> fallbacks() const;
   void drop_oldest(CheckpointActions& actions);
 
   const CheckpointCommitOptions options_;
@@ -155,7 +165,7 @@ class CheckpointCommit {
   Epoch epoch_;
   Iteration first_iteration_ = 0;
   Iteration furthest_ = 0;  ///< iteration that anybody has completed
-  Iteration told_ = 0;      ///< all before it have been told of by all workers
+  Iteration told_ = 0;      ///< all before it are in metrics.jsonl
   CheckpointManifest frame_;
   std::uint64_t iteration_samples_ = 0;
   std::vector<bool> in_use_;  ///< by ServerIndex: has pieces to store
@@ -166,6 +176,7 @@ class CheckpointCommit {
   std::optional<Iteration> asked_;
   Iteration lead_ = 0;
   std::map<SnapshotId, CheckpointManifest> committed_;
+  std::set<SnapshotId> abandoned_;
   std::map<SnapshotId, CheckpointManifest> writing_, removing_;
   std::optional<CheckpointOutcome> last_;
   std::uint64_t commits_ = 0, failures_ = 0;

@@ -6,6 +6,7 @@
 namespace poseidon {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr Epoch kEpoch{5};
@@ -152,7 +153,7 @@ TEST_F(CommitTest, AnOperatorsWishCanEndAtWhatIsCommitted) {
 }
 
 TEST_F(CommitTest, KeepsTheNewestThatTheMetricsReach) {
-  commit_.on_loss(11, 0.5);
+  commit_.on_told(snapshot_id(kEpoch, 12));
   commit(10);
   commit(20);
   EXPECT_EQ(all<RemoveManifest>(commit(30)).at(0).manifest.iteration(), 20);
@@ -160,7 +161,7 @@ TEST_F(CommitTest, KeepsTheNewestThatTheMetricsReach) {
   EXPECT_EQ(all<RemoveManifest>(commit(40)).at(0).manifest.iteration(), 30);
   // A new epoch begins there; what was beyond comes to nothing, and goes first.
   begin(Epoch(6), 10);
-  commit_.on_loss(14, 0.5);
+  commit_.on_told(snapshot_id(Epoch(6), 15));
   const SnapshotId next = snapshot_id(Epoch(6), 15);
   stored(0, 15);
   stored(1, 15);
@@ -171,7 +172,7 @@ TEST_F(CommitTest, KeepsTheNewestThatTheMetricsReach) {
 }
 
 TEST_F(CommitTest, WhatAnEpochBeganFromStaysUntilItHasItsOwn) {
-  commit_.on_loss(11, 0.5);
+  commit_.on_told(snapshot_id(kEpoch, 12));
   commit(10);
   stored(0, 12);
   stored(1, 12);
@@ -185,6 +186,73 @@ TEST_F(CommitTest, WhatAnEpochBeganFromStaysUntilItHasItsOwn) {
   ASSERT_EQ(removed.size(), 1u);
   EXPECT_EQ(removed[0].manifest.iteration(), 12);
   EXPECT_TRUE(commit_.committed().contains(snapshot_id(kEpoch, 10)));
+}
+
+TEST_F(CommitTest, WhatTheMetricsReachIsWhatTheyHaveOnDisk) {
+  commit_.on_told(snapshot_id(kEpoch, 12));
+  commit(10);
+  for (const Iteration iteration : {20, 30, 40}) {
+    commit_.on_loss(iteration - 1, 0.5);  // their lines wait for a full disk
+    commit(iteration);
+  }
+  EXPECT_TRUE(commit_.committed().contains(snapshot_id(kEpoch, 10)));
+  EXPECT_EQ(commit_.committed().size(), 2u);
+  EXPECT_TRUE(commit_.on_told(snapshot_id(Epoch(4), 40)).empty()) << "an epoch that is over";
+  EXPECT_TRUE(commit_.on_told(snapshot_id(kEpoch, 40)).empty()) << "as many as are kept";
+  EXPECT_EQ(all<RemoveManifest>(commit(50)).at(0).manifest.iteration(), 10);
+}
+
+TEST_F(CommitTest, WhatTheRunHasLeftIsNothingToFallBackTo) {
+  commit_.on_told(snapshot_id(kEpoch, 50));
+  commit(10);
+  commit(20);
+  // Version 20 could not be read: epoch 6 began at 10, and went its own way from there.
+  commit_.abandon(snapshot_id(kEpoch, 20));
+  begin(Epoch(6), 10);
+  commit_.on_told(snapshot_id(Epoch(6), 30));
+  begin(Epoch(7), 30);
+  EXPECT_THAT(commit_.abandoned(), ElementsAre(snapshot_id(kEpoch, 20)));
+  const SnapshotId next = snapshot_id(Epoch(7), 35);
+  stored(0, 35);
+  stored(1, 35);
+  const auto removed = all<RemoveManifest>(commit_.on_manifest_written(next, absl::OkStatus()));
+  ASSERT_EQ(removed.size(), 1u);
+  EXPECT_EQ(removed[0].manifest.iteration(), 20) << "10 is what a recovery would begin from";
+  EXPECT_FALSE(commit_.abandoned().empty()) << "it may still be on disk";
+  commit_.on_manifest_removed(snapshot_id(kEpoch, 20), absl::OkStatus());
+  EXPECT_TRUE(commit_.abandoned().empty());
+}
+
+TEST_F(CommitTest, WhatIsUnderWayWhenTheRunLeavesItsCourseIsLeftToo) {
+  stored(0, 50);
+  stored(1, 50);
+  commit_.abandon_beyond(10, Epoch(6));
+  begin(Epoch(6), 10);
+  commit_.abandon_beyond(60, Epoch(7));
+  begin(Epoch(7), 60);
+  commit_.on_manifest_written(snapshot_id(kEpoch, 50), absl::OkStatus());
+  EXPECT_TRUE(commit_.is_abandoned(snapshot_id(kEpoch, 50)));
+}
+
+TEST_F(CommitTest, AnEpochDoesNotPutLinesOnDisk) {
+  // The disk of the run is full since iteration 12; a worker is lost after 41.
+  commit_.on_told(snapshot_id(kEpoch, 12));
+  commit(10);
+  commit(41);
+  begin(Epoch(6), 41);
+  const auto commit_one = [this](Iteration iteration) {
+    stored(0, iteration);
+    stored(1, iteration);
+    return all<RemoveManifest>(
+        commit_.on_manifest_written(snapshot_id(Epoch(6), iteration), absl::OkStatus()));
+  };
+  EXPECT_TRUE(commit_one(45).empty());
+  EXPECT_TRUE(commit_.committed().contains(snapshot_id(kEpoch, 10))) << "for another process";
+  EXPECT_TRUE(commit_.committed().contains(snapshot_id(kEpoch, 41))) << "for this one";
+  // It has room again: all lines come, in their order.
+  const auto removed = all<RemoveManifest>(commit_.on_told(snapshot_id(Epoch(6), 46)));
+  ASSERT_EQ(removed.size(), 1u);
+  EXPECT_EQ(removed[0].manifest.iteration(), 10);
 }
 
 TEST_F(CommitTest, NamesWhoDoesNotAnswer) {
@@ -253,7 +321,7 @@ TEST_F(CommitTest, AnotherJobsCheckpointIsNotRemoved) {
   frame.pieces = {{.layer = std::nullopt, .holder = ServerIndex(0)}};
   branch.begin_epoch(kEpoch, 7, std::move(frame), /*iteration_samples=*/64);
   const auto commit_one = [&branch](Iteration iteration) {
-    branch.on_loss(iteration - 1, 0.5);
+    branch.on_told(snapshot_id(kEpoch, iteration));
     branch.on_report({.server = ServerIndex(0), .who = "", .iteration = iteration, .stored = true},
                      1'700'000'000, kNow);
     return branch.on_manifest_written(snapshot_id(kEpoch, iteration), absl::OkStatus());

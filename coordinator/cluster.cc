@@ -108,6 +108,10 @@ Cluster::Cluster(ClusterOptions options, JobResolver resolver,
 }
 
 Cluster::~Cluster() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ending_ = true;
+  }
   // These threads call us back: they must end while everything here still lives.
   disk_.background.reset();
   std::shared_ptr<RunFiles> directory;
@@ -174,6 +178,11 @@ void Cluster::handle_join(NodeLink* link, const v1::Join& join) {
   absl::StatusOr<NodeInfo> node = admit(join, link->peer_host());
   if (node.ok() && is_beyond_epoch(*node, join)) end_outdated_epoch(*node);
   if (node.ok() && join.has_resume() && take_back(link, *node, join.resume())) return;
+  if (node.ok() && !state_->skip_epochs(node->newest_epoch.value())) {
+    node = absl::InvalidArgumentError(
+        absl::StrCat("Join.newest_epoch is ", join.newest_epoch(),
+                     ", far beyond this coordinator's: give the server an empty --data-dir"));
+  }
   if (node.ok()) make_room(*node, join);
   absl::StatusOr<NodeId> id = node.ok() ? membership_.join(*node, clock_->now()) : node.status();
   if (!id.ok()) {
@@ -448,7 +457,7 @@ void Cluster::apply_one(const JobAction& action) {
                  },
                  [&](const AppendMetrics& a) {
                    if (const auto line = parse_metrics_line(a.line)) curve_.add(*line);
-                   directory_->append_line(a.line);
+                   directory_->append_line(a.line, a.reaches);
                  },
                  [&](const WriteFile& a) { directory_->write_file(a.name, a.contents); },
                  [&](const CountRefusal& a) { refuse(a.refusal, a.text); },

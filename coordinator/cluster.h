@@ -28,6 +28,7 @@
 #include "common/clock.h"
 #include "coordinator/checkpoint_archive.h"
 #include "coordinator/checkpoint_catalog.h"
+#include "coordinator/durable_job.h"
 #include "coordinator/event_list.h"
 #include "coordinator/job_resolver.h"
 #include "coordinator/job_run.h"
@@ -86,8 +87,10 @@ class Cluster {
   ~Cluster();
 
   /// Goes on with the job that an earlier coordinator had in this state directory. Before streams
-  /// and calls. What cannot be gone on with is logged, and set aside.
-  void restore();
+  /// and calls. A record that makes no sense is logged, and set aside. FAILED_PRECONDITION: the
+  /// job cannot be gone on with as things are (its run directory is not there, the disk is full):
+  /// to be put right, or to be given up, by the operator and nobody else.
+  absl::Status restore();
 
   // ---- streams of nodes ----
   void on_open(const std::shared_ptr<NodeLink>& link);
@@ -202,7 +205,7 @@ class Cluster {
   void files_are_closed();
   void install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& request,
                    std::shared_ptr<RunFiles> directory, LossCurve curve);
-  absl::Status go_on_with(const std::string& record);
+  absl::Status go_on_with(DurableJob record);
   void record_job();
   std::vector<CheckpointManifest> committed_checkpoints(const std::string& job_id) const;
   v1::GetStatusResponse status_now() const;
@@ -241,6 +244,7 @@ class Cluster {
   Nanoseconds last_tick_{0};
   std::optional<Nanoseconds> cut_off_since_;
   bool shutting_down_ = false;
+  bool ending_ = false;  ///< in the destructor: nothing new begins
   bool files_closing_ = false;
   bool files_closed_ = true;
   Iteration counted_iterations_ = 0;  ///< of the job, already in counts_

@@ -142,7 +142,12 @@ absl::StatusOr<v1::SubmitResponse> Cluster::begin_job(const v1::SubmitRequest& r
 }
 
 RunDirectory::Events Cluster::run_directory_events() {
-  return {.on_trouble =
+  return {.on_written =
+              [this](SnapshotId version) {
+                const std::lock_guard<std::mutex> lock(mutex_);
+                if (job_ && !ending_) apply(job_->on_metrics_written(version));
+              },
+          .on_trouble =
               [](const absl::Status& status) {
                 spdlog::error("{}; training goes on, and the file is tried again",
                               std::string(status.message()));

@@ -172,6 +172,7 @@ void Cluster::record_job() {
   Recorded now{.epoch = job_->epoch(), .recovers = recovers, .stopped = stopped, .lost = lost};
   if (recorded_ == now) return;
   recorded_ = std::move(now);
+  const std::set<SnapshotId>& abandoned = job_->checkpoints().abandoned();
   const DurableJob record{
       .id = job_->description().id,
       .job_json = submitted_.job_json(),
@@ -189,19 +190,31 @@ void Cluster::record_job() {
                                      .started_unix_ms = wall_clock().count(),
                                      .recovering_from = recovers ? job_->recovering_from() : "",
                                      .lost = std::move(lost),
-                                     .stopped = stopped}};
+                                     .stopped = stopped,
+                                     .abandoned = {abandoned.begin(), abandoned.end()}}};
   directory_->write_file(std::filesystem::absolute(state_->job_file()).string(),
                          durable_job_to_json(record));
 }
 
-void Cluster::restore() {
-  const absl::StatusOr<std::optional<std::string>> record = state_->load_job();
-  if (record.ok() && !*record) return;
-  const absl::Status status = record.ok() ? go_on_with(**record) : record.status();
-  if (status.ok()) return;
-  spdlog::error("the job in {} is given up: {}", state_->job_file().string(),
-                std::string(status.message()));
-  state_->set_job_aside();
+absl::Status Cluster::restore() {
+  const std::string file = state_->job_file().string();
+  const auto refuse = [&file](const absl::Status& why) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "cannot go on with the job in ", file, ": ", why.message(),
+        "; put that right and start again, or move the file away to give the job up (its "
+        "checkpoints stay)"));
+  };
+  const absl::StatusOr<std::optional<std::string>> text = state_->load_job();
+  if (!text.ok()) return refuse(text.status());
+  if (!*text) return absl::OkStatus();
+  absl::StatusOr<DurableJob> record = durable_job_from_json(**text);
+  if (!record.ok()) {
+    spdlog::error("the job in {} is given up: {}", file, std::string(record.status().message()));
+    state_->set_job_aside();
+    return absl::OkStatus();
+  }
+  const absl::Status status = go_on_with(*std::move(record));
+  return status.ok() ? status : refuse(status);
 }
 
 /// Those of one job. JobRun knows which of them an epoch may begin from; of all of them it must
@@ -214,8 +227,7 @@ std::vector<CheckpointManifest> Cluster::committed_checkpoints(const std::string
   return all;
 }
 
-absl::Status Cluster::go_on_with(const std::string& text) {
-  POSEIDON_ASSIGN_OR_RETURN(DurableJob record, durable_job_from_json(text));
+absl::Status Cluster::go_on_with(DurableJob record) {
   v1::SubmitRequest request;
   request.set_job_json(record.job_json);
   request.set_workers(record.workers);
@@ -244,6 +256,10 @@ absl::Status Cluster::go_on_with(const std::string& text) {
   MetricsProgress progress;
   POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<RunFiles> directory,
                             disk_.reopen(record.run_directory, run_directory_events(), progress));
+  if (running.first_iteration > resolved.iterations) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "its epoch began at iteration ", running.first_iteration, " of ", resolved.iterations));
+  }
   if (progress.next_iteration > resolved.iterations) {
     return absl::InvalidArgumentError(
         absl::StrCat(record.run_directory, "/metrics.jsonl has iteration ",
@@ -275,7 +291,8 @@ absl::Status Cluster::go_on_with(const std::string& text) {
       .model_stored = directory->has_model(),
       .age = std::max(Milliseconds(0), wall_clock() - Milliseconds(running.started_unix_ms)),
       .recovering_from = running.recovering_from,
-      .stopped = running.stopped};
+      .stopped = running.stopped,
+      .abandoned = std::move(running.abandoned)};
   if (progress.tested_iteration) {
     state.test = TestResult{.iteration = *progress.tested_iteration,
                             .loss = progress.test_loss,

@@ -95,6 +95,10 @@ absl::Status check_fits(const DurableJob::Running& running) {
     for (std::size_t i = 0; equal && i < nodes.size(); ++i) equal = nodes[i].address == planned[i];
     return equal;
   };
+  if (running.plan.epoch.value() >= kEpochs) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kSource, ": epoch ", running.plan.epoch.value(), " is not below ", kEpochs));
+  }
   if (!running.stopped && (!same(running.workers, running.plan.worker_addresses) ||
                            !same(running.servers, running.plan.server_addresses))) {
     return absl::InvalidArgumentError(
@@ -111,6 +115,21 @@ absl::Status check_fits(const DurableJob::Running& running) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<SnapshotId>> snapshots_from_json(const nlohmann::json& values,
+                                                            JsonFields& fields) {
+  std::vector<SnapshotId> snapshots;
+  bool are_names = values.is_array();
+  for (std::size_t i = 0; are_names && i < values.size(); ++i) {
+    const auto snapshot = values[i].is_string() ? parse_snapshot_name(values[i].get<std::string>())
+                                                : std::optional<SnapshotId>();
+    are_names = snapshot.has_value();
+    if (snapshot) snapshots.push_back(*snapshot);
+  }
+  if (!are_names) fields.refuse("abandoned", "expected an array of EPOCH-ITERATION");
+  POSEIDON_RETURN_IF_ERROR(fields.status());
+  return snapshots;
+}
+
 absl::StatusOr<DurableJob::Running> running_from_json(const nlohmann::json& value) {
   JsonFields fields(value, kSource, "running");
   for (const char* key : {"plan", "workers", "servers"}) fields.require(key);
@@ -120,7 +139,7 @@ absl::StatusOr<DurableJob::Running> running_from_json(const nlohmann::json& valu
   const nlohmann::json* const servers = fields.array("servers", "servers", 1, kMaxNodes);
   fields.string("plan_basis", &running.plan_basis);
   fields.integer("first_iteration", &running.first_iteration, 0,
-                 std::numeric_limits<std::int64_t>::max());
+                 (Iteration{1} << kSnapshotIterationBits) - 1);
   fields.integer("begun_with", &running.begun_with, 1, std::numeric_limits<std::uint32_t>::max());
   fields.integer("samples", &running.samples, 0, std::numeric_limits<std::int64_t>::max());
   fields.integer("started_unix_ms", &running.started_unix_ms, 0,
@@ -128,6 +147,7 @@ absl::StatusOr<DurableJob::Running> running_from_json(const nlohmann::json& valu
   fields.string("recovering_from", &running.recovering_from);
   fields.boolean("stopped", &running.stopped);
   const nlohmann::json* const lost = fields.value("lost");
+  const nlohmann::json* const abandoned = fields.value("abandoned");
   POSEIDON_RETURN_IF_ERROR(fields.finish());
   if (lost != nullptr) {
     const bool are_ids =
@@ -136,6 +156,9 @@ absl::StatusOr<DurableJob::Running> running_from_json(const nlohmann::json& valu
     if (!are_ids) fields.refuse("lost", "expected node ids");
     POSEIDON_RETURN_IF_ERROR(fields.status());
     for (const nlohmann::json& id : *lost) running.lost.emplace_back(id.get<std::uint64_t>());
+  }
+  if (abandoned != nullptr) {
+    POSEIDON_ASSIGN_OR_RETURN(running.abandoned, snapshots_from_json(*abandoned, fields));
   }
   if (!plan->is_string()) fields.refuse("plan", "expected a text");
   POSEIDON_RETURN_IF_ERROR(fields.status());
@@ -167,6 +190,12 @@ std::string durable_job_to_json(const DurableJob& job) {
         {"servers", to_json(job.running->servers)},
         {"plan", absl::Base64Escape(plan_to_message(job.running->plan).SerializeAsString())}};
     if (!job.running->plan_basis.empty()) running["plan_basis"] = job.running->plan_basis;
+    if (!job.running->abandoned.empty()) {
+      running["abandoned"] = ordered_json::array();
+      for (const SnapshotId id : job.running->abandoned) {
+        running["abandoned"].push_back(snapshot_name(id));
+      }
+    }
     if (!job.running->recovering_from.empty()) {
       running["recovering_from"] = job.running->recovering_from;
       running["stopped"] = job.running->stopped;

@@ -44,6 +44,8 @@ struct DurableJob {
     /// The epoch is over, its nodes were told so: the next one begins from the newest checkpoint.
     /// `workers` and `servers` are those of the places then; the plan may have had others.
     bool stopped = false;
+    /// Checkpoints of courses that the run has left: no epoch begins there.
+    std::vector<SnapshotId> abandoned;
   };
   /// Absent: training has not started, and the job begins anew.
   std::optional<Running> running;

@@ -48,6 +48,7 @@ DurableJob running_job() {
   running.begun_with = 3;
   running.samples = 5120;
   running.started_unix_ms = 1'700'000'000'000;
+  running.abandoned = {snapshot_id(Epoch(2), 60), snapshot_id(Epoch(2), 80)};
   job.running = running;
   return job;
 }
@@ -75,6 +76,7 @@ TEST(DurableJob, ThereAndBack) {
   EXPECT_EQ(read->running->first_iteration, 40);
   EXPECT_EQ(read->running->begun_with, 3);
   EXPECT_EQ(read->running->samples, 5120);
+  EXPECT_EQ(read->running->abandoned, running_job().running->abandoned);
 }
 
 TEST(DurableJob, BeforeTheStartThereIsNoPlan) {
@@ -131,6 +133,16 @@ TEST(DurableJob, TrustsNothing) {
   EXPECT_THAT(refusal([](J& j) { j["running"]["lost"] = "x"; }), HasSubstr("lost"));
   EXPECT_THAT(refusal([](J& j) { j["running"]["lost"] = {1.5}; }), HasSubstr("lost"));
   EXPECT_THAT(refusal([](J& j) { j["running"]["stopped"] = 1; }), HasSubstr("stopped"));
+  EXPECT_THAT(refusal([](J& j) { j["running"]["first_iteration"] = std::int64_t{1} << 40; }),
+              HasSubstr("first_iteration"));
+  DurableJob far = running_job();
+  far.running->plan.epoch = Epoch(std::uint64_t{1} << 24);
+  EXPECT_THAT(std::string(durable_job_from_json(durable_job_to_json(far)).status().message()),
+              HasSubstr("epoch 16777216"));
+  for (const J& none : {J("2-60"), J({"2-60", "x"}), J({2})}) {
+    EXPECT_THAT(refusal([&none](J& j) { j["running"]["abandoned"] = none; }),
+                HasSubstr("abandoned"));
+  }
   EXPECT_NE(durable_job_from_json("").status().message(), "");
   const std::string whole = durable_job_to_json(running_job());
   for (std::size_t n = 0; n + 1 < whole.size(); n += 13) {

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "coordinator/job_run_text.h"
 #include "nlohmann/json.hpp"
@@ -16,15 +15,6 @@ namespace {
 bool all_in(const std::vector<Participant>& participants, ParticipantState state) {
   return std::all_of(participants.begin(), participants.end(),
                      [state](const Participant& p) { return p.state == state; });
-}
-
-/// "worker 1 (a:1), worker 3 (b:1)": those that are still in `state`.
-std::string names_in(const std::vector<Participant>& participants, ParticipantState state) {
-  std::vector<std::string> names;
-  for (const Participant& p : participants) {
-    if (p.state == state) names.push_back(participant_text(p));
-  }
-  return absl::StrJoin(names, ", ");
 }
 
 std::string json_line(const nlohmann::ordered_json& json) { return json.dump(); }
@@ -126,7 +116,37 @@ JobActions JobRun::on_members(const std::vector<NodeInfo>& members, Nanoseconds 
     if (!addresses) return actions;
     source_addresses_ = *std::move(addresses);
   }
-  if (choose_nodes(members)) begin_planning(now, actions);
+  // Its checkpoints would have the numbers of others.
+  const bool epoch_is_used = std::ranges::any_of(
+      members, [this](const NodeInfo& node) { return node.newest_epoch >= epoch_; });
+  if (epoch_is_used) {
+    if (!no_epoch_why_.empty()) message_ = absl::StrCat("waits for an epoch: ", no_epoch_why_);
+    if (now < ask_epoch_after_ || std::exchange(epoch_asked_, true)) return actions;
+    actions.emplace_back(TakeEpoch{});
+  } else if (choose_nodes(members)) {
+    begin_planning(now, actions);
+  }
+  return actions;
+}
+
+/// The job has not begun, and a server has checkpoints of its epoch, another coordinator's.
+JobActions JobRun::on_epoch_instead(const absl::StatusOr<std::uint64_t>& epoch, Nanoseconds now) {
+  JobActions actions;
+  if (!epoch.ok()) {  // the disk may have room again soon; waiting has its deadline
+    no_epoch_why_ = std::string(epoch.status().message());
+    message_ = absl::StrCat("waits for an epoch: ", no_epoch_why_);
+    ask_epoch_after_ = now + kEpochPause;
+    return actions;
+  }
+  no_epoch_why_.clear();
+  actions.emplace_back(LogLine{absl::StrFormat(
+      "job %s: it is in epoch %d instead of %d, of which a server has another coordinator's "
+      "checkpoints",
+      description_.id, *epoch, epoch_.value())});
+  epoch_ = Epoch(*epoch);
+  for (JobAction& action : on_members(std::vector(members_), now)) {
+    actions.push_back(std::move(action));
+  }
   return actions;
 }
 
@@ -231,7 +251,7 @@ JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now) {
     return actions;
   }
   participant->state = ParticipantState::kReady;
-  participant->is_new = false;
+  if (std::exchange(participant->is_new, false)) forget_mishaps(participant->node);
   if (state_ == JobState::kPreparingServers && all_in(servers_, ParticipantState::kReady)) {
     enter(JobState::kPreparingWorkers, now);
     message_ = absl::StrCat("prepares ", workers_.size(), " workers");
@@ -241,6 +261,7 @@ JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now) {
   } else if (state_ == JobState::kPreparingWorkers && all_in(workers_, ParticipantState::kReady)) {
     enter(JobState::kRunning, now);
     trained_workers_ = workers_.size();
+    lines_are_lost_ = false;
     message_.clear();
     if (!started_) started_ = now;
     images_.clear();
@@ -314,18 +335,19 @@ double JobRun::images_done() const {
 void JobRun::complete_iteration(const IterationResult& result, Nanoseconds now,
                                 JobActions& actions) {
   loss_ = result.loss;
-  carry_out(checkpoints_.on_loss(result.iteration, result.loss), actions);
+  checkpoints_.on_loss(result.iteration, result.loss);
   if (iterations_->completed() > furthest_) {
     furthest_ = iterations_->completed();
     idle_recoveries_ = 0;
   }
   images_.add(now, images_done());
-  actions.emplace_back(
-      AppendMetrics{json_line({{"iteration", result.iteration},
-                               {"loss", result.loss},
-                               {"learning_rate", elastic_.learning_rate_factor *
-                                                     description_.learning_rate(result.iteration)},
-                               {"images_per_s", images_.per_second(now)}})});
+  actions.emplace_back(AppendMetrics{
+      .line = json_line({{"iteration", result.iteration},
+                         {"loss", result.loss},
+                         {"learning_rate", elastic_.learning_rate_factor *
+                                               description_.learning_rate(result.iteration)},
+                         {"images_per_s", images_.per_second(now)}}),
+      .reaches = snapshot_id(epoch_, result.iteration + 1)});
 }
 
 JobActions JobRun::on_test(NodeId from, Epoch epoch, Iteration iteration, const TestPart& part,
@@ -358,9 +380,10 @@ JobActions JobRun::on_test(NodeId from, Epoch epoch, Iteration iteration, const 
   }
   if (const auto result = tests_->add(rank, iteration, part)) {
     test_ = *result;
-    actions.emplace_back(AppendMetrics{json_line({{"iteration", result->iteration},
-                                                  {"test_loss", result->loss},
-                                                  {"test_accuracy", result->accuracy}})});
+    actions.emplace_back(AppendMetrics{.line = json_line({{"iteration", result->iteration},
+                                                          {"test_loss", result->loss},
+                                                          {"test_accuracy", result->accuracy}}),
+                                       .reaches = std::nullopt});
     actions.emplace_back(
         LogLine{absl::StrFormat("job %s: after %d iterations test loss %.4f, accuracy %.4f",
                                 description_.id, result->iteration, result->loss, result->accuracy),
@@ -512,6 +535,9 @@ JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
                                             (participant->index != 0 || model_stored_));
   participant->state = ParticipantState::kLost;
   if (ended()) return actions;
+  const bool preparing = state_ == JobState::kCalibrating ||
+                         state_ == JobState::kPreparingServers ||
+                         state_ == JobState::kPreparingWorkers;
   const std::string text =
       absl::StrFormat("%s was lost: it %s; last heard %.1f s ago", participant_text(*participant),
                       departure.reason, seconds(departure.silent));
@@ -526,6 +552,11 @@ JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
     actions.emplace_back(LogLine{absl::StrCat("job ", description_.id, ": ", text,
                                               "; its part was finished, the job goes on")});
     if (all_is_done) finish_if_complete(now, actions);
+    return actions;
+  }
+  if (participant->is_new && preparing) {
+    count_mishap(participant->node, now);
+    recover(EpochEnd::kNodeUnfit, text, /*in_memory=*/false, now, actions);
     return actions;
   }
   const bool is_worker = participant->node.role == NodeRole::kWorker;
@@ -596,6 +627,12 @@ JobActions JobRun::tick(Nanoseconds now) {
   carry_out(checkpoints_.tick(now), actions);
   tick_recovery(now, actions);
   tick_change(now, actions);
+  if (leave_out_silent(now, actions)) return actions;
+  if (state_ == JobState::kWaiting && !no_epoch_why_.empty()) {
+    for (JobAction& action : on_members(std::vector(members_), now)) {
+      actions.push_back(std::move(action));
+    }
+  }
   const std::string reason = deadline_reason(now);
   if (!reason.empty()) end(false, reason, now, actions);
   return actions;

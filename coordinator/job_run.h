@@ -91,6 +91,9 @@ struct RollBackMetrics {
 /// One line of metrics.jsonl, without the line end.
 struct AppendMetrics {
   std::string line;
+  /// With this line all is told that comes before this version: call on_metrics_written once it is
+  /// on disk. Nothing: call nobody.
+  std::optional<SnapshotId> reaches;
 };
 /// A small file of the run directory, whole.
 struct WriteFile {
@@ -134,6 +137,10 @@ struct JobRunOptions {
   /// between two attempts at a change.
   Nanoseconds growth_delay = std::chrono::seconds(2);
   Nanoseconds change_pause = std::chrono::minutes(1);
+  /// From the second on of the newcomers in a row from one place that fail or die before they are
+  /// ready: until the next one from there is taken in. Doubles with each.
+  Nanoseconds first_mishap_pause = std::chrono::seconds(10);
+  Nanoseconds longest_mishap_pause = std::chrono::hours(1);
   int max_plan_changes = 4;  ///< of one run: two plans that take turns must not go on for ever
   /// Recoveries in a row without an iteration that was never finished before. Those that follow
   /// one that counts by less than the spacing are of the same trouble, as when 64 nodes come back
@@ -269,7 +276,8 @@ struct RunningJob {
   Nanoseconds age{0};  ///< since Start
   /// From what it recovered; "": it trained. Its participants that were lost say so.
   std::string recovering_from;
-  bool stopped = false;  ///< the epoch was over
+  bool stopped = false;               ///< the epoch was over
+  std::vector<SnapshotId> abandoned;  ///< checkpoints of courses that the run has left
 };
 
 /// One thread only (the service holds its mutex). `now` never goes backwards.
@@ -320,6 +328,8 @@ class JobRun {
                                   std::int64_t now_unix_s, Nanoseconds now);
   JobActions on_manifest_written(SnapshotId snapshot, const absl::Status& status, Nanoseconds now);
   JobActions on_manifest_removed(SnapshotId snapshot, const absl::Status& status);
+  /// What AppendMetrics asked for; of another epoch than this it says nothing.
+  JobActions on_metrics_written(SnapshotId version);
   /// An operator wants one, or joins the one that is asked for: see checkpoints().asked_for().
   /// FAILED_PRECONDITION when the job does not train just now.
   absl::StatusOr<JobActions> save_checkpoint(Nanoseconds now);
@@ -374,6 +384,7 @@ class JobRun {
   bool has_place(NodeId id) const;  ///< also one that is lost
   void enter(JobState state, Nanoseconds now);
   bool choose_nodes(const std::vector<NodeInfo>& members);
+  JobActions on_epoch_instead(const absl::StatusOr<std::uint64_t>& epoch, Nanoseconds now);
   std::vector<std::string> addresses(const std::vector<Participant>& participants) const;
   void begin_calibration(Nanoseconds now, JobActions& actions);
   void go_on_calibrating(Nanoseconds now, JobActions& actions);
@@ -386,12 +397,16 @@ class JobRun {
   void change_now(Nanoseconds now, JobActions& actions);
   void consider_growth(Nanoseconds now, JobActions& actions);
   std::size_t most_workers() const;
-  const NodeInfo* next_idle(NodeRole role, const std::string* store) const;
-  std::size_t idle_workers_now() const;
+  bool is_idle(const NodeInfo& node, Nanoseconds now) const;
+  const NodeInfo* next_idle(NodeRole role, const std::string* store, Nanoseconds now) const;
+  std::size_t idle_workers(Nanoseconds now) const;
+  void count_mishap(const NodeInfo& newcomer, Nanoseconds now);
+  void forget_mishaps(const NodeInfo& newcomer);
+  bool leave_out_silent(Nanoseconds now, JobActions& actions);
   bool leave_out_unfit(const Participant& failed, const std::string& reason, Nanoseconds now,
                        JobActions& actions);
   bool allows_workers(std::size_t count) const;
-  void add_workers();
+  void add_workers(Nanoseconds now);
   void end_epoch(bool succeeded, const std::string& reason, JobActions& actions);
   void recover(EpochEnd what, const std::string& reason, bool in_memory, Nanoseconds now,
                JobActions& actions);
@@ -400,7 +415,7 @@ class JobRun {
   void resume_recovery(const RunningJob& running, Nanoseconds now);
   void replace(Nanoseconds now, JobActions& actions);
   void try_replacing(Nanoseconds now, JobActions& actions);
-  bool fill_vacancies(bool in_time, std::string& missing);
+  bool fill_vacancies(bool in_time, std::string& missing, Nanoseconds now);
   std::vector<const CheckpointManifest*> usable_checkpoints() const;
   bool choose_source(bool in_time, std::string& missing);
   std::string store_address(const std::string& identity) const;
@@ -414,7 +429,6 @@ class JobRun {
   void after_checkpoint_event(Nanoseconds now, JobActions& actions);
   void carry_out(CheckpointActions checkpoint_actions, JobActions& actions);
   CheckpointManifest manifest_frame() const;
-  void abandon_later_checkpoints();
   std::size_t fewest_workers() const;
   void finish_if_complete(Nanoseconds now, JobActions& actions);
   void complete_iteration(const IterationResult& result, Nanoseconds now, JobActions& actions);
@@ -452,13 +466,18 @@ class JobRun {
   std::optional<CheckpointManifest> source_;
   std::vector<std::string> source_addresses_;
   std::set<SnapshotId> unreadable_;  ///< committed, but a node could not read them
-  /// Committed, but of a course that the run has left: it went on from an earlier iteration, and
-  /// its metrics with it.
-  std::set<SnapshotId> abandoned_;
-  Iteration first_iteration_ = 0;  ///< of this epoch
-  std::string recovering_from_;    ///< why; for people
+  bool lines_are_lost_ = false;      ///< metrics.jsonl reaches no checkpoint of an earlier process
+  Iteration first_iteration_ = 0;    ///< of this epoch
+  std::string recovering_from_;      ///< why; for people
   std::optional<Nanoseconds> recovering_since_;
-  std::set<NodeId> unfit_;           ///< members that cannot take part in this job
+  std::set<NodeId> unfit_;  ///< members that cannot take part in this job
+  /// By where they ran: newcomers that failed or died before they were ready. A process that is
+  /// started again and again must not stop the others again and again.
+  struct Mishaps {
+    int count = 0;         ///< in a row
+    Nanoseconds until{0};  ///< who comes from there is not taken before
+  };
+  std::map<std::string, Mishaps> mishaps_;
   std::size_t trained_workers_ = 0;  ///< of the last epoch that trained
   std::size_t most_that_fit_ = std::numeric_limits<std::size_t>::max();  ///< as far as is known
   std::map<NodeId, HeldVersions> held_;  ///< of those that have halted

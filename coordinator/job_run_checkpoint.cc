@@ -28,7 +28,7 @@ void JobRun::begin_at_source() {
   samples_ = source_->samples;
   POSEIDON_CHECK(first_iteration_ < description_.iterations, "something is left to do");
   for (const auto& [snapshot, manifest] : committed) {
-    if (snapshot != source_->snapshot) abandoned_.insert(snapshot);
+    if (snapshot != source_->snapshot) checkpoints_.abandon(snapshot);
   }
 }
 
@@ -131,7 +131,6 @@ JobActions JobRun::on_manifest_written(SnapshotId snapshot, const absl::Status& 
                                        Nanoseconds now) {
   JobActions actions;
   carry_out(checkpoints_.on_manifest_written(snapshot, status), actions);
-  if (snapshot_epoch(snapshot) != epoch_) abandon_later_checkpoints();
   after_checkpoint_event(now, actions);
   return actions;
 }
@@ -139,6 +138,12 @@ JobActions JobRun::on_manifest_written(SnapshotId snapshot, const absl::Status& 
 JobActions JobRun::on_manifest_removed(SnapshotId snapshot, const absl::Status& status) {
   JobActions actions;
   carry_out(checkpoints_.on_manifest_removed(snapshot, status), actions);
+  return actions;
+}
+
+JobActions JobRun::on_metrics_written(SnapshotId version) {
+  JobActions actions;
+  carry_out(checkpoints_.on_told(version), actions);
   return actions;
 }
 

@@ -63,7 +63,10 @@ class RandomCluster {
 
   void take(const JobActions& actions) {
     for (const JobAction& action : actions) {
-      if (const auto* line = std::get_if<AppendMetrics>(&action)) metrics_ += line->line + "\n";
+      if (const auto* line = std::get_if<AppendMetrics>(&action)) {
+        metrics_ += line->line + "\n";
+        if (line->reaches) waiting_.emplace_back(action, job_->epoch());  // for the disk
+      }
       if (const auto* back = std::get_if<RollBackMetrics>(&action)) {
         metrics_ = metrics_before(metrics_, back->iteration);
       }
@@ -71,7 +74,8 @@ class RandomCluster {
                                 std::holds_alternative<SendHalt>(action) ||
                                 std::holds_alternative<SendSave>(action) ||
                                 std::holds_alternative<TakeEpoch>(action) ||
-                                std::holds_alternative<WriteManifest>(action);
+                                std::holds_alternative<WriteManifest>(action) ||
+                                std::holds_alternative<RemoveManifest>(action);
       if (needs_answer) waiting_.emplace_back(action, job_->epoch());
     }
     if (held_.epoch == job_->epoch() && started_ == (job_->state() == JobState::kRunning)) return;
@@ -116,6 +120,12 @@ class RandomCluster {
     const auto [action, epoch] = waiting_.front();
     waiting_.erase(waiting_.begin());
     if (std::holds_alternative<TakeEpoch>(action)) return take(job_->on_epoch(next_epoch_++, now_));
+    if (const auto* line = std::get_if<AppendMetrics>(&action)) {
+      return take(job_->on_metrics_written(*line->reaches));
+    }
+    if (const auto* remove = std::get_if<RemoveManifest>(&action)) {
+      return take(job_->on_manifest_removed(remove->manifest.snapshot, absl::OkStatus()));
+    }
     if (const auto* write = std::get_if<WriteManifest>(&action)) {
       return take(job_->on_manifest_written(write->manifest.snapshot, absl::OkStatus(), now_));
     }

@@ -16,8 +16,12 @@ namespace {
 
 /// A change so near to the end would gain nothing.
 constexpr Iteration kLeastIterationsLeft = 4;
-/// Until a new epoch that could not be written down is asked for again.
-constexpr Nanoseconds kEpochPause = std::chrono::seconds(3);
+
+/// What a process has in common with the one that is started in its place.
+std::string origin(const NodeInfo& node) {
+  return absl::StrCat(role_name(node.role), " ", node.peer_host, " ", node.device, " ",
+                      node.store_identity);
+}
 
 const char* plural(std::size_t n) { return n == 1 ? "" : "s"; }
 
@@ -38,6 +42,8 @@ void JobRun::recover(EpochEnd what, const std::string& reason, bool in_memory, N
   if (!recovering_since_) {
     recovering_since_ = now;
     ++recoveries_;
+    ++counts_.of(what);
+  } else if (what == EpochEnd::kNodeUnfit) {
     ++counts_.of(what);
   }
   switch (state_) {
@@ -163,15 +169,6 @@ void JobRun::replace(Nanoseconds now, JobActions& actions) {
   try_replacing(now, actions);
 }
 
-/// Of earlier epochs, beyond the iteration at which this one began.
-void JobRun::abandon_later_checkpoints() {
-  for (const auto& [snapshot, manifest] : checkpoints_.committed()) {
-    if (snapshot_epoch(snapshot) != epoch_ && manifest.iteration() > first_iteration_) {
-      abandoned_.insert(snapshot);
-    }
-  }
-}
-
 // ---- who takes whose place ----
 
 /// The address of the server that has this data directory now; "" when there is none.
@@ -196,16 +193,19 @@ std::optional<std::vector<std::string>> JobRun::addresses_of_stores(
 }
 
 /// What an epoch may begin from, newest last: readable, of this course, and not beyond what the
-/// metrics tell of: a worker that was out of reach may have taken its reports with it.
+/// metrics tell of: a worker that was out of reach may have taken its reports with it. Where there
+/// is none such because an earlier process's disk has lost lines, the others, if they are worth
+/// more than the first checkpoint: training is worth more than lines of metrics.
 std::vector<const CheckpointManifest*> JobRun::usable_checkpoints() const {
-  std::vector<const CheckpointManifest*> usable;
+  std::vector<const CheckpointManifest*> told, untold;
   for (const auto& [snapshot, manifest] : checkpoints_.committed()) {
+    if (unreadable_.contains(snapshot) || checkpoints_.is_abandoned(snapshot)) continue;
     const bool is_told = !iterations_ || manifest.iteration() <= iterations_->completed();
-    if (is_told && !unreadable_.contains(snapshot) && !abandoned_.contains(snapshot)) {
-      usable.push_back(&manifest);
-    }
+    (is_told ? told : untold).push_back(&manifest);
   }
-  return usable;
+  const bool takes_untold = lines_are_lost_ && told.empty() && !untold.empty() &&
+                            untold.back()->iteration() > description_.checkpoint_every;
+  return takes_untold ? untold : told;
 }
 
 /// The newest checkpoint that can be read, or the beginning where there never was one. `in_time`:
@@ -239,10 +239,17 @@ bool JobRun::choose_source(bool in_time, std::string& missing) {
   return false;
 }
 
-/// A member without a part that could have one; null: there is none.
-const NodeInfo* JobRun::next_idle(NodeRole role, const std::string* store) const {
+/// A member without a part that could have one.
+bool JobRun::is_idle(const NodeInfo& node, Nanoseconds now) const {
+  if (has_place(node.id) || unfit_.contains(node.id)) return false;
+  const auto mishaps = mishaps_.find(origin(node));
+  return mishaps == mishaps_.end() || now >= mishaps->second.until;
+}
+
+/// Null: there is none.
+const NodeInfo* JobRun::next_idle(NodeRole role, const std::string* store, Nanoseconds now) const {
   for (const NodeInfo& node : members_) {
-    if (node.role != role || has_place(node.id) || unfit_.contains(node.id)) continue;
+    if (node.role != role || !is_idle(node, now)) continue;
     if (store == nullptr || node.store_identity == *store) return &node;
   }
   return nullptr;
@@ -250,7 +257,7 @@ const NodeInfo* JobRun::next_idle(NodeRole role, const std::string* store) const
 
 /// Puts members without a part into the places of those that are lost. A lost server's place waits
 /// for whoever has its data. When there was time enough, the places that are left go.
-bool JobRun::fill_vacancies(bool in_time, std::string& missing) {
+bool JobRun::fill_vacancies(bool in_time, std::string& missing, Nanoseconds now) {
   const auto fill = [](Participant& p, const NodeInfo& node) {
     p.node = node;
     p.state = ParticipantState::kWaiting;
@@ -262,7 +269,7 @@ bool JobRun::fill_vacancies(bool in_time, std::string& missing) {
       if (!is_lost(p)) continue;
       const bool is_server = p.node.role == NodeRole::kServer;
       const std::string* store = is_server && in_time ? &p.node.store_identity : nullptr;
-      if (const NodeInfo* node = next_idle(p.node.role, store)) {
+      if (const NodeInfo* node = next_idle(p.node.role, store, now)) {
         fill(p, *node);
       } else {
         vacant.push_back(participant_text(p));
@@ -295,9 +302,9 @@ void JobRun::try_replacing(Nanoseconds now, JobActions& actions) {
   const Nanoseconds waited = now - *recovering_since_;
   const bool in_time = waited < description_.replace_timeout;
   std::string missing;
-  const bool all_there = fill_vacancies(in_time, missing);
+  const bool all_there = fill_vacancies(in_time, missing, now);
   if (all_there && choose_source(in_time, missing)) {
-    add_workers();
+    add_workers(now);
     epoch_asked_ = true;
     message_ = absl::StrCat("recovers: ", recovering_from_, "; begins a new epoch");
     actions.emplace_back(TakeEpoch{});
@@ -325,7 +332,9 @@ void JobRun::try_replacing(Nanoseconds now, JobActions& actions) {
 
 JobActions JobRun::on_epoch(const absl::StatusOr<std::uint64_t>& epoch, Nanoseconds now) {
   JobActions actions;
-  epoch_asked_ = false;
+  // Of this job's predecessor of the same name, perhaps.
+  if (!std::exchange(epoch_asked_, false)) return actions;
+  if (state_ == JobState::kWaiting) return on_epoch_instead(epoch, now);
   if (state_ != JobState::kReplacing) return actions;  // ended meanwhile
   if (!epoch.ok()) {
     // The disk may have room again soon, and everybody waits.
@@ -369,8 +378,14 @@ JobActions JobRun::on_epoch(const absl::StatusOr<std::uint64_t>& epoch, Nanoseco
     actions.emplace_back(
         LogLine{absl::StrFormat("job %s: %d finished iterations are made again", description_.id,
                                 iterations_->completed() - first_iteration_)});
+  } else if (iterations_ && iterations_->completed() < first_iteration_) {
+    actions.emplace_back(LogLine{
+        absl::StrFormat("job %s: metrics.jsonl has nothing of iterations %d to %d: who could tell "
+                        "of them is lost, and no earlier checkpoint is there",
+                        description_.id, iterations_->completed(), first_iteration_ - 1),
+        LogLine::Kind::kAlarm});
   }
-  abandon_later_checkpoints();
+  checkpoints_.abandon_beyond(first_iteration_, epoch_);
   change_.reset();
   change_after_ = now + options_.change_pause;
   loss_.reset();
@@ -387,12 +402,10 @@ std::size_t JobRun::most_workers() const {
   return std::min(wanted, most_that_fit_);
 }
 
-/// Those that could have a part and have none.
-std::size_t JobRun::idle_workers_now() const {
-  return static_cast<std::size_t>(
-      std::count_if(members_.begin(), members_.end(), [this](const NodeInfo& node) {
-        return node.role == NodeRole::kWorker && !has_place(node.id) && !unfit_.contains(node.id);
-      }));
+std::size_t JobRun::idle_workers(Nanoseconds now) const {
+  return static_cast<std::size_t>(std::count_if(
+      members_.begin(), members_.end(),
+      [&](const NodeInfo& node) { return node.role == NodeRole::kWorker && is_idle(node, now); }));
 }
 
 bool JobRun::allows_workers(std::size_t count) const {
@@ -401,12 +414,12 @@ bool JobRun::allows_workers(std::size_t count) const {
 }
 
 /// Those without a part, as many as the job takes.
-void JobRun::add_workers() {
+void JobRun::add_workers(Nanoseconds now) {
   if (!iterations_ || !description_.with_workers) return;  // the first epoch has chosen its own
-  std::size_t count = std::min(workers_.size() + idle_workers_now(), most_workers());
+  std::size_t count = std::min(workers_.size() + idle_workers(now), most_workers());
   while (count > workers_.size() && !allows_workers(count)) --count;
   while (workers_.size() < count) {
-    workers_.push_back({.node = *next_idle(NodeRole::kWorker, nullptr),
+    workers_.push_back({.node = *next_idle(NodeRole::kWorker, nullptr, now),
                         .index = static_cast<std::uint32_t>(workers_.size()),
                         .state = ParticipantState::kWaiting,
                         .is_new = true});
@@ -428,6 +441,7 @@ bool JobRun::leave_out_unfit(const Participant& failed, const std::string& reaso
   if (failed.is_new) {
     leaving.push_back(find(failed.node.id));
     unfit_.insert(failed.node.id);
+    count_mishap(failed.node, now);
   } else {
     most_that_fit_ = trained_workers_;
     for (std::size_t i = trained_workers_; i < workers_.size(); ++i) {
@@ -439,7 +453,36 @@ bool JobRun::leave_out_unfit(const Participant& failed, const std::string& reaso
     p->state = ParticipantState::kLost;
   }
   if (!failed.is_new) workers_.resize(trained_workers_);
-  if (recovering_since_) ++counts_.of(EpochEnd::kNodeUnfit);  // else recover() does
+  recover(EpochEnd::kNodeUnfit, text, /*in_memory=*/false, now, actions);
+  return true;
+}
+
+void JobRun::count_mishap(const NodeInfo& newcomer, Nanoseconds now) {
+  Mishaps& mishaps = mishaps_[origin(newcomer)];
+  ++mishaps.count;
+  if (mishaps.count < 2) return;  // once may happen to anybody
+  Nanoseconds pause = options_.first_mishap_pause;
+  for (int i = 2; i < mishaps.count && pause < options_.longest_mishap_pause; ++i) pause *= 2;
+  mishaps.until = now + std::min(pause, options_.longest_mishap_pause);
+}
+
+void JobRun::forget_mishaps(const NodeInfo& newcomer) { mishaps_.erase(origin(newcomer)); }
+
+/// Whoever has not got ready in all that time holds up a run that has trained without it, or was
+/// fine before: it goes on without. False: the run has not trained, and they end it.
+bool JobRun::leave_out_silent(Nanoseconds now, JobActions& actions) {
+  const bool preparing =
+      state_ == JobState::kPreparingServers || state_ == JobState::kPreparingWorkers;
+  if (!preparing || !started_ || now - entered_ <= options_.preparing_timeout) return false;
+  auto& group = state_ == JobState::kPreparingServers ? servers_ : workers_;
+  const std::string text = absl::StrFormat("not ready after %.0f s: %s", seconds(now - entered_),
+                                           names_in(group, ParticipantState::kPreparing));
+  for (Participant& p : group) {
+    if (p.state != ParticipantState::kPreparing) continue;
+    actions.emplace_back(SendStop{.node = p.node.id, .succeeded = false, .reason = text});
+    p.state = ParticipantState::kLost;
+    unfit_.insert(p.node.id);
+  }
   recover(EpochEnd::kNodeUnfit, text, /*in_memory=*/false, now, actions);
   return true;
 }
@@ -447,7 +490,7 @@ bool JobRun::leave_out_unfit(const Participant& failed, const std::string& reaso
 /// New members while the job trains: they are taken in, from a checkpoint, after a while.
 void JobRun::consider_growth(Nanoseconds now, JobActions& actions) {
   if (change_ || !description_.with_workers || workers_.size() >= most_workers()) return;
-  const std::size_t most = std::min(workers_.size() + idle_workers_now(), most_workers());
+  const std::size_t most = std::min(workers_.size() + idle_workers(now), most_workers());
   bool any = false;
   for (std::size_t count = workers_.size() + 1; count <= most && !any; ++count) {
     any = allows_workers(count);

@@ -101,15 +101,23 @@ std::unique_ptr<JobRun> JobRun::resume(JobRunOptions options, JobDescription des
     if (elastic.ok()) run->elastic_ = *std::move(elastic);  // it was, when the epoch began
   }
   run->furthest_ = running.completed;
-  run->abandon_later_checkpoints();
+  for (const SnapshotId snapshot : running.abandoned) run->checkpoints_.abandon(snapshot);
+  run->checkpoints_.abandon_beyond(run->first_iteration_, run->epoch_);
+  // As long as a process lives it keeps one that the lines on disk reach, once there was one.
+  std::vector<Iteration> there;
+  for (const auto& [snapshot, manifest] : run->checkpoints_.committed()) {
+    if (!run->checkpoints_.is_abandoned(snapshot)) there.push_back(manifest.iteration());
+  }
+  run->lines_are_lost_ = !there.empty() && *std::ranges::min_element(there) > running.completed;
   if (!running.stopped) {  // then the next epoch begins with them, on other stores perhaps
     run->carry_out(
         run->checkpoints_.begin_epoch(run->epoch_, run->first_iteration_, run->manifest_frame(),
                                       workers * static_cast<std::uint64_t>(run->batch_size())),
         actions);
     if (running.completed > run->first_iteration_ && running.loss) {
-      run->carry_out(run->checkpoints_.on_loss(running.completed - 1, *running.loss), actions);
+      run->checkpoints_.on_loss(running.completed - 1, *running.loss);
     }
+    run->carry_out(run->checkpoints_.on_told(snapshot_id(run->epoch_, running.completed)), actions);
   }
   run->images_.add(now, run->images_done());
   run->loss_ = running.loss;

@@ -46,8 +46,10 @@ std::vector<T> only(const JobActions& actions) {
 class JobResumeTest : public ::testing::Test {
  protected:
   void resume(Iteration completed = 2, bool model_stored = false,
-              const std::function<void(RunningJob&)>& change = nullptr) {
+              const std::function<void(RunningJob&)>& change = nullptr,
+              std::vector<CheckpointManifest> committed = {}) {
     JobDescription d;
+    d.committed = std::move(committed);
     d.id = "digits-7";
     d.epoch = kEpoch;
     d.batch_size = 32;
@@ -268,6 +270,72 @@ TEST_F(RecoveryResumeTest, AfterTheEndOfTheEpochNewNodesBeginTheNextAtOnce) {
   EXPECT_EQ(job_->workers()[1].node.id, NodeId(23));
   for (const std::uint64_t id : {21, 22, 23}) job_->on_ready(NodeId(id), Epoch(9), at(103));
   EXPECT_EQ(job_->state(), JobState::kRunning);
+}
+
+/// The earlier coordinator's epoch is over, and its nodes come again.
+class CourseTest : public JobResumeTest {
+ protected:
+  /// What the next epoch begins from, when metrics.jsonl has two iterations.
+  std::optional<SnapshotId> beginning(const std::vector<SnapshotId>& committed,
+                                      const std::vector<SnapshotId>& abandoned,
+                                      Iteration first_iteration = 0) {
+    std::vector<CheckpointManifest> manifests;
+    for (const SnapshotId snapshot : committed) {
+      CheckpointManifest& manifest = manifests.emplace_back();
+      manifest.snapshot = snapshot;
+      manifest.job_id = "digits-7";
+      manifest.stores = {kStore};
+      manifest.workers = 2;
+      manifest.pieces = {{.layer = std::nullopt, .holder = ServerIndex(0)}};
+    }
+    resume(
+        2, false,
+        [&](RunningJob& running) {
+          running.first_iteration = first_iteration;
+          running.recovering_from = "worker 1 was lost";
+          running.stopped = true;
+          running.abandoned = abandoned;
+        },
+        std::move(manifests));
+    std::vector<NodeInfo> members = {participant(21, NodeRole::kServer, 0).node,
+                                     participant(22, NodeRole::kWorker, 0).node,
+                                     participant(23, NodeRole::kWorker, 0).node};
+    members[0].store_identity = kStore;
+    // The place of the server that is lost waits for its data; then any will do.
+    job_->on_members(members, at(102));
+    job_->tick(at(102) + std::chrono::minutes(1));
+    actions_ = job_->on_epoch(9, at(163));
+    EXPECT_EQ(job_->epoch(), Epoch(9));
+    if (job_->restore() == nullptr) return std::nullopt;
+    return job_->restore()->snapshot;
+  }
+  std::vector<std::string> alarms() const {
+    std::vector<std::string> texts;
+    for (const LogLine& line : only<LogLine>(actions_)) {
+      if (line.kind == LogLine::Kind::kAlarm) texts.push_back(line.text);
+    }
+    return texts;
+  }
+
+  const std::string kStore = std::string(32, 'a');
+};
+
+TEST_F(CourseTest, WhatTheRunHasLeftStaysLeftWhenAnotherCoordinatorGoesOn) {
+  const SnapshotId one = snapshot_id(Epoch(5), 1), two = snapshot_id(Epoch(5), 2);
+  EXPECT_EQ(beginning({one, two}, {}, 2), two);
+  EXPECT_EQ(beginning({one, two}, {two}, 2), one) << "nobody else remembers it";
+  EXPECT_THAT(job_->checkpoints().abandoned(), ::testing::Contains(two));
+  EXPECT_EQ(beginning({two}, {two}, 2), std::nullopt);
+  EXPECT_THAT(alarms(), IsEmpty());
+}
+
+TEST_F(CourseTest, LinesOfMetricsAreNotWorthTheTraining) {
+  const SnapshotId early = snapshot_id(kEpoch, 1), late = snapshot_id(kEpoch, 4);
+  EXPECT_EQ(beginning({early, late}, {}), early) << "the metrics stay whole";
+  EXPECT_THAT(alarms(), IsEmpty());
+  EXPECT_EQ(beginning({snapshot_id(kEpoch, 3), late}, {}), late);
+  ASSERT_THAT(alarms(), SizeIs(1));
+  EXPECT_THAT(alarms()[0], HasSubstr("nothing of iterations 2 to 3"));
 }
 
 TEST_F(JobResumeTest, WithoutTheModelTheyAreMissed) {

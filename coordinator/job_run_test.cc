@@ -126,6 +126,35 @@ TEST_F(JobRunTest, WaitsAndSaysForWhom) {
               HasSubstr("3 of 4 workers and 1 of 2 servers are here"));
 }
 
+TEST_F(JobRunTest, AnEpochThatIsUsedUpIsLeftOut) {
+  job_.emplace(JobRunOptions{}, description(2, 2), at(0));
+  std::vector<NodeInfo> members = cluster(2, 2);
+  members.front().newest_epoch = kEpoch;
+  EXPECT_THAT(only<TakeEpoch>(job_->on_members(members, at(1))), SizeIs(1));
+  EXPECT_THAT(job_->on_members(members, at(1)), IsEmpty()) << "asked for once";
+  EXPECT_EQ(job_->state(), JobState::kWaiting);
+  actions_ = job_->on_epoch(12, at(2));
+  EXPECT_EQ(job_->state(), JobState::kPreparingServers);
+  EXPECT_EQ(job_->epoch(), Epoch(12));
+  EXPECT_EQ(job_->plan()->epoch, Epoch(12));
+  EXPECT_THAT(only<SendAssignment>(actions_), SizeIs(2));
+
+  job_.emplace(JobRunOptions{}, description(2, 2), at(0));
+  job_->on_members(members, at(1));
+  job_->on_epoch(absl::ResourceExhaustedError("/state: no space left on device"), at(2));
+  EXPECT_EQ(job_->state(), JobState::kWaiting);
+  EXPECT_THAT(job_->progress(at(2)).message, HasSubstr("no space left"));
+  EXPECT_THAT(only<TakeEpoch>(job_->tick(at(4))), IsEmpty());
+  EXPECT_THAT(only<TakeEpoch>(job_->tick(at(6))), SizeIs(1));
+  EXPECT_THAT(only<SendAssignment>(job_->on_epoch(12, at(6))), SizeIs(2));
+  EXPECT_THAT(job_->on_epoch(13, at(7)), IsEmpty()) << "nobody asked for it";
+  EXPECT_EQ(job_->epoch(), Epoch(12));
+
+  job_.emplace(JobRunOptions{}, description(2, 2), at(0));
+  for (NodeInfo& member : members) member.newest_epoch = Epoch(kEpoch.value() - 1);
+  EXPECT_THAT(only<SendAssignment>(job_->on_members(members, at(1))), SizeIs(2));
+}
+
 TEST_F(JobRunTest, WaitingHasADeadlineThatNamesWhatIsMissing) {
   job_.emplace(JobRunOptions{}, description(4, 2), at(0));
   job_->on_members(cluster(1, 2), at(1));

@@ -2,14 +2,19 @@
 
 // A small job of two workers and two servers, for tests of its recovery.
 
+#include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "coordinator/job_run.h"
+#include "coordinator/job_run_text.h"
 #include "coordinator/planner.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 
 namespace poseidon {
 
@@ -68,5 +73,85 @@ std::vector<T> only(const JobActions& actions) {
   }
   return found;
 }
+
+/// Two workers (nodes 101, 102) and two servers (nodes 1, 2), training.
+class RecoveryTest : public ::testing::Test {
+ protected:
+  void SetUp() override { begin(description()); }
+
+  void begin(const JobDescription& d) {
+    members_ = {node(1), node(2), node(101), node(102)};
+    job_.emplace(JobRunOptions{}, d, at(0));
+    job_->on_members(members_, at(1));
+    get_ready(2);
+    ASSERT_EQ(job_->state(), JobState::kRunning);
+  }
+  void get_ready(double now) {
+    for (const auto* group : {&job_->servers(), &job_->workers()}) {
+      for (const Participant& p : *group) job_->on_ready(p.node.id, job_->epoch(), at(now));
+    }
+  }
+  JobActions members_now(double now) { return job_->on_members(members_, at(now)); }
+  void join(const NodeInfo& node, double now) {
+    members_.push_back(node);
+    actions_ = members_now(now);
+  }
+  void lose(std::uint64_t id, double now) {
+    const NodeInfo gone = node(id);
+    std::erase_if(members_, [&](const NodeInfo& n) { return n.id == gone.id; });
+    actions_ = job_->on_departure(lost(gone), at(now));
+    members_now(now);
+  }
+  void train(Iteration from, Iteration to, double now = 3) {
+    for (Iteration i = from; i < to; ++i) {
+      for (const Participant& w : job_->workers()) {
+        job_->on_iteration(w.node.id, job_->epoch(), i, 1.0, at(now));
+      }
+    }
+  }
+  void halt(std::uint64_t id, Iteration oldest, Iteration newest, double now) {
+    actions_ = job_->on_halted(NodeId(id), job_->epoch(), {oldest, newest}, at(now));
+  }
+  /// Both servers have stored it, and the manifest is written.
+  void commit(Iteration iteration, double now) {
+    JobActions actions;
+    for (const Participant& server : job_->servers()) {
+      if (server.state == ParticipantState::kLost) continue;
+      actions = job_->on_checkpoint_report(server.node.id, job_->epoch(),
+                                           {.iteration = iteration, .stored = true, .bytes = 10}, 1,
+                                           at(now));
+    }
+    const auto writes = only<WriteManifest>(actions);
+    ASSERT_THAT(writes, ::testing::SizeIs(1));
+    actions_ = job_->on_manifest_written(writes[0].manifest.snapshot, absl::OkStatus(), at(now));
+  }
+
+  /// After three iterations, which are saved: the job waits for another one.
+  void lose_the_second_worker() {
+    train(0, 3);
+    lose(102, 4);
+    for (const std::uint64_t id : {101, 1, 2}) halt(id, 3, 3, 4.1);
+    commit(3, 4.2);
+  }
+
+  /// The worker that came last is lost, and another comes: training again, from the beginning.
+  void lose_and_replace(double now) {
+    lose(replacement_, now);
+    for (const auto* group : {&job_->workers(), &job_->servers()}) {
+      for (const Participant& p : *group) {
+        if (p.state != ParticipantState::kLost) halt(p.node.id.value(), 0, 0, now);
+      }
+    }
+    join(node(++replacement_), now);
+    job_->on_epoch(job_->epoch().value() + 1, at(now));
+    get_ready(now);
+    ASSERT_EQ(job_->state(), JobState::kRunning) << now;
+  }
+
+  std::vector<NodeInfo> members_;
+  std::optional<JobRun> job_;
+  JobActions actions_;
+  std::uint64_t replacement_ = 102;
+};
 
 }  // namespace poseidon

@@ -4,17 +4,31 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "coordinator/job_run.h"
 
 namespace poseidon {
+
+/// Until a new epoch that could not be written down is asked for again.
+inline constexpr Nanoseconds kEpochPause = std::chrono::seconds(3);
 
 inline double seconds(Nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
 inline std::string participant_text(const Participant& participant) {
   return absl::StrFormat("%s %d (%s)", role_name(participant.node.role), participant.index,
                          node_place(participant.node));
+}
+
+/// "worker 1 (a:1), worker 3 (b:1)": those that are still in `state`.
+inline std::string names_in(const std::vector<Participant>& participants, ParticipantState state) {
+  std::vector<std::string> names;
+  for (const Participant& p : participants) {
+    if (p.state == state) names.push_back(participant_text(p));
+  }
+  return absl::StrJoin(names, ", ");
 }
 
 inline bool is_lost(const Participant& p) { return p.state == ParticipantState::kLost; }

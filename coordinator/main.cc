@@ -92,6 +92,10 @@ absl::Status run(const MainOptions& options) {
                                      .status_listen = options.status_listen,
                                      .cluster = {},
                                      .security = security,
+                                     .on_listening =
+                                         [&options](const std::string& address) {
+                                           return announce_address(options.daemon, address);
+                                         },
                                      .on_turn = [&pulse] { pulse.turn(); }};
   service_options.cluster.membership.lease = Milliseconds(options.lease_ms);
   service_options.cluster.membership.heartbeat = Milliseconds(options.heartbeat_ms);
@@ -100,7 +104,6 @@ absl::Status run(const MainOptions& options) {
       std::chrono::seconds(options.checkpoint_on_stop_s);
   auto service = CoordinatorService::start(service_options, resolve_job, &clock);
   if (!service.ok()) return service.status();
-  POSEIDON_RETURN_IF_ERROR(announce_address(options.daemon, (*service)->address()));
   if (!options.metrics_listen.empty()) {
     spdlog::info("metrics at {}", (*service)->metrics_url());
   }

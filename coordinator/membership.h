@@ -51,6 +51,7 @@ struct NodeInfo {
   std::string metrics_address;
   std::string software_version;
   std::string store_identity;     ///< of a server's data directory; "" for a worker
+  Epoch newest_epoch;             ///< of which there is a checkpoint in it; 0: of none
   std::uint32_t process_id = 0;   ///< for people
   std::uint64_t incarnation = 0;  ///< of the process; see Join
   std::string peer_host;          ///< where the coordinator sees it

@@ -28,8 +28,12 @@ constexpr Milliseconds kRetryPause{500};
 /// Attempts once the run has ended.
 constexpr int kLastTries = 4;
 
+constexpr const char* kModelFile = "model.safetensors";
+constexpr const char* kMetricsFile = "metrics.jsonl";
+
 /// Far above a job's text and a plan together.
 constexpr std::uint64_t kMaxJobRecordBytes = 256 << 20;
+constexpr std::uint64_t kMostSkipped = kEpochs / 2;
 /// Of metrics.jsonl: beyond it something else is wrong.
 constexpr std::size_t kMaxMetricsBytes = std::size_t{16} << 30;
 
@@ -57,7 +61,7 @@ ModelFile::ModelFile(const fs::path& path, std::uint64_t total_bytes)
 
 absl::StatusOr<std::unique_ptr<ModelFile>> ModelFile::open(const fs::path& directory,
                                                            std::uint64_t total_bytes) {
-  std::unique_ptr<ModelFile> file(new ModelFile(directory / "model.safetensors", total_bytes));
+  std::unique_ptr<ModelFile> file(new ModelFile(directory / kModelFile, total_bytes));
   POSEIDON_RETURN_IF_ERROR(file->file_.open());
   return file;
 }
@@ -86,7 +90,7 @@ absl::Status ModelFile::commit() {
 absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(const fs::path& path, Begin begin,
                                                                  Events events) {
   POSEIDON_RETURN_IF_ERROR(create_folder(path));
-  const fs::path metrics = path / "metrics.jsonl";
+  const fs::path metrics = path / kMetricsFile;
   std::error_code ignored;
   const bool goes_on = begin == Begin::kGoOn;
   const bool replaced = !goes_on && fs::exists(metrics, ignored);
@@ -94,7 +98,7 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(const fs::path&
                        O_WRONLY | O_CREAT | (goes_on ? 0 : O_TRUNC) | O_CLOEXEC | O_APPEND, 0644));
   if (!fd.is_open()) return errno_status("create", metrics);
   // What is left of an earlier run must not pass for this one's.
-  for (const char* name : {"model.safetensors", "plan.json", "plan.recommended.json", "job.json"}) {
+  for (const char* name : {kModelFile, "plan.json", "plan.recommended.json", "job.json"}) {
     fs::remove(path / name, ignored);
   }
   return std::unique_ptr<RunDirectory>(
@@ -126,7 +130,7 @@ MetricsProgress read_metrics_progress(std::istream& in) {
 absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::reopen(const fs::path& path,
                                                                    Events events,
                                                                    MetricsProgress& progress) {
-  const fs::path metrics = path / "metrics.jsonl";
+  const fs::path metrics = path / kMetricsFile;
   Descriptor fd(::open(metrics.c_str(), O_WRONLY | O_CLOEXEC | O_APPEND));
   if (!fd.is_open()) return errno_status("open", metrics);
   std::ifstream in(metrics, std::ios::binary);
@@ -141,24 +145,28 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::reopen(const fs::pat
 
 bool RunDirectory::has_model() const {
   std::error_code ignored;
-  return fs::exists(path_ / "model.safetensors", ignored);
+  return fs::exists(path_ / kModelFile, ignored);
 }
 
 RunDirectory::RunDirectory(fs::path path, Events events, Descriptor metrics_fd, bool replaced)
     : path_(std::move(path)),
       events_(std::move(events)),
       metrics_fd_(std::move(metrics_fd)),
-      replaced_(replaced),
-      writer_([this] { write_loop(); }) {}
+      replaced_(replaced) {
+  for (const char* name : {kModelFile, kMetricsFile, "plan.json", "job.json"}) {
+    remove_leftovers(path_ / name);
+  }
+  writer_ = std::thread([this] { write_loop(); });
+}
 
 RunDirectory::~RunDirectory() {
   close();
   writer_.join();
 }
 
-void RunDirectory::append_line(std::string line) {
+void RunDirectory::append_line(std::string line, std::optional<SnapshotId> reaches) {
   line += '\n';
-  enqueue({.name = "", .contents = std::move(line)});
+  enqueue({.name = "", .contents = std::move(line), .roll_back = {}, .reaches = reaches});
 }
 
 void RunDirectory::write_file(std::string name, std::string contents) {
@@ -241,9 +249,13 @@ absl::Status RunDirectory::write_items(std::deque<Item>& items) {
       std::string lines;
       const auto is_line = [](const Item& item) { return item.name.empty() && !item.roll_back; };
       const auto end = std::find_if_not(items.begin(), items.end(), is_line);
-      for (auto it = items.begin(); it != end; ++it) lines += it->contents;
+      std::optional<SnapshotId> reached;
+      for (auto it = items.begin(); it != end; ++it) {
+        lines += it->contents;
+        if (it->reaches) reached = it->reaches;
+      }
       const off_t before = ::lseek(metrics_fd_.get(), 0, SEEK_END);
-      const absl::Status status = write_fully(metrics_fd_.get(), path_ / "metrics.jsonl", lines);
+      const absl::Status status = write_fully(metrics_fd_.get(), path_ / kMetricsFile, lines);
       if (!status.ok()) {
         if (before >= 0 && ::ftruncate(metrics_fd_.get(), before) != 0) {
           return absl::DataLossError(absl::StrCat(status.message(),
@@ -253,13 +265,14 @@ absl::Status RunDirectory::write_items(std::deque<Item>& items) {
         return status;
       }
       items.erase(items.begin(), end);
+      if (reached) events_.on_written(*reached);
     }
   }
   return absl::OkStatus();
 }
 
 absl::Status RunDirectory::roll_back_now(Iteration iteration) {
-  const fs::path metrics = path_ / "metrics.jsonl";
+  const fs::path metrics = path_ / kMetricsFile;
   POSEIDON_ASSIGN_OR_RETURN(const std::string text, read_file(metrics, kMaxMetricsBytes));
   POSEIDON_RETURN_IF_ERROR(write_file_atomically(metrics, metrics_before(text, iteration)));
   metrics_fd_ = Descriptor(::open(metrics.c_str(), O_WRONLY | O_CLOEXEC | O_APPEND));
@@ -268,7 +281,7 @@ absl::Status RunDirectory::roll_back_now(Iteration iteration) {
 
 LossCurve curve_of_earlier(const fs::path& directory, RunDirectory::Begin begin) {
   if (begin == RunDirectory::Begin::kAnew) return {};
-  std::ifstream in(directory / "metrics.jsonl", std::ios::binary);
+  std::ifstream in(directory / kMetricsFile, std::ios::binary);
   return read_metrics_progress(in).curve;  // no such file: nothing to show
 }
 
@@ -308,8 +321,10 @@ absl::StatusOr<std::unique_ptr<StateDirectory>> StateDirectory::open(const fs::p
       std::string identity,
       directory_identity(path, "STATE_IDENTITY",
                          "remove the file: then servers keep what nobody knows any more"));
-  return std::unique_ptr<StateDirectory>(
+  std::unique_ptr<StateDirectory> state(
       new StateDirectory(path, std::move(identity), std::move(fd)));
+  state->given_ = state->last_epoch().value_or(0);  // next_epoch says what is wrong with it
+  return state;
 }
 
 absl::Status StateDirectory::store_job(std::string_view text) const {
@@ -336,20 +351,39 @@ void StateDirectory::set_job_aside() const {
   fs::rename(job_file(), path_ / "job.json.broken", ignored);
 }
 
-absl::StatusOr<std::uint64_t> StateDirectory::next_epoch() {
+bool StateDirectory::skip_epochs(std::uint64_t up_to) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (up_to > std::max(kMostSkipped, given_)) return false;
+  skipped_ = std::max(skipped_, up_to);
+  return true;
+}
+
+absl::StatusOr<std::uint64_t> StateDirectory::last_epoch() const {
   const fs::path file = path_ / "epoch";
-  std::uint64_t last = 0;
   std::error_code ignored;
-  if (fs::exists(file, ignored)) {
-    std::ifstream in(file);
-    std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-    if (!absl::SimpleAtoi(text, &last)) {
-      return absl::DataLossError(absl::StrCat(file.string(),
-                                              " holds no number; write one greater than the epoch "
-                                              "of every earlier run into it"));
-    }
+  if (!fs::exists(file, ignored)) return 0;
+  std::ifstream in(file);
+  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  std::uint64_t last = 0;
+  if (!absl::SimpleAtoi(text, &last)) {
+    return absl::DataLossError(absl::StrCat(file.string(),
+                                            " holds no number; write one greater than the epoch "
+                                            "of every earlier run into it"));
+  }
+  return last;
+}
+
+absl::StatusOr<std::uint64_t> StateDirectory::next_epoch() {
+  const std::lock_guard<std::mutex> giving(giving_);
+  const fs::path file = path_ / "epoch";
+  POSEIDON_ASSIGN_OR_RETURN(std::uint64_t last, last_epoch());
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    last = std::max(last, skipped_);
   }
   POSEIDON_RETURN_IF_ERROR(write_file_atomically(file, absl::StrCat(last + 1, "\n")));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  given_ = last + 1;
   return last + 1;
 }
 

@@ -6,7 +6,8 @@
 // Concurrency contract
 //  1. append_line, write_file and close are called from any thread and never touch the disk: they
 //     queue for the writer thread, so that a slow disk stalls no heartbeat.
-//  2. on_trouble (once per time of trouble: what could not be written is kept and tried again),
+//  2. on_written (lines are on disk), on_trouble (once per time of trouble: what could not be
+//  written is kept and tried again),
 //     on_error (it is given up) and on_closed (once, last) are called on the writer
 //     thread without a lock held.
 
@@ -28,6 +29,7 @@
 #include "common/descriptor.h"
 #include "common/file_io.h"
 #include "common/ids.h"
+#include "common/snapshot.h"
 #include "coordinator/loss_curve.h"
 
 namespace poseidon {
@@ -68,7 +70,7 @@ class ModelFile {
 class RunFiles {
  public:
   virtual ~RunFiles() = default;
-  virtual void append_line(std::string line) = 0;
+  virtual void append_line(std::string line, std::optional<SnapshotId> reaches) = 0;
   virtual void write_file(std::string name, std::string contents) = 0;
   virtual void roll_back(Iteration iteration) = 0;
   virtual void close() = 0;
@@ -82,6 +84,8 @@ class RunFiles {
 class RunDirectory final : public RunFiles {
  public:
   struct Events {
+    /// Of the lines that are on disk since the last call, the last that reaches a version.
+    std::function<void(SnapshotId)> on_written;
     std::function<void(const absl::Status&)> on_trouble, on_error;
     std::function<void()> on_closed;
   };
@@ -102,7 +106,8 @@ class RunDirectory final : public RunFiles {
                                                               MetricsProgress& progress);
   ~RunDirectory() override;  ///< closes and waits for the writer thread
 
-  void append_line(std::string line) override;
+  /// `reaches`: what on_written shall say once the line is on disk.
+  void append_line(std::string line, std::optional<SnapshotId> reaches) override;
   /// In the run directory, or anywhere where `name` is an absolute path.
   void write_file(std::string name, std::string contents) override;
   /// Takes the metrics of iterations and tests from this one on back: they will come again.
@@ -124,6 +129,7 @@ class RunDirectory final : public RunFiles {
     std::string name;  ///< "" for a metrics line
     std::string contents;
     std::optional<Iteration> roll_back;  ///< set: only this
+    std::optional<SnapshotId> reaches = std::nullopt;
   };
   RunDirectory(std::filesystem::path path, Events events, Descriptor metrics_fd, bool replaced);
   void enqueue(Item item);
@@ -158,7 +164,12 @@ class StateDirectory {
   static absl::StatusOr<std::unique_ptr<StateDirectory>> open(const std::filesystem::path& path);
 
   /// Greater than every epoch given before, also by earlier processes; on disk before it is given.
+  /// Any thread.
   absl::StatusOr<std::uint64_t> next_epoch();
+  /// Those that are given from now on are greater than this one too: a server has checkpoints of
+  /// it, made for a coordinator with another state directory. False, and nothing done: that would
+  /// use up more than half of all epochs, which is no server's business. Any thread.
+  bool skip_epochs(std::uint64_t up_to);
 
   /// Names this directory, wherever it is: 32 hexadecimal digits.
   const std::string& identity() const { return identity_; }
@@ -178,9 +189,14 @@ class StateDirectory {
  private:
   StateDirectory(std::filesystem::path path, std::string identity, Descriptor lock_fd)
       : path_(std::move(path)), identity_(std::move(identity)), lock_fd_(std::move(lock_fd)) {}
+  absl::StatusOr<std::uint64_t> last_epoch() const;
+
   const std::filesystem::path path_;
   const std::string identity_;
   const Descriptor lock_fd_;
+  std::mutex giving_;  ///< held while an epoch is given, which takes the disk's time
+  std::mutex mutex_;
+  std::uint64_t given_ = 0, skipped_ = 0;  ///< guarded by mutex_
 };
 
 }  // namespace poseidon

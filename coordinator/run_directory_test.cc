@@ -34,7 +34,8 @@ class RunDirectoryTest : public ::testing::Test {
   std::unique_ptr<RunDirectory> open(RunDirectory::Begin begin = RunDirectory::Begin::kAnew) {
     auto directory = RunDirectory::open(
         folder_, begin,
-        {.on_trouble = [this](const absl::Status& status) { troubles_.push_back(status); },
+        {.on_written = [this](SnapshotId version) { written_.push_back(version); },
+         .on_trouble = [this](const absl::Status& status) { troubles_.push_back(status); },
          .on_error = [this](const absl::Status& status) { errors_.push_back(status); },
          .on_closed = [this] { ++closed_; }});
     EXPECT_TRUE(directory.ok()) << directory.status();
@@ -44,15 +45,16 @@ class RunDirectoryTest : public ::testing::Test {
   fs::path folder_;
   // Written by the writer thread, read after the directory is destroyed (which joins it).
   std::vector<absl::Status> troubles_, errors_;
+  std::vector<SnapshotId> written_;
   int closed_ = 0;
 };
 
 TEST_F(RunDirectoryTest, WritesEverythingBeforeItIsClosed) {
   auto directory = open();
-  for (int i = 0; i < 1000; ++i) directory->append_line(std::to_string(i));
+  for (int i = 0; i < 1000; ++i) directory->append_line(std::to_string(i), std::nullopt);
   directory->write_file("plan.json", "{}");
   directory->close();
-  directory->append_line("too late");
+  directory->append_line("too late", std::nullopt);
   directory.reset();
   EXPECT_EQ(closed_, 1);
   EXPECT_TRUE(errors_.empty());
@@ -65,7 +67,7 @@ TEST_F(RunDirectoryTest, WritesEverythingBeforeItIsClosed) {
 TEST_F(RunDirectoryTest, ANewRunReplacesAnOldOne) {
   auto directory = open();
   EXPECT_FALSE(directory->replaced());
-  directory->append_line("old");
+  directory->append_line("old", std::nullopt);
   directory.reset();
   std::ofstream(folder_ / "model.safetensors") << "old";
   directory = open();
@@ -73,6 +75,16 @@ TEST_F(RunDirectoryTest, ANewRunReplacesAnOldOne) {
   EXPECT_FALSE(fs::exists(folder_ / "model.safetensors"));
   directory.reset();
   EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), "");
+}
+
+TEST_F(RunDirectoryTest, WhatAKilledProcessLeftHalfWrittenGoes) {
+  open().reset();
+  const fs::path left = folder_ / "model.safetensors.tmp-4711-3";
+  const fs::path own = folder_ / "model.safetensors.tmp-mine";
+  for (const fs::path& path : {left, own}) std::ofstream(path) << "half a model";
+  open(RunDirectory::Begin::kGoOn).reset();
+  EXPECT_FALSE(fs::exists(left));
+  EXPECT_TRUE(fs::exists(own));
 }
 
 TEST_F(RunDirectoryTest, AnErrorIsToldOnceWithItsPath) {
@@ -89,9 +101,9 @@ TEST_F(RunDirectoryTest, AnErrorIsToldOnceWithItsPath) {
 
 TEST_F(RunDirectoryTest, WhatCouldNotBeWrittenIsTriedAgainInItsOrder) {
   auto directory = open();
-  directory->append_line("first");
+  directory->append_line("first", std::nullopt);
   directory->write_file("missing/plan.json", "{}");
-  directory->append_line("second");
+  directory->append_line("second", std::nullopt);
   // Until it has tried in vain: then somebody makes room.
   while (read_file(folder_ / "metrics.jsonl") != "first\n") std::this_thread::yield();
   fs::create_directories(folder_ / "missing");
@@ -101,13 +113,25 @@ TEST_F(RunDirectoryTest, WhatCouldNotBeWrittenIsTriedAgainInItsOrder) {
   EXPECT_EQ(read_file(folder_ / "missing/plan.json"), "{}");
 }
 
+TEST_F(RunDirectoryTest, SaysHowFarTheLinesAreOnDisk) {
+  const auto version = [](Iteration iteration) { return snapshot_id(Epoch(3), iteration); };
+  auto directory = open();
+  for (Iteration i = 1; i <= 100; ++i) directory->append_line("x", version(i));
+  directory->append_line("of a test", std::nullopt);
+  directory.reset();
+  ASSERT_FALSE(written_.empty());
+  EXPECT_EQ(written_.back(), version(100));
+  EXPECT_TRUE(std::is_sorted(written_.begin(), written_.end()));
+}
+
 TEST_F(RunDirectoryTest, AFullDiskIsSaidPlainly) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "this machine has no /dev/full";
   fs::create_directories(folder_);
   fs::create_symlink("/dev/full", folder_ / "metrics.jsonl");
   auto directory = open();
-  directory->append_line("x");
+  directory->append_line("x", snapshot_id(Epoch(3), 1));
   directory.reset();
+  EXPECT_TRUE(written_.empty());
   ASSERT_EQ(errors_.size(), 1u);
   EXPECT_THAT(errors_[0].ToString(), HasSubstr("No space left on device"));
 }
@@ -115,14 +139,14 @@ TEST_F(RunDirectoryTest, AFullDiskIsSaidPlainly) {
 TEST_F(RunDirectoryTest, ARunThatGoesOnKeepsItsMetricsUpToThere) {
   auto directory = open();
   for (int i = 0; i < 4; ++i) {
-    directory->append_line("{\"iteration\":" + std::to_string(i) + "}");
+    directory->append_line("{\"iteration\":" + std::to_string(i) + "}", std::nullopt);
   }
   directory->write_file("plan.json", "old");
   directory.reset();
   directory = open(RunDirectory::Begin::kGoOn);
   EXPECT_FALSE(directory->replaced());
   directory->roll_back(2);
-  directory->append_line("{\"iteration\":2,\"again\":true}");
+  directory->append_line("{\"iteration\":2,\"again\":true}", std::nullopt);
   directory.reset();
   EXPECT_EQ(read_file(folder_ / "metrics.jsonl"),
             "{\"iteration\":0}\n{\"iteration\":1}\n{\"iteration\":2,\"again\":true}\n");
@@ -161,6 +185,23 @@ TEST_F(RunDirectoryTest, EpochsGrowAcrossRestarts) {
     EXPECT_EQ(*(*state)->next_epoch(), expected);
   }
   auto first = StateDirectory::open(folder_);
+  EXPECT_TRUE((*first)->skip_epochs(2));
+  EXPECT_EQ(*(*first)->next_epoch(), 4u) << "they are over";
+  EXPECT_TRUE((*first)->skip_epochs(40));
+  EXPECT_TRUE((*first)->skip_epochs(7));
+  const std::uint64_t half = std::uint64_t{1} << 23;
+  EXPECT_FALSE((*first)->skip_epochs(half + 1)) << "somebody wants to use them up";
+  EXPECT_EQ(*(*first)->next_epoch(), 41u);
+  first->reset();
+  first = StateDirectory::open(folder_);
+  EXPECT_EQ(*(*first)->next_epoch(), 42u);
+  EXPECT_TRUE((*first)->skip_epochs(half));
+  EXPECT_EQ(*(*first)->next_epoch(), half + 1);
+  EXPECT_TRUE((*first)->skip_epochs(half + 1)) << "its own";
+  first->reset();
+  first = StateDirectory::open(folder_);
+  EXPECT_TRUE((*first)->skip_epochs(half + 1));
+  EXPECT_FALSE((*first)->skip_epochs(half + 2));
   EXPECT_EQ(StateDirectory::open(folder_).status().code(), absl::StatusCode::kAlreadyExists);
   std::ofstream(folder_ / "epoch") << "nonsense";
   EXPECT_EQ((*first)->next_epoch().status().code(), absl::StatusCode::kDataLoss);
@@ -201,7 +242,7 @@ TEST(MetricsProgress, ReadsWhatIsWholeAndInOrder) {
 TEST_F(RunDirectoryTest, GoesOnAfterTheLastWholeLine) {
   const std::string line = R"({"iteration":0,"loss":2.5})";
   auto first = open();
-  first->append_line(line);
+  first->append_line(line, std::nullopt);
   first.reset();
   std::ofstream(folder_ / "metrics.jsonl", std::ios::app) << R"({"iteration":1,"lo)";
   MetricsProgress progress;
@@ -211,7 +252,7 @@ TEST_F(RunDirectoryTest, GoesOnAfterTheLastWholeLine) {
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(progress.next_iteration, 1);
   EXPECT_FALSE((*again)->has_model());
-  (*again)->append_line(R"({"iteration":1,"loss":2.0})");
+  (*again)->append_line(R"({"iteration":1,"loss":2.0})", std::nullopt);
   again->reset();
   EXPECT_EQ(read_file(folder_ / "metrics.jsonl"),
             line + "\n" + R"({"iteration":1,"loss":2.0})" + "\n");

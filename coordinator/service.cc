@@ -385,8 +385,8 @@ class CoordinatorServer final : public CoordinatorService {
     return absl::OkStatus();
   }
 
-  absl::Status listen(const HostPort& listen) {
-    cluster_.restore();
+  absl::Status listen(const HostPort& listen,
+                      const std::function<absl::Status(const std::string& address)>& on_listening) {
     grpc::ServerBuilder builder;
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                                kMinPingIntervalMs);
@@ -395,8 +395,11 @@ class CoordinatorServer final : public CoordinatorService {
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return absl::InternalError("gRPC does not serve");
-    port_->start();
     address_ = to_string({listen.host, port_->port()});
+    if (on_listening != nullptr) POSEIDON_RETURN_IF_ERROR(on_listening(address_));
+    // Nothing may fail after it: the end of a coordinator that has a job ends the job.
+    POSEIDON_RETURN_IF_ERROR(cluster_.restore());
+    port_->start();
     timer_ = std::thread([this] { timer_loop(); });
     return absl::OkStatus();
   }
@@ -467,8 +470,8 @@ absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::start(
       std::make_unique<CoordinatorServer>(options.cluster, std::move(resolver), std::move(state),
                                           clock, options.on_turn, options.security);
   POSEIDON_RETURN_IF_ERROR(server->serve_metrics(options.metrics_listen));
-  POSEIDON_RETURN_IF_ERROR(server->listen(listen));
   POSEIDON_RETURN_IF_ERROR(server->serve_status(options.status_listen));
+  POSEIDON_RETURN_IF_ERROR(server->listen(listen, options.on_listening));
   return server;
 }
 

@@ -24,6 +24,9 @@ struct CoordinatorOptions {
   std::string status_listen;   ///< of the status page, as parse_status_listen takes it; "" : none
   ClusterOptions cluster;
   std::shared_ptr<Security> security = Security::none();
+  /// Its ports are open, nothing was served yet, and the job that it finds goes on if this returns
+  /// OK; else start() returns what this does. The address is where it listens. May be null.
+  std::function<absl::Status(const std::string& address)> on_listening;
   std::function<void()> on_turn;  ///< with every turn of the timer: it is alive; may be null
 };
 

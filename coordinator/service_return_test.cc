@@ -332,6 +332,51 @@ TEST_F(RestartTest, ARecordThatMakesNoSenseIsSetAside) {
   EXPECT_TRUE(submit(1, 1).ok());
 }
 
+TEST_F(RestartTest, WhatStandsInTheWayOfAJobEndsItNot) {
+  RawNode first(address_);
+  train(first);
+  report(first, 0);
+  await_iteration(1);
+  await([&](const auto&) { return read_file(record()).find("running") != std::string::npos; });
+  const std::string kept = read_file(record());
+  CoordinatorOptions again = options();
+  again.listen = address_;
+  service_->shutdown("the test ends it");
+  nodes_.clear();
+  service_.reset();
+  std::ofstream(record()) << kept;
+  // Its disk is not there yet.
+  std::filesystem::rename(folder_ / "run", folder_ / "unmounted");
+  const auto refused = CoordinatorService::start(again, resolver, &clock_);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  for (const std::string& part : {record().string(), (folder_ / "run").string(),
+                                  std::string("put that right"), std::string("give the job up")}) {
+    EXPECT_THAT(std::string(refused.status().message()), HasSubstr(part));
+  }
+  EXPECT_EQ(read_file(record()), kept);
+  std::filesystem::rename(folder_ / "unmounted", folder_ / "run");
+  // Somebody has its port, or that of its page.
+  for (const bool page : {false, true}) {
+    CoordinatorOptions elsewhere = options();
+    elsewhere.state_dir = (folder_ / "other").string();
+    if (page) elsewhere.status_listen = "127.0.0.1:0";
+    auto other = CoordinatorService::start(elsewhere, resolver, &clock_);
+    ASSERT_TRUE(other.ok()) << other.status();
+    CoordinatorOptions taken = again;
+    if (page) {
+      const std::string url = (*other)->status_url();
+      taken.status_listen = url.substr(url.rfind('/') + 1);
+    } else {
+      taken.listen = (*other)->address();
+    }
+    EXPECT_FALSE(CoordinatorService::start(taken, resolver, &clock_).ok());
+    EXPECT_EQ(read_file(record()), kept);
+  }
+  start(again);
+  EXPECT_EQ(status().state(), "running");
+  EXPECT_EQ(status().iteration(), 1u);
+}
+
 TEST_F(RestartTest, AJobThatHadNotStartedBeginsAnew) {
   ASSERT_TRUE(submit(1, 1).ok());
   const std::string kept = read_file(record());

@@ -25,6 +25,10 @@ CheckpointKeeper::CheckpointKeeper(std::unique_ptr<ChunkStore> store, Background
       probe_(std::move(probe)),
       store_(std::move(store)),
       queue_(probe_, NodeGauge::kCheckpointQueue) {
+  const absl::StatusOr<std::vector<SnapshotId>> sealed = store_->list();
+  if (sealed.ok() && !sealed->empty()) {
+    newest_epoch_ = snapshot_epoch(*std::ranges::max_element(*sealed)).value();
+  }
   if (probe_ != nullptr) background_->enqueue([this] { show_store(); });
 }
 
@@ -62,14 +66,31 @@ void CheckpointKeeper::change_epoch(Epoch epoch, std::size_t pieces, ResultCallb
   epoch_ = epoch;
   on_result_ = std::move(on_result);
   started_.clear();
-  for (const SnapshotId snapshot : progress_.begin(epoch, pieces)) remove_now(snapshot);
-  if (epoch != Epoch(0) && owner_.begin_epoch()) remember_owner();
+  for (const SnapshotId snapshot : progress_.begin(epoch, pieces)) remove_own(snapshot);
+  if (epoch == Epoch(0)) return;  // what the last one made may still be forgotten
+  of_others_.clear();
+  if (const auto sealed = store_->list(); sealed.ok()) {
+    for (const SnapshotId snapshot : *sealed) {
+      if (snapshot_epoch(snapshot) == epoch) of_others_.insert(snapshot);
+    }
+  }
+  if (owner_.begin_epoch()) remember_owner();
 }
 
 void CheckpointKeeper::remove_now(SnapshotId snapshot) {
   const absl::Status removed = store_->remove(snapshot);
   if (!removed.ok()) spdlog::warn("{}", std::string(removed.message()));
   show_store();
+}
+
+/// What was made in this epoch, and not what has the same number by chance.
+void CheckpointKeeper::remove_own(SnapshotId snapshot) {
+  if (!of_others_.contains(snapshot)) {
+    remove_now(snapshot);
+    return;
+  }
+  spdlog::error("the part of checkpoint {} is of another coordinator, and stays",
+                snapshot_name(snapshot));
 }
 
 absl::Status CheckpointKeeper::admit(SnapshotId snapshot) {
@@ -103,6 +124,7 @@ absl::Status CheckpointKeeper::store(SnapshotId snapshot, const ChunkView& chunk
   wrote(snapshot, sealing, std::nullopt, 0);
   const std::int64_t bytes = progress_.bytes(snapshot);
   progress_.sealed(snapshot);
+  newest_epoch_ = std::max(newest_epoch_.load(), snapshot_epoch(snapshot).value());
   show_store();
   report(snapshot, absl::OkStatus(), bytes);
   return absl::OkStatus();
@@ -172,13 +194,13 @@ void CheckpointKeeper::forget(SnapshotId snapshot) {
     if (in_the_making && progress_.failed(snapshot)) {
       std::erase_if(started_, [snapshot](const Started& s) { return s.snapshot == snapshot; });
     }
-    remove_now(snapshot);
+    remove_own(snapshot);
   });
 }
 
 void CheckpointKeeper::fail(SnapshotId snapshot, const absl::Status& status) {
   if (!progress_.failed(snapshot)) return;
-  remove_now(snapshot);
+  remove_own(snapshot);
   report(snapshot, status, 0);
 }
 

@@ -10,6 +10,7 @@
 // Threads: one of its own, on which all disk calls and all callbacks happen. Every public method
 // may be called from any thread and returns at once.
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -18,6 +19,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -71,6 +73,8 @@ class CheckpointKeeper {
   void keep_only(WantedSnapshots wanted);
   /// The snapshot is not wanted: its making has failed elsewhere, or newer ones are kept instead.
   void forget(SnapshotId snapshot);
+  /// Of which a snapshot was ever sealed here; 0: of none. Any thread.
+  Epoch newest_epoch() const { return Epoch(newest_epoch_.load(std::memory_order_relaxed)); }
 
   /// Of a sealed snapshot. NOT_FOUND, DATA_LOSS.
   void read(SnapshotId snapshot, PieceId piece, ReadCallback done);
@@ -97,6 +101,7 @@ class CheckpointKeeper {
   bool may_wait(SnapshotId snapshot);
   void run();
   void remove_now(SnapshotId snapshot);
+  void remove_own(SnapshotId snapshot);
   void keep_only_now(const WantedSnapshots& wanted);
   void remember_owner();
   void show_store();
@@ -115,6 +120,9 @@ class CheckpointKeeper {
   const std::unique_ptr<ChunkStore> store_;
   Epoch epoch_;
   SnapshotProgress progress_;
+  /// Of the epoch in force or the last one, when it began: another coordinator's, which counts its
+  /// epochs likewise.
+  std::set<SnapshotId> of_others_;
   std::filesystem::path owner_file_;  ///< "": nothing is removed because nobody wants it
   StoreOwner owner_;
   absl::Status owner_status_;  ///< not OK: what the file says is not true
@@ -122,6 +130,8 @@ class CheckpointKeeper {
   std::vector<Started> started_;  ///< open snapshots
   SnapshotId cached_of_;          ///< of the piece read last: its slots are asked for one by one
   std::shared_ptr<const StoredChunk> cached_;
+
+  std::atomic<std::uint64_t> newest_epoch_{0};
 
   std::mutex mutex_;
   /// Of each snapshot, waiting for their turn: under mutex_. Other tasks are bounded by the windows

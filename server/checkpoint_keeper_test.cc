@@ -137,6 +137,33 @@ TEST_F(KeeperTest, AFullDiskFailsTheSnapshotAndLeavesTheLastOne) {
   EXPECT_TRUE(read(at(30), 0).ok());
 }
 
+TEST_F(KeeperTest, WhatHasTheSameNumberAndIsAnotherCoordinatorsStays) {
+  EXPECT_EQ(keeper_.newest_epoch(), Epoch(0));
+  keeper_.put(at(10), chunk(0, 10, 1.0f));
+  ASSERT_TRUE(give(at(10), 1, 1.0f).ok());
+  EXPECT_EQ(keeper_.newest_epoch(), kEpoch);
+  // A coordinator with a state directory of its own comes to the same epoch.
+  keeper_.begin(kEpoch, 2, [this](const SnapshotResult& result) {
+    const std::lock_guard lock(mutex_);
+    results_.push_back(result);
+  });
+  EXPECT_FALSE(give(at(10), 1, 2.0f).ok());
+  keeper_.forget(at(10));
+  settle();
+  ASSERT_EQ(results().size(), 2u);
+  EXPECT_FALSE(results()[1].status.ok());
+  EXPECT_TRUE(trouble_.removed.empty());
+  const auto kept = read(at(10), 0);
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_THAT((*kept)->parameters, ElementsAre(1.0f, 1.0f, 1.0f));
+  // What it makes itself, it may remove.
+  keeper_.put(at(20), chunk(0, 20, 2.0f));
+  ASSERT_TRUE(give(at(20), 1, 2.0f).ok());
+  keeper_.forget(at(20));
+  settle();
+  EXPECT_TRUE(trouble_.removed.contains(at(20)));
+}
+
 TEST_F(KeeperTest, ADiskThatStandsStillHoldsTwoSnapshotsAndNoMore) {
   std::weak_ptr<float> third;
   {

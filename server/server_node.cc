@@ -290,6 +290,10 @@ void ServerNode::drop(Epoch epoch) {
   stores_->post([this] { replicas_.end(); });
 }
 
+void ServerNode::fill_join(v1::Join& join) {
+  join.set_newest_epoch(keeper_->newest_epoch().value());
+}
+
 void ServerNode::fill_heartbeat(v1::Heartbeat& heartbeat) {
   std::shared_ptr<TrafficProbe> traffic;
   {

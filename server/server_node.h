@@ -57,6 +57,7 @@ class ServerNode final : public ControlEvents {
   void on_keep_checkpoints(const v1::KeepCheckpoints& keep) override;
   void on_away(const absl::Status& reason) override;
   void on_lost(const absl::Status& reason) override;
+  void fill_join(v1::Join& join) override;
   void fill_heartbeat(v1::Heartbeat& heartbeat) override;
 
  private:

@@ -80,11 +80,15 @@ class Files final : public RunFiles {
  public:
   Files(Tasks* tasks, RunContents* contents, fs::path path, RunDirectory::Events events)
       : tasks_(tasks), contents_(contents), path_(std::move(path)), events_(std::move(events)) {}
-  void append_line(std::string line) override {
+  void append_line(std::string line, std::optional<SnapshotId> reaches) override {
     POSEIDON_CHECK(line.find('\n') == std::string::npos, "one line");
     contents_->metrics += line + "\n";
+    if (reaches) tasks_->add([told = events_.on_written, version = *reaches] { told(version); });
   }
-  void write_file(std::string /*name*/, std::string /*contents*/) override {}
+  void write_file(std::string name, std::string contents) override {
+    if (!fs::path(name).is_absolute()) return;  // for people only
+    POSEIDON_CHECK(write_file_atomically(name, contents).ok(), "the disk works");
+  }
   void roll_back(Iteration iteration) override {
     contents_->metrics = metrics_before(contents_->metrics, iteration);
   }
@@ -216,7 +220,7 @@ class Session {
     POSEIDON_CHECK(state.ok(), "the last one is gone");
     cluster_ = std::make_unique<Cluster>(ClusterOptions{}, resolve, *std::move(state), &clock_,
                                          std::move(disk));
-    cluster_->restore();
+    POSEIDON_CHECK(cluster_->restore().ok(), "what a coordinator writes down it goes on with");
   }
 
   void step() {

@@ -84,6 +84,7 @@ void SimControl::after(Nanoseconds delay, std::function<void()> function) {
 void SimControl::connect() {
   v1::NodeMessage message;
   *message.mutable_join() = join_;
+  events_->fill_join(*message.mutable_join());
   if (outbox_.epoch()) {
     *message.mutable_join()->mutable_resume() = outbox_.resume();
     message.mutable_join()->mutable_resume()->set_node_id(node_id_);

@@ -29,8 +29,11 @@ class SimRunFiles final : public RunFiles {
         rolled_back_(options.rolled_back),
         writer_(loop, mix_seed(options.seed, 5), options.slowest_disk) {}
 
-  void append_line(std::string line) override {
-    write([this, line = std::move(line)] { metrics() += line + "\n"; });
+  void append_line(std::string line, std::optional<SnapshotId> reaches) override {
+    write([this, line = std::move(line), reaches] {
+      metrics() += line + "\n";
+      if (reaches) events_.on_written(*reaches);
+    });
   }
   void write_file(std::string name, std::string contents) override {
     if (!std::filesystem::path(name).is_absolute()) return;  // for people only
@@ -311,7 +314,7 @@ SimCoordinator::SimCoordinator(Transport* transport, const SimCoordinatorOptions
   };
   cluster_ = std::make_unique<Cluster>(options.cluster, resolve_job, *std::move(state),
                                        clock_.get(), std::move(seams));
-  cluster_->restore();
+  POSEIDON_CHECK(cluster_->restore().ok(), "the disk works");
   POSEIDON_CHECK(transport->listen(kCoordinatorAddress, links_.get()).ok(), "a free address");
   POSEIDON_CHECK(transport->listen(kUploadAddress, uploads_.get()).ok(), "a free address");
   tick();

@@ -1,0 +1,353 @@
+// Workers that come while a job trains, and those that come and cannot.
+
+#include "coordinator/job_run_test_support.h"
+
+namespace poseidon {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// ---- changes ----
+
+/// A job of two to four workers whose batch of all stays.
+JobDescription elastic(std::int64_t global_batch) {
+  JobDescription d = description();
+  d.workers = 0;
+  d.min_workers = 2;
+  d.max_workers = 4;
+  d.with_workers = [global_batch](std::uint32_t,
+                                  std::uint32_t workers) -> absl::StatusOr<ElasticJob> {
+    if (global_batch % workers != 0) return absl::InvalidArgumentError("not divisible");
+    return ElasticJob{.job_json = "with " + std::to_string(workers),
+                      .batch_size = global_batch / workers,
+                      .learning_rate_factor = 2.0};
+  };
+  return d;
+}
+
+TEST_F(RecoveryTest, MoreWorkersAreTakenInFromACheckpoint) {
+  begin(elastic(60));
+  EXPECT_EQ(job_->batch_size(), 30);
+  train(0, 3);
+  join(node(103), 4);
+  EXPECT_THAT(only<LogLine>(actions_)[0].text, HasSubstr("1 more worker came"));
+  EXPECT_THAT(only<SendSave>(job_->tick(at(5.9))), IsEmpty()) << "others may come with it";
+  actions_ = job_->tick(at(6.1));
+  ASSERT_THAT(only<SendSave>(actions_), SizeIs(4));
+  EXPECT_FALSE(only<SendSave>(actions_)[0].held) << "training goes on meanwhile";
+  EXPECT_EQ(only<SendSave>(actions_)[0].iteration, 5);
+  train(3, 6);
+  commit(5, 7);
+  EXPECT_THAT(only<SendStop>(actions_), SizeIs(4));
+  EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
+  actions_ = job_->on_epoch(9, at(7));
+  EXPECT_EQ(only<RollBackMetrics>(actions_)[0].iteration, 5);
+  ASSERT_THAT(job_->workers(), SizeIs(3));
+  EXPECT_EQ(job_->workers()[2].node.id, NodeId(103));
+  EXPECT_EQ(job_->batch_size(), 20);
+  EXPECT_EQ(job_->job_json(), "with 3");
+  EXPECT_EQ(job_->restore()->samples, 5u * 60u) << "where the data goes on";
+  EXPECT_EQ(job_->recoveries(), 0);
+  EXPECT_EQ(job_->counts().of(EpochEnd::kMoreWorkers), 1u);
+  get_ready(8);
+  actions_ = {};
+  for (const Participant& w : job_->workers()) {
+    actions_ = job_->on_iteration(w.node.id, job_->epoch(), 5, 1.0, at(9));
+  }
+  EXPECT_THAT(only<AppendMetrics>(actions_)[0].line, HasSubstr("\"learning_rate\":1.0,"));
+}
+
+TEST_F(RecoveryTest, AGrowthThatCannotBeSavedChangesNothing) {
+  begin(elastic(60));
+  train(0, 3);
+  join(node(103), 4);
+  job_->tick(at(6.1));
+  job_->on_checkpoint_report(NodeId(1), job_->epoch(), {.iteration = 5, .reason = "disk full"}, 1,
+                             at(6.2));
+  job_->tick(at(6.3));
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  EXPECT_THAT(only<SendSave>(job_->tick(at(60))), IsEmpty()) << "not again and again";
+  EXPECT_THAT(only<SendSave>(job_->tick(at(67))), SizeIs(4));
+}
+
+TEST_F(RecoveryTest, NumbersThatDoNotDivideTheBatchAreNotUsed) {
+  begin(elastic(64));
+  train(0, 3);
+  join(node(103), 4);
+  EXPECT_THAT(only<SendSave>(job_->tick(at(10))), IsEmpty()) << "three do not";
+  join(node(104), 11);
+  EXPECT_THAT(only<SendSave>(job_->tick(at(14))), SizeIs(4));
+  train(3, 6);
+  commit(5, 15);
+  job_->on_epoch(9, at(15));
+  EXPECT_THAT(job_->workers(), SizeIs(4));
+}
+
+/// Begins with the workers 101 and 102 and takes 103 in; all of the epoch prepare.
+class GrowthTest : public RecoveryTest {
+ protected:
+  void SetUp() override {
+    begin(elastic(60));
+    train(0, 3);
+    join(node(103), 4);
+    job_->tick(at(6.1));
+    train(3, 6);
+    commit(5, 7);
+    job_->on_epoch(9, at(7));
+    ASSERT_EQ(job_->workers().size(), 3u);
+    for (const Participant& p : job_->servers()) job_->on_ready(p.node.id, job_->epoch(), at(8));
+    ASSERT_EQ(job_->state(), JobState::kPreparingWorkers);
+  }
+  void fails(std::uint64_t id, const std::string& reason) {
+    actions_ = job_->on_failed(NodeId(id), job_->epoch(), reason, FailureKind::kJob, at(9));
+  }
+};
+
+TEST_F(GrowthTest, ANewcomerThatCannotTakePartIsLeftOut) {
+  fails(103, "no such file: /data/train");
+  EXPECT_EQ(job_->state(), JobState::kReplacing);
+  EXPECT_THAT(only<SendStop>(actions_), SizeIs(5)) << "all, the newcomer too";
+  EXPECT_THAT(job_->recovering_from(), HasSubstr("cannot take part: no such file: /data/train"));
+  EXPECT_THAT(only<TakeEpoch>(job_->tick(at(30))), IsEmpty()) << "another one may come";
+  EXPECT_THAT(only<TakeEpoch>(job_->tick(at(40))), SizeIs(1));
+  job_->on_epoch(10, at(40));
+  EXPECT_THAT(job_->workers(), SizeIs(2));
+  EXPECT_EQ(job_->counts().of(EpochEnd::kNodeUnfit), 1u);
+  get_ready(41);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  EXPECT_THAT(only<SendSave>(job_->tick(at(300))), IsEmpty()) << "nor is it taken again";
+  join(node(104), 301);
+  EXPECT_THAT(only<SendSave>(job_->tick(at(310))), SizeIs(4)) << "others are";
+}
+
+TEST_F(GrowthTest, AnotherNewcomerTakesItsPlace) {
+  fails(103, "no such file");
+  join(node(104), 10);
+  EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
+  job_->on_epoch(10, at(10));
+  ASSERT_THAT(job_->workers(), SizeIs(3));
+  EXPECT_EQ(job_->workers()[2].node.id, NodeId(104));
+}
+
+TEST_F(GrowthTest, WhatTheOldOnesCannotDoWithSoManyEndsTheGrowth) {
+  fails(101, "a batch of 60 samples is more than the data have");
+  EXPECT_THAT(only<SendStop>(actions_), SizeIs(5));
+  EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1)) << "at once";
+  job_->on_epoch(10, at(10));
+  EXPECT_THAT(job_->workers(), SizeIs(2));
+  get_ready(11);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  join(node(104), 301);
+  EXPECT_THAT(only<SendSave>(job_->tick(at(310))), IsEmpty()) << "it is known how many fit";
+}
+
+TEST_F(GrowthTest, WhoWasReadyAndFailsFailsTheJob) {
+  for (const std::uint64_t id : {101, 102, 103}) {
+    job_->on_ready(NodeId(id), job_->epoch(), at(9));
+  }
+  ASSERT_EQ(job_->state(), JobState::kRunning);
+  fails(103, "a label out of range");
+  EXPECT_EQ(job_->state(), JobState::kFailed);
+}
+
+TEST_F(RecoveryTest, AReplacementThatCannotTakePartMakesRoomForAnother) {
+  lose_the_second_worker();
+  join(node(103), 5);
+  job_->on_epoch(9, at(5));
+  for (const Participant& p : job_->servers()) job_->on_ready(p.node.id, job_->epoch(), at(6));
+  job_->on_failed(NodeId(103), job_->epoch(), "no such file", FailureKind::kJob, at(7));
+  EXPECT_EQ(job_->state(), JobState::kReplacing);
+  join(node(104), 8);
+  EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
+  job_->on_epoch(10, at(8));
+  get_ready(9);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  EXPECT_EQ(job_->workers()[1].node.id, NodeId(104));
+}
+
+// The coordinator was stopped for a minute, or heard nobody: those who knocked meanwhile come
+// first.
+TEST_F(RecoveryTest, TimeInWhichNobodyCouldBeHeardIsNotCounted) {
+  begin(elastic(60));
+  lose_the_second_worker();
+  job_->forgive(at(60), at(65));
+  EXPECT_THAT(only<TakeEpoch>(job_->tick(at(65))), IsEmpty()) << "it still waits for another";
+  join(node(103), 66);
+  EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
+  job_->on_epoch(9, at(66));
+  EXPECT_THAT(job_->workers(), SizeIs(2));
+  get_ready(67);
+  train(3, 4, 68);
+  job_->forgive(at(3600), at(3670));
+  EXPECT_TRUE(only<SendStop>(job_->tick(at(3670))).empty());
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+}
+
+TEST_F(RecoveryTest, FewerWorkersOnlyWhereTheBatchOfAllCanBeDivided) {
+  JobDescription d = elastic(64);
+  d.min_workers = 3;
+  members_ = {node(1), node(2), node(101), node(102), node(103), node(104)};
+  job_.emplace(JobRunOptions{}, d, at(0));
+  job_->on_members(members_, at(1));
+  get_ready(2);
+  ASSERT_EQ(job_->state(), JobState::kRunning);
+  train(0, 3);
+  lose(104, 4);
+  for (const std::uint64_t id : {101, 102, 103, 1, 2}) halt(id, 3, 3, 4.1);
+  commit(3, 4.2);
+  EXPECT_THAT(only<TakeEpoch>(job_->tick(at(60))), IsEmpty()) << "three cannot";
+  EXPECT_EQ(job_->state(), JobState::kReplacing);
+  join(node(105), 70);
+  EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
+}
+
+TEST_F(RecoveryTest, AnExactNumberOfWorkersDoesNotGrow) {
+  JobDescription d = elastic(60);
+  d.workers = 2;
+  begin(d);
+  train(0, 3);
+  join(node(103), 4);
+  EXPECT_THAT(only<SendSave>(job_->tick(at(10))), IsEmpty());
+  lose(102, 11);
+  for (const std::uint64_t id : {101, 1, 2}) halt(id, 3, 3, 11);
+  commit(3, 11);
+  EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1)) << "but it stands in";
+}
+
+// ---- newcomers that die, or say nothing ----
+
+/// 103 was taken in. It dies before it is ready, and is started again at once.
+class MishapTest : public GrowthTest {
+ protected:
+  void die(std::uint64_t id, double now) {
+    ASSERT_EQ(job_->state(), JobState::kPreparingWorkers) << now;
+    lose(id, now);
+    ASSERT_EQ(job_->state(), JobState::kReplacing) << now;
+  }
+  void begin_epoch(double now) {
+    ASSERT_THAT(only<TakeEpoch>(actions_), SizeIs(1)) << now;
+    job_->on_epoch(job_->epoch().value() + 1, at(now));
+    for (const Participant& p : job_->servers()) job_->on_ready(p.node.id, job_->epoch(), at(now));
+  }
+  void tick(double now) { actions_ = job_->tick(at(now)); }
+};
+
+TEST_F(MishapTest, WhoDiesAgainAndAgainIsNotWaitedFor) {
+  die(103, 10);
+  join(node(104), 10);
+  begin_epoch(10);  // once may happen to anybody
+  die(104, 10);
+  join(node(105), 10);
+  EXPECT_THAT(only<TakeEpoch>(actions_), IsEmpty());
+  tick(19.5);
+  EXPECT_THAT(only<TakeEpoch>(actions_), IsEmpty());
+  tick(20.5);
+  begin_epoch(20.5);
+  ASSERT_THAT(job_->workers(), SizeIs(3));
+  die(105, 21);
+  join(node(106), 21);
+  tick(36);
+  EXPECT_THAT(only<TakeEpoch>(actions_), IsEmpty()) << "its place waits for another one";
+  tick(38);
+  begin_epoch(38);
+  EXPECT_THAT(job_->workers(), SizeIs(2));
+  get_ready(39);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  EXPECT_EQ(job_->counts().of(EpochEnd::kNodeUnfit), 3u);
+  EXPECT_EQ(job_->counts().of(EpochEnd::kWorkerLost), 0u);
+}
+
+TEST_F(MishapTest, OthersTakeThePlaceAtOnce) {
+  for (const std::uint64_t id : {103, 104}) {
+    die(id, 10);
+    join(node(id + 1), 10);
+    if (id == 103) begin_epoch(10);
+  }
+  NodeInfo other = node(110);
+  other.peer_host = "10.0.0.110";
+  join(other, 11);
+  begin_epoch(11);
+  EXPECT_EQ(job_->workers()[2].node.id, NodeId(110));
+}
+
+TEST_F(MishapTest, WhoGetsReadyBeginsAnew) {
+  die(103, 10);
+  join(node(104), 10);
+  begin_epoch(10);
+  get_ready(11);
+  ASSERT_EQ(job_->state(), JobState::kRunning);
+  lose(104, 12);
+  for (const std::uint64_t id : {101, 102, 1, 2}) halt(id, 5, 5, 12);
+  join(node(105), 12);
+  begin_epoch(12);
+  die(105, 13);
+  join(node(106), 13);
+  begin_epoch(13);  // at once: it is its first time again
+}
+
+TEST_F(RecoveryTest, AMachineThatIsBrokenCostsAJobLessAndLess) {
+  JobDescription d = elastic(60);
+  d.iterations = 1'000'000;
+  begin(d);
+  std::uint64_t newcomer = 103;
+  std::vector<double> taken;
+  int steps = 0, trained = 0;
+  bool asked = false;
+  const auto look = [&asked](const JobActions& actions) {
+    asked = asked || !only<TakeEpoch>(actions).empty();
+  };
+  members_.push_back(node(newcomer));
+  look(members_now(3));
+  for (double now = 3; now < 12 * 3600; now += 0.5) {
+    ++steps;
+    look(job_->tick(at(now)));
+    if (std::exchange(asked, false)) {
+      job_->on_epoch(job_->epoch().value() + 1, at(now));
+      for (const Participant& p : job_->servers()) {
+        job_->on_ready(p.node.id, job_->epoch(), at(now));
+      }
+    }
+    if (job_->state() == JobState::kPreparingWorkers && job_->workers().size() == 3) {
+      taken.push_back(now);
+      const NodeInfo dead = job_->workers()[2].node;
+      std::erase_if(members_, [&dead](const NodeInfo& n) { return n.id == dead.id; });
+      look(job_->on_departure(lost(dead), at(now)));
+      members_.push_back(node(++newcomer));
+      look(members_now(now));
+    } else if (job_->state() == JobState::kPreparingWorkers) {
+      get_ready(now);
+    }
+    ASSERT_FALSE(job_->ended()) << job_->progress(at(now)).message;
+    if (job_->state() != JobState::kRunning) continue;
+    ++trained;
+    const Iteration done = job_->progress(at(now)).completed;
+    train(done, done + 1, now);
+    if (job_->checkpoints().asked_for() != done + 1) continue;
+    commit(done + 1, now);
+    look(actions_);
+  }
+  ASSERT_GE(taken.size(), 10u) << "it is never given up";
+  EXPECT_GE(taken.back() - taken[taken.size() - 2], 3600.0);
+  EXPECT_LE(taken.size(), 24u);
+  EXPECT_GE(trained, 0.98 * steps);
+}
+
+TEST_F(GrowthTest, WhoDoesNotGetReadyIsLeftOut) {
+  for (const std::uint64_t id : {101, 102}) job_->on_ready(NodeId(id), job_->epoch(), at(9));
+  EXPECT_THAT(job_->tick(at(600)), IsEmpty());
+  actions_ = job_->tick(at(610));
+  EXPECT_EQ(job_->state(), JobState::kReplacing);
+  EXPECT_THAT(job_->recovering_from(), HasSubstr("not ready after 602 s: worker 2 (10.0.0.103"));
+  EXPECT_THAT(only<SendStop>(actions_), SizeIs(5));
+  EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1)) << "its place has waited for long enough";
+  job_->on_epoch(10, at(610));
+  EXPECT_THAT(job_->workers(), SizeIs(2));
+  get_ready(611);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  EXPECT_THAT(only<SendSave>(job_->tick(at(700))), IsEmpty()) << "nor is it taken again";
+}
+
+}  // namespace
+}  // namespace poseidon
