@@ -49,6 +49,7 @@ CheckpointActions CheckpointCommit::begin_epoch(Epoch epoch, Iteration first_ite
   losses_.clear();
   asked_.reset();
   lead_ = options_.lead;
+  needed_.reset();
   // What the epoch before has told may still wait for the disk; lines come in their order.
   told_ = epoch_ == Epoch(0) ? first_iteration : std::min(told_, first_iteration);
   epoch_ = epoch;
@@ -189,6 +190,7 @@ CheckpointActions CheckpointCommit::on_told(SnapshotId version) {
   CheckpointActions actions;
   if (snapshot_epoch(version) != epoch_) return actions;
   told_ = std::max(told_, snapshot_iteration(version));
+  furthest_ = std::max(furthest_, told_);
   drop_oldest(actions);
   return actions;
 }
@@ -233,28 +235,26 @@ CheckpointActions CheckpointCommit::on_manifest_written(SnapshotId snapshot,
   return actions;
 }
 
-/// What a recovery would begin from, came it now: the newest that the metrics reach, and before the
-/// epoch has one, what it began from; and what one by another process would, to which those lines
-/// do not exist that are not on disk.
-std::set<SnapshotId> CheckpointCommit::fallbacks() const {
-  std::optional<SnapshotId> own;
-  const auto newest_until = [this, &own](Iteration limit) {
-    std::optional<SnapshotId> newest;
-    for (const auto& [snapshot, manifest] : committed_) {  // oldest first
-      const Iteration iteration = manifest.iteration();
-      if (is_abandoned(snapshot) || iteration > limit) continue;
-      if (snapshot_epoch(snapshot) == epoch_) {
-        own = snapshot;
-      } else if (!newest || iteration >= snapshot_iteration(*newest)) {
-        newest = snapshot;
-      }
+/// The newest of this course until this iteration.
+std::optional<SnapshotId> CheckpointCommit::newest_until(Iteration limit) const {
+  std::optional<SnapshotId> own, earlier;
+  for (const auto& [snapshot, manifest] : committed_) {  // oldest first
+    const Iteration iteration = manifest.iteration();
+    if (is_abandoned(snapshot) || iteration > limit) continue;
+    if (snapshot_epoch(snapshot) == epoch_) {
+      own = snapshot;
+    } else if (!earlier || iteration >= snapshot_iteration(*earlier)) {
+      earlier = snapshot;
     }
-    return newest;
-  };
+  }
+  return own ? own : earlier;
+}
+
+/// What a recovery would begin from, came it now: the newest that all have told of; and one by
+/// another process, to which those lines do not exist that are not on disk.
+std::set<SnapshotId> CheckpointCommit::fallbacks() const {
   std::set<SnapshotId> kept;
-  const auto on_disk = newest_until(told_);
-  if (own) return {*own};
-  for (const auto& snapshot : {on_disk, newest_until(first_iteration_)}) {
+  for (const auto& snapshot : {newest_until(told_), newest_until(furthest_), needed_}) {
     if (snapshot) kept.insert(*snapshot);
   }
   return kept;

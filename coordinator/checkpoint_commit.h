@@ -110,6 +110,9 @@ class CheckpointCommit {
   /// metrics.jsonl has, on disk, all that comes before this version. Another epoch's is ignored.
   CheckpointActions on_told(SnapshotId version);
 
+  /// Until the next epoch begins or another one is needed, this one stays, whatever `keep` says.
+  void need(SnapshotId snapshot) { needed_ = snapshot; }
+
   /// The run has left the course of this one: it went on from an earlier iteration, and its metrics
   /// with it. No epoch begins there, but the operator may.
   void abandon(SnapshotId snapshot) { abandoned_.insert(snapshot); }
@@ -156,6 +159,7 @@ class CheckpointCommit {
 
   void give_up(Iteration iteration, const std::string& reason, CheckpointActions& actions);
   void ask_further(Nanoseconds now, CheckpointActions& actions);
+  std::optional<SnapshotId> newest_until(Iteration limit) const;
   std::set<SnapshotId> fallbacks() const;
   void drop_oldest(CheckpointActions& actions);
 
@@ -164,7 +168,7 @@ class CheckpointCommit {
   const Iteration last_iteration_;
   Epoch epoch_;
   Iteration first_iteration_ = 0;
-  Iteration furthest_ = 0;  ///< iteration that anybody has completed
+  Iteration furthest_ = 0;  ///< all before it have been told of by all workers
   Iteration told_ = 0;      ///< all before it are in metrics.jsonl
   CheckpointManifest frame_;
   std::uint64_t iteration_samples_ = 0;
@@ -177,6 +181,7 @@ class CheckpointCommit {
   Iteration lead_ = 0;
   std::map<SnapshotId, CheckpointManifest> committed_;
   std::set<SnapshotId> abandoned_;
+  std::optional<SnapshotId> needed_;
   std::map<SnapshotId, CheckpointManifest> writing_, removing_;
   std::optional<CheckpointOutcome> last_;
   std::uint64_t commits_ = 0, failures_ = 0;

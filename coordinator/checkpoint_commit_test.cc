@@ -202,6 +202,21 @@ TEST_F(CommitTest, WhatTheMetricsReachIsWhatTheyHaveOnDisk) {
   EXPECT_EQ(all<RemoveManifest>(commit(50)).at(0).manifest.iteration(), 10);
 }
 
+TEST_F(CommitTest, WhatIsSavedOfMemoryStaysThoughNoLineOnDiskReachesIt) {
+  commit_.on_told(snapshot_id(kEpoch, 85));
+  commit(80);
+  commit(100);  // beyond what a worker has told of
+  commit_.on_loss(94, 0.5);
+  commit_.need(snapshot_id(kEpoch, 95));
+  commit_.ask_held(95, kNow);
+  stored(0, 95);
+  stored(1, 95);
+  commit_.on_manifest_written(snapshot_id(kEpoch, 95), absl::OkStatus());
+  EXPECT_TRUE(commit_.committed().contains(snapshot_id(kEpoch, 95)));
+  EXPECT_TRUE(commit_.committed().contains(snapshot_id(kEpoch, 80))) << "for another process";
+  EXPECT_THAT(all<RemoveManifest>(begin(Epoch(6), 95)), ::testing::IsEmpty());
+}
+
 TEST_F(CommitTest, WhatTheRunHasLeftIsNothingToFallBackTo) {
   commit_.on_told(snapshot_id(kEpoch, 50));
   commit(10);

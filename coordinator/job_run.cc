@@ -251,7 +251,7 @@ JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now) {
     return actions;
   }
   participant->state = ParticipantState::kReady;
-  if (std::exchange(participant->is_new, false)) forget_mishaps(participant->node);
+  participant->is_new = false;
   if (state_ == JobState::kPreparingServers && all_in(servers_, ParticipantState::kReady)) {
     enter(JobState::kPreparingWorkers, now);
     message_ = absl::StrCat("prepares ", workers_.size(), " workers");
@@ -339,6 +339,7 @@ void JobRun::complete_iteration(const IterationResult& result, Nanoseconds now,
   if (iterations_->completed() > furthest_) {
     furthest_ = iterations_->completed();
     idle_recoveries_ = 0;
+    forget_mishaps();
   }
   images_.add(now, images_done());
   actions.emplace_back(AppendMetrics{
@@ -513,6 +514,7 @@ JobActions JobRun::on_failed(NodeId from, Epoch epoch, const std::string& reason
     return actions;
   }
   if (kind == FailureKind::kPeer) {
+    if (leave_out_unreachable(*participant, reason, now, actions)) return actions;
     recover(EpochEnd::kPeerUnreachable,
             absl::StrCat(participant_text(*participant), " failed: ", reason), /*in_memory=*/true,
             now, actions);
@@ -535,9 +537,6 @@ JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
                                             (participant->index != 0 || model_stored_));
   participant->state = ParticipantState::kLost;
   if (ended()) return actions;
-  const bool preparing = state_ == JobState::kCalibrating ||
-                         state_ == JobState::kPreparingServers ||
-                         state_ == JobState::kPreparingWorkers;
   const std::string text =
       absl::StrFormat("%s was lost: it %s; last heard %.1f s ago", participant_text(*participant),
                       departure.reason, seconds(departure.silent));
@@ -554,13 +553,10 @@ JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
     if (all_is_done) finish_if_complete(now, actions);
     return actions;
   }
-  if (participant->is_new && preparing) {
-    count_mishap(participant->node, now);
-    recover(EpochEnd::kNodeUnfit, text, /*in_memory=*/false, now, actions);
-    return actions;
-  }
   const bool is_worker = participant->node.role == NodeRole::kWorker;
-  recover(is_worker ? EpochEnd::kWorkerLost : EpochEnd::kServerLost, text, is_worker, now, actions);
+  if (participant->is_untried) count_mishap(participant->node, now);
+  const EpochEnd usual = is_worker ? EpochEnd::kWorkerLost : EpochEnd::kServerLost;
+  recover(participant->is_untried ? EpochEnd::kNodeUnfit : usual, text, is_worker, now, actions);
   return actions;
 }
 

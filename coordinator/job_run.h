@@ -137,8 +137,8 @@ struct JobRunOptions {
   /// between two attempts at a change.
   Nanoseconds growth_delay = std::chrono::seconds(2);
   Nanoseconds change_pause = std::chrono::minutes(1);
-  /// From the second on of the newcomers in a row from one place that fail or die before they are
-  /// ready: until the next one from there is taken in. Doubles with each.
+  /// From the second on of the newcomers in a row from one place that fail or die before they
+  /// have trained: until the next one from there is taken in. Doubles with each.
   Nanoseconds first_mishap_pause = std::chrono::seconds(10);
   Nanoseconds longest_mishap_pause = std::chrono::hours(1);
   int max_plan_changes = 4;  ///< of one run: two plans that take turns must not go on for ever
@@ -224,6 +224,7 @@ struct Participant {
   std::uint32_t index = 0;  ///< WorkerRank or ServerIndex
   ParticipantState state = ParticipantState::kPreparing;
   bool is_new = false;        ///< came when the job had begun, and was never ready yet
+  bool is_untried = false;    ///< ... and no iteration that was new has been made with it
   std::uint64_t batches = 0;  ///< a worker's; see on_batches
 };
 
@@ -397,11 +398,18 @@ class JobRun {
   void change_now(Nanoseconds now, JobActions& actions);
   void consider_growth(Nanoseconds now, JobActions& actions);
   std::size_t most_workers() const;
-  bool is_idle(const NodeInfo& node, Nanoseconds now) const;
-  const NodeInfo* next_idle(NodeRole role, const std::string* store, Nanoseconds now) const;
+  bool is_idle(const NodeInfo& node, bool needed, Nanoseconds now) const;
+  const NodeInfo* next_idle(NodeRole role, const std::string* store, bool needed,
+                            Nanoseconds now) const;
+  bool may_try(const NodeInfo& node, bool needed, Nanoseconds now) const;
+  const NodeInfo* itself_again(const Participant& vacant, bool needed, Nanoseconds now) const;
   std::size_t idle_workers(Nanoseconds now) const;
   void count_mishap(const NodeInfo& newcomer, Nanoseconds now);
-  void forget_mishaps(const NodeInfo& newcomer);
+  void forget_mishaps();
+  bool is_preparing() const;
+  void leave_out(Participant& participant, const std::string& why, JobActions& actions);
+  bool leave_out_unreachable(const Participant& failed, const std::string& reason, Nanoseconds now,
+                             JobActions& actions);
   bool leave_out_silent(Nanoseconds now, JobActions& actions);
   bool leave_out_unfit(const Participant& failed, const std::string& reason, Nanoseconds now,
                        JobActions& actions);
@@ -415,7 +423,7 @@ class JobRun {
   void resume_recovery(const RunningJob& running, Nanoseconds now);
   void replace(Nanoseconds now, JobActions& actions);
   void try_replacing(Nanoseconds now, JobActions& actions);
-  bool fill_vacancies(bool in_time, std::string& missing, Nanoseconds now);
+  bool fill_vacancies(bool in_time, bool needed, std::string& missing, Nanoseconds now);
   std::vector<const CheckpointManifest*> usable_checkpoints() const;
   bool choose_source(bool in_time, std::string& missing);
   std::string store_address(const std::string& identity) const;
@@ -471,11 +479,12 @@ class JobRun {
   std::string recovering_from_;      ///< why; for people
   std::optional<Nanoseconds> recovering_since_;
   std::set<NodeId> unfit_;  ///< members that cannot take part in this job
-  /// By where they ran: newcomers that failed or died before they were ready. A process that is
-  /// started again and again must not stop the others again and again.
+  /// By where they ran: newcomers that failed or died before an iteration that was new was made
+  /// with them. A process that is started again and again must not stop the others again and again.
   struct Mishaps {
     int count = 0;         ///< in a row
-    Nanoseconds until{0};  ///< who comes from there is not taken before
+    Nanoseconds last{0};   ///< when
+    Nanoseconds until{0};  ///< who comes from there is not taken before, unless it is needed
   };
   std::map<std::string, Mishaps> mishaps_;
   std::size_t trained_workers_ = 0;  ///< of the last epoch that trained

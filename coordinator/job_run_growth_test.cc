@@ -272,19 +272,96 @@ TEST_F(MishapTest, OthersTakeThePlaceAtOnce) {
   EXPECT_EQ(job_->workers()[2].node.id, NodeId(110));
 }
 
-TEST_F(MishapTest, WhoGetsReadyBeginsAnew) {
+TEST_F(MishapTest, WhoHasTrainedBeginsAnew) {
   die(103, 10);
   join(node(104), 10);
   begin_epoch(10);
   get_ready(11);
   ASSERT_EQ(job_->state(), JobState::kRunning);
+  train(5, 8, 11);  // two of them are new
   lose(104, 12);
-  for (const std::uint64_t id : {101, 102, 1, 2}) halt(id, 5, 5, 12);
+  EXPECT_EQ(job_->counts().of(EpochEnd::kWorkerLost), 1u);
+  for (const std::uint64_t id : {101, 102, 1, 2}) halt(id, 8, 8, 12);
+  commit(8, 12);
   join(node(105), 12);
   begin_epoch(12);
   die(105, 13);
   join(node(106), 13);
   begin_epoch(13);  // at once: it is its first time again
+}
+
+TEST_F(MishapTest, WhoDiesAtItsFirstBatchHasNotTrained) {
+  std::uint64_t id = 103;
+  for (const double now : {10.0, 11.0}) {
+    get_ready(now);
+    ASSERT_EQ(job_->state(), JobState::kRunning);
+    train(5, 6, now);  // not for the first time
+    lose(id, now);
+    for (const Participant& p : std::vector(job_->workers())) {
+      if (p.state != ParticipantState::kLost) halt(p.node.id.value(), 6, 6, now);
+    }
+    for (const std::uint64_t server : {1, 2}) halt(server, 6, 6, now);
+    if (job_->state() == JobState::kSaving) commit(6, now);
+    join(node(++id), now);
+    if (now == 10.0) begin_epoch(now);
+  }
+  EXPECT_THAT(only<TakeEpoch>(actions_), IsEmpty()) << "twice is a habit";
+  EXPECT_EQ(job_->counts().of(EpochEnd::kNodeUnfit), 2u);
+}
+
+TEST_F(MishapTest, WhoDoesNotReachItsPeersAgainIsLeftOut) {
+  const auto unreachable = [this](double now) {
+    actions_ = job_->on_failed(NodeId(103), job_->epoch(), "no answer from server 0",
+                               FailureKind::kPeer, at(now));
+  };
+  unreachable(10);
+  begin_epoch(10);
+  ASSERT_THAT(job_->workers(), SizeIs(3)) << "it may be the server's fault";
+  unreachable(11);
+  EXPECT_EQ(job_->state(), JobState::kReplacing);
+  tick(20.5);
+  EXPECT_THAT(only<TakeEpoch>(actions_), IsEmpty());
+  tick(21.5);
+  begin_epoch(21.5);  // it may have been the network
+  unreachable(22);
+  tick(38);
+  begin_epoch(38);
+  EXPECT_THAT(job_->workers(), SizeIs(2));
+  get_ready(39);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+}
+
+/// Two must train, and the second machine's processes die.
+TEST_F(RecoveryTest, WhoIsNeededIsTakenAfterAShortPauseWhateverItDid) {
+  begin(elastic(60));
+  train(0, 3);
+  lose(102, 4);
+  for (const std::uint64_t id : {101, 1, 2}) halt(id, 3, 3, 4);
+  commit(3, 4);
+  std::uint64_t id = 103;
+  double now = 5;
+  std::vector<double> taken;
+  members_.push_back(node(id));
+  bool asked = !only<TakeEpoch>(members_now(now)).empty();
+  for (; now < 700 && !job_->ended(); now += 0.5) {
+    asked = asked || !only<TakeEpoch>(job_->tick(at(now))).empty();
+    if (std::exchange(asked, false)) {
+      taken.push_back(now);
+      job_->on_epoch(job_->epoch().value() + 1, at(now));
+      for (const Participant& p : job_->servers()) {
+        job_->on_ready(p.node.id, job_->epoch(), at(now));
+      }
+    }
+    if (job_->state() != JobState::kPreparingWorkers) continue;
+    lose(id, now);
+    members_.push_back(node(++id));
+    asked = !only<TakeEpoch>(members_now(now)).empty();
+  }
+  ASSERT_GE(taken.size(), 50u);
+  EXPECT_GE(now, 600.0) << "as long as a recovery may take";
+  EXPECT_GE(taken.back() - taken[taken.size() - 2], 10.0);
+  EXPECT_LE(taken.back() - taken[taken.size() - 2], 11.0);
+  EXPECT_EQ(job_->state(), JobState::kFailed);
 }
 
 TEST_F(RecoveryTest, AMachineThatIsBrokenCostsAJobLessAndLess) {

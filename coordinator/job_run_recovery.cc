@@ -17,12 +17,6 @@ namespace {
 /// A change so near to the end would gain nothing.
 constexpr Iteration kLeastIterationsLeft = 4;
 
-/// What a process has in common with the one that is started in its place.
-std::string origin(const NodeInfo& node) {
-  return absl::StrCat(role_name(node.role), " ", node.peer_host, " ", node.device, " ",
-                      node.store_identity);
-}
-
 const char* plural(std::size_t n) { return n == 1 ? "" : "s"; }
 
 }  // namespace
@@ -145,6 +139,7 @@ void JobRun::halted_all(Nanoseconds now, JobActions& actions) {
   }
   enter(JobState::kSaving, now);
   saving_ = version;
+  checkpoints_.need(snapshot_id(epoch_, version));
   message_ = absl::StrCat("recovers: ", recovering_from_, "; saves iteration ", version);
   carry_out(checkpoints_.ask_held(version, now), actions);
   after_checkpoint_event(now, actions);
@@ -225,6 +220,7 @@ bool JobRun::choose_source(bool in_time, std::string& missing) {
       first_iteration_ = source_->iteration();
       samples_ = source_->samples;
       source_addresses_ = *std::move(addresses);
+      checkpoints_.need(source_->snapshot);
       return true;
     }
     if (missing.empty() || !in_time) {
@@ -239,29 +235,14 @@ bool JobRun::choose_source(bool in_time, std::string& missing) {
   return false;
 }
 
-/// A member without a part that could have one.
-bool JobRun::is_idle(const NodeInfo& node, Nanoseconds now) const {
-  if (has_place(node.id) || unfit_.contains(node.id)) return false;
-  const auto mishaps = mishaps_.find(origin(node));
-  return mishaps == mishaps_.end() || now >= mishaps->second.until;
-}
-
-/// Null: there is none.
-const NodeInfo* JobRun::next_idle(NodeRole role, const std::string* store, Nanoseconds now) const {
-  for (const NodeInfo& node : members_) {
-    if (node.role != role || !is_idle(node, now)) continue;
-    if (store == nullptr || node.store_identity == *store) return &node;
-  }
-  return nullptr;
-}
-
 /// Puts members without a part into the places of those that are lost. A lost server's place waits
 /// for whoever has its data. When there was time enough, the places that are left go.
-bool JobRun::fill_vacancies(bool in_time, std::string& missing, Nanoseconds now) {
+bool JobRun::fill_vacancies(bool in_time, bool needed, std::string& missing, Nanoseconds now) {
   const auto fill = [](Participant& p, const NodeInfo& node) {
     p.node = node;
     p.state = ParticipantState::kWaiting;
     p.is_new = true;
+    p.is_untried = true;
   };
   std::vector<std::string> vacant;
   for (auto* group : {&workers_, &servers_}) {
@@ -269,7 +250,9 @@ bool JobRun::fill_vacancies(bool in_time, std::string& missing, Nanoseconds now)
       if (!is_lost(p)) continue;
       const bool is_server = p.node.role == NodeRole::kServer;
       const std::string* store = is_server && in_time ? &p.node.store_identity : nullptr;
-      if (const NodeInfo* node = next_idle(p.node.role, store, now)) {
+      const NodeInfo* node = next_idle(p.node.role, store, needed, now);
+      if (node == nullptr) node = itself_again(p, needed, now);
+      if (node != nullptr) {
         fill(p, *node);
       } else {
         vacant.push_back(participant_text(p));
@@ -301,8 +284,13 @@ void JobRun::try_replacing(Nanoseconds now, JobActions& actions) {
   if (epoch_asked_ || now < ask_epoch_after_) return;
   const Nanoseconds waited = now - *recovering_since_;
   const bool in_time = waited < description_.replace_timeout;
+  const Nanoseconds most_waited = description_.replace_timeout + options_.recovery_timeout;
   std::string missing;
-  const bool all_there = fill_vacancies(in_time, missing, now);
+  bool all_there = fill_vacancies(in_time, /*needed=*/false, missing, now);
+  // Nobody else is there: rather one with mishaps than none, as long as the job waits at all.
+  if (!all_there && !in_time && waited <= most_waited) {
+    all_there = fill_vacancies(in_time, /*needed=*/true, missing, now);
+  }
   if (all_there && choose_source(in_time, missing)) {
     add_workers(now);
     epoch_asked_ = true;
@@ -319,7 +307,7 @@ void JobRun::try_replacing(Nanoseconds now, JobActions& actions) {
     return;
   }
   message_ = absl::StrFormat("recovers: %s; waits for %s", recovering_from_, missing);
-  if (waited <= description_.replace_timeout + options_.recovery_timeout) return;
+  if (waited <= most_waited) return;
   end(false,
       absl::StrFormat(
           "%s; after %.0f s there is still no %s%s", recovering_from_, seconds(waited), missing,
@@ -402,12 +390,6 @@ std::size_t JobRun::most_workers() const {
   return std::min(wanted, most_that_fit_);
 }
 
-std::size_t JobRun::idle_workers(Nanoseconds now) const {
-  return static_cast<std::size_t>(std::count_if(
-      members_.begin(), members_.end(),
-      [&](const NodeInfo& node) { return node.role == NodeRole::kWorker && is_idle(node, now); }));
-}
-
 bool JobRun::allows_workers(std::size_t count) const {
   if (!description_.with_workers || begun_with_ == 0) return true;
   return description_.with_workers(begun_with_, static_cast<std::uint32_t>(count)).ok();
@@ -419,72 +401,12 @@ void JobRun::add_workers(Nanoseconds now) {
   std::size_t count = std::min(workers_.size() + idle_workers(now), most_workers());
   while (count > workers_.size() && !allows_workers(count)) --count;
   while (workers_.size() < count) {
-    workers_.push_back({.node = *next_idle(NodeRole::kWorker, nullptr, now),
+    workers_.push_back({.node = *next_idle(NodeRole::kWorker, nullptr, /*needed=*/false, now),
                         .index = static_cast<std::uint32_t>(workers_.size()),
                         .state = ParticipantState::kWaiting,
-                        .is_new = true});
+                        .is_new = true,
+                        .is_untried = true});
   }
-}
-
-/// A node that came when the job had begun, and cannot get ready: its data are not there, its GPU
-/// is too small. Or it is another one's answer to more workers than before: the data are too few
-/// for them. What trained before goes on without. False: it is the job's fault.
-bool JobRun::leave_out_unfit(const Participant& failed, const std::string& reason, Nanoseconds now,
-                             JobActions& actions) {
-  const bool preparing =
-      state_ == JobState::kPreparingServers || state_ == JobState::kPreparingWorkers;
-  if (!preparing || !iterations_ || failed.state == ParticipantState::kRunning) return false;
-  const bool has_grown = trained_workers_ > 0 && workers_.size() > trained_workers_;
-  if (!failed.is_new && !has_grown) return false;
-  const std::string text = absl::StrCat(participant_text(failed), " cannot take part: ", reason);
-  std::vector<Participant*> leaving;
-  if (failed.is_new) {
-    leaving.push_back(find(failed.node.id));
-    unfit_.insert(failed.node.id);
-    count_mishap(failed.node, now);
-  } else {
-    most_that_fit_ = trained_workers_;
-    for (std::size_t i = trained_workers_; i < workers_.size(); ++i) {
-      leaving.push_back(&workers_[i]);
-    }
-  }
-  for (Participant* p : leaving) {
-    actions.emplace_back(SendStop{.node = p->node.id, .succeeded = false, .reason = text});
-    p->state = ParticipantState::kLost;
-  }
-  if (!failed.is_new) workers_.resize(trained_workers_);
-  recover(EpochEnd::kNodeUnfit, text, /*in_memory=*/false, now, actions);
-  return true;
-}
-
-void JobRun::count_mishap(const NodeInfo& newcomer, Nanoseconds now) {
-  Mishaps& mishaps = mishaps_[origin(newcomer)];
-  ++mishaps.count;
-  if (mishaps.count < 2) return;  // once may happen to anybody
-  Nanoseconds pause = options_.first_mishap_pause;
-  for (int i = 2; i < mishaps.count && pause < options_.longest_mishap_pause; ++i) pause *= 2;
-  mishaps.until = now + std::min(pause, options_.longest_mishap_pause);
-}
-
-void JobRun::forget_mishaps(const NodeInfo& newcomer) { mishaps_.erase(origin(newcomer)); }
-
-/// Whoever has not got ready in all that time holds up a run that has trained without it, or was
-/// fine before: it goes on without. False: the run has not trained, and they end it.
-bool JobRun::leave_out_silent(Nanoseconds now, JobActions& actions) {
-  const bool preparing =
-      state_ == JobState::kPreparingServers || state_ == JobState::kPreparingWorkers;
-  if (!preparing || !started_ || now - entered_ <= options_.preparing_timeout) return false;
-  auto& group = state_ == JobState::kPreparingServers ? servers_ : workers_;
-  const std::string text = absl::StrFormat("not ready after %.0f s: %s", seconds(now - entered_),
-                                           names_in(group, ParticipantState::kPreparing));
-  for (Participant& p : group) {
-    if (p.state != ParticipantState::kPreparing) continue;
-    actions.emplace_back(SendStop{.node = p.node.id, .succeeded = false, .reason = text});
-    p.state = ParticipantState::kLost;
-    unfit_.insert(p.node.id);
-  }
-  recover(EpochEnd::kNodeUnfit, text, /*in_memory=*/false, now, actions);
-  return true;
 }
 
 /// New members while the job trains: they are taken in, from a checkpoint, after a while.
@@ -535,6 +457,11 @@ void JobRun::tick_change(Nanoseconds now, JobActions& actions) {
 void JobRun::change_now(Nanoseconds now, JobActions& actions) {
   if (!change_->at || !checkpoints_.committed().contains(snapshot_id(epoch_, *change_->at))) return;
   if (iterations_->completed() < *change_->at) return;
+  if (!change_->plan && idle_workers(now) == 0) {  // who came is gone again
+    change_.reset();
+    change_after_ = now + options_.change_pause;
+    return;
+  }
   recovering_from_ = change_->why;
   recovering_since_ = now;
   ++counts_.of(change_->plan ? EpochEnd::kBetterPlan : EpochEnd::kMoreWorkers);

@@ -341,23 +341,26 @@ TEST_F(RecoveryTest, ACheckpointThatCannotBeReadIsNotTriedAgain) {
 }
 
 TEST_F(RecoveryTest, ItDoesNotRecoverForEverWithoutProgress) {
+  begin_with_workers(8);
   const double spacing = seconds(JobRunOptions{}.idle_recovery_spacing);
   for (int i = 0; i < JobRunOptions{}.max_idle_recoveries; ++i) lose_and_replace(4 + i * spacing);
-  lose(replacement_, 100);
+  lose(next_lost_, 100);
   EXPECT_EQ(job_->state(), JobState::kFailed);
   EXPECT_THAT(job_->progress(at(100)).message, HasSubstr("recovered 5 times in a row"));
 }
 
 TEST_F(RecoveryTest, LossesCloseTogetherAreOneTrouble) {
+  begin_with_workers(20);
   for (int i = 0; i < 3 * JobRunOptions{}.max_idle_recoveries; ++i) lose_and_replace(4 + 0.1 * i);
 }
 
 TEST_F(RecoveryTest, AFastLoopOfLossesEndsToo) {
+  begin_with_workers(64);
   const double spacing = seconds(JobRunOptions{}.idle_recovery_spacing);
   double t = 4;
   const double last = t + JobRunOptions{}.max_idle_recoveries * spacing;
   for (; t < last; t += 0.25) lose_and_replace(t);
-  lose(replacement_, t);
+  lose(next_lost_, t);
   EXPECT_EQ(job_->state(), JobState::kFailed);
 }
 

@@ -32,6 +32,8 @@ std::optional<LackingReports> JobRun::on_back(const ReturningNode& back, JobActi
   }
   // What is saved of memory just now was asked for once; whoever may have missed that is lost.
   if (state_ == JobState::kSaving) return std::nullopt;
+  // Nobody has heard of this epoch yet.
+  if (state_ == JobState::kCalibrating) return std::nullopt;
   LackingReports lacks;
   const CheckpointManifest* const newest = checkpoints_.newest();
   if (newest != nullptr && snapshot_epoch(newest->snapshot) == epoch_) {

@@ -134,15 +134,27 @@ class RecoveryTest : public ::testing::Test {
     commit(3, 4.2);
   }
 
-  /// The worker that came last is lost, and another comes: training again, from the beginning.
+  /// So many of them, 101 and so on, training.
+  void begin_with_workers(std::uint32_t count) {
+    JobDescription d = description();
+    d.workers = count;
+    members_ = {node(1), node(2)};
+    for (std::uint64_t i = 0; i < count; ++i) members_.push_back(node(101 + i));
+    job_.emplace(JobRunOptions{}, d, at(0));
+    job_->on_members(members_, at(1));
+    get_ready(2);
+    ASSERT_EQ(job_->state(), JobState::kRunning);
+  }
+  /// The next of those with which the job began is lost, and another comes: training again, from
+  /// the beginning.
   void lose_and_replace(double now) {
-    lose(replacement_, now);
+    lose(next_lost_++, now);
     for (const auto* group : {&job_->workers(), &job_->servers()}) {
       for (const Participant& p : *group) {
         if (p.state != ParticipantState::kLost) halt(p.node.id.value(), 0, 0, now);
       }
     }
-    join(node(++replacement_), now);
+    join(node(next_lost_ + 500), now);
     job_->on_epoch(job_->epoch().value() + 1, at(now));
     get_ready(now);
     ASSERT_EQ(job_->state(), JobState::kRunning) << now;
@@ -151,7 +163,7 @@ class RecoveryTest : public ::testing::Test {
   std::vector<NodeInfo> members_;
   std::optional<JobRun> job_;
   JobActions actions_;
-  std::uint64_t replacement_ = 102;
+  std::uint64_t next_lost_ = 101;
 };
 
 }  // namespace poseidon

@@ -381,6 +381,10 @@ absl::StatusOr<std::uint64_t> StateDirectory::next_epoch() {
     const std::lock_guard<std::mutex> lock(mutex_);
     last = std::max(last, skipped_);
   }
+  if (last + 1 >= kEpochs) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(file.string(), ": epoch ", last, " was the last that there is"));
+  }
   POSEIDON_RETURN_IF_ERROR(write_file_atomically(file, absl::StrCat(last + 1, "\n")));
   const std::lock_guard<std::mutex> lock(mutex_);
   given_ = last + 1;

@@ -1,0 +1,171 @@
+// The newcomers' part of JobRun: who may take a place, and what becomes of those that cannot fill
+// it.
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "coordinator/job_run.h"
+#include "coordinator/job_run_text.h"
+
+namespace poseidon {
+namespace {
+
+/// A mishap's pause is so many times what it has cost all others.
+constexpr int kPausePerCost = 50;
+
+/// What a process has in common with the one that is started in its place.
+std::string origin(const NodeInfo& node) {
+  return absl::StrCat(role_name(node.role), " ", node.peer_host, " ", node.device, " ",
+                      node.store_identity);
+}
+
+}  // namespace
+
+/// A member without a part that could have one. `needed`: without it the job could not go on, so
+/// that a short pause must do.
+bool JobRun::is_idle(const NodeInfo& node, bool needed, Nanoseconds now) const {
+  return !has_place(node.id) && may_try(node, needed, now);
+}
+
+bool JobRun::may_try(const NodeInfo& node, bool needed, Nanoseconds now) const {
+  if (unfit_.contains(node.id)) return false;
+  const auto found = mishaps_.find(origin(node));
+  if (found == mishaps_.end()) return true;
+  const Mishaps& mishaps = found->second;
+  return now >= (needed ? std::min(mishaps.last + options_.first_mishap_pause, mishaps.until)
+                        : mishaps.until);
+}
+
+/// Null: there is none.
+const NodeInfo* JobRun::next_idle(NodeRole role, const std::string* store, bool needed,
+                                  Nanoseconds now) const {
+  for (const NodeInfo& node : members_) {
+    if (node.role != role || !is_idle(node, needed, now)) continue;
+    if (store == nullptr || node.store_identity == *store) return &node;
+  }
+  return nullptr;
+}
+
+/// Who was left out of this place and may try it again. Null: it is gone, or not yet.
+const NodeInfo* JobRun::itself_again(const Participant& vacant, bool needed,
+                                     Nanoseconds now) const {
+  for (const NodeInfo& node : members_) {
+    if (node.id == vacant.node.id) return may_try(node, needed, now) ? &node : nullptr;
+  }
+  return nullptr;
+}
+
+std::size_t JobRun::idle_workers(Nanoseconds now) const {
+  return static_cast<std::size_t>(
+      std::count_if(members_.begin(), members_.end(), [&](const NodeInfo& node) {
+        return node.role == NodeRole::kWorker && is_idle(node, /*needed=*/false, now);
+      }));
+}
+
+bool JobRun::is_preparing() const {
+  return state_ == JobState::kCalibrating || state_ == JobState::kPreparingServers ||
+         state_ == JobState::kPreparingWorkers;
+}
+
+/// A node that came when the job had begun, and cannot get ready: its data are not there, its GPU
+/// is too small. Or it is another one's answer to more workers than before: the data are too few
+/// for them. What trained before goes on without. False: it is the job's fault.
+bool JobRun::leave_out_unfit(const Participant& failed, const std::string& reason, Nanoseconds now,
+                             JobActions& actions) {
+  if (!is_preparing() || !iterations_ || failed.state == ParticipantState::kRunning) return false;
+  const bool has_grown = trained_workers_ > 0 && workers_.size() > trained_workers_;
+  if (!failed.is_new && !has_grown) return false;
+  const std::string text = absl::StrCat(participant_text(failed), " cannot take part: ", reason);
+  std::vector<Participant*> leaving;
+  if (failed.is_new) {
+    leaving.push_back(find(failed.node.id));
+    unfit_.insert(failed.node.id);
+    count_mishap(failed.node, now);
+  } else {
+    most_that_fit_ = trained_workers_;
+    for (std::size_t i = trained_workers_; i < workers_.size(); ++i) {
+      leaving.push_back(&workers_[i]);
+    }
+  }
+  for (Participant* p : leaving) leave_out(*p, text, actions);
+  if (!failed.is_new) workers_.resize(trained_workers_);
+  recover(EpochEnd::kNodeUnfit, text, /*in_memory=*/false, now, actions);
+  return true;
+}
+
+/// A newcomer that does not reach its peers, once more. The first time the fault may be a peer's.
+bool JobRun::leave_out_unreachable(const Participant& failed, const std::string& reason,
+                                   Nanoseconds now, JobActions& actions) {
+  if (!failed.is_new || !is_preparing()) return false;
+  const bool again = mishaps_.contains(origin(failed.node));
+  count_mishap(failed.node, now);
+  if (!again) return false;
+  const std::string text = absl::StrCat(participant_text(failed), " failed again: ", reason);
+  leave_out(*find(failed.node.id), text, actions);
+  recover(EpochEnd::kNodeUnfit, text, /*in_memory=*/false, now, actions);
+  return true;
+}
+
+/// Whoever has not got ready in all that time holds up a run that has trained without it, or was
+/// fine before: it goes on without. False: the run has not trained, and they end it.
+bool JobRun::leave_out_silent(Nanoseconds now, JobActions& actions) {
+  if (!is_preparing() || state_ == JobState::kCalibrating || !started_ ||
+      now - entered_ <= options_.preparing_timeout) {
+    return false;
+  }
+  auto& group = state_ == JobState::kPreparingServers ? servers_ : workers_;
+  const std::string text = absl::StrFormat("not ready after %.0f s: %s", seconds(now - entered_),
+                                           names_in(group, ParticipantState::kPreparing));
+  std::vector<Participant*> silent;
+  for (Participant& p : group) {
+    if (p.state == ParticipantState::kPreparing) silent.push_back(&p);
+  }
+  // They may have to wait for each other: at the beginning all others for worker 0's parameters.
+  const auto is_new = [](const Participant* p) { return p->is_new; };
+  if (std::ranges::any_of(silent, is_new)) {
+    std::erase_if(silent, std::not_fn(is_new));
+  } else if (!source_ && silent.front()->index == 0) {
+    silent.resize(1);
+  }
+  for (Participant* p : silent) {
+    if (p->is_new) count_mishap(p->node, now);
+    unfit_.insert(p->node.id);
+    leave_out(*p, text, actions);
+  }
+  recover(EpochEnd::kNodeUnfit, text, /*in_memory=*/false, now, actions);
+  return true;
+}
+
+void JobRun::leave_out(Participant& participant, const std::string& why, JobActions& actions) {
+  actions.emplace_back(SendStop{.node = participant.node.id, .succeeded = false, .reason = why});
+  participant.state = ParticipantState::kLost;
+}
+
+/// It has cost the others what they waited for it, and a pause is worth a multiple of that.
+void JobRun::count_mishap(const NodeInfo& newcomer, Nanoseconds now) {
+  Mishaps& mishaps = mishaps_[origin(newcomer)];
+  ++mishaps.count;
+  mishaps.last = now;
+  const Nanoseconds cost = is_preparing() ? now - entered_ : Nanoseconds{0};
+  const bool took_long = cost > options_.first_mishap_pause;
+  if (mishaps.count < 2 && !took_long) return;  // once may happen to anybody
+  Nanoseconds pause = options_.first_mishap_pause;
+  for (int i = 2; i < mishaps.count && pause < options_.longest_mishap_pause; ++i) pause *= 2;
+  pause = std::min(pause, options_.longest_mishap_pause);
+  if (took_long) pause = std::max(pause, kPausePerCost * cost);
+  mishaps.until = now + pause;
+}
+
+/// Iterations that were new: whoever is here has shown what it can do.
+void JobRun::forget_mishaps() {
+  for (auto* group : {&workers_, &servers_}) {
+    for (Participant& p : *group) {
+      if (std::exchange(p.is_untried, false)) mishaps_.erase(origin(p.node));
+    }
+  }
+}
+
+}  // namespace poseidon
