@@ -14,10 +14,10 @@ enum class EpochEnd : std::uint8_t {
   kServerLost,
   kPeerUnreachable,       ///< all are here, but one does not reach another
   kCheckpointUnreadable,  ///< the checkpoint that was to be gone on from
-  kNodeUnfit,             ///< a node that came later cannot take part, or died before it had trained
-  kMoreWorkers,           ///< no trouble: others are taken in
-  kBetterPlan,            ///< no trouble: measured times say so
-  kCount                  ///< number of reasons, not one itself
+  kNodeUnfit,    ///< a node that came later cannot take part, or died before it had trained
+  kMoreWorkers,  ///< no trouble: others are taken in
+  kBetterPlan,   ///< no trouble: measured times say so
+  kCount         ///< number of reasons, not one itself
 };
 
 constexpr const char* epoch_end_name(EpochEnd reason) {
