@@ -435,6 +435,7 @@ class Top(ProcessTest):
         submitted = cluster.submit(digits_job(iterations=100_000, test_every_iterations=None), "--workers", 2, "--servers", 1,
                                    run_dir=self.folder / "run")
         self.assertEqual(submitted.returncode, 0, submitted.stderr)
+        cluster.wait_for_state("running")  # top looks once an hour, and when a key is pressed
         for ending in ("q", "SIGTERM"):
             with self.subTest(ending), Terminal(rows=24, columns=80) as terminal:
                 keys = termios.tcgetattr(terminal.inside)
