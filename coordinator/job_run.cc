@@ -1,13 +1,11 @@
 #include "coordinator/job_run.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/check.h"
 #include "coordinator/job_run_text.h"
-#include "nlohmann/json.hpp"
 
 namespace poseidon {
 namespace {
@@ -16,8 +14,6 @@ bool all_in(const std::vector<Participant>& participants, ParticipantState state
   return std::all_of(participants.begin(), participants.end(),
                      [state](const Participant& p) { return p.state == state; });
 }
-
-std::string json_line(const nlohmann::ordered_json& json) { return json.dump(); }
 
 }  // namespace
 
@@ -285,110 +281,6 @@ JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now) {
             description_.id, where, description_.iterations, workers_.size(), elastic_.batch_size),
         recovering_since_ ? LogLine::Kind::kRecovery : LogLine::Kind::kJob});
     recovering_since_.reset();
-  }
-  return actions;
-}
-
-// ---- running ----
-
-JobActions JobRun::on_iteration(NodeId from, Epoch epoch, Iteration iteration, double loss,
-                                Nanoseconds now) {
-  JobActions actions;
-  const Participant* worker = expect_worker(from, epoch, "IterationReport", actions);
-  if (worker == nullptr) return actions;
-  const WorkerRank rank(worker->index);
-  const Iteration expected = iterations_->next(rank);
-  if (iteration != expected || iteration >= description_.iterations) {
-    refuse(actions, iteration < expected ? Refusal::kDuplicate : Refusal::kWrongIteration,
-           absl::StrFormat("report of iteration %d from %s; %d of %d comes next", iteration,
-                           participant_text(*worker), expected, description_.iterations));
-    return actions;
-  }
-  last_progress_ = now;
-  if (!std::isfinite(loss)) {
-    end(false,
-        absl::StrFormat("the loss of iteration %d on %s is %f: lower optimizer.learning_rate or "
-                        "look at the data",
-                        iteration, participant_text(*worker), loss),
-        now, actions);
-    return actions;
-  }
-  if (iterations_->too_far_ahead(rank)) {
-    const Participant& slow = workers_[iterations_->slowest().value()];
-    end(false,
-        absl::StrFormat("%s has reported %d iterations, %s is %d ahead of it",
-                        participant_text(slow), iterations_->completed(), participant_text(*worker),
-                        IterationCombiner::kMaxAhead),
-        now, actions);
-    return actions;
-  }
-  if (const auto result = iterations_->add(rank, loss)) complete_iteration(*result, now, actions);
-  return actions;
-}
-
-/// In this epoch.
-double JobRun::images_done() const {
-  return static_cast<double>(iterations_->completed() - first_iteration_) *
-         static_cast<double>(elastic_.batch_size) * static_cast<double>(workers_.size());
-}
-
-void JobRun::complete_iteration(const IterationResult& result, Nanoseconds now,
-                                JobActions& actions) {
-  loss_ = result.loss;
-  checkpoints_.on_loss(result.iteration, result.loss);
-  if (iterations_->completed() > furthest_) {
-    furthest_ = iterations_->completed();
-    idle_recoveries_ = 0;
-    forget_mishaps();
-  }
-  images_.add(now, images_done());
-  actions.emplace_back(AppendMetrics{
-      .line = json_line({{"iteration", result.iteration},
-                         {"loss", result.loss},
-                         {"learning_rate", elastic_.learning_rate_factor *
-                                               description_.learning_rate(result.iteration)},
-                         {"images_per_s", images_.per_second(now)}}),
-      .reaches = snapshot_id(epoch_, result.iteration + 1)});
-}
-
-JobActions JobRun::on_test(NodeId from, Epoch epoch, Iteration iteration, const TestPart& part,
-                           Nanoseconds now) {
-  JobActions actions;
-  const Participant* worker = expect_worker(from, epoch, "TestReport", actions);
-  if (worker == nullptr) return actions;
-  const WorkerRank rank(worker->index);
-  const std::string who = participant_text(*worker);
-  // 2^40 samples: beyond any test set, and the sum over ranks cannot wrap.
-  if (part.correct > part.samples || part.samples > (std::uint64_t{1} << 40) || iteration < 0 ||
-      iteration > description_.iterations || !tests_->has_room(iteration)) {
-    refuse(actions, Refusal::kMalformed,
-           absl::StrFormat("TestReport from %s: %d of %d correct at iteration %d", who,
-                           part.correct, part.samples, iteration));
-    return actions;
-  }
-  if (!tests_->expects(rank, iteration)) {
-    refuse(actions, Refusal::kDuplicate,
-           absl::StrFormat("test of iteration %d again from %s", iteration, who));
-    return actions;
-  }
-  last_progress_ = now;
-  if (!std::isfinite(part.loss_sum)) {
-    end(false,
-        absl::StrFormat("the test loss after %d iterations on %s is %f", iteration, who,
-                        part.loss_sum),
-        now, actions);
-    return actions;
-  }
-  if (const auto result = tests_->add(rank, iteration, part)) {
-    test_ = *result;
-    actions.emplace_back(AppendMetrics{.line = json_line({{"iteration", result->iteration},
-                                                          {"test_loss", result->loss},
-                                                          {"test_accuracy", result->accuracy}}),
-                                       .reaches = std::nullopt});
-    actions.emplace_back(
-        LogLine{absl::StrFormat("job %s: after %d iterations test loss %.4f, accuracy %.4f",
-                                description_.id, result->iteration, result->loss, result->accuracy),
-                LogLine::Kind::kRoutine});
   }
   return actions;
 }

@@ -123,6 +123,7 @@ bool JobRun::leave_out_silent(Nanoseconds now, JobActions& actions) {
   for (Participant& p : group) {
     if (p.state == ParticipantState::kPreparing) silent.push_back(&p);
   }
+  if (silent.empty()) return false;
   // They may have to wait for each other: at the beginning all others for worker 0's parameters.
   const auto is_new = [](const Participant* p) { return p->is_new; };
   if (std::ranges::any_of(silent, is_new)) {

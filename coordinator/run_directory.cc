@@ -33,6 +33,7 @@ constexpr const char* kMetricsFile = "metrics.jsonl";
 
 /// Far above a job's text and a plan together.
 constexpr std::uint64_t kMaxJobRecordBytes = 256 << 20;
+/// A server may take us so far: the other half of all epochs stays ours.
 constexpr std::uint64_t kMostSkipped = kEpochs / 2;
 /// Of metrics.jsonl: beyond it something else is wrong.
 constexpr std::size_t kMaxMetricsBytes = std::size_t{16} << 30;
