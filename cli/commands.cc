@@ -120,7 +120,9 @@ absl::Status run_plan(const PlanOptions& options) {
       .sync = prepared->spec.sync,
       .workers = static_cast<std::size_t>(options.workers),
       .servers = static_cast<std::size_t>(options.servers),
+      .workers_per_machine = static_cast<std::size_t>(options.workers_per_machine),
       .separate_servers = options.separate_servers,
+      .norm_scope = norm_scope(prepared->spec.optimizer),
       .machines = machines,
       .machines_known = !options.bandwidth.empty() || !options.latency.empty() ||
                         !options.device_flops.empty() || options.images_per_s.has_value()};

@@ -46,6 +46,7 @@ struct PlanOptions {
   std::string latency;
   std::string device_flops;
   std::optional<double> images_per_s;
+  std::int64_t workers_per_machine = 1;
   bool separate_servers = false;
   bool json = false;
 };

@@ -59,6 +59,7 @@ class Links {
   Links(const std::vector<TimedNode>& nodes, double iterations) : iterations_(iterations) {
     std::map<std::pair<std::size_t, std::size_t>, Intervals> streams;
     for (const TracedMessage& message : traced_messages(nodes)) {
+      if (message.in_group) continue;  // no link has it
       // Clocks are not quite one.
       const std::pair way(message.sent, std::max(message.arrived, message.sent));
       Intervals& stream = streams[{message.from, message.to}];

@@ -136,6 +136,9 @@ void add_plan(CLI::App& app, PlanOptions& options) {
                  "matrix products on one worker: 6e12, 6T, 312TFLOPS (default 6T)");
   app.add_option("--images-per-s", options.images_per_s,
                  "what one worker trains alone (default: from the network and --device-flops)");
+  app.add_option("--workers-per-machine", options.workers_per_machine,
+                 "how many share a machine and its link, as with several GPUs (default 1)")
+      ->check(CLI::Range(1, 1024));
   app.add_flag("--separate-servers", options.separate_servers,
                "servers on machines of their own (default: on the workers' machines)");
   app.add_flag("--json", options.json, "JSON for scripts; also good for a job's sync.plan");

@@ -25,16 +25,19 @@ absl::StatusOr<Plan> plan_for(const PlanQuestion& question, std::size_t workers,
                      .worker_addresses = {},
                      .server_addresses = {},
                      .sync = question.sync,
+                     .norm_scope = question.norm_scope,
                      .calibration = assume_calibration(question.layers, question.batch_size,
                                                        workers, servers, question.machines)};
   if (!question.machines_known) input.sync.cost = "bytes";
+  const std::size_t each = question.workers_per_machine;
+  const std::size_t machines = (workers + each - 1) / each;
   for (std::size_t i = 0; i < workers; ++i) {
-    input.worker_addresses.push_back(absl::StrCat("node-", i, ":4702"));
+    input.worker_addresses.push_back(absl::StrCat("node-", i / each, ":", 4702 + i % each));
   }
   for (std::size_t i = 0; i < servers; ++i) {
     input.server_addresses.push_back(question.separate_servers
                                          ? absl::StrCat("server-", i, ":4701")
-                                         : absl::StrCat("node-", i % workers, ":", 5000 + i));
+                                         : absl::StrCat("node-", i % machines, ":", 6000 + i));
   }
   return make_plan(input);
 }
@@ -71,9 +74,13 @@ std::string format_bytes(std::int64_t bytes) {
 
 std::string heading(const PlanQuestion& question, const PlanAnswer& answer) {
   const AssumedMachines& machines = question.machines;
+  const std::string to_a_machine =
+      question.workers_per_machine > 1
+          ? absl::StrCat(" (", question.workers_per_machine, " to a machine)")
+          : "";
   std::string text = absl::StrFormat(
-      "%s: %d workers, %d servers %s, batch %d per worker\n", question.name, question.workers,
-      question.servers,
+      "%s: %d workers%s, %d servers %s, batch %d per worker\n", question.name, question.workers,
+      to_a_machine, question.servers,
       question.separate_servers ? "on machines of their own" : "on the workers' machines",
       question.batch_size);
   absl::StrAppend(&text, "assumed: ", format_scaled(machines.bandwidth_bytes_per_s * 8, "bit/s"),
@@ -84,6 +91,11 @@ std::string heading(const PlanQuestion& question, const PlanAnswer& answer) {
                     " images/s");
   }
   absl::StrAppend(&text, "\n");
+  if (!answer.plan.leaders.empty()) {
+    absl::StrAppend(&text, "gradients of the ", question.workers_per_machine,
+                    " workers of a machine are summed before they go to the servers "
+                    "(sync.local_aggregation): a node is a machine\n");
+  }
   if (answer.by_time) {
     absl::StrAppend(&text, "schemes chosen for the shortest iteration (sync.cost \"time\")\n");
   } else if (question.sync.cost == "time") {
@@ -155,6 +167,7 @@ nlohmann::ordered_json plan_answer_to_json(const PlanQuestion& question, const P
     json.erase(invented);
   }
   json["cost"] = answer.by_time ? "time" : "bytes";
+  json["workers_per_machine"] = question.workers_per_machine;
   json["separate_servers"] = question.separate_servers;
   json["scaling"] = nlohmann::ordered_json::array();
   for (const ScalingRow& row : answer.scaling) {

@@ -23,7 +23,9 @@ struct PlanQuestion {
   SyncSpec sync;
   std::size_t workers = 0;
   std::size_t servers = 0;
+  std::size_t workers_per_machine = 1;
   bool separate_servers = false;  ///< on machines of their own, instead of beside the workers
+  NormScope norm_scope = NormScope::kNone;  ///< of the job's optimizer
   AssumedMachines machines;
   /// Somebody said how fast the machines are; otherwise cost=time has nothing to go by, and the
   /// choice is by bytes, as in a cluster that was not calibrated.

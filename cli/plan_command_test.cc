@@ -99,6 +99,27 @@ TEST(PlanCommand, ServersOnTheirOwnMachinesAreFaster) {
   EXPECT_LT(answer_to(question).plan.prediction->iteration_s, 0.8 * shared_s);
 }
 
+TEST(PlanCommand, WorkersOfOneMachineSendOneSum) {
+  PlanQuestion question = vgg19_22k();
+  question.sync.scheme = "ps";
+  question.servers = 4;
+  const std::int64_t apart_bytes = answer_to(question).plan.layers[0].ps_bytes;
+  question.workers_per_machine = 4;
+  const PlanAnswer grouped = answer_to(question);
+  EXPECT_LT(grouped.plan.layers[0].ps_bytes, apart_bytes / 2);
+  EXPECT_THAT(plan_answer_to_text(question, grouped),
+              AllOf(HasSubstr("16 workers (4 to a machine)"), HasSubstr("summed before they go")));
+  EXPECT_EQ(plan_answer_to_json(question, grouped)["local_groups"].size(), 4U);
+
+  question.sync.local_aggregation = false;
+  const PlanAnswer each = answer_to(question);
+  EXPECT_LT(grouped.plan.prediction->iteration_s, 0.5 * each.plan.prediction->iteration_s)
+      << "a link carries four times as much without";
+  question.sync.local_aggregation = true;
+  question.norm_scope = NormScope::kNetwork;
+  EXPECT_TRUE(answer_to(question).plan.leaders.empty());
+}
+
 TEST(PlanCommand, WhatCannotBePlannedIsRefused) {
   PlanQuestion question = vgg19_22k();
   question.sync.layer_schemes = {{"fc9", "sfb"}};

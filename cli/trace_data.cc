@@ -30,7 +30,16 @@ TimedEvent to_timed(const v1::TraceEvent& event, Nanoseconds offset) {
   timed.chunk = from_one(event.chunk());
   timed.peer = from_one(event.peer());
   timed.bytes = event.bytes();
+  if (event.relay_end() <= static_cast<std::uint32_t>(RelayEnd::kRelay)) {
+    timed.relay_end = static_cast<RelayEnd>(event.relay_end());
+  }
   return timed;
+}
+
+RelayEnd other_end(RelayEnd end) {
+  return end == RelayEnd::kWorker  ? RelayEnd::kRelay
+         : end == RelayEnd::kRelay ? RelayEnd::kWorker
+                                   : RelayEnd::kNone;
 }
 
 }  // namespace
@@ -90,7 +99,7 @@ std::vector<TracedMessage> traced_messages(const std::vector<TimedNode>& nodes) 
     std::vector<Nanoseconds> at;
     std::size_t taken = 0;
   };
-  using Key = std::tuple<std::size_t, std::size_t, Iteration, bool, std::uint32_t>;
+  using Key = std::tuple<std::size_t, std::size_t, Iteration, RelayEnd, bool, std::uint32_t>;
   std::map<Key, Uses> uses;
   std::map<std::pair<bool, std::uint32_t>, std::size_t> positions;
   for (std::size_t n = 0; n < nodes.size(); ++n)
@@ -98,7 +107,8 @@ std::vector<TracedMessage> traced_messages(const std::vector<TimedNode>& nodes) 
   // Of an event at node n; the other end is a server only for a worker's chunks.
   const auto peer_of = [&](std::size_t n, const TimedEvent& event) -> std::optional<std::size_t> {
     if (!event.peer) return std::nullopt;
-    const bool is_server = !nodes[n].is_server && event.chunk.has_value();
+    const bool is_server =
+        !nodes[n].is_server && event.chunk.has_value() && event.relay_end == RelayEnd::kNone;
     const auto found = positions.find({is_server, *event.peer});
     return found == positions.end() ? std::nullopt : std::optional(found->second);
   };
@@ -111,8 +121,8 @@ std::vector<TracedMessage> traced_messages(const std::vector<TimedNode>& nodes) 
           event.stage == Stage::kSum || event.stage == Stage::kStep || event.stage == Stage::kCopy;
       const auto from = uses_it ? peer_of(n, event) : std::nullopt;
       if (!from) continue;
-      uses[{*from, n, event.iteration, event.chunk.has_value(), what(event)}].at.push_back(
-          event.begin);
+      uses[{*from, n, event.iteration, event.relay_end, event.chunk.has_value(), what(event)}]
+          .at.push_back(event.begin);
     }
   }
   std::vector<TracedMessage> messages;
@@ -121,14 +131,16 @@ std::vector<TracedMessage> traced_messages(const std::vector<TimedNode>& nodes) 
       if (event.stage != Stage::kSend) continue;
       const auto to = peer_of(n, event);
       if (!to) continue;
-      const auto used = uses.find({n, *to, event.iteration, event.chunk.has_value(), what(event)});
+      const auto used = uses.find({n, *to, event.iteration, other_end(event.relay_end),
+                                   event.chunk.has_value(), what(event)});
       if (used == uses.end() || used->second.taken == used->second.at.size()) continue;
       messages.push_back({.from = n,
                           .to = *to,
                           .sent = event.begin,
                           .arrived = used->second.at[used->second.taken++],
                           .iteration = event.iteration,
-                          .bytes = event.bytes});
+                          .bytes = event.bytes,
+                          .in_group = event.relay_end != RelayEnd::kNone});
     }
   }
   return messages;

@@ -37,6 +37,7 @@ struct TimedEvent {
   Iteration iteration = 0;
   std::optional<std::uint32_t> layer, chunk, peer;
   std::uint64_t bytes = 0;
+  RelayEnd relay_end = RelayEnd::kNone;
 };
 
 struct TimedNode {
@@ -59,6 +60,7 @@ struct TracedMessage {
   Nanoseconds sent{0}, arrived{0};
   Iteration iteration = 0;
   std::uint64_t bytes = 0;
+  bool in_group = false;  ///< between workers of a group, mostly through shared memory
 };
 
 /// Gradients, parameters and factors of which both ends are known, each found at the other end.

@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 
 /// Rows of a process; those of streams follow, one per peer.
 constexpr std::uint32_t kComputeRow = 1, kTestRow = 2, kReceiveRow = 3, kAggregateRow = 1,
-                        kDiskRow = 2, kServerRows = 100, kWorkerRows = 10'000;
+                        kDiskRow = 2, kRelayRow = 4, kServerRows = 100, kWorkerRows = 10'000;
 
 class Writer {
  public:
@@ -97,8 +97,12 @@ class Writer {
     } else if (event.stage == Stage::kCopy && event.peer) {
       row = kReceiveRow;
       text = "receive";
+    } else if (event.stage == Stage::kSum && !node.is_server) {
+      row = kRelayRow;
+      text = "aggregate for the group";
     } else if (event.stage == Stage::kSend) {
-      const bool to_server = !node.is_server && event.chunk.has_value();
+      const bool to_server =
+          !node.is_server && event.chunk.has_value() && event.relay_end == RelayEnd::kNone;
       const std::uint32_t peer = event.peer.value_or(0);
       row = peer + (to_server ? kServerRows : kWorkerRows);
       text = absl::StrCat("send to ", to_server ? "server " : "worker ", peer);
@@ -148,14 +152,16 @@ class Writer {
   void add_arrow(const TimedNode& node, const TimedEvent& event, std::uint32_t row) {
     if (!event.chunk || !event.peer || event.stage == Stage::kWrite) return;
     const bool begins = event.stage == Stage::kSend;
-    const bool up = node.is_server != begins;
-    const std::uint32_t worker = node.is_server ? *event.peer : node.index;
-    Json arrow = {
-        {"ph", begins ? "s" : "f"},
-        {"name", up ? "gradient" : "parameters"},
-        {"cat", "message"},
-        {"id", absl::StrCat(up ? "g" : "p", event.iteration, ".", *event.chunk, ".", worker)},
-        {"ts", us(event.begin)}};
+    const bool is_above = node.is_server || event.relay_end == RelayEnd::kRelay;
+    const bool up = is_above != begins;
+    const std::uint32_t worker = is_above ? *event.peer : node.index;
+    const bool in_group = event.relay_end != RelayEnd::kNone;
+    Json arrow = {{"ph", begins ? "s" : "f"},
+                  {"name", up ? "gradient" : "parameters"},
+                  {"cat", "message"},
+                  {"id", absl::StrCat(in_group ? "r" : "", up ? "g" : "p", event.iteration, ".",
+                                      *event.chunk, ".", worker)},
+                  {"ts", us(event.begin)}};
     if (!begins) arrow["bp"] = "e";
     emit(std::move(arrow), row);
   }

@@ -43,7 +43,7 @@ using Epoch = StrongId<struct EpochTag, std::uint64_t>;
 using Iteration = std::int64_t;
 
 /// Spoken by every process of one cluster; grows with every incompatible change of proto/.
-inline constexpr std::uint32_t kProtocolVersion = 2;
+inline constexpr std::uint32_t kProtocolVersion = 3;
 
 }  // namespace poseidon
 

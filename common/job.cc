@@ -125,6 +125,7 @@ Json sync_to_json(const SyncSpec& sync) {
                {"chunk_bytes", sync.chunk_bytes ? Json(*sync.chunk_bytes) : Json(kAuto)},
                {"wire_dtype", wire_dtype_name(sync.wire_dtype)},
                {"send_order", send_order_name(sync.send_order)},
+               {"local_aggregation", sync.local_aggregation ? "auto" : "off"},
                {"replan", sync.replan}};
   if (!sync.plan.is_null()) json["plan"] = sync.plan;
   return json;
@@ -142,6 +143,9 @@ absl::Status parse_sync(const Json& json, std::string_view source, SyncSpec& spe
   std::string send_order(send_order_name(spec.send_order));
   fields.one_of("send_order", &send_order, {"need", "ready"});
   spec.send_order = send_order_from_name(send_order).value_or(spec.send_order);
+  std::string local_aggregation = spec.local_aggregation ? "auto" : "off";
+  fields.one_of("local_aggregation", &local_aggregation, {"auto", "off"});
+  spec.local_aggregation = local_aggregation == "auto";
   fields.boolean("replan", &spec.replan);
   parse_chunk_bytes(fields, spec);
   parse_pinned_plan(fields, spec);

@@ -48,6 +48,9 @@ struct SyncSpec {
   std::int64_t largest_chunk_bytes() const { return chunk_bytes.value_or(kDefaultChunkBytes); }
   /// "fp32", "bf16" or "fp16": how gradients and parameters travel; sums and masters are fp32.
   ElementType wire_dtype = ElementType::kFloat32;
+  /// Whether workers of one machine sum their gradients there and send the sum, where that saves
+  /// anything (planner.h); "auto" or "off".
+  bool local_aggregation = true;
   /// "need" or "ready": what goes first on a stream. Changes no bit of the result.
   SendOrder send_order = SendOrder::kNeed;
 };

@@ -120,6 +120,17 @@ TEST(Job, SendOrdersByName) {
   }
 }
 
+TEST(Job, LocalAggregationIsOnUnlessItIsOff) {
+  Json json = example();
+  EXPECT_TRUE(parse_job(json.dump())->sync.local_aggregation);
+  for (const char* value : {"off", "auto"}) {
+    json["sync"]["local_aggregation"] = value;
+    const JobSpec job = *parse_job(json.dump());
+    EXPECT_EQ(job.sync.local_aggregation, value == std::string("auto"));
+    EXPECT_EQ(Json::parse(job_to_json(job))["sync"]["local_aggregation"], value);
+  }
+}
+
 TEST(Job, APinnedPlanStandsAlone) {
   Json json = example();
   json["sync"]["plan"] = "plan.json";
@@ -370,6 +381,8 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
       {"/sync/wire_dtype", "fp64", "sync.wire_dtype: expected one of \"fp32\", \"bf16\""},
       {"/sync/wire_dtype", "bfloat16", "bf16"},
       {"/sync/wire_dtype", 16, "sync.wire_dtype"},
+      {"/sync/local_aggregation", true,
+       "sync.local_aggregation: expected one of \"auto\", \"off\""},
       {"/sync/send_order", "fifo", "sync.send_order: expected one of \"need\", \"ready\""},
       {"/sync/chunk_bytes", 4095, "sync.chunk_bytes: expected an integer from 4096 to 67108864"},
       {"/sync/chunk_bytes", 4098, "sync.chunk_bytes: expected a multiple of 4"},

@@ -110,6 +110,15 @@ TEST_F(NodePage, AWorkerShowsItsIterations) {
   ASSERT_NE(forward, nullptr);
   EXPECT_EQ(forward->sample_count, 1u);
   EXPECT_EQ(histogram_of(page, "poseidon_stage_seconds", {{"stage", "sum"}}), nullptr);
+  EXPECT_EQ(histogram_of(page, "poseidon_stage_seconds", {{"stage", "step"}}), nullptr);
+}
+
+TEST_F(NodePage, AWorkerThatLeadsAGroupShowsItsSums) {
+  probe_->took({.stage = Stage::kSum, .end = Milliseconds(20)});
+  const MetricFamilies page = this->page("worker", job_);
+  const auto* sum = histogram_of(page, "poseidon_stage_seconds", {{"stage", "sum"}});
+  ASSERT_NE(sum, nullptr);
+  EXPECT_EQ(sum->sample_count, 1u);
 }
 
 TEST_F(NodePage, AServerShowsWhatIsItsOwn) {

@@ -166,6 +166,67 @@ absl::Status validate_chunks(const Plan& plan) {
   return absl::OkStatus();
 }
 
+namespace {
+
+absl::Status validate_leaders(const Plan& plan) {
+  if (plan.leaders.empty()) return absl::OkStatus();
+  if (plan.leaders.size() != plan.workers()) {
+    return absl::InvalidArgumentError(absl::StrCat("plan: leaders of ", plan.leaders.size(),
+                                                   " workers, it has ", plan.workers()));
+  }
+  if (plan.norm_scope != NormScope::kNone) {
+    return absl::InvalidArgumentError(
+        "plan: it has leaders, and steps that need norms, which relays do not carry");
+  }
+  for (std::uint32_t rank = 0; rank < plan.workers(); ++rank) {
+    const std::uint32_t leader = plan.leaders[rank].value();
+    if (leader > rank || plan.leaders[leader].value() != leader) {
+      return absl::InvalidArgumentError(absl::StrCat("plan: worker ", leader,
+                                                     " cannot lead worker ", rank,
+                                                     ": a group's lowest rank leads it"));
+    }
+    if (leader != rank && plan.worker_addresses[leader].empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("plan: worker ", leader, " leads others, but listens nowhere"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+nlohmann::ordered_json groups_to_json(const Plan& plan) {
+  nlohmann::ordered_json groups = nlohmann::ordered_json::array();
+  if (plan.leaders.empty()) return groups;
+  for (const WorkerRank leader : contributors(plan)) {
+    nlohmann::ordered_json group = nlohmann::ordered_json::array();
+    for (const WorkerRank rank : group_of(plan, leader)) group.push_back(rank.value());
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+}  // namespace
+
+WorkerRank leader_of(const Plan& plan, WorkerRank rank) {
+  return plan.leaders.empty() ? rank : plan.leaders[rank.value()];
+}
+
+std::vector<WorkerRank> group_of(const Plan& plan, WorkerRank leader) {
+  if (plan.leaders.empty()) return {leader};
+  std::vector<WorkerRank> group;
+  for (std::uint32_t rank = 0; rank < plan.workers(); ++rank) {
+    if (plan.leaders[rank] == leader) group.emplace_back(rank);
+  }
+  return group;
+}
+
+std::vector<WorkerRank> contributors(const Plan& plan) {
+  std::vector<WorkerRank> ranks;
+  for (std::uint32_t rank = 0; rank < plan.workers(); ++rank) {
+    if (leader_of(plan, WorkerRank(rank)) == WorkerRank(rank)) ranks.emplace_back(rank);
+  }
+  return ranks;
+}
+
 absl::Status validate(const Plan& plan) {
   if (plan.epoch.value() == 0) return absl::InvalidArgumentError("plan: the epoch is missing");
   if (plan.batch_size < 1 || plan.batch_size > std::numeric_limits<std::uint32_t>::max()) {
@@ -203,6 +264,7 @@ absl::Status validate(const Plan& plan) {
     return absl::InvalidArgumentError(
         absl::StrCat("plan: a window of ", plan.window_bytes, " bytes is out of range"));
   }
+  if (absl::Status status = validate_leaders(plan); !status.ok()) return status;
   std::set<std::string_view> names;
   for (const PlanLayer& layer : plan.layers) {
     if (absl::Status status = validate_layer(layer); !status.ok()) return status;
@@ -226,6 +288,7 @@ std::string plan_to_json(const Plan& plan) {
   json["window_bytes"] = plan.window_bytes;
   json["worker_addresses"] = plan.worker_addresses;
   json["server_addresses"] = plan.server_addresses;
+  json["local_groups"] = groups_to_json(plan);
   std::int64_t iteration_bytes = 0;
   json["layers"] = nlohmann::ordered_json::array();
   for (const PlanLayer& layer : plan.layers) {

@@ -92,6 +92,11 @@ struct Plan {
   /// What a worker has under way to all servers; servers to workers, and workers to each other,
   /// have twice as much (common/windows.h).
   std::int64_t window_bytes = kWorkerWindowBytes;
+  /// Local aggregation, by rank: through which worker's relay this one's gradients go to the
+  /// servers, summed with those of all who go the same way (worker/relay.h). A leader leads itself.
+  /// The sum of all gradients is that of the groups' sums, in the order of their leaders: so this
+  /// decides the last bits. Empty: no groups, and everybody goes to the servers itself.
+  std::vector<WorkerRank> leaders;
   /// Set when the plan was made with a calibration; for plan.json and status, not for the nodes.
   std::optional<PlanPrediction> prediction;
   std::optional<Calibration> calibration;
@@ -99,6 +104,13 @@ struct Plan {
   std::uint32_t workers() const { return static_cast<std::uint32_t>(worker_addresses.size()); }
   std::uint32_t servers() const { return static_cast<std::uint32_t>(server_addresses.size()); }
 };
+
+/// Through whose relay its gradients go; its own rank where it goes to the servers itself.
+WorkerRank leader_of(const Plan& plan, WorkerRank rank);
+/// Whose gradients go this leader's way, ascending: it alone where it goes to the servers itself.
+std::vector<WorkerRank> group_of(const Plan& plan, WorkerRank leader);
+/// Whom the servers hear, ascending: the leaders, or all workers without groups.
+std::vector<WorkerRank> contributors(const Plan& plan);
 
 /// Checks the invariants above (every chunk in range, PS layers covered without gap or overlap, SFB
 /// layers fully connected and without chunks, server known); what a node calls before it trusts a

@@ -1,7 +1,9 @@
 #include "common/plan_pin.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <map>
 
 #include "common/chunking.h"
 #include "common/json_fields.h"
@@ -14,6 +16,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::int64_t kMaxServers = 65536;
+constexpr std::int64_t kMaxPinnedWorkers = 65536;
 constexpr std::size_t kMaxPinnedLayers = 65536;
 constexpr std::size_t kMaxPinnedChunks = 1 << 20;
 constexpr std::size_t kMaxDimensions = 16;
@@ -54,14 +57,49 @@ absl::StatusOr<PlanChunk> read_chunk(const Json& json, std::string_view source,
   return chunk;
 }
 
+/// "local_groups": [[0, 1], [2, 3]]: every rank in one of them, the lowest leads.
+void read_groups(const Json& groups, JsonFields& fields, std::vector<WorkerRank>& leaders) {
+  std::map<std::int64_t, std::int64_t> leader_of;
+  const auto refuse = [&fields] {
+    fields.refuse("local_groups",
+                  "expected lists of worker ranks, which together have each rank from 0 on once");
+  };
+  for (const Json& group : groups) {
+    if (!group.is_array() || group.empty()) return refuse();
+    std::vector<std::int64_t> ranks;
+    for (const Json& rank : group) {
+      if (!rank.is_number_integer() || rank < 0 || rank >= kMaxPinnedWorkers) return refuse();
+      ranks.push_back(rank.get<std::int64_t>());
+    }
+    const std::int64_t leader = *std::ranges::min_element(ranks);
+    for (const std::int64_t rank : ranks) {
+      if (!leader_of.emplace(rank, leader).second) return refuse();
+    }
+  }
+  if (!leader_of.empty() && leader_of.rbegin()->first + 1 != std::ssize(leader_of)) return refuse();
+  for (const auto& [rank, leader] : leader_of) {
+    leaders.emplace_back(static_cast<std::uint32_t>(leader));
+  }
+}
+
+nlohmann::json groups_to_json(const std::vector<WorkerRank>& leaders) {
+  std::map<WorkerRank, Json> groups;
+  for (std::uint32_t rank = 0; rank < leaders.size(); ++rank) groups[leaders[rank]].push_back(rank);
+  Json json = Json::array();
+  for (auto& [leader, group] : groups) json.push_back(std::move(group));
+  return json;
+}
+
 }  // namespace
 
 PlanPin pin_of(const Plan& plan) {
-  PlanPin pin{.servers = plan.servers(),
+  PlanPin pin{.workers = plan.workers(),
+              .servers = plan.servers(),
               .layers = {},
               .chunks = plan.chunks,
               .chunk_bytes = plan.chunk_bytes,
-              .window_bytes = plan.window_bytes};
+              .window_bytes = plan.window_bytes,
+              .leaders = plan.leaders};
   for (const PlanLayer& layer : plan.layers) {
     pin.layers.push_back({.name = layer.name,
                           .shape = layer.shape,
@@ -74,7 +112,8 @@ PlanPin pin_of(const Plan& plan) {
 absl::StatusOr<PlanPin> plan_pin_from_json(const nlohmann::json& json, std::string_view source) {
   JsonFields fields(json, source, "");
   PlanPin pin;
-  std::int64_t servers = 0;
+  std::int64_t servers = 0, workers = 0;
+  fields.integer("workers", &workers, 0, kMaxPinnedWorkers);
   fields.require("servers");
   fields.require("layers");
   fields.integer("servers", &servers, 1, kMaxServers);
@@ -90,7 +129,11 @@ absl::StatusOr<PlanPin> plan_pin_from_json(const nlohmann::json& json, std::stri
   }
   const Json* layers = fields.array("layers", "layers", 1, kMaxPinnedLayers);
   const Json* chunks = fields.array("chunks", "chunks", 0, kMaxPinnedChunks);
+  const Json* groups =
+      fields.array("local_groups", "groups", 0, static_cast<std::size_t>(kMaxPinnedWorkers));
+  if (groups != nullptr) read_groups(*groups, fields, pin.leaders);
   POSEIDON_RETURN_IF_ERROR(fields.status());
+  pin.workers = static_cast<std::uint32_t>(workers);
   pin.servers = static_cast<std::uint32_t>(servers);
   for (const Json& layer : *layers) {
     POSEIDON_ASSIGN_OR_RETURN(
@@ -108,9 +151,11 @@ absl::StatusOr<PlanPin> plan_pin_from_json(const nlohmann::json& json, std::stri
 }
 
 nlohmann::json plan_pin_to_json(const PlanPin& pin) {
-  Json json = {{"servers", pin.servers},
+  Json json = {{"workers", pin.workers},
+               {"servers", pin.servers},
                {"chunk_bytes", pin.chunk_bytes},
                {"window_bytes", pin.window_bytes},
+               {"local_groups", groups_to_json(pin.leaders)},
                {"layers", Json::array()},
                {"chunks", Json::array()}};
   for (const PinnedLayer& layer : pin.layers) {

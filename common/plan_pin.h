@@ -1,7 +1,8 @@
 #pragma once
 
 // What a job's sync.plan repeats of an earlier plan: the schemes, the size of what is sent and how
-// much of it is under way, and who owns which chunk. Pure.
+// much of it is under way, who owns which chunk, and whose gradients are summed before they travel.
+// Pure.
 // Before: plan.json of a run directory, or `poseidon plan --json`. After: coordinator/planner.h.
 
 #include <cstdint>
@@ -23,11 +24,13 @@ struct PinnedLayer {
 };
 
 struct PlanPin {
+  std::uint32_t workers = 0;  ///< 0 where it is not known: what earlier versions wrote
   std::uint32_t servers = 0;
   std::vector<PinnedLayer> layers;  ///< forward order
   std::vector<PlanChunk> chunks;    ///< as in Plan; empty: place them anew
   std::int64_t chunk_bytes = 0;     ///< as in Plan; 0 where it is not known
   std::int64_t window_bytes = 0;    ///< likewise
+  std::vector<WorkerRank> leaders;  ///< as in Plan
 };
 
 PlanPin pin_of(const Plan& plan);

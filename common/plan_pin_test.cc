@@ -13,8 +13,8 @@ using ::testing::StartsWith;
 
 Json plan_file() {
   return Json::parse(
-      R"({"epoch": 4, "workers": 2, "servers": 2, "extra": [1], "chunk_bytes": 262144,
-    "window_bytes": 8388608,
+      R"({"epoch": 4, "workers": 4, "servers": 2, "extra": [1], "chunk_bytes": 262144,
+    "window_bytes": 8388608, "local_groups": [[0, 2], [3, 1]],
     "layers": [{"name": "conv1", "type": "convolution", "shape": [2, 1, 3, 3], "parameters": 20,
                 "scheme": "ps", "reason": "r"},
                {"name": "fc", "type": "fully_connected", "shape": [10, 5], "parameters": 60,
@@ -25,9 +25,12 @@ Json plan_file() {
 TEST(PlanPin, TakesWhatItNeedsOfAPlanFile) {
   const absl::StatusOr<PlanPin> pin = plan_pin_from_json(plan_file(), "plan.json");
   ASSERT_TRUE(pin.ok()) << pin.status();
+  EXPECT_EQ(pin->workers, 4u);
   EXPECT_EQ(pin->servers, 2u);
   EXPECT_EQ(pin->chunk_bytes, 262144);
   EXPECT_EQ(pin->window_bytes, 8388608);
+  EXPECT_EQ(pin->leaders,
+            (std::vector{WorkerRank(0), WorkerRank(1), WorkerRank(0), WorkerRank(1)}));
   ASSERT_EQ(pin->layers.size(), 2u);
   EXPECT_EQ(pin->layers[1].scheme, Scheme::kSfb);
   EXPECT_EQ(pin->layers[1].parameters, 60);
@@ -38,13 +41,17 @@ TEST(PlanPin, TakesWhatItNeedsOfAPlanFile) {
   EXPECT_FALSE(again.contains("extra"));
 }
 
-TEST(PlanPin, ChunksAndTheirSizeMayBeMissing) {
+TEST(PlanPin, ChunksTheirSizeAndGroupsMayBeMissing) {
   Json json = plan_file();
+  json.erase("local_groups");
+  json.erase("workers");
   json.erase("chunks");
   json.erase("chunk_bytes");
   json.erase("window_bytes");
   ASSERT_TRUE(plan_pin_from_json(json, "p").ok());
   EXPECT_TRUE(plan_pin_from_json(json, "p")->chunks.empty());
+  EXPECT_TRUE(plan_pin_from_json(json, "p")->leaders.empty());
+  EXPECT_EQ(plan_pin_from_json(json, "p")->workers, 0U);
   EXPECT_EQ(plan_pin_from_json(json, "p")->chunk_bytes, 0);
   EXPECT_EQ(plan_pin_from_json(json, "p")->window_bytes, 0);
 }
@@ -60,6 +67,12 @@ TEST(PlanPin, RefusesByKey) {
       {"/chunk_bytes", 1 << 30, "chunk_bytes: expected an integer from 0"},
       {"/window_bytes", 4096, "window_bytes: expected 0 (not known) or at least 65536"},
       {"/window_bytes", std::int64_t{1} << 40, "window_bytes: expected an integer from 0"},
+      {"/local_groups/0", Json::array(), "local_groups: expected lists of worker ranks"},
+      {"/local_groups/0/1", 1, "local_groups: expected lists"},
+      {"/local_groups/0/1", 4, "local_groups: expected lists"},
+      {"/local_groups/0/1", -1, "local_groups: expected lists"},
+      {"/local_groups/1", 1, "local_groups: expected lists"},
+      {"/local_groups", 5, "local_groups: expected"},
       {"/layers", Json::array(), "layers: expected"},
       {"/layers/1/scheme", "sbf", "layers[1].scheme: expected one of"},
       {"/layers/1/shape", {10, 0}, "layers[1].shape[1]: expected"},

@@ -18,6 +18,7 @@ v1::PlanMessage plan_to_message(const Plan& plan) {
   message.set_norm_scope(std::string(norm_scope_name(plan.norm_scope)));
   for (const std::string& address : plan.worker_addresses) message.add_worker_addresses(address);
   for (const std::string& address : plan.server_addresses) message.add_server_addresses(address);
+  for (const WorkerRank leader : plan.leaders) message.add_leaders(leader.value());
   for (const PlanLayer& layer : plan.layers) {
     v1::PlanLayerMessage* out = message.add_layers();
     out->set_name(layer.name);
@@ -81,6 +82,7 @@ absl::StatusOr<Plan> plan_from_message(const v1::PlanMessage& message) {
                                message.worker_addresses().end());
   plan.server_addresses.assign(message.server_addresses().begin(),
                                message.server_addresses().end());
+  for (const std::uint32_t leader : message.leaders()) plan.leaders.emplace_back(leader);
   plan.layers.reserve(static_cast<std::size_t>(message.layers_size()));
   for (const v1::PlanLayerMessage& layer : message.layers()) {
     PlanLayer out;

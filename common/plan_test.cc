@@ -252,6 +252,37 @@ TEST(PlanMessage, CarriesTheSendOrder) {
               HasSubstr("'random'; known: need, ready"));
 }
 
+TEST(PlanMessage, CarriesTheLeaders) {
+  Plan plan = valid_plan();
+  plan.worker_addresses = {"a:1", "b:1", "a:2"};
+  plan.leaders = {WorkerRank(0), WorkerRank(1), WorkerRank(0)};
+  v1::PlanMessage message = plan_to_message(plan);
+  EXPECT_EQ(plan_from_message(message)->leaders, plan.leaders);
+  EXPECT_EQ(contributors(plan), (std::vector{WorkerRank(0), WorkerRank(1)}));
+  EXPECT_EQ(group_of(plan, WorkerRank(0)), (std::vector{WorkerRank(0), WorkerRank(2)}));
+  EXPECT_EQ(leader_of(plan, WorkerRank(2)), WorkerRank(0));
+  EXPECT_EQ(nlohmann::json::parse(plan_to_json(plan))["local_groups"],
+            nlohmann::json::parse("[[0, 2], [1]]"));
+
+  const auto refusal = [&message] {
+    return std::string(plan_from_message(message).status().message());
+  };
+  message.set_leaders(0, 2);
+  EXPECT_THAT(refusal(), HasSubstr("worker 2 cannot lead worker 0"));
+  message.set_leaders(0, 0);
+  message.set_leaders(2, 7);
+  EXPECT_THAT(refusal(), HasSubstr("worker 7 cannot lead worker 2"));
+  message.set_leaders(2, 0);
+  message.set_worker_addresses(0, "");
+  EXPECT_THAT(refusal(), HasSubstr("worker 0 leads others, but listens nowhere"));
+  message.set_worker_addresses(0, "a:1");
+  message.set_norm_scope("layer");
+  EXPECT_THAT(refusal(), HasSubstr("relays do not carry"));
+  message.set_norm_scope("none");
+  message.add_leaders(0);
+  EXPECT_THAT(refusal(), HasSubstr("leaders of 4 workers, it has 3"));
+}
+
 TEST(PlanMessage, CarriesTheWindow) {
   Plan plan = valid_plan();
   plan.window_bytes = 3 << 20;

@@ -25,6 +25,7 @@ constexpr std::array kRules = {
     MethodRule{"/poseidon.v1.Coordinator/LocateCheckpoint", kOperator, kCoordinator},
     MethodRule{"/poseidon.v1.Coordinator/RestoreCheckpoint", kOperator, kCoordinator},
     MethodRule{"/poseidon.v1.ParameterServer/Exchange", kWorker, kServer},
+    MethodRule{"/poseidon.v1.LocalAggregation/Exchange", kWorker, kWorker},
     MethodRule{"/poseidon.v1.FactorExchange/Exchange", kWorker, kWorker},
     // `poseidon checkpoint export` reads from the servers.
     MethodRule{"/poseidon.v1.CheckpointStore/Exchange",

@@ -18,8 +18,9 @@ enum class Stage : std::uint8_t {
   kQueue,  ///< both, each message with a chunk or factor: from being ready until its turn to be
            ///< sent
   kSend,   ///< both, likewise: until the stream takes the next one (common/paced_transport.h)
-  kSum,    ///< server, each chunk of a gradient that is not a step's last: checked and added
-  kStep,   ///< server, a step's last one: sum, optimizer, new version
+  kSum,   ///< server, each chunk of a gradient that is not a step's last: checked and added; worker
+          ///< that leads a group: each chunk of the group's
+  kStep,  ///< server, a step's last one: sum, optimizer, new version
   kCheckpoint,  ///< server: one snapshot, from its first piece until it is sealed
   kWrite,       ///< server, each piece of a snapshot, and the sealing: until the store has it
   kCount        ///< number of stages, not one itself
@@ -59,11 +60,15 @@ constexpr const char* stage_name(Stage stage) {
   return "";
 }
 
+/// Of a chunk between a worker and the relay of its group (worker/relay.h), the end that the event
+/// is at. The peer is a worker at either.
+enum class RelayEnd : std::uint8_t { kNone = 0, kWorker = 1, kRelay = 2 };
+
 /// Whose stage it is.
 constexpr bool is_server_stage(Stage stage) {
   return stage == Stage::kQueue || stage == Stage::kSend || stage >= Stage::kSum;
 }
-constexpr bool is_worker_stage(Stage stage) { return stage < Stage::kSum; }
+constexpr bool is_worker_stage(Stage stage) { return stage <= Stage::kSum; }
 /// Checkpoints are written while training goes on with later iterations.
 constexpr bool is_of_iteration(Stage stage) { return stage < Stage::kCheckpoint; }
 

@@ -15,6 +15,7 @@ void to_event(const TraceSpan& span, v1::TraceEvent& event) {
   if (span.chunk) event.set_chunk(span.chunk->value() + 1);
   if (span.peer) event.set_peer(*span.peer + 1);
   event.set_bytes(span.bytes);
+  event.set_relay_end(static_cast<std::uint32_t>(span.relay_end));
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ namespace poseidon {
 /// One part of the work on one iteration. Times are the machine's monotonic clock's.
 struct TraceSpan {
   Stage stage = Stage::kCount;
+  RelayEnd relay_end = RelayEnd::kNone;
   Nanoseconds begin{0}, end{0};
   Iteration iteration = 0;
   std::optional<LayerIndex> layer = std::nullopt;

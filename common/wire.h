@@ -23,8 +23,11 @@
 
 namespace poseidon {
 
-/// Full gRPC method of the data stream.
+/// Full gRPC method of the data stream ...
 inline constexpr std::string_view kExchangeMethod = "/poseidon.v1.ParameterServer/Exchange";
+/// ... and of the same messages between a worker and the relay of its group.
+inline constexpr std::string_view kLocalAggregationMethod =
+    "/poseidon.v1.LocalAggregation/Exchange";
 
 /// Largest chunk a plan may have, and what a receiver accepts in one message: chunk plus prefix.
 inline constexpr std::int64_t kMaxChunkBytes = std::int64_t{64} << 20;

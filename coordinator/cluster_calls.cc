@@ -221,6 +221,7 @@ JobDescription Cluster::describe_job(const v1::SubmitRequest& request, const Res
     all.server_addresses = std::move(wanted.servers);
     all.calibration = std::move(wanted.calibration);
     if (wanted.keep) all.sync.plan = plan_pin_to_json(*wanted.keep);
+    all.leaders = std::move(wanted.leaders);
     return make_plan(all);
   };
   description.consider_replan = [input](const Plan& in_force, const std::vector<LayerTimes>& times,
@@ -231,6 +232,7 @@ JobDescription Cluster::describe_job(const v1::SubmitRequest& request, const Res
     all.worker_addresses = in_force.worker_addresses;
     all.server_addresses = in_force.server_addresses;
     all.calibration = in_force.calibration;
+    all.leaders = in_force.leaders;
     return consider_replan(all, in_force, times, state);
   };
   return description;

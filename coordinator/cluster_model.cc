@@ -50,14 +50,21 @@ std::vector<std::size_t> machine_numbers(const std::vector<std::string>& address
   return numbers;
 }
 
+bool same_machine(const std::string& one, const std::string& other) {
+  return !one.empty() && !other.empty() && host_of(one) == host_of(other);
+}
+
 ClusterModel make_cluster_model(const std::vector<std::string>& worker_addresses,
                                 const std::vector<std::string>& server_addresses,
+                                const std::vector<WorkerRank>& leaders,
                                 const Calibration& calibration) {
   POSEIDON_CHECK(calibration.workers.size() == worker_addresses.size() &&
                      calibration.servers.size() == server_addresses.size(),
                  "every node has a bandwidth");
   ClusterModel cluster{.machines = {},
                        .workers = worker_addresses.size(),
+                       .contributors = 0,
+                       .largest_group = 1,
                        .servers = server_addresses.size(),
                        .server_sum_bytes_per_s = calibration.server_sum_bytes_per_s,
                        .latency_s = calibration.latency_s};
@@ -69,7 +76,7 @@ ClusterModel make_cluster_model(const std::vector<std::string>& worker_addresses
     const NicSpeed& nic =
         is_worker ? calibration.workers[node] : calibration.servers[node - worker_addresses.size()];
     if (machines[node] == cluster.machines.size()) {
-      cluster.machines.push_back({.nic = nic, .workers = 0, .servers = {}});
+      cluster.machines.push_back({.nic = nic, .servers = {}});
     }
     Machine& machine = cluster.machines[machines[node]];
     machine.nic.send_bytes_per_s = std::max(machine.nic.send_bytes_per_s, nic.send_bytes_per_s);
@@ -77,9 +84,22 @@ ClusterModel make_cluster_model(const std::vector<std::string>& worker_addresses
         std::max(machine.nic.receive_bytes_per_s, nic.receive_bytes_per_s);
     if (is_worker) {
       ++machine.workers;
+      const WorkerRank self(static_cast<std::uint32_t>(node));
+      if (leaders.empty() || leaders[node] == self) {
+        ++machine.contributors;
+        ++cluster.contributors;
+      }
+      const auto group = static_cast<std::size_t>(std::ranges::count(leaders, self));
+      cluster.largest_group = std::max(cluster.largest_group, group);
     } else {
       machine.servers.push_back(node - worker_addresses.size());
     }
+  }
+  for (std::size_t rank = 0; rank < leaders.size(); ++rank) {
+    const std::size_t here = machines[rank], there = machines[leaders[rank].value()];
+    if (here == there) continue;
+    ++cluster.machines[here].led_elsewhere;
+    ++cluster.machines[there].guests;
   }
   for (Machine& machine : cluster.machines) {
     machine.nic.send_bytes_per_s *= kSharedLinkEfficiency;
@@ -91,13 +111,16 @@ ClusterModel make_cluster_model(const std::vector<std::string>& worker_addresses
 std::vector<LinkLoad> link_loads(const ClusterModel& cluster, const std::vector<double>& shares) {
   std::vector<LinkLoad> links;
   for (const Machine& machine : cluster.machines) {
-    const auto here = static_cast<double>(machine.workers);
-    const auto elsewhere = static_cast<double>(cluster.workers - machine.workers);
     const double served = share_of(machine, shares);
     // Rounding must not make equal links differ, so each quantity is formed once.
-    const double of_workers = here * (1.0 - served);  // what its workers push, and get back
-    const double of_servers = served * elsewhere;     // what its servers get, and give back
-    const double of_factors = here * elsewhere;
+    const double of_workers =  // what its workers push, and get back
+        static_cast<double>(machine.contributors) * (1.0 - served) +
+        static_cast<double>(machine.led_elsewhere);
+    const double of_servers =  // what its servers get, and give back
+        served * static_cast<double>(cluster.contributors - machine.contributors) +
+        static_cast<double>(machine.guests);
+    const double of_factors =
+        static_cast<double>(machine.workers * (cluster.workers - machine.workers));
     const double send_s = 1.0 / machine.nic.send_bytes_per_s;
     const double receive_s = 1.0 / machine.nic.receive_bytes_per_s;
     add_link(links, {of_workers * send_s, of_servers * send_s, of_factors * send_s});
@@ -123,16 +146,17 @@ std::vector<double> free_bandwidth_shares(const ClusterModel& cluster, double ps
   const std::vector<double> equal(cluster.servers, 1.0 / static_cast<double>(cluster.servers));
   if (!(ps_bytes > 0.0)) return equal;
   // With share s, each direction of a machine's NIC carries per byte of parameters
-  //   workers (1 - s) + s (P1 - workers) = workers + s (P1 - 2 workers)
-  // and all of it in `busy_s` seconds. Where more than half of all workers are on the machine,
+  //   here (1 - s) + s (all - here) = here + s (all - 2 here)
+  // of contributors, and all of it in `busy_s` seconds. Where more than half of them are on it,
   // serving more would carry less; the floor keeps one machine from taking everything on that
   // ground.
   const auto share_within = [&](const Machine& machine, double busy_s) {
     if (machine.servers.empty()) return 0.0;
-    const auto here = static_cast<double>(machine.workers);
-    const auto all = static_cast<double>(cluster.workers);
+    const auto here = static_cast<double>(machine.contributors);
+    const auto all = static_cast<double>(cluster.contributors);
+    const auto pairs = static_cast<double>(machine.workers * (cluster.workers - machine.workers));
     const double rate = std::min(machine.nic.send_bytes_per_s, machine.nic.receive_bytes_per_s);
-    const double left_bytes = rate * busy_s - here * ps_bytes - here * (all - here) * factor_bytes;
+    const double left_bytes = rate * busy_s - here * ps_bytes - pairs * factor_bytes;
     const double per_share_bytes = ps_bytes * std::max(all - 2.0 * here, 0.5);
     return std::clamp(left_bytes / per_share_bytes, 0.0, 1.0);
   };

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/calibration.h"
+#include "common/ids.h"
 
 namespace poseidon {
 
@@ -24,12 +25,17 @@ inline constexpr double kSharedLinkEfficiency = 0.98;
 struct Machine {
   NicSpeed nic;                      ///< kSharedLinkEfficiency included
   std::size_t workers = 0;           ///< how many are on it
+  std::size_t contributors = 0;      ///< of those, how many give gradients to servers themselves
+  std::size_t led_elsewhere = 0;     ///< and how many to a relay on another machine
+  std::size_t guests = 0;            ///< workers elsewhere whose relay is here
   std::vector<std::size_t> servers;  ///< ServerIndex of those on it
 };
 
 struct ClusterModel {
   std::vector<Machine> machines;
   std::size_t workers = 0;
+  std::size_t contributors = 0;
+  std::size_t largest_group = 1;  ///< workers whose gradients one relay sums
   std::size_t servers = 0;
   double server_sum_bytes_per_s = kDefaultServerSumBytesPerS;
   double latency_s = kDefaultLatencyS;
@@ -38,12 +44,15 @@ struct ClusterModel {
 /// By which machine each of these addresses (HOST:PORT) is: numbers from 0 in order of appearance.
 /// The same host means the same machine; "" is a machine of its own.
 std::vector<std::size_t> machine_numbers(const std::vector<std::string>& addresses);
+bool same_machine(const std::string& one, const std::string& other);
 
 /// Workers and servers of one machine share it. A machine's NIC is the fastest that one of its
 /// nodes saw (each was measured alone), times kSharedLinkEfficiency. `calibration` has a NicSpeed
-/// for every node.
+/// for every node. `leaders` as in Plan: what workers give a leader of their machine stays there
+/// too.
 ClusterModel make_cluster_model(const std::vector<std::string>& worker_addresses,
                                 const std::vector<std::string>& server_addresses,
+                                const std::vector<WorkerRank>& leaders,
                                 const Calibration& calibration);
 
 /// Seconds that one direction of one NIC is busy per byte.

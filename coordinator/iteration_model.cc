@@ -308,15 +308,19 @@ IterationModel make_iteration_model(std::vector<ModelLayer> layers, const Cluste
   // Processes of one machine wake each other in microseconds.
   model.latency_s = model.links.empty() ? 0.0 : cluster.latency_s;
   model.largest_share = *std::max_element(shares.begin(), shares.end());
-  model.sum_s_per_byte =
-      model.largest_share * static_cast<double>(cluster.workers) / cluster.server_sum_bytes_per_s;
+  // A relay sums all of the parameters, of its group.
+  const double of_server = model.largest_share * static_cast<double>(cluster.contributors);
+  const double of_relay =
+      cluster.largest_group > 1 ? static_cast<double>(cluster.largest_group) : 0.0;
+  model.sum_s_per_byte = std::max(of_server, of_relay) / cluster.server_sum_bytes_per_s;
   double slowest = std::numeric_limits<double>::infinity();
   for (const Machine& machine : cluster.machines) {
     const double rate = std::min(machine.nic.send_bytes_per_s, machine.nic.receive_bytes_per_s);
     slowest = std::min(slowest, rate);
     if (machine.servers.empty()) continue;
-    model.hot_s_per_byte = std::max(model.hot_s_per_byte,
-                                    static_cast<double>(cluster.workers - machine.workers) / rate);
+    model.hot_s_per_byte =
+        std::max(model.hot_s_per_byte,
+                 static_cast<double>(cluster.contributors - machine.contributors) / rate);
   }
   model.chunk_bytes = static_cast<double>(chunk_bytes);
   // To and from every other machine: two chunks keep a stream busy, and more goes up to the window.

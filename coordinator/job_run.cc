@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "common/check.h"
 #include "coordinator/job_run_text.h"
+#include "coordinator/local_groups.h"
 
 namespace poseidon {
 namespace {
@@ -156,12 +157,26 @@ bool JobRun::choose_nodes(const std::vector<NodeInfo>& members) {
   const std::size_t max_servers = d.servers > 0 ? d.servers : SIZE_MAX;
   if (idle_workers_ < min_workers || idle_servers_ < min_servers) return false;
 
+  std::vector<Participant> workers;
   for (const NodeInfo& node : members) {
-    const bool is_worker = node.role == NodeRole::kWorker;
-    auto& group = is_worker ? workers_ : servers_;
-    if (group.size() >= (is_worker ? max_workers : max_servers)) continue;
-    group.push_back({.node = node, .index = static_cast<std::uint32_t>(group.size())});
+    if (node.role == NodeRole::kWorker) {
+      workers.push_back({.node = node});
+    } else if (servers_.size() < max_servers) {
+      servers_.push_back({.node = node, .index = static_cast<std::uint32_t>(servers_.size())});
+    }
   }
+  const auto put_in = [](const std::vector<std::size_t>& order, std::vector<Participant>& group) {
+    std::vector<Participant> ordered;
+    for (const std::size_t next : order) ordered.push_back(group[next]);
+    group = std::move(ordered);
+  };
+  put_in(rank_order(addresses(workers)), workers);
+  workers.resize(std::min(workers.size(), max_workers));
+  if (source_ && source_->workers == workers.size() && !source_->plan.leaders.empty()) {
+    put_in(rank_order_for(source_->plan.leaders, addresses(workers)), workers);
+  }
+  for (std::uint32_t rank = 0; rank < workers.size(); ++rank) workers[rank].index = rank;
+  workers_ = std::move(workers);
   return true;
 }
 
@@ -425,8 +440,9 @@ JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
   // So it may be after a restart: the nodes had heard of the end, the disk had not.
   const bool all_is_done = model_stored_ && tests_->pending() == 0 &&
                            iterations_->completed() == description_.iterations;
-  const bool part_is_done = all_is_done || (participant->state == ParticipantState::kFinished &&
-                                            (participant->index != 0 || model_stored_));
+  const bool part_is_done =
+      all_is_done || (participant->state == ParticipantState::kFinished &&
+                      (participant->index != 0 || model_stored_) && !group_needs(*participant));
   participant->state = ParticipantState::kLost;
   if (ended()) return actions;
   const std::string text =
@@ -450,6 +466,16 @@ JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
   const EpochEnd usual = is_worker ? EpochEnd::kWorkerLost : EpochEnd::kServerLost;
   recover(participant->is_untried ? EpochEnd::kNodeUnfit : usual, text, is_worker, now, actions);
   return actions;
+}
+
+/// What others of its group still lack comes through its relay.
+bool JobRun::group_needs(const Participant& participant) const {
+  if (participant.node.role != NodeRole::kWorker || plan_ == nullptr) return false;
+  const std::vector<WorkerRank> group = group_of(*plan_, WorkerRank(participant.index));
+  return std::ranges::any_of(group, [&](WorkerRank rank) {
+    const Participant& member = workers_[rank.value()];
+    return member.index != participant.index && member.state != ParticipantState::kFinished;
+  });
 }
 
 JobActions JobRun::fail(const std::string& reason, Nanoseconds now) {

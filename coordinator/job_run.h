@@ -190,6 +190,8 @@ struct JobDescription {
     std::optional<Calibration> calibration;
     /// Repeat these schemes and, where there are as many servers, chunks.
     std::optional<PlanPin> keep;
+    /// Groups to keep, or that there are none; unset: those of the job's plan, or by machine.
+    std::optional<std::vector<WorkerRank>> leaders;
   };
   std::function<absl::StatusOr<Plan>(PlanRequest)> make_plan;  ///< pure
   /// Pure; a plan with a calibration, the layers' times now, what to remember. May be null: nobody
@@ -401,6 +403,7 @@ class JobRun {
   bool is_idle(const NodeInfo& node, bool needed, Nanoseconds now) const;
   const NodeInfo* next_idle(NodeRole role, const std::string* store, bool needed,
                             Nanoseconds now) const;
+  const NodeInfo* idle_beside(const std::string& address, bool needed, Nanoseconds now) const;
   bool may_try(const NodeInfo& node, bool needed, Nanoseconds now) const;
   const NodeInfo* itself_again(const Participant& vacant, bool needed, Nanoseconds now) const;
   std::size_t idle_workers(Nanoseconds now) const;
@@ -429,6 +432,7 @@ class JobRun {
   std::string store_address(const std::string& identity) const;
   void begin_at_source();
   bool repeats_source_plan() const;
+  bool group_needs(const Participant& participant) const;
   std::string missing_stores_text() const;
   bool is_trained() const;
   bool last_checkpoint_is_open() const;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "coordinator/cluster_model.h"
 #include "coordinator/job_run.h"
 #include "coordinator/job_run_text.h"
 
@@ -45,6 +46,18 @@ const NodeInfo* JobRun::next_idle(NodeRole role, const std::string* store, bool 
   for (const NodeInfo& node : members_) {
     if (node.role != role || !is_idle(node, needed, now)) continue;
     if (store == nullptr || node.store_identity == *store) return &node;
+  }
+  return nullptr;
+}
+
+/// A worker on the same machine. Null: there is none.
+const NodeInfo* JobRun::idle_beside(const std::string& address, bool needed,
+                                    Nanoseconds now) const {
+  for (const NodeInfo& node : members_) {
+    if (node.role == NodeRole::kWorker && same_machine(node.address, address) &&
+        is_idle(node, needed, now)) {
+      return &node;
+    }
   }
   return nullptr;
 }
@@ -124,7 +137,15 @@ bool JobRun::leave_out_silent(Nanoseconds now, JobActions& actions) {
     if (p.state == ParticipantState::kPreparing) silent.push_back(&p);
   }
   if (silent.empty()) return false;
-  // They may have to wait for each other: at the beginning all others for worker 0's parameters.
+  // They may have to wait for each other: a group for its leader's relay, ...
+  if (&group == &workers_) {
+    std::erase_if(silent, [this](const Participant* p) {
+      const WorkerRank leader = leader_of(*plan_, WorkerRank(p->index));
+      return leader != WorkerRank(p->index) &&
+             workers_[leader.value()].state == ParticipantState::kPreparing;
+    });
+  }
+  // ... at the beginning all others for worker 0's parameters.
   const auto is_new = [](const Participant* p) { return p->is_new; };
   if (std::ranges::any_of(silent, is_new)) {
     std::erase_if(silent, std::not_fn(is_new));

@@ -10,6 +10,7 @@
 #include "common/seconds_text.h"
 #include "coordinator/job_run.h"
 #include "coordinator/job_run_text.h"
+#include "coordinator/local_groups.h"
 
 namespace poseidon {
 
@@ -122,12 +123,20 @@ void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
   } else if (repeats_source_plan()) {
     keep = source_->plan;
   }
+  // With as many workers the run goes on to the same bytes, however many servers there are now.
+  std::optional<std::vector<WorkerRank>> leaders;
+  if (plan_ && plan_->workers() == workers_.size()) {
+    leaders = plan_->leaders;
+  } else if (repeats_source_plan()) {
+    leaders = source_->plan.leaders;
+  }
   absl::StatusOr<Plan> plan = description_.make_plan({.epoch = epoch_,
                                                       .batch_size = elastic_.batch_size,
                                                       .workers = addresses(workers_),
                                                       .servers = addresses(servers_),
                                                       .calibration = std::move(calibration),
-                                                      .keep = std::move(keep)});
+                                                      .keep = std::move(keep),
+                                                      .leaders = std::move(leaders)});
   if (!plan.ok()) {
     const bool told = state_ == JobState::kCalibrating;  // only who has heard of it hears its end
     if (!told) {
@@ -159,6 +168,12 @@ void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
   message_ = absl::StrCat("prepares ", servers_.size(), " servers");
   actions.emplace_back(
       LogLine{absl::StrFormat("job %s: the plan is made (%s)", description_.id, plan_basis_)});
+  if (const std::string groups = groups_text(plan_->leaders); !groups.empty()) {
+    actions.emplace_back(
+        LogLine{absl::StrFormat("job %s: gradients of %s are summed before they go to the servers "
+                                "(sync.local_aggregation)",
+                                description_.id, groups)});
+  }
   actions.emplace_back(
       LogLine{absl::StrFormat("job %s: preparing %d servers, then %d workers (epoch %d)",
                               description_.id, servers_.size(), workers_.size(), epoch_.value())});

@@ -244,6 +244,11 @@ bool JobRun::fill_vacancies(bool in_time, bool needed, std::string& missing, Nan
     p.is_new = true;
     p.is_untried = true;
   };
+  // A worker from the lost one's machine first: there its group is.
+  for (Participant& p : workers_) {
+    if (!is_lost(p)) continue;
+    if (const NodeInfo* node = idle_beside(p.node.address, needed, now)) fill(p, *node);
+  }
   std::vector<std::string> vacant;
   for (auto* group : {&workers_, &servers_}) {
     for (Participant& p : *group) {

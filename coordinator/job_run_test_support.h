@@ -60,6 +60,7 @@ inline JobDescription description() {
                        .sync = {}};
     input.sync.chunk_bytes = 4096;
     if (wanted.keep) input.sync.plan = plan_pin_to_json(*wanted.keep);
+    input.leaders = std::move(wanted.leaders);
     return make_plan(input);
   };
   return d;

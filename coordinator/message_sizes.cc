@@ -1,4 +1,5 @@
 #include "coordinator/message_sizes.h"
+#include "coordinator/local_groups.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -39,7 +40,8 @@ double wait_behind_others_s(const TimeRuleInput& input, std::int64_t chunk_bytes
       rate = std::min({rate, nic.send_bytes_per_s, nic.receive_bytes_per_s});
     }
   }
-  const std::size_t nodes = std::max(input.worker_addresses.size(), input.server_addresses.size());
+  const std::size_t contributors = count_contributors(input.leaders, input.worker_addresses.size());
+  const std::size_t nodes = std::max(contributors, input.server_addresses.size());
   const auto bytes = static_cast<double>(chunk_bytes_on_wire(chunk_bytes, input.wire_type));
   return 2.0 * 2.0 * static_cast<double>(nodes - 1) * bytes / rate;
 }

@@ -14,6 +14,7 @@
 #include "common/plan_pin.h"
 #include "common/seconds_text.h"
 #include "common/status_macros.h"
+#include "coordinator/local_groups.h"
 #include "coordinator/message_sizes.h"
 #include "coordinator/placement.h"
 #include "coordinator/time_rule.h"
@@ -109,6 +110,7 @@ std::vector<double> plan_by_time(const PlannerInput& input, Plan& plan) {
                      .batch_size = input.batch_size,
                      .worker_addresses = input.worker_addresses,
                      .server_addresses = input.server_addresses,
+                     .leaders = plan.leaders,
                      .chunk_bytes = plan.chunk_bytes,
                      .window_bytes = plan.window_bytes,
                      .wire_type = plan.wire_type,
@@ -169,23 +171,26 @@ void place(const std::vector<double>& shares, Plan& plan) {
 
 }  // namespace
 
-SchemeCosts scheme_costs(const PlannerLayer& layer, std::int64_t batch_size, std::uint32_t workers,
-                         std::uint32_t servers, ElementType wire_type) {
-  POSEIDON_CHECK(workers > 0 && servers > 0, "costs need nodes");
+SchemeCosts scheme_costs(const PlannerLayer& layer, std::int64_t batch_size, NodeNumbers nodes,
+                         ElementType wire_type) {
+  POSEIDON_CHECK(nodes.workers > 0 && nodes.servers > 0 && nodes.contributors > 0,
+                 "costs need nodes");
   // In 128 bits: batch and sizes are the user's, and a product of three of them must not wrap.
   __extension__ using Wide = __int128;
   const Wide weight =
       layer.is_fully_connected ? Wide{layer.shape[0]} * layer.shape[1] : Wide{layer.parameters};
-  const Wide p1 = workers;
-  const Wide p2 = servers;
+  const Wide p1 = nodes.workers;
+  const Wide p2 = nodes.servers;
+  const Wide groups = nodes.contributors;
   const Wide limit = INT64_MAX;
   const Wide wire_bytes = static_cast<std::int64_t>(element_bytes(wire_type));
   SchemeCosts costs;
-  const Wide ps = (2 * weight * (p1 + p2 - 2) * wire_bytes + p2 - 1) / p2;
+  const Wide ps = (2 * weight * (groups + p2 - 2) * wire_bytes + p2 - 1) / p2;
   costs.ps_bytes = static_cast<std::int64_t>(std::min(ps, limit));
   if (layer.is_fully_connected) {
-    const Wide sfb =
-        2 * Wide{batch_size} * (p1 - 1) * (Wide{layer.shape[0]} + layer.shape[1]) * kElementBytes;
+    const Wide factors =
+        2 * Wide{batch_size} * (Wide{layer.shape[0]} + layer.shape[1]) * kElementBytes;
+    const Wide sfb = (factors * p1 * p1 * (groups - 1) + groups * groups - 1) / (groups * groups);
     costs.sfb_bytes = static_cast<std::int64_t>(std::min(sfb, limit));
     costs.sfb_applies = true;
   }
@@ -323,6 +328,27 @@ absl::Status check_calibration(const PlannerInput& input) {
   return absl::OkStatus();
 }
 
+namespace {
+
+std::vector<WorkerRank> choose_leaders(const PlannerInput& input,
+                                       const std::optional<PlanPin>& pin) {
+  if (!input.sync.local_aggregation || input.norm_scope != NormScope::kNone ||
+      input.sync.wire_dtype == ElementType::kFloat16) {
+    return {};
+  }
+  const std::size_t workers = input.worker_addresses.size();
+  std::optional<std::vector<WorkerRank>> kept = input.leaders;
+  if (!kept && pin && (pin->workers == 0 || pin->workers == workers)) kept = pin->leaders;
+  const auto can_lead = [&input](WorkerRank rank) {
+    return !input.worker_addresses[rank.value()].empty();
+  };
+  const bool fits =
+      kept && (kept->empty() || (kept->size() == workers && std::ranges::all_of(*kept, can_lead)));
+  return fits ? *kept : group_by_machine(input.worker_addresses, input.server_addresses);
+}
+
+}  // namespace
+
 absl::StatusOr<Plan> make_plan(const PlannerInput& input) {
   POSEIDON_RETURN_IF_ERROR(check_input(input));
   Plan plan;
@@ -334,9 +360,16 @@ absl::StatusOr<Plan> make_plan(const PlannerInput& input) {
   plan.chunk_bytes = input.sync.largest_chunk_bytes();
   plan.worker_addresses = input.worker_addresses;
   plan.server_addresses = input.server_addresses;
+  std::optional<PlanPin> pin;
+  if (!input.sync.plan.is_null()) {
+    POSEIDON_ASSIGN_OR_RETURN(pin, plan_pin_from_json(input.sync.plan, "sync.plan"));
+  }
+  plan.leaders = choose_leaders(input, pin);
+  const NodeNumbers nodes{.workers = plan.workers(),
+                          .servers = plan.servers(),
+                          .contributors = count_contributors(plan.leaders, plan.workers())};
   for (const PlannerLayer& layer : input.layers) {
-    const SchemeCosts costs =
-        scheme_costs(layer, input.batch_size, plan.workers(), plan.servers(), plan.wire_type);
+    const SchemeCosts costs = scheme_costs(layer, input.batch_size, nodes, plan.wire_type);
     SchemeChoice choice = choose_scheme(layer, costs, input.sync);
     plan.layers.push_back({.name = layer.name,
                            .type = layer.type,
@@ -349,9 +382,7 @@ absl::StatusOr<Plan> make_plan(const PlannerInput& input) {
                            .reason = std::move(choice.reason),
                            .prediction = std::nullopt});
   }
-  std::optional<PlanPin> pin;
-  if (!input.sync.plan.is_null()) {
-    POSEIDON_ASSIGN_OR_RETURN(pin, plan_pin_from_json(input.sync.plan, "sync.plan"));
+  if (pin) {
     // Pieces of factors are of this size too, whatever chunks the pin has.
     if (pin->chunk_bytes > 0 && !input.sync.chunk_bytes) plan.chunk_bytes = pin->chunk_bytes;
     if (pin->window_bytes > 0) plan.window_bytes = pin->window_bytes;

@@ -41,21 +41,34 @@ struct PlannerInput {
   std::vector<std::string> server_addresses;  ///< by ServerIndex
   SyncSpec sync;
   NormScope norm_scope = NormScope::kNone;  ///< of the job's optimizer
+  /// Groups (or none) to keep, as in Plan::leaders; unset: those of sync.plan, or by machine.
+  std::optional<std::vector<WorkerRank>> leaders = std::nullopt;
   /// Unset: cost=time knows no times, so the byte rule chooses and nothing is predicted.
   std::optional<Calibration> calibration;
 };
 
-/// Bytes that one node, worker and server together, moves per iteration for one layer.
+/// How many nodes of each kind, and how many workers give gradients to the servers: all, or, with
+/// local aggregation, one for each group.
+struct NodeNumbers {
+  std::uint32_t workers = 0;
+  std::uint32_t servers = 0;
+  std::uint32_t contributors = 0;
+};
+/// Bytes that one node, worker and server together, moves per iteration for one layer. With groups
+/// (G contributors among P1 workers) a node is a machine of P1 / G workers, with what crosses its
+/// link.
 struct SchemeCosts {
-  std::int64_t ps_bytes = 0;   ///< 2 M N (P1 + P2 - 2) / P2 of the wire type, rounded up
-  std::int64_t sfb_bytes = 0;  ///< 2 K (P1 - 1) (M + N) of float32; 0 where SFB does not apply
+  std::int64_t ps_bytes = 0;  ///< 2 M N (G + P2 - 2) / P2 of the wire type, rounded up
+  /// 2 K (P1 - 1) (M + N) of float32, with groups 2 K P1^2 (G - 1) / G^2 (M + N), rounded up; 0
+  /// where SFB does not apply.
+  std::int64_t sfb_bytes = 0;
   bool sfb_applies = false;
 };
 
 /// DESIGN section 7. For a fully connected layer M N is its weight alone (its bias costs the same
 /// either way); for any other layer M N stands for all its parameters.
-SchemeCosts scheme_costs(const PlannerLayer& layer, std::int64_t batch_size, std::uint32_t workers,
-                         std::uint32_t servers, ElementType wire_type = ElementType::kFloat32);
+SchemeCosts scheme_costs(const PlannerLayer& layer, std::int64_t batch_size, NodeNumbers nodes,
+                         ElementType wire_type = ElementType::kFloat32);
 
 struct SchemeChoice {
   Scheme scheme = Scheme::kPs;
@@ -83,8 +96,11 @@ absl::Status check_calibration(const PlannerInput& input);
 /// With sync.cost "time" and a calibration: the schemes with the shortest predicted iteration
 /// (time_rule.h; with a measured one see kLeastMeasuredGain), chunks to servers by free bandwidth;
 /// how much is under way, and where sync.chunk_bytes is unset and no norms are taken the size of
-/// chunks, 2 MiB down to 64 KiB, by message_sizes.h. Otherwise the byte rule, equal bytes. With
-/// sync.plan: its schemes, and its chunks too if it was made for as many servers. INVALID_ARGUMENT
+/// chunks, 2 MiB down to 64 KiB, by message_sizes.h. Otherwise the byte rule, equal bytes. Workers
+/// of one machine are grouped (local_groups.h) unless sync.local_aggregation, norms or fp16 (whose
+/// range a sum leaves sooner than its terms) forbid it.
+/// With sync.plan: its schemes, its chunks too if it was made for as many servers, and its groups,
+/// or that it has none, if it was made for as many workers. INVALID_ARGUMENT
 /// when the result would be no valid plan (no nodes, no parameters, equal names) or the calibration
 /// does not fit; the message says which.
 absl::StatusOr<Plan> make_plan(const PlannerInput& input);

@@ -1,6 +1,10 @@
 #include "coordinator/planner.h"
 
+#include <algorithm>
+#include <set>
+
 #include "common/plan_pin.h"
+#include "coordinator/local_groups.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -18,6 +22,10 @@ PlannerLayer fully_connected(std::int64_t m, std::int64_t n) {
           .shape = {m, n},
           .parameters = m * n + m,
           .is_fully_connected = true};
+}
+
+NodeNumbers alone(std::uint32_t workers, std::uint32_t servers) {
+  return {.workers = workers, .servers = servers, .contributors = workers};
 }
 
 double million_floats(std::int64_t bytes) { return static_cast<double>(bytes) / 4e6; }
@@ -41,7 +49,7 @@ class KnownCosts : public ::testing::TestWithParam<KnownCost> {};
 TEST_P(KnownCosts, AgreeWithTheDesign) {
   const KnownCost& known = GetParam();
   const SchemeCosts costs =
-      scheme_costs(fully_connected(known.m, known.n), known.batch, known.nodes, known.nodes);
+      scheme_costs(fully_connected(known.m, known.n), known.batch, alone(known.nodes, known.nodes));
   EXPECT_TRUE(costs.sfb_applies);
   EXPECT_NEAR(million_floats(costs.ps_bytes), known.ps, known.half_digit);
   EXPECT_NEAR(million_floats(costs.sfb_bytes), known.sfb, known.half_digit);
@@ -60,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(
                       KnownCost{1000, 2048, 32, 32, 7.94, 6.05, 0.0051, Scheme::kSfb}));
 
 TEST(SchemeCosts, TheTieIsExact) {
-  const SchemeCosts costs = scheme_costs(fully_connected(4096, 4096), 256, 16, 16);
+  const SchemeCosts costs = scheme_costs(fully_connected(4096, 4096), 256, alone(16, 16));
   EXPECT_EQ(costs.ps_bytes, costs.sfb_bytes);
   const SchemeChoice choice = choose_scheme(fully_connected(4096, 4096), costs, {});
   EXPECT_EQ(choice.scheme, Scheme::kSfb);
@@ -68,7 +76,7 @@ TEST(SchemeCosts, TheTieIsExact) {
 }
 
 TEST(SchemeCosts, OneWorkerAndOneServerSendNothing) {
-  const SchemeCosts costs = scheme_costs(fully_connected(10, 5), 32, 1, 1);
+  const SchemeCosts costs = scheme_costs(fully_connected(10, 5), 32, alone(1, 1));
   EXPECT_EQ(costs.ps_bytes, 0);
   EXPECT_EQ(costs.sfb_bytes, 0);
 }
@@ -76,7 +84,7 @@ TEST(SchemeCosts, OneWorkerAndOneServerSendNothing) {
 TEST(SchemeCosts, AnythingElseHasNoSfbCost) {
   const PlannerLayer conv{
       .name = "c", .type = "convolution", .shape = {20, 1, 5, 5}, .parameters = 520};
-  const SchemeCosts costs = scheme_costs(conv, 32, 4, 2);
+  const SchemeCosts costs = scheme_costs(conv, 32, alone(4, 2));
   EXPECT_FALSE(costs.sfb_applies);
   EXPECT_EQ(costs.sfb_bytes, 0);
   EXPECT_EQ(costs.ps_bytes, 2 * 520 * 4 / 2 * 4);
@@ -84,9 +92,9 @@ TEST(SchemeCosts, AnythingElseHasNoSfbCost) {
 
 TEST(SchemeCosts, SixteenBitsHalveWhatTheParameterServerMoves) {
   const PlannerLayer fc = fully_connected(4096, 25088);
-  const SchemeCosts full = scheme_costs(fc, 32, 8, 8);
+  const SchemeCosts full = scheme_costs(fc, 32, alone(8, 8));
   for (const auto type : {ElementType::kBfloat16, ElementType::kFloat16}) {
-    const SchemeCosts half = scheme_costs(fc, 32, 8, 8, type);
+    const SchemeCosts half = scheme_costs(fc, 32, alone(8, 8), type);
     EXPECT_EQ(half.ps_bytes, full.ps_bytes / 2);
     EXPECT_EQ(half.sfb_bytes, full.sfb_bytes) << "factors travel in float32";
   }
@@ -94,9 +102,18 @@ TEST(SchemeCosts, SixteenBitsHalveWhatTheParameterServerMoves) {
 
 TEST(SchemeCosts, HugeValuesSaturate) {
   const SchemeCosts costs = scheme_costs(
-      fully_connected(std::int64_t{1} << 31, std::int64_t{1} << 31), INT64_MAX / 2, 64, 1);
+      fully_connected(std::int64_t{1} << 31, std::int64_t{1} << 31), INT64_MAX / 2, alone(64, 1));
   EXPECT_EQ(costs.ps_bytes, INT64_MAX);
   EXPECT_EQ(costs.sfb_bytes, INT64_MAX);
+}
+
+TEST(SchemeCosts, GroupsCountAsOneAtTheServersAndAsManyForFactors) {
+  const PlannerLayer fc = fully_connected(1000, 500);
+  // Two machines of four workers and a server each: as two workers by PS; by SFB each machine's
+  // four send their factors to the other's four.
+  const SchemeCosts costs = scheme_costs(fc, 8, {.workers = 8, .servers = 2, .contributors = 2});
+  EXPECT_EQ(costs.ps_bytes, scheme_costs(fc, 8, alone(2, 2)).ps_bytes);
+  EXPECT_EQ(costs.sfb_bytes, 2 * 8 * (1000 + 500) * 4 * 16);
 }
 
 PlannerInput lenet_like() {
@@ -315,6 +332,104 @@ TEST(Planner, RefusesWhatCannotBePlanned) {
   input = lenet_like();
   input.layers.clear();
   EXPECT_THAT(make_plan(input).status().ToString(), HasSubstr("nothing to train"));
+}
+
+// ---- local aggregation ----
+
+std::vector<WorkerRank> ranks(std::initializer_list<std::uint32_t> values) {
+  return {values.begin(), values.end()};
+}
+
+PlannerInput on_two_machines() {
+  PlannerInput input = lenet_like();
+  input.worker_addresses = {"a:1", "b:1", "a:2", "b:2"};
+  input.server_addresses = {"a:9", "b:9"};
+  return input;
+}
+
+TEST(LocalGroups, AreThoseWhoShareAMachine) {
+  EXPECT_EQ(group_by_machine({"a:1", "b:1", "a:2", "c:1"}, {"a:9"}), ranks({0, 1, 0, 3}));
+  EXPECT_EQ(group_by_machine({"a:1", "a:2"}, {"b:9"}), ranks({0, 0}));
+  EXPECT_EQ(group_by_machine({"a:1", "a:2"}, {"a:8", "a:9"}), ranks({})) << "nothing travels";
+  EXPECT_EQ(group_by_machine({"a:1", "b:1", "a:2", "c:1"}, {"a:9", "b:9"}), ranks({0, 1, 0, 3}));
+  EXPECT_EQ(group_by_machine({"a:1", "b:1", "b:2", "a:2"}, {"s:9"}), ranks({0, 1, 1, 0}));
+  EXPECT_EQ(group_by_machine({"a:1", "b:1"}, {"s:9"}), ranks({})) << "nobody shares";
+  EXPECT_EQ(group_by_machine({"", "", "a:1", "a:2"}, {"s:9"}), ranks({0, 1, 2, 2}))
+      << "who listens nowhere is alone";
+  EXPECT_EQ(groups_text(ranks({0, 1, 0, 3, 3})), "workers 0, 2 and workers 3, 4");
+}
+
+TEST(RankOrder, PutsMachinesTogetherAndTheFullestFirst) {
+  using Order = std::vector<std::size_t>;
+  EXPECT_EQ(rank_order({"a:1", "b:1", "c:1"}), (Order{0, 1, 2}));
+  EXPECT_EQ(rank_order({"a:1", "b:1", "a:2", "b:2"}), (Order{0, 2, 1, 3}));
+  EXPECT_EQ(rank_order({"a:1", "b:1", "c:1", "b:2", "c:2"}), (Order{1, 3, 2, 4, 0}));
+  EXPECT_EQ(rank_order({"", "b:1", "", "b:2"}), (Order{1, 3, 0, 2}));
+  EXPECT_EQ(rank_order({}), Order{});
+}
+
+TEST(RankOrder, GivesTheSameGroupsWhoeverCameFirst) {
+  std::vector<std::string> workers = {"a:1", "a:2", "b:1", "b:2", "b:3", "c:1"};
+  std::set<std::vector<WorkerRank>> groups;
+  do {
+    std::vector<std::string> by_rank;
+    for (const std::size_t next : rank_order(workers)) by_rank.push_back(workers[next]);
+    groups.insert(group_by_machine(by_rank, {"a:9"}));
+  } while (std::next_permutation(workers.begin(), workers.end()));
+  EXPECT_THAT(groups, ElementsAre(ranks({0, 0, 0, 3, 3, 5})));
+}
+
+TEST(RankOrder, FillsGivenGroupsFromOneMachineEach) {
+  using Order = std::vector<std::size_t>;
+  const std::vector<WorkerRank> pairs = ranks({0, 1, 0, 1});
+  EXPECT_EQ(rank_order_for(pairs, {"a:1", "b:1", "b:2", "a:2"}), (Order{0, 1, 3, 2}));
+  EXPECT_EQ(rank_order_for(ranks({0, 1, 1, 1}), {"a:1", "b:1", "b:2", "b:3"}), (Order{0, 1, 2, 3}));
+  EXPECT_EQ(rank_order_for(ranks({0, 1, 1, 1}), {"b:1", "b:2", "b:3", "a:1"}), (Order{3, 0, 1, 2}));
+  EXPECT_EQ(rank_order_for(pairs, {"a:1", "b:1", "c:1", "d:1"}), (Order{0, 2, 1, 3}))
+      << "no machine has two: everybody has a place all the same";
+}
+
+TEST(Planner, GroupsWorkersOfOneMachine) {
+  const auto plan = make_plan(on_two_machines());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->leaders, ranks({0, 1, 0, 1}));
+  EXPECT_EQ(plan->layers[0].ps_bytes, 2 * 520 * 2 / 2 * 4) << "two contributors, two servers";
+}
+
+TEST(Planner, GroupsNobodyWhereTheJobForbidsItOrNormsAreNeeded) {
+  PlannerInput input = on_two_machines();
+  input.sync.local_aggregation = false;
+  EXPECT_EQ(make_plan(input)->leaders, ranks({}));
+  input.sync.local_aggregation = true;
+  input.norm_scope = NormScope::kLayer;
+  EXPECT_EQ(make_plan(input)->leaders, ranks({}));
+  input.norm_scope = NormScope::kNone;
+  input.sync.wire_dtype = ElementType::kFloat16;
+  EXPECT_EQ(make_plan(input)->leaders, ranks({})) << "a sum of eight may be beyond its range";
+  input.sync.wire_dtype = ElementType::kBfloat16;
+  EXPECT_EQ(make_plan(input)->leaders, ranks({0, 1, 0, 1}));
+}
+
+TEST(Planner, RepeatsTheGroupsOfAPinWhereverItsWorkersAreNow) {
+  PlannerInput input = on_two_machines();
+  input.sync.plan = plan_pin_to_json(pin_of(*make_plan(input)));
+  input.worker_addresses = {"a:1", "b:1", "c:1", "b:2"};  // worker 2's replacement is elsewhere
+  EXPECT_EQ(make_plan(input)->leaders, ranks({0, 1, 0, 1}));
+  input.worker_addresses.emplace_back("b:3");  // another number of workers: grouped anew
+  EXPECT_EQ(make_plan(input)->leaders, ranks({0, 1, 2, 1, 1}));
+  input.leaders = ranks({0, 0, 2, 3, 2});
+  EXPECT_EQ(make_plan(input)->leaders, ranks({0, 0, 2, 3, 2})) << "said so: before any pin";
+  input.leaders = ranks({});
+  EXPECT_EQ(make_plan(input)->leaders, ranks({})) << "that there are none, too";
+  PlannerInput ungrouped = on_two_machines();
+  ungrouped.sync.local_aggregation = false;
+  input = on_two_machines();
+  input.sync.plan = plan_pin_to_json(pin_of(*make_plan(ungrouped)));
+  EXPECT_EQ(make_plan(input)->leaders, ranks({})) << "that it had none is kept too";
+  input.worker_addresses.emplace_back("b:3");
+  EXPECT_EQ(make_plan(input)->leaders, ranks({0, 1, 0, 1, 1})) << "of as many workers alone";
+  input.sync.plan.erase("workers");
+  EXPECT_EQ(make_plan(input)->leaders, ranks({})) << "earlier versions knew no groups";
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/chunking.h"
+#include "coordinator/local_groups.h"
 #include "coordinator/planner.h"
 
 namespace poseidon {
@@ -39,8 +40,11 @@ std::vector<Scheme> fewest_bytes(const TimeRuleInput& input) {
   std::vector<Scheme> schemes;
   for (const PlannerLayer& layer : *input.layers) {
     const SchemeCosts costs = scheme_costs(
-        layer, input.batch_size, static_cast<std::uint32_t>(input.worker_addresses.size()),
-        static_cast<std::uint32_t>(input.server_addresses.size()), input.wire_type);
+        layer, input.batch_size,
+        {.workers = static_cast<std::uint32_t>(input.worker_addresses.size()),
+         .servers = static_cast<std::uint32_t>(input.server_addresses.size()),
+         .contributors = count_contributors(input.leaders, input.worker_addresses.size())},
+        input.wire_type);
     schemes.push_back(choose_scheme(layer, costs, SyncSpec{}).scheme);
   }
   return schemes;
@@ -80,8 +84,8 @@ TimeRuleResult apply_time_rule(const TimeRuleInput& input, const SearchOptions& 
   const Calibration& calibration = *input.calibration;
   const std::vector<ModelLayer> layers = model_layers(
       *input.layers, input.batch_size, input.worker_addresses.size(), input.wire_type, calibration);
-  const ClusterModel cluster =
-      make_cluster_model(input.worker_addresses, input.server_addresses, calibration);
+  const ClusterModel cluster = make_cluster_model(input.worker_addresses, input.server_addresses,
+                                                  input.leaders, calibration);
   const std::vector<std::vector<Scheme>> starts = {input.by_bytes, with_free(input, Scheme::kPs),
                                                    with_free(input, Scheme::kSfb)};
   // To compare with; the job may ask for other schemes and leave nothing free.

@@ -25,6 +25,7 @@ struct TimeRuleInput {
   std::int64_t batch_size = 0;
   std::vector<std::string> worker_addresses;
   std::vector<std::string> server_addresses;
+  std::vector<WorkerRank> leaders;                 ///< as in Plan
   std::int64_t chunk_bytes = 0;                    ///< of float32
   std::int64_t window_bytes = kWorkerWindowBytes;  ///< as in Plan
   ElementType wire_type = ElementType::kFloat32;

@@ -15,64 +15,72 @@ constexpr std::size_t kBlockElements = 2048;
 
 }  // namespace
 
-Aggregator::Aggregator(std::int64_t elements, std::uint32_t workers, ElementType wire_type,
+Aggregator::Aggregator(std::int64_t elements, std::size_t contributors, ElementType wire_type,
                        bool settles)
     : elements_(elements),
       wire_type_(wire_type),
-      sum_(workers > 1 || settles ? elements : 0),
-      contributed_(workers, false),
-      waiting_(workers) {}
+      own_(contributors > 1 || settles ? elements : 0),
+      sum_(own_.floats()),
+      contributed_(contributors, false),
+      waiting_(contributors) {}
 
-void Aggregator::add(WorkerRank rank, const Bytes& payload) {
-  const std::uint32_t r = rank.value();
-  POSEIDON_CHECK(r < contributed_.size() && !contributed_[r], "one contribution per rank");
+Aggregator::Aggregator(std::span<float> sum, std::size_t contributors, ElementType wire_type)
+    : elements_(static_cast<std::int64_t>(sum.size())),
+      wire_type_(wire_type),
+      sum_(sum),
+      contributed_(contributors, false),
+      waiting_(contributors) {}
+
+void Aggregator::add(std::size_t contributor, const Bytes& payload) {
+  POSEIDON_CHECK(contributor < contributed_.size() && !contributed_[contributor],
+                 "one contribution each");
   POSEIDON_CHECK(payload.size() == static_cast<std::size_t>(elements_) * element_bytes(wire_type_),
                  "payload and chunk differ in size");
-  contributed_[r] = true;
+  contributed_[contributor] = true;
   ++contributed_count_;
-  waiting_[r] = payload;
+  waiting_[contributor] = payload;
   pending_bytes_ += static_cast<std::int64_t>(payload.size());
   add_in_order();
 }
 
 void Aggregator::add_in_order() {
-  while (next_rank_ + 1 < contributed_.size() && contributed_[next_rank_]) {
-    const Bytes payload = std::exchange(waiting_[next_rank_], Bytes{});
+  while (next_ + 1 < contributed_.size() && contributed_[next_]) {
+    const Bytes payload = std::exchange(waiting_[next_], Bytes{});
     pending_bytes_ -= static_cast<std::int64_t>(payload.size());
     // The first one is copied: adding to zeros would read and write the cold sum once more.
-    if (next_rank_ == 0) {
-      copy_payload(payload, sum_.floats(), wire_type_);
+    if (next_ == 0) {
+      copy_payload(payload, sum_, wire_type_);
     } else {
-      add_payload(payload, sum_.floats(), wire_type_);
+      add_payload(payload, sum_, wire_type_);
     }
-    ++next_rank_;
+    ++next_;
   }
 }
 
 std::span<const float> Aggregator::settle() {
-  POSEIDON_CHECK(complete() && sum_.size_bytes() > 0, "every rank has contributed");
+  POSEIDON_CHECK(complete() && !sum_.empty(), "everybody has contributed");
   const Bytes last = std::exchange(waiting_.back(), Bytes{});
   pending_bytes_ = 0;
   if (contributed_.size() == 1) {
-    copy_payload(last, sum_.floats(), wire_type_);
+    copy_payload(last, sum_, wire_type_);
   } else {
-    add_payload(last, sum_.floats(), wire_type_);
+    add_payload(last, sum_, wire_type_);
   }
-  return std::as_const(sum_).floats();
+  return sum_;
 }
 
 void Aggregator::next_round() {
   contributed_.assign(contributed_.size(), false);
   contributed_count_ = 0;
-  next_rank_ = 0;
+  next_ = 0;
   pending_bytes_ = 0;
 }
 
 void Aggregator::drain(Consume consume) {
-  POSEIDON_CHECK(complete(), "every rank has contributed");
+  POSEIDON_CHECK(complete(), "everybody has contributed");
   const Bytes last = std::exchange(waiting_.back(), Bytes{});
   PayloadReader reader(last, wire_type_);
-  const std::span<const float> sum = std::as_const(sum_).floats();
+  const std::span<const float> sum = sum_;
   std::size_t first = 0;
   const auto give = [&](const std::byte* floats, std::size_t size) {
     consume(first, size, {.sum = sum.empty() ? nullptr : sum.data() + first, .last = floats});

@@ -60,7 +60,7 @@ TEST(Aggregator, SumsInRankOrderWhateverTheOrderOfArrivalAndThePieces) {
     }
     for (const std::uint32_t r : arrival) {
       EXPECT_FALSE(aggregator.complete());
-      aggregator.add(WorkerRank(r), in_pieces(gradients[r], 1 + random.next() % 9000));
+      aggregator.add(r, in_pieces(gradients[r], 1 + random.next() % 9000));
     }
     ASSERT_TRUE(aggregator.complete());
     const std::vector<float> sum = drained(aggregator);
@@ -94,7 +94,7 @@ TEST(Aggregator, SumsSixteenBitContributionsInFloat32) {
         expected[i] = r == 0 ? wide[i] : expected[i] + wide[i];
       payloads.push_back(std::move(payload));
     }
-    for (const std::uint32_t r : {2U, 0U, 3U, 1U}) aggregator.add(WorkerRank(r), payloads[r]);
+    for (const std::uint32_t r : {2U, 0U, 3U, 1U}) aggregator.add(r, payloads[r]);
     const std::vector<float> sum = drained(aggregator);
     EXPECT_EQ(std::memcmp(sum.data(), expected.data(), kElements * sizeof(float)), 0);
   }
@@ -105,7 +105,7 @@ TEST(Aggregator, OneWorkerNeedsNoSum) {
   Aggregator aggregator(kElements, 1);
   EXPECT_EQ(aggregator.memory_bytes(), 0);
   const std::vector<float> gradient = random_floats(random);
-  aggregator.add(WorkerRank(0), in_pieces(gradient, 7));
+  aggregator.add(0, in_pieces(gradient, 7));
   EXPECT_EQ(drained(aggregator), gradient);
 }
 
@@ -114,14 +114,14 @@ TEST(Aggregator, HoldsWhatWaitsAndLetsItGo) {
   Aggregator aggregator(kElements, 3);
   Bytes last = in_pieces(random_floats(random), 4096);
   const std::weak_ptr<const void> held = last.owner;
-  aggregator.add(WorkerRank(2), last);
+  aggregator.add(2, last);
   last = Bytes{};
   EXPECT_EQ(aggregator.pending_bytes(), static_cast<std::int64_t>(kElements * sizeof(float)));
   EXPECT_FALSE(held.expired());
-  aggregator.add(WorkerRank(0), in_pieces(random_floats(random), 4096));
+  aggregator.add(0, in_pieces(random_floats(random), 4096));
   EXPECT_EQ(aggregator.pending_bytes(), static_cast<std::int64_t>(kElements * sizeof(float)))
       << "what is in order is summed at once";
-  aggregator.add(WorkerRank(1), in_pieces(random_floats(random), 4096));
+  aggregator.add(1, in_pieces(random_floats(random), 4096));
   drained(aggregator);
   EXPECT_TRUE(held.expired());
 }
@@ -138,8 +138,8 @@ TEST(Aggregator, SettlesToWhatItWouldHaveDrained) {
       for (std::uint32_t rank = 0; rank < workers; ++rank) {
         Bytes bytes;
         bytes.pieces.push_back(as_payload(gradients[rank]));
-        drained.add(WorkerRank(rank), bytes);
-        settled.add(WorkerRank(rank), bytes);
+        drained.add(rank, bytes);
+        settled.add(rank, bytes);
       }
       std::vector<float> expected;
       drained.drain([&](std::size_t, std::size_t size, GradientTerms gradient) {
@@ -152,9 +152,9 @@ TEST(Aggregator, SettlesToWhatItWouldHaveDrained) {
       const std::span<const float> sum = settled.settle();
       EXPECT_EQ(std::vector<float>(sum.begin(), sum.end()), expected);
       EXPECT_EQ(settled.pending_bytes(), 0) << "nothing that arrived is kept";
-      EXPECT_TRUE(settled.has(WorkerRank(0))) << "the round goes on until the step";
+      EXPECT_TRUE(settled.has(0)) << "the round goes on until the step";
       settled.next_round();
-      EXPECT_FALSE(settled.has(WorkerRank(0)));
+      EXPECT_FALSE(settled.has(0));
     }
   }
 }

@@ -21,6 +21,7 @@
 #include "common/link_probe.h"
 #include "common/node_metrics.h"
 #include "common/paced_transport.h"
+#include "common/refusal_log.h"
 #include "common/security.h"
 #include "common/service_manager.h"
 #include "common/status_macros.h"
@@ -81,15 +82,6 @@ absl::Status make_data_dir(const std::string& path) {
   return absl::OkStatus();
 }
 
-/// Data messages that were refused, one log line each until they become a flood.
-void log_refusal(const RefusalCounts& counts, const std::string& peer, const Objection& objection) {
-  const std::uint64_t n = counts.of(objection.reason);
-  const bool logged = n <= 10 || (n & (n - 1)) == 0;  // then the 16th, 32nd, 64th, ...
-  if (!logged) return;
-  spdlog::warn("refused a data message from {} ({}, number {}): {}", peer,
-               data_refusal_name(objection.reason), n, objection.message);
-}
-
 absl::Status run(const MainOptions& options) {
   tune_process();
   POSEIDON_RETURN_IF_ERROR(start_daemon("server", options.daemon));
@@ -130,12 +122,8 @@ absl::Status run(const MainOptions& options) {
                                                              .security = security}));
     spdlog::info("metrics at {}", metrics->url());
   }
-  ShardService service(
-      &transport, &refusals,
-      [&refusals](const std::string& peer, const Objection& objection) {
-        log_refusal(refusals, peer, objection);
-      },
-      options.pending_limit_mib << 20);
+  ShardService service(&transport, &refusals, refusal_log(refusals),
+                       options.pending_limit_mib << 20);
   const auto address = transport.listen(to_string(*listen), &service);
   if (!address.ok()) return address.status();
   LinkProbe probe(&grpc.for_method(kProbeMethod));

@@ -52,7 +52,7 @@ double measure_sums(const SumsTask& task) {
   do {
     Chunk& chunk = *chunks[static_cast<std::size_t>(done % count)];
     for (std::uint32_t rank = 0; rank < task.workers; ++rank) {
-      chunk.sum.add(WorkerRank(rank), payload);
+      chunk.sum.add(rank, payload);
     }
     const std::span<float> all = chunk.parameters.floats();
     const std::span<float> state0 = chunk.state0.floats(), state1 = chunk.state1.floats();

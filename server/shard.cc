@@ -13,11 +13,11 @@
 namespace poseidon {
 namespace {
 
-ShardDecision refuse(DataRefusal reason, std::string message) {
+ChunkDecision refuse(DataRefusal reason, std::string message) {
   return {.objection = {reason, std::move(message)}, .delivery = std::nullopt};
 }
 
-ShardDecision deliver(ChunkId chunk, std::optional<WorkerRank> only) {
+ChunkDecision deliver(ChunkId chunk, std::optional<WorkerRank> only) {
   return {.objection = {}, .delivery = Delivery{chunk, only}};
 }
 
@@ -45,6 +45,11 @@ const char* remedy(ElementType wire_type) {
              : "try a smaller optimizer.learning_rate, or check the data and its scale";
 }
 
+std::size_t chunks_of(const Plan& plan, ServerIndex server) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      plan.chunks, [&](const auto& chunk) { return chunk.server == server; }));
+}
+
 }  // namespace
 
 Shard::Shard(Plan plan, ServerIndex self, OptimizerSpec optimizer, const ConsistencyPolicy* policy,
@@ -53,12 +58,13 @@ Shard::Shard(Plan plan, ServerIndex self, OptimizerSpec optimizer, const Consist
       self_(self),
       optimizer_(std::move(optimizer)),
       policy_(policy),
-      pending_limit_bytes_(pending_limit_bytes),
+      contributors_(contributors(plan_)),
+      place_of_(plan_.workers(), -1),
       slot_of_chunk_(plan_.chunks.size(), -1),
-      contributed_(plan_.workers(), 0),
-      pending_of_(plan_.workers(), 0),
-      own_share_(std::max<std::int64_t>(
-          1, pending_limit_bytes_ / 2 / std::max<std::int64_t>(1, plan_.workers()))) {
+      early_(contributors_.size(), chunks_of(plan_, self_), pending_limit_bytes) {
+  for (std::size_t i = 0; i < contributors_.size(); ++i) {
+    place_of_[contributors_[i].value()] = static_cast<std::int32_t>(i);
+  }
   const int state_slots = optimizer_state_slots(optimizer_);
   for (std::size_t i = 0; i < plan_.chunks.size(); ++i) {
     const PlanChunk& chunk = plan_.chunks[i];
@@ -71,7 +77,7 @@ Shard::Shard(Plan plan, ServerIndex self, OptimizerSpec optimizer, const Consist
                      .state1 = FloatBuffer(state_slots > 1 ? chunk.elements : 0)},
          .rounded =
              rounds(plan_) ? PayloadBuffer::sendable(wire_bytes(plan_, chunk)) : PayloadBuffer(),
-         .sum = Aggregator(chunk.elements, plan_.workers(), plan_.wire_type,
+         .sum = Aggregator(chunk.elements, contributors_.size(), plan_.wire_type,
                            plan_.norm_scope != NormScope::kNone),
          .parts = tensor_parts(plan_.layers[chunk.layer.value()], chunk.offset, chunk.elements)});
   }
@@ -87,7 +93,7 @@ const Shard::Slot* Shard::find(ChunkId chunk) const {
   return slot < 0 ? nullptr : &slots_[static_cast<std::size_t>(slot)];
 }
 
-ShardDecision Shard::on_message(const DecodedChunk& message) {
+ChunkDecision Shard::on_message(const DecodedChunk& message) {
   const ChunkHeader& header = message.header;
   if (Objection objection = check_against_plan(header, message.payload.size(), plan_)) {
     return {.objection = std::move(objection), .delivery = std::nullopt};
@@ -98,6 +104,12 @@ ShardDecision Shard::on_message(const DecodedChunk& message) {
                   absl::StrCat("chunk ", header.chunk.value(), " belongs to server ",
                                plan_.chunks[header.chunk.value()].server.value(),
                                ", this is server ", self_.value()));
+  }
+  if (place_of_[header.rank.value()] < 0) {
+    return refuse(DataRefusal::kRank,
+                  absl::StrCat("a message of worker ", header.rank.value(),
+                               ", which the plan sends to worker ",
+                               leader_of(plan_, header.rank).value(), " (local aggregation)"));
   }
   if (stopped_) return {.objection = stopped_, .delivery = std::nullopt};
   switch (header.kind) {
@@ -117,7 +129,7 @@ ShardDecision Shard::on_message(const DecodedChunk& message) {
                                                  " is not for a server"));
 }
 
-ShardDecision Shard::on_initialise(Slot& slot, const DecodedChunk& message) {
+ChunkDecision Shard::on_initialise(Slot& slot, const DecodedChunk& message) {
   if (message.header.rank != WorkerRank(0) || message.header.iteration != 0) {
     return refuse(DataRefusal::kRank,
                   absl::StrCat("initial parameters from worker ", message.header.rank.value(),
@@ -126,7 +138,7 @@ ShardDecision Shard::on_initialise(Slot& slot, const DecodedChunk& message) {
   }
   if (slot.version >= 0) {
     // Worker 0 repeats itself when it lost the answer with its stream: it gets it.
-    ShardDecision decision = deliver(slot.id, message.header.rank);
+    ChunkDecision decision = deliver(slot.id, message.header.rank);
     decision.objection = {DataRefusal::kDuplicate,
                           absl::StrCat("chunk ", slot.id.value(), " is initialised already")};
     return decision;
@@ -234,10 +246,10 @@ void Shard::freeze_if_due(Slot& slot) {
   if (freeze_at_ == slot.version && ++frozen_at_ == slots_.size()) freeze_at_.reset();
 }
 
-ShardDecision Shard::on_pull(const Slot& slot, const ChunkHeader& header) const {
+ChunkDecision Shard::on_pull(const Slot& slot, const ChunkHeader& header) const {
   const bool exact = rounds(plan_) && header.element_type == ElementType::kFloat32;
   if (header.iteration <= slot.version) {
-    ShardDecision decision = deliver(slot.id, header.rank);
+    ChunkDecision decision = deliver(slot.id, header.rank);
     decision.delivery->exact = exact;
     return decision;
   }
@@ -248,7 +260,7 @@ ShardDecision Shard::on_pull(const Slot& slot, const ChunkHeader& header) const 
                              ", it is at version ", slot.version));
 }
 
-ShardDecision Shard::on_push(Slot& slot, const DecodedChunk& message) {
+ChunkDecision Shard::on_push(Slot& slot, const DecodedChunk& message) {
   const ChunkHeader& header = message.header;
   if (slot.version < 0) {
     return refuse(DataRefusal::kNotInitialised,
@@ -265,7 +277,7 @@ ShardDecision Shard::on_push(Slot& slot, const DecodedChunk& message) {
           absl::StrCat("gradient of iteration ", header.iteration, " was counted long ago"));
     case ConsistencyPolicy::Push::kAlreadyComplete: {
       // Either a repetition in flight or a worker that lost the answer with its stream: it gets it.
-      ShardDecision decision = deliver(slot.id, header.rank);
+      ChunkDecision decision = deliver(slot.id, header.rank);
       decision.objection = {
           DataRefusal::kDuplicate,
           absl::StrCat("gradient of iteration ", header.iteration, " is in already")};
@@ -274,8 +286,9 @@ ShardDecision Shard::on_push(Slot& slot, const DecodedChunk& message) {
     case ConsistencyPolicy::Push::kCounts:
       break;
   }
-  if (slot.sum.has(header.rank)) {
-    ShardDecision decision =
+  const auto place = static_cast<std::size_t>(place_of_[header.rank.value()]);
+  if (slot.sum.has(place)) {
+    ChunkDecision decision =
         refuse(DataRefusal::kDuplicate,
                absl::StrCat("worker ", header.rank.value(), " gave its gradient of iteration ",
                             header.iteration, " for chunk ", slot.id.value(), " already"));
@@ -283,17 +296,18 @@ ShardDecision Shard::on_push(Slot& slot, const DecodedChunk& message) {
     if (!slot.settled.empty()) decision.delivery = {slot.id, header.rank, false, /*norms=*/true};
     return decision;
   }
-  count_pending(slot, -1);
-  slot.sum.add(header.rank, message.payload);
-  ++contributed_[header.rank.value()];
-  const bool complete = policy_->is_complete(slot.sum.contributed(), plan_.workers());
+  early_.count(slot.sum, -1);
+  slot.sum.add(place, message.payload);
+  early_.contributed(place);
+  const bool complete = policy_->is_complete(slot.sum.contributed(),
+                                             static_cast<std::uint32_t>(contributors_.size()));
   const bool held_back = plan_.norm_scope != NormScope::kNone;
   Objection failure;
   if (complete) failure = held_back ? settle(slot) : step(slot, nullptr);
-  count_pending(slot, 1);
+  early_.count(slot.sum, 1);
   if (failure) return {.objection = std::move(failure), .delivery = std::nullopt};
   if (!complete) return {};
-  ShardDecision decision = deliver(slot.id, std::nullopt);
+  ChunkDecision decision = deliver(slot.id, std::nullopt);
   decision.delivery->norms = held_back;
   return decision;
 }
@@ -349,7 +363,7 @@ Objection Shard::judge_totals(const Slot& slot, const StepTotals& totals) const 
   return {};
 }
 
-ShardDecision Shard::on_totals(Slot& slot, const DecodedChunk& message) {
+ChunkDecision Shard::on_totals(Slot& slot, const DecodedChunk& message) {
   const ChunkHeader& header = message.header;
   if (header.rank != WorkerRank(0)) {
     return refuse(DataRefusal::kRank, absl::StrCat("totals from worker ", header.rank.value(),
@@ -359,7 +373,7 @@ ShardDecision Shard::on_totals(Slot& slot, const DecodedChunk& message) {
   if (!totals.ok()) return refuse(DataRefusal::kNorm, std::string(totals.status().message()));
   if (header.iteration == slot.version - 1) {
     // It lost the answer with its stream.
-    ShardDecision decision = deliver(slot.id, header.rank);
+    ChunkDecision decision = deliver(slot.id, header.rank);
     decision.objection = {
         DataRefusal::kDuplicate,
         absl::StrCat("the step of iteration ", header.iteration, " was made already")};
@@ -463,31 +477,12 @@ Objection Shard::step(Slot& slot, const StepTotals* totals) {
   slot.previous = std::exchange(slot.current, std::move(next));
   ++slot.version;
   freeze_if_due(slot);
-  if (++complete_chunks_ == slots_.size()) {
-    complete_chunks_ = 0;
-    std::fill(contributed_.begin(), contributed_.end(), 0);
-  }
+  early_.chunk_done();
   return {};
 }
 
-void Shard::count_pending(const Slot& slot, int sign) {
-  pending_bytes_ += sign * slot.sum.pending_bytes();
-  for (std::uint32_t r = 0; r < pending_of_.size(); ++r) {
-    std::int64_t& held = pending_of_[r];
-    common_bytes_ -= std::max<std::int64_t>(0, held - own_share_);
-    held += sign * slot.sum.pending_bytes(WorkerRank(r));
-    common_bytes_ += std::max<std::int64_t>(0, held - own_share_);
-  }
-}
-
 bool Shard::may_read(WorkerRank rank) const {
-  const auto ranks = static_cast<std::int64_t>(pending_of_.size());
-  if (pending_of_[rank.value()] < own_share_) return true;
-  if (common_bytes_ < pending_limit_bytes_ - ranks * own_share_) return true;
-  const auto behind = std::find_if(contributed_.begin(), contributed_.end(),
-                                   [this](std::size_t n) { return n < slots_.size(); });
-  return behind != contributed_.end() &&
-         rank.value() == static_cast<std::uint32_t>(behind - contributed_.begin());
+  return early_.may_read(static_cast<std::size_t>(place_of_[rank.value()]));
 }
 
 FloatBuffer Shard::parameters(ChunkId chunk) const {
@@ -514,7 +509,7 @@ Iteration Shard::version(ChunkId chunk) const {
   return slot->version;
 }
 
-Shard::Norms Shard::norms(ChunkId chunk) const {
+ChunkHolder::Norms Shard::norms(ChunkId chunk) const {
   const Slot* slot = find(chunk);
   POSEIDON_CHECK(slot != nullptr, "an owned chunk");
   return {.iteration = slot->squares_of, .parts = &slot->squares};
@@ -530,8 +525,8 @@ std::vector<ChunkId> Shard::owned_chunks() const {
 std::optional<WorkerRank> Shard::awaited(ChunkId chunk) const {
   const Slot* slot = find(chunk);
   POSEIDON_CHECK(slot != nullptr, "an owned chunk");
-  for (std::uint32_t rank = 0; rank < plan_.workers(); ++rank) {
-    if (!slot->sum.has(WorkerRank(rank))) return WorkerRank(rank);
+  for (std::size_t place = 0; place < contributors_.size(); ++place) {
+    if (!slot->sum.has(place)) return contributors_[place];
   }
   return std::nullopt;
 }

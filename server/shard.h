@@ -3,7 +3,7 @@
 // All chunks that one server owns: parameters, optimizer state, and the sums being formed.
 // Pure: message in, decision out; no threads, sockets or clock.
 //
-// Before: server/shard_service.h decoded a message. After: it sends what the decision says.
+// Before: server/chunk_service.h decoded a message. After: it sends what the decision says.
 //
 // Invariants
 //  1. A chunk's version counts its optimizer steps; -1 until it has been initialised. It grows
@@ -54,34 +54,12 @@
 #include "common/transport.h"
 #include "common/wire.h"
 #include "server/aggregator.h"
+#include "server/chunk_holder.h"
 #include "server/consistency.h"
+#include "server/early_budget.h"
 #include "server/frozen_chunk.h"
 
 namespace poseidon {
-
-/// Early contributions (of ranks after a missing one) that a server holds before it stops reading
-/// from those who are ahead.
-inline constexpr std::int64_t kDefaultPendingLimitBytes = std::int64_t{256} << 20;
-
-/// What to send because of a message: the chunk's parameters, to one worker or to all.
-struct Delivery {
-  ChunkId chunk;
-  std::optional<WorkerRank> only;  ///< nobody else; all workers when absent
-  bool exact = false;              ///< the float32 parameters, not their 16-bit copy
-  bool norms = false;              ///< not the parameters, but norms(); to those who hear of them
-};
-
-/// A chunk's parameters as a message carries them.
-struct ChunkPayload {
-  ElementType type = ElementType::kFloat32;
-  absl::Span<const std::byte> bytes;
-  std::shared_ptr<const void> owner;  ///< whoever holds it finds the bytes unchanged
-};
-
-struct ShardDecision {
-  Objection objection;               ///< none: the message was used
-  std::optional<Delivery> delivery;  ///< may come with a duplicate: the sender missed the answer
-};
 
 /// What can be saved of a shard that has halted; all when it owns nothing.
 struct HeldRange {
@@ -89,7 +67,7 @@ struct HeldRange {
   Iteration newest = std::numeric_limits<Iteration>::max();
 };
 
-class Shard {
+class Shard final : public ChunkHolder {
  public:
   /// The part of `plan` that belongs to `self`. `policy` must outlive the shard.
   Shard(Plan plan, ServerIndex self, OptimizerSpec optimizer, const ConsistencyPolicy* policy,
@@ -119,39 +97,26 @@ class Shard {
   std::vector<FrozenChunk> take_frozen() { return std::exchange(frozen_, {}); }
   bool has_frozen() const { return !frozen_.empty(); }
 
-  /// One decoded message of a worker.
-  ShardDecision on_message(const DecodedChunk& message);
-
-  /// Whether reading from this rank may go on. A rank that is ahead of lower ones waits while
-  /// neither its own share of pending_limit_bytes has room for what is held of it nor the common
-  /// one: half of the limit is divided equally, the other half is for whoever is ahead. Were all of
-  /// it common, the first to arrive would fill it, and then only one rank could send at a time;
-  /// were none, those who are ahead would leave their links idle while memory is free. The lowest
-  /// rank whose gradients are not all in may always send, because what it sends is summed at once:
-  /// so somebody always makes progress.
-  bool may_read(WorkerRank rank) const;
+  ChunkDecision on_message(const DecodedChunk& message) override;
+  /// See server/early_budget.h.
+  bool may_read(WorkerRank rank) const override;
 
   /// Parameters of an owned, initialised chunk; the buffer stays unchanged for as long as it is
   /// held.
   FloatBuffer parameters(ChunkId chunk) const;
-  /// What goes to workers: the parameters in the plan's wire type, or `exact` in float32.
-  ChunkPayload payload(ChunkId chunk, bool exact) const;
-  Iteration version(ChunkId chunk) const;
+  ChunkPayload payload(ChunkId chunk, bool exact) const override;
+  Iteration version(ChunkId chunk) const override;
+  Norms norms(ChunkId chunk) const override;
 
-  struct Norms {
-    Iteration iteration = -1;  ///< -1: none yet
-    const std::vector<TensorSquares>* parts = nullptr;
-  };
-  /// Squares of the newest gradient that was complete.
-  Norms norms(ChunkId chunk) const;
-
-  const Plan& plan() const { return plan_; }
+  const Plan& plan() const override { return plan_; }
   ServerIndex self() const { return self_; }
+  std::uint32_t fan_out_start() const override { return self_.value(); }
   std::vector<ChunkId> owned_chunks() const;
-  /// Lowest rank whose contribution is missing for this chunk's next step; nothing when none is.
+  /// Lowest rank whose contribution is missing for this chunk's next step (a leader stands for its
+  /// group); nothing when none is.
   std::optional<WorkerRank> awaited(ChunkId chunk) const;
   std::int64_t memory_bytes() const;
-  std::int64_t pending_bytes() const { return pending_bytes_; }
+  std::int64_t pending_bytes() const override { return early_.pending_bytes(); }
 
  private:
   struct Values {
@@ -174,15 +139,14 @@ class Shard {
 
   Slot* find(ChunkId chunk);
   const Slot* find(ChunkId chunk) const;
-  ShardDecision on_initialise(Slot& slot, const DecodedChunk& message);
-  ShardDecision on_pull(const Slot& slot, const ChunkHeader& header) const;
-  ShardDecision on_push(Slot& slot, const DecodedChunk& message);
-  ShardDecision on_totals(Slot& slot, const DecodedChunk& message);
+  ChunkDecision on_initialise(Slot& slot, const DecodedChunk& message);
+  ChunkDecision on_pull(const Slot& slot, const ChunkHeader& header) const;
+  ChunkDecision on_push(Slot& slot, const DecodedChunk& message);
+  ChunkDecision on_totals(Slot& slot, const DecodedChunk& message);
   Objection judge_totals(const Slot& slot, const StepTotals& totals) const;
   Objection settle(Slot& slot);
   Objection step(Slot& slot, const StepTotals* totals);
   Objection stop(const Slot& slot, const std::string& what);
-  void count_pending(const Slot& slot, int sign);
   bool freezes_at(Iteration version) const;
   void freeze_if_due(Slot& slot);
   void freeze(Slot& slot, Iteration version);
@@ -193,15 +157,11 @@ class Shard {
   const ServerIndex self_;
   const OptimizerSpec optimizer_;
   const ConsistencyPolicy* const policy_;
-  const std::int64_t pending_limit_bytes_;
+  const std::vector<WorkerRank> contributors_;  ///< whom it hears, in the order of summation
+  std::vector<std::int32_t> place_of_;          ///< by rank: its place in it; -1: not heard
   std::vector<Slot> slots_;
   std::vector<std::int32_t> slot_of_chunk_;  ///< by ChunkId; -1 where another server owns it
-  std::vector<std::size_t> contributed_;  ///< by rank: chunks of the current iteration that are in
-  std::size_t complete_chunks_ = 0;       ///< of the current iteration
-  std::vector<std::int64_t> pending_of_;  ///< by rank: bytes of it that wait, in all slots
-  std::int64_t pending_bytes_ = 0;        ///< all of them
-  std::int64_t own_share_;                ///< of the limit: bytes of one rank
-  std::int64_t common_bytes_ = 0;         ///< held of all ranks beyond their own shares
+  EarlyBudget early_;
   Iteration freeze_every_ = 0;
   std::optional<Iteration> freeze_at_;
   std::size_t frozen_at_ = 0;  ///< chunks frozen at freeze_at_

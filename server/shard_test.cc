@@ -31,12 +31,12 @@ class ShardTest : public ::testing::Test {
     const FloatBuffer buffer = shard.parameters(chunk);
     return {buffer.floats().begin(), buffer.floats().end()};
   }
-  static ShardDecision send(Shard& shard, ChunkKind kind, std::uint32_t rank, std::uint32_t chunk,
+  static ChunkDecision send(Shard& shard, ChunkKind kind, std::uint32_t rank, std::uint32_t chunk,
                             Iteration iteration, const std::vector<float>& payload) {
     return shard.on_message(
         message_for(shard.plan(), kind, WorkerRank(rank), ChunkId(chunk), iteration, payload));
   }
-  static ShardDecision push(Shard& shard, std::uint32_t rank, std::uint32_t chunk,
+  static ChunkDecision push(Shard& shard, std::uint32_t rank, std::uint32_t chunk,
                             Iteration iteration, float value) {
     const auto n = static_cast<std::size_t>(shard.plan().chunks[chunk].elements);
     return send(shard, ChunkKind::kPushGradient, rank, chunk, iteration,
@@ -58,11 +58,11 @@ class ShardTest : public ::testing::Test {
 TEST_F(ShardTest, ACompleteSumMakesOneStepAndGoesToEverybody) {
   Shard shard = make(2);
   initialise(shard);
-  const ShardDecision first = push(shard, 1, 0, 0, 3.0f);
+  const ChunkDecision first = push(shard, 1, 0, 0, 3.0f);
   EXPECT_FALSE(first.objection);
   EXPECT_FALSE(first.delivery);
   EXPECT_EQ(shard.awaited(ChunkId(0)), WorkerRank(0));
-  const ShardDecision second = push(shard, 0, 0, 0, 1.0f);
+  const ChunkDecision second = push(shard, 0, 0, 0, 1.0f);
   ASSERT_TRUE(second.delivery);
   EXPECT_EQ(second.delivery->chunk, ChunkId(0));
   EXPECT_EQ(second.delivery->only, std::nullopt);
@@ -133,7 +133,7 @@ class HeldBackTest : public ShardTest {
     shard_.emplace(plan, ServerIndex(0), optimizer_, &bsp_);
     initialise(*shard_);
   }
-  ShardDecision totals(std::uint32_t rank, std::uint32_t chunk, Iteration iteration,
+  ChunkDecision totals(std::uint32_t rank, std::uint32_t chunk, Iteration iteration,
                        const StepTotals& totals) {
     DecodedChunk message;
     message.header.kind = ChunkKind::kTotals;
@@ -153,7 +153,7 @@ class HeldBackTest : public ShardTest {
 
 TEST_F(HeldBackTest, AStepWaitsForTheTotals) {
   push(*shard_, 1, 0, 0, 3.0f);
-  const ShardDecision held = push(*shard_, 0, 0, 0, 1.0f);
+  const ChunkDecision held = push(*shard_, 0, 0, 0, 1.0f);
   ASSERT_TRUE(held.delivery);
   EXPECT_TRUE(held.delivery->norms);
   EXPECT_EQ(held.delivery->only, std::nullopt);
@@ -162,7 +162,7 @@ TEST_F(HeldBackTest, AStepWaitsForTheTotals) {
   EXPECT_EQ(shard_->norms(ChunkId(0)).iteration, 0);
   EXPECT_THAT(*shard_->norms(ChunkId(0)).parts,
               ::testing::ElementsAre(TensorSquares{4.0 * 4.0, 0.0}));
-  const ShardDecision stepped = totals(0, 0, 0, {.all_gradients = 64.0, .tensors = {{24.0, 0.0}}});
+  const ChunkDecision stepped = totals(0, 0, 0, {.all_gradients = 64.0, .tensors = {{24.0, 0.0}}});
   ASSERT_FALSE(stepped.objection) << stepped.objection.message;
   ASSERT_TRUE(stepped.delivery);
   EXPECT_FALSE(stepped.delivery->norms);
@@ -175,14 +175,14 @@ TEST_F(HeldBackTest, RepetitionsGetWhatTheyMissed) {
   push(*shard_, 1, 0, 0, 3.0f);
   EXPECT_FALSE(push(*shard_, 1, 0, 0, 3.0f).delivery);
   push(*shard_, 0, 0, 0, 1.0f);
-  const ShardDecision again = push(*shard_, 1, 0, 0, 3.0f);
+  const ChunkDecision again = push(*shard_, 1, 0, 0, 3.0f);
   EXPECT_EQ(again.objection.reason, DataRefusal::kDuplicate);
   ASSERT_TRUE(again.delivery);
   EXPECT_TRUE(again.delivery->norms);
   EXPECT_EQ(again.delivery->only, WorkerRank(1));
   const StepTotals good{.all_gradients = 64.0, .tensors = {{24.0, 0.0}}};
   EXPECT_FALSE(totals(0, 0, 0, good).objection);
-  const ShardDecision twice = totals(0, 0, 0, good);
+  const ChunkDecision twice = totals(0, 0, 0, good);
   EXPECT_EQ(twice.objection.reason, DataRefusal::kDuplicate);
   ASSERT_TRUE(twice.delivery);
   EXPECT_FALSE(twice.delivery->norms);
@@ -212,7 +212,7 @@ TEST_F(HeldBackTest, HostileTotalsAreRefusedAndChangeNothing) {
 
 TEST_F(HeldBackTest, ANormThatIsNotFiniteStopsEverything) {
   push(*shard_, 1, 2, 0, std::numeric_limits<float>::infinity());
-  const ShardDecision decision = push(*shard_, 0, 2, 0, 1.0f);
+  const ChunkDecision decision = push(*shard_, 0, 2, 0, 1.0f);
   EXPECT_EQ(decision.objection.reason, DataRefusal::kNotFinite);
   EXPECT_THAT(
       decision.objection.message,
@@ -231,12 +231,12 @@ TEST_F(ShardTest, RepetitionsCountOnceAndGetTheirAnswer) {
   Shard shard = make(2);
   initialise(shard);
   push(shard, 0, 0, 0, 1.0f);
-  const ShardDecision twice = push(shard, 0, 0, 0, 1.0f);
+  const ChunkDecision twice = push(shard, 0, 0, 0, 1.0f);
   EXPECT_EQ(twice.objection.reason, DataRefusal::kDuplicate);
   EXPECT_FALSE(twice.delivery);
   push(shard, 1, 0, 0, 1.0f);
   const std::vector<float> after = values(shard, ChunkId(0));
-  const ShardDecision late = push(shard, 0, 0, 0, 99.0f);
+  const ChunkDecision late = push(shard, 0, 0, 0, 99.0f);
   EXPECT_EQ(late.objection.reason, DataRefusal::kDuplicate);
   ASSERT_TRUE(late.delivery) << "it may have lost the answer";
   EXPECT_EQ(late.delivery->only, WorkerRank(0));
@@ -376,7 +376,7 @@ TEST_P(RoundingShard, AGradientBeyondTheRangeStopsTheRunByName) {
   initialise(shard);
   push(shard, 0, 0, 0, 1.0f);
   const auto beyond = std::numeric_limits<float>::infinity();  // what a large one was rounded to
-  const ShardDecision decision = push(shard, 1, 0, 0, beyond);
+  const ChunkDecision decision = push(shard, 1, 0, 0, beyond);
   EXPECT_FALSE(decision.delivery);
   EXPECT_EQ(decision.objection.reason, DataRefusal::kNotFinite);
   EXPECT_THAT(decision.objection.message,
@@ -395,7 +395,7 @@ TEST_P(RoundingShard, ParametersBeyondTheRangeStopTheRunByName) {
   initialise(shard);
   EXPECT_TRUE(send(shard, ChunkKind::kPushGradient, 0, 0, 0, {largest, 0, 0, 0}).delivery);
   EXPECT_TRUE(send(shard, ChunkKind::kPushGradient, 0, 0, 1, {largest, 0, 0, 0}).delivery);
-  const ShardDecision decision = send(shard, ChunkKind::kPushGradient, 0, 0, 2, {largest, 0, 0, 0});
+  const ChunkDecision decision = send(shard, ChunkKind::kPushGradient, 0, 0, 2, {largest, 0, 0, 0});
   EXPECT_EQ(decision.objection.reason, DataRefusal::kNotFinite);
   EXPECT_THAT(decision.objection.message,
               HasSubstr("the parameters after iteration 2 of layer layer0"));
@@ -403,7 +403,7 @@ TEST_P(RoundingShard, ParametersBeyondTheRangeStopTheRunByName) {
 
 TEST_P(RoundingShard, InitialParametersBeyondTheRangeStopTheRunByName) {
   Shard shard = make(1);
-  const ShardDecision decision =
+  const ChunkDecision decision =
       send(shard, ChunkKind::kInitialise, 0, 2, 0, {1.0f, std::numeric_limits<float>::max()});
   EXPECT_EQ(decision.objection.reason, DataRefusal::kNotFinite);
   EXPECT_THAT(decision.objection.message, HasSubstr("the initial parameters of layer layer1"));
@@ -590,7 +590,7 @@ TEST_F(ShardCheckpointTest, NothingThatIsNoFiniteNumberIsFrozen) {
   EXPECT_FALSE(push(shard, 0, 0, 0, infinite).objection) << "no checkpoint is due: the loss tells";
   EXPECT_FALSE(push(shard, 0, 1, 0, 1.0f).objection);
   EXPECT_FALSE(push(shard, 0, 1, 1, 1.0f).objection);
-  const ShardDecision decision = push(shard, 0, 0, 1, 1.0f);
+  const ChunkDecision decision = push(shard, 0, 0, 1, 1.0f);
   EXPECT_EQ(decision.objection.reason, DataRefusal::kNotFinite);
   EXPECT_THAT(decision.objection.message,
               HasSubstr("the parameters after iteration 1 of layer layer0"));

@@ -30,10 +30,15 @@
 
 namespace poseidon {
 
-/// How a worker reaches the others and is reached. Both outlive whoever has it.
+class RelayService;
+
+/// How a worker reaches the others and is reached, on the loop of the rest. All outlive whoever has
+/// it.
 struct PeerAccess {
-  Transport* transport = nullptr;  ///< speaks kFactorMethod, on the loop of the rest
+  Transport* transport = nullptr;  ///< speaks kFactorMethod
   PeerDoor* door = nullptr;        ///< where others' streams come in
+  Transport* relays = nullptr;     ///< speaks kLocalAggregationMethod
+  RelayService* relay = nullptr;   ///< of the group that this worker may lead
 };
 
 class FactorExchange final : public PeerStream::Owner, public PeerDoor::Host {

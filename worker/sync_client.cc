@@ -10,6 +10,7 @@
 #include "common/check.h"
 #include "common/digest.h"
 #include "common/finite.h"
+#include "worker/relay.h"
 
 namespace poseidon {
 namespace {
@@ -197,6 +198,11 @@ absl::Status SyncClient::step(std::unique_lock<std::mutex>& lock, LayerIndex lay
 
 std::string SyncClient::awaited_text(LayerIndex layer) {
   std::set<std::string> names;
+  if (!goes_by_sfb(layer) && is_behind_relay(plan_, rank_)) {
+    const WorkerRank leader = leader_of(plan_, rank_);
+    return absl::StrCat("the relay of worker ", leader.value(), " at ",
+                        plan_.worker_addresses[leader.value()]);
+  }
   if (!goes_by_sfb(layer)) {
     for (const PlanChunk& chunk : plan_.chunks) {
       if (chunk.layer == layer) names.insert(plan_.server_addresses[chunk.server.value()]);

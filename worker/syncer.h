@@ -1,16 +1,16 @@
 #pragma once
 
-// The synchronisation client, event side: streams to all servers and, where layers go by SFB, to
-// the other workers, on the transport's loop.
+// The synchronisation client, event side: streams to all servers, or to the relay of this worker's
+// group, and, where layers go by SFB, to the other workers, on the transport's loop.
 //
 // Before: worker/sync_client.h posts gradient_ready or factors_ready from the trainer's thread.
-// After: worker/routes decide what each stream sends; landed layers are reported to SyncerEvents.
+// After: worker/chunk_links.h and worker/factor_exchange.h send what worker/routes decide; landed
+// layers are reported to SyncerEvents.
 //
 // Knows tensors and layer names, not the engine: other frameworks use it as it is. Everything here
 // runs on the transport's loop and holds no lock.
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,25 +18,27 @@
 #include "common/traffic.h"
 #include "common/transport.h"
 #include "common/wire.h"
+#include "worker/chunk_links.h"
 #include "worker/factor_exchange.h"
-#include "worker/reconnect.h"
 #include "worker/routes/ps_route.h"
 #include "worker/sync_events.h"
 
 namespace poseidon {
 
-class Syncer {
+class Syncer final : private ChunkLinks::Owner {
  public:
   /// `transport`, `events`, `traffic` and `refusals` must outlive the syncer. `peers`: for plans
-  /// with SFB layers and more than one worker; on the same loop as `transport`.
+  /// with SFB layers and more than one worker, and for those with leaders; on the same loop as
+  /// `transport`.
   Syncer(Transport* transport, Plan plan, WorkerRank rank, std::vector<LayerMemory> layers,
          SyncerOptions options, SyncerEvents* events, TrafficProbe* traffic,
          RefusalCounts* refusals, PeerAccess peers = {});
-  ~Syncer();
+  ~Syncer() override;
   Syncer(const Syncer&) = delete;
   Syncer& operator=(const Syncer&) = delete;
 
-  /// Connects to all servers that own chunks, and to the other workers where layers go by SFB.
+  /// Connects to all servers that own chunks, or to the relay, which it begins where this worker
+  /// leads; and to the other workers where layers go by SFB.
   /// Worker 0 gives the initial parameters, the others get them (from a checkpoint on, all get
   /// them); either way the first version of every layer is reported when it is there.
   void start();
@@ -58,30 +60,19 @@ class Syncer {
   FactorExchange* factors() { return factors_.get(); }
 
  private:
-  class Connection;
-
-  void connect(Connection& connection);
-  void pump(Connection& connection);
-  void pump_all();
-  void sent(TraceSpan span);
   void settle(const NormBook::Complete& norms);
-  void on_message(Connection& connection, const Bytes& message);
-  void on_closed(Connection& connection, const absl::Status& status);
-  void fail(const absl::Status& status);
+  void landed(const Landing& landing) override;
+  void links_failed(const absl::Status& status) override { events_->sync_failed(status); }
 
   Transport* const transport_;
+  const Plan plan_;
   const WorkerRank rank_;
   const SyncerOptions options_;
   SyncerEvents* const events_;
   TrafficProbe* const traffic_;
-  RefusalCounts* const refusals_;
+  const PeerAccess peers_;
   const std::unique_ptr<FactorExchange> factors_;
-  PsRoute route_;
-  std::vector<Nanoseconds> ready_since_;                  ///< by LayerIndex: its newest gradient
-  std::vector<std::unique_ptr<Connection>> connections_;  ///< to servers that own chunks
-  bool failed_ = false;
-  /// Timers outlive us in the loop; they look here before they touch us.
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  ChunkLinks links_;
 };
 
 }  // namespace poseidon

@@ -18,6 +18,7 @@
 #include "common/link_probe.h"
 #include "common/node_metrics.h"
 #include "common/paced_transport.h"
+#include "common/refusal_log.h"
 #include "common/security.h"
 #include "common/service_manager.h"
 #include "common/status_macros.h"
@@ -26,6 +27,7 @@
 #include "spdlog/spdlog.h"
 #include "worker/data/batches.h"
 #include "worker/peer_stream.h"
+#include "worker/relay_service.h"
 #include "worker/worker_node.h"
 
 namespace poseidon {
@@ -101,6 +103,10 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
   GrpcTransport grpc({.security = security});
   PacedTransport transport(&grpc, tensor_arena());
   PacedTransport peers(&grpc.for_method(kFactorMethod), tensor_arena(), peer_window_bytes());
+  // A relay gives and takes as a server does.
+  PacedTransport relays(&grpc.for_method(kLocalAggregationMethod), tensor_arena(),
+                        server_window_bytes());
+  PacedTransport to_relay(&grpc.for_method(kLocalAggregationMethod), tensor_arena());
   std::unique_ptr<GpuMonitor> gpu;
   if (const auto index = cuda_index(engine.device); index && !options.metrics_listen.empty()) {
     auto monitor = open_nvml_monitor(*index);
@@ -117,7 +123,8 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
                                     {.role = "worker",
                                      .probe = node_probe.get(),
                                      .refusals = &refusals,
-                                     .traffic = {&transport.traffic(), &peers.traffic()},
+                                     .traffic = {&transport.traffic(), &peers.traffic(),
+                                                 &relays.traffic(), &to_relay.traffic()},
                                      .data_dir = {},
                                      .security = security,
                                      .gpu = gpu.get()}));
@@ -127,6 +134,8 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
   Transport& stores = grpc.for_method(kStoreMethod);
   const auto address = peers.listen(to_string(*listen), &door);
   if (!address.ok()) return address.status();
+  RelayService relay(&relays, &refusals, refusal_log(refusals));
+  POSEIDON_RETURN_IF_ERROR(relays.listen(*address, &relay).status());
   LinkProbe probe(&grpc.for_method(kProbeMethod));
   POSEIDON_RETURN_IF_ERROR(grpc.for_method(kProbeMethod).listen(*address, &probe).status());
   POSEIDON_RETURN_IF_ERROR(announce_address(options.daemon, *address));
@@ -141,11 +150,13 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
         options.data_threads > 0
             ? options.data_threads
             : default_data_threads(static_cast<int>(std::thread::hardware_concurrency()));
-    node_options.set_windows = [&transport, &peers](std::int64_t worker_window) {
+    node_options.set_windows = [&](std::int64_t worker_window) {
       transport.set_window(worker_window);
       peers.set_window(peer_window_bytes(worker_window));
+      relays.set_window(server_window_bytes(worker_window));
+      to_relay.set_window(worker_window);
     };
-    node_options.peers = {.transport = &peers, .door = &door};
+    node_options.peers = {.transport = &peers, .door = &door, .relays = &to_relay, .relay = &relay};
     node_options.stores = &stores;
     node_options.probe = node_probe;
     node_options.sync.syncer.give_up_after = Milliseconds(options.server_timeout_s * 1000);
@@ -182,7 +193,9 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
   }
   grpc.stop();
   spdlog::info("stopped; sent {} MB of tensors through shared memory",
-               (transport.traffic().shared_bytes + peers.traffic().shared_bytes) / 1'000'000);
+               (transport.traffic().shared_bytes + peers.traffic().shared_bytes +
+                relays.traffic().shared_bytes + to_relay.traffic().shared_bytes) /
+                   1'000'000);
   return status;
 }
 

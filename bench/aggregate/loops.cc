@@ -228,7 +228,7 @@ class LoopList {
         [workers, step, sums](Memory& memory, std::size_t chunk) {
           Aggregator& sum = (*sums)[chunk];
           for (std::uint32_t rank = 0; rank < workers; ++rank) {
-            sum.add(WorkerRank(rank), memory.contributions[rank][chunk]);
+            sum.add(rank, memory.contributions[rank][chunk]);
           }
           const std::span<float> w = memory.span_of(1, chunk), m = memory.span_of(2, chunk);
           sum.drain([&](std::size_t first, std::size_t size, GradientTerms gradient) {

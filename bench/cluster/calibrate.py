@@ -47,7 +47,7 @@ def slow_motion(arguments, folder):
     measurer = grid.Measurer(options, folder)
     lines = []
     for place in grid.places(options):
-        plan = measurer.plan(place)
+        plan = measurer.plan(place, ["poseidon"])
         slow = grid.first_slow(place.nodes * plan["iteration_bytes"] / 2, place.nodes, plan["predicted"]["iteration_seconds"],
                                grid.cpu_s_per_gb(plan["chunk_bytes"]))
         for turn in range(arguments.rounds):

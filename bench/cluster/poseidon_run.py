@@ -30,7 +30,7 @@ CROWDED_PENDING_LIMIT_MIB_PER_WORKER = 2
 CROWDED_CHUNK_BYTES = 512 << 10
 GOODPUT = 1448 / 1514         # TCP's payload in a full Ethernet frame: what a calibration would measure of a card's rate
 STATUS_POLL_S = 0.5
-METRICS_ADDRESS = "127.0.0.1:9464"  # each worker has a host, and so a loopback, of its own
+METRICS_PORT = 9464          # of worker 0; each host has a loopback of its own
 STALL = re.compile(r'^poseidon_layer_stall_seconds_total{[^}]*layer="([^"]+)"[^}]*} (\S+)$', re.MULTILINE)
 LEASE_MS = 60000             # processes that share two cores are silent for longer than hosts of their own
 START_TIMEOUT_S = 300        # until the first iterations are done, beyond their own time
@@ -43,12 +43,14 @@ class Variant:
     about: str
     scheme: str = "auto"
     chunk_bytes: int | None = None  # None: the planner chooses
-    servers: str = "all"              # as many as workers, on their hosts; "half", "quarter" likewise; "apart": hosts of their own
+    servers: str = "all"              # as many as workers' hosts, on them; "half", "quarter" likewise; "apart": hosts of their own
     overlap: str = "all"              # poseidon-bench-worker --overlap
     send_order: str = "need"          # sync.send_order
+    workers_per_host: int = 1
+    local_aggregation: str = "auto"   # sync.local_aggregation
 
-    def server_count(self, workers):
-        return max(1, workers // {"all": 1, "half": 2, "quarter": 4, "apart": 1}[self.servers])
+    def server_count(self, hosts):
+        return max(1, hosts // {"all": 1, "half": 2, "quarter": 4, "apart": 1}[self.servers])
 
 
 VARIANTS = {
@@ -64,6 +66,9 @@ VARIANTS = {
     "chunks-64m": Variant("chunks of 64 MiB, the most there can be", chunk_bytes=64 << 20),
     "half-servers": Variant("a server on every other worker's host", servers="half"),
     "quarter-servers": Variant("a server on every fourth worker's host", servers="quarter"),
+    "four-devices": Variant("four workers on each host, whose gradients are summed there", workers_per_host=4),
+    "four-devices-each": Variant("four workers on each host, each of which talks to the servers", workers_per_host=4,
+                                 local_aggregation="off"),
     "servers-apart": Variant("servers on as many hosts of their own", servers="apart"),
 }
 
@@ -77,7 +82,8 @@ def write_data(path, samples):
 def job(profile, input_size, data, variant, iterations, plan):
     """The job that runs; padded to the network's input, which is the cheapest way to images of that size."""
     pad = (input_size - 32 + 1) // 2
-    sync = {"chunk_bytes": variant.chunk_bytes or "auto", "send_order": variant.send_order}
+    sync = {"chunk_bytes": variant.chunk_bytes or "auto", "send_order": variant.send_order,
+            "local_aggregation": variant.local_aggregation}
     if plan is not None:
         sync["plan"] = str(plan)
     else:
@@ -101,7 +107,7 @@ def make_plan(programs, job_file, profile, layout, gbit):
     gbit *= GOODPUT
     images_per_s = profile["batch_size"] / sum(layer["forward_s"] + layer["backward_s"] for layer in profile["layers"])
     command = [programs / "poseidon", "plan", job_file, "--workers", layout.workers, "--servers", layout.servers,
-               "--bandwidth", f"{gbit}gbit", "--device-flops", profile["device_flops"], "--images-per-s", images_per_s,
+               "--workers-per-machine", layout.workers_per_host, "--bandwidth", f"{gbit}gbit", "--device-flops", profile["device_flops"], "--images-per-s", images_per_s,
                "--json"] + ([] if layout.servers_with_workers else ["--separate-servers"])
     done = subprocess.run([str(part) for part in command], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           timeout=120, check=False)
@@ -140,7 +146,7 @@ def fitted(variant, profile, workers):
 
 def stalls(cluster, worker):
     """layer -> seconds for which the worker's computing has waited for it since the job began."""
-    read = f"import urllib.request as u; print(u.urlopen('http://{METRICS_ADDRESS}/metrics', timeout=30).read().decode())"
+    read = f"import urllib.request as u; print(u.urlopen('http://127.0.0.1:{METRICS_PORT + worker}/metrics', timeout=30).read().decode())"
     done = subprocess.run(cluster.hosts.command(cluster.layout.worker_host(worker), [sys.executable, "-c", read]),
                           stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode != 0:
@@ -148,27 +154,30 @@ def stalls(cluster, worker):
     return {layer: float(seconds) for layer, seconds in STALL.findall(done.stdout)}
 
 
-def plan_of(programs, profile, input_size, workers, gbit, variant, folder):
+def plan_of(programs, profile, input_size, hosts, gbit, variant, folder):
     """(layout without a rate, plan file, plan): needs no cluster."""
     folder.mkdir(parents=True, exist_ok=True)
+    workers = hosts * variant.workers_per_host
     variant = fitted(variant, profile, workers)
     data = folder / "data.bin"
     write_data(data, workers * profile["batch_size"])  # one iteration is all of it
-    layout = Layout(workers, variant.server_count(workers), variant.servers != "apart", None, CONGESTION_CONTROL)
+    layout = Layout(workers, variant.server_count(hosts), variant.servers != "apart", None, CONGESTION_CONTROL,
+                    workers_per_host=variant.workers_per_host)
     job_file = folder / "plan-job.json"
     job_file.write_text(json.dumps(job(profile, input_size, data, variant, 1000, None)))
     return (layout, *make_plan(programs, job_file, profile, layout, gbit))
 
 
-def run(programs, profile, input_size, workers, gbit, slow, variant, iterations, folder):
-    """`iterations` measured ones of `workers` workers at `gbit` Gbit/s, slowed by the factor `slow`."""
-    layout, plan_file, plan = plan_of(programs, profile, input_size, workers, gbit, variant, folder)
+def run(programs, profile, input_size, hosts, gbit, slow, variant, iterations, folder):
+    """`iterations` measured ones of as many hosts at `gbit` Gbit/s, slowed by the factor `slow`."""
+    layout, plan_file, plan = plan_of(programs, profile, input_size, hosts, gbit, variant, folder)
+    workers = layout.workers
     layout = dataclasses.replace(layout, slow=slow)
     variant = fitted(variant, profile, workers)
     profile_file = folder / "profile.json"
     profile_file.write_text(json.dumps(profile))
     worker = ["poseidon-bench-worker", "--profile", profile_file, "--slow", slow, "--overlap", variant.overlap, "--threads", "1", "--data-threads", "1",
-              "--server-timeout-s", "300", "--metrics-listen", METRICS_ADDRESS]
+              "--server-timeout-s", "300", "--metrics-listen", lambda index: f"127.0.0.1:{METRICS_PORT + index}"]
     server = []
     shared = folder / "tensors"
     if memory_is_short(profile, workers):

@@ -72,6 +72,8 @@ GRIDS = {
     "ablations": Grid("what each part is good for", ["vgg19_22k"], [8], [10], ["titan-x"], list(poseidon_run.VARIANTS), slow=26),
     "bandwidth": Grid("speed-up over bandwidth", ["vgg19_22k", "vgg19"], [8], [1, 2, 5, 10, 25, 40], ["titan-x"],
                       ["poseidon", "ps-only", "ddp-tuned"]),
+    "several-devices": Grid("four workers on each of four hosts", ["vgg19", "resnet152"], [4], [10, 25], ["titan-x", "modern-10x"],
+                            ["four-devices", "four-devices-each"]),
     "smoke": Grid("does it run?", ["googlenet"], [2, 4], [10], ["titan-x"], ["poseidon"], rounds=1, iterations=2),
 }
 
@@ -153,6 +155,11 @@ def best_scheme_bytes(plan):
                for layer in plan["layers"])
 
 
+def several_devices(variant):
+    """Workers on each host."""
+    return poseidon_run.VARIANTS[variant].workers_per_host if variant in poseidon_run.VARIANTS else 1
+
+
 @dataclasses.dataclass(frozen=True)
 class Place:
     """Where a group of variants is compared."""
@@ -178,10 +185,11 @@ class Measurer:
             return None if worker.is_file() else f"{worker} is missing: cmake --preset release && cmake --build --preset release"
         return peers.why_not(variant, self._arguments.python, self._arguments.horovod_python)
 
-    def plan(self, place):
-        """Of all of Poseidon, which gives the bound too."""
+    def plan(self, place, variants):
+        """Of all of Poseidon, which gives the bound too; with as many workers on a host as the first variant has."""
+        planned = variants[0] if several_devices(variants[0]) > 1 else "poseidon"
         return poseidon_run.plan_of(self._arguments.bin, place.profile, place.input_size, place.nodes, place.gbit,
-                                    poseidon_run.VARIANTS["poseidon"], self._folder / "plan")[2]
+                                    poseidon_run.VARIANTS[planned], self._folder / "plan")[2]
 
     def _run(self, place, variant, slow):
         self._runs += 1
@@ -210,7 +218,7 @@ class Measurer:
 
 def measure(measurer, place, variants, arguments):
     """Rows of all variants at one place, all rounds, in turn; each round begins with another one."""
-    plan = measurer.plan(place)
+    plan = measurer.plan(place, variants)
     compute_s = profiles.compute_s(place.profile)
     rate = place.gbit * 1e9 / 8
     bound_s = max(compute_s, best_scheme_bytes(plan) / 2 / rate)
@@ -243,7 +251,7 @@ def row(place, variant, runs, slow, compute_s, bound_s):
     typical = min(runs, key=lambda one: abs(one.median_s - middle))
     return {"network": place.profile["network"], "profile": place.profile["device"], "hosts": place.nodes,
             "gbit": place.gbit, "variant": variant, "f": round(slow, 3), "seconds": seconds,
-            "speedup": place.nodes * compute_s / middle,
+            "speedup": place.nodes * several_devices(variant) * compute_s / middle,
             "bytes_per_host": max(map(sum, zip(typical.sent_bytes, typical.received_bytes))),
             "cpu_seconds": typical.cpu_seconds, "busy": max(one.busy for one in runs), "compute_s": compute_s,
             "bound_s": bound_s, "stall_s": typical.stall_s}

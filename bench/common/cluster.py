@@ -24,16 +24,21 @@ class Layout:
     mbit: typing.Optional[float]    # of every card, each way; None: not shaped
     congestion_control: typing.Optional[str] = None
     slow: float = 1                 # the factor of slow motion
+    workers_per_host: int = 1
+
+    @property
+    def worker_hosts(self):
+        return -(-self.workers // self.workers_per_host)
 
     def worker_host(self, index):
-        return 1 + index
+        return 1 + index // self.workers_per_host
 
     def server_host(self, index):
-        return 1 + index % self.workers if self.servers_with_workers else 1 + self.workers + index
+        return 1 + (index % self.worker_hosts if self.servers_with_workers else self.worker_hosts + index)
 
     @property
     def hosts(self):
-        return 1 + self.workers + (0 if self.servers_with_workers else self.servers)
+        return 1 + self.worker_hosts + (0 if self.servers_with_workers else self.servers)
 
 
 def _lines(path):
@@ -43,8 +48,8 @@ def _lines(path):
 class Cluster:
     """`with Cluster(layout, programs, folder, 120) as cluster:` all daemons run inside and have ended after it.
 
-    `worker` is the command of a worker but for where it connects and listens, `coordinator` and `server` are more options
-    of those. `timeout_s` is for all of it."""
+    `worker` is the command of a worker but for where it connects and listens (a part that is a function gets the worker's
+    number), `coordinator` and `server` are more options of those. `timeout_s` is for all of it."""
 
     def __init__(self, layout, programs, folder, timeout_s, worker=WORKER, coordinator=(),
                  server=()):
@@ -101,7 +106,7 @@ class Cluster:
                                   self._coordinator, "--data-dir", self.folder / f"server-{index}", *self._server_options)
         for index in range(self.layout.workers):
             host = self.layout.worker_host(index)
-            program, *arguments = self._worker
+            program, *arguments = (part(index) if callable(part) else part for part in self._worker)
             self._start(f"worker-{index}", host, program, "--coordinator", self._coordinator,
                         "--listen", f"{self.hosts.address(host)}:0", *arguments)
 

@@ -295,7 +295,7 @@ void add_text(Seeds& seeds) {
       "mirror": true, "colour": {"brightness": 0.4, "hue": 0.1}, "mean": [1, 2, 3], "std": [1, 2, 3]}},
     "batch_size": 8, "micro_batches": 2, "iterations": 9,
     "optimizer": {"type": "adam", "learning_rate": 0.1, "schedule": {"type": "cosine", "iterations": 9}},
-    "sync": {"scheme": {"fc": "sfb"}, "cost": "bytes", "replan": false, "wire_dtype": "bf16", "send_order": "ready", "chunk_bytes": 4096},
+    "sync": {"scheme": {"fc": "sfb"}, "cost": "bytes", "replan": false, "wire_dtype": "bf16", "send_order": "ready", "local_aggregation": "off", "chunk_bytes": 4096},
     "checkpoint": {"every_iterations": 3, "keep": 1, "replicas": 2},
     "membership": {"min_workers": 1, "max_workers": 4, "replace_timeout_ms": 10}, "test_every_iterations": 3})");
   for (const std::string& name : shipped_model_names()) {

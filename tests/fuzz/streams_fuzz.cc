@@ -1,5 +1,6 @@
 // The ports of the data path, each behind the transport that the daemons have, and peers that send
-// it what they like: a server's shard, a server's store, a worker's door for factors.
+// it what they like: a server's shard, a server's store, a worker's door for factors, the relay of
+// a group of workers, to whose servers the peers answer too.
 //
 // The first byte chooses the port, the second what its job is like. Then each step begins with a
 // byte that chooses what happens; most take some more. Peers speak as ours do (offer, answer, one
@@ -28,6 +29,7 @@
 #include "tests/fuzz/input.h"
 #include "tests/support/toy_plan.h"
 #include "worker/factor_exchange.h"
+#include "worker/relay_service.h"
 
 namespace poseidon::fuzz {
 namespace {
@@ -91,6 +93,43 @@ class Port {
   virtual void check() const {}
 };
 
+/// A message about a chunk of the plan that may well be right.
+Words believable_chunk(Input& input, const Plan& plan) {
+  const std::uint8_t how = input.byte();
+  const std::uint8_t where = input.byte();
+  const std::uint8_t what = input.byte();
+  ChunkHeader header;
+  header.kind = static_cast<ChunkKind>(1 + how % 7);
+  header.epoch = Epoch(plan.epoch.value() + (what == 255 ? 1 : 0));
+  header.iteration = what / 16 % 8;
+  header.rank = WorkerRank(
+      where % (kWorkers + 1) == kWorkers && what % 16 != 15 ? 0 : where % (kWorkers + 1));
+  const std::size_t chunk = where / 4 % plan.chunks.size();
+  header.chunk = ChunkId(static_cast<std::uint32_t>(what == 254 ? plan.chunks.size() : chunk));
+  header.offset = plan.chunks[chunk].offset + (what == 253 ? 1 : 0);
+  const auto elements =
+      static_cast<std::size_t>(plan.chunks[chunk].elements + (what == 252 ? 1 : 0));
+  const float value = kNumbers[how / 32];
+  const bool of_norms = header.kind == ChunkKind::kNorms || header.kind == ChunkKind::kTotals;
+  std::string payload;
+  if (header.kind == ChunkKind::kPushGradient || header.kind == ChunkKind::kParameters) {
+    header.element_type = plan.wire_type;
+  } else if (header.kind == ChunkKind::kInitialise) {
+    header.element_type = ElementType::kFloat32;
+  }
+  if (what == 251) header.element_type = ElementType::kBfloat16;
+  if (what == 250) header.element_type = ElementType::kFloat32;
+  if (header.element_type != ElementType::kNone && header.kind != ChunkKind::kPull) {
+    payload = encoded(header.element_type, elements, value);
+  } else if (of_norms) {
+    const std::vector<TensorSquares> tensor = {{.gradient = value, .parameters = value}};
+    payload = header.kind == ChunkKind::kNorms
+                  ? encode_norms(tensor)
+                  : encode_totals({.all_gradients = value, .tensors = tensor});
+  }
+  return {encode_prefix(header, payload.size()), payload};
+}
+
 class ShardPort final : public Port {
  public:
   ShardPort(Transport* transport, std::uint8_t job)
@@ -109,40 +148,7 @@ class ShardPort final : public Port {
     assign();
   }
 
-  Words believable(Input& input) override {
-    const std::uint8_t how = input.byte();
-    const std::uint8_t where = input.byte();
-    const std::uint8_t what = input.byte();
-    ChunkHeader header;
-    header.kind = static_cast<ChunkKind>(1 + how % 7);
-    header.epoch = Epoch(plan_.epoch.value() + (what == 255 ? 1 : 0));
-    header.iteration = what / 16 % 8;
-    header.rank = WorkerRank(
-        where % (kWorkers + 1) == kWorkers && what % 16 != 15 ? 0 : where % (kWorkers + 1));
-    const std::size_t chunk = where / 4 % plan_.chunks.size();
-    header.chunk = ChunkId(static_cast<std::uint32_t>(what == 254 ? plan_.chunks.size() : chunk));
-    header.offset = plan_.chunks[chunk].offset + (what == 253 ? 1 : 0);
-    const auto elements =
-        static_cast<std::size_t>(plan_.chunks[chunk].elements + (what == 252 ? 1 : 0));
-    const float value = kNumbers[how / 32];
-    const bool of_norms = header.kind == ChunkKind::kNorms || header.kind == ChunkKind::kTotals;
-    std::string payload;
-    if (header.kind == ChunkKind::kPushGradient || header.kind == ChunkKind::kParameters) {
-      header.element_type = plan_.wire_type;
-    } else if (header.kind == ChunkKind::kInitialise) {
-      header.element_type = ElementType::kFloat32;
-    }
-    if (what == 251) header.element_type = ElementType::kBfloat16;
-    if (header.element_type != ElementType::kNone) {
-      payload = encoded(header.element_type, elements, value);
-    } else if (of_norms) {
-      const std::vector<TensorSquares> tensor = {{.gradient = value, .parameters = value}};
-      payload = header.kind == ChunkKind::kNorms
-                    ? encode_norms(tensor)
-                    : encode_totals({.all_gradients = value, .tensors = tensor});
-    }
-    return {encode_prefix(header, payload.size()), payload};
-  }
+  Words believable(Input& input) override { return believable_chunk(input, plan_); }
 
   void act(std::uint8_t how) override {
     switch (how % 5) {
@@ -355,6 +361,57 @@ class FactorPort final : public Port, public SyncerEvents {
   std::unique_ptr<FactorExchange> exchange_;
 };
 
+class RelayPort final : public Port {
+ public:
+  RelayPort(Transport* transport, std::uint8_t job)
+      : transport_(transport), service_(transport, &refusals_, {}) {
+    POSEIDON_CHECK(transport->listen("victim", &service_).ok(), "a free address");
+    plan_ = testing_support::toy_plan(kWorkers, 1, {10, 12, 7}, kChunkElements);
+    plan_.server_addresses = {"peer"};
+    plan_.worker_addresses = {"victim", "first", "peer"};
+    plan_.leaders = {WorkerRank(0), WorkerRank(0),
+                     job / 4 % 2 == 1 ? WorkerRank(2) : WorkerRank(0)};
+    plan_.wire_type =
+        std::array{ElementType::kFloat32, ElementType::kBfloat16, ElementType::kFloat16}[job % 3];
+    options_.first_iteration = job / 8 % 2 == 0 ? 0 : 3;
+    begin();
+  }
+
+  Words believable(Input& input) override { return believable_chunk(input, plan_); }
+
+  void act(std::uint8_t how) override {
+    if (how % 4 == 1) service_.end(plan_.epoch);
+    if (how % 4 == 0) {
+      plan_.epoch = Epoch(plan_.epoch.value() + 1);
+      begin();
+    }
+  }
+
+  void check() const override {
+    if (service_.relay() == nullptr) return;
+    POSEIDON_CHECK(service_.relay()->pending_bytes() <=
+                       static_cast<std::int64_t>(kWorkers * 29 * sizeof(float)),
+                   "an iteration of each worker at most");
+  }
+
+ private:
+  void begin() {
+    service_.begin(plan_, WorkerRank(0), transport_, options_, &traffic_,
+                   [this, epoch = plan_.epoch](const absl::Status& status) {
+                     POSEIDON_CHECK(!status.ok() && failed_ < epoch, "once, with its reason");
+                     failed_ = epoch;
+                   });
+  }
+
+  Transport* const transport_;
+  RefusalCounts refusals_;
+  TrafficProbe traffic_{3};
+  Plan plan_;
+  SyncerOptions options_;
+  Epoch failed_;
+  RelayService service_;
+};
+
 /// One stream of somebody's, by the plain transport or by one of ours.
 class Peer final : public StreamHandler {
  public:
@@ -419,9 +476,15 @@ class Session final : public Acceptor {
     Transport& from =
         which / 3 % 2 == 0 ? static_cast<Transport&>(paced_) : network_.endpoint("peer");
     POSEIDON_CHECK(from.listen("peer", this).ok(), "a free address");
-    if (which % 3 == 0) port_ = std::make_unique<ShardPort>(&ours_, job);
-    if (which % 3 == 1) port_ = std::make_unique<StorePort>(&ours_);
-    if (which % 3 == 2) port_ = std::make_unique<FactorPort>(&ours_, job);
+    if (which >= 128) {
+      port_ = std::make_unique<RelayPort>(&ours_, job);
+    } else if (which % 3 == 0) {
+      port_ = std::make_unique<ShardPort>(&ours_, job);
+    } else if (which % 3 == 1) {
+      port_ = std::make_unique<StorePort>(&ours_);
+    } else {
+      port_ = std::make_unique<FactorPort>(&ours_, job);
+    }
     pass(Milliseconds(3));
   }
 
@@ -433,7 +496,7 @@ class Session final : public Acceptor {
     }
   }
 
-  /// The victim's own stream, to the worker after it.
+  /// The victim's own stream, to the worker after it or, of a relay, to its server.
   StreamHandler* on_accept(std::unique_ptr<Stream> stream) override {
     peers_[kPeers].open(std::move(stream));
     return &peers_[kPeers];

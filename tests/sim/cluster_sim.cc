@@ -15,7 +15,9 @@
 #include "common/traffic.h"
 #include "common/wire.h"
 #include "server/shard_service.h"
+#include "tests/sim/method_transport.h"
 #include "tests/sim/scenario.h"
+#include "worker/relay_service.h"
 #include "worker/syncer.h"
 
 namespace poseidon::sim {
@@ -36,7 +38,9 @@ class SimWorker final : public SyncerEvents {
         traffic_(plan.layers.size()),
         versions_(plan.layers.size(), -1),
         complete_(plan.layers.size(), -1),
-        door_(&transport, &refusals_) {
+        door_(&transport, &refusals_),
+        relays_(&transport, kRelaySuffix),
+        relay_(&relays_, &refusals_, {}) {
     const int slots = optimizer_state_slots(s.optimizer);
     std::vector<LayerMemory> layers;
     for (std::size_t l = 0; l < plan.layers.size(); ++l) {
@@ -51,14 +55,15 @@ class SimWorker final : public SyncerEvents {
       layers.push_back({parameters_[l].floats(), gradients_[l].floats(), gradients_[l].owner()});
     }
     POSEIDON_CHECK(transport.listen(plan.worker_addresses[rank], &door_).ok(), "a fresh address");
+    POSEIDON_CHECK(relays_.listen(plan.worker_addresses[rank], &relay_).ok(), "a fresh address");
     SyncerOptions options;
     options.sfb = s.sfb;
     // Some seeds cut streams faster than a word gets through; that patience ends is tested
     // elsewhere.
     options.give_up_after = kVirtualDeadline;
-    syncer_ =
-        std::make_unique<Syncer>(&transport, plan, WorkerRank(rank), std::move(layers), options,
-                                 this, &traffic_, &refusals_, PeerAccess{&transport, &door_});
+    syncer_ = std::make_unique<Syncer>(&transport, plan, WorkerRank(rank), std::move(layers),
+                                       options, this, &traffic_, &refusals_,
+                                       PeerAccess{&transport, &door_, &relays_, &relay_});
     syncer_->start();
   }
 
@@ -92,6 +97,7 @@ class SimWorker final : public SyncerEvents {
 
   bool done() const { return done_; }
   const std::optional<std::string>& failure() const { return failure_; }
+  const Relay* relay() const { return relay_.relay(); }
   Iteration version(std::size_t layer) const { return versions_[layer]; }
 
  private:
@@ -213,6 +219,8 @@ class SimWorker final : public SyncerEvents {
   std::vector<Iteration> complete_;  ///< by layer: newest set of factors that is whole
   std::vector<FloatBuffer> parameters_, gradients_, state0_, state1_;
   PeerDoor door_;
+  MethodTransport relays_;
+  RelayService relay_;
   std::unique_ptr<Syncer> syncer_;
   Iteration norms_of_ = -1;
   double all_gradients_ = 0.0;  ///< of norms_of_
@@ -286,6 +294,12 @@ class Cluster {
     }
     // The receiver's window, and one repetition of each message in it.
     if (network_.max_queued_messages() > 4) return "a stream held more messages than its bound";
+    for (const auto& worker : workers_) {
+      if (worker->relay() == nullptr) continue;
+      if (worker->relay()->pending_bytes() > kDefaultPendingLimitBytes) {
+        return "a relay holds more early contributions than the limit allows";
+      }
+    }
     for (std::size_t i = 0; i < servers_.size(); ++i) {
       const Shard* shard = servers_[i]->service.shard();
       if (shard == nullptr) continue;  // its assignment is still on the way

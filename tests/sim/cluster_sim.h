@@ -16,8 +16,8 @@ struct Outcome {
   std::string description;  ///< the cluster that the seed stands for
 };
 
-/// Builds a cluster from the seed (workers, servers, layers by PS and SFB, chunks, optimizer,
-/// faults), trains it for some iterations and checks after every step:
+/// Builds a cluster from the seed (workers and their groups, servers, layers by PS and SFB, chunks,
+/// optimizer, faults), trains it for some iterations and checks after every step:
 ///  1. forward(l) of iteration i reads exactly the parameters that a single process would have
 ///  after
 ///     i steps with gradients summed in rank order, bit for bit (so each contribution counts once),

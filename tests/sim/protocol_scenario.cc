@@ -200,6 +200,8 @@ ProtocolScenario draw_protocol_scenario(std::uint64_t seed) {
     s.faults[0].at = training / 2;
     s.faults[0].comes_back = true;
   }
+  s.workers_per_host = dice.one_of({1u, 1u, 2u, 3u});
+  s.servers_beside_workers = dice.one_in(2);
   return s;
 }
 
@@ -217,10 +219,11 @@ std::string describe(const Fault& fault) {
 std::string describe(const ProtocolScenario& s) {
   std::vector<std::string> faults;
   for (const Fault& fault : s.faults) faults.push_back(describe(fault));
-  return absl::StrCat(s.workers, " workers, ", s.servers, " servers, wanted ", s.wanted_workers,
-                      " and ", s.wanted_servers, ", cut ", s.network.cut, ", server timeout ",
-                      s.server_timeout.count() / 1000000, " ms, job ", s.job_json, "\n    ",
-                      absl::StrJoin(faults, "\n    "));
+  return absl::StrCat(s.workers, " workers, ", s.workers_per_host, " to a host, ",
+                      s.servers_beside_workers ? "and " : "besides ", s.servers,
+                      " servers, wanted ", s.wanted_workers, " and ", s.wanted_servers, ", cut ",
+                      s.network.cut, ", server timeout ", s.server_timeout.count() / 1000000,
+                      " ms, job ", s.job_json, "\n    ", absl::StrJoin(faults, "\n    "));
 }
 
 }  // namespace poseidon::sim

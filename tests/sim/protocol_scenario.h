@@ -51,6 +51,8 @@ struct ProtocolScenario {
   std::int64_t checkpoint_every = 0;
   std::int64_t replicas = 1;
   bool has_statistics = false;
+  std::uint32_t workers_per_host = 1;  ///< that share an address but for the port
+  bool servers_beside_workers = false;
   Nanoseconds replace_timeout{0}, server_timeout{0}, max_compute{0}, slowest_disk{0};
   std::int64_t pending_limit_bytes = 0;
   MemoryFaults network;

@@ -181,7 +181,9 @@ Machine& World::add_machine(bool is_server) {
   const std::size_t number = machines_.size();
   machine->is_server = is_server;
   machine->name = absl::StrCat(is_server ? "server" : "worker", "-", number);
-  machine->address = absl::StrCat("10.0.1.", number + 1, ":4000");
+  const std::size_t hosted = is_server ? number : number / scenario_.workers_per_host;
+  const bool apart = is_server && !scenario_.servers_beside_workers;
+  machine->address = absl::StrCat(apart ? "10.0.1." : "10.0.2.", 1 + hosted, ":", 4000 + number);
   network_.keep_order(machine->address + kStoreSuffix);
   if (is_server) {
     machine->disk = std::make_shared<SimDisk>();

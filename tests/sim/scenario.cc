@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/float16.h"
 #include "common/random.h"
@@ -47,13 +49,30 @@ std::vector<float> summed_factors(const Scenario& s, const SimLayer& layer, Iter
 std::vector<float> summed_gradients(const Scenario& s, Iteration iteration,
                                     std::span<const float> read) {
   std::vector<float> sum(read.size());
-  for (std::uint32_t rank = 0; rank < s.workers; ++rank) {
-    for (std::size_t e = 0; e < sum.size(); ++e) {
+  for (std::size_t e = 0; e < sum.size(); ++e) {
+    std::map<WorkerRank, float> of_group;  // by leader
+    for (std::uint32_t rank = 0; rank < s.workers; ++rank) {
       const float g = over_the_wire(s.wire_type, gradient_value(rank, iteration, read[e], e));
-      sum[e] = rank == 0 ? g : sum[e] + g;
+      const WorkerRank leader = s.leaders.empty() ? WorkerRank(rank) : s.leaders[rank];
+      const auto [group, is_first] = of_group.emplace(leader, g);
+      if (!is_first) group->second += g;
+    }
+    for (const auto& [leader, group] : of_group) {
+      const float g = over_the_wire(s.wire_type, group);
+      sum[e] = leader == WorkerRank(0) ? g : sum[e] + g;
     }
   }
   return sum;
+}
+
+/// Anybody may be in anybody's group, lone leaders included.
+std::vector<WorkerRank> draw_leaders(SplitMix64& random, std::uint32_t workers) {
+  std::vector<WorkerRank> leaders;
+  for (std::uint32_t rank = 0; rank < workers; ++rank) {
+    const auto with = static_cast<std::uint32_t>(random.below(2 * rank + 1));
+    leaders.push_back(with < rank ? leaders[with] : WorkerRank(rank));
+  }
+  return leaders;
 }
 
 /// Up to three tensors with multipliers; a layer by SFB has a matrix and perhaps a bias.
@@ -124,13 +143,19 @@ Scenario draw_scenario(std::uint64_t seed) {
   // Never, mostly, and now and then.
   s.optimizer.clip_norm = one_of(random, {0.0, 0.0, 0.0, 0.1, 5.0});
   if (random.below(4) == 0) s.send_order = SendOrder::kReady;
+  if (random.below(2) == 0 && norm_scope(s.optimizer) == NormScope::kNone) {
+    s.leaders = draw_leaders(random, s.workers);
+  }
   return s;
 }
 
 std::string describe(const Scenario& s) {
   const auto by_factors = std::ranges::count_if(s.layers, &SimLayer::by_factors);
   return absl::StrCat(
-      s.workers, " workers, ", s.servers, " servers, ", s.layers.size(), " layers (", by_factors,
+      s.workers, " workers (led by [",
+      absl::StrJoin(s.leaders, ", ",
+                    [](std::string* out, WorkerRank rank) { absl::StrAppend(out, rank.value()); }),
+      "]), ", s.servers, " servers, ", s.layers.size(), " layers (", by_factors,
       " by SFB), pieces of ", s.sfb.piece_bytes, " bytes, chunks of ", s.chunk_elements, ", ",
       s.iterations, " iterations, optimizer ", static_cast<int>(s.optimizer.type), ", clipped to ",
       s.optimizer.clip_norm, ", cut ", s.faults.cut, ", duplicate ", s.faults.duplicate,
@@ -227,6 +252,7 @@ Plan make_plan(const Scenario& s) {
   plan.wire_type = s.wire_type;
   plan.send_order = s.send_order;
   plan.norm_scope = norm_scope(s.optimizer);
+  plan.leaders = s.leaders;
   for (std::uint32_t rank = 0; rank < s.workers; ++rank) {
     plan.worker_addresses[rank] = absl::StrCat("worker", rank);
   }

@@ -39,6 +39,7 @@ struct Scenario {
   std::int64_t pending_limit_bytes = 0;
   ElementType wire_type = ElementType::kFloat32;
   SendOrder send_order = SendOrder::kNeed;
+  std::vector<WorkerRank> leaders;  ///< as in Plan
 };
 
 Scenario draw_scenario(std::uint64_t seed);

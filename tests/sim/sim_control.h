@@ -15,13 +15,12 @@
 #include "common/control_client.h"
 #include "common/report_outbox.h"
 #include "common/transport.h"
+#include "tests/sim/method_transport.h"
 
 namespace poseidon::sim {
 
 inline constexpr const char* kCoordinatorAddress = "10.0.0.1:4000";
 inline constexpr const char* kUploadAddress = "10.0.0.1:4000/upload";
-inline constexpr const char* kStoreSuffix = "/store";
-inline constexpr const char* kFactorSuffix = "/factors";
 
 /// Protobuf in one message.
 template <typename Message>
@@ -32,36 +31,6 @@ OutgoingMessage to_wire(const Message& message) {
           .payload_owner = text};
 }
 std::string text_of(const Bytes& bytes);
-
-/// Speaks one method of an address, as a transport of that method would.
-class MethodTransport final : public Transport {
- public:
-  MethodTransport(Transport* base, std::string suffix) : base_(base), suffix_(std::move(suffix)) {}
-  void post(std::function<void()> function) override {
-    if (at_once) {
-      function();
-    } else {
-      base_->post(std::move(function));
-    }
-  }
-  void post_after(Nanoseconds delay, std::function<void()> function) override {
-    base_->post_after(delay, std::move(function));
-  }
-  Nanoseconds now() const override { return base_->now(); }
-  std::unique_ptr<Stream> connect(const std::string& address, StreamHandler* handler) override {
-    return base_->connect(address + suffix_, handler);
-  }
-  absl::StatusOr<std::string> listen(const std::string& address, Acceptor* acceptor) override {
-    return base_->listen(address + suffix_, acceptor);
-  }
-  /// Whoever waits for what it posts, as CheckpointGiver's end does, would wait for ever on the
-  /// only thread.
-  bool at_once = false;
-
- private:
-  Transport* const base_;
-  const std::string suffix_;
-};
 
 class SimControl final : public ReportSink, public StreamHandler {
  public:

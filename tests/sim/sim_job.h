@@ -236,9 +236,9 @@ class SimWorker::Job final : public SyncerEvents {
             if (*alive) advance();
           });
     }
-    syncer_ = std::make_unique<Syncer>(node_.transport_, plan_, rank_, std::move(layers), options,
-                                       this, traffic_.get(), &node_.refusals_,
-                                       PeerAccess{&node_.factors_, &node_.door_});
+    syncer_ = std::make_unique<Syncer>(
+        node_.transport_, plan_, rank_, std::move(layers), options, this, traffic_.get(),
+        &node_.refusals_, PeerAccess{&node_.factors_, &node_.door_, &node_.relays_, &node_.relay_});
     state_ = State::kWaiting;
     node_.transport_->post([this, alive = alive_] {
       if (*alive && syncer_ != nullptr) syncer_->start();

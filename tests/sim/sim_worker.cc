@@ -14,7 +14,9 @@ SimWorker::SimWorker(Transport* transport, SimWorkerOptions options, Truth* trut
       truth_(truth),
       factors_(transport, kFactorSuffix),
       stores_(transport, kStoreSuffix),
+      relays_(transport, kRelaySuffix),
       door_(&factors_, &refusals_),
+      relay_(&relays_, &refusals_, {}),
       control_(
           transport,
           [this] {
@@ -27,6 +29,7 @@ SimWorker::SimWorker(Transport* transport, SimWorkerOptions options, Truth* trut
           }(),
           this, std::move(ended)) {
   POSEIDON_CHECK(factors_.listen(options_.address, &door_).ok(), "a free address");
+  POSEIDON_CHECK(relays_.listen(options_.address, &relay_).ok(), "a free address");
   control_.start();
 }
 

@@ -14,6 +14,7 @@
 #include "tests/sim/sim_control.h"
 #include "tests/sim/truth.h"
 #include "worker/peer_stream.h"
+#include "worker/relay_service.h"
 #include "worker/syncer.h"
 
 namespace poseidon::sim {
@@ -52,9 +53,10 @@ class SimWorker final : public ControlEvents {
   Transport* const transport_;
   const SimWorkerOptions options_;
   Truth* const truth_;
-  MethodTransport factors_, stores_;
+  MethodTransport factors_, stores_, relays_;
   RefusalCounts refusals_;
   PeerDoor door_;
+  RelayService relay_;
   SimControl control_;
   std::uint64_t jobs_ = 0;
   std::unique_ptr<Job> job_;

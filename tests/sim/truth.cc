@@ -18,6 +18,7 @@ Scenario scenario_of(const Plan& plan, const JobSpec& job) {
   s.iterations = job.iterations;
   s.optimizer = job.optimizer;
   s.wire_type = plan.wire_type;
+  s.leaders = plan.leaders;
   for (const PlanLayer& layer : plan.layers) {
     SimLayer& out = s.layers.emplace_back();
     out.elements = layer.parameters;

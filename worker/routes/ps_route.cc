@@ -21,11 +21,11 @@ PsRoute::PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers,
       of_layer_(plan_.layers.size()) {
   POSEIDON_CHECK(layers_.size() == plan_.layers.size(), "memory for every layer of the plan");
   for (std::size_t i = 0; i < layers_.size(); ++i) {
+    if (plan_.layers[i].scheme != Scheme::kPs) continue;
     POSEIDON_CHECK(
         static_cast<std::int64_t>(layers_[i].parameters.size()) == plan_.layers[i].parameters,
         "parameter memory as long as the layer");
-    POSEIDON_CHECK(plan_.layers[i].scheme != Scheme::kPs ||
-                       layers_[i].gradients.size() == layers_[i].parameters.size(),
+    POSEIDON_CHECK(layers_[i].gradients.size() == layers_[i].parameters.size(),
                    "gradient memory as long as the layer");
   }
   for (std::uint32_t i = 0; i < plan_.chunks.size(); ++i) {
@@ -47,7 +47,7 @@ void PsRoute::request(ChunkId chunk, Request kind) {
 }
 
 void PsRoute::initialise_from_here() {
-  for (std::uint32_t i = 0; i < chunks_.size(); ++i) request(ChunkId(i), Request::kInitialise);
+  for (std::uint32_t i = 0; i < chunks_.size(); ++i) initialise(ChunkId(i));
 }
 
 void PsRoute::pull_initial() {
@@ -55,15 +55,17 @@ void PsRoute::pull_initial() {
 }
 
 void PsRoute::pull_exact() {
-  for (std::uint32_t i = 0; i < chunks_.size(); ++i) request(ChunkId(i), Request::kPullExact);
+  for (std::uint32_t i = 0; i < chunks_.size(); ++i) pull_exact(ChunkId(i));
 }
 
 void PsRoute::gradient_ready(LayerIndex layer, Iteration iteration) {
-  for (const ChunkId chunk : of_layer_[layer.value()]) {
-    POSEIDON_CHECK(chunks_[chunk.value()].version == iteration,
-                   "a gradient is computed on the parameters of its own iteration");
-    request(chunk, Request::kPush);
-  }
+  for (const ChunkId chunk : of_layer_[layer.value()]) gradient_ready(chunk, iteration);
+}
+
+void PsRoute::gradient_ready(ChunkId chunk, Iteration iteration) {
+  POSEIDON_CHECK(chunks_[chunk.value()].version == iteration,
+                 "a gradient is computed on the parameters of its own iteration");
+  request(chunk, Request::kPush);
 }
 
 NormBook::Complete PsRoute::layer_measured(LayerIndex layer, Iteration iteration,
@@ -307,10 +309,10 @@ Landing PsRoute::on_message(ServerIndex from, const Bytes& message) {
   landing.chunk_layer = place.layer;
   landing.chunk = id;
   landing.chunk_version = chunk.version;
+  landing.exact = exact;
   if (--missing_chunks_[place.layer.value()] == 0) {
     landing.layer = place.layer;
     landing.version = chunk.version;
-    landing.exact = exact;
   }
   return landing;
 }

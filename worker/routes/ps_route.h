@@ -41,11 +41,11 @@ struct Landing {
   Objection objection;              ///< none: it was used
   std::optional<LayerIndex> layer;  ///< all chunks of this layer have landed with it ...
   Iteration version = -1;           ///< ... at this version
-  bool exact = false;               ///< ... and in float32, as pull_exact asked
   std::size_t payload_bytes = 0;    ///< of a used message
   LayerIndex chunk_layer;           ///< of a used message
   ChunkId chunk;                    ///< likewise
   Iteration chunk_version = -1;     ///< what the chunk is at now; -1: the message was about norms
+  bool exact = false;               ///< in float32, as pull_exact asked
   NormBook::Complete norms;         ///< what was completed of norms
 };
 
@@ -67,6 +67,11 @@ class PsRoute {
 
   /// The gradient of `iteration` is in place and stays unchanged until version iteration + 1 lands.
   void gradient_ready(LayerIndex layer, Iteration iteration);
+
+  // The same of one chunk, for who does not have whole layers at a time (worker/relay.h).
+  void initialise(ChunkId chunk) { request(chunk, Request::kInitialise); }
+  void pull_exact(ChunkId chunk) { request(chunk, Request::kPullExact); }
+  void gradient_ready(ChunkId chunk, Iteration iteration);
 
   /// A layer that goes by SFB, under NormScope::kNetwork: squares of its tensors, of the gradient
   /// whose factors are complete.
@@ -92,6 +97,7 @@ class PsRoute {
   Landing on_message(ServerIndex from, const Bytes& message);
 
   const Plan& plan() const { return plan_; }
+  WorkerRank rank() const { return rank_; }
   /// Chunks of this server that were asked for and have not come. For error messages.
   std::vector<ChunkId> unanswered(ServerIndex server) const;
 
