@@ -169,13 +169,17 @@ def run_job(job, folder, arguments):
 
 
 def stage_seconds(run_dir, job):
-    """Seconds per iteration that the worker has spent in each stage so far, by its metrics page."""
+    """Seconds per iteration that the worker has spent in each stage so far, by its metrics page; none of a job that was
+    over before it could be asked."""
     targets = json.loads((run_dir / "cluster" / "coordinator" / "prometheus-targets.json").read_text())
     for target in targets:
         if job not in json.dumps(target.get("labels", {})):
             continue
-        with urllib.request.urlopen(f"http://{target['targets'][0]}/metrics", timeout=10) as page:
-            text = page.read().decode()
+        try:
+            with urllib.request.urlopen(f"http://{target['targets'][0]}/metrics", timeout=10) as page:
+                text = page.read().decode()
+        except OSError:
+            break
         sums, counts = {}, {}
         for line in text.splitlines():
             for field, found in (("_sum", sums), ("_count", counts)):
