@@ -16,7 +16,8 @@ using Json = nlohmann::json;
 
 /// Rows of a process; those of streams follow, one per peer.
 constexpr std::uint32_t kComputeRow = 1, kTestRow = 2, kReceiveRow = 3, kAggregateRow = 1,
-                        kDiskRow = 2, kRelayRow = 4, kServerRows = 100, kWorkerRows = 10'000;
+                        kDiskRow = 2, kRelayRow = 4, kServerRows = 100, kWorkerRows = 10'000,
+                        kToRelayRows = 20'000, kOfRelayRows = 30'000;
 
 class Writer {
  public:
@@ -101,11 +102,19 @@ class Writer {
       row = kRelayRow;
       text = "aggregate for the group";
     } else if (event.stage == Stage::kSend) {
-      const bool to_server =
-          !node.is_server && event.chunk.has_value() && event.relay_end == RelayEnd::kNone;
       const std::uint32_t peer = event.peer.value_or(0);
-      row = peer + (to_server ? kServerRows : kWorkerRows);
-      text = absl::StrCat("send to ", to_server ? "server " : "worker ", peer);
+      const bool to_server = !node.is_server && event.chunk.has_value();
+      const auto choose = [&](std::uint32_t rows, const char* to) {
+        row = peer + rows;
+        text = absl::StrCat("send to ", to, peer);
+      };
+      if (event.relay_end == RelayEnd::kWorker) {
+        choose(kToRelayRows, "the relay of worker ");
+      } else if (event.relay_end == RelayEnd::kRelay) {
+        choose(kOfRelayRows, "the group's worker ");
+      } else {
+        choose(to_server ? kServerRows : kWorkerRows, to_server ? "server " : "worker ");
+      }
     }
     rows_.try_emplace(row, std::move(text));
     return row;

@@ -96,6 +96,33 @@ TEST(TraceJson, ArrowsJoinBothEnds) {
   EXPECT_NE(begins[0]["id"], begins[1]["id"]);
 }
 
+TEST(TraceJson, AGroupsRelayHasRowsAndArrowsOfItsOwn) {
+  const auto at = [](RelayEnd end, v1::TraceEvent event) {
+    event.set_relay_end(static_cast<std::uint32_t>(end));
+    return event;
+  };
+  // Worker 0 leads: its own gradient to its relay, the sum to the server, and both ways back.
+  const Json trace =
+      trace_of({at(RelayEnd::kWorker, event_of(Stage::kSend, 0, 5)),
+                at(RelayEnd::kRelay, event_of(Stage::kSum, 6, 3)), event_of(Stage::kSend, 10, 5),
+                event_of(Stage::kCopy, 80, 5), at(RelayEnd::kRelay, event_of(Stage::kSend, 86, 5)),
+                at(RelayEnd::kWorker, event_of(Stage::kCopy, 92, 5))},
+               {});
+  const Json begins = only(trace, "ph", "s"), ends = only(trace, "ph", "f");
+  ASSERT_EQ(begins.size(), 3U);
+  ASSERT_EQ(ends.size(), 3U);
+  EXPECT_EQ(begins[0]["id"], ends[0]["id"]) << "to its relay's sum";
+  EXPECT_EQ(begins[2]["id"], ends[2]["id"]) << "and from there";
+  EXPECT_EQ(begins[0]["name"], "gradient");
+  EXPECT_EQ(begins[2]["name"], "parameters");
+  EXPECT_NE(begins[0]["id"], begins[1]["id"]) << "the server's is another gradient";
+  std::set<Json> rows;
+  for (const Json& span : only(trace, "ph", "X")) {
+    if (span["cat"] != "copy") rows.insert(span["tid"]);
+  }
+  EXPECT_EQ(rows.size(), 4U);
+}
+
 TEST(TraceJson, WhatOverlapsHasNoRow) {
   const Json trace =
       trace_of({event_of(Stage::kQueue, 0, 50), event_of(Stage::kQueue, 10, 50)}, {});

@@ -241,6 +241,11 @@ absl::StatusOr<CheckpointManifest> manifest_from_json(std::string_view text,
     manifest.stores.push_back(store.get<std::string>());
   }
   POSEIDON_ASSIGN_OR_RETURN(manifest.plan, plan_pin_from_json(*plan, source));
+  if (!manifest.plan.leaders.empty() && manifest.plan.leaders.size() != manifest.workers) {
+    return absl::InvalidArgumentError(str_cat(source, ": plan.local_groups: groups of ",
+                                              manifest.plan.leaders.size(), " workers, it is of ",
+                                              manifest.workers));
+  }
   for (const Json& piece : *pieces) {
     const std::string path = str_cat("pieces[", manifest.pieces.size(), "]");
     POSEIDON_ASSIGN_OR_RETURN(

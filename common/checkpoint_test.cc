@@ -194,6 +194,10 @@ TEST(Manifest, RefusesWhatItCannotTrust) {
   EXPECT_THAT(refusal([](auto& j) { j["pieces"][0]["elements"] = -1; }), HasSubstr("elements"));
   EXPECT_THAT(refusal([](auto& j) { j["pieces"].erase(1); }), HasSubstr("element 4 of layer 0"));
   EXPECT_THAT(refusal([](auto& j) { j["surprise"] = 1; }), HasSubstr("surprise"));
+  EXPECT_THAT(refusal([](auto& j) {
+                j["plan"]["local_groups"] = {{0, 1}, {2}};
+              }),
+              HasSubstr("plan.local_groups: groups of 3 workers"));
   EXPECT_FALSE(manifest_from_json("{", "m.json").ok());
 }
 

@@ -219,6 +219,8 @@ JobDescription Cluster::describe_job(const v1::SubmitRequest& request, const Res
     all.batch_size = wanted.batch_size;
     all.worker_addresses = std::move(wanted.workers);
     all.server_addresses = std::move(wanted.servers);
+    all.worker_machines = std::move(wanted.worker_machines);
+    all.server_machines = std::move(wanted.server_machines);
     all.calibration = std::move(wanted.calibration);
     if (wanted.keep) all.sync.plan = plan_pin_to_json(*wanted.keep);
     all.leaders = std::move(wanted.leaders);

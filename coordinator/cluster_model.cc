@@ -10,8 +10,6 @@
 namespace poseidon {
 namespace {
 
-std::string host_of(const std::string& address) { return address.substr(0, address.rfind(':')); }
-
 double share_of(const Machine& machine, const std::vector<double>& shares) {
   double sum = 0.0;
   for (const std::size_t server : machine.servers) sum += shares[server];
@@ -35,6 +33,8 @@ void add_link(std::vector<LinkLoad>& links, const LinkLoad& link) {
 }
 
 }  // namespace
+
+std::string host_of(const std::string& address) { return address.substr(0, address.rfind(':')); }
 
 std::vector<std::size_t> machine_numbers(const std::vector<std::string>& addresses) {
   std::map<std::string, std::size_t> machine_of_host;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/check.h"
+#include "coordinator/cluster_model.h"
 #include "coordinator/job_run_text.h"
 #include "coordinator/local_groups.h"
 
@@ -170,11 +171,13 @@ bool JobRun::choose_nodes(const std::vector<NodeInfo>& members) {
     for (const std::size_t next : order) ordered.push_back(group[next]);
     group = std::move(ordered);
   };
-  put_in(rank_order(addresses(workers)), workers);
-  workers.resize(std::min(workers.size(), max_workers));
-  if (source_ && source_->workers == workers.size() && !source_->plan.leaders.empty()) {
-    put_in(rank_order_for(source_->plan.leaders, addresses(workers)), workers);
+  const std::size_t count = std::min(workers.size(), max_workers);
+  if (source_ && source_->workers == count && !source_->plan.leaders.empty()) {
+    put_in(rank_order_for(source_->plan.leaders, machines(workers)), workers);
+  } else {
+    put_in(rank_order(machines(workers)), workers);
   }
+  workers.resize(count);
   for (std::uint32_t rank = 0; rank < workers.size(); ++rank) workers[rank].index = rank;
   workers_ = std::move(workers);
   return true;
@@ -184,6 +187,18 @@ std::vector<std::string> JobRun::addresses(const std::vector<Participant>& parti
   std::vector<std::string> addresses;
   for (const Participant& p : participants) addresses.push_back(p.node.address);
   return addresses;
+}
+
+/// What tells machines apart, in the form of addresses. Where addresses are translated two may
+/// announce the same one, and are seen under others.
+std::vector<std::string> JobRun::machines(const std::vector<Participant>& participants) const {
+  std::vector<std::string> machines;
+  for (const Participant& p : participants) {
+    const bool is_alone = p.node.address.empty();
+    machines.push_back(
+        is_alone ? "" : absl::StrCat(host_of(p.node.address), "@", p.node.peer_host, ":0"));
+  }
+  return machines;
 }
 
 // ---- who speaks ----
@@ -474,7 +489,9 @@ bool JobRun::group_needs(const Participant& participant) const {
   const std::vector<WorkerRank> group = group_of(*plan_, WorkerRank(participant.index));
   return std::ranges::any_of(group, [&](WorkerRank rank) {
     const Participant& member = workers_[rank.value()];
-    return member.index != participant.index && member.state != ParticipantState::kFinished;
+    // Who is lost while the job goes on had finished its part.
+    return member.index != participant.index && !is_lost(member) &&
+           member.state != ParticipantState::kFinished;
   });
 }
 

@@ -187,6 +187,7 @@ struct JobDescription {
     Epoch epoch;
     std::int64_t batch_size = 0;
     Addresses workers, servers;
+    Addresses worker_machines, server_machines;  ///< as in PlannerInput
     std::optional<Calibration> calibration;
     /// Repeat these schemes and, where there are as many servers, chunks.
     std::optional<PlanPin> keep;
@@ -389,6 +390,7 @@ class JobRun {
   bool choose_nodes(const std::vector<NodeInfo>& members);
   JobActions on_epoch_instead(const absl::StatusOr<std::uint64_t>& epoch, Nanoseconds now);
   std::vector<std::string> addresses(const std::vector<Participant>& participants) const;
+  std::vector<std::string> machines(const std::vector<Participant>& participants) const;
   void begin_calibration(Nanoseconds now, JobActions& actions);
   void go_on_calibrating(Nanoseconds now, JobActions& actions);
   void make_plan(std::optional<Calibration> calibration, Nanoseconds now, JobActions& actions);
@@ -403,6 +405,7 @@ class JobRun {
   bool is_idle(const NodeInfo& node, bool needed, Nanoseconds now) const;
   const NodeInfo* next_idle(NodeRole role, const std::string* store, bool needed,
                             Nanoseconds now) const;
+  const NodeInfo* idle_beside_group(const Participant& vacant, bool needed, Nanoseconds now) const;
   const NodeInfo* idle_beside(const std::string& address, bool needed, Nanoseconds now) const;
   bool may_try(const NodeInfo& node, bool needed, Nanoseconds now) const;
   const NodeInfo* itself_again(const Participant& vacant, bool needed, Nanoseconds now) const;

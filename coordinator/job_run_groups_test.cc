@@ -1,13 +1,13 @@
 // Workers of one machine in the life of a job (Plan::leaders, coordinator/local_groups.h): who gets
 // which rank, what a recovery keeps, whom it blames.
 
+#include "coordinator/cluster_model.h"
 #include "coordinator/job_run_test_support.h"
 
 namespace poseidon {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 NodeInfo on(const std::string& machine, std::uint64_t id) {
@@ -128,6 +128,68 @@ TEST_F(GroupsTest, ALeaderWhoseGroupIsDoneIsNotNeeded) {
   for (const std::uint64_t id : {102, 104}) job_->on_finished(NodeId(id), job_->epoch(), at(5));
   lose(102, 6);
   EXPECT_EQ(job_->state(), JobState::kRunning);
+}
+
+TEST_F(GroupsTest, AMachineThatIsDoneMayGo) {
+  train(0, kIterations);
+  for (const std::uint64_t id : {102, 104}) job_->on_finished(NodeId(id), job_->epoch(), at(5));
+  lose(104, 6);
+  lose(102, 6);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+}
+
+TEST_F(GroupsTest, ALeaderThatNobodyReachesIsLeftOut) {
+  train(0, 3);
+  join(on("c", 105), 3);
+  lose(102, 4);  // rank 2, who leads 104
+  halt_all(4);
+  job_->on_epoch(9, at(5));
+  ASSERT_THAT(ranks(), ElementsAre(101, 103, 105, 104));
+  const auto unreachable = [this](double now) {
+    job_->on_failed(NodeId(104), job_->epoch(), "the relay of worker 2 could not be reached",
+                    FailureKind::kPeer, at(now));
+  };
+  unreachable(6);
+  job_->on_epoch(10, at(7));
+  ASSERT_THAT(ranks(), ElementsAre(101, 103, 105, 104)) << "once may happen to anybody";
+  NodeInfo another = on("a", 106);
+  another.peer_host = "a";  // not what 105 is started on again and again
+  join(another, 8);
+  unreachable(9);
+  job_->on_epoch(11, at(10));
+  EXPECT_THAT(ranks(), ElementsAre(101, 103, 106, 104));
+}
+
+TEST_F(GroupsTest, TheSameAddressBehindTwoHostsIsNoMachine) {
+  std::vector<NodeInfo> members = {on("a", 1), on("b", 2)};
+  for (const std::uint64_t id : {101, 102, 103, 104}) {
+    members.push_back(on("172.17.0.2", id));
+    members.back().peer_host = id % 2 == 0 ? "10.0.0.2" : "10.0.0.3";
+  }
+  begin_with(members);
+  EXPECT_THAT(ranks(), ElementsAre(101, 103, 102, 104));
+  EXPECT_THAT(leaders(), ElementsAre(0, 0, 2, 2));
+}
+
+TEST_F(GroupsTest, ARestoredJobHasItsGroupsOnOneMachineEach) {
+  train(0, 5);
+  commit(5, 3);
+  JobDescription d = description();
+  d.workers = 4;
+  d.epoch = Epoch(9);
+  d.committed = {job_->checkpoints().committed().at(snapshot_id(Epoch(7), 5))};
+  d.source = snapshot_id(Epoch(7), 5);
+  // The fullest machine comes first, but pairs are what is wanted.
+  members_ = {on("a", 1),   on("b", 2),   on("c", 101), on("c", 102), on("c", 103),
+              on("a", 104), on("b", 105), on("a", 106), on("b", 107)};
+  job_.emplace(JobRunOptions{}, d, at(0));
+  job_->on_members(members_, at(1));
+  ASSERT_THAT(job_->workers(), SizeIs(4));
+  EXPECT_THAT(leaders(), ElementsAre(0, 0, 2, 2));
+  for (const std::size_t leader : {0, 2}) {
+    EXPECT_TRUE(same_machine(job_->workers()[leader].node.address,
+                             job_->workers()[leader + 1].node.address));
+  }
 }
 
 }  // namespace

@@ -50,6 +50,20 @@ const NodeInfo* JobRun::next_idle(NodeRole role, const std::string* store, bool 
   return nullptr;
 }
 
+/// A worker on one of its group's machines, or on its predecessor's. Null: there is none.
+const NodeInfo* JobRun::idle_beside_group(const Participant& vacant, bool needed,
+                                          Nanoseconds now) const {
+  if (plan_ != nullptr && vacant.index < plan_->workers()) {
+    const WorkerRank leader = leader_of(*plan_, WorkerRank(vacant.index));
+    for (const WorkerRank rank : group_of(*plan_, leader)) {
+      if (rank.value() >= workers_.size() || is_lost(workers_[rank.value()])) continue;
+      const std::string& address = workers_[rank.value()].node.address;
+      if (const NodeInfo* node = idle_beside(address, needed, now)) return node;
+    }
+  }
+  return idle_beside(vacant.node.address, needed, now);
+}
+
 /// A worker on the same machine. Null: there is none.
 const NodeInfo* JobRun::idle_beside(const std::string& address, bool needed,
                                     Nanoseconds now) const {
@@ -112,12 +126,24 @@ bool JobRun::leave_out_unfit(const Participant& failed, const std::string& reaso
 /// A newcomer that does not reach its peers, once more. The first time the fault may be a peer's.
 bool JobRun::leave_out_unreachable(const Participant& failed, const std::string& reason,
                                    Nanoseconds now, JobActions& actions) {
-  if (!failed.is_new || !is_preparing()) return false;
-  const bool again = mishaps_.contains(origin(failed.node));
-  count_mishap(failed.node, now);
+  if (!is_preparing()) return false;
+  const Participant* blamed = &failed;
+  const bool is_planned = plan_ != nullptr && plan_->workers() == workers_.size();
+  if (!failed.is_new && failed.node.role == NodeRole::kWorker && is_planned) {
+    // Whoever trained before and does not reach its leader: maybe nobody can.
+    const Participant& leader = workers_[leader_of(*plan_, WorkerRank(failed.index)).value()];
+    if (leader.is_untried) blamed = &leader;
+  }
+  const bool is_newcomer = blamed->is_new || blamed->is_untried;
+  if (!is_newcomer) return false;
+  const bool again = mishaps_.contains(origin(blamed->node));
+  count_mishap(blamed->node, now);
   if (!again) return false;
-  const std::string text = absl::StrCat(participant_text(failed), " failed again: ", reason);
-  leave_out(*find(failed.node.id), text, actions);
+  const std::string text =
+      blamed == &failed
+          ? absl::StrCat(participant_text(failed), " failed again: ", reason)
+          : absl::StrCat(participant_text(*blamed), " was not reached again: ", reason);
+  leave_out(*find(blamed->node.id), text, actions);
   recover(EpochEnd::kNodeUnfit, text, /*in_memory=*/false, now, actions);
   return true;
 }

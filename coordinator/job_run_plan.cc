@@ -134,6 +134,8 @@ void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
                                                       .batch_size = elastic_.batch_size,
                                                       .workers = addresses(workers_),
                                                       .servers = addresses(servers_),
+                                                      .worker_machines = machines(workers_),
+                                                      .server_machines = machines(servers_),
                                                       .calibration = std::move(calibration),
                                                       .keep = std::move(keep),
                                                       .leaders = std::move(leaders)});

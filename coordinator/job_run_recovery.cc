@@ -244,10 +244,10 @@ bool JobRun::fill_vacancies(bool in_time, bool needed, std::string& missing, Nan
     p.is_new = true;
     p.is_untried = true;
   };
-  // A worker from the lost one's machine first: there its group is.
+  // First who is where the vacant place's group is.
   for (Participant& p : workers_) {
     if (!is_lost(p)) continue;
-    if (const NodeInfo* node = idle_beside(p.node.address, needed, now)) fill(p, *node);
+    if (const NodeInfo* node = idle_beside_group(p, needed, now)) fill(p, *node);
   }
   std::vector<std::string> vacant;
   for (auto* group : {&workers_, &servers_}) {

@@ -61,6 +61,8 @@ inline JobDescription description() {
     input.sync.chunk_bytes = 4096;
     if (wanted.keep) input.sync.plan = plan_pin_to_json(*wanted.keep);
     input.leaders = std::move(wanted.leaders);
+    input.worker_machines = std::move(wanted.worker_machines);
+    input.server_machines = std::move(wanted.server_machines);
     return make_plan(input);
   };
   return d;

@@ -41,6 +41,9 @@ struct PlannerInput {
   std::vector<std::string> server_addresses;  ///< by ServerIndex
   SyncSpec sync;
   NormScope norm_scope = NormScope::kNone;  ///< of the job's optimizer
+  /// By rank and ServerIndex, what tells machines apart better than addresses do, in their form;
+  /// empty: the addresses. Of workers that are to be grouped.
+  std::vector<std::string> worker_machines, server_machines;
   /// Groups (or none) to keep, as in Plan::leaders; unset: those of sync.plan, or by machine.
   std::optional<std::vector<WorkerRank>> leaders = std::nullopt;
   /// Unset: cost=time knows no times, so the byte rule chooses and nothing is predicted.

@@ -228,11 +228,13 @@ Objection PsRoute::judge(ServerIndex from, const DecodedChunk& decoded) const {
             absl::StrCat("exact parameters of chunk ", header.chunk.value(), " at version ",
                          header.iteration, ", for which this worker did not ask")};
   }
-  if (header.iteration != chunk.version + 1 || chunk.request == Request::kNone) {
-    return {DataRefusal::kIteration,
-            absl::StrCat("version ", header.iteration, " of chunk ", header.chunk.value(),
-                         ", this worker has ", chunk.version,
-                         chunk.request == Request::kNone ? " and asked for nothing" : "")};
+  const bool asked =
+      chunk.request != Request::kNone && chunk.request != Request::kPullExact;  // of what is here
+  if (header.iteration != chunk.version + 1 || !asked) {
+    return {
+        DataRefusal::kIteration,
+        absl::StrCat("version ", header.iteration, " of chunk ", header.chunk.value(),
+                     ", this worker has ", chunk.version, asked ? "" : " and did not ask for it")};
   }
   if (rank_ == WorkerRank(0) && book_.has_value() && chunk.request == Request::kPush &&
       book_->known(header.chunk) >= chunk.version) {

@@ -229,6 +229,13 @@ TEST_F(RoundingRoute, FetchesTheExactParametersOnce) {
   EXPECT_EQ(parameters_.floats()[5], 6.001f);
 }
 
+TEST_F(RoundingRoute, WhoAskedForExactOnesAskedForNoNewerOnes) {
+  land_initial();
+  route_->pull_exact();
+  next();
+  EXPECT_EQ(land(0, 1, {1, 2, 3, 4}).objection.reason, DataRefusal::kIteration);
+}
+
 TEST_F(RoundingRoute, ExactParametersThatNobodyAskedForAreRefused) {
   land_initial();
   route_->gradient_ready(LayerIndex(0), 0);
