@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
-#include <ranges>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -340,13 +339,11 @@ std::vector<WorkerRank> choose_leaders(const PlannerInput& input,
   const std::size_t workers = input.worker_addresses.size();
   std::optional<std::vector<WorkerRank>> kept = input.leaders;
   if (!kept && pin && (pin->workers == 0 || pin->workers == workers)) kept = pin->leaders;
-  const auto can_lead = [&](std::size_t rank) {
+  bool fits = kept && (kept->empty() || kept->size() == workers);
+  for (std::uint32_t rank = 0; fits && rank < kept->size(); ++rank) {
     const std::uint32_t leader = (*kept)[rank].value();
-    return leader == rank || !input.worker_addresses[leader].empty();
-  };
-  const auto ranks = std::views::iota(std::size_t{0}, workers);
-  const bool fits =
-      kept && (kept->empty() || (kept->size() == workers && std::ranges::all_of(ranks, can_lead)));
+    fits = leader == rank || !input.worker_addresses[leader].empty();
+  }
   if (fits) return *kept;
   return input.worker_machines.empty()
              ? group_by_machine(input.worker_addresses, input.server_addresses)
