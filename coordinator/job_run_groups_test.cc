@@ -160,6 +160,20 @@ TEST_F(GroupsTest, ALeaderThatNobodyReachesIsLeftOut) {
   EXPECT_THAT(ranks(), ElementsAre(101, 103, 106, 104));
 }
 
+TEST_F(GroupsTest, ANewLeaderIsNotBlamedByOneOfAnotherGroup) {
+  train(0, 3);
+  join(on("c", 105), 3);
+  lose(102, 4);  // rank 2, who leads 104
+  halt_all(4);
+  job_->on_epoch(9, at(5));
+  for (std::uint64_t epoch = 10; epoch < 13; ++epoch) {
+    job_->on_failed(NodeId(103), job_->epoch(), "the relay of worker 0 could not be reached",
+                    FailureKind::kPeer, at(static_cast<double>(epoch)));
+    job_->on_epoch(epoch, at(static_cast<double>(epoch)));
+    ASSERT_THAT(ranks(), ElementsAre(101, 103, 105, 104)) << epoch;
+  }
+}
+
 TEST_F(GroupsTest, TheSameAddressBehindTwoHostsIsNoMachine) {
   std::vector<NodeInfo> members = {on("a", 1), on("b", 2)};
   for (const std::uint64_t id : {101, 102, 103, 104}) {

@@ -132,10 +132,9 @@ bool JobRun::leave_out_unreachable(const Participant& failed, const std::string&
   if (!failed.is_new && failed.node.role == NodeRole::kWorker && is_planned) {
     // Whoever trained before and does not reach its leader: maybe nobody can.
     const Participant& leader = workers_[leader_of(*plan_, WorkerRank(failed.index)).value()];
-    if (leader.is_untried) blamed = &leader;
+    if (leader.index != failed.index && leader.is_untried) blamed = &leader;
   }
-  const bool is_newcomer = blamed->is_new || blamed->is_untried;
-  if (!is_newcomer) return false;
+  if (blamed == &failed && !failed.is_new) return false;
   const bool again = mishaps_.contains(origin(blamed->node));
   count_mishap(blamed->node, now);
   if (!again) return false;
