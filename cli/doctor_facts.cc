@@ -5,6 +5,8 @@
 #include <map>
 #include <utility>
 
+#include "coordinator/cluster_model.h"
+
 namespace poseidon {
 namespace {
 
@@ -38,10 +40,6 @@ double median_of(const std::map<Iteration, double>& values) {
   return *middle;
 }
 
-std::string_view host_of(const TimedNode& node) {
-  return std::string_view(node.address).substr(0, node.address.rfind(':'));
-}
-
 /// Iterations seen, and how long one takes: between their first events on the node that shows most.
 void measure_iterations(const std::vector<TimedNode>& nodes, DoctorFacts& facts) {
   for (const TimedNode& node : nodes) {
@@ -64,7 +62,8 @@ class Links {
     std::map<std::pair<std::size_t, std::size_t>, Intervals> streams;
     for (const TracedMessage& message : traced_messages(nodes)) {
       // Within a machine no link has it.
-      if (message.in_group && host_of(nodes[message.from]) == host_of(nodes[message.to])) continue;
+      const bool is_local = same_machine(nodes[message.from].address, nodes[message.to].address);
+      if (message.in_group && is_local) continue;
       // Clocks are not quite one.
       const std::pair way(message.sent, std::max(message.arrived, message.sent));
       Intervals& stream = streams[{message.from, message.to}];
