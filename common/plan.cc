@@ -1,7 +1,9 @@
 #include "common/plan.h"
 
 #include <limits>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/chunking.h"
@@ -193,18 +195,17 @@ absl::Status validate_leaders(const Plan& plan) {
   return absl::OkStatus();
 }
 
-nlohmann::ordered_json groups_to_json(const Plan& plan) {
-  nlohmann::ordered_json groups = nlohmann::ordered_json::array();
-  if (plan.leaders.empty()) return groups;
-  for (const WorkerRank leader : contributors(plan)) {
-    nlohmann::ordered_json group = nlohmann::ordered_json::array();
-    for (const WorkerRank rank : group_of(plan, leader)) group.push_back(rank.value());
-    groups.push_back(std::move(group));
+}  // namespace
+
+std::vector<std::vector<std::uint32_t>> local_groups(const std::vector<WorkerRank>& leaders) {
+  std::map<WorkerRank, std::vector<std::uint32_t>> by_leader;
+  for (std::uint32_t rank = 0; rank < leaders.size(); ++rank) {
+    by_leader[leaders[rank]].push_back(rank);
   }
+  std::vector<std::vector<std::uint32_t>> groups;
+  for (auto& [leader, group] : by_leader) groups.push_back(std::move(group));
   return groups;
 }
-
-}  // namespace
 
 WorkerRank leader_of(const Plan& plan, WorkerRank rank) {
   return plan.leaders.empty() ? rank : plan.leaders[rank.value()];
@@ -288,7 +289,7 @@ std::string plan_to_json(const Plan& plan) {
   json["window_bytes"] = plan.window_bytes;
   json["worker_addresses"] = plan.worker_addresses;
   json["server_addresses"] = plan.server_addresses;
-  json["local_groups"] = groups_to_json(plan);
+  json["local_groups"] = local_groups(plan.leaders);
   std::int64_t iteration_bytes = 0;
   json["layers"] = nlohmann::ordered_json::array();
   for (const PlanLayer& layer : plan.layers) {

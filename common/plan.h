@@ -112,6 +112,10 @@ std::vector<WorkerRank> group_of(const Plan& plan, WorkerRank leader);
 /// Whom the servers hear, ascending: the leaders, or all workers without groups.
 std::vector<WorkerRank> contributors(const Plan& plan);
 
+/// Ranks by group, ascending, in the order of their leaders; none without groups. `leaders` as in
+/// Plan.
+std::vector<std::vector<std::uint32_t>> local_groups(const std::vector<WorkerRank>& leaders);
+
 /// Checks the invariants above (every chunk in range, PS layers covered without gap or overlap, SFB
 /// layers fully connected and without chunks, server known); what a node calls before it trusts a
 /// plan that came over the wire.

@@ -82,14 +82,6 @@ void read_groups(const Json& groups, JsonFields& fields, std::vector<WorkerRank>
   }
 }
 
-nlohmann::json groups_to_json(const std::vector<WorkerRank>& leaders) {
-  std::map<WorkerRank, Json> groups;
-  for (std::uint32_t rank = 0; rank < leaders.size(); ++rank) groups[leaders[rank]].push_back(rank);
-  Json json = Json::array();
-  for (auto& [leader, group] : groups) json.push_back(std::move(group));
-  return json;
-}
-
 }  // namespace
 
 PlanPin pin_of(const Plan& plan) {
@@ -155,7 +147,7 @@ nlohmann::json plan_pin_to_json(const PlanPin& pin) {
                {"servers", pin.servers},
                {"chunk_bytes", pin.chunk_bytes},
                {"window_bytes", pin.window_bytes},
-               {"local_groups", groups_to_json(pin.leaders)},
+               {"local_groups", local_groups(pin.leaders)},
                {"layers", Json::array()},
                {"chunks", Json::array()}};
   for (const PinnedLayer& layer : pin.layers) {

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/plan.h"
 #include "coordinator/cluster_model.h"
 
 namespace poseidon {
@@ -47,10 +48,7 @@ std::vector<std::size_t> rank_order(const std::vector<std::string>& worker_addre
 
 std::vector<std::size_t> rank_order_for(const std::vector<WorkerRank>& leaders,
                                         const std::vector<std::string>& worker_addresses) {
-  std::map<WorkerRank, std::vector<std::size_t>> members;  // of each leader, by rank
-  for (std::size_t rank = 0; rank < leaders.size(); ++rank) members[leaders[rank]].push_back(rank);
-  std::vector<std::vector<std::size_t>> groups;
-  for (auto& [leader, group] : members) groups.push_back(std::move(group));
+  std::vector<std::vector<std::uint32_t>> groups = local_groups(leaders);
   const auto larger_first = [](const auto& group) { return -std::ssize(group); };
   std::ranges::stable_sort(groups, {}, larger_first);
 
@@ -60,9 +58,9 @@ std::vector<std::size_t> rank_order_for(const std::vector<WorkerRank>& leaders,
     left[machines[worker]].push_back(worker);
   }
   std::vector<std::size_t> order(leaders.size());
-  for (const std::vector<std::size_t>& group : groups) {
+  for (const std::vector<std::uint32_t>& group : groups) {
     std::vector<std::size_t>* from = nullptr;
-    for (const std::size_t rank : group) {
+    for (const std::uint32_t rank : group) {
       if (from == nullptr || from->empty()) {
         from = &std::ranges::min_element(left, {}, [&](const auto& machine) {
                   return larger_first(machine.second);
@@ -81,12 +79,8 @@ std::uint32_t count_contributors(const std::vector<WorkerRank>& leaders, std::si
 }
 
 std::string groups_text(const std::vector<WorkerRank>& leaders) {
-  std::map<WorkerRank, std::vector<std::uint32_t>> groups;
-  for (std::uint32_t rank = 0; rank < leaders.size(); ++rank) {
-    groups[leaders[rank]].push_back(rank);
-  }
   std::string text;
-  for (const auto& [leader, group] : groups) {
+  for (const std::vector<std::uint32_t>& group : local_groups(leaders)) {
     if (group.size() < 2) continue;
     absl::StrAppend(&text, text.empty() ? "" : " and ", "workers ", absl::StrJoin(group, ", "));
   }
