@@ -208,6 +208,15 @@ TEST_F(CalibrationRunTest, ASilentNodeIsNamed) {
   EXPECT_THAT(why_none(), HasSubstr("did not answer in time"));
 }
 
+TEST_F(CalibrationRunTest, TimeInWhichNobodyCouldBeHeardIsNotCounted) {
+  begin({"a", "b"}, {"c"});
+  run_->forgive(at(60));
+  run_->tick(at(359));
+  EXPECT_FALSE(run_->done());
+  run_->tick(at(361));
+  EXPECT_TRUE(run_->done());
+}
+
 TEST_F(CalibrationRunTest, ALateAnswerIsRefused) {
   begin({"a", "b"}, {"c"});
   const CalibrationTask late = tasks_[0];

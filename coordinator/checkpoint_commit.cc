@@ -240,7 +240,7 @@ std::optional<SnapshotId> CheckpointCommit::newest_until(Iteration limit) const 
   std::optional<SnapshotId> own, earlier;
   for (const auto& [snapshot, manifest] : committed_) {  // oldest first
     const Iteration iteration = manifest.iteration();
-    if (is_abandoned(snapshot) || iteration > limit) continue;
+    if (!is_usable(snapshot) || iteration > limit) continue;
     if (snapshot_epoch(snapshot) == epoch_) {
       own = snapshot;
     } else if (!earlier || iteration >= snapshot_iteration(*earlier)) {

@@ -117,6 +117,13 @@ class CheckpointCommit {
   /// with it. No epoch begins there, but the operator may.
   void abandon(SnapshotId snapshot) { abandoned_.insert(snapshot); }
   bool is_abandoned(SnapshotId snapshot) const { return abandoned_.contains(snapshot); }
+  /// Nodes could not read this one: no epoch begins there, and it counts for nothing to fall back
+  /// on. It stays on disk as long as others of its age do, for a person's look.
+  void set_unreadable(SnapshotId snapshot) { unreadable_.insert(snapshot); }
+  bool is_usable(SnapshotId snapshot) const {
+    return !is_abandoned(snapshot) && !unreadable_.contains(snapshot);
+  }
+  bool any_unreadable() const { return !unreadable_.empty(); }
   /// All those of other epochs than this, committed or about to be, beyond this iteration.
   void abandon_beyond(Iteration iteration, Epoch epoch);
   /// Those whose manifest may still be on disk, or get there.
@@ -181,6 +188,7 @@ class CheckpointCommit {
   Iteration lead_ = 0;
   std::map<SnapshotId, CheckpointManifest> committed_;
   std::set<SnapshotId> abandoned_;
+  std::set<SnapshotId> unreadable_;
   std::optional<SnapshotId> needed_;
   std::map<SnapshotId, CheckpointManifest> writing_, removing_;
   std::optional<CheckpointOutcome> last_;

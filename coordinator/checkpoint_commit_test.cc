@@ -238,6 +238,23 @@ TEST_F(CommitTest, WhatTheRunHasLeftIsNothingToFallBackTo) {
   EXPECT_TRUE(commit_.abandoned().empty());
 }
 
+TEST_F(CommitTest, WhatCannotBeReadIsNothingToFallBackTo) {
+  commit(10);
+  commit(20);
+  commit_.set_unreadable(snapshot_id(kEpoch, 20));
+  EXPECT_TRUE(commit_.any_unreadable());
+  begin(Epoch(6), 10);
+  for (const Iteration iteration : {15, 18}) {
+    stored(0, iteration);
+    stored(1, iteration);
+    const auto removed = all<RemoveManifest>(
+        commit_.on_manifest_written(snapshot_id(Epoch(6), iteration), absl::OkStatus()));
+    ASSERT_EQ(removed.size(), 1u);
+    EXPECT_EQ(removed[0].manifest.iteration(), iteration == 15 ? 20 : 15)
+        << "no line reaches the others: epoch 6 would begin at 10 again";
+  }
+}
+
 TEST_F(CommitTest, WhatIsUnderWayWhenTheRunLeavesItsCourseIsLeftToo) {
   stored(0, 50);
   stored(1, 50);

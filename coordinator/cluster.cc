@@ -142,6 +142,7 @@ void Cluster::on_message(NodeLink* link, const v1::NodeMessage& message) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto it = attached_.find(link);
   if (it == attached_.end()) return;  // closed by us a moment ago
+  forgive_job(clock_->now());
   if (!it->second.node) {
     if (message.has_join()) {
       handle_join(link, message.join());
@@ -161,6 +162,7 @@ void Cluster::on_end(NodeLink* link, const std::string& reason) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto it = attached_.find(link);
   if (it == attached_.end()) return;
+  forgive_job(clock_->now());
   const std::optional<NodeId> node = it->second.node;
   if (!node) {
     attached_.erase(it);
@@ -381,6 +383,7 @@ void Cluster::depart(const Departure& departure, const absl::Status& status, Dep
 
 void Cluster::members_changed() {
   write_targets();
+  forgive_job(clock_->now());  // a newcomer may have ended that we were cut off
   if (job_ && !job_->ended()) apply(job_->on_members(membership_.nodes(), clock_->now()));
 }
 
@@ -579,6 +582,7 @@ void Cluster::end_upload(std::uint64_t epoch, const absl::Status& status) {
 void Cluster::tick() {
   const std::lock_guard<std::mutex> lock(mutex_);
   const Nanoseconds now = clock_->now();
+  forgive_job(now);  // before anything is judged by how long it took
   membership_.set_job(nodes_of_job());
   const bool was_cut_off = membership_.isolated_since().has_value();
   for (const Departure& departure : membership_.expire(now)) {
@@ -599,8 +603,8 @@ void Cluster::tick() {
   }
   remove_due_checkpoints();
   tick_trace();
-  if (!job_ || job_->ended()) return;
-  if (!forgive_job(now)) return;
+  const bool is_heard = forgive_job(now);
+  if (!is_heard || !job_ || job_->ended()) return;
   apply(job_->tick(now));
   if (traffic_ && now - drift_looked_ >= kDriftInterval) {
     drift_looked_ = now;
@@ -608,23 +612,22 @@ void Cluster::tick() {
   }
 }
 
-/// No deadline of the job counts time in which this process stood still or heard nobody. False: it
-/// hears nobody now.
+/// No deadline of the job counts time in which this process stood still or heard nobody; before
+/// anything is judged by how long it took. False: it hears nobody now.
 bool Cluster::forgive_job(Nanoseconds now) {
-  const Nanoseconds since_tick = now - std::exchange(last_tick_, now);
-  if (membership_.isolated_since()) {
-    if (!cut_off_since_) cut_off_since_ = *membership_.isolated_since();
-    return false;
+  const Nanoseconds since_seen = now - std::exchange(last_seen_, now);
+  const bool was_cut_off = std::exchange(is_cut_off_, membership_.isolated_since().has_value());
+  const auto forgive_from = [&](Nanoseconds begin) {
+    begin = std::max(begin, forgiven_until_);
+    forgiven_until_ = now;
+    if (begin < now && job_ && !job_->ended()) job_->forgive(now - begin, now);
+  };
+  const bool is_first = since_seen == now;
+  if (was_cut_off || (since_seen > options_.membership.lease && !is_first)) {
+    forgive_from(now - since_seen);
   }
-  Nanoseconds lost{0};
-  if (cut_off_since_) {
-    lost = now - *cut_off_since_;
-  } else if (since_tick > options_.membership.lease && since_tick < now) {  // not at the first tick
-    lost = since_tick;
-  }
-  cut_off_since_.reset();
-  if (lost > Nanoseconds{0}) job_->forgive(lost, now);
-  return true;
+  if (is_cut_off_) forgive_from(*membership_.isolated_since());
+  return !is_cut_off_;
 }
 
 void Cluster::watch_drift(Nanoseconds now) {

@@ -241,8 +241,9 @@ class Cluster {
   bool submitting_ = false;
   std::optional<std::uint64_t> uploading_;  ///< the epoch whose model is on its way
   std::string model_refused_;               ///< why the last one was, if it will come again
-  Nanoseconds last_tick_{0};
-  std::optional<Nanoseconds> cut_off_since_;
+  Nanoseconds last_seen_{0};                ///< when this process last did anything
+  bool is_cut_off_ = false;                 ///< then
+  Nanoseconds forgiven_until_{0};           ///< of what came before the job counts no time twice
   bool shutting_down_ = false;
   bool ending_ = false;  ///< in the destructor: nothing new begins
   bool files_closing_ = false;

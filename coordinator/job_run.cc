@@ -120,6 +120,7 @@ JobActions JobRun::on_members(const std::vector<NodeInfo>& members, Nanoseconds 
   if (epoch_is_used) {
     if (!no_epoch_why_.empty()) message_ = absl::StrCat("waits for an epoch: ", no_epoch_why_);
     if (now < ask_epoch_after_ || std::exchange(epoch_asked_, true)) return actions;
+    epoch_asked_at_ = now;
     actions.emplace_back(TakeEpoch{});
   } else if (choose_nodes(members)) {
     begin_planning(now, actions);
@@ -421,8 +422,9 @@ JobActions JobRun::on_failed(NodeId from, Epoch epoch, const std::string& reason
   if (participant == nullptr) return actions;
   if (kind == FailureKind::kCheckpoint && source_ &&
       (state_ == JobState::kPreparingServers || state_ == JobState::kPreparingWorkers)) {
+    if (leave_out_doubter(*participant, reason, now, actions)) return actions;
     // Never from the beginning instead: what has been trained is worth a person's look.
-    unreadable_.insert(source_->snapshot);
+    checkpoints_.set_unreadable(source_->snapshot);
     recover(EpochEnd::kCheckpointUnreadable,
             absl::StrCat(participant_text(*participant), " cannot read ", reason),
             /*in_memory=*/false, now, actions);
@@ -570,8 +572,11 @@ JobActions JobRun::tick(Nanoseconds now) {
 }
 
 void JobRun::forgive(Nanoseconds duration, Nanoseconds now) {
-  for (Nanoseconds* since : {&entered_, &last_progress_}) *since = std::min(*since + duration, now);
+  for (Nanoseconds* since : {&entered_, &last_progress_, &vacant_since_, &epoch_asked_at_}) {
+    *since = std::min(*since + duration, now);
+  }
   if (recovering_since_) recovering_since_ = std::min(*recovering_since_ + duration, now);
+  if (calibration_) calibration_->forgive(duration);
   checkpoints_.forgive(duration, now);
 }
 

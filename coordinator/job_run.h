@@ -417,6 +417,9 @@ class JobRun {
   bool leave_out_unreachable(const Participant& failed, const std::string& reason, Nanoseconds now,
                              JobActions& actions);
   bool leave_out_silent(Nanoseconds now, JobActions& actions);
+  bool is_doubter(const NodeInfo& node) const;
+  bool leave_out_doubter(const Participant& failed, const std::string& reason, Nanoseconds now,
+                         JobActions& actions);
   bool leave_out_unfit(const Participant& failed, const std::string& reason, Nanoseconds now,
                        JobActions& actions);
   bool allows_workers(std::size_t count) const;
@@ -480,12 +483,14 @@ class JobRun {
   CheckpointCommit checkpoints_;
   std::optional<CheckpointManifest> source_;
   std::vector<std::string> source_addresses_;
-  std::set<SnapshotId> unreadable_;  ///< committed, but a node could not read them
-  bool lines_are_lost_ = false;      ///< metrics.jsonl reaches no checkpoint of an earlier process
-  Iteration first_iteration_ = 0;    ///< of this epoch
-  std::string recovering_from_;      ///< why; for people
+  /// Where the newcomers run that could not read them.
+  std::map<SnapshotId, std::set<std::string>> doubters_;
+  bool lines_are_lost_ = false;    ///< metrics.jsonl reaches no checkpoint of an earlier process
+  Iteration first_iteration_ = 0;  ///< of this epoch
+  std::string recovering_from_;    ///< why; for people
   std::optional<Nanoseconds> recovering_since_;
-  std::set<NodeId> unfit_;  ///< members that cannot take part in this job
+  Nanoseconds vacant_since_{0};  ///< while recovering: since when places wait to be filled
+  std::set<NodeId> unfit_;       ///< members that cannot take part in this job
   /// By where they ran: newcomers that failed or died before an iteration that was new was made
   /// with them. A process that is started again and again must not stop the others again and again.
   struct Mishaps {
@@ -499,6 +504,7 @@ class JobRun {
   std::map<NodeId, HeldVersions> held_;  ///< of those that have halted
   Iteration saving_ = 0;                 ///< while saving: the version
   bool epoch_asked_ = false;
+  Nanoseconds epoch_asked_at_{0};
   Nanoseconds ask_epoch_after_{0};
   std::string no_epoch_why_;  ///< why the last one could not be had
   int recoveries_ = 0;

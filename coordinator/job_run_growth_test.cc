@@ -131,6 +131,21 @@ TEST_F(GrowthTest, AnotherNewcomerTakesItsPlace) {
   EXPECT_EQ(job_->workers()[2].node.id, NodeId(104));
 }
 
+/// It took the newcomers longer to get ready than places are kept.
+TEST_F(RecoveryTest, WhoIsLostOnTheWayBackHasItsTimeToo) {
+  begin(elastic(60));
+  lose_the_second_worker();
+  join(node(103), 5);
+  job_->on_epoch(9, at(5));
+  lose(101, 300);
+  EXPECT_EQ(job_->state(), JobState::kReplacing);
+  EXPECT_THAT(only<TakeEpoch>(job_->tick(at(329))), IsEmpty());
+  join(node(104), 329.5);
+  EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
+  job_->on_epoch(10, at(329.5));
+  EXPECT_THAT(job_->workers(), SizeIs(2));
+}
+
 TEST_F(GrowthTest, WhatTheOldOnesCannotDoWithSoManyEndsTheGrowth) {
   fails(101, "a batch of 60 samples is more than the data have");
   EXPECT_THAT(only<SendStop>(actions_), SizeIs(5));
@@ -214,6 +229,117 @@ TEST_F(RecoveryTest, AnExactNumberOfWorkersDoesNotGrow) {
   for (const std::uint64_t id : {101, 1, 2}) halt(id, 3, 3, 11);
   commit(3, 11);
   EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1)) << "but it stands in";
+}
+
+// ---- newcomers that cannot read the checkpoint ----
+
+/// The second worker is lost, and 103, on a machine of its own, has taken its place. There are
+/// checkpoints at 2 and 3.
+class DoubtTest : public RecoveryTest {
+ protected:
+  void SetUp() override { replace_the_second_of(description()); }
+
+  void replace_the_second_of(const JobDescription& d) {
+    begin(d);
+    train(0, 3);
+    commit(2, 3);
+    lose(102, 4);
+    for (const std::uint64_t id : {101, 1, 2}) halt(id, 3, 3, 4.1);
+    commit(3, 4.2);
+    join(from_its_own(103), 5);
+    begin_epoch(5);
+  }
+  static NodeInfo from_its_own(std::uint64_t id) {
+    NodeInfo info = node(id);
+    info.peer_host = "10.0.0." + std::to_string(id);
+    return info;
+  }
+  void begin_epoch(double now) {
+    ASSERT_THAT(only<TakeEpoch>(actions_), SizeIs(1)) << now;
+    job_->on_epoch(job_->epoch().value() + 1, at(now));
+    for (const Participant& p : job_->servers()) job_->on_ready(p.node.id, job_->epoch(), at(now));
+  }
+  void cannot_read(std::uint64_t id, double now) {
+    actions_ = job_->on_failed(NodeId(id), job_->epoch(), "checkpoint 7-3: bits",
+                               FailureKind::kCheckpoint, at(now));
+  }
+};
+
+TEST_F(DoubtTest, ItsWordAloneCondemnsNothing) {
+  cannot_read(103, 6);
+  EXPECT_THAT(job_->recovering_from(), HasSubstr("others have not tried"));
+  EXPECT_EQ(job_->counts().of(EpochEnd::kCheckpointUnreadable), 0u);
+  join(from_its_own(104), 7);
+  begin_epoch(7);
+  EXPECT_EQ(job_->restore()->iteration(), 3) << "as if nobody had said anything";
+  EXPECT_EQ(job_->workers()[1].node.id, NodeId(104)) << "who has not failed comes first";
+  get_ready(8);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+}
+
+TEST_F(DoubtTest, WhoTrainedBeforeIsBelieved) {
+  cannot_read(101, 6);
+  begin_epoch(6);
+  EXPECT_EQ(job_->restore()->iteration(), 2);
+  EXPECT_EQ(job_->counts().of(EpochEnd::kCheckpointUnreadable), 1u);
+}
+
+TEST_F(DoubtTest, TwoAreBelieved) {
+  cannot_read(103, 6);
+  join(from_its_own(104), 7);
+  begin_epoch(7);
+  cannot_read(104, 8);
+  EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
+  begin_epoch(8);
+  EXPECT_EQ(job_->restore()->iteration(), 2);
+}
+
+TEST_F(DoubtTest, WhoIsNeededIsBelievedTheSecondTime) {
+  JobDescription two = description();
+  two.min_workers = 2;
+  replace_the_second_of(two);
+  cannot_read(103, 6);
+  EXPECT_THAT(only<TakeEpoch>(job_->tick(at(33))), IsEmpty()) << "another one may come";
+  actions_ = job_->tick(at(34.1));
+  begin_epoch(34.1);
+  EXPECT_EQ(job_->restore()->iteration(), 3);
+  ASSERT_THAT(job_->workers(), SizeIs(2));
+  EXPECT_EQ(job_->workers()[1].node.id, NodeId(103));
+  cannot_read(103, 35);
+  begin_epoch(35);
+  EXPECT_EQ(job_->restore()->iteration(), 2);
+  get_ready(36);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+}
+
+TEST_F(DoubtTest, WhoIsNotNeededIsNotBelieved) {
+  begin(elastic(60));
+  train(0, 3);
+  commit(2, 3);
+  join(from_its_own(103), 4);
+  job_->tick(at(6.1));
+  train(3, 6);
+  commit(5, 7);
+  begin_epoch(7);
+  ASSERT_THAT(job_->workers(), SizeIs(3));
+  cannot_read(103, 8);
+  EXPECT_THAT(only<TakeEpoch>(actions_), IsEmpty());
+  actions_ = job_->tick(at(37.1));
+  begin_epoch(37.1);
+  EXPECT_THAT(job_->workers(), SizeIs(2));
+  EXPECT_EQ(job_->restore()->iteration(), 5);
+  get_ready(38);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+}
+
+TEST_F(DoubtTest, AServerIsBelievedAboutItsOwnStore) {
+  get_ready(6);
+  lose(2, 7);
+  join(node(4, 2), 8);  // with the second one's data directory
+  begin_epoch(8);
+  cannot_read(4, 9);
+  begin_epoch(9);
+  EXPECT_EQ(job_->restore()->iteration(), 2);
 }
 
 // ---- newcomers that die, or say nothing ----

@@ -33,6 +33,7 @@ bool JobRun::is_idle(const NodeInfo& node, bool needed, Nanoseconds now) const {
 
 bool JobRun::may_try(const NodeInfo& node, bool needed, Nanoseconds now) const {
   if (unfit_.contains(node.id)) return false;
+  if (!needed && is_doubter(node)) return false;
   const auto found = mishaps_.find(origin(node));
   if (found == mishaps_.end()) return true;
   const Mishaps& mishaps = found->second;
@@ -119,6 +120,36 @@ bool JobRun::leave_out_unfit(const Participant& failed, const std::string& reaso
   }
   for (Participant* p : leaving) leave_out(*p, text, actions);
   if (!failed.is_new) workers_.resize(trained_workers_);
+  recover(EpochEnd::kNodeUnfit, text, /*in_memory=*/false, now, actions);
+  return true;
+}
+
+/// It could not read a checkpoint that is still taken for good.
+bool JobRun::is_doubter(const NodeInfo& node) const {
+  return std::ranges::any_of(doubters_, [&](const auto& entry) {
+    const auto& [snapshot, origins] = entry;
+    return checkpoints_.committed().contains(snapshot) && checkpoints_.is_usable(snapshot) &&
+           origins.contains(origin(node));
+  });
+}
+
+/// A newcomer that cannot read the checkpoint: its memory or its network card may be what is bad,
+/// and what is condemned is lost to the job. So the run waits for another one, or goes on without
+/// it, from the same checkpoint; until somebody from elsewhere says so too, or it is needed and
+/// says so again. Of what is in its own store a server knows best. False: it is believed.
+bool JobRun::leave_out_doubter(const Participant& failed, const std::string& reason,
+                               Nanoseconds now, JobActions& actions) {
+  const bool is_of_its_own = failed.node.role == NodeRole::kServer &&
+                             std::ranges::count(source_->stores, failed.node.store_identity) > 0;
+  if (!failed.is_new || is_of_its_own) return false;
+  std::set<std::string>& doubters = doubters_[source_->snapshot];
+  const bool again = !doubters.insert(origin(failed.node)).second;
+  if (doubters.size() > 1) return false;
+  if (again && next_idle(failed.node.role, nullptr, /*needed=*/true, now) == nullptr) return false;
+  count_mishap(failed.node, now);
+  const std::string text =
+      absl::StrCat(participant_text(failed), " cannot read ", reason, "; others have not tried");
+  leave_out(*find(failed.node.id), text, actions);
   recover(EpochEnd::kNodeUnfit, text, /*in_memory=*/false, now, actions);
   return true;
 }

@@ -33,12 +33,16 @@ void JobRun::recover(EpochEnd what, const std::string& reason, bool in_memory, N
   recovering_from_ = reason;
   actions.emplace_back(
       LogLine{absl::StrCat("job ", description_.id, ": ", reason), LogLine::Kind::kRecovery});
+  // Whoever is lost on the way back has its time to come back, too; for newcomers that cannot take
+  // part nobody waits longer.
+  const bool is_loss = what == EpochEnd::kWorkerLost || what == EpochEnd::kServerLost;
+  if (!recovering_since_ || is_loss) vacant_since_ = now;
   if (!recovering_since_) {
     recovering_since_ = now;
     ++recoveries_;
     ++counts_.of(what);
-  } else if (what == EpochEnd::kNodeUnfit) {
-    ++counts_.of(what);
+  } else if (what == EpochEnd::kNodeUnfit || what == EpochEnd::kCheckpointUnreadable) {
+    ++counts_.of(what);  // it mostly happens on the way back
   }
   switch (state_) {
     case JobState::kReplacing:
@@ -194,7 +198,7 @@ std::optional<std::vector<std::string>> JobRun::addresses_of_stores(
 std::vector<const CheckpointManifest*> JobRun::usable_checkpoints() const {
   std::vector<const CheckpointManifest*> told, untold;
   for (const auto& [snapshot, manifest] : checkpoints_.committed()) {
-    if (unreadable_.contains(snapshot) || checkpoints_.is_abandoned(snapshot)) continue;
+    if (!checkpoints_.is_usable(snapshot)) continue;
     const bool is_told = !iterations_ || manifest.iteration() <= iterations_->completed();
     (is_told ? told : untold).push_back(&manifest);
   }
@@ -211,7 +215,7 @@ bool JobRun::choose_source(bool in_time, std::string& missing) {
   first_iteration_ = 0;
   samples_ = 0;
   std::vector<const CheckpointManifest*> usable = usable_checkpoints();
-  if (usable.empty() && unreadable_.empty()) return true;
+  if (usable.empty() && !checkpoints_.any_unreadable()) return true;
   for (; !usable.empty(); usable.pop_back()) {
     const CheckpointManifest& manifest = *usable.back();
     std::optional<std::vector<std::string>> addresses = addresses_of_stores(manifest);
@@ -286,8 +290,15 @@ bool JobRun::fill_vacancies(bool in_time, bool needed, std::string& missing, Nan
 }
 
 void JobRun::try_replacing(Nanoseconds now, JobActions& actions) {
+  if (epoch_asked_ && now - epoch_asked_at_ > options_.recovery_timeout) {
+    end(false,
+        absl::StrFormat("the job cannot recover (%s): the coordinator's state directory has not "
+                        "taken the number of a new epoch for %.0f s: is its disk in order?",
+                        recovering_from_, seconds(now - epoch_asked_at_)),
+        now, actions);
+  }
   if (epoch_asked_ || now < ask_epoch_after_) return;
-  const Nanoseconds waited = now - *recovering_since_;
+  const Nanoseconds waited = now - vacant_since_;
   const bool in_time = waited < description_.replace_timeout;
   const Nanoseconds most_waited = description_.replace_timeout + options_.recovery_timeout;
   std::string missing;
@@ -299,11 +310,12 @@ void JobRun::try_replacing(Nanoseconds now, JobActions& actions) {
   if (all_there && choose_source(in_time, missing)) {
     add_workers(now);
     epoch_asked_ = true;
+    epoch_asked_at_ = now;
     message_ = absl::StrCat("recovers: ", recovering_from_, "; begins a new epoch");
     actions.emplace_back(TakeEpoch{});
     return;
   }
-  if (!unreadable_.empty() && usable_checkpoints().empty()) {
+  if (checkpoints_.any_unreadable() && usable_checkpoints().empty()) {
     end(false,
         absl::StrCat(recovering_from_,
                      "; no other checkpoint is left, and from the beginning it "
@@ -332,7 +344,7 @@ JobActions JobRun::on_epoch(const absl::StatusOr<std::uint64_t>& epoch, Nanoseco
   if (!epoch.ok()) {
     // The disk may have room again soon, and everybody waits.
     const std::string why(epoch.status().message());
-    if (now - *recovering_since_ > description_.replace_timeout + options_.recovery_timeout) {
+    if (now - vacant_since_ > description_.replace_timeout + options_.recovery_timeout) {
       end(false,
           absl::StrCat("the job cannot recover (", recovering_from_, "): no new epoch: ", why), now,
           actions);
@@ -468,7 +480,7 @@ void JobRun::change_now(Nanoseconds now, JobActions& actions) {
     return;
   }
   recovering_from_ = change_->why;
-  recovering_since_ = now;
+  recovering_since_ = vacant_since_ = now;
   ++counts_.of(change_->plan ? EpochEnd::kBetterPlan : EpochEnd::kMoreWorkers);
   next_plan_ = std::move(change_->plan);
   change_.reset();

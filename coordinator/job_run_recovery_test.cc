@@ -323,6 +323,19 @@ TEST_F(RecoveryTest, AFullDiskIsNotWaitedForForEver) {
   EXPECT_EQ(job_->state(), JobState::kFailed);
 }
 
+TEST_F(RecoveryTest, ADiskThatDoesNotAnswerIsNotWaitedForForEver) {
+  lose_the_second_worker();
+  join(node(103), 5);
+  ASSERT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
+  const double limit = seconds(JobRunOptions{}.recovery_timeout);
+  job_->tick(at(5 + limit));
+  EXPECT_EQ(job_->state(), JobState::kReplacing);
+  job_->tick(at(5.1 + limit));
+  EXPECT_EQ(job_->state(), JobState::kFailed);
+  EXPECT_THAT(job_->progress(at(700)).message, HasSubstr("state directory has not taken"));
+  EXPECT_THAT(job_->on_epoch(9, at(700)), IsEmpty());
+}
+
 TEST_F(RecoveryTest, ACheckpointThatCannotBeReadIsNotTriedAgain) {
   train(0, 6);
   commit(2, 3);

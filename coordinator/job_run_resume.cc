@@ -138,7 +138,7 @@ std::unique_ptr<JobRun> JobRun::resume(JobRunOptions options, JobDescription des
 /// come as new ones, and the next epoch begins from the newest checkpoint.
 void JobRun::resume_recovery(const RunningJob& running, Nanoseconds now) {
   recovering_from_ = running.recovering_from;
-  recovering_since_ = now;
+  recovering_since_ = vacant_since_ = now;
   ++recoveries_;
   message_ =
       absl::StrCat("recovers: ", recovering_from_, "; the coordinator was started again meanwhile");

@@ -1,0 +1,202 @@
+// What Cluster makes of time; the rest of it is tested over gRPC (service_*_test.cc) and in
+// simulations of whole clusters (tests/sim).
+
+#include "coordinator/cluster.h"
+
+#include <atomic>
+#include <deque>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace poseidon {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Moved by the test; the run directory's thread looks at it, too.
+class TestClock final : public Clock {
+ public:
+  Nanoseconds now() const override { return Nanoseconds(now_ns_.load()); }
+  std::int64_t unix_seconds() const override { return 1'700'000'000; }
+  void advance(Nanoseconds by) { now_ns_ += by.count(); }
+
+ private:
+  std::atomic<std::int64_t> now_ns_{3'600'000'000'000};
+};
+
+class TestLink final : public NodeLink {
+ public:
+  bool send(const v1::CoordinatorMessage& message) override {
+    sent.push_back(message);
+    return true;
+  }
+  void close(const absl::Status& status) override { closed = status; }
+  std::string peer_host() const override { return "127.0.0.1"; }
+
+  std::vector<v1::CoordinatorMessage> sent;
+  absl::Status closed;
+};
+
+/// Tasks wait for the test.
+class TestBackground final : public Background {
+ public:
+  explicit TestBackground(std::deque<std::function<void()>>* tasks) : tasks_(tasks) {}
+  void enqueue(std::function<void()> task) override { tasks_->push_back(std::move(task)); }
+
+ private:
+  std::deque<std::function<void()>>* const tasks_;
+};
+
+/// Two servers and a worker train; the second server is lost, and its place waits for it.
+class ClusterTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::path(::testing::TempDir()) /
+              ("poseidon_cluster_test_" + std::to_string(::getpid()));
+    std::filesystem::remove_all(folder_);
+    auto state = StateDirectory::open(folder_ / "state");
+    ASSERT_TRUE(state.ok()) << state.status();
+    ClusterDisk disk;
+    disk.background = std::make_unique<TestBackground>(&tasks_);
+    cluster_ = std::make_unique<Cluster>(
+        ClusterOptions{},
+        [](const std::string&) -> absl::StatusOr<ResolvedJob> {
+          ResolvedJob job;
+          job.name = "toy";
+          job.batch_size = 8;
+          job.iterations = 100;
+          job.layers = {{"fc", "fully_connected", {10, 500}, 5010, true}};
+          job.sync.cost = "bytes";
+          job.learning_rate = [](Iteration) { return 0.1; };
+          return job;
+        },
+        *std::move(state), &clock_, std::move(disk));
+    cluster_->tick();
+    servers_ = {join(v1::NODE_ROLE_SERVER, 1), join(v1::NODE_ROLE_SERVER, 2)};
+    worker_ = join(v1::NODE_ROLE_WORKER, 3);
+    v1::SubmitRequest request;
+    request.set_protocol_version(kProtocolVersion);
+    request.set_job_json("{}");
+    const auto submitted = cluster_->submit(request);
+    ASSERT_TRUE(submitted.ok()) << submitted.status();
+    run_tasks();
+    for (const auto& link : {servers_[0], servers_[1], worker_}) {
+      v1::NodeMessage message;
+      message.mutable_ready()->set_epoch(1);
+      cluster_->on_message(link.get(), message);
+    }
+    ASSERT_EQ(status().state(), "running");
+    v1::NodeMessage leave;
+    leave.mutable_leave()->set_reason("the test");
+    cluster_->on_message(servers_[1].get(), leave);
+    ASSERT_EQ(status().state(), "recovering");
+    ASSERT_THAT(status().message(), HasSubstr("waits for server 1"));
+  }
+  void TearDown() override {
+    cluster_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  std::shared_ptr<TestLink> join(v1::NodeRole role, int number) {
+    auto link = std::make_shared<TestLink>();
+    cluster_->on_open(link);
+    v1::NodeMessage message;
+    v1::Join& join = *message.mutable_join();
+    join.set_protocol_version(kProtocolVersion);
+    join.set_role(role);
+    join.set_incarnation(7);
+    join.set_address("127.0.0.1:" + std::to_string(4700 + number));
+    join.set_device("cpu");
+    if (role == v1::NODE_ROLE_SERVER) {
+      join.set_store_identity(std::string(31, 'a') + std::to_string(number));
+    }
+    cluster_->on_message(link.get(), message);
+    EXPECT_TRUE(link->closed.ok()) << link->closed;
+    return link;
+  }
+  v1::GetStatusResponse status() {
+    v1::GetStatusRequest request;
+    request.set_protocol_version(kProtocolVersion);
+    const auto response = cluster_->status(request);
+    EXPECT_TRUE(response.ok()) << response.status();
+    return response.ok() ? *response : v1::GetStatusResponse();
+  }
+  void run_tasks() {
+    while (!tasks_.empty()) {
+      const auto task = std::move(tasks_.front());
+      tasks_.pop_front();
+      task();
+    }
+  }
+  /// Ticks, and those that live say so, for so long.
+  void go_on(Nanoseconds duration) {
+    for (Nanoseconds passed{0}; passed < duration; passed += Milliseconds(500)) {
+      clock_.advance(Milliseconds(500));
+      for (const auto& link : {servers_[0], worker_}) {
+        v1::NodeMessage message;
+        message.mutable_heartbeat();
+        cluster_->on_message(link.get(), message);
+      }
+      cluster_->tick();
+      run_tasks();
+    }
+  }
+
+  TestClock clock_;
+  std::deque<std::function<void()>> tasks_;
+  std::filesystem::path folder_;
+  std::unique_ptr<Cluster> cluster_;
+  std::vector<std::shared_ptr<TestLink>> servers_;
+  std::shared_ptr<TestLink> worker_;
+};
+
+TEST_F(ClusterTest, APlaceIsKeptForAsLongAsWasPromised) {
+  go_on(std::chrono::seconds(29));
+  EXPECT_THAT(status().message(), HasSubstr("waits for server 1"));
+  go_on(std::chrono::seconds(2));
+  EXPECT_EQ(status().state(), "preparing") << "with one server";
+}
+
+/// SIGSTOP, or a machine that slept. What had piled up is handled before the first look at the
+/// time.
+TEST_F(ClusterTest, TimeInWhichThisProcessStoodStillIsForgivenBeforeAnythingIsJudged) {
+  go_on(std::chrono::seconds(10));
+  for (int i = 0; i < 3; ++i) {
+    clock_.advance(std::chrono::seconds(60));
+    cluster_->on_end(join(v1::NODE_ROLE_WORKER, 4 + i).get(), "it broke");
+    run_tasks();
+  }
+  go_on(Milliseconds(500));
+  EXPECT_THAT(status().message(), HasSubstr("waits for server 1"));
+  go_on(std::chrono::seconds(17));
+  EXPECT_THAT(status().message(), HasSubstr("waits for server 1"));
+  go_on(std::chrono::seconds(5));
+  EXPECT_EQ(status().state(), "preparing");
+}
+
+/// Nobody who trains is heard, while strangers come and go.
+TEST_F(ClusterTest, SoIsTimeInWhichItWasCutOff) {
+  go_on(std::chrono::seconds(10));
+  for (int i = 0; i < 120; ++i) {
+    clock_.advance(Milliseconds(500));
+    cluster_->tick();
+    if (i % 20 == 19) cluster_->on_end(join(v1::NODE_ROLE_WORKER, 4 + i).get(), "it broke");
+    run_tasks();
+  }
+  EXPECT_THAT(status().message(), HasSubstr("no node is heard"));
+  go_on(Milliseconds(500));
+  EXPECT_THAT(status().message(), HasSubstr("waits for server 1"));
+  go_on(std::chrono::seconds(16));
+  EXPECT_THAT(status().message(), HasSubstr("waits for server 1"));
+  go_on(std::chrono::seconds(6));
+  EXPECT_EQ(status().state(), "preparing");
+}
+
+}  // namespace
+}  // namespace poseidon
