@@ -214,8 +214,7 @@ absl::StatusOr<JobSpec> parse_named_job(std::string_view text, std::string_view 
                   str_cat("expected a divisor of batch_size ", job.batch_size, ", got ",
                           job.micro_batches, ": all parts are of one size"));
   }
-  refuse_later(fields, "precision", {"fp16"}, "use \"bf16\", which needs no loss scaling");
-  fields.one_of("precision", &job.precision, {"fp32", "tf32", "bf16"});
+  fields.one_of("precision", &job.precision, {"fp32", "tf32", "bf16", "fp16"});
   fields.require("iterations");
   fields.integer("iterations", &job.iterations, 1, kMaxIterations);
   fields.integer("test_every_iterations", &job.test_every_iterations, 0, kMaxIterations);

@@ -81,7 +81,8 @@ struct JobSpec {
   /// The batch is worked in so many equal parts, whose gradients are accumulated: divides
   /// batch_size.
   std::int64_t micro_batches = 1;
-  /// "fp32", "tf32" or "bf16": what products and convolutions of the engine round their factors to.
+  /// "fp32", "tf32", "bf16" or "fp16": what products and convolutions of the engine round their
+  /// factors to.
   /// Parameters, gradients between layers, optimizer and wire are not touched by it.
   std::string precision = "fp32";
   std::int64_t iterations = 0;

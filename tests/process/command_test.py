@@ -140,7 +140,7 @@ class JobFiles(ProcessTest):
             self.refused(json.dumps(job).replace(json.dumps(value), "-1e999"), "optimizer.learning_rate", "-1e999")
 
     def test_a_precision_that_no_device_takes(self):
-        self.refused(digits_job(precision="fp16"), "precision", "fp16", 'use "bf16"')
+        self.refused(digits_job(precision="fp8"), "precision", "fp8", '"bf16", "fp16"')
 
     def test_more_nodes_than_there_are(self):
         self.refused(digits_job(checkpoint={"replicas": 2}), "job.json", "checkpoint.replicas: 2")

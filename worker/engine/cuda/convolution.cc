@@ -3,10 +3,11 @@
 // it runs and the GPU goes on, the next of the heuristics' list takes its place for good and writes
 // all results anew.
 //
-// In bfloat16 input, weight and gradients are rounded into the workspace before, and results come
-// back from there: tensors between layers and parameters stay float32. Where cuDNN does not plan
-// one of the three computations in bfloat16, all three are of rounded values that are kept as
-// float32: products of two of them are exact there, so what is summed is the same.
+// In bfloat16 and float16 input, weight and gradients are rounded into the workspace before, and
+// results come back from there: tensors between layers and parameters stay float32. Where cuDNN
+// does not plan one of the three computations so, all three are of rounded values that are kept as
+// float32: products of two of them are exact there, so what is summed is the same. In float16 each
+// tensor has a scale of its own, found each time on the device (half_scale.h).
 
 #include <algorithm>
 #include <atomic>
@@ -20,6 +21,7 @@
 #include "worker/engine/cuda/cuda_kernels.h"
 #include "worker/engine/cuda/cuda_operators.h"
 #include "worker/engine/cuda/cuda_status.h"
+#include "worker/engine/half_scale.h"
 
 namespace poseidon {
 namespace {
@@ -167,7 +169,9 @@ class Convolution final : public LayerOperator {
   Convolution(const LayerSpec& layer, const OperatorOptions& options, CudaContext& context)
       : layer_(layer),
         samples_(options.batch_size),
-        rounds_(context.precision() == CudaPrecision::kBfloat16),
+        narrow_type_(narrow_type(context.precision())),
+        rounds_(narrow_type_ != CUDNN_DATA_FLOAT),
+        scales_(narrow_type_ == CUDNN_DATA_HALF),
         input_elements_(samples_ * element_count(layer.input_shape)),
         output_elements_(samples_ * element_count(layer.output_shape)),
         weight_elements_(element_count(layer.parameters.front().shape)),
@@ -175,7 +179,18 @@ class Convolution final : public LayerOperator {
                 .channels = layer.output_shape[0],
                 .plane = layer.output_shape[1] * layer.output_shape[2],
                 .valid = samples_},
-        context_(context) {}
+        context_(context) {
+    const Shape& weight = layer.parameters.front().shape;
+    const std::int64_t of_one_output = weight[1] * weight[2] * weight[3];
+    forward_limits_.input = half_limit(of_one_output);
+    forward_limits_.weight = half_limit_beside(forward_limits_.input, of_one_output);
+    // The output's gradient is rounded once, for two computations.
+    const std::int64_t of_one_weight = samples_ * images_.plane;
+    const std::int64_t of_one_input = weight[0] / layer.groups * weight[2] * weight[3];
+    gradient_limit_ = half_limit(std::max(of_one_weight, of_one_input));
+    backward_limits_ = {.input = half_limit_beside(gradient_limit_, of_one_weight),
+                        .weight = half_limit_beside(gradient_limit_, of_one_input)};
+  }
 
   absl::Status open(bool wants_input_gradient) {
     if (!rounds_) {
@@ -185,15 +200,16 @@ class Convolution final : public LayerOperator {
           context_.precision() == CudaPrecision::kFloat32 ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH,
           wants_input_gradient));
     } else if (const absl::Status refused =
-                   plan(CUDNN_DATA_BFLOAT16, CUDNN_TENSOR_OP_MATH, wants_input_gradient);
+                   plan(narrow_type_, CUDNN_TENSOR_OP_MATH, wants_input_gradient);
                !refused.ok()) {
-      // TF32 changes no value of bfloat16, but the sums and differences of some algorithms.
+      // TF32 changes no value that is rounded, but the sums and differences of some algorithms.
       POSEIDON_RETURN_IF_ERROR(plan(CUDNN_DATA_FLOAT, CUDNN_FMA_MATH, wants_input_gradient));
       static std::atomic<bool> has_warned{false};  // a network has hundreds of such layers
       if (!has_warned.exchange(true)) {
-        context_.warn(absl::StrCat("layer '", layer_.name,
-                                   "' and perhaps others are rounded to bf16 but computed with in ",
-                                   "float32, which is slower: ", refused.message()));
+        context_.warn(
+            absl::StrCat("layer '", layer_.name, "' and perhaps others are rounded to ",
+                         scales_ ? "fp16" : "bf16",
+                         " but computed with in float32, which is slower: ", refused.message()));
       }
     }
     algorithm_bytes_ = aligned(std::max(
@@ -202,7 +218,7 @@ class Convolution final : public LayerOperator {
         algorithm_bytes_ + aligned(cuda::channel_sums_scratch(images_) * sizeof(double));
     if (rounds_) {
       bytes += rounded_bytes(input_elements_) + rounded_bytes(output_elements_) +
-               rounded_bytes(weight_elements_);
+               rounded_bytes(weight_elements_) + aligned(sizeof(Scales));
     }
     return context_.reserve_workspace(bytes);
   }
@@ -285,10 +301,22 @@ class Convolution final : public LayerOperator {
         });
   }
 
-  // ---- the workspace: the algorithm's, sums of the bias, rounded tensors ----
+  // ---- the workspace: the algorithm's, sums of the bias, rounded tensors, their scales ----
 
-  /// Whether cuDNN's tensors are of bfloat16, and not rounded values kept as float32.
-  bool is_narrow() const { return type_ == CUDNN_DATA_BFLOAT16; }
+  static cudnnDataType_t narrow_type(CudaPrecision precision) {
+    switch (precision) {
+      case CudaPrecision::kBfloat16:
+        return CUDNN_DATA_BFLOAT16;
+      case CudaPrecision::kFloat16:
+        return CUDNN_DATA_HALF;
+      case CudaPrecision::kFloat32:
+      case CudaPrecision::kTf32:
+        break;
+    }
+    return CUDNN_DATA_FLOAT;
+  }
+  /// Whether cuDNN's tensors are of 16 bits, and not rounded values kept as float32.
+  bool is_narrow() const { return type_ != CUDNN_DATA_FLOAT; }
   std::size_t rounded_bytes(std::int64_t elements) const {
     return aligned(static_cast<std::size_t>(elements) * (is_narrow() ? 2 : sizeof(float)));
   }
@@ -301,14 +329,35 @@ class Convolution final : public LayerOperator {
   }
   std::byte* rounded_output() const { return rounded_input() + rounded_bytes(input_elements_); }
   std::byte* rounded_weight() const { return rounded_output() + rounded_bytes(output_elements_); }
+  /// In the device's memory. Of what the pass has rounded.
+  struct Scales {
+    HalfScale input, weight, gradient;
+    std::uint32_t parts[cuda::kMagnitudeParts];  ///< while one is found
+  };
+  Scales* scales() const {
+    return reinterpret_cast<Scales*>(rounded_weight() + rounded_bytes(weight_elements_));
+  }
 
-  /// What cuDNN shall read: the tensor itself, or rounded to `place`.
-  const void* rounded(const float* from, std::byte* place, std::int64_t elements) const {
+  /// What cuDNN shall read: the tensor itself, or rounded to `place`; in float16 with `scale`, by
+  /// which magnitudes stay below 2^limit.
+  const void* rounded(const float* from, std::byte* place, std::int64_t elements, HalfScale* scale,
+                      int limit) const {
     if (!rounds_) return from;
+    const cudaStream_t stream = context_.compute();
+    auto* const kept = reinterpret_cast<float*>(place);
+    if (!scales_) {
+      if (is_narrow()) {
+        cuda::to_bfloat16(stream, from, place, elements);
+      } else {
+        cuda::round_to_bfloat16(stream, from, kept, elements);
+      }
+      return place;
+    }
+    cuda::half_scale_of(stream, from, elements, limit, scales()->parts, scale);
     if (is_narrow()) {
-      cuda::to_bfloat16(context_.compute(), from, place, elements);
+      cuda::to_float16(stream, from, scale, place, elements);
     } else {
-      cuda::round_to_bfloat16(context_.compute(), from, reinterpret_cast<float*>(place), elements);
+      cuda::round_to_float16(stream, from, scale, kept, elements);
     }
     return place;
   }
@@ -316,15 +365,24 @@ class Convolution final : public LayerOperator {
   void* target(float* to, std::byte* place) const {
     return is_narrow() ? static_cast<void*>(place) : to;
   }
-  void deliver(const std::byte* place, float* to, std::int64_t elements) const {
-    if (is_narrow()) cuda::from_bfloat16(context_.compute(), place, to, elements);
+  /// The scales: of the factors of which `place` has the products' sums.
+  void deliver(const std::byte* place, float* to, std::int64_t elements, const HalfScale* left,
+               const HalfScale* right) const {
+    if (!is_narrow()) return;
+    if (scales_) {
+      cuda::from_float16(context_.compute(), place, left, right, to, elements);
+    } else {
+      cuda::from_bfloat16(context_.compute(), place, to, elements);
+    }
   }
 
   // ---- running ----
 
   absl::Status run_forward(const ForwardArgs& args) {
-    const void* const x = rounded(args.inputs[0], rounded_input(), input_elements_);
-    const void* const w = rounded(args.parameters, rounded_weight(), weight_elements_);
+    const void* const x = rounded(args.inputs[0], rounded_input(), input_elements_,
+                                  &scales()->input, forward_limits_.input);
+    const void* const w = rounded(args.parameters, rounded_weight(), weight_elements_,
+                                  &scales()->weight, forward_limits_.weight);
     void* const y = target(args.output, rounded_output());
     POSEIDON_RETURN_IF_ERROR(forward_.run(
         context_, layer_, "cudnnConvolutionForward",
@@ -333,7 +391,7 @@ class Convolution final : public LayerOperator {
                                          weight_.handle(), w, rule_.handle(), algorithm,
                                          context_.workspace(), bytes, &kZero, output_.handle(), y);
         }));
-    deliver(rounded_output(), args.output, output_elements_);
+    deliver(rounded_output(), args.output, output_elements_, &scales()->input, &scales()->weight);
     if (has_bias()) {
       cuda::add_bias(context_.compute(), args.output, args.parameters + weight_elements_, samples_,
                      images_.channels, images_.plane);
@@ -342,7 +400,8 @@ class Convolution final : public LayerOperator {
   }
 
   absl::Status run_backward(const BackwardArgs& args) {
-    const void* const dy = rounded(args.output_gradient, rounded_output(), output_elements_);
+    const void* const dy = rounded(args.output_gradient, rounded_output(), output_elements_,
+                                   &scales()->gradient, gradient_limit_);
     POSEIDON_RETURN_IF_ERROR(run_of_weight(args, dy));
     if (has_bias()) {
       cuda::channel_sums(context_.compute(), images_, args.output_gradient, bias_sums(),
@@ -353,7 +412,8 @@ class Convolution final : public LayerOperator {
   }
 
   absl::Status run_of_weight(const BackwardArgs& args, const void* dy) {
-    const void* const x = rounded(args.forward.inputs[0], rounded_input(), input_elements_);
+    const void* const x = rounded(args.forward.inputs[0], rounded_input(), input_elements_,
+                                  &scales()->input, backward_limits_.input);
     void* const dw = target(args.parameter_gradients, rounded_weight());
     POSEIDON_RETURN_IF_ERROR(of_weight_.run(
         context_, layer_, "cudnnConvolutionBackwardFilter",
@@ -362,12 +422,14 @@ class Convolution final : public LayerOperator {
               context_.cudnn(), &kOne, input_.handle(), x, output_.handle(), dy, rule_.handle(),
               algorithm, context_.workspace(), bytes, &kZero, weight_.handle(), dw);
         }));
-    deliver(rounded_weight(), args.parameter_gradients, weight_elements_);
+    deliver(rounded_weight(), args.parameter_gradients, weight_elements_, &scales()->input,
+            &scales()->gradient);
     return absl::OkStatus();
   }
 
   absl::Status run_of_input(const BackwardArgs& args, const void* dy) {
-    const void* const w = rounded(args.forward.parameters, rounded_weight(), weight_elements_);
+    const void* const w = rounded(args.forward.parameters, rounded_weight(), weight_elements_,
+                                  &scales()->weight, backward_limits_.weight);
     void* const dx = target(args.input_gradients[0], rounded_input());
     POSEIDON_RETURN_IF_ERROR(of_input_.run(
         context_, layer_, "cudnnConvolutionBackwardData",
@@ -376,7 +438,8 @@ class Convolution final : public LayerOperator {
               context_.cudnn(), &kOne, weight_.handle(), w, output_.handle(), dy, rule_.handle(),
               algorithm, context_.workspace(), bytes, &kZero, input_.handle(), dx);
         }));
-    deliver(rounded_input(), args.input_gradients[0], input_elements_);
+    deliver(rounded_input(), args.input_gradients[0], input_elements_, &scales()->weight,
+            &scales()->gradient);
     return absl::OkStatus();
   }
 
@@ -386,10 +449,17 @@ class Convolution final : public LayerOperator {
 
   const LayerSpec layer_;
   const std::int64_t samples_;
-  const bool rounds_;
+  const cudnnDataType_t narrow_type_;  ///< of rounded tensors; float where none is rounded
+  const bool rounds_, scales_;
   const std::int64_t input_elements_, output_elements_, weight_elements_;  // of the whole batch
   const cuda::Images images_;                                              // the output's
   CudaContext& context_;
+  /// In float16: below which powers of two the factors are kept.
+  struct Limits {
+    int input, weight;
+  };
+  Limits forward_limits_{}, backward_limits_{};
+  int gradient_limit_ = 0;
   Tensor input_, output_;
   Filter weight_;
   Rule rule_;

@@ -23,8 +23,10 @@
 
 namespace poseidon {
 
-/// What products and convolutions round their factors to; sums are float32 always.
-enum class CudaPrecision { kFloat32, kTf32, kBfloat16 };
+/// What products and convolutions round their factors to; sums are float32 always. kFloat16:
+/// convolutions to float16, scaled (half_scale.h); products to TF32, whose significands are as
+/// long.
+enum class CudaPrecision { kFloat32, kTf32, kBfloat16, kFloat16 };
 
 /// Created by the device, one thread at a time.
 class CudaContext {

@@ -296,12 +296,9 @@ absl::StatusOr<CudaPrecision> parse_precision(const std::string& precision) {
   if (precision == "fp32") return CudaPrecision::kFloat32;
   if (precision == "tf32") return CudaPrecision::kTf32;
   if (precision == "bf16") return CudaPrecision::kBfloat16;
-  if (precision == "fp16") {
-    return absl::UnimplementedError(
-        "precision \"fp16\" needs loss scaling, which this version does not have; use \"bf16\"");
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("precision \"", precision, "\": expected one of \"fp32\", \"tf32\", \"bf16\""));
+  if (precision == "fp16") return CudaPrecision::kFloat16;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "precision \"", precision, "\": expected one of \"fp32\", \"tf32\", \"bf16\", \"fp16\""));
 }
 
 absl::StatusOr<std::unique_ptr<Device>> make_device(const DeviceOptions& options) {

@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "common/kernels.h"
+#include "worker/engine/half_scale.h"
 
 namespace poseidon::cuda {
 
@@ -36,6 +37,22 @@ void to_bfloat16(cudaStream_t stream, const float* in, void* out, std::int64_t s
 void from_bfloat16(cudaStream_t stream, const void* in, float* out, std::int64_t size);
 /// To the nearest bfloat16, ties to even, kept as float.
 void round_to_bfloat16(cudaStream_t stream, const float* in, float* out, std::int64_t size);
+
+// ---- float16 (half_kernels.cu); scales are in the device's memory ----
+
+inline constexpr std::int64_t kMagnitudeParts = 256;
+/// The scale of the tensor for this limit. `parts`: scratch of kMagnitudeParts.
+void half_scale_of(cudaStream_t stream, const float* in, std::int64_t size, int limit,
+                   std::uint32_t* parts, HalfScale* out);
+/// Scaled, then rounded to nearest even.
+void to_float16(cudaStream_t stream, const float* in, const HalfScale* scale, void* out,
+                std::int64_t size);
+/// Sums of products of two tensors with these scales, without them.
+void from_float16(cudaStream_t stream, const void* in, const HalfScale* left,
+                  const HalfScale* right, float* out, std::int64_t size);
+/// What to_float16 makes of it, as float and without the scale.
+void round_to_float16(cudaStream_t stream, const float* in, const HalfScale* scale, float* out,
+                      std::int64_t size);
 
 // ---- windows (window_kernels.cu) ----
 

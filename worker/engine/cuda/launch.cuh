@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <utility>
 
 namespace poseidon::cuda {
 
@@ -24,6 +25,17 @@ inline unsigned one_block_each(std::int64_t items) {
 inline unsigned threads_for(std::int64_t items) {
   const std::int64_t threads = (items + 31) / 32 * 32;
   return static_cast<unsigned>(threads < 32 ? 32 : (threads > kThreads ? kThreads : threads));
+}
+
+/// Queues a kernel; whether it could be is what launch_status() tells.
+template <typename... Parameters, typename... Arguments>
+void launch(cudaStream_t stream, unsigned blocks, unsigned threads, void (*kernel)(Parameters...),
+            Arguments&&... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(threads);
+  config.stream = stream;
+  static_cast<void>(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
 }
 
 /// Number of this thread in the grid, and of all of them.

@@ -19,6 +19,7 @@ cublasComputeType_t compute_type(CudaPrecision precision) {
     case CudaPrecision::kFloat32:
       break;
     case CudaPrecision::kTf32:
+    case CudaPrecision::kFloat16:
       return CUBLAS_COMPUTE_32F_FAST_TF32;
     case CudaPrecision::kBfloat16:
       return CUBLAS_COMPUTE_32F_FAST_16BF;

@@ -42,11 +42,11 @@ void sgd_step(cudaStream_t stream, const SgdFactors& factors, bool has_momentum,
               const StepArrays& arrays) {
   const unsigned blocks = blocks_for(arrays.size);
   if (!has_momentum) {
-    sgd_kernel<<<blocks, kThreads, 0, stream>>>(factors, arrays);
+    launch(stream, blocks, kThreads, sgd_kernel, factors, arrays);
   } else if (nesterov) {
-    momentum_kernel<true><<<blocks, kThreads, 0, stream>>>(factors, arrays);
+    launch(stream, blocks, kThreads, momentum_kernel<true>, factors, arrays);
   } else {
-    momentum_kernel<false><<<blocks, kThreads, 0, stream>>>(factors, arrays);
+    launch(stream, blocks, kThreads, momentum_kernel<false>, factors, arrays);
   }
 }
 
@@ -54,9 +54,9 @@ void adam_step(cudaStream_t stream, const AdamFactors& factors, bool decoupled,
                const StepArrays& arrays) {
   const unsigned blocks = blocks_for(arrays.size);
   if (decoupled) {
-    adam_kernel<true><<<blocks, kThreads, 0, stream>>>(factors, arrays);
+    launch(stream, blocks, kThreads, adam_kernel<true>, factors, arrays);
   } else {
-    adam_kernel<false><<<blocks, kThreads, 0, stream>>>(factors, arrays);
+    launch(stream, blocks, kThreads, adam_kernel<false>, factors, arrays);
   }
 }
 

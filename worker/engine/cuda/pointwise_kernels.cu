@@ -75,51 +75,51 @@ __global__ void round_to_bfloat16_kernel(const float* in, float* out, std::int64
 }  // namespace
 
 void relu(cudaStream_t stream, const float* in, float* out, std::int64_t size) {
-  relu_kernel<<<blocks_for(size), kThreads, 0, stream>>>(in, out, size);
+  launch(stream, blocks_for(size), kThreads, relu_kernel, in, out, size);
 }
 
 void relu_gradient(cudaStream_t stream, const float* forward_output, const float* gradient,
                    float* out, std::int64_t size) {
-  relu_gradient_kernel<<<blocks_for(size), kThreads, 0, stream>>>(forward_output, gradient, out,
-                                                                  size);
+  launch(stream, blocks_for(size), kThreads, relu_gradient_kernel, forward_output, gradient, out,
+         size);
 }
 
 void sum(cudaStream_t stream, const float* a, const float* b, float* out, std::int64_t size) {
-  sum_kernel<<<blocks_for(size), kThreads, 0, stream>>>(a, b, out, size);
+  launch(stream, blocks_for(size), kThreads, sum_kernel, a, b, out, size);
 }
 
 void add_bias(cudaStream_t stream, float* values, const float* bias, std::int64_t samples,
               std::int64_t channels, std::int64_t plane) {
   if (plane == 1) {
     const std::int64_t size = samples * channels;
-    add_row_bias_kernel<<<blocks_for(size), kThreads, 0, stream>>>(values, bias, size, channels);
+    launch(stream, blocks_for(size), kThreads, add_row_bias_kernel, values, bias, size, channels);
     return;
   }
   const std::int64_t planes = samples * channels;
-  add_bias_kernel<<<one_block_each(planes), threads_for(plane), 0, stream>>>(values, bias, planes,
-                                                                             channels, plane);
+  launch(stream, one_block_each(planes), threads_for(plane), add_bias_kernel, values, bias, planes,
+         channels, plane);
 }
 
 void dropout(cudaStream_t stream, std::uint64_t layer_seed, std::uint64_t first_sample, float ratio,
              std::int64_t samples, std::int64_t elements, const float* in, float* out) {
   const float scale = 1.0f / (1.0f - ratio);
   const std::int64_t size = samples * elements;
-  dropout_kernel<<<blocks_for(size), kThreads, 0, stream>>>(layer_seed, first_sample, ratio, scale,
-                                                            size, elements, in, out);
+  launch(stream, blocks_for(size), kThreads, dropout_kernel, layer_seed, first_sample, ratio, scale,
+         size, elements, in, out);
 }
 
 void to_bfloat16(cudaStream_t stream, const float* in, void* out, std::int64_t size) {
-  to_bfloat16_kernel<<<blocks_for(size), kThreads, 0, stream>>>(
-      in, static_cast<__nv_bfloat16*>(out), size);
+  launch(stream, blocks_for(size), kThreads, to_bfloat16_kernel, in,
+         static_cast<__nv_bfloat16*>(out), size);
 }
 
 void from_bfloat16(cudaStream_t stream, const void* in, float* out, std::int64_t size) {
-  from_bfloat16_kernel<<<blocks_for(size), kThreads, 0, stream>>>(
-      static_cast<const __nv_bfloat16*>(in), out, size);
+  launch(stream, blocks_for(size), kThreads, from_bfloat16_kernel,
+         static_cast<const __nv_bfloat16*>(in), out, size);
 }
 
 void round_to_bfloat16(cudaStream_t stream, const float* in, float* out, std::int64_t size) {
-  round_to_bfloat16_kernel<<<blocks_for(size), kThreads, 0, stream>>>(in, out, size);
+  launch(stream, blocks_for(size), kThreads, round_to_bfloat16_kernel, in, out, size);
 }
 
 }  // namespace poseidon::cuda

@@ -298,15 +298,15 @@ std::size_t channel_sums_scratch(const Images& images) {
 void channel_sums(cudaStream_t stream, const Images& images, const float* gradient, double* scratch,
                   float* bias_gradient) {
   const std::int64_t parts = parts_of(images);
-  plain_part_kernel<<<one_block_each(parts * images.channels), threads_for(images.plane), 0,
-                      stream>>>(images, parts, gradient, scratch);
-  plain_whole_kernel<<<blocks_for(images.channels), kThreads, 0, stream>>>(images, parts, scratch,
-                                                                           bias_gradient);
+  launch(stream, one_block_each(parts * images.channels), threads_for(images.plane),
+         plain_part_kernel, images, parts, gradient, scratch);
+  launch(stream, blocks_for(images.channels), kThreads, plain_whole_kernel, images, parts, scratch,
+         bias_gradient);
 }
 
 void column_sums(cudaStream_t stream, const float* in, std::int64_t rows, std::int64_t columns,
                  float* out) {
-  column_sums_kernel<<<blocks_for(columns), kThreads, 0, stream>>>(in, rows, columns, out);
+  launch(stream, blocks_for(columns), kThreads, column_sums_kernel, in, rows, columns, out);
 }
 
 void batch_norm(cudaStream_t stream, const Images& images, const BatchNormRule& rule,
@@ -314,21 +314,21 @@ void batch_norm(cudaStream_t stream, const Images& images, const BatchNormRule& 
                 const BatchNormState& state, float* out) {
   const std::int64_t parts = parts_of(images);
   const unsigned along = threads_for(images.plane);
-  moments_kernel<<<one_block_each(parts * images.channels), along, 0, stream>>>(images, parts, in,
-                                                                                scratch);
-  statistics_kernel<<<blocks_for(images.channels), kThreads, 0, stream>>>(
-      images, parts, rule, scratch, parameters, statistics, state);
-  normalise_kernel<<<one_block_each(images.samples * images.channels), along, 0, stream>>>(
-      images, in, state.factors, out);
+  launch(stream, one_block_each(parts * images.channels), along, moments_kernel, images, parts, in,
+         scratch);
+  launch(stream, blocks_for(images.channels), kThreads, statistics_kernel, images, parts, rule,
+         scratch, parameters, statistics, state);
+  launch(stream, one_block_each(images.samples * images.channels), along, normalise_kernel, images,
+         in, state.factors, out);
 }
 
 void batch_norm_test(cudaStream_t stream, const Images& images, const BatchNormRule& rule,
                      const float* in, const float* parameters, const float* statistics,
                      const BatchNormState& state, float* out) {
-  running_factors_kernel<<<blocks_for(images.channels), kThreads, 0, stream>>>(
-      images.channels, rule.epsilon, parameters, statistics, state.factors);
-  normalise_kernel<<<one_block_each(images.samples * images.channels), threads_for(images.plane), 0,
-                     stream>>>(images, in, state.factors, out);
+  launch(stream, blocks_for(images.channels), kThreads, running_factors_kernel, images.channels,
+         rule.epsilon, parameters, statistics, state.factors);
+  launch(stream, one_block_each(images.samples * images.channels), threads_for(images.plane),
+         normalise_kernel, images, in, state.factors, out);
 }
 
 void batch_norm_gradient(cudaStream_t stream, const Images& images, const float* in,
@@ -337,36 +337,37 @@ void batch_norm_gradient(cudaStream_t stream, const Images& images, const float*
                          float* in_gradient) {
   const std::int64_t parts = parts_of(images);
   const unsigned along = threads_for(images.plane);
-  gradient_moments_kernel<<<one_block_each(parts * images.channels), along, 0, stream>>>(
-      images, parts, in, gradient, state.mean, scratch);
-  gradient_factors_kernel<<<blocks_for(images.channels), kThreads, 0, stream>>>(
-      images, parts, scratch, parameters, state, parameter_gradients);
+  launch(stream, one_block_each(parts * images.channels), along, gradient_moments_kernel, images,
+         parts, in, gradient, state.mean, scratch);
+  launch(stream, blocks_for(images.channels), kThreads, gradient_factors_kernel, images, parts,
+         scratch, parameters, state, parameter_gradients);
   if (in_gradient == nullptr) return;
-  normalise_gradient_kernel<<<one_block_each(images.samples * images.channels), along, 0, stream>>>(
-      images, in, gradient, state.factors, in_gradient);
+  launch(stream, one_block_each(images.samples * images.channels), along, normalise_gradient_kernel,
+         images, in, gradient, state.factors, in_gradient);
 }
 
 void cross_entropy(cudaStream_t stream, const LossRule& rule, const float* scores,
                    const std::int32_t* labels, double* log_sum, float* loss) {
-  cross_entropy_kernel<<<one_block_each(rule.samples), kThreads, 0, stream>>>(rule, scores, labels,
-                                                                              log_sum, loss);
+  launch(stream, one_block_each(rule.samples), kThreads, cross_entropy_kernel, rule, scores, labels,
+         log_sum, loss);
 }
 
 void cross_entropy_gradient(cudaStream_t stream, const LossRule& rule, double weight,
                             const float* scores, const std::int32_t* labels, const double* log_sum,
                             float* gradient) {
-  cross_entropy_gradient_kernel<<<blocks_for(rule.samples * rule.classes), kThreads, 0, stream>>>(
-      rule, weight, scores, labels, log_sum, gradient);
+  launch(stream, blocks_for(rule.samples * rule.classes), kThreads, cross_entropy_gradient_kernel,
+         rule, weight, scores, labels, log_sum, gradient);
 }
 
 void accuracy(cudaStream_t stream, const LossRule& rule, const float* scores,
               const std::int32_t* labels, float* hits) {
-  accuracy_kernel<<<one_block_each(rule.samples), kThreads, 0, stream>>>(rule, scores, labels,
-                                                                         hits);
+  launch(stream, one_block_each(rule.samples), kThreads, accuracy_kernel, rule, scores, labels,
+         hits);
 }
 
 void square_sums(cudaStream_t stream, const float* in, std::int64_t size, double* parts) {
-  square_sums_kernel<<<static_cast<unsigned>(kSquareParts), kThreads, 0, stream>>>(in, size, parts);
+  launch(stream, static_cast<unsigned>(kSquareParts), kThreads, square_sums_kernel, in, size,
+         parts);
 }
 
 }  // namespace poseidon::cuda

@@ -177,38 +177,38 @@ __global__ void lrn_gradient_kernel(LrnSizes sizes, const float* in, const float
 void max_pool(cudaStream_t stream, const PoolWindow& window, const float* in, float* out,
               std::int32_t* chosen) {
   const std::int64_t size = window.planes * window.out_height * window.out_width;
-  max_pool_kernel<<<blocks_for(size), kThreads, 0, stream>>>(window, in, out, chosen);
+  launch(stream, blocks_for(size), kThreads, max_pool_kernel, window, in, out, chosen);
 }
 
 void max_pool_gradient(cudaStream_t stream, const PoolWindow& window, const float* gradient,
                        const std::int32_t* chosen, float* in_gradient) {
   const std::int64_t size = window.planes * window.height * window.width;
-  max_pool_gradient_kernel<<<blocks_for(size), kThreads, 0, stream>>>(window, gradient, chosen,
-                                                                      in_gradient);
+  launch(stream, blocks_for(size), kThreads, max_pool_gradient_kernel, window, gradient, chosen,
+         in_gradient);
 }
 
 void average_pool(cudaStream_t stream, const PoolWindow& window, const float* in, float* out) {
   const std::int64_t size = window.planes * window.out_height * window.out_width;
-  average_pool_kernel<<<blocks_for(size), kThreads, 0, stream>>>(window, in, out);
+  launch(stream, blocks_for(size), kThreads, average_pool_kernel, window, in, out);
 }
 
 void average_pool_gradient(cudaStream_t stream, const PoolWindow& window, const float* gradient,
                            float* in_gradient) {
   const std::int64_t size = window.planes * window.height * window.width;
-  average_pool_gradient_kernel<<<blocks_for(size), kThreads, 0, stream>>>(window, gradient,
-                                                                          in_gradient);
+  launch(stream, blocks_for(size), kThreads, average_pool_gradient_kernel, window, gradient,
+         in_gradient);
 }
 
 void lrn(cudaStream_t stream, const LrnSizes& sizes, const float* in, float* scale, float* out) {
   const std::int64_t size = sizes.samples * sizes.channels * sizes.plane;
-  lrn_kernel<<<blocks_for(size), kThreads, 0, stream>>>(sizes, in, scale, out);
+  launch(stream, blocks_for(size), kThreads, lrn_kernel, sizes, in, scale, out);
 }
 
 void lrn_gradient(cudaStream_t stream, const LrnSizes& sizes, const float* in, const float* scale,
                   const float* gradient, float* in_gradient) {
   const std::int64_t size = sizes.samples * sizes.channels * sizes.plane;
-  lrn_gradient_kernel<<<blocks_for(size), kThreads, 0, stream>>>(sizes, in, scale, gradient,
-                                                                 in_gradient);
+  launch(stream, blocks_for(size), kThreads, lrn_gradient_kernel, sizes, in, scale, gradient,
+         in_gradient);
 }
 
 }  // namespace poseidon::cuda

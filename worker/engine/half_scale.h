@@ -1,0 +1,79 @@
+#pragma once
+
+// With which power of two a tensor is multiplied before it is rounded to float16, whose range is
+// small: what lies below 2^-24 vanishes, what reaches 65520 becomes infinite. Pure, and one text
+// for all processors.
+//
+// Gradients are small, so float16 without scales does not train. The usual remedy is one scale for
+// the whole loss (Micikevicius et al. 2018, "Mixed precision training", section 3.2), found by
+// trial: where something overflows, the step is left out. Here layers' gradients leave while the
+// layers below still compute, so a step cannot be taken back. Instead every tensor has a scale of
+// its own, from its largest magnitude now (as FP8 training does: Micikevicius et al. 2022, "FP8
+// formats for deep learning", section 3.1), so that no sum of products can overflow either. Nothing
+// is tried, no step is lost, nothing has to be remembered; powers of two round nothing.
+//
+// Before: a tensor's largest magnitude. After: a product's result is multiplied by the inverses of
+// both factors' scales.
+
+#include <bit>
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define POSEIDON_BOTH_SIDES __host__ __device__ inline
+#else
+#define POSEIDON_BOTH_SIDES inline
+#endif
+
+namespace poseidon {
+
+/// Powers of two; their product is 1.
+struct HalfScale {
+  float scale = 1.0f;
+  float inverse = 1.0f;
+};
+
+namespace half_scale_internal {
+inline constexpr std::uint32_t kInfinity = 0x7F800000;  ///< as bits; NaNs are above
+inline constexpr int kLargestPower = 126;               ///< whose inverse is a normal float
+}  // namespace half_scale_internal
+
+/// The scale by which all magnitudes of a tensor fall below 2^limit, the largest by less than a
+/// factor of 2 (unless it is 0, or beyond 2^(kLargestPower - limit)). `largest_bits`: the bits of
+/// its largest magnitude. A tensor with infinities or NaNs stays as it is: they must be seen.
+POSEIDON_BOTH_SIDES HalfScale half_scale(std::uint32_t largest_bits, int limit) {
+  using namespace half_scale_internal;
+  if (largest_bits == 0 || largest_bits >= kInfinity) return {};
+  const int bound = static_cast<int>(largest_bits >> 23) - 126;  // the magnitude is below 2^bound
+  int power = limit - bound;
+  if (power > kLargestPower) power = kLargestPower;
+  if (power < -kLargestPower) power = -kLargestPower;
+#if defined(__CUDA_ARCH__)
+  return {.scale = __uint_as_float(static_cast<std::uint32_t>(127 + power) << 23),
+          .inverse = __uint_as_float(static_cast<std::uint32_t>(127 - power) << 23)};
+#else
+  return {.scale = std::bit_cast<float>(static_cast<std::uint32_t>(127 + power) << 23),
+          .inverse = std::bit_cast<float>(static_cast<std::uint32_t>(127 - power) << 23)};
+#endif
+}
+
+// ---- limits, on the host ----
+
+/// Sums of products stay within +-2^kHalfSumBits; float16 ends at 65504.
+inline constexpr int kHalfSumBits = 15;
+
+/// So that no sum of `depth` products, one factor below 2^limit and the other below 2^`other`, can
+/// reach 2^kHalfSumBits.
+inline int half_limit_beside(int other, std::int64_t depth) {
+  const int depth_bits = std::bit_width(static_cast<std::uint64_t>(depth > 1 ? depth - 1 : 0));
+  const int limit = kHalfSumBits - depth_bits - other;
+  return limit < kHalfSumBits ? limit : kHalfSumBits;
+}
+/// For one of the factors, when both shall have about the same.
+inline int half_limit(std::int64_t depth) {
+  const int both = half_limit_beside(0, depth);
+  return both >= 0 ? both / 2 : -((1 - both) / 2);  // rounded down
+}
+
+}  // namespace poseidon
+
+#undef POSEIDON_BOTH_SIDES
