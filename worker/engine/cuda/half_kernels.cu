@@ -36,8 +36,9 @@ __global__ void magnitude_part_kernel(const float* in, std::int64_t size, std::u
   if (threadIdx.x == 0) parts[blockIdx.x] = largest;
 }
 
-__global__ void half_scale_kernel(const std::uint32_t* parts, int limit, HalfScale* out) {
-  const std::uint32_t largest = block_max(parts[threadIdx.x]);
+__global__ void half_scale_kernel(const std::uint32_t* parts, unsigned count, int limit,
+                                  HalfScale* out) {
+  const std::uint32_t largest = block_max(threadIdx.x < count ? parts[threadIdx.x] : 0);
   if (threadIdx.x == 0) *out = half_scale(largest, limit);
 }
 
@@ -69,8 +70,9 @@ __global__ void round_to_float16_kernel(const float* in, const HalfScale* scale,
 
 void half_scale_of(cudaStream_t stream, const float* in, std::int64_t size, int limit,
                    std::uint32_t* parts, HalfScale* out) {
-  launch(stream, kMagnitudeParts, kThreads, magnitude_part_kernel, in, size, parts);
-  launch(stream, 1, kThreads, half_scale_kernel, parts, limit, out);
+  const unsigned count = min(blocks_for(size), static_cast<unsigned>(kMagnitudeParts));
+  launch(stream, count, kThreads, magnitude_part_kernel, in, size, parts);
+  launch(stream, 1, kThreads, half_scale_kernel, parts, count, limit, out);
 }
 
 void to_float16(cudaStream_t stream, const float* in, const HalfScale* scale, void* out,

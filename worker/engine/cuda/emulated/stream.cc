@@ -1,0 +1,81 @@
+#include "worker/engine/cuda/emulated/stream.h"
+
+#include <chrono>
+#include <utility>
+
+#include "worker/engine/cuda/emulated/grid.h"
+
+namespace {
+
+std::atomic<std::uint64_t> streams_made{0};
+
+}  // namespace
+
+CUstream_st::CUstream_st()
+    : newest_(new Node),
+      oldest_(newest_),
+      random_(++streams_made * 0x9E3779B97F4A7C15ULL),
+      thread_([this] { run(); }) {}
+
+CUstream_st::~CUstream_st() {
+  push(nullptr);
+  thread_.join();
+  delete oldest_;
+}
+
+void CUstream_st::push(std::function<void()> task) {
+  auto* const node = new Node;
+  node->task = std::move(task);
+  {
+    const std::lock_guard<std::mutex> lock(push_mutex_);
+    newest_->next.store(node, std::memory_order_release);
+    newest_ = node;
+    ++pushed_;
+  }
+  waiting_.release();
+}
+
+void CUstream_st::run() {
+  for (;;) {
+    waiting_.acquire();
+    Node* const node = oldest_->next.load(std::memory_order_acquire);
+    delete std::exchange(oldest_, node);
+    if (node->task == nullptr) return;
+    // Sometimes behind the others, so that they are seen in more than one order.
+    random_ = random_ * 6364136223846793005ULL + 1442695040888963407ULL;
+    if (random_ >> 60 == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    node->task();
+    node->task = nullptr;
+    finished_.fetch_add(1, std::memory_order_release);
+  }
+}
+
+std::shared_ptr<poseidon::emulated::Record> CUstream_st::record() {
+  auto record = std::make_shared<poseidon::emulated::Record>();
+  push([record] {
+    record->time_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                          std::chrono::steady_clock::now().time_since_epoch())
+                          .count();
+    record->done.store(true, std::memory_order_release);
+    record->done.notify_all();
+  });
+  return record;
+}
+
+bool CUstream_st::is_idle() const { return finished_.load(std::memory_order_acquire) == pushed_; }
+
+namespace poseidon::emulated {
+
+cudaError_t launch(const cudaLaunchConfig_t& config, std::function<void()> thread) {
+  if (config.stream == nullptr) return told(cudaErrorInvalidResourceHandle);  // the default stream
+  const dim3 grid = config.gridDim, block = config.blockDim;
+  const bool is_flat = grid.y == 1 && grid.z == 1 && block.y == 1 && block.z == 1;
+  if (!is_flat || grid.x == 0 || grid.x > 0x7FFFFFFFU || block.x == 0 ||
+      block.x > kMaxBlockThreads || config.dynamicSmemBytes != 0 || config.numAttrs != 0) {
+    return told(cudaErrorInvalidConfiguration);
+  }
+  config.stream->push([grid, block, thread = std::move(thread)] { run_grid(grid, block, thread); });
+  return cudaSuccess;
+}
+
+}  // namespace poseidon::emulated

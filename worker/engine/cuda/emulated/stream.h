@@ -1,0 +1,76 @@
+#pragma once
+
+// Streams and events of the emulated GPU. Each stream is a thread that does what it was given in
+// order, at a pace of its own; streams, events and the host are tied to each other by what the code
+// under test asks for, and by nothing else: what it forgets to order is a race, which
+// ThreadSanitizer reports and other builds run in more than one order.
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <semaphore>
+#include <thread>
+
+namespace poseidon::emulated {
+
+/// One record of an event: done once the stream has come to it.
+struct Record {
+  std::atomic<bool> done{false};
+  std::int64_t time_ns = 0;  ///< once done
+};
+
+}  // namespace poseidon::emulated
+
+struct CUstream_st {
+  CUstream_st();
+  /// After all that is queued.
+  ~CUstream_st();
+  CUstream_st(const CUstream_st&) = delete;
+  CUstream_st& operator=(const CUstream_st&) = delete;
+
+  void push(std::function<void()> task);
+  std::shared_ptr<poseidon::emulated::Record> record();
+  bool is_idle() const;
+
+ private:
+  struct Node {
+    std::function<void()> task;
+    std::atomic<Node*> next{nullptr};
+  };
+  void run();
+
+  // The thread only takes: it tells those who push nothing of how far it is, lest that order what
+  // nobody has asked to be ordered.
+  std::mutex push_mutex_;
+  Node* newest_;
+  Node* oldest_;  ///< the thread's; done, or the first of all
+  std::counting_semaphore<> waiting_{0};
+  std::uint64_t pushed_ = 0;
+  std::atomic<std::uint64_t> finished_{0};
+  std::uint64_t random_;
+  std::thread thread_;
+};
+
+struct CUevent_st {
+  std::mutex mutex;
+  std::shared_ptr<poseidon::emulated::Record> last;  ///< null: never recorded
+  bool times = true;
+};
+
+namespace poseidon::emulated {
+
+/// Keeps it as the thread's last error, as the runtime does.
+cudaError_t told(cudaError_t error);
+/// Like cudaLaunchKernelExC.
+cudaError_t launch(const cudaLaunchConfig_t& config, std::function<void()> thread);
+/// Whether all of it lies in one allocation of the device's memory.
+bool is_device_memory(const void* memory, std::size_t bytes);
+/// What a library does to its workspace, whatever was in it: its beginning and its end are lost.
+void spoil(void* workspace, std::size_t bytes);
+
+}  // namespace poseidon::emulated
