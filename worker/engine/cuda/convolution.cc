@@ -4,10 +4,12 @@
 // all results anew.
 //
 // In bfloat16 and float16 input, weight and gradients are rounded into the workspace before, and
-// results come back from there: tensors between layers and parameters stay float32. Where cuDNN
-// does not plan one of the three computations so, all three are of rounded values that are kept as
-// float32: products of two of them are exact there, so what is summed is the same. In float16 each
-// tensor has a scale of its own, found each time on the device (half_scale.h).
+// results come back from there: tensors between layers and parameters stay float32. On the way they
+// change places, too: tensor cores want channels last. Where cuDNN does not plan one of the three
+// computations so, or refuses it when it is tried out, channels are first; and where it will not
+// have that, all three are of rounded values that are kept as float32: products of two of them are
+// exact there, so what is summed is the same. In float16 each tensor has a scale of its own, found
+// each time on the device (half_scale.h).
 
 #include <algorithm>
 #include <atomic>
@@ -35,6 +37,22 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kSliceAlignmentBytes - 1) / kSliceAlignmentBytes * kSliceAlignmentBytes;
 }
 
+/// How cuDNN sees a layer's tensors.
+struct Form {
+  cudnnDataType_t type = CUDNN_DATA_FLOAT;
+  cudnnTensorFormat_t format = CUDNN_TENSOR_NCHW;
+  cudnnMathType_t math = CUDNN_DEFAULT_MATH;
+
+  /// 16 bits, and not rounded values kept as float32.
+  bool is_narrow() const { return type != CUDNN_DATA_FLOAT; }
+  bool has_channels_last() const { return format == CUDNN_TENSOR_NHWC; }
+};
+
+cuda::Planes planes_of(std::int64_t samples, const Shape& shape) {
+  return {.samples = samples, .channels = shape[0], .plane = shape[1] * shape[2]};
+}
+std::int64_t elements_of(const cuda::Planes& p) { return p.samples * p.channels * p.plane; }
+
 /// cuDNN's handles, made empty; may be set again.
 class Tensor {
  public:
@@ -44,10 +62,10 @@ class Tensor {
   }
   Tensor(const Tensor&) = delete;
   Tensor& operator=(const Tensor&) = delete;
-  absl::Status set(cudnnDataType_t type, std::int64_t batch, const Shape& shape) {
+  absl::Status set(const Form& form, std::int64_t batch, const Shape& shape) {
     if (handle_ == nullptr) POSEIDON_CUDA(cudnnCreateTensorDescriptor(&handle_));
     POSEIDON_CUDA(cudnnSetTensor4dDescriptor(
-        handle_, CUDNN_TENSOR_NCHW, type, static_cast<int>(batch), static_cast<int>(shape[0]),
+        handle_, form.format, form.type, static_cast<int>(batch), static_cast<int>(shape[0]),
         static_cast<int>(shape[1]), static_cast<int>(shape[2])));
     return absl::OkStatus();
   }
@@ -65,10 +83,10 @@ class Filter {
   }
   Filter(const Filter&) = delete;
   Filter& operator=(const Filter&) = delete;
-  absl::Status set(cudnnDataType_t type, const Shape& shape) {
+  absl::Status set(const Form& form, const Shape& shape) {
     if (handle_ == nullptr) POSEIDON_CUDA(cudnnCreateFilterDescriptor(&handle_));
     POSEIDON_CUDA(cudnnSetFilter4dDescriptor(
-        handle_, type, CUDNN_TENSOR_NCHW, static_cast<int>(shape[0]), static_cast<int>(shape[1]),
+        handle_, form.type, form.format, static_cast<int>(shape[0]), static_cast<int>(shape[1]),
         static_cast<int>(shape[2]), static_cast<int>(shape[3])));
     return absl::OkStatus();
   }
@@ -172,9 +190,10 @@ class Convolution final : public LayerOperator {
         narrow_type_(narrow_type(context.precision())),
         rounds_(narrow_type_ != CUDNN_DATA_FLOAT),
         scales_(narrow_type_ == CUDNN_DATA_HALF),
-        input_elements_(samples_ * element_count(layer.input_shape)),
-        output_elements_(samples_ * element_count(layer.output_shape)),
-        weight_elements_(element_count(layer.parameters.front().shape)),
+        wants_input_gradient_(options.wants_input_gradient),
+        input_planes_(planes_of(samples_, layer.input_shape)),
+        output_planes_(planes_of(samples_, layer.output_shape)),
+        weight_planes_(weight_planes(layer.parameters.front().shape)),
         images_{.samples = samples_,
                 .channels = layer.output_shape[0],
                 .plane = layer.output_shape[1] * layer.output_shape[2],
@@ -192,35 +211,23 @@ class Convolution final : public LayerOperator {
                         .weight = half_limit_beside(gradient_limit_, of_one_input)};
   }
 
-  absl::Status open(bool wants_input_gradient) {
-    if (!rounds_) {
-      // True float32 excludes TF32, which the default lets cuDNN take.
-      POSEIDON_RETURN_IF_ERROR(plan(
-          CUDNN_DATA_FLOAT,
-          context_.precision() == CudaPrecision::kFloat32 ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH,
-          wants_input_gradient));
-    } else if (const absl::Status refused =
-                   plan(narrow_type_, CUDNN_TENSOR_OP_MATH, wants_input_gradient);
-               !refused.ok()) {
-      // TF32 changes no value that is rounded, but the sums and differences of some algorithms.
-      POSEIDON_RETURN_IF_ERROR(plan(CUDNN_DATA_FLOAT, CUDNN_FMA_MATH, wants_input_gradient));
-      static std::atomic<bool> has_warned{false};  // a network has hundreds of such layers
-      if (!has_warned.exchange(true)) {
-        context_.warn(
-            absl::StrCat("layer '", layer_.name, "' and perhaps others are rounded to ",
-                         scales_ ? "fp16" : "bf16",
-                         " but computed with in float32, which is slower: ", refused.message()));
-      }
+  absl::Status open() {
+    // True float32 excludes TF32, which the default lets cuDNN take.
+    const bool is_true = context_.precision() == CudaPrecision::kFloat32;
+    if (!rounds_) return open_as({.math = is_true ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH});
+    absl::Status refused;
+    for (const cudnnTensorFormat_t format : {CUDNN_TENSOR_NHWC, CUDNN_TENSOR_NCHW}) {
+      refused = open_as({.type = narrow_type_, .format = format, .math = CUDNN_TENSOR_OP_MATH});
+      if (refused.ok()) return refused;
     }
-    algorithm_bytes_ = aligned(std::max(
-        {forward_.workspace_bytes(), of_weight_.workspace_bytes(), of_input_.workspace_bytes()}));
-    std::size_t bytes =
-        algorithm_bytes_ + aligned(cuda::channel_sums_scratch(images_) * sizeof(double));
-    if (rounds_) {
-      bytes += rounded_bytes(input_elements_) + rounded_bytes(output_elements_) +
-               rounded_bytes(weight_elements_) + aligned(sizeof(Scales));
+    static std::atomic<bool> has_warned{false};  // a network has hundreds of such layers
+    if (!has_warned.exchange(true)) {
+      context_.warn(absl::StrCat(
+          "layer '", layer_.name, "' and perhaps others are rounded to ", scales_ ? "fp16" : "bf16",
+          " but computed with in float32, which is slower: ", refused.message()));
     }
-    return context_.reserve_workspace(bytes);
+    // TF32 changes no value that is rounded, but the sums and differences of some algorithms.
+    return open_as({.math = CUDNN_FMA_MATH});
   }
 
   absl::Status forward(const ForwardArgs& args) override {
@@ -233,16 +240,38 @@ class Convolution final : public LayerOperator {
  private:
   // ---- planning ----
 
-  /// All three computations, with tensors of one type. May be called again.
-  absl::Status plan(cudnnDataType_t type, cudnnMathType_t math, bool wants_input_gradient) {
-    type_ = type;
-    POSEIDON_RETURN_IF_ERROR(input_.set(type, samples_, layer_.input_shape));
-    POSEIDON_RETURN_IF_ERROR(output_.set(type, samples_, layer_.output_shape));
-    POSEIDON_RETURN_IF_ERROR(weight_.set(type, layer_.parameters.front().shape));
-    POSEIDON_RETURN_IF_ERROR(rule_.set(layer_, math));
+  static cuda::Planes weight_planes(const Shape& shape) {
+    return {.samples = shape[0], .channels = shape[1], .plane = shape[2] * shape[3]};
+  }
+
+  /// All three computations, with tensors of one form. May be called again.
+  absl::Status open_as(const Form& form) {
+    form_ = form;
+    POSEIDON_RETURN_IF_ERROR(input_.set(form, samples_, layer_.input_shape));
+    POSEIDON_RETURN_IF_ERROR(output_.set(form, samples_, layer_.output_shape));
+    POSEIDON_RETURN_IF_ERROR(weight_.set(form, layer_.parameters.front().shape));
+    POSEIDON_RETURN_IF_ERROR(rule_.set(layer_, form.math));
     POSEIDON_RETURN_IF_ERROR(choose_forward());
     POSEIDON_RETURN_IF_ERROR(choose_of_weight());
-    return wants_input_gradient ? choose_of_input() : absl::OkStatus();
+    if (wants_input_gradient_) POSEIDON_RETURN_IF_ERROR(choose_of_input());
+    algorithm_bytes_ = aligned(std::max(
+        {forward_.workspace_bytes(), of_weight_.workspace_bytes(), of_input_.workspace_bytes()}));
+    std::size_t bytes =
+        algorithm_bytes_ + aligned(cuda::channel_sums_scratch(images_) * sizeof(double));
+    if (rounds_) {
+      bytes += rounded_bytes(input_planes_) + rounded_bytes(output_planes_) +
+               rounded_bytes(weight_planes_) + aligned(sizeof(Scales));
+    }
+    POSEIDON_RETURN_IF_ERROR(context_.reserve_workspace(bytes));
+    return form.is_narrow() ? try_out() : absl::OkStatus();
+  }
+
+  /// Whether cuDNN does what its heuristics say: with whatever the workspace holds.
+  absl::Status try_out() {
+    POSEIDON_RETURN_IF_ERROR(call_forward(rounded_input(), rounded_weight(), rounded_output()));
+    POSEIDON_RETURN_IF_ERROR(call_of_weight(rounded_input(), rounded_output(), rounded_weight()));
+    if (!wants_input_gradient_) return absl::OkStatus();
+    return call_of_input(rounded_weight(), rounded_output(), rounded_input());
   }
 
   absl::Status choose_forward() {
@@ -315,10 +344,9 @@ class Convolution final : public LayerOperator {
     }
     return CUDNN_DATA_FLOAT;
   }
-  /// Whether cuDNN's tensors are of 16 bits, and not rounded values kept as float32.
-  bool is_narrow() const { return type_ != CUDNN_DATA_FLOAT; }
-  std::size_t rounded_bytes(std::int64_t elements) const {
-    return aligned(static_cast<std::size_t>(elements) * (is_narrow() ? 2 : sizeof(float)));
+  std::size_t rounded_bytes(const cuda::Planes& planes) const {
+    return aligned(static_cast<std::size_t>(elements_of(planes)) *
+                   (form_.is_narrow() ? 2 : sizeof(float)));
   }
   double* bias_sums() const {
     return reinterpret_cast<double*>(context_.workspace() + algorithm_bytes_);
@@ -327,119 +355,127 @@ class Convolution final : public LayerOperator {
     return context_.workspace() + algorithm_bytes_ +
            aligned(cuda::channel_sums_scratch(images_) * sizeof(double));
   }
-  std::byte* rounded_output() const { return rounded_input() + rounded_bytes(input_elements_); }
-  std::byte* rounded_weight() const { return rounded_output() + rounded_bytes(output_elements_); }
+  std::byte* rounded_output() const { return rounded_input() + rounded_bytes(input_planes_); }
+  std::byte* rounded_weight() const { return rounded_output() + rounded_bytes(output_planes_); }
   /// In the device's memory. Of what the pass has rounded.
   struct Scales {
     HalfScale input, weight, gradient;
     std::uint32_t parts[cuda::kMagnitudeParts];  ///< while one is found
   };
   Scales* scales() const {
-    return reinterpret_cast<Scales*>(rounded_weight() + rounded_bytes(weight_elements_));
+    return reinterpret_cast<Scales*>(rounded_weight() + rounded_bytes(weight_planes_));
   }
 
   /// What cuDNN shall read: the tensor itself, or rounded to `place`; in float16 with `scale`, by
   /// which magnitudes stay below 2^limit.
-  const void* rounded(const float* from, std::byte* place, std::int64_t elements, HalfScale* scale,
-                      int limit) const {
+  const void* rounded(const float* from, std::byte* place, const cuda::Planes& planes,
+                      HalfScale* scale, int limit) const {
     if (!rounds_) return from;
     const cudaStream_t stream = context_.compute();
+    const std::int64_t elements = elements_of(planes);
     auto* const kept = reinterpret_cast<float*>(place);
-    if (!scales_) {
-      if (is_narrow()) {
-        cuda::to_bfloat16(stream, from, place, elements);
-      } else {
-        cuda::round_to_bfloat16(stream, from, kept, elements);
-      }
-      return place;
-    }
-    cuda::half_scale_of(stream, from, elements, limit, scales()->parts, scale);
-    if (is_narrow()) {
-      cuda::to_float16(stream, from, scale, place, elements);
-    } else {
+    if (scales_) cuda::half_scale_of(stream, from, elements, limit, scales()->parts, scale);
+    if (form_.is_narrow()) {
+      cuda::narrow(stream, kernel_type(), planes, form_.has_channels_last(), from, scale, place);
+    } else if (scales_) {
       cuda::round_to_float16(stream, from, scale, kept, elements);
+    } else {
+      cuda::round_to_bfloat16(stream, from, kept, elements);
     }
     return place;
   }
   /// Where cuDNN shall write what `deliver` brings to `to`.
   void* target(float* to, std::byte* place) const {
-    return is_narrow() ? static_cast<void*>(place) : to;
+    return form_.is_narrow() ? static_cast<void*>(place) : to;
   }
-  /// The scales: of the factors of which `place` has the products' sums.
-  void deliver(const std::byte* place, float* to, std::int64_t elements, const HalfScale* left,
-               const HalfScale* right) const {
-    if (!is_narrow()) return;
-    if (scales_) {
-      cuda::from_float16(context_.compute(), place, left, right, to, elements);
-    } else {
-      cuda::from_bfloat16(context_.compute(), place, to, elements);
+  /// The scales: of the factors of which `place` has the products' sums. `bias`, if there is one,
+  /// is added on the way.
+  void deliver(const std::byte* place, float* to, const cuda::Planes& planes,
+               const cuda::NarrowScales& scales, const float* bias = nullptr) const {
+    const cudaStream_t stream = context_.compute();
+    if (form_.is_narrow()) {
+      cuda::widen(stream, kernel_type(), planes, form_.has_channels_last(), place, scales, bias,
+                  to);
+    } else if (bias != nullptr) {
+      cuda::add_bias(stream, to, bias, planes.samples, planes.channels, planes.plane);
     }
+  }
+  cuda::NarrowType kernel_type() const {
+    return scales_ ? cuda::NarrowType::kFloat16 : cuda::NarrowType::kBfloat16;
+  }
+
+  // ---- cuDNN's calls ----
+
+  absl::Status call_forward(const void* x, const void* w, void* y) {
+    return forward_.run(context_, layer_, "cudnnConvolutionForward",
+                        [&](cudnnConvolutionFwdAlgo_t algorithm, std::size_t bytes) {
+                          return cudnnConvolutionForward(context_.cudnn(), &kOne, input_.handle(),
+                                                         x, weight_.handle(), w, rule_.handle(),
+                                                         algorithm, context_.workspace(), bytes,
+                                                         &kZero, output_.handle(), y);
+                        });
+  }
+  absl::Status call_of_weight(const void* x, const void* dy, void* dw) {
+    return of_weight_.run(context_, layer_, "cudnnConvolutionBackwardFilter",
+                          [&](cudnnConvolutionBwdFilterAlgo_t algorithm, std::size_t bytes) {
+                            return cudnnConvolutionBackwardFilter(
+                                context_.cudnn(), &kOne, input_.handle(), x, output_.handle(), dy,
+                                rule_.handle(), algorithm, context_.workspace(), bytes, &kZero,
+                                weight_.handle(), dw);
+                          });
+  }
+  absl::Status call_of_input(const void* w, const void* dy, void* dx) {
+    return of_input_.run(context_, layer_, "cudnnConvolutionBackwardData",
+                         [&](cudnnConvolutionBwdDataAlgo_t algorithm, std::size_t bytes) {
+                           return cudnnConvolutionBackwardData(
+                               context_.cudnn(), &kOne, weight_.handle(), w, output_.handle(), dy,
+                               rule_.handle(), algorithm, context_.workspace(), bytes, &kZero,
+                               input_.handle(), dx);
+                         });
   }
 
   // ---- running ----
 
   absl::Status run_forward(const ForwardArgs& args) {
-    const void* const x = rounded(args.inputs[0], rounded_input(), input_elements_,
-                                  &scales()->input, forward_limits_.input);
-    const void* const w = rounded(args.parameters, rounded_weight(), weight_elements_,
+    const void* const x = rounded(args.inputs[0], rounded_input(), input_planes_, &scales()->input,
+                                  forward_limits_.input);
+    const void* const w = rounded(args.parameters, rounded_weight(), weight_planes_,
                                   &scales()->weight, forward_limits_.weight);
-    void* const y = target(args.output, rounded_output());
-    POSEIDON_RETURN_IF_ERROR(forward_.run(
-        context_, layer_, "cudnnConvolutionForward",
-        [&](cudnnConvolutionFwdAlgo_t algorithm, std::size_t bytes) {
-          return cudnnConvolutionForward(context_.cudnn(), &kOne, input_.handle(), x,
-                                         weight_.handle(), w, rule_.handle(), algorithm,
-                                         context_.workspace(), bytes, &kZero, output_.handle(), y);
-        }));
-    deliver(rounded_output(), args.output, output_elements_, &scales()->input, &scales()->weight);
-    if (has_bias()) {
-      cuda::add_bias(context_.compute(), args.output, args.parameters + weight_elements_, samples_,
-                     images_.channels, images_.plane);
-    }
+    POSEIDON_RETURN_IF_ERROR(call_forward(x, w, target(args.output, rounded_output())));
+    deliver(rounded_output(), args.output, output_planes_, {&scales()->input, &scales()->weight},
+            has_bias() ? args.parameters + elements_of(weight_planes_) : nullptr);
     return launch_status("convolution");
   }
 
   absl::Status run_backward(const BackwardArgs& args) {
-    const void* const dy = rounded(args.output_gradient, rounded_output(), output_elements_,
+    const void* const dy = rounded(args.output_gradient, rounded_output(), output_planes_,
                                    &scales()->gradient, gradient_limit_);
     POSEIDON_RETURN_IF_ERROR(run_of_weight(args, dy));
     if (has_bias()) {
       cuda::channel_sums(context_.compute(), images_, args.output_gradient, bias_sums(),
-                         args.parameter_gradients + weight_elements_);
+                         args.parameter_gradients + elements_of(weight_planes_));
     }
     if (args.input_gradients[0] != nullptr) POSEIDON_RETURN_IF_ERROR(run_of_input(args, dy));
     return launch_status("convolution gradient");
   }
 
   absl::Status run_of_weight(const BackwardArgs& args, const void* dy) {
-    const void* const x = rounded(args.forward.inputs[0], rounded_input(), input_elements_,
+    const void* const x = rounded(args.forward.inputs[0], rounded_input(), input_planes_,
                                   &scales()->input, backward_limits_.input);
-    void* const dw = target(args.parameter_gradients, rounded_weight());
-    POSEIDON_RETURN_IF_ERROR(of_weight_.run(
-        context_, layer_, "cudnnConvolutionBackwardFilter",
-        [&](cudnnConvolutionBwdFilterAlgo_t algorithm, std::size_t bytes) {
-          return cudnnConvolutionBackwardFilter(
-              context_.cudnn(), &kOne, input_.handle(), x, output_.handle(), dy, rule_.handle(),
-              algorithm, context_.workspace(), bytes, &kZero, weight_.handle(), dw);
-        }));
-    deliver(rounded_weight(), args.parameter_gradients, weight_elements_, &scales()->input,
-            &scales()->gradient);
+    POSEIDON_RETURN_IF_ERROR(
+        call_of_weight(x, dy, target(args.parameter_gradients, rounded_weight())));
+    deliver(rounded_weight(), args.parameter_gradients, weight_planes_,
+            {&scales()->input, &scales()->gradient});
     return absl::OkStatus();
   }
 
   absl::Status run_of_input(const BackwardArgs& args, const void* dy) {
-    const void* const w = rounded(args.forward.parameters, rounded_weight(), weight_elements_,
+    const void* const w = rounded(args.forward.parameters, rounded_weight(), weight_planes_,
                                   &scales()->weight, backward_limits_.weight);
-    void* const dx = target(args.input_gradients[0], rounded_input());
-    POSEIDON_RETURN_IF_ERROR(of_input_.run(
-        context_, layer_, "cudnnConvolutionBackwardData",
-        [&](cudnnConvolutionBwdDataAlgo_t algorithm, std::size_t bytes) {
-          return cudnnConvolutionBackwardData(
-              context_.cudnn(), &kOne, weight_.handle(), w, output_.handle(), dy, rule_.handle(),
-              algorithm, context_.workspace(), bytes, &kZero, input_.handle(), dx);
-        }));
-    deliver(rounded_input(), args.input_gradients[0], input_elements_, &scales()->weight,
-            &scales()->gradient);
+    POSEIDON_RETURN_IF_ERROR(
+        call_of_input(w, dy, target(args.input_gradients[0], rounded_input())));
+    deliver(rounded_input(), args.input_gradients[0], input_planes_,
+            {&scales()->weight, &scales()->gradient});
     return absl::OkStatus();
   }
 
@@ -451,8 +487,9 @@ class Convolution final : public LayerOperator {
   const std::int64_t samples_;
   const cudnnDataType_t narrow_type_;  ///< of rounded tensors; float where none is rounded
   const bool rounds_, scales_;
-  const std::int64_t input_elements_, output_elements_, weight_elements_;  // of the whole batch
-  const cuda::Images images_;                                              // the output's
+  const bool wants_input_gradient_;
+  const cuda::Planes input_planes_, output_planes_, weight_planes_;  // of the whole batch
+  const cuda::Images images_;                                        // the output's
   CudaContext& context_;
   /// In float16: below which powers of two the factors are kept.
   struct Limits {
@@ -463,7 +500,7 @@ class Convolution final : public LayerOperator {
   Tensor input_, output_;
   Filter weight_;
   Rule rule_;
-  cudnnDataType_t type_ = CUDNN_DATA_FLOAT;  ///< of cuDNN's tensors
+  Form form_;
   Candidates<cudnnConvolutionFwdAlgo_t> forward_;
   Candidates<cudnnConvolutionBwdFilterAlgo_t> of_weight_;
   Candidates<cudnnConvolutionBwdDataAlgo_t> of_input_;
@@ -475,7 +512,7 @@ class Convolution final : public LayerOperator {
 MadeOperator make_cuda_convolution(const LayerSpec& layer, const OperatorOptions& options,
                                    CudaContext& context) {
   auto made = std::make_unique<Convolution>(layer, options, context);
-  POSEIDON_RETURN_IF_ERROR(made->open(options.wants_input_gradient));
+  POSEIDON_RETURN_IF_ERROR(made->open());
   return made;
 }
 

@@ -32,27 +32,39 @@ void add_bias(cudaStream_t stream, float* values, const float* bias, std::int64_
 /// dropout_mask.h; `layer_seed` is mix_seed(job's seed, hash of the layer's name).
 void dropout(cudaStream_t stream, std::uint64_t layer_seed, std::uint64_t first_sample, float ratio,
              std::int64_t samples, std::int64_t elements, const float* in, float* out);
-/// To and from bfloat16, rounded to nearest even.
-void to_bfloat16(cudaStream_t stream, const float* in, void* out, std::int64_t size);
-void from_bfloat16(cudaStream_t stream, const void* in, float* out, std::int64_t size);
+
+// ---- 16 bits (narrow_kernels.cu); scales are in the device's memory ----
+
+enum class NarrowType { kBfloat16, kFloat16 };
+/// samples x channels x plane, one after the other as all tensors between layers lie; a weight's
+/// outputs are its samples.
+struct Planes {
+  std::int64_t samples, channels, plane;
+};
+/// Of the two tensors of whose products sums are formed; null in bfloat16, which needs none.
+struct NarrowScales {
+  const HalfScale* left;
+  const HalfScale* right;
+};
+/// Scaled (float16), then rounded to nearest even. With `channels_last` out is samples x plane x
+/// channels.
+void narrow(cudaStream_t stream, NarrowType type, const Planes& planes, bool channels_last,
+            const float* in, const HalfScale* scale, void* out);
+/// Sums of products of two tensors with these scales, without them. With `channels_last` in is
+/// samples x plane x channels. With `bias`, a value for each channel, that is added.
+void widen(cudaStream_t stream, NarrowType type, const Planes& planes, bool channels_last,
+           const void* in, const NarrowScales& scales, const float* bias, float* out);
+
 /// To the nearest bfloat16, ties to even, kept as float.
 void round_to_bfloat16(cudaStream_t stream, const float* in, float* out, std::int64_t size);
-
-// ---- float16 (half_kernels.cu); scales are in the device's memory ----
+/// What narrow() makes of it in float16, as float and without the scale.
+void round_to_float16(cudaStream_t stream, const float* in, const HalfScale* scale, float* out,
+                      std::int64_t size);
 
 inline constexpr std::int64_t kMagnitudeParts = 256;
 /// The scale of the tensor for this limit. `parts`: scratch of kMagnitudeParts.
 void half_scale_of(cudaStream_t stream, const float* in, std::int64_t size, int limit,
                    std::uint32_t* parts, HalfScale* out);
-/// Scaled, then rounded to nearest even.
-void to_float16(cudaStream_t stream, const float* in, const HalfScale* scale, void* out,
-                std::int64_t size);
-/// Sums of products of two tensors with these scales, without them.
-void from_float16(cudaStream_t stream, const void* in, const HalfScale* left,
-                  const HalfScale* right, float* out, std::int64_t size);
-/// What to_float16 makes of it, as float and without the scale.
-void round_to_float16(cudaStream_t stream, const float* in, const HalfScale* scale, float* out,
-                      std::int64_t size);
 
 // ---- windows (window_kernels.cu) ----
 

@@ -1,7 +1,5 @@
 // Kernels in which every output element depends on its own input elements alone.
 
-#include <cuda_bf16.h>
-
 #include "common/random.h"
 #include "worker/engine/cuda/cuda_kernels.h"
 #include "worker/engine/cuda/launch.cuh"
@@ -54,24 +52,6 @@ __global__ void dropout_kernel(std::uint64_t layer_seed, std::uint64_t first_sam
   }
 }
 
-__global__ void to_bfloat16_kernel(const float* in, __nv_bfloat16* out, std::int64_t size) {
-  for (std::int64_t i = first_item(); i < size; i += item_stride()) {
-    out[i] = __float2bfloat16_rn(in[i]);
-  }
-}
-
-__global__ void from_bfloat16_kernel(const __nv_bfloat16* in, float* out, std::int64_t size) {
-  for (std::int64_t i = first_item(); i < size; i += item_stride()) {
-    out[i] = __bfloat162float(in[i]);
-  }
-}
-
-__global__ void round_to_bfloat16_kernel(const float* in, float* out, std::int64_t size) {
-  for (std::int64_t i = first_item(); i < size; i += item_stride()) {
-    out[i] = __bfloat162float(__float2bfloat16_rn(in[i]));
-  }
-}
-
 }  // namespace
 
 void relu(cudaStream_t stream, const float* in, float* out, std::int64_t size) {
@@ -106,20 +86,6 @@ void dropout(cudaStream_t stream, std::uint64_t layer_seed, std::uint64_t first_
   const std::int64_t size = samples * elements;
   launch(stream, blocks_for(size), kThreads, dropout_kernel, layer_seed, first_sample, ratio, scale,
          size, elements, in, out);
-}
-
-void to_bfloat16(cudaStream_t stream, const float* in, void* out, std::int64_t size) {
-  launch(stream, blocks_for(size), kThreads, to_bfloat16_kernel, in,
-         static_cast<__nv_bfloat16*>(out), size);
-}
-
-void from_bfloat16(cudaStream_t stream, const void* in, float* out, std::int64_t size) {
-  launch(stream, blocks_for(size), kThreads, from_bfloat16_kernel,
-         static_cast<const __nv_bfloat16*>(in), out, size);
-}
-
-void round_to_bfloat16(cudaStream_t stream, const float* in, float* out, std::int64_t size) {
-  launch(stream, blocks_for(size), kThreads, round_to_bfloat16_kernel, in, out, size);
 }
 
 }  // namespace poseidon::cuda

@@ -1,8 +1,8 @@
 // cuDNN as far as the device uses it: convolutions of its version 7 interface, in plain loops, sums
 // in double. Of each list of algorithms the first cannot, the second gives other bits each time,
 // the third refuses some sizes only when it runs, the fourth does everything; 16-bit tensors in
-// groups are refused when asked for, and one format of some others. So all that the device must be
-// ready for happens.
+// groups are refused when asked for, and channels last of some others when asked for or when they
+// run. So all that the device must be ready for happens.
 
 #include <cudnn.h>
 
@@ -201,6 +201,9 @@ cudnnStatus_t run(cudnnHandle_t handle, const Shapes& shapes, const Kind (&kinds
   const cudnnStatus_t status = workspace_of(shapes, kinds, kind, &needed);
   if (status != CUDNN_STATUS_SUCCESS) return status;
   if (kind == kinds[2] && shapes.products() % 5 == 0) return CUDNN_STATUS_NOT_SUPPORTED;
+  if (shapes.x.format == CUDNN_TENSOR_NHWC && shapes.w.k % 3 == 0) {
+    return CUDNN_STATUS_NOT_SUPPORTED;  // by all, when they run
+  }
   if (*static_cast<const float*>(alpha) != 1.0F || *static_cast<const float*>(beta) != 0.0F) {
     return CUDNN_STATUS_NOT_SUPPORTED;
   }

@@ -1,0 +1,199 @@
+// To and from 16 bits: each float16 tensor with a scale of its own (worker/engine/half_scale.h),
+// and channels last where cuDNN shall have them so. What is moved to another place goes through a
+// tile in shared memory, so that both sides of the device's memory are touched in whole rows.
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+#include "worker/engine/cuda/cuda_kernels.h"
+#include "worker/engine/cuda/launch.cuh"
+
+namespace poseidon::cuda {
+namespace {
+
+static_assert(kMagnitudeParts == kThreads, "one block compares all parts");
+
+/// The block's largest value, for its thread 0. All threads must call it; a block has kThreads.
+__device__ std::uint32_t block_max(std::uint32_t value) {
+  __shared__ std::uint32_t of_warps[kThreads / 32];
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value = max(value, __shfl_down_sync(0xFFFFFFFFu, value, offset));
+  }
+  __syncthreads();  // who called before may still read
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = value;
+  __syncthreads();
+  std::uint32_t largest = 0;
+  if (threadIdx.x == 0) {
+    for (const std::uint32_t one : of_warps) largest = max(largest, one);
+  }
+  return largest;
+}
+
+/// Magnitudes of floats are in the order of their bits, infinity and then NaNs above all others.
+__global__ void magnitude_part_kernel(const float* in, std::int64_t size, std::uint32_t* parts) {
+  std::uint32_t largest = 0;
+  for (std::int64_t i = first_item(); i < size; i += item_stride()) {
+    largest = max(largest, __float_as_uint(in[i]) & 0x7FFFFFFFu);
+  }
+  largest = block_max(largest);
+  if (threadIdx.x == 0) parts[blockIdx.x] = largest;
+}
+
+__global__ void half_scale_kernel(const std::uint32_t* parts, unsigned count, int limit,
+                                  HalfScale* out) {
+  const std::uint32_t largest = block_max(threadIdx.x < count ? parts[threadIdx.x] : 0);
+  if (threadIdx.x == 0) *out = half_scale(largest, limit);
+}
+
+// ---- one value ----
+
+struct ToBfloat16 {
+  __device__ explicit ToBfloat16(const NarrowScales&) {}
+  __device__ __nv_bfloat16 operator()(float value) const { return __float2bfloat16_rn(value); }
+};
+struct FromBfloat16 {
+  __device__ explicit FromBfloat16(const NarrowScales&) {}
+  __device__ float operator()(__nv_bfloat16 value) const { return __bfloat162float(value); }
+};
+struct ToFloat16 {
+  __device__ explicit ToFloat16(const NarrowScales& scales) : factor(scales.left->scale) {}
+  __device__ __half operator()(float value) const { return __float2half_rn(value * factor); }
+  float factor;
+};
+struct FromFloat16 {  // the inverses' product may be no float
+  __device__ explicit FromFloat16(const NarrowScales& scales)
+      : first(scales.left->inverse), second(scales.right->inverse) {}
+  __device__ float operator()(__half value) const { return __half2float(value) * first * second; }
+  float first, second;
+};
+
+/// `bias`: of each channel, added to what is made; null where 16 bits are made.
+template <typename To, typename From, typename Convert>
+__global__ void in_order_kernel(Planes planes, const From* in, NarrowScales scales,
+                                const float* bias, To* out) {
+  const Convert convert(scales);
+  const std::int64_t size = planes.samples * planes.channels * planes.plane;
+  for (std::int64_t i = first_item(); i < size; i += item_stride()) {
+    To value = convert(in[i]);
+    if constexpr (std::is_same_v<To, float>) {
+      if (bias != nullptr) value += bias[i / planes.plane % planes.channels];
+    }
+    out[i] = value;
+  }
+}
+
+// ---- rows and columns change places ----
+
+constexpr int kTile = 32;
+constexpr int kTileRows = kThreads / kTile;  // that a block takes at a time
+
+/// out[n][c][r] = in[n][r][c] + bias[c]; a tile of rows and columns is a block's at a time.
+template <typename To, typename From, typename Convert>
+__global__ void transpose_kernel(std::int64_t count, std::int64_t rows, std::int64_t columns,
+                                 const From* in, NarrowScales scales, const float* bias, To* out) {
+  __shared__ To tile[kTile][kTile + 1];  // one more: a column's elements are in different banks
+  const Convert convert(scales);
+  const std::int64_t row_tiles = (rows + kTile - 1) / kTile;
+  const std::int64_t column_tiles = (columns + kTile - 1) / kTile;
+  const int x = static_cast<int>(threadIdx.x) % kTile, y = static_cast<int>(threadIdx.x) / kTile;
+  for (std::int64_t t = blockIdx.x; t < count * row_tiles * column_tiles; t += gridDim.x) {
+    const std::int64_t first_column = t % column_tiles * kTile;
+    const std::int64_t first_row = t / column_tiles % row_tiles * kTile;
+    const std::int64_t begin = t / column_tiles / row_tiles * rows * columns;
+    for (int i = y; i < kTile; i += kTileRows) {
+      const std::int64_t r = first_row + i, c = first_column + x;
+      if (r < rows && c < columns) tile[i][x] = convert(in[begin + r * columns + c]);
+    }
+    __syncthreads();
+    for (int i = y; i < kTile; i += kTileRows) {
+      const std::int64_t r = first_row + x, c = first_column + i;
+      if (r >= rows || c >= columns) continue;
+      To value = tile[x][i];
+      if constexpr (std::is_same_v<To, float>) {
+        if (bias != nullptr) value += bias[c];
+      }
+      out[begin + c * rows + r] = value;
+    }
+    __syncthreads();  // the tile is taken again
+  }
+}
+
+__global__ void round_to_bfloat16_kernel(const float* in, float* out, std::int64_t size) {
+  for (std::int64_t i = first_item(); i < size; i += item_stride()) {
+    out[i] = __bfloat162float(__float2bfloat16_rn(in[i]));
+  }
+}
+
+__global__ void round_to_float16_kernel(const float* in, const HalfScale* scale, float* out,
+                                        std::int64_t size) {
+  const float factor = scale->scale, inverse = scale->inverse;
+  for (std::int64_t i = first_item(); i < size; i += item_stride()) {
+    out[i] = __half2float(__float2half_rn(in[i] * factor)) * inverse;
+  }
+}
+
+// ---- launches ----
+
+/// `rows`, `columns`: of each sample in `in`, which change places if it is `transposed`.
+template <typename Convert, typename From, typename To>
+void convert(cudaStream_t stream, const Planes& planes, std::int64_t rows, std::int64_t columns,
+             bool transposed, const From* in, const NarrowScales& scales, const float* bias,
+             To* out) {
+  // With one row or one column both orders are the same.
+  if (!transposed || rows == 1 || columns == 1) {
+    launch(stream, blocks_for(planes.samples * rows * columns), kThreads,
+           in_order_kernel<To, From, Convert>, planes, in, scales, bias, out);
+    return;
+  }
+  const std::int64_t tiles =
+      planes.samples * ((rows + kTile - 1) / kTile) * ((columns + kTile - 1) / kTile);
+  launch(stream, one_block_each(tiles), kThreads, transpose_kernel<To, From, Convert>,
+         planes.samples, rows, columns, in, scales, bias, out);
+}
+
+}  // namespace
+
+void half_scale_of(cudaStream_t stream, const float* in, std::int64_t size, int limit,
+                   std::uint32_t* parts, HalfScale* out) {
+  const unsigned count = min(blocks_for(size), static_cast<unsigned>(kMagnitudeParts));
+  launch(stream, count, kThreads, magnitude_part_kernel, in, size, parts);
+  launch(stream, 1, kThreads, half_scale_kernel, parts, count, limit, out);
+}
+
+void narrow(cudaStream_t stream, NarrowType type, const Planes& planes, bool channels_last,
+            const float* in, const HalfScale* scale, void* out) {
+  const NarrowScales scales{.left = scale, .right = nullptr};
+  if (type == NarrowType::kBfloat16) {
+    convert<ToBfloat16>(stream, planes, planes.channels, planes.plane, channels_last, in, scales,
+                        nullptr, static_cast<__nv_bfloat16*>(out));
+  } else {
+    convert<ToFloat16>(stream, planes, planes.channels, planes.plane, channels_last, in, scales,
+                       nullptr, static_cast<__half*>(out));
+  }
+}
+
+void widen(cudaStream_t stream, NarrowType type, const Planes& planes, bool channels_last,
+           const void* in, const NarrowScales& scales, const float* bias, float* out) {
+  const std::int64_t rows = channels_last ? planes.plane : planes.channels;
+  const std::int64_t columns = channels_last ? planes.channels : planes.plane;
+  if (type == NarrowType::kBfloat16) {
+    convert<FromBfloat16>(stream, planes, rows, columns, channels_last,
+                          static_cast<const __nv_bfloat16*>(in), scales, bias, out);
+  } else {
+    convert<FromFloat16>(stream, planes, rows, columns, channels_last,
+                         static_cast<const __half*>(in), scales, bias, out);
+  }
+}
+
+void round_to_bfloat16(cudaStream_t stream, const float* in, float* out, std::int64_t size) {
+  launch(stream, blocks_for(size), kThreads, round_to_bfloat16_kernel, in, out, size);
+}
+
+void round_to_float16(cudaStream_t stream, const float* in, const HalfScale* scale, float* out,
+                      std::int64_t size) {
+  launch(stream, blocks_for(size), kThreads, round_to_float16_kernel, in, scale, out, size);
+}
+
+}  // namespace poseidon::cuda
