@@ -1,6 +1,8 @@
 // Every layer type on the device under test, over the grid and the special cases that the CPU
 // device has to pass too (worker/engine/layer_checks.h), and steps from factors.
 
+#include <dlfcn.h>
+
 #include <memory>
 #include <string>
 #include <tuple>
@@ -41,7 +43,9 @@ class GpuLayers : public testing::PrecisionTest {
 
 TEST_P(GpuLayers, Convolution) { compare("Convolution"); }
 TEST_P(GpuLayers, ConvolutionInGroups) { compare("ConvolutionInGroups"); }
+TEST_P(GpuLayers, ConvolutionOfPadding) { compare("ConvolutionOfPadding"); }
 TEST_P(GpuLayers, Pooling) { compare("Pooling"); }
+TEST_P(GpuLayers, PoolingThatHangsOver) { compare("PoolingThatHangsOver"); }
 TEST_P(GpuLayers, PoolingOfTheWholePlane) { compare("PoolingOfTheWholePlane"); }
 TEST_P(GpuLayers, AveragePoolingThatCountsPadding) { compare("AveragePoolingThatCountsPadding"); }
 TEST_P(GpuLayers, BatchNorm) { compare("BatchNorm"); }
@@ -50,6 +54,22 @@ TEST_P(GpuLayers, FullyConnected) { compare("FullyConnected"); }
 TEST_P(GpuLayers, ElementByElement) { compare("ElementByElement"); }
 TEST_P(GpuLayers, Lrn) { compare("Lrn"); }
 TEST_P(GpuLayers, Scores) { compare("Scores"); }
+
+/// Where the emulated GPU's plug-in counts them.
+TEST_P(GpuLayers, ConvolutionsOf16BitsHaveChannelsLast) {
+  void* const plugin = dlopen("libposeidon_cuda.so", RTLD_NOW | RTLD_NOLOAD);
+  const auto count = reinterpret_cast<unsigned long (*)()>(
+      plugin == nullptr ? nullptr : dlsym(plugin, "poseidon_emulated_channels_last"));
+  if (count == nullptr) GTEST_SKIP() << "not on an emulated GPU";
+  const LayerSpec layer = testing::layer_on(
+      {{"type", "convolution"}, {"outputs", 6}, {"kernel", 3}, {"pad", 1}}, {4, 6, 7});
+  const unsigned long before = count();
+  testing::run_layer(*device_, layer, 3, testing::draw_layer_data(layer, 3, 1));
+  const bool has_16_bits = GetParam() == "bf16" || GetParam() == "fp16";
+  // Each of the three computations when the layer is tried out, and when it runs.
+  EXPECT_EQ(count() - before, has_16_bits ? 6 : 0);
+  dlclose(plugin);
+}
 
 TEST_P(GpuLayers, BatchNormInTests) {
   testing::batch_norm_in_tests(*device_, *reference_, accuracy_);

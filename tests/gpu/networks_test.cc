@@ -53,8 +53,8 @@ double gradient_tolerance(const testing::Accuracy& accuracy) {
 // the gradient of every layer below, and up to three times that as values are not all of one size.
 // Layers of fewer than 1000 values hardly ever have one so near to its border.
 constexpr double kOneDecision = 0.1;
-// In a coarse type they have: the smallest layers here, of some 250 values (a branch of the
-// Inception-V3 block: 0.104 in TF32 and in float16 alike, on the emulated GPU).
+// In a coarse type they have, and all layers below see it: the smallest here have some 250 values
+// (a branch of the Inception-V3 block: 0.104 in TF32 and in float16 alike, on the emulated GPU).
 constexpr double kOneDecisionOfASmallLayer = 0.19;
 
 OptimizerSpec momentum(double learning_rate) {

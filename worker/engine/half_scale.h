@@ -38,7 +38,8 @@ inline constexpr int kLargestPower = 126;               ///< whose inverse is a 
 }  // namespace half_scale_internal
 
 /// The scale by which all magnitudes of a tensor fall below 2^limit, the largest by less than a
-/// factor of 2 (unless it is 0, or beyond 2^(kLargestPower - limit)). `largest_bits`: the bits of
+/// factor of 2; but for what is below 2^(limit - kLargestPower), which falls lower, and beyond
+/// 2^(limit + kLargestPower), which stays above. `largest_bits`: the bits of
 /// its largest magnitude. A tensor with infinities or NaNs stays as it is: they must be seen.
 POSEIDON_BOTH_SIDES HalfScale half_scale(std::uint32_t largest_bits, int limit) {
   using namespace half_scale_internal;

@@ -360,7 +360,9 @@ void compare_layer(Device& device, Device& wanted_device, const LayerCase& one, 
       << "parameter gradients";
   if (layer.parameters.empty()) return;
   const auto partial = run_layer(device, layer, one.batch, data, false);
-  EXPECT_EQ(partial.parameter_gradients, got.parameter_gradients)
+  // Coarse types may take another form for three computations than for two (cuda/convolution.cc).
+  EXPECT_TRUE(all_near(partial.parameter_gradients, got.parameter_gradients,
+                       accuracy.is_float() ? 0.0 : tolerance))
       << "must not depend on whether the data gradient is wanted";
 }
 

@@ -120,20 +120,39 @@ class Rule {
   cudnnConvolutionDescriptor_t handle_ = nullptr;
 };
 
+/// Whether it forms sums of products and nothing else: no transform (Winograd, FFT).
+bool sums_products(cudnnConvolutionFwdAlgo_t algorithm) {
+  return algorithm == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM ||
+         algorithm == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM ||
+         algorithm == CUDNN_CONVOLUTION_FWD_ALGO_GEMM;
+}
+bool sums_products(cudnnConvolutionBwdFilterAlgo_t algorithm) {
+  return algorithm == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 ||
+         algorithm == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1 ||
+         algorithm == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3;
+}
+bool sums_products(cudnnConvolutionBwdDataAlgo_t algorithm) {
+  return algorithm == CUDNN_CONVOLUTION_BWD_DATA_ALGO_0 ||
+         algorithm == CUDNN_CONVOLUTION_BWD_DATA_ALGO_1;
+}
+
 /// One of the three computations: the algorithms that may do it, the best first.
 template <typename Algorithm>
 class Candidates {
  public:
   /// `results`: of the heuristics, which do not always know what cuDNN will say: `workspace_bytes`
-  /// (algorithm) asks it, 0 bytes or more, or an error.
+  /// (algorithm) asks it, 0 bytes or more, or an error. May be called again.
   template <typename Result, typename WorkspaceBytes>
-  absl::Status choose(const std::vector<Result>& results, std::size_t limit,
+  absl::Status choose(const std::vector<Result>& results, const Form& form, std::size_t limit,
                       const WorkspaceBytes& workspace_bytes) {
     list_.clear();
+    current_ = 0;
     for (const Result& result : results) {
       if (list_.size() == kMaxCandidates) break;
       if (result.status != CUDNN_STATUS_SUCCESS) continue;
       if (result.determinism != CUDNN_DETERMINISTIC) continue;
+      // What transforms have between is larger than the sums, whose size is all that limits know.
+      if (form.type == CUDNN_DATA_HALF && !sums_products(result.algo)) continue;
       const absl::StatusOr<std::size_t> bytes = workspace_bytes(result.algo);
       if (!bytes.ok() || *bytes > limit) continue;
       const auto same = [&](const Candidate& one) { return one.algorithm == result.algo; };
@@ -161,6 +180,7 @@ class Candidates {
   template <typename Call>
   absl::Status run(const CudaContext& context, const LayerSpec& layer, std::string_view what,
                    const Call& call) {
+    POSEIDON_RETURN_IF_ERROR(launch_status(what));  // of what made the factors
     for (;; ++current_) {
       const Candidate& one = list_[current_];
       const cudnnStatus_t status = call(one.algorithm, one.workspace_bytes);
@@ -218,7 +238,9 @@ class Convolution final : public LayerOperator {
     absl::Status refused;
     for (const cudnnTensorFormat_t format : {CUDNN_TENSOR_NHWC, CUDNN_TENSOR_NCHW}) {
       refused = open_as({.type = narrow_type_, .format = format, .math = CUDNN_TENSOR_OP_MATH});
-      if (refused.ok()) return refused;
+      // Without memory there is no workspace for the layers before, either.
+      if (refused.ok() || absl::IsResourceExhausted(refused)) return refused;
+      static_cast<void>(cudaGetLastError());  // or the next launch would report it
     }
     static std::atomic<bool> has_warned{false};  // a network has hundreds of such layers
     if (!has_warned.exchange(true)) {
@@ -282,7 +304,7 @@ class Convolution final : public LayerOperator {
         context_.cudnn(), input_.handle(), weight_.handle(), rule_.handle(), output_.handle(),
         count, &count, results.data()));
     results.resize(static_cast<std::size_t>(count));
-    return forward_.choose(results, context_.workspace_limit(),
+    return forward_.choose(results, form_, context_.workspace_limit(),
                            [&](cudnnConvolutionFwdAlgo_t algorithm) -> absl::StatusOr<std::size_t> {
                              std::size_t bytes = 0;
                              POSEIDON_CUDA(cudnnGetConvolutionForwardWorkspaceSize(
@@ -301,7 +323,7 @@ class Convolution final : public LayerOperator {
         count, &count, results.data()));
     results.resize(static_cast<std::size_t>(count));
     return of_weight_.choose(
-        results, context_.workspace_limit(),
+        results, form_, context_.workspace_limit(),
         [&](cudnnConvolutionBwdFilterAlgo_t algorithm) -> absl::StatusOr<std::size_t> {
           std::size_t bytes = 0;
           POSEIDON_CUDA(cudnnGetConvolutionBackwardFilterWorkspaceSize(
@@ -320,7 +342,7 @@ class Convolution final : public LayerOperator {
         count, &count, results.data()));
     results.resize(static_cast<std::size_t>(count));
     return of_input_.choose(
-        results, context_.workspace_limit(),
+        results, form_, context_.workspace_limit(),
         [&](cudnnConvolutionBwdDataAlgo_t algorithm) -> absl::StatusOr<std::size_t> {
           std::size_t bytes = 0;
           POSEIDON_CUDA(cudnnGetConvolutionBackwardDataWorkspaceSize(

@@ -105,12 +105,16 @@ absl::StatusOr<DeviceMemory> CudaContext::allocate(std::int64_t bytes) const {
   return owned;
 }
 
+// What was promised once stays promised: a larger one that cannot be had leaves none, not less.
 absl::Status CudaContext::reserve_workspace(std::size_t bytes) {
-  if (bytes <= workspace_bytes_) return absl::OkStatus();
+  workspace_promised_ = std::max(workspace_promised_, bytes);
+  if (workspace_promised_ <= workspace_bytes_) return absl::OkStatus();
+  // Layers may have been tried out on it; and cudaFree() would wait without a deadline.
+  POSEIDON_RETURN_IF_ERROR(wait(compute_));
   workspace_.reset();
   workspace_bytes_ = 0;
-  POSEIDON_ASSIGN_OR_RETURN(workspace_, allocate(static_cast<std::int64_t>(bytes)));
-  workspace_bytes_ = bytes;
+  POSEIDON_ASSIGN_OR_RETURN(workspace_, allocate(static_cast<std::int64_t>(workspace_promised_)));
+  workspace_bytes_ = workspace_promised_;
   return absl::OkStatus();
 }
 

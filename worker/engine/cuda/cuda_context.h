@@ -92,7 +92,7 @@ class CudaContext {
   cudnnHandle_t cudnn_ = nullptr;
   cublasLtHandle_t cublas_ = nullptr;
   DeviceMemory workspace_{nullptr, nullptr};
-  std::size_t workspace_bytes_ = 0, workspace_limit_ = 0;
+  std::size_t workspace_bytes_ = 0, workspace_promised_ = 0, workspace_limit_ = 0;
 };
 
 }  // namespace poseidon

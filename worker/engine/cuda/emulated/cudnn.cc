@@ -1,12 +1,13 @@
 // cuDNN as far as the device uses it: convolutions of its version 7 interface, in plain loops, sums
 // in double. Of each list of algorithms the first cannot, the second gives other bits each time,
-// the third refuses some sizes only when it runs, the fourth does everything; 16-bit tensors in
-// groups are refused when asked for, and channels last of some others when asked for or when they
-// run. So all that the device must be ready for happens.
+// the third refuses some sizes only when it runs, the fourth does everything and is not always
+// there; 16-bit tensors in more than two groups are refused when asked for, and channels last of
+// some others when asked for, or by one of the three computations when it runs.
 
 #include <cudnn.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -49,14 +50,15 @@ struct Shapes {
            y.h == extent(x.h, rule.pad_h, w.h, rule.stride_h) &&
            y.w == extent(x.w, rule.pad_w, w.w, rule.stride_w);
   }
-  /// 16 bits: not in groups; channels last not of images of one channel, nor mixed with the other
-  /// order.
+  bool has_channels_last() const { return x.format == CUDNN_TENSOR_NHWC; }
+  /// 16 bits in two groups at most; channels last in 16 bits alone, nor of images of one channel.
   bool supported() const {
     if (x.format != y.format || x.format != w.format) return false;
-    const bool is_last = x.format == CUDNN_TENSOR_NHWC;
-    if (x.type == CUDNN_DATA_FLOAT) return !is_last;
-    return rule.groups == 1 && (!is_last || x.c > 1);
+    if (x.type == CUDNN_DATA_FLOAT) return !has_channels_last();
+    return rule.groups <= 2 && (!has_channels_last() || x.c > 1);
   }
+  /// How many algorithms there are: of 16 bits with channels first one less.
+  int algorithms() const { return x.type != CUDNN_DATA_FLOAT && !has_channels_last() ? 3 : 4; }
   std::size_t products() const {
     return static_cast<std::size_t>(y.n) * y.c * y.h * y.w * w.c * w.h * w.w;
   }
@@ -169,7 +171,7 @@ cudnnStatus_t tell(const Shapes& shapes, const Kind (&kinds)[4], int wanted, int
                    Perf* perf) {
   if (!shapes.fit()) return CUDNN_STATUS_BAD_PARAM;
   *returned = 0;
-  for (int i = 0; i < 4 && i < wanted; ++i) {
+  for (int i = 0; i < shapes.algorithms() && i < wanted; ++i) {
     std::memset(static_cast<void*>(&perf[i]), 0, sizeof(perf[i]));
     perf[i].algo = kinds[i];
     perf[i].status =
@@ -191,6 +193,13 @@ cudnnStatus_t workspace_of(const Shapes& shapes, const Kind (&kinds)[4], Kind ki
   return CUDNN_STATUS_SUCCESS;
 }
 
+/// Channels last of so many outputs, or a multiple, each computation refuses when it runs.
+int refused_multiple(cudnnConvolutionFwdAlgo_t) { return 5; }
+int refused_multiple(cudnnConvolutionBwdFilterAlgo_t) { return 17; }
+int refused_multiple(cudnnConvolutionBwdDataAlgo_t) { return 16; }
+
+std::atomic<unsigned long> with_channels_last{0};
+
 /// sum(values of left, of right, of out): adds the products to out, which is 0.
 template <typename Kind, typename Sum>
 cudnnStatus_t run(cudnnHandle_t handle, const Shapes& shapes, const Kind (&kinds)[4], Kind kind,
@@ -201,7 +210,7 @@ cudnnStatus_t run(cudnnHandle_t handle, const Shapes& shapes, const Kind (&kinds
   const cudnnStatus_t status = workspace_of(shapes, kinds, kind, &needed);
   if (status != CUDNN_STATUS_SUCCESS) return status;
   if (kind == kinds[2] && shapes.products() % 5 == 0) return CUDNN_STATUS_NOT_SUPPORTED;
-  if (shapes.x.format == CUDNN_TENSOR_NHWC && shapes.w.k % 3 == 0) {
+  if (shapes.has_channels_last() && shapes.w.k % refused_multiple(kinds[0]) == 0) {
     return CUDNN_STATUS_NOT_SUPPORTED;  // by all, when they run
   }
   if (*static_cast<const float*>(alpha) != 1.0F || *static_cast<const float*>(beta) != 0.0F) {
@@ -213,6 +222,7 @@ cudnnStatus_t run(cudnnHandle_t handle, const Shapes& shapes, const Kind (&kinds
       !is_device_memory(right.memory, right.bytes()) || !is_device_memory(out, to.bytes())) {
     return CUDNN_STATUS_BAD_PARAM;
   }
+  if (shapes.has_channels_last()) ++with_channels_last;
   const cudnnMathType_t math = shapes.rule.math;
   handle->stream->push([=] {
     spoil(workspace, needed);
@@ -239,6 +249,9 @@ constexpr cudnnConvolutionBwdDataAlgo_t kOfInput[4] = {
 using namespace poseidon::emulated;  // NOLINT: what follows is another's interface
 
 extern "C" {
+
+/// For tests: how many computations had channels last.
+unsigned long poseidon_emulated_channels_last() { return with_channels_last; }
 
 const char* cudnnGetErrorString(cudnnStatus_t status) {
   return status == CUDNN_STATUS_SUCCESS ? "success" : "refused by the emulated cuDNN";

@@ -279,6 +279,8 @@ TEST_F(EmulatedGpuTest, MemoryOfTheWrongSideIsRefused) {
       << "the default stream";
   EXPECT_EQ(cudaMemsetAsync(host.data(), 0, 16, stream_), cudaErrorInvalidValue);
   EXPECT_EQ(launch(1, 2048, set_kernel, nullptr, 1), cudaErrorInvalidConfiguration);
+  int on_the_host = 0;
+  EXPECT_EQ(launch(1, 1, set_kernel, &on_the_host, 1), cudaErrorIllegalAddress);
 }
 
 TEST_F(EmulatedGpuTest, FreshMemoryIsNoNumber) {

@@ -30,7 +30,7 @@ void CUstream_st::push(std::function<void()> task) {
     const std::lock_guard<std::mutex> lock(push_mutex_);
     newest_->next.store(node, std::memory_order_release);
     newest_ = node;
-    ++pushed_;
+    pushed_.fetch_add(1, std::memory_order_relaxed);
   }
   waiting_.release();
 }
@@ -62,7 +62,9 @@ std::shared_ptr<poseidon::emulated::Record> CUstream_st::record() {
   return record;
 }
 
-bool CUstream_st::is_idle() const { return finished_.load(std::memory_order_acquire) == pushed_; }
+bool CUstream_st::is_idle() const {
+  return finished_.load(std::memory_order_acquire) == pushed_.load(std::memory_order_relaxed);
+}
 
 namespace poseidon::emulated {
 

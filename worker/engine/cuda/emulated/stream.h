@@ -50,8 +50,7 @@ struct CUstream_st {
   Node* newest_;
   Node* oldest_;  ///< the thread's; done, or the first of all
   std::counting_semaphore<> waiting_{0};
-  std::uint64_t pushed_ = 0;
-  std::atomic<std::uint64_t> finished_{0};
+  std::atomic<std::uint64_t> pushed_{0}, finished_{0};
   std::uint64_t random_;
   std::thread thread_;
 };

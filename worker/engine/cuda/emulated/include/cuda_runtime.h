@@ -60,5 +60,15 @@ template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
   const std::tuple<Parameters...> kept(std::forward<Arguments>(arguments)...);
+  // Not those within structs. A real GPU would stop in the middle of the kernel.
+  const auto is_of_the_device = [](const auto& parameter) {
+    if constexpr (std::is_pointer_v<std::remove_cvref_t<decltype(parameter)>>) {
+      return parameter == nullptr || poseidon::emulated::is_device_memory(parameter, 1);
+    }
+    return true;
+  };
+  if (!std::apply([&](const auto&... each) { return (is_of_the_device(each) && ...); }, kept)) {
+    return poseidon::emulated::told(cudaErrorIllegalAddress);
+  }
   return poseidon::emulated::launch(*config, [kernel, kept] { std::apply(kernel, kept); });
 }
