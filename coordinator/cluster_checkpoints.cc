@@ -38,6 +38,7 @@ void Cluster::take_epoch() {
   disk_.background->enqueue([this, id = job_->description().id] {
     const absl::StatusOr<std::uint64_t> epoch = state_->next_epoch();
     const std::lock_guard<std::mutex> lock(mutex_);
+    forgive_job(clock_->now());
     if (is_job(id)) apply(job_->on_epoch(epoch, clock_->now()));
   });
 }
@@ -75,6 +76,7 @@ void Cluster::write_manifest(const WriteManifest& write) {
   archive_.write(*disk_.background, write.manifest,
                  [this, manifest = write.manifest](const absl::Status& status) {
                    const std::lock_guard<std::mutex> lock(mutex_);
+                   forgive_job(clock_->now());
                    settling_.erase(manifest.snapshot);
                    if (status.ok()) catalog_.add(manifest);
                    if (is_job(manifest.job_id)) {

@@ -483,7 +483,7 @@ class JobRun {
   CheckpointCommit checkpoints_;
   std::optional<CheckpointManifest> source_;
   std::vector<std::string> source_addresses_;
-  /// Where the newcomers run that could not read them.
+  /// Machines of the newcomers that could not read them.
   std::map<SnapshotId, std::set<std::string>> doubters_;
   bool lines_are_lost_ = false;    ///< metrics.jsonl reaches no checkpoint of an earlier process
   Iteration first_iteration_ = 0;  ///< of this epoch

@@ -133,7 +133,9 @@ TEST_F(GrowthTest, AnotherNewcomerTakesItsPlace) {
 
 /// It took the newcomers longer to get ready than places are kept.
 TEST_F(RecoveryTest, WhoIsLostOnTheWayBackHasItsTimeToo) {
-  begin(elastic(60));
+  JobDescription d = elastic(60);
+  d.min_workers = 1;  // so that it need not be waited for
+  begin(d);
   lose_the_second_worker();
   join(node(103), 5);
   job_->on_epoch(9, at(5));
@@ -310,6 +312,51 @@ TEST_F(DoubtTest, WhoIsNeededIsBelievedTheSecondTime) {
   EXPECT_EQ(job_->restore()->iteration(), 2);
   get_ready(36);
   EXPECT_EQ(job_->state(), JobState::kRunning);
+}
+
+/// A spare on its machine has no better memory.
+TEST_F(DoubtTest, SparesOfItsMachineAreNobodyElse) {
+  JobDescription two = description();
+  two.min_workers = 2;
+  replace_the_second_of(two);
+  cannot_read(103, 6);
+  NodeInfo spare = node(104);
+  spare.peer_host = "10.0.0.103";
+  join(spare, 7);
+  EXPECT_THAT(only<TakeEpoch>(job_->tick(at(33))), IsEmpty());
+  actions_ = job_->tick(at(34.1));
+  begin_epoch(34.1);
+  ASSERT_THAT(job_->workers(), SizeIs(2));
+  cannot_read(job_->workers()[1].node.id.value(), 35);
+  actions_ = job_->tick(at(46));
+  EXPECT_EQ(job_->counts().of(EpochEnd::kCheckpointUnreadable), 1u);
+}
+
+TEST_F(DoubtTest, WhoIsHeardWhenNobodyIsWaitedForAnyLongerIsBelieved) {
+  JobDescription two = description();
+  two.min_workers = 2;
+  replace_the_second_of(two);
+  cannot_read(103, 650);
+  EXPECT_EQ(job_->counts().of(EpochEnd::kCheckpointUnreadable), 1u);
+  EXPECT_NE(job_->state(), JobState::kFailed);
+}
+
+TEST_F(DoubtTest, WhoTrainsAfterAllIsADoubterNoLonger) {
+  JobDescription two = description();
+  two.min_workers = 2;
+  replace_the_second_of(two);
+  cannot_read(103, 6);
+  actions_ = job_->tick(at(34.1));
+  begin_epoch(34.1);
+  get_ready(35);
+  train(3, 6, 36);
+  lose(103, 40);
+  for (const std::uint64_t id : {101, 1, 2}) halt(id, 6, 6, 40.1);
+  commit(6, 40.2);
+  NodeInfo again = node(105);
+  again.peer_host = "10.0.0.103";
+  join(again, 41);
+  EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
 }
 
 TEST_F(DoubtTest, WhoIsNotNeededIsNotBelieved) {

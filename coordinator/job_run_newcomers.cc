@@ -124,28 +124,34 @@ bool JobRun::leave_out_unfit(const Participant& failed, const std::string& reaso
   return true;
 }
 
-/// It could not read a checkpoint that is still taken for good.
+/// On its machine somebody could not read a checkpoint that is still taken for good.
 bool JobRun::is_doubter(const NodeInfo& node) const {
   return std::ranges::any_of(doubters_, [&](const auto& entry) {
-    const auto& [snapshot, origins] = entry;
+    const auto& [snapshot, machines] = entry;
     return checkpoints_.committed().contains(snapshot) && checkpoints_.is_usable(snapshot) &&
-           origins.contains(origin(node));
+           machines.contains(node.peer_host);
   });
 }
 
 /// A newcomer that cannot read the checkpoint: its memory or its network card may be what is bad,
 /// and what is condemned is lost to the job. So the run waits for another one, or goes on without
-/// it, from the same checkpoint; until somebody from elsewhere says so too, or it is needed and
-/// says so again. Of what is in its own store a server knows best. False: it is believed.
+/// it, from the same checkpoint; until somebody on another machine says so too, or it is needed and
+/// says so again, or nobody is waited for any longer. Of what is in its own store a server knows
+/// best. False: it is believed.
 bool JobRun::leave_out_doubter(const Participant& failed, const std::string& reason,
                                Nanoseconds now, JobActions& actions) {
   const bool is_of_its_own = failed.node.role == NodeRole::kServer &&
                              std::ranges::count(source_->stores, failed.node.store_identity) > 0;
   if (!failed.is_new || is_of_its_own) return false;
-  std::set<std::string>& doubters = doubters_[source_->snapshot];
-  const bool again = !doubters.insert(origin(failed.node)).second;
-  if (doubters.size() > 1) return false;
-  if (again && next_idle(failed.node.role, nullptr, /*needed=*/true, now) == nullptr) return false;
+  std::set<std::string>& machines = doubters_[source_->snapshot];
+  const bool again = !machines.insert(failed.node.peer_host).second;
+  if (machines.size() > 1) return false;
+  const bool others_may_try = std::ranges::any_of(members_, [&](const NodeInfo& node) {
+    return node.role == failed.node.role && !machines.contains(node.peer_host) &&
+           is_idle(node, /*needed=*/true, now);
+  });
+  if (again && !others_may_try) return false;
+  if (now - vacant_since_ > description_.replace_timeout + options_.recovery_timeout) return false;
   count_mishap(failed.node, now);
   const std::string text =
       absl::StrCat(participant_text(failed), " cannot read ", reason, "; others have not tried");
@@ -241,7 +247,9 @@ void JobRun::count_mishap(const NodeInfo& newcomer, Nanoseconds now) {
 void JobRun::forget_mishaps() {
   for (auto* group : {&workers_, &servers_}) {
     for (Participant& p : *group) {
-      if (std::exchange(p.is_untried, false)) mishaps_.erase(origin(p.node));
+      if (!std::exchange(p.is_untried, false)) continue;
+      mishaps_.erase(origin(p.node));
+      for (auto& [snapshot, machines] : doubters_) machines.erase(p.node.peer_host);
     }
   }
 }
