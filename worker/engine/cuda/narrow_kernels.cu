@@ -93,7 +93,9 @@ constexpr int kTileRows = kThreads / kTile;  // that a block takes at a time
 template <typename To, typename From, typename Convert>
 __global__ void transpose_kernel(std::int64_t count, std::int64_t rows, std::int64_t columns,
                                  const From* in, NarrowScales scales, const float* bias, To* out) {
-  __shared__ To tile[kTile][kTile + 1];  // one more: a column's elements are in different banks
+  constexpr bool kWidens = std::is_same_v<To, float>;
+  // Of floats either way. One column more: a column's elements are in different banks.
+  __shared__ float tile[kTile][kTile + 1];
   const Convert convert(scales);
   const std::int64_t row_tiles = (rows + kTile - 1) / kTile;
   const std::int64_t column_tiles = (columns + kTile - 1) / kTile;
@@ -104,17 +106,24 @@ __global__ void transpose_kernel(std::int64_t count, std::int64_t rows, std::int
     const std::int64_t begin = t / column_tiles / row_tiles * rows * columns;
     for (int i = y; i < kTile; i += kTileRows) {
       const std::int64_t r = first_row + i, c = first_column + x;
-      if (r < rows && c < columns) tile[i][x] = convert(in[begin + r * columns + c]);
+      if (r >= rows || c >= columns) continue;
+      if constexpr (kWidens) {
+        tile[i][x] = convert(in[begin + r * columns + c]);
+      } else {
+        tile[i][x] = in[begin + r * columns + c];
+      }
     }
     __syncthreads();
     for (int i = y; i < kTile; i += kTileRows) {
       const std::int64_t r = first_row + x, c = first_column + i;
       if (r >= rows || c >= columns) continue;
-      To value = tile[x][i];
-      if constexpr (std::is_same_v<To, float>) {
-        if (bias != nullptr) value += bias[c];
+      const float value = tile[x][i];
+      To& at = out[begin + c * rows + r];
+      if constexpr (kWidens) {
+        at = bias != nullptr ? value + bias[c] : value;
+      } else {
+        at = convert(value);
       }
-      out[begin + c * rows + r] = value;
     }
     __syncthreads();  // the tile is taken again
   }
