@@ -68,8 +68,9 @@ absl::StatusOr<DeviceMemory> allocate_pinned(std::int64_t bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot allocate ", bytes, " bytes of host memory for parameters"));
   }
-  const auto begin = reinterpret_cast<std::uintptr_t>(allocated) + sizeof(PinnedHeader);
-  void* const memory = reinterpret_cast<void*>(whole_pages(begin));
+  std::byte* const begin = static_cast<std::byte*>(allocated) + sizeof(PinnedHeader);
+  const auto address = reinterpret_cast<std::uintptr_t>(begin);
+  void* const memory = begin + (whole_pages(address) - address);
   const cudaError_t error = cudaHostRegister(memory, size, cudaHostRegisterPortable);
   if (error != cudaSuccess) {
     static_cast<void>(cudaGetLastError());       // or the next launch would report it again

@@ -83,11 +83,12 @@ struct Shapes {
                 const int iy = oy * rule.stride_h - rule.pad_h + i;
                 if (iy < 0 || iy >= x.h) continue;
                 const std::size_t in_row = index(n, x.c, k / outputs * w.c + c, x.h, iy, x.w);
-                const std::size_t ix =
-                    static_cast<std::size_t>(first * rule.stride_w - rule.pad_w + j);
-                call(in_row + ix, index(k, w.c, c, w.h, i, w.w) + static_cast<std::size_t>(j),
+                const int ix = first * rule.stride_w - rule.pad_w + j;
+                const int count = last - first + 1;
+                call(in_row + static_cast<std::size_t>(ix),
+                     index(k, w.c, c, w.h, i, w.w) + static_cast<std::size_t>(j),
                      index(n, y.c, k, y.h, oy, y.w) + static_cast<std::size_t>(first),
-                     static_cast<std::size_t>(last - first + 1));
+                     static_cast<std::size_t>(count));
               }
             }
   }

@@ -36,8 +36,10 @@
 
 namespace poseidon::emulated {
 
+// NOLINTBEGIN(readability-identifier-naming): CUDA's names
 thread_local uint3 threadIdx{}, blockIdx{};
 thread_local dim3 blockDim{}, gridDim{};
+// NOLINTEND(readability-identifier-naming)
 
 namespace {
 
@@ -90,11 +92,11 @@ void swap(Fiber& from, Fiber& to) {
 /// container would be seen).
 class Executor {
  public:
-  Executor() {
 #ifdef POSEIDON_TSAN
-    scheduler_.sanitizer = __tsan_get_current_fiber();
+  Executor() { scheduler_.sanitizer = __tsan_get_current_fiber(); }
+#else
+  Executor() = default;
 #endif
-  }
   ~Executor() {
     for (unsigned i = 0; i < made_; ++i) {
 #ifdef POSEIDON_TSAN

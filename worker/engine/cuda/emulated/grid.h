@@ -25,8 +25,10 @@ void run_grid(const dim3& grid, const dim3& block, const std::function<void()>& 
 
 // ---- what a kernel's thread may ask; nobody else may ----
 
+// NOLINTBEGIN(readability-identifier-naming): CUDA's names
 extern thread_local uint3 threadIdx, blockIdx;
 extern thread_local dim3 blockDim, gridDim;
+// NOLINTEND(readability-identifier-naming)
 
 void barrier();
 bool barrier_and(bool predicate);
