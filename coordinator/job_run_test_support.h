@@ -68,6 +68,22 @@ inline JobDescription description() {
   return d;
 }
 
+/// A job of two to four workers whose batch of all stays.
+inline JobDescription elastic(std::int64_t global_batch) {
+  JobDescription d = description();
+  d.workers = 0;
+  d.min_workers = 2;
+  d.max_workers = 4;
+  d.with_workers = [global_batch](std::uint32_t,
+                                  std::uint32_t workers) -> absl::StatusOr<ElasticJob> {
+    if (global_batch % workers != 0) return absl::InvalidArgumentError("not divisible");
+    return ElasticJob{.job_json = "with " + std::to_string(workers),
+                      .batch_size = global_batch / workers,
+                      .learning_rate_factor = 2.0};
+  };
+  return d;
+}
+
 template <typename T>
 std::vector<T> only(const JobActions& actions) {
   std::vector<T> found;

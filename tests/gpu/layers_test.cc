@@ -57,10 +57,14 @@ TEST_P(GpuLayers, Scores) { compare("Scores"); }
 
 /// Where the emulated GPU's plug-in counts them.
 TEST_P(GpuLayers, ConvolutionsOf16BitsHaveChannelsLast) {
+  if (device_->name().find("emulated GPU") == std::string::npos) {
+    GTEST_SKIP() << "only an emulated GPU counts them";
+  }
   void* const plugin = dlopen("libposeidon_cuda.so", RTLD_NOW | RTLD_NOLOAD);
-  const auto count = reinterpret_cast<unsigned long (*)()>(
-      plugin == nullptr ? nullptr : dlsym(plugin, "poseidon_emulated_channels_last"));
-  if (count == nullptr) GTEST_SKIP() << "not on an emulated GPU";
+  ASSERT_NE(plugin, nullptr) << dlerror();
+  const auto count =
+      reinterpret_cast<unsigned long (*)()>(dlsym(plugin, "poseidon_emulated_channels_last"));
+  ASSERT_NE(count, nullptr) << dlerror();
   const LayerSpec layer = testing::layer_on(
       {{"type", "convolution"}, {"outputs", 6}, {"kernel", 3}, {"pad", 1}}, {4, 6, 7});
   const unsigned long before = count();
