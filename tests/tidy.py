@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Runs clang-tidy over every translation unit of ours, and not again over one that it found clean before.
+
+    tests/tidy.py BUILD
+
+BUILD is a build folder of Clang's (build/asan), up to date: its compile commands say how to read a file, its Ninja log
+which headers the file includes. As with a compiler cache the verdict is that of the whole input, so the key is a digest of
+clang-tidy's version, the checks (.clang-tidy), the command and the contents of all files that it reads. Clean ones alone are
+kept, in ~/.cache/poseidon/tidy (XDG_CACHE_HOME), and those that nobody asked for in a month are dropped. A translation
+unit takes 14 s of which this is a hundredth: most of a change's run is what the change touches.
+
+Unit tests are left to the warnings of two compilers: they would be two fifths of all.
+"""
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+KEPT = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "poseidon" / "tidy"
+KEPT_SECONDS = 30 * 24 * 3600
+LIMIT_S = 600  # for one file; the slowest takes a minute on a busy machine
+
+
+def output_of(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+
+
+def commands_of_files(build):
+    """{file: [(object, command)]}, as the build has them; paths relative to the sources, so that clones agree."""
+    ours = {ROOT / name for name in output_of("git", "ls-files", "--", "*.cc", ":!*_test.cc").split()}
+    commands = {}
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        file = pathlib.Path(entry["file"])
+        if file in ours:
+            words = entry["command"].split()
+            commands.setdefault(file, []).append((words[words.index("-o") + 1], entry["command"].replace(str(ROOT), ".")))
+    return commands
+
+
+def included_by_objects(build):
+    """{object: paths of the files it was made from}, for objects whose log entry is of their last build."""
+    included, current = {}, None
+    for line in output_of("ninja", "-C", build, "-t", "deps").splitlines():
+        if line.startswith(" "):
+            if current is not None:
+                current.append(build / line.strip())
+        elif ": #deps" in line:
+            current = included.setdefault(line.split(":")[0], []) if line.endswith("(VALID)") else None
+    return included
+
+
+class Digests:
+    """Of contents, each file read once."""
+
+    def __init__(self):
+        self.known = {}
+
+    def of(self, path):
+        if path not in self.known:
+            self.known[path] = hashlib.sha256(path.read_bytes()).hexdigest()
+        return self.known[path]
+
+
+def key_of(common, commands, included, digests):
+    """None where the build does not say what a file is made from."""
+    key = hashlib.sha256(common)
+    for object_file, command in commands:
+        if object_file not in included:
+            return None
+        key.update(command.encode())
+        paths = {pathlib.Path(os.path.normpath(path)) for path in included[object_file]}
+        for path in sorted(paths):
+            name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+            key.update(f"\n{name} {digests.of(path)}".encode())
+    return key.hexdigest()
+
+
+def findings_of(build, file):
+    """What clang-tidy says of the file, "" if nothing."""
+    try:
+        run = subprocess.run(["clang-tidy", "-quiet", "-p", build, file], capture_output=True, text=True, check=False,
+                             timeout=LIMIT_S, cwd=ROOT)
+    except subprocess.TimeoutExpired:
+        return f"{file.relative_to(ROOT)}: error: clang-tidy took more than {LIMIT_S} s"
+    if run.returncode == 0 and "warning:" not in run.stdout and "error:" not in run.stdout:
+        return ""
+    return run.stdout or f"{file.relative_to(ROOT)}: error: {run.stderr.strip() or run.returncode}"
+
+
+def drop_the_old():
+    limit = time.time() - KEPT_SECONDS
+    for kept in KEPT.iterdir():
+        if kept.stat().st_mtime < limit:
+            kept.unlink(missing_ok=True)
+
+
+def main():
+    if len(sys.argv) != 2 or not (pathlib.Path(sys.argv[1]) / "compile_commands.json").is_file():
+        sys.exit(f"usage: {sys.argv[0]} BUILD, a configured build folder of Clang's: cmake --preset asan")
+    build = pathlib.Path(sys.argv[1]).resolve()
+    KEPT.mkdir(parents=True, exist_ok=True)
+    drop_the_old()
+
+    commands, included, digests = commands_of_files(build), included_by_objects(build), Digests()
+    if not commands:
+        sys.exit(f"{build} compiles none of our files")
+    common = (output_of("clang-tidy", "--version") + (ROOT / ".clang-tidy").read_text()).encode()
+    to_read, clean = [], 0
+    for file in sorted(commands):
+        key = key_of(common, commands[file], included, digests)
+        if key is not None and (KEPT / key).exists():
+            (KEPT / key).touch()
+            clean += 1
+        else:
+            to_read.append((file, key))
+    print(f"{len(commands)} files: {clean} found clean before, {len(to_read)} to read", flush=True)
+
+    bad = 0
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for (file, key), findings in zip(to_read, pool.map(lambda each: findings_of(build, each[0]), to_read)):
+            if findings:
+                bad += 1
+                print(findings, flush=True)
+            elif key is not None:
+                (KEPT / key).touch()
+    print(f"{len(to_read) - bad} clean, {bad} not")
+    sys.exit(bad > 0)
+
+
+if __name__ == "__main__":
+    main()
