@@ -1,28 +1,18 @@
 #include "worker/checkpoint_giver.h"
 
+#include <algorithm>
 #include <future>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/aligned_buffer.h"
+#include "common/check.h"
+#include "common/status_macros.h"
 
 namespace poseidon {
 namespace {
 
 constexpr std::size_t kMaxFailuresRemembered = 64;
-
-using Slots = std::array<std::span<const float>, 3>;
-
-/// One piece's part of each slot, laid end to end.
-void copy_piece(const CheckpointPiece& piece, const Slots& slots, std::vector<float>& to) {
-  to.clear();
-  for (const std::span<const float> slot : slots) {
-    if (slot.empty()) continue;
-    const auto part = slot.subspan(static_cast<std::size_t>(piece.offset),
-                                   static_cast<std::size_t>(piece.elements));
-    to.insert(to.end(), part.begin(), part.end());
-  }
-}
 
 }  // namespace
 
@@ -33,13 +23,14 @@ struct CheckpointGiver::Transfers {
 };
 
 CheckpointGiver::CheckpointGiver(Transport* stores, const Plan& plan, WorkerRank rank,
-                                 CheckpointGiverOptions options, Failed failed)
+                                 FactorState* state, CheckpointGiverOptions options, Failed failed)
     : stores_(stores),
       options_(options),
       failed_(std::move(failed)),
       epoch_(plan.epoch),
       rank_(rank),
       workers_(plan.workers()),
+      state_(state),
       pieces_(checkpoint_pieces(plan, options.chunk_bytes, options.replicas)),
       server_addresses_(plan.server_addresses),
       newest_(options.first_iteration),
@@ -50,7 +41,10 @@ CheckpointGiver::CheckpointGiver(Transport* stores, const Plan& plan, WorkerRank
     const bool is_own = *piece.giver == rank;
     const bool is_deputy = WorkerRank((piece.giver->value() + 1) % workers_) == rank;
     if (piece.layer && (is_own || is_deputy)) {
-      kept_of_[piece.layer->value()].push_back({PieceId(i), piece});
+      POSEIDON_CHECK(state_ != nullptr, "SFB layers have a state");
+      std::vector<StateRange>& ranges = kept_[piece.layer->value()].ranges;
+      const std::vector<StateRange> more = ranges_of(piece);
+      ranges.insert(ranges.end(), more.begin(), more.end());
       current_[piece.layer->value()] = options.first_iteration;
     }
     if (!is_own) continue;
@@ -117,7 +111,28 @@ bool CheckpointGiver::begin(Iteration version) {
   return false;
 }
 
-void CheckpointGiver::append_writes(Iteration version, const Given& given, std::uint32_t slots,
+std::vector<StateRange> CheckpointGiver::ranges_of(const CheckpointPiece& piece) const {
+  std::vector<StateRange> ranges;
+  for (int slot = 0; slot <= state_->optimizer_slots(); ++slot) {
+    ranges.push_back({.slot = slot, .offset = piece.offset, .elements = piece.elements});
+  }
+  return ranges;
+}
+
+absl::StatusOr<std::shared_ptr<std::vector<float>>> CheckpointGiver::read(
+    const CheckpointPiece& piece, bool as_kept) const {
+  const std::vector<StateRange> ranges = ranges_of(piece);
+  const auto elements = static_cast<std::size_t>(piece.elements);
+  auto values = std::make_shared<std::vector<float>>(elements * ranges.size());
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    const std::span<float> part = std::span(*values).subspan(i * elements, elements);
+    POSEIDON_RETURN_IF_ERROR(as_kept ? state_->read_held(*piece.layer, ranges[i], part)
+                                     : state_->read(*piece.layer, ranges[i], part));
+  }
+  return values;
+}
+
+void CheckpointGiver::append_writes(Iteration version, const Given& given, int slots,
                                     const std::shared_ptr<const std::vector<float>>& values,
                                     std::vector<StoreRequest>& requests) const {
   const auto write_to = [&](ServerIndex server) {
@@ -126,7 +141,7 @@ void CheckpointGiver::append_writes(Iteration version, const Given& given, std::
     request.header.operation = StoreOperation::kWrite;
     request.header.snapshot = snapshot_id(epoch_, version);
     request.header.piece = given.piece;
-    request.header.slot = slots;
+    request.header.slot = static_cast<std::uint32_t>(slots);
     request.payload = as_payload(*values);
     request.owner = values;
     requests.push_back(std::move(request));
@@ -135,9 +150,7 @@ void CheckpointGiver::append_writes(Iteration version, const Given& given, std::
   if (given.place.second) write_to(*given.place.second);
 }
 
-void CheckpointGiver::layer_at(LayerIndex layer, Iteration version,
-                               std::span<const float> parameters, std::span<const float> state0,
-                               std::span<const float> state1) {
+absl::Status CheckpointGiver::layer_at(LayerIndex layer, Iteration version) {
   if (const auto steps = current_.find(layer.value()); steps != current_.end()) {
     steps->second = version;
   }
@@ -145,42 +158,42 @@ void CheckpointGiver::layer_at(LayerIndex layer, Iteration version,
   if (given == of_layer_.end()) {
     const std::lock_guard lock(mutex_);
     (void)is_due(version);  // notes how far training is
-    return;
+    return absl::OkStatus();
   }
-  if (!begin(version)) return;
+  if (!begin(version)) return absl::OkStatus();
   std::vector<StoreRequest> requests;
-  const std::uint32_t slots = (state0.empty() ? 0u : 1u) + (state1.empty() ? 0u : 1u);
   for (const Given& piece : given->second) {
-    auto values = std::make_shared<std::vector<float>>();
-    copy_piece(piece.place, {parameters, state0, state1}, *values);
-    append_writes(version, piece, slots, values, requests);
+    const auto values = read(piece.place, /*as_kept=*/false);
+    if (!values.ok()) {
+      settled(version, values.status());
+      return values.status();
+    }
+    append_writes(version, piece, state_->optimizer_slots(), *values, requests);
   }
   send(version, std::move(requests));
+  return absl::OkStatus();
 }
 
-void CheckpointGiver::keep(LayerIndex layer, Iteration version, std::span<const float> parameters,
-                           std::span<const float> state0, std::span<const float> state1) {
-  const auto pieces = kept_of_.find(layer.value());
-  if (pieces == kept_of_.end()) return;
-  Kept& kept = kept_[layer.value()];
-  kept.version = version;
-  for (const Given& piece : pieces->second) {
-    copy_piece(piece.place, {parameters, state0, state1}, kept.values[piece.piece]);
-  }
+absl::Status CheckpointGiver::keep(LayerIndex layer, Iteration version) {
+  const auto kept = kept_.find(layer.value());
+  if (kept == kept_.end()) return absl::OkStatus();
+  kept->second.version = -1;  // until it is whole
+  POSEIDON_RETURN_IF_ERROR(state_->hold(layer, kept->second.ranges));
+  kept->second.version = version;
+  return absl::OkStatus();
 }
 
 CheckpointGiver::Held CheckpointGiver::held() const {
   Held held;
   for (const auto& [layer, version] : current_) {
-    const auto kept = kept_.find(layer);
-    held.oldest = std::max(held.oldest, kept == kept_.end() ? version : kept->second.version);
+    const auto kept = kept_.find(layer);  // as many as those
+    held.oldest = std::max(held.oldest, kept->second.version < 0 ? version : kept->second.version);
     held.newest = std::min(held.newest, version);
   }
   return held;
 }
 
-absl::Status CheckpointGiver::give_held(Iteration version, const std::set<WorkerRank>& lost,
-                                        const Live& live) {
+absl::Status CheckpointGiver::give_held(Iteration version, const std::set<WorkerRank>& lost) {
   if (lost.size() >= workers_) return absl::InvalidArgumentError("every worker is lost");
   std::vector<StoreRequest> requests;
   for (std::uint32_t i = 0; i < pieces_.size(); ++i) {
@@ -189,23 +202,21 @@ absl::Status CheckpointGiver::give_held(Iteration version, const std::set<Worker
     while (lost.contains(giver)) giver = WorkerRank((giver.value() + 1) % workers_);
     if (giver != rank_) continue;
     const Given given{PieceId(i), pieces_[i]};
-    const LayerIndex layer = *pieces_[i].layer;
-    const Slots slots = live(layer);
-    const std::uint32_t count = (slots[1].empty() ? 0u : 1u) + (slots[2].empty() ? 0u : 1u);
-    auto values = std::make_shared<std::vector<float>>();
-    const auto current = current_.find(layer.value());
-    const auto kept = kept_.find(layer.value());
-    if (current != current_.end() && current->second == version) {
-      copy_piece(pieces_[i], slots, *values);
-    } else if (kept != kept_.end() && kept->second.version == version &&
-               kept->second.values.contains(given.piece)) {
-      *values = kept->second.values.at(given.piece);
-    } else {
+    const std::uint32_t layer = pieces_[i].layer->value();
+    const auto current = current_.find(layer);
+    const auto kept = kept_.find(layer);
+    const bool is_current = current != current_.end() && current->second == version;
+    const bool is_kept = kept != kept_.end() && kept->second.version == version &&
+                         std::ranges::find(kept->second.ranges, ranges_of(pieces_[i]).front()) !=
+                             kept->second.ranges.end();
+    if (!is_current && !is_kept) {
       return absl::FailedPreconditionError(
           absl::StrCat("worker ", rank_.value(), " does not have version ", version, " of piece ",
                        i, " (worker ", pieces_[i].giver->value(), "'s)"));
     }
-    append_writes(version, given, count, values, requests);
+    POSEIDON_ASSIGN_OR_RETURN(const std::shared_ptr<std::vector<float>> values,
+                              read(pieces_[i], /*as_kept=*/!is_current));
+    append_writes(version, given, state_->optimizer_slots(), values, requests);
   }
   if (requests.empty()) return absl::OkStatus();
   {

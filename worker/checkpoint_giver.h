@@ -6,10 +6,10 @@
 // When a worker is lost in the middle of an iteration, the others give what they still have of the
 // version before it (give_held). For that each keeps the version before the last step of its own
 // pieces, and of those of the rank before it, whose deputy it is: beside its SFB layers, a worker
-// holds 2 / P1 of their parameters and optimizer slots once more.
+// holds 2 / P1 of their parameters and optimizer slots once more, where the layers are.
 //
-// Before: the trainer's thread reaches a version that is to be saved. After: common/store_client.h
-// takes the copies to the servers that hold them.
+// Before: the trainer's thread reaches a version that is to be saved. After: factor_state.h has the
+// values, common/store_client.h takes the copies to the servers that hold them.
 //
 // Threads: save_at on any, all else on the trainer's. The transfers live on the
 // transport's loop.
@@ -28,6 +28,7 @@
 
 #include "common/checkpoint.h"
 #include "common/store_client.h"
+#include "worker/factor_state.h"
 
 namespace poseidon {
 
@@ -49,8 +50,8 @@ class CheckpointGiver {
   /// training. Any thread.
   using Failed = std::function<void(Iteration version, const std::string& reason, bool too_late)>;
 
-  /// `stores` speaks kStoreMethod and must outlive it.
-  CheckpointGiver(Transport* stores, const Plan& plan, WorkerRank rank,
+  /// `stores` speaks kStoreMethod; it and `state`, of plans with SFB layers, must outlive it.
+  CheckpointGiver(Transport* stores, const Plan& plan, WorkerRank rank, FactorState* state,
                   CheckpointGiverOptions options, Failed failed);
   /// Ends what is under way. Must not run on the loop.
   ~CheckpointGiver();
@@ -60,13 +61,11 @@ class CheckpointGiver {
   /// Besides the periodic versions, this one.
   void save_at(Iteration version);
 
-  /// An SFB layer has so many steps. The spans (parameters and optimizer slots, which may be empty)
-  /// are copied where the version is to be saved; read during the call only.
-  void layer_at(LayerIndex layer, Iteration version, std::span<const float> parameters,
-                std::span<const float> state0, std::span<const float> state1);
+  /// An SFB layer has so many steps; its pieces are copied where the version is to be saved. Errors
+  /// are of the layer's memory.
+  absl::Status layer_at(LayerIndex layer, Iteration version);
   /// An SFB layer, of so many steps, is about to make another one.
-  void keep(LayerIndex layer, Iteration version, std::span<const float> parameters,
-            std::span<const float> state0, std::span<const float> state1);
+  absl::Status keep(LayerIndex layer, Iteration version);
 
   struct Held {
     Iteration oldest = 0;
@@ -74,11 +73,9 @@ class CheckpointGiver {
   };
   /// The versions of SFB layers that this worker could give, now that training has halted.
   Held held() const;
-  /// What a layer holds now: parameters and optimizer slots.
-  using Live = std::function<std::array<std::span<const float>, 3>(LayerIndex)>;
   /// Gives this worker's pieces of a held version, and those of lost ranks that fall to it, but for
   /// worker 0's own state, which servers hold. FAILED_PRECONDITION when it does not have them.
-  absl::Status give_held(Iteration version, const std::set<WorkerRank>& lost, const Live& live);
+  absl::Status give_held(Iteration version, const std::set<WorkerRank>& lost);
 
   /// Worker 0, after every iteration: whether own_state_at wants to be called, and the state.
   bool wants_own_state(Iteration version);
@@ -90,18 +87,23 @@ class CheckpointGiver {
     CheckpointPiece place;
   };
   struct Transfers;  ///< the loop's
-  /// The version before a layer's last step.
+  /// Of a layer: what to keep before each step, and the version that is kept.
   struct Kept {
+    std::vector<StateRange> ranges;
     Iteration version = -1;
-    std::map<PieceId, std::vector<float>> values;  ///< slot after slot
   };
 
+  /// The piece's part of each slot.
+  std::vector<StateRange> ranges_of(const CheckpointPiece& piece) const;
+  /// Those end to end, as they are or as they are kept.
+  absl::StatusOr<std::shared_ptr<std::vector<float>>> read(const CheckpointPiece& piece,
+                                                           bool as_kept) const;
   bool is_due(Iteration version);
   bool begin(Iteration version);
   void send(Iteration version, std::vector<StoreRequest> requests);
   void settled(Iteration version, const absl::Status& status);
   /// To all servers that keep the piece.
-  void append_writes(Iteration version, const Given& given, std::uint32_t slots,
+  void append_writes(Iteration version, const Given& given, int slots,
                      const std::shared_ptr<const std::vector<float>>& values,
                      std::vector<StoreRequest>& requests) const;
 
@@ -111,9 +113,9 @@ class CheckpointGiver {
   const Epoch epoch_;
   const WorkerRank rank_;
   const std::uint32_t workers_;
+  FactorState* const state_;
   const std::vector<CheckpointPiece> pieces_;  ///< of all
   const std::vector<std::string> server_addresses_;
-  std::map<std::uint32_t, std::vector<Given>> kept_of_;   ///< by LayerIndex: to keep
   std::map<std::uint32_t, Kept> kept_;                    ///< by LayerIndex
   std::map<std::uint32_t, Iteration> current_;            ///< by LayerIndex: steps made
   std::map<std::uint32_t, std::vector<Given>> of_layer_;  ///< by LayerIndex

@@ -11,7 +11,6 @@ namespace poseidon {
 absl::StatusOr<std::unique_ptr<ExecutorFactors>> ExecutorFactors::create(
     std::shared_ptr<Executor> executor, const Plan& plan, OptimizerSpec optimizer,
     std::int64_t micro_batches) {
-  const int slots = optimizer_state_slots(optimizer);
   std::unique_ptr<ExecutorFactors> factors(new ExecutorFactors(
       std::move(executor), 1.0f / static_cast<float>(plan.workers() * micro_batches),
       std::move(optimizer)));
@@ -20,11 +19,9 @@ absl::StatusOr<std::unique_ptr<ExecutorFactors>> ExecutorFactors::create(
     State& state = factors->states_.emplace_back();
     if (plan.layers[l].scheme != Scheme::kSfb) continue;
     any = true;
-    POSEIDON_RETURN_IF_ERROR(factors->executor_->keep_factors(LayerIndex(l)));
-    if (slots > 0) state.slot0 = FloatBuffer(plan.layers[l].parameters);
-    if (slots > 1) state.slot1 = FloatBuffer(plan.layers[l].parameters);
+    POSEIDON_RETURN_IF_ERROR(
+        factors->executor_->keep_factors(LayerIndex(l), factors->optimizer_slots()));
     const PlanLayer& layer = plan.layers[l];
-    state.weight_elements = layer.shape[0] * layer.shape[1];
     for (const PlanTensor& tensor : layer.tensors) state.tensors.push_back(tensor.multipliers);
     state.tensors.resize(tensor_count(layer));
   }
@@ -36,11 +33,6 @@ absl::Status ExecutorFactors::copy_factors(LayerIndex layer, const OwnFactors& t
   return executor_->copy_factors(layer, to.output_gradient, to.input);
 }
 
-std::span<float> ExecutorFactors::state(LayerIndex layer, int slot) {
-  State& state = states_[layer.value()];
-  return (slot == 0 ? state.slot0 : state.slot1).floats();
-}
-
 absl::StatusOr<std::vector<TensorSquares>> ExecutorFactors::measure(LayerIndex layer,
                                                                     Iteration iteration,
                                                                     const StackedFactors& factors) {
@@ -49,19 +41,20 @@ absl::StatusOr<std::vector<TensorSquares>> ExecutorFactors::measure(LayerIndex l
   POSEIDON_ASSIGN_OR_RETURN(
       const FactorSquares sums,
       executor_->measure_factors(layer, factors.output_gradients, factors.inputs));
+  FactorSquares of_parameters;
+  if (optimizer_.type == OptimizerType::kLars) {
+    POSEIDON_ASSIGN_OR_RETURN(of_parameters, executor_->measure_parameters(layer));
+  }
   const double scale = gradient_scale_;
-  const std::span<const float> parameters = executor_->parameters(layer);
-  const auto weights = static_cast<std::size_t>(state.weight_elements);
   state.squares.assign(state.tensors.size(), {});
-  const auto add = [&](std::size_t tensor, double gradient, std::span<const float> values) {
+  const auto add = [&](std::size_t tensor, double gradient, double parameters) {
     tensor = std::min(tensor, state.tensors.size() - 1);
     if (state.tensors[tensor].frozen()) return;
-    state.squares[tensor].gradient += gradient * scale * scale;
-    if (optimizer_.type != OptimizerType::kLars) return;
-    state.squares[tensor].parameters += square_sum(values);
+    state.squares[tensor] +=
+        TensorSquares{.gradient = gradient * scale * scale, .parameters = parameters};
   };
-  add(0, sums.weight, parameters.first(weights));
-  add(1, sums.bias, parameters.subspan(weights));
+  add(0, sums.weight, of_parameters.weight);
+  add(1, sums.bias, of_parameters.bias);
   state.measured = iteration;
   return state.squares;
 }
@@ -81,9 +74,7 @@ absl::Status ExecutorFactors::step(LayerIndex layer, Iteration iteration,
   return executor_->step_from_factors(layer, {.output_gradients = factors.output_gradients,
                                               .inputs = factors.inputs,
                                               .weight_step = step_of(0),
-                                              .bias_step = step_of(1),
-                                              .state0 = state.slot0.floats(),
-                                              .state1 = state.slot1.floats()});
+                                              .bias_step = step_of(1)});
 }
 
 }  // namespace poseidon

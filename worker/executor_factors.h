@@ -1,23 +1,25 @@
 #pragma once
 
-// FactorEngine on our own engine: layers that go by SFB are stepped here, on the worker.
+// FactorEngine and FactorState on our own engine: layers that go by SFB are stepped here, on the
+// worker.
 //
-// Before: worker/sync_client.h, on the trainer's thread. After: worker/engine/executor.h computes.
+// Before: worker/sync_client.h, on the trainer's thread. After: worker/engine/executor.h computes,
+// and has the values.
 
 #include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/aligned_buffer.h"
 #include "common/optimizer.h"
 #include "common/plan.h"
 #include "worker/engine/executor.h"
 #include "worker/factor_engine.h"
+#include "worker/factor_state.h"
 
 namespace poseidon {
 
-/// Holds the optimizer state of SFB layers. Trainer's thread only.
-class ExecutorFactors final : public FactorEngine {
+/// Trainer's thread only.
+class ExecutorFactors final : public FactorEngine, public FactorState {
  public:
   /// Makes the executor keep the factors of the plan's SFB layers. Both layouts must be the same
   /// network's. Null when the plan has no such layer. `micro_batches`: parts in which each worker
@@ -32,14 +34,28 @@ class ExecutorFactors final : public FactorEngine {
                                                      const StackedFactors& factors) override;
   absl::Status step(LayerIndex layer, Iteration iteration, const StackedFactors& factors,
                     double all_gradients) override;
+  absl::Status fetch_parameters(LayerIndex layer) override {
+    return executor_->fetch_parameters(layer);
+  }
 
-  /// The optimizer's slot 0 or 1 of an SFB layer; empty where there is none.
-  std::span<float> state(LayerIndex layer, int slot);
+  int optimizer_slots() const override { return optimizer_state_slots(optimizer_); }
+  absl::Status read(LayerIndex layer, const StateRange& range, std::span<float> values) override {
+    return executor_->read_state(layer, range, values);
+  }
+  absl::Status write(LayerIndex layer, const StateRange& range,
+                     std::span<const float> values) override {
+    return executor_->write_state(layer, range, values);
+  }
+  absl::Status hold(LayerIndex layer, std::span<const StateRange> ranges) override {
+    return executor_->hold_state(layer, ranges);
+  }
+  absl::Status read_held(LayerIndex layer, const StateRange& range,
+                         std::span<float> values) override {
+    return executor_->read_held_state(layer, range, values);
+  }
 
  private:
   struct State {
-    FloatBuffer slot0, slot1;
-    std::int64_t weight_elements = 0;
     std::vector<StepMultipliers> tensors;  ///< weight, bias; one where the plan names none
     Iteration measured = -1;
     std::vector<TensorSquares> squares;  ///< of `measured`

@@ -38,6 +38,10 @@ class FactorEngine {
   /// `all_gradients`: squares of the gradients of the whole network, 0 where nobody asks for them.
   virtual absl::Status step(LayerIndex layer, Iteration iteration, const StackedFactors& factors,
                             double all_gradients) = 0;
+
+  /// Brings the layer's memory that the synchronisation client knows (LayerMemory::parameters) up
+  /// to date: after steps the values may be elsewhere.
+  virtual absl::Status fetch_parameters(LayerIndex layer) = 0;
 };
 
 }  // namespace poseidon

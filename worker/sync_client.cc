@@ -88,11 +88,8 @@ void SyncClient::factors_ready(LayerIndex layer, Iteration iteration, MicroBatch
   copy.end = now();
   traffic_->node().took(copy);
   if (status.ok()) status = check_factors(layer, iteration, own);
-  if (!status.ok()) {
-    cancel(status);  // the next wait returns it
-  } else if (part.is_last()) {
-    publish(layer, iteration);
-  }
+  if (status.ok() && part.is_last()) status = publish(layer, iteration);
+  if (!status.ok()) cancel(status);  // the next wait returns it
 }
 
 /// The others would refuse them; here it can be said why.
@@ -108,12 +105,16 @@ absl::Status SyncClient::check_factors(LayerIndex layer, Iteration iteration,
       ": try a smaller optimizer.learning_rate, or check the data and its scale"));
 }
 
-void SyncClient::publish(LayerIndex layer, Iteration iteration) {
-  const bool with_digest = syncer_->factors()->route().has_digest(iteration);
-  const std::uint64_t digest = with_digest ? digest_of(parameters_[layer.value()]) : 0;
+absl::Status SyncClient::publish(LayerIndex layer, Iteration iteration) {
+  std::uint64_t digest = 0;
+  if (syncer_->factors()->route().has_digest(iteration)) {
+    if (absl::Status status = engine_->fetch_parameters(layer); !status.ok()) return status;
+    digest = digest_of(parameters_[layer.value()]);
+  }
   transport_->post([this, layer, iteration, digest] {
     syncer_->factors()->factors_ready(layer, iteration, digest);
   });
+  return absl::OkStatus();
 }
 
 /// For its next step.
@@ -183,14 +184,16 @@ absl::Status SyncClient::step(std::unique_lock<std::mutex>& lock, LayerIndex lay
   const Iteration iteration = versions_[layer.value()];
   const double all_gradients = all_gradients_;
   lock.unlock();
-  if (options_.stepping) options_.stepping(layer, iteration);
+  absl::Status status = options_.stepping ? options_.stepping(layer, iteration) : absl::OkStatus();
   TraceSpan rebuild{
       .stage = Stage::kRebuild, .begin = now(), .iteration = iteration, .layer = layer};
-  absl::Status status = engine_->step(
-      layer, iteration, syncer_->factors()->route().stacked(layer, iteration), all_gradients);
+  if (status.ok()) {
+    status = engine_->step(layer, iteration, syncer_->factors()->route().stacked(layer, iteration),
+                           all_gradients);
+  }
   rebuild.end = now();
   traffic_->node().took(rebuild);
-  if (status.ok() && options_.stepped) options_.stepped(layer, iteration + 1);
+  if (status.ok() && options_.stepped) status = options_.stepped(layer, iteration + 1);
   lock.lock();
   if (status.ok()) set_version(layer, iteration + 1);
   return status;
@@ -277,7 +280,9 @@ absl::Status SyncClient::finish(Iteration iterations) {
 absl::Status SyncClient::compare_replicas(Iteration iterations) {
   if (syncer_->factors() == nullptr) return absl::OkStatus();
   const std::vector<LayerIndex> layers = syncer_->factors()->route().layers();
-  for (const LayerIndex layer : layers) publish(layer, iterations);
+  for (const LayerIndex layer : layers) {
+    if (absl::Status status = publish(layer, iterations); !status.ok()) return status;
+  }
   for (const LayerIndex layer : layers) {
     const absl::Status status =
         wait(layer, "the final digest", [&] { return complete_[layer.value()] >= iterations; });

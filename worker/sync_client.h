@@ -47,7 +47,8 @@ struct SyncClientOptions {
   /// Called on the trainer's thread before and after each step of an SFB layer, with the version
   /// that it has then: the places to keep the old version, and to copy the new one for a
   /// checkpoint before anybody uses it. May be empty.
-  std::function<void(LayerIndex, Iteration version)> stepping, stepped;
+  /// An error ends the wait in which the layer was stepped.
+  std::function<absl::Status(LayerIndex, Iteration version)> stepping, stepped;
   /// Called on the loop when synchronisation cannot go on: for who waits for something else just
   /// then. May be empty.
   std::function<void(const absl::Status&)> failed;
@@ -97,7 +98,7 @@ class SyncClient final : public SyncerEvents {
  private:
   void factors_ready(LayerIndex layer, Iteration iteration, MicroBatch part);
   absl::Status check_factors(LayerIndex layer, Iteration iteration, const OwnFactors& own) const;
-  void publish(LayerIndex layer, Iteration iteration);
+  absl::Status publish(LayerIndex layer, Iteration iteration);
   /// Until `done`, which runs under the mutex; steps what can be stepped. `what`: for the message.
   absl::Status wait(LayerIndex layer, const std::string& what, const std::function<bool()>& done);
   /// As wait, under `lock`; DEADLINE_EXCEEDED without words.

@@ -224,11 +224,13 @@ absl::Status WorkerJob::restore_own_state(const Plan& plan) {
     if (plan.layers[l].scheme != Scheme::kSfb) continue;
     const auto take = [this, layer = LayerIndex(l)](std::uint32_t slot, std::int64_t offset,
                                                     const Bytes& values) {
-      const std::span<float> whole = slot == 0 ? executor_->parameters(layer)
-                                               : factors_->state(layer, static_cast<int>(slot) - 1);
-      copy_payload(values,
-                   whole.subspan(static_cast<std::size_t>(offset), values.size() / sizeof(float)));
-      return absl::OkStatus();
+      std::vector<float> taken(values.size() / sizeof(float));
+      copy_payload(values, taken);
+      return factors_->write(layer,
+                             {.slot = static_cast<int>(slot),
+                              .offset = offset,
+                              .elements = static_cast<std::int64_t>(taken.size())},
+                             taken);
     };
     POSEIDON_RETURN_IF_ERROR(append_range_requests(
         *restore_, LayerIndex(l), 0, plan.layers[l].parameters, slots, take, requests));
@@ -255,7 +257,7 @@ absl::Status WorkerJob::prepare_synchronisation(Plan plan) {
     if (cancelled_) return absl::CancelledError("the job was stopped");
     traffic_ = std::move(traffic);
     giver_ = std::make_unique<CheckpointGiver>(
-        options_.stores, plan, rank_,
+        options_.stores, plan, rank_, factors_.get(),
         CheckpointGiverOptions{.first_iteration = first_iteration_,
                                .every_iterations = job_.checkpoint.every_iterations,
                                .chunk_bytes = job_.sync.largest_chunk_bytes(),
@@ -292,12 +294,10 @@ SyncClientOptions WorkerJob::sync_options(const Plan& plan) {
   options.syncer.sfb.iterations = job_.iterations;
   options.syncer.first_iteration = first_iteration_;
   options.stepping = [this](LayerIndex layer, Iteration version) {
-    giver_->keep(layer, version, executor_->parameters(layer), factors_->state(layer, 0),
-                 factors_->state(layer, 1));
+    return giver_->keep(layer, version);
   };
   options.stepped = [this](LayerIndex layer, Iteration version) {
-    giver_->layer_at(layer, version, executor_->parameters(layer), factors_->state(layer, 0),
-                     factors_->state(layer, 1));
+    return giver_->layer_at(layer, version);
   };
   options.failed = [this](const absl::Status& status) {
     const std::lock_guard lock(mutex_);
@@ -434,10 +434,7 @@ absl::Status WorkerJob::give_held(Iteration version, const v1::SaveCheckpoint& s
   if (giver_ == nullptr) return absl::FailedPreconditionError("this worker holds nothing");
   std::set<WorkerRank> lost;
   for (const std::uint32_t rank : save.lost_ranks()) lost.insert(WorkerRank(rank));
-  return giver_->give_held(
-      version, lost, [this](LayerIndex layer) -> std::array<std::span<const float>, 3> {
-        return {executor_->parameters(layer), factors_->state(layer, 0), factors_->state(layer, 1)};
-      });
+  return giver_->give_held(version, lost);
 }
 
 // ---- what the coordinator hears ----

@@ -173,7 +173,7 @@ class EmulatedExecutor final : public Executor {
     return absl::OkStatus();
   }
 
-  absl::Status keep_factors(LayerIndex layer) override {
+  absl::Status keep_factors(LayerIndex layer, int /*optimizer_slots*/) override {
     const LayerSpec& spec = net_.layers[layers_[layer.value()]];
     if (spec.type != LayerType::kFullyConnected) {
       return absl::InvalidArgumentError(
@@ -201,6 +201,28 @@ class EmulatedExecutor final : public Executor {
                                                 std::span<const float> inputs) override {
     run_now(product_s(layer, inputs.size()));
     return FactorSquares{};
+  }
+  absl::StatusOr<FactorSquares> measure_parameters(LayerIndex /*layer*/) override {
+    return FactorSquares{};
+  }
+
+  // The device's memory, where the values are, is not there; what is held costs a GPU nothing.
+  absl::Status fetch_parameters(LayerIndex /*layer*/) override { return absl::OkStatus(); }
+  absl::Status read_state(LayerIndex /*layer*/, const StateRange& /*range*/,
+                          std::span<float> values) override {
+    std::ranges::fill(values, 0.0f);
+    return absl::OkStatus();
+  }
+  absl::Status write_state(LayerIndex /*layer*/, const StateRange& /*range*/,
+                           std::span<const float> /*values*/) override {
+    return absl::OkStatus();
+  }
+  absl::Status hold_state(LayerIndex /*layer*/, std::span<const StateRange> /*ranges*/) override {
+    return absl::OkStatus();
+  }
+  absl::Status read_held_state(LayerIndex layer, const StateRange& range,
+                               std::span<float> values) override {
+    return read_state(layer, range, values);
   }
 
   std::string first_nonfinite_layer() override { return ""; }

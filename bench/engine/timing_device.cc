@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/status_macros.h"
+#include "worker/engine/forwarding_device.h"
 
 namespace poseidon::bench {
 namespace {
@@ -37,48 +38,20 @@ class TimedOperator final : public LayerOperator {
   const std::size_t index_;
 };
 
-class TimingDevice final : public Device {
+class TimingDevice final : public ForwardingDevice {
  public:
   TimingDevice(std::unique_ptr<Device> inner, LayerTimes* times)
-      : inner_(std::move(inner)), times_(times) {}
+      : ForwardingDevice(std::move(inner)), times_(times) {}
 
-  std::string name() const override { return inner_->name(); }
-  bool shares_host_memory() const override { return inner_->shares_host_memory(); }
-  absl::StatusOr<DeviceMemory> allocate(std::int64_t bytes) override {
-    return inner_->allocate(bytes);
-  }
-  absl::StatusOr<DeviceMemory> allocate_host(std::int64_t bytes) override {
-    return inner_->allocate_host(bytes);
-  }
-  void begin_pass() override { inner_->begin_pass(); }
-  absl::Status upload(void* device, const void* host, std::int64_t bytes) override {
-    return inner_->upload(device, host, bytes);
-  }
-  absl::Status download(void* host, const void* device, std::int64_t bytes) override {
-    return inner_->download(host, device, bytes);
-  }
-  absl::Status add(float* target, const float* addend, std::int64_t elements) override {
-    return inner_->add(target, addend, elements);
-  }
-  absl::Status step_from_factors(const FactorStepArgs& args) override {
-    return inner_->step_from_factors(args);
-  }
-  absl::StatusOr<FactorSquares> measure_factors(const FactorStepArgs& args) override {
-    return inner_->measure_factors(args);
-  }
-  Layout output_layout(const LayerSpec& layer, std::span<const Layout> inputs) const override {
-    return inner_->output_layout(layer, inputs);
-  }
   absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(
       const LayerSpec& layer, const OperatorOptions& options) override {
-    POSEIDON_ASSIGN_OR_RETURN(auto inner, inner_->make_operator(layer, options));
+    POSEIDON_ASSIGN_OR_RETURN(auto made, inner().make_operator(layer, options));
     const std::size_t index = times_->size();
     times_->push_back({.layer = layer.name, .type = std::string(layer_type_name(layer.type))});
-    return std::make_unique<TimedOperator>(std::move(inner), times_, index);
+    return std::make_unique<TimedOperator>(std::move(made), times_, index);
   }
 
  private:
-  const std::unique_ptr<Device> inner_;
   LayerTimes* const times_;
 };
 

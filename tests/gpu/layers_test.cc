@@ -147,6 +147,11 @@ TEST_P(GpuLayers, MeasuresFactorsAsTheCpu) {
     EXPECT_NEAR(got.weight, wanted.weight, tolerance * wanted.weight + 1e-12);
     EXPECT_NEAR(got.bias, wanted.bias, tolerance * wanted.bias + 1e-12);
   }
+  for (const std::int64_t size : {1, 300, 100'003}) {
+    const std::vector<float> some = testing::values(4, size);
+    const double wanted = testing::measure_values(*cpu, some);
+    EXPECT_NEAR(testing::measure_values(*device_, some), wanted, 1e-12 * wanted);
+  }
 }
 
 TEST_P(GpuLayers, StepsFromFactorsToTheSameBitsTwice) {

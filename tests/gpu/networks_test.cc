@@ -218,7 +218,7 @@ TEST_P(GpuNetworks, FactorsStandForTheGradient) {
   ASSERT_NE(plain, nullptr);
   ASSERT_NE(ours, nullptr);
   const LayerIndex layer(2);  // ip1, 500 x 800
-  const absl::Status kept = ours->executor().keep_factors(layer);
+  const absl::Status kept = ours->executor().keep_factors(layer, 0);
   ASSERT_TRUE(kept.ok()) << kept;
   const Batch batch = testing::random_batch(*net, 6, 80);
   for (Training* training : {plain.get(), ours.get()}) {
@@ -238,13 +238,12 @@ TEST_P(GpuNetworks, FactorsStandForTheGradient) {
   OptimizerSpec sgd;
   sgd.learning_rate = 1.0;
   const OptimizerStep step = make_optimizer_step(sgd, 0, 1.0f);
-  const absl::Status done = ours->executor().step_from_factors(layer, {.output_gradients = gradient,
-                                                                       .inputs = input,
-                                                                       .weight_step = step,
-                                                                       .bias_step = step,
-                                                                       .state0 = {},
-                                                                       .state1 = {}});
+  const absl::Status done = ours->executor().step_from_factors(
+      layer,
+      {.output_gradients = gradient, .inputs = input, .weight_step = step, .bias_step = step});
   ASSERT_TRUE(done.ok()) << done;
+  const absl::Status fetched = ours->executor().fetch_parameters(layer);
+  ASSERT_TRUE(fetched.ok()) << fetched;
   const auto stepped = ours->executor().parameters(layer);
   const std::vector<float> got(stepped.begin(), stepped.end());
   const double tolerance = accuracy_.is_float() ? 1e-6 : 8 * accuracy_.epsilon();

@@ -44,7 +44,9 @@ class FailingExecutor final : public Executor {
     return inner_->forward(batch, phase, hooks);
   }
   absl::Status backward(const ExecutionHooks& hooks) override { return inner_->backward(hooks); }
-  absl::Status keep_factors(LayerIndex layer) override { return inner_->keep_factors(layer); }
+  absl::Status keep_factors(LayerIndex layer, int optimizer_slots) override {
+    return inner_->keep_factors(layer, optimizer_slots);
+  }
   absl::Status copy_factors(LayerIndex layer, std::span<float> output_gradient,
                             std::span<float> input) override {
     return inner_->copy_factors(layer, output_gradient, input);
@@ -56,6 +58,27 @@ class FailingExecutor final : public Executor {
                                                 std::span<const float> output_gradients,
                                                 std::span<const float> inputs) override {
     return inner_->measure_factors(layer, output_gradients, inputs);
+  }
+  absl::StatusOr<FactorSquares> measure_parameters(LayerIndex layer) override {
+    return inner_->measure_parameters(layer);
+  }
+  absl::Status fetch_parameters(LayerIndex layer) override {
+    return inner_->fetch_parameters(layer);
+  }
+  absl::Status read_state(LayerIndex layer, const StateRange& range,
+                          std::span<float> values) override {
+    return fault_->is_there() ? Fault::error() : inner_->read_state(layer, range, values);
+  }
+  absl::Status write_state(LayerIndex layer, const StateRange& range,
+                           std::span<const float> values) override {
+    return inner_->write_state(layer, range, values);
+  }
+  absl::Status hold_state(LayerIndex layer, std::span<const StateRange> ranges) override {
+    return fault_->is_there() ? Fault::error() : inner_->hold_state(layer, ranges);
+  }
+  absl::Status read_held_state(LayerIndex layer, const StateRange& range,
+                               std::span<float> values) override {
+    return fault_->is_there() ? Fault::error() : inner_->read_held_state(layer, range, values);
   }
   std::string first_nonfinite_layer() override { return inner_->first_nonfinite_layer(); }
 

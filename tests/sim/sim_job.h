@@ -24,6 +24,7 @@
 #include "common/restore_source.h"
 #include "common/status_macros.h"
 #include "common/traffic.h"
+#include "tests/sim/sim_factor_state.h"
 #include "tests/sim/sim_worker.h"
 #include "worker/checkpoint_giver.h"
 #include "worker/engine/net.h"
@@ -158,6 +159,8 @@ class SimWorker::Job final : public SyncerEvents {
             rank_ == WorkerRank(0) && !restore_ ? initial_value(l, e) : -7.0f;
       }
     }
+    factor_state_ =
+        std::make_unique<SimFactorState>(std::array{&parameters_, &state0_, &state1_}, slots);
     versions_.assign(plan_.layers.size(), first_ - 1);
     complete_ = versions_;
     measured_ = versions_;
@@ -171,12 +174,13 @@ class SimWorker::Job final : public SyncerEvents {
     for (std::uint32_t l = 0; l < plan_.layers.size(); ++l) {
       if (!by_factors(l)) continue;
       const auto take = [this, l](std::uint32_t slot, std::int64_t offset, const Bytes& values) {
-        const std::span<float> whole = slot == 0   ? parameters_[l].floats()
-                                       : slot == 1 ? state0_[l].floats()
-                                                   : state1_[l].floats();
-        copy_payload(
-            values, whole.subspan(static_cast<std::size_t>(offset), values.size() / sizeof(float)));
-        return absl::OkStatus();
+        std::vector<float> taken(values.size() / sizeof(float));
+        copy_payload(values, taken);
+        return factor_state_->write(LayerIndex(l),
+                                    {.slot = static_cast<int>(slot),
+                                     .offset = offset,
+                                     .elements = static_cast<std::int64_t>(taken.size())},
+                                    taken);
       };
       POSEIDON_RETURN_IF_ERROR(append_range_requests(
           *restore_, LayerIndex(l), 0, plan_.layers[l].parameters, slots, take, requests));
@@ -217,7 +221,7 @@ class SimWorker::Job final : public SyncerEvents {
     }
     traffic_ = std::make_unique<TrafficProbe>(plan_.layers.size());
     giver_ = std::make_unique<CheckpointGiver>(
-        &node_.stores_, plan_, rank_,
+        &node_.stores_, plan_, rank_, factor_state_.get(),
         CheckpointGiverOptions{.first_iteration = first_,
                                .every_iterations = job_.checkpoint.every_iterations,
                                .chunk_bytes = job_.sync.largest_chunk_bytes(),
@@ -273,12 +277,10 @@ class SimWorker::Job final : public SyncerEvents {
         });
       }
       if (clips && norms_of_ != version) continue;
-      giver_->keep(index, version, parameters_[l].floats(), state0_[l].floats(),
-                   state1_[l].floats());
+      POSEIDON_CHECK(giver_->keep(index, version).ok(), "plain memory");
       step_layer(course_->scenario(), layer, version, gradient, squares, all_gradients_,
                  parameters_[l].floats(), state0_[l].floats(), state1_[l].floats());
-      giver_->layer_at(index, version + 1, parameters_[l].floats(), state0_[l].floats(),
-                       state1_[l].floats());
+      POSEIDON_CHECK(giver_->layer_at(index, version + 1).ok(), "plain memory");
       ++versions_[l];
     }
   }
@@ -550,14 +552,9 @@ class SimWorker::Job final : public SyncerEvents {
     const auto version = static_cast<Iteration>(held_save_->iteration());
     std::set<WorkerRank> lost;
     for (const std::uint32_t rank : held_save_->lost_ranks()) lost.insert(WorkerRank(rank));
-    const absl::Status given =
-        giver_ == nullptr
-            ? absl::FailedPreconditionError("this worker holds nothing")
-            : giver_->give_held(
-                  version, lost, [this](LayerIndex layer) -> std::array<std::span<const float>, 3> {
-                    const std::size_t l = layer.value();
-                    return {parameters_[l].floats(), state0_[l].floats(), state1_[l].floats()};
-                  });
+    const absl::Status given = giver_ == nullptr
+                                   ? absl::FailedPreconditionError("this worker holds nothing")
+                                   : giver_->give_held(version, lost);
     if (!given.ok()) {
       report_checkpoint_failure(version, std::string(given.message()), /*too_late=*/false);
     }
@@ -600,6 +597,7 @@ class SimWorker::Job final : public SyncerEvents {
   std::optional<v1::SaveCheckpoint> held_save_;
   std::unique_ptr<StoreTransfer> transfer_;
   std::unique_ptr<TrafficProbe> traffic_;
+  std::unique_ptr<SimFactorState> factor_state_;
   std::unique_ptr<CheckpointGiver> giver_;
   std::unique_ptr<StateSender> states_;  ///< of worker 0, where there are statistics
   std::unique_ptr<Syncer> syncer_;

@@ -121,7 +121,7 @@ TEST_F(AsynchronousWalk, GradientsAreThoseOfASynchronousDevice) {
 TEST_F(AsynchronousWalk, FactorsComeBackLikeGradients) {
   const auto synchronous = make(make_reference_device());
   for (Executor* executor : {executor_.get(), synchronous.get()}) {
-    ASSERT_TRUE(executor->keep_factors(LayerIndex(1)).ok());
+    ASSERT_TRUE(executor->keep_factors(LayerIndex(1), 0).ok());
   }
   const auto factors = [](Executor& executor) {
     std::vector<float> output_gradient(2 * 6), input(2 * 27);

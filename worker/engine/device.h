@@ -80,18 +80,17 @@ struct OperatorOptions {
   }
 };
 
-/// A fully connected layer's step from stacked factors; all host memory. Sizes are the caller's
-/// care.
+/// A fully connected layer's step from stacked factors. Sizes are the caller's care.
 struct FactorStepArgs {
   std::int64_t rows = 0;     ///< of both factors
   std::int64_t outputs = 0;  ///< M
   std::int64_t inputs = 0;   ///< N
   bool has_bias = false;
-  const float* output_gradients = nullptr;  ///< rows x M
-  const float* input_values = nullptr;      ///< rows x N
+  const float* output_gradients = nullptr;  ///< host; rows x M
+  const float* input_values = nullptr;      ///< host; rows x N
   OptimizerStep weight_step, bias_step;
-  std::span<float> parameters;  ///< M x N weights, then M biases
-  std::span<float> state0, state1;
+  std::span<float> parameters;      ///< device; M x N weights, then M biases
+  std::span<float> state0, state1;  ///< device; as long, or empty; see apply_optimizer
 };
 
 /// Owned by whoever asked for it; given back to the device's allocator at the end.
@@ -167,6 +166,13 @@ class Device {
   /// target[i] += addend[i], for outputs that several layers read.
   virtual absl::Status add(float* target, const float* addend, std::int64_t elements) = 0;
 
+  // For layers whose factors are kept. Complete when they return; what they touch must not be that
+  // of operators still queued.
+
+  /// Within device memory; the ranges do not overlap.
+  virtual absl::Status copy(float* to, const float* from, std::int64_t elements) = 0;
+  /// Of device memory. Not dependent on the number of threads, as below.
+  virtual absl::StatusOr<double> square_sum(const float* values, std::int64_t elements) = 0;
   /// Product and optimizer in one pass (executor.h: step_from_factors). Its sums must not depend on
   /// the number of threads: replicas on several machines stay equal by it.
   virtual absl::Status step_from_factors(const FactorStepArgs& args) = 0;

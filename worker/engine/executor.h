@@ -17,6 +17,7 @@
 #include "common/ids.h"
 #include "common/optimizer.h"
 #include "worker/engine/net.h"
+#include "worker/engine/state_range.h"
 
 namespace poseidon {
 
@@ -63,18 +64,18 @@ struct ExecutionHooks {
   std::function<void(LayerIndex)> after_backward;
 };
 
-/// Everybody's factors of a fully connected layer, to be stepped with. Row-major, host memory.
+/// Everybody's factors of a fully connected layer, to step it with. Row-major, host memory.
 struct FactorStep {
   std::span<const float> output_gradients;  ///< rows x M: dY of all workers, stacked
   std::span<const float> inputs;            ///< rows x N: X of all workers, stacked likewise
   /// Their gradient_scale turns the sum over rows into the mean.
   OptimizerStep weight_step, bias_step;
-  std::span<float> state0, state1;  ///< as long as the parameters; see apply_optimizer
 };
 
-/// Sums of squares of the gradient that stacked factors stand for.
+/// Sums of squares: of the gradient that stacked factors stand for (dY^T X, and the column sums of
+/// dY), or of the parameters. 0 without a bias.
 struct FactorSquares {
-  double weight = 0.0, bias = 0.0;  ///< of dY^T X, and of the column sums of dY (0 without a bias)
+  double weight = 0.0, bias = 0.0;
 };
 
 /// The engine seam as the trainer sees it: one network on one device. One thread only. There is one
@@ -117,21 +118,41 @@ class Executor {
 
   /// From now on backward leaves this fully connected layer's gradients out (gradients(layer)
   /// becomes empty, its memory is given back) and copy_factors and step_from_factors take their
-  /// place. INVALID_ARGUMENT for any other layer.
-  virtual absl::Status keep_factors(LayerIndex layer) = 0;
+  /// place. The optimizer's slots begin as zeros. They and the parameters are where the device
+  /// computes: from the layer's next pass or step on parameters(layer) is a copy as old as the last
+  /// fetch_parameters, and nobody looks there for new values. INVALID_ARGUMENT for any other layer.
+  virtual absl::Status keep_factors(LayerIndex layer, int optimizer_slots) = 0;
   /// After the layer's backward and before the next forward: its factors, the gradient of its
   /// output (K x M) and its input (K x N), whose product dY^T X is the weight's gradient.
   virtual absl::Status copy_factors(LayerIndex layer, std::span<float> output_gradient,
                                     std::span<float> input) = 0;
   /// One optimizer step of the layer's parameters with the gradient of the stacked factors: weight
-  /// dY^T X, bias the column sums of dY. The same bits for the same factors on every machine with
-  /// this CPU's instructions, whatever the number of threads.
+  /// dY^T X, bias the column sums of dY. Not while a pass works on this layer (hooks of another
+  /// one's are a good time). The same bits for the same factors on every machine with this CPU's
+  /// instructions, whatever the number of threads.
   virtual absl::Status step_from_factors(LayerIndex layer, const FactorStep& step) = 0;
   /// Sums of squares of that gradient, without a step; likewise the same everywhere. Costs another
   /// product: the gradient is never in memory as a whole.
   virtual absl::StatusOr<FactorSquares> measure_factors(LayerIndex layer,
                                                         std::span<const float> output_gradients,
                                                         std::span<const float> inputs) = 0;
+  /// Of the layer's parameters as they are; likewise.
+  virtual absl::StatusOr<FactorSquares> measure_parameters(LayerIndex layer) = 0;
+
+  // Of a layer whose factors are kept; no more than a step while a pass works on it.
+
+  /// Makes parameters(layer) what the layer computes with.
+  virtual absl::Status fetch_parameters(LayerIndex layer) = 0;
+  virtual absl::Status read_state(LayerIndex layer, const StateRange& range,
+                                  std::span<float> values) = 0;
+  virtual absl::Status write_state(LayerIndex layer, const StateRange& range,
+                                   std::span<const float> values) = 0;
+  /// Keeps a copy of these as they are now, in the device's memory, in place of the layer's copy
+  /// before. Allocates when the ranges are others than last time.
+  virtual absl::Status hold_state(LayerIndex layer, std::span<const StateRange> ranges) = 0;
+  /// One of those held last.
+  virtual absl::Status read_held_state(LayerIndex layer, const StateRange& range,
+                                       std::span<float> values) = 0;
 
   /// After a forward: name of the first layer, in forward order, whose parameters or output hold a
   /// NaN or an infinity (and which of the two), or "" when there is none. For people:

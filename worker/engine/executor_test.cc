@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/engine/cpu/cpu_device.h"
+#include "worker/engine/forwarding_device.h"
 #include "worker/engine/late_device.h"
 #include "worker/engine/layer_harness.h"
 #include "worker/engine/network_executor.h"
@@ -88,44 +89,26 @@ struct Counts {
 };
 
 // Sees what the executor asks of a device.
-class RecordingDevice final : public Device {
+class RecordingDevice final : public ForwardingDevice {
  public:
-  explicit RecordingDevice(Counts* counts) : counts_(counts) {}
-  std::string name() const override { return inner_->name(); }
-  bool shares_host_memory() const override { return inner_->shares_host_memory(); }
+  explicit RecordingDevice(Counts* counts)
+      : ForwardingDevice(make_reference_device()), counts_(counts) {}
   absl::StatusOr<DeviceMemory> allocate(std::int64_t bytes) override {
     ++counts_->allocations;
-    return inner_->allocate(bytes);
+    return inner().allocate(bytes);
   }
   absl::StatusOr<DeviceMemory> allocate_host(std::int64_t bytes) override {
     ++counts_->allocations;
-    return inner_->allocate_host(bytes);
-  }
-  void begin_pass() override { inner_->begin_pass(); }
-  absl::Status upload(void* device, const void* host, std::int64_t bytes) override {
-    return inner_->upload(device, host, bytes);
-  }
-  absl::Status download(void* host, const void* device, std::int64_t bytes) override {
-    return inner_->download(host, device, bytes);
-  }
-  absl::Status add(float* target, const float* addend, std::int64_t elements) override {
-    return inner_->add(target, addend, elements);
-  }
-  absl::Status step_from_factors(const FactorStepArgs& args) override {
-    return inner_->step_from_factors(args);
-  }
-  absl::StatusOr<FactorSquares> measure_factors(const FactorStepArgs& args) override {
-    return inner_->measure_factors(args);
+    return inner().allocate_host(bytes);
   }
   absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(
       const LayerSpec& layer, const OperatorOptions& options) override {
     if (!options.wants_input_gradient) counts_->without_input_gradient.push_back(layer.name);
-    return inner_->make_operator(layer, options);
+    return inner().make_operator(layer, options);
   }
 
  private:
   Counts* counts_;
-  std::unique_ptr<Device> inner_ = make_reference_device();
 };
 
 std::unique_ptr<Device> make_device(const std::string& name) {
@@ -604,7 +587,7 @@ TEST(NetworkExecutor, FactorsArePlain) {
   const auto factors = [&](Executor& executor) {
     initialise(executor, 5);
     const LayerIndex layer(static_cast<std::uint32_t>(net.parameter_layers().size() - 1));
-    EXPECT_TRUE(executor.keep_factors(layer).ok());
+    EXPECT_TRUE(executor.keep_factors(layer, 0).ok());
     run(executor, make_batch(net, 3, 2));
     const LayerSpec& spec = net.layers[net.parameter_layers().back()];
     std::vector<float> gradient(3 * 5),

@@ -22,12 +22,46 @@ std::vector<FactorProblem> factor_problems() {
       {12, 257, 40, true, adamw},    {48, 1, 3000, true, sgd}};
 }
 
+namespace {
+
+/// In the memory of a device.
+class OnDevice {
+ public:
+  OnDevice(Device& device, const std::vector<float>& values) : device_(device) {
+    if (values.empty()) return;
+    const auto bytes = static_cast<std::int64_t>(values.size() * sizeof(float));
+    auto memory = device.allocate(bytes);
+    EXPECT_TRUE(memory.ok()) << memory.status();
+    memory_ = *std::move(memory);
+    size_ = values.size();
+    EXPECT_TRUE(device.upload(memory_.get(), values.data(), bytes).ok());
+  }
+  std::span<float> values() const { return {static_cast<float*>(memory_.get()), size_}; }
+  std::vector<float> read() const {
+    std::vector<float> values(size_);
+    if (values.empty()) return values;
+    EXPECT_TRUE(device_
+                    .download(values.data(), memory_.get(),
+                              static_cast<std::int64_t>(size_ * sizeof(float)))
+                    .ok());
+    return values;
+  }
+
+ private:
+  Device& device_;
+  DeviceMemory memory_{nullptr, nullptr};
+  std::size_t size_ = 0;
+};
+
+}  // namespace
+
 FactorResult step_twice(Device& device, const FactorProblem& p) {
   const std::int64_t count = p.outputs * p.inputs + (p.has_bias ? p.outputs : 0);
   const int slots = optimizer_state_slots(p.optimizer);
-  FactorResult result{values(1, count),
-                      std::vector<float>(static_cast<std::size_t>(slots > 0 ? count : 0)),
-                      std::vector<float>(static_cast<std::size_t>(slots > 1 ? count : 0))};
+  const auto zeros = [](std::int64_t n) { return std::vector<float>(static_cast<std::size_t>(n)); };
+  const OnDevice parameters(device, values(1, count));
+  const OnDevice state0(device, zeros(slots > 0 ? count : 0));
+  const OnDevice state1(device, zeros(slots > 1 ? count : 0));
   for (std::uint64_t i = 0; i < 2; ++i) {
     const std::vector<float> gradients = values(10 + i, p.rows * p.outputs);
     const std::vector<float> inputs = values(20 + i, p.rows * p.inputs);
@@ -42,13 +76,13 @@ FactorResult step_twice(Device& device, const FactorProblem& p) {
     args.weight_step = make_optimizer_step(p.optimizer, static_cast<Iteration>(i), 0.25f);
     args.bias_step = make_optimizer_step(p.optimizer, static_cast<Iteration>(i), 0.25f,
                                          {.learning_rate = 2.0, .weight_decay = 0.0});
-    args.parameters = result.parameters;
-    args.state0 = result.state0;
-    args.state1 = result.state1;
+    args.parameters = parameters.values();
+    args.state0 = state0.values();
+    args.state1 = state1.values();
     const absl::Status status = device.step_from_factors(args);
     EXPECT_TRUE(status.ok()) << status;
   }
-  return result;
+  return {parameters.read(), state0.read(), state1.read()};
 }
 
 double factor_tolerance(const FactorProblem& p) {
@@ -70,6 +104,14 @@ FactorSquares measure_first(Device& device, const FactorProblem& p) {
   const auto squares = device.measure_factors(args);
   EXPECT_TRUE(squares.ok()) << squares.status();
   return squares.ok() ? *squares : FactorSquares{};
+}
+
+double measure_values(Device& device, const std::vector<float>& values) {
+  const OnDevice memory(device, values);
+  const auto sum =
+      device.square_sum(memory.values().data(), static_cast<std::int64_t>(values.size()));
+  EXPECT_TRUE(sum.ok()) << sum.status();
+  return sum.ok() ? *sum : 0.0;
 }
 
 double square_tolerance(const FactorProblem& p) {

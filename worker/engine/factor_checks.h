@@ -35,6 +35,8 @@ double factor_tolerance(const FactorProblem& problem);
 
 /// The gradient's sums of squares, of the first of those steps.
 FactorSquares measure_first(Device& device, const FactorProblem& problem);
+/// Device::square_sum of those.
+double measure_values(Device& device, const std::vector<float>& values);
 /// Relative.
 double square_tolerance(const FactorProblem& problem);
 

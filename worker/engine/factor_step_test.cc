@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "common/square_sum.h"
 #include "gmock/gmock.h"
 #include "worker/engine/cpu/cpu_device.h"
 #include "worker/engine/factor_checks.h"
@@ -80,7 +81,7 @@ TEST(FactorStep, FactorsOfAnExecutorStandForItsGradients) {
     const auto plain = executor_on(device());
     const auto ours = executor_on(device());
     forward_and_backward(*plain);
-    for (std::uint32_t l = 0; l < 2; ++l) ASSERT_TRUE(ours->keep_factors(LayerIndex(l)).ok());
+    for (std::uint32_t l = 0; l < 2; ++l) ASSERT_TRUE(ours->keep_factors(LayerIndex(l), 0).ok());
     forward_and_backward(*ours);
     OptimizerSpec sgd;
     sgd.learning_rate = 1.0;
@@ -100,6 +101,7 @@ TEST(FactorStep, FactorsOfAnExecutorStandForItsGradients) {
       for (std::size_t e = 0; e < plain->parameters(layer).size(); ++e) {
         expected.push_back(plain->parameters(layer)[e] - plain->gradients(layer)[e]);
       }
+      ASSERT_TRUE(ours->fetch_parameters(layer).ok());
       const auto stepped = ours->parameters(layer);
       EXPECT_TRUE(all_near({stepped.begin(), stepped.end()}, expected, 1e-6));
     }
@@ -121,6 +123,16 @@ TEST(FactorStep, MeasuresTheGradientThatItSteps) {
   }
 }
 
+TEST(FactorStep, MeasuresValuesWhereTheyAre) {
+  for (const std::int64_t size : {1, 8, 1001}) {
+    const std::vector<float> some = values(3, size);
+    const double one = testing::measure_values(*make_cpu_device(1), some);
+    EXPECT_EQ(one, testing::measure_values(*make_cpu_device(3), some));
+    EXPECT_EQ(one, testing::measure_values(*make_reference_device(), some));
+    EXPECT_EQ(one, square_sum(some)) << "the definition that replicas agree on";
+  }
+}
+
 TEST(FactorStep, OnlyFullyConnectedLayersHaveFactors) {
   const auto net = parse_network(nlohmann::json::parse(R"({
     "name": "conv", "input": [1, 6, 6], "layers": [
@@ -129,10 +141,10 @@ TEST(FactorStep, OnlyFullyConnectedLayersHaveFactors) {
       {"name": "loss", "type": "softmax_cross_entropy"}]})"));
   ASSERT_TRUE(net.ok());
   auto executor = NetworkExecutor::create(*net, {.batch_size = 2}, make_cpu_device(1));
-  const absl::Status status = (*executor)->keep_factors(LayerIndex(0));
+  const absl::Status status = (*executor)->keep_factors(LayerIndex(0), 0);
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("conv1"));
-  EXPECT_TRUE((*executor)->keep_factors(LayerIndex(1)).ok());
+  EXPECT_TRUE((*executor)->keep_factors(LayerIndex(1), 0).ok());
 }
 
 }  // namespace

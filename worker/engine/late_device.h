@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "worker/engine/device.h"
+#include "worker/engine/forwarding_device.h"
 #include "worker/engine/reference/reference_device.h"
 
 namespace poseidon::testing {
@@ -27,37 +27,30 @@ struct LateControl {
   std::map<std::string, Nanoseconds> takes;  ///< ... moves by this at each pass of a layer
 };
 
-class LateDevice final : public Device {
+class LateDevice final : public ForwardingDevice {
  public:
-  explicit LateDevice(LateControl* control) : control_(control) {}
+  explicit LateDevice(LateControl* control)
+      : ForwardingDevice(make_reference_device()), control_(control) {}
 
   std::string name() const override { return "late"; }
-  bool shares_host_memory() const override { return false; }
-  absl::StatusOr<DeviceMemory> allocate(std::int64_t bytes) override {
-    return inner_->allocate(bytes);
-  }
-  absl::StatusOr<DeviceMemory> allocate_host(std::int64_t bytes) override {
-    return inner_->allocate_host(bytes);
-  }
-  void begin_pass() override {}
   absl::Status upload(void* device, const void* host, std::int64_t bytes) override {
     const absl::Status status = do_until(control_->queued);
-    return status.ok() ? inner_->upload(device, host, bytes) : status;
+    return status.ok() ? inner().upload(device, host, bytes) : status;
   }
   absl::Status download(void* host, const void* device, std::int64_t bytes) override {
     const absl::Status status = do_until(control_->queued);
-    return status.ok() ? inner_->download(host, device, bytes) : status;
+    return status.ok() ? inner().download(host, device, bytes) : status;
   }
   absl::StatusOr<std::unique_ptr<DeviceTicket>> make_ticket() override {
     return std::make_unique<Ticket>(this);
   }
   absl::Status start_upload(void* device, const void* host, std::int64_t bytes) override {
-    return queue([=, this] { return inner_->upload(device, host, bytes); });
+    return queue([=, this] { return inner().upload(device, host, bytes); });
   }
   absl::Status start_download(void* host, const void* device, std::int64_t bytes,
                               DeviceTicket& ticket) override {
     const absl::Status status = queue([=, this] {
-      return bytes == 0 ? absl::OkStatus() : inner_->download(host, device, bytes);
+      return bytes == 0 ? absl::OkStatus() : inner().download(host, device, bytes);
     });
     static_cast<Ticket&>(ticket).place = control_->queued;
     return status;
@@ -81,19 +74,13 @@ class LateDevice final : public Device {
     return first;
   }
   absl::Status add(float* target, const float* addend, std::int64_t elements) override {
-    return queue([=, this] { return inner_->add(target, addend, elements); });
-  }
-  absl::Status step_from_factors(const FactorStepArgs& args) override {
-    return inner_->step_from_factors(args);
-  }
-  absl::StatusOr<FactorSquares> measure_factors(const FactorStepArgs& args) override {
-    return inner_->measure_factors(args);
+    return queue([=, this] { return inner().add(target, addend, elements); });
   }
   absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(
       const LayerSpec& layer, const OperatorOptions& options) override {
-    absl::StatusOr<std::unique_ptr<LayerOperator>> inner = inner_->make_operator(layer, options);
-    if (!inner.ok()) return inner.status();
-    return std::make_unique<Operator>(this, layer.name, *std::move(inner));
+    absl::StatusOr<std::unique_ptr<LayerOperator>> made = inner().make_operator(layer, options);
+    if (!made.ok()) return made.status();
+    return std::make_unique<Operator>(this, layer.name, *std::move(made));
   }
 
  private:
@@ -167,7 +154,6 @@ class LateDevice final : public Device {
 
   LateControl* const control_;
   std::deque<std::function<absl::Status()>> line_;
-  const std::unique_ptr<Device> inner_ = make_reference_device();
 };
 
 }  // namespace poseidon::testing

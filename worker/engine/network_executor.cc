@@ -102,7 +102,7 @@ absl::Status NetworkExecutor::build_parameters() {
     const std::int64_t elements = net_.layers[i].parameter_count();
     POSEIDON_RETURN_IF_ERROR(make_range(elements, parameters_.emplace_back()));
     POSEIDON_RETURN_IF_ERROR(make_range(elements, gradients_.emplace_back()));
-    keeps_factors_.push_back(false);
+    factors_.push_back(nullptr);
     POSEIDON_ASSIGN_OR_RETURN(returns_.emplace_back().ticket, device_->make_ticket());
   }
   returning_.reserve(returns_.size());
@@ -258,83 +258,6 @@ std::span<float> NetworkExecutor::gradients(LayerIndex layer) {
 
 // ---- layers whose factors are kept instead of their gradients ----
 
-absl::Status NetworkExecutor::keep_factors(LayerIndex layer) {
-  POSEIDON_CHECK(layer.value() < gradients_.size(), "no such parameter layer");
-  const LayerSpec& spec = net_.layers[net_.parameter_layers()[layer.value()]];
-  if (spec.type != LayerType::kFullyConnected) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("layer '", spec.name, "' has no factors: it is no ", "fully connected layer"));
-  }
-  if (!device_->shares_host_memory()) {
-    const std::int64_t row = options_.batch_size * kFloatBytes;
-    Return& place = returns_[layer.value()];
-    POSEIDON_ASSIGN_OR_RETURN(place.output_gradient,
-                              device_->allocate_host(row * element_count(spec.output_shape)));
-    POSEIDON_ASSIGN_OR_RETURN(place.input,
-                              device_->allocate_host(row * element_count(spec.input_shape)));
-  }
-  keeps_factors_[layer.value()] = true;
-  gradients_[layer.value()] = ParameterRange{};
-  return absl::OkStatus();
-}
-
-std::size_t NetworkExecutor::factor_node(LayerIndex layer) const {
-  POSEIDON_CHECK(layer.value() < keeps_factors_.size() && keeps_factors_[layer.value()],
-                 "a layer whose factors are kept");
-  return net_.parameter_layers()[layer.value()];
-}
-
-absl::Status NetworkExecutor::copy_factors(LayerIndex layer, std::span<float> output_gradient,
-                                           std::span<float> input) {
-  const std::size_t index = factor_node(layer);
-  const Node& node = nodes_[index];
-  const std::int64_t inputs = options_.batch_size * element_count(net_.layers[index].input_shape);
-  POSEIDON_CHECK(static_cast<std::int64_t>(output_gradient.size()) == node.output_elements &&
-                     static_cast<std::int64_t>(input.size()) == inputs,
-                 "factors of one batch");
-  if (!device_->shares_host_memory()) {  // return_layer brought them
-    const Return& place = returns_[layer.value()];
-    std::memcpy(output_gradient.data(), place.output_gradient.get(), output_gradient.size_bytes());
-    std::memcpy(input.data(), place.input.get(), input.size_bytes());
-    return absl::OkStatus();
-  }
-  POSEIDON_RETURN_IF_ERROR(device_->download(output_gradient.data(), node.output_gradient,
-                                             node.output_elements * kFloatBytes));
-  return device_->download(input.data(), node.inputs[0], inputs * kFloatBytes);
-}
-
-FactorStepArgs NetworkExecutor::factor_args(LayerIndex layer,
-                                            std::span<const float> output_gradients,
-                                            std::span<const float> inputs) const {
-  const LayerSpec& spec = net_.layers[factor_node(layer)];
-  FactorStepArgs args;
-  args.outputs = spec.output_shape.front();
-  args.inputs = element_count(spec.input_shape);
-  args.rows = static_cast<std::int64_t>(inputs.size()) / args.inputs;
-  args.has_bias = spec.parameters.size() > 1;
-  POSEIDON_CHECK(static_cast<std::int64_t>(inputs.size()) == args.rows * args.inputs &&
-                     static_cast<std::int64_t>(output_gradients.size()) == args.rows * args.outputs,
-                 "both factors of as many rows");
-  args.output_gradients = output_gradients.data();
-  args.input_values = inputs.data();
-  return args;
-}
-
-absl::Status NetworkExecutor::step_from_factors(LayerIndex layer, const FactorStep& step) {
-  FactorStepArgs args = factor_args(layer, step.output_gradients, step.inputs);
-  args.weight_step = step.weight_step;
-  args.bias_step = step.bias_step;
-  args.parameters = parameters(layer);
-  args.state0 = step.state0;
-  args.state1 = step.state1;
-  return device_->step_from_factors(args);
-}
-
-absl::StatusOr<FactorSquares> NetworkExecutor::measure_factors(
-    LayerIndex layer, std::span<const float> output_gradients, std::span<const float> inputs) {
-  return device_->measure_factors(factor_args(layer, output_gradients, inputs));
-}
-
 absl::Status NetworkExecutor::check(const Batch& batch) const {
   const std::int64_t samples = options_.batch_size;
   if (batch.samples != samples || static_cast<std::int64_t>(batch.labels.size()) != samples ||
@@ -376,6 +299,7 @@ ForwardArgs NetworkExecutor::forward_args(const Node& node) const {
 
 absl::Status NetworkExecutor::bring_parameters(LayerIndex layer, const ExecutionHooks& hooks) {
   if (hooks.before_forward) POSEIDON_RETURN_IF_ERROR(hooks.before_forward(layer));
+  if (factors_[layer.value()] != nullptr) return factors_[layer.value()]->start_bringing_up();
   const ParameterRange& range = parameters_[layer.value()];
   if (range.device_data == range.host_data) return absl::OkStatus();
   return device_->start_upload(range.device_data, range.host_data, range.elements * kFloatBytes);
@@ -504,7 +428,7 @@ absl::Status NetworkExecutor::return_layer(std::size_t index) {
   POSEIDON_RETURN_IF_ERROR(device_->start_download(range.host_data, range.device_data,
                                                    is_elsewhere ? range.elements * kFloatBytes : 0,
                                                    *place.ticket));
-  if (keeps_factors_[layer] && !device_->shares_host_memory()) {
+  if (factors_[layer] != nullptr && !device_->shares_host_memory()) {
     const std::int64_t inputs = options_.batch_size * element_count(layers_[index].input_shape);
     POSEIDON_RETURN_IF_ERROR(
         device_->start_download(place.output_gradient.get(), node.output_gradient,
@@ -581,6 +505,7 @@ absl::StatusOr<std::string> NetworkExecutor::find_nonfinite() {
     if (!runs_in_phase(i)) continue;
     if (node.parameter_layer >= 0) {
       const LayerIndex layer(static_cast<std::uint32_t>(node.parameter_layer));
+      if (factors_[layer.value()] != nullptr) POSEIDON_RETURN_IF_ERROR(fetch_parameters(layer));
       if (!all_finite(parameters(layer))) return absl::StrCat(net_.layers[i].name, " (parameters)");
     }
     POSEIDON_RETURN_IF_ERROR(forward_node(i, {}));

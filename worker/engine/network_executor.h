@@ -25,6 +25,7 @@
 
 #include "worker/engine/device.h"
 #include "worker/engine/executor.h"
+#include "worker/engine/factor_memory.h"
 #include "worker/engine/pass_times.h"
 #include "worker/engine/tensor_lifetimes.h"
 
@@ -46,13 +47,22 @@ class NetworkExecutor final : public Executor {
                                         const ExecutionHooks& hooks) override;
   absl::Status backward(const ExecutionHooks& hooks) override;
   std::span<const LayerInterval> device_times() const override { return times_.intervals(); }
-  absl::Status keep_factors(LayerIndex layer) override;
+  absl::Status keep_factors(LayerIndex layer, int optimizer_slots) override;
   absl::Status copy_factors(LayerIndex layer, std::span<float> output_gradient,
                             std::span<float> input) override;
   absl::Status step_from_factors(LayerIndex layer, const FactorStep& step) override;
   absl::StatusOr<FactorSquares> measure_factors(LayerIndex layer,
                                                 std::span<const float> output_gradients,
                                                 std::span<const float> inputs) override;
+  absl::StatusOr<FactorSquares> measure_parameters(LayerIndex layer) override;
+  absl::Status fetch_parameters(LayerIndex layer) override;
+  absl::Status read_state(LayerIndex layer, const StateRange& range,
+                          std::span<float> values) override;
+  absl::Status write_state(LayerIndex layer, const StateRange& range,
+                           std::span<const float> values) override;
+  absl::Status hold_state(LayerIndex layer, std::span<const StateRange> ranges) override;
+  absl::Status read_held_state(LayerIndex layer, const StateRange& range,
+                               std::span<float> values) override;
   std::string first_nonfinite_layer() override;
 
  private:
@@ -102,8 +112,9 @@ class NetworkExecutor final : public Executor {
   absl::Status build_node(std::size_t index, const std::vector<Layout>& layouts);
   absl::Status make_range(std::int64_t elements, ParameterRange& range);
   absl::Status check(const Batch& batch) const;
-  /// Index into nodes_ of a layer whose factors are kept (checked).
-  std::size_t factor_node(LayerIndex layer) const;
+  // Of a layer whose factors are kept (checked).
+  std::size_t factor_node(LayerIndex layer) const;  // index into nodes_
+  FactorMemory& factor_memory(LayerIndex layer) const;
   FactorStepArgs factor_args(LayerIndex layer, std::span<const float> output_gradients,
                              std::span<const float> inputs) const;
   absl::Status forward_node(std::size_t index, const ExecutionHooks& hooks);
@@ -147,9 +158,9 @@ class NetworkExecutor final : public Executor {
   std::vector<ParameterRange> parameters_;
   std::vector<ParameterRange> gradients_;
   std::vector<Node> nodes_;
-  std::vector<bool> keeps_factors_;  // by LayerIndex
-  std::vector<Return> returns_;      // by LayerIndex
-  std::vector<float> host_copy_;     // for results, and for pieces in the search for NaN
+  std::vector<std::unique_ptr<FactorMemory>> factors_;  // by LayerIndex; null: not kept
+  std::vector<Return> returns_;                         // by LayerIndex
+  std::vector<float> host_copy_;  // for results, and for pieces in the search for NaN
 
   // Of this backward: layers whose gradients are under way, in order; the first so many are done.
   std::vector<std::uint32_t> returning_;

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/square_sum.h"
 #include "worker/engine/cpu/factor_step.h"
 #include "worker/engine/cpu/layout_adapter.h"
 #include "worker/engine/cpu/loop_operators.h"
@@ -57,6 +58,13 @@ class CpuDevice final : public Device {
     return absl::OkStatus();
   }
 
+  absl::Status copy(float* to, const float* from, std::int64_t elements) override {
+    std::memcpy(to, from, static_cast<std::size_t>(elements) * sizeof(float));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<double> square_sum(const float* values, std::int64_t elements) override {
+    return poseidon::square_sum({values, static_cast<std::size_t>(elements)});
+  }
   absl::Status step_from_factors(const FactorStepArgs& args) override {
     begin_pass();
     factor_scratch_.resize(factor_step_scratch(threads_));

@@ -210,6 +210,12 @@ class CudaDevice final : public Device {
     return launch_status("add");
   }
 
+  absl::Status copy(float* to, const float* from, std::int64_t elements) override {
+    return factors_.copy(to, from, elements);
+  }
+  absl::StatusOr<double> square_sum(const float* values, std::int64_t elements) override {
+    return factors_.square_sum(values, elements);
+  }
   absl::Status step_from_factors(const FactorStepArgs& args) override {
     return factors_.step(args);
   }

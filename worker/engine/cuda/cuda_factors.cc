@@ -16,6 +16,9 @@ constexpr std::int64_t kFloatBytes = sizeof(float);
 /// 64 MiB of gradient: enough to keep a GPU busy. Part of the definition of the result.
 constexpr std::int64_t kTileElements = std::int64_t{16} << 20;
 
+/// Of parts_, which are doubles.
+constexpr std::int64_t kPartsFloats = cuda::kSquareParts * 2;
+
 /// Rows of a tile: a multiple of 4, so that its column of dY begins at a multiple of 16 bytes.
 std::int64_t tile_rows(const FactorStepArgs& args) {
   return std::max<std::int64_t>(4, kTileElements / args.inputs / 4 * 4);
@@ -39,12 +42,6 @@ absl::Status CudaFactors::upload(float* device, const float* host, std::int64_t 
   return absl::OkStatus();
 }
 
-absl::Status CudaFactors::download(float* host, const float* device, std::int64_t elements) {
-  POSEIDON_CUDA(cudaMemcpyAsync(host, device, static_cast<std::size_t>(elements * kFloatBytes),
-                                cudaMemcpyDeviceToHost, context_.factors()));
-  return absl::OkStatus();
-}
-
 absl::Status CudaFactors::prepare(const FactorStepArgs& args) {
   context_.use();
   const std::int64_t tile =
@@ -52,10 +49,7 @@ absl::Status CudaFactors::prepare(const FactorStepArgs& args) {
   POSEIDON_RETURN_IF_ERROR(grow(output_gradients_, args.rows * args.outputs));
   POSEIDON_RETURN_IF_ERROR(grow(inputs_, args.rows * args.inputs));
   POSEIDON_RETURN_IF_ERROR(grow(gradient_, tile));
-  POSEIDON_RETURN_IF_ERROR(grow(parameters_, args.parameters.empty() ? 0 : tile));
-  POSEIDON_RETURN_IF_ERROR(grow(state0_, args.state0.empty() ? 0 : tile));
-  POSEIDON_RETURN_IF_ERROR(grow(state1_, args.state1.empty() ? 0 : tile));
-  POSEIDON_RETURN_IF_ERROR(grow(parts_, cuda::kSquareParts * 2));  // doubles
+  POSEIDON_RETURN_IF_ERROR(grow(parts_, kPartsFloats));
   POSEIDON_RETURN_IF_ERROR(
       grow(workspace_, static_cast<std::int64_t>(kProductWorkspaceBytes) / kFloatBytes));
   POSEIDON_RETURN_IF_ERROR(
@@ -85,20 +79,13 @@ absl::Status CudaFactors::multiply(const FactorStepArgs& args, const Tile& tile)
 absl::Status CudaFactors::step_range(const FactorStepArgs& args, const OptimizerStep& step,
                                      std::int64_t first, std::int64_t count) {
   if (step.frozen) return absl::OkStatus();
-  struct Part {
-    std::span<float> host;
-    Buffer* device;
+  const auto part = [first](std::span<float> all) {
+    return all.empty() ? nullptr : all.data() + first;
   };
-  const std::array<Part, 3> parts = {Part{args.parameters, &parameters_},
-                                     Part{args.state0, &state0_}, Part{args.state1, &state1_}};
-  for (const Part& part : parts) {
-    if (part.host.empty()) continue;
-    POSEIDON_RETURN_IF_ERROR(upload(part.device->floats(), part.host.data() + first, count));
-  }
   const cuda::StepArrays arrays = {.gradient = gradient_.floats(),
-                                   .parameters = parameters_.floats(),
-                                   .state0 = args.state0.empty() ? nullptr : state0_.floats(),
-                                   .state1 = args.state1.empty() ? nullptr : state1_.floats(),
+                                   .parameters = part(args.parameters),
+                                   .state0 = part(args.state0),
+                                   .state1 = part(args.state1),
                                    .size = count};
   if (is_adaptive(step)) {
     cuda::adam_step(context_.factors(), adam_factors(step), step.type == OptimizerType::kAdamW,
@@ -106,15 +93,23 @@ absl::Status CudaFactors::step_range(const FactorStepArgs& args, const Optimizer
   } else {
     cuda::sgd_step(context_.factors(), sgd_factors(step), step.has_momentum, step.nesterov, arrays);
   }
-  POSEIDON_RETURN_IF_ERROR(launch_status("optimizer step"));
-  for (const Part& part : parts) {
-    if (part.host.empty()) continue;
-    POSEIDON_RETURN_IF_ERROR(download(part.host.data() + first, part.device->floats(), count));
-  }
-  return absl::OkStatus();
+  return launch_status("optimizer step");
 }
 
-// Host memory that is copied from or to is the caller's again when these return.
+absl::Status CudaFactors::copy(float* to, const float* from, std::int64_t elements) {
+  context_.use();
+  POSEIDON_CUDA(cudaMemcpyAsync(to, from, static_cast<std::size_t>(elements * kFloatBytes),
+                                cudaMemcpyDeviceToDevice, context_.factors()));
+  return context_.wait(context_.factors());
+}
+
+absl::StatusOr<double> CudaFactors::square_sum(const float* values, std::int64_t elements) {
+  context_.use();
+  POSEIDON_RETURN_IF_ERROR(grow(parts_, kPartsFloats));
+  return squares(values, elements);
+}
+
+// Host memory that is copied from is the caller's again when these return.
 absl::Status CudaFactors::step(const FactorStepArgs& args) {
   const absl::Status status = run_step(args);
   if (!status.ok()) context_.wait(context_.factors()).IgnoreError();  // the first error says more
@@ -144,8 +139,8 @@ absl::Status CudaFactors::run_step(const FactorStepArgs& args) {
   return context_.wait(context_.factors());
 }
 
-absl::StatusOr<double> CudaFactors::squares(std::int64_t elements) {
-  cuda::square_sums(context_.factors(), gradient_.floats(), elements,
+absl::StatusOr<double> CudaFactors::squares(const float* values, std::int64_t elements) {
+  cuda::square_sums(context_.factors(), values, elements,
                     static_cast<double*>(parts_.memory.get()));
   POSEIDON_RETURN_IF_ERROR(launch_status("square_sums"));
   POSEIDON_CUDA(cudaMemcpyAsync(host_parts_.data(), parts_.memory.get(), sizeof(host_parts_),
@@ -162,13 +157,14 @@ absl::StatusOr<FactorSquares> CudaFactors::run_measure(const FactorStepArgs& arg
   for (Tile tile; tile.first < args.outputs; tile.first += tile.rows) {
     tile.rows = std::min(tile_rows(args), args.outputs - tile.first);
     POSEIDON_RETURN_IF_ERROR(multiply(args, tile));
-    POSEIDON_ASSIGN_OR_RETURN(const double of_tile, squares(tile.rows * args.inputs));
+    POSEIDON_ASSIGN_OR_RETURN(const double of_tile,
+                              squares(gradient_.floats(), tile.rows * args.inputs));
     sums.weight += of_tile;
   }
   if (args.has_bias) {
     cuda::column_sums(context_.factors(), output_gradients_.floats(), args.rows, args.outputs,
                       gradient_.floats());
-    POSEIDON_ASSIGN_OR_RETURN(sums.bias, squares(args.outputs));
+    POSEIDON_ASSIGN_OR_RETURN(sums.bias, squares(gradient_.floats(), args.outputs));
   }
   return sums;
 }

@@ -3,11 +3,12 @@
 // A fully connected layer's optimizer step from stacked factors, on a GPU.
 //
 // Before: worker/executor_factors.h, once all workers' factors are here. After: the layer's
-// parameters, in host memory, have one more step in them.
+// parameters have one more step in them.
 //
-// The factors go up once. Rows of the weight go in tiles: a tile's gradient is one product, stepped
-// with beside the tile's parameters and state, which come from the host and go back. It all runs on
-// a stream of its own, beside the layers' work. Tiles depend on the layer's size alone.
+// The factors go up; parameters and optimizer state are here and stay. Rows of the weight go in
+// tiles, so that the gradient is never in memory as a whole: a tile's is one product, stepped with
+// at once. It all runs on a stream of its own, beside the layers' work. Tiles depend on the layer's
+// size alone.
 
 #include <array>
 #include <cstddef>
@@ -30,6 +31,8 @@ class CudaFactors {
  public:
   explicit CudaFactors(const CudaContext& context) : context_(context) {}
 
+  absl::Status copy(float* to, const float* from, std::int64_t elements);
+  absl::StatusOr<double> square_sum(const float* values, std::int64_t elements);
   absl::Status step(const FactorStepArgs& args);
   absl::StatusOr<FactorSquares> measure(const FactorStepArgs& args);
 
@@ -55,13 +58,12 @@ class CudaFactors {
   /// One step of elements [first, first + count) of the layer with the gradient in gradient_.
   absl::Status step_range(const FactorStepArgs& args, const OptimizerStep& step, std::int64_t first,
                           std::int64_t count);
-  absl::StatusOr<double> squares(std::int64_t elements);
+  absl::StatusOr<double> squares(const float* values, std::int64_t elements);
   absl::Status upload(float* device, const float* host, std::int64_t elements);
-  absl::Status download(float* host, const float* device, std::int64_t elements);
 
   const CudaContext& context_;
   std::array<double, static_cast<std::size_t>(cuda::kSquareParts)> host_parts_{};
-  Buffer output_gradients_, inputs_, gradient_, parameters_, state0_, state1_, parts_, workspace_;
+  Buffer output_gradients_, inputs_, gradient_, parts_, workspace_;
   /// By rows of the tile, outputs, inputs, rows of the factors.
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>,
            std::unique_ptr<MatrixProduct>>

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "common/square_sum.h"
 #include "worker/engine/reference/reference_operators.h"
 
 namespace poseidon {
@@ -53,6 +54,13 @@ class ReferenceDevice final : public Device {
   absl::Status add(float* target, const float* addend, std::int64_t elements) override {
     for (std::int64_t i = 0; i < elements; ++i) target[i] += addend[i];
     return absl::OkStatus();
+  }
+  absl::Status copy(float* to, const float* from, std::int64_t elements) override {
+    std::memcpy(to, from, static_cast<std::size_t>(elements) * sizeof(float));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<double> square_sum(const float* values, std::int64_t elements) override {
+    return poseidon::square_sum({values, static_cast<std::size_t>(elements)});
   }
   absl::Status step_from_factors(const FactorStepArgs& args) override {
     for_each_gradient(args, [&args](const OptimizerStep& rule, std::int64_t at, float gradient) {
