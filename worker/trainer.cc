@@ -174,11 +174,19 @@ class Run {
                        ": try a smaller optimizer.learning_rate, or check the data and its scale"));
     }
     POSEIDON_RETURN_IF_ERROR(s_.events->before_backward(iteration));
+    POSEIDON_RETURN_IF_ERROR(stage_next(iteration, part));
     times_.begin_backward();
     POSEIDON_RETURN_IF_ERROR(s_.executor->backward(hooks));
     s_.traffic->batch_passed();
     trace(Stage::kBackward, iteration, times_.end_backward(s_.executor->device_times()));
     return result;
+  }
+
+  /// Parts of a batch are cut when their turn comes.
+  absl::Status stage_next(Iteration iteration, MicroBatch part) {
+    if (part.count > 1 || iteration + 1 == s_.job->iterations) return absl::OkStatus();
+    const Batch* const next = s_.train->peek();
+    return next == nullptr ? absl::OkStatus() : s_.executor->stage(*next);
   }
 
   bool test_is_due(Iteration steps) const {

@@ -210,6 +210,21 @@ TEST_P(GpuNetworks, EveryLayerHasItsShareOfThePass) {
   }
 }
 
+TEST_P(GpuNetworks, StagedBatchesChangeNoBit) {
+  const auto net = resolve_network("lenet", ".");
+  ASSERT_TRUE(net.ok());
+  std::vector<Batch> batches;
+  for (std::uint64_t i = 0; i < 4; ++i) batches.push_back(testing::random_batch(*net, 6, 70 + i));
+  const auto plain = train(*net, 6, momentum(0.01));
+  const auto staged = train(*net, 6, momentum(0.01));
+  ASSERT_NE(plain, nullptr);
+  ASSERT_NE(staged, nullptr);
+  for (std::size_t i = 0; i + 1 < batches.size(); ++i) {
+    EXPECT_EQ(staged->iterate(batches[i], &batches[i + 1]), plain->iterate(batches[i])) << i;
+  }
+  EXPECT_EQ(staged->parameters(), plain->parameters());
+}
+
 TEST_P(GpuNetworks, FactorsStandForTheGradient) {
   const auto net = resolve_network("lenet", ".");
   ASSERT_TRUE(net.ok());

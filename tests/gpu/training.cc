@@ -39,9 +39,11 @@ Training::Training(std::unique_ptr<Executor> executor, const OptimizerSpec& opti
   }
 }
 
-double Training::iterate(const Batch& batch) {
+double Training::iterate(const Batch& batch, const Batch* next) {
   const auto result = executor_->forward(batch, Phase::kTrain, {});
-  const absl::Status status = result.ok() ? executor_->backward({}) : result.status();
+  absl::Status status = result.status();
+  if (status.ok() && next != nullptr) status = executor_->stage(*next);
+  if (status.ok()) status = executor_->backward({});
   EXPECT_TRUE(status.ok()) << (result.ok() ? "backward: " : "forward: ") << status;
   if (!status.ok()) return std::numeric_limits<double>::quiet_NaN();
   const OptimizerStep step = make_optimizer_step(optimizer_, iteration_++, 1.0f);

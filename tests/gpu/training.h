@@ -23,8 +23,8 @@ class Training {
                                           const OptimizerSpec& optimizer);
 
   /// Forward, backward and one step; the mean loss. NaN, and the test has failed, where the device
-  /// cannot.
-  double iterate(const Batch& batch);
+  /// cannot. `next`, if any, is staged between.
+  double iterate(const Batch& batch, const Batch* next = nullptr);
   Executor& executor() { return *executor_; }
   /// All parameters, end to end.
   std::vector<float> parameters();

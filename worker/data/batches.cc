@@ -174,6 +174,11 @@ class TrainBatches::Impl {
                 " was not read and transformed within ", timeout.count(), " ms"));
   }
 
+  const Batch* peek() {
+    const std::lock_guard lock(mutex_);
+    return produced_ > taken_ ? &slot_of(taken_).batch : nullptr;
+  }
+
   double stall_seconds() const { return probe_->stall_seconds(); }
 
  private:
@@ -330,6 +335,8 @@ absl::StatusOr<std::unique_ptr<TrainBatches>> TrainBatches::start(
   return std::unique_ptr<TrainBatches>(new TrainBatches(
       std::make_unique<Impl>(std::move(dataset), data, transform, placement, options)));
 }
+
+const Batch* TrainBatches::peek() { return impl_->peek(); }
 
 absl::StatusOr<const Batch*> TrainBatches::next(Milliseconds timeout) {
   return impl_->next(timeout);

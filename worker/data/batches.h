@@ -78,6 +78,10 @@ class TrainBatches {
   /// set's, and final. One thread.
   absl::StatusOr<const Batch*> next(Milliseconds timeout);
 
+  /// What the next call of next() will give, if it is ready: null otherwise. Valid until the call
+  /// after that one, and at the same address. The same thread.
+  const Batch* peek();
+
   /// Seconds that next() has waited so far. Any thread.
   double stall_seconds() const;
 

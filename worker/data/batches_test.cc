@@ -7,6 +7,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/random.h"
@@ -164,6 +165,24 @@ TEST(TrainBatches, RecyclesItsBuffers) {
   }
   EXPECT_EQ(objects.size(), kPrefetchBatches + 1);
   EXPECT_EQ(buffers.size(), kPrefetchBatches + 1);
+}
+
+TEST(TrainBatches, TheNextBatchCanBeSeenBefore) {
+  const auto dataset = std::make_shared<GatedDataset>(20);
+  dataset->allow(2);
+  auto batches = TrainBatches::start(dataset, shuffled(), kShape, placement(1, 0, 2)).value();
+  ASSERT_TRUE(batches->next(kLong).ok());
+  EXPECT_EQ(batches->peek(), nullptr) << "nobody could read it";
+  dataset->allow(1000);
+  for (int i = 0; i < 20; ++i) {
+    const Batch* seen = nullptr;
+    // The threads are at it; ctest has a deadline.
+    while ((seen = batches->peek()) == nullptr) std::this_thread::yield();
+    const std::vector<float> images = seen->images;
+    EXPECT_EQ(batches->peek(), seen);
+    EXPECT_EQ(*batches->next(kLong), seen);
+    EXPECT_EQ(seen->images, images);
+  }
 }
 
 TEST(TrainBatches, ReadsAheadOnlySoFarAndKeepsTheCallersBatch) {

@@ -107,6 +107,11 @@ class Executor {
   /// range, or one value per channel to normalise; whatever before_forward returns.
   virtual absl::StatusOr<ForwardResult> forward(const Batch& batch, Phase phase,
                                                 const ExecutionHooks& hooks) = 0;
+  /// Between forward and backward in Phase::kTrain: the batch that the next such forward is likely
+  /// to have. A device with memory of its own takes it there while it computes; any other batch may
+  /// come first, or instead. `batch` must stay as it is until that forward returns or another one
+  /// is named.
+  virtual absl::Status stage(const Batch& /*batch*/) { return absl::OkStatus(); }
   /// After forward in Phase::kTrain. Gradients of the mean loss over the batch's valid samples;
   /// overwritten, not accumulated. FAILED_PRECONDITION without such a forward.
   virtual absl::Status backward(const ExecutionHooks& hooks) = 0;

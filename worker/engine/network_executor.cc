@@ -66,6 +66,9 @@ absl::Status NetworkExecutor::build() {
   const std::int64_t batch = options_.batch_size;
   input_elements_ = element_count(net_.input_shape);
   POSEIDON_ASSIGN_OR_RETURN(input_, device_->allocate(batch * input_elements_ * kFloatBytes));
+  if (!device_->shares_host_memory()) {
+    POSEIDON_ASSIGN_OR_RETURN(staged_, StagedBatch::create(device_.get(), batch * input_elements_));
+  }
   POSEIDON_ASSIGN_OR_RETURN(
       labels_, device_->allocate(batch * static_cast<std::int64_t>(sizeof(std::int32_t))));
   POSEIDON_RETURN_IF_ERROR(build_parameters());
@@ -336,14 +339,33 @@ absl::StatusOr<ForwardResult> NetworkExecutor::forward(const Batch& batch, Phase
   return result;
 }
 
+absl::Status NetworkExecutor::stage(const Batch& batch) {
+  if (staged_ == nullptr) return absl::OkStatus();
+  POSEIDON_RETURN_IF_ERROR(check(batch));
+  staged_->begin(batch);
+  return absl::OkStatus();
+}
+
+absl::Status NetworkExecutor::bring_batch(const Batch& batch) {
+  if (staged_ != nullptr && staged_->is_of(batch)) {
+    POSEIDON_ASSIGN_OR_RETURN(input_, staged_->take(std::move(input_)));
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      for (std::size_t k = 0; k < layers_[i].inputs.size(); ++k) {
+        if (layers_[i].inputs[k] == kNetworkInput) nodes_[i].inputs[k] = floats(input_);
+      }
+    }
+  } else {
+    POSEIDON_RETURN_IF_ERROR(
+        device_->upload(input_.get(), batch.images.data(),
+                        static_cast<std::int64_t>(batch.images.size()) * kFloatBytes));
+  }
+  return device_->upload(labels_.get(), batch.labels.data(),
+                         batch.samples * static_cast<std::int64_t>(sizeof(std::int32_t)));
+}
+
 absl::StatusOr<ForwardResult> NetworkExecutor::run_forward(const Batch& batch,
                                                            const ExecutionHooks& hooks) {
-  POSEIDON_RETURN_IF_ERROR(
-      device_->upload(input_.get(), batch.images.data(),
-                      static_cast<std::int64_t>(batch.images.size()) * kFloatBytes));
-  POSEIDON_RETURN_IF_ERROR(
-      device_->upload(labels_.get(), batch.labels.data(),
-                      batch.samples * static_cast<std::int64_t>(sizeof(std::int32_t))));
+  POSEIDON_RETURN_IF_ERROR(bring_batch(batch));
   if (nodes_.front().parameter_layer < 0) POSEIDON_RETURN_IF_ERROR(times_.begin(LayerIndex(0)));
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     if (runs_in_phase(i)) POSEIDON_RETURN_IF_ERROR(forward_node(i, hooks));
@@ -445,7 +467,7 @@ absl::Status NetworkExecutor::hand_back(const ExecutionHooks& hooks, bool wait) 
     const std::uint32_t layer = returning_[handed_back_];
     DeviceTicket& ticket = *returns_[layer].ticket;
     if (wait) {
-      POSEIDON_RETURN_IF_ERROR(ticket.wait());
+      POSEIDON_RETURN_IF_ERROR(wait_for(ticket));
     } else {
       POSEIDON_ASSIGN_OR_RETURN(const bool is_done, ticket.is_done());
       if (!is_done) return absl::OkStatus();
@@ -453,6 +475,15 @@ absl::Status NetworkExecutor::hand_back(const ExecutionHooks& hooks, bool wait) 
     if (hooks.after_backward) hooks.after_backward(LayerIndex(layer));
   }
   return absl::OkStatus();
+}
+
+absl::Status NetworkExecutor::wait_for(DeviceTicket& ticket) {
+  while (staged_ != nullptr && staged_->has_more()) {
+    POSEIDON_ASSIGN_OR_RETURN(const bool is_done, ticket.is_done());
+    if (is_done) return absl::OkStatus();
+    POSEIDON_RETURN_IF_ERROR(staged_->copy_piece());
+  }
+  return ticket.wait();
 }
 
 absl::Status NetworkExecutor::backward(const ExecutionHooks& hooks) {

@@ -27,6 +27,7 @@
 #include "worker/engine/executor.h"
 #include "worker/engine/factor_memory.h"
 #include "worker/engine/pass_times.h"
+#include "worker/engine/staged_batch.h"
 #include "worker/engine/tensor_lifetimes.h"
 
 namespace poseidon {
@@ -45,6 +46,7 @@ class NetworkExecutor final : public Executor {
   absl::Status write_statistics(std::span<const float> values) override;
   absl::StatusOr<ForwardResult> forward(const Batch& batch, Phase phase,
                                         const ExecutionHooks& hooks) override;
+  absl::Status stage(const Batch& batch) override;
   absl::Status backward(const ExecutionHooks& hooks) override;
   std::span<const LayerInterval> device_times() const override { return times_.intervals(); }
   absl::Status keep_factors(LayerIndex layer, int optimizer_slots) override;
@@ -120,6 +122,8 @@ class NetworkExecutor final : public Executor {
   absl::Status forward_node(std::size_t index, const ExecutionHooks& hooks);
   /// Has the layer's parameters on the device before what is queued from now on.
   absl::Status bring_parameters(LayerIndex layer, const ExecutionHooks& hooks);
+  /// Has the batch on the device.
+  absl::Status bring_batch(const Batch& batch);
   absl::StatusOr<ForwardResult> run_forward(const Batch& batch, const ExecutionHooks& hooks);
   absl::Status run_backward(const ExecutionHooks& hooks);
   absl::Status backward_node(std::size_t index);
@@ -127,6 +131,8 @@ class NetworkExecutor final : public Executor {
   absl::Status return_layer(std::size_t index);
   // after_backward for those whose copies are done; waits for all of them if asked to.
   absl::Status hand_back(const ExecutionHooks& hooks, bool wait);
+  // Stages the next batch meanwhile.
+  absl::Status wait_for(DeviceTicket& ticket);
   ForwardArgs forward_args(const Node& node) const;
   bool runs_in_phase(std::size_t index) const;
   absl::StatusOr<std::string> find_nonfinite();
@@ -152,6 +158,7 @@ class NetworkExecutor final : public Executor {
 
   // Declared after device_, so that they go first. nodes_ are in the order of layers_.
   DeviceMemory input_{nullptr, nullptr};
+  std::unique_ptr<StagedBatch> staged_;  // null where the device shares the host's memory
   DeviceMemory labels_{nullptr, nullptr};
   DeviceMemory tensors_{nullptr, nullptr};     // outputs and their gradients
   DeviceMemory statistics_{nullptr, nullptr};  // of all layers, end to end

@@ -1,0 +1,54 @@
+#include "worker/engine/staged_batch.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/check.h"
+#include "common/status_macros.h"
+
+namespace poseidon {
+namespace {
+
+constexpr std::int64_t kFloatBytes = sizeof(float);
+/// 1 MiB: a tenth of a millisecond.
+constexpr std::int64_t kPieceElements = std::int64_t{1} << 18;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StagedBatch>> StagedBatch::create(Device* device,
+                                                                 std::int64_t elements) {
+  std::unique_ptr<StagedBatch> staged(new StagedBatch(device, elements));
+  POSEIDON_ASSIGN_OR_RETURN(staged->host_, device->allocate_host(elements * kFloatBytes));
+  POSEIDON_ASSIGN_OR_RETURN(staged->device_memory_, device->allocate(elements * kFloatBytes));
+  return staged;
+}
+
+void StagedBatch::begin(const Batch& batch) {
+  POSEIDON_CHECK(static_cast<std::int64_t>(batch.images.size()) == elements_, "a whole batch");
+  batch_ = &batch;
+  first_sample_ = batch.first_sample;
+  copied_ = 0;
+}
+
+bool StagedBatch::is_of(const Batch& batch) const {
+  return batch_ == &batch && first_sample_ == batch.first_sample;
+}
+
+absl::Status StagedBatch::copy_piece() {
+  POSEIDON_CHECK(has_more(), "something to copy");
+  const std::int64_t elements = std::min(kPieceElements, elements_ - copied_);
+  std::memcpy(static_cast<float*>(host_.get()) + copied_, batch_->images.data() + copied_,
+              static_cast<std::size_t>(elements * kFloatBytes));
+  copied_ += elements;
+  if (has_more()) return absl::OkStatus();
+  return device_->start_upload(device_memory_.get(), host_.get(), elements_ * kFloatBytes);
+}
+
+absl::StatusOr<DeviceMemory> StagedBatch::take(DeviceMemory unused) {
+  while (has_more()) POSEIDON_RETURN_IF_ERROR(copy_piece());
+  batch_ = nullptr;
+  return std::exchange(device_memory_, std::move(unused));
+}
+
+}  // namespace poseidon
