@@ -3,57 +3,18 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <string>
 #include <vector>
 
-#include "common/float16.h"
 #include "common/random.h"
 #include "gmock/gmock.h"
-#include "tests/support/toy_plan.h"
+#include "server/shard_test_fixture.h"
 
 namespace poseidon {
 namespace {
 
 using ::testing::HasSubstr;
-using testing_support::message_for;
 using testing_support::toy_plan;
-
-constexpr float kRate = 0.5f;
-
-class ShardTest : public ::testing::Test {
- protected:
-  ShardTest() { optimizer_.learning_rate = kRate; }
-
-  Shard make(std::uint32_t workers, std::int64_t pending_limit_bytes = kDefaultPendingLimitBytes) {
-    return {toy_plan(workers, 1, {6, 2}, 4), ServerIndex(0), optimizer_, &bsp_,
-            pending_limit_bytes};
-  }
-  static std::vector<float> values(const Shard& shard, ChunkId chunk) {
-    const FloatBuffer buffer = shard.parameters(chunk);
-    return {buffer.floats().begin(), buffer.floats().end()};
-  }
-  static ChunkDecision send(Shard& shard, ChunkKind kind, std::uint32_t rank, std::uint32_t chunk,
-                            Iteration iteration, const std::vector<float>& payload) {
-    return shard.on_message(
-        message_for(shard.plan(), kind, WorkerRank(rank), ChunkId(chunk), iteration, payload));
-  }
-  static ChunkDecision push(Shard& shard, std::uint32_t rank, std::uint32_t chunk,
-                            Iteration iteration, float value) {
-    const auto n = static_cast<std::size_t>(shard.plan().chunks[chunk].elements);
-    return send(shard, ChunkKind::kPushGradient, rank, chunk, iteration,
-                std::vector<float>(n, value));
-  }
-  static void initialise(Shard& shard) {
-    for (std::uint32_t c = 0; c < shard.plan().chunks.size(); ++c) {
-      const auto n = static_cast<std::size_t>(shard.plan().chunks[c].elements);
-      const auto decision =
-          send(shard, ChunkKind::kInitialise, 0, c, 0, std::vector<float>(n, 10.0f));
-      ASSERT_FALSE(decision.objection) << decision.objection.message;
-    }
-  }
-
-  OptimizerSpec optimizer_;
-  BspConsistency bsp_;
-};
 
 TEST_F(ShardTest, ACompleteSumMakesOneStepAndGoesToEverybody) {
   Shard shard = make(2);
@@ -68,7 +29,7 @@ TEST_F(ShardTest, ACompleteSumMakesOneStepAndGoesToEverybody) {
   EXPECT_EQ(second.delivery->only, std::nullopt);
   EXPECT_EQ(shard.version(ChunkId(0)), 1);
   EXPECT_EQ(shard.version(ChunkId(1)), 0) << "each chunk by itself";
-  EXPECT_EQ(values(shard, ChunkId(0)), std::vector<float>(4, 10.0f - kRate * 2.0f));
+  EXPECT_EQ(values(shard, ChunkId(0)), std::vector<float>(4, 10.0f - kLearningRate * 2.0f));
 }
 
 TEST_F(ShardTest, SumsHaveTheSameBitsInEveryOrderOfArrival) {
@@ -168,7 +129,8 @@ TEST_F(HeldBackTest, AStepWaitsForTheTotals) {
   EXPECT_FALSE(stepped.delivery->norms);
   EXPECT_EQ(shard_->version(ChunkId(0)), 1);
   const float clip = static_cast<float>(0.5 * (1.0 / (8.0 + 1e-6)));  // 1/P1 and clipping
-  EXPECT_EQ(values(*shard_, ChunkId(0)), std::vector<float>(4, 10.0f - kRate * (4.0f * clip)));
+  EXPECT_EQ(values(*shard_, ChunkId(0)),
+            std::vector<float>(4, 10.0f - kLearningRate * (4.0f * clip)));
 }
 
 TEST_F(HeldBackTest, RepetitionsGetWhatTheyMissed) {
@@ -287,131 +249,6 @@ TEST_F(ShardTest, ParametersThatAreBeingSentAreNotOverwritten) {
   EXPECT_EQ(held.floats()[0], 10.0f) << "the version that a message refers to";
   EXPECT_EQ(values(shard, ChunkId(0))[0], 9.0f);
 }
-
-/// Clusters whose gradients and parameters travel in 16 bits.
-class RoundingShard : public ShardTest, public ::testing::WithParamInterface<ElementType> {
- protected:
-  Shard make(std::uint32_t workers) {
-    Plan plan = toy_plan(workers, 1, {6, 2}, 4);
-    plan.wire_type = GetParam();
-    return {plan, ServerIndex(0), optimizer_, &bsp_};
-  }
-  static float rounded(float value) {
-    return GetParam() == ElementType::kBfloat16 ? from_bfloat16(to_bfloat16(value))
-                                                : from_float16(to_float16(value));
-  }
-  /// What a worker would read.
-  static std::vector<float> sent(const Shard& shard, std::uint32_t chunk, bool exact = false) {
-    const ChunkPayload payload = shard.payload(ChunkId(chunk), exact);
-    EXPECT_EQ(payload.type, exact ? ElementType::kFloat32 : GetParam());
-    Bytes bytes;
-    bytes.pieces = {payload.bytes};
-    std::vector<float> floats(static_cast<std::size_t>(shard.plan().chunks[chunk].elements));
-    copy_payload(bytes, floats, payload.type);
-    return floats;
-  }
-};
-
-TEST_P(RoundingShard, StepsTheExactParametersAndSendsRoundedOnes) {
-  Shard shard = make(2);
-  const std::vector<float> initial = {1.0f, 0.1f, -3.3333f, 1e-3f};
-  ASSERT_FALSE(send(shard, ChunkKind::kInitialise, 0, 0, 0, initial).objection);
-  EXPECT_EQ(values(shard, ChunkId(0)), initial) << "the start is exact";
-  const auto expect_sent = [&](const std::vector<float>& exact) {
-    EXPECT_EQ(values(shard, ChunkId(0)), exact);
-    EXPECT_EQ(sent(shard, 0, /*exact=*/true), exact);
-    const std::vector<float> read = sent(shard, 0);
-    for (std::size_t i = 0; i < exact.size(); ++i) EXPECT_EQ(read[i], rounded(exact[i])) << i;
-  };
-  expect_sent(initial);
-  std::vector<float> exact = initial;
-  for (Iteration iteration = 0; iteration < 3; ++iteration) {
-    const std::vector<float> first = {0.1f, 1e-5f, 7.7f, 0.0f};
-    const std::vector<float> second = {1.3f, -1e-5f, 0.7f, 1e-4f};
-    send(shard, ChunkKind::kPushGradient, 1, 0, iteration, second);
-    ASSERT_TRUE(send(shard, ChunkKind::kPushGradient, 0, 0, iteration, first).delivery);
-    for (std::size_t i = 0; i < exact.size(); ++i) {
-      exact[i] -= kRate * (0.5f * (rounded(first[i]) + rounded(second[i])));
-    }
-    expect_sent(exact);
-  }
-}
-
-TEST_P(RoundingShard, CopiesThatAreBeingSentAreNotOverwritten) {
-  Shard shard = make(1);
-  initialise(shard);
-  const std::byte* const before = shard.payload(ChunkId(0), false).bytes.data();
-  {
-    const ChunkPayload held = shard.payload(ChunkId(0), false);
-    const std::vector<std::byte> bytes(held.bytes.begin(), held.bytes.end());
-    push(shard, 0, 0, 0, 2.0f);
-    EXPECT_TRUE(std::ranges::equal(held.bytes, bytes)) << "the version that a message refers to";
-    EXPECT_EQ(sent(shard, 0)[0], 9.0f);
-    EXPECT_NE(shard.payload(ChunkId(0), false).bytes.data(), before);
-  }
-  const std::byte* const warm = shard.payload(ChunkId(0), false).bytes.data();
-  push(shard, 0, 0, 1, 2.0f);
-  EXPECT_EQ(shard.payload(ChunkId(0), false).bytes.data(), warm) << "nothing allocated once warm";
-  EXPECT_EQ(shard.payload(ChunkId(0), false).bytes.data(),
-            shard.payload(ChunkId(0), false).bytes.data())
-      << "one copy for all workers";
-}
-
-TEST_P(RoundingShard, ExactPullsAreAnsweredExactlyAndOnlyForWhatExists) {
-  Shard shard = make(1);
-  initialise(shard);
-  DecodedChunk pull = message_for(shard.plan(), ChunkKind::kPull, WorkerRank(0), ChunkId(0), 0, {});
-  ASSERT_TRUE(shard.on_message(pull).delivery);
-  EXPECT_FALSE(shard.on_message(pull).delivery->exact);
-  pull.header.element_type = ElementType::kFloat32;
-  ASSERT_TRUE(shard.on_message(pull).delivery);
-  EXPECT_TRUE(shard.on_message(pull).delivery->exact);
-  EXPECT_EQ(shard.on_message(pull).delivery->only, WorkerRank(0));
-  pull.header.iteration = 1;
-  EXPECT_EQ(shard.on_message(pull).objection.reason, DataRefusal::kIteration);
-}
-
-TEST_P(RoundingShard, AGradientBeyondTheRangeStopsTheRunByName) {
-  Shard shard = make(2);
-  initialise(shard);
-  push(shard, 0, 0, 0, 1.0f);
-  const auto beyond = std::numeric_limits<float>::infinity();  // what a large one was rounded to
-  const ChunkDecision decision = push(shard, 1, 0, 0, beyond);
-  EXPECT_FALSE(decision.delivery);
-  EXPECT_EQ(decision.objection.reason, DataRefusal::kNotFinite);
-  EXPECT_THAT(decision.objection.message,
-              HasSubstr("the gradients of iteration 0 of layer layer0"));
-  EXPECT_THAT(decision.objection.message, HasSubstr("optimizer.learning_rate"));
-  EXPECT_EQ(decision.objection.message.find("set sync.wire_dtype to \"bf16\"") != std::string::npos,
-            GetParam() == ElementType::kFloat16);
-  // Nothing goes on, whoever asks and for whatever.
-  EXPECT_EQ(push(shard, 0, 1, 0, 1.0f).objection.reason, DataRefusal::kNotFinite);
-  EXPECT_EQ(send(shard, ChunkKind::kPull, 0, 0, 0, {}).objection.reason, DataRefusal::kNotFinite);
-}
-
-TEST_P(RoundingShard, ParametersBeyondTheRangeStopTheRunByName) {
-  const float largest = GetParam() == ElementType::kFloat16 ? 65504.0f : 3.38e38f;
-  Shard shard = make(1);
-  initialise(shard);
-  EXPECT_TRUE(send(shard, ChunkKind::kPushGradient, 0, 0, 0, {largest, 0, 0, 0}).delivery);
-  EXPECT_TRUE(send(shard, ChunkKind::kPushGradient, 0, 0, 1, {largest, 0, 0, 0}).delivery);
-  const ChunkDecision decision = send(shard, ChunkKind::kPushGradient, 0, 0, 2, {largest, 0, 0, 0});
-  EXPECT_EQ(decision.objection.reason, DataRefusal::kNotFinite);
-  EXPECT_THAT(decision.objection.message,
-              HasSubstr("the parameters after iteration 2 of layer layer0"));
-}
-
-TEST_P(RoundingShard, InitialParametersBeyondTheRangeStopTheRunByName) {
-  Shard shard = make(1);
-  const ChunkDecision decision =
-      send(shard, ChunkKind::kInitialise, 0, 2, 0, {1.0f, std::numeric_limits<float>::max()});
-  EXPECT_EQ(decision.objection.reason, DataRefusal::kNotFinite);
-  EXPECT_THAT(decision.objection.message, HasSubstr("the initial parameters of layer layer1"));
-}
-
-INSTANTIATE_TEST_SUITE_P(Types, RoundingShard,
-                         ::testing::Values(ElementType::kBfloat16, ElementType::kFloat16),
-                         [](const auto& test) { return std::string(wire_dtype_name(test.param)); });
 
 TEST_F(ShardTest, MemoryPerParameterIsAsDocumented) {
   const struct {
@@ -536,146 +373,6 @@ TEST_F(ShardTest, WhoIsLowestAmongThoseBehindMaySendWhateverIsHeldForIt) {
   EXPECT_FALSE(shard.may_read(WorkerRank(1))) << "chunk 0 of it waits for rank 0";
   push(shard, 0, 0, 0, 1.0f);
   EXPECT_TRUE(shard.may_read(WorkerRank(1)));
-}
-
-// ---- checkpoints ----
-
-class ShardCheckpointTest : public ShardTest {
- protected:
-  ShardCheckpointTest() { optimizer_.momentum = 0.9; }
-  static std::vector<float> floats(const FloatBuffer& buffer) {
-    return {buffer.floats().begin(), buffer.floats().end()};
-  }
-  static Bytes bytes_of(const std::vector<float>& values) {
-    Bytes bytes;
-    bytes.pieces = {as_payload(values)};
-    return bytes;
-  }
-  /// All chunks make the step of `iteration`, with a gradient that differs by chunk.
-  static void step_all(Shard& shard, Iteration iteration) {
-    for (std::uint32_t c = 0; c < shard.plan().chunks.size(); ++c) {
-      const auto decision = push(shard, 0, c, iteration, 1.0f + static_cast<float>(c));
-      ASSERT_FALSE(decision.objection) << decision.objection.message;
-    }
-  }
-};
-
-TEST_F(ShardCheckpointTest, FrozenVersionsStayAsTheyWere) {
-  Shard shard = make(1);
-  initialise(shard);
-  shard.freeze_every(2);
-  step_all(shard, 0);
-  EXPECT_FALSE(shard.has_frozen());
-  step_all(shard, 1);
-  const std::vector<FrozenChunk> frozen = shard.take_frozen();
-  ASSERT_EQ(frozen.size(), 3u);
-  EXPECT_FALSE(shard.has_frozen());
-  const std::vector<float> parameters = floats(frozen[1].parameters);
-  const std::vector<float> momentum = floats(frozen[1].state0);
-  EXPECT_EQ(frozen[1].version, 2);
-  EXPECT_EQ(frozen[1].chunk, ChunkId(1));
-  EXPECT_EQ(parameters, values(shard, ChunkId(1)));
-  EXPECT_FLOAT_EQ(momentum[0], 2.0f * 1.9f);
-  step_all(shard, 2);
-  EXPECT_EQ(floats(frozen[1].parameters), parameters);
-  EXPECT_EQ(floats(frozen[1].state0), momentum);
-  EXPECT_NE(values(shard, ChunkId(1)), parameters);
-}
-
-TEST_F(ShardCheckpointTest, NothingThatIsNoFiniteNumberIsFrozen) {
-  Shard shard = make(1);
-  initialise(shard);
-  shard.freeze_every(2);
-  const float infinite = std::numeric_limits<float>::infinity();
-  EXPECT_FALSE(push(shard, 0, 0, 0, infinite).objection) << "no checkpoint is due: the loss tells";
-  EXPECT_FALSE(push(shard, 0, 1, 0, 1.0f).objection);
-  EXPECT_FALSE(push(shard, 0, 1, 1, 1.0f).objection);
-  const ChunkDecision decision = push(shard, 0, 0, 1, 1.0f);
-  EXPECT_EQ(decision.objection.reason, DataRefusal::kNotFinite);
-  EXPECT_THAT(decision.objection.message,
-              HasSubstr("the parameters after iteration 1 of layer layer0"));
-  ASSERT_EQ(shard.take_frozen().size(), 1u) << "of the other chunk";
-}
-
-TEST_F(ShardCheckpointTest, GoesOnFromACheckpointAsIfNothingHadHappened) {
-  Shard whole = make(1);
-  initialise(whole);
-  whole.freeze_every(3);
-  for (Iteration i = 0; i < 3; ++i) step_all(whole, i);
-  const std::vector<FrozenChunk> frozen = whole.take_frozen();
-
-  Shard again = make(1);
-  for (const FrozenChunk& chunk : frozen) {
-    const std::vector<float> parameters = floats(chunk.parameters), state = floats(chunk.state0);
-    // In two parts, the later one first, as they may come from several stores.
-    const std::vector<float> head(parameters.begin(), parameters.begin() + 1);
-    const std::vector<float> tail(parameters.begin() + 1, parameters.end());
-    ASSERT_TRUE(again.restore(chunk.chunk, 0, 1, bytes_of(tail)).ok());
-    ASSERT_TRUE(again.restore(chunk.chunk, 0, 0, bytes_of(head)).ok());
-    ASSERT_TRUE(again.restore(chunk.chunk, 1, 0, bytes_of(state)).ok());
-  }
-  ASSERT_FALSE(again.restored(3));
-  EXPECT_EQ(again.version(ChunkId(0)), 3);
-  for (Iteration i = 3; i < 6; ++i) {
-    step_all(whole, i);
-    step_all(again, i);
-  }
-  for (const std::uint32_t c : {0u, 1u, 2u}) {
-    EXPECT_EQ(values(again, ChunkId(c)), values(whole, ChunkId(c)));
-  }
-}
-
-TEST_F(ShardCheckpointTest, RefusesWhatDoesNotFitTheChunk) {
-  Shard shard = make(1);  // chunks of 4, 2 and 2 elements
-  const std::vector<float> two = {1.0f, 2.0f};
-  EXPECT_TRUE(shard.restore(ChunkId(0), 0, 2, bytes_of(two)).ok());
-  EXPECT_FALSE(shard.restore(ChunkId(0), 0, 3, bytes_of(two)).ok());
-  EXPECT_FALSE(shard.restore(ChunkId(0), 0, -1, bytes_of(two)).ok());
-  EXPECT_FALSE(shard.restore(ChunkId(0), 2, 0, bytes_of(two)).ok()) << "momentum has one slot";
-  EXPECT_FALSE(shard.restore(ChunkId(0), 3, 0, bytes_of(two)).ok());
-  EXPECT_FALSE(shard.restore(ChunkId(9), 0, 0, bytes_of(two)).ok());
-  initialise(shard);
-  EXPECT_FALSE(shard.restore(ChunkId(0), 0, 0, bytes_of(two)).ok()) << "it trains already";
-}
-
-TEST_F(ShardCheckpointTest, FreezesOnceAtAnAnnouncedVersion) {
-  Shard shard = make(1);
-  initialise(shard);
-  step_all(shard, 0);
-  EXPECT_FALSE(shard.freeze_at(0).ok()) << "that version is gone";
-  ASSERT_TRUE(shard.freeze_at(2).ok());
-  EXPECT_TRUE(shard.freeze_at(2).ok()) << "it waits already";
-  ASSERT_FALSE(push(shard, 0, 2, 1, 1.0f).objection);
-  EXPECT_EQ(shard.take_frozen().size(), 1u);
-  ASSERT_FALSE(push(shard, 0, 0, 1, 1.0f).objection);
-  ASSERT_FALSE(push(shard, 0, 1, 1, 1.0f).objection);
-  EXPECT_EQ(shard.take_frozen().size(), 2u);
-  ASSERT_TRUE(shard.freeze_at(2).ok());
-  EXPECT_FALSE(shard.has_frozen()) << "a piece goes to the disk once";
-  step_all(shard, 2);
-  ASSERT_TRUE(shard.freeze_at(3).ok()) << "the version that all are at can be had at once";
-  EXPECT_EQ(shard.take_frozen().size(), 3u);
-  step_all(shard, 3);
-  EXPECT_FALSE(shard.has_frozen());
-}
-
-// One server was late for version 2, this one not yet: the coordinator asks both for 3.
-TEST_F(ShardCheckpointTest, ALaterVersionTakesThePlaceOfOneThatWaits) {
-  Shard shard = make(1);
-  initialise(shard);
-  step_all(shard, 0);
-  ASSERT_TRUE(shard.freeze_at(2).ok());
-  ASSERT_FALSE(push(shard, 0, 2, 1, 1.0f).objection);
-  EXPECT_EQ(shard.take_frozen().size(), 1u) << "before anybody was late";
-  ASSERT_TRUE(shard.freeze_at(3).ok());
-  EXPECT_FALSE(shard.freeze_at(2).ok()) << "not back again";
-  ASSERT_FALSE(push(shard, 0, 0, 1, 1.0f).objection);
-  ASSERT_FALSE(push(shard, 0, 1, 1, 1.0f).objection);
-  EXPECT_FALSE(shard.has_frozen()) << "nobody wants version 2";
-  step_all(shard, 2);
-  EXPECT_EQ(shard.take_frozen().size(), 3u);
-  step_all(shard, 3);
-  EXPECT_FALSE(shard.has_frozen());
 }
 
 }  // namespace
