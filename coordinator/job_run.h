@@ -408,6 +408,7 @@ class JobRun {
   const NodeInfo* idle_beside_group(const Participant& vacant, bool needed, Nanoseconds now) const;
   const NodeInfo* idle_beside(const std::string& address, bool needed, Nanoseconds now) const;
   bool may_try(const NodeInfo& node, bool needed, Nanoseconds now) const;
+  bool would_slow_all(const NodeInfo& node) const;
   const NodeInfo* itself_again(const Participant& vacant, bool needed, Nanoseconds now) const;
   std::size_t idle_workers(Nanoseconds now) const;
   void count_mishap(const NodeInfo& newcomer, Nanoseconds now);

@@ -56,6 +56,84 @@ TEST_F(RecoveryTest, AGrowthThatCannotBeSavedChangesNothing) {
   EXPECT_THAT(only<SendSave>(job_->tick(at(67))), SizeIs(4));
 }
 
+/// What a worker whose GPU is gone comes back as.
+NodeInfo on_cpu(std::uint64_t id) {
+  NodeInfo info = node(id);
+  info.device = "cpu";
+  return info;
+}
+
+class GpuJobTest : public RecoveryTest {
+ protected:
+  /// Two workers with a GPU each, training.
+  void begin_on_gpus(const JobDescription& d) {
+    members_ = {node(1), node(2), node(101), node(102)};
+    members_[2].device = members_[3].device = "cuda:0";
+    job_.emplace(JobRunOptions{}, d, at(0));
+    job_->on_members(members_, at(1));
+    get_ready(2);
+    ASSERT_EQ(job_->state(), JobState::kRunning);
+  }
+};
+
+TEST_F(GpuJobTest, ACpuIsNotTakenInBesideThem) {
+  begin_on_gpus(elastic(60));
+  train(0, 3);
+  join(on_cpu(103), 4);
+  EXPECT_THAT(only<SendSave>(job_->tick(at(10))), IsEmpty());
+  NodeInfo with_gpu = node(104);
+  with_gpu.device = "cuda:1";
+  join(with_gpu, 11);
+  EXPECT_THAT(only<SendSave>(job_->tick(at(14))), SizeIs(4));
+  train(3, 6);
+  commit(5, 15);
+  job_->on_epoch(9, at(15));
+  ASSERT_THAT(job_->workers(), SizeIs(3));
+  EXPECT_EQ(job_->workers()[2].node.id, NodeId(104));
+}
+
+TEST_F(GpuJobTest, ACpuTakesAPlaceOnlyWhenNobodyElseComes) {
+  JobDescription d = description();
+  d.min_workers = 2;
+  begin_on_gpus(d);
+  lose_the_second_worker();
+  join(on_cpu(103), 5);
+  EXPECT_THAT(only<TakeEpoch>(actions_), IsEmpty());
+  EXPECT_THAT(job_->progress(at(5)).message,
+              HasSubstr("waits for worker 1 (10.0.0.102:4711); worker 10.0.0.103:4711 is here, but "
+                        "on its CPU"));
+  actions_ = job_->tick(at(4 + seconds(d.replace_timeout) + 1));
+  ASSERT_THAT(only<TakeEpoch>(actions_), SizeIs(1)) << "slow is better than not at all";
+  actions_ = job_->on_epoch(9, at(100));
+  ASSERT_THAT(job_->workers(), SizeIs(2));
+  EXPECT_EQ(job_->workers()[1].node.id, NodeId(103));
+  std::vector<std::string> alarms;
+  for (const LogLine& line : only<LogLine>(actions_)) {
+    if (line.kind == LogLine::Kind::kAlarm) alarms.push_back(line.text);
+  }
+  EXPECT_THAT(alarms,
+              testing::ElementsAre(HasSubstr("worker 1 (10.0.0.103:4711) computes on its CPU, the "
+                                             "others on GPUs")));
+}
+
+TEST_F(GpuJobTest, AnotherGpuIsTakenAtOnceAndACpuForACpu) {
+  begin_on_gpus(description());
+  lose_the_second_worker();
+  NodeInfo with_gpu = node(103);
+  with_gpu.device = "cuda:3";
+  join(with_gpu, 5);
+  EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
+
+  members_ = {node(1), node(2), node(101), on_cpu(102)};
+  members_[2].device = "cuda:0";
+  job_.emplace(JobRunOptions{}, description(), at(0));
+  job_->on_members(members_, at(1));
+  get_ready(2);
+  lose_the_second_worker();
+  join(on_cpu(103), 5);
+  EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1)) << "it had one before";
+}
+
 TEST_F(RecoveryTest, NumbersThatDoNotDivideTheBatchAreNotUsed) {
   begin(elastic(64));
   train(0, 3);

@@ -14,6 +14,8 @@
 namespace poseidon {
 namespace {
 
+/// What a worker without a GPU says that it computes on (Join.device).
+constexpr char kCpuDevice[] = "cpu";
 /// A mishap's pause is so many times what it has cost all others.
 constexpr int kPausePerCost = 50;
 
@@ -33,12 +35,25 @@ bool JobRun::is_idle(const NodeInfo& node, bool needed, Nanoseconds now) const {
 
 bool JobRun::may_try(const NodeInfo& node, bool needed, Nanoseconds now) const {
   if (unfit_.contains(node.id)) return false;
-  if (!needed && is_doubter(node)) return false;
+  if (!needed && (is_doubter(node) || would_slow_all(node))) return false;
   const auto found = mishaps_.find(origin(node));
   if (found == mishaps_.end()) return true;
   const Mishaps& mishaps = found->second;
   return now >= (needed ? std::min(mishaps.last + options_.first_mishap_pause, mishaps.until)
                         : mishaps.until);
+}
+
+/// A CPU among GPUs, for which all others would wait: a worker whose GPU is gone for good comes
+/// back like that. (One of a mixed job's own CPUs may be replaced by another.)
+bool JobRun::would_slow_all(const NodeInfo& node) const {
+  if (node.role != NodeRole::kWorker || node.device != kCpuDevice) return false;
+  bool any_other = false;
+  for (const Participant& worker : workers_) {
+    if (worker.node.id == node.id) continue;
+    if (worker.node.device == kCpuDevice) return false;
+    any_other |= !worker.node.device.empty();
+  }
+  return any_other;
 }
 
 /// Null: there is none.

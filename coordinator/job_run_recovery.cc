@@ -324,6 +324,12 @@ void JobRun::try_replacing(Nanoseconds now, JobActions& actions) {
     return;
   }
   message_ = absl::StrFormat("recovers: %s; waits for %s", recovering_from_, missing);
+  for (const NodeInfo& node : members_) {
+    if (has_place(node.id) || !would_slow_all(node)) continue;
+    absl::StrAppend(&message_, "; ", node_text(node),
+                    " is here, but on its CPU, and all others would wait for it: is its GPU gone?");
+    break;
+  }
   if (waited <= most_waited) return;
   end(false,
       absl::StrFormat(
@@ -379,6 +385,13 @@ JobActions JobRun::on_epoch(const absl::StatusOr<std::uint64_t>& epoch, Nanoseco
       description_.id, epoch_.value(), first_iteration_,
       source_ ? absl::StrCat("checkpoint ", snapshot_name(source_->snapshot)) : "the beginning",
       workers_.size(), plural(workers_.size()), servers_.size(), plural(servers_.size()))});
+  for (const Participant& p : workers_) {
+    if (!p.is_new || !would_slow_all(p.node)) continue;
+    actions.emplace_back(
+        LogLine{absl::StrCat("job ", description_.id, ": ", participant_text(p),
+                             " computes on its CPU, the others on GPUs: all will wait for it"),
+                LogLine::Kind::kAlarm});
+  }
   if (iterations_ && iterations_->completed() > first_iteration_) {
     actions.emplace_back(
         LogLine{absl::StrFormat("job %s: %d finished iterations are made again", description_.id,
