@@ -5,7 +5,7 @@
 
 BUILD is a build folder of Clang's (build/asan), up to date: its compile commands say how to read a file, its Ninja log
 which headers the file includes. As with a compiler cache the verdict is that of the whole input, so the key is a digest of
-clang-tidy's version, the checks (.clang-tidy), the command and the contents of all files that it reads. Clean ones alone are
+clang-tidy's version, the checks (.clang-tidy), this file, the command and the contents of all files that it reads. Clean ones alone are
 kept, in ~/.cache/poseidon/tidy (XDG_CACHE_HOME), and those that nobody asked for in a month are dropped. A translation
 unit takes 14 s of which this is a hundredth: most of a change's run is what the change touches.
 
@@ -13,6 +13,7 @@ Unit tests are left to the warnings of two compilers: they would be two fifths o
 """
 
 import concurrent.futures
+import contextlib
 import hashlib
 import json
 import os
@@ -96,8 +97,9 @@ def findings_of(build, file):
 def drop_the_old():
     limit = time.time() - KEPT_SECONDS
     for kept in KEPT.iterdir():
-        if kept.stat().st_mtime < limit:
-            kept.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # another run dropped it
+            if kept.stat().st_mtime < limit:
+                kept.unlink()
 
 
 def main():
@@ -110,7 +112,8 @@ def main():
     commands, included, digests = commands_of_files(build), included_by_objects(build), Digests()
     if not commands:
         sys.exit(f"{build} compiles none of our files")
-    common = (output_of("clang-tidy", "--version") + (ROOT / ".clang-tidy").read_text()).encode()
+    common = output_of("clang-tidy", "--version").encode() + (ROOT / ".clang-tidy").read_bytes() + \
+        pathlib.Path(__file__).read_bytes()
     to_read, clean = [], 0
     for file in sorted(commands):
         key = key_of(common, commands[file], included, digests)
@@ -127,8 +130,8 @@ def main():
             if findings:
                 bad += 1
                 print(findings, flush=True)
-            elif key is not None:
-                (KEPT / key).touch()
+            elif key is not None and key == key_of(common, commands[file], included, Digests()):
+                (KEPT / key).touch()  # and nobody changed it meanwhile
     print(f"{len(to_read) - bad} clean, {bad} not")
     sys.exit(bad > 0)
 

@@ -8,6 +8,7 @@
 #include "common/aligned_buffer.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "spdlog/spdlog.h"
 
 namespace poseidon {
 namespace {
@@ -176,11 +177,21 @@ absl::Status CheckpointGiver::layer_at(LayerIndex layer, Iteration version) {
 
 absl::Status CheckpointGiver::keep(LayerIndex layer, Iteration version) {
   const auto kept = kept_.find(layer.value());
-  if (kept == kept_.end()) return absl::OkStatus();
+  if (kept == kept_.end() || !has_room_) return absl::OkStatus();
   kept->second.version = -1;  // until it is whole
-  POSEIDON_RETURN_IF_ERROR(state_->hold(layer, kept->second.ranges));
-  kept->second.version = version;
-  return absl::OkStatus();
+  const absl::Status held = state_->hold(layer, kept->second.ranges);
+  if (held.ok()) {
+    kept->second.version = version;
+  } else if (absl::IsResourceExhausted(held)) {
+    has_room_ = false;
+    for (auto& [other, of_other] : kept_) of_other.version = -1;
+    spdlog::warn(
+        "no room to keep the version before each step: should a worker be lost, the job goes back "
+        "to its last checkpoint ({})",
+        std::string(held.message()));
+    return absl::OkStatus();
+  }
+  return held;
 }
 
 CheckpointGiver::Held CheckpointGiver::held() const {
@@ -209,13 +220,14 @@ absl::Status CheckpointGiver::give_held(Iteration version, const std::set<Worker
     const bool is_kept = kept != kept_.end() && kept->second.version == version &&
                          std::ranges::find(kept->second.ranges, ranges_of(pieces_[i]).front()) !=
                              kept->second.ranges.end();
+    // Where both are there a step may have begun.
     if (!is_current && !is_kept) {
       return absl::FailedPreconditionError(
           absl::StrCat("worker ", rank_.value(), " does not have version ", version, " of piece ",
                        i, " (worker ", pieces_[i].giver->value(), "'s)"));
     }
     POSEIDON_ASSIGN_OR_RETURN(const std::shared_ptr<std::vector<float>> values,
-                              read(pieces_[i], /*as_kept=*/!is_current));
+                              read(pieces_[i], /*as_kept=*/is_kept));
     append_writes(version, given, state_->optimizer_slots(), values, requests);
   }
   if (requests.empty()) return absl::OkStatus();

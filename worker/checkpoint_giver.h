@@ -64,7 +64,8 @@ class CheckpointGiver {
   /// An SFB layer has so many steps; its pieces are copied where the version is to be saved. Errors
   /// are of the layer's memory.
   absl::Status layer_at(LayerIndex layer, Iteration version);
-  /// An SFB layer, of so many steps, is about to make another one.
+  /// An SFB layer, of so many steps, is about to make another one. Where there is no room to keep
+  /// it this is said once, and nothing is kept any more: a recovery then goes back to a checkpoint.
   absl::Status keep(LayerIndex layer, Iteration version);
 
   struct Held {
@@ -116,7 +117,8 @@ class CheckpointGiver {
   FactorState* const state_;
   const std::vector<CheckpointPiece> pieces_;  ///< of all
   const std::vector<std::string> server_addresses_;
-  std::map<std::uint32_t, Kept> kept_;                    ///< by LayerIndex
+  std::map<std::uint32_t, Kept> kept_;  ///< by LayerIndex
+  bool has_room_ = true;
   std::map<std::uint32_t, Iteration> current_;            ///< by LayerIndex: steps made
   std::map<std::uint32_t, std::vector<Given>> of_layer_;  ///< by LayerIndex
   std::vector<Given> own_state_;                          ///< one, on worker 0

@@ -1,6 +1,6 @@
 #include "worker/worker_job.h"
 
-#include <array>
+#include <deque>
 #include <set>
 #include <utility>
 
@@ -219,18 +219,30 @@ absl::Status WorkerJob::prepare_data(const NetSpec& net, std::uint32_t workers) 
 /// statistics, of which everybody takes worker 0's.
 absl::Status WorkerJob::restore_own_state(const Plan& plan) {
   std::vector<StoreRequest> requests;
+  // The loop may not wait for a device, which has the optimizer's slots.
+  struct SlotRead {
+    LayerIndex layer;
+    StateRange range;
+    std::vector<float> values;
+  };
+  std::deque<SlotRead> slots_read;
   const int slots = optimizer_state_slots(job_.optimizer);
   for (std::uint32_t l = 0; l < plan.layers.size(); ++l) {
     if (plan.layers[l].scheme != Scheme::kSfb) continue;
-    const auto take = [this, layer = LayerIndex(l)](std::uint32_t slot, std::int64_t offset,
-                                                    const Bytes& values) {
-      std::vector<float> taken(values.size() / sizeof(float));
-      copy_payload(values, taken);
-      return factors_->write(layer,
-                             {.slot = static_cast<int>(slot),
-                              .offset = offset,
-                              .elements = static_cast<std::int64_t>(taken.size())},
-                             taken);
+    const auto take = [this, &slots_read, layer = LayerIndex(l)](
+                          std::uint32_t slot, std::int64_t offset, const Bytes& values) {
+      const StateRange range{.slot = static_cast<int>(slot),
+                             .offset = offset,
+                             .elements = static_cast<std::int64_t>(values.size() / sizeof(float))};
+      if (slot == 0) {  // from where the layer's first pass takes them
+        copy_payload(
+            values, executor_->parameters(layer).subspan(static_cast<std::size_t>(offset),
+                                                         static_cast<std::size_t>(range.elements)));
+      } else {
+        slots_read.push_back({layer, range, std::vector<float>(values.size() / sizeof(float))});
+        copy_payload(values, slots_read.back().values);
+      }
+      return absl::OkStatus();
     };
     POSEIDON_RETURN_IF_ERROR(append_range_requests(
         *restore_, LayerIndex(l), 0, plan.layers[l].parameters, slots, take, requests));
@@ -239,6 +251,10 @@ absl::Status WorkerJob::restore_own_state(const Plan& plan) {
   const auto take = [&statistics](const Bytes& data) { return copy_statistics(data, statistics); };
   POSEIDON_RETURN_IF_ERROR(append_own_state_request(*restore_, take, requests));
   POSEIDON_RETURN_IF_ERROR(state_reader_.read(std::move(requests)));
+  for (; !slots_read.empty(); slots_read.pop_front()) {
+    const SlotRead& read = slots_read.front();
+    POSEIDON_RETURN_IF_ERROR(factors_->write(read.layer, read.range, read.values));
+  }
   return executor_->write_statistics(statistics);
 }
 
@@ -451,7 +467,7 @@ void WorkerJob::report_end(const absl::Status& status) {
   }
 }
 
-/// Any thread. A checkpoint that fails stops no training.
+/// Any thread. A checkpoint that fails stops no training (memory that cannot be read does).
 void WorkerJob::report_checkpoint_failure(Iteration version, const std::string& reason,
                                           bool too_late) {
   spdlog::error("epoch {}: no checkpoint at iteration {}: {}", epoch_.value(), version, reason);

@@ -24,8 +24,8 @@
 #include "common/restore_source.h"
 #include "common/status_macros.h"
 #include "common/traffic.h"
-#include "tests/sim/sim_factor_state.h"
 #include "tests/sim/sim_worker.h"
+#include "tests/support/plain_factor_state.h"
 #include "worker/checkpoint_giver.h"
 #include "worker/engine/net.h"
 #include "worker/state_sender.h"
@@ -159,8 +159,8 @@ class SimWorker::Job final : public SyncerEvents {
             rank_ == WorkerRank(0) && !restore_ ? initial_value(l, e) : -7.0f;
       }
     }
-    factor_state_ =
-        std::make_unique<SimFactorState>(std::array{&parameters_, &state0_, &state1_}, slots);
+    factor_state_ = std::make_unique<testing_support::PlainFactorState>(
+        std::array{&parameters_, &state0_, &state1_}, slots);
     versions_.assign(plan_.layers.size(), first_ - 1);
     complete_ = versions_;
     measured_ = versions_;
@@ -597,7 +597,7 @@ class SimWorker::Job final : public SyncerEvents {
   std::optional<v1::SaveCheckpoint> held_save_;
   std::unique_ptr<StoreTransfer> transfer_;
   std::unique_ptr<TrafficProbe> traffic_;
-  std::unique_ptr<SimFactorState> factor_state_;
+  std::unique_ptr<testing_support::PlainFactorState> factor_state_;
   std::unique_ptr<CheckpointGiver> giver_;
   std::unique_ptr<StateSender> states_;  ///< of worker 0, where there are statistics
   std::unique_ptr<Syncer> syncer_;

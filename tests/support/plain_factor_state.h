@@ -1,6 +1,6 @@
 #pragma once
 
-// FactorState on plain memory: what the simulated worker has of its SFB layers.
+// For tests: FactorState on plain memory.
 
 #include <algorithm>
 #include <array>
@@ -14,12 +14,12 @@
 #include "common/aligned_buffer.h"
 #include "worker/factor_state.h"
 
-namespace poseidon::sim {
+namespace poseidon::testing_support {
 
-class SimFactorState final : public FactorState {
+class PlainFactorState : public FactorState {
  public:
   /// By slot, then by LayerIndex; the buffers outlive it.
-  SimFactorState(std::array<std::vector<FloatBuffer>*, 3> values, int optimizer_slots)
+  PlainFactorState(std::array<std::vector<FloatBuffer>*, 3> values, int optimizer_slots)
       : values_(values), optimizer_slots_(optimizer_slots) {}
 
   int optimizer_slots() const override { return optimizer_slots_; }
@@ -64,4 +64,4 @@ class SimFactorState final : public FactorState {
   std::map<std::uint32_t, std::vector<Held>> held_;  ///< by LayerIndex
 };
 
-}  // namespace poseidon::sim
+}  // namespace poseidon::testing_support

@@ -93,6 +93,12 @@ struct FactorStepArgs {
   std::span<float> state0, state1;  ///< device; as long, or empty; see apply_optimizer
 };
 
+struct DeviceCopy {
+  float* to = nullptr;
+  const float* from = nullptr;
+  std::int64_t elements = 0;
+};
+
 /// Owned by whoever asked for it; given back to the device's allocator at the end.
 using DeviceMemory = std::unique_ptr<void, void (*)(void*)>;
 
@@ -170,7 +176,9 @@ class Device {
   // of operators still queued.
 
   /// Within device memory; the ranges do not overlap.
-  virtual absl::Status copy(float* to, const float* from, std::int64_t elements) = 0;
+  virtual absl::Status copy(std::span<const DeviceCopy> copies) = 0;
+  /// As download, but does not wait for the operators that are queued.
+  virtual absl::Status fetch(void* host, const void* device, std::int64_t bytes) = 0;
   /// Of device memory. Not dependent on the number of threads, as below.
   virtual absl::StatusOr<double> square_sum(const float* values, std::int64_t elements) = 0;
   /// Product and optimizer in one pass (executor.h: step_from_factors). Its sums must not depend on

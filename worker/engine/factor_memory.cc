@@ -53,8 +53,8 @@ absl::Status FactorMemory::start_bringing_up() {
 
 absl::Status FactorMemory::fetch_parameters() {
   if (is_shared() || host_is_current_) return absl::OkStatus();
-  POSEIDON_RETURN_IF_ERROR(device_->download(host_.data(), device_parameters_,
-                                             static_cast<std::int64_t>(host_.size_bytes())));
+  POSEIDON_RETURN_IF_ERROR(device_->fetch(host_.data(), device_parameters_,
+                                          static_cast<std::int64_t>(host_.size_bytes())));
   host_is_current_ = true;
   return absl::OkStatus();
 }
@@ -76,7 +76,7 @@ float* FactorMemory::place(const StateRange& range) {
 
 absl::Status FactorMemory::read(const StateRange& range, std::span<float> values) {
   const std::int64_t bytes = bytes_of(range, values.size());
-  if (range.slot > 0 || is_up_) return device_->download(values.data(), place(range), bytes);
+  if (range.slot > 0 || is_up_) return device_->fetch(values.data(), place(range), bytes);
   std::memcpy(values.data(), place(range), static_cast<std::size_t>(bytes));
   return absl::OkStatus();
 }
@@ -101,19 +101,20 @@ absl::Status FactorMemory::hold(std::span<const StateRange> ranges) {
     POSEIDON_ASSIGN_OR_RETURN(held_values_, device_->allocate(elements * kFloatBytes));
     held_.assign(ranges.begin(), ranges.end());
   }
+  std::vector<DeviceCopy> copies;
+  copies.reserve(held_.size());
   float* to = floats(held_values_);
   for (const StateRange& range : held_) {
-    POSEIDON_RETURN_IF_ERROR(device_->copy(to, place(range), range.elements));
+    copies.push_back({.to = to, .from = place(range), .elements = range.elements});
     to += range.elements;
   }
-  return absl::OkStatus();
+  return device_->copy(copies);
 }
 
 absl::Status FactorMemory::read_held(const StateRange& range, std::span<float> values) {
   const float* from = floats(held_values_);
   for (const StateRange& held : held_) {
-    if (held == range)
-      return device_->download(values.data(), from, bytes_of(range, values.size()));
+    if (held == range) return device_->fetch(values.data(), from, bytes_of(range, values.size()));
     from += held.elements;
   }
   return absl::NotFoundError("this part of the layer's state was not held");

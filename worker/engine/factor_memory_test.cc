@@ -39,6 +39,9 @@ class CountingDevice final : public ForwardingDevice {
     travelled_->down += bytes;
     return inner().download(host, device, bytes);
   }
+  absl::Status fetch(void* host, const void* device, std::int64_t bytes) override {
+    return download(host, device, bytes);
+  }
   absl::Status start_upload(void* device, const void* host, std::int64_t bytes) override {
     return upload(device, host, bytes);
   }

@@ -38,7 +38,8 @@ class MemoryDevice final : public Device {
     return absl::OkStatus();
   }
   absl::Status add(float*, const float*, std::int64_t) override { return refuse(); }
-  absl::Status copy(float*, const float*, std::int64_t) override { return refuse(); }
+  absl::Status copy(std::span<const DeviceCopy>) override { return refuse(); }
+  absl::Status fetch(void*, const void*, std::int64_t) override { return refuse(); }
   absl::StatusOr<double> square_sum(const float*, std::int64_t) override { return refuse(); }
   absl::Status step_from_factors(const FactorStepArgs&) override { return refuse(); }
   absl::StatusOr<FactorSquares> measure_factors(const FactorStepArgs&) override { return refuse(); }

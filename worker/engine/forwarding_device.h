@@ -50,8 +50,9 @@ class ForwardingDevice : public Device {
   absl::Status add(float* target, const float* addend, std::int64_t elements) override {
     return inner_->add(target, addend, elements);
   }
-  absl::Status copy(float* to, const float* from, std::int64_t elements) override {
-    return inner_->copy(to, from, elements);
+  absl::Status copy(std::span<const DeviceCopy> copies) override { return inner_->copy(copies); }
+  absl::Status fetch(void* host, const void* device, std::int64_t bytes) override {
+    return inner_->fetch(host, device, bytes);
   }
   absl::StatusOr<double> square_sum(const float* values, std::int64_t elements) override {
     return inner_->square_sum(values, elements);

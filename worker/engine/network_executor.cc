@@ -259,8 +259,6 @@ std::span<float> NetworkExecutor::gradients(LayerIndex layer) {
   return {range.host_data, static_cast<std::size_t>(range.elements)};
 }
 
-// ---- layers whose factors are kept instead of their gradients ----
-
 absl::Status NetworkExecutor::check(const Batch& batch) const {
   const std::int64_t samples = options_.batch_size;
   if (batch.samples != samples || static_cast<std::int64_t>(batch.labels.size()) != samples ||
@@ -348,7 +346,7 @@ absl::Status NetworkExecutor::stage(const Batch& batch) {
 
 absl::Status NetworkExecutor::bring_batch(const Batch& batch) {
   if (staged_ != nullptr && staged_->is_of(batch)) {
-    POSEIDON_ASSIGN_OR_RETURN(input_, staged_->take(std::move(input_)));
+    POSEIDON_RETURN_IF_ERROR(staged_->take(input_));
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       for (std::size_t k = 0; k < layers_[i].inputs.size(); ++k) {
         if (layers_[i].inputs[k] == kNetworkInput) nodes_[i].inputs[k] = floats(input_);

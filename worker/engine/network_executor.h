@@ -4,9 +4,9 @@
 // operators.
 //
 // Invariants:
-//  1. Everything is allocated in create(); forward and backward allocate nothing. Outputs and their
-//     gradients share one range of memory by the plan of tensor_lifetimes.h: who reads one at
-//     another time than planned reads something else.
+//  1. Everything is allocated in create(); forward and backward allocate nothing (the first
+//     hold_state does). Outputs and their gradients share one range of memory by the plan of
+//     tensor_lifetimes.h: who reads one at another time than planned reads something else.
 //  2. Layers run in file order forward, in the opposite order backward; no order depends on data.
 //  3. An output's gradient is complete before its layer's backward runs: its consumers come
 //     later in the file, so earlier in backward; the last consumer writes, the others add.

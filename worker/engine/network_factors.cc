@@ -30,11 +30,11 @@ absl::Status NetworkExecutor::keep_factors(LayerIndex layer, int optimizer_slots
     POSEIDON_ASSIGN_OR_RETURN(place.input,
                               device_->allocate_host(row * element_count(spec.input_shape)));
   }
-  const ParameterRange& range = parameters_[layer.value()];
+  gradients_[layer.value()] = ParameterRange{};  // first: there may be no room for both
   POSEIDON_ASSIGN_OR_RETURN(
       factors_[layer.value()],
-      FactorMemory::create(device_.get(), parameters(layer), range.device_data, optimizer_slots));
-  gradients_[layer.value()] = ParameterRange{};
+      FactorMemory::create(device_.get(), parameters(layer), parameters_[layer.value()].device_data,
+                           optimizer_slots));
   return absl::OkStatus();
 }
 

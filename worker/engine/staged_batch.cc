@@ -38,17 +38,19 @@ bool StagedBatch::is_of(const Batch& batch) const {
 absl::Status StagedBatch::copy_piece() {
   POSEIDON_CHECK(has_more(), "something to copy");
   const std::int64_t elements = std::min(kPieceElements, elements_ - copied_);
-  std::memcpy(static_cast<float*>(host_.get()) + copied_, batch_->images.data() + copied_,
+  float* const from = static_cast<float*>(host_.get()) + copied_;
+  float* const to = static_cast<float*>(device_memory_.get()) + copied_;
+  std::memcpy(from, batch_->images.data() + copied_,
               static_cast<std::size_t>(elements * kFloatBytes));
   copied_ += elements;
-  if (has_more()) return absl::OkStatus();
-  return device_->start_upload(device_memory_.get(), host_.get(), elements_ * kFloatBytes);
+  return device_->start_upload(to, from, elements * kFloatBytes);
 }
 
-absl::StatusOr<DeviceMemory> StagedBatch::take(DeviceMemory unused) {
+absl::Status StagedBatch::take(DeviceMemory& buffer) {
   while (has_more()) POSEIDON_RETURN_IF_ERROR(copy_piece());
   batch_ = nullptr;
-  return std::exchange(device_memory_, std::move(unused));
+  std::swap(device_memory_, buffer);
+  return absl::OkStatus();
 }
 
 }  // namespace poseidon

@@ -31,12 +31,13 @@ class StagedBatch {
   bool is_of(const Batch& batch) const;
 
   bool has_more() const { return batch_ != nullptr && copied_ < elements_; }
-  /// Copies one more piece; the last one starts the way up.
+  /// Copies one more piece and starts its way up.
   absl::Status copy_piece();
 
-  /// Device memory where operators queued from now on find the images, in exchange for memory that
-  /// nobody uses any more. Copies what is missing.
-  absl::StatusOr<DeviceMemory> take(DeviceMemory unused);
+  /// Has the images in `buffer` for operators that are queued from now on, by exchanging it, which
+  /// nobody may use any more, for the memory where they are. Copies what is missing. After an error
+  /// `buffer` is what it was.
+  absl::Status take(DeviceMemory& buffer);
 
  private:
   StagedBatch(Device* device, std::int64_t elements) : device_(device), elements_(elements) {}

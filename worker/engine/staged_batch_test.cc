@@ -47,10 +47,12 @@ TEST(StagedBatch, GoesUpInPiecesAndIsTakenWhole) {
   for (; ours.has_more(); ++pieces) ASSERT_TRUE(ours.copy_piece().ok());
   EXPECT_EQ(pieces, 3);
   const auto taken_is = [&](const Batch& batch) {
-    auto unused = device->allocate(elements * 4);
-    const auto taken = ours.take(*std::move(unused));
-    ASSERT_TRUE(taken.ok()) << taken.status();
-    const auto* const values = static_cast<const float*>(taken->get());
+    DeviceMemory buffer = *device->allocate(elements * 4);
+    const void* const before = buffer.get();
+    const absl::Status taken = ours.take(buffer);
+    ASSERT_TRUE(taken.ok()) << taken;
+    EXPECT_NE(buffer.get(), before) << "in exchange";
+    const auto* const values = static_cast<const float*>(buffer.get());
     EXPECT_TRUE(std::equal(batch.images.begin(), batch.images.end(), values));
     EXPECT_FALSE(ours.is_of(batch)) << "once";
   };

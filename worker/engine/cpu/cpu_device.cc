@@ -58,9 +58,14 @@ class CpuDevice final : public Device {
     return absl::OkStatus();
   }
 
-  absl::Status copy(float* to, const float* from, std::int64_t elements) override {
-    std::memcpy(to, from, static_cast<std::size_t>(elements) * sizeof(float));
+  absl::Status copy(std::span<const DeviceCopy> copies) override {
+    for (const DeviceCopy& one : copies) {
+      std::memcpy(one.to, one.from, static_cast<std::size_t>(one.elements) * sizeof(float));
+    }
     return absl::OkStatus();
+  }
+  absl::Status fetch(void* host, const void* device, std::int64_t bytes) override {
+    return download(host, device, bytes);
   }
   absl::StatusOr<double> square_sum(const float* values, std::int64_t elements) override {
     return poseidon::square_sum({values, static_cast<std::size_t>(elements)});

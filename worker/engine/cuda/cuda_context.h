@@ -3,8 +3,8 @@
 // One GPU as all operators of a device share it: streams, library handles, workspace.
 //
 // Streams. Everything that computes is queued on `compute`, in the order of the layer walk; that
-// order alone keeps operators, the shared workspace and the planned memory apart. Copies of
-// parameters go up on `upload`, gradients come down on `download`, factors are stepped with on
+// order alone keeps operators, the shared workspace and the planned memory apart. Parameters
+// and images go up on `upload`, gradients come down on `download`, factors are stepped with on
 // `factors`; events tie them to `compute` where one needs what the other made (cuda_device.cc).
 // Nothing uses the default stream or waits for the whole device.
 

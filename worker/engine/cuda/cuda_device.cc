@@ -210,8 +210,9 @@ class CudaDevice final : public Device {
     return launch_status("add");
   }
 
-  absl::Status copy(float* to, const float* from, std::int64_t elements) override {
-    return factors_.copy(to, from, elements);
+  absl::Status copy(std::span<const DeviceCopy> copies) override { return factors_.copy(copies); }
+  absl::Status fetch(void* host, const void* device, std::int64_t bytes) override {
+    return factors_.fetch(host, device, bytes);
   }
   absl::StatusOr<double> square_sum(const float* values, std::int64_t elements) override {
     return factors_.square_sum(values, elements);

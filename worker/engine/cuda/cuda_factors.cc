@@ -96,10 +96,20 @@ absl::Status CudaFactors::step_range(const FactorStepArgs& args, const Optimizer
   return launch_status("optimizer step");
 }
 
-absl::Status CudaFactors::copy(float* to, const float* from, std::int64_t elements) {
+absl::Status CudaFactors::copy(std::span<const DeviceCopy> copies) {
   context_.use();
-  POSEIDON_CUDA(cudaMemcpyAsync(to, from, static_cast<std::size_t>(elements * kFloatBytes),
-                                cudaMemcpyDeviceToDevice, context_.factors()));
+  for (const DeviceCopy& one : copies) {
+    POSEIDON_CUDA(cudaMemcpyAsync(one.to, one.from,
+                                  static_cast<std::size_t>(one.elements * kFloatBytes),
+                                  cudaMemcpyDeviceToDevice, context_.factors()));
+  }
+  return context_.wait(context_.factors());
+}
+
+absl::Status CudaFactors::fetch(void* host, const void* device, std::int64_t bytes) {
+  context_.use();
+  POSEIDON_CUDA(cudaMemcpyAsync(host, device, static_cast<std::size_t>(bytes),
+                                cudaMemcpyDeviceToHost, context_.factors()));
   return context_.wait(context_.factors());
 }
 

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <tuple>
 
 #include "absl/status/status.h"
@@ -31,7 +32,8 @@ class CudaFactors {
  public:
   explicit CudaFactors(const CudaContext& context) : context_(context) {}
 
-  absl::Status copy(float* to, const float* from, std::int64_t elements);
+  absl::Status copy(std::span<const DeviceCopy> copies);
+  absl::Status fetch(void* host, const void* device, std::int64_t bytes);
   absl::StatusOr<double> square_sum(const float* values, std::int64_t elements);
   absl::Status step(const FactorStepArgs& args);
   absl::StatusOr<FactorSquares> measure(const FactorStepArgs& args);
