@@ -52,6 +52,12 @@ __global__ void half_a_barrier_kernel() {
 
 __global__ void set_kernel(int* at, int value) { *at = value; }
 
+/// Tells the host without ordering anything with it.
+__global__ void set_and_tell_kernel(int* at, int value, std::atomic<bool>* is_set) {
+  *at = value;
+  is_set->store(true, std::memory_order_relaxed);
+}
+
 class EmulatedGpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -150,7 +156,10 @@ TEST_F(EmulatedGpuRaceTest, AStreamThatDoesNotWaitIsReported) {
   EXPECT_EXIT(
       {
         int* const number = allocate<int>(1);
-        launch(1, 1, set_kernel, number, 1);
+        std::atomic<bool> is_set{false};
+        launch(1, 1, set_and_tell_kernel, number, 1, &is_set);
+        // A stream that begins late has seen all that the host did until then: this one has begun.
+        while (!is_set.load(std::memory_order_relaxed)) std::this_thread::yield();
         cudaMemsetAsync(number, 0, sizeof(int), other_);
         cudaStreamDestroy(other_);
         download(number, 1);
