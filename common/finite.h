@@ -1,14 +1,18 @@
 #pragma once
 
 // Looks for NaN and infinities. Pure.
-//
-// 16-bit wire types have a test of their own, on the encoded elements: all_finite_16 in wire.h.
 
+#include <cstddef>
 #include <span>
+
+#include "common/element_type.h"
 
 namespace poseidon {
 
 /// False when there is a NaN or an infinity among them.
 bool all_finite(std::span<const float> values);
+
+/// Likewise, of elements of a 16-bit `type`.
+bool all_finite_16(ElementType type, std::span<const std::byte> encoded);
 
 }  // namespace poseidon

@@ -241,18 +241,6 @@ void encode_payload(ElementType type, std::span<const float> values, std::span<s
   of_16_bits(type, with.to_bfloat16, with.to_float16)(out.data(), values.data(), values.size());
 }
 
-bool all_finite_16(ElementType type, std::span<const std::byte> encoded) {
-  // What is not finite has all exponent bits set; positive, so a signed maximum finds it.
-  const std::int16_t exponent = of_16_bits<std::int16_t>(type, 0x7F80, 0x7C00);
-  std::int16_t highest = 0;
-  for (std::size_t at = 0; at + sizeof highest <= encoded.size(); at += sizeof highest) {
-    std::int16_t bits;
-    std::memcpy(&bits, encoded.data() + at, sizeof bits);
-    highest = std::max(highest, static_cast<std::int16_t>(bits & exponent));
-  }
-  return highest != exponent;
-}
-
 PayloadReader::Run PayloadReader::next() {
   std::size_t straddling = 0;
   while (!pieces_.empty()) {

@@ -128,9 +128,6 @@ Objection check_against_plan(const ChunkHeader& header, std::size_t payload_byte
 void encode_payload(ElementType type, std::span<const float> values, std::span<std::byte> out,
                     const Kernels& with = kernels());
 
-/// Whether no element of these encoded ones of a 16-bit `type` is infinite or NaN.
-bool all_finite_16(ElementType type, std::span<const std::byte> encoded);
-
 /// Goes through a payload from its beginning to its end, without copying, wherever its pieces are
 /// split. The payload must outlive the reader.
 class PayloadReader {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/aligned_buffer.h"
+#include "common/finite.h"
 #include "common/float16.h"
 #include "common/random.h"
 #include "gmock/gmock.h"

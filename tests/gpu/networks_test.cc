@@ -291,6 +291,21 @@ TEST_P(GpuNetworks, ANanIsFoundInItsLayer) {
   EXPECT_EQ(training->executor().first_nonfinite_layer(), "input (data)");
 }
 
+// In whatever layout what lies between layers is kept.
+TEST_P(GpuNetworks, AnOverflowIsFoundInItsLayer) {
+  const auto net = resolve_network("lenet", ".");
+  ASSERT_TRUE(net.ok());
+  const auto training = train(*net, 3, momentum(0.01));
+  ASSERT_NE(training, nullptr);
+  for (float& weight : training->executor().parameters(LayerIndex(1))) weight *= 1e38f;
+  for (float& weight : training->executor().parameters(LayerIndex(0))) weight *= 100.0f;
+  const auto result =
+      training->executor().forward(testing::random_batch(*net, 3, 92), Phase::kTrain, {});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_FALSE(std::isfinite(result->loss_sum));
+  EXPECT_EQ(training->executor().first_nonfinite_layer(), "conv2 (output)");
+}
+
 // The golden trajectory's job: real images, a rate at which max pooling's choices do not magnify
 // what differs (tests/golden/trajectory/README.md).
 TEST_P(GpuNetworks, FiftyIterationsOfLeNetAsTheCpu) {

@@ -14,19 +14,14 @@
 #include "absl/status/statusor.h"
 #include "common/clock.h"
 #include "worker/engine/executor.h"
+#include "worker/engine/layout.h"
 #include "worker/engine/net.h"
 
 namespace poseidon {
 
-/// How the tensor between two layers, and its gradient, is laid out.
-enum class Layout {
-  kPlain,  ///< C-contiguous, batch first: N x C x H x W or N x F
-  /// The device's own choice for images of that shape; as many bytes, one sample after the other.
-  kDevice,
-};
-
 /// What the operators of one pass read. Pointers named "device" are in the device's memory. Tensors
-/// are float32, in the layouts of OperatorOptions.
+/// lie in the layouts of OperatorOptions and begin at multiples of 64 bytes. They are float32, but
+/// those in Layout::kBfloat16, whose pointers are to the first of their bytes.
 struct ForwardArgs {
   std::span<const float* const> inputs;  ///< device; one per LayerSpec::inputs
   const float* parameters = nullptr;  ///< device; tensors end to end, 64-byte aligned at the start
@@ -169,8 +164,9 @@ class Device {
     return Nanoseconds{0};
   }
 
-  /// target[i] += addend[i], for outputs that several layers read.
-  virtual absl::Status add(float* target, const float* addend, std::int64_t elements) = 0;
+  /// target[i] += addend[i], for outputs that several layers read; both in `layout`.
+  virtual absl::Status add(float* target, const float* addend, std::int64_t elements,
+                           Layout layout) = 0;
 
   // For layers whose factors are kept. Complete when they return; what they touch must not be that
   // of operators still queued.
@@ -189,7 +185,8 @@ class Device {
 
   /// The layout in which the layer should write its output when it reads `inputs`. Asked for layers
   /// whose readers are all this device's; whoever answers anything but kPlain must take what it
-  /// answered as input of any layer.
+  /// answered as input of any layer. A layer that works in place gets one place for both only where
+  /// they have as many bytes.
   virtual Layout output_layout(const LayerSpec& /*layer*/,
                                std::span<const Layout> /*inputs*/) const {
     return Layout::kPlain;

@@ -37,7 +37,7 @@ class MemoryDevice final : public Device {
     std::memcpy(host, device, static_cast<std::size_t>(bytes));
     return absl::OkStatus();
   }
-  absl::Status add(float*, const float*, std::int64_t) override { return refuse(); }
+  absl::Status add(float*, const float*, std::int64_t, Layout) override { return refuse(); }
   absl::Status copy(std::span<const DeviceCopy>) override { return refuse(); }
   absl::Status fetch(void*, const void*, std::int64_t) override { return refuse(); }
   absl::StatusOr<double> square_sum(const float*, std::int64_t) override { return refuse(); }

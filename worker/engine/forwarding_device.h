@@ -47,8 +47,9 @@ class ForwardingDevice : public Device {
                                            const DeviceMark& later) override {
     return inner_->time_between(earlier, later);
   }
-  absl::Status add(float* target, const float* addend, std::int64_t elements) override {
-    return inner_->add(target, addend, elements);
+  absl::Status add(float* target, const float* addend, std::int64_t elements,
+                   Layout layout) override {
+    return inner_->add(target, addend, elements, layout);
   }
   absl::Status copy(std::span<const DeviceCopy> copies) override { return inner_->copy(copies); }
   absl::Status fetch(void* host, const void* device, std::int64_t bytes) override {

@@ -73,8 +73,9 @@ class LateDevice final : public ForwardingDevice {
     while (!line_.empty()) first.Update(do_one());
     return first;
   }
-  absl::Status add(float* target, const float* addend, std::int64_t elements) override {
-    return queue([=, this] { return inner().add(target, addend, elements); });
+  absl::Status add(float* target, const float* addend, std::int64_t elements,
+                   Layout layout) override {
+    return queue([=, this] { return inner().add(target, addend, elements, layout); });
   }
   absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(
       const LayerSpec& layer, const OperatorOptions& options) override {

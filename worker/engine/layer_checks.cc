@@ -286,6 +286,45 @@ LayerData draw_for(const LayerSpec& layer, std::int64_t batch, std::uint64_t see
   return data;
 }
 
+double largest(const std::vector<float>& values) {
+  double most = 0.0;
+  for (const float value : values) most = std::max(most, std::abs(static_cast<double>(value)));
+  return most;
+}
+
+std::string layout_name(Layout layout) { return layout == Layout::kBfloat16 ? "bf16" : "plain"; }
+
+void compare_in_layouts(Device& device, const LayerSpec& layer, std::int64_t batch,
+                        const LayerData& data, const LayerResult& wanted,
+                        const Accuracy& accuracy) {
+  SCOPED_TRACE(layout_name(data.input_layout) + " to " + layout_name(data.output_layout));
+  const auto got = run_layer(device, layer, batch, data);
+  const double terms = reduction_length(layer, batch);
+  const double tolerance = accuracy.tolerance(terms);
+  // Only products have coarse factors. Elsewhere all is float32, and what is kept in bfloat16 is
+  // rounded once.
+  const bool has_products =
+      layer.type == LayerType::kConvolution || layer.type == LayerType::kFullyConnected;
+  const auto kept = [&](const std::vector<float>& values, Layout layout) {
+    if (has_products || layout != Layout::kBfloat16) return tolerance;
+    return Accuracy{}.tolerance(terms) + accuracy.epsilon() / 2 * largest(values);
+  };
+  EXPECT_TRUE(all_near(got.output, wanted.output, kept(wanted.output, data.output_layout)))
+      << "output";
+  EXPECT_TRUE(all_near(got.statistics, wanted.statistics, tolerance)) << "running statistics";
+  EXPECT_TRUE(all_near(got.input_gradient, wanted.input_gradient,
+                       kept(wanted.input_gradient, data.input_layout)))
+      << "input gradient";
+  EXPECT_TRUE(all_near(got.parameter_gradients, wanted.parameter_gradients, tolerance))
+      << "parameter gradients";
+  if (layer.parameters.empty()) return;
+  const auto partial = run_layer(device, layer, batch, data, false);
+  // Coarse types may take another form for three computations than for two (cuda/convolution.cc).
+  EXPECT_TRUE(all_near(partial.parameter_gradients, got.parameter_gradients,
+                       accuracy.is_float() ? 0.0 : tolerance))
+      << "must not depend on whether the data gradient is wanted";
+}
+
 }  // namespace
 
 double Accuracy::epsilon() const { return std::ldexp(1.0, 1 - significand_bits); }
@@ -350,20 +389,12 @@ void compare_layer(Device& device, Device& wanted_device, const LayerCase& one, 
   const LayerSpec layer = layer_on(one.layer, one.shape);
   auto data = draw_for(layer, one.batch, seed, accuracy);
   data.first_sample = 1001 + seed;
-  const auto got = run_layer(device, layer, one.batch, data);
   const auto wanted = run_layer(wanted_device, layer, one.batch, data);
-  const double tolerance = accuracy.tolerance(reduction_length(layer, one.batch));
-  EXPECT_TRUE(all_near(got.output, wanted.output, tolerance)) << "output";
-  EXPECT_TRUE(all_near(got.statistics, wanted.statistics, tolerance)) << "running statistics";
-  EXPECT_TRUE(all_near(got.input_gradient, wanted.input_gradient, tolerance)) << "input gradient";
-  EXPECT_TRUE(all_near(got.parameter_gradients, wanted.parameter_gradients, tolerance))
-      << "parameter gradients";
-  if (layer.parameters.empty()) return;
-  const auto partial = run_layer(device, layer, one.batch, data, false);
-  // Coarse types may take another form for three computations than for two (cuda/convolution.cc).
-  EXPECT_TRUE(all_near(partial.parameter_gradients, got.parameter_gradients,
-                       accuracy.is_float() ? 0.0 : tolerance))
-      << "must not depend on whether the data gradient is wanted";
+  for (const auto& [input, output] : layouts_of(device, layer)) {
+    data.input_layout = input;
+    data.output_layout = output;
+    compare_in_layouts(device, layer, one.batch, data, wanted, accuracy);
+  }
 }
 
 void batch_norm_in_tests(Device& device, Device& wanted, const Accuracy& accuracy) {
@@ -371,10 +402,14 @@ void batch_norm_in_tests(Device& device, Device& wanted, const Accuracy& accurac
     const LayerSpec layer = layer_on({{"type", "batch_norm"}, {"epsilon", 0.01}}, shape);
     auto data = draw_for(layer, 1, 31, accuracy);
     data.phase = Phase::kTest;
-    const auto got = run_layer(device, layer, 1, data);
-    EXPECT_TRUE(
-        all_near(got.output, run_layer(wanted, layer, 1, data).output, accuracy.tolerance(16)));
-    EXPECT_EQ(got.statistics, data.statistics) << "tests must not move them";
+    const auto expected = run_layer(wanted, layer, 1, data);
+    for (const auto& [input, output] : layouts_of(device, layer)) {
+      data.input_layout = input;
+      data.output_layout = output;
+      const auto got = run_layer(device, layer, 1, data);
+      EXPECT_TRUE(all_near(got.output, expected.output, accuracy.tolerance(16)));
+      EXPECT_EQ(got.statistics, data.statistics) << "tests must not move them";
+    }
   }
 }
 
@@ -397,11 +432,15 @@ void batch_norm_leaves_filling_out(Device& device, Device& wanted_device,
   const LayerSpec layer = layer_on({{"type", "batch_norm"}}, {3, 4, 4});
   auto data = draw_for(layer, 4, 33, accuracy);
   data.valid_samples = 3;
-  const auto got = run_layer(device, layer, 4, data);
   const auto wanted = run_layer(wanted_device, layer, 4, data);
-  EXPECT_TRUE(all_near(got.statistics, wanted.statistics, accuracy.tolerance(16)));
-  EXPECT_TRUE(all_near(got.input_gradient, wanted.input_gradient, accuracy.tolerance(32)));
-  for (std::size_t i = 3 * 48; i < 4 * 48; ++i) EXPECT_EQ(got.input_gradient[i], 0.0f);
+  for (const auto& [input, output] : layouts_of(device, layer)) {
+    data.input_layout = input;
+    data.output_layout = output;
+    const auto got = run_layer(device, layer, 4, data);
+    EXPECT_TRUE(all_near(got.statistics, wanted.statistics, accuracy.tolerance(16)));
+    EXPECT_TRUE(all_near(got.input_gradient, wanted.input_gradient, accuracy.tolerance(32)));
+    for (std::size_t i = 3 * 48; i < 4 * 48; ++i) EXPECT_EQ(got.input_gradient[i], 0.0f);
+  }
 }
 
 void one_value_per_channel_has_no_variance(Device& device) {
@@ -448,13 +487,20 @@ void nan_is_not_swallowed(Device& device) {
                                     {{"type", "convolution"}, {"outputs", 2}, {"kernel", 3}},
                                     {{"type", "fully_connected"}, {"outputs", 2}}};
   for (const json& layer_json : layers) {
-    const LayerSpec layer = layer_on(layer_json, {1, 3, 3});
-    auto data = draw_layer_data(layer, 1, 6);
+    const LayerSpec layer = layer_on(layer_json, {2, 3, 3});
+    auto data = draw_for(layer, 1, 6, accuracy_of("bf16"));
     data.input[4] = std::numeric_limits<float>::quiet_NaN();
     data.phase = Phase::kTest;
-    bool has_nan = false;
-    for (const float value : run_layer(device, layer, 1, data).output) has_nan |= std::isnan(value);
-    EXPECT_TRUE(has_nan) << layer_json.dump();
+    for (const auto& [input, output] : layouts_of(device, layer)) {
+      data.input_layout = input;
+      data.output_layout = output;
+      bool has_nan = false;
+      for (const float value : run_layer(device, layer, 1, data).output) {
+        has_nan |= std::isnan(value);
+      }
+      EXPECT_TRUE(has_nan) << layer_json.dump() << ", " << layout_name(input) << " to "
+                           << layout_name(output);
+    }
   }
 }
 

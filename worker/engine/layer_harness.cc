@@ -1,6 +1,7 @@
 #include "worker/engine/layer_harness.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -10,6 +11,38 @@
 
 namespace poseidon::testing {
 namespace {
+
+/// Where element `i` of plain images lies when their channels are last.
+std::size_t place_with_channels_last(std::size_t i, std::int64_t channels, std::int64_t plane) {
+  const auto c = static_cast<std::size_t>(channels), p = static_cast<std::size_t>(plane);
+  return i / (c * p) * c * p + i % p * c + i / p % c;
+}
+
+/// Of `channels` x `plane` values each, as bfloat16 with channels last.
+std::vector<unsigned char> to_bfloat16(const std::vector<float>& values, std::int64_t channels,
+                                       std::int64_t plane) {
+  std::vector<std::uint16_t> out(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto bits = std::bit_cast<std::uint32_t>(values[i]);
+    POSEIDON_CHECK(bits % 0x10000 == 0 || std::isnan(values[i]), "a value of bfloat16");
+    out[place_with_channels_last(i, channels, plane)] = static_cast<std::uint16_t>(bits >> 16);
+  }
+  std::vector<unsigned char> bytes(out.size() * sizeof(out[0]));
+  if (!bytes.empty()) std::memcpy(bytes.data(), out.data(), bytes.size());
+  return bytes;
+}
+
+std::vector<float> from_bfloat16(const std::vector<unsigned char>& bytes, std::int64_t channels,
+                                 std::int64_t plane) {
+  std::vector<float> values(bytes.size() / sizeof(std::uint16_t));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, bytes.data() + place_with_channels_last(i, channels, plane) * sizeof(bits),
+                sizeof(bits));
+    values[i] = std::bit_cast<float>(std::uint32_t{bits} << 16);
+  }
+  return values;
+}
 
 // A buffer in the device's memory with room behind it, so that a write past the end is seen.
 class Buffer {
@@ -35,26 +68,63 @@ class Buffer {
   /// Else the test has failed.
   bool is_made() const { return memory_ != nullptr; }
   float* data() { return static_cast<float*>(memory_.get()); }
-  std::vector<float> read() {
+  std::vector<unsigned char> read_bytes() {
     std::vector<unsigned char> all(bytes_ + kGuardBytes, kRubbish);
     const absl::Status status =
         device_.download(all.data(), memory_.get(), static_cast<std::int64_t>(all.size()));
     EXPECT_TRUE(status.ok()) << status;
-    EXPECT_TRUE(std::all_of(all.begin() + static_cast<std::ptrdiff_t>(bytes_), all.end(),
-                            [](unsigned char c) { return c == kRubbish; }))
+    const auto end = all.begin() + static_cast<std::ptrdiff_t>(bytes_);
+    EXPECT_TRUE(std::all_of(end, all.end(), [](unsigned char c) { return c == kRubbish; }))
         << "written past the end";
-    std::vector<float> result(bytes_ / 4);
-    if (bytes_ > 0) std::memcpy(result.data(), all.data(), bytes_);
+    all.erase(end, all.end());
+    return all;
+  }
+  std::vector<float> read() {
+    const std::vector<unsigned char> bytes = read_bytes();
+    std::vector<float> result(bytes.size() / 4);
+    if (!bytes.empty()) std::memcpy(result.data(), bytes.data(), bytes.size());
     return result;
   }
 
  private:
   static constexpr std::size_t kGuardBytes = 256;
-  static constexpr unsigned char kRubbish = 0xFF;  // as floats these are NaN
+  static constexpr unsigned char kRubbish = 0xFF;  // as numbers these are NaN
   Device& device_;
   std::size_t bytes_;
   DeviceMemory memory_{nullptr, nullptr};
 };
+
+// Such a buffer of a tensor between layers.
+class Tensor {
+ public:
+  Tensor(Device& device, const Shape& shape, std::size_t elements, Layout layout)
+      : channels_(shape.front()),
+        plane_(element_count(shape) / shape.front()),
+        is_narrow_(layout == Layout::kBfloat16),
+        buffer_(device, elements * static_cast<std::size_t>(bytes_per_element(layout))) {}
+  Tensor(Device& device, const Shape& shape, const std::vector<float>& values, Layout layout)
+      : Tensor(device, shape, values.size(), layout) {
+    if (is_narrow_) {
+      const auto bytes = to_bfloat16(values, channels_, plane_);
+      buffer_.upload(bytes.data(), bytes.size());
+    } else {
+      buffer_.upload(values.data(), values.size() * 4);
+    }
+  }
+  bool is_made() const { return buffer_.is_made(); }
+  float* data() { return buffer_.data(); }
+  std::vector<float> read() {
+    return is_narrow_ ? from_bfloat16(buffer_.read_bytes(), channels_, plane_) : buffer_.read();
+  }
+
+ private:
+  const std::int64_t channels_, plane_;
+  const bool is_narrow_;
+  Buffer buffer_;
+};
+
+/// Whether an image whose layout is for a device to choose.
+bool is_image(const Shape& shape) { return shape.size() == 3 && shape[1] * shape[2] > 1; }
 
 /// Of a layer that could not be run, which has failed the test: NaN wherever there could be a
 /// value, so that who looks at one goes on.
@@ -141,19 +211,27 @@ LayerData draw_layer_data(const LayerSpec& layer, std::int64_t batch, std::uint6
 LayerResult run_layer(Device& device, const LayerSpec& layer, std::int64_t batch,
                       const LayerData& data, bool wants_input_gradient) {
   device.begin_pass();
-  auto op = device.make_operator(layer, {batch, 1, wants_input_gradient});
+  const std::vector<Layout> input_layouts(layer.inputs.size(), data.input_layout);
+  auto op = device.make_operator(layer, {.batch_size = batch,
+                                         .wants_input_gradient = wants_input_gradient,
+                                         .input_layouts = input_layouts,
+                                         .output_layout = data.output_layout});
   EXPECT_TRUE(op.ok()) << op.status();
   if (!op.ok()) return no_result(data);
-  Buffer input(device, data.input), parameters(device, data.parameters);
-  Buffer output_gradient(device, data.output_gradient), statistics(device, data.statistics);
-  Buffer output(device, data.output_gradient.size() * 4),
-      input_gradient(device, data.input.size() * 4);
+  Tensor input(device, layer.input_shape, data.input, data.input_layout);
+  Tensor input_gradient(device, layer.input_shape, data.input.size(), data.input_layout);
+  const std::size_t outputs = data.output_gradient.size();
+  Tensor output(device, layer.output_shape, outputs, data.output_layout);
+  Tensor output_gradient(device, layer.output_shape, data.output_gradient, data.output_layout);
+  Buffer parameters(device, data.parameters), statistics(device, data.statistics);
   Buffer parameter_gradients(device, data.parameters.size() * 4);
   Buffer labels(device, data.labels.size() * 4);
   labels.upload(data.labels.data(), data.labels.size() * 4);
-  for (const Buffer* buffer : {&input, &parameters, &output_gradient, &statistics, &output,
-                               &input_gradient, &parameter_gradients, &labels}) {
+  for (const Buffer* buffer : {&parameters, &statistics, &parameter_gradients, &labels}) {
     if (!buffer->is_made()) return no_result(data);
+  }
+  for (const Tensor* tensor : {&input, &input_gradient, &output, &output_gradient}) {
+    if (!tensor->is_made()) return no_result(data);
   }
 
   const std::vector<const float*> inputs(layer.inputs.size(), input.data());
@@ -185,6 +263,24 @@ LayerResult run_layer(Device& device, const LayerSpec& layer, std::int64_t batch
   result.parameter_gradients = parameter_gradients.read();
   EXPECT_EQ(parameters.read(), data.parameters) << "inputs must not be written";
   EXPECT_EQ(input.read(), data.input) << "inputs must not be written";
+  return result;
+}
+
+std::vector<std::pair<Layout, Layout>> layouts_of(const Device& device, const LayerSpec& layer) {
+  std::vector<std::pair<Layout, Layout>> result = {{Layout::kPlain, Layout::kPlain}};
+  const auto add = [&](Layout input) {
+    const std::vector<Layout> inputs(layer.inputs.size(), input);
+    const Layout output = device.output_layout(layer, inputs);
+    if (output == Layout::kBfloat16) result.emplace_back(input, output);
+    // What a fully connected layer reads is plain.
+    if (input == Layout::kBfloat16) result.emplace_back(input, Layout::kPlain);
+  };
+  add(Layout::kPlain);
+  static const LayerSpec convolution =
+      layer_on({{"type", "convolution"}, {"outputs", 8}, {"kernel", 1}}, {8, 2, 2});
+  const bool makes_bfloat16 =
+      device.output_layout(convolution, std::vector<Layout>{Layout::kPlain}) == Layout::kBfloat16;
+  if (makes_bfloat16 && is_image(layer.input_shape)) add(Layout::kBfloat16);
   return result;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/random.h"
@@ -38,6 +39,8 @@ struct LayerData {
   std::uint64_t first_sample = 0;
   std::int64_t valid_samples = 0;
   Phase phase = Phase::kTrain;
+  /// In which the device has them, kPlain or kBfloat16, where bfloat16 loses none of their digits.
+  Layout input_layout = Layout::kPlain, output_layout = Layout::kPlain;
 };
 /// Drawn from mix_seed(seed, 0 to 5) for input, weight, bias, output gradient, labels and running
 /// statistics (made positive: they may be variances).
@@ -49,6 +52,10 @@ struct LayerResult {
 /// Forward and (except for accuracy) backward. `wants_input_gradient` false leaves that empty.
 LayerResult run_layer(Device& device, const LayerSpec& layer, std::int64_t batch,
                       const LayerData& data, bool wants_input_gradient = true);
+
+/// The pairs of layouts, of input and output, in which an executor may ask the device for the
+/// layer: plain ones first.
+std::vector<std::pair<Layout, Layout>> layouts_of(const Device& device, const LayerSpec& layer);
 
 /// Every element within `tolerance` of the other; the message says which is not.
 ::testing::AssertionResult all_near(const std::vector<float>& got, const std::vector<float>& wanted,

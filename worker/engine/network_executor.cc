@@ -73,12 +73,11 @@ absl::Status NetworkExecutor::build() {
       labels_, device_->allocate(batch * static_cast<std::int64_t>(sizeof(std::int32_t))));
   POSEIDON_RETURN_IF_ERROR(build_parameters());
   find_results();
+  nodes_.resize(layers_.size());
+  choose_layouts();
   POSEIDON_RETURN_IF_ERROR(build_tensors());
   POSEIDON_RETURN_IF_ERROR(build_statistics());
-  const std::vector<Layout> layouts = choose_layouts();
-  for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    POSEIDON_RETURN_IF_ERROR(build_node(i, layouts));
-  }
+  for (std::size_t i = 0; i < nodes_.size(); ++i) POSEIDON_RETURN_IF_ERROR(build_node(i));
   if (!device_->shares_host_memory()) {
     std::int64_t most = kCopyElements;
     for (const std::size_t loss : all_losses_) most = std::max(most, nodes_[loss].output_elements);
@@ -169,12 +168,33 @@ void NetworkExecutor::find_results() {
   implied.type = LayerType::kAccuracy;
 }
 
+// The device's own where layers alone read the tensor. A fully connected layer's input is what
+// other workers get to see (copy_factors).
+void NetworkExecutor::choose_layouts() {
+  std::vector<bool> is_factor(layers_.size(), false);
+  for (const LayerSpec& layer : layers_) {
+    if (layer.type != LayerType::kFullyConnected) continue;
+    for (const std::size_t input : layer.inputs) {
+      if (input != kNetworkInput) is_factor[input] = true;
+    }
+  }
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    if (is_factor[i]) continue;
+    std::vector<Layout> inputs;
+    for (const std::size_t input : layers_[i].inputs) inputs.push_back(layout_of(input));
+    nodes_[i].layout = device_->output_layout(layers_[i], inputs);
+  }
+}
+
+Layout NetworkExecutor::layout_of(std::size_t input) const {
+  return input == kNetworkInput ? Layout::kPlain : nodes_[input].layout;
+}
+
 absl::Status NetworkExecutor::build_tensors() {
-  nodes_.resize(layers_.size());
   std::vector<std::int64_t> output_bytes;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     nodes_[i].output_elements = options_.batch_size * element_count(layers_[i].output_shape);
-    output_bytes.push_back(nodes_[i].output_elements * kFloatBytes);
+    output_bytes.push_back(nodes_[i].output_elements * bytes_per_element(nodes_[i].layout));
   }
   plan_ = plan_tensors(layers_, output_bytes);
   const MemoryPlan places = plan_memory(plan_.buffers);
@@ -196,41 +216,19 @@ absl::Status NetworkExecutor::build_tensors() {
       const auto& [written, added_to] = tensors.input_gradients[k];
       node.input_gradients.push_back(pointer(written));
       if (added_to == kNoBuffer) continue;
-      const std::int64_t elements = nodes_[layers_[i].inputs[k]].output_elements;
-      node.sums.push_back({pointer(added_to), pointer(written), elements});
+      const Node& input = nodes_[layers_[i].inputs[k]];
+      node.sums.push_back(
+          {pointer(added_to), pointer(written), input.output_elements, input.layout});
     }
   }
   return absl::OkStatus();
 }
 
-// The device's own where layers alone read the tensor. A fully connected layer's input is what
-// other workers get to see (copy_factors).
-std::vector<Layout> NetworkExecutor::choose_layouts() const {
-  std::vector<bool> is_factor(layers_.size(), false);
-  for (const LayerSpec& layer : layers_) {
-    if (layer.type != LayerType::kFullyConnected) continue;
-    for (const std::size_t input : layer.inputs) {
-      if (input != kNetworkInput) is_factor[input] = true;
-    }
-  }
-  std::vector<Layout> layouts;
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    std::vector<Layout> inputs;
-    for (const std::size_t input : layers_[i].inputs) {
-      inputs.push_back(input == kNetworkInput ? Layout::kPlain : layouts[input]);
-    }
-    layouts.push_back(is_factor[i] ? Layout::kPlain : device_->output_layout(layers_[i], inputs));
-  }
-  return layouts;
-}
-
-absl::Status NetworkExecutor::build_node(std::size_t index, const std::vector<Layout>& layouts) {
+absl::Status NetworkExecutor::build_node(std::size_t index) {
   const LayerSpec& layer = layers_[index];
   Node& node = nodes_[index];
   std::vector<Layout> input_layouts;
-  for (const std::size_t input : layer.inputs) {
-    input_layouts.push_back(input == kNetworkInput ? Layout::kPlain : layouts[input]);
-  }
+  for (const std::size_t input : layer.inputs) input_layouts.push_back(layout_of(input));
   bool input_needs_gradient = false;
   for (const float* gradient : node.input_gradients) input_needs_gradient |= gradient != nullptr;
   if (!layer.parameters.empty()) {
@@ -242,7 +240,7 @@ absl::Status NetworkExecutor::build_node(std::size_t index, const std::vector<La
                                 .seed = options_.seed,
                                 .wants_input_gradient = input_needs_gradient,
                                 .input_layouts = input_layouts,
-                                .output_layout = layouts[index]};
+                                .output_layout = node.layout};
   POSEIDON_ASSIGN_OR_RETURN(node.op, device_->make_operator(layer, options));
   return absl::OkStatus();
 }
@@ -389,13 +387,25 @@ absl::StatusOr<std::span<const float>> NetworkExecutor::fetch_output(const Node&
   return fetch(node.output, node.output_elements / options_.batch_size * valid_samples_);
 }
 
-absl::StatusOr<bool> NetworkExecutor::is_finite(const float* memory, std::int64_t elements) {
+absl::StatusOr<bool> NetworkExecutor::is_finite(const float* memory, std::int64_t elements,
+                                                Layout layout) {
+  const bool is_narrow = layout == Layout::kBfloat16;
+  // A buffer is whole floats long.
+  const std::int64_t words = is_narrow ? (elements + 1) / 2 : elements;
   const std::int64_t piece =
-      device_->shares_host_memory() ? elements : static_cast<std::int64_t>(host_copy_.size());
-  for (std::int64_t first = 0; first < elements; first += piece) {
+      device_->shares_host_memory() ? words : static_cast<std::int64_t>(host_copy_.size());
+  for (std::int64_t first = 0; first < words; first += piece) {
     POSEIDON_ASSIGN_OR_RETURN(const std::span<const float> values,
-                              fetch(memory + first, std::min(piece, elements - first)));
-    if (!all_finite(values)) return false;
+                              fetch(memory + first, std::min(piece, words - first)));
+    if (!is_narrow) {
+      if (!all_finite(values)) return false;
+      continue;
+    }
+    const auto bytes = std::as_bytes(values);
+    const auto left = static_cast<std::size_t>((elements - 2 * first) * 2);
+    if (!all_finite_16(ElementType::kBfloat16, bytes.first(std::min(bytes.size(), left)))) {
+      return false;
+    }
   }
   return true;
 }
@@ -434,7 +444,7 @@ absl::Status NetworkExecutor::backward_node(std::size_t index) {
   }
   POSEIDON_RETURN_IF_ERROR(node.op->backward(args));
   for (const Node::Sum& sum : node.sums) {
-    POSEIDON_RETURN_IF_ERROR(device_->add(sum.target, sum.addend, sum.elements));
+    POSEIDON_RETURN_IF_ERROR(device_->add(sum.target, sum.addend, sum.elements, sum.layout));
   }
   return node.parameter_layer >= 0 ? return_layer(index) : absl::OkStatus();
 }
@@ -526,8 +536,9 @@ std::string NetworkExecutor::first_nonfinite_layer() {
 absl::StatusOr<std::string> NetworkExecutor::find_nonfinite() {
   device_->begin_pass();
   times_.begin_pass();
-  POSEIDON_ASSIGN_OR_RETURN(const bool is_input_finite,
-                            is_finite(floats(input_), input_elements_ * valid_samples_));
+  POSEIDON_ASSIGN_OR_RETURN(
+      const bool is_input_finite,
+      is_finite(floats(input_), input_elements_ * valid_samples_, Layout::kPlain));
   if (!is_input_finite) return "input (data)";
   for (std::size_t i = 0; i < net_.layers.size(); ++i) {
     const Node& node = nodes_[i];
@@ -540,7 +551,8 @@ absl::StatusOr<std::string> NetworkExecutor::find_nonfinite() {
     POSEIDON_RETURN_IF_ERROR(forward_node(i, {}));
     POSEIDON_ASSIGN_OR_RETURN(
         const bool is_output_finite,
-        is_finite(node.output, node.output_elements / options_.batch_size * valid_samples_));
+        is_finite(node.output, node.output_elements / options_.batch_size * valid_samples_,
+                  node.layout));
     if (!is_output_finite) return absl::StrCat(net_.layers[i].name, " (output)");
   }
   return "";

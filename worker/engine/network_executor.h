@@ -87,6 +87,7 @@ class NetworkExecutor final : public Executor {
   // Pointers are into tensors_, on the device.
   struct Node {
     std::int64_t output_elements = 0;  // of the whole batch
+    Layout layout = Layout::kPlain;    // of the output and its gradient
     std::unique_ptr<LayerOperator> op;
     float* output = nullptr;
     float* output_gradient = nullptr;
@@ -100,6 +101,7 @@ class NetworkExecutor final : public Executor {
       float* target = nullptr;
       const float* addend = nullptr;
       std::int64_t elements = 0;
+      Layout layout = Layout::kPlain;
     };
     std::vector<Sum> sums;
   };
@@ -109,9 +111,10 @@ class NetworkExecutor final : public Executor {
   absl::Status build_parameters();
   absl::Status build_statistics();
   void find_results();
+  void choose_layouts();
+  Layout layout_of(std::size_t input) const;  // a layer, or kNetworkInput
   absl::Status build_tensors();
-  std::vector<Layout> choose_layouts() const;  // of the outputs
-  absl::Status build_node(std::size_t index, const std::vector<Layout>& layouts);
+  absl::Status build_node(std::size_t index);
   absl::Status make_range(std::int64_t elements, ParameterRange& range);
   absl::Status check(const Batch& batch) const;
   // Of a layer whose factors are kept (checked).
@@ -142,7 +145,7 @@ class NetworkExecutor final : public Executor {
   absl::StatusOr<std::span<const float>> fetch(const void* memory, std::int64_t elements);
   absl::StatusOr<std::span<const float>> fetch_output(const Node& node);  // valid samples
   // Of as many elements as you like, in pieces.
-  absl::StatusOr<bool> is_finite(const float* memory, std::int64_t elements);
+  absl::StatusOr<bool> is_finite(const float* memory, std::int64_t elements, Layout layout);
 
   // Constant after create().
   const NetSpec net_;

@@ -78,14 +78,20 @@ class Planner {
     const LayerSpec& layer = layers_[i];
     const std::size_t input = layer.inputs.front();
     // A repeated input would be overwritten before it is read again.
-    const bool in_place = works_in_place(layer.type) && input != kNetworkInput &&
-                          last_read_[input] == forward_step(i) && !repeats_an_input(layer);
+    const bool in_place =
+        can_work_in_place(layer, i, input) && last_read_[input] == forward_step(i);
     if (in_place) {
       plan_.layers[i].output = plan_.layers[input].output;
       live_until(plan_.layers[i].output, last_read_[i]);
     } else {
       plan_.layers[i].output = add_buffer(bytes_[i], forward_step(i), last_read_[i]);
     }
+  }
+
+  // Of the output, or its gradient, and the same of this input.
+  bool can_work_in_place(const LayerSpec& layer, std::size_t i, std::size_t input) const {
+    return works_in_place(layer.type) && input != kNetworkInput && bytes_[input] == bytes_[i] &&
+           !repeats_an_input(layer);
   }
 
   static bool repeats_an_input(const LayerSpec& layer) {
@@ -105,21 +111,22 @@ class Planner {
     if (own != kNoBuffer) {
       live_until(own, layer.type == LayerType::kFullyConnected ? end_ : step);
     }
-    bool in_place = works_in_place(layer.type) && !repeats_an_input(layer);
+    bool is_taken = false;
     for (const std::size_t input : layer.inputs) {
       LayerTensors::InputGradient& gradient = tensors.input_gradients.emplace_back();
       if (!wants_gradient(input)) continue;
       int& target = plan_.layers[input].output_gradient;
       if (target != kNoBuffer) {
         // Added right after this step: what passes through unchanged needs no place of its own.
-        const bool pass_through = works_in_place(layer.type) && !repeats_an_input(layer);
-        gradient.written = pass_through ? own : add_buffer(bytes_[input], step, step);
+        const bool passes_through = can_work_in_place(layer, i, input);
+        gradient.written = passes_through ? own : add_buffer(bytes_[input], step, step);
         gradient.added_to = target;
         continue;
       }
       // Of several inputs one takes the buffer over.
+      const bool in_place = !is_taken && can_work_in_place(layer, i, input);
       target = in_place ? own : add_buffer(bytes_[input], step, step);
-      in_place = false;
+      is_taken |= in_place;
       gradient.written = target;
     }
   }

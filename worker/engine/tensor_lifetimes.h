@@ -30,7 +30,7 @@ struct BackwardNeeds {
 BackwardNeeds backward_needs(LayerType type);
 
 /// Whether the operator accepts its first input as the place of its output, and its output's
-/// gradient as the place of any of its inputs' gradients; likewise.
+/// gradient as the place of any of its inputs' gradients, where they have as many bytes; likewise.
 bool works_in_place(LayerType type);
 
 inline constexpr int kNoBuffer = -1;

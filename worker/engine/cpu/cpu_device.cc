@@ -13,11 +13,12 @@
 #include "common/check.h"
 #include "common/square_sum.h"
 #include "worker/engine/cpu/factor_step.h"
-#include "worker/engine/cpu/layout_adapter.h"
 #include "worker/engine/cpu/loop_operators.h"
 #include "worker/engine/cpu/onednn_operator.h"
+#include "worker/engine/cpu/onednn_twin.h"
 #include "worker/engine/cpu/parallel.h"
 #include "worker/engine/cpu/vector_loops.h"
+#include "worker/engine/layout_adapter.h"
 #include "worker/engine/memory_plan.h"
 #include "worker/engine/network_executor.h"
 #include "worker/engine/tensor_lifetimes.h"
@@ -51,7 +52,8 @@ class CpuDevice final : public Device {
     std::memcpy(host, device, static_cast<std::size_t>(bytes));
     return absl::OkStatus();
   }
-  absl::Status add(float* target, const float* addend, std::int64_t elements) override {
+  absl::Status add(float* target, const float* addend, std::int64_t elements,
+                   Layout /*layout*/) override {
     parallel_for(elements, kAddGrainElements, [&](std::int64_t begin, std::int64_t end) {
       vector_loops().sum(target + begin, addend + begin, target + begin, end - begin);
     });
@@ -130,8 +132,8 @@ class CpuDevice final : public Device {
   }
 
   // The operator itself where it computes in these layouts, or between conversions.
-  std::unique_ptr<LayerOperator> make_in_layouts(const LayerSpec& layer,
-                                                 const OperatorOptions& options) {
+  absl::StatusOr<std::unique_ptr<LayerOperator>> make_in_layouts(const LayerSpec& layer,
+                                                                 const OperatorOptions& options) {
     if (layer.type == LayerType::kConvolution) return make(layer, options);
     const bool input_flexible = is_flexible(layer.input_shape);
     const bool output_flexible = is_flexible(layer.output_shape);
@@ -147,7 +149,10 @@ class CpuDevice final : public Device {
     inner.output_layout = Layout::kPlain;
     if (!any) return make(layer, inner);
     if (!all || !takes_blocked(layer.type)) {
-      return adapt_layouts(make(layer, inner), layer, options, context_);
+      return adapt_layouts(make(layer, inner), layer, options,
+                           [this](std::int64_t batch, const Shape& shape, Layout layout) {
+                             return make_onednn_twin(batch, shape, layout, context_);
+                           });
     }
     const std::vector<Layout> layouts(layer.inputs.size(), Layout::kDevice);
     inner.input_layouts = layouts;

@@ -3,13 +3,15 @@
 // it runs and the GPU goes on, the next of the heuristics' list takes its place for good and writes
 // all results anew.
 //
-// In bfloat16 and float16 input, weight and gradients are rounded into the workspace before, and
-// results come back from there: tensors between layers and parameters stay float32. On the way they
-// change places, too: tensor cores want channels last. Where cuDNN does not plan one of the three
-// computations so, or refuses it when it is tried out, channels are first; and where it will not
-// have that, all three are of rounded values that are kept as float32: products of two of them are
-// exact there, so what is summed is the same. In float16 each tensor has a scale of its own, found
-// each time on the device (half_scale.h).
+// In bfloat16 and float16 cuDNN's tensors have channels last, as tensor cores want them. Those in
+// Layout::kBfloat16 lie so already and are computed with where they are. Parameters, their
+// gradients and all plain tensors are float32: what is read of them is rounded into the workspace
+// before, and results come back from there; on the way they change places, too. Where cuDNN does
+// not plan one of the three computations so, or refuses it when it is tried out, tensors in
+// kBfloat16 are refused, and of plain ones channels are first; where it will not have that either,
+// all three are of rounded values that are kept as float32: products of two of them are exact
+// there, so what is summed is the same. In float16 each tensor has a scale of its own, found each
+// time on the device (half_scale.h).
 
 #include <algorithm>
 #include <atomic>
@@ -210,6 +212,8 @@ class Convolution final : public LayerOperator {
         narrow_type_(narrow_type(context.precision())),
         rounds_(narrow_type_ != CUDNN_DATA_FLOAT),
         scales_(narrow_type_ == CUDNN_DATA_HALF),
+        input_is_narrow_(options.input_layout() == Layout::kBfloat16),
+        output_is_narrow_(options.output_layout == Layout::kBfloat16),
         wants_input_gradient_(options.wants_input_gradient),
         input_planes_(planes_of(samples_, layer.input_shape)),
         output_planes_(planes_of(samples_, layer.output_shape)),
@@ -217,7 +221,8 @@ class Convolution final : public LayerOperator {
         images_{.samples = samples_,
                 .channels = layer.output_shape[0],
                 .plane = layer.output_shape[1] * layer.output_shape[2],
-                .valid = samples_},
+                .valid = samples_,
+                .layout = options.output_layout},
         context_(context) {
     const Shape& weight = layer.parameters.front().shape;
     const std::int64_t of_one_output = weight[1] * weight[2] * weight[3];
@@ -241,6 +246,9 @@ class Convolution final : public LayerOperator {
       // Without memory there is no workspace for the layers before, either.
       if (refused.ok() || absl::IsResourceExhausted(refused)) return refused;
       static_cast<void>(cudaGetLastError());  // or the next launch would report it
+      if (input_is_narrow_ || output_is_narrow_) {
+        return absl::UnimplementedError(refused.message());
+      }
     }
     static std::atomic<bool> has_warned{false};  // a network has hundreds of such layers
     if (!has_warned.exchange(true)) {
@@ -290,10 +298,10 @@ class Convolution final : public LayerOperator {
 
   /// Whether cuDNN does what its heuristics say: with whatever the workspace holds.
   absl::Status try_out() {
-    POSEIDON_RETURN_IF_ERROR(call_forward(rounded_input(), rounded_weight(), rounded_output()));
-    POSEIDON_RETURN_IF_ERROR(call_of_weight(rounded_input(), rounded_output(), rounded_weight()));
+    POSEIDON_RETURN_IF_ERROR(call_forward(input_place(), weight_place(), output_place()));
+    POSEIDON_RETURN_IF_ERROR(call_of_weight(input_place(), output_place(), weight_place()));
     if (!wants_input_gradient_) return absl::OkStatus();
-    return call_of_input(rounded_weight(), rounded_output(), rounded_input());
+    return call_of_input(weight_place(), output_place(), input_place());
   }
 
   absl::Status choose_forward() {
@@ -373,26 +381,26 @@ class Convolution final : public LayerOperator {
   double* bias_sums() const {
     return reinterpret_cast<double*>(context_.workspace() + algorithm_bytes_);
   }
-  std::byte* rounded_input() const {
+  std::byte* input_place() const {
     return context_.workspace() + algorithm_bytes_ +
            aligned(cuda::channel_sums_scratch(images_) * sizeof(double));
   }
-  std::byte* rounded_output() const { return rounded_input() + rounded_bytes(input_planes_); }
-  std::byte* rounded_weight() const { return rounded_output() + rounded_bytes(output_planes_); }
+  std::byte* output_place() const { return input_place() + rounded_bytes(input_planes_); }
+  std::byte* weight_place() const { return output_place() + rounded_bytes(output_planes_); }
   /// In the device's memory. Of what the pass has rounded.
   struct Scales {
     HalfScale input, weight, gradient;
     std::uint32_t parts[cuda::kMagnitudeParts];  ///< while one is found
   };
   Scales* scales() const {
-    return reinterpret_cast<Scales*>(rounded_weight() + rounded_bytes(weight_planes_));
+    return reinterpret_cast<Scales*>(weight_place() + rounded_bytes(weight_planes_));
   }
 
   /// What cuDNN shall read: the tensor itself, or rounded to `place`; in float16 with `scale`, by
   /// which magnitudes stay below 2^limit.
-  const void* rounded(const float* from, std::byte* place, const cuda::Planes& planes,
-                      HalfScale* scale, int limit) const {
-    if (!rounds_) return from;
+  const void* rounded(const float* from, bool is_narrow, std::byte* place,
+                      const cuda::Planes& planes, HalfScale* scale, int limit) const {
+    if (!rounds_ || is_narrow) return from;
     const cudaStream_t stream = context_.compute();
     const std::int64_t elements = elements_of(planes);
     auto* const kept = reinterpret_cast<float*>(place);
@@ -407,20 +415,16 @@ class Convolution final : public LayerOperator {
     return place;
   }
   /// Where cuDNN shall write what `deliver` brings to `to`.
-  void* target(float* to, std::byte* place) const {
-    return form_.is_narrow() ? static_cast<void*>(place) : to;
+  void* target(float* to, bool is_narrow, std::byte* place) const {
+    return form_.is_narrow() && !is_narrow ? static_cast<void*>(place) : to;
   }
   /// The scales: of the factors of which `place` has the products' sums. `bias`, if there is one,
   /// is added on the way.
   void deliver(const std::byte* place, float* to, const cuda::Planes& planes,
                const cuda::NarrowScales& scales, const float* bias = nullptr) const {
-    const cudaStream_t stream = context_.compute();
-    if (form_.is_narrow()) {
-      cuda::widen(stream, kernel_type(), planes, form_.has_channels_last(), place, scales, bias,
-                  to);
-    } else if (bias != nullptr) {
-      cuda::add_bias(stream, to, bias, planes.samples, planes.channels, planes.plane);
-    }
+    if (!form_.is_narrow()) return;
+    cuda::widen(context_.compute(), kernel_type(), planes, form_.has_channels_last(), place, scales,
+                bias, to);
   }
   cuda::NarrowType kernel_type() const {
     return scales_ ? cuda::NarrowType::kFloat16 : cuda::NarrowType::kBfloat16;
@@ -458,20 +462,32 @@ class Convolution final : public LayerOperator {
 
   // ---- running ----
 
+  const void* rounded_input(const float* input, int limit) const {
+    return rounded(input, input_is_narrow_, input_place(), input_planes_, &scales()->input, limit);
+  }
+  const void* rounded_weight(const float* weight, int limit) const {
+    return rounded(weight, /*is_narrow=*/false, weight_place(), weight_planes_, &scales()->weight,
+                   limit);
+  }
+
   absl::Status run_forward(const ForwardArgs& args) {
-    const void* const x = rounded(args.inputs[0], rounded_input(), input_planes_, &scales()->input,
-                                  forward_limits_.input);
-    const void* const w = rounded(args.parameters, rounded_weight(), weight_planes_,
-                                  &scales()->weight, forward_limits_.weight);
-    POSEIDON_RETURN_IF_ERROR(call_forward(x, w, target(args.output, rounded_output())));
-    deliver(rounded_output(), args.output, output_planes_, {&scales()->input, &scales()->weight},
-            has_bias() ? args.parameters + elements_of(weight_planes_) : nullptr);
+    const void* const x = rounded_input(args.inputs[0], forward_limits_.input);
+    const void* const w = rounded_weight(args.parameters, forward_limits_.weight);
+    POSEIDON_RETURN_IF_ERROR(
+        call_forward(x, w, target(args.output, output_is_narrow_, output_place())));
+    const float* const bias = has_bias() ? args.parameters + elements_of(weight_planes_) : nullptr;
+    if (form_.is_narrow() && !output_is_narrow_) {
+      deliver(output_place(), args.output, output_planes_, {&scales()->input, &scales()->weight},
+              bias);
+    } else if (bias != nullptr) {
+      cuda::add_bias(context_.compute(), images_, args.output, bias);
+    }
     return launch_status("convolution");
   }
 
   absl::Status run_backward(const BackwardArgs& args) {
-    const void* const dy = rounded(args.output_gradient, rounded_output(), output_planes_,
-                                   &scales()->gradient, gradient_limit_);
+    const void* const dy = rounded(args.output_gradient, output_is_narrow_, output_place(),
+                                   output_planes_, &scales()->gradient, gradient_limit_);
     POSEIDON_RETURN_IF_ERROR(run_of_weight(args, dy));
     if (has_bias()) {
       cuda::channel_sums(context_.compute(), images_, args.output_gradient, bias_sums(),
@@ -482,22 +498,21 @@ class Convolution final : public LayerOperator {
   }
 
   absl::Status run_of_weight(const BackwardArgs& args, const void* dy) {
-    const void* const x = rounded(args.forward.inputs[0], rounded_input(), input_planes_,
-                                  &scales()->input, backward_limits_.input);
-    POSEIDON_RETURN_IF_ERROR(
-        call_of_weight(x, dy, target(args.parameter_gradients, rounded_weight())));
-    deliver(rounded_weight(), args.parameter_gradients, weight_planes_,
+    const void* const x = rounded_input(args.forward.inputs[0], backward_limits_.input);
+    POSEIDON_RETURN_IF_ERROR(call_of_weight(
+        x, dy, target(args.parameter_gradients, /*is_narrow=*/false, weight_place())));
+    deliver(weight_place(), args.parameter_gradients, weight_planes_,
             {&scales()->input, &scales()->gradient});
     return absl::OkStatus();
   }
 
   absl::Status run_of_input(const BackwardArgs& args, const void* dy) {
-    const void* const w = rounded(args.forward.parameters, rounded_weight(), weight_planes_,
-                                  &scales()->weight, backward_limits_.weight);
-    POSEIDON_RETURN_IF_ERROR(
-        call_of_input(w, dy, target(args.input_gradients[0], rounded_input())));
-    deliver(rounded_input(), args.input_gradients[0], input_planes_,
-            {&scales()->weight, &scales()->gradient});
+    const void* const w = rounded_weight(args.forward.parameters, backward_limits_.weight);
+    float* const dx = args.input_gradients[0];
+    POSEIDON_RETURN_IF_ERROR(call_of_input(w, dy, target(dx, input_is_narrow_, input_place())));
+    if (!input_is_narrow_) {
+      deliver(input_place(), dx, input_planes_, {&scales()->weight, &scales()->gradient});
+    }
     return absl::OkStatus();
   }
 
@@ -509,6 +524,7 @@ class Convolution final : public LayerOperator {
   const std::int64_t samples_;
   const cudnnDataType_t narrow_type_;  ///< of rounded tensors; float where none is rounded
   const bool rounds_, scales_;
+  const bool input_is_narrow_, output_is_narrow_;  ///< in kBfloat16, their gradients too
   const bool wants_input_gradient_;
   const cuda::Planes input_planes_, output_planes_, weight_planes_;  // of the whole batch
   const cuda::Images images_;                                        // the output's

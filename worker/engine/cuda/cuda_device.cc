@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
@@ -24,7 +25,9 @@
 #include "worker/engine/cuda/cuda_kernels.h"
 #include "worker/engine/cuda/cuda_operators.h"
 #include "worker/engine/cuda/cuda_status.h"
+#include "worker/engine/cuda/cuda_twin.h"
 #include "worker/engine/device_plugin_entry.h"
+#include "worker/engine/layout_adapter.h"
 
 namespace poseidon {
 namespace {
@@ -205,8 +208,9 @@ class CudaDevice final : public Device {
     return status;
   }
 
-  absl::Status add(float* target, const float* addend, std::int64_t elements) override {
-    cuda::sum(context_->compute(), target, addend, target, elements);
+  absl::Status add(float* target, const float* addend, std::int64_t elements,
+                   Layout layout) override {
+    cuda::sum(context_->compute(), layout, target, addend, target, elements);
     return launch_status("add");
   }
 
@@ -224,15 +228,69 @@ class CudaDevice final : public Device {
     return factors_.measure(args);
   }
 
+  // In bf16 what lies between layers is bfloat16, from the first convolution on. Images of one
+  // pixel are small and near the losses: they keep their digits.
+  Layout output_layout(const LayerSpec& layer, std::span<const Layout> inputs) const override {
+    if (context_->precision() != CudaPrecision::kBfloat16) return Layout::kPlain;
+    const Shape& shape = layer.output_shape;
+    if (shape.size() < 3 || shape[1] * shape[2] == 1) return Layout::kPlain;
+    if (layer.type == LayerType::kConvolution) return Layout::kBfloat16;
+    return computes_in_bfloat16(layer.type) && all_bfloat16(inputs) ? Layout::kBfloat16
+                                                                    : Layout::kPlain;
+  }
+
   absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(
       const LayerSpec& layer, const OperatorOptions& options) override {
     context_->use();
-    MadeOperator made = make_any(layer, options);
+    MadeOperator made = make_in_layouts(layer, options);
     if (!made.ok()) return in_layer(layer.name, made.status());
     return made;
   }
 
  private:
+  /// Types whose operators take inputs and output in kBfloat16 if all are.
+  static bool computes_in_bfloat16(LayerType type) {
+    switch (type) {
+      case LayerType::kPooling:
+      case LayerType::kRelu:
+      case LayerType::kLrn:
+      case LayerType::kAdd:
+      case LayerType::kBatchNorm:
+      case LayerType::kConcat:
+        return true;
+      default:
+        return false;
+    }
+  }
+  static bool all_bfloat16(std::span<const Layout> layouts) {
+    return std::all_of(layouts.begin(), layouts.end(),
+                       [](Layout layout) { return layout == Layout::kBfloat16; });
+  }
+
+  // The operator itself where it computes in these layouts, or between conversions.
+  MadeOperator make_in_layouts(const LayerSpec& layer, const OperatorOptions& options) {
+    std::vector<Layout> layouts = {options.output_layout};
+    for (std::size_t i = 0; i < layer.inputs.size(); ++i)
+      layouts.push_back(options.input_layout(i));
+    const bool all_plain = std::all_of(layouts.begin(), layouts.end(),
+                                       [](Layout layout) { return layout == Layout::kPlain; });
+    if (all_plain || (computes_in_bfloat16(layer.type) && all_bfloat16(layouts))) {
+      return make_any(layer, options);
+    }
+    if (layer.type == LayerType::kConvolution) {
+      MadeOperator made = make_any(layer, options);
+      if (!absl::IsUnimplemented(made.status())) return made;
+    }
+    OperatorOptions plain = options;
+    plain.input_layouts = {};
+    plain.output_layout = Layout::kPlain;
+    POSEIDON_ASSIGN_OR_RETURN(std::unique_ptr<LayerOperator> made, make_any(layer, plain));
+    return adapt_layouts(std::move(made), layer, options,
+                         [this](std::int64_t batch, const Shape& shape, Layout /*kBfloat16*/) {
+                           return make_cuda_twin(batch, shape, *context_);
+                         });
+  }
+
   MadeOperator make_any(const LayerSpec& layer, const OperatorOptions& options) {
     switch (layer.type) {
       case LayerType::kConvolution:

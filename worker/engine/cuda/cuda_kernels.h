@@ -3,10 +3,11 @@
 // The kernels: layers and steps for which no library has a call with the meaning that we promise.
 //
 // Each function queues on `stream` and returns; ask launch_status() afterwards. All pointers are
-// the device's. Every element is written by one thread, in an order of operations that the sizes
-// alone decide: the same job gives the same bits again, on every GPU. Nothing is contracted into
-// fused multiply-adds (compiled with -fmad=false), so that element by element they round as the
-// CPU's loops do.
+// the device's. Tensors between layers lie in the layout that is named, kPlain or kBfloat16, and
+// begin at multiples of 16 bytes; where none is named they are plain. Every element is written by
+// one thread, in an order of operations that the sizes alone decide: the same job gives the same
+// bits again, on every GPU. Nothing is contracted into fused multiply-adds (compiled with
+// -fmad=false), so that element by element they round as the CPU's loops do.
 
 #include <cuda_runtime_api.h>
 
@@ -15,20 +16,19 @@
 
 #include "common/kernels.h"
 #include "worker/engine/half_scale.h"
+#include "worker/engine/layout.h"
 
 namespace poseidon::cuda {
 
 // ---- element by element (pointwise_kernels.cu); `out` may be an input ----
 
 /// out = in <= 0 ? 0 : in, so that a NaN stays one.
-void relu(cudaStream_t stream, const float* in, float* out, std::int64_t size);
+void relu(cudaStream_t stream, Layout layout, const float* in, float* out, std::int64_t size);
 /// out = forward_output <= 0 ? 0 : gradient.
-void relu_gradient(cudaStream_t stream, const float* forward_output, const float* gradient,
-                   float* out, std::int64_t size);
-void sum(cudaStream_t stream, const float* a, const float* b, float* out, std::int64_t size);
-/// values[n][c][i] += bias[c]
-void add_bias(cudaStream_t stream, float* values, const float* bias, std::int64_t samples,
-              std::int64_t channels, std::int64_t plane);
+void relu_gradient(cudaStream_t stream, Layout layout, const float* forward_output,
+                   const float* gradient, float* out, std::int64_t size);
+void sum(cudaStream_t stream, Layout layout, const float* a, const float* b, float* out,
+         std::int64_t size);
 /// dropout_mask.h; `layer_seed` is mix_seed(job's seed, hash of the layer's name).
 void dropout(cudaStream_t stream, std::uint64_t layer_seed, std::uint64_t first_sample, float ratio,
              std::int64_t samples, std::int64_t elements, const float* in, float* out);
@@ -68,14 +68,16 @@ void half_scale_of(cudaStream_t stream, const float* in, std::int64_t size, int 
 
 // ---- windows (window_kernels.cu) ----
 
-/// Sizes of a pooling; planes are samples times channels.
+/// Sizes of a pooling. Of `planes`, samples times channels, as many lie side by side: all channels
+/// of a sample in kBfloat16, 1 in kPlain.
 struct PoolWindow {
-  std::int64_t planes, height, width, out_height, out_width;
+  Layout layout;
+  std::int64_t planes, side_by_side, height, width, out_height, out_width;
   std::int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
   bool count_padding;
 };
-/// `chosen`: per output the index in its input plane of the largest element, the first of equal
-/// ones, the last of NaNs.
+/// `chosen`: per output, in the outputs' order, the index in its input plane of the largest
+/// element, the first of equal ones, the last of NaNs.
 void max_pool(cudaStream_t stream, const PoolWindow& window, const float* in, float* out,
               std::int32_t* chosen);
 void max_pool_gradient(cudaStream_t stream, const PoolWindow& window, const float* gradient,
@@ -85,31 +87,31 @@ void average_pool_gradient(cudaStream_t stream, const PoolWindow& window, const 
                            float* in_gradient);
 
 /// Across channels: scale = k + slope * sum of x^2 over channels c - half to c + half,
-/// y = x scale^-beta. slope is alpha / local_size.
+/// y = x scale^-beta. slope is alpha / local_size. A channel's neighbour is `stride` elements away.
 struct LrnSizes {
-  std::int64_t samples, channels, plane, half;
+  Layout layout;
+  std::int64_t samples, channels, plane, stride, half;
   float slope, beta, k;
 };
 void lrn(cudaStream_t stream, const LrnSizes& sizes, const float* in, float* scale, float* out);
 void lrn_gradient(cudaStream_t stream, const LrnSizes& sizes, const float* in, const float* scale,
                   const float* gradient, float* in_gradient);
 
-// ---- sums (sum_kernels.cu), in double ----
+// ---- channel by channel (channel_kernels.cu); sums are in double ----
 
 /// A tensor of images, or of vectors with a plane of 1. `valid` samples count in sums.
 struct Images {
   std::int64_t samples, channels, plane, valid;
+  Layout layout = Layout::kPlain;
 };
+/// values of channel c += bias[c]
+void add_bias(cudaStream_t stream, const Images& images, float* values, const float* bias);
 /// Elements of double scratch that the functions below need, for any number of valid samples.
 std::size_t channel_sums_scratch(const Images& images);
 
 /// bias_gradient[c] = sum of gradient over valid samples and the plane.
 void channel_sums(cudaStream_t stream, const Images& images, const float* gradient, double* scratch,
                   float* bias_gradient);
-/// out[c] = sum over rows of in[row][c].
-void column_sums(cudaStream_t stream, const float* in, std::int64_t rows, std::int64_t columns,
-                 float* out);
-
 /// What batch normalisation keeps from forward to backward, per channel.
 struct BatchNormState {
   double* mean;
@@ -133,6 +135,12 @@ void batch_norm_gradient(cudaStream_t stream, const Images& images, const float*
                          const float* gradient, const float* parameters, double* scratch,
                          const BatchNormState& state, float* parameter_gradients,
                          float* in_gradient);
+
+// ---- sums (sum_kernels.cu), in double ----
+
+/// out[c] = sum over rows of in[row][c].
+void column_sums(cudaStream_t stream, const float* in, std::int64_t rows, std::int64_t columns,
+                 float* out);
 
 /// Shares of the label and of every class (smoothing) in what a sample should get.
 struct LossRule {

@@ -1,8 +1,11 @@
 #pragma once
 
-// The layers on a GPU. Tensors are plain (N x C x H x W, float32) between them. Each file has the
-// operators of one kind; all queue their work on CudaContext::compute and allocate at creation
-// alone. The context outlives them. Errors at creation get the layer's name from the device.
+// The layers on a GPU. Each file has the operators of one kind; all queue their work on
+// CudaContext::compute and allocate at creation alone. The context outlives them. Errors at
+// creation get the layer's name from the device.
+//
+// Layouts: all kPlain, and where CudaDevice says so all kBfloat16. A convolution takes each of the
+// two as its input and output.
 
 #include <memory>
 
@@ -14,6 +17,7 @@ namespace poseidon {
 
 using MadeOperator = absl::StatusOr<std::unique_ptr<LayerOperator>>;
 
+/// UNIMPLEMENTED where it should read or write kBfloat16 and cuDNN does not compute so.
 MadeOperator make_cuda_convolution(const LayerSpec& layer, const OperatorOptions& options,
                                    CudaContext& context);
 MadeOperator make_cuda_fully_connected(const LayerSpec& layer, const OperatorOptions& options,

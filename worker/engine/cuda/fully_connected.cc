@@ -54,8 +54,9 @@ class FullyConnected final : public LayerOperator {
     POSEIDON_RETURN_IF_ERROR(forward_->run(context_.compute(), args.inputs[0], args.parameters,
                                            args.output, context_.workspace()));
     if (!has_bias_) return absl::OkStatus();
-    cuda::add_bias(context_.compute(), args.output, args.parameters + outputs_ * inputs_, samples_,
-                   outputs_, 1);
+    cuda::add_bias(context_.compute(),
+                   {.samples = samples_, .channels = outputs_, .plane = 1, .valid = samples_},
+                   args.output, args.parameters + outputs_ * inputs_);
     return launch_status("add_bias");
   }
 

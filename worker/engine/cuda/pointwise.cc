@@ -19,42 +19,45 @@ std::int64_t batch_elements(const LayerSpec& layer, const OperatorOptions& optio
   return options.batch_size * element_count(layer.output_shape);
 }
 
-absl::Status copy(const CudaContext& context, const float* from, float* to, std::int64_t elements) {
+absl::Status copy(const CudaContext& context, const float* from, float* to, std::int64_t bytes) {
   if (from == to) return absl::OkStatus();
-  POSEIDON_CUDA(cudaMemcpyAsync(to, from, static_cast<std::size_t>(elements) * sizeof(float),
-                                cudaMemcpyDeviceToDevice, context.compute()));
+  POSEIDON_CUDA(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice,
+                                context.compute()));
   return absl::OkStatus();
 }
 
 class Relu final : public LayerOperator {
  public:
-  Relu(std::int64_t elements, CudaContext& context) : elements_(elements), context_(context) {}
+  Relu(std::int64_t elements, Layout layout, CudaContext& context)
+      : elements_(elements), layout_(layout), context_(context) {}
 
   absl::Status forward(const ForwardArgs& args) override {
-    cuda::relu(context_.compute(), args.inputs[0], args.output, elements_);
+    cuda::relu(context_.compute(), layout_, args.inputs[0], args.output, elements_);
     return launch_status("relu");
   }
 
   absl::Status backward(const BackwardArgs& args) override {
     if (args.input_gradients[0] == nullptr) return absl::OkStatus();
-    cuda::relu_gradient(context_.compute(), args.forward.output, args.output_gradient,
+    cuda::relu_gradient(context_.compute(), layout_, args.forward.output, args.output_gradient,
                         args.input_gradients[0], elements_);
     return launch_status("relu_gradient");
   }
 
  private:
   const std::int64_t elements_;
+  const Layout layout_;
   CudaContext& context_;
 };
 
 class Add final : public LayerOperator {
  public:
-  Add(std::int64_t elements, CudaContext& context) : elements_(elements), context_(context) {}
+  Add(std::int64_t elements, Layout layout, CudaContext& context)
+      : elements_(elements), layout_(layout), context_(context) {}
 
   absl::Status forward(const ForwardArgs& args) override {
     const float* sum = args.inputs[0];
     for (const float* input : args.inputs.subspan(1)) {
-      cuda::sum(context_.compute(), sum, input, args.output, elements_);
+      cuda::sum(context_.compute(), layout_, sum, input, args.output, elements_);
       sum = args.output;
     }
     return launch_status("sum");
@@ -63,13 +66,15 @@ class Add final : public LayerOperator {
   absl::Status backward(const BackwardArgs& args) override {
     for (float* const out : args.input_gradients) {
       if (out == nullptr) continue;
-      POSEIDON_RETURN_IF_ERROR(copy(context_, args.output_gradient, out, elements_));
+      POSEIDON_RETURN_IF_ERROR(
+          copy(context_, args.output_gradient, out, elements_ * bytes_per_element(layout_)));
     }
     return absl::OkStatus();
   }
 
  private:
   const std::int64_t elements_;
+  const Layout layout_;
   CudaContext& context_;
 };
 
@@ -84,7 +89,8 @@ class Dropout final : public LayerOperator {
 
   absl::Status forward(const ForwardArgs& args) override {
     if (args.phase == Phase::kTest) {
-      return copy(context_, args.inputs[0], args.output, samples_ * elements_);
+      return copy(context_, args.inputs[0], args.output,
+                  samples_ * elements_ * bytes_per_element(Layout::kPlain));
     }
     return mask(args.first_sample, args.inputs[0], args.output);
   }
@@ -109,18 +115,21 @@ class Dropout final : public LayerOperator {
   CudaContext& context_;
 };
 
-// Along the channels: rows of one sample each, of which every input has its own columns.
+// Along the channels: rows, of which every input has its own columns. A row is a sample, or one
+// pixel where channels are last.
 class Concat final : public LayerOperator {
  public:
   Concat(const LayerSpec& layer, const OperatorOptions& options, CudaContext& context)
-      : samples_(static_cast<std::size_t>(options.batch_size)),
-        row_bytes_(bytes(element_count(layer.output_shape))),
-        context_(context) {
+      : context_(context) {
     const std::int64_t plane = element_count(layer.output_shape) / layer.output_shape.front();
-    std::size_t begin = 0;
+    const Layout layout = options.output_layout;
+    const bool is_last = layout == Layout::kBfloat16;
+    const std::int64_t of_a_channel = (is_last ? 1 : plane) * bytes_per_element(layout);
+    rows_ = static_cast<std::size_t>(options.batch_size * (is_last ? plane : 1));
     for (const std::int64_t channels : layer.concat_channels) {
-      parts_.push_back({begin, bytes(channels * plane)});
-      begin += bytes(channels * plane);
+      const auto bytes = static_cast<std::size_t>(channels * of_a_channel);
+      parts_.push_back({row_bytes_, bytes});
+      row_bytes_ += bytes;
     }
   }
 
@@ -128,7 +137,7 @@ class Concat final : public LayerOperator {
     for (std::size_t i = 0; i < parts_.size(); ++i) {
       POSEIDON_CUDA(cudaMemcpy2DAsync(reinterpret_cast<std::byte*>(args.output) + parts_[i].begin,
                                       row_bytes_, args.inputs[i], parts_[i].size, parts_[i].size,
-                                      samples_, cudaMemcpyDeviceToDevice, context_.compute()));
+                                      rows_, cudaMemcpyDeviceToDevice, context_.compute()));
     }
     return absl::OkStatus();
   }
@@ -138,22 +147,19 @@ class Concat final : public LayerOperator {
       if (args.input_gradients[i] == nullptr) continue;
       const auto* const from = reinterpret_cast<const std::byte*>(args.output_gradient);
       POSEIDON_CUDA(cudaMemcpy2DAsync(args.input_gradients[i], parts_[i].size,
-                                      from + parts_[i].begin, row_bytes_, parts_[i].size, samples_,
+                                      from + parts_[i].begin, row_bytes_, parts_[i].size, rows_,
                                       cudaMemcpyDeviceToDevice, context_.compute()));
     }
     return absl::OkStatus();
   }
 
  private:
-  // Of one sample, in bytes: where an input begins in the output, and how long it is.
+  // Of one row, in bytes: where an input begins in the output, and how long it is.
   struct Part {
     std::size_t begin, size;
   };
-  static std::size_t bytes(std::int64_t elements) {
-    return static_cast<std::size_t>(elements) * sizeof(float);
-  }
 
-  const std::size_t samples_, row_bytes_;
+  std::size_t rows_ = 0, row_bytes_ = 0;
   std::vector<Part> parts_;
   CudaContext& context_;
 };
@@ -162,12 +168,12 @@ class Concat final : public LayerOperator {
 
 MadeOperator make_cuda_relu(const LayerSpec& layer, const OperatorOptions& options,
                             CudaContext& context) {
-  return std::make_unique<Relu>(batch_elements(layer, options), context);
+  return std::make_unique<Relu>(batch_elements(layer, options), options.output_layout, context);
 }
 
 MadeOperator make_cuda_add(const LayerSpec& layer, const OperatorOptions& options,
                            CudaContext& context) {
-  return std::make_unique<Add>(batch_elements(layer, options), context);
+  return std::make_unique<Add>(batch_elements(layer, options), options.output_layout, context);
 }
 
 MadeOperator make_cuda_dropout(const LayerSpec& layer, const OperatorOptions& options,

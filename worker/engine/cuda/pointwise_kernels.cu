@@ -2,43 +2,47 @@
 
 #include "common/random.h"
 #include "worker/engine/cuda/cuda_kernels.h"
+#include "worker/engine/cuda/element.cuh"
 #include "worker/engine/cuda/launch.cuh"
 
 namespace poseidon::cuda {
 namespace {
 
-__global__ void relu_kernel(const float* in, float* out, std::int64_t size) {
-  for (std::int64_t i = first_item(); i < size; i += item_stride()) {
-    const float value = in[i];
-    out[i] = value <= 0.0f ? 0.0f : value;
+/// What a thread loads at once.
+constexpr int kBytes = 16;
+
+/// out[i] = of(a[i], b[i]); out may be one of them, and so may b be a.
+template <typename Element, typename Of>
+__global__ void map_kernel(const Element* a, const Element* b, Element* out, std::int64_t size,
+                           Of of) {
+  constexpr int kCount = kBytes / sizeof(Element);
+  using Some = Neighbours<Element, kCount>;
+  const std::int64_t whole = size / kCount;
+  for (std::int64_t i = first_item(); i < whole; i += item_stride()) {
+    const Some left = reinterpret_cast<const Some*>(a)[i];
+    const Some right = reinterpret_cast<const Some*>(b)[i];
+    Some result;
+    for (int k = 0; k < kCount; ++k) {
+      store(of(load(&left.at[k]), load(&right.at[k])), &result.at[k]);
+    }
+    reinterpret_cast<Some*>(out)[i] = result;
+  }
+  for (std::int64_t i = whole * kCount + first_item(); i < size; i += item_stride()) {
+    store(of(load(a + i), load(b + i)), out + i);
   }
 }
 
-__global__ void relu_gradient_kernel(const float* forward_output, const float* gradient, float* out,
-                                     std::int64_t size) {
-  for (std::int64_t i = first_item(); i < size; i += item_stride()) {
-    out[i] = forward_output[i] <= 0.0f ? 0.0f : gradient[i];
+struct Relu {
+  __device__ float operator()(float value, float) const { return value <= 0.0f ? 0.0f : value; }
+};
+struct ReluGradient {
+  __device__ float operator()(float forward_output, float gradient) const {
+    return forward_output <= 0.0f ? 0.0f : gradient;
   }
-}
-
-__global__ void sum_kernel(const float* a, const float* b, float* out, std::int64_t size) {
-  for (std::int64_t i = first_item(); i < size; i += item_stride()) out[i] = a[i] + b[i];
-}
-
-__global__ void add_bias_kernel(float* values, const float* bias, std::int64_t planes,
-                                std::int64_t channels, std::int64_t plane) {
-  for (std::int64_t p = blockIdx.x; p < planes; p += gridDim.x) {
-    const float addend = bias[p % channels];
-    float* const at = values + p * plane;
-    for (std::int64_t i = threadIdx.x; i < plane; i += blockDim.x) at[i] += addend;
-  }
-}
-
-// Rows of a vector: neighbours have different biases.
-__global__ void add_row_bias_kernel(float* values, const float* bias, std::int64_t size,
-                                    std::int64_t columns) {
-  for (std::int64_t i = first_item(); i < size; i += item_stride()) values[i] += bias[i % columns];
-}
+};
+struct Sum {
+  __device__ float operator()(float a, float b) const { return a + b; }
+};
 
 __global__ void dropout_kernel(std::uint64_t layer_seed, std::uint64_t first_sample, float ratio,
                                float scale, std::int64_t size, std::int64_t elements,
@@ -52,32 +56,31 @@ __global__ void dropout_kernel(std::uint64_t layer_seed, std::uint64_t first_sam
   }
 }
 
+template <typename Of>
+void map(cudaStream_t stream, Layout layout, const float* a, const float* b, float* out,
+         std::int64_t size) {
+  of_layout(layout, [&](auto element) {
+    using Element = decltype(element);
+    constexpr auto kCount = static_cast<std::int64_t>(kBytes / sizeof(Element));
+    launch(stream, blocks_for(size / kCount + size % kCount), kThreads, map_kernel<Element, Of>,
+           elements<Element>(a), elements<Element>(b), elements<Element>(out), size, Of());
+  });
+}
+
 }  // namespace
 
-void relu(cudaStream_t stream, const float* in, float* out, std::int64_t size) {
-  launch(stream, blocks_for(size), kThreads, relu_kernel, in, out, size);
+void relu(cudaStream_t stream, Layout layout, const float* in, float* out, std::int64_t size) {
+  map<Relu>(stream, layout, in, in, out, size);
 }
 
-void relu_gradient(cudaStream_t stream, const float* forward_output, const float* gradient,
-                   float* out, std::int64_t size) {
-  launch(stream, blocks_for(size), kThreads, relu_gradient_kernel, forward_output, gradient, out,
-         size);
+void relu_gradient(cudaStream_t stream, Layout layout, const float* forward_output,
+                   const float* gradient, float* out, std::int64_t size) {
+  map<ReluGradient>(stream, layout, forward_output, gradient, out, size);
 }
 
-void sum(cudaStream_t stream, const float* a, const float* b, float* out, std::int64_t size) {
-  launch(stream, blocks_for(size), kThreads, sum_kernel, a, b, out, size);
-}
-
-void add_bias(cudaStream_t stream, float* values, const float* bias, std::int64_t samples,
-              std::int64_t channels, std::int64_t plane) {
-  if (plane == 1) {
-    const std::int64_t size = samples * channels;
-    launch(stream, blocks_for(size), kThreads, add_row_bias_kernel, values, bias, size, channels);
-    return;
-  }
-  const std::int64_t planes = samples * channels;
-  launch(stream, one_block_each(planes), threads_for(plane), add_bias_kernel, values, bias, planes,
-         channels, plane);
+void sum(cudaStream_t stream, Layout layout, const float* a, const float* b, float* out,
+         std::int64_t size) {
+  map<Sum>(stream, layout, a, b, out, size);
 }
 
 void dropout(cudaStream_t stream, std::uint64_t layer_seed, std::uint64_t first_sample, float ratio,

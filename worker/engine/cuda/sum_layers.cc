@@ -146,7 +146,8 @@ MadeOperator make_cuda_batch_norm(const LayerSpec& layer, const OperatorOptions&
   const cuda::Images images = {.samples = options.batch_size,
                                .channels = channels,
                                .plane = element_count(layer.input_shape) / channels,
-                               .valid = options.batch_size};
+                               .valid = options.batch_size,
+                               .layout = options.output_layout};
   POSEIDON_ASSIGN_OR_RETURN(DeviceMemory memory, context.allocate(BatchNorm::memory_bytes(images)));
   return std::make_unique<BatchNorm>(layer, images, std::move(memory), context);
 }

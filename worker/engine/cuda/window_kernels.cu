@@ -2,6 +2,7 @@
 // visits the outputs whose windows it lies in, in their order, so that nothing is added atomically.
 
 #include "worker/engine/cuda/cuda_kernels.h"
+#include "worker/engine/cuda/element.cuh"
 #include "worker/engine/cuda/launch.cuh"
 
 namespace poseidon::cuda {
@@ -29,55 +30,64 @@ __device__ Range outputs_of(std::int64_t at, std::int64_t kernel, std::int64_t s
   return {begin, end > outputs ? outputs : end};
 }
 
-/// Where an element of a tensor of planes is.
+/// An element of a tensor: of which group of planes that lie side by side, of which of these, where.
 struct Place {
-  std::int64_t plane, y, x;
+  std::int64_t group, plane, y, x;
 };
-__device__ Place place_of(std::int64_t index, std::int64_t height, std::int64_t width) {
-  const std::int64_t row = index / width;
-  return {row / height, row % height, index % width};
+__device__ Place place_of(std::int64_t index, std::int64_t side_by_side, std::int64_t height,
+                          std::int64_t width) {
+  const std::int64_t pixel = index / side_by_side, row = pixel / width;
+  return {row / height, index % side_by_side, row % height, pixel % width};
+}
+/// The first element of that plane in a tensor whose planes have so many.
+__device__ std::int64_t plane_begin(const Place& at, std::int64_t side_by_side,
+                                    std::int64_t elements) {
+  return at.group * side_by_side * elements + at.plane;
 }
 
-__global__ void max_pool_kernel(PoolWindow w, const float* in, float* out, std::int32_t* chosen) {
+template <typename Element>
+__global__ void max_pool_kernel(PoolWindow w, const Element* in, Element* out,
+                                std::int32_t* chosen) {
   const std::int64_t size = w.planes * w.out_height * w.out_width;
   for (std::int64_t i = first_item(); i < size; i += item_stride()) {
-    const Place at = place_of(i, w.out_height, w.out_width);
+    const Place at = place_of(i, w.side_by_side, w.out_height, w.out_width);
     const Range rows = window_range(at.y, w.kernel_h, w.stride_h, w.pad_h, w.height);
     const Range columns = window_range(at.x, w.kernel_w, w.stride_w, w.pad_w, w.width);
-    const float* const image = in + at.plane * w.height * w.width;
+    const Element* const image = in + plane_begin(at, w.side_by_side, w.height * w.width);
     std::int64_t best = -1;
     float largest = 0.0f;
     for (std::int64_t y = rows.begin; y < rows.end; ++y) {
       for (std::int64_t x = columns.begin; x < columns.end; ++x) {
-        const float value = image[y * w.width + x];
+        const float value = load(image + (y * w.width + x) * w.side_by_side);
         if (best < 0 || value > largest || value != value) {
           best = y * w.width + x;
           largest = value;
         }
       }
     }
-    out[i] = largest;
+    store(largest, out + i);
     chosen[i] = static_cast<std::int32_t>(best);
   }
 }
 
-__global__ void max_pool_gradient_kernel(PoolWindow w, const float* gradient,
-                                         const std::int32_t* chosen, float* in_gradient) {
+template <typename Element>
+__global__ void max_pool_gradient_kernel(PoolWindow w, const Element* gradient,
+                                         const std::int32_t* chosen, Element* in_gradient) {
   const std::int64_t size = w.planes * w.height * w.width;
   for (std::int64_t i = first_item(); i < size; i += item_stride()) {
-    const Place at = place_of(i, w.height, w.width);
+    const Place at = place_of(i, w.side_by_side, w.height, w.width);
     const Range rows = outputs_of(at.y, w.kernel_h, w.stride_h, w.pad_h, w.out_height);
     const Range columns = outputs_of(at.x, w.kernel_w, w.stride_w, w.pad_w, w.out_width);
     const auto here = static_cast<std::int32_t>(at.y * w.width + at.x);
-    const std::int64_t plane = at.plane * w.out_height * w.out_width;
+    const std::int64_t begin = plane_begin(at, w.side_by_side, w.out_height * w.out_width);
     float total = 0.0f;
     for (std::int64_t y = rows.begin; y < rows.end; ++y) {
       for (std::int64_t x = columns.begin; x < columns.end; ++x) {
-        const std::int64_t output = plane + y * w.out_width + x;
-        if (chosen[output] == here) total += gradient[output];
+        const std::int64_t output = begin + (y * w.out_width + x) * w.side_by_side;
+        if (chosen[output] == here) total += load(gradient + output);
       }
     }
-    in_gradient[i] = total;
+    store(total, in_gradient + i);
   }
 }
 
@@ -98,36 +108,41 @@ __device__ double divisor(const PoolWindow& w, std::int64_t y, std::int64_t x) {
                              extent(x, w.kernel_w, w.stride_w, w.pad_w, w.width, w.count_padding));
 }
 
-__global__ void average_pool_kernel(PoolWindow w, const float* in, float* out) {
+template <typename Element>
+__global__ void average_pool_kernel(PoolWindow w, const Element* in, Element* out) {
   const std::int64_t size = w.planes * w.out_height * w.out_width;
   for (std::int64_t i = first_item(); i < size; i += item_stride()) {
-    const Place at = place_of(i, w.out_height, w.out_width);
+    const Place at = place_of(i, w.side_by_side, w.out_height, w.out_width);
     const Range rows = window_range(at.y, w.kernel_h, w.stride_h, w.pad_h, w.height);
     const Range columns = window_range(at.x, w.kernel_w, w.stride_w, w.pad_w, w.width);
-    const float* const image = in + at.plane * w.height * w.width;
-    double total = 0.0;
-    for (std::int64_t y = rows.begin; y < rows.end; ++y) {
-      for (std::int64_t x = columns.begin; x < columns.end; ++x) total += image[y * w.width + x];
-    }
-    out[i] = static_cast<float>(total / divisor(w, at.y, at.x));
-  }
-}
-
-__global__ void average_pool_gradient_kernel(PoolWindow w, const float* gradient,
-                                             float* in_gradient) {
-  const std::int64_t size = w.planes * w.height * w.width;
-  for (std::int64_t i = first_item(); i < size; i += item_stride()) {
-    const Place at = place_of(i, w.height, w.width);
-    const Range rows = outputs_of(at.y, w.kernel_h, w.stride_h, w.pad_h, w.out_height);
-    const Range columns = outputs_of(at.x, w.kernel_w, w.stride_w, w.pad_w, w.out_width);
-    const float* const plane = gradient + at.plane * w.out_height * w.out_width;
+    const Element* const image = in + plane_begin(at, w.side_by_side, w.height * w.width);
     double total = 0.0;
     for (std::int64_t y = rows.begin; y < rows.end; ++y) {
       for (std::int64_t x = columns.begin; x < columns.end; ++x) {
-        total += plane[y * w.out_width + x] / divisor(w, y, x);
+        total += load(image + (y * w.width + x) * w.side_by_side);
       }
     }
-    in_gradient[i] = static_cast<float>(total);
+    store(static_cast<float>(total / divisor(w, at.y, at.x)), out + i);
+  }
+}
+
+template <typename Element>
+__global__ void average_pool_gradient_kernel(PoolWindow w, const Element* gradient,
+                                             Element* in_gradient) {
+  const std::int64_t size = w.planes * w.height * w.width;
+  for (std::int64_t i = first_item(); i < size; i += item_stride()) {
+    const Place at = place_of(i, w.side_by_side, w.height, w.width);
+    const Range rows = outputs_of(at.y, w.kernel_h, w.stride_h, w.pad_h, w.out_height);
+    const Range columns = outputs_of(at.x, w.kernel_w, w.stride_w, w.pad_w, w.out_width);
+    const Element* const plane =
+        gradient + plane_begin(at, w.side_by_side, w.out_height * w.out_width);
+    double total = 0.0;
+    for (std::int64_t y = rows.begin; y < rows.end; ++y) {
+      for (std::int64_t x = columns.begin; x < columns.end; ++x) {
+        total += load(plane + (y * w.out_width + x) * w.side_by_side) / divisor(w, y, x);
+      }
+    }
+    store(static_cast<float>(total), in_gradient + i);
   }
 }
 
@@ -139,76 +154,100 @@ __device__ Range near(const LrnSizes& sizes, std::int64_t c) {
   return {begin < 0 ? 0 : begin, end > sizes.channels ? sizes.channels : end};
 }
 
-__global__ void lrn_kernel(LrnSizes sizes, const float* in, float* scale, float* out) {
+template <typename Element>
+__global__ void lrn_kernel(LrnSizes sizes, const Element* in, float* scale, Element* out) {
   const std::int64_t size = sizes.samples * sizes.channels * sizes.plane;
   for (std::int64_t i = first_item(); i < size; i += item_stride()) {
-    const std::int64_t c = i / sizes.plane % sizes.channels;
+    const std::int64_t c = i / sizes.stride % sizes.channels;
     const Range channels = near(sizes, c);
     float squares = 0.0f;
     for (std::int64_t j = channels.begin; j < channels.end; ++j) {
-      const float value = in[i + (j - c) * sizes.plane];
+      const float value = load(in + i + (j - c) * sizes.stride);
       squares += value * value;
     }
     const float own = sizes.k + sizes.slope * squares;
     scale[i] = own;
-    out[i] = in[i] * powf(own, -sizes.beta);
+    store(load(in + i) * powf(own, -sizes.beta), out + i);
   }
 }
 
 // y_c = x_c s_c^-b, ds_c/dx_j = 2 slope x_j for j near c, which is as far as c near j.
-__global__ void lrn_gradient_kernel(LrnSizes sizes, const float* in, const float* scale,
-                                    const float* gradient, float* in_gradient) {
+template <typename Element>
+__global__ void lrn_gradient_kernel(LrnSizes sizes, const Element* in, const float* scale,
+                                    const Element* gradient, Element* in_gradient) {
   const std::int64_t size = sizes.samples * sizes.channels * sizes.plane;
   for (std::int64_t i = first_item(); i < size; i += item_stride()) {
-    const std::int64_t c = i / sizes.plane % sizes.channels;
+    const std::int64_t c = i / sizes.stride % sizes.channels;
     const Range channels = near(sizes, c);
     float common = 0.0f;
     for (std::int64_t j = channels.begin; j < channels.end; ++j) {
-      const std::int64_t other = i + (j - c) * sizes.plane;
-      common += gradient[other] * in[other] * powf(scale[other], -sizes.beta - 1.0f);
+      const std::int64_t other = i + (j - c) * sizes.stride;
+      common +=
+          load(gradient + other) * load(in + other) * powf(scale[other], -sizes.beta - 1.0f);
     }
-    in_gradient[i] = gradient[i] * powf(scale[i], -sizes.beta) -
-                     2.0f * sizes.slope * sizes.beta * in[i] * common;
+    store(load(gradient + i) * powf(scale[i], -sizes.beta) -
+              2.0f * sizes.slope * sizes.beta * load(in + i) * common,
+          in_gradient + i);
   }
 }
+
+std::int64_t input_elements(const PoolWindow& w) { return w.planes * w.height * w.width; }
+std::int64_t output_elements(const PoolWindow& w) { return w.planes * w.out_height * w.out_width; }
+std::int64_t elements_of(const LrnSizes& s) { return s.samples * s.channels * s.plane; }
 
 }  // namespace
 
 void max_pool(cudaStream_t stream, const PoolWindow& window, const float* in, float* out,
               std::int32_t* chosen) {
-  const std::int64_t size = window.planes * window.out_height * window.out_width;
-  launch(stream, blocks_for(size), kThreads, max_pool_kernel, window, in, out, chosen);
+  of_layout(window.layout, [&](auto element) {
+    using Element = decltype(element);
+    launch(stream, blocks_for(output_elements(window)), kThreads, max_pool_kernel<Element>, window,
+           elements<Element>(in), elements<Element>(out), chosen);
+  });
 }
 
 void max_pool_gradient(cudaStream_t stream, const PoolWindow& window, const float* gradient,
                        const std::int32_t* chosen, float* in_gradient) {
-  const std::int64_t size = window.planes * window.height * window.width;
-  launch(stream, blocks_for(size), kThreads, max_pool_gradient_kernel, window, gradient, chosen,
-         in_gradient);
+  of_layout(window.layout, [&](auto element) {
+    using Element = decltype(element);
+    launch(stream, blocks_for(input_elements(window)), kThreads, max_pool_gradient_kernel<Element>,
+           window, elements<Element>(gradient), chosen, elements<Element>(in_gradient));
+  });
 }
 
 void average_pool(cudaStream_t stream, const PoolWindow& window, const float* in, float* out) {
-  const std::int64_t size = window.planes * window.out_height * window.out_width;
-  launch(stream, blocks_for(size), kThreads, average_pool_kernel, window, in, out);
+  of_layout(window.layout, [&](auto element) {
+    using Element = decltype(element);
+    launch(stream, blocks_for(output_elements(window)), kThreads, average_pool_kernel<Element>, window,
+           elements<Element>(in), elements<Element>(out));
+  });
 }
 
 void average_pool_gradient(cudaStream_t stream, const PoolWindow& window, const float* gradient,
                            float* in_gradient) {
-  const std::int64_t size = window.planes * window.height * window.width;
-  launch(stream, blocks_for(size), kThreads, average_pool_gradient_kernel, window, gradient,
-         in_gradient);
+  of_layout(window.layout, [&](auto element) {
+    using Element = decltype(element);
+    launch(stream, blocks_for(input_elements(window)), kThreads, average_pool_gradient_kernel<Element>,
+           window, elements<Element>(gradient), elements<Element>(in_gradient));
+  });
 }
 
 void lrn(cudaStream_t stream, const LrnSizes& sizes, const float* in, float* scale, float* out) {
-  const std::int64_t size = sizes.samples * sizes.channels * sizes.plane;
-  launch(stream, blocks_for(size), kThreads, lrn_kernel, sizes, in, scale, out);
+  of_layout(sizes.layout, [&](auto element) {
+    using Element = decltype(element);
+    launch(stream, blocks_for(elements_of(sizes)), kThreads, lrn_kernel<Element>, sizes,
+           elements<Element>(in), scale, elements<Element>(out));
+  });
 }
 
 void lrn_gradient(cudaStream_t stream, const LrnSizes& sizes, const float* in, const float* scale,
                   const float* gradient, float* in_gradient) {
-  const std::int64_t size = sizes.samples * sizes.channels * sizes.plane;
-  launch(stream, blocks_for(size), kThreads, lrn_gradient_kernel, sizes, in, scale, gradient,
-         in_gradient);
+  of_layout(sizes.layout, [&](auto element) {
+    using Element = decltype(element);
+    launch(stream, blocks_for(elements_of(sizes)), kThreads, lrn_gradient_kernel<Element>, sizes,
+           elements<Element>(in), scale, elements<Element>(gradient),
+           elements<Element>(in_gradient));
+  });
 }
 
 }  // namespace poseidon::cuda

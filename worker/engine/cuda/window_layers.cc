@@ -80,7 +80,10 @@ class Lrn final : public LayerOperator {
 
 MadeOperator make_cuda_pooling(const LayerSpec& layer, const OperatorOptions& options,
                                CudaContext& context) {
-  const cuda::PoolWindow window = {.planes = options.batch_size * layer.input_shape[0],
+  const bool is_last = options.output_layout == Layout::kBfloat16;
+  const cuda::PoolWindow window = {.layout = options.output_layout,
+                                   .planes = options.batch_size * layer.input_shape[0],
+                                   .side_by_side = is_last ? layer.input_shape[0] : 1,
                                    .height = layer.input_shape[1],
                                    .width = layer.input_shape[2],
                                    .out_height = layer.output_shape[1],
@@ -104,10 +107,13 @@ MadeOperator make_cuda_pooling(const LayerSpec& layer, const OperatorOptions& op
 MadeOperator make_cuda_lrn(const LayerSpec& layer, const OperatorOptions& options,
                            CudaContext& context) {
   const std::int64_t channels = layer.input_shape[0];
+  const std::int64_t plane = element_count(layer.input_shape) / channels;
   const cuda::LrnSizes sizes = {
+      .layout = options.output_layout,
       .samples = options.batch_size,
       .channels = channels,
-      .plane = element_count(layer.input_shape) / channels,
+      .plane = plane,
+      .stride = options.output_layout == Layout::kBfloat16 ? 1 : plane,
       .half = layer.local_size / 2,
       .slope = static_cast<float>(layer.alpha / static_cast<double>(layer.local_size)),
       .beta = static_cast<float>(layer.beta),

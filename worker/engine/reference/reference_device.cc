@@ -51,7 +51,8 @@ class ReferenceDevice final : public Device {
     std::memcpy(host, device, static_cast<std::size_t>(bytes));
     return absl::OkStatus();
   }
-  absl::Status add(float* target, const float* addend, std::int64_t elements) override {
+  absl::Status add(float* target, const float* addend, std::int64_t elements,
+                   Layout /*layout*/) override {
     for (std::int64_t i = 0; i < elements; ++i) target[i] += addend[i];
     return absl::OkStatus();
   }

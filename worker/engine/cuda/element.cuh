@@ -1,0 +1,49 @@
+#pragma once
+
+// What tensors between layers are made of: float, or bfloat16 in Layout::kBfloat16, which is
+// computed with as float and rounded to nearest even when it is kept. For .cu files.
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "worker/engine/layout.h"
+
+namespace poseidon::cuda {
+
+using Bfloat16 = __nv_bfloat16;
+
+__device__ inline float load(const float* from) { return *from; }
+__device__ inline float load(const Bfloat16* from) { return __bfloat162float(*from); }
+__device__ inline void store(float value, float* to) { *to = value; }
+__device__ inline void store(float value, Bfloat16* to) { *to = __float2bfloat16_rn(value); }
+
+/// Neighbours that are loaded and stored at once; their place is a multiple of their size.
+template <typename Element, int kCount>
+struct alignas(sizeof(Element) * kCount) Neighbours {
+  Element at[kCount];
+};
+
+// ---- on the host ----
+
+/// A layer's pointer to a tensor, as one to its elements.
+template <typename Element>
+const Element* elements(const float* tensor) {
+  return reinterpret_cast<const Element*>(tensor);
+}
+template <typename Element>
+Element* elements(float* tensor) {
+  return reinterpret_cast<Element*>(tensor);
+}
+
+/// call(Element()) for the type of the layout's elements.
+template <typename Call>
+void of_layout(Layout layout, const Call& call) {
+  if (layout == Layout::kBfloat16) {
+    call(Bfloat16());
+  } else {
+    call(float());
+  }
+}
+
+}  // namespace poseidon::cuda

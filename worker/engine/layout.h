@@ -1,0 +1,21 @@
+#pragma once
+
+// How tensors lie between layers. Apart from device.h so that kernels can have it alone.
+
+#include <cstdint>
+
+namespace poseidon {
+
+/// How the tensor between two layers, and its gradient, is laid out.
+enum class Layout {
+  kPlain,  ///< C-contiguous, batch first: N x C x H x W or N x F
+  /// The device's own choice for images of that shape; as many bytes, one sample after the other.
+  kDevice,
+  kBfloat16,  ///< images, channels last (N x H x W x C), of bfloat16
+};
+
+constexpr std::int64_t bytes_per_element(Layout layout) {
+  return layout == Layout::kBfloat16 ? 2 : 4;
+}
+
+}  // namespace poseidon

@@ -1,0 +1,35 @@
+#pragma once
+
+// For operators that compute on plain tensors alone, where their neighbours do not. Shared by the
+// devices; each has its own way between the layouts.
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/engine/device.h"
+
+namespace poseidon {
+
+/// The plain twin, in memory of its own, of a tensor in the device's layout.
+class PlainTwin {
+ public:
+  virtual ~PlainTwin() = default;
+  virtual float* values() = 0;  ///< device
+  /// To values() what is at `tensor`; in order with the operators' work.
+  virtual absl::Status take(const float* tensor) = 0;
+  /// From values() to `tensor`; likewise.
+  virtual absl::Status give(float* tensor) = 0;
+};
+/// Of a batch of that shape, and the layout that is not kPlain.
+using MakePlainTwin = std::function<absl::StatusOr<std::unique_ptr<PlainTwin>>(
+    std::int64_t batch, const Shape& shape, Layout layout)>;
+
+/// `plain`, made with all layouts plain, between tensors in the layouts of `options`.
+absl::StatusOr<std::unique_ptr<LayerOperator>> adapt_layouts(std::unique_ptr<LayerOperator> plain,
+                                                             const LayerSpec& layer,
+                                                             const OperatorOptions& options,
+                                                             const MakePlainTwin& make_twin);
+
+}  // namespace poseidon
