@@ -36,6 +36,7 @@ std::vector<LayerCase> convolution_cases() {
     }
   }
   add({{"type", "convolution"}, {"outputs", 20}, {"kernel", 5}}, {1, 28, 28}, 2);
+  add({{"type", "convolution"}, {"outputs", 66}, {"kernel", 3}}, {4, 6, 5}, 2);
   add({{"type", "convolution"}, {"outputs", 17}, {"kernel", {1, 7}}}, {3, 7, 9}, 2);
   add({{"type", "convolution"}, {"outputs", 3}, {"kernel", 3}, {"stride", 4}, {"bias", false}},
       {5, 11, 10}, 1);
@@ -177,6 +178,7 @@ std::vector<LayerCase> batch_norm_cases() {
       add({{"type", "batch_norm"}, {"epsilon", 0.001}, {"momentum", 0.9}}, shape, batch);
     }
   }
+  add({{"type", "batch_norm"}}, {66, 3, 5}, 3);
   add({{"type", "batch_norm"}}, {5, 4, 4}, 1);
   add({{"type", "batch_norm"}}, {1}, 7);
   add({{"type", "batch_norm"}}, {33}, 9);

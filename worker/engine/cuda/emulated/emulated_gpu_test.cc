@@ -52,12 +52,6 @@ __global__ void half_a_barrier_kernel() {
 
 __global__ void set_kernel(int* at, int value) { *at = value; }
 
-/// Tells the host without ordering anything with it.
-__global__ void set_and_tell_kernel(int* at, int value, std::atomic<bool>* is_set) {
-  *at = value;
-  is_set->store(true, std::memory_order_relaxed);
-}
-
 class EmulatedGpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -135,6 +129,12 @@ TEST_F(EmulatedGpuTest, BarriersTie) {
 #if defined(__SANITIZE_THREAD__)
 // A process in which ThreadSanitizer has reported something ends with this status.
 constexpr int kRace = 66;
+
+/// Tells the host without ordering anything with it.
+__global__ void set_and_tell_kernel(int* at, int value, std::atomic<bool>* is_set) {
+  *at = value;
+  is_set->store(true, std::memory_order_relaxed);
+}
 
 using EmulatedGpuRaceTest = EmulatedGpuTest;
 
