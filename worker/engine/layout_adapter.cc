@@ -5,13 +5,15 @@
 #include <vector>
 
 #include "common/status_macros.h"
+#include "worker/engine/tensor_lifetimes.h"
 
 namespace poseidon {
 namespace {
 
 class LayoutAdapter final : public LayerOperator {
  public:
-  explicit LayoutAdapter(std::unique_ptr<LayerOperator> plain) : plain_(std::move(plain)) {}
+  LayoutAdapter(std::unique_ptr<LayerOperator> plain, LayerType type)
+      : plain_(std::move(plain)), needs_(backward_needs(type)) {}
 
   absl::Status open(const LayerSpec& layer, const OperatorOptions& options,
                     const MakePlainTwin& make_twin) {
@@ -36,22 +38,20 @@ class LayoutAdapter final : public LayerOperator {
   }
 
   absl::Status forward(const ForwardArgs& args) override {
-    for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      plain_inputs_[i] = args.inputs[i];
-      if (inputs_[i] == nullptr) continue;
-      POSEIDON_RETURN_IF_ERROR(inputs_[i]->take(args.inputs[i]));
-      plain_inputs_[i] = inputs_[i]->values();
-    }
-    plain_args_ = args;
-    plain_args_.inputs = plain_inputs_;
-    if (output_ != nullptr) plain_args_.output = output_->values();
-    POSEIDON_RETURN_IF_ERROR(plain_->forward(plain_args_));
+    ForwardArgs plain = args;
+    POSEIDON_RETURN_IF_ERROR(bring_inputs(args, true, plain));
+    if (output_ != nullptr) plain.output = output_->values();
+    POSEIDON_RETURN_IF_ERROR(plain_->forward(plain));
     return output_ != nullptr ? output_->give(args.output) : absl::OkStatus();
   }
 
   absl::Status backward(const BackwardArgs& args) override {
     BackwardArgs plain = args;
-    plain.forward = plain_args_;
+    POSEIDON_RETURN_IF_ERROR(bring_inputs(args.forward, needs_.inputs, plain.forward));
+    if (output_ != nullptr) {
+      if (needs_.output) POSEIDON_RETURN_IF_ERROR(output_->take(args.forward.output));
+      plain.forward.output = output_->values();
+    }
     if (output_gradient_ != nullptr) {
       POSEIDON_RETURN_IF_ERROR(output_gradient_->take(args.output_gradient));
       plain.output_gradient = output_gradient_->values();
@@ -73,12 +73,23 @@ class LayoutAdapter final : public LayerOperator {
   }
 
  private:
+  absl::Status bring_inputs(const ForwardArgs& args, bool are_read, ForwardArgs& plain) {
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      plain_inputs_[i] = args.inputs[i];
+      if (inputs_[i] == nullptr) continue;
+      if (are_read) POSEIDON_RETURN_IF_ERROR(inputs_[i]->take(args.inputs[i]));
+      plain_inputs_[i] = inputs_[i]->values();
+    }
+    plain.inputs = plain_inputs_;
+    return absl::OkStatus();
+  }
+
   const std::unique_ptr<LayerOperator> plain_;
+  const BackwardNeeds needs_;
   std::vector<std::unique_ptr<PlainTwin>> inputs_, input_gradients_;  // null: plain already
   std::unique_ptr<PlainTwin> output_, output_gradient_;
   std::vector<const float*> plain_inputs_;
   std::vector<float*> plain_input_gradients_;
-  ForwardArgs plain_args_;  // of the last forward; its inputs stay converted for backward
 };
 
 }  // namespace
@@ -87,7 +98,7 @@ absl::StatusOr<std::unique_ptr<LayerOperator>> adapt_layouts(std::unique_ptr<Lay
                                                              const LayerSpec& layer,
                                                              const OperatorOptions& options,
                                                              const MakePlainTwin& make_twin) {
-  auto adapter = std::make_unique<LayoutAdapter>(std::move(plain));
+  auto adapter = std::make_unique<LayoutAdapter>(std::move(plain), layer.type);
   POSEIDON_RETURN_IF_ERROR(adapter->open(layer, options, make_twin));
   return adapter;
 }

@@ -12,11 +12,12 @@
 
 namespace poseidon {
 
-/// The plain twin, in memory of its own, of a tensor in the device's layout.
+/// The plain twin of a tensor in the device's layout. Its memory may be that of other operators'
+/// twins: nothing in it outlives a forward or a backward.
 class PlainTwin {
  public:
   virtual ~PlainTwin() = default;
-  virtual float* values() = 0;  ///< device
+  virtual float* values() = 0;  ///< device; asked for anew in each pass
   /// To values() what is at `tensor`; in order with the operators' work.
   virtual absl::Status take(const float* tensor) = 0;
   /// From values() to `tensor`; likewise.

@@ -289,19 +289,35 @@ class Convolution final : public LayerOperator {
     std::size_t bytes =
         algorithm_bytes_ + aligned(cuda::channel_sums_scratch(images_) * sizeof(double));
     if (rounds_) {
-      bytes += rounded_bytes(input_planes_) + rounded_bytes(output_planes_) +
-               rounded_bytes(weight_planes_) + aligned(sizeof(Scales));
+      bytes += input_place_bytes() + output_place_bytes() + rounded_bytes(weight_planes_) +
+               aligned(sizeof(Scales));
     }
     POSEIDON_RETURN_IF_ERROR(context_.reserve_workspace(bytes));
     return form.is_narrow() ? try_out() : absl::OkStatus();
   }
 
-  /// Whether cuDNN does what its heuristics say: with whatever the workspace holds.
+  /// Whether cuDNN does what its heuristics say: with whatever the workspace holds, and tensors of
+  /// the moment for those that it computes with where they will lie.
   absl::Status try_out() {
-    POSEIDON_RETURN_IF_ERROR(call_forward(input_place(), weight_place(), output_place()));
-    POSEIDON_RETURN_IF_ERROR(call_of_weight(input_place(), output_place(), weight_place()));
+    DeviceMemory input{nullptr, nullptr}, output{nullptr, nullptr};
+    if (input_is_narrow_) {
+      POSEIDON_ASSIGN_OR_RETURN(input, context_.allocate(2 * elements_of(input_planes_)));
+    }
+    if (output_is_narrow_) {
+      POSEIDON_ASSIGN_OR_RETURN(output, context_.allocate(2 * elements_of(output_planes_)));
+    }
+    absl::Status status = call_all(input != nullptr ? input.get() : input_place(),
+                                   output != nullptr ? output.get() : output_place());
+    // cudaFree() would wait without a deadline.
+    status.Update(context_.wait(context_.compute()));
+    return status;
+  }
+
+  absl::Status call_all(void* input, void* output) {
+    POSEIDON_RETURN_IF_ERROR(call_forward(input, weight_place(), output));
+    POSEIDON_RETURN_IF_ERROR(call_of_weight(input, output, weight_place()));
     if (!wants_input_gradient_) return absl::OkStatus();
-    return call_of_input(weight_place(), output_place(), input_place());
+    return call_of_input(weight_place(), output, input);
   }
 
   absl::Status choose_forward() {
@@ -378,6 +394,12 @@ class Convolution final : public LayerOperator {
     return aligned(static_cast<std::size_t>(elements_of(planes)) *
                    (form_.is_narrow() ? 2 : sizeof(float)));
   }
+  std::size_t input_place_bytes() const {
+    return input_is_narrow_ ? 0 : rounded_bytes(input_planes_);
+  }
+  std::size_t output_place_bytes() const {
+    return output_is_narrow_ ? 0 : rounded_bytes(output_planes_);
+  }
   double* bias_sums() const {
     return reinterpret_cast<double*>(context_.workspace() + algorithm_bytes_);
   }
@@ -385,8 +407,8 @@ class Convolution final : public LayerOperator {
     return context_.workspace() + algorithm_bytes_ +
            aligned(cuda::channel_sums_scratch(images_) * sizeof(double));
   }
-  std::byte* output_place() const { return input_place() + rounded_bytes(input_planes_); }
-  std::byte* weight_place() const { return output_place() + rounded_bytes(output_planes_); }
+  std::byte* output_place() const { return input_place() + input_place_bytes(); }
+  std::byte* weight_place() const { return output_place() + output_place_bytes(); }
   /// In the device's memory. Of what the pass has rounded.
   struct Scales {
     HalfScale input, weight, gradient;

@@ -74,7 +74,8 @@ absl::Status CudaContext::open() {
 CudaContext::~CudaContext() {
   if (patience_has_ended) return;
   use();
-  workspace_.reset();
+  workspace_.memory.reset();
+  twins_.memory.reset();
   if (cublas_ != nullptr) static_cast<void>(cublasLtDestroy(cublas_));
   if (cudnn_ != nullptr) static_cast<void>(cudnnDestroy(cudnn_));
   for (cudaEvent_t event : {order_event_, wait_event_}) {
@@ -106,15 +107,15 @@ absl::StatusOr<DeviceMemory> CudaContext::allocate(std::int64_t bytes) const {
 }
 
 // What was promised once stays promised: a larger one that cannot be had leaves none, not less.
-absl::Status CudaContext::reserve_workspace(std::size_t bytes) {
-  workspace_promised_ = std::max(workspace_promised_, bytes);
-  if (workspace_promised_ <= workspace_bytes_) return absl::OkStatus();
+absl::Status CudaContext::reserve(Shared& shared, std::size_t bytes) {
+  shared.promised = std::max(shared.promised, bytes);
+  if (shared.promised <= shared.bytes) return absl::OkStatus();
   // Layers may have been tried out on it; and cudaFree() would wait without a deadline.
   POSEIDON_RETURN_IF_ERROR(wait(compute_));
-  workspace_.reset();
-  workspace_bytes_ = 0;
-  POSEIDON_ASSIGN_OR_RETURN(workspace_, allocate(static_cast<std::int64_t>(workspace_promised_)));
-  workspace_bytes_ = workspace_promised_;
+  shared.memory.reset();
+  shared.bytes = 0;
+  POSEIDON_ASSIGN_OR_RETURN(shared.memory, allocate(static_cast<std::int64_t>(shared.promised)));
+  shared.bytes = shared.promised;
   return absl::OkStatus();
 }
 

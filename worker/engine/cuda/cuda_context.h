@@ -56,8 +56,11 @@ class CudaContext {
 
   /// Memory that operators on `compute` share: only one runs at a time, and nothing in it outlives
   /// a forward or a backward. Grows while operators are made; ask for the address when running.
-  absl::Status reserve_workspace(std::size_t bytes);
-  std::byte* workspace() const { return static_cast<std::byte*>(workspace_.get()); }
+  absl::Status reserve_workspace(std::size_t bytes) { return reserve(workspace_, bytes); }
+  std::byte* workspace() const { return static_cast<std::byte*>(workspace_.memory.get()); }
+  /// The same for plain twins of tensors (cuda_twin.h), beside the workspace.
+  absl::Status reserve_twins(std::size_t bytes) { return reserve(twins_, bytes); }
+  std::byte* twins() const { return static_cast<std::byte*>(twins_.memory.get()); }
   /// What one algorithm may want of it: a share of this GPU's memory, however much is free now, so
   /// that equal GPUs choose equal algorithms.
   std::size_t workspace_limit() const { return workspace_limit_; }
@@ -83,6 +86,11 @@ class CudaContext {
   CudaContext(int ordinal, CudaPrecision precision, Warn warn_with)
       : ordinal_(ordinal), precision_(precision), warn_(warn_with) {}
   absl::Status open();
+  struct Shared {
+    DeviceMemory memory{nullptr, nullptr};
+    std::size_t bytes = 0, promised = 0;
+  };
+  absl::Status reserve(Shared& shared, std::size_t bytes);
 
   const int ordinal_;
   const CudaPrecision precision_;
@@ -91,8 +99,8 @@ class CudaContext {
   cudaEvent_t order_event_ = nullptr, wait_event_ = nullptr;
   cudnnHandle_t cudnn_ = nullptr;
   cublasLtHandle_t cublas_ = nullptr;
-  DeviceMemory workspace_{nullptr, nullptr};
-  std::size_t workspace_bytes_ = 0, workspace_promised_ = 0, workspace_limit_ = 0;
+  Shared workspace_, twins_;
+  std::size_t workspace_limit_ = 0;
 };
 
 }  // namespace poseidon

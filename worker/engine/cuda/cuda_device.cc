@@ -286,8 +286,9 @@ class CudaDevice final : public Device {
     plain.output_layout = Layout::kPlain;
     POSEIDON_ASSIGN_OR_RETURN(std::unique_ptr<LayerOperator> made, make_any(layer, plain));
     return adapt_layouts(std::move(made), layer, options,
-                         [this](std::int64_t batch, const Shape& shape, Layout /*kBfloat16*/) {
-                           return make_cuda_twin(batch, shape, *context_);
+                         [this, taken = std::size_t{0}](std::int64_t batch, const Shape& shape,
+                                                        Layout /*kBfloat16*/) mutable {
+                           return make_cuda_twin(batch, shape, taken, *context_);
                          });
   }
 

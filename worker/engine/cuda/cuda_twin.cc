@@ -1,7 +1,5 @@
 #include "worker/engine/cuda/cuda_twin.h"
 
-#include <utility>
-
 #include "common/status_macros.h"
 #include "worker/engine/cuda/cuda_kernels.h"
 #include "worker/engine/cuda/cuda_status.h"
@@ -9,12 +7,14 @@
 namespace poseidon {
 namespace {
 
+constexpr std::size_t kAlignmentBytes = 256;
+
 class CudaTwin final : public PlainTwin {
  public:
-  CudaTwin(const cuda::Planes& planes, DeviceMemory memory, CudaContext& context)
-      : planes_(planes), context_(context), memory_(std::move(memory)) {}
+  CudaTwin(const cuda::Planes& planes, std::size_t begin, CudaContext& context)
+      : planes_(planes), begin_(begin), context_(context) {}
 
-  float* values() override { return static_cast<float*>(memory_.get()); }
+  float* values() override { return reinterpret_cast<float*>(context_.twins() + begin_); }
   absl::Status take(const float* tensor) override {
     cuda::widen(context_.compute(), cuda::NarrowType::kBfloat16, planes_, /*channels_last=*/true,
                 tensor, {.left = nullptr, .right = nullptr}, /*bias=*/nullptr, values());
@@ -28,21 +28,23 @@ class CudaTwin final : public PlainTwin {
 
  private:
   const cuda::Planes planes_;
+  const std::size_t begin_;
   CudaContext& context_;
-  const DeviceMemory memory_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PlainTwin>> make_cuda_twin(std::int64_t batch, const Shape& shape,
+                                                          std::size_t& taken,
                                                           CudaContext& context) {
-  const std::int64_t plane = element_count(shape) / shape.front();
-  POSEIDON_ASSIGN_OR_RETURN(
-      DeviceMemory memory,
-      context.allocate(batch * element_count(shape) * bytes_per_element(Layout::kPlain)));
-  return std::make_unique<CudaTwin>(
-      cuda::Planes{.samples = batch, .channels = shape.front(), .plane = plane}, std::move(memory),
-      context);
+  const std::size_t begin = taken;
+  const auto bytes =
+      static_cast<std::size_t>(batch * element_count(shape) * bytes_per_element(Layout::kPlain));
+  taken += (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+  POSEIDON_RETURN_IF_ERROR(context.reserve_twins(taken));
+  const cuda::Planes planes = {
+      .samples = batch, .channels = shape.front(), .plane = element_count(shape) / shape.front()};
+  return std::make_unique<CudaTwin>(planes, begin, context);
 }
 
 }  // namespace poseidon

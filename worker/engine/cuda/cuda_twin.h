@@ -1,7 +1,9 @@
 #pragma once
 
-// A tensor in Layout::kBfloat16 and its plain twin (layout_adapter.h), in the GPU's memory.
+// A tensor in Layout::kBfloat16 and its plain twin (layout_adapter.h), in memory that the twins of
+// all operators share (CudaContext::reserve_twins).
 
+#include <cstddef>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -10,7 +12,8 @@
 
 namespace poseidon {
 
+/// `taken`: bytes that the operator's twins take of it until now, and with this one.
 absl::StatusOr<std::unique_ptr<PlainTwin>> make_cuda_twin(std::int64_t batch, const Shape& shape,
-                                                          CudaContext& context);
+                                                          std::size_t& taken, CudaContext& context);
 
 }  // namespace poseidon
