@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/gpu/device_under_test.h"
@@ -67,12 +69,44 @@ TEST_P(GpuLayers, ConvolutionsOf16BitsHaveChannelsLast) {
   ASSERT_NE(count, nullptr) << dlerror();
   const LayerSpec layer = testing::layer_on(
       {{"type", "convolution"}, {"outputs", 6}, {"kernel", 3}, {"pad", 1}}, {4, 6, 7});
-  const unsigned long before = count();
-  testing::run_layer(*device_, layer, 3, testing::draw_layer_data(layer, 3, 1));
+  auto data = testing::draw_layer_data(layer, 3, 1);
+  for (auto* values : {&data.input, &data.output_gradient}) {
+    for (float& value : *values) value = testing::accuracy_of("bf16").round(value);
+  }
   const bool has_16_bits = GetParam() == "bf16" || GetParam() == "fp16";
-  // Each of the three computations when the layer is tried out, and when it runs.
-  EXPECT_EQ(count() - before, has_16_bits ? 6 : 0);
+  const auto layouts = testing::layouts_of(*device_, layer);
+  EXPECT_EQ(layouts.size(), GetParam() == "bf16" ? 4u : 1u);
+  for (const auto& [input, output] : layouts) {
+    data.input_layout = input;
+    data.output_layout = output;
+    const unsigned long before = count();
+    testing::run_layer(*device_, layer, 3, data);
+    // Each of the three computations when the layer is tried out, and when it runs.
+    EXPECT_EQ(count() - before, has_16_bits ? 6 : 0);
+  }
   dlclose(plugin);
+}
+
+TEST_P(GpuLayers, ImagesAreKeptInBfloat16FromLayerToLayer) {
+  if (testing::device_under_test().device == "cpu") GTEST_SKIP() << "not on the CPU";
+  const auto kept = [&](nlohmann::json layer, const Shape& shape, Layout input) {
+    const LayerSpec spec = testing::layer_on(std::move(layer), shape);
+    return device_->output_layout(spec, std::vector<Layout>(spec.inputs.size(), input));
+  };
+  const Layout wanted = GetParam() == "bf16" ? Layout::kBfloat16 : Layout::kPlain;
+  const Shape image = {4, 6, 7};
+  const nlohmann::json convolution = {{"type", "convolution"}, {"outputs", 6}, {"kernel", 3}};
+  EXPECT_EQ(kept(convolution, image, Layout::kPlain), wanted);
+  EXPECT_EQ(kept(convolution, image, wanted), wanted);
+  EXPECT_EQ(kept(convolution, {4, 3, 3}, wanted), Layout::kPlain) << "of one pixel";
+  for (const char* type : {"relu", "batch_norm", "lrn", "add", "concat"}) {
+    EXPECT_EQ(kept({{"type", type}}, image, wanted), wanted) << type;
+    EXPECT_EQ(kept({{"type", type}}, image, Layout::kPlain), Layout::kPlain) << type;
+  }
+  for (const char* pool : {"max", "average"}) {
+    EXPECT_EQ(kept({{"type", "pooling"}, {"pool", pool}, {"kernel", 2}}, image, wanted), wanted);
+  }
+  EXPECT_EQ(kept({{"type", "fully_connected"}, {"outputs", 6}}, image, wanted), Layout::kPlain);
 }
 
 TEST_P(GpuLayers, BatchNormInTests) {

@@ -2,8 +2,8 @@
 
 // The seam under the executor: memory and layer operators of one kind of hardware. The walk over
 // the network, its buffers, hooks and sums are shared (network_executor.h); a Device only computes.
-// Implementations: cpu/ (oneDNN), reference/ (plain loops, the in-memory twin for tests), later
-// cuda/.
+// Implementations: cpu/ (oneDNN), cuda/ (a plug-in), reference/ (plain loops, the in-memory twin
+// for tests).
 
 #include <cstdint>
 #include <memory>
@@ -186,7 +186,7 @@ class Device {
   /// The layout in which the layer should write its output when it reads `inputs`. Asked for layers
   /// whose readers are all this device's; whoever answers anything but kPlain must take what it
   /// answered as input of any layer. A layer that works in place gets one place for both only where
-  /// they have as many bytes.
+  /// they lie in one layout.
   virtual Layout output_layout(const LayerSpec& /*layer*/,
                                std::span<const Layout> /*inputs*/) const {
     return Layout::kPlain;

@@ -1,9 +1,11 @@
 #include "worker/engine/layout_adapter.h"
 
 #include <cstddef>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "worker/engine/tensor_lifetimes.h"
 
@@ -12,8 +14,8 @@ namespace {
 
 class LayoutAdapter final : public LayerOperator {
  public:
-  LayoutAdapter(std::unique_ptr<LayerOperator> plain, LayerType type)
-      : plain_(std::move(plain)), needs_(backward_needs(type)) {}
+  LayoutAdapter(std::unique_ptr<LayerOperator> plain, const LayerSpec& layer)
+      : layer_(layer.name), plain_(std::move(plain)), needs_(backward_needs(layer.type)) {}
 
   absl::Status open(const LayerSpec& layer, const OperatorOptions& options,
                     const MakePlainTwin& make_twin) {
@@ -42,18 +44,18 @@ class LayoutAdapter final : public LayerOperator {
     POSEIDON_RETURN_IF_ERROR(bring_inputs(args, true, plain));
     if (output_ != nullptr) plain.output = output_->values();
     POSEIDON_RETURN_IF_ERROR(plain_->forward(plain));
-    return output_ != nullptr ? output_->give(args.output) : absl::OkStatus();
+    return output_ != nullptr ? named(output_->give(args.output)) : absl::OkStatus();
   }
 
   absl::Status backward(const BackwardArgs& args) override {
     BackwardArgs plain = args;
     POSEIDON_RETURN_IF_ERROR(bring_inputs(args.forward, needs_.inputs, plain.forward));
     if (output_ != nullptr) {
-      if (needs_.output) POSEIDON_RETURN_IF_ERROR(output_->take(args.forward.output));
+      if (needs_.output) POSEIDON_RETURN_IF_ERROR(named(output_->take(args.forward.output)));
       plain.forward.output = output_->values();
     }
     if (output_gradient_ != nullptr) {
-      POSEIDON_RETURN_IF_ERROR(output_gradient_->take(args.output_gradient));
+      POSEIDON_RETURN_IF_ERROR(named(output_gradient_->take(args.output_gradient)));
       plain.output_gradient = output_gradient_->values();
     }
     for (std::size_t i = 0; i < input_gradients_.size(); ++i) {
@@ -67,23 +69,29 @@ class LayoutAdapter final : public LayerOperator {
     for (std::size_t i = 0; i < input_gradients_.size(); ++i) {
       float* const wanted = args.input_gradients[i];
       if (wanted == nullptr || input_gradients_[i] == nullptr) continue;
-      POSEIDON_RETURN_IF_ERROR(input_gradients_[i]->give(wanted));
+      POSEIDON_RETURN_IF_ERROR(named(input_gradients_[i]->give(wanted)));
     }
     return absl::OkStatus();
   }
 
  private:
+  /// Operators name their layer themselves.
+  absl::Status named(const absl::Status& status) const {
+    if (status.ok()) return status;
+    return absl::Status(status.code(), absl::StrCat("layer '", layer_, "': ", status.message()));
+  }
   absl::Status bring_inputs(const ForwardArgs& args, bool are_read, ForwardArgs& plain) {
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       plain_inputs_[i] = args.inputs[i];
       if (inputs_[i] == nullptr) continue;
-      if (are_read) POSEIDON_RETURN_IF_ERROR(inputs_[i]->take(args.inputs[i]));
+      if (are_read) POSEIDON_RETURN_IF_ERROR(named(inputs_[i]->take(args.inputs[i])));
       plain_inputs_[i] = inputs_[i]->values();
     }
     plain.inputs = plain_inputs_;
     return absl::OkStatus();
   }
 
+  const std::string layer_;
   const std::unique_ptr<LayerOperator> plain_;
   const BackwardNeeds needs_;
   std::vector<std::unique_ptr<PlainTwin>> inputs_, input_gradients_;  // null: plain already
@@ -98,7 +106,7 @@ absl::StatusOr<std::unique_ptr<LayerOperator>> adapt_layouts(std::unique_ptr<Lay
                                                              const LayerSpec& layer,
                                                              const OperatorOptions& options,
                                                              const MakePlainTwin& make_twin) {
-  auto adapter = std::make_unique<LayoutAdapter>(std::move(plain), layer.type);
+  auto adapter = std::make_unique<LayoutAdapter>(std::move(plain), layer);
   POSEIDON_RETURN_IF_ERROR(adapter->open(layer, options, make_twin));
   return adapter;
 }

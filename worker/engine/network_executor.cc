@@ -191,12 +191,13 @@ Layout NetworkExecutor::layout_of(std::size_t input) const {
 }
 
 absl::Status NetworkExecutor::build_tensors() {
-  std::vector<std::int64_t> output_bytes;
+  std::vector<OutputSpace> outputs;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     nodes_[i].output_elements = options_.batch_size * element_count(layers_[i].output_shape);
-    output_bytes.push_back(nodes_[i].output_elements * bytes_per_element(nodes_[i].layout));
+    const Layout layout = nodes_[i].layout;
+    outputs.push_back({nodes_[i].output_elements * bytes_per_element(layout), layout});
   }
-  plan_ = plan_tensors(layers_, output_bytes);
+  plan_ = plan_tensors(layers_, outputs);
   const MemoryPlan places = plan_memory(plan_.buffers);
   POSEIDON_ASSIGN_OR_RETURN(tensors_, device_->allocate(places.total_bytes));
   const auto pointer = [&](int buffer) -> float* {

@@ -10,8 +10,8 @@ namespace {
 
 class Planner {
  public:
-  Planner(std::span<const LayerSpec> layers, std::span<const std::int64_t> bytes)
-      : layers_(layers), bytes_(bytes), end_(2 * static_cast<std::int64_t>(layers.size()) + 1) {
+  Planner(std::span<const LayerSpec> layers, std::span<const OutputSpace> outputs)
+      : layers_(layers), outputs_(outputs), end_(2 * static_cast<std::int64_t>(layers.size()) + 1) {
     plan_.layers.resize(layers.size());
   }
 
@@ -84,14 +84,15 @@ class Planner {
       plan_.layers[i].output = plan_.layers[input].output;
       live_until(plan_.layers[i].output, last_read_[i]);
     } else {
-      plan_.layers[i].output = add_buffer(bytes_[i], forward_step(i), last_read_[i]);
+      plan_.layers[i].output = add_buffer(outputs_[i].bytes, forward_step(i), last_read_[i]);
     }
   }
 
   // Of the output, or its gradient, and the same of this input.
   bool can_work_in_place(const LayerSpec& layer, std::size_t i, std::size_t input) const {
-    return works_in_place(layer.type) && input != kNetworkInput && bytes_[input] == bytes_[i] &&
-           !repeats_an_input(layer);
+    return works_in_place(layer.type) && input != kNetworkInput &&
+           outputs_[input].bytes == outputs_[i].bytes &&
+           outputs_[input].layout == outputs_[i].layout && !repeats_an_input(layer);
   }
 
   static bool repeats_an_input(const LayerSpec& layer) {
@@ -119,20 +120,20 @@ class Planner {
       if (target != kNoBuffer) {
         // Added right after this step: what passes through unchanged needs no place of its own.
         const bool passes_through = can_work_in_place(layer, i, input);
-        gradient.written = passes_through ? own : add_buffer(bytes_[input], step, step);
+        gradient.written = passes_through ? own : add_buffer(outputs_[input].bytes, step, step);
         gradient.added_to = target;
         continue;
       }
       // Of several inputs one takes the buffer over.
       const bool in_place = !is_taken && can_work_in_place(layer, i, input);
-      target = in_place ? own : add_buffer(bytes_[input], step, step);
+      target = in_place ? own : add_buffer(outputs_[input].bytes, step, step);
       is_taken |= in_place;
       gradient.written = target;
     }
   }
 
   const std::span<const LayerSpec> layers_;
-  const std::span<const std::int64_t> bytes_;
+  const std::span<const OutputSpace> outputs_;
   const std::int64_t end_;
   std::vector<std::int64_t> last_read_;  // step, per layer's output
   TensorPlan plan_;
@@ -164,10 +165,9 @@ bool works_in_place(LayerType type) {
   return type == LayerType::kRelu || type == LayerType::kDropout || type == LayerType::kAdd;
 }
 
-TensorPlan plan_tensors(std::span<const LayerSpec> layers,
-                        std::span<const std::int64_t> output_bytes) {
-  POSEIDON_CHECK(layers.size() == output_bytes.size(), "a size per layer");
-  return Planner(layers, output_bytes).run();
+TensorPlan plan_tensors(std::span<const LayerSpec> layers, std::span<const OutputSpace> outputs) {
+  POSEIDON_CHECK(layers.size() == outputs.size(), "a size per layer");
+  return Planner(layers, outputs).run();
 }
 
 }  // namespace poseidon

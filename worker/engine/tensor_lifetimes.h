@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "worker/engine/layout.h"
 #include "worker/engine/memory_plan.h"
 #include "worker/engine/net.h"
 
@@ -30,7 +31,7 @@ struct BackwardNeeds {
 BackwardNeeds backward_needs(LayerType type);
 
 /// Whether the operator accepts its first input as the place of its output, and its output's
-/// gradient as the place of any of its inputs' gradients, where they have as many bytes; likewise.
+/// gradient as the place of any of its inputs' gradients, where both lie in one layout; likewise.
 bool works_in_place(LayerType type);
 
 inline constexpr int kNoBuffer = -1;
@@ -48,6 +49,12 @@ struct LayerTensors {
   std::vector<InputGradient> input_gradients;  ///< per input
 };
 
+/// What a layer's output takes, and its gradient likewise.
+struct OutputSpace {
+  std::int64_t bytes = 0;  ///< of the batch
+  Layout layout = Layout::kPlain;
+};
+
 struct TensorPlan {
   std::vector<LayerTensors> layers;
   std::vector<BufferUse> buffers;
@@ -55,8 +62,7 @@ struct TensorPlan {
 
 /// Layer i runs forward at step i, backward at step 2 * layers - i; results are read at step
 /// `layers` between the two. Inputs and output gradients of fully connected layers live until after
-/// the last step, because their factors are fetched then. `output_bytes`: per layer, of the batch.
-TensorPlan plan_tensors(std::span<const LayerSpec> layers,
-                        std::span<const std::int64_t> output_bytes);
+/// the last step, because their factors are fetched then. `outputs`: per layer.
+TensorPlan plan_tensors(std::span<const LayerSpec> layers, std::span<const OutputSpace> outputs);
 
 }  // namespace poseidon

@@ -29,9 +29,10 @@ LayerSpec layer(LayerType type, std::vector<std::size_t> inputs) {
 // that whoever reads a place at the wrong time finds another token there.
 class Walk {
  public:
-  Walk(const std::vector<LayerSpec>& layers, const std::vector<std::int64_t>& bytes)
+  Walk(const std::vector<LayerSpec>& layers, const std::vector<OutputSpace>& outputs)
       : layers_(layers),
-        plan_(plan_tensors(layers, bytes)),
+        outputs_(outputs),
+        plan_(plan_tensors(layers, outputs)),
         places_(plan_memory(plan_.buffers)),
         memory_(static_cast<std::size_t>(places_.total_bytes / kPlanAlignmentBytes), 0) {}
 
@@ -54,10 +55,13 @@ class Walk {
 
  private:
   static std::uint64_t value(std::size_t i) { return mix_seed(1, i); }
-  static std::uint64_t contribution(const LayerSpec& of, std::uint64_t gradient, std::size_t i,
-                                    std::size_t input) {
-    if (of.type == LayerType::kAdd) return gradient;
-    return mix_seed(gradient, mix_seed(i, input));
+  // Of layer i to the gradient of its k-th input, as it lies there.
+  std::uint64_t contribution(std::size_t i, std::size_t k) const {
+    const std::size_t input = layers_[i].inputs[k];
+    const bool is_as_it_lay =
+        input != kNetworkInput && outputs_[input].layout == outputs_[i].layout;
+    if (layers_[i].type == LayerType::kAdd && is_as_it_lay) return gradients_[i];
+    return mix_seed(gradients_[i], mix_seed(i, k));
   }
 
   void forward(std::size_t i) {
@@ -72,7 +76,7 @@ class Walk {
       for (std::size_t k = 0; k < layers_[i].inputs.size(); ++k) {
         const std::size_t input = layers_[i].inputs[k];
         if (input == kNetworkInput) continue;
-        gradients_[input] += contribution(layers_[i], gradients_[i], i, k);
+        gradients_[input] += contribution(i, k);
       }
     }
   }
@@ -87,7 +91,7 @@ class Walk {
     if (backward_needs(layers_[i].type).output) expect(tensors.output, value(i), "own output", i);
     for (std::size_t k = 0; k < tensors.input_gradients.size(); ++k) {
       const int target = tensors.input_gradients[k].written;
-      if (target != kNoBuffer) write(target, contribution(layers_[i], gradients_[i], i, k));
+      if (target != kNoBuffer) write(target, contribution(i, k));
     }
     for (const auto& [written, added_to] : tensors.input_gradients) {
       if (added_to == kNoBuffer) continue;
@@ -120,6 +124,7 @@ class Walk {
   }
 
   const std::vector<LayerSpec>& layers_;
+  const std::vector<OutputSpace>& outputs_;
   const TensorPlan plan_;
   const MemoryPlan places_;
   std::vector<std::uint64_t> memory_;     // one token per unit of alignment
@@ -128,7 +133,7 @@ class Walk {
 
 struct RandomNet {
   std::vector<LayerSpec> layers;
-  std::vector<std::int64_t> bytes;
+  std::vector<OutputSpace> outputs;
 };
 
 // Branches, repeated inputs, chains that work in place, layers before any parameters.
@@ -148,13 +153,14 @@ RandomNet random_net(std::uint64_t seed) {
   };
   constexpr std::int64_t kDataBytes = 256;
   const auto bytes_of = [&](std::size_t input) {
-    return input == kNetworkInput ? kDataBytes : net.bytes[input];
+    return input == kNetworkInput ? kDataBytes : net.outputs[input].bytes;
   };
   for (int i = 0; i < 25; ++i) {
     const LayerType type = kTypes[random.below(std::size(kTypes))];
     std::vector<std::size_t> inputs = {pick()};
     std::int64_t bytes = 64 * (1 + static_cast<std::int64_t>(random.below(6)));
-    // Kept in another layout it has other bytes.
+    // Kept in another layout it may have other bytes, or as many.
+    const Layout layout = random.below(3) == 0 ? Layout::kDevice : Layout::kPlain;
     if (works_in_place(type) && random.below(4) != 0) bytes = bytes_of(inputs.front());
     if (type == LayerType::kAdd || type == LayerType::kConcat) {
       for (int more = 0; more < 4; ++more) {
@@ -163,7 +169,7 @@ RandomNet random_net(std::uint64_t seed) {
       }
     }
     net.layers.push_back(layer(type, inputs));
-    net.bytes.push_back(bytes);
+    net.outputs.push_back({bytes, layout});
   }
   std::vector<std::size_t> unread;
   for (std::size_t i = 0; i < net.layers.size(); ++i) {
@@ -177,7 +183,7 @@ RandomNet random_net(std::uint64_t seed) {
   net.layers.push_back(layer(LayerType::kFullyConnected, {first}));
   net.layers.push_back(layer(LayerType::kSoftmaxCrossEntropy, {first + 1}));
   net.layers.push_back(layer(LayerType::kAccuracy, {first + 1}));
-  net.bytes.insert(net.bytes.end(), {640, 128, 64, 64});
+  for (const std::int64_t bytes : {640, 128, 64, 64}) net.outputs.push_back({.bytes = bytes});
   return net;
 }
 
@@ -185,14 +191,14 @@ TEST(TensorLifetimes, WhatIsReadIsWhatWasWritten) {
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const RandomNet net = random_net(seed);
-    Walk(net.layers, net.bytes).run();
+    Walk(net.layers, net.outputs).run();
     if (::testing::Test::HasFatalFailure()) return;
   }
 }
 
 std::int64_t planned_bytes(const std::vector<LayerSpec>& layers, std::int64_t bytes) {
-  const std::vector<std::int64_t> sizes(layers.size(), bytes);
-  return plan_memory(plan_tensors(layers, sizes).buffers).total_bytes;
+  const std::vector<OutputSpace> outputs(layers.size(), {.bytes = bytes});
+  return plan_memory(plan_tensors(layers, outputs).buffers).total_bytes;
 }
 
 TEST(TensorLifetimes, AResidualBlockKeepsWhatItsBackwardReadsAndNoMore) {
@@ -207,7 +213,8 @@ TEST(TensorLifetimes, AResidualBlockKeepsWhatItsBackwardReadsAndNoMore) {
                                          layer(LayerType::kRelu, {6}),
                                          layer(LayerType::kFullyConnected, {7}),
                                          layer(LayerType::kSoftmaxCrossEntropy, {8})};
-  const TensorPlan plan = plan_tensors(layers, std::vector<std::int64_t>(layers.size(), 64));
+  const TensorPlan plan =
+      plan_tensors(layers, std::vector<OutputSpace>(layers.size(), {.bytes = 64}));
   EXPECT_EQ(plan.layers[3].output, plan.layers[2].output) << "relu in place";
   EXPECT_EQ(plan.layers[7].output, plan.layers[5].output) << "sum and relu in place";
   EXPECT_NE(plan.layers[2].output, plan.layers[1].output) << "batch_norm reads its input again";
@@ -219,21 +226,21 @@ TEST(TensorLifetimes, AResidualBlockKeepsWhatItsBackwardReadsAndNoMore) {
   EXPECT_GE(planned_bytes(layers, 1 << 20), 7 << 20);
 }
 
-TEST(TensorLifetimes, OnlyWhatHasAsManyBytesTakesTheSamePlace) {
-  const std::vector<LayerSpec> layers = {layer(LayerType::kConvolution, {kNetworkInput}),
-                                         layer(LayerType::kBatchNorm, {0}),
-                                         layer(LayerType::kRelu, {1}),
-                                         layer(LayerType::kFullyConnected, {2}),
-                                         layer(LayerType::kSoftmaxCrossEntropy, {3})};
-  for (const std::int64_t bytes : {640, 1280}) {
-    const std::vector<std::int64_t> sizes = {640, 640, bytes, 64, 64};
-    const TensorPlan plan = plan_tensors(layers, sizes);
+TEST(TensorLifetimes, OnlyWhatLiesAlikeTakesTheSamePlace) {
+  const std::vector<LayerSpec> layers = {
+      layer(LayerType::kConvolution, {kNetworkInput}), layer(LayerType::kBatchNorm, {0}),
+      layer(LayerType::kRelu, {1}), layer(LayerType::kFullyConnected, {2}),
+      layer(LayerType::kSoftmaxCrossEntropy, {3})};
+  for (const OutputSpace& kept :
+       {OutputSpace{640}, OutputSpace{1280}, OutputSpace{640, Layout::kDevice}}) {
+    const std::vector<OutputSpace> outputs = {{640}, {640}, kept, {64}, {64}};
+    const TensorPlan plan = plan_tensors(layers, outputs);
     const LayerTensors& relu = plan.layers[2];
-    const bool is_same = bytes == 640;
-    EXPECT_EQ(relu.output == plan.layers[1].output, is_same);
-    EXPECT_EQ(relu.output_gradient == relu.input_gradients[0].written, is_same);
-    EXPECT_EQ(plan.buffers[at(relu.output)].bytes, bytes);
-    EXPECT_EQ(plan.buffers[at(relu.output_gradient)].bytes, bytes);
+    const bool is_alike = kept.bytes == 640 && kept.layout == Layout::kPlain;
+    EXPECT_EQ(relu.output == plan.layers[1].output, is_alike);
+    EXPECT_EQ(relu.output_gradient == relu.input_gradients[0].written, is_alike);
+    EXPECT_EQ(plan.buffers[at(relu.output)].bytes, kept.bytes);
+    EXPECT_EQ(plan.buffers[at(relu.output_gradient)].bytes, kept.bytes);
     EXPECT_EQ(plan.buffers[at(relu.input_gradients[0].written)].bytes, 640);
   }
 }
@@ -255,7 +262,8 @@ TEST(TensorLifetimes, NothingBelowTheFirstParametersRunsBackward) {
       layer(LayerType::kPooling, {kNetworkInput}), layer(LayerType::kRelu, {0}),
       layer(LayerType::kFullyConnected, {1}), layer(LayerType::kSoftmaxCrossEntropy, {2}),
       layer(LayerType::kAccuracy, {2})};
-  const TensorPlan plan = plan_tensors(layers, std::vector<std::int64_t>(layers.size(), 64));
+  const TensorPlan plan =
+      plan_tensors(layers, std::vector<OutputSpace>(layers.size(), {.bytes = 64}));
   EXPECT_FALSE(plan.layers[1].runs_backward);
   EXPECT_TRUE(plan.layers[2].runs_backward);
   EXPECT_EQ(plan.layers[2].input_gradients[0].written, kNoBuffer);

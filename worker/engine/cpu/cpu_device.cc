@@ -198,15 +198,15 @@ class CpuDevice final : public Device {
 // A lower bound of what the executor will allocate. `installed`: more than this is refused anyway.
 double needed_bytes(const NetSpec& net, std::int64_t batch_size, double installed) {
   double needed = 2.0 * sizeof(float) * static_cast<double>(net.parameter_count());
-  std::vector<std::int64_t> output_bytes;
+  std::vector<OutputSpace> outputs;
   for (const LayerSpec& layer : net.layers) {
     const double bytes = static_cast<double>(element_count(layer.output_shape)) *
                          static_cast<double>(batch_size) * sizeof(float);
     if (bytes > installed) return needed + bytes;  // the plan could not count as far
-    output_bytes.push_back(static_cast<std::int64_t>(bytes));
+    outputs.push_back({.bytes = static_cast<std::int64_t>(bytes)});
   }
   needed +=
-      static_cast<double>(plan_memory(plan_tensors(net.layers, output_bytes).buffers).total_bytes);
+      static_cast<double>(plan_memory(plan_tensors(net.layers, outputs).buffers).total_bytes);
   return needed + static_cast<double>(element_count(net.input_shape)) *
                       static_cast<double>(batch_size) * sizeof(float);
 }

@@ -36,11 +36,11 @@ __global__ void plain_part_kernel(Images images, std::int64_t parts,
                   });
 }
 
-__global__ void plain_whole_kernel(Images images, std::int64_t parts, const double* partial,
-                                   float* out) {
-  for (std::int64_t c = first_item(); c < images.channels; c += item_stride()) {
-    out[c] = static_cast<float>(whole_sums(partial, parts, images.channels, c).first);
-  }
+__global__ void plain_whole_kernel(std::int64_t channels, std::int64_t parts,
+                                   const double* partial, float* out) {
+  whole_sums(channels, parts, partial, [=](std::int64_t c, const WholeSums& sums) {
+    out[c] = static_cast<float>(sums.first);
+  });
 }
 
 // ---- batch normalisation (Ioffe, Szegedy 2015, section 3) ----
@@ -74,8 +74,7 @@ __global__ void statistics_kernel(Images images, std::int64_t parts, BatchNormRu
                                   BatchNormState state) {
   const std::int64_t channels = images.channels;
   const auto count = static_cast<double>(images.valid * images.plane);
-  for (std::int64_t c = first_item(); c < channels; c += item_stride()) {
-    const WholeSums sums = whole_sums(partial, parts, channels, c);
+  whole_sums(channels, parts, partial, [=](std::int64_t c, const WholeSums& sums) {
     const double mean = sums.first / count;
     const double difference = sums.second / count - mean * mean;
     const double variance = difference < 0.0 ? 0.0 : difference;  // a NaN stays one
@@ -87,7 +86,7 @@ __global__ void statistics_kernel(Images images, std::int64_t parts, BatchNormRu
     state.factors[c] = static_cast<float>(mean);
     state.factors[channels + c] = static_cast<float>(parameters[c] * inverse);
     state.factors[2 * channels + c] = parameters[channels + c];
-  }
+  });
 }
 
 __global__ void running_factors_kernel(std::int64_t channels, double epsilon,
@@ -142,8 +141,7 @@ __global__ void gradient_factors_kernel(Images images, std::int64_t parts, const
                                         float* parameter_gradients) {
   const std::int64_t channels = images.channels;
   const auto count = static_cast<double>(images.valid * images.plane);
-  for (std::int64_t c = first_item(); c < channels; c += item_stride()) {
-    const WholeSums sums = whole_sums(partial, parts, channels, c);
+  whole_sums(channels, parts, partial, [=](std::int64_t c, const WholeSums& sums) {
     const double inverse = state.inverse[c];
     parameter_gradients[c] = static_cast<float>(sums.second * inverse);
     parameter_gradients[channels + c] = static_cast<float>(sums.first);
@@ -153,7 +151,7 @@ __global__ void gradient_factors_kernel(Images images, std::int64_t parts, const
     state.factors[2 * channels + c] =
         static_cast<float>(-scale * inverse * inverse * sums.second / count);
     state.factors[3 * channels + c] = static_cast<float>(-scale * sums.first / count);
-  }
+  });
 }
 
 template <typename Form>
@@ -225,7 +223,7 @@ void channel_sums(cudaStream_t stream, const Images& images, const float* gradie
     using Element = typename Form::Element;
     launch_sums<Form>(stream, images, plain_part_kernel<Form>, elements<Element>(gradient),
                       scratch);
-    launch(stream, blocks_for(images.channels), kThreads, plain_whole_kernel, images,
+    launch(stream, whole_blocks(images), kThreads, plain_whole_kernel, images.channels,
            Form::parts(images), scratch, bias_gradient);
   });
 }
@@ -237,7 +235,7 @@ void batch_norm(cudaStream_t stream, const Images& images, const BatchNormRule& 
     using Form = decltype(form);
     using Element = typename Form::Element;
     launch_sums<Form>(stream, images, moments_kernel<Form>, elements<Element>(in), scratch);
-    launch(stream, blocks_for(images.channels), kThreads, statistics_kernel, images,
+    launch(stream, whole_blocks(images), kThreads, statistics_kernel, images,
            Form::parts(images), rule, scratch, parameters, statistics, state);
     launch_walk<Form>(stream, images, normalise_kernel<Form>, elements<Element>(in), state.factors,
                       elements<Element>(out));
@@ -266,7 +264,7 @@ void batch_norm_gradient(cudaStream_t stream, const Images& images, const float*
     using Element = typename Form::Element;
     launch_sums<Form>(stream, images, gradient_moments_kernel<Form>, elements<Element>(in),
                       elements<Element>(gradient), state.mean, scratch);
-    launch(stream, blocks_for(images.channels), kThreads, gradient_factors_kernel, images,
+    launch(stream, whole_blocks(images), kThreads, gradient_factors_kernel, images,
            Form::parts(images), scratch, parameters, state, parameter_gradients);
     if (in_gradient == nullptr) return;
     launch_walk<Form>(stream, images, normalise_gradient_kernel<Form>, elements<Element>(in),

@@ -34,7 +34,7 @@ struct FormBase {
   using Some = Neighbours<Element, kWide>;
 
   __device__ static Values load_at(const Element* tensor, std::int64_t i) {
-    const Some some = *reinterpret_cast<const Some*>(tensor + i);
+    const Some some = neighbours_at<Some>(tensor + i);
     Values values;
     for (int k = 0; k < kWide; ++k) values.at[k] = load(&some.at[k]);
     return values;
@@ -42,7 +42,7 @@ struct FormBase {
   __device__ static void store_at(Element* tensor, std::int64_t i, const Values& values) {
     Some some;
     for (int k = 0; k < kWide; ++k) store(values.at[k], &some.at[k]);
-    *reinterpret_cast<Some*>(tensor + i) = some;
+    neighbours_at<Some>(tensor + i) = some;
   }
   /// Those of the channels in an array by channel.
   template <typename Number>
@@ -120,9 +120,10 @@ struct ChannelsLastForm : FormBase<Bfloat16, kWideness> {
   static constexpr int kWide = kWideness;
   static constexpr int kLanes = 32;
   static constexpr int kRows = kThreads / kLanes;  // pixels
-  static constexpr std::int64_t kMaxParts = 256;
+  /// About as many as are on a large GPU at a time.
+  static constexpr std::int64_t kMaxSumBlocks = 1024, kMaxWalkBlocks = 2048;
+  static constexpr std::int64_t kLeastMaxParts = 64;
   static constexpr std::int64_t kPartPixels = 256;
-  static constexpr std::int64_t kMaxWalkBlocks = 1 << 13;
 
   /// Groups of as many channels as a block takes.
   __host__ __device__ static std::int64_t tiles(const Images& images) {
@@ -131,7 +132,9 @@ struct ChannelsLastForm : FormBase<Bfloat16, kWideness> {
   }
   static std::int64_t parts(const Images& images) {
     const std::int64_t wanted = images.samples * images.plane / kPartPixels;
-    return wanted < 1 ? 1 : (wanted > kMaxParts ? kMaxParts : wanted);
+    const std::int64_t of_blocks = kMaxSumBlocks / tiles(images);
+    const std::int64_t most = of_blocks < kLeastMaxParts ? kLeastMaxParts : of_blocks;
+    return wanted < 1 ? 1 : (wanted > most ? most : wanted);
   }
   static unsigned sum_blocks(const Images& images) {
     return one_block_each(parts(images) * tiles(images));
@@ -196,11 +199,14 @@ struct ChannelsLastForm : FormBase<Bfloat16, kWideness> {
   }
 };
 
-/// call(Form()) for the images' layout. Two channels to a thread where there are enough for a warp.
+/// call(Form()) for the images' layout. Several channels to a thread where there are enough for a
+/// warp.
 template <typename Call>
 void of_form(const Images& images, const Call& call) {
   if (images.layout != Layout::kBfloat16) {
     call(PlainForm());
+  } else if (images.channels % 4 == 0 && images.channels >= 4 * ChannelsLastForm<4>::kLanes) {
+    call(ChannelsLastForm<4>());
   } else if (images.channels % 2 == 0 && images.channels >= 2 * ChannelsLastForm<2>::kLanes) {
     call(ChannelsLastForm<2>());
   } else {
@@ -208,18 +214,48 @@ void of_form(const Images& images, const Call& call) {
   }
 }
 
+// ---- of all parts; for any form ----
+
 struct WholeSums {
   double first, second;
 };
-/// Of what sum_parts made.
-__device__ inline WholeSums whole_sums(const double* partial, std::int64_t parts,
-                                       std::int64_t channels, std::int64_t c) {
-  WholeSums sums{0.0, 0.0};
-  for (std::int64_t part = 0; part < parts; ++part) {
-    sums.first += partial[part * channels + c];
-    sums.second += partial[(parts + part) * channels + c];
+
+constexpr std::int64_t kWholeLanes = 32;  ///< channels of a block
+
+inline unsigned whole_blocks(const Images& images) {
+  return one_block_each((images.channels + kWholeLanes - 1) / kWholeLanes);
+}
+
+/// take(c, sums) for each channel, of what sum_parts made. Blocks have kThreads threads: some rows,
+/// each of which adds every so many parts.
+template <typename Take>
+__device__ void whole_sums(std::int64_t channels, std::int64_t parts, const double* partial,
+                           const Take& take) {
+  constexpr int kRows = kThreads / kWholeLanes;
+  __shared__ double firsts[kRows][kWholeLanes], seconds[kRows][kWholeLanes];
+  const std::int64_t x = threadIdx.x % kWholeLanes, y = threadIdx.x / kWholeLanes;
+  for (std::int64_t begin = blockIdx.x * kWholeLanes; begin < channels;
+       begin += gridDim.x * kWholeLanes) {
+    const std::int64_t c = begin + x;
+    WholeSums sums{0.0, 0.0};
+    if (c < channels) {
+      for (std::int64_t part = y; part < parts; part += kRows) {
+        sums.first += partial[part * channels + c];
+        sums.second += partial[(parts + part) * channels + c];
+      }
+    }
+    firsts[y][x] = sums.first;
+    seconds[y][x] = sums.second;
+    __syncthreads();
+    if (y == 0 && c < channels) {
+      for (int row = 1; row < kRows; ++row) {
+        sums.first += firsts[row][x];
+        sums.second += seconds[row][x];
+      }
+      take(c, sums);
+    }
+    __syncthreads();  // they are written again
   }
-  return sums;
 }
 
 }  // namespace poseidon::cuda

@@ -246,16 +246,18 @@ class Convolution final : public LayerOperator {
       // Without memory there is no workspace for the layers before, either.
       if (refused.ok() || absl::IsResourceExhausted(refused)) return refused;
       static_cast<void>(cudaGetLastError());  // or the next launch would report it
-      if (input_is_narrow_ || output_is_narrow_) {
-        return absl::UnimplementedError(refused.message());
-      }
+      if (!input_is_narrow_ && !output_is_narrow_) continue;
+      if (!context_.is_well()) return refused;
+      warn_once(refused_in_place,
+                absl::StrCat("layer '", layer_.name,
+                             "' and perhaps others stand between conversions, which is slower: ",
+                             refused.message()));
+      return absl::UnimplementedError(refused.message());
     }
-    static std::atomic<bool> has_warned{false};  // a network has hundreds of such layers
-    if (!has_warned.exchange(true)) {
-      context_.warn(absl::StrCat(
-          "layer '", layer_.name, "' and perhaps others are rounded to ", scales_ ? "fp16" : "bf16",
-          " but computed with in float32, which is slower: ", refused.message()));
-    }
+    warn_once(refused_in_16_bits,
+              absl::StrCat("layer '", layer_.name, "' and perhaps others are rounded to ",
+                           scales_ ? "fp16" : "bf16",
+                           " but computed with in float32, which is slower: ", refused.message()));
     // TF32 changes no value that is rounded, but the sums and differences of some algorithms.
     return open_as({.math = CUDNN_FMA_MATH});
   }
@@ -269,6 +271,12 @@ class Convolution final : public LayerOperator {
 
  private:
   // ---- planning ----
+
+  /// A network has hundreds of such layers.
+  void warn_once(std::atomic<bool>& has_warned, const std::string& message) const {
+    if (!has_warned.exchange(true)) context_.warn(message);
+  }
+  static inline std::atomic<bool> refused_in_place{false}, refused_in_16_bits{false};
 
   static cuda::Planes weight_planes(const Shape& shape) {
     return {.samples = shape[0], .channels = shape[1], .plane = shape[2] * shape[3]};

@@ -17,8 +17,8 @@ constexpr std::chrono::seconds kDeviceTimeout{120};
 /// a core that spins for long is missed by those who sum and send.
 constexpr std::chrono::microseconds kSpinTime{200};
 constexpr std::chrono::microseconds kPause{20};
-/// Algorithms on tensor cores copy both tensors of a layer to their own layout: at a batch of 128
-/// VGG's first layers need more than 3 GiB.
+/// Where channels are first, algorithms on tensor cores copy both tensors of a layer to their own
+/// layout: at a batch of 128 VGG's first layers need more than 3 GiB.
 constexpr std::size_t kLeastWorkspaceLimit = std::size_t{1} << 30;
 constexpr std::size_t kWorkspaceShare = 8;  // one in so many
 
@@ -57,6 +57,9 @@ absl::Status CudaContext::open() {
   std::size_t free_bytes = 0, all_bytes = 0;
   POSEIDON_CUDA(cudaMemGetInfo(&free_bytes, &all_bytes));
   workspace_limit_ = std::max(kLeastWorkspaceLimit, all_bytes / kWorkspaceShare);
+  cudaDeviceProp properties{};
+  POSEIDON_CUDA(cudaGetDeviceProperties(&properties, ordinal_));
+  has_bfloat16_ = properties.major >= 8;
   POSEIDON_RETURN_IF_ERROR(make_stream(&compute_));
   POSEIDON_RETURN_IF_ERROR(make_stream(&upload_));
   POSEIDON_RETURN_IF_ERROR(make_stream(&download_));

@@ -43,6 +43,8 @@ class CudaContext {
 
   int ordinal() const { return ordinal_; }
   CudaPrecision precision() const { return precision_; }
+  /// Whether the GPU computes with bfloat16 (Ampere and later).
+  bool has_bfloat16() const { return has_bfloat16_; }
   void warn(const std::string& message) const { warn_(message); }
   cudaStream_t compute() const { return compute_; }
   cudaStream_t upload() const { return upload_; }
@@ -101,6 +103,7 @@ class CudaContext {
   cublasLtHandle_t cublas_ = nullptr;
   Shared workspace_, twins_;
   std::size_t workspace_limit_ = 0;
+  bool has_bfloat16_ = false;
 };
 
 }  // namespace poseidon

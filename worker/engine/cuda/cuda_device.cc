@@ -231,7 +231,9 @@ class CudaDevice final : public Device {
   // In bf16 what lies between layers is bfloat16, from the first convolution on. Images of one
   // pixel are small and near the losses: they keep their digits.
   Layout output_layout(const LayerSpec& layer, std::span<const Layout> inputs) const override {
-    if (context_->precision() != CudaPrecision::kBfloat16) return Layout::kPlain;
+    if (context_->precision() != CudaPrecision::kBfloat16 || !context_->has_bfloat16()) {
+      return Layout::kPlain;
+    }
     const Shape& shape = layer.output_shape;
     if (shape.size() < 3 || shape[1] * shape[2] == 1) return Layout::kPlain;
     if (layer.type == LayerType::kConvolution) return Layout::kBfloat16;

@@ -36,8 +36,8 @@ void dropout(cudaStream_t stream, std::uint64_t layer_seed, std::uint64_t first_
 // ---- 16 bits (narrow_kernels.cu); scales are in the device's memory ----
 
 enum class NarrowType { kBfloat16, kFloat16 };
-/// samples x channels x plane, one after the other as all tensors between layers lie; a weight's
-/// outputs are its samples.
+/// samples x channels x plane, one after the other as plain tensors lie; a weight's outputs are its
+/// samples.
 struct Planes {
   std::int64_t samples, channels, plane;
 };

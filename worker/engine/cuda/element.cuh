@@ -24,6 +24,15 @@ struct alignas(sizeof(Element) * kCount) Neighbours {
   Element at[kCount];
 };
 
+/// The neighbours from `place` on. What a GPU does not forgive an emulated one has to notice.
+template <typename Some>
+__device__ Some& neighbours_at(const void* place) {
+#if !defined(__CUDACC__)
+  if (reinterpret_cast<std::uintptr_t>(place) % sizeof(Some) != 0) __builtin_trap();
+#endif
+  return *static_cast<Some*>(const_cast<void*>(place));
+}
+
 // ---- on the host ----
 
 /// A layer's pointer to a tensor, as one to its elements.

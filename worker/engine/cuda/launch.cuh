@@ -46,6 +46,12 @@ __device__ inline std::int64_t item_stride() {
   return static_cast<std::int64_t>(gridDim.x) * blockDim.x;
 }
 
+/// a / b of numbers that are not negative. GPUs have no division of 64 bits, and 32 mostly do.
+__device__ inline std::int64_t quotient(std::int64_t a, std::int64_t b) {
+  if (((a | b) >> 32) != 0) return a / b;
+  return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
+}
+
 /// The block's sum, for its thread 0. All threads must call it; a block is whole warps, at most
 /// kThreads threads. The order of additions depends on the size of the block alone.
 __device__ inline double block_sum(double value) {

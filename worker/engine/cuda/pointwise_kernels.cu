@@ -19,13 +19,13 @@ __global__ void map_kernel(const Element* a, const Element* b, Element* out, std
   using Some = Neighbours<Element, kCount>;
   const std::int64_t whole = size / kCount;
   for (std::int64_t i = first_item(); i < whole; i += item_stride()) {
-    const Some left = reinterpret_cast<const Some*>(a)[i];
-    const Some right = reinterpret_cast<const Some*>(b)[i];
+    const Some left = neighbours_at<Some>(a + i * kCount);
+    const Some right = neighbours_at<Some>(b + i * kCount);
     Some result;
     for (int k = 0; k < kCount; ++k) {
       store(of(load(&left.at[k]), load(&right.at[k])), &result.at[k]);
     }
-    reinterpret_cast<Some*>(out)[i] = result;
+    neighbours_at<Some>(out + i * kCount) = result;
   }
   for (std::int64_t i = whole * kCount + first_item(); i < size; i += item_stride()) {
     store(of(load(a + i), load(b + i)), out + i);

@@ -25,8 +25,8 @@ __device__ Range window_range(std::int64_t at, std::int64_t kernel, std::int64_t
 __device__ Range outputs_of(std::int64_t at, std::int64_t kernel, std::int64_t stride,
                             std::int64_t pad, std::int64_t outputs) {
   const std::int64_t behind = at + pad - kernel;  // windows that begin at or before this are over
-  const std::int64_t begin = behind < 0 ? 0 : behind / stride + 1;
-  const std::int64_t end = (at + pad) / stride + 1;
+  const std::int64_t begin = behind < 0 ? 0 : quotient(behind, stride) + 1;
+  const std::int64_t end = quotient(at + pad, stride) + 1;
   return {begin, end > outputs ? outputs : end};
 }
 
@@ -36,8 +36,9 @@ struct Place {
 };
 __device__ Place place_of(std::int64_t index, std::int64_t side_by_side, std::int64_t height,
                           std::int64_t width) {
-  const std::int64_t pixel = index / side_by_side, row = pixel / width;
-  return {row / height, index % side_by_side, row % height, pixel % width};
+  const std::int64_t pixel = quotient(index, side_by_side), row = quotient(pixel, width);
+  const std::int64_t group = quotient(row, height);
+  return {group, index - pixel * side_by_side, row - group * height, pixel - row * width};
 }
 /// The first element of that plane in a tensor whose planes have so many.
 __device__ std::int64_t plane_begin(const Place& at, std::int64_t side_by_side,
