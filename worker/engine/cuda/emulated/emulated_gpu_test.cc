@@ -130,10 +130,11 @@ TEST_F(EmulatedGpuTest, BarriersTie) {
 // A process in which ThreadSanitizer has reported something ends with this status.
 constexpr int kRace = 66;
 
-/// Tells the host without ordering anything with it.
-__global__ void set_and_tell_kernel(int* at, int value, std::atomic<bool>* is_set) {
+/// Tells the host, without ordering anything with it. No kernel is given the host's memory.
+std::atomic<bool> is_set{false};
+__global__ void set_and_tell_kernel(int* at, int value) {
   *at = value;
-  is_set->store(true, std::memory_order_relaxed);
+  is_set.store(true, std::memory_order_relaxed);
 }
 
 using EmulatedGpuRaceTest = EmulatedGpuTest;
@@ -156,8 +157,7 @@ TEST_F(EmulatedGpuRaceTest, AStreamThatDoesNotWaitIsReported) {
   EXPECT_EXIT(
       {
         int* const number = allocate<int>(1);
-        std::atomic<bool> is_set{false};
-        launch(1, 1, set_and_tell_kernel, number, 1, &is_set);
+        if (launch(1, 1, set_and_tell_kernel, number, 1) != cudaSuccess) std::exit(1);
         // A stream that begins late has seen all that the host did until then: this one has begun.
         while (!is_set.load(std::memory_order_relaxed)) std::this_thread::yield();
         cudaMemsetAsync(number, 0, sizeof(int), other_);
