@@ -205,8 +205,7 @@ double needed_bytes(const NetSpec& net, std::int64_t batch_size, double installe
     if (bytes > installed) return needed + bytes;  // the plan could not count as far
     outputs.push_back({.bytes = static_cast<std::int64_t>(bytes)});
   }
-  needed +=
-      static_cast<double>(plan_memory(plan_tensors(net.layers, outputs).buffers).total_bytes);
+  needed += static_cast<double>(plan_memory(plan_tensors(net.layers, outputs).buffers).total_bytes);
   return needed + static_cast<double>(element_count(net.input_shape)) *
                       static_cast<double>(batch_size) * sizeof(float);
 }
