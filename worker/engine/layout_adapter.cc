@@ -102,6 +102,20 @@ class LayoutAdapter final : public LayerOperator {
 
 }  // namespace
 
+bool passes_layouts_on(LayerType type) {
+  switch (type) {
+    case LayerType::kPooling:
+    case LayerType::kRelu:
+    case LayerType::kLrn:
+    case LayerType::kAdd:
+    case LayerType::kBatchNorm:
+    case LayerType::kConcat:
+      return true;
+    default:
+      return false;
+  }
+}
+
 absl::StatusOr<std::unique_ptr<LayerOperator>> adapt_layouts(std::unique_ptr<LayerOperator> plain,
                                                              const LayerSpec& layer,
                                                              const OperatorOptions& options,

@@ -12,6 +12,10 @@
 
 namespace poseidon {
 
+/// Types between convolutions, whose operators compute in a device's own layout too: all inputs and
+/// the output in it.
+bool passes_layouts_on(LayerType type);
+
 /// The plain twin of a tensor in the device's layout. Its memory may be that of other operators'
 /// twins: nothing in it outlives a forward or a backward.
 class PlainTwin {

@@ -107,28 +107,13 @@ class CpuDevice final : public Device {
     if (layer.type == LayerType::kConvolution) return Layout::kDevice;
     const bool all = std::all_of(inputs.begin(), inputs.end(),
                                  [](Layout layout) { return layout == Layout::kDevice; });
-    return all && takes_blocked(layer.type) ? Layout::kDevice : Layout::kPlain;
+    return all && passes_layouts_on(layer.type) ? Layout::kDevice : Layout::kPlain;
   }
 
  private:
   // Vectors, and images of one pixel: the same in both layouts.
   static bool is_flexible(const Shape& shape) {
     return shape.size() < 3 || shape[1] * shape[2] == 1;
-  }
-
-  // Types whose operators compute on Layout::kDevice, all inputs and the output in it.
-  static bool takes_blocked(LayerType type) {
-    switch (type) {
-      case LayerType::kPooling:
-      case LayerType::kRelu:
-      case LayerType::kLrn:
-      case LayerType::kAdd:
-      case LayerType::kBatchNorm:
-      case LayerType::kConcat:
-        return true;
-      default:
-        return false;
-    }
   }
 
   // The operator itself where it computes in these layouts, or between conversions.
@@ -148,7 +133,7 @@ class CpuDevice final : public Device {
     inner.input_layouts = {};
     inner.output_layout = Layout::kPlain;
     if (!any) return make(layer, inner);
-    if (!all || !takes_blocked(layer.type)) {
+    if (!all || !passes_layouts_on(layer.type)) {
       return adapt_layouts(make(layer, inner), layer, options,
                            [this](std::int64_t batch, const Shape& shape, Layout layout) {
                              return make_onednn_twin(batch, shape, layout, context_);

@@ -237,8 +237,8 @@ class CudaDevice final : public Device {
     const Shape& shape = layer.output_shape;
     if (shape.size() < 3 || shape[1] * shape[2] == 1) return Layout::kPlain;
     if (layer.type == LayerType::kConvolution) return Layout::kBfloat16;
-    return computes_in_bfloat16(layer.type) && all_bfloat16(inputs) ? Layout::kBfloat16
-                                                                    : Layout::kPlain;
+    return passes_layouts_on(layer.type) && all_bfloat16(inputs) ? Layout::kBfloat16
+                                                                 : Layout::kPlain;
   }
 
   absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(
@@ -250,20 +250,6 @@ class CudaDevice final : public Device {
   }
 
  private:
-  /// Types whose operators take inputs and output in kBfloat16 if all are.
-  static bool computes_in_bfloat16(LayerType type) {
-    switch (type) {
-      case LayerType::kPooling:
-      case LayerType::kRelu:
-      case LayerType::kLrn:
-      case LayerType::kAdd:
-      case LayerType::kBatchNorm:
-      case LayerType::kConcat:
-        return true;
-      default:
-        return false;
-    }
-  }
   static bool all_bfloat16(std::span<const Layout> layouts) {
     return std::all_of(layouts.begin(), layouts.end(),
                        [](Layout layout) { return layout == Layout::kBfloat16; });
@@ -272,11 +258,12 @@ class CudaDevice final : public Device {
   // The operator itself where it computes in these layouts, or between conversions.
   MadeOperator make_in_layouts(const LayerSpec& layer, const OperatorOptions& options) {
     std::vector<Layout> layouts = {options.output_layout};
-    for (std::size_t i = 0; i < layer.inputs.size(); ++i)
+    for (std::size_t i = 0; i < layer.inputs.size(); ++i) {
       layouts.push_back(options.input_layout(i));
+    }
     const bool all_plain = std::all_of(layouts.begin(), layouts.end(),
                                        [](Layout layout) { return layout == Layout::kPlain; });
-    if (all_plain || (computes_in_bfloat16(layer.type) && all_bfloat16(layouts))) {
+    if (all_plain || (passes_layouts_on(layer.type) && all_bfloat16(layouts))) {
       return make_any(layer, options);
     }
     if (layer.type == LayerType::kConvolution) {
