@@ -13,8 +13,6 @@ namespace {
 /// Fewer bytes tell nothing of a link: all of them fit into a card's queue.
 constexpr double kTellingBytes = 64 << 10;
 
-double seconds(Nanoseconds time) { return std::chrono::duration<double>(time).count(); }
-
 /// How long at least one of these intervals lasts.
 double covered(std::vector<std::pair<Nanoseconds, Nanoseconds>> intervals) {
   std::sort(intervals.begin(), intervals.end());

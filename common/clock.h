@@ -9,6 +9,9 @@ namespace poseidon {
 using Milliseconds = std::chrono::milliseconds;
 using Nanoseconds = std::chrono::nanoseconds;
 
+/// For rates and for messages.
+inline double seconds(Nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+
 /// Seam for time. Deciding code never holds a Clock: it is handed `now`.
 /// Thread-safe. `now` never goes backwards; its zero is arbitrary.
 class Clock {

@@ -238,7 +238,7 @@ absl::Status ControlClient::Impl::serve() {
 absl::Status ControlClient::Impl::gave_up(Milliseconds after, const absl::Status& last) const {
   return absl::UnavailableError(absl::StrFormat(
       "no coordinator answered at %s for %g s: is poseidon-coordinator running there? (last: %s)",
-      options_.coordinator, std::chrono::duration<double>(after).count(), last.message()));
+      options_.coordinator, seconds(after), last.message()));
 }
 
 // ---- the part in a job ----

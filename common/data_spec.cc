@@ -147,15 +147,11 @@ absl::Status parse_transform(const Json& json, std::string_view source, const st
   return fields.finish();
 }
 
-void resolve(std::string& path, const std::filesystem::path& folder) {
-  if (!path.empty()) path = path_from(folder, path).string();
-}
-
 void resolve(DataSourceSpec& source, const std::filesystem::path& folder) {
-  resolve(source.images, folder);
-  resolve(source.labels, folder);
-  resolve(source.path, folder);
-  for (std::string& file : source.files) resolve(file, folder);
+  resolve_path(source.images, folder);
+  resolve_path(source.labels, folder);
+  resolve_path(source.path, folder);
+  for (std::string& file : source.files) resolve_path(file, folder);
 }
 
 Json source_to_json(const DataSourceSpec& source) {

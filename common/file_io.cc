@@ -111,6 +111,10 @@ std::filesystem::path path_from(const std::filesystem::path& folder,
   return ((error ? way_out : there) / rest).lexically_normal();
 }
 
+void resolve_path(std::string& path, const std::filesystem::path& folder) {
+  if (!path.empty()) path = path_from(folder, path).string();
+}
+
 absl::StatusOr<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
   std::string bytes;
   POSEIDON_RETURN_IF_ERROR(read_into(path, max_bytes, bytes));

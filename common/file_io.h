@@ -22,6 +22,9 @@ namespace poseidon {
 std::filesystem::path path_from(const std::filesystem::path& folder,
                                 const std::filesystem::path& path);
 
+/// `path_from` in place; a path that is not given ("") stays so.
+void resolve_path(std::string& path, const std::filesystem::path& folder);
+
 /// The bytes of a file. Errors start with the path: NOT_FOUND when it is missing, INVALID_ARGUMENT
 /// when it is not a regular file or larger than `max_bytes`, otherwise what the system said.
 absl::StatusOr<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes);

@@ -236,10 +236,6 @@ absl::StatusOr<JobSpec> parse_named_job(std::string_view text, std::string_view 
   return job;
 }
 
-void resolve(std::string& path, const std::filesystem::path& folder) {
-  if (!path.empty()) path = path_from(folder, path).string();
-}
-
 }  // namespace
 
 absl::StatusOr<JobSpec> parse_job(std::string_view json_text) {
@@ -256,15 +252,15 @@ void resolve_paths(JobSpec& job, const std::filesystem::path& folder) {
   if (const std::string* model = job.model.get_ptr<const std::string*>()) {
     if (model->find('/') != std::string::npos || model->ends_with(".json")) {
       std::string path = *model;
-      resolve(path, folder);
+      resolve_path(path, folder);
       job.model = path;
     }
   }
-  resolve(job.init.weights, folder);
+  resolve_path(job.init.weights, folder);
   resolve_paths(job.data, folder);
   if (job.sync.plan.is_string()) {
     std::string path = job.sync.plan.get<std::string>();
-    resolve(path, folder);
+    resolve_path(path, folder);
     job.sync.plan = path;
   }
 }

@@ -154,7 +154,7 @@ double ProbeSession::receive_rate() const {
       std::prev(std::find_if(samples_.begin(), samples_.end(), [&](const Sample& sample) {
         return sample.time > from || &sample == &samples_.back();
       }));
-  const double elapsed_s = std::chrono::duration<double>(end - first->time).count();
+  const double elapsed_s = seconds(end - first->time);
   if (elapsed_s <= 0.0) return 0.0;
   return static_cast<double>(samples_.back().bytes - first->bytes) / elapsed_s;
 }
@@ -232,7 +232,7 @@ std::optional<absl::StatusOr<ProbeResult>> ProbeSession::result(Nanoseconds now)
   if (role_ != Role::kCaller || !send_rate_ || !receiving_ended(now)) return std::nullopt;
   const ProbeResult result{.send_bytes_per_s = static_cast<double>(*send_rate_),
                            .receive_bytes_per_s = receive_rate(),
-                           .latency_s = std::chrono::duration<double>(*round_trip_).count() / 2};
+                           .latency_s = seconds(*round_trip_) / 2};
   if (result.send_bytes_per_s > 0.0 && result.receive_bytes_per_s > 0.0) return result;
   return absl::UnavailableError("too little came through to tell its speed");
 }

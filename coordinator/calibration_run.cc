@@ -105,7 +105,7 @@ std::size_t CalibrationRun::rounds() const {
 Nanoseconds CalibrationRun::link_time() const {
   const double job_s = slowest_s_ * static_cast<double>(iterations_);
   const double share_s = options_.link_share * job_s / (2.0 * static_cast<double>(rounds()));
-  const double most_s = std::chrono::duration<double>(options_.max_link).count();
+  const double most_s = seconds(options_.max_link);
   const Nanoseconds time(static_cast<std::int64_t>(std::min(share_s, most_s) * 1e9));
   return std::max(time, options_.min_link);
 }

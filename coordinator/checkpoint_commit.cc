@@ -314,8 +314,7 @@ CheckpointActions CheckpointCommit::tick(Nanoseconds now) {
       }
     }
     give_up(iteration,
-            absl::StrFormat("not stored after %.0f s by %s",
-                            std::chrono::duration<double>(options_.timeout).count(),
+            absl::StrFormat("not stored after %.0f s by %s", seconds(options_.timeout),
                             absl::StrJoin(missing, ", ")),
             actions);
   }

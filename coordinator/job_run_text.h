@@ -15,8 +15,6 @@ namespace poseidon {
 /// Until a new epoch that could not be written down is asked for again.
 inline constexpr Nanoseconds kEpochPause = std::chrono::seconds(3);
 
-inline double seconds(Nanoseconds time) { return std::chrono::duration<double>(time).count(); }
-
 inline std::string participant_text(const Participant& participant) {
   return absl::StrFormat("%s %d (%s)", role_name(participant.node.role), participant.index,
                          node_place(participant.node));

@@ -28,7 +28,7 @@ std::optional<LoadRates> LoadMonitor::rates(NodeId node) const {
   if (found == nodes_.end()) return std::nullopt;
   const Sample& first = found->second.samples.front();
   const Sample& last = found->second.samples.back();
-  const double elapsed = std::chrono::duration<double>(last.time - first.time).count();
+  const double elapsed = seconds(last.time - first.time);
   if (elapsed <= 0.0) return std::nullopt;
   LoadRates rates{.machine = last.totals.machine,
                   .cores = last.totals.cores,

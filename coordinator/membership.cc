@@ -6,12 +6,6 @@
 #include "absl/strings/str_format.h"
 
 namespace poseidon {
-namespace {
-
-double seconds(Nanoseconds time) { return std::chrono::duration<double>(time).count(); }
-
-}  // namespace
-
 const char* role_name(NodeRole role) { return role == NodeRole::kWorker ? "worker" : "server"; }
 
 std::string node_place(const NodeInfo& node) {

@@ -92,7 +92,7 @@ void RateWindow::add(Nanoseconds now, double count) {
 
 double RateWindow::per_second(Nanoseconds now) const {
   if (samples_.size() < 2) return 0.0;
-  const double elapsed = std::chrono::duration<double>(now - samples_.front().time).count();
+  const double elapsed = seconds(now - samples_.front().time);
   return elapsed > 0.0 ? (samples_.back().count - samples_.front().count) / elapsed : 0.0;
 }
 

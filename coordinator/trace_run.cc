@@ -14,8 +14,6 @@ std::string text_of(const TraceMember& member) {
                       member.address.empty() ? "" : absl::StrCat(" (", member.address, ")"));
 }
 
-double seconds(Nanoseconds time) { return std::chrono::duration<double>(time).count(); }
-
 }  // namespace
 
 TraceRun::TraceRun(std::uint64_t number, v1::TraceHead head, std::vector<TraceMember> members,

@@ -83,9 +83,7 @@ class TrafficMonitor {
   struct Sample {
     Nanoseconds time;
     WorkerTotals totals;
-    double seconds_since(const Sample& earlier) const {
-      return std::chrono::duration<double>(time - earlier.time).count();
-    }
+    double seconds_since(const Sample& earlier) const { return seconds(time - earlier.time); }
   };
   static MeasuredLayer mean(const LayerTotals& first, const LayerTotals& last);
   std::size_t layers_;

@@ -210,8 +210,7 @@ void CheckpointKeeper::report(SnapshotId snapshot, const absl::Status& status, s
   });
   SnapshotResult result{.snapshot = snapshot, .status = status, .bytes = bytes};
   if (started != started_.end()) {
-    result.seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - started->at).count();
+    result.seconds = seconds(std::chrono::steady_clock::now() - started->at);
     started_.erase(started);
   }
   if (on_result_) on_result_(result);

@@ -62,7 +62,7 @@ double measure_sums(const SumsTask& task) {
     });
     ++done;
   } while (done < kMaxRounds * count && task.clock->now() - begin < task.max_time);
-  const double elapsed_s = std::chrono::duration<double>(task.clock->now() - begin).count();
+  const double elapsed_s = seconds(task.clock->now() - begin);
   return static_cast<double>(done) * static_cast<double>(elements * kElementBytes) *
          static_cast<double>(task.workers) / std::max(elapsed_s, 1e-9);
 }

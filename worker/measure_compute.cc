@@ -24,8 +24,6 @@ constexpr double kLeastProductS = 1e-3;
 constexpr double kMostProductS = 0.1;
 constexpr std::int64_t kMaxStackElements = std::int64_t{64} << 20;  ///< of both factors
 
-double seconds(Nanoseconds time) { return std::chrono::duration<double>(time).count(); }
-
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());

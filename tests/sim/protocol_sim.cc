@@ -58,8 +58,7 @@ class Trace final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   Trace(const MemoryNetwork* network, bool all) : network_(network), all_(all) {}
   void add(const std::string& text) {
-    lines_.push_back(absl::StrFormat("%9.3f s  %s",
-                                     std::chrono::duration<double>(network_->now()).count(), text));
+    lines_.push_back(absl::StrFormat("%9.3f s  %s", seconds(network_->now()), text));
     if (!all_ && lines_.size() > kTraceKept) lines_.pop_front();
   }
   std::vector<std::string> lines() const { return {lines_.begin(), lines_.end()}; }
@@ -580,7 +579,7 @@ ProtocolOutcome World::run() {
   outcome.trace = trace_->lines();
   outcome.checkpoints = static_cast<std::int64_t>(seen_checkpoints_.size());
   outcome.epochs = static_cast<std::int64_t>(truth_.epochs());
-  outcome.virtual_seconds = std::chrono::duration<double>(network_.now()).count();
+  outcome.virtual_seconds = seconds(network_.now());
   outcome.faults = happened_;
   return outcome;
 }
