@@ -24,7 +24,6 @@
 namespace poseidon {
 namespace {
 
-constexpr Milliseconds kSubmitTimeout{30000};
 constexpr std::int64_t kMaxPlannedNodes = 4096;
 constexpr std::int64_t kMaxCount = 1 << 20;  // the coordinator knows the real limit
 

@@ -16,7 +16,6 @@
 namespace poseidon {
 namespace {
 
-constexpr Milliseconds kCallTimeout{2000};
 constexpr Milliseconds kPause{50};
 /// A coordinator that collects ends by itself before (TraceRun::kCollectTimeout).
 constexpr Milliseconds kTraceCollectTimeout{90000};
@@ -90,7 +89,7 @@ absl::StatusOr<v1::GetStatusResponse> CoordinatorClient::wait_for_coordinator(
   const Nanoseconds end = clock.now() + patience;
   while (true) {
     const auto left = std::chrono::duration_cast<Milliseconds>(end - clock.now());
-    auto response = get_status(std::clamp(left, kPause, kCallTimeout));
+    auto response = get_status(std::clamp(left, kPause, kStatusTimeout));
     if (response.ok() ||
         (!absl::IsUnavailable(response.status()) && !absl::IsDeadlineExceeded(response.status()))) {
       return response;

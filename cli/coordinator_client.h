@@ -21,6 +21,11 @@ struct CoordinatorAccess {
   SecurityOptions security;
 };
 
+/// How long an answer is awaited: of status, which is asked for again and again, and of submit, for
+/// which the coordinator reads data files and plans.
+inline constexpr Milliseconds kStatusTimeout{2000};
+inline constexpr Milliseconds kSubmitTimeout{30000};
+
 /// One thread only.
 class CoordinatorClient {
  public:

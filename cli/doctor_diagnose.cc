@@ -45,7 +45,6 @@ double median(std::vector<double> values) {
 }
 
 std::string gbit(double bytes_per_s) { return absl::StrFormat("%.3g Gbit/s", bytes_per_s * 8e-9); }
-std::string ms(double seconds) { return absl::StrFormat("%.3g ms", seconds * 1e3); }
 std::string percent(double share) { return absl::StrFormat("%.0f %%", std::min(share, 1.0) * 100); }
 
 class Doctor {
@@ -189,7 +188,7 @@ class Doctor {
       const std::string& name = worker->worker->node.name;
       add(Finding::Kind::kWorker, name, worker->cost_s,
           absl::StrFormat("%s computes %s per iteration, the others %s: they wait for it", name,
-                          ms(worker->worker->compute_s), ms(worker->usual)),
+                          ms_text(worker->worker->compute_s), ms_text(worker->usual)),
           "look on its machine for what else runs there, a slower or throttled processor, or fewer "
           "--threads than the others have");
     }
@@ -341,7 +340,7 @@ class Doctor {
     add(Finding::Kind::kLayer, worst.name, worst.stall_s,
         absl::StrFormat("workers wait %s per iteration for layer %s (%.3g MB), %s of all their "
                         "waiting",
-                        ms(worst.stall_s), worst.name, worst.bytes * 1e-6,
+                        ms_text(worst.stall_s), worst.name, worst.bytes * 1e-6,
                         percent(worst.stall_s / stall_s_)),
         worst.fully_connected_by_ps
             ? "see whether it had better go by SFB (sync.scheme \"auto\", poseidon plan)"
@@ -411,7 +410,7 @@ class Doctor {
           absl::StrFormat(
               "nothing limits it but compute: %s of each iteration of %s is forward and "
               "backward, %s waiting",
-              percent(std::min(compute_s_ / f_.iteration_s, 1.0)), ms(f_.iteration_s),
+              percent(std::min(compute_s_ / f_.iteration_s, 1.0)), ms_text(f_.iteration_s),
               percent(stall_s_ / f_.iteration_s)),
           "more workers or faster ones make it faster");
     }
@@ -425,6 +424,8 @@ class Doctor {
 };
 
 }  // namespace
+
+std::string ms_text(double seconds) { return absl::StrFormat("%.3g ms", seconds * 1e3); }
 
 const char* finding_name(Finding::Kind kind) {
   switch (kind) {

@@ -10,6 +10,8 @@
 
 namespace poseidon {
 
+std::string ms_text(double seconds);  ///< "12.3 ms"
+
 struct Finding {
   enum class Kind {
     kLink,     ///< of one node

@@ -11,7 +11,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-std::string ms(double seconds) { return absl::StrFormat("%.3g ms", seconds * 1e3); }
 std::string rate(const std::optional<double>& bytes_per_s) {
   return bytes_per_s ? absl::StrFormat("%.3g Gbit/s", *bytes_per_s * 8e-9) : "-";
 }
@@ -30,15 +29,15 @@ Json node_to_json(const DoctorFacts::Node& node) {
 }  // namespace
 
 std::string doctor_to_text(const DoctorFacts& facts, const std::vector<Finding>& findings) {
-  std::string text =
-      absl::StrFormat("looked at %d iterations of %s\n", facts.iterations, ms(facts.iteration_s));
+  std::string text = absl::StrFormat("looked at %d iterations of %s\n", facts.iterations,
+                                     ms_text(facts.iteration_s));
   int number = 0;
   for (const Finding& finding : findings) {
     absl::StrAppendFormat(&text, "\n%d. %s: %s", ++number, finding_name(finding.kind),
                           finding.what);
     if (finding.cost_s > 0.0 && finding.kind != Finding::Kind::kCompute) {
-      absl::StrAppendFormat(&text, " (costs about %s, %.0f %% of an iteration)", ms(finding.cost_s),
-                            finding.share * 100);
+      absl::StrAppendFormat(&text, " (costs about %s, %.0f %% of an iteration)",
+                            ms_text(finding.cost_s), finding.share * 100);
     }
     absl::StrAppend(&text, "\n   -> ", finding.remedy, "\n");
   }
@@ -52,10 +51,11 @@ std::string doctor_to_text(const DoctorFacts& facts, const std::vector<Finding>&
     table.push_back(std::move(row));
   };
   for (const auto& worker : facts.workers) {
-    add(worker.node, {ms(worker.compute_s), ms(worker.stall_s), ms(worker.input_s), "-"});
+    add(worker.node,
+        {ms_text(worker.compute_s), ms_text(worker.stall_s), ms_text(worker.input_s), "-"});
   }
   for (const auto& server : facts.servers) {
-    add(server.node, {"-", "-", "-", ms(server.busy_s)});
+    add(server.node, {"-", "-", "-", ms_text(server.busy_s)});
   }
   absl::StrAppend(&text, "\nper iteration, and of each node's best stream:\n", format_table(table));
   for (const std::string& note : facts.notes) absl::StrAppend(&text, "note: ", note, "\n");

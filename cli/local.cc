@@ -45,8 +45,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr Milliseconds kStartTimeout{30000};  // of the coordinator, until it listens
-constexpr Milliseconds kSubmitTimeout{30000};
-constexpr Milliseconds kStopTimeout{5000};  // between SIGTERM and SIGKILL
+constexpr Milliseconds kStopTimeout{5000};    // between SIGTERM and SIGKILL
 constexpr Milliseconds kAddressPoll{20};
 constexpr const char* kAnyPort = "127.0.0.1:0";
 constexpr const char* kCoordinatorState = "coordinator";  // among the cluster's folders

@@ -24,7 +24,6 @@
 namespace poseidon {
 namespace {
 
-constexpr Milliseconds kCallTimeout{2000};
 /// Of the coordinator, where nobody is there to end the waiting.
 constexpr Milliseconds kSilenceLimit{15000};
 /// Of a screenful that goes to no terminal.
@@ -111,7 +110,7 @@ absl::Status look_again_and_again(const TopOptions& options, CoordinatorClient& 
   const Milliseconds interval(static_cast<Milliseconds::rep>(options.interval_s * 1000));
   for (std::int64_t frame = 1;; ++frame) {
     const Nanoseconds silence = clock.now() - answered;
-    const bool silent = silence > kCallTimeout;
+    const bool silent = silence > kStatusTimeout;
     if (options.json) {
       if (!silent) write_stdout(status_to_json(status).dump() + "\n");
     } else {
@@ -122,7 +121,7 @@ absl::Status look_again_and_again(const TopOptions& options, CoordinatorClient& 
     }
     if (options.frames > 0 && frame >= options.frames) return absl::OkStatus();
     if (enough(screen, stop_fd, interval)) return absl::OkStatus();
-    auto next = client.get_status(kCallTimeout);
+    auto next = client.get_status(kStatusTimeout);
     if (next.ok()) {
       status = *std::move(next);
       answered = clock.now();

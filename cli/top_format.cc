@@ -21,7 +21,7 @@ constexpr std::size_t kMinNameWidth = 16;  ///< of a layer; more on a wider scre
 
 using Table = std::vector<std::vector<std::string>>;
 
-std::string percent(double share) {
+std::string whole_percent(double share) {
   return std::isfinite(share) ? absl::StrFormat("%3.0f%%", share * 100) : "   -";
 }
 
@@ -31,7 +31,7 @@ std::string images_per_s(const v1::NodeStatus& worker) {
 }
 
 std::string bar_and_percent(double share) {
-  return absl::StrCat(share_bar(share, kBarWidth), " ", percent(share));
+  return absl::StrCat(share_bar(share, kBarWidth), " ", whole_percent(share));
 }
 
 /// Beginning and end of a name that is longer than `max`: layers differ in either.
@@ -120,8 +120,8 @@ std::vector<std::string> worker_lines(const v1::GetStatusResponse& status, std::
     const v1::NodeStatus& worker = *workers[i];
     table.push_back({worker.rank() < 0 ? "-" : absl::StrCat(worker.rank()), worker.state(),
                      images_per_s(worker), bar_and_percent(worker.compute_share()),
-                     bar_and_percent(worker.stall_share()), percent(worker.data_stall_share()),
-                     worker.address()});
+                     bar_and_percent(worker.stall_share()),
+                     whole_percent(worker.data_stall_share()), worker.address()});
   }
   std::vector<std::string> lines = lines_of(table);
   if (shown < all) {

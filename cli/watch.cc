@@ -10,8 +10,6 @@
 namespace poseidon {
 namespace {
 
-constexpr Milliseconds kCallTimeout{2000};
-
 bool ended(const v1::GetStatusResponse& status) {
   return status.state() == "done" || status.state() == "failed";
 }
@@ -23,7 +21,7 @@ absl::StatusOr<v1::GetStatusResponse> poll_until_end(CoordinatorClient& client,
   const SystemClock clock;
   Nanoseconds last_answer = clock.now();
   while (true) {
-    auto status = client.get_status(kCallTimeout);
+    auto status = client.get_status(kStatusTimeout);
     const Nanoseconds now = clock.now();
     if (status.ok()) {
       last_answer = now;

@@ -19,7 +19,6 @@
 namespace poseidon::bench {
 namespace {
 
-constexpr std::int64_t kFloatBytes = sizeof(float);
 constexpr std::int64_t kPageBytes = 4096;
 constexpr double kStepBytesPerParameter = 20.0;
 constexpr double kInputShareOfBackward = 0.5;

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <memory>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -109,6 +110,25 @@ TEST_P(GpuLayers, ImagesAreKeptInBfloat16FromLayerToLayer) {
               is_bf16);
   }
   EXPECT_FALSE(is_kept({{"type", "fully_connected"}, {"outputs", 6}}, image, narrow));
+}
+
+TEST_P(GpuLayers, AReluBehindChangesNoBit) {
+  std::set<LayerType> taken;
+  for (const LayerCases& cases : testing::layer_grid()) {
+    std::uint64_t left = cases.cases.size();
+    for (const LayerCase& one : cases.cases) {
+      // Of convolutions there are many that differ in nothing that matters here.
+      const int few = cases.name.starts_with("Convolution") ? 5 : 1;
+      if (left-- % static_cast<std::uint64_t>(few * testing::device_under_test().every) != 0)
+        continue;
+      if (testing::a_relu_behind_changes_no_bit(*device_, one, left, accuracy_)) {
+        taken.insert(testing::layer_on(one.layer, one.shape).type);
+      }
+    }
+  }
+  if (testing::device_under_test().every > 1) return;
+  // Batch normalisation, the two kinds that add a bias to products, and sums.
+  EXPECT_EQ(taken.size(), device_->name().starts_with("cuda") ? 4u : 0u);
 }
 
 TEST_P(GpuLayers, BatchNormInTests) {

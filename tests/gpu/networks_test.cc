@@ -7,8 +7,10 @@
 #include <fstream>
 #include <limits>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/clock.h"
@@ -19,6 +21,7 @@
 #include "tests/gpu/training.h"
 #include "worker/data/batches.h"
 #include "worker/engine/cpu/cpu_device.h"
+#include "worker/engine/forwarding_device.h"
 #include "worker/engine/layer_harness.h"
 #include "worker/engine/network_checks.h"
 #include "worker/engine/network_executor.h"
@@ -92,6 +95,25 @@ class GpuNetworks : public testing::PrecisionTest {
                                                 const OptimizerSpec& optimizer) {
     return Training::create(net, batch_size, make_cpu_device(kThreads), optimizer);
   }
+};
+
+/// Leaves every ReLU to itself, and counts them.
+class ReluApart final : public ForwardingDevice {
+ public:
+  ReluApart(std::unique_ptr<Device> inner, bool shares, int* relus)
+      : ForwardingDevice(std::move(inner)), shares_(shares), relus_(relus) {}
+  ReluShare takes_relu(const LayerSpec& layer) const override {
+    return shares_ ? ForwardingDevice::takes_relu(layer) : ReluShare::kNone;
+  }
+  absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(
+      const LayerSpec& layer, const OperatorOptions& options) override {
+    *relus_ += layer.type == LayerType::kRelu ? 1 : 0;
+    return ForwardingDevice::make_operator(layer, options);
+  }
+
+ private:
+  const bool shares_;
+  int* const relus_;
 };
 
 TEST_P(GpuNetworks, OnePassAndFiveStepsAsTheCpu) {
@@ -340,6 +362,49 @@ TEST_P(GpuNetworks, FiftyIterationsOfLeNetAsTheCpu) {
     if (i == 0) first = last;
   }
   EXPECT_LT(last, first) << "it must train, or the comparison means little";
+}
+
+TEST_P(GpuNetworks, WhoComputesAReluChangesNoBit) {
+  for (const NetSpec& net : networks()) {
+    SCOPED_TRACE(net.name);
+    int alone = 0, left = 0;
+    auto device = make_device(), other = make_device();
+    ASSERT_TRUE(device != nullptr && other != nullptr);
+    const bool is_gpu = device->name().starts_with("cuda");
+    const auto shared = Training::create(
+        net, 3, std::make_unique<ReluApart>(std::move(device), true, &left), momentum(0.002));
+    const auto apart = Training::create(
+        net, 3, std::make_unique<ReluApart>(std::move(other), false, &alone), momentum(0.002));
+    ASSERT_TRUE(shared != nullptr && apart != nullptr);
+    std::set<std::size_t> factors;  // in bf16 they lie in another layout than what is before them
+    int relus = 0, behind_batch_norm = 0;
+    for (const LayerSpec& layer : net.layers) {
+      if (layer.type == LayerType::kFullyConnected) factors.insert(layer.inputs.front());
+    }
+    for (std::size_t i = 0; i < net.layers.size(); ++i) {
+      const LayerSpec& layer = net.layers[i];
+      if (layer.type != LayerType::kRelu) continue;
+      ++relus;
+      const bool is_image = layer.output_shape.size() == 3 &&
+                            element_count(layer.output_shape) > layer.output_shape.front();
+      if (GetParam() == "bf16" && factors.contains(i) && is_image) continue;
+      const std::size_t before = layer.inputs.front();
+      if (before == kNetworkInput) continue;
+      behind_batch_norm += net.layers[before].type == LayerType::kBatchNorm ? 1 : 0;
+    }
+    EXPECT_EQ(alone, relus);
+    EXPECT_EQ(alone - left, is_gpu ? behind_batch_norm : 0) << "of these nothing is left";
+    for (std::uint64_t i = 0; i < 2; ++i) {
+      const Batch batch = testing::random_batch(net, 3, 70 + i);
+      EXPECT_EQ(shared->iterate(batch), apart->iterate(batch));
+      EXPECT_EQ(shared->gradients(), apart->gradients());
+    }
+    std::vector<float> statistics(static_cast<std::size_t>(net.statistics_count()));
+    std::vector<float> wanted = statistics;
+    ASSERT_TRUE(shared->executor().read_statistics(statistics).ok());
+    ASSERT_TRUE(apart->executor().read_statistics(wanted).ok());
+    EXPECT_EQ(statistics, wanted);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Precisions, GpuNetworks, ::testing::ValuesIn(kPrecisions),

@@ -46,6 +46,14 @@ struct BackwardArgs {
   std::span<float* const> input_gradients;  ///< device; overwritten; nullptr where nobody wants it
 };
 
+/// How much of a ReLU the operator of the layer before it does in its own passes over memory.
+enum class ReluShare {
+  kNone,
+  kForward,  ///< its output is the ReLU's; the ReLU's backward comes before its own
+  /// As well; its output's gradient is that of the ReLU's output, which backward does not read.
+  kBoth,
+};
+
 /// Types that work in place (works_in_place in tensor_lifetimes.h) must do so where a pointer they
 /// write to is one they read from.
 ///
@@ -69,6 +77,7 @@ struct OperatorOptions {
   bool wants_input_gradient = true;       ///< false: input_gradients will all be nullptr
   std::span<const Layout> input_layouts;  ///< one per LayerSpec::inputs, or none: all plain
   Layout output_layout = Layout::kPlain;
+  ReluShare relu = ReluShare::kNone;  ///< of one behind the layer; what takes_relu said
 
   Layout input_layout(std::size_t input = 0) const {
     return input_layouts.empty() ? Layout::kPlain : input_layouts[input];
@@ -96,6 +105,9 @@ struct DeviceCopy {
 
 /// Owned by whoever asked for it; given back to the device's allocator at the end.
 using DeviceMemory = std::unique_ptr<void, void (*)(void*)>;
+
+inline constexpr std::int64_t kFloatBytes = sizeof(float);
+inline float* floats(const DeviceMemory& memory) { return static_cast<float*>(memory.get()); }
 
 /// Tells when something that was queued is done. Made once, at creation of the executor, and used
 /// again and again (Device::start_download). This one is of a synchronous device: always done.
@@ -191,6 +203,10 @@ class Device {
                                std::span<const Layout> /*inputs*/) const {
     return Layout::kPlain;
   }
+
+  /// What the layer's operator can take over from a ReLU that works in place on its output and is
+  /// its only reader. The bits must be those of the two apart.
+  virtual ReluShare takes_relu(const LayerSpec& /*layer*/) const { return ReluShare::kNone; }
 
   /// Errors name the layer. UNIMPLEMENTED for a layer type that the device does not know.
   virtual absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(

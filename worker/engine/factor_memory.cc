@@ -10,10 +10,6 @@
 namespace poseidon {
 namespace {
 
-constexpr std::int64_t kFloatBytes = sizeof(float);
-
-float* floats(const DeviceMemory& memory) { return static_cast<float*>(memory.get()); }
-
 std::int64_t bytes_of(const StateRange& range, std::size_t values) {
   POSEIDON_CHECK(static_cast<std::int64_t>(values) == range.elements, "as many values as named");
   return range.elements * kFloatBytes;

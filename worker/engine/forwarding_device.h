@@ -67,6 +67,7 @@ class ForwardingDevice : public Device {
   Layout output_layout(const LayerSpec& layer, std::span<const Layout> inputs) const override {
     return inner_->output_layout(layer, inputs);
   }
+  ReluShare takes_relu(const LayerSpec& layer) const override { return inner_->takes_relu(layer); }
   absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(
       const LayerSpec& layer, const OperatorOptions& options) override {
     return inner_->make_operator(layer, options);

@@ -408,6 +408,43 @@ void compare_layer(Device& device, Device& wanted_device, const LayerCase& one, 
   }
 }
 
+bool a_relu_behind_changes_no_bit(Device& device, const LayerCase& one, std::uint64_t seed,
+                                  const Accuracy& accuracy) {
+  const LayerSpec layer = layer_on(one.layer, one.shape);
+  const ReluShare share = device.takes_relu(layer);
+  if (share == ReluShare::kNone) return false;
+  SCOPED_TRACE(one.layer.dump() + " on " + shape_to_string(one.shape) + ", batch " +
+               std::to_string(one.batch) + ", " + accuracy.name);
+  auto data = draw_for(layer, one.batch, seed, accuracy);
+  if (one.batch > 2) data.valid_samples = one.batch - 1;
+  const auto positive = [](std::vector<float> values) {
+    for (float& value : values) value = std::max(value, 0.0f);
+    return values;
+  };
+  for (const auto& [input, output] : layouts_of(device, layer)) {
+    data.input_layout = input;
+    data.output_layout = output;
+    for (const Phase phase : {Phase::kTest, Phase::kTrain}) {
+      auto apart = data, together = data;
+      apart.phase = together.phase = phase;
+      together.relu = share;
+      const std::vector<float> outputs = run_layer(device, layer, one.batch, apart).output;
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        if (outputs[i] <= 0.0f) apart.output_gradient[i] = 0.0f;
+      }
+      // Then the ReLU's own backward comes before the layer's.
+      if (share == ReluShare::kForward) together.output_gradient = apart.output_gradient;
+      const auto wanted = run_layer(device, layer, one.batch, apart);
+      const auto got = run_layer(device, layer, one.batch, together);
+      EXPECT_EQ(got.output, positive(outputs));
+      EXPECT_EQ(got.statistics, wanted.statistics);
+      EXPECT_EQ(got.input_gradient, wanted.input_gradient);
+      EXPECT_EQ(got.parameter_gradients, wanted.parameter_gradients);
+    }
+  }
+  return true;
+}
+
 void batch_norm_in_tests(Device& device, Device& wanted, const Accuracy& accuracy) {
   for (const Shape& shape : {Shape{7}, Shape{3, 5, 7}}) {
     const LayerSpec layer = layer_on({{"type", "batch_norm"}, {"epsilon", 0.01}}, shape);

@@ -215,7 +215,8 @@ LayerResult run_layer(Device& device, const LayerSpec& layer, std::int64_t batch
   auto op = device.make_operator(layer, {.batch_size = batch,
                                          .wants_input_gradient = wants_input_gradient,
                                          .input_layouts = input_layouts,
-                                         .output_layout = data.output_layout});
+                                         .output_layout = data.output_layout,
+                                         .relu = data.relu});
   EXPECT_TRUE(op.ok()) << op.status();
   if (!op.ok()) return no_result(data);
   Tensor input(device, layer.input_shape, data.input, data.input_layout);

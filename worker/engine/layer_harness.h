@@ -41,6 +41,7 @@ struct LayerData {
   Phase phase = Phase::kTrain;
   /// In which the device has them, kPlain or kBfloat16, where bfloat16 loses none of their digits.
   Layout input_layout = Layout::kPlain, output_layout = Layout::kPlain;
+  ReluShare relu = ReluShare::kNone;  ///< as in OperatorOptions
 };
 /// Drawn from mix_seed(seed, 0 to 5) for input, weight, bias, output gradient, labels and running
 /// statistics (made positive: they may be variances).

@@ -15,11 +15,8 @@ namespace poseidon {
 namespace {
 
 constexpr std::int64_t kAlignmentBytes = 64;
-constexpr std::int64_t kFloatBytes = sizeof(float);
 /// Of host_copy_, at least: results are smaller, all else comes in pieces.
 constexpr std::int64_t kCopyElements = std::int64_t{1} << 20;
-
-float* floats(const DeviceMemory& memory) { return static_cast<float*>(memory.get()); }
 
 }  // namespace
 
@@ -76,6 +73,7 @@ absl::Status NetworkExecutor::build() {
   nodes_.resize(layers_.size());
   choose_layouts();
   POSEIDON_RETURN_IF_ERROR(build_tensors());
+  share_relus();
   POSEIDON_RETURN_IF_ERROR(build_statistics());
   for (std::size_t i = 0; i < nodes_.size(); ++i) POSEIDON_RETURN_IF_ERROR(build_node(i));
   if (!device_->shares_host_memory()) {
@@ -225,6 +223,24 @@ absl::Status NetworkExecutor::build_tensors() {
   return absl::OkStatus();
 }
 
+// Where the plan has both in one place, forward and backward.
+void NetworkExecutor::share_relus() {
+  std::vector<int> readers(layers_.size(), 0);
+  for (const LayerSpec& layer : layers_) {
+    for (const std::size_t input : layer.inputs) {
+      if (input != kNetworkInput) ++readers[input];
+    }
+  }
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const std::size_t input = layers_[i].inputs.front();
+    if (layers_[i].type != LayerType::kRelu || input == kNetworkInput || readers[input] != 1)
+      continue;
+    Node &relu = nodes_[i], &before = nodes_[input];
+    if (relu.output != before.output || relu.output_gradient != before.output_gradient) continue;
+    before.takes_relu = relu.is_taken = device_->takes_relu(layers_[input]);
+  }
+}
+
 absl::Status NetworkExecutor::build_node(std::size_t index) {
   const LayerSpec& layer = layers_[index];
   Node& node = nodes_[index];
@@ -241,7 +257,9 @@ absl::Status NetworkExecutor::build_node(std::size_t index) {
                                 .seed = options_.seed,
                                 .wants_input_gradient = input_needs_gradient,
                                 .input_layouts = input_layouts,
-                                .output_layout = node.layout};
+                                .output_layout = node.layout,
+                                .relu = node.takes_relu};
+  if (node.is_taken == ReluShare::kBoth) return absl::OkStatus();
   POSEIDON_ASSIGN_OR_RETURN(node.op, device_->make_operator(layer, options));
   return absl::OkStatus();
 }
@@ -313,6 +331,7 @@ absl::Status NetworkExecutor::forward_node(std::size_t index, const ExecutionHoo
     POSEIDON_RETURN_IF_ERROR(bring_parameters(layer, hooks));
     POSEIDON_RETURN_IF_ERROR(times_.begin(layer));
   }
+  if (node.is_taken != ReluShare::kNone) return absl::OkStatus();
   return node.op->forward(forward_args(node));
 }
 
@@ -434,7 +453,7 @@ absl::StatusOr<ForwardResult> NetworkExecutor::collect_result() {
 
 absl::Status NetworkExecutor::backward_node(std::size_t index) {
   const Node& node = nodes_[index];
-  if (!node.runs_backward) return absl::OkStatus();
+  if (!node.runs_backward || node.is_taken == ReluShare::kBoth) return absl::OkStatus();
   BackwardArgs args;
   args.forward = forward_args(node);
   args.output_gradient = node.output_gradient;

@@ -15,7 +15,9 @@
 //     (after_backward) as their gradients have arrived in host memory: asked for after each node,
 //     waited for after the last, in the order of the walk. When forward or backward returns, with
 //     an error or without, the device has nothing queued.
-//  6. A layer's backward runs only if a parameter layer is at or before it; nothing computes the
+//  6. A ReLU whose only input nobody else reads may be computed by that input's layer, by what the
+//     device says (Device::takes_relu); then the walk does not call it, in both passes or forward.
+//  7. A layer's backward runs only if a parameter layer is at or before it; nothing computes the
 //     gradient of the data.
 
 #include <cstdint>
@@ -86,9 +88,11 @@ class NetworkExecutor final : public Executor {
   };
   // Pointers are into tensors_, on the device.
   struct Node {
-    std::int64_t output_elements = 0;  // of the whole batch
-    Layout layout = Layout::kPlain;    // of the output and its gradient
-    std::unique_ptr<LayerOperator> op;
+    std::int64_t output_elements = 0;         // of the whole batch
+    Layout layout = Layout::kPlain;           // of the output and its gradient
+    std::unique_ptr<LayerOperator> op;        // null where nothing is left for it to do
+    ReluShare takes_relu = ReluShare::kNone;  // of the one behind this layer
+    ReluShare is_taken = ReluShare::kNone;    // this ReLU, by the layer before it
     float* output = nullptr;
     float* output_gradient = nullptr;
     std::vector<const float*> inputs;
@@ -114,6 +118,7 @@ class NetworkExecutor final : public Executor {
   void choose_layouts();
   Layout layout_of(std::size_t input) const;  // a layer, or kNetworkInput
   absl::Status build_tensors();
+  void share_relus();
   absl::Status build_node(std::size_t index);
   absl::Status make_range(std::int64_t elements, ParameterRange& range);
   absl::Status check(const Batch& batch) const;

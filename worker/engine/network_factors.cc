@@ -9,12 +9,6 @@
 #include "worker/engine/network_executor.h"
 
 namespace poseidon {
-namespace {
-
-constexpr std::int64_t kFloatBytes = sizeof(float);
-
-}  // namespace
-
 absl::Status NetworkExecutor::keep_factors(LayerIndex layer, int optimizer_slots) {
   POSEIDON_CHECK(layer.value() < gradients_.size(), "no such parameter layer");
   const LayerSpec& spec = net_.layers[net_.parameter_layers()[layer.value()]];

@@ -10,7 +10,6 @@
 namespace poseidon {
 namespace {
 
-constexpr std::int64_t kFloatBytes = sizeof(float);
 /// 1 MiB: a tenth of a millisecond.
 constexpr std::int64_t kPieceElements = std::int64_t{1} << 18;
 

@@ -18,7 +18,6 @@
 namespace poseidon {
 namespace {
 
-constexpr std::int64_t kGrainElements = 16384;
 constexpr std::int64_t kPlainLanes = 8;
 
 // Two sums over one plane, or over one channel.

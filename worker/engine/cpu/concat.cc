@@ -10,8 +10,6 @@
 namespace poseidon {
 namespace {
 
-constexpr std::int64_t kGrainElements = 16384;
-
 class Concat final : public LayerOperator {
  public:
   Concat(const LayerSpec& layer, const OperatorOptions& options)

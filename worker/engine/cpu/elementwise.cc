@@ -13,8 +13,6 @@
 namespace poseidon {
 namespace {
 
-constexpr std::int64_t kGrainElements = 16384;  // less is not worth waking a thread
-
 std::int64_t batch_elements(const LayerSpec& layer, const OperatorOptions& options) {
   return options.batch_size * element_count(layer.output_shape);
 }

@@ -12,11 +12,9 @@
 namespace poseidon {
 namespace {
 
-constexpr std::int64_t kGrainElements = 2048;
+constexpr std::int64_t kLossGrain = 2048;
 
-std::int64_t grain(std::int64_t classes) {
-  return std::max<std::int64_t>(1, kGrainElements / classes);
-}
+std::int64_t grain(std::int64_t classes) { return std::max<std::int64_t>(1, kLossGrain / classes); }
 
 class SoftmaxCrossEntropy final : public LayerOperator {
  public:

@@ -15,7 +15,7 @@
 namespace poseidon {
 namespace {
 
-constexpr std::int64_t kGrainElements = 4096;
+constexpr std::int64_t kPoolGrain = 4096;
 
 // Output positions (begin, end) whose window element `offset` lies inside the image.
 struct Positions {
@@ -105,7 +105,7 @@ class MaxPooling final : public LayerOperator {
   void for_blocks(const Body& body) {
     const std::int64_t outputs = out_height_ * out_width_ * lanes_;
     const std::int64_t work = outputs * layer_.kernel_h * layer_.kernel_w;
-    parallel_for(planes_ / lanes_, std::max<std::int64_t>(1, kGrainElements / work),
+    parallel_for(planes_ / lanes_, std::max<std::int64_t>(1, kPoolGrain / work),
                  [&](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t i = begin; i < end; ++i) {
                      body(i * height_ * width_ * lanes_, i * outputs);
@@ -116,7 +116,7 @@ class MaxPooling final : public LayerOperator {
   template <typename Body>
   void for_planes(const Body& body) {
     const std::int64_t work = out_height_ * out_width_ * layer_.kernel_h * layer_.kernel_w;
-    parallel_for(planes_, std::max<std::int64_t>(1, kGrainElements / work),
+    parallel_for(planes_, std::max<std::int64_t>(1, kPoolGrain / work),
                  [&](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t plane = begin; plane < end; ++plane) body(plane);
                  });

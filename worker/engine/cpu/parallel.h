@@ -17,6 +17,9 @@ using RangeFunction = void (*)(const void* body, std::int64_t begin, std::int64_
 void run_ranges(std::int64_t items, std::int64_t grain, RangeFunction function, const void* body);
 }  // namespace internal
 
+/// Elements of a loop of a few operations each; fewer are not worth waking a thread.
+inline constexpr std::int64_t kGrainElements = 16384;
+
 /// Calls body(begin, end) on disjoint ranges that cover 0..items; below `grain` items per thread it
 /// takes fewer threads. The body must not throw, and items must not depend on each other: then the
 /// result does not depend on the number of threads.

@@ -214,6 +214,7 @@ class Convolution final : public LayerOperator {
         scales_(narrow_type_ == CUDNN_DATA_HALF),
         input_is_narrow_(options.input_layout() == Layout::kBfloat16),
         output_is_narrow_(options.output_layout == Layout::kBfloat16),
+        relu_(options.relu == ReluShare::kForward),
         wants_input_gradient_(options.wants_input_gradient),
         input_planes_(planes_of(samples_, layer.input_shape)),
         output_planes_(planes_of(samples_, layer.output_shape)),
@@ -448,13 +449,12 @@ class Convolution final : public LayerOperator {
   void* target(float* to, bool is_narrow, std::byte* place) const {
     return form_.is_narrow() && !is_narrow ? static_cast<void*>(place) : to;
   }
-  /// The scales: of the factors of which `place` has the products' sums. `bias`, if there is one,
-  /// is added on the way.
+  /// The scales: of the factors of which `place` has the products' sums.
   void deliver(const std::byte* place, float* to, const cuda::Planes& planes,
-               const cuda::NarrowScales& scales, const float* bias = nullptr) const {
+               const cuda::NarrowScales& scales, const cuda::Epilogue& epilogue = {}) const {
     if (!form_.is_narrow()) return;
     cuda::widen(context_.compute(), kernel_type(), planes, form_.has_channels_last(), place, scales,
-                bias, to);
+                epilogue, to);
   }
   cuda::NarrowType kernel_type() const {
     return scales_ ? cuda::NarrowType::kFloat16 : cuda::NarrowType::kBfloat16;
@@ -505,12 +505,14 @@ class Convolution final : public LayerOperator {
     const void* const w = rounded_weight(args.parameters, forward_limits_.weight);
     POSEIDON_RETURN_IF_ERROR(
         call_forward(x, w, target(args.output, output_is_narrow_, output_place())));
-    const float* const bias = has_bias() ? args.parameters + elements_of(weight_planes_) : nullptr;
+    const cuda::Epilogue epilogue = {
+        .bias = has_bias() ? args.parameters + elements_of(weight_planes_) : nullptr,
+        .relu = relu_};
     if (form_.is_narrow() && !output_is_narrow_) {
       deliver(output_place(), args.output, output_planes_, {&scales()->input, &scales()->weight},
-              bias);
-    } else if (bias != nullptr) {
-      cuda::add_bias(context_.compute(), images_, args.output, bias);
+              epilogue);
+    } else if (has_bias()) {
+      cuda::add_bias(context_.compute(), images_, epilogue, args.output);
     }
     return launch_status("convolution");
   }
@@ -555,6 +557,7 @@ class Convolution final : public LayerOperator {
   const cudnnDataType_t narrow_type_;  ///< of rounded tensors; float where none is rounded
   const bool rounds_, scales_;
   const bool input_is_narrow_, output_is_narrow_;  ///< in kBfloat16, their gradients too
+  const bool relu_;                                ///< of the output, behind the bias
   const bool wants_input_gradient_;
   const cuda::Planes input_planes_, output_planes_, weight_planes_;  // of the whole batch
   const cuda::Images images_;                                        // the output's

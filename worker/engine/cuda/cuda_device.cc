@@ -241,6 +241,15 @@ class CudaDevice final : public Device {
                                                                  : Layout::kPlain;
   }
 
+  // Where our own kernel writes the output anyway.
+  ReluShare takes_relu(const LayerSpec& layer) const override {
+    if (layer.type == LayerType::kBatchNorm) return ReluShare::kBoth;
+    const bool has_products =
+        layer.type == LayerType::kConvolution || layer.type == LayerType::kFullyConnected;
+    const bool adds_a_bias = has_products && layer.parameters.size() > 1;
+    return adds_a_bias || layer.type == LayerType::kAdd ? ReluShare::kForward : ReluShare::kNone;
+  }
+
   absl::StatusOr<std::unique_ptr<LayerOperator>> make_operator(
       const LayerSpec& layer, const OperatorOptions& options) override {
     context_->use();

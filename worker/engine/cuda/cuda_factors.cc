@@ -12,7 +12,6 @@
 namespace poseidon {
 namespace {
 
-constexpr std::int64_t kFloatBytes = sizeof(float);
 /// 64 MiB of gradient: enough to keep a GPU busy. Part of the definition of the result.
 constexpr std::int64_t kTileElements = std::int64_t{16} << 20;
 

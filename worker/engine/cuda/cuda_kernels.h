@@ -29,9 +29,17 @@ void relu_gradient(cudaStream_t stream, Layout layout, const float* forward_outp
                    const float* gradient, float* out, std::int64_t size);
 void sum(cudaStream_t stream, Layout layout, const float* a, const float* b, float* out,
          std::int64_t size);
+void sum_relu(cudaStream_t stream, Layout layout, const float* a, const float* b, float* out,
+              std::int64_t size);
 /// dropout_mask.h; `layer_seed` is mix_seed(job's seed, hash of the layer's name).
 void dropout(cudaStream_t stream, std::uint64_t layer_seed, std::uint64_t first_sample, float ratio,
              std::int64_t samples, std::int64_t elements, const float* in, float* out);
+
+/// What becomes of sums in the pass that keeps them.
+struct Epilogue {
+  const float* bias = nullptr;  ///< per channel, added; null: none
+  bool relu = false;            ///< of which then the ReLU is taken
+};
 
 // ---- 16 bits (narrow_kernels.cu); scales are in the device's memory ----
 
@@ -51,9 +59,9 @@ struct NarrowScales {
 void narrow(cudaStream_t stream, NarrowType type, const Planes& planes, bool channels_last,
             const float* in, const HalfScale* scale, void* out);
 /// Sums of products of two tensors with these scales, without them. With `channels_last` in is
-/// samples x plane x channels. With `bias`, a value for each channel, that is added.
+/// samples x plane x channels.
 void widen(cudaStream_t stream, NarrowType type, const Planes& planes, bool channels_last,
-           const void* in, const NarrowScales& scales, const float* bias, float* out);
+           const void* in, const NarrowScales& scales, const Epilogue& epilogue, float* out);
 
 /// To the nearest bfloat16, ties to even, kept as float.
 void round_to_bfloat16(cudaStream_t stream, const float* in, float* out, std::int64_t size);
@@ -104,8 +112,8 @@ struct Images {
   std::int64_t samples, channels, plane, valid;
   Layout layout = Layout::kPlain;
 };
-/// values of channel c += bias[c]
-void add_bias(cudaStream_t stream, const Images& images, float* values, const float* bias);
+/// In place; with a bias.
+void add_bias(cudaStream_t stream, const Images& images, const Epilogue& epilogue, float* values);
 /// Elements of double scratch that the functions below need, for any number of valid samples.
 std::size_t channel_sums_scratch(const Images& images);
 
@@ -116,10 +124,12 @@ void channel_sums(cudaStream_t stream, const Images& images, const float* gradie
 struct BatchNormState {
   double* mean;
   double* inverse;  ///< 1 / sqrt(variance + epsilon)
-  float* factors;   ///< four per channel, end to end: what one pass over the values computes with
+  /// Five per channel, end to end: mean, scale and shift of forward, two more of backward.
+  float* factors;
 };
 struct BatchNormRule {
   double epsilon, momentum;
+  bool relu;  ///< what is normalised goes through a ReLU behind it, and its gradient likewise
 };
 /// Statistics of the valid samples; moves the running ones; normalises all samples.
 /// `parameters`: weights, then biases. `statistics`: running means, then variances.
@@ -131,9 +141,9 @@ void batch_norm_test(cudaStream_t stream, const Images& images, const BatchNormR
                      const float* in, const float* parameters, const float* statistics,
                      const BatchNormState& state, float* out);
 /// `in_gradient` may be null; it is 0 for samples that do not count.
-void batch_norm_gradient(cudaStream_t stream, const Images& images, const float* in,
-                         const float* gradient, const float* parameters, double* scratch,
-                         const BatchNormState& state, float* parameter_gradients,
+void batch_norm_gradient(cudaStream_t stream, const Images& images, const BatchNormRule& rule,
+                         const float* in, const float* gradient, const float* parameters,
+                         double* scratch, const BatchNormState& state, float* parameter_gradients,
                          float* in_gradient);
 
 // ---- sums (sum_kernels.cu), in double ----

@@ -7,7 +7,7 @@
 namespace poseidon {
 namespace {
 
-constexpr std::size_t kAlignmentBytes = 256;
+constexpr std::size_t kTwinAlignmentBytes = 256;
 
 class CudaTwin final : public PlainTwin {
  public:
@@ -17,7 +17,7 @@ class CudaTwin final : public PlainTwin {
   float* values() override { return reinterpret_cast<float*>(context_.twins() + begin_); }
   absl::Status take(const float* tensor) override {
     cuda::widen(context_.compute(), cuda::NarrowType::kBfloat16, planes_, /*channels_last=*/true,
-                tensor, {.left = nullptr, .right = nullptr}, /*bias=*/nullptr, values());
+                tensor, {.left = nullptr, .right = nullptr}, /*epilogue=*/{}, values());
     return launch_status("widen");
   }
   absl::Status give(float* tensor) override {
@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<PlainTwin>> make_cuda_twin(std::int64_t batch, co
   const std::size_t begin = taken;
   const auto bytes =
       static_cast<std::size_t>(batch * element_count(shape) * bytes_per_element(Layout::kPlain));
-  taken += (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+  taken += (bytes + kTwinAlignmentBytes - 1) / kTwinAlignmentBytes * kTwinAlignmentBytes;
   POSEIDON_RETURN_IF_ERROR(context.reserve_twins(taken));
   const cuda::Planes planes = {
       .samples = batch, .channels = shape.front(), .plane = element_count(shape) / shape.front()};

@@ -18,6 +18,17 @@ __device__ inline float load(const Bfloat16* from) { return __bfloat162float(*fr
 __device__ inline void store(float value, float* to) { *to = value; }
 __device__ inline void store(float value, Bfloat16* to) { *to = __float2bfloat16_rn(value); }
 
+/// The value as it is once it has been kept as an Element.
+template <typename Element>
+__device__ float kept_as(float value) {
+  Element element;
+  store(value, &element);
+  return load(&element);
+}
+
+/// ReLU; a NaN stays one.
+__device__ inline float positive_part(float value) { return value <= 0.0f ? 0.0f : value; }
+
 /// Neighbours that are loaded and stored at once; their place is a multiple of their size.
 template <typename Element, int kCount>
 struct alignas(sizeof(Element) * kCount) Neighbours {

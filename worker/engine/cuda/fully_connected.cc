@@ -15,12 +15,13 @@ namespace {
 
 class FullyConnected final : public LayerOperator {
  public:
-  FullyConnected(const LayerSpec& layer, std::int64_t samples, CudaContext& context)
+  FullyConnected(const LayerSpec& layer, const OperatorOptions& options, CudaContext& context)
       : layer_(layer.name),
-        samples_(samples),
+        samples_(options.batch_size),
         inputs_(element_count(layer.input_shape)),
         outputs_(layer.output_shape.front()),
         has_bias_(layer.parameters.size() > 1),
+        relu_(options.relu == ReluShare::kForward),
         context_(context) {}
 
   absl::Status open(bool wants_input_gradient) {
@@ -56,7 +57,7 @@ class FullyConnected final : public LayerOperator {
     if (!has_bias_) return absl::OkStatus();
     cuda::add_bias(context_.compute(),
                    {.samples = samples_, .channels = outputs_, .plane = 1, .valid = samples_},
-                   args.output, args.parameters + outputs_ * inputs_);
+                   {.bias = args.parameters + outputs_ * inputs_, .relu = relu_}, args.output);
     return launch_status("add_bias");
   }
 
@@ -79,6 +80,7 @@ class FullyConnected final : public LayerOperator {
   const std::string layer_;
   const std::int64_t samples_, inputs_, outputs_;
   const bool has_bias_;
+  const bool relu_;  ///< of the output, behind the bias
   CudaContext& context_;
   std::unique_ptr<MatrixProduct> forward_, of_weight_, of_input_;
 };
@@ -87,7 +89,7 @@ class FullyConnected final : public LayerOperator {
 
 MadeOperator make_cuda_fully_connected(const LayerSpec& layer, const OperatorOptions& options,
                                        CudaContext& context) {
-  auto made = std::make_unique<FullyConnected>(layer, options.batch_size, context);
+  auto made = std::make_unique<FullyConnected>(layer, options, context);
   POSEIDON_RETURN_IF_ERROR(made->open(options.wants_input_gradient));
   return made;
 }

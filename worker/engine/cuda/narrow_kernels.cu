@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "worker/engine/cuda/cuda_kernels.h"
+#include "worker/engine/cuda/element.cuh"
 #include "worker/engine/cuda/launch.cuh"
 
 namespace poseidon::cuda {
@@ -69,16 +70,21 @@ struct FromFloat16 {  // the inverses' product may be no float
   float first, second;
 };
 
-/// `bias`: of each channel, added to what is made; null where 16 bits are made.
+__device__ float finished(float value, const Epilogue& epilogue, std::int64_t channel) {
+  if (epilogue.bias != nullptr) value += epilogue.bias[channel];
+  return epilogue.relu ? positive_part(value) : value;
+}
+
+/// `epilogue`: of floats that are made.
 template <typename To, typename From, typename Convert>
 __global__ void in_order_kernel(Planes planes, const From* in, NarrowScales scales,
-                                const float* bias, To* out) {
+                                Epilogue epilogue, To* out) {
   const Convert convert(scales);
   const std::int64_t size = planes.samples * planes.channels * planes.plane;
   for (std::int64_t i = first_item(); i < size; i += item_stride()) {
     To value = convert(in[i]);
     if constexpr (std::is_same_v<To, float>) {
-      if (bias != nullptr) value += bias[i / planes.plane % planes.channels];
+      value = finished(value, epilogue, i / planes.plane % planes.channels);
     }
     out[i] = value;
   }
@@ -89,10 +95,11 @@ __global__ void in_order_kernel(Planes planes, const From* in, NarrowScales scal
 constexpr int kTile = 32;
 constexpr int kTileRows = kThreads / kTile;  // that a block takes at a time
 
-/// out[n][c][r] = in[n][r][c] + bias[c]; a tile of rows and columns is a block's at a time.
+/// out[n][c][r] = in[n][r][c], then the epilogue; a tile of rows and columns is a block's at a
+/// time.
 template <typename To, typename From, typename Convert>
 __global__ void transpose_kernel(std::int64_t count, std::int64_t rows, std::int64_t columns,
-                                 const From* in, NarrowScales scales, const float* bias, To* out) {
+                                 const From* in, NarrowScales scales, Epilogue epilogue, To* out) {
   constexpr bool kWidens = std::is_same_v<To, float>;
   // Of floats either way. One column more: a column's elements are in different banks.
   __shared__ float tile[kTile][kTile + 1];
@@ -120,7 +127,7 @@ __global__ void transpose_kernel(std::int64_t count, std::int64_t rows, std::int
       const float value = tile[x][i];
       To& at = out[begin + c * rows + r];
       if constexpr (kWidens) {
-        at = bias != nullptr ? value + bias[c] : value;
+        at = finished(value, epilogue, c);
       } else {
         at = convert(value);
       }
@@ -148,18 +155,18 @@ __global__ void round_to_float16_kernel(const float* in, const HalfScale* scale,
 /// `rows`, `columns`: of each sample in `in`, which change places if it is `transposed`.
 template <typename Convert, typename From, typename To>
 void convert(cudaStream_t stream, const Planes& planes, std::int64_t rows, std::int64_t columns,
-             bool transposed, const From* in, const NarrowScales& scales, const float* bias,
+             bool transposed, const From* in, const NarrowScales& scales, const Epilogue& epilogue,
              To* out) {
   // With one row or one column both orders are the same.
   if (!transposed || rows == 1 || columns == 1) {
     launch(stream, blocks_for(planes.samples * rows * columns), kThreads,
-           in_order_kernel<To, From, Convert>, planes, in, scales, bias, out);
+           in_order_kernel<To, From, Convert>, planes, in, scales, epilogue, out);
     return;
   }
   const std::int64_t tiles =
       planes.samples * ((rows + kTile - 1) / kTile) * ((columns + kTile - 1) / kTile);
   launch(stream, one_block_each(tiles), kThreads, transpose_kernel<To, From, Convert>,
-         planes.samples, rows, columns, in, scales, bias, out);
+         planes.samples, rows, columns, in, scales, epilogue, out);
 }
 
 }  // namespace
@@ -176,23 +183,23 @@ void narrow(cudaStream_t stream, NarrowType type, const Planes& planes, bool cha
   const NarrowScales scales{.left = scale, .right = nullptr};
   if (type == NarrowType::kBfloat16) {
     convert<ToBfloat16>(stream, planes, planes.channels, planes.plane, channels_last, in, scales,
-                        nullptr, static_cast<__nv_bfloat16*>(out));
+                        {}, static_cast<__nv_bfloat16*>(out));
   } else {
-    convert<ToFloat16>(stream, planes, planes.channels, planes.plane, channels_last, in, scales,
-                       nullptr, static_cast<__half*>(out));
+    convert<ToFloat16>(stream, planes, planes.channels, planes.plane, channels_last, in, scales, {},
+                       static_cast<__half*>(out));
   }
 }
 
 void widen(cudaStream_t stream, NarrowType type, const Planes& planes, bool channels_last,
-           const void* in, const NarrowScales& scales, const float* bias, float* out) {
+           const void* in, const NarrowScales& scales, const Epilogue& epilogue, float* out) {
   const std::int64_t rows = channels_last ? planes.plane : planes.channels;
   const std::int64_t columns = channels_last ? planes.channels : planes.plane;
   if (type == NarrowType::kBfloat16) {
     convert<FromBfloat16>(stream, planes, rows, columns, channels_last,
-                          static_cast<const __nv_bfloat16*>(in), scales, bias, out);
+                          static_cast<const __nv_bfloat16*>(in), scales, epilogue, out);
   } else {
     convert<FromFloat16>(stream, planes, rows, columns, channels_last,
-                         static_cast<const __half*>(in), scales, bias, out);
+                         static_cast<const __half*>(in), scales, epilogue, out);
   }
 }
 

@@ -51,13 +51,17 @@ class Relu final : public LayerOperator {
 
 class Add final : public LayerOperator {
  public:
-  Add(std::int64_t elements, Layout layout, CudaContext& context)
-      : elements_(elements), layout_(layout), context_(context) {}
+  Add(std::int64_t elements, const OperatorOptions& options, CudaContext& context)
+      : elements_(elements),
+        layout_(options.output_layout),
+        relu_(options.relu == ReluShare::kForward),
+        context_(context) {}
 
   absl::Status forward(const ForwardArgs& args) override {
     const float* sum = args.inputs[0];
-    for (const float* input : args.inputs.subspan(1)) {
-      cuda::sum(context_.compute(), layout_, sum, input, args.output, elements_);
+    for (std::size_t i = 1; i < args.inputs.size(); ++i) {
+      const auto add = relu_ && i + 1 == args.inputs.size() ? cuda::sum_relu : cuda::sum;
+      add(context_.compute(), layout_, sum, args.inputs[i], args.output, elements_);
       sum = args.output;
     }
     return launch_status("sum");
@@ -75,6 +79,7 @@ class Add final : public LayerOperator {
  private:
   const std::int64_t elements_;
   const Layout layout_;
+  const bool relu_;  ///< of the sum
   CudaContext& context_;
 };
 
@@ -173,7 +178,7 @@ MadeOperator make_cuda_relu(const LayerSpec& layer, const OperatorOptions& optio
 
 MadeOperator make_cuda_add(const LayerSpec& layer, const OperatorOptions& options,
                            CudaContext& context) {
-  return std::make_unique<Add>(batch_elements(layer, options), options.output_layout, context);
+  return std::make_unique<Add>(batch_elements(layer, options), options, context);
 }
 
 MadeOperator make_cuda_dropout(const LayerSpec& layer, const OperatorOptions& options,

@@ -33,7 +33,7 @@ __global__ void map_kernel(const Element* a, const Element* b, Element* out, std
 }
 
 struct Relu {
-  __device__ float operator()(float value, float) const { return value <= 0.0f ? 0.0f : value; }
+  __device__ float operator()(float value, float) const { return positive_part(value); }
 };
 struct ReluGradient {
   __device__ float operator()(float forward_output, float gradient) const {
@@ -42,6 +42,9 @@ struct ReluGradient {
 };
 struct Sum {
   __device__ float operator()(float a, float b) const { return a + b; }
+};
+struct SumRelu {
+  __device__ float operator()(float a, float b) const { return positive_part(a + b); }
 };
 
 __global__ void dropout_kernel(std::uint64_t layer_seed, std::uint64_t first_sample, float ratio,
@@ -81,6 +84,11 @@ void relu_gradient(cudaStream_t stream, Layout layout, const float* forward_outp
 void sum(cudaStream_t stream, Layout layout, const float* a, const float* b, float* out,
          std::int64_t size) {
   map<Sum>(stream, layout, a, b, out, size);
+}
+
+void sum_relu(cudaStream_t stream, Layout layout, const float* a, const float* b, float* out,
+              std::int64_t size) {
+  map<SumRelu>(stream, layout, a, b, out, size);
 }
 
 void dropout(cudaStream_t stream, std::uint64_t layer_seed, std::uint64_t first_sample, float ratio,

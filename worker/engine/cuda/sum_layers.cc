@@ -17,23 +17,23 @@ constexpr auto kDoubleBytes = static_cast<std::int64_t>(sizeof(double));
 
 class BatchNorm final : public LayerOperator {
  public:
-  BatchNorm(const LayerSpec& layer, const cuda::Images& images, DeviceMemory memory,
+  BatchNorm(const LayerSpec& layer, bool relu, const cuda::Images& images, DeviceMemory memory,
             CudaContext& context)
       : layer_(layer),
         images_(images),
-        rule_{.epsilon = layer.epsilon, .momentum = layer.momentum},
+        rule_{.epsilon = layer.epsilon, .momentum = layer.momentum, .relu = relu},
         context_(context),
         memory_(std::move(memory)) {
     auto* const doubles = static_cast<double*>(memory_.get());
     state_.mean = doubles;
     state_.inverse = doubles + images_.channels;
     state_.factors = reinterpret_cast<float*>(doubles + 2 * images_.channels);
-    scratch_ = doubles + 4 * images_.channels;  // behind four floats per channel
+    scratch_ = doubles + 5 * images_.channels;  // behind six floats per channel, one of them unused
   }
 
   /// Of mean, inverse deviation, factors and scratch.
   static std::int64_t memory_bytes(const cuda::Images& images) {
-    return (4 * images.channels + static_cast<std::int64_t>(cuda::channel_sums_scratch(images))) *
+    return (5 * images.channels + static_cast<std::int64_t>(cuda::channel_sums_scratch(images))) *
            kDoubleBytes;
   }
 
@@ -51,7 +51,7 @@ class BatchNorm final : public LayerOperator {
   }
 
   absl::Status backward(const BackwardArgs& args) override {
-    cuda::batch_norm_gradient(context_.compute(), counting(args.forward.valid_samples),
+    cuda::batch_norm_gradient(context_.compute(), counting(args.forward.valid_samples), rule_,
                               args.forward.inputs[0], args.output_gradient, args.forward.parameters,
                               scratch_, state_, args.parameter_gradients, args.input_gradients[0]);
     return launch_status("batch_norm_gradient");
@@ -149,7 +149,8 @@ MadeOperator make_cuda_batch_norm(const LayerSpec& layer, const OperatorOptions&
                                .valid = options.batch_size,
                                .layout = options.output_layout};
   POSEIDON_ASSIGN_OR_RETURN(DeviceMemory memory, context.allocate(BatchNorm::memory_bytes(images)));
-  return std::make_unique<BatchNorm>(layer, images, std::move(memory), context);
+  const bool relu = options.relu == ReluShare::kBoth;
+  return std::make_unique<BatchNorm>(layer, relu, images, std::move(memory), context);
 }
 
 MadeOperator make_cuda_loss(const LayerSpec& layer, const OperatorOptions& options,
