@@ -48,9 +48,9 @@ absl::Status run_submit(const SubmitOptions& options) {
   }
   for (const auto& [flag, count] :
        {std::pair("--workers", options.workers), {"--servers", options.servers}}) {
-    if (count < 0 || count > kMaxCount) {
+    if (count && (*count < 1 || *count > kMaxCount)) {
       return absl::InvalidArgumentError(
-          absl::StrCat(flag, " ", count, " must be between 1 and ", kMaxCount, ", or left out"));
+          absl::StrCat(flag, " ", *count, " must be between 1 and ", kMaxCount, ", or left out"));
     }
   }
   auto prepared = prepare_job(options.job_path);
@@ -66,8 +66,8 @@ absl::Status run_submit(const SubmitOptions& options) {
   request.set_protocol_version(kProtocolVersion);
   request.set_job_json(prepared->json);
   request.set_run_directory(options.run_dir);
-  request.set_workers(static_cast<std::uint32_t>(options.workers));
-  request.set_servers(static_cast<std::uint32_t>(options.servers));
+  request.set_workers(static_cast<std::uint32_t>(options.workers.value_or(0)));
+  request.set_servers(static_cast<std::uint32_t>(options.servers.value_or(0)));
   POSEIDON_ASSIGN_OR_RETURN(const v1::SubmitResponse response,
                             client->submit(request, kSubmitTimeout));
   return follow_job(*client, response, options.wait);

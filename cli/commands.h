@@ -25,9 +25,9 @@ absl::Status run_local(const LocalOptions& options);
 
 struct SubmitOptions : CoordinatorAccess {
   std::string job_path;
-  std::string run_dir;       ///< on the coordinator's machine; "": it chooses
-  std::int64_t workers = 0;  ///< 0: what the job allows
-  std::int64_t servers = 0;  ///< 0: all there are
+  std::string run_dir;                  ///< on the coordinator's machine; "": it chooses
+  std::optional<std::int64_t> workers;  ///< what the job allows
+  std::optional<std::int64_t> servers;  ///< all there are
   bool wait = false;
 };
 absl::Status run_submit(const SubmitOptions& options);

@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -11,6 +12,8 @@ namespace poseidon {
 namespace {
 
 constexpr const char* kRewriteLine = "\r\x1b[K";  // to the first column, clear to the end
+/// What is over sooner is not worth a line.
+constexpr Nanoseconds kRemarkDelay = std::chrono::seconds(3);
 
 /// "120/500"; the same text in both modes.
 std::string iteration_of(const v1::GetStatusResponse& status) {
@@ -96,7 +99,7 @@ std::optional<double> seconds_left(const v1::GetStatusResponse& status) {
 
 std::string Progress::update(const v1::GetStatusResponse& status, Nanoseconds now) {
   if (!options_.terminal) return plain_lines(status, now);
-  const std::string lines = events(status);
+  const std::string lines = events(status, now);
   std::string text = lines.empty() || !live_ ? lines : absl::StrCat(kRewriteLine, lines);
   if (status.state() == "running") {
     absl::StrAppend(&text, kRewriteLine, live_line(status));
@@ -133,12 +136,12 @@ std::string Progress::plain_lines(const v1::GetStatusResponse& status, Nanosecon
     last_line_ = now;
     last_iteration_ = status.iteration();
   }
-  const std::string lines = events(status);
+  const std::string lines = events(status, now);
   // The iterations come before the end, but after the beginning.
   return status.state() == "running" ? absl::StrCat(lines, text) : absl::StrCat(text, lines);
 }
 
-std::string Progress::events(const v1::GetStatusResponse& status) {
+std::string Progress::events(const v1::GetStatusResponse& status, Nanoseconds now) {
   std::string text;
   if (!std::isnan(status.test_accuracy()) && tested_iteration_ != status.tested_iteration() &&
       (status.state() == "running" || status.state() == "done")) {
@@ -148,8 +151,12 @@ std::string Progress::events(const v1::GetStatusResponse& status) {
                     format_measure(status.test_accuracy()), "\n");
   }
   std::string state = status.state();
-  // While it runs, the message is a remark; before and after, it is the news.
-  if (status.state() != "running" && !status.message().empty()) {
+  // While it runs, the message is a remark, worth a line when it stays; before and after, it is the
+  // news.
+  const bool runs = status.state() == "running";
+  const std::string remark = runs ? status.message() : "";
+  if (std::exchange(remark_, remark) != remark) remark_since_ = now;
+  if (!status.message().empty() && (!runs || now - remark_since_ >= kRemarkDelay)) {
     absl::StrAppend(&state, ": ", status.message());
   }
   if (state != announced_) {

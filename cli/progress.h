@@ -54,11 +54,13 @@ class Progress {
   std::string live_line(const v1::GetStatusResponse& status) const;
   std::string plain_lines(const v1::GetStatusResponse& status, Nanoseconds now);
   /// A line for each change of state and each new test result.
-  std::string events(const v1::GetStatusResponse& status);
+  std::string events(const v1::GetStatusResponse& status, Nanoseconds now);
 
   const ProgressOptions options_;
   bool live_ = false;      ///< the cursor stands behind a live line
   std::string announced_;  ///< state and message last announced
+  std::string remark_;     ///< the last message while it runs, ...
+  Nanoseconds remark_since_{0};
   std::optional<std::uint64_t> tested_iteration_;
   std::optional<Nanoseconds> last_line_;
   std::uint64_t last_iteration_ = 0;

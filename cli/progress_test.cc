@@ -150,6 +150,22 @@ TEST(ProgressTest, WaitingIsToldOncePerReason) {
   EXPECT_EQ(progress.update(status, seconds(2)), "digits waiting: 2 of 4 workers\n");
 }
 
+TEST(ProgressTest, ARemarkIsToldWhenItStays) {
+  Progress progress({.terminal = false});
+  v1::GetStatusResponse status = running(5);
+  progress.update(status, seconds(0));
+  status.set_message("the last files are being written");
+  EXPECT_EQ(progress.update(status, seconds(1)), "");
+  status.set_message("the model cannot be stored: No space left on device");
+  EXPECT_EQ(progress.update(status, seconds(2)), "");
+  EXPECT_EQ(progress.update(status, seconds(4)), "");
+  EXPECT_EQ(progress.update(status, seconds(5)),
+            "digits running: the model cannot be stored: No space left on device\n");
+  EXPECT_EQ(progress.update(status, seconds(60)), "");
+  status.clear_message();
+  EXPECT_EQ(progress.update(status, seconds(61)), "digits running\n");
+}
+
 TEST(ProgressTest, ResultsOfAnEarlierJobAreNotTold) {
   Progress progress({.terminal = false});
   v1::GetStatusResponse status = running(0);

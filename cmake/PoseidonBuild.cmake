@@ -21,6 +21,11 @@ target_compile_options(poseidon_flags INTERFACE -Wall -Wextra -Wpedantic -Wshado
                        -Wno-missing-field-initializers
                        # GCC 12 sees overlaps in std::string's operator+ that are not there (GCC bug 105651).
                        $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+if(CMAKE_UNITY_BUILD)
+  # GCC takes a file beside which others are compiled for a header, and their names for its own.
+  target_compile_options(poseidon_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-shadow>
+                         $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+endif()
 if(POSEIDON_SANITIZE)
   add_compile_options(-fsanitize=${POSEIDON_SANITIZE} -fno-omit-frame-pointer
                       -fno-sanitize-recover=all

@@ -154,14 +154,27 @@ absl::Status write_fully(int fd, const std::filesystem::path& path, std::string_
   return absl::OkStatus();
 }
 
-AtomicFile::AtomicFile(std::filesystem::path path)
-    : path_(std::move(path)), temporary_(unique_temporary(path_)) {}
+AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {}
 
 AtomicFile::~AtomicFile() {
   if (exists_) ::unlink(temporary_.c_str());
 }
 
 absl::Status AtomicFile::open() {
+  std::error_code error;  // who cannot look cannot create a file there either, which says why
+  if (std::filesystem::is_symlink(path_, error)) {
+    const std::filesystem::path target = std::filesystem::canonical(path_, error);
+    if (!error) path_ = target;
+  }
+  const std::filesystem::file_status there = std::filesystem::status(path_, error);
+  if (std::filesystem::is_directory(there)) {
+    return absl::InvalidArgumentError(str_cat(path_.string(), ": is a folder; name a file in it"));
+  }
+  if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
+    return absl::InvalidArgumentError(str_cat(
+        path_.string(), ": is a pipe or a device, which a new file would replace; name another"));
+  }
+  temporary_ = unique_temporary(path_);
   // What a killed process with the same number left behind would make O_EXCL fail.
   ::unlink(temporary_.c_str());
   file_ = Descriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));

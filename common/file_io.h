@@ -46,8 +46,9 @@ absl::Status write_fully(int fd, const std::filesystem::path& path, std::string_
 
 /// A new version of a file, for bytes that come in pieces: `path` holds either what it held before
 /// or, after commit(), all of the new bytes, on disk. They wait in a temporary file in the same
-/// folder, which the destructor removes unless committed. Errors (a full disk too) start with the
-/// path. Two of them for one path never share a temporary file. One thread at a time.
+/// folder, which the destructor removes unless committed. A link is followed; INVALID_ARGUMENT for
+/// a folder, a pipe or a device, which would be gone. Errors (a full disk too) start with the path.
+/// Two of them for one path never share a temporary file. One thread at a time.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);
@@ -60,8 +61,8 @@ class AtomicFile {
   absl::Status commit();  ///< fsync, rename, fsync of the folder; once, then nothing else
 
  private:
-  const std::filesystem::path path_;
-  const std::filesystem::path temporary_;
+  std::filesystem::path path_;       ///< from open() on: where a link leads
+  std::filesystem::path temporary_;  ///< likewise
   Descriptor file_;
   bool exists_ = false;  ///< the temporary file, by our hand
 };

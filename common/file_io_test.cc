@@ -129,6 +129,29 @@ TEST_F(FileIo, FullDiskLeavesTheOldFile) {
   EXPECT_EQ(files(), 1u) << "the temporary file must be removed";
 }
 
+TEST_F(FileIo, ALinkIsFollowedAndStays) {
+  ASSERT_TRUE(write_file_atomically(folder_ / "target", "old").ok());
+  std::filesystem::create_symlink("target", folder_ / "link");
+  ASSERT_TRUE(write_file_atomically(folder_ / "link", "new").ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(folder_ / "link"));
+  EXPECT_EQ(*read_file(folder_ / "target", 100), "new");
+}
+
+TEST_F(FileIo, WhatIsNoFileIsNotReplaced) {
+  const std::filesystem::path pipe = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::filesystem::create_symlink("pipe", folder_ / "to_pipe");
+  for (const std::filesystem::path& path : {pipe, folder_ / "to_pipe"}) {
+    const absl::Status refused = write_file_atomically(path, "new");
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("pipe: is a pipe or a device"));
+  }
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  const absl::Status folder = write_file_atomically(folder_, "new");
+  EXPECT_EQ(folder.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(folder.message()), HasSubstr("is a folder"));
+}
+
 TEST_F(FileIo, WriteErrorsNameThePath) {
   const std::vector<std::string_view> pieces = {"x"};
   const fs::path path = folder_ / "no" / "such" / "a";

@@ -299,6 +299,9 @@ void Cluster::fill_job(v1::GetStatusResponse& out) const {
   out.set_job_id(description.id);
   out.set_state(job_state_name(job_->state()));
   out.set_message(progress.message);
+  if (!model_refused_.empty() && job_->state() == JobState::kRunning) {
+    out.set_message(absl::StrCat(model_refused_, "; worker 0 keeps it and comes again"));
+  }
   if (membership_.isolated_since() && !job_->ended()) {
     out.set_message("no node is heard just now: training may be further than this tells");
   }

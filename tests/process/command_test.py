@@ -68,9 +68,10 @@ class Calls(ProcessTest):
     def test_zero_workers_or_servers(self):
         job = self.write_job(digits_job())
         for workers, servers, flag in ((0, 1, "--workers"), (1, 0, "--servers"), (-1, 1, "--workers")):
-            result = poseidon("local", job, "--workers", workers, "--servers", servers)
-            self.assertEqual(result.returncode, 2)
-            self.assertIn(flag, result.stderr)
+            for command in (("local",), ("submit", "--coordinator", "127.0.0.1:1")):
+                result = poseidon(*command, job, "--workers", workers, "--servers", servers)
+                self.assertEqual(result.returncode, 2)
+                self.assertIn(flag, result.stderr)
 
 
 class JobFiles(ProcessTest):
