@@ -26,8 +26,8 @@ absl::Status run_local(const LocalOptions& options);
 struct SubmitOptions : CoordinatorAccess {
   std::string job_path;
   std::string run_dir;                  ///< on the coordinator's machine; "": it chooses
-  std::optional<std::int64_t> workers;  ///< what the job allows
-  std::optional<std::int64_t> servers;  ///< all there are
+  std::optional<std::int64_t> workers;  ///< nullopt: what the job allows
+  std::optional<std::int64_t> servers;  ///< nullopt: all there are
   bool wait = false;
 };
 absl::Status run_submit(const SubmitOptions& options);

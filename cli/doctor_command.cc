@@ -21,7 +21,7 @@ constexpr double kLookSeconds = 3.0;
 constexpr double kFewestIterations = 4, kMostIterations = 300;
 /// A slow job's iterations may take long; then what there is is looked at.
 constexpr Milliseconds kPatience{60000};
-constexpr Milliseconds kFirstAnswerTimeout{5000};
+constexpr Milliseconds kStatusOfLookTimeout{5000};
 
 std::uint32_t iterations_of(const DoctorOptions& options, const v1::GetStatusResponse& status) {
   if (options.iterations > 0) return static_cast<std::uint32_t>(options.iterations);
@@ -43,7 +43,7 @@ absl::Status run_doctor(const DoctorOptions& options) {
   POSEIDON_ASSIGN_OR_RETURN(const TraceData trace,
                             client->trace(iterations_of(options, status), kPatience));
   // After it: the same seconds.
-  POSEIDON_ASSIGN_OR_RETURN(status, client->get_status(kFirstAnswerTimeout));
+  POSEIDON_ASSIGN_OR_RETURN(status, client->get_status(kStatusOfLookTimeout));
   const DoctorFacts facts = make_facts(trace, status);
   const std::vector<Finding> findings = diagnose(facts);
   write_stdout(options.json ? doctor_to_json(facts, findings).dump(2) + "\n"

@@ -161,12 +161,15 @@ AtomicFile::~AtomicFile() {
 }
 
 absl::Status AtomicFile::open() {
-  std::error_code error;  // who cannot look cannot create a file there either, which says why
-  if (std::filesystem::is_symlink(path_, error)) {
-    const std::filesystem::path target = std::filesystem::canonical(path_, error);
-    if (!error) path_ = target;
-  }
+  std::error_code error;
   const std::filesystem::file_status there = std::filesystem::status(path_, error);
+  if (std::filesystem::is_symlink(path_, error) && std::filesystem::exists(there)) {
+    // The system has followed it just now: it does not follow a stranger's link in a folder that
+    // everybody may write to.
+    const std::filesystem::path target = std::filesystem::canonical(path_, error);
+    if (error) return system_error(path_, "cannot follow the link", error.value());
+    path_ = target;
+  }
   if (std::filesystem::is_directory(there)) {
     return absl::InvalidArgumentError(str_cat(path_.string(), ": is a folder; name a file in it"));
   }
