@@ -136,8 +136,8 @@ absl::Status run_plan(const PlanOptions& options) {
 }
 
 absl::Status run_models(const ModelsOptions& options) {
-  if (!options.name.empty()) {
-    auto net = network_by_name(options.name);
+  if (options.name) {
+    auto net = network_by_name(*options.name);
     if (!net.ok()) return absl::InvalidArgumentError(net.status().message());
     write_stdout(options.json ? dump(network_to_json(*net)) : network_to_text(*net));
     return absl::OkStatus();

@@ -54,7 +54,7 @@ struct PlanOptions {
 absl::Status run_plan(const PlanOptions& options);
 
 struct ModelsOptions {
-  std::string name;  ///< "": list
+  std::optional<std::string> name;  ///< none: a list of all
   bool json = false;
 };
 absl::Status run_models(const ModelsOptions& options);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,6 +27,9 @@ constexpr std::uint64_t kModelSlackBytes = 64 << 20;
 constexpr Nanoseconds kDriftInterval = TrafficMonitor::kWindow;
 /// How long shutdown waits for the last files.
 constexpr std::chrono::seconds kFilesTimeout{10};
+/// How long it answers on for those who follow the job, and who counts as one: asked so recently.
+/// `poseidon submit --wait` asks four times as often.
+constexpr std::chrono::seconds kLastWords{1};
 
 /// Seconds since the job began: finite, and no more than a lifetime.
 bool sensible(double seconds) { return seconds >= 0.0 && seconds <= 1e10; }
@@ -497,7 +501,8 @@ void Cluster::shutdown(const std::string& reason) {
   std::unique_lock<std::mutex> lock(mutex_);
   shutting_down_ = true;
   const std::string saved = save_before_stop(lock);
-  if (job_ && !job_->ended()) {
+  const bool ends_job = job_ && !job_->ended();
+  if (ends_job) {
     apply(job_->fail(absl::StrCat("the coordinator was stopped (", reason, ")", saved),
                      clock_->now()));
   }
@@ -511,6 +516,10 @@ void Cluster::shutdown(const std::string& reason) {
   }
   attached_.clear();
   files_closed_changed_.wait_for(lock, kFilesTimeout, [this] { return files_closed_; });
+  if (ends_job && status_asked_ && clock_->now() - *status_asked_ < kLastWords) {
+    lock.unlock();
+    std::this_thread::sleep_for(kLastWords);
+  }
 }
 
 }  // namespace poseidon

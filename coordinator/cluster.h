@@ -131,7 +131,7 @@ class Cluster {
   /// Leases and deadlines; call several times a second.
   void tick();
   /// Saves a checkpoint of the job that trains and fails it, ends every stream, and waits (seconds)
-  /// for the files to be written.
+  /// for the files to be written, and for those who follow the job to have heard of its end.
   void shutdown(const std::string& reason);
 
   // ---- being watched (cluster_metrics.cc) ----
@@ -221,7 +221,8 @@ class Cluster {
 
   std::mutex mutex_;
   std::condition_variable files_closed_changed_;
-  std::condition_variable job_changed_;  ///< after each event of the job
+  std::condition_variable job_changed_;      ///< after each event of the job
+  std::optional<Nanoseconds> status_asked_;  ///< when an operator last asked for the status
   // Guarded by mutex_.
   std::map<NodeLink*, Attached> attached_;
   Membership membership_;

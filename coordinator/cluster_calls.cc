@@ -123,7 +123,8 @@ absl::StatusOr<v1::SubmitResponse> Cluster::begin_job(const v1::SubmitRequest& r
   POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<RunFiles> directory,
                             disk_.open(path, begin, run_directory_events()));
   if (directory->replaced()) {
-    spdlog::warn("{} holds an earlier run; its files are replaced", path.string());
+    spdlog::warn("{} holds an earlier run; its files are replaced, a finished one's are in {}",
+                 path.string(), (path / "earlier").string());
   }
   const DurableJob record{.id = description.id,
                           .job_json = request.job_json(),
@@ -274,6 +275,7 @@ absl::StatusOr<v1::GetStatusResponse> Cluster::status(const v1::GetStatusRequest
   POSEIDON_RETURN_IF_ERROR(
       check_protocol_version(request.protocol_version(), "the command line tool"));
   const std::lock_guard<std::mutex> lock(mutex_);
+  status_asked_ = clock_->now();
   return status_now();
 }
 

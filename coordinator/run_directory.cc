@@ -30,6 +30,11 @@ constexpr int kLastTries = 4;
 
 constexpr const char* kModelFile = "model.safetensors";
 constexpr const char* kMetricsFile = "metrics.jsonl";
+/// What a run with the same directory begins without.
+constexpr const char* kFilesOfOneRun[] = {kModelFile, "plan.json", "plan.recommended.json",
+                                          "job.json"};
+/// A finished run's files, when another takes its place.
+constexpr const char* kEarlierFolder = "earlier";
 
 /// Far above a job's text and a plan together.
 constexpr std::uint64_t kMaxJobRecordBytes = 256 << 20;
@@ -51,6 +56,31 @@ absl::Status create_folder(const fs::path& path) {
         absl::StrCat("cannot create the directory ", path.string(), ": ", error.message()));
   }
   return absl::OkStatus();
+}
+
+/// A model may be weeks of work, and the run directory a slip of the hand: it goes aside, with what
+/// tells of it, and only the next finished model takes its place there. The model first: once it is
+/// safe, an interruption costs no more than a run without a model does.
+absl::Status set_finished_run_aside(const fs::path& path, RunDirectory::Begin begin) {
+  std::error_code error;
+  if (!fs::exists(path / kModelFile, error)) return absl::OkStatus();
+  const fs::path aside = path / kEarlierFolder;
+  POSEIDON_RETURN_IF_ERROR(create_folder(aside));
+  const auto move = [&](const char* name) -> absl::Status {
+    std::error_code failed;
+    fs::rename(path / name, aside / name, failed);
+    if (!failed) return absl::OkStatus();
+    if (failed == std::errc::no_such_file_or_directory) {
+      fs::remove(aside / name, failed);  // of a run before that
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError(absl::StrCat(
+        "cannot keep the model of the run that ended in ", path.string(), ": moving ", name, " to ",
+        aside.string(), ": ", failed.message(), "; choose another --run-dir"));
+  };
+  for (const char* name : kFilesOfOneRun) POSEIDON_RETURN_IF_ERROR(move(name));
+  // One that goes on writes on in its metrics.
+  return begin == RunDirectory::Begin::kGoOn ? absl::OkStatus() : move(kMetricsFile);
 }
 
 }  // namespace
@@ -95,13 +125,12 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(const fs::path&
   std::error_code ignored;
   const bool goes_on = begin == Begin::kGoOn;
   const bool replaced = !goes_on && fs::exists(metrics, ignored);
+  POSEIDON_RETURN_IF_ERROR(set_finished_run_aside(path, begin));
   Descriptor fd(::open(metrics.c_str(),
                        O_WRONLY | O_CREAT | (goes_on ? 0 : O_TRUNC) | O_CLOEXEC | O_APPEND, 0644));
   if (!fd.is_open()) return errno_status("create", metrics);
   // What is left of an earlier run must not pass for this one's.
-  for (const char* name : {kModelFile, "plan.json", "plan.recommended.json", "job.json"}) {
-    fs::remove(path / name, ignored);
-  }
+  for (const char* name : kFilesOfOneRun) fs::remove(path / name, ignored);
   return std::unique_ptr<RunDirectory>(
       new RunDirectory(path, std::move(events), std::move(fd), replaced));
 }
@@ -154,9 +183,8 @@ RunDirectory::RunDirectory(fs::path path, Events events, Descriptor metrics_fd, 
       events_(std::move(events)),
       metrics_fd_(std::move(metrics_fd)),
       replaced_(replaced) {
-  for (const char* name : {kModelFile, kMetricsFile, "plan.json", "job.json"}) {
-    remove_leftovers(path_ / name);
-  }
+  for (const char* name : kFilesOfOneRun) remove_leftovers(path_ / name);
+  remove_leftovers(path_ / kMetricsFile);
   writer_ = std::thread([this] { write_loop(); });
 }
 

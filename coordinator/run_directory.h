@@ -96,7 +96,9 @@ class RunDirectory final : public RunFiles {
     kAnew,  ///< files of an earlier run in the same place are replaced; `replaced()` says so
     kGoOn,  ///< its metrics stay, until roll_back; all else goes
   };
-  /// Creates `path` and metrics.jsonl where missing. Errors name the path and the system's reason.
+  /// Creates `path` and metrics.jsonl where missing. Where a finished model lies, it and the files
+  /// beside it (with kGoOn but the metrics) are moved to `path`/earlier, in the place of those that
+  /// an earlier such move left there. Errors name the path and the system's reason.
   static absl::StatusOr<std::unique_ptr<RunDirectory>> open(const std::filesystem::path& path,
                                                             Begin begin, Events events);
   /// Goes on where an earlier process stopped: what follows the last whole line of metrics.jsonl is

@@ -69,12 +69,51 @@ TEST_F(RunDirectoryTest, ANewRunReplacesAnOldOne) {
   EXPECT_FALSE(directory->replaced());
   directory->append_line("old", std::nullopt);
   directory.reset();
-  std::ofstream(folder_ / "model.safetensors") << "old";
+  std::ofstream(folder_ / "plan.json") << "old";
   directory = open();
   EXPECT_TRUE(directory->replaced());
-  EXPECT_FALSE(fs::exists(folder_ / "model.safetensors"));
+  EXPECT_FALSE(fs::exists(folder_ / "plan.json"));
   directory.reset();
   EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), "");
+  EXPECT_FALSE(fs::exists(folder_ / "earlier")) << "it had no model";
+}
+
+// A model may be a month of work: no run takes it away, and none that has not finished takes the
+// place of one that has.
+TEST_F(RunDirectoryTest, AFinishedModelIsKeptUntilTheNextOneIs) {
+  const auto run = [&](const std::string& name, bool finishes) {
+    auto directory = open();
+    directory->append_line(name, std::nullopt);
+    directory->write_file("job.json", name);
+    if (name == "first") directory->write_file("plan.recommended.json", name);
+    directory.reset();
+    if (finishes) std::ofstream(folder_ / "model.safetensors") << name;
+  };
+  const fs::path earlier = folder_ / "earlier";
+  run("first", true);
+  run("second", false);
+  EXPECT_FALSE(fs::exists(folder_ / "model.safetensors"));
+  EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), "second\n");
+  run("third", true);
+  for (const char* file : {"model.safetensors", "job.json", "plan.recommended.json"}) {
+    EXPECT_EQ(read_file(earlier / file), "first") << file;
+  }
+  EXPECT_EQ(read_file(earlier / "metrics.jsonl"), "first\n");
+
+  open(RunDirectory::Begin::kGoOn).reset();
+  EXPECT_EQ(read_file(earlier / "model.safetensors"), "third");
+  EXPECT_EQ(read_file(earlier / "job.json"), "third");
+  EXPECT_FALSE(fs::exists(earlier / "plan.recommended.json")) << "of the first";
+  EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), "third\n") << "it writes on in it";
+}
+
+TEST_F(RunDirectoryTest, AModelThatCannotBeKeptIsNotReplaced) {
+  open().reset();
+  std::ofstream(folder_ / "model.safetensors") << "old";
+  std::ofstream(folder_ / "earlier") << "no folder";
+  const absl::Status status = RunDirectory::open(folder_, RunDirectory::Begin::kAnew, {}).status();
+  EXPECT_THAT(status.ToString(), HasSubstr("earlier"));
+  EXPECT_EQ(read_file(folder_ / "model.safetensors"), "old");
 }
 
 TEST_F(RunDirectoryTest, WhatAKilledProcessLeftHalfWrittenGoes) {

@@ -112,6 +112,7 @@ class NaiveWorker final : public WorkerEnd {
   explicit NaiveWorker(const WorkerContext& context) : context_(context) {}
   ~NaiveWorker() override {
     for (const auto& connection : connections_) {
+      if (connection->ended) continue;
       connection->stream->WritesDone();
       connection->stream->Finish();
     }
@@ -139,9 +140,13 @@ class NaiveWorker final : public WorkerEnd {
       halves.push_back(std::async(std::launch::async, [&] { return write_all(*connection); }));
       halves.push_back(std::async(std::launch::async, [&] { return read_all(*connection); }));
     }
-    absl::Status status;
-    for (auto& half : halves) status.Update(half.get());
-    return status;
+    std::vector<absl::Status> ends;  // all of them, before a stream is asked why
+    for (auto& half : halves) ends.push_back(half.get());
+    for (std::size_t i = 0; i < ends.size(); ++i) {
+      if (absl::IsUnavailable(ends[i])) return why_closed(*connections_[i / 2]);
+      POSEIDON_RETURN_IF_ERROR(ends[i]);
+    }
+    return absl::OkStatus();
   }
 
  private:
@@ -150,7 +155,16 @@ class NaiveWorker final : public WorkerEnd {
     std::unique_ptr<v1::ParameterServer::Stub> stub;
     std::unique_ptr<grpc::ClientReaderWriter<v1::ChunkMessage, v1::ChunkMessage>> stream;
     std::vector<ChunkId> chunks;
+    bool ended = false;  ///< Finish has told why
   };
+
+  /// Of a stream that takes or gives nothing more.
+  static absl::Status why_closed(Connection& connection) {
+    connection.ended = true;
+    const grpc::Status status = connection.stream->Finish();
+    return absl::UnavailableError(absl::StrCat("a server closed the stream: ", status.error_code(),
+                                               " ", status.error_message()));
+  }
 
   absl::Status write_all(Connection& connection) const {
     for (const ChunkId chunk : connection.chunks) {

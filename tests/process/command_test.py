@@ -43,7 +43,7 @@ class Calls(ProcessTest):
 
     def test_wrong_calls_exit_with_2(self):
         for arguments in ([], ["nonsense"], ["status"], ["status", "--coordinator", "nowhere"], ["local"],
-                          ["models", "--unknown"], ["submit", "job.json"]):
+                          ["models", "--unknown"], ["models", ""], ["submit", "job.json"]):
             self.assertEqual(poseidon(*arguments).returncode, 2, arguments)
 
     def test_models(self):

@@ -39,6 +39,17 @@ class CleanStop(ProcessTest):
             process.signal(signal.SIGTERM)
             self.assertEqual(process.wait(15), 0, process.log())
 
+    def test_who_follows_the_job_hears_why_the_coordinator_stops(self):
+        cluster = Cluster(self).add(workers=1, servers=1)
+        job = self.write_job(endless_job())
+        follower = cluster.start("follower", "poseidon", "submit", job, "--coordinator", cluster.address, "--wait")
+        wait_for("the job to be accepted", lambda: " accepted" in follower.log())
+        cluster.wait_for_iteration(2)
+        cluster.coordinator.signal(signal.SIGTERM)
+        self.assertEqual(cluster.coordinator.wait(15), 0, cluster.coordinator.log())
+        self.assertEqual(follower.wait(15), 1, follower.log())
+        self.assertIn("the coordinator was stopped (SIGTERM)", follower.log())
+
 
 def worker_words(_, victim):
     return "worker", str(victim.pid)
