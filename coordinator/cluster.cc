@@ -27,9 +27,6 @@ constexpr std::uint64_t kModelSlackBytes = 64 << 20;
 constexpr Nanoseconds kDriftInterval = TrafficMonitor::kWindow;
 /// How long shutdown waits for the last files.
 constexpr std::chrono::seconds kFilesTimeout{10};
-/// How long it answers on for those who follow the job, and who counts as one: asked so recently.
-/// `poseidon submit --wait` asks four times as often.
-constexpr std::chrono::seconds kLastWords{1};
 
 /// Seconds since the job began: finite, and no more than a lifetime.
 bool sensible(double seconds) { return seconds >= 0.0 && seconds <= 1e10; }
@@ -516,9 +513,9 @@ void Cluster::shutdown(const std::string& reason) {
   }
   attached_.clear();
   files_closed_changed_.wait_for(lock, kFilesTimeout, [this] { return files_closed_; });
-  if (ends_job && status_asked_ && clock_->now() - *status_asked_ < kLastWords) {
+  if (ends_job && status_asked_ && clock_->now() - *status_asked_ < options_.last_words) {
     lock.unlock();
-    std::this_thread::sleep_for(kLastWords);
+    std::this_thread::sleep_for(options_.last_words);
   }
 }
 

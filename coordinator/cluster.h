@@ -63,6 +63,9 @@ struct ClusterOptions {
   std::size_t max_job_bytes = 4 << 20;  ///< of a job's text, its network inline
   /// How long shutdown waits for a checkpoint of the job that trains; 0: takes none.
   Nanoseconds shutdown_checkpoint_timeout = std::chrono::seconds(10);
+  /// How much longer shutdown answers for those who follow the job that it ends: who has asked so
+  /// recently.
+  Nanoseconds last_words{0};
 };
 
 /// How the disk is written to, besides the state directory; simulations have their own.
@@ -206,10 +209,12 @@ class Cluster {
   void install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& request,
                    std::shared_ptr<RunFiles> directory, LossCurve curve);
   absl::Status go_on_with(DurableJob record);
+  void recall_last_job();
   void record_job();
   std::vector<CheckpointManifest> committed_checkpoints(const std::string& job_id) const;
   v1::GetStatusResponse status_now() const;
   void fill_job(v1::GetStatusResponse& out) const;
+  v1::GetStatusResponse outcome() const;
   void fill_nodes(v1::GetStatusResponse& out) const;
   void fill_layers(v1::GetStatusResponse& out) const;
   void fill_refused(v1::GetStatusResponse& out) const;
@@ -221,7 +226,9 @@ class Cluster {
 
   std::mutex mutex_;
   std::condition_variable files_closed_changed_;
-  std::condition_variable job_changed_;      ///< after each event of the job
+  std::condition_variable job_changed_;  ///< after each event of the job
+  /// As an earlier process left it; told while there is no job_.
+  v1::GetStatusResponse last_job_ = status_without_job();
   std::optional<Nanoseconds> status_asked_;  ///< when an operator last asked for the status
   // Guarded by mutex_.
   std::map<NodeLink*, Attached> attached_;

@@ -163,16 +163,17 @@ RunDirectory::Events Cluster::run_directory_events() {
 }
 
 void Cluster::files_are_closed() {
-  bool ended = false;
+  std::optional<v1::GetStatusResponse> ended;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    ended = job_ != nullptr && job_->ended();
+    if (job_ != nullptr && job_->ended()) ended = outcome();
   }
   // Only now, that all its files are whole, nobody needs to go on with it.
   if (ended) {
-    if (const absl::Status dropped = state_->drop_job(); !dropped.ok()) {
-      spdlog::error("{}", std::string(dropped.message()));
-    }
+    const absl::StatusOr<std::string> outcome = outcome_to_json(*ended);
+    absl::Status status = outcome.ok() ? state_->store_outcome(*outcome) : outcome.status();
+    status.Update(state_->drop_job());
+    if (!status.ok()) spdlog::error("{}", std::string(status.message()));
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const SendStop& stop : std::exchange(stops_after_files_, {})) send_stop(stop);
@@ -280,17 +281,20 @@ absl::StatusOr<v1::GetStatusResponse> Cluster::status(const v1::GetStatusRequest
 }
 
 v1::GetStatusResponse Cluster::status_now() const {
-  v1::GetStatusResponse out;
-  out.set_state("idle");
-  out.set_loss(std::numeric_limits<double>::quiet_NaN());
-  out.set_test_loss(std::numeric_limits<double>::quiet_NaN());
-  out.set_test_accuracy(std::numeric_limits<double>::quiet_NaN());
-  out.set_predicted_iteration_seconds(std::numeric_limits<double>::quiet_NaN());
-  out.set_measured_iteration_seconds(std::numeric_limits<double>::quiet_NaN());
+  v1::GetStatusResponse out = job_ ? status_without_job() : last_job_;
   if (job_) fill_job(out);
   fill_nodes(out);
   if (job_ && job_->plan()) fill_layers(out);
   fill_refused(out);
+  return out;
+}
+
+/// Of a job that has ended: what the next process still tells of it.
+v1::GetStatusResponse Cluster::outcome() const {
+  v1::GetStatusResponse out = status_without_job();
+  fill_job(out);
+  out.set_state(job_state_name(job_->state()));
+  out.set_message(job_->progress(clock_->now()).message);
   return out;
 }
 

@@ -196,6 +196,21 @@ void Cluster::record_job() {
                          durable_job_to_json(record));
 }
 
+/// For whoever asks; nothing depends on it.
+void Cluster::recall_last_job() {
+  const absl::StatusOr<std::string> text = state_->load_outcome();
+  if (absl::IsNotFound(text.status())) return;
+  absl::StatusOr<v1::GetStatusResponse> outcome =
+      text.ok() ? outcome_from_json(*text) : text.status();
+  if (!outcome.ok()) {
+    spdlog::warn("{}: {}", state_->outcome_file().string(),
+                 one_line(std::string(outcome.status().message())));
+    return;
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  last_job_ = *std::move(outcome);
+}
+
 absl::Status Cluster::restore() {
   const std::string file = state_->job_file().string();
   const auto refuse = [&file](const absl::Status& why) {
@@ -206,7 +221,10 @@ absl::Status Cluster::restore() {
   };
   const absl::StatusOr<std::optional<std::string>> text = state_->load_job();
   if (!text.ok()) return refuse(text.status());
-  if (!*text) return absl::OkStatus();
+  if (!*text) {
+    recall_last_job();
+    return absl::OkStatus();
+  }
   absl::StatusOr<DurableJob> record = durable_job_from_json(**text);
   if (!record.ok()) {
     spdlog::error("the job in {} is given up: {}", file, std::string(record.status().message()));

@@ -10,6 +10,7 @@
 #include "common/json_fields.h"
 #include "common/plan_proto.h"
 #include "common/status_macros.h"
+#include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
 
 namespace poseidon {
@@ -239,6 +240,61 @@ absl::StatusOr<DurableJob> durable_job_from_json(std::string_view text) {
     POSEIDON_ASSIGN_OR_RETURN(job.running, running_from_json(*running));
   }
   return job;
+}
+
+namespace {
+
+/// Without nodes and layers, which are not the job's any more.
+void keep_the_job(v1::GetStatusResponse& status) {
+  status.clear_workers();
+  status.clear_servers();
+  status.clear_layers();
+  status.clear_refused();
+}
+
+}  // namespace
+
+v1::GetStatusResponse status_without_job() {
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  v1::GetStatusResponse out;
+  out.set_state("idle");
+  out.set_loss(kNone);
+  out.set_test_loss(kNone);
+  out.set_test_accuracy(kNone);
+  out.set_predicted_iteration_seconds(kNone);
+  out.set_measured_iteration_seconds(kNone);
+  return out;
+}
+
+absl::StatusOr<std::string> outcome_to_json(const v1::GetStatusResponse& status) {
+  v1::GetStatusResponse job = status;
+  keep_the_job(job);
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  const auto written = google::protobuf::util::MessageToJsonString(job, &text, options);
+  if (written.ok()) return text;
+  return absl::InternalError(
+      absl::StrCat("the job's outcome cannot be written down: ", std::string(written.message())));
+}
+
+absl::StatusOr<v1::GetStatusResponse> outcome_from_json(std::string_view text) {
+  v1::GetStatusResponse status;
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  const auto read =
+      google::protobuf::util::JsonStringToMessage({text.data(), text.size()}, &status, options);
+  if (!read.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the last job's outcome cannot be read: ", std::string(read.message())));
+  }
+  if (status.state() != "done" && status.state() != "failed") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the last job's outcome: state \"", status.state(), "\" is none that a job ends in"));
+  }
+  keep_the_job(status);
+  return status;
 }
 
 }  // namespace poseidon

@@ -17,6 +17,7 @@
 #include "common/plan.h"
 #include "common/snapshot.h"
 #include "coordinator/membership.h"
+#include "poseidon/v1/control.pb.h"
 
 namespace poseidon {
 
@@ -56,5 +57,13 @@ std::string durable_job_to_json(const DurableJob& job);
 /// INVALID_ARGUMENT names what is wrong. With `running`, the plan is valid, and, unless `stopped`,
 /// has as many workers and servers, at the same addresses, as there are; all ids differ.
 absl::StatusOr<DurableJob> durable_job_from_json(std::string_view text);
+
+/// What `status` tells where no job was ever submitted.
+v1::GetStatusResponse status_without_job();
+
+/// How a job ended, as `status` tells it: the fields of the job alone, not its nodes and layers.
+absl::StatusOr<std::string> outcome_to_json(const v1::GetStatusResponse& status);
+/// INVALID_ARGUMENT for what is no outcome. What a later version has added is left out.
+absl::StatusOr<v1::GetStatusResponse> outcome_from_json(std::string_view text);
 
 }  // namespace poseidon

@@ -150,5 +150,31 @@ TEST(DurableJob, TrustsNothing) {
   }
 }
 
+TEST(Outcome, ComesBackWithoutNodesAndLayers) {
+  v1::GetStatusResponse status = status_without_job();
+  status.set_job_id("digits-3");
+  status.set_state("failed");
+  status.set_message("loss is nan\nat \"fc\"");
+  status.set_iteration(std::uint64_t{1} << 60);
+  status.set_test_accuracy(0.1 + 0.2);
+  const std::string job = status.SerializeAsString();
+  status.add_workers()->set_address("w:1");
+  status.add_layers()->set_name("fc");
+  status.add_refused()->set_count(1);
+  const auto text = outcome_to_json(status);
+  ASSERT_TRUE(text.ok()) << text.status();
+  const auto back = outcome_from_json(*text);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->SerializeAsString(), job);
+}
+
+TEST(Outcome, WhatIsNoneIsRefused) {
+  EXPECT_TRUE(outcome_from_json(R"({"state": "done", "of_a_later_version": 1})").ok());
+  for (const char* text :
+       {"", "{", "[]", R"({"state": 1})", R"({"state": "running"})", R"({"iteration": -1})"}) {
+    EXPECT_EQ(outcome_from_json(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
+  }
+}
+
 }  // namespace
 }  // namespace poseidon

@@ -19,6 +19,9 @@
 namespace poseidon {
 namespace {
 
+/// Four polls of `poseidon submit --wait`.
+constexpr std::chrono::seconds kLastWords{1};
+
 struct MainOptions {
   std::string listen;
   std::string state_dir;
@@ -102,6 +105,7 @@ absl::Status run(const MainOptions& options) {
   service_options.cluster.job.waiting_timeout = std::chrono::seconds(options.wait_for_nodes_s);
   service_options.cluster.shutdown_checkpoint_timeout =
       std::chrono::seconds(options.checkpoint_on_stop_s);
+  service_options.cluster.last_words = kLastWords;
   auto service = CoordinatorService::start(service_options, resolve_job, &clock);
   if (!service.ok()) return service.status();
   if (!options.metrics_listen.empty()) {

@@ -38,6 +38,7 @@ constexpr const char* kEarlierFolder = "earlier";
 
 /// Far above a job's text and a plan together.
 constexpr std::uint64_t kMaxJobRecordBytes = 256 << 20;
+constexpr std::uint64_t kMaxOutcomeBytes = 1 << 20;
 /// A server may take us so far: the other half of all epochs stays ours.
 constexpr std::uint64_t kMostSkipped = kEpochs / 2;
 /// Of metrics.jsonl: beyond it something else is wrong.
@@ -378,6 +379,14 @@ absl::StatusOr<std::optional<std::string>> StateDirectory::load_job() const {
 void StateDirectory::set_job_aside() const {
   std::error_code ignored;  // it is in the way of nothing: the next job replaces it
   fs::rename(job_file(), path_ / "job.json.broken", ignored);
+}
+
+absl::Status StateDirectory::store_outcome(std::string_view text) const {
+  return write_file_atomically(outcome_file(), text);
+}
+
+absl::StatusOr<std::string> StateDirectory::load_outcome() const {
+  return read_file(outcome_file(), kMaxOutcomeBytes);
 }
 
 bool StateDirectory::skip_epochs(std::uint64_t up_to) {

@@ -186,6 +186,12 @@ class StateDirectory {
   /// Nobody can go on with it; somebody may want to look (job.json.broken).
   void set_job_aside() const;
 
+  /// How the last job that ended did, for whoever asks the next process (last_job.json).
+  std::filesystem::path outcome_file() const { return path_ / "last_job.json"; }
+  absl::Status store_outcome(std::string_view text) const;
+  /// NOT_FOUND when there is none.
+  absl::StatusOr<std::string> load_outcome() const;
+
   const std::filesystem::path& path() const { return path_; }
 
  private:

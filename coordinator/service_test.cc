@@ -126,8 +126,27 @@ TEST_F(ServiceTest, NodesOutliveARestartOfTheCoordinator) {
     EXPECT_THAT(node->away_, SizeIs(1));
     EXPECT_THAT(node->lost_, IsEmpty()) << "its part had ended before";
   }
+  const v1::GetStatusResponse last = status();
+  EXPECT_EQ(last.job_id(), "digits-1");
+  EXPECT_EQ(last.state(), "failed");
+  EXPECT_THAT(last.message(), HasSubstr("the coordinator was stopped (SIGTERM)"));
+  EXPECT_EQ(last.workers_size(), 1) << "as they are now";
+  EXPECT_EQ(last.workers(0).state(), "idle");
   ASSERT_TRUE(submit(1, 1).ok());
+  EXPECT_EQ(status().job_id(), "digits-2");
   EXPECT_EQ(submitted_.job_id(), "digits-2") << "epochs are never given twice";
+}
+
+TEST_F(ServiceTest, AnOutcomeThatCannotBeReadIsNoHindrance) {
+  const std::filesystem::path file = folder_ / "state" / "last_job.json";
+  service_.reset();
+  std::ofstream(file) << R"({"state": "done", "job_id": "digits-7"})";
+  start();
+  EXPECT_EQ(status().job_id(), "digits-7");
+  service_.reset();
+  std::ofstream(file) << "torn";
+  start();
+  EXPECT_EQ(status().state(), "idle");
 }
 
 TEST_F(ServiceTest, LeavingCleanlyIsSeenAtOnce) {

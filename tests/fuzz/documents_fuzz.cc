@@ -37,6 +37,10 @@ void manifest(std::string_view text) {
 }
 
 void durable_job(std::string_view text) {
+  if (const auto outcome = outcome_from_json(text); outcome.ok()) {
+    const auto written = outcome_to_json(*outcome);
+    POSEIDON_CHECK(written.ok() && outcome_from_json(*written).ok(), "it stays");
+  }
   const auto job = durable_job_from_json(text);
   if (!job.ok()) return;
   const std::string written = durable_job_to_json(*job);
