@@ -13,7 +13,7 @@
 namespace poseidon::bench {
 namespace {
 
-constexpr std::size_t kMaxMessageBytes = 64 << 10;  // 64 addresses are a few KiB
+constexpr std::size_t kMaxLineBytes = 64 << 10;  // 64 addresses are a few KiB
 
 }  // namespace
 
@@ -48,7 +48,7 @@ absl::StatusOr<nlohmann::json> ControlLine::receive(Nanoseconds patience) const 
     if (ready > 0) break;
     if (ready < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "poll");
   }
-  std::string text(kMaxMessageBytes, '\0');
+  std::string text(kMaxLineBytes, '\0');
   const ssize_t size = ::recv(socket_.get(), text.data(), text.size(), 0);
   if (size <= 0) return absl::UnavailableError("the control line is closed");
   text.resize(static_cast<std::size_t>(size));
