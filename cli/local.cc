@@ -146,7 +146,10 @@ absl::Status LocalCluster::forget_earlier_job() {
   const Nanoseconds end = clock_.now() + kStopTimeout;
   while (true) {
     const auto state = StateDirectory::open(folders_.cluster / kCoordinatorState);
-    if (state.ok()) return (*state)->drop_job();
+    if (state.ok()) {
+      (*state)->drop_outcome();
+      return (*state)->drop_job();
+    }
     if (!absl::IsAlreadyExists(state.status())) return state.status();
     // Its coordinator may still be about to stop.
     if (clock_.now() >= end) {

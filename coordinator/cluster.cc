@@ -497,9 +497,9 @@ void Cluster::watch_drift(Nanoseconds now) {
 void Cluster::shutdown(const std::string& reason) {
   std::unique_lock<std::mutex> lock(mutex_);
   shutting_down_ = true;
+  const bool unheard = job_ && !end_told_;  // it may end by itself while we wait
   const std::string saved = save_before_stop(lock);
-  const bool ends_job = job_ && !job_->ended();
-  if (ends_job) {
+  if (job_ && !job_->ended()) {
     apply(job_->fail(absl::StrCat("the coordinator was stopped (", reason, ")", saved),
                      clock_->now()));
   }
@@ -513,7 +513,7 @@ void Cluster::shutdown(const std::string& reason) {
   }
   attached_.clear();
   files_closed_changed_.wait_for(lock, kFilesTimeout, [this] { return files_closed_; });
-  if (ends_job && status_asked_ && clock_->now() - *status_asked_ < options_.last_words) {
+  if (unheard && status_asked_ && clock_->now() - *status_asked_ < options_.last_words) {
     lock.unlock();
     std::this_thread::sleep_for(options_.last_words);
   }

@@ -63,8 +63,8 @@ struct ClusterOptions {
   std::size_t max_job_bytes = 4 << 20;  ///< of a job's text, its network inline
   /// How long shutdown waits for a checkpoint of the job that trains; 0: takes none.
   Nanoseconds shutdown_checkpoint_timeout = std::chrono::seconds(10);
-  /// How much longer shutdown answers for those who follow the job that it ends: who has asked so
-  /// recently.
+  /// How much longer shutdown answers for those who follow a job of whose end they have not heard:
+  /// who has asked so recently.
   Nanoseconds last_words{0};
 };
 
@@ -227,9 +227,6 @@ class Cluster {
   std::mutex mutex_;
   std::condition_variable files_closed_changed_;
   std::condition_variable job_changed_;  ///< after each event of the job
-  /// As an earlier process left it; told while there is no job_.
-  v1::GetStatusResponse last_job_ = status_without_job();
-  std::optional<Nanoseconds> status_asked_;  ///< when an operator last asked for the status
   // Guarded by mutex_.
   std::map<NodeLink*, Attached> attached_;
   Membership membership_;
@@ -243,7 +240,11 @@ class Cluster {
     bool operator==(const Recorded&) const = default;
   };
   std::optional<Recorded> recorded_;
-  std::optional<SnapshotId> source_;    ///< of job_, also after another coordinator's death
+  /// As an earlier process left it; told while there is no job_.
+  v1::GetStatusResponse last_job_ = status_without_job();
+  std::optional<Nanoseconds> status_asked_;  ///< when an operator last asked for the status
+  bool end_told_ = false;                    ///< and heard then that job_ has ended
+  std::optional<SnapshotId> source_;         ///< of job_, also after another coordinator's death
   std::optional<Epoch> resumed_epoch_;  ///< an earlier coordinator's; nothing: job_ is all ours
   std::shared_ptr<RunFiles> directory_;
   bool submitting_ = false;

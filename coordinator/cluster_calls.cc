@@ -36,6 +36,20 @@ absl::Status check_still_of_job(const std::filesystem::path& path, const std::st
                    " holds another job's files by now; choose a new one with --run-dir"));
 }
 
+/// A run begins by moving an earlier one's model aside: it cannot begin with either of the two.
+absl::Status check_weights_stay(const std::filesystem::path& weights,
+                                const std::filesystem::path& run_directory) {
+  std::error_code ignored;
+  const auto file = std::filesystem::weakly_canonical(weights, ignored);
+  const auto path = std::filesystem::weakly_canonical(run_directory, ignored);
+  if (file != path / "model.safetensors" && file != path / "earlier" / "model.safetensors") {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("init.weights: ", weights.string(), " would move when the run in ",
+                   run_directory.string(), " begins; choose another --run-dir"));
+}
+
 }  // namespace
 
 absl::Status Cluster::check_counts(const v1::SubmitRequest& request, const ResolvedJob& job) {
@@ -120,11 +134,11 @@ absl::StatusOr<v1::SubmitResponse> Cluster::begin_job(const v1::SubmitRequest& r
   if (begin == RunDirectory::Begin::kGoOn) {
     POSEIDON_RETURN_IF_ERROR(check_still_of_job(path, request.job_json()));
   }
+  if (!source) POSEIDON_RETURN_IF_ERROR(check_weights_stay(resolved.weights, path));
   POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<RunFiles> directory,
                             disk_.open(path, begin, run_directory_events()));
   if (directory->replaced()) {
-    spdlog::warn("{} holds an earlier run; its files are replaced, a finished one's are in {}",
-                 path.string(), (path / "earlier").string());
+    spdlog::warn("{} holds an earlier run; its files are replaced", path.string());
   }
   const DurableJob record{.id = description.id,
                           .job_json = request.job_json(),
@@ -134,6 +148,7 @@ absl::StatusOr<v1::SubmitResponse> Cluster::begin_job(const v1::SubmitRequest& r
                           .source = source,
                           .running = std::nullopt};
   POSEIDON_RETURN_IF_ERROR(state_->store_job(durable_job_to_json(record)));
+  state_->drop_outcome();
   v1::SubmitResponse response;
   response.set_job_id(description.id);
   response.set_run_directory(path.string());
@@ -262,6 +277,7 @@ void Cluster::install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& 
   counted_iterations_ = job_->first_iteration();
   files_closing_ = false;
   files_closed_ = false;
+  end_told_ = false;
   directory_->write_file("job.json", submitted_.job_json());
   if (shutting_down_) {
     apply(job_->fail("the coordinator is stopping", clock_->now()));
@@ -277,7 +293,9 @@ absl::StatusOr<v1::GetStatusResponse> Cluster::status(const v1::GetStatusRequest
       check_protocol_version(request.protocol_version(), "the command line tool"));
   const std::lock_guard<std::mutex> lock(mutex_);
   status_asked_ = clock_->now();
-  return status_now();
+  v1::GetStatusResponse now = status_now();
+  end_told_ = job_ != nullptr && job_->ended() && files_closed_;
+  return now;
 }
 
 v1::GetStatusResponse Cluster::status_now() const {

@@ -39,6 +39,7 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
   POSEIDON_RETURN_IF_ERROR(apply_tensor_rules(job.optimizer.layers, layers));
   return ResolvedJob{
       .name = job.name,
+      .weights = job.init.weights,
       .batch_size = job.batch_size,
       .iterations = job.iterations,
       .min_workers = job.membership.min_workers,

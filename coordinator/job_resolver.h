@@ -19,6 +19,7 @@ namespace poseidon {
 
 struct ResolvedJob {
   std::string name;
+  std::string weights;          ///< init.weights; "" for none
   std::int64_t batch_size = 0;  ///< per worker
   Iteration iterations = 0;
   std::int64_t min_workers = 1;

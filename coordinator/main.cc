@@ -105,7 +105,8 @@ absl::Status run(const MainOptions& options) {
   service_options.cluster.job.waiting_timeout = std::chrono::seconds(options.wait_for_nodes_s);
   service_options.cluster.shutdown_checkpoint_timeout =
       std::chrono::seconds(options.checkpoint_on_stop_s);
-  service_options.cluster.last_words = kLastWords;
+  // Of `poseidon local`, which has stopped asking when it stops us.
+  if (!options.daemon.exit_with_parent) service_options.cluster.last_words = kLastWords;
   auto service = CoordinatorService::start(service_options, resolve_job, &clock);
   if (!service.ok()) return service.status();
   if (!options.metrics_listen.empty()) {

@@ -17,6 +17,7 @@
 #include "common/file_io.h"
 #include "common/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "spdlog/spdlog.h"
 
 namespace poseidon {
 namespace {
@@ -30,9 +31,8 @@ constexpr int kLastTries = 4;
 
 constexpr const char* kModelFile = "model.safetensors";
 constexpr const char* kMetricsFile = "metrics.jsonl";
-/// What a run with the same directory begins without.
-constexpr const char* kFilesOfOneRun[] = {kModelFile, "plan.json", "plan.recommended.json",
-                                          "job.json"};
+/// What tells of a model, besides the metrics.
+constexpr const char* kCompanions[] = {"plan.json", "plan.recommended.json", "job.json"};
 /// A finished run's files, when another takes its place.
 constexpr const char* kEarlierFolder = "earlier";
 
@@ -60,28 +60,42 @@ absl::Status create_folder(const fs::path& path) {
 }
 
 /// A model may be weeks of work, and the run directory a slip of the hand: it goes aside, with what
-/// tells of it, and only the next finished model takes its place there. The model first: once it is
-/// safe, an interruption costs no more than a run without a model does.
+/// tells of it, and only the next finished model takes its place there. That one's companions go
+/// first, so that an interruption leaves a model without them, but never beside another's.
 absl::Status set_finished_run_aside(const fs::path& path, RunDirectory::Begin begin) {
   std::error_code error;
   if (!fs::exists(path / kModelFile, error)) return absl::OkStatus();
   const fs::path aside = path / kEarlierFolder;
   POSEIDON_RETURN_IF_ERROR(create_folder(aside));
-  const auto move = [&](const char* name) -> absl::Status {
-    std::error_code failed;
-    fs::rename(path / name, aside / name, failed);
-    if (!failed) return absl::OkStatus();
-    if (failed == std::errc::no_such_file_or_directory) {
-      fs::remove(aside / name, failed);  // of a run before that
-      return absl::OkStatus();
-    }
+  const auto failed = [&](const char* name) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "cannot keep the model of the run that ended in ", path.string(), ": moving ", name, " to ",
-        aside.string(), ": ", failed.message(), "; choose another --run-dir"));
+        "cannot keep the model of the run that ended in ", path.string(), ": ", name,
+        " does not go to ", aside.string(), ": ", error.message(), "; choose another --run-dir"));
   };
-  for (const char* name : kFilesOfOneRun) POSEIDON_RETURN_IF_ERROR(move(name));
-  // One that goes on writes on in its metrics.
-  return begin == RunDirectory::Begin::kGoOn ? absl::OkStatus() : move(kMetricsFile);
+  for (const char* name : kCompanions) {
+    fs::remove(aside / name, error);
+    if (error) return failed(name);
+  }
+  fs::remove(aside / kMetricsFile, error);
+  if (error) return failed(kMetricsFile);
+  fs::rename(path / kModelFile, aside / kModelFile, error);
+  if (error) return failed(kModelFile);
+  for (const char* name : kCompanions) {
+    if (!fs::exists(path / name, error)) continue;
+    fs::rename(path / name, aside / name, error);
+    if (error) return failed(name);
+  }
+  if (fs::exists(path / kMetricsFile, error)) {
+    if (begin == RunDirectory::Begin::kGoOn) {  // which cuts them back and writes on
+      fs::copy_file(path / kMetricsFile, aside / kMetricsFile, error);
+    } else {
+      fs::rename(path / kMetricsFile, aside / kMetricsFile, error);
+    }
+    if (error) return failed(kMetricsFile);
+  }
+  spdlog::warn("{} holds a finished run: its files are in {} from now on", path.string(),
+               aside.string());
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -131,7 +145,7 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(const fs::path&
                        O_WRONLY | O_CREAT | (goes_on ? 0 : O_TRUNC) | O_CLOEXEC | O_APPEND, 0644));
   if (!fd.is_open()) return errno_status("create", metrics);
   // What is left of an earlier run must not pass for this one's.
-  for (const char* name : kFilesOfOneRun) fs::remove(path / name, ignored);
+  for (const char* name : kCompanions) fs::remove(path / name, ignored);
   return std::unique_ptr<RunDirectory>(
       new RunDirectory(path, std::move(events), std::move(fd), replaced));
 }
@@ -184,8 +198,8 @@ RunDirectory::RunDirectory(fs::path path, Events events, Descriptor metrics_fd, 
       events_(std::move(events)),
       metrics_fd_(std::move(metrics_fd)),
       replaced_(replaced) {
-  for (const char* name : kFilesOfOneRun) remove_leftovers(path_ / name);
-  remove_leftovers(path_ / kMetricsFile);
+  for (const char* name : {kModelFile, kMetricsFile}) remove_leftovers(path_ / name);
+  for (const char* name : kCompanions) remove_leftovers(path_ / name);
   writer_ = std::thread([this] { write_loop(); });
 }
 
@@ -382,7 +396,14 @@ void StateDirectory::set_job_aside() const {
 }
 
 absl::Status StateDirectory::store_outcome(std::string_view text) const {
-  return write_file_atomically(outcome_file(), text);
+  const absl::Status status = write_file_atomically(outcome_file(), text);
+  if (!status.ok()) drop_outcome();
+  return status;
+}
+
+void StateDirectory::drop_outcome() const {
+  std::error_code ignored;  // it is an older job's at worst, and says so
+  fs::remove(outcome_file(), ignored);
 }
 
 absl::StatusOr<std::string> StateDirectory::load_outcome() const {

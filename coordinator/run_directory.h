@@ -97,8 +97,8 @@ class RunDirectory final : public RunFiles {
     kGoOn,  ///< its metrics stay, until roll_back; all else goes
   };
   /// Creates `path` and metrics.jsonl where missing. Where a finished model lies, it and the files
-  /// beside it (with kGoOn but the metrics) are moved to `path`/earlier, in the place of those that
-  /// an earlier such move left there. Errors name the path and the system's reason.
+  /// beside it are moved to `path`/earlier (with kGoOn the metrics are copied), in the place of
+  /// what an earlier such move left there. Errors name the path and the system's reason.
   static absl::StatusOr<std::unique_ptr<RunDirectory>> open(const std::filesystem::path& path,
                                                             Begin begin, Events events);
   /// Goes on where an earlier process stopped: what follows the last whole line of metrics.jsonl is
@@ -188,7 +188,10 @@ class StateDirectory {
 
   /// How the last job that ended did, for whoever asks the next process (last_job.json).
   std::filesystem::path outcome_file() const { return path_ / "last_job.json"; }
+  /// Without one that is older, should it fail.
   absl::Status store_outcome(std::string_view text) const;
+  /// There is a newer job.
+  void drop_outcome() const;
   /// NOT_FOUND when there is none.
   absl::StatusOr<std::string> load_outcome() const;
 

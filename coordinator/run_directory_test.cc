@@ -104,6 +104,7 @@ TEST_F(RunDirectoryTest, AFinishedModelIsKeptUntilTheNextOneIs) {
   EXPECT_EQ(read_file(earlier / "model.safetensors"), "third");
   EXPECT_EQ(read_file(earlier / "job.json"), "third");
   EXPECT_FALSE(fs::exists(earlier / "plan.recommended.json")) << "of the first";
+  EXPECT_EQ(read_file(earlier / "metrics.jsonl"), "third\n");
   EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), "third\n") << "it writes on in it";
 }
 

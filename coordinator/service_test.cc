@@ -1,10 +1,12 @@
 // A job's life at the coordinator: who joins, what they hear, what is written, what survives a
 // restart.
 
+#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "coordinator/service_test_fixture.h"
@@ -60,6 +62,18 @@ TEST_F(ServiceTest, AWholeJobFromSubmitToItsFiles) {
   EXPECT_EQ(read_file(run / "job.json"), R"({"name": "digits"})");
   EXPECT_EQ(nlohmann::json::parse(read_file(run / "plan.json"))["workers"], 3);
   EXPECT_EQ(std::distance(fs::directory_iterator(run), {}), 4) << "and no temporary files";
+
+  start();  // another process
+  const v1::GetStatusResponse recalled = status();
+  EXPECT_EQ(recalled.state(), "done");
+  EXPECT_EQ(recalled.job_id(), "digits-1");
+  EXPECT_EQ(recalled.iteration(), 5u);
+  EXPECT_EQ(recalled.loss(), 2.0);
+  EXPECT_EQ(recalled.run_directory(), run.string());
+  EXPECT_EQ(recalled.layers_size(), 0);
+  ASSERT_TRUE(submit(3, 2).ok());
+  EXPECT_FALSE(fs::exists(folder_ / "state" / "last_job.json")) << "it is not the last any more";
+  EXPECT_EQ(read_file(run / "earlier" / "model.safetensors"), nodes_[0]->model());
 }
 
 TEST_F(ServiceTest, TheNextJobRunsOnTheSameNodesInANewEpoch) {
@@ -135,6 +149,51 @@ TEST_F(ServiceTest, NodesOutliveARestartOfTheCoordinator) {
   ASSERT_TRUE(submit(1, 1).ok());
   EXPECT_EQ(status().job_id(), "digits-2");
   EXPECT_EQ(submitted_.job_id(), "digits-2") << "epochs are never given twice";
+}
+
+TEST_F(ServiceTest, WeightsThatTheRunWouldMoveAreRefused) {
+  const auto submit_with = [this](const char* name) {
+    return submit(1, 1, "weights " + (folder_ / "run" / name).string());
+  };
+  for (const char* name :
+       {"model.safetensors", "earlier/model.safetensors", "x/../model.safetensors"}) {
+    const grpc::Status refused = submit_with(name);
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << name;
+    EXPECT_THAT(refused.error_message(), HasSubstr("--run-dir"));
+  }
+  EXPECT_TRUE(submit_with("initial.safetensors").ok());
+}
+
+// Who follows a job asks again and again; nobody else is waited for.
+TEST_F(ServiceTest, AStopWaitsForThoseWhoFollowTheJobAlone) {
+  const auto time_to_stop = [this] {
+    const Nanoseconds begin = clock_.now();
+    service_->shutdown("SIGTERM");
+    return clock_.now() - begin;
+  };
+  CoordinatorOptions patient = options();
+  patient.cluster.last_words = std::chrono::minutes(1);
+  start(patient);
+  ASSERT_TRUE(submit(1, 1).ok());
+  EXPECT_LT(time_to_stop(), std::chrono::minutes(1));
+
+  patient.cluster.last_words = std::chrono::seconds(2);
+  start(patient);
+  ASSERT_TRUE(submit(1, 1).ok());
+  std::atomic<bool> follows = false;
+  std::string heard;
+  std::thread follower([&] {
+    for (v1::GetStatusResponse now = status(); now.state() != ""; now = status()) {
+      follows = true;
+      if (now.state() != "failed") continue;
+      heard = now.message();
+      return;
+    }
+  });
+  while (!follows) std::this_thread::yield();
+  EXPECT_GE(time_to_stop(), std::chrono::seconds(2));
+  follower.join();
+  EXPECT_THAT(heard, HasSubstr("the coordinator was stopped (SIGTERM)"));
 }
 
 TEST_F(ServiceTest, AnOutcomeThatCannotBeReadIsNoHindrance) {

@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/strip.h"
 #include "common/check.h"
 #include "common/control_client.h"
 #include "common/grpc_transport.h"
@@ -304,6 +305,9 @@ inline absl::StatusOr<ResolvedJob> resolver(const std::string& job_json) {
   // Only the tests about it want the nodes to be asked for measurements.
   job.sync.cost = job_json.find("calibrate") == std::string::npos ? "bytes" : "time";
   job.learning_rate = [](Iteration) { return 0.05; };
+  if (absl::string_view weights = job_json; absl::ConsumePrefix(&weights, "weights ")) {
+    job.weights = std::string(weights);
+  }
   return job;
 }
 

@@ -286,6 +286,14 @@ class Checkpoints(ProcessTest):
         self.assertTrue((branch / "model.safetensors").exists())
         self.assertEqual(self.results(self.folder / "run"), before, "the run it comes from is as it was")
         self.assertIn(source["id"], [entry["id"] for entry in self.listed(cluster)])
+        # In its own directory a run that has finished is made again from there, and what it left is kept.
+        lines = (self.folder / "run" / "metrics.jsonl").read_bytes()
+        self.ok(cluster, "restore", "--checkpoint", source["id"], "--workers", 2, "--wait")
+        self.assertEqual(self.results(self.folder / "run"), before)
+        earlier = self.folder / "run" / "earlier"
+        self.assertEqual((earlier / "model.safetensors").read_bytes(), before[0])
+        self.assertEqual((earlier / "metrics.jsonl").read_bytes(), lines)
+        self.assertTrue((earlier / "job.json").exists())
 
     def test_a_stopped_coordinator_leaves_a_checkpoint(self):
         cluster = self.cluster()

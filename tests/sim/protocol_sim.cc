@@ -477,8 +477,10 @@ void World::look() {
   look_at_checkpoints();
   if (status->state() == "failed") {
     end_ = status->message();
-  } else if (status->state() == "done" || status->state() == "idle") {
-    end_ = "done";  // idle: a coordinator came after the end, and what it was the files tell
+  } else if (status->state() == "done") {
+    end_ = "done";
+  } else if (status->state() == "idle") {
+    truth_.fail("a coordinator does not know how the job ended");
   }
 }
 
