@@ -39,12 +39,7 @@ absl::Status check_still_of_job(const std::filesystem::path& path, const std::st
 /// A run begins by moving an earlier one's model aside: it cannot begin with either of the two.
 absl::Status check_weights_stay(const std::filesystem::path& weights,
                                 const std::filesystem::path& run_directory) {
-  std::error_code ignored;
-  const auto file = std::filesystem::weakly_canonical(weights, ignored);
-  const auto path = std::filesystem::weakly_canonical(run_directory, ignored);
-  if (file != path / "model.safetensors" && file != path / "earlier" / "model.safetensors") {
-    return absl::OkStatus();
-  }
+  if (!RunDirectory::moves_as_run_begins(run_directory, weights)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("init.weights: ", weights.string(), " would move when the run in ",
                    run_directory.string(), " begins; choose another --run-dir"));
@@ -301,6 +296,11 @@ absl::StatusOr<v1::GetStatusResponse> Cluster::status(const v1::GetStatusRequest
 v1::GetStatusResponse Cluster::status_now() const {
   v1::GetStatusResponse out = job_ ? status_without_job() : last_job_;
   if (job_) fill_job(out);
+  if (job_ && job_->ended() && !files_closed_) {
+    // Whoever waits for the end reads the files next: they must be whole by then.
+    out.set_state("running");
+    out.set_message("the last files are being written");
+  }
   fill_nodes(out);
   if (job_ && job_->plan()) fill_layers(out);
   fill_refused(out);
@@ -311,8 +311,6 @@ v1::GetStatusResponse Cluster::status_now() const {
 v1::GetStatusResponse Cluster::outcome() const {
   v1::GetStatusResponse out = status_without_job();
   fill_job(out);
-  out.set_state(job_state_name(job_->state()));
-  out.set_message(job_->progress(clock_->now()).message);
   return out;
 }
 
@@ -328,11 +326,6 @@ void Cluster::fill_job(v1::GetStatusResponse& out) const {
   }
   if (membership_.isolated_since() && !job_->ended()) {
     out.set_message("no node is heard just now: training may be further than this tells");
-  }
-  if (job_->ended() && !files_closed_) {
-    // Whoever waits for the end reads the files next: they must be whole by then.
-    out.set_state("running");
-    out.set_message("the last files are being written");
   }
   out.set_iteration(static_cast<std::uint64_t>(progress.completed));
   out.set_iterations(static_cast<std::uint64_t>(description.iterations));

@@ -64,14 +64,16 @@ absl::Status create_folder(const fs::path& path) {
 /// first, so that an interruption leaves a model without them, but never beside another's.
 absl::Status set_finished_run_aside(const fs::path& path, RunDirectory::Begin begin) {
   std::error_code error;
-  if (!fs::exists(path / kModelFile, error)) return absl::OkStatus();
+  const bool finished = fs::exists(path / kModelFile, error);
   const fs::path aside = path / kEarlierFolder;
-  POSEIDON_RETURN_IF_ERROR(create_folder(aside));
   const auto failed = [&](const char* name) {
     return absl::FailedPreconditionError(absl::StrCat(
         "cannot keep the model of the run that ended in ", path.string(), ": ", name,
         " does not go to ", aside.string(), ": ", error.message(), "; choose another --run-dir"));
   };
+  if (error) return failed(kModelFile);  // nobody knows whether there is one
+  if (!finished) return absl::OkStatus();
+  POSEIDON_RETURN_IF_ERROR(create_folder(aside));
   for (const char* name : kCompanions) {
     fs::remove(aside / name, error);
     if (error) return failed(name);
@@ -146,8 +148,16 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(const fs::path&
   if (!fd.is_open()) return errno_status("create", metrics);
   // What is left of an earlier run must not pass for this one's.
   for (const char* name : kCompanions) fs::remove(path / name, ignored);
+  fs::remove(path / kModelFile, ignored);  // a link to nothing; any other is aside by now
   return std::unique_ptr<RunDirectory>(
       new RunDirectory(path, std::move(events), std::move(fd), replaced));
+}
+
+bool RunDirectory::moves_as_run_begins(const fs::path& path, const fs::path& file) {
+  std::error_code ignored;
+  const fs::path folder = fs::weakly_canonical(path, ignored);
+  const fs::path canonical = fs::weakly_canonical(file, ignored);
+  return canonical == folder / kModelFile || canonical == folder / kEarlierFolder / kModelFile;
 }
 
 MetricsProgress read_metrics_progress(std::istream& in) {

@@ -101,6 +101,9 @@ class RunDirectory final : public RunFiles {
   /// what an earlier such move left there. Errors name the path and the system's reason.
   static absl::StatusOr<std::unique_ptr<RunDirectory>> open(const std::filesystem::path& path,
                                                             Begin begin, Events events);
+  /// Whether `file` is a model that open() would move, or put another in the place of.
+  static bool moves_as_run_begins(const std::filesystem::path& path,
+                                  const std::filesystem::path& file);
   /// Goes on where an earlier process stopped: what follows the last whole line of metrics.jsonl is
   /// cut off, `progress` says what is there. NOT_FOUND when there is no such file.
   static absl::StatusOr<std::unique_ptr<RunDirectory>> reopen(const std::filesystem::path& path,

@@ -108,6 +108,14 @@ TEST_F(RunDirectoryTest, AFinishedModelIsKeptUntilTheNextOneIs) {
   EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), "third\n") << "it writes on in it";
 }
 
+TEST_F(RunDirectoryTest, ALinkToNoModelGoes) {
+  fs::create_directories(folder_);
+  fs::create_symlink("nowhere", folder_ / "model.safetensors");
+  open().reset();
+  EXPECT_FALSE(fs::is_symlink(folder_ / "model.safetensors"));
+  EXPECT_FALSE(fs::exists(folder_ / "earlier"));
+}
+
 TEST_F(RunDirectoryTest, AModelThatCannotBeKeptIsNotReplaced) {
   open().reset();
   std::ofstream(folder_ / "model.safetensors") << "old";
