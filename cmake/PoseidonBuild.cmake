@@ -22,6 +22,10 @@ target_compile_options(poseidon_flags INTERFACE -Wall -Wextra -Wpedantic -Wshado
                        # GCC 12 sees overlaps in std::string's operator+ that are not there (GCC bug 105651).
                        $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 if(CMAKE_UNITY_BUILD)
+  # CMake includes the files by their whole paths. With these in its assertions no object were the same in two clones, and
+  # ccache's of one useless to the other.
+  target_compile_options(poseidon_flags INTERFACE
+                         $<$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>:-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=>)
   # GCC takes a file beside which others are compiled for a header, and their names for its own.
   target_compile_options(poseidon_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-shadow>
                          $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)

@@ -25,7 +25,7 @@ build_packages=(
   libgtest-dev libgmock-dev
 )
 test_packages=(
-  clang clang-format clang-tidy libclang-rt-14-dev
+  clang clang-format clang-tidy libclang-rt-14-dev lld
   python3 python3-venv python3-pil python3-numpy curl ca-certificates
   # Debian packages, and a machine to install them on; hosts with slow links
   dpkg-dev file mmdebstrap systemd-container iproute2 openssh-client
