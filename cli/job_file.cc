@@ -11,6 +11,7 @@
 #include "coordinator/job_resolver.h"
 #include "coordinator/tensor_rules.h"
 #include "worker/data/batches.h"
+#include "worker/engine/batch_norm_errors.h"
 #include "worker/model_file.h"
 
 namespace poseidon {
@@ -94,12 +95,13 @@ absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path) {
     return absl::Status(net.status().code(),
                         absl::StrCat(path.string(), ": model: ", net.status().message()));
   }
-  absl::Status sync = pin_plan(spec.sync);
+  absl::Status status = pin_plan(spec.sync);
   std::vector<PlannerLayer> layers = planner_layers(*net);
-  if (sync.ok()) sync = check_sync(layers, spec.sync);
-  if (sync.ok()) sync = apply_tensor_rules(spec.optimizer.layers, layers);
-  if (!sync.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(path.string(), ": ", sync.message()));
+  if (status.ok()) status = check_sync(layers, spec.sync);
+  if (status.ok()) status = apply_tensor_rules(spec.optimizer.layers, layers);
+  if (status.ok()) status = check_batch_norms(*net, spec.batch_size / spec.micro_batches);
+  if (!status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(path.string(), ": ", status.message()));
   }
   spec.model = net->source;
   std::string json = job_to_json(spec);

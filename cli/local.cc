@@ -270,6 +270,14 @@ absl::Status check_options(const LocalOptions& options) {
   return absl::OkStatus();
 }
 
+/// What workers would say when the cluster is up.
+absl::Status check_device(const std::string& device, const std::string& precision) {
+  if (device != "cpu" || (precision != "bf16" && precision != "fp16")) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("precision: \"", precision,
+                   "\" needs a GPU, but --device is cpu; set precision to \"fp32\""));
+}
+
 std::string timestamp() {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
@@ -375,6 +383,7 @@ absl::Status run_local(const LocalOptions& options) {
                                             .max_workers = job->spec.membership.max_workers,
                                             .replicas = job->spec.checkpoint.replicas},
                                            options.workers, options.servers);
+  if (checked.ok()) checked = check_device(options.device, job->spec.precision);
   if (checked.ok()) checked = check_files(job->spec);
   std::string weights;
   if (checked.ok()) {

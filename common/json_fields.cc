@@ -392,8 +392,9 @@ absl::Status JsonFields::finish() const {
   for (const auto& [key, value] : object_->items()) {
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
     const std::string near = nearest_name(key, known_);
-    const std::string remedy = near.empty() ? str_cat("known here: ", absl::StrJoin(known_, ", "))
-                                            : str_cat("did you mean \"", near, "\"?");
+    std::string remedy = str_cat("did you mean \"", near, "\"?");
+    if (near.empty()) remedy = str_cat("known here: ", absl::StrJoin(known_, ", "));
+    if (known_.empty()) remedy = "none is known here";
     return absl::InvalidArgumentError(
         str_cat(source_, ": ", path_of(printable_key(key)), ": unknown key; ", remedy));
   }

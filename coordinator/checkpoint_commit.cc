@@ -55,6 +55,11 @@ CheckpointActions CheckpointCommit::begin_epoch(Epoch epoch, Iteration first_ite
   epoch_ = epoch;
   first_iteration_ = first_iteration;
   furthest_ = first_iteration;
+  settled_ = first_iteration;
+  // By an earlier coordinator, in the same epoch.
+  for (const auto& [snapshot, manifest] : committed_) {
+    if (snapshot_epoch(snapshot) == epoch) settled_ = std::max(settled_, manifest.iteration());
+  }
   frame_ = std::move(frame);
   iteration_samples_ = iteration_samples;
   in_use_ = stores_in_use(frame_);
@@ -68,6 +73,7 @@ void CheckpointCommit::give_up(Iteration iteration, const std::string& reason,
   making_.erase(iteration);
   given_up_.insert(iteration);
   forget_oldest(given_up_);
+  settled_ = std::max(settled_, iteration);
   if (asked_ == iteration) asked_.reset();
   last_ = {.snapshot = snapshot, .committed = false, .reason = reason};
   ++failures_;
@@ -221,6 +227,7 @@ CheckpointActions CheckpointCommit::on_manifest_written(SnapshotId snapshot,
   }
   if (of_this_epoch) {
     making_.erase(iteration);
+    settled_ = std::max(settled_, iteration);
     if (asked_ == iteration) asked_.reset();
   }
   last_ = {.snapshot = snapshot, .committed = true, .reason = ""};
@@ -294,10 +301,6 @@ CheckpointActions CheckpointCommit::on_manifest_removed(SnapshotId snapshot,
 std::optional<Iteration> CheckpointCommit::in_the_making() const {
   if (making_.empty()) return asked_;
   return std::max(making_.rbegin()->first, asked_.value_or(0));
-}
-
-bool CheckpointCommit::is_settled(Iteration iteration) const {
-  return given_up_.contains(iteration) || committed_.contains(snapshot_id(epoch_, iteration));
 }
 
 CheckpointActions CheckpointCommit::tick(Nanoseconds now) {

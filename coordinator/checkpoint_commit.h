@@ -152,8 +152,9 @@ class CheckpointCommit {
   std::uint64_t failures() const { return failures_; }
   /// What the slowest server took for the newest one that all have sealed; 0 before.
   double slowest_seconds() const { return slowest_seconds_; }
-  /// Whether this version of this epoch is committed or has failed.
-  bool is_settled(Iteration iteration) const;
+  /// Whether all versions of this epoch up to this one that servers save are committed or have
+  /// failed, and none is in the making.
+  bool is_settled(Iteration iteration) const { return making_.empty() && settled_ >= iteration; }
 
  private:
   struct Making {
@@ -183,6 +184,7 @@ class CheckpointCommit {
   std::size_t stores_needed_ = 0;
   std::map<Iteration, Making> making_;
   std::set<Iteration> given_up_;        ///< of this epoch; the last few
+  Iteration settled_ = 0;               ///< the furthest of this epoch, or where it began
   std::map<Iteration, double> losses_;  ///< the last few
   std::optional<Iteration> asked_;
   Iteration lead_ = 0;

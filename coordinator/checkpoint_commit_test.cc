@@ -342,6 +342,27 @@ TEST_F(CommitTest, NothingIsAskedForAfterTheLastIteration) {
   EXPECT_THAT(commit_.last()->reason, HasSubstr("last iteration"));
 }
 
+TEST_F(CommitTest, SettledIsWhatAllServersHaveSaved) {
+  EXPECT_TRUE(commit_.is_settled(0)) << "where the epoch began";
+  EXPECT_FALSE(commit_.is_settled(10));
+  stored(0, 10);
+  EXPECT_FALSE(commit_.is_settled(0)) << "one is in the making";
+  stored(1, 10);
+  EXPECT_FALSE(commit_.is_settled(10)) << "its manifest is not on disk";
+  commit_.on_manifest_written(snapshot_id(kEpoch, 10), absl::OkStatus());
+  EXPECT_TRUE(commit_.is_settled(10));
+  EXPECT_FALSE(commit_.is_settled(20));
+  failed(20);
+  EXPECT_TRUE(commit_.is_settled(20)) << "nothing more comes of it";
+}
+
+TEST_F(CommitTest, WhatAnEarlierCoordinatorCommittedInTheEpochIsSettled) {
+  commit(10);
+  begin(kEpoch, 5);
+  EXPECT_TRUE(commit_.is_settled(10));
+  EXPECT_FALSE(commit_.is_settled(20));
+}
+
 TEST_F(CommitTest, AnotherJobsCheckpointIsNotRemoved) {
   CheckpointManifest source;
   source.snapshot = snapshot_id(Epoch(3), 7);

@@ -381,7 +381,7 @@ bool JobRun::is_trained() const {
 
 void JobRun::finish_if_complete(Nanoseconds now, JobActions& actions) {
   if (!is_trained()) return;
-  if (last_checkpoint_is_open()) {
+  if (checkpoints_are_open()) {
     message_ = "waits for the last checkpoint";
     return;
   }

@@ -442,7 +442,7 @@ class JobRun {
   bool group_needs(const Participant& participant) const;
   std::string missing_stores_text() const;
   bool is_trained() const;
-  bool last_checkpoint_is_open() const;
+  bool checkpoints_are_open() const;
   std::optional<std::vector<std::string>> addresses_of_stores(
       const CheckpointManifest& manifest) const;
   void after_checkpoint_event(Nanoseconds now, JobActions& actions);

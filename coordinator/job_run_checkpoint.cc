@@ -48,12 +48,12 @@ std::string JobRun::missing_stores_text() const {
 
 // ---- checkpoints ----
 
-/// Training is done but for the checkpoint of its last iteration.
-bool JobRun::last_checkpoint_is_open() const {
-  const Iteration last = description_.iterations;
-  const bool is_periodic =
-      description_.checkpoint_every > 0 && last % description_.checkpoint_every == 0;
-  return (is_periodic || checkpoints_.asked_for() == last) && !checkpoints_.is_settled(last);
+/// Of those that were due, and one that somebody asked for: servers are still storing what they
+/// held back when training came by.
+bool JobRun::checkpoints_are_open() const {
+  const Iteration every = description_.checkpoint_every;
+  const Iteration last_due = every > 0 ? description_.iterations / every * every : 0;
+  return !checkpoints_.is_settled(last_due);
 }
 
 CheckpointManifest JobRun::manifest_frame() const {

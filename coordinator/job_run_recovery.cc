@@ -507,9 +507,11 @@ void JobRun::tick_recovery(Nanoseconds now, JobActions& actions) {
   if (is_trained()) {
     finish_if_complete(now, actions);
     if (ended() || now - last_progress_ <= options_.last_checkpoint_timeout) return;
-    actions.emplace_back(LogLine{absl::StrFormat(
-        "job %s: training is done, but its last checkpoint is not whole after %.0f s",
-        description_.id, seconds(now - last_progress_))});
+    actions.emplace_back(
+        LogLine{absl::StrFormat(
+                    "job %s: training is done, but its last checkpoint is not whole after %.0f s",
+                    description_.id, seconds(now - last_progress_)),
+                LogLine::Kind::kAlarm});
     end(true, "", now, actions);
     return;
   }

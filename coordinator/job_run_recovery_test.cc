@@ -163,6 +163,20 @@ TEST_F(RecoveryTest, AJobIsDoneWhenItsLastCheckpointIs) {
   EXPECT_THAT(only<SendStop>(actions_), SizeIs(4));
 }
 
+TEST_F(RecoveryTest, AJobIsDoneWhenTheCheckpointsThatWereDueAre) {
+  JobDescription d = description();
+  d.checkpoint_every = 5;
+  begin(d);
+  train(0, kIterations);
+  for (const Participant& w : job_->workers()) job_->on_finished(w.node.id, job_->epoch(), at(4));
+  job_->on_model_stored(job_->epoch(), at(4));
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  commit(5, 5);
+  EXPECT_EQ(job_->state(), JobState::kRunning) << "10 of 12 is still to come";
+  commit(10, 6);
+  EXPECT_EQ(job_->state(), JobState::kDone);
+}
+
 TEST_F(RecoveryTest, ALastCheckpointThatNeverComesIsNotWaitedForForEver) {
   for (const bool lose_server : {false, true}) {
     JobDescription d = description();

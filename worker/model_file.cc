@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/finite.h"
 #include "common/json_fields.h"
 #include "common/nearest.h"
 #include "common/status_macros.h"
@@ -153,6 +154,21 @@ std::string some_of(const std::vector<std::string>& names) {
   return names.size() == shown ? text : absl::StrCat(text, " and ", names.size() - shown, " more");
 }
 
+/// Training would say so later, and not of the file.
+absl::Status check_values(const std::filesystem::path& path, const Place& place,
+                          std::span<const float> values) {
+  const auto refuse = [&](const char* what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path.string(), ": tensor ", place.name, " has ", what, "; take another file"));
+  };
+  if (!all_finite(values)) return refuse("values that are no finite float32 numbers");
+  if (place.is_statistic && place.name.ends_with(".running_var") &&
+      std::ranges::any_of(values, [](float value) { return value < 0; })) {
+    return refuse("negative values, which no variance has");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<EncodedModel> EncodedModel::encode(
@@ -226,7 +242,9 @@ absl::StatusOr<WeightsReport> load_weights(const std::filesystem::path& path,
   POSEIDON_RETURN_IF_ERROR(executor.read_statistics(statistics));
   for (const auto& [tensor, place] : found.copies) {
     if (part == WeightsPart::kStatistics && !place.is_statistic) continue;
-    POSEIDON_RETURN_IF_ERROR(reader.read(*tensor, place.values(executor, statistics)));
+    const std::span<float> values = place.values(executor, statistics);
+    POSEIDON_RETURN_IF_ERROR(reader.read(*tensor, values));
+    POSEIDON_RETURN_IF_ERROR(check_values(path, place, values));
   }
   POSEIDON_RETURN_IF_ERROR(executor.write_statistics(statistics));
   return std::move(found.report);

@@ -62,8 +62,9 @@ enum class WeightsPart { kAll, kStatistics };
 
 /// Copies every tensor of the file that the network has; every floating dtype becomes float32.
 /// INVALID_ARGUMENT when none fits, when a shape differs (naming the tensor and both shapes), when
-/// its values are no floating numbers, or when a rename does not fit; then nothing is changed. The
-/// report is about all, whatever `part` is.
+/// its values are no floating numbers, or when a rename does not fit; then nothing is changed. Also
+/// when a value is not finite or a running variance negative; then what came before it is loaded.
+/// The report is about all, whatever `part` is.
 absl::StatusOr<WeightsReport> load_weights(const std::filesystem::path& path,
                                            const LayerRenames& renames, WeightsPart part,
                                            Executor& executor);

@@ -72,8 +72,11 @@ class ModelFile : public ::testing::Test {
   ~ModelFile() override { std::filesystem::remove(path_); }
 
   void write(const std::vector<std::pair<std::string, Shape>>& tensors) {
-    std::vector<TensorView> views;
     values_.assign(1000, 5.0f);
+    write_values(tensors);
+  }
+  void write_values(const std::vector<std::pair<std::string, Shape>>& tensors) {
+    std::vector<TensorView> views;
     for (const auto& [name, shape] : tensors) {
       const auto count = static_cast<std::size_t>(element_count(shape));
       views.push_back({name, shape, std::span(values_).first(count)});
@@ -204,6 +207,33 @@ TEST_F(ModelFile, RefusesWhatDoesNotFit) {
   EXPECT_THAT(refusal(), HasSubstr("none of its 0 tensors"));
   write_bias("I64", std::string(24, '\0'));
   EXPECT_THAT(refusal(), HasSubstr("tensor conv.bias has dtype I64; F32, F64, F16 and BF16"));
+}
+
+TEST_F(ModelFile, RefusesValuesThatTrainingWouldStumbleOver) {
+  const auto error = [this] {
+    const auto executor = executor_from(1);
+    const absl::Status status = load(*executor).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), StartsWith(path_.string() + ": "));
+    return std::string(status.message());
+  };
+  write_bias("F32", std::string("\x00\x00\x80\x3f\x00\x00\xc0\x7f\x00\x00\x00\x00", 12));
+  EXPECT_THAT(error(), HasSubstr("tensor conv.bias has values that are no finite float32"));
+  const double too_large = 1e39;  // of float64, whose largest float32 is 3.4e38
+  std::string bytes(24, '\0');
+  std::memcpy(bytes.data() + 8, &too_large, 8);
+  write_bias("F64", bytes);
+  EXPECT_THAT(error(), HasSubstr("tensor conv.bias has values that are no finite float32"));
+}
+
+TEST_F(ModelFile, RefusesNegativeVariances) {
+  write({{"bn.running_var", {3}}});
+  const auto executor = executor_from(1);
+  ASSERT_TRUE(load(*executor).ok());
+  values_.assign(1000, -1.0f);
+  write_values({{"bn.running_var", {3}}});
+  EXPECT_THAT(std::string(load(*executor).status().message()),
+              HasSubstr("tensor bn.running_var has negative values, which no variance has"));
 }
 
 TEST_F(ModelFile, OtherFloatingDtypesAreConverted) {

@@ -75,10 +75,10 @@ class Calls(ProcessTest):
 
 
 class JobFiles(ProcessTest):
-    def refused(self, job, *words):
+    def refused(self, job, *words, arguments=()):
         """`local` must refuse the job with 2, with all words in the message, before it starts anything."""
         run_dir = self.folder / "refused"
-        result = poseidon("local", self.write_job(job), "--workers", 1, "--servers", 1, "--run-dir", run_dir)
+        result = poseidon("local", self.write_job(job), "--workers", 1, "--servers", 1, "--run-dir", run_dir, *arguments)
         self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
         for word in words:
             self.assertIn(word, result.stderr)
@@ -142,6 +142,9 @@ class JobFiles(ProcessTest):
 
     def test_a_precision_that_no_device_takes(self):
         self.refused(digits_job(precision="fp8"), "precision", "fp8", '"bf16", "fp16"')
+
+    def test_a_precision_that_is_not_the_device_s(self):
+        self.refused(digits_job(precision="bf16"), "precision", "bf16", "--device is cpu", arguments=("--device", "cpu"))
 
     def test_more_nodes_than_there_are(self):
         self.refused(digits_job(checkpoint={"replicas": 2}), "job.json", "checkpoint.replicas: 2")

@@ -326,11 +326,11 @@ absl::StatusOr<std::unique_ptr<TrainBatches>> TrainBatches::start(
   check_placement(placement);
   POSEIDON_ASSIGN_OR_RETURN(const Transform transform, make_transform(*dataset, data, input_shape));
   const std::int64_t iteration_samples = placement.batch_size * placement.workers;
-  if (iteration_samples > dataset->size()) {
-    return absl::InvalidArgumentError(
-        str_cat(dataset->name(), ": has ", dataset->size(), " samples, but one iteration of ",
-                placement.workers, " workers x batch_size ", placement.batch_size, " takes ",
-                iteration_samples, "; lower batch_size or use fewer workers"));
+  if (iteration_samples > dataset->size() && placement.rank == 0 && options.log) {
+    options.log(str_cat(dataset->name(), ": has ", dataset->size(),
+                        " samples, but one iteration of ", placement.workers,
+                        " workers x batch_size ", placement.batch_size, " takes ",
+                        iteration_samples, ": some are in it more than once"));
   }
   return std::unique_ptr<TrainBatches>(new TrainBatches(
       std::make_unique<Impl>(std::move(dataset), data, transform, placement, options)));

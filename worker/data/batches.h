@@ -43,7 +43,7 @@ inline constexpr std::int64_t kReadAheadSamples = 64;
 struct BatchOptions {
   int threads = 1;                   ///< that read, decode and transform; 1 to kMaxDataThreads
   std::shared_ptr<DataProbe> probe;  ///< null: nobody looks
-  CorruptSamples::Log log;           ///< names what is left out; null: nobody listens
+  CorruptSamples::Log log;           ///< warnings: what is left out; null: nobody listens
 };
 
 /// Threads for a worker that has `cores` to itself: half of them, so that decoding keeps up with a
@@ -56,8 +56,9 @@ int default_data_threads(int cores);
 class TrainBatches {
  public:
   /// Opens the data and starts the threads. `input_shape` and `classes` are the network's.
-  /// INVALID_ARGUMENT, NOT_FOUND or DATA_LOSS for data that are missing, corrupt, too few for one
-  /// iteration, or of another shape than the network takes; the message has the remedy.
+  /// INVALID_ARGUMENT, NOT_FOUND or DATA_LOSS for data that are missing, corrupt, or of
+  /// another shape than the network takes; the message has the remedy. Fewer samples than one
+  /// iteration takes come more than once in it, and rank 0's log says so.
   static absl::StatusOr<std::unique_ptr<TrainBatches>> open(const DataSpec& data,
                                                             const Shape& input_shape,
                                                             std::int64_t classes,

@@ -379,18 +379,30 @@ TEST(TrainBatches, StopsInTheMiddle) {
   }
 }
 
-TEST(TrainBatches, RefusesABatchLargerThanTheData) {
-  const auto error = [](std::uint32_t workers, std::int64_t batch_size) {
-    return std::string(
-        TrainBatches::start(numbered(20), shuffled(), kShape, placement(workers, 0, batch_size))
-            .status()
-            .message());
-  };
-  EXPECT_EQ(error(4, 5), "");
-  EXPECT_EQ(error(3, 7),
-            "numbered: has 20 samples, but one iteration of 3 workers x batch_size 7 takes 21; "
-            "lower batch_size or use "
-            "fewer workers");
+TEST(TrainBatches, FewerSamplesThanAnIterationTakesComeMoreThanOnceInIt) {
+  for (const std::int64_t size : {1, 2, 5}) {
+    Sampler sampler(size, /*shuffle=*/true, shuffled().seed);
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+      std::vector<std::string> warnings;
+      auto batches = TrainBatches::start(
+          numbered(size), shuffled(), kShape, placement(3, rank, 7),
+          {.threads = 2, .log = [&](const std::string& text) { warnings.push_back(text); }});
+      ASSERT_TRUE(batches.ok()) << batches.status();
+      for (int iteration = 0; iteration < 4; ++iteration) {
+        const absl::StatusOr<const Batch*> batch = (*batches)->next(kLong);
+        ASSERT_TRUE(batch.ok()) << batch.status();
+        for (std::size_t i = 0; i < 7; ++i) {
+          EXPECT_EQ((*batch)->labels[i],
+                    sampler.index_at(first_position(iteration, 7, 3, rank) + i))
+              << size << " samples, rank " << rank << ", iteration " << iteration;
+        }
+      }
+      const std::string said = absl::StrCat("numbered: has ", size,
+                                            " samples, but one iteration of 3 workers x batch_size "
+                                            "7 takes 21: some are in it more than once");
+      EXPECT_EQ(warnings, rank == 0 ? std::vector{said} : std::vector<std::string>());
+    }
+  }
 }
 
 TEST(TrainBatches, RefusesShapesThatDoNotFit) {

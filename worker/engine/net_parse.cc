@@ -276,6 +276,8 @@ void Parser::read_global_window(JsonFields& fields, LayerSpec& layer) {
 }
 
 void Parser::infer_scores(JsonFields& fields, LayerSpec& layer) {
+  // First: what is not read is taken for unknown, and would be what is told.
+  if (layer.type == LayerType::kSoftmaxCrossEntropy) read_loss(fields, layer);
   const std::int64_t classes = element_count(layer.input_shape);
   if (classes != layer.input_shape.front()) {
     fields.refuse(absl::StrCat(type_name(layer.type), " needs one score per class, shape ", classes,
@@ -289,7 +291,6 @@ void Parser::infer_scores(JsonFields& fields, LayerSpec& layer) {
     return;
   }
   layer.output_shape = {1};
-  if (layer.type == LayerType::kSoftmaxCrossEntropy) read_loss(fields, layer);
 }
 
 void Parser::read_loss(JsonFields& fields, LayerSpec& layer) {
