@@ -155,10 +155,7 @@ CheckpointActions CheckpointCommit::ask_held(Iteration version, Nanoseconds now)
     making_.erase(*asked_);
   }
   asked_ = version;
-  if (given_up_.contains(version)) {
-    give_up(version, "an earlier attempt at this iteration has failed", actions);
-    return actions;
-  }
+  given_up_.erase(version);  // all have halted: what made it fail is over, and servers take it anew
   Making& making = making_[version];
   if (making.writing) return actions;
   making.begun = now;

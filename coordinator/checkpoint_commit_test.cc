@@ -342,6 +342,16 @@ TEST_F(CommitTest, NothingIsAskedForAfterTheLastIteration) {
   EXPECT_THAT(commit_.last()->reason, HasSubstr("last iteration"));
 }
 
+TEST_F(CommitTest, WhatHasFailedIsSavedOfMemoryAllTheSame) {
+  stored(0, 90);
+  failed(90);
+  EXPECT_EQ(all<AskForCheckpoint>(commit_.ask_held(90, kNow)).at(0).iteration, 90);
+  stored(0, 90);
+  stored(1, 90);
+  commit_.on_manifest_written(snapshot_id(kEpoch, 90), absl::OkStatus());
+  EXPECT_TRUE(commit_.committed().contains(snapshot_id(kEpoch, 90)));
+}
+
 TEST_F(CommitTest, SettledIsWhatAllServersHaveSaved) {
   EXPECT_TRUE(commit_.is_settled(0)) << "where the epoch began";
   EXPECT_FALSE(commit_.is_settled(10));

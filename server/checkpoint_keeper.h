@@ -57,6 +57,9 @@ class CheckpointKeeper {
   /// A new epoch: every snapshot of it has so many pieces here; `on_result` hears how each ends.
   /// Unsealed snapshots of the epoch before are removed.
   void begin(Epoch epoch, std::size_t pieces, ResultCallback on_result);
+  /// Training is halted: the version that is saved next, from memory, may have failed here before,
+  /// and is stored however busy the disk is. Until the next epoch.
+  void halt(Epoch epoch);
   /// The epoch is over, if it is still this one: `on_result` is called no more.
   void end(Epoch epoch);
 
@@ -137,8 +140,9 @@ class CheckpointKeeper {
   /// Of each snapshot, waiting for their turn: under mutex_. Other tasks are bounded by the windows
   /// of the streams that they come from.
   std::map<SnapshotId, std::size_t> queued_chunks_;
-  HeldStates states_;  ///< under mutex_
-  GaugePart queue_;    ///< all of those; under mutex_
+  bool is_halted_ = false;  ///< under mutex_: then all may wait
+  HeldStates states_;       ///< under mutex_
+  GaugePart queue_;         ///< all of those; under mutex_
 };
 
 }  // namespace poseidon

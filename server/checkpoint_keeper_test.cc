@@ -188,6 +188,44 @@ TEST_F(KeeperTest, ADiskThatStandsStillHoldsTwoSnapshotsAndNoMore) {
   EXPECT_THAT(std::string(all[2].status.message()), HasSubstr("checkpoint.every_iterations"));
 }
 
+/// What is saved from memory may be the version of a checkpoint that has failed: the part of a
+/// worker that was lost, a disk that was busy.
+TEST_F(KeeperTest, WhenTrainingIsHaltedWhatFailedBeforeIsTakenAnew) {
+  keeper_.put(at(10), chunk(0, 10, 1.0f));
+  keeper_.forget(at(10));  // another server's part has failed
+  keeper_.put(at(10), chunk(1, 10, 1.0f));
+  ASSERT_TRUE(give(at(20), 0, 1.0f).ok());
+  ASSERT_TRUE(give(at(20), 1, 1.0f).ok());
+  keeper_.forget(at(20));  // likewise, when this one's was sealed
+  EXPECT_FALSE(give(at(20), 0, 1.0f).ok());
+  ASSERT_EQ(results().size(), 1u);
+  keeper_.halt(Epoch(4));  // not this one
+  EXPECT_FALSE(give(at(10), 0, 1.0f).ok());
+  keeper_.halt(kEpoch);
+  keeper_.forget(at(10));  // it had been on its way
+  for (const Iteration version : {10, 20}) {
+    ASSERT_TRUE(give(at(version), 0, 2.0f).ok());
+    EXPECT_TRUE(give(at(version), 0, 3.0f).ok()) << "again";
+    ASSERT_TRUE(give(at(version), 1, 2.0f).ok());
+    EXPECT_THAT((*read(at(version), 0))->parameters, ElementsAre(2.0f));
+  }
+  ASSERT_EQ(results().size(), 3u);
+  EXPECT_TRUE(results()[2].status.ok());
+}
+
+TEST_F(KeeperTest, WhenTrainingIsHaltedABusyDiskLeavesNothingOut) {
+  {
+    const std::lock_guard still(trouble_.gate);
+    for (const Iteration version : {10, 20}) keeper_.put(at(version), chunk(0, version, 1.0f));
+    keeper_.halt(kEpoch);
+    for (const std::uint32_t id : {0u, 1u}) keeper_.put(at(30), chunk(id, 30, 1.0f));
+  }
+  settle();
+  ASSERT_EQ(results().size(), 1u);
+  EXPECT_EQ(results()[0].snapshot, at(30));
+  EXPECT_TRUE(results()[0].status.ok());
+}
+
 TEST_F(KeeperTest, AnEpochsEndRemovesWhatIsHalfDone) {
   keeper_.put(at(10), chunk(0, 10, 1.0f));
   keeper_.end(Epoch(4));  // not this one

@@ -39,6 +39,8 @@ class ReplicaSender {
   /// ends without a word.
   void begin(std::string address, Failed failed);
   void end() { begin("", nullptr); }
+  /// As CheckpointKeeper::halt.
+  void halt();
 
   void put(SnapshotId snapshot, FrozenChunk chunk);
 
@@ -55,8 +57,9 @@ class ReplicaSender {
   const StoreTransferOptions options_;
   std::string address_;
   Failed failed_;
-  std::deque<Waiting> waiting_;              ///< in order of snapshots
-  std::set<SnapshotId> failed_snapshots_;    ///< the last few
+  std::deque<Waiting> waiting_;            ///< in order of snapshots
+  std::set<SnapshotId> failed_snapshots_;  ///< the last few
+  bool is_halted_ = false;
   SnapshotId sending_;                       ///< of transfer_
   std::unique_ptr<StoreTransfer> transfer_;  ///< pieces of one snapshot
 };

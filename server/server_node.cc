@@ -213,8 +213,11 @@ absl::Status ServerNode::restore(const v1::RestoreSource& message, const Plan& p
 
 void ServerNode::on_halt(const v1::Halt& halt) {
   const Epoch epoch(halt.epoch());
+  // Before the answer: only then is anything saved, which comes from other nodes too.
+  keeper_->halt(epoch);
   service_->halt(epoch, [this, epoch](const Shard* shard) {
     if (shard == nullptr) return;  // the epoch is over, and the coordinator knows
+    replicas_.halt();
     HeldRange held = shard->held();
     if (const auto states = keeper_->held_states()) {
       held.oldest = std::max(held.oldest, states->oldest);

@@ -21,6 +21,7 @@ std::vector<SnapshotId> SnapshotProgress::begin(Epoch epoch, std::size_t pieces)
   open_.clear();
   sealed_.clear();
   failed_.clear();
+  is_halted_ = false;
   epoch_ = epoch;
   pieces_ = pieces;
   return given_up;
@@ -39,7 +40,7 @@ absl::Status SnapshotProgress::admit(SnapshotId snapshot) {
     return absl::AbortedError(absl::StrCat("checkpoint ", name, " has failed here"));
   }
   if (open_.contains(snapshot)) return absl::OkStatus();
-  if (open_.size() >= kMaxOpenSnapshots) {
+  if (open_.size() >= kMaxOpenSnapshots && !is_halted_) {
     return too_many(snapshot);
   }
   open_[snapshot];
@@ -70,6 +71,24 @@ bool SnapshotProgress::failed(SnapshotId snapshot) {
   if (failed_.contains(snapshot)) return false;
   remember(failed_, snapshot);
   return true;
+}
+
+bool SnapshotProgress::forget(SnapshotId snapshot) {
+  open_.erase(snapshot);
+  sealed_.erase(snapshot);
+  if (failed_.contains(snapshot)) return false;
+  if (!is_halted_) remember(failed_, snapshot);
+  return true;
+}
+
+void SnapshotProgress::halt() {
+  is_halted_ = true;
+  failed_.clear();
+}
+
+bool SnapshotProgress::is_stored(SnapshotId snapshot, PieceId piece) const {
+  const auto open = open_.find(snapshot);
+  return open != open_.end() && open->second.pieces.contains(piece);
 }
 
 std::int64_t SnapshotProgress::bytes(SnapshotId snapshot) const {

@@ -234,6 +234,7 @@ absl::Status CheckpointGiver::give_held(Iteration version, const std::set<Worker
   {
     const std::lock_guard lock(mutex_);
     ++under_way_[version];
+    failed_versions_.erase(version);  // of an earlier attempt
   }
   send(version, std::move(requests));
   return absl::OkStatus();

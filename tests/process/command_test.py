@@ -316,9 +316,13 @@ class WrongData(ProcessTest):
         path.write_bytes(path.read_bytes()[:-12])
         self.refused(job, "images.gz")
 
-    def test_batch_larger_than_the_data(self):
+    def test_a_batch_larger_than_the_data_has_samples_more_than_once(self):
         job = dict(self.data_job(idx_bytes([8, 8, 8], bytes(512)), idx_bytes([8], bytes(8))), batch_size=9)
-        self.refused(job, "batch", "9", "8")
+        run_dir = self.folder / "small"
+        result = poseidon("local", self.write_job(job), "--workers", 2, "--servers", 1, "--run-dir", run_dir)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn("has 8 samples, but one iteration of 2 workers x batch_size 9 takes 18",
+                      (run_dir / "logs" / "worker-0.log").read_text() + (run_dir / "logs" / "worker-1.log").read_text())
 
     def test_workers_say_what_is_wrong_with_data_that_only_they_see(self):
         job = self.data_job(idx_bytes([8, 8, 8], bytes(512)), idx_bytes([8], bytes([1] * 7 + [77])))
