@@ -182,6 +182,12 @@ absl::StatusOr<TraceData> CoordinatorClient::trace(std::uint32_t iterations,
     if (!data.add(part)) return absl::InternalError("the coordinator sent parts that do not fit");
   }
   if (const grpc::Status status = reader->Finish(); !status.ok()) {
+    if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+      return absl::UnavailableError(absl::StrCat(
+          "the coordinator at ", address_, " has not answered the question for a trace within ",
+          std::chrono::duration_cast<std::chrono::seconds>(patience + kTraceCollectTimeout).count(),
+          " s"));
+    }
     return security_->explain(to_absl(status));
   }
   if (!data.has_tail) return absl::UnavailableError("the trace was cut off");

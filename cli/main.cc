@@ -289,12 +289,17 @@ void add_tls(CLI::App& app, TlsInitOptions& init, TlsIssueOptions& issue) {
       "Overwrites nothing.\n\nExample:\n  poseidon tls issue worker --name node7 --to tls");
 }
 
-int finish(const absl::Status& status) {
+int finish(absl::Status status) {
+  // Whoever reads a file that is cut off should know.
+  if (status.ok() && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
+    status = absl::UnavailableError("the output could not be written to stdout; is the disk full?");
+  }
   if (!status.ok()) std::fprintf(stderr, "poseidon: %s\n", std::string(status.message()).c_str());
   return exit_code(status);
 }
 
 int run(int argc, char** argv) {
+  open_standard_streams();
   // What goes wrong is told once, as the command's outcome.
   spdlog::set_level(spdlog::level::off);
   take_grpc_log();

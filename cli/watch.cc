@@ -35,7 +35,9 @@ absl::StatusOr<v1::GetStatusResponse> poll_until_end(CoordinatorClient& client,
     } else if (now - last_answer > options.silence_limit) {
       return absl::UnavailableError(
           absl::StrCat("the coordinator at ", client.address(), " has not answered for ",
-                       options.silence_limit.count() / 1000, " s: ", status.status().message()));
+                       options.silence_limit.count() / 1000, " s: ", status.status().message(),
+                       "; the job may go on without it, and `poseidon status` tells of it when it "
+                       "answers again"));
     }
     if (absl::Status status_of_pause = options.pause(options.poll_interval);
         !status_of_pause.ok()) {

@@ -184,7 +184,14 @@ void add_daemon_options(CLI::App& app, DaemonOptions& options) {
 
 std::string software_version() { return POSEIDON_VERSION; }
 
+void open_standard_streams() {
+  int fd = 0;
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = ::open("/dev/null", O_RDWR);
+  if (fd > STDERR_FILENO) ::close(fd);
+}
+
 int daemon_main(CLI::App& app, int argc, char** argv, const std::function<absl::Status()>& run) {
+  open_standard_streams();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -86,6 +86,10 @@ struct DaemonOptions {
 /// --exit-with-parent and --version.
 void add_daemon_options(CLI::App& app, DaemonOptions& options);
 
+/// Opens /dev/null in place of those of descriptors 0 to 2 that are closed: else a file that is
+/// opened later would get what is meant for stdout or stderr. First thing in main().
+void open_standard_streams();
+
 /// The main() of a daemon once its options are declared: reads the command line into them, then
 /// runs. Prints "<program>: <message>" to stderr when `run` fails. The process's exit code.
 int daemon_main(CLI::App& app, int argc, char** argv, const std::function<absl::Status()>& run);

@@ -15,13 +15,16 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{512} << 20;
 
-absl::Status write_manifest(const fs::path& path, const CheckpointManifest& manifest) {
+absl::Status create_folder(const fs::path& path) {
   std::error_code error;
-  fs::create_directories(path.parent_path(), error);
-  if (error) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot create ", path.parent_path().string(), ": ", error.message()));
-  }
+  fs::create_directories(path, error);
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("cannot create ", path.string(), ": ", error.message()));
+}
+
+absl::Status write_manifest(const fs::path& path, const CheckpointManifest& manifest) {
+  POSEIDON_RETURN_IF_ERROR(create_folder(path.parent_path()));
   return write_file_atomically(path, manifest_to_json(manifest));
 }
 
@@ -47,6 +50,8 @@ absl::StatusOr<CheckpointManifest> read_manifest(const fs::path& path) {
 
 }  // namespace
 
+absl::Status CheckpointArchive::create() const { return create_folder(directory_); }
+
 fs::path CheckpointArchive::path_of(const CheckpointManifest& manifest) const {
   return directory_ / manifest.job_id / absl::StrCat(snapshot_name(manifest.snapshot), ".json");
 }
@@ -57,7 +62,18 @@ std::vector<CheckpointManifest> CheckpointArchive::load(
   std::error_code error;
   for (fs::recursive_directory_iterator at(directory_, error), end; !error && at != end;
        at.increment(error)) {
-    if (!at->is_regular_file(error) || at->path().extension() != ".json") continue;
+    std::error_code unknown;
+    const fs::file_type type = at->symlink_status(unknown).type();
+    if (at.depth() == 0 && type != fs::file_type::directory) {
+      unreadable.push_back(absl::StrCat(at->path().string(), ": this is no job's folder"));
+      continue;
+    }
+    if (at.depth() != 1 || at->path().extension() != ".json") continue;
+    if (type != fs::file_type::regular) {
+      unreadable.push_back(absl::StrCat(at->path().string(), ": this is no file"));
+      if (type == fs::file_type::directory) at.disable_recursion_pending();
+      continue;
+    }
     absl::StatusOr<CheckpointManifest> manifest = read_manifest(at->path());
     if (manifest.ok()) {
       manifests.push_back(*std::move(manifest));
@@ -65,9 +81,7 @@ std::vector<CheckpointManifest> CheckpointArchive::load(
       unreadable.emplace_back(manifest.status().message());
     }
   }
-  if (error && fs::exists(directory_)) {
-    unreadable.push_back(absl::StrCat(directory_.string(), ": ", error.message()));
-  }
+  if (error) unreadable.push_back(absl::StrCat(directory_.string(), ": ", error.message()));
   std::sort(manifests.begin(), manifests.end(),
             [](const CheckpointManifest& a, const CheckpointManifest& b) {
               return a.snapshot < b.snapshot;

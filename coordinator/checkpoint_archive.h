@@ -25,9 +25,13 @@ class CheckpointArchive {
 
   explicit CheckpointArchive(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
-  /// All manifests that can be read, oldest first. One that cannot is left where it is and
-  /// described in `unreadable`: it is no checkpoint, but somebody may want to look. Blocks on the
-  /// disk.
+  /// Of a state directory that is new. Later a folder that is missing is not there yet, say not
+  /// mounted, and `load` says so.
+  absl::Status create() const;
+
+  /// All manifests that can be read, oldest first. What is none, or cannot be read, is left where
+  /// it is and described in `unreadable`: it is no checkpoint, but somebody may want to look.
+  /// Blocks on the disk.
   std::vector<CheckpointManifest> load(std::vector<std::string>& unreadable) const;
 
   /// The file appears whole or not at all.

@@ -74,10 +74,14 @@ Cluster::Cluster(ClusterOptions options, JobResolver resolver,
       membership_(options.membership),
       archive_(state_->path() / "checkpoints"),
       disk_(std::move(disk)) {
+  // Where no epoch was ever given, there is no checkpoint; if it cannot be made, the first one says
+  // so.
+  if (state_->is_new()) (void)archive_.create();
   std::vector<std::string> unreadable;
   for (CheckpointManifest& manifest : archive_.load(unreadable)) catalog_.add(std::move(manifest));
   for (const std::string& text : unreadable) {
-    spdlog::error("this is no checkpoint, and stays where it is: {}", one_line(text));
+    spdlog::error("not read as a checkpoint: {}; no part of any is removed from servers",
+                  one_line(text));
   }
   knows_all_checkpoints_ = unreadable.empty();
   if (!catalog_.all().empty()) {

@@ -235,7 +235,7 @@ class Cluster {
   /// What is, or will be, in the state directory of the job.
   struct Recorded {
     Epoch epoch;
-    bool recovers = false, stopped = false;
+    bool recovers = false, stopped = false, has_checkpoints = false;
     std::vector<NodeId> lost;
     bool operator==(const Recorded&) const = default;
   };

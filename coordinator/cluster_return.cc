@@ -169,7 +169,15 @@ void Cluster::record_job() {
       if (recovers && p.state == ParticipantState::kLost) lost.push_back(p.node.id);
     }
   }
-  Recorded now{.epoch = job_->epoch(), .recovers = recovers, .stopped = stopped, .lost = lost};
+  const bool has_checkpoints =
+      std::ranges::any_of(job_->checkpoints().committed(), [this](const auto& checkpoint) {
+        return checkpoint.second.job_id == job_->description().id;
+      });
+  Recorded now{.epoch = job_->epoch(),
+               .recovers = recovers,
+               .stopped = stopped,
+               .has_checkpoints = has_checkpoints,
+               .lost = lost};
   if (recorded_ == now) return;
   recorded_ = std::move(now);
   const std::set<SnapshotId>& abandoned = job_->checkpoints().abandoned();
@@ -191,6 +199,7 @@ void Cluster::record_job() {
                                      .recovering_from = recovers ? job_->recovering_from() : "",
                                      .lost = std::move(lost),
                                      .stopped = stopped,
+                                     .has_checkpoints = has_checkpoints,
                                      .abandoned = {abandoned.begin(), abandoned.end()}}};
   directory_->write_file(std::filesystem::absolute(state_->job_file()).string(),
                          durable_job_to_json(record));
@@ -283,6 +292,12 @@ absl::Status Cluster::go_on_with(DurableJob record) {
         absl::StrCat(record.run_directory, "/metrics.jsonl has iteration ",
                      progress.next_iteration - 1, " of ", resolved.iterations));
   }
+  std::vector<CheckpointManifest> committed = committed_checkpoints(record.id);
+  if (running.has_checkpoints && committed.empty()) {
+    return absl::NotFoundError(absl::StrCat(
+        "it has checkpoints, but ", (state_->path() / "checkpoints" / record.id).string(),
+        " holds none that can be read, and from the beginning it should not go on by itself"));
+  }
   const std::lock_guard<std::mutex> lock(mutex_);
   const Nanoseconds now = clock_->now();
   std::vector<Participant> workers = participants_of(running.workers, running.lost);
@@ -321,7 +336,7 @@ absl::Status Cluster::go_on_with(DurableJob record) {
   source_ = record.source;
   const Iteration completed = state.completed;
   description.epoch = epoch;
-  description.committed = committed_checkpoints(record.id);
+  description.committed = std::move(committed);
   if (record.source) {
     // A branch: until it has a checkpoint of its own, it can only go back to where it began.
     const auto source = catalog_.all().find(*record.source);

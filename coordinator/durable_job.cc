@@ -147,6 +147,7 @@ absl::StatusOr<DurableJob::Running> running_from_json(const nlohmann::json& valu
                  std::numeric_limits<std::int64_t>::max());
   fields.string("recovering_from", &running.recovering_from);
   fields.boolean("stopped", &running.stopped);
+  fields.boolean("has_checkpoints", &running.has_checkpoints);
   const nlohmann::json* const lost = fields.value("lost");
   const nlohmann::json* const abandoned = fields.value("abandoned");
   POSEIDON_RETURN_IF_ERROR(fields.finish());
@@ -190,6 +191,7 @@ std::string durable_job_to_json(const DurableJob& job) {
         {"workers", to_json(job.running->workers)},
         {"servers", to_json(job.running->servers)},
         {"plan", absl::Base64Escape(plan_to_message(job.running->plan).SerializeAsString())}};
+    if (job.running->has_checkpoints) running["has_checkpoints"] = true;
     if (!job.running->plan_basis.empty()) running["plan_basis"] = job.running->plan_basis;
     if (!job.running->abandoned.empty()) {
       running["abandoned"] = ordered_json::array();

@@ -45,6 +45,8 @@ struct DurableJob {
     /// The epoch is over, its nodes were told so: the next one begins from the newest checkpoint.
     /// `workers` and `servers` are those of the places then; the plan may have had others.
     bool stopped = false;
+    /// Checkpoints of the job's own are committed: without any to be read, something is wrong.
+    bool has_checkpoints = false;
     /// Checkpoints of courses that the run has left: no epoch begins there.
     std::vector<SnapshotId> abandoned;
   };

@@ -48,6 +48,7 @@ DurableJob running_job() {
   running.begun_with = 3;
   running.samples = 5120;
   running.started_unix_ms = 1'700'000'000'000;
+  running.has_checkpoints = true;
   running.abandoned = {snapshot_id(Epoch(2), 60), snapshot_id(Epoch(2), 80)};
   job.running = running;
   return job;
@@ -76,6 +77,7 @@ TEST(DurableJob, ThereAndBack) {
   EXPECT_EQ(read->running->first_iteration, 40);
   EXPECT_EQ(read->running->begun_with, 3);
   EXPECT_EQ(read->running->samples, 5120);
+  EXPECT_TRUE(read->running->has_checkpoints);
   EXPECT_EQ(read->running->abandoned, running_job().running->abandoned);
 }
 

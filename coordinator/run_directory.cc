@@ -427,6 +427,11 @@ bool StateDirectory::skip_epochs(std::uint64_t up_to) {
   return true;
 }
 
+bool StateDirectory::is_new() const {
+  const absl::StatusOr<std::uint64_t> last = last_epoch();
+  return last.ok() && *last == 0;
+}
+
 absl::StatusOr<std::uint64_t> StateDirectory::last_epoch() const {
   const fs::path file = path_ / "epoch";
   std::error_code ignored;

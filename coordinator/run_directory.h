@@ -168,6 +168,8 @@ class StateDirectory {
   /// Creates `path` where missing. ALREADY_EXISTS when another coordinator uses it.
   static absl::StatusOr<std::unique_ptr<StateDirectory>> open(const std::filesystem::path& path);
 
+  /// No epoch was ever given. Before the first next_epoch.
+  bool is_new() const;
   /// Greater than every epoch given before, also by earlier processes; on disk before it is given.
   /// Any thread.
   absl::StatusOr<std::uint64_t> next_epoch();

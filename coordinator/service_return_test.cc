@@ -355,6 +355,20 @@ TEST_F(RestartTest, WhatStandsInTheWayOfAJobEndsItNot) {
   }
   EXPECT_EQ(read_file(record()), kept);
   std::filesystem::rename(folder_ / "unmounted", folder_ / "run");
+  // Its checkpoints are not there.
+  std::string with_checkpoints = kept;
+  const std::size_t at = with_checkpoints.find("\"first_iteration\"");
+  ASSERT_NE(at, std::string::npos);
+  with_checkpoints.insert(at, "\"has_checkpoints\": true, ");
+  std::ofstream(record()) << with_checkpoints;
+  const auto without = CoordinatorService::start(again, resolver, &clock_);
+  EXPECT_EQ(without.status().code(), absl::StatusCode::kFailedPrecondition);
+  for (const char* part :
+       {"it has checkpoints, but", "checkpoints/digits-1 holds none", "put that right"}) {
+    EXPECT_THAT(std::string(without.status().message()), HasSubstr(part));
+  }
+  EXPECT_EQ(read_file(record()), with_checkpoints);
+  std::ofstream(record()) << kept;
   // Somebody has its port, or that of its page.
   for (const bool page : {false, true}) {
     CoordinatorOptions elsewhere = options();

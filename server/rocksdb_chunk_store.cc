@@ -28,6 +28,8 @@ namespace fs = std::filesystem;
 
 /// Pieces read before they are asked for: one read alone does not keep a fast disk busy.
 constexpr std::size_t kPiecesAhead = 2;
+/// For what the database writes when it is opened: its log, manifest and options.
+constexpr std::uintmax_t kLeastSpace = 4 << 20;
 
 rocksdb::Slice bytes_of(std::span<const float> floats) {
   return {reinterpret_cast<const char*>(floats.data()), floats.size_bytes()};
@@ -168,6 +170,13 @@ class RocksdbChunkStore final : public ChunkStore {
           "; is another poseidon-server using this --data-dir, or is it read-only?"));
     }
     fs::remove_all(paths_.unsealed, error);
+    // RocksDB, as Debian builds it, aborts where its first files find no room.
+    if (const fs::space_info space = fs::space(paths_.directory, error);
+        !error && space.available < kLeastSpace) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(paths_.directory.string(), ": the disk is full (", space.available,
+                       " bytes are left, ", kLeastSpace, " are needed to start): make room"));
+    }
     fs::create_directories(paths_.unsealed, error);
     if (error) {
       return absl::UnavailableError(
