@@ -48,6 +48,17 @@ absl::StatusOr<CheckpointManifest> read_manifest(const fs::path& path) {
   return manifest;
 }
 
+std::vector<fs::directory_entry> entries_of(const fs::path& folder,
+                                            std::vector<std::string>& unreadable) {
+  std::vector<fs::directory_entry> entries;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    entries.push_back(*at);
+  }
+  if (error) unreadable.push_back(absl::StrCat(folder.string(), ": ", error.message()));
+  return entries;
+}
+
 }  // namespace
 
 absl::Status CheckpointArchive::create() const { return create_folder(directory_); }
@@ -59,34 +70,32 @@ fs::path CheckpointArchive::path_of(const CheckpointManifest& manifest) const {
 std::vector<CheckpointManifest> CheckpointArchive::load(
     std::vector<std::string>& unreadable) const {
   std::vector<CheckpointManifest> manifests;
-  std::error_code error;
-  for (fs::recursive_directory_iterator at(directory_, error), end; !error && at != end;
-       at.increment(error)) {
+  for (const fs::directory_entry& job : entries_of(directory_, unreadable)) {
     std::error_code unknown;
-    const fs::file_type type = at->symlink_status(unknown).type();
-    if (at.depth() == 0 && type != fs::file_type::directory) {
-      unreadable.push_back(absl::StrCat(at->path().string(), ": this is no job's folder"));
+    if (!job.is_directory(unknown)) {
+      unreadable.push_back(absl::StrCat(job.path().string(), ": this is no job's folder"));
       continue;
     }
-    if (at.depth() != 1 || at->path().extension() != ".json") continue;
-    if (type != fs::file_type::regular) {
-      unreadable.push_back(absl::StrCat(at->path().string(), ": this is no file"));
-      if (type == fs::file_type::directory) at.disable_recursion_pending();
-      continue;
-    }
-    absl::StatusOr<CheckpointManifest> manifest = read_manifest(at->path());
-    if (manifest.ok()) {
-      manifests.push_back(*std::move(manifest));
-    } else {
-      unreadable.emplace_back(manifest.status().message());
+    for (const fs::directory_entry& file : entries_of(job.path(), unreadable)) {
+      if (file.path().extension() != ".json") continue;
+      absl::StatusOr<CheckpointManifest> manifest = read_manifest(file.path());
+      if (manifest.ok()) {
+        manifests.push_back(*std::move(manifest));
+      } else {
+        unreadable.emplace_back(manifest.status().message());
+      }
     }
   }
-  if (error) unreadable.push_back(absl::StrCat(directory_.string(), ": ", error.message()));
   std::sort(manifests.begin(), manifests.end(),
             [](const CheckpointManifest& a, const CheckpointManifest& b) {
               return a.snapshot < b.snapshot;
             });
   return manifests;
+}
+
+bool CheckpointArchive::is_empty() const {
+  std::vector<std::string> unreadable;
+  return entries_of(directory_, unreadable).empty();
 }
 
 void CheckpointArchive::write(Background& disk, CheckpointManifest manifest, Done done) const {

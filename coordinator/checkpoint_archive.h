@@ -25,14 +25,17 @@ class CheckpointArchive {
 
   explicit CheckpointArchive(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
-  /// Of a state directory that is new. Later a folder that is missing is not there yet, say not
-  /// mounted, and `load` says so.
+  /// Of a state directory that is new. Later a folder that is missing is an error, and `load` says
+  /// so.
   absl::Status create() const;
 
   /// All manifests that can be read, oldest first. What is none, or cannot be read, is left where
   /// it is and described in `unreadable`: it is no checkpoint, but somebody may want to look.
   /// Blocks on the disk.
   std::vector<CheckpointManifest> load(std::vector<std::string>& unreadable) const;
+
+  /// Whether there is nothing at all, as where a disk is mounted on that is not there.
+  bool is_empty() const;
 
   /// The file appears whole or not at all.
   void write(Background& disk, CheckpointManifest manifest, Done done) const;

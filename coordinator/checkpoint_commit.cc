@@ -55,10 +55,12 @@ CheckpointActions CheckpointCommit::begin_epoch(Epoch epoch, Iteration first_ite
   epoch_ = epoch;
   first_iteration_ = first_iteration;
   furthest_ = first_iteration;
-  settled_ = first_iteration;
+  settled_.clear();
+  settled_until_ = first_iteration;
   // By an earlier coordinator, in the same epoch.
   for (const auto& [snapshot, manifest] : committed_) {
-    if (snapshot_epoch(snapshot) == epoch) settled_ = std::max(settled_, manifest.iteration());
+    if (snapshot_epoch(snapshot) != epoch) continue;
+    settled_until_ = std::max(settled_until_, manifest.iteration());
   }
   frame_ = std::move(frame);
   iteration_samples_ = iteration_samples;
@@ -73,7 +75,6 @@ void CheckpointCommit::give_up(Iteration iteration, const std::string& reason,
   making_.erase(iteration);
   given_up_.insert(iteration);
   forget_oldest(given_up_);
-  settled_ = std::max(settled_, iteration);
   if (asked_ == iteration) asked_.reset();
   last_ = {.snapshot = snapshot, .committed = false, .reason = reason};
   ++failures_;
@@ -155,7 +156,10 @@ CheckpointActions CheckpointCommit::ask_held(Iteration version, Nanoseconds now)
     making_.erase(*asked_);
   }
   asked_ = version;
-  given_up_.erase(version);  // all have halted: what made it fail is over, and servers take it anew
+  if (given_up_.contains(version)) {
+    give_up(version, "an earlier attempt at this iteration has failed", actions);
+    return actions;
+  }
   Making& making = making_[version];
   if (making.writing) return actions;
   making.begun = now;
@@ -224,7 +228,8 @@ CheckpointActions CheckpointCommit::on_manifest_written(SnapshotId snapshot,
   }
   if (of_this_epoch) {
     making_.erase(iteration);
-    settled_ = std::max(settled_, iteration);
+    settled_.insert(iteration);
+    forget_oldest(settled_);
     if (asked_ == iteration) asked_.reset();
   }
   last_ = {.snapshot = snapshot, .committed = true, .reason = ""};

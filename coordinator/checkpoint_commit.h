@@ -152,9 +152,13 @@ class CheckpointCommit {
   std::uint64_t failures() const { return failures_; }
   /// What the slowest server took for the newest one that all have sealed; 0 before.
   double slowest_seconds() const { return slowest_seconds_; }
-  /// Whether all versions of this epoch up to this one that servers save are committed or have
-  /// failed, and none is in the making.
-  bool is_settled(Iteration iteration) const { return making_.empty() && settled_ >= iteration; }
+  /// Whether this version of this epoch is committed or has failed. One of the last 1024.
+  bool is_settled(Iteration iteration) const {
+    return iteration <= settled_until_ || settled_.contains(iteration) ||
+           given_up_.contains(iteration);
+  }
+  /// Some server has its part of a version that is not settled, or one is asked for.
+  bool any_in_the_making() const { return !making_.empty(); }
 
  private:
   struct Making {
@@ -184,7 +188,8 @@ class CheckpointCommit {
   std::size_t stores_needed_ = 0;
   std::map<Iteration, Making> making_;
   std::set<Iteration> given_up_;        ///< of this epoch; the last few
-  Iteration settled_ = 0;               ///< the furthest of this epoch, or where it began
+  std::set<Iteration> settled_;         ///< committed in this epoch; the last few
+  Iteration settled_until_ = 0;         ///< where the epoch began, or this process took it over
   std::map<Iteration, double> losses_;  ///< the last few
   std::optional<Iteration> asked_;
   Iteration lead_ = 0;

@@ -342,28 +342,19 @@ TEST_F(CommitTest, NothingIsAskedForAfterTheLastIteration) {
   EXPECT_THAT(commit_.last()->reason, HasSubstr("last iteration"));
 }
 
-TEST_F(CommitTest, WhatHasFailedIsSavedOfMemoryAllTheSame) {
-  stored(0, 90);
-  failed(90);
-  EXPECT_EQ(all<AskForCheckpoint>(commit_.ask_held(90, kNow)).at(0).iteration, 90);
-  stored(0, 90);
-  stored(1, 90);
-  commit_.on_manifest_written(snapshot_id(kEpoch, 90), absl::OkStatus());
-  EXPECT_TRUE(commit_.committed().contains(snapshot_id(kEpoch, 90)));
-}
-
-TEST_F(CommitTest, SettledIsWhatAllServersHaveSaved) {
+TEST_F(CommitTest, SettledIsWhatIsCommittedOrHasFailed) {
   EXPECT_TRUE(commit_.is_settled(0)) << "where the epoch began";
-  EXPECT_FALSE(commit_.is_settled(10));
+  EXPECT_FALSE(commit_.any_in_the_making());
   stored(0, 10);
-  EXPECT_FALSE(commit_.is_settled(0)) << "one is in the making";
+  EXPECT_TRUE(commit_.any_in_the_making());
+  failed(20);
+  EXPECT_TRUE(commit_.is_settled(20)) << "nothing more comes of it";
   stored(1, 10);
   EXPECT_FALSE(commit_.is_settled(10)) << "its manifest is not on disk";
   commit_.on_manifest_written(snapshot_id(kEpoch, 10), absl::OkStatus());
   EXPECT_TRUE(commit_.is_settled(10));
-  EXPECT_FALSE(commit_.is_settled(20));
-  failed(20);
-  EXPECT_TRUE(commit_.is_settled(20)) << "nothing more comes of it";
+  EXPECT_FALSE(commit_.is_settled(30));
+  EXPECT_FALSE(commit_.any_in_the_making());
 }
 
 TEST_F(CommitTest, WhatAnEarlierCoordinatorCommittedInTheEpochIsSettled) {

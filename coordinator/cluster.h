@@ -240,6 +240,7 @@ class Cluster {
     bool operator==(const Recorded&) const = default;
   };
   std::optional<Recorded> recorded_;
+  std::pair<Epoch, std::int64_t> trained_since_;  ///< of the record: when its epoch began, Unix ms
   /// As an earlier process left it; told while there is no job_.
   v1::GetStatusResponse last_job_ = status_without_job();
   std::optional<Nanoseconds> status_asked_;  ///< when an operator last asked for the status

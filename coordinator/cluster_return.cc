@@ -155,8 +155,8 @@ void Cluster::make_room(const NodeInfo& node, const v1::Join& join) {
 
 // ---- the coordinator ----
 
-/// When training starts, and when a recovery has come one step further: from then on another
-/// process can go on.
+/// When training starts, when there is a first checkpoint, and when a recovery has come one step
+/// further: from then on another process can go on.
 void Cluster::record_job() {
   const JobState state = job_->state();
   const bool stopped = state == JobState::kReplacing;
@@ -169,16 +169,19 @@ void Cluster::record_job() {
       if (recovers && p.state == ParticipantState::kLost) lost.push_back(p.node.id);
     }
   }
-  const bool has_checkpoints =
-      std::ranges::any_of(job_->checkpoints().committed(), [this](const auto& checkpoint) {
-        return checkpoint.second.job_id == job_->description().id;
-      });
+  const CheckpointCommit& checkpoints = job_->checkpoints();
+  const bool has_checkpoints = std::ranges::any_of(
+      checkpoints.committed(),
+      [&checkpoints](const auto& one) { return checkpoints.is_usable(one.first); });
   Recorded now{.epoch = job_->epoch(),
                .recovers = recovers,
                .stopped = stopped,
                .has_checkpoints = has_checkpoints,
                .lost = lost};
   if (recorded_ == now) return;
+  if (trained_since_.first != job_->epoch()) {
+    trained_since_ = {job_->epoch(), wall_clock().count()};
+  }
   recorded_ = std::move(now);
   const std::set<SnapshotId>& abandoned = job_->checkpoints().abandoned();
   const DurableJob record{
@@ -195,7 +198,7 @@ void Cluster::record_job() {
                                      .first_iteration = job_->first_iteration(),
                                      .begun_with = job_->begun_with(),
                                      .samples = static_cast<std::int64_t>(job_->samples()),
-                                     .started_unix_ms = wall_clock().count(),
+                                     .started_unix_ms = trained_since_.second,
                                      .recovering_from = recovers ? job_->recovering_from() : "",
                                      .lost = std::move(lost),
                                      .stopped = stopped,
@@ -293,10 +296,22 @@ absl::Status Cluster::go_on_with(DurableJob record) {
                      progress.next_iteration - 1, " of ", resolved.iterations));
   }
   std::vector<CheckpointManifest> committed = committed_checkpoints(record.id);
-  if (running.has_checkpoints && committed.empty()) {
+  if (record.source) {
+    // A branch: until it has a checkpoint of its own, it can only go back to where it began.
+    const auto source = catalog_.all().find(*record.source);
+    if (source != catalog_.all().end() && source->second.job_id != record.id) {
+      committed.push_back(source->second);
+    }
+  }
+  const bool can_go_back =
+      std::ranges::any_of(committed, [&running](const CheckpointManifest& manifest) {
+        return std::ranges::find(running.abandoned, manifest.snapshot) == running.abandoned.end();
+      });
+  if (running.has_checkpoints && !can_go_back) {
     return absl::NotFoundError(absl::StrCat(
-        "it has checkpoints, but ", (state_->path() / "checkpoints" / record.id).string(),
-        " holds none that can be read, and from the beginning it should not go on by itself"));
+        "it has checkpoints, but ", (state_->path() / "checkpoints").string(),
+        " holds none of them that can be read, and from the beginning it should not go on by "
+        "itself"));
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   const Nanoseconds now = clock_->now();
@@ -337,19 +352,13 @@ absl::Status Cluster::go_on_with(DurableJob record) {
   const Iteration completed = state.completed;
   description.epoch = epoch;
   description.committed = std::move(committed);
-  if (record.source) {
-    // A branch: until it has a checkpoint of its own, it can only go back to where it began.
-    const auto source = catalog_.all().find(*record.source);
-    if (source != catalog_.all().end() && source->second.job_id != record.id) {
-      description.committed.push_back(source->second);
-    }
-  }
   JobActions actions;
   job_ = JobRun::resume(options_.job, std::move(description), std::move(state), now, actions);
   directory_ = std::move(directory);
   curve_ = std::move(progress.curve);
   submitted_ = request;
   recorded_.reset();
+  trained_since_ = {epoch, running.started_unix_ms};
   counted_iterations_ = completed;
   files_closed_ = false;
   if (running.recovering_from.empty()) {

@@ -3,9 +3,9 @@
 // What the coordinator keeps on disk of the job in progress, so that another process can go on with
 // it. Pure: to JSON and back, trusting nothing.
 //
-// Before: cluster.cc stores it when the job was submitted, when training starts, and when a
-// recovery begins. After: cluster_return.cc, in the next process. How far the run is, metrics.jsonl
-// says.
+// Before: cluster.cc stores it when the job was submitted, when training starts, when a
+// recovery begins, and when there is a checkpoint to go back to. After: cluster_return.cc, in the
+// next process. How far the run is, metrics.jsonl says.
 
 #include <cstdint>
 #include <optional>
@@ -45,7 +45,7 @@ struct DurableJob {
     /// The epoch is over, its nodes were told so: the next one begins from the newest checkpoint.
     /// `workers` and `servers` are those of the places then; the plan may have had others.
     bool stopped = false;
-    /// Checkpoints of the job's own are committed: without any to be read, something is wrong.
+    /// There are checkpoints to go back to: where none of them can be read, something is wrong.
     bool has_checkpoints = false;
     /// Checkpoints of courses that the run has left: no epoch begins there.
     std::vector<SnapshotId> abandoned;

@@ -49,11 +49,17 @@ std::string JobRun::missing_stores_text() const {
 // ---- checkpoints ----
 
 /// Of those that were due, and one that somebody asked for: servers are still storing what they
-/// held back when training came by.
+/// held back when training came by. More than a few they do not.
 bool JobRun::checkpoints_are_open() const {
+  constexpr int kMostUnderWay = 8;
+  if (checkpoints_.any_in_the_making()) return true;
   const Iteration every = description_.checkpoint_every;
-  const Iteration last_due = every > 0 ? description_.iterations / every * every : 0;
-  return !checkpoints_.is_settled(last_due);
+  if (every == 0) return false;
+  Iteration due = description_.iterations / every * every;
+  for (int i = 0; i < kMostUnderWay && due > first_iteration_; ++i, due -= every) {
+    if (!checkpoints_.is_settled(due)) return true;
+  }
+  return false;
 }
 
 CheckpointManifest JobRun::manifest_frame() const {

@@ -114,8 +114,8 @@ bool JobRun::is_preparing() const {
 }
 
 /// A node that came when the job had begun, and cannot get ready: its data are not there, its GPU
-/// is too small. Or it is another one's answer to more workers than before: the data are too few
-/// for them. What trained before goes on without. False: it is the job's fault.
+/// is too small. Or it is another one's answer to more workers than before. What trained before
+/// goes on without. False: it is the job's fault.
 bool JobRun::leave_out_unfit(const Participant& failed, const std::string& reason, Nanoseconds now,
                              JobActions& actions) {
   if (!is_preparing() || !iterations_ || failed.state == ParticipantState::kRunning) return false;

@@ -364,7 +364,7 @@ TEST_F(RestartTest, WhatStandsInTheWayOfAJobEndsItNot) {
   const auto without = CoordinatorService::start(again, resolver, &clock_);
   EXPECT_EQ(without.status().code(), absl::StatusCode::kFailedPrecondition);
   for (const char* part :
-       {"it has checkpoints, but", "checkpoints/digits-1 holds none", "put that right"}) {
+       {"it has checkpoints, but", "checkpoints holds none of them", "put that right"}) {
     EXPECT_THAT(std::string(without.status().message()), HasSubstr(part));
   }
   EXPECT_EQ(read_file(record()), with_checkpoints);

@@ -46,20 +46,9 @@ void CheckpointKeeper::begin(Epoch epoch, std::size_t pieces, ResultCallback on_
   {
     const std::lock_guard lock(mutex_);
     states_.begin(epoch);
-    is_halted_ = false;
   }
   background_->enqueue([this, epoch, pieces, on_result = std::move(on_result)] {
     change_epoch(epoch, pieces, on_result);
-  });
-}
-
-void CheckpointKeeper::halt(Epoch epoch) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (states_.epoch() == epoch) is_halted_ = true;
-  }
-  background_->enqueue([this, epoch] {
-    if (epoch_ == epoch) progress_.halt();
   });
 }
 
@@ -120,7 +109,6 @@ absl::Status CheckpointKeeper::admit(SnapshotId snapshot) {
 }
 
 absl::Status CheckpointKeeper::store(SnapshotId snapshot, const ChunkView& chunk) {
-  if (progress_.is_stored(snapshot, chunk.piece)) return absl::OkStatus();  // it came again
   const Nanoseconds since = now();
   if (absl::Status status = store_->put(snapshot, chunk); !status.ok()) {
     fail(snapshot, status);
@@ -157,8 +145,7 @@ void CheckpointKeeper::wrote(SnapshotId snapshot, Nanoseconds since, std::option
 
 bool CheckpointKeeper::may_wait(SnapshotId snapshot) {
   const std::lock_guard lock(mutex_);
-  if (!is_halted_ && !queued_chunks_.contains(snapshot) &&
-      queued_chunks_.size() >= kMaxOpenSnapshots) {
+  if (!queued_chunks_.contains(snapshot) && queued_chunks_.size() >= kMaxOpenSnapshots) {
     return false;
   }
   ++queued_chunks_[snapshot];
@@ -197,6 +184,16 @@ void CheckpointKeeper::put(SnapshotId snapshot, StoredChunk piece, WriteCallback
       status = absl::OkStatus();  // the answer to the first time was lost
     }
     done(status);
+  });
+}
+
+void CheckpointKeeper::expect(SnapshotId snapshot) {
+  background_->enqueue([this, snapshot] {
+    if (snapshot_epoch(snapshot) != epoch_ || !progress_.is_gone(snapshot)) return;
+    report(snapshot,
+           absl::AbortedError("an earlier attempt at this iteration has failed, on this server or "
+                              "another"),
+           0);
   });
 }
 

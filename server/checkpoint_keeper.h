@@ -57,9 +57,6 @@ class CheckpointKeeper {
   /// A new epoch: every snapshot of it has so many pieces here; `on_result` hears how each ends.
   /// Unsealed snapshots of the epoch before are removed.
   void begin(Epoch epoch, std::size_t pieces, ResultCallback on_result);
-  /// Training is halted: the version that is saved next, from memory, may have failed here before,
-  /// and is stored however busy the disk is. Until the next epoch.
-  void halt(Epoch epoch);
   /// The epoch is over, if it is still this one: `on_result` is called no more.
   void end(Epoch epoch);
 
@@ -74,6 +71,10 @@ class CheckpointKeeper {
   /// Removes what is sealed, but neither wanted nor of the epoch in force, if the store is this
   /// coordinator's (server/store_owner.h).
   void keep_only(WantedSnapshots wanted);
+  /// Somebody waits for this snapshot of the epoch in force, which is saved from memory:
+  /// `on_result` hears at once if it has failed here before, or was forgotten. After that of its
+  /// pieces.
+  void expect(SnapshotId snapshot);
   /// The snapshot is not wanted: its making has failed elsewhere, or newer ones are kept instead.
   void forget(SnapshotId snapshot);
   /// Of which a snapshot was ever sealed here; 0: of none. Any thread.
@@ -140,9 +141,8 @@ class CheckpointKeeper {
   /// Of each snapshot, waiting for their turn: under mutex_. Other tasks are bounded by the windows
   /// of the streams that they come from.
   std::map<SnapshotId, std::size_t> queued_chunks_;
-  bool is_halted_ = false;  ///< under mutex_: then all may wait
-  HeldStates states_;       ///< under mutex_
-  GaugePart queue_;         ///< all of those; under mutex_
+  HeldStates states_;  ///< under mutex_
+  GaugePart queue_;    ///< all of those; under mutex_
 };
 
 }  // namespace poseidon

@@ -188,42 +188,28 @@ TEST_F(KeeperTest, ADiskThatStandsStillHoldsTwoSnapshotsAndNoMore) {
   EXPECT_THAT(std::string(all[2].status.message()), HasSubstr("checkpoint.every_iterations"));
 }
 
-/// What is saved from memory may be the version of a checkpoint that has failed: the part of a
-/// worker that was lost, a disk that was busy.
-TEST_F(KeeperTest, WhenTrainingIsHaltedWhatFailedBeforeIsTakenAnew) {
+/// What is saved from memory may be the version of a checkpoint that has failed, and the
+/// coordinator another one since.
+TEST_F(KeeperTest, WhoeverExpectsWhatIsGoneHearsSo) {
   keeper_.put(at(10), chunk(0, 10, 1.0f));
   keeper_.forget(at(10));  // another server's part has failed
-  keeper_.put(at(10), chunk(1, 10, 1.0f));
   ASSERT_TRUE(give(at(20), 0, 1.0f).ok());
   ASSERT_TRUE(give(at(20), 1, 1.0f).ok());
-  keeper_.forget(at(20));  // likewise, when this one's was sealed
-  EXPECT_FALSE(give(at(20), 0, 1.0f).ok());
-  ASSERT_EQ(results().size(), 1u);
-  keeper_.halt(Epoch(4));  // not this one
-  EXPECT_FALSE(give(at(10), 0, 1.0f).ok());
-  keeper_.halt(kEpoch);
-  keeper_.forget(at(10));  // it had been on its way
-  for (const Iteration version : {10, 20}) {
-    ASSERT_TRUE(give(at(version), 0, 2.0f).ok());
-    EXPECT_TRUE(give(at(version), 0, 3.0f).ok()) << "again";
-    ASSERT_TRUE(give(at(version), 1, 2.0f).ok());
-    EXPECT_THAT((*read(at(version), 0))->parameters, ElementsAre(2.0f));
-  }
-  ASSERT_EQ(results().size(), 3u);
-  EXPECT_TRUE(results()[2].status.ok());
-}
-
-TEST_F(KeeperTest, WhenTrainingIsHaltedABusyDiskLeavesNothingOut) {
-  {
-    const std::lock_guard still(trouble_.gate);
-    for (const Iteration version : {10, 20}) keeper_.put(at(version), chunk(0, version, 1.0f));
-    keeper_.halt(kEpoch);
-    for (const std::uint32_t id : {0u, 1u}) keeper_.put(at(30), chunk(id, 30, 1.0f));
-  }
+  keeper_.expect(at(20));
+  keeper_.expect(at(30));
   settle();
-  ASSERT_EQ(results().size(), 1u);
-  EXPECT_EQ(results()[0].snapshot, at(30));
-  EXPECT_TRUE(results()[0].status.ok());
+  ASSERT_EQ(results().size(), 1u) << "20 is sealed, 30 new";
+  keeper_.forget(at(20));  // likewise, when this one's was sealed
+  for (const Iteration version : {10, 20}) keeper_.expect(at(version));
+  keeper_.expect(snapshot_id(Epoch(4), 10));  // not this one's
+  settle();
+  const auto all = results();
+  ASSERT_EQ(all.size(), 3u);
+  for (const std::size_t i : {1u, 2u}) {
+    EXPECT_EQ(all[i].snapshot, at(i == 1 ? 10 : 20));
+    EXPECT_THAT(std::string(all[i].status.message()), HasSubstr("earlier attempt"));
+  }
+  EXPECT_TRUE(give(at(20), 0, 1.0f).ok()) << "a piece whose answer was lost is no failure";
 }
 
 TEST_F(KeeperTest, AnEpochsEndRemovesWhatIsHalfDone) {

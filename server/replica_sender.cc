@@ -35,14 +35,8 @@ void ReplicaSender::begin(std::string address, Failed failed) {
   transfer_.reset();
   waiting_.clear();
   failed_snapshots_.clear();
-  is_halted_ = false;
   address_ = std::move(address);
   failed_ = std::move(failed);
-}
-
-void ReplicaSender::halt() {
-  is_halted_ = true;
-  failed_snapshots_.clear();
 }
 
 void ReplicaSender::put(SnapshotId snapshot, FrozenChunk chunk) {
@@ -50,7 +44,7 @@ void ReplicaSender::put(SnapshotId snapshot, FrozenChunk chunk) {
   std::set<SnapshotId> under_way;
   if (transfer_ != nullptr) under_way.insert(sending_);
   for (const Waiting& waiting : waiting_) under_way.insert(waiting.snapshot);
-  if (!is_halted_ && !under_way.contains(snapshot) && under_way.size() >= kMaxReplicasUnderWay) {
+  if (!under_way.contains(snapshot) && under_way.size() >= kMaxReplicasUnderWay) {
     fail(snapshot,
          absl::ResourceExhaustedError(absl::StrCat(
              "the store at ", address_, " has not taken the copies of ", kMaxReplicasUnderWay,

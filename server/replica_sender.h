@@ -39,10 +39,11 @@ class ReplicaSender {
   /// ends without a word.
   void begin(std::string address, Failed failed);
   void end() { begin("", nullptr); }
-  /// As CheckpointKeeper::halt.
-  void halt();
 
   void put(SnapshotId snapshot, FrozenChunk chunk);
+
+  /// Of this epoch: put drops its chunks.
+  bool has_failed(SnapshotId snapshot) const { return failed_snapshots_.contains(snapshot); }
 
  private:
   struct Waiting {
@@ -57,9 +58,8 @@ class ReplicaSender {
   const StoreTransferOptions options_;
   std::string address_;
   Failed failed_;
-  std::deque<Waiting> waiting_;            ///< in order of snapshots
-  std::set<SnapshotId> failed_snapshots_;  ///< the last few
-  bool is_halted_ = false;
+  std::deque<Waiting> waiting_;              ///< in order of snapshots
+  std::set<SnapshotId> failed_snapshots_;    ///< the last few
   SnapshotId sending_;                       ///< of transfer_
   std::unique_ptr<StoreTransfer> transfer_;  ///< pieces of one snapshot
 };

@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 /// Pieces read before they are asked for: one read alone does not keep a fast disk busy.
 constexpr std::size_t kPiecesAhead = 2;
 /// For what the database writes when it is opened: its log, manifest and options.
-constexpr std::uintmax_t kLeastSpace = 4 << 20;
+constexpr std::uintmax_t kLeastSpace = 16 << 10;
 
 rocksdb::Slice bytes_of(std::span<const float> floats) {
   return {reinterpret_cast<const char*>(floats.data()), floats.size_bytes()};

@@ -242,6 +242,29 @@ class SmallDisk {
   bool mounted_ = false;
 };
 
+TEST(RealDisk, FullIsSaidWhenTheStoreIsOpened) {
+  const SmallDisk disk;
+  if (!disk.mounted()) GTEST_SKIP() << "mount: " << std::strerror(errno);
+  {
+    auto store = open(disk.path());
+    ASSERT_NE(store, nullptr);
+    ASSERT_TRUE(write_snapshot(*store, at(10)).ok());
+  }
+  const fs::path filling = disk.path().parent_path() / "filling";
+  {
+    std::ofstream file(filling);
+    const std::string block(1 << 12, 'x');
+    while (file.write(block.data(), static_cast<std::streamsize>(block.size())).flush()) continue;
+  }
+  const auto refused = open_rocksdb_chunk_store(disk.path(), {});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted) << refused.status();
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("the disk is full"));
+  fs::remove(filling);
+  auto store = open(disk.path());
+  ASSERT_NE(store, nullptr);
+  EXPECT_EQ(whole_pieces(*store, at(10)), kPieces);
+}
+
 TEST(RealDisk, FullAndThenWithRoomAgain) {
   const SmallDisk disk;
   if (!disk.mounted()) GTEST_SKIP() << "mount: " << std::strerror(errno);

@@ -213,11 +213,8 @@ absl::Status ServerNode::restore(const v1::RestoreSource& message, const Plan& p
 
 void ServerNode::on_halt(const v1::Halt& halt) {
   const Epoch epoch(halt.epoch());
-  // Before the answer: only then is anything saved, which comes from other nodes too.
-  keeper_->halt(epoch);
   service_->halt(epoch, [this, epoch](const Shard* shard) {
     if (shard == nullptr) return;  // the epoch is over, and the coordinator knows
-    replicas_.halt();
     HeldRange held = shard->held();
     if (const auto states = keeper_->held_states()) {
       held.oldest = std::max(held.oldest, states->oldest);
@@ -241,7 +238,11 @@ void ServerNode::on_save_checkpoint(const v1::SaveCheckpoint& save) {
 
 /// All that is in memory here; worker 0's own state too, whether that worker is there or not.
 absl::Status ServerNode::save_held(Shard& shard, SnapshotId snapshot) {
+  if (replicas_.has_failed(snapshot)) {
+    return absl::AbortedError("the second copy of an earlier attempt at this iteration has failed");
+  }
   POSEIDON_RETURN_IF_ERROR(shard.freeze_held(snapshot_iteration(snapshot)));
+  keeper_->expect(snapshot);
   return own_state_piece_ ? keeper_->put_held_state(snapshot, *own_state_piece_) : absl::OkStatus();
 }
 

@@ -208,8 +208,9 @@ absl::Status Shard::freeze_at(Iteration version) {
   return absl::OkStatus();
 }
 
+/// Once: whoever asks again finds it done.
 void Shard::freeze(Slot& slot, Iteration version) {
-  slot.frozen[static_cast<std::size_t>(version % 2)] = version;
+  if (std::exchange(slot.frozen[static_cast<std::size_t>(version % 2)], version) == version) return;
   const Values& values = version == slot.version ? slot.current : slot.previous;
   frozen_.push_back({slot.id, version, values.parameters, values.state0, values.state1});
 }
@@ -241,10 +242,7 @@ bool Shard::freezes_at(Iteration version) const {
 
 void Shard::freeze_if_due(Slot& slot) {
   if (!freezes_at(slot.version)) return;
-  // Once: whoever asks again finds it done.
-  if (slot.frozen[static_cast<std::size_t>(slot.version % 2)] != slot.version) {
-    freeze(slot, slot.version);
-  }
+  freeze(slot, slot.version);
   if (freeze_at_ == slot.version && ++frozen_at_ == slots_.size()) freeze_at_.reset();
 }
 

@@ -90,8 +90,8 @@ class Shard final : public ChunkHolder {
   absl::Status freeze_at(Iteration version);
   /// The versions that all chunks still have.
   HeldRange held() const;
-  /// Freezes all chunks at one of them, also those that were frozen there before: what came of that
-  /// may have failed. FAILED_PRECONDITION when it is none of held().
+  /// Freezes all chunks at one of them, but for those that were frozen there before.
+  /// FAILED_PRECONDITION when it is none of held().
   absl::Status freeze_held(Iteration version);
   /// What has been frozen since the last call, in the order of freezing.
   std::vector<FrozenChunk> take_frozen() { return std::exchange(frozen_, {}); }

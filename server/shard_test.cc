@@ -312,7 +312,7 @@ TEST_F(ShardTest, TheVersionBeforeTheLastStepIsStillThere) {
     EXPECT_EQ(chunk.state0.floats()[0], 2.0f) << "the momentum after one mean gradient";
   }
   ASSERT_TRUE(shard.freeze_held(1).ok());
-  EXPECT_EQ(shard.take_frozen().size(), owned.size()) << "the first time may have been in vain";
+  EXPECT_TRUE(shard.take_frozen().empty()) << "a piece goes to the disk once";
 }
 
 TEST_F(ShardTest, AFrozenVersionIsNeverWrittenOver) {

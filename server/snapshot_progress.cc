@@ -21,7 +21,7 @@ std::vector<SnapshotId> SnapshotProgress::begin(Epoch epoch, std::size_t pieces)
   open_.clear();
   sealed_.clear();
   failed_.clear();
-  is_halted_ = false;
+  forgotten_.clear();
   epoch_ = epoch;
   pieces_ = pieces;
   return given_up;
@@ -40,7 +40,7 @@ absl::Status SnapshotProgress::admit(SnapshotId snapshot) {
     return absl::AbortedError(absl::StrCat("checkpoint ", name, " has failed here"));
   }
   if (open_.contains(snapshot)) return absl::OkStatus();
-  if (open_.size() >= kMaxOpenSnapshots && !is_halted_) {
+  if (open_.size() >= kMaxOpenSnapshots) {
     return too_many(snapshot);
   }
   open_[snapshot];
@@ -74,21 +74,9 @@ bool SnapshotProgress::failed(SnapshotId snapshot) {
 }
 
 bool SnapshotProgress::forget(SnapshotId snapshot) {
-  open_.erase(snapshot);
-  sealed_.erase(snapshot);
-  if (failed_.contains(snapshot)) return false;
-  if (!is_halted_) remember(failed_, snapshot);
-  return true;
-}
-
-void SnapshotProgress::halt() {
-  is_halted_ = true;
-  failed_.clear();
-}
-
-bool SnapshotProgress::is_stored(SnapshotId snapshot, PieceId piece) const {
-  const auto open = open_.find(snapshot);
-  return open != open_.end() && open->second.pieces.contains(piece);
+  if (!sealed_.contains(snapshot)) return failed(snapshot);
+  remember(forgotten_, snapshot);
+  return false;
 }
 
 std::int64_t SnapshotProgress::bytes(SnapshotId snapshot) const {

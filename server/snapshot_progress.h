@@ -39,15 +39,15 @@ class SnapshotProgress {
   void sealed(SnapshotId snapshot);
   /// It will never be: no further piece is wanted. False when that was known before.
   bool failed(SnapshotId snapshot);
-  /// Nobody wants it, sealed or not. False when it had failed already.
+  /// It is gone, sealed or not: it will not be made a second time. False when it had failed or was
+  /// sealed.
   bool forget(SnapshotId snapshot);
-  /// Training is halted, and what is in memory is saved next, as the snapshot of a version that may
-  /// have failed or been forgotten before: pieces of any are wanted again, however many are open.
-  /// Until the next epoch.
-  void halt();
 
   bool is_sealed(SnapshotId snapshot) const { return sealed_.contains(snapshot); }
-  bool is_stored(SnapshotId snapshot, PieceId piece) const;
+  /// Failed, or forgotten: whoever asks for it waits in vain.
+  bool is_gone(SnapshotId snapshot) const {
+    return failed_.contains(snapshot) || forgotten_.contains(snapshot);
+  }
   std::int64_t bytes(SnapshotId snapshot) const;  ///< stored so far; 0 unless open
 
  private:
@@ -58,8 +58,8 @@ class SnapshotProgress {
   Epoch epoch_;
   std::size_t pieces_ = 0;
   std::map<SnapshotId, Open> open_;
-  std::set<SnapshotId> sealed_, failed_;  ///< of this epoch; bounded by kMaxRemembered
-  bool is_halted_ = false;
+  /// Of this epoch; bounded by kMaxRemembered. Those forgotten were sealed.
+  std::set<SnapshotId> sealed_, failed_, forgotten_;
 };
 
 }  // namespace poseidon
