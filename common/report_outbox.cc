@@ -57,12 +57,25 @@ bool ReportOutbox::add(const v1::NodeMessage& message) {
     }
     return true;
   }
+  if (message.has_checkpoint() && !message.checkpoint().stored()) {
+    withdraw_checkpoint(message.checkpoint().iteration());
+  }
   events_.push_back({.after = end_iteration(), .message = message});
   if (events_.size() > kKeptEvents) {
     events_.pop_front();
     if (events_sent_ > 0) --events_sent_;
   }
   return true;
+}
+
+/// A part that is gone must not be told of to another coordinator: it would count for a checkpoint.
+void ReportOutbox::withdraw_checkpoint(std::uint64_t iteration) {
+  for (std::size_t i = events_.size(); i-- > 0;) {
+    const v1::NodeMessage& message = events_[i].message;
+    if (!message.has_checkpoint() || message.checkpoint().iteration() != iteration) continue;
+    events_.erase(events_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (i < events_sent_) --events_sent_;
+  }
 }
 
 std::optional<v1::NodeMessage> ReportOutbox::next() {

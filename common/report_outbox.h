@@ -8,7 +8,8 @@
 // Invariants
 //  1. Messages are drawn in the order of add(), each once per rewind().
 //  2. Only messages of the epoch of begin() are kept; begin() and end() forget all others.
-//  3. Memory is bounded: the last kKeptIterations iterations and the last kKeptEvents others.
+//  3. A checkpoint that has failed, or is gone, takes the place of what was told of it before.
+//  4. Memory is bounded: the last kKeptIterations iterations and the last kKeptEvents others.
 
 #include <cstdint>
 #include <deque>
@@ -53,6 +54,7 @@ class ReportOutbox {
     Iteration after = 0;  ///< told when all iterations before this one are
     v1::NodeMessage message;
   };
+  void withdraw_checkpoint(std::uint64_t iteration);
   Iteration end_iteration() const { return oldest_ + static_cast<Iteration>(losses_.size()); }
 
   std::optional<Epoch> epoch_;

@@ -119,6 +119,20 @@ TEST_F(ReportOutboxTest, ACoordinatorThatAsksForTheFutureGetsWhatThereWillBe) {
   EXPECT_THAT(drain(outbox_), ElementsAre("i1"));
 }
 
+TEST_F(ReportOutboxTest, ACheckpointThatIsGoneIsNotToldAgain) {
+  for (const std::uint64_t version : {0u, 1u}) {
+    v1::NodeMessage stored = checkpoint(version);
+    stored.mutable_checkpoint()->set_stored(true);
+    ASSERT_TRUE(outbox_.add(stored));
+  }
+  EXPECT_THAT(drain(outbox_), ElementsAre("c0", "c1"));
+  ASSERT_TRUE(outbox_.add(checkpoint(0)));  // not stored
+  EXPECT_THAT(drain(outbox_), ElementsAre("c0"));
+  outbox_.rewind(v1::Resumed());
+  EXPECT_THAT(drain(outbox_), ElementsAre("c1", "c0"))
+      << "of the first nothing but that it is gone";
+}
+
 TEST_F(ReportOutboxTest, OtherEpochsAndOtherMessagesAreNotKept) {
   EXPECT_FALSE(outbox_.add(iteration(0, 6)));
   v1::NodeMessage heartbeat;

@@ -13,6 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Tells that the folder is there, and not just where its disk would be mounted.
+constexpr const char* kMarker = "CHECKPOINTS";
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{512} << 20;
 
 absl::Status create_folder(const fs::path& path) {
@@ -61,7 +63,11 @@ std::vector<fs::directory_entry> entries_of(const fs::path& folder,
 
 }  // namespace
 
-absl::Status CheckpointArchive::create() const { return create_folder(directory_); }
+absl::Status CheckpointArchive::create() const {
+  POSEIDON_RETURN_IF_ERROR(create_folder(directory_));
+  return write_file_atomically(directory_ / kMarker,
+                               "The manifests of this coordinator's checkpoints.\n");
+}
 
 fs::path CheckpointArchive::path_of(const CheckpointManifest& manifest) const {
   return directory_ / manifest.job_id / absl::StrCat(snapshot_name(manifest.snapshot), ".json");
@@ -70,7 +76,14 @@ fs::path CheckpointArchive::path_of(const CheckpointManifest& manifest) const {
 std::vector<CheckpointManifest> CheckpointArchive::load(
     std::vector<std::string>& unreadable) const {
   std::vector<CheckpointManifest> manifests;
-  for (const fs::directory_entry& job : entries_of(directory_, unreadable)) {
+  bool is_there = false;  // an error is told by itself
+  const std::size_t errors = unreadable.size();
+  const std::vector<fs::directory_entry> entries = entries_of(directory_, unreadable);
+  for (const fs::directory_entry& job : entries) {
+    const std::string name = job.path().filename().string();
+    is_there = is_there || name == kMarker;
+    if (name == kMarker || name == "lost+found" || name.starts_with('.')) continue;
+    is_there = true;
     std::error_code unknown;
     if (!job.is_directory(unknown)) {
       unreadable.push_back(absl::StrCat(job.path().string(), ": this is no job's folder"));
@@ -86,16 +99,17 @@ std::vector<CheckpointManifest> CheckpointArchive::load(
       }
     }
   }
+  if (!is_there && unreadable.size() == errors) {
+    unreadable.push_back(absl::StrCat(directory_.string(), ": there is nothing in it, not even ",
+                                      kMarker,
+                                      ": is its disk mounted? If it is, put an empty file "
+                                      "of that name there"));
+  }
   std::sort(manifests.begin(), manifests.end(),
             [](const CheckpointManifest& a, const CheckpointManifest& b) {
               return a.snapshot < b.snapshot;
             });
   return manifests;
-}
-
-bool CheckpointArchive::is_empty() const {
-  std::vector<std::string> unreadable;
-  return entries_of(directory_, unreadable).empty();
 }
 
 void CheckpointArchive::write(Background& disk, CheckpointManifest manifest, Done done) const {

@@ -30,12 +30,9 @@ class CheckpointArchive {
   absl::Status create() const;
 
   /// All manifests that can be read, oldest first. What is none, or cannot be read, is left where
-  /// it is and described in `unreadable`: it is no checkpoint, but somebody may want to look.
-  /// Blocks on the disk.
+  /// it is and described in `unreadable`: it is no checkpoint, but somebody may want to look. So is
+  /// a folder with nothing in it, as where a disk is not mounted. Blocks on the disk.
   std::vector<CheckpointManifest> load(std::vector<std::string>& unreadable) const;
-
-  /// Whether there is nothing at all, as where a disk is mounted on that is not there.
-  bool is_empty() const;
 
   /// The file appears whole or not at all.
   void write(Background& disk, CheckpointManifest manifest, Done done) const;

@@ -64,7 +64,7 @@ class ArchiveTest : public ::testing::Test {
 
 TEST_F(ArchiveTest, ManifestsAreReadOldestFirst) {
   EXPECT_THAT(load(), IsEmpty());
-  EXPECT_FALSE(archive_.is_empty()) << "a job had some";
+  EXPECT_THAT(unreadable_, IsEmpty());
   write(20);
   write(10);
   std::ofstream(job() / "1-30.json.tmp-1-0") << "half";  // of a writer that was killed
@@ -79,7 +79,6 @@ TEST_F(ArchiveTest, WhatIsNoManifestIsToldAndHidesNoOther) {
   fs::create_symlink("1-40.json", job() / "1-40.json");
   std::ofstream(folder_ / "checkpoints" / "digits-2") << "";
   fs::create_symlink("/nowhere", folder_ / "checkpoints" / "digits-3");
-  EXPECT_FALSE(archive_.is_empty());
   EXPECT_THAT(load(), ElementsAre(10));
   EXPECT_THAT(unreadable_,
               ::testing::UnorderedElementsAre(HasSubstr("1-20.json"), HasSubstr("1-30.json"),
@@ -89,7 +88,12 @@ TEST_F(ArchiveTest, WhatIsNoManifestIsToldAndHidesNoOther) {
 
 TEST_F(ArchiveTest, AFolderThatIsNotThereIsNotAnEmptyOne) {
   fs::remove_all(job());
-  EXPECT_TRUE(archive_.is_empty());
+  EXPECT_THAT(load(), IsEmpty());
+  EXPECT_THAT(unreadable_, IsEmpty()) << "nothing was ever committed";
+  fs::remove(folder_ / "checkpoints" / "CHECKPOINTS");
+  fs::create_directory(folder_ / "checkpoints" / "lost+found");
+  EXPECT_THAT(load(), IsEmpty());
+  EXPECT_THAT(unreadable_, ElementsAre(HasSubstr("is its disk mounted?")));
   fs::remove_all(folder_ / "checkpoints");
   EXPECT_THAT(load(), IsEmpty());
   EXPECT_THAT(unreadable_, ElementsAre(HasSubstr("No such file")));

@@ -95,6 +95,9 @@ CheckpointActions CheckpointCommit::on_report(const Report& report, std::int64_t
   const SnapshotId snapshot = snapshot_id(epoch_, iteration);
   // All servers have it. What is said of it now is said again, or by who missed an answer.
   if (committed_.contains(snapshot) || writing_.contains(snapshot)) return actions;
+  // They had it: `keep` has removed it meanwhile.
+  if (!report.stored && (settled_.contains(iteration) || iteration <= settled_until_))
+    return actions;
   // A part of what was given up meanwhile: it has been told to forget it, or will be now.
   if (given_up_.contains(iteration)) {
     if (report.stored) {
@@ -176,6 +179,10 @@ void CheckpointCommit::ask_further(Nanoseconds now, CheckpointActions& actions) 
   if (asked_) lead_ = std::min(lead_ * 2, kMaxLead);
   asked_ = std::min(std::max(least, furthest_ + lead_), last_iteration_);
   while (given_up_.contains(*asked_) && *asked_ < last_iteration_) ++*asked_;
+  if (given_up_.contains(*asked_)) {
+    give_up(*asked_, "no iteration is left but the last, whose checkpoint has failed", actions);
+    return;
+  }
   const SnapshotId snapshot = snapshot_id(epoch_, *asked_);
   if (writing_.contains(snapshot)) return;
   if (committed_.contains(snapshot)) {  // training is further than its reports: here it is

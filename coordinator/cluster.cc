@@ -76,16 +76,14 @@ Cluster::Cluster(ClusterOptions options, JobResolver resolver,
       disk_(std::move(disk)) {
   // Where no epoch was ever given, there is no checkpoint; if it cannot be made, the first one says
   // so.
-  const bool is_new = state_->is_new();
-  if (is_new) (void)archive_.create();
+  if (state_->is_new()) (void)archive_.create();
   std::vector<std::string> unreadable;
   for (CheckpointManifest& manifest : archive_.load(unreadable)) catalog_.add(std::move(manifest));
   for (const std::string& text : unreadable) {
     spdlog::error("not read as a checkpoint: {}; no part of any is removed from servers",
                   one_line(text));
   }
-  // Jobs' folders stay when their checkpoints go: a disk that is not mounted looks empty.
-  knows_all_checkpoints_ = unreadable.empty() && (is_new || !archive_.is_empty());
+  knows_all_checkpoints_ = unreadable.empty();
   if (!catalog_.all().empty()) {
     spdlog::info("{} committed checkpoints, the newest is {}", catalog_.all().size(),
                  snapshot_name(catalog_.all().rbegin()->first));

@@ -1,6 +1,7 @@
 // The checkpoints' part of JobRun: a start from one, and what is saved when (job_run_recovery.cc
 // has what they are good for).
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -52,6 +53,7 @@ std::string JobRun::missing_stores_text() const {
 /// held back when training came by. More than a few they do not.
 bool JobRun::checkpoints_are_open() const {
   constexpr int kMostUnderWay = 8;
+  if (std::ranges::any_of(servers_, is_lost)) return false;  // nothing gets whole any more
   if (checkpoints_.any_in_the_making()) return true;
   const Iteration every = description_.checkpoint_every;
   if (every == 0) return false;

@@ -200,10 +200,14 @@ void CheckpointKeeper::expect(SnapshotId snapshot) {
 void CheckpointKeeper::forget(SnapshotId snapshot) {
   background_->enqueue([this, snapshot] {
     cached_ = nullptr;
-    if (snapshot_epoch(snapshot) == epoch_ && progress_.forget(snapshot)) {
+    const bool is_of_epoch = snapshot_epoch(snapshot) == epoch_;
+    const bool was_sealed = is_of_epoch && progress_.is_sealed(snapshot);
+    if (is_of_epoch && progress_.forget(snapshot)) {
       std::erase_if(started_, [snapshot](const Started& s) { return s.snapshot == snapshot; });
     }
     remove_own(snapshot);
+    // Else another coordinator, to which all is told again, would count it.
+    if (was_sealed) report(snapshot, absl::CancelledError("it is not wanted any more"), 0);
   });
 }
 

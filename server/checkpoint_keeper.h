@@ -76,6 +76,7 @@ class CheckpointKeeper {
   /// pieces.
   void expect(SnapshotId snapshot);
   /// The snapshot is not wanted: its making has failed elsewhere, or newer ones are kept instead.
+  /// Where it was sealed in the epoch in force, `on_result` hears that it is gone (CANCELLED).
   void forget(SnapshotId snapshot);
   /// Of which a snapshot was ever sealed here; 0: of none. Any thread.
   Epoch newest_epoch() const { return Epoch(newest_epoch_.load(std::memory_order_relaxed)); }

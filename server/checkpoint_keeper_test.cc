@@ -204,9 +204,11 @@ TEST_F(KeeperTest, WhoeverExpectsWhatIsGoneHearsSo) {
   keeper_.expect(snapshot_id(Epoch(4), 10));  // not this one's
   settle();
   const auto all = results();
-  ASSERT_EQ(all.size(), 3u);
-  for (const std::size_t i : {1u, 2u}) {
-    EXPECT_EQ(all[i].snapshot, at(i == 1 ? 10 : 20));
+  ASSERT_EQ(all.size(), 4u);
+  EXPECT_EQ(all[1].snapshot, at(20));
+  EXPECT_TRUE(absl::IsCancelled(all[1].status)) << "it had been told that it is there";
+  for (const std::size_t i : {2u, 3u}) {
+    EXPECT_EQ(all[i].snapshot, at(i == 2 ? 10 : 20));
     EXPECT_THAT(std::string(all[i].status.message()), HasSubstr("earlier attempt"));
   }
   EXPECT_TRUE(give(at(20), 0, 1.0f).ok()) << "a piece whose answer was lost is no failure";

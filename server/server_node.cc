@@ -68,7 +68,10 @@ void ServerNode::on_assign(const v1::Assignment& assignment) {
 }
 
 void ServerNode::send_checkpoint_report(const SnapshotResult& result, bool too_late) {
-  probe_->count(result.status.ok() ? NodeCount::kSnapshotsSealed : NodeCount::kSnapshotsFailed);
+  const bool is_removed = absl::IsCancelled(result.status);  // in its turn: no failure
+  if (!is_removed) {
+    probe_->count(result.status.ok() ? NodeCount::kSnapshotsSealed : NodeCount::kSnapshotsFailed);
+  }
   if (result.status.ok()) {
     probe_->count(NodeCount::kSnapshotBytes, static_cast<std::uint64_t>(result.bytes));
     const Nanoseconds now = SystemClock().now();
@@ -81,7 +84,7 @@ void ServerNode::send_checkpoint_report(const SnapshotResult& result, bool too_l
                   .bytes = static_cast<std::size_t>(result.bytes)});
     spdlog::info("checkpoint {}: {} bytes on disk in {:.3f} s", snapshot_name(result.snapshot),
                  result.bytes, result.seconds);
-  } else {
+  } else if (!is_removed) {
     spdlog::error("checkpoint {} failed: {}", snapshot_name(result.snapshot),
                   std::string(result.status.message()));
   }
