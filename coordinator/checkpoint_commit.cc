@@ -95,9 +95,9 @@ CheckpointActions CheckpointCommit::on_report(const Report& report, std::int64_t
   const SnapshotId snapshot = snapshot_id(epoch_, iteration);
   // All servers have it. What is said of it now is said again, or by who missed an answer.
   if (committed_.contains(snapshot) || writing_.contains(snapshot)) return actions;
-  // They had it: `keep` has removed it meanwhile.
-  if (!report.stored && (settled_.contains(iteration) || iteration <= settled_until_))
-    return actions;
+  // They had it: `keep` has removed it meanwhile. What somebody waits for is another matter.
+  const bool was_committed = settled_.contains(iteration) || iteration <= settled_until_;
+  if (!report.stored && was_committed && asked_ != iteration) return actions;
   // A part of what was given up meanwhile: it has been told to forget it, or will be now.
   if (given_up_.contains(iteration)) {
     if (report.stored) {

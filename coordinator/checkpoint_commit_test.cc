@@ -364,6 +364,18 @@ TEST_F(CommitTest, WhatAnEarlierCoordinatorCommittedInTheEpochIsSettled) {
   EXPECT_FALSE(commit_.is_settled(20));
 }
 
+TEST_F(CommitTest, WhatIsRemovedInItsTurnHasNotFailedButWhatIsWaitedForHas) {
+  for (const Iteration version : {10, 20, 30}) commit(version);  // 10 is not kept
+  EXPECT_TRUE(failed(10).empty());
+  EXPECT_EQ(commit_.failures(), 0u);
+  begin(kEpoch, 0);  // another process: training is not known to be as far as its checkpoints
+  commit_.ask_held(25, kNow);
+  failed(25);
+  ASSERT_TRUE(commit_.last());
+  EXPECT_EQ(commit_.last()->snapshot, snapshot_id(kEpoch, 25));
+  EXPECT_FALSE(commit_.last()->committed);
+}
+
 TEST_F(CommitTest, AnotherJobsCheckpointIsNotRemoved) {
   CheckpointManifest source;
   source.snapshot = snapshot_id(Epoch(3), 7);
