@@ -72,8 +72,8 @@ class CheckpointKeeper {
   /// coordinator's (server/store_owner.h).
   void keep_only(WantedSnapshots wanted);
   /// Somebody waits for this snapshot of the epoch in force, which is saved from memory:
-  /// `on_result` hears at once if it has failed here before, or was forgotten. After that of its
-  /// pieces.
+  /// `on_result` hears at once if it has failed here before, or was forgotten. Before its pieces
+  /// are put.
   void expect(SnapshotId snapshot);
   /// The snapshot is not wanted: its making has failed elsewhere, or newer ones are kept instead.
   /// Where it was sealed in the epoch in force, `on_result` hears that it is gone (CANCELLED).
