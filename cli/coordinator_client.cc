@@ -20,6 +20,9 @@ constexpr Milliseconds kPause{50};
 /// A coordinator that collects ends by itself before (TraceRun::kCollectTimeout).
 constexpr Milliseconds kTraceCollectTimeout{90000};
 constexpr int kMaxAnswerBytes = 64 << 20;
+/// A coordinator that is frozen or cut off is noticed after the sum of both, even by calls that may
+/// take longer.
+constexpr int kKeepaliveMs = 5000, kKeepaliveTimeoutMs = 10000;
 
 /// Ready for a call, with a deadline and what proves who we are.
 struct CallContext : grpc::ClientContext {
@@ -48,6 +51,9 @@ struct CoordinatorClient::Connection {
     // In spite of its name this is how long one attempt to connect may take.
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
     arguments.SetMaxReceiveMessageSize(kMaxAnswerBytes);
     channel = grpc::CreateCustomChannel(address, security.channel_credentials(kCoordinatorMethods),
                                         arguments);
@@ -79,7 +85,11 @@ absl::StatusOr<v1::GetStatusResponse> CoordinatorClient::get_status(Milliseconds
   request.set_protocol_version(kProtocolVersion);
   v1::GetStatusResponse response;
   const grpc::Status status = connection_->stub->GetStatus(&context, request, &response);
-  if (!status.ok()) return security_->explain(to_absl(status));
+  if (!status.ok()) {
+    // What breaks off once it has worked is no matter of certificates.
+    return has_answered_ ? to_absl(status) : security_->explain(to_absl(status));
+  }
+  has_answered_ = true;
   return response;
 }
 
@@ -134,6 +144,11 @@ absl::StatusOr<v1::SubmitResponse> CoordinatorClient::start_job(Method method,
   return to_absl(status);
 }
 
+absl::Status CoordinatorClient::no_answer(const grpc::Status& status) const {
+  return absl::UnavailableError(
+      absl::StrCat("the coordinator at ", address_, " does not answer: ", status.error_message()));
+}
+
 template <typename Response, typename Method, typename Request>
 absl::StatusOr<Response> CoordinatorClient::ask(Method method, Request request,
                                                 Milliseconds timeout) {
@@ -144,8 +159,7 @@ absl::StatusOr<Response> CoordinatorClient::ask(Method method, Request request,
   if (status.ok()) return response;
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
       status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-    return absl::UnavailableError(absl::StrCat("the coordinator at ", address_,
-                                               " does not answer: ", status.error_message()));
+    return no_answer(status);
   }
   return to_absl(status);
 }
@@ -188,7 +202,8 @@ absl::StatusOr<TraceData> CoordinatorClient::trace(std::uint32_t iterations,
           std::chrono::duration_cast<std::chrono::seconds>(patience + kTraceCollectTimeout).count(),
           " s"));
     }
-    return security_->explain(to_absl(status));
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE) return no_answer(status);
+    return to_absl(status);
   }
   if (!data.has_tail) return absl::UnavailableError("the trace was cut off");
   return data;

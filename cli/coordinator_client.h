@@ -12,6 +12,10 @@
 #include "common/security.h"
 #include "poseidon/v1/control.pb.h"
 
+namespace grpc {
+class Status;
+}
+
 namespace poseidon {
 
 /// Where the coordinator is and how we prove who we are; every command that talks to it has them.
@@ -63,7 +67,8 @@ class CoordinatorClient {
                                                         Milliseconds timeout);
 
   /// What every node does in so many of the next iterations, for which it waits `patience`. A trace
-  /// that was cut off in the middle is an error.
+  /// that was cut off in the middle is an error; UNAVAILABLE where the coordinator says nothing any
+  /// more.
   absl::StatusOr<TraceData> trace(std::uint32_t iterations, Milliseconds patience);
 
  private:
@@ -73,10 +78,12 @@ class CoordinatorClient {
   template <typename Method, typename Request>
   absl::StatusOr<v1::SubmitResponse> start_job(Method method, const Request& request,
                                                Milliseconds timeout);
+  absl::Status no_answer(const grpc::Status& status) const;
 
   const std::string address_;
   const std::shared_ptr<Security> security_;
   std::unique_ptr<Connection> connection_;
+  bool has_answered_ = false;
 };
 
 }  // namespace poseidon

@@ -31,6 +31,7 @@
 #include "cli/outcome.h"
 #include "cli/watch.h"
 #include "common/daemon.h"
+#include "common/descriptor.h"
 #include "common/file_io.h"
 #include "common/ids.h"
 #include "common/status_macros.h"
@@ -82,6 +83,7 @@ struct RunFolders {
   fs::path run;
   fs::path logs;
   fs::path cluster;  ///< the processes' own files; private
+  Descriptor lock;   ///< of the run directory
 };
 
 class LocalCluster {
@@ -287,14 +289,6 @@ std::string timestamp() {
   return text.data();
 }
 
-absl::Status create_folder(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (!error) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--run-dir: cannot create the folder ", folder.string(), ": ", error.message()));
-}
-
 /// A new folder for a run that names none, whoever else makes one in the same second.
 absl::StatusOr<fs::path> create_default_folder(const std::string& job_name) {
   const fs::path runs = "runs";
@@ -325,6 +319,13 @@ absl::StatusOr<RunFolders> make_folders(const std::string& run_dir, const std::s
     POSEIDON_RETURN_IF_ERROR(create_folder(folder));
   }
   fs::permissions(folders.cluster, fs::perms::owner_all, error);
+  absl::StatusOr<Descriptor> lock = lock_file(folders.cluster / "lock");
+  if (absl::IsAlreadyExists(lock.status())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--run-dir ", run.string(), ": another poseidon local trains there; choose another"));
+  }
+  if (!lock.ok()) return lock.status();
+  folders.lock = *std::move(lock);
   return folders;
 }
 

@@ -125,12 +125,8 @@ bool plain_name(std::string_view name) {
 
 absl::Status run_tls_init(const TlsInitOptions& options) {
   const fs::path to = options.to;
+  POSEIDON_RETURN_IF_ERROR(create_folder(to));
   std::error_code error;
-  fs::create_directories(to, error);
-  if (error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--to ", options.to, ": cannot be made: ", error.message()));
-  }
   const fs::path authority_folder = to / kAuthorityFolder;
   if (fs::exists(authority_folder, error)) {
     tell("kept: the authority that is there", authority_folder);

@@ -86,9 +86,11 @@ Key parse_key(const std::string& pem) {
   return key;
 }
 
+/// Quotes within are escaped: a message puts all of it between two.
 std::string name_text(const X509_NAME* name) {
   const Bio bio(BIO_new(BIO_s_mem()));
-  X509_NAME_print_ex(bio.get(), name, 0, XN_FLAG_ONELINE & ~ASN1_STRFLGS_ESC_MSB);
+  X509_NAME_print_ex(bio.get(), name, 0,
+                     XN_FLAG_ONELINE & ~(ASN1_STRFLGS_ESC_MSB | ASN1_STRFLGS_ESC_QUOTE));
   return written(bio.get());
 }
 

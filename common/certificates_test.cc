@@ -48,6 +48,12 @@ TEST_F(Certificates, AreGoodForTheirRoleAndUse) {
   EXPECT_TRUE(check_key(made.certificate_pem, made.key_pem).ok());
 }
 
+TEST_F(Certificates, ASubjectDoesNotEndItsQuotes) {
+  const auto strange = issue_certificate(ours_, PeerRole::kWorker, R"(a",b\)", kAYear);
+  ASSERT_TRUE(strange.ok()) << strange.status();
+  EXPECT_EQ(read_certificate(strange->certificate_pem)->subject, R"(CN = a\"\,b\\)");
+}
+
 TEST_F(Certificates, AWorkersIsNoCoordinators) {
   const auto objection =
       judge(node(ours_, PeerRole::kWorker), CertificateUse::kAnswers, {PeerRole::kCoordinator});

@@ -9,15 +9,17 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "common/json_fields.h"
 #include "common/nearest.h"
 #include "nlohmann/json.hpp"
 
 namespace poseidon {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 
 constexpr char kOption[] = "--config";
+constexpr JsonLimits kLimits{.max_bytes = 1 << 20, .max_depth = 4};
 
 /// CLI11 hands over the files one after the other, the last one first.
 class JsonConfig final : public CLI::Config {
@@ -27,14 +29,19 @@ class JsonConfig final : public CLI::Config {
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
     const std::string file = next_file();
     // Not by reading from the stream: that throws what CLI11 does not expect.
-    const std::string text{std::istreambuf_iterator<char>(input), {}};
-    const Json json = Json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object()) {
+    std::string text;
+    for (std::istreambuf_iterator<char> at(input), end;
+         at != end && text.size() <= kLimits.max_bytes; ++at) {
+      text += *at;
+    }
+    const absl::StatusOr<Json> json = parse_json(text, file, kLimits);
+    if (!json.ok() || !json->is_object()) {
       throw CLI::ConfigError(absl::StrCat(
-          file, R"( is no JSON object; write {"OPTION": VALUE, ...} with options as in --help)"));
+          json.ok() ? absl::StrCat(file, ": is no JSON object") : json.status().message(),
+          R"(; write {"OPTION": VALUE, ...} with options as in --help)"));
     }
     std::vector<CLI::ConfigItem> found;
-    for (const auto& [key, value] : json.items()) {
+    for (const auto& [key, value] : json->items()) {
       check_key(file, key);
       CLI::ConfigItem item;
       item.name = key;

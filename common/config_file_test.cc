@@ -87,9 +87,13 @@ TEST_F(ConfigFileTest, HelpAndVersionAreNoSettings) {
 TEST_F(ConfigFileTest, WhatIsNoObjectOrNoValueIsRefused) {
   for (const char* text : {"", "[]", "{", "\"a\"", "{\"listen\": 1,}"}) {
     const std::string path = file("broken", text);
-    EXPECT_THAT(parse({"--config", path}), AllOf(HasSubstr(path), HasSubstr("is no JSON object")))
+    EXPECT_THAT(parse({"--config", path}),
+                AllOf(HasSubstr(path), HasSubstr(R"(write {"OPTION": VALUE, ...})")))
         << text;
   }
+  EXPECT_THAT(parse({"--config", file("twice", R"({"listen": "a:1", "listen": "b:1"})")}),
+              HasSubstr("twice"));
+  EXPECT_THAT(parse({"--config", "/dev/zero"}), HasSubstr("bytes of JSON, at most"));
   for (const char* value : {"null", "{}", "[[]]"}) {
     EXPECT_THAT(parse({"--config", file("value", std::string(R"({"listen": )") + value + "}")}),
                 HasSubstr("\"listen\" is "))

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -72,6 +73,9 @@ std::string page_scheme(std::string_view address, bool has_tls);
 std::string local_host_towards(const HostPort& remote);
 
 // ---- start and stop ----
+
+/// Of options that say how long somebody is waited for: a year.
+inline constexpr std::int64_t kMaxWaitS = 31'536'000;
 
 /// Options that every daemon has.
 struct DaemonOptions {

@@ -1,6 +1,7 @@
 #include "common/file_io.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -113,6 +114,23 @@ std::filesystem::path path_from(const std::filesystem::path& folder,
 
 void resolve_path(std::string& path, const std::filesystem::path& folder) {
   if (!path.empty()) path = path_from(folder, path).string();
+}
+
+absl::Status create_folder(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (!error) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      str_cat(path.string(), ": cannot create this folder: ", error.message()));
+}
+
+absl::StatusOr<Descriptor> lock_file(const std::filesystem::path& path) {
+  Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!file.is_open()) return system_error(path, "cannot create", errno);
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    return absl::AlreadyExistsError(str_cat(path.string(), ": another process has locked it"));
+  }
+  return file;
 }
 
 absl::StatusOr<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes) {

@@ -25,6 +25,14 @@ std::filesystem::path path_from(const std::filesystem::path& folder,
 /// `path_from` in place; a path that is not given ("") stays so.
 void resolve_path(std::string& path, const std::filesystem::path& folder);
 
+/// `path` as a folder, with those that it lies in; it may be there already. INVALID_ARGUMENT
+/// otherwise, which starts with the path.
+absl::Status create_folder(const std::filesystem::path& path);
+
+/// Creates an empty file where there is none and locks it, until the descriptor is closed or the
+/// process ends. ALREADY_EXISTS when another process has locked it; errors start with the path.
+absl::StatusOr<Descriptor> lock_file(const std::filesystem::path& path);
+
 /// The bytes of a file. Errors start with the path: NOT_FOUND when it is missing, INVALID_ARGUMENT
 /// when it is not a regular file or larger than `max_bytes`, otherwise what the system said.
 absl::StatusOr<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes);

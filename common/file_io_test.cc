@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -150,6 +152,27 @@ TEST_F(FileIo, WhatIsNoFileIsNotReplaced) {
   const absl::Status folder = write_file_atomically(folder_, "new");
   EXPECT_EQ(folder.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(folder.message()), HasSubstr("is a folder"));
+}
+
+TEST_F(FileIo, AFolderIsMadeWithThoseAboveIt) {
+  EXPECT_TRUE(create_folder(folder_ / "a" / "b").ok());
+  EXPECT_TRUE(create_folder(folder_ / "a" / "b").ok()) << "it is there already";
+  EXPECT_TRUE(fs::is_directory(folder_ / "a" / "b"));
+  std::ofstream(folder_ / "file") << "";
+  const absl::Status status = create_folder(folder_ / "file" / "c");
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), StartsWith((folder_ / "file" / "c").string() + ": "));
+}
+
+TEST_F(FileIo, AFileIsLockedByOneAtATime) {
+  const fs::path path = folder_ / "lock";
+  {
+    const auto first = lock_file(path);
+    ASSERT_TRUE(first.ok()) << first.status();
+    EXPECT_EQ(lock_file(path).status().code(), absl::StatusCode::kAlreadyExists);
+  }
+  EXPECT_TRUE(lock_file(path).ok()) << "free again";
+  EXPECT_EQ(lock_file(folder_ / "no" / "lock").status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(FileIo, WriteErrorsNameThePath) {

@@ -90,9 +90,24 @@ Json scheme_to_json(const SyncSpec& sync) {
   return sync.layer_schemes;
 }
 
+void parse_name(JsonFields& fields, std::string& name) {
+  const Json* value = fields.value("name");
+  if (value == nullptr) return;
+  if (value->is_string()) name = value->get<std::string>();
+  if (name.empty() || name.size() > kMaxJobNameBytes || std::ranges::any_of(name, is_control)) {
+    fields.refuse("name", str_cat("expected a text of 1 to ", kMaxJobNameBytes,
+                                  " bytes without control characters, got ", json_excerpt(*value)));
+  }
+}
+
 void parse_chunk_bytes(JsonFields& fields, SyncSpec& spec) {
   const Json* value = fields.value("chunk_bytes");
   if (value == nullptr || *value == kAuto) return;
+  if (!value->is_number()) {
+    fields.refuse("chunk_bytes",
+                  str_cat("expected \"", kAuto, "\" or an integer from ", kMinChunkBytes, " to ",
+                          kMaxChunkBytes, ", got ", json_excerpt(*value)));
+  }
   std::int64_t bytes = kDefaultChunkBytes;
   fields.integer("chunk_bytes", &bytes, kMinChunkBytes, kMaxChunkBytes);
   if (bytes % 4 != 0) {
@@ -198,12 +213,7 @@ absl::StatusOr<JobSpec> parse_named_job(std::string_view text, std::string_view 
   JobSpec job;
   JsonFields fields(json, source, "");
   fields.require("name");
-  fields.string("name", &job.name);
-  if (job.name.size() > kMaxJobNameBytes ||
-      std::any_of(job.name.begin(), job.name.end(), is_control)) {
-    fields.refuse(
-        "name", str_cat("expected up to ", kMaxJobNameBytes, " bytes without control characters"));
-  }
+  parse_name(fields, job.name);
   parse_model(fields, job.model);
   fields.require("data");
   fields.require("batch_size");

@@ -384,9 +384,10 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
        "sync.local_aggregation: expected one of \"auto\", \"off\""},
       {"/sync/send_order", "fifo", "sync.send_order: expected one of \"need\", \"ready\""},
       {"/sync/chunk_bytes", 4095, "sync.chunk_bytes: expected an integer from 4096 to 67108864"},
+      {"/sync/chunk_bytes", "2MiB",
+       R"(sync.chunk_bytes: expected "auto" or an integer from 4096 to 67108864, got "2MiB")"},
       {"/sync/chunk_bytes", 4098, "sync.chunk_bytes: expected a multiple of 4"},
       {"/sync/chunk_bytes", 1 << 27, "sync.chunk_bytes: expected"},
-      {"/sync/chunk_bytes", "large", "sync.chunk_bytes: expected an integer"},
       {"/sync/plan", 3, "sync.plan: expected a text"},
       {"/sync/plan", "", "sync.plan: expected a text"},
       {"/checkpoint/keep", 0, "checkpoint.keep: expected"},
@@ -407,7 +408,7 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
 TEST(Job, NamesAreOneLine) {
   for (const std::string& name :
        {std::string("a\nb"), std::string("\x7f"), std::string(300, 'x')}) {
-    EXPECT_THAT(error_with("/name", name), HasSubstr("name: expected up to 256 bytes"));
+    EXPECT_THAT(error_with("/name", name), HasSubstr("name: expected a text of 1 to 256 bytes"));
   }
 }
 

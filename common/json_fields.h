@@ -23,7 +23,7 @@ struct JsonLimits {
 };
 
 /// Parses one JSON value within the limits. Duplicate keys are refused (most parsers keep the last
-/// of them silently). Every error starts with `source`, e.g. "job file: ".
+/// of them silently). Every error starts with `source`, e.g. "job file".
 absl::StatusOr<nlohmann::json> parse_json(std::string_view text, std::string_view source,
                                           const JsonLimits& limits = {});
 

@@ -8,30 +8,50 @@
 namespace poseidon {
 namespace {
 
-constexpr std::size_t kKeyBytes = 120;  // of a line; what follows makes no difference
+constexpr std::size_t kKeyBytes = 120;  // of it; what follows makes no difference
 
+/// Without digits and quoted text, which strangers may have written.
 std::string key_of(std::string_view line) {
   std::string key;
-  for (const char c : line.substr(0, kKeyBytes)) {
-    if (!absl::ascii_isdigit(static_cast<unsigned char>(c))) key += c;
+  bool quoted = false, escaped = false;
+  for (const char c : line) {
+    if (quoted) {
+      quoted = escaped || c != '"';
+      escaped = !escaped && c == '\\';
+      continue;
+    }
+    quoted = c == '"';
+    if (absl::ascii_isdigit(static_cast<unsigned char>(c))) continue;
+    key += c;
+    if (key.size() == kKeyBytes) break;
   }
   return key;
 }
 
 }  // namespace
 
-std::optional<std::uint64_t> LogLimit::admit(std::string_view line, Nanoseconds now) {
-  const std::string key = key_of(line);
-  auto found = kinds_.find(key);
-  if (found == kinds_.end()) {
-    if (kinds_.size() >= options_.max_kinds) forget_oldest();
-    found =
-        kinds_.emplace(key, Kind{static_cast<double>(options_.burst), now, /*left_out=*/0}).first;
-  }
-  Kind& kind = found->second;
+double LogLimit::tokens_at(const Kind& kind, Nanoseconds now) const {
   const double refill = std::chrono::duration<double>(now - kind.refilled) /
                         std::chrono::duration<double>(options_.interval);
-  kind.tokens = std::min(kind.tokens + std::max(refill, 0.0), static_cast<double>(options_.burst));
+  return std::min(kind.tokens + std::max(refill, 0.0), static_cast<double>(options_.burst));
+}
+
+/// Where too many are in use, those that come new share one.
+LogLimit::Kind& LogLimit::kind_of(std::string key, Nanoseconds now) {
+  const Kind fresh{static_cast<double>(options_.burst), now, /*left_out=*/0};
+  if (const auto found = kinds_.find(key); found != kinds_.end()) return found->second;
+  if (kinds_.size() >= options_.max_kinds) {
+    std::erase_if(kinds_, [&](const auto& entry) {
+      return tokens_at(entry.second, now) >= static_cast<double>(options_.burst);  // as good as new
+    });
+  }
+  if (kinds_.size() >= options_.max_kinds) key.clear();
+  return kinds_.try_emplace(std::move(key), fresh).first->second;
+}
+
+std::optional<std::uint64_t> LogLimit::admit(std::string_view line, Nanoseconds now) {
+  Kind& kind = kind_of(key_of(line), now);
+  kind.tokens = tokens_at(kind, now);
   kind.refilled = now;
   if (kind.tokens < 1.0) {
     ++kind.left_out;
@@ -39,13 +59,6 @@ std::optional<std::uint64_t> LogLimit::admit(std::string_view line, Nanoseconds 
   }
   kind.tokens -= 1.0;
   return std::exchange(kind.left_out, 0);
-}
-
-void LogLimit::forget_oldest() {
-  const auto oldest = std::min_element(
-      kinds_.begin(), kinds_.end(),
-      [](const auto& a, const auto& b) { return a.second.refilled < b.second.refilled; });
-  kinds_.erase(oldest);
 }
 
 }  // namespace poseidon

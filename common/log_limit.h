@@ -17,10 +17,11 @@ struct LogLimitOptions {
   std::uint32_t burst = 50;  ///< lines alike that pass at once
   /// Then one in so long.
   Nanoseconds interval = std::chrono::seconds(1);
-  std::size_t max_kinds = 256;  ///< kinds of lines that are told apart; the oldest is forgotten
+  std::size_t max_kinds = 256;  ///< kinds of lines that are told apart
 };
 
-/// Lines are alike when they differ in nothing but digits.
+/// Lines are alike when they differ in nothing but digits, what stands in double quotes, and what
+/// comes late in the line.
 class LogLimit {
  public:
   explicit LogLimit(LogLimitOptions options = {}) : options_(options) {}
@@ -34,7 +35,8 @@ class LogLimit {
     Nanoseconds refilled{0};
     std::uint64_t left_out = 0;
   };
-  void forget_oldest();
+  double tokens_at(const Kind& kind, Nanoseconds now) const;
+  Kind& kind_of(std::string key, Nanoseconds now);
 
   LogLimitOptions options_;
   std::unordered_map<std::string, Kind> kinds_;

@@ -27,13 +27,27 @@ TEST(LogLimit, DigitsMakeNoOtherLine) {
   EXPECT_EQ(limit.admit("refused layer 17 of rank 3", seconds(0)), 0u);
 }
 
-TEST(LogLimit, RemembersABoundedNumberOfKinds) {
-  LogLimit limit({.burst = 1, .interval = seconds(1000), .max_kinds = 2});
+TEST(LogLimit, WhatIsQuotedMakesNoOtherLine) {
+  LogLimit limit({.burst = 1, .interval = seconds(1), .max_kinds = 8});
+  EXPECT_EQ(limit.admit(R"(refused "CN=abc" (unknown))", seconds(0)), 0u);
+  EXPECT_EQ(limit.admit(R"(refused "CN=x\"y\\" (unknown))", seconds(0)), std::nullopt);
+  EXPECT_EQ(limit.admit(R"(refused "CN=abc" (expired))", seconds(0)), 0u);
+  EXPECT_EQ(limit.admit(R"(refused "CN=never closed (expired))", seconds(0)), 0u);
+}
+
+TEST(LogLimit, TooManyKindsShareOne) {
+  LogLimit limit({.burst = 2, .interval = seconds(10), .max_kinds = 2});
   EXPECT_EQ(limit.admit("a", seconds(1)), 0u);
   EXPECT_EQ(limit.admit("b", seconds(2)), 0u);
-  EXPECT_EQ(limit.admit("c", seconds(3)), 0u) << "a is forgotten";
-  EXPECT_EQ(limit.admit("b", seconds(4)), std::nullopt);
-  EXPECT_EQ(limit.admit("a", seconds(5)), 0u) << "so it is new again";
+  EXPECT_EQ(limit.admit("c", seconds(3)), 0u);
+  EXPECT_EQ(limit.admit("d", seconds(4)), 0u);
+  EXPECT_EQ(limit.admit("e", seconds(5)), std::nullopt) << "one of those that came too many";
+  EXPECT_EQ(limit.admit("b", seconds(6)), 0u) << "which takes nothing from others";
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(limit.admit("e", seconds(60)), 0u) << "the others were silent: there is room";
+  }
+  EXPECT_EQ(limit.admit("e", seconds(60)), std::nullopt);
+  EXPECT_EQ(limit.admit("a", seconds(60)), 0u);
 }
 
 TEST(LogLimit, AClockThatGoesBackDoesNoHarm) {

@@ -29,10 +29,12 @@ std::optional<std::uint64_t> epoch_of(const v1::NodeMessage& message) {
   }
 }
 
-/// Whether the coordinator said that it has this one.
+/// Whether the coordinator said that it has this one. That a checkpoint failed it can not have: it
+/// knows those alone that were committed, and may wait for an older one.
 bool is_known(const v1::NodeMessage& message, const v1::Resumed& lacks) {
   return (message.has_test() && message.test().iteration() < lacks.next_test()) ||
-         (message.has_checkpoint() && message.checkpoint().iteration() < lacks.next_checkpoint());
+         (message.has_checkpoint() && message.checkpoint().stored() &&
+          message.checkpoint().iteration() < lacks.next_checkpoint());
 }
 
 }  // namespace

@@ -17,15 +17,18 @@ namespace fs = std::filesystem;
 constexpr const char* kMarker = "CHECKPOINTS";
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{512} << 20;
 
-absl::Status create_folder(const fs::path& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (!error) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("cannot create ", path.string(), ": ", error.message()));
+std::string lacks_marker(const fs::path& directory) {
+  return absl::StrCat(directory.string(), ": there is no ", kMarker,
+                      " in it: is its disk mounted? If it is, put an empty file of that name "
+                      "there");
 }
 
-absl::Status write_manifest(const fs::path& path, const CheckpointManifest& manifest) {
+absl::Status write_manifest(const fs::path& directory, const fs::path& path,
+                            const CheckpointManifest& manifest) {
+  std::error_code error;
+  if (!fs::exists(directory / kMarker, error)) {
+    return absl::UnavailableError(lacks_marker(directory));
+  }
   POSEIDON_RETURN_IF_ERROR(create_folder(path.parent_path()));
   return write_file_atomically(path, manifest_to_json(manifest));
 }
@@ -100,10 +103,7 @@ std::vector<CheckpointManifest> CheckpointArchive::load(
     }
   }
   if (!is_there && unreadable.size() == errors) {
-    unreadable.push_back(absl::StrCat(directory_.string(), ": there is nothing in it, not even ",
-                                      kMarker,
-                                      ": is its disk mounted? If it is, put an empty file "
-                                      "of that name there"));
+    unreadable.push_back(lacks_marker(directory_));
   }
   std::sort(manifests.begin(), manifests.end(),
             [](const CheckpointManifest& a, const CheckpointManifest& b) {
@@ -114,9 +114,8 @@ std::vector<CheckpointManifest> CheckpointArchive::load(
 
 void CheckpointArchive::write(Background& disk, CheckpointManifest manifest, Done done) const {
   const std::filesystem::path path = path_of(manifest);
-  disk.enqueue([path, manifest = std::move(manifest), done = std::move(done)] {
-    done(write_manifest(path, manifest));
-  });
+  disk.enqueue([directory = directory_, path, manifest = std::move(manifest),
+                done = std::move(done)] { done(write_manifest(directory, path, manifest)); });
 }
 
 void CheckpointArchive::remove(Background& disk, const CheckpointManifest& manifest,

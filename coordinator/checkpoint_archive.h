@@ -25,8 +25,8 @@ class CheckpointArchive {
 
   explicit CheckpointArchive(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
-  /// Of a state directory that is new. Later a folder that is missing is an error, and `load` says
-  /// so.
+  /// Of a state directory that is new, or whose folder `load` could read. Otherwise a folder that
+  /// is missing, or its marker, is an error, and `load` and `write` say so.
   absl::Status create() const;
 
   /// All manifests that can be read, oldest first. What is none, or cannot be read, is left where

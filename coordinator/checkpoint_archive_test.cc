@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,7 @@ class ArchiveTest : public ::testing::Test {
   ~ArchiveTest() override { fs::remove_all(folder_); }
 
   fs::path job() const { return folder_ / "checkpoints" / "digits-1"; }
-  void write(Iteration iteration) const {
+  static CheckpointManifest manifest(Iteration iteration) {
     CheckpointManifest manifest;
     manifest.snapshot = snapshot_id(Epoch(1), iteration);
     manifest.job_id = "digits-1";
@@ -45,8 +46,11 @@ class ArchiveTest : public ::testing::Test {
     manifest.plan = {.servers = 1, .layers = {{.name = "fc", .shape = {2, 2}, .parameters = 4}}};
     manifest.pieces = {{.layer = LayerIndex(0), .elements = 4},
                        {.layer = std::nullopt, .holder = ServerIndex(0), .giver = WorkerRank(0)}};
-    std::ofstream(job() / (snapshot_name(manifest.snapshot) + ".json"))
-        << manifest_to_json(manifest);
+    return manifest;
+  }
+  void write(Iteration iteration) const {
+    const CheckpointManifest written = manifest(iteration);
+    std::ofstream(job() / (snapshot_name(written.snapshot) + ".json")) << manifest_to_json(written);
   }
   std::vector<Iteration> load() {
     unreadable_.clear();
@@ -100,6 +104,26 @@ TEST_F(ArchiveTest, AFolderThatIsNotThereIsNotAnEmptyOne) {
   std::ofstream(folder_ / "checkpoints") << "";
   EXPECT_THAT(load(), IsEmpty());
   EXPECT_THAT(unreadable_, ElementsAre(HasSubstr("Not a directory")));
+}
+
+TEST_F(ArchiveTest, NothingIsWrittenToAFolderWhoseDiskIsNotMounted) {
+  struct AtOnce final : Background {
+    void enqueue(std::function<void()> task) override { task(); }
+  } disk;
+  const auto write_one = [&] {
+    absl::Status status = absl::UnknownError("not called");
+    archive_.write(disk, manifest(10), [&](const absl::Status& result) { status = result; });
+    return status;
+  };
+  EXPECT_TRUE(write_one().ok());
+  EXPECT_THAT(load(), ElementsAre(10));
+  fs::remove_all(job());
+  fs::remove(folder_ / "checkpoints" / "CHECKPOINTS");
+  EXPECT_THAT(std::string(write_one().message()), HasSubstr("is its disk mounted?"));
+  EXPECT_FALSE(fs::exists(job())) << "a later start would take it for the real one";
+  EXPECT_TRUE(archive_.create().ok());
+  EXPECT_TRUE(write_one().ok());
+  EXPECT_THAT(load(), ElementsAre(10));
 }
 
 }  // namespace

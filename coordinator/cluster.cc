@@ -74,8 +74,8 @@ Cluster::Cluster(ClusterOptions options, JobResolver resolver,
       membership_(options.membership),
       archive_(state_->path() / "checkpoints"),
       disk_(std::move(disk)) {
-  // Where no epoch was ever given, there is no checkpoint; if it cannot be made, the first one says
-  // so.
+  // Where no epoch was ever given, there is no checkpoint; if the folder cannot be made, the first
+  // one says so.
   if (state_->is_new()) (void)archive_.create();
   std::vector<std::string> unreadable;
   for (CheckpointManifest& manifest : archive_.load(unreadable)) catalog_.add(std::move(manifest));
@@ -84,6 +84,7 @@ Cluster::Cluster(ClusterOptions options, JobResolver resolver,
                   one_line(text));
   }
   knows_all_checkpoints_ = unreadable.empty();
+  if (knows_all_checkpoints_) (void)archive_.create();  // earlier versions made no marker
   if (!catalog_.all().empty()) {
     spdlog::info("{} committed checkpoints, the newest is {}", catalog_.all().size(),
                  snapshot_name(catalog_.all().rbegin()->first));

@@ -212,8 +212,7 @@ std::string durable_job_to_json(const DurableJob& job) {
 }
 
 absl::StatusOr<DurableJob> durable_job_from_json(std::string_view text) {
-  POSEIDON_ASSIGN_OR_RETURN(const nlohmann::json value,
-                            parse_json(text, absl::StrCat(kSource, ": "), kLimits));
+  POSEIDON_ASSIGN_OR_RETURN(const nlohmann::json value, parse_json(text, kSource, kLimits));
   JsonFields fields(value, kSource, "");
   for (const char* key : {"version", "id", "run_directory", "job"}) fields.require(key);
   DurableJob job;

@@ -1,7 +1,6 @@
 #include "coordinator/run_directory.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -46,17 +45,6 @@ constexpr std::size_t kMaxMetricsBytes = std::size_t{16} << 30;
 
 absl::Status errno_status(const char* what, const fs::path& path) {
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " ", path.string()));
-}
-
-absl::Status create_folder(const fs::path& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) {
-    return absl::Status(
-        absl::StatusCode::kInvalidArgument,
-        absl::StrCat("cannot create the directory ", path.string(), ": ", error.message()));
-  }
-  return absl::OkStatus();
 }
 
 /// A model may be weeks of work, and the run directory a slip of the hand: it goes aside, with what
@@ -363,20 +351,22 @@ absl::StatusOr<std::unique_ptr<ModelFile>> RunDirectory::receive_model(
 
 absl::StatusOr<std::unique_ptr<StateDirectory>> StateDirectory::open(const fs::path& path) {
   POSEIDON_RETURN_IF_ERROR(create_folder(path));
-  const fs::path lock = path / "lock";
-  Descriptor fd(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (!fd.is_open()) return errno_status("create", lock);
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+  absl::StatusOr<Descriptor> fd = lock_file(path / "lock");
+  if (absl::IsAlreadyExists(fd.status())) {
     return absl::AlreadyExistsError(
         absl::StrCat("the state directory ", path.string(),
                      " is in use by another coordinator; choose another --state-dir"));
   }
+  if (!fd.ok()) return fd.status();
   POSEIDON_ASSIGN_OR_RETURN(
       std::string identity,
       directory_identity(path, "STATE_IDENTITY",
                          "remove the file: then servers keep what nobody knows any more"));
   std::unique_ptr<StateDirectory> state(
-      new StateDirectory(path, std::move(identity), std::move(fd)));
+      new StateDirectory(path, std::move(identity), *std::move(fd)));
+  for (const fs::path& file : {state->job_file(), state->outcome_file(), state->epoch_file()}) {
+    remove_leftovers(file);
+  }
   state->given_ = state->last_epoch().value_or(0);  // next_epoch says what is wrong with it
   return state;
 }
@@ -433,7 +423,7 @@ bool StateDirectory::is_new() const {
 }
 
 absl::StatusOr<std::uint64_t> StateDirectory::last_epoch() const {
-  const fs::path file = path_ / "epoch";
+  const fs::path file = epoch_file();
   std::error_code ignored;
   if (!fs::exists(file, ignored)) return 0;
   std::ifstream in(file);
@@ -449,7 +439,7 @@ absl::StatusOr<std::uint64_t> StateDirectory::last_epoch() const {
 
 absl::StatusOr<std::uint64_t> StateDirectory::next_epoch() {
   const std::lock_guard<std::mutex> giving(giving_);
-  const fs::path file = path_ / "epoch";
+  const fs::path file = epoch_file();
   POSEIDON_ASSIGN_OR_RETURN(std::uint64_t last, last_epoch());
   {
     const std::lock_guard<std::mutex> lock(mutex_);

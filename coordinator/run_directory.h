@@ -205,6 +205,7 @@ class StateDirectory {
  private:
   StateDirectory(std::filesystem::path path, std::string identity, Descriptor lock_fd)
       : path_(std::move(path)), identity_(std::move(identity)), lock_fd_(std::move(lock_fd)) {}
+  std::filesystem::path epoch_file() const { return path_ / "epoch"; }
   absl::StatusOr<std::uint64_t> last_epoch() const;
 
   const std::filesystem::path path_;

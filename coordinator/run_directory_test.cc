@@ -329,5 +329,20 @@ TEST_F(RunDirectoryTest, TheStateKeepsTheJob) {
   EXPECT_EQ(read_file(folder_ / "job.json.broken"), "three");
 }
 
+TEST_F(RunDirectoryTest, TheStateIsOneCoordinatorsAndKeepsNothingHalfWritten) {
+  auto state = StateDirectory::open(folder_);
+  ASSERT_TRUE(state.ok());
+  const absl::Status second = StateDirectory::open(folder_).status();
+  EXPECT_EQ(second.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(second.message()), HasSubstr("choose another --state-dir"));
+  ASSERT_TRUE((*state)->store_job("one").ok());
+  *state = nullptr;
+  const fs::path half = folder_ / "job.json.tmp-1-0";  // of a coordinator that was killed
+  std::ofstream(half) << "tw";
+  ASSERT_TRUE(StateDirectory::open(folder_).ok());
+  EXPECT_FALSE(fs::exists(half));
+  EXPECT_EQ(read_file(folder_ / "job.json"), "one");
+}
+
 }  // namespace
 }  // namespace poseidon

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/file_io.h"
 #include "common/status_macros.h"
 #include "server/rocksdb_files.h"
 #include "server/snapshot_index.h"
@@ -177,11 +178,7 @@ class RocksdbChunkStore final : public ChunkStore {
           absl::StrCat(paths_.directory.string(), ": the disk is full (", space.available,
                        " bytes are left, ", kLeastSpace, " are needed to start): make room"));
     }
-    fs::create_directories(paths_.unsealed, error);
-    if (error) {
-      return absl::UnavailableError(
-          absl::StrCat(paths_.unsealed.string(), ": cannot be created: ", error.message()));
-    }
+    POSEIDON_RETURN_IF_ERROR(create_folder(paths_.unsealed));
     options_.use_direct_reads = has_direct_io(options_, paths_.unsealed);
     return open_db();
   }

@@ -62,15 +62,15 @@ void add_options(CLI::App& app, MainOptions& options) {
       ->capture_default_str();
   app.add_option("--join-timeout-s", options.join_timeout_s,
                  "how long to look for the coordinator before giving up")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(std::int64_t{1}, kMaxWaitS))
       ->capture_default_str();
   app.add_option("--coordinator-away-s", options.coordinator_away_s,
                  "how long a job goes on without the coordinator")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(std::int64_t{1}, kMaxWaitS))
       ->capture_default_str();
   app.add_option("--server-timeout-s", options.server_timeout_s,
                  "how long a server or another worker may be out of reach before the job fails")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(std::int64_t{1}, kMaxWaitS))
       ->capture_default_str();
   app.add_flag("!--no-shared-memory", options.shared_memory,
                "use sockets even with servers and workers of this machine");

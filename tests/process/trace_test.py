@@ -62,6 +62,7 @@ class LiveTrace(TraceTest):
         self.effects_follow_causes(trace)
         self.arrows_have_two_ends(trace)
         self.a_second_trace_at_the_same_time_is_refused(cluster)
+        self.a_coordinator_that_is_silent_is_named(cluster)
         self.who_is_gone_is_named(cluster)
 
     def every_node_and_every_stage(self, trace):
@@ -152,11 +153,17 @@ class LiveTrace(TraceTest):
         self.assertEqual(len(set(begins)), len(begins))
         self.assertEqual(sorted(begins), sorted(ends))
 
-    def a_second_trace_at_the_same_time_is_refused(self, cluster):
+    def begin_long(self, cluster):
+        """A trace that takes longer than the test."""
+        begun = cluster.coordinator.log().count("a trace of iterations")
         long = self.start("long", *cluster.place.command("coordinator", [
             cluster.coordinator.popen.args[0].replace("poseidon-coordinator", "poseidon"), "trace", "--coordinator",
-            cluster.address, "--to", self.folder / "long.json", "--iterations", 1000, "--timeout-s", 60]))
-        wait_for("the trace to have begun", lambda: cluster.coordinator.log().count("a trace of iterations") == 2)
+            cluster.address, "--to", self.folder / "long.json", "--iterations", 1000, "--timeout-s", 600]))
+        wait_for("the trace to have begun", lambda: cluster.coordinator.log().count("a trace of iterations") > begun)
+        return long
+
+    def a_second_trace_at_the_same_time_is_refused(self, cluster):
+        long = self.begin_long(cluster)
         second = cluster.poseidon("trace", "--to", self.folder / "second.json")
         self.assertEqual(second.returncode, 1)
         self.assertIn("another trace is being taken", second.stderr)
@@ -176,6 +183,18 @@ class LiveTrace(TraceTest):
                             for note in trace.about["notes"]), trace.about["notes"])
         self.assertIn("note: ", said)
         self.assertEqual(len(trace.processes), WORKERS + SERVERS - 1)
+
+
+    def a_coordinator_that_is_silent_is_named(self, cluster):
+        long = self.begin_long(cluster)
+        cluster.coordinator.signal(signal.SIGSTOP)
+        self.assertEqual(long.wait(60), 1)  # not for the 600 seconds that it may take
+        self.assertRegex(long.log(), rf"the coordinator at {cluster.address} does not answer")
+        self.assertNotIn("TLS", long.log())
+        self.assertFalse((self.folder / "long.json").exists())
+        cluster.coordinator.signal(signal.SIGCONT)
+        wait_for("the job to be traced again", lambda: cluster.poseidon(
+            "trace", "--to", self.folder / "again.json", "--iterations", 1).returncode == 0)
 
 
 class Undisturbed(TraceTest):
