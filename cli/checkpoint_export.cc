@@ -18,6 +18,7 @@ CheckpointModel::CheckpointModel(NetSpec net) : net_(std::move(net)) {
 
 absl::StatusOr<std::vector<StoreRequest>> CheckpointModel::requests(const RestoreSource& source) {
   std::vector<StoreRequest> requests;
+  const PieceIndex pieces(source.pieces);
   for (std::uint32_t l = 0; l < parameters_.size(); ++l) {
     const auto take = [values = std::span<float>(parameters_[l])](
                           std::uint32_t /*slot*/, std::int64_t offset, const Bytes& bytes) {
@@ -25,7 +26,7 @@ absl::StatusOr<std::vector<StoreRequest>> CheckpointModel::requests(const Restor
                    values.subspan(static_cast<std::size_t>(offset), bytes.size() / sizeof(float)));
       return absl::OkStatus();
     };
-    POSEIDON_RETURN_IF_ERROR(append_range_requests(source, LayerIndex(l), 0,
+    POSEIDON_RETURN_IF_ERROR(append_range_requests(source, pieces, LayerIndex(l), 0,
                                                    static_cast<std::int64_t>(parameters_[l].size()),
                                                    /*state_slots=*/0, take, requests));
   }

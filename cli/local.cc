@@ -86,6 +86,11 @@ struct RunFolders {
   Descriptor lock;   ///< of the run directory
 };
 
+absl::Status run_in_progress(const fs::path& run) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--run-dir ", run.string(), ": another run is in progress there; choose another folder"));
+}
+
 class LocalCluster {
  public:
   LocalCluster(RunFolders folders, fs::path programs, const Signals& signals,
@@ -131,7 +136,7 @@ class LocalCluster {
 
 absl::Status LocalCluster::start(const std::string& name, const char* program,
                                  std::vector<std::string> arguments) {
-  arguments.emplace_back("--exit-with-parent");
+  arguments.insert(arguments.end(), {"--exit-with-parent", absl::StrCat(::getpid())});
   if (metrics_) arguments.insert(arguments.end(), {"--metrics-listen", kAnyPort});
   POSEIDON_ASSIGN_OR_RETURN(ChildProcess child,
                             ChildProcess::start({.name = name,
@@ -155,9 +160,7 @@ absl::Status LocalCluster::forget_earlier_job() {
     if (!absl::IsAlreadyExists(state.status())) return state.status();
     // Its coordinator may still be about to stop.
     if (clock_.now() >= end) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--run-dir ", folders_.run.string(),
-                       ": another run is in progress there; choose another folder"));
+      return run_in_progress(folders_.run);
     }
     POSEIDON_RETURN_IF_ERROR(pause(kAddressPoll));
   }
@@ -235,7 +238,9 @@ absl::Status LocalCluster::revive(ChildProcess& child, int wait_status) {
   while (deaths.front() < clock_.now() - kRestartWindow) deaths.pop_front();
   // Who refuses its own arguments would do so again.
   const bool wrong_call = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == kExitWrongCall;
-  if (wrong_call || deaths.size() > kMaxRestarts) {
+  // The port that all others will know it by is not known yet.
+  const bool has_no_port = &child == &children_.front() && coordinator_.empty();
+  if (wrong_call || has_no_port || deaths.size() > kMaxRestarts) {
     const std::string why = absl::StrCat(what, "; the last lines of ", child.log().string(), ":\n",
                                          last_lines(child.log(), kLogLines));
     // Later it is the machine that has changed.
@@ -320,10 +325,7 @@ absl::StatusOr<RunFolders> make_folders(const std::string& run_dir, const std::s
   }
   fs::permissions(folders.cluster, fs::perms::owner_all, error);
   absl::StatusOr<Descriptor> lock = lock_file(folders.cluster / "lock");
-  if (absl::IsAlreadyExists(lock.status())) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--run-dir ", run.string(), ": another poseidon local trains there; choose another"));
-  }
+  if (absl::IsAlreadyExists(lock.status())) return run_in_progress(run);
   if (!lock.ok()) return lock.status();
   folders.lock = *std::move(lock);
   return folders;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -99,19 +100,31 @@ absl::Status check_replicas(std::int64_t replicas, std::size_t servers) {
       ": start another poseidon-server, or set it to 1"));
 }
 
-absl::StatusOr<std::vector<PieceRange>> pieces_covering(const std::vector<CheckpointPiece>& pieces,
-                                                        LayerIndex layer, std::int64_t offset,
-                                                        std::int64_t elements) {
+PieceIndex::PieceIndex(const std::vector<CheckpointPiece>& pieces) : pieces_(pieces) {
+  for (std::uint32_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].layer) of_layer_[*pieces[i].layer].emplace_back(i);
+  }
+}
+
+absl::StatusOr<std::vector<PieceRange>> PieceIndex::covering(LayerIndex layer, std::int64_t offset,
+                                                             std::int64_t elements) const {
   std::vector<PieceRange> ranges;
   const std::int64_t end = offset + elements;
   std::int64_t at = offset;
-  // Pieces of one layer are in ascending order, by construction and checked on reading.
-  for (std::uint32_t i = 0; i < pieces.size() && at < end; ++i) {
-    const CheckpointPiece& piece = pieces[i];
-    if (piece.layer != layer || piece.offset + piece.elements <= at) continue;
-    if (piece.offset > at) break;
+  const auto found = of_layer_.find(layer);
+  const std::span<const PieceId> ids =
+      found == of_layer_.end() ? std::span<const PieceId>() : found->second;
+  // In ascending order by construction; where a stranger's are not, it looks like a hole.
+  const auto first = std::ranges::partition_point(ids, [&](PieceId id) {
+    const CheckpointPiece& piece = pieces_[id.value()];
+    return piece.offset + piece.elements <= offset;
+  });
+  for (const PieceId id : ids.subspan(static_cast<std::size_t>(first - ids.begin()))) {
+    const CheckpointPiece& piece = pieces_[id.value()];
+    if (at >= end || piece.offset > at) break;
+    if (piece.offset + piece.elements <= at) continue;
     const std::int64_t upto = std::min(end, piece.offset + piece.elements);
-    ranges.push_back({.piece = PieceId(i),
+    ranges.push_back({.piece = id,
                       .in_piece = at - piece.offset,
                       .in_range = at - offset,
                       .elements = upto - at});
@@ -253,9 +266,9 @@ absl::StatusOr<CheckpointManifest> manifest_from_json(std::string_view text,
         read_piece(piece, source, path, manifest.stores.size(), manifest.workers));
     manifest.pieces.push_back(read);
   }
+  const PieceIndex index(manifest.pieces);
   for (std::uint32_t l = 0; l < manifest.plan.layers.size(); ++l) {
-    const auto covered =
-        pieces_covering(manifest.pieces, LayerIndex(l), 0, manifest.plan.layers[l].parameters);
+    const auto covered = index.covering(LayerIndex(l), 0, manifest.plan.layers[l].parameters);
     if (!covered.ok()) {
       return absl::InvalidArgumentError(str_cat(source, ": ", covered.status().message()));
     }

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -57,11 +58,21 @@ struct PieceRange {
   std::int64_t elements = 0;
 };
 
-/// Where elements [offset, offset + elements) of a layer lie, in ascending order. DATA_LOSS, naming
-/// the first element that no piece covers, for a manifest with a hole.
-absl::StatusOr<std::vector<PieceRange>> pieces_covering(const std::vector<CheckpointPiece>& pieces,
-                                                        LayerIndex layer, std::int64_t offset,
-                                                        std::int64_t elements);
+/// Finds the pieces of a layer, of many.
+class PieceIndex {
+ public:
+  /// `pieces` must outlive it, unchanged.
+  explicit PieceIndex(const std::vector<CheckpointPiece>& pieces);
+
+  /// Where elements [offset, offset + elements) of a layer lie, in ascending order. DATA_LOSS,
+  /// naming the first element that no piece covers, where they have a hole.
+  absl::StatusOr<std::vector<PieceRange>> covering(LayerIndex layer, std::int64_t offset,
+                                                   std::int64_t elements) const;
+
+ private:
+  const std::vector<CheckpointPiece>& pieces_;
+  std::map<LayerIndex, std::vector<PieceId>> of_layer_;  ///< in ascending order
+};
 
 /// All that is needed to go on from a checkpoint; on the coordinator's disk it is what makes one
 /// committed.

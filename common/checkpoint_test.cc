@@ -127,9 +127,9 @@ TEST(Manifest, WithTwoCopiesAnyOneStoreMayBeLost) {
   EXPECT_FALSE(manifest_from_json(json.dump(), "m.json").ok());
 }
 
-TEST(PiecesCovering, FindsAnyRangeWhateverTheCut) {
+TEST(PieceIndex, FindsAnyRangeWhateverTheCut) {
   const auto pieces = checkpoint_pieces(mixed_plan(), 16);  // layer 0: [0,4) [4,8) [8,10)
-  const auto ranges = pieces_covering(pieces, LayerIndex(0), 3, 6);
+  const auto ranges = PieceIndex(pieces).covering(LayerIndex(0), 3, 6);
   ASSERT_TRUE(ranges.ok()) << ranges.status();
   ASSERT_EQ(ranges->size(), 3u);
   EXPECT_EQ((*ranges)[0].piece, PieceId(0));
@@ -142,13 +142,35 @@ TEST(PiecesCovering, FindsAnyRangeWhateverTheCut) {
   EXPECT_EQ((*ranges)[2].elements, 1);
 }
 
-TEST(PiecesCovering, SaysWhatIsMissing) {
+TEST(PieceIndex, FindsEveryRangeOnceAndInOrder) {
+  const auto pieces = checkpoint_pieces(mixed_plan(), 16);
+  const PieceIndex index(pieces);
+  for (std::int64_t offset = 0; offset < 10; ++offset) {
+    for (std::int64_t elements = 0; offset + elements <= 10; ++elements) {
+      const auto ranges = index.covering(LayerIndex(0), offset, elements);
+      ASSERT_TRUE(ranges.ok()) << ranges.status();
+      std::int64_t at = offset;
+      for (const PieceRange& range : *ranges) {
+        const CheckpointPiece& piece = pieces[range.piece.value()];
+        EXPECT_EQ(piece.layer, LayerIndex(0));
+        EXPECT_EQ(range.in_range, at - offset);
+        EXPECT_EQ(piece.offset + range.in_piece, at);
+        EXPECT_GT(range.elements, 0);
+        EXPECT_LE(range.in_piece + range.elements, piece.elements);
+        at += range.elements;
+      }
+      EXPECT_EQ(at, offset + elements);
+    }
+  }
+}
+
+TEST(PieceIndex, SaysWhatIsMissing) {
   auto pieces = checkpoint_pieces(mixed_plan(), 16);
   pieces.erase(pieces.begin() + 1);
-  const auto ranges = pieces_covering(pieces, LayerIndex(0), 0, 10);
+  const auto ranges = PieceIndex(pieces).covering(LayerIndex(0), 0, 10);
   EXPECT_EQ(ranges.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(ranges.status().message()), HasSubstr("element 4 of layer 0"));
-  EXPECT_FALSE(pieces_covering(pieces, LayerIndex(9), 0, 1).ok());
+  EXPECT_FALSE(PieceIndex(pieces).covering(LayerIndex(9), 0, 1).ok());
 }
 
 TEST(MissingStores, NamesThoseThatHavePieces) {

@@ -55,6 +55,16 @@ absl::Status errno_status(const char* what, const std::string& thing) {
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " ", thing));
 }
 
+/// No signal comes of a parent that has ended before it was asked for.
+absl::Status follow(pid_t parent) {
+  if (::prctl(PR_SET_PDEATHSIG, SIGTERM) != 0) {
+    return errno_status("follow", "the parent process (prctl PR_SET_PDEATHSIG)");
+  }
+  if (::getppid() == parent) return absl::OkStatus();
+  return absl::CancelledError(absl::StrCat("--exit-with-parent ", parent,
+                                           ": that process did not start this one, or has ended"));
+}
+
 /// Connections need them; the system's default is low for the sake of old programs.
 void open_many_files() {
   rlimit limit{};
@@ -177,8 +187,9 @@ void add_daemon_options(CLI::App& app, DaemonOptions& options) {
   app.add_option("--address-file", options.address_file,
                  "write the address really listened on to this file, once it is");
   app.set_version_flag("--version", "poseidon " + software_version());
-  app.add_flag("--exit-with-parent", options.exit_with_parent,
-               "stop when the process that started this one ends (for launchers)");
+  app.add_option("--exit-with-parent", options.parent_pid,
+                 "process number of the launcher that started this one: stop when it ends")
+      ->check(CLI::PositiveNumber);
   add_config_option(app);
 }
 
@@ -213,10 +224,7 @@ absl::Status start_daemon(std::string_view name, const DaemonOptions& options) {
   block_stop_signals();
   // A reader of our stdout or stderr that goes away must not take us with it.
   ::signal(SIGPIPE, SIG_IGN);
-  if (options.exit_with_parent && ::prctl(PR_SET_PDEATHSIG, SIGTERM) != 0) {
-    return errno_status("follow", "the parent process (prctl PR_SET_PDEATHSIG)");
-  }
-  return absl::OkStatus();
+  return options.parent_pid == 0 ? absl::OkStatus() : follow(options.parent_pid);
 }
 
 void warn_if_open(const std::string& listen, const Security& security) {

@@ -81,8 +81,9 @@ inline constexpr std::int64_t kMaxWaitS = 31'536'000;
 struct DaemonOptions {
   LogOptions log;
   SecurityOptions security;
-  std::string address_file;       ///< "" or where to write the address really listened on
-  bool exit_with_parent = false;  ///< SIGTERM to ourselves when the process that started us ends
+  std::string address_file;  ///< "" or where to write the address really listened on
+  /// Of the process that started us: SIGTERM to ourselves when it ends. 0: nobody's.
+  std::int32_t parent_pid = 0;
 };
 
 /// Adds --config (common/config_file.h), --tls-dir, --join-token-file, --log-level, --log-format,
@@ -99,7 +100,7 @@ void open_standard_streams();
 int daemon_main(CLI::App& app, int argc, char** argv, const std::function<absl::Status()>& run);
 
 /// Sets up logging to stderr, one line per event, with `name` in each; carries out
-/// exit_with_parent; ignores SIGPIPE; blocks SIGTERM and SIGINT for StopSignals. Call once, first
+/// parent_pid; ignores SIGPIPE; blocks SIGTERM and SIGINT for StopSignals. Call once, first
 /// thing after parsing and before any thread starts.
 absl::Status start_daemon(std::string_view name, const DaemonOptions& options);
 

@@ -189,6 +189,7 @@ class Call {
       on_read_end();
       return;
     }
+    has_received_ = true;
     if (handler_ != nullptr && !closing_) {
       const Bytes bytes = to_bytes(incoming_);
       paused_ = handler_->on_message(bytes) == ReadNext::kPause && handler_ != nullptr;
@@ -223,7 +224,8 @@ class Call {
   bool closing_ = false;  ///< close was called
   /// The other end reads no more, and closing_ is our answer to that, not the user's wish.
   bool peer_gone_ = false;
-  bool ended_ = false;  ///< on_closed is delivered, or nobody wants it
+  bool ended_ = false;         ///< on_closed is delivered, or nobody wants it
+  bool has_received_ = false;  ///< a message
   Operation read_{this, &Call::on_read};
   Operation write_{this, &Call::on_write};
 
@@ -270,7 +272,10 @@ class ClientCall final : public Call {
   }
   void on_half_close_done(bool /*ok*/) {}
   void on_read_end() override { stream_->Finish(&status_, finish_.begin()); }
-  void on_finish_done(bool /*ok*/) { end(security_->explain(from_grpc(status_))); }
+  void on_finish_done(bool /*ok*/) {
+    // What breaks off once it has worked is no matter of certificates.
+    end(has_received_ ? from_grpc(status_) : security_->explain(from_grpc(status_)));
+  }
 
   template <typename Member>
   static Operation::Done as_done(Member member) {

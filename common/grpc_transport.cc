@@ -30,6 +30,8 @@ using grpc_internal::ServerCall;
 using grpc_internal::Tag;
 
 constexpr int kTcpReadChunkBytes = 256 << 10;
+/// Of one attempt: a machine that is switched off answers none.
+constexpr int kConnectTimeoutMs = 5000;
 
 }  // namespace
 
@@ -96,6 +98,8 @@ class GrpcTransport::Impl {
                                   std::optional<Milliseconds> keepalive, StreamHandler* handler) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // no shared back-off: ours decides
+    // In spite of its name this is how long one attempt to connect may take.
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMs);
     arguments.SetInt(GRPC_ARG_TCP_READ_CHUNK_SIZE, kTcpReadChunkBytes);
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // cluster traffic never goes through a proxy
     arguments.SetMaxReceiveMessageSize(options_.max_message_bytes);

@@ -31,7 +31,7 @@ constexpr std::int64_t kMaxWorkers = 4096;
 constexpr std::int64_t kLongRunIterations = 1000;
 constexpr std::int64_t kMaxTimeoutMs = 24 * 60 * 60 * 1000;
 constexpr std::int64_t kMaxKeptCheckpoints = 10'000;
-constexpr std::size_t kMaxRenames = 8192;  ///< twice the layers of the largest network
+constexpr std::size_t kMaxLayerNames = 8192;  ///< twice the layers of the largest network
 
 absl::Status parse_init(const Json& json, std::string_view source, InitSpec& spec) {
   JsonFields fields(json, source, "init");
@@ -40,11 +40,11 @@ absl::Status parse_init(const Json& json, std::string_view source, InitSpec& spe
   const Json* rename = fields.value("rename");
   if (rename == nullptr) return fields.finish();
   if (spec.weights.empty()) fields.refuse("rename", "is about init.weights, which is missing");
-  if (!rename->is_object() || rename->size() > kMaxRenames) {
+  if (!rename->is_object() || rename->size() > kMaxLayerNames) {
     fields.refuse("rename",
                   str_cat("expected an object {layer in the file: layer of the network} of "
                           "at most ",
-                          kMaxRenames, ", got ", json_excerpt(*rename)));
+                          kMaxLayerNames, ", got ", json_excerpt(*rename)));
     return fields.finish();
   }
   JsonFields renames(*rename, source, "init.rename");
@@ -77,6 +77,11 @@ void parse_scheme(JsonFields& fields, std::string_view source, SyncSpec& spec) {
   }
   if (value->empty()) {
     fields.refuse("scheme", "names no layer; write {\"<layer>\": \"ps\" or \"sfb\"}, or \"auto\"");
+  }
+  if (value->size() > kMaxLayerNames) {
+    fields.refuse("scheme", str_cat("names ", value->size(), " layers, at most ", kMaxLayerNames,
+                                    " are allowed"));
+    return;
   }
   JsonFields layers(*value, source, fields.path_of("scheme"));
   for (const auto& [layer, ignored] : value->items()) {

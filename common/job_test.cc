@@ -412,6 +412,15 @@ TEST(Job, NamesAreOneLine) {
   }
 }
 
+TEST(Job, SchemesArePinnedForSoManyLayersAndNoMore) {
+  Json schemes = Json::object();
+  for (int layer = 0; layer < 8192; ++layer) schemes[std::to_string(layer)] = "ps";
+  EXPECT_EQ(error_with("/sync/scheme", schemes), "");
+  schemes["one more"] = "ps";
+  EXPECT_EQ(error_with("/sync/scheme", schemes),
+            "job file: sync.scheme: names 8193 layers, at most 8192 are allowed");
+}
+
 TEST(Job, UnknownKeysGetTheNearestName) {
   EXPECT_EQ(error_with("/optimizer/momentun", 0.9),
             "job file: optimizer.momentun: unknown key; did you mean \"momentum\"?");

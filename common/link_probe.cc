@@ -69,9 +69,10 @@ absl::Status ProbeSession::check(const Decoded& message) const {
     return refuse("a piece of ", message.payload_bytes, " bytes after ", received_bytes_, " of ",
                   limits_.max_bytes);
   }
-  const bool known = message.kind == kHello || message.kind == kData || message.kind == kAck ||
-                     message.kind == kPing ||
-                     (message.kind == kResult && role_ == Role::kCaller && !send_rate_);
+  const bool known =
+      message.kind == kHello || message.kind == kData || message.kind == kAck ||
+      message.kind == kPing ||
+      (message.kind == kResult && role_ == Role::kCaller && send_start_ && !send_rate_);
   if (!known) return refuse("kind ", message.kind, " at this moment");
   if (message.kind == kPing && role_ == Role::kCaller && !ping_sent_) return refuse("PING unasked");
   if (message.kind == kPing && role_ == Role::kAnswerer && pings_ > 0) return refuse("PING twice");

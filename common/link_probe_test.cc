@@ -207,6 +207,18 @@ TEST_F(Hostile, WhatNoEndOfOursSendsIsRefused) {
   EXPECT_FALSE(say(message(v1::PROBE_KIND_PING)).ok()) << "a flood of them would have to be kept";
 }
 
+TEST(ProbeSession, AnAnswererTellsNoSpeedBeforeItHasEchoed) {
+  ProbeSession caller{ProbeSession::Role::kCaller, kProbeCeiling};
+  ASSERT_EQ(parse(*caller.next(ms(1))).kind(), v1::PROBE_KIND_HELLO);
+  ASSERT_TRUE(caller.on_message(bytes_of(message(v1::PROBE_KIND_HELLO)), ms(1)).ok());
+  ASSERT_EQ(parse(*caller.next(ms(1))).kind(), v1::PROBE_KIND_PING);
+  v1::ProbeMessage result = message(v1::PROBE_KIND_RESULT);
+  result.set_bytes_per_s(1);
+  EXPECT_FALSE(caller.on_message(bytes_of(result), ms(1)).ok()) << "nothing to report with it yet";
+  EXPECT_FALSE(caller.on_message(bytes_of(message(v1::PROBE_KIND_DATA)), ms(1)).ok());
+  EXPECT_FALSE(caller.result(ms(1) + 2 * kProbeCeiling.max_time));
+}
+
 TEST_F(Hostile, WhoTakesNothingGetsLittle) {
   greet(64 << 20);
   v1::ProbeMessage data = message(v1::PROBE_KIND_DATA);

@@ -83,11 +83,12 @@ absl::StatusOr<RestoreSource> restore_from_message(const v1::RestoreSource& mess
   return source;
 }
 
-absl::Status append_range_requests(const RestoreSource& source, LayerIndex layer,
-                                   std::int64_t offset, std::int64_t elements, int state_slots,
-                                   const TakeRange& take, std::vector<StoreRequest>& requests) {
+absl::Status append_range_requests(const RestoreSource& source, const PieceIndex& pieces,
+                                   LayerIndex layer, std::int64_t offset, std::int64_t elements,
+                                   int state_slots, const TakeRange& take,
+                                   std::vector<StoreRequest>& requests) {
   POSEIDON_ASSIGN_OR_RETURN(const std::vector<PieceRange> ranges,
-                            pieces_covering(source.pieces, layer, offset, elements));
+                            pieces.covering(layer, offset, elements));
   for (const PieceRange& range : ranges) {
     const std::int64_t piece_elements = source.pieces[range.piece.value()].elements;
     for (std::uint32_t slot = 0; slot <= static_cast<std::uint32_t>(state_slots); ++slot) {

@@ -39,10 +39,11 @@ using TakeRange =
 
 /// Appends the requests that fetch a range of a layer, with its optimizer slots: from each piece's
 /// holder, and where that does not have it, from the second one. DATA_LOSS when the checkpoint has
-/// a hole there, UNAVAILABLE when none of a piece's stores is here.
-absl::Status append_range_requests(const RestoreSource& source, LayerIndex layer,
-                                   std::int64_t offset, std::int64_t elements, int state_slots,
-                                   const TakeRange& take, std::vector<StoreRequest>& requests);
+/// a hole there, UNAVAILABLE when none of a piece's stores is here. `pieces`: of `source`.
+absl::Status append_range_requests(const RestoreSource& source, const PieceIndex& pieces,
+                                   LayerIndex layer, std::int64_t offset, std::int64_t elements,
+                                   int state_slots, const TakeRange& take,
+                                   std::vector<StoreRequest>& requests);
 /// Appends the request for worker 0's own state; likewise.
 absl::Status append_own_state_request(const RestoreSource& source,
                                       std::function<absl::Status(const Bytes&)> take,

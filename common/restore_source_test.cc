@@ -36,7 +36,8 @@ absl::StatusOr<std::vector<StoreRequest>> requests_with(const std::vector<std::s
   std::vector<StoreRequest> requests;
   const absl::Status status =
       own_state ? append_own_state_request(*source, nullptr, requests)
-                : append_range_requests(*source, LayerIndex(0), 0, 8, 0, nullptr, requests);
+                : append_range_requests(*source, PieceIndex(source->pieces), LayerIndex(0), 0, 8, 0,
+                                        nullptr, requests);
   if (!status.ok()) return status;
   return requests;
 }

@@ -76,6 +76,12 @@ class Tracer {
     on_.store(true);
   }
 
+  /// Ends and forgets what is recorded, if anything is.
+  void end() {
+    const std::lock_guard lock(mutex_);
+    forget();
+  }
+
   /// Ends the recording, whose memory goes with the last event or with `discard`. Nothing when this
   /// is not the trace in memory.
   std::optional<TraceSlice> fetch(std::uint64_t trace, std::size_t from, bool discard = false) {
@@ -90,14 +96,16 @@ class Tracer {
     const std::size_t end = std::min(from + kSliceEvents, slice.total);
     slice.spans.assign(spans_.begin() + static_cast<std::ptrdiff_t>(from),
                        spans_.begin() + static_cast<std::ptrdiff_t>(end));
-    if (discard || end == slice.total) {
-      trace_ = 0;
-      std::vector<TraceSpan>().swap(spans_);
-    }
+    if (discard || end == slice.total) forget();
     return slice;
   }
 
  private:
+  void forget() {
+    stop();
+    trace_ = 0;
+    std::vector<TraceSpan>().swap(spans_);
+  }
   void keep(const TraceSpan& span) {
     // Sequentially consistent, as in stop(): either this sees that it is off, or stop() sees us.
     writers_.fetch_add(1);

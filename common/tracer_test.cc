@@ -54,6 +54,17 @@ TEST(Tracer, IsBoundedAndSaysWhatItDropped) {
   EXPECT_FALSE(tracer.fetch(1, seen));
 }
 
+TEST(Tracer, CanBeEndedByWhoNoLongerWantsIt) {
+  Tracer tracer;
+  tracer.end();
+  tracer.begin(7, 0, 10);
+  tracer.end();
+  EXPECT_FALSE(tracer.on());
+  EXPECT_FALSE(tracer.fetch(7, 0));
+  tracer.begin(8, 0, 10);
+  EXPECT_TRUE(tracer.fetch(8, 0));
+}
+
 TEST(Tracer, ManyThreadsRecordWhileTracesComeAndGo) {
   Tracer tracer;
   std::atomic<bool> stop{false};

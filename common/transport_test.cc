@@ -21,6 +21,7 @@ namespace poseidon {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr std::chrono::seconds kPatience{20};
 
@@ -434,6 +435,39 @@ TEST(GrpcTransport, OnePortServesSeveralMethods) {
        {&to_first, &to_second, &to_nobody, &first.recorder_, &second.recorder_}) {
     recorder->stream_.reset();
   }
+}
+
+TEST(GrpcTransport, AStreamThatHasWorkedIsNotCutForWantOfTls) {
+  OneStream acceptor;
+  Recorder client;
+  GrpcTransport server, caller;
+  const auto address = server.listen("127.0.0.1:0", &acceptor);
+  ASSERT_TRUE(address.ok()) << address.status();
+  server.start();
+  caller.start();
+  const auto wait_for = [](const auto& reached) {
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!reached() && std::chrono::steady_clock::now() < give_up) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // polls; decides nothing
+    }
+  };
+  caller.post([&] {
+    client.stream_ = caller.connect(*address, &client);
+    client.stream_->write({.prefix = "one", .payload = {}, .payload_owner = nullptr});
+  });
+  wait_for([&] { return acceptor.recorder_.count() > 0; });
+  server.post([&] {
+    acceptor.recorder_.stream_->write({.prefix = "two", .payload = {}, .payload_owner = nullptr});
+  });
+  wait_for([&] { return client.count() > 0; });
+  server.stop();
+  wait_for([&] { return client.closed().has_value(); });
+  ASSERT_TRUE(client.closed());
+  EXPECT_EQ(client.closed()->code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(client.closed()->message()), Not(HasSubstr("TLS")));
+  caller.stop();
+  client.stream_.reset();
+  acceptor.recorder_.stream_.reset();
 }
 
 TEST(GrpcTransport, StopsWithStreamsOpenAndBusy) {

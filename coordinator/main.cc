@@ -106,7 +106,7 @@ absl::Status run(const MainOptions& options) {
   service_options.cluster.shutdown_checkpoint_timeout =
       std::chrono::seconds(options.checkpoint_on_stop_s);
   // Of `poseidon local`, which has stopped asking when it stops us.
-  if (!options.daemon.exit_with_parent) service_options.cluster.last_words = kLastWords;
+  if (options.daemon.parent_pid == 0) service_options.cluster.last_words = kLastWords;
   auto service = CoordinatorService::start(service_options, resolve_job, &clock);
   if (!service.ok()) return service.status();
   if (!options.metrics_listen.empty()) {

@@ -172,6 +172,7 @@ absl::Status ServerNode::restore(const v1::RestoreSource& message, const Plan& p
   POSEIDON_ASSIGN_OR_RETURN(const RestoreSource source, restore_from_message(message));
   std::vector<StoreRequest> requests;
   const Epoch epoch = plan.epoch;
+  const PieceIndex pieces(source.pieces);
   std::uint32_t next = 0;
   for (const PlanChunk& chunk : plan.chunks) {
     const ChunkId id(next++);
@@ -182,7 +183,7 @@ absl::Status ServerNode::restore(const v1::RestoreSource& message, const Plan& p
       if (shard == nullptr) return absl::CancelledError("the job was stopped");
       return shard->restore(id, slot, offset, values);
     };
-    POSEIDON_RETURN_IF_ERROR(append_range_requests(source, chunk.layer, chunk.offset,
+    POSEIDON_RETURN_IF_ERROR(append_range_requests(source, pieces, chunk.layer, chunk.offset,
                                                    chunk.elements, state_slots, take, requests));
   }
   transfer_ = std::make_unique<StoreTransfer>(stores_);

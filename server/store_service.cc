@@ -35,6 +35,11 @@ class StoreService::Session final : public StreamHandler {
   void on_closed(const absl::Status& /*status*/) override {
     service_->remove(*this);  // destroys this
   }
+  void close() {
+    closing_ = true;
+    stream_->close(absl::UnavailableError(
+        absl::StrCat("this store serves ", kMaxStoreSessions, " streams and no more")));
+  }
 
  private:
   friend class StoreService;
@@ -43,6 +48,7 @@ class StoreService::Session final : public StreamHandler {
   std::unique_ptr<Stream> stream_;
   std::deque<OutgoingMessage> answers_;
   std::size_t unanswered_ = 0;  ///< requests whose answer is not written yet
+  std::uint64_t heard_ = 0;     ///< StoreService::messages_ at its beginning or last message
   bool writing_ = false;
   bool paused_ = false;
   bool closing_ = false;
@@ -54,18 +60,31 @@ StoreService::StoreService(Transport* transport, CheckpointKeeper* keeper)
 StoreService::~StoreService() { *alive_ = false; }
 
 StreamHandler* StoreService::on_accept(std::unique_ptr<Stream> stream) {
+  const bool room = make_room();
   sessions_.push_back(std::make_unique<Session>(this, next_session_++, std::move(stream)));
   Session& session = *sessions_.back();
-  if (sessions_.size() > kMaxStoreSessions) {
-    session.closing_ = true;
-    session.stream_->close(absl::UnavailableError(
-        absl::StrCat("this store serves ", kMaxStoreSessions, " streams and no more")));
-  }
+  session.heard_ = messages_;
+  if (!room) session.close();
   return &session;
+}
+
+bool StoreService::make_room() {
+  std::size_t open = 0;
+  Session* silent = nullptr;
+  for (const auto& session : sessions_) {
+    if (session->closing_) continue;
+    ++open;
+    if (session->unanswered_ > 0 || session->writing_) continue;
+    if (silent == nullptr || session->heard_ < silent->heard_) silent = session.get();
+  }
+  if (open < kMaxStoreSessions) return true;
+  if (silent != nullptr) silent->close();
+  return silent != nullptr;
 }
 
 ReadNext StoreService::on_message(Session& session, const Bytes& message) {
   if (session.closing_) return ReadNext::kContinue;
+  session.heard_ = ++messages_;
   const absl::StatusOr<DecodedStore> decoded = decode_store(message);
   if (!decoded.ok() || !is_request(decoded->header.operation)) {
     session.closing_ = true;

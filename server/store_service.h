@@ -18,7 +18,8 @@
 
 namespace poseidon {
 
-/// Streams served at a time; more are turned away for a while.
+/// Streams served at a time. One more takes the place of the one that has been silent for longest
+/// and waits for nothing, or is turned away for a while; clients come again.
 inline constexpr std::size_t kMaxStoreSessions = 1024;
 /// Requests of one stream that have not been answered; then reading pauses.
 inline constexpr std::size_t kMaxStoreRequests = 4;
@@ -44,11 +45,13 @@ class StoreService final : public Acceptor {
   void answer_error(std::uint64_t session, StoreHeader header, const absl::Status& status);
   void pump(Session& session);
   void remove(Session& session);
+  bool make_room();
 
   Transport* const transport_;
   CheckpointKeeper* const keeper_;
   std::vector<std::unique_ptr<Session>> sessions_;
   std::uint64_t next_session_ = 0;
+  std::uint64_t messages_ = 0;  ///< heard of anybody so far
   /// Answers come later through the loop; they look here before they touch us.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

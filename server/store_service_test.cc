@@ -1,6 +1,9 @@
 #include "server/store_service.h"
 
+#include <algorithm>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "common/memory_transport.h"
 #include "common/store_client.h"
@@ -99,6 +102,30 @@ TEST_F(StoreServiceTest, GivesBackWhatItWasGivenThroughCutsAndDelays) {
   EXPECT_THAT(got[0], ElementsAre(0, 1, 2));
   EXPECT_THAT(got[17], ElementsAre(83, 84, 85));
   EXPECT_GT(network_->cuts(), 0);
+}
+
+TEST_F(StoreServiceTest, SilentStreamsMakeRoomForThoseThatAsk) {
+  struct Silent final : StreamHandler {
+    ReadNext on_message(Bytes /*message*/) override { return ReadNext::kContinue; }
+    void on_written() override {}
+    void on_closed(const absl::Status& status) override { end = status; }
+    std::optional<absl::Status> end;
+  };
+  build({});
+  std::vector<std::pair<Silent, std::unique_ptr<Stream>>> silent(kMaxStoreSessions);
+  for (auto& [handler, stream] : silent) stream = client_->connect("server:1", &handler);
+  ASSERT_TRUE(run(writes()).ok());
+  const auto closed = [&silent] {
+    return std::count_if(silent.begin(), silent.end(),
+                         [](const auto& one) { return one.first.end.has_value(); });
+  };
+  EXPECT_EQ(closed(), 1);
+  ASSERT_TRUE(silent.front().first.end) << "the one that has been there for longest";
+  EXPECT_EQ(silent.front().first.end->code(), absl::StatusCode::kUnavailable);
+  while (network_->step()) {
+  }
+  ASSERT_TRUE(run(writes()).ok());
+  EXPECT_EQ(closed(), 1) << "the first transfer has left its place";
 }
 
 TEST_F(StoreServiceTest, SaysWhatItDoesNotHave) {

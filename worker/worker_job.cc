@@ -227,6 +227,7 @@ absl::Status WorkerJob::restore_own_state(const Plan& plan) {
   };
   std::deque<SlotRead> slots_read;
   const int slots = optimizer_state_slots(job_.optimizer);
+  const PieceIndex pieces(restore_->pieces);
   for (std::uint32_t l = 0; l < plan.layers.size(); ++l) {
     if (plan.layers[l].scheme != Scheme::kSfb) continue;
     const auto take = [this, &slots_read, layer = LayerIndex(l)](
@@ -245,7 +246,7 @@ absl::Status WorkerJob::restore_own_state(const Plan& plan) {
       return absl::OkStatus();
     };
     POSEIDON_RETURN_IF_ERROR(append_range_requests(
-        *restore_, LayerIndex(l), 0, plan.layers[l].parameters, slots, take, requests));
+        *restore_, pieces, LayerIndex(l), 0, plan.layers[l].parameters, slots, take, requests));
   }
   std::vector<float> statistics(static_cast<std::size_t>(executor_->net().statistics_count()));
   const auto take = [&statistics](const Bytes& data) { return copy_statistics(data, statistics); };

@@ -33,7 +33,7 @@ void manifest(std::string_view text) {
   const auto again = manifest_from_json(written, "manifest");
   POSEIDON_CHECK(again.ok() && manifest_to_json(*again) == written, "it stays");
   (void)stores_in_use(*manifest);
-  (void)pieces_covering(manifest->pieces, LayerIndex(0), 0, 16);
+  (void)PieceIndex(manifest->pieces).covering(LayerIndex(0), 0, 16);
 }
 
 void durable_job(std::string_view text) {

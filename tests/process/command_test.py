@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -213,6 +214,44 @@ class RunFolders(ProcessTest):
         result = poseidon(*self.local_in(run_dir, 20))
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertEqual(len(losses(run_dir)), 20)
+
+
+    def test_two_at_the_same_moment_are_not_mixed(self):
+        for attempt in range(3):
+            run_dir = self.folder / f"run-{attempt}"
+            both = [self.start(f"{name}-{attempt}", BIN / "poseidon", *self.local_in(run_dir, 20)) for name in ("one", "two")]
+            self.assertEqual(sorted(process.wait(120) for process in both), [0, 2], both[0].log() + both[1].log())
+            refused = next(process for process in both if process.wait() == 2)
+            self.assertIn(f"--run-dir {run_dir}: another run is in progress there", refused.log())
+            self.assertEqual(len(losses(run_dir)), 20)
+
+
+class Launching(ProcessTest):
+    """`local` and the processes that it starts."""
+
+    def test_a_coordinator_that_never_listened_is_not_started_again(self):
+        programs = self.folder / "bin"
+        programs.mkdir()
+        shutil.copy(BIN / "poseidon", programs)
+        for name in ("server", "worker"):
+            (programs / f"poseidon-{name}").symlink_to(BIN / f"poseidon-{name}")
+        coordinator = programs / "poseidon-coordinator"
+        coordinator.write_text("#!/bin/sh\necho the disk is full >&2\nexit 1\n")
+        coordinator.chmod(0o755)
+        job = self.write_job(digits_job(iterations=2, test_every_iterations=0))
+        result = subprocess.run([programs / "poseidon", "local", job, "--workers", "1", "--servers", "1", "--run-dir",
+                                 self.folder / "run"], capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        self.assertIn("the disk is full", result.stderr)
+        self.assertNotIn("starting it again", result.stdout)
+
+    def test_nobody_stays_behind_a_launcher_that_has_ended(self):
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        daemon = self.start("daemon", BIN / "poseidon-coordinator", "--listen", "127.0.0.1:0", "--state-dir",
+                            self.folder / "state", "--exit-with-parent", gone.pid)
+        self.assertEqual(daemon.wait(), 1)
+        self.assertIn(f"--exit-with-parent {gone.pid}: that process did not start this one, or has ended", daemon.log())
 
 
 class Plans(ProcessTest):

@@ -171,6 +171,7 @@ class SimWorker::Job final : public SyncerEvents {
 
   absl::Status fetch_own_state(int slots) {
     std::vector<StoreRequest> requests;
+    const PieceIndex pieces(restore_->pieces);
     for (std::uint32_t l = 0; l < plan_.layers.size(); ++l) {
       if (!by_factors(l)) continue;
       const auto take = [this, l](std::uint32_t slot, std::int64_t offset, const Bytes& values) {
@@ -183,7 +184,7 @@ class SimWorker::Job final : public SyncerEvents {
                                     taken);
       };
       POSEIDON_RETURN_IF_ERROR(append_range_requests(
-          *restore_, LayerIndex(l), 0, plan_.layers[l].parameters, slots, take, requests));
+          *restore_, pieces, LayerIndex(l), 0, plan_.layers[l].parameters, slots, take, requests));
     }
     const auto take_statistics = [this](const Bytes& values) {
       if (values.size() != statistics_.size() * sizeof(float)) {
