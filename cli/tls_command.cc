@@ -73,9 +73,7 @@ absl::Status write_new_folder(const fs::path& folder, const std::vector<NewFile>
     if (status.ok())
       status = write_new_file(fs::path(beginning) / file.name, *file.contents, file.mode);
   }
-  if (status.ok() && ::rename(beginning.c_str(), folder.c_str()) != 0) {
-    status = absl::ErrnoToStatus(errno, folder.string());
-  }
+  if (status.ok()) status = rename_folder(beginning, folder);
   if (!status.ok()) fs::remove_all(beginning, error);
   return status;
 }

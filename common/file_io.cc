@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <system_error>
 #include <utility>
@@ -21,25 +22,6 @@ namespace {
 constexpr std::uint64_t kReadPieceBytes = 1 << 20;
 constexpr std::uint64_t kMinReadPieceBytes = 4 << 10;
 constexpr std::size_t kWritePieceBytes = 64 << 20;  // Linux moves less than 2 GiB per write
-
-absl::Status system_error(const std::filesystem::path& path, std::string_view what, int error) {
-  const std::string message =
-      str_cat(path.string(), ": ", what, ": ", std::string(std::strerror(error)));
-  switch (error) {
-    case ENOENT:
-    case ENOTDIR:
-      return absl::NotFoundError(message);
-    case EACCES:
-    case EPERM:
-      return absl::PermissionDeniedError(message);
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-      return absl::ResourceExhaustedError(message);
-    default:
-      return absl::InternalError(message);
-  }
-}
 
 constexpr std::string_view kTemporary = ".tmp-";
 
@@ -82,6 +64,46 @@ absl::Status read_into(const std::filesystem::path& path, std::uint64_t max_byte
 }
 
 }  // namespace
+
+absl::Status system_error(const std::filesystem::path& path, std::string_view what, int error) {
+  const std::string message =
+      str_cat(path.string(), ": ", what, ": ", std::string(std::strerror(error)));
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+      return absl::NotFoundError(message);
+    case EACCES:
+    case EPERM:
+      return absl::PermissionDeniedError(message);
+    case EEXIST:
+    case ENOTEMPTY:
+      return absl::AlreadyExistsError(message);
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return absl::ResourceExhaustedError(message);
+    default:
+      return absl::InternalError(message);
+  }
+}
+
+int exclusive_rename(const char* from, const char* to) {
+  return ::renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
+}
+
+absl::Status rename_folder(const std::filesystem::path& from, const std::filesystem::path& to,
+                           ExclusiveRename rename) {
+  constexpr std::string_view kWhat = "cannot give the folder this name";
+  if (rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+  // "Not with this flag": of the file system or, for ENOSYS, of the kernel.
+  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) return system_error(to, kWhat, errno);
+  struct stat info {};
+  if (::lstat(to.c_str(), &info) == 0) return system_error(to, kWhat, EEXIST);
+  if (errno != ENOENT) return system_error(to, kWhat, errno);
+  // Fails for a name that a folder with something in it, or a file, has been given since.
+  if (::rename(from.c_str(), to.c_str()) != 0) return system_error(to, kWhat, errno);
+  return absl::OkStatus();
+}
 
 absl::StatusOr<Descriptor> open_file(const std::filesystem::path& path) {
   // O_NONBLOCK: the open of a pipe without a writer would wait for ever.

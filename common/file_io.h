@@ -49,6 +49,20 @@ absl::Status read_exactly_at(int fd, const std::filesystem::path& path, std::uin
 /// Opens a regular file for reading. Errors as read_file.
 absl::StatusOr<Descriptor> open_file(const std::filesystem::path& path);
 
+/// What the system says (`error` is its errno): "PATH: WHAT: No space left on device". NOT_FOUND,
+/// PERMISSION_DENIED, ALREADY_EXISTS, RESOURCE_EXHAUSTED (a full disk), otherwise INTERNAL.
+absl::Status system_error(const std::filesystem::path& path, std::string_view what, int error);
+
+/// Renames `from` unless there is something called `to`: 0, or -1 and errno (EEXIST when there is).
+using ExclusiveRename = int (*)(const char* from, const char* to);
+int exclusive_rename(const char* from, const char* to);
+
+/// Gives the folder `from` the name `to`, in the same folder, which it may not have yet:
+/// ALREADY_EXISTS. Where the file system cannot promise that in one step (NFS, CephFS, Lustre and
+/// 9p), looks before: what somebody makes in between is replaced only if it is an empty folder.
+absl::Status rename_folder(const std::filesystem::path& from, const std::filesystem::path& to,
+                           ExclusiveRename rename = exclusive_rename);
+
 /// Writes all of `bytes` to an open file, in as many calls as it takes. Errors start with `path`.
 absl::Status write_fully(int fd, const std::filesystem::path& path, std::string_view bytes);
 

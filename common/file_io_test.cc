@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -173,6 +174,31 @@ TEST_F(FileIo, AFileIsLockedByOneAtATime) {
   }
   EXPECT_TRUE(lock_file(path).ok()) << "free again";
   EXPECT_EQ(lock_file(folder_ / "no" / "lock").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(FileIo, AFolderGetsANameThatNobodyHas) {
+  // Without flags (NFS and others) it is two steps, and may do no more harm.
+  static constexpr auto kNoFlags = [](const char*, const char*) {
+    errno = EINVAL;
+    return -1;
+  };
+  for (const ExclusiveRename rename :
+       {ExclusiveRename(exclusive_rename), ExclusiveRename(kNoFlags)}) {
+    const fs::path from = folder_ / "from", to = folder_ / "to";
+    fs::create_directory(from);
+    fs::create_directory(to);
+    EXPECT_EQ(rename_folder(from, to, rename).code(), absl::StatusCode::kAlreadyExists);
+    fs::remove(to);
+    fs::create_symlink("nowhere", to);
+    EXPECT_EQ(rename_folder(from, to, rename).code(), absl::StatusCode::kAlreadyExists);
+    fs::remove(to);
+    EXPECT_TRUE(fs::exists(from));
+    EXPECT_TRUE(rename_folder(from, to, rename).ok());
+    EXPECT_FALSE(fs::exists(from));
+    EXPECT_TRUE(fs::is_directory(to));
+    EXPECT_EQ(rename_folder(from, folder_ / "other", rename).code(), absl::StatusCode::kNotFound);
+    fs::remove(to);
+  }
 }
 
 TEST_F(FileIo, WriteErrorsNameThePath) {

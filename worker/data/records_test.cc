@@ -1,7 +1,9 @@
 // Record files: what is packed comes out again, and damage is found where it is.
 
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "common/random.h"
+#include "common/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/data/golden_images.h"
@@ -128,6 +131,69 @@ TEST(Records, NothingIsOverwrittenOrLeftBehind) {
     ++entries;
   }
   EXPECT_EQ(entries, 2);
+}
+
+/// As on a file system that knows no flags of renameat2: NFS, CephFS, Lustre and 9p.
+int no_flags(const char*, const char*) {
+  errno = EINVAL;
+  return -1;
+}
+
+TEST(Records, AreMadeWhereRenamingTakesNoFlags) {
+  const TestFolder folder;
+  const auto source = numbers(5);
+  const auto write_all = [&](const std::string& path, ExclusiveRename rename) -> absl::Status {
+    POSEIDON_ASSIGN_OR_RETURN(const auto writer, RecordsWriter::create(path, rename));
+    POSEIDON_RETURN_IF_ERROR(writer->begin_shard());
+    EncodedSample sample;
+    for (std::int64_t i = 0; i < source->size(); ++i) {
+      POSEIDON_RETURN_IF_ERROR(source->read(i, sample));
+      POSEIDON_RETURN_IF_ERROR(writer->add(sample));
+    }
+    return writer->finish(source->sample_shape(), source->class_names());
+  };
+  const absl::Status status = write_all(folder.path("set"), no_flags);
+  ASSERT_TRUE(status.ok()) << status;
+  expect_same_samples(*source, **open_records_dataset(folder.path("set"), 5));
+  EXPECT_EQ(write_all(folder.path("set"), no_flags).code(), absl::StatusCode::kAlreadyExists);
+  // No renaming at all is known before the work begins, and leaves nothing.
+  const auto refuse = [](const char*, const char*) {
+    errno = EPERM;
+    return -1;
+  };
+  EXPECT_EQ(RecordsWriter::create(folder.path("other"), refuse).status().code(),
+            absl::StatusCode::kPermissionDenied);
+  int entries = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path(""))) {
+    EXPECT_EQ(entry.path().filename(), "set");
+    ++entries;
+  }
+  EXPECT_EQ(entries, 1);
+}
+
+TEST(Records, WhatIsPackedStaysWhenItsNameIsTaken) {
+  for (const ExclusiveRename rename : {exclusive_rename, no_flags}) {
+    const TestFolder folder;
+    const auto source = numbers(5);
+    EncodedSample sample;
+    {
+      const auto writer = RecordsWriter::create(folder.path("set"), rename).value();
+      ASSERT_TRUE(writer->begin_shard().ok());
+      for (std::int64_t i = 0; i < source->size(); ++i) {
+        ASSERT_TRUE(source->read(i, sample).ok());
+        ASSERT_TRUE(writer->add(sample).ok());
+      }
+      folder.write("set/precious", "x");
+      const absl::Status status = writer->finish(source->sample_shape(), source->class_names());
+      EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists) << status;
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr("all samples are packed and stay in " + folder.path("set.tmp-")));
+    }
+    EXPECT_EQ(contents(folder.path("set/precious")), "x");
+    const auto kept = open_records_dataset(folder.path("set.tmp-" + std::to_string(::getpid())), 5);
+    ASSERT_TRUE(kept.ok()) << kept.status();
+    expect_same_samples(*source, **kept);
+  }
 }
 
 TEST(Records, AFullDiskIsNamedAndLeavesNothing) {

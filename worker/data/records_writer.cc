@@ -5,13 +5,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <system_error>
 #include <utility>
 
 #include "common/check.h"
-#include "common/file_io.h"
 #include "common/status_macros.h"
 #include "common/text.h"
 #include "worker/data/records_dataset.h"
@@ -20,18 +17,6 @@ namespace poseidon {
 namespace {
 
 constexpr std::size_t kBufferBytes = 4 << 20;
-
-absl::Status system_error(const std::filesystem::path& path, std::string_view what) {
-  const int error = errno;
-  const std::string message =
-      str_cat(path.string(), ": ", what, ": ", std::string(std::strerror(error)));
-  if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
-    return absl::ResourceExhaustedError(message);
-  }
-  if (error == ENOENT || error == ENOTDIR) return absl::NotFoundError(message);
-  if (error == EEXIST || error == ENOTEMPTY) return absl::AlreadyExistsError(message);
-  return absl::InternalError(message);
-}
 
 std::filesystem::path beside(const std::filesystem::path& folder) {
   std::filesystem::path path = folder;
@@ -42,7 +27,7 @@ std::filesystem::path beside(const std::filesystem::path& folder) {
 absl::Status sync_folder(const std::filesystem::path& folder) {
   const Descriptor directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory.is_open() || ::fsync(directory.get()) != 0) {
-    return system_error(folder, "cannot bring the folder to disk");
+    return system_error(folder, "cannot bring the folder to disk", errno);
   }
   return absl::OkStatus();
 }
@@ -54,26 +39,34 @@ std::filesystem::path without_slash(const std::filesystem::path& folder) {
 
 }  // namespace
 
-RecordsWriter::RecordsWriter(std::filesystem::path folder)
-    : folder_(std::move(folder)), temporary_(beside(folder_)) {}
+RecordsWriter::RecordsWriter(std::filesystem::path folder, ExclusiveRename rename)
+    : folder_(std::move(folder)), temporary_(beside(folder_)), rename_(rename) {}
 
 RecordsWriter::~RecordsWriter() {
   std::error_code ignored;
-  if (is_temporary_there_) std::filesystem::remove_all(temporary_, ignored);
+  if (removes_temporary_) std::filesystem::remove_all(temporary_, ignored);
 }
 
 absl::StatusOr<std::unique_ptr<RecordsWriter>> RecordsWriter::create(
-    const std::filesystem::path& folder) {
-  auto writer = std::unique_ptr<RecordsWriter>(new RecordsWriter(without_slash(folder)));
+    const std::filesystem::path& folder, ExclusiveRename rename) {
+  auto writer = std::unique_ptr<RecordsWriter>(new RecordsWriter(without_slash(folder), rename));
   std::error_code error;
   if (std::filesystem::exists(std::filesystem::symlink_status(writer->folder_, error))) {
     return absl::AlreadyExistsError(
         str_cat(writer->folder_.string(), ": is there already; give another folder, or remove it"));
   }
-  if (::mkdir(writer->temporary_.c_str(), 0777) != 0) {
-    return system_error(writer->temporary_, "cannot make the folder");
+  std::filesystem::path unnamed = writer->temporary_;
+  unnamed += "-new";
+  if (::mkdir(unnamed.c_str(), 0777) != 0) {
+    return system_error(unnamed, "cannot make the folder", errno);
   }
-  writer->is_temporary_there_ = true;
+  // As finish() will do: where folders cannot be renamed, that shows before hours of work.
+  const absl::Status named = rename_folder(unnamed, writer->temporary_, rename);
+  if (!named.ok()) {
+    ::rmdir(unnamed.c_str());
+    return named;
+  }
+  writer->removes_temporary_ = true;
   return writer;
 }
 
@@ -85,7 +78,7 @@ absl::Status RecordsWriter::begin_shard() {
   }
   const std::filesystem::path path = temporary_ / shard_name(shards());
   file_ = Descriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (!file_.is_open()) return system_error(path, "cannot create");
+  if (!file_.is_open()) return system_error(path, "cannot create", errno);
   const auto header = encode_record_file_header();
   buffer_.append(reinterpret_cast<const char*>(header.data()), header.size());
   indexes_.emplace_back().offsets = {header.size()};
@@ -130,7 +123,7 @@ absl::Status RecordsWriter::end_shard() {
   if (!file_.is_open()) return absl::OkStatus();
   POSEIDON_RETURN_IF_ERROR(flush());
   if (!file_.close()) {
-    return system_error(temporary_ / shard_name(shards() - 1), "cannot close");
+    return system_error(temporary_ / shard_name(shards() - 1), "cannot close", errno);
   }
   return absl::OkStatus();
 }
@@ -138,10 +131,10 @@ absl::Status RecordsWriter::end_shard() {
 absl::Status RecordsWriter::write_index(std::size_t shard) {
   const std::filesystem::path path = temporary_ / shard_name(static_cast<std::int64_t>(shard));
   Descriptor file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
-  if (!file.is_open()) return system_error(path, "cannot open");
+  if (!file.is_open()) return system_error(path, "cannot open", errno);
   POSEIDON_RETURN_IF_ERROR(write_fully(file.get(), path, encode_record_index(indexes_[shard])));
-  if (::fsync(file.get()) != 0) return system_error(path, "cannot bring to disk");
-  if (!file.close()) return system_error(path, "cannot close");
+  if (::fsync(file.get()) != 0) return system_error(path, "cannot bring to disk", errno);
+  if (!file.close()) return system_error(path, "cannot close", errno);
   return absl::OkStatus();
 }
 
@@ -158,12 +151,14 @@ absl::Status RecordsWriter::finish(const Shape& sample_shape,
                             .class_names = class_names};
     POSEIDON_RETURN_IF_ERROR(write_index(shard));
   }
-  POSEIDON_RETURN_IF_ERROR(sync_folder(temporary_));
-  // Never replaces a folder that somebody else made meanwhile.
-  if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, folder_.c_str(), RENAME_NOREPLACE) != 0) {
-    return system_error(folder_, "cannot give the finished folder its name");
+  removes_temporary_ = false;  // all the work is done and on disk
+  absl::Status named = sync_folder(temporary_);
+  if (named.ok()) named = rename_folder(temporary_, folder_, rename_);
+  if (!named.ok()) {
+    return absl::Status(named.code(),
+                        str_cat(from_absl(named.message()), "; all samples are packed and stay in ",
+                                temporary_.string(), ": rename that folder yourself"));
   }
-  is_temporary_there_ = false;
   return sync_folder(folder_.has_parent_path() ? folder_.parent_path() : ".");
 }
 

@@ -4,7 +4,8 @@
 // records_dataset.h reads them.
 //
 // The folder appears whole or not at all: everything is written to FOLDER.tmp-<process> beside it,
-// brought to disk, and renamed last.
+// brought to disk, and renamed last. Only where that fails is the whole folder left under its first
+// name.
 
 #include <cstdint>
 #include <filesystem>
@@ -15,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/descriptor.h"
+#include "common/file_io.h"
 #include "worker/data/record_format.h"
 
 namespace poseidon {
@@ -23,8 +25,10 @@ namespace poseidon {
 class RecordsWriter {
  public:
   /// ALREADY_EXISTS when there is a file or folder of that name: nothing is ever overwritten.
-  static absl::StatusOr<std::unique_ptr<RecordsWriter>> create(const std::filesystem::path& folder);
-  ~RecordsWriter();  ///< removes what was written unless finish() succeeded
+  /// Errors too where folders cannot be renamed.
+  static absl::StatusOr<std::unique_ptr<RecordsWriter>> create(
+      const std::filesystem::path& folder, ExclusiveRename rename = exclusive_rename);
+  ~RecordsWriter();  ///< removes what was written unless finish() has brought all of it to disk
   RecordsWriter(const RecordsWriter&) = delete;
   RecordsWriter& operator=(const RecordsWriter&) = delete;
 
@@ -33,7 +37,8 @@ class RecordsWriter {
   /// Appends a sample. INVALID_ARGUMENT when it is larger than kMaxRecordBytes; RESOURCE_EXHAUSTED
   /// when the disk is full.
   absl::Status add(const EncodedSample& sample);
-  /// Writes the indexes and gives the folder its name.
+  /// Writes the indexes and gives the folder its name. If only the name cannot be given, the error
+  /// says where the folder is.
   absl::Status finish(const Shape& sample_shape, const std::vector<std::string>& class_names);
 
   std::int64_t shards() const { return static_cast<std::int64_t>(indexes_.size()); }
@@ -42,14 +47,15 @@ class RecordsWriter {
   std::int64_t samples() const { return samples_; }
 
  private:
-  explicit RecordsWriter(std::filesystem::path folder);
+  RecordsWriter(std::filesystem::path folder, ExclusiveRename rename);
   absl::Status flush();
   absl::Status end_shard();
   absl::Status write_index(std::size_t shard);
 
   const std::filesystem::path folder_;
   const std::filesystem::path temporary_;
-  bool is_temporary_there_ = false;
+  const ExclusiveRename rename_;
+  bool removes_temporary_ = false;
   Descriptor file_;                   ///< of the last shard
   std::string buffer_;                ///< what is not written yet
   std::vector<RecordIndex> indexes_;  ///< by shard
