@@ -1,5 +1,10 @@
 #include "worker/data/image_decoder.h"
 
+#include <cstdio>  // jpeglib.h needs it before
+#include <cstdlib>
+
+#include <jpeglib.h>
+
 #include <string>
 #include <vector>
 
@@ -151,6 +156,104 @@ TEST(ImageDecoder, DamagedDataAreFound) {
   file[file.size() / 2] = 0xFF;
   file[file.size() / 2 + 1] = 0xD9;
   EXPECT_THAT(error_of(file), HasSubstr("not a good JPEG"));
+}
+
+/// Where the scans of a progressive JPEG lie, each with the tables before it: [i, i + 1) is one.
+std::vector<std::size_t> scan_bounds(const Bytes& file) {
+  std::vector<std::size_t> bounds;
+  std::size_t at = 2;
+  bool after_scan = false;
+  while (file[at + 1] != 0xD9) {
+    const std::uint8_t marker = file[at + 1];
+    const bool is_first_table = bounds.empty() && marker == 0xC4;
+    if (is_first_table || (after_scan && (marker == 0xC4 || marker == 0xDA))) bounds.push_back(at);
+    after_scan = marker == 0xDA;
+    at += 2 + std::size_t{file[at + 2]} * 256 + file[at + 3];
+    // Entropy-coded data: up to a marker that is neither a stuffed zero nor a restart.
+    while (after_scan && (file[at] != 0xFF || file[at + 1] == 0 || (file[at + 1] & 0xF8) == 0xD0)) {
+      ++at;
+    }
+  }
+  bounds.push_back(at);
+  return bounds;
+}
+
+TEST(ImageDecoder, ScansThatDoNotFitTogetherAreFound) {
+  const Bytes file = golden_file("jpeg progressive");
+  const std::vector<std::size_t> bounds = scan_bounds(file);
+  ASSERT_GE(bounds.size(), 5u) << "some scans";
+  /// The file with these scans in this order.
+  const auto with_scans = [&](const std::vector<std::size_t>& scans) {
+    Bytes other(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(bounds.front()));
+    for (const std::size_t scan : scans) {
+      other.insert(other.end(), file.begin() + static_cast<std::ptrdiff_t>(bounds[scan]),
+                   file.begin() + static_cast<std::ptrdiff_t>(bounds[scan + 1]));
+    }
+    other.insert(other.end(), {0xFF, 0xD9});
+    return other;
+  };
+  std::vector<std::size_t> all;
+  for (std::size_t scan = 0; scan + 1 < bounds.size(); ++scan) all.push_back(scan);
+  ASSERT_EQ(error_of(with_scans(all)), "");
+  // The last scans refine what is there; twice the same one does not continue it.
+  std::vector<std::size_t> twice = all;
+  twice.push_back(all.back());
+  EXPECT_THAT(error_of(with_scans(twice)), HasSubstr("Inconsistent progression sequence"));
+  EXPECT_NE(error_of(with_scans({all.begin() + 1, all.end()})), "") << "no first scan";
+  EXPECT_EQ(error_of(with_scans({1})), "not a good JPEG: the first scan is missing");
+  // Another order that adds up to the same is no damage.
+  const Bytes swapped = with_scans({1, 0});
+  ASSERT_EQ(error_of(swapped), "");
+  ImageDecoder decoder;
+  Image one, other;
+  const Region region = {0, 0, 8, 8};
+  ASSERT_TRUE(decoder.open(swapped).ok());
+  ASSERT_TRUE(decoder.decode(region, 3, one).ok());
+  const Bytes in_order = with_scans({0, 1});
+  ASSERT_TRUE(decoder.open(in_order).ok());
+  ASSERT_TRUE(decoder.decode(region, 3, other).ok());
+  EXPECT_TRUE(pixels_of(one) == pixels_of(other));
+}
+
+/// A grey JPEG with arithmetic in place of Huffman codes.
+Bytes arithmetic_jpeg(JDIMENSION side) {
+  jpeg_compress_struct info = {};
+  jpeg_error_mgr errors = {};
+  info.err = jpeg_std_error(&errors);
+  jpeg_create_compress(&info);
+  unsigned char* out = nullptr;
+  unsigned long size = 0;
+  jpeg_mem_dest(&info, &out, &size);
+  info.image_width = info.image_height = side;
+  info.input_components = 1;
+  info.in_color_space = JCS_GRAYSCALE;
+  jpeg_set_defaults(&info);
+  info.arith_code = TRUE;
+  jpeg_start_compress(&info, TRUE);
+  SplitMix64 random(3);
+  Bytes row(side);
+  while (info.next_scanline < side) {
+    for (std::uint8_t& pixel : row) pixel = static_cast<std::uint8_t>(random.next());
+    JSAMPROW rows = row.data();
+    jpeg_write_scanlines(&info, &rows, 1);
+  }
+  jpeg_finish_compress(&info);
+  jpeg_destroy_compress(&info);
+  Bytes file(out, out + size);
+  std::free(out);
+  return file;
+}
+
+TEST(ImageDecoder, BadArithmeticCodesAreFound) {
+  const Bytes good = arithmetic_jpeg(64);
+  ASSERT_EQ(error_of(good), "");
+  int found = 0;
+  for (std::size_t at = good.size() / 4; at < good.size() - 2; at += 3) {
+    Bytes file = good;
+    file[at] ^= 0x55;
+    found += error_of(file) == "not a good JPEG: Corrupt JPEG data: bad arithmetic code" ? 1 : 0;
+  }
+  EXPECT_GT(found, 5);
 }
 
 /// Whatever the bytes: pixels or DATA_LOSS, and the decoder still works afterwards.

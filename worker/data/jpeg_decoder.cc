@@ -7,8 +7,9 @@
 #include <csetjmp>
 #include <cstdio>  // jpeglib.h needs it before
 
-#include <jerror.h>
 #include <jpeglib.h>
+
+#include <jerror.h>  // which codes there are depends on what jpeglib.h says
 
 #include <algorithm>
 #include <array>
@@ -40,12 +41,23 @@ struct ErrorManager {
   std::longjmp(manager->jump, 1);
 }
 
+/// A scan that does not continue what came before it refines bits that are not there: wrong pixels.
+/// Higher coefficients before the mean (DC) are only out of order: it all adds up to the same. The
+/// warning's second number is the coefficient.
+bool is_bogus_progression(const jpeg_decompress_struct& info) {
+  return info.Ss == 0 || info.err->msg_parm.i[1] != 0;
+}
+
 /// Level -1: a warning. Some are harmless (bytes between segments, an odd Adobe marker).
 void on_message(j_common_ptr info, int level) {
   if (level >= 0) return;
   auto* manager = reinterpret_cast<ErrorManager*>(info->err);
   ++info->err->num_warnings;
   switch (info->err->msg_code) {
+    case JWRN_BOGUS_PROGRESSION:
+      if (!is_bogus_progression(*reinterpret_cast<j_decompress_ptr>(info))) return;
+      [[fallthrough]];
+    case JWRN_ARITH_BAD_CODE:
     case JWRN_HIT_MARKER:
     case JWRN_HUFF_BAD_CODE:
     case JWRN_JPEG_EOF:
@@ -147,6 +159,7 @@ class JpegDecoder::Impl {
     const bool is_grey = info_.num_components == 1;
     info_.out_color_space = is_cmyk ? JCS_CMYK : is_grey ? JCS_GRAYSCALE : JCS_RGB;
     jpeg_start_decompress(&info_);
+    if (!has_all_means()) return false;
     const std::int64_t shift = crop_columns(region);
     // libjpeg refuses to skip nothing, and skipping to the very end is of no use here.
     if (region.top > 0) jpeg_skip_scanlines(&info_, static_cast<JDIMENSION>(region.top));
@@ -159,6 +172,17 @@ class JpegDecoder::Impl {
       if (is_direct) continue;
       convert_row(row_.data() + shift * components, components, region.width, image.row(y),
                   image.channels);
+    }
+    return true;
+  }
+
+  /// Of a progressive image, all scans of which have been read. Without a component's mean (DC)
+  /// only its edges would be there; the library does not mind.
+  bool has_all_means() {
+    for (int c = 0; info_.progressive_mode != FALSE && c < info_.num_components; ++c) {
+      if (info_.coef_bits[c][0] >= 0) continue;
+      std::snprintf(error_.message.data(), error_.message.size(), "the first scan is missing");
+      return false;
     }
     return true;
   }
