@@ -270,9 +270,9 @@ class TrainBatches::Impl {
     Batch& batch = slot_of(piece.batch).batch;
     for (std::size_t i = 0; i < piece.indices.size() && !stopping_; ++i) {
       const std::int64_t place = piece.first + static_cast<std::int64_t>(i);
-      POSEIDON_RETURN_IF_ERROR(reader.read(piece.indices[i], position_of(piece.batch, place),
-                                           Phase::kTrain, image_of(batch, place),
-                                           batch.labels[static_cast<std::size_t>(place)]));
+      POSEIDON_RETURN_IF_ERROR(reader.read(
+          piece.indices[i], position_of(piece.batch, place), Phase::kTrain, image_of(batch, place),
+          batch.labels[static_cast<std::size_t>(place)], &stopping_));
     }
     return absl::OkStatus();
   }

@@ -269,6 +269,32 @@ TEST(TrainBatches, TheNextReadableSampleStandsIn) {
   }
 }
 
+TEST(TrainBatches, ARunOfUnreadableSamplesIsReadOnce) {
+  constexpr std::int64_t kBroken = 100, kSize = 130;
+  const auto set = std::make_shared<GatedDataset>(kSize);
+  std::set<std::int64_t> broken;
+  for (std::int64_t i = 10; i < 10 + kBroken; ++i) broken.insert(i);
+  set->break_at(broken, absl::DataLossError("damaged"));
+  DataSpec data = shuffled();
+  data.shuffle = false;
+  data.max_corrupt_share = 0.8;
+  {
+    auto batches = TrainBatches::start(set, data, kShape, placement(1, 0, 13)).value();
+    for (std::int64_t position = 0; position < 3 * kSize; position += 13) {
+      const auto batch = batches->next(kLong);
+      ASSERT_TRUE(batch.ok()) << batch.status();
+      for (std::int64_t i = 0; i < 13; ++i) {
+        const std::int64_t index = (position + i) % kSize;
+        const std::int64_t expected = broken.count(index) != 0 ? 10 + kBroken : index;
+        ASSERT_EQ((*batch)->labels[static_cast<std::size_t>(i)], expected);
+      }
+    }
+  }
+  // Each sample of three passes once, the broken ones once more, and what was read ahead.
+  EXPECT_LE(set->reads(),
+            3 * kSize + kBroken + static_cast<std::int64_t>(kPrefetchBatches + 1) * 13);
+}
+
 TEST(TrainBatches, TooManyUnreadableSamplesEndTheRun) {
   const auto set = std::make_shared<GatedDataset>(20);
   set->break_at({3, 4, 5}, absl::DataLossError("damaged"));

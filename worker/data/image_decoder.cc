@@ -56,6 +56,8 @@ class ImageDecoder::Impl {
     return png_.decode(region, channels, image);
   }
 
+  bool decodes_all() const { return format_ == ImageFormat::kPng || jpeg_.decodes_all(); }
+
  private:
   ImageFormat format_ = ImageFormat::kUnknown;
   ImageSize size_;
@@ -75,5 +77,7 @@ absl::StatusOr<ImageSize> ImageDecoder::open(std::span<const std::uint8_t> bytes
 absl::Status ImageDecoder::decode(const Region& region, std::int64_t channels, Image& image) {
   return impl_->decode(region, channels, image);
 }
+
+bool ImageDecoder::decodes_all() const { return impl_->decodes_all(); }
 
 }  // namespace poseidon

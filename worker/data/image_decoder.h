@@ -58,6 +58,10 @@ class ImageDecoder {
   /// out where that saves time.
   absl::Status decode(const Region& region, std::int64_t channels, Image& image);
 
+  /// Whether decode() of the image opened last looks at all of it, whatever the region: damage then
+  /// shows in every region or in none. Not a JPEG with a single scan.
+  bool decodes_all() const;
+
  private:
   class Impl;
   std::unique_ptr<Impl> impl_;

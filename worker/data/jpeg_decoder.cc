@@ -131,6 +131,9 @@ class JpegDecoder::Impl {
     return absl::OkStatus();
   }
 
+  /// Several scans are all read before the first row comes out.
+  bool decodes_all() const { return has_several_scans_; }
+
  private:
   absl::Status failure() const {
     return absl::DataLossError(str_cat("not a good JPEG: ", std::string(error_.message.data())));
@@ -148,6 +151,7 @@ class JpegDecoder::Impl {
     if (setjmp(error_.jump) != 0) return false;  // NOLINT(*-err52-cpp)
     jpeg_mem_src(&info_, bytes.data(), static_cast<unsigned long>(bytes.size()));
     jpeg_read_header(&info_, TRUE);
+    has_several_scans_ = jpeg_has_multiple_scans(&info_) != FALSE;
     return true;
   }
 
@@ -201,6 +205,7 @@ class JpegDecoder::Impl {
   jpeg_decompress_struct info_ = {};
   ErrorManager error_ = {};
   jpeg_progress_mgr progress_ = {};
+  bool has_several_scans_ = false;  ///< the image opened last
   std::vector<std::uint8_t> row_;
 };
 
@@ -210,6 +215,8 @@ JpegDecoder::~JpegDecoder() = default;
 absl::StatusOr<ImageSize> JpegDecoder::open(std::span<const std::uint8_t> bytes) {
   return impl_->open(bytes);
 }
+
+bool JpegDecoder::decodes_all() const { return impl_->decodes_all(); }
 
 absl::Status JpegDecoder::decode(const Region& region, std::int64_t channels, Image& image) {
   return impl_->decode(region, channels, image);

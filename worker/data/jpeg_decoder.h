@@ -22,6 +22,7 @@ class JpegDecoder {
 
   absl::StatusOr<ImageSize> open(std::span<const std::uint8_t> bytes);
   absl::Status decode(const Region& region, std::int64_t channels, Image& image);
+  bool decodes_all() const;
 
  private:
   class Impl;

@@ -38,6 +38,23 @@ absl::Status CorruptSamples::add(std::int64_t index, const absl::Status& reason)
   return absl::OkStatus();
 }
 
+void CorruptSamples::never_again(std::int64_t index) {
+  const std::lock_guard lock(mutex_);
+  if (found_.count(index) == 0) return;
+  never_again_.insert(index);
+  has_any_ = true;
+}
+
+std::int64_t CorruptSamples::next_candidate(std::int64_t index) const {
+  if (!has_any_) return index;
+  const std::lock_guard lock(mutex_);
+  for (auto known = never_again_.find(index); known != never_again_.end() && *known == index;
+       ++known) {
+    ++index;
+  }
+  return index;
+}
+
 SampleReader::SampleReader(std::shared_ptr<const Dataset> dataset, Transform transform,
                            std::shared_ptr<CorruptSamples> corrupt)
     : dataset_(std::move(dataset)),
@@ -45,7 +62,8 @@ SampleReader::SampleReader(std::shared_ptr<const Dataset> dataset, Transform tra
       transform_(std::move(transform)) {}
 
 absl::Status SampleReader::read_this(std::int64_t index, std::uint64_t position, Phase phase,
-                                     std::span<float> output) {
+                                     std::span<float> output, bool& everywhere) {
+  everywhere = true;
   POSEIDON_RETURN_IF_ERROR(dataset_->read(index, sample_));
   if (sample_.encoding == Encoding::kPixels) {
     const Shape& shape = dataset_->sample_shape();
@@ -58,17 +76,25 @@ absl::Status SampleReader::read_this(std::int64_t index, std::uint64_t position,
   POSEIDON_ASSIGN_OR_RETURN(const ImageSize size, decoder_.open(sample_.bytes));
   POSEIDON_ASSIGN_OR_RETURN(const TransformSteps steps,
                             transform_.choose(size.height, size.width, position, phase));
+  everywhere = decoder_.decodes_all();
   POSEIDON_RETURN_IF_ERROR(decoder_.decode(steps.region, transform_.output_shape()[0], image_));
   transform_.apply(image_.view(), steps, output);
   return absl::OkStatus();
 }
 
 absl::Status SampleReader::read(std::int64_t index, std::uint64_t position, Phase phase,
-                                std::span<float> output, std::int32_t& label) {
+                                std::span<float> output, std::int32_t& label,
+                                const std::atomic<bool>* stop) {
   const std::int64_t size = dataset_->size();
-  for (std::int64_t i = 0; i < size; ++i) {
-    const std::int64_t candidate = index + i < size ? index + i : index + i - size;
-    const absl::Status status = read_this(candidate, position, phase, output);
+  // Behind the last sample comes the first; from `index` again on, all have been tried.
+  for (std::int64_t i = index;; ++i) {
+    if (i < size) i = corrupt_->next_candidate(i);
+    if (i >= size) i = size + corrupt_->next_candidate(i - size);
+    if (i >= index + size) break;
+    if (stop != nullptr && *stop) return absl::CancelledError("the reading was stopped");
+    const std::int64_t candidate = i < size ? i : i - size;
+    bool everywhere = false;
+    const absl::Status status = read_this(candidate, position, phase, output, everywhere);
     if (status.ok()) {
       label = sample_.label;
       return absl::OkStatus();
@@ -78,6 +104,7 @@ absl::Status SampleReader::read(std::int64_t index, std::uint64_t position, Phas
                                                  from_absl(status.message())));
     }
     POSEIDON_RETURN_IF_ERROR(corrupt_->add(candidate, status));
+    if (everywhere) corrupt_->never_again(candidate);
   }
   return absl::DataLossError(
       str_cat(dataset_->name(), ": not one of its ", size, " samples can be read"));

@@ -79,8 +79,9 @@ class Transform {
   /// {channels, height, width} after all steps.
   const Shape& output_shape() const { return output_shape_; }
 
-  /// The steps for a height x width image at a position of the run. DATA_LOSS for an image so
-  /// narrow that resizing it would take more than kMaxImagePixels.
+  /// The steps for a height x width image at a position of the run. DATA_LOSS,
+  /// at every position, for an image so narrow that resizing it would take more than
+  /// kMaxImagePixels.
   absl::StatusOr<TransformSteps> choose(std::int64_t height, std::int64_t width,
                                         std::uint64_t position, Phase phase) const;
 
