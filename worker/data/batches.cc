@@ -18,12 +18,6 @@
 namespace poseidon {
 namespace {
 
-std::size_t count_of(const Shape& shape) {
-  std::size_t count = 1;
-  for (const std::int64_t dimension : shape) count *= static_cast<std::size_t>(dimension);
-  return count;
-}
-
 std::string shape_text(const Shape& shape) { return absl::StrJoin(shape, "x"); }
 
 /// What the user can do about samples of another shape than the network's input.
@@ -63,7 +57,8 @@ absl::StatusOr<Transform> make_transform(const Dataset& dataset, const DataSpec&
   }
   const Shape& sample = transform->output_shape();
   // A network of vectors (an MLP) takes an image's values in their order.
-  const bool is_flat = input_shape.size() == 1 && count_of(sample) == count_of(input_shape);
+  const bool is_flat =
+      input_shape.size() == 1 && element_count(sample) == element_count(input_shape);
   if (sample != input_shape && !is_flat) {
     return absl::InvalidArgumentError(str_cat(dataset.name(), ": samples are ", shape_text(sample),
                                               " after data.transform, the network takes ",
@@ -81,10 +76,9 @@ void check_placement(const BatchPlacement& placement) {
 }
 
 void size_batch(Batch& batch, std::int64_t samples, const Shape& shape) {
-  const auto count = static_cast<std::size_t>(samples);
   batch.samples = samples;
-  batch.images.resize(count * count_of(shape));
-  batch.labels.resize(count);
+  batch.images.resize(static_cast<std::size_t>(samples * element_count(shape)));
+  batch.labels.resize(static_cast<std::size_t>(samples));
 }
 
 /// The place of sample `i` in the batch.
@@ -107,7 +101,7 @@ std::vector<SampleReader> make_readers(const std::shared_ptr<const Dataset>& dat
 
 std::size_t slots_for(std::int64_t batch_size, const Shape& shape) {
   const std::size_t batch_bytes =
-      static_cast<std::size_t>(batch_size) * count_of(shape) * sizeof(float);
+      static_cast<std::size_t>(batch_size * element_count(shape)) * sizeof(float);
   return std::clamp<std::size_t>(kMaxPrefetchBytes / batch_bytes, 2, kPrefetchBatches + 1);
 }
 

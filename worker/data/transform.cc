@@ -14,14 +14,6 @@
 namespace poseidon {
 namespace {
 
-// Written here rather than taken from net.cc: the data library needs nothing of the engine but
-// headers.
-std::size_t count_of(const Shape& shape) {
-  std::size_t count = 1;
-  for (const std::int64_t dimension : shape) count *= static_cast<std::size_t>(dimension);
-  return count;
-}
-
 /// ImageNet's habit: 256 for a crop of 224.
 std::int64_t default_shorter(const std::vector<std::int64_t>& crop) {
   return (std::max(crop[0], crop[1]) * 256 + 112) / 224;
@@ -182,7 +174,7 @@ absl::StatusOr<TransformSteps> Transform::choose(std::int64_t height, std::int64
 void Transform::resize(const ImageView& image) {
   row_taps_.prepare(image.height, spec_.resize[0]);
   column_taps_.prepare(image.width, spec_.resize[1]);
-  resized_.resize(count_of({channels_, spec_.resize[0], spec_.resize[1]}));
+  resized_.resize(static_cast<std::size_t>(channels_ * spec_.resize[0] * spec_.resize[1]));
   float* out = resized_.data();
   const auto pixel_stride = static_cast<std::size_t>(image.pixel_stride);
   for (std::int64_t c = 0; c < channels_; ++c) {
@@ -250,7 +242,8 @@ void Transform::apply(const ImageView& image, const TransformSteps& steps,
   POSEIDON_CHECK(image.channels == channels_ && image.height == steps.region.height &&
                      image.width == steps.region.width,
                  "an image of another shape than chosen for");
-  POSEIDON_CHECK(output.size() == count_of(output_shape_), "output of a wrong size");
+  POSEIDON_CHECK(output.size() == static_cast<std::size_t>(element_count(output_shape_)),
+                 "output of a wrong size");
   if (!spec_.resize.empty()) {
     resize(image);
     cut(resized_.data(), ImageView::planar(nullptr, channels_, steps.height, steps.width), steps,

@@ -8,12 +8,6 @@
 
 namespace poseidon {
 
-std::int64_t element_count(const Shape& shape) {
-  std::int64_t count = 1;
-  for (const std::int64_t dimension : shape) count *= dimension;
-  return count;
-}
-
 std::string shape_to_string(const Shape& shape) { return absl::StrJoin(shape, "x"); }
 
 std::string_view layer_type_name(LayerType type) {

@@ -24,7 +24,11 @@ inline constexpr std::int64_t kMaxNetworkFileBytes = std::int64_t{16} << 20;
 
 /// Dimensions without the batch: {channels, height, width} for images, {features} for vectors.
 using Shape = std::vector<std::int64_t>;
-std::int64_t element_count(const Shape& shape);
+inline std::int64_t element_count(const Shape& shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t dimension : shape) count *= dimension;
+  return count;
+}
 std::string shape_to_string(const Shape& shape);  ///< "20x12x12"
 
 enum class LayerType {
