@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/check.h"
+#include "common/clock.h"
 #include "common/daemon.h"
 #include "common/status_macros.h"
 #include "spdlog/spdlog.h"
@@ -31,14 +32,23 @@ bool takes_gzip(const std::string& accepted) {
   return false;
 }
 
-HttpResponse answer(const HttpRequest& request, const MetricsServer::Page& page) {
+HttpResponse health(const LoopPulse& pulse) {
+  const absl::Status alive = pulse.alive(SystemClock().now(), kLoopPatience);
+  if (alive.ok()) return text_response(200, "ok\n");
+  return text_response(503, absl::StrCat(alive.message(), "\n"));
+}
+
+HttpResponse answer(const HttpRequest& request, const MetricsServer::Page& page,
+                    const LoopPulse& pulse) {
   if (request.method != "GET" && request.method != "HEAD") {
-    HttpResponse refused = text_response(405, "metrics are only read: GET /metrics\n");
+    HttpResponse refused = text_response(405, "this is only read: GET /metrics, GET /healthz\n");
     refused.headers = {{"Allow", "GET, HEAD"}};
     return refused;
   }
-  if (request.path != "/metrics")
-    return text_response(404, "nothing here; metrics are at /metrics\n");
+  if (request.path == "/healthz") return health(pulse);
+  if (request.path != "/metrics") {
+    return text_response(404, "nothing here; metrics are at /metrics, health at /healthz\n");
+  }
   HttpResponse response{.status = 200,
                         .content_type = "text/plain; version=0.0.4; charset=utf-8",
                         .headers = {},
@@ -56,7 +66,7 @@ HttpResponse answer(const HttpRequest& request, const MetricsServer::Page& page)
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::start(
     const std::string& listen, std::shared_ptr<Security> security, Page page,
-    const HttpLimits& limits) {
+    const LoopPulse* pulse, const HttpLimits& limits) {
   POSEIDON_ASSIGN_OR_RETURN(const HostPort address, parse_page_address(listen));
   if (!is_loopback_host(address.host) && !security->has_tls()) {
     spdlog::warn(
@@ -65,7 +75,9 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::start(
   }
   auto server = HttpServer::start(
       address, std::move(security),
-      [page = std::move(page)](const HttpRequest& request) { return answer(request, page); },
+      [page = std::move(page), pulse](const HttpRequest& request) {
+        return answer(request, page, *pulse);
+      },
       limits);
   if (!server.ok()) {
     return absl::Status(server.status().code(),

@@ -6,12 +6,14 @@
 
 #include "absl/status/statusor.h"
 #include "common/http_server.h"
+#include "common/loop_pulse.h"
 #include "common/metric_families.h"
 
 namespace poseidon {
 
 /// Serves what one function puts together at /metrics, as Prometheus' text, compressed for those
-/// who take gzip. Costs nothing but when it is scraped.
+/// who take gzip; and at /healthz whether the daemon's loop still turns: 200 "ok", or 503 and which
+/// has been silent for how long. Costs nothing but when it is asked.
 class MetricsServer {
  public:
   /// Called on the server's threads, up to HttpLimits::threads at a time.
@@ -19,9 +21,10 @@ class MetricsServer {
 
   /// `listen`: HOST:PORT, port 0 for any. ALREADY_EXISTS when the port is taken, INVALID_ARGUMENT
   /// for what is no address; the message names it. Warns when others can read it without TLS.
+  /// `pulse` must outlive the server.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> start(const std::string& listen,
                                                               std::shared_ptr<Security> security,
-                                                              Page page,
+                                                              Page page, const LoopPulse* pulse,
                                                               const HttpLimits& limits = {});
 
   /// HOST:PORT really listened on.

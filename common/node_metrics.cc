@@ -266,9 +266,10 @@ MetricFamilies node_page(const NodeFigures& figures, const ShownJob& job) {
 absl::StatusOr<std::unique_ptr<NodeMetrics>> NodeMetrics::serve(const std::string& listen,
                                                                 NodeFigures figures) {
   std::unique_ptr<NodeMetrics> metrics(new NodeMetrics(std::move(figures)));
-  POSEIDON_ASSIGN_OR_RETURN(metrics->server_,
-                            MetricsServer::start(listen, metrics->figures_.security,
-                                                 [raw = metrics.get()] { return raw->page(); }));
+  POSEIDON_ASSIGN_OR_RETURN(metrics->server_, MetricsServer::start(
+                                                  listen, metrics->figures_.security,
+                                                  [raw = metrics.get()] { return raw->page(); },
+                                                  metrics->figures_.pulse));
   return metrics;
 }
 

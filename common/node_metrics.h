@@ -36,7 +36,8 @@ struct NodeFigures {
   std::vector<const PacedTraffic*> traffic;  ///< of its transports, added up
   std::filesystem::path data_dir;            ///< a server's; "": none
   std::shared_ptr<Security> security = Security::none();
-  const GpuMonitor* gpu = nullptr;  ///< a worker's; null: it computes on none
+  const GpuMonitor* gpu = nullptr;   ///< a worker's; null: it computes on none
+  const LoopPulse* pulse = nullptr;  ///< that /healthz tells of
 };
 
 /// The job that a node has a part in; nothing while there is none.
@@ -52,7 +53,7 @@ MetricFamilies node_page(const NodeFigures& figures, const ShownJob& job);
 /// Any thread.
 class NodeMetrics {
  public:
-  /// Serves on LISTEN, at /metrics. Fails when the address cannot be listened on.
+  /// Serves on LISTEN, at /metrics and /healthz. Fails when the address cannot be listened on.
   static absl::StatusOr<std::unique_ptr<NodeMetrics>> serve(const std::string& listen,
                                                             NodeFigures figures);
 

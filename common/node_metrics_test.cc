@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 
+#include "common/clock.h"
 #include "gmock/gmock.h"
 #include "tests/support/page_values.h"
 #include "tests/support/scrape.h"
@@ -18,6 +19,8 @@
 namespace poseidon {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing_support::histogram_of;
@@ -188,9 +191,12 @@ TEST_F(NodePage, SeriesAreAsManyAsPromised) {
 }
 
 TEST_F(NodePage, TheLayersOfAJobGoWithIt) {
-  auto metrics = NodeMetrics::serve(
-      "127.0.0.1:0",
-      {.role = "worker", .probe = probe_.get(), .refusals = &refusals_, .traffic = {}});
+  LoopPulse pulse("heartbeats", SystemClock().now());
+  auto metrics = NodeMetrics::serve("127.0.0.1:0", {.role = "worker",
+                                                    .probe = probe_.get(),
+                                                    .refusals = &refusals_,
+                                                    .traffic = {},
+                                                    .pulse = &pulse});
   ASSERT_TRUE(metrics.ok()) << metrics.status();
   const std::string layer =
       "poseidon_layer_sent_bytes_total{layer=\"layer1\",scheme=\"ps\",role=\"worker\"} 0";
@@ -208,38 +214,40 @@ TEST_F(NodePage, TheLayersOfAJobGoWithIt) {
 }
 
 TEST(MetricsServer, ATakenAddressIsNamed) {
+  const LoopPulse pulse("heartbeats", SystemClock().now());
   const auto page = [] { return MetricFamilies(); };
-  auto first = MetricsServer::start("127.0.0.1:0", Security::none(), page);
+  auto first = MetricsServer::start("127.0.0.1:0", Security::none(), page, &pulse);
   ASSERT_TRUE(first.ok()) << first.status();
-  const auto second = MetricsServer::start((*first)->address(), Security::none(), page);
+  const auto second = MetricsServer::start((*first)->address(), Security::none(), page, &pulse);
   EXPECT_TRUE(absl::IsAlreadyExists(second.status())) << second.status();
   EXPECT_THAT(std::string(second.status().message()), HasSubstr((*first)->address()));
-  EXPECT_TRUE(
-      absl::IsInvalidArgument(MetricsServer::start("here", Security::none(), page).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      MetricsServer::start("here", Security::none(), page, &pulse).status()));
 }
 
 /// They would blind Prometheus.
 TEST(MetricsServer, SilentClientsAreCutOff) {
+  const LoopPulse pulse("heartbeats", SystemClock().now());
   const HttpLimits limits{.threads = 2, .request_timeout_s = 1};
   const auto server = MetricsServer::start(
-      "127.0.0.1:0", Security::none(), [] { return MetricFamilies(); }, limits);
+      "127.0.0.1:0", Security::none(), [] { return MetricFamilies(); }, &pulse, limits);
   ASSERT_TRUE(server.ok()) << server.status();
   const auto clients = testing_support::silent_clients((*server)->address(), limits);
   EXPECT_THAT(scrape((*server)->address()), HasSubstr("200 OK"));
 }
 
 TEST(MetricsServer, AnswersOnlyWhatItHas) {
-  const auto server = MetricsServer::start("127.0.0.1:0", Security::none(), [] {
-    return MetricFamilies{single_gauge("poseidon_answer", "Of all", 42)};
-  });
+  const LoopPulse pulse("heartbeats", SystemClock().now());
+  const auto page = [] { return MetricFamilies{single_gauge("poseidon_answer", "Of all", 42)}; };
+  const auto server = MetricsServer::start("127.0.0.1:0", Security::none(), page, &pulse);
   ASSERT_TRUE(server.ok()) << server.status();
   EXPECT_EQ((*server)->url(), "http://" + (*server)->address() + "/metrics");
   const auto ask = [&](const std::string& request) {
     return testing_support::answer_to((*server)->address(), request + "\r\nHost: x\r\n\r\n");
   };
-  const std::string page = ask("GET /metrics HTTP/1.1");
-  EXPECT_THAT(page, HasSubstr("Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"));
-  EXPECT_THAT(page, HasSubstr("\nposeidon_answer 42\n"));
+  const std::string shown = ask("GET /metrics HTTP/1.1");
+  EXPECT_THAT(shown, HasSubstr("Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"));
+  EXPECT_THAT(shown, HasSubstr("\nposeidon_answer 42\n"));
   EXPECT_THAT(ask("GET / HTTP/1.1"), HasSubstr(" 404 "));
   EXPECT_THAT(ask("DELETE /metrics HTTP/1.1"), HasSubstr(" 405 "));
   const std::string refuses_gzip = ask("GET /metrics HTTP/1.1\r\nAccept-Encoding: gzip;q=0, br");
@@ -248,7 +256,27 @@ TEST(MetricsServer, AnswersOnlyWhatItHas) {
   const std::string packed = ask("GET /metrics HTTP/1.1\r\nAccept-Encoding: br, gzip;q=0.9");
   EXPECT_THAT(packed, HasSubstr("Content-Encoding: gzip\r\n"));
   EXPECT_EQ(packed.substr(packed.find("\r\n\r\n") + 4),
-            gzipped(page.substr(page.find("\r\n\r\n") + 4)));
+            gzipped(shown.substr(shown.find("\r\n\r\n") + 4)));
+}
+
+/// The threads that answer go on when the daemon's own loop hangs; the metrics still come, the
+/// health does not.
+TEST(MetricsServer, TellsWhetherTheLoopTurns) {
+  LoopPulse pulse("heartbeats", SystemClock().now());
+  const auto server = MetricsServer::start(
+      "127.0.0.1:0", Security::none(), [] { return MetricFamilies(); }, &pulse);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto health = [&] {
+    return testing_support::answer_to((*server)->address(), "GET /healthz HTTP/1.0\r\n\r\n");
+  };
+  EXPECT_THAT(health(), AllOf(HasSubstr(" 200 OK\r\n"), EndsWith("\r\n\r\nok\n")));
+  pulse.turn(SystemClock().now() - kLoopPatience);
+  EXPECT_THAT(health(),
+              AllOf(HasSubstr(" 503 "),
+                    HasSubstr("\r\n\r\nthe loop of heartbeats has been silent for 30 s")));
+  EXPECT_THAT(scrape((*server)->address()), HasSubstr("200 OK"));
+  pulse.turn(SystemClock().now());
+  EXPECT_THAT(health(), HasSubstr(" 200 OK\r\n"));
 }
 
 TEST(Gzipped, IsReadByZlib) {
@@ -273,9 +301,10 @@ TEST(Gzipped, IsReadByZlib) {
 /// Every daemon's stop waits for it.
 TEST(MetricsServer, StopsAtOnce) {
   double slowest_s = 0.0;
+  const LoopPulse pulse("heartbeats", SystemClock().now());
   for (int i = 0; i < 5; ++i) {
-    auto server =
-        MetricsServer::start("127.0.0.1:0", Security::none(), [] { return MetricFamilies(); });
+    auto server = MetricsServer::start(
+        "127.0.0.1:0", Security::none(), [] { return MetricFamilies(); }, &pulse);
     ASSERT_TRUE(server.ok()) << server.status();
     scrape((*server)->address());
     const auto since = std::chrono::steady_clock::now();

@@ -3,13 +3,13 @@
 #include <systemd/sd-daemon.h>
 
 #include <cstdint>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/clock.h"
 
 namespace poseidon {
 
-ServiceManager::ServiceManager(std::function<bool()> alive) : alive_(std::move(alive)) {
+ServiceManager::ServiceManager(const LoopPulse* pulse) : pulse_(pulse) {
   std::uint64_t interval_us = 0;
   if (::sd_watchdog_enabled(/*unset_environment=*/0, &interval_us) > 0 && interval_us > 0) {
     watchdog_ =
@@ -36,7 +36,7 @@ void ServiceManager::watch(std::chrono::microseconds interval) {
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, interval, [this] { return ended_; })) {
     lock.unlock();
-    if (alive_()) ::sd_notify(0, "WATCHDOG=1");
+    if (pulse_->alive(SystemClock().now(), interval).ok()) ::sd_notify(0, "WATCHDOG=1");
     lock.lock();
   }
 }

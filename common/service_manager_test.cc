@@ -7,12 +7,13 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <string>
 
+#include "common/clock.h"
 #include "common/descriptor.h"
 #include "gtest/gtest.h"
 
@@ -51,10 +52,12 @@ class ServiceManagerTest : public testing::Test {
   Descriptor socket_;
 };
 
+constexpr std::chrono::hours kFarAway{1};
 constexpr int kSoonMs = 10'000;  // only ever waited for in full when the test fails
 
 TEST_F(ServiceManagerTest, TellsReadinessAndTheEnd) {
-  ServiceManager manager([] { return true; });
+  const LoopPulse pulse("heartbeats", SystemClock().now());
+  ServiceManager manager(&pulse);
   manager.ready("listens on 10.0.0.1:4700");
   EXPECT_EQ(next(kSoonMs), "READY=1\nSTATUS=listens on 10.0.0.1:4700");
   manager.stopping();
@@ -64,25 +67,33 @@ TEST_F(ServiceManagerTest, TellsReadinessAndTheEnd) {
 
 TEST_F(ServiceManagerTest, FeedsTheWatchdogWhileTheDaemonLives) {
   ::setenv("WATCHDOG_USEC", "20000", 1);
-  LoopPulse pulse;
-  std::atomic<int> asked{0};
-  ServiceManager manager([&] {
-    ++asked;
-    return pulse.turned();
-  });
+  LoopPulse pulse("heartbeats", SystemClock().now() + kFarAway);
+  ServiceManager manager(&pulse);
   EXPECT_EQ(next(kSoonMs), "WATCHDOG=1");
-  // The loop stands still now: it is asked, but nothing is told.
-  const int before = asked;
-  while (asked < before + 3) ::usleep(1000);
-  EXPECT_EQ(next(0), "");
-  pulse.turn();
+  // The loop has stood still: but for what was on its way, nothing is told (100 would be 1 s).
+  pulse.turn(SystemClock().now() - kFarAway);
+  for (int told = 0; !next(500).empty(); ++told) ASSERT_LT(told, 100);
+  pulse.turn(SystemClock().now() + kFarAway);
   EXPECT_EQ(next(kSoonMs), "WATCHDOG=1");
 }
 
 TEST(ServiceManager, DoesNothingWithoutOne) {
-  ServiceManager manager([] { return true; });
+  const LoopPulse pulse("heartbeats", SystemClock().now());
+  ServiceManager manager(&pulse);
   manager.ready("");
   manager.stopping();
+}
+
+TEST(LoopPulse, SaysWhoWasSilentAndForHowLong) {
+  using std::chrono::seconds;
+  LoopPulse pulse("heartbeats", seconds(100));
+  EXPECT_TRUE(pulse.alive(seconds(129), seconds(30)).ok());
+  const absl::Status silent = pulse.alive(seconds(147), seconds(30));
+  EXPECT_TRUE(absl::IsUnavailable(silent));
+  EXPECT_EQ(silent.message().find("the loop of heartbeats has been silent for 47 s"), 0u) << silent;
+  pulse.turn(seconds(146));
+  EXPECT_TRUE(pulse.alive(seconds(147), seconds(30)).ok());
+  EXPECT_TRUE(absl::IsUnavailable(pulse.alive(seconds(176), seconds(30))));
 }
 
 }  // namespace

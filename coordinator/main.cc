@@ -83,9 +83,9 @@ absl::Status run(const MainOptions& options) {
   POSEIDON_RETURN_IF_ERROR(start_daemon("coordinator", options.daemon));
   StopFlag stop;
   const StopSignals signals([&stop](const std::string& name) { stop.set(name); });
-  LoopPulse pulse;
-  ServiceManager manager([&pulse] { return pulse.turned(); });
   const SystemClock clock;
+  LoopPulse pulse("the timer", clock.now());
+  ServiceManager manager(&pulse);
   POSEIDON_ASSIGN_OR_RETURN(const std::shared_ptr<Security> security,
                             Security::load(options.daemon.security, PeerRole::kCoordinator));
   warn_if_open(options.listen, *security);
@@ -99,7 +99,7 @@ absl::Status run(const MainOptions& options) {
                                          [&options](const std::string& address) {
                                            return announce_address(options.daemon, address);
                                          },
-                                     .on_turn = [&pulse] { pulse.turn(); }};
+                                     .pulse = &pulse};
   service_options.cluster.membership.lease = Milliseconds(options.lease_ms);
   service_options.cluster.membership.heartbeat = Milliseconds(options.heartbeat_ms);
   service_options.cluster.job.waiting_timeout = std::chrono::seconds(options.wait_for_nodes_s);

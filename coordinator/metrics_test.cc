@@ -162,6 +162,17 @@ class ServedMetrics : public ServiceTest {
   }
 };
 
+TEST_F(ServedMetrics, TellWhetherTheTimerTurns) {
+  pulse_.turn(SystemClock().now() - kLoopPatience);
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto health = [this] {
+    return testing_support::answer_to(service_->metrics_address(), "GET /healthz HTTP/1.0\r\n\r\n");
+  };
+  while (health().find(" 200 OK\r\n") == std::string::npos) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << health();
+  }
+}
+
 TEST_F(ServedMetrics, FollowAJobAndItsNodes) {
   add_server(FakeNode::Plays::kWholeJob);
   add_worker(FakeNode::Plays::kWholeJob);

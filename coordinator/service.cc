@@ -342,24 +342,25 @@ class GrpcService final : public v1::Coordinator::CallbackService {
 class CoordinatorServer final : public CoordinatorService {
  public:
   CoordinatorServer(ClusterOptions options, JobResolver resolver,
-                    std::unique_ptr<StateDirectory> state, const Clock* clock,
-                    std::function<void()> on_turn, std::shared_ptr<Security> security)
+                    std::unique_ptr<StateDirectory> state, const Clock* clock, LoopPulse* pulse,
+                    std::shared_ptr<Security> security)
       : security_(std::move(security)),
         cluster_(options, std::move(resolver), std::move(state), clock),
         site_([this] { return cluster_.view(); }, clock),
         service_(&cluster_, security_.get()),
-        on_turn_(std::move(on_turn)) {}
+        pulse_(pulse) {}
 
   ~CoordinatorServer() override { shutdown("the service is destroyed"); }
 
   absl::Status serve_metrics(const std::string& listen) {
     if (!listen.empty()) {
-      POSEIDON_ASSIGN_OR_RETURN(metrics_, MetricsServer::start(listen, security_, [this] {
-                                  MetricFamilies families = coordinator_page(cluster_.figures());
-                                  add_process_figures("coordinator", families);
-                                  add_security_figures("coordinator", *security_, families);
-                                  return families;
-                                }));
+      const auto page = [this] {
+        MetricFamilies families = coordinator_page(cluster_.figures());
+        add_process_figures("coordinator", families);
+        add_security_figures("coordinator", *security_, families);
+        return families;
+      };
+      POSEIDON_ASSIGN_OR_RETURN(metrics_, MetricsServer::start(listen, security_, page, pulse_));
     }
     cluster_.set_metrics_address(metrics_address(), security_->has_tls());
     return absl::OkStatus();
@@ -435,7 +436,7 @@ class CoordinatorServer final : public CoordinatorService {
       lock.unlock();
       cluster_.tick();
       service_.cancel_stuck_streams();
-      if (on_turn_) on_turn_();
+      pulse_->turn(SystemClock().now());
       lock.lock();
       changed_.wait_for(lock, kTickInterval, [this] { return stopping_; });
     }
@@ -445,7 +446,7 @@ class CoordinatorServer final : public CoordinatorService {
   Cluster cluster_;
   StatusSite site_;
   GrpcService service_;
-  const std::function<void()> on_turn_;
+  LoopPulse* const pulse_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<ServerPort> port_;  ///< goes before the server
   std::string address_;
@@ -461,14 +462,15 @@ class CoordinatorServer final : public CoordinatorService {
 
 absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::start(
     const CoordinatorOptions& options, JobResolver resolver, const Clock* clock) {
-  POSEIDON_CHECK(clock != nullptr && resolver != nullptr, "both are wired");
+  POSEIDON_CHECK(clock != nullptr && resolver != nullptr && options.pulse != nullptr,
+                 "all are wired");
   POSEIDON_RETURN_IF_ERROR(validate(options.cluster.membership));
   POSEIDON_ASSIGN_OR_RETURN(const HostPort listen,
                             parse_host_port(options.listen, PortZero::kAllowed));
   POSEIDON_ASSIGN_OR_RETURN(auto state, StateDirectory::open(options.state_dir));
   auto server =
       std::make_unique<CoordinatorServer>(options.cluster, std::move(resolver), std::move(state),
-                                          clock, options.on_turn, options.security);
+                                          clock, options.pulse, options.security);
   POSEIDON_RETURN_IF_ERROR(server->serve_metrics(options.metrics_listen));
   POSEIDON_RETURN_IF_ERROR(server->serve_status(options.status_listen));
   POSEIDON_RETURN_IF_ERROR(server->listen(listen, options.on_listening));

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/clock.h"
+#include "common/loop_pulse.h"
 #include "common/security.h"
 #include "coordinator/cluster.h"
 #include "coordinator/job_resolver.h"
@@ -27,7 +28,7 @@ struct CoordinatorOptions {
   /// Its ports are open, nothing was served yet, and the job that it finds goes on if this returns
   /// OK; else start() returns what this does. The address is where it listens. May be null.
   std::function<absl::Status(const std::string& address)> on_listening;
-  std::function<void()> on_turn;  ///< with every turn of the timer: it is alive; may be null
+  LoopPulse* pulse = nullptr;  ///< turns with the timer, and /healthz tells of it; never null
 };
 
 /// Runs from start() until shutdown() or destruction. Thread-safe.

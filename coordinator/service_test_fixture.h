@@ -328,6 +328,7 @@ class ServiceTest : public ::testing::Test {
 
   CoordinatorOptions options() {
     CoordinatorOptions options;
+    options.pulse = &pulse_;
     options.listen = "127.0.0.1:0";
     options.state_dir = folder_ / "state";
     return options;
@@ -414,6 +415,7 @@ class ServiceTest : public ::testing::Test {
   }
 
   SystemClock clock_;
+  LoopPulse pulse_{"the timer", SystemClock().now()};
   std::filesystem::path folder_;
   std::unique_ptr<CoordinatorService> service_;
   std::string address_;

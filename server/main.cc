@@ -13,6 +13,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "common/background.h"
+#include "common/clock.h"
 #include "common/control_client.h"
 #include "common/daemon.h"
 #include "common/directory_identity.h"
@@ -101,6 +102,8 @@ absl::Status run(const MainOptions& options) {
   if (!store.ok()) return store.status();
   RefusalCounts refusals;
   const auto node_probe = std::make_shared<NodeProbe>();
+  const SystemClock clock;
+  LoopPulse pulse("heartbeats", clock.now());
 
   if (options.shared_memory) {
     if (const absl::Status shared = share_tensor_memory(); !shared.ok()) {
@@ -119,7 +122,8 @@ absl::Status run(const MainOptions& options) {
                                                              .refusals = &refusals,
                                                              .traffic = {&transport.traffic()},
                                                              .data_dir = options.data_dir,
-                                                             .security = security}));
+                                                             .security = security,
+                                                             .pulse = &pulse}));
     spdlog::info("metrics at {}", metrics->url());
   }
   ShardService service(&transport, &refusals, refusal_log(refusals),
@@ -159,14 +163,13 @@ absl::Status run(const MainOptions& options) {
   client_options.join.set_metrics_address(metrics == nullptr ? "" : metrics->address());
   client_options.join.set_store_identity(*identity);
   client_options.join.set_process_id(static_cast<std::uint32_t>(getpid()));
-  LoopPulse pulse;
   client_options.probe = node_probe;
-  client_options.on_turn = [&pulse] { pulse.turn(); };
+  client_options.on_turn = [&] { pulse.turn(clock.now()); };
   ControlClient client(client_options, &node);
   node.set_client(&client);
   absl::Status status;
   {
-    ServiceManager manager([&pulse] { return pulse.turned(); });
+    ServiceManager manager(&pulse);
     const StopSignals signals([&](const std::string& name) {
       manager.stopping();
       client.stop(name);

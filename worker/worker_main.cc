@@ -9,6 +9,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "common/clock.h"
 #include "common/control_client.h"
 #include "common/daemon.h"
 #include "common/factor_wire.h"
@@ -92,6 +93,8 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
   warn_if_open(to_string(*listen), *security);
   RefusalCounts refusals;
   const auto node_probe = std::make_shared<NodeProbe>();
+  const SystemClock clock;
+  LoopPulse pulse("heartbeats", clock.now());
 
   if (options.shared_memory) {
     if (const absl::Status shared = share_tensor_memory(); !shared.ok()) {
@@ -127,7 +130,8 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
                                                  &relays.traffic(), &to_relay.traffic()},
                                      .data_dir = {},
                                      .security = security,
-                                     .gpu = gpu.get()}));
+                                     .gpu = gpu.get(),
+                                     .pulse = &pulse}));
     spdlog::info("metrics at {}", metrics->url());
   }
   PeerDoor door(&peers, &refusals);
@@ -172,12 +176,11 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
     client_options.join.set_device(engine.device);
     client_options.join.set_metrics_address(metrics == nullptr ? "" : metrics->address());
     client_options.join.set_process_id(static_cast<std::uint32_t>(getpid()));
-    LoopPulse pulse;
     client_options.probe = node_probe;
-    client_options.on_turn = [&pulse] { pulse.turn(); };
+    client_options.on_turn = [&] { pulse.turn(clock.now()); };
     ControlClient client(client_options, &node);
     node.set_client(&client);
-    ServiceManager manager([&pulse] { return pulse.turned(); });
+    ServiceManager manager(&pulse);
     const StopSignals signals([&](const std::string& name) {
       manager.stopping();
       client.stop(name);

@@ -130,6 +130,8 @@ class LivePrometheus(ProcessTest):
         pages = {target["labels"]["daemon"]: get(f"http://{target['targets'][0]}/metrics")
                  for target in json.loads(self.targets_file.read_text())}
         self.assertEqual(set(pages), {"coordinator", "server", "worker"})
+        for target in json.loads(self.targets_file.read_text()):
+            self.assertEqual(get(f"http://{target['targets'][0]}/healthz"), "ok\n", target)
         seen = {}
         for daemon, page in pages.items():
             lint = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, text=True, check=False)
