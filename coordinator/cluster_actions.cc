@@ -132,6 +132,8 @@ void Cluster::send_stop(const SendStop& stop) {
 }
 
 void Cluster::apply(const JobActions& actions) {
+  // What they log is of this job, be it its first line or its last.
+  if (job_) set_log_job(job_->description().id, job_->epoch().value());
   for (const JobAction& action : actions) apply_one(action);
   after_actions();
 }

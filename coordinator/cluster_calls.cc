@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "common/check.h"
 #include "common/file_io.h"
+#include "common/log.h"
 #include "common/status_macros.h"
 #include "common/text.h"
 #include "coordinator/admission.h"
@@ -257,6 +258,7 @@ void Cluster::install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& 
   std::unique_ptr<JobRun> old_job;  // both die after the lock is released
   std::shared_ptr<RunFiles> old_directory;
   const std::lock_guard<std::mutex> lock(mutex_);
+  set_log_job(job->description().id, job->epoch().value());
   note(EventKind::kJob,
        absl::StrCat("job ", job->description().id, " was submitted; its files go to ",
                     directory->path().string()));

@@ -178,16 +178,17 @@ class OnHosts:
 
 class Cluster:
     """A coordinator, servers and workers, started by hand. `place`: where, by their names; the operator's commands run
-    where the coordinator does. `proofs`: the options with which a role (or "operator") proves who it is."""
+    where the coordinator does. `proofs`: the options with which a role (or "operator") proves who it is; `options`: of
+    each daemon."""
 
-    def __init__(self, test, lease_ms=LEASE_MS, place=None, metrics=False, status=None, proofs=lambda role: []):
+    def __init__(self, test, lease_ms=LEASE_MS, place=None, metrics=False, status=None, proofs=lambda role: [], options=()):
         self.test = test
         self.place = place or Here()
         self.proofs = proofs
         self.servers = []
         self.workers = []
         self.lease_ms = lease_ms
-        self.metrics = ["--metrics-listen", "127.0.0.1:0"] if metrics else []
+        self.options = [*options, *(["--metrics-listen", "127.0.0.1:0"] if metrics else [])]
         self.status_page = ["--status-listen", status] if status else []
         self.address = f"{self.place.address('coordinator')}:0"
         self.coordinators = 0
@@ -199,7 +200,7 @@ class Cluster:
         self.coordinators += 1
         self.coordinator, self.address = self._listening(
             name, "poseidon-coordinator", "--listen", self.address, "--state-dir", self.test.folder / "state",
-            "--lease-ms", self.lease_ms, "--heartbeat-ms", self.lease_ms // 5, *self.metrics, *self.status_page,
+            "--lease-ms", self.lease_ms, "--heartbeat-ms", self.lease_ms // 5, *self.options, *self.status_page,
             *self.proofs("coordinator"))
 
     def start(self, name, program, *arguments):
@@ -224,7 +225,7 @@ class Cluster:
         name = f"server-{len(self.servers)}"
         process, address = self._listening(name, "poseidon-server", "--coordinator", self.address, "--listen",
                                            f"{self.place.address(name)}:0", "--data-dir", self.test.folder / name,
-                                           *self.metrics, *self.proofs("server"))
+                                           *self.options, *self.proofs("server"))
         self.servers.append((process, address))
         return process
 
@@ -232,7 +233,7 @@ class Cluster:
         """A new process with the old one's data directory."""
         process, address = self._listening(f"server-{index}", "poseidon-server", "--coordinator", self.address,
                                            "--listen", f"{self.place.address(f'server-{index}')}:0", "--data-dir",
-                                           self.test.folder / f"server-{index}", *self.metrics,
+                                           self.test.folder / f"server-{index}", *self.options,
                                            *self.proofs("server"))
         self.servers[index] = (process, address)
         return process
@@ -240,7 +241,7 @@ class Cluster:
     def add_worker(self, *arguments, threads=1, program="poseidon-worker"):
         name = f"worker-{len(self.workers)}"
         process = self.start(name, program, "--coordinator", self.address, "--threads", threads,
-                             *self.metrics, *self.proofs("worker"), *arguments)
+                             *self.options, *self.proofs("worker"), *arguments)
         self.workers.append(process)
         return process
 

@@ -88,7 +88,7 @@ class Reproducibility(ProcessTest):
         job = digits_job(iterations=30, test_every_iterations=0, sync={"scheme": "ps"})
         models = []
         for flags in ([], ["--no-shared-memory"]):
-            ours = Cluster(self).add(workers=0, servers=2)
+            ours = Cluster(self, options=["--log-format", "json"]).add(workers=0, servers=2)
             for _ in range(2):
                 ours.add_worker(*flags)
             run_dir = self.folder / f"run{''.join(flags)}"
@@ -101,8 +101,44 @@ class Reproducibility(ProcessTest):
             for server, _ in ours.servers:
                 sent = int(re.search(r"sent (\d+) MB of tensors through shared memory", server.log()).group(1))
                 self.assertEqual(sent > 0, not flags, "chosen by itself, and not against one's will")
+            self.logs_are_json(ours, len(models))  # one job after the other, in one state directory
             self.processes.clear()
         self.assertEqual(models[0], models[1])
+
+    def logs_are_json(self, ours, number):
+        """Of daemons that have trained and ended: every line is an object that says who, when and, where known, for what."""
+        coordinator = self.objects(ours.coordinator, "coordinator")
+        words = [line["message"] for line in coordinator]
+        began = next(i for i, text in enumerate(words) if "was submitted" in text)
+        ended = next(i for i, text in enumerate(words) if text.endswith(" is done"))
+        for line in coordinator[began:ended + 1]:
+            self.assertEqual((line.get("job"), line.get("epoch"), line.get("node")), (f"digits-{number}", number, None), line)
+        self.assertEqual([line for line in (*coordinator[:began], coordinator[-1]) if "job" in line], [])
+        nodes = set()
+        for role, processes in (("server", [server for server, _ in ours.servers]), ("worker", ours.workers)):
+            for process in processes:
+                lines = self.objects(process, role)
+                joined = next(i for i, line in enumerate(lines) if line["message"].startswith("joined as node "))
+                node = int(lines[joined]["message"].split()[-1])
+                nodes.add(node)
+                self.assertEqual([line.get("node") for line in lines], [None] * joined + [node] * (len(lines) - joined))
+                of_job = [line for line in lines if f"epoch {number}" in line["message"]]
+                self.assertGreaterEqual(len(of_job), 2, lines)
+                for line in of_job:
+                    self.assertEqual((line.get("job"), line.get("epoch")), (f"digits-{number}", number), line)
+        self.assertEqual(len(nodes), 4)
+
+    def objects(self, process, daemon):
+        # The address goes to stdout, which has the same file here.
+        text = [line for line in process.log().splitlines() if not line.startswith("listening on 127.0.0.1:")]
+        lines = [json.loads(line) for line in text]
+        self.assertGreaterEqual(len(lines), 3)
+        for line in lines:
+            self.assertEqual((line["daemon"], line["pid"]), (daemon, process.pid), line)
+            self.assertRegex(line["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
+            self.assertIn(line["level"], ("info", "warning"), line)
+            self.assertTrue(line["message"])
+        return lines
 
     def test_another_seed_gives_another_model(self):
         """The counter-test: equal bytes above mean something."""
