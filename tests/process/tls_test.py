@@ -161,16 +161,21 @@ class Tls(ProcessTest):
         return (self.folder / name / "model.safetensors").read_bytes()
 
     def test_a_job_trains_to_the_same_bytes_and_a_checkpoint_is_exported(self):
-        cluster = self.cluster()
+        cluster = self.cluster(options=["--log-level", "debug"])
         model = self.train(cluster, "with-tls")
         exported = cluster.poseidon("checkpoint", "export", "--to", self.folder / "exported.safetensors")
         self.assertEqual(exported.returncode, 0, exported.stderr)
         self.assertEqual((self.folder / "exported.safetensors").read_bytes(), model)
         processes = [cluster.coordinator, *cluster.workers, *(process for process, _ in cluster.servers)]
+        secrets = [line for key in self.ours.glob("*/*.key") for line in key.read_text().splitlines()
+                   if "-----" not in line and len(line) > 16]  # the last may be too short to mean anything
+        self.assertGreaterEqual(len(secrets), 6)  # of the authority and of five roles
         for process in processes:
             self.assertEqual(self.refused(process), {}, process.name)
             self.assertRegex(self.metrics_of(process), r"(?m)^poseidon_certificate_expiry_time_seconds \d")
             self.assertNotIn("PRIVATE KEY", process.log())
+            for line in secrets:
+                self.assertNotIn(line, process.log(), process.name)
         self.assertIn("through shared memory", self.ended(cluster.workers[0]))
         for process in processes:
             process.destroy()
@@ -336,7 +341,8 @@ class Tokens(ProcessTest):
         secret = "c2VjcmV0IHNlY3JldCBzZWNyZXQ="
         right = self.token("right", secret)
         wrong = self.token("wrong", secret[:-2] + "x=")
-        cluster = Cluster(self, metrics=True, proofs=lambda role: ["--join-token-file", right]).add(workers=1, servers=1)
+        cluster = Cluster(self, metrics=True, proofs=lambda role: ["--join-token-file", right], options=["--log-level", "debug"])
+        cluster.add(workers=1, servers=1)
         done = cluster.submit(short_job(), "--workers", 1, "--wait")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         for proofs, words in (([], "asks for a join token"), (["--join-token-file", wrong], "is not this cluster's")):
@@ -351,8 +357,9 @@ class Tokens(ProcessTest):
         page = Tls.metrics_of(self, cluster.coordinator)
         self.assertRegex(page, r'reason="no_token",role="coordinator"} [2-9]')
         self.assertRegex(page, r'reason="wrong_token",role="coordinator"} 1')
-        for process in (cluster.coordinator, cluster.servers[0][0], cluster.workers[0]):
+        for process in (cluster.coordinator, cluster.servers[0][0], cluster.workers[0], worker):
             self.assertNotIn(secret, process.log())
+            self.assertNotIn(secret[:-2] + "x=", process.log())
 
 
 @unittest.skipIf(hosts.why_not(), f"no namespaces here: {hosts.why_not()}")
@@ -488,12 +495,21 @@ class Pages(ProcessTest):
 
 class Warnings(ProcessTest):
     def test_listening_beyond_this_machine_with_neither_is_told_loudly(self):
-        for name, listen, proofs, warned in (("open", "0.0.0.0:0", [], True), ("loopback", "127.0.0.1:0", [], False)):
-            cluster = Cluster(self)
-            process, _ = cluster._listening(name, "poseidon-server", "--coordinator", cluster.address, "--listen", listen,
-                                            "--data-dir", self.folder / name, *proofs)
-            self.assertEqual("MAY COMMAND THIS PROCESS" in process.log(), warned, process.log())
-            cluster.coordinator.destroy()
+        token = Tokens.token(self, "token", "c2VjcmV0IHNlY3JldCBzZWNyZXQ=")
+        # Nobody listens at the discard port: they begin without a coordinator, too.
+        daemons = {"coordinator": ["--state-dir"], "server": ["--coordinator", "127.0.0.1:9", "--data-dir"],
+                   "worker": ["--coordinator", "127.0.0.1:9"]}
+        for role, arguments in daemons.items():
+            for name, listen, proofs, warned in (("open", "0.0.0.0:0", [], True), ("loopback", "127.0.0.1:0", [], False),
+                                                 ("protected", "0.0.0.0:0", ["--join-token-file", token], False)):
+                folder = [self.folder / f"{role}-{name}-data"] if arguments[-1].endswith("-dir") else []
+                address = self.folder / f"{role}-{name}.address"
+                process = self.start(f"{role}-{name}", BIN / f"poseidon-{role}", *arguments, *folder, "--listen", listen,
+                                     "--address-file", address, *proofs)
+                wait_for(f"{process.name} to listen", lambda made=address: made.exists())
+                # Before it listens.
+                self.assertEqual("ANYBODY WHO REACHES 0.0.0.0:0 MAY COMMAND THIS PROCESS" in process.log(), warned, process.log())
+                process.destroy()
 
 
 if __name__ == "__main__":
