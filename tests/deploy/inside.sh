@@ -1,7 +1,9 @@
 #!/bin/bash
-# Runs in the machine that packages_test.py boots. Ends with ALL DONE when everything was as it should be.
+# Runs in the machine of packages_test.py: `inside.sh chroot` before it is booted, then `inside.sh booted`. Ends with ALL DONE
+# when everything was as it should be.
 set -euo pipefail
 trap 'echo "FAILED in line $LINENO"; journalctl --no-pager -u "poseidon-*" | tail -60' ERR
+export DEBIAN_FRONTEND=noninteractive
 daemons=(poseidon-coordinator poseidon-server poseidon-worker)
 at=127.0.0.1:4700
 
@@ -25,6 +27,38 @@ train() {
   until_true 30 "both nodes have joined" nodes_idle
   poseidon submit /srv/job.json --coordinator $at --workers 1 --servers 1 --wait | tail -3
 }
+
+# removed: the programs are gone, the links of `systemctl enable` too; what is configured and what was kept stays.
+removed() {
+  must_fail command -v poseidon-server
+  for daemon in "${daemons[@]}"; do
+    [ -e "/etc/poseidon/${daemon#poseidon-}.json" ]
+    [ "$(find /etc/systemd/system -name "$daemon.service" | wc -l)" = 0 ]
+  done
+  getent passwd poseidon
+}
+nothing_left() {
+  must_fail getent passwd poseidon
+  must_fail getent group poseidon
+  local left
+  left=$(find / -xdev \( -path /proc -o -path /sys -o -path /packages -o -path /upgrade -o -path /run -o -path /var/log \
+    -o -path /var/cache \) -prune -o -name '*poseidon*' -print)
+  [ -z "$left" ] || { echo "left behind: $left"; return 1; }
+}
+
+if [ "$1" = chroot ]; then
+  [ ! -d /run/systemd/system ]
+  echo "== not booted: enabled, and removed; enabled again, and purged"
+  for how in remove purge; do
+    systemctl enable "${daemons[@]}"
+    [ "$(find /etc/systemd/system/multi-user.target.wants -name 'poseidon-*' | wc -l)" = 3 ]
+    apt-get $how -y 'poseidon-*' >/dev/null
+    if [ $how = remove ]; then removed; else nothing_left; fi
+    dpkg -i /packages/*.deb >/dev/null
+  done
+  echo "ALL DONE"
+  exit
+fi
 
 echo "== installed: the user is there, nothing runs, nothing is enabled"
 getent passwd poseidon
@@ -70,7 +104,7 @@ echo "== upgraded: goes on with the new programs, the configuration is kept thou
 sed -i 's/"metrics-listen": "127.0.0.1:9461"/"metrics-listen": "127.0.0.1:9471"/' /etc/poseidon/server.json
 before=$(pid_of poseidon-server)
 old=$(dpkg-query --show --showformat '${Version}' poseidon-server)
-DEBIAN_FRONTEND=noninteractive dpkg -i --force-confold /upgrade/*.deb >/dev/null
+dpkg -i --force-confold /upgrade/*.deb >/dev/null
 until_true 30 "the server runs anew" other_pid poseidon-server "$before"
 for part in common coordinator server worker cli; do
   dpkg --compare-versions "$(dpkg-query --show --showformat '${Version}' poseidon-$part)" gt "$old"
@@ -85,12 +119,20 @@ for daemon in "${daemons[@]}"; do
   [ "$(systemctl show --property=Result --value $daemon)" = success ]
 done
 
-echo "== purged: nothing is left"
-DEBIAN_FRONTEND=noninteractive apt-get purge -y 'poseidon-*' >/dev/null
-must_fail getent passwd poseidon
-must_fail getent group poseidon
+echo "== removed while they run: stopped; what they were told and what they keep stays"
+systemctl start "${daemons[@]}"
+apt-get remove -y 'poseidon-*' >/dev/null
+for daemon in "${daemons[@]}"; do
+  [ "$(systemctl is-active $daemon || true)" = inactive ]
+done
+must_fail grep -qsz '^/usr/bin/poseidon-' /proc/[0-9]*/cmdline
+removed
 must_fail systemctl cat poseidon-server
-left=$(find / -xdev \( -path /proc -o -path /sys -o -path /packages -o -path /upgrade -o -path /run -o -path /var/log -o -path /var/cache \) -prune -o \
-  -name '*poseidon*' -print)
-[ -z "$left" ] || { echo "left behind: $left"; false; }
+grep -q 9471 /etc/poseidon/server.json
+[ -d /var/lib/poseidon/server ]
+[ -d /var/lib/poseidon/coordinator/runs ]
+
+echo "== purged: nothing is left"
+apt-get purge -y 'poseidon-*' >/dev/null
+nothing_left
 echo "ALL DONE"

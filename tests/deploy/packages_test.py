@@ -1,4 +1,5 @@
-"""The Debian packages on a fresh machine: installed, started by systemd, trained with, killed, frozen, upgraded, purged.
+"""The Debian packages on a fresh machine: installed, started by systemd, trained with, killed, frozen, upgraded, removed, purged;
+and removed and purged where nothing is booted.
 
 The machine is a Debian 12 made for the purpose, booted with systemd in a container without a network. Needs root and
 the tools below, and says so when it is skipped.
@@ -67,17 +68,19 @@ class Packages(unittest.TestCase):
         del job["optimizer"]["schedule"]
         (self.machine / "srv" / "job.json").write_text(json.dumps(job))
 
+    def nspawn(self, *arguments, **options):
+        return run(self, "systemd-nspawn", "--quiet", "--directory", self.machine, "--private-network", "--register=no",
+                   "--keep-unit", *arguments, **options)
+
     def boot(self):
         """Runs inside.sh in the booted machine; what it printed."""
-        shutil.copy(INSIDE, self.machine / "inside.sh")
         unit = self.machine / "etc/systemd/system/inside.service"
-        unit.write_text("[Service]\nType=oneshot\nExecStart=/bin/bash /inside.sh\nStandardOutput=file:/inside.log\n"
+        unit.write_text("[Service]\nType=oneshot\nExecStart=/bin/bash /inside.sh booted\nStandardOutput=file:/inside.log\n"
                         "StandardError=inherit\nTimeoutStartSec=300\nExecStopPost=systemctl --no-block poweroff\n")
         wants = self.machine / "etc/systemd/system/multi-user.target.wants"
         wants.mkdir(exist_ok=True)
         (wants / "inside.service").symlink_to("/etc/systemd/system/inside.service")
-        run(self, "systemd-nspawn", "--quiet", "--directory", self.machine, "--boot", "--private-network", "--register=no",
-            "--keep-unit", timeout_s=400)
+        self.nspawn("--boot", timeout_s=400)
         log = self.machine / "inside.log"
         return log.read_text() if log.exists() else ""
 
@@ -88,6 +91,9 @@ class Packages(unittest.TestCase):
                          [f"poseidon-{part}" for part in ("cli", "common", "coordinator", "server", "worker", *self.on_gpus())])
         self.make_upgrade(packages, self.folder / "upgrade")
         self.make_machine(packages, self.folder / "upgrade")
+        shutil.copy(INSIDE, self.machine / "inside.sh")
+        said = self.nspawn("--as-pid2", "/bin/bash", "/inside.sh", "chroot")
+        self.assertIn("\nALL DONE\n", said)
         self.give_job()
         log = self.boot()
         self.assertTrue(log.endswith("ALL DONE\n"), log[-6000:])
