@@ -194,14 +194,24 @@ class Containers(unittest.TestCase):
         self.addCleanup(subprocess.run, ["docker", "rm", "-fv", *names], env=self.env, capture_output=True, check=False)
         # This machine is all of them.
         self.next_block(**{"10.0.0.1": "127.0.0.1"})
+        ask = ["docker", "run", "--rm", "--network", "host", "-v", f"{self.tree}/tls/operator:/etc/poseidon/tls:ro",
+               "poseidon-cli", "status", "--coordinator", "127.0.0.1:4700"]
 
         def members():
-            text = self.run_or_fail("docker", "run", "--rm", "--network", "host", "poseidon-cli", "status", "--json",
-                                    "--coordinator", "127.0.0.1:4700")
+            text = self.run_or_fail(*ask, "--json", "--tls-dir", "/etc/poseidon/tls")
             status = json.loads(text[text.index("{"):])
             return [[node["address"] for node in status[group]] for group in ("servers", "workers")]
 
         self.wait_for("one server and one worker", lambda: members() == [["127.0.0.1:4701"], ["127.0.0.1:4702"]], 30)
+        # The option goes before what the image sets; and what the page shows is not open to everybody.
+        logs = {name: self.run_or_fail("docker", "logs", name) for name in names}
+        self.assertIn("listening on 127.0.0.1:4700\n", logs["poseidon-coordinator"])
+        self.assertIn("listening on 0.0.0.0:4701\n", logs["poseidon-server"])
+        for name, log in logs.items():
+            self.assertNotIn("MAY COMMAND THIS PROCESS", log, name)
+        refused = subprocess.run(ask, env=self.env, capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(refused.returncode, 1, refused.stdout)
+        self.assertIn("--tls-dir is needed here too", refused.stderr)
 
     def test_a_cluster_from_its_start_to_its_end(self):
         self.start_engine()
@@ -224,6 +234,7 @@ class Containers(unittest.TestCase):
             # The first check comes ten seconds after the start, which the job may be faster than.
             self.wait_for(f"{daemon} to be healthy",
                           lambda name=daemon: self.inspect(name, ".State.Health.Status") == "healthy", 60)
+            self.assertEqual(json.loads(self.inspect(daemon, "json .State.Health.Log"))[-1]["Output"].strip(), "ok", daemon)
             self.assertNotEqual(self.compose("exec", "-T", daemon, "id", "-u").strip(), "0")
             written = subprocess.run(["docker", "exec", self.container(daemon), "touch", "/usr/bin/x"], env=self.env,
                                      capture_output=True, text=True, check=False)
