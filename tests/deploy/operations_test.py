@@ -2,12 +2,17 @@
 
 Every ```sh block of the page is run as it stands, in the order of the page, by root's shell: on the machine that the
 block's info string names (`sh on=10.0.0.2`; several with commas; `sh on=build` is the machine that builds), else on the
-first; those on=containers are containers_test.py's. What a command prints goes to the log, and a command that fails ends the test. ```text blocks are no commands.
+first; those on=containers are containers_test.py's. What a command prints goes to the log, and a command that fails ends the test.
+
+What the page shows otherwise is held against those: a ```text block is a synopsis, every form and option of which is in one of
+them; a ```json block is part of a job that `poseidon plan` takes; a command within a sentence is in one of them, too, or in
+HERE, or in NOT_RUN with the reason.
 
 The machines are booted with systemd in containers, on a network of their own. Needs root and the tools below, and says so
 when it is skipped.
 """
 
+import json
 import os
 import pathlib
 import re
@@ -25,9 +30,122 @@ MACHINES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
 PACKAGES = "systemd-sysv,dbus,iproute2,prometheus,curl,openssh-server,openssh-client"
 # Debian has no Grafana. Its files are put where the page says, and this is restarted.
 GRAFANA = "[Service]\nExecStart=/bin/sleep infinity\n"
+PROGRAMS = r"(?:poseidon(?:-[a-z]+)*|docker|systemctl|systemd-analyze|journalctl|apt|ldconfig)"
+# Commands of sentences, by how they are run on this machine, in a folder with job.json: "..." filled in, and short.
+HERE = {
+    "poseidon-server --help": "poseidon-server --help",
+    "poseidon local ... --run-dir DIR --metrics":
+        "poseidon local job.json --workers 1 --servers 1 --run-dir run --metrics\n"
+        "grep 127.0.0.1: run/cluster/coordinator/prometheus-targets.json",
+    "poseidon-bench-transport --wire-dtype bf16":
+        "poseidon-bench-transport --wire-dtype bf16 --mib 4 --rounds 1 --iterations 1",
+}
+NOT_RUN = {
+    "poseidon-worker --device cuda:0": "takes a GPU; tests/process/cuda_test.py",
+    "poseidon local job.json --workers 2 --servers 1 --device cuda:0": "takes a GPU; tests/process/cuda_test.py",
+    "ldconfig -p | grep -E 'libcuda|libcublasLt|libcudnn'": "finds nothing without NVIDIA's driver and libraries",
+    "apt remove 'poseidon-*'": "ends everything; tests/deploy/inside.sh",
+    "apt purge 'poseidon-*'": "ends everything; tests/deploy/inside.sh",
+    "apt purge": "a mention of the line above",
+    "systemd-analyze security": "packages_test.py, with what is allowed",
+}
+
+
+def lines_outside_blocks():
+    """(number, line, info string of the block that it is in or "")."""
+    info = ""
+    for number, line in enumerate(PAGE.read_text().splitlines(), 1):
+        if line.startswith("```"):
+            info = "" if info else line[3:]
+        else:
+            yield number, line, info
+
+
+def parts(command):
+    """(program and subcommands, options without their values) of one command or synopsis of it."""
+    words = command.replace("[", " ").replace("]", " ").split()
+    options = {word for word in words if word.startswith("--")}
+    names = []
+    for word in words:
+        if not re.fullmatch(r"[a-z][a-z-]*", word):
+            break
+        names.append(word)
+    return tuple(names), options
+
+
+def covers(command, names):
+    return command[0][:len(names)] == names
 
 
 class Page(unittest.TestCase):
+    def setUp(self):
+        self.commands = [(parts(found), found.split()) for block in command_blocks(MACHINES[0])
+                         for found in re.findall(rf"\b{PROGRAMS} [^|;&)\n]*", block.text)]
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="poseidon-page-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def run_here(self, command):
+        environment = {**os.environ, "PATH": f"{BUILD / 'bin'}:{os.environ['PATH']}"}
+        return run(self, "bash", "-euc", command, cwd=self.folder, env=environment, timeout_s=120)
+
+    def give_job(self, name, **changes):
+        job = json.loads((ROOT / "deploy/jobs/digits.json").read_text())
+        for source in (job["data"]["train"], job["data"]["test"]):
+            for key in ("images", "labels"):
+                source[key] = str((ROOT / "deploy/jobs" / source[key]).resolve())
+        job.update({"iterations": 5, "test_every_iterations": 0, **changes})
+        del job["optimizer"]["schedule"]
+        (self.folder / name).write_text(json.dumps(job))
+
+    def test_every_form_of_a_synopsis_is_run(self):
+        forms = [(number, line) for number, line, info in lines_outside_blocks() if info == "text"]
+        self.assertGreaterEqual(len(forms), 5)
+        for number, line in forms:
+            self.assertRegex(line, rf"^{PROGRAMS} ", f"line {number}: a ```text block has commands of ours, one a line")
+            names, options = parts(line)
+            run_as = [command for command, _ in self.commands if covers(command, names)]
+            self.assertTrue(run_as, f"line {number}: no ```sh block has {' '.join(names)}")
+            never = options - set().union(*(tried for _, tried in run_as))
+            self.assertEqual(never, set(), f"line {number}: no ```sh block has {' '.join(names)} with these")
+
+    def test_every_command_of_a_sentence_is_run_or_it_is_known_why_not(self):
+        spans = {span: number for number, line, info in lines_outside_blocks() if not info
+                 for span in re.findall(r"`([^`]+)`", line) if re.match(rf"{PROGRAMS} ", span)}
+        self.assertGreaterEqual(len(spans), 15)
+        unknown = []
+        for span, number in spans.items():
+            names, _ = parts(span)
+            rest = span.split()[len(names):]
+            is_run = any(covers(command, names) and set(rest) <= set(words) for command, words in self.commands)
+            is_known = span in HERE or span in NOT_RUN or any(covers(parts(known), names) and not rest for known in HERE)
+            if not is_run and not is_known:
+                unknown.append(f"line {number}: {span}")
+            self.assertFalse(is_run and (span in HERE or span in NOT_RUN), f"{span} is run by a block")
+        self.assertEqual(unknown, [], "in no ```sh block, not in HERE, not in NOT_RUN")
+        self.assertEqual((set(HERE) | set(NOT_RUN)) - set(spans), set(), "not on the page")
+
+    def test_commands_of_sentences_that_need_no_machine(self):
+        self.give_job("job.json")
+        for span, command in HERE.items():
+            with self.subTest(span):
+                self.run_here(command)
+
+    def test_every_fragment_of_a_job_is_taken(self):
+        blocks, before = [], 0
+        for number, line, info in lines_outside_blocks():
+            if info == "json":
+                if number != before + 1:
+                    blocks.append((number, ""))
+                blocks[-1] = (blocks[-1][0], f"{blocks[-1][1]}{line}\n")
+                before = number
+        self.assertGreaterEqual(len(blocks), 3)
+        self.give_job("plain.json")
+        self.run_here("poseidon plan plain.json --workers 2 --servers 2 --json > plan.json")
+        for number, text in blocks:
+            with self.subTest(f"line {number}"):
+                self.give_job("job.json", **json.loads("{" + text + "}"))
+                self.run_here("poseidon plan job.json --workers 2 --servers 2")
+
     def test_every_command_is_one_that_is_tried(self):
         fenced = False
         for number, line in enumerate(PAGE.read_text().splitlines(), 1):
