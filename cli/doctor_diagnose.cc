@@ -100,7 +100,7 @@ class Doctor {
     return 0.0;
   }
   static bool lacks_cores(const DoctorFacts::Machine& machine) {
-    return machine.wanted >= kWaitsForCores * machine.used &&
+    return machine.wanted > 0.0 && machine.wanted >= kWaitsForCores * machine.used &&
            machine.used + machine.wanted >= kBusyMachine * machine.cores;
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -49,8 +50,10 @@ void measure_iterations(const std::vector<TimedNode>& nodes, DoctorFacts& facts)
     const auto count = static_cast<std::int64_t>(begins.size());
     if (count <= facts.iterations || count < 2) continue;
     facts.iterations = count;
-    facts.iteration_s =
-        seconds(begins.rbegin()->second - begins.begin()->second) / static_cast<double>(count - 1);
+    // Not less than nothing, whatever a node says.
+    const Nanoseconds took =
+        std::max(begins.rbegin()->second - begins.begin()->second, Nanoseconds(0));
+    facts.iteration_s = seconds(took) / static_cast<double>(count - 1);
   }
 }
 
@@ -111,6 +114,12 @@ const v1::NodeStatus* status_of(const v1::GetStatusResponse& status, const Timed
   return nullptr;
 }
 
+/// Of a node's load. What no load can be counts as none, and within kMostLoad no sum overflows.
+double sane(double told) {
+  constexpr double kMostLoad = 1e15;
+  return std::isfinite(told) ? std::clamp(told, 0.0, kMostLoad) : 0.0;
+}
+
 void add_to_machine(const DoctorFacts::Node& node, const v1::LoadStatus& load, DoctorFacts& facts) {
   auto machine = std::find_if(facts.machines.begin(), facts.machines.end(),
                               [&](const auto& known) { return known.id == load.machine(); });
@@ -119,8 +128,8 @@ void add_to_machine(const DoctorFacts::Node& node, const v1::LoadStatus& load, D
     machine->id = load.machine();
   }
   machine->cores = std::max(machine->cores, static_cast<double>(load.cores()));
-  machine->used += load.cores_used();
-  machine->wanted += load.cores_wanted();
+  machine->used += sane(load.cores_used());
+  machine->wanted += sane(load.cores_wanted());
   machine->processes.push_back(node.name);
 }
 
@@ -177,8 +186,8 @@ DoctorFacts make_facts(const TraceData& trace, const v1::GetStatusResponse& stat
                                  .busy_s = of(Stage::kSum) + of(Stage::kStep)};
       if (node.index < shard.size()) server.shard_bytes = shard[node.index];
       if (told != nullptr && told->has_load()) {
-        server.disk_share = told->load().disk_share();
-        server.disk_bytes_per_s = told->load().disk_bytes_per_s();
+        server.disk_share = sane(told->load().disk_share());
+        server.disk_bytes_per_s = sane(told->load().disk_bytes_per_s());
         server.disk_waiting = static_cast<double>(told->load().disk_waiting());
       }
       facts.servers.push_back(std::move(server));

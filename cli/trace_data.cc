@@ -14,10 +14,15 @@ std::optional<std::uint32_t> from_one(std::uint32_t number) {
 }
 
 /// Within it nothing overflows, whatever a node says.
-constexpr std::uint64_t kMostNanoseconds = std::uint64_t{1} << 60;
+constexpr std::int64_t kMostNanoseconds = std::int64_t{1} << 60;
 
 Nanoseconds to_time(std::uint64_t ns) {
-  return Nanoseconds(static_cast<Nanoseconds::rep>(std::min(ns, kMostNanoseconds)));
+  return Nanoseconds(
+      static_cast<Nanoseconds::rep>(std::min(ns, static_cast<std::uint64_t>(kMostNanoseconds))));
+}
+
+Nanoseconds to_offset(std::int64_t ns) {
+  return Nanoseconds(std::clamp(ns, -kMostNanoseconds, kMostNanoseconds));
 }
 
 TimedEvent to_timed(const v1::TraceEvent& event, Nanoseconds offset) {
@@ -80,7 +85,7 @@ std::vector<TimedNode> timed_nodes(const TraceData& data) {
     timed.index = node.node.index();
     timed.address = node.node.address();
     timed.clock_error = to_time(node.node.clock_error_ns());
-    const Nanoseconds offset(node.node.clock_offset_ns());
+    const Nanoseconds offset = to_offset(node.node.clock_offset_ns());
     for (const v1::TraceEvent& event : node.events) {
       if (event.stage() >= static_cast<std::uint32_t>(Stage::kCount)) continue;
       timed.events.push_back(to_timed(event, offset));

@@ -31,6 +31,8 @@ class Input {
     return value;
   }
   std::string_view rest() const { return rest_; }
+  /// `size` is at most what is left.
+  void skip(std::size_t size) { rest_.remove_prefix(size); }
 
  private:
   std::string_view rest_;

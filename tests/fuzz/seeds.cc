@@ -1,7 +1,8 @@
 // Writes the seeds of tests/fuzz/corpus: what our own encoders make of small examples, and examples
 // of the formats that others write. Run from the source folder:
 //   build/asan/fuzz/fuzz_seeds tests/fuzz/corpus
-// Regressions stay beside them, as files named after what they found.
+// Regressions stay beside them, as files named after what they found. Certificates have other keys
+// each time.
 
 #include <cstdio>
 #include <cstring>
@@ -9,6 +10,9 @@
 #include <fstream>
 #include <iterator>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_replace.h"
+#include "common/certificates.h"
 #include "common/check.h"
 #include "common/checkpoint.h"
 #include "common/factor_wire.h"
@@ -16,6 +20,7 @@
 #include "common/plan_pin.h"
 #include "common/plan_proto.h"
 #include "common/safetensors.h"
+#include "common/stage.h"
 #include "common/store_wire.h"
 #include "common/stream_header.h"
 #include "common/wire.h"
@@ -278,6 +283,115 @@ void add_control(Seeds& seeds) {
   seeds.add("control", "peer", choosing(2) + "ipv6:%5B::1%5D:4711");
 }
 
+/// Of certificates_fuzz.cc: the bits of the first byte.
+constexpr int kDer = 1, kAnswers = 2, kWorkersWanted = 4 << static_cast<int>(PeerRole::kWorker);
+
+std::string der_of(const std::string& pem) {
+  const std::string text = absl::StrReplaceAll(
+      pem, {{"-----BEGIN CERTIFICATE-----", ""}, {"-----END CERTIFICATE-----", ""}, {"\n", ""}});
+  std::string der;
+  POSEIDON_CHECK(absl::Base64Unescape(text, &der), "PEM is base64");
+  return der;
+}
+
+void add_certificates(Seeds& seeds) {
+  constexpr std::int64_t kNow = 1'800'000'000, kDay = 86400;
+  constexpr Validity kAYear{.from_unix_s = kNow - kDay, .until_unix_s = kNow + 365 * kDay};
+  const auto authority = make_authority("our authority", kAYear);
+  POSEIDON_CHECK(authority.ok(), "made");
+  const auto node = [&](PeerRole role, const std::string& name, Validity validity) {
+    const auto made = issue_certificate(*authority, role, name, validity);
+    POSEIDON_CHECK(made.ok(), "signed");
+    return made->certificate_pem;
+  };
+  const std::string worker = node(PeerRole::kWorker, "worker-1", kAYear);
+  const std::string ca = authority->certificate_pem;
+  seeds.add("certificates", "worker", choosing(kWorkersWanted) + worker + ca);
+  seeds.add("certificates", "worker-der",
+            choosing(kDer + kWorkersWanted) + der_of(worker) + der_of(ca));
+  seeds.add("certificates", "operator-answers",
+            choosing(kDer + kAnswers + kWorkersWanted) +
+                der_of(node(PeerRole::kOperator, "o\"\u00e4,\\", kAYear)) + der_of(ca));
+  seeds.add("certificates", "expired",
+            choosing(kDer + kWorkersWanted) +
+                der_of(node(PeerRole::kWorker, "worker-2", {kNow - kDay, kNow - 1})) + der_of(ca));
+  seeds.add("certificates", "signs-itself", choosing(kDer + kWorkersWanted) + der_of(ca));
+  seeds.add("certificates", "other-authority",
+            choosing(kDer + kWorkersWanted) + der_of(worker) + der_of(worker));
+}
+
+/// Of trace_fuzz.cc: as it was on the wire.
+template <typename Message>
+std::string told(int what, const Message& message) {
+  const std::string bytes = message.SerializeAsString();
+  return choosing(what) + choosing(static_cast<int>(bytes.size() / 256)) +
+         choosing(static_cast<int>(bytes.size() % 256)) + bytes;
+}
+
+/// Two iterations of two workers and a server: once in messages, once in steps.
+void add_trace(Seeds& seeds) {
+  v1::TracePart head;
+  head.mutable_head()->set_job("toy");
+  head.mutable_head()->set_job_id("toy-1");
+  head.mutable_head()->set_iterations(2);
+  *head.mutable_head()->mutable_plan() = plan_to_message(plan());
+  std::string messages = told(0, head);
+  std::string steps = bytes_of({3, 8, 50, 0, 25, 3, 8, 50, 1, 25});
+  v1::GetStatusResponse status;
+  status.set_job("toy");
+  status.set_job_id("toy-1");
+  status.set_state("running");
+  for (const int who : {0, 2, 1}) {  // worker 0, worker 1, server 0
+    const bool is_server = who % 2 == 1;
+    v1::TracePart node, events;
+    node.mutable_node()->set_role(is_server ? v1::NODE_ROLE_SERVER : v1::NODE_ROLE_WORKER);
+    node.mutable_node()->set_index(static_cast<std::uint32_t>(who / 2));
+    node.mutable_node()->set_address("10.0.0." + std::to_string(who) + ":4702");
+    node.mutable_node()->set_clock_offset_ns(-5000);
+    node.mutable_node()->set_clock_echoes(3);
+    steps += bytes_of({2, who, 5, 1});
+    v1::NodeStatus& told_of = is_server ? *status.add_servers() : *status.add_workers();
+    told_of.set_rank(who / 2);
+    told_of.set_state("running");
+    told_of.mutable_load()->set_machine(7);
+    told_of.mutable_load()->set_cores(2);
+    told_of.mutable_load()->set_cores_used(1.5);
+    told_of.mutable_load()->set_cores_wanted(1.0);
+    for (const int iteration : {0, 1}) {
+      const auto happens = [&](Stage stage, int begin, int took) {
+        v1::TraceEvent& event = *events.mutable_events()->add_events();
+        event.set_stage(static_cast<std::uint32_t>(stage));
+        event.set_begin_ns(static_cast<std::uint64_t>(iteration * 100 + begin) * 100'000);
+        event.set_duration_ns(static_cast<std::uint64_t>(took) * 100'000);
+        event.set_iteration(static_cast<std::uint64_t>(iteration));
+        event.set_layer(1);
+        event.set_chunk(1);
+        event.set_peer(1);
+        event.set_bytes(100'000);
+        steps += bytes_of({5, static_cast<int>(stage), iteration * 100 + begin, took, iteration, 1,
+                           1, 1, 100, 0});
+      };
+      if (is_server) {
+        happens(Stage::kSum, 20, 20);
+        happens(Stage::kSend, 45, 15);
+      } else {
+        happens(Stage::kForward, 0, 5);
+        happens(Stage::kBackward, 5, 5);
+        happens(Stage::kSend, 10, 10);
+        happens(Stage::kCopy, 60, 5);
+        happens(Stage::kStall, 20, 60);
+      }
+    }
+    messages += told(0, node) + told(0, events);
+    steps += bytes_of({4, who, 16, 8, 4, 7, 2, 24, 16, 0, 32, 0});
+  }
+  v1::TracePart tail;
+  tail.mutable_tail()->add_notes("one is missing");
+  messages += told(0, tail);
+  seeds.add("trace", "messages", messages + told(1, status));
+  seeds.add("trace", "steps", steps);
+}
+
 std::string whole_file(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   POSEIDON_CHECK(file.good(), "started in the source folder");
@@ -415,6 +529,8 @@ int main(int argc, char** argv) {
   add_streams(seeds);
   add_cluster(seeds);
   add_control(seeds);
+  add_certificates(seeds);
+  add_trace(seeds);
   add_text(seeds);
   add_data(seeds);
   return 0;
