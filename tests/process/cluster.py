@@ -20,6 +20,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("POSEIDON_BUILD", ROOT / "build" / "release"))
 BIN = BUILD / "bin"
+PLUGIN = BUILD / "emulated" / "libposeidon_cuda.so"  # the emulated GPU (worker/engine/cuda/emulated)
 DIGITS_JOB = ROOT / "deploy" / "jobs" / "digits.json"
 LEASE_MS = 1500
 # A network with running statistics, which only worker 0 and the servers' memory have between checkpoints.
@@ -145,6 +146,15 @@ class ProcessTest(unittest.TestCase):
         result, run_dir = self.local(job, workers, servers)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         return run_dir
+
+
+def worker_with_gpu(folder):
+    """A poseidon-worker that finds the emulated GPU: it looks for its plug-in beside itself first."""
+    programs = folder / "bin"
+    programs.mkdir()
+    shutil.copy(BIN / "poseidon-worker", programs)
+    os.symlink(PLUGIN, programs / PLUGIN.name)
+    return programs / "poseidon-worker"
 
 
 class Here:

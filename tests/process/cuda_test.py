@@ -3,14 +3,11 @@ both schemes, the same bytes again, also after one of them was killed."""
 
 import json
 import math
-import os
-import shutil
 import signal
 import unittest
 
-from cluster import BIN, BUILD, NORMALISED, Cluster, ProcessTest, digits_job, losses, wait_for
+from cluster import NORMALISED, PLUGIN, Cluster, ProcessTest, digits_job, losses, wait_for, worker_with_gpu
 
-PLUGIN = BUILD / "emulated" / "libposeidon_cuda.so"
 TOLERANCE = 1e-4  # relative; slow jobs (sfb_test.py says why)
 
 
@@ -26,12 +23,7 @@ def job(model, iterations, **changes):
 class OnTheEmulatedGpu(ProcessTest):
     def setUp(self):
         super().setUp()
-        # The worker looks for its plug-in beside itself first.
-        programs = self.folder / "bin"
-        programs.mkdir()
-        self.worker = programs / "poseidon-worker"
-        shutil.copy(BIN / "poseidon-worker", self.worker)
-        os.symlink(PLUGIN, programs / PLUGIN.name)
+        self.worker = worker_with_gpu(self.folder)
 
     def add_worker(self, cluster, device):
         worker = cluster.add_worker("--device", device, program=self.worker)
