@@ -1,5 +1,7 @@
 #include "tests/gpu/device_under_test.h"
 
+#include <dlfcn.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -79,6 +81,22 @@ absl::StatusOr<std::unique_ptr<Device>> make_device_under_test(const std::string
         absl::StrCat("--device ", name, ": no such device; one of cpu, cuda:N"));
   }
   return make_plugin_device("cuda", options);
+}
+
+std::optional<EmulatedCounters> EmulatedCounters::of(const Device& device) {
+  if (device.name().find("emulated GPU") == std::string::npos) return std::nullopt;
+  void* const plugin = dlopen("libposeidon_cuda.so", RTLD_NOW | RTLD_NOLOAD);
+  EmulatedCounters counters{};
+  const auto find = [&]<typename Function>(Function& function, const char* name) {
+    function = reinterpret_cast<Function>(plugin == nullptr ? nullptr : dlsym(plugin, name));
+    if (function == nullptr) refuse(absl::StrCat("the emulated GPU has no ", name));
+  };
+  find(counters.channels_last, "poseidon_emulated_channels_last");
+  find(counters.setup_calls, "poseidon_emulated_setup_calls");
+  find(counters.stray_calls, "poseidon_emulated_stray_calls");
+  find(counters.pageable_copies, "poseidon_emulated_pageable_copies");
+  dlclose(plugin);  // the device keeps it
+  return counters;
 }
 
 void PrecisionTest::SetUp() {

@@ -11,6 +11,7 @@
 // grid is N times coarser: for tools that make everything a hundred times slower.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,17 @@ class PrecisionTest : public ::testing::TestWithParam<std::string> {
 
   const Accuracy accuracy_ = accuracy_of(GetParam());
   std::unique_ptr<Device> device_;
+};
+
+/// What the emulated GPU's plug-in counts (worker/engine/cuda/emulated), since it was loaded.
+struct EmulatedCounters {
+  /// Nothing of any other device.
+  static std::optional<EmulatedCounters> of(const Device& device);
+
+  unsigned long (*channels_last)();    ///< convolutions
+  const char* (*setup_calls)();        ///< that allocate, free or wait for the GPU, by their names
+  unsigned long (*stray_calls)();      ///< of threads that had chosen no GPU
+  unsigned long (*pageable_copies)();  ///< from or to host memory that is not pinned
 };
 
 inline const std::vector<std::string> kPrecisions = {"fp32", "tf32", "bf16", "fp16"};

@@ -1,8 +1,6 @@
 // Every layer type on the device under test, over the grid and the special cases that the CPU
 // device has to pass too (worker/engine/layer_checks.h), and steps from factors.
 
-#include <dlfcn.h>
-
 #include <memory>
 #include <set>
 #include <string>
@@ -60,14 +58,8 @@ TEST_P(GpuLayers, Scores) { compare("Scores"); }
 
 /// Where the emulated GPU's plug-in counts them.
 TEST_P(GpuLayers, ConvolutionsOf16BitsHaveChannelsLast) {
-  if (device_->name().find("emulated GPU") == std::string::npos) {
-    GTEST_SKIP() << "only an emulated GPU counts them";
-  }
-  void* const plugin = dlopen("libposeidon_cuda.so", RTLD_NOW | RTLD_NOLOAD);
-  ASSERT_NE(plugin, nullptr) << dlerror();
-  const auto count =
-      reinterpret_cast<unsigned long (*)()>(dlsym(plugin, "poseidon_emulated_channels_last"));
-  ASSERT_NE(count, nullptr) << dlerror();
+  const auto counters = testing::EmulatedCounters::of(*device_);
+  if (!counters) GTEST_SKIP() << "only an emulated GPU counts them";
   const LayerSpec layer = testing::layer_on(
       {{"type", "convolution"}, {"outputs", 6}, {"kernel", 3}, {"pad", 1}}, {4, 6, 7});
   auto data = testing::draw_layer_data(layer, 3, 1);
@@ -80,12 +72,11 @@ TEST_P(GpuLayers, ConvolutionsOf16BitsHaveChannelsLast) {
   for (const auto& [input, output] : layouts) {
     data.input_layout = input;
     data.output_layout = output;
-    const unsigned long before = count();
+    const unsigned long before = counters->channels_last();
     testing::run_layer(*device_, layer, 3, data);
     // Each of the three computations when the layer is tried out, and when it runs.
-    EXPECT_EQ(count() - before, has_16_bits ? 6 : 0);
+    EXPECT_EQ(counters->channels_last() - before, has_16_bits ? 6 : 0);
   }
-  dlclose(plugin);
 }
 
 TEST_P(GpuLayers, ImagesAreKeptInBfloat16FromLayerToLayer) {

@@ -126,22 +126,26 @@ const char* cublasLtGetStatusString(cublasStatus_t status) {
 }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  count_setup("cublasLtCreate");
   *handle = new cublasLtContext;
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  count_setup("cublasLtDestroy");
   delete handle;
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t compute,
                                         cudaDataType_t scale) {
+  count_setup("cublasLtMatmulDescCreate");
   if (scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
   *made = new cublasLtMatmulDescOpaque_t;
   write(*made, Product{compute, false, false});
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) {
+  count_setup("cublasLtMatmulDescDestroy");
   delete product;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -165,22 +169,26 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* made, cudaDataType type,
                                           std::uint64_t rows, std::uint64_t columns,
                                           std::int64_t stride) {
+  count_setup("cublasLtMatrixLayoutCreate");
   if (type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
   *made = new cublasLtMatrixLayoutOpaque_t;
   write(*made, Layout{rows, columns, stride});
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  count_setup("cublasLtMatrixLayoutDestroy");
   delete layout;
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) {
+  count_setup("cublasLtMatmulPreferenceCreate");
   *made = new cublasLtMatmulPreferenceOpaque_t;
   write(*made, Preference{0, CUBLASLT_REDUCTION_SCHEME_MASK, {256, 256, 256, 256}});
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+  count_setup("cublasLtMatmulPreferenceDestroy");
   delete preference;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -250,7 +258,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
                               const void*, cublasLtMatrixLayout_t, void* out,
                               cublasLtMatrixLayout_t out_at, const cublasLtMatmulAlgo_t* found,
                               void* workspace, std::size_t workspace_bytes, cudaStream_t stream) {
-  if (handle == nullptr || stream == nullptr || found == nullptr) {
+  if (handle == nullptr || !is_usable(stream) || found == nullptr) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   const auto what = read<Product>(product);

@@ -217,7 +217,7 @@ cudnnStatus_t run(cudnnHandle_t handle, const Shapes& shapes, const Kind (&kinds
   if (*static_cast<const float*>(alpha) != 1.0F || *static_cast<const float*>(beta) != 0.0F) {
     return CUDNN_STATUS_NOT_SUPPORTED;
   }
-  if (handle->stream == nullptr || workspace_bytes < needed ||
+  if (!is_usable(handle->stream) || workspace_bytes < needed ||
       (needed > 0 && !is_device_memory(workspace, workspace_bytes)) ||
       !is_device_memory(left.memory, left.bytes()) ||
       !is_device_memory(right.memory, right.bytes()) || !is_device_memory(out, to.bytes())) {
@@ -262,10 +262,12 @@ void cudnnGetLastErrorString(char* message, std::size_t bytes) {
 }
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
+  count_setup("cudnnCreate");
   *handle = new cudnnContext;
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
+  count_setup("cudnnDestroy");
   delete handle;
   return CUDNN_STATUS_SUCCESS;
 }
@@ -275,10 +277,12 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
 }
 
 cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* made) {
+  count_setup("cudnnCreateTensorDescriptor");
   *made = new cudnnTensorStruct{};
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t tensor) {
+  count_setup("cudnnDestroyTensorDescriptor");
   delete tensor;
   return CUDNN_STATUS_SUCCESS;
 }
@@ -293,10 +297,12 @@ cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t tensor, cudnnTe
 }
 
 cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* made) {
+  count_setup("cudnnCreateFilterDescriptor");
   *made = new cudnnFilterStruct{};
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t filter) {
+  count_setup("cudnnDestroyFilterDescriptor");
   delete filter;
   return CUDNN_STATUS_SUCCESS;
 }
@@ -311,10 +317,12 @@ cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t filter, cudnnDa
 }
 
 cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t* made) {
+  count_setup("cudnnCreateConvolutionDescriptor");
   *made = new cudnnConvolutionStruct{};
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t rule) {
+  count_setup("cudnnDestroyConvolutionDescriptor");
   delete rule;
   return CUDNN_STATUS_SUCCESS;
 }

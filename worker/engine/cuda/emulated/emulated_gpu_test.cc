@@ -7,11 +7,18 @@
 #include <chrono>
 #include <cstdlib>
 #include <numeric>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+extern "C" {
+const char* poseidon_emulated_setup_calls();
+unsigned long poseidon_emulated_stray_calls();
+unsigned long poseidon_emulated_pageable_copies();
+}
 
 namespace poseidon {
 namespace {
@@ -290,6 +297,59 @@ TEST_F(EmulatedGpuTest, MemoryOfTheWrongSideIsRefused) {
   EXPECT_EQ(launch(1, 2048, set_kernel, nullptr, 1), cudaErrorInvalidConfiguration);
   int on_the_host = 0;
   EXPECT_EQ(launch(1, 1, set_kernel, &on_the_host, 1), cudaErrorIllegalAddress);
+}
+
+TEST_F(EmulatedGpuTest, MemoryThatIsPinnedInPartIsRefused) {
+  std::array<float, 4> host{};
+  auto* const device = allocate<float>(4);
+  ASSERT_EQ(cudaHostRegister(host.data(), 8, cudaHostRegisterPortable), cudaSuccess);
+  const auto upload = [&](std::size_t first, std::size_t bytes) {
+    return cudaMemcpyAsync(device, host.data() + first, bytes, cudaMemcpyHostToDevice, stream_);
+  };
+  EXPECT_EQ(upload(0, 8), cudaSuccess);
+  EXPECT_THAT(download(device, 2), Each(0)) << "nothing is under way from the stack any more";
+  EXPECT_EQ(upload(1, 12), cudaErrorInvalidValue);
+  const unsigned long pageable = poseidon_emulated_pageable_copies();
+  EXPECT_EQ(upload(2, 8), cudaSuccess);
+  EXPECT_EQ(poseidon_emulated_pageable_copies(), pageable + 1);
+  EXPECT_EQ(cudaHostUnregister(host.data()), cudaSuccess);
+  EXPECT_EQ(poseidon_emulated_pageable_copies(), pageable + 1);
+}
+
+TEST_F(EmulatedGpuTest, EachGpuHasItsMemoryAndItsStreams) {
+  int* const first = allocate<int>(1);
+  int count = 0;
+  ASSERT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
+  EXPECT_EQ(cudaSetDevice(count), cudaErrorInvalidDevice);
+  std::thread([&] {
+    const unsigned long strays = poseidon_emulated_stray_calls();
+    ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+    EXPECT_EQ(launch(1, 1, set_kernel, nullptr, 1), cudaErrorInvalidResourceHandle)
+        << "the first GPU's stream";
+    cudaStream_t stream = nullptr;
+    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    EXPECT_EQ(cudaMemsetAsync(first, 0, sizeof(int), stream), cudaErrorInvalidValue)
+        << "the first GPU's memory";
+    int* const second = allocate<int>(1);
+    EXPECT_EQ(cudaMemsetAsync(second, 0, sizeof(int), stream), cudaSuccess);
+    EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+    EXPECT_EQ(poseidon_emulated_stray_calls(), strays);
+  }).join();
+  std::thread([&] {
+    const unsigned long strays = poseidon_emulated_stray_calls();
+    cudaEventQuery(nullptr);
+    EXPECT_EQ(poseidon_emulated_stray_calls(), strays + 1) << "it has chosen no GPU";
+  }).join();
+  cudaMemsetAsync(first, 0, sizeof(int), stream_);
+}
+
+TEST_F(EmulatedGpuTest, CallsThatSetUpAreCounted) {
+  const std::string before = poseidon_emulated_setup_calls();
+  cudaMemsetAsync(allocate<int>(1), 0, sizeof(int), stream_);
+  const std::string after = poseidon_emulated_setup_calls();
+  EXPECT_NE(after, before);
+  EXPECT_THAT(after, ::testing::HasSubstr("cudaMalloc "));
+  EXPECT_EQ(poseidon_emulated_setup_calls(), after);
 }
 
 TEST_F(EmulatedGpuTest, FreshMemoryIsNoNumber) {

@@ -1,12 +1,14 @@
-// CUDA's runtime as far as the device uses it: one GPU of 8 GiB, whose memory is the host's. What
-// the real one would refuse or answer for is refused: memory of the wrong side, ranges that end
-// beyond an allocation, the default stream.
+// CUDA's runtime as far as the device uses it: two GPUs of 8 GiB, whose memory is the host's. What
+// the real one would refuse or answer for is refused: memory of the wrong side or of another GPU,
+// ranges that end beyond an allocation or are pinned in part, the default stream.
 
 #include <cuda_runtime_api.h>
 
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -27,21 +29,33 @@ constexpr std::size_t kAlignment = 256;
 constexpr int kUnwritten = 0xFF;
 
 thread_local cudaError_t last_error = cudaSuccess;
+thread_local int chosen_device = -1;
+std::atomic<unsigned long> stray_calls{0}, pageable_copies{0};
+
+/// Bytes by address; no two overlap.
+using Ranges = std::map<std::uintptr_t, std::size_t>;
 
 struct Gpu {
-  std::mutex mutex;
-  std::map<std::uintptr_t, std::size_t> device_memory, pinned;  ///< bytes by address
+  Ranges memory;
   std::size_t used = 0;
   std::set<cudaStream_t> streams;
 };
+struct Machine {
+  std::mutex mutex;
+  std::array<Gpu, kDevices> gpus;
+  Ranges pinned;
+  std::map<std::string, unsigned long> setup_calls;
+};
 /// Never destroyed: memory is given back while the process ends.
-Gpu& gpu() {
-  static Gpu* const the = new Gpu;
+Machine& machine() {
+  static Machine* const the = new Machine;
   return *the;
 }
+Gpu& current_gpu() { return machine().gpus[static_cast<std::size_t>(current_device())]; }
 
-bool is_within(const std::map<std::uintptr_t, std::size_t>& ranges, const void* memory,
-               std::size_t bytes) {
+bool is_device(int device) { return device >= 0 && device < kDevices; }
+
+bool is_within(const Ranges& ranges, const void* memory, std::size_t bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(memory);
   auto range = ranges.upper_bound(begin);
   if (range == ranges.begin()) return false;
@@ -49,18 +63,26 @@ bool is_within(const std::map<std::uintptr_t, std::size_t>& ranges, const void* 
   return begin - range->first <= range->second && bytes <= range->second - (begin - range->first);
 }
 
-bool is_pinned(const void* memory, std::size_t bytes) {
-  const std::lock_guard<std::mutex> lock(gpu().mutex);
-  return is_within(gpu().pinned, memory, bytes);
-}
-
-bool overlaps_device_memory(const void* memory, std::size_t bytes) {
-  const std::lock_guard<std::mutex> lock(gpu().mutex);
+bool overlaps(const Ranges& ranges, const void* memory, std::size_t bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(memory);
-  auto range = gpu().device_memory.lower_bound(begin + bytes);
-  if (range == gpu().device_memory.begin()) return false;
+  auto range = ranges.lower_bound(begin + bytes);
+  if (range == ranges.begin()) return false;
   --range;
   return range->first + range->second > begin;
+}
+
+bool is_pinned(const void* memory, std::size_t bytes) {
+  const std::lock_guard<std::mutex> lock(machine().mutex);
+  return is_within(machine().pinned, memory, bytes);
+}
+
+/// Not in any GPU's memory, and pinned as a whole or not at all.
+bool is_host_memory(const void* memory, std::size_t bytes) {
+  const std::lock_guard<std::mutex> lock(machine().mutex);
+  for (const Gpu& gpu : machine().gpus) {
+    if (overlaps(gpu.memory, memory, bytes)) return false;
+  }
+  return is_within(machine().pinned, memory, bytes) || !overlaps(machine().pinned, memory, bytes);
 }
 
 void wait_for(const Record& record) { record.done.wait(false, std::memory_order_acquire); }
@@ -69,9 +91,9 @@ void wait_for(const Record& record) { record.done.wait(false, std::memory_order_
 bool are_on_their_sides(const void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
   switch (kind) {
     case cudaMemcpyHostToDevice:
-      return is_device_memory(to, bytes) && !overlaps_device_memory(from, bytes);
+      return is_device_memory(to, bytes) && is_host_memory(from, bytes);
     case cudaMemcpyDeviceToHost:
-      return is_device_memory(from, bytes) && !overlaps_device_memory(to, bytes);
+      return is_device_memory(from, bytes) && is_host_memory(to, bytes);
     case cudaMemcpyDeviceToDevice:
       return is_device_memory(to, bytes) && is_device_memory(from, bytes);
     default:
@@ -86,9 +108,25 @@ cudaError_t told(cudaError_t error) {
   return error;
 }
 
+int current_device() {
+  if (chosen_device >= 0) return chosen_device;
+  ++stray_calls;
+  return 0;
+}
+
+bool is_usable(cudaStream_t stream) {
+  return stream != nullptr && stream->device() == current_device();
+}
+
+void count_setup(const char* call) {
+  const std::lock_guard<std::mutex> lock(machine().mutex);
+  ++machine().setup_calls[call];
+}
+
 bool is_device_memory(const void* memory, std::size_t bytes) {
-  const std::lock_guard<std::mutex> lock(gpu().mutex);
-  return is_within(gpu().device_memory, memory, bytes);
+  const Gpu& gpu = current_gpu();
+  const std::lock_guard<std::mutex> lock(machine().mutex);
+  return is_within(gpu.memory, memory, bytes);
 }
 
 void spoil(void* workspace, std::size_t bytes) {
@@ -103,6 +141,22 @@ void spoil(void* workspace, std::size_t bytes) {
 using namespace poseidon::emulated;  // NOLINT: what follows is another's interface
 
 extern "C" {
+
+/// For tests: every call so far that belongs to setting up, and how often: "cudaMalloc 7, ...".
+/// Until the thread's next question.
+const char* poseidon_emulated_setup_calls() {
+  thread_local std::string text;
+  text.clear();
+  const std::lock_guard<std::mutex> lock(machine().mutex);
+  for (const auto& [call, count] : machine().setup_calls) {
+    text += (text.empty() ? "" : ", ") + call + " " + std::to_string(count);
+  }
+  return text.c_str();
+}
+/// For tests: calls of threads that had chosen no GPU.
+unsigned long poseidon_emulated_stray_calls() { return stray_calls; }
+/// For tests: copies from or to host memory that is not pinned, which the host stands still for.
+unsigned long poseidon_emulated_pageable_copies() { return pageable_copies; }
 
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 
@@ -130,16 +184,18 @@ const char* cudaGetErrorString(cudaError_t error) {
 }
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = kDevices;
   return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int device) {
-  return device == 0 ? cudaSuccess : told(cudaErrorInvalidDevice);
+  if (!is_device(device)) return told(cudaErrorInvalidDevice);
+  chosen_device = device;
+  return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  if (device != 0) return told(cudaErrorInvalidDevice);
+  if (!is_device(device)) return told(cudaErrorInvalidDevice);
   std::memset(static_cast<void*>(properties), 0, sizeof(*properties));
   std::strncpy(properties->name, "emulated GPU", sizeof(properties->name) - 1);
   properties->major = 9;
@@ -150,37 +206,45 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 // ---- memory ----
 
 cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* all_bytes) {
-  const std::lock_guard<std::mutex> lock(gpu().mutex);
-  *free_bytes = kDeviceBytes - gpu().used;
+  const Gpu& gpu = current_gpu();
+  const std::lock_guard<std::mutex> lock(machine().mutex);
+  *free_bytes = kDeviceBytes - gpu.used;
   *all_bytes = kDeviceBytes;
   return cudaSuccess;
 }
 
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  count_setup("cudaMalloc");
   if (memory == nullptr) return told(cudaErrorInvalidValue);
-  const std::lock_guard<std::mutex> lock(gpu().mutex);
-  if (bytes > kDeviceBytes - gpu().used) return told(cudaErrorMemoryAllocation);
+  Gpu& gpu = current_gpu();
+  const std::lock_guard<std::mutex> lock(machine().mutex);
+  if (bytes > kDeviceBytes - gpu.used) return told(cudaErrorMemoryAllocation);
   // Exactly as many bytes as were asked for, so that AddressSanitizer sees who goes beyond.
   void* made = nullptr;
   if (posix_memalign(&made, kAlignment, bytes) != 0) return told(cudaErrorMemoryAllocation);
   std::memset(made, kUnwritten, bytes);
-  gpu().device_memory[reinterpret_cast<std::uintptr_t>(made)] = bytes;
-  gpu().used += bytes;
+  gpu.memory[reinterpret_cast<std::uintptr_t>(made)] = bytes;
+  gpu.used += bytes;
   *memory = made;
   return cudaSuccess;
 }
 
-// As the real one, it waits for all that the GPU was given.
+// As the real one, it waits for all that the memory's GPU was given, whichever the thread's is.
 cudaError_t cudaFree(void* memory) {
+  count_setup("cudaFree");
+  static_cast<void>(current_device());
   if (memory == nullptr) return cudaSuccess;
   std::vector<std::shared_ptr<Record>> records;
   {
-    const std::lock_guard<std::mutex> lock(gpu().mutex);
-    const auto found = gpu().device_memory.find(reinterpret_cast<std::uintptr_t>(memory));
-    if (found == gpu().device_memory.end()) return told(cudaErrorInvalidValue);
-    gpu().used -= found->second;
-    gpu().device_memory.erase(found);
-    for (const cudaStream_t stream : gpu().streams) records.push_back(stream->record());
+    const std::lock_guard<std::mutex> lock(machine().mutex);
+    const auto begin = reinterpret_cast<std::uintptr_t>(memory);
+    auto& gpus = machine().gpus;
+    const auto gpu =
+        std::find_if(gpus.begin(), gpus.end(), [&](Gpu& g) { return g.memory.contains(begin); });
+    if (gpu == gpus.end()) return told(cudaErrorInvalidValue);
+    gpu->used -= gpu->memory[begin];
+    gpu->memory.erase(begin);
+    for (const cudaStream_t stream : gpu->streams) records.push_back(stream->record());
   }
   for (const auto& record : records) wait_for(*record);
   std::free(memory);
@@ -188,27 +252,26 @@ cudaError_t cudaFree(void* memory) {
 }
 
 cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned) {
-  const std::lock_guard<std::mutex> lock(gpu().mutex);
+  count_setup("cudaHostRegister");
+  static_cast<void>(current_device());
+  const std::lock_guard<std::mutex> lock(machine().mutex);
   if (bytes == 0) return told(cudaErrorInvalidValue);
-  const auto begin = reinterpret_cast<std::uintptr_t>(memory);
-  auto after = gpu().pinned.lower_bound(begin + bytes);
-  if (after != gpu().pinned.begin()) {
-    --after;
-    if (after->first + after->second > begin) return told(cudaErrorHostMemoryAlreadyRegistered);
-  }
-  gpu().pinned[begin] = bytes;
+  if (overlaps(machine().pinned, memory, bytes)) return told(cudaErrorHostMemoryAlreadyRegistered);
+  machine().pinned[reinterpret_cast<std::uintptr_t>(memory)] = bytes;
   return cudaSuccess;
 }
 
 cudaError_t cudaHostUnregister(void* memory) {
-  const std::lock_guard<std::mutex> lock(gpu().mutex);
-  return gpu().pinned.erase(reinterpret_cast<std::uintptr_t>(memory)) == 1
+  count_setup("cudaHostUnregister");
+  static_cast<void>(current_device());
+  const std::lock_guard<std::mutex> lock(machine().mutex);
+  return machine().pinned.erase(reinterpret_cast<std::uintptr_t>(memory)) == 1
              ? cudaSuccess
              : told(cudaErrorHostMemoryNotRegistered);
 }
 
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
-  if (stream == nullptr) return told(cudaErrorInvalidResourceHandle);
+  if (!is_usable(stream)) return told(cudaErrorInvalidResourceHandle);
   if (!is_device_memory(memory, bytes)) return told(cudaErrorInvalidValue);
   stream->push([=] { std::memset(memory, value, bytes); });
   return cudaSuccess;
@@ -217,7 +280,7 @@ cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStre
 cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
                               std::size_t from_pitch, std::size_t width, std::size_t height,
                               cudaMemcpyKind kind, cudaStream_t stream) {
-  if (stream == nullptr) return told(cudaErrorInvalidResourceHandle);
+  if (!is_usable(stream)) return told(cudaErrorInvalidResourceHandle);
   if (width == 0 || height == 0) return cudaSuccess;
   if (to_pitch < width || from_pitch < width) return told(cudaErrorInvalidPitchValue);
   const std::size_t to_bytes = (height - 1) * to_pitch + width;
@@ -239,7 +302,10 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
   };
   // From memory that is not pinned a copy is taken before the call returns; to such memory it
   // returns when all is there.
-  if (kind == cudaMemcpyHostToDevice && !is_pinned(from, from_bytes)) {
+  const bool is_pageable = (kind == cudaMemcpyHostToDevice && !is_pinned(from, from_bytes)) ||
+                           (kind == cudaMemcpyDeviceToHost && !is_pinned(to, to_bytes));
+  if (is_pageable) ++pageable_copies;
+  if (is_pageable && kind == cudaMemcpyHostToDevice) {
     const auto* const begin = static_cast<const std::byte*>(from);
     stream->push([copy, staged = std::vector<std::byte>(begin, begin + from_bytes)] {
       copy(staged.data());
@@ -247,7 +313,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
     return cudaSuccess;
   }
   stream->push([copy, from] { copy(from); });
-  if (kind == cudaMemcpyDeviceToHost && !is_pinned(to, to_bytes)) wait_for(*stream->record());
+  if (is_pageable) wait_for(*stream->record());
   return cudaSuccess;
 }
 
@@ -259,30 +325,39 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 // ---- streams and events ----
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  count_setup("cudaStreamCreate");
   if (flags != cudaStreamNonBlocking)
     return told(cudaErrorInvalidValue);  // tied to the default one
-  *stream = new CUstream_st;
-  const std::lock_guard<std::mutex> lock(gpu().mutex);
-  gpu().streams.insert(*stream);
+  Gpu& gpu = current_gpu();
+  *stream = new CUstream_st(current_device());
+  const std::lock_guard<std::mutex> lock(machine().mutex);
+  gpu.streams.insert(*stream);
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  count_setup("cudaStreamDestroy");
+  static_cast<void>(current_device());
+  if (!is_usable(stream)) return told(cudaErrorInvalidResourceHandle);
   {
-    const std::lock_guard<std::mutex> lock(gpu().mutex);
-    if (gpu().streams.erase(stream) == 0) return told(cudaErrorInvalidResourceHandle);
+    const std::lock_guard<std::mutex> lock(machine().mutex);
+    auto& gpus = machine().gpus;
+    if (std::none_of(gpus.begin(), gpus.end(), [&](Gpu& g) { return g.streams.erase(stream); })) {
+      return told(cudaErrorInvalidResourceHandle);
+    }
   }
   delete stream;
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  if (stream == nullptr) return told(cudaErrorInvalidResourceHandle);
+  if (!is_usable(stream)) return told(cudaErrorInvalidResourceHandle);
   return stream->is_idle() ? cudaSuccess : told(cudaErrorNotReady);
 }
 
+// The event may be of another GPU.
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  if (stream == nullptr || event == nullptr) return told(cudaErrorInvalidResourceHandle);
+  if (!is_usable(stream) || event == nullptr) return told(cudaErrorInvalidResourceHandle);
   std::shared_ptr<Record> record;
   {
     const std::lock_guard<std::mutex> lock(event->mutex);
@@ -293,7 +368,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  count_setup("cudaEventCreate");
   *event = new CUevent_st;
+  (*event)->device = current_device();
   (*event)->times = (flags & cudaEventDisableTiming) == 0;
   return cudaSuccess;
 }
@@ -303,19 +380,24 @@ cudaError_t cudaEventCreate(cudaEvent_t* event) {
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  count_setup("cudaEventDestroy");
+  static_cast<void>(current_device());
   if (event == nullptr) return told(cudaErrorInvalidResourceHandle);
   delete event;
   return cudaSuccess;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  if (stream == nullptr || event == nullptr) return told(cudaErrorInvalidResourceHandle);
+  if (!is_usable(stream) || event == nullptr || event->device != stream->device()) {
+    return told(cudaErrorInvalidResourceHandle);
+  }
   const std::lock_guard<std::mutex> lock(event->mutex);
   event->last = stream->record();
   return cudaSuccess;
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  static_cast<void>(current_device());
   if (event == nullptr) return told(cudaErrorInvalidResourceHandle);
   const std::lock_guard<std::mutex> lock(event->mutex);
   if (event->last == nullptr || event->last->done.load(std::memory_order_acquire)) {

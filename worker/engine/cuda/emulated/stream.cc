@@ -11,8 +11,9 @@ std::atomic<std::uint64_t> streams_made{0};
 
 }  // namespace
 
-CUstream_st::CUstream_st()
-    : newest_(new Node),
+CUstream_st::CUstream_st(int device)
+    : device_(device),
+      newest_(new Node),
       oldest_(newest_),
       random_(++streams_made * 0x9E3779B97F4A7C15ULL),
       thread_([this] { run(); }) {}
@@ -69,7 +70,7 @@ bool CUstream_st::is_idle() const {
 namespace poseidon::emulated {
 
 cudaError_t launch(const cudaLaunchConfig_t& config, std::function<void()> thread) {
-  if (config.stream == nullptr) return told(cudaErrorInvalidResourceHandle);  // the default stream
+  if (!is_usable(config.stream)) return told(cudaErrorInvalidResourceHandle);
   const dim3 grid = config.gridDim, block = config.blockDim;
   const bool is_flat = grid.y == 1 && grid.z == 1 && block.y == 1 && block.z == 1;
   if (!is_flat || grid.x == 0 || grid.x > 0x7FFFFFFFU || block.x == 0 ||

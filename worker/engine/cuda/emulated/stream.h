@@ -27,7 +27,7 @@ struct Record {
 }  // namespace poseidon::emulated
 
 struct CUstream_st {
-  CUstream_st();
+  explicit CUstream_st(int device);
   /// After all that is queued.
   ~CUstream_st();
   CUstream_st(const CUstream_st&) = delete;
@@ -36,6 +36,7 @@ struct CUstream_st {
   void push(std::function<void()> task);
   std::shared_ptr<poseidon::emulated::Record> record();
   bool is_idle() const;
+  int device() const { return device_; }
 
  private:
   struct Node {
@@ -44,6 +45,7 @@ struct CUstream_st {
   };
   void run();
 
+  const int device_;
   // The thread only takes: it tells those who push nothing of how far it is, lest that order what
   // nobody has asked to be ordered.
   std::mutex push_mutex_;
@@ -59,15 +61,25 @@ struct CUevent_st {
   std::mutex mutex;
   std::shared_ptr<poseidon::emulated::Record> last;  ///< null: never recorded
   bool times = true;
+  int device = 0;
 };
 
 namespace poseidon::emulated {
 
+inline constexpr int kDevices = 2;
+/// The GPU that the thread's calls are about. One that has chosen none gets the first, as with the
+/// real runtime, which then opens a context there: poseidon_emulated_stray_calls counts these.
+int current_device();
+/// Of the thread's GPU, and not the default stream.
+bool is_usable(cudaStream_t stream);
+/// A call that belongs to setting up, by its name: it allocates, frees, or waits for the GPU. For
+/// poseidon_emulated_setup_calls.
+void count_setup(const char* call);
 /// Keeps it as the thread's last error, as the runtime does.
 cudaError_t told(cudaError_t error);
 /// Like cudaLaunchKernelExC.
 cudaError_t launch(const cudaLaunchConfig_t& config, std::function<void()> thread);
-/// Whether all of it lies in one allocation of the device's memory.
+/// Whether all of it lies in one allocation of the memory of the thread's GPU.
 bool is_device_memory(const void* memory, std::size_t bytes);
 /// What a library does to its workspace, whatever was in it: its beginning and its end are lost.
 void spoil(void* workspace, std::size_t bytes);
