@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/check.h"
+#include "common/median.h"
 #include "coordinator/cluster_model.h"
 
 namespace poseidon {
@@ -30,16 +31,13 @@ std::string name_of(const NodeInfo& node, std::size_t index) {
   return absl::StrFormat("%s %d (%s)", role_name(node.role), index, node_place(node));
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 void even_out(const std::vector<double*>& speeds) {
   std::vector<double> values;
   for (const double* speed : speeds) values.push_back(*speed);
-  const double middle = median(std::move(values));
+  // One of them, the faster of two: to a mean, machines of different speeds would both be near.
+  const auto at = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), at, values.end());
+  const double middle = *at;
   for (double* speed : speeds) {
     if (std::abs(*speed - middle) <= kAlike * middle) *speed = middle;
   }

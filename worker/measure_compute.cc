@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/aligned_buffer.h"
+#include "common/median.h"
 #include "common/plan.h"
 #include "common/random.h"
 #include "common/status_macros.h"
@@ -23,12 +24,6 @@ constexpr int kProducts = 3;
 constexpr double kLeastProductS = 1e-3;
 constexpr double kMostProductS = 0.1;
 constexpr std::int64_t kMaxStackElements = std::int64_t{64} << 20;  ///< of both factors
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 Batch made_up_batch(const NetSpec& net, std::int64_t samples) {
   SplitMix64 random(1);

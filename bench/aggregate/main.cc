@@ -16,6 +16,7 @@
 #include "common/check.h"
 #include "common/file_io.h"
 #include "common/kernels.h"
+#include "common/median.h"
 #include "nlohmann/json.hpp"
 
 namespace poseidon::bench {
@@ -33,13 +34,6 @@ double cpu_seconds() {
   timespec now{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
-double median(std::vector<double> values) {
-  POSEIDON_CHECK(!values.empty(), "a median of something");
-  std::ranges::sort(values);
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
 struct Measured {

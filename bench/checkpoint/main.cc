@@ -30,6 +30,7 @@
 #include "common/descriptor.h"
 #include "common/file_io.h"
 #include "common/grpc_transport.h"
+#include "common/median.h"
 #include "common/random.h"
 #include "common/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -67,13 +68,6 @@ double cpu_seconds() {
     return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
   };
   return seconds(use.ru_utime) + seconds(use.ru_stime);
-}
-
-double median(std::vector<double> values) {
-  POSEIDON_CHECK(!values.empty(), "a median of something");
-  std::ranges::sort(values);
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
 /// Frozen chunks like a server's: parameters and optimizer slots, noise.

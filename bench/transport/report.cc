@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "common/check.h"
+#include "common/median.h"
 #include "common/text.h"
 
 namespace poseidon::bench {
@@ -47,13 +47,6 @@ std::string cpu_model() {
 }
 
 }  // namespace
-
-double median(std::vector<double> values) {
-  POSEIDON_CHECK(!values.empty(), "a median of something");
-  std::ranges::sort(values);
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 std::vector<Row> make_rows(const Shape& shape, Iteration iterations,
                            const std::vector<VariantSamples>& samples) {

@@ -30,9 +30,6 @@ struct Row {
   double cpu_ratio = 0.0;
 };
 
-/// The middle one, or the mean of the two in the middle; `values` is not empty.
-double median(std::vector<double> values);
-
 std::vector<Row> make_rows(const Shape& shape, Iteration iterations,
                            const std::vector<VariantSamples>& samples);
 
