@@ -19,6 +19,8 @@ namespace {
 /// What is looked at unless the operator says otherwise: this long, within these numbers.
 constexpr double kLookSeconds = 3.0;
 constexpr double kFewestIterations = 4, kMostIterations = 300;
+/// Where no more fit into the nodes' buffers; less tells nothing.
+constexpr double kFewestIterationsThatFit = 2;
 /// A slow job's iterations may take long; then what there is is looked at.
 constexpr Milliseconds kPatience{60000};
 constexpr Milliseconds kStatusOfLookTimeout{5000};
@@ -26,11 +28,11 @@ constexpr Milliseconds kStatusOfLookTimeout{5000};
 std::uint32_t iterations_of(const DoctorOptions& options, const v1::GetStatusResponse& status) {
   if (options.iterations > 0) return static_cast<std::uint32_t>(options.iterations);
   const double iteration_s = status.measured_iteration_seconds();
-  if (!std::isfinite(iteration_s) || iteration_s <= 0.0) {
-    return static_cast<std::uint32_t>(kFewestIterations);
-  }
+  const bool is_known = std::isfinite(iteration_s) && iteration_s > 0.0;
+  const double wanted = is_known ? std::ceil(kLookSeconds / iteration_s) : kFewestIterations;
+  const double most = std::min(kMostIterations, static_cast<double>(iterations_that_fit(status)));
   return static_cast<std::uint32_t>(
-      std::clamp(std::ceil(kLookSeconds / iteration_s), kFewestIterations, kMostIterations));
+      std::max(std::min(std::max(wanted, kFewestIterations), most), kFewestIterationsThatFit));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/median.h"
 
 namespace poseidon {
 namespace {
@@ -35,14 +36,6 @@ constexpr double kUnevenShard = 1.5;
 constexpr double kBusyServer = 0.6;
 /// One layer of several straggles when so much of all waiting is for it.
 constexpr double kStragglerShare = 0.6;
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0.0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
-}
 
 std::string gbit(double bytes_per_s) { return absl::StrFormat("%.3g Gbit/s", bytes_per_s * 8e-9); }
 std::string percent(double share) { return absl::StrFormat("%.0f %%", std::min(share, 1.0) * 100); }
@@ -100,7 +93,8 @@ class Doctor {
     return 0.0;
   }
   static bool lacks_cores(const DoctorFacts::Machine& machine) {
-    return machine.wanted > 0.0 && machine.wanted >= kWaitsForCores * machine.used &&
+    return machine.cores > 0.0 && machine.wanted > 0.0 &&
+           machine.wanted >= kWaitsForCores * machine.used &&
            machine.used + machine.wanted >= kBusyMachine * machine.cores;
   }
 

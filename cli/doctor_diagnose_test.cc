@@ -144,6 +144,13 @@ const std::vector<Case> kCases = {
        for (auto& worker : f.workers) worker.node.machine = 9;
      },
      Finding::Kind::kCpu, "a, b", "has 2 cores: these processes use 1.90 and wait for 1.90 more"},
+    {"cores_that_nobody_could_count",
+     [](DoctorFacts& f) {
+       for (auto& machine : f.machines) machine.cores = 0;
+       f.machines[0].used = f.machines[0].wanted = 0;
+       f.machines[1].wanted = 2 * f.machines[1].used;
+     },
+     Finding::Kind::kCompute, "", "nothing limits it but compute"},
     {"one_server_holds_too_much",
      [](DoctorFacts& f) {
        wait_more(f, 0.1);

@@ -3,9 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "common/job.h"
+#include "common/median.h"
+#include "common/tracer.h"
 #include "coordinator/cluster_model.h"
 
 namespace poseidon {
@@ -29,14 +34,54 @@ double covered(std::vector<std::pair<Nanoseconds, Nanoseconds>> intervals) {
   return seconds(sum);
 }
 
-double median_of(const std::map<Iteration, double>& values) {
-  if (values.empty()) return 0.0;
-  std::vector<double> sorted;
-  sorted.reserve(values.size());
-  for (const auto& [iteration, value] : values) sorted.push_back(value);
-  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
-  std::nth_element(sorted.begin(), middle, sorted.end());
-  return *middle;
+double median_of(const std::map<Iteration, double>& by_iteration) {
+  std::vector<double> values;
+  values.reserve(by_iteration.size());
+  for (const auto& [iteration, value] : by_iteration) values.push_back(value);
+  return median(std::move(values));
+}
+
+/// Fewer are none: how long an iteration takes is between two beginnings.
+constexpr Iteration kFewestIterations = 2;
+
+/// Nodes and events of the iterations that every node recorded to their end. Where a node's buffer
+/// was full, or only the beginning of it came, the last iteration it tells of is a part, and so is
+/// the one before: a worker may begin an iteration while others wait for their parameters of the
+/// one before. They have those of the one before that: their gradients were in the sums.
+std::vector<TimedNode> whole_iterations(const TraceData& trace, std::vector<std::string>& notes) {
+  std::vector<TimedNode> nodes = timed_nodes(trace);
+  Iteration first = std::numeric_limits<Iteration>::max(), newest = 0;
+  std::vector<Iteration> newest_of(nodes.size(), -1);
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    for (const TimedEvent& event : nodes[n].events) {
+      if (!is_of_iteration(event.stage)) continue;
+      first = std::min(first, event.iteration);
+      newest_of[n] = std::max(newest_of[n], event.iteration);
+    }
+    newest = std::max(newest, newest_of[n]);
+  }
+  Iteration end = newest + 1;
+  std::vector<TimedNode> kept;
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    // Nobody is more than one iteration behind.
+    const bool is_cut =
+        newest_of[n] >= 0 && (trace.nodes[n].node.dropped() > 0 || newest_of[n] + 1 < newest);
+    const Iteration whole_until = newest_of[n] - 1;
+    if (is_cut && whole_until < first + kFewestIterations) {
+      notes.push_back(absl::StrCat(nodes[n].name(), ": its events are of less than ",
+                                   kFewestIterations,
+                                   " whole iterations, nothing more is said of it"));
+      continue;
+    }
+    if (is_cut) end = std::min(end, whole_until);
+    kept.push_back(std::move(nodes[n]));
+  }
+  for (TimedNode& node : kept) {
+    std::erase_if(node.events, [end](const TimedEvent& event) {
+      return is_of_iteration(event.stage) && event.iteration >= end;
+    });
+  }
+  return kept;
 }
 
 /// Iterations seen, and how long one takes: between their first events on the node that shows most.
@@ -48,7 +93,7 @@ void measure_iterations(const std::vector<TimedNode>& nodes, DoctorFacts& facts)
       if (event.stage == Stage::kForward) begins.try_emplace(event.iteration, event.begin);
     }
     const auto count = static_cast<std::int64_t>(begins.size());
-    if (count <= facts.iterations || count < 2) continue;
+    if (count <= facts.iterations || count < kFewestIterations) continue;
     facts.iterations = count;
     // Not less than nothing, whatever a node says.
     const Nanoseconds took =
@@ -148,7 +193,7 @@ DoctorFacts make_facts(const TraceData& trace, const v1::GetStatusResponse& stat
          .fully_connected_by_ps = layer.type() == "fully_connected" && layer.scheme() == "ps",
          .bytes = static_cast<double>(layer.parameters()) * element_bytes});
   }
-  const std::vector<TimedNode> nodes = timed_nodes(trace);
+  const std::vector<TimedNode> nodes = whole_iterations(trace, facts.notes);
   measure_iterations(nodes, facts);
   const double iterations = std::max<double>(static_cast<double>(facts.iterations), 1.0);
   Links links(nodes, iterations);
@@ -202,6 +247,33 @@ DoctorFacts make_facts(const TraceData& trace, const v1::GetStatusResponse& stat
     layer.stall_s /= std::max<double>(static_cast<double>(facts.workers.size()), 1.0);
   }
   return facts;
+}
+
+std::int64_t iterations_that_fit(const v1::GetStatusResponse& status) {
+  const auto members = [](const auto& nodes) {
+    return std::max<std::int64_t>(
+        1, std::count_if(nodes.begin(), nodes.end(),
+                         [](const v1::NodeStatus& node) { return node.rank() >= 0; }));
+  };
+  const std::int64_t workers = members(status.workers());
+  const std::int64_t servers = members(status.servers());
+  std::int64_t chunks = 0, factors = 0;
+  for (const v1::LayerStatus& layer : status.layers()) {
+    if (layer.scheme() == "sfb") {
+      factors += workers;
+    } else {
+      const auto bytes =
+          std::max<std::int64_t>(layer.parameters(), 1) * static_cast<std::int64_t>(sizeof(float));
+      chunks += (bytes + kDefaultChunkBytes - 1) / kDefaultChunkBytes;
+    }
+  }
+  // Each message is used, waits and is sent, at the server once per worker; a few are the
+  // trainer's.
+  constexpr std::int64_t kPerMessage = 3, kTrainer = 4;
+  const std::int64_t server = kPerMessage * workers * ((chunks + servers - 1) / servers);
+  const std::int64_t worker = kPerMessage * (chunks + factors) + status.layers_size() + kTrainer;
+  constexpr auto kMost = static_cast<std::int64_t>(Tracer::kMaxEvents);
+  return std::max<std::int64_t>(1, kMost / std::max(server, worker));
 }
 
 }  // namespace poseidon

@@ -14,7 +14,7 @@
 
 namespace poseidon {
 
-/// Seconds are per iteration, means over those of the trace.
+/// Seconds are per iteration, means over those that the trace has wholly.
 struct DoctorFacts {
   struct Node {
     std::string name;  ///< "worker 0 (10.0.0.3:4711)"
@@ -49,12 +49,13 @@ struct DoctorFacts {
   };
   struct Machine {
     std::uint64_t id = 0;
-    double cores = 0.0, used = 0.0, wanted = 0.0;  ///< by the job's processes on it
+    double cores = 0.0;               ///< 0: unknown
+    double used = 0.0, wanted = 0.0;  ///< by the job's processes on it
     std::vector<std::string> processes;
   };
 
   double iteration_s = 0.0;
-  std::int64_t iterations = 0;  ///< in the trace
+  std::int64_t iterations = 0;  ///< that are wholly in the trace, on every node that is told of
   std::int64_t batch_size = 0;
   bool sixteen_bits = false;
   std::vector<Worker> workers;
@@ -64,6 +65,12 @@ struct DoctorFacts {
   std::vector<std::string> notes;  ///< what is missing and why
 };
 
+/// A node's buffer may have been full before the last iteration: only those that all nodes recorded
+/// to their end count. Of a node that recorded less than two nothing is said but a note.
 DoctorFacts make_facts(const TraceData& trace, const v1::GetStatusResponse& status);
+
+/// Iterations whose events fit into every node's buffer, at most: as if no chunk were smaller than
+/// the default. Not below 1.
+std::int64_t iterations_that_fit(const v1::GetStatusResponse& status);
 
 }  // namespace poseidon

@@ -33,15 +33,25 @@ class Facts : public ::testing::Test {
     trace_.nodes[1].node.set_address("s:1");
     trace_.nodes[1].node.set_clock_offset_ns(kServerAhead);
     for (std::uint64_t i = 5; i < 7; ++i) {
-      const double t = static_cast<double>(i - 5) * 10;
-      add(0, Stage::kForward, t, 2, i);
-      add(0, Stage::kBackward, t + 2, 3, i);
-      add(0, Stage::kSend, t + 5, 0.1, i, true);
-      add(1, Stage::kStep, t + 6, 0.5, i, true);
-      add(1, Stage::kSend, t + 6.5, 0.1, i, true);
-      add(0, Stage::kCopy, t + 8.5, 0.1, i, true);
-      add(0, Stage::kStall, t + 5, 4, i);
+      add_of_worker(i);
+      add_of_server(i);
     }
+  }
+  static double begin_of(std::uint64_t iteration) {
+    return static_cast<double>(iteration - 5) * 10;
+  }
+  void add_of_worker(std::uint64_t iteration) {
+    const double t = begin_of(iteration);
+    add(0, Stage::kForward, t, 2, iteration);
+    add(0, Stage::kBackward, t + 2, 3, iteration);
+    add(0, Stage::kSend, t + 5, 0.1, iteration, true);
+    add(0, Stage::kCopy, t + 8.5, 0.1, iteration, true);
+    add(0, Stage::kStall, t + 5, 4, iteration);
+  }
+  void add_of_server(std::uint64_t iteration) {
+    const double t = begin_of(iteration);
+    add(1, Stage::kStep, t + 6, 0.5, iteration, true);
+    add(1, Stage::kSend, t + 6.5, 0.1, iteration, true);
   }
   static constexpr std::int64_t kServerAhead = 3'600'000'000'000;
 
@@ -118,6 +128,71 @@ TEST_F(Facts, WithoutTheOtherEndNothingIsSaidOfALink) {
   const DoctorFacts facts = make_facts(trace_, status_);
   EXPECT_FALSE(facts.workers[0].node.send_bytes_per_s);
   EXPECT_THAT(doctor_to_text(facts, diagnose(facts)), HasSubstr("note: server 0 (s:1) did not"));
+}
+
+/// Means over all iterations would make a server look idle whose buffer held the first ones only.
+TEST_F(Facts, OfAFullBufferOnlyWholeIterationsCount) {
+  for (std::uint64_t i = 7; i < 25; ++i) add_of_worker(i);
+  for (std::uint64_t i = 7; i < 10; ++i) add_of_server(i);
+  // The last event that fitted: of 10 it lacks the sending, so that 9 may lack some too.
+  add(1, Stage::kStep, begin_of(10) + 6, 0.5, 10, true);
+  for (const std::uint64_t dropped : {std::uint64_t{1000}, std::uint64_t{0}}) {
+    trace_.nodes[1].node.set_dropped(dropped);  // 0: its stream broke while it told
+    const DoctorFacts facts = make_facts(trace_, status_);
+    EXPECT_EQ(facts.iterations, 4) << "5 to 8";
+    EXPECT_NEAR(facts.iteration_s, 10 * kMs, 1e-9);
+    EXPECT_NEAR(facts.servers.at(0).busy_s, 0.5 * kMs, 1e-9);
+    EXPECT_NEAR(facts.servers[0].node.receive_s, 1 * kMs, 1e-9);
+    EXPECT_NEAR(facts.servers[0].node.send_s, 2 * kMs, 1e-9);
+    EXPECT_DOUBLE_EQ(facts.servers[0].node.received_bytes, 200e3);
+    EXPECT_NEAR(facts.workers.at(0).node.send_s, 1 * kMs, 1e-9);
+    EXPECT_NEAR(facts.workers[0].compute_s, 5 * kMs, 1e-9);
+    EXPECT_NEAR(facts.workers[0].stall_s, 4 * kMs, 1e-9);
+    EXPECT_NEAR(facts.layers[0].stall_s, 4 * kMs, 1e-9);
+    EXPECT_TRUE(facts.notes.empty());
+  }
+}
+
+TEST_F(Facts, ANodeThatIsOneIterationBehindIsNotCut) {
+  // Time was up: the worker had begun what the server had no gradient of.
+  add(0, Stage::kForward, begin_of(7), 2, 7);
+  EXPECT_EQ(make_facts(trace_, status_).iterations, 3);
+}
+
+TEST_F(Facts, OfABufferThatHeldHardlyAnythingNothingIsSaid) {
+  for (std::uint64_t i = 7; i < 25; ++i) add_of_worker(i);
+  trace_.nodes[1].node.set_dropped(1000);  // after iterations 5 and 6, of which 5 may lack a part
+  const DoctorFacts facts = make_facts(trace_, status_);
+  EXPECT_EQ(facts.iterations, 20);
+  EXPECT_TRUE(facts.servers.empty());
+  EXPECT_FALSE(facts.workers.at(0).node.send_bytes_per_s);
+  EXPECT_NEAR(facts.workers[0].compute_s, 5 * kMs, 1e-9);
+  ASSERT_EQ(facts.notes.size(), 1U);
+  EXPECT_THAT(facts.notes[0], HasSubstr("server 0 (s:1): its events are of less than 2 whole"));
+}
+
+TEST(IterationsThatFit, AreThoseOfTheFullestBuffer) {
+  const auto cluster = [](int workers, int servers, int layers, const char* scheme) {
+    v1::GetStatusResponse status;
+    for (int i = 0; i < workers; ++i) status.add_workers()->set_rank(i);
+    for (int i = 0; i < servers; ++i) status.add_servers()->set_rank(i);
+    status.add_workers()->set_rank(-1);  // waits for the next job
+    for (int i = 0; i < layers; ++i) {
+      v1::LayerStatus& layer = *status.add_layers();
+      layer.set_scheme(scheme);
+      layer.set_parameters(1000);
+    }
+    return status;
+  };
+  // 28 chunks on each server, from and to 64 workers, three events each: 5376 of 65536.
+  EXPECT_EQ(iterations_that_fit(cluster(64, 4, 112, "ps")), 12);
+  // The worker's: 112 chunks, three events each, and some of its own.
+  EXPECT_EQ(iterations_that_fit(cluster(2, 4, 112, "ps")), 65536 / (3 * 112 + 112 + 4));
+  EXPECT_EQ(iterations_that_fit(cluster(64, 4, 2, "sfb")), 65536 / (3 * 2 * 64 + 2 + 4));
+  v1::GetStatusResponse large = cluster(1000, 1, 1, "ps");
+  large.mutable_layers(0)->set_parameters(100'000'000);
+  EXPECT_EQ(iterations_that_fit(large), 1);
+  EXPECT_GE(iterations_that_fit({}), 1000);
 }
 
 TEST_F(Facts, AreToldAsTextAndAsJson) {

@@ -14,15 +14,15 @@ std::optional<std::uint32_t> from_one(std::uint32_t number) {
 }
 
 /// Within it nothing overflows, whatever a node says.
-constexpr std::int64_t kMostNanoseconds = std::int64_t{1} << 60;
+constexpr std::int64_t kMostNumber = std::int64_t{1} << 60;
 
 Nanoseconds to_time(std::uint64_t ns) {
   return Nanoseconds(
-      static_cast<Nanoseconds::rep>(std::min(ns, static_cast<std::uint64_t>(kMostNanoseconds))));
+      static_cast<Nanoseconds::rep>(std::min(ns, static_cast<std::uint64_t>(kMostNumber))));
 }
 
 Nanoseconds to_offset(std::int64_t ns) {
-  return Nanoseconds(std::clamp(ns, -kMostNanoseconds, kMostNanoseconds));
+  return Nanoseconds(std::clamp(ns, -kMostNumber, kMostNumber));
 }
 
 TimedEvent to_timed(const v1::TraceEvent& event, Nanoseconds offset) {
@@ -30,7 +30,8 @@ TimedEvent to_timed(const v1::TraceEvent& event, Nanoseconds offset) {
   timed.stage = static_cast<Stage>(event.stage());
   timed.begin = to_time(event.begin_ns()) - offset;
   timed.end = timed.begin + to_time(event.duration_ns());
-  timed.iteration = static_cast<Iteration>(event.iteration());
+  timed.iteration =
+      static_cast<Iteration>(std::min(event.iteration(), static_cast<std::uint64_t>(kMostNumber)));
   timed.layer = from_one(event.layer());
   timed.chunk = from_one(event.chunk());
   timed.peer = from_one(event.peer());

@@ -3,13 +3,22 @@
 #include <sched.h>
 #include <sys/resource.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <system_error>
 
 namespace poseidon {
 namespace {
+
+/// More than any kernel is built for.
+constexpr int kMostCores = 1 << 20;
+
+struct FreeSet {
+  void operator()(cpu_set_t* set) const { CPU_FREE(set); }
+};
 
 /// FNV-1a: equal in every process.
 std::uint64_t hash(const std::string& text) {
@@ -37,15 +46,27 @@ double waited_seconds() {
 
 }  // namespace
 
+std::uint32_t allowed_cores(AffinityCall affinity) {
+  // A set that is too small for the machine is refused (EINVAL), and the size it needs not told.
+  for (int cores = CPU_SETSIZE; cores <= kMostCores; cores *= 2) {
+    const std::unique_ptr<cpu_set_t, FreeSet> set(CPU_ALLOC(static_cast<std::size_t>(cores)));
+    const std::size_t bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(cores));
+    if (set == nullptr) return 0;
+    if (affinity(bytes, set.get()) == 0) {
+      return static_cast<std::uint32_t>(CPU_COUNT_S(bytes, set.get()));
+    }
+    if (errno != EINVAL) return 0;
+  }
+  return 0;
+}
+
 ProcessLoad process_load() {
   ProcessLoad load;
   std::string boot_id;
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   if (file >> boot_id) load.machine = hash(boot_id);
-  cpu_set_t cores;
-  if (::sched_getaffinity(0, sizeof(cores), &cores) == 0) {
-    load.cores = static_cast<std::uint32_t>(CPU_COUNT(&cores));
-  }
+  load.cores = allowed_cores(
+      [](std::size_t bytes, cpu_set_t* set) { return ::sched_getaffinity(0, bytes, set); });
   rusage usage{};
   if (::getrusage(RUSAGE_SELF, &usage) == 0) {
     load.cpu_seconds = seconds(usage.ru_utime) + seconds(usage.ru_stime);

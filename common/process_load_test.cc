@@ -3,7 +3,7 @@
 #include <sched.h>
 
 #include <atomic>
-
+#include <cerrno>
 #include <chrono>
 #include <thread>
 
@@ -25,6 +25,27 @@ TEST(ProcessLoad, WhatIsComputedIsCounted) {
   }
   EXPECT_GE(after_s, before.cpu_seconds + 0.02);
   EXPECT_EQ(process_load().machine, before.machine);
+}
+
+TEST(ProcessLoad, CoresAreCountedHoweverManyTheMachineHas) {
+  // As the kernel of a machine with 4096 CPUs, of which the process may use three.
+  EXPECT_EQ(allowed_cores([](std::size_t bytes, cpu_set_t* set) {
+              if (bytes < 4096 / 8) {
+                errno = EINVAL;
+                return -1;
+              }
+              CPU_ZERO_S(bytes, set);
+              for (const std::size_t cpu : {0, 1500, 4095}) CPU_SET_S(cpu, bytes, set);
+              return 0;
+            }),
+            3U);
+  static int calls = 0;
+  EXPECT_EQ(allowed_cores([](std::size_t, cpu_set_t*) {
+              errno = ++calls < 1000 ? EINVAL : EFAULT;
+              return -1;
+            }),
+            0U);
+  EXPECT_LT(calls, 30) << "it gives up";
 }
 
 TEST(ProcessLoad, TimeWithoutACoreIsCountedOfEveryThread) {
