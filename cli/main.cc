@@ -270,14 +270,15 @@ void add_tls(CLI::App& app, TlsInitOptions& init, TlsIssueOptions& issue) {
   init_command->add_option("--days", init.days, "how long certificates are valid")
       ->check(days)
       ->capture_default_str();
-  init_command->footer(
-      "Leaves DIR/ca (keep it away from the cluster: who has ca.key can make certificates) and\n"
-      "DIR/coordinator, DIR/server, DIR/worker, DIR/operator, each ready to be copied and given "
-      "as\n"
-      "--tls-dir. What is there already stays as it is.\n\n"
-      "Example:\n  poseidon tls init --to tls");
+  init_command->footer(absl::StrCat(
+      "Leaves DIR/ca (keep it away from the cluster: who has ca.key can make certificates) and a\n"
+      "folder for each role (",
+      peer_role_list(),
+      "),\neach ready to be copied and given as --tls-dir; that of monitor is for Prometheus. What "
+      "is\n"
+      "there already stays as it is.\n\nExample:\n  poseidon tls init --to tls"));
   CLI::App* issue_command = app.add_subcommand("issue", "Make one more certificate");
-  issue_command->add_option("role", issue.role, "coordinator, server, worker or operator")
+  issue_command->add_option("role", issue.role, absl::StrCat("one of ", peer_role_list()))
       ->required();
   issue_command->add_option("--to", issue.to, "folder of `poseidon tls init`")->required();
   issue_command->add_option("--name", issue.name,

@@ -107,6 +107,23 @@ absl::Status issue(const KeyPair& authority, PeerRole role, const std::string& n
                                    {"tls.key", &node.key_pem, kSecret}});
 }
 
+/// Who shows a role's certificate.
+std::string_view bearer_of(PeerRole role) {
+  switch (role) {
+    case PeerRole::kCoordinator:
+      return "--tls-dir for poseidon-coordinator";
+    case PeerRole::kServer:
+      return "--tls-dir for poseidon-server";
+    case PeerRole::kWorker:
+      return "--tls-dir for poseidon-worker";
+    case PeerRole::kOperator:
+      return "--tls-dir for the command poseidon";
+    case PeerRole::kMonitor:
+      break;
+  }
+  return "for Prometheus and others that only read metrics";
+}
+
 void tell(const std::string& what, const fs::path& folder) {
   std::printf("%-32s %s\n", folder.c_str(), what.c_str());
 }
@@ -120,6 +137,14 @@ bool plain_name(std::string_view name) {
 }
 
 }  // namespace
+
+std::string peer_role_list() {
+  std::string list;
+  for (const PeerRole role : kAllPeerRoles) {
+    list += str_cat(list.empty() ? "" : ", ", peer_role_name(role));
+  }
+  return list;
+}
 
 absl::Status run_tls_init(const TlsInitOptions& options) {
   const fs::path to = options.to;
@@ -144,10 +169,7 @@ absl::Status run_tls_init(const TlsInitOptions& options) {
       continue;
     }
     POSEIDON_RETURN_IF_ERROR(issue(authority, role, name, to / name, options.days));
-    tell(absl::StrCat("made: --tls-dir for ", role == PeerRole::kOperator
-                                                  ? "the command poseidon"
-                                                  : absl::StrCat("poseidon-", name)),
-         to / name);
+    tell(str_cat("made: ", bearer_of(role)), to / name);
   }
   return absl::OkStatus();
 }
@@ -155,8 +177,8 @@ absl::Status run_tls_init(const TlsInitOptions& options) {
 absl::Status run_tls_issue(const TlsIssueOptions& options) {
   const auto role = peer_role_from_name(options.role);
   if (!role) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "there is no role \"", options.role, "\"; one of coordinator, server, worker, operator"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no role \"", options.role, "\"; one of ", peer_role_list()));
   }
   const std::string name = options.name.empty() ? options.role : options.name;
   if (!plain_name(name) || name == kAuthorityFolder) {

@@ -10,6 +10,8 @@ namespace poseidon {
 
 inline constexpr int kMaxCertificateDays = 3650;
 
+std::string peer_role_list();  ///< "coordinator, server, ..."
+
 struct TlsInitOptions {
   std::string to;
   int days = 730;  ///< of the nodes' certificates; the authority's last ten years

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -17,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string read(const fs::path& path) {
   std::ifstream file(path);
@@ -60,6 +62,18 @@ TEST_F(TlsCommand, InitMakesAFolderPerRoleThatLoads) {
   EXPECT_EQ(key.st_mode & 0777, 0600U);
 }
 
+TEST_F(TlsCommand, InitSaysForWhomEachFolderIs) {
+  testing::internal::CaptureStdout();
+  ASSERT_TRUE(run_tls_init({.to = folder_.string()}).ok());
+  std::fflush(stdout);
+  const std::string said = testing::internal::GetCapturedStdout();
+  for (const char* bearer : {"poseidon-coordinator", "poseidon-server", "poseidon-worker",
+                             "the command poseidon", "for Prometheus"}) {
+    EXPECT_THAT(said, HasSubstr(bearer));
+  }
+  EXPECT_THAT(said, Not(HasSubstr("poseidon-monitor"))) << "there is no such program";
+}
+
 TEST_F(TlsCommand, NothingIsOverwritten) {
   ASSERT_TRUE(run_tls_init({.to = folder_.string()}).ok());
   const auto before = files();
@@ -92,7 +106,11 @@ TEST_F(TlsCommand, IssueAddsOneOfTheSameAuthority) {
 TEST_F(TlsCommand, WrongCallsAreNamed) {
   EXPECT_THAT(std::string(issue("worker", "").message()), HasSubstr("poseidon tls init"));
   ASSERT_TRUE(run_tls_init({.to = folder_.string()}).ok());
-  EXPECT_THAT(std::string(issue("boss", "").message()), HasSubstr("no role \"boss\""));
+  const std::string no_boss(issue("boss", "").message());
+  EXPECT_THAT(no_boss, HasSubstr("no role \"boss\""));
+  for (const PeerRole role : kAllPeerRoles) {
+    EXPECT_THAT(no_boss, HasSubstr(std::string(peer_role_name(role))));
+  }
   for (const char* name : {"ca", "../worker", "a/b", ".hidden"}) {
     EXPECT_THAT(std::string(issue("worker", name).message()), HasSubstr("--name")) << name;
   }
