@@ -18,6 +18,7 @@
 #include "common/grpc_transport.h"
 #include "common/ids.h"
 #include "common/job.h"
+#include "common/printable.h"
 #include "common/status_macros.h"
 #include "common/store_wire.h"
 
@@ -140,7 +141,7 @@ absl::Status run_checkpoint_export(const CheckpointExportOptions& options) {
     bytes += piece.size();
   }
   POSEIDON_RETURN_IF_ERROR(file.commit());
-  write_stdout(absl::StrCat(what, " (job ", job.name, ", iteration ", source.iteration(),
+  write_stdout(absl::StrCat(what, " (job ", printable(job.name), ", iteration ", source.iteration(),
                             ") is in ", options.to, ", ", bytes, " bytes\n"));
   return absl::OkStatus();
 }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/nearest.h"
+#include "common/printable.h"
 #include "common/status_macros.h"
 #include "worker/data/batches.h"
 #include "worker/data/pack.h"
@@ -59,7 +60,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> open_source(const DataSourceOptio
 }
 
 void print_unreadable(const std::string& name, const std::string& reason) {
-  std::printf("cannot be read: %s: %s\n", name.c_str(), reason.c_str());
+  std::printf("cannot be read: %s: %s\n", printable(name).c_str(), printable(reason).c_str());
 }
 
 }  // namespace

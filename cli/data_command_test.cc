@@ -1,5 +1,6 @@
 #include "cli/data_command.h"
 
+#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -46,6 +47,18 @@ TEST(DataCommand, RefusesWithARemedy) {
   EXPECT_THAT(error_of({.sources = {file}, .format = "cifar10", .labels = "fine"}),
               HasSubstr("belongs to --format cifar100"));
   EXPECT_THAT(error_of({}), HasSubstr("name a source"));
+}
+
+/// Whoever made the set named its files; the terminal is the operator's.
+TEST(DataCommand, NamesCommandNoTerminal) {
+  const TestFolder folder;
+  folder.write("images/a/\x1b]0;owned\x07\n.jpg", "no image");
+  testing::internal::CaptureStdout();
+  EXPECT_FALSE(run_data_check({.sources = {folder.path("images")}, .threads = 1}).ok());
+  std::fflush(stdout);
+  const std::string said = testing::internal::GetCapturedStdout();
+  EXPECT_THAT(said, HasSubstr("/a/ ]0;owned  .jpg: neither JPEG nor PNG\n"));
+  EXPECT_EQ(said.find_first_of("\x1b\x07"), std::string::npos);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/status_format.h"
+#include "common/printable.h"
 
 namespace poseidon {
 namespace {
@@ -59,7 +60,7 @@ std::string doctor_to_text(const DoctorFacts& facts, const std::vector<Finding>&
   }
   absl::StrAppend(&text, "\nper iteration, and of each node's best stream:\n", format_table(table));
   for (const std::string& note : facts.notes) absl::StrAppend(&text, "note: ", note, "\n");
-  return text;
+  return printable_lines(text);
 }
 
 Json doctor_to_json(const DoctorFacts& facts, const std::vector<Finding>& findings) {

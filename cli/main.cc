@@ -20,7 +20,9 @@
 #include "cli/trace_command.h"
 #include "common/daemon.h"
 #include "common/nearest.h"
+#include "common/printable.h"
 #include "common/security.h"
+#include "common/text.h"
 #include "spdlog/spdlog.h"
 #include "worker/data/batches.h"
 #include "worker/data/record_format.h"
@@ -295,7 +297,9 @@ int finish(absl::Status status) {
   if (status.ok() && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
     status = absl::UnavailableError("the output could not be written to stdout; is the disk full?");
   }
-  if (!status.ok()) std::fprintf(stderr, "poseidon: %s\n", std::string(status.message()).c_str());
+  if (!status.ok()) {
+    std::fprintf(stderr, "poseidon: %s\n", printable_lines(from_absl(status.message())).c_str());
+  }
   return exit_code(status);
 }
 

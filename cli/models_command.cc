@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/progress.h"
 #include "cli/status_format.h"
+#include "common/printable.h"
 
 namespace poseidon {
 
@@ -75,10 +76,11 @@ Table type_table(const NetSpec& net) {
 }  // namespace
 
 std::string network_to_text(const NetSpec& net) {
-  return absl::StrCat(net.name, ": input ", shape_to_string(net.input_shape), ", ", net.classes,
-                      " classes, ", format_count(net.parameter_count()), " parameters, ",
-                      format_count(net.multiply_adds()), " multiply-adds per image (forward)\n\n",
-                      format_table(layer_table(net)), "\n", format_table(type_table(net)));
+  return absl::StrCat(printable(net.name), ": input ", shape_to_string(net.input_shape), ", ",
+                      net.classes, " classes, ", format_count(net.parameter_count()),
+                      " parameters, ", format_count(net.multiply_adds()),
+                      " multiply-adds per image (forward)\n\n", format_table(layer_table(net)),
+                      "\n", format_table(type_table(net)));
 }
 
 }  // namespace poseidon

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/progress.h"
 #include "cli/watch.h"
+#include "common/printable.h"
 #include "common/status_macros.h"
 
 namespace poseidon {
@@ -23,12 +24,12 @@ std::string outcome_text(const v1::GetStatusResponse& status) {
   }
   absl::StrAppend(&text, "model        ", status.run_directory(), "/model.safetensors\n",
                   "metrics      ", status.run_directory(), "/metrics.jsonl\n");
-  return text;
+  return printable_lines(text);
 }
 
 void print_warnings(const std::vector<std::string>& warnings) {
   for (const std::string& warning : warnings) {
-    std::fprintf(stderr, "poseidon: warning: %s\n", warning.c_str());
+    std::fprintf(stderr, "poseidon: warning: %s\n", printable(warning).c_str());
   }
 }
 
@@ -43,8 +44,8 @@ absl::Status report_outcome(const v1::GetStatusResponse& status) {
 }
 
 absl::Status follow_job(CoordinatorClient& client, const v1::SubmitResponse& accepted, bool wait) {
-  write_stdout(absl::StrCat("job ", accepted.job_id(), " accepted; run directory ",
-                            accepted.run_directory(), "\n"));
+  write_stdout(absl::StrCat("job ", printable(accepted.job_id()), " accepted; run directory ",
+                            printable(accepted.run_directory()), "\n"));
   if (!wait) {
     write_stdout(
         absl::StrCat("follow it with: poseidon status --coordinator ", client.address(), "\n"));

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/printable.h"
 
 namespace poseidon {
 namespace {
@@ -84,8 +85,9 @@ std::string format_bandwidth(const v1::GetStatusResponse& status) {
   std::string text;
   for (const auto& [scheme, rates] : by_scheme) {
     if (rates.sent <= 0 && rates.received <= 0) continue;
-    absl::StrAppend(&text, text.empty() ? "" : ", ", scheme, " ", format_bytes_per_s(rates.sent),
-                    " up, ", format_bytes_per_s(rates.received), " down");
+    absl::StrAppend(&text, text.empty() ? "" : ", ", printable(scheme), " ",
+                    format_bytes_per_s(rates.sent), " up, ", format_bytes_per_s(rates.received),
+                    " down");
   }
   return text;
 }
@@ -118,7 +120,7 @@ std::string Progress::finish() {
 
 std::string Progress::live_line(const v1::GetStatusResponse& status) const {
   const std::uint64_t total = status.iterations() == 0 ? 1 : status.iterations();
-  std::string line = absl::StrCat(status.job(), " ", iteration_of(status), " ",
+  std::string line = absl::StrCat(printable(status.job()), " ", iteration_of(status), " ",
                                   status.iteration() * 100 / total, "% | ", details(status, " | "));
   // One column stays free: some terminals wrap as soon as the last one is written.
   if (options_.columns > 0 && line.size() > options_.columns - 1) {
@@ -161,7 +163,7 @@ std::string Progress::events(const v1::GetStatusResponse& status, Nanoseconds no
   }
   if (state != announced_) {
     announced_ = state;
-    absl::StrAppend(&text, status.job(), " ", state, "\n");
+    absl::StrAppend(&text, printable(absl::StrCat(status.job(), " ", state)), "\n");
   }
   return text;
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/progress.h"
+#include "common/printable.h"
 #include "common/seconds_text.h"
 
 namespace poseidon {
@@ -112,10 +113,13 @@ std::string status_to_text(const v1::GetStatusResponse& status) {
     }
     absl::StrAppend(&text, "\n", format_table(refused));
   }
-  return text;
+  return printable_lines(text);
 }
 
-std::string format_table(const std::vector<std::vector<std::string>>& table) {
+std::string format_table(std::vector<std::vector<std::string>> table) {
+  for (auto& row : table) {
+    for (std::string& cell : row) cell = printable(cell);
+  }
   std::vector<std::size_t> widths;
   for (const auto& row : table) {
     widths.resize(std::max(widths.size(), row.size()));

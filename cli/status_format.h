@@ -14,6 +14,6 @@ std::string status_to_text(const v1::GetStatusResponse& status);
 
 /// One line per row, columns padded to the widest cell and two blanks apart. Rows may be
 /// shorter than the first one.
-std::string format_table(const std::vector<std::vector<std::string>>& table);
+std::string format_table(std::vector<std::vector<std::string>> table);
 
 }  // namespace poseidon

@@ -138,5 +138,17 @@ TEST(StatusTextTest, SaysThatNothingIsThere) {
             "no job yet\nno worker and no server has joined yet\n");
 }
 
+/// Nodes name their devices and reasons; the terminal is the operator's.
+TEST(StatusTextTest, NamesCommandNoTerminal) {
+  v1::GetStatusResponse status = example();
+  status.set_message("lost \x1b[2J");
+  status.mutable_workers(0)->set_device("\x1b[31mcpu\n");
+  status.mutable_layers(0)->set_reason("\u009b2J");
+  const std::string text = status_to_text(status);
+  EXPECT_THAT(text, HasSubstr("lost  [2J"));
+  EXPECT_THAT(text, HasSubstr(" [31mcpu   ")) << "in one row";
+  for (const char* command : {"\x1b", "\u009b"}) EXPECT_EQ(text.find(command), std::string::npos);
+}
+
 }  // namespace
 }  // namespace poseidon

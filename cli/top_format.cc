@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "cli/progress.h"
 #include "cli/status_format.h"
+#include "common/printable.h"
 #include "common/text.h"
 
 namespace poseidon {
@@ -200,6 +201,7 @@ std::vector<std::string> top_lines(const v1::GetStatusResponse& status, const To
   }
   if (lines.size() > size.rows) lines.resize(size.rows);
   for (std::string& line : lines) {
+    line = printable(line);
     line.resize(utf8_prefix(line, size.columns).size());
   }
   return lines;

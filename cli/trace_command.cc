@@ -12,6 +12,7 @@
 #include "cli/watch.h"
 #include "common/daemon.h"
 #include "common/file_io.h"
+#include "common/printable.h"
 #include "common/status_macros.h"
 
 namespace poseidon {
@@ -49,9 +50,10 @@ absl::Status run_trace(const TraceOptions& options) {
   write_stdout(absl::StrFormat(
       "%s: iterations %d to %d of job %s, %d events of %d nodes, clocks within %.3f ms\n",
       options.to, data.head.first_iteration(),
-      data.head.first_iteration() + data.head.iterations() - 1, data.head.job(), events,
+      data.head.first_iteration() + data.head.iterations() - 1, printable(data.head.job()), events,
       data.nodes.size(), std::chrono::duration<double, std::milli>(worst).count()));
-  for (const std::string& note : data.notes) write_stdout(absl::StrCat("note: ", note, "\n"));
+  for (const std::string& note : data.notes)
+    write_stdout(absl::StrCat("note: ", printable(note), "\n"));
   write_stdout("open it at https://ui.perfetto.dev or chrome://tracing (docs/tracing.md)\n");
   return absl::OkStatus();
 }

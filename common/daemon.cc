@@ -27,6 +27,7 @@
 #include "common/config_file.h"
 #include "common/descriptor.h"
 #include "common/file_io.h"
+#include "common/printable.h"
 #include "common/security.h"
 #include "common/status_macros.h"
 #include "spdlog/spdlog.h"
@@ -211,7 +212,7 @@ int daemon_main(CLI::App& app, int argc, char** argv, const std::function<absl::
   const absl::Status status = run();
   const std::string why(status.message());
   if (!status.ok() && !log_last_words(why)) {
-    std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), why.c_str());
+    std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), printable_lines(why).c_str());
   }
   return exit_code(status);
 }

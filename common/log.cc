@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log_limit.h"
+#include "common/printable.h"
 #include "common/text.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/formatter.h"
@@ -36,6 +37,8 @@ bool& is_started() {
   return started;
 }
 
+std::string_view view_of(spdlog::string_view_t text) { return {text.data(), text.size()}; }
+
 class ContextFlag final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& /*message*/, const std::tm& /*time*/,
@@ -54,14 +57,13 @@ class MessageFlag final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm& /*time*/,
               spdlog::memory_buf_t& to) override {
-    for (const char c : message.payload) to.push_back(is_control(c) ? ' ' : c);
+    const std::string text = printable(view_of(message.payload));
+    to.append(text.data(), text.data() + text.size());
   }
   std::unique_ptr<custom_flag_formatter> clone() const override {
     return std::make_unique<MessageFlag>();
   }
 };
-
-std::string_view view_of(spdlog::string_view_t text) { return {text.data(), text.size()}; }
 
 class JsonFormatter final : public spdlog::formatter {
  public:

@@ -8,6 +8,7 @@
 #include "common/checkpoint.h"
 #include "common/daemon.h"
 #include "common/ids.h"
+#include "common/printable.h"
 #include "common/snapshot.h"
 #include "common/status_macros.h"
 #include "common/text.h"
@@ -100,8 +101,7 @@ absl::StatusOr<NodeInfo> admit(const v1::Join& join, const std::string& peer_hos
 }
 
 std::string one_line(const std::string& text) {
-  std::string line(utf8_prefix(text, kMaxLogTextBytes));
-  std::replace_if(line.begin(), line.end(), is_control, ' ');
+  std::string line = printable(utf8_prefix(text, kMaxLogTextBytes));
   if (text.size() > kMaxLogTextBytes) line += " ...";
   return line;
 }
