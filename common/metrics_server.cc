@@ -67,6 +67,7 @@ HttpResponse answer(const HttpRequest& request, const MetricsServer::Page& page,
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::start(
     const std::string& listen, std::shared_ptr<Security> security, Page page,
     const LoopPulse* pulse, const HttpLimits& limits) {
+  POSEIDON_CHECK(pulse != nullptr, "the daemon's loop is known");
   POSEIDON_ASSIGN_OR_RETURN(const HostPort address, parse_page_address(listen));
   if (!is_loopback_host(address.host) && !security->has_tls()) {
     spdlog::warn(

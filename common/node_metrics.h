@@ -37,7 +37,7 @@ struct NodeFigures {
   std::filesystem::path data_dir;            ///< a server's; "": none
   std::shared_ptr<Security> security = Security::none();
   const GpuMonitor* gpu = nullptr;   ///< a worker's; null: it computes on none
-  const LoopPulse* pulse = nullptr;  ///< that /healthz tells of
+  const LoopPulse* pulse = nullptr;  ///< that /healthz tells of; not null where served
 };
 
 /// The job that a node has a part in; nothing while there is none.
