@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "absl/types/span.h"
 #include "common/check.h"
@@ -47,6 +48,10 @@ class FloatBuffer {
   std::span<const float> floats() const {
     return {memory_.get(), static_cast<std::size_t>(elements_)};
   }
+  /// Of somebody else's allocation, sendable where that is.
+  FloatBuffer(std::shared_ptr<float> memory, std::int64_t elements)
+      : memory_(std::move(memory)), elements_(elements) {}
+
   const std::shared_ptr<float>& owner() const { return memory_; }
   std::int64_t size_bytes() const { return elements_ * static_cast<std::int64_t>(sizeof(float)); }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/check.h"
 #include "common/status_macros.h"
 #include "common/tensor_parts.h"
 
@@ -27,6 +28,12 @@ absl::StatusOr<std::unique_ptr<ExecutorFactors>> ExecutorFactors::create(
   }
   if (!any) factors.reset();
   return factors;
+}
+
+FloatBuffer ExecutorFactors::allocate(std::int64_t elements) {
+  absl::StatusOr<FloatBuffer> memory = executor_->allocate_factors(elements);
+  POSEIDON_CHECK(memory.ok(), "out of memory");  // as FloatBuffer::sendable
+  return *std::move(memory);
 }
 
 absl::Status ExecutorFactors::copy_factors(LayerIndex layer, const OwnFactors& to) {

@@ -29,6 +29,7 @@ class ExecutorFactors final : public FactorEngine, public FactorState {
                                                                  OptimizerSpec optimizer,
                                                                  std::int64_t micro_batches);
 
+  FloatBuffer allocate(std::int64_t elements) override;
   absl::Status copy_factors(LayerIndex layer, const OwnFactors& to) override;
   absl::StatusOr<std::vector<TensorSquares>> measure(LayerIndex layer, Iteration iteration,
                                                      const StackedFactors& factors) override;

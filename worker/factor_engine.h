@@ -22,6 +22,10 @@ class FactorEngine {
  public:
   virtual ~FactorEngine() = default;
 
+  /// Memory for stacked factors, zeroed, that can be sent from (FloatBuffer::sendable) and is what
+  /// measure and step read fastest. May outlive the engine and be released on any thread.
+  virtual FloatBuffer allocate(std::int64_t elements) = 0;
+
   /// Copies this worker's factors of the backward just done: K x M and K x N, row-major; K is the
   /// size of the part where a batch is worked in parts.
   virtual absl::Status copy_factors(LayerIndex layer, const OwnFactors& to) = 0;

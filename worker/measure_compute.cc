@@ -148,7 +148,7 @@ class Measurement {
     POSEIDON_ASSIGN_OR_RETURN(
         const std::unique_ptr<ExecutorFactors> factors,
         ExecutorFactors::create(executor_, plan, task_.optimizer, task_.micro_batches));
-    FloatBuffer gradients(rows * m), inputs(rows * n);
+    FloatBuffer gradients = factors->allocate(rows * m), inputs = factors->allocate(rows * n);
     SplitMix64 random(2);
     for (const std::span<float> floats : {gradients.floats(), inputs.floats()}) {
       for (float& value : floats) value = static_cast<float>(random.below(1 << 20)) * 0x1p-30f;

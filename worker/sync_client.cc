@@ -38,7 +38,11 @@ SyncClient::SyncClient(Transport* transport, Plan plan, WorkerRank rank,
       exact_(plan_.layers.size(), false),
       gradient_since_(plan_.layers.size()) {
   for (const LayerMemory& layer : layers) parameters_.emplace_back(layer.parameters);
-  syncer_ = std::make_unique<Syncer>(transport, plan_, rank, std::move(layers), options_.syncer,
+  SyncerOptions syncer = options_.syncer;
+  if (engine_ != nullptr) {
+    syncer.sfb.allocate = [this](std::int64_t elements) { return engine_->allocate(elements); };
+  }
+  syncer_ = std::make_unique<Syncer>(transport, plan_, rank, std::move(layers), std::move(syncer),
                                      this, traffic, refusals, peers);
   POSEIDON_CHECK(syncer_->factors() == nullptr || engine_ != nullptr,
                  "a plan with SFB layers needs an engine that steps them");

@@ -32,7 +32,7 @@ Syncer::Syncer(Transport* transport, Plan plan, WorkerRank rank, std::vector<Lay
     : transport_(transport),
       plan_(std::move(plan)),
       rank_(rank),
-      options_(complete(options)),
+      options_(complete(std::move(options))),
       events_(events),
       traffic_(traffic),
       peers_(peers),
@@ -42,7 +42,7 @@ Syncer::Syncer(Transport* transport, Plan plan, WorkerRank rank, std::vector<Lay
                    : nullptr),
       links_(is_behind_relay(plan_, rank) ? peers.relays : transport,
              PsRoute(is_behind_relay(plan_, rank) ? behind_relay(plan_, rank) : plan_, rank,
-                     std::move(layers), options.first_iteration),
+                     std::move(layers), options_.first_iteration),
              is_behind_relay(plan_, rank) ? ChunkLinks::Towards::kRelay
                                           : ChunkLinks::Towards::kServers,
              options_, this, traffic, refusals) {

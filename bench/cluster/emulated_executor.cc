@@ -182,6 +182,10 @@ class EmulatedExecutor final : public Executor {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<FloatBuffer> allocate_factors(std::int64_t elements) override {
+    return FloatBuffer::sendable(elements);
+  }
+
   /// Whatever is there, which is zeros: as many bytes as any others.
   absl::Status copy_factors(LayerIndex /*layer*/, std::span<float> /*output_gradient*/,
                             std::span<float> /*input*/) override {

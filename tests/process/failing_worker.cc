@@ -47,6 +47,9 @@ class FailingExecutor final : public Executor {
   absl::Status keep_factors(LayerIndex layer, int optimizer_slots) override {
     return inner_->keep_factors(layer, optimizer_slots);
   }
+  absl::StatusOr<FloatBuffer> allocate_factors(std::int64_t elements) override {
+    return inner_->allocate_factors(elements);
+  }
   absl::Status copy_factors(LayerIndex layer, std::span<float> output_gradient,
                             std::span<float> input) override {
     return inner_->copy_factors(layer, output_gradient, input);

@@ -137,7 +137,8 @@ class Device {
 
   /// Zeroed, aligned to 64 bytes. RESOURCE_EXHAUSTED when there is no such amount.
   virtual absl::StatusOr<DeviceMemory> allocate(std::int64_t bytes) = 0;
-  /// Likewise, host memory from which upload and download are fast (pinned on a GPU).
+  /// Likewise, host memory from which upload and download are fast (pinned on a GPU). May outlive
+  /// the device and be freed on any thread.
   virtual absl::StatusOr<DeviceMemory> allocate_host(std::int64_t bytes) = 0;
 
   /// Called at the start of every forward and backward.
@@ -162,7 +163,8 @@ class Device {
                                       DeviceTicket& /*ticket*/) {
     return bytes == 0 ? absl::OkStatus() : download(host, device, bytes);
   }
-  /// Returns when nothing is queued any more, also after an error.
+  /// Returns when nothing is queued any more, also after an error. The last call before the
+  /// device's memory, operators, tickets and marks go, on the thread on which they go.
   virtual absl::Status finish() { return absl::OkStatus(); }
 
   /// Null of a synchronous device, which has no other moments than its caller.

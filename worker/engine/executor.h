@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/aligned_buffer.h"
 #include "common/clock.h"
 #include "common/ids.h"
 #include "common/optimizer.h"
@@ -64,7 +65,8 @@ struct ExecutionHooks {
   std::function<void(LayerIndex)> after_backward;
 };
 
-/// Everybody's factors of a fully connected layer, to step it with. Row-major, host memory.
+/// Everybody's factors of a fully connected layer, to step it with. Row-major, host memory, best of
+/// Executor::allocate_factors.
 struct FactorStep {
   std::span<const float> output_gradients;  ///< rows x M: dY of all workers, stacked
   std::span<const float> inputs;            ///< rows x N: X of all workers, stacked likewise
@@ -127,6 +129,10 @@ class Executor {
   /// computes: from the layer's next pass or step on parameters(layer) is a copy as old as the last
   /// fetch_parameters, and nobody looks there for new values. INVALID_ARGUMENT for any other layer.
   virtual absl::Status keep_factors(LayerIndex layer, int optimizer_slots) = 0;
+  /// Host memory for stacked factors, from which steps take them fast (pinned on a GPU) and which
+  /// can be sent from. Zeroed. May outlive the executor and be released on any thread.
+  /// RESOURCE_EXHAUSTED when there is none.
+  virtual absl::StatusOr<FloatBuffer> allocate_factors(std::int64_t elements) = 0;
   /// After the layer's backward and before the next forward: its factors, the gradient of its
   /// output (K x M) and its input (K x N), whose product dY^T X is the weight's gradient.
   virtual absl::Status copy_factors(LayerIndex layer, std::span<float> output_gradient,

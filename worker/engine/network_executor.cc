@@ -66,8 +66,11 @@ absl::Status NetworkExecutor::build() {
   if (!device_->shares_host_memory()) {
     POSEIDON_ASSIGN_OR_RETURN(staged_, StagedBatch::create(device_.get(), batch * input_elements_));
   }
-  POSEIDON_ASSIGN_OR_RETURN(
-      labels_, device_->allocate(batch * static_cast<std::int64_t>(sizeof(std::int32_t))));
+  const std::int64_t label_bytes = batch * static_cast<std::int64_t>(sizeof(std::int32_t));
+  POSEIDON_ASSIGN_OR_RETURN(labels_, device_->allocate(label_bytes));
+  if (!device_->shares_host_memory()) {
+    POSEIDON_ASSIGN_OR_RETURN(host_labels_, device_->allocate_host(label_bytes));
+  }
   POSEIDON_RETURN_IF_ERROR(build_parameters());
   find_results();
   nodes_.resize(layers_.size());
@@ -80,7 +83,8 @@ absl::Status NetworkExecutor::build() {
     std::int64_t most = kCopyElements;
     for (const std::size_t loss : all_losses_) most = std::max(most, nodes_[loss].output_elements);
     most = std::max(most, nodes_[accuracy_node_].output_elements);
-    host_copy_.resize(static_cast<std::size_t>(most));
+    host_copy_elements_ = most;
+    POSEIDON_ASSIGN_OR_RETURN(host_copy_, device_->allocate_host(most * kFloatBytes));
   }
   return absl::OkStatus();
 }
@@ -375,8 +379,13 @@ absl::Status NetworkExecutor::bring_batch(const Batch& batch) {
         device_->upload(input_.get(), batch.images.data(),
                         static_cast<std::int64_t>(batch.images.size()) * kFloatBytes));
   }
-  return device_->upload(labels_.get(), batch.labels.data(),
-                         batch.samples * static_cast<std::int64_t>(sizeof(std::int32_t)));
+  const std::int64_t label_bytes = batch.samples * static_cast<std::int64_t>(sizeof(std::int32_t));
+  if (host_labels_ == nullptr) {
+    return device_->upload(labels_.get(), batch.labels.data(), label_bytes);
+  }
+  // Free again: the pass before left nothing queued.
+  std::memcpy(host_labels_.get(), batch.labels.data(), static_cast<std::size_t>(label_bytes));
+  return device_->start_upload(labels_.get(), host_labels_.get(), label_bytes);
 }
 
 absl::StatusOr<ForwardResult> NetworkExecutor::run_forward(const Batch& batch,
@@ -399,8 +408,8 @@ absl::StatusOr<std::span<const float>> NetworkExecutor::fetch(const void* memory
   if (device_->shares_host_memory()) {
     return std::span<const float>(static_cast<const float*>(memory), count);
   }
-  POSEIDON_RETURN_IF_ERROR(device_->download(host_copy_.data(), memory, elements * kFloatBytes));
-  return std::span<const float>(host_copy_.data(), count);
+  POSEIDON_RETURN_IF_ERROR(device_->download(host_copy_.get(), memory, elements * kFloatBytes));
+  return std::span<const float>(floats(host_copy_), count);
 }
 
 absl::StatusOr<std::span<const float>> NetworkExecutor::fetch_output(const Node& node) {
@@ -412,8 +421,7 @@ absl::StatusOr<bool> NetworkExecutor::is_finite(const float* memory, std::int64_
   const bool is_narrow = layout == Layout::kBfloat16;
   // A buffer is whole floats long.
   const std::int64_t words = is_narrow ? (elements + 1) / 2 : elements;
-  const std::int64_t piece =
-      device_->shares_host_memory() ? words : static_cast<std::int64_t>(host_copy_.size());
+  const std::int64_t piece = device_->shares_host_memory() ? words : host_copy_elements_;
   for (std::int64_t first = 0; first < words; first += piece) {
     POSEIDON_ASSIGN_OR_RETURN(const std::span<const float> values,
                               fetch(memory + first, std::min(piece, words - first)));

@@ -41,6 +41,9 @@ class NetworkExecutor final : public Executor {
                                                           const ExecutorOptions& options,
                                                           std::unique_ptr<Device> device);
 
+  /// On any thread, which the device gets to know before its memory goes.
+  ~NetworkExecutor() override { device_->finish().IgnoreError(); }
+
   const NetSpec& net() const override { return net_; }
   std::span<float> parameters(LayerIndex layer) override;
   std::span<float> gradients(LayerIndex layer) override;
@@ -52,6 +55,7 @@ class NetworkExecutor final : public Executor {
   absl::Status backward(const ExecutionHooks& hooks) override;
   std::span<const LayerInterval> device_times() const override { return times_.intervals(); }
   absl::Status keep_factors(LayerIndex layer, int optimizer_slots) override;
+  absl::StatusOr<FloatBuffer> allocate_factors(std::int64_t elements) override;
   absl::Status copy_factors(LayerIndex layer, std::span<float> output_gradient,
                             std::span<float> input) override;
   absl::Status step_from_factors(LayerIndex layer, const FactorStep& step) override;
@@ -175,7 +179,10 @@ class NetworkExecutor final : public Executor {
   std::vector<Node> nodes_;
   std::vector<std::unique_ptr<FactorMemory>> factors_;  // by LayerIndex; null: not kept
   std::vector<Return> returns_;                         // by LayerIndex
-  std::vector<float> host_copy_;  // for results, and for pieces in the search for NaN
+  // For results, and for pieces in the search for NaN; null where the device shares the host's.
+  DeviceMemory host_copy_{nullptr, nullptr};
+  std::int64_t host_copy_elements_ = 0;
+  DeviceMemory host_labels_{nullptr, nullptr};  // likewise: of this pass
 
   // Of this backward: layers whose gradients are under way, in order; the first so many are done.
   std::vector<std::uint32_t> returning_;

@@ -32,6 +32,13 @@ absl::Status NetworkExecutor::keep_factors(LayerIndex layer, int optimizer_slots
   return absl::OkStatus();
 }
 
+absl::StatusOr<FloatBuffer> NetworkExecutor::allocate_factors(std::int64_t elements) {
+  POSEIDON_ASSIGN_OR_RETURN(DeviceMemory memory, device_->allocate_host(elements * kFloatBytes));
+  const auto deleter = memory.get_deleter();
+  return FloatBuffer(std::shared_ptr<float>(static_cast<float*>(memory.release()), deleter),
+                     elements);
+}
+
 std::size_t NetworkExecutor::factor_node(LayerIndex layer) const {
   POSEIDON_CHECK(layer.value() < factors_.size() && factors_[layer.value()] != nullptr,
                  "a layer whose factors are kept");

@@ -19,8 +19,8 @@ SfbRoute::SfbRoute(Plan plan, WorkerRank rank, const std::vector<LayerMemory>& l
                    SfbOptions options)
     : plan_(std::move(plan)),
       rank_(rank),
-      options_(options),
-      piece_elements_(options.piece_bytes / static_cast<std::int64_t>(sizeof(float))),
+      options_(std::move(options)),
+      piece_elements_(options_.piece_bytes / static_cast<std::int64_t>(sizeof(float))),
       position_(plan_.layers.size(), -1) {
   POSEIDON_CHECK(piece_elements_ > 0 && options_.piece_bytes <= kMaxChunkBytes,
                  "a piece holds a float and fits into a message");
@@ -62,8 +62,8 @@ SfbRoute::SfbRoute(Plan plan, WorkerRank rank, const std::vector<LayerMemory>& l
         items_.push_back({.layer = position, .slot = slot, .piece = piece});
       }
       Slot& memory = layer.slots[slot];
-      memory.output_gradients = FloatBuffer::sendable(plan_.workers() * shape->gradient_elements());
-      memory.inputs = FloatBuffer::sendable(plan_.workers() * shape->input_elements());
+      memory.output_gradients = options_.allocate(plan_.workers() * shape->gradient_elements());
+      memory.inputs = options_.allocate(plan_.workers() * shape->input_elements());
       memory.landed.assign(std::size_t{plan_.workers()} * layer.pieces, false);
       memory.digests.assign(plan_.workers(), 0);
     }

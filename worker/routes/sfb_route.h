@@ -32,6 +32,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -55,6 +56,9 @@ struct SfbOptions {
   Iteration first_iteration = 0;
   Iteration iterations = 0;  ///< of the run; the set after the last one is digests alone
   Iteration check_every = kReplicaCheckIterations;
+  /// Memory of the stacks, which is sent from: FloatBuffer::sendable, or what whoever reads them
+  /// likes better.
+  std::function<FloatBuffer(std::int64_t elements)> allocate = FloatBuffer::sendable;
 };
 
 /// Everybody's factors of one layer and iteration, rank 0's rows first. Row-major.

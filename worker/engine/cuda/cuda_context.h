@@ -38,8 +38,10 @@ class CudaContext {
   CudaContext(const CudaContext&) = delete;
   CudaContext& operator=(const CudaContext&) = delete;
 
-  /// Makes the GPU current on the calling thread, which may be another one than at creation.
-  void use() const { static_cast<void>(cudaSetDevice(ordinal_)); }
+  /// Makes the GPU current on the calling thread, which may be another one than at creation: on one
+  /// that has chosen none every call would open the first GPU.
+  void use() const { use(ordinal_); }
+  static void use(int ordinal) { static_cast<void>(cudaSetDevice(ordinal)); }
 
   int ordinal() const { return ordinal_; }
   CudaPrecision precision() const { return precision_; }

@@ -9,9 +9,7 @@
 //     records the ticket's event; `compute` goes on with the layers below.
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -26,67 +24,12 @@
 #include "worker/engine/cuda/cuda_operators.h"
 #include "worker/engine/cuda/cuda_status.h"
 #include "worker/engine/cuda/cuda_twin.h"
+#include "worker/engine/cuda/pinned_memory.h"
 #include "worker/engine/device_plugin_entry.h"
 #include "worker/engine/layout_adapter.h"
 
 namespace poseidon {
 namespace {
-
-/// Set once, when the program loads the plug-in, before anything else is called.
-const DevicePluginHost* program = nullptr;
-
-// ---- host memory: the program's, so that it can be sent from, and pinned ----
-
-constexpr std::size_t kPageBytes = 4096;
-
-/// Lies in front of the memory, in a page that is not pinned: pinned ranges are whole pages of
-/// their own, whatever lies beside them.
-struct PinnedHeader {
-  void* allocated = nullptr;
-  bool is_pinned = false;
-};
-
-PinnedHeader& header_of(void* memory) {
-  return *reinterpret_cast<PinnedHeader*>(static_cast<std::byte*>(memory) - sizeof(PinnedHeader));
-}
-
-// A GPU that has stopped may still write to it, and would be waited for.
-void free_pinned(void* memory) {
-  if (!CudaContext::patience().ok()) return;
-  const PinnedHeader header = header_of(memory);
-  if (header.is_pinned) {
-    cuda_status(cudaHostUnregister(memory), "cudaHostUnregister").IgnoreError();
-  }
-  program->free_tensor_memory(header.allocated);
-}
-
-std::size_t whole_pages(std::size_t bytes) {
-  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-}
-
-absl::StatusOr<DeviceMemory> allocate_pinned(std::int64_t bytes) {
-  const std::size_t size = whole_pages(static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
-  void* const allocated = program->allocate_tensor_memory(size + 2 * kPageBytes);
-  if (allocated == nullptr) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot allocate ", bytes, " bytes of host memory for parameters"));
-  }
-  std::byte* const begin = static_cast<std::byte*>(allocated) + sizeof(PinnedHeader);
-  const auto address = reinterpret_cast<std::uintptr_t>(begin);
-  void* const memory = begin + (whole_pages(address) - address);
-  const cudaError_t error = cudaHostRegister(memory, size, cudaHostRegisterPortable);
-  if (error != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());       // or the next launch would report it again
-    static std::atomic<bool> has_warned{false};  // a network has hundreds of such ranges
-    if (!has_warned.exchange(true)) {
-      program->warn(absl::StrCat("copies to and from the GPU will be slow: ", bytes,
-                                 " bytes of host memory cannot be pinned (",
-                                 cudaGetErrorString(error), "); look at ulimit -l"));
-    }
-  }
-  header_of(memory) = {.allocated = allocated, .is_pinned = error == cudaSuccess};
-  return DeviceMemory(memory, free_pinned);
-}
 
 // ---- the device ----
 
@@ -155,8 +98,7 @@ class CudaDevice final : public Device {
     return context_->allocate(bytes);
   }
   absl::StatusOr<DeviceMemory> allocate_host(std::int64_t bytes) override {
-    context_->use();
-    return allocate_pinned(bytes);
+    return allocate_pinned(*context_, bytes);
   }
 
   // An error stays with the streams and comes out of the next call that can return it.
@@ -202,6 +144,7 @@ class CudaDevice final : public Device {
     return static_cast<const CudaMark&>(later).time_since(static_cast<const CudaMark&>(earlier));
   }
   absl::Status finish() override {
+    context_->use();
     absl::Status status = context_->wait(context_->upload());
     status.Update(context_->wait(context_->compute()));
     status.Update(context_->wait(context_->download()));

@@ -1,13 +1,13 @@
 #include "worker/engine/cuda/cuda_factors.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "common/optimizer.h"
 #include "common/status_macros.h"
 #include "worker/engine/cuda/cuda_kernels.h"
 #include "worker/engine/cuda/cuda_status.h"
+#include "worker/engine/cuda/pinned_memory.h"
 
 namespace poseidon {
 namespace {
@@ -41,6 +41,13 @@ absl::Status CudaFactors::upload(float* device, const float* host, std::int64_t 
   return absl::OkStatus();
 }
 
+absl::Status CudaFactors::prepare_squares() {
+  POSEIDON_RETURN_IF_ERROR(grow(parts_, kPartsFloats));
+  if (host_parts_ != nullptr) return absl::OkStatus();
+  POSEIDON_ASSIGN_OR_RETURN(host_parts_, allocate_pinned(context_, kPartsFloats * kFloatBytes));
+  return absl::OkStatus();
+}
+
 absl::Status CudaFactors::prepare(const FactorStepArgs& args) {
   context_.use();
   const std::int64_t tile =
@@ -48,7 +55,7 @@ absl::Status CudaFactors::prepare(const FactorStepArgs& args) {
   POSEIDON_RETURN_IF_ERROR(grow(output_gradients_, args.rows * args.outputs));
   POSEIDON_RETURN_IF_ERROR(grow(inputs_, args.rows * args.inputs));
   POSEIDON_RETURN_IF_ERROR(grow(gradient_, tile));
-  POSEIDON_RETURN_IF_ERROR(grow(parts_, kPartsFloats));
+  POSEIDON_RETURN_IF_ERROR(prepare_squares());
   POSEIDON_RETURN_IF_ERROR(
       grow(workspace_, static_cast<std::int64_t>(kProductWorkspaceBytes) / kFloatBytes));
   POSEIDON_RETURN_IF_ERROR(
@@ -114,7 +121,7 @@ absl::Status CudaFactors::fetch(void* host, const void* device, std::int64_t byt
 
 absl::StatusOr<double> CudaFactors::square_sum(const float* values, std::int64_t elements) {
   context_.use();
-  POSEIDON_RETURN_IF_ERROR(grow(parts_, kPartsFloats));
+  POSEIDON_RETURN_IF_ERROR(prepare_squares());
   return squares(values, elements);
 }
 
@@ -152,11 +159,12 @@ absl::StatusOr<double> CudaFactors::squares(const float* values, std::int64_t el
   cuda::square_sums(context_.factors(), values, elements,
                     static_cast<double*>(parts_.memory.get()));
   POSEIDON_RETURN_IF_ERROR(launch_status("square_sums"));
-  POSEIDON_CUDA(cudaMemcpyAsync(host_parts_.data(), parts_.memory.get(), sizeof(host_parts_),
+  POSEIDON_CUDA(cudaMemcpyAsync(host_parts_.get(), parts_.memory.get(), kPartsFloats * kFloatBytes,
                                 cudaMemcpyDeviceToHost, context_.factors()));
   POSEIDON_RETURN_IF_ERROR(context_.wait(context_.factors()));
   double sum = 0.0;
-  for (const double part : host_parts_) sum += part;
+  const auto* const parts = static_cast<const double*>(host_parts_.get());
+  for (std::int64_t i = 0; i < cuda::kSquareParts; ++i) sum += parts[i];
   return sum;
 }
 

@@ -10,7 +10,6 @@
 // at once. It all runs on a stream of its own, beside the layers' work. Tiles depend on the layer's
 // size alone.
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -62,9 +61,10 @@ class CudaFactors {
                           std::int64_t count);
   absl::StatusOr<double> squares(const float* values, std::int64_t elements);
   absl::Status upload(float* device, const float* host, std::int64_t elements);
+  absl::Status prepare_squares();
 
   const CudaContext& context_;
-  std::array<double, static_cast<std::size_t>(cuda::kSquareParts)> host_parts_{};
+  DeviceMemory host_parts_{nullptr, nullptr};  ///< pinned; as parts_
   Buffer output_gradients_, inputs_, gradient_, parts_, workspace_;
   /// By rows of the tile, outputs, inputs, rows of the factors.
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>,
