@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What a reader would look for in every change to the CUDA device: nothing waits for the whole device or uses the
-# default stream, every launch names its stream, and CUDA is included in worker/engine/cuda alone.
+# default stream, every launch names its stream, only what sets up allocates, and CUDA is included in
+# worker/engine/cuda alone. That warm iterations set nothing up is tests/gpu/loop_test.cc's to show.
 # Usage: cuda_rules_test.sh SOURCE_FOLDER
 set -euo pipefail
 cd "$1"
@@ -21,13 +22,28 @@ refuse() {
 # What stands in for CUDA in tests (emulated/) has its functions' names.
 mapfile -t ours < <(find worker/engine/cuda -path '*/emulated' -prune -o -type f -name '*.[ch]*' -print)
 [[ ${#ours[@]} -ge 10 ]] || { echo "where is worker/engine/cuda?"; exit 1; }
-refuse "waits for the whole device" 'cudaDeviceSynchronize|cudaThreadSynchronize|cuCtxSynchronize' "${ours[@]}"
+# but FILE...: all of ours but these.
+but() { printf '%s\n' "${ours[@]}" | grep -vFx "$(printf 'worker/engine/cuda/%s\n' "$@")"; }
+
+refuse "waits for the whole device" 'cudaDeviceSynchronize|cudaThreadSynchronize|cudaDeviceReset|cuCtxSynchronize' "${ours[@]}"
 refuse "waits without a deadline; see CudaContext::wait" 'cudaStreamSynchronize|cudaEventSynchronize' "${ours[@]}"
-refuse "uses the default stream" \
-  'cudaStreamLegacy|cudaStreamPerThread|cudaStreamCreate\(|cudaMemcpy(2D)?\(|cudaMemset\(|cudaMemcpyToSymbol' "${ours[@]}"
-mapfile -t askers < <(printf '%s\n' "${ours[@]}" | grep -v '/cuda_context\.cc$')
+refuse "blocks until the copy is done, on the default stream" \
+  'cuda(Memcpy|Memset)(2D|3D|Peer|ToSymbol|FromSymbol|ToArray|FromArray|Default)?\(' "${ours[@]}"
+refuse "uses the default stream" 'cudaStreamLegacy|cudaStreamPerThread|cudaStreamCreate\(|cudaStreamDefault' "${ours[@]}"
+refuse "uses the default stream" '(Async|Record)\(.*, *(0|nullptr|NULL)\)' "${ours[@]}"
+
+# All of these may wait for the device. They are where memory, streams and events are made and given back: an operator's
+# and a device's creation and end.
+mapfile -t askers < <(but cuda_context.cc)
+refuse "allocates past CudaContext::allocate" 'cudaMalloc|cudaFree' "${askers[@]}"
+refuse "makes a stream past CudaContext" 'cudaStreamCreate|cudaStreamDestroy' "${askers[@]}"
 refuse "asks past CudaContext::is_done, and leaves an error behind for the next launch" \
   'cudaEventQuery|cudaStreamQuery' "${askers[@]}"
+mapfile -t pinners < <(but pinned_memory.cc)
+refuse "pins past allocate_pinned" 'cudaHost(Register|Unregister|Alloc)|cudaMallocHost|cudaFreeHost' "${pinners[@]}"
+mapfile -t makers < <(but cuda_context.cc cuda_device.cc)
+refuse "makes an event past CudaContext, make_ticket and make_mark" 'cudaEventCreate|cudaEventDestroy' "${makers[@]}"
+refuse "tries algorithms out on the device, by itself and with memory of its own" 'cudnnFind' "${ours[@]}"
 refuse "adds floats atomically: other bits each time" 'atomicAdd|atomicExch' "${ours[@]}"
 
 # launch.cuh has the one launch, whose first argument is the stream.
