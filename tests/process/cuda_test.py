@@ -1,5 +1,5 @@
-"""Workers that compute on a GPU, which is an emulated one (worker/engine/cuda/emulated): the losses of CPU workers by
-both schemes, the same bytes again, also after one of them was killed."""
+"""Workers that compute on GPUs, which are two emulated ones (worker/engine/cuda/emulated): the losses of CPU workers by
+both schemes, the same bytes again, also after one of them was killed, on a GPU each, and in machines of two."""
 
 import json
 import math
@@ -25,18 +25,20 @@ class OnTheEmulatedGpu(ProcessTest):
         super().setUp()
         self.worker = worker_with_gpu(self.folder)
 
-    def add_worker(self, cluster, device):
-        worker = cluster.add_worker("--device", device, program=self.worker)
+    def add_worker(self, cluster, device, *arguments):
+        worker = cluster.add_worker("--device", device, *arguments, program=self.worker)
         wait_for("a worker to join", lambda: "joined" in worker.log() or not worker.running())
         return worker
 
-    def begin(self, job_json, device, name, workers=2):
+    def begin(self, job_json, devices, name, addresses=("127.0.0.1", "127.0.0.1")):
+        """A worker for each address, which is a machine's. `devices`: of each, or one for all."""
         cluster = Cluster(self)
         cluster.add(workers=0, servers=1)
-        for _ in range(workers):
-            self.add_worker(cluster, device)
+        for number, address in enumerate(addresses):
+            device = devices if isinstance(devices, str) else devices[number]
+            self.add_worker(cluster, device, "--listen", f"{address}:0")
         run_dir = self.folder / name
-        submitted = cluster.submit(job_json, "--workers", workers, "--servers", 1, run_dir=run_dir)
+        submitted = cluster.submit(job_json, "--workers", len(addresses), "--servers", 1, run_dir=run_dir)
         self.assertEqual(submitted.returncode, 0, submitted.stderr)
         return cluster, run_dir
 
@@ -47,8 +49,8 @@ class OnTheEmulatedGpu(ProcessTest):
             process.destroy()
         return losses(run_dir), (run_dir / "model.safetensors").read_bytes(), status
 
-    def train(self, job_json, device, name):
-        return self.finish(*self.begin(job_json, device, name))
+    def train(self, job_json, devices, name, **how):
+        return self.finish(*self.begin(job_json, devices, name, **how))
 
     def test_as_on_cpus_by_both_schemes(self):
         for scheme in ("ps", "sfb"):
@@ -65,6 +67,36 @@ class OnTheEmulatedGpu(ProcessTest):
                     self.assertLess(abs(ours - cpus), TOLERANCE * cpus, f"iteration {i}: {got}, on CPUs {wanted}")
                 _, again, _ = self.train(lenet, "cuda:0", f"{scheme}-again")
                 self.assertEqual(again, model)
+
+    def test_a_gpu_for_each_worker(self):
+        lenet = job("lenet", 5, sync={"scheme": {"ip1": "sfb"}, "cost": "bytes", "chunk_bytes": 65536})
+        _, wanted, _ = self.train(lenet, "cuda:0", "together")
+        _, got, status = self.train(lenet, ("cuda:0", "cuda:1"), "apart")
+        self.assertEqual([worker["device"] for worker in status["workers"]],
+                         ["cuda:0 (emulated GPU)", "cuda:1 (emulated GPU)"])
+        self.assertEqual(got, wanted)
+
+    def test_a_gpu_that_is_not_there_is_refused_by_name(self):
+        worker = self.add_worker(Cluster(self), "cuda:2")
+        self.assertEqual(worker.wait(), 2, worker.log())
+        self.assertIn("--device cuda:2: this machine has CUDA devices 0 to 1", worker.log())
+
+    def test_the_gpus_of_a_machine_are_summed_before_they_go(self):
+        sync = {"scheme": "ps", "cost": "bytes", "chunk_bytes": 65536}
+        devices, machines = ("cuda:0", "cuda:1") * 2, ("127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.2")
+        lenet = job("lenet", 5, sync=sync)
+        got, model, _ = self.train(lenet, devices, "groups", addresses=machines)
+        self.assertEqual(json.loads((self.folder / "groups/plan.json").read_text())["local_groups"], [[0, 1], [2, 3]])
+        _, again, _ = self.train(lenet, devices, "again", addresses=machines)
+        self.assertEqual(again, model)
+        on_cpus, _, _ = self.train(lenet, "cpu", "cpu", addresses=machines)
+        lenet["sync"]["local_aggregation"] = "off"
+        alone, plain, _ = self.train(lenet, devices, "alone", addresses=machines)
+        self.assertEqual(json.loads((self.folder / "alone/plan.json").read_text())["local_groups"], [])
+        self.assertNotEqual(model, plain, "other last bits: it was summed in another order")
+        for ours, cpus, without in zip(got, on_cpus, alone, strict=True):
+            self.assertLess(abs(ours - cpus), TOLERANCE * cpus, f"{got}, on CPUs {on_cpus}")
+            self.assertLess(abs(ours - without), TOLERANCE * without, f"{got}, without groups {alone}")
 
     def test_every_precision(self):
         wanted, plain_model, _ = self.train(job(NORMALISED, 4), "cuda:0", "fp32")
