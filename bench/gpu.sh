@@ -6,7 +6,7 @@
 #
 # In the tree it takes the programs of build/release/bin; in a bundle (tests/gpu/run.sh) those beside it. FOLDER (default
 # bench-gpu in $OUT, else in build) gets sync.json, for which there are 170 s at most, and compare.json, as far as the
-# rest of the budget goes. Without a GPU: --device cpu tries it out.
+# rest of the budget goes; `compare --skip-done compare.json` goes on from there. Without a GPU: --device cpu tries it out.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 case ${1:-} in -h | --help) sed -n '2,9s/^# \?//p' "$0"; exit 0 ;; esac

@@ -33,9 +33,9 @@ class BenchError(Exception):
 
 
 class Contender:
-    """One process that trains when told to."""
+    """One process that trains when told to; not before ready() has returned."""
 
-    def __init__(self, name, command, first_line, log):
+    def __init__(self, name, command, first_line, log, wait=True):
         self.name = name
         self.rounds = []
         self.log = log
@@ -43,6 +43,10 @@ class Contender:
                                         text=True)
         if first_line:
             self.say(first_line)
+        if wait:
+            self.ready()
+
+    def ready(self):
         self.about = self.answer(SETUP_TIMEOUT_S)
 
     def say(self, line):

@@ -38,13 +38,24 @@ class GpuBench(unittest.TestCase):
             self.assertEqual({row["variant"] for row in result["rows"] if row["precision"] == "fp32"},
                              {"poseidon", "torch", "torch channels-last"})
 
-    def test_says_what_is_left_when_its_time_is_up(self):
-        done = self.bench("compare", "--networks", "cifar10_quick", "--batches", "2,3", "--precisions", "fp32", "--budget-s", "0.01",
-                          "--python", "/bin/false", "--rounds", "1", "--turn-s", "0.01")
+    def test_says_what_is_left_when_its_time_is_up_and_goes_on_there(self):
+        options = ("compare", "--networks", "cifar10_quick", "--batches", "2,3", "--precisions", "fp32", "--python", "/bin/false",
+                   "--rounds", "1", "--turn-s", "0.01")
+        done = self.bench(*options, "--budget-s", "0.01")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("not measured within", done.stdout)
         self.assertNotIn("cifar10_quick:2:fp32", done.stdout)
         self.assertIn("cifar10_quick:3:fp32", done.stdout)
+        first = json.loads((self.out / "compare.json").read_text())
+        self.assertEqual(first["left"], ["cifar10_quick:3:fp32"])
+        done = self.bench(*options, "--skip-done", self.out / "compare.json")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        both = json.loads((self.out / "compare.json").read_text())
+        self.assertEqual([row["batch"] for row in both["rows"]], [2, 3])
+        self.assertEqual((both["rows"][:1], both["left"], len(both["calls"])), (first["rows"], [], 2))
+        done = self.bench(*options, "--skip-done", self.out / "nothing.json")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, "--skip-done .*nothing.json: .*No such file")
 
     def test_both_share_a_budget_and_write_where_it_is_wanted(self):
         done = self.bench("--budget-s", "200", "--networks", "cifar10_quick", "--batches", "2", "--precisions", "fp32", "--rounds", "1",
