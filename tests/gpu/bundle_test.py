@@ -84,10 +84,10 @@ class Bundle(unittest.TestCase):
         run(self, ROOT / "tests/gpu/run.sh", "bundle", out, "--build", BUILD, "--no-build")
         return out
 
-    def execute(self, bundle, *options):
+    def execute(self, bundle, *options, environment=None):
         """(exit status, summary.json by part, what it printed)"""
         results = self.folder / f"results-{len(list(self.folder.iterdir()))}"
-        done = subprocess.run([bundle / "run.sh", results, *options], env=BARE, stdin=subprocess.DEVNULL, cwd="/",
+        done = subprocess.run([bundle / "run.sh", results, *options], env=BARE | (environment or {}), stdin=subprocess.DEVNULL, cwd="/",
                               capture_output=True, text=True, timeout=600, check=False)
         return done.returncode, self.read(results), done.stdout + done.stderr
 
@@ -132,6 +132,54 @@ class Bundle(unittest.TestCase):
             self.assertEqual(summary[part]["failed"], 1, f"{part}\n{text}")
         self.assertEqual(summary["networks"]["failed"], 0, "what is whole goes on")
         self.assertGreater(summary["networks"]["passed"], 3)
+
+    def fake_gpu(self, bundle):
+        """A machine with a GPU and compute-sanitizer, which runs the program, or does what FAKE_<precision> says."""
+        emulated = BUILD / "emulated" / "libposeidon_cuda.so"
+        if not emulated.exists():
+            self.skipTest("this build has no emulated GPU: there were no headers of CUDA and cuDNN")
+        plugin = bundle / "lib/poseidon/libposeidon_cuda.so"
+        plugin.unlink(missing_ok=True)
+        shutil.copy(emulated, plugin)
+        tools = self.folder / "tools"
+        tools.mkdir()
+        for name, script in (
+                ("nvidia-smi", '[ "${1:-}" != -L ] || echo "GPU 0: a fake"'),
+                ("compute-sanitizer",
+                 '[ "${1:-}" != --help ] || { echo --kernel-regex; exit; }\n'
+                 f'echo "$*" >> {self.folder}/asked.txt\n'
+                 'while [[ $1 != bin/* ]]; do shift; done\n'
+                 'for argument; do case $argument in --precision=*) name=FAKE_${argument#*=} ;; esac; done\n'
+                 'eval "${!name:-exec \\"\\$@\\"}"')):
+            (tools / name).write_text(f"#!/bin/bash\n{script}\n")
+            (tools / name).chmod(0o755)
+        return {"PATH": f"{tools}:{BARE['PATH']}"}
+
+    def test_the_sanitizer_sees_the_kernels_of_each_precision(self):
+        bundle = self.make("bundle")
+        path = self.fake_gpu(bundle)
+        only = ("--only", "memcheck,racecheck", "--budget-s", "400")
+        status, summary, text = self.execute(bundle, *only, environment=path)
+        self.assertEqual(status, 0, text)
+        asked = (self.folder / "asked.txt").read_text().splitlines()
+        self.assertEqual([(re.search(r"--tool (\w+)", line)[1], re.search(r"--precision=(\w+)", line)[1]) for line in asked],
+                         [(tool, precision) for tool in ("memcheck", "racecheck") for precision in ("bf16", "fp16", "fp32")])
+        for tool in ("memcheck", "racecheck"):
+            counts = re.fullmatch(r"bf16 (\d+) tests, fp16 (\d+) tests, fp32 (\d+) tests", summary[tool]["word"])
+            self.assertIsNotNone(counts, text)
+            self.assertGreater(int(counts[1]), 15, text)
+            self.assertGreater(int(counts[2]), 3, text)
+            self.assertGreater(int(counts[3]), 15, text)
+        # One that does not end, one that finds something, and both.
+        passes, sleeps = "echo '[       OK ] one (1 ms)'; echo '[  PASSED  ] 1 test.'", "echo '[       OK ] one (1 ms)'; sleep 60"
+        fakes = {"FAKE_bf16": passes, "FAKE_fp16": sleeps, "FAKE_fp32": passes}
+        short = ("--only", "memcheck", "--budget-s", "25")
+        status, summary, text = self.execute(bundle, *short, environment=path | fakes)
+        self.assertEqual(status, 0, text)
+        self.assertRegex(summary["memcheck"]["word"], r"bf16 1 tests, fp16 stopped after \d s with 1 tests, fp32 1 tests")
+        for found in ({"FAKE_bf16": passes + "; exit 99"}, {"FAKE_fp16": "echo '========= Invalid __global__ read'; " + sleeps}):
+            status, summary, text = self.execute(bundle, *short, environment=path | fakes | found)
+            self.assertEqual((status, summary["memcheck"]["failed"]), (1, 1), text)
 
     def test_refuses_what_it_does_not_know(self):
         bundle = ROOT / "tests/gpu/bundle"
