@@ -44,6 +44,8 @@ v1::GetStatusResponse example() {
   server.set_state("running");
   server.set_data_stall_share(std::numeric_limits<double>::quiet_NaN());
   v1::LayerStatus& layer = *status.add_layers();
+  (*layer.mutable_chunks())[0] = 3;
+  (*layer.mutable_chunks())[12] = 1;
   layer.set_name("conv1");
   layer.set_scheme("ps");
   layer.set_sent_bytes_per_s(1e6);
@@ -98,6 +100,8 @@ TEST(StatusJsonTest, HasTheFieldsOfTheContract) {
   EXPECT_EQ(json["refused"][0]["reason"], "stale_epoch");
   EXPECT_EQ(json["layers"][0]["predicted"]["sync_seconds"], 4e-4);
   EXPECT_EQ(json["layers"][0]["measured"]["forward_seconds"], 1.1e-3);
+  EXPECT_EQ(json["layers"][0]["chunks"], nlohmann::json({{"0", 3}, {"12", 1}}));
+  EXPECT_EQ(json["layers"][1]["chunks"], nlohmann::json::object());
   EXPECT_EQ(json["layers"][0]["reason"], "a convolution layer has no factors to send");
   EXPECT_TRUE(json["layers"][1]["predicted"].is_null());
   EXPECT_EQ(json["predicted_iteration_seconds"], 0.0123);

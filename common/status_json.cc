@@ -1,6 +1,7 @@
 #include "common/status_json.h"
 
 #include <cmath>
+#include <string>
 
 namespace poseidon {
 namespace {
@@ -37,6 +38,13 @@ Json seconds_to_json(bool known, const v1::LayerSeconds& seconds) {
           {"sync_seconds", number(seconds.sync())}};
 }
 
+/// {"0": 3}: server 0 owns three.
+Json chunks_to_json(const v1::LayerStatus& layer) {
+  Json json = Json::object();
+  for (const auto& [server, chunks] : layer.chunks()) json[std::to_string(server)] = chunks;
+  return json;
+}
+
 Json layer_to_json(const v1::LayerStatus& layer) {
   return {{"name", layer.name()},
           {"scheme", layer.scheme()},
@@ -45,6 +53,7 @@ Json layer_to_json(const v1::LayerStatus& layer) {
           {"stall_share", number(layer.stall_share())},
           {"parameters", layer.parameters()},
           {"reason", layer.reason()},
+          {"chunks", chunks_to_json(layer)},
           {"predicted", seconds_to_json(layer.has_predicted(), layer.predicted())},
           {"measured", seconds_to_json(layer.has_measured(), layer.measured())}};
 }

@@ -405,6 +405,10 @@ void Cluster::fill_nodes(v1::GetStatusResponse& out) const {
 }
 
 void Cluster::fill_layers(v1::GetStatusResponse& out) const {
+  std::vector<std::map<std::uint32_t, std::uint32_t>> chunks(job_->plan()->layers.size());
+  for (const PlanChunk& chunk : job_->plan()->chunks) {
+    ++chunks[chunk.layer.value()][chunk.server.value()];
+  }
   std::uint32_t index = 0;
   for (const PlanLayer& layer : job_->plan()->layers) {
     const LayerRates rates = traffic_ ? traffic_->rates(LayerIndex(index)) : LayerRates{};
@@ -416,6 +420,7 @@ void Cluster::fill_layers(v1::GetStatusResponse& out) const {
     status->set_received_bytes_per_s(rates.received_bytes_per_s);
     status->set_stall_share(rates.stall_share);
     status->set_reason(layer.reason);
+    status->mutable_chunks()->insert(chunks[index].begin(), chunks[index].end());
     const auto fill = [](v1::LayerSeconds* seconds, double forward, double backward, double sync) {
       seconds->set_forward(forward);
       seconds->set_backward(backward);

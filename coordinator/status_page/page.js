@@ -130,8 +130,8 @@ function showSummary(status) {
     ["Loss", measure(status.loss)],
     ["Images/s", count(status.images_per_s)],
     ["Training", duration(status.training_seconds)],
-    ["Iteration", seconds(status.measured_iteration_seconds)],
-    ["Iteration, predicted", seconds(status.predicted_iteration_seconds)],
+    [status.predicted_iteration_seconds === null ? "Iteration" : "Iteration, predicted / measured",
+     times({predicted: status.predicted_iteration_seconds, measured: status.measured_iteration_seconds}, (s) => s)],
     ["Test accuracy", isNumber(status.test_accuracy) ? `${percent(status.test_accuracy)} after ${count(status.tested_iteration)}` : "-"],
     ["Epoch", count(status.epoch)],
     ["Messages refused", count(status.refused.reduce((sum, one) => sum + one.count, 0))],
@@ -224,9 +224,14 @@ function showWorkers(status) {
 
 function showServers(status) {
   byId("servers-note").textContent = states(status.servers);
+  const owned = new Map();
+  for (const layer of status.layers) {
+    for (const [server, chunks] of Object.entries(layer.chunks)) owned.set(server, (owned.get(server) || 0) + chunks);
+  }
   const sorted = [...status.servers].sort((a, b) => isIll(b) - isIll(a) || a.rank - b.rank);
   byId("servers").tBodies[0].replaceChildren(...limited("servers", sorted).map((server) => row(
-      [cell(rank(server), "number"), cell(stateBadge(server.state)), cell(server.address || "-", "text"), cell(server.device || "-", "text")],
+      [cell(rank(server), "number"), cell(stateBadge(server.state)), cell(count(owned.get(rank(server))), "number"),
+       cell(server.address || "-", "text"), cell(server.device || "-", "text")],
       rank(server))));
 }
 
@@ -237,6 +242,27 @@ const ORDERS = {
   forward: () => 0,
 };
 
+/// "12 on 0-3, 7": how many chunks, and the servers that own them.
+function placement(layer) {
+  const servers = Object.keys(layer.chunks).map(Number).sort((a, b) => a - b);
+  if (servers.length === 0) return "-";
+  const ranges = [];
+  for (const server of servers) {
+    const last = ranges[ranges.length - 1];
+    if (last && last[1] === server - 1) last[1] = server;
+    else ranges.push([server, server]);
+  }
+  const all = Object.values(layer.chunks).reduce((sum, chunks) => sum + chunks, 0);
+  return `${count(all)} on ${ranges.map(([from, to]) => from === to ? from : `${from}\u2011${to}`).join(", ")}`;
+}
+
+/// Predicted against measured where the job was calibrated, else what was measured.
+/// A line breaks between the two.
+function times(layer, of) {
+  const text = (figures) => figures ? seconds(of(figures)).replace(" ", "\u00a0") : "-";
+  return layer.predicted ? `${text(layer.predicted)}\u00a0/ ${text(layer.measured)}` : text(layer.measured);
+}
+
 function showLayers(status) {
   const wanted = byId("layer-search").value.trim().toLowerCase();
   const found = status.layers.filter((layer) => layer.name.toLowerCase().includes(wanted) || layer.scheme === wanted)
@@ -244,14 +270,17 @@ function showLayers(status) {
   const all = status.layers.length;
   byId("layers-note").textContent = all === 0 ? "no plan yet" : wanted ? `${count(found.length)} of ${count(all)}` : count(all);
   const widest = Math.max(...status.layers.map((layer) => Math.max(layer.sent_bytes_per_s || 0, layer.received_bytes_per_s || 0)), 1);
+  const calibrated = status.layers.some((layer) => layer.predicted);
+  for (const words of document.querySelectorAll("#layers .both")) words.hidden = !calibrated;
   byId("layers").tBodies[0].replaceChildren(...limited("layers", found).map((layer) => {
     const pair = element("span", "pair");
     pair.append(bar([["sent", layer.sent_bytes_per_s / widest]]), bar([["received", layer.received_bytes_per_s / widest]]));
-    const scheme = element("span", "", layer.scheme);
-    scheme.title = layer.reason;
-    return row([cell(layer.name, "text"), cell(scheme), cell(count(layer.parameters), "number"),
+    return row([cell(layer.name, "text"), cell(layer.scheme), cell(layer.reason, "why"), cell(count(layer.parameters), "number"),
+                cell(placement(layer), "place"),
                 cell(labelled(pair, `${rate(layer.sent_bytes_per_s)} / ${rate(layer.received_bytes_per_s)}`)),
-                cell(labelled(bar([["stall", layer.stall_share]]), percent(layer.stall_share), "label short"))],
+                cell(labelled(bar([["stall", layer.stall_share]]), percent(layer.stall_share), "label")),
+                cell(times(layer, (t) => t.forward_seconds + t.backward_seconds), "times"),
+                cell(times(layer, (t) => t.sync_seconds), "times")],
                layer.name);
   }));
 }

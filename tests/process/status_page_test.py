@@ -18,6 +18,7 @@ from browser import CHROMIUM, Browser
 from cluster import ROOT, Cluster, ProcessTest, digits_job, wait_for
 
 PAGE = ROOT / "coordinator" / "status_page"
+PLACES = {("0",): "0", ("1",): "1", ("0", "1"): "0\u20111"}  # of chunks on two servers
 HOSTILE = "</td><img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
 
@@ -101,6 +102,14 @@ def large(template, workers, servers, layers):
     def layer(one, i):
         one.update(name=f"stage{i // 100}_block{i // 10}_conv{i % 10}", scheme="sfb" if i % 97 == 5 else "ps", parameters=1000 * (i + 1),
                    sent_bytes_per_s=1e6 * (i % 131), received_bytes_per_s=9e5 * (i % 127), stall_share=(i % 50) / 400)
+        if one["scheme"] == "sfb":
+            one.update(chunks={}, reason="time: iteration 24.1 ms with SFB, 27.9 ms with PS")
+        else:  # one chunk after the other, round and round
+            chunks = [(i + k) % servers for k in range(1 + i % 40)]
+            one.update(chunks={str(server): chunks.count(server) for server in sorted(set(chunks))},
+                       reason="a convolution layer has no factors to send: PS, 8.42 MB per node and iteration")
+        one["predicted"] = {"forward_seconds": 1e-5 * (1 + i % 7), "backward_seconds": 2e-5 * (1 + i % 7), "sync_seconds": 2e-4 * (1 + i % 9)}
+        one["measured"] = {kind: 1.1 * seconds for kind, seconds in one["predicted"].items()}
 
     many("workers", workers, worker)
     many("servers", servers, lambda one, i: one.update(rank=i, address=f"10.1.0.{i}:4701", state="running"))
@@ -109,6 +118,7 @@ def large(template, workers, servers, layers):
                              "max": 7.5 / (1 + i / 40) + 0.7} for i in range(500)]
     status["tests"] = [{"iteration": 25600 * i, "loss": 7 / (1 + i / 2) + 0.6, "accuracy": i / 25} for i in range(1, 20)]
     status.update(iteration=512000, iterations=1000000, images_per_s=81234.0, loss=1.0, test_accuracy=0.7123, tested_iteration=486400, training_seconds=40321.0, measured_iteration_seconds=0.0252,
+                  predicted_iteration_seconds=0.0241, plan_basis="measured in 3.3 s before this job",
                   run_directory="/var/lib/poseidon/coordinator/runs/digits-1")
     return status
 
@@ -245,12 +255,17 @@ class LivePage(ProcessTest):
             self.assertEqual([cells[1], cells[4], cells[5]], [worker["state"], worker["device"], worker["address"]])
         servers = rows(browser, "servers")
         for server in status["servers"]:
-            self.assertEqual(servers[str(server["rank"])][1:3], [server["state"], server["address"]])
+            owned = sum(layer["chunks"].get(str(server["rank"]), 0) for layer in status["layers"])
+            self.assertEqual(servers[str(server["rank"])][1:4], [server["state"], str(owned) if owned else "-", server["address"]])
         layers = rows(browser, "layers")
         self.assertEqual(set(layers), {layer["name"] for layer in status["layers"]})
         for layer in status["layers"]:
             cells = layers[layer["name"]]
-            self.assertEqual(cells[:3], [layer["name"], layer["scheme"], f"{layer['parameters']:,}"])
+            self.assertEqual(cells[:4], [layer["name"], layer["scheme"], layer["reason"], f"{layer['parameters']:,}"])
+            chunks = sum(layer["chunks"].values())
+            self.assertEqual(cells[4], f"{chunks} on {PLACES[tuple(layer['chunks'])]}" if chunks else "-")
+            self.shows_times(cells[7], layer, "forward_seconds", "backward_seconds")
+            self.shows_times(cells[8], layer, "sync_seconds")
         points = browser.run("document.querySelector('#curve .mean').getAttribute('points').split(' ').length")
         self.assertEqual(points, len(status["loss_curve"]))
         self.assertEqual(browser.run("document.querySelectorAll('#curve .test').length"), len(status["tests"]))
@@ -259,6 +274,17 @@ class LivePage(ProcessTest):
         self.assertEqual(events, [[e["number"], e["kind"], e["text"]] for e in status["events"]][:30])
         kinds = {kind for _, kind, _ in events}
         self.assertLessEqual({"loss"}, kinds)
+
+    def shows_times(self, cell, layer, *kinds):
+        """Predicted / measured, or measured alone."""
+        told = [layer["predicted"], layer["measured"]] if layer["predicted"] else [layer["measured"]]
+        for text, times in zip(cell.replace("\u00a0", " ").split(" / "), told, strict=True):
+            if times is None:
+                self.assertEqual(text, "-")
+                continue
+            value, unit = text.split()
+            wanted = sum(times[kind] for kind in kinds)
+            self.assertAlmostEqual(float(value) / {"ms": 1000, "s": 1}[unit], wanted, delta=0.006 * wanted)
 
     @unittest.skipIf(CHROMIUM is None, "SKIPPED: no chromium here (deploy/dependencies.sh --tests installs it)")
     def test_large_and_hostile(self):
@@ -286,11 +312,24 @@ class LivePage(ProcessTest):
         browser.screenshot(self.shots / "large_narrow.png")
         browser.run("document.getElementById('layer-search').value = 'stage7_block70_'; "
                     "document.getElementById('layer-search').dispatchEvent(new Event('input'))")
-        self.assertEqual(sorted(rows(browser, "layers")), [f"stage7_block70_conv{i}" for i in range(10)])
+        found = rows(browser, "layers")
+        self.assertEqual(sorted(found), [f"stage7_block70_conv{i}" for i in range(10)])
+        browser.resize(1200, 900)
+        found = rows(browser, "layers")
+        for layer in status["layers"][700:710]:
+            cells = found[layer["name"]]
+            self.assertEqual(cells[2], layer["reason"])
+            self.shows_times(cells[7], layer, "forward_seconds", "backward_seconds")
+            self.shows_times(cells[8], layer, "sync_seconds")
+        self.assertEqual(found["stage7_block70_conv2"][4], "23 on 0\u201115")
+        self.assertIn("predicted / measured", browser.run("document.querySelector('#layers thead').innerText"))
+        self.assertIn("24.1\u00a0ms\u00a0/ 25.2\u00a0ms", browser.run("document.getElementById('figures').innerText"))
         browser.run("document.getElementById('layer-search').value = ''; "
                     "document.getElementById('layer-search').dispatchEvent(new Event('input'))")
         browser.run("document.getElementById('layers-more').click()")
-        self.assertEqual(len(rows(browser, "layers")), 1000)
+        found = rows(browser, "layers")
+        self.assertEqual(len(found), 1000)
+        self.assertEqual(found["stage7_block73_conv4"][4], "15 on 0\u201112, 14\u201115")
         self.assertLess(browser.run("(() => { const begin = performance.now(); show(); return performance.now() - begin })()"), 1000)
         # Whatever somebody calls himself is shown as text.
         status["workers"][0].update(device=HOSTILE, address=HOSTILE, state=HOSTILE)
