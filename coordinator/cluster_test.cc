@@ -3,7 +3,6 @@
 
 #include "coordinator/cluster.h"
 
-#include <atomic>
 #include <deque>
 #include <filesystem>
 #include <memory>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/cluster_test_support.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -18,40 +18,6 @@ namespace poseidon {
 namespace {
 
 using ::testing::HasSubstr;
-
-/// Moved by the test; the run directory's thread looks at it, too.
-class TestClock final : public Clock {
- public:
-  Nanoseconds now() const override { return Nanoseconds(now_ns_.load()); }
-  std::int64_t unix_seconds() const override { return 1'700'000'000; }
-  void advance(Nanoseconds by) { now_ns_ += by.count(); }
-
- private:
-  std::atomic<std::int64_t> now_ns_{3'600'000'000'000};
-};
-
-class TestLink final : public NodeLink {
- public:
-  bool send(const v1::CoordinatorMessage& message) override {
-    sent.push_back(message);
-    return true;
-  }
-  void close(const absl::Status& status) override { closed = status; }
-  std::string peer_host() const override { return "127.0.0.1"; }
-
-  std::vector<v1::CoordinatorMessage> sent;
-  absl::Status closed;
-};
-
-/// Tasks wait for the test.
-class TestBackground final : public Background {
- public:
-  explicit TestBackground(std::deque<std::function<void()>>* tasks) : tasks_(tasks) {}
-  void enqueue(std::function<void()> task) override { tasks_->push_back(std::move(task)); }
-
- private:
-  std::deque<std::function<void()>>* const tasks_;
-};
 
 /// Two servers and a worker train; the second server is lost, and its place waits for it.
 class ClusterTest : public ::testing::Test {
