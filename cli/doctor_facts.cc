@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/job.h"
 #include "common/median.h"
 #include "common/tracer.h"
 #include "coordinator/cluster_model.h"
@@ -250,27 +249,24 @@ DoctorFacts make_facts(const TraceData& trace, const v1::GetStatusResponse& stat
 }
 
 std::int64_t iterations_that_fit(const v1::GetStatusResponse& status) {
-  const auto members = [](const auto& nodes) {
-    return std::max<std::int64_t>(
-        1, std::count_if(nodes.begin(), nodes.end(),
-                         [](const v1::NodeStatus& node) { return node.rank() >= 0; }));
-  };
-  const std::int64_t workers = members(status.workers());
-  const std::int64_t servers = members(status.servers());
+  const std::int64_t workers =
+      std::count_if(status.workers().begin(), status.workers().end(),
+                    [](const v1::NodeStatus& node) { return node.rank() >= 0; });
   std::int64_t chunks = 0, factors = 0;
+  std::map<std::uint32_t, std::int64_t> owned;  // by server
   for (const v1::LayerStatus& layer : status.layers()) {
-    if (layer.scheme() == "sfb") {
-      factors += workers;
-    } else {
-      const auto bytes =
-          std::max<std::int64_t>(layer.parameters(), 1) * static_cast<std::int64_t>(sizeof(float));
-      chunks += (bytes + kDefaultChunkBytes - 1) / kDefaultChunkBytes;
+    if (layer.scheme() == "sfb") factors += workers;
+    for (const auto& [server, count] : layer.chunks()) {
+      chunks += count;
+      owned[server] += count;
     }
   }
+  std::int64_t most_owned = 0;
+  for (const auto& [server, count] : owned) most_owned = std::max(most_owned, count);
   // Each message is used, waits and is sent, at the server once per worker; a few are the
   // trainer's.
   constexpr std::int64_t kPerMessage = 3, kTrainer = 4;
-  const std::int64_t server = kPerMessage * workers * ((chunks + servers - 1) / servers);
+  const std::int64_t server = kPerMessage * workers * most_owned;
   const std::int64_t worker = kPerMessage * (chunks + factors) + status.layers_size() + kTrainer;
   constexpr auto kMost = static_cast<std::int64_t>(Tracer::kMaxEvents);
   return std::max<std::int64_t>(1, kMost / std::max(server, worker));

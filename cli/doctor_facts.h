@@ -69,8 +69,7 @@ struct DoctorFacts {
 /// to their end count. Of a node that recorded less than two nothing is said but a note.
 DoctorFacts make_facts(const TraceData& trace, const v1::GetStatusResponse& status);
 
-/// Iterations whose events fit into every node's buffer, at most: as if no chunk were smaller than
-/// the default. Not below 1.
+/// Iterations whose events fit into every node's buffer, at most. Not below 1.
 std::int64_t iterations_that_fit(const v1::GetStatusResponse& status);
 
 }  // namespace poseidon

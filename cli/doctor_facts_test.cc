@@ -172,15 +172,15 @@ TEST_F(Facts, OfABufferThatHeldHardlyAnythingNothingIsSaid) {
 }
 
 TEST(IterationsThatFit, AreThoseOfTheFullestBuffer) {
-  const auto cluster = [](int workers, int servers, int layers, const char* scheme) {
+  const auto cluster = [](int workers, std::uint32_t servers, std::uint32_t layers,
+                          const char* scheme) {
     v1::GetStatusResponse status;
     for (int i = 0; i < workers; ++i) status.add_workers()->set_rank(i);
-    for (int i = 0; i < servers; ++i) status.add_servers()->set_rank(i);
     status.add_workers()->set_rank(-1);  // waits for the next job
-    for (int i = 0; i < layers; ++i) {
+    for (std::uint32_t i = 0; i < layers; ++i) {
       v1::LayerStatus& layer = *status.add_layers();
       layer.set_scheme(scheme);
-      layer.set_parameters(1000);
+      if (layer.scheme() == "ps") (*layer.mutable_chunks())[i % servers] = 1;
     }
     return status;
   };
@@ -190,7 +190,7 @@ TEST(IterationsThatFit, AreThoseOfTheFullestBuffer) {
   EXPECT_EQ(iterations_that_fit(cluster(2, 4, 112, "ps")), 65536 / (3 * 112 + 112 + 4));
   EXPECT_EQ(iterations_that_fit(cluster(64, 4, 2, "sfb")), 65536 / (3 * 2 * 64 + 2 + 4));
   v1::GetStatusResponse large = cluster(1000, 1, 1, "ps");
-  large.mutable_layers(0)->set_parameters(100'000'000);
+  (*large.mutable_layers(0)->mutable_chunks())[0] = 200;
   EXPECT_EQ(iterations_that_fit(large), 1);
   EXPECT_GE(iterations_that_fit({}), 1000);
 }
