@@ -249,11 +249,12 @@ DoctorFacts make_facts(const TraceData& trace, const v1::GetStatusResponse& stat
 }
 
 std::int64_t iterations_that_fit(const v1::GetStatusResponse& status) {
-  const std::int64_t workers =
+  // Not in integers: no sum overflows, whatever the coordinator says.
+  const auto workers = static_cast<double>(
       std::count_if(status.workers().begin(), status.workers().end(),
-                    [](const v1::NodeStatus& node) { return node.rank() >= 0; });
-  std::int64_t chunks = 0, factors = 0;
-  std::map<std::uint32_t, std::int64_t> owned;  // by server
+                    [](const v1::NodeStatus& node) { return node.rank() >= 0; }));
+  double chunks = 0.0, factors = 0.0;
+  std::map<std::uint32_t, double> owned;  // by server
   for (const v1::LayerStatus& layer : status.layers()) {
     if (layer.scheme() == "sfb") factors += workers;
     for (const auto& [server, count] : layer.chunks()) {
@@ -261,15 +262,15 @@ std::int64_t iterations_that_fit(const v1::GetStatusResponse& status) {
       owned[server] += count;
     }
   }
-  std::int64_t most_owned = 0;
+  double most_owned = 0.0;
   for (const auto& [server, count] : owned) most_owned = std::max(most_owned, count);
   // Each message is used, waits and is sent, at the server once per worker; a few are the
   // trainer's.
-  constexpr std::int64_t kPerMessage = 3, kTrainer = 4;
-  const std::int64_t server = kPerMessage * workers * most_owned;
-  const std::int64_t worker = kPerMessage * (chunks + factors) + status.layers_size() + kTrainer;
-  constexpr auto kMost = static_cast<std::int64_t>(Tracer::kMaxEvents);
-  return std::max<std::int64_t>(1, kMost / std::max(server, worker));
+  constexpr double kPerMessage = 3.0, kTrainer = 4.0;
+  const double server = kPerMessage * workers * most_owned;
+  const double worker = kPerMessage * (chunks + factors) + status.layers_size() + kTrainer;
+  constexpr auto kMost = static_cast<double>(Tracer::kMaxEvents);
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(kMost / std::max(server, worker)));
 }
 
 }  // namespace poseidon

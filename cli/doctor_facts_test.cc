@@ -1,5 +1,7 @@
 #include "cli/doctor_facts.h"
 
+#include <limits>
+
 #include "cli/doctor_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -191,6 +193,10 @@ TEST(IterationsThatFit, AreThoseOfTheFullestBuffer) {
   EXPECT_EQ(iterations_that_fit(cluster(64, 4, 2, "sfb")), 65536 / (3 * 2 * 64 + 2 + 4));
   v1::GetStatusResponse large = cluster(1000, 1, 1, "ps");
   (*large.mutable_layers(0)->mutable_chunks())[0] = 200;
+  EXPECT_EQ(iterations_that_fit(large), 1);
+  for (std::uint32_t layer = 0; layer < 5000; ++layer) {
+    (*large.add_layers()->mutable_chunks())[0] = std::numeric_limits<std::uint32_t>::max();
+  }
   EXPECT_EQ(iterations_that_fit(large), 1);
   EXPECT_GE(iterations_that_fit({}), 1000);
 }

@@ -86,20 +86,8 @@ class ClusterTest : public ::testing::Test {
     EXPECT_TRUE(link->closed.ok()) << link->closed;
     return link;
   }
-  v1::GetStatusResponse status() {
-    v1::GetStatusRequest request;
-    request.set_protocol_version(kProtocolVersion);
-    const auto response = cluster_->status(request);
-    EXPECT_TRUE(response.ok()) << response.status();
-    return response.ok() ? *response : v1::GetStatusResponse();
-  }
-  void run_tasks() {
-    while (!tasks_.empty()) {
-      const auto task = std::move(tasks_.front());
-      tasks_.pop_front();
-      task();
-    }
-  }
+  v1::GetStatusResponse status() { return status_of(*cluster_); }
+  void run_tasks() { run_all(tasks_); }
   /// Ticks, and those that live say so, for so long.
   void go_on(Nanoseconds duration) {
     for (Nanoseconds passed{0}; passed < duration; passed += Milliseconds(500)) {

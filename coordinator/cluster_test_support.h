@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "coordinator/cluster.h"
+#include "gtest/gtest.h"
 
 namespace poseidon {
 
@@ -46,5 +47,22 @@ class TestBackground final : public Background {
  private:
   std::deque<std::function<void()>>* const tasks_;
 };
+
+/// Those, too, that come meanwhile.
+inline void run_all(std::deque<std::function<void()>>& tasks) {
+  while (!tasks.empty()) {
+    const auto task = std::move(tasks.front());
+    tasks.pop_front();
+    task();
+  }
+}
+
+inline v1::GetStatusResponse status_of(Cluster& cluster) {
+  v1::GetStatusRequest request;
+  request.set_protocol_version(kProtocolVersion);
+  const auto response = cluster.status(request);
+  EXPECT_TRUE(response.ok()) << response.status();
+  return response.ok() ? *response : v1::GetStatusResponse();
+}
 
 }  // namespace poseidon

@@ -150,20 +150,8 @@ class LargeStatus : public ::testing::Test {
     run_tasks();
   }
 
-  v1::GetStatusResponse status() {
-    v1::GetStatusRequest request;
-    request.set_protocol_version(kProtocolVersion);
-    const auto response = cluster_->status(request);
-    EXPECT_TRUE(response.ok()) << response.status();
-    return response.ok() ? *response : v1::GetStatusResponse();
-  }
-  void run_tasks() {
-    while (!tasks_.empty()) {
-      const auto task = std::move(tasks_.front());
-      tasks_.pop_front();
-      task();
-    }
-  }
+  v1::GetStatusResponse status() { return status_of(*cluster_); }
+  void run_tasks() { run_all(tasks_); }
 
   TestClock clock_;
   std::deque<std::function<void()>> tasks_;

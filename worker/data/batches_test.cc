@@ -13,6 +13,7 @@
 #include "common/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "worker/data/dataset_around.h"
 #include "worker/data/golden_images.h"
 #include "worker/data/sampler.h"
 #include "worker/data/test_files.h"
@@ -38,21 +39,16 @@ std::shared_ptr<const Dataset> numbered(std::int64_t size, Shape shape = {1, 2, 
 }
 
 /// A data set whose reads wait until the test lets them through, and fail where it says.
-class GatedDataset final : public Dataset {
+class GatedDataset final : public DatasetAround {
  public:
-  explicit GatedDataset(std::int64_t size) : inner_(numbered(size)) {}
-  std::int64_t size() const override { return inner_->size(); }
-  const Shape& sample_shape() const override { return inner_->sample_shape(); }
-  const std::string& name() const override { return inner_->name(); }
-  const std::vector<std::string>& class_names() const override { return inner_->class_names(); }
-  std::string sample_name(std::int64_t index) const override { return inner_->sample_name(index); }
+  explicit GatedDataset(std::int64_t size) : DatasetAround(numbered(size)) {}
   absl::Status read(std::int64_t index, EncodedSample& sample) const override {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, kLong, [this] { return reads_ < allowed_; });
     ++reads_;
     changed_.notify_all();
     if (broken_.count(index) != 0) return reason_;
-    return inner_->read(index, sample);
+    return DatasetAround::read(index, sample);
   }
   void allow(std::int64_t reads) {
     const std::lock_guard lock(mutex_);
@@ -75,7 +71,6 @@ class GatedDataset final : public Dataset {
   }
 
  private:
-  const std::shared_ptr<const Dataset> inner_;
   std::set<std::int64_t> broken_;
   absl::Status reason_;
   mutable std::mutex mutex_;

@@ -3,11 +3,13 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "worker/data/dataset_around.h"
 #include "worker/data/golden_images.h"
 #include "worker/data/test_files.h"
 
@@ -15,28 +17,24 @@ namespace poseidon {
 namespace {
 
 /// Samples of one value, labelled with their index, some of which cannot be read. One thread.
-class BrokenDataset final : public Dataset {
+class BrokenDataset final : public DatasetAround {
  public:
-  explicit BrokenDataset(std::uint8_t size) {
-    std::vector<std::uint8_t> numbers;
-    for (std::uint8_t i = 0; i < size; ++i) numbers.push_back(i);
-    inner_ = std::make_shared<MemoryDataset>("numbers", Shape{1, 1, 1}, numbers, numbers);
-  }
-  std::int64_t size() const override { return inner_->size(); }
-  const Shape& sample_shape() const override { return inner_->sample_shape(); }
-  const std::string& name() const override { return inner_->name(); }
-  const std::vector<std::string>& class_names() const override { return inner_->class_names(); }
-  std::string sample_name(std::int64_t index) const override { return inner_->sample_name(index); }
+  explicit BrokenDataset(std::uint8_t size) : DatasetAround(numbered(size)) {}
   absl::Status read(std::int64_t index, EncodedSample& sample) const override {
     ++reads;
-    return broken.count(index) != 0 ? absl::DataLossError("damaged") : inner_->read(index, sample);
+    return broken.count(index) != 0 ? absl::DataLossError("damaged")
+                                    : DatasetAround::read(index, sample);
   }
 
   std::set<std::int64_t> broken;
   mutable int reads = 0;
 
  private:
-  std::shared_ptr<const Dataset> inner_;
+  static std::shared_ptr<const Dataset> numbered(std::uint8_t size) {
+    std::vector<std::uint8_t> numbers(size);
+    std::iota(numbers.begin(), numbers.end(), std::uint8_t{0});
+    return std::make_shared<MemoryDataset>("numbers", Shape{1, 1, 1}, numbers, numbers);
+  }
 };
 
 TEST(SampleReader, TheSearchForAStandInCanBeStopped) {
