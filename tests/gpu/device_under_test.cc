@@ -92,6 +92,7 @@ std::optional<EmulatedCounters> EmulatedCounters::of(const Device& device) {
     if (function == nullptr) refuse(absl::StrCat("the emulated GPU has no ", name));
   };
   find(counters.channels_last, "poseidon_emulated_channels_last");
+  find(counters.biases_behind, "poseidon_emulated_biases_behind");
   find(counters.setup_calls, "poseidon_emulated_setup_calls");
   find(counters.stray_calls, "poseidon_emulated_stray_calls");
   find(counters.pageable_copies, "poseidon_emulated_pageable_copies");

@@ -53,6 +53,7 @@ struct EmulatedCounters {
   static std::optional<EmulatedCounters> of(const Device& device);
 
   unsigned long (*channels_last)();    ///< convolutions
+  unsigned long (*biases_behind)();    ///< of them, with the bias added by cuDNN
   const char* (*setup_calls)();        ///< that allocate, free or wait for the GPU, by their names
   unsigned long (*stray_calls)();      ///< of threads that had chosen no GPU
   unsigned long (*pageable_copies)();  ///< from or to host memory that is not pinned

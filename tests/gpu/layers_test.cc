@@ -79,6 +79,38 @@ TEST_P(GpuLayers, ConvolutionsOf16BitsHaveChannelsLast) {
   }
 }
 
+TEST_P(GpuLayers, BiasAndReluArePartOfTheConvolutionWhereItPays) {
+  const auto counters = testing::EmulatedCounters::of(*device_);
+  if (!counters) GTEST_SKIP() << "only an emulated GPU counts them";
+  const auto are_part = [&](nlohmann::json options, ReluShare relu, Layout output) {
+    options.update({{"type", "convolution"}, {"kernel", 3}, {"pad", 1}});
+    const LayerSpec layer = testing::layer_on(options, {4, 6, 7});
+    auto data = testing::draw_layer_data(layer, 3, 1);
+    for (float& value : data.output_gradient) value = testing::accuracy_of("bf16").round(value);
+    data.output_layout = output;
+    data.relu = relu;
+    const unsigned long before = counters->biases_behind();
+    testing::run_layer(*device_, layer, 3, data);
+    return counters->biases_behind() > before;
+  };
+  constexpr ReluShare kNone = ReluShare::kNone, kForward = ReluShare::kForward;
+  if (GetParam() != "bf16") {
+    EXPECT_FALSE(are_part({{"outputs", 6}}, kForward, Layout::kPlain));
+    return;
+  }
+  constexpr Layout kNarrow = Layout::kBfloat16;
+  EXPECT_TRUE(are_part({{"outputs", 6}}, kNone, kNarrow));
+  EXPECT_TRUE(are_part({{"outputs", 6}}, kForward, kNarrow));
+  EXPECT_FALSE(are_part({{"outputs", 6}}, kForward, Layout::kPlain)) << "the way back adds it";
+  // What the emulated cuDNN makes of these is in emulated/cudnn.cc.
+  EXPECT_FALSE(are_part({{"outputs", 11}}, kNone, kNarrow)) << "no engine does both";
+  EXPECT_FALSE(are_part({{"outputs", 6}, {"groups", 2}}, kNone, kNarrow)) << "no tensor cores";
+  EXPECT_TRUE(are_part({{"outputs", 7}}, kNone, kNarrow));
+  const unsigned long before = counters->biases_behind();
+  EXPECT_TRUE(are_part({{"outputs", 7}}, kForward, kNarrow)) << "tried out";
+  EXPECT_EQ(counters->biases_behind() - before, 1) << "its ReLU makes 0 of NaN";
+}
+
 TEST_P(GpuLayers, ImagesAreKeptInBfloat16FromLayerToLayer) {
   const bool is_bf16 = GetParam() == "bf16";
   const Layout narrow = is_bf16 ? Layout::kBfloat16 : Layout::kPlain;

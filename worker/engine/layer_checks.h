@@ -62,8 +62,8 @@ void large_scores_do_not_overflow(Device& device, const Accuracy& accuracy);
 /// A NaN must reach the loss, where the trainer looks for it.
 void nan_is_not_swallowed(Device& device);
 
-/// Where the device has the layer take over a ReLU behind it: the bits of the two apart. Returns
-/// whether it does.
+/// Where the device has the layer take over a ReLU behind it: the bits of the two apart, or those
+/// of a convolution kept in bfloat16 to its rounding. Returns whether it does.
 bool a_relu_behind_changes_no_bit(Device& device, const LayerCase& one, std::uint64_t seed,
                                   const Accuracy& accuracy);
 

@@ -1,27 +1,31 @@
-// Convolution on cuDNN, by its version 7 interface: it plans by heuristics without a run and takes
-// plain descriptors. Only algorithms that give the same bits again are taken. Where one fails when
+// Convolution on cuDNN, by plans of its graph interface (convolution_plans.h). Where one fails when
 // it runs and the GPU goes on, the next of the heuristics' list takes its place for good and writes
 // all results anew.
 //
 // In bfloat16 and float16 cuDNN's tensors have channels last, as tensor cores want them. Those in
-// Layout::kBfloat16 lie so already and are computed with where they are. Parameters, their
-// gradients and all plain tensors are float32: what is read of them is rounded into the workspace
-// before, and results come back from there; on the way they change places, too. Where cuDNN does
-// not plan one of the three computations so, or refuses it when it is tried out, tensors in
-// kBfloat16 are refused, and of plain ones channels are first; where it will not have that either,
-// all three are of rounded values that are kept as float32: products of two of them are exact
-// there, so what is summed is the same. In float16 each tensor has a scale of its own, found each
-// time on the device (half_scale.h).
+// Layout::kBfloat16 lie so already and are computed with where they are; bias and ReLU are then
+// part of the convolution, where cuDNN has an engine that does all of it and keeps NaNs.
+// Parameters, their gradients and all plain tensors are float32: what is read of them is rounded
+// into the workspace before, and results come back from there; on the way they change places, too.
+// Where cuDNN does not plan one of the three computations so, or refuses it when it is tried out,
+// tensors in kBfloat16 are refused, and of plain ones channels are first; where it will not have
+// that either, all three are of rounded values that are kept as float32: products of two of them
+// are exact there, so what is summed is the same. In float16 each tensor has a scale of its own,
+// found each time on the device (half_scale.h).
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "worker/engine/cuda/convolution_plans.h"
 #include "worker/engine/cuda/cuda_kernels.h"
 #include "worker/engine/cuda/cuda_operators.h"
 #include "worker/engine/cuda/cuda_status.h"
@@ -30,9 +34,6 @@
 namespace poseidon {
 namespace {
 
-constexpr std::size_t kMaxCandidates = 4;
-/// Of those that may have to step in, unless the first wants more anyway.
-constexpr std::size_t kStandInWorkspaceBytes = std::size_t{256} << 20;
 constexpr std::size_t kSliceAlignmentBytes = 256;
 
 std::size_t aligned(std::size_t bytes) {
@@ -42,12 +43,11 @@ std::size_t aligned(std::size_t bytes) {
 /// How cuDNN sees a layer's tensors.
 struct Form {
   cudnnDataType_t type = CUDNN_DATA_FLOAT;
-  cudnnTensorFormat_t format = CUDNN_TENSOR_NCHW;
-  cudnnMathType_t math = CUDNN_DEFAULT_MATH;
+  bool has_channels_last = false;
+  bool may_round = false;  ///< floats to TF32
 
   /// 16 bits, and not rounded values kept as float32.
   bool is_narrow() const { return type != CUDNN_DATA_FLOAT; }
-  bool has_channels_last() const { return format == CUDNN_TENSOR_NHWC; }
 };
 
 cuda::Planes planes_of(std::int64_t samples, const Shape& shape) {
@@ -55,153 +55,94 @@ cuda::Planes planes_of(std::int64_t samples, const Shape& shape) {
 }
 std::int64_t elements_of(const cuda::Planes& p) { return p.samples * p.channels * p.plane; }
 
-/// cuDNN's handles, made empty; may be set again.
-class Tensor {
- public:
-  Tensor() = default;
-  ~Tensor() {
-    if (handle_ != nullptr) static_cast<void>(cudnnDestroyTensorDescriptor(handle_));
-  }
-  Tensor(const Tensor&) = delete;
-  Tensor& operator=(const Tensor&) = delete;
-  absl::Status set(const Form& form, std::int64_t batch, const Shape& shape) {
-    if (handle_ == nullptr) POSEIDON_CUDA(cudnnCreateTensorDescriptor(&handle_));
-    POSEIDON_CUDA(cudnnSetTensor4dDescriptor(
-        handle_, form.format, form.type, static_cast<int>(batch), static_cast<int>(shape[0]),
-        static_cast<int>(shape[1]), static_cast<int>(shape[2])));
-    return absl::OkStatus();
-  }
-  cudnnTensorDescriptor_t handle() const { return handle_; }
+/// Where a convolution's tensors are, or their gradients; null: not of this pass.
+struct Places {
+  const void* input = nullptr;
+  const void* weight = nullptr;
+  const void* output = nullptr;
+  const void* bias = nullptr;
+  const void* workspace = nullptr;
 
- private:
-  cudnnTensorDescriptor_t handle_ = nullptr;
+  bool operator==(const Places&) const = default;
 };
 
-class Filter {
+/// One of a layer's computations: the plans that may do it, the best first.
+class PlannedPass {
  public:
-  Filter() = default;
-  ~Filter() {
-    if (handle_ != nullptr) static_cast<void>(cudnnDestroyFilterDescriptor(handle_));
-  }
-  Filter(const Filter&) = delete;
-  Filter& operator=(const Filter&) = delete;
-  absl::Status set(const Form& form, const Shape& shape) {
-    if (handle_ == nullptr) POSEIDON_CUDA(cudnnCreateFilterDescriptor(&handle_));
-    POSEIDON_CUDA(cudnnSetFilter4dDescriptor(
-        handle_, form.type, form.format, static_cast<int>(shape[0]), static_cast<int>(shape[1]),
-        static_cast<int>(shape[2]), static_cast<int>(shape[3])));
-    return absl::OkStatus();
-  }
-  cudnnFilterDescriptor_t handle() const { return handle_; }
-
- private:
-  cudnnFilterDescriptor_t handle_ = nullptr;
-};
-
-class Rule {
- public:
-  Rule() = default;
-  ~Rule() {
-    if (handle_ != nullptr) static_cast<void>(cudnnDestroyConvolutionDescriptor(handle_));
-  }
-  Rule(const Rule&) = delete;
-  Rule& operator=(const Rule&) = delete;
-  absl::Status set(const LayerSpec& layer, cudnnMathType_t math) {
-    if (handle_ == nullptr) POSEIDON_CUDA(cudnnCreateConvolutionDescriptor(&handle_));
-    POSEIDON_CUDA(cudnnSetConvolution2dDescriptor(
-        handle_, static_cast<int>(layer.pad_h), static_cast<int>(layer.pad_w),
-        static_cast<int>(layer.stride_h), static_cast<int>(layer.stride_w), /*dilation_h=*/1,
-        /*dilation_w=*/1, CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
-    POSEIDON_CUDA(cudnnSetConvolutionGroupCount(handle_, static_cast<int>(layer.groups)));
-    POSEIDON_CUDA(cudnnSetConvolutionMathType(handle_, math));
-    return absl::OkStatus();
-  }
-  cudnnConvolutionDescriptor_t handle() const { return handle_; }
-
- private:
-  cudnnConvolutionDescriptor_t handle_ = nullptr;
-};
-
-/// Whether it forms sums of products and nothing else: no transform (Winograd, FFT).
-bool sums_products(cudnnConvolutionFwdAlgo_t algorithm) {
-  return algorithm == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM ||
-         algorithm == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM ||
-         algorithm == CUDNN_CONVOLUTION_FWD_ALGO_GEMM;
-}
-bool sums_products(cudnnConvolutionBwdFilterAlgo_t algorithm) {
-  return algorithm == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 ||
-         algorithm == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1 ||
-         algorithm == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3;
-}
-bool sums_products(cudnnConvolutionBwdDataAlgo_t algorithm) {
-  return algorithm == CUDNN_CONVOLUTION_BWD_DATA_ALGO_0 ||
-         algorithm == CUDNN_CONVOLUTION_BWD_DATA_ALGO_1;
-}
-
-/// One of the three computations: the algorithms that may do it, the best first.
-template <typename Algorithm>
-class Candidates {
- public:
-  /// `results`: of the heuristics, which do not always know what cuDNN will say: `workspace_bytes`
-  /// (algorithm) asks it, 0 bytes or more, or an error. May be called again.
-  template <typename Result, typename WorkspaceBytes>
-  absl::Status choose(const std::vector<Result>& results, const Form& form, std::size_t limit,
-                      const WorkspaceBytes& workspace_bytes) {
-    list_.clear();
+  /// Instead of those before.
+  void set(std::shared_ptr<const ConvolutionPlans> plans) {
+    plans_ = std::move(plans);
     current_ = 0;
-    for (const Result& result : results) {
-      if (list_.size() == kMaxCandidates) break;
-      if (result.status != CUDNN_STATUS_SUCCESS) continue;
-      if (result.determinism != CUDNN_DETERMINISTIC) continue;
-      // What transforms have between is larger than the sums, whose size is all that limits know.
-      if (form.type == CUDNN_DATA_HALF && !sums_products(result.algo)) continue;
-      const absl::StatusOr<std::size_t> bytes = workspace_bytes(result.algo);
-      if (!bytes.ok() || *bytes > limit) continue;
-      const auto same = [&](const Candidate& one) { return one.algorithm == result.algo; };
-      if (std::any_of(list_.begin(), list_.end(), same)) continue;  // with other arithmetic
-      list_.push_back({result.algo, *bytes});
-      if (list_.size() == 1) limit = std::max(*bytes, kStandInWorkspaceBytes);
-    }
-    if (list_.empty()) {  // with `limit` as it came
-      return absl::InternalError(
-          absl::StrCat("cuDNN has no algorithm that gives the same bits again in ", limit >> 20,
-                       " MiB of workspace; use a smaller batch_size, or micro_batches"));
-    }
-    return absl::OkStatus();
   }
-
   /// The largest need of all, as any may have to step in.
   std::size_t workspace_bytes() const {
+    if (plans_ == nullptr) return 0;
     std::size_t most = 0;
-    for (const Candidate& one : list_) most = std::max(most, one.workspace_bytes);
+    for (const ConvolutionPlan& one : *plans_) most = std::max(most, one.workspace_bytes);
     return most;
   }
 
-  /// call(algorithm, bytes of workspace) -> cudnnStatus_t. A refusal is one of the algorithm; so is
-  /// any other failure that leaves the GPU well, which is worth a word.
-  template <typename Call>
+  /// Of what will run first.
+  bool has_tensor_cores() const { return plans_->front().has_tensor_cores; }
+
+  /// A refusal is one of the plan; so is any other failure that leaves the GPU well, which is worth
+  /// a word.
   absl::Status run(const CudaContext& context, const LayerSpec& layer, std::string_view what,
-                   const Call& call) {
+                   Places places) {
     POSEIDON_RETURN_IF_ERROR(launch_status(what));  // of what made the factors
+    places.workspace = context.workspace();
+    POSEIDON_ASSIGN_OR_RETURN(const cudnnBackendDescriptor_t pack, pack_of(places));
     for (;; ++current_) {
-      const Candidate& one = list_[current_];
-      const cudnnStatus_t status = call(one.algorithm, one.workspace_bytes);
+      const ConvolutionPlan& one = (*plans_)[current_];
+      const cudnnStatus_t status = cudnnBackendExecute(context.cudnn(), one.plan.get(), pack);
       if (status == CUDNN_STATUS_SUCCESS) return absl::OkStatus();
       const absl::Status failure = cuda_status(status, what);
-      if (!context.is_well() || current_ + 1 == list_.size()) return failure;
+      if (!context.is_well() || current_ + 1 == plans_->size()) return failure;
       if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED) continue;
-      context.warn(absl::StrCat("layer '", layer.name, "': another algorithm takes the place of ",
-                                static_cast<int>(one.algorithm), ": ", failure.message()));
+      context.warn(absl::StrCat("layer '", layer.name,
+                                "': another engine of cuDNN takes the place of ", one.engine, ": ",
+                                failure.message()));
     }
   }
 
  private:
-  struct Candidate {
-    Algorithm algorithm;
-    std::size_t workspace_bytes;
+  struct Pack {
+    Places places;
+    CudnnDescriptor descriptor;
   };
-  std::vector<Candidate> list_;
+  /// A batch's images alternate between two places; parameters and what is planned stay where they
+  /// are, so that warm iterations make no descriptors.
+  static constexpr std::size_t kMaxPacks = 4;
+
+  absl::StatusOr<cudnnBackendDescriptor_t> pack_of(const Places& places) {
+    for (const Pack& pack : packs_) {
+      if (pack.places == places) return pack.descriptor.get();
+    }
+    std::vector<std::int64_t> numbers;
+    std::vector<void*> data;
+    const auto add = [&](ConvolutionTensor number, const void* place) {
+      if (place == nullptr) return;
+      numbers.push_back(number);
+      data.push_back(const_cast<void*>(place));  // cuDNN knows which ones it writes
+    };
+    add(kInput, places.input);
+    add(kWeight, places.weight);
+    add(kOutput, places.output);
+    add(kBias, places.bias);
+    void* const workspace = const_cast<void*>(places.workspace);
+    CudnnBuilder builder(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    builder.with_all(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, std::span<const std::int64_t>(numbers))
+        .addresses(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, data)
+        .addresses(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, std::span(&workspace, 1));
+    POSEIDON_ASSIGN_OR_RETURN(CudnnDescriptor descriptor, builder.build());
+    if (packs_.size() == kMaxPacks) packs_.erase(packs_.begin());
+    packs_.push_back({places, std::move(descriptor)});
+    return packs_.back().descriptor.get();
+  }
+
+  std::shared_ptr<const ConvolutionPlans> plans_;
   std::size_t current_ = 0;
+  std::vector<Pack> packs_;  ///< the newest last
 };
 
 class Convolution final : public LayerOperator {
@@ -219,6 +160,7 @@ class Convolution final : public LayerOperator {
         input_planes_(planes_of(samples_, layer.input_shape)),
         output_planes_(planes_of(samples_, layer.output_shape)),
         weight_planes_(weight_planes(layer.parameters.front().shape)),
+        bias_planes_{.samples = 1, .channels = layer.output_shape[0], .plane = 1},
         images_{.samples = samples_,
                 .channels = layer.output_shape[0],
                 .plane = layer.output_shape[1] * layer.output_shape[2],
@@ -238,12 +180,12 @@ class Convolution final : public LayerOperator {
   }
 
   absl::Status open() {
-    // True float32 excludes TF32, which the default lets cuDNN take.
-    const bool is_true = context_.precision() == CudaPrecision::kFloat32;
-    if (!rounds_) return open_as({.math = is_true ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH});
+    if (!rounds_) {
+      return open_as({.may_round = context_.precision() == CudaPrecision::kTf32});
+    }
     absl::Status refused;
-    for (const cudnnTensorFormat_t format : {CUDNN_TENSOR_NHWC, CUDNN_TENSOR_NCHW}) {
-      refused = open_as({.type = narrow_type_, .format = format, .math = CUDNN_TENSOR_OP_MATH});
+    for (const bool has_channels_last : {true, false}) {
+      refused = open_as({.type = narrow_type_, .has_channels_last = has_channels_last});
       // Without memory there is no workspace for the layers before, either.
       if (refused.ok() || absl::IsResourceExhausted(refused)) return refused;
       static_cast<void>(cudaGetLastError());  // or the next launch would report it
@@ -260,7 +202,7 @@ class Convolution final : public LayerOperator {
                            scales_ ? "fp16" : "bf16",
                            " but computed with in float32, which is slower: ", refused.message()));
     // TF32 changes no value that is rounded, but the sums and differences of some algorithms.
-    return open_as({.math = CUDNN_FMA_MATH});
+    return open_as({});
   }
 
   absl::Status forward(const ForwardArgs& args) override {
@@ -277,7 +219,8 @@ class Convolution final : public LayerOperator {
   void warn_once(std::atomic<bool>& has_warned, const std::string& message) const {
     if (!has_warned.exchange(true)) context_.warn(message);
   }
-  static inline std::atomic<bool> refused_in_place{false}, refused_in_16_bits{false};
+  static inline std::atomic<bool> refused_in_place{false}, refused_in_16_bits{false},
+      refused_behind{false};
 
   static cuda::Planes weight_planes(const Shape& shape) {
     return {.samples = shape[0], .channels = shape[1], .plane = shape[2] * shape[3]};
@@ -286,23 +229,50 @@ class Convolution final : public LayerOperator {
   /// All three computations, with tensors of one form. May be called again.
   absl::Status open_as(const Form& form) {
     form_ = form;
-    POSEIDON_RETURN_IF_ERROR(input_.set(form, samples_, layer_.input_shape));
-    POSEIDON_RETURN_IF_ERROR(output_.set(form, samples_, layer_.output_shape));
-    POSEIDON_RETURN_IF_ERROR(weight_.set(form, layer_.parameters.front().shape));
-    POSEIDON_RETURN_IF_ERROR(rule_.set(layer_, form.math));
-    POSEIDON_RETURN_IF_ERROR(choose_forward());
-    POSEIDON_RETURN_IF_ERROR(choose_of_weight());
-    if (wants_input_gradient_) POSEIDON_RETURN_IF_ERROR(choose_of_input());
+    if (output_is_narrow_ && has_bias()) {
+      forward_pass_ = relu_ ? ConvolutionPass::kForwardBiasRelu : ConvolutionPass::kForwardBias;
+      const absl::Status refused = plan();
+      if (refused.ok() || absl::IsResourceExhausted(refused) || !context_.is_well()) return refused;
+      warn_once(refused_behind,
+                absl::StrCat("layer '", layer_.name, "' and perhaps others get their bias",
+                             relu_ ? " and ReLU" : "",
+                             " in a pass of its own, which is slower: ", refused.message()));
+    }
+    forward_pass_ = ConvolutionPass::kForward;
+    return plan();
+  }
+
+  absl::Status plan() {
+    POSEIDON_RETURN_IF_ERROR(plan(forward_pass_, forward_));
+    if (forward_pass_ != ConvolutionPass::kForward && !forward_.has_tensor_cores()) {
+      // Of groups, for one; a pass over the output costs less.
+      return absl::UnimplementedError("cuDNN does not compute all of it on tensor cores");
+    }
+    POSEIDON_RETURN_IF_ERROR(plan(ConvolutionPass::kWeightGradient, of_weight_));
+    if (wants_input_gradient_) {
+      POSEIDON_RETURN_IF_ERROR(plan(ConvolutionPass::kInputGradient, of_input_));
+    }
     algorithm_bytes_ = aligned(std::max(
         {forward_.workspace_bytes(), of_weight_.workspace_bytes(), of_input_.workspace_bytes()}));
     std::size_t bytes =
         algorithm_bytes_ + aligned(cuda::channel_sums_scratch(images_) * sizeof(double));
     if (rounds_) {
       bytes += input_place_bytes() + output_place_bytes() + rounded_bytes(weight_planes_) +
-               aligned(sizeof(Scales));
+               std::max(aligned(sizeof(Scales)), rounded_bytes(bias_planes_));
     }
     POSEIDON_RETURN_IF_ERROR(context_.reserve_workspace(bytes));
-    return form.is_narrow() ? try_out() : absl::OkStatus();
+    return form_.is_narrow() ? try_out() : absl::OkStatus();
+  }
+
+  absl::Status plan(ConvolutionPass pass, PlannedPass& planned) {
+    ConvolutionProblem problem = convolution_problem(layer_, samples_);
+    problem.type = form_.type;
+    problem.has_channels_last = form_.has_channels_last;
+    problem.may_round = form_.may_round;
+    POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<const ConvolutionPlans> plans,
+                              context_.convolutions().plans(problem, pass));
+    planned.set(std::move(plans));
+    return absl::OkStatus();
   }
 
   /// Whether cuDNN does what its heuristics say: with whatever the workspace holds, and tensors of
@@ -323,66 +293,33 @@ class Convolution final : public LayerOperator {
   }
 
   absl::Status call_all(void* input, void* output) {
-    POSEIDON_RETURN_IF_ERROR(call_forward(input, weight_place(), output));
+    if (forward_pass_ == ConvolutionPass::kForwardBiasRelu) {
+      POSEIDON_RETURN_IF_ERROR(call_with_nans(input, output));
+    } else {
+      POSEIDON_RETURN_IF_ERROR(call_forward(input, weight_place(), output));
+    }
     POSEIDON_RETURN_IF_ERROR(call_of_weight(input, output, weight_place()));
     if (!wants_input_gradient_) return absl::OkStatus();
     return call_of_input(weight_place(), output, input);
   }
 
-  absl::Status choose_forward() {
-    int count = 0;
-    POSEIDON_CUDA(cudnnGetConvolutionForwardAlgorithmMaxCount(context_.cudnn(), &count));
-    std::vector<cudnnConvolutionFwdAlgoPerf_t> results(static_cast<std::size_t>(count));
-    POSEIDON_CUDA(cudnnGetConvolutionForwardAlgorithm_v7(
-        context_.cudnn(), input_.handle(), weight_.handle(), rule_.handle(), output_.handle(),
-        count, &count, results.data()));
-    results.resize(static_cast<std::size_t>(count));
-    return forward_.choose(results, form_, context_.workspace_limit(),
-                           [&](cudnnConvolutionFwdAlgo_t algorithm) -> absl::StatusOr<std::size_t> {
-                             std::size_t bytes = 0;
-                             POSEIDON_CUDA(cudnnGetConvolutionForwardWorkspaceSize(
-                                 context_.cudnn(), input_.handle(), weight_.handle(),
-                                 rule_.handle(), output_.handle(), algorithm, &bytes));
-                             return bytes;
-                           });
-  }
-
-  absl::Status choose_of_weight() {
-    int count = 0;
-    POSEIDON_CUDA(cudnnGetConvolutionBackwardFilterAlgorithmMaxCount(context_.cudnn(), &count));
-    std::vector<cudnnConvolutionBwdFilterAlgoPerf_t> results(static_cast<std::size_t>(count));
-    POSEIDON_CUDA(cudnnGetConvolutionBackwardFilterAlgorithm_v7(
-        context_.cudnn(), input_.handle(), output_.handle(), rule_.handle(), weight_.handle(),
-        count, &count, results.data()));
-    results.resize(static_cast<std::size_t>(count));
-    return of_weight_.choose(
-        results, form_, context_.workspace_limit(),
-        [&](cudnnConvolutionBwdFilterAlgo_t algorithm) -> absl::StatusOr<std::size_t> {
-          std::size_t bytes = 0;
-          POSEIDON_CUDA(cudnnGetConvolutionBackwardFilterWorkspaceSize(
-              context_.cudnn(), input_.handle(), output_.handle(), rule_.handle(), weight_.handle(),
-              algorithm, &bytes));
-          return bytes;
-        });
-  }
-
-  absl::Status choose_of_input() {
-    int count = 0;
-    POSEIDON_CUDA(cudnnGetConvolutionBackwardDataAlgorithmMaxCount(context_.cudnn(), &count));
-    std::vector<cudnnConvolutionBwdDataAlgoPerf_t> results(static_cast<std::size_t>(count));
-    POSEIDON_CUDA(cudnnGetConvolutionBackwardDataAlgorithm_v7(
-        context_.cudnn(), weight_.handle(), output_.handle(), rule_.handle(), input_.handle(),
-        count, &count, results.data()));
-    results.resize(static_cast<std::size_t>(count));
-    return of_input_.choose(
-        results, form_, context_.workspace_limit(),
-        [&](cudnnConvolutionBwdDataAlgo_t algorithm) -> absl::StatusOr<std::size_t> {
-          std::size_t bytes = 0;
-          POSEIDON_CUDA(cudnnGetConvolutionBackwardDataWorkspaceSize(
-              context_.cudnn(), weight_.handle(), output_.handle(), rule_.handle(), input_.handle(),
-              algorithm, &bytes));
-          return bytes;
-        });
+  /// Forward, and whether what is not a number stays none: cuDNN promises it of no ReLU, and a
+  /// training that has failed would go on as if it had not.
+  absl::Status call_with_nans(void* input, void* output) {
+    constexpr int kNanBytes = 0xff;  // 0xffff is none in either type of 16 bits
+    const cudaStream_t stream = context_.compute();
+    const auto input_bytes = 2 * static_cast<std::size_t>(elements_of(input_planes_));
+    POSEIDON_CUDA(cudaMemsetAsync(input, kNanBytes, input_bytes, stream));
+    POSEIDON_CUDA(
+        cudaMemsetAsync(weight_place(), kNanBytes, rounded_bytes(weight_planes_), stream));
+    POSEIDON_CUDA(cudaMemsetAsync(bias_place(), kNanBytes, rounded_bytes(bias_planes_), stream));
+    POSEIDON_RETURN_IF_ERROR(call_forward(input, weight_place(), output));
+    std::uint16_t first = 0;
+    POSEIDON_CUDA(cudaMemcpyAsync(&first, output, sizeof(first), cudaMemcpyDeviceToHost, stream));
+    POSEIDON_RETURN_IF_ERROR(context_.wait(stream));
+    constexpr std::uint16_t kMagnitude = 0x7fff, kInfinity = 0x7f80;  // of bfloat16
+    if ((first & kMagnitude) > kInfinity) return absl::OkStatus();
+    return absl::UnimplementedError("the ReLU of cuDNN's engine makes 0 of NaN");
   }
 
   // ---- the workspace: the algorithm's, sums of the bias, rounded tensors, their scales ----
@@ -426,6 +363,8 @@ class Convolution final : public LayerOperator {
   Scales* scales() const {
     return reinterpret_cast<Scales*>(weight_place() + rounded_bytes(weight_planes_));
   }
+  /// In bfloat16, which has no scales.
+  std::byte* bias_place() const { return weight_place() + rounded_bytes(weight_planes_); }
 
   /// What cuDNN shall read: the tensor itself, or rounded to `place`; in float16 with `scale`, by
   /// which magnitudes stay below 2^limit.
@@ -437,7 +376,7 @@ class Convolution final : public LayerOperator {
     auto* const kept = reinterpret_cast<float*>(place);
     if (scales_) cuda::half_scale_of(stream, from, elements, limit, scales()->parts, scale);
     if (form_.is_narrow()) {
-      cuda::narrow(stream, kernel_type(), planes, form_.has_channels_last(), from, scale, place);
+      cuda::narrow(stream, kernel_type(), planes, form_.has_channels_last, from, scale, place);
     } else if (scales_) {
       cuda::round_to_float16(stream, from, scale, kept, elements);
     } else {
@@ -453,7 +392,7 @@ class Convolution final : public LayerOperator {
   void deliver(const std::byte* place, float* to, const cuda::Planes& planes,
                const cuda::NarrowScales& scales, const cuda::Epilogue& epilogue = {}) const {
     if (!form_.is_narrow()) return;
-    cuda::widen(context_.compute(), kernel_type(), planes, form_.has_channels_last(), place, scales,
+    cuda::widen(context_.compute(), kernel_type(), planes, form_.has_channels_last, place, scales,
                 epilogue, to);
   }
   cuda::NarrowType kernel_type() const {
@@ -463,31 +402,18 @@ class Convolution final : public LayerOperator {
   // ---- cuDNN's calls ----
 
   absl::Status call_forward(const void* x, const void* w, void* y) {
-    return forward_.run(context_, layer_, "cudnnConvolutionForward",
-                        [&](cudnnConvolutionFwdAlgo_t algorithm, std::size_t bytes) {
-                          return cudnnConvolutionForward(context_.cudnn(), &kOne, input_.handle(),
-                                                         x, weight_.handle(), w, rule_.handle(),
-                                                         algorithm, context_.workspace(), bytes,
-                                                         &kZero, output_.handle(), y);
-                        });
+    const bool has_bias_behind = forward_pass_ != ConvolutionPass::kForward;
+    return forward_.run(
+        context_, layer_, "convolution",
+        {.input = x, .weight = w, .output = y, .bias = has_bias_behind ? bias_place() : nullptr});
   }
   absl::Status call_of_weight(const void* x, const void* dy, void* dw) {
-    return of_weight_.run(context_, layer_, "cudnnConvolutionBackwardFilter",
-                          [&](cudnnConvolutionBwdFilterAlgo_t algorithm, std::size_t bytes) {
-                            return cudnnConvolutionBackwardFilter(
-                                context_.cudnn(), &kOne, input_.handle(), x, output_.handle(), dy,
-                                rule_.handle(), algorithm, context_.workspace(), bytes, &kZero,
-                                weight_.handle(), dw);
-                          });
+    return of_weight_.run(context_, layer_, "convolution's gradient of its weight",
+                          {.input = x, .weight = dw, .output = dy});
   }
   absl::Status call_of_input(const void* w, const void* dy, void* dx) {
-    return of_input_.run(context_, layer_, "cudnnConvolutionBackwardData",
-                         [&](cudnnConvolutionBwdDataAlgo_t algorithm, std::size_t bytes) {
-                           return cudnnConvolutionBackwardData(
-                               context_.cudnn(), &kOne, weight_.handle(), w, output_.handle(), dy,
-                               rule_.handle(), algorithm, context_.workspace(), bytes, &kZero,
-                               input_.handle(), dx);
-                         });
+    return of_input_.run(context_, layer_, "convolution's gradient of its input",
+                         {.input = dx, .weight = w, .output = dy});
   }
 
   // ---- running ----
@@ -503,15 +429,19 @@ class Convolution final : public LayerOperator {
   absl::Status run_forward(const ForwardArgs& args) {
     const void* const x = rounded_input(args.inputs[0], forward_limits_.input);
     const void* const w = rounded_weight(args.parameters, forward_limits_.weight);
+    const float* const bias = has_bias() ? args.parameters + elements_of(weight_planes_) : nullptr;
+    const bool is_behind = forward_pass_ != ConvolutionPass::kForward;
+    if (is_behind) {
+      cuda::narrow(context_.compute(), kernel_type(), bias_planes_, form_.has_channels_last, bias,
+                   /*scale=*/nullptr, bias_place());
+    }
     POSEIDON_RETURN_IF_ERROR(
         call_forward(x, w, target(args.output, output_is_narrow_, output_place())));
-    const cuda::Epilogue epilogue = {
-        .bias = has_bias() ? args.parameters + elements_of(weight_planes_) : nullptr,
-        .relu = relu_};
+    const cuda::Epilogue epilogue = {.bias = bias, .relu = relu_};
     if (form_.is_narrow() && !output_is_narrow_) {
       deliver(output_place(), args.output, output_planes_, {&scales()->input, &scales()->weight},
               epilogue);
-    } else if (has_bias()) {
+    } else if (bias != nullptr && !is_behind) {
       cuda::add_bias(context_.compute(), images_, epilogue, args.output);
     }
     return launch_status("convolution");
@@ -550,8 +480,6 @@ class Convolution final : public LayerOperator {
 
   bool has_bias() const { return layer_.parameters.size() > 1; }
 
-  static constexpr float kOne = 1.0f, kZero = 0.0f;
-
   const LayerSpec layer_;
   const std::int64_t samples_;
   const cudnnDataType_t narrow_type_;  ///< of rounded tensors; float where none is rounded
@@ -559,8 +487,8 @@ class Convolution final : public LayerOperator {
   const bool input_is_narrow_, output_is_narrow_;  ///< in kBfloat16, their gradients too
   const bool relu_;                                ///< of the output, behind the bias
   const bool wants_input_gradient_;
-  const cuda::Planes input_planes_, output_planes_, weight_planes_;  // of the whole batch
-  const cuda::Images images_;                                        // the output's
+  const cuda::Planes input_planes_, output_planes_, weight_planes_, bias_planes_;  // of the batch
+  const cuda::Images images_;                                                      // the output's
   CudaContext& context_;
   /// In float16: below which powers of two the factors are kept.
   struct Limits {
@@ -568,13 +496,9 @@ class Convolution final : public LayerOperator {
   };
   Limits forward_limits_{}, backward_limits_{};
   int gradient_limit_ = 0;
-  Tensor input_, output_;
-  Filter weight_;
-  Rule rule_;
   Form form_;
-  Candidates<cudnnConvolutionFwdAlgo_t> forward_;
-  Candidates<cudnnConvolutionBwdFilterAlgo_t> of_weight_;
-  Candidates<cudnnConvolutionBwdDataAlgo_t> of_input_;
+  ConvolutionPass forward_pass_ = ConvolutionPass::kForward;
+  PlannedPass forward_, of_weight_, of_input_;
   std::size_t algorithm_bytes_ = 0;
 };
 

@@ -68,6 +68,7 @@ absl::Status CudaContext::open() {
   POSEIDON_CUDA(cudaEventCreateWithFlags(&wait_event_, cudaEventDisableTiming));
   POSEIDON_CUDA(cudnnCreate(&cudnn_));
   POSEIDON_CUDA(cudnnSetStream(cudnn_, compute_));
+  convolutions_ = std::make_unique<ConvolutionPlanner>(cudnn_, workspace_limit_);
   POSEIDON_CUDA(cublasLtCreate(&cublas_));
   return absl::OkStatus();
 }

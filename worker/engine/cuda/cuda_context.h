@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "worker/engine/cuda/convolution_plans.h"
 #include "worker/engine/device.h"
 
 namespace poseidon {
@@ -54,6 +55,7 @@ class CudaContext {
   cudaStream_t factors() const { return factors_; }
   cudnnHandle_t cudnn() const { return cudnn_; }  ///< on `compute`
   cublasLtHandle_t cublas() const { return cublas_; }
+  ConvolutionPlanner& convolutions() { return *convolutions_; }
 
   /// Zeroed device memory, aligned to 256 bytes; RESOURCE_EXHAUSTED with what there is.
   absl::StatusOr<DeviceMemory> allocate(std::int64_t bytes) const;
@@ -103,6 +105,7 @@ class CudaContext {
   cudaEvent_t order_event_ = nullptr, wait_event_ = nullptr;
   cudnnHandle_t cudnn_ = nullptr;
   cublasLtHandle_t cublas_ = nullptr;
+  std::unique_ptr<ConvolutionPlanner> convolutions_;  ///< with cudnn_
   Shared workspace_, twins_;
   std::size_t workspace_limit_ = 0;
   bool has_bfloat16_ = false;

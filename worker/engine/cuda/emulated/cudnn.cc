@@ -1,248 +1,173 @@
-// cuDNN as far as the device uses it: convolutions of its version 7 interface, in plain loops, sums
-// in double. Of each list of algorithms the first cannot, the second gives other bits each time,
-// the third refuses some sizes only when it runs, the fourth does everything and is not always
-// there; 16-bit tensors in more than two groups are refused when asked for, and channels last of
-// some others when asked for, or by one of the three computations when it runs.
+// cuDNN as far as the device uses it: graphs of a convolution, perhaps with a bias and a ReLU
+// behind it, planned by heuristics and run. It says no wherever the real one may: the first engine
+// of its list cannot be planned; some give other bits each time, sum in 16 bits, or transform (what
+// they leave are NaNs); one refuses some sizes only when it runs; the last does everything and is
+// not always there. 16-bit tensors in more than two groups are refused when asked for, and channels
+// last of some others when asked for, or by one of the three computations when it runs. With
+// something behind the sums some sizes have no engine, groups have none on tensor cores, and some
+// engines' ReLU makes 0 of NaN.
 
 #include <cudnn.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <vector>
 
-#include "worker/engine/cuda/emulated/rounding.h"
+#include "worker/engine/cuda/emulated/convolution.h"
+#include "worker/engine/cuda/emulated/cudnn_graph.h"
 #include "worker/engine/cuda/emulated/stream.h"
 
 struct cudnnContext {
   cudaStream_t stream = nullptr;
 };
-struct cudnnTensorStruct {
-  cudnnDataType_t type;
-  cudnnTensorFormat_t format;
-  int n, c, h, w;
-};
-struct cudnnFilterStruct {
-  cudnnDataType_t type;
-  cudnnTensorFormat_t format;
-  int k, c, h, w;
-};
-struct cudnnConvolutionStruct {
-  int pad_h, pad_w, stride_h, stride_w, groups;
-  cudnnMathType_t math;
-};
 
 namespace poseidon::emulated {
 namespace {
 
-constexpr std::size_t kWorkspaceBytes = 4096;  // of the third algorithm
+// ---- engines ----
 
-int extent(int in, int pad, int kernel, int stride) { return (in + 2 * pad - kernel) / stride + 1; }
+constexpr std::size_t kWorkspaceBytes = 4096;  // of those that refuse sizes
 
-struct Shapes {
-  cudnnTensorStruct x, y;
-  cudnnFilterStruct w;
-  cudnnConvolutionStruct rule;
+/// The best first; the last two are fallbacks.
+constexpr std::array<Engine, 8> kEngines = {{{0, Kind::kCannot, true},
+                                             {1, Kind::kOtherBits, true},
+                                             {2, Kind::kSumsIn16Bits, true},
+                                             {3, Kind::kTransforms, true},
+                                             {4, Kind::kRefuses, true},
+                                             {5, Kind::kRefuses, false},
+                                             {6, Kind::kAll, true},
+                                             {7, Kind::kAll, false}}};
+constexpr std::size_t kFallbacks = 2;
 
-  bool fit() const {
-    return x.n == y.n && x.type == y.type && x.type == w.type && rule.groups > 0 &&
-           x.c == w.c * rule.groups && y.c == w.k && w.k % rule.groups == 0 &&
-           y.h == extent(x.h, rule.pad_h, w.h, rule.stride_h) &&
-           y.w == extent(x.w, rule.pad_w, w.w, rule.stride_w);
-  }
-  bool has_channels_last() const { return x.format == CUDNN_TENSOR_NHWC; }
-  /// 16 bits in two groups at most; channels last in 16 bits alone, nor of images of one channel.
-  bool supported() const {
-    if (x.format != y.format || x.format != w.format) return false;
-    if (x.type == CUDNN_DATA_FLOAT) return !has_channels_last();
-    return rule.groups <= 2 && (!has_channels_last() || x.c > 1);
-  }
-  /// How many algorithms there are: of 16 bits with channels first one less.
-  int algorithms() const { return x.type != CUDNN_DATA_FLOAT && !has_channels_last() ? 3 : 4; }
-  std::size_t products() const {
-    return static_cast<std::size_t>(y.n) * y.c * y.h * y.w * w.c * w.h * w.w;
-  }
-  std::size_t stride() const { return static_cast<std::size_t>(rule.stride_w); }
+/// 16 bits in two groups at most; channels last in 16 bits alone, nor of images of one channel.
+bool is_supported(const Problem& problem) {
+  const Convolution& s = problem.sizes;
+  if (problem.has_bias && (problem.is_float() || s.w.k % 11 == 0)) return false;
+  if (problem.is_float()) return !s.has_channels_last;
+  return s.groups() <= 2 && (!s.has_channels_last || s.x.c > 1);
+}
 
-  /// call(first index in x, in w, first index in y, how many) for all products that are summed, a
-  /// row of outputs at a time; channels first.
-  template <typename Call>
-  void for_each_row(const Call& call) const {
-    const int outputs = w.k / rule.groups;
-    for (int n = 0; n < y.n; ++n)
-      for (int k = 0; k < w.k; ++k)
-        for (int c = 0; c < w.c; ++c)
-          for (int i = 0; i < w.h; ++i)
-            for (int j = 0; j < w.w; ++j) {
-              // Outputs whose input is within the row: 0 <= ox * stride - pad + j < x.w.
-              const int low = std::max(0, rule.pad_w - j);
-              const int first = (low + rule.stride_w - 1) / rule.stride_w;
-              const int last = std::min(y.w - 1, (x.w - 1 + rule.pad_w - j) / rule.stride_w);
-              if (x.w - 1 + rule.pad_w - j < 0 || first > last) continue;
-              for (int oy = 0; oy < y.h; ++oy) {
-                const int iy = oy * rule.stride_h - rule.pad_h + i;
-                if (iy < 0 || iy >= x.h) continue;
-                const std::size_t in_row = index(n, x.c, k / outputs * w.c + c, x.h, iy, x.w);
-                const int ix = first * rule.stride_w - rule.pad_w + j;
-                const int count = last - first + 1;
-                call(in_row + static_cast<std::size_t>(ix),
-                     index(k, w.c, c, w.h, i, w.w) + static_cast<std::size_t>(j),
-                     index(n, y.c, k, y.h, oy, y.w) + static_cast<std::size_t>(first),
-                     static_cast<std::size_t>(count));
-              }
-            }
-  }
-
- private:
-  /// Of a row's first element.
-  static std::size_t index(int n, int channels, int c, int height, int row, int width) {
-    return ((static_cast<std::size_t>(n) * channels + c) * height + row) * width;
-  }
-};
-
-/// A tensor or filter in memory.
-struct Operand {
-  Operand(const void* at, const cudnnTensorStruct& t)
-      : memory(at), type(t.type), format(t.format), count(t.n), channels(t.c), plane(t.h * t.w) {}
-  Operand(const void* at, const cudnnFilterStruct& f)
-      : memory(at), type(f.type), format(f.format), count(f.k), channels(f.c), plane(f.h * f.w) {}
-
-  std::size_t elements() const {
-    return static_cast<std::size_t>(count) * static_cast<std::size_t>(channels) *
-           static_cast<std::size_t>(plane);
-  }
-  std::size_t bytes() const { return elements() * (type == CUDNN_DATA_FLOAT ? 4 : 2); }
-  /// Where in memory the elements are, channels first.
-  template <typename Call>
-  void for_each(const Call& call) const {
-    std::size_t i = 0;
-    for (int n = 0; n < count; ++n)
-      for (int c = 0; c < channels; ++c)
-        for (int p = 0; p < plane; ++p, ++i) {
-          const std::size_t last = (static_cast<std::size_t>(n) * plane + p) * channels + c;
-          call(i, format == CUDNN_TENSOR_NHWC ? last : i);
-        }
-  }
-
-  const void* memory;
-  cudnnDataType_t type;
-  cudnnTensorFormat_t format;
-  int count, channels, plane;
-};
-
-/// Channels first, and as the tensor cores see it where the rule lets them round.
-std::vector<double> load(const Operand& from, cudnnMathType_t math) {
-  std::vector<double> values(from.elements());
-  from.for_each([&](std::size_t i, std::size_t at) {
-    switch (from.type) {
-      case CUDNN_DATA_HALF:
-        values[i] = __half2float(static_cast<const __half*>(from.memory)[at]);
-        break;
-      case CUDNN_DATA_BFLOAT16:
-        values[i] = __bfloat162float(static_cast<const __nv_bfloat16*>(from.memory)[at]);
-        break;
-      default: {
-        const float value = static_cast<const float*>(from.memory)[at];
-        values[i] = math == CUDNN_FMA_MATH ? value : to_tf32(value);
-      }
+std::vector<Engine> engines_for(const Problem& problem, cudnnBackendHeurMode_t mode) {
+  std::vector<Engine> engines;
+  if (!is_supported(problem)) return engines;
+  for (std::size_t i = 0; i < kEngines.size(); ++i) {
+    const bool is_fallback = i >= kEngines.size() - kFallbacks;
+    if (is_fallback != (mode == CUDNN_HEUR_MODE_FALLBACK)) continue;
+    Engine engine = kEngines[i];
+    if (!problem.is_float()) {
+      if (!engine.has_tensor_cores) continue;
+      if (is_fallback && !problem.sizes.has_channels_last) continue;
     }
-  });
-  return values;
-}
-
-void store(const std::vector<double>& values, const Operand& to, void* memory) {
-  to.for_each([&](std::size_t i, std::size_t at) {
-    const auto value = static_cast<float>(values[i]);
-    switch (to.type) {
-      case CUDNN_DATA_HALF:
-        static_cast<__half*>(memory)[at] = __float2half_rn(value);
-        break;
-      case CUDNN_DATA_BFLOAT16:
-        static_cast<__nv_bfloat16*>(memory)[at] = __float2bfloat16_rn(value);
-        break;
-      default:
-        static_cast<float*>(memory)[at] = value;
-    }
-  });
-}
-
-/// Fills perf[] for cudnnGetConvolution...Algorithm_v7; kinds: the algorithms, the best first.
-template <typename Perf, typename Kind>
-cudnnStatus_t tell(const Shapes& shapes, const Kind (&kinds)[4], int wanted, int* returned,
-                   Perf* perf) {
-  if (!shapes.fit()) return CUDNN_STATUS_BAD_PARAM;
-  *returned = 0;
-  for (int i = 0; i < shapes.algorithms() && i < wanted; ++i) {
-    std::memset(static_cast<void*>(&perf[i]), 0, sizeof(perf[i]));
-    perf[i].algo = kinds[i];
-    perf[i].status =
-        i == 0 || !shapes.supported() ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
-    perf[i].determinism = i == 1 ? CUDNN_NON_DETERMINISTIC : CUDNN_DETERMINISTIC;
-    perf[i].mathType = shapes.rule.math;
-    perf[i].memory = i == 2 ? kWorkspaceBytes : 0;
-    *returned = i + 1;
+    if (problem.has_bias && problem.sizes.groups() > 1) engine.has_tensor_cores = false;
+    engines.push_back(engine);
   }
-  return CUDNN_STATUS_SUCCESS;
+  return engines;
 }
 
-template <typename Kind>
-cudnnStatus_t workspace_of(const Shapes& shapes, const Kind (&kinds)[4], Kind kind,
-                           std::size_t* bytes) {
-  if (!shapes.fit()) return CUDNN_STATUS_BAD_PARAM;
-  if (!shapes.supported() || kind == kinds[0]) return CUDNN_STATUS_NOT_SUPPORTED;
-  *bytes = kind == kinds[2] ? kWorkspaceBytes : 0;
-  return CUDNN_STATUS_SUCCESS;
+std::vector<cudnnBackendNumericalNote_t> notes_of(const Engine& engine, const Problem& problem) {
+  std::vector<cudnnBackendNumericalNote_t> notes;
+  if (engine.has_tensor_cores) notes.push_back(CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
+  if (engine.kind == Kind::kOtherBits) notes.push_back(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
+  if (engine.kind == Kind::kSumsIn16Bits) {
+    notes.push_back(CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION);
+  }
+  if (engine.kind == Kind::kTransforms) {
+    notes.push_back(problem.is_float() ? CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS
+                                       : CUDNN_NUMERICAL_NOTE_WINOGRAD);
+  }
+  return notes;
 }
 
 /// Channels last of so many outputs, or a multiple, each computation refuses when it runs.
-int refused_multiple(cudnnConvolutionFwdAlgo_t) { return 5; }
-int refused_multiple(cudnnConvolutionBwdFilterAlgo_t) { return 17; }
-int refused_multiple(cudnnConvolutionBwdDataAlgo_t) { return 16; }
+int refused_multiple(Pass pass) {
+  switch (pass) {
+    case Pass::kForward:
+      return 5;
+    case Pass::kOfWeight:
+      return 17;
+    case Pass::kOfInput:
+      break;
+  }
+  return 16;
+}
 
-std::atomic<unsigned long> with_channels_last{0};
+std::atomic<unsigned long> with_channels_last{0}, with_bias{0};
 
-/// sum(values of left, of right, of out): adds the products to out, which is 0.
-template <typename Kind, typename Sum>
-cudnnStatus_t run(cudnnHandle_t handle, const Shapes& shapes, const Kind (&kinds)[4], Kind kind,
-                  const void* alpha, const void* beta, void* workspace, std::size_t workspace_bytes,
-                  const Operand& left, const Operand& right, const Operand& to, void* out,
-                  const Sum& sum) {
-  std::size_t needed = 0;
-  const cudnnStatus_t status = workspace_of(shapes, kinds, kind, &needed);
-  if (status != CUDNN_STATUS_SUCCESS) return status;
-  if (kind == kinds[2] && shapes.products() % 5 == 0) return CUDNN_STATUS_NOT_SUPPORTED;
-  if (shapes.has_channels_last() && shapes.w.k % refused_multiple(kinds[0]) == 0) {
-    return CUDNN_STATUS_NOT_SUPPORTED;  // by all, when they run
+cudnnStatus_t finalize(Descriptor& made) {
+  if (!is_complete(made)) return CUDNN_STATUS_BAD_PARAM;
+  switch (made.type) {
+    case CUDNN_BACKEND_TENSOR_DESCRIPTOR:
+      return is_tensor(made) ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_BAD_PARAM;
+    case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR: {
+      const auto problem = problem_of(made);
+      if (!problem) return CUDNN_STATUS_BAD_PARAM;
+      made.problem = *problem;
+      return CUDNN_STATUS_SUCCESS;
+    }
+    case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR: {
+      made.problem = made.part(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)->problem;
+      const auto mode = made.one<cudnnBackendHeurMode_t>(CUDNN_ATTR_ENGINEHEUR_MODE);
+      made.engines = engines_for(made.problem, mode);
+      // "No engine" comes as an error or as an empty list.
+      return made.engines.empty() && mode == CUDNN_HEUR_MODE_FALLBACK ? CUDNN_STATUS_NOT_SUPPORTED
+                                                                      : CUDNN_STATUS_SUCCESS;
+    }
+    case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR: {
+      made.configuration = made.part(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
+      return made.configuration->engine.kind == Kind::kCannot ? CUDNN_STATUS_NOT_SUPPORTED
+                                                              : CUDNN_STATUS_SUCCESS;
+    }
+    case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR:
+      return made.all<std::int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS).size() ==
+                     made.all<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS).size()
+                 ? CUDNN_STATUS_SUCCESS
+                 : CUDNN_STATUS_BAD_PARAM;
+    default:
+      return CUDNN_STATUS_SUCCESS;
   }
-  if (*static_cast<const float*>(alpha) != 1.0F || *static_cast<const float*>(beta) != 0.0F) {
-    return CUDNN_STATUS_NOT_SUPPORTED;
-  }
-  if (!is_usable(handle->stream) || workspace_bytes < needed ||
-      (needed > 0 && !is_device_memory(workspace, workspace_bytes)) ||
-      !is_device_memory(left.memory, left.bytes()) ||
-      !is_device_memory(right.memory, right.bytes()) || !is_device_memory(out, to.bytes())) {
-    return CUDNN_STATUS_BAD_PARAM;
-  }
-  if (shapes.has_channels_last()) ++with_channels_last;
-  const cudnnMathType_t math = shapes.rule.math;
-  handle->stream->push([=] {
-    spoil(workspace, needed);
-    std::vector<double> sums(to.elements());
-    sum(load(left, math), load(right, math), sums);
-    store(sums, to, out);
-  });
+}
+
+std::size_t workspace_of(const Engine& engine) {
+  return engine.kind == Kind::kRefuses ? kWorkspaceBytes : 0;
+}
+
+/// Element by element into `values`; how many there are goes to *count.
+template <typename Value>
+cudnnStatus_t tell(const std::vector<Value>& from, std::int64_t wanted, std::int64_t* count,
+                   void* values) {
+  *count = static_cast<std::int64_t>(from.size());
+  const auto told = static_cast<std::size_t>(std::min(wanted, *count));
+  if (told > 0) std::memcpy(values, from.data(), told * sizeof(Value));
   return CUDNN_STATUS_SUCCESS;
 }
 
-constexpr cudnnConvolutionFwdAlgo_t kForward[4] = {
-    CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD, CUDNN_CONVOLUTION_FWD_ALGO_FFT,
-    CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM};
-constexpr cudnnConvolutionBwdFilterAlgo_t kOfWeight[4] = {
-    CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0,
-    CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT};
-constexpr cudnnConvolutionBwdDataAlgo_t kOfInput[4] = {
-    CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD, CUDNN_CONVOLUTION_BWD_DATA_ALGO_0,
-    CUDNN_CONVOLUTION_BWD_DATA_ALGO_1, CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT};
+/// Attributes of descriptors: into those that who asks has made.
+cudnnStatus_t tell_engines(const Descriptor& from, std::int64_t wanted, std::int64_t* count,
+                           void* made) {
+  *count = static_cast<std::int64_t>(from.engines.size());
+  for (std::int64_t i = 0; i < std::min(wanted, *count); ++i) {
+    Descriptor* const to = descriptor(static_cast<void**>(made)[i]);
+    if (to->type != CUDNN_BACKEND_ENGINECFG_DESCRIPTOR) return CUDNN_STATUS_BAD_PARAM;
+    to->problem = from.problem;
+    to->engine = from.engines[static_cast<std::size_t>(i)];
+    to->is_final = true;
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t tell_engine(const Descriptor& from, std::int64_t wanted, std::int64_t* count,
+                          void* made) {
+  if (wanted != 1) return CUDNN_STATUS_BAD_PARAM;
+  Descriptor* const to = descriptor(*static_cast<void**>(made));
+  if (to->type != CUDNN_BACKEND_ENGINE_DESCRIPTOR) return CUDNN_STATUS_BAD_PARAM;
+  to->problem = from.problem;
+  to->engine = from.engine;
+  to->is_final = true;
+  *count = 1;
+  return CUDNN_STATUS_SUCCESS;
+}
 
 }  // namespace
 }  // namespace poseidon::emulated
@@ -251,8 +176,9 @@ using namespace poseidon::emulated;  // NOLINT: what follows is another's interf
 
 extern "C" {
 
-/// For tests: how many computations had channels last.
+/// For tests: how many computations had channels last, and a bias behind them.
 unsigned long poseidon_emulated_channels_last() { return with_channels_last; }
+unsigned long poseidon_emulated_biases_behind() { return with_bias; }
 
 const char* cudnnGetErrorString(cudnnStatus_t status) {
   return status == CUDNN_STATUS_SUCCESS ? "success" : "refused by the emulated cuDNN";
@@ -276,194 +202,129 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* made) {
-  count_setup("cudnnCreateTensorDescriptor");
-  *made = new cudnnTensorStruct{};
+cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
+                                           cudnnBackendDescriptor_t* made) {
+  count_setup("cudnnBackendCreateDescriptor");
+  *made = new Descriptor{.type = type};
   return CUDNN_STATUS_SUCCESS;
 }
-cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t tensor) {
-  count_setup("cudnnDestroyTensorDescriptor");
-  delete tensor;
+cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t which) {
+  count_setup("cudnnBackendDestroyDescriptor");
+  delete descriptor(which);
   return CUDNN_STATUS_SUCCESS;
 }
-cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format,
-                                         cudnnDataType_t type, int n, int c, int h, int w) {
-  if (format != CUDNN_TENSOR_NCHW && format != CUDNN_TENSOR_NHWC) {
-    return CUDNN_STATUS_NOT_SUPPORTED;
+
+cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t which,
+                                       cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, std::int64_t count,
+                                       const void* values) {
+  const auto rule = rules().find(name);
+  Descriptor& to = *descriptor(which);
+  if (to.is_final || rule == rules().end() || rule->second.of != to.type ||
+      rule->second.type != type || count < 1 || values == nullptr) {
+    return CUDNN_STATUS_BAD_PARAM;
   }
-  if (n < 1 || c < 1 || h < 1 || w < 1) return CUDNN_STATUS_BAD_PARAM;
-  *tensor = {type, format, n, c, h, w};
+  const auto* const bytes = static_cast<const std::byte*>(values);
+  to.attributes[name].assign(bytes, bytes + static_cast<std::size_t>(count) * rule->second.bytes);
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* made) {
-  count_setup("cudnnCreateFilterDescriptor");
-  *made = new cudnnFilterStruct{};
-  return CUDNN_STATUS_SUCCESS;
+cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t which) {
+  Descriptor& made = *descriptor(which);
+  if (made.is_final) return CUDNN_STATUS_BAD_PARAM;
+  const cudnnStatus_t status = finalize(made);
+  made.is_final = status == CUDNN_STATUS_SUCCESS;
+  return status;
 }
-cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t filter) {
-  count_setup("cudnnDestroyFilterDescriptor");
-  delete filter;
-  return CUDNN_STATUS_SUCCESS;
-}
-cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t filter, cudnnDataType_t type,
-                                         cudnnTensorFormat_t format, int k, int c, int h, int w) {
-  if (format != CUDNN_TENSOR_NCHW && format != CUDNN_TENSOR_NHWC) {
-    return CUDNN_STATUS_NOT_SUPPORTED;
+
+cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const which,
+                                       cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, std::int64_t wanted,
+                                       std::int64_t* count, void* values) {
+  const Descriptor& from = *descriptor(which);
+  if (!from.is_final) return CUDNN_STATUS_NOT_INITIALIZED;
+  const auto is = [&](cudnnBackendDescriptorType_t of, cudnnBackendAttributeType_t its_type) {
+    return from.type == of && type == its_type;
+  };
+  switch (name) {
+    case CUDNN_ATTR_ENGINEHEUR_RESULTS:
+      if (!is(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR)) break;
+      return tell_engines(from, wanted, count, values);
+    case CUDNN_ATTR_ENGINECFG_ENGINE:
+      if (!is(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR)) break;
+      return tell_engine(from, wanted, count, values);
+    case CUDNN_ATTR_ENGINE_GLOBAL_INDEX:
+      if (!is(CUDNN_BACKEND_ENGINE_DESCRIPTOR, CUDNN_TYPE_INT64)) break;
+      return tell(std::vector<std::int64_t>{from.engine.number}, wanted, count, values);
+    case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE:
+      if (!is(CUDNN_BACKEND_ENGINE_DESCRIPTOR, CUDNN_TYPE_NUMERICAL_NOTE)) break;
+      return tell(notes_of(from.engine, from.problem), wanted, count, values);
+    case CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE:
+      if (!is(CUDNN_BACKEND_ENGINE_DESCRIPTOR, CUDNN_TYPE_BEHAVIOR_NOTE)) break;
+      return tell(std::vector<cudnnBackendBehaviorNote_t>{}, wanted, count, values);
+    case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE:
+      if (!is(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, CUDNN_TYPE_INT64)) break;
+      return tell(std::vector<std::int64_t>{static_cast<std::int64_t>(
+                      workspace_of(from.configuration->engine))},
+                  wanted, count, values);
+    default:
+      break;
   }
-  if (k < 1 || c < 1 || h < 1 || w < 1) return CUDNN_STATUS_BAD_PARAM;
-  *filter = {type, format, k, c, h, w};
-  return CUDNN_STATUS_SUCCESS;
+  return CUDNN_STATUS_BAD_PARAM;
 }
 
-cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t* made) {
-  count_setup("cudnnCreateConvolutionDescriptor");
-  *made = new cudnnConvolutionStruct{};
-  return CUDNN_STATUS_SUCCESS;
-}
-cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t rule) {
-  count_setup("cudnnDestroyConvolutionDescriptor");
-  delete rule;
-  return CUDNN_STATUS_SUCCESS;
-}
-cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t rule, int pad_h,
-                                              int pad_w, int stride_h, int stride_w, int dilation_h,
-                                              int dilation_w, cudnnConvolutionMode_t mode,
-                                              cudnnDataType_t compute) {
-  if (dilation_h != 1 || dilation_w != 1 || mode != CUDNN_CROSS_CORRELATION ||
-      compute != CUDNN_DATA_FLOAT) {
-    return CUDNN_STATUS_NOT_SUPPORTED;
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan_at,
+                                  cudnnBackendDescriptor_t pack_at) {
+  const Descriptor& plan = *descriptor(plan_at);
+  const Descriptor& pack = *descriptor(pack_at);
+  if (plan.type != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR || !plan.is_final ||
+      pack.type != CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR || !pack.is_final) {
+    return CUDNN_STATUS_BAD_PARAM;
   }
-  if (pad_h < 0 || pad_w < 0 || stride_h < 1 || stride_w < 1) return CUDNN_STATUS_BAD_PARAM;
-  *rule = {pad_h, pad_w, stride_h, stride_w, 1, CUDNN_DEFAULT_MATH};
+  const Problem problem = plan.configuration->problem;
+  const Engine engine = plan.configuration->engine;
+  const Convolution& sizes = problem.sizes;
+  if (engine.kind == Kind::kRefuses && sizes.products() % 5 == 0) return CUDNN_STATUS_NOT_SUPPORTED;
+  if (sizes.has_channels_last && sizes.w.k % refused_multiple(problem.pass) == 0) {
+    return CUDNN_STATUS_NOT_SUPPORTED;  // by all, when they run
+  }
+  const auto numbers = pack.all<std::int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
+  const auto data = pack.all<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
+  const auto place = [&](std::int64_t number, std::size_t elements) -> void* {
+    constexpr std::uintptr_t kAlignmentBytes = 16;
+    const auto at = std::find(numbers.begin(), numbers.end(), number) - numbers.begin();
+    if (at == static_cast<std::ptrdiff_t>(numbers.size())) return nullptr;
+    void* const found = data[static_cast<std::size_t>(at)];
+    return reinterpret_cast<std::uintptr_t>(found) % kAlignmentBytes == 0 &&
+                   is_device_memory(found, sizes.bytes(elements))
+               ? found
+               : nullptr;
+  };
+  void* const x = place(problem.x, sizes.x_elements());
+  void* const w = place(problem.w, sizes.w_elements());
+  void* const y = place(problem.y, sizes.y_elements());
+  void* const bias =
+      problem.has_bias ? place(problem.bias, static_cast<std::size_t>(sizes.y.c)) : nullptr;
+  void* const workspace = pack.one<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
+  const std::size_t needed = workspace_of(engine);
+  if (!is_usable(handle->stream) || x == nullptr || w == nullptr || y == nullptr ||
+      (problem.has_bias && bias == nullptr) ||
+      (needed > 0 && !is_device_memory(workspace, needed))) {
+    return CUDNN_STATUS_BAD_PARAM;
+  }
+  if (sizes.has_channels_last) ++with_channels_last;
+  if (problem.has_bias) ++with_bias;
+  const bool is_right = engine.kind == Kind::kRefuses || engine.kind == Kind::kAll;
+  const Behind behind = {bias, problem.has_relu, /*keeps_nans=*/sizes.w.k % 7 != 0};
+  handle->stream->push([=] {
+    spoil(workspace, needed);
+    if (is_right) {
+      compute(problem.pass, problem.sizes, engine.has_tensor_cores, behind, x, w, y);
+    } else {
+      leave_nans(problem.pass, problem.sizes, x, w, y);
+    }
+  });
   return CUDNN_STATUS_SUCCESS;
-}
-cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t rule, int groups) {
-  if (groups < 1) return CUDNN_STATUS_BAD_PARAM;
-  rule->groups = groups;
-  return CUDNN_STATUS_SUCCESS;
-}
-cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t rule, cudnnMathType_t math) {
-  rule->math = math;
-  return CUDNN_STATUS_SUCCESS;
-}
-
-// ---- which algorithms ----
-
-cudnnStatus_t cudnnGetConvolutionForwardAlgorithmMaxCount(cudnnHandle_t, int* count) {
-  *count = 4;
-  return CUDNN_STATUS_SUCCESS;
-}
-cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithmMaxCount(cudnnHandle_t, int* count) {
-  *count = 4;
-  return CUDNN_STATUS_SUCCESS;
-}
-cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithmMaxCount(cudnnHandle_t, int* count) {
-  *count = 4;
-  return CUDNN_STATUS_SUCCESS;
-}
-
-cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t, const cudnnTensorDescriptor_t x,
-                                                     const cudnnFilterDescriptor_t w,
-                                                     const cudnnConvolutionDescriptor_t rule,
-                                                     const cudnnTensorDescriptor_t y, int wanted,
-                                                     int* returned,
-                                                     cudnnConvolutionFwdAlgoPerf_t* perf) {
-  return tell(Shapes{*x, *y, *w, *rule}, kForward, wanted, returned, perf);
-}
-cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(
-    cudnnHandle_t, const cudnnTensorDescriptor_t x, const cudnnTensorDescriptor_t dy,
-    const cudnnConvolutionDescriptor_t rule, const cudnnFilterDescriptor_t dw, int wanted,
-    int* returned, cudnnConvolutionBwdFilterAlgoPerf_t* perf) {
-  return tell(Shapes{*x, *dy, *dw, *rule}, kOfWeight, wanted, returned, perf);
-}
-cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(
-    cudnnHandle_t, const cudnnFilterDescriptor_t w, const cudnnTensorDescriptor_t dy,
-    const cudnnConvolutionDescriptor_t rule, const cudnnTensorDescriptor_t dx, int wanted,
-    int* returned, cudnnConvolutionBwdDataAlgoPerf_t* perf) {
-  return tell(Shapes{*dx, *dy, *w, *rule}, kOfInput, wanted, returned, perf);
-}
-
-cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(
-    cudnnHandle_t, const cudnnTensorDescriptor_t x, const cudnnFilterDescriptor_t w,
-    const cudnnConvolutionDescriptor_t rule, const cudnnTensorDescriptor_t y,
-    cudnnConvolutionFwdAlgo_t algorithm, std::size_t* bytes) {
-  return workspace_of(Shapes{*x, *y, *w, *rule}, kForward, algorithm, bytes);
-}
-cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(
-    cudnnHandle_t, const cudnnTensorDescriptor_t x, const cudnnTensorDescriptor_t dy,
-    const cudnnConvolutionDescriptor_t rule, const cudnnFilterDescriptor_t dw,
-    cudnnConvolutionBwdFilterAlgo_t algorithm, std::size_t* bytes) {
-  return workspace_of(Shapes{*x, *dy, *dw, *rule}, kOfWeight, algorithm, bytes);
-}
-cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(
-    cudnnHandle_t, const cudnnFilterDescriptor_t w, const cudnnTensorDescriptor_t dy,
-    const cudnnConvolutionDescriptor_t rule, const cudnnTensorDescriptor_t dx,
-    cudnnConvolutionBwdDataAlgo_t algorithm, std::size_t* bytes) {
-  return workspace_of(Shapes{*dx, *dy, *w, *rule}, kOfInput, algorithm, bytes);
-}
-
-// ---- the three computations ----
-
-cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha,
-                                      const cudnnTensorDescriptor_t x_at, const void* x,
-                                      const cudnnFilterDescriptor_t w_at, const void* w,
-                                      const cudnnConvolutionDescriptor_t rule,
-                                      cudnnConvolutionFwdAlgo_t algorithm, void* workspace,
-                                      std::size_t workspace_bytes, const void* beta,
-                                      const cudnnTensorDescriptor_t y_at, void* y) {
-  const Shapes shapes{*x_at, *y_at, *w_at, *rule};
-  return run(
-      handle, shapes, kForward, algorithm, alpha, beta, workspace, workspace_bytes,
-      Operand(x, *x_at), Operand(w, *w_at), Operand(y, *y_at), y,
-      [shapes](const auto& in, const auto& weight, auto& out) {
-        const std::size_t step = shapes.stride();
-        shapes.for_each_row([&](std::size_t i, std::size_t j, std::size_t o, std::size_t count) {
-          const double factor = weight[j];
-          for (std::size_t p = 0; p < count; ++p) out[o + p] += in[i + p * step] * factor;
-        });
-      });
-}
-
-cudnnStatus_t cudnnConvolutionBackwardFilter(
-    cudnnHandle_t handle, const void* alpha, const cudnnTensorDescriptor_t x_at, const void* x,
-    const cudnnTensorDescriptor_t dy_at, const void* dy, const cudnnConvolutionDescriptor_t rule,
-    cudnnConvolutionBwdFilterAlgo_t algorithm, void* workspace, std::size_t workspace_bytes,
-    const void* beta, const cudnnFilterDescriptor_t dw_at, void* dw) {
-  const Shapes shapes{*x_at, *dy_at, *dw_at, *rule};
-  return run(
-      handle, shapes, kOfWeight, algorithm, alpha, beta, workspace, workspace_bytes,
-      Operand(x, *x_at), Operand(dy, *dy_at), Operand(dw, *dw_at), dw,
-      [shapes](const auto& in, const auto& gradient, auto& out) {
-        const std::size_t step = shapes.stride();
-        shapes.for_each_row([&](std::size_t i, std::size_t j, std::size_t o, std::size_t count) {
-          double sum = 0.0;
-          for (std::size_t p = 0; p < count; ++p) sum += in[i + p * step] * gradient[o + p];
-          out[j] += sum;
-        });
-      });
-}
-
-cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alpha,
-                                           const cudnnFilterDescriptor_t w_at, const void* w,
-                                           const cudnnTensorDescriptor_t dy_at, const void* dy,
-                                           const cudnnConvolutionDescriptor_t rule,
-                                           cudnnConvolutionBwdDataAlgo_t algorithm, void* workspace,
-                                           std::size_t workspace_bytes, const void* beta,
-                                           const cudnnTensorDescriptor_t dx_at, void* dx) {
-  const Shapes shapes{*dx_at, *dy_at, *w_at, *rule};
-  return run(
-      handle, shapes, kOfInput, algorithm, alpha, beta, workspace, workspace_bytes,
-      Operand(w, *w_at), Operand(dy, *dy_at), Operand(dx, *dx_at), dx,
-      [shapes](const auto& weight, const auto& gradient, auto& out) {
-        const std::size_t step = shapes.stride();
-        shapes.for_each_row([&](std::size_t i, std::size_t j, std::size_t o, std::size_t count) {
-          const double factor = weight[j];
-          for (std::size_t p = 0; p < count; ++p) {
-            out[i + p * step] += factor * gradient[o + p];
-          }
-        });
-      });
 }
 
 }  // extern "C"
