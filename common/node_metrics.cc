@@ -119,6 +119,7 @@ void add_stages(const NodeProbe& probe, bool is_server, MetricFamilies& families
   for (int s = 0; s < static_cast<int>(Stage::kCount); ++s) {
     const auto stage = static_cast<Stage>(s);
     if (!(is_server ? is_server_stage(stage) : is_worker_stage(stage))) continue;
+    if (is_device_copy(stage)) continue;
     // Few workers lead a group.
     if (!is_server && stage == Stage::kSum && probe.stage(stage).count() == 0) continue;
     add_histogram(stages, {{"stage", stage_name(stage)}}, probe.stage(stage));

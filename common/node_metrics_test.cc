@@ -114,6 +114,8 @@ TEST_F(NodePage, AWorkerShowsItsIterations) {
   EXPECT_EQ(forward->sample_count, 1u);
   EXPECT_EQ(histogram_of(page, "poseidon_stage_seconds", {{"stage", "sum"}}), nullptr);
   EXPECT_EQ(histogram_of(page, "poseidon_stage_seconds", {{"stage", "step"}}), nullptr);
+  EXPECT_EQ(histogram_of(page, "poseidon_stage_seconds", {{"stage", "upload"}}), nullptr)
+      << "what only traces have measured";
 }
 
 TEST_F(NodePage, AWorkerThatLeadsAGroupShowsItsSums) {

@@ -1,7 +1,8 @@
 #pragma once
 
 // The parts of an iteration that are measured, under one name each: the `stage` label of
-// poseidon_stage_seconds, and of trace events.
+// poseidon_stage_seconds, and of trace events. Traces carry their numbers from node to node: new
+// ones come last, and who does not know one leaves the event out.
 
 #include <cstdint>
 
@@ -23,7 +24,11 @@ enum class Stage : std::uint8_t {
   kStep,  ///< server, a step's last one: sum, optimizer, new version
   kCheckpoint,  ///< server: one snapshot, from its first piece until it is sealed
   kWrite,       ///< server, each piece of a snapshot, and the sealing: until the store has it
-  kCount        ///< number of stages, not one itself
+  // Worker with a GPU, each copy between its memory and the host's in a training pass:
+  kUpload,         ///< a layer's parameters, or a piece of a batch
+  kDownload,       ///< a layer's gradient, or one of its own factors
+  kUploadFactors,  ///< a layer's stacked factors, to be stepped with
+  kCount           ///< number of stages, not one itself
 };
 
 constexpr const char* stage_name(Stage stage) {
@@ -54,6 +59,12 @@ constexpr const char* stage_name(Stage stage) {
       return "checkpoint";
     case Stage::kWrite:
       return "write";
+    case Stage::kUpload:
+      return "upload";
+    case Stage::kDownload:
+      return "download";
+    case Stage::kUploadFactors:
+      return "upload_factors";
     case Stage::kCount:
       break;
   }
@@ -64,12 +75,22 @@ constexpr const char* stage_name(Stage stage) {
 /// is at. The peer is a worker at either.
 enum class RelayEnd : std::uint8_t { kNone = 0, kWorker = 1, kRelay = 2 };
 
+/// Copies to and from a device with memory of its own. They are measured for traces alone: while
+/// none is taken nobody knows how long they last, and poseidon_stage_seconds has none of them.
+constexpr bool is_device_copy(Stage stage) {
+  return stage >= Stage::kUpload && stage <= Stage::kUploadFactors;
+}
 /// Whose stage it is.
 constexpr bool is_server_stage(Stage stage) {
-  return stage == Stage::kQueue || stage == Stage::kSend || stage >= Stage::kSum;
+  return stage == Stage::kQueue || stage == Stage::kSend ||
+         (stage >= Stage::kSum && stage <= Stage::kWrite);
 }
-constexpr bool is_worker_stage(Stage stage) { return stage <= Stage::kSum; }
+constexpr bool is_worker_stage(Stage stage) {
+  return stage <= Stage::kSum || is_device_copy(stage);
+}
 /// Checkpoints are written while training goes on with later iterations.
-constexpr bool is_of_iteration(Stage stage) { return stage < Stage::kCheckpoint; }
+constexpr bool is_of_iteration(Stage stage) {
+  return stage != Stage::kCheckpoint && stage != Stage::kWrite;
+}
 
 }  // namespace poseidon

@@ -23,7 +23,8 @@ TEST(Tracer, KeepsWhatItWasAskedFor) {
   EXPECT_FALSE(tracer.fetch(0, 0));
   tracer.begin(7, 5, 2);
   for (Iteration i = 3; i < 9; ++i) tracer.record(span_of(i));
-  tracer.record(span_of(0, Stage::kWrite));  // of no iteration
+  tracer.record(span_of(0, Stage::kUpload));  // of one that was not asked for
+  tracer.record(span_of(0, Stage::kWrite));   // of no iteration
   EXPECT_FALSE(tracer.fetch(8, 0)) << "another trace";
   EXPECT_TRUE(tracer.on());
   const auto slice = tracer.fetch(7, 0);

@@ -41,9 +41,10 @@ class LayerClock {
     last_ = clock_->now();
   }
   /// The pass has returned. Counts it by `device` (of the executor), or by the hooks where that is
-  /// empty, and returns what was counted, on this clock, in order; until the next pass begins.
-  std::span<const LayerInterval> end_forward(std::span<const LayerInterval> device) {
-    if (device.empty()) stop_forward();
+  /// empty. Returns what was counted and the device's copies, on this clock; until the next pass
+  /// begins.
+  DeviceTimes end_forward(const DeviceTimes& device) {
+    if (device.layers.empty()) stop_forward();
     return count(device, &Times::forward);
   }
 
@@ -51,9 +52,7 @@ class LayerClock {
   /// The hook after a layer's backward: likewise until run_backward.
   void stop_backward(LayerIndex layer) { stop(layer); }
   void run_backward() { last_ = clock_->now(); }
-  std::span<const LayerInterval> end_backward(std::span<const LayerInterval> device) {
-    return count(device, &Times::backward);
-  }
+  DeviceTimes end_backward(const DeviceTimes& device) { return count(device, &Times::backward); }
 
   /// By LayerIndex; of the iteration so far.
   const std::vector<Times>& times() const { return times_; }
@@ -61,33 +60,38 @@ class LayerClock {
  private:
   void begin_pass() {
     pass_.clear();
+    copies_.clear();
     at_ = LayerIndex(0);
-    last_ = clock_->now();
+    began_ = last_ = clock_->now();
   }
   void stop(LayerIndex layer) { pass_.push_back({layer, last_, clock_->now()}); }
 
-  std::span<const LayerInterval> count(std::span<const LayerInterval> device,
-                                       Nanoseconds Times::*direction) {
-    if (!device.empty()) {
-      // The pass returned when the device had nothing left to do.
-      const Nanoseconds begin = clock_->now() - device.back().end;
-      pass_.assign(device.begin(), device.end());
-      for (LayerInterval& ran : pass_) {
-        ran.begin += begin;
-        ran.end += begin;
-      }
-    }
+  DeviceTimes count(const DeviceTimes& device, Nanoseconds Times::*direction) {
+    // A pass begins with a device that has nothing to do. (It ends with one, too, but then hooks
+    // may have run.)
+    if (!device.layers.empty()) move(device.layers, pass_);
+    move(device.copies, copies_);
     for (const LayerInterval& ran : pass_) {
       times_[ran.layer.value()].*direction += ran.end - ran.begin;
     }
-    return pass_;
+    return {.layers = pass_, .copies = copies_};
+  }
+  /// From the device's time to this clock's.
+  template <typename Interval>
+  void move(std::span<const Interval> from, std::vector<Interval>& to) const {
+    to.assign(from.begin(), from.end());
+    for (Interval& interval : to) {
+      interval.begin += began_;
+      interval.end += began_;
+    }
   }
 
   const Clock* const clock_;
   std::vector<Times> times_;
   std::vector<LayerInterval> pass_;
+  std::vector<CopyInterval> copies_;
   LayerIndex at_{0};
-  Nanoseconds last_{0};
+  Nanoseconds began_{0}, last_{0};
 };
 
 }  // namespace poseidon

@@ -17,9 +17,9 @@ using Row = std::vector<std::int64_t>;  ///< layer, begin, end
 class LayerClockTest : public ::testing::Test {
  protected:
   void pass_time(std::int64_t ns) { host_.advance(Nanoseconds(ns)); }
-  static std::vector<Row> rows(std::span<const LayerInterval> pass) {
+  static std::vector<Row> rows(const DeviceTimes& pass) {
     std::vector<Row> found;
-    for (const LayerInterval& ran : pass) {
+    for (const LayerInterval& ran : pass.layers) {
       found.push_back({ran.layer.value(), ran.begin.count(), ran.end.count()});
     }
     return found;
@@ -62,16 +62,31 @@ TEST_F(LayerClockTest, HooksLeaveOutWhatTheyWaitFor) {
   EXPECT_EQ(clock_.times()[1].backward.count(), 30);
 }
 
-TEST_F(LayerClockTest, TheDevicesAccountTakesTheirPlaceAndEndsWithThePass) {
+TEST_F(LayerClockTest, TheDevicesAccountTakesTheirPlaceAndBeginsWithThePass) {
+  pass_time(400);
   clock_.begin_iteration();
   forward_hooks(1, 1);
-  pass_time(993);  // the device is done: 3000 ns since the beginning
+  pass_time(993);  // and 3000 since the pass began
   const std::vector<LayerInterval> device = {{LayerIndex(0), Nanoseconds(0), Nanoseconds(700)},
                                              {LayerIndex(1), Nanoseconds(800), Nanoseconds(2000)}};
-  EXPECT_THAT(rows(clock_.end_forward(device)),
-              ElementsAre(Row{0, 1000, 1700}, Row{1, 1800, 3000}));
+  // A copy may be ahead of the pass's first work by a hair.
+  const std::vector<CopyInterval> copies = {{.stage = Stage::kUpload,
+                                             .layer = LayerIndex(1),
+                                             .bytes = 64,
+                                             .begin = Nanoseconds(-1),
+                                             .end = Nanoseconds(50)}};
+  const DeviceTimes told = clock_.end_forward({.layers = device, .copies = copies});
+  EXPECT_THAT(rows(told), ElementsAre(Row{0, 400, 1100}, Row{1, 1200, 2400}));
+  ASSERT_EQ(told.copies.size(), 1u);
+  EXPECT_EQ(told.copies[0].stage, Stage::kUpload);
+  EXPECT_EQ(told.copies[0].layer, LayerIndex(1));
+  EXPECT_EQ(told.copies[0].bytes, 64);
+  EXPECT_EQ(told.copies[0].begin.count(), 399);
+  EXPECT_EQ(told.copies[0].end.count(), 450);
   EXPECT_EQ(clock_.times()[0].forward.count(), 700);
   EXPECT_EQ(clock_.times()[1].forward.count(), 1200);
+  clock_.begin_backward();
+  EXPECT_TRUE(clock_.end_backward({}).copies.empty()) << "of another pass";
 }
 
 TEST_F(LayerClockTest, PartsOfABatchAddUp) {

@@ -79,14 +79,23 @@ class Run {
                 }};
   }
 
-  /// Its time is counted by tell_times.
-  void trace(Stage stage, Iteration iteration, std::span<const LayerInterval> pass) {
-    for (const LayerInterval& ran : pass) {
-      s_.traffic->node().tracer().record({.stage = stage,
-                                          .begin = ran.begin,
-                                          .end = ran.end,
-                                          .iteration = iteration,
-                                          .layer = ran.layer});
+  /// The layers' time is counted by tell_times, that of copies nowhere.
+  void trace(Stage stage, Iteration iteration, const DeviceTimes& pass) {
+    Tracer& tracer = s_.traffic->node().tracer();
+    for (const LayerInterval& ran : pass.layers) {
+      tracer.record({.stage = stage,
+                     .begin = ran.begin,
+                     .end = ran.end,
+                     .iteration = iteration,
+                     .layer = ran.layer});
+    }
+    for (const CopyInterval& copy : pass.copies) {
+      tracer.record({.stage = copy.stage,
+                     .begin = copy.begin,
+                     .end = copy.end,
+                     .iteration = iteration,
+                     .layer = copy.layer,
+                     .bytes = static_cast<std::size_t>(copy.bytes)});
     }
   }
 
@@ -159,6 +168,7 @@ class Run {
   absl::StatusOr<ForwardResult> train_on(const Batch& batch, Iteration iteration, MicroBatch part) {
     POSEIDON_RETURN_IF_ERROR(check_cancelled());
     const ExecutionHooks hooks = this->hooks(iteration, part);
+    s_.executor->time_copies(s_.traffic->node().tracer().on());
     times_.begin_forward();
     POSEIDON_ASSIGN_OR_RETURN(const ForwardResult result,
                               s_.executor->forward(batch, Phase::kTrain, hooks));
@@ -199,6 +209,7 @@ class Run {
   absl::Status test(Iteration steps) {
     POSEIDON_RETURN_IF_ERROR(s_.events->before_test(steps));
     const Nanoseconds since = clock_.now();
+    s_.executor->time_copies(false);  // a trace has the test as a whole
     const ExecutionHooks hooks = this->hooks(steps);
     ForwardResult sum;
     for (std::int64_t i = 0; i < s_.test->batches(); ++i) {

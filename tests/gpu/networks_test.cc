@@ -209,7 +209,7 @@ TEST_P(GpuNetworks, EveryLayerHasItsShareOfThePass) {
     const Nanoseconds took = clock.now() - began;
     std::vector<std::uint32_t> found;
     Nanoseconds last{0};
-    for (const LayerInterval& ran : ours->executor().device_times()) {
+    for (const LayerInterval& ran : ours->executor().device_times().layers) {
       found.push_back(ran.layer.value());
       EXPECT_GE(ran.begin, last);
       EXPECT_GT(ran.end, ran.begin) << "layer " << ran.layer;

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <ostream>
+#include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -19,10 +21,13 @@
 namespace poseidon {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::LateControl;
 using testing::LateDevice;
+using ::testing::Not;
 
 NetSpec three_layers() {
   const auto net = parse_network(nlohmann::json::parse(R"({
@@ -53,12 +58,34 @@ std::unique_ptr<Executor> make(std::unique_ptr<Device> device) {
   return *std::move(executor);
 }
 
+/// As CopyInterval; layer -1: of a batch.
+struct Copy {
+  std::string stage;
+  int layer = -1;
+  std::int64_t bytes = 0, begin = 0, end = 0;
+  friend bool operator==(const Copy&, const Copy&) = default;
+  friend void PrintTo(const Copy& copy, std::ostream* out) {
+    *out << copy.stage << " of " << copy.layer << ": " << copy.bytes << " bytes from " << copy.begin
+         << " to " << copy.end;
+  }
+};
+
 class AsynchronousWalk : public ::testing::Test {
  protected:
   void forward() {
     const auto result = executor_->forward(make_batch(), Phase::kTrain, {});
     ASSERT_TRUE(result.ok()) << result.status();
     ASSERT_EQ(control_.done, control_.queued) << "forward leaves nothing behind";
+  }
+
+  std::vector<Copy> copies() const {
+    std::vector<Copy> found;
+    for (const CopyInterval& copy : executor_->device_times().copies) {
+      found.push_back({stage_name(copy.stage),
+                       copy.layer ? static_cast<int>(copy.layer->value()) : -1, copy.bytes,
+                       copy.begin.count(), copy.end.count()});
+    }
+    return found;
   }
 
   LateControl control_;
@@ -79,7 +106,7 @@ TEST_F(AsynchronousWalk, ASlowDeviceGetsAllWorkBeforeTheFirstLayerIsBack) {
   ASSERT_TRUE(executor_->backward(hooks).ok());
   EXPECT_THAT(layers, ElementsAre(2, 1, 0));
   EXPECT_EQ(queued.front(), queued.back()) << "the walk does not wait for the device";
-  EXPECT_THAT(done, ElementsAre(4, 9, queued.back() - 1)) << "nor a layer for those below it";
+  EXPECT_THAT(done, ElementsAre(6, 11, queued.back())) << "nor a layer for those below it";
   EXPECT_EQ(control_.done, control_.queued);
 }
 
@@ -92,9 +119,9 @@ TEST_F(AsynchronousWalk, AQuickDeviceGivesLayersBackDuringTheWalk) {
   hooks.after_backward = [&](LayerIndex) { queued.push_back(control_.queued - before); };
   ASSERT_TRUE(executor_->backward(hooks).ok());
   ASSERT_EQ(queued.size(), 3u);
-  // Loss, fc2 and its gradient, between two marks; likewise relu1 and fc1; then the rest.
-  EXPECT_EQ(queued[0], 5u);
-  EXPECT_EQ(queued[1], 10u);
+  // The pass's mark; loss and fc2 between two, and its gradient; likewise relu1 and fc1; the rest.
+  EXPECT_EQ(queued[0], 6u);
+  EXPECT_EQ(queued[1], 11u);
   EXPECT_GT(queued[2], queued[1]);
 }
 
@@ -185,7 +212,7 @@ TEST_F(AsynchronousWalk, LayersTakeTheDevicesTimeAndNotThatBetweenHooks) {
                     {"fc2", nanoseconds(7)},    {"loss", nanoseconds(5)}};
   const auto times = [&] {
     std::vector<std::array<std::int64_t, 3>> found;
-    for (const LayerInterval& ran : executor_->device_times()) {
+    for (const LayerInterval& ran : executor_->device_times().layers) {
       found.push_back({ran.layer.value(), ran.begin.count(), ran.end.count()});
     }
     return found;
@@ -199,17 +226,117 @@ TEST_F(AsynchronousWalk, LayersTakeTheDevicesTimeAndNotThatBetweenHooks) {
   }
 }
 
+// In one line with the layers, each copy begins when what was queued before it is done.
+TEST_F(AsynchronousWalk, CopiesAreMeasuredWhereSomebodyWantsToKnow) {
+  using std::chrono::nanoseconds;
+  control_.takes = {{"conv", nanoseconds(100)}, {"fc1", nanoseconds(3)}, {"fc2", nanoseconds(7)}};
+  control_.copy_takes = nanoseconds(10);
+  forward();
+  EXPECT_THAT(copies(), IsEmpty()) << "at first nobody does";
+  EXPECT_EQ(control_.marked_copies, 0u);
+  executor_->time_copies(true);
+  for (int pass = 0; pass < 2; ++pass) {
+    forward();
+    EXPECT_THAT(copies(), ElementsAre(Copy{"upload", -1, 400, 0, 10}, Copy{"upload", -1, 8, 10, 20},
+                                      Copy{"upload", 0, (54 + 3) * 4, 20, 30},
+                                      Copy{"upload", 1, (162 + 6) * 4, 130, 140},
+                                      Copy{"upload", 2, (24 + 4) * 4, 143, 153}));
+    ASSERT_TRUE(executor_->backward({}).ok());
+    EXPECT_THAT(copies(), ElementsAre(Copy{"download", 2, (24 + 4) * 4, 7, 17},
+                                      Copy{"download", 1, (162 + 6) * 4, 20, 30},
+                                      Copy{"download", 0, (54 + 3) * 4, 130, 140}));
+  }
+  const std::size_t marked = control_.marked_copies;
+  EXPECT_EQ(marked, 2u * (5 + 3));
+  executor_->time_copies(false);
+  forward();
+  EXPECT_THAT(copies(), IsEmpty());
+  EXPECT_EQ(control_.marked_copies, marked);
+  EXPECT_EQ(executor_->device_times().layers.size(), 3u);
+}
+
+TEST_F(AsynchronousWalk, AStagedBatchIsMeasuredInThePassInWhichItGoesUp) {
+  executor_->time_copies(true);
+  const Batch batch = make_batch();
+  forward();
+  ASSERT_TRUE(executor_->stage(batch).ok());
+  ASSERT_TRUE(executor_->backward({}).ok());
+  EXPECT_THAT(copies(), Contains(Copy{"upload", -1, 400, 0, 0}));
+  ASSERT_TRUE(executor_->forward(batch, Phase::kTrain, {}).ok());
+  EXPECT_THAT(copies(), Not(Contains(Copy{"upload", -1, 400, 0, 0}))) << "once";
+  EXPECT_EQ(copies().size(), 4u);
+}
+
+// Parameters go up once, and no gradient comes down, but the layer's own factors; what is stepped
+// with goes up in the pass in which the step is made.
+TEST_F(AsynchronousWalk, FactorsAreMeasuredBothWays) {
+  executor_->time_copies(true);
+  ASSERT_TRUE(executor_->keep_factors(LayerIndex(1), 0).ok());
+  const auto of_layer_1 = [&] {
+    std::vector<Copy> found = copies();
+    std::erase_if(found, [](const Copy& copy) { return copy.layer != 1; });
+    return found;
+  };
+  forward();
+  EXPECT_THAT(of_layer_1(), ElementsAre(Copy{"upload", 1, (162 + 6) * 4, 0, 0}));
+  ASSERT_TRUE(executor_->backward({}).ok());
+  EXPECT_THAT(of_layer_1(), ElementsAre(Copy{"download", 1, 2 * 6 * 4, 0, 0},
+                                        Copy{"download", 1, 2 * 27 * 4, 0, 0}));
+  const std::vector<float> gradients(4 * 6, 0.5F), inputs(4 * 27, 0.25F);
+  ExecutionHooks hooks;
+  hooks.before_forward = [&](LayerIndex layer) {
+    if (layer.value() != 1) return absl::OkStatus();
+    control_.copy_takes = Nanoseconds(10);
+    const absl::Status measured = executor_->measure_factors(layer, gradients, inputs).status();
+    return measured.ok() ? executor_->step_from_factors(
+                               layer, {.output_gradients = gradients, .inputs = inputs})
+                         : measured;
+  };
+  ASSERT_TRUE(executor_->forward(make_batch(), Phase::kTrain, hooks).ok());
+  // The origin is queued behind what goes past the line.
+  std::vector<Copy> factors = of_layer_1();
+  ASSERT_EQ(factors.size(), 2u);
+  for (const Copy& copy : factors) {
+    EXPECT_EQ(copy.stage, "upload_factors");
+    EXPECT_EQ(copy.bytes, 4 * (6 + 27) * 4);
+    EXPECT_EQ(copy.end - copy.begin, 10);
+  }
+  EXPECT_EQ(factors[0].end, factors[1].begin);
+}
+
+TEST_F(AsynchronousWalk, MoreCopiesThanAPassHasAreLeftOut) {
+  executor_->time_copies(true);
+  ASSERT_TRUE(executor_->keep_factors(LayerIndex(1), 0).ok());
+  const std::vector<float> gradients(4 * 6, 0.5F), inputs(4 * 27, 0.25F);
+  ExecutionHooks hooks;
+  hooks.before_forward = [&](LayerIndex layer) {
+    absl::Status status;
+    for (int i = 0; i < 100; ++i) {
+      status.Update(executor_->measure_factors(LayerIndex(1), gradients, inputs).status());
+    }
+    return layer.value() == 0 ? status : absl::OkStatus();
+  };
+  ASSERT_TRUE(executor_->forward(make_batch(), Phase::kTrain, hooks).ok());
+  EXPECT_EQ(copies().size(), 3u * 4 + 1 + 1);
+  ASSERT_TRUE(executor_->backward({}).ok());
+  EXPECT_EQ(copies().size(), 4u);
+}
+
 TEST_F(AsynchronousWalk, AFailedPassHasNoTimes) {
+  executor_->time_copies(true);
   forward();
   control_.failing_layer = "fc1";
   EXPECT_FALSE(executor_->backward({}).ok());
-  EXPECT_TRUE(executor_->device_times().empty());
+  EXPECT_TRUE(executor_->device_times().layers.empty());
+  EXPECT_TRUE(executor_->device_times().copies.empty());
 }
 
 TEST(SynchronousWalk, HasNoTimesOfItsOwn) {
   const auto executor = make(make_reference_device());
+  executor->time_copies(true);
   ASSERT_TRUE(executor->forward(make_batch(), Phase::kTrain, {}).ok());
-  EXPECT_TRUE(executor->device_times().empty());
+  EXPECT_TRUE(executor->device_times().layers.empty());
+  EXPECT_TRUE(executor->device_times().copies.empty());
 }
 
 }  // namespace

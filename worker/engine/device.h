@@ -84,6 +84,19 @@ struct OperatorOptions {
   }
 };
 
+/// A moment in the work of a device (Device::mark). Made once, used again and again.
+class DeviceMark {
+ public:
+  virtual ~DeviceMark() = default;
+};
+
+/// Marks that a device sets when it begins and has done a copy, wherever it does its copies. Both
+/// are null where nobody wants to know.
+struct CopyMarks {
+  DeviceMark* begin = nullptr;
+  DeviceMark* end = nullptr;
+};
+
 /// A fully connected layer's step from stacked factors. Sizes are the caller's care.
 struct FactorStepArgs {
   std::int64_t rows = 0;     ///< of both factors
@@ -95,6 +108,7 @@ struct FactorStepArgs {
   OptimizerStep weight_step, bias_step;
   std::span<float> parameters;      ///< device; M x N weights, then M biases
   std::span<float> state0, state1;  ///< device; as long, or empty; see apply_optimizer
+  CopyMarks marks;                  ///< of both factors' way to the device
 };
 
 struct DeviceCopy {
@@ -119,12 +133,6 @@ class DeviceTicket {
   virtual absl::Status wait() { return absl::OkStatus(); }
 };
 
-/// A moment in the work of a device (Device::mark). Made once, used again and again.
-class DeviceMark {
- public:
-  virtual ~DeviceMark() = default;
-};
-
 /// One thread only, the executor's. The device outlives its memory and its operators.
 class Device {
  public:
@@ -147,20 +155,22 @@ class Device {
   virtual absl::Status upload(void* device, const void* host, std::int64_t bytes) = 0;
   virtual absl::Status download(void* host, const void* device, std::int64_t bytes) = 0;
 
-  // What an asynchronous device overrides. `host` is of allocate_host.
+  // What an asynchronous device overrides. `host` is of allocate_host: from other memory an upload
+  // is slow, and its caller may wait for it. Of `marks` a synchronous device has none.
 
   virtual absl::StatusOr<std::unique_ptr<DeviceTicket>> make_ticket() {
     return std::make_unique<DeviceTicket>();
   }
   /// Operators queued from now on read the new values; no work of an earlier pass reads them.
   /// `host` must stay as it is until work that was queued later is known to be done.
-  virtual absl::Status start_upload(void* device, const void* host, std::int64_t bytes) {
+  virtual absl::Status start_upload(void* device, const void* host, std::int64_t bytes,
+                                    const CopyMarks& /*marks*/) {
     return upload(device, host, bytes);
   }
   /// Of what operators queued until now have written. `ticket` is done when this copy is, and all
   /// that were started before it. `bytes` may be 0: nothing is copied.
   virtual absl::Status start_download(void* host, const void* device, std::int64_t bytes,
-                                      DeviceTicket& /*ticket*/) {
+                                      DeviceTicket& /*ticket*/, const CopyMarks& /*marks*/) {
     return bytes == 0 ? absl::OkStatus() : download(host, device, bytes);
   }
   /// Returns when nothing is queued any more, also after an error. The last call before the
@@ -172,7 +182,7 @@ class Device {
   /// From now on the mark is the moment when the operators queued until now are done, and the
   /// uploads that they wait for.
   virtual absl::Status mark(DeviceMark& /*mark*/) { return absl::OkStatus(); }
-  /// Of two moments that are past.
+  /// Of two moments that are past, of whatever kind; negative when `earlier` was later.
   virtual absl::StatusOr<Nanoseconds> time_between(const DeviceMark& /*earlier*/,
                                                    const DeviceMark& /*later*/) {
     return Nanoseconds{0};

@@ -47,7 +47,7 @@ TEST(DevicePlugin, OneOfAnotherBuildIsRefused) {
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("libposeidon_stale.so is of another build"),
                     HasSubstr("'poseidon device 0, compiler 1, abseil 1'"),
-                    HasSubstr("'poseidon device 8, ")));
+                    HasSubstr("'poseidon device 9, ")));
 }
 
 TEST(DevicePlugin, OneWithoutTheFunctionIsRefused) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "common/clock.h"
 #include "common/ids.h"
 #include "common/optimizer.h"
+#include "common/stage.h"
 #include "worker/engine/net.h"
 #include "worker/engine/state_range.h"
 
@@ -51,6 +53,21 @@ struct ForwardResult {
 struct LayerInterval {
   LayerIndex layer;
   Nanoseconds begin{0}, end{0};
+};
+
+/// One copy between the host's memory and a device's own.
+struct CopyInterval {
+  Stage stage = Stage::kUpload;     ///< is_device_copy of it
+  std::optional<LayerIndex> layer;  ///< none: of a batch
+  std::int64_t bytes = 0;
+  Nanoseconds begin{0}, end{0};
+};
+
+/// What a device says of a pass, by its own clock, counted from when it was given the pass's first
+/// work.
+struct DeviceTimes {
+  std::span<const LayerInterval> layers;  ///< in the order of the pass
+  std::span<const CopyInterval> copies;   ///< in the order in which they were started
 };
 
 /// What the trainer hangs into an execution. Called on the thread that runs the executor. On an
@@ -118,10 +135,13 @@ class Executor {
   /// overwritten, not accumulated. FAILED_PRECONDITION without such a forward.
   virtual absl::Status backward(const ExecutionHooks& hooks) = 0;
 
-  /// Of the last pass, by the device's own clock and counted from the pass's beginning, in order;
-  /// what lies between two is the device's wait for parameters. Empty where layers compute between
-  /// the hooks. Until the next pass begins.
-  virtual std::span<const LayerInterval> device_times() const { return {}; }
+  /// Of the last pass. What lies between two layers is the device's wait for parameters. Empty
+  /// where layers compute between the hooks; without copies that nobody wants to know of. Until
+  /// the next pass begins.
+  virtual DeviceTimes device_times() const { return {}; }
+  /// From the next pass on: whether to measure the copies of passes and of steps within them. At
+  /// first nobody does, and they cost nothing.
+  virtual void time_copies(bool /*wanted*/) {}
 
   /// From now on backward leaves this fully connected layer's gradients out (gradients(layer)
   /// becomes empty, its memory is given back) and copy_factors and step_from_factors take their

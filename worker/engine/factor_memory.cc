@@ -39,10 +39,10 @@ absl::Status FactorMemory::bring_up() {
   return absl::OkStatus();
 }
 
-absl::Status FactorMemory::start_bringing_up() {
+absl::Status FactorMemory::start_bringing_up(const CopyMarks& marks) {
   if (is_up_) return absl::OkStatus();
-  POSEIDON_RETURN_IF_ERROR(device_->start_upload(device_parameters_, host_.data(),
-                                                 static_cast<std::int64_t>(host_.size_bytes())));
+  POSEIDON_RETURN_IF_ERROR(device_->start_upload(
+      device_parameters_, host_.data(), static_cast<std::int64_t>(host_.size_bytes()), marks));
   is_up_ = true;
   return absl::OkStatus();
 }

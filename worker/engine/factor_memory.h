@@ -31,8 +31,10 @@ class FactorMemory {
 
   /// After it the device computes with the parameters. Returns at once but the first time.
   absl::Status bring_up();
-  /// As bring_up, within a pass: whatever is queued later reads them.
-  absl::Status start_bringing_up();
+  bool is_up() const { return is_up_; }
+  /// As bring_up, within a pass: whatever is queued later reads them. `marks`: of the copy, if it
+  /// is not up yet.
+  absl::Status start_bringing_up(const CopyMarks& marks);
   /// Whoever steps says so: the host's parameters are old.
   void stepped() { host_is_current_ = false; }
 

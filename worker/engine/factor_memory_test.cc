@@ -42,11 +42,12 @@ class CountingDevice final : public ForwardingDevice {
   absl::Status fetch(void* host, const void* device, std::int64_t bytes) override {
     return download(host, device, bytes);
   }
-  absl::Status start_upload(void* device, const void* host, std::int64_t bytes) override {
+  absl::Status start_upload(void* device, const void* host, std::int64_t bytes,
+                            const CopyMarks& /*marks*/) override {
     return upload(device, host, bytes);
   }
   absl::Status start_download(void* host, const void* device, std::int64_t bytes,
-                              DeviceTicket& /*ticket*/) override {
+                              DeviceTicket& /*ticket*/, const CopyMarks& /*marks*/) override {
     return bytes == 0 ? absl::OkStatus() : download(host, device, bytes);
   }
 

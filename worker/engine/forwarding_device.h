@@ -33,12 +33,13 @@ class ForwardingDevice : public Device {
   absl::StatusOr<std::unique_ptr<DeviceTicket>> make_ticket() override {
     return inner_->make_ticket();
   }
-  absl::Status start_upload(void* device, const void* host, std::int64_t bytes) override {
-    return inner_->start_upload(device, host, bytes);
+  absl::Status start_upload(void* device, const void* host, std::int64_t bytes,
+                            const CopyMarks& marks) override {
+    return inner_->start_upload(device, host, bytes, marks);
   }
   absl::Status start_download(void* host, const void* device, std::int64_t bytes,
-                              DeviceTicket& ticket) override {
-    return inner_->start_download(host, device, bytes, ticket);
+                              DeviceTicket& ticket, const CopyMarks& marks) override {
+    return inner_->start_download(host, device, bytes, ticket, marks);
   }
   absl::Status finish() override { return inner_->finish(); }
   absl::StatusOr<std::unique_ptr<DeviceMark>> make_mark() override { return inner_->make_mark(); }

@@ -24,7 +24,9 @@ struct LateControl {
   std::size_t queued = 0, done = 0;          ///< pieces since the beginning
   std::string failing_layer;                 ///< its backward fails when it is done
   Nanoseconds now{0};                        ///< the device's clock ...
-  std::map<std::string, Nanoseconds> takes;  ///< ... moves by this at each pass of a layer
+  std::map<std::string, Nanoseconds> takes;  ///< ... moves by this at each pass of a layer ...
+  Nanoseconds copy_takes{0};                 ///< ... and by this at each copy that can have marks
+  std::size_t marked_copies = 0;             ///< that had them
 };
 
 class LateDevice final : public ForwardingDevice {
@@ -44,13 +46,19 @@ class LateDevice final : public ForwardingDevice {
   absl::StatusOr<std::unique_ptr<DeviceTicket>> make_ticket() override {
     return std::make_unique<Ticket>(this);
   }
-  absl::Status start_upload(void* device, const void* host, std::int64_t bytes) override {
-    return queue([=, this] { return inner().upload(device, host, bytes); });
+  absl::Status start_upload(void* device, const void* host, std::int64_t bytes,
+                            const CopyMarks& marks) override {
+    return queue([=, this] {
+      pass_copy(marks);
+      return inner().upload(device, host, bytes);
+    });
   }
   absl::Status start_download(void* host, const void* device, std::int64_t bytes,
-                              DeviceTicket& ticket) override {
+                              DeviceTicket& ticket, const CopyMarks& marks) override {
     const absl::Status status = queue([=, this] {
-      return bytes == 0 ? absl::OkStatus() : inner().download(host, device, bytes);
+      if (bytes == 0) return absl::OkStatus();
+      pass_copy(marks);
+      return inner().download(host, device, bytes);
     });
     static_cast<Ticket&>(ticket).place = control_->queued;
     return status;
@@ -67,6 +75,15 @@ class LateDevice final : public ForwardingDevice {
   absl::StatusOr<Nanoseconds> time_between(const DeviceMark& earlier,
                                            const DeviceMark& later) override {
     return static_cast<const Mark&>(later).at - static_cast<const Mark&>(earlier).at;
+  }
+  // Beside what is queued, as a GPU does it on a stream of its own.
+  absl::Status step_from_factors(const FactorStepArgs& args) override {
+    pass_copy(args.marks);
+    return inner().step_from_factors(args);
+  }
+  absl::StatusOr<FactorSquares> measure_factors(const FactorStepArgs& args) override {
+    pass_copy(args.marks);
+    return inner().measure_factors(args);
   }
   absl::Status finish() override {
     absl::Status first;
@@ -135,6 +152,14 @@ class LateDevice final : public ForwardingDevice {
     const std::unique_ptr<LayerOperator> inner_;
   };
 
+  void pass_copy(const CopyMarks& marks) {
+    const Nanoseconds begin = control_->now;
+    control_->now += control_->copy_takes;
+    if (marks.begin == nullptr) return;
+    static_cast<Mark*>(marks.begin)->at = begin;
+    static_cast<Mark*>(marks.end)->at = control_->now;
+    ++control_->marked_copies;
+  }
   absl::Status queue(std::function<absl::Status()> piece) {
     line_.push_back(std::move(piece));
     ++control_->queued;

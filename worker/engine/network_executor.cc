@@ -64,7 +64,8 @@ absl::Status NetworkExecutor::build() {
   input_elements_ = element_count(net_.input_shape);
   POSEIDON_ASSIGN_OR_RETURN(input_, device_->allocate(batch * input_elements_ * kFloatBytes));
   if (!device_->shares_host_memory()) {
-    POSEIDON_ASSIGN_OR_RETURN(staged_, StagedBatch::create(device_.get(), batch * input_elements_));
+    POSEIDON_ASSIGN_OR_RETURN(staged_,
+                              StagedBatch::create(device_.get(), &times_, batch * input_elements_));
   }
   const std::int64_t label_bytes = batch * static_cast<std::int64_t>(sizeof(std::int32_t));
   POSEIDON_ASSIGN_OR_RETURN(labels_, device_->allocate(label_bytes));
@@ -111,7 +112,13 @@ absl::Status NetworkExecutor::build_parameters() {
   }
   returning_.reserve(returns_.size());
   // Before the first parameter layer there may be others.
-  POSEIDON_ASSIGN_OR_RETURN(times_, PassTimes::create(device_.get(), returns_.size() + 1));
+  const std::size_t intervals = returns_.size() + 1;
+  // Of each layer at most: parameters up, or two factors down; and, of other layers' hooks,
+  // everybody's factors up for a norm and for a step.
+  constexpr std::size_t kCopiesPerLayer = 4;
+  const std::size_t copies =
+      staged_ == nullptr ? 0 : returns_.size() * kCopiesPerLayer + staged_->pieces() + 1;
+  POSEIDON_ASSIGN_OR_RETURN(times_, PassTimes::create(device_.get(), intervals, copies));
   return absl::OkStatus();
 }
 
@@ -319,14 +326,6 @@ ForwardArgs NetworkExecutor::forward_args(const Node& node) const {
   return args;
 }
 
-absl::Status NetworkExecutor::bring_parameters(LayerIndex layer, const ExecutionHooks& hooks) {
-  if (hooks.before_forward) POSEIDON_RETURN_IF_ERROR(hooks.before_forward(layer));
-  if (factors_[layer.value()] != nullptr) return factors_[layer.value()]->start_bringing_up();
-  const ParameterRange& range = parameters_[layer.value()];
-  if (range.device_data == range.host_data) return absl::OkStatus();
-  return device_->start_upload(range.device_data, range.host_data, range.elements * kFloatBytes);
-}
-
 absl::Status NetworkExecutor::forward_node(std::size_t index, const ExecutionHooks& hooks) {
   const Node& node = nodes_[index];
   if (node.parameter_layer >= 0) {
@@ -348,7 +347,6 @@ absl::StatusOr<ForwardResult> NetworkExecutor::forward(const Batch& batch, Phase
   valid_samples_ = batch.valid_samples;
   first_sample_ = batch.first_sample;
   phase_ = phase;
-  times_.begin_pass();
   absl::StatusOr<ForwardResult> result = run_forward(batch, hooks);
   if (!result.ok()) {
     device_->finish().IgnoreError();  // the first error says more
@@ -359,37 +357,9 @@ absl::StatusOr<ForwardResult> NetworkExecutor::forward(const Batch& batch, Phase
   return result;
 }
 
-absl::Status NetworkExecutor::stage(const Batch& batch) {
-  if (staged_ == nullptr) return absl::OkStatus();
-  POSEIDON_RETURN_IF_ERROR(check(batch));
-  staged_->begin(batch);
-  return absl::OkStatus();
-}
-
-absl::Status NetworkExecutor::bring_batch(const Batch& batch) {
-  if (staged_ != nullptr && staged_->is_of(batch)) {
-    POSEIDON_RETURN_IF_ERROR(staged_->take(input_));
-    for (std::size_t i = 0; i < layers_.size(); ++i) {
-      for (std::size_t k = 0; k < layers_[i].inputs.size(); ++k) {
-        if (layers_[i].inputs[k] == kNetworkInput) nodes_[i].inputs[k] = floats(input_);
-      }
-    }
-  } else {
-    POSEIDON_RETURN_IF_ERROR(
-        device_->upload(input_.get(), batch.images.data(),
-                        static_cast<std::int64_t>(batch.images.size()) * kFloatBytes));
-  }
-  const std::int64_t label_bytes = batch.samples * static_cast<std::int64_t>(sizeof(std::int32_t));
-  if (host_labels_ == nullptr) {
-    return device_->upload(labels_.get(), batch.labels.data(), label_bytes);
-  }
-  // Free again: the pass before left nothing queued.
-  std::memcpy(host_labels_.get(), batch.labels.data(), static_cast<std::size_t>(label_bytes));
-  return device_->start_upload(labels_.get(), host_labels_.get(), label_bytes);
-}
-
 absl::StatusOr<ForwardResult> NetworkExecutor::run_forward(const Batch& batch,
                                                            const ExecutionHooks& hooks) {
+  POSEIDON_RETURN_IF_ERROR(times_.begin_pass());
   POSEIDON_RETURN_IF_ERROR(bring_batch(batch));
   if (nodes_.front().parameter_layer < 0) POSEIDON_RETURN_IF_ERROR(times_.begin(LayerIndex(0)));
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
@@ -474,52 +444,9 @@ absl::Status NetworkExecutor::backward_node(std::size_t index) {
   for (const Node::Sum& sum : node.sums) {
     POSEIDON_RETURN_IF_ERROR(device_->add(sum.target, sum.addend, sum.elements, sum.layout));
   }
-  return node.parameter_layer >= 0 ? return_layer(index) : absl::OkStatus();
-}
-
-absl::Status NetworkExecutor::return_layer(std::size_t index) {
-  const Node& node = nodes_[index];
-  const auto layer = static_cast<std::size_t>(node.parameter_layer);
-  const ParameterRange& range = gradients_[layer];
-  const Return& place = returns_[layer];
-  const bool is_elsewhere = range.device_data != range.host_data;  // and not both null
-  POSEIDON_RETURN_IF_ERROR(device_->start_download(range.host_data, range.device_data,
-                                                   is_elsewhere ? range.elements * kFloatBytes : 0,
-                                                   *place.ticket));
-  if (factors_[layer] != nullptr && !device_->shares_host_memory()) {
-    const std::int64_t inputs = options_.batch_size * element_count(layers_[index].input_shape);
-    POSEIDON_RETURN_IF_ERROR(
-        device_->start_download(place.output_gradient.get(), node.output_gradient,
-                                node.output_elements * kFloatBytes, *place.ticket));
-    POSEIDON_RETURN_IF_ERROR(device_->start_download(place.input.get(), node.inputs[0],
-                                                     inputs * kFloatBytes, *place.ticket));
-  }
-  returning_.push_back(static_cast<std::uint32_t>(layer));
-  return absl::OkStatus();
-}
-
-absl::Status NetworkExecutor::hand_back(const ExecutionHooks& hooks, bool wait) {
-  for (; handed_back_ < returning_.size(); ++handed_back_) {
-    const std::uint32_t layer = returning_[handed_back_];
-    DeviceTicket& ticket = *returns_[layer].ticket;
-    if (wait) {
-      POSEIDON_RETURN_IF_ERROR(wait_for(ticket));
-    } else {
-      POSEIDON_ASSIGN_OR_RETURN(const bool is_done, ticket.is_done());
-      if (!is_done) return absl::OkStatus();
-    }
-    if (hooks.after_backward) hooks.after_backward(LayerIndex(layer));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status NetworkExecutor::wait_for(DeviceTicket& ticket) {
-  while (staged_ != nullptr && staged_->has_more()) {
-    POSEIDON_ASSIGN_OR_RETURN(const bool is_done, ticket.is_done());
-    if (is_done) return absl::OkStatus();
-    POSEIDON_RETURN_IF_ERROR(staged_->copy_piece());
-  }
-  return ticket.wait();
+  if (node.parameter_layer < 0) return absl::OkStatus();
+  POSEIDON_RETURN_IF_ERROR(times_.end());  // before the copies, which wait for it
+  return return_layer(index);
 }
 
 absl::Status NetworkExecutor::backward(const ExecutionHooks& hooks) {
@@ -531,19 +458,18 @@ absl::Status NetworkExecutor::backward(const ExecutionHooks& hooks) {
   device_->begin_pass();
   returning_.clear();
   handed_back_ = 0;
-  times_.begin_pass();
   const absl::Status status = run_backward(hooks);
   if (!status.ok()) device_->finish().IgnoreError();  // the first error says more
   return status;
 }
 
 absl::Status NetworkExecutor::run_backward(const ExecutionHooks& hooks) {
+  POSEIDON_RETURN_IF_ERROR(times_.begin_pass());
   auto layer = static_cast<std::uint32_t>(returns_.size());  // of those below none is back
   for (std::size_t i = nodes_.size(); i-- > 0;) {
     const bool begins = i + 1 == nodes_.size() || nodes_[i + 1].parameter_layer >= 0;
     if (begins && layer > 0) POSEIDON_RETURN_IF_ERROR(times_.begin(LayerIndex(--layer)));
     POSEIDON_RETURN_IF_ERROR(backward_node(i));
-    if (nodes_[i].parameter_layer >= 0) POSEIDON_RETURN_IF_ERROR(times_.end());
     POSEIDON_RETURN_IF_ERROR(hand_back(hooks, /*wait=*/false));
   }
   POSEIDON_RETURN_IF_ERROR(hand_back(hooks, /*wait=*/true));
@@ -563,7 +489,7 @@ std::string NetworkExecutor::first_nonfinite_layer() {
 
 absl::StatusOr<std::string> NetworkExecutor::find_nonfinite() {
   device_->begin_pass();
-  times_.begin_pass();
+  POSEIDON_RETURN_IF_ERROR(times_.begin_pass());
   POSEIDON_ASSIGN_OR_RETURN(
       const bool is_input_finite,
       is_finite(floats(input_), input_elements_ * valid_samples_, Layout::kPlain));

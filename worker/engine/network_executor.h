@@ -53,7 +53,8 @@ class NetworkExecutor final : public Executor {
                                         const ExecutionHooks& hooks) override;
   absl::Status stage(const Batch& batch) override;
   absl::Status backward(const ExecutionHooks& hooks) override;
-  std::span<const LayerInterval> device_times() const override { return times_.intervals(); }
+  DeviceTimes device_times() const override { return times_.times(); }
+  void time_copies(bool wanted) override { times_.time_copies(wanted); }
   absl::Status keep_factors(LayerIndex layer, int optimizer_slots) override;
   absl::StatusOr<FloatBuffer> allocate_factors(std::int64_t elements) override;
   absl::Status copy_factors(LayerIndex layer, std::span<float> output_gradient,
@@ -130,7 +131,7 @@ class NetworkExecutor final : public Executor {
   std::size_t factor_node(LayerIndex layer) const;  // index into nodes_
   FactorMemory& factor_memory(LayerIndex layer) const;
   FactorStepArgs factor_args(LayerIndex layer, std::span<const float> output_gradients,
-                             std::span<const float> inputs) const;
+                             std::span<const float> inputs);
   absl::Status forward_node(std::size_t index, const ExecutionHooks& hooks);
   /// Has the layer's parameters on the device before what is queued from now on.
   absl::Status bring_parameters(LayerIndex layer, const ExecutionHooks& hooks);

@@ -72,7 +72,7 @@ absl::Status NetworkExecutor::copy_factors(LayerIndex layer, std::span<float> ou
 
 FactorStepArgs NetworkExecutor::factor_args(LayerIndex layer,
                                             std::span<const float> output_gradients,
-                                            std::span<const float> inputs) const {
+                                            std::span<const float> inputs) {
   const LayerSpec& spec = net_.layers[factor_node(layer)];
   FactorStepArgs args;
   args.outputs = spec.output_shape.front();
@@ -84,6 +84,11 @@ FactorStepArgs NetworkExecutor::factor_args(LayerIndex layer,
                  "both factors of as many rows");
   args.output_gradients = output_gradients.data();
   args.input_values = inputs.data();
+  if (!device_->shares_host_memory()) {
+    args.marks =
+        times_.copy(Stage::kUploadFactors, layer,
+                    static_cast<std::int64_t>(output_gradients.size_bytes() + inputs.size_bytes()));
+  }
   return args;
 }
 

@@ -1,49 +1,70 @@
 #pragma once
 
-// When each parameter layer computed in a pass, told by an asynchronous device itself: there the
-// hooks tell when work was queued. Before: the walk (network_executor.h), which says what belongs
-// to which layer. After: Executor::device_times.
+// When each parameter layer computed in a pass and, if somebody wants to know, when each copy went
+// to the device and back, told by an asynchronous device itself: there the hooks tell when work was
+// queued. Before: the walk (network_executor.h), which says what belongs to which layer. After:
+// Executor::device_times.
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
-#include <span>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/stage.h"
 #include "worker/engine/device.h"
 #include "worker/engine/executor.h"
 
 namespace poseidon {
 
 /// One thread only, the executor's. Of a synchronous device there are no intervals, and nothing
-/// here costs anything.
+/// here costs anything. All marks are made in create(): a pass makes none.
 class PassTimes {
  public:
-  /// For passes of up to `intervals`; the device outlives it. Errors: the device's.
-  static absl::StatusOr<PassTimes> create(Device* device, std::size_t intervals);
+  /// For passes of up to so many of each; the device outlives it. Errors: the device's.
+  static absl::StatusOr<PassTimes> create(Device* device, std::size_t intervals,
+                                          std::size_t copies);
   PassTimes() = default;
 
-  void begin_pass();
+  /// Before a pass. At first they are not.
+  void time_copies(bool wanted) { times_copies_ = wanted; }
+
+  /// While the device has nothing queued: its times are counted from here.
+  absl::Status begin_pass();
   /// What the device is given from now on, until end(), is the layer's. At most as often in a pass
   /// as there are intervals.
   absl::Status begin(LayerIndex layer);
   absl::Status end();
-  /// When the device has nothing queued any more: makes intervals().
+  /// What the device has to set at a copy that it gets now. None where nobody wants to know, and
+  /// beyond so many copies in a pass. `layer`: as in CopyInterval.
+  CopyMarks copy(Stage stage, std::optional<LayerIndex> layer, std::int64_t bytes);
+  /// When the device has nothing queued any more: makes times().
   absl::Status read();
 
-  /// In the order of the pass, counted from the first one's begin. None before read().
-  std::span<const LayerInterval> intervals() const { return intervals_; }
+  /// None before read().
+  DeviceTimes times() const { return {.layers = intervals_, .copies = copies_}; }
 
  private:
   struct Marks {
     std::unique_ptr<DeviceMark> begin, end;
   };
+  static absl::StatusOr<std::vector<Marks>> make_marks(Device* device, std::size_t count);
+  /// Fills begin and end.
+  template <typename Interval>
+  absl::Status read(const Marks& marks, Interval& interval);
 
   Device* device_ = nullptr;
-  std::vector<Marks> marks_;        ///< none of a synchronous device
-  std::vector<LayerIndex> layers_;  ///< begun in this pass
+  std::unique_ptr<DeviceMark> origin_;           ///< null of a synchronous device, which has ...
+  std::vector<Marks> layer_marks_, copy_marks_;  ///< ... none of these
+  bool times_copies_ = false;
+  // Begun in this pass, without their times.
+  std::vector<LayerInterval> begun_;
+  std::vector<CopyInterval> started_;
+  // With their times.
   std::vector<LayerInterval> intervals_;
+  std::vector<CopyInterval> copies_;
 };
 
 }  // namespace poseidon

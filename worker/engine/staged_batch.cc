@@ -15,12 +15,16 @@ constexpr std::int64_t kPieceElements = std::int64_t{1} << 18;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<StagedBatch>> StagedBatch::create(Device* device,
+absl::StatusOr<std::unique_ptr<StagedBatch>> StagedBatch::create(Device* device, PassTimes* times,
                                                                  std::int64_t elements) {
-  std::unique_ptr<StagedBatch> staged(new StagedBatch(device, elements));
+  std::unique_ptr<StagedBatch> staged(new StagedBatch(device, times, elements));
   POSEIDON_ASSIGN_OR_RETURN(staged->host_, device->allocate_host(elements * kFloatBytes));
   POSEIDON_ASSIGN_OR_RETURN(staged->device_memory_, device->allocate(elements * kFloatBytes));
   return staged;
+}
+
+std::size_t StagedBatch::pieces() const {
+  return static_cast<std::size_t>((elements_ + kPieceElements - 1) / kPieceElements);
 }
 
 void StagedBatch::begin(const Batch& batch) {
@@ -42,7 +46,8 @@ absl::Status StagedBatch::copy_piece() {
   std::memcpy(from, batch_->images.data() + copied_,
               static_cast<std::size_t>(elements * kFloatBytes));
   copied_ += elements;
-  return device_->start_upload(to, from, elements * kFloatBytes);
+  const std::int64_t bytes = elements * kFloatBytes;
+  return device_->start_upload(to, from, bytes, times_->copy(Stage::kUpload, std::nullopt, bytes));
 }
 
 absl::Status StagedBatch::take(DeviceMemory& buffer) {

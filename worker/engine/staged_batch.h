@@ -9,6 +9,7 @@
 // goes to a buffer from which it can copy by itself, piece by piece, in the time in which the
 // executor's thread would wait for the device: no piece takes long enough to hold a gradient up.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -16,14 +17,18 @@
 #include "absl/status/statusor.h"
 #include "worker/engine/device.h"
 #include "worker/engine/executor.h"
+#include "worker/engine/pass_times.h"
 
 namespace poseidon {
 
 /// One thread. The device outlives it.
 class StagedBatch {
  public:
-  /// For batches of so many floats.
-  static absl::StatusOr<std::unique_ptr<StagedBatch>> create(Device* device, std::int64_t elements);
+  /// For batches of so many floats. `times` measures their copies, and outlives it.
+  static absl::StatusOr<std::unique_ptr<StagedBatch>> create(Device* device, PassTimes* times,
+                                                             std::int64_t elements);
+  /// In which a batch goes up.
+  std::size_t pieces() const;
 
   /// Between passes. Forgets what was begun before; `batch` must stay as it is until it is taken or
   /// forgotten.
@@ -40,9 +45,11 @@ class StagedBatch {
   absl::Status take(DeviceMemory& buffer);
 
  private:
-  StagedBatch(Device* device, std::int64_t elements) : device_(device), elements_(elements) {}
+  StagedBatch(Device* device, PassTimes* times, std::int64_t elements)
+      : device_(device), times_(times), elements_(elements) {}
 
   Device* const device_;
+  PassTimes* const times_;
   const std::int64_t elements_;
   DeviceMemory host_{nullptr, nullptr}, device_memory_{nullptr, nullptr};
   const Batch* batch_ = nullptr;    ///< null: none

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -32,7 +33,8 @@ Batch batch_of(std::uint64_t seed, std::int64_t samples, std::int64_t values_eac
 TEST(StagedBatch, GoesUpInPiecesAndIsTakenWhole) {
   const std::int64_t elements = 700'000;  // not quite three pieces
   const auto device = make_reference_device();
-  auto staged = StagedBatch::create(device.get(), elements);
+  PassTimes times;
+  auto staged = StagedBatch::create(device.get(), &times, elements);
   ASSERT_TRUE(staged.ok()) << staged.status();
   StagedBatch& ours = **staged;
   Batch first = batch_of(1, 1, elements), second = batch_of(2, 1, elements);
@@ -46,6 +48,7 @@ TEST(StagedBatch, GoesUpInPiecesAndIsTakenWhole) {
   int pieces = 0;
   for (; ours.has_more(); ++pieces) ASSERT_TRUE(ours.copy_piece().ok());
   EXPECT_EQ(pieces, 3);
+  EXPECT_EQ(ours.pieces(), 3u);
   const auto taken_is = [&](const Batch& batch) {
     DeviceMemory buffer = *device->allocate(elements * 4);
     const void* const before = buffer.get();
@@ -77,17 +80,25 @@ NetSpec small_network() {
   return *net;
 }
 
-/// Late, and counts who waits for images.
+/// Late, and counts copies from memory that is not the device's, for which a GPU lets its caller
+/// wait.
 class CountingLateDevice final : public ForwardingDevice {
  public:
   CountingLateDevice(LateControl* control, int* waits)
       : ForwardingDevice(std::make_unique<LateDevice>(control)), waits_(waits) {}
-  absl::Status upload(void* device, const void* host, std::int64_t bytes) override {
-    if (bytes == 4 * 50 * 4) ++*waits_;
-    return inner().upload(device, host, bytes);
+  absl::StatusOr<DeviceMemory> allocate_host(std::int64_t bytes) override {
+    absl::StatusOr<DeviceMemory> memory = inner().allocate_host(bytes);
+    if (memory.ok()) begins_.insert(memory->get());
+    return memory;
+  }
+  absl::Status start_upload(void* device, const void* host, std::int64_t bytes,
+                            const CopyMarks& marks) override {
+    if (!begins_.contains(host)) ++*waits_;
+    return inner().start_upload(device, host, bytes, marks);
   }
 
  private:
+  std::set<const void*> begins_;
   int* const waits_;
 };
 

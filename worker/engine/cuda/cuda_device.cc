@@ -7,6 +7,7 @@
 //     queued next, reads the new values; layers queued before are not held up.
 //  4. start_download: `download` waits for `compute` as far as it is queued now, copies, and
 //     records the ticket's event; `compute` goes on with the layers below.
+// Marks of copies are events on the copies' own streams, behind what a copy waits for.
 
 #include <algorithm>
 #include <cstdint>
@@ -21,6 +22,7 @@
 #include "worker/engine/cuda/cuda_context.h"
 #include "worker/engine/cuda/cuda_factors.h"
 #include "worker/engine/cuda/cuda_kernels.h"
+#include "worker/engine/cuda/cuda_mark.h"
 #include "worker/engine/cuda/cuda_operators.h"
 #include "worker/engine/cuda/cuda_status.h"
 #include "worker/engine/cuda/cuda_twin.h"
@@ -29,6 +31,28 @@
 #include "worker/engine/layout_adapter.h"
 
 namespace poseidon {
+
+absl::StatusOr<std::unique_ptr<CudaMark>> CudaMark::create() {
+  auto mark = std::make_unique<CudaMark>();
+  POSEIDON_CUDA(cudaEventCreate(&mark->event_));
+  return mark;
+}
+
+CudaMark::~CudaMark() {
+  if (event_ != nullptr) cuda_status(cudaEventDestroy(event_), "cudaEventDestroy").IgnoreError();
+}
+
+absl::Status CudaMark::record(cudaStream_t stream) {
+  POSEIDON_CUDA(cudaEventRecord(event_, stream));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Nanoseconds> CudaMark::time_since(const CudaMark& earlier) const {
+  float milliseconds = 0;
+  POSEIDON_CUDA(cudaEventElapsedTime(&milliseconds, earlier.event_, event_));
+  return Nanoseconds(static_cast<std::int64_t>(static_cast<double>(milliseconds) * 1e6));
+}
+
 namespace {
 
 // ---- the device ----
@@ -53,34 +77,6 @@ class CudaTicket final : public DeviceTicket {
   absl::Status record(cudaStream_t stream) {
     POSEIDON_CUDA(cudaEventRecord(event_, stream));
     return absl::OkStatus();
-  }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
-class CudaMark final : public DeviceMark {
- public:
-  static absl::StatusOr<std::unique_ptr<DeviceMark>> create() {
-    auto mark = std::make_unique<CudaMark>();
-    POSEIDON_CUDA(cudaEventCreate(&mark->event_));
-    return mark;
-  }
-  CudaMark() = default;
-  ~CudaMark() override {
-    if (event_ != nullptr) cuda_status(cudaEventDestroy(event_), "cudaEventDestroy").IgnoreError();
-  }
-  CudaMark(const CudaMark&) = delete;
-  CudaMark& operator=(const CudaMark&) = delete;
-
-  absl::Status record(cudaStream_t stream) {
-    POSEIDON_CUDA(cudaEventRecord(event_, stream));
-    return absl::OkStatus();
-  }
-  absl::StatusOr<Nanoseconds> time_since(const CudaMark& earlier) const {
-    float milliseconds = 0;
-    POSEIDON_CUDA(cudaEventElapsedTime(&milliseconds, earlier.event_, event_));
-    return Nanoseconds(static_cast<std::int64_t>(static_cast<double>(milliseconds) * 1e6));
   }
 
  private:
@@ -118,18 +114,23 @@ class CudaDevice final : public Device {
     context_->use();
     return CudaTicket::create();
   }
-  absl::Status start_upload(void* device, const void* host, std::int64_t bytes) override {
+  absl::Status start_upload(void* device, const void* host, std::int64_t bytes,
+                            const CopyMarks& marks) override {
+    POSEIDON_RETURN_IF_ERROR(record_mark(marks.begin, context_->upload()));
     POSEIDON_CUDA(cudaMemcpyAsync(device, host, static_cast<std::size_t>(bytes),
                                   cudaMemcpyHostToDevice, context_->upload()));
+    POSEIDON_RETURN_IF_ERROR(record_mark(marks.end, context_->upload()));
     return context_->order(context_->upload(), context_->compute());
   }
   absl::Status start_download(void* host, const void* device, std::int64_t bytes,
-                              DeviceTicket& ticket) override {
+                              DeviceTicket& ticket, const CopyMarks& marks) override {
     POSEIDON_RETURN_IF_ERROR(context_->order(context_->compute(), context_->download()));
+    POSEIDON_RETURN_IF_ERROR(record_mark(marks.begin, context_->download()));
     if (bytes > 0) {
       POSEIDON_CUDA(cudaMemcpyAsync(host, device, static_cast<std::size_t>(bytes),
                                     cudaMemcpyDeviceToHost, context_->download()));
     }
+    POSEIDON_RETURN_IF_ERROR(record_mark(marks.end, context_->download()));
     return static_cast<CudaTicket&>(ticket).record(context_->download());  // make_ticket made it
   }
   absl::StatusOr<std::unique_ptr<DeviceMark>> make_mark() override {
@@ -137,7 +138,7 @@ class CudaDevice final : public Device {
     return CudaMark::create();
   }
   absl::Status mark(DeviceMark& mark) override {  // make_mark made it, below too
-    return static_cast<CudaMark&>(mark).record(context_->compute());
+    return record_mark(&mark, context_->compute());
   }
   absl::StatusOr<Nanoseconds> time_between(const DeviceMark& earlier,
                                            const DeviceMark& later) override {

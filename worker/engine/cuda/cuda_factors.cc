@@ -6,6 +6,7 @@
 #include "common/optimizer.h"
 #include "common/status_macros.h"
 #include "worker/engine/cuda/cuda_kernels.h"
+#include "worker/engine/cuda/cuda_mark.h"
 #include "worker/engine/cuda/cuda_status.h"
 #include "worker/engine/cuda/pinned_memory.h"
 
@@ -58,9 +59,11 @@ absl::Status CudaFactors::prepare(const FactorStepArgs& args) {
   POSEIDON_RETURN_IF_ERROR(prepare_squares());
   POSEIDON_RETURN_IF_ERROR(
       grow(workspace_, static_cast<std::int64_t>(kProductWorkspaceBytes) / kFloatBytes));
+  POSEIDON_RETURN_IF_ERROR(record_mark(args.marks.begin, context_.factors()));
   POSEIDON_RETURN_IF_ERROR(
       upload(output_gradients_.floats(), args.output_gradients, args.rows * args.outputs));
-  return upload(inputs_.floats(), args.input_values, args.rows * args.inputs);
+  POSEIDON_RETURN_IF_ERROR(upload(inputs_.floats(), args.input_values, args.rows * args.inputs));
+  return record_mark(args.marks.end, context_.factors());
 }
 
 absl::StatusOr<const MatrixProduct*> CudaFactors::product(const FactorStepArgs& args,

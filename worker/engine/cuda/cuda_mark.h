@@ -1,0 +1,41 @@
+#pragma once
+
+// A moment on one of a GPU's streams, and how much later than another it was. Before: PassTimes
+// (worker/engine/pass_times.h) has it made with the executor and hands it out. Made and given back
+// in cuda_device.cc.
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "worker/engine/device.h"
+
+namespace poseidon {
+
+/// One thread, which has chosen the mark's GPU.
+class CudaMark final : public DeviceMark {
+ public:
+  static absl::StatusOr<std::unique_ptr<CudaMark>> create();
+  CudaMark() = default;
+  ~CudaMark() override;
+  CudaMark(const CudaMark&) = delete;
+  CudaMark& operator=(const CudaMark&) = delete;
+
+  /// From now on it is the moment when the stream has done what it was given until now.
+  absl::Status record(cudaStream_t stream);
+  /// Negative when `earlier` was later. Both are past.
+  absl::StatusOr<Nanoseconds> time_since(const CudaMark& earlier) const;
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+/// Of CudaDevice::make_mark; null: nobody wants to know.
+inline absl::Status record_mark(DeviceMark* mark, cudaStream_t stream) {
+  return mark == nullptr ? absl::OkStatus() : static_cast<CudaMark*>(mark)->record(stream);
+}
+
+}  // namespace poseidon
