@@ -191,6 +191,9 @@ TEST(IterationsThatFit, AreThoseOfTheFullestBuffer) {
   // The worker's: 112 chunks, three events each, and some of its own.
   EXPECT_EQ(iterations_that_fit(cluster(2, 4, 112, "ps")), 65536 / (3 * 112 + 112 + 4));
   EXPECT_EQ(iterations_that_fit(cluster(64, 4, 2, "sfb")), 65536 / (3 * 2 * 64 + 2 + 4));
+  v1::GetStatusResponse gpus = cluster(2, 4, 112, "ps");
+  for (v1::NodeStatus& worker : *gpus.mutable_workers()) worker.set_device("cuda:0 (H100)");
+  EXPECT_EQ(iterations_that_fit(gpus), 65536 / (3 * 112 + 4 * 112 + 4)) << "and their copies";
   v1::GetStatusResponse large = cluster(1000, 1, 1, "ps");
   (*large.mutable_layers(0)->mutable_chunks())[0] = 200;
   EXPECT_EQ(iterations_that_fit(large), 1);

@@ -15,8 +15,9 @@ namespace {
 using Json = nlohmann::json;
 
 /// Rows of a process; those of streams follow, one per peer.
-constexpr std::uint32_t kComputeRow = 1, kTestRow = 2, kReceiveRow = 3, kAggregateRow = 1,
-                        kDiskRow = 2, kRelayRow = 4, kServerRows = 100, kWorkerRows = 10'000,
+constexpr std::uint32_t kComputeRow = 1, kUploadRow = 2, kUploadFactorsRow = 3, kDownloadRow = 4,
+                        kTrainerRow = 5, kTestRow = 6, kReceiveRow = 7, kRelayRow = 8,
+                        kAggregateRow = 1, kDiskRow = 2, kServerRows = 100, kWorkerRows = 10'000,
                         kToRelayRows = 20'000, kOfRelayRows = 30'000;
 
 class Writer {
@@ -39,6 +40,8 @@ class Writer {
       name("process_name", 0, nodes_[n].name());
       emit({{"ph", "M"}, {"name", "process_sort_index"}, {"args", {{"sort_index", pid_}}}}, 0);
       rows_.clear();
+      has_device_ = std::any_of(nodes_[n].events.begin(), nodes_[n].events.end(),
+                                [](const TimedEvent& e) { return is_device_copy(e.stage); });
       for (const TimedEvent& event : nodes_[n].events) add(nodes_[n], event);
       for (const auto& [row, text] : rows_) {
         name("thread_name", row, text);
@@ -85,11 +88,27 @@ class Writer {
 
   double us(Nanoseconds time) const { return static_cast<double>((time - begin_).count()) * 1e-3; }
 
+  /// Of the trainer's thread, beside which a GPU computes.
+  static bool is_of_trainer(Stage stage) {
+    return stage == Stage::kInput || stage == Stage::kStall || stage == Stage::kRebuild ||
+           stage == Stage::kCopy;
+  }
+
   /// The row of an event, which is named the first time.
   std::uint32_t row_of(const TimedNode& node, const TimedEvent& event) {
     std::uint32_t row = node.is_server ? kAggregateRow : kComputeRow;
     std::string text = node.is_server ? "aggregate" : "compute";
-    if (event.stage == Stage::kTest) {
+    // A row for each of the streams on which a GPU copies, lest copies overlap on one.
+    if (event.stage == Stage::kUpload) {
+      row = kUploadRow;
+      text = "to the GPU";
+    } else if (event.stage == Stage::kUploadFactors) {
+      row = kUploadFactorsRow;
+      text = "factors to the GPU";
+    } else if (event.stage == Stage::kDownload) {
+      row = kDownloadRow;
+      text = "from the GPU";
+    } else if (event.stage == Stage::kTest) {
       row = kTestRow;
       text = "test";
     } else if (event.stage == Stage::kWrite) {
@@ -98,6 +117,9 @@ class Writer {
     } else if (event.stage == Stage::kCopy && event.peer) {
       row = kReceiveRow;
       text = "receive";
+    } else if (has_device_ && is_of_trainer(event.stage)) {
+      row = kTrainerRow;
+      text = "trainer";
     } else if (event.stage == Stage::kSum && !node.is_server) {
       row = kRelayRow;
       text = "aggregate for the group";
@@ -181,6 +203,7 @@ class Writer {
   std::vector<std::string> layers_;
   Nanoseconds begin_{0};
   std::size_t pid_ = 0;
+  bool has_device_ = false;  ///< this process: with memory of its own
   std::uint64_t asynchronous_ = 0;
   bool first_ = true;
   std::map<std::uint32_t, std::string> rows_;

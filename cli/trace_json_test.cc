@@ -1,7 +1,9 @@
 #include "cli/trace_json.h"
 
+#include <map>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -148,6 +150,40 @@ TEST(TraceJson, EachKindOfWorkHasItsRow) {
   for (const Json& name : only(trace, "name", "thread_name")) rows.insert(name["args"]["name"]);
   EXPECT_THAT(rows, ::testing::ElementsAre("aggregate", "compute", "disk", "receive",
                                            "send to server 0", "send to worker 0", "test"));
+}
+
+TEST(TraceJson, AGpusCopiesAreBesideWhatItComputesAndWhatTheTrainerDoes) {
+  const auto plain = [](Stage stage, std::uint64_t begin_us, std::uint64_t took_us) {
+    v1::TraceEvent event = event_of(stage, begin_us, took_us);
+    event.clear_chunk();
+    event.clear_peer();
+    return event;
+  };
+  v1::TraceEvent batch = plain(Stage::kUpload, 40, 5);
+  batch.clear_layer();
+  const Json trace = trace_of(
+      {plain(Stage::kStall, 0, 5), plain(Stage::kUpload, 5, 3), plain(Stage::kUploadFactors, 6, 3),
+       plain(Stage::kForward, 8, 10), plain(Stage::kBackward, 20, 30),
+       plain(Stage::kDownload, 30, 5), plain(Stage::kRebuild, 42, 1), batch},
+      {event_of(Stage::kStep, 990, 5)});
+  std::map<Json, std::string> rows;
+  for (const Json& name : only(trace, "name", "thread_name")) {
+    if (name["pid"] == 1) rows[name["tid"]] = name["args"]["name"];
+  }
+  std::multimap<std::string, std::string> events;
+  for (const Json& span : only(trace, "ph", "X")) {
+    if (span["pid"] == 1) events.emplace(rows[span["tid"]], span["name"]);
+  }
+  EXPECT_THAT(
+      events,
+      ::testing::UnorderedElementsAre(
+          std::pair("compute", "forward conv \"1\""), std::pair("compute", "backward conv \"1\""),
+          std::pair("to the GPU", "upload conv \"1\""), std::pair("to the GPU", "upload"),
+          std::pair("factors to the GPU", "upload_factors conv \"1\""),
+          std::pair("from the GPU", "download conv \"1\""),
+          std::pair("trainer", "stall conv \"1\""), std::pair("trainer", "rebuild conv \"1\"")));
+  EXPECT_EQ(only(trace, "cat", "upload")[0]["args"]["bytes"], 64);
+  EXPECT_TRUE(only(trace, "ph", "s").empty());
 }
 
 TEST(TraceData, PartsThatDoNotBelongAreRefused) {

@@ -1,12 +1,15 @@
 """Workers that compute on GPUs, which are two emulated ones (worker/engine/cuda/emulated): the losses of CPU workers by
-both schemes, the same bytes again, also after one of them was killed, on a GPU each, and in machines of two."""
+both schemes, the same bytes again, also after one of them was killed, on a GPU each, and in machines of two; and a
+trace of them."""
 
+import collections
 import json
 import math
 import signal
 import unittest
 
 from cluster import NORMALISED, PLUGIN, Cluster, ProcessTest, digits_job, losses, wait_for, worker_with_gpu
+from traces import Trace
 
 TOLERANCE = 1e-4  # relative; slow jobs (sfb_test.py says why)
 
@@ -106,6 +109,56 @@ class OnTheEmulatedGpu(ProcessTest):
                 self.assertNotEqual(model, plain_model, "nothing was rounded")
                 for ours, plain in zip(got, wanted, strict=True):
                     self.assertTrue(math.isclose(ours, plain, rel_tol=tolerance), f"{got}, in fp32 {wanted}")
+
+    def test_a_trace_shows_every_copy_beside_what_is_computed(self):
+        parameters = {"conv1": 520, "conv2": 25050, "ip1": 400500, "ip2": 5010}
+        factors = 4 * (500 + 800)  # ip1's, of a batch of 4
+        lenet = job("lenet", 1_000_000, sync={"scheme": {"ip1": "sfb"}, "cost": "bytes", "chunk_bytes": 65536})
+        cluster, _ = self.begin(lenet, "cuda:0", "traced")
+        cluster.wait_for_iteration(3)
+        path, iterations = self.folder / "trace.json", 20
+        taken = cluster.poseidon("trace", "--to", path, "--iterations", iterations)
+        self.assertEqual(taken.returncode, 0, taken.stdout + taken.stderr)
+        trace = Trace(path)
+        self.assertEqual(trace.about["notes"], [])
+        self.assertEqual(trace.overlaps(), [])
+        first = trace.about["first_iteration"]
+        for rank in range(2):
+            def spans(stage, name=None):
+                return [e for e in trace.of("worker", stage) if trace.rank(e) == rank
+                        and name in (None, e["args"].get("layer"))]
+
+            rows = {trace.rows[e["pid"], e["tid"]]: {o["cat"] for o in trace.spans if (o["pid"], o["tid"]) == (e["pid"], e["tid"])}
+                    for e in trace.spans if trace.processes[e["pid"]].startswith(f"worker {rank} ")}
+            self.assertEqual(rows["compute"], {"forward", "backward"})
+            self.assertEqual(rows["to the GPU"], {"upload"})
+            self.assertEqual(rows["factors to the GPU"], {"upload_factors"})
+            self.assertEqual(rows["from the GPU"], {"download"})
+            for name, count in parameters.items():
+                for stage, sizes in (("upload", [] if name == "ip1" else [count * 4]),
+                                     ("upload_factors", [factors * 4 * 2] if name == "ip1" else []),
+                                     ("download", [4 * 500 * 4, 4 * 800 * 4] if name == "ip1" else [count * 4])):
+                    found = collections.defaultdict(list)
+                    for event in spans(stage, name):
+                        found[event["args"]["iteration"]].append(event["args"]["bytes"])
+                    self.assertEqual(found, {i: sizes for i in range(first, first + iterations)} if sizes else {}, (stage, name))
+            # The batch: labels and images, which are somewhere in the iteration or the one before.
+            batch = collections.Counter(e["args"]["bytes"] for e in spans("upload") if "layer" not in e["args"])
+            self.assertEqual(set(batch), {4 * 4, 4 * 28 * 28 * 4})
+            self.assertEqual(batch[4 * 4], iterations)
+            ends = collections.defaultdict(float)
+            for event in spans("download"):
+                key = event["args"]["iteration"], event["args"]["layer"]
+                ends[key] = max(ends[key], event["ts"] + event["dur"])
+            for event in spans("backward"):
+                self.assertLess(event["ts"], ends[event["args"]["iteration"], event["args"]["layer"]])
+            queued = [e for e in spans("queue") if e["args"]["iteration"] < first + iterations]
+            self.assertTrue(queued)
+            for event in queued:
+                self.assertGreaterEqual(event["ts"], ends[event["args"]["iteration"], event["args"]["layer"]] - 0.01, event)
+            # A gradient comes down, and the layers below are computed meanwhile.
+            self.assertTrue(any(max(a["ts"], b["ts"]) < min(a["ts"] + a["dur"], b["ts"] + b["dur"])
+                                for a in spans("download") for b in spans("backward")))
 
     def test_the_same_bytes_after_a_worker_was_killed(self):
         long = job(NORMALISED, 60, checkpoint={"every_iterations": 10, "keep": 2})

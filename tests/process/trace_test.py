@@ -1,14 +1,13 @@
 """`poseidon trace` on a live cluster: every node and stage, one time, nothing twice on a row, and training does not notice."""
 
 import collections
-import json
 import re
 import signal
 import unittest
 
-from cluster import ROOT, Cluster, ProcessTest, digits_job, wait_for
+from cluster import Cluster, ProcessTest, digits_job, wait_for
+from traces import STAGES, Trace
 
-STAGES = dict(re.findall(r'case Stage::k(\w+):\s+return "(\w+)";', (ROOT / "common" / "stage.h").read_text()))
 WORKERS, SERVERS = 2, 2
 CLOCK_US = 1000  # on one machine
 
@@ -17,23 +16,6 @@ def job(iterations=1_000_000):
     """The fully connected layers by SFB, the others by PS; checkpoints and tests often."""
     return digits_job(iterations=iterations, test_every_iterations=25, sync={"scheme": "sfb"},
                       checkpoint={"every_iterations": 20, "keep": 2})
-
-
-class Trace:
-    def __init__(self, path):
-        whole = json.loads(path.read_text())
-        self.about = whole["otherData"]
-        self.events = whole["traceEvents"]
-        self.processes = {e["pid"]: e["args"]["name"] for e in self.events if e["name"] == "process_name"}
-        self.rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in self.events if e["name"] == "thread_name"}
-        self.spans = [e for e in self.events if e["ph"] == "X"]
-        self.begins = [e for e in self.events if e["ph"] == "b"]
-
-    def of(self, role, stage):
-        return [e for e in self.spans + self.begins if self.processes[e["pid"]].startswith(role) and e["cat"] == stage]
-
-    def rank(self, event):
-        return int(re.match(r"\w+ (\d+)", self.processes[event["pid"]]).group(1))
 
 
 class TraceTest(ProcessTest):
@@ -58,7 +40,7 @@ class LiveTrace(TraceTest):
         self.assertEqual(trace.about["notes"], [], said)
         self.every_node_and_every_stage(trace)
         self.clocks_are_one(trace)
-        self.rows_do_not_overlap(trace)
+        self.assertEqual(trace.overlaps(), [])
         self.effects_follow_causes(trace)
         self.arrows_have_two_ends(trace)
         self.a_second_trace_at_the_same_time_is_refused(cluster)
@@ -73,7 +55,9 @@ class LiveTrace(TraceTest):
         seen = {(trace.processes[e["pid"]].split()[0], e["cat"]) for e in trace.spans + trace.begins}
         both = {"queue", "send"}
         of_servers = both | {"sum", "step", "checkpoint", "write"}
-        of_workers = set(STAGES.values()) - of_servers | both
+        of_gpus = {"upload", "download", "upload_factors"}  # cuda_test.py has those; a CPU copies nothing
+        self.assertLess(of_gpus, set(STAGES.values()))
+        of_workers = set(STAGES.values()) - of_servers - of_gpus | both
         self.assertEqual({stage for role, stage in seen if role == "server"}, of_servers)
         self.assertEqual({stage for role, stage in seen if role == "worker"}, of_workers)
         first, count = trace.about["first_iteration"], trace.about["iterations"]
@@ -104,16 +88,6 @@ class LiveTrace(TraceTest):
             self.assertLess(clock["error_us"], CLOCK_US)
             # One machine has one monotonic clock: what it says of its error is true.
             self.assertLessEqual(abs(clock["offset_us"]), clock["error_us"])
-
-    def rows_do_not_overlap(self, trace):
-        rows = collections.defaultdict(list)
-        for event in trace.spans:
-            rows[event["pid"], event["tid"]].append(event)
-        for row, events in rows.items():
-            events.sort(key=lambda e: (e["ts"], e["dur"]))
-            for one, next_one in zip(events, events[1:]):
-                self.assertGreaterEqual(next_one["ts"] - (one["ts"] + one["dur"]), -0.01,
-                                        f"{trace.rows[row]} of {trace.processes[row[0]]}: {one} and {next_one}")
 
     def effects_follow_causes(self, trace):
         off = 2 * max(clock["error_us"] for clock in trace.about["clocks"])
