@@ -113,7 +113,7 @@ class OnTheEmulatedGpu(ProcessTest):
     def test_a_trace_shows_every_copy_beside_what_is_computed(self):
         parameters = {"conv1": 520, "conv2": 25050, "ip1": 400500, "ip2": 5010}
         factors = 4 * (500 + 800)  # ip1's, of a batch of 4
-        lenet = job("lenet", 1_000_000, sync={"scheme": {"ip1": "sfb"}, "cost": "bytes", "chunk_bytes": 65536})
+        lenet = job("lenet", 1_000_000, sync={"scheme": {"ip1": "sfb", "ip2": "ps"}, "cost": "bytes", "chunk_bytes": 65536})
         cluster, _ = self.begin(lenet, "cuda:0", "traced")
         cluster.wait_for_iteration(3)
         path, iterations = self.folder / "trace.json", 20
