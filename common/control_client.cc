@@ -50,6 +50,8 @@ constexpr std::chrono::seconds kUploadBaseTimeout{60};
 constexpr std::size_t kUploadMinBytesPerS = 1 << 20;
 /// Before the coordinator has said how often it wants one.
 constexpr Milliseconds kDefaultHeartbeat{500};
+/// Of the heartbeats' loop, whatever lies between two of them.
+constexpr Milliseconds kLongestTurn{1000};
 
 absl::Status to_absl(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
@@ -451,7 +453,13 @@ void ControlClient::Impl::heartbeat_loop() {
       }
       if (answered_) stream_->send(std::move(message));
     }
-    changed_.wait_for(lock, heartbeat_, [&] { return stopping_ || joins_ != joins; });
+    // It turns between heartbeats too, which may be as far apart as the operator likes.
+    const TimePoint next_beat = now() + heartbeat_;
+    const auto wanted = [&] { return stopping_ || joins_ != joins; };
+    while (!changed_.wait_until(lock, std::min(next_beat, now() + kLongestTurn), wanted) &&
+           now() < next_beat) {
+      if (options_.on_turn) options_.on_turn();
+    }
   }
 }
 

@@ -59,8 +59,8 @@ struct ControlClientOptions {
   Milliseconds join_timeout{60000};
   /// The same while there is a part in a job, and for the upload of its model.
   Milliseconds away_timeout{3600000};
-  /// Called on the heartbeat thread with every beat, joined or not: the client is alive. May be
-  /// null.
+  /// Called on the heartbeat thread with every beat and at least once a second, joined or not: the
+  /// client is alive. May be null.
   std::function<void()> on_turn;
   /// What records traces; the client answers the coordinator for it. May be null: there are none.
   std::shared_ptr<NodeProbe> probe = nullptr;

@@ -15,7 +15,8 @@
 
 namespace poseidon {
 
-/// Half of the units' WatchdogSec: /healthz and systemd's watchdog say the same.
+/// Half of the units' WatchdogSec: /healthz and systemd's watchdog say the same. A loop that lives
+/// turns at least once a second, whether it has anything to do or not.
 inline constexpr Nanoseconds kLoopPatience = std::chrono::seconds(30);
 
 /// When a loop turned last. Any thread. Times are of the machine's monotonic clock.

@@ -63,6 +63,21 @@ TEST_F(ServiceTest, AHeartbeatKeepsABusyNodeAlive) {
   EXPECT_GE(nodes_[0]->heartbeats_, 5u);
 }
 
+/// /healthz and the watchdog want to hear from the loop every 30 s.
+TEST_F(ServiceTest, TheLoopOfRareHeartbeatsTurnsAllTheSame) {
+  CoordinatorOptions rare = options();
+  rare.cluster.membership = {.lease = std::chrono::seconds(300),
+                             .heartbeat = std::chrono::seconds(60)};
+  start(rare);
+  FakeNode& server = add_server(FakeNode::Plays::kReady);
+  ASSERT_TRUE(server.wait([&] { return server.heartbeats_ == 1; }));
+  std::unique_lock<std::mutex> lock(server.mutex_);
+  const int before = server.turns_;
+  EXPECT_TRUE(
+      server.changed_.wait_for(lock, kLoopPatience, [&] { return server.turns_ >= before + 2; }));
+  EXPECT_EQ(server.heartbeats_, 1u);
+}
+
 TEST_F(ServiceTest, ANodeThatNeverJoinsIsSentAway) {
   start_with_short_lease();
   RawNode node(address_);

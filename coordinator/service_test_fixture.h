@@ -79,7 +79,8 @@ class FakeNode final : public ControlEvents {
         client_({.transport = &transport_.for_method(kAttachMethod, kAttachKeepalive),
                  .coordinator = coordinator,
                  .join = std::move(join),
-                 .join_timeout = join_timeout},
+                 .join_timeout = join_timeout,
+                 .on_turn = [this] { note([&] { ++turns_; }); }},
                 this),
         thread_([this] {
           transport_.start();
@@ -201,6 +202,7 @@ class FakeNode final : public ControlEvents {
   std::vector<absl::Status> lost_;
   int starts_ = 0;
   std::uint64_t heartbeats_ = 0;
+  int turns_ = 0;  ///< of the loop that sends them
   std::optional<absl::Status> result_;
 
  private:
