@@ -91,6 +91,7 @@ void ChunkLinks::pump() {
 void ChunkLinks::connect(Link& link) {
   link.writing_ = false;
   link.sending_.reset();
+  link.reconnect_.attempt(transport_->now());
   link.stream_ = transport_->connect(link.address_, &link);
   route_.stream_opened(link.server_);
   pump(link);

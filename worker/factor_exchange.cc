@@ -77,6 +77,7 @@ void FactorExchange::connect(Peer& peer) {
   peer.stream = std::make_unique<PeerStream>(this, PeerStreamOrigin::kConnected);
   peer.stream->give_to(this, peer.rank);
   peer.greeted = false;
+  peer.reconnect.attempt(peers_access_.transport->now());
   peer.stream->attach(peers_access_.transport->connect(
       route_.plan().worker_addresses[peer.rank.value()], peer.stream.get()));
   greet(peer);

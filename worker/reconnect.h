@@ -6,12 +6,18 @@
 
 namespace poseidon {
 
-/// When to connect again after a cut, and when to give up. Pure; one per connection.
+/// When to connect again after a cut, and when to give up. Pure; one per connection. An outage
+/// begins when the stream was cut, or with the first attempt where there was none before: it takes
+/// seconds to learn that a machine does not answer, and they count.
 class Reconnect {
  public:
   explicit Reconnect(const SyncerOptions& options)
       : min_(options.reconnect_min), max_(options.reconnect_max), give_up_(options.give_up_after) {}
 
+  /// An attempt begins.
+  void attempt(Nanoseconds now) {
+    if (cut_since_ == kInOrder) cut_since_ = now;
+  }
   /// The other side is there and takes part.
   void in_order() {
     cut_since_ = kInOrder;
@@ -36,7 +42,7 @@ class Reconnect {
     // A stream that held that long ended the outage before.
     if (!refused && written_since_ != kNever && now - written_since_ >= kHeld) in_order();
     written_since_ = kNever;
-    if (cut_since_ == kInOrder) cut_since_ = now;
+    attempt(now);  // the next one, which follows
     pause_ = std::clamp(pause_ * 2, min_, max_);
     const Nanoseconds silent = now - cut_since_;
     return {silent >= give_up_, silent, pause_};

@@ -32,6 +32,31 @@ TEST_F(ReconnectTest, PausesGrowAndAnOutageHasAnEnd) {
 }
 
 // Under BSP nobody may answer for long.
+/// Each attempt takes five seconds to fail.
+TEST_F(ReconnectTest, AnOutageBeginsWithTheFirstAttempt) {
+  reconnect_.attempt(seconds(100));
+  EXPECT_EQ(reconnect_.cut(seconds(105)).silent, seconds(5));
+  reconnect_.attempt(seconds(106));
+  EXPECT_FALSE(reconnect_.cut(seconds(111)).give_up);
+  reconnect_.attempt(seconds(125));
+  EXPECT_TRUE(reconnect_.cut(seconds(130)).give_up);
+}
+
+TEST_F(ReconnectTest, OrWhenTheStreamWasCut) {
+  reconnect_.attempt(seconds(10));
+  reconnect_.in_order();
+  EXPECT_EQ(reconnect_.cut(seconds(100)).silent, seconds(0));
+  reconnect_.attempt(seconds(101));
+  EXPECT_EQ(reconnect_.cut(seconds(106)).silent, seconds(6));
+}
+
+/// Under BSP nobody need answer soon: the attempt was none of an outage.
+TEST_F(ReconnectTest, AnAttemptWhoseStreamHeldIsNoOutage) {
+  reconnect_.attempt(seconds(100));
+  reconnect_.written(seconds(101));
+  EXPECT_EQ(reconnect_.cut(seconds(140)).silent, seconds(0));
+}
+
 TEST_F(ReconnectTest, AStreamThatHeldEndedTheOutageThoughNobodyAnswered) {
   reconnect_.cut(seconds(100));
   reconnect_.written(seconds(101));
