@@ -131,11 +131,6 @@ absl::StatusOr<v1::SubmitResponse> Cluster::begin_job(const v1::SubmitRequest& r
     POSEIDON_RETURN_IF_ERROR(check_still_of_job(path, request.job_json()));
   }
   if (!source) POSEIDON_RETURN_IF_ERROR(check_weights_stay(resolved.weights, path));
-  POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<RunFiles> directory,
-                            disk_.open(path, begin, run_directory_events()));
-  if (directory->replaced()) {
-    spdlog::warn("{} holds an earlier run; its files are replaced", path.string());
-  }
   const DurableJob record{.id = description.id,
                           .job_json = request.job_json(),
                           .run_directory = path.string(),
@@ -143,13 +138,25 @@ absl::StatusOr<v1::SubmitResponse> Cluster::begin_job(const v1::SubmitRequest& r
                           .servers = request.servers(),
                           .source = source,
                           .running = std::nullopt};
+  // The record comes before the first touch of the directory, which may hold a finished run: whose
+  // process dies from here on, the next one knows the job, and opens the directory again.
   POSEIDON_RETURN_IF_ERROR(state_->store_job(durable_job_to_json(record)));
+  absl::StatusOr<std::shared_ptr<RunFiles>> directory =
+      disk_.open(path, begin, run_directory_events());
+  if (!directory.ok()) {
+    const absl::Status dropped = state_->drop_job();
+    if (!dropped.ok()) spdlog::error("{}", std::string(dropped.message()));
+    return directory.status();
+  }
+  if ((*directory)->replaced()) {
+    spdlog::warn("{} holds an earlier run; its files are replaced", path.string());
+  }
   state_->drop_outcome();
   v1::SubmitResponse response;
   response.set_job_id(description.id);
   response.set_run_directory(path.string());
   install_job(std::make_unique<JobRun>(options_.job, std::move(description), clock_->now()),
-              request, std::move(directory), curve_of_earlier(path, begin));
+              request, *std::move(directory), curve_of_earlier(path, begin));
   return response;
 }
 

@@ -15,6 +15,7 @@
 #include "common/directory_identity.h"
 #include "common/file_io.h"
 #include "common/status_macros.h"
+#include "coordinator/earlier_run.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/spdlog.h"
 
@@ -28,13 +29,6 @@ constexpr Milliseconds kRetryPause{500};
 /// Attempts once the run has ended.
 constexpr int kLastTries = 4;
 
-constexpr const char* kModelFile = "model.safetensors";
-constexpr const char* kMetricsFile = "metrics.jsonl";
-/// What tells of a model, besides the metrics.
-constexpr const char* kCompanions[] = {"plan.json", "plan.recommended.json", "job.json"};
-/// A finished run's files, when another takes its place.
-constexpr const char* kEarlierFolder = "earlier";
-
 /// Far above a job's text and a plan together.
 constexpr std::uint64_t kMaxJobRecordBytes = 256 << 20;
 constexpr std::uint64_t kMaxOutcomeBytes = 1 << 20;
@@ -45,47 +39,6 @@ constexpr std::size_t kMaxMetricsBytes = std::size_t{16} << 30;
 
 absl::Status errno_status(const char* what, const fs::path& path) {
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " ", path.string()));
-}
-
-/// A model may be weeks of work, and the run directory a slip of the hand: it goes aside, with what
-/// tells of it, and only the next finished model takes its place there. That one's companions go
-/// first, so that an interruption leaves a model without them, but never beside another's.
-absl::Status set_finished_run_aside(const fs::path& path, RunDirectory::Begin begin) {
-  std::error_code error;
-  const bool finished = fs::exists(path / kModelFile, error);
-  const fs::path aside = path / kEarlierFolder;
-  const auto failed = [&](const char* name) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "cannot keep the model of the run that ended in ", path.string(), ": ", name,
-        " does not go to ", aside.string(), ": ", error.message(), "; choose another --run-dir"));
-  };
-  if (error) return failed(kModelFile);  // nobody knows whether there is one
-  if (!finished) return absl::OkStatus();
-  POSEIDON_RETURN_IF_ERROR(create_folder(aside));
-  for (const char* name : kCompanions) {
-    fs::remove(aside / name, error);
-    if (error) return failed(name);
-  }
-  fs::remove(aside / kMetricsFile, error);
-  if (error) return failed(kMetricsFile);
-  fs::rename(path / kModelFile, aside / kModelFile, error);
-  if (error) return failed(kModelFile);
-  for (const char* name : kCompanions) {
-    if (!fs::exists(path / name, error)) continue;
-    fs::rename(path / name, aside / name, error);
-    if (error) return failed(name);
-  }
-  if (fs::exists(path / kMetricsFile, error)) {
-    if (begin == RunDirectory::Begin::kGoOn) {  // which cuts them back and writes on
-      fs::copy_file(path / kMetricsFile, aside / kMetricsFile, error);
-    } else {
-      fs::rename(path / kMetricsFile, aside / kMetricsFile, error);
-    }
-    if (error) return failed(kMetricsFile);
-  }
-  spdlog::warn("{} holds a finished run: its files are in {} from now on", path.string(),
-               aside.string());
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -130,7 +83,10 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(const fs::path&
   std::error_code ignored;
   const bool goes_on = begin == Begin::kGoOn;
   const bool replaced = !goes_on && fs::exists(metrics, ignored);
-  POSEIDON_RETURN_IF_ERROR(set_finished_run_aside(path, begin));
+  // A model may be weeks of work, and the run directory a slip of the hand: it goes aside, and only
+  // the next finished one takes its place there.
+  POSEIDON_RETURN_IF_ERROR(
+      set_finished_run_aside(path, goes_on ? MetricsAside::kCopy : MetricsAside::kMove));
   Descriptor fd(::open(metrics.c_str(),
                        O_WRONLY | O_CREAT | (goes_on ? 0 : O_TRUNC) | O_CLOEXEC | O_APPEND, 0644));
   if (!fd.is_open()) return errno_status("create", metrics);
@@ -145,7 +101,8 @@ bool RunDirectory::moves_as_run_begins(const fs::path& path, const fs::path& fil
   std::error_code ignored;
   const fs::path folder = fs::weakly_canonical(path, ignored);
   const fs::path canonical = fs::weakly_canonical(file, ignored);
-  return canonical == folder / kModelFile || canonical == folder / kEarlierFolder / kModelFile;
+  return canonical == folder / kModelFile || canonical == folder / kEarlierFolder / kModelFile ||
+         canonical == folder / kIncomingFolder / kModelFile;
 }
 
 MetricsProgress read_metrics_progress(std::istream& in) {

@@ -8,7 +8,7 @@ import time
 import unittest
 import urllib.request
 
-from cluster import LEASE_MS, Cluster, ProcessTest, digits_job, metrics, wait_for
+from cluster import BIN, LEASE_MS, Cluster, ProcessTest, digits_job, metrics, wait_for
 
 ITERATIONS = 1000
 TEST_EVERY = 100
@@ -209,6 +209,38 @@ class Killed(AwayTest):
         cluster.add(workers=2, servers=2)
         self.epoch = cluster.status()["epoch"]
         self.assert_undisturbed(cluster)
+
+    def test_as_it_takes_a_job_into_a_finished_runs_directory(self):
+        """At once when anything on its disk is touched: the job is known, and nothing of the finished run is lost."""
+        cluster = Cluster(self).add(workers=1, servers=1)
+        self.run_dir = self.folder / "run"
+        result = cluster.submit(digits_job(iterations=5), "--workers", 1, "--servers", 1, "--wait", run_dir=self.run_dir)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        for process in [*cluster.workers, *[server for server, _ in cluster.servers]]:
+            process.destroy()
+        files = {path.name: path.read_bytes() for path in self.run_dir.iterdir() if path.is_file()}
+        self.assertIn("model.safetensors", files)
+        record = self.folder / "state" / "job.json"
+        path = self.write_job(digits_job(iterations=5), "again.json")
+        for attempt in range(5):
+            submit = self.start(f"submit-{attempt}", BIN / "poseidon", "submit", path, "--workers", 1, "--servers", 1,
+                                "--run-dir", self.run_dir, "--coordinator", cluster.address)
+            end = time.monotonic() + 30
+            while not record.exists() and all((self.run_dir / name).exists() for name in files):
+                self.assertLess(time.monotonic(), end, submit.log())  # no pause: the next steps follow within a millisecond
+            self.kill_coordinator(cluster)
+            submit.destroy()
+            cluster.restart_coordinator()
+            self.assertEqual(cluster.status()["state"], "waiting")
+            earlier = self.run_dir / "earlier"
+            self.assertEqual({path.name: path.read_bytes() for path in earlier.iterdir()}, files)
+            self.assertFalse((self.run_dir / "model.safetensors").exists())
+            # Given up, and all as it was.
+            self.kill_coordinator(cluster)
+            record.unlink()
+            for name in files:
+                (earlier / name).replace(self.run_dir / name)
+            cluster.restart_coordinator()
 
     def test_for_ever(self):
         cluster = Cluster(self).add(workers=1, servers=2)
