@@ -155,8 +155,8 @@ TEST_F(ServiceTest, WeightsThatTheRunWouldMoveAreRefused) {
   const auto submit_with = [this](const char* name) {
     return submit(1, 1, "weights " + (folder_ / "run" / name).string());
   };
-  for (const char* name :
-       {"model.safetensors", "earlier/model.safetensors", "x/../model.safetensors"}) {
+  for (const char* name : {"model.safetensors", "earlier/model.safetensors",
+                           "earlier/incoming/model.safetensors", "x/../model.safetensors"}) {
     const grpc::Status refused = submit_with(name);
     EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << name;
     EXPECT_THAT(refused.error_message(), HasSubstr("--run-dir"));
