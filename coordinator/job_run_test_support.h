@@ -1,6 +1,7 @@
 #pragma once
 
-// A small job of two workers and two servers, for tests of its recovery.
+// Small jobs of two workers and two servers: one for tests of the way to the end of its first
+// epoch, and one for tests of its recovery.
 
 #include <algorithm>
 #include <cstdint>
@@ -183,6 +184,104 @@ class RecoveryTest : public ::testing::Test {
   std::optional<JobRun> job_;
   JobActions actions_;
   std::uint64_t next_lost_ = 101;
+};
+
+// ---- the way to the end of the first epoch ----
+
+inline constexpr Epoch kEpoch(7);
+
+inline NodeInfo node(std::uint64_t id, NodeRole role) {
+  NodeInfo info;
+  info.id = NodeId(id);
+  info.role = role;
+  info.address = "10.0.0." + std::to_string(id) + ":4711";
+  return info;
+}
+
+inline std::vector<NodeInfo> cluster(std::uint64_t workers, std::uint64_t servers) {
+  std::vector<NodeInfo> nodes;
+  for (std::uint64_t i = 0; i < servers; ++i) nodes.push_back(node(1 + i, NodeRole::kServer));
+  for (std::uint64_t i = 0; i < workers; ++i) nodes.push_back(node(11 + i, NodeRole::kWorker));
+  return nodes;
+}
+
+inline SyncSpec sync_of(const JobDescription::PlanRequest& wanted) {
+  SyncSpec sync;
+  if (wanted.keep) sync.plan = plan_pin_to_json(*wanted.keep);
+  return sync;
+}
+
+inline JobDescription description(std::uint32_t workers, std::uint32_t servers) {
+  JobDescription d;
+  d.id = "digits-7";
+  d.name = "digits";
+  d.epoch = kEpoch;
+  d.workers = workers;
+  d.servers = servers;
+  d.batch_size = 32;
+  d.iterations = 3;
+  d.learning_rate = [](Iteration i) { return 0.5 / static_cast<double>(i + 1); };
+  d.layers = {"fc"};
+  d.why_no_calibration = [](const auto&, const auto&) { return "a test plans without"; };
+  d.make_plan = [](JobDescription::PlanRequest wanted) {
+    return make_plan({.layers = {{"fc", "fully_connected", {10, 5}, 60, true}},
+                      .batch_size = 32,
+                      .epoch = wanted.epoch,
+                      .worker_addresses = std::move(wanted.workers),
+                      .server_addresses = std::move(wanted.servers),
+                      .sync = sync_of(wanted),
+                      .calibration = std::move(wanted.calibration)});
+  };
+  return d;
+}
+
+// Invariant 3: nothing but one counted refusal.
+inline void expect_refused(const JobActions& actions, Refusal refusal) {
+  ASSERT_THAT(actions, ::testing::SizeIs(1));
+  const auto refusals = only<CountRefusal>(actions);
+  ASSERT_THAT(refusals, ::testing::SizeIs(1));
+  EXPECT_STREQ(refusal_name(refusals[0].refusal), refusal_name(refusal)) << refusals[0].text;
+  EXPECT_THAT(refusals[0].text, ::testing::Not(::testing::IsEmpty()));
+}
+
+/// Two workers (nodes 11, 12) and two servers (nodes 1, 2) unless told otherwise.
+class JobRunTest : public ::testing::Test {
+ protected:
+  void begin(std::uint32_t workers = 2, std::uint32_t servers = 2) {
+    job_.emplace(JobRunOptions{}, description(workers, servers), at(0));
+    actions_ = job_->on_members(cluster(workers, servers), at(1));
+  }
+  void prepare_servers() {
+    begin();
+    job_->on_ready(NodeId(1), kEpoch, at(2));
+    actions_ = job_->on_ready(NodeId(2), kEpoch, at(3));
+  }
+  void run() {
+    prepare_servers();
+    job_->on_ready(NodeId(11), kEpoch, at(4));
+    actions_ = job_->on_ready(NodeId(12), kEpoch, at(5));
+  }
+  JobActions report(std::uint64_t id, Iteration iteration, double loss, double now) {
+    return job_->on_iteration(NodeId(id), kEpoch, iteration, loss, at(now));
+  }
+  void report_all() {
+    for (Iteration i = 0; i < 3; ++i) {
+      for (const std::uint64_t id : {11, 12}) report(id, i, 1.0, 6.0 + static_cast<double>(i));
+    }
+  }
+  void expect_failed(const JobActions& actions, const std::string& reason, std::size_t stops = 4) {
+    EXPECT_EQ(job_->state(), JobState::kFailed);
+    const auto sent = only<SendStop>(actions);
+    EXPECT_THAT(sent, ::testing::SizeIs(stops));
+    for (const SendStop& stop : sent) {
+      EXPECT_FALSE(stop.succeeded);
+      EXPECT_THAT(stop.reason, ::testing::HasSubstr(reason));
+    }
+    EXPECT_THAT(job_->progress(at(1e6)).message, ::testing::HasSubstr(reason));
+  }
+
+  std::optional<JobRun> job_;
+  JobActions actions_;
 };
 
 }  // namespace poseidon

@@ -2,6 +2,7 @@
 
 // What the files of job_run.h say alike.
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +31,11 @@ inline std::string names_in(const std::vector<Participant>& participants, Partic
 }
 
 inline bool is_lost(const Participant& p) { return p.state == ParticipantState::kLost; }
+
+inline bool all_in(const std::vector<Participant>& participants, ParticipantState state) {
+  return std::ranges::all_of(participants,
+                             [state](const Participant& p) { return p.state == state; });
+}
 
 inline void refuse(JobActions& actions, Refusal refusal, std::string text) {
   actions.emplace_back(CountRefusal{.refusal = refusal, .text = std::move(text)});

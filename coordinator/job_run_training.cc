@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "coordinator/job_run.h"
@@ -116,6 +117,12 @@ JobActions JobRun::on_test(NodeId from, Epoch epoch, Iteration iteration, const 
                 LogLine::Kind::kRoutine});
   }
   return actions;
+}
+
+void JobRun::on_batches(NodeId from, std::uint64_t batches, Nanoseconds now) {
+  Participant* worker = find(from);
+  if (worker == nullptr || state_ != JobState::kRunning || is_lost(*worker)) return;
+  if (std::exchange(worker->batches, batches) != batches) last_progress_ = now;
 }
 
 }  // namespace poseidon
