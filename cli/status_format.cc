@@ -36,7 +36,7 @@ void append_nodes(Table& table, const char* role, const Nodes& nodes) {
 std::string job_to_text(const v1::GetStatusResponse& status) {
   std::string text;
   if (status.job().empty()) {
-    absl::StrAppend(&text, "no job yet\n");
+    absl::StrAppend(&text, status.message().empty() ? "no job yet" : status.message(), "\n");
   } else {
     absl::StrAppend(&text, "job ", status.job(), " (", status.job_id(), "): ", status.state());
     if (!status.message().empty()) absl::StrAppend(&text, ": ", status.message());

@@ -140,6 +140,10 @@ TEST(StatusTextTest, TellsJobNodesLayersAndRefusals) {
 TEST(StatusTextTest, SaysThatNothingIsThere) {
   EXPECT_EQ(status_to_text(v1::GetStatusResponse()),
             "no job yet\nno worker and no server has joined yet\n");
+  v1::GetStatusResponse given_up;
+  given_up.set_message("no job is in progress");
+  EXPECT_EQ(status_to_text(given_up),
+            "no job is in progress\nno worker and no server has joined yet\n");
 }
 
 /// Nodes name their devices and reasons; the terminal is the operator's.

@@ -46,7 +46,9 @@ std::string shortened(const std::string& name, std::size_t max) {
 }
 
 std::vector<std::string> head(const v1::GetStatusResponse& status, std::size_t columns) {
-  if (status.job().empty()) return {"no job yet"};
+  if (status.job().empty()) {
+    return {status.message().empty() ? "no job yet" : status.message()};
+  }
   std::string first = absl::StrCat(status.job_id(), "  ", status.state(), "  iteration ",
                                    status.iteration(), "/", status.iterations());
   if (const auto left = seconds_left(status); left && status.state() == "running") {

@@ -126,6 +126,9 @@ TEST(TopFormat, AnyScreenIsEnough) {
     }
   }
   EXPECT_EQ(top_lines({}, {.columns = 80, .rows = 24}).front(), "no job yet");
+  v1::GetStatusResponse given_up;
+  given_up.set_message("no job is in progress");
+  EXPECT_EQ(top_lines(given_up, {.columns = 80, .rows = 24}).front(), "no job is in progress");
 }
 
 }  // namespace

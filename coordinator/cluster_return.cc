@@ -211,16 +211,22 @@ void Cluster::record_job() {
 /// For whoever asks; nothing depends on it.
 void Cluster::recall_last_job() {
   const absl::StatusOr<std::string> text = state_->load_outcome();
-  if (absl::IsNotFound(text.status())) return;
   absl::StatusOr<v1::GetStatusResponse> outcome =
       text.ok() ? outcome_from_json(*text) : text.status();
-  if (!outcome.ok()) {
+  if (!outcome.ok() && !absl::IsNotFound(outcome.status())) {
     spdlog::warn("{}: {}", state_->outcome_file().string(),
                  one_line(std::string(outcome.status().message())));
-    return;
   }
+  const bool is_new = state_->is_new();
   const std::lock_guard<std::mutex> lock(mutex_);
-  last_job_ = *std::move(outcome);
+  if (outcome.ok()) {
+    last_job_ = *std::move(outcome);
+  } else if (!is_new) {
+    // An operator gave the job up, by moving its record away.
+    const auto newest = catalog_.find("");
+    last_job_.set_message(unknown_end_text(newest.ok() ? *newest : nullptr));
+    note(EventKind::kJob, last_job_.message());
+  }
 }
 
 absl::Status Cluster::restore() {
@@ -239,8 +245,13 @@ absl::Status Cluster::restore() {
   }
   absl::StatusOr<DurableJob> record = durable_job_from_json(**text);
   if (!record.ok()) {
-    spdlog::error("the job in {} is given up: {}", file, std::string(record.status().message()));
     state_->set_job_aside();
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      note(EventKind::kAlarm, absl::StrCat("the job in ", file, " is given up, and the file is ",
+                                           file, ".broken now: ", record.status().message()));
+    }
+    recall_last_job();
     return absl::OkStatus();
   }
   const absl::Status status = go_on_with(*std::move(record));

@@ -267,6 +267,13 @@ v1::GetStatusResponse status_without_job() {
   return out;
 }
 
+std::string unknown_end_text(const CheckpointManifest* newest) {
+  const std::string text = "no job is in progress, and how the last one ended is not known";
+  if (newest == nullptr) return text;
+  return absl::StrCat(text, "; the newest checkpoint is ", snapshot_name(newest->snapshot), " of ",
+                      newest->job_id, " (`poseidon checkpoint list`)");
+}
+
 absl::StatusOr<std::string> outcome_to_json(const v1::GetStatusResponse& status) {
   v1::GetStatusResponse job = status;
   keep_the_job(job);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/checkpoint.h"
 #include "common/plan.h"
 #include "common/snapshot.h"
 #include "coordinator/membership.h"
@@ -62,6 +63,10 @@ absl::StatusOr<DurableJob> durable_job_from_json(std::string_view text);
 
 /// What `status` tells where no job was ever submitted.
 v1::GetStatusResponse status_without_job();
+
+/// What it says where jobs were submitted, but neither a record nor an outcome of the last one is
+/// there. `newest`: of all checkpoints; null where there is none.
+std::string unknown_end_text(const CheckpointManifest* newest);
 
 /// How a job ended, as `status` tells it: the fields of the job alone, not its nodes and layers.
 absl::StatusOr<std::string> outcome_to_json(const v1::GetStatusResponse& status);

@@ -178,5 +178,14 @@ TEST(Outcome, WhatIsNoneIsRefused) {
   }
 }
 
+TEST(UnknownEnd, NamesTheNewestCheckpoint) {
+  EXPECT_EQ(unknown_end_text(nullptr),
+            "no job is in progress, and how the last one ended is not known");
+  CheckpointManifest manifest;
+  manifest.snapshot = snapshot_id(Epoch(2), 100);
+  manifest.job_id = "digits-1";
+  EXPECT_THAT(unknown_end_text(&manifest), HasSubstr("the newest checkpoint is 2-100 of digits-1"));
+}
+
 }  // namespace
 }  // namespace poseidon

@@ -332,6 +332,19 @@ TEST_F(RestartTest, ARecordThatMakesNoSenseIsSetAside) {
   EXPECT_TRUE(submit(1, 1).ok());
 }
 
+TEST_F(RestartTest, AJobWhoseRecordWasMovedAwayIsNotPassedOver) {
+  start();
+  EXPECT_EQ(status().message(), "") << "there was none";
+  RawNode node(address_);
+  train(node);
+  service_.reset();
+  std::filesystem::remove(folder_ / "state" / "last_job.json");
+  ASSERT_FALSE(std::filesystem::exists(record()));
+  start();
+  EXPECT_EQ(status().state(), "idle");
+  EXPECT_THAT(status().message(), HasSubstr("how the last one ended is not known"));
+}
+
 TEST_F(RestartTest, WhatStandsInTheWayOfAJobEndsItNot) {
   RawNode first(address_);
   train(first);

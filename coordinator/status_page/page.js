@@ -113,7 +113,7 @@ function limited(what, items) {
 // ---- parts of the page ----
 
 function showHead(status) {
-  const title = status.job ? status.job_id : "no job yet";
+  const title = status.job ? status.job_id : status.message ? "no job" : "no job yet";
   document.title = status.job ? `${status.state} - ${status.job} - Poseidon` : "Poseidon";
   byId("job").textContent = title;
   byId("state").replaceWith(Object.assign(stateBadge(status.state), {id: "state"}));
