@@ -17,6 +17,7 @@
 #include "common/aligned_buffer.h"
 #include "common/memory_transport.h"
 #include "gmock/gmock.h"
+#include "tests/support/mute_peer.h"
 #include "tests/support/toy_plan.h"
 
 namespace poseidon {
@@ -192,6 +193,22 @@ TEST_F(FactorExchangeTest, AWorkerThatIsAssignedLaterIsWaitedFor) {
   workers_[1]->begin();
   run(Milliseconds(3000));
   EXPECT_TRUE(workers_[1]->initialised);
+}
+
+// Every attempt takes five seconds to fail, the first one too.
+TEST_F(FactorExchangeTest, AnOutageBeginsWithTheFirstAttempt) {
+  Transport& transport = network_.endpoint("worker1");
+  testing_support::MutePeer mute(&transport, std::chrono::seconds(5));
+  make(2, 0b01);
+  ASSERT_TRUE(transport.listen("worker1", &mute).ok());
+  begin_all();
+  const Nanoseconds patience = options_of_test().give_up_after;
+  run(patience - Milliseconds(100));
+  EXPECT_FALSE(workers_[0]->failure) << *workers_[0]->failure;
+  run(Milliseconds(3000));
+  ASSERT_TRUE(workers_[0]->failure);
+  EXPECT_THAT(std::string(workers_[0]->failure->message()),
+              HasSubstr("worker 1 at worker1 could not be reached for 3"));
 }
 
 TEST_F(FactorExchangeTest, ADoorFullOfStrangersEndsNoRun) {

@@ -6,6 +6,7 @@
 
 #include "common/memory_transport.h"
 #include "gmock/gmock.h"
+#include "tests/support/mute_peer.h"
 #include "tests/support/toy_plan.h"
 #include "worker/syncer.h"
 
@@ -81,6 +82,18 @@ TEST_F(LateRelayTest, WhoIsNotThereIsNamed) {
   EXPECT_THAT(std::string(failure_.message()),
               AllOf(HasSubstr("the relay of worker 0 at leader could not be reached"),
                     HasSubstr("is its poseidon-worker running")));
+}
+
+// The first attempt counts from its beginning: three of them, and their pauses, are the patience.
+TEST_F(LateRelayTest, TheTimeThatTheFirstAttemptTookCounts) {
+  testing_support::MutePeer leader(&network_.endpoint("leader"), std::chrono::seconds(1));
+  ASSERT_TRUE(network_.endpoint("leader").listen("leader", &leader).ok());
+  start_member();
+  pass(kPatience - Milliseconds(100));
+  EXPECT_TRUE(failure_.ok()) << failure_;
+  pass(Milliseconds(600));
+  EXPECT_EQ(failure_.code(), absl::StatusCode::kUnavailable) << failure_;
+  syncer_.reset();
 }
 
 }  // namespace

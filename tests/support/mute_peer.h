@@ -1,0 +1,32 @@
+#pragma once
+
+// A peer that takes every stream, says nothing, and ends it a while later: as one behind a network
+// that takes so long to say that nobody is there.
+
+#include <memory>
+
+#include "common/clock.h"
+#include "common/transport.h"
+
+namespace poseidon::testing_support {
+
+class MutePeer final : public StreamHandler, public Acceptor {
+ public:
+  MutePeer(Transport* transport, Nanoseconds holds) : transport_(transport), holds_(holds) {}
+
+  StreamHandler* on_accept(std::unique_ptr<Stream> accepted) override {
+    stream_ = std::move(accepted);
+    transport_->post_after(holds_, [this] { stream_.reset(); });
+    return this;
+  }
+  ReadNext on_message(Bytes /*message*/) override { return ReadNext::kContinue; }
+  void on_written() override {}
+  void on_closed(const absl::Status& /*status*/) override {}
+
+ private:
+  Transport* const transport_;
+  const Nanoseconds holds_;
+  std::unique_ptr<Stream> stream_;
+};
+
+}  // namespace poseidon::testing_support
