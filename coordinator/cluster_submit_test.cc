@@ -129,7 +129,7 @@ TEST_F(ClusterSubmitTest, KilledBeforeThatTheLastRunsFilesAreWhereTheyWere) {
 
 TEST_F(ClusterSubmitTest, AJobWithoutADirectoryIsNoJob) {
   start([](const fs::path&, RunDirectory::Begin,
-           RunDirectory::Events) -> absl::StatusOr<std::unique_ptr<RunFiles>> {
+           const RunDirectory::Events&) -> absl::StatusOr<std::unique_ptr<RunFiles>> {
     return absl::PermissionDeniedError("not yours");
   });
   EXPECT_THAT(submit().ToString(), HasSubstr("not yours"));
