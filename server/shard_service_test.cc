@@ -8,9 +8,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <future>
 #include <memory>
+#include <semaphore>
 #include <string>
 #include <thread>
 #include <vector>
@@ -503,6 +505,49 @@ TEST_F(ShardServiceTest, AWorkerThatCannotReachItsServerSaysWho) {
   const absl::Status status = client.wait_parameters(LayerIndex(0), 0);
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("server 0 at 127.0.0.1:1"));
+}
+
+// The client alone: what comes from the loop is told by hand.
+TEST(SyncClient, TellsWhoWaitsOfPiecesThatAreWorthIt) {
+  const Plan plan = toy_plan(1, 1, {20, 3}, 4);
+  GrpcTransport transport;
+  transport.start();
+  RefusalCounts refusals;
+  TrafficProbe traffic(2);
+  FloatBuffer parameters(20), gradients(20), others(3), other_gradients(3);
+  SyncClient client(&transport, plan, WorkerRank(0),
+                    {{parameters.floats(), gradients.floats(), gradients.owner()},
+                     {others.floats(), other_gradients.floats(), other_gradients.owner()}},
+                    {}, &traffic, &refusals);
+  client.parameters_ready(LayerIndex(0), 0);
+  client.parameters_arriving(LayerIndex(0), 1, 4);  // too few
+  std::binary_semaphore told_one(0);
+  std::vector<std::int64_t> told;
+  std::thread waiting([&] {
+    const absl::Status status = client.wait_parameters(
+        LayerIndex(0), 1, {.piece_elements = 8, .arrived = [&](std::int64_t elements) {
+                             told.push_back(elements);
+                             told_one.release();
+                             return absl::OkStatus();
+                           }});
+    EXPECT_TRUE(status.ok()) << status;
+  });
+  client.parameters_arriving(LayerIndex(1), 1, 2);
+  client.parameters_arriving(LayerIndex(0), 1, 8);
+  ASSERT_TRUE(told_one.try_acquire_for(std::chrono::seconds(30)));
+  client.parameters_arriving(LayerIndex(0), 1, 12);  // too few since the last
+  client.parameters_arriving(LayerIndex(0), 1, 16);
+  ASSERT_TRUE(told_one.try_acquire_for(std::chrono::seconds(30)));
+  client.parameters_ready(LayerIndex(0), 1);
+  waiting.join();
+  EXPECT_THAT(told, ::testing::ElementsAre(8, 16));
+
+  client.parameters_arriving(LayerIndex(0), 2, 20);
+  const absl::Status failed =
+      client.wait_parameters(LayerIndex(0), 2, {.piece_elements = 8, .arrived = [](std::int64_t) {
+                                                  return absl::InternalError("the GPU is gone");
+                                                }});
+  EXPECT_EQ(failed, absl::InternalError("the GPU is gone"));
 }
 
 TEST_F(ShardServiceTest, AWaitHasADeadlineAndNamesTheLayer) {

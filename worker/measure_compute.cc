@@ -83,7 +83,7 @@ class Measurement {
     POSEIDON_RETURN_IF_ERROR(check_cancelled());
     LayerClock clock(task_.clock, layers_.size());
     const ExecutionHooks hooks{.before_forward =
-                                   [&](LayerIndex layer) {
+                                   [&](LayerIndex layer, const PartArrived&) {
                                      clock.stop_forward();
                                      clock.run_forward(layer);
                                      return absl::OkStatus();

@@ -33,6 +33,7 @@ SyncClient::SyncClient(Transport* transport, Plan plan, WorkerRank rank,
       traffic_(traffic),
       engine_(engine),
       versions_(plan_.layers.size(), options_.syncer.first_iteration - 1),
+      arriving_(plan_.layers.size()),
       complete_(plan_.layers.size(), options_.syncer.first_iteration - 1),
       measured_(plan_.layers.size(), options_.syncer.first_iteration - 1),
       exact_(plan_.layers.size(), false),
@@ -270,9 +271,28 @@ absl::Status SyncClient::wait(LayerIndex layer, const std::string& what,
                    ": look there, and at the other workers, for one that stands still"));
 }
 
-absl::Status SyncClient::wait_parameters(LayerIndex layer, Iteration version) {
-  return wait(layer, absl::StrCat("version ", version),
-              [&] { return versions_[layer.value()] >= version; });
+absl::Status SyncClient::wait_parameters(LayerIndex layer, Iteration version,
+                                         const ArrivingParameters& arriving) {
+  std::int64_t told = 0;
+  for (;;) {
+    bool is_complete = false;
+    std::int64_t elements = 0;
+    const absl::Status status = wait(layer, absl::StrCat("version ", version), [&] {
+      const Arriving& parts = arriving_[layer.value()];
+      is_complete = versions_[layer.value()] >= version;
+      elements = parts.version == version ? parts.elements : 0;
+      const bool is_enough = arriving.arrived && elements >= told + arriving.piece_elements;
+      const bool is_done = is_complete || is_enough;
+      // Whoever lands chunks need not wake this thread for each.
+      awaits_part_of_ =
+          is_done || !arriving.arrived ? std::nullopt : std::optional<LayerIndex>(layer);
+      awaited_elements_ = told + arriving.piece_elements;
+      return is_done;
+    });
+    if (!status.ok() || is_complete) return status;
+    if (absl::Status taken = arriving.arrived(elements); !taken.ok()) return taken;
+    told = elements;
+  }
 }
 
 absl::Status SyncClient::finish(Iteration iterations) {
@@ -325,6 +345,12 @@ void SyncClient::parameters_ready(LayerIndex layer, Iteration version) {
   const std::lock_guard lock(mutex_);
   set_version(layer, version);
   changed_.notify_all();
+}
+
+void SyncClient::parameters_arriving(LayerIndex layer, Iteration version, std::int64_t elements) {
+  const std::lock_guard lock(mutex_);
+  arriving_[layer.value()] = {version, elements};
+  if (awaits_part_of_ == layer && elements >= awaited_elements_) changed_.notify_all();
 }
 
 void SyncClient::set_version(LayerIndex layer, Iteration version) {

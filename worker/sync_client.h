@@ -37,6 +37,15 @@ struct MicroBatch {
   bool is_last() const { return index + 1 == count; }
 };
 
+/// For who can use the first parameters of a layer before the others are there.
+struct ArrivingParameters {
+  /// So many elements further, at least, each time; > 0.
+  std::int64_t piece_elements = 0;
+  /// Called on the waiting thread: the layer's first `elements` have the version that is waited
+  /// for. Not of all of them: then the wait ends. An error ends the wait. May be empty.
+  std::function<absl::Status(std::int64_t elements)> arrived;
+};
+
 struct SyncClientOptions {
   SyncerOptions syncer;
   /// Longest wait for one layer. Generous: a slow worker is no error (it may have a test of an hour
@@ -72,8 +81,9 @@ class SyncClient final : public SyncerEvents {
 
   /// Until the layer's parameters have `version` steps in them; steps SFB layers meanwhile. Errors:
   /// what broke synchronisation, CANCELLED with cancel's reason, DEADLINE_EXCEEDED naming the layer
-  /// and who did not answer.
-  absl::Status wait_parameters(LayerIndex layer, Iteration version);
+  /// and who did not answer. Of layers that go by SFB nothing arrives before the rest.
+  absl::Status wait_parameters(LayerIndex layer, Iteration version,
+                               const ArrivingParameters& arriving = {});
   absl::Status wait_all_parameters(Iteration version);
 
   /// After the last iteration: until all layers have all their steps, all workers have found their
@@ -87,6 +97,7 @@ class SyncClient final : public SyncerEvents {
 
   // From the syncer, on the loop.
   void parameters_ready(LayerIndex layer, Iteration version) override;
+  void parameters_arriving(LayerIndex layer, Iteration version, std::int64_t elements) override;
   void exact_parameters_ready(LayerIndex layer) override;
   void factors_complete(LayerIndex layer, Iteration iteration) override;
   void norms_complete(Iteration iteration, double all_gradients) override;
@@ -129,6 +140,14 @@ class SyncClient final : public SyncerEvents {
   std::mutex mutex_;  ///< guards all below
   std::condition_variable changed_;
   std::vector<Iteration> versions_;  ///< by LayerIndex, landed or stepped
+  struct Arriving {
+    Iteration version = -1;
+    std::int64_t elements = 0;
+  };
+  std::vector<Arriving> arriving_;  ///< by LayerIndex: of the next version
+  /// Whoever waits for parts of a layer: it is worth waking beyond so many elements.
+  std::optional<LayerIndex> awaits_part_of_;
+  std::int64_t awaited_elements_ = 0;
   std::vector<Iteration> complete_;  ///< by LayerIndex, SFB: newest iteration with all factors here
   std::vector<Iteration> measured_;  ///< by LayerIndex, SFB: newest whose squares were taken
   Iteration norms_of_ = -1;          ///< newest iteration of which the network's squares are here

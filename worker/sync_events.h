@@ -17,6 +17,10 @@ class SyncerEvents {
   /// The layer's parameters are those of `version` (how many optimizer steps are in them). Of a
   /// layer that goes by SFB only version 0 is reported: whoever steps it knows the others.
   virtual void parameters_ready(LayerIndex layer, Iteration version) = 0;
+  /// Before that, of layers that go by PS: the layer's first `elements` parameters are those of
+  /// `version`. They stay so until this worker's gradient of iteration `version` is given away.
+  virtual void parameters_arriving(LayerIndex /*layer*/, Iteration /*version*/,
+                                   std::int64_t /*elements*/) {}
   /// After fetch_exact: the layer's parameters are the server's, in float32.
   virtual void exact_parameters_ready(LayerIndex /*layer*/) {}
   /// All factors of this SFB layer and iteration are here, to be stacked and stepped. For the

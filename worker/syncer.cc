@@ -95,7 +95,12 @@ void Syncer::fetch_exact() {
 
 void Syncer::landed(const Landing& landing) {
   settle(landing.norms);
-  if (!landing.layer) return;
+  if (!landing.layer) {
+    if (landing.exact || landing.leading_elements == 0) return;
+    events_->parameters_arriving(landing.chunk_layer, landing.chunk_version,
+                                 landing.leading_elements);
+    return;
+  }
   if (landing.exact) {
     events_->exact_parameters_ready(*landing.layer);
   } else {

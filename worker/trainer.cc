@@ -65,9 +65,11 @@ class Run {
   /// Every forward pass, training or test, waits per layer for the parameters after `steps` steps.
   ExecutionHooks hooks(Iteration steps, MicroBatch part = {}) {
     return {.before_forward =
-                [this, steps](LayerIndex layer) {
+                [this, steps](LayerIndex layer, const PartArrived& part_arrived) {
                   times_.stop_forward();
-                  const absl::Status status = s_.sync->wait_parameters(layer, steps);
+                  const absl::Status status = s_.sync->wait_parameters(
+                      layer, steps,
+                      {.piece_elements = kLeastPartElements, .arrived = part_arrived});
                   times_.run_forward(layer);
                   return status;
                 },

@@ -235,7 +235,7 @@ class EmulatedExecutor final : public Executor {
   static absl::Status await_parameters(const ExecutionHooks& hooks, std::uint32_t first,
                                        std::uint32_t last) {
     for (std::uint32_t l = first; l < last && hooks.before_forward; ++l) {
-      POSEIDON_RETURN_IF_ERROR(hooks.before_forward(LayerIndex(l)));
+      POSEIDON_RETURN_IF_ERROR(hooks.before_forward(LayerIndex(l), /*part_arrived=*/{}));
     }
     return absl::OkStatus();
   }

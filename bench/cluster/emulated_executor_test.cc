@@ -85,7 +85,7 @@ class EmulatedExecutorTest : public testing::Test {
       times.push_back((clock_.now() - milliseconds(1000)) / milliseconds(1));
     };
     const ExecutionHooks hooks{.before_forward =
-                                   [&](LayerIndex layer) {
+                                   [&](LayerIndex layer, const PartArrived&) {
                                      if (layer == LayerIndex(1)) clock_.advance(wait_for_fc);
                                      note();
                                      return absl::OkStatus();

@@ -98,7 +98,7 @@ class GpuCopies : public testing::PrecisionTest {
   /// Every other iteration parameters are late, and the layers before have begun to compute.
   ExecutionHooks hooks(int iteration) {
     return {.before_forward =
-                [this, iteration](LayerIndex layer) {
+                [this, iteration](LayerIndex layer, const PartArrived&) {
                   if (iteration % 2 == 1)
                     std::this_thread::sleep_for(std::chrono::microseconds(300));
                   ready_[layer.value()] = clock_.now();

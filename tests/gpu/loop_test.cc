@@ -68,7 +68,9 @@ class Loop {
 
   void iterate(const Batch& batch, const Batch& next) {
     ExecutionHooks hooks;
-    hooks.before_forward = [this](LayerIndex layer) { return before_forward(layer); };
+    hooks.before_forward = [this](LayerIndex layer, const PartArrived& part_arrived) {
+      return before_forward(layer, part_arrived);
+    };
     hooks.after_backward = [this](LayerIndex layer) { after_backward(layer); };
     const auto result = executor_->forward(batch, Phase::kTrain, hooks);
     absl::Status status = result.status();
@@ -125,8 +127,11 @@ class Loop {
     }
   }
 
-  absl::Status before_forward(LayerIndex layer) {
+  absl::Status before_forward(LayerIndex layer, const PartArrived& part_arrived) {
     const auto found = stacks_.find(layer.value());
+    if (found == stacks_.end() && part_arrived) {
+      return part_arrived(static_cast<std::int64_t>(executor_->parameters(layer).size() / 2));
+    }
     if (found == stacks_.end() || iteration_ == 0) return absl::OkStatus();
     Stack& stack = found->second;
     const absl::Status measured =

@@ -185,7 +185,7 @@ TEST_F(AsynchronousWalk, AnErrorThatComesLateEndsThePassAndLeavesNothingQueued) 
 
 TEST_F(AsynchronousWalk, AnAbortedForwardLeavesNothingQueued) {
   ExecutionHooks hooks;
-  hooks.before_forward = [&](LayerIndex layer) {
+  hooks.before_forward = [&](LayerIndex layer, const PartArrived&) {
     return layer.value() == 2 ? absl::UnavailableError("silent") : absl::OkStatus();
   };
   EXPECT_FALSE(executor_->forward(make_batch(), Phase::kTrain, hooks).ok());
@@ -193,10 +193,54 @@ TEST_F(AsynchronousWalk, AnAbortedForwardLeavesNothingQueued) {
   EXPECT_EQ(control_.done, control_.queued) << "parameters may be written again";
 }
 
+// While the layer's other parameters are still awaited; those of before must not be used.
+TEST_F(AsynchronousWalk, WhatHasArrivedOfALayerGoesUpAtOnce) {
+  const auto expected = executor_->forward(make_batch(), Phase::kTrain, {});
+  ASSERT_TRUE(expected.ok());
+  std::vector<std::vector<float>> kept;
+  for (std::uint32_t l = 0; l < 3; ++l) {
+    const std::span<float> parameters = executor_->parameters(LayerIndex(l));
+    kept.emplace_back(parameters.begin(), parameters.end());
+    std::fill(parameters.begin(), parameters.end(), 9.0f);
+  }
+  std::vector<std::size_t> uploads;
+  ExecutionHooks hooks;
+  hooks.before_forward = [&](LayerIndex layer, const PartArrived& part_arrived) {
+    EXPECT_TRUE(part_arrived);
+    const std::vector<float>& values = kept[layer.value()];
+    const std::span<float> parameters = executor_->parameters(layer);
+    std::size_t there = 0;
+    const std::size_t queued = control_.queued;
+    for (const std::size_t elements : {values.size() / 4, values.size() / 2}) {
+      std::copy(values.begin() + static_cast<std::ptrdiff_t>(there),
+                values.begin() + static_cast<std::ptrdiff_t>(elements),
+                parameters.begin() + static_cast<std::ptrdiff_t>(there));
+      there = elements;
+      const absl::Status status = part_arrived(static_cast<std::int64_t>(elements));
+      if (!status.ok()) return status;
+    }
+    uploads.push_back(control_.queued - queued);
+    std::copy(values.begin(), values.end(), parameters.begin());
+    return absl::OkStatus();
+  };
+  executor_->time_copies(true);
+  const auto got = executor_->forward(make_batch(), Phase::kTrain, hooks);
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(got->loss_sum, expected->loss_sum);
+  EXPECT_THAT(uploads, ElementsAre(2, 2, 2));
+  for (std::uint32_t l = 0; l < 3; ++l) {
+    std::int64_t bytes = 0;
+    for (const CopyInterval& copy : executor_->device_times().copies) {
+      if (copy.layer == LayerIndex(l)) bytes += copy.bytes;
+    }
+    EXPECT_EQ(bytes, static_cast<std::int64_t>(kept[l].size() * sizeof(float)));
+  }
+}
+
 TEST_F(AsynchronousWalk, ForwardRunsAheadOfTheDevice) {
   std::vector<std::size_t> done;
   ExecutionHooks hooks;
-  hooks.before_forward = [&](LayerIndex) {
+  hooks.before_forward = [&](LayerIndex, const PartArrived&) {
     done.push_back(control_.done);
     return absl::OkStatus();
   };
@@ -284,7 +328,7 @@ TEST_F(AsynchronousWalk, FactorsAreMeasuredBothWays) {
                                         Copy{"download", 1, 2 * 27 * 4, 0, 0}));
   const std::vector<float> gradients(4 * 6, 0.5F), inputs(4 * 27, 0.25F);
   ExecutionHooks hooks;
-  hooks.before_forward = [&](LayerIndex layer) {
+  hooks.before_forward = [&](LayerIndex layer, const PartArrived&) {
     if (layer.value() != 1) return absl::OkStatus();
     control_.copy_takes = Nanoseconds(10);
     const absl::Status measured = executor_->measure_factors(layer, gradients, inputs).status();
@@ -309,7 +353,7 @@ TEST_F(AsynchronousWalk, MoreCopiesThanAPassHasAreLeftOut) {
   ASSERT_TRUE(executor_->keep_factors(LayerIndex(1), 0).ok());
   const std::vector<float> gradients(4 * 6, 0.5F), inputs(4 * 27, 0.25F);
   ExecutionHooks hooks;
-  hooks.before_forward = [&](LayerIndex layer) {
+  hooks.before_forward = [&](LayerIndex layer, const PartArrived&) {
     absl::Status status;
     for (int i = 0; i < 100; ++i) {
       status.Update(executor_->measure_factors(LayerIndex(1), gradients, inputs).status());

@@ -70,13 +70,22 @@ struct DeviceTimes {
   std::span<const CopyInterval> copies;   ///< in the order in which they were started
 };
 
+/// Of a layer whose parameters arrive piece by piece: the first `elements` are those that its
+/// forward shall read, so they may go to the device.
+using PartArrived = std::function<absl::Status(std::int64_t elements)>;
+/// A layer's part is worth a copy of its own from so many elements on (8 MiB: a third of a
+/// millisecond by PCIe 4); no call tells of fewer since the one before.
+inline constexpr std::int64_t kLeastPartElements = std::int64_t{2} << 20;
+
 /// What the trainer hangs into an execution. Called on the thread that runs the executor. On an
 /// asynchronous device the walk runs ahead of the computation: after_backward still comes in order
 /// and not before the layer's gradient is complete, but the time between two hooks is not a
 /// layer's.
 struct ExecutionHooks {
-  /// Before the forward of a parameter layer reads its parameters; an error aborts the pass.
-  std::function<absl::Status(LayerIndex)> before_forward;
+  /// Before the forward of a parameter layer reads its parameters; an error aborts the pass. May
+  /// call PartArrived meanwhile, whose errors are then its own; empty where the device computes
+  /// with the host's memory or keeps the layer's parameters.
+  std::function<absl::Status(LayerIndex, const PartArrived&)> before_forward;
   /// After the whole backward of a parameter layer (its gradient is complete in gradients(layer)
   /// and its parameters are not read again in this pass), last layer first.
   std::function<void(LayerIndex)> after_backward;

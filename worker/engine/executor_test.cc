@@ -84,7 +84,7 @@ TEST_P(ExecutorTest, HooksComeInOrder) {
   const auto executor = make(net, 2);
   std::vector<std::string> calls;
   ExecutionHooks hooks;
-  hooks.before_forward = [&](LayerIndex layer) {
+  hooks.before_forward = [&](LayerIndex layer, const PartArrived&) {
     calls.push_back(absl::StrCat("f", layer.value()));
     return absl::OkStatus();
   };
@@ -107,7 +107,7 @@ TEST_P(ExecutorTest, ParametersAreReadAfterBeforeForward) {
     std::fill(parameters.begin(), parameters.end(), std::numeric_limits<float>::quiet_NaN());
   }
   ExecutionHooks hooks;
-  hooks.before_forward = [&](LayerIndex layer) {
+  hooks.before_forward = [&](LayerIndex layer, const PartArrived&) {
     std::copy(kept[layer.value()].begin(), kept[layer.value()].end(),
               executor->parameters(layer).begin());
     return absl::OkStatus();
@@ -139,7 +139,7 @@ TEST_P(ExecutorTest, AnErrorInBeforeForwardEndsThePass) {
   const NetSpec net = branched();
   const auto executor = make(net, 2);
   ExecutionHooks hooks;
-  hooks.before_forward = [](LayerIndex layer) {
+  hooks.before_forward = [](LayerIndex layer, const PartArrived&) {
     return layer.value() == 1 ? absl::UnavailableError("server 1 is silent") : absl::OkStatus();
   };
   const auto result = executor->forward(make_batch(net, 2, 1), Phase::kTrain, hooks);
@@ -330,7 +330,7 @@ TEST_P(ExecutorTest, AuxiliaryHeadsRestInTests) {
   }
   std::vector<std::uint32_t> asked;
   ExecutionHooks hooks;
-  hooks.before_forward = [&](LayerIndex layer) {
+  hooks.before_forward = [&](LayerIndex layer, const PartArrived&) {
     asked.push_back(layer.value());
     return absl::OkStatus();
   };

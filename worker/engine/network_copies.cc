@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "common/status_macros.h"
 #include "worker/engine/network_executor.h"
@@ -9,15 +10,23 @@
 namespace poseidon {
 
 absl::Status NetworkExecutor::bring_parameters(LayerIndex layer, const ExecutionHooks& hooks) {
-  if (hooks.before_forward) POSEIDON_RETURN_IF_ERROR(hooks.before_forward(layer));
   const ParameterRange& range = parameters_[layer.value()];
   FactorMemory* const kept = factors_[layer.value()].get();
-  const bool is_there = kept != nullptr ? kept->is_up() : range.device_data == range.host_data;
-  if (is_there) return absl::OkStatus();
-  const std::int64_t bytes = range.elements * kFloatBytes;
-  const CopyMarks marks = times_.copy(Stage::kUpload, layer, bytes);
-  return kept != nullptr ? kept->start_bringing_up(marks)
-                         : device_->start_upload(range.device_data, range.host_data, bytes, marks);
+  std::int64_t brought = 0;
+  const auto bring_up_to = [&](std::int64_t elements) -> absl::Status {
+    const std::int64_t first = std::exchange(brought, elements);
+    const std::int64_t bytes = (elements - first) * kFloatBytes;
+    return device_->start_upload(range.device_data + first, range.host_data + first, bytes,
+                                 times_.copy(Stage::kUpload, layer, bytes));
+  };
+  const bool takes_parts = kept == nullptr && range.device_data != range.host_data;
+  if (hooks.before_forward) {
+    POSEIDON_RETURN_IF_ERROR(
+        hooks.before_forward(layer, takes_parts ? PartArrived(bring_up_to) : PartArrived()));
+  }
+  if (takes_parts) return bring_up_to(range.elements);
+  if (kept == nullptr || kept->is_up()) return absl::OkStatus();
+  return kept->start_bringing_up(times_.copy(Stage::kUpload, layer, range.elements * kFloatBytes));
 }
 
 absl::Status NetworkExecutor::stage(const Batch& batch) {

@@ -116,8 +116,13 @@ absl::Status NetworkExecutor::build_parameters() {
   // Of each layer at most: parameters up, or two factors down; and, of other layers' hooks,
   // everybody's factors up for a norm and for a step.
   constexpr std::size_t kCopiesPerLayer = 4;
-  const std::size_t copies =
-      staged_ == nullptr ? 0 : returns_.size() * kCopiesPerLayer + staged_->pieces() + 1;
+  std::size_t copies = 0;
+  if (staged_ != nullptr) {
+    copies = returns_.size() * kCopiesPerLayer + staged_->pieces() + 1;
+    for (const ParameterRange& range : parameters_) {
+      copies += static_cast<std::size_t>(range.elements / kLeastPartElements);
+    }
+  }
   POSEIDON_ASSIGN_OR_RETURN(times_, PassTimes::create(device_.get(), intervals, copies));
   return absl::OkStatus();
 }

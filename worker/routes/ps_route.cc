@@ -18,7 +18,8 @@ PsRoute::PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers,
       chunks_(plan_.chunks.size()),
       queues_(plan_.servers(), ChunkQueue(plan_.chunks.size(), plan_.send_order)),
       missing_chunks_(plan_.layers.size(), 0),
-      of_layer_(plan_.layers.size()) {
+      of_layer_(plan_.layers.size()),
+      leading_(plan_.layers.size(), 0) {
   POSEIDON_CHECK(layers_.size() == plan_.layers.size(), "memory for every layer of the plan");
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (plan_.layers[i].scheme != Scheme::kPs) continue;
@@ -312,11 +313,22 @@ Landing PsRoute::on_message(ServerIndex from, const Bytes& message) {
   landing.chunk = id;
   landing.chunk_version = chunk.version;
   landing.exact = exact;
+  landing.leading_elements = leading_elements(place.layer, chunk.version);
   if (--missing_chunks_[place.layer.value()] == 0) {
     landing.layer = place.layer;
     landing.version = chunk.version;
+    leading_[place.layer.value()] = 0;
   }
   return landing;
+}
+
+std::int64_t PsRoute::leading_elements(LayerIndex layer, Iteration version) {
+  const std::vector<ChunkId>& chunks = of_layer_[layer.value()];
+  std::size_t& leading = leading_[layer.value()];
+  while (leading < chunks.size() && chunks_[chunks[leading].value()].version >= version) ++leading;
+  if (leading == 0) return 0;
+  const PlanChunk& last = plan_.chunks[chunks[leading - 1].value()];
+  return last.offset + last.elements;
 }
 
 std::vector<ChunkId> PsRoute::unanswered(ServerIndex server) const {

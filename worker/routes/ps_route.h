@@ -46,7 +46,9 @@ struct Landing {
   ChunkId chunk;                    ///< likewise
   Iteration chunk_version = -1;     ///< what the chunk is at now; -1: the message was about norms
   bool exact = false;               ///< in float32, as pull_exact asked
-  NormBook::Complete norms;         ///< what was completed of norms
+  /// So many elements from the layer's first one on have the chunk's version.
+  std::int64_t leading_elements = 0;
+  NormBook::Complete norms;  ///< what was completed of norms
 };
 
 class PsRoute {
@@ -119,6 +121,7 @@ class PsRoute {
   Objection judge(ServerIndex from, const DecodedChunk& decoded) const;
   Objection judge_norms(const ChunkHeader& header) const;
   Landing land_norms(const DecodedChunk& decoded);
+  std::int64_t leading_elements(LayerIndex layer, Iteration version);
   void release(const NormBook::Complete& complete);
 
   const Plan plan_;
@@ -127,8 +130,10 @@ class PsRoute {
   std::vector<Chunk> chunks_;                   ///< by ChunkId
   std::vector<ChunkQueue> queues_;              ///< by ServerIndex
   std::vector<std::uint32_t> missing_chunks_;   ///< by LayerIndex: requested, not landed
-  std::vector<std::vector<ChunkId>> of_layer_;  ///< by LayerIndex
-  std::optional<NormBook> book_;                ///< where this worker hears of norms
+  std::vector<std::vector<ChunkId>> of_layer_;  ///< by LayerIndex, in the order of their places
+  std::vector<std::size_t>
+      leading_;                   ///< by LayerIndex: chunks that have the version that is landing
+  std::optional<NormBook> book_;  ///< where this worker hears of norms
 };
 
 }  // namespace poseidon

@@ -100,6 +100,34 @@ TEST(PsRoute, ANewStreamWithNothingOpenPullsTheSmallestChunkThatIsHere) {
   EXPECT_FALSE(route.next_message(ServerIndex(0)));
 }
 
+TEST(PsRoute, TellsHowMuchOfALayerIsThereFromItsBeginning) {
+  const Plan plan = toy_plan(2, 1, {10, 2}, 3);  // chunks of 3, 3, 3, 1 and of 2
+  FloatBuffer parameters(10), gradients(10), others(2), other_gradients(2);
+  PsRoute route(plan, WorkerRank(0),
+                {{parameters.floats(), gradients.floats(), gradients.owner()},
+                 {others.floats(), other_gradients.floats(), other_gradients.owner()}});
+  const auto land = [&](std::uint32_t chunk, Iteration version) {
+    const PlanChunk& place = plan.chunks[chunk];
+    std::vector<float> values(static_cast<std::size_t>(place.elements), 1.0f);
+    const Landing landing = route.on_message(
+        place.server, arriving(message_for(plan, ChunkKind::kParameters, WorkerRank(0),
+                                           ChunkId(chunk), version, values)));
+    EXPECT_FALSE(landing.objection) << landing.objection.message;
+    return landing.leading_elements;
+  };
+  route.pull_initial();
+  EXPECT_EQ(land(4, 0), 2);
+  EXPECT_EQ(land(1, 0), 0);
+  EXPECT_EQ(land(0, 0), 6);
+  EXPECT_EQ(land(3, 0), 6);
+  EXPECT_EQ(land(2, 0), 10);
+  route.gradient_ready(LayerIndex(0), 0);
+  EXPECT_EQ(land(2, 1), 0) << "the chunks before have the version before";
+  EXPECT_EQ(land(0, 1), 3);
+  EXPECT_EQ(land(1, 1), 9);
+  EXPECT_EQ(land(3, 1), 10);
+}
+
 /// One layer of 7 parameters in chunks of 4 and 3 on one server; bf16 travels.
 class RoundingRoute : public ::testing::Test {
  protected:
