@@ -160,6 +160,36 @@ class OnTheEmulatedGpu(ProcessTest):
             self.assertTrue(any(max(a["ts"], b["ts"]) < min(a["ts"] + a["dur"], b["ts"] + b["dur"])
                                 for a in spans("download") for b in spans("backward")))
 
+    def test_a_large_layer_goes_up_in_parts(self):
+        wide = {"name": "wide", "input": [1, 28, 28], "layers": [
+            {"name": "wide", "type": "fully_connected", "outputs": 10240},
+            {"name": "relu", "type": "relu"},
+            {"name": "scores", "type": "fully_connected", "outputs": 10},
+            {"name": "loss", "type": "softmax_cross_entropy"}]}
+        sync = {"scheme": "ps", "cost": "bytes", "chunk_bytes": 1048576}
+        wanted, _, _ = self.train(job(wide, 4, sync=sync), "cpu", "wide-cpu")
+        got, _, _ = self.train(job(wide, 4, sync=sync), "cuda:0", "wide")
+        for ours, cpus in zip(got, wanted, strict=True):
+            self.assertLess(abs(ours - cpus), TOLERANCE * cpus, f"{got}, on CPUs {wanted}")
+        cluster, _ = self.begin(job(wide, 1_000_000, sync=sync), "cuda:0", "wide-traced")
+        cluster.wait_for_iteration(2)
+        path, iterations = self.folder / "wide.json", 5
+        taken = cluster.poseidon("trace", "--to", path, "--iterations", iterations)
+        self.assertEqual(taken.returncode, 0, taken.stdout + taken.stderr)
+        trace = Trace(path)
+        self.assertEqual(trace.overlaps(), [])
+        first = trace.about["first_iteration"]
+        parts = collections.defaultdict(list)
+        for event in trace.of("worker", "upload"):
+            if event["args"].get("layer") == "wide":
+                parts[trace.rank(event), event["args"]["iteration"]].append(event["args"]["bytes"])
+        self.assertEqual(set(parts), {(r, i) for r in range(2) for i in range(first, first + iterations)})
+        for where, sizes in parts.items():
+            self.assertEqual(sum(sizes), 4 * 10240 * (28 * 28 + 1), where)
+            self.assertTrue(all(size >= 8 << 20 for size in sizes[:-1]), f"{where}: {sizes}")
+        # Chunks come one after the other: now and then there is time for a part.
+        self.assertTrue(any(len(sizes) > 1 for sizes in parts.values()), parts)
+
     def test_the_same_bytes_after_a_worker_was_killed(self):
         long = job(NORMALISED, 60, checkpoint={"every_iterations": 10, "keep": 2})
         _, wanted, _ = self.train(long, "cuda:0", "undisturbed")
