@@ -267,14 +267,24 @@ std::int64_t iterations_that_fit(const v1::GetStatusResponse& status) {
   // Each message is used, waits and is sent, at the server once per worker; a few are the
   // trainer's.
   constexpr double kPerMessage = 3.0, kTrainer = 4.0;
-  // A GPU's copies of a layer: parameters and gradient, or three of factors.
+  // A GPU's copies of a layer: parameters, in parts each of which was waited for, and gradient, or
+  // three of factors; and of a batch.
   const bool copies =
       std::any_of(status.workers().begin(), status.workers().end(),
                   [](const v1::NodeStatus& node) { return node.device().starts_with("cuda"); });
   const double per_layer = copies ? 4.0 : 1.0;
+  double parts = 0.0;
+  if (copies) {
+    constexpr double kBatchPieces = 128.0, kEventsPerPart = 2.0, kPartElements = 2 << 20;
+    parts = kBatchPieces;
+    for (const v1::LayerStatus& layer : status.layers()) {
+      const auto elements = static_cast<double>(std::max<std::int64_t>(layer.parameters(), 0));
+      parts += kEventsPerPart * elements / kPartElements;
+    }
+  }
   const double server = kPerMessage * workers * most_owned;
   const double worker =
-      kPerMessage * (chunks + factors) + per_layer * status.layers_size() + kTrainer;
+      kPerMessage * (chunks + factors) + per_layer * status.layers_size() + parts + kTrainer;
   constexpr auto kMost = static_cast<double>(Tracer::kMaxEvents);
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(kMost / std::max(server, worker)));
 }

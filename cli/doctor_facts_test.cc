@@ -193,7 +193,10 @@ TEST(IterationsThatFit, AreThoseOfTheFullestBuffer) {
   EXPECT_EQ(iterations_that_fit(cluster(64, 4, 2, "sfb")), 65536 / (3 * 2 * 64 + 2 + 4));
   v1::GetStatusResponse gpus = cluster(2, 4, 112, "ps");
   for (v1::NodeStatus& worker : *gpus.mutable_workers()) worker.set_device("cuda:0 (H100)");
-  EXPECT_EQ(iterations_that_fit(gpus), 65536 / (3 * 112 + 4 * 112 + 4)) << "and their copies";
+  gpus.mutable_layers(3)->set_parameters(std::int64_t{100} << 20);  // goes up in 50 parts
+  gpus.mutable_layers(4)->set_parameters(-1);
+  EXPECT_EQ(iterations_that_fit(gpus), 65536 / (3 * 112 + 4 * 112 + 4 + 128 + 2 * 50))
+      << "and their copies";
   v1::GetStatusResponse large = cluster(1000, 1, 1, "ps");
   (*large.mutable_layers(0)->mutable_chunks())[0] = 200;
   EXPECT_EQ(iterations_that_fit(large), 1);

@@ -288,6 +288,7 @@ absl::Status Cluster::go_on_with(DurableJob record) {
     }
     POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<RunFiles> directory,
                               disk_.open(record.run_directory, begin, run_directory_events()));
+    state_->drop_outcome();  // if the submission did not come so far
     description.epoch = Epoch(epoch);
     install_job(std::make_unique<JobRun>(options_.job, std::move(description), clock_->now()),
                 request, std::move(directory), curve_of_earlier(record.run_directory, begin));

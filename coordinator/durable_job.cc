@@ -268,7 +268,8 @@ v1::GetStatusResponse status_without_job() {
 }
 
 std::string unknown_end_text(const CheckpointManifest* newest) {
-  const std::string text = "no job is in progress, and how the last one ended is not known";
+  const std::string text =
+      "no job is in progress, and how the last one ended, if there was one, is not known";
   if (newest == nullptr) return text;
   return absl::StrCat(text, "; the newest checkpoint is ", snapshot_name(newest->snapshot), " of ",
                       newest->job_id, " (`poseidon checkpoint list`)");

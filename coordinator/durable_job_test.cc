@@ -180,7 +180,7 @@ TEST(Outcome, WhatIsNoneIsRefused) {
 
 TEST(UnknownEnd, NamesTheNewestCheckpoint) {
   EXPECT_EQ(unknown_end_text(nullptr),
-            "no job is in progress, and how the last one ended is not known");
+            "no job is in progress, and how the last one ended, if there was one, is not known");
   CheckpointManifest manifest;
   manifest.snapshot = snapshot_id(Epoch(2), 100);
   manifest.job_id = "digits-1";

@@ -342,7 +342,8 @@ TEST_F(RestartTest, AJobWhoseRecordWasMovedAwayIsNotPassedOver) {
   ASSERT_FALSE(std::filesystem::exists(record()));
   start();
   EXPECT_EQ(status().state(), "idle");
-  EXPECT_THAT(status().message(), HasSubstr("how the last one ended is not known"));
+  EXPECT_THAT(status().message(),
+              HasSubstr("how the last one ended, if there was one, is not known"));
 }
 
 TEST_F(RestartTest, WhatStandsInTheWayOfAJobEndsItNot) {

@@ -16,7 +16,9 @@ class Reconnect {
 
   /// An attempt begins.
   void attempt(Nanoseconds now) {
-    if (cut_since_ == kInOrder) cut_since_ = now;
+    if (cut_since_ != kInOrder) return;
+    cut_since_ = now;
+    was_cut_ = false;
   }
   /// The other side is there and takes part.
   void in_order() {
@@ -39,10 +41,13 @@ class Reconnect {
   };
   /// `refused`: by the other side, in words.
   Decision cut(Nanoseconds now, bool refused = false) {
-    // A stream that held that long ended the outage before.
-    if (!refused && written_since_ != kNever && now - written_since_ >= kHeld) in_order();
+    // A stream that held that long ended the outage before; and though it is refused now, there was
+    // none where it is the first.
+    const bool held = written_since_ != kNever && now - written_since_ >= kHeld;
+    if (held && (!refused || !was_cut_)) in_order();
     written_since_ = kNever;
     attempt(now);  // the next one, which follows
+    was_cut_ = true;
     pause_ = std::clamp(pause_ * 2, min_, max_);
     const Nanoseconds silent = now - cut_since_;
     return {silent >= give_up_, silent, pause_};
@@ -54,6 +59,7 @@ class Reconnect {
   Nanoseconds min_, max_, give_up_;
   Nanoseconds pause_{0};
   Nanoseconds cut_since_ = kInOrder;
+  bool was_cut_ = false;                ///< since then; not only attempted
   Nanoseconds written_since_ = kNever;  ///< the stream's first message
 };
 

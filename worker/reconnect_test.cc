@@ -31,7 +31,6 @@ TEST_F(ReconnectTest, PausesGrowAndAnOutageHasAnEnd) {
   EXPECT_EQ(last.silent, seconds(30));
 }
 
-// Under BSP nobody may answer for long.
 /// Each attempt takes five seconds to fail.
 TEST_F(ReconnectTest, AnOutageBeginsWithTheFirstAttempt) {
   reconnect_.attempt(seconds(100));
@@ -55,6 +54,18 @@ TEST_F(ReconnectTest, AnAttemptWhoseStreamHeldIsNoOutage) {
   reconnect_.attempt(seconds(100));
   reconnect_.written(seconds(101));
   EXPECT_EQ(reconnect_.cut(seconds(140)).silent, seconds(0));
+}
+
+/// Nor where the other side ends it in words: the job is over, or begins anew.
+TEST_F(ReconnectTest, NorAFirstStreamThatIsRefusedLate) {
+  reconnect_.attempt(seconds(100));
+  reconnect_.written(seconds(101));
+  const Reconnect::Decision first = reconnect_.cut(seconds(140), true);
+  EXPECT_FALSE(first.give_up);
+  EXPECT_EQ(first.silent, seconds(0));
+  reconnect_.attempt(seconds(141));
+  reconnect_.written(seconds(142));
+  EXPECT_TRUE(reconnect_.cut(seconds(171), true).give_up) << "but the second is one";
 }
 
 TEST_F(ReconnectTest, AStreamThatHeldEndedTheOutageThoughNobodyAnswered) {

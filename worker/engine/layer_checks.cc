@@ -543,6 +543,7 @@ void nan_is_not_swallowed(Device& device) {
                                     {{"type", "convolution"}, {"outputs", 2}, {"kernel", 3}},
                                     {{"type", "convolution"}, {"outputs", 6}, {"kernel", 1}},
                                     {{"type", "convolution"}, {"outputs", 7}, {"kernel", 1}},
+                                    {{"type", "convolution"}, {"outputs", 14}, {"kernel", 1}},
                                     {{"type", "fully_connected"}, {"outputs", 2}}};
   for (const json& layer_json : layers) {
     const LayerSpec layer = layer_on(layer_json, {2, 3, 3});

@@ -73,6 +73,7 @@ class PlannedPass {
   void set(std::shared_ptr<const ConvolutionPlans> plans) {
     plans_ = std::move(plans);
     current_ = 0;
+    may_change_ = true;
   }
   /// The largest need of all, as any may have to step in.
   std::size_t workspace_bytes() const {
@@ -84,6 +85,15 @@ class PlannedPass {
 
   /// Of what will run first.
   bool has_tensor_cores() const { return plans_->front().has_tensor_cores; }
+
+  /// The one at hand is not right, though it ran. False: there is no other.
+  bool reject() {
+    if (current_ + 1 == plans_->size()) return false;
+    ++current_;
+    return true;
+  }
+  /// No other steps in for the one at hand from now on.
+  void settle() { may_change_ = false; }
 
   /// A refusal is one of the plan; so is any other failure that leaves the GPU well, which is worth
   /// a word.
@@ -97,7 +107,7 @@ class PlannedPass {
       const cudnnStatus_t status = cudnnBackendExecute(context.cudnn(), one.plan.get(), pack);
       if (status == CUDNN_STATUS_SUCCESS) return absl::OkStatus();
       const absl::Status failure = cuda_status(status, what);
-      if (!context.is_well() || current_ + 1 == plans_->size()) return failure;
+      if (!may_change_ || !context.is_well() || current_ + 1 == plans_->size()) return failure;
       if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED) continue;
       context.warn(absl::StrCat("layer '", layer.name,
                                 "': another engine of cuDNN takes the place of ", one.engine, ": ",
@@ -142,6 +152,7 @@ class PlannedPass {
 
   std::shared_ptr<const ConvolutionPlans> plans_;
   std::size_t current_ = 0;
+  bool may_change_ = true;
   std::vector<Pack> packs_;  ///< the newest last
 };
 
@@ -189,8 +200,8 @@ class Convolution final : public LayerOperator {
       // Without memory there is no workspace for the layers before, either.
       if (refused.ok() || absl::IsResourceExhausted(refused)) return refused;
       static_cast<void>(cudaGetLastError());  // or the next launch would report it
-      if (!input_is_narrow_ && !output_is_narrow_) continue;
       if (!context_.is_well()) return refused;
+      if (!input_is_narrow_ && !output_is_narrow_) continue;
       warn_once(refused_in_place,
                 absl::StrCat("layer '", layer_.name,
                              "' and perhaps others stand between conversions, which is slower: ",
@@ -303,23 +314,30 @@ class Convolution final : public LayerOperator {
     return call_of_input(weight_place(), output, input);
   }
 
-  /// Forward, and whether what is not a number stays none: cuDNN promises it of no ReLU, and a
-  /// training that has failed would go on as if it had not.
+  /// Forward by the first engine by which what is not a number stays none: cuDNN promises it of no
+  /// ReLU, and a training that has failed would go on as if it had not. No other takes its place.
   absl::Status call_with_nans(void* input, void* output) {
-    constexpr int kNanBytes = 0xff;  // 0xffff is none in either type of 16 bits
+    constexpr int kNanBytes = 0xff;  // 0xffff is none in bfloat16
     const cudaStream_t stream = context_.compute();
     const auto input_bytes = 2 * static_cast<std::size_t>(elements_of(input_planes_));
     POSEIDON_CUDA(cudaMemsetAsync(input, kNanBytes, input_bytes, stream));
     POSEIDON_CUDA(
         cudaMemsetAsync(weight_place(), kNanBytes, rounded_bytes(weight_planes_), stream));
     POSEIDON_CUDA(cudaMemsetAsync(bias_place(), kNanBytes, rounded_bytes(bias_planes_), stream));
-    POSEIDON_RETURN_IF_ERROR(call_forward(input, weight_place(), output));
-    std::uint16_t first = 0;
-    POSEIDON_CUDA(cudaMemcpyAsync(&first, output, sizeof(first), cudaMemcpyDeviceToHost, stream));
-    POSEIDON_RETURN_IF_ERROR(context_.wait(stream));
-    constexpr std::uint16_t kMagnitude = 0x7fff, kInfinity = 0x7f80;  // of bfloat16
-    if ((first & kMagnitude) > kInfinity) return absl::OkStatus();
-    return absl::UnimplementedError("the ReLU of cuDNN's engine makes 0 of NaN");
+    do {
+      POSEIDON_RETURN_IF_ERROR(call_forward(input, weight_place(), output));
+      // A copy to memory that is not pinned waits itself, and without a deadline.
+      POSEIDON_RETURN_IF_ERROR(context_.wait(stream));
+      std::uint16_t first = 0;
+      POSEIDON_CUDA(cudaMemcpyAsync(&first, output, sizeof(first), cudaMemcpyDeviceToHost, stream));
+      POSEIDON_RETURN_IF_ERROR(context_.wait(stream));
+      constexpr std::uint16_t kMagnitude = 0x7fff, kInfinity = 0x7f80;  // of bfloat16
+      if ((first & kMagnitude) > kInfinity) {
+        forward_.settle();
+        return absl::OkStatus();
+      }
+    } while (forward_.reject());
+    return absl::UnimplementedError("the ReLU of cuDNN's engines makes 0 of NaN");
   }
 
   // ---- the workspace: the algorithm's, sums of the bias, rounded tensors, their scales ----

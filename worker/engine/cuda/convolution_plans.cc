@@ -119,11 +119,14 @@ struct Graph {
 /// out = mode(in, other); other may be none.
 absl::Status add_pointwise(Graph& graph, cudnnPointwiseMode_t mode, const CudnnDescriptor& in,
                            const CudnnDescriptor* other, const CudnnDescriptor& out) {
-  POSEIDON_ASSIGN_OR_RETURN(const CudnnDescriptor* const kind,
-                            graph.keep(CudnnBuilder(CUDNN_BACKEND_POINTWISE_DESCRIPTOR)
-                                           .with(CUDNN_ATTR_POINTWISE_MODE, mode)
-                                           .with(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT)
-                                           .build()));
+  POSEIDON_ASSIGN_OR_RETURN(
+      const CudnnDescriptor* const kind,
+      graph.keep(CudnnBuilder(CUDNN_BACKEND_POINTWISE_DESCRIPTOR)
+                     .with(CUDNN_ATTR_POINTWISE_MODE, mode)
+                     .with(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT)
+                     // A wish: engines need not heed it.
+                     .with(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_PROPAGATE_NAN)
+                     .build()));
   CudnnBuilder builder(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
   builder.with(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, *kind)
       .with(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, in);
@@ -314,9 +317,13 @@ absl::StatusOr<ConvolutionPlans> plan_convolution(const PlanTarget& target,
     }
     for (CudnnDescriptor& configuration : *answers) {
       if (plans.size() == kMaxPlans) return plans;
-      POSEIDON_ASSIGN_OR_RETURN(const Engine engine, engine_of(configuration, problem));
-      if (!engine.is_fit || (engine.is_compiled && !plans.empty())) continue;
-      const auto same = [&](const ConvolutionPlan& one) { return one.engine == engine.number; };
+      const absl::StatusOr<Engine> engine = engine_of(configuration, problem);
+      if (!engine.ok()) {
+        refusal.Update(engine.status());
+        continue;
+      }
+      if (!engine->is_fit || (engine->is_compiled && !plans.empty())) continue;
+      const auto same = [&](const ConvolutionPlan& one) { return one.engine == engine->number; };
       if (std::any_of(plans.begin(), plans.end(), same)) continue;  // with other tiles
       absl::StatusOr<ConvolutionPlan> plan = make_plan(target, std::move(configuration));
       if (!plan.ok()) {
@@ -324,8 +331,8 @@ absl::StatusOr<ConvolutionPlans> plan_convolution(const PlanTarget& target,
         continue;
       }
       if (plan->workspace_bytes > limit) continue;
-      plan->engine = engine.number;
-      plan->has_tensor_cores = engine.has_tensor_cores;
+      plan->engine = engine->number;
+      plan->has_tensor_cores = engine->has_tensor_cores;
       if (plans.empty()) limit = std::max(plan->workspace_bytes, kStandInWorkspaceBytes);
       plans.push_back(*std::move(plan));
     }

@@ -38,6 +38,9 @@ constexpr cudnnBackendAttributeType_t name_of(cudnnConvolutionMode_t) {
 constexpr cudnnBackendAttributeType_t name_of(cudnnPointwiseMode_t) {
   return CUDNN_TYPE_POINTWISE_MODE;
 }
+constexpr cudnnBackendAttributeType_t name_of(cudnnNanPropagation_t) {
+  return CUDNN_TYPE_NAN_PROPOGATION;
+}
 constexpr cudnnBackendAttributeType_t name_of(cudnnBackendHeurMode_t) {
   return CUDNN_TYPE_HEUR_MODE;
 }

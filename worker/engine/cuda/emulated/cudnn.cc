@@ -315,7 +315,9 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   if (sizes.has_channels_last) ++with_channels_last;
   if (problem.has_bias) ++with_bias;
   const bool is_right = engine.kind == Kind::kRefuses || engine.kind == Kind::kAll;
-  const Behind behind = {bias, problem.has_relu, /*keeps_nans=*/sizes.w.k % 7 != 0};
+  const int swallowed_multiple = engine.kind == Kind::kRefuses ? 7 : 14;  // of outputs
+  const Behind behind = {bias, problem.has_relu,
+                         /*keeps_nans=*/sizes.w.k % swallowed_multiple != 0};
   handle->stream->push([=] {
     spoil(workspace, needed);
     if (is_right) {

@@ -64,6 +64,8 @@ const std::map<int, Rule>& rules() {
         sizeof(cudnnPointwiseMode_t), true);
     add(pointwise, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, sizeof(cudnnDataType_t),
         true);
+    add(pointwise, CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_TYPE_NAN_PROPOGATION,
+        sizeof(cudnnNanPropagation_t), false);
     const auto element = CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR;
     part(element, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
     part(element, CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
