@@ -31,9 +31,9 @@
 // Memory per parameter (float32, measured by memory_bytes(), tested): 4 B sum (none with one
 // worker) and, for this version and the one before, 4 B parameters + 4 B per optimizer slot (SGD 0,
 // with momentum 1, Adam and AdamW 2), so 20 B with SGD momentum; + 2 B for the rounded copy with a
-// 16-bit wire type; plus at most pending_limit_bytes (and one message per worker) of early
-// contributions for the whole shard. While a checkpoint is written, parameters and optimizer slots
-// exist once more.
+// 16-bit wire type; plus at most pending_limit_bytes (and a message per worker, and one per new
+// stream: it says who is ahead) of early contributions for the whole shard. While a checkpoint is
+// written, parameters and optimizer slots exist once more.
 
 #include <array>
 #include <cstdint>

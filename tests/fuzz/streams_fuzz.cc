@@ -147,10 +147,16 @@ class Session final : public Acceptor {
     Peer& peer = peers_[what / 16 % peers_.size()];
     switch (what % 16) {
       case 0:
-        if (&peer != &peers_[kPeers]) peer.open(paced_.connect("victim", &peer));
+        if (&peer != &peers_[kPeers]) {
+          peer.open(paced_.connect("victim", &peer));
+          port_->stream_opened();
+        }
         break;
       case 1:
-        if (&peer != &peers_[kPeers]) peer.open(network_.endpoint("peer").connect("victim", &peer));
+        if (&peer != &peers_[kPeers]) {
+          peer.open(network_.endpoint("peer").connect("victim", &peer));
+          port_->stream_opened();
+        }
         break;
       case 2:
         peer.close();

@@ -52,6 +52,18 @@ class Port {
   /// Something that the job does of itself.
   virtual void act(std::uint8_t how) = 0;
   virtual void check() const {}
+  void stream_opened() { ++streams_; }
+
+ protected:
+  /// Bytes of early gradients. Beyond the limit one message of each worker may be on its way when
+  /// its reading is stopped, and each new stream brings one before anybody knows whose it is.
+  std::int64_t early_bytes_within(std::int64_t limit) const {
+    return limit +
+           (kWorkers + streams_) * kChunkElements * static_cast<std::int64_t>(sizeof(float));
+  }
+
+ private:
+  std::int64_t streams_ = 0;
 };
 
 /// A message about a chunk of the plan that may well be right.

@@ -65,10 +65,7 @@ class ShardPort final : public Port {
   void check() const override {
     const Shard* shard = service_.shard();
     if (shard == nullptr) return;
-    // One message of each worker may be on its way when its reading is stopped.
-    POSEIDON_CHECK(shard->pending_bytes() <=
-                       kPendingLimitBytes +
-                           static_cast<std::int64_t>(kWorkers * kChunkElements * sizeof(float)),
+    POSEIDON_CHECK(shard->pending_bytes() <= early_bytes_within(kPendingLimitBytes),
                    "early gradients are bounded");
     const HeldRange held = shard->held();
     for (const ChunkId chunk : shard->owned_chunks()) {
