@@ -40,10 +40,11 @@ void for_each_row(const Convolution& s, const Call& call) {
               const std::size_t in_row =
                   row_index(n, s.x.c, k / outputs * s.w.c + c, s.x.h, iy, s.x.w);
               const int ix = first * s.stride_w - s.pad_w + j;
+              const int count = last - first + 1;
               call(in_row + static_cast<std::size_t>(ix),
                    row_index(k, s.w.c, c, s.w.h, i, s.w.w) + static_cast<std::size_t>(j),
                    row_index(n, s.y.c, k, s.y.h, oy, s.y.w) + static_cast<std::size_t>(first),
-                   static_cast<std::size_t>(last - first + 1));
+                   static_cast<std::size_t>(count));
             }
           }
 }
@@ -150,7 +151,7 @@ bool Convolution::fits() const {
          y.w == extent(x.w, pad_w, w.w, stride_w);
 }
 std::size_t Convolution::products() const {
-  return y_elements() * static_cast<std::size_t>(w.c * w.h * w.w);
+  return y_elements() * (w_elements() / static_cast<std::size_t>(w.k));
 }
 std::size_t Convolution::x_elements() const { return images_in(*this, nullptr).elements(); }
 std::size_t Convolution::y_elements() const { return images_out(*this, nullptr).elements(); }
