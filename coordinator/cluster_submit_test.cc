@@ -53,16 +53,7 @@ class ClusterSubmitTest : public ::testing::Test {
     disk.open = std::move(open);
     cluster_ = std::make_unique<Cluster>(
         ClusterOptions{},
-        [](const std::string&) -> absl::StatusOr<ResolvedJob> {
-          ResolvedJob job;
-          job.name = "toy";
-          job.batch_size = 8;
-          job.iterations = 100;
-          job.layers = {{"fc", "fully_connected", {10, 500}, 5010, true}};
-          job.sync.cost = "bytes";
-          job.learning_rate = [](Iteration) { return 0.1; };
-          return job;
-        },
+        [](const std::string&) -> absl::StatusOr<ResolvedJob> { return toy_job(); },
         *std::move(state), &clock_, std::move(disk));
     const absl::Status restored = cluster_->restore();
     ASSERT_TRUE(restored.ok()) << restored;

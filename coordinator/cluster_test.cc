@@ -32,16 +32,7 @@ class ClusterTest : public ::testing::Test {
     disk.background = std::make_unique<TestBackground>(&tasks_);
     cluster_ = std::make_unique<Cluster>(
         ClusterOptions{},
-        [](const std::string&) -> absl::StatusOr<ResolvedJob> {
-          ResolvedJob job;
-          job.name = "toy";
-          job.batch_size = 8;
-          job.iterations = 100;
-          job.layers = {{"fc", "fully_connected", {10, 500}, 5010, true}};
-          job.sync.cost = "bytes";
-          job.learning_rate = [](Iteration) { return 0.1; };
-          return job;
-        },
+        [](const std::string&) -> absl::StatusOr<ResolvedJob> { return toy_job(); },
         *std::move(state), &clock_, std::move(disk));
     cluster_->tick();
     servers_ = {join(v1::NODE_ROLE_SERVER, 1), join(v1::NODE_ROLE_SERVER, 2)};

@@ -57,6 +57,18 @@ inline void run_all(std::deque<std::function<void()>>& tasks) {
   }
 }
 
+/// One small layer, 100 iterations, no calibration.
+inline ResolvedJob toy_job() {
+  ResolvedJob job;
+  job.name = "toy";
+  job.batch_size = 8;
+  job.iterations = 100;
+  job.layers = {{"fc", "fully_connected", {10, 500}, 5010, true}};
+  job.sync.cost = "bytes";
+  job.learning_rate = [](Iteration) { return 0.1; };
+  return job;
+}
+
 inline v1::GetStatusResponse status_of(Cluster& cluster) {
   v1::GetStatusRequest request;
   request.set_protocol_version(kProtocolVersion);
