@@ -50,6 +50,25 @@ std::string text_of(const sockaddr_storage& address, socklen_t size) {
   return host.data();
 }
 
+struct Accepted {
+  int socket;   // below 0: none, errno says why
+  ino_t inode;  // 0 when the kernel does not tell
+  sockaddr_storage address;
+  socklen_t address_bytes;
+};
+
+/// In a function of its own because of ThreadSanitizer (cmake/sanitizers/tsan.supp): who gets the
+/// socket closes it unseen.
+Accepted accept_to_hand_over(int listener) {
+  Accepted accepted{
+      .socket = -1, .inode = 0, .address = {}, .address_bytes = sizeof(sockaddr_storage)};
+  accepted.socket = ::accept4(listener, reinterpret_cast<sockaddr*>(&accepted.address),
+                              &accepted.address_bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  struct stat is {};
+  if (accepted.socket >= 0 && ::fstat(accepted.socket, &is) == 0) accepted.inode = is.st_ino;
+  return accepted;
+}
+
 struct Place {
   std::string host;
   int port = 0;
@@ -190,10 +209,7 @@ void ConnectionDoor::run() {
 
 void ConnectionDoor::accept_all(int listener) {
   while (true) {
-    sockaddr_storage address{};
-    socklen_t size = sizeof(address);
-    const int socket = ::accept4(listener, reinterpret_cast<sockaddr*>(&address), &size,
-                                 SOCK_NONBLOCK | SOCK_CLOEXEC);
+    const auto [socket, inode, address, address_bytes] = accept_to_hand_over(listener);
     if (socket < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       // No files or no memory for one more: others will close theirs.
@@ -203,9 +219,8 @@ void ConnectionDoor::accept_all(int listener) {
       }
       return;
     }
-    const std::string peer = text_of(address, size);
-    struct stat is {};
-    if (!has_room(peer) || ::fstat(socket, &is) != 0) {
+    const std::string peer = text_of(address, address_bytes);
+    if (!has_room(peer) || inode == 0) {
       refuse_(peer);  // counted when the peer knows of it
       ::close(socket);
       continue;
@@ -217,7 +232,7 @@ void ConnectionDoor::accept_all(int listener) {
     if (const auto before = open_.find(socket); before != open_.end()) {
       count_out(before->second.peer);
     }
-    open_[socket] = {.inode = is.st_ino, .peer = peer};
+    open_[socket] = {.inode = inode, .peer = peer};
     ++of_peer_[peer];
     take_(socket);
   }
