@@ -3,14 +3,21 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "cli/coordinator_client.h"
 #include "cli/doctor_diagnose.h"
 #include "cli/doctor_facts.h"
 #include "cli/doctor_format.h"
+#include "cli/doctor_metrics.h"
+#include "cli/metrics_client.h"
+#include "cli/metrics_page.h"
 #include "cli/watch.h"
-#include "common/daemon.h"
+#include "common/process_load.h"
 #include "common/status_macros.h"
 
 namespace poseidon {
@@ -24,6 +31,8 @@ constexpr double kFewestIterationsThatFit = 2;
 /// A slow job's iterations may take long; then what there is is looked at.
 constexpr Milliseconds kPatience{60000};
 constexpr Milliseconds kStatusOfLookTimeout{5000};
+/// For the metrics of all daemons; those that do not answer are left out.
+constexpr Milliseconds kMetricsTimeout{5000};
 
 std::uint32_t iterations_of(const DoctorOptions& options, const v1::GetStatusResponse& status) {
   if (options.iterations > 0) return static_cast<std::uint32_t>(options.iterations);
@@ -35,6 +44,36 @@ std::uint32_t iterations_of(const DoctorOptions& options, const v1::GetStatusRes
       std::max(std::min(std::max(wanted, kFewestIterations), most), kFewestIterationsThatFit));
 }
 
+/// The pages of those that can be asked, in the order of the targets.
+std::vector<absl::StatusOr<MetricsPage>> read_metrics(const std::vector<MetricsTarget>& targets,
+                                                      const SecurityOptions& security) {
+  std::vector<absl::StatusOr<MetricsPage>> pages(targets.size(),
+                                                 absl::UnavailableError("it was not asked"));
+  std::vector<std::string> addresses;
+  std::vector<std::size_t> asked;
+  for (std::size_t t = 0; t < targets.size(); ++t) {
+    if (targets[t].address.empty()) continue;
+    addresses.push_back(targets[t].address);
+    asked.push_back(t);
+  }
+  fetch_metrics(addresses, security, kMetricsTimeout,
+                [&](std::size_t index, absl::StatusOr<std::string> text) {
+                  auto& page = pages[asked[index]];
+                  page = text.ok() ? MetricsPage::parse(*text, doctor_metrics()) : text.status();
+                });
+  return pages;
+}
+
+std::vector<MetricsReading> readings(std::vector<absl::StatusOr<MetricsPage>> before,
+                                     std::vector<absl::StatusOr<MetricsPage>> after) {
+  std::vector<MetricsReading> both;
+  both.reserve(before.size());
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    both.push_back({.before = std::move(before[i]), .after = std::move(after[i])});
+  }
+  return both;
+}
+
 }  // namespace
 
 absl::Status run_doctor(const DoctorOptions& options) {
@@ -42,11 +81,15 @@ absl::Status run_doctor(const DoctorOptions& options) {
                             CoordinatorClient::make(options));
   POSEIDON_ASSIGN_OR_RETURN(v1::GetStatusResponse status,
                             client->wait_for_coordinator(options.connect_timeout));
+  const std::vector<MetricsTarget> targets = metrics_targets(status, process_load().machine);
+  std::vector<absl::StatusOr<MetricsPage>> before = read_metrics(targets, options.security);
   POSEIDON_ASSIGN_OR_RETURN(const TraceData trace,
                             client->trace(iterations_of(options, status), kPatience));
   // After it: the same seconds.
   POSEIDON_ASSIGN_OR_RETURN(status, client->get_status(kStatusOfLookTimeout));
-  const DoctorFacts facts = make_facts(trace, status);
+  DoctorFacts facts = make_facts(trace, status);
+  add_metrics(targets, readings(std::move(before), read_metrics(targets, options.security)), status,
+              absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()), facts);
   const std::vector<Finding> findings = diagnose(facts);
   write_stdout(options.json ? doctor_to_json(facts, findings).dump(2) + "\n"
                             : doctor_to_text(facts, findings));

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "cli/doctor_health.h"
 #include "common/median.h"
 
 namespace poseidon {
@@ -34,6 +35,8 @@ constexpr double kBusyDisk = 0.8;
 constexpr double kUnevenShard = 1.5;
 /// A server's thread that sums so much of an iteration is at its limit.
 constexpr double kBusyServer = 0.6;
+/// A GPU that runs kernels less of the time could compute more.
+constexpr double kIdleGpu = 0.7;
 /// One layer of several straggles when so much of all waiting is for it.
 constexpr double kStragglerShare = 0.6;
 
@@ -59,11 +62,13 @@ class Doctor {
     }
     cpu();
     const bool link = one_node();
+    slower();
     input();
     servers();
     if (!link) network();
     if (findings_.empty()) layer();
     disks();
+    for (Finding& finding : health_findings(f_)) findings_.push_back(std::move(finding));
     std::stable_sort(findings_.begin(), findings_.end(),
                      [](const Finding& a, const Finding& b) { return a.cost_s > b.cost_s; });
     const bool costs = std::any_of(findings_.begin(), findings_.end(),
@@ -196,6 +201,50 @@ class Doctor {
           "for other traffic on it");
     }
     return link.has_value();
+  }
+
+  /// By their own counters, which reach further back than the trace: where all of them throttle, or
+  /// share their machines with others since, no worker is slower than the next.
+  void slower() {
+    std::vector<std::string> names, texts;
+    double cost = 0.0, celsius = 0.0;
+    for (const DoctorFacts::Daemon& daemon : f_.daemons) {
+      if (!daemon.compute_before_s || !daemon.compute_now_s) continue;
+      const double now = *daemon.compute_now_s, before = *daemon.compute_before_s;
+      const double limit = kSlowWorker + kScatterWorker * shortage_of(daemon.name);
+      if (now < limit * before || !worth(now - before)) continue;
+      if (Finding* known = accusation_of(daemon.name); known != nullptr) {
+        absl::StrAppend(&known->what, "; it took ", ms_text(before), " on average before");
+        continue;
+      }
+      names.push_back(daemon.name);
+      texts.push_back(absl::StrCat(daemon.name, " (", ms_text(now), ", ", ms_text(before),
+                                   " on average before)"));
+      cost = std::max(cost, now - before);
+      celsius = std::max(celsius, daemon.gpu_celsius.value_or(0.0));
+    }
+    if (names.empty()) return;
+    const bool all = names.size() == f_.workers.size();
+    add(Finding::Kind::kSlower, all && names.size() > 1 ? "" : absl::StrJoin(names, ", "), cost,
+        absl::StrCat("computing takes longer than it did in this epoch until now: ",
+                     absl::StrJoin(texts, ", ")),
+        absl::StrCat(
+            "see what else runs there since (top), and whether processors or GPUs throttle",
+            celsius > 0.0 ? absl::StrFormat(" (the hottest GPU is at %.0f degrees)", celsius)
+                          : ""));
+  }
+
+  Finding* accusation_of(const std::string& worker) {
+    for (Finding& finding : findings_) {
+      if (finding.kind == Finding::Kind::kWorker && finding.guilty == worker) return &finding;
+    }
+    return nullptr;
+  }
+  double shortage_of(const std::string& name) const {
+    for (const auto* node : nodes_) {
+      if (node->name == name) return shortage(node->machine);
+    }
+    return 0.0;
   }
 
   double longest_stall() const {
@@ -400,15 +449,33 @@ class Doctor {
               percent(stall_s_ / f_.iteration_s)),
           "take a trace (poseidon trace) and see what happens while they wait");
     } else {
-      add(Finding::Kind::kCompute, "", compute_s_,
-          absl::StrFormat(
-              "nothing limits it but compute: %s of each iteration of %s is forward and "
-              "backward, %s waiting",
-              percent(std::min(compute_s_ / f_.iteration_s, 1.0)), ms_text(f_.iteration_s),
-              percent(stall_s_ / f_.iteration_s)),
-          "more workers or faster ones make it faster");
+      std::string what = absl::StrFormat(
+          "nothing limits it but compute: %s of each iteration of %s is forward and "
+          "backward, %s waiting",
+          percent(std::min(compute_s_ / f_.iteration_s, 1.0)), ms_text(f_.iteration_s),
+          percent(stall_s_ / f_.iteration_s));
+      std::string remedy = "more workers or faster ones make it faster";
+      if (const std::optional<double> utilization = gpu_utilization();
+          utilization && *utilization < kIdleGpu) {
+        absl::StrAppend(&what, "; GPUs run kernels for ", percent(*utilization), " of the time");
+        remedy =
+            "a larger batch_size gives GPUs more to do at a time; poseidon trace shows what "
+            "they wait for";
+      }
+      add(Finding::Kind::kCompute, "", compute_s_, std::move(what), std::move(remedy));
     }
     std::rotate(findings_.begin(), findings_.end() - 1, findings_.end());
+  }
+
+  /// Mean over the workers that tell theirs.
+  std::optional<double> gpu_utilization() const {
+    double sum = 0.0, count = 0.0;
+    for (const DoctorFacts::Daemon& daemon : f_.daemons) {
+      if (!daemon.gpu_utilization) continue;
+      sum += *daemon.gpu_utilization;
+      count += 1.0;
+    }
+    return count > 0.0 ? std::optional(sum / count) : std::nullopt;
   }
 
   const DoctorFacts& f_;
@@ -439,8 +506,28 @@ const char* finding_name(Finding::Kind kind) {
       return "cpu";
     case Finding::Kind::kLayer:
       return "layer";
+    case Finding::Kind::kSlower:
+      return "slower";
     case Finding::Kind::kCompute:
       return "compute";
+    case Finding::Kind::kStore:
+      return "store";
+    case Finding::Kind::kSpace:
+      return "space";
+    case Finding::Kind::kCheckpoint:
+      return "checkpoint";
+    case Finding::Kind::kStreams:
+      return "streams";
+    case Finding::Kind::kPaused:
+      return "paused";
+    case Finding::Kind::kPath:
+      return "path";
+    case Finding::Kind::kSamples:
+      return "samples";
+    case Finding::Kind::kRefused:
+      return "refused";
+    case Finding::Kind::kCertificate:
+      return "certificate";
     case Finding::Kind::kUnknown:
       break;
   }

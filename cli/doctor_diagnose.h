@@ -22,8 +22,19 @@ struct Finding {
     kNetwork,  ///< all of it
     kCpu,      ///< fewer cores than the job's processes want
     kLayer,    ///< one that most waiting is for
+    kSlower,   ///< workers that computed faster before
     kCompute,  ///< nothing else
     kUnknown,  ///< the facts do not tell
+    // What costs nothing that could be reckoned, but should not be so (cli/doctor_health.h).
+    kStore,        ///< RocksDB reports errors
+    kSpace,        ///< a server's disk is nearly full
+    kCheckpoint,   ///< none comes about
+    kStreams,      ///< that break
+    kPaused,       ///< streams that a server leaves unread
+    kPath,         ///< sockets where shared memory would do
+    kSamples,      ///< that cannot be read
+    kRefused,      ///< messages or connections
+    kCertificate,  ///< expires soon
   };
   Kind kind = Kind::kUnknown;
   std::string guilty;   ///< name of the node, layer or machine; "" where it is all of them
@@ -35,8 +46,8 @@ struct Finding {
 
 const char* finding_name(Finding::Kind kind);  ///< "link", ...
 
-/// Never empty; the most expensive first. What costs nothing now but will (a slow disk) comes last,
-/// before it only what is no accusation.
+/// Never empty; the most expensive first. What costs nothing now but will (a slow or full disk, all
+/// of cli/doctor_health.h) comes last, before it only what is no accusation.
 std::vector<Finding> diagnose(const DoctorFacts& facts);
 
 }  // namespace poseidon

@@ -16,6 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr double kGbit = 1e9 / 8;
+constexpr auto kWorker = DoctorFacts::Daemon::Role::kWorker;
 
 /// Computes 80 ms of 100, hardly waits; each node on a machine of its own, with cores to spare.
 DoctorFacts healthy(std::size_t workers = 3, std::size_t servers = 2) {
@@ -138,6 +139,45 @@ const std::vector<Case> kCases = {
        for (auto& worker : f.workers) worker.input_s = 0.1;
      },
      Finding::Kind::kInput, "", "all workers wait up to 50 %"},
+    {"one_that_computed_faster_before",
+     [](DoctorFacts& f) {
+       f.daemons = {{.role = kWorker,
+                     .name = "worker 1",
+                     .compute_before_s = 0.06,
+                     .compute_now_s = 0.081,
+                     .gpu_celsius = 91.0},
+                    {.role = kWorker,
+                     .name = "worker 2",
+                     .compute_before_s = 0.075,
+                     .compute_now_s = 0.081}};
+     },
+     Finding::Kind::kSlower, "worker 1", "until now: worker 1 (81 ms, 60 ms on average before)"},
+    {"all_computed_faster_before",
+     [](DoctorFacts& f) {
+       for (const auto& worker : f.workers) {
+         f.daemons.push_back({.role = kWorker,
+                              .name = worker.node.name,
+                              .compute_before_s = 0.04,
+                              .compute_now_s = 0.08});
+       }
+     },
+     Finding::Kind::kSlower, "", "worker 0 (80 ms, 40 ms on average before), worker 1"},
+    {"slow_worker_that_was_not_slow_before",
+     [](DoctorFacts& f) {
+       f.iteration_s = 0.2;
+       f.workers[2].compute_s = 0.18;
+       f.workers[0].stall_s = f.workers[1].stall_s = 0.1;
+       f.daemons = {
+           {.role = kWorker, .name = "worker 2", .compute_before_s = 0.08, .compute_now_s = 0.18}};
+     },
+     Finding::Kind::kWorker, "worker 2", "they wait for it; it took 80 ms on average before"},
+    {"gpus_that_have_little_to_do",
+     [](DoctorFacts& f) {
+       f.daemons = {{.role = kWorker, .name = "worker 0", .gpu_utilization = 0.5},
+                    {.role = kWorker, .name = "worker 1", .gpu_utilization = 0.3},
+                    {.role = kWorker, .name = "worker 2"}};
+     },
+     Finding::Kind::kCompute, "", "4 % waiting; GPUs run kernels for 40 % of the time"},
     {"too_few_cores",
      [](DoctorFacts& f) {
        f.machines = {{.id = 9, .cores = 2, .used = 1.9, .wanted = 1.9, .processes = {"a", "b"}}};

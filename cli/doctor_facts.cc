@@ -239,7 +239,8 @@ DoctorFacts make_facts(const TraceData& trace, const v1::GetStatusResponse& stat
       facts.workers.push_back({.node = std::move(common),
                                .compute_s = median_of(computed),
                                .stall_s = of(Stage::kStall),
-                               .input_s = of(Stage::kInput)});
+                               .input_s = of(Stage::kInput),
+                               .corrupt_samples = told != nullptr ? told->corrupt_samples() : 0});
     }
   }
   for (DoctorFacts::Layer& layer : facts.layers) {

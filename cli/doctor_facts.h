@@ -1,10 +1,12 @@
 #pragma once
 
 // What is known of a job that trains, as `poseidon doctor` looks at it: out of a trace of some
-// iterations (who computed, waited and sent how long) and the coordinator's status (cores, disks).
-// Pure.
+// iterations (who computed, waited and sent how long), the coordinator's status (cores, disks) and
+// the daemons' metrics before and after (what they count, and what the trace does not reach back
+// to). Pure.
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,8 +32,9 @@ struct DoctorFacts {
     /// Forward, backward and the steps of layers that go by SFB. The median of the iterations:
     /// where other programs run too, single ones take long.
     double compute_s = 0.0;
-    double stall_s = 0.0;  ///< waiting for parameters
-    double input_s = 0.0;  ///< waiting for samples
+    double stall_s = 0.0;               ///< waiting for parameters
+    double input_s = 0.0;               ///< waiting for samples
+    std::uint64_t corrupt_samples = 0;  ///< that could not be read, since the epoch began
   };
   struct Server {
     Node node;
@@ -54,6 +57,37 @@ struct DoctorFacts {
     std::vector<std::string> processes;
   };
 
+  /// A daemon, by its own metrics (cli/doctor_metrics.h).
+  struct Daemon {
+    enum class Role { kCoordinator, kServer, kWorker };
+    Role role = Role::kCoordinator;
+    std::string name;  ///< as the node's
+    // While the doctor looked.
+    std::map<std::string, double> broken_streams;       ///< by who was at their other end
+    std::map<std::string, double> refused_messages;     ///< by reason; those that tell of trouble
+    std::map<std::string, double> refused_connections;  ///< likewise
+    double shared_memory_bytes = 0.0, socket_bytes = 0.0;  ///< sent
+    std::optional<double> certificate_left_s;
+    // Of a worker.
+    /// Forward and backward per iteration, since its epoch began until the look and during it;
+    /// nothing where the one or the other is too short to tell.
+    std::optional<double> compute_before_s, compute_now_s;
+    std::optional<double> gpu_utilization, gpu_celsius;
+    // Of a server.
+    double streams = 0.0;
+    double paused_streams = 0.0;  ///< before and after
+    double early_gradient_bytes = 0.0;
+    double store_errors = 0.0;
+    std::optional<double> disk_free_bytes, disk_bytes;
+    double snapshot_bytes = 0.0;    ///< of one part of a checkpoint, on average
+    double snapshots_failed = 0.0;  ///< since it was started
+    // Of the coordinator.
+    double checkpoints_failed = 0.0;  ///< while the doctor looked
+    double checkpoint_every = 0.0;
+    /// Since the newest, or the beginning.
+    double iterations_since_checkpoint = 0.0;
+  };
+
   double iteration_s = 0.0;
   std::int64_t iterations = 0;  ///< that are wholly in the trace, on every node that is told of
   std::int64_t batch_size = 0;
@@ -62,6 +96,7 @@ struct DoctorFacts {
   std::vector<Server> servers;
   std::vector<Layer> layers;
   std::vector<Machine> machines;
+  std::vector<Daemon> daemons;     ///< those whose metrics could be read
   std::vector<std::string> notes;  ///< what is missing and why
 };
 

@@ -27,6 +27,34 @@ Json node_to_json(const DoctorFacts::Node& node) {
           {"received_bytes", node.received_bytes}};
 }
 
+Json daemon_to_json(const DoctorFacts::Daemon& daemon) {
+  Json json = {{"name", daemon.name},
+               {"broken_streams", daemon.broken_streams},
+               {"refused_messages", daemon.refused_messages},
+               {"refused_connections", daemon.refused_connections},
+               {"certificate_left_seconds", number(daemon.certificate_left_s)}};
+  switch (daemon.role) {
+    case DoctorFacts::Daemon::Role::kWorker:
+      json["compute_before_seconds"] = number(daemon.compute_before_s);
+      json["compute_now_seconds"] = number(daemon.compute_now_s);
+      json["gpu_utilization"] = number(daemon.gpu_utilization);
+      json["gpu_celsius"] = number(daemon.gpu_celsius);
+      break;
+    case DoctorFacts::Daemon::Role::kServer:
+      json["streams"] = daemon.streams;
+      json["paused_streams"] = daemon.paused_streams;
+      json["store_errors"] = daemon.store_errors;
+      json["disk_free_bytes"] = number(daemon.disk_free_bytes);
+      json["snapshots_failed"] = daemon.snapshots_failed;
+      break;
+    case DoctorFacts::Daemon::Role::kCoordinator:
+      json["checkpoints_failed"] = daemon.checkpoints_failed;
+      json["iterations_since_checkpoint"] = daemon.iterations_since_checkpoint;
+      break;
+  }
+  return json;
+}
+
 }  // namespace
 
 std::string doctor_to_text(const DoctorFacts& facts, const std::vector<Finding>& findings) {
@@ -98,11 +126,14 @@ Json doctor_to_json(const DoctorFacts& facts, const std::vector<Finding>& findin
                         {"cores_used", machine.used},
                         {"cores_wanted", machine.wanted}});
   }
+  Json daemons = Json::array();
+  for (const auto& daemon : facts.daemons) daemons.push_back(daemon_to_json(daemon));
   return {{"iterations", facts.iterations},
           {"iteration_seconds", facts.iteration_s},
           {"findings", told},
           {"workers", workers},
           {"servers", servers},
+          {"metrics", daemons},
           {"machines", machines},
           {"notes", facts.notes}};
 }

@@ -79,6 +79,7 @@ nlohmann::json status_to_json(const v1::GetStatusResponse& status) {
                {"predicted_iteration_seconds", number(status.predicted_iteration_seconds())},
                {"measured_iteration_seconds", number(status.measured_iteration_seconds())},
                {"recommendation", status.recommendation()},
+               {"metrics_address", status.metrics_address()},
                {"workers", Json::array()},
                {"servers", Json::array()},
                {"layers", Json::array()},

@@ -313,6 +313,7 @@ v1::GetStatusResponse Cluster::status_now() const {
   fill_nodes(out);
   if (job_ && job_->plan()) fill_layers(out);
   fill_refused(out);
+  out.set_metrics_address(metrics_address_);
   return out;
 }
 

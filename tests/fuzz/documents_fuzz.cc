@@ -1,10 +1,15 @@
-// The smaller JSON files that are read back: a pinned plan, a checkpoint's manifest, the job in
-// progress, metrics.jsonl, a daemon's configuration. The first byte chooses.
+// The smaller texts that are read: a pinned plan, a checkpoint's manifest, the job in progress,
+// metrics.jsonl, a daemon's configuration, a daemon's metrics as the doctor reads them. The first
+// byte chooses.
 
+#include <algorithm>
 #include <memory>
 #include <sstream>
 
 #include "CLI/CLI.hpp"
+#include "cli/doctor_diagnose.h"
+#include "cli/doctor_format.h"
+#include "cli/doctor_metrics.h"
 #include "common/check.h"
 #include "common/checkpoint.h"
 #include "common/config_file.h"
@@ -69,13 +74,39 @@ void config(std::string_view text) {
   }
 }
 
+/// Two readings of a page with a byte 0 between them, each of them everybody's.
+void metrics_pages(std::string_view text) {
+  const std::size_t middle = std::min(text.find('\0'), text.size());
+  const auto page = [](std::string_view one) { return MetricsPage::parse(one, doctor_metrics()); };
+  const MetricsReading reading{.before = page(text.substr(0, middle)),
+                               .after = page(text.substr(std::min(middle + 1, text.size())))};
+  v1::GetStatusResponse status;
+  status.set_job_id("toy-1");
+  status.set_metrics_address("10.0.0.1:9460");
+  status.add_servers()->set_metrics_address("10.0.0.2:9461");
+  status.add_workers()->set_metrics_address("10.0.0.3:9462");
+  const std::vector<MetricsTarget> targets = metrics_targets(status, 1);
+  DoctorFacts facts;
+  facts.iteration_s = 0.1;
+  facts.iterations = 10;
+  facts.workers.push_back({.node = {.name = "worker 0"}, .compute_s = 0.09});
+  facts.servers.push_back({.node = {.name = "server 0"}});
+  add_metrics(targets, {targets.size(), reading}, status, 1.7e9, facts);
+  POSEIDON_CHECK(facts.daemons.size() <= 1 || reading.after.ok(),
+                 "whose page is none is not known");
+  const std::vector<Finding> findings = diagnose(facts);
+  POSEIDON_CHECK(!findings.empty(), "something is always said");
+  (void)doctor_to_text(facts, findings);
+  (void)doctor_to_json(facts, findings).dump();
+}
+
 }  // namespace
 }  // namespace poseidon::fuzz
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace poseidon;
   fuzz::Input input(data, size);
-  switch (input.byte() % 5) {
+  switch (input.byte() % 6) {
     case 0:
       fuzz::pinned_plan(input.rest());
       break;
@@ -88,8 +119,11 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     case 3:
       fuzz::metrics_lines(input.rest());
       break;
-    default:
+    case 4:
       fuzz::config(input.rest());
+      break;
+    default:
+      fuzz::metrics_pages(input.rest());
       break;
   }
   return 0;

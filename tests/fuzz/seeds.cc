@@ -466,6 +466,25 @@ void add_text(Seeds& seeds) {
           "{\"iteration\":1,\"test_loss\":2.25,\"test_accuracy\":0.5}\n{\"iteration\":1,\"lo");
   seeds.add("documents", "config",
             choosing(4) + R"({"listen": "127.0.0.1:4700", "no-shared-memory": true})");
+  const auto worker = [](int iterations, double forward_s, int retries) {
+    return absl::StrCat(
+        "# HELP poseidon_build_info 1\n# TYPE poseidon_build_info gauge\n"
+        "poseidon_build_info{version=\"1.0\",role=\"worker\"} 1\nposeidon_node_rank 0\n"
+        "poseidon_node_epoch 3\nposeidon_retries_total{peer=\"server\"} ",
+        retries, "\nposeidon_layer_forward_seconds_total{layer=\"ip1\"} ", forward_s,
+        "\nposeidon_layer_sync_seconds_count{layer=\"ip1\",scheme=\"ps\"} ", iterations,
+        "\nposeidon_gpu_utilization_ratio NaN\nposeidon_certificate_expiry_time_seconds "
+        "1.70001e+09\n");
+  };
+  seeds.add("documents", "metrics-of-a-worker",
+            choosing(5) + worker(1000, 10.0, 1) + std::string(1, '\0') + worker(1100, 15.0, 3));
+  const std::string server =
+      "poseidon_build_info{role=\"server\"} 1\nposeidon_node_rank 0\nposeidon_disk_bytes 1e11\n"
+      "poseidon_disk_free_bytes 1e9 1700000000000\nposeidon_server_paused_streams 1\n"
+      "poseidon_snapshots_total{result=\"failed\"} 2\nposeidon_store_background_errors +Inf\n"
+      "poseidon_refused_messages_total{reason=\"le\\\"ng\\\\th\\n\",role=\"server\"} ";
+  seeds.add("documents", "metrics-of-a-server",
+            choosing(5) + server + "1\n" + std::string(1, '\0') + server + "4\n");
 }
 
 void add_data(Seeds& seeds) {

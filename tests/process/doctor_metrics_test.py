@@ -1,0 +1,153 @@
+"""What `poseidon doctor` says out of the daemons' metrics: a disk that fills up and fails its checkpoints, workers that were
+faster before, callers that are turned away; and whose metrics it could not read."""
+
+import contextlib
+import json
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+import unittest
+
+from cluster import Cluster, ProcessTest, digits_job, poseidon, wait_for
+
+WORKERS, SERVERS = 2, 2
+# What a healthy cluster is not told.
+HEALTH = {"store", "space", "checkpoint", "streams", "paused", "path", "samples", "refused", "certificate", "slower"}
+DISK_BYTES = 96 << 20
+FREE_BYTES = 100 << 10  # left of it when it is full
+
+
+def job(**changes):
+    the_job = digits_job(iterations=1_000_000, test_every_iterations=0, batch_size=64, sync={"scheme": "ps", "cost": "bytes"},
+                         checkpoint={"every_iterations": 0})
+    the_job.update(changes)
+    return the_job
+
+
+class DoctorTest(ProcessTest):
+    def look(self, *arguments):
+        """What doctor says, and of it the findings by their kind."""
+        asked = self.cluster.poseidon("doctor", "--json", *arguments)
+        self.assertEqual(asked.returncode, 0, asked.stderr)
+        told = json.loads(asked.stdout)
+        for finding in told["findings"]:
+            print(f"    {finding['kind']}: {finding['what']}\n      -> {finding['remedy']}")
+        return told, {finding["kind"]: finding for finding in told["findings"]}
+
+    def submit(self, the_job):
+        submitted = self.cluster.submit(the_job, "--workers", WORKERS, "--servers", SERVERS, run_dir=self.folder / "run")
+        self.assertEqual(submitted.returncode, 0, submitted.stdout + submitted.stderr)
+        self.cluster.wait_for_iteration(60)
+
+    def names(self, kind):
+        return [f"{kind} {node['rank']} ({node['address']})" for node in self.cluster.status()[f"{kind}s"]]
+
+
+class AFullDisk(DoctorTest):
+    def test_is_named_before_and_when_checkpoints_fail(self):
+        disk = self.folder / "server-0"
+        disk.mkdir()
+        made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", disk], capture_output=True, text=True,
+                              check=False)
+        if made.returncode != 0:
+            self.skipTest(f"SKIPPED: no small disk can be mounted here: {made.stderr.strip()}")
+        self.addCleanup(subprocess.run, ["umount", "--lazy", disk], check=True)
+        self.cluster = Cluster(self, lease_ms=3000, metrics=True).add(workers=WORKERS, servers=SERVERS)
+        self.submit(job(checkpoint={"every_iterations": 20, "keep": 2}))
+        wait_for("a checkpoint", lambda: self.cluster.status()["iteration"] and
+                 "on disk" in self.cluster.servers[0][0].log() and "on disk" in self.cluster.servers[1][0].log())
+        full = next(f"server {node['rank']} ({node['address']})" for node in self.cluster.status()["servers"]
+                    if node["address"] == self.cluster.servers[0][1])
+        told, findings = self.look()
+        self.assertFalse(HEALTH & set(findings), findings)
+        self.assertEqual([daemon["name"] for daemon in told["metrics"]],
+                         ["coordinator", *self.names("server"), *self.names("worker")])
+        self.assertEqual(told["notes"], [])
+
+        with open(disk / "ballast", "wb") as ballast:
+            ballast.write(bytes(shutil.disk_usage(disk).free - FREE_BYTES))
+        wait_for("a checkpoint to fail", lambda: "No space left" in self.cluster.servers[0][0].log(), 60)
+        _, findings = self.look()
+        self.assertEqual(findings["space"]["guilty"], full)
+        self.assertRegex(findings["space"]["what"], r"left, its part of a checkpoint takes [\d.]+ MB")
+        self.assertIn(f"failed at {full}", findings["checkpoint"]["what"])
+        self.assertIn("checkpoint.keep", findings["space"]["remedy"])
+
+
+class WorkersThatWereFaster(DoctorTest):
+    def test_are_told_by_their_own_counters_and_whose_are_missing_is_told_too(self):
+        self.cluster = Cluster(self, lease_ms=3000, metrics=True).add(workers=1, servers=SERVERS)
+        self.cluster.options = []
+        self.cluster.add_worker()
+        self.submit(job())
+        told, findings = self.look()
+        self.assertNotIn("slower", findings)
+        without, = (f"worker {node['rank']} ({node['address']})" for node in self.cluster.status()["workers"]
+                    if not node["metrics_address"])
+        self.assertEqual(told["notes"], [f"metrics not read of {without}: started without --metrics-listen"])
+        # Both are stopped most of the time: neither is slower than the other.
+        over = threading.Event()
+
+        def stop_and_go():
+            while not over.is_set():
+                for worker in self.cluster.workers:
+                    worker.signal(signal.SIGSTOP)
+                over.wait(0.09)
+                for worker in self.cluster.workers:
+                    worker.signal(signal.SIGCONT)
+                over.wait(0.02)
+
+        thread = threading.Thread(target=stop_and_go)
+        thread.start()
+        try:
+            _, findings = self.look("--iterations", 40)
+        finally:
+            over.set()
+            thread.join()
+        slower = findings["slower"]
+        self.assertRegex(slower["guilty"], r"^worker \d")
+        self.assertNotEqual(slower["guilty"], without)
+        self.assertRegex(slower["what"], r"\([\d.e+]+ ms, [\d.e+]+ ms on average before\)")
+        self.assertGreater(slower["cost_share"], 0.3)
+
+
+class WithTls(DoctorTest):
+    def test_pages_are_read_over_tls_and_who_is_turned_away_meanwhile_is_counted(self):
+        ours = self.folder / "ours"
+        self.assertEqual(poseidon("tls", "init", "--to", ours).returncode, 0)
+        self.cluster = Cluster(self, lease_ms=3000, proofs=lambda role: ["--tls-dir", ours / role],
+                               options=["--metrics-listen", "127.0.0.2:0"]).add(workers=WORKERS, servers=SERVERS)
+        self.submit(job())
+        self.assertIn("metrics at https://", self.cluster.servers[0][0].log())
+        over = threading.Event()
+
+        def knock():
+            host, port = self.cluster.servers[1][1].split(":")
+            anybody = ssl.create_default_context()
+            anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+            anybody.set_alpn_protocols(["h2"])
+            while not over.is_set():
+                with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=5) as raw, \
+                        anybody.wrap_socket(raw) as wrapped:
+                    wrapped.recv(1)
+                over.wait(0.2)
+
+        thread = threading.Thread(target=knock)
+        thread.start()
+        try:
+            told, findings = self.look()
+        finally:
+            over.set()
+            thread.join()
+        self.assertEqual(len(told["metrics"]), 1 + SERVERS + WORKERS, told["notes"])
+        self.assertIn(self.cluster.servers[1][1], findings["refused"]["guilty"])
+        self.assertRegex(findings["refused"]["what"], r"turns connections away \(in these seconds: \d+ no_certificate\)")
+        left = {daemon["certificate_left_seconds"] for daemon in told["metrics"]}
+        self.assertNotIn(None, left)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
