@@ -21,7 +21,9 @@ from machine import BUILD, ROOT, command_blocks, make_debian, make_packages, run
 
 TOOLS = ("cpack", "dpkg-shlibdeps", "mmdebstrap", "dockerd", "docker", "docker-compose")
 MOST_ADDED_BYTES = 120e6  # of an image to its base
-ITERATIONS = 600  # at 20 ms each: a worker that is killed soon after the first checkpoint is killed while it trains
+# At 15 ms each: a worker that is killed soon after the first checkpoint is killed while it trains, and doctor has something to
+# look at, though every command of this test takes seconds on a busy machine.
+ITERATIONS = 1800
 DAEMONS = ("coordinator", "server-1", "server-2", "worker-1", "worker-2")
 # Prometheus on the same base, in place of the image from Docker Hub: same program, same options.
 PROMETHEUS = """
@@ -172,19 +174,36 @@ class Containers(unittest.TestCase):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.prometheus_port}/api/v1/targets", timeout=10) as answer:
             return json.load(answer)["data"]["activeTargets"]
 
-    def trains_with_tls_and_not_without(self):
+    def refused_without(self, option):
+        """An operator who proves nothing is told what he lacks."""
         refused = subprocess.run(["docker", "compose", *self.files, "run", "--rm", "-T", "cli", "submit", "deploy/jobs/digits.json",
                                   "--coordinator", "coordinator:4700"], env=self.env, cwd=self.tree, capture_output=True,
                                  text=True, timeout=120, check=False)
         self.assertEqual(refused.returncode, 1, refused.stdout + refused.stderr)
-        self.assertIn("--tls-dir", refused.stderr)
-        self.credentials = ["--tls-dir", "/etc/poseidon/tls"]
+        self.assertIn(option, refused.stderr)
+
+    def wait_for_all_idle(self):
         def idle():
             status = self.status()
             return [node["state"] for node in status["workers"] + status["servers"]] == ["idle"] * 4
 
-        self.wait_for("two servers and two workers of the TLS cluster", idle, 60)
-        self.command("submit", "deploy/jobs/digits.json", "--workers", "2", "--servers", "2", "--wait", timeout_s=300)
+        self.wait_for("two servers and two workers", idle, 60)
+
+    def lets_in_who_knows_the_token(self):
+        self.refused_without("--join-token-file")
+        self.credentials = ["--join-token-file", "/etc/poseidon/token"]
+        self.wait_for_all_idle()
+
+    def trains_with_tls_and_not_without(self):
+        self.refused_without("--tls-dir")
+        self.credentials = ["--tls-dir", "/etc/poseidon/tls"]
+        self.wait_for_all_idle()
+        self.command("submit", "deploy/jobs/digits.json", "--workers", "2", "--servers", "2")
+        self.wait_for("the TLS cluster to train", lambda: self.status()["iteration"] > 0, 60)
+        text = self.command("doctor", "--json")
+        told = json.loads(text[text.index("{"):])
+        self.assertEqual(len(told["metrics"]), len(DAEMONS), told["notes"])
+        self.wait_for("the job's end", lambda: self.status()["state"] in ("done", "failed"), 240)
         self.assertEqual(self.status()["state"], "done")
         self.wait_for("Prometheus' five healthy targets, with TLS",
                       lambda: [t["health"] for t in self.targets()] == ["up"] * len(DAEMONS), 60)
@@ -253,8 +272,12 @@ class Containers(unittest.TestCase):
 
         self.wait_for("Prometheus' five healthy targets",
                       lambda: [t["health"] for t in self.targets()] == ["up"] * len(DAEMONS), 60)
+        plain = self.files
+        self.next_block()  # a join token
+        self.files = [*plain, "-f", "deploy/docker/compose.token.yaml"]
+        self.lets_in_who_knows_the_token()
         self.next_block()  # TLS
-        self.files += ["-f", "deploy/docker/compose.tls.yaml"]
+        self.files = [*plain, "-f", "deploy/docker/compose.tls.yaml"]
         self.trains_with_tls_and_not_without()
         containers = {daemon: self.container(daemon) for daemon in DAEMONS}
         self.compose("stop")
