@@ -183,6 +183,7 @@ std::string manifest_to_json(const CheckpointManifest& manifest) {
   json["time_unix_s"] = manifest.time_unix_s;
   json["bytes"] = manifest.bytes;
   json["stores"] = manifest.stores;
+  if (manifest.data) json["data"] = data_identity_to_json(*manifest.data);
   json["plan"] = plan_pin_to_json(manifest.plan);
   json["pieces"] = nlohmann::ordered_json::array();
   for (const CheckpointPiece& piece : manifest.pieces) {
@@ -220,6 +221,7 @@ absl::StatusOr<CheckpointManifest> manifest_from_json(std::string_view text,
   fields.string("run_directory", &manifest.run_directory);
   const Json* job = fields.value("job");
   const Json* plan = fields.value("plan");
+  const Json* data = fields.value("data");
   fields.integer("workers", &workers, 1, kMaxIndex);
   fields.integer("begun_with", &begun_with, 1, kMaxIndex);
   fields.integer("samples", &samples, 0, kAny);
@@ -252,6 +254,9 @@ absl::StatusOr<CheckpointManifest> manifest_from_json(std::string_view text,
                   json_excerpt(store)));
     }
     manifest.stores.push_back(store.get<std::string>());
+  }
+  if (data != nullptr) {
+    POSEIDON_ASSIGN_OR_RETURN(manifest.data, data_identity_from_json(*data, source, "data"));
   }
   POSEIDON_ASSIGN_OR_RETURN(manifest.plan, plan_pin_from_json(*plan, source));
   if (!manifest.plan.leaders.empty() && manifest.plan.leaders.size() != manifest.workers) {

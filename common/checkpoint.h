@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/data_identity.h"
 #include "common/ids.h"
 #include "common/plan.h"
 #include "common/plan_pin.h"
@@ -91,6 +92,8 @@ struct CheckpointManifest {
   std::vector<std::string> stores;  ///< by ServerIndex: identity of the store that holds the pieces
   std::vector<CheckpointPiece> pieces;
   PlanPin plan;  ///< schemes and chunks of the epoch that saved
+  /// What the run has trained on; nothing in checkpoints of before 2026-11-26.
+  std::optional<DataIdentity> data;
 
   Iteration iteration() const { return snapshot_iteration(snapshot); }
 };

@@ -32,6 +32,7 @@ CheckpointManifest manifest_of(const Plan& plan) {
   manifest.stores = {std::string(32, 'a'), std::string(32, '0')};
   manifest.pieces = checkpoint_pieces(plan, 16);
   manifest.plan = *plan_pin_from_json(nlohmann::json::parse(plan_to_json(plan)), "plan");
+  manifest.data = DataIdentity{.train = {.samples = 60000, .digest = 7}, .test = std::nullopt};
   return manifest;
 }
 

@@ -18,9 +18,10 @@ v1::Failure failure_of(const absl::Status& status, bool restoring) {
   }
 }
 
-v1::NodeMessage ready_message(Epoch epoch) {
+v1::NodeMessage ready_message(Epoch epoch, const std::optional<DataIdentity>& data) {
   v1::NodeMessage message;
   message.mutable_ready()->set_epoch(epoch.value());
+  if (data) put_data_identity(*data, *message.mutable_ready());
   return message;
 }
 

@@ -6,9 +6,11 @@
 // common/control_client.h sends them.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
+#include "common/data_identity.h"
 #include "common/ids.h"
 #include "poseidon/v1/control.pb.h"
 
@@ -17,8 +19,8 @@ namespace poseidon {
 /// What may help after a failure. `restoring`: it happened while a checkpoint was read.
 v1::Failure failure_of(const absl::Status& status, bool restoring);
 
-/// Prepared; may start.
-v1::NodeMessage ready_message(Epoch epoch);
+/// Prepared; may start. `data`: what a worker found at the places that the job names.
+v1::NodeMessage ready_message(Epoch epoch, const std::optional<DataIdentity>& data = std::nullopt);
 /// `loss`: mean over this worker's samples of the iteration.
 v1::NodeMessage iteration_message(Epoch epoch, Iteration iteration, double loss);
 /// Over this worker's share of the test samples, with parameters that have seen `steps` steps.

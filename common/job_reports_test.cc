@@ -69,6 +69,9 @@ TEST(JobReportsTest, FiguresArriveAsTheyAre) {
   EXPECT_EQ(halted.halted().oldest(), 0);
   EXPECT_EQ(halted.halted().newest(), std::numeric_limits<std::int64_t>::max());
   EXPECT_EQ(sent(ready_message(kEpoch)).ready().epoch(), 7);
+  EXPECT_EQ(data_identity_of(sent(ready_message(kEpoch)).ready()), std::nullopt);
+  const DataIdentity data{.train = {.samples = 5, .digest = 6}, .test = std::nullopt};
+  EXPECT_EQ(data_identity_of(sent(ready_message(kEpoch, data)).ready()), data);
   EXPECT_EQ(sent(finished_message(kEpoch)).finished().epoch(), 7);
 }
 

@@ -79,6 +79,9 @@ class CheckpointCommit {
   CheckpointCommit(CheckpointCommitOptions options, std::int64_t keep, Iteration last_iteration,
                    std::vector<CheckpointManifest> committed);
 
+  /// What the epoch trains on, known when its workers are ready: for its checkpoints to say.
+  void set_data(const std::optional<DataIdentity>& data) { frame_.data = data; }
+
   /// A new epoch begins at `first_iteration`; what was in the making is given up. `frame` is a
   /// manifest but for snapshot, loss, time and bytes; its stores are the epoch's servers, and its
   /// samples those before the first iteration. Each iteration takes so many more.

@@ -244,7 +244,8 @@ JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
       return job_->on_calibration(from, Epoch(message.calibration().epoch()),
                                   to_answer(message.calibration()), now);
     case v1::NodeMessage::kReady:
-      return job_->on_ready(from, Epoch(message.ready().epoch()), now);
+      return job_->on_ready(from, Epoch(message.ready().epoch()), now,
+                            data_identity_of(message.ready()));
     case v1::NodeMessage::kIteration: {
       const v1::IterationReport& report = message.iteration();
       return job_->on_iteration(from, Epoch(report.epoch()), iteration(report.iteration()),

@@ -203,7 +203,8 @@ void Cluster::record_job() {
                                      .lost = std::move(lost),
                                      .stopped = stopped,
                                      .has_checkpoints = has_checkpoints,
-                                     .abandoned = {abandoned.begin(), abandoned.end()}}};
+                                     .abandoned = {abandoned.begin(), abandoned.end()},
+                                     .data = job_->data()}};
   directory_->write_file(std::filesystem::absolute(state_->job_file()).string(),
                          durable_job_to_json(record));
 }
@@ -352,7 +353,8 @@ absl::Status Cluster::go_on_with(DurableJob record) {
       .age = std::max(Milliseconds(0), wall_clock() - Milliseconds(running.started_unix_ms)),
       .recovering_from = running.recovering_from,
       .stopped = running.stopped,
-      .abandoned = std::move(running.abandoned)};
+      .abandoned = std::move(running.abandoned),
+      .data = running.data};
   if (progress.tested_iteration) {
     state.test = TestResult{.iteration = *progress.tested_iteration,
                             .loss = progress.test_loss,

@@ -150,6 +150,7 @@ absl::StatusOr<DurableJob::Running> running_from_json(const nlohmann::json& valu
   fields.boolean("has_checkpoints", &running.has_checkpoints);
   const nlohmann::json* const lost = fields.value("lost");
   const nlohmann::json* const abandoned = fields.value("abandoned");
+  const nlohmann::json* const data = fields.value("data");
   POSEIDON_RETURN_IF_ERROR(fields.finish());
   if (lost != nullptr) {
     const bool are_ids =
@@ -158,6 +159,10 @@ absl::StatusOr<DurableJob::Running> running_from_json(const nlohmann::json& valu
     if (!are_ids) fields.refuse("lost", "expected node ids");
     POSEIDON_RETURN_IF_ERROR(fields.status());
     for (const nlohmann::json& id : *lost) running.lost.emplace_back(id.get<std::uint64_t>());
+  }
+  if (data != nullptr) {
+    POSEIDON_ASSIGN_OR_RETURN(running.data,
+                              data_identity_from_json(*data, kSource, "running.data"));
   }
   if (abandoned != nullptr) {
     POSEIDON_ASSIGN_OR_RETURN(running.abandoned, snapshots_from_json(*abandoned, fields));
@@ -193,6 +198,7 @@ std::string durable_job_to_json(const DurableJob& job) {
         {"plan", absl::Base64Escape(plan_to_message(job.running->plan).SerializeAsString())}};
     if (job.running->has_checkpoints) running["has_checkpoints"] = true;
     if (!job.running->plan_basis.empty()) running["plan_basis"] = job.running->plan_basis;
+    if (job.running->data) running["data"] = data_identity_to_json(*job.running->data);
     if (!job.running->abandoned.empty()) {
       running["abandoned"] = ordered_json::array();
       for (const SnapshotId id : job.running->abandoned) {

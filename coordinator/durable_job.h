@@ -50,6 +50,7 @@ struct DurableJob {
     bool has_checkpoints = false;
     /// Checkpoints of courses that the run has left: no epoch begins there.
     std::vector<SnapshotId> abandoned;
+    std::optional<DataIdentity> data;  ///< what it trains on
   };
   /// Absent: training has not started, and the job begins anew.
   std::optional<Running> running;

@@ -50,6 +50,8 @@ DurableJob running_job() {
   running.started_unix_ms = 1'700'000'000'000;
   running.has_checkpoints = true;
   running.abandoned = {snapshot_id(Epoch(2), 60), snapshot_id(Epoch(2), 80)};
+  running.data = DataIdentity{.train = {.samples = 60000, .digest = 7},
+                              .test = DatasetIdentity{.samples = 10000, .digest = 9}};
   job.running = running;
   return job;
 }
@@ -79,6 +81,7 @@ TEST(DurableJob, ThereAndBack) {
   EXPECT_EQ(read->running->samples, 5120);
   EXPECT_TRUE(read->running->has_checkpoints);
   EXPECT_EQ(read->running->abandoned, running_job().running->abandoned);
+  EXPECT_EQ(read->running->data, running_job().running->data);
 }
 
 TEST(DurableJob, BeforeTheStartThereIsNoPlan) {
@@ -144,6 +147,7 @@ TEST(DurableJob, TrustsNothing) {
   for (const J& none : {J("2-60"), J({"2-60", "x"}), J({2})}) {
     EXPECT_THAT(refusal([&none](J& j) { j["running"]["abandoned"] = none; }),
                 HasSubstr("abandoned"));
+    EXPECT_THAT(refusal([&none](J& j) { j["running"]["data"] = none; }), HasSubstr("running.data"));
   }
   EXPECT_NE(durable_job_from_json("").status().message(), "");
   const std::string whole = durable_job_to_json(running_job());

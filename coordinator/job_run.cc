@@ -250,7 +250,8 @@ Participant* JobRun::expect_worker(NodeId from, Epoch epoch, const char* what,
 
 // ---- preparing ----
 
-JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now) {
+JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now,
+                            const std::optional<DataIdentity>& found) {
   JobActions actions;
   Participant* participant = expect_participant(from, epoch, "Ready", actions);
   if (participant == nullptr) return actions;
@@ -268,6 +269,12 @@ JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now) {
            absl::StrCat("Ready before its turn from ", participant_text(*participant)));
     return actions;
   }
+  if (found && expected == NodeRole::kWorker) {
+    if (const std::string foreign = foreign_data(*participant, *found, actions); !foreign.empty()) {
+      fail_for(*participant, foreign, now, actions);
+      return actions;
+    }
+  }
   participant->state = ParticipantState::kReady;
   participant->is_new = false;
   if (state_ == JobState::kPreparingServers && all_in(servers_, ParticipantState::kReady)) {
@@ -279,6 +286,7 @@ JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now) {
   } else if (state_ == JobState::kPreparingWorkers && all_in(workers_, ParticipantState::kReady)) {
     enter(JobState::kRunning, now);
     trained_workers_ = workers_.size();
+    checkpoints_.set_data(data());
     lines_are_lost_ = false;
     message_.clear();
     if (!started_) started_ = now;

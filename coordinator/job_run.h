@@ -282,6 +282,7 @@ struct RunningJob {
   std::string recovering_from;
   bool stopped = false;               ///< the epoch was over
   std::vector<SnapshotId> abandoned;  ///< checkpoints of courses that the run has left
+  std::optional<DataIdentity> data;   ///< what it trains on
 };
 
 /// One thread only (the service holds its mutex). `now` never goes backwards.
@@ -311,7 +312,9 @@ class JobRun {
 
   JobActions on_calibration(NodeId from, Epoch epoch, const CalibrationAnswer& answer,
                             Nanoseconds now);
-  JobActions on_ready(NodeId from, Epoch epoch, Nanoseconds now);
+  /// `found`: the data at the place that the job names, of a worker; it trains where they are the others'.
+  JobActions on_ready(NodeId from, Epoch epoch, Nanoseconds now,
+                      const std::optional<DataIdentity>& found = std::nullopt);
   JobActions on_iteration(NodeId from, Epoch epoch, Iteration iteration, double loss,
                           Nanoseconds now);
   JobActions on_test(NodeId from, Epoch epoch, Iteration iteration, const TestPart& part,
@@ -352,6 +355,8 @@ class JobRun {
   bool has_trained() const { return started_.has_value(); }  ///< in this epoch or before
   JobCounts counts() const;                                  ///< for metrics
   std::uint32_t begun_with() const { return begun_with_; }   ///< workers of the first epoch
+  /// What it trains on; nothing before a worker of it was ready.
+  std::optional<DataIdentity> data() const;
   std::uint64_t samples() const { return samples_; }  ///< that all had taken before this epoch
 
   /// How long the slowest worker's layers take now. A plan that would be better is written down for
@@ -423,6 +428,10 @@ class JobRun {
                          JobActions& actions);
   bool leave_out_unfit(const Participant& failed, const std::string& reason, Nanoseconds now,
                        JobActions& actions);
+  void fail_for(const Participant& participant, const std::string& reason, Nanoseconds now,
+                JobActions& actions);
+  std::string foreign_data(const Participant& worker, const DataIdentity& found,
+                           JobActions& actions);
   bool allows_workers(std::size_t count) const;
   void add_workers(Nanoseconds now);
   void end_epoch(bool succeeded, const std::string& reason, JobActions& actions);
@@ -492,6 +501,12 @@ class JobRun {
   std::optional<Nanoseconds> recovering_since_;
   Nanoseconds vacant_since_{0};  ///< while recovering: since when places wait to be filled
   std::set<NodeId> unfit_;       ///< members that cannot take part in this job
+  struct KnownData {
+    DataIdentity data;
+    std::string whose;        ///< "worker 0 (10.0.0.3:4711)", or a checkpoint's name; for people
+    bool may_change = false;  ///< a checkpoint's: what its run finds now is another thing
+  };
+  std::optional<KnownData> data_;
   /// By where they ran: newcomers that failed or died before an iteration that was new was made
   /// with them. A process that is started again and again must not stop the others again and again.
   struct Mishaps {

@@ -133,9 +133,15 @@ JobActions JobRun::on_failed(NodeId from, Epoch epoch, const std::string& reason
             now, actions);
     return actions;
   }
-  if (leave_out_unfit(*participant, reason, now, actions)) return actions;
-  end(false, absl::StrCat(participant_text(*participant), " failed: ", reason), now, actions);
+  fail_for(*participant, reason, now, actions);
   return actions;
+}
+
+/// The job ends, unless it can do without.
+void JobRun::fail_for(const Participant& participant, const std::string& reason, Nanoseconds now,
+                      JobActions& actions) {
+  if (leave_out_unfit(participant, reason, now, actions)) return;
+  end(false, absl::StrCat(participant_text(participant), " failed: ", reason), now, actions);
 }
 
 JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {

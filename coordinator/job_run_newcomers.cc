@@ -139,6 +139,34 @@ bool JobRun::leave_out_unfit(const Participant& failed, const std::string& reaso
   return true;
 }
 
+std::optional<DataIdentity> JobRun::data() const {
+  return data_ ? std::optional(data_->data) : std::nullopt;
+}
+
+/// The first worker's data are the job's, and a sample has one place in the run (docs/sampling.md):
+/// who has found others cannot train with it. "" for one who has the same. A checkpoint may be gone
+/// on from with other data, if people wish; they hear of it.
+std::string JobRun::foreign_data(const Participant& worker, const DataIdentity& found,
+                                 JobActions& actions) {
+  if (data_ && !data_->may_change) {
+    const std::string difference = data_difference(found, data_->data);
+    if (difference.empty()) return "";
+    return absl::StrCat("its data are not those of ", data_->whose, ": ", difference,
+                        "; give all workers the same files at the same path");
+  }
+  if (data_) {
+    if (const std::string difference = data_difference(found, data_->data); !difference.empty()) {
+      actions.emplace_back(LogLine{
+          absl::StrCat("job ", description_.id, ": the data of ", participant_text(worker),
+                       " are not those that ", data_->whose, " was trained on: ", difference,
+                       "; training goes on with what there is, but not as it would have"),
+          LogLine::Kind::kAlarm});
+    }
+  }
+  data_ = {.data = found, .whose = participant_text(worker)};
+  return "";
+}
+
 /// On its machine somebody could not read a checkpoint that is still taken for good.
 bool JobRun::is_doubter(const NodeInfo& node) const {
   return std::ranges::any_of(doubters_, [&](const auto& entry) {

@@ -320,6 +320,14 @@ class CourseTest : public JobResumeTest {
   const std::string kStore = std::string(32, 'a');
 };
 
+TEST_F(JobResumeTest, WhatItTrainsOnStaysKnown) {
+  const DataIdentity data{.train = {.samples = 60000, .digest = 7}, .test = std::nullopt};
+  resume(2, false, [&data](RunningJob& running) { running.data = data; });
+  EXPECT_EQ(job_->data(), data);
+  resume();
+  EXPECT_EQ(job_->data(), std::nullopt) << "an earlier version wrote the record";
+}
+
 TEST_F(CourseTest, WhatTheRunHasLeftStaysLeftWhenAnotherCoordinatorGoesOn) {
   const SnapshotId one = snapshot_id(Epoch(5), 1), two = snapshot_id(Epoch(5), 2);
   EXPECT_EQ(beginning({one, two}, {}, 2), two);

@@ -10,6 +10,7 @@
 #include "common/status_macros.h"
 #include "common/tensor_memory.h"
 #include "spdlog/spdlog.h"
+#include "worker/data/dataset_identity.h"
 #include "worker/engine/cpu/parallel.h"
 #include "worker/model_file.h"
 
@@ -206,12 +207,14 @@ absl::Status WorkerJob::prepare_data(const NetSpec& net, std::uint32_t workers) 
                              .log = [](const std::string& text) { spdlog::warn("{}", text); }};
   POSEIDON_ASSIGN_OR_RETURN(
       train_, TrainBatches::open(job_.data, net.input_shape, net.classes, placement, options));
+  POSEIDON_ASSIGN_OR_RETURN(data_.train, identity_of(train_->dataset()));
   if (!job_.data.test) return absl::OkStatus();
   // Tests have the engine's batch, and no positions in the run that it would change.
   BatchPlacement test_placement = placement;
   test_placement.batch_size = job_.batch_size / job_.micro_batches;
   POSEIDON_ASSIGN_OR_RETURN(
       test_, TestBatches::open(job_.data, net.input_shape, net.classes, test_placement, options));
+  POSEIDON_ASSIGN_OR_RETURN(data_.test, identity_of(test_->dataset()));
   return absl::OkStatus();
 }
 
@@ -299,7 +302,7 @@ absl::Status WorkerJob::prepare_synchronisation(Plan plan) {
     save_own_state(first_iteration_);
     POSEIDON_RETURN_IF_ERROR(states_->wait(first_iteration_));
   }
-  services_.client->send(ready_message(epoch_));
+  services_.client->send(ready_message(epoch_, data_));
   spdlog::info("job {}: worker {} is ready, epoch {}", job_.name, rank_.value(), epoch_.value());
   return absl::OkStatus();
 }

@@ -129,6 +129,7 @@ class WorkerJob final : public TrainerEvents {
   std::string own_state_address_;  ///< of a server that holds worker 0's own state
   std::shared_ptr<Executor> executor_;
   std::unique_ptr<ExecutorFactors> factors_;  ///< null when no layer goes by SFB
+  DataIdentity data_;
   std::unique_ptr<TrainBatches> train_;
   std::unique_ptr<TestBatches> test_;
 

@@ -174,6 +174,7 @@ class TrainBatches::Impl {
   }
 
   double stall_seconds() const { return probe_->stall_seconds(); }
+  const Dataset& dataset() const { return *dataset_; }
 
  private:
   static constexpr std::int64_t kMaxPieceSamples = 16;
@@ -337,6 +338,8 @@ absl::StatusOr<const Batch*> TrainBatches::next(Milliseconds timeout) {
 }
 
 double TrainBatches::stall_seconds() const { return impl_->stall_seconds(); }
+
+const Dataset& TrainBatches::dataset() const { return impl_->dataset(); }
 
 TestBatches::TestBatches(std::shared_ptr<const Dataset> dataset, std::vector<SampleReader> readers,
                          Shape sample_shape, const BatchPlacement& placement)

@@ -86,6 +86,8 @@ class TrainBatches {
   /// Seconds that next() has waited so far. Any thread.
   double stall_seconds() const;
 
+  const Dataset& dataset() const;
+
  private:
   class Impl;
   explicit TrainBatches(std::unique_ptr<Impl> impl);
@@ -112,6 +114,7 @@ class TestBatches {
   std::int64_t batches() const;
   /// This worker's samples.
   std::int64_t samples() const { return end_ - begin_; }
+  const Dataset& dataset() const { return *dataset_; }
 
   /// Fills `batch` with batch `index`, 0 <= index < batches(). The last one may have valid_samples
   /// < samples; it is filled by repeating its last valid sample. `batch` may be used again and
