@@ -17,6 +17,7 @@
 #include "cli/metrics_client.h"
 #include "cli/metrics_page.h"
 #include "cli/watch.h"
+#include "common/daemon.h"
 #include "common/process_load.h"
 #include "common/status_macros.h"
 
@@ -64,6 +65,13 @@ std::vector<absl::StatusOr<MetricsPage>> read_metrics(const std::vector<MetricsT
   return pages;
 }
 
+/// Whether the address is one of this machine's: what is near is reached from itself.
+bool is_here(const std::string& address) {
+  const absl::StatusOr<HostPort> parsed = parse_host_port(address, PortZero::kRefused);
+  return parsed.ok() &&
+         (is_loopback_host(parsed->host) || local_host_towards(*parsed) == parsed->host);
+}
+
 std::vector<MetricsReading> readings(std::vector<absl::StatusOr<MetricsPage>> before,
                                      std::vector<absl::StatusOr<MetricsPage>> after) {
   std::vector<MetricsReading> both;
@@ -81,7 +89,8 @@ absl::Status run_doctor(const DoctorOptions& options) {
                             CoordinatorClient::make(options));
   POSEIDON_ASSIGN_OR_RETURN(v1::GetStatusResponse status,
                             client->wait_for_coordinator(options.connect_timeout));
-  const std::vector<MetricsTarget> targets = metrics_targets(status, process_load().machine);
+  const std::vector<MetricsTarget> targets = metrics_targets(
+      status, {.machine = process_load().machine, .is_coordinators = is_here(client->address())});
   std::vector<absl::StatusOr<MetricsPage>> before = read_metrics(targets, options.security);
   POSEIDON_ASSIGN_OR_RETURN(const TraceData trace,
                             client->trace(iterations_of(options, status), kPatience));

@@ -79,12 +79,12 @@ struct DoctorFacts {
     double early_gradient_bytes = 0.0;
     double store_errors = 0.0;
     std::optional<double> disk_free_bytes, disk_bytes;
-    double snapshot_bytes = 0.0;    ///< of one part of a checkpoint, on average
-    double snapshots_failed = 0.0;  ///< since it was started
+    double snapshot_bytes = 0.0;    ///< of its part of a checkpoint, about; 0: not known
+    double snapshots_failed = 0.0;  ///< parts of checkpoints, while the doctor looked
     // Of the coordinator.
-    double checkpoints_failed = 0.0;  ///< while the doctor looked
+    double checkpoints_failed = 0.0;  ///< while the doctor looked; not those of an epoch's end
     double checkpoint_every = 0.0;
-    /// Since the newest, or the beginning.
+    /// Since the newest, or the beginning, as long as none was committed while the doctor looked.
     double iterations_since_checkpoint = 0.0;
   };
 

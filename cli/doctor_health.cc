@@ -20,6 +20,8 @@ constexpr double kFullDisk = 0.1;
 constexpr double kPartsLeft = 2.0;
 /// So many checkpoints were due since the newest.
 constexpr double kOverdue = 3.0;
+/// Fewer refusals in a look are a port scan, or an epoch's change.
+constexpr double kManyRefused = 3.0;
 constexpr double kDayS = 86400.0, kCertificateDays = 14.0;
 /// Of what is waited for, so much must be worth a word where shared memory would do.
 constexpr double kWaitsForPath = 0.1;
@@ -74,7 +76,7 @@ class Health {
         absl::StrFormat("the disk of %s has %.3g MB (%.1f %%) left%s", daemon.name, free * 1e-6,
                         share * 100.0,
                         daemon.snapshot_bytes > 0.0
-                            ? absl::StrFormat(", its part of a checkpoint takes %.3g MB",
+                            ? absl::StrFormat(", its part of a checkpoint takes about %.3g MB",
                                               daemon.snapshot_bytes * 1e-6)
                             : ""),
         "make room in its --data-dir's file system, or keep fewer checkpoints (checkpoint.keep)");
@@ -94,8 +96,8 @@ class Health {
     std::vector<std::string> failing;
     for (const auto& server : f_.daemons) {
       if (server.snapshots_failed <= 0.0) continue;
-      failing.push_back(
-          absl::StrFormat("%s (%.0f of its parts)", server.name, server.snapshots_failed));
+      failing.push_back(absl::StrFormat("%s (%.0f parts in these seconds)", server.name,
+                                        server.snapshots_failed));
     }
     if (!failing.empty()) absl::StrAppend(&what, "; failed at ", absl::StrJoin(failing, ", "));
     add(Finding::Kind::kCheckpoint, "", std::move(what),
@@ -153,14 +155,19 @@ class Health {
         "its log names them; make the data anew (poseidon data pack), or look at its disk");
   }
 
+  static double total(const std::map<std::string, double>& counts) {
+    double sum = 0.0;
+    for (const auto& [what, count] : counts) sum += count;
+    return sum;
+  }
   void refused(const DoctorFacts::Daemon& daemon) {
-    if (!daemon.refused_messages.empty()) {
+    if (total(daemon.refused_messages) >= kManyRefused) {
       add(Finding::Kind::kRefused, daemon.name,
           absl::StrFormat("%s refuses messages (in these seconds: %s)", daemon.name,
                           counted(daemon.refused_messages)),
           "its log says whose; is everything of one version?");
     }
-    if (!daemon.refused_connections.empty()) {
+    if (total(daemon.refused_connections) >= kManyRefused) {
       add(Finding::Kind::kRefused, daemon.name,
           absl::StrFormat("%s turns connections away (in these seconds: %s)", daemon.name,
                           counted(daemon.refused_connections)),

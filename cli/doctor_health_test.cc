@@ -65,7 +65,7 @@ const std::vector<HealthCase> kHealthCases = {
      Kind::kStore, "server 1", "RocksDB of server 1 reports 3 errors"},
     {"little_of_a_disk_left", [](DoctorFacts& f) { daemon(f, "server 0").disk_free_bytes = 9e9; },
      Kind::kSpace, "server 0",
-     "has 9e+03 MB (9.0 %) left, its part of a checkpoint takes 2e+03 MB"},
+     "has 9e+03 MB (9.0 %) left, its part of a checkpoint takes about 2e+03 MB"},
     {"no_room_for_checkpoints", [](DoctorFacts& f) { daemon(f, "server 1").snapshot_bytes = 26e9; },
      Kind::kSpace, "server 1", "(50.0 %) left"},
     {"a_checkpoint_that_failed",
@@ -73,7 +73,8 @@ const std::vector<HealthCase> kHealthCases = {
        daemon(f, "coordinator").checkpoints_failed = 1;
        daemon(f, "server 1").snapshots_failed = 4;
      },
-     Kind::kCheckpoint, "", "a checkpoint failed just now; failed at server 1 (4 of its parts)"},
+     Kind::kCheckpoint, "",
+     "a checkpoint failed just now; failed at server 1 (4 parts in these seconds)"},
     {"checkpoints_that_are_overdue",
      [](DoctorFacts& f) { daemon(f, "coordinator").iterations_since_checkpoint = 301; },
      Kind::kCheckpoint, "", "301 iterations are in no checkpoint, one is due every 100"},
@@ -103,9 +104,9 @@ const std::vector<HealthCase> kHealthCases = {
      Kind::kRefused, "server 0", "(in these seconds: 1 layer, 5 length)"},
     {"refused_connections",
      [](DoctorFacts& f) {
-       daemon(f, "coordinator").refused_connections = {{"unknown_ca", 2}};
+       daemon(f, "coordinator").refused_connections = {{"unknown_ca", 3}};
      },
-     Kind::kRefused, "coordinator", "turns connections away (in these seconds: 2 unknown_ca)"},
+     Kind::kRefused, "coordinator", "turns connections away (in these seconds: 3 unknown_ca)"},
     {"a_certificate_that_expires",
      [](DoctorFacts& f) { daemon(f, "worker 0").certificate_left_s = 3.5 * kDayS; },
      Kind::kCertificate, "worker 0", "the certificate of worker 0 expires in 3.5 days"},
@@ -134,6 +135,13 @@ INSTANTIATE_TEST_SUITE_P(Facts, Judge, ::testing::ValuesIn(kHealthCases),
 TEST(Health, OfAHealthyClusterNothingIsSaid) {
   EXPECT_TRUE(health_findings(healthy_cluster()).empty());
   EXPECT_TRUE(health_findings(DoctorFacts()).empty());
+}
+
+TEST(Health, ARefusalOrTwoAreNoTrouble) {
+  DoctorFacts facts = healthy_cluster();
+  daemon(facts, "server 0").refused_messages = {{"length", 1}, {"layer", 1}};
+  daemon(facts, "worker 1").refused_connections = {{"handshake", 2}};
+  EXPECT_TRUE(health_findings(facts).empty());
 }
 
 TEST(Health, SocketsOfOneMachineMatterWhereSomebodyWaitsAndAllOfItIsKnown) {

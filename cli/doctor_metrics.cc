@@ -18,8 +18,8 @@ using Role = DoctorFacts::Daemon::Role;
 
 /// As add_metrics uses them.
 constexpr std::string_view kBuildInfo = "poseidon_build_info", kRank = "poseidon_node_rank",
-                           kEpoch = "poseidon_node_epoch", kJobInfo = "poseidon_job_info",
-                           kRetries = "poseidon_retries_total",
+                           kNodeEpoch = "poseidon_node_epoch", kJobInfo = "poseidon_job_info",
+                           kEpoch = "poseidon_epoch", kRetries = "poseidon_retries_total",
                            kRefusedMessages = "poseidon_refused_messages_total",
                            kRefusedConnections = "poseidon_refused_connections_total",
                            kExpiry = "poseidon_certificate_expiry_time_seconds",
@@ -35,15 +35,16 @@ constexpr std::string_view kBuildInfo = "poseidon_build_info", kRank = "poseidon
                            kStoreErrors = "poseidon_store_background_errors",
                            kDiskFree = "poseidon_disk_free_bytes", kDisk = "poseidon_disk_bytes",
                            kSnapshots = "poseidon_snapshots_total",
-                           kSnapshotBytes = "poseidon_snapshot_written_bytes_total",
+                           kCheckpointBytes = "poseidon_checkpoint_bytes",
                            kCheckpoints = "poseidon_checkpoints_total",
                            kCheckpointEvery = "poseidon_checkpoint_every_iterations",
                            kCheckpointIteration = "poseidon_checkpoint_iteration",
                            kIteration = "poseidon_job_iteration";
 constexpr std::array kNames = {kBuildInfo,
                                kRank,
-                               kEpoch,
+                               kNodeEpoch,
                                kJobInfo,
+                               kEpoch,
                                kRetries,
                                kRefusedMessages,
                                kRefusedConnections,
@@ -61,14 +62,15 @@ constexpr std::array kNames = {kBuildInfo,
                                kDiskFree,
                                kDisk,
                                kSnapshots,
-                               kSnapshotBytes,
+                               kCheckpointBytes,
                                kCheckpoints,
                                kCheckpointEvery,
                                kCheckpointIteration,
                                kIteration};
 
-/// Of so many iterations a mean tells something of how it was before.
-constexpr double kTellingIterations = 20;
+/// Of so many iterations a mean tells something of how it was before, and of a look of some
+/// seconds.
+constexpr double kTellingBefore = 20, kTellingNow = 3;
 /// What happens in every healthy cluster when epochs change.
 constexpr std::array<std::string_view, 3> kHarmless = {"duplicate", "epoch", "stale_epoch"};
 
@@ -82,6 +84,18 @@ std::string_view role_text(Role role) {
       break;
   }
   return "coordinator";
+}
+
+/// The epoch that the page is of, where it is another than the job's: of another cluster at that
+/// address, whose nodes have ranks too. "" where it is the same.
+std::string other_epoch(const MetricsTarget& target, const MetricsPage& page,
+                        const v1::GetStatusResponse& status) {
+  const std::optional<double> epoch =
+      page.sum(target.role == Role::kCoordinator ? kEpoch : kNodeEpoch);
+  if (epoch == static_cast<double>(status.epoch())) return "";
+  return absl::StrCat("at ", target.address, " is a ", std::string(role_text(target.role)), " in ",
+                      epoch ? absl::StrCat("epoch ", *epoch) : "no epoch", ", the job is in ",
+                      status.epoch());
 }
 
 /// What one daemon's counters did between two readings of them.
@@ -112,12 +126,14 @@ class Look {
     return grown;
   }
 
+  bool is_unchanged(std::string_view name) const { return before_.sum(name) == after_.sum(name); }
+
   void compute(DoctorFacts::Daemon& daemon) const {
     // Layers' counters begin anew with every epoch.
-    if (before_.sum(kEpoch) != after_.sum(kEpoch)) return;
-    daemon.compute_before_s = per_iteration(computed(before_), iterations(before_));
+    if (!is_unchanged(kNodeEpoch)) return;
+    daemon.compute_before_s = per_iteration(computed(before_), iterations(before_), kTellingBefore);
     daemon.compute_now_s = per_iteration(computed(after_) - computed(before_),
-                                         iterations(after_) - iterations(before_));
+                                         iterations(after_) - iterations(before_), kTellingNow);
   }
 
  private:
@@ -130,8 +146,8 @@ class Look {
     for (const auto& [layer, count] : page.by(kSynced, "layer")) most = std::max(most, count);
     return most;
   }
-  std::optional<double> per_iteration(double seconds, double iterations) const {
-    if (iterations < kTellingIterations || seconds <= 0.0) return std::nullopt;
+  static std::optional<double> per_iteration(double seconds, double iterations, double telling) {
+    if (iterations < telling || seconds <= 0.0) return std::nullopt;
     return seconds / iterations;
   }
 
@@ -139,7 +155,7 @@ class Look {
   const MetricsPage& after_;
 };
 
-/// "" when the page is the target's.
+/// "" when the page is the target's: of its role and rank, or of the coordinator of this job.
 std::string not_of(const MetricsTarget& target, const MetricsPage& page,
                    const v1::GetStatusResponse& status) {
   const std::string role(role_text(target.role));
@@ -177,23 +193,25 @@ DoctorFacts::Daemon facts_of(const MetricsTarget& target, const Look& look, doub
       daemon.gpu_utilization = look.gauge(kUtilization);
       daemon.gpu_celsius = look.gauge(kCelsius);
       break;
-    case Role::kServer: {
+    case Role::kServer:
       daemon.streams = look.now(kStreams);
       daemon.paused_streams = look.least(kPaused);
       daemon.early_gradient_bytes = look.now(kEarly);
       daemon.store_errors = look.now(kStoreErrors);
       daemon.disk_free_bytes = look.gauge(kDiskFree);
       daemon.disk_bytes = look.gauge(kDisk);
-      const double sealed = look.now(kSnapshots, {{"result", "sealed"}});
-      daemon.snapshot_bytes = look.now(kSnapshotBytes) / std::max(sealed, 1.0);
-      daemon.snapshots_failed = look.now(kSnapshots, {{"result", "failed"}});
+      daemon.snapshots_failed = look.grew(kSnapshots, {{"result", "failed"}});
       break;
-    }
     case Role::kCoordinator:
-      daemon.checkpoints_failed = look.grew(kCheckpoints, {{"result", "failed"}});
+      // What is in the making when an epoch ends counts as failed, too.
+      if (look.is_unchanged(kEpoch)) {
+        daemon.checkpoints_failed = look.grew(kCheckpoints, {{"result", "failed"}});
+      }
       daemon.checkpoint_every = look.now(kCheckpointEvery);
-      daemon.iterations_since_checkpoint =
-          std::max(look.now(kIteration) - look.now(kCheckpointIteration), 0.0);
+      if (look.is_unchanged(kCheckpointIteration)) {
+        daemon.iterations_since_checkpoint =
+            std::max(look.least(kIteration) - look.now(kCheckpointIteration), 0.0);
+      }
       break;
   }
   return daemon;
@@ -202,7 +220,7 @@ DoctorFacts::Daemon facts_of(const MetricsTarget& target, const Look& look, doub
 }  // namespace
 
 std::vector<MetricsTarget> metrics_targets(const v1::GetStatusResponse& status,
-                                           std::uint64_t machine) {
+                                           const DoctorPlace& here) {
   std::vector<MetricsTarget> targets;
   const auto add = [&](Role role, const v1::NodeStatus* node, const std::string& address) {
     MetricsTarget target{.role = role, .name = std::string(role_text(role))};
@@ -216,15 +234,15 @@ std::vector<MetricsTarget> metrics_targets(const v1::GetStatusResponse& status,
       target.why_not = "started without --metrics-listen";
     } else if (!parsed.ok()) {
       target.why_not = std::string(parsed.status().message());
-    } else if (node != nullptr && is_loopback_host(parsed->host) &&
-               (machine == 0 || node->load().machine() != machine)) {
+    } else if (is_loopback_host(parsed->host) &&
+               !(node == nullptr ? here.is_coordinators
+                                 : here.machine != 0 && node->load().machine() == here.machine)) {
       target.why_not = "shown to their own machines only (--metrics-listen)";
     } else {
       target.address = to_string(*parsed);
     }
     targets.push_back(std::move(target));
   };
-  // The id of its job tells whether a coordinator at a loopback address is the one.
   add(Role::kCoordinator, nullptr, status.metrics_address());
   for (const v1::NodeStatus& node : status.servers()) {
     if (node.rank() >= 0) add(Role::kServer, &node, node.metrics_address());
@@ -242,6 +260,7 @@ void add_metrics(const std::vector<MetricsTarget>& targets,
                  double unix_now_s, DoctorFacts& facts) {
   // Who shares a reason shares a note.
   std::map<std::string, std::vector<std::string>> missing;
+  double checkpoint_bytes = 0.0;
   for (std::size_t t = 0; t < targets.size() && t < readings.size(); ++t) {
     const MetricsTarget& target = targets[t];
     const MetricsReading& reading = readings[t];
@@ -250,11 +269,21 @@ void add_metrics(const std::vector<MetricsTarget>& targets,
       if (!why.empty()) break;
       why = page->ok() ? not_of(target, **page, status) : std::string(page->status().message());
     }
+    if (why.empty()) why = other_epoch(target, *reading.after, status);
     if (!why.empty()) {
       missing[why].push_back(target.name);
       continue;
     }
     facts.daemons.push_back(facts_of(target, Look(*reading.before, *reading.after), unix_now_s));
+    if (target.role == Role::kCoordinator) {
+      checkpoint_bytes = reading.after->sum(kCheckpointBytes).value_or(0.0);
+    }
+  }
+  // Servers count since they were started, other jobs included; the coordinator knows this job's.
+  const auto servers = static_cast<double>(std::count_if(
+      targets.begin(), targets.end(), [](const auto& t) { return t.role == Role::kServer; }));
+  for (DoctorFacts::Daemon& daemon : facts.daemons) {
+    if (daemon.role == Role::kServer) daemon.snapshot_bytes = checkpoint_bytes / servers;
   }
   for (const auto& [why, names] : missing) {
     facts.notes.push_back(

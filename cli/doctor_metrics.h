@@ -26,10 +26,16 @@ struct MetricsTarget {
   std::string why_not;    ///< then
 };
 
+/// From where the doctor looks.
+struct DoctorPlace {
+  std::uint64_t machine = 0;     ///< as in ProcessLoad
+  bool is_coordinators = false;  ///< the coordinator's address is one of this machine's
+};
+
 /// The coordinator and all nodes with a part in the job. A page on a loopback address is reached
-/// from its own machine alone: it is asked where `machine` (ProcessLoad) is the node's.
+/// from its own machine alone: others are not asked.
 std::vector<MetricsTarget> metrics_targets(const v1::GetStatusResponse& status,
-                                           std::uint64_t machine);
+                                           const DoctorPlace& here);
 
 /// The names of the metrics that add_metrics reads, for MetricsPage::parse.
 absl::Span<const std::string_view> doctor_metrics();

@@ -123,7 +123,8 @@ void add_doctor(CLI::App& app, DoctorOptions& options) {
       ->check(CLI::Range(2, 1000));
   app.footer(
       "Takes a short trace, looks at it, at the status and at the daemons' metrics (of those with\n"
-      "--metrics-listen that are reached from here), and says what limits the job: which node, link,\n"
+      "--metrics-listen that are reached from here), and says what limits the job: which node, "
+      "link,\n"
       "server, disk, layer or machine, what it costs, and what to do.\n\n"
       "Example:\n  poseidon doctor --coordinator 10.0.0.1:4700");
 }

@@ -15,8 +15,8 @@
 
 namespace poseidon {
 
-/// A page has some megabytes with a network of the most layers; one that is larger is none of ours.
-inline constexpr std::size_t kMaxMetricsPageBytes = 64U << 20U;
+/// A worker's page with 4096 layers has some 12 MB; one that is larger than this is none of ours.
+inline constexpr std::size_t kMaxMetricsPageBytes = 32U << 20U;
 
 /// Hears of every address once: the page's text, or why there is none. UNAVAILABLE (nobody listens
 /// there, no way there, it speaks no HTTP or no TLS of our authority), DEADLINE_EXCEEDED,

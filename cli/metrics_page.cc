@@ -18,6 +18,8 @@ namespace {
 
 /// Of a line that is no metric, so much is told.
 constexpr std::size_t kToldBytes = 60;
+/// Ours have four; each takes more memory here than it has text.
+constexpr std::size_t kMostLabels = 16;
 
 absl::string_view name_at(absl::string_view& rest) {
   std::size_t end = 0;
@@ -53,6 +55,7 @@ std::optional<MetricsPage::Labels> labels_at(absl::string_view& rest) {
   MetricsPage::Labels labels;
   if (!absl::ConsumePrefix(&rest, "{")) return labels;
   while (!absl::ConsumePrefix(&rest, "}")) {
+    if (labels.size() == kMostLabels) return std::nullopt;
     const absl::string_view name = name_at(rest);
     if (name.empty() || !absl::ConsumePrefix(&rest, "=\"")) return std::nullopt;
     std::optional<std::string> value = quoted(rest);

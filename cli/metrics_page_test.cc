@@ -56,6 +56,13 @@ TEST(MetricsPage, WhatIsNotFiniteCountsAsMissing) {
   EXPECT_THAT(page.by("odd", "of"), ElementsAre(Pair("c", 1.0)));
 }
 
+TEST(MetricsPage, NobodyHasThatManyLabels) {
+  std::string labels;
+  for (int i = 0; i < 16; ++i) labels += "a=\"\",";
+  EXPECT_TRUE(MetricsPage::parse("up{" + labels + "} 1\n", kNames).ok());
+  EXPECT_FALSE(MetricsPage::parse("up{" + labels + "a=\"\"} 1\n", kNames).ok());
+}
+
 TEST(MetricsPage, SaysWhichLineIsNoMetric) {
   for (const char* line :
        {"up", "up one", "up 1 2 3", "up{", "up{a} 1", "up{a=1} 1", "up{a=\"1} 1", "up{a=\"1\\",

@@ -49,6 +49,15 @@ std::string data_difference(const DataIdentity& here, const DataIdentity& there)
   return set_difference(*here.test, *there.test, "test");
 }
 
+DataIdentity joined(const DataIdentity& known, const DataIdentity& found) {
+  DataIdentity both = known;
+  if (both.train.digest == 0) both.train = found.train;
+  if (!both.test || both.test->digest == 0) {
+    if (found.test) both.test = found.test;
+  }
+  return both;
+}
+
 nlohmann::json data_identity_to_json(const DataIdentity& data) {
   nlohmann::json json = {{"train", set_to_json(data.train)}};
   if (data.test) json["test"] = set_to_json(*data.test);

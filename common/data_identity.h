@@ -34,6 +34,10 @@ struct DataIdentity {
 /// "59000 training samples here, 60000 there", "other training samples (60000, as many as there)".
 std::string data_difference(const DataIdentity& here, const DataIdentity& there);
 
+/// `known`, with the digests of `found` where it has none. For two between which there is no
+/// difference.
+DataIdentity joined(const DataIdentity& known, const DataIdentity& found);
+
 /// {"train": {"samples": 60000, "digest": 81985529216486895}, "test": ...}
 nlohmann::json data_identity_to_json(const DataIdentity& data);
 /// INVALID_ARGUMENT, starting with `source` and `path`, names what is wrong.

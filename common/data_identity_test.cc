@@ -37,6 +37,15 @@ TEST(DataIdentity, WhatCouldNotBeReadAccusesNobody) {
   EXPECT_NE(data_difference(here, kDigits), "");
 }
 
+TEST(DataIdentity, WhatOneCouldNotReadIsKnownFromAnother) {
+  DataIdentity unread = kDigits;
+  unread.train.digest = unread.test->digest = 0;
+  EXPECT_EQ(joined(unread, kDigits), kDigits);
+  EXPECT_EQ(joined(kDigits, unread), kDigits);
+  EXPECT_EQ(joined({.train = kDigits.train, .test = std::nullopt}, kDigits), kDigits);
+  EXPECT_EQ(joined(kDigits, {.train = kDigits.train, .test = std::nullopt}), kDigits);
+}
+
 TEST(DataIdentity, StaysWhatItIsOnDiskAndOnTheWire) {
   DataIdentity data = kDigits;
   data.train.digest = std::numeric_limits<std::uint64_t>::max();

@@ -333,4 +333,10 @@ CheckpointActions CheckpointCommit::tick(Nanoseconds now) {
   return actions;
 }
 
+const CheckpointManifest* CheckpointCommit::newest_usable() const {
+  const auto found = std::find_if(committed_.rbegin(), committed_.rend(),
+                                  [this](const auto& one) { return is_usable(one.first); });
+  return found == committed_.rend() ? nullptr : &found->second;
+}
+
 }  // namespace poseidon

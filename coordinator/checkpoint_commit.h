@@ -138,6 +138,8 @@ class CheckpointCommit {
 
   /// Oldest first.
   const std::map<SnapshotId, CheckpointManifest>& committed() const { return committed_; }
+  /// Of those that the run may go on from: of its course, and read so far wherever it was tried.
+  const CheckpointManifest* newest_usable() const;
   const CheckpointManifest* newest() const {
     return committed_.empty() ? nullptr : &committed_.rbegin()->second;
   }

@@ -64,7 +64,7 @@ CoordinatorFigures Cluster::figures() {
   if (job_->plan() && job_->plan()->prediction) {
     job.predicted_iteration_s = job_->plan()->prediction->iteration_s;
   }
-  if (const CheckpointManifest* newest = checkpoints.newest()) {
+  if (const CheckpointManifest* newest = checkpoints.newest_usable()) {
     job.newest = NewestCheckpoint{.iteration = newest->iteration(),
                                   .bytes = newest->bytes,
                                   .time_unix_s = newest->time_unix_s,

@@ -271,7 +271,12 @@ JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now,
   }
   if (found && expected == NodeRole::kWorker) {
     if (const std::string foreign = foreign_data(*participant, *found, actions); !foreign.empty()) {
-      fail_for(*participant, foreign, now, actions);
+      if (participant->is_new) {
+        fail_for(*participant, foreign, now, actions);
+      } else {  // no newcomer's fault
+        end(false, absl::StrCat(participant_text(*participant), " failed: ", foreign), now,
+            actions);
+      }
       return actions;
     }
   }

@@ -312,7 +312,8 @@ class JobRun {
 
   JobActions on_calibration(NodeId from, Epoch epoch, const CalibrationAnswer& answer,
                             Nanoseconds now);
-  /// `found`: the data at the place that the job names, of a worker; it trains where they are the others'.
+  /// `found`: the data at the place that the job names, of a worker; it trains where they are the
+  /// others'.
   JobActions on_ready(NodeId from, Epoch epoch, Nanoseconds now,
                       const std::optional<DataIdentity>& found = std::nullopt);
   JobActions on_iteration(NodeId from, Epoch epoch, Iteration iteration, double loss,
@@ -432,6 +433,7 @@ class JobRun {
                 JobActions& actions);
   std::string foreign_data(const Participant& worker, const DataIdentity& found,
                            JobActions& actions);
+  void forget_untrained_data();
   bool allows_workers(std::size_t count) const;
   void add_workers(Nanoseconds now);
   void end_epoch(bool succeeded, const std::string& reason, JobActions& actions);

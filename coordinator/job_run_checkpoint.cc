@@ -27,11 +27,6 @@ void JobRun::begin_at_source() {
   furthest_ = first_iteration_;
   begun_with_ = source_->begun_with;
   samples_ = source_->samples;
-  if (source_->data) {
-    data_ = {.data = *source_->data,
-             .whose = absl::StrCat("checkpoint ", snapshot_name(source_->snapshot)),
-             .may_change = true};
-  }
   POSEIDON_CHECK(first_iteration_ < description_.iterations, "something is left to do");
   for (const auto& [snapshot, manifest] : committed) {
     if (snapshot != source_->snapshot) checkpoints_.abandon(snapshot);

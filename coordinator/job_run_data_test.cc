@@ -82,6 +82,50 @@ TEST_F(DataTest, ANewcomerWithOtherDataIsLeftOut) {
   EXPECT_EQ(job_->data(), kDigits);
 }
 
+TEST_F(DataTest, WhoWasLostBeforeAnythingWasTrainedDecidesNothing) {
+  prepare(description());
+  ready(101, kFewer);
+  lose(101, 3);
+  join(node(103), 4);
+  job_->on_epoch(9, at(5));
+  ASSERT_EQ(job_->epoch(), Epoch(9));
+  servers_are_ready(6);
+  ready(102, kDigits, 7);
+  ready(103, kDigits, 7);
+  EXPECT_EQ(job_->state(), JobState::kRunning) << job_->progress(at(8)).message;
+  EXPECT_EQ(job_->data(), kDigits);
+}
+
+TEST_F(DataTest, DataThatChangeDuringTheRunAreToldAsThat) {
+  prepare(description());
+  ready(101, kDigits);
+  ready(102, kDigits);
+  train(0, 5);
+  commit(5, 3);
+  lose(1, 5);
+  join(node(1), 6);
+  job_->on_epoch(9, at(7));
+  ASSERT_EQ(job_->epoch(), Epoch(9));
+  servers_are_ready(8);
+  ready(102, kFewer, 9);
+  EXPECT_EQ(job_->state(), JobState::kFailed);
+  EXPECT_THAT(job_->progress(at(10)).message,
+              HasSubstr("its data have changed since the run began: 59000 training samples here, "
+                        "60000 there"));
+  EXPECT_THAT(job_->progress(at(10)).message, HasSubstr("poseidon checkpoint restore"));
+}
+
+TEST_F(DataTest, WhatTheFirstCouldNotReadIsKnownFromTheNext) {
+  DataIdentity unread = kDigits;
+  unread.train.digest = 0;
+  JobDescription d = description();
+  prepare(d);
+  ready(101, unread);
+  ready(102, kDigits);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  EXPECT_EQ(job_->data(), kDigits);
+}
+
 TEST_F(DataTest, AnEarlierVersionsWorkerSaysNothingOfThem) {
   prepare(description());
   job_->on_ready(NodeId(101), job_->epoch(), at(2));
@@ -127,6 +171,16 @@ TEST_F(RestoredDataTest, OthersGoOnAndAreToldOnce) {
   EXPECT_THAT(alarms(ready(101, kFewer)), IsEmpty());
   EXPECT_EQ(job_->state(), JobState::kRunning);
   EXPECT_EQ(job_->data(), kFewer) << "which the next checkpoint says";
+}
+
+TEST_F(RestoredDataTest, WhatCouldNotBeReadNowIsStillKnown) {
+  restore(kDigits);
+  DataIdentity unread = kDigits;
+  unread.train.digest = 0;
+  EXPECT_THAT(alarms(ready(102, unread)), IsEmpty());
+  ready(101, kDigits);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  EXPECT_EQ(job_->data(), kDigits);
 }
 
 TEST_F(RestoredDataTest, ButNotOneWorkerAlone) {

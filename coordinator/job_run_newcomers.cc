@@ -143,28 +143,47 @@ std::optional<DataIdentity> JobRun::data() const {
   return data_ ? std::optional(data_->data) : std::nullopt;
 }
 
-/// The first worker's data are the job's, and a sample has one place in the run (docs/sampling.md):
-/// who has found others cannot train with it. "" for one who has the same. A checkpoint may be gone
-/// on from with other data, if people wish; they hear of it.
+/// A sample has one place in the run (docs/sampling.md): who has found other data than the first
+/// worker cannot train with it. "" for one who has the same. A checkpoint may be gone on from with
+/// other data, if people wish; they hear of it.
 std::string JobRun::foreign_data(const Participant& worker, const DataIdentity& found,
                                  JobActions& actions) {
+  const std::string difference = data_ ? data_difference(found, data_->data) : "";
   if (data_ && !data_->may_change) {
-    const std::string difference = data_difference(found, data_->data);
-    if (difference.empty()) return "";
+    if (difference.empty()) {
+      data_->data = joined(data_->data, found);
+      return "";
+    }
+    if (started_ && !worker.is_new) {
+      return absl::StrCat(
+          "its data have changed since the run began: ", difference,
+          "; put those back, or go on with others by `poseidon checkpoint restore`");
+    }
     return absl::StrCat("its data are not those of ", data_->whose, ": ", difference,
                         "; give all workers the same files at the same path");
   }
-  if (data_) {
-    if (const std::string difference = data_difference(found, data_->data); !difference.empty()) {
-      actions.emplace_back(LogLine{
-          absl::StrCat("job ", description_.id, ": the data of ", participant_text(worker),
-                       " are not those that ", data_->whose, " was trained on: ", difference,
-                       "; training goes on with what there is, but not as it would have"),
-          LogLine::Kind::kAlarm});
-    }
+  // An earlier version did not write down what the run trains on: that is for its own to say.
+  if (!data_ && started_ && worker.is_new) return "";
+  if (!difference.empty()) {
+    actions.emplace_back(
+        LogLine{absl::StrCat("job ", description_.id, ": the data of ", participant_text(worker),
+                             " are not those that ", data_->whose, " was trained on: ", difference,
+                             "; training goes on with what there is, but not as it would have"),
+                LogLine::Kind::kAlarm});
   }
-  data_ = {.data = found, .whose = participant_text(worker)};
+  data_ = {.data = data_ && difference.empty() ? joined(data_->data, found) : found,
+           .whose = participant_text(worker)};
   return "";
+}
+
+/// Until the run has trained, no worker's data are the run's: who said so may be gone.
+void JobRun::forget_untrained_data() {
+  if (started_) return;
+  data_.reset();
+  if (!source_ || !source_->data) return;
+  data_ = {.data = *source_->data,
+           .whose = absl::StrCat("checkpoint ", snapshot_name(source_->snapshot)),
+           .may_change = true};
 }
 
 /// On its machine somebody could not read a checkpoint that is still taken for good.

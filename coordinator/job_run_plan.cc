@@ -163,6 +163,7 @@ void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
   if (iterations_ || source_) actions.emplace_back(RollBackMetrics{first_iteration_});
   iterations_.emplace(workers, first_iteration_);
   tests_.emplace(workers);
+  forget_untrained_data();
   carry_out(checkpoints_.begin_epoch(epoch_, first_iteration_, manifest_frame(),
                                      workers * static_cast<std::uint64_t>(elastic_.batch_size)),
             actions);

@@ -82,10 +82,12 @@ void metrics_pages(std::string_view text) {
                                .after = page(text.substr(std::min(middle + 1, text.size())))};
   v1::GetStatusResponse status;
   status.set_job_id("toy-1");
+  status.set_epoch(3);
   status.set_metrics_address("10.0.0.1:9460");
   status.add_servers()->set_metrics_address("10.0.0.2:9461");
   status.add_workers()->set_metrics_address("10.0.0.3:9462");
-  const std::vector<MetricsTarget> targets = metrics_targets(status, 1);
+  const std::vector<MetricsTarget> targets =
+      metrics_targets(status, {.machine = 1, .is_coordinators = true});
   DoctorFacts facts;
   facts.iteration_s = 0.1;
   facts.iterations = 10;

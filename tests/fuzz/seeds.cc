@@ -479,7 +479,8 @@ void add_text(Seeds& seeds) {
   seeds.add("documents", "metrics-of-a-worker",
             choosing(5) + worker(1000, 10.0, 1) + std::string(1, '\0') + worker(1100, 15.0, 3));
   const std::string server =
-      "poseidon_build_info{role=\"server\"} 1\nposeidon_node_rank 0\nposeidon_disk_bytes 1e11\n"
+      "poseidon_build_info{role=\"server\"} 1\nposeidon_node_rank 0\nposeidon_node_epoch "
+      "3\nposeidon_disk_bytes 1e11\n"
       "poseidon_disk_free_bytes 1e9 1700000000000\nposeidon_server_paused_streams 1\n"
       "poseidon_snapshots_total{result=\"failed\"} 2\nposeidon_store_background_errors +Inf\n"
       "poseidon_refused_messages_total{reason=\"le\\\"ng\\\\th\\n\",role=\"server\"} ";
