@@ -73,6 +73,7 @@ class Run {
                   times_.run_forward(layer);
                   return status;
                 },
+            .same_parameters = part.index > 0,
             .after_backward =
                 [this, steps, part](LayerIndex layer) {
                   times_.stop_backward(layer);

@@ -39,6 +39,13 @@ class GpuLayers : public testing::PrecisionTest {
     FAIL() << "no group " << group << " in the grid";
   }
 
+  /// Of images between layers.
+  static Layout image_layout() {
+    if (GetParam() == "tf32") return Layout::kChannelsLast;
+    return GetParam() == "bf16" ? Layout::kBfloat16 : Layout::kPlain;
+  }
+  static bool keeps_images() { return image_layout() != Layout::kPlain; }
+
   const std::unique_ptr<Device> reference_ = make_reference_device();
 };
 
@@ -57,7 +64,7 @@ TEST_P(GpuLayers, Lrn) { compare("Lrn"); }
 TEST_P(GpuLayers, Scores) { compare("Scores"); }
 
 /// Where the emulated GPU's plug-in counts them.
-TEST_P(GpuLayers, ConvolutionsOf16BitsHaveChannelsLast) {
+TEST_P(GpuLayers, ConvolutionsHaveChannelsLastAsTensorCoresWantThem) {
   const auto counters = testing::EmulatedCounters::of(*device_);
   if (!counters) GTEST_SKIP() << "only an emulated GPU counts them";
   const LayerSpec layer = testing::layer_on(
@@ -68,14 +75,15 @@ TEST_P(GpuLayers, ConvolutionsOf16BitsHaveChannelsLast) {
   }
   const bool has_16_bits = GetParam() == "bf16" || GetParam() == "fp16";
   const auto layouts = testing::layouts_of(*device_, layer);
-  EXPECT_EQ(layouts.size(), GetParam() == "bf16" ? 4u : 1u);
+  EXPECT_EQ(layouts.size(), keeps_images() ? 4u : 1u);
   for (const auto& [input, output] : layouts) {
     data.input_layout = input;
     data.output_layout = output;
     const unsigned long before = counters->channels_last();
     testing::run_layer(*device_, layer, 3, data);
     // Each of the three computations when the layer is tried out, and when it runs.
-    EXPECT_EQ(counters->channels_last() - before, has_16_bits ? 6 : 0);
+    const bool is_last = has_channels_last(input) || has_channels_last(output);
+    EXPECT_EQ(counters->channels_last() - before, has_16_bits || is_last ? 6 : 0);
   }
 }
 
@@ -94,48 +102,50 @@ TEST_P(GpuLayers, BiasAndReluArePartOfTheConvolutionWhereItPays) {
     return counters->biases_behind() > before;
   };
   constexpr ReluShare kNone = ReluShare::kNone, kForward = ReluShare::kForward;
-  if (GetParam() != "bf16") {
+  if (!keeps_images()) {
     EXPECT_FALSE(are_part({{"outputs", 6}}, kForward, Layout::kPlain));
     return;
   }
-  constexpr Layout kNarrow = Layout::kBfloat16;
-  EXPECT_TRUE(are_part({{"outputs", 6}}, kNone, kNarrow));
-  EXPECT_TRUE(are_part({{"outputs", 6}}, kForward, kNarrow));
+  const Layout last = image_layout();
+  EXPECT_TRUE(are_part({{"outputs", 6}}, kNone, last));
+  EXPECT_TRUE(are_part({{"outputs", 6}}, kForward, last));
   EXPECT_FALSE(are_part({{"outputs", 6}}, kForward, Layout::kPlain)) << "the way back adds it";
   // What the emulated cuDNN makes of these is in emulated/cudnn.cc.
-  EXPECT_FALSE(are_part({{"outputs", 11}}, kNone, kNarrow)) << "no engine does both";
-  EXPECT_FALSE(are_part({{"outputs", 6}, {"groups", 2}}, kNone, kNarrow)) << "no tensor cores";
-  EXPECT_TRUE(are_part({{"outputs", 7}}, kNone, kNarrow));
+  EXPECT_FALSE(are_part({{"outputs", 11}}, kNone, last)) << "no engine does both";
+  EXPECT_FALSE(are_part({{"outputs", 6}, {"groups", 2}}, kNone, last)) << "no tensor cores";
+  EXPECT_TRUE(are_part({{"outputs", 7}}, kNone, last));
   const unsigned long before = counters->biases_behind();
-  EXPECT_TRUE(are_part({{"outputs", 7}}, kForward, kNarrow));
+  EXPECT_TRUE(are_part({{"outputs", 7}}, kForward, last));
   EXPECT_EQ(counters->biases_behind() - before, 3)
       << "one engine makes 0 of NaN, another is tried out and runs";
-  EXPECT_TRUE(are_part({{"outputs", 14}}, kForward, kNarrow));
+  EXPECT_TRUE(are_part({{"outputs", 14}}, kForward, last));
   EXPECT_EQ(counters->biases_behind() - before, 3 + 2) << "both make 0 of NaN";
 }
 
-TEST_P(GpuLayers, ImagesAreKeptInBfloat16FromLayerToLayer) {
-  const bool is_bf16 = GetParam() == "bf16";
-  const Layout narrow = is_bf16 ? Layout::kBfloat16 : Layout::kPlain;
+TEST_P(GpuLayers, ImagesHaveChannelsLastFromLayerToLayer) {
+  const bool keeps = keeps_images();
+  const Layout last = image_layout();
   const auto is_kept = [&](nlohmann::json layer, const Shape& shape, Layout input) {
     const LayerSpec spec = testing::layer_on(std::move(layer), shape);
     const std::vector<Layout> inputs(spec.inputs.size(), input);
-    return device_->output_layout(spec, inputs) == Layout::kBfloat16;
+    const Layout output = device_->output_layout(spec, inputs);
+    EXPECT_TRUE(output == Layout::kPlain || output == last);
+    return has_channels_last(output);
   };
   const Shape image = {4, 6, 7};
   const nlohmann::json convolution = {{"type", "convolution"}, {"outputs", 6}, {"kernel", 3}};
-  EXPECT_EQ(is_kept(convolution, image, Layout::kPlain), is_bf16);
-  EXPECT_EQ(is_kept(convolution, image, narrow), is_bf16);
-  EXPECT_FALSE(is_kept(convolution, {4, 3, 3}, narrow)) << "of one pixel";
+  EXPECT_EQ(is_kept(convolution, image, Layout::kPlain), keeps);
+  EXPECT_EQ(is_kept(convolution, image, last), keeps);
+  EXPECT_FALSE(is_kept(convolution, {4, 3, 3}, last)) << "of one pixel";
   for (const char* type : {"relu", "batch_norm", "lrn", "add", "concat"}) {
-    EXPECT_EQ(is_kept({{"type", type}}, image, narrow), is_bf16) << type;
+    EXPECT_EQ(is_kept({{"type", type}}, image, last), keeps) << type;
     EXPECT_FALSE(is_kept({{"type", type}}, image, Layout::kPlain)) << type;
   }
   for (const char* pool : {"max", "average"}) {
-    EXPECT_EQ(is_kept({{"type", "pooling"}, {"pool", pool}, {"kernel", 2}}, image, narrow),
-              is_bf16);
+    EXPECT_EQ(is_kept({{"type", "pooling"}, {"pool", pool}, {"kernel", 2}}, image, last),
+              keeps);
   }
-  EXPECT_FALSE(is_kept({{"type", "fully_connected"}, {"outputs", 6}}, image, narrow));
+  EXPECT_FALSE(is_kept({{"type", "fully_connected"}, {"outputs", 6}}, image, last));
 }
 
 TEST_P(GpuLayers, AReluBehindChangesNoBit) {

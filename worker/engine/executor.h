@@ -86,6 +86,9 @@ struct ExecutionHooks {
   /// call PartArrived meanwhile, whose errors are then its own; empty where the device computes
   /// with the host's memory or keeps the layer's parameters.
   std::function<absl::Status(LayerIndex, const PartArrived&)> before_forward;
+  /// Of a forward: nothing has been written to parameters() since the one before, as between the
+  /// parts of a batch. A device with memory of its own then has them already.
+  bool same_parameters = false;
   /// After the whole backward of a parameter layer (its gradient is complete in gradients(layer)
   /// and its parameters are not read again in this pass), last layer first.
   std::function<void(LayerIndex)> after_backward;

@@ -12,35 +12,58 @@
 namespace poseidon::testing {
 namespace {
 
-/// Where element `i` of plain images lies when their channels are last.
-std::size_t place_with_channels_last(std::size_t i, std::int64_t channels, std::int64_t plane) {
-  const auto c = static_cast<std::size_t>(channels), p = static_cast<std::size_t>(plane);
-  return i / (c * p) * c * p + i % p * c + i / p % c;
+/// A tensor in a layout, of samples with so many channels.
+struct Placement {
+  Layout layout;
+  std::int64_t channels, plane;
+
+  /// Where element `i` of the plain tensor lies.
+  std::size_t of(std::size_t i) const {
+    if (!has_channels_last(layout)) return i;
+    const auto c = static_cast<std::size_t>(channels), p = static_cast<std::size_t>(plane);
+    return i / (c * p) * c * p + i % p * c + i / p % c;
+  }
+};
+
+template <typename Element>
+std::vector<unsigned char> bytes_of(const std::vector<Element>& elements) {
+  std::vector<unsigned char> bytes(elements.size() * sizeof(Element));
+  if (!bytes.empty()) std::memcpy(bytes.data(), elements.data(), bytes.size());
+  return bytes;
+}
+template <typename Element>
+std::vector<Element> elements_of(const std::vector<unsigned char>& bytes) {
+  std::vector<Element> elements(bytes.size() / sizeof(Element));
+  if (!bytes.empty()) std::memcpy(elements.data(), bytes.data(), bytes.size());
+  return elements;
 }
 
-/// Of `channels` x `plane` values each, as bfloat16 with channels last.
-std::vector<unsigned char> to_bfloat16(const std::vector<float>& values, std::int64_t channels,
-                                       std::int64_t plane) {
+std::vector<unsigned char> placed(const std::vector<float>& values, const Placement& at) {
+  if (at.layout != Layout::kBfloat16) {
+    std::vector<float> out(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) out[at.of(i)] = values[i];
+    return bytes_of(out);
+  }
   std::vector<std::uint16_t> out(values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     const auto bits = std::bit_cast<std::uint32_t>(values[i]);
     POSEIDON_CHECK(bits % 0x10000 == 0 || std::isnan(values[i]), "a value of bfloat16");
-    out[place_with_channels_last(i, channels, plane)] = static_cast<std::uint16_t>(bits >> 16);
+    out[at.of(i)] = static_cast<std::uint16_t>(bits >> 16);
   }
-  std::vector<unsigned char> bytes(out.size() * sizeof(out[0]));
-  if (!bytes.empty()) std::memcpy(bytes.data(), out.data(), bytes.size());
-  return bytes;
+  return bytes_of(out);
 }
 
-std::vector<float> from_bfloat16(const std::vector<unsigned char>& bytes, std::int64_t channels,
-                                 std::int64_t plane) {
-  std::vector<float> values(bytes.size() / sizeof(std::uint16_t));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    std::uint16_t bits = 0;
-    std::memcpy(&bits, bytes.data() + place_with_channels_last(i, channels, plane) * sizeof(bits),
-                sizeof(bits));
-    values[i] = std::bit_cast<float>(std::uint32_t{bits} << 16);
+std::vector<float> plain_of(const std::vector<unsigned char>& bytes, const Placement& at) {
+  std::vector<float> in;
+  if (at.layout != Layout::kBfloat16) {
+    in = elements_of<float>(bytes);
+  } else {
+    for (const std::uint16_t bits : elements_of<std::uint16_t>(bytes)) {
+      in.push_back(std::bit_cast<float>(std::uint32_t{bits} << 16));
+    }
   }
+  std::vector<float> values(in.size());
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = in[at.of(i)];
   return values;
 }
 
@@ -98,28 +121,19 @@ class Buffer {
 class Tensor {
  public:
   Tensor(Device& device, const Shape& shape, std::size_t elements, Layout layout)
-      : channels_(shape.front()),
-        plane_(element_count(shape) / shape.front()),
-        is_narrow_(layout == Layout::kBfloat16),
+      : placement_{layout, shape.front(), element_count(shape) / shape.front()},
         buffer_(device, elements * static_cast<std::size_t>(bytes_per_element(layout))) {}
   Tensor(Device& device, const Shape& shape, const std::vector<float>& values, Layout layout)
       : Tensor(device, shape, values.size(), layout) {
-    if (is_narrow_) {
-      const auto bytes = to_bfloat16(values, channels_, plane_);
-      buffer_.upload(bytes.data(), bytes.size());
-    } else {
-      buffer_.upload(values.data(), values.size() * 4);
-    }
+    const auto bytes = placed(values, placement_);
+    buffer_.upload(bytes.data(), bytes.size());
   }
   bool is_made() const { return buffer_.is_made(); }
   float* data() { return buffer_.data(); }
-  std::vector<float> read() {
-    return is_narrow_ ? from_bfloat16(buffer_.read_bytes(), channels_, plane_) : buffer_.read();
-  }
+  std::vector<float> read() { return plain_of(buffer_.read_bytes(), placement_); }
 
  private:
-  const std::int64_t channels_, plane_;
-  const bool is_narrow_;
+  const Placement placement_;
   Buffer buffer_;
 };
 
@@ -272,16 +286,15 @@ std::vector<std::pair<Layout, Layout>> layouts_of(const Device& device, const La
   const auto add = [&](Layout input) {
     const std::vector<Layout> inputs(layer.inputs.size(), input);
     const Layout output = device.output_layout(layer, inputs);
-    if (output == Layout::kBfloat16) result.emplace_back(input, output);
+    if (has_channels_last(output)) result.emplace_back(input, output);
     // What a fully connected layer reads is plain.
-    if (input == Layout::kBfloat16) result.emplace_back(input, Layout::kPlain);
+    if (has_channels_last(input)) result.emplace_back(input, Layout::kPlain);
   };
   add(Layout::kPlain);
   static const LayerSpec convolution =
       layer_on({{"type", "convolution"}, {"outputs", 8}, {"kernel", 1}}, {8, 2, 2});
-  const bool makes_bfloat16 =
-      device.output_layout(convolution, std::vector<Layout>{Layout::kPlain}) == Layout::kBfloat16;
-  if (makes_bfloat16 && is_image(layer.input_shape)) add(Layout::kBfloat16);
+  const Layout own = device.output_layout(convolution, std::vector<Layout>{Layout::kPlain});
+  if (has_channels_last(own) && is_image(layer.input_shape)) add(own);
   return result;
 }
 

@@ -39,7 +39,7 @@ struct LayerData {
   std::uint64_t first_sample = 0;
   std::int64_t valid_samples = 0;
   Phase phase = Phase::kTrain;
-  /// In which the device has them, kPlain or kBfloat16, where bfloat16 loses none of their digits.
+  /// In which the device has them, any but kDevice; kBfloat16 where it loses none of their digits.
   Layout input_layout = Layout::kPlain, output_layout = Layout::kPlain;
   ReluShare relu = ReluShare::kNone;  ///< as in OperatorOptions
 };

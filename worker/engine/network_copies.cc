@@ -10,7 +10,7 @@
 namespace poseidon {
 
 absl::Status NetworkExecutor::bring_parameters(LayerIndex layer, const ExecutionHooks& hooks) {
-  const ParameterRange& range = parameters_[layer.value()];
+  ParameterRange& range = parameters_[layer.value()];
   FactorMemory* const kept = factors_[layer.value()].get();
   std::int64_t brought = 0;
   const auto bring_up_to = [&](std::int64_t elements) -> absl::Status {
@@ -19,11 +19,14 @@ absl::Status NetworkExecutor::bring_parameters(LayerIndex layer, const Execution
     return device_->start_upload(range.device_data + first, range.host_data + first, bytes,
                                  times_.copy(Stage::kUpload, layer, bytes));
   };
-  const bool takes_parts = kept == nullptr && range.device_data != range.host_data;
+  const bool is_elsewhere = kept == nullptr && range.device_data != range.host_data;
+  const bool takes_parts = is_elsewhere && !(hooks.same_parameters && range.is_up);
+  if (is_elsewhere) range.is_up = false;
   if (hooks.before_forward) {
     POSEIDON_RETURN_IF_ERROR(
         hooks.before_forward(layer, takes_parts ? PartArrived(bring_up_to) : PartArrived()));
   }
+  range.is_up = is_elsewhere;
   if (takes_parts) return bring_up_to(range.elements);
   if (kept == nullptr || kept->is_up()) return absl::OkStatus();
   return kept->start_bringing_up(times_.copy(Stage::kUpload, layer, range.elements * kFloatBytes));
@@ -32,7 +35,7 @@ absl::Status NetworkExecutor::bring_parameters(LayerIndex layer, const Execution
 absl::Status NetworkExecutor::stage(const Batch& batch) {
   if (staged_ == nullptr) return absl::OkStatus();
   POSEIDON_RETURN_IF_ERROR(check(batch));
-  staged_->begin(batch);
+  staged_->name(batch);
   return absl::OkStatus();
 }
 
@@ -85,11 +88,12 @@ absl::Status NetworkExecutor::return_layer(std::size_t index) {
 }
 
 absl::Status NetworkExecutor::hand_back(const ExecutionHooks& hooks, bool wait) {
+  if (staged_ != nullptr) POSEIDON_RETURN_IF_ERROR(staged_->advance());
   for (; handed_back_ < returning_.size(); ++handed_back_) {
     const std::uint32_t layer = returning_[handed_back_];
     DeviceTicket& ticket = *returns_[layer].ticket;
     if (wait) {
-      POSEIDON_RETURN_IF_ERROR(wait_for(ticket));
+      POSEIDON_RETURN_IF_ERROR(ticket.wait());
     } else {
       POSEIDON_ASSIGN_OR_RETURN(const bool is_done, ticket.is_done());
       if (!is_done) return absl::OkStatus();
@@ -97,15 +101,6 @@ absl::Status NetworkExecutor::hand_back(const ExecutionHooks& hooks, bool wait) 
     if (hooks.after_backward) hooks.after_backward(LayerIndex(layer));
   }
   return absl::OkStatus();
-}
-
-absl::Status NetworkExecutor::wait_for(DeviceTicket& ticket) {
-  while (staged_ != nullptr && staged_->has_more()) {
-    POSEIDON_ASSIGN_OR_RETURN(const bool is_done, ticket.is_done());
-    if (is_done) return absl::OkStatus();
-    POSEIDON_RETURN_IF_ERROR(staged_->copy_piece());
-  }
-  return ticket.wait();
 }
 
 }  // namespace poseidon

@@ -464,12 +464,16 @@ absl::Status NetworkExecutor::backward(const ExecutionHooks& hooks) {
   returning_.clear();
   handed_back_ = 0;
   const absl::Status status = run_backward(hooks);
-  if (!status.ok()) device_->finish().IgnoreError();  // the first error says more
+  if (!status.ok()) {
+    if (staged_ != nullptr) staged_->rest();
+    device_->finish().IgnoreError();  // the first error says more
+  }
   return status;
 }
 
 absl::Status NetworkExecutor::run_backward(const ExecutionHooks& hooks) {
   POSEIDON_RETURN_IF_ERROR(times_.begin_pass());
+  if (staged_ != nullptr) staged_->begin();
   auto layer = static_cast<std::uint32_t>(returns_.size());  // of those below none is back
   for (std::size_t i = nodes_.size(); i-- > 0;) {
     const bool begins = i + 1 == nodes_.size() || nodes_[i + 1].parameter_layer >= 0;
@@ -478,6 +482,7 @@ absl::Status NetworkExecutor::run_backward(const ExecutionHooks& hooks) {
     POSEIDON_RETURN_IF_ERROR(hand_back(hooks, /*wait=*/false));
   }
   POSEIDON_RETURN_IF_ERROR(hand_back(hooks, /*wait=*/true));
+  if (staged_ != nullptr) POSEIDON_RETURN_IF_ERROR(staged_->complete());
   POSEIDON_RETURN_IF_ERROR(device_->finish());
   return times_.read();
 }

@@ -83,6 +83,7 @@ class NetworkExecutor final : public Executor {
     DeviceMemory device{nullptr, nullptr};
     float* host_data = nullptr;
     float* device_data = nullptr;
+    bool is_up = false;  // the device has what the last forward read, if it has it elsewhere
   };
   // A parameter layer on its way back to the host.
   struct Return {
@@ -144,8 +145,6 @@ class NetworkExecutor final : public Executor {
   absl::Status return_layer(std::size_t index);
   // after_backward for those whose copies are done; waits for all of them if asked to.
   absl::Status hand_back(const ExecutionHooks& hooks, bool wait);
-  // Stages the next batch meanwhile.
-  absl::Status wait_for(DeviceTicket& ticket);
   ForwardArgs forward_args(const Node& node) const;
   bool runs_in_phase(std::size_t index) const;
   absl::StatusOr<std::string> find_nonfinite();

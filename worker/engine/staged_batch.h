@@ -5,13 +5,16 @@
 //
 // Before: the trainer names the batch (Executor::stage). After: network_executor.h computes on it.
 //
-// A batch lies in ordinary memory, from which a GPU copies slowly and while everybody waits. So it
-// goes to a buffer from which it can copy by itself, piece by piece, in the time in which the
-// executor's thread would wait for the device: no piece takes long enough to hold a gradient up.
+// A batch lies in ordinary memory, from which a GPU copies slowly and while everybody waits. So a
+// thread of its own copies it piece by piece to a buffer from which the GPU can copy by itself, and
+// the executor's thread, which is busy queueing the pass meanwhile, starts the pieces' way up.
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,23 +24,32 @@
 
 namespace poseidon {
 
-/// One thread. The device outlives it.
+/// One thread, but for the one that it has. The device outlives it.
 class StagedBatch {
  public:
   /// For batches of so many floats. `times` measures their copies, and outlives it.
   static absl::StatusOr<std::unique_ptr<StagedBatch>> create(Device* device, PassTimes* times,
                                                              std::int64_t elements);
+  ~StagedBatch();
+  StagedBatch(const StagedBatch&) = delete;
+  StagedBatch& operator=(const StagedBatch&) = delete;
+
   /// In which a batch goes up.
   std::size_t pieces() const;
 
-  /// Between passes. Forgets what was begun before; `batch` must stay as it is until it is taken or
-  /// forgotten.
-  void begin(const Batch& batch);
+  /// Names the batch that is meant below; forgets the one before.
+  void name(const Batch& batch);
   bool is_of(const Batch& batch) const;
 
-  bool has_more() const { return batch_ != nullptr && copied_ < elements_; }
-  /// Copies one more piece and starts its way up.
-  absl::Status copy_piece();
+  /// The batch is read from now on, until complete(), rest() or take() has returned. Nothing where
+  /// none is named, or all of it has been read.
+  void begin();
+  /// Starts the way up of what has been copied by now.
+  absl::Status advance();
+  /// Waits for the rest, which takes as long as memory needs.
+  absl::Status complete();
+  /// Reads no more, and forgets the batch.
+  void rest();
 
   /// Has the images in `buffer` for operators that are queued from now on, by exchanging it, which
   /// nobody may use any more, for the memory where they are. Copies what is missing. After an error
@@ -48,13 +60,27 @@ class StagedBatch {
   StagedBatch(Device* device, PassTimes* times, std::int64_t elements)
       : device_(device), times_(times), elements_(elements) {}
 
+  /// The thread's.
+  void copy_batches();
+  /// Whether there is a piece, which it has copied.
+  bool copy_piece(std::unique_lock<std::mutex>& lock);
+  absl::Status start_up(std::int64_t copied);
+
   Device* const device_;
   PassTimes* const times_;
   const std::int64_t elements_;
   DeviceMemory host_{nullptr, nullptr}, device_memory_{nullptr, nullptr};
   const Batch* batch_ = nullptr;    ///< null: none
   std::uint64_t first_sample_ = 0;  ///< of it, by which it is known again
+  std::int64_t started_ = 0;        ///< on their way up
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  const float* from_ = nullptr;  ///< what is being copied; null: nothing
   std::int64_t copied_ = 0;
+  bool is_reading_ = false;  ///< a piece, without the mutex
+  bool is_over_ = false;
+  std::thread copier_;  ///< last: it uses all of the above
 };
 
 }  // namespace poseidon

@@ -31,24 +31,23 @@ Batch batch_of(std::uint64_t seed, std::int64_t samples, std::int64_t values_eac
 }
 
 TEST(StagedBatch, GoesUpInPiecesAndIsTakenWhole) {
-  const std::int64_t elements = 700'000;  // not quite three pieces
+  const std::int64_t elements = 2'500'000;  // not quite three pieces
   const auto device = make_reference_device();
   PassTimes times;
   auto staged = StagedBatch::create(device.get(), &times, elements);
   ASSERT_TRUE(staged.ok()) << staged.status();
   StagedBatch& ours = **staged;
+  EXPECT_EQ(ours.pieces(), 3u);
   Batch first = batch_of(1, 1, elements), second = batch_of(2, 1, elements);
-  EXPECT_FALSE(ours.has_more());
   EXPECT_FALSE(ours.is_of(first));
-  ours.begin(first);
-  ASSERT_TRUE(ours.copy_piece().ok());
-  ours.begin(second);  // and the first is forgotten
+  EXPECT_TRUE(ours.complete().ok()) << "of none";
+  ours.name(first);
+  ours.begin();
+  ASSERT_TRUE(ours.advance().ok());
+  ours.name(second);  // and the first is forgotten, however far it was
   EXPECT_FALSE(ours.is_of(first));
   EXPECT_TRUE(ours.is_of(second));
-  int pieces = 0;
-  for (; ours.has_more(); ++pieces) ASSERT_TRUE(ours.copy_piece().ok());
-  EXPECT_EQ(pieces, 3);
-  EXPECT_EQ(ours.pieces(), 3u);
+  first.images.assign(first.images.size(), 0.0f);  // nobody reads it any more
   const auto taken_is = [&](const Batch& batch) {
     DeviceMemory buffer = *device->allocate(elements * 4);
     const void* const before = buffer.get();
@@ -59,12 +58,32 @@ TEST(StagedBatch, GoesUpInPiecesAndIsTakenWhole) {
     EXPECT_TRUE(std::equal(batch.images.begin(), batch.images.end(), values));
     EXPECT_FALSE(ours.is_of(batch)) << "once";
   };
+  ours.begin();
+  ASSERT_TRUE(ours.advance().ok());
+  ASSERT_TRUE(ours.complete().ok());
   taken_is(second);
-  ours.begin(first);  // nobody had time to copy
+  first = batch_of(1, 1, elements);
+  ours.name(first);  // nobody had time to copy
   taken_is(first);
-  ours.begin(first);
+  ours.name(first);
   first.first_sample += 7;  // the same memory with the batch after
   EXPECT_FALSE(ours.is_of(first));
+}
+
+TEST(StagedBatch, WhoRestsReadsNoMore) {
+  const std::int64_t elements = 20'000'000;
+  const auto device = make_reference_device();
+  PassTimes times;
+  auto staged = StagedBatch::create(device.get(), &times, elements);
+  ASSERT_TRUE(staged.ok()) << staged.status();
+  auto batch = std::make_unique<Batch>(batch_of(1, 1, elements));
+  (*staged)->name(*batch);
+  (*staged)->begin();
+  (*staged)->rest();
+  EXPECT_FALSE((*staged)->is_of(*batch));
+  batch.reset();  // which ASan watches
+  EXPECT_TRUE((*staged)->advance().ok());
+  EXPECT_TRUE((*staged)->complete().ok());
 }
 
 NetSpec small_network() {
@@ -159,6 +178,27 @@ TEST_P(StagedWalk, OthersMayComeFirstOrInstead) {
   EXPECT_EQ(train(*ours_, first, nullptr), train(*plain_, first, nullptr)) << "not the staged one";
   EXPECT_EQ(train(*ours_, third, &third), train(*plain_, third, nullptr)) << "late, but staged";
   EXPECT_EQ(train(*ours_, third, nullptr), train(*plain_, third, nullptr));
+}
+
+TEST_P(StagedWalk, ParametersStayWhereNothingIsWrittenToThem) {
+  const Batch batch = batch_of(1, 4, 50);
+  const auto loss = [&](Executor& executor, bool same) {
+    const auto result = executor.forward(batch, Phase::kTrain, {.same_parameters = same});
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? result->loss_sum : 0.0;
+  };
+  const double before = loss(*ours_, true);
+  EXPECT_EQ(before, loss(*plain_, true)) << "they go up the first time, whatever is said";
+  for (const auto& executor : {ours_.get(), plain_.get()}) {
+    for (std::uint32_t l = 0; l < 3; ++l) {
+      for (float& value : executor->parameters(LayerIndex(l))) value *= 0.5f;
+    }
+  }
+  EXPECT_EQ(loss(*ours_, true), before) << "what is written in spite of it is not seen";
+  const double after = loss(*plain_, false);
+  EXPECT_NE(after, before);
+  EXPECT_EQ(loss(*ours_, false), after);
+  EXPECT_EQ(loss(*ours_, true), after);
 }
 
 TEST_P(StagedWalk, ABatchOfAnotherSizeIsRefused) {

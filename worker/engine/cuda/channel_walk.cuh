@@ -113,9 +113,9 @@ struct PlainForm : FormBase<float, 1> {
 };
 
 /// N x H x W x C: a warp takes channels side by side, a block some pixels at a time.
-template <int kWideness>
-struct ChannelsLastForm : FormBase<Bfloat16, kWideness> {
-  using Base = FormBase<Bfloat16, kWideness>;
+template <typename ElementType, int kWideness>
+struct ChannelsLastForm : FormBase<ElementType, kWideness> {
+  using Base = FormBase<ElementType, kWideness>;
   using typename Base::Sums;
   static constexpr int kWide = kWideness;
   static constexpr int kLanes = 32;
@@ -203,15 +203,21 @@ struct ChannelsLastForm : FormBase<Bfloat16, kWideness> {
 /// warp.
 template <typename Call>
 void of_form(const Images& images, const Call& call) {
-  if (images.layout != Layout::kBfloat16) {
+  if (!has_channels_last(images.layout)) {
     call(PlainForm());
-  } else if (images.channels % 4 == 0 && images.channels >= 4 * ChannelsLastForm<4>::kLanes) {
-    call(ChannelsLastForm<4>());
-  } else if (images.channels % 2 == 0 && images.channels >= 2 * ChannelsLastForm<2>::kLanes) {
-    call(ChannelsLastForm<2>());
-  } else {
-    call(ChannelsLastForm<1>());
+    return;
   }
+  of_layout(images.layout, [&](auto element) {
+    using Element = decltype(element);
+    constexpr std::int64_t kLanes = ChannelsLastForm<Element, 1>::kLanes;
+    if (images.channels % 4 == 0 && images.channels >= 4 * kLanes) {
+      call(ChannelsLastForm<Element, 4>());
+    } else if (images.channels % 2 == 0 && images.channels >= 2 * kLanes) {
+      call(ChannelsLastForm<Element, 2>());
+    } else {
+      call(ChannelsLastForm<Element, 1>());
+    }
+  });
 }
 
 // ---- of all parts; for any form ----
@@ -220,14 +226,14 @@ struct WholeSums {
   double first, second;
 };
 
-constexpr std::int64_t kWholeLanes = 32;  ///< channels of a block
+constexpr std::int64_t kWholeLanes = 8;  ///< channels of a block: few, for many blocks
 
 inline unsigned whole_blocks(const Images& images) {
   return one_block_each((images.channels + kWholeLanes - 1) / kWholeLanes);
 }
 
 /// take(c, sums) for each channel, of what sum_parts made. Blocks have kThreads threads: some rows,
-/// each of which adds every so many parts.
+/// each of which adds every so many parts; then pairs of rows, until one is left.
 template <typename Take>
 __device__ void whole_sums(std::int64_t channels, std::int64_t parts, const double* partial,
                            const Take& take) {
@@ -246,14 +252,14 @@ __device__ void whole_sums(std::int64_t channels, std::int64_t parts, const doub
     }
     firsts[y][x] = sums.first;
     seconds[y][x] = sums.second;
-    __syncthreads();
-    if (y == 0 && c < channels) {
-      for (int row = 1; row < kRows; ++row) {
-        sums.first += firsts[row][x];
-        sums.second += seconds[row][x];
+    for (int rows = kRows / 2; rows > 0; rows /= 2) {
+      __syncthreads();
+      if (y < rows) {
+        firsts[y][x] += firsts[y + rows][x];
+        seconds[y][x] += seconds[y + rows][x];
       }
-      take(c, sums);
     }
+    if (y == 0 && c < channels) take(c, WholeSums{firsts[0][x], seconds[0][x]});
     __syncthreads();  // they are written again
   }
 }

@@ -2,16 +2,17 @@
 // it runs and the GPU goes on, the next of the heuristics' list takes its place for good and writes
 // all results anew.
 //
-// In bfloat16 and float16 cuDNN's tensors have channels last, as tensor cores want them. Those in
-// Layout::kBfloat16 lie so already and are computed with where they are; bias and ReLU are then
-// part of the convolution, where cuDNN has an engine that does all of it and keeps NaNs.
-// Parameters, their gradients and all plain tensors are float32: what is read of them is rounded
-// into the workspace before, and results come back from there; on the way they change places, too.
-// Where cuDNN does not plan one of the three computations so, or refuses it when it is tried out,
-// tensors in kBfloat16 are refused, and of plain ones channels are first; where it will not have
-// that either, all three are of rounded values that are kept as float32: products of two of them
-// are exact there, so what is summed is the same. In float16 each tensor has a scale of its own,
-// found each time on the device (half_scale.h).
+// But for `fp32`, cuDNN's tensors have channels last, as tensor cores want them. Those between
+// layers lie so already in Layout::kBfloat16 and, in `tf32`, Layout::kChannelsLast, and are computed
+// with where they are; bias and ReLU are then part of the convolution, where cuDNN has an engine
+// that does all of it and keeps NaNs. Parameters, their gradients and all plain tensors are float32
+// with channels first: what is read of them is moved into the workspace before, rounded where
+// factors have 16 bits, and results come back from there. Where cuDNN does not plan one of the three
+// computations so, or refuses it when it is tried out, tensors that have channels last are refused,
+// and of plain ones channels are first; where it will not have that in 16 bits either, all three are
+// of rounded values that are kept as float32: products of two of them are exact there, so what is
+// summed is the same. In float16 each tensor has a scale of its own, found each time on the device
+// (half_scale.h).
 
 #include <algorithm>
 #include <array>
@@ -48,6 +49,11 @@ struct Form {
 
   /// 16 bits, and not rounded values kept as float32.
   bool is_narrow() const { return type != CUDNN_DATA_FLOAT; }
+  std::size_t element_bytes() const { return is_narrow() ? 2 : sizeof(float); }
+  /// Whether a plain tensor of such planes is none of that form.
+  bool differs_from_plain(const cuda::Planes& planes) const {
+    return is_narrow() || (has_channels_last && planes.channels > 1 && planes.plane > 1);
+  }
 };
 
 cuda::Planes planes_of(std::int64_t samples, const Shape& shape) {
@@ -164,8 +170,8 @@ class Convolution final : public LayerOperator {
         narrow_type_(narrow_type(context.precision())),
         rounds_(narrow_type_ != CUDNN_DATA_FLOAT),
         scales_(narrow_type_ == CUDNN_DATA_HALF),
-        input_is_narrow_(options.input_layout() == Layout::kBfloat16),
-        output_is_narrow_(options.output_layout == Layout::kBfloat16),
+        input_is_last_(has_channels_last(options.input_layout())),
+        output_is_last_(has_channels_last(options.output_layout)),
         relu_(options.relu == ReluShare::kForward),
         wants_input_gradient_(options.wants_input_gradient),
         input_planes_(planes_of(samples_, layer.input_shape)),
@@ -191,22 +197,17 @@ class Convolution final : public LayerOperator {
   }
 
   absl::Status open() {
-    if (!rounds_) {
-      return open_as({.may_round = context_.precision() == CudaPrecision::kTf32});
-    }
     absl::Status refused;
+    if (!rounds_) {
+      const bool is_last = input_is_last_ || output_is_last_;
+      refused = open_as({.has_channels_last = is_last,
+                         .may_round = context_.precision() == CudaPrecision::kTf32});
+      return is_last ? refused_in_layout(refused) : refused;
+    }
     for (const bool has_channels_last : {true, false}) {
       refused = open_as({.type = narrow_type_, .has_channels_last = has_channels_last});
-      // Without memory there is no workspace for the layers before, either.
-      if (refused.ok() || absl::IsResourceExhausted(refused)) return refused;
-      static_cast<void>(cudaGetLastError());  // or the next launch would report it
-      if (!context_.is_well()) return refused;
-      if (!input_is_narrow_ && !output_is_narrow_) continue;
-      warn_once(refused_in_place,
-                absl::StrCat("layer '", layer_.name,
-                             "' and perhaps others stand between conversions, which is slower: ",
-                             refused.message()));
-      return absl::UnimplementedError(refused.message());
+      if (input_is_last_ || output_is_last_) return refused_in_layout(refused);
+      if (!may_try_another(refused)) return refused;
     }
     warn_once(refused_in_16_bits,
               absl::StrCat("layer '", layer_.name, "' and perhaps others are rounded to ",
@@ -226,6 +227,22 @@ class Convolution final : public LayerOperator {
  private:
   // ---- planning ----
 
+  /// Without memory there is no workspace for the layers before, either.
+  bool may_try_another(const absl::Status& refused) const {
+    if (refused.ok() || absl::IsResourceExhausted(refused)) return false;
+    static_cast<void>(cudaGetLastError());  // or the next launch would report it
+    return context_.is_well();
+  }
+  /// UNIMPLEMENTED where the layer may stand between conversions instead.
+  absl::Status refused_in_layout(const absl::Status& refused) const {
+    if (!may_try_another(refused)) return refused;
+    warn_once(refused_in_place,
+              absl::StrCat("layer '", layer_.name,
+                           "' and perhaps others stand between conversions, which is slower: ",
+                           refused.message()));
+    return absl::UnimplementedError(refused.message());
+  }
+
   /// A network has hundreds of such layers.
   void warn_once(std::atomic<bool>& has_warned, const std::string& message) const {
     if (!has_warned.exchange(true)) context_.warn(message);
@@ -240,7 +257,7 @@ class Convolution final : public LayerOperator {
   /// All three computations, with tensors of one form. May be called again.
   absl::Status open_as(const Form& form) {
     form_ = form;
-    if (output_is_narrow_ && has_bias()) {
+    if (output_is_last_ && has_bias()) {
       forward_pass_ = relu_ ? ConvolutionPass::kForwardBiasRelu : ConvolutionPass::kForwardBias;
       const absl::Status refused = plan();
       if (refused.ok() || absl::IsResourceExhausted(refused) || !context_.is_well()) return refused;
@@ -267,12 +284,12 @@ class Convolution final : public LayerOperator {
         {forward_.workspace_bytes(), of_weight_.workspace_bytes(), of_input_.workspace_bytes()}));
     std::size_t bytes =
         algorithm_bytes_ + aligned(cuda::channel_sums_scratch(images_) * sizeof(double));
-    if (rounds_) {
-      bytes += input_place_bytes() + output_place_bytes() + rounded_bytes(weight_planes_) +
-               std::max(aligned(sizeof(Scales)), rounded_bytes(bias_planes_));
+    if (moves()) {
+      bytes += input_place_bytes() + output_place_bytes() + moved_bytes(weight_planes_) +
+               std::max(aligned(sizeof(Scales)), moved_bytes(bias_planes_));
     }
     POSEIDON_RETURN_IF_ERROR(context_.reserve_workspace(bytes));
-    return form_.is_narrow() ? try_out() : absl::OkStatus();
+    return form_.is_narrow() || form_.has_channels_last ? try_out() : absl::OkStatus();
   }
 
   absl::Status plan(ConvolutionPass pass, PlannedPass& planned) {
@@ -290,11 +307,12 @@ class Convolution final : public LayerOperator {
   /// the moment for those that it computes with where they will lie.
   absl::Status try_out() {
     DeviceMemory input{nullptr, nullptr}, output{nullptr, nullptr};
-    if (input_is_narrow_) {
-      POSEIDON_ASSIGN_OR_RETURN(input, context_.allocate(2 * elements_of(input_planes_)));
+    const auto each = static_cast<std::int64_t>(form_.element_bytes());
+    if (input_is_last_) {
+      POSEIDON_ASSIGN_OR_RETURN(input, context_.allocate(each * elements_of(input_planes_)));
     }
-    if (output_is_narrow_) {
-      POSEIDON_ASSIGN_OR_RETURN(output, context_.allocate(2 * elements_of(output_planes_)));
+    if (output_is_last_) {
+      POSEIDON_ASSIGN_OR_RETURN(output, context_.allocate(each * elements_of(output_planes_)));
     }
     absl::Status status = call_all(input != nullptr ? input.get() : input_place(),
                                    output != nullptr ? output.get() : output_place());
@@ -317,21 +335,24 @@ class Convolution final : public LayerOperator {
   /// Forward by the first engine by which what is not a number stays none: cuDNN promises it of no
   /// ReLU, and a training that has failed would go on as if it had not. No other takes its place.
   absl::Status call_with_nans(void* input, void* output) {
-    constexpr int kNanBytes = 0xff;  // 0xffff is none in bfloat16
+    constexpr int kNanBytes = 0xff;  // such a bfloat16 is one, such a float too
     const cudaStream_t stream = context_.compute();
-    const auto input_bytes = 2 * static_cast<std::size_t>(elements_of(input_planes_));
+    const auto input_bytes =
+        form_.element_bytes() * static_cast<std::size_t>(elements_of(input_planes_));
     POSEIDON_CUDA(cudaMemsetAsync(input, kNanBytes, input_bytes, stream));
     POSEIDON_CUDA(
-        cudaMemsetAsync(weight_place(), kNanBytes, rounded_bytes(weight_planes_), stream));
-    POSEIDON_CUDA(cudaMemsetAsync(bias_place(), kNanBytes, rounded_bytes(bias_planes_), stream));
+        cudaMemsetAsync(weight_place(), kNanBytes, moved_bytes(weight_planes_), stream));
+    POSEIDON_CUDA(cudaMemsetAsync(bias_place(), kNanBytes, moved_bytes(bias_planes_), stream));
     do {
       POSEIDON_RETURN_IF_ERROR(call_forward(input, weight_place(), output));
       // A copy to memory that is not pinned waits itself, and without a deadline.
       POSEIDON_RETURN_IF_ERROR(context_.wait(stream));
+      // A bfloat16 is the upper half of a float, which is the later one in memory.
       std::uint16_t first = 0;
-      POSEIDON_CUDA(cudaMemcpyAsync(&first, output, sizeof(first), cudaMemcpyDeviceToHost, stream));
+      const auto* const upper = static_cast<const std::byte*>(output) + form_.element_bytes() - 2;
+      POSEIDON_CUDA(cudaMemcpyAsync(&first, upper, sizeof(first), cudaMemcpyDeviceToHost, stream));
       POSEIDON_RETURN_IF_ERROR(context_.wait(stream));
-      constexpr std::uint16_t kMagnitude = 0x7fff, kInfinity = 0x7f80;  // of bfloat16
+      constexpr std::uint16_t kMagnitude = 0x7fff, kInfinity = 0x7f80;  // of both
       if ((first & kMagnitude) > kInfinity) {
         forward_.settle();
         return absl::OkStatus();
@@ -354,15 +375,14 @@ class Convolution final : public LayerOperator {
     }
     return CUDNN_DATA_FLOAT;
   }
-  std::size_t rounded_bytes(const cuda::Planes& planes) const {
-    return aligned(static_cast<std::size_t>(elements_of(planes)) *
-                   (form_.is_narrow() ? 2 : sizeof(float)));
+  /// Whether anything has to be in the workspace in another form than where it lies.
+  bool moves() const { return rounds_ || form_.has_channels_last; }
+  std::size_t moved_bytes(const cuda::Planes& planes) const {
+    return aligned(static_cast<std::size_t>(elements_of(planes)) * form_.element_bytes());
   }
-  std::size_t input_place_bytes() const {
-    return input_is_narrow_ ? 0 : rounded_bytes(input_planes_);
-  }
+  std::size_t input_place_bytes() const { return input_is_last_ ? 0 : moved_bytes(input_planes_); }
   std::size_t output_place_bytes() const {
-    return output_is_narrow_ ? 0 : rounded_bytes(output_planes_);
+    return output_is_last_ ? 0 : moved_bytes(output_planes_);
   }
   double* bias_sums() const {
     return reinterpret_cast<double*>(context_.workspace() + algorithm_bytes_);
@@ -379,21 +399,21 @@ class Convolution final : public LayerOperator {
     std::uint32_t parts[cuda::kMagnitudeParts];  ///< while one is found
   };
   Scales* scales() const {
-    return reinterpret_cast<Scales*>(weight_place() + rounded_bytes(weight_planes_));
+    return reinterpret_cast<Scales*>(weight_place() + moved_bytes(weight_planes_));
   }
-  /// In bfloat16, which has no scales.
-  std::byte* bias_place() const { return weight_place() + rounded_bytes(weight_planes_); }
+  /// Where there are no scales.
+  std::byte* bias_place() const { return weight_place() + moved_bytes(weight_planes_); }
 
-  /// What cuDNN shall read: the tensor itself, or rounded to `place`; in float16 with `scale`, by
-  /// which magnitudes stay below 2^limit.
-  const void* rounded(const float* from, bool is_narrow, std::byte* place,
-                      const cuda::Planes& planes, HalfScale* scale, int limit) const {
-    if (!rounds_ || is_narrow) return from;
+  /// What cuDNN shall read: the tensor itself, which may be of the form already, or moved to
+  /// `place`; in float16 with `scale`, by which magnitudes stay below 2^limit.
+  const void* moved(const float* from, bool is_of_form, std::byte* place,
+                    const cuda::Planes& planes, HalfScale* scale, int limit) const {
+    if (is_of_form || (!rounds_ && !form_.differs_from_plain(planes))) return from;
     const cudaStream_t stream = context_.compute();
     const std::int64_t elements = elements_of(planes);
     auto* const kept = reinterpret_cast<float*>(place);
     if (scales_) cuda::half_scale_of(stream, from, elements, limit, scales()->parts, scale);
-    if (form_.is_narrow()) {
+    if (form_.differs_from_plain(planes)) {
       cuda::narrow(stream, kernel_type(), planes, form_.has_channels_last, from, scale, place);
     } else if (scales_) {
       cuda::round_to_float16(stream, from, scale, kept, elements);
@@ -403,17 +423,18 @@ class Convolution final : public LayerOperator {
     return place;
   }
   /// Where cuDNN shall write what `deliver` brings to `to`.
-  void* target(float* to, bool is_narrow, std::byte* place) const {
-    return form_.is_narrow() && !is_narrow ? static_cast<void*>(place) : to;
+  void* target(float* to, bool is_of_form, std::byte* place, const cuda::Planes& planes) const {
+    return !is_of_form && form_.differs_from_plain(planes) ? static_cast<void*>(place) : to;
   }
   /// The scales: of the factors of which `place` has the products' sums.
   void deliver(const std::byte* place, float* to, const cuda::Planes& planes,
                const cuda::NarrowScales& scales, const cuda::Epilogue& epilogue = {}) const {
-    if (!form_.is_narrow()) return;
+    if (!form_.differs_from_plain(planes)) return;
     cuda::widen(context_.compute(), kernel_type(), planes, form_.has_channels_last, place, scales,
                 epilogue, to);
   }
   cuda::NarrowType kernel_type() const {
+    if (!rounds_) return cuda::NarrowType::kFloat32;
     return scales_ ? cuda::NarrowType::kFloat16 : cuda::NarrowType::kBfloat16;
   }
 
@@ -436,27 +457,27 @@ class Convolution final : public LayerOperator {
 
   // ---- running ----
 
-  const void* rounded_input(const float* input, int limit) const {
-    return rounded(input, input_is_narrow_, input_place(), input_planes_, &scales()->input, limit);
+  const void* moved_input(const float* input, int limit) const {
+    return moved(input, input_is_last_, input_place(), input_planes_, &scales()->input, limit);
   }
-  const void* rounded_weight(const float* weight, int limit) const {
-    return rounded(weight, /*is_narrow=*/false, weight_place(), weight_planes_, &scales()->weight,
-                   limit);
+  const void* moved_weight(const float* weight, int limit) const {
+    return moved(weight, /*is_of_form=*/false, weight_place(), weight_planes_, &scales()->weight,
+                 limit);
   }
 
   absl::Status run_forward(const ForwardArgs& args) {
-    const void* const x = rounded_input(args.inputs[0], forward_limits_.input);
-    const void* const w = rounded_weight(args.parameters, forward_limits_.weight);
+    const void* const x = moved_input(args.inputs[0], forward_limits_.input);
+    const void* const w = moved_weight(args.parameters, forward_limits_.weight);
     const float* const bias = has_bias() ? args.parameters + elements_of(weight_planes_) : nullptr;
     const bool is_behind = forward_pass_ != ConvolutionPass::kForward;
     if (is_behind) {
       cuda::narrow(context_.compute(), kernel_type(), bias_planes_, form_.has_channels_last, bias,
                    /*scale=*/nullptr, bias_place());
     }
-    POSEIDON_RETURN_IF_ERROR(
-        call_forward(x, w, target(args.output, output_is_narrow_, output_place())));
+    void* const y = target(args.output, output_is_last_, output_place(), output_planes_);
+    POSEIDON_RETURN_IF_ERROR(call_forward(x, w, y));
     const cuda::Epilogue epilogue = {.bias = bias, .relu = relu_};
-    if (form_.is_narrow() && !output_is_narrow_) {
+    if (y != args.output) {
       deliver(output_place(), args.output, output_planes_, {&scales()->input, &scales()->weight},
               epilogue);
     } else if (bias != nullptr && !is_behind) {
@@ -466,8 +487,8 @@ class Convolution final : public LayerOperator {
   }
 
   absl::Status run_backward(const BackwardArgs& args) {
-    const void* const dy = rounded(args.output_gradient, output_is_narrow_, output_place(),
-                                   output_planes_, &scales()->gradient, gradient_limit_);
+    const void* const dy = moved(args.output_gradient, output_is_last_, output_place(),
+                                 output_planes_, &scales()->gradient, gradient_limit_);
     POSEIDON_RETURN_IF_ERROR(run_of_weight(args, dy));
     if (has_bias()) {
       cuda::channel_sums(context_.compute(), images_, args.output_gradient, bias_sums(),
@@ -478,19 +499,21 @@ class Convolution final : public LayerOperator {
   }
 
   absl::Status run_of_weight(const BackwardArgs& args, const void* dy) {
-    const void* const x = rounded_input(args.forward.inputs[0], backward_limits_.input);
+    const void* const x = moved_input(args.forward.inputs[0], backward_limits_.input);
     POSEIDON_RETURN_IF_ERROR(call_of_weight(
-        x, dy, target(args.parameter_gradients, /*is_narrow=*/false, weight_place())));
+        x, dy,
+        target(args.parameter_gradients, /*is_of_form=*/false, weight_place(), weight_planes_)));
     deliver(weight_place(), args.parameter_gradients, weight_planes_,
             {&scales()->input, &scales()->gradient});
     return absl::OkStatus();
   }
 
   absl::Status run_of_input(const BackwardArgs& args, const void* dy) {
-    const void* const w = rounded_weight(args.forward.parameters, backward_limits_.weight);
+    const void* const w = moved_weight(args.forward.parameters, backward_limits_.weight);
     float* const dx = args.input_gradients[0];
-    POSEIDON_RETURN_IF_ERROR(call_of_input(w, dy, target(dx, input_is_narrow_, input_place())));
-    if (!input_is_narrow_) {
+    POSEIDON_RETURN_IF_ERROR(
+        call_of_input(w, dy, target(dx, input_is_last_, input_place(), input_planes_)));
+    if (!input_is_last_) {
       deliver(input_place(), dx, input_planes_, {&scales()->weight, &scales()->gradient});
     }
     return absl::OkStatus();
@@ -502,8 +525,8 @@ class Convolution final : public LayerOperator {
   const std::int64_t samples_;
   const cudnnDataType_t narrow_type_;  ///< of rounded tensors; float where none is rounded
   const bool rounds_, scales_;
-  const bool input_is_narrow_, output_is_narrow_;  ///< in kBfloat16, their gradients too
-  const bool relu_;                                ///< of the output, behind the bias
+  const bool input_is_last_, output_is_last_;  ///< channels, of their gradients too
+  const bool relu_;                            ///< of the output, behind the bias
   const bool wants_input_gradient_;
   const cuda::Planes input_planes_, output_planes_, weight_planes_, bias_planes_;  // of the batch
   const cuda::Images images_;                                                      // the output's

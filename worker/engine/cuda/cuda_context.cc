@@ -59,7 +59,7 @@ absl::Status CudaContext::open() {
   workspace_limit_ = std::max(kLeastWorkspaceLimit, all_bytes / kWorkspaceShare);
   cudaDeviceProp properties{};
   POSEIDON_CUDA(cudaGetDeviceProperties(&properties, ordinal_));
-  has_bfloat16_ = properties.major >= 8;
+  is_ampere_ = properties.major >= 8;
   POSEIDON_RETURN_IF_ERROR(make_stream(&compute_));
   POSEIDON_RETURN_IF_ERROR(make_stream(&upload_));
   POSEIDON_RETURN_IF_ERROR(make_stream(&download_));

@@ -47,7 +47,7 @@ class CudaContext {
   int ordinal() const { return ordinal_; }
   CudaPrecision precision() const { return precision_; }
   /// Whether the GPU computes with bfloat16 (Ampere and later).
-  bool has_bfloat16() const { return has_bfloat16_; }
+  bool is_ampere() const { return is_ampere_; }
   void warn(const std::string& message) const { warn_(message); }
   cudaStream_t compute() const { return compute_; }
   cudaStream_t upload() const { return upload_; }
@@ -108,7 +108,7 @@ class CudaContext {
   std::unique_ptr<ConvolutionPlanner> convolutions_;  ///< with cudnn_
   Shared workspace_, twins_;
   std::size_t workspace_limit_ = 0;
-  bool has_bfloat16_ = false;
+  bool is_ampere_ = false;
 };
 
 }  // namespace poseidon

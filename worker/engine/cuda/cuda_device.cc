@@ -172,17 +172,14 @@ class CudaDevice final : public Device {
     return factors_.measure(args);
   }
 
-  // In bf16 what lies between layers is bfloat16, from the first convolution on. Images of one
-  // pixel are small and near the losses: they keep their digits.
+  // What lies between layers has channels last, in bf16 as bfloat16, from the first convolution on.
+  // Images of one pixel are small and near the losses: they keep their digits.
   Layout output_layout(const LayerSpec& layer, std::span<const Layout> inputs) const override {
-    if (context_->precision() != CudaPrecision::kBfloat16 || !context_->has_bfloat16()) {
-      return Layout::kPlain;
-    }
+    const Layout own = image_layout();
     const Shape& shape = layer.output_shape;
     if (shape.size() < 3 || shape[1] * shape[2] == 1) return Layout::kPlain;
-    if (layer.type == LayerType::kConvolution) return Layout::kBfloat16;
-    return passes_layouts_on(layer.type) && all_bfloat16(inputs) ? Layout::kBfloat16
-                                                                 : Layout::kPlain;
+    if (layer.type == LayerType::kConvolution) return own;
+    return passes_layouts_on(layer.type) && are_all(inputs, own) ? own : Layout::kPlain;
   }
 
   // Where our own kernel writes the output anyway.
@@ -203,9 +200,24 @@ class CudaDevice final : public Device {
   }
 
  private:
-  static bool all_bfloat16(std::span<const Layout> layouts) {
+  // As tensor cores want them. In fp16 each would need a scale of its own, and `fp32` keeps to what
+  // has no tensor cores, as GPUs before Ampere do, which have neither bfloat16 nor TF32.
+  Layout image_layout() const {
+    if (!context_->is_ampere()) return Layout::kPlain;
+    switch (context_->precision()) {
+      case CudaPrecision::kBfloat16:
+        return Layout::kBfloat16;
+      case CudaPrecision::kTf32:
+        return Layout::kChannelsLast;
+      case CudaPrecision::kFloat16:
+      case CudaPrecision::kFloat32:
+        break;
+    }
+    return Layout::kPlain;
+  }
+  static bool are_all(std::span<const Layout> layouts, Layout one) {
     return std::all_of(layouts.begin(), layouts.end(),
-                       [](Layout layout) { return layout == Layout::kBfloat16; });
+                       [one](Layout layout) { return layout == one; });
   }
 
   // The operator itself where it computes in these layouts, or between conversions.
@@ -214,9 +226,8 @@ class CudaDevice final : public Device {
     for (std::size_t i = 0; i < layer.inputs.size(); ++i) {
       layouts.push_back(options.input_layout(i));
     }
-    const bool all_plain = std::all_of(layouts.begin(), layouts.end(),
-                                       [](Layout layout) { return layout == Layout::kPlain; });
-    if (all_plain || (passes_layouts_on(layer.type) && all_bfloat16(layouts))) {
+    if (are_all(layouts, Layout::kPlain) ||
+        (passes_layouts_on(layer.type) && are_all(layouts, image_layout()))) {
       return make_any(layer, options);
     }
     if (layer.type == LayerType::kConvolution) {
@@ -229,8 +240,8 @@ class CudaDevice final : public Device {
     POSEIDON_ASSIGN_OR_RETURN(std::unique_ptr<LayerOperator> made, make_any(layer, plain));
     return adapt_layouts(std::move(made), layer, options,
                          [this, taken = std::size_t{0}](std::int64_t batch, const Shape& shape,
-                                                        Layout /*kBfloat16*/) mutable {
-                           return make_cuda_twin(batch, shape, taken, *context_);
+                                                        Layout layout) mutable {
+                           return make_cuda_twin(batch, shape, layout, taken, *context_);
                          });
   }
 

@@ -3,7 +3,7 @@
 // The kernels: layers and steps for which no library has a call with the meaning that we promise.
 //
 // Each function queues on `stream` and returns; ask launch_status() afterwards. All pointers are
-// the device's. Tensors between layers lie in the layout that is named, kPlain or kBfloat16, and
+// the device's. Tensors between layers lie in the layout that is named, any but kDevice, and
 // begin at multiples of 16 bytes; where none is named they are plain. Every element is written by
 // one thread, in an order of operations that the sizes alone decide: the same job gives the same
 // bits again, on every GPU. Nothing is contracted into fused multiply-adds (compiled with
@@ -41,9 +41,10 @@ struct Epilogue {
   bool relu = false;            ///< of which then the ReLU is taken
 };
 
-// ---- 16 bits (narrow_kernels.cu); scales are in the device's memory ----
+// ---- other forms of a tensor (narrow_kernels.cu); scales are in the device's memory ----
 
-enum class NarrowType { kBfloat16, kFloat16 };
+/// What elements become. kFloat32 is what they are: then only places change.
+enum class NarrowType { kBfloat16, kFloat16, kFloat32 };
 /// samples x channels x plane, one after the other as plain tensors lie; a weight's outputs are its
 /// samples.
 struct Planes {
@@ -54,7 +55,7 @@ struct NarrowScales {
   const HalfScale* left;
   const HalfScale* right;
 };
-/// Scaled (float16), then rounded to nearest even. With `channels_last` out is samples x plane x
+/// Scaled (float16), then rounded to nearest even (16 bits). With `channels_last` out is samples x plane x
 /// channels.
 void narrow(cudaStream_t stream, NarrowType type, const Planes& planes, bool channels_last,
             const float* in, const HalfScale* scale, void* out);
@@ -76,20 +77,22 @@ void half_scale_of(cudaStream_t stream, const float* in, std::int64_t size, int 
 
 // ---- windows (window_kernels.cu) ----
 
-/// Sizes of a pooling. Of `planes`, samples times channels, as many lie side by side: all channels
-/// of a sample in kBfloat16, 1 in kPlain.
+/// Sizes of a pooling, a row of all that lies side by side of fewer than 2^31 elements. Of `planes`, samples times channels, as many lie side by side: all channels
+/// of a sample where channels are last, 1 in kPlain.
 struct PoolWindow {
   Layout layout;
   std::int64_t planes, side_by_side, height, width, out_height, out_width;
   std::int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
   bool count_padding;
 };
-/// `chosen`: per output, in the outputs' order, the index in its input plane of the largest
-/// element, the first of equal ones, the last of NaNs.
+/// Of what max pooling keeps for its gradient, per output.
+std::int64_t choice_bytes(const PoolWindow& window);
+/// `chosen`: per output, in the outputs' order, which position of its window has the largest
+/// element, the first of equal ones, the last of NaNs; choice_bytes() each.
 void max_pool(cudaStream_t stream, const PoolWindow& window, const float* in, float* out,
-              std::int32_t* chosen);
+              void* chosen);
 void max_pool_gradient(cudaStream_t stream, const PoolWindow& window, const float* gradient,
-                       const std::int32_t* chosen, float* in_gradient);
+                       const void* chosen, float* in_gradient);
 void average_pool(cudaStream_t stream, const PoolWindow& window, const float* in, float* out);
 void average_pool_gradient(cudaStream_t stream, const PoolWindow& window, const float* gradient,
                            float* in_gradient);

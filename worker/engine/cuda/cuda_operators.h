@@ -4,8 +4,8 @@
 // CudaContext::compute and allocate at creation alone. The context outlives them. Errors at
 // creation get the layer's name from the device.
 //
-// Layouts: all kPlain, and where CudaDevice says so all kBfloat16. A convolution takes each of the
-// two as its input and output.
+// Layouts: all kPlain, and where CudaDevice says so all the one that it has for images, which is
+// kBfloat16 or kChannelsLast. A convolution takes each of the two as its input and output.
 
 #include <memory>
 
@@ -17,7 +17,7 @@ namespace poseidon {
 
 using MadeOperator = absl::StatusOr<std::unique_ptr<LayerOperator>>;
 
-/// UNIMPLEMENTED where it should read or write kBfloat16 and cuDNN does not compute so.
+/// UNIMPLEMENTED where it should have channels last and cuDNN does not compute so.
 MadeOperator make_cuda_convolution(const LayerSpec& layer, const OperatorOptions& options,
                                    CudaContext& context);
 MadeOperator make_cuda_fully_connected(const LayerSpec& layer, const OperatorOptions& options,

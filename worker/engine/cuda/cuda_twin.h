@@ -1,6 +1,6 @@
 #pragma once
 
-// A tensor in Layout::kBfloat16 and its plain twin (layout_adapter.h), in memory that the twins of
+// A tensor that has channels last and its plain twin (layout_adapter.h), in memory that the twins of
 // all operators share (CudaContext::reserve_twins).
 
 #include <cstddef>
@@ -14,6 +14,7 @@ namespace poseidon {
 
 /// `taken`: bytes that the operator's twins take of it until now, and with this one.
 absl::StatusOr<std::unique_ptr<PlainTwin>> make_cuda_twin(std::int64_t batch, const Shape& shape,
-                                                          std::size_t& taken, CudaContext& context);
+                                                          Layout layout, std::size_t& taken,
+                                                          CudaContext& context);
 
 }  // namespace poseidon

@@ -28,7 +28,7 @@ using CudnnDescriptor = std::unique_ptr<void, CudnnDestroy>;
 namespace cudnn_types {
 // How cuDNN names the types of attributes; a type that is missing here does not compile.
 constexpr cudnnBackendAttributeType_t name_of(std::int64_t) { return CUDNN_TYPE_INT64; }
-constexpr cudnnBackendAttributeType_t name_of(double) { return CUDNN_TYPE_DOUBLE; }
+constexpr cudnnBackendAttributeType_t name_of(float) { return CUDNN_TYPE_FLOAT; }
 constexpr cudnnBackendAttributeType_t name_of(bool) { return CUDNN_TYPE_BOOLEAN; }
 constexpr cudnnBackendAttributeType_t name_of(char) { return CUDNN_TYPE_CHAR; }
 constexpr cudnnBackendAttributeType_t name_of(cudnnDataType_t) { return CUDNN_TYPE_DATA_TYPE; }

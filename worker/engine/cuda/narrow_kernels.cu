@@ -1,5 +1,5 @@
 // To and from 16 bits: each float16 tensor with a scale of its own (worker/engine/half_scale.h),
-// and channels last where cuDNN shall have them so. What is moved to another place goes through a
+// and channels last where cuDNN shall have them so, floats too. What is moved to another place goes through a
 // tile in shared memory, so that both sides of the device's memory are touched in whole rows.
 
 #include <cuda_bf16.h>
@@ -57,6 +57,10 @@ struct ToBfloat16 {
 struct FromBfloat16 {
   __device__ explicit FromBfloat16(const NarrowScales&) {}
   __device__ float operator()(__nv_bfloat16 value) const { return __bfloat162float(value); }
+};
+struct AsItIs {
+  __device__ explicit AsItIs(const NarrowScales&) {}
+  __device__ float operator()(float value) const { return value; }
 };
 struct ToFloat16 {
   __device__ explicit ToFloat16(const NarrowScales& scales) : factor(scales.left->scale) {}
@@ -136,6 +140,67 @@ __global__ void transpose_kernel(std::int64_t count, std::int64_t rows, std::int
   }
 }
 
+/// The same where one of the two is short, such as a filter's 9 positions: a block takes all of it
+/// beside some of the long one, which is one piece of memory on one side and `kShort` on the other.
+constexpr std::int64_t kPieceElements = 2048, kMostShort = kPieceElements / kTile;
+
+/// How many of the long one, so that a piece has whole rows of a warp.
+__host__ __device__ inline std::int64_t piece_length(std::int64_t shorter) {
+  return kPieceElements / shorter / kTile * kTile;
+}
+
+template <typename To, typename From, typename Convert>
+__global__ void transpose_short_kernel(std::int64_t count, std::int64_t rows, std::int64_t columns,
+                                       const From* in, NarrowScales scales, Epilogue epilogue,
+                                       To* out) {
+  constexpr bool kWidens = std::is_same_v<To, float>;
+  __shared__ float piece[kPieceElements];  // as it lies in `in`: of some rows, or of some columns
+  const Convert convert(scales);
+  const bool few_rows = rows <= columns;
+  const std::int64_t longer = few_rows ? columns : rows;
+  const auto shorter = static_cast<int>(few_rows ? rows : columns);
+  const std::int64_t most = piece_length(shorter), pieces = (longer + most - 1) / most;
+  for (std::int64_t t = blockIdx.x; t < count * pieces; t += gridDim.x) {
+    const std::int64_t sample = quotient(t, pieces), first = (t - sample * pieces) * most;
+    const auto length = static_cast<int>(longer - first < most ? longer - first : most);
+    const std::int64_t begin = sample * rows * columns;
+    const auto take = [&](int to, std::int64_t from) {
+      if constexpr (kWidens) {
+        piece[to] = convert(in[from]);
+      } else {
+        piece[to] = in[from];
+      }
+    };
+    const auto give = [&](std::int64_t to, int from, std::int64_t column) {
+      if constexpr (kWidens) {
+        out[to] = finished(piece[from], epilogue, column);
+      } else {
+        out[to] = convert(piece[from]);
+      }
+    };
+    const auto thread = static_cast<int>(threadIdx.x);
+    if (few_rows) {  // rows x length, to length x rows
+      for (int i = thread; i < shorter * length; i += kThreads) {
+        const int r = i / length;
+        take(i, begin + r * columns + first + (i - r * length));
+      }
+      __syncthreads();
+      for (int i = thread; i < shorter * length; i += kThreads) {
+        const int c = i / shorter, r = i - c * shorter;
+        give(begin + first * rows + i, r * length + c, first + c);
+      }
+    } else {  // length x columns, to columns x length
+      for (int i = thread; i < shorter * length; i += kThreads) take(i, begin + first * columns + i);
+      __syncthreads();
+      for (int i = thread; i < shorter * length; i += kThreads) {
+        const int c = i / length, r = i - c * length;
+        give(begin + c * rows + first + r, r * shorter + c, c);
+      }
+    }
+    __syncthreads();  // the piece is taken again
+  }
+}
+
 __global__ void round_to_bfloat16_kernel(const float* in, float* out, std::int64_t size) {
   for (std::int64_t i = first_item(); i < size; i += item_stride()) {
     out[i] = __bfloat162float(__float2bfloat16_rn(in[i]));
@@ -163,6 +228,13 @@ void convert(cudaStream_t stream, const Planes& planes, std::int64_t rows, std::
            in_order_kernel<To, From, Convert>, planes, in, scales, epilogue, out);
     return;
   }
+  if (const std::int64_t shorter = min(rows, columns); shorter <= kMostShort) {
+    const std::int64_t length = piece_length(shorter);
+    launch(stream, one_block_each(planes.samples * ((max(rows, columns) + length - 1) / length)),
+           kThreads, transpose_short_kernel<To, From, Convert>, planes.samples, rows, columns, in,
+           scales, epilogue, out);
+    return;
+  }
   const std::int64_t tiles =
       planes.samples * ((rows + kTile - 1) / kTile) * ((columns + kTile - 1) / kTile);
   launch(stream, one_block_each(tiles), kThreads, transpose_kernel<To, From, Convert>,
@@ -181,12 +253,17 @@ void half_scale_of(cudaStream_t stream, const float* in, std::int64_t size, int 
 void narrow(cudaStream_t stream, NarrowType type, const Planes& planes, bool channels_last,
             const float* in, const HalfScale* scale, void* out) {
   const NarrowScales scales{.left = scale, .right = nullptr};
-  if (type == NarrowType::kBfloat16) {
-    convert<ToBfloat16>(stream, planes, planes.channels, planes.plane, channels_last, in, scales,
-                        {}, static_cast<__nv_bfloat16*>(out));
-  } else {
-    convert<ToFloat16>(stream, planes, planes.channels, planes.plane, channels_last, in, scales, {},
-                       static_cast<__half*>(out));
+  const std::int64_t rows = planes.channels, columns = planes.plane;
+  switch (type) {
+    case NarrowType::kBfloat16:
+      return convert<ToBfloat16>(stream, planes, rows, columns, channels_last, in, scales, {},
+                                 static_cast<__nv_bfloat16*>(out));
+    case NarrowType::kFloat16:
+      return convert<ToFloat16>(stream, planes, rows, columns, channels_last, in, scales, {},
+                                static_cast<__half*>(out));
+    case NarrowType::kFloat32:
+      return convert<AsItIs>(stream, planes, rows, columns, channels_last, in, scales, {},
+                             static_cast<float*>(out));
   }
 }
 
@@ -194,12 +271,16 @@ void widen(cudaStream_t stream, NarrowType type, const Planes& planes, bool chan
            const void* in, const NarrowScales& scales, const Epilogue& epilogue, float* out) {
   const std::int64_t rows = channels_last ? planes.plane : planes.channels;
   const std::int64_t columns = channels_last ? planes.channels : planes.plane;
-  if (type == NarrowType::kBfloat16) {
-    convert<FromBfloat16>(stream, planes, rows, columns, channels_last,
-                          static_cast<const __nv_bfloat16*>(in), scales, epilogue, out);
-  } else {
-    convert<FromFloat16>(stream, planes, rows, columns, channels_last,
-                         static_cast<const __half*>(in), scales, epilogue, out);
+  switch (type) {
+    case NarrowType::kBfloat16:
+      return convert<FromBfloat16>(stream, planes, rows, columns, channels_last,
+                                   static_cast<const __nv_bfloat16*>(in), scales, epilogue, out);
+    case NarrowType::kFloat16:
+      return convert<FromFloat16>(stream, planes, rows, columns, channels_last,
+                                  static_cast<const __half*>(in), scales, epilogue, out);
+    case NarrowType::kFloat32:
+      return convert<AsItIs>(stream, planes, rows, columns, channels_last,
+                             static_cast<const float*>(in), scales, epilogue, out);
   }
 }
 

@@ -128,7 +128,7 @@ class Concat final : public LayerOperator {
       : context_(context) {
     const std::int64_t plane = element_count(layer.output_shape) / layer.output_shape.front();
     const Layout layout = options.output_layout;
-    const bool is_last = layout == Layout::kBfloat16;
+    const bool is_last = has_channels_last(layout);
     const std::int64_t of_a_channel = (is_last ? 1 : plane) * bytes_per_element(layout);
     rows_ = static_cast<std::size_t>(options.batch_size * (is_last ? plane : 1));
     for (const std::int64_t channels : layer.concat_channels) {

@@ -1,6 +1,7 @@
 // Pooling and normalisation across channels. Gradients are gathered: each input element's thread
 // visits the outputs whose windows it lies in, in their order, so that nothing is added atomically.
 
+#include "worker/engine/cuda/channel_walk.cuh"
 #include "worker/engine/cuda/cuda_kernels.h"
 #include "worker/engine/cuda/element.cuh"
 #include "worker/engine/cuda/launch.cuh"
@@ -10,157 +11,245 @@ namespace {
 
 /// Positions [begin, end) along one dimension.
 struct Range {
-  std::int64_t begin, end;
+  int begin, end;
 };
 
-/// Of the input, inside the image, for the window of output `at`.
-__device__ Range window_range(std::int64_t at, std::int64_t kernel, std::int64_t stride,
-                              std::int64_t pad, std::int64_t size) {
-  const std::int64_t begin = at * stride - pad;
-  const std::int64_t end = begin + kernel;
-  return {begin < 0 ? 0 : begin, end > size ? size : end};
-}
+/// Along one dimension: where windows are, in input and outputs.
+struct Windows {
+  int kernel, stride, pad, size, outputs;
 
-/// Of the outputs whose windows hold input `at`.
-__device__ Range outputs_of(std::int64_t at, std::int64_t kernel, std::int64_t stride,
-                            std::int64_t pad, std::int64_t outputs) {
-  const std::int64_t behind = at + pad - kernel;  // windows that begin at or before this are over
-  const std::int64_t begin = behind < 0 ? 0 : quotient(behind, stride) + 1;
-  const std::int64_t end = quotient(at + pad, stride) + 1;
-  return {begin, end > outputs ? outputs : end};
-}
-
-/// An element of a tensor: of which group of planes that lie side by side, of which of these, where.
-struct Place {
-  std::int64_t group, plane, y, x;
+  /// Of the input, inside the image, for the window of output `at`.
+  __device__ Range of_output(int at) const {
+    const int begin = at * stride - pad, end = begin + kernel;
+    return {begin < 0 ? 0 : begin, end > size ? size : end};
+  }
+  /// Of the outputs whose windows hold input `at`.
+  __device__ Range of_input(int at) const {
+    const int behind = at + pad - kernel;  // windows that begin at or before this are over
+    const int begin = behind < 0 ? 0 : behind / stride + 1;
+    const int end = (at + pad) / stride + 1;
+    return {begin, end > outputs ? outputs : end};
+  }
+  /// How many elements of a window count: padding where asked for, the overhang behind it never.
+  __device__ int extent(int at, bool count_padding) const {
+    if (!count_padding) {
+      const Range inside = of_output(at);
+      return inside.end - inside.begin;
+    }
+    const int begin = at * stride, end = begin + kernel, padded = size + 2 * pad;
+    return (end < padded ? end : padded) - begin;
+  }
 };
-__device__ Place place_of(std::int64_t index, std::int64_t side_by_side, std::int64_t height,
-                          std::int64_t width) {
-  const std::int64_t pixel = quotient(index, side_by_side), row = quotient(pixel, width);
-  const std::int64_t group = quotient(row, height);
-  return {group, index - pixel * side_by_side, row - group * height, pixel - row * width};
-}
-/// The first element of that plane in a tensor whose planes have so many.
-__device__ std::int64_t plane_begin(const Place& at, std::int64_t side_by_side,
-                                    std::int64_t elements) {
-  return at.group * side_by_side * elements + at.plane;
+
+struct Pooling {
+  Windows rows, columns;
+  int side_by_side;  ///< planes
+  bool count_padding;
+
+  /// Which of a window's positions that is; `first`: where the window begins, perhaps in padding.
+  __device__ int position(int y, int x, int first_y, int first_x) const {
+    return (y - first_y) * columns.kernel + (x - first_x);
+  }
+};
+
+/// Rows of an image with all that lies side by side: each is some threads' of a block, `across`
+/// them (whole warps), which take neighbours of a channel group or pixel side by side.
+struct Rows {
+  std::int64_t count;  ///< of all images
+  int width, height, across;
+};
+
+/// at(image, y) for each row returns what is then called with (x, c): with the first of kWide
+/// channels from c on, at each pixel.
+template <int kWide, typename At>
+__device__ void walk_rows(const Rows& rows, int side_by_side, const At& at) {
+  const int lane = static_cast<int>(threadIdx.x) % rows.across;
+  const std::int64_t at_a_time = blockDim.x / rows.across;
+  const int groups = side_by_side / kWide, items = rows.width * groups;
+  for (std::int64_t r = blockIdx.x * at_a_time + threadIdx.x / rows.across; r < rows.count;
+       r += gridDim.x * at_a_time) {
+    const std::int64_t image = quotient(r, rows.height);
+    const auto of_row = at(image, static_cast<int>(r - image * rows.height));
+    for (int i = lane; i < items; i += rows.across) {
+      const int x = i / groups;
+      of_row(x, (i - x * groups) * kWide);
+    }
+  }
 }
 
-template <typename Element>
-__global__ void max_pool_kernel(PoolWindow w, const Element* in, Element* out,
-                                std::int32_t* chosen) {
-  const std::int64_t size = w.planes * w.out_height * w.out_width;
-  for (std::int64_t i = first_item(); i < size; i += item_stride()) {
-    const Place at = place_of(i, w.side_by_side, w.out_height, w.out_width);
-    const Range rows = window_range(at.y, w.kernel_h, w.stride_h, w.pad_h, w.height);
-    const Range columns = window_range(at.x, w.kernel_w, w.stride_w, w.pad_w, w.width);
-    const Element* const image = in + plane_begin(at, w.side_by_side, w.height * w.width);
-    std::int64_t best = -1;
-    float largest = 0.0f;
-    for (std::int64_t y = rows.begin; y < rows.end; ++y) {
-      for (std::int64_t x = columns.begin; x < columns.end; ++x) {
-        const float value = load(image + (y * w.width + x) * w.side_by_side);
-        if (best < 0 || value > largest || value != value) {
-          best = y * w.width + x;
-          largest = value;
+/// The row's first element in a tensor with such images.
+__device__ std::int64_t row_begin(std::int64_t image, int y, const Windows& rows_of,
+                                  const Windows& columns_of, int side_by_side, bool is_output) {
+  const std::int64_t height = is_output ? rows_of.outputs : rows_of.size;
+  const std::int64_t width = is_output ? columns_of.outputs : columns_of.size;
+  return (image * height + y) * width * side_by_side;
+}
+
+template <typename Form, typename Choice>
+__global__ void max_pool_kernel(Rows rows, Pooling pool, const typename Form::Element* in,
+                                typename Form::Element* out, Choice* chosen) {
+  using Choices = Neighbours<Choice, Form::kWide>;
+  walk_rows<Form::kWide>(rows, pool.side_by_side, [=](std::int64_t image, int y) {
+    const Range window_rows = pool.rows.of_output(y);
+    const std::int64_t from =
+        row_begin(image, 0, pool.rows, pool.columns, pool.side_by_side, false);
+    const std::int64_t to = row_begin(image, y, pool.rows, pool.columns, pool.side_by_side, true);
+    return [=](int x, int c) {
+      const Range window = pool.columns.of_output(x);
+      const int first_y = y * pool.rows.stride - pool.rows.pad;
+      const int first_x = x * pool.columns.stride - pool.columns.pad;
+      typename Form::Values largest;
+      Choices best{};
+      bool is_first = true;
+      for (int in_y = window_rows.begin; in_y < window_rows.end; ++in_y) {
+        std::int64_t i = from +
+                         (static_cast<std::int64_t>(in_y) * pool.columns.size + window.begin) *
+                             pool.side_by_side +
+                         c;
+        for (int in_x = window.begin; in_x < window.end; ++in_x, i += pool.side_by_side) {
+          const typename Form::Values values = Form::load_at(in, i);
+          const auto position = static_cast<Choice>(pool.position(in_y, in_x, first_y, first_x));
+          for (int k = 0; k < Form::kWide; ++k) {
+            const float value = values.at[k];
+            if (is_first || value > largest.at[k] || value != value) {
+              largest.at[k] = value;
+              best.at[k] = position;
+            }
+          }
+          is_first = false;
         }
       }
-    }
-    store(largest, out + i);
-    chosen[i] = static_cast<std::int32_t>(best);
-  }
+      const std::int64_t o = to + static_cast<std::int64_t>(x) * pool.side_by_side + c;
+      Form::store_at(out, o, largest);
+      neighbours_at<Choices>(chosen + o) = best;
+    };
+  });
 }
 
-template <typename Element>
-__global__ void max_pool_gradient_kernel(PoolWindow w, const Element* gradient,
-                                         const std::int32_t* chosen, Element* in_gradient) {
-  const std::int64_t size = w.planes * w.height * w.width;
-  for (std::int64_t i = first_item(); i < size; i += item_stride()) {
-    const Place at = place_of(i, w.side_by_side, w.height, w.width);
-    const Range rows = outputs_of(at.y, w.kernel_h, w.stride_h, w.pad_h, w.out_height);
-    const Range columns = outputs_of(at.x, w.kernel_w, w.stride_w, w.pad_w, w.out_width);
-    const auto here = static_cast<std::int32_t>(at.y * w.width + at.x);
-    const std::int64_t begin = plane_begin(at, w.side_by_side, w.out_height * w.out_width);
-    float total = 0.0f;
-    for (std::int64_t y = rows.begin; y < rows.end; ++y) {
-      for (std::int64_t x = columns.begin; x < columns.end; ++x) {
-        const std::int64_t output = begin + (y * w.out_width + x) * w.side_by_side;
-        if (chosen[output] == here) total += load(gradient + output);
+template <typename Form, typename Choice>
+__global__ void max_pool_gradient_kernel(Rows rows, Pooling pool,
+                                         const typename Form::Element* gradient,
+                                         const Choice* chosen,
+                                         typename Form::Element* in_gradient) {
+  using Choices = Neighbours<Choice, Form::kWide>;
+  walk_rows<Form::kWide>(rows, pool.side_by_side, [=](std::int64_t image, int y) {
+    const Range window_rows = pool.rows.of_input(y);
+    const std::int64_t from = row_begin(image, 0, pool.rows, pool.columns, pool.side_by_side, true);
+    const std::int64_t to = row_begin(image, y, pool.rows, pool.columns, pool.side_by_side, false);
+    return [=](int x, int c) {
+      const Range windows = pool.columns.of_input(x);
+      typename Form::Values total;
+      for (int out_y = window_rows.begin; out_y < window_rows.end; ++out_y) {
+        const int first_y = out_y * pool.rows.stride - pool.rows.pad;
+        for (int out_x = windows.begin; out_x < windows.end; ++out_x) {
+          const int first_x = out_x * pool.columns.stride - pool.columns.pad;
+          const auto here = static_cast<Choice>(pool.position(y, x, first_y, first_x));
+          const std::int64_t o =
+              from +
+              (static_cast<std::int64_t>(out_y) * pool.columns.outputs + out_x) *
+                  pool.side_by_side +
+              c;
+          const Choices choices = neighbours_at<Choices>(chosen + o);
+          const typename Form::Values slopes = Form::load_at(gradient, o);
+          for (int k = 0; k < Form::kWide; ++k) {
+            if (choices.at[k] == here) total.at[k] += slopes.at[k];
+          }
+        }
       }
-    }
-    store(total, in_gradient + i);
-  }
+      Form::store_at(in_gradient, to + static_cast<std::int64_t>(x) * pool.side_by_side + c, total);
+    };
+  });
 }
 
-/// How many elements of a window count along one dimension: padding where asked for, the overhang
-/// behind it never.
-__device__ std::int64_t extent(std::int64_t at, std::int64_t kernel, std::int64_t stride,
-                               std::int64_t pad, std::int64_t size, bool count_padding) {
-  if (!count_padding) {
-    const Range inside = window_range(at, kernel, stride, pad, size);
-    return inside.end - inside.begin;
-  }
-  const std::int64_t begin = at * stride, end = begin + kernel, padded = size + 2 * pad;
-  return (end < padded ? end : padded) - begin;
-}
-
-__device__ double divisor(const PoolWindow& w, std::int64_t y, std::int64_t x) {
-  return static_cast<double>(extent(y, w.kernel_h, w.stride_h, w.pad_h, w.height, w.count_padding) *
-                             extent(x, w.kernel_w, w.stride_w, w.pad_w, w.width, w.count_padding));
-}
-
-template <typename Element>
-__global__ void average_pool_kernel(PoolWindow w, const Element* in, Element* out) {
-  const std::int64_t size = w.planes * w.out_height * w.out_width;
-  for (std::int64_t i = first_item(); i < size; i += item_stride()) {
-    const Place at = place_of(i, w.side_by_side, w.out_height, w.out_width);
-    const Range rows = window_range(at.y, w.kernel_h, w.stride_h, w.pad_h, w.height);
-    const Range columns = window_range(at.x, w.kernel_w, w.stride_w, w.pad_w, w.width);
-    const Element* const image = in + plane_begin(at, w.side_by_side, w.height * w.width);
-    double total = 0.0;
-    for (std::int64_t y = rows.begin; y < rows.end; ++y) {
-      for (std::int64_t x = columns.begin; x < columns.end; ++x) {
-        total += load(image + (y * w.width + x) * w.side_by_side);
+template <typename Form>
+__global__ void average_pool_kernel(Rows rows, Pooling pool, const typename Form::Element* in,
+                                    typename Form::Element* out) {
+  walk_rows<Form::kWide>(rows, pool.side_by_side, [=](std::int64_t image, int y) {
+    const Range window_rows = pool.rows.of_output(y);
+    const std::int64_t from =
+        row_begin(image, 0, pool.rows, pool.columns, pool.side_by_side, false);
+    const std::int64_t to = row_begin(image, y, pool.rows, pool.columns, pool.side_by_side, true);
+    const int counting_rows = pool.rows.extent(y, pool.count_padding);
+    return [=](int x, int c) {
+      const Range window = pool.columns.of_output(x);
+      Numbers<double, Form::kWide> total;
+      for (int in_y = window_rows.begin; in_y < window_rows.end; ++in_y) {
+        std::int64_t i = from +
+                         (static_cast<std::int64_t>(in_y) * pool.columns.size + window.begin) *
+                             pool.side_by_side +
+                         c;
+        for (int in_x = window.begin; in_x < window.end; ++in_x, i += pool.side_by_side) {
+          const typename Form::Values values = Form::load_at(in, i);
+          for (int k = 0; k < Form::kWide; ++k) total.at[k] += values.at[k];
+        }
       }
-    }
-    store(static_cast<float>(total / divisor(w, at.y, at.x)), out + i);
-  }
+      const std::int64_t counting = std::int64_t{counting_rows} *
+                                    pool.columns.extent(x, pool.count_padding);
+      const double share = 1.0 / static_cast<double>(counting);
+      typename Form::Values mean;
+      for (int k = 0; k < Form::kWide; ++k) mean.at[k] = static_cast<float>(total.at[k] * share);
+      Form::store_at(out, to + static_cast<std::int64_t>(x) * pool.side_by_side + c, mean);
+    };
+  });
 }
 
-template <typename Element>
-__global__ void average_pool_gradient_kernel(PoolWindow w, const Element* gradient,
-                                             Element* in_gradient) {
-  const std::int64_t size = w.planes * w.height * w.width;
-  for (std::int64_t i = first_item(); i < size; i += item_stride()) {
-    const Place at = place_of(i, w.side_by_side, w.height, w.width);
-    const Range rows = outputs_of(at.y, w.kernel_h, w.stride_h, w.pad_h, w.out_height);
-    const Range columns = outputs_of(at.x, w.kernel_w, w.stride_w, w.pad_w, w.out_width);
-    const Element* const plane =
-        gradient + plane_begin(at, w.side_by_side, w.out_height * w.out_width);
-    double total = 0.0;
-    for (std::int64_t y = rows.begin; y < rows.end; ++y) {
-      for (std::int64_t x = columns.begin; x < columns.end; ++x) {
-        total += load(plane + (y * w.out_width + x) * w.side_by_side) / divisor(w, y, x);
+// In float32, of so few windows as an element lies in; each gives its share, rounded once.
+template <typename Form>
+__global__ void average_pool_gradient_kernel(Rows rows, Pooling pool,
+                                             const typename Form::Element* gradient,
+                                             typename Form::Element* in_gradient) {
+  walk_rows<Form::kWide>(rows, pool.side_by_side, [=](std::int64_t image, int y) {
+    const Range window_rows = pool.rows.of_input(y);
+    const std::int64_t from = row_begin(image, 0, pool.rows, pool.columns, pool.side_by_side, true);
+    const std::int64_t to = row_begin(image, y, pool.rows, pool.columns, pool.side_by_side, false);
+    return [=](int x, int c) {
+      const Range windows = pool.columns.of_input(x);
+      typename Form::Values total;
+      for (int out_y = window_rows.begin; out_y < window_rows.end; ++out_y) {
+        const auto counting_rows =
+            static_cast<float>(pool.rows.extent(out_y, pool.count_padding));
+        for (int out_x = windows.begin; out_x < windows.end; ++out_x) {
+          const float share =
+              1.0f / (counting_rows *
+                      static_cast<float>(pool.columns.extent(out_x, pool.count_padding)));
+          const std::int64_t o =
+              from +
+              (static_cast<std::int64_t>(out_y) * pool.columns.outputs + out_x) *
+                  pool.side_by_side +
+              c;
+          const typename Form::Values slopes = Form::load_at(gradient, o);
+          for (int k = 0; k < Form::kWide; ++k) total.at[k] += slopes.at[k] * share;
+        }
       }
-    }
-    store(static_cast<float>(total), in_gradient + i);
-  }
+      Form::store_at(in_gradient, to + static_cast<std::int64_t>(x) * pool.side_by_side + c, total);
+    };
+  });
 }
 
 // ---- normalisation across channels ----
 
 /// [begin, end) of the channels that count for channel c.
-__device__ Range near(const LrnSizes& sizes, std::int64_t c) {
+struct ChannelRange {
+  std::int64_t begin, end;
+};
+__device__ ChannelRange near(const LrnSizes& sizes, std::int64_t c) {
   const std::int64_t begin = c - sizes.half, end = c + sizes.half + 1;
   return {begin < 0 ? 0 : begin, end > sizes.channels ? sizes.channels : end};
 }
+
+/// Of the channels of all samples or pixels, one after the other, the one with that number.
+__device__ std::int64_t channel_of(const LrnSizes& sizes, std::int64_t number) {
+  return number - quotient(number, sizes.channels) * sizes.channels;
+}
+
+// An element to a thread: for any layout and any local_size.
 
 template <typename Element>
 __global__ void lrn_kernel(LrnSizes sizes, const Element* in, float* scale, Element* out) {
   const std::int64_t size = sizes.samples * sizes.channels * sizes.plane;
   for (std::int64_t i = first_item(); i < size; i += item_stride()) {
-    const std::int64_t c = i / sizes.stride % sizes.channels;
-    const Range channels = near(sizes, c);
+    const std::int64_t c = channel_of(sizes, quotient(i, sizes.stride));
+    const ChannelRange channels = near(sizes, c);
     float squares = 0.0f;
     for (std::int64_t j = channels.begin; j < channels.end; ++j) {
       const float value = load(in + i + (j - c) * sizes.stride);
@@ -178,8 +267,8 @@ __global__ void lrn_gradient_kernel(LrnSizes sizes, const Element* in, const flo
                                     const Element* gradient, Element* in_gradient) {
   const std::int64_t size = sizes.samples * sizes.channels * sizes.plane;
   for (std::int64_t i = first_item(); i < size; i += item_stride()) {
-    const std::int64_t c = i / sizes.stride % sizes.channels;
-    const Range channels = near(sizes, c);
+    const std::int64_t c = channel_of(sizes, quotient(i, sizes.stride));
+    const ChannelRange channels = near(sizes, c);
     float common = 0.0f;
     for (std::int64_t j = channels.begin; j < channels.end; ++j) {
       const std::int64_t other = i + (j - c) * sizes.stride;
@@ -192,63 +281,248 @@ __global__ void lrn_gradient_kernel(LrnSizes sizes, const Element* in, const flo
   }
 }
 
-std::int64_t input_elements(const PoolWindow& w) { return w.planes * w.height * w.width; }
-std::int64_t output_elements(const PoolWindow& w) { return w.planes * w.out_height * w.out_width; }
+// Several neighbouring channels to a thread, channels last, for the usual local_size of 5: each
+// thread computes what its own channels add and what kHalo more on either side do, once each.
+
+constexpr int kHalo = 2;  ///< LrnSizes::half
+
+/// Those channels of a tensor: kWide from element i of channel c on are the thread's own. `absent`
+/// stands for channels that there are not.
+template <int kWide, typename Element>
+__device__ Numbers<float, kWide + 2 * kHalo> with_halo(const Element* tensor, std::int64_t i,
+                                                       std::int64_t c, std::int64_t channels,
+                                                       float absent) {
+  static_assert(kWide % kHalo == 0, "a halo is there as a whole or not at all");
+  using Side = FormBase<Element, kHalo>;
+  typename Side::Values before{absent, absent}, behind{absent, absent};
+  if (c > 0) before = Side::load_at(tensor, i - kHalo);
+  if (c + kWide < channels) behind = Side::load_at(tensor, i + kWide);
+  const auto own = FormBase<Element, kWide>::load_at(tensor, i);
+  Numbers<float, kWide + 2 * kHalo> all;
+  for (int k = 0; k < kWide; ++k) all.at[kHalo + k] = own.at[k];
+  for (int k = 0; k < kHalo; ++k) {
+    all.at[k] = before.at[k];
+    all.at[kHalo + kWide + k] = behind.at[k];
+  }
+  return all;
+}
+
+/// The sum of what counts for the thread's channel k, in the channels' order; zero is added for
+/// those that there are not.
+template <int kAll>
+__device__ float sum_near(const Numbers<float, kAll>& all, int k) {
+  float sum = 0.0f;
+  for (int j = k; j <= k + 2 * kHalo; ++j) sum += all.at[j];
+  return sum;
+}
+
+/// base^exponent of a positive base, to some 2^-20: powf, exact to the last digit, takes three times
+/// as many instructions, and the kernels would wait for them instead of memory.
+__device__ float power(float base, float exponent) { return exp2f(exponent * log2f(base)); }
+
+template <typename Form>
+__global__ void wide_lrn_kernel(LrnSizes sizes, const typename Form::Element* in, float* scale,
+                                typename Form::Element* out) {
+  constexpr int kWide = Form::kWide;
+  const std::int64_t size = sizes.samples * sizes.channels * sizes.plane;
+  for (std::int64_t i = first_item() * kWide; i < size; i += item_stride() * kWide) {
+    const auto values = with_halo<kWide>(in, i, channel_of(sizes, i), sizes.channels, 0.0f);
+    auto squares = values;
+    for (float& square : squares.at) square *= square;
+    typename Form::Values scales, results;
+    for (int k = 0; k < kWide; ++k) {
+      scales.at[k] = sizes.k + sizes.slope * sum_near(squares, k);
+      results.at[k] = values.at[kHalo + k] * power(scales.at[k], -sizes.beta);
+    }
+    FormBase<float, kWide>::store_at(scale, i, scales);
+    Form::store_at(out, i, results);
+  }
+}
+
+// s^-b is s^(-b - 1) s.
+template <typename Form>
+__global__ void wide_lrn_gradient_kernel(LrnSizes sizes, const typename Form::Element* in,
+                                         const float* scale, const typename Form::Element* gradient,
+                                         typename Form::Element* in_gradient) {
+  constexpr int kWide = Form::kWide, kAll = kWide + 2 * kHalo;
+  const std::int64_t size = sizes.samples * sizes.channels * sizes.plane;
+  for (std::int64_t i = first_item() * kWide; i < size; i += item_stride() * kWide) {
+    const std::int64_t c = channel_of(sizes, i);
+    const auto values = with_halo<kWide>(in, i, c, sizes.channels, 0.0f);
+    const auto slopes = with_halo<kWide>(gradient, i, c, sizes.channels, 0.0f);
+    const auto scales = with_halo<kWide>(scale, i, c, sizes.channels, 1.0f);
+    Numbers<float, kAll> powers, terms;
+    for (int k = 0; k < kAll; ++k) {
+      powers.at[k] = power(scales.at[k], -sizes.beta - 1.0f);
+      terms.at[k] = slopes.at[k] * values.at[k] * powers.at[k];
+    }
+    typename Form::Values results;
+    for (int k = 0; k < kWide; ++k) {
+      const int own = kHalo + k;
+      results.at[k] = slopes.at[own] * (powers.at[own] * scales.at[own]) -
+                      2.0f * sizes.slope * sizes.beta * values.at[own] * sum_near(terms, k);
+    }
+    Form::store_at(in_gradient, i, results);
+  }
+}
+
 std::int64_t elements_of(const LrnSizes& s) { return s.samples * s.channels * s.plane; }
+
+// ---- launches ----
+
+Pooling pooling_of(const PoolWindow& w) {
+  const auto narrow = [](std::int64_t size) { return static_cast<int>(size); };  // checked before
+  return {.rows = {narrow(w.kernel_h), narrow(w.stride_h), narrow(w.pad_h), narrow(w.height),
+                   narrow(w.out_height)},
+          .columns = {narrow(w.kernel_w), narrow(w.stride_w), narrow(w.pad_w), narrow(w.width),
+                      narrow(w.out_width)},
+          .side_by_side = narrow(w.side_by_side),
+          .count_padding = w.count_padding};
+}
+
+/// A kernel that walks rows of `height` x `width` images, kWide channels to a thread.
+template <int kWide, typename... Parameters, typename... Arguments>
+void launch_rows(cudaStream_t stream, const PoolWindow& w, std::int64_t height, std::int64_t width,
+                 void (*kernel)(Parameters...), Arguments... arguments) {
+  int across = 32;
+  while (across < kThreads && across < width * (w.side_by_side / kWide)) across *= 2;
+  const Rows rows = {.count = w.planes / w.side_by_side * height,
+                     .width = static_cast<int>(width),
+                     .height = static_cast<int>(height),
+                     .across = across};
+  const std::int64_t at_a_time = kThreads / across;
+  launch(stream, one_block_each((rows.count + at_a_time - 1) / at_a_time), kThreads, kernel, rows,
+         pooling_of(w), arguments...);
+}
+
+/// call(Form()) with as many channels to a thread as lie side by side, 16 bytes of them at most.
+template <typename Call>
+void of_wide_form(Layout layout, std::int64_t side_by_side, const Call& call) {
+  of_layout(layout, [&](auto element) {
+    using Element = decltype(element);
+    constexpr int kMost = 16 / sizeof(Element);
+    if (side_by_side % kMost == 0) {
+      call(FormBase<Element, kMost>());
+    } else if (side_by_side % 2 == 0) {
+      call(FormBase<Element, 2>());
+    } else {
+      call(FormBase<Element, 1>());
+    }
+  });
+}
+template <typename Call>
+void of_window_form(const PoolWindow& w, const Call& call) {
+  of_wide_form(w.layout, w.side_by_side, call);
+}
+
+/// wide(Form()) where threads may take several channels, which the form says; else one(Element()).
+template <typename Wide, typename One>
+void of_lrn_form(const LrnSizes& s, const Wide& wide, const One& one) {
+  if (has_channels_last(s.layout) && s.half == kHalo && s.channels % 2 == 0) {
+    of_wide_form(s.layout, s.channels, [&](auto form) {
+      if constexpr (decltype(form)::kWide > 1) wide(form);
+    });
+  } else {
+    of_layout(s.layout, one);
+  }
+}
+
+/// call(Choice()) for the type that holds each of a window's positions.
+template <typename Call>
+void of_choice(const PoolWindow& w, const Call& call) {
+  if (choice_bytes(w) == 1) {
+    call(std::uint8_t());
+  } else {
+    call(std::int32_t());
+  }
+}
 
 }  // namespace
 
+std::int64_t choice_bytes(const PoolWindow& window) {
+  return window.kernel_h * window.kernel_w <= 256 ? 1 : 4;
+}
+
 void max_pool(cudaStream_t stream, const PoolWindow& window, const float* in, float* out,
-              std::int32_t* chosen) {
-  of_layout(window.layout, [&](auto element) {
-    using Element = decltype(element);
-    launch(stream, blocks_for(output_elements(window)), kThreads, max_pool_kernel<Element>, window,
-           elements<Element>(in), elements<Element>(out), chosen);
+              void* chosen) {
+  of_window_form(window, [&](auto form) {
+    of_choice(window, [&](auto choice) {
+      using Form = decltype(form);
+      using Element = typename Form::Element;
+      using Choice = decltype(choice);
+      launch_rows<Form::kWide>(stream, window, window.out_height, window.out_width,
+                               max_pool_kernel<Form, Choice>, elements<Element>(in),
+                               elements<Element>(out), static_cast<Choice*>(chosen));
+    });
   });
 }
 
 void max_pool_gradient(cudaStream_t stream, const PoolWindow& window, const float* gradient,
-                       const std::int32_t* chosen, float* in_gradient) {
-  of_layout(window.layout, [&](auto element) {
-    using Element = decltype(element);
-    launch(stream, blocks_for(input_elements(window)), kThreads, max_pool_gradient_kernel<Element>,
-           window, elements<Element>(gradient), chosen, elements<Element>(in_gradient));
+                       const void* chosen, float* in_gradient) {
+  of_window_form(window, [&](auto form) {
+    of_choice(window, [&](auto choice) {
+      using Form = decltype(form);
+      using Element = typename Form::Element;
+      using Choice = decltype(choice);
+      launch_rows<Form::kWide>(stream, window, window.height, window.width,
+                               max_pool_gradient_kernel<Form, Choice>,
+                               elements<Element>(gradient), static_cast<const Choice*>(chosen),
+                               elements<Element>(in_gradient));
+    });
   });
 }
 
 void average_pool(cudaStream_t stream, const PoolWindow& window, const float* in, float* out) {
-  of_layout(window.layout, [&](auto element) {
-    using Element = decltype(element);
-    launch(stream, blocks_for(output_elements(window)), kThreads, average_pool_kernel<Element>, window,
-           elements<Element>(in), elements<Element>(out));
+  of_window_form(window, [&](auto form) {
+    using Form = decltype(form);
+    using Element = typename Form::Element;
+    launch_rows<Form::kWide>(stream, window, window.out_height, window.out_width,
+                             average_pool_kernel<Form>, elements<Element>(in),
+                             elements<Element>(out));
   });
 }
 
 void average_pool_gradient(cudaStream_t stream, const PoolWindow& window, const float* gradient,
                            float* in_gradient) {
-  of_layout(window.layout, [&](auto element) {
-    using Element = decltype(element);
-    launch(stream, blocks_for(input_elements(window)), kThreads, average_pool_gradient_kernel<Element>,
-           window, elements<Element>(gradient), elements<Element>(in_gradient));
+  of_window_form(window, [&](auto form) {
+    using Form = decltype(form);
+    using Element = typename Form::Element;
+    launch_rows<Form::kWide>(stream, window, window.height, window.width,
+                             average_pool_gradient_kernel<Form>, elements<Element>(gradient),
+                             elements<Element>(in_gradient));
   });
 }
 
 void lrn(cudaStream_t stream, const LrnSizes& sizes, const float* in, float* scale, float* out) {
-  of_layout(sizes.layout, [&](auto element) {
+  const auto queue = [&](auto element, int wide, auto kernel) {
     using Element = decltype(element);
-    launch(stream, blocks_for(elements_of(sizes)), kThreads, lrn_kernel<Element>, sizes,
+    launch(stream, blocks_for(elements_of(sizes) / wide), kThreads, kernel, sizes,
            elements<Element>(in), scale, elements<Element>(out));
-  });
+  };
+  of_lrn_form(
+      sizes,
+      [&](auto form) {
+        using Form = decltype(form);
+        queue(typename Form::Element(), Form::kWide, wide_lrn_kernel<Form>);
+      },
+      [&](auto element) { queue(element, 1, lrn_kernel<decltype(element)>); });
 }
 
 void lrn_gradient(cudaStream_t stream, const LrnSizes& sizes, const float* in, const float* scale,
                   const float* gradient, float* in_gradient) {
-  of_layout(sizes.layout, [&](auto element) {
+  const auto queue = [&](auto element, int wide, auto kernel) {
     using Element = decltype(element);
-    launch(stream, blocks_for(elements_of(sizes)), kThreads, lrn_gradient_kernel<Element>, sizes,
+    launch(stream, blocks_for(elements_of(sizes) / wide), kThreads, kernel, sizes,
            elements<Element>(in), scale, elements<Element>(gradient),
            elements<Element>(in_gradient));
-  });
+  };
+  of_lrn_form(
+      sizes,
+      [&](auto form) {
+        using Form = decltype(form);
+        queue(typename Form::Element(), Form::kWide, wide_lrn_gradient_kernel<Form>);
+      },
+      [&](auto element) { queue(element, 1, lrn_gradient_kernel<decltype(element)>); });
 }
 
 }  // namespace poseidon::cuda

@@ -24,7 +24,7 @@ class Pooling final : public LayerOperator {
 
   absl::Status forward(const ForwardArgs& args) override {
     if (takes_largest_) {
-      cuda::max_pool(context_.compute(), window_, args.inputs[0], args.output, chosen());
+      cuda::max_pool(context_.compute(), window_, args.inputs[0], args.output, chosen_.get());
     } else {
       cuda::average_pool(context_.compute(), window_, args.inputs[0], args.output);
     }
@@ -35,7 +35,7 @@ class Pooling final : public LayerOperator {
     float* const out = args.input_gradients[0];
     if (out == nullptr) return absl::OkStatus();
     if (takes_largest_) {
-      cuda::max_pool_gradient(context_.compute(), window_, args.output_gradient, chosen(), out);
+      cuda::max_pool_gradient(context_.compute(), window_, args.output_gradient, chosen_.get(), out);
     } else {
       cuda::average_pool_gradient(context_.compute(), window_, args.output_gradient, out);
     }
@@ -43,8 +43,6 @@ class Pooling final : public LayerOperator {
   }
 
  private:
-  std::int32_t* chosen() const { return static_cast<std::int32_t*>(chosen_.get()); }
-
   const bool takes_largest_;
   const cuda::PoolWindow window_;
   CudaContext& context_;
@@ -80,7 +78,7 @@ class Lrn final : public LayerOperator {
 
 MadeOperator make_cuda_pooling(const LayerSpec& layer, const OperatorOptions& options,
                                CudaContext& context) {
-  const bool is_last = options.output_layout == Layout::kBfloat16;
+  const bool is_last = has_channels_last(options.output_layout);
   const cuda::PoolWindow window = {.layout = options.output_layout,
                                    .planes = options.batch_size * layer.input_shape[0],
                                    .side_by_side = is_last ? layer.input_shape[0] : 1,
@@ -99,7 +97,7 @@ MadeOperator make_cuda_pooling(const LayerSpec& layer, const OperatorOptions& op
   if (layer.pool == LayerSpec::Pool::kMax) {
     const std::int64_t outputs = options.batch_size * element_count(layer.output_shape);
     POSEIDON_ASSIGN_OR_RETURN(
-        chosen, context.allocate(outputs * static_cast<std::int64_t>(sizeof(std::int32_t))));
+        chosen, context.allocate(outputs * cuda::choice_bytes(window)));
   }
   return std::make_unique<Pooling>(layer, window, std::move(chosen), context);
 }
@@ -113,7 +111,7 @@ MadeOperator make_cuda_lrn(const LayerSpec& layer, const OperatorOptions& option
       .samples = options.batch_size,
       .channels = channels,
       .plane = plane,
-      .stride = options.output_layout == Layout::kBfloat16 ? 1 : plane,
+      .stride = has_channels_last(options.output_layout) ? 1 : plane,
       .half = layer.local_size / 2,
       .slope = static_cast<float>(layer.alpha / static_cast<double>(layer.local_size)),
       .beta = static_cast<float>(layer.beta),

@@ -41,12 +41,11 @@ constexpr std::array<Engine, 8> kEngines = {{{0, Kind::kCannot, true},
                                              {7, Kind::kAll, false}}};
 constexpr std::size_t kFallbacks = 2;
 
-/// 16 bits in two groups at most; channels last in 16 bits alone, nor of images of one channel.
+/// 16 bits in two groups at most; no channels last of images of one channel.
 bool is_supported(const Problem& problem) {
   const Convolution& s = problem.sizes;
-  if (problem.has_bias && (problem.is_float() || s.w.k % 11 == 0)) return false;
-  if (problem.is_float()) return !s.has_channels_last;
-  return s.groups() <= 2 && (!s.has_channels_last || s.x.c > 1);
+  if (problem.has_bias && (!s.has_channels_last || s.w.k % 11 == 0)) return false;
+  return (problem.is_float() || s.groups() <= 2) && (!s.has_channels_last || s.x.c > 1);
 }
 
 std::vector<Engine> engines_for(const Problem& problem, cudnnBackendHeurMode_t mode) {
@@ -56,7 +55,7 @@ std::vector<Engine> engines_for(const Problem& problem, cudnnBackendHeurMode_t m
     const bool is_fallback = i >= kEngines.size() - kFallbacks;
     if (is_fallback != (mode == CUDNN_HEUR_MODE_FALLBACK)) continue;
     Engine engine = kEngines[i];
-    if (!problem.is_float()) {
+    if (!problem.is_float() || problem.sizes.has_channels_last) {
       if (!engine.has_tensor_cores) continue;
       if (is_fallback && !problem.sizes.has_channels_last) continue;
     }

@@ -18,8 +18,9 @@ const std::map<int, Rule>& rules() {
                           bool is_needed = true) {
       add(of, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, sizeof(void*), is_needed);
     };
+    // The real one takes doubles without a word and then computes with 0 (seen with 9.19).
     const auto factor = [&](cudnnBackendDescriptorType_t of, cudnnBackendAttributeName_t name) {
-      add(of, name, CUDNN_TYPE_DOUBLE, sizeof(double), true);
+      add(of, name, CUDNN_TYPE_FLOAT, sizeof(float), true);
     };
     const auto tensor = CUDNN_BACKEND_TENSOR_DESCRIPTOR;
     number(tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID);
@@ -156,7 +157,7 @@ std::optional<Problem> sums_of(const Descriptor& operation, Tensor* output) {
   const auto y = tensor_of(operation.part(y_name));
   const Descriptor* const rule = operation.part(rule_name);
   if (!x || !w || !y || x->is_virtual || w->is_virtual) return std::nullopt;
-  if (operation.one<double>(alpha_name) != 1.0 || operation.one<double>(beta_name, 1.0) != 0.0) {
+  if (operation.one<float>(alpha_name) != 1.0f || operation.one<float>(beta_name, 1.0f) != 0.0f) {
     return std::nullopt;
   }
   const auto numbers = [&](cudnnBackendAttributeName_t name) {
