@@ -3,9 +3,9 @@
 
     bench/gpu.sh sync [--sync-networks resnet152:64] [--sync-precision tf32] [--iterations 60]
 
-Two ways of training in turns: `alone`, forward and backward without servers (poseidon-bench-engine), and a whole job by
-`poseidon local` with one worker and one server. Images are random, in memory-sized files, so that reading them is
-cheap; what waiting for them costs is shown apart.
+Two ways of training in turns: `alone`, forward and backward with parameters that stay on the device
+(poseidon-bench-engine), and a whole job by `poseidon local` with one worker and one server. Images are random, in
+memory-sized files, so that reading them is cheap; what waiting for them costs is shown apart.
 
     cost      by how much longer an iteration lasts in the job than alone, waiting for images left out
     stalled   share of an iteration in which the worker stands still for parameters

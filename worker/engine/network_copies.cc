@@ -88,12 +88,14 @@ absl::Status NetworkExecutor::return_layer(std::size_t index) {
 }
 
 absl::Status NetworkExecutor::hand_back(const ExecutionHooks& hooks, bool wait) {
-  if (staged_ != nullptr) POSEIDON_RETURN_IF_ERROR(staged_->advance());
+  const auto advance = [this] { return staged_ == nullptr ? absl::OkStatus() : staged_->advance(); };
+  POSEIDON_RETURN_IF_ERROR(advance());
   for (; handed_back_ < returning_.size(); ++handed_back_) {
     const std::uint32_t layer = returning_[handed_back_];
     DeviceTicket& ticket = *returns_[layer].ticket;
     if (wait) {
       POSEIDON_RETURN_IF_ERROR(ticket.wait());
+      POSEIDON_RETURN_IF_ERROR(advance());
     } else {
       POSEIDON_ASSIGN_OR_RETURN(const bool is_done, ticket.is_done());
       if (!is_done) return absl::OkStatus();

@@ -176,7 +176,7 @@ by_precision() {
   done
   return $failed
 }
-layers() { by_precision layers 65; }
+layers() { by_precision layers 120; }
 networks() { by_precision networks 65; }
 
 needs_device() {
@@ -297,7 +297,7 @@ exported=(device="$device" has_gpu="$has_gpu" work="$work" bundle="$bundle" pose
 
 # All but the last two have their time within the budget, whatever the others take.
 part environment 60 environment
-part layers 130 layers
+part layers 220 layers
 part networks 130 networks
 part repeated 50 repeated
 part trajectory 50 trajectory

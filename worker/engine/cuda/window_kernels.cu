@@ -52,8 +52,8 @@ struct Pooling {
   }
 };
 
-/// Rows of an image with all that lies side by side: each is some threads' of a block, `across`
-/// them (whole warps), which take neighbours of a channel group or pixel side by side.
+/// Rows of an image with all that lies side by side: each is `across` threads' of a block, which
+/// take groups of channels, and then pixels, side by side.
 struct Rows {
   std::int64_t count;  ///< of all images
   int width, height, across;
@@ -384,7 +384,7 @@ Pooling pooling_of(const PoolWindow& w) {
 template <int kWide, typename... Parameters, typename... Arguments>
 void launch_rows(cudaStream_t stream, const PoolWindow& w, std::int64_t height, std::int64_t width,
                  void (*kernel)(Parameters...), Arguments... arguments) {
-  int across = 32;
+  int across = 1;  // a power of two, which divides the block
   while (across < kThreads && across < width * (w.side_by_side / kWide)) across *= 2;
   const Rows rows = {.count = w.planes / w.side_by_side * height,
                      .width = static_cast<int>(width),
