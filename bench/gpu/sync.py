@@ -4,7 +4,7 @@
     bench/gpu.sh sync [--sync-networks resnet152:64] [--sync-precision tf32] [--iterations 60]
 
 Two ways of training in turns: `alone`, forward and backward with parameters that stay on the device
-(poseidon-bench-engine), and a whole job by `poseidon local` with one worker and one server. Images are random, in
+(poseidon-bench-engine), and a whole job by `poseidon local` with one worker and one server (--sync-servers). Images are random, in
 memory-sized files, so that reading them is cheap; what waiting for them costs is shown apart.
 
     cost      by how much longer an iteration lasts in the job than alone, waiting for images left out
@@ -39,6 +39,7 @@ def parse_arguments():
     add_options(parser)
     parser.add_argument("--sync-networks", type=pairs, default=pairs("resnet152:64"), help="default resnet152:64")
     parser.add_argument("--sync-precision", choices=PRECISIONS, default="fp32", help="default %(default)s")
+    parser.add_argument("--sync-servers", type=int, default=1, help="servers, each of which sums on one core, default %(default)s")
     parser.add_argument("--iterations", type=int, default=60, help="of a job, default %(default)s")
     parser.add_argument("--sync-rounds", type=int, default=2, help="default %(default)s")
     parser.add_argument("--threads", type=int, default=4, help="CPU threads of the engine alone, default %(default)s")
@@ -140,7 +141,7 @@ def run_job(job, folder, arguments):
     run_dir = folder / "run"
     shutil.rmtree(run_dir, ignore_errors=True)
     log = open(folder / "local.log", "w", encoding="utf-8")
-    process = subprocess.Popen(ours("poseidon", "local", job, "--workers", 1, "--servers", 1, "--device", arguments.device, "--metrics",
+    process = subprocess.Popen(ours("poseidon", "local", job, "--workers", 1, "--servers", arguments.sync_servers, "--device", arguments.device, "--metrics",
                                     "--run-dir", run_dir, programs=arguments.programs),
                                stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
@@ -230,7 +231,7 @@ def main():
     arguments.end = time.monotonic() + arguments.budget_s
     arguments.out.mkdir(parents=True, exist_ok=True)
     document = {"date": datetime.date.today().isoformat(), "machine": about(arguments.device), "device": arguments.device,
-                "command": sys.argv, "precision": arguments.sync_precision, "networks": {}}
+                "command": sys.argv, "precision": arguments.sync_precision, "servers": arguments.sync_servers, "networks": {}}
     print(f"{'network':14}{'batch':>6}{'alone ms':>10}{'job ms':>10}{'input ms':>10}{'cost':>8}{'stalled':>9}{'hidden':>8}", flush=True)
     for network, batch in arguments.sync_networks:
         with tempfile.TemporaryDirectory(prefix="poseidon-bench-") as folder:

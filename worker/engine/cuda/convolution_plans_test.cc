@@ -129,12 +129,12 @@ class ConvolutionPlansTest : public ::testing::TestWithParam<std::string> {
     const CudnnDescriptor described = describe(gpu);
     ASSERT_NE(described, nullptr);
     const PlanTarget target = {.properties = &described};
-    const bool is_narrow = numbers.type != CUDNN_DATA_FLOAT;
-    std::size_t passes = 0, behind = 0, stand_ins = 0, workspace = 0, without_cores = 0;
+    const bool is_for_cores = numbers.type != CUDNN_DATA_FLOAT || numbers.may_round;
+    std::size_t passes = 0, behind = 0, stand_ins = 0, workspace = 0, without_cores = 0, apart = 0;
     for (const Kind& kind : kinds_of(GetParam())) {
       ConvolutionProblem problem = kind.problem;
       problem.type = numbers.type;
-      problem.has_channels_last = is_narrow;
+      problem.has_channels_last = is_for_cores;
       problem.may_round = numbers.may_round;
       const auto [outputs, channels, height, width] = problem.weight;
       SCOPED_TRACE(::testing::Message() << outputs << "x" << channels << "x" << height << "x"
@@ -142,28 +142,31 @@ class ConvolutionPlansTest : public ::testing::TestWithParam<std::string> {
       for (const ConvolutionPass pass : kind.passes()) {
         const auto plans = plan_convolution(target, problem, pass, kWorkspaceLimit);
         ASSERT_TRUE(plans.ok()) << "pass " << static_cast<int>(pass) << ": " << plans.status();
-        if (is_narrow && kind.suits_tensor_cores() && !plans->front().has_tensor_cores) {
+        if (is_for_cores && kind.suits_tensor_cores() && !plans->front().has_tensor_cores) {
           ++without_cores;
         }
-        if (!is_narrow && !numbers.may_round) {
+        if (!is_for_cores) {
           for (const ConvolutionPlan& one : *plans) EXPECT_FALSE(one.has_tensor_cores);
         }
         ++passes;
         stand_ins += plans->size() - 1;
         workspace = std::max(workspace, plans->front().workspace_bytes);
       }
-      if (!kind.has_bias || numbers.type != CUDNN_DATA_BFLOAT16) continue;
+      if (!kind.has_bias || !is_for_cores || numbers.type == CUDNN_DATA_HALF) continue;
       for (const auto pass : {ConvolutionPass::kForwardBias, ConvolutionPass::kForwardBiasRelu}) {
         const auto plans = plan_convolution(target, problem, pass, kWorkspaceLimit);
         const bool pays = plans.ok() && plans->front().has_tensor_cores;
-        if (kind.suits_tensor_cores()) {
+        if (kind.suits_tensor_cores() && numbers.type == CUDNN_DATA_BFLOAT16) {
           EXPECT_TRUE(pays) << "pass " << static_cast<int>(pass) << ": " << plans.status();
         }
         behind += pays ? 1 : 0;
+        apart += kind.suits_tensor_cores() && !pays ? 1 : 0;
       }
     }
-    // In float16 one of Inception-V3's gradients runs faster without, cuDNN holds, on older GPUs.
-    EXPECT_LE(without_cores, passes / 100);
+    // Some run faster without, cuDNN holds: in float16 one of Inception-V3's gradients on older GPUs;
+    // in TF32 one of ResNet-50's there, and 12 of GoogLeNet's and 7 of its 49 biases on an H100.
+    EXPECT_LE(without_cores, passes / (numbers.may_round ? 10 : 100));
+    EXPECT_LE(apart, behind / 6);
     std::cout << gpu.name << ", " << GetParam() << ", " << numbers.name << ": " << passes
               << " passes, " << behind << " with a bias behind them, " << stand_ins
               << " stand-ins; largest workspace " << (workspace >> 20) << " MiB\n";
