@@ -133,9 +133,9 @@ class Engine {
     const Clocks begin = clocks();
     double loss = 0.0;
     for (int i = 0; i < iterations; ++i) {
-      POSEIDON_ASSIGN_OR_RETURN(const ForwardResult result,
-                                executor_->forward(batch_, Phase::kTrain,
-                                                   {.same_parameters = true}));
+      POSEIDON_ASSIGN_OR_RETURN(
+          const ForwardResult result,
+          executor_->forward(batch_, Phase::kTrain, {.same_parameters = true}));
       loss = result.mean_loss();
       POSEIDON_RETURN_IF_ERROR(executor_->stage(batch_));  // as training does
       POSEIDON_RETURN_IF_ERROR(executor_->backward({}));

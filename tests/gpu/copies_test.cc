@@ -93,7 +93,8 @@ class GpuCopies : public testing::PrecisionTest {
     const absl::Status kept = executor_->keep_factors(LayerIndex(kFactorLayer), 0);
     ASSERT_TRUE(kept.ok()) << kept;
     const LayerSpec& last = net->layers[net->parameter_layers()[kFactorLayer]];
-    output_gradients_.resize(static_cast<std::size_t>(batch_size_ * element_count(last.output_shape)));
+    output_gradients_.resize(
+        static_cast<std::size_t>(batch_size_ * element_count(last.output_shape)));
     inputs_.resize(static_cast<std::size_t>(batch_size_ * element_count(last.input_shape)));
   }
 

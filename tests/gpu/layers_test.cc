@@ -142,8 +142,7 @@ TEST_P(GpuLayers, ImagesHaveChannelsLastFromLayerToLayer) {
     EXPECT_FALSE(is_kept({{"type", type}}, image, Layout::kPlain)) << type;
   }
   for (const char* pool : {"max", "average"}) {
-    EXPECT_EQ(is_kept({{"type", "pooling"}, {"pool", pool}, {"kernel", 2}}, image, last),
-              keeps);
+    EXPECT_EQ(is_kept({{"type", "pooling"}, {"pool", pool}, {"kernel", 2}}, image, last), keeps);
   }
   EXPECT_FALSE(is_kept({{"type", "fully_connected"}, {"outputs", 6}}, image, last));
 }

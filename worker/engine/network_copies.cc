@@ -88,7 +88,9 @@ absl::Status NetworkExecutor::return_layer(std::size_t index) {
 }
 
 absl::Status NetworkExecutor::hand_back(const ExecutionHooks& hooks, bool wait) {
-  const auto advance = [this] { return staged_ == nullptr ? absl::OkStatus() : staged_->advance(); };
+  const auto advance = [this] {
+    return staged_ == nullptr ? absl::OkStatus() : staged_->advance();
+  };
   POSEIDON_RETURN_IF_ERROR(advance());
   for (; handed_back_ < returning_.size(); ++handed_back_) {
     const std::uint32_t layer = returning_[handed_back_];

@@ -3,16 +3,16 @@
 // all results anew.
 //
 // But for `fp32`, cuDNN's tensors have channels last, as tensor cores want them. Those between
-// layers lie so already in Layout::kBfloat16 and, in `tf32`, Layout::kChannelsLast, and are computed
-// with where they are; bias and ReLU are then part of the convolution, where cuDNN has an engine
-// that does all of it and keeps NaNs. Parameters, their gradients and all plain tensors are float32
-// with channels first: what is read of them is moved into the workspace before, rounded where
-// factors have 16 bits, and results come back from there. Where cuDNN does not plan one of the three
-// computations so, or refuses it when it is tried out, tensors that have channels last are refused,
-// and of plain ones channels are first; where it will not have that in 16 bits either, all three are
-// of rounded values that are kept as float32: products of two of them are exact there, so what is
-// summed is the same. In float16 each tensor has a scale of its own, found each time on the device
-// (half_scale.h).
+// layers lie so already in Layout::kBfloat16 and, in `tf32`, Layout::kChannelsLast, and are
+// computed with where they are; bias and ReLU are then part of the convolution, where cuDNN has an
+// engine that does all of it and keeps NaNs. Parameters, their gradients and all plain tensors are
+// float32 with channels first: what is read of them is moved into the workspace before, rounded
+// where factors have 16 bits, and results come back from there. Where cuDNN does not plan one of
+// the three computations so, or refuses it when it is tried out, tensors that have channels last
+// are refused, and of plain ones channels are first; where it will not have that in 16 bits either,
+// all three are of rounded values that are kept as float32: products of two of them are exact
+// there, so what is summed is the same. In float16 each tensor has a scale of its own, found each
+// time on the device (half_scale.h).
 
 #include <algorithm>
 #include <array>
@@ -340,8 +340,7 @@ class Convolution final : public LayerOperator {
     const auto input_bytes =
         form_.element_bytes() * static_cast<std::size_t>(elements_of(input_planes_));
     POSEIDON_CUDA(cudaMemsetAsync(input, kNanBytes, input_bytes, stream));
-    POSEIDON_CUDA(
-        cudaMemsetAsync(weight_place(), kNanBytes, moved_bytes(weight_planes_), stream));
+    POSEIDON_CUDA(cudaMemsetAsync(weight_place(), kNanBytes, moved_bytes(weight_planes_), stream));
     POSEIDON_CUDA(cudaMemsetAsync(bias_place(), kNanBytes, moved_bytes(bias_planes_), stream));
     do {
       POSEIDON_RETURN_IF_ERROR(call_forward(input, weight_place(), output));

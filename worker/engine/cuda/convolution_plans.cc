@@ -62,7 +62,8 @@ absl::StatusOr<CudnnDescriptor> make_sums(ConvolutionPass pass, const CudnnDescr
                                           const CudnnDescriptor& input,
                                           const CudnnDescriptor& weight,
                                           const CudnnDescriptor& output) {
-  // Of the type that sums have: cuDNN takes a double, too, and reads a float from its first bytes, 0.
+  // Of the type that sums have: cuDNN takes a double, too, and reads a float from its first bytes,
+  // 0.
   constexpr float kOne = 1.0f, kZero = 0.0f;
   switch (pass) {
     case ConvolutionPass::kWeightGradient:

@@ -163,8 +163,9 @@ class ConvolutionPlansTest : public ::testing::TestWithParam<std::string> {
         apart += kind.suits_tensor_cores() && !pays ? 1 : 0;
       }
     }
-    // Some run faster without, cuDNN holds: in float16 one of Inception-V3's gradients on older GPUs;
-    // in TF32 one of ResNet-50's there, and 12 of GoogLeNet's and 7 of its 49 biases on an H100.
+    // Some run faster without, cuDNN holds: in float16 one of Inception-V3's gradients on older
+    // GPUs; in TF32 one of ResNet-50's there, and 12 of GoogLeNet's and 7 of its 49 biases on an
+    // H100.
     EXPECT_LE(without_cores, passes / (numbers.may_round ? 10 : 100));
     EXPECT_LE(apart, behind / 6);
     std::cout << gpu.name << ", " << GetParam() << ", " << numbers.name << ": " << passes

@@ -55,8 +55,8 @@ struct NarrowScales {
   const HalfScale* left;
   const HalfScale* right;
 };
-/// Scaled (float16), then rounded to nearest even (16 bits). With `channels_last` out is samples x plane x
-/// channels.
+/// Scaled (float16), then rounded to nearest even (16 bits). With `channels_last` out is samples x
+/// plane x channels.
 void narrow(cudaStream_t stream, NarrowType type, const Planes& planes, bool channels_last,
             const float* in, const HalfScale* scale, void* out);
 /// Sums of products of two tensors with these scales, without them. With `channels_last` in is
@@ -77,8 +77,9 @@ void half_scale_of(cudaStream_t stream, const float* in, std::int64_t size, int 
 
 // ---- windows (window_kernels.cu) ----
 
-/// Sizes of a pooling, a row of all that lies side by side of fewer than 2^31 elements. Of `planes`, samples times channels, as many lie side by side: all channels
-/// of a sample where channels are last, 1 in kPlain.
+/// Sizes of a pooling, a row of all that lies side by side of fewer than 2^31 elements. Of
+/// `planes`, samples times channels, as many lie side by side: all channels of a sample where
+/// channels are last, 1 in kPlain.
 struct PoolWindow {
   Layout layout;
   std::int64_t planes, side_by_side, height, width, out_height, out_width;

@@ -17,13 +17,13 @@ class CudaTwin final : public PlainTwin {
 
   float* values() override { return reinterpret_cast<float*>(context_.twins() + begin_); }
   absl::Status take(const float* tensor) override {
-    cuda::widen(context_.compute(), type_, planes_, /*channels_last=*/true,
-                tensor, {.left = nullptr, .right = nullptr}, /*epilogue=*/{}, values());
+    cuda::widen(context_.compute(), type_, planes_, /*channels_last=*/true, tensor,
+                {.left = nullptr, .right = nullptr}, /*epilogue=*/{}, values());
     return launch_status("widen");
   }
   absl::Status give(float* tensor) override {
-    cuda::narrow(context_.compute(), type_, planes_, /*channels_last=*/true,
-                 values(), /*scale=*/nullptr, tensor);
+    cuda::narrow(context_.compute(), type_, planes_, /*channels_last=*/true, values(),
+                 /*scale=*/nullptr, tensor);
     return launch_status("narrow");
   }
 
@@ -46,8 +46,8 @@ absl::StatusOr<std::unique_ptr<PlainTwin>> make_cuda_twin(std::int64_t batch, co
   POSEIDON_RETURN_IF_ERROR(context.reserve_twins(taken));
   const cuda::Planes planes = {
       .samples = batch, .channels = shape.front(), .plane = element_count(shape) / shape.front()};
-  const auto type = layout == Layout::kBfloat16 ? cuda::NarrowType::kBfloat16
-                                                : cuda::NarrowType::kFloat32;
+  const auto type =
+      layout == Layout::kBfloat16 ? cuda::NarrowType::kBfloat16 : cuda::NarrowType::kFloat32;
   return std::make_unique<CudaTwin>(planes, type, begin, context);
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// A tensor that has channels last and its plain twin (layout_adapter.h), in memory that the twins of
-// all operators share (CudaContext::reserve_twins).
+// A tensor that has channels last and its plain twin (layout_adapter.h), in memory that the twins
+// of all operators share (CudaContext::reserve_twins).
 
 #include <cstddef>
 #include <memory>

@@ -35,7 +35,8 @@ class Pooling final : public LayerOperator {
     float* const out = args.input_gradients[0];
     if (out == nullptr) return absl::OkStatus();
     if (takes_largest_) {
-      cuda::max_pool_gradient(context_.compute(), window_, args.output_gradient, chosen_.get(), out);
+      cuda::max_pool_gradient(context_.compute(), window_, args.output_gradient, chosen_.get(),
+                              out);
     } else {
       cuda::average_pool_gradient(context_.compute(), window_, args.output_gradient, out);
     }
@@ -96,8 +97,7 @@ MadeOperator make_cuda_pooling(const LayerSpec& layer, const OperatorOptions& op
   DeviceMemory chosen{nullptr, nullptr};
   if (layer.pool == LayerSpec::Pool::kMax) {
     const std::int64_t outputs = options.batch_size * element_count(layer.output_shape);
-    POSEIDON_ASSIGN_OR_RETURN(
-        chosen, context.allocate(outputs * cuda::choice_bytes(window)));
+    POSEIDON_ASSIGN_OR_RETURN(chosen, context.allocate(outputs * cuda::choice_bytes(window)));
   }
   return std::make_unique<Pooling>(layer, window, std::move(chosen), context);
 }
