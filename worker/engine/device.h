@@ -217,7 +217,8 @@ class Device {
   }
 
   /// What the layer's operator can take over from a ReLU that works in place on its output and is
-  /// its only reader. The bits must be those of the two apart.
+  /// its only reader. The bits must be those of the two apart; but for sums that a library forms,
+  /// whose order may then be another.
   virtual ReluShare takes_relu(const LayerSpec& /*layer*/) const { return ReluShare::kNone; }
 
   /// Errors name the layer. UNIMPLEMENTED for a layer type that the device does not know.

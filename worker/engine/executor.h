@@ -83,8 +83,8 @@ inline constexpr std::int64_t kLeastPartElements = std::int64_t{2} << 20;
 /// layer's.
 struct ExecutionHooks {
   /// Before the forward of a parameter layer reads its parameters; an error aborts the pass. May
-  /// call PartArrived meanwhile, whose errors are then its own; empty where the device computes
-  /// with the host's memory or keeps the layer's parameters.
+  /// call PartArrived meanwhile, whose errors are then its own; empty where nothing goes up: the
+  /// device computes with the host's memory, keeps the layer's parameters or has them already.
   std::function<absl::Status(LayerIndex, const PartArrived&)> before_forward;
   /// Of a forward: nothing has been written to parameters() since the one before, as between the
   /// parts of a batch. A device with memory of its own then has them already.

@@ -349,11 +349,15 @@ absl::StatusOr<ForwardResult> NetworkExecutor::forward(const Batch& batch, Phase
   has_forward_ = false;
   POSEIDON_RETURN_IF_ERROR(check(batch));
   device_->begin_pass();
+  if (!hooks.same_parameters) {
+    for (ParameterRange& range : parameters_) range.is_up = false;
+  }
   valid_samples_ = batch.valid_samples;
   first_sample_ = batch.first_sample;
   phase_ = phase;
   absl::StatusOr<ForwardResult> result = run_forward(batch, hooks);
   if (!result.ok()) {
+    if (staged_ != nullptr) staged_->rest();
     device_->finish().IgnoreError();  // the first error says more
     return result;
   }

@@ -83,7 +83,7 @@ class NetworkExecutor final : public Executor {
     DeviceMemory device{nullptr, nullptr};
     float* host_data = nullptr;
     float* device_data = nullptr;
-    bool is_up = false;  // the device has what the last forward read, if it has it elsewhere
+    bool is_up = false;  // to the device's memory, since it was written
   };
   // A parameter layer on its way back to the host.
   struct Return {
@@ -170,6 +170,7 @@ class NetworkExecutor final : public Executor {
 
   // Declared after device_, so that they go first. nodes_ are in the order of layers_.
   DeviceMemory input_{nullptr, nullptr};
+  PassTimes times_;
   std::unique_ptr<StagedBatch> staged_;  // null where the device shares the host's memory
   DeviceMemory labels_{nullptr, nullptr};
   DeviceMemory tensors_{nullptr, nullptr};     // outputs and their gradients
@@ -187,7 +188,6 @@ class NetworkExecutor final : public Executor {
   // Of this backward: layers whose gradients are under way, in order; the first so many are done.
   std::vector<std::uint32_t> returning_;
   std::size_t handed_back_ = 0;
-  PassTimes times_;
 
   // Of the last forward.
   std::int64_t valid_samples_ = 0;

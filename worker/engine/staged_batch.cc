@@ -64,6 +64,7 @@ void StagedBatch::name(const Batch& batch) {
   POSEIDON_CHECK(static_cast<std::int64_t>(batch.images.size()) == elements_, "a whole batch");
   rest();
   batch_ = &batch;
+  images_ = batch.images.data();
   first_sample_ = batch.first_sample;
 }
 
@@ -75,18 +76,20 @@ void StagedBatch::begin() {
   if (batch_ == nullptr) return;
   {
     const std::lock_guard lock(mutex_);
-    from_ = batch_->images.data();
+    from_ = images_;
   }
   changed_.notify_all();
 }
 
 absl::Status StagedBatch::start_up(std::int64_t copied) {
-  const std::int64_t first = std::exchange(started_, copied);
-  if (first == copied) return absl::OkStatus();
-  const std::int64_t bytes = (copied - first) * kFloatBytes;
-  return device_->start_upload(static_cast<float*>(device_memory_.get()) + first,
-                               static_cast<const float*>(host_.get()) + first, bytes,
-                               times_->copy(Stage::kUpload, std::nullopt, bytes));
+  if (started_ == copied) return absl::OkStatus();
+  const std::int64_t bytes = (copied - started_) * kFloatBytes;
+  POSEIDON_RETURN_IF_ERROR(
+      device_->start_upload(static_cast<float*>(device_memory_.get()) + started_,
+                            static_cast<const float*>(host_.get()) + started_, bytes,
+                            times_->copy(Stage::kUpload, std::nullopt, bytes)));
+  started_ = copied;
+  return absl::OkStatus();
 }
 
 absl::Status StagedBatch::advance() {

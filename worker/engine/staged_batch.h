@@ -24,10 +24,10 @@
 
 namespace poseidon {
 
-/// One thread, but for the one that it has. The device outlives it.
+/// One thread, but for the one that it has. The device and `times` outlive it.
 class StagedBatch {
  public:
-  /// For batches of so many floats. `times` measures their copies, and outlives it.
+  /// For batches of so many floats. `times` measures their copies.
   static absl::StatusOr<std::unique_ptr<StagedBatch>> create(Device* device, PassTimes* times,
                                                              std::int64_t elements);
   ~StagedBatch();
@@ -41,8 +41,8 @@ class StagedBatch {
   void name(const Batch& batch);
   bool is_of(const Batch& batch) const;
 
-  /// The batch is read from now on, until complete(), rest() or take() has returned. Nothing where
-  /// none is named, or all of it has been read.
+  /// The batch is read from now on, until complete(), rest() or take() has returned; nothing of it
+  /// where none is named, or all of it has been.
   void begin();
   /// Starts the way up of what has been copied by now.
   absl::Status advance();
@@ -70,7 +70,8 @@ class StagedBatch {
   PassTimes* const times_;
   const std::int64_t elements_;
   DeviceMemory host_{nullptr, nullptr}, device_memory_{nullptr, nullptr};
-  const Batch* batch_ = nullptr;    ///< null: none
+  const Batch* batch_ = nullptr;    ///< null: none; not looked into
+  const float* images_ = nullptr;   ///< of it
   std::uint64_t first_sample_ = 0;  ///< of it, by which it is known again
   std::int64_t started_ = 0;        ///< on their way up
 

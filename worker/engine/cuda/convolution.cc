@@ -2,17 +2,20 @@
 // it runs and the GPU goes on, the next of the heuristics' list takes its place for good and writes
 // all results anew.
 //
-// But for `fp32`, cuDNN's tensors have channels last, as tensor cores want them. Those between
-// layers lie so already in Layout::kBfloat16 and, in `tf32`, Layout::kChannelsLast, and are
-// computed with where they are; bias and ReLU are then part of the convolution, where cuDNN has an
-// engine that does all of it and keeps NaNs. Parameters, their gradients and all plain tensors are
-// float32 with channels first: what is read of them is moved into the workspace before, rounded
-// where factors have 16 bits, and results come back from there. Where cuDNN does not plan one of
-// the three computations so, or refuses it when it is tried out, tensors that have channels last
-// are refused, and of plain ones channels are first; where it will not have that in 16 bits either,
-// all three are of rounded values that are kept as float32: products of two of them are exact
-// there, so what is summed is the same. In float16 each tensor has a scale of its own, found each
-// time on the device (half_scale.h).
+// Tensor cores want channels last. Tensors between layers lie so in Layout::kBfloat16 and, in
+// `tf32`, Layout::kChannelsLast, and are computed with where they are; bias and ReLU are then part
+// of the convolution, where cuDNN has an engine that does all of it and keeps NaNs. Parameters,
+// their gradients and all plain tensors are float32 with channels first: what is read of them goes
+// to the workspace before, in that order and rounded where factors have 16 bits, and results come
+// back from there. Between plain tensors alone 16 bits do the same, and floats are computed with as
+// they lie.
+//
+// Where cuDNN does not plan one of the three computations so, or refuses it when it is tried out,
+// tensors that have channels last are refused (the layer then stands between conversions), and
+// plain ones of 16 bits have channels first; where it will not have that either, all three are of
+// rounded values that are kept as float32: products of two of them are exact there, so what is
+// summed is the same. In float16 each tensor has a scale of its own, found each time on the device
+// (half_scale.h).
 
 #include <algorithm>
 #include <array>

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -33,6 +34,15 @@ absl::Status out_of_patience() {
   return absl::DeadlineExceededError(
       absl::StrCat("the GPU did not finish what it was given within ", kDeviceTimeout.count(),
                    " s: look for its errors in the kernel's log (NVRM: Xid)"));
+}
+
+/// Of kPause, or longer where Linux does not let us say so.
+void pause() {
+  static thread_local bool has_said = false;
+  if (!std::exchange(has_said, true)) {
+    static_cast<void>(prctl(PR_SET_TIMERSLACK, kSlackNanoseconds, 0, 0, 0));
+  }
+  std::this_thread::sleep_for(kPause);
 }
 
 // It waits for the GPU, for ever when that has stopped.
@@ -162,8 +172,6 @@ absl::Status CudaContext::patience() {
 }
 
 absl::Status CudaContext::wait(cudaEvent_t event) {
-  static thread_local const int slack = prctl(PR_SET_TIMERSLACK, kSlackNanoseconds, 0, 0, 0);
-  static_cast<void>(slack);  // without it pauses are longer
   const auto begin = std::chrono::steady_clock::now();
   for (;;) {
     POSEIDON_ASSIGN_OR_RETURN(const bool done, is_done(event));
@@ -173,7 +181,7 @@ absl::Status CudaContext::wait(cudaEvent_t event) {
       patience_has_ended = true;
       return out_of_patience();
     }
-    if (waited > kSpinTime) std::this_thread::sleep_for(kPause);
+    if (waited > kSpinTime) pause();
   }
 }
 

@@ -46,7 +46,7 @@ class CudaContext {
 
   int ordinal() const { return ordinal_; }
   CudaPrecision precision() const { return precision_; }
-  /// Whether the GPU computes with bfloat16 (Ampere and later).
+  /// Or later: whether the GPU computes with bfloat16 and TF32.
   bool is_ampere() const { return is_ampere_; }
   void warn(const std::string& message) const { warn_(message); }
   cudaStream_t compute() const { return compute_; }

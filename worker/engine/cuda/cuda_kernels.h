@@ -7,7 +7,8 @@
 // begin at multiples of 16 bytes; where none is named they are plain. Every element is written by
 // one thread, in an order of operations that the sizes alone decide: the same job gives the same
 // bits again, on every GPU. Nothing is contracted into fused multiply-adds (compiled with
-// -fmad=false), so that element by element they round as the CPU's loops do.
+// -fmad=false), so that element by element they round as the CPU's loops do; but averages and LRN,
+// to some units in the last place.
 
 #include <cuda_runtime_api.h>
 
@@ -50,7 +51,7 @@ enum class NarrowType { kBfloat16, kFloat16, kFloat32 };
 struct Planes {
   std::int64_t samples, channels, plane;
 };
-/// Of the two tensors of whose products sums are formed; null in bfloat16, which needs none.
+/// Of the two tensors of whose products sums are formed; null but for float16.
 struct NarrowScales {
   const HalfScale* left;
   const HalfScale* right;
@@ -77,9 +78,8 @@ void half_scale_of(cudaStream_t stream, const float* in, std::int64_t size, int 
 
 // ---- windows (window_kernels.cu) ----
 
-/// Sizes of a pooling, a row of all that lies side by side of fewer than 2^31 elements. Of
-/// `planes`, samples times channels, as many lie side by side: all channels of a sample where
-/// channels are last, 1 in kPlain.
+/// Sizes of a pooling; an image has fewer than 2^31 elements. Of `planes`, samples times channels,
+/// as many lie side by side: all channels of a sample where channels are last, 1 in kPlain.
 struct PoolWindow {
   Layout layout;
   std::int64_t planes, side_by_side, height, width, out_height, out_width;

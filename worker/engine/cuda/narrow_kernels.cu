@@ -141,7 +141,7 @@ __global__ void transpose_kernel(std::int64_t count, std::int64_t rows, std::int
 }
 
 /// The same where one of the two is short, such as a filter's 9 positions: a block takes all of it
-/// beside some of the long one, which is one piece of memory on one side and `kShort` on the other.
+/// beside some of the long one, which is one piece of memory on one side and a few on the other.
 constexpr std::int64_t kPieceElements = 2048, kMostShort = kPieceElements / kTile;
 
 /// How many of the long one, so that a piece has whole rows of a warp.

@@ -63,16 +63,17 @@ struct Rows {
 /// channels from c on, at each pixel.
 template <int kWide, typename At>
 __device__ void walk_rows(const Rows& rows, int side_by_side, const At& at) {
-  const int lane = static_cast<int>(threadIdx.x) % rows.across;
+  const unsigned lane = threadIdx.x % static_cast<unsigned>(rows.across);
   const std::int64_t at_a_time = blockDim.x / rows.across;
-  const int groups = side_by_side / kWide, items = rows.width * groups;
+  const auto groups = static_cast<unsigned>(side_by_side / kWide);
+  const unsigned items = static_cast<unsigned>(rows.width) * groups;  // < 2^31
   for (std::int64_t r = blockIdx.x * at_a_time + threadIdx.x / rows.across; r < rows.count;
        r += gridDim.x * at_a_time) {
     const std::int64_t image = quotient(r, rows.height);
     const auto of_row = at(image, static_cast<int>(r - image * rows.height));
-    for (int i = lane; i < items; i += rows.across) {
-      const int x = i / groups;
-      of_row(x, (i - x * groups) * kWide);
+    for (unsigned i = lane; i < items; i += static_cast<unsigned>(rows.across)) {
+      const unsigned x = i / groups;
+      of_row(static_cast<int>(x), static_cast<int>(i - x * groups) * kWide);
     }
   }
 }
@@ -339,7 +340,6 @@ __global__ void wide_lrn_kernel(LrnSizes sizes, const typename Form::Element* in
   }
 }
 
-// s^-b is s^(-b - 1) s.
 template <typename Form>
 __global__ void wide_lrn_gradient_kernel(LrnSizes sizes, const typename Form::Element* in,
                                          const float* scale, const typename Form::Element* gradient,
@@ -351,15 +351,14 @@ __global__ void wide_lrn_gradient_kernel(LrnSizes sizes, const typename Form::El
     const auto values = with_halo<kWide>(in, i, c, sizes.channels, 0.0f);
     const auto slopes = with_halo<kWide>(gradient, i, c, sizes.channels, 0.0f);
     const auto scales = with_halo<kWide>(scale, i, c, sizes.channels, 1.0f);
-    Numbers<float, kAll> powers, terms;
+    Numbers<float, kAll> terms;
     for (int k = 0; k < kAll; ++k) {
-      powers.at[k] = power(scales.at[k], -sizes.beta - 1.0f);
-      terms.at[k] = slopes.at[k] * values.at[k] * powers.at[k];
+      terms.at[k] = slopes.at[k] * values.at[k] * power(scales.at[k], -sizes.beta - 1.0f);
     }
     typename Form::Values results;
     for (int k = 0; k < kWide; ++k) {
       const int own = kHalo + k;
-      results.at[k] = slopes.at[own] * (powers.at[own] * scales.at[own]) -
+      results.at[k] = slopes.at[own] * power(scales.at[own], -sizes.beta) -
                       2.0f * sizes.slope * sizes.beta * values.at[own] * sum_near(terms, k);
     }
     Form::store_at(in_gradient, i, results);
@@ -371,7 +370,7 @@ std::int64_t elements_of(const LrnSizes& s) { return s.samples * s.channels * s.
 // ---- launches ----
 
 Pooling pooling_of(const PoolWindow& w) {
-  const auto narrow = [](std::int64_t size) { return static_cast<int>(size); };  // checked before
+  const auto narrow = [](std::int64_t size) { return static_cast<int>(size); };  // bounded by net.h
   return {.rows = {narrow(w.kernel_h), narrow(w.stride_h), narrow(w.pad_h), narrow(w.height),
                    narrow(w.out_height)},
           .columns = {narrow(w.kernel_w), narrow(w.stride_w), narrow(w.pad_w), narrow(w.width),
