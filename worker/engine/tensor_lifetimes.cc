@@ -58,7 +58,11 @@ class Planner {
   }
 
   void find_last_reads() {
+    readers_.resize(layers_.size());
     for (std::size_t i = 0; i < layers_.size(); ++i) {
+      for (const std::size_t input : layers_[i].inputs) {
+        if (input != kNetworkInput) readers_[input].push_back(i);
+      }
       const LayerSpec& layer = layers_[i];
       const BackwardNeeds needs = backward_needs(layer.type);
       const bool backward = plan_.layers[i].runs_backward;
@@ -101,6 +105,21 @@ class Planner {
     return std::adjacent_find(inputs.begin(), inputs.end()) != inputs.end();
   }
 
+  // Whether two inputs of layer i, which hands the gradient of its output on as it is, may have it
+  // in one place. The later of the two reads it first, in its own backward; it must have nothing
+  // else to add to it and not work in it itself, and whoever adds to the earlier one's, or works in
+  // it, must come after that. So it is with the two branches of a residual block, one of which is
+  // the block's input (He et al. 2016, figure 2).
+  bool may_share_gradient(std::size_t i, std::size_t one, std::size_t other) const {
+    const std::size_t later = std::max(one, other), earlier = std::min(one, other);
+    const LayerType type = layers_[later].type;
+    // What a fully connected layer got must stay until the end.
+    if (works_in_place(type) || type == LayerType::kFullyConnected) return false;
+    const auto is_after = [&](std::size_t reader) { return reader == i || reader <= later; };
+    return readers_[later].size() == 1 &&
+           std::all_of(readers_[earlier].begin(), readers_[earlier].end(), is_after);
+  }
+
   // Called last layer first, so that a layer's output gradient has its buffer before.
   void place_gradients(std::size_t i) {
     LayerTensors& tensors = plan_.layers[i];
@@ -112,7 +131,7 @@ class Planner {
     if (own != kNoBuffer) {
       live_until(own, layer.type == LayerType::kFullyConnected ? end_ : step);
     }
-    bool is_taken = false;
+    std::vector<std::size_t> takers;  // of the output's gradient as their own
     for (const std::size_t input : layer.inputs) {
       LayerTensors::InputGradient& gradient = tensors.input_gradients.emplace_back();
       if (!wants_gradient(input)) continue;
@@ -124,10 +143,11 @@ class Planner {
         gradient.added_to = target;
         continue;
       }
-      // Of several inputs one takes the buffer over.
-      const bool in_place = !is_taken && can_work_in_place(layer, i, input);
+      const auto may_share = [&](std::size_t taker) { return may_share_gradient(i, input, taker); };
+      const bool in_place = can_work_in_place(layer, i, input) &&
+                            std::all_of(takers.begin(), takers.end(), may_share);
       target = in_place ? own : add_buffer(outputs_[input].bytes, step, step);
-      is_taken |= in_place;
+      if (in_place) takers.push_back(input);
       gradient.written = target;
     }
   }
@@ -135,7 +155,8 @@ class Planner {
   const std::span<const LayerSpec> layers_;
   const std::span<const OutputSpace> outputs_;
   const std::int64_t end_;
-  std::vector<std::int64_t> last_read_;  // step, per layer's output
+  std::vector<std::int64_t> last_read_;            // step, per layer's output
+  std::vector<std::vector<std::size_t>> readers_;  // layers, per layer's output
   TensorPlan plan_;
 };
 

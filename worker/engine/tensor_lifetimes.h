@@ -31,7 +31,8 @@ struct BackwardNeeds {
 BackwardNeeds backward_needs(LayerType type);
 
 /// Whether the operator accepts its first input as the place of its output, and its output's
-/// gradient as the place of any of its inputs' gradients, where both lie in one layout; likewise.
+/// gradient as the place of its inputs' gradients (of several at once where it hands it on as it
+/// is, which sums do), where both lie in one layout; likewise.
 bool works_in_place(LayerType type);
 
 inline constexpr int kNoBuffer = -1;
