@@ -41,14 +41,49 @@ struct Windows {
   }
 };
 
+/// An image of a tensor, with all that lies side by side.
+struct Image {
+  std::int64_t begin;
+  int width, side_by_side;
+
+  __device__ std::int64_t element(int y, int x, int c) const {
+    return begin + (static_cast<std::int64_t>(y) * width + x) * side_by_side + c;
+  }
+};
+
+/// call(y, x, element c there) for each of those rows and columns, in order.
+template <typename Call>
+__device__ void each_of(const Image& image, const Range& rows, const Range& columns, int c,
+                        const Call& call) {
+  for (int y = rows.begin; y < rows.end; ++y) {
+    for (int x = columns.begin; x < columns.end; ++x) call(y, x, image.element(y, x, c));
+  }
+}
+
 struct Pooling {
   Windows rows, columns;
   int side_by_side;  ///< planes
   bool count_padding;
 
-  /// Which of a window's positions that is; `first`: where the window begins, perhaps in padding.
-  __device__ int position(int y, int x, int first_y, int first_x) const {
-    return (y - first_y) * columns.kernel + (x - first_x);
+  __device__ Image input(std::int64_t number) const {
+    return image(number, rows.size, columns.size);
+  }
+  __device__ Image output(std::int64_t number) const {
+    return image(number, rows.outputs, columns.outputs);
+  }
+  /// Which of the positions of output (out_y, out_x)'s window input (y, x) has.
+  __device__ int position(int y, int x, int out_y, int out_x) const {
+    return (y - out_y * rows.stride + rows.pad) * columns.kernel +
+           (x - out_x * columns.stride + columns.pad);
+  }
+  /// How many elements of that window count.
+  __device__ std::int64_t counting(int out_y, int out_x) const {
+    return std::int64_t{rows.extent(out_y, count_padding)} * columns.extent(out_x, count_padding);
+  }
+
+ private:
+  __device__ Image image(std::int64_t number, int height, int width) const {
+    return {number * height * width * side_by_side, width, side_by_side};
   }
 };
 
@@ -78,49 +113,31 @@ __device__ void walk_rows(const Rows& rows, int side_by_side, const At& at) {
   }
 }
 
-/// The row's first element in a tensor with such images.
-__device__ std::int64_t row_begin(std::int64_t image, int y, const Windows& rows_of,
-                                  const Windows& columns_of, int side_by_side, bool is_output) {
-  const std::int64_t height = is_output ? rows_of.outputs : rows_of.size;
-  const std::int64_t width = is_output ? columns_of.outputs : columns_of.size;
-  return (image * height + y) * width * side_by_side;
-}
-
 template <typename Form, typename Choice>
 __global__ void max_pool_kernel(Rows rows, Pooling pool, const typename Form::Element* in,
                                 typename Form::Element* out, Choice* chosen) {
   using Choices = Neighbours<Choice, Form::kWide>;
-  walk_rows<Form::kWide>(rows, pool.side_by_side, [=](std::int64_t image, int y) {
+  walk_rows<Form::kWide>(rows, pool.side_by_side, [=](std::int64_t number, int y) {
+    const Image from = pool.input(number), to = pool.output(number);
     const Range window_rows = pool.rows.of_output(y);
-    const std::int64_t from =
-        row_begin(image, 0, pool.rows, pool.columns, pool.side_by_side, false);
-    const std::int64_t to = row_begin(image, y, pool.rows, pool.columns, pool.side_by_side, true);
     return [=](int x, int c) {
-      const Range window = pool.columns.of_output(x);
-      const int first_y = y * pool.rows.stride - pool.rows.pad;
-      const int first_x = x * pool.columns.stride - pool.columns.pad;
       typename Form::Values largest;
       Choices best{};
       bool is_first = true;
-      for (int in_y = window_rows.begin; in_y < window_rows.end; ++in_y) {
-        std::int64_t i = from +
-                         (static_cast<std::int64_t>(in_y) * pool.columns.size + window.begin) *
-                             pool.side_by_side +
-                         c;
-        for (int in_x = window.begin; in_x < window.end; ++in_x, i += pool.side_by_side) {
-          const typename Form::Values values = Form::load_at(in, i);
-          const auto position = static_cast<Choice>(pool.position(in_y, in_x, first_y, first_x));
-          for (int k = 0; k < Form::kWide; ++k) {
-            const float value = values.at[k];
-            if (is_first || value > largest.at[k] || value != value) {
-              largest.at[k] = value;
-              best.at[k] = position;
-            }
-          }
-          is_first = false;
-        }
-      }
-      const std::int64_t o = to + static_cast<std::int64_t>(x) * pool.side_by_side + c;
+      each_of(from, window_rows, pool.columns.of_output(x), c,
+              [&](int in_y, int in_x, std::int64_t i) {
+                const typename Form::Values values = Form::load_at(in, i);
+                const auto position = static_cast<Choice>(pool.position(in_y, in_x, y, x));
+                for (int k = 0; k < Form::kWide; ++k) {
+                  const float value = values.at[k];
+                  if (is_first || value > largest.at[k] || value != value) {
+                    largest.at[k] = value;
+                    best.at[k] = position;
+                  }
+                }
+                is_first = false;
+              });
+      const std::int64_t o = to.element(y, x, c);
       Form::store_at(out, o, largest);
       neighbours_at<Choices>(chosen + o) = best;
     };
@@ -133,31 +150,21 @@ __global__ void max_pool_gradient_kernel(Rows rows, Pooling pool,
                                          const Choice* chosen,
                                          typename Form::Element* in_gradient) {
   using Choices = Neighbours<Choice, Form::kWide>;
-  walk_rows<Form::kWide>(rows, pool.side_by_side, [=](std::int64_t image, int y) {
+  walk_rows<Form::kWide>(rows, pool.side_by_side, [=](std::int64_t number, int y) {
+    const Image from = pool.output(number), to = pool.input(number);
     const Range window_rows = pool.rows.of_input(y);
-    const std::int64_t from = row_begin(image, 0, pool.rows, pool.columns, pool.side_by_side, true);
-    const std::int64_t to = row_begin(image, y, pool.rows, pool.columns, pool.side_by_side, false);
     return [=](int x, int c) {
-      const Range windows = pool.columns.of_input(x);
       typename Form::Values total;
-      for (int out_y = window_rows.begin; out_y < window_rows.end; ++out_y) {
-        const int first_y = out_y * pool.rows.stride - pool.rows.pad;
-        for (int out_x = windows.begin; out_x < windows.end; ++out_x) {
-          const int first_x = out_x * pool.columns.stride - pool.columns.pad;
-          const auto here = static_cast<Choice>(pool.position(y, x, first_y, first_x));
-          const std::int64_t o =
-              from +
-              (static_cast<std::int64_t>(out_y) * pool.columns.outputs + out_x) *
-                  pool.side_by_side +
-              c;
-          const Choices choices = neighbours_at<Choices>(chosen + o);
-          const typename Form::Values slopes = Form::load_at(gradient, o);
-          for (int k = 0; k < Form::kWide; ++k) {
-            if (choices.at[k] == here) total.at[k] += slopes.at[k];
-          }
-        }
-      }
-      Form::store_at(in_gradient, to + static_cast<std::int64_t>(x) * pool.side_by_side + c, total);
+      each_of(from, window_rows, pool.columns.of_input(x), c,
+              [&](int out_y, int out_x, std::int64_t o) {
+                const auto here = static_cast<Choice>(pool.position(y, x, out_y, out_x));
+                const Choices choices = neighbours_at<Choices>(chosen + o);
+                const typename Form::Values slopes = Form::load_at(gradient, o);
+                for (int k = 0; k < Form::kWide; ++k) {
+                  if (choices.at[k] == here) total.at[k] += slopes.at[k];
+                }
+              });
+      Form::store_at(in_gradient, to.element(y, x, c), total);
     };
   });
 }
@@ -165,31 +172,19 @@ __global__ void max_pool_gradient_kernel(Rows rows, Pooling pool,
 template <typename Form>
 __global__ void average_pool_kernel(Rows rows, Pooling pool, const typename Form::Element* in,
                                     typename Form::Element* out) {
-  walk_rows<Form::kWide>(rows, pool.side_by_side, [=](std::int64_t image, int y) {
+  walk_rows<Form::kWide>(rows, pool.side_by_side, [=](std::int64_t number, int y) {
+    const Image from = pool.input(number), to = pool.output(number);
     const Range window_rows = pool.rows.of_output(y);
-    const std::int64_t from =
-        row_begin(image, 0, pool.rows, pool.columns, pool.side_by_side, false);
-    const std::int64_t to = row_begin(image, y, pool.rows, pool.columns, pool.side_by_side, true);
-    const int counting_rows = pool.rows.extent(y, pool.count_padding);
     return [=](int x, int c) {
-      const Range window = pool.columns.of_output(x);
       Numbers<double, Form::kWide> total;
-      for (int in_y = window_rows.begin; in_y < window_rows.end; ++in_y) {
-        std::int64_t i = from +
-                         (static_cast<std::int64_t>(in_y) * pool.columns.size + window.begin) *
-                             pool.side_by_side +
-                         c;
-        for (int in_x = window.begin; in_x < window.end; ++in_x, i += pool.side_by_side) {
-          const typename Form::Values values = Form::load_at(in, i);
-          for (int k = 0; k < Form::kWide; ++k) total.at[k] += values.at[k];
-        }
-      }
-      const std::int64_t counting = std::int64_t{counting_rows} *
-                                    pool.columns.extent(x, pool.count_padding);
-      const double share = 1.0 / static_cast<double>(counting);
+      each_of(from, window_rows, pool.columns.of_output(x), c, [&](int, int, std::int64_t i) {
+        const typename Form::Values values = Form::load_at(in, i);
+        for (int k = 0; k < Form::kWide; ++k) total.at[k] += values.at[k];
+      });
+      const double share = 1.0 / static_cast<double>(pool.counting(y, x));
       typename Form::Values mean;
       for (int k = 0; k < Form::kWide; ++k) mean.at[k] = static_cast<float>(total.at[k] * share);
-      Form::store_at(out, to + static_cast<std::int64_t>(x) * pool.side_by_side + c, mean);
+      Form::store_at(out, to.element(y, x, c), mean);
     };
   });
 }
@@ -199,30 +194,18 @@ template <typename Form>
 __global__ void average_pool_gradient_kernel(Rows rows, Pooling pool,
                                              const typename Form::Element* gradient,
                                              typename Form::Element* in_gradient) {
-  walk_rows<Form::kWide>(rows, pool.side_by_side, [=](std::int64_t image, int y) {
+  walk_rows<Form::kWide>(rows, pool.side_by_side, [=](std::int64_t number, int y) {
+    const Image from = pool.output(number), to = pool.input(number);
     const Range window_rows = pool.rows.of_input(y);
-    const std::int64_t from = row_begin(image, 0, pool.rows, pool.columns, pool.side_by_side, true);
-    const std::int64_t to = row_begin(image, y, pool.rows, pool.columns, pool.side_by_side, false);
     return [=](int x, int c) {
-      const Range windows = pool.columns.of_input(x);
       typename Form::Values total;
-      for (int out_y = window_rows.begin; out_y < window_rows.end; ++out_y) {
-        const auto counting_rows =
-            static_cast<float>(pool.rows.extent(out_y, pool.count_padding));
-        for (int out_x = windows.begin; out_x < windows.end; ++out_x) {
-          const float share =
-              1.0f / (counting_rows *
-                      static_cast<float>(pool.columns.extent(out_x, pool.count_padding)));
-          const std::int64_t o =
-              from +
-              (static_cast<std::int64_t>(out_y) * pool.columns.outputs + out_x) *
-                  pool.side_by_side +
-              c;
-          const typename Form::Values slopes = Form::load_at(gradient, o);
-          for (int k = 0; k < Form::kWide; ++k) total.at[k] += slopes.at[k] * share;
-        }
-      }
-      Form::store_at(in_gradient, to + static_cast<std::int64_t>(x) * pool.side_by_side + c, total);
+      each_of(from, window_rows, pool.columns.of_input(x), c,
+              [&](int out_y, int out_x, std::int64_t o) {
+                const float share = 1.0f / static_cast<float>(pool.counting(out_y, out_x));
+                const typename Form::Values slopes = Form::load_at(gradient, o);
+                for (int k = 0; k < Form::kWide; ++k) total.at[k] += slopes.at[k] * share;
+              });
+      Form::store_at(in_gradient, to.element(y, x, c), total);
     };
   });
 }
