@@ -1,16 +1,16 @@
 #pragma once
 
-// For tests: what every device must do with one layer, as a grid of awkward cases (batch 1, odd
-// sizes, padding, strides, groups, windows that overhang, rows that fill no vector), some special
-// ones, and PyTorch's golden values. layer_grid_test.cc and layer_golden_test.cc ask it of the CPU
-// device, tests/gpu of a GPU. The functions make expectations; run them from the repository root.
+// For tests: what every device must do with one layer, each of the grid (layer_grid.h), some
+// special ones, and PyTorch's golden values. layer_grid_test.cc and layer_golden_test.cc ask it of
+// the CPU device, tests/gpu of a GPU. The functions make expectations; run them from the repository
+// root.
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "nlohmann/json.hpp"
 #include "worker/engine/device.h"
+#include "worker/engine/layer_grid.h"
 #include "worker/engine/layer_harness.h"
 
 namespace poseidon::testing {
@@ -33,19 +33,6 @@ struct Accuracy {
 
 /// "fp32", "tf32", "bf16" or "fp16", as a job's `precision`; a programming error otherwise.
 Accuracy accuracy_of(const std::string& precision);
-
-/// One layer, its options as in a network file, on one input.
-struct LayerCase {
-  nlohmann::json layer;
-  Shape shape;
-  std::int64_t batch = 1;
-};
-struct LayerCases {
-  std::string name;  ///< as a test's: "Convolution"
-  std::vector<LayerCase> cases;
-};
-/// Every layer type, by group.
-const std::vector<LayerCases>& layer_grid();
 
 /// Forward, running statistics and all gradients of both, close to each other; and the gradients of
 /// the parameters do not depend on whether the one of the data is wanted.
