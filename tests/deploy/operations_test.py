@@ -37,6 +37,9 @@ HERE = {
     "poseidon local ... --run-dir DIR --metrics":
         "poseidon local job.json --workers 1 --servers 1 --run-dir run --metrics\n"
         "grep 127.0.0.1: run/cluster/coordinator/prometheus-targets.json",
+    "poseidon local job.json --workers 1 --servers 4":
+        "poseidon local job.json --workers 1 --servers 4 --run-dir four | tee four.txt\n"
+        "grep 'servers: 4;' four.txt && test -f four/model.safetensors",
     "poseidon-bench-transport --wire-dtype bf16":
         "poseidon-bench-transport --wire-dtype bf16 --mib 4 --rounds 1 --iterations 1",
 }
