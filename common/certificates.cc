@@ -332,6 +332,8 @@ const char* peer_refusal_name(PeerRefusal refusal) {
       return "wrong_token";
     case PeerRefusal::kTooMany:
       return "too_many";
+    case PeerRefusal::kBrokenSeal:
+      return "broken_seal";
   }
   return "";
 }

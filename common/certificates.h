@@ -59,9 +59,10 @@ enum class PeerRefusal : std::uint8_t {
   kWrongRole,       ///< a good one that does not allow this
   kNoToken,
   kWrongToken,
-  kTooMany,  ///< as many connections as there may be are open
+  kTooMany,     ///< as many connections as there may be are open
+  kBrokenSeal,  ///< a message that the other end of its stream has not sealed
 };
-inline constexpr std::size_t kPeerRefusals = 9;
+inline constexpr std::size_t kPeerRefusals = 10;
 const char* peer_refusal_name(PeerRefusal refusal);
 
 /// Whether a certificate would be used by who calls or by who answers.

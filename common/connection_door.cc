@@ -19,6 +19,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/status_macros.h"
 
 namespace poseidon {
 namespace {
@@ -112,6 +113,52 @@ Descriptor listen_on(const sockaddr* address, socklen_t size, bool both_families
   return socket;
 }
 
+void set_options(int socket) {
+  const int on = 1;
+  ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  ::setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs, sizeof(kUserTimeoutMs));
+}
+
+int patience_until(Nanoseconds deadline, Nanoseconds now) {
+  const auto left = std::chrono::ceil<Milliseconds>(deadline - now).count();
+  return static_cast<int>(std::max<std::int64_t>(0, left));
+}
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+/// Of a host and port; the error is getaddrinfo's.
+int look_up(const std::string& host, int port, int flags, Addresses& found) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags;
+  addrinfo* first = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &first);
+  found.reset(first);
+  return error;
+}
+
+/// Closed with errno set when nobody answers in time.
+Descriptor connect_to(const addrinfo& address, Nanoseconds deadline) {
+  const SystemClock clock;
+  Descriptor socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.is_open()) return {};
+  set_options(socket.get());
+  if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) == 0) return socket;
+  if (errno != EINPROGRESS) return {};
+  pollfd connected{socket.get(), POLLOUT, 0};
+  int ready = 0;
+  do {
+    ready = ::poll(&connected, 1, patience_until(deadline, clock.now()));
+  } while (ready < 0 && errno == EINTR);
+  int error = ready > 0 ? 0 : ETIMEDOUT;
+  socklen_t size = sizeof(error);
+  if (ready > 0) ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error == 0) return socket;
+  socket.close();
+  errno = error;
+  return {};
+}
+
 int port_of(int socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
@@ -142,18 +189,14 @@ absl::StatusOr<std::unique_ptr<ConnectionDoor>> ConnectionDoor::open(const std::
     if (socket.is_open()) door->listeners_.push_back(std::move(socket));
   }
   if (door->listeners_.empty()) {
-    addrinfo hints{};
-    hints.ai_socktype = SOCK_STREAM;
-    hints.ai_flags = AI_PASSIVE;
-    addrinfo* found = nullptr;
-    const int error = ::getaddrinfo(is_wildcard ? "0.0.0.0" : place->host.c_str(),
-                                    absl::StrCat(place->port).c_str(), &hints, &found);
+    Addresses found(nullptr, &::freeaddrinfo);
+    const int error =
+        look_up(is_wildcard ? "0.0.0.0" : place->host, place->port, AI_PASSIVE, found);
     if (error != 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("cannot listen on ", address, ": ", ::gai_strerror(error)));
     }
-    const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
-    for (addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    for (addrinfo* each = found.get(); each != nullptr; each = each->ai_next) {
       // A free port was asked for: all addresses of the host have the same.
       const auto port = htons(static_cast<std::uint16_t>(door->port_));
       if (each->ai_family == AF_INET6) {
@@ -186,25 +229,72 @@ ConnectionDoor::~ConnectionDoor() {
   thread_.join();
 }
 
-void ConnectionDoor::start(Take take, Refuse refuse) {
+void ConnectionDoor::start(Take take, Refuse refuse, std::optional<TicketEntrance> entrance) {
   POSEIDON_CHECK(!thread_.joinable(), "started once");
   take_ = std::move(take);
   refuse_ = std::move(refuse);
+  entrance_ = std::move(entrance);
   thread_ = std::thread([this] { run(); });
 }
 
 void ConnectionDoor::run() {
   std::vector<pollfd> waiting;
-  waiting.push_back({wake_.get(), POLLIN, 0});
-  for (const Descriptor& listener : listeners_) waiting.push_back({listener.get(), POLLIN, 0});
   while (true) {
-    // Without a deadline on purpose: this thread lives as long as the port is open.
-    if (::poll(waiting.data(), waiting.size(), -1) < 0 && errno != EINTR) return;
-    if (waiting.front().revents != 0) return;
-    for (std::size_t i = 1; i < waiting.size(); ++i) {
+    waiting.assign(1, {wake_.get(), POLLIN, 0});
+    for (const Descriptor& listener : listeners_) waiting.push_back({listener.get(), POLLIN, 0});
+    for (const Arriving& arriving : arriving_) waiting.push_back({arriving.socket, POLLIN, 0});
+    // Without a deadline when nobody is arriving: this thread lives as long as the port is open.
+    const int patience_ms =
+        arriving_.empty() ? -1 : patience_until(arriving_.front().deadline, clock_.now());
+    if (::poll(waiting.data(), waiting.size(), patience_ms) < 0 && errno != EINTR) break;
+    if (waiting.front().revents != 0) break;
+    std::size_t i = 1 + listeners_.size();
+    for (auto arriving = arriving_.begin(); arriving != arriving_.end(); ++i) {
+      const bool is_late = arriving->deadline <= clock_.now();
+      if (is_late) turn_away(*arriving);
+      const bool is_done = is_late || (waiting[i].revents != 0 && hear(*arriving));
+      arriving = is_done ? arriving_.erase(arriving) : std::next(arriving);
+    }
+    for (i = 1; i <= listeners_.size(); ++i) {
       if (waiting[i].revents != 0) accept_all(waiting[i].fd);
     }
   }
+  for (const Arriving& arriving : arriving_) ::close(arriving.socket);
+}
+
+/// Whether it is known how the connection comes in, or that it does not.
+bool ConnectionDoor::hear(Arriving& arriving) {
+  if (arriving.heard == 0) {
+    char first = 0;
+    const ssize_t peeked = ::recv(arriving.socket, &first, 1, MSG_PEEK);
+    if (peeked < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    // Who has hung up already is gRPC's to notice, as ever.
+    if (peeked <= 0 || first != kGreeting.front()) {
+      take_(arriving.socket);
+      return true;
+    }
+  }
+  const ssize_t heard = ::recv(arriving.socket, arriving.greeting.data() + arriving.heard,
+                               arriving.greeting.size() - arriving.heard, 0);
+  if (heard < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  if (heard > 0) arriving.heard += static_cast<std::size_t>(heard);
+  if (heard > 0 && arriving.heard < arriving.greeting.size()) return false;
+  Ticket ticket;
+  std::copy_n(arriving.greeting.begin() + kGreeting.size(), ticket.size(), ticket.begin());
+  const bool is_greeting = std::equal(
+      kGreeting.begin(), kGreeting.end(), arriving.greeting.begin(),
+      [](char wanted, std::byte found) { return static_cast<std::byte>(wanted) == found; });
+  if (heard > 0 && is_greeting && entrance_->admit(ticket)) {
+    entrance_->take(arriving.socket);
+  } else {
+    turn_away(arriving);
+  }
+  return true;
+}
+
+void ConnectionDoor::turn_away(const Arriving& arriving) {
+  refuse_(arriving.peer, Refusal::kNoGreeting);
+  ::close(arriving.socket);
 }
 
 void ConnectionDoor::accept_all(int listener) {
@@ -221,20 +311,23 @@ void ConnectionDoor::accept_all(int listener) {
     }
     const std::string peer = text_of(address, address_bytes);
     if (!has_room(peer) || inode == 0) {
-      refuse_(peer);  // counted when the peer knows of it
+      refuse_(peer, Refusal::kTooMany);  // counted when the peer knows of it
       ::close(socket);
       continue;
     }
-    const int on = 1;
-    ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    ::setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs, sizeof(kUserTimeoutMs));
+    set_options(socket);
     // Whoever had this number before has closed it.
     if (const auto before = open_.find(socket); before != open_.end()) {
       count_out(before->second.peer);
     }
     open_[socket] = {.inode = inode, .peer = peer};
     ++of_peer_[peer];
-    take_(socket);
+    if (entrance_) {
+      arriving_.push_back(
+          {.socket = socket, .peer = peer, .deadline = clock_.now() + limits_.greeting});
+    } else {
+      take_(socket);
+    }
   }
 }
 
@@ -263,6 +356,36 @@ void ConnectionDoor::forget_closed() {
 void ConnectionDoor::count_out(const std::string& peer) {
   const auto found = of_peer_.find(peer);
   if (found != of_peer_.end() && --found->second == 0) of_peer_.erase(found);
+}
+
+absl::StatusOr<Descriptor> connect_with_ticket(const std::string& address, const Ticket& ticket,
+                                               Milliseconds patience) {
+  const SystemClock clock;
+  const Nanoseconds deadline = clock.now() + patience;
+  const auto unavailable = [&address](const char* why) {
+    return absl::UnavailableError(absl::StrCat("cannot connect to ", address, ": ", why));
+  };
+  POSEIDON_ASSIGN_OR_RETURN(const Place place, parse(address));
+  Addresses found(nullptr, &::freeaddrinfo);
+  if (const int error = look_up(place.host, place.port, 0, found); error != 0) {
+    return unavailable(::gai_strerror(error));
+  }
+  Descriptor socket;
+  for (const addrinfo* each = found.get(); each != nullptr && !socket.is_open();
+       each = each->ai_next) {
+    socket = connect_to(*each, deadline);
+  }
+  if (!socket.is_open()) return unavailable(std::generic_category().message(errno).c_str());
+  std::array<std::byte, kGreetingBytes> greeting;
+  std::ranges::transform(kGreeting, greeting.begin(),
+                         [](char c) { return static_cast<std::byte>(c); });
+  std::ranges::copy(ticket, greeting.begin() + kGreeting.size());
+  // The first bytes of a connection always find room.
+  const ssize_t sent = ::send(socket.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
+  if (sent != static_cast<ssize_t>(greeting.size())) {
+    return unavailable(std::generic_category().message(errno).c_str());
+  }
+  return socket;
 }
 
 }  // namespace poseidon

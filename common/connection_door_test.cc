@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -26,6 +27,25 @@ Descriptor connect_to(int port) {
   return socket;
 }
 
+const Ticket kTicket = [] {
+  Ticket ticket;
+  for (std::size_t i = 0; i < ticket.size(); ++i) ticket[i] = static_cast<std::byte>(i + 1);
+  return ticket;
+}();
+
+void say(const Descriptor& socket, std::string_view text) {
+  EXPECT_EQ(::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(text.size()));
+}
+std::string hear(int socket, std::size_t size) {
+  std::string text(size, '\0');
+  pollfd readable{socket, POLLIN, 0};
+  EXPECT_EQ(::poll(&readable, 1, 20000), 1);
+  text.resize(
+      static_cast<std::size_t>(std::max<ssize_t>(0, ::recv(socket, text.data(), text.size(), 0))));
+  return text;
+}
+
 /// Waits until the other side has closed it.
 bool is_closed(const Descriptor& socket) {
   char byte = 0;
@@ -34,7 +54,8 @@ bool is_closed(const Descriptor& socket) {
 
 class Door : public ::testing::Test {
  protected:
-  void open(DoorLimits limits) {
+  void open(DoorLimits limits,
+            std::optional<ConnectionDoor::TicketEntrance> entrance = std::nullopt) {
     auto door = ConnectionDoor::open("127.0.0.1:0", limits);
     ASSERT_TRUE(door.ok()) << door.status();
     door_ = *std::move(door);
@@ -44,13 +65,32 @@ class Door : public ::testing::Test {
           taken_.emplace_back(socket);
           changed_.notify_all();
         },
-        [this](const std::string& peer) {
+        [this](const std::string& peer, ConnectionDoor::Refusal refusal) {
           const std::lock_guard<std::mutex> lock(mutex_);
           EXPECT_EQ(peer, "127.0.0.1");
+          refusal_ = refusal;
           ++refused_;
           changed_.notify_all();
-        });
+        },
+        std::move(entrance));
   }
+  /// Lets in who has `kTicket`, once.
+  void open_for_tickets(DoorLimits limits = {}) {
+    book_.expect(kTicket);
+    open(limits, ConnectionDoor::TicketEntrance{
+                     .admit = [this](const Ticket& ticket) { return book_.take(ticket); },
+                     .take =
+                         [this](int socket) {
+                           const std::lock_guard<std::mutex> lock(mutex_);
+                           with_ticket_.emplace_back(socket);
+                           changed_.notify_all();
+                         }});
+  }
+  bool wait_with_ticket(std::size_t count) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, kPatience, [&] { return with_ticket_.size() >= count; });
+  }
+  std::string address() const { return "127.0.0.1:" + std::to_string(door_->port()); }
   bool wait_taken(std::size_t count) {
     std::unique_lock<std::mutex> lock(mutex_);
     return changed_.wait_for(lock, kPatience, [&] { return taken_.size() >= count; });
@@ -62,8 +102,10 @@ class Door : public ::testing::Test {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Descriptor> taken_;
+  std::vector<Descriptor> taken_, with_ticket_;
   int refused_ = 0;
+  ConnectionDoor::Refusal refusal_{};
+  TicketBook book_;
   std::unique_ptr<ConnectionDoor> door_;  ///< last
 };
 
@@ -146,6 +188,121 @@ TEST(DoorAddress, AWildcardIsReachedByBothFamilies) {
   ASSERT_TRUE(door.ok()) << door.status();
   EXPECT_GT((*door)->port(), 0);
   EXPECT_TRUE(connect_to((*door)->port()).is_open());
+}
+
+TEST_F(Door, WhoShowsATicketComesInByTheOtherWayWithAllElseUnread) {
+  open_for_tickets();
+  auto caller = connect_with_ticket(address(), kTicket, Milliseconds(20000));
+  ASSERT_TRUE(caller.ok()) << caller.status();
+  say(*caller, "PRI");
+  ASSERT_TRUE(wait_with_ticket(1));
+  EXPECT_EQ(hear(with_ticket_[0].get(), 10), "PRI");
+  const Descriptor other = connect_to(door_->port());
+  say(other, "\x16\x03");
+  ASSERT_TRUE(wait_taken(1));
+  EXPECT_EQ(hear(taken_[0].get(), 10), "\x16\x03");
+  EXPECT_EQ(with_ticket_.size(), 1U);
+  EXPECT_EQ(refused_, 0);
+}
+
+TEST_F(Door, ATicketIsGoodOnce) {
+  open_for_tickets();
+  const auto caller = connect_with_ticket(address(), kTicket, Milliseconds(20000));
+  ASSERT_TRUE(caller.ok()) << caller.status();
+  ASSERT_TRUE(wait_with_ticket(1));
+  const auto again = connect_with_ticket(address(), kTicket, Milliseconds(20000));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(is_closed(*again));
+  ASSERT_TRUE(wait_refused(1));
+  EXPECT_EQ(refusal_, ConnectionDoor::Refusal::kNoGreeting);
+}
+
+TEST_F(Door, ATicketThatNobodyGaveIsRefused) {
+  open_for_tickets();
+  Ticket wrong = kTicket;
+  wrong.back() ^= std::byte{1};
+  const auto caller = connect_with_ticket(address(), wrong, Milliseconds(20000));
+  ASSERT_TRUE(caller.ok()) << caller.status();
+  EXPECT_TRUE(is_closed(*caller));
+  ASSERT_TRUE(wait_refused(1));
+  // And does not use up the one that is.
+  ASSERT_TRUE(connect_with_ticket(address(), kTicket, Milliseconds(20000)).ok());
+  EXPECT_TRUE(wait_with_ticket(1));
+}
+
+TEST_F(Door, AGreetingComesInPiecesAndEndsAnywhere) {
+  open_for_tickets();
+  std::string greeting(kGreeting);
+  greeting.append(reinterpret_cast<const char*>(kTicket.data()), kTicket.size());
+  {
+    const Descriptor hangs_up = connect_to(door_->port());
+    say(hangs_up, greeting.substr(0, 12));
+  }
+  ASSERT_TRUE(wait_refused(1));
+  const Descriptor caller = connect_to(door_->port());
+  for (const char byte : greeting) say(caller, {&byte, 1});
+  EXPECT_TRUE(wait_with_ticket(1));
+  const Descriptor other = connect_to(door_->port());
+  say(other, std::string(greeting.size(), '\0'));  // begins like one
+  EXPECT_TRUE(is_closed(other));
+  EXPECT_TRUE(wait_refused(2));
+}
+
+TEST_F(Door, WhoSaysNothingIsClosedAndHoldsUpNobody) {
+  open_for_tickets({.greeting = Milliseconds(50)});
+  const Descriptor silent = connect_to(door_->port());
+  const Descriptor half = connect_to(door_->port());
+  say(half, kGreeting);
+  const Descriptor caller = connect_to(door_->port());
+  say(caller, "\x16");
+  ASSERT_TRUE(wait_taken(1));
+  EXPECT_TRUE(is_closed(silent));
+  EXPECT_TRUE(is_closed(half));
+  EXPECT_TRUE(wait_refused(2));
+  EXPECT_EQ(refusal_, ConnectionDoor::Refusal::kNoGreeting);
+}
+
+TEST_F(Door, ClosesWhoIsArrivingWhenItGoes) {
+  open_for_tickets();
+  const Descriptor silent = connect_to(door_->port());
+  const Descriptor other = connect_to(door_->port());
+  say(other, "\x16");
+  ASSERT_TRUE(wait_taken(1));  // so the silent one was accepted, too
+  door_.reset();
+  EXPECT_TRUE(is_closed(silent));
+}
+
+TEST(ConnectWithTicket, SaysWhoDoesNotAnswer) {
+  const auto nobody = connect_with_ticket("127.0.0.1:1", kTicket, Milliseconds(20000));
+  EXPECT_TRUE(absl::IsUnavailable(nobody.status())) << nobody.status();
+  EXPECT_EQ(nobody.status().message(), "cannot connect to 127.0.0.1:1: Connection refused");
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      connect_with_ticket("nowhere", kTicket, Milliseconds(20000)).status()));
+}
+
+TEST(TicketMap, KeepsATicketForAWhile) {
+  TicketMap<int> map;
+  map.add(kTicket, 7, Nanoseconds(0));
+  EXPECT_EQ(map.take(kTicket, kTicketLife), 7);
+  EXPECT_EQ(map.take(kTicket, kTicketLife), std::nullopt);
+  map.add(kTicket, 8, Nanoseconds(0));
+  EXPECT_EQ(map.take(kTicket, kTicketLife + Nanoseconds(1)), std::nullopt);
+  EXPECT_EQ(map.size(), 0U);
+}
+
+TEST(TicketMap, HoldsSoManyAndForgetsTheOldest) {
+  TicketMap<std::size_t> map;
+  const auto numbered = [](std::size_t number) {
+    Ticket ticket{};
+    for (std::size_t i = 0; i < 8; ++i) ticket[i] = static_cast<std::byte>(number >> (8 * i));
+    return ticket;
+  };
+  for (std::size_t i = 0; i < kMaxTickets + 10; ++i) map.add(numbered(i), i, Nanoseconds(0));
+  EXPECT_EQ(map.size(), kMaxTickets);
+  EXPECT_EQ(map.take(numbered(9), Nanoseconds(0)), std::nullopt);
+  EXPECT_EQ(map.take(numbered(10), Nanoseconds(0)), 10U);
+  map.add(numbered(0), 0, kTicketLife + Nanoseconds(1));  // all others are too old by now
+  EXPECT_EQ(map.size(), 1U);
 }
 
 }  // namespace

@@ -26,6 +26,8 @@ class Descriptor {
 
   bool is_open() const { return fd_ >= 0; }
   int get() const { return fd_; }
+  /// To whoever owns it from now on.
+  int release() { return std::exchange(fd_, -1); }
   /// For those who wrote and must know: false when the close failed, errno says why.
   bool close() { return fd_ < 0 || ::close(std::exchange(fd_, -1)) == 0; }
 

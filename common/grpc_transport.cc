@@ -1,6 +1,7 @@
 #include "common/grpc_transport.h"
 
 #include <grpcpp/alarm.h>
+#include <grpcpp/create_channel_posix.h>
 #include <grpcpp/grpcpp.h>
 #include <malloc.h>
 
@@ -14,8 +15,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/background.h"
 #include "common/check.h"
+#include "common/connection_door.h"
 #include "common/grpc_call.h"
+#include "common/roles.h"
 #include "common/status_macros.h"
 #include "common/wire.h"
 
@@ -31,7 +35,10 @@ using grpc_internal::Tag;
 
 constexpr int kTcpReadChunkBytes = 256 << 10;
 /// Of one attempt: a machine that is switched off answers none.
-constexpr int kConnectTimeoutMs = 5000;
+constexpr Milliseconds kConnectTimeout{5000};
+
+/// The method under which another's sealed streams are carried.
+std::string carrier_of(std::string_view method) { return std::string(method) + "Sealed"; }
 
 }  // namespace
 
@@ -41,11 +48,15 @@ class GrpcTransport::Impl {
     if (options_.max_message_bytes == 0) {
       options_.max_message_bytes = static_cast<int>(kMaxMessageBytes);
     }
+    if (options_.security->has_tls()) {
+      options_.max_message_bytes += static_cast<int>(kSealOverheadBytes);
+      tickets_ = std::make_shared<TicketBook>();
+    }
   }
 
   absl::StatusOr<std::string> listen(const std::string& method, const std::string& address,
-                                     Acceptor* acceptor) {
-    if (server_ != nullptr) return share_port(method, address, acceptor);
+                                     ServerCall::Listener::Served served) {
+    if (server_ != nullptr) return share_port(method, address, served);
     POSEIDON_CHECK(queue_ == nullptr, "listen before start");
     const std::size_t colon = address.rfind(':');
     if (colon == std::string::npos) {
@@ -53,7 +64,8 @@ class GrpcTransport::Impl {
           absl::StrCat("address \"", address, "\": HOST:PORT wanted"));
     }
     grpc::ServerBuilder builder;
-    POSEIDON_ASSIGN_OR_RETURN(port_, options_.security->open_port(builder, address, options_.port));
+    POSEIDON_ASSIGN_OR_RETURN(
+        port_, options_.security->open_port(builder, address, options_.port, tickets_));
     builder.AddChannelArgument(GRPC_ARG_TCP_READ_CHUNK_SIZE, kTcpReadChunkBytes);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
     add_keepalive(std::nullopt, [&builder](const char* name, int value) {
@@ -65,7 +77,7 @@ class GrpcTransport::Impl {
     auto queue = builder.AddCompletionQueue();
     listener_.security = options_.security;
     listener_.queue = queue.get();
-    listener_.acceptors[method] = acceptor;
+    listener_.methods[method] = served;
     queue_ = std::move(queue);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) {
@@ -96,23 +108,37 @@ class GrpcTransport::Impl {
 
   std::unique_ptr<Stream> connect(const std::string& method, const std::string& address,
                                   std::optional<Milliseconds> keepalive, StreamHandler* handler) {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // no shared back-off: ours decides
-    // In spite of its name this is how long one attempt to connect may take.
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMs);
-    arguments.SetInt(GRPC_ARG_TCP_READ_CHUNK_SIZE, kTcpReadChunkBytes);
-    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // cluster traffic never goes through a proxy
-    arguments.SetMaxReceiveMessageSize(options_.max_message_bytes);
-    arguments.SetMaxSendMessageSize(-1);
-    add_keepalive(keepalive,
-                  [&arguments](const char* name, int value) { arguments.SetInt(name, value); });
     auto channel = grpc::CreateCustomChannel(
-        address, options_.security->channel_credentials(method), arguments);
-    auto* call = new ClientCall(&book_, std::move(channel), method, address, options_.security,
-                                queue_.get());
-    call->attach(handler);
-    return std::make_unique<CallStream>(call);
+        address, options_.security->channel_credentials(method), channel_arguments(keepalive));
+    return call(method, address, std::move(channel), options_.security, handler);
   }
+
+  /// As SealedCarrier::reach.
+  void reach(const std::string& method, const std::string& address,
+             std::optional<Milliseconds> keepalive, const Ticket& ticket,
+             SealedCarrier::Reached reached) {
+    if (dialler_ == nullptr) dialler_ = std::make_unique<BackgroundThread>();
+    dialler_->enqueue([this, method, address, keepalive, ticket, reached = std::move(reached)] {
+      auto socket = connect_with_ticket(address, ticket, kConnectTimeout);
+      // Shared because functions that are posted are copied; closed unless a channel takes it.
+      const auto shared = std::make_shared<absl::StatusOr<Descriptor>>(std::move(socket));
+      post([this, method, address, keepalive, reached, shared] {
+        if (stopping_) return;
+        if (!shared->ok()) {
+          reached(shared->status());
+          return;
+        }
+        reached([this, method, address, keepalive, shared](StreamHandler* handler) {
+          auto channel = grpc::CreateCustomInsecureChannelFromFd(address, (*shared)->release(),
+                                                                 channel_arguments(keepalive));
+          return call(method, address, std::move(channel), nullptr, handler);
+        });
+      });
+    });
+  }
+
+  void expect(const Ticket& ticket) { tickets_->expect(ticket); }
+  Security& security() { return *options_.security; }
 
   void post(std::function<void()> function) {
     {
@@ -154,14 +180,37 @@ class GrpcTransport::Impl {
     Impl* const impl_;
   };
 
+  grpc::ChannelArguments channel_arguments(std::optional<Milliseconds> keepalive) const {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // no shared back-off: ours decides
+    // In spite of its name this is how long one attempt to connect may take.
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, static_cast<int>(kConnectTimeout.count()));
+    arguments.SetInt(GRPC_ARG_TCP_READ_CHUNK_SIZE, kTcpReadChunkBytes);
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // cluster traffic never goes through a proxy
+    arguments.SetMaxReceiveMessageSize(options_.max_message_bytes);
+    arguments.SetMaxSendMessageSize(-1);
+    add_keepalive(keepalive,
+                  [&arguments](const char* name, int value) { arguments.SetInt(name, value); });
+    return arguments;
+  }
+
+  std::unique_ptr<Stream> call(const std::string& method, const std::string& address,
+                               std::shared_ptr<grpc::Channel> channel,
+                               std::shared_ptr<const Security> security, StreamHandler* handler) {
+    auto* made = new ClientCall(&book_, std::move(channel), method, address, std::move(security),
+                                queue_.get());
+    made->attach(handler);
+    return std::make_unique<CallStream>(made);
+  }
+
   absl::StatusOr<std::string> share_port(const std::string& method, const std::string& address,
-                                         Acceptor* acceptor) {
+                                         ServerCall::Listener::Served served) {
     POSEIDON_CHECK(!thread_.joinable(), "listen before start");
     if (address != listener_.address) {
       return absl::InvalidArgumentError(absl::StrCat(
           "cannot listen on ", address, " too: this process listens on ", listener_.address));
     }
-    const bool is_new = listener_.acceptors.emplace(method, acceptor).second;
+    const bool is_new = listener_.methods.emplace(method, served).second;
     POSEIDON_CHECK(is_new, "one acceptor for each method");
     return listener_.address;
   }
@@ -218,6 +267,7 @@ class GrpcTransport::Impl {
 
   /// Nobody hears an event any more; gRPC gives back every operation it holds, then the queue ends.
   void shut_down() {
+    dialler_.reset();  // a connection takes kConnectTimeout at most
     listener_.stopping = true;
     port_.reset();
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
@@ -268,12 +318,14 @@ class GrpcTransport::Impl {
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<ServerPort> port_;  ///< goes before the server
   ServerCall::Listener listener_;
+  std::shared_ptr<TicketBook> tickets_;  ///< null without TLS
 
   // Loop only.
   CallBook book_;
   std::priority_queue<Timer> timers_;
   std::uint64_t timer_sequence_ = 0;
   bool stopping_ = false;
+  std::unique_ptr<BackgroundThread> dialler_;  ///< from the first ticket on
 
   std::mutex mutex_;  ///< guards all below
   std::vector<std::function<void()>> posted_;
@@ -293,7 +345,7 @@ class GrpcTransport::View final : public Transport {
     return impl_->connect(method_, address, keepalive_, handler);
   }
   absl::StatusOr<std::string> listen(const std::string& address, Acceptor* acceptor) override {
-    return impl_->listen(method_, address, acceptor);
+    return impl_->listen(method_, address, {.acceptor = acceptor, .by_ticket = false});
   }
   void post(std::function<void()> function) override { impl_->post(std::move(function)); }
   void post_after(Nanoseconds delay, std::function<void()> function) override {
@@ -307,23 +359,53 @@ class GrpcTransport::View final : public Transport {
   const std::optional<Milliseconds> keepalive_;
 };
 
+/// Streams without TLS on the same loop and port, for who has a ticket.
+class GrpcTransport::Carrier final : public SealedCarrier {
+ public:
+  Carrier(Impl* impl, std::string_view method, std::optional<Milliseconds> keepalive)
+      : impl_(impl), method_(carrier_of(method)), keepalive_(keepalive) {}
+  void reach(const std::string& address, const Ticket& ticket, Reached reached) override {
+    impl_->reach(method_, address, keepalive_, ticket, std::move(reached));
+  }
+  absl::Status listen(const std::string& address, Acceptor* acceptor) override {
+    return impl_->listen(method_, address, {.acceptor = acceptor, .by_ticket = true}).status();
+  }
+  void expect(const Ticket& ticket) override { impl_->expect(ticket); }
+
+ private:
+  Impl* const impl_;
+  const std::string method_;
+  const std::optional<Milliseconds> keepalive_;
+};
+
 GrpcTransport::GrpcTransport(GrpcTransportOptions options)
-    : impl_(std::make_unique<Impl>(std::move(options))) {}
+    : impl_(std::make_unique<Impl>(std::move(options))),
+      exchange_(&add_view(kExchangeMethod, std::nullopt)) {}
 GrpcTransport::~GrpcTransport() { stop(); }
 
 Transport& GrpcTransport::for_method(std::string_view method,
                                      std::optional<Milliseconds> keepalive) {
-  views_.push_back(std::make_unique<View>(impl_.get(), method, keepalive));
-  return *views_.back();
+  return add_view(method, keepalive);
+}
+
+Transport& GrpcTransport::add_view(std::string_view method, std::optional<Milliseconds> keepalive) {
+  View& view = *views_.emplace_back(std::make_unique<View>(impl_.get(), method, keepalive));
+  if (!impl_->security().has_tls() || !rule_of(method).is_sealed) return view;
+  Carrier& carrier =
+      *carriers_.emplace_back(std::make_unique<Carrier>(impl_.get(), method, keepalive));
+  return *sealed_.emplace_back(std::make_unique<SealedTransport>(
+      &view, &carrier, [this](const std::string& peer, const std::string& what) {
+        impl_->security().refuse(PeerRefusal::kBrokenSeal, peer, what);
+      }));
 }
 
 absl::StatusOr<std::string> GrpcTransport::listen(const std::string& address, Acceptor* acceptor) {
-  return impl_->listen(std::string(kExchangeMethod), address, acceptor);
+  return exchange_->listen(address, acceptor);
 }
 void GrpcTransport::start() { impl_->start(); }
 void GrpcTransport::stop() { impl_->stop(); }
 std::unique_ptr<Stream> GrpcTransport::connect(const std::string& address, StreamHandler* handler) {
-  return impl_->connect(std::string(kExchangeMethod), address, std::nullopt, handler);
+  return exchange_->connect(address, handler);
 }
 void GrpcTransport::post(std::function<void()> function) { impl_->post(std::move(function)); }
 void GrpcTransport::post_after(Nanoseconds delay, std::function<void()> function) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/sealed_transport.h"
 #include "common/security.h"
 #include "common/transport.h"
 
@@ -29,7 +30,9 @@ struct GrpcTransportOptions {
   PortLimits port{};
 };
 
-/// Itself it speaks ParameterServer.Exchange; for_method gives the same loop another method.
+/// Itself it speaks ParameterServer.Exchange; for_method gives the same loop another method. With
+/// TLS the streams of methods that move tensors (MethodRule::is_sealed) are agreed on over it and
+/// carried beside it (sealed_transport.h).
 class GrpcTransport final : public Transport {
  public:
   explicit GrpcTransport(GrpcTransportOptions options = {});
@@ -61,8 +64,14 @@ class GrpcTransport final : public Transport {
  private:
   class Impl;
   class View;
+  class Carrier;
+  Transport& add_view(std::string_view method, std::optional<Milliseconds> keepalive);
+
   std::unique_ptr<Impl> impl_;
   std::vector<std::unique_ptr<View>> views_;
+  std::vector<std::unique_ptr<Carrier>> carriers_;
+  std::vector<std::unique_ptr<SealedTransport>> sealed_;
+  Transport* exchange_ = nullptr;
 };
 
 /// Once, at the start of main. Tells malloc not to give freed receive buffers back to the system

@@ -144,7 +144,7 @@ class HttpServer::Impl {
     }
     has_started_ = true;
     door_->start([this](int socket) { take(socket); },
-                 [this](const std::string& peer) {
+                 [this](const std::string& peer, ConnectionDoor::Refusal /*too many*/) {
                    security_->refuse(PeerRefusal::kTooMany, peer,
                                      "as many connections as this port may have are open");
                  });

@@ -14,6 +14,8 @@ constexpr RoleSet kWorker{PeerRole::kWorker};
 constexpr RoleSet kOperator{PeerRole::kOperator};
 constexpr RoleSet kNode{PeerRole::kServer, PeerRole::kWorker};
 
+constexpr bool kSealed = true;
+
 constexpr std::array kRules = {
     MethodRule{"/poseidon.v1.Coordinator/Attach", kNode, kCoordinator},
     MethodRule{"/poseidon.v1.Coordinator/UploadModel", kWorker, kCoordinator},
@@ -24,14 +26,15 @@ constexpr std::array kRules = {
     MethodRule{"/poseidon.v1.Coordinator/RequestCheckpoint", kOperator, kCoordinator},
     MethodRule{"/poseidon.v1.Coordinator/LocateCheckpoint", kOperator, kCoordinator},
     MethodRule{"/poseidon.v1.Coordinator/RestoreCheckpoint", kOperator, kCoordinator},
-    MethodRule{"/poseidon.v1.ParameterServer/Exchange", kWorker, kServer},
-    MethodRule{"/poseidon.v1.LocalAggregation/Exchange", kWorker, kWorker},
-    MethodRule{"/poseidon.v1.FactorExchange/Exchange", kWorker, kWorker},
+    MethodRule{"/poseidon.v1.ParameterServer/Exchange", kWorker, kServer, kSealed},
+    MethodRule{"/poseidon.v1.LocalAggregation/Exchange", kWorker, kWorker, kSealed},
+    MethodRule{"/poseidon.v1.FactorExchange/Exchange", kWorker, kWorker, kSealed},
     // `poseidon checkpoint export` reads from the servers.
     MethodRule{"/poseidon.v1.CheckpointStore/Exchange",
                {PeerRole::kServer, PeerRole::kWorker, PeerRole::kOperator},
-               kServer},
-    MethodRule{"/poseidon.v1.Probe/Exchange", kNode, kNode},
+               kServer,
+               kSealed},
+    MethodRule{"/poseidon.v1.Probe/Exchange", kNode, kNode, kSealed},
 };
 
 }  // namespace

@@ -250,20 +250,24 @@ absl::Status Security::explain(const absl::Status& error) const {
 
 // ---- who listens ----
 
-absl::StatusOr<std::unique_ptr<ServerPort>> Security::open_port(grpc::ServerBuilder& builder,
-                                                                const std::string& address,
-                                                                const PortLimits& limits) {
+absl::StatusOr<std::unique_ptr<ServerPort>> Security::open_port(
+    grpc::ServerBuilder& builder, const std::string& address, const PortLimits& limits,
+    std::shared_ptr<TicketBook> tickets) {
   POSEIDON_ASSIGN_OR_RETURN(std::unique_ptr<ConnectionDoor> door, ConnectionDoor::open(address));
   const auto milliseconds = [](Milliseconds time) { return static_cast<int>(time.count()); };
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, milliseconds(limits.handshake));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, milliseconds(limits.idle));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.calls_per_connection);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, limits.metadata_bytes);
+  const auto connections = [&builder](std::shared_ptr<grpc::ServerCredentials> credentials) {
+    return builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+        std::move(credentials));
+  };
+  if (tls_ == nullptr) tickets.reset();  // there, everybody comes in as he is
   return std::make_unique<ServerPort>(
-      std::move(door),
-      builder.experimental().AddExternalConnectionAcceptor(
-          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-          server_credentials()),
+      std::move(door), connections(server_credentials()),
+      tickets == nullptr ? nullptr : connections(grpc::InsecureServerCredentials()), tickets,
       shared_from_this());
 }
 
@@ -280,25 +284,43 @@ std::shared_ptr<grpc::ServerCredentials> Security::server_credentials() const {
   return grpc::experimental::TlsServerCredentials(options);
 }
 
-ServerPort::ServerPort(std::unique_ptr<ConnectionDoor> door,
-                       std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor,
-                       std::shared_ptr<Security> security)
-    : security_(std::move(security)), acceptor_(std::move(acceptor)), door_(std::move(door)) {}
+ServerPort::ServerPort(std::unique_ptr<ConnectionDoor> door, std::unique_ptr<Connections> acceptor,
+                       std::unique_ptr<Connections> with_ticket,
+                       std::shared_ptr<TicketBook> tickets, std::shared_ptr<Security> security)
+    : security_(std::move(security)),
+      acceptor_(std::move(acceptor)),
+      with_ticket_(std::move(with_ticket)),
+      tickets_(std::move(tickets)),
+      door_(std::move(door)) {}
 ServerPort::~ServerPort() = default;
 
 int ServerPort::port() const { return door_->port(); }
 
 void ServerPort::start() {
+  const auto hand_to = [](Connections* acceptor) {
+    return [acceptor](int socket) {
+      Connections::NewConnectionParameters connection;
+      connection.fd = socket;
+      acceptor->HandleNewConnection(&connection);
+    };
+  };
+  std::optional<ConnectionDoor::TicketEntrance> entrance;
+  if (tickets_ != nullptr) {
+    entrance = {.admit = [this](const Ticket& ticket) { return tickets_->take(ticket); },
+                .take = hand_to(with_ticket_.get())};
+  }
   door_->start(
-      [this](int socket) {
-        grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-        connection.fd = socket;
-        acceptor_->HandleNewConnection(&connection);
+      hand_to(acceptor_.get()),
+      [this](const std::string& peer, ConnectionDoor::Refusal refusal) {
+        if (refusal == ConnectionDoor::Refusal::kTooMany) {
+          security_->refuse(PeerRefusal::kTooMany, peer,
+                            "as many connections as this port may have are open");
+        } else {
+          security_->refuse(PeerRefusal::kHandshake, peer,
+                            "neither a TLS handshake nor a ticket that is good");
+        }
       },
-      [this](const std::string& peer) {
-        security_->refuse(PeerRefusal::kTooMany, peer,
-                          "as many connections as this port may have are open");
-      });
+      std::move(entrance));
 }
 
 std::optional<RoleSet> Security::roles_of(const grpc::ServerContextBase& context) const {

@@ -45,12 +45,15 @@ inline constexpr std::string_view kCoordinatorMethods = "/poseidon.v1.Coordinato
 
 class ConnectionDoor;
 class Security;
+class TicketBook;
 
 /// A port that is listened on. Goes before its server does.
 class ServerPort {
  public:
-  ServerPort(std::unique_ptr<ConnectionDoor> door,
-             std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor,
+  using Connections = grpc::experimental::ExternalConnectionAcceptor;
+  /// `with_ticket`, which `tickets` let in: null where there are none.
+  ServerPort(std::unique_ptr<ConnectionDoor> door, std::unique_ptr<Connections> acceptor,
+             std::unique_ptr<Connections> with_ticket, std::shared_ptr<TicketBook> tickets,
              std::shared_ptr<Security> security);
   ~ServerPort();
   int port() const;
@@ -59,7 +62,8 @@ class ServerPort {
 
  private:
   const std::shared_ptr<Security> security_;
-  const std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  const std::unique_ptr<Connections> acceptor_, with_ticket_;
+  const std::shared_ptr<TicketBook> tickets_;
   const std::unique_ptr<ConnectionDoor> door_;  ///< last: its thread uses the others
 };
 
@@ -108,10 +112,11 @@ class Security : public std::enable_shared_from_this<Security> {
 
   /// Listens on `address` (HOST:PORT, port 0: any) for the server that will be built, with our
   /// credentials, and these limits beside those of ConnectionDoor. ALREADY_EXISTS when the port is
-  /// taken.
-  absl::StatusOr<std::unique_ptr<ServerPort>> open_port(grpc::ServerBuilder& builder,
-                                                        const std::string& address,
-                                                        const PortLimits& limits = {});
+  /// taken. `tickets`, with TLS: who shows one of them comes in without; what he may do there is
+  /// for the caller to see to (his calls have no role, so `admit` admits none).
+  absl::StatusOr<std::unique_ptr<ServerPort>> open_port(
+      grpc::ServerBuilder& builder, const std::string& address, const PortLimits& limits = {},
+      std::shared_ptr<TicketBook> tickets = nullptr);
   /// Whether the peer may make this call; the refusal is counted and logged. PERMISSION_DENIED for
   /// a wrong role, UNAUTHENTICATED for a token.
   absl::Status admit(const grpc::ServerContextBase& context, std::string_view method);

@@ -3,19 +3,18 @@
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <future>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "common/grpc_transport.h"
+#include "common/test_security.h"
 #include "common/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -28,13 +27,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr std::chrono::seconds kPatience{20};
-constexpr int kDay = 86400;
-
-std::int64_t now_s() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 /// Takes every stream and ends it well.
 class Welcome final : public Acceptor, public StreamHandler {
@@ -79,30 +71,12 @@ class Connections : public ::testing::Test {
     fs::remove_all(folder_);
   }
 
-  static KeyPair authority() {
-    return *make_authority("authority", {now_s() - 30 * kDay, now_s() + 1000 * kDay});
-  }
-  static KeyPair node(const KeyPair& of, PeerRole role, std::int64_t until = now_s() + 100 * kDay) {
-    return *issue_certificate(of, role, "node", {now_s() - 20 * kDay, until});
-  }
-  void write(const fs::path& path, const std::string& text) {
-    std::ofstream(path) << text;
-    ::chmod(path.c_str(), 0600);
-  }
   /// As a daemon has it.
   std::shared_ptr<Security> loaded(const KeyPair& of, PeerRole role) {
-    const fs::path folder = folder_ / std::to_string(++folders_);
-    fs::create_directories(folder);
-    const KeyPair made = node(of, role);
-    write(folder / "ca.crt", of.certificate_pem);
-    write(folder / "tls.crt", made.certificate_pem);
-    write(folder / "tls.key", made.key_pem);
-    auto security = Security::load({.tls_dir = folder.string(), .join_token_file = ""}, role);
-    EXPECT_TRUE(security.ok()) << security.status();
-    return *security;
+    return test_security(folder_ / std::to_string(++folders_), of, role);
   }
   std::shared_ptr<Security> with_token(const std::string& token) {
-    write(folder_ / token, token);
+    write_secret(folder_ / token, token);
     auto security = Security::load({.tls_dir = "", .join_token_file = (folder_ / token).string()},
                                    PeerRole::kServer);
     EXPECT_TRUE(security.ok()) << security.status();
@@ -165,7 +139,7 @@ class Connections : public ::testing::Test {
   std::string exchange() const { return std::string(kExchangeMethod); }
   std::uint64_t refused(PeerRefusal refusal) const { return server_security_->refused(refusal); }
 
-  const KeyPair ours_ = authority();
+  const KeyPair ours_ = test_authority();
   fs::path folder_;
   int folders_ = 0;
   Welcome welcome_;
@@ -178,7 +152,8 @@ TEST_F(Connections, WhoBelongsIsLetInByOursAndStockClients) {
   serve(loaded(ours_, PeerRole::kServer));
   EXPECT_TRUE(connect(loaded(ours_, PeerRole::kWorker)).ok());
   EXPECT_EQ(welcome_.accepted, 1);
-  const grpc::Status stocks = call(stock(ours_, node(ours_, PeerRole::kWorker)), exchange());
+  const grpc::Status stocks =
+      call(stock(ours_, test_certificate(ours_, PeerRole::kWorker)), exchange());
   EXPECT_NE(stocks.error_code(), grpc::StatusCode::UNAVAILABLE) << stocks.error_message();
   EXPECT_EQ(welcome_.accepted, 2);
   for (std::size_t r = 0; r < kPeerRefusals; ++r) {
@@ -192,7 +167,8 @@ TEST_F(Connections, AWrongRoleIsToldAndCounted) {
   const absl::Status ours = connect(loaded(ours_, PeerRole::kOperator));
   EXPECT_TRUE(absl::IsPermissionDenied(ours)) << ours;
   EXPECT_THAT(std::string(ours.message()), HasSubstr("is for the certificate of a worker"));
-  const grpc::Status stocks = call(stock(ours_, node(ours_, PeerRole::kServer)), exchange());
+  const grpc::Status stocks =
+      call(stock(ours_, test_certificate(ours_, PeerRole::kServer)), exchange());
   EXPECT_EQ(stocks.error_code(), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_EQ(refused(PeerRefusal::kWrongRole), 2U);
   EXPECT_EQ(welcome_.accepted, 0);
@@ -200,7 +176,7 @@ TEST_F(Connections, AWrongRoleIsToldAndCounted) {
 
 TEST_F(Connections, ExpiredCertificatesEndInTheHandshake) {
   serve(loaded(ours_, PeerRole::kServer));
-  const KeyPair old = node(ours_, PeerRole::kWorker, now_s() - kDay);
+  const KeyPair old = test_certificate(ours_, PeerRole::kWorker, test_now_s() - kTestDayS);
   EXPECT_EQ(call(stock(ours_, old), exchange()).error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_GE(refused(PeerRefusal::kExpired), 1U);
   EXPECT_EQ(welcome_.accepted, 0);
@@ -208,9 +184,10 @@ TEST_F(Connections, ExpiredCertificatesEndInTheHandshake) {
 
 TEST_F(Connections, CertificatesOfAnotherAuthorityEndInTheHandshake) {
   serve(loaded(ours_, PeerRole::kServer));
-  const KeyPair theirs = authority();
-  EXPECT_EQ(call(stock(ours_, node(theirs, PeerRole::kWorker)), exchange()).error_code(),
-            grpc::StatusCode::UNAVAILABLE);
+  const KeyPair theirs = test_authority();
+  EXPECT_EQ(
+      call(stock(ours_, test_certificate(theirs, PeerRole::kWorker)), exchange()).error_code(),
+      grpc::StatusCode::UNAVAILABLE);
   EXPECT_GE(refused(PeerRefusal::kUnknownCa), 1U);
   // Ours trusts its own authority alone, says so, and counts too.
   const auto client = loaded(theirs, PeerRole::kWorker);

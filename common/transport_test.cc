@@ -1,4 +1,5 @@
-// One suite for all transports: gRPC on loopback, its in-memory twin, and shared memory on both.
+// One suite for all transports: gRPC on loopback, its in-memory twin, and shared memory and sealed
+// streams on both.
 
 #include <atomic>
 #include <condition_variable>
@@ -13,8 +14,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/grpc_transport.h"
+#include "common/memory_carrier.h"
 #include "common/memory_transport.h"
 #include "common/paced_transport.h"
+#include "common/sealed_transport.h"
+#include "common/test_security.h"
 #include "gmock/gmock.h"
 
 namespace poseidon {
@@ -59,8 +63,31 @@ class MemoryTwin final : public Network {
   MemoryNetwork network_{1, MemoryFaults{}};
 };
 
+/// What sealed streams are with both ends in memory.
+class SealedMemory final : public Network {
+ public:
+  Transport& client() override { return client_; }
+  Transport& server() override { return server_; }
+  std::string any_address() override { return twin_.any_address(); }
+  bool run_until(const std::function<bool()>& done) override { return twin_.run_until(done); }
+  void on(Transport& /*transport*/, const std::function<void()>& function) override { function(); }
+
+ private:
+  static void never(const std::string& /*peer*/, const std::string& what) {
+    ADD_FAILURE() << "broken: " << what;
+  }
+  MemoryTwin twin_;
+  MemoryCarrier client_carrier_{&twin_.client()}, server_carrier_{&twin_.server()};
+  SealedTransport client_{&twin_.client(), &client_carrier_, never};
+  SealedTransport server_{&twin_.server(), &server_carrier_, never};
+};
+
 class Grpc final : public Network {
  public:
+  Grpc() = default;
+  /// With TLS.
+  Grpc(const std::shared_ptr<Security>& client, const std::shared_ptr<Security>& server)
+      : client_({.security = client}), server_({.security = server}) {}
   Transport& client() override {
     if (!client_started_) client_.start();
     client_started_ = true;
@@ -185,26 +212,59 @@ class OneStream final : public Acceptor {
   std::atomic<bool> accepted_{false};
 };
 
-enum class Which { kMemory, kGrpc, kSharedOverMemory, kSharedOverGrpc };
+enum class Which {
+  kMemory,
+  kGrpc,
+  kSharedOverMemory,
+  kSharedOverGrpc,
+  kSealedMemory,
+  kSealedGrpc,
+  kSharedOverSealedMemory,
+  kSharedOverSealedGrpc
+};
 
 std::string name_of(const ::testing::TestParamInfo<Which>& info) {
-  const char* const names[] = {"Memory", "Grpc", "SharedOverMemory", "SharedOverGrpc"};
+  const char* const names[] = {
+      "Memory",       "Grpc",       "SharedOverMemory",       "SharedOverGrpc",
+      "SealedMemory", "SealedGrpc", "SharedOverSealedMemory", "SharedOverSealedGrpc"};
   return names[static_cast<int>(info.param)];
 }
 
-bool over_grpc(Which which) { return which == Which::kGrpc || which == Which::kSharedOverGrpc; }
+bool over_grpc(Which which) {
+  return which == Which::kGrpc || which == Which::kSharedOverGrpc || which == Which::kSealedGrpc ||
+         which == Which::kSharedOverSealedGrpc;
+}
+bool is_sealed(Which which) {
+  return which == Which::kSealedMemory || which == Which::kSealedGrpc ||
+         which == Which::kSharedOverSealedMemory || which == Which::kSharedOverSealedGrpc;
+}
+bool is_shared(Which which) {
+  return which == Which::kSharedOverMemory || which == Which::kSharedOverGrpc ||
+         which == Which::kSharedOverSealedMemory || which == Which::kSharedOverSealedGrpc;
+}
+
+std::unique_ptr<Network> sealed_grpc() {
+  const auto folder = std::filesystem::path(::testing::TempDir()) /
+                      ("poseidon_transport_test_" + std::to_string(::getpid()));
+  const KeyPair authority = test_authority();
+  auto network =
+      std::make_unique<Grpc>(test_security(folder / "client", authority, PeerRole::kWorker),
+                             test_security(folder / "server", authority, PeerRole::kServer));
+  std::filesystem::remove_all(folder);
+  return network;
+}
 
 class TransportTest : public ::testing::TestWithParam<Which> {
  protected:
   TransportTest() {
-    if (over_grpc(GetParam())) {
+    if (is_sealed(GetParam())) {
+      network_ = over_grpc(GetParam()) ? sealed_grpc() : std::make_unique<SealedMemory>();
+    } else if (over_grpc(GetParam())) {
       network_ = std::make_unique<Grpc>();
     } else {
       network_ = std::make_unique<MemoryTwin>();
     }
-    if (GetParam() == Which::kSharedOverMemory || GetParam() == Which::kSharedOverGrpc) {
-      network_ = std::make_unique<Shared>(std::move(network_));
-    }
+    if (is_shared(GetParam())) network_ = std::make_unique<Shared>(std::move(network_));
     const auto address = network_->server().listen(network_->any_address(), &acceptor_);
     EXPECT_TRUE(address.ok()) << address.status();
     address_ = *address;
@@ -379,7 +439,9 @@ TEST_P(TransportTest, ATakenAddressIsSaid) {
 
 INSTANTIATE_TEST_SUITE_P(All, TransportTest,
                          ::testing::Values(Which::kMemory, Which::kGrpc, Which::kSharedOverMemory,
-                                           Which::kSharedOverGrpc),
+                                           Which::kSharedOverGrpc, Which::kSealedMemory,
+                                           Which::kSealedGrpc, Which::kSharedOverSealedMemory,
+                                           Which::kSharedOverSealedGrpc),
                          name_of);
 
 TEST(GrpcTransport, PostsFromManyThreadsAllRun) {

@@ -18,8 +18,8 @@ build_packages=(
   # JSON, logging, command line, metrics, HTTP
   nlohmann-json3-dev libspdlog-dev libcli11-dev prometheus-cpp-dev libmicrohttpd-dev libgnutls28-dev
   libcurl4-openssl-dev
-  # certificates
-  libssl-dev
+  # certificates, and the encryption of tensors
+  libssl-dev libipsec-mb-dev
   # readiness and watchdog of services
   libsystemd-dev
   # unit tests are part of every build

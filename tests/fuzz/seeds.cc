@@ -211,6 +211,27 @@ void add_streams(Seeds& seeds) {
                 opens(1, false) + bytes_of({16 + 6, 0}) + bytes_of({16 + 7, 4 + 8, 0, 0, 1, 4, 0}));
 }
 
+/// Steps of seal_fuzz.cc: a stream that is used and ended, one that somebody changes, strangers.
+void add_seal(Seeds& seeds) {
+  const auto says = [](int who, const std::string& text) {
+    return bytes_of({who, static_cast<int>(text.size())}) + text;
+  };
+  const std::string talk = says(8, "hello") + says(9, "welcome") + says(8, std::string(250, 'x')) +
+                           says(9, std::string(100, 'y')) + bytes_of({13}) + says(8, "");
+  seeds.add("seal", "talk",
+            bytes_of({0}) + talk + says(11, "no such chunk") + bytes_of({0}) + talk +
+                bytes_of({12, 0}) + says(8, "again") + bytes_of({15}));
+  std::string changed;
+  for (int how = 0; how < 5; ++how)
+    changed += bytes_of({0}) + talk + bytes_of({10, how, 20}) + talk;
+  seeds.add("seal", "changed", changed);
+  seeds.add("seal", "strangers",
+            bytes_of({0}) + talk + bytes_of({1}) + says(3, "a chunk") +
+                bytes_of({13, 7, 17, 20, 1}) + bytes_of({4, 1, 4, 1}) + bytes_of({2, 5, 18}) +
+                says(19, std::string(32, 't')) + bytes_of({34, 14, 60, 18}) + says(19, "short") +
+                talk);
+}
+
 /// Steps of cluster_fuzz.cc: what becomes of jobs when all goes well, and when nodes are lost.
 void add_cluster(Seeds& seeds) {
   const auto step = [](std::initializer_list<int> bytes) { return bytes_of(bytes); };
@@ -546,6 +567,7 @@ int main(int argc, char** argv) {
   }
   Seeds seeds(argv[1]);
   add_wire(seeds);
+  add_seal(seeds);
   add_streams(seeds);
   add_cluster(seeds);
   add_control(seeds);

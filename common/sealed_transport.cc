@@ -1,0 +1,499 @@
+#include "common/sealed_transport.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/printable.h"
+#include "common/status_macros.h"
+#include "common/text.h"
+#include "poseidon/v1/stream.pb.h"
+
+namespace poseidon {
+namespace {
+
+constexpr std::uint32_t kSealVersion = 1;
+/// A request or a grant is smaller.
+constexpr std::size_t kMaxAgreementBytes = 256;
+/// From the carrier's stream to the ticket that it shows.
+constexpr Nanoseconds kTicketPatience = std::chrono::seconds(10);
+/// Sealed messages up to this fit into a prefix, which needs no memory of its own.
+constexpr std::size_t kMaxInlineBytes = 224;
+constexpr std::size_t kMaxReasonBytes = 4096;
+
+using Pieces = absl::InlinedVector<absl::Span<const std::byte>, 4>;
+
+/// The bytes from `begin` on.
+Pieces pieces_from(const Bytes& bytes, std::size_t begin) {
+  Pieces pieces;
+  for (absl::Span<const std::byte> piece : bytes.pieces) {
+    const std::size_t here = std::min(begin, piece.size());
+    piece.remove_prefix(here);
+    begin -= here;
+    if (!piece.empty()) pieces.push_back(piece);
+  }
+  return pieces;
+}
+
+void copy_to(const Bytes& bytes, std::span<std::byte> out) {
+  for (const auto& piece : bytes.pieces) {
+    const std::size_t here = std::min(out.size(), piece.size());
+    std::copy_n(piece.begin(), here, out.begin());
+    out = out.subspan(here);
+  }
+}
+
+absl::Span<const std::byte> bytes_of(std::string_view text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+OutgoingMessage message_of(std::string_view text) {
+  return {.prefix = MessagePrefix(text), .payload = {}, .payload_owner = nullptr};
+}
+
+/// Nothing when it is the first message of another kind of stream.
+std::optional<v1::SealAgreement> read_agreement(const Bytes& message) {
+  if (message.size() > kMaxAgreementBytes) return std::nullopt;
+  std::string text(message.size(), '\0');
+  copy_to(message, std::as_writable_bytes(std::span(text)));
+  v1::SealAgreement agreement;
+  if (!agreement.ParseFromString(text)) return std::nullopt;
+  if (!agreement.has_request() && !agreement.has_grant()) return std::nullopt;
+  return agreement;
+}
+
+template <typename Array>
+bool read_exactly(const std::string& text, Array& out) {
+  if (text.size() != out.size()) return false;
+  std::ranges::copy(bytes_of(text), out.begin());
+  return true;
+}
+
+template <typename Array>
+std::string text_of(const Array& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::string encode_reason(const absl::Status& status) {
+  const auto code = static_cast<std::uint32_t>(status.code());
+  std::string text;
+  for (int i = 0; i < 4; ++i) text.push_back(static_cast<char>(code >> (8 * i)));
+  return absl::StrCat(text, status.message().substr(0, kMaxReasonBytes));
+}
+
+std::optional<absl::Status> decode_reason(std::string_view text) {
+  if (text.size() < 4 || text.size() > 4 + kMaxReasonBytes) return std::nullopt;
+  std::uint32_t code = 0;
+  for (std::size_t i = 0; i < 4; ++i) {
+    code |= std::uint32_t{static_cast<unsigned char>(text[i])} << (8 * i);
+  }
+  if (code > static_cast<std::uint32_t>(absl::StatusCode::kUnauthenticated)) return std::nullopt;
+  return absl::Status(static_cast<absl::StatusCode>(code), to_absl(text.substr(4)));
+}
+
+}  // namespace
+
+// ---- one end of a sealed stream ----
+
+/// Stream for its user, StreamHandler for the carrier's stream. Loop only.
+class SealedTransport::End final : public Stream, public StreamHandler {
+ public:
+  /// The caller's: agrees first.
+  End(SealedTransport* transport, std::string address, StreamHandler* handler)
+      : transport_(transport),
+        state_(State::kAsks),
+        address_(std::move(address)),
+        handler_(handler) {
+    v1::SealAgreement agreement;
+    agreement.mutable_request()->set_version(kSealVersion);
+    agreed_ = transport_->agreed_->connect(address_, &asker_);
+    agreed_->write(message_of(agreement.SerializeAsString()));
+  }
+  /// The one that answers: it waits for a ticket.
+  End(SealedTransport* transport, std::unique_ptr<Stream> carrier)
+      : transport_(transport),
+        state_(State::kAwaitsTicket),
+        address_(carrier->peer()),
+        carrier_(std::move(carrier)) {}
+  ~End() override { *alive_ = false; }
+
+  std::shared_ptr<const bool> alive() const { return alive_; }
+  bool awaits_ticket() const { return state_ == State::kAwaitsTicket; }
+
+  // Stream
+  void write(OutgoingMessage message) override {
+    POSEIDON_CHECK(!writing_ && !closing_, "one write at a time, and none after close");
+    writing_ = true;
+    if (ended_ || refused_) return;  // the user hears of it by on_closed, and need not know before
+    outgoing_ = std::move(message);
+    pump();
+  }
+  void resume_reads() override {
+    if (carrier_ != nullptr) carrier_->resume_reads();
+  }
+  void close(const absl::Status& status) override {
+    if (std::exchange(closing_, true)) return;
+    close_status_ = status;
+    pump();
+  }
+  std::string peer() const override { return address_; }
+
+  // StreamHandler
+  ReadNext on_message(Bytes message) override {
+    if (ended_ || refused_ || closing_) return ReadNext::kContinue;
+    if (state_ == State::kAwaitsTicket) return on_ticket(message);
+    const std::size_t size = message.size();
+    if (size < kSealOverheadBytes) return refuse("a message without a seal");
+    std::byte kind{};
+    copy_to(message, {&kind, 1});
+    const std::size_t text_bytes = size - kSealOverheadBytes;
+    const std::shared_ptr<std::byte[]> text(new std::byte[text_bytes]);  // NOLINT: uninitialised
+    if (!opener_->open(kind, pieces_from(message, 1), text.get())) {
+      return refuse("a message that does not open");
+    }
+    message = {};
+    if (told_) return refuse("a message after the end");
+    switch (static_cast<SealKind>(kind)) {
+      case SealKind::kMessage: {
+        Bytes opened;
+        opened.pieces.emplace_back(text.get(), text_bytes);
+        opened.owner = text;
+        return handler_->on_message(std::move(opened));
+      }
+      case SealKind::kEnd:
+        told_ = decode_reason({reinterpret_cast<const char*>(text.get()), text_bytes});
+        return told_ ? ReadNext::kContinue : refuse("an end without a reason");
+    }
+    return refuse("a message of an unknown kind");
+  }
+  void on_written() override {
+    carrier_busy_ = false;
+    const std::shared_ptr<const bool> alive = alive_;
+    if (agreed_ != nullptr) {
+      agreed_.reset();  // the ticket is shown
+    } else if (writing_ && !outgoing_ && !closing_) {
+      writing_ = false;
+      handler_->on_written();
+    }
+    if (*alive) pump();
+  }
+  void on_closed(const absl::Status& status) override;
+
+ private:
+  enum class State {
+    kAsks,          ///< the caller, over TLS
+    kReaches,       ///< the caller has a ticket, and no stream yet
+    kAwaitsTicket,  ///< the one that answers
+    kOpen,
+  };
+
+  /// Hears what becomes of the question.
+  class Asker final : public StreamHandler {
+   public:
+    explicit Asker(End* end) : end_(end) {}
+    ReadNext on_message(Bytes message) override {
+      if (end_->state_ == State::kAsks) end_->on_answer(message);
+      return ReadNext::kContinue;
+    }
+    void on_written() override {}
+    void on_closed(const absl::Status& status) override {
+      if (end_->state_ != State::kAsks) return;  // it has served
+      end_->fail(status.ok() ? absl::UnavailableError("the stream ended before it was agreed on")
+                             : status);
+    }
+
+   private:
+    End* const end_;
+  };
+
+  void on_answer(const Bytes& message) {
+    const auto agreement = read_agreement(message);
+    Ticket ticket;
+    Secrets secrets;
+    if (!agreement || !read_exactly(agreement->grant().ticket(), ticket) ||
+        !read_exactly(agreement->grant().to_server(), secrets.to_server) ||
+        !read_exactly(agreement->grant().to_caller(), secrets.to_caller)) {
+      fail(absl::UnavailableError(
+          absl::StrCat(address_, " does not agree on sealed streams: is it of another version?")));
+      return;
+    }
+    state_ = State::kReaches;
+    transport_->carrier_->reach(
+        address_, ticket,
+        [this, alive = alive_, ticket, secrets](absl::StatusOr<SealedCarrier::Open> open) {
+          if (!*alive || ended_) return;
+          if (!open.ok()) {
+            fail(absl::UnavailableError(open.status().message()));
+            return;
+          }
+          begin({.sends = secrets.to_server, .receives = secrets.to_caller});
+          carrier_ = (*open)(this);
+          carrier_busy_ = true;
+          carrier_->write(message_of(text_of(ticket)));
+        });
+  }
+
+  ReadNext on_ticket(const Bytes& message);
+
+  struct Directions {
+    SealSecret sends, receives;
+  };
+  void begin(const Directions& secrets) {
+    sealer_.emplace(secrets.sends);
+    opener_.emplace(secrets.receives);
+    state_ = State::kOpen;
+  }
+
+  /// There will be no stream.
+  void fail(const absl::Status& why) {
+    ended_ = true;
+    agreed_.reset();
+    handler_->on_closed(why);
+  }
+
+  ReadNext refuse(const std::string& what) {
+    refused_ = absl::UnavailableError(absl::StrCat(
+        "from ", address_, ": ", what,
+        ": somebody between the two changes what passes, or memory is failing; the stream ends"));
+    outgoing_.reset();
+    transport_->broken_(address_, what);
+    carrier_->close(absl::InvalidArgumentError(what));
+    return ReadNext::kContinue;
+  }
+
+  absl::Status reason(const absl::Status& carriers) const {
+    if (refused_) return *refused_;
+    if (told_) return *told_;
+    if (end_sent_ && carriers.ok()) return carriers;  // we ended it
+    // What the carrier tells of the other side is not proved.
+    return absl::UnavailableError(
+        carriers.ok()
+            ? "the connection was cut: its end is not sealed"
+            : absl::StrCat("the connection was cut: ", printable(from_absl(carriers.message()))));
+  }
+
+  void pump() {
+    if (state_ != State::kOpen || carrier_busy_ || ended_ || refused_) return;
+    if (outgoing_) {
+      const OutgoingMessage message = *std::exchange(outgoing_, std::nullopt);
+      send(SealKind::kMessage, bytes_of(message.prefix.view()), message.payload);
+    } else if (closing_ && !end_sent_) {
+      end_sent_ = true;
+      send(SealKind::kEnd, bytes_of(encode_reason(close_status_)), {});
+      carrier_->close(absl::OkStatus());
+    }
+  }
+
+  /// Whoever owns the bytes is needed no more after it.
+  void send(SealKind kind, absl::Span<const std::byte> front, absl::Span<const std::byte> rest) {
+    const std::size_t sealed_bytes = front.size() + rest.size() + kSealTagBytes;
+    const std::array<absl::Span<const std::byte>, 2> text{front, rest};
+    OutgoingMessage message;
+    message.prefix.push_back(static_cast<char>(kind));
+    if (sealed_bytes <= kMaxInlineBytes) {
+      std::array<std::byte, kMaxInlineBytes> sealed;
+      sealer_->seal(static_cast<std::byte>(kind), text, sealed.data());
+      message.prefix.append({reinterpret_cast<const char*>(sealed.data()), sealed_bytes});
+    } else {
+      const std::shared_ptr<std::byte[]> sealed(new std::byte[sealed_bytes]);  // NOLINT: as above
+      sealer_->seal(static_cast<std::byte>(kind), text, sealed.get());
+      message.payload = {sealed.get(), sealed_bytes};
+      message.payload_owner = sealed;
+    }
+    carrier_busy_ = true;
+    carrier_->write(std::move(message));
+  }
+
+  SealedTransport* const transport_;
+  State state_;
+  const std::string address_;
+  StreamHandler* handler_ = nullptr;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::optional<Sealer> sealer_;
+  std::optional<Opener> opener_;
+  bool carrier_busy_ = false;  ///< a message of ours is being written
+  bool writing_ = false;       ///< the user waits for on_written
+  bool closing_ = false;       ///< the user called close
+  bool end_sent_ = false;
+  bool ended_ = false;
+  std::optional<OutgoingMessage> outgoing_;  ///< the user's, not sealed yet
+  absl::Status close_status_;
+  std::optional<absl::Status> told_;     ///< how the other end ends
+  std::optional<absl::Status> refused_;  ///< what came was not the other end's
+  Asker asker_{this};
+  // They die first: nothing is heard after it.
+  std::unique_ptr<Stream> agreed_;  ///< over TLS, until the ticket is shown
+  std::unique_ptr<Stream> carrier_;
+};
+
+class SealedTransport::Arrivals final : public Acceptor {
+ public:
+  explicit Arrivals(SealedTransport* transport) : transport_(transport) {}
+  StreamHandler* on_accept(std::unique_ptr<Stream> carrier) override {
+    auto end = std::make_unique<End>(transport_, std::move(carrier));
+    End* const handler = end.get();
+    waiting_.emplace(handler, std::move(end));
+    transport_->post_after(kTicketPatience, [this, handler, alive = handler->alive()] {
+      if (*alive && handler->awaits_ticket()) waiting_.erase(handler);
+    });
+    return handler;
+  }
+  std::unique_ptr<End> take(End* end) { return std::move(waiting_.extract(end).mapped()); }
+
+ private:
+  SealedTransport* const transport_;
+  std::unordered_map<End*, std::unique_ptr<End>> waiting_;
+};
+
+ReadNext SealedTransport::End::on_ticket(const Bytes& message) {
+  Ticket ticket{};
+  std::optional<Secrets> secrets;
+  if (message.size() == ticket.size()) {
+    copy_to(message, ticket);
+    secrets = transport_->granted_.take(ticket, transport_->now());
+  }
+  if (!secrets) {
+    transport_->broken_(address_, "a stream without a ticket of ours");
+    transport_->arrivals_->take(this).reset();
+    return ReadNext::kContinue;
+  }
+  begin({.sends = secrets->to_caller, .receives = secrets->to_server});
+  const std::shared_ptr<const bool> alive = alive_;
+  StreamHandler* const user = transport_->acceptor_->on_accept(transport_->arrivals_->take(this));
+  if (*alive) handler_ = user;
+  return ReadNext::kContinue;
+}
+
+void SealedTransport::End::on_closed(const absl::Status& status) {
+  if (std::exchange(ended_, true)) return;
+  if (state_ == State::kAwaitsTicket) {
+    transport_->arrivals_->take(this).reset();
+    return;
+  }
+  handler_->on_closed(reason(status));
+}
+
+// ---- agreeing, at the end that answers ----
+
+/// A stream over TLS: it asks, or is another one's and stays where it is. Loop only.
+class SealedTransport::Agreement final : public Stream, public StreamHandler {
+ public:
+  Agreement(SealedTransport* transport, std::unique_ptr<Stream> inner)
+      : transport_(transport), inner_(std::move(inner)) {}
+  ~Agreement() override { *alive_ = false; }
+
+  // Stream, of who did not ask.
+  void write(OutgoingMessage message) override { inner_->write(std::move(message)); }
+  void resume_reads() override { inner_->resume_reads(); }
+  void close(const absl::Status& status) override { inner_->close(status); }
+  std::string peer() const override { return inner_->peer(); }
+
+  // StreamHandler
+  ReadNext on_message(Bytes message) override;
+  void on_written() override {
+    if (handler_ != nullptr) handler_->on_written();
+  }
+  void on_closed(const absl::Status& status) override;
+
+ private:
+  void answer(const v1::SealRequest& request) {
+    if (request.version() != kSealVersion) {
+      inner_->close(absl::FailedPreconditionError(
+          absl::StrCat("sealed streams of version ", request.version(), " are asked for; this is ",
+                       kSealVersion, ": run the same version of Poseidon everywhere")));
+      return;
+    }
+    Ticket ticket;
+    Secrets secrets;
+    fill_with_secret_bytes(absl::MakeSpan(ticket));
+    fill_with_secret_bytes(absl::MakeSpan(secrets.to_server));
+    fill_with_secret_bytes(absl::MakeSpan(secrets.to_caller));
+    transport_->granted_.add(ticket, secrets, transport_->now());
+    transport_->carrier_->expect(ticket);
+    v1::SealAgreement agreement;
+    v1::SealGrant& grant = *agreement.mutable_grant();
+    grant.set_ticket(text_of(ticket));
+    grant.set_to_server(text_of(secrets.to_server));
+    grant.set_to_caller(text_of(secrets.to_caller));
+    inner_->write(message_of(agreement.SerializeAsString()));
+  }
+
+  SealedTransport* const transport_;
+  StreamHandler* handler_ = nullptr;  ///< of who did not ask
+  bool is_first_ = true;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::unique_ptr<Stream> inner_;  ///< dies first: nothing is heard after it
+};
+
+class SealedTransport::Agreements final : public Acceptor {
+ public:
+  explicit Agreements(SealedTransport* transport) : transport_(transport) {}
+  StreamHandler* on_accept(std::unique_ptr<Stream> stream) override {
+    auto agreement = std::make_unique<Agreement>(transport_, std::move(stream));
+    Agreement* const handler = agreement.get();
+    open_.emplace(handler, std::move(agreement));
+    return handler;
+  }
+  std::unique_ptr<Agreement> take(Agreement* agreement) {
+    return std::move(open_.extract(agreement).mapped());
+  }
+
+ private:
+  SealedTransport* const transport_;
+  std::unordered_map<Agreement*, std::unique_ptr<Agreement>> open_;
+};
+
+ReadNext SealedTransport::Agreement::on_message(Bytes message) {
+  if (handler_ != nullptr) return handler_->on_message(std::move(message));
+  if (!std::exchange(is_first_, false)) return ReadNext::kContinue;  // it has been answered
+  const auto agreement = read_agreement(message);
+  if (agreement && agreement->has_request()) {
+    answer(agreement->request());
+    return ReadNext::kContinue;
+  }
+  const std::shared_ptr<const bool> alive = alive_;
+  StreamHandler* const user = transport_->acceptor_->on_accept(transport_->agreements_->take(this));
+  if (!*alive) return ReadNext::kContinue;
+  handler_ = user;
+  return handler_->on_message(std::move(message));
+}
+
+void SealedTransport::Agreement::on_closed(const absl::Status& status) {
+  if (handler_ != nullptr) {
+    handler_->on_closed(status);
+  } else {
+    transport_->agreements_->take(this).reset();
+  }
+}
+
+// ---- the transport ----
+
+SealedTransport::SealedTransport(Transport* agreed, SealedCarrier* carrier, Broken broken)
+    : agreed_(agreed),
+      carrier_(carrier),
+      broken_(std::move(broken)),
+      agreements_(std::make_unique<Agreements>(this)),
+      arrivals_(std::make_unique<Arrivals>(this)) {}
+SealedTransport::~SealedTransport() = default;
+
+std::unique_ptr<Stream> SealedTransport::connect(const std::string& address,
+                                                 StreamHandler* handler) {
+  return std::make_unique<End>(this, address, handler);
+}
+
+absl::StatusOr<std::string> SealedTransport::listen(const std::string& address,
+                                                    Acceptor* acceptor) {
+  acceptor_ = acceptor;
+  POSEIDON_ASSIGN_OR_RETURN(std::string in_force, agreed_->listen(address, agreements_.get()));
+  POSEIDON_RETURN_IF_ERROR(carrier_->listen(in_force, arrivals_.get()));
+  return in_force;
+}
+
+}  // namespace poseidon

@@ -1,0 +1,105 @@
+#pragma once
+
+// For tests: a carrier of sealed streams with somebody in the middle.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/memory_carrier.h"
+#include "common/sealed_transport.h"
+#include "common/transport.h"
+
+namespace poseidon {
+
+namespace tampered_internal {
+inline std::string text_of(const Bytes& bytes) {
+  std::string text;
+  for (const auto& piece : bytes.pieces) {
+    text.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+  }
+  return text;
+}
+inline Bytes bytes_of(const std::string& text) {
+  const auto owner = std::make_shared<std::string>(text);
+  Bytes bytes;
+  bytes.pieces.emplace_back(reinterpret_cast<const std::byte*>(owner->data()), owner->size());
+  bytes.owner = owner;
+  return bytes;
+}
+}  // namespace tampered_internal
+
+/// What somebody between the ends makes of a message: the messages that arrive in its place.
+using Tamper = std::function<std::vector<std::string>(const std::string&)>;
+
+/// A carrier on which somebody changes what the caller hears, or ends it in the other's name.
+class TamperedStream final : public Stream, public StreamHandler {
+ public:
+  TamperedStream(const Tamper* tamper, const std::optional<absl::Status>* forged_end,
+                 StreamHandler* handler)
+      : tamper_(tamper), forged_end_(forged_end), handler_(handler) {}
+  ~TamperedStream() override { *alive_ = false; }
+  void attach(std::unique_ptr<Stream> inner) { inner_ = std::move(inner); }
+  void write(OutgoingMessage message) override { inner_->write(std::move(message)); }
+  void resume_reads() override { inner_->resume_reads(); }
+  void close(const absl::Status& status) override { inner_->close(status); }
+  std::string peer() const override { return inner_->peer(); }
+  ReadNext on_message(Bytes message) override {
+    if (*forged_end_) {
+      handler_->on_closed(**forged_end_);
+      return ReadNext::kContinue;
+    }
+    const std::shared_ptr<const bool> alive = alive_;
+    for (const std::string& arrives : (*tamper_)(tampered_internal::text_of(message))) {
+      if (*alive) handler_->on_message(tampered_internal::bytes_of(arrives));
+    }
+    return ReadNext::kContinue;
+  }
+  void on_written() override { handler_->on_written(); }
+  void on_closed(const absl::Status& status) override { handler_->on_closed(status); }
+
+ private:
+  const Tamper* const tamper_;
+  const std::optional<absl::Status>* const forged_end_;
+  StreamHandler* const handler_;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::unique_ptr<Stream> inner_;
+};
+
+/// The caller's carrier, with somebody between.
+class TamperedCarrier final : public SealedCarrier {
+ public:
+  explicit TamperedCarrier(Transport* endpoint) : endpoint_(endpoint), honest_(endpoint) {}
+  void reach(const std::string& address, const Ticket& ticket, Reached reached) override {
+    ticket_ = ticket;
+    if (!failure_.ok()) {
+      endpoint_->post([reached = std::move(reached), failure = failure_] { reached(failure); });
+      return;
+    }
+    endpoint_->post([this, address, reached = std::move(reached)] {
+      reached([this, address](StreamHandler* handler) {
+        auto stream = std::make_unique<TamperedStream>(&tamper_, &forged_end_, handler);
+        stream->attach(endpoint_->connect(MemoryCarrier::address_of(address), stream.get()));
+        return stream;
+      });
+    });
+  }
+  absl::Status listen(const std::string& address, Acceptor* acceptor) override {
+    return honest_.listen(address, acceptor);
+  }
+  void expect(const Ticket& ticket) override { honest_.expect(ticket); }
+
+  Tamper tamper_ = [](const std::string& message) { return std::vector<std::string>{message}; };
+  std::optional<absl::Status> forged_end_;
+  absl::Status failure_;
+  Ticket ticket_{};
+
+ private:
+  Transport* const endpoint_;
+  MemoryCarrier honest_;
+};
+
+}  // namespace poseidon

@@ -1,0 +1,98 @@
+#pragma once
+
+// Tickets that were given out and not yet shown: who shows one may open a connection without a TLS
+// handshake (common/sealed_transport.h). A ticket is good once and for a short time.
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "common/clock.h"
+
+namespace poseidon {
+
+/// Random bytes. The first half finds the ticket, the second is compared in constant time.
+using Ticket = std::array<std::byte, 32>;
+
+/// From giving a ticket to its being shown: a TCP connection to a machine that was just heard.
+inline constexpr Nanoseconds kTicketLife = std::chrono::seconds(30);
+/// Of a book; who holds more gives up the oldest.
+inline constexpr std::size_t kMaxTickets = 4096;
+
+/// What belongs to each ticket. Not for concurrent use.
+template <typename Value>
+class TicketMap {
+ public:
+  void add(const Ticket& ticket, Value value, Nanoseconds now) {
+    while (!by_age_.empty() &&
+           (by_age_.begin()->first.first < now || by_age_.size() >= kMaxTickets)) {
+      entries_.erase(by_age_.begin()->second);
+      by_age_.erase(by_age_.begin());
+    }
+    const Age age{now + kTicketLife, sequence_++};
+    entries_.insert_or_assign(half(ticket, 0), Entry{half(ticket, 1), age, std::move(value)});
+    by_age_.emplace(age, half(ticket, 0));
+  }
+
+  /// Nothing when it is none of ours, too old, or was taken before.
+  std::optional<Value> take(const Ticket& ticket, Nanoseconds now) {
+    const auto found = entries_.find(half(ticket, 0));
+    if (found == entries_.end()) return std::nullopt;
+    const Half shown = half(ticket, 1);
+    std::byte difference{0};
+    for (std::size_t i = 0; i < shown.size(); ++i) difference |= shown[i] ^ found->second.proof[i];
+    if (difference != std::byte{0}) return std::nullopt;
+    Entry entry = std::move(found->second);
+    entries_.erase(found);
+    by_age_.erase(entry.age);
+    if (entry.age.first < now) return std::nullopt;
+    return std::move(entry.value);
+  }
+
+  std::size_t size() const { return entries_.size(); }
+
+ private:
+  using Half = std::array<std::byte, 16>;
+  using Age = std::pair<Nanoseconds, std::uint64_t>;  ///< when it ends, and a number of its own
+  struct Entry {
+    Half proof;
+    Age age;
+    Value value;
+  };
+  static Half half(const Ticket& ticket, std::size_t which) {
+    Half part;
+    std::copy_n(ticket.begin() + static_cast<std::ptrdiff_t>(which * part.size()), part.size(),
+                part.begin());
+    return part;
+  }
+
+  std::map<Half, Entry> entries_;
+  std::map<Age, Half> by_age_;
+  std::uint64_t sequence_ = 0;
+};
+
+/// The tickets that a port's door lets in. Any thread.
+class TicketBook {
+ public:
+  void expect(const Ticket& ticket) {
+    const std::lock_guard lock(mutex_);
+    tickets_.add(ticket, true, clock_.now());
+  }
+  bool take(const Ticket& ticket) {
+    const std::lock_guard lock(mutex_);
+    return tickets_.take(ticket, clock_.now()).has_value();
+  }
+
+ private:
+  const SystemClock clock_;
+  std::mutex mutex_;
+  TicketMap<bool> tickets_;
+};
+
+}  // namespace poseidon
