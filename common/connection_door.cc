@@ -137,26 +137,34 @@ int look_up(const std::string& host, int port, int flags, Addresses& found) {
   return error;
 }
 
-/// Closed with errno set when nobody answers in time.
-Descriptor connect_to(const addrinfo& address, Nanoseconds deadline) {
-  const SystemClock clock;
-  Descriptor socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket.is_open()) return {};
-  set_options(socket.get());
-  if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) == 0) return socket;
-  if (errno != EINPROGRESS) return {};
-  pollfd connected{socket.get(), POLLOUT, 0};
-  int ready = 0;
-  do {
-    ready = ::poll(&connected, 1, patience_until(deadline, clock.now()));
-  } while (ready < 0 && errno == EINTR);
-  int error = ready > 0 ? 0 : ETIMEDOUT;
-  socklen_t size = sizeof(error);
-  if (ready > 0) ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-  if (error == 0) return socket;
-  socket.close();
+/// In a function of its own for the reason of accept_to_hand_over.
+int connect_to_hand_over(const addrinfo& address) {
+  const int made = ::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (made < 0) return made;
+  set_options(made);
+  if (::connect(made, address.ai_addr, address.ai_addrlen) == 0 || errno == EINPROGRESS)
+    return made;
+  const int error = errno;
+  ::close(made);
   errno = error;
-  return {};
+  return -1;
+}
+
+/// 0, or the error of the connection that is being made.
+int wait_connected(int socket, Nanoseconds deadline, const std::atomic<bool>& stops) {
+  const SystemClock clock;
+  pollfd connected{socket, POLLOUT, 0};
+  int ready = 0;
+  while (ready == 0) {
+    const int left_ms = patience_until(deadline, clock.now());
+    if (stops || left_ms == 0) return ETIMEDOUT;
+    ready = ::poll(&connected, 1, std::min(left_ms, kPauseMs));
+    if (ready < 0 && errno == EINTR) ready = 0;
+  }
+  int error = 0;
+  socklen_t size = sizeof(error);
+  ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size);
+  return error;
 }
 
 int port_of(int socket) {
@@ -359,23 +367,20 @@ void ConnectionDoor::count_out(const std::string& peer) {
 }
 
 absl::StatusOr<Descriptor> connect_with_ticket(const std::string& address, const Ticket& ticket,
-                                               Milliseconds patience) {
-  const SystemClock clock;
-  const Nanoseconds deadline = clock.now() + patience;
-  const auto unavailable = [&address](const char* why) {
+                                               Milliseconds patience,
+                                               const std::atomic<bool>& stops) {
+  const Nanoseconds deadline = SystemClock().now() + patience;
+  const auto unavailable = [&address](const std::string& why) {
     return absl::UnavailableError(absl::StrCat("cannot connect to ", address, ": ", why));
   };
   POSEIDON_ASSIGN_OR_RETURN(const Place place, parse(address));
   Addresses found(nullptr, &::freeaddrinfo);
-  if (const int error = look_up(place.host, place.port, 0, found); error != 0) {
+  if (const int error = look_up(place.host, place.port, AI_NUMERICHOST, found); error != 0) {
     return unavailable(::gai_strerror(error));
   }
-  Descriptor socket;
-  for (const addrinfo* each = found.get(); each != nullptr && !socket.is_open();
-       each = each->ai_next) {
-    socket = connect_to(*each, deadline);
-  }
-  if (!socket.is_open()) return unavailable(std::generic_category().message(errno).c_str());
+  Descriptor socket(connect_to_hand_over(*found));
+  const int error = socket.is_open() ? wait_connected(socket.get(), deadline, stops) : errno;
+  if (error != 0) return unavailable(std::generic_category().message(error));
   std::array<std::byte, kGreetingBytes> greeting;
   std::ranges::transform(kGreeting, greeting.begin(),
                          [](char c) { return static_cast<std::byte>(c); });
@@ -383,7 +388,7 @@ absl::StatusOr<Descriptor> connect_with_ticket(const std::string& address, const
   // The first bytes of a connection always find room.
   const ssize_t sent = ::send(socket.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
   if (sent != static_cast<ssize_t>(greeting.size())) {
-    return unavailable(std::generic_category().message(errno).c_str());
+    return unavailable(std::generic_category().message(errno));
   }
   return socket;
 }

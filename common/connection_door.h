@@ -8,6 +8,7 @@
 // TLS handshake: its first bytes say which, and the door waits for them.
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <list>
@@ -40,10 +41,12 @@ struct DoorLimits {
 inline constexpr std::string_view kGreeting("\0seal/1\n", 8);
 inline constexpr std::size_t kGreetingBytes = kGreeting.size() + sizeof(Ticket);
 
-/// A connection to `address` (HOST:PORT) that has shown the ticket. Blocks for `patience` at most,
-/// and while the host's name is looked up. UNAVAILABLE when nobody answers.
+/// A connection to `address` that has shown the ticket. HOST is a number: no names are looked up.
+/// Blocks for `patience` at most, and not much longer than until `stops`, which another thread may
+/// set. UNAVAILABLE when nobody answers.
 absl::StatusOr<Descriptor> connect_with_ticket(const std::string& address, const Ticket& ticket,
-                                               Milliseconds patience);
+                                               Milliseconds patience,
+                                               const std::atomic<bool>& stops);
 
 /// A thread of its own accepts, from start() until destruction.
 class ConnectionDoor {

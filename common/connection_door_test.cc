@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -32,6 +33,8 @@ const Ticket kTicket = [] {
   for (std::size_t i = 0; i < ticket.size(); ++i) ticket[i] = static_cast<std::byte>(i + 1);
   return ticket;
 }();
+
+const std::atomic<bool> kNever{false};
 
 void say(const Descriptor& socket, std::string_view text) {
   EXPECT_EQ(::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL),
@@ -192,7 +195,7 @@ TEST(DoorAddress, AWildcardIsReachedByBothFamilies) {
 
 TEST_F(Door, WhoShowsATicketComesInByTheOtherWayWithAllElseUnread) {
   open_for_tickets();
-  auto caller = connect_with_ticket(address(), kTicket, Milliseconds(20000));
+  auto caller = connect_with_ticket(address(), kTicket, Milliseconds(20000), kNever);
   ASSERT_TRUE(caller.ok()) << caller.status();
   say(*caller, "PRI");
   ASSERT_TRUE(wait_with_ticket(1));
@@ -207,10 +210,10 @@ TEST_F(Door, WhoShowsATicketComesInByTheOtherWayWithAllElseUnread) {
 
 TEST_F(Door, ATicketIsGoodOnce) {
   open_for_tickets();
-  const auto caller = connect_with_ticket(address(), kTicket, Milliseconds(20000));
+  const auto caller = connect_with_ticket(address(), kTicket, Milliseconds(20000), kNever);
   ASSERT_TRUE(caller.ok()) << caller.status();
   ASSERT_TRUE(wait_with_ticket(1));
-  const auto again = connect_with_ticket(address(), kTicket, Milliseconds(20000));
+  const auto again = connect_with_ticket(address(), kTicket, Milliseconds(20000), kNever);
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_TRUE(is_closed(*again));
   ASSERT_TRUE(wait_refused(1));
@@ -221,12 +224,12 @@ TEST_F(Door, ATicketThatNobodyGaveIsRefused) {
   open_for_tickets();
   Ticket wrong = kTicket;
   wrong.back() ^= std::byte{1};
-  const auto caller = connect_with_ticket(address(), wrong, Milliseconds(20000));
+  const auto caller = connect_with_ticket(address(), wrong, Milliseconds(20000), kNever);
   ASSERT_TRUE(caller.ok()) << caller.status();
   EXPECT_TRUE(is_closed(*caller));
   ASSERT_TRUE(wait_refused(1));
   // And does not use up the one that is.
-  ASSERT_TRUE(connect_with_ticket(address(), kTicket, Milliseconds(20000)).ok());
+  ASSERT_TRUE(connect_with_ticket(address(), kTicket, Milliseconds(20000), kNever).ok());
   EXPECT_TRUE(wait_with_ticket(1));
 }
 
@@ -273,11 +276,32 @@ TEST_F(Door, ClosesWhoIsArrivingWhenItGoes) {
 }
 
 TEST(ConnectWithTicket, SaysWhoDoesNotAnswer) {
-  const auto nobody = connect_with_ticket("127.0.0.1:1", kTicket, Milliseconds(20000));
+  const auto nobody = connect_with_ticket("127.0.0.1:1", kTicket, Milliseconds(20000), kNever);
   EXPECT_TRUE(absl::IsUnavailable(nobody.status())) << nobody.status();
   EXPECT_EQ(nobody.status().message(), "cannot connect to 127.0.0.1:1: Connection refused");
   EXPECT_TRUE(absl::IsInvalidArgument(
-      connect_with_ticket("nowhere", kTicket, Milliseconds(20000)).status()));
+      connect_with_ticket("nowhere", kTicket, Milliseconds(20000), kNever).status()));
+  const auto name = connect_with_ticket("localhost:1", kTicket, Milliseconds(20000), kNever);
+  EXPECT_TRUE(absl::IsUnavailable(name.status())) << "no names are looked up";
+}
+
+TEST(ConnectWithTicket, WaitsForNobodyTooLong) {
+  // Its queue is full, so who calls now waits.
+  Descriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(listener.get(), 0), 0);
+  ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const int port = ntohs(address.sin_port);
+  const Descriptor in_the_queue = connect_to(port);
+  const std::string there = "127.0.0.1:" + std::to_string(port);
+  const auto timed_out = connect_with_ticket(there, kTicket, Milliseconds(100), kNever);
+  EXPECT_EQ(timed_out.status().message(), "cannot connect to " + there + ": Connection timed out");
+  const std::atomic<bool> stops{true};
+  EXPECT_FALSE(connect_with_ticket(there, kTicket, Milliseconds(600000), stops).ok());
 }
 
 TEST(TicketMap, KeepsATicketForAWhile) {

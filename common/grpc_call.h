@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/check.h"
 #include "common/security.h"
 #include "common/transport.h"
@@ -50,6 +51,12 @@ inline absl::Status from_grpc(const grpc::Status& status) {
       break;
   }
   return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
+}
+
+/// HOST:PORT of what gRPC calls "ipv4:10.0.0.3:4711" or "ipv6:%5Bfe80::1%5D:4711".
+inline std::string numeric_address(const std::string& uri) {
+  return absl::StrReplaceAll(uri.substr(uri.find(':') + 1),
+                             {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
 }
 
 /// The prefix is copied into a slice of its own; the payload is referred to, and its owner is held
@@ -141,6 +148,7 @@ class Call {
   }
 
   virtual std::string peer() const = 0;
+  virtual std::string reached() const { return peer(); }
 
  protected:
   virtual ~Call() { book_->live.erase(this); }
@@ -252,6 +260,7 @@ class ClientCall final : public Call {
   }
 
   std::string peer() const override { return address_; }
+  std::string reached() const override { return numeric_address(context_.peer()); }
 
  private:
   void issue_read() override { stream_->Read(&incoming_, read_.begin()); }
@@ -304,6 +313,7 @@ class CallStream final : public Stream {
   void resume_reads() override { call_->resume_reads(); }
   void close(const absl::Status& status) override { call_->close(status); }
   std::string peer() const override { return call_->peer(); }
+  std::string reached() const override { return call_->reached(); }
 
  private:
   Call* const call_;

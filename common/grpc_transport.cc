@@ -5,6 +5,7 @@
 #include <grpcpp/grpcpp.h>
 #include <malloc.h>
 
+#include <atomic>
 #include <chrono>
 #include <mutex>
 #include <queue>
@@ -119,7 +120,7 @@ class GrpcTransport::Impl {
              SealedCarrier::Reached reached) {
     if (dialler_ == nullptr) dialler_ = std::make_unique<BackgroundThread>();
     dialler_->enqueue([this, method, address, keepalive, ticket, reached = std::move(reached)] {
-      auto socket = connect_with_ticket(address, ticket, kConnectTimeout);
+      auto socket = connect_with_ticket(address, ticket, kConnectTimeout, stops_dialling_);
       // Shared because functions that are posted are copied; closed unless a channel takes it.
       const auto shared = std::make_shared<absl::StatusOr<Descriptor>>(std::move(socket));
       post([this, method, address, keepalive, reached, shared] {
@@ -187,6 +188,7 @@ class GrpcTransport::Impl {
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, static_cast<int>(kConnectTimeout.count()));
     arguments.SetInt(GRPC_ARG_TCP_READ_CHUNK_SIZE, kTcpReadChunkBytes);
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // cluster traffic never goes through a proxy
+    arguments.SetInt(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);  // as in Security::open_port
     arguments.SetMaxReceiveMessageSize(options_.max_message_bytes);
     arguments.SetMaxSendMessageSize(-1);
     add_keepalive(keepalive,
@@ -267,7 +269,8 @@ class GrpcTransport::Impl {
 
   /// Nobody hears an event any more; gRPC gives back every operation it holds, then the queue ends.
   void shut_down() {
-    dialler_.reset();  // a connection takes kConnectTimeout at most
+    stops_dialling_ = true;
+    dialler_.reset();
     listener_.stopping = true;
     port_.reset();
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
@@ -326,6 +329,7 @@ class GrpcTransport::Impl {
   std::uint64_t timer_sequence_ = 0;
   bool stopping_ = false;
   std::unique_ptr<BackgroundThread> dialler_;  ///< from the first ticket on
+  std::atomic<bool> stops_dialling_{false};
 
   std::mutex mutex_;  ///< guards all below
   std::vector<std::function<void()>> posted_;

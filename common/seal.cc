@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
 
 namespace poseidon {
@@ -18,17 +19,25 @@ namespace {
 constexpr std::size_t kKeyBytes = 16;
 constexpr std::size_t kNonceBytes = 12;
 
-/// Function pointers for this processor; unchanging once it is made.
-IMB_MGR* instructions() {
-  static IMB_MGR* const manager = [] {
-    IMB_MGR* made = alloc_mb_mgr(0);
-    POSEIDON_CHECK(made != nullptr, "memory for libipsec-mb");
-    init_mb_mgr_auto(made, nullptr);
-    POSEIDON_CHECK(imb_get_errno(made) == 0, "libipsec-mb passes its own tests");
+/// Function pointers for this processor, unchanging once they are made; and what was wrong.
+struct Instructions {
+  IMB_MGR* manager = nullptr;
+  absl::Status status;
+};
+const Instructions& instructions_of_processor() {
+  static const Instructions found = [] {
+    Instructions made{.manager = alloc_mb_mgr(0), .status = {}};
+    POSEIDON_CHECK(made.manager != nullptr, "memory for libipsec-mb");
+    init_mb_mgr_auto(made.manager, nullptr);
+    if (const int error = imb_get_errno(made.manager); error != 0) {
+      made.status = absl::FailedPreconditionError(
+          absl::StrCat("libipsec-mb does not work on this processor: ", imb_get_strerror(error)));
+    }
     return made;
   }();
-  return manager;
+  return found;
 }
+IMB_MGR* instructions() { return instructions_of_processor().manager; }
 
 /// HKDF-Expand (RFC 5869, 2.3) for up to one hash: the first block.
 SealSecret expand(const SealSecret& secret, std::string_view label) {
@@ -45,12 +54,11 @@ SealSecret expand(const SealSecret& secret, std::string_view label) {
   return derived;
 }
 
-template <typename Array>
-void forget(Array& secret) {
-  ::OPENSSL_cleanse(secret.data(), secret.size());
-}
-
 }  // namespace
+
+void forget_secret(void* bytes, std::size_t size) { ::OPENSSL_cleanse(bytes, size); }
+
+absl::Status check_sealing() { return instructions_of_processor().status; }
 
 void fill_with_secret_bytes(absl::Span<std::byte> bytes) {
   POSEIDON_CHECK(::RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()),
@@ -62,20 +70,21 @@ struct SealKeys::State {
   State(const SealSecret& first, std::uint64_t limit) : secret(first), bytes_per_key(limit) {
     begin_key();
   }
-  ~State() {
-    forget(secret);
-    forget(first_nonce);
-    ::OPENSSL_cleanse(&key, sizeof(key));
-    ::OPENSSL_cleanse(&context, sizeof(context));
-  }
+  ~State() { forget(); }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
+  void forget() {
+    secret = {};
+    forget_secret(first_nonce.data(), first_nonce.size());
+    forget_secret(&key, sizeof(key));
+    forget_secret(&context, sizeof(context));
+  }
+
   void begin_key() {
-    SealSecret derived = expand(secret, "poseidon seal key");
+    const SealSecret derived = expand(secret, "poseidon seal key");
     IMB_AES128_GCM_PRE(instructions(), derived.data(), &key);
     std::copy_n(derived.begin() + kKeyBytes, kNonceBytes, first_nonce.begin());
-    forget(derived);
     messages = 0;
     bytes = 0;
   }
@@ -95,9 +104,7 @@ struct SealKeys::State {
   void end_message(std::uint64_t message_bytes) {
     bytes += message_bytes + kSealTagBytes;  // so that empty ones count, too
     if (bytes < bytes_per_key) return;
-    SealSecret next = expand(secret, "poseidon seal next");
-    std::swap(secret, next);
-    forget(next);
+    secret = expand(secret, "poseidon seal next");
     begin_key();
   }
 
@@ -108,6 +115,7 @@ struct SealKeys::State {
   std::uint64_t messages = 0;  ///< under this key
   std::uint64_t bytes = 0;     ///< under this key
   const std::uint64_t bytes_per_key;
+  bool is_broken = false;  ///< something did not open
 };
 
 SealKeys::SealKeys(const SealSecret& secret, std::uint64_t bytes_per_key)
@@ -137,6 +145,9 @@ bool Opener::open(std::byte kind, absl::Span<const absl::Span<const std::byte>> 
   State& state = *state_;
   std::size_t left = 0;
   for (const absl::Span<const std::byte> piece : sealed) left += piece.size();
+  if (state.is_broken) return false;
+  // Whoever may try again and again with one key learns something (RFC 8446, 5.5).
+  state.is_broken = true;
   if (left < kSealTagBytes) return false;
   left -= kSealTagBytes;
   const std::uint64_t bytes = left;
@@ -159,8 +170,13 @@ bool Opener::open(std::byte kind, absl::Span<const absl::Span<const std::byte>> 
   }
   IMB_AES128_GCM_DEC_FINALIZE(instructions(), &state.key, &state.context,
                               reinterpret_cast<std::uint8_t*>(right.data()), right.size());
+  if (::CRYPTO_memcmp(told.data(), right.data(), right.size()) != 0) {
+    state.forget();
+    return false;
+  }
+  state.is_broken = false;
   state.end_message(bytes);
-  return ::CRYPTO_memcmp(told.data(), right.data(), right.size()) == 0;
+  return true;
 }
 
 }  // namespace poseidon

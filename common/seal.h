@@ -11,14 +11,15 @@
 // kMaxBytesPerKey both ends go on with the next key, derived from the secret as TLS 1.3 does in a
 // key update (RFC 8446, 7.2); the secret before is forgotten.
 //
-// By libipsec-mb, which picks the widest instructions of the processor: with VAES three times as
-// fast as OpenSSL 3.0 (bench/RESULTS.md).
+// By libipsec-mb, which picks the widest instructions of the processor: with VAES about three times
+// as fast as OpenSSL 3.0 (bench/RESULTS.md).
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 
 namespace poseidon {
@@ -28,9 +29,20 @@ inline constexpr std::size_t kSealTagBytes = 16;
 /// Below the bound of TLS 1.3 for AES-GCM, 2^24.5 records of 16 KiB (RFC 8446, 5.5).
 inline constexpr std::uint64_t kMaxBytesPerKey = std::uint64_t{1} << 38;
 
+/// Overwrites what nobody shall find in memory later.
+void forget_secret(void* bytes, std::size_t size);
+
 /// From a cryptographic random source, known to both ends of one direction of one stream, used for
-/// nothing else.
-using SealSecret = std::array<std::byte, 32>;
+/// nothing else. Forgotten with the object.
+struct SealSecret : std::array<std::byte, 32> {
+  SealSecret() : std::array<std::byte, 32>{} {}
+  SealSecret(const SealSecret&) = default;
+  SealSecret& operator=(const SealSecret&) = default;
+  ~SealSecret() { forget_secret(data(), size()); }
+};
+
+/// Whether this processor can seal; FAILED_PRECONDITION says what it lacks. What follows needs it.
+absl::Status check_sealing();
 
 /// Fills with random bytes that nobody can predict.
 void fill_with_secret_bytes(absl::Span<std::byte> bytes);
@@ -63,7 +75,7 @@ class Opener : public SealKeys {
   using SealKeys::SealKeys;
   /// Decrypts `sealed`, in pieces, to `text`, which has room for all of it but the tag. False when
   /// it is not what the other end sealed next, under this kind: then `text` means nothing, and
-  /// nothing will open ever after.
+  /// nothing opens ever after.
   [[nodiscard]] bool open(std::byte kind, absl::Span<const absl::Span<const std::byte>> sealed,
                           std::byte* text);
 };

@@ -114,8 +114,9 @@ SealSecret next_of(const SealSecret& secret) {
 TEST(Seal, IsAesGcmWithKeysOfHkdfAsOpenSslMakesThem) {
   const SealSecret secret = secret_of(1);
   Sealer sealer(secret);
-  for (const std::size_t size : {1UL, 16UL, 100UL, 4096UL, 100003UL, 5UL}) {
-    static std::uint64_t message = 0;
+  std::uint64_t message = 0;
+  for (const std::size_t size : {0UL, 1UL, 15UL, 16UL, 17UL, 100UL, 255UL, 256UL, 257UL, 767UL,
+                                 768UL, 769UL, 4096UL, 100003UL}) {
     const Buffer text = random_bytes(size, size);
     EXPECT_EQ(seal(sealer, text), seal_by_openssl(secret, message++, text)) << size;
   }
@@ -139,6 +140,8 @@ TEST(Seal, OpensWhatWasSealedInAnyPieces) {
     };
     Buffer sealed(text.size() + kSealTagBytes);
     sealer.seal(kKind, pieces_of(text), sealed.data());
+    ASSERT_EQ(sealed, seal_by_openssl(secret_of(2), static_cast<std::uint64_t>(round), text))
+        << round;
     Buffer opened(text.size());
     ASSERT_TRUE(opener.open(kKind, pieces_of(sealed), opened.data())) << round;
     ASSERT_EQ(opened, text) << round;
@@ -176,7 +179,21 @@ TEST(Seal, EachOpensOnceAndInItsPlace) {
   Opener repeats(secret_of(5));
   EXPECT_TRUE(open(repeats, first));
   EXPECT_FALSE(open(repeats, first));
-  EXPECT_FALSE(open(repeats, first)) << "and nothing ever after";
+}
+
+TEST(Seal, NothingOpensAfterSomethingThatDidNot) {
+  Sealer sealer(secret_of(5));
+  const Buffer first = seal(sealer, random_bytes(10, 1)),
+               second = seal(sealer, random_bytes(10, 2));
+  Buffer changed = first;
+  changed[3] ^= std::byte{1};
+  Opener opener(secret_of(5));
+  EXPECT_FALSE(open(opener, changed));
+  EXPECT_FALSE(open(opener, second)) << "which is the next one, unchanged";
+  EXPECT_FALSE(open(opener, first));
+  Opener cut(secret_of(5));
+  EXPECT_FALSE(open(cut, Buffer(3)));
+  EXPECT_FALSE(open(cut, first));
 }
 
 TEST(Seal, TheNextKeyComesAfterSoManyBytes) {
@@ -216,6 +233,7 @@ TEST(Seal, SecretsAreNeverTheSame) {
   fill_with_secret_bytes(absl::MakeSpan(two));
   EXPECT_NE(one, two);
   EXPECT_NE(one, SealSecret{});
+  EXPECT_TRUE(check_sealing().ok()) << check_sealing();
 }
 
 }  // namespace

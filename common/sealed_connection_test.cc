@@ -255,6 +255,18 @@ class SealedConnections : public ::testing::Test {
     return caller_.wait();
   }
 
+  /// The channel of a stock client with a worker's certificate.
+  std::shared_ptr<grpc::Channel> stock(grpc::ChannelArguments arguments) const {
+    const KeyPair own = test_certificate(authority_, PeerRole::kWorker);
+    arguments.SetString(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, "server.poseidon.internal");
+    return grpc::CreateCustomChannel(
+        address_,
+        grpc::SslCredentials({.pem_root_certs = authority_.certificate_pem,
+                              .pem_private_key = own.key_pem,
+                              .pem_cert_chain = own.certificate_pem}),
+        arguments);
+  }
+
   const KeyPair authority_ = test_authority();
   fs::path folder_;
   std::shared_ptr<Security> server_security_, worker_security_;
@@ -328,6 +340,46 @@ TEST_F(SealedConnections, ASilentConnectionIsCutByItsKeepalive) {
   EXPECT_TRUE(absl::IsUnavailable(*caller_.closed_)) << *caller_.closed_;
 }
 
+TEST_F(SealedConnections, GoesByNumberWhereTheNameWasLookedUp) {
+  GrpcTransport server(GrpcTransportOptions{.security = server_security_});
+  Echo echo;
+  const auto address = server.listen("[::1]:0", &echo);
+  if (!address.ok()) GTEST_SKIP() << "no IPv6 here: " << address.status();
+  server.start();
+  worker_->post([this, address] {
+    caller_.stream_ = worker_->connect(*address, &caller_);
+    caller_.stream_->write(message_of("hello"));
+  });
+  EXPECT_TRUE(caller_.wait());
+  EXPECT_EQ(caller_.heard_, "hello") << caller_.closed_.value_or(absl::OkStatus());
+  worker_->stop();
+  server.stop();
+  echo.forget();
+}
+
+TEST_F(SealedConnections, StopsWhileStreamsComeAbout) {
+  for (int round = 0; round < 20; ++round) {
+    GrpcTransport client(GrpcTransportOptions{.security = worker_security_});
+    std::list<Caller> callers(4);
+    client.start();
+    client.post([&] {
+      for (Caller& caller : callers) {
+        caller.stream_ = client.connect(address_, &caller);
+        caller.stream_->write(message_of("hello"));
+      }
+    });
+    if (round % 4 != 0) {
+      // Some of them are through by then; which, is for the scheduler.
+      std::unique_lock lock(callers.front().mutex_);
+      callers.front().changed_.wait_for(lock, std::chrono::milliseconds(2 * round));
+    }
+    client.stop();
+    for (Caller& caller : callers) caller.stream_.reset();
+  }
+  ASSERT_TRUE(say_through_the_middle("hello")) << "the server is well";
+  EXPECT_EQ(caller_.heard_, "hello");
+}
+
 /// One call of a stock client.
 grpc::Status call(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                   const std::string& message, std::string* answer = nullptr,
@@ -352,16 +404,20 @@ grpc::Status call(const std::shared_ptr<grpc::Channel>& channel, const std::stri
   return status;
 }
 
-TEST_F(SealedConnections, ATicketOpensNothingButItsStream) {
-  const KeyPair own = test_certificate(authority_, PeerRole::kWorker);
+TEST_F(SealedConnections, NothingIsUnpacked) {
+  // 16 MiB of zeros in some KB: what is unpacked before it is looked at has no bound.
   grpc::ChannelArguments arguments;
-  arguments.SetString(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, "server.poseidon.internal");
-  const auto tls =
-      grpc::CreateCustomChannel(address_,
-                                grpc::SslCredentials({.pem_root_certs = authority_.certificate_pem,
-                                                      .pem_private_key = own.key_pem,
-                                                      .pem_cert_chain = own.certificate_pem}),
-                                arguments);
+  arguments.SetCompressionAlgorithm(GRPC_COMPRESS_GZIP);
+  arguments.SetMaxReceiveMessageSize(-1);
+  std::string answer;
+  const grpc::Status status = call(stock(arguments), std::string(kExchangeMethod),
+                                   std::string(16 << 20, '\0'), &answer, kToken);
+  EXPECT_EQ(echo_.accepted_, 1) << status.error_message();
+  EXPECT_LT(answer.size(), 100000U) << status.error_message();
+}
+
+TEST_F(SealedConnections, ATicketOpensNothingButItsStream) {
+  const auto tls = stock({});
   v1::SealAgreement request, granted;
   request.mutable_request()->set_version(1);
   std::string answer;
@@ -372,7 +428,8 @@ TEST_F(SealedConnections, ATicketOpensNothingButItsStream) {
   ASSERT_EQ(granted.grant().ticket().size(), ticket.size());
   std::transform(granted.grant().ticket().begin(), granted.grant().ticket().end(), ticket.begin(),
                  [](char c) { return static_cast<std::byte>(c); });
-  auto socket = connect_with_ticket(address_, ticket, Milliseconds(20000));
+  auto socket =
+      connect_with_ticket(address_, ticket, Milliseconds(20000), std::atomic<bool>(false));
   ASSERT_TRUE(socket.ok()) << socket.status();
   const auto plain = grpc::CreateInsecureChannelFromFd("server", socket->release());
 

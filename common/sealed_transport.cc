@@ -24,6 +24,10 @@ constexpr std::uint32_t kSealVersion = 1;
 constexpr std::size_t kMaxAgreementBytes = 256;
 /// From the carrier's stream to the ticket that it shows.
 constexpr Nanoseconds kTicketPatience = std::chrono::seconds(10);
+/// From asking to a stream that is open.
+constexpr Nanoseconds kOpenPatience = kTicketLife;
+/// For the carrier to end once all is said.
+constexpr Nanoseconds kEndPatience = std::chrono::seconds(10);
 /// Sealed messages up to this fit into a prefix, which needs no memory of its own.
 constexpr std::size_t kMaxInlineBytes = 224;
 constexpr std::size_t kMaxReasonBytes = 4096;
@@ -50,6 +54,13 @@ void copy_to(const Bytes& bytes, std::span<std::byte> out) {
   }
 }
 
+Bytes owned(const std::shared_ptr<std::byte[]>& memory, std::size_t size) {
+  Bytes bytes;
+  bytes.pieces.push_back(absl::Span<const std::byte>(memory.get(), size));
+  bytes.owner = memory;
+  return bytes;
+}
+
 absl::Span<const std::byte> bytes_of(std::string_view text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
@@ -68,6 +79,23 @@ std::optional<v1::SealAgreement> read_agreement(const Bytes& message) {
   if (!agreement.has_request() && !agreement.has_grant()) return std::nullopt;
   return agreement;
 }
+
+/// Of agreements, whose secrets nobody shall find in memory later.
+class Wiped {
+ public:
+  explicit Wiped(v1::SealAgreement* agreement) : agreement_(agreement) {}
+  Wiped(const Wiped&) = delete;
+  Wiped& operator=(const Wiped&) = delete;
+  ~Wiped() {
+    v1::SealGrant& grant = *agreement_->mutable_grant();
+    for (std::string* text : {grant.mutable_to_server(), grant.mutable_to_caller()}) {
+      forget_secret(text->data(), text->size());
+    }
+  }
+
+ private:
+  v1::SealAgreement* const agreement_;
+};
 
 template <typename Array>
 bool read_exactly(const std::string& text, Array& out) {
@@ -102,8 +130,8 @@ std::optional<absl::Status> decode_reason(std::string_view text) {
 
 // ---- one end of a sealed stream ----
 
-/// Stream for its user, StreamHandler for the carrier's stream. Loop only.
-class SealedTransport::End final : public Stream, public StreamHandler {
+/// StreamHandler for the carrier's stream; its user has a Handle. Loop only.
+class SealedTransport::End final : public StreamHandler {
  public:
   /// The caller's: agrees first.
   End(SealedTransport* transport, std::string address, StreamHandler* handler)
@@ -115,6 +143,12 @@ class SealedTransport::End final : public Stream, public StreamHandler {
     agreement.mutable_request()->set_version(kSealVersion);
     agreed_ = transport_->agreed_->connect(address_, &asker_);
     agreed_->write(message_of(agreement.SerializeAsString()));
+    after(kOpenPatience, [this] {
+      if (state_ == State::kOpen) return;
+      finish(
+          absl::UnavailableError(absl::StrCat("no sealed stream to ", address_, " came about in ",
+                                              kOpenPatience / std::chrono::seconds(1), " s")));
+    });
   }
   /// The one that answers: it waits for a ticket.
   End(SealedTransport* transport, std::unique_ptr<Stream> carrier)
@@ -124,30 +158,38 @@ class SealedTransport::End final : public Stream, public StreamHandler {
         carrier_(std::move(carrier)) {}
   ~End() override { *alive_ = false; }
 
-  std::shared_ptr<const bool> alive() const { return alive_; }
-  bool awaits_ticket() const { return state_ == State::kAwaitsTicket; }
-
-  // Stream
-  void write(OutgoingMessage message) override {
+  // For its user.
+  void write(OutgoingMessage message) {
     POSEIDON_CHECK(!writing_ && !closing_, "one write at a time, and none after close");
     writing_ = true;
-    if (ended_ || refused_) return;  // the user hears of it by on_closed, and need not know before
+    if (ended_) return;  // the user hears of it by on_closed, and need not know before
     outgoing_ = std::move(message);
     pump();
   }
-  void resume_reads() override {
+  void resume_reads() {
     if (carrier_ != nullptr) carrier_->resume_reads();
   }
-  void close(const absl::Status& status) override {
+  void close(const absl::Status& status) {
     if (std::exchange(closing_, true)) return;
     close_status_ = status;
     pump();
   }
-  std::string peer() const override { return address_; }
+  const std::string& peer() const { return address_; }
+  /// The user is gone. False when there is nothing left to say for him.
+  bool goes_on_alone() {
+    handler_ = nullptr;
+    if (!closing_ || ended_) return false;
+    resume_reads();  // so that it hears of its end
+    after(kEndPatience, [this] { finish(absl::OkStatus()); });
+    return true;
+  }
+
+  std::shared_ptr<const bool> alive() const { return alive_; }
+  bool awaits_ticket() const { return state_ == State::kAwaitsTicket; }
 
   // StreamHandler
   ReadNext on_message(Bytes message) override {
-    if (ended_ || refused_ || closing_) return ReadNext::kContinue;
+    if (ended_) return ReadNext::kContinue;
     if (state_ == State::kAwaitsTicket) return on_ticket(message);
     const std::size_t size = message.size();
     if (size < kSealOverheadBytes) return refuse("a message without a seal");
@@ -158,18 +200,18 @@ class SealedTransport::End final : public Stream, public StreamHandler {
     if (!opener_->open(kind, pieces_from(message, 1), text.get())) {
       return refuse("a message that does not open");
     }
-    message = {};
+    message.pieces.clear();
+    message.owner.reset();
     if (told_) return refuse("a message after the end");
     switch (static_cast<SealKind>(kind)) {
-      case SealKind::kMessage: {
-        Bytes opened;
-        opened.pieces.emplace_back(text.get(), text_bytes);
-        opened.owner = text;
-        return handler_->on_message(std::move(opened));
-      }
+      case SealKind::kMessage:
+        if (closing_) return ReadNext::kContinue;
+        return handler_->on_message(owned(text, text_bytes));
       case SealKind::kEnd:
         told_ = decode_reason({reinterpret_cast<const char*>(text.get()), text_bytes});
-        return told_ ? ReadNext::kContinue : refuse("an end without a reason");
+        if (!told_) return refuse("an end without a reason");
+        after(kEndPatience, [this] { finish(*told_); });
+        return ReadNext::kContinue;
     }
     return refuse("a message of an unknown kind");
   }
@@ -205,35 +247,44 @@ class SealedTransport::End final : public Stream, public StreamHandler {
     void on_written() override {}
     void on_closed(const absl::Status& status) override {
       if (end_->state_ != State::kAsks) return;  // it has served
-      end_->fail(status.ok() ? absl::UnavailableError("the stream ended before it was agreed on")
-                             : status);
+      end_->finish(status.ok() ? absl::UnavailableError("the stream ended before it was agreed on")
+                               : status);
     }
 
    private:
     End* const end_;
   };
 
+  struct Directions {
+    SealSecret sends, receives;
+  };
+
   void on_answer(const Bytes& message) {
-    const auto agreement = read_agreement(message);
+    auto agreement = read_agreement(message);
     Ticket ticket;
-    Secrets secrets;
-    if (!agreement || !read_exactly(agreement->grant().ticket(), ticket) ||
-        !read_exactly(agreement->grant().to_server(), secrets.to_server) ||
-        !read_exactly(agreement->grant().to_caller(), secrets.to_caller)) {
-      fail(absl::UnavailableError(
+    const auto secrets = std::make_shared<Directions>();
+    bool is_grant = false;
+    if (agreement) {
+      const Wiped wiped(&*agreement);
+      is_grant = read_exactly(agreement->grant().ticket(), ticket) &&
+                 read_exactly(agreement->grant().to_server(), secrets->sends) &&
+                 read_exactly(agreement->grant().to_caller(), secrets->receives);
+    }
+    if (!is_grant) {
+      finish(absl::UnavailableError(
           absl::StrCat(address_, " does not agree on sealed streams: is it of another version?")));
       return;
     }
     state_ = State::kReaches;
     transport_->carrier_->reach(
-        address_, ticket,
+        agreed_->reached(), ticket,
         [this, alive = alive_, ticket, secrets](absl::StatusOr<SealedCarrier::Open> open) {
           if (!*alive || ended_) return;
           if (!open.ok()) {
-            fail(absl::UnavailableError(open.status().message()));
+            finish(absl::UnavailableError(open.status().message()));
             return;
           }
-          begin({.sends = secrets.to_server, .receives = secrets.to_caller});
+          begin(*secrets);
           carrier_ = (*open)(this);
           carrier_busy_ = true;
           carrier_->write(message_of(text_of(ticket)));
@@ -242,34 +293,32 @@ class SealedTransport::End final : public Stream, public StreamHandler {
 
   ReadNext on_ticket(const Bytes& message);
 
-  struct Directions {
-    SealSecret sends, receives;
-  };
   void begin(const Directions& secrets) {
     sealer_.emplace(secrets.sends);
     opener_.emplace(secrets.receives);
     state_ = State::kOpen;
   }
 
-  /// There will be no stream.
-  void fail(const absl::Status& why) {
-    ended_ = true;
-    agreed_.reset();
-    handler_->on_closed(why);
+  /// Unless the stream has ended by then.
+  template <typename Function>
+  void after(Nanoseconds patience, Function function) {
+    transport_->post_after(patience, [this, alive = alive_, function] {
+      if (*alive && !ended_) function();
+    });
   }
 
+  /// Within an event: the stream is over, whatever those below say.
+  void finish(const absl::Status& why);
+
   ReadNext refuse(const std::string& what) {
-    refused_ = absl::UnavailableError(absl::StrCat(
-        "from ", address_, ": ", what,
-        ": somebody between the two changes what passes, or memory is failing; the stream ends"));
-    outgoing_.reset();
     transport_->broken_(address_, what);
-    carrier_->close(absl::InvalidArgumentError(what));
+    finish(absl::UnavailableError(absl::StrCat(
+        "from ", address_, ": ", what,
+        ": somebody between the two changes what passes, or memory is failing; the stream ends")));
     return ReadNext::kContinue;
   }
 
   absl::Status reason(const absl::Status& carriers) const {
-    if (refused_) return *refused_;
     if (told_) return *told_;
     if (end_sent_ && carriers.ok()) return carriers;  // we ended it
     // What the carrier tells of the other side is not proved.
@@ -280,7 +329,7 @@ class SealedTransport::End final : public Stream, public StreamHandler {
   }
 
   void pump() {
-    if (state_ != State::kOpen || carrier_busy_ || ended_ || refused_) return;
+    if (state_ != State::kOpen || carrier_busy_ || ended_) return;
     if (outgoing_) {
       const OutgoingMessage message = *std::exchange(outgoing_, std::nullopt);
       send(SealKind::kMessage, bytes_of(message.prefix.view()), message.payload);
@@ -314,7 +363,7 @@ class SealedTransport::End final : public Stream, public StreamHandler {
   SealedTransport* const transport_;
   State state_;
   const std::string address_;
-  StreamHandler* handler_ = nullptr;
+  StreamHandler* handler_ = nullptr;  ///< null before there is a user, and once he is gone
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::optional<Sealer> sealer_;
   std::optional<Opener> opener_;
@@ -325,12 +374,46 @@ class SealedTransport::End final : public Stream, public StreamHandler {
   bool ended_ = false;
   std::optional<OutgoingMessage> outgoing_;  ///< the user's, not sealed yet
   absl::Status close_status_;
-  std::optional<absl::Status> told_;     ///< how the other end ends
-  std::optional<absl::Status> refused_;  ///< what came was not the other end's
+  std::optional<absl::Status> told_;  ///< how the other end ends
   Asker asker_{this};
   // They die first: nothing is heard after it.
   std::unique_ptr<Stream> agreed_;  ///< over TLS, until the ticket is shown
   std::unique_ptr<Stream> carrier_;
+};
+
+/// Ends that nobody has a handle of, until they have ended, too.
+class SealedTransport::Farewells {
+ public:
+  void keep(std::unique_ptr<End> end) {
+    End* const key = end.get();
+    ends_.emplace(key, std::move(end));
+  }
+  void drop(End* end) { ends_.erase(end); }
+
+ private:
+  std::unordered_map<End*, std::unique_ptr<End>> ends_;
+};
+
+/// What the user holds. What he wrote before he closed still goes out when he lets it go.
+class SealedTransport::Handle final : public Stream {
+ public:
+  Handle(SealedTransport* transport, std::unique_ptr<End> end)
+      : transport_(transport), end_(std::move(end)) {}
+  ~Handle() override {
+    *held_ = false;
+    if (end_->goes_on_alone()) transport_->farewells_->keep(std::move(end_));
+  }
+  void write(OutgoingMessage message) override { end_->write(std::move(message)); }
+  void resume_reads() override { end_->resume_reads(); }
+  void close(const absl::Status& status) override { end_->close(status); }
+  std::string peer() const override { return end_->peer(); }
+  /// False once the user has let go of it.
+  std::shared_ptr<const bool> held() const { return held_; }
+
+ private:
+  SealedTransport* const transport_;
+  const std::shared_ptr<bool> held_ = std::make_shared<bool>(true);
+  std::unique_ptr<End> end_;
 };
 
 class SealedTransport::Arrivals final : public Acceptor {
@@ -359,25 +442,38 @@ ReadNext SealedTransport::End::on_ticket(const Bytes& message) {
     copy_to(message, ticket);
     secrets = transport_->granted_.take(ticket, transport_->now());
   }
+  std::unique_ptr<End> self = transport_->arrivals_->take(this);
   if (!secrets) {
     transport_->broken_(address_, "a stream without a ticket of ours");
-    transport_->arrivals_->take(this).reset();
     return ReadNext::kContinue;
   }
   begin({.sends = secrets->to_caller, .receives = secrets->to_server});
-  const std::shared_ptr<const bool> alive = alive_;
-  StreamHandler* const user = transport_->acceptor_->on_accept(transport_->arrivals_->take(this));
-  if (*alive) handler_ = user;
+  auto handle = std::make_unique<Handle>(transport_, std::move(self));
+  const std::shared_ptr<const bool> held = handle->held();
+  StreamHandler* const user = transport_->acceptor_->on_accept(std::move(handle));
+  if (*held) handler_ = user;
   return ReadNext::kContinue;
 }
 
 void SealedTransport::End::on_closed(const absl::Status& status) {
-  if (std::exchange(ended_, true)) return;
+  if (ended_) return;
   if (state_ == State::kAwaitsTicket) {
     transport_->arrivals_->take(this).reset();
     return;
   }
-  handler_->on_closed(reason(status));
+  finish(reason(status));
+}
+
+void SealedTransport::End::finish(const absl::Status& why) {
+  ended_ = true;
+  outgoing_.reset();
+  agreed_.reset();
+  carrier_.reset();
+  if (handler_ != nullptr) {
+    handler_->on_closed(why);
+  } else {
+    transport_->farewells_->drop(this);
+  }
 }
 
 // ---- agreeing, at the end that answers ----
@@ -388,6 +484,9 @@ class SealedTransport::Agreement final : public Stream, public StreamHandler {
   Agreement(SealedTransport* transport, std::unique_ptr<Stream> inner)
       : transport_(transport), inner_(std::move(inner)) {}
   ~Agreement() override { *alive_ = false; }
+
+  std::shared_ptr<const bool> alive() const { return alive_; }
+  bool has_no_user() const { return handler_ == nullptr; }
 
   // Stream, of who did not ask.
   void write(OutgoingMessage message) override { inner_->write(std::move(message)); }
@@ -418,6 +517,7 @@ class SealedTransport::Agreement final : public Stream, public StreamHandler {
     transport_->granted_.add(ticket, secrets, transport_->now());
     transport_->carrier_->expect(ticket);
     v1::SealAgreement agreement;
+    const Wiped wiped(&agreement);
     v1::SealGrant& grant = *agreement.mutable_grant();
     grant.set_ticket(text_of(ticket));
     grant.set_to_server(text_of(secrets.to_server));
@@ -438,7 +538,13 @@ class SealedTransport::Agreements final : public Acceptor {
   StreamHandler* on_accept(std::unique_ptr<Stream> stream) override {
     auto agreement = std::make_unique<Agreement>(transport_, std::move(stream));
     Agreement* const handler = agreement.get();
+    if (open_.size() >= kMaxTickets) {
+      handler->close(absl::ResourceExhaustedError("too many streams wait to be agreed on"));
+    }
     open_.emplace(handler, std::move(agreement));
+    transport_->post_after(kTicketLife, [this, handler, alive = handler->alive()] {
+      if (*alive && handler->has_no_user()) open_.erase(handler);
+    });
     return handler;
   }
   std::unique_ptr<Agreement> take(Agreement* agreement) {
@@ -479,13 +585,14 @@ SealedTransport::SealedTransport(Transport* agreed, SealedCarrier* carrier, Brok
     : agreed_(agreed),
       carrier_(carrier),
       broken_(std::move(broken)),
+      farewells_(std::make_unique<Farewells>()),
       agreements_(std::make_unique<Agreements>(this)),
       arrivals_(std::make_unique<Arrivals>(this)) {}
 SealedTransport::~SealedTransport() = default;
 
 std::unique_ptr<Stream> SealedTransport::connect(const std::string& address,
                                                  StreamHandler* handler) {
-  return std::make_unique<End>(this, address, handler);
+  return std::make_unique<Handle>(this, std::make_unique<End>(this, address, handler));
 }
 
 absl::StatusOr<std::string> SealedTransport::listen(const std::string& address,

@@ -21,7 +21,10 @@
 // reason. An end without such a message was not the other side's doing: UNAVAILABLE, whatever the
 // carrier says. A message that does not open ends the stream likewise, and is told to `broken`.
 //
-// Bounds: kMaxTickets agreements wait at a time, each for kTicketLife.
+// Bounds: kMaxTickets streams over TLS wait for their first message or for their ticket to be
+// shown, for 30 s each; streams of the carrier 10 s for theirs. A caller waits 30 s for an
+// agreement. Who was told the other's end, or has said ours and is gone, waits 10 s for the carrier
+// to end.
 
 #include <cstddef>
 #include <cstdint>
@@ -81,9 +84,11 @@ class SealedTransport final : public Transport {
 
  private:
   class Agreement;
-  class End;
   class Agreements;
   class Arrivals;
+  class End;
+  class Farewells;
+  class Handle;
   struct Secrets {
     SealSecret to_server{}, to_caller{};
   };
@@ -91,6 +96,7 @@ class SealedTransport final : public Transport {
   Transport* const agreed_;
   SealedCarrier* const carrier_;
   const Broken broken_;
+  std::unique_ptr<Farewells> farewells_;  ///< streams that their users have ended and forgotten
   // Of who listens.
   Acceptor* acceptor_ = nullptr;
   TicketMap<Secrets> granted_;

@@ -22,6 +22,7 @@
 #include "common/check.h"
 #include "common/connection_door.h"
 #include "common/file_io.h"
+#include "common/seal.h"
 #include "common/status_macros.h"
 #include "common/text.h"
 #include "spdlog/spdlog.h"
@@ -179,6 +180,12 @@ absl::StatusOr<std::shared_ptr<Security>> Security::load(const SecurityOptions& 
   if (options.tls_dir.empty()) return security;
 
   constexpr const char* kOption = "--tls-dir";
+  if (const absl::Status able = check_sealing(); !able.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(kOption, ": ", able.message(),
+                     "; with TLS this machine needs AES instructions (AES-NI), which "
+                     "a virtual machine may hide: look for \"aes\" in /proc/cpuinfo"));
+  }
   constexpr const char* kRemedy =
       "it needs ca.crt, tls.crt and tls.key, which `poseidon tls init` makes";
   const std::filesystem::path folder = options.tls_dir;
@@ -259,6 +266,8 @@ absl::StatusOr<std::unique_ptr<ServerPort>> Security::open_port(
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, milliseconds(limits.idle));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.calls_per_connection);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, limits.metadata_bytes);
+  // Ours compress nothing, and what is unpacked before it is looked at has no bound.
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   const auto connections = [&builder](std::shared_ptr<grpc::ServerCredentials> credentials) {
     return builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,

@@ -39,8 +39,8 @@ using Tamper = std::function<std::vector<std::string>(const std::string&)>;
 class TamperedStream final : public Stream, public StreamHandler {
  public:
   TamperedStream(const Tamper* tamper, const std::optional<absl::Status>* forged_end,
-                 StreamHandler* handler)
-      : tamper_(tamper), forged_end_(forged_end), handler_(handler) {}
+                 const bool* holds_end, StreamHandler* handler)
+      : tamper_(tamper), forged_end_(forged_end), holds_end_(holds_end), handler_(handler) {}
   ~TamperedStream() override { *alive_ = false; }
   void attach(std::unique_ptr<Stream> inner) { inner_ = std::move(inner); }
   void write(OutgoingMessage message) override { inner_->write(std::move(message)); }
@@ -59,11 +59,14 @@ class TamperedStream final : public Stream, public StreamHandler {
     return ReadNext::kContinue;
   }
   void on_written() override { handler_->on_written(); }
-  void on_closed(const absl::Status& status) override { handler_->on_closed(status); }
+  void on_closed(const absl::Status& status) override {
+    if (!*holds_end_) handler_->on_closed(status);
+  }
 
  private:
   const Tamper* const tamper_;
   const std::optional<absl::Status>* const forged_end_;
+  const bool* const holds_end_;
   StreamHandler* const handler_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::unique_ptr<Stream> inner_;
@@ -81,7 +84,8 @@ class TamperedCarrier final : public SealedCarrier {
     }
     endpoint_->post([this, address, reached = std::move(reached)] {
       reached([this, address](StreamHandler* handler) {
-        auto stream = std::make_unique<TamperedStream>(&tamper_, &forged_end_, handler);
+        auto stream =
+            std::make_unique<TamperedStream>(&tamper_, &forged_end_, &holds_end_, handler);
         stream->attach(endpoint_->connect(MemoryCarrier::address_of(address), stream.get()));
         return stream;
       });
@@ -93,8 +97,9 @@ class TamperedCarrier final : public SealedCarrier {
   void expect(const Ticket& ticket) override { honest_.expect(ticket); }
 
   Tamper tamper_ = [](const std::string& message) { return std::vector<std::string>{message}; };
-  std::optional<absl::Status> forged_end_;
-  absl::Status failure_;
+  std::optional<absl::Status> forged_end_;  ///< instead of the next message
+  bool holds_end_ = false;                  ///< the connection seems to stay open
+  absl::Status failure_;                    ///< of reaching
   Ticket ticket_{};
 
  private:

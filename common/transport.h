@@ -100,6 +100,9 @@ class Stream {
   virtual void close(const absl::Status& status) = 0;
   /// For messages: "10.0.0.3:4711".
   virtual std::string peer() const = 0;
+  /// Of a stream that was opened here and has heard from the other end: where one more connection
+  /// reaches the same machine, without a name to look up.
+  virtual std::string reached() const { return peer(); }
 };
 
 /// Called for every stream that another node opens. The handler lives until its on_closed or until

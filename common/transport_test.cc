@@ -337,6 +337,20 @@ TEST_P(TransportTest, ARefusalArrivesWithItsReasonAfterWhatWasWritten) {
   EXPECT_TRUE(network_->run_until([&] { return server_side().closed().has_value(); }));
 }
 
+TEST_P(TransportTest, WhatWasSaidBeforeAnEndArrivesAlsoWhenTheStreamIsLetGoOf) {
+  connect_and_greet();
+  on_server([&] {
+    server_side().stream_->write(message("last words", 3000000));
+    server_side().stream_->close(absl::InvalidArgumentError("chunk 9: no such chunk"));
+    server_side().stream_.reset();
+  });
+  ASSERT_TRUE(network_->run_until([&] { return client_.closed().has_value(); }));
+  ASSERT_EQ(client_.count(), 1U);
+  EXPECT_EQ(client_.messages()[0], "last words" + std::string(3000000, 'p'));
+  EXPECT_TRUE(absl::IsInvalidArgument(*client_.closed())) << *client_.closed();
+  EXPECT_FALSE(server_side().closed()) << "no event for who let go of it";
+}
+
 TEST_P(TransportTest, AClientThatEndsCleanlyIsToldApartFromACut) {
   connect_and_greet();
   on_client([&] { client_.stream_->close(absl::OkStatus()); });
