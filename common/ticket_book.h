@@ -90,7 +90,7 @@ class TicketBook {
   }
 
  private:
-  const SystemClock clock_;
+  const SystemClock clock_{};
   std::mutex mutex_;
   TicketMap<bool> tickets_;
 };
