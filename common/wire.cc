@@ -241,20 +241,33 @@ void encode_payload(ElementType type, std::span<const float> values, std::span<s
   of_16_bits(type, with.to_bfloat16, with.to_float16)(out.data(), values.data(), values.size());
 }
 
+PayloadReader::PayloadReader(const Bytes& payload, ElementType type, std::size_t first,
+                             std::size_t size)
+    : pieces_(payload.pieces), width_(element_bytes(type)), at_(first * width_), left_(size) {
+  while (!pieces_.empty() && at_ >= pieces_.front().size()) {
+    at_ -= pieces_.front().size();
+    pieces_.remove_prefix(1);
+  }
+}
+
 PayloadReader::Run PayloadReader::next() {
   std::size_t straddling = 0;
-  while (!pieces_.empty()) {
+  while (!pieces_.empty() && left_ > 0) {
     const auto rest = pieces_.front().subspan(at_);
-    const std::size_t whole = rest.size() / width_;
+    const std::size_t whole = std::min(rest.size() / width_, left_);
     if (straddling == 0 && whole > 0) {
       at_ += whole * width_;
+      left_ -= whole;
       return {rest.data(), whole};
     }
     const std::size_t bytes = std::min(rest.size(), width_ - straddling);
     std::copy_n(rest.data(), bytes, straddling_.data() + straddling);
     straddling += bytes;
     at_ += bytes;
-    if (straddling == width_) return {straddling_.data(), 1};
+    if (straddling == width_) {
+      --left_;
+      return {straddling_.data(), 1};
+    }
     pieces_.remove_prefix(1);
     at_ = 0;
   }
@@ -273,36 +286,45 @@ void copy_payload(const Bytes& payload, std::span<float> out, ElementType type,
                   const Kernels& with) {
   POSEIDON_CHECK(payload.size() == out.size() * element_bytes(type),
                  "payload and tensor differ in size");
-  if (type != ElementType::kFloat32) {
-    PayloadReader reader(payload, type);
-    float* to = out.data();
-    for (auto run = reader.next(); run.size > 0; run = reader.next()) {
-      widen_payload(type, run, to, with);
-      to += run.size;
-    }
-    return;
-  }
-  auto* to = reinterpret_cast<std::byte*>(out.data());
-  for (const auto& piece : payload.pieces) {
-    with.copy_past_caches(to, piece.data(), piece.size());
-    to += piece.size();
-  }
-  with.order_stores();
+  copy_payload_range(payload, 0, out, type, with);
 }
 
 void add_payload(const Bytes& payload, std::span<float> accumulator, ElementType type,
                  const Kernels& with) {
   POSEIDON_CHECK(payload.size() == accumulator.size() * element_bytes(type),
                  "payload and tensor differ in size");
+  add_payload_range(payload, 0, accumulator, type, with);
+}
+
+void copy_payload_range(const Bytes& payload, std::size_t first, std::span<float> out,
+                        ElementType type, const Kernels& with) {
+  PayloadReader reader(payload, type, first, out.size());
+  std::span<float> rest = out;
+  for (auto run = reader.next(); run.size > 0; run = reader.next()) {
+    if (type == ElementType::kFloat32) {
+      with.copy_past_caches(reinterpret_cast<std::byte*>(rest.data()), run.data,
+                            run.size * sizeof(float));
+    } else {
+      widen_payload(type, run, rest.data(), with);
+    }
+    rest = rest.subspan(run.size);
+  }
+  POSEIDON_CHECK(rest.empty(), "the payload ends before the tensor");
+  with.order_stores();
+}
+
+void add_payload_range(const Bytes& payload, std::size_t first, std::span<float> accumulator,
+                       ElementType type, const Kernels& with) {
   const auto add = type == ElementType::kFloat32
                        ? with.add
                        : of_16_bits(type, with.add_bfloat16, with.add_float16);
-  PayloadReader reader(payload, type);
-  float* sum = accumulator.data();
+  PayloadReader reader(payload, type, first, accumulator.size());
+  std::span<float> rest = accumulator;
   for (auto run = reader.next(); run.size > 0; run = reader.next()) {
-    add(sum, run.data, run.size);
-    sum += run.size;
+    add(rest.data(), run.data, run.size);
+    rest = rest.subspan(run.size);
   }
+  POSEIDON_CHECK(rest.empty(), "the payload ends before the tensor");
 }
 
 }  // namespace poseidon

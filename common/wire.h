@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -134,6 +135,8 @@ class PayloadReader {
  public:
   explicit PayloadReader(const Bytes& payload, ElementType type = ElementType::kFloat32)
       : pieces_(payload.pieces), width_(element_bytes(type)) {}
+  /// Only through the elements [first, first + size).
+  PayloadReader(const Bytes& payload, ElementType type, std::size_t first, std::size_t size);
 
   /// Elements that lie one after the other, at any address. Empty at the end.
   struct Run {
@@ -146,8 +149,9 @@ class PayloadReader {
 
  private:
   absl::Span<const absl::Span<const std::byte>> pieces_;
-  std::size_t width_;   ///< bytes of an element
-  std::size_t at_ = 0;  ///< byte of the first piece
+  std::size_t width_;                                           ///< bytes of an element
+  std::size_t at_ = 0;                                          ///< byte of the first piece
+  std::size_t left_ = std::numeric_limits<std::size_t>::max();  ///< elements, if there are as many
   std::array<std::byte, sizeof(float)> straddling_{};
 };
 
@@ -161,5 +165,11 @@ void copy_payload(const Bytes& payload, std::span<float> out,
 /// Adds a payload to `accumulator`, element by element; sizes must match (checked).
 void add_payload(const Bytes& payload, std::span<float> accumulator,
                  ElementType type = ElementType::kFloat32, const Kernels& with = kernels());
+/// The same for the elements of the payload from `first` on, as many as `out` or `accumulator` has
+/// (checked).
+void copy_payload_range(const Bytes& payload, std::size_t first, std::span<float> out,
+                        ElementType type, const Kernels& with = kernels());
+void add_payload_range(const Bytes& payload, std::size_t first, std::span<float> accumulator,
+                       ElementType type, const Kernels& with = kernels());
 
 }  // namespace poseidon

@@ -16,13 +16,14 @@ constexpr std::size_t kBlockElements = 2048;
 }  // namespace
 
 Aggregator::Aggregator(std::int64_t elements, std::size_t contributors, ElementType wire_type,
-                       bool settles)
+                       bool settles, Team* team)
     : elements_(elements),
       wire_type_(wire_type),
       own_(contributors > 1 || settles ? elements : 0),
       sum_(own_.floats()),
       contributed_(contributors, false),
-      waiting_(contributors) {}
+      waiting_(contributors),
+      team_(team) {}
 
 Aggregator::Aggregator(std::span<float> sum, std::size_t contributors, ElementType wire_type)
     : elements_(static_cast<std::int64_t>(sum.size())),
@@ -49,12 +50,24 @@ void Aggregator::add_in_order() {
     pending_bytes_ -= static_cast<std::int64_t>(payload.size());
     // The first one is copied: adding to zeros would read and write the cold sum once more.
     if (next_ == 0) {
-      copy_payload(payload, sum_, wire_type_);
+      copy_to_sum(payload);
     } else {
-      add_payload(payload, sum_, wire_type_);
+      add_to_sum(payload);
     }
     ++next_;
   }
+}
+
+void Aggregator::copy_to_sum(const Bytes& payload) {
+  team_->for_ranges(sum_.size(), [&](std::size_t first, std::size_t size) {
+    copy_payload_range(payload, first, sum_.subspan(first, size), wire_type_);
+  });
+}
+
+void Aggregator::add_to_sum(const Bytes& payload) {
+  team_->for_ranges(sum_.size(), [&](std::size_t first, std::size_t size) {
+    add_payload_range(payload, first, sum_.subspan(first, size), wire_type_);
+  });
 }
 
 std::span<const float> Aggregator::settle() {
@@ -62,9 +75,9 @@ std::span<const float> Aggregator::settle() {
   const Bytes last = std::exchange(waiting_.back(), Bytes{});
   pending_bytes_ = 0;
   if (contributed_.size() == 1) {
-    copy_payload(last, sum_, wire_type_);
+    copy_to_sum(last);
   } else {
-    add_payload(last, sum_, wire_type_);
+    add_to_sum(last);
   }
   return sum_;
 }
@@ -79,12 +92,20 @@ void Aggregator::next_round() {
 void Aggregator::drain(Consume consume) {
   POSEIDON_CHECK(complete(), "everybody has contributed");
   const Bytes last = std::exchange(waiting_.back(), Bytes{});
-  PayloadReader reader(last, wire_type_);
+  team_->for_ranges(static_cast<std::size_t>(elements_), [&](std::size_t first, std::size_t size) {
+    drain_range(last, first, size, consume);
+  });
+  next_round();
+}
+
+/// On any thread of the team.
+void Aggregator::drain_range(const Bytes& last, std::size_t first, std::size_t size,
+                             Consume consume) {
+  PayloadReader reader(last, wire_type_, first, size);
   const std::span<const float> sum = sum_;
-  std::size_t first = 0;
-  const auto give = [&](const std::byte* floats, std::size_t size) {
-    consume(first, size, {.sum = sum.empty() ? nullptr : sum.data() + first, .last = floats});
-    first += size;
+  const auto give = [&](const std::byte* floats, std::size_t count) {
+    consume(first, count, {.sum = sum.empty() ? nullptr : sum.data() + first, .last = floats});
+    first += count;
   };
   for (auto run = reader.next(); run.size > 0; run = reader.next()) {
     if (wire_type_ == ElementType::kFloat32) {
@@ -93,14 +114,13 @@ void Aggregator::drain(Consume consume) {
     }
     std::array<float, kBlockElements> block;
     while (run.size > 0) {
-      const std::size_t size = std::min(run.size, kBlockElements);
-      widen_payload(wire_type_, {run.data, size}, block.data());
-      give(reinterpret_cast<const std::byte*>(block.data()), size);
-      run.data += size * element_bytes(wire_type_);
-      run.size -= size;
+      const std::size_t count = std::min(run.size, kBlockElements);
+      widen_payload(wire_type_, {run.data, count}, block.data());
+      give(reinterpret_cast<const std::byte*>(block.data()), count);
+      run.data += count * element_bytes(wire_type_);
+      run.size -= count;
     }
   }
-  next_round();
 }
 
 }  // namespace poseidon

@@ -1,6 +1,7 @@
 #pragma once
 
-// The sum of one chunk's gradients over all who contribute. Pure, one thread only.
+// The sum of one chunk's gradients over all who contribute. Pure. One thread calls it; what it does
+// to the elements is done by a team (common/team.h), with the same bits whatever team that is.
 //
 // Before: server/shard.h, or the relay of a group of workers (worker/relay.h), checked the message.
 // After: the optimizer takes the sum, or the relay sends it on.
@@ -29,6 +30,7 @@
 #include "common/aligned_buffer.h"
 #include "common/element_type.h"
 #include "common/kernels.h"
+#include "common/team.h"
 #include "common/transport.h"
 
 namespace poseidon {
@@ -36,9 +38,10 @@ namespace poseidon {
 class Aggregator {
  public:
   /// A sum of `elements` floats over so many contributors, who give them in `wire_type`.
-  /// `settles`: rounds end with settle and next_round instead of drain.
+  /// `settles`: rounds end with settle and next_round instead of drain. `team` outlives it.
   Aggregator(std::int64_t elements, std::size_t contributors,
-             ElementType wire_type = ElementType::kFloat32, bool settles = false);
+             ElementType wire_type = ElementType::kFloat32, bool settles = false,
+             Team* team = sequential_team());
   /// One that settles, in memory of somebody else, who keeps it for as long.
   Aggregator(std::span<float> sum, std::size_t contributors, ElementType wire_type);
 
@@ -54,8 +57,9 @@ class Aggregator {
   using Consume =
       absl::FunctionRef<void(std::size_t first, std::size_t size, GradientTerms gradient)>;
 
-  /// The sum of a complete round, in ascending runs, each valid during its call only. Begins the
-  /// next round.
+  /// The sum of a complete round, in runs that lie within the team's ranges, each valid during its
+  /// call only. The team's threads make the calls, under the rules of Team::Body. Begins the next
+  /// round.
   void drain(Consume consume);
 
   /// The whole sum of a complete round, until next_round.
@@ -72,6 +76,9 @@ class Aggregator {
 
  private:
   void add_in_order();
+  void copy_to_sum(const Bytes& payload);
+  void add_to_sum(const Bytes& payload);
+  void drain_range(const Bytes& last, std::size_t first, std::size_t size, Consume consume);
 
   const std::int64_t elements_;
   const ElementType wire_type_;
@@ -82,6 +89,7 @@ class Aggregator {
   std::uint32_t contributed_count_ = 0;
   std::size_t next_ = 0;  ///< the first that is not yet in sum_
   std::int64_t pending_bytes_ = 0;
+  Team* const team_ = sequential_team();
 };
 
 }  // namespace poseidon

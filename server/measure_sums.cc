@@ -21,8 +21,8 @@ constexpr std::int64_t kWorkingSetBytes = 16 << 20;
 constexpr std::int64_t kMaxRounds = 4;
 
 struct Chunk {
-  Chunk(std::int64_t elements, std::uint32_t workers, int slots)
-      : sum(elements, workers, ElementType::kFloat32),
+  Chunk(std::int64_t elements, std::uint32_t workers, int slots, Team* team)
+      : sum(elements, workers, ElementType::kFloat32, /*settles=*/false, team),
         parameters(elements),
         state0(slots > 0 ? elements : 0),
         state1(slots > 1 ? elements : 0) {}
@@ -38,7 +38,7 @@ double measure_sums(const SumsTask& task) {
   const int slots = optimizer_state_slots(task.optimizer);
   std::vector<std::unique_ptr<Chunk>> chunks;
   for (std::int64_t i = 0; i < count; ++i) {
-    chunks.push_back(std::make_unique<Chunk>(elements, task.workers, slots));
+    chunks.push_back(std::make_unique<Chunk>(elements, task.workers, slots, task.team));
   }
   const FloatBuffer gradient(elements);  // what has just been received is warm
   Bytes payload;

@@ -9,6 +9,7 @@
 
 #include "common/clock.h"
 #include "common/optimizer.h"
+#include "common/team.h"
 
 namespace poseidon {
 
@@ -18,9 +19,10 @@ struct SumsTask {
   OptimizerSpec optimizer;
   Nanoseconds max_time = Milliseconds(100);  ///< no chunk begins after it; one is always summed
   const Clock* clock = nullptr;
+  Team* team = sequential_team();  ///< whom the loop thread would have to help it
 };
 
-/// Bytes of all workers' contributions taken in per second. On the calling thread.
+/// Bytes of all workers' contributions taken in per second. On the calling thread, with its team.
 double measure_sums(const SumsTask& task);
 
 }  // namespace poseidon

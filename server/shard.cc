@@ -1,6 +1,7 @@
 #include "server/shard.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -28,13 +29,11 @@ std::size_t wire_bytes(const Plan& plan, const PlanChunk& chunk) {
   return static_cast<std::size_t>(chunk.elements) * element_bytes(plan.wire_type);
 }
 
-bool all_finite(GradientTerms gradient, std::size_t size) {
-  for (std::size_t i = 0; i < size; ++i) {
-    float value;
-    std::memcpy(&value, gradient.last + i * sizeof value, sizeof value);
-    if (!std::isfinite(gradient.sum == nullptr ? value : gradient.sum[i] + value)) return false;
-  }
-  return true;
+/// Of one element.
+bool is_finite(GradientTerms gradient, std::size_t i) {
+  float value;
+  std::memcpy(&value, gradient.last + i * sizeof value, sizeof value);
+  return std::isfinite(gradient.sum == nullptr ? value : gradient.sum[i] + value);
 }
 
 /// What to do about values that `wire_type` cannot carry.
@@ -53,11 +52,12 @@ std::size_t chunks_of(const Plan& plan, ServerIndex server) {
 }  // namespace
 
 Shard::Shard(Plan plan, ServerIndex self, OptimizerSpec optimizer, const ConsistencyPolicy* policy,
-             std::int64_t pending_limit_bytes)
+             std::int64_t pending_limit_bytes, Team* team)
     : plan_(std::move(plan)),
       self_(self),
       optimizer_(std::move(optimizer)),
       policy_(policy),
+      team_(team),
       contributors_(contributors(plan_)),
       place_of_(plan_.workers(), -1),
       slot_of_chunk_(plan_.chunks.size(), -1),
@@ -78,7 +78,7 @@ Shard::Shard(Plan plan, ServerIndex self, OptimizerSpec optimizer, const Consist
          .rounded =
              rounds(plan_) ? PayloadBuffer::sendable(wire_bytes(plan_, chunk)) : PayloadBuffer(),
          .sum = Aggregator(chunk.elements, contributors_.size(), plan_.wire_type,
-                           plan_.norm_scope != NormScope::kNone),
+                           plan_.norm_scope != NormScope::kNone, team_),
          .parts = tensor_parts(plan_.layers[chunk.layer.value()], chunk.offset, chunk.elements)});
   }
 }
@@ -442,27 +442,38 @@ Objection Shard::step(Slot& slot, const StepTotals* totals) {
   const std::span<float> fresh = next.parameters.floats();
   const std::span<float> state0 = next.state0.floats(), state1 = next.state1.floats();
   const std::span<std::byte> rounded = slot.rounded.writable();
-  bool parameters_fit = true, gradients_fit = true;
+  const bool freezes = freezes_at(slot.version + 1);
+  // Decided element by element, so that it matters to nobody how a chunk is split. Threads only
+  // clear them.
+  std::atomic<bool> parameters_fit = true, gradients_fit = true, parameters_finite = true;
   const auto step_run = [&](std::size_t first, std::size_t size, GradientTerms gradient) {
     for_each_part(slot.parts, first, size, [&](std::size_t part, std::size_t begin, std::size_t n) {
       const auto run = [&](auto all) { return all.empty() ? all : all.subspan(begin, n); };
-      std::ranges::copy(run(old0), run(state0).begin());  // in small runs, which stay in the cache
+      std::ranges::copy(run(old0), run(state0).begin());  // in ranges, which stay in the cache
       std::ranges::copy(run(old1), run(state1).begin());
       apply_optimizer(steps[part], gradient.from(begin - first), run(old), run(fresh), run(state0),
                       run(state1));
     });
+    const std::span<const float> stepped = fresh.subspan(first, size);
+    if (freezes && !all_finite(stepped)) parameters_finite = false;
     if (rounded.empty()) return;
     const std::size_t width = element_bytes(plan_.wire_type);
     const auto out = rounded.subspan(first * width, size * width);
-    encode_payload(plan_.wire_type, fresh.subspan(first, size), out);
+    encode_payload(plan_.wire_type, stepped, out);
     if (all_finite_16(plan_.wire_type, out)) return;
-    parameters_fit = false;  // a gradient that is not finite leads here too
-    gradients_fit = gradients_fit && all_finite(gradient, size);
+    parameters_fit = false;
+    for (std::size_t i = 0; i < size; ++i) {  // a gradient that is not finite leads here too
+      const bool fits = all_finite_16(plan_.wire_type, out.subspan(i * width, width));
+      if (!fits && !is_finite(gradient, i)) gradients_fit = false;
+    }
   };
   if (totals == nullptr) {
     slot.sum.drain(step_run);
   } else {
-    step_run(0, slot.settled.size(), {.last = as_payload(slot.settled).data()});
+    const GradientTerms settled{.last = as_payload(slot.settled).data()};
+    team_->for_ranges(slot.settled.size(), [&](std::size_t first, std::size_t size) {
+      step_run(first, size, settled.from(first));
+    });
     slot.settled = {};
     slot.sum.next_round();
   }
@@ -471,7 +482,7 @@ Objection Shard::step(Slot& slot, const StepTotals* totals) {
                                     : absl::StrCat("the gradients of iteration ", slot.version));
   }
   // Of the iteration's loss, which was finite, nobody would see it.
-  if (freezes_at(slot.version + 1) && !all_finite(std::span<const float>(fresh))) {
+  if (!parameters_finite) {
     return stop(slot, absl::StrCat("the parameters after iteration ", slot.version));
   }
   slot.previous = std::exchange(slot.current, std::move(next));

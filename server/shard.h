@@ -1,7 +1,9 @@
 #pragma once
 
 // All chunks that one server owns: parameters, optimizer state, and the sums being formed.
-// Pure: message in, decision out; no threads, sockets or clock.
+// Pure: message in, decision out; no sockets or clock. One thread calls it and decides; loops over
+// a chunk's elements are split among a team (common/team.h), with the same bits whatever team it
+// is.
 //
 // Before: server/chunk_service.h decoded a message. After: it sends what the decision says.
 //
@@ -50,6 +52,7 @@
 #include "common/norm_wire.h"
 #include "common/optimizer.h"
 #include "common/plan.h"
+#include "common/team.h"
 #include "common/tensor_parts.h"
 #include "common/transport.h"
 #include "common/wire.h"
@@ -69,9 +72,10 @@ struct HeldRange {
 
 class Shard final : public ChunkHolder {
  public:
-  /// The part of `plan` that belongs to `self`. `policy` must outlive the shard.
+  /// The part of `plan` that belongs to `self`. `policy` and `team` must outlive the shard.
   Shard(Plan plan, ServerIndex self, OptimizerSpec optimizer, const ConsistencyPolicy* policy,
-        std::int64_t pending_limit_bytes = kDefaultPendingLimitBytes);
+        std::int64_t pending_limit_bytes = kDefaultPendingLimitBytes,
+        Team* team = sequential_team());
 
   /// Instead of initial parameters: part of what a checkpoint has for an owned chunk. `slot` 0 is
   /// the parameters, 1 and 2 the optimizer's. INVALID_ARGUMENT when it is beyond the chunk or the
@@ -157,6 +161,7 @@ class Shard final : public ChunkHolder {
   const ServerIndex self_;
   const OptimizerSpec optimizer_;
   const ConsistencyPolicy* const policy_;
+  Team* const team_;
   const std::vector<WorkerRank> contributors_;  ///< whom it hears, in the order of summation
   std::vector<std::int32_t> place_of_;          ///< by rank: its place in it; -1: not heard
   std::vector<Slot> slots_;

@@ -5,9 +5,10 @@
 namespace poseidon {
 
 ShardService::ShardService(Transport* transport, RefusalCounts* refusals, RefusalLog log,
-                           std::int64_t pending_limit_bytes)
+                           std::int64_t pending_limit_bytes, Team* team)
     : transport_(transport),
       pending_limit_bytes_(pending_limit_bytes),
+      team_(team),
       streams_(transport, refusals, RelayEnd::kNone, std::move(log),
                [this] { hand_over_frozen(); }) {}
 
@@ -18,7 +19,8 @@ void ShardService::assign(Plan plan, ServerIndex self, OptimizerSpec optimizer,
   transport_->post([this, shared_plan, self, optimizer = std::move(optimizer),
                     traffic = std::move(traffic), done = std::move(done)] {
     streams_.close(absl::AbortedError("the server has a new assignment"));
-    shard_.emplace(std::move(*shared_plan), self, optimizer, &consistency_, pending_limit_bytes_);
+    shard_.emplace(std::move(*shared_plan), self, optimizer, &consistency_, pending_limit_bytes_,
+                   team_);
     traffic_ = traffic;
     streams_.open(&*shard_, traffic_.get());
     done();

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 
+#include "common/team.h"
 #include "common/traffic.h"
 #include "common/transport.h"
 #include "common/wire.h"
@@ -29,9 +30,11 @@ class ShardService final : public Acceptor {
 
   /// `transport` and `refusals` must outlive the service, which is destroyed only once the
   /// transport has stopped. `log` is called on the loop.
-  /// `pending_limit_bytes`: see server/early_budget.h.
+  /// `pending_limit_bytes`: see server/early_budget.h. `team` outlives the service, and the loop
+  /// alone calls it.
   ShardService(Transport* transport, RefusalCounts* refusals, RefusalLog log,
-               std::int64_t pending_limit_bytes = kDefaultPendingLimitBytes);
+               std::int64_t pending_limit_bytes = kDefaultPendingLimitBytes,
+               Team* team = sequential_team());
 
   /// Replaces the shard; streams of the one before are closed. `done` runs on the loop afterwards.
   /// `traffic` must fit the plan's layers and live until the next assign or drop.
@@ -63,6 +66,7 @@ class ShardService final : public Acceptor {
 
   Transport* const transport_;
   const std::int64_t pending_limit_bytes_;
+  Team* const team_;
   const BspConsistency consistency_;
   std::shared_ptr<TrafficProbe> traffic_;
   std::optional<Shard> shard_;
