@@ -1,5 +1,6 @@
 // poseidon-bench-aggregate: the loops of the data path (loops.h) beside what the core's memory can
-// do, all in turns, so that what disturbs one disturbs all.
+// do, or what a server's threads make of them (server.h), all in turns, so that what disturbs one
+// disturbs all.
 
 #include <time.h>
 
@@ -13,10 +14,12 @@
 
 #include "CLI/CLI.hpp"
 #include "bench/aggregate/loops.h"
+#include "bench/aggregate/server.h"
 #include "common/check.h"
 #include "common/file_io.h"
 #include "common/kernels.h"
 #include "common/median.h"
+#include "common/thread_team.h"
 #include "nlohmann/json.hpp"
 
 namespace poseidon::bench {
@@ -25,6 +28,7 @@ namespace {
 struct Options {
   std::size_t mib = 64;
   std::size_t rounds = 15;
+  int threads = 0;
   std::string filter;
   std::string json;
 };
@@ -106,9 +110,41 @@ nlohmann::json report(const std::vector<Measured>& all) {
   return rows;
 }
 
+/// Prints both tables; their rows as JSON.
+nlohmann::json report_server(const Options& options) {
+  const ServerOptions server{
+      .mib = options.mib, .rounds = options.rounds, .threads = options.threads};
+  std::printf("kernels in use: %s\n\n", kernels().name);
+  std::printf("%-5s %7s %9s %7s %8s %9s %13s\n", "wire", "workers", "chunk KiB", "threads", "GB/s",
+              "CPU s/GB", "to 1 thread");
+  nlohmann::json rows = nlohmann::json::array();
+  for (const ServerRow& one : measure_server(server)) {
+    std::printf("%-5s %7zu %9zu %7d %8.2f %9.2f %13.2f\n", one.wire.c_str(), one.workers,
+                one.chunk_bytes >> 10, one.threads, one.bytes_per_s * 1e-9, one.cpu_s_per_gb,
+                one.to_one_thread);
+    rows.push_back({{"wire", one.wire},
+                    {"workers", one.workers},
+                    {"chunk_bytes", one.chunk_bytes},
+                    {"threads", one.threads},
+                    {"bytes_per_s", one.bytes_per_s},
+                    {"cpu_s_per_gb", one.cpu_s_per_gb},
+                    {"ratio_to_one_thread", one.to_one_thread}});
+  }
+  std::printf("\n%-22s %9s %9s\n", "a loop without work:", "awake us", "asleep us");
+  for (const SplitRow& one : measure_split(server)) {
+    std::printf("%18zu KiB %9.2f %9.2f\n", one.chunk_bytes >> 10, one.awake_us, one.asleep_us);
+    rows.push_back({{"chunk_bytes", one.chunk_bytes},
+                    {"split_awake_us", one.awake_us},
+                    {"split_asleep_us", one.asleep_us}});
+  }
+  return rows;
+}
+
 int run(const Options& options) {
   const nlohmann::json document = {
-      {"kernels", kernels().name}, {"rounds", options.rounds}, {"rows", report(measure(options))}};
+      {"kernels", kernels().name},
+      {"rounds", options.rounds},
+      {"rows", options.threads > 0 ? report_server(options) : report(measure(options))}};
   if (options.json.empty()) return 0;
   const absl::Status written = write_file_atomically(options.json, document.dump(2) + "\n");
   if (written.ok()) return 0;
@@ -128,6 +164,9 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", options.rounds, "rounds; every loop runs once in each")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
+  app.add_option("--threads", options.threads,
+                 "instead of the loops: a server's sums and steps on 1 and on so many threads")
+      ->check(CLI::Range(2, poseidon::kMaxTeamThreads));
   app.add_option("--filter", options.filter, "only loops whose name/kernels contain this");
   app.add_option("--json", options.json, "write the figures to this file");
   app.footer(
