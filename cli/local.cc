@@ -36,6 +36,7 @@
 #include "common/ids.h"
 #include "common/status_macros.h"
 #include "common/text.h"
+#include "common/thread_team.h"
 #include "coordinator/node_counts.h"
 #include "coordinator/run_directory.h"
 #include "worker/data/batches.h"
@@ -189,11 +190,14 @@ absl::StatusOr<std::string> LocalCluster::start_coordinator() {
 }
 
 absl::Status LocalCluster::start_servers(const std::string& coordinator, std::int64_t count) {
+  const std::int64_t cores = std::thread::hardware_concurrency();
+  const std::string threads = absl::StrCat(default_team_threads(static_cast<int>(cores / count)));
   for (std::int64_t i = 0; i < count; ++i) {
     const std::string name = absl::StrCat("server-", i);
-    POSEIDON_RETURN_IF_ERROR(start(name, "poseidon-server",
-                                   {"--coordinator", coordinator, "--listen", kAnyPort,
-                                    "--data-dir", (folders_.cluster / name).string()}));
+    POSEIDON_RETURN_IF_ERROR(
+        start(name, "poseidon-server",
+              {"--coordinator", coordinator, "--listen", kAnyPort, "--data-dir",
+               (folders_.cluster / name).string(), "--threads", threads}));
   }
   return absl::OkStatus();
 }

@@ -25,12 +25,14 @@ Aggregator::Aggregator(std::int64_t elements, std::size_t contributors, ElementT
       waiting_(contributors),
       team_(team) {}
 
-Aggregator::Aggregator(std::span<float> sum, std::size_t contributors, ElementType wire_type)
+Aggregator::Aggregator(std::span<float> sum, std::size_t contributors, ElementType wire_type,
+                       Team* team)
     : elements_(static_cast<std::int64_t>(sum.size())),
       wire_type_(wire_type),
       sum_(sum),
       contributed_(contributors, false),
-      waiting_(contributors) {}
+      waiting_(contributors),
+      team_(team) {}
 
 void Aggregator::add(std::size_t contributor, const Bytes& payload) {
   POSEIDON_CHECK(contributor < contributed_.size() && !contributed_[contributor],

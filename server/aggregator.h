@@ -43,7 +43,7 @@ class Aggregator {
              ElementType wire_type = ElementType::kFloat32, bool settles = false,
              Team* team = sequential_team());
   /// One that settles, in memory of somebody else, who keeps it for as long.
-  Aggregator(std::span<float> sum, std::size_t contributors, ElementType wire_type);
+  Aggregator(std::span<float> sum, std::size_t contributors, ElementType wire_type, Team* team);
 
   bool has(std::size_t contributor) const { return contributed_[contributor]; }
   std::uint32_t contributed() const { return contributed_count_; }
@@ -89,7 +89,7 @@ class Aggregator {
   std::uint32_t contributed_count_ = 0;
   std::size_t next_ = 0;  ///< the first that is not yet in sum_
   std::int64_t pending_bytes_ = 0;
-  Team* const team_ = sequential_team();
+  Team* const team_;
 };
 
 }  // namespace poseidon

@@ -22,11 +22,13 @@
 #include "common/link_probe.h"
 #include "common/node_metrics.h"
 #include "common/paced_transport.h"
+#include "common/process_load.h"
 #include "common/refusal_log.h"
 #include "common/security.h"
 #include "common/service_manager.h"
 #include "common/status_macros.h"
 #include "common/tensor_memory.h"
+#include "common/thread_team.h"
 #include "server/checkpoint_keeper.h"
 #include "server/rocksdb_chunk_store.h"
 #include "server/server_node.h"
@@ -42,6 +44,7 @@ struct MainOptions {
   std::string listen;
   std::string data_dir;
   std::string metrics_listen;
+  int threads = 0;
   std::int64_t pending_limit_mib = kDefaultPendingLimitBytes >> 20;
   std::int64_t join_timeout_s = 60;
   std::int64_t coordinator_away_s = 3600;
@@ -55,6 +58,10 @@ void add_options(CLI::App& app, MainOptions& options) {
   app.add_option("--data-dir", options.data_dir, "directory of this server's own data")->required();
   app.add_option("--metrics-listen", options.metrics_listen,
                  "ADDR:PORT for Prometheus; :PORT is this machine alone");
+  app.add_option("--threads", options.threads,
+                 "threads that sum and step; 0: half of the cores, at most 8")
+      ->check(CLI::Range(0, kMaxTeamThreads))
+      ->capture_default_str();
   app.add_option("--pending-limit-mib", options.pending_limit_mib,
                  "early gradients held before workers who are ahead are made to wait")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
@@ -111,7 +118,12 @@ absl::Status run(const MainOptions& options) {
                    std::string(shared.message()));
     }
   }
-  spdlog::info("kernels: {}", kernels().name);  // which instructions gradients are summed with
+  const int threads = options.threads > 0
+                          ? options.threads
+                          : default_team_threads(static_cast<int>(process_load().cores));
+  ThreadTeam team(threads);
+  // Which instructions gradients are summed with, and on how many cores.
+  spdlog::info("kernels: {}; threads: {}", kernels().name, threads);
   GrpcTransport grpc({.security = security});
   PacedTransport transport(&grpc, tensor_arena(), server_window_bytes());
   std::unique_ptr<NodeMetrics> metrics;
@@ -127,7 +139,7 @@ absl::Status run(const MainOptions& options) {
     spdlog::info("metrics at {}", metrics->url());
   }
   ShardService service(&transport, &refusals, refusal_log(refusals),
-                       options.pending_limit_mib << 20);
+                       options.pending_limit_mib << 20, &team);
   const auto address = transport.listen(to_string(*listen), &service);
   if (!address.ok()) return address.status();
   LinkProbe probe(&grpc.for_method(kProbeMethod));
@@ -149,6 +161,7 @@ absl::Status run(const MainOptions& options) {
                    .refusals = &refusals,
                    .metrics = metrics.get(),
                    .link = &probe,
+                   .threads = threads,
                    .set_window = [&transport](std::int64_t worker_window) {
                      transport.set_window(server_window_bytes(worker_window));
                    }});

@@ -13,6 +13,7 @@
 #include "common/plan_proto.h"
 #include "common/status_macros.h"
 #include "common/text.h"
+#include "common/thread_team.h"
 #include "server/measure_sums.h"
 #include "spdlog/spdlog.h"
 
@@ -20,17 +21,18 @@ namespace poseidon {
 
 namespace {
 
-absl::Status measure(const v1::Calibrate& task, const std::atomic<bool>& /*cancelled*/,
-                     v1::CalibrationReport& report) {
+absl::Status measure(const v1::Calibrate& task, int threads, v1::CalibrationReport& report) {
   if (!task.has_sums()) return absl::InvalidArgumentError("a server computes no layers");
   POSEIDON_ASSIGN_OR_RETURN(const JobSpec job, parse_job(task.sums().job_json()));
   if (task.sums().workers() == 0) return absl::InvalidArgumentError("sums of no worker");
   const SystemClock clock;
+  ThreadTeam team(threads);  // not the service's, which the loop may call meanwhile
   report.set_server_sum_bytes_per_s(measure_sums({.chunk_bytes = job.sync.largest_chunk_bytes(),
                                                   .workers = task.sums().workers(),
                                                   .optimizer = job.optimizer,
                                                   .max_time = Milliseconds(task.sums().max_ms()),
-                                                  .clock = &clock}));
+                                                  .clock = &clock,
+                                                  .team = &team}));
   return absl::OkStatus();
 }
 
@@ -43,7 +45,11 @@ ServerNode::ServerNode(const ServerNodeParts& parts)
       probe_(parts.probe),
       refusals_(parts.refusals),
       metrics_(parts.metrics),
-      calibration_(parts.link, measure),
+      calibration_(parts.link,
+                   [threads = parts.threads](const v1::Calibrate& task, const std::atomic<bool>&,
+                                             v1::CalibrationReport& report) {
+                     return measure(task, threads, report);
+                   }),
       replicas_(parts.stores),
       set_window_(parts.set_window) {
   service_->set_frozen_sink([this](Epoch epoch, FrozenChunk chunk) {

@@ -32,6 +32,7 @@ struct ServerNodeParts {
   const RefusalCounts* refusals = nullptr;
   NodeMetrics* metrics = nullptr;  ///< may be null
   LinkProbe* link = nullptr;       ///< null: nothing measures the network of this node
+  int threads = 1;                 ///< of the service's team, to measure with as many
   /// Of the service's transport, to the plan's Plan::window_bytes. May be null.
   std::function<void(std::int64_t)> set_window = nullptr;
 };

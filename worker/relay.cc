@@ -35,7 +35,7 @@ Plan behind_relay(Plan plan, WorkerRank rank) {
 }
 
 Relay::Relay(Plan plan, WorkerRank leader, Iteration first_version,
-             std::int64_t pending_limit_bytes)
+             std::int64_t pending_limit_bytes, Team* team)
     : plan_(std::move(plan)),
       leader_(leader),
       first_version_(first_version),
@@ -55,10 +55,11 @@ Relay::Relay(Plan plan, WorkerRank leader, Iteration first_version,
   for (std::uint32_t i = 0; i < plan_.chunks.size(); ++i) {
     const std::size_t bytes =
         static_cast<std::size_t>(plan_.chunks[i].elements) * element_bytes(plan_.wire_type);
-    slots_.push_back({.sum = Aggregator(part_of(sums_, ChunkId(i)), group_.size(), plan_.wire_type),
-                      .rounded = rounds() ? PayloadBuffer::sendable(bytes) : PayloadBuffer(),
-                      .version = first_version - 1,
-                      .exact_for = {}});
+    slots_.push_back(
+        {.sum = Aggregator(part_of(sums_, ChunkId(i)), group_.size(), plan_.wire_type, team),
+         .rounded = rounds() ? PayloadBuffer::sendable(bytes) : PayloadBuffer(),
+         .version = first_version - 1,
+         .exact_for = {}});
   }
 }
 

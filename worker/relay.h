@@ -3,8 +3,9 @@
 // Local aggregation: the worker that leads a group, mostly all workers of one machine, sums their
 // gradients and gives the servers the sum, and gives the group what comes back. The machine's link
 // then carries one gradient up and one set of parameters down instead of one per worker. Pure:
-// messages in, decisions and requests out.
-// The idea is BytePS's (OSDI'20, section 4) and hierarchical allreduce's; it changes no promise.
+// messages in, decisions and requests out; like a shard (server/shard.h) it has a team for its
+// sums. The idea is BytePS's (OSDI'20, section 4) and hierarchical allreduce's; it changes no
+// promise.
 //
 // Before: server/chunk_service.h decoded a message of one of the group, the leader itself included.
 // After: worker/relay_service.h gives requests to the route towards the servers
@@ -35,6 +36,7 @@
 
 #include "common/aligned_buffer.h"
 #include "common/plan.h"
+#include "common/team.h"
 #include "server/aggregator.h"
 #include "server/chunk_holder.h"
 #include "server/consistency.h"
@@ -50,9 +52,10 @@ Plan behind_relay(Plan plan, WorkerRank rank);
 
 class Relay final : public ChunkHolder {
  public:
-  /// Of the group that `leader` leads in `plan`, from `first_version` on.
+  /// Of the group that `leader` leads in `plan`, from `first_version` on. `team` outlives it.
   Relay(Plan plan, WorkerRank leader, Iteration first_version,
-        std::int64_t pending_limit_bytes = kDefaultPendingLimitBytes);
+        std::int64_t pending_limit_bytes = kDefaultPendingLimitBytes,
+        Team* team = sequential_team());
 
   /// Where the route towards the servers finds sums and puts parameters. By LayerIndex.
   std::vector<LayerMemory> layers() const;

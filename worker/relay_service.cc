@@ -5,15 +5,16 @@
 namespace poseidon {
 
 RelayService::RelayService(Transport* transport, RefusalCounts* refusals,
-                           ChunkService::RefusalLog log)
+                           ChunkService::RefusalLog log, Team* team)
     : refusals_(refusals),
+      team_(team),
       streams_(transport, refusals, RelayEnd::kRelay, std::move(log), [this] { carry_up(); }) {}
 
 void RelayService::begin(Plan plan, WorkerRank leader, Transport* servers,
                          const SyncerOptions& options, TrafficProbe* traffic,
                          std::function<void(const absl::Status&)> failed) {
   streams_.close(absl::AbortedError("the relay has a new assignment"));
-  job_ = std::make_unique<Job>(plan, leader, options.first_iteration);
+  job_ = std::make_unique<Job>(plan, leader, options.first_iteration, team_);
   job_->failed = std::move(failed);
   PsRoute route(std::move(plan), leader, job_->relay.layers(), options.first_iteration);
   // Worker 0's initial parameters come as a message, like everybody's gradients.

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "common/float16.h"
+#include "common/random.h"
+#include "common/thread_team.h"
 #include "gmock/gmock.h"
 #include "tests/support/toy_plan.h"
 
@@ -61,6 +63,36 @@ class RelayTest : public ::testing::Test {
   std::optional<Relay> relay_;
   std::vector<LayerMemory> memory_;
 };
+
+/// Sums lie in the layer's memory, where chunks begin anywhere.
+TEST(Relay, SumsTheSameOnSeveralThreads) {
+  constexpr std::int64_t kElements = 200'003, kChunk = 99'991;
+  Plan plan = testing_support::toy_plan(3, 1, {kElements}, kChunk);
+  plan.worker_addresses = {"a:1", "a:2", "a:3"};
+  plan.leaders.assign(3, WorkerRank(0));
+  const auto sums = [&](Team* team) {
+    Relay relay(plan, WorkerRank(0), /*first_version=*/0, kDefaultPendingLimitBytes, team);
+    SplitMix64 random(9);
+    for (std::uint32_t c = 0; c < plan.chunks.size(); ++c) {
+      relay.landed(ChunkId(c), /*version=*/0, /*exact=*/false);
+      for (const std::uint32_t rank : {2u, 0u, 1u}) {
+        std::vector<float> gradient(static_cast<std::size_t>(plan.chunks[c].elements));
+        for (float& value : gradient) value = random.uniform() - 0.5f;
+        EXPECT_FALSE(
+            relay
+                .on_message(testing_support::message_for(plan, ChunkKind::kPushGradient,
+                                                         WorkerRank(rank), ChunkId(c), 0, gradient))
+                .objection);
+      }
+    }
+    const std::span<const float> all = relay.layers()[0].gradients;
+    return std::vector<float>(all.begin(), all.end());
+  };
+  ThreadTeam team(3);
+  const std::vector<float> expected = sums(sequential_team());
+  EXPECT_NE(expected[kElements - 1], 0.0f);
+  EXPECT_TRUE(sums(&team) == expected);
+}
 
 TEST_F(RelayTest, StandsInThePlaceOfAllServers) {
   begin();

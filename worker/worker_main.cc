@@ -19,12 +19,14 @@
 #include "common/link_probe.h"
 #include "common/node_metrics.h"
 #include "common/paced_transport.h"
+#include "common/process_load.h"
 #include "common/refusal_log.h"
 #include "common/security.h"
 #include "common/service_manager.h"
 #include "common/status_macros.h"
 #include "common/store_wire.h"
 #include "common/tensor_memory.h"
+#include "common/thread_team.h"
 #include "spdlog/spdlog.h"
 #include "worker/data/batches.h"
 #include "worker/peer_stream.h"
@@ -138,7 +140,8 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
   Transport& stores = grpc.for_method(kStoreMethod);
   const auto address = peers.listen(to_string(*listen), &door);
   if (!address.ok()) return address.status();
-  RelayService relay(&relays, &refusals, refusal_log(refusals));
+  ThreadTeam team(default_team_threads(static_cast<int>(process_load().cores)));
+  RelayService relay(&relays, &refusals, refusal_log(refusals), &team);
   POSEIDON_RETURN_IF_ERROR(relays.listen(*address, &relay).status());
   LinkProbe probe(&grpc.for_method(kProbeMethod));
   POSEIDON_RETURN_IF_ERROR(grpc.for_method(kProbeMethod).listen(*address, &probe).status());

@@ -231,11 +231,11 @@ class Cluster:
         self.test.assertTrue(address_file.exists(), process.log())
         return process, address_file.read_text().strip()
 
-    def add_server(self):
+    def add_server(self, *arguments):
         name = f"server-{len(self.servers)}"
         process, address = self._listening(name, "poseidon-server", "--coordinator", self.address, "--listen",
                                            f"{self.place.address(name)}:0", "--data-dir", self.test.folder / name,
-                                           *self.options, *self.proofs("server"))
+                                           *self.options, *self.proofs("server"), *arguments)
         self.servers.append((process, address))
         return process
 

@@ -47,6 +47,16 @@ class Calls(ProcessTest):
                           ["models", "--unknown"], ["models", ""], ["submit", "job.json"]):
             self.assertEqual(poseidon(*arguments).returncode, 2, arguments)
 
+    def test_a_wrong_number_of_a_servers_threads_is_refused(self):
+        config = self.folder / "server.json"
+        for number in ("65", "-1", '"all"'):
+            config.write_text(f'{{"threads": {number}}}')
+            server = self.start("server", BIN / "poseidon-server", "--config", config, "--coordinator", "127.0.0.1:1",
+                                "--listen", "127.0.0.1:0", "--data-dir", self.folder / "server")
+            self.assertEqual(server.wait(), 2)
+            self.assertIn("--threads", server.log())
+            self.assertIn("not in range 0 to 64", server.log())
+
     def test_models(self):
         listed = json.loads(poseidon("models", "--json").stdout)
         self.assertIn("lenet", [model["name"] for model in listed])

@@ -84,6 +84,24 @@ class Reproducibility(ProcessTest):
         three = self.train(job, 2, 3)
         self.assertEqual((one / "model.safetensors").read_bytes(), (three / "model.safetensors").read_bytes())
 
+    def test_the_number_of_a_servers_threads_changes_nothing(self):
+        job = digits_job(iterations=30, test_every_iterations=0, sync={"scheme": "ps"})
+        models = []
+        for threads in (1, 3):
+            ours = Cluster(self)
+            server = ours.add_server("--threads", threads)
+            ours.add(workers=2, servers=0)
+            run_dir = self.folder / f"run-{threads}"
+            result = ours.submit(job, "--workers", 2, "--wait", run_dir=run_dir)
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            self.assertIn(f"threads: {threads}\n", server.log())
+            models.append((run_dir / "model.safetensors").read_bytes())
+            for process in self.processes:
+                process.signal(signal.SIGTERM)
+                self.assertEqual(process.wait(10), 0, process.log())
+            self.processes.clear()
+        self.assertEqual(models[0], models[1])
+
     def test_shared_memory_and_sockets_give_the_same_bytes(self):
         job = digits_job(iterations=30, test_every_iterations=0, sync={"scheme": "ps"})
         models = []
