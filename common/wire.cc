@@ -282,49 +282,77 @@ void widen_payload(ElementType type, PayloadReader::Run run, float* out, const K
   }
 }
 
-void copy_payload(const Bytes& payload, std::span<float> out, ElementType type,
-                  const Kernels& with) {
-  POSEIDON_CHECK(payload.size() == out.size() * element_bytes(type),
-                 "payload and tensor differ in size");
-  copy_payload_range(payload, 0, out, type, with);
-}
+namespace {
 
-void add_payload(const Bytes& payload, std::span<float> accumulator, ElementType type,
-                 const Kernels& with) {
-  POSEIDON_CHECK(payload.size() == accumulator.size() * element_bytes(type),
-                 "payload and tensor differ in size");
-  add_payload_range(payload, 0, accumulator, type, with);
-}
-
-void copy_payload_range(const Bytes& payload, std::size_t first, std::span<float> out,
-                        ElementType type, const Kernels& with) {
+/// Of the elements of the payload from `first` on, as many as `out` has.
+void copy_range(const Bytes& payload, std::size_t first, std::span<float> out, ElementType type,
+                const Kernels& with) {
   PayloadReader reader(payload, type, first, out.size());
-  std::span<float> rest = out;
+  float* to = out.data();
   for (auto run = reader.next(); run.size > 0; run = reader.next()) {
     if (type == ElementType::kFloat32) {
-      with.copy_past_caches(reinterpret_cast<std::byte*>(rest.data()), run.data,
-                            run.size * sizeof(float));
+      with.copy_past_caches(reinterpret_cast<std::byte*>(to), run.data, run.size * sizeof(float));
     } else {
-      widen_payload(type, run, rest.data(), with);
+      widen_payload(type, run, to, with);
     }
-    rest = rest.subspan(run.size);
+    to += run.size;
   }
-  POSEIDON_CHECK(rest.empty(), "the payload ends before the tensor");
   with.order_stores();
 }
 
-void add_payload_range(const Bytes& payload, std::size_t first, std::span<float> accumulator,
-                       ElementType type, const Kernels& with) {
+void add_range(const Bytes& payload, std::size_t first, std::span<float> accumulator,
+               ElementType type, const Kernels& with) {
   const auto add = type == ElementType::kFloat32
                        ? with.add
                        : of_16_bits(type, with.add_bfloat16, with.add_float16);
   PayloadReader reader(payload, type, first, accumulator.size());
-  std::span<float> rest = accumulator;
+  float* sum = accumulator.data();
   for (auto run = reader.next(); run.size > 0; run = reader.next()) {
-    add(rest.data(), run.data, run.size);
-    rest = rest.subspan(run.size);
+    add(sum, run.data, run.size);
+    sum += run.size;
   }
-  POSEIDON_CHECK(rest.empty(), "the payload ends before the tensor");
+}
+
+void check_sizes(const Bytes& payload, std::span<const float> tensor, ElementType type) {
+  POSEIDON_CHECK(payload.size() == tensor.size() * element_bytes(type),
+                 "payload and tensor differ in size");
+}
+
+}  // namespace
+
+void copy_payload(const Bytes& payload, std::span<float> out, ElementType type,
+                  const Kernels& with) {
+  check_sizes(payload, out, type);
+  copy_range(payload, 0, out, type, with);
+}
+
+void add_payload(const Bytes& payload, std::span<float> accumulator, ElementType type,
+                 const Kernels& with) {
+  check_sizes(payload, accumulator, type);
+  add_range(payload, 0, accumulator, type, with);
+}
+
+void encode_payload(ElementType type, std::span<const float> values, std::span<std::byte> out,
+                    Team& team) {
+  const std::size_t width = element_bytes(type);
+  POSEIDON_CHECK(out.size() == values.size() * width, "room for every element");
+  team.for_ranges(values.size(), [&](std::size_t first, std::size_t size) {
+    encode_payload(type, values.subspan(first, size), out.subspan(first * width, size * width));
+  });
+}
+
+void copy_payload(const Bytes& payload, std::span<float> out, ElementType type, Team& team) {
+  check_sizes(payload, out, type);
+  team.for_ranges(out.size(), [&](std::size_t first, std::size_t size) {
+    copy_range(payload, first, out.subspan(first, size), type, kernels());
+  });
+}
+
+void add_payload(const Bytes& payload, std::span<float> accumulator, ElementType type, Team& team) {
+  check_sizes(payload, accumulator, type);
+  team.for_ranges(accumulator.size(), [&](std::size_t first, std::size_t size) {
+    add_range(payload, first, accumulator.subspan(first, size), type, kernels());
+  });
 }
 
 }  // namespace poseidon

@@ -20,6 +20,7 @@
 #include "common/ids.h"
 #include "common/kernels.h"
 #include "common/plan.h"
+#include "common/team.h"
 #include "common/transport.h"
 
 namespace poseidon {
@@ -165,11 +166,11 @@ void copy_payload(const Bytes& payload, std::span<float> out,
 /// Adds a payload to `accumulator`, element by element; sizes must match (checked).
 void add_payload(const Bytes& payload, std::span<float> accumulator,
                  ElementType type = ElementType::kFloat32, const Kernels& with = kernels());
-/// The same for the elements of the payload from `first` on, as many as `out` or `accumulator` has
-/// (checked).
-void copy_payload_range(const Bytes& payload, std::size_t first, std::span<float> out,
-                        ElementType type, const Kernels& with = kernels());
-void add_payload_range(const Bytes& payload, std::size_t first, std::span<float> accumulator,
-                       ElementType type, const Kernels& with = kernels());
+
+// The same, by a team.
+void encode_payload(ElementType type, std::span<const float> values, std::span<std::byte> out,
+                    Team& team);
+void copy_payload(const Bytes& payload, std::span<float> out, ElementType type, Team& team);
+void add_payload(const Bytes& payload, std::span<float> accumulator, ElementType type, Team& team);
 
 }  // namespace poseidon

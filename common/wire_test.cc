@@ -12,6 +12,7 @@
 #include "common/random.h"
 #include "gmock/gmock.h"
 #include "poseidon/v1/data.pb.h"
+#include "tests/support/teams.h"
 
 namespace poseidon {
 namespace {
@@ -276,6 +277,30 @@ TEST_P(PayloadOf, IsRoundedOnceAndReadExactlyHoweverItIsCut) {
       EXPECT_EQ(read, expected);
       for (std::size_t i = 0; i < n; ++i) ASSERT_EQ(sum[i], 1.0f + expected[i]) << i;
     }
+  }
+}
+
+TEST_P(PayloadOf, HasTheSameBitsHoweverATeamSplitsIt) {
+  const ElementType type = GetParam();
+  constexpr std::size_t kElements = 50'003;
+  SplitMix64 random(5);
+  std::vector<float> values(kElements);
+  for (float& value : values) value = random.uniform() - 0.5f;
+  std::vector<std::byte> expected(kElements * element_bytes(type)), encoded(expected.size());
+  encode_payload(type, values, expected);
+  testing_support::OddTeam team;
+  encode_payload(type, values, encoded, team);
+  EXPECT_TRUE(encoded == expected);
+  const std::string bytes(reinterpret_cast<const char*>(encoded.data()), encoded.size());
+  for (const std::size_t piece : {std::size_t{13}, std::size_t{4097}, bytes.size()}) {
+    const Bytes payload = in_pieces(bytes, piece);
+    std::vector<float> whole(kElements), split(kElements);
+    copy_payload(payload, whole, type);
+    copy_payload(payload, split, type, team);
+    EXPECT_TRUE(split == whole) << piece;
+    add_payload(payload, whole, type);
+    add_payload(payload, split, type, team);
+    EXPECT_TRUE(split == whole) << piece;
   }
 }
 

@@ -52,24 +52,12 @@ void Aggregator::add_in_order() {
     pending_bytes_ -= static_cast<std::int64_t>(payload.size());
     // The first one is copied: adding to zeros would read and write the cold sum once more.
     if (next_ == 0) {
-      copy_to_sum(payload);
+      copy_payload(payload, sum_, wire_type_, *team_);
     } else {
-      add_to_sum(payload);
+      add_payload(payload, sum_, wire_type_, *team_);
     }
     ++next_;
   }
-}
-
-void Aggregator::copy_to_sum(const Bytes& payload) {
-  team_->for_ranges(sum_.size(), [&](std::size_t first, std::size_t size) {
-    copy_payload_range(payload, first, sum_.subspan(first, size), wire_type_);
-  });
-}
-
-void Aggregator::add_to_sum(const Bytes& payload) {
-  team_->for_ranges(sum_.size(), [&](std::size_t first, std::size_t size) {
-    add_payload_range(payload, first, sum_.subspan(first, size), wire_type_);
-  });
 }
 
 std::span<const float> Aggregator::settle() {
@@ -77,9 +65,9 @@ std::span<const float> Aggregator::settle() {
   const Bytes last = std::exchange(waiting_.back(), Bytes{});
   pending_bytes_ = 0;
   if (contributed_.size() == 1) {
-    copy_to_sum(last);
+    copy_payload(last, sum_, wire_type_, *team_);
   } else {
-    add_to_sum(last);
+    add_payload(last, sum_, wire_type_, *team_);
   }
   return sum_;
 }

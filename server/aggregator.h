@@ -76,8 +76,6 @@ class Aggregator {
 
  private:
   void add_in_order();
-  void copy_to_sum(const Bytes& payload);
-  void add_to_sum(const Bytes& payload);
   void drain_range(const Bytes& last, std::size_t first, std::size_t size, Consume consume);
 
   const std::int64_t elements_;

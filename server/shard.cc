@@ -143,7 +143,7 @@ ChunkDecision Shard::on_initialise(Slot& slot, const DecodedChunk& message) {
                           absl::StrCat("chunk ", slot.id.value(), " is initialised already")};
     return decision;
   }
-  copy_payload(message.payload, slot.current.parameters.floats());
+  copy_payload(message.payload, slot.current.parameters.floats(), ElementType::kFloat32, *team_);
   if (!round_parameters(slot)) {
     return {.objection = stop(slot, "the initial parameters"), .delivery = std::nullopt};
   }
@@ -155,7 +155,7 @@ ChunkDecision Shard::on_initialise(Slot& slot, const DecodedChunk& message) {
 bool Shard::round_parameters(Slot& slot) {
   if (!rounds(plan_)) return true;
   const std::span<std::byte> rounded = slot.rounded.writable();
-  encode_payload(plan_.wire_type, std::as_const(slot.current.parameters).floats(), rounded);
+  encode_payload(plan_.wire_type, std::as_const(slot.current.parameters).floats(), rounded, *team_);
   return all_finite_16(plan_.wire_type, rounded);
 }
 

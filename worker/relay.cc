@@ -41,6 +41,7 @@ Relay::Relay(Plan plan, WorkerRank leader, Iteration first_version,
       first_version_(first_version),
       group_(group_of(plan_, leader)),
       place_of_(plan_.workers(), -1),
+      team_(team),
       early_(group_.size(), plan_.chunks.size(), pending_limit_bytes) {
   POSEIDON_CHECK(plan_.norm_scope == NormScope::kNone, "relays carry no norms");
   for (std::size_t i = 0; i < group_.size(); ++i) {
@@ -56,7 +57,7 @@ Relay::Relay(Plan plan, WorkerRank leader, Iteration first_version,
     const std::size_t bytes =
         static_cast<std::size_t>(plan_.chunks[i].elements) * element_bytes(plan_.wire_type);
     slots_.push_back(
-        {.sum = Aggregator(part_of(sums_, ChunkId(i)), group_.size(), plan_.wire_type, team),
+        {.sum = Aggregator(part_of(sums_, ChunkId(i)), group_.size(), plan_.wire_type, team_),
          .rounded = rounds() ? PayloadBuffer::sendable(bytes) : PayloadBuffer(),
          .version = first_version - 1,
          .exact_for = {}});
@@ -120,7 +121,7 @@ ChunkDecision Relay::on_initialise(ChunkId chunk, const DecodedChunk& message) {
   const std::string known = absl::StrCat("chunk ", chunk.value(), " is initialised already");
   if (slot.is_here) return repeat(chunk, header.rank, known);
   if (std::exchange(slot.initialising, true)) return refuse(DataRefusal::kDuplicate, known);
-  copy_payload(message.payload, part_of(parameters_, chunk));
+  copy_payload(message.payload, part_of(parameters_, chunk), ElementType::kFloat32, *team_);
   requests_.push_back({.kind = Request::Kind::kInitialise, .chunk = chunk});
   return {};
 }
@@ -208,7 +209,7 @@ std::vector<Delivery> Relay::landed(ChunkId chunk, Iteration version, bool exact
   }
   if (rounds()) {
     // Gives back the very bits that came: they were widened.
-    encode_payload(plan_.wire_type, part_of(parameters_, chunk), slot.rounded.writable());
+    encode_payload(plan_.wire_type, part_of(parameters_, chunk), slot.rounded.writable(), *team_);
   }
   slot.version = version;
   slot.is_here = true;

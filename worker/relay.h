@@ -110,6 +110,7 @@ class Relay final : public ChunkHolder {
   std::vector<std::int32_t> place_of_;          ///< by rank, in the group; -1: of another one
   std::vector<FloatBuffer> parameters_, sums_;  ///< by LayerIndex; empty for SFB layers
   std::vector<Slot> slots_;                     ///< by ChunkId
+  Team* const team_;
   EarlyBudget early_;
   std::vector<Request> requests_;
 };

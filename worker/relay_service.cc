@@ -5,18 +5,18 @@
 namespace poseidon {
 
 RelayService::RelayService(Transport* transport, RefusalCounts* refusals,
-                           ChunkService::RefusalLog log, Team* team)
+                           ChunkService::RefusalLog log)
     : refusals_(refusals),
-      team_(team),
       streams_(transport, refusals, RelayEnd::kRelay, std::move(log), [this] { carry_up(); }) {}
 
 void RelayService::begin(Plan plan, WorkerRank leader, Transport* servers,
                          const SyncerOptions& options, TrafficProbe* traffic,
                          std::function<void(const absl::Status&)> failed) {
   streams_.close(absl::AbortedError("the relay has a new assignment"));
-  job_ = std::make_unique<Job>(plan, leader, options.first_iteration, team_);
+  job_ = std::make_unique<Job>(plan, leader, options);
   job_->failed = std::move(failed);
-  PsRoute route(std::move(plan), leader, job_->relay.layers(), options.first_iteration);
+  PsRoute route(std::move(plan), leader, job_->relay.layers(), options.first_iteration,
+                options.team);
   // Worker 0's initial parameters come as a message, like everybody's gradients.
   const bool is_given_them = leader == WorkerRank(0) && options.first_iteration == 0;
   if (!is_given_them) route.pull_initial();

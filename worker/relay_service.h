@@ -14,7 +14,6 @@
 
 #include "absl/status/status.h"
 #include "common/plan.h"
-#include "common/team.h"
 #include "common/traffic.h"
 #include "common/transport.h"
 #include "common/wire.h"
@@ -28,10 +27,8 @@ namespace poseidon {
 class RelayService final : public Acceptor, private ChunkLinks::Owner {
  public:
   /// `transport`, which speaks kLocalAggregationMethod, and `refusals` must outlive the service,
-  /// which is destroyed only once the transport has stopped. `log` is called on the loop. `team`
-  /// outlives the service, and the loop alone calls it.
-  RelayService(Transport* transport, RefusalCounts* refusals, ChunkService::RefusalLog log,
-               Team* team = sequential_team());
+  /// which is destroyed only once the transport has stopped. `log` is called on the loop.
+  RelayService(Transport* transport, RefusalCounts* refusals, ChunkService::RefusalLog log);
 
   /// From now on it is the relay of the group that `leader` leads in `plan`, and connects to the
   /// servers. `failed` hears if that cannot go on. `servers` and `traffic` must live until end.
@@ -48,8 +45,9 @@ class RelayService final : public Acceptor, private ChunkLinks::Owner {
 
  private:
   struct Job {
-    Job(Plan plan, WorkerRank leader, Iteration first, Team* team)
-        : relay(std::move(plan), leader, first, kDefaultPendingLimitBytes, team) {}
+    Job(Plan plan, WorkerRank leader, const SyncerOptions& options)
+        : relay(std::move(plan), leader, options.first_iteration, kDefaultPendingLimitBytes,
+                options.team) {}
     Relay relay;
     std::unique_ptr<ChunkLinks> links;
     std::function<void(const absl::Status&)> failed;
@@ -60,7 +58,6 @@ class RelayService final : public Acceptor, private ChunkLinks::Owner {
   void links_failed(const absl::Status& status) override;
 
   RefusalCounts* const refusals_;
-  Team* const team_;
   std::unique_ptr<Job> job_;  ///< null between jobs
   ChunkService streams_;
 };

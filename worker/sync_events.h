@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "common/clock.h"
 #include "common/ids.h"
+#include "common/team.h"
 #include "worker/routes/sfb_route.h"
 
 namespace poseidon {
@@ -41,6 +42,8 @@ struct SyncerOptions {
   /// The run begins here. Above 0 everybody's parameters are those of this version already, from a
   /// checkpoint: servers have theirs, and the memory of SFB layers holds its own before start().
   Iteration first_iteration = 0;
+  /// For loops over chunks; outlives the syncer, and the loop alone calls it.
+  Team* team = sequential_team();
   SfbOptions sfb;  ///< must be the same on all workers; its first_iteration is taken from above
 };
 

@@ -42,7 +42,7 @@ Syncer::Syncer(Transport* transport, Plan plan, WorkerRank rank, std::vector<Lay
                    : nullptr),
       links_(is_behind_relay(plan_, rank) ? peers.relays : transport,
              PsRoute(is_behind_relay(plan_, rank) ? behind_relay(plan_, rank) : plan_, rank,
-                     std::move(layers), options_.first_iteration),
+                     std::move(layers), options_.first_iteration, options_.team),
              is_behind_relay(plan_, rank) ? ChunkLinks::Towards::kRelay
                                           : ChunkLinks::Towards::kServers,
              options_, this, traffic, refusals) {

@@ -105,6 +105,9 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
     }
   }
   spdlog::info("kernels: {}", kernels().name);  // which instructions gradients are summed with
+  // Sums, rounds and copies beside the engine.
+  ThreadTeam team(default_team_threads(
+      options.threads > 0 ? options.threads : static_cast<int>(process_load().cores)));
   GrpcTransport grpc({.security = security});
   PacedTransport transport(&grpc, tensor_arena());
   PacedTransport peers(&grpc.for_method(kFactorMethod), tensor_arena(), peer_window_bytes());
@@ -140,8 +143,7 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
   Transport& stores = grpc.for_method(kStoreMethod);
   const auto address = peers.listen(to_string(*listen), &door);
   if (!address.ok()) return address.status();
-  ThreadTeam team(default_team_threads(static_cast<int>(process_load().cores)));
-  RelayService relay(&relays, &refusals, refusal_log(refusals), &team);
+  RelayService relay(&relays, &refusals, refusal_log(refusals));
   POSEIDON_RETURN_IF_ERROR(relays.listen(*address, &relay).status());
   LinkProbe probe(&grpc.for_method(kProbeMethod));
   POSEIDON_RETURN_IF_ERROR(grpc.for_method(kProbeMethod).listen(*address, &probe).status());
@@ -166,6 +168,7 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
     node_options.peers = {.transport = &peers, .door = &door, .relays = &to_relay, .relay = &relay};
     node_options.stores = &stores;
     node_options.probe = node_probe;
+    node_options.sync.syncer.team = &team;
     node_options.sync.syncer.give_up_after = Milliseconds(options.server_timeout_s * 1000);
     WorkerNode node(&transport, &refusals, metrics.get(), &probe, node_options);
     ControlClientOptions client_options;

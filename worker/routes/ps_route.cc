@@ -11,10 +11,11 @@
 namespace poseidon {
 
 PsRoute::PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers,
-                 Iteration first_version)
+                 Iteration first_version, Team* team)
     : plan_(std::move(plan)),
       rank_(rank),
       layers_(std::move(layers)),
+      team_(team),
       chunks_(plan_.chunks.size()),
       queues_(plan_.servers(), ChunkQueue(plan_.chunks.size(), plan_.send_order)),
       missing_chunks_(plan_.layers.size(), 0),
@@ -190,7 +191,7 @@ std::optional<PsRoute::Outgoing> PsRoute::next_message(ServerIndex server) {
 
 void PsRoute::round_gradient(Chunk& chunk, std::span<const float> gradient) {
   if (chunk.rounded_of == chunk.version) return;  // sent again after a cut
-  encode_payload(plan_.wire_type, gradient, chunk.rounded.writable());
+  encode_payload(plan_.wire_type, gradient, chunk.rounded.writable(), *team_);
   chunk.rounded_of = chunk.version;
 }
 
@@ -301,7 +302,7 @@ Landing PsRoute::on_message(ServerIndex from, const Bytes& message) {
       decoded->payload,
       layers_[place.layer.value()].parameters.subspan(static_cast<std::size_t>(place.offset),
                                                       static_cast<std::size_t>(place.elements)),
-      decoded->header.element_type);
+      decoded->header.element_type, *team_);
   Chunk& chunk = chunks_[id.value()];
   const bool exact = chunk.request == Request::kPullExact;
   chunk.version = decoded->header.iteration;

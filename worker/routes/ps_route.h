@@ -29,6 +29,7 @@
 #include "common/aligned_buffer.h"
 #include "common/chunk_queue.h"
 #include "common/plan.h"
+#include "common/team.h"
 #include "common/transport.h"
 #include "common/wire.h"
 #include "worker/routes/layer_memory.h"
@@ -54,8 +55,10 @@ struct Landing {
 class PsRoute {
  public:
   /// `layers` by LayerIndex; sizes must be the plan's. Layers without chunks (SFB) are left alone.
-  /// The run begins with the parameters of `first_version`.
-  PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers, Iteration first_version = 0);
+  /// The run begins with the parameters of `first_version`. `team`, which outlives it, rounds
+  /// gradients and copies parameters.
+  PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers, Iteration first_version = 0,
+          Team* team = sequential_team());
 
   /// Worker 0, once: sends what is in the parameters as the initial ones, and waits for their echo.
   void initialise_from_here();
@@ -127,6 +130,7 @@ class PsRoute {
   const Plan plan_;
   const WorkerRank rank_;
   const std::vector<LayerMemory> layers_;
+  Team* const team_;
   std::vector<Chunk> chunks_;                   ///< by ChunkId
   std::vector<ChunkQueue> queues_;              ///< by ServerIndex
   std::vector<std::uint32_t> missing_chunks_;   ///< by LayerIndex: requested, not landed
