@@ -28,6 +28,26 @@ TEST(MeasureSums, CountsTheContributionsOfAllWorkers) {
   EXPECT_DOUBLE_EQ(speed, 5.0 * 3 * (4 << 20) / 6e-3);
 }
 
+class CountingTeam final : public Team {
+ public:
+  void for_ranges(std::size_t elements, Body body) override {
+    done += elements;
+    sequential_team()->for_ranges(elements, body);
+  }
+  std::size_t done = 0;
+};
+
+TEST(MeasureSums, MeasuresWithTheTeamThatSumsAndSteps) {
+  const TickingClock clock;
+  CountingTeam team;
+  measure_sums({.chunk_bytes = 8 << 20,
+                .workers = 3,
+                .max_time = Nanoseconds(0),
+                .clock = &clock,
+                .team = &team});
+  EXPECT_EQ(team.done, std::size_t{3} * (2 << 20)) << "a copy, a sum, and a sum with its step";
+}
+
 TEST(MeasureSums, EndsByItselfAndDoesOneChunkAtLeast) {
   const TickingClock clock;
   const SumsTask task{.chunk_bytes = 8 << 20, .workers = 1, .clock = &clock};
