@@ -38,7 +38,7 @@ struct DoorLimits {
 
 /// What a connection says first that comes in by a ticket, and the ticket after it. No TLS
 /// handshake begins with a zero, nor does HTTP/2.
-inline constexpr std::string_view kGreeting("\0seal/1\n", 8);
+inline constexpr std::array<char, 8> kGreeting{'\0', 's', 'e', 'a', 'l', '/', '1', '\n'};
 inline constexpr std::size_t kGreetingBytes = kGreeting.size() + sizeof(Ticket);
 
 /// A connection to `address` that has shown the ticket. HOST is a number: no names are looked up.

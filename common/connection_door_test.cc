@@ -235,7 +235,7 @@ TEST_F(Door, ATicketThatNobodyGaveIsRefused) {
 
 TEST_F(Door, AGreetingComesInPiecesAndEndsAnywhere) {
   open_for_tickets();
-  std::string greeting(kGreeting);
+  std::string greeting(kGreeting.data(), kGreeting.size());
   greeting.append(reinterpret_cast<const char*>(kTicket.data()), kTicket.size());
   {
     const Descriptor hangs_up = connect_to(door_->port());
@@ -255,7 +255,7 @@ TEST_F(Door, WhoSaysNothingIsClosedAndHoldsUpNobody) {
   open_for_tickets({.greeting = Milliseconds(50)});
   const Descriptor silent = connect_to(door_->port());
   const Descriptor half = connect_to(door_->port());
-  say(half, kGreeting);
+  say(half, {kGreeting.data(), kGreeting.size()});
   const Descriptor caller = connect_to(door_->port());
   say(caller, "\x16");
   ASSERT_TRUE(wait_taken(1));
