@@ -19,7 +19,6 @@
 #include <map>
 #include <optional>
 #include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -34,6 +33,7 @@
 #include "common/descriptor.h"
 #include "common/file_io.h"
 #include "common/ids.h"
+#include "common/process_load.h"
 #include "common/status_macros.h"
 #include "common/text.h"
 #include "common/thread_team.h"
@@ -190,7 +190,7 @@ absl::StatusOr<std::string> LocalCluster::start_coordinator() {
 }
 
 absl::Status LocalCluster::start_servers(const std::string& coordinator, std::int64_t count) {
-  const std::int64_t cores = std::thread::hardware_concurrency();
+  const std::int64_t cores = usable_cores();
   const std::string threads = absl::StrCat(default_team_threads(static_cast<int>(cores / count)));
   for (std::int64_t i = 0; i < count; ++i) {
     const std::string name = absl::StrCat("server-", i);
@@ -203,7 +203,7 @@ absl::Status LocalCluster::start_servers(const std::string& coordinator, std::in
 }
 
 absl::Status LocalCluster::start_workers(const std::string& coordinator, std::int64_t count) {
-  const std::int64_t cores = std::thread::hardware_concurrency();
+  const std::int64_t cores = usable_cores();
   const std::string threads = absl::StrCat(std::max<std::int64_t>(1, cores / count));
   const std::string data_threads =
       absl::StrCat(default_data_threads(static_cast<int>(cores / count)));

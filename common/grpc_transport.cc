@@ -119,8 +119,14 @@ class GrpcTransport::Impl {
              std::optional<Milliseconds> keepalive, const Ticket& ticket,
              SealedCarrier::Reached reached) {
     if (dialler_ == nullptr) dialler_ = std::make_unique<BackgroundThread>();
-    dialler_->enqueue([this, method, address, keepalive, ticket, reached = std::move(reached)] {
-      auto socket = connect_with_ticket(address, ticket, kConnectTimeout, stops_dialling_);
+    dialler_->enqueue([this, method, address, keepalive, ticket, reached = std::move(reached),
+                       deadline = now() + kTicketLife] {
+      // Who waited so long, behind others that do not answer, has a ticket that is good no more.
+      absl::StatusOr<Descriptor> socket =
+          absl::UnavailableError(absl::StrCat("too late to connect to ", address));
+      if (now() < deadline) {
+        socket = connect_with_ticket(address, ticket, kConnectTimeout, stops_dialling_);
+      }
       // Shared because functions that are posted are copied; closed unless a channel takes it.
       const auto shared = std::make_shared<absl::StatusOr<Descriptor>>(std::move(socket));
       post([this, method, address, keepalive, reached, shared] {

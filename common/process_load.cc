@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -60,13 +61,21 @@ std::uint32_t allowed_cores(AffinityCall affinity) {
   return 0;
 }
 
+namespace {
+std::uint32_t cores_of_this_process() {
+  return allowed_cores(
+      [](std::size_t bytes, cpu_set_t* set) { return ::sched_getaffinity(0, bytes, set); });
+}
+}  // namespace
+
+int usable_cores() { return std::max(1, static_cast<int>(cores_of_this_process())); }
+
 ProcessLoad process_load() {
   ProcessLoad load;
   std::string boot_id;
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   if (file >> boot_id) load.machine = hash(boot_id);
-  load.cores = allowed_cores(
-      [](std::size_t bytes, cpu_set_t* set) { return ::sched_getaffinity(0, bytes, set); });
+  load.cores = cores_of_this_process();
   rusage usage{};
   if (::getrusage(RUSAGE_SELF, &usage) == 0) {
     load.cpu_seconds = seconds(usage.ru_utime) + seconds(usage.ru_stime);

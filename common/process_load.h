@@ -26,6 +26,9 @@ using AffinityCall = int (*)(std::size_t bytes, cpu_set_t* set);
 /// tell.
 std::uint32_t allowed_cores(AffinityCall affinity);
 
+/// Of this process, at least 1.
+int usable_cores();
+
 /// Reads some small files of /proc: well below a millisecond.
 ProcessLoad process_load();
 

@@ -75,12 +75,15 @@ std::optional<v1::SealAgreement> read_agreement(const Bytes& message) {
   std::string text(message.size(), '\0');
   copy_to(message, std::as_writable_bytes(std::span(text)));
   v1::SealAgreement agreement;
-  if (!agreement.ParseFromString(text)) return std::nullopt;
+  const bool is_whole = agreement.ParseFromString(text);
+  forget_secret(text.data(), text.size());
+  if (!is_whole) return std::nullopt;
   if (!agreement.has_request() && !agreement.has_grant()) return std::nullopt;
   return agreement;
 }
 
-/// Of agreements, whose secrets nobody shall find in memory later.
+/// Of agreements, of which no copy of ours shall be found in memory later; gRPC and TLS have
+/// theirs.
 class Wiped {
  public:
   explicit Wiped(v1::SealAgreement* agreement) : agreement_(agreement) {}
@@ -205,8 +208,7 @@ class SealedTransport::End final : public StreamHandler {
     if (told_) return refuse("a message after the end");
     switch (static_cast<SealKind>(kind)) {
       case SealKind::kMessage:
-        if (closing_) return ReadNext::kContinue;
-        return handler_->on_message(owned(text, text_bytes));
+        return closing_ ? ReadNext::kContinue : deliver(owned(text, text_bytes));
       case SealKind::kEnd:
         told_ = decode_reason({reinterpret_cast<const char*>(text.get()), text_bytes});
         if (!told_) return refuse("an end without a reason");
@@ -293,6 +295,13 @@ class SealedTransport::End final : public StreamHandler {
 
   ReadNext on_ticket(const Bytes& message);
 
+  ReadNext deliver(Bytes message) {
+    const std::shared_ptr<const bool> alive = alive_;
+    const ReadNext next = handler_->on_message(std::move(message));
+    // Who has let go of the stream pauses it no more: it is to hear of its end.
+    return *alive && handler_ == nullptr ? ReadNext::kContinue : next;
+  }
+
   void begin(const Directions& secrets) {
     sealer_.emplace(secrets.sends);
     opener_.emplace(secrets.receives);
@@ -307,8 +316,9 @@ class SealedTransport::End final : public StreamHandler {
     });
   }
 
-  /// Within an event: the stream is over, whatever those below say.
-  void finish(const absl::Status& why);
+  /// Within an event: the stream is over, whatever those below say. By value: who hears it may
+  /// destroy the stream before he reads it.
+  void finish(absl::Status why);
 
   ReadNext refuse(const std::string& what) {
     transport_->broken_(address_, what);
@@ -464,7 +474,7 @@ void SealedTransport::End::on_closed(const absl::Status& status) {
   finish(reason(status));
 }
 
-void SealedTransport::End::finish(const absl::Status& why) {
+void SealedTransport::End::finish(absl::Status why) {  // NOLINT: see the declaration
   ended_ = true;
   outgoing_.reset();
   agreed_.reset();
@@ -522,7 +532,9 @@ class SealedTransport::Agreement final : public Stream, public StreamHandler {
     grant.set_ticket(text_of(ticket));
     grant.set_to_server(text_of(secrets.to_server));
     grant.set_to_caller(text_of(secrets.to_caller));
-    inner_->write(message_of(agreement.SerializeAsString()));
+    std::string text = agreement.SerializeAsString();
+    inner_->write(message_of(text));
+    forget_secret(text.data(), text.size());
   }
 
   SealedTransport* const transport_;

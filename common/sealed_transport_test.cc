@@ -50,8 +50,8 @@ class User final : public StreamHandler {
   }
   void on_closed(const absl::Status& status) override {
     EXPECT_FALSE(closed_) << "the last event";
+    stream_.reset();  // and with it all that is the stream's
     closed_ = status;
-    stream_.reset();
   }
   void say(const std::string& text) {
     to_say_.push_back(text);

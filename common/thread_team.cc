@@ -1,12 +1,14 @@
 #include "common/thread_team.h"
 
 #include <algorithm>
+#include <system_error>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
 #include "common/check.h"
+#include "spdlog/spdlog.h"
 
 namespace poseidon {
 namespace {
@@ -30,7 +32,13 @@ int default_team_threads(int cores) { return std::clamp(cores / 2, 1, kMostDefau
 
 ThreadTeam::ThreadTeam(int threads) {
   POSEIDON_CHECK(threads >= 1 && threads <= kMaxTeamThreads, "a number of threads");
-  for (int i = 1; i < threads; ++i) helpers_.emplace_back([this] { help(); });
+  try {
+    for (int i = 1; i < threads; ++i) helpers_.emplace_back([this] { help(); });
+  } catch (const std::system_error& error) {
+    // A limit on threads is no reason to die of: those that there are do it.
+    spdlog::warn("{} of {} threads for sums and steps: {}", helpers_.size() + 1, threads,
+                 error.what());
+  }
 }
 
 ThreadTeam::~ThreadTeam() {

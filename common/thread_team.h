@@ -2,13 +2,14 @@
 
 // A team with threads of its own (common/team.h): fork and join within one call.
 //
-// Before: a server's main() makes one; its loop thread calls it for each message. After: nothing;
-// the helpers touch memory, and decide, receive and send nothing.
+// Before: a server's or worker's main() makes one; its loop thread calls it for each message.
+// After: nothing; the helpers touch memory, and decide, receive and send nothing.
 //
 // Concurrency
 //  1. The caller works too. Ranges are taken, not given out: a helper that comes late, because it
 //     slept or because its core is busy, finds less to do or nothing, and nobody waits for it. The
-//     caller waits for ranges that others have begun, at most one per helper.
+//     caller waits for ranges that others have begun, at most one per helper, however long those
+//     take that lose their core meanwhile.
 //  2. Helpers enter through a gate, which is shut before the call returns: none sees a loop that is
 //     over, or half of the next one.
 //  3. A helper without work spins for kSpin, so that what comes right behind finds it awake, and
@@ -37,7 +38,8 @@ class ThreadTeam final : public Team {
   static constexpr std::size_t kFewestElements = 4 * kRangeElements;
   static constexpr std::chrono::microseconds kSpin{30};
 
-  /// `threads`: 1 to kMaxTeamThreads, the caller's included.
+  /// `threads`: 1 to kMaxTeamThreads, the caller's included. Fewer, with a warning, where the
+  /// system gives no more.
   explicit ThreadTeam(int threads);
   /// Not during a call.
   ~ThreadTeam() override;

@@ -118,9 +118,7 @@ absl::Status run(const MainOptions& options) {
                    std::string(shared.message()));
     }
   }
-  const int threads = options.threads > 0
-                          ? options.threads
-                          : default_team_threads(static_cast<int>(process_load().cores));
+  const int threads = options.threads > 0 ? options.threads : default_team_threads(usable_cores());
   ThreadTeam team(threads);
   // Which instructions gradients are summed with, and on how many cores.
   spdlog::info("kernels: {}; threads: {}", kernels().name, threads);

@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
@@ -105,9 +104,9 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
     }
   }
   spdlog::info("kernels: {}", kernels().name);  // which instructions gradients are summed with
-  // Sums, rounds and copies beside the engine.
-  ThreadTeam team(default_team_threads(
-      options.threads > 0 ? options.threads : static_cast<int>(process_load().cores)));
+  // Sums, rounds and copies beside a GPU. An engine on the CPU has all cores, and a helper that
+  // loses its own holds up the loop.
+  ThreadTeam team(cuda_index(engine.device) ? default_team_threads(usable_cores()) : 1);
   GrpcTransport grpc({.security = security});
   PacedTransport transport(&grpc, tensor_arena());
   PacedTransport peers(&grpc.for_method(kFactorMethod), tensor_arena(), peer_window_bytes());
@@ -156,9 +155,7 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
     node_options.engine = engine;
     node_options.threads = options.threads;
     node_options.data_threads =
-        options.data_threads > 0
-            ? options.data_threads
-            : default_data_threads(static_cast<int>(std::thread::hardware_concurrency()));
+        options.data_threads > 0 ? options.data_threads : default_data_threads(usable_cores());
     node_options.set_windows = [&](std::int64_t worker_window) {
       transport.set_window(worker_window);
       peers.set_window(peer_window_bytes(worker_window));

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/process_load.h"
 #include "common/square_sum.h"
 #include "worker/engine/cpu/factor_step.h"
 #include "worker/engine/cpu/loop_operators.h"

@@ -10,7 +10,6 @@ void omp_set_num_threads(int threads);
 int omp_get_max_threads();
 int omp_get_num_threads();
 int omp_get_thread_num();
-int omp_get_num_procs();
 void GOMP_parallel(void (*function)(void*), void* data, unsigned threads, unsigned flags);
 }
 
@@ -43,8 +42,6 @@ void run_share(void* data) {
 }  // namespace
 
 void set_openmp_threads(int threads) { omp_set_num_threads(threads); }
-
-int usable_cores() { return std::max(1, omp_get_num_procs()); }
 
 namespace internal {
 

@@ -9,8 +9,6 @@ namespace poseidon {
 
 /// Threads of OpenMP regions started by the calling thread from now on. Needs threads > 0.
 void set_openmp_threads(int threads);
-/// Cores that this process may use (its affinity mask).
-int usable_cores();
 
 namespace internal {
 using RangeFunction = void (*)(const void* body, std::int64_t begin, std::int64_t end);
