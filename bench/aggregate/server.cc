@@ -24,7 +24,7 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-constexpr std::array<std::size_t, 6> kChunkBytes = {64u << 10,  128u << 10, 256u << 10,
+constexpr std::array<std::size_t, 6> kChunkSizes = {64u << 10,  128u << 10, 256u << 10,
                                                     512u << 10, 1u << 20,   2u << 20};
 
 double seconds_since(SteadyClock::time_point begin) {
@@ -32,7 +32,7 @@ double seconds_since(SteadyClock::time_point begin) {
 }
 
 /// Of all threads.
-double cpu_seconds() {
+double process_cpu_seconds() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   const auto s = [](const timeval& time) {
@@ -153,7 +153,7 @@ std::vector<ServerRow> measure_server(const ServerOptions& options) {
   const std::array<std::pair<int, Team*>, 2> teams = {{{1, &alone}, {options.threads, &together}}};
   for (const ElementType wire : {ElementType::kFloat32, ElementType::kBfloat16}) {
     for (const std::size_t workers : {std::size_t{1}, std::size_t{2}}) {
-      for (const std::size_t chunk_bytes : kChunkBytes) {
+      for (const std::size_t chunk_bytes : kChunkSizes) {
         TeamInTurns turns;
         Server server(options.mib, chunk_bytes, workers, wire, &turns);
         for (int warm = 0; warm < 3; ++warm) server.run();  // all versions' memory has been touched
@@ -162,11 +162,11 @@ std::vector<ServerRow> measure_server(const ServerOptions& options) {
         for (std::size_t round = 0; round < options.rounds; ++round) {
           for (std::size_t i = 0; i < teams.size(); ++i) {
             turns.set(teams[i].second);
-            const double cpu = cpu_seconds();
+            const double cpu = process_cpu_seconds();
             const SteadyClock::time_point begin = SteadyClock::now();
             const double bytes = server.run();
             speed[i].push_back(bytes / seconds_since(begin));
-            cost[i].push_back((cpu_seconds() - cpu) / bytes * 1e9);
+            cost[i].push_back((process_cpu_seconds() - cpu) / bytes * 1e9);
           }
           ratio.push_back(speed[1].back() / speed[0].back());
         }
@@ -190,7 +190,7 @@ std::vector<SplitRow> measure_split(const ServerOptions& options) {
   std::vector<SplitRow> rows;
   ThreadTeam team(options.threads);
   const auto nothing = [](std::size_t, std::size_t) {};
-  for (const std::size_t chunk_bytes : kChunkBytes) {
+  for (const std::size_t chunk_bytes : kChunkSizes) {
     const std::size_t elements = chunk_bytes / sizeof(float);
     std::vector<double> awake, asleep;
     for (std::size_t round = 0; round < options.rounds; ++round) {
