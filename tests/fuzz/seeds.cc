@@ -222,8 +222,11 @@ void add_seal(Seeds& seeds) {
             bytes_of({0}) + talk + says(11, "no such chunk") + bytes_of({0}) + talk +
                 bytes_of({12, 0}) + says(8, "again") + bytes_of({15}));
   std::string changed;
-  for (int how = 0; how < 5; ++how)
-    changed += bytes_of({0}) + talk + bytes_of({10, how, 20}) + talk;
+  for (int how = 0; how < 5; ++how) {
+    for (const std::string& part : {bytes_of({0}), talk, bytes_of({10, how, 20}), talk}) {
+      changed += part;
+    }
+  }
   seeds.add("seal", "changed", changed);
   seeds.add("seal", "strangers",
             bytes_of({0}) + talk + bytes_of({1}) + says(3, "a chunk") +
