@@ -19,14 +19,6 @@ namespace {
 /// Larger payloads are worth a reference; smaller ones travel with the message.
 constexpr std::size_t kMinSharedBytes = 4096;
 
-std::string joined(const Bytes& bytes) {
-  std::string text;
-  for (const auto& piece : bytes.pieces) {
-    text.append(reinterpret_cast<const char*>(piece.data()), piece.size());
-  }
-  return text;
-}
-
 void remove_prefix(Bytes& bytes, std::size_t count) {
   for (auto& piece : bytes.pieces) {
     const std::size_t here = std::min(count, piece.size());

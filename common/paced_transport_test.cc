@@ -21,14 +21,6 @@ using ::testing::HasSubstr;
 
 constexpr std::size_t kPayloadBytes = 100000;
 
-std::string text(const Bytes& bytes) {
-  std::string out;
-  for (const auto& piece : bytes.pieces) {
-    out.append(reinterpret_cast<const char*>(piece.data()), piece.size());
-  }
-  return out;
-}
-
 class Recorder final : public StreamHandler {
  public:
   ReadNext on_message(Bytes message) override {
@@ -115,9 +107,9 @@ TEST_F(PacedTransportTest, APayloadIsReadInPlaceAndHeldUntilItIsLetGo) {
   client_.stream_->write(std::move(first));
   settle();
   ASSERT_EQ(server().messages_.size(), 1U);
-  EXPECT_EQ(text(server().messages_[0]), "head" + std::string(kPayloadBytes, 'a'));
+  EXPECT_EQ(joined(server().messages_[0]), "head" + std::string(kPayloadBytes, 'a'));
   memory[kPayloadBytes - 1] = std::byte{'z'};
-  EXPECT_EQ(text(server().messages_[0]).back(), 'z') << "the very same bytes";
+  EXPECT_EQ(joined(server().messages_[0]).back(), 'z') << "the very same bytes";
   EXPECT_EQ(client_side_.traffic().shared_bytes, kPayloadBytes);
   EXPECT_EQ(client_side_.traffic().sent_bytes, 0U);
 
@@ -145,7 +137,7 @@ TEST_F(PacedTransportTest, MessagesAreLetGoInAnyOrder) {
   EXPECT_TRUE(owners[1].expired());
   EXPECT_TRUE(owners[2].expired());
   EXPECT_FALSE(owners[3].expired());
-  EXPECT_EQ(text(server().messages_[1]), "head" + std::string(kPayloadBytes, 'd'));
+  EXPECT_EQ(joined(server().messages_[1]), "head" + std::string(kPayloadBytes, 'd'));
 }
 
 TEST_F(PacedTransportTest, TheServersPayloadsAreSharedToo) {
@@ -155,7 +147,7 @@ TEST_F(PacedTransportTest, TheServersPayloadsAreSharedToo) {
   server().stream_->write(message(*server_arena_, 's', nullptr));
   settle();
   ASSERT_EQ(client_.messages_.size(), 1U);
-  EXPECT_EQ(text(client_.messages_[0]), "head" + std::string(kPayloadBytes, 's'));
+  EXPECT_EQ(joined(client_.messages_[0]), "head" + std::string(kPayloadBytes, 's'));
   EXPECT_EQ(server_side_.traffic().shared_bytes, kPayloadBytes);
   client_.messages_.clear();
 }
@@ -377,7 +369,7 @@ TEST_F(PacedTransportTest, WhatWasHeldComesBeforeWhatArrivesWhileReadsResume) {
   client_.stream_->write(message(*arena_, 'c', nullptr));
   settle();
   std::string order;
-  for (const Bytes& bytes : server().messages_) order.push_back(text(bytes).back());
+  for (const Bytes& bytes : server().messages_) order.push_back(joined(bytes).back());
   EXPECT_EQ(order, "abc");
   server().messages_.clear();
 }
@@ -426,11 +418,11 @@ TEST_F(PacedTransportTest, EndsThatAreNotOursGetPlainMessages) {
   client_.stream_->write(message(*arena_, 'x', nullptr));
   settle();
   ASSERT_EQ(server().messages_.size(), 1U);
-  EXPECT_EQ(text(server().messages_[0]), "head" + std::string(kPayloadBytes, 'x'));
+  EXPECT_EQ(joined(server().messages_[0]), "head" + std::string(kPayloadBytes, 'x'));
   server().stream_->write(message(*server_arena_, 'y', nullptr));
   settle();
   ASSERT_EQ(client_.messages_.size(), 1U);
-  EXPECT_EQ(text(client_.messages_[0]), "head" + std::string(kPayloadBytes, 'y'));
+  EXPECT_EQ(joined(client_.messages_[0]), "head" + std::string(kPayloadBytes, 'y'));
   EXPECT_EQ(server_side_.traffic().shared_bytes, 0U);
 }
 
@@ -444,18 +436,18 @@ TEST_F(PacedTransportTest, AnOfferThatNobodyCanOpenIsAnsweredAndNothingIsShared)
   settle();
   ASSERT_EQ(client_.messages_.size(), 1U);
   v1::StreamHeader answer;
-  ASSERT_TRUE(answer.ParseFromString(text(client_.messages_[0])));
+  ASSERT_TRUE(answer.ParseFromString(joined(client_.messages_[0])));
   EXPECT_FALSE(answer.accepted());
   client_.stream_->write(bare("plain"));
   settle();
   ASSERT_EQ(server().messages_.size(), 1U);
-  EXPECT_EQ(text(server().messages_[0]), "plain");
+  EXPECT_EQ(joined(server().messages_[0]), "plain");
   server().stream_->write(message(*server_arena_, 'y', nullptr));
   settle();
   const auto received = decode_stream_header(client_.messages_[1]);
   ASSERT_TRUE(received.ok());
   EXPECT_EQ(received->header.delivered, 1U);
-  EXPECT_EQ(text(client_.messages_[1]).substr(received->bytes),
+  EXPECT_EQ(joined(client_.messages_[1]).substr(received->bytes),
             "head" + std::string(kPayloadBytes, 'y'));
 }
 
@@ -470,7 +462,7 @@ TEST_F(PacedTransportTest, EndsOnDifferentMachinesArePacedAndShareNothing) {
   server().stream_->write(message(*server_arena_, 'y', nullptr));
   settle();
   ASSERT_EQ(client_.messages_.size(), 1U);
-  EXPECT_EQ(text(client_.messages_[0]), "head" + std::string(kPayloadBytes, 'y'));
+  EXPECT_EQ(joined(client_.messages_[0]), "head" + std::string(kPayloadBytes, 'y'));
   EXPECT_EQ(far.traffic().shared_bytes, 0U);
   EXPECT_EQ(far.traffic().sent_bytes, 100 * kPayloadBytes);
   EXPECT_EQ(server_side_.traffic().shared_bytes, 0U);

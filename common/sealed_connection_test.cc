@@ -27,14 +27,19 @@
 
 #include "common/connection_door.h"
 #include "common/grpc_transport.h"
-#include "common/test_security.h"
 #include "common/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "poseidon/v1/stream.pb.h"
+#include "tests/support/test_security.h"
 
 namespace poseidon {
 namespace {
+
+using testing_support::test_authority;
+using testing_support::test_certificate;
+using testing_support::test_security;
+using testing_support::write_secret;
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
@@ -42,13 +47,6 @@ using ::testing::Not;
 
 constexpr std::chrono::seconds kPatience{20};
 
-std::string text_of(const Bytes& bytes) {
-  std::string text;
-  for (const auto& piece : bytes.pieces) {
-    text.append(reinterpret_cast<const char*>(piece.data()), piece.size());
-  }
-  return text;
-}
 OutgoingMessage message_of(const std::string& text) {
   const auto owner = std::make_shared<std::string>(text);
   return {.prefix = {},
@@ -71,7 +69,7 @@ class Echo final : public Acceptor {
  private:
   struct End final : StreamHandler {
     ReadNext on_message(Bytes message) override {
-      stream_->write(message_of(text_of(message)));
+      stream_->write(message_of(joined(message)));
       return ReadNext::kContinue;
     }
     void on_written() override {}
@@ -184,7 +182,7 @@ class Caller final : public StreamHandler {
  public:
   ReadNext on_message(Bytes message) override {
     const std::lock_guard lock(mutex_);
-    heard_ = text_of(message);
+    heard_ = joined(message);
     changed_.notify_all();
     return ReadNext::kContinue;
   }

@@ -14,14 +14,10 @@
 #include "common/printable.h"
 #include "common/status_macros.h"
 #include "common/text.h"
-#include "poseidon/v1/stream.pb.h"
 
 namespace poseidon {
 namespace {
 
-constexpr std::uint32_t kSealVersion = 1;
-/// A request or a grant is smaller.
-constexpr std::size_t kMaxAgreementBytes = 256;
 /// From the carrier's stream to the ticket that it shows.
 constexpr Nanoseconds kTicketPatience = std::chrono::seconds(10);
 /// From asking to a stream that is open.
@@ -30,7 +26,6 @@ constexpr Nanoseconds kOpenPatience = kTicketLife;
 constexpr Nanoseconds kEndPatience = std::chrono::seconds(10);
 /// Sealed messages up to this fit into a prefix, which needs no memory of its own.
 constexpr std::size_t kMaxInlineBytes = 224;
-constexpr std::size_t kMaxReasonBytes = 4096;
 
 using Pieces = absl::InlinedVector<absl::Span<const std::byte>, 4>;
 
@@ -69,64 +64,8 @@ OutgoingMessage message_of(std::string_view text) {
   return {.prefix = MessagePrefix(text), .payload = {}, .payload_owner = nullptr};
 }
 
-/// Nothing when it is the first message of another kind of stream.
-std::optional<v1::SealAgreement> read_agreement(const Bytes& message) {
-  if (message.size() > kMaxAgreementBytes) return std::nullopt;
-  std::string text(message.size(), '\0');
-  copy_to(message, std::as_writable_bytes(std::span(text)));
-  v1::SealAgreement agreement;
-  const bool is_whole = agreement.ParseFromString(text);
-  forget_secret(text.data(), text.size());
-  if (!is_whole) return std::nullopt;
-  if (!agreement.has_request() && !agreement.has_grant()) return std::nullopt;
-  return agreement;
-}
-
-/// Of agreements, of which no copy of ours shall be found in memory later; gRPC and TLS have
-/// theirs.
-class Wiped {
- public:
-  explicit Wiped(v1::SealAgreement* agreement) : agreement_(agreement) {}
-  Wiped(const Wiped&) = delete;
-  Wiped& operator=(const Wiped&) = delete;
-  ~Wiped() {
-    v1::SealGrant& grant = *agreement_->mutable_grant();
-    for (std::string* text : {grant.mutable_to_server(), grant.mutable_to_caller()}) {
-      forget_secret(text->data(), text->size());
-    }
-  }
-
- private:
-  v1::SealAgreement* const agreement_;
-};
-
-template <typename Array>
-bool read_exactly(const std::string& text, Array& out) {
-  if (text.size() != out.size()) return false;
-  std::ranges::copy(bytes_of(text), out.begin());
-  return true;
-}
-
-template <typename Array>
-std::string text_of(const Array& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-std::string encode_reason(const absl::Status& status) {
-  const auto code = static_cast<std::uint32_t>(status.code());
-  std::string text;
-  for (int i = 0; i < 4; ++i) text.push_back(static_cast<char>(code >> (8 * i)));
-  return absl::StrCat(text, status.message().substr(0, kMaxReasonBytes));
-}
-
-std::optional<absl::Status> decode_reason(std::string_view text) {
-  if (text.size() < 4 || text.size() > 4 + kMaxReasonBytes) return std::nullopt;
-  std::uint32_t code = 0;
-  for (std::size_t i = 0; i < 4; ++i) {
-    code |= std::uint32_t{static_cast<unsigned char>(text[i])} << (8 * i);
-  }
-  if (code > static_cast<std::uint32_t>(absl::StatusCode::kUnauthenticated)) return std::nullopt;
-  return absl::Status(static_cast<absl::StatusCode>(code), to_absl(text.substr(4)));
+std::string text_of(const Ticket& ticket) {
+  return {reinterpret_cast<const char*>(ticket.data()), ticket.size()};
 }
 
 }  // namespace
@@ -142,10 +81,8 @@ class SealedTransport::End final : public StreamHandler {
         state_(State::kAsks),
         address_(std::move(address)),
         handler_(handler) {
-    v1::SealAgreement agreement;
-    agreement.mutable_request()->set_version(kSealVersion);
     agreed_ = transport_->agreed_->connect(address_, &asker_);
-    agreed_->write(message_of(agreement.SerializeAsString()));
+    agreed_->write(message_of(encode_seal_request()));
     after(kOpenPatience, [this] {
       if (state_ == State::kOpen) return;
       finish(
@@ -199,7 +136,7 @@ class SealedTransport::End final : public StreamHandler {
     std::byte kind{};
     copy_to(message, {&kind, 1});
     const std::size_t text_bytes = size - kSealOverheadBytes;
-    const std::shared_ptr<std::byte[]> text(new std::byte[text_bytes]);  // NOLINT: uninitialised
+    const auto text = std::make_shared_for_overwrite<std::byte[]>(text_bytes);
     if (!opener_->open(kind, pieces_from(message, 1), text.get())) {
       return refuse("a message that does not open");
     }
@@ -210,7 +147,7 @@ class SealedTransport::End final : public StreamHandler {
       case SealKind::kMessage:
         return closing_ ? ReadNext::kContinue : deliver(owned(text, text_bytes));
       case SealKind::kEnd:
-        told_ = decode_reason({reinterpret_cast<const char*>(text.get()), text_bytes});
+        told_ = decode_seal_end({reinterpret_cast<const char*>(text.get()), text_bytes});
         if (!told_) return refuse("an end without a reason");
         after(kEndPatience, [this] { finish(*told_); });
         return ReadNext::kContinue;
@@ -257,39 +194,28 @@ class SealedTransport::End final : public StreamHandler {
     End* const end_;
   };
 
-  struct Directions {
-    SealSecret sends, receives;
-  };
-
   void on_answer(const Bytes& message) {
-    auto agreement = read_agreement(message);
-    Ticket ticket;
-    const auto secrets = std::make_shared<Directions>();
-    bool is_grant = false;
-    if (agreement) {
-      const Wiped wiped(&*agreement);
-      is_grant = read_exactly(agreement->grant().ticket(), ticket) &&
-                 read_exactly(agreement->grant().to_server(), secrets->sends) &&
-                 read_exactly(agreement->grant().to_caller(), secrets->receives);
-    }
-    if (!is_grant) {
+    const auto grant = read_seal_grant(message);
+    if (!grant) {
       finish(absl::UnavailableError(
           absl::StrCat(address_, " does not agree on sealed streams: is it of another version?")));
       return;
     }
     state_ = State::kReaches;
+    // Shared because functions that are posted are copied, and secrets are not to be.
+    const auto agreed = std::make_shared<const SealGrant>(*grant);
     transport_->carrier_->reach(
-        agreed_->reached(), ticket,
-        [this, alive = alive_, ticket, secrets](absl::StatusOr<SealedCarrier::Open> open) {
+        agreed_->reached(), agreed->ticket,
+        [this, alive = alive_, agreed](absl::StatusOr<SealedCarrier::Open> open) {
           if (!*alive || ended_) return;
           if (!open.ok()) {
             finish(absl::UnavailableError(open.status().message()));
             return;
           }
-          begin(*secrets);
+          begin(agreed->secrets.to_server, agreed->secrets.to_caller);
           carrier_ = (*open)(this);
           carrier_busy_ = true;
-          carrier_->write(message_of(text_of(ticket)));
+          carrier_->write(message_of(text_of(agreed->ticket)));
         });
   }
 
@@ -302,9 +228,9 @@ class SealedTransport::End final : public StreamHandler {
     return *alive && handler_ == nullptr ? ReadNext::kContinue : next;
   }
 
-  void begin(const Directions& secrets) {
-    sealer_.emplace(secrets.sends);
-    opener_.emplace(secrets.receives);
+  void begin(const SealSecret& sends, const SealSecret& receives) {
+    sealer_.emplace(sends);
+    opener_.emplace(receives);
     state_ = State::kOpen;
   }
 
@@ -345,7 +271,7 @@ class SealedTransport::End final : public StreamHandler {
       send(SealKind::kMessage, bytes_of(message.prefix.view()), message.payload);
     } else if (closing_ && !end_sent_) {
       end_sent_ = true;
-      send(SealKind::kEnd, bytes_of(encode_reason(close_status_)), {});
+      send(SealKind::kEnd, bytes_of(encode_seal_end(close_status_)), {});
       carrier_->close(absl::OkStatus());
     }
   }
@@ -361,7 +287,7 @@ class SealedTransport::End final : public StreamHandler {
       sealer_->seal(static_cast<std::byte>(kind), text, sealed.data());
       message.prefix.append({reinterpret_cast<const char*>(sealed.data()), sealed_bytes});
     } else {
-      const std::shared_ptr<std::byte[]> sealed(new std::byte[sealed_bytes]);  // NOLINT: as above
+      const auto sealed = std::make_shared_for_overwrite<std::byte[]>(sealed_bytes);
       sealer_->seal(static_cast<std::byte>(kind), text, sealed.get());
       message.payload = {sealed.get(), sealed_bytes};
       message.payload_owner = sealed;
@@ -447,7 +373,7 @@ class SealedTransport::Arrivals final : public Acceptor {
 
 ReadNext SealedTransport::End::on_ticket(const Bytes& message) {
   Ticket ticket{};
-  std::optional<Secrets> secrets;
+  std::optional<SealSecrets> secrets;
   if (message.size() == ticket.size()) {
     copy_to(message, ticket);
     secrets = transport_->granted_.take(ticket, transport_->now());
@@ -457,7 +383,7 @@ ReadNext SealedTransport::End::on_ticket(const Bytes& message) {
     transport_->broken_(address_, "a stream without a ticket of ours");
     return ReadNext::kContinue;
   }
-  begin({.sends = secrets->to_caller, .receives = secrets->to_server});
+  begin(secrets->to_caller, secrets->to_server);
   auto handle = std::make_unique<Handle>(transport_, std::move(self));
   const std::shared_ptr<const bool> held = handle->held();
   StreamHandler* const user = transport_->acceptor_->on_accept(std::move(handle));
@@ -512,27 +438,20 @@ class SealedTransport::Agreement final : public Stream, public StreamHandler {
   void on_closed(const absl::Status& status) override;
 
  private:
-  void answer(const v1::SealRequest& request) {
-    if (request.version() != kSealVersion) {
+  void answer(std::uint32_t version) {
+    if (version != kSealVersion) {
       inner_->close(absl::FailedPreconditionError(
-          absl::StrCat("sealed streams of version ", request.version(), " are asked for; this is ",
+          absl::StrCat("sealed streams of version ", version, " are asked for; this is ",
                        kSealVersion, ": run the same version of Poseidon everywhere")));
       return;
     }
-    Ticket ticket;
-    Secrets secrets;
-    fill_with_secret_bytes(absl::MakeSpan(ticket));
-    fill_with_secret_bytes(absl::MakeSpan(secrets.to_server));
-    fill_with_secret_bytes(absl::MakeSpan(secrets.to_caller));
-    transport_->granted_.add(ticket, secrets, transport_->now());
-    transport_->carrier_->expect(ticket);
-    v1::SealAgreement agreement;
-    const Wiped wiped(&agreement);
-    v1::SealGrant& grant = *agreement.mutable_grant();
-    grant.set_ticket(text_of(ticket));
-    grant.set_to_server(text_of(secrets.to_server));
-    grant.set_to_caller(text_of(secrets.to_caller));
-    std::string text = agreement.SerializeAsString();
+    SealGrant grant;
+    fill_with_secret_bytes(absl::MakeSpan(grant.ticket));
+    fill_with_secret_bytes(absl::MakeSpan(grant.secrets.to_server));
+    fill_with_secret_bytes(absl::MakeSpan(grant.secrets.to_caller));
+    transport_->granted_.add(grant.ticket, grant.secrets, transport_->now());
+    transport_->carrier_->expect(grant.ticket);
+    std::string text = encode_seal_grant(grant);
     inner_->write(message_of(text));
     forget_secret(text.data(), text.size());
   }
@@ -571,9 +490,8 @@ class SealedTransport::Agreements final : public Acceptor {
 ReadNext SealedTransport::Agreement::on_message(Bytes message) {
   if (handler_ != nullptr) return handler_->on_message(std::move(message));
   if (!std::exchange(is_first_, false)) return ReadNext::kContinue;  // it has been answered
-  const auto agreement = read_agreement(message);
-  if (agreement && agreement->has_request()) {
-    answer(agreement->request());
+  if (const auto version = read_seal_request(message)) {
+    answer(*version);
     return ReadNext::kContinue;
   }
   const std::shared_ptr<const bool> alive = alive_;

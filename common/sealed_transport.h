@@ -7,7 +7,7 @@
 // the messages go over a plain connection, each encrypted and authenticated by us as it is
 // (common/seal.h). docs/decisions/0017-tls.md says what that does and does not protect.
 //
-// How two ends agree (proto/poseidon/v1/stream.proto, SealAgreement)
+// How two ends agree (common/seal_wire.h)
 //  1. The caller opens a stream over TLS, as for any method, and asks. Certificates, roles and
 //     tokens are judged there as always.
 //  2. The one that answers grants: a ticket and a secret for each direction, fresh from the random
@@ -33,6 +33,7 @@
 #include <string>
 
 #include "common/seal.h"
+#include "common/seal_wire.h"
 #include "common/ticket_book.h"
 #include "common/transport.h"
 
@@ -89,9 +90,6 @@ class SealedTransport final : public Transport {
   class End;
   class Farewells;
   class Handle;
-  struct Secrets {
-    SealSecret to_server{}, to_caller{};
-  };
 
   Transport* const agreed_;
   SealedCarrier* const carrier_;
@@ -99,7 +97,7 @@ class SealedTransport final : public Transport {
   std::unique_ptr<Farewells> farewells_;  ///< streams that their users have ended and forgotten
   // Of who listens.
   Acceptor* acceptor_ = nullptr;
-  TicketMap<Secrets> granted_;
+  TicketMap<SealSecrets> granted_;
   std::unique_ptr<Agreements> agreements_;  ///< streams over TLS that have no user
   std::unique_ptr<Arrivals> arrivals_;  ///< streams of the carrier that have shown no ticket yet
 };

@@ -14,21 +14,22 @@
 #include "common/memory_carrier.h"
 #include "common/memory_transport.h"
 #include "common/random.h"
-#include "common/tampered_carrier.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "poseidon/v1/stream.pb.h"
+#include "tests/support/tampered_carrier.h"
 
 namespace poseidon {
 namespace {
+
+using testing_support::Tamper;
+using testing_support::TamperedCarrier;
 
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-
-using tampered_internal::text_of;
 
 OutgoingMessage message_of(const std::string& prefix, const std::string& payload = "") {
   const auto owner = std::make_shared<std::string>(payload);
@@ -41,7 +42,7 @@ OutgoingMessage message_of(const std::string& prefix, const std::string& payload
 class User final : public StreamHandler {
  public:
   ReadNext on_message(Bytes message) override {
-    heard_.push_back(text_of(message));
+    heard_.push_back(joined(message));
     return ReadNext::kContinue;
   }
   void on_written() override {
@@ -83,6 +84,25 @@ class OneUser final : public Acceptor {
   }
   User user_;
   int accepted_ = 0;
+};
+
+/// In a server's place: says the same to whatever it is told, or nothing.
+class Answerer final : public Acceptor, public StreamHandler {
+ public:
+  StreamHandler* on_accept(std::unique_ptr<Stream> stream) override {
+    stream_ = std::move(stream);
+    return this;
+  }
+  ReadNext on_message(Bytes /*message*/) override {
+    if (answer_) stream_->write(message_of(*answer_));
+    return ReadNext::kContinue;
+  }
+  void on_written() override {}
+  void on_closed(const absl::Status& /*status*/) override { stream_.reset(); }
+  std::optional<std::string> answer_;
+
+ private:
+  std::unique_ptr<Stream> stream_;
 };
 
 class Sealed : public ::testing::Test {
@@ -375,17 +395,7 @@ TEST_F(Sealed, WhoSaysNothingOrDoesNotComeIsClosedInTime) {
 }
 
 TEST_F(Sealed, WhoIsNotAnsweredIsToldInTime) {
-  class Silent final : public Acceptor, public StreamHandler {
-   public:
-    StreamHandler* on_accept(std::unique_ptr<Stream> stream) override {
-      stream_ = std::move(stream);
-      return this;
-    }
-    ReadNext on_message(Bytes /*message*/) override { return ReadNext::kContinue; }
-    void on_written() override {}
-    void on_closed(const absl::Status& /*status*/) override { stream_.reset(); }
-    std::unique_ptr<Stream> stream_;
-  } nobody;
+  Answerer nobody;
   ASSERT_TRUE(network_.endpoint("frozen").listen("frozen", &nobody).ok());
   user_.stream_ = client_.connect("frozen", &user_);
   settle(Milliseconds(29000));
@@ -453,21 +463,7 @@ TEST_F(Sealed, AnotherVersionIsToldWhatToDo) {
 }
 
 TEST_F(Sealed, WhoAnswersSomethingElseIsNotBelieved) {
-  class Odd final : public Acceptor, public StreamHandler {
-   public:
-    StreamHandler* on_accept(std::unique_ptr<Stream> stream) override {
-      stream_ = std::move(stream);
-      return this;
-    }
-    ReadNext on_message(Bytes /*message*/) override {
-      stream_->write(message_of(answer_));
-      return ReadNext::kContinue;
-    }
-    void on_written() override {}
-    void on_closed(const absl::Status& /*status*/) override { stream_.reset(); }
-    std::string answer_;
-    std::unique_ptr<Stream> stream_;
-  } odd;
+  Answerer odd;
   ASSERT_TRUE(network_.endpoint("odd").listen("odd", &odd).ok());
   v1::SealAgreement short_secret;
   short_secret.mutable_grant()->set_ticket(std::string(32, 't'));

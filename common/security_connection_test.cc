@@ -14,13 +14,20 @@
 #include <vector>
 
 #include "common/grpc_transport.h"
-#include "common/test_security.h"
 #include "common/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/test_security.h"
 
 namespace poseidon {
 namespace {
+
+using testing_support::kTestDayS;
+using testing_support::test_authority;
+using testing_support::test_certificate;
+using testing_support::test_now_s;
+using testing_support::test_security;
+using testing_support::write_secret;
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;

@@ -42,6 +42,16 @@ struct Bytes {
   }
 };
 
+/// A copy in one piece, of what is small.
+inline std::string joined(const Bytes& bytes) {
+  std::string text;
+  text.reserve(bytes.size());
+  for (const auto& piece : bytes.pieces) {
+    text.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+  }
+  return text;
+}
+
 /// The encoded front of a message. What a data message needs, stream header included, fits without
 /// allocation.
 class MessagePrefix {

@@ -18,11 +18,14 @@
 #include "common/memory_transport.h"
 #include "common/paced_transport.h"
 #include "common/sealed_transport.h"
-#include "common/test_security.h"
 #include "gmock/gmock.h"
+#include "tests/support/test_security.h"
 
 namespace poseidon {
 namespace {
+
+using testing_support::test_authority;
+using testing_support::test_security;
 
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -152,20 +155,12 @@ class Shared final : public Network {
   std::unique_ptr<PacedTransport> client_;  ///< the inner one starts when asked for
 };
 
-std::string text(const Bytes& bytes) {
-  std::string out;
-  for (const auto& piece : bytes.pieces) {
-    out.append(reinterpret_cast<const char*>(piece.data()), piece.size());
-  }
-  return out;
-}
-
 /// Remembers its events; echoes when asked to.
 class Recorder final : public StreamHandler {
  public:
   ReadNext on_message(Bytes message) override {
     const std::lock_guard lock(mutex_);
-    messages_.push_back(text(message));
+    messages_.push_back(joined(message));
     return pause_ ? ReadNext::kPause : ReadNext::kContinue;
   }
   void on_written() override {

@@ -32,14 +32,6 @@ Bytes in_pieces(const std::string& bytes, std::size_t piece_bytes) {
   return result;
 }
 
-std::string joined(const Bytes& bytes) {
-  std::string out;
-  for (const auto& piece : bytes.pieces) {
-    out.append(reinterpret_cast<const char*>(piece.data()), piece.size());
-  }
-  return out;
-}
-
 ChunkHeader sample_header() {
   ChunkHeader header;
   header.kind = ChunkKind::kPushGradient;

@@ -59,12 +59,4 @@ inline Bytes in_pieces(std::string_view text, std::size_t first) {
   return bytes;
 }
 
-inline std::string joined(const Bytes& bytes) {
-  std::string text;
-  for (const auto& piece : bytes.pieces) {
-    text.append(reinterpret_cast<const char*>(piece.data()), piece.size());
-  }
-  return text;
-}
-
 }  // namespace poseidon::fuzz

@@ -17,12 +17,14 @@
 #include "common/memory_carrier.h"
 #include "common/memory_transport.h"
 #include "common/sealed_transport.h"
-#include "common/tampered_carrier.h"
 #include "poseidon/v1/stream.pb.h"
 #include "tests/fuzz/input.h"
+#include "tests/support/tampered_carrier.h"
 
 namespace poseidon::fuzz {
 namespace {
+
+using testing_support::TamperedCarrier;
 
 constexpr int kMaxSteps = 200;
 
@@ -56,7 +58,7 @@ class End final : public StreamHandler {
   const std::vector<std::string>& said() const { return said_; }
 
   ReadNext on_message(Bytes message) override {
-    heard_.push_back(tampered_internal::text_of(message));
+    heard_.push_back(joined(message));
     return heard_.size() % 7 == 3 ? ReadNext::kPause : ReadNext::kContinue;
   }
   void resume() {

@@ -1,6 +1,6 @@
 #pragma once
 
-// For tests: a carrier of sealed streams with somebody in the middle.
+// A carrier of sealed streams with somebody in the middle.
 
 #include <functional>
 #include <memory>
@@ -13,24 +13,7 @@
 #include "common/sealed_transport.h"
 #include "common/transport.h"
 
-namespace poseidon {
-
-namespace tampered_internal {
-inline std::string text_of(const Bytes& bytes) {
-  std::string text;
-  for (const auto& piece : bytes.pieces) {
-    text.append(reinterpret_cast<const char*>(piece.data()), piece.size());
-  }
-  return text;
-}
-inline Bytes bytes_of(const std::string& text) {
-  const auto owner = std::make_shared<std::string>(text);
-  Bytes bytes;
-  bytes.pieces.emplace_back(reinterpret_cast<const std::byte*>(owner->data()), owner->size());
-  bytes.owner = owner;
-  return bytes;
-}
-}  // namespace tampered_internal
+namespace poseidon::testing_support {
 
 /// What somebody between the ends makes of a message: the messages that arrive in its place.
 using Tamper = std::function<std::vector<std::string>(const std::string&)>;
@@ -53,8 +36,8 @@ class TamperedStream final : public Stream, public StreamHandler {
       return ReadNext::kContinue;
     }
     const std::shared_ptr<const bool> alive = alive_;
-    for (const std::string& arrives : (*tamper_)(tampered_internal::text_of(message))) {
-      if (*alive) handler_->on_message(tampered_internal::bytes_of(arrives));
+    for (const std::string& arrives : (*tamper_)(joined(message))) {
+      if (*alive) handler_->on_message(received(arrives));
     }
     return ReadNext::kContinue;
   }
@@ -64,6 +47,14 @@ class TamperedStream final : public Stream, public StreamHandler {
   }
 
  private:
+  static Bytes received(const std::string& text) {
+    const auto owner = std::make_shared<std::string>(text);
+    Bytes bytes;
+    bytes.pieces.emplace_back(reinterpret_cast<const std::byte*>(owner->data()), owner->size());
+    bytes.owner = owner;
+    return bytes;
+  }
+
   const Tamper* const tamper_;
   const std::optional<absl::Status>* const forged_end_;
   const bool* const holds_end_;
@@ -107,4 +98,4 @@ class TamperedCarrier final : public SealedCarrier {
   MemoryCarrier honest_;
 };
 
-}  // namespace poseidon
+}  // namespace poseidon::testing_support

@@ -1,6 +1,6 @@
 #pragma once
 
-// For tests: certificates as `poseidon tls` makes them, and who has them.
+// Certificates as `poseidon tls` makes them, and who has them.
 
 #include <sys/stat.h>
 
@@ -15,7 +15,7 @@
 #include "common/security.h"
 #include "gtest/gtest.h"
 
-namespace poseidon {
+namespace poseidon::testing_support {
 
 inline constexpr int kTestDayS = 86400;
 
@@ -50,4 +50,4 @@ inline std::shared_ptr<Security> test_security(const std::filesystem::path& fold
   return *security;
 }
 
-}  // namespace poseidon
+}  // namespace poseidon::testing_support
