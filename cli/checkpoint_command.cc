@@ -161,7 +161,7 @@ absl::Status run_checkpoint_restore(const CheckpointRestoreOptions& options) {
   request.set_servers(static_cast<std::uint32_t>(options.servers));
   POSEIDON_ASSIGN_OR_RETURN(const v1::SubmitResponse response,
                             client->restore_checkpoint(request, kRestoreTimeout));
-  return follow_job(*client, response, options.wait);
+  return follow_job(*client, response, options.follow);
 }
 
 }  // namespace poseidon

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "cli/coordinator_client.h"
+#include "cli/outcome.h"
 
 namespace poseidon {
 
@@ -31,7 +32,7 @@ struct CheckpointRestoreOptions : CoordinatorAccess {
   std::string run_dir;       ///< on the coordinator's machine; "": the run's own
   std::int64_t workers = 0;  ///< 0: as many as trained the checkpoint
   std::int64_t servers = 0;  ///< 0: all there are
-  bool wait = false;
+  FollowOptions follow;
 };
 absl::Status run_checkpoint_restore(const CheckpointRestoreOptions& options);
 

@@ -70,7 +70,7 @@ absl::Status run_submit(const SubmitOptions& options) {
   request.set_servers(static_cast<std::uint32_t>(options.servers.value_or(0)));
   POSEIDON_ASSIGN_OR_RETURN(const v1::SubmitResponse response,
                             client->submit(request, kSubmitTimeout));
-  return follow_job(*client, response, options.wait);
+  return follow_job(*client, response, options.follow);
 }
 
 absl::Status run_status(const StatusOptions& options) {

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "cli/coordinator_client.h"
+#include "cli/outcome.h"
 
 namespace poseidon {
 
@@ -28,7 +29,7 @@ struct SubmitOptions : CoordinatorAccess {
   std::string run_dir;                  ///< on the coordinator's machine; "": it chooses
   std::optional<std::int64_t> workers;  ///< nullopt: what the job allows
   std::optional<std::int64_t> servers;  ///< nullopt: all there are
-  bool wait = false;
+  FollowOptions follow;
 };
 absl::Status run_submit(const SubmitOptions& options);
 

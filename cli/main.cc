@@ -15,6 +15,7 @@
 #include "cli/commands.h"
 #include "cli/data_command.h"
 #include "cli/doctor_command.h"
+#include "cli/outcome.h"
 #include "cli/tls_command.h"
 #include "cli/top_command.h"
 #include "cli/trace_command.h"
@@ -41,6 +42,17 @@ void add_coordinator_options(CLI::App& app, CoordinatorAccess& access) {
          "how long to wait for a coordinator that is not there yet (default 10)")
       ->check(CLI::Range(1, 3600));
   add_security_options(app, access.security);
+}
+
+void add_follow_options(CLI::App& app, FollowOptions& options) {
+  app.add_flag("--wait", options.wait, "show progress until the job ends; its outcome is ours");
+  app.add_option_function<std::int64_t>(
+         "--coordinator-away-s",
+         [&options](const std::int64_t& seconds) {
+           options.coordinator_away = std::chrono::seconds(seconds);
+         },
+         "with --wait: how long the coordinator may be silent (default 3600)")
+      ->check(CLI::Range(std::int64_t{1}, kMaxWaitS));
 }
 
 void add_local(CLI::App& app, LocalOptions& options) {
@@ -70,7 +82,7 @@ void add_submit(CLI::App& app, SubmitOptions& options) {
                  "wait for and use exactly so many (default: all there are)");
   app.add_option("--run-dir", options.run_dir,
                  "absolute folder on the coordinator's machine (default: in its state directory)");
-  app.add_flag("--wait", options.wait, "show progress until the job ends; its outcome is ours");
+  add_follow_options(app, options.follow);
   app.footer(
       "Data paths in the job must be valid on every worker's machine; relative ones are made\n"
       "absolute against the job file's folder here.\n\n"
@@ -257,7 +269,7 @@ void add_checkpoint(CLI::App& app, CheckpointOptions& options) {
   restore->add_option("--run-dir", to.run_dir,
                       "absolute folder on the coordinator's machine (default: the run's own,\n"
                       "whose metrics are cut back to the checkpoint and continued)");
-  restore->add_flag("--wait", to.wait, "show progress until the job ends; its outcome is ours");
+  add_follow_options(*restore, to.follow);
   restore->footer(
       "No job may run. The servers that hold the checkpoint must be here, on any address; the job\n"
       "may use more or fewer. With as many workers as before the model comes out the same.\n\n"

@@ -43,15 +43,17 @@ absl::Status report_outcome(const v1::GetStatusResponse& status) {
       " iterations: ", status.message(), "; run directory ", status.run_directory()));
 }
 
-absl::Status follow_job(CoordinatorClient& client, const v1::SubmitResponse& accepted, bool wait) {
+absl::Status follow_job(CoordinatorClient& client, const v1::SubmitResponse& accepted,
+                        const FollowOptions& options) {
   write_stdout(absl::StrCat("job ", printable(accepted.job_id()), " accepted; run directory ",
                             printable(accepted.run_directory()), "\n"));
-  if (!wait) {
+  if (!options.wait) {
     write_stdout(
         absl::StrCat("follow it with: poseidon status --coordinator ", client.address(), "\n"));
     return absl::OkStatus();
   }
   WatchOptions watch;
+  watch.silence_limit = options.coordinator_away;
   watch.pause = [](Milliseconds time) {
     std::this_thread::sleep_for(time);
     return absl::OkStatus();

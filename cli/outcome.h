@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "cli/coordinator_client.h"
+#include "common/clock.h"
 #include "poseidon/v1/control.pb.h"
 
 namespace poseidon {
@@ -18,9 +19,14 @@ std::string outcome_text(const v1::GetStatusResponse& status);
 /// failed.
 absl::Status report_outcome(const v1::GetStatusResponse& status);
 
-/// Says that the job is accepted. With `wait` follows it to its end, whose outcome is ours; without
-/// says how to.
-absl::Status follow_job(CoordinatorClient& client, const v1::SubmitResponse& accepted, bool wait);
+struct FollowOptions {
+  bool wait = false;  ///< to the job's end, whose outcome is ours
+  /// How long the coordinator may be silent meanwhile: by default as long as nodes go on without.
+  Milliseconds coordinator_away = std::chrono::hours(1);
+};
+/// Says that the job is accepted. Follows it as `options` say, or says how to.
+absl::Status follow_job(CoordinatorClient& client, const v1::SubmitResponse& accepted,
+                        const FollowOptions& options);
 
 /// One line each to stderr.
 void print_warnings(const std::vector<std::string>& warnings);

@@ -112,6 +112,11 @@ std::string Progress::update(const v1::GetStatusResponse& status, Nanoseconds no
   return text;
 }
 
+std::string Progress::unheard(const std::string& why) {
+  if (std::exchange(unheard_, true)) return "";
+  return absl::StrCat(std::exchange(live_, false) ? kRewriteLine : "", printable(why), "\n");
+}
+
 std::string Progress::finish() {
   if (!live_) return "";
   live_ = false;
@@ -145,6 +150,7 @@ std::string Progress::plain_lines(const v1::GetStatusResponse& status, Nanosecon
 
 std::string Progress::events(const v1::GetStatusResponse& status, Nanoseconds now) {
   std::string text;
+  if (std::exchange(unheard_, false)) text = "the coordinator answers again\n";
   if (!std::isnan(status.test_accuracy()) && tested_iteration_ != status.tested_iteration() &&
       (status.state() == "running" || status.state() == "done")) {
     tested_iteration_ = status.tested_iteration();

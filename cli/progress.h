@@ -47,17 +47,22 @@ class Progress {
   /// Text to write now, possibly empty. `now` never goes backwards.
   std::string update(const v1::GetStatusResponse& status, Nanoseconds now);
 
+  /// Instead of a status: none is to be had, and `why`. A line the first time, and with the next
+  /// status another.
+  std::string unheard(const std::string& why);
+
   /// Ends the live line, so that other text can follow. Empty when there is none.
   std::string finish();
 
  private:
   std::string live_line(const v1::GetStatusResponse& status) const;
   std::string plain_lines(const v1::GetStatusResponse& status, Nanoseconds now);
-  /// A line for each change of state and each new test result.
+  /// A line for each change of state and each new test result, and when it is heard again.
   std::string events(const v1::GetStatusResponse& status, Nanoseconds now);
 
   const ProgressOptions options_;
   bool live_ = false;      ///< the cursor stands behind a live line
+  bool unheard_ = false;   ///< since the last status
   std::string announced_;  ///< state and message last announced
   std::string remark_;     ///< the last message while it runs, ...
   Nanoseconds remark_since_{0};

@@ -150,6 +150,22 @@ TEST(ProgressTest, WaitingIsToldOncePerReason) {
   EXPECT_EQ(progress.update(status, seconds(2)), "digits waiting: 2 of 4 workers\n");
 }
 
+TEST(ProgressTest, SilenceAndItsEndAreToldOnce) {
+  Progress plain({});
+  EXPECT_THAT(plain.update(running(5), seconds(1)), HasSubstr("iteration 5/500"));
+  EXPECT_EQ(plain.unheard("nobody answers"), "nobody answers\n");
+  EXPECT_EQ(plain.unheard("nobody answers"), "");
+  EXPECT_THAT(plain.update(running(6), seconds(9)), StartsWith("the coordinator answers again\n"));
+  EXPECT_THAT(plain.update(running(7), seconds(19)), Not(HasSubstr("again")));
+  EXPECT_EQ(plain.unheard("nobody answers"), "nobody answers\n");
+
+  Progress live({.terminal = true});
+  EXPECT_THAT(live.update(running(5), seconds(1)), HasSubstr("digits 5/500"));
+  EXPECT_EQ(live.unheard("nobody answers"), "\r\x1b[Knobody answers\n");
+  EXPECT_EQ(live.finish(), "") << "there is no live line any more";
+  EXPECT_THAT(live.update(running(6), seconds(9)), StartsWith("the coordinator answers again\n"));
+}
+
 TEST(ProgressTest, ARemarkIsToldWhenItStays) {
   Progress progress({.terminal = false});
   v1::GetStatusResponse status = running(5);

@@ -10,6 +10,9 @@
 namespace poseidon {
 namespace {
 
+/// A coordinator that is silent for longer is worth a line.
+constexpr Nanoseconds kSilenceRemark = std::chrono::seconds(5);
+
 bool ended(const v1::GetStatusResponse& status) {
   return status.state() == "done" || status.state() == "failed";
 }
@@ -32,12 +35,20 @@ absl::StatusOr<v1::GetStatusResponse> poll_until_end(CoordinatorClient& client,
       }
       options.write(progress.update(*status, now));
       if (ended(*status)) return status;
+    } else if (!absl::IsUnavailable(status.status()) &&
+               !absl::IsDeadlineExceeded(status.status())) {
+      return status;
     } else if (now - last_answer > options.silence_limit) {
       return absl::UnavailableError(
           absl::StrCat("the coordinator at ", client.address(), " has not answered for ",
                        options.silence_limit.count() / 1000, " s: ", status.status().message(),
                        "; the job may go on without it, and `poseidon status` tells of it when it "
                        "answers again"));
+    } else if (now - last_answer > kSilenceRemark) {
+      options.write(progress.unheard(
+          absl::StrCat("the coordinator at ", client.address(),
+                       " does not answer; the job may go on without it, and we wait for it for ",
+                       options.silence_limit.count() / 1000, " s")));
     }
     if (absl::Status status_of_pause = options.pause(options.poll_interval);
         !status_of_pause.ok()) {

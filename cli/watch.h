@@ -15,7 +15,8 @@ namespace poseidon {
 
 struct WatchOptions {
   Milliseconds poll_interval{250};
-  /// How long the coordinator may be silent before the watch gives up.
+  /// How long the coordinator may be silent before the watch gives up. That it is silent is shown
+  /// earlier.
   Milliseconds silence_limit{15000};
   /// Waits so long, or less when something happened; an error ends the watch with it.
   std::function<absl::Status(Milliseconds)> pause;
@@ -24,8 +25,8 @@ struct WatchOptions {
 };
 
 /// Returns the job's last status: "done", or "failed" with the reason as message. An error means
-/// that the end was not seen: `pause` said so, the coordinator fell silent (UNAVAILABLE), or
-/// another job took this one's place (UNKNOWN).
+/// that the end was not seen: `pause` said so, the coordinator fell silent (UNAVAILABLE) or refuses
+/// to answer (its code), or another job took this one's place (UNKNOWN).
 absl::StatusOr<v1::GetStatusResponse> watch_job(CoordinatorClient& client,
                                                 const std::string& job_id,
                                                 ProgressOptions progress_options,

@@ -242,15 +242,39 @@ class Killed(AwayTest):
                 (earlier / name).replace(self.run_dir / name)
             cluster.restart_coordinator()
 
+    def follow(self, cluster, *arguments):
+        """A `poseidon submit --wait` of two workers, as a process."""
+        self.run_dir = self.folder / "run"
+        return self.start("follower", BIN / "poseidon", "submit", self.write_job(digits_job(**JOB)), "--workers", 2,
+                          "--servers", 2, "--run-dir", self.run_dir, "--coordinator", cluster.address, "--wait", *arguments)
+
+    def test_while_somebody_follows(self):
+        cluster = Cluster(self)
+        cluster.add_server()
+        cluster.add_server()
+        for _ in range(2):
+            cluster.add_worker("--metrics-listen", "127.0.0.1:0")
+        follower = self.follow(cluster)
+        cluster.wait_for_iteration(20)
+        self.epoch = cluster.status()["epoch"]
+        self.kill_coordinator(cluster)
+        wait_for("the follower to notice", lambda: "does not answer; the job may go on" in follower.log(), 20)
+        cluster.restart_coordinator()
+        self.assert_undisturbed(cluster)
+        self.assertEqual(follower.wait(10), 0, follower.log())
+        self.assertRegex(follower.log(), r"(?s)does not answer.*answers again.*final loss")
+
     def test_for_ever(self):
         cluster = Cluster(self).add(workers=1, servers=2)
         cluster.add_worker("--coordinator-away-s", 2)
-        self.submit(cluster, self.folder / "run")
+        follower = self.follow(cluster, "--coordinator-away-s", 2)
         cluster.wait_for_iteration(20)
         self.kill_coordinator(cluster)
         patient, hasty = cluster.workers
         self.assertEqual(hasty.wait(20), 1)
         self.assertRegex(hasty.log(), "no coordinator answered at .* for 2 s")
+        self.assertEqual(follower.wait(20), 1)
+        self.assertRegex(follower.log(), "the coordinator at .* has not answered for 2 s")
         for process in (patient, *[server for server, _ in cluster.servers]):
             process.signal(signal.SIGTERM)
             self.assertEqual(process.wait(10), 0, process.log())
