@@ -1,5 +1,6 @@
 #include "cli/outcome.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <thread>
@@ -14,9 +15,13 @@
 namespace poseidon {
 
 std::string outcome_text(const v1::GetStatusResponse& status) {
-  std::string text = absl::StrFormat("\ntraining     %d iterations in %.1f s\nfinal loss   %s\n",
-                                     status.iterations(), status.training_seconds(),
-                                     format_measure(status.loss()));
+  const std::uint64_t from = std::min(status.training_from(), status.iterations());
+  std::string text = absl::StrFormat(
+      "\ntraining     %s iterations in %.1f s\nfinal loss   %s\n",
+      from == 0
+          ? absl::StrCat(status.iterations())
+          : absl::StrCat("the last ", status.iterations() - from, " of ", status.iterations()),
+      status.training_seconds(), format_measure(status.loss()));
   if (!std::isnan(status.test_accuracy())) {
     absl::StrAppend(&text, "test         accuracy ", format_measure(status.test_accuracy()),
                     ", loss ", format_measure(status.test_loss()), " after ",

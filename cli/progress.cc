@@ -93,8 +93,10 @@ std::string format_bandwidth(const v1::GetStatusResponse& status) {
 }
 
 std::optional<double> seconds_left(const v1::GetStatusResponse& status) {
-  if (status.iteration() == 0 || status.iterations() < status.iteration()) return std::nullopt;
-  const auto done = static_cast<double>(status.iteration());
+  if (status.iteration() <= status.training_from() || status.iterations() < status.iteration()) {
+    return std::nullopt;
+  }
+  const auto done = static_cast<double>(status.iteration() - status.training_from());
   const auto missing = static_cast<double>(status.iterations() - status.iteration());
   return missing * status.training_seconds() / done;
 }

@@ -29,7 +29,8 @@ std::string format_measure(double value);
 /// down". Empty before the first measurement.
 std::string format_bandwidth(const v1::GetStatusResponse& status);
 
-/// Seconds until the last iteration at the mean speed so far; nullopt before the first iteration.
+/// Seconds until the last iteration at the mean speed of those that training_seconds is the time
+/// of; nullopt before the first of them.
 std::optional<double> seconds_left(const v1::GetStatusResponse& status);
 
 struct ProgressOptions {

@@ -76,6 +76,13 @@ TEST(FormatTest, TimeLeftIsAtTheMeanSpeed) {
   EXPECT_EQ(seconds_left(running(0)), std::nullopt);
   EXPECT_DOUBLE_EQ(*seconds_left(running(100)), 40.0);
   EXPECT_DOUBLE_EQ(*seconds_left(running(500)), 0.0);
+
+  v1::GetStatusResponse restored = running(100);
+  restored.set_training_from(90);
+  restored.set_training_seconds(5);
+  EXPECT_DOUBLE_EQ(*seconds_left(restored), 200.0) << "10 iterations took 5 s";
+  restored.set_training_from(100);
+  EXPECT_EQ(seconds_left(restored), std::nullopt);
 }
 
 TEST(ProgressTest, TerminalRewritesOneLine) {

@@ -142,8 +142,23 @@ absl::Status create_folder(const std::filesystem::path& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (!error) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      str_cat(path.string(), ": cannot create this folder: ", error.message()));
+  return folder_error(path, "cannot create this folder", error.value());
+}
+
+absl::Status folder_error(const std::filesystem::path& path, std::string_view what, int error) {
+  absl::Status status = system_error(path, what, error);
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+    case EIO:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case ESTALE:
+      return status;
+    default:
+      return absl::InvalidArgumentError(status.message());
+  }
 }
 
 absl::StatusOr<Descriptor> lock_file(const std::filesystem::path& path) {
@@ -237,12 +252,21 @@ absl::Status AtomicFile::commit() {
     return system_error(path_, "cannot put the new file in its place", errno);
   }
   exists_ = false;
-  const std::filesystem::path folder = path_.has_parent_path() ? path_.parent_path() : ".";
+  return sync_folder_of(path_);
+}
+
+absl::Status sync_folder_of(const std::filesystem::path& path) {
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   const Descriptor directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory.is_open() || ::fsync(directory.get()) != 0) {
-    return system_error(path_, "the file is written, but its folder could not be synced", errno);
+  if (directory.is_open() && ::fsync(directory.get()) == 0) return absl::OkStatus();
+  return system_error(path, "this is done, but its folder could not be synced", errno);
+}
+
+absl::Status remove_durably(const std::filesystem::path& path) {
+  if (::unlink(path.c_str()) != 0) {
+    return errno == ENOENT ? absl::OkStatus() : system_error(path, "cannot remove", errno);
   }
-  return absl::OkStatus();
+  return sync_folder_of(path);
 }
 
 void remove_leftovers(const std::filesystem::path& path) {

@@ -25,9 +25,14 @@ std::filesystem::path path_from(const std::filesystem::path& folder,
 /// `path_from` in place; a path that is not given ("") stays so.
 void resolve_path(std::string& path, const std::filesystem::path& folder);
 
-/// `path` as a folder, with those that it lies in; it may be there already. INVALID_ARGUMENT
-/// otherwise, which starts with the path.
+/// `path` as a folder, with those that it lies in; it may be there already. Errors as
+/// folder_error().
 absl::Status create_folder(const std::filesystem::path& path);
+
+/// Of a folder that was named to us and cannot be used: INVALID_ARGUMENT where another one could
+/// be (no permission, a file in its place), what the system says where not (a full disk). Starts
+/// with the path.
+absl::Status folder_error(const std::filesystem::path& path, std::string_view what, int error);
 
 /// Creates an empty file where there is none and locks it, until the descriptor is closed or the
 /// process ends. ALREADY_EXISTS when another process has locked it; errors start with the path.
@@ -48,6 +53,12 @@ absl::Status read_exactly_at(int fd, const std::filesystem::path& path, std::uin
 
 /// Opens a regular file for reading. Errors as read_file.
 absl::StatusOr<Descriptor> open_file(const std::filesystem::path& path);
+
+/// That a file at `path` is there, or is not there any more, stays so when the power fails.
+absl::Status sync_folder_of(const std::filesystem::path& path);
+
+/// Idempotent; a file that is removed does not come back when the power fails.
+absl::Status remove_durably(const std::filesystem::path& path);
 
 /// What the system says (`error` is its errno): "PATH: WHAT: No space left on device". NOT_FOUND,
 /// PERMISSION_DENIED, ALREADY_EXISTS, RESOURCE_EXHAUSTED (a full disk), otherwise INTERNAL.

@@ -27,7 +27,7 @@ class ReportOutbox {
   /// without them. It takes twice as many from one worker before it has heard of another.
   static constexpr std::size_t kKeptIterations = 65536;
   /// Tests, checkpoints, Ready, Halted, Finished or Failed; beyond it the oldest go.
-  static constexpr std::size_t kKeptEvents = 1024;
+  static constexpr std::size_t kKeptEvents = 16384;
 
   /// A new assignment; `first` is the first iteration that it will report.
   void begin(Epoch epoch, std::uint32_t index, Iteration first);

@@ -74,6 +74,7 @@ nlohmann::json status_to_json(const v1::GetStatusResponse& status) {
                {"test_loss", number(status.test_loss())},
                {"tested_iteration", status.tested_iteration()},
                {"training_seconds", number(status.training_seconds())},
+               {"training_from", status.training_from()},
                {"run_directory", status.run_directory()},
                {"plan_basis", status.plan_basis()},
                {"predicted_iteration_seconds", number(status.predicted_iteration_seconds())},

@@ -34,13 +34,9 @@ absl::Status write_manifest(const fs::path& directory, const fs::path& path,
 }
 
 absl::Status remove_manifest(const fs::path& path) {
-  std::error_code error;
-  fs::remove(path, error);
-  if (error) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot remove ", path.string(), ": ", error.message()));
-  }
-  return absl::OkStatus();
+  // Should it come back, it would name parts that servers have dropped by then.
+  const absl::Status status = remove_durably(path);
+  return status.ok() ? status : absl::UnavailableError(status.message());
 }
 
 absl::StatusOr<CheckpointManifest> read_manifest(const fs::path& path) {

@@ -202,12 +202,13 @@ class Cluster {
   std::string join_note(NodeRole role) const;
   JobDescription describe_job(const v1::SubmitRequest& request, const ResolvedJob& resolved,
                               const std::string& run_directory) const;
-  static absl::Status check_counts(const v1::SubmitRequest& request, const ResolvedJob& job);
+  static absl::Status check_counts(const v1::SubmitRequest& request, const ResolvedJob& job,
+                                   bool from_checkpoint);
   absl::Status reserve_submission();
   RunDirectory::Events run_directory_events();
   void files_are_closed();
   void install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& request,
-                   std::shared_ptr<RunFiles> directory, LossCurve curve);
+                   std::shared_ptr<RunFiles> directory, std::optional<MetricsProgress> earlier);
   absl::Status go_on_with(DurableJob record);
   void recall_last_job();
   void record_job();
@@ -251,6 +252,7 @@ class Cluster {
   bool submitting_ = false;
   std::optional<std::uint64_t> uploading_;  ///< the epoch whose model is on its way
   std::string model_refused_;               ///< why the last one was, if it will come again
+  std::string lines_refused_;               ///< why the disk of directory_ does not take them
   Nanoseconds last_seen_{0};                ///< when this process last did anything
   bool is_cut_off_ = false;                 ///< then
   Nanoseconds forgiven_until_{0};           ///< of what came before the job counts no time twice

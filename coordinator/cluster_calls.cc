@@ -48,7 +48,10 @@ absl::Status check_weights_stay(const std::filesystem::path& weights,
 
 }  // namespace
 
-absl::Status Cluster::check_counts(const v1::SubmitRequest& request, const ResolvedJob& job) {
+/// Who goes on from a checkpoint may have lost a server for good, and cannot change the job: it has
+/// fewer copies then.
+absl::Status Cluster::check_counts(const v1::SubmitRequest& request, const ResolvedJob& job,
+                                   bool from_checkpoint) {
   if (job.batch_size < 1 || job.batch_size > std::numeric_limits<std::uint32_t>::max()) {
     return absl::InvalidArgumentError(
         absl::StrCat("batch_size is ", job.batch_size, "; it must be positive"));
@@ -62,9 +65,10 @@ absl::Status Cluster::check_counts(const v1::SubmitRequest& request, const Resol
         absl::StrCat("membership asks for ", job.min_workers, " to ", job.max_workers,
                      " workers; give 1 <= min_workers <= max_workers"));
   }
-  return check_node_counts(
-      {.min_workers = job.min_workers, .max_workers = job.max_workers, .replicas = job.replicas},
-      request.workers(), request.servers());
+  return check_node_counts({.min_workers = job.min_workers,
+                            .max_workers = job.max_workers,
+                            .replicas = from_checkpoint ? 1 : job.replicas},
+                           request.workers(), request.servers());
 }
 
 std::string Cluster::job_text() const {
@@ -105,13 +109,19 @@ absl::StatusOr<v1::SubmitResponse> Cluster::begin_job(const v1::SubmitRequest& r
   if (request.workers() > max_nodes || request.servers() > max_nodes) {
     return absl::InvalidArgumentError(absl::StrCat("a cluster has at most ", max_nodes, " nodes"));
   }
-  std::filesystem::path path = request.run_directory();
+  // One spelling, so that nobody takes it for another one's.
+  std::filesystem::path path = plain_folder(request.run_directory());
   if (!path.empty() && !path.is_absolute()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the run directory ", path.string(), " must be an absolute path"));
   }
   POSEIDON_ASSIGN_OR_RETURN(const ResolvedJob resolved, resolver_(request.job_json()));
-  POSEIDON_RETURN_IF_ERROR(check_counts(request, resolved));
+  POSEIDON_RETURN_IF_ERROR(check_counts(request, resolved, source.has_value()));
+  if (is_same_folder(path, std::filesystem::absolute(state_->path()))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--run-dir ", path.string(),
+                     " is the coordinator's state directory; a run needs a folder of its own"));
+  }
   for (const std::string& warning : resolved.warnings) spdlog::warn("{}", warning);
 
   POSEIDON_RETURN_IF_ERROR(reserve_submission());
@@ -146,7 +156,8 @@ absl::StatusOr<v1::SubmitResponse> Cluster::begin_job(const v1::SubmitRequest& r
   if (!directory.ok()) {
     const absl::Status dropped = state_->drop_job();
     if (!dropped.ok()) spdlog::error("{}", std::string(dropped.message()));
-    return directory.status();
+    return absl::Status(directory.status().code(), absl::StrCat("the run directory (--run-dir): ",
+                                                                directory.status().message()));
   }
   if ((*directory)->replaced()) {
     spdlog::warn("{} holds an earlier run; its files are replaced", path.string());
@@ -156,7 +167,7 @@ absl::StatusOr<v1::SubmitResponse> Cluster::begin_job(const v1::SubmitRequest& r
   response.set_job_id(description.id);
   response.set_run_directory(path.string());
   install_job(std::make_unique<JobRun>(options_.job, std::move(description), clock_->now()),
-              request, *std::move(directory), curve_of_earlier(path, begin));
+              request, *std::move(directory), progress_of_earlier(path, begin));
   return response;
 }
 
@@ -164,12 +175,15 @@ RunDirectory::Events Cluster::run_directory_events() {
   return {.on_written =
               [this](SnapshotId version) {
                 const std::lock_guard<std::mutex> lock(mutex_);
+                lines_refused_.clear();
                 if (job_ && !ending_) apply(job_->on_metrics_written(version));
               },
           .on_trouble =
-              [](const absl::Status& status) {
-                spdlog::error("{}; training goes on, and the file is tried again",
-                              std::string(status.message()));
+              [this](const absl::Status& status) {
+                const std::lock_guard<std::mutex> lock(mutex_);
+                lines_refused_ = absl::StrCat(
+                    status.message(), "; training goes on, and what could not be written is kept");
+                note(EventKind::kAlarm, lines_refused_);
               },
           .on_error =
               [this](const absl::Status& status) {
@@ -261,7 +275,8 @@ JobDescription Cluster::describe_job(const v1::SubmitRequest& request, const Res
 }
 
 void Cluster::install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& request,
-                          std::shared_ptr<RunFiles> directory, LossCurve curve) {
+                          std::shared_ptr<RunFiles> directory,
+                          std::optional<MetricsProgress> earlier) {
   std::unique_ptr<JobRun> old_job;  // both die after the lock is released
   std::shared_ptr<RunFiles> old_directory;
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -277,11 +292,19 @@ void Cluster::install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& 
   source_ = job_->description().source;
   resumed_epoch_.reset();
   traffic_.reset();
-  curve_ = std::move(curve);
+  curve_ = earlier ? std::move(earlier->curve) : LossCurve();
   counted_iterations_ = job_->first_iteration();
   files_closing_ = false;
   files_closed_ = false;
   end_told_ = false;
+  lines_refused_.clear();
+  if (earlier && source_ && earlier->next_iteration < snapshot_iteration(*source_)) {
+    note(EventKind::kAlarm,
+         absl::StrCat(directory_->path().string(), "/metrics.jsonl has nothing of iterations ",
+                      earlier->next_iteration, " to ", snapshot_iteration(*source_) - 1,
+                      ", which checkpoint ", snapshot_name(*source_),
+                      " has behind it: their lines were lost, or are of another run"));
+  }
   directory_->write_file("job.json", submitted_.job_json());
   if (shutting_down_) {
     apply(job_->fail("the coordinator is stopping", clock_->now()));
@@ -334,6 +357,9 @@ void Cluster::fill_job(v1::GetStatusResponse& out) const {
   if (!model_refused_.empty() && job_->state() == JobState::kRunning) {
     out.set_message(absl::StrCat(model_refused_, "; worker 0 keeps it and comes again"));
   }
+  if (!lines_refused_.empty() && job_->state() == JobState::kRunning) {
+    out.set_message(lines_refused_);
+  }
   if (membership_.isolated_since() && !job_->ended()) {
     out.set_message("no node is heard just now: training may be further than this tells");
   }
@@ -348,6 +374,7 @@ void Cluster::fill_job(v1::GetStatusResponse& out) const {
     out.set_tested_iteration(static_cast<std::uint64_t>(progress.test->iteration));
   }
   out.set_training_seconds(progress.training_seconds);
+  out.set_training_from(static_cast<std::uint64_t>(progress.training_from));
   out.set_run_directory(directory_->path().string());
   out.set_plan_basis(job_->plan_basis());
   out.set_recommendation(job_->recommendation());

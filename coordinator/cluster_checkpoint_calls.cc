@@ -154,7 +154,7 @@ absl::Status Cluster::add_source(SnapshotId source, JobDescription& description)
                             catalog_.find(snapshot_name(source)));
   catalog_.keep(source);
   description.source = source;
-  if (manifest->run_directory == description.run_directory) {
+  if (is_same_folder(manifest->run_directory, description.run_directory)) {
     description.id = manifest->job_id;
     description.committed = catalog_.of_job(manifest->job_id);
   } else {

@@ -275,7 +275,7 @@ absl::Status Cluster::go_on_with(DurableJob record) {
   request.set_workers(record.workers);
   request.set_servers(record.servers);
   POSEIDON_ASSIGN_OR_RETURN(const ResolvedJob resolved, resolver_(record.job_json));
-  POSEIDON_RETURN_IF_ERROR(check_counts(request, resolved));
+  POSEIDON_RETURN_IF_ERROR(check_counts(request, resolved, record.source.has_value()));
   JobDescription description = describe_job(request, resolved, record.run_directory);
   description.id = record.id;
   if (!record.running) {
@@ -292,7 +292,7 @@ absl::Status Cluster::go_on_with(DurableJob record) {
     state_->drop_outcome();  // if the submission did not come so far
     description.epoch = Epoch(epoch);
     install_job(std::make_unique<JobRun>(options_.job, std::move(description), clock_->now()),
-                request, std::move(directory), curve_of_earlier(record.run_directory, begin));
+                request, std::move(directory), progress_of_earlier(record.run_directory, begin));
     return absl::OkStatus();
   }
   DurableJob::Running& running = *record.running;

@@ -294,7 +294,10 @@ JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now,
     checkpoints_.set_data(data());
     lines_are_lost_ = false;
     message_.clear();
-    if (!started_) started_ = now;
+    if (!started_) {
+      started_ = now;
+      started_from_ = first_iteration_;
+    }
     images_.clear();
     images_.add(now, images_done());
     for (Participant& server : servers_) server.state = ParticipantState::kRunning;
@@ -413,6 +416,7 @@ JobProgress JobRun::progress(Nanoseconds now) const {
   progress.test = test_;
   progress.images_per_s = images_.per_second(until);
   if (started_) progress.training_seconds = seconds(until - *started_);
+  progress.training_from = started_from_;
   return progress;
 }
 

@@ -248,6 +248,7 @@ struct JobProgress {
   std::optional<TestResult> test;
   double images_per_s = 0.0;
   double training_seconds = 0.0;
+  Iteration training_from = 0;  ///< that was next when training_seconds began
 };
 
 /// A node on a new stream, and what it says it is in the middle of.
@@ -544,7 +545,8 @@ class JobRun {
   int idle_recoveries_ = 0;
   Nanoseconds idle_recovery_counted_{0};  ///< the last of them, if there is one
   Iteration furthest_ = 0;                ///< how many iterations have ever been complete
-  std::optional<Nanoseconds> started_;    ///< when Start was sent
+  std::optional<Nanoseconds> started_;    ///< when Start was sent ...
+  Iteration started_from_ = 0;            ///< ... and from which iteration on
   std::optional<Nanoseconds> ended_at_;
 };
 

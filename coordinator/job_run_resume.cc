@@ -126,7 +126,8 @@ std::unique_ptr<JobRun> JobRun::resume(JobRunOptions options, JobDescription des
   run->loss_ = running.loss;
   run->test_ = running.test;
   run->model_stored_ = running.model_stored;
-  run->started_ = now - running.age;
+  run->started_ = now - running.age;  // of the epoch
+  run->started_from_ = run->first_iteration_;
   run->message_.clear();
   run->enter(JobState::kRunning, now);
   run->trained_workers_ = run->workers_.size();

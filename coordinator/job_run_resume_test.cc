@@ -109,6 +109,7 @@ TEST_F(JobResumeTest, GoesOnWhereTheEarlierOneStopped) {
   EXPECT_EQ(progress.loss, 1.5);
   EXPECT_EQ(progress.test->accuracy, 0.75);
   EXPECT_EQ(progress.training_seconds, 61.0);
+  EXPECT_EQ(progress.training_from, job_->first_iteration()) << "it is the time of this epoch";
   EXPECT_EQ(job_->plan_basis(), "not calibrated");
   EXPECT_THAT(only<CountRefusal>(report(11, 1)), SizeIs(1)) << "metrics.jsonl has it";
   EXPECT_THAT(report(11, 2), IsEmpty());

@@ -84,7 +84,8 @@ struct TestResult {
 /// Every rank reports each test once, in the order of iterations.
 class TestCombiner {
  public:
-  static constexpr std::size_t kMaxPending = 1024;  ///< tests not yet reported by everyone
+  /// Tests not yet reported by everyone: as many as each worker tells again (ReportOutbox).
+  static constexpr std::size_t kMaxPending = 16384;
 
   /// `first`: tests of iterations before it were reported in an earlier life.
   explicit TestCombiner(std::uint32_t workers, Iteration first = 0)

@@ -29,6 +29,9 @@ constexpr Milliseconds kRetryPause{500};
 /// Attempts once the run has ended.
 constexpr int kLastTries = 4;
 
+/// Of lines: a disk that does not take them is not tried with all that wait for it.
+constexpr std::size_t kMostAtOnce = std::size_t{1} << 20;
+
 /// Far above a job's text and a plan together.
 constexpr std::uint64_t kMaxJobRecordBytes = 256 << 20;
 constexpr std::uint64_t kMaxOutcomeBytes = 1 << 20;
@@ -89,7 +92,7 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(const fs::path&
       set_finished_run_aside(path, goes_on ? MetricsAside::kCopy : MetricsAside::kMove));
   Descriptor fd(::open(metrics.c_str(),
                        O_WRONLY | O_CREAT | (goes_on ? 0 : O_TRUNC) | O_CLOEXEC | O_APPEND, 0644));
-  if (!fd.is_open()) return errno_status("create", metrics);
+  if (!fd.is_open()) return folder_error(metrics, "cannot create", errno);
   // What is left of an earlier run must not pass for this one's.
   for (const char* name : kCompanions) fs::remove(path / name, ignored);
   fs::remove(path / kModelFile, ignored);  // a link to nothing; any other is aside by now
@@ -179,9 +182,10 @@ void RunDirectory::roll_back(Iteration iteration) {
 void RunDirectory::enqueue(Item item) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (closing_) return;
-  if (queue_.size() >= kMaxQueued) {
+  if (queued_bytes_ + item.bytes() > kMaxQueuedBytes) {
     overflow_ = true;
   } else {
+    queued_bytes_ += item.bytes();
     queue_.push_back(std::move(item));
   }
   changed_.notify_all();
@@ -191,6 +195,12 @@ void RunDirectory::close() {
   const std::lock_guard<std::mutex> lock(mutex_);
   closing_ = true;
   changed_.notify_all();
+}
+
+std::size_t RunDirectory::bytes_of(const std::deque<Item>& items) {
+  std::size_t bytes = 0;
+  for (const Item& item : items) bytes += item.bytes();
+  return bytes;
 }
 
 void RunDirectory::write_loop() {
@@ -212,23 +222,33 @@ void RunDirectory::write_loop() {
       overflow = std::exchange(overflow_, false);
       closing = closing_;
     }
+    const std::size_t taken = bytes_of(items);
     const absl::Status status = write_items(items);
     if (!status.ok() && !failing) events_.on_trouble(status);
     failing = !status.ok();
+    if (failing) write_elsewhere(items);
     if (overflow) {
       events_.on_error(absl::ResourceExhaustedError(absl::StrCat(
           failing ? status.message() : absl::StrCat(path_.string(), ": the disk is too slow"), "; ",
-          kMaxQueued, " lines wait for it")));
+          kMaxQueuedBytes >> 20, " MiB of lines wait for it")));
     }
-    if (failing) {
+    const std::size_t written = taken - bytes_of(items);
+    {
       const std::lock_guard<std::mutex> lock(mutex_);
-      queue_.insert(queue_.begin(), std::make_move_iterator(items.begin()),
-                    std::make_move_iterator(items.end()));
-      closing = closing_;
+      queued_bytes_ -= written;
+      if (failing) {
+        std::move(queue_.begin(), queue_.end(), std::back_inserter(items));
+        queue_.swap(items);
+        closing = closing_;
+      }
     }
     if (closing && failing && --last_tries == 0) events_.on_error(status);
     if (closing && (!failing || last_tries == 0)) break;
     if (closing && failing) std::this_thread::sleep_for(kRetryPause);
+  }
+  // Who hears that all is closed may forget the job, and no worker tells the lines again then.
+  if (::fdatasync(metrics_fd_.get()) != 0 && errno != EINVAL) {
+    spdlog::error("{}", std::string(errno_status("write to disk", path_ / kMetricsFile).message()));
   }
   events_.on_closed();
 }
@@ -246,12 +266,12 @@ absl::Status RunDirectory::write_items(std::deque<Item>& items) {
       items.pop_front();
     } else {
       std::string lines;
-      const auto is_line = [](const Item& item) { return item.name.empty() && !item.roll_back; };
-      const auto end = std::find_if_not(items.begin(), items.end(), is_line);
       std::optional<SnapshotId> reached;
-      for (auto it = items.begin(); it != end; ++it) {
-        lines += it->contents;
-        if (it->reaches) reached = it->reaches;
+      auto end = items.begin();
+      for (; end != items.end() && end->name.empty() && !end->roll_back; ++end) {
+        if (lines.size() >= kMostAtOnce) break;
+        lines += end->contents;
+        if (end->reaches) reached = end->reaches;
       }
       const off_t before = ::lseek(metrics_fd_.get(), 0, SEEK_END);
       const absl::Status status = write_fully(metrics_fd_.get(), path_ / kMetricsFile, lines);
@@ -270,6 +290,18 @@ absl::Status RunDirectory::write_items(std::deque<Item>& items) {
   return absl::OkStatus();
 }
 
+/// The record of the job is on another disk, and who goes on with the job after this process needs
+/// it the more when the run's own disk is full.
+void RunDirectory::write_elsewhere(std::deque<Item>& items) {
+  std::erase_if(items, [](const Item& item) {
+    const fs::path path = item.name;
+    if (!path.is_absolute()) return false;
+    const absl::Status status = write_file_atomically(path, item.contents);
+    if (!status.ok()) spdlog::error("{}", std::string(status.message()));
+    return status.ok();
+  });
+}
+
 absl::Status RunDirectory::roll_back_now(Iteration iteration) {
   const fs::path metrics = path_ / kMetricsFile;
   POSEIDON_ASSIGN_OR_RETURN(const std::string text, read_file(metrics, kMaxMetricsBytes));
@@ -278,10 +310,21 @@ absl::Status RunDirectory::roll_back_now(Iteration iteration) {
   return metrics_fd_.is_open() ? absl::OkStatus() : errno_status("open", metrics);
 }
 
-LossCurve curve_of_earlier(const fs::path& directory, RunDirectory::Begin begin) {
-  if (begin == RunDirectory::Begin::kAnew) return {};
+std::optional<MetricsProgress> progress_of_earlier(const fs::path& directory,
+                                                   RunDirectory::Begin begin) {
+  if (begin == RunDirectory::Begin::kAnew) return std::nullopt;
   std::ifstream in(directory / kMetricsFile, std::ios::binary);
-  return read_metrics_progress(in).curve;  // no such file: nothing to show
+  return read_metrics_progress(in);  // no such file: nothing is told
+}
+
+fs::path plain_folder(const fs::path& path) {
+  const fs::path plain = path.lexically_normal();
+  return plain.has_filename() ? plain : plain.parent_path();
+}
+
+bool is_same_folder(const fs::path& one, const fs::path& other) {
+  std::error_code ignored;  // one is not there: then it is the text that counts
+  return plain_folder(one) == plain_folder(other) || fs::equivalent(one, other, ignored);
 }
 
 std::string metrics_before(std::string_view metrics, Iteration iteration) {
@@ -332,13 +375,7 @@ absl::Status StateDirectory::store_job(std::string_view text) const {
   return write_file_atomically(job_file(), text);
 }
 
-absl::Status StateDirectory::drop_job() const {
-  std::error_code error;
-  fs::remove(job_file(), error);
-  if (!error) return absl::OkStatus();
-  return absl::UnknownError(
-      absl::StrCat("cannot remove ", job_file().string(), ": ", error.message()));
-}
+absl::Status StateDirectory::drop_job() const { return remove_durably(job_file()); }
 
 absl::StatusOr<std::optional<std::string>> StateDirectory::load_job() const {
   absl::StatusOr<std::string> text = read_file(job_file(), kMaxJobRecordBytes);

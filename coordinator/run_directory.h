@@ -89,8 +89,9 @@ class RunDirectory final : public RunFiles {
     std::function<void(const absl::Status&)> on_trouble, on_error;
     std::function<void()> on_closed;
   };
-  /// Lines and files waiting for the disk; beyond it the run fails instead of eating the memory.
-  static constexpr std::size_t kMaxQueued = 65536;
+  /// Of lines and files that wait for the disk, with what keeping them takes: half a million lines.
+  /// Beyond it the run fails instead of eating the memory.
+  static constexpr std::size_t kMaxQueuedBytes = std::size_t{128} << 20;
 
   enum class Begin {
     kAnew,  ///< files of an earlier run in the same place are replaced; `replaced()` says so
@@ -114,7 +115,8 @@ class RunDirectory final : public RunFiles {
 
   /// `reaches`: what on_written shall say once the line is on disk.
   void append_line(std::string line, std::optional<SnapshotId> reaches) override;
-  /// In the run directory, or anywhere where `name` is an absolute path.
+  /// In the run directory, or anywhere where `name` is an absolute path: then in its turn as long
+  /// as the run's disk takes what comes before, and without waiting for a disk that does not.
   void write_file(std::string name, std::string contents) override;
   /// Takes the metrics of iterations and tests from this one on back: they will come again.
   void roll_back(Iteration iteration) override;
@@ -136,11 +138,15 @@ class RunDirectory final : public RunFiles {
     std::string contents;
     std::optional<Iteration> roll_back;  ///< set: only this
     std::optional<SnapshotId> reaches = std::nullopt;
+
+    std::size_t bytes() const { return sizeof(*this) + name.size() + contents.size(); }
   };
   RunDirectory(std::filesystem::path path, Events events, Descriptor metrics_fd, bool replaced);
   void enqueue(Item item);
+  static std::size_t bytes_of(const std::deque<Item>& items);
   void write_loop();
   absl::Status write_items(std::deque<Item>& items);
+  static void write_elsewhere(std::deque<Item>& items);
   absl::Status roll_back_now(Iteration iteration);
 
   const std::filesystem::path path_;
@@ -150,14 +156,23 @@ class RunDirectory final : public RunFiles {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Item> queue_;  ///< guarded by mutex_
-  bool overflow_ = false;   ///< guarded by mutex_
-  bool closing_ = false;    ///< guarded by mutex_
+  std::deque<Item> queue_;        ///< guarded by mutex_
+  std::size_t queued_bytes_ = 0;  ///< guarded by mutex_: what waits, be it being written just now
+  bool overflow_ = false;         ///< guarded by mutex_
+  bool closing_ = false;          ///< guarded by mutex_
   std::thread writer_;
 };
 
-/// The loss of the run that is gone on with in this directory; empty for one that begins anew.
-LossCurve curve_of_earlier(const std::filesystem::path& directory, RunDirectory::Begin begin);
+/// What the metrics tell of the run that is gone on with in this directory; nothing for one that
+/// begins anew.
+std::optional<MetricsProgress> progress_of_earlier(const std::filesystem::path& directory,
+                                                   RunDirectory::Begin begin);
+
+/// Without `.`, `..` and a slash at its end: by its text alone.
+std::filesystem::path plain_folder(const std::filesystem::path& path);
+
+/// Whether two paths, absolute both, name one folder: by their text, or because it is there.
+bool is_same_folder(const std::filesystem::path& one, const std::filesystem::path& other);
 
 /// Those lines of metrics.jsonl that speak of iterations and tests before this one. What is no such
 /// line (a torn one) goes.
