@@ -11,8 +11,8 @@
 
 namespace poseidon {
 
-/// An array with the fields of DESIGN section 9 and more, oldest first; then the newest attempt
-/// that failed and the one in the making, both with committed false, a reason, and no time.
+/// An array, oldest first; then the newest attempt that failed and the one in the making, both with
+/// committed false, a reason, and no time.
 nlohmann::json checkpoints_to_json(const v1::ListCheckpointsResponse& list);
 
 /// The same as a table.

@@ -1,7 +1,7 @@
 #pragma once
 
 // What each subcommand does. Errors go back as a status; main() prints it and turns it into an exit
-// code (DESIGN section 9): INVALID_ARGUMENT and NOT_FOUND are a wrong call, the rest a failed run.
+// code: INVALID_ARGUMENT and NOT_FOUND are a wrong call, the rest a failed run.
 
 #include <cstdint>
 #include <optional>

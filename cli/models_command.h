@@ -9,7 +9,7 @@
 
 namespace poseidon {
 
-/// DESIGN section 9: {"name", "parameters", "multiply_adds", "layers": [...]}, and more.
+/// {"name", "parameters", "multiply_adds", "layers": [...]}, and more.
 nlohmann::json network_to_json(const NetSpec& net);
 
 /// A table of its layers, and one of their types with sums.

@@ -52,7 +52,8 @@ struct PlanAnswer {
 /// INVALID_ARGUMENT when the job cannot be planned.
 absl::StatusOr<PlanAnswer> answer_plan(const PlanQuestion& question);
 
-/// DESIGN section 9, and what plan.json has; good for sync.plan.
+/// What plan.json has, but for epoch and addresses, so it is good for sync.plan; and the question,
+/// and the predictions for other numbers of workers.
 nlohmann::ordered_json plan_answer_to_json(const PlanQuestion& question, const PlanAnswer& answer);
 
 /// Tables for people.

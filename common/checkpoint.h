@@ -3,8 +3,8 @@
 // What a checkpoint consists of, and how its pieces fit a cluster of another shape. Pure.
 //
 // Before: the coordinator's plan of the epoch that saves. After: servers store pieces
-// (server/checkpoint_keeper.h), the coordinator commits (coordinator/checkpoints.h), and servers
-// and workers of a later epoch fetch what they need.
+// (server/checkpoint_keeper.h), the coordinator commits (coordinator/checkpoint_commit.h), and
+// servers and workers of a later epoch fetch what they need.
 //
 // A checkpoint is the state after exactly `iteration` optimizer steps: for every element of every
 // parameter layer its value and its optimizer slots, and what worker 0 keeps beside them. It is cut

@@ -3,7 +3,9 @@
 // Protobuf's wire format by hand (protobuf.dev/programming-guides/encoding), for messages whose
 // payload must not be copied: a field is a varint tag (number << 3 | type) and a value. Pure.
 //
-// Used by common/wire.cc and common/factor_wire.cc.
+// Before: common/transport.h delivers a message in pieces, or somebody has a header to send. After:
+// whoever has such messages (common/wire.cc, factor_wire.cc, store_wire.cc and others) finds fields
+// and payload, or has a prefix. Not for messages without a payload: those are the library's.
 
 #include <algorithm>
 #include <array>

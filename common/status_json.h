@@ -8,7 +8,7 @@
 
 namespace poseidon {
 
-/// The fields of DESIGN section 9 and more; what is not measured yet is null.
+/// What is not measured yet is null. status_json.cc has the fields.
 nlohmann::json status_to_json(const v1::GetStatusResponse& status);
 
 }  // namespace poseidon

@@ -2,7 +2,15 @@
 
 // The coordinator's whole state behind one mutex: membership, the job, its files, its metrics.
 // Before: service.cc (gRPC) hands over messages and ends of streams. After: NodeLink sends, and
-// RunDirectory writes. Decides nothing itself: membership, job_run, admission do.
+// RunDirectory writes.
+//
+// Who is a member is decided by membership, how the job goes by job_run, who may join by admission.
+// Here is decided what takes more than one of them to know, or what is on disk; above all: that
+// there is one job at a time (reserve_submission), how an earlier coordinator's job goes on
+// (go_on_with), whether a node that joins is of a later epoch than that one's (is_beyond_epoch),
+// which times do not count against the job, because the coordinator itself was away or cut off
+// (forgive_job), how large a model may be that is uploaded (begin_upload), and whether a stop waits
+// for a checkpoint (save_before_stop).
 //
 // Concurrency contract
 //  1. Every public method may be called from any thread; none blocks on network or disk, except
@@ -85,6 +93,7 @@ absl::Status worth_another_try(const absl::Status& status);
 
 class Cluster {
  public:
+  /// `clock` outlives it.
   Cluster(ClusterOptions options, JobResolver resolver, std::unique_ptr<StateDirectory> state,
           const Clock* clock, ClusterDisk disk = {});
   ~Cluster();

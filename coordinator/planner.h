@@ -68,8 +68,9 @@ struct SchemeCosts {
   bool sfb_applies = false;
 };
 
-/// DESIGN section 7. For a fully connected layer M N is its weight alone (its bias costs the same
-/// either way); for any other layer M N stands for all its parameters.
+/// By the formulas of SchemeCosts (Zhang et al.: "Poseidon", USENIX ATC 2017, section 3.2; groups
+/// are ours). For a fully connected layer M N is its weight alone (its bias costs the same either
+/// way); for any other layer M N stands for all its parameters.
 SchemeCosts scheme_costs(const PlannerLayer& layer, std::int64_t batch_size, NodeNumbers nodes,
                          ElementType wire_type = ElementType::kFloat32);
 

@@ -50,7 +50,7 @@ struct BatchOptions {
 /// fast device and leaves a CPU engine its share.
 int default_data_threads(int cores);
 
-/// The training batches of one worker, in order, without end: DESIGN section 9's sampling rule.
+/// The training batches of one worker, in the order of worker/data/sampler.h, without end.
 /// Threads of its own read and transform; after the first batches nothing is allocated but room for
 /// a larger file than came before. Bytes and order do not depend on the number of threads.
 class TrainBatches {

@@ -1,8 +1,7 @@
 #pragma once
 
-// Which sample stands at which position of a run: DESIGN section 9's sampling rule. Pure. Before:
-// the job's seed and the size of the data set. After: Dataset::read. docs/sampling.md has the rule
-// in words and in Python.
+// Which sample stands at which position of a run. Pure. Before: the job's seed and the size of the
+// data set. After: Dataset::read. docs/sampling.md has the rule in words and in Python.
 
 #include <cstdint>
 #include <vector>
