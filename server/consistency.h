@@ -1,13 +1,18 @@
 #pragma once
 
+// The seam to consistency models: when a contribution counts and when a chunk's sum is complete.
+// BSP is the only model; bounded staleness would be another implementation. Pure; any thread.
+//
+// Before: server/shard.h or worker/relay.h has a gradient that fits the plan. After: it adds the
+// gradient, answers with what is there, or refuses.
+
 #include <cstdint>
 
 #include "common/ids.h"
 
 namespace poseidon {
 
-/// When a contribution counts and when a chunk's sum is complete: the only place that knows the
-/// consistency model, so that bounded staleness can come as another implementation. Pure.
+/// Versions and iterations as in common/ids.h: parameters of version v have v steps in them.
 class ConsistencyPolicy {
  public:
   enum class Push {
@@ -16,15 +21,18 @@ class ConsistencyPolicy {
     kTooOld,           ///< the sender itself has moved on since: drop it
     kFuture,           ///< the sender cannot have got so far: refuse it
   };
+
   virtual ~ConsistencyPolicy() = default;
   /// A gradient of iteration `pushed` for a chunk whose parameters have `version` steps in them.
   virtual Push judge_push(Iteration version, Iteration pushed) const = 0;
-  /// Whether a sum with contributions of `contributed` out of `workers` ranks makes a step.
-  virtual bool is_complete(std::uint32_t contributed, std::uint32_t workers) const = 0;
+  /// Whether a sum with contributions of `contributed` out of `contributors` makes a step. Those
+  /// are all workers, or with local aggregation the leaders.
+  virtual bool is_complete(std::uint32_t contributed, std::uint32_t contributors) const = 0;
 };
 
-/// Bulk synchronous parallel: the step of iteration i takes exactly one gradient of each rank,
-/// computed on parameters with exactly i steps.
+/// Bulk synchronous parallel (Valiant: "A Bridging Model for Parallel Computation", CACM 1990): the
+/// step of iteration i takes exactly one gradient of each rank, computed on parameters with exactly
+/// i steps.
 class BspConsistency final : public ConsistencyPolicy {
  public:
   Push judge_push(Iteration version, Iteration pushed) const override {
@@ -32,8 +40,8 @@ class BspConsistency final : public ConsistencyPolicy {
     if (pushed == version - 1) return Push::kAlreadyComplete;
     return pushed < version ? Push::kTooOld : Push::kFuture;
   }
-  bool is_complete(std::uint32_t contributed, std::uint32_t workers) const override {
-    return contributed == workers;
+  bool is_complete(std::uint32_t contributed, std::uint32_t contributors) const override {
+    return contributed == contributors;
   }
 };
 
