@@ -11,9 +11,9 @@
 //  1. A chunk's version counts its optimizer steps; -1 until it has been initialised. It grows
 //     by one per complete sum, never otherwise.
 //  2. Every message is checked against the plan before any memory is touched.
-//  3. Parameters that a message being sent refers to are never overwritten: the step then goes to
-//     fresh memory (copy on write). The same makes a frozen version for a checkpoint free of
-//     charge.
+//  3. Parameters that a message being sent refers to are never overwritten: a step goes to the
+//     memory of the version before the last (7), and to fresh memory where somebody still reads
+//     that. The same makes a frozen version for a checkpoint free of charge.
 //  4. Parameters and optimizer state are float32 whatever travels. With a 16-bit wire type every
 //     worker, worker 0 and version 0 included, gets the same rounded copy, made once per chunk and
 //     version while the step's results are in the cache, under the rule of 3. Only a pull that
@@ -31,11 +31,12 @@
 //     then on every message is refused, with the layer's name and the remedy.
 //
 // Memory per parameter (float32, measured by memory_bytes(), tested): 4 B sum (none with one
-// worker) and, for this version and the one before, 4 B parameters + 4 B per optimizer slot (SGD 0,
-// with momentum 1, Adam and AdamW 2), so 20 B with SGD momentum; + 2 B for the rounded copy with a
-// 16-bit wire type; plus at most pending_limit_bytes (and a message per worker, and one per new
-// stream: it says who is ahead) of early contributions for the whole shard. While a checkpoint is
-// written, parameters and optimizer slots exist once more.
+// contributor, unless steps need norms) and, for this version and the one before, 4 B parameters +
+// 4 B per optimizer slot (SGD 0, with momentum 1, Adam and AdamW 2), so 20 B with SGD momentum;
+// + 2 B for the rounded copy with a 16-bit wire type; plus at most pending_limit_bytes (and a
+// message per worker, and one per new stream: it says who is ahead) of early contributions for the
+// whole shard. While a checkpoint is written, parameters and optimizer slots exist once more, so
+// 28 B, and once again where a second one comes due meanwhile (kMaxOpenSnapshots).
 
 #include <array>
 #include <cstdint>
