@@ -2,6 +2,9 @@
 
 // The seam to blocking work: tasks run one after the other, somewhere else. The real one has a
 // thread; in simulations they run on the loop.
+//
+// Before: server/checkpoint_keeper.h, coordinator/cluster.h or common/grpc_transport.cc has what
+// would hold up its own thread. After: the disk, or a connection; a task says itself whom it tells.
 
 #include <condition_variable>
 #include <deque>
@@ -66,6 +69,7 @@ class BackgroundThread final : public Background {
 /// The twin for simulations: tasks take their turn on a loop, after a delay.
 class BackgroundOnLoop final : public Background {
  public:
+  /// `loop` outlives it.
   BackgroundOnLoop(Loop* loop, Nanoseconds delay) : loop_(loop), delay_(delay) {}
   void enqueue(std::function<void()> task) override { loop_->post_after(delay_, std::move(task)); }
 

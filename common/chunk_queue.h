@@ -1,5 +1,14 @@
 #pragma once
 
+// What waits to be sent on one stream, and in which order it goes. Pure; one thread, the loop.
+//
+// Before: worker/routes (gradients, factors) or server/chunk_service.h (parameters) has something
+// for an id. After: whoever has the stream takes the most urgent id when the message before it is
+// written, and makes the message then.
+//
+// The queue holds ids, not messages: an id waits at most once, and what is sent of it is its newest
+// content. So its memory is what it was made with, however much comes.
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -32,15 +41,13 @@ constexpr std::optional<SendOrder> send_order_from_name(std::string_view name) {
   return std::nullopt;
 }
 
-/// What waits to be sent on one stream. Ids count in forward order, so the smallest waiting one is
-/// what the next forward pass needs first.
-///
-/// A bit per id of the plan, and for SendOrder::kReady a list through all ids: bounded by
-/// construction, no allocation after creation, and an id waits at most once (what is sent is its
-/// newest content, so once is enough). One thread only.
+/// Ids count in forward order, so the smallest waiting one is what the next forward pass needs
+/// first. A bit per id, and for SendOrder::kReady a list through all ids: no allocation after
+/// creation.
 template <typename Id>
 class SendQueue {
  public:
+  /// For ids below `ids`, none of which waits.
   explicit SendQueue(std::size_t ids, SendOrder order = SendOrder::kNeed)
       : words_((ids + 63) / 64, 0) {
     if (order == SendOrder::kNeed) return;
@@ -61,6 +68,7 @@ class SendQueue {
     links_[end].before = id.value();
   }
 
+  /// Harmless for one that does not wait.
   void erase(Id id) {
     if (!waits(id)) return;
     words_[word_of(id)] &= ~bit_of(id);

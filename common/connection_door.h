@@ -6,6 +6,9 @@
 //
 // Where there are tickets (common/ticket_book.h), a connection may come in by one instead of by a
 // TLS handshake: its first bytes say which, and the door waits for them.
+//
+// Before: the socket of a port (common/security.h opens gRPC's, common/http_server.h a page's).
+// After: gRPC or the HTTP server owns the connection.
 
 #include <array>
 #include <atomic>

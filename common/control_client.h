@@ -3,6 +3,12 @@
 // A node's end of the control stream: joins the coordinator, sends heartbeats from a thread of its
 // own, hands over assignments. When the coordinator is away, a job in progress goes on: reports are
 // kept (common/report_outbox.h) and told when it is back. Used by servers and workers alike.
+//
+// Before: worker/worker_node.h and server/server_node.h report. After: coordinator/service.h, by
+// common/control_stream.h; what it says comes back through ControlEvents.
+//
+// Threads: the caller of run(), which is main()'s, reads the stream and calls ControlEvents;
+// another one beats. The stream itself lives on the transport's loop.
 
 #include <functional>
 #include <memory>

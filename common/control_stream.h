@@ -3,6 +3,9 @@
 // One Attach call, a node's side. Inside of common/control_client.cc, which has the concurrency
 // contract; nobody else includes this.
 //
+// Before: common/control_client.cc has something to say, or common/report_outbox.h a report. After:
+// coordinator/service.cc; what it says waits here until the client takes it.
+//
 // It is a stream of the daemon's own transport, and so lives on its loop. gRPC's callback interface
 // would bring threads that poll too, and gRPC lets whichever thread polls read all connections:
 // half of the data path would run there, handed over event by event (bench/RESULTS.md).

@@ -2,6 +2,9 @@
 
 // What the three daemons share: logging, signals, addresses, the options every daemon has.
 // Called from their main(); nothing here is on the data path.
+//
+// Before: the operator's command line, or `poseidon local`. After: main() wires the parts, and is
+// told when to stop. Errors are for people: they name the option and the remedy.
 
 #include <sys/types.h>
 
@@ -25,7 +28,7 @@ namespace poseidon {
 
 class Security;
 
-// ---- exit codes (DESIGN section 9) ----
+// ---- exit codes (README.md) ----
 
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitRunFailed = 1;

@@ -1,6 +1,9 @@
 #pragma once
 
 // A 64-bit fingerprint of floats, by which replicas find out that they differ. Pure.
+//
+// Before: worker/sync_client.h has a layer's parameters in host memory. After: it travels with the
+// layer's factors (common/factor_wire.h); worker/routes/sfb_route.h compares those of all workers.
 
 #include <cstdint>
 #include <span>

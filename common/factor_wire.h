@@ -39,10 +39,10 @@ struct FactorHeader {
   Iteration iteration = 0;
   WorkerRank rank;
   LayerIndex layer;
-  std::int64_t rows = 0;
-  std::int64_t offset = 0;
+  std::int64_t rows = 0;    ///< samples of the sender; of factors only
+  std::int64_t offset = 0;  ///< elements, in the sender's dY, its X, or the parameters
   ElementType element_type = ElementType::kNone;
-  std::uint64_t digest = 0;
+  std::uint64_t digest = 0;  ///< common/digest.h; 0: none
 };
 
 struct DecodedFactor {

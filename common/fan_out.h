@@ -1,5 +1,10 @@
 #pragma once
 
+// In which order one of many serves all its receivers. Pure.
+//
+// Before: server/chunk_service.h, worker/chunk_links.h or worker/factor_exchange.h has something
+// for several streams. After: it looks at their queues in this order.
+
 #include <cstddef>
 
 namespace poseidon {

@@ -3,8 +3,17 @@
 // The transport over gRPC: one completion queue, one thread that polls, decodes, sums (of large
 // chunks with helpers: common/thread_team.h) and writes.
 // (Measured against callback and synchronous APIs, one polling thread per set of streams moves most
-// bytes per CPU second: no hand-over between threads, warm caches.) The only files on the data path
-// that include gRPC.
+// bytes per CPU second: no hand-over between threads, warm caches.) With grpc_call.h the only files
+// on the data path that include gRPC.
+//
+// Before: common/paced_transport.h writes a message, or who needs no pacing (the stream to the
+// coordinator, the store's, probes). Where there is TLS common/sealed_transport.h is in between, of
+// what moves tensors. After: the socket; at the other end the same in the opposite order.
+//
+// Ownership: a payload is referred to, not copied, and its owner is held until gRPC needs it no
+// more. A message that came belongs to whoever it is given to.
+// Errors: a connection that breaks or cannot be made is UNAVAILABLE, whatever gRPC calls it; a
+// refusal of the other side keeps its code and its words.
 
 #include <memory>
 #include <optional>

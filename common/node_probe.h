@@ -1,5 +1,13 @@
 #pragma once
 
+// Probe of one process: how long each stage of its work took, what it counted and what it has, as
+// long as it lives. What belongs to a layer of a job is in common/traffic.h.
+//
+// Before: all parts of a worker or server say what they did. After: common/node_metrics.h shows it
+// at a scrape; the tracer's events go to the coordinator (common/trace_report.h).
+//
+// Any thread, without locks, some nanoseconds a call; GaugePart is one thread's.
+
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -49,7 +57,7 @@ enum class NodeGauge : std::uint8_t {
   kCount                ///< number of them, not one itself
 };
 
-/// Probe of one process. Written by its parts, read by scrapes; any thread.
+/// Times are nanoseconds where they are given, seconds where they are read.
 class NodeProbe {
  public:
   void took(Stage stage, Nanoseconds time) { stages_[index(stage)].add(time); }

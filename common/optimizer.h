@@ -1,5 +1,27 @@
 #pragma once
 
+// The one definition of what a step does, for servers (PS chunks), workers (SFB layers) and tests.
+// Pure; any thread.
+//
+// Before: server/shard.h has a chunk's sum complete, worker/executor_factors.h a layer's factors,
+// and, where a step needs them, the norms (common/norm_wire.h). After: the kernels of
+// common/kernels.h walk over the elements; a GPU has its own (worker/engine/cuda), by the formulas
+// of optimizer_rules.h.
+//
+// The rules are PyTorch's (torch.optim.SGD, Adam, AdamW), so that trajectories can be compared:
+//   g <- g + weight_decay * w                         (sgd, adam)
+//   sgd:    m <- momentum * m + g;  w <- w - lr * (nesterov ? g + momentum * m : m)
+//   adam:   m <- b1 m + (1-b1) g;  v <- b2 v + (1-b2) g^2;
+//           w <- w - lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + epsilon)
+//   adamw:  w <- w - lr * weight_decay * w, then as adam without decay in g
+//           (Loshchilov, Hutter: "Decoupled Weight Decay Regularization", ICLR 2019)
+// LARS, which PyTorch does not have, is algorithm 1 of You, Gitman, Ginsburg: "Large Batch Training
+// of Convolutional Networks", 2017 (the rate is inside the momentum), for each tensor:
+//   ratio = trust_coefficient * |w| / (|g| + weight_decay * |w|);  1 where |w| or |g| is 0
+//   m <- momentum * m + lr * ratio * (g + weight_decay * w);  w <- w - m
+// Clipping by the norm of all gradients together comes first (torch.nn.utils.clip_grad_norm_):
+//   g <- g * min(1, clip_norm / (|all g| + 1e-6))
+
 #include <cstdint>
 #include <span>
 #include <string>
@@ -14,21 +36,6 @@
 
 namespace poseidon {
 
-/// The one definition of what a step does, for servers (PS chunks), workers (SFB layers) and tests.
-///
-/// The rules are PyTorch's (torch.optim.SGD, Adam, AdamW), so that trajectories can be compared:
-///   g <- g + weight_decay * w                         (sgd, adam)
-///   sgd:    m <- momentum * m + g;  w <- w - lr * (nesterov ? g + momentum * m : m)
-///   adam:   m <- b1 m + (1-b1) g;  v <- b2 v + (1-b2) g^2;
-///           w <- w - lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + epsilon)
-///   adamw:  w <- w - lr * weight_decay * w, then as adam without decay in g
-///           (Loshchilov, Hutter: "Decoupled Weight Decay Regularization", ICLR 2019)
-/// LARS, which PyTorch does not have, is algorithm 1 of You, Gitman, Ginsburg: "Large Batch
-/// Training of Convolutional Networks", 2017 (the rate is inside the momentum), for each tensor:
-///   ratio = trust_coefficient * |w| / (|g| + weight_decay * |w|);  1 where |w| or |g| is 0
-///   m <- momentum * m + lr * ratio * (g + weight_decay * w);  w <- w - m
-/// Clipping by the norm of all gradients together comes first (torch.nn.utils.clip_grad_norm_):
-///   g <- g * min(1, clip_norm / (|all g| + 1e-6))
 enum class OptimizerType { kSgd, kAdam, kAdamW, kLars };
 
 /// How the steps of one tensor differ from the job's.

@@ -7,6 +7,9 @@
 // and its reason, and the peer's death. So nothing of the contract in transport.h changes, and a
 // stream to an end that is not ours (a stock gRPC client) falls back to plain messages by itself.
 //
+// Before: routes, shards and relays write a message. After: the transport below
+// (common/grpc_transport.h, with TLS by common/sealed_transport.h) carries it.
+//
 // How two ends agree (proto/poseidon/v1/stream.proto)
 //  1. The connecting end sends an offer: where its arena is, if it has one. It holds its messages
 //     back until the answer.

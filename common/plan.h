@@ -1,5 +1,14 @@
 #pragma once
 
+// The plan of a job: which layers go which way, how they are cut into chunks, who owns them, who
+// talks to whom. Plain data, and what follows from it. Pure.
+//
+// Before: coordinator/planner.h makes it, once per epoch. After: common/plan_proto.h carries it to
+// the nodes, which check all that they hear against it; people read it as plan.json.
+//
+// Offsets and sizes count elements unless a name says bytes; predictions are seconds (`_s`).
+// Errors: INVALID_ARGUMENT, naming what does not fit.
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,7 +25,8 @@
 
 namespace poseidon {
 
-/// How one layer's gradients travel (DESIGN: "Choosing the scheme").
+/// How one layer's gradients travel. coordinator/planner.h chooses, by bytes or by time
+/// (coordinator/time_rule.h).
 enum class Scheme { kPs, kSfb };
 std::string_view scheme_name(Scheme scheme);        ///< "ps", "sfb"
 std::string_view norm_scope_name(NormScope scope);  ///< "none", "layer", "network"
@@ -58,8 +68,8 @@ struct PlanLayer {
   std::int64_t ps_bytes = 0;   ///< per node and iteration, were it to go by PS
   std::int64_t sfb_bytes = 0;  ///< likewise by SFB; 0 where SFB does not apply
   std::string reason;          ///< why this scheme, for people
-  std::optional<LayerPrediction>
-      prediction;  ///< with Plan::prediction; does not travel to the nodes
+  /// With Plan::prediction; does not travel to the nodes.
+  std::optional<LayerPrediction> prediction;
 };
 
 /// A contiguous element range of one layer's parameters (all its tensors laid end to end in the
@@ -74,7 +84,7 @@ struct PlanChunk {
 /// The coordinator's answer for one membership. Immutable once made.
 struct Plan {
   Epoch epoch;
-  std::int64_t batch_size = 0;  ///< per worker
+  std::int64_t batch_size = 0;  ///< samples per worker
   /// Whether and for what norms servers hold steps back (common/norm_wire.h).
   NormScope norm_scope = NormScope::kNone;
   /// How gradients go up and parameters come down; see data.proto for what is float32 all the same.

@@ -2,6 +2,9 @@
 
 // A transport whose streams are agreed on over one transport and carried, sealed, by another.
 //
+// Before: common/paced_transport.h writes a message. After: common/grpc_transport.h carries it,
+// whole and sealed by common/seal.h; what comes is opened into memory of its own.
+//
 // What for: gRPC 1.51 over TLS takes three times the CPU per GB of plain sockets, half of it copies
 // around OpenSSL. So TLS does what it is good at, proving who is who and agreeing on secrets, and
 // the messages go over a plain connection, each encrypted and authenticated by us as it is

@@ -2,6 +2,9 @@
 
 // What a daemon tells the service manager (systemd, by sd_notify) that started it: that it is
 // ready, what it does, that it still lives, that it stops. Does nothing where there is none.
+//
+// Before: main() is ready or stops, and its loop moves a pulse (common/loop_pulse.h). After: the
+// manager, which restarts a daemon whose pulse stands still.
 
 #include <chrono>
 #include <condition_variable>
@@ -33,7 +36,7 @@ class ServiceManager {
   const LoopPulse* const pulse_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool ended_ = false;
+  bool ended_ = false;  ///< guarded by mutex_
   std::thread watchdog_;
 };
 

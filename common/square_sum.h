@@ -6,6 +6,9 @@
 // of the definition: value i goes to lane i % 8, whatever pieces the values come in; the lanes are
 // added as a tree. A layer's squares are the sums of its chunks in their order, the network's the
 // sums of its layers in theirs.
+//
+// Before: server/shard.h has a chunk's gradient complete, or worker/engine/cpu/factor_step.h a tile
+// of a layer's. After: common/norm_wire.h carries the sums, worker/routes/norm_book.h adds them up.
 
 #include <array>
 #include <cstddef>

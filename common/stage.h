@@ -3,6 +3,9 @@
 // The parts of an iteration that are measured, under one name each: the `stage` label of
 // poseidon_stage_seconds, and of trace events. Traces carry their numbers from node to node: new
 // ones come last, and who does not know one leaves the event out.
+//
+// Before: the data path measures a part. After: common/node_probe.h counts its time, and records
+// the event while a trace is taken.
 
 #include <cstdint>
 

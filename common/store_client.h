@@ -42,6 +42,7 @@ struct StoreTransferOptions {
   Nanoseconds give_up_after = std::chrono::seconds(30);
   /// Likewise, and what others have too is asked of them.
   Nanoseconds ask_second_after = std::chrono::seconds(5);
+  /// Between two attempts to connect to one store.
   Nanoseconds reconnect_pause = Milliseconds(200);
   /// Requests that one store has not answered; more wait here.
   std::size_t window = 4;

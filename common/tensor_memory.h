@@ -2,6 +2,9 @@
 
 // Where tensors that will be sent are allocated: shared memory once the process has an arena, the
 // heap before and otherwise. Process-wide, like the heap that it stands in for.
+//
+// Before: common/aligned_buffer.h and executors want memory that is sent from. After:
+// common/shared_arena.h gives it, and common/paced_transport.h finds payloads in it.
 
 #include <cstddef>
 

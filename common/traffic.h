@@ -1,5 +1,16 @@
 #pragma once
 
+// Probe of one job on one node: what each parameter layer moved, computed and waited for, since the
+// job began. Bytes and nanoseconds; counters that only grow.
+//
+// Before: the data path (worker/trainer.h, worker/sync_client.h, worker/chunk_links.h,
+// worker/factor_exchange.h, server/chunk_service.h) says what it did. After: common/node_metrics.h
+// shows it at a scrape, common/node_report.h puts it into heartbeats, from which the coordinator
+// has rates, and each layer's slowest worker (coordinator/traffic.h).
+//
+// Any thread, without locks: every counter is an atomic of its own, so what is read of several of
+// them need not be of one moment.
+
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -13,11 +24,10 @@
 
 namespace poseidon {
 
-/// Probe: what each parameter layer moved, computed and waited for since the job began. Written by
-/// the data path, read by heartbeats and metrics; any thread.
+/// Bytes are those of payloads. Layers are the plan's.
 class TrafficProbe {
  public:
-  /// `node`: what hears of all that is of no layer, and outlives the job.
+  /// `node`: what hears of all that is of no layer, and outlives the job. Not null.
   explicit TrafficProbe(std::size_t layers,
                         std::shared_ptr<NodeProbe> node = std::make_shared<NodeProbe>())
       : node_(std::move(node)), layers_(layers) {}
@@ -29,6 +39,7 @@ class TrafficProbe {
   void received(LayerIndex layer, std::size_t bytes) {
     add(layers_[layer.value()].received_bytes, bytes);
   }
+  /// This worker's engine stood still for the layer's parameters.
   void stalled(LayerIndex layer, std::uint64_t nanoseconds) {
     add(layers_[layer.value()].stall_ns, nanoseconds);
   }

@@ -1,7 +1,10 @@
 #pragma once
 
 // How much a process may have under way to all others together, that is sent and not yet taken by
-// their handlers (common/paced_transport.h). A plan says it for workers; the others follow.
+// their handlers. A plan says it for workers; the others follow. Bytes.
+//
+// Before: coordinator/message_sizes.h chooses it with the size of chunks. After:
+// common/paced_transport.h holds its streams to it.
 
 #include <cstdint>
 

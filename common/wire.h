@@ -52,7 +52,7 @@ struct ChunkHeader {
   Iteration iteration = 0;
   WorkerRank rank;
   ChunkId chunk;
-  std::int64_t offset = 0;
+  std::int64_t offset = 0;  ///< elements from the start of the layer
   ElementType element_type = ElementType::kNone;
 };
 

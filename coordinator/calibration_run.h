@@ -44,23 +44,23 @@ std::string why_no_calibration(const std::vector<PlannerLayer>& layers, const Sy
 struct CalibrationOptions {
   Nanoseconds max_compute = Milliseconds(1000);  ///< of passes on a worker
   Nanoseconds compute_timeout =
-      std::chrono::minutes(5);  ///< one pass of a large network may be long
-  Nanoseconds max_sums = Milliseconds(100);
-  Nanoseconds sums_timeout = std::chrono::seconds(20);
-  Nanoseconds min_link = Milliseconds(20);  ///< of data, each way
-  Nanoseconds max_link = Milliseconds(200);
+      std::chrono::minutes(5);                          ///< one pass of a large network may be long
+  Nanoseconds max_sums = Milliseconds(100);             ///< of sums and steps on a server
+  Nanoseconds sums_timeout = std::chrono::seconds(20);  ///< until it has answered
+  Nanoseconds min_link = Milliseconds(20);              ///< of data, each way
+  Nanoseconds max_link = Milliseconds(200);             ///< likewise
   double link_share = 0.02;  ///< of the job's computing, all together; within those bounds
   std::uint64_t max_link_bytes = 64 << 20;              ///< per direction
   Nanoseconds link_timeout = std::chrono::seconds(10);  ///< longer than a node's own (link_probe.h)
-  std::size_t max_rounds = 3;
+  std::size_t max_rounds = 3;  ///< of links: in each, every machine is measured with another one
 };
 
 struct CalibrationTask {
   enum class Kind { kCompute, kSums, kLink };
   Kind kind = Kind::kCompute;
   NodeId node;
-  std::uint32_t step = 0;
-  Nanoseconds max_time{0};
+  std::uint32_t step = 0;       ///< counts the tasks of one epoch; the answer carries it
+  Nanoseconds max_time{0};      ///< of measuring
   std::string peer_address;     ///< kLink
   std::uint64_t max_bytes = 0;  ///< kLink
 };

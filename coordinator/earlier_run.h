@@ -4,7 +4,8 @@
 // set_finished_run_aside does it. Whoever is killed between two steps leaves what the next call
 // takes up, whatever it was; a file is never nowhere, and a model never beside another's files.
 //
-// Before: run_directory.cc, as a run begins. One thread at a time per run directory.
+// Before: run_directory.cc, as a run begins. After: the new run's files, with no other's beside
+// them. One thread at a time per run directory.
 
 #include <filesystem>
 #include <optional>

@@ -3,13 +3,15 @@
 // The files of one run: metrics.jsonl, plan.json, job.json, model.safetensors; and the
 // coordinator's own state directory. Thin: decides nothing.
 //
+// Before: coordinator/cluster.h says what to write down. After: the disk; a coordinator that is
+// started again reads there how far the run is.
+//
 // Concurrency contract
 //  1. append_line, write_file and close are called from any thread and never touch the disk: they
 //     queue for the writer thread, so that a slow disk stalls no heartbeat.
 //  2. on_written (lines are on disk), on_trouble (once per time of trouble: what could not be
-//  written is kept and tried again),
-//     on_error (it is given up) and on_closed (once, last) are called on the writer
-//     thread without a lock held.
+//     written is kept and tried again), on_error (it is given up) and on_closed (once, last) are
+//     called on the writer thread without a lock held.
 
 #include <condition_variable>
 #include <cstdint>

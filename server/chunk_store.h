@@ -3,6 +3,9 @@
 // The storage seam: where a server keeps frozen chunks. rocksdb_chunk_store.h is the real one,
 // memory_chunk_store.h its twin; both pass chunk_store_test.cc.
 //
+// Before: server/checkpoint_keeper.h, on the disk thread alone, puts chunks and given pieces, and
+// seals. After: files in --data-dir; whoever goes on from a checkpoint gets the pieces back.
+//
 // Invariants
 //  1. A snapshot (one consistent iteration of a shard) is read only after it was sealed, and
 //     sealing is the last write of it: what a crash leaves unsealed is never seen.

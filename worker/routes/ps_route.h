@@ -15,9 +15,8 @@
 //     while no message refers to it (fresh memory otherwise). Parameters that arrive are widened
 //     into their place.
 //  5. Where steps need norms (plan.norm_scope), a server tells each chunk's before the parameters
-//  of
-//     that step; worker 0 answers with the totals once they are complete (norm_book.h), which it
-//     repeats like any request.
+//     of that step; worker 0 answers with the totals once they are complete (norm_book.h), which
+//     it repeats like any request.
 
 #include <cstdint>
 #include <memory>

@@ -2,6 +2,9 @@
 
 // Loops on the thread pool that oneDNN uses (libgomp), without compiler support for OpenMP, so that
 // GCC and Clang builds run the same code.
+//
+// Before: the CPU device's operators, its steps by SFB and worker/worker_job.h (initial values)
+// have a loop. After: the calling thread and the pool's have run it; the call waits for all.
 
 #include <cstdint>
 
