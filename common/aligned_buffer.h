@@ -1,5 +1,17 @@
 #pragma once
 
+// Memory of tensors and payloads, counted by whoever refers to it. By that a message is sent
+// without a copy: it holds the memory for as long as it is read, and whoever wants to overwrite it
+// looks first whether anybody still does.
+//
+// Before: shards, routes and relays hold their tensors in it. After: an OutgoingMessage holds its
+// owner until it is sent, and where the other end reads it in place (common/paced_transport.h),
+// until that end has let go.
+//
+// Sizes of FloatBuffer count floats, of PayloadBuffer bytes. New memory is zeroed. Any thread may
+// let go of it; one at a time changes a buffer. Errors: without memory the process ends
+// (POSEIDON_CHECK).
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

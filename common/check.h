@@ -1,5 +1,7 @@
 #pragma once
 
+// What stops the process when the program is wrong.
+
 #include <cstdio>
 #include <cstdlib>
 

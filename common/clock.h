@@ -1,5 +1,10 @@
 #pragma once
 
+// Time, and the seam to it.
+//
+// Before: main() has the machine's clock, a test or a simulation its own. After: deciding code is
+// handed `now`; a Transport has a clock of its own (Loop::now).
+
 #include <chrono>
 #include <cstdint>
 

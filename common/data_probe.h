@@ -1,20 +1,29 @@
 #pragma once
 
+// Probe of a worker's input, like common/traffic.h for what moves.
+//
+// Before: worker/data/batches.h hands batches over, worker/data/sample_reader.h meets samples that
+// cannot be read. After: common/node_metrics.h shows it at a scrape, common/node_report.h puts it
+// into heartbeats.
+//
+// Any thread, without locks.
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 
 namespace poseidon {
 
-/// Probe: what a worker's input cost since the job began. Written by the data pipeline, read by
-/// heartbeats and metrics; any thread.
+/// Since the job began.
 class DataProbe {
  public:
+  /// The trainer waited so long for a batch.
   void stalled(std::uint64_t nanoseconds) {
     stall_ns_.fetch_add(nanoseconds, std::memory_order_relaxed);
   }
   /// Batches that wait for the engine.
   void ready(std::size_t batches) { ready_batches_.store(batches, std::memory_order_relaxed); }
+  /// A sample cannot be read, and another one stands in its place: the first time that it is met.
   void found_corrupt() { corrupt_samples_.fetch_add(1, std::memory_order_relaxed); }
 
   /// How long the engine stood still because the next batch was not there.

@@ -1,5 +1,7 @@
 #pragma once
 
+// A file descriptor with an owner.
+
 #include <unistd.h>
 
 #include <utility>

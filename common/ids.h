@@ -1,5 +1,8 @@
 #pragma once
 
+// The numbers by which all parts speak of one job: positions in its plan, epochs and iterations.
+// Each is a type of its own; none owns anything.
+
 #include <compare>
 #include <cstdint>
 #include <functional>

@@ -1,5 +1,14 @@
 #pragma once
 
+// The job file: what the operator wants trained, checked as far as the text alone tells.
+//
+// Before: common/json_fields.h reads JSON strictly. After: coordinator/job_resolver.h looks at
+// network and data, coordinator/planner.h plans; the text goes to every node, which parses it
+// again.
+//
+// Pure but for load_job. Errors are for people (INVALID_ARGUMENT; of load_job also the file's): the
+// key's path, the value, the remedy.
+
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -57,8 +66,8 @@ struct SyncSpec {
 
 struct CheckpointSpec {
   std::int64_t every_iterations = 0;  ///< 0: never
-  std::int64_t keep = 3;
-  std::int64_t replicas = 1;  ///< servers that keep each piece
+  std::int64_t keep = 3;              ///< of the committed ones, the newest
+  std::int64_t replicas = 1;          ///< servers that keep each piece
 };
 
 struct MembershipSpec {
@@ -70,7 +79,7 @@ struct MembershipSpec {
   bool keeps_global_batch = false;
 };
 
-/// One job file (DESIGN section 9), checked. Values that need the data or the network (label range,
+/// One job file, checked. Values that need the data or the network (label range,
 /// batch against data size, shapes) are checked where those are known.
 struct JobSpec {
   std::string name;      ///< up to 256 bytes without control characters

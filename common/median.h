@@ -1,5 +1,7 @@
 #pragma once
 
+// The median of a few measured values. Pure.
+
 #include <algorithm>
 #include <cstddef>
 #include <vector>

@@ -1,5 +1,13 @@
 #pragma once
 
+// A daemon's page for Prometheus, /metrics, and for whoever asks whether it is well, /healthz.
+//
+// Before: common/node_metrics.h or coordinator/service.cc puts the figures together, when they are
+// asked for. After: common/http_server.h answers; it says who may read.
+//
+// Threads: the HTTP server's own. None of them touches the data path, and the page reads atomics or
+// a copy.
+
 #include <functional>
 #include <memory>
 #include <string>

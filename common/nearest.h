@@ -1,5 +1,7 @@
 #pragma once
 
+// What somebody most likely meant who wrote a name that nobody knows.
+
 #include <span>
 #include <string>
 #include <string_view>

@@ -1,5 +1,10 @@
 #pragma once
 
+// What a node's probes hold, as the coordinator hears it.
+//
+// Before: common/traffic.h, common/data_probe.h and common/node_probe.h have counted. After: the
+// next heartbeat (common/control_client.h), which is on a thread of its own. Reads atomics alone.
+
 #include "common/data_probe.h"
 #include "common/node_probe.h"
 #include "common/traffic.h"

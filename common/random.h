@@ -1,5 +1,9 @@
 #pragma once
 
+// Everything random in a run. Nothing of <random>, whose distributions differ from library to
+// library: a run is repeated bit for bit years later, in any language. Pure; a generator is one
+// thread's.
+
 #include <cmath>
 #include <cstdint>
 #include <numbers>

@@ -1,5 +1,11 @@
 #pragma once
 
+// Names of checkpoints: a snapshot is one consistent iteration of one epoch, a piece a part of it
+// that one server keeps. Pure.
+//
+// Before: an epoch and an iteration that is saved. After: stores, manifests and messages name it by
+// one number, people by two.
+
 #include <cstdint>
 #include <optional>
 #include <string>

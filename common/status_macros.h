@@ -1,11 +1,11 @@
 #pragma once
 
+// Early return for absl::Status and absl::StatusOr, the only error channel across modules.
+
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-
-// Early return for absl::Status and absl::StatusOr, the only error channel across modules.
 
 #define POSEIDON_CONCAT_INNER(a, b) a##b
 #define POSEIDON_CONCAT(a, b) POSEIDON_CONCAT_INNER(a, b)

@@ -34,11 +34,11 @@ inline constexpr std::uint32_t kMaxStateSlots = 2;
 struct StoreHeader {
   std::uint32_t protocol_version = kProtocolVersion;
   StoreOperation operation = StoreOperation::kRead;
-  std::uint64_t request = 0;
+  std::uint64_t request = 0;  ///< given by who asks; the answer carries it
   SnapshotId snapshot;
   PieceId piece;
-  std::uint32_t slot = 0;
-  std::uint32_t error_code = 0;
+  std::uint32_t slot = 0;  ///< 0: parameters. Of a write: how many slots of the optimizer follow
+  std::uint32_t error_code = 0;  ///< absl::StatusCode, of an error
 };
 
 struct DecodedStore {

@@ -1,5 +1,8 @@
 #pragma once
 
+// Text from others, made fit for logs, messages and names of files; and Abseil's strings with the
+// standard library's. Pure.
+
 #include <string>
 #include <string_view>
 

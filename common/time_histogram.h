@@ -1,5 +1,13 @@
 #pragma once
 
+// How long something took, counted by size, and the sum: what a histogram of Prometheus is made of.
+//
+// Before: common/node_probe.h and common/traffic.h, wherever something is measured. After:
+// common/metric_families.h shows it at a scrape.
+//
+// Any thread, without locks; adding costs some nanoseconds. Counts and sum are read one after the
+// other and need not be of one moment.
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -11,7 +19,6 @@
 
 namespace poseidon {
 
-/// Probe: how long something took, counted by size. Any thread; adding costs some nanoseconds.
 class TimeHistogram {
  public:
   /// Upper bounds of the buckets: from shared memory to an iteration of a large network on a CPU.
@@ -28,6 +35,7 @@ class TimeHistogram {
         1, std::memory_order_relaxed);
   }
 
+  /// Of all together.
   double seconds() const {
     return static_cast<double>(sum_ns_.load(std::memory_order_relaxed)) * 1e-9;
   }

@@ -69,9 +69,10 @@ class IterationCombiner {
   std::deque<std::vector<double>> pending_;  ///< [i][rank]: iteration completed_ + i
 };
 
+/// What one worker has to say of a test: over its share of the samples.
 struct TestPart {
-  double loss_sum = 0.0;
-  std::uint64_t correct = 0;
+  double loss_sum = 0.0;      ///< of the samples' losses
+  std::uint64_t correct = 0;  ///< of `samples`
   std::uint64_t samples = 0;
 };
 

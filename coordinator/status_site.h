@@ -38,6 +38,7 @@ class StatusSite {
   /// The view is taken no more often than this, however many look.
   static constexpr Nanoseconds kMaxAge = Milliseconds(500);
 
+  /// `look` is called on any thread, never twice at a time; `clock` outlives it.
   StatusSite(std::function<StatusView()> look, const Clock* clock)
       : look_(std::move(look)), clock_(clock) {}
 

@@ -1,12 +1,18 @@
 #pragma once
 
+// A version of a chunk that stays as it is, whatever training does.
+//
+// Before: server/shard.h freezes it, by sharing its buffers. After: server/checkpoint_keeper.h
+// writes it to the disk, server/replica_sender.h sends it to a second server; when both have let
+// go, the memory is the shard's again or is freed.
+
 #include "common/aligned_buffer.h"
 #include "common/ids.h"
 
 namespace poseidon {
 
-/// A chunk at one version, with its optimizer slots (empty where there are none). Whoever holds it
-/// finds the floats unchanged.
+/// With its optimizer slots, empty where there are none. Whoever holds it finds the floats
+/// unchanged.
 struct FrozenChunk {
   ChunkId chunk;
   Iteration version = 0;

@@ -1,5 +1,8 @@
 #pragma once
 
+// The twin of server/rocksdb_chunk_store.h for tests and simulations. One thread, as the seam wants
+// it (server/chunk_store.h). Copies what is put.
+
 #include <map>
 #include <set>
 

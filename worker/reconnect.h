@@ -1,14 +1,18 @@
 #pragma once
 
+// When to connect again after a cut, and when to give up. Pure; one per connection, on the loop.
+//
+// Before: worker/chunk_links.h or worker/factor_exchange.h says what became of a stream. After: it
+// waits for so long, or fails the run.
+
 #include <algorithm>
 
 #include "worker/sync_events.h"
 
 namespace poseidon {
 
-/// When to connect again after a cut, and when to give up. Pure; one per connection. An outage
-/// begins when the stream was cut, or with the first attempt where there was none before: it takes
-/// seconds to learn that a machine does not answer, and they count.
+/// An outage begins when the stream was cut, or with the first attempt where there was none before:
+/// it takes seconds to learn that a machine does not answer, and they count.
 class Reconnect {
  public:
   explicit Reconnect(const SyncerOptions& options)

@@ -1,5 +1,8 @@
 #pragma once
 
+// Which elements dropout keeps (Srivastava et al.: "Dropout", JMLR 2014; scaled while training, so
+// that tests need not know). Pure; every device draws the same.
+
 #include <cstdint>
 #include <string_view>
 

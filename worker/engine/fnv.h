@@ -1,11 +1,13 @@
 #pragma once
 
+// Fowler, Noll and Vo's hash, FNV-1a with 64 bits. Pure.
+
 #include <cstdint>
 #include <string_view>
 
 namespace poseidon {
 
-/// FNV-1a, 64 bits: turns names into seeds, reproducible in any language.
+/// Turns names into seeds, reproducible in any language.
 constexpr std::uint64_t fnv1a_64(std::string_view text) {
   std::uint64_t hash = 0xCBF29CE484222325ull;
   for (const char c : text) {
