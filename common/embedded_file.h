@@ -1,5 +1,7 @@
 #pragma once
 
+// How files of the source tree are found that a program has in itself: they live as long as it.
+
 #include <span>
 #include <string_view>
 

@@ -1,5 +1,7 @@
 #pragma once
 
+// Times for people, in the unit that suits them. Pure.
+
 #include <string>
 
 #include "absl/strings/str_format.h"

@@ -1,12 +1,17 @@
 #pragma once
 
+// The page's own files (HTML, style, script), compiled in.
+//
+// Before: status_page/, by cmake/PoseidonEmbed.cmake. After: coordinator/status_site.h hands them
+// out.
+
 #include <span>
 
 #include "common/embedded_file.h"
 
 namespace poseidon {
 
-/// The files of status_page/. Written at build time.
+/// Written at build time; they live as long as the program.
 std::span<const EmbeddedFile> status_page_files();
 
 }  // namespace poseidon

@@ -1,5 +1,7 @@
 #pragma once
 
+// The layout that this processor's convolutions like. Any thread.
+
 #include <cstdint>
 
 namespace poseidon {

@@ -1,5 +1,10 @@
 #pragma once
 
+// The reference device's operators: plain loops in the order of the formulas, to test the others
+// by. Not fast, and never in a running cluster.
+//
+// Before: reference_device.cc is asked for a layer's operator. After: device.h's LayerOperator.
+
 #include <memory>
 
 #include "worker/engine/device.h"
