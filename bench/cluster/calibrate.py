@@ -54,8 +54,7 @@ def slow_motion(arguments, folder):
             order = [slow, 2 * slow] if turn % 2 == 0 else [2 * slow, slow]
             seconds = {}
             for factor in order:
-                options.slow = factor  # exactly this one
-                seconds[factor], _ = measurer.run(place, "poseidon", factor)
+                seconds[factor] = measurer.run(place, "poseidon", factor)
             lines.append({"place": place.name(), "f": slow, "busy": [seconds[slow].busy, seconds[2 * slow].busy],
                           "seconds": [seconds[slow].median_s, seconds[2 * slow].median_s],
                           "ratio": seconds[2 * slow].median_s / seconds[slow].median_s})

@@ -157,7 +157,8 @@ def speedup_over_bandwidth(rows, styles):
         series = {name: {row["gbit"]: row["speedup"] for row in of}
                   for (name,), of in results.groups(members, "variant").items()}
         yield (f"speedup-bandwidth-{network}-{profile}-{hosts}nodes",
-               line_chart(f"Speed-up over bandwidth: {network}", f"{profile} profile, {hosts} nodes, real time from slow motion",
+               line_chart(f"Speed-up over bandwidth: {network}", f"{profile} profile, {hosts} nodes, real time from slow motion"
+                          + ("; not all variants at one f" if results.of_several_factors(members) else ""),
                           "Gbit/s of each node, each way", "times the speed of one", series, styles,
                           ideal=lambda _: hosts, linear_x=False))
 
@@ -186,16 +187,22 @@ def stall_per_layer(rows, styles):
 
 
 def against_peers(rows, styles):
-    found = {}
+    found, uneven = {}, set()
     for ours, others in results.against_peers(rows):
-        bars = [(f"to {row['variant']}", row["variant"], results.seconds(ours) / results.seconds(row),
-                 f"{results.seconds(ours) / results.seconds(row):.2f}") for row in others]
+        bars = []
+        for row in others:
+            ratio = results.seconds(ours) / results.seconds(row)
+            same = results.same_f([ours["f"], row["f"]])
+            bars.append((f"to {row['variant']}", row["variant"], ratio, f"{ratio:.2f}" + ("" if same else " *")))
+            if not same:
+                uneven.add((ours["profile"], ours["hosts"], ours["gbit"]))
         found.setdefault((ours["profile"], ours["hosts"], ours["gbit"]), []).append((ours["network"], bars))
     for (profile, hosts, gbit), groups in found.items():
         yield (f"peers-{profile}-{hosts}nodes-{gbit:g}gbit",
                bar_chart("Time per iteration, ours to each peer's",
                          f"{profile} profile, {hosts} nodes, {gbit:g} Gbit/s, real time from slow motion; below 1 we are faster",
-                         groups, styles, "ours / peer's (shorter is better); the line: as fast as the peer", reference=1.0))
+                         groups, styles, "ours / peer's (shorter is better); the line: as fast as the peer"
+                         + ("; *: at different f" if (profile, hosts, gbit) in uneven else ""), reference=1.0))
 
 
 def draw(rows):

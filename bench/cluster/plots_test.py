@@ -53,6 +53,13 @@ class ChartsTest(unittest.TestCase):
         self.assertIn("to ddp", texts(image))
         self.assertIn("0.80", texts(image))
 
+    def test_a_ratio_of_different_factors_is_marked(self):
+        image = plots.draw([*ROWS, row("mpi", f=10)])["peers-card-4nodes-10gbit.svg"]
+        self.assertIn("0.80", texts(image))
+        self.assertIn("1.00 *", texts(image))
+        self.assertTrue(any(text.endswith("*: at different f") for text in texts(image)))
+        self.assertFalse(any("different f" in text for text in texts(plots.draw(ROWS)["peers-card-4nodes-10gbit.svg"])))
+
     def test_the_line_of_the_peer_goes_through_no_ratio(self):
         for seconds in (0.5, 0.49, 0.475, 0.45, 0.4):
             image = plots.draw([row("ddp"), row("poseidon", seconds=seconds)])["peers-card-4nodes-10gbit.svg"]
@@ -92,6 +99,12 @@ class TablesTest(unittest.TestCase):
         self.assertIn("| net | card | 10 | 4 | 0.5000 | 0.6250 (ddp) | 0.800 | 1.250 |", text)
         self.assertIn("| net | card | 10 | 4 | 4.00 | 3.20 | 2.00 |", text)
 
+    def test_a_ratio_of_different_factors_says_so(self):
+        text = results.tables([row("poseidon"), row("ddp", seconds=0.625, f=10)])
+        self.assertIn("| 0.6250 (ddp) | 0.800 (f 20 and 10) |", text)
+        self.assertIn("Not all variants had the same f here, and a larger one flatters (f is in the last table): net, card, 4 nodes", text)
+        self.assertNotIn("the same f", results.tables([row("poseidon"), row("ddp", f=20.5)]))
+
     def test_void_runs_are_told_and_not_compared(self):
         text = results.tables([row("poseidon"), row("ddp", busy=0.9)])
         self.assertIn("90% **void**", text)
@@ -121,12 +134,14 @@ class FilesTest(unittest.TestCase):
 
     def test_rounds_added_later_count_as_many(self):
         one = row("poseidon", seconds=0.5, f=20, busy=0.3, stall_s={"fc": 0.1})
-        other = {**row("poseidon", f=40, busy=0.6, stall_s={"fc": 0.2}), "seconds": [1.0]}
+        other = {**row("poseidon", f=20.1, busy=0.6, stall_s={"fc": 0.2}), "seconds": [1.0]}
         both = results.merged(one, other)
         self.assertEqual(both["seconds"], [0.5, 0.5, 1.0])
         self.assertEqual((both["f"], both["stall_s"]), (20, {"fc": 0.1}))  # of a run in the middle
         self.assertEqual(both["busy"], 0.6)                                # void if one of them is
         self.assertEqual(both["speedup"], one["hosts"] * 0.4 / 0.5)
+        with self.assertRaisesRegex(ResultsError, "net, card, 4, 10, poseidon: runs at f 20 and at f 40 are no row together"):
+            results.merged(one, {**other, "f": 40})
 
     def test_what_was_added_to_is_kept_in_the_head(self):
         path = self.write("a.json", "2026-02-02", [row("poseidon")])

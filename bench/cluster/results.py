@@ -7,7 +7,8 @@
    "compute_s": 0.9, "bound_s": 0.95,      least possible: of the device, and of device and best scheme's bytes
    "stall_s": {"fc6": 0.01, ...} or null}, ...]}
 
-`earlier`, where rounds were added, has date, machine and command of those before, oldest first.
+`programs` is {name: sha256 of the file, or a library's version}, in files since 2026-11-26.
+`earlier`, where rounds were added, has date, machine, command and programs of those before, oldest first.
 `variant` is poseidon, an ablation of it by its own name, or a peer by its name in peers.py.
 """
 
@@ -19,6 +20,7 @@ from measurement import VOID_BUSY
 
 OURS = "poseidon"
 PEERS = ("ddp", "mpi", "horovod", "byteps")  # how their names begin
+SAME_F = 0.05  # what two factors may differ by, of the smaller: overheads on the processor are divided by them
 NUMBERS = ("hosts", "gbit", "f", "speedup", "bytes_per_host", "cpu_seconds", "busy", "bound_s", "compute_s")
 
 
@@ -50,7 +52,7 @@ def load(paths):
     for data in files:
         for row in data["rows"]:
             rows[key(row)] = row
-    return list(rows.values()), [{name: data[name] for name in ("date", "machine", "command", "earlier") if name in data}
+    return list(rows.values()), [{name: data[name] for name in ("date", "machine", "command", "programs", "earlier") if name in data}
                                  for data in files]
 
 
@@ -78,8 +80,36 @@ def seconds(row):
     return statistics.median(row["seconds"])
 
 
+def same_f(factors):
+    """Whether figures measured with these slow-motion factors may stand beside each other."""
+    factors = list(factors)
+    return not factors or max(factors) <= (1 + SAME_F) * min(factors)
+
+
+def factor_at(rows, *place):
+    """The factor of all rows at a network, profile, number of hosts and rate; None where there are none."""
+    factors = [row["f"] for row in rows if key(row)[:-1] == place]
+    if not same_f(factors):
+        raise ResultsError(f"the rows of {', '.join(map(str, place))} Gbit/s have factors f from {min(factors):g} to "
+                           f"{max(factors):g}: nothing is added to them; give another --json")
+    return factors[0] if factors else None
+
+
+def check_same_programs(now, earlier):
+    """That rounds measured with the programs `now` may be added to those of the file whose newest head is `earlier`."""
+    before = earlier.get("programs")
+    if before is None:
+        raise ResultsError("does not say which programs it was measured with, so nothing is added to it; give another --json")
+    other = sorted(name for name in now.keys() & before.keys() if now[name] != before[name])
+    if other:
+        raise ResultsError(f"was measured with other programs than these ({', '.join(other)} differ), so nothing is added to "
+                           "it; give those programs with --bin (and --python), or another --json")
+
+
 def merged(one, other):
     """The row of both's runs. What is not seconds is the typical run's own: of the row whose runs are nearer the middle."""
+    if not same_f([one["f"], other["f"]]):
+        raise ResultsError(f"{', '.join(map(str, key(one)))}: runs at f {one['f']:g} and at f {other['f']:g} are no row together")
     both = [*one["seconds"], *other["seconds"]]
     middle = statistics.median(both)
     typical = min((one, other), key=lambda row: min(abs(each - middle) for each in row["seconds"]))
@@ -114,6 +144,12 @@ def against_peers(rows):
     return found
 
 
+def of_several_factors(rows):
+    """Of network, profile, hosts and rate: where variants were measured at different factors."""
+    return [place for place, members in groups(rows, "network", "profile", "hosts", "gbit").items()
+            if not same_f(row["f"] for row in members)]
+
+
 def _table(titles, lines):
     return "\n".join(["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles),
                       *("| " + " | ".join(line) + " |" for line in lines)]) + "\n"
@@ -130,6 +166,10 @@ def tables(rows):
         lines.append([network, profile, f"{gbit:g}", str(hosts), *(
             f"{by_variant[name]['speedup']:.2f}" if name in by_variant else "-" for name in variants)])
     out.append(_table(["network", "profile", "Gbit/s", "nodes", *variants], lines))
+    uneven = of_several_factors(valid(rows))
+    if uneven:
+        out.append("Not all variants had the same f here, and a larger one flatters (f is in the last table): " + "; ".join(
+            f"{network}, {profile}, {hosts} nodes, {gbit:g} Gbit/s" for network, profile, hosts, gbit in uneven) + ".\n")
     compared = against_peers(rows)
     if compared:
         out.append("### Time per iteration against the best peer, and the bound\n")
@@ -137,7 +177,8 @@ def tables(rows):
         for ours, others in compared:
             best = min(others, key=seconds)
             lines.append([ours["network"], ours["profile"], f"{ours['gbit']:g}", str(ours["hosts"]), f"{seconds(ours):.4f}",
-                          f"{seconds(best):.4f} ({best['variant']})", f"{seconds(ours) / seconds(best):.3f}",
+                          f"{seconds(best):.4f} ({best['variant']})", f"{seconds(ours) / seconds(best):.3f}" + (
+                              "" if same_f([ours["f"], best["f"]]) else f" (f {ours['f']:.3g} and {best['f']:.3g})"),
                           f"{seconds(ours) / ours['bound_s']:.3f}"])
         out.append(_table(["network", "profile", "Gbit/s", "nodes", "ours, s", "best peer, s", "ours / best peer",
                            "ours / bound"], lines))

@@ -10,7 +10,9 @@ Exit status: 0 measured (runs that are void are named, and left out of charts), 
 
 import argparse
 import dataclasses
+import hashlib
 import json
+import math
 import os
 import pathlib
 import shlex
@@ -44,8 +46,8 @@ CPU_S_PER_GB = 1.5
 CPU_S_PER_MESSAGE = 130e-6
 PEER_CPU_S_PER_GB = 1.0
 CPU_S_PER_WORKER = 0.1
-TOO_BUSY = 0.6            # a run above it is repeated with a larger factor; above measurement.VOID_BUSY it is void
-MAX_TRIES = 3
+TOO_BUSY = 0.6            # a place with a run above it is repeated with a larger factor; above measurement.VOID_BUSY it is void
+MAX_TRIES = 3             # of a place
 LEAST_ITERATION_S = 1.0   # of slow motion: what the host's scheduler adds stays below a percent
 
 
@@ -59,9 +61,10 @@ class Grid:
     variants: list
     rounds: int = 3
     iterations: int = 3
-    slow: float | None = None  # the same for all variants, instead of each its own
+    slow: float | None = None  # the factor, where it is known
 
 
+PROGRAMS = ("poseidon", "poseidon-coordinator", "poseidon-server", "poseidon-bench-worker")
 ALL = list(profiles.NETWORKS)
 GRIDS = {
     "headline": Grid("VGG19-22K at 40 GbE", ["vgg19_22k"], [2, 4, 8, 16, 32], [40], ["titan-x"], ["poseidon"]),
@@ -169,6 +172,10 @@ class Place:
     nodes: int
     gbit: float
 
+    def key(self):
+        """As results.key() begins."""
+        return self.profile["network"], self.profile["device"], self.nodes, self.gbit
+
     def name(self):
         return f"{self.profile['network']}-{self.profile['device']}-{self.nodes}x{self.gbit:g}g"
 
@@ -191,7 +198,7 @@ class Measurer:
         return poseidon_run.plan_of(self._arguments.bin, place.profile, place.input_size, place.nodes, place.gbit,
                                     poseidon_run.VARIANTS[planned], self._folder / "plan")[2]
 
-    def _run(self, place, variant, slow):
+    def run(self, place, variant, slow):
         self._runs += 1
         folder = self._folder / f"{self._runs:03}-{place.name()}-{variant}"
         if variant in poseidon_run.VARIANTS:
@@ -203,44 +210,61 @@ class Measurer:
                                      PEER_WARM_UP, folder, timeout_s=3600, python=self._arguments.python,
                                      horovod_python=self._arguments.horovod_python)
         shutil.rmtree(folder)  # a failed run keeps what it wrote
+        print(f"{place.name()} {variant}: {measured.median_s:.4f} s, f {slow:.3g}, cores {measured.busy:.0%} busy, "
+              f"{max(map(sum, zip(measured.sent_bytes, measured.received_bytes))) / 1e6:.0f} MB per node", flush=True)
         return measured
 
-    def run(self, place, variant, slow):
-        """(measurement, factor): again with a larger factor while the machine was too busy."""
-        for left in reversed(range(MAX_TRIES)):
-            measured = self._run(place, variant, slow)
-            print(f"{place.name()} {variant}: {measured.median_s:.4f} s, f {slow:.3g}, cores {measured.busy:.0%} busy, "
-                  f"{max(map(sum, zip(measured.sent_bytes, measured.received_bytes))) / 1e6:.0f} MB per node", flush=True)
-            if measured.busy <= TOO_BUSY or self._arguments.slow or left == 0:
-                return measured, slow
-            slow *= measured.busy / WANTED_BUSY
 
-
-def measure(measurer, place, variants, arguments):
-    """Rows of all variants at one place, all rounds, in turn; each round begins with another one."""
-    plan = measurer.plan(place, variants)
-    compute_s = profiles.compute_s(place.profile)
+def slow_for_all(place, variants, plan, bound_s):
+    """One factor for all variants of a place, the largest that one of them needs: what takes the processor's time is divided
+    by it, so that of two the one with the larger factor would be flattered."""
     rate = place.gbit * 1e9 / 8
-    bound_s = max(compute_s, best_scheme_bytes(plan) / 2 / rate)
-    runs, factors, failed = {}, {}, []
-    for turn in range(arguments.rounds):
+
+    def needed(variant):
+        is_ours = variant in poseidon_run.VARIANTS
+        moved = plan["iteration_bytes"] if is_ours else 2 * 2 * BYTES_PER_PARAMETER * profiles.parameters(place.profile)
+        per_gb = cpu_s_per_gb(poseidon_run.VARIANTS[variant].chunk_bytes or plan["chunk_bytes"]) if is_ours else PEER_CPU_S_PER_GB
+        return first_slow(place.nodes * moved / 2, place.nodes, max(bound_s, moved / 2 / rate), per_gb)
+
+    return max(map(needed, variants))
+
+
+def take_turns(measurer, place, variants, slow, rounds, most_busy):
+    """(runs of each variant, those that failed, None): all rounds, each of which begins with another variant. Where a run had
+    the cores busier than `most_busy` it ends there, and the last is how busy."""
+    runs, failed = {}, []
+    for turn in range(rounds):
         shift = turn % len(variants)
         for variant in variants[shift:] + variants[:shift]:
             if variant in failed:
                 continue
-            is_ours = variant in poseidon_run.VARIANTS
-            moved = plan["iteration_bytes"] if is_ours else 2 * 2 * BYTES_PER_PARAMETER * profiles.parameters(place.profile)
-            slow = arguments.slow or factors.get(variant) or first_slow(
-                place.nodes * moved / 2, place.nodes, max(bound_s, moved / 2 / rate),
-                cpu_s_per_gb(poseidon_run.VARIANTS[variant].chunk_bytes or plan["chunk_bytes"]) if is_ours else PEER_CPU_S_PER_GB)
             try:
-                measured, factors[variant] = measurer.run(place, variant, slow)
+                measured = measurer.run(place, variant, slow)
             except ProcessError as error:
                 print(f"{place.name()} {variant} FAILED: {error}", flush=True)
                 failed.append(variant)
                 continue
+            if measured.busy > most_busy:
+                return runs, failed, measured.busy
             runs.setdefault(variant, []).append(measured)
-    return [row(place, variant, done, factors[variant], compute_s, bound_s) for variant, done in runs.items()], failed
+    return runs, failed, None
+
+
+def measure(measurer, place, variants, arguments, slow=None):
+    """Rows of all variants at one place, all at the same factor: `slow`, or one that is large enough for each of them."""
+    plan = measurer.plan(place, variants)
+    compute_s = profiles.compute_s(place.profile)
+    bound_s = max(compute_s, best_scheme_bytes(plan) / 2 / (place.gbit * 1e9 / 8))
+    fixed = slow is not None
+    slow = slow if fixed else slow_for_all(place, variants, plan, bound_s)
+    for left in reversed(range(MAX_TRIES)):
+        runs, failed, busy = take_turns(measurer, place, variants, slow, arguments.rounds,
+                                        math.inf if fixed or left == 0 else TOO_BUSY)
+        if busy is None:
+            break
+        slow *= busy / WANTED_BUSY
+        print(f"{place.name()}: cores were {busy:.0%} busy; all variants again, at f {slow:.3g}", flush=True)
+    return [row(place, variant, done, slow, compute_s, bound_s) for variant, done in runs.items()], failed
 
 
 def row(place, variant, runs, slow, compute_s, bound_s):
@@ -271,6 +295,24 @@ def places(arguments):
                 yield Place(profile, size, nodes, gbit)
 
 
+def programs_of(arguments, variants):
+    """What is measured, as results.py describes it."""
+    found = {name: hashlib.sha256((arguments.bin / name).read_bytes()).hexdigest() for name in PROGRAMS
+             if (arguments.bin / name).is_file()}
+    if any(variant in peers.DDP for variant in variants):
+        found["torch"] = machine.first_line(arguments.python, "-c", "import torch; print(torch.__version__)")
+    return found
+
+
+def slow_at(place, arguments, rows):
+    """The factor that is given, or that the rows to which rounds are added have; None: to be found."""
+    before = results.factor_at(rows, *place.key())
+    if before and arguments.slow and not results.same_f([before, arguments.slow]):
+        raise results.ResultsError(f"{place.name()}: --slow {arguments.slow:g}, but what is added to was measured at f {before:g}; "
+                                   "leave --slow out, or give another --json")
+    return before or arguments.slow
+
+
 def main():
     arguments = parse_arguments()
     machine.clean_up_on_signals()
@@ -287,15 +329,21 @@ def main():
             variants.append(variant)
     if not variants:
         sys.exit("run.py: no variant is left to run")
+    head["programs"] = programs_of(arguments, variants)
     result = arguments.json or ROOT / "bench" / "results" / f"{arguments.grid}.json"
     by_key = {}
     if arguments.add and result.exists():
         before, heads = results.load([result])
+        try:
+            results.check_same_programs(head["programs"], heads[0])
+        except results.ResultsError as error:
+            sys.exit(f"run.py: {result} {error}")
         by_key = {results.key(row): row for row in before}
         head["earlier"] = heads[0].pop("earlier", []) + heads
     failed = []
-    for place in places(arguments):
-        more, bad = measure(measurer, place, variants, arguments)
+    # All factors before the first run: what cannot be added is said at once.
+    for place, slow in [(place, slow_at(place, arguments, by_key.values())) for place in places(arguments)]:
+        more, bad = measure(measurer, place, variants, arguments, slow)
         for row_of_place in more:
             key = results.key(row_of_place)
             by_key[key] = results.merged(by_key[key], row_of_place) if key in by_key else row_of_place
@@ -321,5 +369,5 @@ if __name__ == "__main__":
         main()
     except KeyboardInterrupt:
         sys.exit("run.py: interrupted; the hosts are removed")
-    except (hosts.HostsError, ProcessError, device_profile.ProfileError, RuntimeError, OSError) as error:
+    except (hosts.HostsError, ProcessError, device_profile.ProfileError, results.ResultsError, RuntimeError, OSError) as error:
         sys.exit(f"run.py: {error}")
