@@ -11,13 +11,17 @@ memory-sized files, so that reading them is cheap; what waiting for them costs i
     stalled   share of an iteration in which the worker stands still for parameters
     hidden    share of the time in which gradients or parameters are under way that the worker computes meanwhile,
               by a trace of some iterations
+
+The first two are of the same iterations: between two looks at the worker's metrics, when it is warm and before the trace.
 """
 
 import argparse
 import datetime
 import json
+import math
 import pathlib
 import random
+import re
 import shutil
 import statistics
 import subprocess
@@ -32,6 +36,8 @@ SAMPLES = 512
 START_TIMEOUT_S = 120
 JOB_TIMEOUT_S = 400
 FIRST_MEASURED = 10  # iterations before it warm up
+TRACED = 10
+COMPUTING = ("forward", "backward", "rebuild")
 
 
 def parse_arguments():
@@ -39,7 +45,7 @@ def parse_arguments():
     add_options(parser)
     parser.add_argument("--sync-networks", type=pairs, default=pairs("resnet152:64"), help="default resnet152:64")
     parser.add_argument("--sync-precision", choices=PRECISIONS, default="fp32", help="default %(default)s")
-    parser.add_argument("--sync-servers", type=int, default=1, help="servers, each of which sums on one core, default %(default)s")
+    parser.add_argument("--sync-servers", type=int, default=1, help="servers, which share the parameters, default %(default)s")
     parser.add_argument("--iterations", type=int, default=60, help="of a job, default %(default)s")
     parser.add_argument("--sync-rounds", type=int, default=2, help="default %(default)s")
     parser.add_argument("--threads", type=int, default=4, help="CPU threads of the engine alone, default %(default)s")
@@ -87,7 +93,8 @@ def overlap(a, b):
 
 
 def hidden_share(trace):
-    """1 - waiting / (time in which anything is under way), of the worker."""
+    """Of the time in which anything is under way the share in which the worker computes, by a file of `poseidon trace`. What
+    was sent in the last iteration arrives in the next, of which the trace has nothing: it is left out."""
     events = json.loads(trace.read_text())["traceEvents"]
     workers = {e["pid"] for e in events if e.get("ph") == "M" and e["name"] == "process_name" and e["args"]["name"].startswith("worker")}
     open_events, stages = {}, []
@@ -101,17 +108,20 @@ def hidden_share(trace):
         elif (event["cat"], event["id"]) in open_events:
             begun = open_events.pop((event["cat"], event["id"]))
             stages.append((event["cat"], begun["ts"], event["ts"], begun.get("args", {})))
-    under_way, stalls = {}, []
+    last = max((arguments["iteration"] for stage, _, _, arguments in stages if stage in COMPUTING), default=0)
+    under_way, computing = {}, []
     for stage, begin, end, arguments in stages:
-        if stage == "stall":
-            stalls.append([begin, end])
-        elif stage in ("queue", "send", "copy"):
-            key = arguments.get("iteration"), arguments.get("layer")
-            first, last = under_way.get(key, (begin, end))
-            under_way[key] = min(first, begin), max(last, end)
+        if stage in COMPUTING:
+            computing.append([begin, end])
+        elif stage in ("queue", "send", "copy") and arguments["iteration"] < last:
+            key = arguments["iteration"], arguments.get("layer")
+            first, until = under_way.get(key, (begin, end))
+            under_way[key] = min(first, begin), max(until, end)
     spans = union(under_way.values())
     length = sum(end - begin for begin, end in spans)
-    return 1 - overlap(spans, union(stalls)) / length if length > 0 else float("nan")
+    if length == 0:
+        raise BenchError(f"{trace} shows nothing under way in more than one iteration")
+    return overlap(spans, union(computing)) / length
 
 
 def wait_for(what, process, condition, timeout_s):
@@ -136,8 +146,20 @@ def status_of(address, arguments):
     return json.loads(text) if text.startswith("{") else {}
 
 
+def take_trace(address, trace, is_over, arguments):
+    """The hidden share by a trace of the job; NaN where the job was over before one could be taken."""
+    done = subprocess.run(ours("poseidon", "trace", "--coordinator", address, "--iterations", TRACED, "--to", trace,
+                               programs=arguments.programs), capture_output=True, text=True, timeout=180, check=False)
+    if done.returncode == 0:
+        return hidden_share(trace)
+    if not is_over():
+        raise BenchError(f"poseidon trace failed: {done.stderr.strip()}")
+    print("the job was over before a trace of it: 'hidden' is not known (more --iterations)", flush=True)
+    return math.nan
+
+
 def run_job(job, folder, arguments):
-    """Figures of one job: seconds per iteration, share of it stalled, seconds of waiting for images, hidden share."""
+    """Figures of one job: what per_iteration() says of the warm worker, and its hidden share."""
     run_dir = folder / "run"
     shutil.rmtree(run_dir, ignore_errors=True)
     log = open(folder / "local.log", "w", encoding="utf-8")
@@ -147,13 +169,17 @@ def run_job(job, folder, arguments):
     try:
         address_file = run_dir / "cluster" / "coordinator.address"
         address = wait_for("address", process, lambda: address_file.exists() and address_file.read_text().strip(), START_TIMEOUT_S)
-        wait_for(f"iteration {FIRST_MEASURED}", process,
-                 lambda: len(lines_of(run_dir / "metrics.jsonl")) >= FIRST_MEASURED, START_TIMEOUT_S)
-        trace = folder / "trace.json"
-        traced = subprocess.run(ours("poseidon", "trace", "--coordinator", address, "--iterations", 10, "--to", trace,
-                                     programs=arguments.programs), capture_output=True, text=True, timeout=180, check=False)
-        hidden = hidden_share(trace) if traced.returncode == 0 else float("nan")
-        stages = stage_seconds(run_dir, "worker")
+
+        def done():
+            return len(lines_of(run_dir / "metrics.jsonl"))
+
+        wait_for(f"iteration {FIRST_MEASURED}", process, lambda: done() >= FIRST_MEASURED, START_TIMEOUT_S)
+        warm = page_of(run_dir, "worker")
+        # The trace needs the other half: it begins a few iterations after it is asked for.
+        half = (FIRST_MEASURED + arguments.iterations) // 2
+        wait_for(f"iteration {half}", process, lambda: done() >= half, JOB_TIMEOUT_S)
+        figures = per_iteration(warm, page_of(run_dir, "worker"))
+        hidden = take_trace(address, folder / "trace.json", lambda: done() >= arguments.iterations, arguments)
         process.wait(JOB_TIMEOUT_S)
     except subprocess.TimeoutExpired as late:
         raise BenchError(f"no end: {late}") from None
@@ -164,35 +190,43 @@ def run_job(job, folder, arguments):
         log.close()
     if process.returncode != 0:
         raise BenchError("poseidon local failed:\n" + (folder / "local.log").read_text()[-2000:])
-    rates = [line["images_per_s"] for line in lines_of(run_dir / "metrics.jsonl") if line.get("iteration", 0) >= FIRST_MEASURED
-             and "images_per_s" in line]
-    return {"images_per_s": statistics.median(rates), "hidden": hidden, **stages}
+    return {"hidden": hidden, **figures}
 
 
-def stage_seconds(run_dir, job):
-    """Seconds per iteration that the worker has spent in each stage so far, by its metrics page; none of a job that was
-    over before it could be asked."""
+def page_of(run_dir, daemon):
+    """The metrics of the first daemon of this kind, as text."""
     targets = json.loads((run_dir / "cluster" / "coordinator" / "prometheus-targets.json").read_text())
-    for target in targets:
-        if job not in json.dumps(target.get("labels", {})):
-            continue
-        try:
-            with urllib.request.urlopen(f"http://{target['targets'][0]}/metrics", timeout=10) as page:
-                text = page.read().decode()
-        except OSError:
-            break
-        sums, counts = {}, {}
-        for line in text.splitlines():
-            for field, found in (("_sum", sums), ("_count", counts)):
-                head = f"poseidon_stage_seconds{field}{{"
-                if line.startswith(head):
-                    labels, value = line[len(head):].rsplit("} ", 1)
-                    stage = labels.split('stage="')[1].split('"')[0]
-                    found[stage] = found.get(stage, 0.0) + float(value)
-        iterations = counts.get("forward", 0)
-        if iterations:
-            return {"stages_s": {stage: seconds / iterations for stage, seconds in sums.items()}}
-    return {"stages_s": {}}
+    address = next((target["targets"][0] for target in targets if target["labels"]["daemon"] == daemon), None)
+    if address is None:
+        raise BenchError(f"the coordinator names no {daemon} to ask for its metrics")
+    try:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as page:
+            return page.read().decode()
+    except OSError as error:
+        raise BenchError(f"the metrics of the {daemon} at {address} (is the job over? then more --iterations): {error}") from None
+
+
+def totals(page):
+    """(iterations, seconds of all of them, stage -> seconds) since the worker began, by its metrics page."""
+    def value(name):
+        found = re.search(rf"^{name} (\S+)$", page, re.MULTILINE)
+        if found is None:
+            raise BenchError(f"the worker's metrics have no {name}")
+        return float(found[1])
+
+    stages = re.findall(r'^poseidon_stage_seconds_sum{stage="(\w+)"} (\S+)$', page, re.MULTILINE)
+    return (value("poseidon_iteration_seconds_count"), value("poseidon_iteration_seconds_sum"),
+            {stage: float(seconds) for stage, seconds in stages})
+
+
+def per_iteration(first, last):
+    """Of the iterations between two looks at the worker's metrics: how many, and seconds of one and of its stages."""
+    (count, seconds, stages), (later_count, later_seconds, later_stages) = totals(first), totals(last)
+    iterations = later_count - count
+    if iterations <= 0:
+        raise BenchError("no iteration between two looks at the worker's metrics: more --iterations")
+    return {"iterations": int(iterations), "job_s": (later_seconds - seconds) / iterations,
+            "stages_s": {stage: (value - stages.get(stage, 0.0)) / iterations for stage, value in later_stages.items()}}
 
 
 def measure(network, batch, arguments, folder):
@@ -214,11 +248,10 @@ def measure(network, batch, arguments, folder):
                 break
             one = alone.turn(arguments.iterations - FIRST_MEASURED)
             figures = run_job(job, folder, arguments)
-            alone_s, job_s = batch / one["images_per_s"], batch / figures["images_per_s"]
+            alone_s, job_s = batch / one["images_per_s"], figures["job_s"]
             waiting_s = figures["stages_s"].get("input", 0.0)
-            rounds.append({"alone_s": alone_s, "job_s": job_s, "input_s": waiting_s, "hidden": figures["hidden"],
-                           "cost": (job_s - waiting_s) / alone_s - 1, "stalled": figures["stages_s"].get("stall", 0.0) / job_s,
-                           "stages_s": figures["stages_s"]})
+            rounds.append({"alone_s": alone_s, "input_s": waiting_s, "cost": (job_s - waiting_s) / alone_s - 1,
+                           "stalled": figures["stages_s"].get("stall", 0.0) / job_s, **figures})
             slowest = max(slowest, time.monotonic() - started)
     finally:
         alone.end()
