@@ -35,6 +35,7 @@ class FakeCoordinator final : public v1::Coordinator::Service {
   grpc::Status GetStatus(grpc::ServerContext* /*context*/, const v1::GetStatusRequest* /*request*/,
                          v1::GetStatusResponse* response) override {
     const std::uint64_t call = calls++;
+    if (call == cancels_at) return {grpc::StatusCode::CANCELLED, "it is stopping"};
     if (call >= refuses_from) return {grpc::StatusCode::UNAUTHENTICATED, "the token is another"};
     response->set_job("digits");
     response->set_job_id(call < job_changes_at ? "digits-1" : "other-2");
@@ -48,6 +49,7 @@ class FakeCoordinator final : public v1::Coordinator::Service {
 
   std::atomic<std::uint64_t> calls{0};
   std::uint64_t job_changes_at = 1000;
+  std::uint64_t cancels_at = 1000;
   std::uint64_t refuses_from = 1000;
   std::string final_state = "done";
 
@@ -124,6 +126,16 @@ TEST(WatchTest, PauseEndsTheWatch) {
   WatchOptions options = quick_watch(shown);
   options.pause = [](Milliseconds) { return absl::CancelledError("stop"); };
   EXPECT_TRUE(absl::IsCancelled(watch_job(client, "digits-1", {}, options).status()));
+}
+
+TEST(WatchTest, ACallThatIsCancelledIsNoAnswer) {
+  FakeCoordinator coordinator;
+  coordinator.cancels_at = 2;
+  CoordinatorClient client(coordinator.address());
+  std::string shown;
+  const auto last = watch_job(client, "digits-1", {}, quick_watch(shown));
+  ASSERT_TRUE(last.ok()) << last.status();
+  EXPECT_EQ(last->state(), "done");
 }
 
 TEST(WatchTest, ACoordinatorThatRefusesToAnswerEndsTheWatch) {

@@ -31,6 +31,18 @@
 namespace poseidon {
 namespace {
 
+/// CLI::Range takes NaN for a number in any range.
+CLI::Validator is_in(double low, double high) {
+  return {[low, high](std::string& text) {
+            double value = 0.0;
+            if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) {
+              return std::string();
+            }
+            return absl::StrCat("Value ", text, " not in range [", low, " - ", high, "]");
+          },
+          absl::StrCat("FLOAT in [", low, " - ", high, "]")};
+}
+
 void add_coordinator_options(CLI::App& app, CoordinatorAccess& access) {
   app.add_option("--coordinator", access.coordinator, "HOST:PORT of poseidon-coordinator")
       ->required();
@@ -101,7 +113,7 @@ void add_top(CLI::App& app, TopOptions& options) {
   add_coordinator_options(app, options);
   app.add_flag("--json", options.json, "one JSON object per line for scripts, as status --json");
   app.add_option("--interval-s", options.interval_s, "seconds between two looks")
-      ->check(CLI::Range(0.1, 3600.0))
+      ->check(is_in(0.1, 3600.0))
       ->capture_default_str();
   app.add_option("--frames", options.frames, "end after so many looks; 0: never")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))
@@ -202,7 +214,7 @@ void add_data(CLI::App& app, DataPackOptions& pack, DataSourceOptions& check) {
   pack_command
       ->add_option("--max-corrupt-share", pack.max_corrupt_share,
                    "share of samples that may be left out because they cannot be read")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(is_in(0.0, 1.0))
       ->capture_default_str();
   pack_command->footer(
       "Reads and decodes every sample, leaves out and names those that cannot be read, and writes\n"

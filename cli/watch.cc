@@ -13,6 +13,14 @@ namespace {
 /// A coordinator that is silent for longer is worth a line.
 constexpr Nanoseconds kSilenceRemark = std::chrono::seconds(5);
 
+/// It will say the same next time. All else (a connection that is cut, a coordinator that is just
+/// stopping or starting) is silence.
+bool refuses(const absl::Status& status) {
+  return absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status) ||
+         absl::IsUnimplemented(status) || absl::IsFailedPrecondition(status) ||
+         absl::IsInvalidArgument(status);
+}
+
 bool ended(const v1::GetStatusResponse& status) {
   return status.state() == "done" || status.state() == "failed";
 }
@@ -35,8 +43,7 @@ absl::StatusOr<v1::GetStatusResponse> poll_until_end(CoordinatorClient& client,
       }
       options.write(progress.update(*status, now));
       if (ended(*status)) return status;
-    } else if (!absl::IsUnavailable(status.status()) &&
-               !absl::IsDeadlineExceeded(status.status())) {
+    } else if (refuses(status.status())) {
       return status;
     } else if (now - last_answer > options.silence_limit) {
       return absl::UnavailableError(

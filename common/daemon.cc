@@ -225,6 +225,8 @@ absl::Status start_daemon(std::string_view name, const DaemonOptions& options) {
   block_stop_signals();
   // A reader of our stdout or stderr that goes away must not take us with it.
   ::signal(SIGPIPE, SIG_IGN);
+  // A file that may not grow (ulimit -f) is an error like a full disk.
+  ::signal(SIGXFSZ, SIG_IGN);
   return options.parent_pid == 0 ? absl::OkStatus() : follow(options.parent_pid);
 }
 

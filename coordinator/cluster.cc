@@ -382,7 +382,8 @@ void Cluster::refuse(Refusal refusal, const std::string& text) {
 // ---- the model ----
 
 absl::Status worth_another_try(const absl::Status& status) {
-  if (!absl::IsResourceExhausted(status)) return status;
+  // What is no fault of the disk: a part that does not fit.
+  if (status.ok() || absl::IsInvalidArgument(status)) return status;
   return absl::UnavailableError(absl::StrCat("the model cannot be stored: ", status.message()));
 }
 
@@ -409,6 +410,7 @@ absl::StatusOr<Cluster::Upload> Cluster::begin_upload(std::uint64_t epoch,
     }
     uploading_ = epoch;
     upload.directory = directory_;
+    job_->on_model_offered(clock_->now());
   }
   absl::StatusOr<std::unique_ptr<ModelFile>> file = upload.directory->receive_model(total_bytes);
   if (!file.ok()) {

@@ -87,8 +87,9 @@ struct ClusterDisk {
       reopen = RunDirectory::reopen;
 };
 
-/// Of storing a model. A full disk may have room again, and nobody but worker 0 has the model: then
-/// UNAVAILABLE, and it comes again until the job's patience ends. Other errors as they are.
+/// Of storing a model. A full disk may have room again, a folder come back, and nobody but worker 0
+/// has the model: then UNAVAILABLE, and it comes again for as long as it waits for a coordinator. A
+/// part that does not fit is refused as it is (INVALID_ARGUMENT).
 absl::Status worth_another_try(const absl::Status& status);
 
 class Cluster {

@@ -4,6 +4,7 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "coordinator/tensor_rules.h"
+#include "worker/engine/batch_norm_errors.h"
 
 namespace poseidon {
 
@@ -54,10 +55,15 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
       .layers = std::move(layers),
       .learning_rate = [optimizer = job.optimizer](
                            Iteration iteration) { return learning_rate_at(optimizer, iteration); },
-      .with_workers =
-          [job_json](std::uint32_t begun_with, std::uint32_t workers) {
-            return job_with_workers(job_json, begun_with, workers);
-          }};
+      .with_workers = [job_json, net = *std::move(net), micro_batches = job.micro_batches](
+                          std::uint32_t begun_with,
+                          std::uint32_t workers) -> absl::StatusOr<ElasticJob> {
+        POSEIDON_ASSIGN_OR_RETURN(ElasticJob elastic,
+                                  job_with_workers(job_json, begun_with, workers));
+        // A worker's share of the batch may have become too small.
+        POSEIDON_RETURN_IF_ERROR(check_batch_norms(net, elastic.batch_size / micro_batches));
+        return elastic;
+      }};
 }
 
 }  // namespace poseidon

@@ -366,6 +366,9 @@ class JobRun {
   JobActions on_measured_times(const std::vector<LayerTimes>& times, Nanoseconds now);
 
   /// model.safetensors is on disk.
+  /// Worker 0 begins to send it, perhaps not for the first time: it is at work. How often it comes
+  /// again is its own affair (--coordinator-away-s).
+  void on_model_offered(Nanoseconds now) { last_progress_ = now; }
   JobActions on_model_stored(Epoch epoch, Nanoseconds now);
   /// Ends the job from outside: the disk is full, the coordinator stops.
   JobActions fail(const std::string& reason, Nanoseconds now);

@@ -1,6 +1,7 @@
 #include "coordinator/run_directory.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -265,6 +266,7 @@ absl::Status RunDirectory::write_items(std::deque<Item>& items) {
       POSEIDON_RETURN_IF_ERROR(write_file_atomically(path_ / front.name, front.contents));
       items.pop_front();
     } else {
+      POSEIDON_RETURN_IF_ERROR(find_again());
       std::string lines;
       std::optional<SnapshotId> reached;
       auto end = items.begin();
@@ -300,6 +302,26 @@ void RunDirectory::write_elsewhere(std::deque<Item>& items) {
     if (!status.ok()) spdlog::error("{}", std::string(status.message()));
     return status.ok();
   });
+}
+
+/// Lines go to a file that can be found by its name: if it, or its folder, was removed or moved,
+/// what is written to it is lost.
+absl::Status RunDirectory::find_again() {
+  const fs::path metrics = path_ / kMetricsFile;
+  struct stat ours {};
+  struct stat there {};
+  if (::fstat(metrics_fd_.get(), &ours) != 0) return errno_status("look at", metrics);
+  if (::stat(metrics.c_str(), &there) == 0) {
+    if (ours.st_dev == there.st_dev && ours.st_ino == there.st_ino) return absl::OkStatus();
+  } else if (errno != ENOENT) {
+    return errno_status("look at", metrics);
+  }
+  Descriptor again(::open(metrics.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND, 0644));
+  if (!again.is_open()) return errno_status("go on with, as it was removed or moved,", metrics);
+  spdlog::error("{} was removed or replaced while the run wrote it; the lines from now on go there",
+                metrics.string());
+  metrics_fd_ = std::move(again);
+  return absl::OkStatus();
 }
 
 absl::Status RunDirectory::roll_back_now(Iteration iteration) {

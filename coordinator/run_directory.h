@@ -150,6 +150,7 @@ class RunDirectory final : public RunFiles {
   absl::Status write_items(std::deque<Item>& items);
   static void write_elsewhere(std::deque<Item>& items);
   absl::Status roll_back_now(Iteration iteration);
+  absl::Status find_again();
 
   const std::filesystem::path path_;
   const Events events_;

@@ -1,6 +1,7 @@
 #include "coordinator/run_directory.h"
 
 #include <unistd.h>
+#include <atomic>
 
 #include <fstream>
 #include <sstream>
@@ -35,7 +36,11 @@ class RunDirectoryTest : public ::testing::Test {
     auto directory = RunDirectory::open(
         folder_, begin,
         {.on_written = [this](SnapshotId version) { written_.push_back(version); },
-         .on_trouble = [this](const absl::Status& status) { troubles_.push_back(status); },
+         .on_trouble =
+             [this](const absl::Status& status) {
+               troubles_.push_back(status);
+               told_ = true;
+             },
          .on_error = [this](const absl::Status& status) { errors_.push_back(status); },
          .on_closed = [this] { ++closed_; }});
     EXPECT_TRUE(directory.ok()) << directory.status();
@@ -47,6 +52,7 @@ class RunDirectoryTest : public ::testing::Test {
   std::vector<absl::Status> troubles_, errors_;
   std::vector<SnapshotId> written_;
   int closed_ = 0;
+  std::atomic<bool> told_ = false;  ///< of trouble
 };
 
 TEST_F(RunDirectoryTest, WritesEverythingBeforeItIsClosed) {
@@ -159,6 +165,56 @@ TEST_F(RunDirectoryTest, WhatCouldNotBeWrittenIsTriedAgainInItsOrder) {
   EXPECT_TRUE(errors_.empty());
   EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), "first\nsecond\n");
   EXPECT_EQ(read_file(folder_ / "missing/plan.json"), "{}");
+}
+
+TEST_F(RunDirectoryTest, WhatLiesElsewhereDoesNotWaitForTheRunsDisk) {
+  const fs::path record = fs::path(folder_).concat(".record");
+  fs::remove(record);
+  auto directory = open();
+  directory->write_file("missing/plan.json", "{}");
+  directory->write_file(record.string(), "first");
+  directory->append_line("line", std::nullopt);
+  directory->write_file(record.string(), "second");
+  while (!fs::exists(record) || read_file(record) != "second") std::this_thread::yield();
+  EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), "") << "in its turn";
+  fs::create_directories(folder_ / "missing");
+  directory.reset();
+  EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), "line\n");
+  EXPECT_EQ(read_file(record), "second");
+  EXPECT_TRUE(errors_.empty());
+  fs::remove(record);
+}
+
+TEST_F(RunDirectoryTest, LinesOfAFolderThatWasMovedAwayWaitForIt) {
+  const fs::path moved = fs::path(folder_).concat(".moved");
+  fs::remove_all(moved);
+  auto directory = open();
+  directory->append_line("first", std::nullopt);
+  while (read_file(folder_ / "metrics.jsonl") != "first\n") std::this_thread::yield();
+  fs::rename(folder_, moved);
+  directory->append_line("second", std::nullopt);
+  while (!told_) std::this_thread::yield();
+  EXPECT_EQ(read_file(moved / "metrics.jsonl"), "first\n");
+  fs::rename(moved, folder_);
+  directory.reset();
+  EXPECT_TRUE(errors_.empty());
+  ASSERT_EQ(troubles_.size(), 1u);
+  EXPECT_THAT(troubles_[0].ToString(), HasSubstr("was removed or moved"));
+  EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), "first\nsecond\n");
+}
+
+TEST_F(RunDirectoryTest, TheSameFolderIsKnownByOtherNames) {
+  fs::create_directories(folder_ / "run");
+  fs::create_symlink("run", folder_ / "link");
+  EXPECT_TRUE(is_same_folder(folder_ / "run", folder_ / "run/"));
+  EXPECT_TRUE(is_same_folder(folder_ / "run", folder_ / "./x/../run"));
+  EXPECT_TRUE(is_same_folder(folder_ / "run", folder_ / "link"));
+  EXPECT_TRUE(is_same_folder(folder_ / "gone", folder_ / "gone/"));
+  EXPECT_FALSE(is_same_folder(folder_ / "run", folder_ / "gone"));
+  EXPECT_FALSE(is_same_folder(folder_ / "run", folder_));
+  EXPECT_EQ(plain_folder("/a/./b//c/"), "/a/b/c");
+  EXPECT_EQ(plain_folder("/"), "/");
+  EXPECT_EQ(plain_folder(""), "");
 }
 
 TEST_F(RunDirectoryTest, SaysHowFarTheLinesAreOnDisk) {

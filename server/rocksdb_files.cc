@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/file_io.h"
 #include "common/status_macros.h"
 #include "server/snapshot_index.h"
 #include "spdlog/spdlog.h"
@@ -30,11 +31,20 @@ constexpr std::uint64_t kBytesPerSync = std::uint64_t{4} << 20;
 /// Size of one direct write.
 constexpr std::size_t kDirectWriteBytes = std::size_t{4} << 20;
 
+/// Errors where there is no telling: a folder that may not be read, a link to itself.
+absl::StatusOr<bool> exists(const fs::path& path) {
+  std::error_code error;
+  const bool is_there = fs::exists(path, error);
+  if (error) return system_error(path, "cannot be looked at", error.value());
+  return is_there;
+}
+
 std::vector<fs::path> table_files(const fs::path& folder) {
   std::vector<fs::path> files;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().extension() == kTableExtension) files.push_back(entry.path());
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    if (entry->path().extension() == kTableExtension) files.push_back(entry->path());
   }
   std::sort(files.begin(), files.end());
   return files;
@@ -57,7 +67,8 @@ bool is_damage(const rocksdb::Status& status) {
 /// table files of which its manifest does not know: so we look before it opens them for writing.
 absl::StatusOr<std::string> find_damage(const StorePaths& paths, const rocksdb::Options& options) {
   const std::vector<fs::path> on_disk = table_files(paths.db);
-  if (!fs::exists(paths.db / "CURRENT")) {
+  POSEIDON_ASSIGN_OR_RETURN(const bool is_there, exists(paths.db / "CURRENT"));
+  if (!is_there) {
     return on_disk.empty() ? std::string() : std::string("its file CURRENT is missing");
   }
   rocksdb::DB* raw = nullptr;
@@ -82,7 +93,8 @@ absl::Status drop_snapshots_without_index(const StorePaths& paths, rocksdb::DB& 
   for (const auto& file : live_files(db)) {
     const std::optional<ArrayKey> key = decode_key(file.smallestkey);
     // Not file.name: RocksDB tries an old extension where the file is missing.
-    const bool there = fs::exists(paths.db / fs::path(file.relative_filename).filename());
+    POSEIDON_ASSIGN_OR_RETURN(const bool there,
+                              exists(paths.db / fs::path(file.relative_filename).filename()));
     if (!key || key->number != kIndexNumber || there) continue;
     spdlog::error("{}: the index of checkpoint {} is missing, and what is left of it is removed",
                   paths.directory.string(), snapshot_name(key->snapshot));
@@ -108,12 +120,12 @@ std::optional<ArrayKey> first_key(const fs::path& file, const rocksdb::Options& 
 }
 
 fs::path free_damaged_folder(const StorePaths& paths) {
+  std::error_code error;
   for (int i = 1; i < kMaxDamagedFolders; ++i) {
     fs::path folder = paths.directory / absl::StrCat("damaged-", i);
-    if (!fs::exists(folder)) return folder;
+    if (!fs::exists(folder, error)) return folder;
   }
   fs::path last = paths.directory / absl::StrCat("damaged-", kMaxDamagedFolders);
-  std::error_code error;
   fs::remove_all(last, error);
   return last;
 }
@@ -274,7 +286,8 @@ std::vector<SnapshotId> sealed_snapshots(rocksdb::DB& db) {
 absl::StatusOr<std::unique_ptr<rocksdb::DB>> open_database(const StorePaths& paths,
                                                            const rocksdb::Options& options) {
   std::error_code error;
-  if (!fs::exists(paths.rescue)) {
+  POSEIDON_ASSIGN_OR_RETURN(const bool was_interrupted, exists(paths.rescue));
+  if (!was_interrupted) {
     POSEIDON_ASSIGN_OR_RETURN(const std::string damage, find_damage(paths, options));
     if (!damage.empty()) {
       spdlog::error("{}: the store is damaged ({}); its whole files are taken into a new one",
@@ -290,7 +303,8 @@ absl::StatusOr<std::unique_ptr<rocksdb::DB>> open_database(const StorePaths& pat
   const rocksdb::Status status = rocksdb::DB::Open(options, paths.db.string(), &raw);
   std::unique_ptr<rocksdb::DB> db(raw);
   POSEIDON_RETURN_IF_ERROR(store_status(status, paths.directory, "opening the checkpoint store"));
-  if (fs::exists(paths.rescue)) POSEIDON_RETURN_IF_ERROR(rescue(paths, options, *db));
+  POSEIDON_ASSIGN_OR_RETURN(const bool is_to_rescue, exists(paths.rescue));
+  if (is_to_rescue) POSEIDON_RETURN_IF_ERROR(rescue(paths, options, *db));
   POSEIDON_RETURN_IF_ERROR(drop_snapshots_without_index(paths, *db));
   return db;
 }

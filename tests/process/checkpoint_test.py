@@ -245,6 +245,41 @@ class Checkpoints(ProcessTest):
         cluster.add_server()
         cluster.wait_for_iteration(20)
 
+    def test_the_runs_own_directory_by_another_name(self):
+        """Its lines are continued, and a server that is gone for good is done without."""
+        cluster = self.cluster()
+        run_dir = self.folder / "run"
+        saving = {"every_iterations": 10, "keep": 2, "replicas": 2}
+        self.submit(cluster, job(iterations=100000, checkpoint=saving), "--workers", 2, "--servers", 2)
+        cluster.wait_for_iteration(25)
+        self.stop(cluster)
+        cluster = self.again(workers=2, servers=1)
+        newest = self.listed(cluster)[-1]
+        self.refused(2, "keeps its own state", cluster, "restore", "--run-dir", self.folder / "state")
+        self.refused(2, "keeps its own state", cluster, "restore", "--run-dir", self.folder / "state/checkpoints/here")
+        (self.folder / "link").symlink_to("run")
+        self.ok(cluster, "restore", "--servers", 1, "--run-dir", f"{self.folder}/./link/")
+        cluster.wait_for_iteration(newest["iteration"] + 5)
+        status = cluster.status()
+        self.assertEqual(status["job_id"], newest["job_id"], "it is the same job")
+        self.assertEqual(status["training_from"], newest["iteration"])
+        wait_for("its lines", lambda: len(metrics(run_dir)[0]) >= newest["iteration"] + 5)
+        lines, _ = metrics(run_dir)
+        self.assertEqual([line["iteration"] for line in lines], list(range(len(lines))))
+
+    def test_lines_that_a_restored_run_lacks_are_told(self):
+        cluster = self.cluster()
+        self.submit(cluster, endless(), "--workers", 2, "--servers", 2)
+        cluster.wait_for_iteration(10)
+        saved = self.ok(cluster, "save").strip()
+        self.stop(cluster)
+        file = self.folder / "run/metrics.jsonl"
+        file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:4]))
+        cluster = self.again(workers=2, servers=2)
+        self.ok(cluster, "restore", "--checkpoint", saved)
+        iteration = int(saved.split("-")[1])
+        self.assertIn(f"has nothing of iterations 4 to {iteration - 1}", cluster.coordinator.log())
+
     def test_a_restored_job_that_waits_outlives_its_coordinator(self):
         cluster = self.cluster()
         self.submit(cluster, endless(), "--workers", 2, "--servers", 2)

@@ -10,7 +10,7 @@ import threading
 import time
 import unittest
 
-from cluster import BIN, LEASE_MS, Cluster, ProcessTest, digits_job, wait_for
+from cluster import BIN, LEASE_MS, Cluster, ProcessTest, digits_job, metrics, wait_for
 
 # Noticing takes one lease; the rest is for two slow cores.
 NOTICE_S = LEASE_MS / 1000 + 12
@@ -282,12 +282,59 @@ class FullDisk(ProcessTest):
     def mount(self, *options):
         return subprocess.run(["mount", *options, self.folder / "disk"], capture_output=True, text=True, check=False)
 
-    def test_a_finished_model_waits_for_room(self):
+    def mount_small(self):
         (self.folder / "disk").mkdir()
         made = self.mount("-t", "tmpfs", "-o", "size=512k", "tmpfs")
         if made.returncode != 0:
             self.skipTest(f"no small disk can be mounted here: {made.stderr.strip()}")
         self.addCleanup(subprocess.run, ["umount", "--lazy", self.folder / "disk"], check=True)
+
+    def test_another_coordinator_goes_on_with_a_job_whose_disk_is_full(self):
+        """The coordinator's own record is on another disk, and must not wait for the run's."""
+        self.mount_small()
+        run = self.folder / "disk/run"
+        iterations = 600
+        cluster = Cluster(self)
+        submitted = cluster.submit(digits_job(iterations=iterations, test_every_iterations=0), "--workers", 2,
+                                   "--servers", 1, run_dir=run)
+        self.assertEqual(submitted.returncode, 0, submitted.stderr)
+        filler = self.folder / "disk/filler"
+        wait_for("job.json", lambda: (run / "job.json").exists())
+        with filler.open("wb", buffering=0) as file, self.assertRaises(OSError):
+            while True:
+                file.write(bytes(4096))
+        cluster.add(workers=2, servers=1)
+        cluster.wait_for_iteration(20)
+        status = cluster.status()
+        self.assertIn("No space left on device", status["message"])
+        self.assertEqual((run / "metrics.jsonl").stat().st_size, 0)
+        cluster.coordinator.signal(signal.SIGKILL)
+        cluster.coordinator.wait()
+        cluster.restart_coordinator()
+        again = cluster.status()
+        self.assertEqual((again["state"], again["epoch"]), ("running", status["epoch"]), cluster.coordinator.log())
+        filler.unlink()
+        self.assertEqual(self.mount("-o", "remount,size=64m").returncode, 0)
+        cluster.wait_for_state("done", timeout_s=120)
+        lines, _ = metrics(run)
+        self.assertEqual([line["iteration"] for line in lines], list(range(iterations)))
+
+    def test_a_finished_model_waits_for_its_folder(self):
+        cluster = Cluster(self).add(workers=1, servers=1)
+        run, moved = self.folder / "run", self.folder / "moved"
+        job = digits_job(iterations=200, test_every_iterations=0)
+        self.assertEqual(cluster.submit(job, "--workers", 1, run_dir=run).returncode, 0)
+        cluster.wait_for_iteration(5)
+        run.rename(moved)
+        wait_for("the model to be refused", lambda: "the model cannot be stored" in cluster.coordinator.log(), 60)
+        self.assertEqual(cluster.status()["state"], "running")
+        moved.rename(run)
+        cluster.wait_for_state("done", timeout_s=30)
+        self.assertGreater((run / "model.safetensors").stat().st_size, 1_000_000)
+        self.assertEqual([line["iteration"] for line in metrics(run)[0]], list(range(200)))
+
+    def test_a_finished_model_waits_for_room(self):
+        self.mount_small()
         cluster = Cluster(self).add(workers=2, servers=1)
         run = self.folder / "disk/run"
         job = digits_job(iterations=20, test_every_iterations=0)
