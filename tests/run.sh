@@ -29,16 +29,4 @@ log=build/$preset/test.log
 jobs=$(nproc)
 ctest --preset "$preset" -j "$jobs" --no-tests=error </dev/null 2>&1 | tee "$log"
 
-# "98% tests passed, 1 tests failed out of 50"
-read -r failed total < <(sed -nE 's/^[0-9]+% tests passed, ([0-9]+) tests? failed out of ([0-9]+).*/\1 \2/p' "$log" | tail -1)
-if [ -z "${total:-}" ]; then
-  echo "0 passed, 1 failed"
-  exit 1
-fi
-skipped=$(sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) .*\*\*\*Skipped.*/\1/p' "$log")
-if [ -n "$skipped" ]; then
-  echo "not tried, wholly or in part (ctest --preset $preset -R NAME -V says why):"
-  sed 's/^/  /' <<< "$skipped"
-fi
-echo "$((total - failed - $(grep -c . <<< "$skipped"))) passed, $failed failed"
-[ "$failed" -eq 0 ]
+tests/count.sh "$preset" "$log"

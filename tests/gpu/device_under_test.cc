@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "tests/support/run_tests.h"
 #include "worker/engine/cpu/cpu_device.h"
 #include "worker/engine/device_plugin.h"
 
@@ -138,5 +139,5 @@ std::string precision_name(const ::testing::TestParamInfo<std::string>& info) { 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);  // takes its own options out
   poseidon::testing::read_command_line(argc, argv);
-  return RUN_ALL_TESTS();
+  return poseidon::testing_support::run_tests();
 }

@@ -1,0 +1,9 @@
+// What every test begins with that has no main of its own.
+
+#include "gmock/gmock.h"
+#include "tests/support/run_tests.h"
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleMock(&argc, argv);
+  return poseidon::testing_support::run_tests();
+}
