@@ -240,12 +240,15 @@ TEST_F(EmulatedGpuTest, NotReadyIsKeptAsTheLastError) {
   int* const number = allocate<int>(1);
   cudaEvent_t event = nullptr;
   ASSERT_EQ(cudaEventCreate(&event), cudaSuccess);
-  stream_->push([] { std::this_thread::sleep_for(std::chrono::milliseconds(200)); });
-  ASSERT_EQ(launch(1, 1, set_kernel, number, 1), cudaSuccess);
-  ASSERT_EQ(cudaEventRecord(event, stream_), cudaSuccess);
+  std::atomic<bool> asked{false};
+  stream_->push([&] { asked.wait(false); });
+  EXPECT_EQ(launch(1, 1, set_kernel, number, 1), cudaSuccess);
+  EXPECT_EQ(cudaEventRecord(event, stream_), cudaSuccess);
   EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);
   EXPECT_EQ(cudaGetLastError(), cudaErrorNotReady);
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  asked = true;
+  asked.notify_all();
   EXPECT_THAT(download(number, 1), ElementsAre(1));
   EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
   EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
