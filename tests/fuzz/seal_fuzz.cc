@@ -102,6 +102,7 @@ class Session final : public Acceptor {
       if (ours_ != nullptr) {
         check(caller_.heard(), ours_->said());
         check(ours_->heard(), caller_.said());
+        if (!caller_.heard().empty() && !ours_->heard().empty()) ++accepted;
       }
     }
   }

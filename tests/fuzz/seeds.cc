@@ -1,8 +1,8 @@
 // Writes the seeds of tests/fuzz/corpus: what our own encoders make of small examples, and examples
 // of the formats that others write. Run from the source folder:
 //   build/asan/fuzz/fuzz_seeds tests/fuzz/corpus
-// Regressions stay beside them, as files named after what they found. Certificates have other keys
-// each time.
+// Regressions stay beside them, as files named after what they found. seeds_test.sh holds what is
+// checked in against what this makes; certificates have other keys each time.
 
 #include <cstdio>
 #include <cstring>
@@ -37,15 +37,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Of a seed: beyond it a fuzzer wastes its time on bytes that decide nothing.
-constexpr std::size_t kMaxSeedBytes = 4096;
+/// Of a seed: as much as run.sh lets an input have.
+constexpr std::size_t kMaxSeedBytes = 8192;
 
 class Seeds {
  public:
   explicit Seeds(fs::path folder) : folder_(std::move(folder)) {}
 
   void add(const std::string& target, const std::string& name, const std::string& bytes) {
-    if (bytes.size() > kMaxSeedBytes) return;
+    if (bytes.size() > kMaxSeedBytes) {
+      std::fprintf(stderr, "left out: %s/%s, of %zu bytes\n", target.c_str(), name.c_str(),
+                   bytes.size());
+      return;
+    }
     fs::create_directories(folder_ / target);
     std::ofstream file(folder_ / target / name, std::ios::binary);
     file << bytes;

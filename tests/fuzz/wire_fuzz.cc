@@ -40,6 +40,7 @@ void chunk(const Bytes& message) {
   if (!decoded.ok()) return;
   check_round_trip(*decoded, decode_chunk);
   if (check_against_plan(decoded->header, decoded->payload.size(), plan())) return;
+  ++accepted;
   const auto elements =
       static_cast<std::size_t>(plan().chunks[decoded->header.chunk.value()].elements);
   const ElementType type = decoded->header.element_type;
@@ -54,12 +55,14 @@ void factor(const Bytes& message) {
   const auto decoded = decode_factor(message);
   if (!decoded.ok()) return;
   check_round_trip(*decoded, decode_factor);
-  (void)check_against_plan(decoded->header, decoded->payload.size(), plan(), 4);
+  if (!check_against_plan(decoded->header, decoded->payload.size(), plan(), 4)) ++accepted;
 }
 
 void store(const Bytes& message) {
   const auto decoded = decode_store(message);
-  if (decoded.ok()) check_round_trip(*decoded, decode_store);
+  if (!decoded.ok()) return;
+  ++accepted;
+  check_round_trip(*decoded, decode_store);
 }
 
 void stream_header(const Bytes& message) {
@@ -70,6 +73,7 @@ void stream_header(const Bytes& message) {
   MessagePrefix again;
   append_stream_header(decoded->header, again);
   POSEIDON_CHECK(again.size() <= kMaxStreamHeaderBytes, "the bound holds");
+  ++accepted;
 }
 
 /// A server's own, from its disk.
@@ -78,6 +82,7 @@ void snapshot_index(std::string_view bytes) {
   POSEIDON_CHECK(!index || encode_index(*index) == bytes, "an index is what was written");
   const auto key = decode_key(bytes);
   POSEIDON_CHECK(!key || encode_key(*key) == bytes, "likewise");
+  if (index || key) ++accepted;
 }
 
 }  // namespace
@@ -105,6 +110,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     case 4:
       if (message.size() == norms_bytes(message.size() / norms_bytes(1))) {
         (void)decode_norms(message);
+        ++fuzz::accepted;
       }
       break;
     case 6:
@@ -112,7 +118,9 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
       break;
     default:
       for (std::size_t parts = 0; totals_bytes(parts) <= message.size(); ++parts) {
-        if (totals_bytes(parts) == message.size()) (void)decode_totals(message);
+        if (totals_bytes(parts) != message.size()) continue;
+        (void)decode_totals(message);
+        ++fuzz::accepted;
       }
       break;
   }
