@@ -20,9 +20,9 @@ namespace {
 /// The coordinator has a deadline of its own for workers that do not get ready; this one only keeps
 /// the wait from being endless should it vanish without a word.
 constexpr std::chrono::minutes kStartTimeout{30};
-/// Likewise for the end of the job, once this worker's part is done: longer than the coordinator
-/// may be away (--coordinator-away-s).
-constexpr std::chrono::hours kStopTimeout{2};
+/// Likewise for the end of the job, once this worker's part is done: by so much longer than the
+/// coordinator may be away.
+constexpr std::chrono::hours kStopMargin{1};
 
 /// Initial values that are worth a thread of their own.
 constexpr std::int64_t kInitialiseGrain = 1 << 16;
@@ -357,7 +357,17 @@ absl::Status WorkerJob::wait_for_start() {
 /// coordinator says that all have finished, the client stays.
 void WorkerJob::wait_for_stop() {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, kStopTimeout, [this] { return stopped_ || halting_; });
+  if (!changed_.wait_for(lock, stop_timeout(), [this] { return stopped_ || halting_; })) {
+    log_no_word("that all workers have finished",
+                "what this one sent last is sent to nobody again");
+  }
+}
+
+Nanoseconds WorkerJob::stop_timeout() const { return options_.away_timeout + kStopMargin; }
+
+void WorkerJob::log_no_word(const char* awaited, const char* then) const {
+  spdlog::error("epoch {}: in {:.0f} s the coordinator did not say {}; {}", epoch_.value(),
+                seconds(stop_timeout()), awaited, then);
 }
 
 /// The streams go with the client. The memory that they sent from is freed and stays as it is:
@@ -443,10 +453,13 @@ void WorkerJob::hold() {
   }
 }
 
-/// Nothing once the epoch is over.
+/// Nothing once the epoch is over, or the coordinator has been silent for too long.
 std::optional<v1::SaveCheckpoint> WorkerJob::next_held_save() {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, kStopTimeout, [this] { return stopped_ || held_save_; });
+  if (!changed_.wait_for(lock, stop_timeout(), [this] { return stopped_ || held_save_; })) {
+    log_no_word("what it wants of the halted epoch, or that it is over", "its states are freed");
+    return std::nullopt;
+  }
   return stopped_ ? std::nullopt : std::exchange(held_save_, std::nullopt);
 }
 

@@ -43,6 +43,8 @@ struct WorkerNodeOptions {
   Transport* stores = nullptr;  ///< speaks kStoreMethod, on the loop of the rest
   /// Of the transports of synchronisation, to the plan's Plan::window_bytes. May be null.
   std::function<void(std::int64_t)> set_windows;
+  /// How long the coordinator may be away: as in ControlClientOptions.
+  Milliseconds away_timeout{3600000};
   PeerAccess peers;  ///< for layers that go by SFB; what it points to outlives the node
   std::shared_ptr<NodeProbe> probe = std::make_shared<NodeProbe>();
 };
@@ -98,6 +100,8 @@ class WorkerJob final : public TrainerEvents {
   std::shared_ptr<TrafficProbe> show_progress(const Plan& plan);
   absl::Status wait_for_start();
   void wait_for_stop();
+  Nanoseconds stop_timeout() const;
+  void log_no_word(const char* awaited, const char* then) const;
 
   void save_own_state(Iteration version);
   void hold();

@@ -165,6 +165,7 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
     node_options.peers = {.transport = &peers, .door = &door, .relays = &to_relay, .relay = &relay};
     node_options.stores = &stores;
     node_options.probe = node_probe;
+    node_options.away_timeout = Milliseconds(options.coordinator_away_s * 1000);
     node_options.sync.syncer.team = &team;
     node_options.sync.syncer.give_up_after = Milliseconds(options.server_timeout_s * 1000);
     WorkerNode node(&transport, &refusals, metrics.get(), &probe, node_options);
@@ -173,7 +174,7 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
     client_options.transport = &attach;
     client_options.security = security;
     client_options.join_timeout = Milliseconds(options.join_timeout_s * 1000);
-    client_options.away_timeout = Milliseconds(options.coordinator_away_s * 1000);
+    client_options.away_timeout = node_options.away_timeout;
     client_options.join.set_role(v1::NODE_ROLE_WORKER);
     client_options.join.set_address(*address);
     client_options.join.set_device(engine.device);
