@@ -5,15 +5,16 @@
 namespace poseidon {
 
 RelayService::RelayService(Transport* transport, RefusalCounts* refusals,
-                           ChunkService::RefusalLog log)
+                           ChunkService::RefusalLog log, std::int64_t pending_limit_bytes)
     : refusals_(refusals),
+      pending_limit_bytes_(pending_limit_bytes),
       streams_(transport, refusals, RelayEnd::kRelay, std::move(log), [this] { carry_up(); }) {}
 
 void RelayService::begin(Plan plan, WorkerRank leader, Transport* servers,
                          const SyncerOptions& options, TrafficProbe* traffic,
                          std::function<void(const absl::Status&)> failed) {
   streams_.close(absl::AbortedError("the relay has a new assignment"));
-  job_ = std::make_unique<Job>(plan, leader, options);
+  job_ = std::make_unique<Job>(plan, leader, options, pending_limit_bytes_);
   job_->failed = std::move(failed);
   PsRoute route(std::move(plan), leader, job_->relay.layers(), options.first_iteration,
                 options.team);

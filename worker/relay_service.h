@@ -8,6 +8,7 @@
 //
 // Lives as long as the process; jobs come and go. Everything runs on the loop.
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -28,7 +29,9 @@ class RelayService final : public Acceptor, private ChunkLinks::Owner {
  public:
   /// `transport`, which speaks kLocalAggregationMethod, and `refusals` must outlive the service,
   /// which is destroyed only once the transport has stopped. `log` is called on the loop.
-  RelayService(Transport* transport, RefusalCounts* refusals, ChunkService::RefusalLog log);
+  /// `pending_limit_bytes`: see server/early_budget.h.
+  RelayService(Transport* transport, RefusalCounts* refusals, ChunkService::RefusalLog log,
+               std::int64_t pending_limit_bytes = kDefaultPendingLimitBytes);
 
   /// From now on it is the relay of the group that `leader` leads in `plan`, and connects to the
   /// servers. `failed` hears if that cannot go on. `servers` and `traffic` must live until end.
@@ -45,8 +48,9 @@ class RelayService final : public Acceptor, private ChunkLinks::Owner {
 
  private:
   struct Job {
-    Job(Plan plan, WorkerRank leader, const SyncerOptions& options)
-        : relay(std::move(plan), leader, options.first_iteration, kDefaultPendingLimitBytes,
+    Job(Plan plan, WorkerRank leader, const SyncerOptions& options,
+        std::int64_t pending_limit_bytes)
+        : relay(std::move(plan), leader, options.first_iteration, pending_limit_bytes,
                 options.team) {}
     Relay relay;
     std::unique_ptr<ChunkLinks> links;
@@ -58,6 +62,7 @@ class RelayService final : public Acceptor, private ChunkLinks::Owner {
   void links_failed(const absl::Status& status) override;
 
   RefusalCounts* const refusals_;
+  const std::int64_t pending_limit_bytes_;
   std::unique_ptr<Job> job_;  ///< null between jobs
   ChunkService streams_;
 };

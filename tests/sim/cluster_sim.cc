@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -40,7 +41,7 @@ class SimWorker final : public SyncerEvents {
         complete_(plan.layers.size(), -1),
         door_(&transport, &refusals_),
         relays_(&transport, kRelaySuffix),
-        relay_(&relays_, &refusals_, {}) {
+        relay_(&relays_, &refusals_, {}, s.pending_limit_bytes) {
     const int slots = optimizer_state_slots(s.optimizer);
     std::vector<LayerMemory> layers;
     for (std::size_t l = 0; l < plan.layers.size(); ++l) {
@@ -98,6 +99,8 @@ class SimWorker final : public SyncerEvents {
   bool done() const { return done_; }
   const std::optional<std::string>& failure() const { return failure_; }
   const Relay* relay() const { return relay_.relay(); }
+  /// How many streams of its group its relay does not read from just now.
+  std::int64_t paused_by_relay() { return traffic_.node().value(NodeGauge::kPausedStreams); }
   Iteration version(std::size_t layer) const { return versions_[layer]; }
 
  private:
@@ -261,6 +264,7 @@ class Cluster {
           scenario_, reference_, network_.endpoint(absl::StrCat("worker", rank)), plan_, rank,
           seed));
     }
+    paused_.resize(workers_.size());
   }
 
   Outcome run() {
@@ -274,6 +278,7 @@ class Cluster {
       } else {
         outcome.failure = broken_invariant();
       }
+      outcome.relay_pauses += new_pauses_by_relays();
       ++outcome.steps;
     }
     outcome.ok = outcome.failure.empty();
@@ -288,25 +293,38 @@ class Cluster {
     return std::ranges::all_of(workers_, [](const auto& worker) { return worker->done(); });
   }
 
+  /// By how much paused streams have become more in the last step.
+  std::int64_t new_pauses_by_relays() {
+    std::int64_t more = 0;
+    for (std::size_t rank = 0; rank < workers_.size(); ++rank) {
+      const std::int64_t now = workers_[rank]->paused_by_relay();
+      more += std::max<std::int64_t>(0, now - std::exchange(paused_[rank], now));
+    }
+    return more;
+  }
+
   std::string broken_invariant() const {
     for (const auto& worker : workers_) {
       if (worker->failure()) return *worker->failure();
     }
     // The receiver's window, and one repetition of each message in it.
     if (network_.max_queued_messages() > 4) return "a stream held more messages than its bound";
-    for (const auto& worker : workers_) {
-      if (worker->relay() == nullptr) continue;
-      if (worker->relay()->pending_bytes() > kDefaultPendingLimitBytes) {
+    // Each worker may add one message before it is paused; a repetition is not held.
+    const std::int64_t message_bytes =
+        scenario_.chunk_elements * static_cast<std::int64_t>(sizeof(float));
+    for (std::uint32_t rank = 0; rank < scenario_.workers; ++rank) {
+      const Relay* relay = workers_[rank]->relay();
+      if (relay == nullptr) continue;
+      const std::int64_t group = std::ranges::count(plan_.leaders, WorkerRank(rank));
+      if (relay->pending_bytes() > scenario_.pending_limit_bytes + group * message_bytes) {
         return "a relay holds more early contributions than the limit allows";
       }
     }
     for (std::size_t i = 0; i < servers_.size(); ++i) {
       const Shard* shard = servers_[i]->service.shard();
       if (shard == nullptr) continue;  // its assignment is still on the way
-      // Each worker may add one message before it is paused; a repetition is not held.
-      const std::int64_t one_each =
-          scenario_.chunk_elements * static_cast<std::int64_t>(sizeof(float)) * scenario_.workers;
-      if (shard->pending_bytes() > scenario_.pending_limit_bytes + one_each) {
+      if (shard->pending_bytes() >
+          scenario_.pending_limit_bytes + scenario_.workers * message_bytes) {
         return "more early contributions are held than the limit allows";
       }
       for (const ChunkId chunk : shard->owned_chunks()) {
@@ -329,6 +347,7 @@ class Cluster {
   MemoryNetwork network_;
   std::vector<std::unique_ptr<SimServer>> servers_;
   std::vector<std::unique_ptr<SimWorker>> workers_;
+  std::vector<std::int64_t> paused_;  ///< by rank, streams of its group
 };
 
 }  // namespace

@@ -13,7 +13,8 @@ struct Outcome {
   std::string failure;  ///< which invariant broke, where, at which step
   std::int64_t steps = 0;
   std::int64_t cuts = 0, duplicates = 0, reorders = 0;
-  std::string description;  ///< the cluster that the seed stands for
+  std::int64_t relay_pauses = 0;  ///< how often a relay stopped reading from one of its group
+  std::string description;        ///< the cluster that the seed stands for
 };
 
 /// Builds a cluster from the seed (workers and their groups, servers, layers by PS and SFB, chunks,

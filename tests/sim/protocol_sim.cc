@@ -84,6 +84,7 @@ struct Machine {
   std::shared_ptr<SimDisk> disk;
   bool gone = false;  ///< for ever
   std::unique_ptr<SimWorker> worker;
+  std::int64_t paused = 0;  ///< streams, by the worker's relay
   std::unique_ptr<SimServer> server;
 };
 
@@ -142,6 +143,7 @@ class World {
   void look();
   void look_at_checkpoints();
   std::string check_end();
+  std::int64_t new_pauses_by_relays();
   const SimDisk* disk_of(const std::string& identity) const;
   void later(Nanoseconds delay, std::function<void()> function) {
     operator_.post_after(delay, std::move(function));
@@ -226,14 +228,15 @@ void World::start(Machine& machine) {
         std::make_unique<SimServer>(&transport, machine.address, process_id, machine.disk, seed,
                                     scenario_.pending_limit_bytes, ended);
   } else {
-    machine.worker =
-        std::make_unique<SimWorker>(&transport,
-                                    SimWorkerOptions{.address = machine.address,
-                                                     .process_id = process_id,
-                                                     .seed = seed,
-                                                     .max_compute = scenario_.max_compute,
-                                                     .server_timeout = scenario_.server_timeout},
-                                    &truth_, ended);
+    machine.worker = std::make_unique<SimWorker>(
+        &transport,
+        SimWorkerOptions{.address = machine.address,
+                         .process_id = process_id,
+                         .seed = seed,
+                         .max_compute = scenario_.max_compute,
+                         .server_timeout = scenario_.server_timeout,
+                         .pending_limit_bytes = scenario_.pending_limit_bytes},
+        &truth_, ended);
   }
 }
 
@@ -552,6 +555,16 @@ std::string World::check_end() {
   return wrong;
 }
 
+/// By how much paused streams have become more in the last step.
+std::int64_t World::new_pauses_by_relays() {
+  std::int64_t more = 0;
+  for (const auto& machine : machines_) {
+    const std::int64_t now = machine->worker == nullptr ? 0 : machine->worker->paused_by_relay();
+    more += std::max<std::int64_t>(0, now - std::exchange(machine->paused, now));
+  }
+  return more;
+}
+
 ProtocolOutcome World::run() {
   start_coordinator();
   for (std::uint32_t i = 0; i < scenario_.servers + scenario_.workers; ++i) {
@@ -565,6 +578,7 @@ ProtocolOutcome World::run() {
   ProtocolOutcome outcome;
   while (!end_ && !truth_.failure() && network_.step()) {
     ++outcome.steps;
+    outcome.relay_pauses += new_pauses_by_relays();
     const auto troubles = static_cast<std::int64_t>(happened_.size());
     const Nanoseconds deadline = last_trouble_ + kTraining + (troubles + 1) * kOneRecovery;
     if (network_.now() > deadline) truth_.fail("not ended within the virtual deadline");

@@ -17,6 +17,7 @@ struct ProtocolOutcome {
   std::string description;         ///< what the seed stands for
   std::vector<std::string> trace;  ///< the last events, with virtual times
   std::int64_t steps = 0, epochs = 0, checkpoints = 0;
+  std::int64_t relay_pauses = 0;  ///< how often a relay stopped reading from one of its group
   double virtual_seconds = 0.0;
   std::map<std::string, std::int64_t> faults;  ///< that happened, by name
 };

@@ -220,7 +220,7 @@ class SimWorker::Job final : public SyncerEvents {
     for (std::size_t l = 0; l < plan_.layers.size(); ++l) {
       layers.push_back({parameters_[l].floats(), gradients_[l].floats(), gradients_[l].owner()});
     }
-    traffic_ = std::make_unique<TrafficProbe>(plan_.layers.size());
+    traffic_ = std::make_unique<TrafficProbe>(plan_.layers.size(), node_.probe_);
     giver_ = std::make_unique<CheckpointGiver>(
         &node_.stores_, plan_, rank_, factor_state_.get(),
         CheckpointGiverOptions{.first_iteration = first_,

@@ -16,7 +16,7 @@ SimWorker::SimWorker(Transport* transport, SimWorkerOptions options, Truth* trut
       stores_(transport, kStoreSuffix),
       relays_(transport, kRelaySuffix),
       door_(&factors_, &refusals_),
-      relay_(&relays_, &refusals_, {}),
+      relay_(&relays_, &refusals_, {}, options_.pending_limit_bytes),
       control_(
           transport,
           [this] {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "common/node_probe.h"
 #include "common/random.h"
 #include "tests/sim/sim_control.h"
 #include "tests/sim/truth.h"
@@ -23,8 +24,9 @@ struct SimWorkerOptions {
   std::string address;
   std::uint32_t process_id = 0;
   std::uint64_t seed = 0;
-  Nanoseconds max_compute{0};     ///< of one layer's forward or backward
-  Nanoseconds server_timeout{0};  ///< --server-timeout-s
+  Nanoseconds max_compute{0};            ///< of one layer's forward or backward
+  Nanoseconds server_timeout{0};         ///< --server-timeout-s
+  std::int64_t pending_limit_bytes = 0;  ///< of its relay
 };
 
 /// One process. Killed by destroying it, after MemoryNetwork::kill.
@@ -46,6 +48,9 @@ class SimWorker final : public ControlEvents {
   void on_lost(const absl::Status& /*reason*/) override;
   void fill_heartbeat(v1::Heartbeat& /*heartbeat*/) override {}
 
+  /// How many streams of its group its relay does not read from just now.
+  std::int64_t paused_by_relay() const { return probe_->value(NodeGauge::kPausedStreams); }
+
  private:
   class Job;
   void end_job();
@@ -54,6 +59,7 @@ class SimWorker final : public ControlEvents {
   const SimWorkerOptions options_;
   Truth* const truth_;
   MethodTransport factors_, stores_, relays_;
+  const std::shared_ptr<NodeProbe> probe_ = std::make_shared<NodeProbe>();
   RefusalCounts refusals_;
   PeerDoor door_;
   RelayService relay_;
