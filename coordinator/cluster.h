@@ -196,7 +196,6 @@ class Cluster {
   void remove_manifest(const CheckpointManifest& manifest);
   void remove_due_checkpoints();
   std::string save_before_stop(std::unique_lock<std::mutex>& lock);
-  std::string store_address(const std::string& identity) const;
   absl::StatusOr<v1::SubmitResponse> begin_job(const v1::SubmitRequest& request,
                                                std::optional<SnapshotId> source);
   absl::Status add_source(SnapshotId source, JobDescription& description);

@@ -1,6 +1,5 @@
 // What operators ask of Cluster about checkpoints (cluster_calls.cc has submit and status).
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -42,14 +41,6 @@ void fill(const JobRun& job, SnapshotId snapshot, const std::string& reason,
 }
 
 }  // namespace
-
-std::string Cluster::store_address(const std::string& identity) const {
-  const std::vector<NodeInfo> nodes = membership_.nodes();
-  const auto found = std::find_if(nodes.begin(), nodes.end(), [&identity](const NodeInfo& node) {
-    return node.role == NodeRole::kServer && node.store_identity == identity;
-  });
-  return found == nodes.end() ? "" : found->address;
-}
 
 absl::StatusOr<v1::ListCheckpointsResponse> Cluster::list_checkpoints(
     const v1::ListCheckpointsRequest& request) {
@@ -106,14 +97,17 @@ absl::StatusOr<v1::LocateCheckpointResponse> Cluster::locate_checkpoint(
   out.set_hold_ms(static_cast<std::uint32_t>(
       std::chrono::duration_cast<Milliseconds>(kCheckpointHold).count()));
   if (!request.hold_only()) {
-    const std::string missing = missing_stores(*manifest, [this](const std::string& identity) {
-      return !store_address(identity).empty();
+    const std::vector<NodeInfo> nodes = membership_.nodes();
+    const std::string missing = missing_stores(*manifest, [&nodes](const std::string& identity) {
+      return !store_address(nodes, identity).empty();
     });
     if (!missing.empty()) {
       return absl::FailedPreconditionError(absl::StrCat(missing, ", is not here: start it again"));
     }
     std::vector<std::string> addresses;
-    for (const std::string& store : manifest->stores) addresses.push_back(store_address(store));
+    for (const std::string& store : manifest->stores) {
+      addresses.push_back(store_address(nodes, store));
+    }
     *out.mutable_source() = restore_to_message(*manifest, addresses);
     out.set_job_json(manifest->job_json);
   }

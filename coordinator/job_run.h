@@ -451,7 +451,6 @@ class JobRun {
   bool fill_vacancies(bool in_time, bool needed, std::string& missing, Nanoseconds now);
   std::vector<const CheckpointManifest*> usable_checkpoints() const;
   bool choose_source(bool in_time, std::string& missing);
-  std::string store_address(const std::string& identity) const;
   void begin_at_source();
   bool repeats_source_plan() const;
   bool group_needs(const Participant& participant) const;

@@ -43,8 +43,9 @@ bool JobRun::repeats_source_plan() const {
 /// "" when all are here.
 std::string JobRun::missing_stores_text() const {
   if (!source_) return "";
-  return missing_stores(
-      *source_, [this](const std::string& identity) { return !store_address(identity).empty(); });
+  return missing_stores(*source_, [this](const std::string& identity) {
+    return !store_address(members_, identity).empty();
+  });
 }
 
 // ---- checkpoints ----

@@ -170,21 +170,13 @@ void JobRun::replace(Nanoseconds now, JobActions& actions) {
 
 // ---- who takes whose place ----
 
-/// The address of the server that has this data directory now; "" when there is none.
-std::string JobRun::store_address(const std::string& identity) const {
-  for (const NodeInfo& node : members_) {
-    if (node.role == NodeRole::kServer && node.store_identity == identity) return node.address;
-  }
-  return "";
-}
-
 /// By ServerIndex; "" where a store is not here. Nothing when a piece is in none that is.
 std::optional<std::vector<std::string>> JobRun::addresses_of_stores(
     const CheckpointManifest& manifest) const {
   std::vector<std::string> addresses;
   std::vector<bool> here;
   for (const std::string& store : manifest.stores) {
-    addresses.push_back(store_address(store));
+    addresses.push_back(store_address(members_, store));
     here.push_back(!addresses.back().empty());
   }
   if (!is_reachable(manifest, here)) return std::nullopt;
@@ -229,7 +221,7 @@ bool JobRun::choose_source(bool in_time, std::string& missing) {
     }
     if (missing.empty() || !in_time) {
       const auto is_here = [this](const std::string& store) {
-        return !store_address(store).empty();
+        return !store_address(members_, store).empty();
       };
       absl::StrAppend(&missing, missing.empty() ? "" : ", ", missing_stores(manifest, is_here));
     }

@@ -20,6 +20,13 @@ std::string node_text(const NodeInfo& node) {
   return absl::StrCat(role_name(node.role), " ", node_place(node));
 }
 
+std::string store_address(const std::vector<NodeInfo>& nodes, const std::string& identity) {
+  for (const NodeInfo& node : nodes) {
+    if (node.role == NodeRole::kServer && node.store_identity == identity) return node.address;
+  }
+  return "";
+}
+
 absl::Status validate(const MembershipOptions& options) {
   if (options.heartbeat < Milliseconds(10)) {
     return absl::InvalidArgumentError("the heartbeat must be at least 10 ms");

@@ -65,6 +65,9 @@ std::string node_place(const NodeInfo& node);
 /// "worker 10.0.0.2:4711".
 std::string node_text(const NodeInfo& node);
 
+/// The address of the server among them that has this data directory now; "" when there is none.
+std::string store_address(const std::vector<NodeInfo>& nodes, const std::string& identity);
+
 struct MembershipOptions {
   Nanoseconds lease = Milliseconds(3000);     ///< silence after which a node is gone
   Nanoseconds heartbeat = Milliseconds(500);  ///< how often nodes are asked to speak
