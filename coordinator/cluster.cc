@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -505,7 +504,6 @@ void Cluster::watch_drift(Nanoseconds now) {
 void Cluster::shutdown(const std::string& reason) {
   std::unique_lock<std::mutex> lock(mutex_);
   shutting_down_ = true;
-  const bool unheard = job_ && !end_told_;  // it may end by itself while we wait
   const std::string saved = save_before_stop(lock);
   if (job_ && !job_->ended()) {
     apply(job_->fail(absl::StrCat("the coordinator was stopped (", reason, ")", saved),
@@ -521,10 +519,11 @@ void Cluster::shutdown(const std::string& reason) {
   }
   attached_.clear();
   files_closed_changed_.wait_for(lock, kFilesTimeout, [this] { return files_closed_; });
-  if (unheard && status_asked_ && clock_->now() - *status_asked_ < options_.last_words) {
-    lock.unlock();
-    std::this_thread::sleep_for(options_.last_words);
-  }
+  forget_followers(clock_->now());
+  if (!job_) return;
+  follower_told_.wait_for(lock, options_.last_words, [this] {
+    return std::ranges::all_of(followers_, [](const auto& entry) { return entry.second.end_told; });
+  });
 }
 
 }  // namespace poseidon

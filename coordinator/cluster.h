@@ -71,8 +71,8 @@ struct ClusterOptions {
   std::size_t max_job_bytes = 4 << 20;  ///< of a job's text, its network inline
   /// How long shutdown waits for a checkpoint of the job that trains; 0: takes none.
   Nanoseconds shutdown_checkpoint_timeout = std::chrono::seconds(10);
-  /// How much longer shutdown answers for those who follow a job of whose end they have not heard:
-  /// who has asked so recently.
+  /// How much longer at most shutdown answers for those who follow a job of whose end they have not
+  /// heard: who has asked so recently.
   Nanoseconds last_words{0};
 };
 
@@ -113,7 +113,9 @@ class Cluster {
 
   // ---- calls of operators ----
   absl::StatusOr<v1::SubmitResponse> submit(const v1::SubmitRequest& request);
-  absl::StatusOr<v1::GetStatusResponse> status(const v1::GetStatusRequest& request);
+  /// `asker`: whose further questions are known by it.
+  absl::StatusOr<v1::GetStatusResponse> status(const v1::GetStatusRequest& request,
+                                               const std::string& asker = "");
   absl::StatusOr<v1::ListCheckpointsResponse> list_checkpoints(
       const v1::ListCheckpointsRequest& request);
   absl::StatusOr<v1::RequestCheckpointResponse> request_checkpoint(
@@ -202,6 +204,7 @@ class Cluster {
   bool is_job(const std::string& id) const { return job_ && job_->description().id == id; }
   void after_actions();
   bool forgive_job(Nanoseconds now);
+  void forget_followers(Nanoseconds now);
   void watch_drift(Nanoseconds now);
   void refuse(Refusal refusal, const std::string& text);
   void note(EventKind kind, const std::string& text);
@@ -236,6 +239,7 @@ class Cluster {
 
   std::mutex mutex_;
   std::condition_variable files_closed_changed_;
+  std::condition_variable follower_told_;
   std::condition_variable job_changed_;  ///< after each event of the job
   // Guarded by mutex_.
   std::map<NodeLink*, Attached> attached_;
@@ -253,9 +257,13 @@ class Cluster {
   std::pair<Epoch, std::int64_t> trained_since_;  ///< of the record: when its epoch began, Unix ms
   /// As an earlier process left it; told while there is no job_.
   v1::GetStatusResponse last_job_ = status_without_job();
-  std::optional<Nanoseconds> status_asked_;  ///< when an operator last asked for the status
-  bool end_told_ = false;                    ///< and heard then that job_ has ended
-  std::optional<SnapshotId> source_;         ///< of job_, also after another coordinator's death
+  /// Who asks for the status: when last, and whether the answer was that job_ has ended.
+  struct Follower {
+    Nanoseconds asked{0};
+    bool end_told = false;
+  };
+  std::map<std::string, Follower> followers_;  ///< of options_.last_words, by asker
+  std::optional<SnapshotId> source_;           ///< of job_, also after another coordinator's death
   std::optional<Epoch> resumed_epoch_;  ///< an earlier coordinator's; nothing: job_ is all ours
   std::shared_ptr<RunFiles> directory_;
   bool submitting_ = false;

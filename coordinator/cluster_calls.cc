@@ -300,7 +300,7 @@ void Cluster::install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& 
   counted_iterations_ = job_->first_iteration();
   files_closing_ = false;
   files_closed_ = false;
-  end_told_ = false;
+  for (auto& [asker, follower] : followers_) follower.end_told = false;
   lines_refused_.clear();
   if (earlier && source_ && earlier->next_iteration < snapshot_iteration(*source_)) {
     note(EventKind::kAlarm,
@@ -319,14 +319,23 @@ void Cluster::install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& 
 
 // ---- status ----
 
-absl::StatusOr<v1::GetStatusResponse> Cluster::status(const v1::GetStatusRequest& request) {
+absl::StatusOr<v1::GetStatusResponse> Cluster::status(const v1::GetStatusRequest& request,
+                                                      const std::string& asker) {
   POSEIDON_RETURN_IF_ERROR(
       check_protocol_version(request.protocol_version(), "the command line tool"));
   const std::lock_guard<std::mutex> lock(mutex_);
-  status_asked_ = clock_->now();
-  v1::GetStatusResponse now = status_now();
-  end_told_ = job_ != nullptr && job_->ended() && files_closed_;
-  return now;
+  const Nanoseconds now = clock_->now();
+  forget_followers(now);
+  const bool end_told = job_ != nullptr && job_->ended() && files_closed_;
+  followers_[asker] = {.asked = now, .end_told = end_told};
+  if (end_told) follower_told_.notify_all();
+  return status_now();
+}
+
+/// Those who have asked no more for so long do not wait for an answer.
+void Cluster::forget_followers(Nanoseconds now) {
+  std::erase_if(followers_,
+                [&](const auto& entry) { return now - entry.second.asked >= options_.last_words; });
 }
 
 v1::GetStatusResponse Cluster::status_now() const {

@@ -269,7 +269,8 @@ class GrpcService final : public v1::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest* request,
                                       v1::GetStatusResponse* response) override {
-    return answer(context, "GetStatus", response, [&] { return cluster_->status(*request); });
+    return answer(context, "GetStatus", response,
+                  [&] { return cluster_->status(*request, context->peer()); });
   }
 
   grpc::ServerUnaryReactor* ListCheckpoints(grpc::CallbackServerContext* context,

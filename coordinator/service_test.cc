@@ -1,6 +1,7 @@
 // A job's life at the coordinator: who joins, what they hear, what is written, what survives a
 // restart.
 
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <filesystem>
@@ -17,6 +18,7 @@
 namespace poseidon {
 namespace {
 
+using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -177,23 +179,44 @@ TEST_F(ServiceTest, AStopWaitsForThoseWhoFollowTheJobAlone) {
   ASSERT_TRUE(submit(1, 1).ok());
   EXPECT_LT(time_to_stop(), std::chrono::minutes(1));
 
-  patient.cluster.last_words = std::chrono::seconds(2);
+  // With a connection of its own each: one asks all the time, one now and then.
+  grpc::ChannelArguments apart;
+  apart.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   start(patient);
   ASSERT_TRUE(submit(1, 1).ok());
-  std::atomic<bool> follows = false;
-  std::string heard;
-  std::thread follower([&] {
-    for (v1::GetStatusResponse now = status(); now.state() != ""; now = status()) {
-      follows = true;
-      if (now.state() != "failed") continue;
-      heard = now.message();
-      return;
-    }
-  });
-  while (!follows) std::this_thread::yield();
-  EXPECT_GE(time_to_stop(), std::chrono::seconds(2));
-  follower.join();
-  EXPECT_THAT(heard, HasSubstr("the coordinator was stopped (SIGTERM)"));
+  std::array<std::atomic<bool>, 2> follows{};
+  std::array<std::string, 2> heard;
+  std::vector<std::thread> followers;
+  for (std::size_t i = 0; i < 2; ++i) {
+    followers.emplace_back([&, i, pause = i * Milliseconds(300)] {
+      const auto stub = v1::Coordinator::NewStub(
+          grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), apart));
+      for (v1::GetStatusResponse now = status(*stub); now.state() != ""; now = status(*stub)) {
+        follows[i] = true;
+        heard[i] = now.message();
+        if (now.state() == "failed") return;
+        std::this_thread::sleep_for(pause);
+      }
+    });
+  }
+  for (const auto& one : follows) {
+    while (!one) std::this_thread::yield();
+  }
+  EXPECT_LT(time_to_stop(), std::chrono::seconds(50)) << "no longer than it must";
+  for (std::thread& follower : followers) follower.join();
+  EXPECT_THAT(heard, Each(HasSubstr("the coordinator was stopped (SIGTERM)")));
+}
+
+// Who asked just before, and never comes again.
+TEST_F(ServiceTest, AStopDoesNotWaitForThemForEver) {
+  CoordinatorOptions patient = options();
+  patient.cluster.last_words = Milliseconds(300);
+  start(patient);
+  ASSERT_TRUE(submit(1, 1).ok());
+  EXPECT_EQ(status().job_id(), "digits-1");
+  const Nanoseconds begin = clock_.now();
+  service_->shutdown("SIGTERM");
+  EXPECT_LT(clock_.now() - begin, std::chrono::seconds(30));
 }
 
 TEST_F(ServiceTest, AnOutcomeThatCannotBeReadIsNoHindrance) {

@@ -377,13 +377,14 @@ class ServiceTest : public ::testing::Test {
     context.set_deadline(std::chrono::system_clock::now() + kPatience);
     return stub_->Submit(&context, request, &submitted_);
   }
-  v1::GetStatusResponse status() {
+  v1::GetStatusResponse status() { return status(*stub_); }
+  static v1::GetStatusResponse status(v1::Coordinator::Stub& stub) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kPatience);
     v1::GetStatusRequest request;
     request.set_protocol_version(kProtocolVersion);
     v1::GetStatusResponse response;
-    const grpc::Status status = stub_->GetStatus(&context, request, &response);
+    const grpc::Status status = stub.GetStatus(&context, request, &response);
     EXPECT_TRUE(status.ok()) << status.error_message();
     return response;
   }
