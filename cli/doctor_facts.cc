@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/address.h"
 #include "common/median.h"
 #include "common/tracer.h"
-#include "coordinator/cluster_model.h"
 
 namespace poseidon {
 namespace {

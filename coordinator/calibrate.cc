@@ -24,8 +24,8 @@ double predict(const PlannerInput& input, const Plan& plan) {
     elements += static_cast<double>(chunk.elements);
   }
   for (double& share : shares) share = elements > 0.0 ? share / elements : 1.0 / plan.servers();
-  const ClusterModel cluster = make_cluster_model(plan.worker_addresses, plan.server_addresses,
-                                                  plan.leaders, *input.calibration);
+  const LinkModel cluster = make_link_model(plan.worker_addresses, plan.server_addresses,
+                                            plan.leaders, *input.calibration);
   return play_iteration(
              make_iteration_model(
                  model_layers(input.layers, input.batch_size, plan.workers(), plan.wire_type,

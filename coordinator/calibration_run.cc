@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/address.h"
 #include "common/check.h"
 #include "common/median.h"
-#include "coordinator/cluster_model.h"
 
 namespace poseidon {
 namespace {

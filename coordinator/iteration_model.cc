@@ -297,7 +297,7 @@ IterationPrediction Player::play() {
 
 }  // namespace
 
-IterationModel make_iteration_model(std::vector<ModelLayer> layers, const ClusterModel& cluster,
+IterationModel make_iteration_model(std::vector<ModelLayer> layers, const LinkModel& cluster,
                                     const std::vector<double>& shares, std::int64_t chunk_bytes,
                                     std::int64_t window_bytes) {
   IterationModel model;

@@ -1,7 +1,7 @@
 #pragma once
 
 // Plays one iteration on paper: how long it takes for a choice of scheme per layer. Pure.
-// Before: cluster_model.h says which bytes cross which link. After: scheme_search.h compares
+// Before: link_model.h says which bytes cross which link. After: scheme_search.h compares
 // choices.
 //
 // The model (docs/decisions/0007-whole-iteration-cost-model.md says why, and from where)
@@ -24,7 +24,7 @@
 
 #include "absl/types/span.h"
 #include "common/plan.h"
-#include "coordinator/cluster_model.h"
+#include "coordinator/link_model.h"
 
 namespace poseidon {
 
@@ -53,7 +53,7 @@ struct IterationModel {
 };
 
 /// `shares` by ServerIndex, sum 1; `window_bytes` as in Plan.
-IterationModel make_iteration_model(std::vector<ModelLayer> layers, const ClusterModel& cluster,
+IterationModel make_iteration_model(std::vector<ModelLayer> layers, const LinkModel& cluster,
                                     const std::vector<double>& shares, std::int64_t chunk_bytes,
                                     std::int64_t window_bytes);
 

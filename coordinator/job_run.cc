@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/address.h"
 #include "common/check.h"
-#include "coordinator/cluster_model.h"
 #include "coordinator/job_run_text.h"
 #include "coordinator/local_groups.h"
 

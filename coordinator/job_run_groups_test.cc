@@ -1,7 +1,7 @@
 // Workers of one machine in the life of a job (Plan::leaders, coordinator/local_groups.h): who gets
 // which rank, what a recovery keeps, whom it blames.
 
-#include "coordinator/cluster_model.h"
+#include "common/address.h"
 #include "coordinator/job_run_test_support.h"
 
 namespace poseidon {

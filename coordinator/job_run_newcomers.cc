@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "coordinator/cluster_model.h"
+#include "common/address.h"
 #include "coordinator/job_run.h"
 #include "coordinator/job_run_text.h"
 

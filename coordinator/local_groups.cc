@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/address.h"
 #include "common/plan.h"
-#include "coordinator/cluster_model.h"
 
 namespace poseidon {
 

@@ -16,7 +16,7 @@ std::vector<Scheme> with_free(const TimeRuleInput& input, Scheme scheme) {
   return schemes;
 }
 
-std::vector<double> shares_for(const ClusterModel& cluster, const std::vector<ModelLayer>& layers,
+std::vector<double> shares_for(const LinkModel& cluster, const std::vector<ModelLayer>& layers,
                                const std::vector<Scheme>& schemes) {
   double ps_bytes = 0.0, factor_bytes = 0.0;
   for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -84,8 +84,8 @@ TimeRuleResult apply_time_rule(const TimeRuleInput& input, const SearchOptions& 
   const Calibration& calibration = *input.calibration;
   const std::vector<ModelLayer> layers = model_layers(
       *input.layers, input.batch_size, input.worker_addresses.size(), input.wire_type, calibration);
-  const ClusterModel cluster = make_cluster_model(input.worker_addresses, input.server_addresses,
-                                                  input.leaders, calibration);
+  const LinkModel cluster =
+      make_link_model(input.worker_addresses, input.server_addresses, input.leaders, calibration);
   const std::vector<std::vector<Scheme>> starts = {input.by_bytes, with_free(input, Scheme::kPs),
                                                    with_free(input, Scheme::kSfb)};
   // To compare with; the job may ask for other schemes and leave nothing free.

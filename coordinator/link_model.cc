@@ -1,10 +1,10 @@
-#include "coordinator/cluster_model.h"
+#include "coordinator/link_model.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <map>
 
+#include "common/address.h"
 #include "common/check.h"
 
 namespace poseidon {
@@ -34,40 +34,19 @@ void add_link(std::vector<LinkLoad>& links, const LinkLoad& link) {
 
 }  // namespace
 
-std::string host_of(const std::string& address) { return address.substr(0, address.rfind(':')); }
-
-std::vector<std::size_t> machine_numbers(const std::vector<std::string>& addresses) {
-  std::map<std::string, std::size_t> machine_of_host;
-  std::vector<std::size_t> numbers;
-  std::size_t machines = 0;
-  for (const std::string& address : addresses) {
-    const std::size_t number =
-        address.empty() ? machines
-                        : machine_of_host.emplace(host_of(address), machines).first->second;
-    machines = std::max(machines, number + 1);
-    numbers.push_back(number);
-  }
-  return numbers;
-}
-
-bool same_machine(const std::string& one, const std::string& other) {
-  return !one.empty() && !other.empty() && host_of(one) == host_of(other);
-}
-
-ClusterModel make_cluster_model(const std::vector<std::string>& worker_addresses,
-                                const std::vector<std::string>& server_addresses,
-                                const std::vector<WorkerRank>& leaders,
-                                const Calibration& calibration) {
+LinkModel make_link_model(const std::vector<std::string>& worker_addresses,
+                          const std::vector<std::string>& server_addresses,
+                          const std::vector<WorkerRank>& leaders, const Calibration& calibration) {
   POSEIDON_CHECK(calibration.workers.size() == worker_addresses.size() &&
                      calibration.servers.size() == server_addresses.size(),
                  "every node has a bandwidth");
-  ClusterModel cluster{.machines = {},
-                       .workers = worker_addresses.size(),
-                       .contributors = 0,
-                       .largest_group = 1,
-                       .servers = server_addresses.size(),
-                       .server_sum_bytes_per_s = calibration.server_sum_bytes_per_s,
-                       .latency_s = calibration.latency_s};
+  LinkModel cluster{.machines = {},
+                    .workers = worker_addresses.size(),
+                    .contributors = 0,
+                    .largest_group = 1,
+                    .servers = server_addresses.size(),
+                    .server_sum_bytes_per_s = calibration.server_sum_bytes_per_s,
+                    .latency_s = calibration.latency_s};
   std::vector<std::string> addresses = worker_addresses;
   addresses.insert(addresses.end(), server_addresses.begin(), server_addresses.end());
   const std::vector<std::size_t> machines = machine_numbers(addresses);
@@ -108,7 +87,7 @@ ClusterModel make_cluster_model(const std::vector<std::string>& worker_addresses
   return cluster;
 }
 
-std::vector<LinkLoad> link_loads(const ClusterModel& cluster, const std::vector<double>& shares) {
+std::vector<LinkLoad> link_loads(const LinkModel& cluster, const std::vector<double>& shares) {
   std::vector<LinkLoad> links;
   for (const Machine& machine : cluster.machines) {
     const double served = share_of(machine, shares);
@@ -141,7 +120,7 @@ std::vector<LinkLoad> link_loads(const ClusterModel& cluster, const std::vector<
   return links;
 }
 
-std::vector<double> free_bandwidth_shares(const ClusterModel& cluster, double ps_bytes,
+std::vector<double> free_bandwidth_shares(const LinkModel& cluster, double ps_bytes,
                                           double factor_bytes) {
   const std::vector<double> equal(cluster.servers, 1.0 / static_cast<double>(cluster.servers));
   if (!(ps_bytes > 0.0)) return equal;

@@ -31,7 +31,7 @@ struct Machine {
   std::vector<std::size_t> servers;  ///< ServerIndex of those on it
 };
 
-struct ClusterModel {
+struct LinkModel {
   std::vector<Machine> machines;
   std::size_t workers = 0;
   std::size_t contributors = 0;
@@ -41,22 +41,13 @@ struct ClusterModel {
   double latency_s = kDefaultLatencyS;
 };
 
-/// Of HOST:PORT.
-std::string host_of(const std::string& address);
-
-/// By which machine each of these addresses (HOST:PORT) is: numbers from 0 in order of appearance.
-/// The same host means the same machine; "" is a machine of its own.
-std::vector<std::size_t> machine_numbers(const std::vector<std::string>& addresses);
-bool same_machine(const std::string& one, const std::string& other);
-
 /// Workers and servers of one machine share it. A machine's NIC is the fastest that one of its
 /// nodes saw (each was measured alone), times kSharedLinkEfficiency. `calibration` has a NicSpeed
 /// for every node. `leaders` as in Plan: what workers give a leader of their machine stays there
 /// too.
-ClusterModel make_cluster_model(const std::vector<std::string>& worker_addresses,
-                                const std::vector<std::string>& server_addresses,
-                                const std::vector<WorkerRank>& leaders,
-                                const Calibration& calibration);
+LinkModel make_link_model(const std::vector<std::string>& worker_addresses,
+                          const std::vector<std::string>& server_addresses,
+                          const std::vector<WorkerRank>& leaders, const Calibration& calibration);
 
 /// Seconds that one direction of one NIC is busy per byte.
 struct LinkLoad {
@@ -70,13 +61,13 @@ struct LinkLoad {
 /// finishes later, so it is left out: a symmetric cluster of any size has one link. At most
 /// kMaxLinks, the most loaded ones.
 inline constexpr std::size_t kMaxLinks = 8;
-std::vector<LinkLoad> link_loads(const ClusterModel& cluster, const std::vector<double>& shares);
+std::vector<LinkLoad> link_loads(const LinkModel& cluster, const std::vector<double>& shares);
 
 /// The share of every layer that each server should own so that the busiest NIC is least busy, when
 /// `ps_bytes` of parameters go by PS and each worker has `factor_bytes` of factors to give to each
 /// other one. A machine that only serves has its whole NIC to give; one that works too has what its
 /// worker leaves. By ServerIndex, sum 1; equal where nothing tells the servers apart.
-std::vector<double> free_bandwidth_shares(const ClusterModel& cluster, double ps_bytes,
+std::vector<double> free_bandwidth_shares(const LinkModel& cluster, double ps_bytes,
                                           double factor_bytes);
 
 }  // namespace poseidon
