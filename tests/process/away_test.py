@@ -40,17 +40,18 @@ class AwayTest(ProcessTest):
         cluster.coordinator.wait()
 
     def synchronisations(self, worker):
-        """How often any layer of this worker got its parameters: what only grows while it trains."""
+        """How often each layer of this worker got the parameters that its gradient led to: what only grows while it trains."""
         address = re.search(r"http://\S+/metrics", worker.log()).group(0)
         with urllib.request.urlopen(address, timeout=10) as page:
             text = page.read().decode()
-        return sum(float(line.split()[-1]) for line in text.splitlines()
-                   if line.startswith("poseidon_layer_sent_bytes_total"))
+        counts = re.findall(r"^poseidon_layer_sync_seconds_count{.*} (\d+)$", text, re.MULTILINE)
+        self.assertTrue(counts, text)
+        return list(map(int, counts))
 
     def assert_training_goes_on(self, cluster):
         for worker in cluster.workers:
-            before = self.synchronisations(worker)
-            wait_for("the worker to train", lambda: self.synchronisations(worker) > before * 1.05, 10)
+            before = min(self.synchronisations(worker))
+            wait_for("the worker to train", lambda: min(self.synchronisations(worker)) >= before + 10, 10)
 
     def assert_undisturbed(self, cluster):
         """The run ends as if nothing had been: the same model; every line once, in order, with the same loss."""
@@ -282,6 +283,7 @@ class Killed(AwayTest):
     def test_in_the_middle_of_a_recovery(self):
         """The epoch is over, its state saved, and a worker awaited: the next coordinator knows."""
         cluster = self.start_training(until=100)
+        complete = cluster.status()["iteration"]
         lost = cluster.workers.pop()
         lost.signal(signal.SIGKILL)
         wait_for("the job to wait for another worker", lambda: "waits for worker" in cluster.status()["message"])
@@ -293,14 +295,14 @@ class Killed(AwayTest):
         cluster.wait_for_state("running", timeout_s=20)
         took = time.monotonic() - begin
         self.assertLess(took, LEASE_S + 5, "a node looks for the coordinator every 2 s at least")
-        again = re.findall(r"(\d+) finished iterations are made again", cluster.coordinator.log())
-        self.assertLessEqual(max(map(int, again), default=0), 1, "what was saved is where it goes on")
+        cluster.assert_nearly_all_was_kept(complete)  # what was saved is where it goes on
         self.epoch = cluster.status()["epoch"]
         self.assert_undisturbed(cluster)
 
     def test_while_the_others_halt(self):
         """One of them does not hear it, for it is frozen; what all hold is saved by the next coordinator."""
         cluster = self.start_training(until=100)
+        complete = cluster.status()["iteration"]
         frozen, _ = cluster.servers[1]
         lost = cluster.workers.pop()
         lost.signal(signal.SIGKILL)
@@ -312,8 +314,7 @@ class Killed(AwayTest):
         frozen.signal(signal.SIGCONT)
         cluster.add_worker("--metrics-listen", "127.0.0.1:0")
         cluster.wait_for_state("running", timeout_s=30)
-        again = re.findall(r"(\d+) finished iterations are made again", cluster.coordinator.log())
-        self.assertLessEqual(max(map(int, again), default=0), 1)
+        cluster.assert_nearly_all_was_kept(complete)
         self.epoch = cluster.status()["epoch"]
         self.assert_undisturbed(cluster)
 

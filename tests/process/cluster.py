@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -201,17 +202,37 @@ class Cluster:
         self.options = [*options, *(["--metrics-listen", "127.0.0.1:0"] if metrics else [])]
         self.status_page = ["--status-listen", status] if status else []
         self.address = f"{self.place.address('coordinator')}:0"
-        self.coordinators = 0
+        self.coordinators = []
         self.restart_coordinator()
 
     def restart_coordinator(self):
         """A new process on the same state directory and port; the earlier one is dead."""
-        name = f"coordinator-{self.coordinators}" if self.coordinators else "coordinator"
-        self.coordinators += 1
+        name = f"coordinator-{len(self.coordinators)}" if self.coordinators else "coordinator"
         self.coordinator, self.address = self._listening(
             name, "poseidon-coordinator", "--listen", self.address, "--state-dir", self.test.folder / "state",
             "--lease-ms", self.lease_ms, "--heartbeat-ms", self.lease_ms // 5, *self.options, *self.status_page,
             *self.proofs("coordinator"))
+        self.coordinators.append(self.coordinator)
+
+    def recoveries(self):
+        """(the iteration at which it began, finished iterations that it made again) of each later epoch of the cluster's first
+        job, by the coordinators' logs."""
+        found = []
+        for begun, again in re.findall(r"epoch \d+ begins at iteration (\d+) |(\d+) finished iterations are made again",
+                                       "".join(coordinator.log() for coordinator in self.coordinators)):
+            if begun:
+                found.append((int(begun), 0))
+            else:
+                found[-1] = found[-1][0], int(again)
+        self.test.assertEqual(bool(found), self.status()["epoch"] > 1, "whether epochs began, by the logs and by the status")
+        return found
+
+    def assert_nearly_all_was_kept(self, iteration):
+        """The job has recovered since so many iterations were complete, and made one of them again at most."""
+        found = self.recoveries()
+        self.test.assertTrue(found, "the job did not recover: was it done before?")
+        self.test.assertGreaterEqual(min(begun for begun, _ in found), iteration - 1, found)
+        self.test.assertLessEqual(max(made for _, made in found), 1, found)
 
     def start(self, name, program, *arguments):
         return self.test.start(name, *self.place.command(name, [BIN / program, *arguments]))
@@ -280,7 +301,12 @@ class Cluster:
         return wait_for(f"the job to be {' or '.join(states)}", reached, timeout_s)
 
     def wait_for_iteration(self, iteration, timeout_s=60):
-        return wait_for(f"iteration {iteration}", lambda: self.status()["iteration"] >= iteration, timeout_s)
+        """How many are complete by then."""
+        def reached():
+            complete = self.status()["iteration"]
+            return (complete,) if complete >= iteration else None
+
+        return wait_for(f"iteration {iteration}", reached, timeout_s)[0]
 
 
 def metrics(run_dir):

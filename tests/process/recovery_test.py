@@ -1,8 +1,11 @@
 """Processes that die or freeze while they train: the job goes on by itself, to the same bytes."""
 
+import contextlib
+import io
 import re
 import signal
 import unittest
+import unittest.mock
 
 import soak
 from cluster import BUILD, NORMALISED, Cluster, ProcessTest, digits_job, metrics, wait_for
@@ -10,8 +13,12 @@ from cluster import BUILD, NORMALISED, Cluster, ProcessTest, digits_job, metrics
 ITERATIONS = 120
 
 
-def job(scheme, every=25, **changes):
-    return digits_job(iterations=ITERATIONS, test_every_iterations=40, sync={"scheme": scheme},
+# Without checkpoints; quick, so there must be many iterations for the job to be there when somebody is killed.
+STATISTICS = {"every": 0, "model": NORMALISED, "batch_size": 128, "iterations": 480}
+
+
+def job(scheme, every=25, iterations=ITERATIONS, **changes):
+    return digits_job(iterations=iterations, test_every_iterations=40, sync={"scheme": scheme},
                       checkpoint={"every_iterations": every, "keep": 2}, **changes)
 
 
@@ -23,12 +30,12 @@ class RecoveryTest(ProcessTest):
         key = scheme, repr(changes)
         if key not in self.references:
             run_dir = self.train(job(scheme, **{**changes, "every": 0}), 2, 2)
-            self.references[key] = self.results(run_dir)
+            self.references[key] = self.results(run_dir, changes.get("iterations", ITERATIONS))
         return self.references[key]
 
-    def results(self, run_dir):
+    def results(self, run_dir, count=ITERATIONS):
         iterations, tests = metrics(run_dir)
-        self.assertEqual([line["iteration"] for line in iterations], list(range(ITERATIONS)))
+        self.assertEqual([line["iteration"] for line in iterations], list(range(count)))
         return ((run_dir / "model.safetensors").read_bytes(), [line["loss"] for line in iterations],
                 [(line["iteration"], line["test_loss"], line["test_accuracy"]) for line in tests])
 
@@ -46,15 +53,10 @@ class RecoveryTest(ProcessTest):
     def worker_of_rank(cluster, rank):
         return next(w for w in cluster.workers if f"worker {rank} is ready" in w.log())
 
-    @staticmethod
-    def made_again(cluster):
-        """Of finished iterations, most in one recovery."""
-        return max(map(int, re.findall(r"(\d+) finished iterations are made again", cluster.coordinator.log())), default=0)
-
     def finish(self, cluster, scheme, timeout_s=90, **changes):
         status = cluster.wait_for_state("done", "failed", timeout_s=timeout_s)
         self.assertEqual(status["state"], "done", status["message"])
-        model, losses, tests = self.results(self.run_dir)
+        model, losses, tests = self.results(self.run_dir, changes.get("iterations", ITERATIONS))
         expected_model, expected_losses, expected_tests = self.reference(scheme, **changes)
         self.assertEqual(losses, expected_losses)
         self.assertEqual(tests, expected_tests)
@@ -64,11 +66,11 @@ class RecoveryTest(ProcessTest):
 class Recovery(RecoveryTest):
     def lose_worker(self, scheme, rank, **changes):
         cluster = self.begin(scheme, **changes)
-        cluster.wait_for_iteration(30)
+        complete = cluster.wait_for_iteration(30)
         self.worker_of_rank(cluster, rank).signal(signal.SIGKILL)
         cluster.add_worker()
         self.finish(cluster, scheme, **changes)
-        self.assertLessEqual(self.made_again(cluster), 1)
+        cluster.assert_nearly_all_was_kept(complete)
 
     def test_a_killed_worker(self):
         self.lose_worker("ps", 1)
@@ -84,13 +86,13 @@ class Recovery(RecoveryTest):
 
     # No checkpoints: without worker 0's running statistics the job would have to begin anew.
     def test_a_killed_first_worker_with_running_statistics(self):
-        self.lose_worker("ps", 0, every=0, model=NORMALISED, batch_size=128)
+        self.lose_worker("ps", 0, **STATISTICS)
 
     def test_a_killed_first_worker_with_running_statistics_and_factors(self):
-        self.lose_worker("sfb", 0, every=0, model=NORMALISED, batch_size=128)
+        self.lose_worker("sfb", 0, **STATISTICS)
 
     def test_a_killed_worker_tests_with_the_same_running_statistics_afterwards(self):
-        self.lose_worker("ps", 1, every=0, model=NORMALISED, batch_size=128)
+        self.lose_worker("ps", 1, **STATISTICS)
 
     def lose_device(self, scheme):
         cluster = Cluster(self).add(workers=1, servers=2)
@@ -104,7 +106,7 @@ class Recovery(RecoveryTest):
         wait_for("the coordinator to say why", lambda: f"left ({why}" in cluster.coordinator.log())
         cluster.add_worker()
         self.finish(cluster, scheme)
-        self.assertLessEqual(self.made_again(cluster), 1)
+        cluster.assert_nearly_all_was_kept(30)  # well beyond the checkpoint of 25: its 45 passes are of tests too
 
     def test_a_worker_whose_device_fails_ends_and_is_replaced(self):
         self.lose_device("ps")
@@ -113,18 +115,17 @@ class Recovery(RecoveryTest):
         self.lose_device("sfb")
 
     def test_the_only_worker_is_killed_and_its_servers_have_it_all(self):
-        changes = {"every": 0, "model": NORMALISED, "batch_size": 128}
-        cluster = self.begin("ps", workers=1, **changes)
-        cluster.wait_for_iteration(30)
+        cluster = self.begin("ps", workers=1, **STATISTICS)
+        complete = cluster.wait_for_iteration(30)
         cluster.workers[0].signal(signal.SIGKILL)
         cluster.add_worker()
         cluster.wait_for_state("done", timeout_s=90)
-        self.assertLessEqual(self.made_again(cluster), 1)
+        cluster.assert_nearly_all_was_kept(complete)
         # The engine's threads count too, so by the same worker.
         again = self.folder / "again"
-        submitted = cluster.submit(job("ps", **changes), "--workers", 1, "--servers", 2, "--wait", run_dir=again)
+        submitted = cluster.submit(job("ps", **STATISTICS), "--workers", 1, "--servers", 2, "--wait", run_dir=again)
         self.assertEqual(submitted.returncode, 0, submitted.stderr)
-        self.assertEqual(self.results(self.run_dir), self.results(again))
+        self.assertEqual(*(self.results(folder, STATISTICS["iterations"]) for folder in (self.run_dir, again)))
 
     def lose_server(self, scheme):
         cluster = self.begin(scheme)
@@ -132,6 +133,10 @@ class Recovery(RecoveryTest):
         cluster.servers[1][0].signal(signal.SIGKILL)
         cluster.restart_server(1)
         self.finish(cluster, scheme)
+        # From the checkpoint on they are made again: this server's part of what came after it is lost.
+        found = cluster.recoveries()
+        self.assertGreater(sum(made for _, made in found), 0, found)
+        self.assertTrue(all(begun % 25 == 0 for begun, _ in found), found)
 
     def test_a_killed_server_comes_back_with_its_data(self):
         self.lose_server("ps")
@@ -214,11 +219,49 @@ class DamagedDisk(RecoveryTest):
         self.assertRegex(log, rf"parts of checkpoint {names[0]} came from the second server; the first: .*piece \d+")
 
 
+class Soak(unittest.TestCase):
+    """What soak.sh makes of its trials, which do nothing here."""
+
+    def soak(self, outcomes, **options):
+        """Each outcome: what struck in a trial, or an error. (result, seeds of the trials, what was printed)."""
+        left, seeds = list(outcomes), []
+
+        def disturb(_, rng, _kinds, _faults, _frozen, struck, _log):
+            seeds.append(rng.getrandbits(32))
+            outcome = left.pop(0)
+            if isinstance(outcome, Exception):
+                raise outcome
+            struck += outcome
+            return [], []
+
+        with unittest.mock.patch.object(soak.Trial, "disturb", disturb), contextlib.redirect_stdout(io.StringIO()) as said:
+            return soak.soak(**options), seeds, said.getvalue()
+
+    def test_a_run_that_was_over_before_anything_struck_is_no_trial(self):
+        fault = ("worker", "killed")
+        (failed, struck), seeds, said = self.soak([[], [fault], [], [fault]], trials=2)
+        self.assertEqual((failed, struck, len(seeds)), ([], [fault] * 2, 4))
+        self.assertIn("2 of 2 trials ended like the undisturbed run; 2 more were over before anything struck", said)
+        with self.assertRaisesRegex(RuntimeError, "in a row were over"):
+            self.soak([[]] * soak.MOST_MISSED, trials=1)
+
+    def test_a_failed_trial_says_how_to_repeat_it(self):
+        (failed, _), seeds, said = self.soak([AssertionError("other bytes"), [("server", "killed")]], trials=2, kinds=["server"])
+        self.assertEqual(len(failed), 1)
+        self.assertIn(f"again: tests/process/soak.sh --trial-seed {failed[0]} --faults 1 --frozen 0.2 --kinds server\n", said)
+        (failed, _), again, _ = self.soak([AssertionError("other bytes")], trial_seed=failed[0], kinds=["server"])
+        self.assertEqual((len(failed), again), (1, seeds[:1]))
+
+
 class RandomMoments(unittest.TestCase):
     """A few trials of soak.sh, which runs hundreds by hand: a worker frozen, one of each kind killed."""
 
     def test_any_process_at_any_moment(self):
-        self.assertEqual(soak.soak(minutes=0, trials=4, faults=1, seed=131, kinds=soak.KINDS), 0)
+        for seed, (kind, how) in enumerate([("worker", "frozen"), *((kind, "killed") for kind in soak.KINDS)], 131):
+            with self.subTest(kind=kind, how=how):
+                failed, struck = soak.soak(trials=1, seed=seed, kinds=[kind], frozen=float(how == "frozen"))
+                self.assertEqual(failed, [])
+                self.assertEqual(struck, [(kind, how)])
 
 
 if __name__ == "__main__":
