@@ -5,7 +5,7 @@
 
 Both take turns, so that whatever else the machine does meets both. CPU time is user and system of all processes of the
 cluster, from its start to its end (getrusage); the scraper is not in it. On a machine with other work that difference is
-mostly noise; what the threads that serve scrapes used themselves (schedstat) is not.
+mostly noise; what the threads that serve scrapes used themselves (schedstat) is not. They are known by their name.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 INTERVAL_S = 1.0
+SERVING = "MHD-"  # how libmicrohttpd names its threads
 
 
 def serving_ns(process):
@@ -29,7 +30,7 @@ def serving_ns(process):
     used = {}
     for child in pathlib.Path(f"/proc/{process}/task/{process}/children").read_text().split():
         for thread in pathlib.Path(f"/proc/{child}/task").iterdir():
-            if (thread / "comm").read_text().startswith("MHD-"):
+            if (thread / "comm").read_text().startswith(SERVING):
                 used[str(thread)] = int((thread / "schedstat").read_text().split()[0])
     return used
 
@@ -118,7 +119,12 @@ def main():
             cpu, wall, scraper = run(job, options, metrics)
             figures[metrics].append(cpu)
             scraped = ""
-            if scraper and scraper.scrapes:
+            if scraper:
+                if not scraper.scrapes:
+                    raise SystemExit(f"cost.py: nothing was scraped in {wall:.1f} s: give more --iterations")
+                if not scraper.used:
+                    raise SystemExit(f"cost.py: no thread {SERVING}* in any daemon that was scraped: have those that serve scrapes "
+                                     "another name now?")
                 shares.append(100 * scraper.serving_seconds() / cpu)
                 scraped = (f", {scraper.scrapes} scrapes of {scraper.bytes / scraper.scrapes / 1024:.1f} KiB, "
                            f"{1e3 * scraper.serving_seconds() / scraper.scrapes:.2f} ms each, {shares[-1]:.2f} % of the CPU")
