@@ -34,9 +34,10 @@ class GpuBench(unittest.TestCase):
         self.assertEqual([(row["network"], row["batch"], row["precision"], len(row["rounds"])) for row in ours][:1],
                          [("cifar10_quick", 2, "fp32", 2)])
         self.assertGreater(ours[0]["images_per_s"], 0)
-        if subprocess.run([PYTHON, "-c", "import torch"], capture_output=True, check=False).returncode == 0:
-            self.assertEqual({row["variant"] for row in result["rows"] if row["precision"] == "fp32"},
-                             {"poseidon", "torch", "torch channels-last"})
+        if subprocess.run([PYTHON, "-c", "import torch"], capture_output=True, check=False).returncode != 0:
+            self.skipTest(f"{PYTHON} has no torch: ours alone was tried")
+        self.assertEqual({row["variant"] for row in result["rows"] if row["precision"] == "fp32"},
+                         {"poseidon", "torch", "torch channels-last"})
 
     def test_says_what_is_left_when_its_time_is_up_and_goes_on_there(self):
         options = ("compare", "--networks", "cifar10_quick", "--batches", "2,3", "--precisions", "fp32", "--python", "/bin/false",
