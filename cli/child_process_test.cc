@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/eventually.h"
 
 namespace poseidon {
 namespace {
@@ -14,6 +15,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing_support::eventually;
 
 class ChildProcessTest : public testing::Test {
  protected:
@@ -28,21 +30,13 @@ class ChildProcessTest : public testing::Test {
     return std::filesystem::path(testing::TempDir()) / (name + ".log");
   }
 
-  /// Waits at most 10 s.
   static std::optional<int> wait(ChildProcess& child) {
-    for (int i = 0; i < 1000 && !child.poll(); ++i) {
-      std::this_thread::sleep_for(Milliseconds(10));
-    }
+    eventually([&] { return child.poll().has_value(); });
     return child.poll();
   }
 
-  /// Waits at most 10 s for the log to hold `text`.
   bool wait_for_log(const ChildProcess& child, const std::string& text) const {
-    for (int i = 0; i < 1000; ++i) {
-      if (last_lines(child.log(), 100).find(text) != std::string::npos) return true;
-      std::this_thread::sleep_for(Milliseconds(10));
-    }
-    return false;
+    return eventually([&] { return last_lines(child.log(), 100).find(text) != std::string::npos; });
   }
 };
 

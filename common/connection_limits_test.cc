@@ -20,6 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "poseidon/v1/data.grpc.pb.h"
+#include "tests/support/eventually.h"
 
 namespace poseidon {
 namespace {
@@ -86,10 +87,7 @@ class ConnectionLimits : public ::testing::Test {
     calls_.push_back(std::move(call));
   }
   void wait_for_accepted(int count) {
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    while (host_.accepted < count && std::chrono::steady_clock::now() < deadline) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
+    testing_support::eventually([&] { return host_.accepted >= count; }, kPatience);
     EXPECT_EQ(host_.accepted, count);
   }
 

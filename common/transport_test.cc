@@ -19,11 +19,13 @@
 #include "common/paced_transport.h"
 #include "common/sealed_transport.h"
 #include "gmock/gmock.h"
+#include "tests/support/eventually.h"
 #include "tests/support/test_security.h"
 
 namespace poseidon {
 namespace {
 
+using testing_support::eventually;
 using testing_support::test_authority;
 using testing_support::test_security;
 
@@ -100,12 +102,7 @@ class Grpc final : public Network {
   std::string any_address() override { return "127.0.0.1:0"; }
   bool run_until(const std::function<bool()>& done) override {
     start_server();
-    const auto give_up = std::chrono::steady_clock::now() + kPatience;
-    while (!done()) {
-      if (std::chrono::steady_clock::now() > give_up) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // polls; decides nothing
-    }
-    return true;
+    return eventually(done, kPatience);
   }
   void on(Transport& transport, const std::function<void()>& function) override {
     start_server();
@@ -490,11 +487,9 @@ TEST(GrpcTransport, OnePortServesSeveralMethods) {
   call("/test.First/Exchange", to_first, "one");
   call("/test.Second/Exchange", to_second, "two");
   call("/test.Third/Exchange", to_nobody, "three");
-  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while ((first.recorder_.count() == 0 || second.recorder_.count() == 0 || !to_nobody.closed()) &&
-         std::chrono::steady_clock::now() < give_up) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // polls; decides nothing
-  }
+  eventually([&] {
+    return first.recorder_.count() > 0 && second.recorder_.count() > 0 && to_nobody.closed();
+  });
   EXPECT_THAT(first.recorder_.messages(), ::testing::ElementsAre("one"));
   EXPECT_THAT(second.recorder_.messages(), ::testing::ElementsAre("two"));
   ASSERT_TRUE(to_nobody.closed());
@@ -516,23 +511,17 @@ TEST(GrpcTransport, AStreamThatHasWorkedIsNotCutForWantOfTls) {
   ASSERT_TRUE(address.ok()) << address.status();
   server.start();
   caller.start();
-  const auto wait_for = [](const auto& reached) {
-    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (!reached() && std::chrono::steady_clock::now() < give_up) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // polls; decides nothing
-    }
-  };
   caller.post([&] {
     client.stream_ = caller.connect(*address, &client);
     client.stream_->write({.prefix = "one", .payload = {}, .payload_owner = nullptr});
   });
-  wait_for([&] { return acceptor.recorder_.count() > 0; });
+  eventually([&] { return acceptor.recorder_.count() > 0; });
   server.post([&] {
     acceptor.recorder_.stream_->write({.prefix = "two", .payload = {}, .payload_owner = nullptr});
   });
-  wait_for([&] { return client.count() > 0; });
+  eventually([&] { return client.count() > 0; });
   server.stop();
-  wait_for([&] { return client.closed().has_value(); });
+  eventually([&] { return client.closed().has_value(); });
   ASSERT_TRUE(client.closed());
   EXPECT_EQ(client.closed()->code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(client.closed()->message()), Not(HasSubstr("TLS")));

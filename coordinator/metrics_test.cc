@@ -7,6 +7,7 @@
 #include "coordinator/service_test_fixture.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/eventually.h"
 #include "tests/support/page_values.h"
 #include "tests/support/scrape.h"
 
@@ -14,7 +15,7 @@ namespace poseidon {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
+using testing_support::eventually;
 using testing_support::scrape;
 using testing_support::value_of;
 
@@ -141,22 +142,17 @@ class ServedMetrics : public ServiceTest {
   }
   /// Asks again until the answer has this line.
   std::string await_line(const std::string& line) {
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    std::string page = scrape(service_->metrics_address());
-    while (page.find(line) == std::string::npos && std::chrono::steady_clock::now() < deadline) {
-      std::this_thread::sleep_for(Milliseconds(5));
+    std::string page;
+    eventually([&] {
       page = scrape(service_->metrics_address());
-    }
+      return page.find(line) != std::string::npos;
+    });
     EXPECT_THAT(page, HasSubstr(line));
     return page;
   }
   std::string await_targets(const std::string& text) {
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
     const std::filesystem::path file = folder_ / "state" / "prometheus-targets.json";
-    while (read_file(file).find(text) == std::string::npos &&
-           std::chrono::steady_clock::now() < deadline) {
-      std::this_thread::sleep_for(Milliseconds(5));
-    }
+    eventually([&] { return read_file(file).find(text) != std::string::npos; });
     EXPECT_THAT(read_file(file), HasSubstr(text));
     return read_file(file);
   }
@@ -164,13 +160,13 @@ class ServedMetrics : public ServiceTest {
 
 TEST_F(ServedMetrics, TellWhetherTheTimerTurns) {
   pulse_.turn(SystemClock().now() - kLoopPatience);
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  const auto health = [this] {
-    return testing_support::answer_to(service_->metrics_address(), "GET /healthz HTTP/1.0\r\n\r\n");
-  };
-  while (health().find(" 200 OK\r\n") == std::string::npos) {
-    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << health();
-  }
+  std::string health;
+  eventually([&] {
+    health =
+        testing_support::answer_to(service_->metrics_address(), "GET /healthz HTTP/1.0\r\n\r\n");
+    return health.find(" 200 OK\r\n") != std::string::npos;
+  });
+  EXPECT_THAT(health, HasSubstr(" 200 OK\r\n"));
 }
 
 TEST_F(ServedMetrics, FollowAJobAndItsNodes) {
@@ -212,12 +208,7 @@ TEST_F(ServedMetrics, TheTargetsFollowTheMembers) {
     EXPECT_THAT(await_targets("127.0.0.1:9102"), HasSubstr(own));
   }
   await_line("poseidon_departures_total{role=\"worker\",how=\"left\"} 1\n");
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (await_targets(own).find("9102") != std::string::npos &&
-         std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(Milliseconds(5));
-  }
-  EXPECT_THAT(await_targets(own), Not(HasSubstr("9102")));
+  EXPECT_TRUE(eventually([&] { return await_targets(own).find("9102") == std::string::npos; }));
 }
 
 }  // namespace

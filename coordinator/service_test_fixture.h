@@ -31,6 +31,7 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "poseidon/v1/control.grpc.pb.h"
+#include "tests/support/eventually.h"
 
 namespace poseidon {
 
@@ -390,13 +391,9 @@ class ServiceTest : public ::testing::Test {
   }
   /// Asks again until the answer suits.
   v1::GetStatusResponse await(const std::function<bool(const v1::GetStatusResponse&)>& suits) {
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    v1::GetStatusResponse response = status();
-    while (!suits(response) && std::chrono::steady_clock::now() < deadline) {
-      std::this_thread::sleep_for(Milliseconds(5));
-      response = status();
-    }
-    EXPECT_TRUE(suits(response)) << response.DebugString();
+    v1::GetStatusResponse response;
+    const auto ask = [&] { return suits(response = status()); };
+    EXPECT_TRUE(testing_support::eventually(ask, kPatience)) << response.DebugString();
     return response;
   }
   v1::GetStatusResponse await_state(const std::string& state) {

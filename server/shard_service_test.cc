@@ -24,6 +24,7 @@
 #include "common/random.h"
 #include "gmock/gmock.h"
 #include "poseidon/v1/data.grpc.pb.h"
+#include "tests/support/eventually.h"
 #include "tests/support/toy_plan.h"
 #include "worker/sync_client.h"
 
@@ -308,11 +309,7 @@ TEST_F(ShardServiceTest, StreamsAndQueuesAreCountedWhileTheyLast) {
     context.TryCancel();
     while (stream->Read(&answer)) continue;
   }
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (node.value(NodeGauge::kStreams) != 0 && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(Milliseconds(2));
-  }
-  EXPECT_EQ(node.value(NodeGauge::kStreams), 0);
+  EXPECT_TRUE(testing_support::eventually([&] { return node.value(NodeGauge::kStreams) == 0; }));
   EXPECT_EQ(node.value(NodeGauge::kSendQueue), 0);
 }
 
