@@ -1,6 +1,5 @@
 #include "common/metric_families.h"
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <ctime>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "common/daemon.h"
+#include "common/process_load.h"
 
 namespace poseidon {
 namespace {
@@ -37,10 +37,6 @@ bool read_process(ProcessFigures& figures) {
   }
   figures.resident_bytes = std::stod(field) * static_cast<double>(sysconf(_SC_PAGESIZE));
   return true;
-}
-
-double seconds_of(const timeval& time) {
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
 }
 
 double clock_s(clockid_t clock) {
@@ -118,13 +114,10 @@ void add_process_figures(const std::string& role, MetricFamilies& families) {
   add_value(build, {{"version", software_version()}, {"role", role}}, 1.0);
   families.push_back(std::move(build));
 
-  rusage usage{};
-  if (getrusage(RUSAGE_SELF, &usage) == 0) {
-    auto cpu = counter_family("poseidon_process_cpu_seconds_total",
-                              "CPU time of this process, in user and system mode");
-    add_value(cpu, {}, seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime));
-    families.push_back(std::move(cpu));
-  }
+  auto cpu = counter_family("poseidon_process_cpu_seconds_total",
+                            "CPU time of this process, in user and system mode");
+  add_value(cpu, {}, process_cpu_seconds());
+  families.push_back(std::move(cpu));
   ProcessFigures figures;
   if (!read_process(figures)) return;
   families.push_back(single_gauge("poseidon_process_resident_memory_bytes",

@@ -70,16 +70,19 @@ std::uint32_t cores_of_this_process() {
 
 int usable_cores() { return std::max(1, static_cast<int>(cores_of_this_process())); }
 
+double process_cpu_seconds() {
+  rusage usage{};
+  if (::getrusage(RUSAGE_SELF, &usage) != 0) return 0.0;
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
 ProcessLoad process_load() {
   ProcessLoad load;
   std::string boot_id;
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   if (file >> boot_id) load.machine = hash(boot_id);
   load.cores = cores_of_this_process();
-  rusage usage{};
-  if (::getrusage(RUSAGE_SELF, &usage) == 0) {
-    load.cpu_seconds = seconds(usage.ru_utime) + seconds(usage.ru_stime);
-  }
+  load.cpu_seconds = process_cpu_seconds();
   load.cpu_wait_seconds = waited_seconds();
   return load;
 }

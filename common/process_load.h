@@ -29,6 +29,9 @@ std::uint32_t allowed_cores(AffinityCall affinity);
 /// Of this process, at least 1.
 int usable_cores();
 
+/// Of all threads since it began, in user and system mode; one system call.
+double process_cpu_seconds();
+
 /// Reads some small files of /proc: well below a millisecond.
 ProcessLoad process_load();
 

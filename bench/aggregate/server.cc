@@ -1,7 +1,5 @@
 #include "bench/aggregate/server.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -15,6 +13,7 @@
 #include "common/check.h"
 #include "common/median.h"
 #include "common/plan.h"
+#include "common/process_load.h"
 #include "common/thread_team.h"
 #include "common/wire.h"
 #include "server/shard.h"
@@ -29,16 +28,6 @@ constexpr std::array<std::size_t, 6> kChunkSizes = {64u << 10,  128u << 10, 256u
 
 double seconds_since(SteadyClock::time_point begin) {
   return std::chrono::duration<double>(SteadyClock::now() - begin).count();
-}
-
-/// Of all threads.
-double process_cpu_seconds() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  const auto s = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
-  };
-  return s(usage.ru_utime) + s(usage.ru_stime);
 }
 
 /// One layer, all of whose chunks are this server's.

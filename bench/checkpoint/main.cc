@@ -6,7 +6,6 @@
 // the files is dropped.
 
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,6 +30,7 @@
 #include "common/file_io.h"
 #include "common/grpc_transport.h"
 #include "common/median.h"
+#include "common/process_load.h"
 #include "common/random.h"
 #include "common/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -60,15 +60,6 @@ struct Options {
   std::size_t pieces() const { return std::max<std::size_t>(1, (mib << 20) / piece_bytes()); }
   std::size_t bytes() const { return pieces() * piece_bytes(); }
 };
-
-double cpu_seconds() {
-  rusage use{};
-  ::getrusage(RUSAGE_SELF, &use);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
-  };
-  return seconds(use.ru_utime) + seconds(use.ru_stime);
-}
 
 /// Frozen chunks like a server's: parameters and optimizer slots, noise.
 std::vector<FrozenChunk> make_pieces(const Options& options) {
@@ -247,14 +238,14 @@ struct Figures {
 
 absl::Status timed(const Options& options, const std::function<absl::Status()>& step,
                    Figures& figures) {
-  const double cpu = cpu_seconds();
+  const double cpu = process_cpu_seconds();
   const auto begin = std::chrono::steady_clock::now();
   POSEIDON_RETURN_IF_ERROR(step());
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   figures.bytes_per_s.push_back(static_cast<double>(options.bytes()) / seconds);
-  figures.cpu_s_per_gb.push_back((cpu_seconds() - cpu) / static_cast<double>(options.bytes()) *
-                                 1e9);
+  figures.cpu_s_per_gb.push_back((process_cpu_seconds() - cpu) /
+                                 static_cast<double>(options.bytes()) * 1e9);
   return absl::OkStatus();
 }
 

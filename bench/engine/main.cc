@@ -17,6 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "bench/engine/timing_device.h"
+#include "common/process_load.h"
 #include "common/random.h"
 #include "common/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -47,14 +48,9 @@ struct Clocks {
 };
 
 Clocks clocks() {
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
-  };
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
   const auto wall = std::chrono::steady_clock::now().time_since_epoch();
   return {.seconds = std::chrono::duration<double>(wall).count(),
-          .cpu_seconds = seconds(usage.ru_utime) + seconds(usage.ru_stime)};
+          .cpu_seconds = process_cpu_seconds()};
 }
 
 double peak_mib() {

@@ -10,7 +10,6 @@
 //   worker   one line                       lets the next measured iteration begin; after the end
 //   of input
 //                                           iterations begin by themselves
-#include <sys/resource.h>
 
 #include <chrono>
 #include <cmath>
@@ -30,6 +29,7 @@
 #include "common/aligned_buffer.h"
 #include "common/grpc_transport.h"
 #include "common/paced_transport.h"
+#include "common/process_load.h"
 #include "common/status_macros.h"
 #include "common/tensor_memory.h"
 #include "common/traffic.h"
@@ -62,16 +62,6 @@ struct NodeOptions {
 
 /// One line for the driver, at once.
 void say(const nlohmann::json& object) { std::cout << object.dump() << std::endl; }
-
-/// Of all threads of this process, user and system.
-double cpu_seconds() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
 
 /// Reads "NAME ELEMENTS ELEMENTS ..." lines, one layer each, in forward order.
 absl::StatusOr<std::vector<PlannerLayer>> read_sizes(const std::string& path) {
@@ -130,7 +120,7 @@ absl::Status serve(const NodeOptions& options) {
     const std::vector<std::string> words = absl::StrSplit(line, ' ');
     std::uint32_t index = 0;
     if (line == "mark") {
-      cpu_begin = cpu_seconds();
+      cpu_begin = process_cpu_seconds();
       say({{"marked", true}});
     } else if (words.size() == 3 && words[0] == "assign" && absl::SimpleAtoi(words[1], &index)) {
       absl::StatusOr<Plan> plan = plan_for(options, absl::StrSplit(words[2], ','));
@@ -152,7 +142,7 @@ absl::Status serve(const NodeOptions& options) {
       status = absl::InvalidArgumentError(absl::StrCat("'", line, "' is no command of a server"));
     }
   }
-  if (status.ok()) say({{"cpu_seconds", cpu_seconds() - cpu_begin}});
+  if (status.ok()) say({{"cpu_seconds", process_cpu_seconds() - cpu_begin}});
   grpc.stop();
   return status;
 }
@@ -256,14 +246,14 @@ absl::Status work(const NodeOptions& options) {
   // Not measured: connections and buffers grow to their size.
   POSEIDON_RETURN_IF_ERROR(synchronise(plan, options, tensors, client, 0).status());
   say({{"warm", true}});
-  const double cpu_begin = cpu_seconds();
+  const double cpu_begin = process_cpu_seconds();
   std::string line;
   for (Iteration i = 1; i <= options.iterations; ++i) {
     std::getline(std::cin, line);
     POSEIDON_ASSIGN_OR_RETURN(const double seconds, synchronise(plan, options, tensors, client, i));
     say({{"iteration", i}, {"seconds", seconds}});
   }
-  say({{"cpu_seconds", cpu_seconds() - cpu_begin}, {"correct", true}});
+  say({{"cpu_seconds", process_cpu_seconds() - cpu_begin}, {"correct", true}});
   return absl::OkStatus();
 }
 

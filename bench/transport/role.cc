@@ -4,7 +4,6 @@
 
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 
 #include <optional>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/transport/control.h"
 #include "bench/transport/variant.h"
+#include "common/process_load.h"
 #include "common/security.h"
 #include "common/status_macros.h"
 
@@ -20,15 +20,6 @@ namespace poseidon::bench {
 namespace {
 
 using nlohmann::json;
-
-double cpu_seconds() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
 
 struct Task {
   const Variant* variant;
@@ -154,7 +145,7 @@ absl::Status run_role(const std::string& role, int control) {
     const std::string command = message->at("do");
     json answer = json::object();
     if (command == "usage") {
-      answer["cpu_s"] = cpu_seconds();
+      answer["cpu_s"] = process_cpu_seconds();
     } else {
       POSEIDON_RETURN_IF_ERROR(self->carry_out(command, *message));
     }
