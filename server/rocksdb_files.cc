@@ -32,7 +32,7 @@ constexpr std::uint64_t kBytesPerSync = std::uint64_t{4} << 20;
 constexpr std::size_t kDirectWriteBytes = std::size_t{4} << 20;
 
 /// Errors where there is no telling: a folder that may not be read, a link to itself.
-absl::StatusOr<bool> exists(const fs::path& path) {
+absl::StatusOr<bool> file_exists(const fs::path& path) {
   std::error_code error;
   const bool is_there = fs::exists(path, error);
   if (error) return system_error(path, "cannot be looked at", error.value());
@@ -67,7 +67,7 @@ bool is_damage(const rocksdb::Status& status) {
 /// table files of which its manifest does not know: so we look before it opens them for writing.
 absl::StatusOr<std::string> find_damage(const StorePaths& paths, const rocksdb::Options& options) {
   const std::vector<fs::path> on_disk = table_files(paths.db);
-  POSEIDON_ASSIGN_OR_RETURN(const bool is_there, exists(paths.db / "CURRENT"));
+  POSEIDON_ASSIGN_OR_RETURN(const bool is_there, file_exists(paths.db / "CURRENT"));
   if (!is_there) {
     return on_disk.empty() ? std::string() : std::string("its file CURRENT is missing");
   }
@@ -94,7 +94,7 @@ absl::Status drop_snapshots_without_index(const StorePaths& paths, rocksdb::DB& 
     const std::optional<ArrayKey> key = decode_key(file.smallestkey);
     // Not file.name: RocksDB tries an old extension where the file is missing.
     POSEIDON_ASSIGN_OR_RETURN(const bool there,
-                              exists(paths.db / fs::path(file.relative_filename).filename()));
+                              file_exists(paths.db / fs::path(file.relative_filename).filename()));
     if (!key || key->number != kIndexNumber || there) continue;
     spdlog::error("{}: the index of checkpoint {} is missing, and what is left of it is removed",
                   paths.directory.string(), snapshot_name(key->snapshot));
@@ -286,7 +286,7 @@ std::vector<SnapshotId> sealed_snapshots(rocksdb::DB& db) {
 absl::StatusOr<std::unique_ptr<rocksdb::DB>> open_database(const StorePaths& paths,
                                                            const rocksdb::Options& options) {
   std::error_code error;
-  POSEIDON_ASSIGN_OR_RETURN(const bool was_interrupted, exists(paths.rescue));
+  POSEIDON_ASSIGN_OR_RETURN(const bool was_interrupted, file_exists(paths.rescue));
   if (!was_interrupted) {
     POSEIDON_ASSIGN_OR_RETURN(const std::string damage, find_damage(paths, options));
     if (!damage.empty()) {
@@ -303,7 +303,7 @@ absl::StatusOr<std::unique_ptr<rocksdb::DB>> open_database(const StorePaths& pat
   const rocksdb::Status status = rocksdb::DB::Open(options, paths.db.string(), &raw);
   std::unique_ptr<rocksdb::DB> db(raw);
   POSEIDON_RETURN_IF_ERROR(store_status(status, paths.directory, "opening the checkpoint store"));
-  POSEIDON_ASSIGN_OR_RETURN(const bool is_to_rescue, exists(paths.rescue));
+  POSEIDON_ASSIGN_OR_RETURN(const bool is_to_rescue, file_exists(paths.rescue));
   if (is_to_rescue) POSEIDON_RETURN_IF_ERROR(rescue(paths, options, *db));
   POSEIDON_RETURN_IF_ERROR(drop_snapshots_without_index(paths, *db));
   return db;
