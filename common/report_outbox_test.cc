@@ -173,11 +173,12 @@ TEST_F(ReportOutboxTest, BeyondTheBoundTheOldestIterationsGo) {
 TEST_F(ReportOutboxTest, BeyondTheBoundTheOldestEventsGo) {
   for (std::size_t i = 0; i < ReportOutbox::kKeptEvents; ++i) outbox_.add(test(i));
   EXPECT_EQ(outbox_.next()->test().iteration(), 0u);
-  outbox_.add(test(5000));
+  constexpr std::uint64_t kLast = ReportOutbox::kKeptEvents + 100;
+  outbox_.add(test(kLast));
   outbox_.add(finished());
   EXPECT_EQ(outbox_.next()->test().iteration(), 2u) << "the second went before it was sent";
-  outbox_.rewind(lacks(0, 4999));
-  EXPECT_THAT(drain(outbox_), ElementsAre("t5000", "finished"));
+  outbox_.rewind(lacks(0, kLast - 1));
+  EXPECT_THAT(drain(outbox_), ElementsAre("t" + std::to_string(kLast), "finished"));
 }
 
 }  // namespace

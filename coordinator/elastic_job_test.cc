@@ -1,6 +1,7 @@
 #include "coordinator/elastic_job.h"
 
 #include "common/job.h"
+#include "coordinator/job_resolver.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -82,6 +83,24 @@ TEST(ElasticJob, WhatDoesNotDivideIsRefusedByName) {
               HasSubstr("the batch of all workers, 128 (membership.batch is \"global\"), is not "
                         "divisible by 3 workers"));
   EXPECT_FALSE(job_with_workers(job("global"), 1, 32).ok()) << "nor by their micro-batches";
+}
+
+TEST(ElasticJobTest, AShareMustSuitBatchNormalisation) {
+  nlohmann::json json = nlohmann::json::parse(job("global"));
+  json["batch_size"] = 4;
+  json["micro_batches"] = 1;
+  json["model"] = nlohmann::json::parse(R"({
+    "name": "small", "input": [1, 4, 4], "layers": [
+      {"name": "fc1", "type": "fully_connected", "outputs": 5},
+      {"name": "bn", "type": "batch_norm"},
+      {"name": "fc2", "type": "fully_connected", "outputs": 2},
+      {"name": "loss", "type": "softmax_cross_entropy"}]})");
+  const absl::StatusOr<ResolvedJob> resolved = resolve_job(json.dump());
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  EXPECT_TRUE(resolved->with_workers(1, 2).ok()) << "two samples each";
+  const auto four = resolved->with_workers(1, 4);
+  EXPECT_TRUE(absl::IsInvalidArgument(four.status())) << four.status();
+  EXPECT_THAT(std::string(four.status().message()), HasSubstr("layer 'bn'"));
 }
 
 }  // namespace

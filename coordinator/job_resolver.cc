@@ -60,6 +60,7 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
                           std::uint32_t workers) -> absl::StatusOr<ElasticJob> {
         POSEIDON_ASSIGN_OR_RETURN(ElasticJob elastic,
                                   job_with_workers(job_json, begun_with, workers));
+        if (workers == begun_with) return elastic;  // as the job file has it
         // A worker's share of the batch may have become too small.
         POSEIDON_RETURN_IF_ERROR(check_batch_norms(net, elastic.batch_size / micro_batches));
         return elastic;
