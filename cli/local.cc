@@ -52,6 +52,8 @@ constexpr Milliseconds kAddressPoll{20};
 constexpr const char* kAnyPort = "127.0.0.1:0";
 constexpr const char* kCoordinatorState = "coordinator";  // among the cluster's folders
 constexpr std::size_t kLogLines = 15;
+/// Between two questions to a coordinator that does not answer yet.
+constexpr Milliseconds kAnswerPause{100};
 /// A child that dies more often than this in the window is not started again.
 constexpr std::size_t kMaxRestarts = 5;
 constexpr std::chrono::seconds kRestartWindow{60};
@@ -357,6 +359,15 @@ absl::Status train(LocalCluster& cluster, const LocalOptions& options, const Pre
   POSEIDON_RETURN_IF_ERROR(cluster.start_workers(address, options.workers));
 
   auto client = std::make_unique<CoordinatorClient>(address);
+  // While it does not answer, signals are heard and children that die are seen; a submission looks
+  // at neither.
+  const SystemClock clock;
+  const Nanoseconds begin = clock.now();
+  for (auto status = client->get_status(kStatusTimeout); !status.ok();
+       status = client->get_status(kStatusTimeout)) {
+    if (clock.now() - begin > kSubmitTimeout) return status.status();
+    POSEIDON_RETURN_IF_ERROR(cluster.pause(kAnswerPause));
+  }
   v1::SubmitRequest request;
   request.set_protocol_version(kProtocolVersion);
   request.set_job_json(job.json);

@@ -276,6 +276,29 @@ class Nonsense(ProcessTest):
         self.assertEqual(quiet, noisy)
 
 
+class Interrupted(ProcessTest):
+    def test_local_is_interrupted_while_its_coordinator_does_not_answer(self):
+        path = self.write_job(digits_job(iterations=1_000_000, test_every_iterations=0))
+        local = self.start("local", BIN / "poseidon", "local", path, "--workers", 1, "--servers", 1, "--run-dir",
+                           self.folder / "run")
+
+        def child(program):
+            for pid in pathlib.Path(f"/proc/{local.pid}/task/{local.pid}/children").read_text().split():
+                if program.encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return int(pid)
+            return None
+
+        wait_for("the first server", lambda: child("poseidon-server"))  # the coordinator is reached by then
+        coordinator = child("poseidon-coordinator")
+        os.kill(coordinator, signal.SIGSTOP)
+        time.sleep(1)
+        local.signal(signal.SIGINT)
+        # A status that does not come (4 s), and children that do not end by themselves (5 s for each kind); a submission
+        # alone would take 30 s.
+        self.assertEqual(local.wait(25), 1, local.log())
+        self.assertFalse(pathlib.Path(f"/proc/{coordinator}").exists(), "nothing stays behind")
+
+
 class FullDisk(ProcessTest):
     """The run directory's disk has no room for the model when training is done, and nobody else has it."""
 
