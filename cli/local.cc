@@ -365,7 +365,11 @@ absl::Status train(LocalCluster& cluster, const LocalOptions& options, const Pre
   const Nanoseconds begin = clock.now();
   for (auto status = client->get_status(kStatusTimeout); !status.ok();
        status = client->get_status(kStatusTimeout)) {
-    if (clock.now() - begin > kSubmitTimeout) return status.status();
+    if (clock.now() - begin > kSubmitTimeout) {
+      return absl::UnavailableError(absl::StrCat(
+          "the coordinator at ", address, " has not answered for ", kSubmitTimeout.count() / 1000,
+          " s: ", status.status().message(), "; look into its log in the run directory"));
+    }
     POSEIDON_RETURN_IF_ERROR(cluster.pause(kAnswerPause));
   }
   v1::SubmitRequest request;

@@ -117,14 +117,16 @@ absl::StatusOr<v1::SubmitResponse> Cluster::begin_job(const v1::SubmitRequest& r
   }
   POSEIDON_ASSIGN_OR_RETURN(const ResolvedJob resolved, resolver_(request.job_json()));
   POSEIDON_RETURN_IF_ERROR(check_counts(request, resolved, source.has_value()));
-  for (std::filesystem::path folder = path; folder.has_relative_path();
+  const std::filesystem::path state = std::filesystem::absolute(state_->path());
+  bool is_ours = !path.empty() && is_same_folder(path, state);
+  for (std::filesystem::path folder = path; !is_ours && folder.has_relative_path();
        folder = folder.parent_path()) {
-    const std::filesystem::path state = std::filesystem::absolute(state_->path());
-    if (is_same_folder(folder, state / "checkpoints") || is_same_folder(path, state)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--run-dir ", path.string(), ": in ", state.string(),
-                       " the coordinator keeps its own state; a run needs a folder of its own"));
-    }
+    is_ours = is_same_folder(folder, state / "checkpoints");
+  }
+  if (is_ours) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--run-dir ", path.string(), ": in ", state.string(),
+                     " the coordinator keeps its own state; a run needs a folder of its own"));
   }
   for (const std::string& warning : resolved.warnings) spdlog::warn("{}", warning);
 
