@@ -32,7 +32,13 @@ struct CallContext : grpc::ClientContext {
   }
 };
 
-absl::Status to_absl(const grpc::Status& status) {
+/// A call's end, in words for whoever typed the address.
+absl::Status to_absl(const grpc::Status& status, const std::string& address) {
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    return absl::UnimplementedError(absl::StrCat(
+        "what listens at ", address, " is no poseidon-coordinator, or one of another ", "version (",
+        status.error_message(), "); --coordinator is its --listen address"));
+  }
   // gRPC's codes and Abseil's are the same numbers.
   return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
 }
@@ -87,7 +93,8 @@ absl::StatusOr<v1::GetStatusResponse> CoordinatorClient::get_status(Milliseconds
   const grpc::Status status = connection_->stub->GetStatus(&context, request, &response);
   if (!status.ok()) {
     // What breaks off once it has worked is no matter of certificates.
-    return has_answered_ ? to_absl(status) : security_->explain(to_absl(status));
+    return has_answered_ ? to_absl(status, address_)
+                         : security_->explain(to_absl(status, address_));
   }
   has_answered_ = true;
   return response;
@@ -141,7 +148,7 @@ absl::StatusOr<v1::SubmitResponse> CoordinatorClient::start_job(Method method,
         "); it may or may not have started the job: ask 'poseidon status --coordinator ", address_,
         "'"));
   }
-  return to_absl(status);
+  return to_absl(status, address_);
 }
 
 absl::Status CoordinatorClient::no_answer(const grpc::Status& status) const {
@@ -161,7 +168,7 @@ absl::StatusOr<Response> CoordinatorClient::ask(Method method, Request request,
       status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return no_answer(status);
   }
-  return to_absl(status);
+  return to_absl(status, address_);
 }
 
 absl::StatusOr<v1::ListCheckpointsResponse> CoordinatorClient::list_checkpoints(
@@ -203,7 +210,7 @@ absl::StatusOr<TraceData> CoordinatorClient::trace(std::uint32_t iterations,
           " s"));
     }
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE) return no_answer(status);
-    return to_absl(status);
+    return to_absl(status, address_);
   }
   if (!data.has_tail) return absl::UnavailableError("the trace was cut off");
   return data;

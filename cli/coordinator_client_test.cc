@@ -82,6 +82,15 @@ TEST(CoordinatorClientTest, ARefusalKeepsItsReason) {
   EXPECT_EQ(std::string(status.message()), "job other is running");
 }
 
+TEST(CoordinatorClientTest, WhoIsNoCoordinatorIsNamed) {
+  FakeCoordinator coordinator;  // has no such method, as a server has none of them
+  CoordinatorClient client(coordinator.address());
+  const auto status = client.list_checkpoints(Milliseconds(5000)).status();
+  EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("what listens at " + coordinator.address() +
+                                                       " is no poseidon-coordinator"));
+}
+
 TEST(CoordinatorClientTest, ACutSubmissionIsUnknown) {
   CoordinatorClient client("127.0.0.1:1");
   const auto status = client.submit(v1::SubmitRequest(), Milliseconds(1000)).status();
