@@ -45,6 +45,20 @@ absl::Status errno_status(const char* what, const fs::path& path) {
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " ", path.string()));
 }
 
+/// A run begins with its metrics: without them a file beside is somebody's own, like the job file
+/// that he keeps under the name of our record of it.
+absl::Status check_nothing_foreign(const fs::path& run_directory) {
+  std::error_code ignored;
+  if (fs::exists(run_directory / kMetricsFile, ignored)) return absl::OkStatus();
+  for (const char* name : kCompanions) {
+    if (!fs::exists(run_directory / name, ignored)) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        (run_directory / name).string(), " is no run's (there is no ", kMetricsFile,
+        " beside it), and a run would write its own there; move it, or choose another --run-dir"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 // ---- ModelFile ----
@@ -91,6 +105,7 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(const fs::path&
   // the next finished one takes its place there.
   POSEIDON_RETURN_IF_ERROR(
       set_finished_run_aside(path, goes_on ? MetricsAside::kCopy : MetricsAside::kMove));
+  if (!goes_on) POSEIDON_RETURN_IF_ERROR(check_nothing_foreign(path));
   Descriptor fd(::open(metrics.c_str(),
                        O_WRONLY | O_CREAT | (goes_on ? 0 : O_TRUNC) | O_CLOEXEC | O_APPEND, 0644));
   if (!fd.is_open()) return folder_error(metrics, "cannot create", errno);

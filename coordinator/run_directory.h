@@ -102,7 +102,9 @@ class RunDirectory final : public RunFiles {
   /// Creates `path` and metrics.jsonl where missing. Where a finished model lies, it and the files
   /// beside it are moved to `path`/earlier (with kGoOn the metrics are copied), in the place of
   /// what an earlier such move left there (coordinator/earlier_run.h). Whoever was killed meanwhile
-  /// calls it again. Errors name the path and the system's reason.
+  /// calls it again. kAnew refuses a folder where no run has been (no metrics) and that has a file
+  /// of a run's name all the same: FAILED_PRECONDITION. Errors name the path and the system's
+  /// reason.
   static absl::StatusOr<std::unique_ptr<RunDirectory>> open(const std::filesystem::path& path,
                                                             Begin begin, Events events);
   /// Whether `file` is a model that open() would move, or put another in the place of.

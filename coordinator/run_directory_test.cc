@@ -131,6 +131,22 @@ TEST_F(RunDirectoryTest, AModelThatCannotBeKeptIsNotReplaced) {
   EXPECT_EQ(read_file(folder_ / "model.safetensors"), "old");
 }
 
+TEST_F(RunDirectoryTest, AFileOfNoRunIsNotReplaced) {
+  fs::create_directories(folder_);
+  std::ofstream(folder_ / "job.json") << "somebody's own";
+  const absl::Status status = RunDirectory::open(folder_, RunDirectory::Begin::kAnew, {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.ToString(), HasSubstr((folder_ / "job.json").string()));
+  EXPECT_THAT(status.ToString(), HasSubstr("--run-dir"));
+  EXPECT_EQ(read_file(folder_ / "job.json"), "somebody's own");
+  EXPECT_FALSE(fs::exists(folder_ / "metrics.jsonl"))
+      << "or the next one would take it for a run's";
+
+  fs::rename(folder_ / "job.json", folder_ / "mine.json");
+  open().reset();
+  EXPECT_EQ(read_file(folder_ / "mine.json"), "somebody's own");
+}
+
 TEST_F(RunDirectoryTest, WhatAKilledProcessLeftHalfWrittenGoes) {
   open().reset();
   const fs::path left = folder_ / "model.safetensors.tmp-4711-3";
