@@ -60,6 +60,7 @@ JobRun::JobRun(JobRunOptions options, JobDescription description, Nanoseconds no
       last_progress_(now),
       checkpoints_(options.checkpoints, description_.keep_checkpoints, description_.iterations,
                    description_.committed),
+      mishaps_(options.mishaps),
       elastic_{.job_json = description_.job_json, .batch_size = description_.batch_size} {
   POSEIDON_CHECK(description_.iterations > 0 && description_.batch_size > 0, "a checked job");
   POSEIDON_CHECK(
@@ -270,7 +271,7 @@ JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now,
     return actions;
   }
   if (found && expected == NodeRole::kWorker) {
-    if (const std::string foreign = foreign_data(*participant, *found, actions); !foreign.empty()) {
+    if (const std::string foreign = check_data(*participant, *found, actions); !foreign.empty()) {
       if (participant->is_new) {
         fail_for(*participant, foreign, now, actions);
       } else {  // no newcomer's fault

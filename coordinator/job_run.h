@@ -28,180 +28,32 @@
 //  5. An epoch begins at an iteration whose metrics are complete, from one consistent state.
 
 #include <cstdint>
-#include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/calibration.h"
 #include "common/clock.h"
+#include "common/data_identity.h"
 #include "common/ids.h"
 #include "common/plan.h"
-#include "common/plan_pin.h"
-#include "coordinator/calibrate.h"
 #include "coordinator/calibration_run.h"
 #include "coordinator/checkpoint_commit.h"
 #include "coordinator/elastic_job.h"
+#include "coordinator/job_actions.h"
 #include "coordinator/job_counts.h"
+#include "coordinator/job_description.h"
 #include "coordinator/membership.h"
+#include "coordinator/mishaps.h"
 #include "coordinator/reports.h"
+#include "coordinator/training_data.h"
 
 namespace poseidon {
-
-// ---- actions ----
-
-/// Send Assignment with the job's plan(), restore() and text, and this index.
-struct SendAssignment {
-  NodeId node;
-  std::uint32_t index = 0;  ///< WorkerRank or ServerIndex
-};
-struct SendCalibrate {
-  CalibrationTask task;
-};
-struct SendStart {
-  NodeId node;
-};
-struct SendStop {
-  NodeId node;
-  bool succeeded = false;
-  std::string reason;
-};
-/// Send Halt: stop training, and say what you hold.
-struct SendHalt {
-  NodeId node;
-};
-/// Send SaveCheckpoint.
-struct SendSave {
-  NodeId node;
-  Iteration iteration = 0;
-  bool held = false;             ///< training is halted: from memory, now
-  std::vector<WorkerRank> lost;  ///< held: whose pieces others give
-};
-/// Take a new epoch (StateDirectory::next_epoch), then call on_epoch.
-struct TakeEpoch {};
-/// Take the lines of iterations and tests from this iteration on out of metrics.jsonl.
-struct RollBackMetrics {
-  Iteration iteration = 0;
-};
-/// One line of metrics.jsonl, without the line end.
-struct AppendMetrics {
-  std::string line;
-  /// With this line all is told that comes before this version: call on_metrics_written once it is
-  /// on disk. Nothing: call nobody.
-  std::optional<SnapshotId> reaches;
-};
-/// A small file of the run directory, whole.
-struct WriteFile {
-  std::string name;
-  std::string contents;
-};
-struct CountRefusal {
-  Refusal refusal = Refusal::kMalformed;
-  std::string text;  ///< who, what and why
-};
-struct LogLine {
-  enum class Kind : std::uint8_t {
-    kJob,
-    kRecovery,
-    kAlarm,
-    kRoutine,  ///< for the log alone
-  };
-  std::string text;
-  Kind kind = Kind::kJob;
-};
-using JobAction =
-    std::variant<SendAssignment, SendCalibrate, SendStart, SendStop, SendHalt, SendSave, TakeEpoch,
-                 RollBackMetrics, AppendMetrics, WriteFile, CountRefusal, LogLine, ForgetParts,
-                 WriteManifest, RemoveManifest, CheckpointLog>;
-using JobActions = std::vector<JobAction>;
-
-// ---- the job ----
-
-struct JobRunOptions {
-  Nanoseconds waiting_timeout = std::chrono::seconds(120);   ///< until enough nodes are there
-  Nanoseconds preparing_timeout = std::chrono::minutes(10);  ///< each of the two preparing states
-  Nanoseconds progress_timeout = std::chrono::minutes(30);   ///< without any accepted report
-  Nanoseconds upload_timeout = std::chrono::minutes(10);     ///< all finished, but no model yet
-  Nanoseconds halting_timeout = std::chrono::minutes(1);     ///< until all have halted
-  Nanoseconds saving_timeout = std::chrono::minutes(5);      ///< of what is held in memory
-  /// From the end of training until its last checkpoint is committed; then the job is done without.
-  Nanoseconds last_checkpoint_timeout = std::chrono::minutes(2);
-  /// Beyond the job's replace_timeout: until there are enough nodes again.
-  Nanoseconds recovery_timeout = std::chrono::minutes(10);
-  /// After more workers have come, until they are taken in: others may come with them. Likewise
-  /// between two attempts at a change.
-  Nanoseconds growth_delay = std::chrono::seconds(2);
-  Nanoseconds change_pause = std::chrono::minutes(1);
-  /// From the second on of the newcomers in a row from one place that fail or die before they
-  /// have trained: until the next one from there is taken in. Doubles with each.
-  Nanoseconds first_mishap_pause = std::chrono::seconds(10);
-  Nanoseconds longest_mishap_pause = std::chrono::hours(1);
-  int max_plan_changes = 4;  ///< of one run: two plans that take turns must not go on for ever
-  /// Recoveries in a row without an iteration that was never finished before. Those that follow
-  /// one that counts by less than the spacing are of the same trouble, as when 64 nodes come back
-  /// one by one; yet no spacing begins anew with them, so that a loop of crashes ends.
-  int max_idle_recoveries = 5;
-  Nanoseconds idle_recovery_spacing = std::chrono::seconds(3);
-  CheckpointCommitOptions checkpoints;
-  CalibrationOptions calibration;
-};
-
-struct JobDescription {
-  std::string id;
-  std::string name;
-  Epoch epoch;
-  std::uint32_t workers = 0;  ///< exactly so many; 0: min_workers up to max_workers
-  std::uint32_t servers = 0;  ///< exactly so many; 0: all there are, at least one
-  std::int64_t min_workers = 1;
-  std::int64_t max_workers = 64;
-  std::int64_t batch_size = 0;  ///< per worker
-  Iteration iterations = 0;
-  /// Pure; of the step that ends an iteration.
-  std::function<double(Iteration)> learning_rate;
-  std::string job_json;  ///< as submitted
-  std::string run_directory;
-  std::int64_t chunk_bytes = 2 << 20;  ///< SyncSpec::largest_chunk_bytes()
-  std::int64_t keep_checkpoints = 3;   ///< checkpoint.keep
-  std::int64_t replicas = 1;           ///< checkpoint.replicas
-  Iteration checkpoint_every = 0;      ///< checkpoint.every_iterations
-  /// On disk already: this job's, and the one that it goes on from, which may be another job's.
-  std::vector<CheckpointManifest> committed;
-  /// Of `committed`: begin there and not at iteration 0, which is before the last iteration.
-  std::optional<SnapshotId> source;
-  Nanoseconds replace_timeout = std::chrono::seconds(30);
-  using Addresses = std::vector<std::string>;
-  /// Pure; (worker addresses by rank, server addresses by index): why nothing is measured before
-  /// this job; "" when it should be.
-  std::function<std::string(const Addresses&, const Addresses&)> why_no_calibration;
-  /// Pure; what becomes of the job with so many workers. Null: only ever with as many.
-  std::function<absl::StatusOr<ElasticJob>(std::uint32_t begun_with, std::uint32_t workers)>
-      with_workers;
-  /// Whether a plan that measured times say is better takes the place of the one in force.
-  bool replan = true;
-  struct PlanRequest {
-    Epoch epoch;
-    std::int64_t batch_size = 0;
-    Addresses workers, servers;
-    Addresses worker_machines, server_machines;  ///< as in PlannerInput
-    std::optional<Calibration> calibration;
-    /// Repeat these schemes and, where there are as many servers, chunks.
-    std::optional<PlanPin> keep;
-    /// Groups to keep, or that there are none; unset: those of the job's plan, or by machine.
-    std::optional<std::vector<WorkerRank>> leaders;
-  };
-  std::function<absl::StatusOr<Plan>(PlanRequest)> make_plan;  ///< pure
-  /// Pure; a plan with a calibration, the layers' times now, what to remember. May be null: nobody
-  /// looks.
-  std::function<absl::StatusOr<ReplanDecision>(const Plan&, const std::vector<LayerTimes>&,
-                                               ReplanState)>
-      consider_replan;
-  std::vector<std::string> layers;  ///< names of the parameter layers, forward order
-};
 
 enum class JobState {
   kWaiting,
@@ -358,17 +210,17 @@ class JobRun {
   JobCounts counts() const;                                  ///< for metrics
   std::uint32_t begun_with() const { return begun_with_; }   ///< workers of the first epoch
   /// What it trains on; nothing before a worker of it was ready.
-  std::optional<DataIdentity> data() const;
+  std::optional<DataIdentity> data() const { return data_.identity(); }
   std::uint64_t samples() const { return samples_; }  ///< that all had taken before this epoch
 
   /// How long the slowest worker's layers take now. A plan that would be better is written down for
   /// the next start and shown; the one in force stays.
   JobActions on_measured_times(const std::vector<LayerTimes>& times, Nanoseconds now);
 
-  /// model.safetensors is on disk.
-  /// Worker 0 begins to send it, perhaps not for the first time: it is at work. How often it comes
-  /// again is its own affair (--coordinator-away-s).
+  /// Worker 0 begins to send model.safetensors, perhaps not for the first time: it is at work. How
+  /// often it comes again is its own affair (--coordinator-away-s).
   void on_model_offered(Nanoseconds now) { last_progress_ = now; }
+  /// It is on disk.
   JobActions on_model_stored(Epoch epoch, Nanoseconds now);
   /// Ends the job from outside: the disk is full, the coordinator stops.
   JobActions fail(const std::string& reason, Nanoseconds now);
@@ -435,8 +287,7 @@ class JobRun {
                        JobActions& actions);
   void fail_for(const Participant& participant, const std::string& reason, Nanoseconds now,
                 JobActions& actions);
-  std::string foreign_data(const Participant& worker, const DataIdentity& found,
-                           JobActions& actions);
+  std::string check_data(const Participant& worker, const DataIdentity& found, JobActions& actions);
   void forget_untrained_data();
   bool allows_workers(std::size_t count) const;
   void add_workers(Nanoseconds now);
@@ -506,20 +357,8 @@ class JobRun {
   std::optional<Nanoseconds> recovering_since_;
   Nanoseconds vacant_since_{0};  ///< while recovering: since when places wait to be filled
   std::set<NodeId> unfit_;       ///< members that cannot take part in this job
-  struct KnownData {
-    DataIdentity data;
-    std::string whose;        ///< "worker 0 (10.0.0.3:4711)", or a checkpoint's name; for people
-    bool may_change = false;  ///< a checkpoint's: what its run finds now is another thing
-  };
-  std::optional<KnownData> data_;
-  /// By where they ran: newcomers that failed or died before an iteration that was new was made
-  /// with them. A process that is started again and again must not stop the others again and again.
-  struct Mishaps {
-    int count = 0;         ///< in a row
-    Nanoseconds last{0};   ///< when
-    Nanoseconds until{0};  ///< who comes from there is not taken before, unless it is needed
-  };
-  std::map<std::string, Mishaps> mishaps_;
+  TrainingData data_;
+  Mishaps mishaps_;
   std::size_t trained_workers_ = 0;  ///< of the last epoch that trained
   std::size_t most_that_fit_ = std::numeric_limits<std::size_t>::max();  ///< as far as is known
   std::map<NodeId, HeldVersions> held_;  ///< of those that have halted

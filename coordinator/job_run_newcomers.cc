@@ -16,14 +16,6 @@ namespace {
 
 /// What a worker without a GPU says that it computes on (Join.device).
 constexpr char kCpuDevice[] = "cpu";
-/// A mishap's pause is so many times what it has cost all others.
-constexpr int kPausePerCost = 50;
-
-/// What a process has in common with the one that is started in its place.
-std::string origin(const NodeInfo& node) {
-  return absl::StrCat(role_name(node.role), " ", node.peer_host, " ", node.device, " ",
-                      node.store_identity);
-}
 
 }  // namespace
 
@@ -36,11 +28,7 @@ bool JobRun::is_idle(const NodeInfo& node, bool needed, Nanoseconds now) const {
 bool JobRun::may_try(const NodeInfo& node, bool needed, Nanoseconds now) const {
   if (unfit_.contains(node.id)) return false;
   if (!needed && (is_doubter(node) || would_slow_all(node))) return false;
-  const auto found = mishaps_.find(origin(node));
-  if (found == mishaps_.end()) return true;
-  const Mishaps& mishaps = found->second;
-  return now >= (needed ? std::min(mishaps.last + options_.first_mishap_pause, mishaps.until)
-                        : mishaps.until);
+  return mishaps_.may_try(node, needed, now);
 }
 
 /// A CPU among GPUs, for which all others would wait: a worker whose GPU is gone for good comes
@@ -139,51 +127,27 @@ bool JobRun::leave_out_unfit(const Participant& failed, const std::string& reaso
   return true;
 }
 
-std::optional<DataIdentity> JobRun::data() const {
-  return data_ ? std::optional(data_->data) : std::nullopt;
-}
-
-/// A sample has one place in the run (docs/sampling.md): who has found other data than the first
-/// worker cannot train with it. "" for one who has the same. A checkpoint may be gone on from with
-/// other data, if people wish; they hear of it.
-std::string JobRun::foreign_data(const Participant& worker, const DataIdentity& found,
-                                 JobActions& actions) {
-  const std::string difference = data_ ? data_difference(found, data_->data) : "";
-  if (data_ && !data_->may_change) {
-    if (difference.empty()) {
-      data_->data = joined(data_->data, found);
-      return "";
-    }
-    if (started_ && !worker.is_new) {
-      return absl::StrCat(
-          "its data have changed since the run began: ", difference,
-          "; put those back, or go on with others by `poseidon checkpoint restore`");
-    }
-    return absl::StrCat("its data are not those of ", data_->whose, ": ", difference,
-                        "; give all workers the same files at the same path");
-  }
-  // An earlier version did not write down what the run trains on: that is for its own to say.
-  if (!data_ && started_ && worker.is_new) return "";
-  if (!difference.empty()) {
+/// Why it cannot train with them; "": it can.
+std::string JobRun::check_data(const Participant& worker, const DataIdentity& found,
+                               JobActions& actions) {
+  TrainingData::Answer answer = data_.on_found({.name = participant_text(worker),
+                                                .is_new = worker.is_new,
+                                                .run_started = started_.has_value()},
+                                               found);
+  if (!answer.remark.empty()) {
     actions.emplace_back(
-        LogLine{absl::StrCat("job ", description_.id, ": the data of ", participant_text(worker),
-                             " are not those that ", data_->whose, " was trained on: ", difference,
-                             "; training goes on with what there is, but not as it would have"),
-                LogLine::Kind::kAlarm});
+        LogLine{absl::StrCat("job ", description_.id, ": ", answer.remark), LogLine::Kind::kAlarm});
   }
-  data_ = {.data = data_ && difference.empty() ? joined(data_->data, found) : found,
-           .whose = participant_text(worker)};
-  return "";
+  return std::move(answer.refusal);
 }
 
 /// Until the run has trained, no worker's data are the run's: who said so may be gone.
 void JobRun::forget_untrained_data() {
   if (started_) return;
-  data_.reset();
+  data_.forget();
   if (!source_ || !source_->data) return;
-  data_ = {.data = *source_->data,
-           .whose = absl::StrCat("checkpoint ", snapshot_name(source_->snapshot)),
-           .may_change = true};
+  data_.set_checkpoint(*source_->data,
+                       absl::StrCat("checkpoint ", snapshot_name(source_->snapshot)));
 }
 
 /// On its machine somebody could not read a checkpoint that is still taken for good.
@@ -234,7 +198,7 @@ bool JobRun::leave_out_unreachable(const Participant& failed, const std::string&
     if (leader.index != failed.index && leader.is_untried) blamed = &leader;
   }
   if (blamed == &failed && !failed.is_new) return false;
-  const bool again = mishaps_.contains(origin(blamed->node));
+  const bool again = mishaps_.knows(blamed->node);
   count_mishap(blamed->node, now);
   if (!again) return false;
   const std::string text =
@@ -290,19 +254,9 @@ void JobRun::leave_out(Participant& participant, const std::string& why, JobActi
   participant.state = ParticipantState::kLost;
 }
 
-/// It has cost the others what they waited for it, and a pause is worth a multiple of that.
+/// It has cost the others what they waited for it.
 void JobRun::count_mishap(const NodeInfo& newcomer, Nanoseconds now) {
-  Mishaps& mishaps = mishaps_[origin(newcomer)];
-  ++mishaps.count;
-  mishaps.last = now;
-  const Nanoseconds cost = is_preparing() ? now - entered_ : Nanoseconds{0};
-  const bool took_long = cost > options_.first_mishap_pause;
-  if (mishaps.count < 2 && !took_long) return;  // once may happen to anybody
-  Nanoseconds pause = options_.first_mishap_pause;
-  for (int i = 2; i < mishaps.count && pause < options_.longest_mishap_pause; ++i) pause *= 2;
-  pause = std::min(pause, options_.longest_mishap_pause);
-  if (took_long) pause = std::max(pause, kPausePerCost * cost);
-  mishaps.until = now + pause;
+  mishaps_.count(newcomer, is_preparing() ? now - entered_ : Nanoseconds{0}, now);
 }
 
 /// Iterations that were new: whoever is here has shown what it can do.
@@ -310,7 +264,7 @@ void JobRun::forget_mishaps() {
   for (auto* group : {&workers_, &servers_}) {
     for (Participant& p : *group) {
       if (!std::exchange(p.is_untried, false)) continue;
-      mishaps_.erase(origin(p.node));
+      mishaps_.forget(p.node);
       for (auto& [snapshot, machines] : doubters_) machines.erase(p.node.peer_host);
     }
   }

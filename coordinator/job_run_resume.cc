@@ -97,7 +97,7 @@ std::unique_ptr<JobRun> JobRun::resume(JobRunOptions options, JobDescription des
   run->first_iteration_ = running.first_iteration;
   run->begun_with_ = running.begun_with;
   run->samples_ = running.samples;
-  if (running.data) run->data_ = {.data = *running.data, .whose = "the workers until now"};
+  if (running.data) run->data_.set_trained(*running.data);
   if (run->description_.with_workers) {
     absl::StatusOr<ElasticJob> elastic =
         run->description_.with_workers(running.begun_with, workers);

@@ -7,17 +7,14 @@
 //  1. A NodeId is given once in the life of the object.
 //  2. Two members of one role never have the same address (a worker without one is not compared).
 //  3. A member is gone after the first expire() beyond its deadline: one lease after its last sign
-//  of
-//     life. A sign of life is a message, and the end of its stream (its machine said so).
+//     of life. A sign of life is a message, and the end of its stream (its machine said so).
 //  4. Silence proves nothing while we ourselves were cut off or asleep, and that time does not
-//  count:
+//     count:
 //     a. asleep (frozen, starved): expire(), which is called many times a second, was not called
-//     for
-//        two heartbeats;
+//        for two heartbeats;
 //     b. cut off: all of the job's members (without a job: all members) were silent for more than
-//     two
-//        heartbeats, and at least two of them have a stream. It ends with the next sign of life of
-//        one of them, and after isolation_limit at the latest. Of one single member nobody can
+//        two heartbeats, and at least two of them have a stream. It ends with the next sign of life
+//        of one of them, and after isolation_limit at the latest. Of one single member nobody can
 //        tell; the lease decides.
 //     Time that was longer than the lease has cost nodes their streams: then everybody gets
 //     return_time to come back.
