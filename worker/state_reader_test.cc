@@ -8,7 +8,7 @@
 #include "common/grpc_transport.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/test_store.h"
+#include "tests/support/test_store.h"
 
 namespace poseidon {
 namespace {

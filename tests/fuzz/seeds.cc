@@ -27,8 +27,8 @@
 #include "coordinator/durable_job.h"
 #include "models/shipped.h"
 #include "server/snapshot_index.h"
+#include "tests/support/golden_images.h"
 #include "tests/support/toy_plan.h"
-#include "worker/data/golden_images.h"
 #include "worker/data/record_format.h"
 #include "worker/data/test_files.h"
 

@@ -17,8 +17,8 @@
 
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "tests/support/layer_checks.h"
 #include "worker/engine/device.h"
-#include "worker/engine/layer_checks.h"
 
 namespace poseidon::testing {
 

@@ -1,5 +1,5 @@
 // Every layer type on the device under test, over the grid and the special cases that the CPU
-// device has to pass too (worker/engine/layer_checks.h), and steps from factors.
+// device has to pass too (tests/support/layer_checks.h), and steps from factors.
 
 #include <memory>
 #include <set>
@@ -10,8 +10,8 @@
 
 #include "gtest/gtest.h"
 #include "tests/gpu/device_under_test.h"
+#include "tests/support/factor_checks.h"
 #include "worker/engine/cpu/cpu_device.h"
-#include "worker/engine/factor_checks.h"
 #include "worker/engine/reference/reference_device.h"
 
 namespace poseidon {

@@ -19,11 +19,11 @@
 #include "nlohmann/json.hpp"
 #include "tests/gpu/device_under_test.h"
 #include "tests/gpu/training.h"
+#include "tests/support/layer_harness.h"
+#include "tests/support/network_checks.h"
 #include "worker/data/batches.h"
 #include "worker/engine/cpu/cpu_device.h"
 #include "worker/engine/forwarding_device.h"
-#include "worker/engine/layer_harness.h"
-#include "worker/engine/network_checks.h"
 #include "worker/engine/network_executor.h"
 
 namespace poseidon {

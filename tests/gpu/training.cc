@@ -6,7 +6,7 @@
 
 #include "common/check.h"
 #include "gtest/gtest.h"
-#include "worker/engine/layer_harness.h"
+#include "tests/support/layer_harness.h"
 #include "worker/engine/network_executor.h"
 
 namespace poseidon::testing {

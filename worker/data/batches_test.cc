@@ -13,8 +13,8 @@
 #include "common/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/golden_images.h"
 #include "worker/data/dataset_around.h"
-#include "worker/data/golden_images.h"
 #include "worker/data/sampler.h"
 #include "worker/data/test_files.h"
 

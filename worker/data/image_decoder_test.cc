@@ -11,7 +11,7 @@
 #include "common/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/data/golden_images.h"
+#include "tests/support/golden_images.h"
 
 namespace poseidon {
 namespace {

@@ -14,7 +14,7 @@
 #include "common/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/data/golden_images.h"
+#include "tests/support/golden_images.h"
 #include "worker/data/image_folder.h"
 #include "worker/data/pack.h"
 #include "worker/data/record_format.h"

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "worker/data/golden_images.h"
+#include "tests/support/golden_images.h"
 
 namespace poseidon {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/support/golden_images.h"
 #include "worker/data/dataset_around.h"
-#include "worker/data/golden_images.h"
 #include "worker/data/test_files.h"
 
 namespace poseidon {

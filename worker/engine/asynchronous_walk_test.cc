@@ -14,8 +14,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/engine/late_device.h"
-#include "worker/engine/layer_harness.h"
+#include "tests/support/late_device.h"
+#include "tests/support/layer_harness.h"
 #include "worker/engine/network_executor.h"
 
 namespace poseidon {

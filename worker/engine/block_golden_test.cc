@@ -6,8 +6,8 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "tests/support/network_checks.h"
 #include "worker/engine/cpu/cpu_device.h"
-#include "worker/engine/network_checks.h"
 #include "worker/engine/reference/reference_device.h"
 
 namespace poseidon {

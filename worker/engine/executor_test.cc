@@ -14,10 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/late_device.h"
+#include "tests/support/layer_harness.h"
 #include "worker/engine/cpu/cpu_device.h"
 #include "worker/engine/executor_test_support.h"
-#include "worker/engine/late_device.h"
-#include "worker/engine/layer_harness.h"
 #include "worker/engine/network_executor.h"
 #include "worker/engine/reference/reference_device.h"
 

@@ -9,8 +9,8 @@
 #include "common/random.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/layer_harness.h"
 #include "worker/engine/executor.h"
-#include "worker/engine/layer_harness.h"
 
 namespace poseidon::testing {
 

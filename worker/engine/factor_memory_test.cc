@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "tests/support/layer_harness.h"
 #include "worker/engine/cpu/cpu_device.h"
 #include "worker/engine/forwarding_device.h"
-#include "worker/engine/layer_harness.h"
 #include "worker/engine/network_executor.h"
 #include "worker/engine/reference/reference_device.h"
 

@@ -7,9 +7,9 @@
 
 #include "common/square_sum.h"
 #include "gmock/gmock.h"
+#include "tests/support/factor_checks.h"
+#include "tests/support/layer_harness.h"
 #include "worker/engine/cpu/cpu_device.h"
-#include "worker/engine/factor_checks.h"
-#include "worker/engine/layer_harness.h"
 #include "worker/engine/network_executor.h"
 #include "worker/engine/reference/reference_device.h"
 

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "tests/support/layer_checks.h"
 #include "worker/engine/cpu/cpu_device.h"
-#include "worker/engine/layer_checks.h"
 #include "worker/engine/reference/reference_device.h"
 
 namespace poseidon {

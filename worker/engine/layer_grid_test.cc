@@ -6,9 +6,9 @@
 #include <tuple>
 
 #include "gtest/gtest.h"
+#include "tests/support/layer_checks.h"
+#include "tests/support/layer_harness.h"
 #include "worker/engine/cpu/cpu_device.h"
-#include "worker/engine/layer_checks.h"
-#include "worker/engine/layer_harness.h"
 #include "worker/engine/reference/reference_device.h"
 
 namespace poseidon {

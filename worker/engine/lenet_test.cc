@@ -10,9 +10,9 @@
 
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/layer_harness.h"
 #include "worker/engine/cpu/cpu_device.h"
 #include "worker/engine/executor.h"
-#include "worker/engine/layer_harness.h"
 
 namespace poseidon {
 namespace {

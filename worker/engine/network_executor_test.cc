@@ -11,10 +11,10 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/layer_harness.h"
 #include "worker/engine/cpu/cpu_device.h"
 #include "worker/engine/executor_test_support.h"
 #include "worker/engine/forwarding_device.h"
-#include "worker/engine/layer_harness.h"
 #include "worker/engine/reference/reference_device.h"
 
 namespace poseidon {

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "tests/support/late_device.h"
+#include "tests/support/layer_harness.h"
 #include "worker/engine/cpu/cpu_device.h"
-#include "worker/engine/late_device.h"
-#include "worker/engine/layer_harness.h"
 #include "worker/engine/network_executor.h"
 
 namespace poseidon {

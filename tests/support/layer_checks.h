@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/layer_grid.h"
+#include "tests/support/layer_harness.h"
 #include "worker/engine/device.h"
-#include "worker/engine/layer_grid.h"
-#include "worker/engine/layer_harness.h"
 
 namespace poseidon::testing {
 

@@ -1,4 +1,4 @@
-#include "worker/engine/network_checks.h"
+#include "tests/support/network_checks.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/support/layer_harness.h"
 #include "worker/engine/fnv.h"
-#include "worker/engine/layer_harness.h"
 
 namespace poseidon::testing {
 namespace {

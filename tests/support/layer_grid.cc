@@ -1,4 +1,4 @@
-#include "worker/engine/layer_grid.h"
+#include "tests/support/layer_grid.h"
 
 #include <algorithm>
 #include <tuple>

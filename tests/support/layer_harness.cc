@@ -1,4 +1,4 @@
-#include "worker/engine/layer_harness.h"
+#include "tests/support/layer_harness.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "worker/engine/layer_checks.h"
+#include "tests/support/layer_checks.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,8 +1,8 @@
-#include "worker/engine/factor_checks.h"
+#include "tests/support/factor_checks.h"
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "worker/engine/layer_harness.h"
+#include "tests/support/layer_harness.h"
 
 namespace poseidon::testing {
 
