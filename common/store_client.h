@@ -49,6 +49,8 @@ struct StoreTransferOptions {
   /// More requests come with add(): only an error ends the transfer.
   bool stays_open = false;
 };
+/// For WRITE: the disk may have all that others give it at the same moment to write before.
+inline constexpr StoreTransferOptions kWriting{.give_up_after = std::chrono::minutes(2)};
 
 /// One batch. Destroying it ends it without a word.
 class StoreTransfer {

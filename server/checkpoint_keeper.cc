@@ -69,6 +69,7 @@ void CheckpointKeeper::change_epoch(Epoch epoch, std::size_t pieces, ResultCallb
   for (const SnapshotId snapshot : progress_.begin(epoch, pieces)) remove_own(snapshot);
   if (epoch == Epoch(0)) return;  // what the last one made may still be forgotten
   of_others_.clear();
+  std::erase_if(left_over_, [epoch](SnapshotId one) { return snapshot_epoch(one) == epoch; });
   if (const auto sealed = store_->list(); sealed.ok()) {
     for (const SnapshotId snapshot : *sealed) {
       if (snapshot_epoch(snapshot) == epoch) of_others_.insert(snapshot);
@@ -79,8 +80,17 @@ void CheckpointKeeper::change_epoch(Epoch epoch, std::size_t pieces, ResultCallb
 
 void CheckpointKeeper::remove_now(SnapshotId snapshot) {
   const absl::Status removed = store_->remove(snapshot);
-  if (!removed.ok()) spdlog::warn("{}", std::string(removed.message()));
+  if (removed.ok()) {
+    left_over_.erase(snapshot);
+  } else if (left_over_.insert(snapshot).second) {
+    spdlog::warn("{}; it is tried again", std::string(removed.message()));
+  }
   show_store();
+}
+
+/// Else each would take its room on the disk until this process joins a coordinator anew.
+void CheckpointKeeper::remove_left_overs() {
+  for (const SnapshotId snapshot : std::set(left_over_)) remove_now(snapshot);
 }
 
 /// What was made in this epoch, and not what has the same number by chance.
@@ -125,6 +135,7 @@ absl::Status CheckpointKeeper::store(SnapshotId snapshot, const ChunkView& chunk
   const std::int64_t bytes = progress_.bytes(snapshot);
   progress_.sealed(snapshot);
   newest_epoch_ = std::max(newest_epoch_.load(), snapshot_epoch(snapshot).value());
+  remove_left_overs();
   show_store();
   report(snapshot, absl::OkStatus(), bytes);
   return absl::OkStatus();
@@ -143,34 +154,49 @@ void CheckpointKeeper::wrote(SnapshotId snapshot, Nanoseconds since, std::option
                 .bytes = size});
 }
 
-bool CheckpointKeeper::may_wait(SnapshotId snapshot) {
-  const std::lock_guard lock(mutex_);
-  if (!queued_chunks_.contains(snapshot) && queued_chunks_.size() >= kMaxOpenSnapshots) {
-    return false;
+void CheckpointKeeper::put(SnapshotId snapshot, FrozenChunk chunk) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (queued_chunks_.contains(snapshot) || queued_chunks_.size() < kMaxOpenSnapshots) {
+      ++queued_chunks_[snapshot];
+      queue_.set(queue_.value() + 1);
+      frozen_.push_back({snapshot, std::move(chunk)});
+      if (std::exchange(writes_frozen_, true)) return;
+      background_->enqueue([this] { write_frozen(); });
+      return;
+    }
   }
-  ++queued_chunks_[snapshot];
-  queue_.set(queue_.value() + 1);
-  return true;
+  background_->enqueue([this, snapshot] {
+    if (snapshot_epoch(snapshot) == epoch_) fail(snapshot, SnapshotProgress::too_many(snapshot));
+  });
 }
 
-void CheckpointKeeper::put(SnapshotId snapshot, FrozenChunk chunk) {
-  if (!may_wait(snapshot)) {
-    background_->enqueue([this, snapshot] {
-      if (snapshot_epoch(snapshot) == epoch_) fail(snapshot, SnapshotProgress::too_many(snapshot));
-    });
-    return;
+std::optional<CheckpointKeeper::Waiting> CheckpointKeeper::next_frozen() {
+  const std::lock_guard lock(mutex_);
+  if (frozen_.empty()) {
+    writes_frozen_ = false;
+    return std::nullopt;
   }
-  // std::function wants copyable captures; buffers are shared, not copied.
-  background_->enqueue([this, snapshot, chunk = std::move(chunk)] {
-    {
-      const std::lock_guard lock(mutex_);
-      if (--queued_chunks_[snapshot] == 0) queued_chunks_.erase(snapshot);
-      queue_.set(queue_.value() - 1);
-    }
-    if (!admit(snapshot).ok()) return;
-    (void)store(snapshot, {PieceId(chunk.chunk.value()), chunk.version, chunk.parameters.floats(),
-                           chunk.state0.floats(), chunk.state1.floats()});
-  });
+  Waiting next = std::move(frozen_.front());
+  frozen_.pop_front();
+  if (--queued_chunks_[next.snapshot] == 0) queued_chunks_.erase(next.snapshot);
+  queue_.set(queue_.value() - 1);
+  return next;
+}
+
+/// One turn. What is not wanted any more, as its epoch is over, goes unwritten.
+void CheckpointKeeper::write_frozen() {
+  for (std::int64_t bytes = 0; bytes < kBytesPerTurn;) {
+    const std::optional<Waiting> next = next_frozen();
+    if (!next) return;
+    if (!admit(next->snapshot).ok()) continue;
+    const FrozenChunk& chunk = next->chunk;
+    const ChunkView view{PieceId(chunk.chunk.value()), chunk.version, chunk.parameters.floats(),
+                         chunk.state0.floats(), chunk.state1.floats()};
+    bytes += bytes_of(view);
+    (void)store(next->snapshot, view);
+  }
+  background_->enqueue([this] { write_frozen(); });
 }
 
 void CheckpointKeeper::put(SnapshotId snapshot, StoredChunk piece, WriteCallback done) {
@@ -213,6 +239,7 @@ void CheckpointKeeper::forget(SnapshotId snapshot) {
 
 void CheckpointKeeper::fail(SnapshotId snapshot, const absl::Status& status) {
   if (!progress_.failed(snapshot)) return;
+  remove_left_overs();
   remove_own(snapshot);
   report(snapshot, status, 0);
 }
@@ -278,6 +305,7 @@ void CheckpointKeeper::keep_only_now(const WantedSnapshots& wanted) {
   // As long as the file does not say so, the next process would not know whose they are.
   if (!owner_status_.ok()) return;
   cached_ = nullptr;
+  left_over_.clear();  // perhaps of another coordinator; this one's are unwanted once more
   for (const SnapshotId snapshot : unwanted) {
     spdlog::info(
         "the part of checkpoint {} is removed: the coordinator knows of no such checkpoint",

@@ -9,10 +9,14 @@
 //
 // Threads: one of its own, on which all disk calls and all callbacks happen. Every public method
 // may be called from any thread and returns at once.
+//
+// A whole shard is frozen within one iteration, and a slow disk takes minutes to write it. What
+// others ask meanwhile, and the end of the epoch, wait for no more than kBytesPerTurn of it.
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -48,6 +52,9 @@ class CheckpointKeeper {
   using ResultCallback = std::function<void(const SnapshotResult&)>;
   using ReadCallback = std::function<void(absl::StatusOr<std::shared_ptr<const StoredChunk>>)>;
   using WriteCallback = std::function<void(const absl::Status&)>;
+
+  /// Of frozen chunks that are written before others' tasks have a turn again; at least one chunk.
+  static constexpr std::int64_t kBytesPerTurn = 16 << 20;
 
   /// `background` runs only this keeper's tasks, and dies before the keeper.
   /// `probe` hears of queue and store; null: nobody looks.
@@ -101,11 +108,16 @@ class CheckpointKeeper {
     SnapshotId snapshot;
     std::chrono::steady_clock::time_point at;
   };
+  struct Waiting {
+    SnapshotId snapshot;
+    FrozenChunk chunk;
+  };
 
   void change_epoch(Epoch epoch, std::size_t pieces, ResultCallback on_result);
-  bool may_wait(SnapshotId snapshot);
-  void run();
+  void write_frozen();
+  std::optional<Waiting> next_frozen();
   void remove_now(SnapshotId snapshot);
+  void remove_left_overs();
   void remove_own(SnapshotId snapshot);
   void keep_only_now(const WantedSnapshots& wanted);
   void remember_owner();
@@ -132,18 +144,21 @@ class CheckpointKeeper {
   StoreOwner owner_;
   absl::Status owner_status_;  ///< not OK: what the file says is not true
   ResultCallback on_result_;
-  std::vector<Started> started_;  ///< open snapshots
-  SnapshotId cached_of_;          ///< of the piece read last: its slots are asked for one by one
+  std::vector<Started> started_;    ///< open snapshots
+  std::set<SnapshotId> left_over_;  ///< that the disk did not let go
+  SnapshotId cached_of_;            ///< of the piece read last: its slots are asked for one by one
   std::shared_ptr<const StoredChunk> cached_;
 
   std::atomic<std::uint64_t> newest_epoch_{0};
 
   std::mutex mutex_;
-  /// Of each snapshot, waiting for their turn: under mutex_. Other tasks are bounded by the windows
-  /// of the streams that they come from.
-  std::map<SnapshotId, std::size_t> queued_chunks_;
-  HeldStates states_;  ///< under mutex_
-  GaugePart queue_;    ///< all of those; under mutex_
+  /// Wait for the disk; under mutex_. Other tasks are bounded by the windows of the streams that
+  /// they come from.
+  std::deque<Waiting> frozen_;
+  std::map<SnapshotId, std::size_t> queued_chunks_;  ///< how many of each; under mutex_
+  bool writes_frozen_ = false;                       ///< a task will write them; under mutex_
+  HeldStates states_;                                ///< under mutex_
+  GaugePart queue_;                                  ///< all of frozen_; under mutex_
 };
 
 }  // namespace poseidon

@@ -24,14 +24,17 @@ SnapshotId at(Iteration iteration) { return snapshot_id(kEpoch, iteration); }
 class TroubledStore final : public ChunkStore {
  public:
   struct Trouble {
-    std::mutex gate;  ///< held: the disk stands still
+    std::mutex gate;                 ///< held: the disk stands still
+    std::vector<std::uint32_t> put;  ///< pieces, in order; under gate
     std::atomic<bool> full{false};
+    std::atomic<bool> keeps{false};  ///< removes nothing
     std::mutex mutex;
     std::set<SnapshotId> removed;  ///< under mutex
   };
   explicit TroubledStore(Trouble* trouble) : trouble_(trouble) {}
   absl::Status put(SnapshotId snapshot, const ChunkView& chunk) override {
     const std::lock_guard lock(trouble_->gate);
+    trouble_->put.push_back(chunk.piece.value());
     if (trouble_->full) return absl::ResourceExhaustedError("/data: no space left on device");
     return inner_.put(snapshot, chunk);
   }
@@ -42,6 +45,7 @@ class TroubledStore final : public ChunkStore {
   absl::StatusOr<std::vector<SnapshotId>> list() override { return inner_.list(); }
   absl::Status remove(SnapshotId snapshot) override {
     const std::lock_guard lock(trouble_->mutex);
+    if (trouble_->keeps) return absl::InternalError("/data: input/output error");
     trouble_->removed.insert(snapshot);
     return inner_.remove(snapshot);
   }
@@ -67,6 +71,12 @@ class KeeperTest : public ::testing::Test {
     frozen.parameters = FloatBuffer(3);
     frozen.state0 = FloatBuffer(3);
     std::fill(frozen.parameters.floats().begin(), frozen.parameters.floats().end(), value);
+    return frozen;
+  }
+  /// Half of what is written in one turn.
+  static FrozenChunk large_chunk(std::uint32_t id, Iteration version) {
+    FrozenChunk frozen{.chunk = ChunkId(id), .version = version};
+    frozen.parameters = FloatBuffer(CheckpointKeeper::kBytesPerTurn / 2 / 4);
     return frozen;
   }
   absl::Status give(SnapshotId snapshot, std::uint32_t id, float value) {
@@ -309,6 +319,44 @@ TEST_F(KeeperTest, RemovesWhatIsNotWantedAnyMore) {
   ASSERT_TRUE(read(at(10), 0).ok());
   keeper_.forget(at(10));
   EXPECT_EQ(read(at(10), 0).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(KeeperTest, OthersHaveTheirTurnWhileAShardIsWritten) {
+  keeper_.begin(kEpoch, 5, nullptr);
+  std::unique_lock disk(trouble_.gate);
+  for (std::uint32_t id = 0; id < 4; ++id) keeper_.put(at(10), large_chunk(id, 10));
+  keeper_.put(at(10), {.piece = PieceId(9), .parameters = {1.0f}},
+              [](const absl::Status& status) { EXPECT_TRUE(status.ok()) << status; });
+  disk.unlock();
+  settle();  // twice: the second turn of the shard's begins after what is asked here first
+  settle();
+  disk.lock();
+  EXPECT_THAT(trouble_.put, ElementsAre(0, 1, 9, 2, 3));
+}
+
+TEST_F(KeeperTest, WhatWaitsOfAnEpochThatIsOverIsNotWritten) {
+  std::unique_lock disk(trouble_.gate);
+  for (std::uint32_t id = 0; id < 4; ++id) keeper_.put(at(10), large_chunk(id, 10));
+  keeper_.end(kEpoch);
+  disk.unlock();
+  settle();
+  settle();
+  disk.lock();
+  EXPECT_THAT(trouble_.put, ElementsAre(0, 1)) << "a turn had begun";
+  EXPECT_EQ(probe_->value(NodeGauge::kCheckpointQueue), 0);
+}
+
+TEST_F(KeeperTest, WhatTheDiskDidNotLetGoIsRemovedLater) {
+  for (const std::uint32_t id : {0, 1}) ASSERT_TRUE(give(at(10), id, 1.0f).ok());
+  trouble_.keeps = true;
+  keeper_.forget(at(10));
+  settle();
+  trouble_.keeps = false;
+  for (const std::uint32_t id : {0, 1}) ASSERT_TRUE(give(at(20), id, 1.0f).ok());
+  settle();
+  const std::lock_guard lock(trouble_.mutex);
+  EXPECT_TRUE(trouble_.removed.contains(at(10)));
+  EXPECT_FALSE(trouble_.removed.contains(at(20)));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "CLI/CLI.hpp"
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/background.h"
 #include "common/clock.h"
@@ -147,6 +148,11 @@ absl::Status run(const MainOptions& options) {
   CheckpointKeeper keeper(*std::move(store), &*disk, node_probe);
   keeper.remember_owner_in(std::filesystem::path(options.data_dir) / "STORE_OWNER");
   StoreService store_service(&stores, &keeper);
+  // Whatever ends us, nobody calls a service that is gone: they stop in this order.
+  const absl::Cleanup stop = [&] {
+    grpc.stop();
+    disk.reset();
+  };
   POSEIDON_RETURN_IF_ERROR(stores.listen(*address, &store_service).status());
   Transport& attach = grpc.for_method(kAttachMethod, kAttachKeepalive);
   grpc.start();

@@ -33,7 +33,7 @@ class ReplicaSender {
   using Failed = std::function<void(SnapshotId snapshot, const absl::Status& status)>;
 
   /// `stores` speaks kStoreMethod and outlives it.
-  explicit ReplicaSender(Transport* stores, StoreTransferOptions options = {});
+  explicit ReplicaSender(Transport* stores, StoreTransferOptions options = kWriting);
 
   /// A new epoch: the chunks of this server go to `address`; "": to nobody. What was under way
   /// ends without a word.

@@ -282,7 +282,7 @@ absl::Status WorkerJob::prepare_synchronisation(Plan plan) {
                                .every_iterations = job_.checkpoint.every_iterations,
                                .chunk_bytes = job_.sync.largest_chunk_bytes(),
                                .replicas = job_.checkpoint.replicas,
-                               .transfer = {}},
+                               .transfer = kWriting},
         [this](Iteration version, const std::string& reason, bool too_late) {
           report_checkpoint_failure(version, reason, too_late);
         });
