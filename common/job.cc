@@ -212,6 +212,16 @@ void parse_model(JsonFields& fields, Json& model) {
   }
 }
 
+/// A chunk goes to the server that keeps its second copy in one message, with optimizer state.
+void check_second_copies(JsonFields& fields, const JobSpec& job) {
+  const std::int64_t slots = 1 + optimizer_state_slots(job.optimizer);
+  const std::int64_t most = kMaxChunkBytes / slots / 4 * 4;
+  if (job.checkpoint.replicas == 1 || job.sync.largest_chunk_bytes() <= most) return;
+  fields.refuse("sync.chunk_bytes", str_cat("expected at most ", most, " with checkpoint.replicas ",
+                                            job.checkpoint.replicas, " and this optimizer, got ",
+                                            job.sync.largest_chunk_bytes()));
+}
+
 absl::StatusOr<JobSpec> parse_named_job(std::string_view text, std::string_view source) {
   POSEIDON_ASSIGN_OR_RETURN(const Json json,
                             parse_json(text, source, {.max_bytes = kMaxJobFileBytes}));
@@ -247,6 +257,7 @@ absl::StatusOr<JobSpec> parse_named_job(std::string_view text, std::string_view 
   section("sync", parse_sync, job.sync);
   section("checkpoint", parse_checkpoint, job.checkpoint);
   section("membership", parse_membership, job.membership);
+  if (fields.ok()) check_second_copies(fields, job);
   POSEIDON_RETURN_IF_ERROR(fields.finish());
   return job;
 }
@@ -282,9 +293,16 @@ void resolve_paths(JobSpec& job, const std::filesystem::path& folder) {
 
 std::vector<std::string> job_warnings(const JobSpec& job) {
   std::vector<std::string> warnings;
-  if (job.checkpoint.every_iterations == 0 && job.iterations >= kLongRunIterations) {
-    warnings.push_back(str_cat("checkpoint.every_iterations is 0: should a server be lost, the ",
-                               job.iterations, " iterations begin again from the first"));
+  const std::int64_t every = job.checkpoint.every_iterations;
+  if ((every == 0 || every >= job.iterations) && job.iterations >= kLongRunIterations) {
+    warnings.push_back(str_cat("checkpoint.every_iterations is ", every,
+                               ": should a server be lost, the ", job.iterations,
+                               " iterations begin again from the first"));
+  }
+  if (job.optimizer.schedule.warmup_iterations > job.iterations) {
+    warnings.push_back(str_cat(
+        "optimizer.schedule.warmup_iterations is ", job.optimizer.schedule.warmup_iterations,
+        ", but the job ends after ", job.iterations, ": it never reaches its learning rate"));
   }
   if (job.test_every_iterations > 0 && !job.data.test) {
     warnings.push_back(str_cat("test_every_iterations is ", job.test_every_iterations,

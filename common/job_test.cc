@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "common/text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -79,6 +80,11 @@ TEST(Job, ReadsTheExample) {
   without.iterations = 5000;
   EXPECT_THAT(job_warnings(without),
               testing::ElementsAre(HasSubstr("checkpoint.every_iterations is 0")));
+  without.checkpoint.every_iterations = 5000;
+  without.optimizer.schedule.warmup_iterations = 5001;
+  EXPECT_THAT(job_warnings(without),
+              ElementsAre(HasSubstr("checkpoint.every_iterations is 5000: should a server be lost"),
+                          HasSubstr("warmup_iterations is 5001, but the job ends after 5000")));
   without = *job;
   without.data.test.reset();
   EXPECT_THAT(
@@ -99,6 +105,25 @@ TEST(Job, DefaultsStandWithoutTheirKeys) {
   EXPECT_EQ(job->sync.scheme, "auto");
   EXPECT_EQ(job->checkpoint.every_iterations, 0);
   EXPECT_THAT(job_warnings(*job), testing::IsEmpty());
+}
+
+TEST(Job, AChunkWithItsStateFitsIntoOneMessageToItsSecondServer) {
+  const auto status_of = [](const std::string& optimizer, std::int64_t chunk_bytes, int replicas) {
+    return parse_job(str_cat(R"({"name": "n", "model": "mlp", "batch_size": 1, "iterations": 1,
+        "data": {"train": {"format": "cifar10", "files": ["a.bin"]}},
+        "optimizer": )",
+                             optimizer, R"(, "sync": {"chunk_bytes": )", chunk_bytes,
+                             R"(}, "checkpoint": {"replicas": )", replicas, "}}"))
+        .status();
+  };
+  const std::string momentum = R"({"type": "sgd", "learning_rate": 0.1, "momentum": 0.9})";
+  const std::string adam = R"({"type": "adam", "learning_rate": 0.1})";
+  EXPECT_EQ(status_of(momentum, 64 << 20, 1), absl::OkStatus());
+  EXPECT_EQ(status_of(momentum, 32 << 20, 2), absl::OkStatus());
+  EXPECT_THAT(std::string(status_of(momentum, (32 << 20) + 4, 2).message()),
+              HasSubstr("sync.chunk_bytes: expected at most 33554432 with checkpoint.replicas 2"));
+  EXPECT_EQ(status_of(adam, 22369620, 2), absl::OkStatus());
+  EXPECT_FALSE(status_of(adam, 22369624, 2).ok());
 }
 
 TEST(Job, WireDtypesByName) {
@@ -327,9 +352,12 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
       {"/optimizer/momentum", 1, "optimizer.momentum: expected a number from 0"},
       {"/optimizer/beta1", 0.5, "optimizer.beta1: belongs to the types \"adam\""},
       {"/optimizer/type", "adam", "optimizer.momentum: belongs to the types \"sgd\" and \"lars\""},
+      {"/optimizer/momentum", 0.99999999,
+       "optimizer.momentum: expected a number from 0 to less than 1 (as float32), got 0.99999999"},
+      {"/optimizer/learning_rate", 1e39, "a finite number (as float32), at least 0, got 1e+39"},
       {"/optimizer/trust_coefficient", 0.1, "trust_coefficient: belongs to type \"lars\""},
       {"/optimizer", Json::object({{"type", "lars"}, {"trust_coefficient", 0}}),
-       "optimizer.trust_coefficient: expected a finite number above 0"},
+       "optimizer.trust_coefficient: expected a finite number (as float32) above 0"},
       {"/optimizer", Json::object({{"type", "lars"}, {"nesterov", true}}),
        "optimizer.nesterov: belongs to type \"sgd\""},
       {"/optimizer/layers", Json::array({{{"match", "*"}, {"trust_ratio", false}}}),

@@ -8,6 +8,7 @@
 #include <cstddef>
 
 #include "common/check.h"
+#include "common/number_text.h"
 #include "common/text.h"
 
 namespace poseidon {
@@ -17,7 +18,7 @@ constexpr double kClipEpsilon = 1e-6;  ///< PyTorch's
 
 absl::Status refuse(std::string_view key, std::string_view expected, double got) {
   return absl::InvalidArgumentError(
-      str_cat("optimizer.", key, ": expected ", expected, ", got ", got));
+      str_cat("optimizer.", key, ": expected ", expected, ", got ", number_text(got)));
 }
 
 /// Below 1 also as a float32: 1 - 1e-12 would become 1, which never forgets.
@@ -46,9 +47,9 @@ double trust_ratio(const OptimizerSpec& spec, const StepMultipliers& multipliers
 
 absl::Status validate_rule(const TensorRule& rule, std::size_t index) {
   const auto check = [&](std::string_view key, double value) {
-    return is_rate(value)
-               ? absl::OkStatus()
-               : refuse(str_cat("layers[", index, "].", key), "a finite number, at least 0", value);
+    return is_rate(value) ? absl::OkStatus()
+                          : refuse(str_cat("layers[", index, "].", key),
+                                   "a finite number (as float32), at least 0", value);
   };
   absl::Status status = check("learning_rate_multiplier", rule.multipliers.learning_rate);
   status.Update(check("weight_decay_multiplier", rule.multipliers.weight_decay));
@@ -162,14 +163,14 @@ void apply_optimizer(const OptimizerStep& step, std::span<const float> gradient,
 
 absl::Status validate(const OptimizerSpec& spec) {
   if (!is_rate(spec.learning_rate)) {
-    return refuse("learning_rate", "a finite number, at least 0", spec.learning_rate);
+    return refuse("learning_rate", "a finite number (as float32), at least 0", spec.learning_rate);
   }
   if (!is_rate(spec.weight_decay)) {
-    return refuse("weight_decay", "a finite number, at least 0", spec.weight_decay);
+    return refuse("weight_decay", "a finite number (as float32), at least 0", spec.weight_decay);
   }
   if (!is_adam(spec.type)) {
     if (!is_fraction(spec.momentum)) {
-      return refuse("momentum", "a number from 0 to less than 1", spec.momentum);
+      return refuse("momentum", "a number from 0 to less than 1 (as float32)", spec.momentum);
     }
     if (spec.nesterov && spec.momentum == 0.0) {
       return absl::InvalidArgumentError(
@@ -177,19 +178,21 @@ absl::Status validate(const OptimizerSpec& spec) {
     }
   } else {
     if (!is_fraction(spec.beta1))
-      return refuse("beta1", "a number from 0 to less than 1", spec.beta1);
+      return refuse("beta1", "a number from 0 to less than 1 (as float32)", spec.beta1);
     if (!is_fraction(spec.beta2))
-      return refuse("beta2", "a number from 0 to less than 1", spec.beta2);
+      return refuse("beta2", "a number from 0 to less than 1 (as float32)", spec.beta2);
     if (!is_rate(spec.epsilon) || static_cast<float>(spec.epsilon) == 0.0f) {
       return refuse("epsilon", "a number above 0 that float32 can hold", spec.epsilon);
     }
   }
   if (!is_rate(spec.clip_norm)) {
-    return refuse("clip_norm", "a finite number above 0, or 0 for no clipping", spec.clip_norm);
+    return refuse("clip_norm", "a finite number (as float32) above 0, or 0 for no clipping",
+                  spec.clip_norm);
   }
   if (spec.type == OptimizerType::kLars &&
       !(is_rate(spec.trust_coefficient) && spec.trust_coefficient > 0.0)) {
-    return refuse("trust_coefficient", "a finite number above 0", spec.trust_coefficient);
+    return refuse("trust_coefficient", "a finite number (as float32) above 0",
+                  spec.trust_coefficient);
   }
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
     if (absl::Status status = validate_rule(spec.layers[i], i); !status.ok()) return status;

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "common/check.h"
+#include "common/number_text.h"
 #include "common/optimizer.h"
 #include "common/text.h"
 
@@ -35,7 +36,7 @@ double exp_near_zero(double x) {
 
 absl::Status refuse(std::string_view key, std::string_view expected, double got) {
   return absl::InvalidArgumentError(
-      str_cat("optimizer.schedule.", key, ": expected ", expected, ", got ", got));
+      str_cat("optimizer.schedule.", key, ": expected ", expected, ", got ", number_text(got)));
 }
 
 bool has_gamma(Type type) {
@@ -45,12 +46,14 @@ bool has_gamma(Type type) {
 
 absl::Status validate_milestones(const LearningRateSchedule& schedule) {
   std::int64_t last = 0;
-  for (const std::int64_t milestone : schedule.milestones_iterations) {
-    if (milestone <= last) {
-      return refuse("milestones_iterations", "positive numbers, each above the one before",
-                    static_cast<double>(milestone));
+  const std::vector<std::int64_t>& milestones = schedule.milestones_iterations;
+  for (std::size_t i = 0; i < milestones.size(); ++i) {
+    if (milestones[i] <= last) {
+      return refuse(str_cat("milestones_iterations[", i, "]"),
+                    i == 0 ? "a positive number" : "a number above the one before",
+                    static_cast<double>(milestones[i]));
     }
-    last = milestone;
+    last = milestones[i];
   }
   return absl::OkStatus();
 }
@@ -171,7 +174,7 @@ absl::Status validate(const LearningRateSchedule& schedule) {
                   static_cast<double>(schedule.warmup_iterations));
   }
   if (has_gamma(schedule.type) && !is_rate(schedule.gamma)) {
-    return refuse("gamma", "a finite number, at least 0", schedule.gamma);
+    return refuse("gamma", "a finite number (as float32), at least 0", schedule.gamma);
   }
   switch (schedule.type) {
     case Type::kConstant:
@@ -190,7 +193,7 @@ absl::Status validate(const LearningRateSchedule& schedule) {
       return validate_milestones(schedule);
     case Type::kInverse:
       if (!is_rate(schedule.power)) {
-        return refuse("power", "a finite number, at least 0", schedule.power);
+        return refuse("power", "a finite number (as float32), at least 0", schedule.power);
       }
       break;
     case Type::kPolynomial:
@@ -199,10 +202,10 @@ absl::Status validate(const LearningRateSchedule& schedule) {
         return refuse("end_iteration", "at least 1", static_cast<double>(schedule.end_iteration));
       }
       if (schedule.type == Type::kPolynomial && !(is_rate(schedule.power) && schedule.power > 0)) {
-        return refuse("power", "a finite number above 0", schedule.power);
+        return refuse("power", "a finite number (as float32) above 0", schedule.power);
       }
       if (schedule.type == Type::kCosine && !is_rate(schedule.minimum)) {
-        return refuse("minimum", "a finite number, at least 0", schedule.minimum);
+        return refuse("minimum", "a finite number (as float32), at least 0", schedule.minimum);
       }
       break;
   }

@@ -1,0 +1,18 @@
+#pragma once
+
+// Numbers as people wrote them, for messages. Pure.
+
+#include <array>
+#include <charconv>
+#include <string>
+
+namespace poseidon {
+
+/// The shortest text that is read as the same number: 0.99999999, 1e+39.
+inline std::string number_text(double value) {
+  std::array<char, 32> text;
+  const auto result = std::to_chars(text.data(), text.data() + text.size(), value);
+  return {text.data(), result.ptr};
+}
+
+}  // namespace poseidon
