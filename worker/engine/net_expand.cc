@@ -72,6 +72,20 @@ std::size_t weight_of(const json& value) {
   return weight;
 }
 
+/// Whether a default says something that what the layer itself says leaves no room for: a window
+/// to a global pooling.
+bool means_nothing(const std::string& type, const std::string& key, const json& layer,
+                   const json& defaults) {
+  if (type != "pooling") return false;
+  const std::string* own = text_at(layer, "pool");
+  const std::string* pool = own != nullptr ? own : text_at(defaults, "pool");
+  if (key == "count_padding" && pool != nullptr && *pool == "max") return true;
+  const auto global = layer.find("global");
+  const bool is_global = global != layer.end() && global->is_boolean() && global->get<bool>();
+  return is_global && (key == "kernel" || key == "stride" || key == "pad" || key == "ceil_mode" ||
+                       key == "count_padding");
+}
+
 std::vector<std::string> names_of(const auto& named) {
   std::vector<std::string> names;
   for (const auto& entry : named) names.push_back(entry.first);
@@ -128,6 +142,7 @@ class Expander {
   Block network_;                                // the file itself: its parameters, its layers
   std::map<std::string, const json*> defaults_;  // by layer type
   std::set<std::string> defaults_used_;
+  std::set<std::string> layer_names_, use_names_;  ///< with the blocks around them
   json layers_ = json::array();
   std::size_t expanded_bytes_ = 0;
 };
@@ -295,6 +310,11 @@ absl::Status Expander::expand_layer(const json& entry, const std::string& path, 
   }
   const std::string flat_name = scope.prefix + *name;
   const std::string place = absl::StrCat(scope.source, ": layer '", flat_name, "'");
+  if (use_names_.contains(flat_name)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(place, ": a block stands under this name; names must differ"));
+  }
+  layer_names_.insert(flat_name);
   json layer = entry;
   layer["name"] = flat_name;
   if (!has_key(layer, "inputs")) {
@@ -310,7 +330,9 @@ absl::Status Expander::expand_layer(const json& entry, const std::string& path, 
   if (standard != defaults_.end()) {
     POSEIDON_RETURN_IF_ERROR(charge(weight_of(*standard->second)));
     defaults_used_.insert(*type);
-    for (const auto& [key, value] : standard->second->items()) layer.emplace(key, value);
+    for (const auto& [key, value] : standard->second->items()) {
+      if (!means_nothing(*type, key, layer, *standard->second)) layer.emplace(key, value);
+    }
   }
   scope.outputs.emplace(*name, flat_name);
   scope.previous = flat_name;
@@ -407,7 +429,9 @@ absl::StatusOr<Expander::BlockUse> Expander::read_use(const json& entry, const s
   fields.strings("inputs", &inputs, 1, 1);
   const json* with = fields.value("with");
   if (!fields.ok()) return fields.finish();
-  if (!is_good_name(use.name) || use.name == kInputName || scope.outputs.contains(use.name)) {
+  const std::string flat_name = scope.prefix + use.name;
+  if (!is_good_name(use.name) || use.name == kInputName || layer_names_.contains(flat_name) ||
+      !use_names_.insert(flat_name).second) {
     fields.refuse("name",
                   absl::StrCat("expected 1 to ", kMaxNameLength,
                                " letters, digits or any of _ - . /, a name that no other layer ",

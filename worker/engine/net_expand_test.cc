@@ -89,6 +89,39 @@ TEST(ExpandNetwork, TheResultParses) {
   EXPECT_EQ(net->source, residual()) << "the short form goes into jobs";
 }
 
+TEST(ExpandNetwork, NamesOfBlocksAndLayersDiffer) {
+  const auto refusal_of = [](const std::string& layers) {
+    return refusal(json::parse(R"({"name": "n", "input": [1, 8, 8], "blocks": {"b": {"layers": [
+        {"name": "c", "type": "relu"}]}}, "layers": [)" +
+                               layers + "]}"));
+  };
+  const std::string use = R"({"name": "unit", "block": "b"})";
+  EXPECT_THAT(refusal_of(use + R"(, {"name": "unit", "type": "relu"})"),
+              HasSubstr("layer 'unit': a block stands under this name; names must differ"));
+  EXPECT_THAT(refusal_of(R"({"name": "unit", "type": "relu"}, )" + use),
+              HasSubstr("a name that no other layer has"));
+  EXPECT_THAT(refusal_of(use + ", " + use), HasSubstr("a name that no other layer has"));
+  EXPECT_THAT(refusal_of(use + R"(, {"name": "unit.c", "block": "b"})"),
+              HasSubstr("a name that no other layer has"));
+}
+
+TEST(ExpandNetwork, ADefaultThatMeansNothingToALayerIsLeftOut) {
+  const json flat = expanded(json::parse(R"({"name": "n", "input": [1, 8, 8],
+      "defaults": {"pooling": {"pool": "average", "kernel": 2, "stride": 2, "pad": 1,
+                               "ceil_mode": true, "count_padding": true}},
+      "layers": [{"name": "a", "type": "pooling"},
+                 {"name": "b", "type": "pooling", "pool": "max"},
+                 {"name": "c", "type": "pooling", "global": false},
+                 {"name": "d", "type": "pooling", "global": true}]})"));
+  const json& layers = flat["layers"];
+  EXPECT_EQ(layers[0]["count_padding"], true);
+  EXPECT_FALSE(layers[1].contains("count_padding"));
+  EXPECT_EQ(layers[1]["kernel"], 2);
+  EXPECT_EQ(layers[2]["kernel"], 2);
+  EXPECT_EQ(layers[3], json::parse(R"({"name": "d", "type": "pooling", "global": true,
+                                       "pool": "average"})"));
+}
+
 TEST(ExpandNetwork, APlainFileStaysAsItIs) {
   const json plain = json::parse(R"({"name": "n", "input": [3], "colour": 1, "layers": [
       {"name": "a", "type": "relu", "inputs": ["$x", 3, "later#"]}, 7, {"name": "a"}, {}]})");
