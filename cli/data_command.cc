@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/file_io.h"
 #include "common/nearest.h"
 #include "common/printable.h"
 #include "common/status_macros.h"
@@ -37,7 +38,9 @@ absl::StatusOr<std::string> format_of(const DataSourceOptions& options) {
   }
   const std::filesystem::path source = options.sources.front();
   std::error_code error;
-  if (!std::filesystem::exists(source, error)) {
+  const bool is_there = std::filesystem::exists(source, error);
+  if (error) return system_error(source, "cannot be looked at", error.value());
+  if (!is_there) {
     return absl::NotFoundError(absl::StrCat(source.string(), ": no such file or folder"));
   }
   if (std::filesystem::is_directory(source, error)) {

@@ -71,6 +71,7 @@ absl::Status system_error(const std::filesystem::path& path, std::string_view wh
   switch (error) {
     case ENOENT:
     case ENOTDIR:
+    case ELOOP:  // a link that leads nowhere, too
       return absl::NotFoundError(message);
     case EACCES:
     case EPERM:

@@ -8,6 +8,7 @@
 #include "worker/data/cifar.h"
 #include "worker/data/idx.h"
 #include "worker/data/image_folder.h"
+#include "worker/data/record_format.h"
 #include "worker/data/records_dataset.h"
 
 namespace poseidon {
@@ -64,16 +65,18 @@ absl::StatusOr<std::shared_ptr<const Dataset>> open_dataset(const DataSourceSpec
 
 absl::Status check_same_classes(const std::vector<std::string>& train,
                                 const std::vector<std::string>& test) {
-  if (train.empty() || test.empty() || train == test) return absl::OkStatus();
-  const std::size_t both = std::min(train.size(), test.size());
+  // A folder's name need not be UTF-8; what was packed of it is.
+  const std::vector<std::string> trained = utf8_names(train), tested = utf8_names(test);
+  if (trained.empty() || tested.empty() || trained == tested) return absl::OkStatus();
+  const std::size_t both = std::min(trained.size(), tested.size());
   std::size_t label = 0;
-  while (label < both && train[label] == test[label]) ++label;
+  while (label < both && trained[label] == tested[label]) ++label;
   const auto name = [label](const std::vector<std::string>& names) {
     return label < names.size() ? str_cat("\"", names[label], "\"") : std::string("nothing");
   };
   return absl::InvalidArgumentError(
-      str_cat("label ", label, " is ", name(train), " in data.train (", train.size(),
-              " classes) and ", name(test), " in data.test (", test.size(),
+      str_cat("label ", label, " is ", name(trained), " in data.train (", trained.size(),
+              " classes) and ", name(tested), " in data.test (", tested.size(),
               " classes): both need the same classes, as folders in the same order"));
 }
 

@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "worker/data/record_format.h"
 #include "worker/data/test_files.h"
 
 namespace poseidon {
@@ -66,12 +67,13 @@ TEST(ImageFolder, WhatCannotBeReadIsTheSamplesFault) {
   std::filesystem::create_symlink(folder.path("nowhere"), folder.path("set/a/3.jpg"));
   std::filesystem::create_symlink(folder.path("set/a/2.jpg"), folder.path("set/a/4.jpg"));
   std::filesystem::create_symlink(folder.path("somewhere"), folder.path("set/a/5.jpg"));
+  std::filesystem::create_symlink("6.jpg", folder.path("set/a/6.jpg"));
   const auto set = open_image_folder(folder.path("set"), 1);
   ASSERT_TRUE(set.ok()) << set.status();
-  ASSERT_EQ((*set)->size(), 4) << "5.jpg is a link to a folder";
+  ASSERT_EQ((*set)->size(), 5) << "5.jpg is a link to a folder";
   std::filesystem::remove(folder.path("set/a/1.jpg"));
   EncodedSample sample;
-  for (const std::int64_t index : {0, 2}) {
+  for (const std::int64_t index : {0, 2, 4}) {
     EXPECT_TRUE(is_unreadable((*set)->read(index, sample))) << (*set)->sample_name(index);
   }
   for (const std::int64_t index : {1, 3}) {
@@ -84,6 +86,8 @@ TEST(ImageFolder, TestClassesMustBeTheTrainingClasses) {
   const std::vector<std::string> classes = {"a", "b", "c"};
   EXPECT_TRUE(check_same_classes(classes, classes).ok());
   EXPECT_TRUE(check_same_classes({}, classes).ok()) << "formats without names";
+  EXPECT_TRUE(check_same_classes({"Chlo\xe9"}, utf8_names({"Chlo\xe9"})).ok())
+      << "no UTF-8; packed";
   EXPECT_THAT(std::string(check_same_classes(classes, {"a", "c"}).message()),
               HasSubstr("label 1 is \"b\" in data.train (3 classes) and \"c\" in data.test"));
   EXPECT_THAT(std::string(check_same_classes(classes, {"a", "b"}).message()),

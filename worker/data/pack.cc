@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <limits>
 #include <thread>
 #include <vector>
 
@@ -90,6 +91,14 @@ absl::StatusOr<SampleCounts> check_samples(const Dataset& dataset, int threads,
   return counts;
 }
 
+std::uint64_t shard_limit(std::uint64_t shard_bytes, std::int64_t shard) {
+  constexpr std::int64_t kEqual = kMaxShards / 2;
+  constexpr std::int64_t kPerDoubling = 32;
+  const std::int64_t doublings = shard < kEqual ? 0 : (shard - kEqual) / kPerDoubling + 1;
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+  return shard_bytes > (kMost >> doublings) ? kMost : shard_bytes << doublings;
+}
+
 absl::StatusOr<PackReport> pack_records(const Dataset& dataset, const std::filesystem::path& folder,
                                         const PackOptions& options, const UnreadableLog& log) {
   if (options.shards < 0 || options.shards > std::min(kMaxShards, dataset.size())) {
@@ -104,7 +113,9 @@ absl::StatusOr<PackReport> pack_records(const Dataset& dataset, const std::files
   PackReport report;
   const auto begins_shard = [&](std::int64_t index) {
     if (writer->shards() == 0) return true;
-    if (options.shards == 0) return writer->shard_bytes() >= options.shard_bytes;
+    if (options.shards == 0) {
+      return writer->shard_bytes() >= shard_limit(options.shard_bytes, writer->shards() - 1);
+    }
     // Exact in 128 bits is not needed: a set has less than 2^32 samples, a pack less than 2^9
     // shards.
     return index * options.shards / dataset.size() >= writer->shards();

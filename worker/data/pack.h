@@ -28,12 +28,17 @@ absl::StatusOr<SampleCounts> check_samples(const Dataset& dataset, int threads,
                                            const UnreadableLog& log);
 
 struct PackOptions {
-  /// How many files; 0: as many as it takes with shard_bytes each.
+  /// How many files; 0: as many as it takes with shard_bytes each (see shard_limit).
   std::int64_t shards = 0;
   std::uint64_t shard_bytes = std::uint64_t{1} << 30;
   int threads = 1;                  ///< that decode, to see that all samples are good
   double max_corrupt_share = 0.01;  ///< more than that (rounded up) and nothing is written
 };
+
+/// When a file is full, of which the first has number 0. How large a set is shows only at its end,
+/// and there are at most kMaxShards files: from half of them on they are larger, twice as large
+/// with every 32, so that 1 GiB will do for 16 TiB.
+std::uint64_t shard_limit(std::uint64_t shard_bytes, std::int64_t shard);
 
 struct PackReport {
   SampleCounts samples;

@@ -51,8 +51,9 @@ absl::Status check_version(std::uint32_t version) {
 }
 
 Json info_to_json(const RecordSetInfo& info) {
-  return {{"shard", info.shard}, {"shards", info.shards},      {"samples", info.samples},
-          {"set", info.set},     {"shape", info.sample_shape}, {"classes", info.class_names}};
+  return {{"shard", info.shard},        {"shards", info.shards},
+          {"samples", info.samples},    {"set", info.set},
+          {"shape", info.sample_shape}, {"classes", utf8_names(info.class_names)}};
 }
 
 absl::StatusOr<RecordSetInfo> info_from_json(std::string_view text) {
@@ -112,6 +113,11 @@ absl::Status check_record_file_header(std::span<const std::uint8_t> bytes) {
   return absl::DataLossError("the checksum of its header is wrong");
 }
 
+std::vector<std::string> utf8_names(std::vector<std::string> names) {
+  for (std::string& name : names) name = to_utf8(name);
+  return names;
+}
+
 std::array<std::uint8_t, kRecordHeaderBytes> encode_record_header(
     Encoding encoding, std::uint32_t label, std::span<const std::uint8_t> payload) {
   POSEIDON_CHECK(payload.size() <= kMaxRecordBytes, "a record too large");
@@ -144,9 +150,7 @@ absl::Status decode_record(std::span<const std::uint8_t> bytes, std::uint32_t ex
 std::string encode_record_index(const RecordIndex& index) {
   POSEIDON_CHECK(index.offsets.size() == index.labels.size() + 1, "offsets and labels");
   const std::size_t records = index.labels.size();
-  // File names need not be UTF-8; a name with a replaced letter beats an exception.
-  const std::string json =
-      info_to_json(index.info).dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string json = info_to_json(index.info).dump();
   std::string text(8 * (records + 1) + 4 * records, '\0');
   auto* at = reinterpret_cast<std::uint8_t*>(text.data());
   for (const std::uint64_t offset : index.offsets) {

@@ -57,6 +57,9 @@ struct RecordIndex {
 std::array<std::uint8_t, kRecordFileHeaderBytes> encode_record_file_header();
 std::array<std::uint8_t, kRecordHeaderBytes> encode_record_header(
     Encoding encoding, std::uint32_t label, std::span<const std::uint8_t> payload);
+/// As record files have names of classes: folders' names need not be UTF-8, and a name with a
+/// replaced letter beats an exception.
+std::vector<std::string> utf8_names(std::vector<std::string> names);
 /// Index and footer; `index.offsets` ends where the index will stand.
 std::string encode_record_index(const RecordIndex& index);
 

@@ -83,12 +83,14 @@ class RecordsDataset final : public Dataset {
         read_exactly_at(shard.file.get(), shard.path, offset, sample.buffer.data(), size));
     POSEIDON_RETURN_IF_ERROR(
         decode_record(sample.buffer, shard.index.labels[place.record], sample));
-    if (sample.encoding == Encoding::kPixels &&
-        static_cast<std::int64_t>(sample.bytes.size()) != shape_values()) {
-      return absl::DataLossError("the record's pixels are not of the set's shape");
+    // A set of encoded images has no shape of its own, and an empty record would fit it.
+    const bool has_pixels = shape_values() != 0;
+    if (has_pixels != (sample.encoding == Encoding::kPixels)) {
+      return absl::DataLossError(has_pixels ? "an encoded image among pixels"
+                                            : "pixels among encoded images");
     }
-    if (sample.encoding == Encoding::kImage && shape_values() != 0) {
-      return absl::DataLossError("an encoded image among pixels");
+    if (has_pixels && static_cast<std::int64_t>(sample.bytes.size()) != shape_values()) {
+      return absl::DataLossError("the record's pixels are not of the set's shape");
     }
     return absl::OkStatus();
   }
@@ -163,11 +165,14 @@ absl::StatusOr<std::shared_ptr<const Dataset>> open_records_dataset(
     const RecordSetInfo& info = shard->index.info;
     const RecordSetInfo& first = shards.empty() ? info : shards.front().index.info;
     if (info.shard != number || info.shards != first.shards || info.set != first.set ||
-        info.samples != first.samples || info.sample_shape != first.sample_shape) {
+        info.samples != first.samples || info.sample_shape != first.sample_shape ||
+        info.class_names != first.class_names) {
       return absl::DataLossError(str_cat(shard->path, ": is shard ", info.shard, " of ",
                                          info.shards, " of another set than its neighbours"));
     }
     samples += static_cast<std::int64_t>(shard->index.labels.size());
+    // The first one's are kept: of ten thousands of classes each copy is a megabyte.
+    if (number > 0) shard->index.info.class_names = std::vector<std::string>();
     shards.push_back(*std::move(shard));
   } while (static_cast<std::int64_t>(shards.size()) < shards.front().index.info.shards);
   if (samples != shards.front().index.info.samples) {

@@ -261,6 +261,32 @@ TEST(Records, SetsThatAreNotWholeAreRefused) {
   EXPECT_THAT(open_error(folder.path("nothing")), HasSubstr("poseidon data pack"));
 }
 
+/// What no shape says, a record does not say either: an empty one would have no pixels to resize.
+TEST(Records, PixelsAmongImagesAreRefused) {
+  const TestFolder folder;
+  const auto writer = *RecordsWriter::create(folder.path("set"));
+  ASSERT_TRUE(writer->begin_shard().ok());
+  ASSERT_TRUE(writer->add({.encoding = Encoding::kPixels, .label = 0}).ok());
+  ASSERT_TRUE(writer->finish({0, 0, 0}, {"a"}).ok());
+  EncodedSample sample;
+  const absl::Status status = (*open_records_dataset(folder.path("set"), 1))->read(0, sample);
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("pixels among encoded images"));
+}
+
+TEST(Records, AnySetFitsIntoTheFilesThereMayBe) {
+  constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+  EXPECT_EQ(shard_limit(kGiB, 0), kGiB);
+  EXPECT_EQ(shard_limit(kGiB, 255), kGiB);
+  EXPECT_EQ(shard_limit(kGiB, 256), 2 * kGiB);
+  EXPECT_EQ(shard_limit(kGiB, 287), 2 * kGiB);
+  EXPECT_EQ(shard_limit(kGiB, 288), 4 * kGiB);
+  std::uint64_t all = 0;
+  for (std::int64_t shard = 0; shard < kMaxShards; ++shard) all += shard_limit(kGiB, shard);
+  EXPECT_GT(all, std::uint64_t{16} << 40);
+  EXPECT_EQ(shard_limit(std::uint64_t{1} << 63, 511), std::numeric_limits<std::uint64_t>::max());
+}
+
 /// Each single byte: the set is refused, or the sample at fault is, and no other.
 TEST(Records, EveryDamagedByteIsFound) {
   const TestFolder folder;

@@ -120,7 +120,8 @@ absl::Status Transform::check_channels() const {
 }
 
 void Transform::set_values() {
-  for (std::size_t c = 0; c < static_cast<std::size_t>(channels_); ++c) {
+  const std::size_t differing = std::max(spec_.mean.size(), spec_.deviation.size());
+  for (std::size_t c = 0; c < std::max<std::size_t>(differing, 1); ++c) {
     const auto of_channel = [c](const std::vector<double>& values, double otherwise) {
       return values.empty() ? otherwise : values[values.size() == 1 ? 0 : c];
     };
@@ -209,9 +210,10 @@ void Transform::cut(const Pixel* pixels, const ImageView& shape, const Transform
   float* out = output.data();
   for (std::int64_t c = 0; c < channels_; ++c) {
     const auto channel = static_cast<std::size_t>(c);
-    const float* values = values_.data() + 256 * channel;
-    const float mean = mean_[channel];
-    const float factor = factor_[channel];
+    const std::size_t kind = kind_of(channel);
+    const float* values = values_.data() + 256 * kind;
+    const float mean = mean_[kind];
+    const float factor = factor_[kind];
     const auto convert = [&](Pixel pixel) {
       if (steps.has_colours) return static_cast<float>(pixel);
       if constexpr (std::is_same_v<Pixel, std::uint8_t>) return values[pixel];
@@ -258,8 +260,8 @@ void Transform::apply(const ImageView& image, const TransformSteps& steps,
   apply_colours(steps.colours, channels_, output);
   const std::size_t plane = output.size() / static_cast<std::size_t>(channels_);
   for (std::size_t i = 0; i < output.size(); ++i) {
-    const std::size_t channel = i / plane;
-    output[i] = (output[i] - mean_[channel]) * factor_[channel];
+    const std::size_t kind = kind_of(i / plane);
+    output[i] = (output[i] - mean_[kind]) * factor_[kind];
   }
 }
 

@@ -116,9 +116,11 @@ class Transform {
   std::int64_t channels_ = 0;
   std::int64_t shorter_ = 0;  ///< of resize_shorter, or what tests of random_resized_crop use
   Shape output_shape_;
-  std::vector<float> mean_;    ///< one per channel
-  std::vector<float> factor_;  ///< scale / std, one per channel
-  std::vector<float> values_;  ///< what step 6 makes of each channel's 256 pixel values
+  /// Of these three: a channel's own, or the one of all.
+  std::size_t kind_of(std::size_t channel) const { return mean_.size() == 1 ? 0 : channel; }
+  std::vector<float> mean_;
+  std::vector<float> factor_;  ///< scale / std
+  std::vector<float> values_;  ///< what step 6 makes of the 256 pixel values
 
   Taps row_taps_;
   Taps column_taps_;
