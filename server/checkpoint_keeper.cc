@@ -47,7 +47,7 @@ void CheckpointKeeper::begin(Epoch epoch, std::size_t pieces, ResultCallback on_
     const std::lock_guard lock(mutex_);
     states_.begin(epoch);
   }
-  background_->enqueue([this, epoch, pieces, on_result = std::move(on_result)] {
+  enqueue_change([this, epoch, pieces, on_result = std::move(on_result)] {
     change_epoch(epoch, pieces, on_result);
   });
 }
@@ -57,7 +57,7 @@ void CheckpointKeeper::end(Epoch epoch) {
     const std::lock_guard lock(mutex_);
     if (states_.epoch() == epoch) states_.begin(Epoch(0));
   }
-  background_->enqueue([this, epoch] {
+  enqueue_change([this, epoch] {
     if (epoch_ == epoch) change_epoch(Epoch(0), 0, nullptr);
   });
 }
@@ -155,28 +155,42 @@ void CheckpointKeeper::wrote(SnapshotId snapshot, Nanoseconds since, std::option
 }
 
 void CheckpointKeeper::put(SnapshotId snapshot, FrozenChunk chunk) {
+  bool may_wait = false, is_first = false;
   {
     const std::lock_guard lock(mutex_);
-    if (queued_chunks_.contains(snapshot) || queued_chunks_.size() < kMaxOpenSnapshots) {
+    may_wait = queued_chunks_.contains(snapshot) || queued_chunks_.size() < kMaxOpenSnapshots;
+    if (may_wait) {
       ++queued_chunks_[snapshot];
       queue_.set(queue_.value() + 1);
       frozen_.push_back({snapshot, std::move(chunk)});
-      if (std::exchange(writes_frozen_, true)) return;
-      background_->enqueue([this] { write_frozen(); });
-      return;
+      is_first = !std::exchange(writes_frozen_, true);
     }
   }
+  if (is_first) background_->enqueue([this] { write_frozen(); });
+  if (may_wait) return;
   background_->enqueue([this, snapshot] {
     if (snapshot_epoch(snapshot) == epoch_) fail(snapshot, SnapshotProgress::too_many(snapshot));
   });
 }
 
+void CheckpointKeeper::enqueue_change(std::function<void()> change) {
+  {
+    const std::lock_guard lock(mutex_);
+    ++changes_;
+  }
+  background_->enqueue([this, change = std::move(change)] {
+    {
+      const std::lock_guard lock(mutex_);
+      --changes_;
+    }
+    change();
+  });
+}
+
+/// Nothing: none waits, or others have their turn first.
 std::optional<CheckpointKeeper::Waiting> CheckpointKeeper::next_frozen() {
   const std::lock_guard lock(mutex_);
-  if (frozen_.empty()) {
-    writes_frozen_ = false;
-    return std::nullopt;
-  }
+  if (frozen_.empty() || changes_ > 0) return std::nullopt;
   Waiting next = std::move(frozen_.front());
   frozen_.pop_front();
   if (--queued_chunks_[next.snapshot] == 0) queued_chunks_.erase(next.snapshot);
@@ -188,13 +202,18 @@ std::optional<CheckpointKeeper::Waiting> CheckpointKeeper::next_frozen() {
 void CheckpointKeeper::write_frozen() {
   for (std::int64_t bytes = 0; bytes < kBytesPerTurn;) {
     const std::optional<Waiting> next = next_frozen();
-    if (!next) return;
+    if (!next) break;
     if (!admit(next->snapshot).ok()) continue;
     const FrozenChunk& chunk = next->chunk;
     const ChunkView view{PieceId(chunk.chunk.value()), chunk.version, chunk.parameters.floats(),
                          chunk.state0.floats(), chunk.state1.floats()};
     bytes += bytes_of(view);
     (void)store(next->snapshot, view);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    writes_frozen_ = !frozen_.empty();
+    if (!writes_frozen_) return;
   }
   background_->enqueue([this] { write_frozen(); });
 }
@@ -224,7 +243,7 @@ void CheckpointKeeper::expect(SnapshotId snapshot) {
 }
 
 void CheckpointKeeper::forget(SnapshotId snapshot) {
-  background_->enqueue([this, snapshot] {
+  enqueue_change([this, snapshot] {
     cached_ = nullptr;
     const bool is_of_epoch = snapshot_epoch(snapshot) == epoch_;
     const bool was_sealed = is_of_epoch && progress_.is_sealed(snapshot);

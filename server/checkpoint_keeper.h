@@ -114,6 +114,7 @@ class CheckpointKeeper {
   };
 
   void change_epoch(Epoch epoch, std::size_t pieces, ResultCallback on_result);
+  void enqueue_change(std::function<void()> change);
   void write_frozen();
   std::optional<Waiting> next_frozen();
   void remove_now(SnapshotId snapshot);
@@ -157,8 +158,10 @@ class CheckpointKeeper {
   std::deque<Waiting> frozen_;
   std::map<SnapshotId, std::size_t> queued_chunks_;  ///< how many of each; under mutex_
   bool writes_frozen_ = false;                       ///< a task will write them; under mutex_
-  HeldStates states_;                                ///< under mutex_
-  GaugePart queue_;                                  ///< all of frozen_; under mutex_
+  /// Tasks that may make chunks unwanted, not begun: none is written meanwhile. Under mutex_.
+  std::size_t changes_ = 0;
+  HeldStates states_;  ///< under mutex_
+  GaugePart queue_;    ///< all of frozen_; under mutex_
 };
 
 }  // namespace poseidon

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -337,12 +338,13 @@ TEST_F(KeeperTest, OthersHaveTheirTurnWhileAShardIsWritten) {
 TEST_F(KeeperTest, WhatWaitsOfAnEpochThatIsOverIsNotWritten) {
   std::unique_lock disk(trouble_.gate);
   for (std::uint32_t id = 0; id < 4; ++id) keeper_.put(at(10), large_chunk(id, 10));
+  while (probe_->value(NodeGauge::kCheckpointQueue) == 4) std::this_thread::yield();
   keeper_.end(kEpoch);
   disk.unlock();
   settle();
   settle();
   disk.lock();
-  EXPECT_THAT(trouble_.put, ElementsAre(0, 1)) << "a turn had begun";
+  EXPECT_THAT(trouble_.put, ElementsAre(0)) << "the disk was at it";
   EXPECT_EQ(probe_->value(NodeGauge::kCheckpointQueue), 0);
 }
 

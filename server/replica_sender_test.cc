@@ -110,7 +110,7 @@ TEST_F(ReplicaSenderTest, AServerThatIsGoneFailsEachSnapshotOnceAndHoldsNoMemory
   EXPECT_EQ(failed_[0].first, at(30));
   EXPECT_THAT(std::string(failed_[0].second.message()), HasSubstr("checkpoint.every_iterations"));
   put(10, 1);
-  run(std::chrono::seconds(100));
+  run(3 * kWriting.give_up_after);
   ASSERT_THAT(failed_, SizeIs(3));
   EXPECT_EQ(failed_[1].first, at(10));
   EXPECT_EQ(failed_[2].first, at(20));
@@ -125,7 +125,7 @@ TEST_F(ReplicaSenderTest, AnEpochsEndEndsWhatIsUnderWayWithoutAWord) {
   put(20, 0);
   sender_->end();
   EXPECT_TRUE(memory_is_given_back());
-  run(std::chrono::seconds(100));
+  run(3 * kWriting.give_up_after);
   EXPECT_TRUE(failed_.empty());
   put(30, 0);
   EXPECT_TRUE(memory_is_given_back()) << "nobody keeps copies now";
