@@ -29,8 +29,11 @@ constexpr double kLookSeconds = 3.0;
 constexpr double kFewestIterations = 4, kMostIterations = 300;
 /// Where no more fit into the nodes' buffers; less tells nothing.
 constexpr double kFewestIterationsThatFit = 2;
-/// A slow job's iterations may take long; then what there is is looked at.
-constexpr Milliseconds kPatience{60000};
+/// A slow job's iterations may take long; then what there is is looked at. The longest is what a
+/// coordinator waits.
+constexpr double kPatienceSeconds = 60, kLongestPatienceSeconds = 600;
+/// A trace begins with the iteration after the next, and the last one has to end.
+constexpr double kIterationsAround = 3;
 constexpr Milliseconds kStatusOfLookTimeout{5000};
 /// For the metrics of all daemons; those that do not answer are left out.
 constexpr Milliseconds kMetricsTimeout{5000};
@@ -43,6 +46,14 @@ std::uint32_t iterations_of(const DoctorOptions& options, const v1::GetStatusRes
   const double most = std::min(kMostIterations, static_cast<double>(iterations_that_fit(status)));
   return static_cast<std::uint32_t>(
       std::max(std::min(std::max(wanted, kFewestIterations), most), kFewestIterationsThatFit));
+}
+
+Milliseconds patience(std::uint32_t iterations, const v1::GetStatusResponse& status) {
+  const double iteration_s = status.measured_iteration_seconds();
+  const double wanted =
+      std::isfinite(iteration_s) ? (iterations + kIterationsAround) * iteration_s : 0.0;
+  return Milliseconds(static_cast<std::int64_t>(
+      1000 * std::clamp(wanted, kPatienceSeconds, kLongestPatienceSeconds)));
 }
 
 /// The pages of those that can be asked, in the order of the targets.
@@ -92,8 +103,9 @@ absl::Status run_doctor(const DoctorOptions& options) {
   const std::vector<MetricsTarget> targets = metrics_targets(
       status, {.machine = process_load().machine, .is_coordinators = is_here(client->address())});
   std::vector<absl::StatusOr<MetricsPage>> before = read_metrics(targets, options.security);
+  const std::uint32_t iterations = iterations_of(options, status);
   POSEIDON_ASSIGN_OR_RETURN(const TraceData trace,
-                            client->trace(iterations_of(options, status), kPatience));
+                            client->trace(iterations, patience(iterations, status)));
   // After it: the same seconds.
   POSEIDON_ASSIGN_OR_RETURN(status, client->get_status(kStatusOfLookTimeout));
   DoctorFacts facts = make_facts(trace, status);

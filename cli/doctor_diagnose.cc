@@ -57,7 +57,8 @@ class Doctor {
   std::vector<Finding> run() {
     if (f_.iteration_s <= 0.0 || f_.workers.empty()) {
       add(Finding::Kind::kUnknown, "", 0.0, "there are too few iterations in the trace to tell",
-          "ask again while the job trains, with more --iterations");
+          "ask again while the job trains, with more --iterations; where they take minutes, "
+          "`poseidon trace --timeout-s` waits longer");
       return findings_;
     }
     cpu();

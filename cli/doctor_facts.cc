@@ -104,11 +104,15 @@ void measure_iterations(const std::vector<TimedNode>& nodes, DoctorFacts& facts)
 class Links {
  public:
   Links(const std::vector<TimedNode>& nodes, double iterations) : iterations_(iterations) {
+    const bool spans_machines = std::ranges::any_of(nodes, [&nodes](const TimedNode& node) {
+      return !same_machine(node.address, nodes.front().address);
+    });
     std::map<std::pair<std::size_t, std::size_t>, Intervals> streams;
     for (const TracedMessage& message : traced_messages(nodes)) {
-      // Within a machine no link has it.
+      // Within a machine no link has it, and it would hide how slow its network card is. Where all
+      // are on one machine, there is nothing else to tell of.
       const bool is_local = same_machine(nodes[message.from].address, nodes[message.to].address);
-      if (message.in_group && is_local) continue;
+      if (is_local && (message.in_group || spans_machines)) continue;
       // Clocks are not quite one.
       const std::pair way(message.sent, std::max(message.arrived, message.sent));
       Intervals& stream = streams[{message.from, message.to}];

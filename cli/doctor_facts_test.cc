@@ -107,6 +107,19 @@ TEST_F(Facts, AMessageIsOnItsWayFromItsSendingUntilItsUseInOneTime) {
   EXPECT_DOUBLE_EQ(worker.sent_bytes, 200e3);
 }
 
+TEST_F(Facts, WhatStaysWithinAMachineTellsNothingOfItsLink) {
+  trace_.nodes[0].node.set_address("s:9");
+  EXPECT_TRUE(make_facts(trace_, status_).workers[0].node.send_bytes_per_s)
+      << "where all are on one, there is no other";
+  trace_.nodes.push_back({});
+  trace_.nodes[2].node.set_role(v1::NODE_ROLE_WORKER);
+  trace_.nodes[2].node.set_index(1);
+  trace_.nodes[2].node.set_address("w:1");
+  const DoctorFacts facts = make_facts(trace_, status_);
+  EXPECT_FALSE(facts.workers[0].node.send_bytes_per_s);
+  EXPECT_FALSE(facts.servers.at(0).node.receive_bytes_per_s);
+}
+
 TEST_F(Facts, MachinesAreAddedUpWhateverTheirAddresses) {
   for (v1::NodeStatus* node : {status_.add_workers(), status_.add_servers()}) {
     node->mutable_load()->set_machine(42);
