@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/finite.h"
+#include "common/status_macros.h"
 
 namespace poseidon {
 namespace {
@@ -202,6 +203,10 @@ absl::Status Shard::freeze_at(Iteration version) {
                                                       slot.version, ", beyond ", version));
   }
   if (slots_.empty() || (freeze_every_ > 0 && version % freeze_every_ == 0)) return {};
+  // Their step did not know that it would be asked for.
+  for (const Slot& slot : slots_) {
+    if (slot.version == version) POSEIDON_RETURN_IF_ERROR(check_finite(slot, slot.current));
+  }
   freeze_at_ = version;
   frozen_at_ = 0;
   for (Slot& slot : slots_) freeze_if_due(slot);
@@ -231,8 +236,20 @@ absl::Status Shard::freeze_held(Iteration version) {
     return absl::FailedPreconditionError(absl::StrCat("version ", version, " is not held; ",
                                                       range.oldest, " to ", range.newest, " are"));
   }
+  for (const Slot& slot : slots_) {
+    POSEIDON_RETURN_IF_ERROR(
+        check_finite(slot, version == slot.version ? slot.current : slot.previous));
+  }
   for (Slot& slot : slots_) freeze(slot, version);
   return absl::OkStatus();
+}
+
+absl::Status Shard::check_finite(const Slot& slot, const Values& values) const {
+  if (all_finite(values.parameters.floats())) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the parameters of layer ", plan_.layers[plan_.chunks[slot.id.value()].layer.value()].name,
+      " hold values that are infinite or not a number (chunk ", slot.id.value(),
+      "), and go into no checkpoint: try a smaller optimizer.learning_rate"));
 }
 
 bool Shard::freezes_at(Iteration version) const {

@@ -155,6 +155,7 @@ class Shard final : public ChunkHolder {
   bool freezes_at(Iteration version) const;
   void freeze_if_due(Slot& slot);
   void freeze(Slot& slot, Iteration version);
+  absl::Status check_finite(const Slot& slot, const Values& values) const;
   static Values fresh_values(Slot& slot);
   bool round_parameters(Slot& slot);
 

@@ -110,6 +110,24 @@ TEST_F(ShardCheckpointTest, RefusesWhatDoesNotFitTheChunk) {
   EXPECT_FALSE(shard.restore(ChunkId(0), 0, 0, bytes_of(two)).ok()) << "it trains already";
 }
 
+// A step looks only where it knows that its version is wanted.
+TEST_F(ShardCheckpointTest, NorIsWhatIsWantedAfterItsStep) {
+  Shard shard = make(1);
+  initialise(shard);
+  step_all(shard, 0);
+  EXPECT_FALSE(push(shard, 0, 0, 1, std::numeric_limits<float>::infinity()).objection);
+  const absl::Status late = shard.freeze_at(2);
+  EXPECT_EQ(late.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(late.message()), HasSubstr("hold values that are infinite"));
+  EXPECT_FALSE(shard.has_frozen());
+  EXPECT_TRUE(shard.freeze_held(1).ok()) << "the version before is good";
+  (void)shard.take_frozen();
+  ASSERT_FALSE(push(shard, 0, 1, 1, 1.0f).objection);
+  ASSERT_FALSE(push(shard, 0, 2, 1, 1.0f).objection);
+  EXPECT_FALSE(shard.freeze_held(2).ok());
+  EXPECT_FALSE(shard.has_frozen());
+}
+
 TEST_F(ShardCheckpointTest, FreezesOnceAtAnAnnouncedVersion) {
   Shard shard = make(1);
   initialise(shard);
