@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/aligned_buffer.h"
 #include "common/check.h"
+#include "common/finite.h"
 #include "common/status_macros.h"
 #include "spdlog/spdlog.h"
 
@@ -23,6 +24,16 @@ struct CheckpointGiver::Transfers {
   bool closed = false;
 };
 
+namespace {
+
+std::vector<std::string> names_of(const std::vector<PlanLayer>& layers) {
+  std::vector<std::string> names;
+  for (const PlanLayer& layer : layers) names.push_back(layer.name);
+  return names;
+}
+
+}  // namespace
+
 CheckpointGiver::CheckpointGiver(Transport* stores, const Plan& plan, WorkerRank rank,
                                  FactorState* state, CheckpointGiverOptions options, Failed failed)
     : stores_(stores),
@@ -34,6 +45,7 @@ CheckpointGiver::CheckpointGiver(Transport* stores, const Plan& plan, WorkerRank
       state_(state),
       pieces_(checkpoint_pieces(plan, options.chunk_bytes, options.replicas)),
       server_addresses_(plan.server_addresses),
+      layer_names_(names_of(plan.layers)),
       newest_(options.first_iteration),
       transfers_(std::make_shared<Transfers>()) {
   for (std::uint32_t i = 0; i < pieces_.size(); ++i) {
@@ -129,6 +141,14 @@ absl::StatusOr<std::shared_ptr<std::vector<float>>> CheckpointGiver::read(
     const std::span<float> part = std::span(*values).subspan(i * elements, elements);
     POSEIDON_RETURN_IF_ERROR(as_kept ? state_->read_held(*piece.layer, ranges[i], part)
                                      : state_->read(*piece.layer, ranges[i], part));
+  }
+  // Of the loss before the last step, which was finite, nobody would see it. All workers' pieces
+  // are the whole layer.
+  if (!all_finite(std::span(*values).first(elements))) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the parameters of layer ", layer_names_[piece.layer->value()],
+                     " hold values that are infinite or not a number, and go into no checkpoint: "
+                     "try a smaller optimizer.learning_rate"));
   }
   return values;
 }

@@ -117,6 +117,7 @@ class CheckpointGiver {
   FactorState* const state_;
   const std::vector<CheckpointPiece> pieces_;  ///< of all
   const std::vector<std::string> server_addresses_;
+  const std::vector<std::string> layer_names_;
   std::map<std::uint32_t, Kept> kept_;  ///< by LayerIndex
   bool has_room_ = true;
   std::map<std::uint32_t, Iteration> current_;            ///< by LayerIndex: steps made

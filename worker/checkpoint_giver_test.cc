@@ -2,6 +2,7 @@
 
 #include "worker/checkpoint_giver.h"
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -86,6 +87,15 @@ TEST_F(CheckpointGiverTest, HoldsTheVersionBeforeTheLastStep) {
   EXPECT_EQ(given.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(given.message()), HasSubstr("does not have version 1"));
   EXPECT_TRUE(giver_->give_held(2, {}).ok());
+}
+
+TEST_F(CheckpointGiverTest, NothingThatIsNoFiniteNumberIsGiven) {
+  step(0);
+  parameters_[0].floats()[3] = std::numeric_limits<float>::infinity();  // worker 0's own part
+  const absl::Status given = giver_->give_held(1, {});
+  EXPECT_EQ(given.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(given.message()), HasSubstr("the parameters of layer fc1 hold values"));
+  EXPECT_TRUE(giver_->give_held(0, {}).ok()) << "the version before the step was good";
 }
 
 // Memory is what is there: training goes on, and a recovery from a checkpoint.

@@ -88,7 +88,8 @@ const SfbRoute::Layer& SfbRoute::layer_of(LayerIndex layer) const {
 }
 
 bool SfbRoute::has_digest(Iteration iteration) const {
-  return iteration % options_.check_every == 0 || iteration == options_.iterations;
+  return iteration % options_.check_every == 0 || iteration == options_.iterations ||
+         iteration == options_.first_iteration;
 }
 
 /// First piece and end of what each rank sends for this iteration.
