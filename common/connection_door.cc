@@ -33,6 +33,8 @@ constexpr unsigned kUserTimeoutMs = 20000;
 constexpr std::chrono::milliseconds kLookInterval{50};
 /// After a failure to accept that is not the connection's own fault.
 constexpr int kPauseMs = 50;
+/// Connections that are accepted before those that have come before are looked at again.
+constexpr int kMostAtOnce = 256;
 
 /// Half of what the process may open where that is less than the reserve.
 std::size_t files_for_connections() {
@@ -182,8 +184,11 @@ absl::StatusOr<std::unique_ptr<ConnectionDoor>> ConnectionDoor::open(const std::
                                                                      DoorLimits limits) {
   const absl::StatusOr<Place> place = parse(address);
   if (!place.ok()) return place.status();
-  limits.connections = std::min(limits.connections, files_for_connections());
-  limits.per_address = std::min(limits.per_address, limits.connections);
+  // As far as files allow; one address never gets all that there are then.
+  if (const std::size_t most = files_for_connections(); limits.connections > most) {
+    limits.connections = most;
+    limits.per_address = std::min(limits.per_address, std::max<std::size_t>(1, most / 2));
+  }
   std::unique_ptr<ConnectionDoor> door(new ConnectionDoor(limits));
   door->port_ = place->port;
 
@@ -264,7 +269,7 @@ void ConnectionDoor::run() {
       arriving = is_done ? arriving_.erase(arriving) : std::next(arriving);
     }
     for (i = 1; i <= listeners_.size(); ++i) {
-      if (waiting[i].revents != 0) accept_all(waiting[i].fd);
+      if (waiting[i].revents != 0) accept_some(waiting[i].fd);
     }
   }
   for (const Arriving& arriving : arriving_) ::close(arriving.socket);
@@ -305,8 +310,8 @@ void ConnectionDoor::turn_away(const Arriving& arriving) {
   ::close(arriving.socket);
 }
 
-void ConnectionDoor::accept_all(int listener) {
-  while (true) {
+void ConnectionDoor::accept_some(int listener) {
+  for (int i = 0; i < kMostAtOnce; ++i) {
     const auto [socket, inode, address, address_bytes] = accept_to_hand_over(listener);
     if (socket < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;

@@ -97,7 +97,7 @@ class ConnectionDoor {
   };
   explicit ConnectionDoor(DoorLimits limits) : limits_(limits) {}
   void run();
-  void accept_all(int listener);
+  void accept_some(int listener);
   bool hear(Arriving& arriving);
   void turn_away(const Arriving& arriving);
   bool has_room(const std::string& peer);

@@ -470,7 +470,9 @@ class SealedTransport::Agreements final : public Acceptor {
     auto agreement = std::make_unique<Agreement>(transport_, std::move(stream));
     Agreement* const handler = agreement.get();
     if (open_.size() >= kMaxTickets) {
-      handler->close(absl::ResourceExhaustedError("too many streams wait to be agreed on"));
+      // Whoever asks comes again: others must not end a run.
+      handler->close(absl::UnavailableError(
+          absl::StrCat(kMaxTickets, " streams wait to be agreed on already")));
     }
     open_.emplace(handler, std::move(agreement));
     transport_->post_after(kTicketLife, [this, handler, alive = handler->alive()] {
