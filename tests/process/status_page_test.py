@@ -330,7 +330,8 @@ class LivePage(ProcessTest):
         found = rows(browser, "layers")
         self.assertEqual(len(found), 1000)
         self.assertEqual(found["stage7_block73_conv4"][4], "15 on 0\u201112, 14\u201115")
-        self.assertLess(browser.run("(() => { const begin = performance.now(); show(); return performance.now() - begin })()"), 1000)
+        # No measure of speed: 0.3 to 3.3 s were seen, as others had the core. What grows with the square of the rows takes minutes.
+        self.assertLess(browser.run("(() => { const begin = performance.now(); show(); return performance.now() - begin })()"), 20000)
         # Whatever somebody calls himself is shown as text.
         status["workers"][0].update(device=HOSTILE, address=HOSTILE, state=HOSTILE)
         status["servers"][0].update(device=HOSTILE, address=HOSTILE, state=HOSTILE)
