@@ -36,7 +36,7 @@ struct CallContext : grpc::ClientContext {
 absl::Status to_absl(const grpc::Status& status, const std::string& address) {
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     return absl::UnimplementedError(absl::StrCat(
-        "what listens at ", address, " is no poseidon-coordinator, or one of another ", "version (",
+        "what listens at ", address, " is no poseidon-coordinator, or one of another version (",
         status.error_message(), "); --coordinator is its --listen address"));
   }
   // gRPC's codes and Abseil's are the same numbers.

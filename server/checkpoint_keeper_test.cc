@@ -5,11 +5,11 @@
 #include <mutex>
 #include <optional>
 #include <set>
-#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/memory_chunk_store.h"
+#include "tests/support/eventually.h"
 
 namespace poseidon {
 namespace {
@@ -340,7 +340,8 @@ TEST_F(KeeperTest, OthersHaveTheirTurnWhileAShardIsWritten) {
 TEST_F(KeeperTest, WhatWaitsOfAnEpochThatIsOverIsNotWritten) {
   std::unique_lock disk(trouble_.gate);
   for (std::uint32_t id = 0; id < 4; ++id) keeper_.put(at(10), large_chunk(id, 10));
-  while (probe_->value(NodeGauge::kCheckpointQueue) == 4) std::this_thread::yield();
+  ASSERT_TRUE(testing_support::eventually(
+      [this] { return probe_->value(NodeGauge::kCheckpointQueue) == 3; }));
   keeper_.end(kEpoch);
   disk.unlock();
   settle();
