@@ -10,6 +10,15 @@
 #include "coordinator/local_groups.h"
 
 namespace poseidon {
+namespace {
+
+/// Where a job begins `anew`, each copy of its checkpoints needs a server; later it goes on with
+/// fewer.
+std::size_t least_servers(const JobDescription& job, bool anew) {
+  return std::max<std::size_t>({job.servers, anew ? static_cast<std::size_t>(job.replicas) : 1, 1});
+}
+
+}  // namespace
 const char* job_state_name(JobState state) {
   switch (state) {
     case JobState::kWaiting:
@@ -76,7 +85,7 @@ std::string JobRun::missing_text() const {
   const std::size_t want_workers = description_.workers > 0
                                        ? description_.workers
                                        : static_cast<std::size_t>(description_.min_workers);
-  const std::size_t want_servers = std::max<std::size_t>(description_.servers, 1);
+  const std::size_t want_servers = least_servers(description_, begun_with_ == 0);
   const std::string missing_stores = missing_stores_text();
   if (!missing_stores.empty() && idle_workers_ >= want_workers && idle_servers_ >= want_servers) {
     return absl::StrCat("waits for ", missing_stores);
@@ -147,7 +156,7 @@ bool JobRun::choose_nodes(const std::vector<NodeInfo>& members) {
       d.workers > 0 ? d.workers : static_cast<std::size_t>(d.min_workers);
   const std::size_t max_workers =
       d.workers > 0 ? d.workers : static_cast<std::size_t>(d.max_workers);
-  const std::size_t min_servers = std::max<std::size_t>(d.servers, 1);
+  const std::size_t min_servers = least_servers(d, begun_with_ == 0);
   const std::size_t max_servers = d.servers > 0 ? d.servers : SIZE_MAX;
   if (idle_workers_ < min_workers || idle_servers_ < min_servers) return false;
 

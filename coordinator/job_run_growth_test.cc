@@ -56,6 +56,47 @@ TEST_F(RecoveryTest, AGrowthThatCannotBeSavedChangesNothing) {
   EXPECT_THAT(only<SendSave>(job_->tick(at(67))), SizeIs(4));
 }
 
+TEST_F(RecoveryTest, WhoComesNearTheEndIsNotTakenIn) {
+  begin(elastic(60));
+  train(0, kIterations - 4);
+  join(node(103), 4);
+  EXPECT_THAT(only<SendSave>(job_->tick(at(10))), IsEmpty());
+  train(kIterations - 4, kIterations);
+  for (const Participant& w : job_->workers()) job_->on_finished(w.node.id, job_->epoch(), at(11));
+  job_->on_model_stored(job_->epoch(), at(11));
+  EXPECT_EQ(job_->state(), JobState::kDone) << "there is no checkpoint to wait for";
+}
+
+TEST_F(RecoveryTest, ATrainedJobIsNotTrainedFurtherWithOthers) {
+  JobDescription d = elastic(60);
+  d.checkpoint_every = kIterations;
+  begin(d);
+  train(0, 3);
+  join(node(103), 4);
+  job_->tick(at(6.1));  // asks for a checkpoint at 5
+  train(3, kIterations);
+  for (const Participant& w : job_->workers()) job_->on_finished(w.node.id, job_->epoch(), at(7));
+  job_->on_model_stored(job_->epoch(), at(7));
+  commit(5, 8);
+  job_->tick(at(8.1));
+  EXPECT_EQ(job_->state(), JobState::kRunning) << "its last checkpoint is on its way";
+  commit(kIterations, 9);
+  EXPECT_EQ(job_->state(), JobState::kDone);
+}
+
+TEST_F(RecoveryTest, SecondCopiesWaitForASecondServer) {
+  JobDescription d = description();
+  d.servers = 0;
+  d.replicas = 2;
+  members_ = {node(1), node(101), node(102)};
+  job_.emplace(JobRunOptions{}, d, at(0));
+  members_now(1);
+  EXPECT_EQ(job_->state(), JobState::kWaiting);
+  EXPECT_THAT(job_->progress(at(1)).message, HasSubstr("1 of 2 servers"));
+  join(node(2), 2);
+  EXPECT_THAT(only<SendAssignment>(actions_), SizeIs(2)) << "servers first";
+}
+
 /// What a worker whose GPU is gone comes back as.
 NodeInfo on_cpu(std::uint64_t id) {
   NodeInfo info = node(id);

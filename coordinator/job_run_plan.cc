@@ -117,17 +117,15 @@ void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
   const std::shared_ptr<const Plan> like =
       repeated && next_plan_ ? std::make_shared<const Plan>(*next_plan_) : plan_;
   next_plan_.reset();
+  // With as many workers the run goes on to the same bytes, however many servers there are now: by
+  // the same schemes, and sums of the same groups.
   std::optional<PlanPin> keep;
-  if (repeated) {
-    keep = pin_of(*like);
-  } else if (repeats_source_plan()) {
-    keep = source_->plan;
-  }
-  // With as many workers the run goes on to the same bytes, however many servers there are now.
   std::optional<std::vector<WorkerRank>> leaders;
   if (plan_ && plan_->workers() == workers_.size()) {
+    keep = pin_of(repeated ? *like : *plan_);
     leaders = plan_->leaders;
   } else if (repeats_source_plan()) {
+    keep = source_->plan;
     leaders = source_->plan.leaders;
   }
   absl::StatusOr<Plan> plan = description_.make_plan({.epoch = epoch_,

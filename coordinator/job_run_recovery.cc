@@ -200,14 +200,17 @@ std::vector<const CheckpointManifest*> JobRun::usable_checkpoints() const {
 }
 
 /// The newest checkpoint that can be read, or the beginning where there never was one. `in_time`:
-/// only the newest will do, its servers may still come.
+/// only the newest will do, its servers may still come. As long as there is none, first_iteration_
+/// and samples_ stay those of the epoch that ended, with which it is recorded.
 bool JobRun::choose_source(bool in_time, std::string& missing) {
   source_.reset();
   source_addresses_.clear();
-  first_iteration_ = 0;
-  samples_ = 0;
   std::vector<const CheckpointManifest*> usable = usable_checkpoints();
-  if (usable.empty() && !checkpoints_.any_unreadable()) return true;
+  if (usable.empty() && !checkpoints_.any_unreadable()) {
+    first_iteration_ = 0;
+    samples_ = 0;
+    return true;
+  }
   for (; !usable.empty(); usable.pop_back()) {
     const CheckpointManifest& manifest = *usable.back();
     std::optional<std::vector<std::string>> addresses = addresses_of_stores(manifest);
@@ -450,14 +453,15 @@ void JobRun::consider_growth(Nanoseconds now, JobActions& actions) {
 
 /// A change begins with a checkpoint, for which nobody waits: should it fail, training goes on.
 void JobRun::tick_change(Nanoseconds now, JobActions& actions) {
-  if (state_ != JobState::kRunning) return;
+  if (state_ != JobState::kRunning || is_trained()) return;
   if (!change_) consider_growth(now, actions);
   if (!change_ || now < change_after_) return;
   if (!change_->at) {
-    const bool near_the_end =
-        iterations_->completed() + kLeastIterationsLeft >= description_.iterations;
-    absl::StatusOr<CheckpointActions> asked = checkpoints_.ask(iterations_->completed(), now);
-    if (near_the_end || !asked.ok()) {  // an operator's save is under way: later
+    absl::StatusOr<CheckpointActions> asked = absl::OutOfRangeError("the run is about to end");
+    if (iterations_->completed() + kLeastIterationsLeft < description_.iterations) {
+      asked = checkpoints_.ask(iterations_->completed(), now);
+    }
+    if (!asked.ok()) {  // or an operator's save is under way: later
       change_after_ = now + options_.growth_delay;
       return;
     }

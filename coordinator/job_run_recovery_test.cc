@@ -275,6 +275,27 @@ TEST_F(RecoveryTest, ALostServerIsAwaitedWithItsData) {
   EXPECT_EQ(job_->restore_addresses()[1], "10.0.0.4:4711");
 }
 
+/// As the record has it meanwhile, from which the next coordinator goes on: from the beginning it
+/// must not.
+TEST_F(RecoveryTest, WhileTheCheckpointsServerIsAwayTheEpochIsWhatItWas) {
+  lose_the_second_worker();
+  join(node(103), 5);
+  job_->on_epoch(9, at(5));
+  get_ready(6);
+  ASSERT_EQ(job_->first_iteration(), 3);
+  train(3, 5, 6.5);
+  lose(2, 7);
+  for (const double later : {7.1, 60.0, 200.0}) {
+    job_->tick(at(later));
+    EXPECT_EQ(job_->state(), JobState::kReplacing);
+    EXPECT_EQ(job_->first_iteration(), 3);
+    EXPECT_EQ(job_->samples(), 3u * 2 * 32);
+  }
+  join(node(4, /*store=*/2), 201);
+  actions_ = job_->on_epoch(11, at(201));
+  EXPECT_EQ(only<RollBackMetrics>(actions_)[0].iteration, 3);
+}
+
 TEST_F(RecoveryTest, WithoutACheckpointItBeginsAnew) {
   train(0, 5);
   lose(2, 4);
@@ -284,6 +305,26 @@ TEST_F(RecoveryTest, WithoutACheckpointItBeginsAnew) {
   EXPECT_EQ(job_->first_iteration(), 0);
   EXPECT_EQ(only<RollBackMetrics>(actions_)[0].iteration, 0);
   EXPECT_EQ(job_->counts().of(EpochEnd::kServerLost), 1u);
+}
+
+TEST_F(RecoveryTest, WithFewerServersItGoesOnByTheSameSchemes) {
+  JobDescription d = description();
+  std::vector<std::optional<PlanPin>> kept;
+  d.make_plan = [plan = d.make_plan, &kept](JobDescription::PlanRequest wanted) {
+    kept.push_back(wanted.keep);
+    return plan(std::move(wanted));
+  };
+  begin(d);
+  EXPECT_EQ(kept.back(), std::nullopt);
+  const Scheme scheme = job_->plan()->layers[0].scheme;
+  train(0, 5);
+  lose(2, 4);
+  job_->tick(at(4 + seconds(d.replace_timeout) + 1));
+  job_->on_epoch(9, at(100));
+  ASSERT_EQ(job_->plan()->servers(), 1u);
+  ASSERT_TRUE(kept.back());
+  EXPECT_EQ(kept.back()->layers[0].scheme, scheme);
+  EXPECT_EQ(job_->plan()->layers[0].scheme, scheme);
 }
 
 TEST_F(RecoveryTest, AfterAWhileItGoesOnWithFewerWorkers) {
