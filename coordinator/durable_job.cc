@@ -10,6 +10,7 @@
 #include "common/json_fields.h"
 #include "common/plan_proto.h"
 #include "common/status_macros.h"
+#include "common/text.h"
 #include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
 
@@ -24,6 +25,11 @@ constexpr std::int64_t kVersion = 1;
 constexpr JsonLimits kLimits{.max_bytes = 256 << 20, .max_depth = 8};
 constexpr std::int64_t kMaxCount = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t kMaxNodes = 65536;
+
+/// What people read may name every node of a large cluster; the record must stay readable.
+std::string short_text(const std::string& text) {
+  return std::string(utf8_prefix(text, JsonFields::kMaxStringBytes));
+}
 
 ordered_json to_json(const NodeInfo& node) {
   ordered_json out = {
@@ -197,7 +203,8 @@ std::string durable_job_to_json(const DurableJob& job) {
         {"servers", to_json(job.running->servers)},
         {"plan", absl::Base64Escape(plan_to_message(job.running->plan).SerializeAsString())}};
     if (job.running->has_checkpoints) running["has_checkpoints"] = true;
-    if (!job.running->plan_basis.empty()) running["plan_basis"] = job.running->plan_basis;
+    if (!job.running->plan_basis.empty())
+      running["plan_basis"] = short_text(job.running->plan_basis);
     if (job.running->data) running["data"] = data_identity_to_json(*job.running->data);
     if (!job.running->abandoned.empty()) {
       running["abandoned"] = ordered_json::array();
@@ -206,7 +213,7 @@ std::string durable_job_to_json(const DurableJob& job) {
       }
     }
     if (!job.running->recovering_from.empty()) {
-      running["recovering_from"] = job.running->recovering_from;
+      running["recovering_from"] = short_text(job.running->recovering_from);
       running["stopped"] = job.running->stopped;
       running["lost"] = ordered_json::array();
       for (const NodeId id : job.running->lost) running["lost"].push_back(id.value());

@@ -56,6 +56,17 @@ DurableJob running_job() {
   return job;
 }
 
+// A hundred nodes that are named in a reason.
+TEST(DurableJob, IsReadHoweverLongItsReasonIs) {
+  DurableJob job = running_job();
+  job.running->recovering_from = std::string(5000, 'x');
+  job.running->plan_basis = std::string(5000, 'y');
+  const absl::StatusOr<DurableJob> read = durable_job_from_json(durable_job_to_json(job));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->running->recovering_from, std::string(4096, 'x'));
+  EXPECT_EQ(read->running->plan_basis, std::string(4096, 'y'));
+}
+
 TEST(DurableJob, ThereAndBack) {
   const absl::StatusOr<DurableJob> read = durable_job_from_json(durable_job_to_json(running_job()));
   ASSERT_TRUE(read.ok()) << read.status();

@@ -49,7 +49,9 @@ absl::Status errno_status(const char* what, const fs::path& path) {
 /// that he keeps under the name of our record of it.
 absl::Status check_nothing_foreign(const fs::path& run_directory) {
   std::error_code ignored;
-  if (fs::exists(run_directory / kMetricsFile, ignored)) return absl::OkStatus();
+  for (const char* own : {kMetricsFile, kIncomingFolder}) {  // or a run is half aside by now
+    if (fs::exists(run_directory / own, ignored)) return absl::OkStatus();
+  }
   for (const char* name : kCompanions) {
     if (!fs::exists(run_directory / name, ignored)) continue;
     return absl::FailedPreconditionError(absl::StrCat(
@@ -103,9 +105,10 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(const fs::path&
   const bool replaced = !goes_on && fs::exists(metrics, ignored);
   // A model may be weeks of work, and the run directory a slip of the hand: it goes aside, and only
   // the next finished one takes its place there.
+  // What is foreign stays where it is, also beside a model.
+  if (!goes_on) POSEIDON_RETURN_IF_ERROR(check_nothing_foreign(path));
   POSEIDON_RETURN_IF_ERROR(
       set_finished_run_aside(path, goes_on ? MetricsAside::kCopy : MetricsAside::kMove));
-  if (!goes_on) POSEIDON_RETURN_IF_ERROR(check_nothing_foreign(path));
   Descriptor fd(::open(metrics.c_str(),
                        O_WRONLY | O_CREAT | (goes_on ? 0 : O_TRUNC) | O_CLOEXEC | O_APPEND, 0644));
   if (!fd.is_open()) return folder_error(metrics, "cannot create", errno);
@@ -242,7 +245,7 @@ void RunDirectory::write_loop() {
     const absl::Status status = write_items(items);
     if (!status.ok() && !failing) events_.on_trouble(status);
     failing = !status.ok();
-    if (failing) write_elsewhere(items);
+    if (failing) write_elsewhere(items, closing);
     if (overflow) {
       events_.on_error(absl::ResourceExhaustedError(absl::StrCat(
           failing ? status.message() : absl::StrCat(path_.string(), ": the disk is too slow"), "; ",
@@ -308,14 +311,15 @@ absl::Status RunDirectory::write_items(std::deque<Item>& items) {
 }
 
 /// The record of the job is on another disk, and who goes on with the job after this process needs
-/// it the more when the run's own disk is full.
-void RunDirectory::write_elsewhere(std::deque<Item>& items) {
-  std::erase_if(items, [](const Item& item) {
+/// it the more when the run's own disk is full. When the run is over nobody goes on with it: then
+/// what cannot be written there must not keep the last lines from being written here.
+void RunDirectory::write_elsewhere(std::deque<Item>& items, bool is_over) {
+  std::erase_if(items, [is_over](const Item& item) {
     const fs::path path = item.name;
     if (!path.is_absolute()) return false;
     const absl::Status status = write_file_atomically(path, item.contents);
     if (!status.ok()) spdlog::error("{}", std::string(status.message()));
-    return status.ok();
+    return status.ok() || is_over;
   });
 }
 

@@ -150,7 +150,7 @@ class RunDirectory final : public RunFiles {
   static std::size_t bytes_of(const std::deque<Item>& items);
   void write_loop();
   absl::Status write_items(std::deque<Item>& items);
-  static void write_elsewhere(std::deque<Item>& items);
+  static void write_elsewhere(std::deque<Item>& items, bool is_over);
   absl::Status roll_back_now(Iteration iteration);
   absl::Status find_again();
 

@@ -142,6 +142,10 @@ TEST_F(RunDirectoryTest, AFileOfNoRunIsNotReplaced) {
   EXPECT_FALSE(fs::exists(folder_ / "metrics.jsonl"))
       << "or the next one would take it for a run's";
 
+  std::ofstream(folder_ / "model.safetensors") << "an exported model";
+  EXPECT_FALSE(RunDirectory::open(folder_, RunDirectory::Begin::kAnew, {}).ok());
+  EXPECT_EQ(read_file(folder_ / "job.json"), "somebody's own") << "it went aside with the model";
+
   fs::rename(folder_ / "job.json", folder_ / "mine.json");
   open().reset();
   EXPECT_EQ(read_file(folder_ / "mine.json"), "somebody's own");
@@ -199,6 +203,16 @@ TEST_F(RunDirectoryTest, WhatLiesElsewhereDoesNotWaitForTheRunsDisk) {
   EXPECT_EQ(read_file(record), "second");
   EXPECT_TRUE(errors_.empty());
   fs::remove(record);
+}
+
+// The record's disk is full, the run's is not.
+TEST_F(RunDirectoryTest, AtTheEndNoLineWaitsForWhatLiesElsewhere) {
+  auto directory = open();
+  directory->write_file((fs::path(folder_).concat(".missing") / "record").string(), "record");
+  directory->append_line("last", std::nullopt);
+  directory.reset();
+  EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), "last\n");
+  EXPECT_TRUE(errors_.empty());
 }
 
 TEST_F(RunDirectoryTest, LinesOfAFolderThatWasMovedAwayWaitForIt) {

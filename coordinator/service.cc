@@ -354,16 +354,14 @@ class CoordinatorServer final : public CoordinatorService {
   ~CoordinatorServer() override { shutdown("the service is destroyed"); }
 
   absl::Status serve_metrics(const std::string& listen) {
-    if (!listen.empty()) {
-      const auto page = [this] {
-        MetricFamilies families = coordinator_page(cluster_.figures());
-        add_process_figures("coordinator", families);
-        add_security_figures("coordinator", *security_, families);
-        return families;
-      };
-      POSEIDON_ASSIGN_OR_RETURN(metrics_, MetricsServer::start(listen, security_, page, pulse_));
-    }
-    cluster_.set_metrics_address(metrics_address(), security_->has_tls());
+    if (listen.empty()) return absl::OkStatus();
+    const auto page = [this] {
+      MetricFamilies families = coordinator_page(cluster_.figures());
+      add_process_figures("coordinator", families);
+      add_security_figures("coordinator", *security_, families);
+      return families;
+    };
+    POSEIDON_ASSIGN_OR_RETURN(metrics_, MetricsServer::start(listen, security_, page, pulse_));
     return absl::OkStatus();
   }
 
@@ -401,6 +399,8 @@ class CoordinatorServer final : public CoordinatorService {
     if (on_listening != nullptr) POSEIDON_RETURN_IF_ERROR(on_listening(address_));
     // Nothing may fail after it: the end of a coordinator that has a job ends the job.
     POSEIDON_RETURN_IF_ERROR(cluster_.restore());
+    // Which makes the list of who is scraped anew: one who does not start leaves it to the nodes.
+    cluster_.set_metrics_address(metrics_address(), security_->has_tls());
     port_->start();
     timer_ = std::thread([this] { timer_loop(); });
     return absl::OkStatus();

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -152,10 +153,14 @@ TEST_F(ServiceTest, APortInUseIsNamed) {
   CoordinatorOptions second = options();
   second.listen = address_;
   second.state_dir = folder_ / "other";
+  fs::create_directories(second.state_dir);
+  const fs::path targets = fs::path(second.state_dir) / "prometheus-targets.json";
+  std::ofstream(targets) << "the nodes, which train on";
   const absl::Status status = CoordinatorService::start(second, resolver, &clock_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr(address_), HasSubstr("already in use")));
+  EXPECT_EQ(read_file(targets), "the nodes, which train on") << "they are watched still";
 }
 
 TEST_F(ServiceTest, AStateDirectoryInUseIsNamed) {
