@@ -158,7 +158,8 @@ void CheckpointKeeper::put(SnapshotId snapshot, FrozenChunk chunk) {
   bool may_wait = false, is_first = false;
   {
     const std::lock_guard lock(mutex_);
-    may_wait = queued_chunks_.contains(snapshot) || queued_chunks_.size() < kMaxOpenSnapshots;
+    may_wait = queued_chunks_.contains(snapshot) || queued_chunks_.size() < kMaxOpenSnapshots ||
+               snapshot == expected_;
     if (may_wait) {
       ++queued_chunks_[snapshot];
       queue_.set(queue_.value() + 1);
@@ -233,8 +234,16 @@ void CheckpointKeeper::put(SnapshotId snapshot, StoredChunk piece, WriteCallback
 }
 
 void CheckpointKeeper::expect(SnapshotId snapshot) {
-  background_->enqueue([this, snapshot] {
-    if (snapshot_epoch(snapshot) != epoch_ || !progress_.is_gone(snapshot)) return;
+  {
+    const std::lock_guard lock(mutex_);
+    expected_ = snapshot;
+  }
+  enqueue_change([this, snapshot] {
+    if (snapshot_epoch(snapshot) != epoch_) return;
+    if (!progress_.is_gone(snapshot)) {
+      progress_.make_room(snapshot);
+      return;
+    }
     report(snapshot,
            absl::AbortedError("an earlier attempt at this iteration has failed, on this server or "
                               "another"),

@@ -78,8 +78,9 @@ class CheckpointKeeper {
   /// Removes what is sealed, but neither wanted nor of the epoch in force, if the store is this
   /// coordinator's (server/store_owner.h).
   void keep_only(WantedSnapshots wanted);
-  /// Somebody waits for this snapshot of the epoch in force, which is saved from memory:
-  /// `on_result` hears at once if it has failed here before, or was forgotten. Before its pieces
+  /// Somebody waits for this snapshot of the epoch in force, which is saved from memory, and is the
+  /// last one of it: `on_result` hears at once if it has failed here before, or was forgotten. It
+  /// fails for no other that waits for the disk, which may never become whole. Before its pieces
   /// are put.
   void expect(SnapshotId snapshot);
   /// The snapshot is not wanted: its making has failed elsewhere, or newer ones are kept instead.
@@ -157,6 +158,7 @@ class CheckpointKeeper {
   /// they come from.
   std::deque<Waiting> frozen_;
   std::map<SnapshotId, std::size_t> queued_chunks_;  ///< how many of each; under mutex_
+  SnapshotId expected_;                              ///< for which there is room; under mutex_
   bool writes_frozen_ = false;                       ///< a task will write them; under mutex_
   /// Tasks that may make chunks unwanted, not begun: none is written meanwhile. Under mutex_.
   std::size_t changes_ = 0;

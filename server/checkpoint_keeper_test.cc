@@ -201,6 +201,32 @@ TEST_F(KeeperTest, ADiskThatStandsStillHoldsTwoSnapshotsAndNoMore) {
   EXPECT_THAT(std::string(all[2].status.message()), HasSubstr("checkpoint.every_iterations"));
 }
 
+/// A worker is lost in the iteration before a checkpoint that is due, and the one before is still
+/// with the disk.
+TEST_F(KeeperTest, WhatIsSavedFromMemoryDoesNotFailForOthers) {
+  {
+    const std::lock_guard still(trouble_.gate);
+    keeper_.put(at(20), chunk(0, 20, 1.0f));
+    keeper_.put(at(20), chunk(1, 20, 1.0f));
+    keeper_.put(at(40), chunk(0, 40, 1.0f));  // it never gets whole
+    keeper_.expect(at(39));
+    keeper_.put(at(39), chunk(0, 39, 1.0f));
+    keeper_.put(at(39), chunk(1, 39, 1.0f));
+  }
+  settle();
+  const auto all = results();
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0].snapshot, at(20));
+  EXPECT_EQ(all[1].snapshot, at(39));
+  for (const SnapshotResult& result : all) EXPECT_TRUE(result.status.ok()) << result.status;
+  // Nor where two others are open already.
+  ASSERT_TRUE(give(at(50), 0, 1.0f).ok());
+  keeper_.expect(at(49));
+  EXPECT_TRUE(give(at(49), 0, 1.0f).ok());
+  EXPECT_TRUE(give(at(49), 1, 1.0f).ok());
+  EXPECT_FALSE(give(at(60), 0, 1.0f).ok());
+}
+
 /// What is saved from memory may be the version of a checkpoint that has failed, and the
 /// coordinator another one since.
 TEST_F(KeeperTest, WhoeverExpectsWhatIsGoneHearsSo) {

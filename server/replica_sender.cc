@@ -35,6 +35,7 @@ void ReplicaSender::begin(std::string address, Failed failed) {
   transfer_.reset();
   waiting_.clear();
   failed_snapshots_.clear();
+  expected_ = {};
   address_ = std::move(address);
   failed_ = std::move(failed);
 }
@@ -44,7 +45,8 @@ void ReplicaSender::put(SnapshotId snapshot, FrozenChunk chunk) {
   std::set<SnapshotId> under_way;
   if (transfer_ != nullptr) under_way.insert(sending_);
   for (const Waiting& waiting : waiting_) under_way.insert(waiting.snapshot);
-  if (!under_way.contains(snapshot) && under_way.size() >= kMaxReplicasUnderWay) {
+  if (!under_way.contains(snapshot) && under_way.size() >= kMaxReplicasUnderWay &&
+      snapshot != expected_) {
     fail(snapshot,
          absl::ResourceExhaustedError(absl::StrCat(
              "the store at ", address_, " has not taken the copies of ", kMaxReplicasUnderWay,

@@ -41,6 +41,8 @@ class ReplicaSender {
   void end() { begin("", nullptr); }
 
   void put(SnapshotId snapshot, FrozenChunk chunk);
+  /// The epoch's last one: it does not fail for others that wait.
+  void expect(SnapshotId snapshot) { expected_ = snapshot; }
 
   /// Of this epoch: put drops its chunks.
   bool has_failed(SnapshotId snapshot) const { return failed_snapshots_.contains(snapshot); }
@@ -58,8 +60,9 @@ class ReplicaSender {
   const StoreTransferOptions options_;
   std::string address_;
   Failed failed_;
-  std::deque<Waiting> waiting_;              ///< in order of snapshots
-  std::set<SnapshotId> failed_snapshots_;    ///< the last few
+  std::deque<Waiting> waiting_;            ///< in order of snapshots
+  std::set<SnapshotId> failed_snapshots_;  ///< the last few
+  SnapshotId expected_;
   SnapshotId sending_;                       ///< of transfer_
   std::unique_ptr<StoreTransfer> transfer_;  ///< pieces of one snapshot
 };

@@ -119,6 +119,17 @@ TEST_F(ReplicaSenderTest, AServerThatIsGoneFailsEachSnapshotOnceAndHoldsNoMemory
   EXPECT_TRUE(memory_is_given_back());
 }
 
+TEST_F(ReplicaSenderTest, WhatIsSavedFromMemoryDoesNotFailForOthers) {
+  build({}, "nobody:1");
+  put(10, 0);
+  put(20, 0);
+  sender_->expect(at(19));
+  put(19, 0);
+  put(30, 0);
+  ASSERT_THAT(failed_, SizeIs(1));
+  EXPECT_EQ(failed_[0].first, at(30));
+}
+
 TEST_F(ReplicaSenderTest, AnEpochsEndEndsWhatIsUnderWayWithoutAWord) {
   build({});
   put(10, 0);

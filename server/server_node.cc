@@ -242,7 +242,8 @@ void ServerNode::on_save_checkpoint(const v1::SaveCheckpoint& save) {
     const SnapshotId snapshot = snapshot_id(epoch, iteration);
     const absl::Status frozen = held ? save_held(*shard, snapshot) : shard->freeze_at(iteration);
     if (frozen.ok()) return;
-    send_checkpoint_report({.snapshot = snapshot, .status = frozen}, /*too_late=*/!held);
+    send_checkpoint_report({.snapshot = snapshot, .status = frozen},
+                           /*too_late=*/absl::IsOutOfRange(frozen));
   });
 }
 
@@ -253,6 +254,7 @@ absl::Status ServerNode::save_held(Shard& shard, SnapshotId snapshot) {
   }
   POSEIDON_RETURN_IF_ERROR(shard.freeze_held(snapshot_iteration(snapshot)));
   keeper_->expect(snapshot);
+  replicas_.expect(snapshot);
   return own_state_piece_ ? keeper_->put_held_state(snapshot, *own_state_piece_) : absl::OkStatus();
 }
 

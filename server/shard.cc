@@ -194,13 +194,13 @@ Objection Shard::restored(Iteration version) {
 
 absl::Status Shard::freeze_at(Iteration version) {
   if (freeze_at_ && version < *freeze_at_) {
-    return absl::FailedPreconditionError(
+    return absl::OutOfRangeError(
         absl::StrCat("version ", *freeze_at_, " waits to be frozen, beyond ", version));
   }
   for (const Slot& slot : slots_) {
     if (slot.version <= version) continue;
-    return absl::FailedPreconditionError(absl::StrCat("chunk ", slot.id.value(), " is at version ",
-                                                      slot.version, ", beyond ", version));
+    return absl::OutOfRangeError(absl::StrCat("chunk ", slot.id.value(), " is at version ",
+                                              slot.version, ", beyond ", version));
   }
   if (slots_.empty() || (freeze_every_ > 0 && version % freeze_every_ == 0)) return {};
   // Their step did not know that it would be asked for.
@@ -209,7 +209,9 @@ absl::Status Shard::freeze_at(Iteration version) {
   }
   freeze_at_ = version;
   frozen_at_ = 0;
-  for (Slot& slot : slots_) freeze_if_due(slot);
+  for (Slot& slot : slots_) {  // others may be at the restored version, which is no checkpoint's
+    if (slot.version == version) freeze_if_due(slot);
+  }
   return absl::OkStatus();
 }
 

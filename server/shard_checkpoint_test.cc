@@ -149,6 +149,20 @@ TEST_F(ShardCheckpointTest, FreezesOnceAtAnAnnouncedVersion) {
   EXPECT_FALSE(shard.has_frozen());
 }
 
+// Somebody asks while the first iteration after it is made: those that are still there are no
+// checkpoint of this epoch.
+TEST_F(ShardCheckpointTest, TheRestoredVersionIsNotFrozen) {
+  Shard shard = make(1);
+  ASSERT_FALSE(shard.restored(4));
+  shard.freeze_every(2);
+  ASSERT_FALSE(push(shard, 0, 0, 4, 1.0f).objection);
+  ASSERT_TRUE(shard.freeze_at(5).ok());
+  const std::vector<FrozenChunk> frozen = shard.take_frozen();
+  ASSERT_EQ(frozen.size(), 1u);
+  EXPECT_EQ(frozen[0].version, 5);
+  EXPECT_EQ(shard.freeze_at(4).code(), absl::StatusCode::kOutOfRange) << "too late";
+}
+
 // One server was late for version 2, this one not yet: the coordinator asks both for 3.
 TEST_F(ShardCheckpointTest, ALaterVersionTakesThePlaceOfOneThatWaits) {
   Shard shard = make(1);

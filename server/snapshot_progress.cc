@@ -47,6 +47,10 @@ absl::Status SnapshotProgress::admit(SnapshotId snapshot) {
   return absl::OkStatus();
 }
 
+void SnapshotProgress::make_room(SnapshotId snapshot) {
+  if (!sealed_.contains(snapshot)) open_[snapshot];
+}
+
 absl::Status SnapshotProgress::too_many(SnapshotId snapshot) {
   return absl::ResourceExhaustedError(absl::StrCat(
       "checkpoint ", snapshot_name(snapshot), " is left out: the disk is still busy with ",

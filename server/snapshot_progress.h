@@ -32,6 +32,9 @@ class SnapshotProgress {
 
   /// Why a snapshot is left out when too many are open.
   static absl::Status too_many(SnapshotId snapshot);
+  /// admit() takes its pieces from now on, however many others are open. Of the epoch in force, and
+  /// not gone.
+  void make_room(SnapshotId snapshot);
 
   /// A piece is in the store. True: it was the last one.
   bool stored(SnapshotId snapshot, PieceId piece, std::int64_t bytes);
