@@ -147,11 +147,7 @@ absl::Status run_checkpoint_export(const CheckpointExportOptions& options) {
 }
 
 absl::Status run_checkpoint_restore(const CheckpointRestoreOptions& options) {
-  if (!options.run_dir.empty() && !std::filesystem::path(options.run_dir).is_absolute()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--run-dir ", options.run_dir,
-        " must be absolute: it is a folder on the coordinator's machine, which cannot know yours"));
-  }
+  if (!options.run_dir.empty()) POSEIDON_RETURN_IF_ERROR(check_run_dir(options.run_dir));
   POSEIDON_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client, reach(options));
   v1::RestoreCheckpointRequest request;
   request.set_protocol_version(kProtocolVersion);

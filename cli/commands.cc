@@ -41,11 +41,7 @@ absl::StatusOr<NetSpec> network_by_name(const std::string& name) {
 
 absl::Status run_submit(const SubmitOptions& options) {
   POSEIDON_RETURN_IF_ERROR(parse_host_port(options.coordinator, PortZero::kRefused).status());
-  if (!options.run_dir.empty() && !std::filesystem::path(options.run_dir).is_absolute()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--run-dir ", options.run_dir,
-        " must be absolute: it is a folder on the coordinator's machine, which cannot know yours"));
-  }
+  if (!options.run_dir.empty()) POSEIDON_RETURN_IF_ERROR(check_run_dir(options.run_dir));
   for (const auto& [flag, count] :
        {std::pair("--workers", options.workers), {"--servers", options.servers}}) {
     if (count && (*count < 1 || *count > kMaxCount)) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <thread>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "common/daemon.h"
 #include "common/ids.h"
 #include "common/status_macros.h"
+#include "common/text.h"
 #include "poseidon/v1/control.grpc.pb.h"
 
 namespace poseidon {
@@ -44,6 +46,18 @@ absl::Status to_absl(const grpc::Status& status, const std::string& address) {
 }
 
 }  // namespace
+
+absl::Status check_run_dir(const std::string& path) {
+  if (!std::filesystem::path(path).is_absolute()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--run-dir ", path,
+        " must be absolute: it is a folder on the coordinator's machine, which cannot know yours"));
+  }
+  if (to_utf8(path) == path) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--run-dir ", to_utf8(path),
+                   " is not UTF-8, so that no message can hold it; choose another folder"));
+}
 
 struct CoordinatorClient::Connection {
   std::shared_ptr<grpc::Channel> channel;

@@ -30,6 +30,10 @@ struct CoordinatorAccess {
 inline constexpr Milliseconds kStatusTimeout{2000};
 inline constexpr Milliseconds kSubmitTimeout{30000};
 
+/// INVALID_ARGUMENT unless a coordinator can take it for --run-dir: absolute, as a folder of its
+/// machine, and UTF-8, as a text of a message.
+absl::Status check_run_dir(const std::string& path);
+
 /// One thread only.
 class CoordinatorClient {
  public:

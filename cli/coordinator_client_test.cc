@@ -17,6 +17,14 @@ namespace {
 
 using testing::HasSubstr;
 
+TEST(RunDir, IsAbsoluteAndAText) {
+  EXPECT_TRUE(check_run_dir("/runs/r\xc3\xa9sum").ok());
+  EXPECT_THAT(std::string(check_run_dir("runs/1").message()), HasSubstr("must be absolute"));
+  const absl::Status status = check_run_dir("/runs/r\xe9sum");
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--run-dir /runs/r?sum is not UTF-8"));
+}
+
 /// Answers with what the test put into it.
 class FakeCoordinator final : public v1::Coordinator::Service {
  public:

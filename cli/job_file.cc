@@ -98,6 +98,7 @@ absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path) {
   absl::Status status = pin_plan(spec.sync);
   std::vector<PlannerLayer> layers = planner_layers(*net);
   if (status.ok()) status = check_sync(layers, spec.sync);
+  if (status.ok()) status = check_pinned_chunks(spec);
   if (status.ok()) status = apply_tensor_rules(spec.optimizer.layers, layers);
   if (status.ok()) status = check_batch_norms(*net, spec.batch_size / spec.micro_batches);
   if (!status.ok()) {

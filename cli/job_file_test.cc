@@ -130,6 +130,16 @@ TEST_F(JobFileTest, APinnedPlanTravelsWithTheJob) {
   const auto sent = parse_job(prepared->json);
   ASSERT_TRUE(sent.ok()) << sent.status();
   EXPECT_EQ(sent->sync.plan["layers"][3]["scheme"], "sfb");
+  json["checkpoint"]["replicas"] = 2;
+  json["optimizer"]["momentum"] = 0.9;
+  write("job.json", json);
+  EXPECT_TRUE(prepare_job(path).ok());
+  plan["chunk_bytes"] = 64 << 20;
+  write("plan.json", plan);
+  EXPECT_THAT(std::string(prepare_job(path).status().message()),
+              testing::AllOf(HasSubstr("sync.plan: expected chunks of at most 33554432 bytes"),
+                             HasSubstr("got 67108864")));
+  plan.erase("chunk_bytes");
   plan["layers"][2]["parameters"] = 400000;
   write("plan.json", plan);
   EXPECT_THAT(std::string(prepare_job(path).status().message()),

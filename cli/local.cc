@@ -66,6 +66,8 @@ class Signals {
   Signals() {
     sigemptyset(&set_);
     for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set_, number);
+    // Whoever started us may ignore it, and an ignored child's end is told to nobody.
+    ::signal(SIGCHLD, SIG_DFL);
     ::pthread_sigmask(SIG_BLOCK, &set_, nullptr);
   }
 
@@ -319,12 +321,14 @@ absl::StatusOr<fs::path> create_default_folder(const std::string& job_name) {
 }
 
 absl::StatusOr<RunFolders> make_folders(const std::string& run_dir, const std::string& job_name) {
+  std::error_code error;
+  const fs::path here = fs::current_path(error);
   fs::path run = run_dir;
+  POSEIDON_RETURN_IF_ERROR(check_run_dir(path_from(here, run).string()));
   if (run_dir.empty()) {
     POSEIDON_ASSIGN_OR_RETURN(run, create_default_folder(job_name));
   }
-  std::error_code error;
-  run = path_from(fs::current_path(error), run);
+  run = path_from(here, run);
   RunFolders folders{.run = run, .logs = run / "logs", .cluster = run / "cluster"};
   for (const fs::path& folder : {folders.run, folders.logs, folders.cluster}) {
     POSEIDON_RETURN_IF_ERROR(create_folder(folder));

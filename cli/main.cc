@@ -161,7 +161,8 @@ void add_plan(CLI::App& app, PlanOptions& options) {
                  "of each machine, each way: 10gbit, 200mbit, 1.25gbyte (default 10gbit)");
   app.add_option("--latency", options.latency, "one way: 50us, 1ms (default 50us)");
   app.add_option("--device-flops", options.device_flops,
-                 "matrix products on one worker: 6e12, 6T, 312TFLOPS (default 6T)");
+                 "matrix products on one worker: 6e12, 6T, 312TFLOPS (default: as fast as "
+                 "--images-per-s tells, else 6T)");
   app.add_option("--images-per-s", options.images_per_s,
                  "what one worker trains alone (default: from the network and --device-flops)");
   app.add_option("--workers-per-machine", options.workers_per_machine,

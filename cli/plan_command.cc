@@ -85,7 +85,7 @@ std::string heading(const PlanQuestion& question, const PlanAnswer& answer) {
       question.batch_size);
   absl::StrAppend(&text, "assumed: ", format_scaled(machines.bandwidth_bytes_per_s * 8, "bit/s"),
                   " each way, latency ", seconds_text(machines.latency_s), ", device ",
-                  format_scaled(machines.device_ops_per_s, "FLOP/s"));
+                  format_scaled(answer.plan.calibration->device_ops_per_s, "FLOP/s"));
   if (machines.images_per_s) {
     absl::StrAppend(&text, ", one worker alone ", absl::StrFormat("%g", *machines.images_per_s),
                     " images/s");

@@ -67,6 +67,19 @@ TEST(PlanCommand, ScalingIsFrom1To64InTheProportionAskedFor) {
   EXPECT_DOUBLE_EQ(answer.scaling[4].iteration_s, answer.plan.prediction->iteration_s);
 }
 
+// LeNet's shape on a CPU: most of its bytes, and a sixth of its multiply-adds, are fully connected.
+TEST(PlanCommand, NobodyGetsMoreThanAllThatItsWorkersTrainAlone) {
+  PlanQuestion question = vgg19_22k();
+  question.layers = {convolution("conv2", 50, 20, 5, 64), fully_connected("ip1", 500, 800)};
+  question.machines = {.images_per_s = 350};
+  const PlanAnswer answer = answer_to(question);
+  for (const ScalingRow& row : answer.scaling) {
+    EXPECT_LE(row.efficiency, 1.0 + 1e-9) << row.workers;
+    EXPECT_LE(row.images_per_s, 350.0 * static_cast<double>(row.workers) * (1 + 1e-9));
+  }
+  EXPECT_THAT(plan_answer_to_text(question, answer), HasSubstr("one worker alone 350 images/s"));
+}
+
 TEST(PlanCommand, WithoutSpeedsItChoosesByBytesAndSaysSo) {
   PlanQuestion question = vgg19_22k();
   question.machines = {};

@@ -12,6 +12,7 @@
 #include "common/file_io.h"
 #include "common/job_optimizer.h"
 #include "common/json_fields.h"
+#include "common/second_copies.h"
 #include "common/status_macros.h"
 #include "common/text.h"
 
@@ -212,11 +213,9 @@ void parse_model(JsonFields& fields, Json& model) {
   }
 }
 
-/// A chunk goes to the server that keeps its second copy in one message, with optimizer state.
 void check_second_copies(JsonFields& fields, const JobSpec& job) {
-  const std::int64_t slots = 1 + optimizer_state_slots(job.optimizer);
-  const std::int64_t most = kMaxChunkBytes / slots / 4 * 4;
-  if (job.checkpoint.replicas == 1 || job.sync.largest_chunk_bytes() <= most) return;
+  const std::int64_t most = most_chunk_bytes(job, kMaxChunkBytes);
+  if (job.sync.largest_chunk_bytes() <= most) return;
   fields.refuse("sync.chunk_bytes", str_cat("expected at most ", most, " with checkpoint.replicas ",
                                             job.checkpoint.replicas, " and this optimizer, got ",
                                             job.sync.largest_chunk_bytes()));

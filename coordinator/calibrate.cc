@@ -44,13 +44,14 @@ double predict(const PlannerInput& input, const Plan& plan) {
 Calibration assume_calibration(const std::vector<PlannerLayer>& layers, std::int64_t batch_size,
                                std::size_t workers, std::size_t servers,
                                const AssumedMachines& machines) {
-  Calibration calibration{.measured = false,
-                          .layers = {},
-                          .device_ops_per_s = machines.device_ops_per_s,
-                          .server_sum_bytes_per_s = machines.server_sum_bytes_per_s,
-                          .latency_s = machines.latency_s,
-                          .workers = {},
-                          .servers = {}};
+  Calibration calibration{
+      .measured = false,
+      .layers = {},
+      .device_ops_per_s = machines.device_ops_per_s.value_or(kDefaultDeviceOpsPerS),
+      .server_sum_bytes_per_s = machines.server_sum_bytes_per_s,
+      .latency_s = machines.latency_s,
+      .workers = {},
+      .servers = {}};
   const NicSpeed nic{.send_bytes_per_s = machines.bandwidth_bytes_per_s,
                      .receive_bytes_per_s = machines.bandwidth_bytes_per_s};
   calibration.workers.assign(workers, nic);
@@ -66,9 +67,13 @@ Calibration assume_calibration(const std::vector<PlannerLayer>& layers, std::int
   };
   const double total = multiply_adds > 0.0 ? multiply_adds : parameters;
   const auto batch = static_cast<double>(batch_size);
-  const double compute_s = machines.images_per_s
-                               ? batch / *machines.images_per_s
-                               : 3.0 * 2.0 * total * batch / machines.device_ops_per_s;
+  const double operations = 3.0 * 2.0 * total * batch;
+  if (machines.images_per_s && multiply_adds > 0.0 && !machines.device_ops_per_s) {
+    // A rebuild is a product as the layers' are: nobody who trains slowly rebuilds for nothing.
+    calibration.device_ops_per_s = operations / batch * *machines.images_per_s;
+  }
+  const double compute_s = machines.images_per_s ? batch / *machines.images_per_s
+                                                 : operations / calibration.device_ops_per_s;
   for (const PlannerLayer& layer : layers) {
     const double forward_s = compute_s * weight(layer) / total / 3.0;
     calibration.layers.push_back(

@@ -18,7 +18,9 @@ namespace poseidon {
 
 /// What is known of machines that all are alike.
 struct AssumedMachines {
-  double device_ops_per_s = kDefaultDeviceOpsPerS;
+  /// Of a matrix product. Unset: as fast as it trains, or kDefaultDeviceOpsPerS if that is unset
+  /// too.
+  std::optional<double> device_ops_per_s;
   /// How fast one worker alone trains; unset: multiply-adds at device_ops_per_s.
   std::optional<double> images_per_s;
   double bandwidth_bytes_per_s = kDefaultBandwidthBytesPerS;  ///< each direction

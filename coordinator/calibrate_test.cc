@@ -34,6 +34,18 @@ TEST(AssumeCalibration, ImagesPerSecondAreTheWholeIteration) {
   EXPECT_NEAR(sum_s, 32 / 35.5, 1e-9);
 }
 
+TEST(AssumeCalibration, WhoTrainsSlowlyRebuildsSlowly) {
+  const std::vector<PlannerLayer> layers = {convolution("c", 8, 4, 3, 100),
+                                            fully_connected("f", 10, 720)};
+  const auto products = [&](const AssumedMachines& machines) {
+    return assume_calibration(layers, 16, 1, 1, machines).device_ops_per_s;
+  };
+  // Three passes of 36000 multiply-adds, two operations each.
+  EXPECT_DOUBLE_EQ(products({.images_per_s = 50}), 3 * 2 * 36000 * 50.0);
+  EXPECT_EQ(products({.device_ops_per_s = 1e12, .images_per_s = 50}), 1e12);
+  EXPECT_EQ(products({}), kDefaultDeviceOpsPerS);
+}
+
 /// VGG19-22K at 10 GbE on 16 nodes: fc6 and fc7 hide behind 0.9 s of convolutions.
 PlannerInput vgg() {
   return cluster_input(

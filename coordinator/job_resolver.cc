@@ -1,8 +1,13 @@
 #include "coordinator/job_resolver.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/plan_pin.h"
+#include "common/second_copies.h"
 #include "common/status_macros.h"
+#include "common/wire.h"
 #include "coordinator/tensor_rules.h"
 #include "worker/engine/batch_norm_errors.h"
 
@@ -28,6 +33,21 @@ std::vector<PlannerLayer> planner_layers(const NetSpec& net) {
   return layers;
 }
 
+absl::Status check_pinned_chunks(const JobSpec& job) {
+  if (job.sync.plan.is_null()) return absl::OkStatus();
+  POSEIDON_ASSIGN_OR_RETURN(const PlanPin pin, plan_pin_from_json(job.sync.plan, "sync.plan"));
+  std::int64_t largest = job.sync.chunk_bytes ? 0 : pin.chunk_bytes;
+  for (const PlanChunk& chunk : pin.chunks) {
+    largest = std::max(largest, chunk.elements * std::int64_t{kElementBytes});
+  }
+  const std::int64_t most = most_chunk_bytes(job, kMaxChunkBytes);
+  if (largest <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "sync.plan: expected chunks of at most ", most, " bytes with checkpoint.replicas ",
+      job.checkpoint.replicas, " and this optimizer, got ", largest,
+      "; plan again with a smaller sync.chunk_bytes"));
+}
+
 absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
   POSEIDON_ASSIGN_OR_RETURN(const JobSpec job, parse_job(job_json));
   // Submitted jobs carry their network inline and their paths absolute; the folder stays unused.
@@ -37,6 +57,7 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
   }
   std::vector<PlannerLayer> layers = planner_layers(*net);
   POSEIDON_RETURN_IF_ERROR(check_sync(layers, job.sync));
+  POSEIDON_RETURN_IF_ERROR(check_pinned_chunks(job));
   POSEIDON_RETURN_IF_ERROR(apply_tensor_rules(job.optimizer.layers, layers));
   return ResolvedJob{
       .name = job.name,

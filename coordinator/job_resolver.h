@@ -44,6 +44,10 @@ using JobResolver = std::function<absl::StatusOr<ResolvedJob>(const std::string&
 /// What planning needs of a network.
 std::vector<PlannerLayer> planner_layers(const NetSpec& net);
 
+/// INVALID_ARGUMENT where sync.plan (its content, not a path) has larger chunks than
+/// checkpoint.replicas allows, or would have them cut.
+absl::Status check_pinned_chunks(const JobSpec& job);
+
 /// The real resolver: common/job.h and worker/engine/net.h.
 absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json);
 

@@ -225,6 +225,14 @@ class RunFolders(ProcessTest):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertEqual(len(losses(run_dir)), 20)
 
+    def test_one_that_no_message_can_hold_is_refused(self):
+        run_dir = os.fsencode(self.folder) + b"/r\xe9sum"
+        result = subprocess.run([BIN / "poseidon", "local", self.write_job(self.short_job()), "--workers", "1", "--servers", "1",
+                                 "--run-dir", run_dir], capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+        self.assertIn("--run-dir", result.stderr)
+        self.assertIn("UTF-8", result.stderr)
+        self.assertFalse(os.path.exists(run_dir))
 
     def test_two_at_the_same_moment_are_not_mixed(self):
         for attempt in range(3):
@@ -254,6 +262,14 @@ class Launching(ProcessTest):
         self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
         self.assertIn("the disk is full", result.stderr)
         self.assertNotIn("starting it again", result.stdout)
+
+    def test_a_parent_that_ignores_the_ends_of_its_children_changes_nothing(self):
+        job = self.write_job(digits_job(iterations=2, test_every_iterations=0))
+        result = subprocess.run([BIN / "poseidon", "local", job, "--workers", "1", "--servers", "1", "--run-dir",
+                                 self.folder / "run"], capture_output=True, text=True, timeout=60, check=False,
+                                preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertNotIn("killed", result.stdout)
 
     def test_nobody_stays_behind_a_launcher_that_has_ended(self):
         gone = subprocess.Popen(["true"])
