@@ -98,10 +98,29 @@ absl::StatusOr<KeyPair> read_authority(const fs::path& to) {
   return authority;
 }
 
+/// No longer than its authority, whose end would be its own without a word.
 absl::Status issue(const KeyPair& authority, PeerRole role, const std::string& name,
                    const fs::path& folder, int days) {
-  POSEIDON_ASSIGN_OR_RETURN(const KeyPair node,
-                            issue_certificate(authority, role, name, valid_for(days)));
+  POSEIDON_ASSIGN_OR_RETURN(const CertificateFacts signer,
+                            read_certificate(authority.certificate_pem));
+  Validity validity = valid_for(days);
+  const std::int64_t end = signer.validity.until_unix_s;
+  if (end <= valid_for(0).until_unix_s) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the authority \"", signer.subject, "\" has expired at ", utc_text(end),
+                     ": `poseidon tls init --to FOLDER` makes another, and all of the cluster need "
+                     "certificates of that one"));
+  }
+  const std::int64_t wanted =
+      std::exchange(validity.until_unix_s, std::min(validity.until_unix_s, end));
+  if (std::chrono::seconds(wanted - end) > std::chrono::hours(24)) {
+    std::fprintf(stderr, "%s\n",
+                 absl::StrCat("warning: ", folder.string(), " is good until ", utc_text(end),
+                              ", when its authority expires, and no longer; `poseidon tls init "
+                              "--to FOLDER` makes another authority")
+                     .c_str());
+  }
+  POSEIDON_ASSIGN_OR_RETURN(const KeyPair node, issue_certificate(authority, role, name, validity));
   return write_new_folder(folder, {{"ca.crt", &authority.certificate_pem, kPublic},
                                    {"tls.crt", &node.certificate_pem, kPublic},
                                    {"tls.key", &node.key_pem, kSecret}});

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -72,6 +73,32 @@ TEST_F(TlsCommand, InitSaysForWhomEachFolderIs) {
     EXPECT_THAT(said, HasSubstr(bearer));
   }
   EXPECT_THAT(said, Not(HasSubstr("poseidon-monitor"))) << "there is no such program";
+}
+
+TEST_F(TlsCommand, NoCertificateOutlivesItsAuthority) {
+  fs::create_directories(folder_ / "ca");
+  const auto authority_until = [&](int days) {
+    const std::int64_t now = std::chrono::duration_cast<std::chrono::seconds>(
+                                 std::chrono::system_clock::now().time_since_epoch())
+                                 .count();
+    const auto made = make_authority("old", {now - 100 * 86400, now + days * 86400});
+    ASSERT_TRUE(made.ok()) << made.status();
+    std::ofstream(folder_ / "ca" / "ca.crt") << made->certificate_pem;
+    std::ofstream(folder_ / "ca" / "ca.key") << made->key_pem;
+  };
+  authority_until(20);
+  ::testing::internal::CaptureStderr();
+  ASSERT_TRUE(issue("worker", "node").ok());
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("its authority expires"));
+  const auto authority = read_certificate(read(folder_ / "ca" / "ca.crt"));
+  const auto node = read_certificate(read(folder_ / "node" / "tls.crt"));
+  ASSERT_TRUE(authority.ok() && node.ok());
+  EXPECT_EQ(node->validity.until_unix_s, authority->validity.until_unix_s);
+
+  authority_until(-1);
+  EXPECT_THAT(std::string(issue("worker", "late").message()),
+              ::testing::AllOf(HasSubstr("has expired"), HasSubstr("poseidon tls init")));
+  EXPECT_FALSE(fs::exists(folder_ / "late"));
 }
 
 TEST_F(TlsCommand, NothingIsOverwritten) {

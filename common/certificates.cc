@@ -202,14 +202,26 @@ CertificateStack parse_chain(const std::string& pem) {
   return stack;
 }
 
-/// X509_V_OK or why not.
-int verify(X509* authority, X509* certificate, STACK_OF(X509) * chain, CertificateUse use,
-           std::int64_t now_unix_s) {
+/// Why a certificate is not good, and which one of its chain it is about.
+struct Flaw {
+  int error = X509_V_OK;
+  CertificateFacts of;
+};
+
+/// X509_V_OK or why not. `authorities`: one or more.
+Flaw verify(STACK_OF(X509) * authorities, X509* certificate, STACK_OF(X509) * chain,
+            CertificateUse use, std::int64_t now_unix_s) {
   const Store store(X509_STORE_new());
   const StoreContext context(X509_STORE_CTX_new());
-  if (store == nullptr || context == nullptr || X509_STORE_add_cert(store.get(), authority) != 1 ||
+  const auto add_all = [&] {
+    for (int i = 0; i < sk_X509_num(authorities); ++i) {
+      if (X509_STORE_add_cert(store.get(), sk_X509_value(authorities, i)) != 1) return false;
+    }
+    return true;
+  };
+  if (store == nullptr || context == nullptr || !add_all() ||
       X509_STORE_CTX_init(context.get(), store.get(), certificate, chain) != 1) {
-    return X509_V_ERR_OUT_OF_MEM;
+    return {X509_V_ERR_OUT_OF_MEM, facts_of(certificate)};
   }
   X509_STORE_CTX_set_purpose(context.get(), use == CertificateUse::kCalls
                                                 ? X509_PURPOSE_SSL_CLIENT
@@ -220,12 +232,20 @@ int verify(X509* authority, X509* certificate, STACK_OF(X509) * chain, Certifica
   const bool good = X509_verify_cert(context.get()) == 1;
   const int error = X509_STORE_CTX_get_error(context.get());
   ERR_clear_error();
-  return good ? X509_V_OK : (error == X509_V_OK ? X509_V_ERR_UNSPECIFIED : error);
+  if (good) return {};
+  X509* const at = X509_STORE_CTX_get_current_cert(context.get());
+  return {error == X509_V_OK ? X509_V_ERR_UNSPECIFIED : error,
+          facts_of(at == nullptr ? certificate : at)};
 }
 
-PeerObjection objection_to(int error, const CertificateFacts& facts) {
+/// `facts`: of what was shown.
+PeerObjection objection_to(const Flaw& flaw, const CertificateFacts& facts) {
   const std::string whose = absl::StrCat("the certificate \"", facts.subject, "\" ");
-  switch (error) {
+  const bool is_its_own = flaw.of.subject == facts.subject;
+  const std::string whose_time =
+      is_its_own ? whose
+                 : absl::StrCat(whose, "is good, but its authority \"", flaw.of.subject, "\" ");
+  switch (flaw.error) {
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
     case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
     case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
@@ -238,12 +258,13 @@ PeerObjection objection_to(int error, const CertificateFacts& facts) {
                            "init`; if they have, somebody sits in between")};
     case X509_V_ERR_CERT_HAS_EXPIRED:
       return {PeerRefusal::kExpired,
-              absl::StrCat(whose, "or its authority has expired (valid until ",
-                           utc_text(facts.validity.until_unix_s),
-                           "): make a new one with `poseidon tls issue`")};
+              absl::StrCat(whose_time, "has expired (valid until ",
+                           utc_text(flaw.of.validity.until_unix_s), "): make a new one with `",
+                           is_its_own ? "poseidon tls issue`"
+                                      : "poseidon tls init`, for all of the cluster")};
     case X509_V_ERR_CERT_NOT_YET_VALID:
-      return {PeerRefusal::kExpired, absl::StrCat(whose, "or its authority is not valid yet (from ",
-                                                  utc_text(facts.validity.from_unix_s),
+      return {PeerRefusal::kExpired, absl::StrCat(whose_time, "is not valid yet (from ",
+                                                  utc_text(flaw.of.validity.from_unix_s),
                                                   "): are the clocks of both machines right?")};
     case X509_V_ERR_INVALID_PURPOSE:
       return {PeerRefusal::kWrongRole,
@@ -252,7 +273,7 @@ PeerObjection objection_to(int error, const CertificateFacts& facts) {
                            "a daemon's is needed, or the reverse?")};
     default:
       return {PeerRefusal::kBadCertificate,
-              absl::StrCat(whose, "is not good: ", X509_verify_cert_error_string(error))};
+              absl::StrCat(whose, "is not good: ", X509_verify_cert_error_string(flaw.error))};
   }
 }
 
@@ -347,15 +368,15 @@ std::optional<PeerObjection> judge_certificate(const std::string& authority_pem,
                          "it has shown no certificate: this cluster asks everybody for one "
                          "(--tls-dir with a certificate of `poseidon tls init`)"};
   }
-  const Certificate authority = parse_certificate(authority_pem);
+  const CertificateStack authorities = parse_chain(authority_pem);
   const Certificate certificate = parse_certificate(certificate_pem);
-  if (authority == nullptr || certificate == nullptr) {
+  if (sk_X509_num(authorities.get()) <= 0 || certificate == nullptr) {
     return PeerObjection{PeerRefusal::kBadCertificate, "its certificate cannot be read"};
   }
   const CertificateFacts facts = facts_of(certificate.get());
   const CertificateStack chain = parse_chain(chain_pem);
-  const int error = verify(authority.get(), certificate.get(), chain.get(), use, now_unix_s);
-  if (error != X509_V_OK) return objection_to(error, facts);
+  const Flaw flaw = verify(authorities.get(), certificate.get(), chain.get(), use, now_unix_s);
+  if (flaw.error != X509_V_OK) return objection_to(flaw, facts);
   const RoleSet roles = roles_of_names(facts.dns_names);
   if (!roles.meets(wanted)) {
     return PeerObjection{PeerRefusal::kWrongRole,
@@ -364,6 +385,18 @@ std::optional<PeerObjection> judge_certificate(const std::string& authority_pem,
                                       ": is this the right machine, and the right --tls-dir?")};
   }
   return std::nullopt;
+}
+
+std::int64_t trusted_until(const std::string& authority_pem, const CertificateFacts& certificate) {
+  const CertificateStack authorities = parse_chain(authority_pem);
+  std::optional<std::int64_t> until;
+  for (int i = 0; i < sk_X509_num(authorities.get()); ++i) {
+    const CertificateFacts facts = facts_of(sk_X509_value(authorities.get(), i));
+    if (facts.subject != certificate.issuer) continue;
+    until = std::max(until.value_or(0), facts.validity.until_unix_s);
+  }
+  return std::min(until.value_or(certificate.validity.until_unix_s),
+                  certificate.validity.until_unix_s);
 }
 
 std::string utc_text(std::int64_t unix_s) {

@@ -74,12 +74,16 @@ struct PeerObjection {
 };
 
 /// Judges what a peer has shown: `certificate_pem` its own, `chain_pem` what it sent with it (may
-/// be empty). Nothing: it is signed by `authority_pem`, valid now, good for `use`, and has one of
-/// the `wanted` roles.
+/// be empty). Nothing: it is signed by one of `authority_pem`, valid now, good for `use`, and has
+/// one of the `wanted` roles.
 std::optional<PeerObjection> judge_certificate(const std::string& authority_pem,
                                                const std::string& certificate_pem,
                                                const std::string& chain_pem, CertificateUse use,
                                                RoleSet wanted, std::int64_t now_unix_s);
+
+/// How long one of `authority_pem` and the certificate that it has signed are good, both together;
+/// as long as the certificate says where its signer is not among them.
+std::int64_t trusted_until(const std::string& authority_pem, const CertificateFacts& certificate);
 
 /// "2026-11-21 18:00:00 UTC"
 std::string utc_text(std::int64_t unix_s);

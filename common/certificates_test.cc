@@ -111,11 +111,31 @@ TEST_F(Certificates, HaveTheirTime) {
   ASSERT_TRUE(late);
   EXPECT_EQ(late->refusal, PeerRefusal::kExpired);
   EXPECT_THAT(late->message, HasSubstr("expired (valid until 2027-01-25 08:00:00 UTC)"));
+  const auto orphan = judge(node(ours_, PeerRole::kWorker, {kNow - kDay, kNow + 1000 * kDay}),
+                            CertificateUse::kCalls, worker, kNow + 366 * kDay);
+  ASSERT_TRUE(orphan);
+  EXPECT_EQ(orphan->refusal, PeerRefusal::kExpired);
+  EXPECT_THAT(orphan->message,
+              ::testing::AllOf(HasSubstr("its authority \"CN = our authority\" has"),
+                               HasSubstr("poseidon tls init")));
   // The authority of this test begins a day before kNow.
   const auto early = judge(made, CertificateUse::kCalls, worker, kNow - 11 * kDay);
   ASSERT_TRUE(early);
   EXPECT_EQ(early->refusal, PeerRefusal::kExpired);
   EXPECT_THAT(early->message, HasSubstr("not valid yet"));
+}
+
+TEST_F(Certificates, AreTrustedNoLongerThanWhoSignedThem) {
+  const auto until = [&](Validity validity, const std::string& authorities) {
+    return trusted_until(
+        authorities, *read_certificate(node(ours_, PeerRole::kWorker, validity).certificate_pem));
+  };
+  const Validity soon{kNow, kNow + kDay}, late{kNow, kNow + 1000 * kDay};
+  const KeyPair other = authority("another", {kNow, kNow + 5 * kDay});
+  EXPECT_EQ(until(soon, ours_.certificate_pem), soon.until_unix_s);
+  EXPECT_EQ(until(late, ours_.certificate_pem), kAYear.until_unix_s);
+  EXPECT_EQ(until(late, other.certificate_pem + ours_.certificate_pem), kAYear.until_unix_s);
+  EXPECT_EQ(until(late, other.certificate_pem), late.until_unix_s) << "that one says nothing of it";
 }
 
 TEST_F(Certificates, NoneAndNonsenseAreTold) {

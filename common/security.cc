@@ -74,7 +74,7 @@ absl::Status check_private(const std::filesystem::path& path) {
     return absl::InvalidArgumentError(absl::StrCat(
         path.string(), ": ", std::error_code(errno, std::generic_category()).message()));
   }
-  const bool owned_by_root = file.st_uid == 0 && ::geteuid() != 0;
+  const bool owned_by_root = file.st_uid == 0;
   const mode_t forbidden = owned_by_root ? S_IRWXO | S_IWGRP | S_IXGRP : S_IRWXO | S_IRWXG;
   if ((file.st_mode & forbidden) == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -112,20 +112,31 @@ absl::StatusOr<std::string> read_token(const std::string& path) {
 
 struct Security::Tls : TlsIdentity {
   CertificateFacts own;
+  std::int64_t until_unix_s = 0;  ///< our certificate and its authority are good
+
+  /// Which of the two that is, and what helps, for people.
+  const char* first_to_expire() const {
+    return until_unix_s < own.validity.until_unix_s ? "the authority of the certificate"
+                                                    : "the certificate";
+  }
+  const char* remedy() const {
+    return until_unix_s < own.validity.until_unix_s
+               ? "make a new one with `poseidon tls init`, for all of the cluster,"
+               : "make a new one with `poseidon tls issue`";
+  }
 
   /// Judges the other side, once we are sure of ourselves.
   std::optional<PeerObjection> judge(const std::string& certificate_pem_of_peer,
                                      const std::string& chain_pem, CertificateUse use,
                                      RoleSet wanted) const {
     const std::int64_t now = now_unix_s();
-    if (now < own.validity.until_unix_s) {
+    if (now < until_unix_s) {
       return judge_certificate(authority_pem, certificate_pem_of_peer, chain_pem, use, wanted, now);
     }
     return PeerObjection{
         PeerRefusal::kExpired,
-        absl::StrCat("our own certificate (--tls-dir) has expired at ",
-                     utc_text(own.validity.until_unix_s),
-                     ": make a new one with `poseidon tls issue` and start again")};
+        absl::StrCat(first_to_expire(), " that is our own (--tls-dir) has expired at ",
+                     utc_text(until_unix_s), ": ", remedy(), " and start again")};
   }
 
   std::shared_ptr<grpc::experimental::StaticDataCertificateProvider> provider() const {
@@ -208,21 +219,22 @@ absl::StatusOr<std::shared_ptr<Security>> Security::load(const SecurityOptions& 
   if (const absl::Status fits = check_key(tls->certificate_pem, tls->key_pem); !fits.ok()) {
     return broken("tls.key", fits);
   }
+  tls->until_unix_s = trusted_until(tls->authority_pem, tls->own);
   const std::int64_t now = now_unix_s();
-  const CertificateUse use =
-      self == PeerRole::kCoordinator ? CertificateUse::kAnswers : CertificateUse::kCalls;
-  if (const auto objection = judge_certificate(tls->authority_pem, tls->certificate_pem,
-                                               tls->certificate_pem, use, {self}, now)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(kOption, ": ", (folder / "tls.crt").string(), ": ", objection->message));
+  const bool answers = self != PeerRole::kOperator && self != PeerRole::kMonitor;
+  for (const CertificateUse use : {CertificateUse::kAnswers, CertificateUse::kCalls}) {
+    if (use == CertificateUse::kAnswers ? !answers : self == PeerRole::kCoordinator) continue;
+    if (const auto objection = judge_certificate(tls->authority_pem, tls->certificate_pem,
+                                                 tls->certificate_pem, use, {self}, now)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(kOption, ": ", (folder / "tls.crt").string(), ": ", objection->message));
+    }
   }
-  const auto left = std::chrono::seconds(tls->own.validity.until_unix_s - now);
+  const auto left = std::chrono::seconds(tls->until_unix_s - now);
   if (left < kExpiryWarning) {
-    spdlog::warn(
-        "the certificate {} expires in {} days, at {}: make a new one with `poseidon tls "
-        "issue`",
-        (folder / "tls.crt").string(), left / std::chrono::hours(24),
-        utc_text(tls->own.validity.until_unix_s));
+    spdlog::warn("{} {} expires in {} days, at {}: {} and start again", tls->first_to_expire(),
+                 (folder / "tls.crt").string(), left / std::chrono::hours(24),
+                 utc_text(tls->until_unix_s), tls->remedy());
   }
   security->tls_ = std::move(tls);
   return security;
@@ -397,7 +409,7 @@ std::uint64_t Security::refused(PeerRefusal refusal) const {
 
 std::optional<std::int64_t> Security::expires_unix_s() const {
   if (tls_ == nullptr) return std::nullopt;
-  return tls_->own.validity.until_unix_s;
+  return tls_->until_unix_s;
 }
 
 // ---- the rest ----

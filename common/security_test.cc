@@ -88,6 +88,47 @@ TEST_F(SecurityTest, WhatIsWrongWithAFileIsNamed) {
   EXPECT_THAT(refusal(), testing::AllOf(HasSubstr("tls.key"), HasSubstr("not the certificate's")));
 }
 
+TEST_F(SecurityTest, WhatEndsFirstCounts) {
+  const auto soon = make_authority("authority", {days_from_now(-100), days_from_now(20)});
+  ASSERT_TRUE(soon.ok()) << soon.status();
+  const auto node =
+      issue_certificate(*soon, PeerRole::kWorker, "node", {days_from_now(-10), days_from_now(100)});
+  ASSERT_TRUE(node.ok()) << node.status();
+  write("ca.crt", soon->certificate_pem);
+  write("tls.crt", node->certificate_pem);
+  write("tls.key", node->key_pem);
+  const auto loaded =
+      Security::load({.tls_dir = folder_.string(), .join_token_file = ""}, PeerRole::kWorker);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_NEAR(static_cast<double>((*loaded)->expires_unix_s().value_or(0)),
+              static_cast<double>(days_from_now(20)), 60);
+}
+
+// While a cluster changes from one authority to another, both are in ca.crt.
+TEST_F(SecurityTest, EachAuthorityInTheFileIsTrusted) {
+  const auto other = make_authority("other", {days_from_now(-10), days_from_now(1000)});
+  for (const std::string& both : {other->certificate_pem + authority_->certificate_pem,
+                                  authority_->certificate_pem + other->certificate_pem}) {
+    write("ca.crt", both);
+    EXPECT_THAT(refusal(), IsEmpty());
+  }
+}
+
+TEST_F(SecurityTest, WhoCallsAndAnswersNeedsACertificateForBoth) {
+  const auto callers = issue_certificate(*authority_, PeerRole::kOperator, "node",
+                                         {days_from_now(-10), days_from_now(100)});
+  write("tls.crt", callers->certificate_pem);
+  write("tls.key", callers->key_pem);
+  EXPECT_THAT(refusal(), HasSubstr("not for this side of a connection"));
+  EXPECT_THAT(refusal(PeerRole::kOperator), IsEmpty());
+}
+
+TEST_F(SecurityTest, RootsKeyMayBeAGroupsToo) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs a file of root's";
+  ::chmod((folder_ / "tls.key").c_str(), 0640);
+  EXPECT_THAT(refusal(), IsEmpty());
+}
+
 TEST_F(SecurityTest, AKeyThatOthersMayReadIsRefused) {
   ::chmod((folder_ / "tls.key").c_str(), 0644);
   EXPECT_THAT(refusal(), testing::AllOf(HasSubstr("tls.key"), HasSubstr("chmod 6")));
