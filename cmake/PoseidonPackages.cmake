@@ -27,6 +27,7 @@ if(TARGET poseidon_cuda)
   list(APPEND CPACK_COMPONENTS_ALL cuda)
   # The worker in bin looks for it in ../lib/poseidon (worker/engine/device_plugin.h).
   install(TARGETS poseidon_cuda LIBRARY DESTINATION lib/poseidon COMPONENT cuda)
+  install(FILES ${deploy}/systemd/poseidon-gpu.service DESTINATION lib/systemd/system COMPONENT cuda)
 endif()
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)

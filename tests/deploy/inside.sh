@@ -102,6 +102,10 @@ train
 
 echo "== upgraded: goes on with the new programs, the configuration is kept though the package's own is another now"
 sed -i 's/"metrics-listen": "127.0.0.1:9461"/"metrics-listen": "127.0.0.1:9471"/' /etc/poseidon/server.json
+# One that does not start is no reason for the upgrade to fail.
+cp /etc/poseidon/worker.json /good.json
+echo '{"no-such-option": 1}' > /etc/poseidon/worker.json
+must_fail systemctl restart poseidon-worker
 before=$(pid_of poseidon-server)
 old=$(dpkg-query --show --showformat '${Version}' poseidon-server)
 dpkg -i --force-confold /upgrade/*.deb >/dev/null
@@ -111,6 +115,8 @@ for part in common coordinator server worker cli; do
 done
 grep -q 9471 /etc/poseidon/server.json
 [ -e /etc/poseidon/server.json.dpkg-dist ]
+cat /good.json > /etc/poseidon/worker.json
+systemctl restart poseidon-worker
 train
 
 echo "== stopped cleanly"

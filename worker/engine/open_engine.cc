@@ -62,19 +62,20 @@ absl::Status find_driver() {
   return absl::OkStatus();
 }
 
-// Those that this process may use. A folder for each, which stays when the GPU no longer answers;
-// but containers see those of their machine even where they got none, and then lack the driver's
-// device. CUDA_VISIBLE_DEVICES is CUDA's own switch, which people use to keep a process off the
-// GPUs: the only variable of the environment that is read here, as CUDA reads it.
+constexpr char kDriverDevice[] = "/dev/nvidiactl";
+
+// A folder for each, which stays when the GPU no longer answers.
 int gpus_of_kernel() {
-  if (hides_gpus(std::getenv("CUDA_VISIBLE_DEVICES"))) return 0;
-  if (::access("/dev/nvidiactl", R_OK | W_OK) != 0) return 0;
   int gpus = 0;
   std::error_code error;
   std::filesystem::directory_iterator each("/proc/driver/nvidia/gpus", error);
   for (; !error && each != std::filesystem::directory_iterator(); each.increment(error)) ++gpus;
   return gpus;
 }
+
+// Containers see those of their machine even where they got none, and then lack the driver's
+// device.
+bool has_driver_device() { return ::access(kDriverDevice, R_OK | W_OK) == 0; }
 
 }  // namespace
 
@@ -99,10 +100,17 @@ absl::StatusOr<Engine> open_engine(const std::string& device) {
     const absl::Status driver = find_driver();
     absl::StatusOr<Engine> cuda = driver.ok() ? open_cuda(0) : driver;
     if (cuda.ok()) return cuda;
-    const int gpus = gpus_of_kernel();
-    POSEIDON_RETURN_IF_ERROR(may_compute_on_cpu(gpus, cuda.status()));
-    spdlog::log(gpus > 0 ? spdlog::level::warn : spdlog::level::info, "computing on the CPU: {}",
-                std::string(cuda.status().message()));
+    // CUDA's own switch, which people use to keep a process off the GPUs: the only variable of the
+    // environment that is read here, as CUDA reads it.
+    const int there = hides_gpus(std::getenv("CUDA_VISIBLE_DEVICES")) ? 0 : gpus_of_kernel();
+    POSEIDON_RETURN_IF_ERROR(may_compute_on_cpu(has_driver_device() ? there : 0, cuda.status()));
+    spdlog::log(there > 0 ? spdlog::level::warn : spdlog::level::info, "computing on the CPU: {}{}",
+                std::string(cuda.status().message()),
+                there > 0 && !has_driver_device()
+                    ? absl::StrCat("; the kernel knows of ", there, there == 1 ? " GPU" : " GPUs",
+                                   ", but there is no ", kDriverDevice,
+                                   " here: as root, nvidia-modprobe -u -c 0 makes it")
+                    : std::string());
     return cpu;
   }
   absl::string_view number = device;
