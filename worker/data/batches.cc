@@ -1,11 +1,15 @@
 #include "worker/data/batches.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <span>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -13,6 +17,7 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "common/text.h"
+#include "worker/data/helper_threads.h"
 #include "worker/data/sampler.h"
 
 namespace poseidon {
@@ -99,10 +104,29 @@ std::vector<SampleReader> make_readers(const std::shared_ptr<const Dataset>& dat
   return readers;
 }
 
+std::size_t batch_bytes(std::int64_t batch_size, const Shape& shape) {
+  return static_cast<std::size_t>(batch_size * element_count(shape)) * sizeof(float);
+}
+
 std::size_t slots_for(std::int64_t batch_size, const Shape& shape) {
-  const std::size_t batch_bytes =
-      static_cast<std::size_t>(batch_size * element_count(shape)) * sizeof(float);
-  return std::clamp<std::size_t>(kMaxPrefetchBytes / batch_bytes, 2, kPrefetchBatches + 1);
+  return std::clamp<std::size_t>(kMaxPrefetchBytes / batch_bytes(batch_size, shape), 2,
+                                 kPrefetchBatches + 1);
+}
+
+absl::Status no_memory(std::int64_t batch_size, const Shape& shape) {
+  return absl::ResourceExhaustedError(
+      str_cat("batches of ", batch_size, " samples take ",
+              slots_for(batch_size, shape) * batch_bytes(batch_size, shape) >> 20,
+              " MiB, as one is read while another is computed: too much for this machine; use a "
+              "smaller batch_size (micro_batches divide what is computed, not what is read)"));
+}
+
+bool fits_memory(std::int64_t batch_size, const Shape& shape) {
+  const double installed =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+  return static_cast<double>(slots_for(batch_size, shape)) *
+             static_cast<double>(batch_bytes(batch_size, shape)) <
+         installed;
 }
 
 }  // namespace
@@ -129,9 +153,21 @@ class TrainBatches::Impl {
     for (Slot& slot : slots_) {
       size_batch(slot.batch, placement_.batch_size, transform.output_shape());
     }
-    for (SampleReader& reader : readers_) {
-      threads_.emplace_back([this, &reader] { work(reader); });
+  }
+
+  /// Once; fewer threads than asked for will do.
+  absl::Status start_reading() {
+    try {
+      for (SampleReader& reader : readers_) {
+        threads_.emplace_back([this, &reader] { work(reader); });
+      }
+    } catch (const std::system_error& error) {
+      if (threads_.empty()) {
+        return absl::ResourceExhaustedError(
+            str_cat("no thread to read data with: ", error.what(), "; raise the limit on tasks"));
+      }
     }
+    return absl::OkStatus();
   }
 
   ~Impl() {
@@ -327,8 +363,16 @@ absl::StatusOr<std::unique_ptr<TrainBatches>> TrainBatches::start(
                         " workers x batch_size ", placement.batch_size, " takes ",
                         iteration_samples, ": some are in it more than once"));
   }
-  return std::unique_ptr<TrainBatches>(new TrainBatches(
-      std::make_unique<Impl>(std::move(dataset), data, transform, placement, options)));
+  const Shape& shape = transform.output_shape();
+  if (!fits_memory(placement.batch_size, shape)) return no_memory(placement.batch_size, shape);
+  std::unique_ptr<Impl> impl;
+  try {
+    impl = std::make_unique<Impl>(std::move(dataset), data, transform, placement, options);
+  } catch (const std::bad_alloc&) {
+    return no_memory(placement.batch_size, shape);
+  }
+  POSEIDON_RETURN_IF_ERROR(impl->start_reading());
+  return std::unique_ptr<TrainBatches>(new TrainBatches(std::move(impl)));
 }
 
 const Batch* TrainBatches::peek() { return impl_->peek(); }
@@ -395,11 +439,7 @@ absl::Status TestBatches::read(std::int64_t index, Batch& batch) {
                                 image_of(batch, i), batch.labels[static_cast<std::size_t>(i)]);
     }
   };
-  std::vector<std::thread> helpers;
-  for (std::size_t thread = 1; thread < readers_.size(); ++thread)
-    helpers.emplace_back(work, thread);
-  work(0);
-  for (std::thread& helper : helpers) helper.join();
+  work_with_helpers(readers_.size(), work);
   for (const absl::Status& failure : failures) POSEIDON_RETURN_IF_ERROR(failure);
   const std::span<const float> last = image_of(batch, batch.valid_samples - 1);
   for (std::int64_t i = batch.valid_samples; i < batch_size_; ++i) {

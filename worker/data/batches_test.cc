@@ -390,6 +390,15 @@ TEST(Batches, ImagesDoNotDependOnThreadsOrWorkers) {
   EXPECT_THAT(error(shape), HasSubstr("images may be of any size; bring them to one"));
 }
 
+// Small parts of a large batch fit the device, and the batch does not fit the machine.
+TEST(TrainBatches, ABatchThatNoMachineHoldsIsRefused) {
+  const Shape shape = {3, 300, 300};
+  const absl::Status status =
+      TrainBatches::start(numbered(4, shape), shuffled(), shape, placement(1, 0, 1 << 20)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("smaller batch_size"));
+}
+
 TEST(TrainBatches, StopsInTheMiddle) {
   for (int i = 0; i < 50; ++i) {
     auto batches =

@@ -4,12 +4,12 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
-#include <thread>
 #include <vector>
 
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "common/text.h"
+#include "worker/data/helper_threads.h"
 #include "worker/data/image_decoder.h"
 #include "worker/data/records_writer.h"
 
@@ -52,12 +52,7 @@ absl::Status visit_samples(
         read.status = read_and_decode(dataset, i, read.sample, decoders[thread], images[thread]);
       }
     };
-    std::vector<std::thread> helpers;
-    for (std::size_t thread = 1; thread < decoders.size(); ++thread) {
-      helpers.emplace_back(work, thread);
-    }
-    work(0);
-    for (std::thread& helper : helpers) helper.join();
+    work_with_helpers(decoders.size(), work);
     for (std::int64_t i = begin; i < end; ++i) {
       POSEIDON_RETURN_IF_ERROR(visit(i, window[static_cast<std::size_t>(i - begin)]));
     }

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
 
@@ -20,7 +22,12 @@ absl::StatusOr<std::unique_ptr<StagedBatch>> StagedBatch::create(Device* device,
   std::unique_ptr<StagedBatch> staged(new StagedBatch(device, times, elements));
   POSEIDON_ASSIGN_OR_RETURN(staged->host_, device->allocate_host(elements * kFloatBytes));
   POSEIDON_ASSIGN_OR_RETURN(staged->device_memory_, device->allocate(elements * kFloatBytes));
-  staged->copier_ = std::thread([one = staged.get()] { one->copy_batches(); });
+  try {
+    staged->copier_ = std::thread([one = staged.get()] { one->copy_batches(); });
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no thread to copy batches with: ", error.what(), "; raise the limit on tasks"));
+  }
   return staged;
 }
 
