@@ -399,10 +399,13 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   static_cast<void>(current_device());
   if (event == nullptr) return told(cudaErrorInvalidResourceHandle);
-  const std::lock_guard<std::mutex> lock(event->mutex);
-  if (event->last == nullptr || event->last->done.load(std::memory_order_acquire)) {
-    return cudaSuccess;
+  {
+    const std::lock_guard<std::mutex> lock(event->mutex);
+    if (event->last == nullptr || event->last->done.load(std::memory_order_acquire)) {
+      return cudaSuccess;
+    }
   }
+  std::this_thread::yield();  // who asks again and again shares its core with this GPU
   return told(cudaErrorNotReady);
 }
 
