@@ -24,8 +24,8 @@ struct PreparedJob {
 absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path);
 
 /// Reads the data as a worker will (so only where they are on this machine): INVALID_ARGUMENT, with
-/// the job's key, for what is corrupt, too little for one iteration of all workers, out of the
-/// network's range, or of another shape than it takes.
+/// the job's key, for what is corrupt, out of the network's range, or of another shape than it
+/// takes.
 absl::Status check_data(const JobSpec& job, const NetSpec& net, std::uint32_t workers);
 
 /// Looks into init.weights, if there is one, as a worker will: in words what it brings and what it

@@ -89,7 +89,8 @@ void add_submit(CLI::App& app, SubmitOptions& options) {
   app.add_option("job", options.job_path, "job file (JSON)")->required();
   add_coordinator_options(app, options);
   app.add_option("--workers", options.workers,
-                 "wait for and use exactly so many (default: what the job's membership allows)");
+                 "wait for and use exactly so many (default: begin with those that are here, at "
+                 "least membership.min_workers, and take in more as they come)");
   app.add_option("--servers", options.servers,
                  "wait for and use exactly so many (default: all there are)");
   app.add_option("--run-dir", options.run_dir,

@@ -107,12 +107,13 @@ TEST_F(ConnectionLimits, OneConnectionHasSoManyCallsAtATimeAndOthersAreNotHeldUp
   const int most = limits_.calls_per_connection;
   for (int i = 1; i < most; ++i) begin(*greedy);
   wait_for_accepted(most);
-  std::thread one_more([&] { begin(*greedy); });  // which waits for its turn
-
   const auto modest = client();
   begin(*modest);
   wait_for_accepted(most + 1);
 
+  std::thread one_more([&] { begin(*greedy); });  // which waits for its turn
+  const auto is_taken = [&] { return host_.accepted > most + 1; };
+  EXPECT_FALSE(testing_support::eventually(is_taken, Milliseconds(200)));
   // The place of one that ends is the next one's.
   server_->post([this] { host_.end_first(); });
   wait_for_accepted(most + 2);

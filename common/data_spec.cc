@@ -45,7 +45,8 @@ absl::Status parse_source(const Json& json, std::string_view source, const std::
   } else if (!spec.format.empty()) {
     fields.require("path");
     fields.string("path", &spec.path);
-    fields.refuse_foreign({"images", "labels"}, idx, spec.format);
+    fields.refuse_foreign({"images"}, idx, spec.format);
+    fields.refuse_foreign({"labels"}, "the formats \"idx\" and \"cifar100\"", spec.format);
     fields.refuse_foreign({"files"}, cifar, spec.format);
   } else {
     for (const char* key : {"images", "labels", "files", "path"}) fields.value(key);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "common/file_io.h"
 #include "common/text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -124,6 +125,30 @@ TEST(Job, AChunkWithItsStateFitsIntoOneMessageToItsSecondServer) {
               HasSubstr("sync.chunk_bytes: expected at most 33554432 with checkpoint.replicas 2"));
   EXPECT_EQ(status_of(adam, 22369620, 2), absl::OkStatus());
   EXPECT_FALSE(status_of(adam, 22369624, 2).ok());
+}
+
+TEST(Job, EveryKeyIsInTheReference) {
+  const absl::StatusOr<std::string> reference = read_file("docs/job.md", 1 << 20);
+  ASSERT_TRUE(reference.ok()) << reference.status();
+  Json text = example();
+  text["init"]["weights"] = "/w.safetensors";
+  text["init"]["rename"] = {{"a", "b"}};
+  const absl::StatusOr<JobSpec> job = parse_job(text.dump());
+  ASSERT_TRUE(job.ok()) << job.status();
+  const auto expect_named = [&](const std::string& key) {
+    EXPECT_THAT(*reference, HasSubstr("`" + key + "`"));
+  };
+  const Json written = Json::parse(job_to_json(*job));
+  ASSERT_GE(written.size(), 10u);
+  for (const auto& [key, value] : written.items()) {
+    // What is in these stands in pages of their own.
+    if (!value.is_object() || key == "model" || key == "optimizer") {
+      expect_named(key);
+      continue;
+    }
+    for (const auto& [inner, ignored] : value.items()) expect_named(key + "." + inner);
+  }
+  expect_named("sync.plan");
 }
 
 TEST(Job, WireDtypesByName) {

@@ -251,7 +251,8 @@ bool JsonFields::read_integer(const Json& json, std::string_view where, std::int
   if (!value) {
     expected(where,
              min == max ? str_cat("the integer ", min, ", the only one in this version")
-                        : str_cat("an integer from ", min, " to ", max),
+                        : str_cat("an integer from ", min, " to ", max,
+                                  json.is_number_float() ? ", without point or exponent" : ""),
              json);
     return false;
   }

@@ -192,9 +192,12 @@ void Cluster::handle_join(NodeLink* link, const v1::Join& join) {
 std::string Cluster::join_note(NodeRole role) const {
   if (!job_ || job_->ended() || job_->state() == JobState::kWaiting) return "";
   return absl::StrFormat(
-      "job %s is %s with %d workers and %d servers; this %s waits for the next job",
-      job_->description().id, job_state_name(job_->state()), job_->workers().size(),
-      job_->servers().size(), role_name(role));
+      "job %s is %s with %d workers and %d servers; this %s %s", job_->description().id,
+      job_state_name(job_->state()), job_->workers().size(), job_->servers().size(),
+      role_name(role),
+      role == NodeRole::kWorker
+          ? "is taken in where the job takes more workers, else it stands by for one that is lost"
+          : "stands by for one that is lost, and for the next job");
 }
 
 void Cluster::handle_member(NodeId from, const v1::NodeMessage& message) {

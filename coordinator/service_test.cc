@@ -112,11 +112,13 @@ TEST_F(ServiceTest, StatusShowsNodesAndTheirTraffic) {
   EXPECT_EQ(refused("stale_data"), 4u) << "2 from each of two nodes, as running totals";
 }
 
-TEST_F(ServiceTest, AWorkerThatComesLateIsToldToWait) {
+TEST_F(ServiceTest, AWorkerThatComesLateIsToldWhatForItIsHere) {
   run_job();
   FakeNode& late = add_worker(FakeNode::Plays::kReady);
-  EXPECT_THAT(late.joined_[0].note(),
-              HasSubstr("job digits-1 is running with 1 workers and 1 servers; this worker waits"));
+  EXPECT_THAT(
+      late.joined_[0].note(),
+      HasSubstr("job digits-1 is running with 1 workers and 1 servers; this worker is taken "
+                "in where the job takes more workers"));
   const v1::GetStatusResponse response = status();
   ASSERT_EQ(response.workers_size(), 2);
   EXPECT_EQ(response.workers(1).rank(), -1);

@@ -71,7 +71,8 @@ void add_options(CLI::App& app, MainOptions& options) {
       ->check(CLI::Range(std::int64_t{1}, kMaxWaitS))
       ->capture_default_str();
   app.add_option("--server-timeout-s", options.server_timeout_s,
-                 "how long a server or another worker may be out of reach before the job fails")
+                 "how long a server or another worker may be out of reach before the job recovers "
+                 "without it")
       ->check(CLI::Range(std::int64_t{1}, kMaxWaitS))
       ->capture_default_str();
   app.add_flag("!--no-shared-memory", options.shared_memory,

@@ -96,6 +96,7 @@ class LocalAggregation(ProcessTest):
         victim.signal(by)
         self.add_worker(cluster, replaced_on)
         self.assertEqual(self.finish(cluster, run_dir), expected)
+        self.assertTrue(cluster.recoveries(), "it was done before the loss")
         plan = json.loads((run_dir / "plan.json").read_text())
         self.assertEqual(plan["local_groups"], [[0, 1], [2, 3]])
         machines = [address.split(":")[0][-1] for address in plan["worker_addresses"]]
@@ -133,6 +134,7 @@ class LocalAggregation(ProcessTest):
         cluster.wait_for_iteration(15)
         cluster.coordinator.signal(signal.SIGKILL)
         cluster.coordinator.wait()
+        self.assertTrue((self.folder / "state" / "job.json").exists(), "it was done before")
         cluster.restart_coordinator()
         self.assertEqual(self.finish(cluster, run_dir), expected)
 
