@@ -31,7 +31,7 @@ done
 
 # within SECONDS PART: ends it if it does not end by itself.
 within() {
-  timeout --preserve-status --kill-after=15 "$1" python3 -B "$root/bench/gpu/$2.py" "${options[@]}" --budget-s "$1" || status=1
+  timeout --preserve-status --kill-after=15 "$1" python3 -B "$root/bench/gpu/$2.py" --of-both "${options[@]}" --budget-s "$1" || status=1
 }
 within $((budget_s > 510 ? 170 : budget_s / 3)) sync
 within $((budget_s > SECONDS + 30 ? budget_s - SECONDS : 30)) compare

@@ -8,6 +8,7 @@ turn, so that what disturbs the machine disturbs all. Ratios are medians over ro
 """
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import json
@@ -75,7 +76,8 @@ class Contender:
         return self.answer(TURN_TIMEOUT_S)
 
     def end(self):
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # a line that a dead one never read
+            self.process.stdin.close()
         try:
             self.process.wait(timeout=60)
         except subprocess.TimeoutExpired:

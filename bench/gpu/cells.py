@@ -38,14 +38,21 @@ def cell_of(row):
 
 
 def take_over(earlier, ours, gpu):
-    """(cells done, rows, failures) of an earlier call's document; a cell in which ours was not measured is not done.
+    """(cells done, rows, failures) of an earlier call's document; a cell in which ours was not measured is not done, unless
+    it was given up.
     ValueError when it is another GPU's."""
     theirs = earlier["calls"][-1]["machine"]["gpu"]
     if theirs.split(",")[0] != gpu.split(",")[0]:
         raise ValueError(f"was measured on {theirs or 'a CPU'}, this is {gpu or 'a CPU'}: measure all of it anew")
     done = {cell_of(row) for row in earlier["rows"] if row["variant"] == ours}
+    done |= {cell_of(failure) for failure in earlier["failures"] if failure.get("given_up")}
     return (done, [row for row in earlier["rows"] if cell_of(row) in done],
             [failure for failure in earlier["failures"] if cell_of(failure) in done])
+
+
+def given_up(cell, ours, budget_s):
+    """A failure: it had a whole call's time, and was not done."""
+    return {**dataclasses.asdict(cell), "variant": ours, "error": f"not done in a call of {budget_s:.0f} s", "given_up": True}
 
 
 def fits(cell, slowest_s, left_s):

@@ -6,7 +6,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from cells import GOALS, GUESS_S, Cell, cell_of, fits, in_order, take_over  # noqa: E402
+from cells import GOALS, GUESS_S, Cell, cell_of, fits, given_up, in_order, take_over  # noqa: E402
 
 OURS = "poseidon"
 H100, H200 = "NVIDIA H100 80GB HBM3, 550.54, 81559 MiB, 700.00 W", "NVIDIA H200, 550.54, 143771 MiB, 700.00 W"
@@ -59,6 +59,16 @@ class GoingOn(unittest.TestCase):
         self.assertEqual(done, {whole})
         self.assertEqual(rows, [row(whole, OURS), row(whole, "torch")])
         self.assertEqual(failed, failures[:1])
+
+    def test_a_cell_that_was_given_up_is_not_tried_again(self):
+        long = Cell("resnet152", 64, "bf16", compiled=True)
+        failure = given_up(long, OURS, 540.0)
+        done, rows, failed = take_over(document([row(long, "torch compile"), row(Cell("vgg19", 64, "bf16"), "torch")], [failure]),
+                                       OURS, H100)
+        self.assertEqual(done, {long})
+        self.assertEqual(rows, [row(long, "torch compile")])
+        self.assertEqual(failed, [failure])
+        self.assertIn("540 s", failure["error"])
 
     def test_figures_of_different_gpus_are_not_put_together(self):
         earlier = document([row(Cell("vgg19", 64, "bf16"), OURS)])

@@ -58,6 +58,15 @@ def add_options(parser):
                         help="stop measuring then and say what is left, default %(default)s")
 
 
+def parse(parser):
+    """With gpu.sh's --of-both, options that are the other script's are left to it."""
+    parser.add_argument("--of-both", action="store_true", help=argparse.SUPPRESS)
+    arguments, others = parser.parse_known_args()
+    if others and not arguments.of_both:
+        parser.error(f"unknown: {' '.join(others)}")
+    return arguments
+
+
 def about(device):
     found = machine.about()
     found["gpu"] = "" if device == "cpu" else machine.first_line(

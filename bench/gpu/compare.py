@@ -19,14 +19,19 @@ import pathlib
 import signal
 import statistics
 import sys
+import tempfile
 import time
 
 import cells
 
-from common import OURS, PRECISIONS, ROOT, BenchError, Contender, about, add_options, machine, numbers, ours, words
+from common import OURS, PRECISIONS, ROOT, BenchError, Contender, about, add_options, machine, numbers, ours, parse, words
 
 NETWORKS = (*cells.GOALS, "alexnet")
 TORCH_ENGINE = ROOT / "bench" / "engine" / "torch_engine.py"
+
+
+# Of a call's first cell, whatever the budget: machines that are lent end a command soon after.
+FIRST_LIMIT_S = 540.0
 
 
 @dataclasses.dataclass
@@ -56,7 +61,7 @@ def parse_arguments():
     parser.add_argument("--turn-s", type=float, default=1.0, help="about how long a turn lasts, default %(default)s")
     parser.add_argument("--threads", type=int, default=4, help="CPU threads of each variant, default %(default)s")
     parser.add_argument("--python", default=sys.executable, help="an interpreter with torch, default this one")
-    return parser.parse_known_args()[0]
+    return parse(parser)
 
 
 def torch_variants(arguments, common, compiled):
@@ -77,25 +82,27 @@ def start_all(arguments, cell, contenders, failures):
     if arguments.torch:
         commands += [(name, command, description) for name, command in torch_variants(arguments, common, cell.compiled)]
     for name, command, first_line in commands:
-        log = arguments.out / "logs" / f"{str(cell).replace(':', '-')}-{name.replace(' ', '-')}.log"
+        log = arguments.logs / f"{str(cell).replace(':', '-')}-{name.replace(' ', '-')}.log"
         contenders.append(Contender(name, command, first_line, log, wait=False))
-
-    def each(do):
-        """Who cannot is left out."""
-        for one in list(contenders):
-            try:
-                do(one)
-            except BenchError as error:
-                contenders.remove(one)
-                failures.append({**dataclasses.asdict(cell), "variant": one.name, "error": str(error)})
-                print(f"    {one.name} failed: {str(error).splitlines()[-1]}", flush=True)
 
     def warm_up(one):
         one.turn(2)  # code generation, choice of algorithms
         probe = one.turn(2)
         one.iterations = max(1, round(arguments.turn_s * probe["images_per_s"] / cell.batch))
-    each(Contender.ready)  # they start beside each other, and compute alone
-    each(warm_up)
+    each(contenders, Contender.ready, cell, failures)  # they start beside each other, and compute alone
+    each(contenders, warm_up, cell, failures)
+
+
+def each(contenders, do, cell, failures, first=0):
+    """In turns, from number `first` on. Who cannot is left out."""
+    for one in contenders[first:] + contenders[:first]:
+        try:
+            do(one)
+        except BenchError as error:
+            contenders.remove(one)
+            one.end()
+            failures.append({**dataclasses.asdict(cell), "variant": one.name, "error": str(error)})
+            print(f"    {one.name} failed: {str(error).splitlines()[-1]}", flush=True)
 
 
 def measure(arguments, cell, failures):
@@ -103,9 +110,8 @@ def measure(arguments, cell, failures):
     try:
         start_all(arguments, cell, contenders, failures)
         for number in range(arguments.rounds):
-            shift = number % max(1, len(contenders))
-            for one in contenders[shift:] + contenders[:shift]:
-                one.rounds.append(one.turn(one.iterations))
+            each(contenders, lambda one: one.rounds.append(one.turn(one.iterations)), cell, failures,
+                 first=number % max(1, len(contenders)))
         return rows_of(cell, contenders)
     except KeyboardInterrupt:  # they may be in the middle of something long
         for one in contenders:
@@ -149,8 +155,14 @@ def read_earlier(arguments, gpu):
 
 def main():
     arguments = parse_arguments()
-    (arguments.out / "logs").mkdir(parents=True, exist_ok=True)
+    arguments.out.mkdir(parents=True, exist_ok=True)
     machine.clean_up_on_signals()
+    with tempfile.TemporaryDirectory(prefix="poseidon-compare-") as logs:  # what fails tells its last words
+        arguments.logs = pathlib.Path(logs)
+        return compare(arguments)
+
+
+def compare(arguments):
     # The time is up: as bench/gpu.sh says it with another signal.
     signal.signal(signal.SIGALRM, signal.getsignal(signal.SIGTERM))
     begin, slowest = time.monotonic(), {}
@@ -172,18 +184,23 @@ def main():
     while left:
         started = time.monotonic()
         left_s = arguments.budget_s - (started - begin)
-        if measured > 0:  # the first is tried however little there is
-            if not cells.fits(left[0], slowest, left_s):
-                break
-            signal.setitimer(signal.ITIMER_REAL, max(left_s, 0.001))
+        # The first is tried however little there is.
+        cell = left[0] if measured == 0 else next((one for one in left if cells.fits(one, slowest, left_s)), None)
+        if cell is None:
+            break
         missing = []
         try:
-            found = measure(arguments, left[0], missing)
+            signal.setitimer(signal.ITIMER_REAL, max(left_s, 0.001 if measured else FIRST_LIMIT_S))
+            found = measure(arguments, cell, missing)
             signal.setitimer(signal.ITIMER_REAL, 0)
         except KeyboardInterrupt:
+            if measured == 0:  # nor would it be done in the next call
+                failures.append(cells.given_up(cell, OURS, arguments.budget_s))
+                left.remove(cell)
+                write()
             break
-        slowest[left[0].compiled] = max(slowest.get(left[0].compiled, 0.0), time.monotonic() - started)
-        del left[0]
+        slowest[cell.compiled] = max(slowest.get(cell.compiled, 0.0), time.monotonic() - started)
+        left.remove(cell)
         measured += 1
         print_rows(found)
         rows += [dataclasses.asdict(row) for row in found]

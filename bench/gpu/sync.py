@@ -30,7 +30,7 @@ import tempfile
 import time
 import urllib.request
 
-from common import PRECISIONS, BenchError, Contender, about, add_options, machine, ours, pairs
+from common import PRECISIONS, BenchError, Contender, about, add_options, machine, ours, pairs, parse
 
 SAMPLES = 512
 START_TIMEOUT_S = 120
@@ -49,7 +49,7 @@ def parse_arguments():
     parser.add_argument("--iterations", type=int, default=60, help="of a job, default %(default)s")
     parser.add_argument("--sync-rounds", type=int, default=2, help="default %(default)s")
     parser.add_argument("--threads", type=int, default=4, help="CPU threads of the engine alone, default %(default)s")
-    arguments = parser.parse_known_args()[0]
+    arguments = parse(parser)
     if arguments.iterations < 3 * FIRST_MEASURED:
         parser.error(f"--iterations must be {3 * FIRST_MEASURED} or more: the first {FIRST_MEASURED} warm up")
     return arguments

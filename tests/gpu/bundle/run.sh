@@ -255,7 +255,7 @@ sanitizer() {
 check() {
   needs_device
   [ "$device" != cpu ] || { echo "SKIP the sanitizer looks at GPUs"; return 0; }
-  local tool precision filter tests status word="" ended=0 failed=0 each_s=$(((part_limit_s - 10) / 3))
+  local tool precision filter tests status word="" ended=0 failed=0 each_s=$(((part_limit_s - 25) / 3))  # and five more until one is killed
   tool=$(sanitizer) || { echo "SKIP no compute-sanitizer here"; return 0; }
   for precision in bf16 fp16 fp32; do
     filter="*/$precision"
