@@ -186,7 +186,8 @@ class Health {
             : absl::StrFormat("the certificate of %s has expired: whom it loses does not come "
                               "back",
                               daemon.name),
-        "make another (poseidon tls issue), copy it there and start the daemon again; a "
+        "make another (poseidon tls issue; poseidon tls init if its authority is what expires), "
+        "copy it there and start the daemon again; a "
         "coordinator ends its job by that, and poseidon checkpoint restore goes on with it");
   }
 

@@ -387,16 +387,19 @@ std::optional<PeerObjection> judge_certificate(const std::string& authority_pem,
   return std::nullopt;
 }
 
-std::int64_t trusted_until(const std::string& authority_pem, const CertificateFacts& certificate) {
+std::optional<std::int64_t> authority_until(const std::string& authority_pem,
+                                            const std::string& certificate_pem) {
   const CertificateStack authorities = parse_chain(authority_pem);
+  const Certificate certificate = parse_certificate(certificate_pem);
   std::optional<std::int64_t> until;
-  for (int i = 0; i < sk_X509_num(authorities.get()); ++i) {
-    const CertificateFacts facts = facts_of(sk_X509_value(authorities.get(), i));
-    if (facts.subject != certificate.issuer) continue;
-    until = std::max(until.value_or(0), facts.validity.until_unix_s);
+  for (int i = 0; certificate != nullptr && i < sk_X509_num(authorities.get()); ++i) {
+    // By key too: all that `poseidon tls init` makes have one name.
+    X509* const authority = sk_X509_value(authorities.get(), i);
+    if (X509_check_issued(authority, certificate.get()) != X509_V_OK) continue;
+    until = std::max(until.value_or(0), facts_of(authority).validity.until_unix_s);
   }
-  return std::min(until.value_or(certificate.validity.until_unix_s),
-                  certificate.validity.until_unix_s);
+  ERR_clear_error();
+  return until;
 }
 
 std::string utc_text(std::int64_t unix_s) {

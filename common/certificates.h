@@ -81,9 +81,10 @@ std::optional<PeerObjection> judge_certificate(const std::string& authority_pem,
                                                const std::string& chain_pem, CertificateUse use,
                                                RoleSet wanted, std::int64_t now_unix_s);
 
-/// How long one of `authority_pem` and the certificate that it has signed are good, both together;
-/// as long as the certificate says where its signer is not among them.
-std::int64_t trusted_until(const std::string& authority_pem, const CertificateFacts& certificate);
+/// Until when the one of `authority_pem` that has signed the certificate is good, in seconds since
+/// 1970; nothing where it is not among them.
+std::optional<std::int64_t> authority_until(const std::string& authority_pem,
+                                            const std::string& certificate_pem);
 
 /// "2026-11-21 18:00:00 UTC"
 std::string utc_text(std::int64_t unix_s);

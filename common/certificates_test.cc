@@ -125,17 +125,15 @@ TEST_F(Certificates, HaveTheirTime) {
   EXPECT_THAT(early->message, HasSubstr("not valid yet"));
 }
 
-TEST_F(Certificates, AreTrustedNoLongerThanWhoSignedThem) {
-  const auto until = [&](Validity validity, const std::string& authorities) {
-    return trusted_until(
-        authorities, *read_certificate(node(ours_, PeerRole::kWorker, validity).certificate_pem));
-  };
-  const Validity soon{kNow, kNow + kDay}, late{kNow, kNow + 1000 * kDay};
-  const KeyPair other = authority("another", {kNow, kNow + 5 * kDay});
-  EXPECT_EQ(until(soon, ours_.certificate_pem), soon.until_unix_s);
-  EXPECT_EQ(until(late, ours_.certificate_pem), kAYear.until_unix_s);
-  EXPECT_EQ(until(late, other.certificate_pem + ours_.certificate_pem), kAYear.until_unix_s);
-  EXPECT_EQ(until(late, other.certificate_pem), late.until_unix_s) << "that one says nothing of it";
+TEST_F(Certificates, TheEndOfWhoSignedThemIsKnown) {
+  const std::string made = node(ours_, PeerRole::kWorker).certificate_pem;
+  const KeyPair same_name = authority("our authority", {kNow, kNow + 1000 * kDay});
+  EXPECT_EQ(authority_until(ours_.certificate_pem, made), kAYear.until_unix_s);
+  EXPECT_EQ(authority_until(same_name.certificate_pem + ours_.certificate_pem, made),
+            kAYear.until_unix_s)
+      << "the new one, for which others are made";
+  EXPECT_EQ(authority_until(same_name.certificate_pem, made), std::nullopt);
+  EXPECT_EQ(authority_until(ours_.certificate_pem, "hello"), std::nullopt);
 }
 
 TEST_F(Certificates, NoneAndNonsenseAreTold) {

@@ -113,16 +113,15 @@ absl::StatusOr<std::string> read_token(const std::string& path) {
 struct Security::Tls : TlsIdentity {
   CertificateFacts own;
   std::int64_t until_unix_s = 0;  ///< our certificate and its authority are good
+  bool ends_with_authority = false;
 
-  /// Which of the two that is, and what helps, for people.
-  const char* first_to_expire() const {
-    return until_unix_s < own.validity.until_unix_s ? "the authority of the certificate"
-                                                    : "the certificate";
+  /// Which of the two ends then, and what helps, for people.
+  const char* what_ends() const {
+    return ends_with_authority ? "the authority of the certificate" : "the certificate";
   }
   const char* remedy() const {
-    return until_unix_s < own.validity.until_unix_s
-               ? "make a new one with `poseidon tls init`, for all of the cluster,"
-               : "make a new one with `poseidon tls issue`";
+    return ends_with_authority ? "make a new one with `poseidon tls init`, for all of the cluster,"
+                               : "make a new one with `poseidon tls issue`";
   }
 
   /// Judges the other side, once we are sure of ourselves.
@@ -133,10 +132,9 @@ struct Security::Tls : TlsIdentity {
     if (now < until_unix_s) {
       return judge_certificate(authority_pem, certificate_pem_of_peer, chain_pem, use, wanted, now);
     }
-    return PeerObjection{
-        PeerRefusal::kExpired,
-        absl::StrCat(first_to_expire(), " that is our own (--tls-dir) has expired at ",
-                     utc_text(until_unix_s), ": ", remedy(), " and start again")};
+    return PeerObjection{PeerRefusal::kExpired,
+                         absl::StrCat(what_ends(), " that is our own (--tls-dir) has expired at ",
+                                      utc_text(until_unix_s), ": ", remedy(), " and start again")};
   }
 
   std::shared_ptr<grpc::experimental::StaticDataCertificateProvider> provider() const {
@@ -219,7 +217,11 @@ absl::StatusOr<std::shared_ptr<Security>> Security::load(const SecurityOptions& 
   if (const absl::Status fits = check_key(tls->certificate_pem, tls->key_pem); !fits.ok()) {
     return broken("tls.key", fits);
   }
-  tls->until_unix_s = trusted_until(tls->authority_pem, tls->own);
+  const std::optional<std::int64_t> authority =
+      authority_until(tls->authority_pem, tls->certificate_pem);
+  // Certificates are not issued for longer than their authority.
+  tls->ends_with_authority = authority && *authority <= tls->own.validity.until_unix_s;
+  tls->until_unix_s = tls->ends_with_authority ? *authority : tls->own.validity.until_unix_s;
   const std::int64_t now = now_unix_s();
   const bool answers = self != PeerRole::kOperator && self != PeerRole::kMonitor;
   for (const CertificateUse use : {CertificateUse::kAnswers, CertificateUse::kCalls}) {
@@ -232,7 +234,7 @@ absl::StatusOr<std::shared_ptr<Security>> Security::load(const SecurityOptions& 
   }
   const auto left = std::chrono::seconds(tls->until_unix_s - now);
   if (left < kExpiryWarning) {
-    spdlog::warn("{} {} expires in {} days, at {}: {} and start again", tls->first_to_expire(),
+    spdlog::warn("{} {} expires in {} days, at {}: {} and start again", tls->what_ends(),
                  (folder / "tls.crt").string(), left / std::chrono::hours(24),
                  utc_text(tls->until_unix_s), tls->remedy());
   }

@@ -134,7 +134,7 @@ class Security : public std::enable_shared_from_this<Security> {
   // ---- for metrics ----
 
   std::uint64_t refused(PeerRefusal refusal) const;
-  /// Of our own certificate, since 1970; nothing without TLS.
+  /// Of our own certificate or its authority, since 1970; nothing without TLS.
   std::optional<std::int64_t> expires_unix_s() const;
 
  private:

@@ -102,6 +102,16 @@ TEST_F(SecurityTest, WhatEndsFirstCounts) {
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   EXPECT_NEAR(static_cast<double>((*loaded)->expires_unix_s().value_or(0)),
               static_cast<double>(days_from_now(20)), 60);
+
+  // Both at once, as `tls issue` makes them near the authority's end: then another of it helps
+  // nobody.
+  const auto over = make_authority("authority", {days_from_now(-100), days_from_now(-1)});
+  const auto late =
+      issue_certificate(*over, PeerRole::kWorker, "node", {days_from_now(-10), days_from_now(-1)});
+  write("ca.crt", over->certificate_pem);
+  write("tls.crt", late->certificate_pem);
+  write("tls.key", late->key_pem);
+  EXPECT_THAT(refusal(), HasSubstr("poseidon tls init"));
 }
 
 // While a cluster changes from one authority to another, both are in ca.crt.

@@ -45,7 +45,8 @@ absl::Status check_pinned_chunks(const JobSpec& job) {
   return absl::InvalidArgumentError(absl::StrCat(
       "sync.plan: expected chunks of at most ", most, " bytes with checkpoint.replicas ",
       job.checkpoint.replicas, " and this optimizer, got ", largest,
-      "; plan again with a smaller sync.chunk_bytes"));
+      "; plan again with a smaller sync.chunk_bytes, or remove \"chunks\" and \"chunk_bytes\" from "
+      "the plan to repeat its schemes alone"));
 }
 
 absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {

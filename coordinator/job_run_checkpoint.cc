@@ -89,7 +89,7 @@ void JobRun::carry_out(CheckpointActions checkpoint_actions, JobActions& actions
   }
   for (CheckpointAction& action : checkpoint_actions) {
     if (const auto* ask = std::get_if<AskForCheckpoint>(&action)) {
-      for (const auto* group : {&workers_, &servers_}) {
+      for (const auto* group : {&servers_, &workers_}) {  // who writes hears of it before who gives
         for (const Participant& p : *group) {
           if (is_lost(p)) continue;
           actions.emplace_back(SendSave{.node = p.node.id,

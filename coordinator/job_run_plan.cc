@@ -121,8 +121,9 @@ void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
   // the same schemes, and sums of the same groups.
   std::optional<PlanPin> keep;
   std::optional<std::vector<WorkerRank>> leaders;
-  if (plan_ && plan_->workers() == workers_.size()) {
-    keep = pin_of(repeated ? *like : *plan_);
+  const bool keeps_schemes = plan_ && plan_->workers() == workers_.size();
+  if (keeps_schemes) {
+    keep = pin_of(*like);
     leaders = plan_->leaders;
   } else if (repeats_source_plan()) {
     keep = source_->plan;
@@ -151,6 +152,10 @@ void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
     plan->prediction = like->prediction;
     for (std::size_t l = 0; l < plan->layers.size(); ++l) {
       plan->layers[l].prediction = like->layers[l].prediction;
+    }
+  }
+  if (keeps_schemes) {
+    for (std::size_t l = 0; l < plan->layers.size(); ++l) {
       plan->layers[l].reason = like->layers[l].reason;
     }
   }

@@ -200,24 +200,18 @@ std::vector<const CheckpointManifest*> JobRun::usable_checkpoints() const {
 }
 
 /// The newest checkpoint that can be read, or the beginning where there never was one. `in_time`:
-/// only the newest will do, its servers may still come. As long as there is none, first_iteration_
-/// and samples_ stay those of the epoch that ended, with which it is recorded.
+/// only the newest will do, its servers may still come. first_iteration_ and samples_ stay those of
+/// the epoch that ended, with which it is recorded, until another begins.
 bool JobRun::choose_source(bool in_time, std::string& missing) {
   source_.reset();
   source_addresses_.clear();
   std::vector<const CheckpointManifest*> usable = usable_checkpoints();
-  if (usable.empty() && !checkpoints_.any_unreadable()) {
-    first_iteration_ = 0;
-    samples_ = 0;
-    return true;
-  }
+  if (usable.empty() && !checkpoints_.any_unreadable()) return true;
   for (; !usable.empty(); usable.pop_back()) {
     const CheckpointManifest& manifest = *usable.back();
     std::optional<std::vector<std::string>> addresses = addresses_of_stores(manifest);
     if (addresses) {
       source_ = manifest;
-      first_iteration_ = source_->iteration();
-      samples_ = source_->samples;
       source_addresses_ = *std::move(addresses);
       checkpoints_.need(source_->snapshot);
       return true;
@@ -372,6 +366,8 @@ JobActions JobRun::on_epoch(const absl::StatusOr<std::uint64_t>& epoch, Nanoseco
     return actions;
   }
   epoch_ = Epoch(*epoch);
+  first_iteration_ = source_ ? source_->iteration() : 0;
+  samples_ = source_ ? source_->samples : 0;
   for (auto* group : {&workers_, &servers_}) {
     for (Participant& p : *group) p.state = ParticipantState::kPreparing;
   }

@@ -317,6 +317,7 @@ TEST_F(RecoveryTest, WithFewerServersItGoesOnByTheSameSchemes) {
   begin(d);
   EXPECT_EQ(kept.back(), std::nullopt);
   const Scheme scheme = job_->plan()->layers[0].scheme;
+  const std::string reason = job_->plan()->layers[0].reason;
   train(0, 5);
   lose(2, 4);
   job_->tick(at(4 + seconds(d.replace_timeout) + 1));
@@ -325,6 +326,7 @@ TEST_F(RecoveryTest, WithFewerServersItGoesOnByTheSameSchemes) {
   ASSERT_TRUE(kept.back());
   EXPECT_EQ(kept.back()->layers[0].scheme, scheme);
   EXPECT_EQ(job_->plan()->layers[0].scheme, scheme);
+  EXPECT_EQ(job_->plan()->layers[0].reason, reason) << "the job has no sync.plan";
 }
 
 TEST_F(RecoveryTest, AfterAWhileItGoesOnWithFewerWorkers) {

@@ -60,7 +60,7 @@ class ReplicaSender {
   const StoreTransferOptions options_;
   std::string address_;
   Failed failed_;
-  std::deque<Waiting> waiting_;            ///< in order of snapshots
+  std::deque<Waiting> waiting_;            ///< as they came
   std::set<SnapshotId> failed_snapshots_;  ///< the last few
   SnapshotId expected_;
   SnapshotId sending_;                       ///< of transfer_

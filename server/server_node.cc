@@ -252,9 +252,9 @@ absl::Status ServerNode::save_held(Shard& shard, SnapshotId snapshot) {
   if (replicas_.has_failed(snapshot)) {
     return absl::AbortedError("the second copy of an earlier attempt at this iteration has failed");
   }
-  POSEIDON_RETURN_IF_ERROR(shard.freeze_held(snapshot_iteration(snapshot)));
-  keeper_->expect(snapshot);
+  keeper_->expect(snapshot);  // before others' pieces of it come
   replicas_.expect(snapshot);
+  POSEIDON_RETURN_IF_ERROR(shard.freeze_held(snapshot_iteration(snapshot)));
   return own_state_piece_ ? keeper_->put_held_state(snapshot, *own_state_piece_) : absl::OkStatus();
 }
 

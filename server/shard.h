@@ -90,8 +90,8 @@ class Shard final : public ChunkHolder {
   /// never.
   void freeze_every(Iteration iterations) { freeze_every_ = iterations; }
   /// Besides, once: at this version. It takes the place of an earlier one that still waits: whoever
-  /// asks further has given that one up, because another server was beyond it. FAILED_PRECONDITION
-  /// when a chunk is beyond it, or a later version waits.
+  /// asks further has given that one up, because another server was beyond it. OUT_OF_RANGE: too
+  /// late, a chunk is beyond it or a later version waits. FAILED_PRECONDITION: not finite.
   absl::Status freeze_at(Iteration version);
   /// The versions that all chunks still have.
   HeldRange held() const;

@@ -109,7 +109,8 @@ absl::StatusOr<Engine> open_engine(const std::string& device) {
                 there > 0 && !has_driver_device()
                     ? absl::StrCat("; the kernel knows of ", there, there == 1 ? " GPU" : " GPUs",
                                    ", but there is no ", kDriverDevice,
-                                   " here: as root, nvidia-modprobe -u -c 0 makes it")
+                                   " that we may use: as root, "
+                                   "nvidia-modprobe -c 255 makes it")
                     : std::string());
     return cpu;
   }
