@@ -297,7 +297,8 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
   EXPECT_EQ(error_with("/optimizer/momentum", "x"),
             "job file: optimizer.momentum: expected a number from 0 to less than 1, got \"x\"");
   EXPECT_EQ(error_with("/batch_size", 1.0),
-            "job file: batch_size: expected an integer from 1 to 1048576, got 1.0");
+            "job file: batch_size: expected an integer from 1 to 1048576, without point or "
+            "exponent, got 1.0");
   const struct {
     const char* where;
     Json value;
@@ -337,7 +338,7 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
       {"/data/train", {{"format", "image_folder"}}, "data.train.path: is missing"},
       {"/data/train",
        {{"format", "records"}, {"path", "p"}, {"labels", "fine"}},
-       "data.train.labels: belongs to format \"idx\""},
+       "data.train.labels: belongs to the formats \"idx\" and \"cifar100\""},
       {"/data/train",
        {{"format", "cifar100"}, {"files", {"x"}}, {"labels", "fin"}},
        "data.train.labels: expected"},

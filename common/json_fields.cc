@@ -112,6 +112,11 @@ class StrictnessCheck final : public nlohmann::json_sax<Json> {
   std::string error_;
 };
 
+/// 1.0 or 1e3, which look like what is wanted.
+bool is_whole_float(const Json& json) {
+  return json.is_number_float() && std::trunc(json.get<double>()) == json.get<double>();
+}
+
 std::optional<std::int64_t> integer_within(const Json& json, std::int64_t min, std::int64_t max) {
   // nlohmann calls every non-negative integer unsigned; one above 2^63 must not wrap around.
   const bool representable =
@@ -252,7 +257,7 @@ bool JsonFields::read_integer(const Json& json, std::string_view where, std::int
     expected(where,
              min == max ? str_cat("the integer ", min, ", the only one in this version")
                         : str_cat("an integer from ", min, " to ", max,
-                                  json.is_number_float() ? ", without point or exponent" : ""),
+                                  is_whole_float(json) ? ", without point or exponent" : ""),
              json);
     return false;
   }

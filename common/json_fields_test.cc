@@ -83,7 +83,9 @@ TEST(JsonFields, Integers) {
   const auto read = [&](JsonFields& fields) { fields.integer("key", &out, -5, 5); };
   EXPECT_EQ(read_error("-5", read), "");
   EXPECT_EQ(out, -5);
-  EXPECT_EQ(read_error("1.0", read), "file: part.key: expected an integer from -5 to 5, got 1.0");
+  EXPECT_EQ(read_error("1.0", read),
+            "file: part.key: expected an integer from -5 to 5, without point or exponent, got 1.0");
+  EXPECT_EQ(read_error("1.5", read), "file: part.key: expected an integer from -5 to 5, got 1.5");
   for (const char* wrong : {"6", "-6", "\"1\"", "18446744073709551615", "18446744073709551616",
                             "9223372036854775808", "1e0", "true"}) {
     EXPECT_NE(read_error(wrong, read), "") << wrong;
