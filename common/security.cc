@@ -77,9 +77,10 @@ absl::Status check_private(const std::filesystem::path& path) {
   const bool owned_by_root = file.st_uid == 0;
   const mode_t forbidden = owned_by_root ? S_IRWXO | S_IWGRP | S_IXGRP : S_IRWXO | S_IRWXG;
   if ((file.st_mode & forbidden) == 0) return absl::OkStatus();
+  const bool is_anothers = owned_by_root && ::geteuid() != 0;  // 600 would lock us out
   return absl::InvalidArgumentError(
       absl::StrCat(path.string(), " is a secret, but not for its owner alone: chmod ",
-                   owned_by_root ? "640 " : "600 ", path.string()));
+                   is_anothers ? "640 " : "600 ", path.string()));
 }
 
 absl::StatusOr<std::string> read_named(const char* option, const std::filesystem::path& path,
