@@ -69,7 +69,11 @@ class Contender:
             self.process.wait()
             raise BenchError(f"{self.name} ended or did not answer within {timeout_s} s; its last words:\n"
                              + "\n".join(self.log.read_text().splitlines()[-8:]))
-        return json.loads(line)
+        try:
+            return json.loads(line)
+        except json.JSONDecodeError:
+            self.process.kill()
+            raise BenchError(f"{self.name} answered what is no JSON: {line.strip()[:200]}") from None
 
     def turn(self, iterations):
         self.say(str(iterations))

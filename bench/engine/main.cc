@@ -21,6 +21,8 @@
 #include "common/random.h"
 #include "common/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "spdlog/sinks/stdout_sinks.h"
+#include "spdlog/spdlog.h"
 #include "worker/engine/cpu/cpu_device.h"
 #include "worker/engine/network_executor.h"
 #include "worker/engine/open_engine.h"
@@ -262,6 +264,8 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  // What the device warns of goes to standard error: standard output has figures alone.
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("poseidon-bench-engine"));
   const absl::Status status = poseidon::bench::run(options);
   if (status.ok()) return 0;
   std::fprintf(stderr, "poseidon-bench-engine: %s\n", std::string(status.message()).c_str());

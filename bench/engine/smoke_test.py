@@ -1,5 +1,6 @@
 """poseidon-bench-engine works, and compare.py where PyTorch is. No time is judged."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -8,6 +9,10 @@ import tempfile
 import unittest
 
 FOLDER = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(FOLDER))
+sys.path.insert(0, str(FOLDER.parent / "common"))
+import compare  # noqa: E402
+
 BUILD = pathlib.Path(os.environ.get("POSEIDON_BUILD", FOLDER.parents[1] / "build" / "release"))
 ENGINE = BUILD / "bin" / "poseidon-bench-engine"
 PYTHON = "/usr/bin/python3"
@@ -31,6 +36,20 @@ class EngineTest(unittest.TestCase):
         done = run(ENGINE, "--network", "lenet", "--turns", stdin="many\n")
         self.assertEqual(done.returncode, 1)
         self.assertIn("got 'many'", done.stderr)
+
+    def test_answers_turns_with_figures_alone(self):
+        # Where no GPU can be opened the log says so: not between the figures.
+        done = run(ENGINE, "--network", "lenet", "--batch", 2, "--device", "auto", "--turns", stdin="1\n1\n")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("computing on", done.stderr)
+        answers = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual(len(answers), 3)  # about itself, and two turns
+        self.assertTrue(all("images_per_s" in answer for answer in answers[1:]), answers)
+
+    def test_names_who_answers_what_is_no_json(self):
+        with tempfile.TemporaryDirectory(prefix="poseidon-bench-") as folder:
+            with self.assertRaisesRegex(compare.BenchError, "one answered what is no JSON: .2026-11-27. a warning"):
+                compare.Contender("one", ["/bin/echo", "[2026-11-27] a warning"], None, pathlib.Path(folder) / "one.log")
 
     def test_compares_with_pytorch(self):
         if run(PYTHON, "-c", "import torch").returncode != 0:
