@@ -64,16 +64,14 @@ class Contender:
             line = self.process.stdout.readline()
         finally:
             timer.cancel()
-        if not line:
-            self.process.kill()
-            self.process.wait()
-            raise BenchError(f"{self.name} ended or did not answer within {timeout_s} s; its last words:\n"
-                             + "\n".join(self.log.read_text().splitlines()[-8:]))
-        try:
+        with contextlib.suppress(json.JSONDecodeError):
             return json.loads(line)
-        except json.JSONDecodeError:
-            self.process.kill()
-            raise BenchError(f"{self.name} answered what is no JSON: {line.strip()[:200]}") from None
+        self.process.kill()
+        self.process.wait()
+        if line:
+            raise BenchError(f"{self.name} answered what is no JSON: {line.strip()[:200]}")
+        raise BenchError(f"{self.name} ended or did not answer within {timeout_s} s; its last words:\n"
+                         + "\n".join(self.log.read_text().splitlines()[-8:]))
 
     def turn(self, iterations):
         self.say(str(iterations))
