@@ -75,7 +75,7 @@ class GpuBench(unittest.TestCase):
         self.assertIn("nonesuch", done.stderr)
 
     def test_measures_what_synchronisation_costs(self):
-        done = self.bench("sync", "--sync-networks", "cifar10_quick:2", "--iterations", "600", "--sync-rounds", "1")
+        done = self.bench("sync", "--sync-networks", "cifar10_quick:2", "--iterations", "600", "--sync-rounds", "1", "--sync-wire-dtype", "bf16")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         [one] = json.loads((self.out / "sync.json").read_text())["networks"]["cifar10_quick:2"]
         self.assertGreater(one["alone_s"], 0)

@@ -45,6 +45,8 @@ def parse_arguments():
     add_options(parser)
     parser.add_argument("--sync-networks", type=pairs, default=pairs("resnet152:64"), help="default resnet152:64")
     parser.add_argument("--sync-precision", choices=PRECISIONS, default="fp32", help="default %(default)s")
+    parser.add_argument("--sync-wire-dtype", choices=("fp32", "bf16", "fp16"), default="fp32",
+                        help="what gradients and parameters travel as, default %(default)s")
     parser.add_argument("--sync-servers", type=int, default=1, help="servers, which share the parameters, default %(default)s")
     parser.add_argument("--iterations", type=int, default=60, help="of a job, default %(default)s")
     parser.add_argument("--sync-rounds", type=int, default=2, help="default %(default)s")
@@ -69,7 +71,7 @@ def make_job(network, batch, description, arguments, folder):
            "data": {"train": {"format": "cifar10", "files": [str(write_images(folder))]}, "shuffle": False,
                     "transform": {"resize": shape[1:], "mean": [127.5], "std": [127.5]}},
            "batch_size": batch, "iterations": arguments.iterations,
-           "optimizer": {"type": "sgd", "learning_rate": 1e-6, "momentum": 0.9}, "sync": {"scheme": "ps"}}
+           "optimizer": {"type": "sgd", "learning_rate": 1e-6, "momentum": 0.9}, "sync": {"scheme": "ps", "wire_dtype": arguments.sync_wire_dtype}}
     if arguments.sync_precision != "fp32":
         job["precision"] = arguments.sync_precision
     path = folder / "job.json"
@@ -264,7 +266,8 @@ def main():
     arguments.end = time.monotonic() + arguments.budget_s
     arguments.out.mkdir(parents=True, exist_ok=True)
     document = {"date": datetime.date.today().isoformat(), "machine": about(arguments.device), "device": arguments.device,
-                "command": sys.argv, "precision": arguments.sync_precision, "servers": arguments.sync_servers, "networks": {}}
+                "command": sys.argv, "precision": arguments.sync_precision, "wire_dtype": arguments.sync_wire_dtype,
+                "servers": arguments.sync_servers, "networks": {}}
     print(f"{'network':14}{'batch':>6}{'alone ms':>10}{'job ms':>10}{'input ms':>10}{'cost':>8}{'stalled':>9}{'hidden':>8}", flush=True)
     for network, batch in arguments.sync_networks:
         with tempfile.TemporaryDirectory(prefix="poseidon-bench-") as folder:
