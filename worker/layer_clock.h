@@ -9,7 +9,9 @@
 // (Executor::device_times).
 //
 // The same clock measures before a job (measure_compute.h) and during it (trainer.h): what a plan
-// assumes and what is measured later mean the same.
+// assumes and what is measured later mean the same. A device's own account costs a thousand calls
+// of its driver in an iteration of a deep network, so training asks for it now and then alone
+// (asks_the_device).
 
 #include <cstdint>
 #include <span>
@@ -21,6 +23,13 @@
 
 namespace poseidon {
 
+/// Whether the n-th iteration since the start (from 0) is one in which a device that times itself
+/// does so: the first ones, of which the very first is like no other, and then one in eight.
+inline bool asks_the_device(std::int64_t n) {
+  constexpr std::int64_t kAtFirst = 4, kEvery = 8;
+  return n < kAtFirst || n % kEvery == 0;
+}
+
 class LayerClock {
  public:
   struct Times {
@@ -30,8 +39,12 @@ class LayerClock {
   /// `clock` outlives it.
   LayerClock(const Clock* clock, std::size_t layers) : clock_(clock), times_(layers) {}
 
-  /// What was counted is forgotten. An iteration has one pass per part of its batch.
-  void begin_iteration() { times_.assign(times_.size(), Times{}); }
+  /// What was counted is forgotten. An iteration has one pass per part of its batch. Where
+  /// `is_measured` is false it takes what the last one took that was: its passes have no times.
+  void begin_iteration(bool is_measured = true) {
+    is_measured_ = is_measured;
+    if (is_measured) times_.assign(times_.size(), Times{});
+  }
 
   void begin_forward() { begin_pass(); }
   /// The hook before a layer's forward: computing stands still from here to run_forward.
@@ -54,7 +67,7 @@ class LayerClock {
   void run_backward() { last_ = clock_->now(); }
   DeviceTimes end_backward(const DeviceTimes& device) { return count(device, &Times::backward); }
 
-  /// By LayerIndex; of the iteration so far.
+  /// By LayerIndex; of the iteration so far, or of the last that was measured.
   const std::vector<Times>& times() const { return times_; }
 
  private:
@@ -67,6 +80,10 @@ class LayerClock {
   void stop(LayerIndex layer) { pass_.push_back({layer, last_, clock_->now()}); }
 
   DeviceTimes count(const DeviceTimes& device, Nanoseconds Times::*direction) {
+    if (!is_measured_) {
+      pass_.clear();
+      return {};
+    }
     // A pass begins with a device that has nothing to do. (It ends with one, too, but then hooks
     // may have run.)
     if (!device.layers.empty()) move(device.layers, pass_);
@@ -90,6 +107,7 @@ class LayerClock {
   std::vector<Times> times_;
   std::vector<LayerInterval> pass_;
   std::vector<CopyInterval> copies_;
+  bool is_measured_ = true;
   LayerIndex at_{0};
   Nanoseconds began_{0}, last_{0};
 };

@@ -101,6 +101,37 @@ TEST_F(LayerClockTest, PartsOfABatchAddUp) {
   EXPECT_EQ(clock_.times()[1].forward.count(), 0);
 }
 
+// The hooks of a device that was not asked tell when work was queued.
+TEST_F(LayerClockTest, AnIterationThatIsNotMeasuredTakesWhatTheLastOneTook) {
+  const std::vector<LayerInterval> device = {{LayerIndex(0), Nanoseconds(0), Nanoseconds(700)},
+                                             {LayerIndex(1), Nanoseconds(800), Nanoseconds(2000)}};
+  const auto iterate = [&](bool is_measured) {
+    clock_.begin_iteration(is_measured);
+    forward_hooks(1, 1);
+    const bool has_rows =
+        !clock_.end_forward({.layers = is_measured ? device : std::vector<LayerInterval>()})
+             .layers.empty();
+    clock_.begin_backward();
+    clock_.stop_backward(LayerIndex(1));
+    clock_.run_backward();
+    clock_.end_backward({});
+    return has_rows;
+  };
+  for (const bool is_measured : {true, false, false, true}) {
+    EXPECT_EQ(iterate(is_measured), is_measured);
+    EXPECT_EQ(clock_.times()[0].forward.count(), 700);
+    EXPECT_EQ(clock_.times()[1].forward.count(), 1200);
+  }
+}
+
+TEST(AsksTheDevice, InTheFirstIterationsAndNowAndThen) {
+  std::vector<std::int64_t> asked;
+  for (std::int64_t n = 0; n < 26; ++n) {
+    if (asks_the_device(n)) asked.push_back(n);
+  }
+  EXPECT_THAT(asked, ElementsAre(0, 1, 2, 3, 8, 16, 24));
+}
+
 // Tests of the model run the same hooks.
 TEST_F(LayerClockTest, APassThatIsNotEndedCountsForNothing) {
   clock_.begin_iteration();

@@ -141,7 +141,7 @@ class Run {
     const Nanoseconds since = clock_.now();
     POSEIDON_ASSIGN_OR_RETURN(const Batch* batch, next_batch(iteration));
     ForwardResult sum;
-    times_.begin_iteration();
+    begin_times(iteration);
     for (MicroBatch part{.index = 0, .count = s_.job->micro_batches}; part.index < part.count;
          ++part.index) {
       POSEIDON_ASSIGN_OR_RETURN(const ForwardResult result,
@@ -154,6 +154,16 @@ class Run {
     s_.traffic->node().set(NodeGauge::kIteration, iteration + 1);
     s_.events->iteration_done(iteration, sum.mean_loss());
     return absl::OkStatus();
+  }
+
+  /// A trace has every layer of an iteration, and its copies, or none.
+  void begin_times(Iteration iteration) {
+    const bool is_traced = s_.traffic->node().tracer().on();
+    const bool is_asked = is_traced || asks_the_device(iteration - s_.first_iteration);
+    s_.executor->time_passes(is_traced  ? PassTiming::kLayersAndCopies
+                             : is_asked ? PassTiming::kLayers
+                                        : PassTiming::kNothing);
+    times_.begin_iteration(is_asked || !s_.executor->times_itself());
   }
 
   void tell_times() {
@@ -171,7 +181,6 @@ class Run {
   absl::StatusOr<ForwardResult> train_on(const Batch& batch, Iteration iteration, MicroBatch part) {
     POSEIDON_RETURN_IF_ERROR(check_cancelled());
     const ExecutionHooks hooks = this->hooks(iteration, part);
-    s_.executor->time_copies(s_.traffic->node().tracer().on());
     times_.begin_forward();
     POSEIDON_ASSIGN_OR_RETURN(const ForwardResult result,
                               s_.executor->forward(batch, Phase::kTrain, hooks));
@@ -212,7 +221,7 @@ class Run {
   absl::Status test(Iteration steps) {
     POSEIDON_RETURN_IF_ERROR(s_.events->before_test(steps));
     const Nanoseconds since = clock_.now();
-    s_.executor->time_copies(false);  // a trace has the test as a whole
+    s_.executor->time_passes(PassTiming::kNothing);  // a trace has the test as a whole
     const ExecutionHooks hooks = this->hooks(steps);
     ForwardResult sum;
     for (std::int64_t i = 0; i < s_.test->batches(); ++i) {

@@ -26,6 +26,7 @@
 #include "worker/engine/cpu/cpu_device.h"
 #include "worker/engine/network_executor.h"
 #include "worker/engine/open_engine.h"
+#include "worker/layer_clock.h"
 
 namespace poseidon::bench {
 namespace {
@@ -130,7 +131,9 @@ class Engine {
   absl::StatusOr<nlohmann::json> run(int iterations) {
     const Clocks begin = clocks();
     double loss = 0.0;
-    for (int i = 0; i < iterations; ++i) {
+    for (int i = 0; i < iterations; ++i, ++iteration_) {
+      executor_->time_passes(asks_the_device(iteration_) ? PassTiming::kLayers
+                                                         : PassTiming::kNothing);
       POSEIDON_ASSIGN_OR_RETURN(
           const ForwardResult result,
           executor_->forward(batch_, Phase::kTrain, {.same_parameters = true}));
@@ -167,6 +170,7 @@ class Engine {
       : executor_(std::move(executor)), batch_(std::move(batch)) {}
 
   const std::unique_ptr<Executor> executor_;
+  int iteration_ = 0;
   const Batch batch_;
 };
 

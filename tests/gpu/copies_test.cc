@@ -216,7 +216,7 @@ class GpuCopies : public testing::PrecisionTest {
 };
 
 TEST_P(GpuCopies, ComeAfterWhatTheyNeedAndBesideComputing) {
-  executor_->time_copies(true);
+  executor_->time_passes(PassTiming::kLayersAndCopies);
   for (int i = 0; i < kMostIterations && !all_beside() && !HasFailure(); ++i) {
     const Batch& batch = batches_[static_cast<std::size_t>(i) % batches_.size()];
     const Batch& next = batches_[static_cast<std::size_t>(i + 1) % batches_.size()];

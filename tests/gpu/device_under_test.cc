@@ -97,6 +97,7 @@ std::optional<EmulatedCounters> EmulatedCounters::of(const Device& device) {
   find(counters.setup_calls, "poseidon_emulated_setup_calls");
   find(counters.stray_calls, "poseidon_emulated_stray_calls");
   find(counters.pageable_copies, "poseidon_emulated_pageable_copies");
+  find(counters.timing_calls, "poseidon_emulated_timing_calls");
   dlclose(plugin);  // the device keeps it
   return counters;
 }

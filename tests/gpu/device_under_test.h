@@ -57,6 +57,7 @@ struct EmulatedCounters {
   const char* (*setup_calls)();        ///< that allocate, free or wait for the GPU, by their names
   unsigned long (*stray_calls)();      ///< of threads that had chosen no GPU
   unsigned long (*pageable_copies)();  ///< from or to host memory that is not pinned
+  unsigned long (*timing_calls)();     ///< events with a time recorded, and times asked for
 };
 
 inline const std::vector<std::string> kPrecisions = {"fp32", "tf32", "bf16", "fp16"};

@@ -81,7 +81,7 @@ class Loop {
     ++iteration_;
   }
 
-  void time_copies(bool wanted) { executor_->time_copies(wanted); }
+  void time_passes(PassTiming wanted) { executor_->time_passes(wanted); }
 
   /// What comes now and then: a digest, what is held for recovery and a piece of it for a
   /// checkpoint, a test, the running statistics.
@@ -206,7 +206,8 @@ TEST_P(GpuLoop, WarmIterationsAllocateNothing) {
   loop->iterate(batches[2], batches[3]);  // takes what a test has put into one of two buffers
   const unsigned long pageable = counters->pageable_copies();
   for (std::size_t i = 3; i < 6; ++i) {
-    loop->time_copies(i % 2 == 0);  // a trace begins, and ends
+    // A trace begins, and ends.
+    loop->time_passes(i % 2 == 0 ? PassTiming::kLayersAndCopies : PassTiming::kLayers);
     loop->iterate(batches[i], batches[i + 1]);
   }
   EXPECT_EQ(counters->pageable_copies(), pageable) << "what comes and goes is pinned";
@@ -216,6 +217,26 @@ TEST_P(GpuLoop, WarmIterationsAllocateNothing) {
   // It ends on the transport's thread, say, which then must not open the first GPU.
   std::thread([&] { loop.reset(); }).join();
   EXPECT_EQ(counters->stray_calls(), strays);
+}
+
+TEST_P(GpuLoop, TimesCostNothingWhereNobodyAsks) {
+  const auto counters = EmulatedCounters::of(*device_);
+  if (!counters) GTEST_SKIP() << "only an emulated GPU counts them";
+  const NetSpec net = network();
+  const auto loop = Loop::create(net, make_device());
+  ASSERT_NE(loop, nullptr);
+  const Batch batch = testing::random_batch(net, kBatch, 1);
+  const auto calls = [&](PassTiming wanted) {
+    loop->time_passes(wanted);
+    const unsigned long before = counters->timing_calls();
+    loop->iterate(batch, batch);
+    return counters->timing_calls() - before;
+  };
+  EXPECT_EQ(calls(PassTiming::kNothing), 0u);
+  // Both passes' origins; of both passes of each layer two events, recorded and asked.
+  EXPECT_EQ(calls(PassTiming::kLayers), 2 + 2 * net.parameter_layers().size() * 4);
+  EXPECT_GT(calls(PassTiming::kLayersAndCopies), calls(PassTiming::kLayers));
+  EXPECT_EQ(calls(PassTiming::kNothing), 0u);
 }
 
 TEST_P(GpuLoop, EachGpuComputesTheSameAloneAndBesideTheOther) {

@@ -223,7 +223,7 @@ TEST_F(AsynchronousWalk, WhatHasArrivedOfALayerGoesUpAtOnce) {
     std::copy(values.begin(), values.end(), parameters.begin());
     return absl::OkStatus();
   };
-  executor_->time_copies(true);
+  executor_->time_passes(PassTiming::kLayersAndCopies);
   const auto got = executor_->forward(make_batch(), Phase::kTrain, hooks);
   ASSERT_TRUE(got.ok()) << got.status();
   EXPECT_EQ(got->loss_sum, expected->loss_sum);
@@ -278,7 +278,7 @@ TEST_F(AsynchronousWalk, CopiesAreMeasuredWhereSomebodyWantsToKnow) {
   forward();
   EXPECT_THAT(copies(), IsEmpty()) << "at first nobody does";
   EXPECT_EQ(control_.marked_copies, 0u);
-  executor_->time_copies(true);
+  executor_->time_passes(PassTiming::kLayersAndCopies);
   for (int pass = 0; pass < 2; ++pass) {
     forward();
     EXPECT_THAT(copies(), ElementsAre(Copy{"upload", -1, 400, 0, 10}, Copy{"upload", -1, 8, 10, 20},
@@ -292,15 +292,28 @@ TEST_F(AsynchronousWalk, CopiesAreMeasuredWhereSomebodyWantsToKnow) {
   }
   const std::size_t marked = control_.marked_copies;
   EXPECT_EQ(marked, 2u * (5 + 3));
-  executor_->time_copies(false);
+  executor_->time_passes(PassTiming::kLayers);
   forward();
   EXPECT_THAT(copies(), IsEmpty());
   EXPECT_EQ(control_.marked_copies, marked);
   EXPECT_EQ(executor_->device_times().layers.size(), 3u);
 }
 
+TEST_F(AsynchronousWalk, APassOfWhichNobodyWantsToKnowHasNoTimes) {
+  EXPECT_TRUE(executor_->times_itself());
+  for (const bool wanted : {false, true, false}) {
+    executor_->time_passes(wanted ? PassTiming::kLayers : PassTiming::kNothing);
+    for (int pass = 0; pass < 2; ++pass) {
+      forward();
+      EXPECT_EQ(executor_->device_times().layers.size(), wanted ? 3u : 0u);
+      ASSERT_TRUE(executor_->backward({}).ok());
+      EXPECT_EQ(executor_->device_times().layers.size(), wanted ? 3u : 0u);
+    }
+  }
+}
+
 TEST_F(AsynchronousWalk, AStagedBatchIsMeasuredInThePassInWhichItGoesUp) {
-  executor_->time_copies(true);
+  executor_->time_passes(PassTiming::kLayersAndCopies);
   const Batch batch = make_batch();
   forward();
   ASSERT_TRUE(executor_->stage(batch).ok());
@@ -314,7 +327,7 @@ TEST_F(AsynchronousWalk, AStagedBatchIsMeasuredInThePassInWhichItGoesUp) {
 // Parameters go up once, and no gradient comes down, but the layer's own factors; what is stepped
 // with goes up in the pass in which the step is made.
 TEST_F(AsynchronousWalk, FactorsAreMeasuredBothWays) {
-  executor_->time_copies(true);
+  executor_->time_passes(PassTiming::kLayersAndCopies);
   ASSERT_TRUE(executor_->keep_factors(LayerIndex(1), 0).ok());
   const auto of_layer_1 = [&] {
     std::vector<Copy> found = copies();
@@ -349,7 +362,7 @@ TEST_F(AsynchronousWalk, FactorsAreMeasuredBothWays) {
 }
 
 TEST_F(AsynchronousWalk, MoreCopiesThanAPassHasAreLeftOut) {
-  executor_->time_copies(true);
+  executor_->time_passes(PassTiming::kLayersAndCopies);
   ASSERT_TRUE(executor_->keep_factors(LayerIndex(1), 0).ok());
   const std::vector<float> gradients(4 * 6, 0.5F), inputs(4 * 27, 0.25F);
   ExecutionHooks hooks;
@@ -367,7 +380,7 @@ TEST_F(AsynchronousWalk, MoreCopiesThanAPassHasAreLeftOut) {
 }
 
 TEST_F(AsynchronousWalk, AFailedPassHasNoTimes) {
-  executor_->time_copies(true);
+  executor_->time_passes(PassTiming::kLayersAndCopies);
   forward();
   control_.failing_layer = "fc1";
   EXPECT_FALSE(executor_->backward({}).ok());
@@ -377,7 +390,8 @@ TEST_F(AsynchronousWalk, AFailedPassHasNoTimes) {
 
 TEST(SynchronousWalk, HasNoTimesOfItsOwn) {
   const auto executor = make(make_reference_device());
-  executor->time_copies(true);
+  EXPECT_FALSE(executor->times_itself());
+  executor->time_passes(PassTiming::kLayersAndCopies);
   ASSERT_TRUE(executor->forward(make_batch(), Phase::kTrain, {}).ok());
   EXPECT_TRUE(executor->device_times().layers.empty());
   EXPECT_TRUE(executor->device_times().copies.empty());

@@ -167,6 +167,11 @@ class Device {
                                     const CopyMarks& /*marks*/) {
     return upload(device, host, bytes);
   }
+  /// As start_upload, but for operators of later passes alone: those of this one do not wait.
+  virtual absl::Status start_early_upload(void* device, const void* host, std::int64_t bytes,
+                                          const CopyMarks& marks) {
+    return start_upload(device, host, bytes, marks);
+  }
   /// Of what operators queued until now have written. `ticket` is done when this copy is, and all
   /// that were started before it. `bytes` may be 0: nothing is copied.
   virtual absl::Status start_download(void* host, const void* device, std::int64_t bytes,

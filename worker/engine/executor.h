@@ -70,6 +70,10 @@ struct DeviceTimes {
   std::span<const CopyInterval> copies;   ///< in the order in which they were started
 };
 
+/// What a device that tells its times itself measures of a pass. Each layer costs it four events,
+/// each copy two, which the host has to record and to read.
+enum class PassTiming { kNothing, kLayers, kLayersAndCopies };
+
 /// Of a layer whose parameters arrive piece by piece: the first `elements` are those that its
 /// forward shall read, so they may go to the device.
 using PartArrived = std::function<absl::Status(std::int64_t elements)>;
@@ -147,13 +151,13 @@ class Executor {
   /// overwritten, not accumulated. FAILED_PRECONDITION without such a forward.
   virtual absl::Status backward(const ExecutionHooks& hooks) = 0;
 
-  /// Of the last pass. What lies between two layers is the device's wait for parameters. Empty
-  /// where layers compute between the hooks; without copies that nobody wants to know of. Until
-  /// the next pass begins.
+  /// Whether device_times() tells what layers took. If not, they compute between the hooks.
+  virtual bool times_itself() const { return false; }
+  /// Of the last pass, what was wanted of it. What lies between two layers is the device's wait for
+  /// parameters; copies are those of the pass and of steps within it. Until the next pass begins.
   virtual DeviceTimes device_times() const { return {}; }
-  /// From the next pass on: whether to measure the copies of passes and of steps within them. At
-  /// first nobody does, and they cost nothing.
-  virtual void time_copies(bool /*wanted*/) {}
+  /// From the next pass on; at first kLayers. Nothing where the device does not time itself.
+  virtual void time_passes(PassTiming /*wanted*/) {}
 
   /// From now on backward leaves this fully connected layer's gradients out (gradients(layer)
   /// becomes empty, its memory is given back) and copy_factors and step_from_factors take their

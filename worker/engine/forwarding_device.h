@@ -37,6 +37,10 @@ class ForwardingDevice : public Device {
                             const CopyMarks& marks) override {
     return inner_->start_upload(device, host, bytes, marks);
   }
+  absl::Status start_early_upload(void* device, const void* host, std::int64_t bytes,
+                                  const CopyMarks& marks) override {
+    return inner_->start_early_upload(device, host, bytes, marks);
+  }
   absl::Status start_download(void* host, const void* device, std::int64_t bytes,
                               DeviceTicket& ticket, const CopyMarks& marks) override {
     return inner_->start_download(host, device, bytes, ticket, marks);

@@ -81,12 +81,14 @@ absl::Status NetworkExecutor::build() {
   POSEIDON_RETURN_IF_ERROR(build_statistics());
   for (std::size_t i = 0; i < nodes_.size(); ++i) POSEIDON_RETURN_IF_ERROR(build_node(i));
   if (!device_->shares_host_memory()) {
-    std::int64_t most = kCopyElements;
-    for (const std::size_t loss : all_losses_) most = std::max(most, nodes_[loss].output_elements);
-    most = std::max(most, nodes_[accuracy_node_].output_elements);
-    host_copy_elements_ = most;
-    POSEIDON_ASSIGN_OR_RETURN(host_copy_, device_->allocate_host(most * kFloatBytes));
+    std::int64_t results = nodes_[accuracy_node_].output_elements;
+    for (const std::size_t loss : all_losses_) results += nodes_[loss].output_elements;
+    host_copy_elements_ = std::max(results, kCopyElements);
+    POSEIDON_ASSIGN_OR_RETURN(host_copy_,
+                              device_->allocate_host(host_copy_elements_ * kFloatBytes));
   }
+  POSEIDON_ASSIGN_OR_RETURN(results_ticket_, device_->make_ticket());
+  results_.reserve(all_losses_.size() + 1);
   return absl::OkStatus();
 }
 
@@ -391,10 +393,6 @@ absl::StatusOr<std::span<const float>> NetworkExecutor::fetch(const void* memory
   return std::span<const float>(floats(host_copy_), count);
 }
 
-absl::StatusOr<std::span<const float>> NetworkExecutor::fetch_output(const Node& node) {
-  return fetch(node.output, node.output_elements / options_.batch_size * valid_samples_);
-}
-
 absl::StatusOr<bool> NetworkExecutor::is_finite(const float* memory, std::int64_t elements,
                                                 Layout layout) {
   const bool is_narrow = layout == Layout::kBfloat16;
@@ -421,20 +419,38 @@ bool NetworkExecutor::runs_in_phase(std::size_t index) const {
   return phase_ == Phase::kTrain || !layers_[index].train_only;
 }
 
+absl::Status NetworkExecutor::start_result(const Node& node) {
+  const std::int64_t elements = node.output_elements / options_.batch_size * valid_samples_;
+  const auto count = static_cast<std::size_t>(elements);
+  if (device_->shares_host_memory()) {
+    results_.emplace_back(node.output, count);
+    return absl::OkStatus();
+  }
+  std::size_t used = 0;
+  for (const std::span<const float> result : results_) used += result.size();
+  float* const place = floats(host_copy_) + used;
+  results_.emplace_back(place, count);
+  return device_->start_download(place, node.output, elements * kFloatBytes, *results_ticket_, {});
+}
+
 // Summed here, in sample order and in double, so that every device gives the same sum.
 absl::StatusOr<ForwardResult> NetworkExecutor::collect_result() {
+  results_.clear();
+  for (const std::size_t index : all_losses_) {
+    if (runs_in_phase(index)) POSEIDON_RETURN_IF_ERROR(start_result(nodes_[index]));
+  }
+  POSEIDON_RETURN_IF_ERROR(start_result(nodes_[accuracy_node_]));
+  POSEIDON_RETURN_IF_ERROR(results_ticket_->wait());
   ForwardResult result;
   result.samples = valid_samples_;
+  auto losses = results_.begin();
   for (const std::size_t index : all_losses_) {
     if (!runs_in_phase(index)) continue;
-    POSEIDON_ASSIGN_OR_RETURN(const std::span<const float> losses, fetch_output(nodes_[index]));
     double sum = 0.0;
-    for (const float loss : losses) sum += static_cast<double>(loss);
+    for (const float loss : *losses++) sum += static_cast<double>(loss);
     result.loss_sum += net_.layers[index].loss_weight * sum;
   }
-  POSEIDON_ASSIGN_OR_RETURN(const std::span<const float> hits,
-                            fetch_output(nodes_[accuracy_node_]));
-  for (const float hit : hits) result.correct += hit > 0.5f ? 1 : 0;
+  for (const float hit : results_.back()) result.correct += hit > 0.5f ? 1 : 0;
   return result;
 }
 
@@ -483,6 +499,8 @@ absl::Status NetworkExecutor::run_backward(const ExecutionHooks& hooks) {
     const bool begins = i + 1 == nodes_.size() || nodes_[i + 1].parameter_layer >= 0;
     if (begins && layer > 0) POSEIDON_RETURN_IF_ERROR(times_.begin(LayerIndex(--layer)));
     POSEIDON_RETURN_IF_ERROR(backward_node(i));
+    // Each question is a call of the driver's: where a layer has come to the line, and no oftener.
+    if (nodes_[i].parameter_layer < 0) continue;
     POSEIDON_RETURN_IF_ERROR(hand_back(hooks, /*wait=*/false));
   }
   POSEIDON_RETURN_IF_ERROR(hand_back(hooks, /*wait=*/true));

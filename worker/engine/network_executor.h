@@ -12,9 +12,9 @@
 //     later in the file, so earlier in backward; the last consumer writes, the others add.
 //  4. Layers that are train_only do not run in Phase::kTest; their outputs are then old.
 //  5. On an asynchronous device (device.h) a pass queues all its work and hands layers back
-//     (after_backward) as their gradients have arrived in host memory: asked for after each node,
-//     waited for after the last, in the order of the walk. When forward or backward returns, with
-//     an error or without, the device has nothing queued.
+//     (after_backward) as their gradients have arrived in host memory: asked for after each layer
+//     with parameters, waited for after the last, in the order of the walk. When forward or
+//     backward returns, with an error or without, the device has nothing queued.
 //  6. A ReLU whose only input nobody else reads may be computed by that input's layer, by what the
 //     device says (Device::takes_relu); then the walk does not call it, in both passes or forward.
 //  7. A layer's backward runs only if a parameter layer is at or before it; nothing computes the
@@ -54,7 +54,8 @@ class NetworkExecutor final : public Executor {
   absl::Status stage(const Batch& batch) override;
   absl::Status backward(const ExecutionHooks& hooks) override;
   DeviceTimes device_times() const override { return times_.times(); }
-  void time_copies(bool wanted) override { times_.time_copies(wanted); }
+  bool times_itself() const override { return times_.has_clock(); }
+  void time_passes(PassTiming wanted) override { times_.time(wanted); }
   absl::Status keep_factors(LayerIndex layer, int optimizer_slots) override;
   absl::StatusOr<FloatBuffer> allocate_factors(std::int64_t elements) override;
   absl::Status copy_factors(LayerIndex layer, std::span<float> output_gradient,
@@ -149,10 +150,11 @@ class NetworkExecutor final : public Executor {
   bool runs_in_phase(std::size_t index) const;
   absl::StatusOr<std::string> find_nonfinite();
   absl::StatusOr<ForwardResult> collect_result();
+  // Starts the way of a node's values of the valid samples to results_.
+  absl::Status start_result(const Node& node);
   // The first `elements` of device memory for reading here: in place where the device shares the
   // host's memory, else by way of host_copy_.
   absl::StatusOr<std::span<const float>> fetch(const void* memory, std::int64_t elements);
-  absl::StatusOr<std::span<const float>> fetch_output(const Node& node);  // valid samples
   // Of as many elements as you like, in pieces.
   absl::StatusOr<bool> is_finite(const float* memory, std::int64_t elements, Layout layout);
 
@@ -180,11 +182,14 @@ class NetworkExecutor final : public Executor {
   std::vector<Node> nodes_;
   std::vector<std::unique_ptr<FactorMemory>> factors_;  // by LayerIndex; null: not kept
   std::vector<Return> returns_;                         // by LayerIndex
+  std::unique_ptr<DeviceTicket> results_ticket_;
   // For results, and for pieces in the search for NaN; null where the device shares the host's.
   DeviceMemory host_copy_{nullptr, nullptr};
   std::int64_t host_copy_elements_ = 0;
   DeviceMemory host_labels_{nullptr, nullptr};  // likewise: of this pass
 
+  // Of this forward, losses first: in place, or one after the other in host_copy_.
+  std::vector<std::span<const float>> results_;
   // Of this backward: layers whose gradients are under way, in order; the first so many are done.
   std::vector<std::uint32_t> returning_;
   std::size_t handed_back_ = 0;

@@ -24,7 +24,7 @@ absl::StatusOr<PassTimes> PassTimes::create(Device* device, std::size_t interval
   PassTimes times;
   times.device_ = device;
   POSEIDON_ASSIGN_OR_RETURN(times.origin_, device->make_mark());
-  if (times.origin_ == nullptr) return times;
+  if (!times.has_clock()) return times;
   POSEIDON_ASSIGN_OR_RETURN(times.layer_marks_, make_marks(device, intervals));
   POSEIDON_ASSIGN_OR_RETURN(times.copy_marks_, make_marks(device, copies));
   times.begun_.reserve(intervals);
@@ -39,11 +39,12 @@ absl::Status PassTimes::begin_pass() {
   started_.clear();
   intervals_.clear();
   copies_.clear();
-  return origin_ == nullptr ? absl::OkStatus() : device_->mark(*origin_);
+  if (!has_clock() || wanted_ == PassTiming::kNothing) return absl::OkStatus();
+  return device_->mark(*origin_);
 }
 
 absl::Status PassTimes::begin(LayerIndex layer) {
-  if (origin_ == nullptr) return absl::OkStatus();
+  if (!has_clock() || wanted_ == PassTiming::kNothing) return absl::OkStatus();
   POSEIDON_CHECK(begun_.size() < layer_marks_.size(), "an interval of a pass");
   begun_.push_back({.layer = layer});
   return device_->mark(*layer_marks_[begun_.size() - 1].begin);
@@ -54,7 +55,7 @@ absl::Status PassTimes::end() {
 }
 
 CopyMarks PassTimes::copy(Stage stage, std::optional<LayerIndex> layer, std::int64_t bytes) {
-  if (!times_copies_ || started_.size() == copy_marks_.size()) return {};
+  if (wanted_ != PassTiming::kLayersAndCopies || started_.size() == copy_marks_.size()) return {};
   const Marks& marks = copy_marks_[started_.size()];
   started_.push_back({.stage = stage, .layer = layer, .bytes = bytes});
   return {.begin = marks.begin.get(), .end = marks.end.get()};

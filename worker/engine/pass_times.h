@@ -28,8 +28,10 @@ class PassTimes {
                                           std::size_t copies);
   PassTimes() = default;
 
-  /// Before a pass. At first they are not.
-  void time_copies(bool wanted) { times_copies_ = wanted; }
+  /// Before a pass.
+  void time(PassTiming wanted) { wanted_ = wanted; }
+  /// False of a synchronous device.
+  bool has_clock() const { return origin_ != nullptr; }
 
   /// While the device has nothing queued: its times are counted from here.
   absl::Status begin_pass();
@@ -37,7 +39,7 @@ class PassTimes {
   /// as there are intervals.
   absl::Status begin(LayerIndex layer);
   absl::Status end();
-  /// What the device has to set at a copy that it gets now. None where nobody wants to know, and
+  /// What the device has to set at a copy that it gets now. None where nobody wants to know, nor
   /// beyond so many copies in a pass. `layer`: as in CopyInterval.
   CopyMarks copy(Stage stage, std::optional<LayerIndex> layer, std::int64_t bytes);
   /// When the device has nothing queued any more: makes times().
@@ -58,7 +60,7 @@ class PassTimes {
   Device* device_ = nullptr;
   std::unique_ptr<DeviceMark> origin_;           ///< null of a synchronous device, which has ...
   std::vector<Marks> layer_marks_, copy_marks_;  ///< ... none of these
-  bool times_copies_ = false;
+  PassTiming wanted_ = PassTiming::kLayers;
   // Begun in this pass, without their times.
   std::vector<LayerInterval> begun_;
   std::vector<CopyInterval> started_;

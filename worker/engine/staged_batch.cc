@@ -88,13 +88,13 @@ void StagedBatch::begin() {
   changed_.notify_all();
 }
 
-absl::Status StagedBatch::start_up(std::int64_t copied) {
+absl::Status StagedBatch::start_up(std::int64_t copied, StartUpload start) {
   if (started_ == copied) return absl::OkStatus();
   const std::int64_t bytes = (copied - started_) * kFloatBytes;
-  POSEIDON_RETURN_IF_ERROR(
-      device_->start_upload(static_cast<float*>(device_memory_.get()) + started_,
-                            static_cast<const float*>(host_.get()) + started_, bytes,
-                            times_->copy(Stage::kUpload, std::nullopt, bytes)));
+  POSEIDON_RETURN_IF_ERROR((device_->*start)(static_cast<float*>(device_memory_.get()) + started_,
+                                             static_cast<const float*>(host_.get()) + started_,
+                                             bytes,
+                                             times_->copy(Stage::kUpload, std::nullopt, bytes)));
   started_ = copied;
   return absl::OkStatus();
 }
@@ -105,17 +105,19 @@ absl::Status StagedBatch::advance() {
     const std::lock_guard lock(mutex_);
     copied = copied_;
   }
-  return start_up(copied);
+  return start_up(copied, &Device::start_early_upload);
 }
 
-absl::Status StagedBatch::complete() {
+absl::Status StagedBatch::complete() { return start_rest(&Device::start_early_upload); }
+
+absl::Status StagedBatch::start_rest(StartUpload start) {
   if (batch_ == nullptr) return absl::OkStatus();
   {
     std::unique_lock lock(mutex_);
     POSEIDON_CHECK(from_ != nullptr, "a batch that was begun");
     changed_.wait(lock, [this] { return copied_ == elements_; });
   }
-  return start_up(elements_);
+  return start_up(elements_, start);
 }
 
 // What is on its way up may be on it still: its buffers are those of the next batch, whose pieces
@@ -130,7 +132,7 @@ void StagedBatch::rest() {
 
 absl::Status StagedBatch::take(DeviceMemory& buffer) {
   begin();
-  POSEIDON_RETURN_IF_ERROR(complete());
+  POSEIDON_RETURN_IF_ERROR(start_rest(&Device::start_upload));
   rest();
   std::swap(device_memory_, buffer);
   return absl::OkStatus();

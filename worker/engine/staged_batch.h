@@ -44,9 +44,9 @@ class StagedBatch {
   /// The batch is read from now on, until complete(), rest() or take() has returned; nothing of it
   /// where none is named, or all of it has been.
   void begin();
-  /// Starts the way up of what has been copied by now.
+  /// Starts the way up of what has been copied by now, for a later pass than this one.
   absl::Status advance();
-  /// Waits for the rest, which takes as long as memory needs.
+  /// Waits for the rest, which takes as long as memory needs, and starts its way up likewise.
   absl::Status complete();
   /// Reads no more, and forgets the batch.
   void rest();
@@ -64,7 +64,11 @@ class StagedBatch {
   void copy_batches();
   /// Whether there is a piece, which it has copied.
   bool copy_piece(std::unique_lock<std::mutex>& lock);
-  absl::Status start_up(std::int64_t copied);
+  using StartUpload = absl::Status (Device::*)(void* device, const void* host, std::int64_t bytes,
+                                               const CopyMarks& marks);
+  absl::Status start_up(std::int64_t copied, StartUpload start);
+  /// Waits until all is copied, and starts the way up of what has not begun it.
+  absl::Status start_rest(StartUpload start);
 
   Device* const device_;
   PassTimes* const times_;

@@ -145,13 +145,19 @@ absl::Status CudaContext::order(cudaStream_t earlier, cudaStream_t later) const 
   return absl::OkStatus();
 }
 
+// A GPU takes some microseconds to reach an event; most streams have nothing to do when asked.
 absl::Status CudaContext::wait(cudaStream_t stream) const {
+  POSEIDON_ASSIGN_OR_RETURN(const bool is_idle, is_ready(cudaStreamQuery(stream)));
+  if (is_idle) return absl::OkStatus();
   POSEIDON_CUDA(cudaEventRecord(wait_event_, stream));
   return wait(wait_event_);
 }
 
 absl::StatusOr<bool> CudaContext::is_done(cudaEvent_t event) {
-  const cudaError_t state = cudaEventQuery(event);
+  return is_ready(cudaEventQuery(event));
+}
+
+absl::StatusOr<bool> CudaContext::is_ready(cudaError_t state) {
   if (state == cudaErrorNotReady) {
     static_cast<void>(cudaGetLastError());
     return false;

@@ -78,8 +78,7 @@ class CudaContext {
   absl::Status wait(cudaStream_t stream) const;
   /// Likewise for an event.
   static absl::Status wait(cudaEvent_t event);
-  /// Whether all that came before the event's last record is done. All questions go this way: the
-  /// runtime keeps "not ready" as the thread's last error, which the next launch would report.
+  /// Whether all that came before the event's last record is done.
   static absl::StatusOr<bool> is_done(cudaEvent_t event);
   /// Whether the GPU goes on after a library's call has failed: nothing that it was given on
   /// `compute` has. What that call left as the thread's last error is forgotten.
@@ -92,6 +91,9 @@ class CudaContext {
   CudaContext(int ordinal, CudaPrecision precision, Warn warn_with)
       : ordinal_(ordinal), precision_(precision), warn_(warn_with) {}
   absl::Status open();
+  /// What a question for an event or a stream answered. All go this way: the runtime keeps "not
+  /// ready" as the thread's last error, which the next launch would report.
+  static absl::StatusOr<bool> is_ready(cudaError_t state);
   struct Shared {
     DeviceMemory memory{nullptr, nullptr};
     std::size_t bytes = 0, promised = 0;

@@ -116,11 +116,16 @@ class CudaDevice final : public Device {
   }
   absl::Status start_upload(void* device, const void* host, std::int64_t bytes,
                             const CopyMarks& marks) override {
+    POSEIDON_RETURN_IF_ERROR(start_early_upload(device, host, bytes, marks));
+    return context_->order(context_->upload(), context_->compute());
+  }
+  // A pass ends with finish(), which waits for `upload`.
+  absl::Status start_early_upload(void* device, const void* host, std::int64_t bytes,
+                                  const CopyMarks& marks) override {
     POSEIDON_RETURN_IF_ERROR(record_mark(marks.begin, context_->upload()));
     POSEIDON_CUDA(cudaMemcpyAsync(device, host, static_cast<std::size_t>(bytes),
                                   cudaMemcpyHostToDevice, context_->upload()));
-    POSEIDON_RETURN_IF_ERROR(record_mark(marks.end, context_->upload()));
-    return context_->order(context_->upload(), context_->compute());
+    return record_mark(marks.end, context_->upload());
   }
   absl::Status start_download(void* host, const void* device, std::int64_t bytes,
                               DeviceTicket& ticket, const CopyMarks& marks) override {

@@ -30,7 +30,7 @@ constexpr int kUnwritten = 0xFF;
 
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local int chosen_device = -1;
-std::atomic<unsigned long> stray_calls{0}, pageable_copies{0};
+std::atomic<unsigned long> stray_calls{0}, pageable_copies{0}, timing_calls{0};
 
 /// Bytes by address; no two overlap.
 using Ranges = std::map<std::uintptr_t, std::size_t>;
@@ -157,6 +157,8 @@ const char* poseidon_emulated_setup_calls() {
 unsigned long poseidon_emulated_stray_calls() { return stray_calls; }
 /// For tests: copies from or to host memory that is not pinned, which the host stands still for.
 unsigned long poseidon_emulated_pageable_copies() { return pageable_copies; }
+/// For tests: records of events that have a time, and questions for one.
+unsigned long poseidon_emulated_timing_calls() { return timing_calls; }
 
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 
@@ -391,6 +393,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (!is_usable(stream) || event == nullptr || event->device != stream->device()) {
     return told(cudaErrorInvalidResourceHandle);
   }
+  if (event->times) ++timing_calls;
   const std::lock_guard<std::mutex> lock(event->mutex);
   event->last = stream->record();
   return cudaSuccess;
@@ -410,6 +413,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  ++timing_calls;
   if (begin == nullptr || end == nullptr || !begin->times || !end->times) {
     return told(cudaErrorInvalidResourceHandle);
   }
