@@ -360,6 +360,17 @@ class Doctor {
               ", "),
           percent(sfb_bytes / all_bytes)));
     }
+    // Where one node is an end of every message, no stream tells its link from the network.
+    std::string links = "no node's link is worse than the others'";
+    const std::string shared = f_.servers.size() == 1   ? f_.servers.front().node.name
+                               : f_.workers.size() == 1 ? f_.workers.front().node.name
+                                                        : "";
+    if (!shared.empty()) {
+      links = absl::StrCat("all of them pass the link of ", shared,
+                           ", so it may be this one alone that is slow");
+      remedies.insert(remedies.begin(),
+                      absl::StrCat("look whether the link of ", shared, " gives what it should"));
+    }
     const double times = needs / std::max(has, 1.0);
     if (times > 1.0 && f_.batch_size > 0) {
       remedies.push_back(
@@ -369,8 +380,9 @@ class Doctor {
     add(Finding::Kind::kNetwork, "", stall_s_,
         absl::StrFormat("the network is too small for the job: every worker waits, %s of each "
                         "iteration on average; %.3g MB go one way of %s per iteration and get %s "
-                        "there, no node's link is worse than the others'",
-                        percent(stall_s_ / f_.iteration_s), bytes * 1e-6, busiest->name, gbit(has)),
+                        "there, %s",
+                        percent(stall_s_ / f_.iteration_s), bytes * 1e-6, busiest->name, gbit(has),
+                        links),
         absl::StrJoin(remedies, "; "));
   }
 

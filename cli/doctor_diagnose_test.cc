@@ -14,6 +14,7 @@ namespace poseidon {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr double kGbit = 1e9 / 8;
 constexpr auto kWorker = DoctorFacts::Daemon::Role::kWorker;
@@ -287,6 +288,19 @@ TEST(DiagnoseNetwork, SaysWhatWouldHelp) {
   EXPECT_THAT(findings[0].remedy, HasSubstr("a batch of about 127 in place of 32"));
   facts.sixteen_bits = true;
   EXPECT_THAT(diagnose(facts)[0].remedy, ::testing::Not(HasSubstr("bf16")));
+}
+
+TEST(DiagnoseNetwork, ALinkThatAllMessagesPassMayBeTheOnlySlowOne) {
+  DoctorFacts facts = healthy();
+  wait_more(facts, 0.3);
+  for (auto& worker : facts.workers) worker.node.send_s = 0.32;
+  ASSERT_GT(facts.servers.size(), 1U);
+  EXPECT_THAT(diagnose(facts)[0].what, HasSubstr("no node's link is worse than the others'"));
+  facts.servers.resize(1);
+  const auto findings = diagnose(facts);
+  ASSERT_EQ(findings[0].kind, Finding::Kind::kNetwork);
+  EXPECT_THAT(findings[0].what, HasSubstr("all of them pass the link of server 0"));
+  EXPECT_THAT(findings[0].remedy, StartsWith("look whether the link of server 0"));
 }
 
 TEST(Diagnose, TheMostExpensiveComesFirst) {
