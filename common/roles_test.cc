@@ -56,7 +56,9 @@ TEST(Roles, WhoMayCallWhat) {
   EXPECT_EQ(callers("/poseidon.v1.Coordinator/RequestCheckpoint"), "O");
   EXPECT_EQ(callers("/poseidon.v1.Coordinator/LocateCheckpoint"), "O");
   EXPECT_EQ(callers("/poseidon.v1.Coordinator/RestoreCheckpoint"), "O");
+  EXPECT_EQ(callers("/poseidon.v1.Coordinator/Trace"), "O");
   EXPECT_EQ(callers("/poseidon.v1.ParameterServer/Exchange"), "W");
+  EXPECT_EQ(callers("/poseidon.v1.LocalAggregation/Exchange"), "W");
   EXPECT_EQ(callers("/poseidon.v1.FactorExchange/Exchange"), "W");
   EXPECT_EQ(callers("/poseidon.v1.CheckpointStore/Exchange"), "SWO");
   EXPECT_EQ(callers("/poseidon.v1.Probe/Exchange"), "SW");

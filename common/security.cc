@@ -62,10 +62,22 @@ void take_log_line(gpr_log_func_args* line) {
                  plain ? " (the other side speaks plain text: it needs --tls-dir too)" : "");
     return;
   }
+  // With GRPC_TRACE=http it writes the headers of calls, the token among them.
+  if (message.find(kTokenKey) != std::string_view::npos) return;
   spdlog::debug("gRPC: {}", line->message);
 }
 
 std::string text_of(const grpc::string_ref& text) { return {text.data(), text.size()}; }
+
+/// What the caller has shown in the handshake, read as it was judged there; without names where it
+/// has shown none, as who comes with a ticket.
+CertificateFacts shown_certificate(const grpc::ServerContextBase& context) {
+  const auto peer = context.auth_context();
+  if (peer == nullptr) return {};
+  const auto pems = peer->FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
+  if (pems.size() != 1) return {};
+  return read_certificate(text_of(pems.front())).value_or(CertificateFacts());
+}
 
 /// A secret is its owner's, or root's and one group's: as PostgreSQL has it.
 absl::Status check_private(const std::filesystem::path& path) {
@@ -193,8 +205,8 @@ absl::StatusOr<std::shared_ptr<Security>> Security::load(const SecurityOptions& 
   if (const absl::Status able = check_sealing(); !able.ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat(kOption, ": ", able.message(),
-                     "; with TLS this machine needs AES instructions (AES-NI), which "
-                     "a virtual machine may hide: look for \"aes\" in /proc/cpuinfo"));
+                     "; with TLS tensors are sealed by it (docs/security.md): repair that, or do "
+                     "without TLS"));
   }
   constexpr const char* kRemedy =
       "it needs ca.crt, tls.crt and tls.key, which `poseidon tls init` makes";
@@ -349,23 +361,26 @@ void ServerPort::start() {
 
 std::optional<RoleSet> Security::roles_of(const grpc::ServerContextBase& context) const {
   if (tls_ == nullptr) return std::nullopt;
-  std::vector<std::string> names;
-  if (const auto peer = context.auth_context(); peer != nullptr) {
-    for (const grpc::string_ref& name : peer->FindPropertyValues(GRPC_X509_SAN_PROPERTY_NAME)) {
-      names.push_back(text_of(name));
-    }
-  }
-  return roles_of_names(names);
+  return roles_of_names(shown_certificate(context).dns_names);
 }
 
 absl::Status Security::admit(const grpc::ServerContextBase& context, std::string_view method) {
-  if (const auto roles = roles_of(context)) {
-    const RoleSet callers = rule_of(method).callers;
-    if (!roles->meets(callers)) {
+  if (tls_ != nullptr) {
+    const CertificateFacts shown = shown_certificate(context);
+    const RoleSet roles = roles_of_names(shown.dns_names), callers = rule_of(method).callers;
+    if (!roles.meets(callers)) {
       std::string message = str_cat(method, " is for the certificate of ", to_string(callers),
-                                    "; the caller's is that of ", to_string(*roles));
+                                    "; the caller's is that of ", to_string(roles));
       refuse(PeerRefusal::kWrongRole, context.peer(), message);
       return absl::PermissionDeniedError(message);
+    }
+    // It was good in the handshake, which may be long ago.
+    if (now_unix_s() > shown.validity.until_unix_s) {
+      std::string message = absl::StrCat("the caller's certificate (", shown.subject,
+                                         ") has expired at ", utc_text(shown.validity.until_unix_s),
+                                         ": make a new one with `poseidon tls issue`");
+      refuse(PeerRefusal::kExpired, context.peer(), message);
+      return absl::UnauthenticatedError(message);
     }
   }
   if (!has_token()) return absl::OkStatus();

@@ -118,7 +118,8 @@ class Security : public std::enable_shared_from_this<Security> {
       grpc::ServerBuilder& builder, const std::string& address, const PortLimits& limits = {},
       std::shared_ptr<TicketBook> tickets = nullptr);
   /// Whether the peer may make this call; the refusal is counted and logged. PERMISSION_DENIED for
-  /// a wrong role, UNAUTHENTICATED for a token.
+  /// a wrong role, UNAUTHENTICATED for a certificate that has expired since the handshake or a
+  /// token.
   absl::Status admit(const grpc::ServerContextBase& context, std::string_view method);
   /// What the peer's certificate says that it is; without TLS nothing is known of it.
   std::optional<RoleSet> roles_of(const grpc::ServerContextBase& context) const;

@@ -3,6 +3,8 @@
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -11,6 +13,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/grpc_transport.h"
@@ -116,12 +119,19 @@ class Connections : public ::testing::Test {
     client.stop();
     return end.get();
   }
+  std::shared_ptr<grpc::Channel> channel(
+      const std::shared_ptr<grpc::ChannelCredentials>& credentials) const {
+    grpc::ChannelArguments arguments;
+    arguments.SetString(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, "server.poseidon.internal");
+    return grpc::CreateCustomChannel(address_, credentials, arguments);
+  }
   /// What a stock gRPC client hears from `method`.
   grpc::Status call(const std::shared_ptr<grpc::ChannelCredentials>& credentials,
                     const std::string& method) const {
-    grpc::ChannelArguments arguments;
-    arguments.SetString(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, "server.poseidon.internal");
-    const auto channel = grpc::CreateCustomChannel(address_, credentials, arguments);
+    return call(channel(credentials), method);
+  }
+  static grpc::Status call(const std::shared_ptr<grpc::Channel>& channel,
+                           const std::string& method) {
     grpc::GenericStub stub(channel);
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kPatience);
@@ -179,6 +189,68 @@ TEST_F(Connections, AWrongRoleIsToldAndCounted) {
   EXPECT_EQ(stocks.error_code(), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_EQ(refused(PeerRefusal::kWrongRole), 2U);
   EXPECT_EQ(welcome_.accepted, 0);
+}
+
+/// One that another tool has made, from a request that named more than it should.
+KeyPair certificate_with_names(const KeyPair& authority, const std::string& names) {
+  const auto bio_of = [](const std::string& pem) {
+    return std::unique_ptr<BIO, decltype(&BIO_free)>(
+        BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), BIO_free);
+  };
+  const std::unique_ptr<X509, decltype(&X509_free)> issuer(
+      PEM_read_bio_X509(bio_of(authority.certificate_pem).get(), nullptr, nullptr, nullptr),
+      X509_free);
+  const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> issuer_key(
+      PEM_read_bio_PrivateKey(bio_of(authority.key_pem).get(), nullptr, nullptr, nullptr),
+      EVP_PKEY_free);
+  // All that ours have, but for the names.
+  KeyPair made = test_certificate(authority, PeerRole::kServer);
+  const std::unique_ptr<X509, decltype(&X509_free)> certificate(
+      PEM_read_bio_X509(bio_of(made.certificate_pem).get(), nullptr, nullptr, nullptr), X509_free);
+  const int place = X509_get_ext_by_NID(certificate.get(), NID_subject_alt_name, -1);
+  X509_EXTENSION_free(X509_delete_ext(certificate.get(), place));
+  const std::unique_ptr<X509_EXTENSION, decltype(&X509_EXTENSION_free)> extension(
+      X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name, names.c_str()),
+      X509_EXTENSION_free);
+  X509_add_ext(certificate.get(), extension.get(), -1);
+  EXPECT_GT(X509_sign(certificate.get(), issuer_key.get(), EVP_sha256()), 0);
+  const std::unique_ptr<BIO, decltype(&BIO_free)> out(BIO_new(BIO_s_mem()), BIO_free);
+  PEM_write_bio_X509(out.get(), certificate.get());
+  char* text = nullptr;
+  const long size = BIO_get_mem_data(out.get(), &text);
+  made.certificate_pem.assign(text, static_cast<std::size_t>(size));
+  return made;
+}
+
+TEST_F(Connections, ARoleIsADnsNameAndNoOther) {
+  serve(loaded(ours_, PeerRole::kServer));
+  const auto hears = [&](const std::string& names) {
+    return call(stock(ours_, certificate_with_names(ours_, names)), exchange()).error_code();
+  };
+  const std::string server = "DNS:server.poseidon.internal";
+  EXPECT_EQ(hears(server + ",URI:worker.poseidon.internal,email:worker.poseidon.internal"),
+            grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(refused(PeerRefusal::kWrongRole), 1U);
+  EXPECT_EQ(welcome_.accepted, 0);
+  EXPECT_NE(hears(server + ",DNS:worker.poseidon.internal"), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(welcome_.accepted, 1);
+}
+
+TEST_F(Connections, ACertificateThatExpiresMakesNoMoreCallsOnItsOldConnection) {
+  serve(loaded(ours_, PeerRole::kServer));
+  const auto soon =
+      channel(stock(ours_, test_certificate(ours_, PeerRole::kWorker, test_now_s() + 3)));
+  EXPECT_NE(call(soon, exchange()).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(welcome_.accepted, 1);
+  grpc::Status status;
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  do {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    status = call(soon, exchange());
+  } while (status.error_code() != grpc::StatusCode::UNAUTHENTICATED &&
+           std::chrono::steady_clock::now() < deadline);
+  EXPECT_THAT(status.error_message(), AllOf(HasSubstr("has expired at"), HasSubstr("tls issue")));
+  EXPECT_EQ(refused(PeerRefusal::kExpired), 1U) << "by no handshake";
 }
 
 TEST_F(Connections, ExpiredCertificatesEndInTheHandshake) {
