@@ -12,11 +12,17 @@ case $how in
     cmake --preset release
     # What is installed, without tests and benchmarks.
     cmake --build --preset release --target poseidon poseidon-coordinator poseidon-server poseidon-worker
+    rm -f build/release/packages/*.deb  # an earlier version's
     cpack --config build/release/CPackConfig.cmake
     ;;
   ready)
     if ! compgen -G 'build/release/packages/*.deb' >/dev/null; then
       echo "PACKAGES=ready, but build/release/packages has none: cmake --build --preset release --target package" >&2
+      exit 1
+    fi
+    versions=(build/release/packages/poseidon-common_*.deb)
+    if [ ${#versions[@]} -gt 1 ]; then
+      echo "build/release/packages has several versions (${versions[*]##*/}): remove all but one" >&2
       exit 1
     fi
     ;;

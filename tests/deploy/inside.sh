@@ -20,6 +20,7 @@ until_true() {
 must_fail() {
   if "$@" >/dev/null 2>&1; then echo "should have failed: $*"; return 1; fi
 }
+runs_as_the_user() { grep -qsE "^Uid:[[:space:]]+$(id -u poseidon)[[:space:]]" /proc/[0-9]*/status; }
 pid_of() { systemctl show --property=MainPID --value "$1"; }
 other_pid() { local now; now=$(pid_of "$1"); [ "$now" != 0 ] && [ "$now" != "$2" ]; }
 nodes_idle() { [ "$(poseidon status --coordinator $at | grep -c ' idle ')" = 2 ]; }
@@ -40,9 +41,9 @@ removed() {
 nothing_left() {
   must_fail getent passwd poseidon
   must_fail getent group poseidon
-  local left
+  local left  # whoever gets their numbers next would have what belongs to nobody
   left=$(find / -xdev \( -path /proc -o -path /sys -o -path /packages -o -path /upgrade -o -path /run -o -path /var/log \
-    -o -path /var/cache \) -prune -o -name '*poseidon*' -print)
+    -o -path /var/cache \) -prune -o \( -name '*poseidon*' -o -nouser -o -nogroup \) -print)
   [ -z "$left" ] || { echo "left behind: $left"; return 1; }
 }
 
@@ -138,7 +139,22 @@ grep -q 9471 /etc/poseidon/server.json
 [ -d /var/lib/poseidon/server ]
 [ -d /var/lib/poseidon/coordinator/runs ]
 
+echo "== purged while something runs as the user: the user stays, and apt goes on; a key of the group's is root's then"
+install -d -g poseidon -m 750 /etc/poseidon/tls
+install -g poseidon -m 640 /dev/null /etc/poseidon/tls/tls.key
+setpriv --reuid=poseidon --regid=poseidon --clear-groups sleep 300 &
+sleeper=$!
+until_true 10 "it runs" runs_as_the_user
+apt-get purge -y 'poseidon-*' 2>&1 | grep 'the user poseidon stays'
+getent passwd poseidon
+[ "$(stat -c %G /etc/poseidon/tls/tls.key)" = root ]
+kill $sleeper
+until_true 10 "it is gone" must_fail runs_as_the_user
+userdel poseidon
+rm -r /etc/poseidon
+
 echo "== purged: nothing is left"
+dpkg -i /packages/*.deb >/dev/null
 apt-get purge -y 'poseidon-*' >/dev/null
 nothing_left
 echo "ALL DONE"

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -61,6 +62,23 @@ def make_packages(test, folder):
         folder.mkdir(parents=True)
         for package in pathlib.Path(made).glob("*.deb"):
             shutil.copy(package, folder)
+
+
+def make_next_version(test, packages, upgrade):
+    """The same packages as their next version, VERSION+next, whose configuration of the server has another line."""
+    upgrade.mkdir()
+    for package in packages.iterdir():
+        with tempfile.TemporaryDirectory(prefix="poseidon-next-", dir=BUILD) as made:
+            inside = pathlib.Path(made) / "package"
+            run(test, "dpkg-deb", "--raw-extract", package, inside)
+            control = inside / "DEBIAN/control"
+            text = control.read_text()
+            version = re.search(r"^Version: (.*)$", text, re.MULTILINE).group(1)
+            control.write_text(text.replace(version, f"{version}+next"))
+            configuration = inside / "etc/poseidon/server.json"
+            if configuration.exists():
+                configuration.write_text(configuration.read_text() + "\n")
+            run(test, "dpkg-deb", "--root-owner-group", "-Znone", "--build", inside, upgrade)
 
 
 def mirror():

@@ -22,7 +22,7 @@ import tempfile
 import time
 import unittest
 
-from machine import BUILD, PAGE, ROOT, command_blocks, make_debian, make_packages, run
+from machine import BUILD, PAGE, ROOT, command_blocks, make_debian, make_next_version, make_packages, run
 
 TOOLS = ("cpack", "dpkg-shlibdeps", "mmdebstrap", "systemd-nspawn", "nsenter", "ip", "ssh-keygen")
 MACHINES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
@@ -210,6 +210,7 @@ class Operations(unittest.TestCase):
         needed = ",".join(sorted(d for d in depends if d and not d.startswith("poseidon")))
         make_debian(self, tree, f"--include={PACKAGES},{needed}")
         shutil.copytree(packages, tree / "root/packages")
+        make_next_version(self, packages, tree / "root/new")
         shutil.copytree(ROOT / "tests/data/digits", tree / "srv/digits")
         shutil.copytree(ROOT / "dashboards", tree / "root/dashboards")
         (tree / "etc/systemd/system/grafana-server.service").write_text(GRAFANA)
@@ -282,13 +283,31 @@ class Operations(unittest.TestCase):
             self.fail(f"{PAGE.name}, line {block.line}, on {place}: exit status {result.returncode}\n{block.text}----\n"
                       f"{result.stdout[-3000:]}\n{journal}")
 
+    def check_upgraded(self, place):
+        """Everything that was installed is there in the next version; what was enabled is so still, and runs."""
+        ask = lambda *command: run(self, *self.enter(place), *command)
+        versions = dict(line.split() for line in
+                        ask("dpkg-query", "-W", "-f", "${Package} ${Version}\n", "poseidon-*").splitlines())
+        self.assertTrue({"poseidon-common", "poseidon-server", "poseidon-worker"} <= versions.keys(), versions)
+        self.assertEqual("poseidon-coordinator" in versions, place == MACHINES[0])
+        for name, version in versions.items():
+            self.assertTrue(version.endswith("+next"), f"{name} {version} on {place}")
+        ask("systemctl", "is-enabled", "poseidon-server", "poseidon-worker")
+        ask("systemctl", "is-active", "poseidon-server", "poseidon-worker")
+
     def test_every_command_of_the_page(self):
         self.make_network()
         self.boot(self.make_tree())
+        upgraded = []
         for block in command_blocks(MACHINES[0]):
             for place in block.where:
-                if place != "containers":
-                    self.execute(block, place)
+                if place == "containers":
+                    continue
+                self.execute(block, place)
+                if "--only-upgrade" in block.text:
+                    self.check_upgraded(place)
+                    upgraded.append(place)
+        self.assertEqual(sorted(upgraded), sorted(MACHINES))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@
 namespace poseidon {
 
 /// How many unreadable samples are named; more are only counted.
-inline constexpr std::size_t kMaxNamedSamples = 100;
+inline constexpr std::size_t kMaxNamedSamples = 50;
 
 /// What one worker found unreadable in one set, shared by its readers, all of one phase. Any
 /// thread.
