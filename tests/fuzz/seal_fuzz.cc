@@ -143,7 +143,7 @@ class Session final : public Acceptor {
         break;
       case 4: {
         v1::SealAgreement agreement;
-        agreement.mutable_request()->set_version(input_.byte() % 3);
+        agreement.mutable_request()->set_version(kSealVersion - 1 + input_.byte() % 3);
         stranger.say(agreement.SerializeAsString());
         break;
       }

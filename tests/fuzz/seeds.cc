@@ -207,6 +207,20 @@ void add_streams(Seeds& seeds) {
             bytes_of({2, 0}) + greeted + parameters + set(0) + bytes_of({3, 8, 4}) +
                 opens(0, true) + says(0, 0, 0, 0) + set(1) + bytes_of({8, 250}));
 
+  // A measurement, answered (what is taken of the answerer's data comes at the end), and asked for.
+  const auto hello = [](int peer) { return bytes_of({peer * 16 + 9, 5 * 12, 9, 0}); };
+  const auto data = [](int peer, int taken) { return bytes_of({peer * 16 + 9, 2, 150, taken}); };
+  seeds.add("streams", "probe-answers",
+            bytes_of({96, 0}) + opens(0, true) + hello(0) + bytes_of({9, 1, 0, 0}) + data(0, 0) +
+                data(0, 0) + data(0, 0) + bytes_of({8, 1}) + bytes_of({9, 3, 0, 8}) +
+                bytes_of({9, 3, 0, 16}) + bytes_of({8, 250}));
+  seeds.add("streams", "probe-asks",
+            bytes_of({96, 0}) + acts(255) + hello(3) + bytes_of({3 * 16 + 9, 1, 0, 0}) +
+                bytes_of({3 * 16 + 9, 1, 0, 0}) + bytes_of({3 * 16 + 9, 1, 0, 0}) +
+                bytes_of({3 * 16 + 9, 1, 0, 0}) + bytes_of({3 * 16 + 9, 1, 0, 0}) +
+                bytes_of({3 * 16 + 9, 3, 0, 16}) + bytes_of({3 * 16 + 9, 4 + 5 * 10, 9, 16}) +
+                data(3, 16) + data(3, 16) + bytes_of({8, 1}) + data(3, 16) + acts(7) + acts(4));
+
   // As one of ours, but by hand: an offer, then messages with headers.
   const std::string by_hand = opens(0, false) + bytes_of({6, 0});
   seeds.add("streams", "shared-memory",

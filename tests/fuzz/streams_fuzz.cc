@@ -1,6 +1,7 @@
 // The ports of the data path, each behind the transport that the daemons have, and peers that send
 // it what they like: a server's shard, a server's store, a worker's door for factors, the relay of
-// a group of workers, to whose servers the peers answer too.
+// a group of workers, to whose servers the peers answer too, and any node's port for those that
+// measure the network.
 //
 // The first byte chooses the port, the second what its job is like. Then each step begins with a
 // byte that chooses what happens; most take some more. Peers speak as ours do (offer, answer, one
@@ -23,6 +24,7 @@
 #include "poseidon/v1/stream.pb.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/ports/factor_port.h"
+#include "tests/fuzz/ports/probe_port.h"
 #include "tests/fuzz/ports/relay_port.h"
 #include "tests/fuzz/ports/shard_port.h"
 #include "tests/fuzz/ports/store_port.h"
@@ -117,6 +119,8 @@ class Session final : public Acceptor {
     POSEIDON_CHECK(from.listen("peer", this).ok(), "a free address");
     if (which >= 128) {
       port_ = std::make_unique<RelayPort>(&ours_, job);
+    } else if (which >= 96) {
+      port_ = std::make_unique<ProbePort>(&ours_);
     } else if (which % 3 == 0) {
       port_ = std::make_unique<ShardPort>(&ours_, job);
     } else if (which % 3 == 1) {
