@@ -1,6 +1,6 @@
 #include "common/seal.h"
 
-#include <intel-ipsec-mb.h>
+#include <gcrypt.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -19,25 +19,83 @@ namespace {
 constexpr std::size_t kKeyBytes = 16;
 constexpr std::size_t kNonceBytes = 12;
 
-/// Function pointers for this processor, unchanging once they are made; and what was wrong.
-struct Instructions {
-  IMB_MGR* manager = nullptr;
-  absl::Status status;
-};
-const Instructions& instructions_of_processor() {
-  static const Instructions found = [] {
-    Instructions made{.manager = alloc_mb_mgr(0), .status = {}};
-    POSEIDON_CHECK(made.manager != nullptr, "memory for libipsec-mb");
-    init_mb_mgr_auto(made.manager, nullptr);
-    if (const int error = imb_get_errno(made.manager); error != 0) {
-      made.status = absl::FailedPreconditionError(
-          absl::StrCat("libipsec-mb does not work on this processor: ", imb_get_strerror(error)));
-    }
-    return made;
-  }();
-  return found;
+constexpr std::size_t kBlockBytes = 16;
+constexpr int kCipher = GCRY_CIPHER_AES128;
+constexpr int kMode = GCRY_CIPHER_MODE_OCB;
+
+/// Once for the process, before anything else of libgcrypt's; another library may have done it.
+absl::Status start_libgcrypt() {
+  if (gcry_check_version(GCRYPT_VERSION) == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat("libgcrypt ", gcry_check_version(nullptr),
+                                                      " is older than the one that this was built "
+                                                      "with, ",
+                                                      GCRYPT_VERSION, ": install that"));
+  }
+  if (gcry_control(GCRYCTL_INITIALIZATION_FINISHED_P) == 0) {
+    gcry_control(GCRYCTL_DISABLE_SECMEM, 0);  // keys lie where the tensors lie
+    gcry_control(GCRYCTL_INITIALIZATION_FINISHED, 0);
+  }
+  gcry_cipher_hd_t cipher = nullptr;
+  if (const gcry_error_t error = gcry_cipher_open(&cipher, kCipher, kMode, 0); error != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("libgcrypt does not encrypt by AES-128-OCB here (", gcry_strerror(error),
+                     "), as in FIPS mode, which leaves it out"));
+  }
+  gcry_cipher_close(cipher);
+  return absl::OkStatus();
 }
-IMB_MGR* instructions() { return instructions_of_processor().manager; }
+const absl::Status& libgcrypt() {
+  static const absl::Status started = start_libgcrypt();
+  return started;
+}
+
+/// Of calls that cannot fail once libgcrypt() is well and their arguments are.
+void must(gcry_error_t error) { POSEIDON_CHECK(error == 0, gcry_strerror(error)); }
+
+/// Brings a message in pieces of any length to a cipher that takes whole blocks until the last.
+class Blocks {
+ public:
+  using Crypt = gcry_error_t (*)(gcry_cipher_hd_t cipher, void* to, std::size_t to_bytes,
+                                 const void* from, std::size_t from_bytes);
+  Blocks(gcry_cipher_hd_t cipher, Crypt crypt, std::byte* to)
+      : cipher_(cipher), crypt_(crypt), to_(to) {}
+
+  void add(absl::Span<const std::byte> piece) {
+    if (begun_bytes_ > 0) {
+      const std::size_t here = std::min(piece.size(), kBlockBytes - begun_bytes_);
+      begin_block(piece.first(here));
+      piece.remove_prefix(here);
+      if (begun_bytes_ < kBlockBytes) return;
+      pass({begun_.data(), std::exchange(begun_bytes_, 0)});
+    }
+    const std::size_t whole = piece.size() / kBlockBytes * kBlockBytes;
+    if (whole > 0) pass(piece.first(whole));
+    begin_block(piece.subspan(whole));
+  }
+  /// Returns where the message ends.
+  std::byte* finish() {
+    must(gcry_cipher_final(cipher_));
+    pass({begun_.data(), begun_bytes_});
+    return to_;
+  }
+
+ private:
+  void begin_block(absl::Span<const std::byte> bytes) {
+    std::copy(bytes.begin(), bytes.end(),
+              begun_.begin() + static_cast<std::ptrdiff_t>(begun_bytes_));
+    begun_bytes_ += bytes.size();
+  }
+  void pass(absl::Span<const std::byte> bytes) {
+    must(crypt_(cipher_, to_, bytes.size(), bytes.data(), bytes.size()));
+    to_ += bytes.size();
+  }
+
+  const gcry_cipher_hd_t cipher_;
+  const Crypt crypt_;
+  std::byte* to_;
+  std::array<std::byte, kBlockBytes> begun_{};
+  std::size_t begun_bytes_ = 0;
+};
 
 /// HKDF-Expand (RFC 5869, 2.3) for up to one hash: the first block.
 SealSecret expand(const SealSecret& secret, std::string_view label) {
@@ -58,7 +116,7 @@ SealSecret expand(const SealSecret& secret, std::string_view label) {
 
 void forget_secret(void* bytes, std::size_t size) { ::OPENSSL_cleanse(bytes, size); }
 
-absl::Status check_sealing() { return instructions_of_processor().status; }
+absl::Status check_sealing() { return libgcrypt(); }
 
 void fill_with_secret_bytes(absl::Span<std::byte> bytes) {
   POSEIDON_CHECK(::RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()),
@@ -68,6 +126,8 @@ void fill_with_secret_bytes(absl::Span<std::byte> bytes) {
 
 struct SealKeys::State {
   State(const SealSecret& first, std::uint64_t limit) : secret(first), bytes_per_key(limit) {
+    POSEIDON_CHECK(libgcrypt().ok(), "check_sealing() was asked before");
+    must(gcry_cipher_open(&cipher, kCipher, kMode, 0));
     begin_key();
   }
   ~State() { forget(); }
@@ -77,13 +137,12 @@ struct SealKeys::State {
   void forget() {
     secret = {};
     forget_secret(first_nonce.data(), first_nonce.size());
-    forget_secret(&key, sizeof(key));
-    forget_secret(&context, sizeof(context));
+    gcry_cipher_close(std::exchange(cipher, nullptr));  // which overwrites the key
   }
 
   void begin_key() {
     const SealSecret derived = expand(secret, "poseidon seal key");
-    IMB_AES128_GCM_PRE(instructions(), derived.data(), &key);
+    must(gcry_cipher_setkey(cipher, derived.data(), kKeyBytes));
     std::copy_n(derived.begin() + kKeyBytes, kNonceBytes, first_nonce.begin());
     messages = 0;
     bytes = 0;
@@ -95,9 +154,8 @@ struct SealKeys::State {
       nonce[kNonceBytes - 1 - i] ^= static_cast<std::byte>(messages >> (8 * i));
     }
     ++messages;
-    IMB_AES128_GCM_INIT(instructions(), &key, &context,
-                        reinterpret_cast<const std::uint8_t*>(nonce.data()),
-                        reinterpret_cast<const std::uint8_t*>(&kind), sizeof(kind));
+    must(gcry_cipher_setiv(cipher, nonce.data(), nonce.size()));
+    must(gcry_cipher_authenticate(cipher, &kind, sizeof(kind)));
   }
 
   /// Both ends count the same.
@@ -108,8 +166,7 @@ struct SealKeys::State {
     begin_key();
   }
 
-  alignas(64) gcm_key_data key;
-  alignas(64) gcm_context_data context;
+  gcry_cipher_hd_t cipher = nullptr;
   SealSecret secret;
   std::array<std::byte, kNonceBytes> first_nonce{};
   std::uint64_t messages = 0;  ///< under this key
@@ -127,17 +184,11 @@ void Sealer::seal(std::byte kind, absl::Span<const absl::Span<const std::byte>> 
                   std::byte* sealed) {
   State& state = *state_;
   state.begin_message(kind);
-  std::uint64_t bytes = 0;
-  for (const absl::Span<const std::byte> piece : text) {
-    if (piece.empty()) continue;
-    IMB_AES128_GCM_ENC_UPDATE(instructions(), &state.key, &state.context,
-                              reinterpret_cast<std::uint8_t*>(sealed + bytes),
-                              reinterpret_cast<const std::uint8_t*>(piece.data()), piece.size());
-    bytes += piece.size();
-  }
-  IMB_AES128_GCM_ENC_FINALIZE(instructions(), &state.key, &state.context,
-                              reinterpret_cast<std::uint8_t*>(sealed + bytes), kSealTagBytes);
-  state.end_message(bytes);
+  Blocks blocks(state.cipher, gcry_cipher_encrypt, sealed);
+  for (const absl::Span<const std::byte> piece : text) blocks.add(piece);
+  std::byte* const tag = blocks.finish();
+  must(gcry_cipher_gettag(state.cipher, tag, kSealTagBytes));
+  state.end_message(static_cast<std::uint64_t>(tag - sealed));
 }
 
 bool Opener::open(std::byte kind, absl::Span<const absl::Span<const std::byte>> sealed,
@@ -152,25 +203,19 @@ bool Opener::open(std::byte kind, absl::Span<const absl::Span<const std::byte>> 
   left -= kSealTagBytes;
   const std::uint64_t bytes = left;
   state.begin_message(kind);
-  std::array<std::byte, kSealTagBytes> told{};
-  std::array<std::byte, kSealTagBytes> right{};
+  std::array<std::byte, kSealTagBytes> tag{};
   std::size_t tag_bytes = 0;
+  Blocks blocks(state.cipher, gcry_cipher_decrypt, text);
   for (absl::Span<const std::byte> piece : sealed) {
     const std::size_t here = std::min(left, piece.size());
-    if (here > 0) {
-      IMB_AES128_GCM_DEC_UPDATE(instructions(), &state.key, &state.context,
-                                reinterpret_cast<std::uint8_t*>(text),
-                                reinterpret_cast<const std::uint8_t*>(piece.data()), here);
-      text += here;
-      left -= here;
-      piece.remove_prefix(here);
-    }
-    std::copy(piece.begin(), piece.end(), told.begin() + static_cast<std::ptrdiff_t>(tag_bytes));
+    blocks.add(piece.first(here));
+    left -= here;
+    piece.remove_prefix(here);
+    std::copy(piece.begin(), piece.end(), tag.begin() + static_cast<std::ptrdiff_t>(tag_bytes));
     tag_bytes += piece.size();
   }
-  IMB_AES128_GCM_DEC_FINALIZE(instructions(), &state.key, &state.context,
-                              reinterpret_cast<std::uint8_t*>(right.data()), right.size());
-  if (::CRYPTO_memcmp(told.data(), right.data(), right.size()) != 0) {
+  blocks.finish();
+  if (gcry_cipher_checktag(state.cipher, tag.data(), tag.size()) != 0) {
     state.forget();
     return false;
   }

@@ -1,7 +1,7 @@
 #pragma once
 
-// Authenticated encryption of what goes one way of a stream: AES-128-GCM (NIST SP 800-38D), message
-// by message.
+// Authenticated encryption of what goes one way of a stream: AES-128-OCB (RFC 7253), message by
+// message.
 //
 // Before: two ends have agreed on a secret for each direction (common/sealed_transport.h). After:
 // only who has the secret can read a message, and nothing but the messages that were sealed, each
@@ -11,8 +11,9 @@
 // kMaxBytesPerKey both ends go on with the next key, derived from the secret as TLS 1.3 does in a
 // key update (RFC 8446, 7.2); the secret before is forgotten.
 //
-// By libipsec-mb, which picks the widest instructions of the processor: with VAES about three times
-// as fast as OpenSSL 3.0 (bench/RESULTS.md).
+// Why OCB, and not GCM as TLS has it: beside AES it costs next to nothing, while GCM's
+// authentication costs more than AES does where AES is fast. By libgcrypt, which uses VAES where
+// the processor has it (bench/RESULTS.md).
 
 #include <array>
 #include <cstddef>
@@ -26,7 +27,8 @@ namespace poseidon {
 
 /// What a sealed message is longer than its text.
 inline constexpr std::size_t kSealTagBytes = 16;
-/// Below the bound of TLS 1.3 for AES-GCM, 2^24.5 records of 16 KiB (RFC 8446, 5.5).
+/// 2^34 blocks: far below the 2^44 after which OCB wants another key (RFC 7253, 5). What somebody
+/// gains by having seen so many is below 2^-57, that bound's 6 x blocks^2 / 2^128.
 inline constexpr std::uint64_t kMaxBytesPerKey = std::uint64_t{1} << 38;
 
 /// Overwrites what nobody shall find in memory later.
@@ -41,7 +43,7 @@ struct SealSecret : std::array<std::byte, 32> {
   ~SealSecret() { forget_secret(data(), size()); }
 };
 
-/// Whether this processor can seal; FAILED_PRECONDITION says what it lacks. What follows needs it.
+/// Whether this machine can seal; FAILED_PRECONDITION says why not. What follows needs it.
 absl::Status check_sealing();
 
 /// Fills with random bytes that nobody can predict.

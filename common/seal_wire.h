@@ -19,7 +19,7 @@
 namespace poseidon {
 
 /// Of what is sealed how.
-inline constexpr std::uint32_t kSealVersion = 1;
+inline constexpr std::uint32_t kSealVersion = 2;
 
 /// Known to both ends of one stream, and to nobody else.
 struct SealSecrets {

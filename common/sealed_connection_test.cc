@@ -417,7 +417,7 @@ TEST_F(SealedConnections, NothingIsUnpacked) {
 TEST_F(SealedConnections, ATicketOpensNothingButItsStream) {
   const auto tls = stock({});
   v1::SealAgreement request, granted;
-  request.mutable_request()->set_version(1);
+  request.mutable_request()->set_version(kSealVersion);
   std::string answer;
   const grpc::Status agreed =
       call(tls, std::string(kExchangeMethod), request.SerializeAsString(), &answer, kToken);

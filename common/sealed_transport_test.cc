@@ -382,7 +382,7 @@ TEST_F(Sealed, AnAgreementThatIsNotTakenUpIsForgotten) {
 TEST_F(Sealed, WhoSaysNothingOrDoesNotComeIsClosedInTime) {
   User silent, asks;
   v1::SealAgreement agreement;
-  agreement.mutable_request()->set_version(1);
+  agreement.mutable_request()->set_version(kSealVersion);
   silent.stream_ = network_.endpoint("silent").connect("server", &silent);
   asks.stream_ = network_.endpoint("asks").connect("server", &asks);
   asks.say(agreement.SerializeAsString());
@@ -451,7 +451,7 @@ TEST_F(Sealed, WhoDoesNotAskStaysWhereHeIs) {
 
 TEST_F(Sealed, AnotherVersionIsToldWhatToDo) {
   v1::SealAgreement agreement;
-  agreement.mutable_request()->set_version(2);
+  agreement.mutable_request()->set_version(kSealVersion + 1);
   User newer;
   newer.stream_ = network_.endpoint("newer").connect("server", &newer);
   newer.say(agreement.SerializeAsString());
