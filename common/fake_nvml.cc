@@ -1,7 +1,9 @@
-// NVIDIA's management library as gpu_monitor_test.cc wants it: one GPU, which can be told to fail.
+// NVIDIA's management library as gpu_monitor_test.cc wants it: one GPU, at 0000:3b:00.0, which can
+// be told to fail.
 // Not linked: loaded by its file's name, as the real one.
 
 #include <cstdint>
+#include <cstring>
 
 // NOLINTBEGIN(readability-identifier-naming): NVML's names
 extern "C" {
@@ -24,8 +26,8 @@ const char* nvmlErrorString(int code) {
   return code == 2 ? "Invalid Argument" : "Driver Not Loaded";
 }
 
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
-  if (index > 0) return 2;
+int nvmlDeviceGetHandleByPciBusId_v2(const char* id, void** device) {
+  if (std::strcmp(id, "0000:3b:00.0") != 0) return 2;
   *device = &fake_nvml_initialised;
   return 0;
 }

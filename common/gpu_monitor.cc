@@ -6,10 +6,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "common/status_macros.h"
 
 namespace poseidon {
@@ -30,7 +27,7 @@ struct Nvml {
   int (*init)() = nullptr;
   int (*shutdown)() = nullptr;
   const char* (*error_text)(int) = nullptr;
-  int (*device)(unsigned index, NvmlDevice*) = nullptr;
+  int (*device)(const char* bus_id, NvmlDevice*) = nullptr;
   int (*memory)(NvmlDevice, NvmlMemory*) = nullptr;
   int (*utilization)(NvmlDevice, NvmlUtilization*) = nullptr;
   int (*power_mw)(NvmlDevice, unsigned*) = nullptr;
@@ -54,7 +51,7 @@ absl::StatusOr<Nvml> find_all(void* library, const std::string& name) {
   POSEIDON_RETURN_IF_ERROR(find(library, name, "nvmlInit_v2", nvml.init));
   POSEIDON_RETURN_IF_ERROR(find(library, name, "nvmlShutdown", nvml.shutdown));
   POSEIDON_RETURN_IF_ERROR(find(library, name, "nvmlErrorString", nvml.error_text));
-  POSEIDON_RETURN_IF_ERROR(find(library, name, "nvmlDeviceGetHandleByIndex_v2", nvml.device));
+  POSEIDON_RETURN_IF_ERROR(find(library, name, "nvmlDeviceGetHandleByPciBusId_v2", nvml.device));
   POSEIDON_RETURN_IF_ERROR(find(library, name, "nvmlDeviceGetMemoryInfo", nvml.memory));
   POSEIDON_RETURN_IF_ERROR(find(library, name, "nvmlDeviceGetUtilizationRates", nvml.utilization));
   POSEIDON_RETURN_IF_ERROR(find(library, name, "nvmlDeviceGetPowerUsage", nvml.power_mw));
@@ -98,7 +95,7 @@ class NvmlMonitor final : public GpuMonitor {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GpuMonitor>> open_nvml_monitor(unsigned index,
+absl::StatusOr<std::unique_ptr<GpuMonitor>> open_nvml_monitor(const std::string& bus_id,
                                                               const std::string& library) {
   Library handle(::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL));
   if (handle == nullptr) {
@@ -111,21 +108,13 @@ absl::StatusOr<std::unique_ptr<GpuMonitor>> open_nvml_monitor(unsigned index,
     return absl::NotFoundError(absl::StrCat(library, ": ", nvml.error_text(code)));
   }
   NvmlDevice device = nullptr;
-  if (const int code = nvml.device(index, &device); code != kNvmlSuccess) {
-    absl::Status status =
-        absl::NotFoundError(absl::StrCat(library, ", GPU ", index, ": ", nvml.error_text(code)));
+  if (const int code = nvml.device(bus_id.c_str(), &device); code != kNvmlSuccess) {
+    absl::Status status = absl::NotFoundError(
+        absl::StrCat(library, ", GPU at ", bus_id, ": ", nvml.error_text(code)));
     nvml.shutdown();
     return status;
   }
   return std::make_unique<NvmlMonitor>(std::move(handle), nvml, device);
-}
-
-std::optional<unsigned> cuda_index(const std::string& device) {
-  absl::string_view text = device;
-  if (!absl::ConsumePrefix(&text, "cuda:")) return std::nullopt;
-  std::uint32_t index = 0;
-  if (!absl::SimpleAtoi(text.substr(0, text.find(' ')), &index)) return std::nullopt;
-  return index;
 }
 
 }  // namespace poseidon

@@ -32,13 +32,11 @@ class GpuMonitor {
 
 inline constexpr const char* kNvmlLibrary = "libnvidia-ml.so.1";
 
-/// GPU number `index` as the driver counts them (nvidia-smi). NOT_FOUND without that library or
-/// that GPU; the message has the library's own words.
+/// The GPU at this place of PCI ("0000:3b:00.0"): CUDA counts GPUs in its own way
+/// (CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER), the driver in another. NOT_FOUND without that library
+/// or that GPU; the message has the library's own words.
 absl::StatusOr<std::unique_ptr<GpuMonitor>> open_nvml_monitor(
-    unsigned index, const std::string& library = kNvmlLibrary);
-
-/// N of "cuda:N" or "cuda:N (name)", as a worker's device is called; nullopt for other devices.
-std::optional<unsigned> cuda_index(const std::string& device);
+    const std::string& bus_id, const std::string& library = kNvmlLibrary);
 
 /// The twin: tells what it was told.
 class MemoryGpuMonitor final : public GpuMonitor {

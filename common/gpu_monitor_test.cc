@@ -19,6 +19,7 @@ using ::testing::HasSubstr;
 using testing_support::value_of;
 
 const char* const kFake = POSEIDON_FAKE_NVML;  // a file's name, of CMake
+const char* const kBusId = "0000:3b:00.0";
 
 class Nvml : public ::testing::Test {
  protected:
@@ -38,7 +39,7 @@ class Nvml : public ::testing::Test {
 
 TEST_F(Nvml, TellsItsGpusFigures) {
   {
-    const auto monitor = open_nvml_monitor(0, kFake);
+    const auto monitor = open_nvml_monitor(kBusId, kFake);
     ASSERT_TRUE(monitor.ok()) << monitor.status();
     const GpuFigures figures = (*monitor)->read();
     EXPECT_EQ(figures.memory_used_bytes, 10.0 * (1 << 30));
@@ -52,7 +53,7 @@ TEST_F(Nvml, TellsItsGpusFigures) {
 }
 
 TEST_F(Nvml, LeavesOutWhatItIsNotTold) {
-  const auto monitor = open_nvml_monitor(0, kFake);
+  const auto monitor = open_nvml_monitor(kBusId, kFake);
   ASSERT_TRUE(monitor.ok()) << monitor.status();
   code("fake_nvml_power_code") = 3;
   EXPECT_FALSE((*monitor)->read().power_watts.has_value());
@@ -67,30 +68,23 @@ TEST_F(Nvml, LeavesOutWhatItIsNotTold) {
 }
 
 TEST_F(Nvml, NamesWhatIsMissing) {
-  const auto absent = open_nvml_monitor(0, "libnvidia-ml-of-nowhere.so.1");
+  const auto absent = open_nvml_monitor(kBusId, "libnvidia-ml-of-nowhere.so.1");
   EXPECT_TRUE(absl::IsNotFound(absent.status()));
   EXPECT_THAT(std::string(absent.status().message()), HasSubstr("libnvidia-ml-of-nowhere.so.1"));
 
-  const auto other_library = open_nvml_monitor(0, "libm.so.6");
+  const auto other_library = open_nvml_monitor(kBusId, "libm.so.6");
   EXPECT_THAT(std::string(other_library.status().message()),
               HasSubstr("libm.so.6 has no function nvmlInit_v2"));
 
-  const auto other_gpu = open_nvml_monitor(1, kFake);
-  EXPECT_THAT(std::string(other_gpu.status().message()), HasSubstr("GPU 1: Invalid Argument"));
+  const auto other_gpu = open_nvml_monitor("0000:3c:00.0", kFake);
+  EXPECT_THAT(std::string(other_gpu.status().message()),
+              HasSubstr("GPU at 0000:3c:00.0: Invalid Argument"));
   EXPECT_EQ(code("fake_nvml_initialised"), 0);
 
   code("fake_nvml_init_code") = 9;
-  const auto no_driver = open_nvml_monitor(0, kFake);
+  const auto no_driver = open_nvml_monitor(kBusId, kFake);
   EXPECT_THAT(std::string(no_driver.status().message()), HasSubstr("Driver Not Loaded"));
   EXPECT_EQ(code("fake_nvml_initialised"), 0);
-}
-
-TEST(GpuDevice, HasItsNumberInItsName) {
-  EXPECT_EQ(cuda_index("cuda:0"), 0u);
-  EXPECT_EQ(cuda_index("cuda:12 (NVIDIA H100 80GB HBM3)"), 12u);
-  for (const char* other : {"cpu", "cuda:", "cuda:x", "auto", ""}) {
-    EXPECT_EQ(cuda_index(other), std::nullopt) << other;
-  }
 }
 
 TEST(GpuPage, ShowsWhatThereIs) {

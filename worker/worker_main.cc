@@ -107,7 +107,7 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
   spdlog::info("kernels: {}", kernels().name);  // which instructions gradients are summed with
   // Sums, rounds and copies beside a GPU. An engine on the CPU has all cores, and a helper that
   // loses its own holds up the loop.
-  ThreadTeam team(cuda_index(engine.device) ? default_team_threads(usable_cores()) : 1);
+  ThreadTeam team(engine.gpu_bus_id.empty() ? 1 : default_team_threads(usable_cores()));
   GrpcTransport grpc({.security = security});
   PacedTransport transport(&grpc, tensor_arena());
   PacedTransport peers(&grpc.for_method(kFactorMethod), tensor_arena(), peer_window_bytes());
@@ -116,8 +116,8 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
                         server_window_bytes());
   PacedTransport to_relay(&grpc.for_method(kLocalAggregationMethod), tensor_arena());
   std::unique_ptr<GpuMonitor> gpu;
-  if (const auto index = cuda_index(engine.device); index && !options.metrics_listen.empty()) {
-    auto monitor = open_nvml_monitor(*index);
+  if (!engine.gpu_bus_id.empty() && !options.metrics_listen.empty()) {
+    auto monitor = open_nvml_monitor(engine.gpu_bus_id);
     if (monitor.ok()) {
       gpu = *std::move(monitor);
     } else {

@@ -49,7 +49,6 @@ NOT_RUN = {
     "ldconfig -p | grep -E 'libcuda|libcublasLt|libcudnn'": "finds nothing without NVIDIA's driver and libraries",
     "apt remove 'poseidon-*'": "ends everything; tests/deploy/inside.sh",
     "apt purge 'poseidon-*'": "ends everything; tests/deploy/inside.sh",
-    "apt purge": "a mention of the line above",
     "systemd-analyze security": "packages_test.py, with what is allowed",
 }
 

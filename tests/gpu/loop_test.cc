@@ -265,6 +265,7 @@ TEST_P(GpuLoop, AGpuThatIsNotThereIsRefusedByName) {
   const auto last = open_engine(absl::StrCat("cuda:", *count - 1));
   ASSERT_TRUE(last.ok()) << last.status();
   EXPECT_THAT(last->device, HasSubstr(absl::StrCat("cuda:", *count - 1, " (")));
+  EXPECT_THAT(last->gpu_bus_id, HasSubstr(":"));
   const absl::Status refused = open_engine(absl::StrCat("cuda:", *count)).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()),

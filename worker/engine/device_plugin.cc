@@ -128,6 +128,11 @@ absl::StatusOr<std::string> plugin_device_name(const std::string& kind, int ordi
   return plugin->device_name(ordinal);
 }
 
+absl::StatusOr<std::string> plugin_device_bus_id(const std::string& kind, int ordinal) {
+  POSEIDON_ASSIGN_OR_RETURN(const DevicePlugin* const plugin, loaded(kind));
+  return plugin->device_bus_id(ordinal);
+}
+
 absl::Status plugin_device_health(const std::string& kind, int ordinal) {
   POSEIDON_ASSIGN_OR_RETURN(const DevicePlugin* const plugin, loaded(kind));
   return plugin->device_health(ordinal);

@@ -19,7 +19,7 @@ struct DeviceOptions {
   std::string precision = "fp32";  ///< "fp32" (true float32), "tf32", "bf16", "fp16"
 };
 
-/// Errors of all four: NOT_FOUND when there is no such plug-in, FAILED_PRECONDITION when there is
+/// Errors of all five: NOT_FOUND when there is no such plug-in, FAILED_PRECONDITION when there is
 /// one that cannot be loaded (its libraries are missing, say) or is of another build; else the
 /// plug-in's own, UNIMPLEMENTED among them for a device that it is too new for and a precision that
 /// it does not have. The first two have every place looked at and what the loader said there. Any
@@ -29,6 +29,8 @@ absl::StatusOr<std::unique_ptr<Device>> make_plugin_device(const std::string& ki
 absl::StatusOr<int> plugin_device_count(const std::string& kind);
 /// For people: "NVIDIA H100 80GB HBM3".
 absl::StatusOr<std::string> plugin_device_name(const std::string& kind, int ordinal);
+/// Where it is in the machine, "0000:3b:00.0": by its ordinal others may count another one.
+absl::StatusOr<std::string> plugin_device_bus_id(const std::string& kind, int ordinal);
 /// As Engine::health.
 absl::Status plugin_device_health(const std::string& kind, int ordinal);
 

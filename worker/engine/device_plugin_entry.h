@@ -19,7 +19,7 @@ namespace poseidon {
 #define POSEIDON_TEXT_OF(value) POSEIDON_TEXT_OF_VALUE(value)
 /// The number grows whenever device.h, executor.h, net.h or this file change.
 inline constexpr char kDevicePluginInterface[] =
-    "poseidon device 9, compiler " __VERSION__
+    "poseidon device 10, compiler " __VERSION__
     ", abseil " POSEIDON_TEXT_OF(ABSL_LTS_RELEASE_VERSION);
 
 /// What the program offers to the plug-in; outlives it. Any thread.
@@ -34,6 +34,7 @@ struct DevicePluginHost {
 struct DevicePlugin {
   absl::StatusOr<int> (*device_count)();  ///< 0 where there is a driver and no device
   absl::StatusOr<std::string> (*device_name)(int ordinal);
+  absl::StatusOr<std::string> (*device_bus_id)(int ordinal);  ///< "0000:3b:00.0", of PCI
   absl::StatusOr<std::unique_ptr<Device>> (*make_device)(const DeviceOptions& options);
   absl::Status (*device_health)(int ordinal);  ///< as Engine::health; must not wait for the device
 };

@@ -25,6 +25,7 @@ TEST(DevicePlugin, MakesItsDevices) {
   ASSERT_TRUE(count.ok()) << count.status();
   EXPECT_EQ(*count, 2);
   EXPECT_EQ(*plugin_device_name("fake", 1), "Fake 1");
+  EXPECT_EQ(*plugin_device_bus_id("fake", 1), "0000:01:00.0");
   EXPECT_EQ(plugin_device_name("fake", 2).status(), absl::InvalidArgumentError("no such fake"));
   EXPECT_TRUE(plugin_device_health("fake", 0).ok());
   EXPECT_EQ(plugin_device_health("fake", 1), absl::InternalError("worn out"));

@@ -22,6 +22,7 @@ struct Engine {
   /// Asked when a job has failed: why this process can use the device no more (a GPU that met an
   /// error of its own takes nothing from it any more), OK when it can or nobody knows. Any thread.
   std::function<absl::Status()> health = [] { return absl::OkStatus(); };
+  std::string gpu_bus_id = "";  ///< where it is, "0000:3b:00.0"; "" of a CPU
 };
 
 /// After `failure` of a job: why the process should end, as no other job would go well here and

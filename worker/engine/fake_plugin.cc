@@ -58,6 +58,10 @@ absl::StatusOr<std::string> device_name(int ordinal) {
   if (ordinal < 2) return absl::StrCat("Fake ", ordinal);
   return absl::InvalidArgumentError("no such fake");
 }
+
+absl::StatusOr<std::string> device_bus_id(int ordinal) {
+  return absl::StrCat("0000:0", ordinal, ":00.0");
+}
 absl::StatusOr<std::unique_ptr<Device>> make_device(const DeviceOptions& options) {
   return std::make_unique<MemoryDevice>(options);
 }
@@ -68,6 +72,7 @@ absl::Status device_health(int ordinal) {
 
 constexpr DevicePlugin kPlugin = {.device_count = device_count,
                                   .device_name = device_name,
+                                  .device_bus_id = device_bus_id,
                                   .make_device = make_device,
                                   .device_health = device_health};
 

@@ -10,6 +10,7 @@
 // Marks of copies are events on the copies' own streams, behind what a copy waits for.
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -317,6 +318,12 @@ absl::StatusOr<std::string> device_name(int ordinal) {
   return std::string(properties.name);
 }
 
+absl::StatusOr<std::string> device_bus_id(int ordinal) {
+  std::array<char, 32> id{};
+  POSEIDON_CUDA(cudaDeviceGetPCIBusId(id.data(), static_cast<int>(id.size()), ordinal));
+  return std::string(id.data());
+}
+
 absl::StatusOr<CudaPrecision> parse_precision(const std::string& precision) {
   if (precision == "fp32") return CudaPrecision::kFloat32;
   if (precision == "tf32") return CudaPrecision::kTf32;
@@ -353,6 +360,7 @@ absl::Status device_health(int ordinal) {
 
 constexpr DevicePlugin kPlugin = {.device_count = device_count,
                                   .device_name = device_name,
+                                  .device_bus_id = device_bus_id,
                                   .make_device = make_device,
                                   .device_health = device_health};
 

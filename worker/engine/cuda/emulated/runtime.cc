@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -202,6 +203,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::strncpy(properties->name, "emulated GPU", sizeof(properties->name) - 1);
   properties->major = 9;
   properties->totalGlobalMem = kDeviceBytes;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char* id, int bytes, int device) {
+  if (!is_device(device)) return told(cudaErrorInvalidDevice);
+  std::snprintf(id, static_cast<std::size_t>(bytes), "0000:%02x:00.0", device + 1);
   return cudaSuccess;
 }
 
