@@ -70,20 +70,34 @@ void add_value(prometheus::MetricFamily& family, MetricLabels labels, double val
   family.metric.push_back(std::move(metric));
 }
 
-void add_histogram(prometheus::MetricFamily& family, MetricLabels labels,
-                   const TimeHistogram& values) {
+namespace {
+
+template <const auto& kBounds>
+void add_buckets(prometheus::MetricFamily& family, MetricLabels labels,
+                 const BasicTimeHistogram<kBounds>& values) {
   prometheus::ClientMetric metric;
   metric.label = std::move(labels);
   std::uint64_t count = 0;
-  for (std::size_t i = 0; i < TimeHistogram::kBuckets; ++i) {
+  for (std::size_t i = 0; i < values.kBuckets; ++i) {
     count += values.in(i);
-    const bool last = i + 1 == TimeHistogram::kBuckets;
+    const bool last = i + 1 == values.kBuckets;
     metric.histogram.bucket.push_back(
-        {count, last ? std::numeric_limits<double>::infinity() : TimeHistogram::kBoundsS[i]});
+        {count, last ? std::numeric_limits<double>::infinity() : kBounds[i]});
   }
   metric.histogram.sample_count = count;
   metric.histogram.sample_sum = values.seconds();
   family.metric.push_back(std::move(metric));
+}
+
+}  // namespace
+
+void add_histogram(prometheus::MetricFamily& family, MetricLabels labels,
+                   const TimeHistogram& values) {
+  add_buckets(family, std::move(labels), values);
+}
+void add_histogram(prometheus::MetricFamily& family, MetricLabels labels,
+                   const LayerTimeHistogram& values) {
+  add_buckets(family, std::move(labels), values);
 }
 
 prometheus::MetricFamily single_gauge(std::string name, std::string help, double value) {

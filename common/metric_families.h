@@ -26,6 +26,8 @@ void add_value(prometheus::MetricFamily& family, MetricLabels labels, double val
 /// To a family of histograms.
 void add_histogram(prometheus::MetricFamily& family, MetricLabels labels,
                    const TimeHistogram& values);
+void add_histogram(prometheus::MetricFamily& family, MetricLabels labels,
+                   const LayerTimeHistogram& values);
 
 /// A gauge without labels.
 prometheus::MetricFamily single_gauge(std::string name, std::string help, double value);

@@ -77,7 +77,7 @@ TEST_F(NodePage, AWorkerShowsItsLayersAndItsInput) {
   ASSERT_NE(sync, nullptr);
   EXPECT_EQ(sync->sample_count, 3u);
   EXPECT_NEAR(sync->sample_sum, 60.011, 1e-9);
-  ASSERT_EQ(sync->bucket.size(), TimeHistogram::kBuckets);
+  ASSERT_EQ(sync->bucket.size(), LayerTimeHistogram::kBuckets);
   EXPECT_EQ(sync->bucket[3].upper_bound, 0.003);
   EXPECT_EQ(sync->bucket[3].cumulative_count, 0u);
   EXPECT_EQ(sync->bucket[4].upper_bound, 0.01);
@@ -184,7 +184,7 @@ TEST_F(NodePage, SeriesAreAsManyAsPromised) {
     for (const prometheus::MetricFamily& family : page) {
       EXPECT_TRUE(names.insert(family.name).second) << family.name;
     }
-    EXPECT_LT(series_of(page), 210u + 2 * per_layer) << role;
+    EXPECT_LT(series_of(page), 490u + 2 * per_layer) << role;
     ShownJob three = job_;
     three.plan = std::make_shared<const Plan>(testing_support::toy_plan(1, 1, {4, 4, 4}, 4));
     three.traffic = std::make_shared<TrafficProbe>(3, probe_);

@@ -81,14 +81,14 @@ class TrafficProbe {
   }
   std::uint64_t passes(LayerIndex layer) const { return get(layers_[layer.value()].passes); }
   std::uint64_t batches() const { return get(batches_); }
-  const TimeHistogram& sync(LayerIndex layer) const { return layers_[layer.value()].sync; }
+  const LayerTimeHistogram& sync(LayerIndex layer) const { return layers_[layer.value()].sync; }
 
  private:
   using Counter = std::atomic<std::uint64_t>;
   struct Layer {
     Counter sent_bytes{0}, received_bytes{0}, stall_ns{0}, aggregation_ns{0};
     Counter forward_ns{0}, backward_ns{0}, passes{0};
-    TimeHistogram sync;
+    LayerTimeHistogram sync;
   };
   static void add(Counter& counter, std::uint64_t amount) {
     counter.fetch_add(amount, std::memory_order_relaxed);
