@@ -125,7 +125,6 @@ CheckpointActions CheckpointCommit::on_report(const Report& report, std::int64_t
   making.seconds = std::max(making.seconds, report.seconds);
   if (making.stored.size() < stores_needed_) return actions;
   making.writing = true;
-  slowest_seconds_ = making.seconds;
   CheckpointManifest manifest = frame_;
   manifest.snapshot = snapshot;
   manifest.samples += static_cast<std::uint64_t>(iteration - first_iteration_) * iteration_samples_;
@@ -234,7 +233,10 @@ CheckpointActions CheckpointCommit::on_manifest_written(SnapshotId snapshot,
     return actions;
   }
   if (of_this_epoch) {
-    making_.erase(iteration);
+    if (const auto made = making_.find(iteration); made != making_.end()) {
+      slowest_seconds_ = made->second.seconds;
+      making_.erase(made);
+    }
     settled_.insert(iteration);
     forget_oldest(settled_);
     if (asked_ == iteration) asked_.reset();

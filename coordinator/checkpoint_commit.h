@@ -155,8 +155,8 @@ class CheckpointCommit {
   /// How many have been committed, and have failed.
   std::uint64_t commits() const { return commits_; }
   std::uint64_t failures() const { return failures_; }
-  /// What the slowest server took for the newest one that all have sealed; 0 before.
-  double slowest_seconds() const { return slowest_seconds_; }
+  /// What the slowest server took for the newest one that was committed in this life.
+  std::optional<double> slowest_seconds() const { return slowest_seconds_; }
   /// Whether this version of this epoch is committed or has failed. One of the last 1024.
   bool is_settled(Iteration iteration) const {
     return iteration <= settled_until_ || settled_.contains(iteration) ||
@@ -205,7 +205,7 @@ class CheckpointCommit {
   std::map<SnapshotId, CheckpointManifest> writing_, removing_;
   std::optional<CheckpointOutcome> last_;
   std::uint64_t commits_ = 0, failures_ = 0;
-  double slowest_seconds_ = 0.0;
+  std::optional<double> slowest_seconds_;
 };
 
 }  // namespace poseidon

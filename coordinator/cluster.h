@@ -228,6 +228,8 @@ class Cluster {
   v1::GetStatusResponse status_now() const;
   void fill_job(v1::GetStatusResponse& out) const;
   v1::GetStatusResponse outcome() const;
+  const char* job_state() const;
+  Nanoseconds traffic_until() const;
   void fill_nodes(v1::GetStatusResponse& out) const;
   void fill_layers(v1::GetStatusResponse& out) const;
   void fill_refused(v1::GetStatusResponse& out) const;
@@ -270,6 +272,7 @@ class Cluster {
   std::optional<std::uint64_t> uploading_;  ///< the epoch whose model is on its way
   std::string model_refused_;               ///< why the last one was, if it will come again
   std::string lines_refused_;               ///< why the disk of directory_ does not take them
+  std::string lines_lost_;                  ///< likewise, when the job had ended and they waited
   Nanoseconds last_seen_{0};                ///< when this process last did anything
   bool is_cut_off_ = false;                 ///< then
   Nanoseconds forgiven_until_{0};           ///< of what came before the job counts no time twice

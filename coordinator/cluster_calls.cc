@@ -195,7 +195,11 @@ RunDirectory::Events Cluster::run_directory_events() {
               [this](const absl::Status& status) {
                 const std::lock_guard<std::mutex> lock(mutex_);
                 spdlog::error("{}", std::string(status.message()));
-                if (job_) apply(job_->fail(std::string(status.message()), clock_->now()));
+                if (job_ && job_->ended()) {
+                  lines_lost_ = status.message();
+                } else if (job_) {
+                  apply(job_->fail(std::string(status.message()), clock_->now()));
+                }
               },
           .on_closed = [this] { files_are_closed(); }};
 }
@@ -304,6 +308,7 @@ void Cluster::install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& 
   files_closed_ = false;
   for (auto& [asker, follower] : followers_) follower.end_told = false;
   lines_refused_.clear();
+  lines_lost_.clear();
   if (earlier && source_ && earlier->next_iteration < snapshot_iteration(*source_)) {
     note(EventKind::kAlarm,
          absl::StrCat(directory_->path().string(), "/metrics.jsonl has nothing of iterations ",
@@ -367,8 +372,13 @@ void Cluster::fill_job(v1::GetStatusResponse& out) const {
   const JobProgress progress = job_->progress(clock_->now());
   out.set_job(description.name);
   out.set_job_id(description.id);
-  out.set_state(job_state_name(job_->state()));
+  out.set_state(job_state());
   out.set_message(progress.message);
+  if (!lines_lost_.empty()) {
+    out.set_message(absl::StrCat(
+        progress.message, progress.message.empty() ? "the model is stored, but " : "; ",
+        "the last lines of the run directory could not be written: ", lines_lost_));
+  }
   if (!model_refused_.empty() && job_->state() == JobState::kRunning) {
     out.set_message(absl::StrCat(model_refused_, "; worker 0 keeps it and comes again"));
   }
@@ -403,6 +413,17 @@ void Cluster::fill_job(v1::GetStatusResponse& out) const {
   }
 }
 
+/// A job whose files lack their last lines has not done all that it should.
+const char* Cluster::job_state() const {
+  return job_state_name(lines_lost_.empty() ? job_->state() : JobState::kFailed);
+}
+
+/// Of a job that is over the page shows what moved last.
+Nanoseconds Cluster::traffic_until() const {
+  const Nanoseconds now = clock_->now();
+  return job_ ? job_->ended_at().value_or(now) : now;
+}
+
 void Cluster::fill_nodes(v1::GetStatusResponse& out) const {
   const auto fill = [&](const NodeInfo& node, int rank, const std::string& state) {
     v1::NodeStatus* status = node.role == NodeRole::kWorker ? out.add_workers() : out.add_servers();
@@ -412,7 +433,8 @@ void Cluster::fill_nodes(v1::GetStatusResponse& out) const {
     status->set_state(state);
     status->set_metrics_address(node.metrics_address);
     status->set_node_id(node.id.value());
-    const WorkerRates rates = traffic_ ? traffic_->worker_rates(node.id) : WorkerRates{};
+    const WorkerRates rates =
+        traffic_ ? traffic_->worker_rates(node.id, traffic_until()) : WorkerRates{};
     constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
     const auto shares = rates.shares.value_or(
         WorkerRates::Shares{.compute = kUnknown, .stall = kUnknown, .data = kUnknown});
@@ -461,7 +483,8 @@ void Cluster::fill_layers(v1::GetStatusResponse& out) const {
   }
   std::uint32_t index = 0;
   for (const PlanLayer& layer : job_->plan()->layers) {
-    const LayerRates rates = traffic_ ? traffic_->rates(LayerIndex(index)) : LayerRates{};
+    const LayerRates rates =
+        traffic_ ? traffic_->rates(LayerIndex(index), traffic_until()) : LayerRates{};
     v1::LayerStatus* status = out.add_layers();
     status->set_name(layer.name);
     status->set_scheme(std::string(scheme_name(layer.scheme)));

@@ -55,9 +55,10 @@ CoordinatorFigures Cluster::figures() {
   JobFigures& job = figures.job.emplace();
   const CheckpointCommit& checkpoints = job_->checkpoints();
   job.id = job_->description().id;
-  job.state = job_state_name(job_->state());
+  job.state = job_state();
   job.iterations = job_->description().iterations;
   job.progress = job_->progress(clock_->now());
+  if (job_->ended()) job.progress.images_per_s = 0.0;  // what it was is in its status
   job.epoch = job_->epoch();
   job.checkpoint_every = job_->description().checkpoint_every;
   job.checkpoints_kept = checkpoints.committed().size();

@@ -232,6 +232,7 @@ class JobRun {
   const JobDescription& description() const { return description_; }
   JobState state() const { return state_; }
   bool ended() const { return state_ == JobState::kDone || state_ == JobState::kFailed; }
+  std::optional<Nanoseconds> ended_at() const { return ended_at_; }
   /// OK when a model of this epoch may be stored now, else ABORTED: the epoch is over or about to
   /// be, which is no fault of the sender.
   absl::Status accepts_model(Epoch epoch) const;

@@ -109,9 +109,10 @@ void add_checkpoint(const JobFigures& job, MetricFamilies& families) {
         static_cast<double>(job.newest->time_unix_s));
   gauge("poseidon_checkpoint_bytes", "Size of that on all servers together",
         static_cast<double>(job.newest->bytes));
+  if (!job.newest->seconds) return;
   gauge("poseidon_checkpoint_duration_seconds",
         "How long the slowest server wrote at the last checkpoint, training going on",
-        job.newest->seconds);
+        *job.newest->seconds);
 }
 
 void add_job(const JobFigures& job, MetricFamilies& families) {

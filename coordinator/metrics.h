@@ -44,7 +44,7 @@ struct NewestCheckpoint {
   Iteration iteration = 0;
   std::int64_t bytes = 0;
   std::int64_t time_unix_s = 0;
-  double seconds = 0.0;  ///< of the slowest server; 0 when it was made in an earlier life
+  std::optional<double> seconds;  ///< of the slowest server; none of an earlier life's
 };
 
 /// Of the job in progress, or of the last one.

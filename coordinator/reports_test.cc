@@ -122,12 +122,34 @@ TEST(Traffic, SumsBytesAndAveragesStallsOverNodes) {
     monitor.add(NodeId(node), layers({{100, 200, 0.5 * static_cast<double>(node)}, {1000, 0, 0.0}}),
                 at(2));
   }
-  EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(0)).sent_bytes_per_s, 100.0);
-  EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(0)).received_bytes_per_s, 200.0);
-  EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(0)).stall_share, (0.25 + 0.5) / 2);
-  EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(1)).sent_bytes_per_s, 0.0);
+  EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(0), at(3)).sent_bytes_per_s, 100.0);
+  EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(0), at(3)).received_bytes_per_s, 200.0);
+  EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(0), at(3)).stall_share, (0.25 + 0.5) / 2);
+  EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(1), at(3)).sent_bytes_per_s, 0.0);
   monitor.remove(NodeId(2));
-  EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(0)).sent_bytes_per_s, 50.0);
+  EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(0), at(3)).sent_bytes_per_s, 50.0);
+}
+
+TEST(Traffic, OfANodeThatFellSilentNothingMoves) {
+  TrafficMonitor monitor(1);
+  for (const std::uint64_t node : {1, 2}) {
+    LayerTotals later{200, 400, 0.5};
+    later.passes = 4;
+    later.forward_seconds = 2.0;
+    monitor.add(NodeId(node), layers({{0, 0, 0.0}}), at(0));
+    monitor.add(NodeId(node), layers({later}), at(2));
+  }
+  monitor.add(NodeId(2), layers({{400, 800, 1.0, 2.0, 0.0, 4}}), at(4));
+  EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(0), at(7)).sent_bytes_per_s, 200.0);
+  EXPECT_TRUE(monitor.worker_rates(NodeId(1), at(7)).shares.has_value());
+  const LayerRates rates = monitor.rates(LayerIndex(0), at(8));
+  EXPECT_DOUBLE_EQ(rates.sent_bytes_per_s, 100.0);
+  EXPECT_DOUBLE_EQ(rates.stall_share, 0.25);
+  ASSERT_TRUE(rates.measured.has_value());
+  EXPECT_DOUBLE_EQ(rates.measured->forward_s, 0.5) << "is known still";
+  EXPECT_FALSE(monitor.worker_rates(NodeId(1), at(8)).shares.has_value());
+  EXPECT_FALSE(monitor.worker_rates(NodeId(1), at(8)).passes_per_s.has_value());
+  EXPECT_EQ(monitor.rates(LayerIndex(0), at(100)).received_bytes_per_s, 0.0);
 }
 
 LayerTotals computed(double forward_s, double backward_s, std::uint64_t passes, double sync_s,
@@ -143,15 +165,15 @@ LayerTotals computed(double forward_s, double backward_s, std::uint64_t passes, 
 
 TEST(Traffic, TimesArePerPassAndTheSlowestNodeIsToldFromTheMean) {
   TrafficMonitor monitor(1);
-  EXPECT_FALSE(monitor.rates(LayerIndex(0)).measured.has_value());
+  EXPECT_FALSE(monitor.rates(LayerIndex(0), at(3)).measured.has_value());
   EXPECT_TRUE(monitor.slowest().empty());
   monitor.add(NodeId(1), layers({computed(1.0, 2.0, 10, 5.0, 9)}), at(0));
   monitor.add(NodeId(2), layers({computed(1.0, 2.0, 10, 5.0, 9)}), at(0));
-  EXPECT_FALSE(monitor.rates(LayerIndex(0)).measured.has_value()) << "no time has passed";
+  EXPECT_FALSE(monitor.rates(LayerIndex(0), at(3)).measured.has_value()) << "no time has passed";
   monitor.add(NodeId(1), layers({computed(2.0, 4.0, 20, 6.0, 19)}), at(2));
   EXPECT_TRUE(monitor.slowest().empty()) << "one node has made no pass";
   monitor.add(NodeId(2), layers({computed(4.0, 8.0, 20, 8.0, 19)}), at(2));
-  const MeasuredLayer mean = *monitor.rates(LayerIndex(0)).measured;
+  const MeasuredLayer mean = *monitor.rates(LayerIndex(0), at(3)).measured;
   EXPECT_DOUBLE_EQ(mean.forward_s, (0.1 + 0.3) / 2);
   EXPECT_DOUBLE_EQ(mean.backward_s, (0.2 + 0.6) / 2);
   EXPECT_DOUBLE_EQ(mean.sync_s, (0.1 + 0.3) / 2);
@@ -164,19 +186,19 @@ TEST(Traffic, TotalsThatGoBackBeginAnew) {
   TrafficMonitor monitor(1);
   monitor.add(NodeId(1), layers({{1000, 0, 0.0}}), at(0));
   monitor.add(NodeId(1), layers({{10, 0, 0.0}}), at(1));
-  EXPECT_EQ(monitor.rates(LayerIndex(0)).sent_bytes_per_s, 0.0);
+  EXPECT_EQ(monitor.rates(LayerIndex(0), at(3)).sent_bytes_per_s, 0.0);
   monitor.add(NodeId(1), layers({{30, 0, 0.0}}), at(2));
-  EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(0)).sent_bytes_per_s, 20.0);
+  EXPECT_DOUBLE_EQ(monitor.rates(LayerIndex(0), at(3)).sent_bytes_per_s, 20.0);
 }
 
 TEST(Traffic, WhatAWorkerSpendsItsTimeOn) {
   TrafficMonitor monitor(2);
-  EXPECT_FALSE(monitor.worker_rates(NodeId(1)).shares.has_value());
+  EXPECT_FALSE(monitor.worker_rates(NodeId(1), at(3)).shares.has_value());
   LayerTotals one = computed(1.0, 2.0, 10, 0.0, 0), other = computed(0.0, 1.0, 10, 0.0, 0);
   monitor.add(NodeId(1), {.layers = {one, other}, .data_stall_seconds = 1.0, .corrupt_samples = 2},
               at(0));
-  EXPECT_FALSE(monitor.worker_rates(NodeId(1)).shares.has_value()) << "no time has passed";
-  EXPECT_EQ(monitor.worker_rates(NodeId(1)).corrupt_samples, 2u);
+  EXPECT_FALSE(monitor.worker_rates(NodeId(1), at(3)).shares.has_value()) << "no time has passed";
+  EXPECT_EQ(monitor.worker_rates(NodeId(1), at(3)).corrupt_samples, 2u);
   one.forward_seconds += 0.25;
   one.backward_seconds += 0.5;
   one.stall_seconds += 0.125;
@@ -184,7 +206,7 @@ TEST(Traffic, WhatAWorkerSpendsItsTimeOn) {
   other.stall_seconds += 0.125;
   monitor.add(NodeId(1), {.layers = {one, other}, .data_stall_seconds = 1.5, .corrupt_samples = 5},
               at(2));
-  const WorkerRates rates = monitor.worker_rates(NodeId(1));
+  const WorkerRates rates = monitor.worker_rates(NodeId(1), at(3));
   ASSERT_TRUE(rates.shares.has_value());
   EXPECT_DOUBLE_EQ(rates.shares->compute, 0.5);
   EXPECT_DOUBLE_EQ(rates.shares->stall, 0.125);
@@ -192,7 +214,7 @@ TEST(Traffic, WhatAWorkerSpendsItsTimeOn) {
   EXPECT_EQ(rates.corrupt_samples, 5u);
   monitor.add(NodeId(1), {.layers = {one, other}, .data_stall_seconds = 0.1, .corrupt_samples = 0},
               at(3));
-  EXPECT_FALSE(monitor.worker_rates(NodeId(1)).shares.has_value()) << "it counts anew";
+  EXPECT_FALSE(monitor.worker_rates(NodeId(1), at(3)).shares.has_value()) << "it counts anew";
 }
 
 }  // namespace

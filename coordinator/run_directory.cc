@@ -26,6 +26,8 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Between two attempts to write to a disk that does not take it.
+/// A pipe that nobody reads is an error, not somebody to wait for.
+constexpr int kMetricsFlags = O_WRONLY | O_CLOEXEC | O_APPEND | O_NONBLOCK;
 constexpr Milliseconds kRetryPause{500};
 /// Attempts once the run has ended.
 constexpr int kLastTries = 4;
@@ -71,7 +73,11 @@ ModelFile::ModelFile(const fs::path& path, std::uint64_t total_bytes)
 absl::StatusOr<std::unique_ptr<ModelFile>> ModelFile::open(const fs::path& directory,
                                                            std::uint64_t total_bytes) {
   std::unique_ptr<ModelFile> file(new ModelFile(directory / kModelFile, total_bytes));
-  POSEIDON_RETURN_IF_ERROR(file->file_.open());
+  if (absl::Status opened = file->file_.open(); !opened.ok()) {
+    // A folder of that name, say: somebody can take it away, and the model is worth the wait.
+    return absl::IsInvalidArgument(opened) ? absl::FailedPreconditionError(opened.message())
+                                           : opened;
+  }
   return file;
 }
 
@@ -109,8 +115,7 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(const fs::path&
   if (!goes_on) POSEIDON_RETURN_IF_ERROR(check_nothing_foreign(path));
   POSEIDON_RETURN_IF_ERROR(
       set_finished_run_aside(path, goes_on ? MetricsAside::kCopy : MetricsAside::kMove));
-  Descriptor fd(::open(metrics.c_str(),
-                       O_WRONLY | O_CREAT | (goes_on ? 0 : O_TRUNC) | O_CLOEXEC | O_APPEND, 0644));
+  Descriptor fd(::open(metrics.c_str(), kMetricsFlags | O_CREAT | (goes_on ? 0 : O_TRUNC), 0644));
   if (!fd.is_open()) return folder_error(metrics, "cannot create", errno);
   // What is left of an earlier run must not pass for this one's.
   for (const char* name : kCompanions) fs::remove(path / name, ignored);
@@ -153,7 +158,7 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::reopen(const fs::pat
                                                                    Events events,
                                                                    MetricsProgress& progress) {
   const fs::path metrics = path / kMetricsFile;
-  Descriptor fd(::open(metrics.c_str(), O_WRONLY | O_CLOEXEC | O_APPEND));
+  Descriptor fd(::open(metrics.c_str(), kMetricsFlags));
   if (!fd.is_open()) return errno_status("open", metrics);
   std::ifstream in(metrics, std::ios::binary);
   if (!in) return errno_status("read", metrics);
@@ -335,7 +340,7 @@ absl::Status RunDirectory::find_again() {
   } else if (errno != ENOENT) {
     return errno_status("look at", metrics);
   }
-  Descriptor again(::open(metrics.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND, 0644));
+  Descriptor again(::open(metrics.c_str(), kMetricsFlags | O_CREAT, 0644));
   if (!again.is_open()) return errno_status("go on with, as it was removed or moved,", metrics);
   spdlog::error("{} was removed or replaced while the run wrote it; the lines from now on go there",
                 metrics.string());

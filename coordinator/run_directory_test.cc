@@ -1,8 +1,9 @@
 #include "coordinator/run_directory.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
-#include <atomic>
 
+#include <atomic>
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -310,6 +311,28 @@ TEST_F(RunDirectoryTest, TheModelAppearsWholeOrNotAtAll) {
   EXPECT_TRUE(file->append(5, "67890").ok());
   EXPECT_TRUE(file->commit().ok());
   EXPECT_EQ(read_file(model), "1234567890");
+}
+
+TEST_F(RunDirectoryTest, AFolderInTheModelsPlaceIsNoFaultOfTheModel) {
+  auto directory = open();
+  fs::create_directory(folder_ / "model.safetensors");
+  const auto refused = ModelFile::open(folder_, 3);
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused.status())) << refused.status();
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("is a folder"));
+  fs::remove(folder_ / "model.safetensors");
+  EXPECT_TRUE(ModelFile::open(folder_, 3).ok()) << "once it is away";
+}
+
+TEST_F(RunDirectoryTest, APipeThatNobodyReadsHoldsNobodyUp) {
+  fs::create_directories(folder_);
+  ASSERT_EQ(::mkfifo((folder_ / "metrics.jsonl").c_str(), 0600), 0);
+  for (const auto begin : {RunDirectory::Begin::kGoOn, RunDirectory::Begin::kAnew}) {
+    const auto refused = RunDirectory::open(folder_, begin, {});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_THAT(std::string(refused.status().message()), HasSubstr("metrics.jsonl"));
+  }
+  MetricsProgress progress;
+  EXPECT_FALSE(RunDirectory::reopen(folder_, {}, progress).ok());
 }
 
 TEST_F(RunDirectoryTest, EpochsGrowAcrossRestarts) {

@@ -70,7 +70,7 @@ std::vector<MeasuredLayer> TrafficMonitor::slowest() const {
   return slowest;
 }
 
-LayerRates TrafficMonitor::rates(LayerIndex layer) const {
+LayerRates TrafficMonitor::rates(LayerIndex layer, Nanoseconds now) const {
   LayerRates rates;
   double stall_shares = 0.0;
   std::size_t nodes = 0;
@@ -81,10 +81,6 @@ LayerRates TrafficMonitor::rates(LayerIndex layer) const {
     if (elapsed <= 0.0) continue;
     const LayerTotals& first = samples.front().totals.layers[layer.value()];
     const LayerTotals& last = samples.back().totals.layers[layer.value()];
-    ++nodes;
-    rates.sent_bytes_per_s += static_cast<double>(last.sent_bytes - first.sent_bytes) / elapsed;
-    rates.received_bytes_per_s +=
-        static_cast<double>(last.received_bytes - first.received_bytes) / elapsed;
     if (last.passes > first.passes) {
       const MeasuredLayer one = mean(first, last);
       sum.forward_s += one.forward_s;
@@ -92,6 +88,11 @@ LayerRates TrafficMonitor::rates(LayerIndex layer) const {
       sum.sync_s += one.sync_s;
       measured += 1.0;
     }
+    if (is_silent(samples, now)) continue;
+    ++nodes;
+    rates.sent_bytes_per_s += static_cast<double>(last.sent_bytes - first.sent_bytes) / elapsed;
+    rates.received_bytes_per_s +=
+        static_cast<double>(last.received_bytes - first.received_bytes) / elapsed;
     stall_shares += std::clamp((last.stall_seconds - first.stall_seconds) / elapsed, 0.0, 1.0);
   }
   if (nodes > 0) rates.stall_share = stall_shares / static_cast<double>(nodes);
@@ -103,7 +104,7 @@ LayerRates TrafficMonitor::rates(LayerIndex layer) const {
   return rates;
 }
 
-WorkerRates TrafficMonitor::worker_rates(NodeId node) const {
+WorkerRates TrafficMonitor::worker_rates(NodeId node, Nanoseconds now) const {
   const auto found = samples_.find(node);
   if (found == samples_.end()) return {};
   const Sample& first = found->second.front();
@@ -111,7 +112,7 @@ WorkerRates TrafficMonitor::worker_rates(NodeId node) const {
   WorkerRates rates;
   rates.corrupt_samples = last.totals.corrupt_samples;
   const double elapsed = last.seconds_since(first);
-  if (elapsed <= 0.0) return rates;
+  if (elapsed <= 0.0 || is_silent(found->second, now)) return rates;
   const auto seconds = [](const WorkerTotals& totals) {
     WorkerRates::Shares sums{.compute = 0.0, .stall = 0.0, .data = totals.data_stall_seconds};
     for (const LayerTotals& layer : totals.layers) {
@@ -120,13 +121,13 @@ WorkerRates TrafficMonitor::worker_rates(NodeId node) const {
     }
     return sums;
   };
-  const WorkerRates::Shares before = seconds(first.totals), now = seconds(last.totals);
+  const WorkerRates::Shares before = seconds(first.totals), after = seconds(last.totals);
   const auto share = [elapsed](double from, double to) {
     return std::clamp((to - from) / elapsed, 0.0, 1.0);
   };
-  rates.shares = WorkerRates::Shares{.compute = share(before.compute, now.compute),
-                                     .stall = share(before.stall, now.stall),
-                                     .data = share(before.data, now.data)};
+  rates.shares = WorkerRates::Shares{.compute = share(before.compute, after.compute),
+                                     .stall = share(before.stall, after.stall),
+                                     .data = share(before.data, after.data)};
   // All layers make the same passes, one after the other.
   std::uint64_t passes = 0;
   for (std::size_t l = 0; l < layers_; ++l) {

@@ -70,10 +70,11 @@ class TrafficMonitor {
   void add(NodeId node, WorkerTotals totals, Nanoseconds now);
   void remove(NodeId node) { samples_.erase(node); }
   std::size_t layers() const { return layers_; }
-  /// Between the oldest and newest sample of each node within the window.
-  LayerRates rates(LayerIndex layer) const;
-  /// Likewise of one node; nothing of a node that has told nothing.
-  WorkerRates worker_rates(NodeId node) const;
+  /// Between the oldest and newest sample of each node within the window. A node that has been
+  /// silent for longer sends and waits for nothing; what it has measured counts still.
+  LayerRates rates(LayerIndex layer, Nanoseconds now) const;
+  /// Likewise of one node; nothing of a node that has told nothing, or is silent.
+  WorkerRates worker_rates(NodeId node, Nanoseconds now) const;
   /// By LayerIndex, of the node that computes longest, over the window: what everybody waits for.
   /// Empty before every node has made kMinPasses in it.
   std::vector<MeasuredLayer> slowest() const;
@@ -85,6 +86,9 @@ class TrafficMonitor {
     WorkerTotals totals;
     double seconds_since(const Sample& earlier) const { return seconds(time - earlier.time); }
   };
+  static bool is_silent(const std::deque<Sample>& samples, Nanoseconds now) {
+    return now - samples.back().time > kWindow;
+  }
   static MeasuredLayer mean(const LayerTotals& first, const LayerTotals& last);
   std::size_t layers_;
   std::map<NodeId, std::deque<Sample>> samples_;

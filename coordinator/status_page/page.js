@@ -325,6 +325,7 @@ async function poll() {
     answeredAt = Date.now();
     byId("connection").textContent = "";
   } catch {
+    etag = "";  // what may not have been shown is asked for again
     const silent = answeredAt === 0 ? "" : ` for ${duration((Date.now() - answeredAt) / 1000)}; this is older`;
     byId("connection").textContent = `the coordinator does not answer${silent}`;
   } finally {

@@ -312,6 +312,23 @@ class FullDisk(ProcessTest):
             self.skipTest(f"no small disk can be mounted here: {made.stderr.strip()}")
         self.addCleanup(subprocess.run, ["umount", "--lazy", self.folder / "disk"], check=True)
 
+    def test_lines_that_find_no_room_until_the_end_are_no_success(self):
+        """The model is there, but not all that should be beside it."""
+        run = self.folder / "run"
+        cluster = Cluster(self)
+        submitted = cluster.submit(digits_job(iterations=20, test_every_iterations=0), "--workers", 1, "--servers", 1, run_dir=run)
+        self.assertEqual(submitted.returncode, 0, submitted.stderr)
+        wait_for("job.json", lambda: (run / "job.json").exists())
+        (run / "metrics.jsonl").unlink()
+        (run / "metrics.jsonl").symlink_to("/dev/full")
+        cluster.add(workers=1, servers=1)
+        wait_for("the end", lambda: cluster.status()["state"] in ("done", "failed"))
+        status = cluster.status()
+        self.assertEqual(status["state"], "failed", status["message"])
+        self.assertIn("the model is stored, but the last lines of the run directory could not be written", status["message"])
+        self.assertIn("No space left on device", status["message"])
+        self.assertTrue((run / "model.safetensors").exists())
+
     def test_another_coordinator_goes_on_with_a_job_whose_disk_is_full(self):
         """The coordinator's own record is on another disk, and must not wait for the run's."""
         self.mount_small()
