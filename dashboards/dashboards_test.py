@@ -74,6 +74,16 @@ class Structure(unittest.TestCase):
             references = [target["refId"] for target in panel["targets"]]
             self.assertEqual(len(references), len(set(references)), where)
 
+    def test_figures_are_of_now_and_states_are_words(self):
+        """A range would show every state of the window; by itself one value is shown without its name."""
+        figures = {where: panel for where, panel in panels() if panel["type"] == "stat"}
+        self.assertGreater(len(figures), 10)
+        for where, panel in figures.items():
+            for target in panel["targets"]:
+                self.assertEqual((target["instant"], target["range"]), (True, False), where)
+        by_name = {where for where, panel in figures.items() if panel["options"]["textMode"] == "name"}
+        self.assertEqual(by_name, {"cluster.json, State", "cluster.json, Job"})
+
     def test_panels_have_ids_and_places_of_their_own(self):
         for path, board in dashboards():
             ids = [panel["id"] for panel in board["panels"]]

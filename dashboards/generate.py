@@ -57,11 +57,13 @@ def lines(title, *queries, unit="short", stacked=False, minimum=0, **more):
     return Panel("timeseries", title, list(queries), unit, custom=custom, options=options, minimum=minimum, **more)
 
 
-def figure(title, expression, unit="short", width=4, height=4, legend="", thresholds=None, **more):
-    options = {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}, "textMode": "auto",
+def figure(title, expression, unit="short", width=4, height=4, legend="", thresholds=None, shows_name=False, **more):
+    """What is so now, not within the window. `shows_name`: the legend of what is 1, and not the 1."""
+    options = {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+               "textMode": "name" if shows_name else "auto",
                "colorMode": "value", "graphMode": "none", "justifyMode": "auto", "orientation": "auto",
                "wideLayout": True, "showPercentChange": False, "percentChangeColorMode": "standard"}
-    return Panel("stat", title, [query(expression, legend)], unit, width, height, options=options,
+    return Panel("stat", title, [query(expression, legend, instant=True)], unit, width, height, options=options,
                  thresholds=thresholds, **more)
 
 
@@ -76,15 +78,16 @@ def by_layer(title, expression, unit, **more):
     return Panel("heatmap", title, [query(expression, "{{layer}}", heatmap=True)], unit, options=options, **more)
 
 
-def table(title, columns, key, sort_by, **more):
-    """`columns`: (title, expression, unit); joined by the label `key`."""
+def table(title, columns, key, sort_by, only_labels=False, **more):
+    """`columns`: (title, expression, unit); joined by the label `key`. `only_labels`: the value says nothing."""
     queries = [query(expression, instant=True, table=True) for _, expression, _ in columns]
     names = {"Value" if len(columns) == 1 else f"Value #{chr(ord('A') + i)}": title
              for i, (title, _, _) in enumerate(columns)}
     overrides = [{"matcher": {"id": "byName", "options": title}, "properties": [{"id": "unit", "value": unit}]}
                  for title, _, unit in columns]
     transformations = [{"id": "merge", "options": {}},
-                       {"id": "organize", "options": {"excludeByName": {"Time": True}, "renameByName": names,
+                       {"id": "organize", "options": {"excludeByName": {"Time": True, **({"Value": True} if only_labels else {})},
+                                                      "renameByName": names,
                                                       "indexByName": {key: 0}}}]
     options = {"frameIndex": 0, "showHeader": True, "cellHeight": "sm", "sortBy": [{"displayName": sort_by, "desc": True}],
                "footer": {"show": False, "reducer": ["sum"], "countRows": False, "fields": []}}
@@ -152,8 +155,8 @@ def cluster():
     state = 'poseidon_job_state == 1'
     return Dashboard("cluster", "Cluster").row(
         "The job",
-        figure("State", state, legend="{{state}}", width=3, description="Of the job; idle where there is none"),
-        figure("Job", "poseidon_job_info", legend="{{id}}", width=4),
+        figure("State", state, legend="{{state}}", width=3, shows_name=True, description="Of the job; idle where there is none"),
+        figure("Job", "poseidon_job_info", legend="{{id}}", width=4, shows_name=True),
         figure("Done", "poseidon_job_iteration / poseidon_job_iterations", "percentunit", width=3),
         figure("Images per second", "poseidon_images_per_second", width=3),
         figure("Loss", "poseidon_loss", width=3),
@@ -186,7 +189,7 @@ def cluster():
         "Nodes",
         lines("Members", query("sum by (role, state) (poseidon_members) > 0", "{{role}} {{state}}"), stacked=True),
         table("Nodes", [("State", "max by (role, rank, address, state) (poseidon_node_state)", "short")], "role", "role",
-              width=8),
+              only_labels=True, width=8),
         lines("Recoveries", query("poseidon_recoveries_total", "{{reason}}"),
               query("poseidon_departures_total", "{{role}} {{how}}"), description="Since the coordinator started"),
         lines("Network, payload", query(rate("poseidon_layer_sent_bytes_total", "role"), "{{role}}s send"),
