@@ -196,7 +196,7 @@ RunDirectory::Events Cluster::run_directory_events() {
                 const std::lock_guard<std::mutex> lock(mutex_);
                 spdlog::error("{}", std::string(status.message()));
                 if (job_ && job_->ended()) {
-                  lines_lost_ = status.message();
+                  lines_lost_ = std::string(status.message());
                 } else if (job_) {
                   apply(job_->fail(std::string(status.message()), clock_->now()));
                 }
