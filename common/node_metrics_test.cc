@@ -184,7 +184,7 @@ TEST_F(NodePage, SeriesAreAsManyAsPromised) {
     for (const prometheus::MetricFamily& family : page) {
       EXPECT_TRUE(names.insert(family.name).second) << family.name;
     }
-    EXPECT_LT(series_of(page), 490u + 2 * per_layer) << role;
+    EXPECT_LT(series_of(page), 520u + 2 * per_layer) << role;
     ShownJob three = job_;
     three.plan = std::make_shared<const Plan>(testing_support::toy_plan(1, 1, {4, 4, 4}, 4));
     three.traffic = std::make_shared<TrafficProbe>(3, probe_);

@@ -48,7 +48,7 @@ TEST(DevicePlugin, OneOfAnotherBuildIsRefused) {
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("libposeidon_stale.so is of another build"),
                     HasSubstr("'poseidon device 0, compiler 1, abseil 1'"),
-                    HasSubstr("'poseidon device 9, ")));
+                    HasSubstr("'poseidon device 10, ")));
 }
 
 TEST(DevicePlugin, OneWithoutTheFunctionIsRefused) {
