@@ -38,8 +38,7 @@ absl::Status start_libgcrypt() {
   gcry_cipher_hd_t cipher = nullptr;
   if (const gcry_error_t error = gcry_cipher_open(&cipher, kCipher, kMode, 0); error != 0) {
     return absl::FailedPreconditionError(
-        absl::StrCat("libgcrypt does not encrypt by AES-128-OCB here (", gcry_strerror(error),
-                     "), as in FIPS mode, which leaves it out"));
+        absl::StrCat("libgcrypt does not encrypt by AES-128-OCB here: ", gcry_strerror(error)));
   }
   gcry_cipher_close(cipher);
   return absl::OkStatus();

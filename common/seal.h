@@ -28,7 +28,7 @@ namespace poseidon {
 /// What a sealed message is longer than its text.
 inline constexpr std::size_t kSealTagBytes = 16;
 /// 2^34 blocks: far below the 2^44 after which OCB wants another key (RFC 7253, 5). What somebody
-/// gains by having seen so many is below 2^-57, that bound's 6 x blocks^2 / 2^128.
+/// gains by having seen so many is about 2^-53: 6 x blocks^2 / 2^128, tags and nonces included.
 inline constexpr std::uint64_t kMaxBytesPerKey = std::uint64_t{1} << 38;
 
 /// Overwrites what nobody shall find in memory later.

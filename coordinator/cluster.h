@@ -228,7 +228,7 @@ class Cluster {
   v1::GetStatusResponse status_now() const;
   void fill_job(v1::GetStatusResponse& out) const;
   v1::GetStatusResponse outcome() const;
-  const char* job_state() const;
+  JobState job_state() const;
   Nanoseconds traffic_until() const;
   void fill_nodes(v1::GetStatusResponse& out) const;
   void fill_layers(v1::GetStatusResponse& out) const;

@@ -160,7 +160,6 @@ void Cluster::after_actions() {
   counted_iterations_ = progress.completed;  // less than before where some are made again
   if (job_->ended() && !files_closing_) {
     files_closing_ = true;
-    ++(job_->state() == JobState::kDone ? counts_.jobs_done : counts_.jobs_failed);
     directory_->close();
   }
 }

@@ -73,7 +73,7 @@ absl::Status Cluster::check_counts(const v1::SubmitRequest& request, const Resol
 
 std::string Cluster::job_text() const {
   const JobDescription& d = job_->description();
-  return absl::StrFormat("job %s is %s (%d of %d iterations)", d.id, job_state_name(job_->state()),
+  return absl::StrFormat("job %s is %s (%d of %d iterations)", d.id, job_state_name(job_state()),
                          job_->progress(clock_->now()).completed, d.iterations);
 }
 
@@ -197,6 +197,8 @@ RunDirectory::Events Cluster::run_directory_events() {
                 spdlog::error("{}", std::string(status.message()));
                 if (job_ && job_->ended()) {
                   lines_lost_ = std::string(status.message());
+                  note(EventKind::kAlarm, absl::StrCat("job ", job_->description().id,
+                                                       " lacks its last lines: ", lines_lost_));
                 } else if (job_) {
                   apply(job_->fail(std::string(status.message()), clock_->now()));
                 }
@@ -208,7 +210,10 @@ void Cluster::files_are_closed() {
   std::optional<v1::GetStatusResponse> ended;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (job_ != nullptr && job_->ended()) ended = outcome();
+    if (job_ != nullptr && job_->ended()) {
+      ended = outcome();
+      ++(job_state() == JobState::kDone ? counts_.jobs_done : counts_.jobs_failed);
+    }
   }
   // Only now, that all its files are whole, nobody needs to go on with it.
   if (ended) {
@@ -372,7 +377,7 @@ void Cluster::fill_job(v1::GetStatusResponse& out) const {
   const JobProgress progress = job_->progress(clock_->now());
   out.set_job(description.name);
   out.set_job_id(description.id);
-  out.set_state(job_state());
+  out.set_state(job_state_name(job_state()));
   out.set_message(progress.message);
   if (!lines_lost_.empty()) {
     out.set_message(absl::StrCat(
@@ -414,8 +419,8 @@ void Cluster::fill_job(v1::GetStatusResponse& out) const {
 }
 
 /// A job whose files lack their last lines has not done all that it should.
-const char* Cluster::job_state() const {
-  return job_state_name(lines_lost_.empty() ? job_->state() : JobState::kFailed);
+JobState Cluster::job_state() const {
+  return lines_lost_.empty() ? job_->state() : JobState::kFailed;
 }
 
 /// Of a job that is over the page shows what moved last.

@@ -55,7 +55,7 @@ CoordinatorFigures Cluster::figures() {
   JobFigures& job = figures.job.emplace();
   const CheckpointCommit& checkpoints = job_->checkpoints();
   job.id = job_->description().id;
-  job.state = job_state();
+  job.state = job_state_name(job_state());
   job.iterations = job_->description().iterations;
   job.progress = job_->progress(clock_->now());
   if (job_->ended()) job.progress.images_per_s = 0.0;  // what it was is in its status

@@ -25,9 +25,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Between two attempts to write to a disk that does not take it.
 /// A pipe that nobody reads is an error, not somebody to wait for.
 constexpr int kMetricsFlags = O_WRONLY | O_CLOEXEC | O_APPEND | O_NONBLOCK;
+/// Between two attempts to write to a disk that does not take it.
 constexpr Milliseconds kRetryPause{500};
 /// Attempts once the run has ended.
 constexpr int kLastTries = 4;

@@ -156,7 +156,7 @@ class Run {
     return absl::OkStatus();
   }
 
-  /// A trace has every layer of an iteration, and its copies, or none.
+  /// Once for all parts of a batch: a trace that begins within an iteration may lack its copies.
   void begin_times(Iteration iteration) {
     const bool is_traced = s_.traffic->node().tracer().on();
     const bool is_asked = is_traced || asks_the_device(iteration - s_.first_iteration);

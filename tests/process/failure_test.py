@@ -328,6 +328,7 @@ class FullDisk(ProcessTest):
         self.assertIn("the model is stored, but the last lines of the run directory could not be written", status["message"])
         self.assertIn("No space left on device", status["message"])
         self.assertTrue((run / "model.safetensors").exists())
+        wait_for("the alarm", lambda: "lacks its last lines" in cluster.coordinator.log())
 
     def test_another_coordinator_goes_on_with_a_job_whose_disk_is_full(self):
         """The coordinator's own record is on another disk, and must not wait for the run's."""
