@@ -63,6 +63,9 @@ absl::Status run_checkpoint_list(const CheckpointListOptions& options) {
   POSEIDON_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client, reach(options));
   POSEIDON_ASSIGN_OR_RETURN(const v1::ListCheckpointsResponse list,
                             client->list_checkpoints(kCallTimeout));
+  for (const std::string& file : list.unread()) {
+    print_warnings({absl::StrCat("not read as a checkpoint: ", file)});
+  }
   if (options.json) {
     // Names come from other machines: what is no UTF-8 in them is replaced, not thrown at.
     write_stdout(
@@ -111,6 +114,7 @@ absl::Status run_checkpoint_export(const CheckpointExportOptions& options) {
   request.set_id(options.checkpoint);
   POSEIDON_ASSIGN_OR_RETURN(const v1::LocateCheckpointResponse located,
                             client->locate_checkpoint(request, kCallTimeout));
+  print_warnings({located.warnings().begin(), located.warnings().end()});
   const std::string what = absl::StrCat("checkpoint ", located.id());
   AtomicFile file(options.to);  // a folder that cannot be written to is found before the work
   if (const absl::Status opened = file.open(); !opened.ok()) {
@@ -157,6 +161,7 @@ absl::Status run_checkpoint_restore(const CheckpointRestoreOptions& options) {
   request.set_servers(static_cast<std::uint32_t>(options.servers));
   POSEIDON_ASSIGN_OR_RETURN(const v1::SubmitResponse response,
                             client->restore_checkpoint(request, kRestoreTimeout));
+  print_warnings({response.warnings().begin(), response.warnings().end()});
   return follow_job(*client, response, options.follow);
 }
 

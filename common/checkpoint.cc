@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/check.h"
+#include "common/checked_json.h"
 #include "common/chunking.h"
 #include "common/json_fields.h"
 #include "common/status_macros.h"
@@ -197,13 +198,13 @@ std::string manifest_to_json(const CheckpointManifest& manifest) {
     json["pieces"].push_back(std::move(entry));
   }
   json["job"] = manifest.job_json;
-  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return checked_json(json);
 }
 
 absl::StatusOr<CheckpointManifest> manifest_from_json(std::string_view text,
                                                       std::string_view source) {
   POSEIDON_ASSIGN_OR_RETURN(const Json json,
-                            parse_json(text, source, {.max_bytes = kMaxManifestBytes}));
+                            parse_checked_json(text, source, {.max_bytes = kMaxManifestBytes}));
   JsonFields fields(json, source, "");
   CheckpointManifest manifest;
   std::int64_t format = 0, workers = 0, begun_with = 0, samples = 0;

@@ -110,7 +110,7 @@ std::string missing_stores(const CheckpointManifest& manifest,
 
 std::string manifest_to_json(const CheckpointManifest& manifest);
 /// Trusts nothing. INVALID_ARGUMENT, starting with `source`, names the key that is missing or
-/// wrong.
+/// wrong; DATA_LOSS: it is not as it was written.
 absl::StatusOr<CheckpointManifest> manifest_from_json(std::string_view text,
                                                       std::string_view source);
 

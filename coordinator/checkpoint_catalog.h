@@ -11,6 +11,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -27,11 +28,19 @@ class CheckpointCatalog {
  public:
   void add(CheckpointManifest manifest);
 
+  /// Of files that should be manifests and could not be read: which, and why. Whoever looks for a
+  /// checkpoint in vain, or for the newest, hears of them.
+  void set_unread(std::vector<std::string> files) { unread_ = std::move(files); }
+  const std::vector<std::string>& unread() const { return unread_; }
+  /// Why what is the newest here may not be the newest that there is; "" when it is.
+  std::string doubt_about_newest() const;
+
   /// By SnapshotId: oldest first.
   const std::map<SnapshotId, CheckpointManifest>& all() const { return all_; }
   std::vector<CheckpointManifest> of_job(const std::string& job_id) const;
   /// `id` as `checkpoint list` prints it; "": the newest. INVALID_ARGUMENT for text that is none,
-  /// NOT_FOUND where there is no such checkpoint, FAILED_PRECONDITION where there is none at all.
+  /// NOT_FOUND where there is no such checkpoint, FAILED_PRECONDITION where there is none at all,
+  /// DATA_LOSS where it, or any, could not be read.
   absl::StatusOr<const CheckpointManifest*> find(std::string_view id) const;
 
   /// Until kCheckpointHold from now. The checkpoint is there.
@@ -44,7 +53,10 @@ class CheckpointCatalog {
   void keep(SnapshotId snapshot) { waiting_.erase(snapshot); }
 
  private:
+  std::string unread_text() const;
+
   std::map<SnapshotId, CheckpointManifest> all_;
+  std::vector<std::string> unread_;
   std::map<SnapshotId, Nanoseconds> held_until_;
   std::map<SnapshotId, CheckpointManifest> waiting_;  ///< to be removed, but held
 };

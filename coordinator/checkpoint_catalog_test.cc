@@ -30,6 +30,25 @@ TEST(CheckpointCatalogTest, FindsByIdAndTheNewest) {
   EXPECT_TRUE(absl::IsInvalidArgument(catalog.find("newest").status()));
 }
 
+TEST(CheckpointCatalogTest, WhatCouldNotBeReadIsTold) {
+  CheckpointCatalog catalog;
+  catalog.set_unread(
+      {"/s/checkpoints/toy-1/2-20.json: checksum", "/s/checkpoints/toy-1/2-30.json: x"});
+  EXPECT_EQ(catalog.doubt_about_newest(), "") << "there is none";
+  EXPECT_TRUE(absl::IsDataLoss(catalog.find("").status())) << "not: there is no checkpoint";
+  EXPECT_THAT(catalog.find("").status().message(), HasSubstr("2-20.json: checksum (and 1 more"));
+  EXPECT_TRUE(absl::IsDataLoss(catalog.find("2-30").status()));
+  EXPECT_THAT(catalog.find("2-30").status().message(), HasSubstr("2-30.json: x"));
+  catalog.add(manifest(1, 10));
+  EXPECT_EQ((*catalog.find(""))->iteration(), 10);
+  EXPECT_THAT(catalog.doubt_about_newest(), HasSubstr("1-10 is the newest that could be read"));
+  EXPECT_TRUE(absl::IsDataLoss(catalog.find("2-20").status()));
+  EXPECT_TRUE(absl::IsNotFound(catalog.find("2-2").status())) << "another's name";
+  catalog.add(manifest(2, 20));
+  EXPECT_EQ((*catalog.find("2-20"))->iteration(), 20) << "its servers have told once more";
+  EXPECT_THAT(catalog.unread(), SizeIs(1));
+}
+
 TEST(CheckpointCatalogTest, JobsAreToldApart) {
   CheckpointCatalog catalog;
   catalog.add(manifest(1, 10));

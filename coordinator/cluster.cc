@@ -83,6 +83,7 @@ Cluster::Cluster(ClusterOptions options, JobResolver resolver,
                   one_line(text));
   }
   knows_all_checkpoints_ = unreadable.empty();
+  catalog_.set_unread(std::move(unreadable));
   if (knows_all_checkpoints_) (void)archive_.create();  // earlier versions made no marker
   if (!catalog_.all().empty()) {
     spdlog::info("{} committed checkpoints, the newest is {}", catalog_.all().size(),

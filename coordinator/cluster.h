@@ -211,6 +211,7 @@ class Cluster {
   NodeLink* link_of(NodeId node) const;
   bool job_active() const { return job_ && (!job_->ended() || !files_closed_); }
   std::string job_text() const;
+  std::string doubt_about(const std::string& checkpoint_id) const;
   std::string join_note(NodeRole role) const;
   JobDescription describe_job(const v1::SubmitRequest& request, const ResolvedJob& resolved,
                               const std::string& run_directory) const;

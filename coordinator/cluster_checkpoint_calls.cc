@@ -48,6 +48,7 @@ absl::StatusOr<v1::ListCheckpointsResponse> Cluster::list_checkpoints(
   v1::ListCheckpointsResponse out;
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [snapshot, manifest] : catalog_.all()) fill(manifest, *out.add_committed());
+  for (const std::string& file : catalog_.unread()) out.add_unread(one_line(file));
   if (!job_) return out;
   const CheckpointCommit& checkpoints = job_->checkpoints();
   if (const auto& last = checkpoints.last(); last && !last->committed) {
@@ -94,6 +95,7 @@ absl::StatusOr<v1::LocateCheckpointResponse> Cluster::locate_checkpoint(
   POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest, catalog_.find(request.id()));
   v1::LocateCheckpointResponse out;
   out.set_id(snapshot_name(manifest->snapshot));
+  if (const std::string doubt = doubt_about(request.id()); !doubt.empty()) out.add_warnings(doubt);
   out.set_hold_ms(static_cast<std::uint32_t>(
       std::chrono::duration_cast<Milliseconds>(kCheckpointHold).count()));
   if (!request.hold_only()) {
@@ -120,17 +122,26 @@ absl::StatusOr<v1::SubmitResponse> Cluster::restore_checkpoint(
   POSEIDON_RETURN_IF_ERROR(check_protocol_version(request.protocol_version(), kOperator));
   v1::SubmitRequest submission;
   SnapshotId source;
+  std::string doubt;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest, catalog_.find(request.id()));
     source = manifest->snapshot;
+    doubt = doubt_about(request.id());
     submission.set_job_json(manifest->job_json);
     submission.set_run_directory(request.run_directory().empty() ? manifest->run_directory
                                                                  : request.run_directory());
     submission.set_workers(request.workers() > 0 ? request.workers() : manifest->workers);
     submission.set_servers(request.servers());
   }
-  return begin_job(submission, source);
+  absl::StatusOr<v1::SubmitResponse> response = begin_job(submission, source);
+  if (response.ok() && !doubt.empty()) response->add_warnings(doubt);
+  return response;
+}
+
+/// What somebody who asks for this checkpoint ("": the newest) should know.
+std::string Cluster::doubt_about(const std::string& id) const {
+  return id.empty() ? one_line(catalog_.doubt_about_newest()) : "";
 }
 
 /// What a job is told of the checkpoint that it goes on from. In the run's own directory it is the

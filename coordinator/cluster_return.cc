@@ -245,6 +245,8 @@ absl::Status Cluster::restore() {
     return absl::OkStatus();
   }
   absl::StatusOr<DurableJob> record = durable_job_from_json(**text);
+  // The nodes train on meanwhile: who has a whole copy loses nothing.
+  if (absl::IsDataLoss(record.status())) return refuse(record.status());
   if (!record.ok()) {
     state_->set_job_aside();
     {

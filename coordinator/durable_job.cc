@@ -7,6 +7,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "common/checked_json.h"
 #include "common/json_fields.h"
 #include "common/plan_proto.h"
 #include "common/status_macros.h"
@@ -221,11 +222,11 @@ std::string durable_job_to_json(const DurableJob& job) {
     out["running"] = std::move(running);
   }
   out["job"] = job.job_json;
-  return out.dump(1, ' ', /*ensure_ascii=*/false, ordered_json::error_handler_t::replace);
+  return checked_json(out);
 }
 
 absl::StatusOr<DurableJob> durable_job_from_json(std::string_view text) {
-  POSEIDON_ASSIGN_OR_RETURN(const nlohmann::json value, parse_json(text, kSource, kLimits));
+  POSEIDON_ASSIGN_OR_RETURN(const nlohmann::json value, parse_checked_json(text, kSource, kLimits));
   JsonFields fields(value, kSource, "");
   for (const char* key : {"version", "id", "run_directory", "job"}) fields.require(key);
   DurableJob job;

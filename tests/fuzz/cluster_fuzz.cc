@@ -89,6 +89,7 @@ class Files final : public RunFiles {
     if (!fs::path(name).is_absolute()) return;  // for people only
     POSEIDON_CHECK(write_file_atomically(name, contents).ok(), "the disk works");
   }
+  void sync() override {}
   void roll_back(Iteration iteration) override {
     contents_->metrics = metrics_before(contents_->metrics, iteration);
   }

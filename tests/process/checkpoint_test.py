@@ -245,6 +245,33 @@ class Checkpoints(ProcessTest):
         cluster.add_server()
         cluster.wait_for_iteration(20)
 
+    def test_one_bit_is_noticed(self):
+        """In the newest manifest: its checkpoint is none, and whoever would take it hears so."""
+        cluster = self.cluster()
+        self.submit(cluster, job(), "--workers", 2, "--servers", 2, "--wait")
+        *_, older, newest = [entry["id"] for entry in self.listed(cluster)]
+        self.stop(cluster)
+        (manifest,) = (self.folder / "state" / "checkpoints").glob(f"*/{newest}.json")
+        whole = manifest.read_text()
+        manifest.write_text(re.sub(r'("samples": \d*)0,', r"\g<1>1,", whole, count=1))
+        cluster = self.again(workers=2, servers=2)
+        file = self.folder / "model.safetensors"
+        listed = cluster.poseidon("checkpoint", "list")
+        self.assertIn(f"warning: not read as a checkpoint: {manifest}: its checksum is", listed.stderr)
+        self.refused(1, f"checkpoint {newest} cannot be read", cluster, "export", "--checkpoint", newest, "--to", file)
+        exported = cluster.poseidon("checkpoint", "export", "--to", file)
+        self.assertIn(f"checkpoint {older} (job digits", exported.stdout)
+        self.assertIn(f"warning: checkpoint {older} is the newest that could be read", exported.stderr)
+        for other in manifest.parent.glob("*.json"):
+            other.write_bytes(other.read_bytes().replace(b"stores", b"storms", 1))
+        self.stop(cluster)
+        cluster = self.again(workers=2, servers=2)
+        self.refused(1, "no committed checkpoint can be read", cluster, "restore")
+        self.stop(cluster)
+        manifest.write_text(whole)
+        cluster = self.again(workers=2, servers=2)
+        self.ok(cluster, "export", "--checkpoint", newest, "--to", file)
+
     def test_the_runs_own_directory_by_another_name(self):
         """Its lines are continued, and a server that is gone for good is done without."""
         cluster = self.cluster()
