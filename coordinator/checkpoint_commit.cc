@@ -280,9 +280,16 @@ std::set<SnapshotId> CheckpointCommit::fallbacks() const {
 
 void CheckpointCommit::drop_oldest(CheckpointActions& actions) {
   const std::set<SnapshotId> kept = fallbacks();
-  auto it = committed_.begin();
-  while (committed_.size() > static_cast<std::size_t>(keep_) && it != committed_.end()) {
-    const auto oldest = it++;
+  // First what no recovery would begin from: it must not take the place of what one would.
+  std::vector<SnapshotId> order;
+  for (const bool usable : {false, true}) {
+    for (const auto& [snapshot, manifest] : committed_) {
+      if (is_usable(snapshot) == usable) order.push_back(snapshot);
+    }
+  }
+  for (const SnapshotId snapshot : order) {
+    if (committed_.size() <= static_cast<std::size_t>(keep_)) break;
+    const auto oldest = committed_.find(snapshot);
     if (kept.contains(oldest->first) || oldest->first == newest()->snapshot) continue;
     auto dropped = committed_.extract(oldest);
     if (dropped.mapped().job_id != frame_.job_id) continue;

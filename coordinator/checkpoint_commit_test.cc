@@ -238,6 +238,21 @@ TEST_F(CommitTest, WhatTheRunHasLeftIsNothingToFallBackTo) {
   EXPECT_TRUE(commit_.abandoned().empty());
 }
 
+TEST_F(CommitTest, WhatNoRecoveryWouldBeginFromGoesFirst) {
+  commit_.on_told(snapshot_id(kEpoch, 50));
+  commit(10);
+  commit(20);
+  commit_.abandon(snapshot_id(kEpoch, 20));
+  begin(Epoch(6), 10);
+  stored(0, 30);
+  stored(1, 30);
+  commit_.on_told(snapshot_id(Epoch(6), 40));
+  const auto removed =
+      all<RemoveManifest>(commit_.on_manifest_written(snapshot_id(Epoch(6), 30), absl::OkStatus()));
+  ASSERT_EQ(removed.size(), 1u);
+  EXPECT_EQ(removed[0].manifest.iteration(), 20) << "should 30 be damaged, there is still 10";
+}
+
 TEST_F(CommitTest, WhatCannotBeReadIsNothingToFallBackTo) {
   commit(10);
   commit(20);

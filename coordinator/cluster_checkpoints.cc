@@ -73,6 +73,9 @@ void Cluster::send_keep(const NodeInfo& server) {
 
 void Cluster::write_manifest(const WriteManifest& write) {
   settling_.insert(write.manifest.snapshot);
+  // A checkpoint that the lines on disk do not reach is not gone back to. Not waited for: this disk
+  // may be another one's.
+  directory_->sync();
   archive_.write(*disk_.background, write.manifest,
                  [this, manifest = write.manifest](const absl::Status& status) {
                    const std::lock_guard<std::mutex> lock(mutex_);

@@ -18,6 +18,8 @@ namespace poseidon {
 
 inline constexpr const char* kModelFile = "model.safetensors";
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
+/// What a damaged one had after the damage.
+inline constexpr const char* kCutMetricsFile = "metrics.jsonl.cut";
 /// What tells of a model, besides the metrics.
 inline constexpr const char* kCompanions[] = {"plan.json", "plan.recommended.json", "job.json"};
 /// A finished run's files, when another takes its place.

@@ -384,7 +384,9 @@ class JobRun {
   ElasticJob elastic_;
   std::uint32_t begun_with_ = 0;  ///< workers of the first epoch
   std::uint64_t samples_ = 0;     ///< that all have taken before first_iteration_
-  int idle_recoveries_ = 0;
+  int idle_recoveries_ = 0;       ///< in a row, of which none kept what the one before had done
+  int recoveries_since_new_ = 0;  ///< since an iteration that was new
+  Iteration recovered_to_ = 0;    ///< where the last of them began
   Nanoseconds idle_recovery_counted_{0};  ///< the last of them, if there is one
   Iteration furthest_ = 0;                ///< how many iterations have ever been complete
   std::optional<Nanoseconds> started_;    ///< when Start was sent ...

@@ -16,6 +16,9 @@ namespace {
 
 /// A change so near to the end would gain nothing.
 constexpr Iteration kLeastIterationsLeft = 4;
+/// Times as many recoveries as may happen in a row may happen before the job is where it was once,
+/// each a little further than the one before.
+constexpr int kMostRecoveriesOnTheWay = 20;
 
 const char* plural(std::size_t n) { return n == 1 ? "" : "s"; }
 
@@ -53,15 +56,23 @@ void JobRun::recover(EpochEnd what, const std::string& reason, bool in_memory, N
       break;
     default:
       if (what == EpochEnd::kNodeUnfit) break;  // once for each node
+      // What was done since the last one is kept, though the job may have been further before: on
+      // the way back there from an old checkpoint others may be lost, too.
+      if (first_iteration_ > recovered_to_) idle_recoveries_ = 0;
+      recovered_to_ = first_iteration_;
+      ++recoveries_since_new_;
       if (idle_recoveries_ == 0 || now - idle_recovery_counted_ >= options_.idle_recovery_spacing) {
         ++idle_recoveries_;
         idle_recovery_counted_ = now;
       }
-      if (idle_recoveries_ > options_.max_idle_recoveries) {
+      if (idle_recoveries_ > options_.max_idle_recoveries ||
+          recoveries_since_new_ > kMostRecoveriesOnTheWay * options_.max_idle_recoveries) {
+        const bool in_a_row = idle_recoveries_ > options_.max_idle_recoveries;
         end(false,
-            absl::StrFormat("%s; the job recovered %d times in a row without finishing an "
-                            "iteration that was new",
-                            reason, options_.max_idle_recoveries),
+            absl::StrFormat("%s; the job recovered %d times%s without finishing an iteration that "
+                            "was new",
+                            reason, in_a_row ? options_.max_idle_recoveries : recoveries_since_new_,
+                            in_a_row ? " in a row" : ""),
             now, actions);
         return;
       }

@@ -424,6 +424,33 @@ TEST_F(RecoveryTest, ItDoesNotRecoverForEverWithoutProgress) {
   EXPECT_THAT(job_->progress(at(100)).message, HasSubstr("recovered 5 times in a row"));
 }
 
+TEST_F(RecoveryTest, LossesOnTheWayBackAreNoStandstill) {
+  begin_with_workers(20);
+  train(0, kIterations - 1);
+  lose_and_replace(4);  // nobody has kept anything: it begins anew
+  const double spacing = seconds(JobRunOptions{}.idle_recovery_spacing);
+  const Iteration rounds = 2 * JobRunOptions{}.max_idle_recoveries;
+  ASSERT_LT(rounds, kIterations - 1) << "it is not where it was before";
+  for (Iteration i = 0; i < rounds; ++i) {
+    const double now = 4 + static_cast<double>(i + 1) * spacing;
+    train(i, i + 1, now);
+    lose(next_lost_++, now);
+    std::vector<std::uint64_t> left;
+    for (const auto* group : {&job_->workers(), &job_->servers()}) {
+      for (const Participant& p : *group) {
+        if (p.state != ParticipantState::kLost) left.push_back(p.node.id.value());
+      }
+    }
+    for (const std::uint64_t id : left) halt(id, i + 1, i + 1, now);
+    commit(i + 1, now);
+    join(node(next_lost_ + 500), now);
+    job_->on_epoch(job_->epoch().value() + 1, at(now));
+    get_ready(now);
+    ASSERT_EQ(job_->state(), JobState::kRunning) << i;
+    EXPECT_EQ(job_->first_iteration(), i + 1);
+  }
+}
+
 TEST_F(RecoveryTest, LossesCloseTogetherAreOneTrouble) {
   begin_with_workers(20);
   for (int i = 0; i < 3 * JobRunOptions{}.max_idle_recoveries; ++i) lose_and_replace(4 + 0.1 * i);

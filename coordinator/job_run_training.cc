@@ -64,7 +64,7 @@ void JobRun::complete_iteration(const IterationResult& result, Nanoseconds now,
   checkpoints_.on_loss(result.iteration, result.loss);
   if (iterations_->completed() > furthest_) {
     furthest_ = iterations_->completed();
-    idle_recoveries_ = 0;
+    idle_recoveries_ = recoveries_since_new_ = 0;
     forget_mishaps();
   }
   images_.add(now, images_done());

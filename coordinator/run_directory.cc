@@ -38,6 +38,7 @@ constexpr std::size_t kMostAtOnce = std::size_t{1} << 20;
 /// Far above a job's text and a plan together.
 constexpr std::uint64_t kMaxJobRecordBytes = 256 << 20;
 constexpr std::uint64_t kMaxOutcomeBytes = 1 << 20;
+constexpr std::uint64_t kMaxEpochBytes = 64;
 /// A server may take us so far: the other half of all epochs stays ours.
 constexpr std::uint64_t kMostSkipped = kEpochs / 2;
 /// Of metrics.jsonl: beyond it something else is wrong.
@@ -45,6 +46,30 @@ constexpr std::size_t kMaxMetricsBytes = std::size_t{16} << 30;
 
 absl::Status errno_status(const char* what, const fs::path& path) {
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " ", path.string()));
+}
+
+/// What is about to be cut off after `bytes` of the metrics goes beside them, if there are whole
+/// lines in it: a disk has damaged the first of them, and somebody may want the others.
+absl::Status keep_cut_lines(const fs::path& metrics, std::ifstream& in, std::uint64_t bytes) {
+  in.clear();
+  in.seekg(static_cast<std::streamoff>(bytes));
+  std::string piece;
+  if (!std::getline(in, piece) || in.eof()) return absl::OkStatus();
+  const fs::path beside = metrics.parent_path() / kCutMetricsFile;
+  AtomicFile file(beside);
+  POSEIDON_RETURN_IF_ERROR(file.open());
+  in.seekg(static_cast<std::streamoff>(bytes));
+  piece.resize(kMostAtOnce);
+  while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())) || in.gcount() > 0) {
+    POSEIDON_RETURN_IF_ERROR(
+        file.append(std::string_view(piece).substr(0, static_cast<std::size_t>(in.gcount()))));
+  }
+  if (in.bad()) return errno_status("read", metrics);
+  POSEIDON_RETURN_IF_ERROR(file.commit());
+  spdlog::error(
+      "{}: what follows byte {} are no lines of this run; they are cut off, and kept in {}",
+      metrics.string(), bytes, beside.string());
+  return absl::OkStatus();
 }
 
 /// A run begins with its metrics: without them a file beside is somebody's own, like the job file
@@ -163,6 +188,8 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::reopen(const fs::pat
   std::ifstream in(metrics, std::ios::binary);
   if (!in) return errno_status("read", metrics);
   progress = read_metrics_progress(in);
+  if (in.bad()) return errno_status("read", metrics);
+  POSEIDON_RETURN_IF_ERROR(keep_cut_lines(metrics, in, progress.bytes));
   if (::ftruncate(fd.get(), static_cast<off_t>(progress.bytes)) != 0) {
     return errno_status("cut the last line of", metrics);
   }
@@ -202,6 +229,8 @@ void RunDirectory::write_file(std::string name, std::string contents) {
 void RunDirectory::roll_back(Iteration iteration) {
   enqueue({.name = "", .contents = "", .roll_back = iteration});
 }
+
+void RunDirectory::sync() { enqueue({.name = "", .contents = "", .roll_back = {}, .sync = true}); }
 
 void RunDirectory::enqueue(Item item) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -285,6 +314,11 @@ absl::Status RunDirectory::write_items(std::deque<Item>& items) {
     if (front.roll_back) {
       POSEIDON_RETURN_IF_ERROR(roll_back_now(*front.roll_back));
       items.pop_front();
+    } else if (front.sync) {
+      items.pop_front();  // once: what fails here shows at the next line, if it stays
+      if (::fdatasync(metrics_fd_.get()) != 0 && errno != EINVAL) {
+        return errno_status("write to disk", path_ / kMetricsFile);
+      }
     } else if (!front.name.empty()) {
       POSEIDON_RETURN_IF_ERROR(write_file_atomically(path_ / front.name, front.contents));
       items.pop_front();
@@ -293,7 +327,7 @@ absl::Status RunDirectory::write_items(std::deque<Item>& items) {
       std::string lines;
       std::optional<SnapshotId> reached;
       auto end = items.begin();
-      for (; end != items.end() && end->name.empty() && !end->roll_back; ++end) {
+      for (; end != items.end() && end->name.empty() && !end->roll_back && !end->sync; ++end) {
         if (lines.size() >= kMostAtOnce) break;
         lines += end->contents;
         if (end->reaches) reached = end->reaches;
@@ -395,6 +429,16 @@ absl::StatusOr<std::unique_ptr<ModelFile>> RunDirectory::receive_model(
 
 // ---- StateDirectory ----
 
+/// A folder that is gone, say, is not the fault of who submits a job.
+absl::Status StateDirectory::write(const fs::path& file, std::string_view text) {
+  const absl::Status status = write_file_atomically(file, text);
+  if (status.ok()) return status;
+  const bool is_misplaced = absl::IsInvalidArgument(status) || absl::IsNotFound(status);
+  return absl::Status(
+      is_misplaced ? absl::StatusCode::kFailedPrecondition : status.code(),
+      absl::StrCat("the coordinator cannot keep its own state (--state-dir): ", status.message()));
+}
+
 absl::StatusOr<std::unique_ptr<StateDirectory>> StateDirectory::open(const fs::path& path) {
   POSEIDON_RETURN_IF_ERROR(create_folder(path));
   absl::StatusOr<Descriptor> fd = lock_file(path / "lock");
@@ -418,7 +462,7 @@ absl::StatusOr<std::unique_ptr<StateDirectory>> StateDirectory::open(const fs::p
 }
 
 absl::Status StateDirectory::store_job(std::string_view text) const {
-  return write_file_atomically(job_file(), text);
+  return write(job_file(), text);
 }
 
 absl::Status StateDirectory::drop_job() const { return remove_durably(job_file()); }
@@ -464,12 +508,11 @@ bool StateDirectory::is_new() const {
 
 absl::StatusOr<std::uint64_t> StateDirectory::last_epoch() const {
   const fs::path file = epoch_file();
-  std::error_code ignored;
-  if (!fs::exists(file, ignored)) return 0;
-  std::ifstream in(file);
-  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  const absl::StatusOr<std::string> text = read_file(file, kMaxEpochBytes);
+  if (absl::IsNotFound(text.status())) return 0;
   std::uint64_t last = 0;
-  if (!absl::SimpleAtoi(text, &last)) {
+  if (!text.ok()) return absl::DataLossError(text.status().message());
+  if (!absl::SimpleAtoi(*text, &last)) {
     return absl::DataLossError(absl::StrCat(file.string(),
                                             " holds no number; write one greater than the epoch "
                                             "of every earlier run into it"));
@@ -489,7 +532,7 @@ absl::StatusOr<std::uint64_t> StateDirectory::next_epoch() {
     return absl::ResourceExhaustedError(
         absl::StrCat(file.string(), ": epoch ", last, " was the last that there is"));
   }
-  POSEIDON_RETURN_IF_ERROR(write_file_atomically(file, absl::StrCat(last + 1, "\n")));
+  POSEIDON_RETURN_IF_ERROR(write(file, absl::StrCat(last + 1, "\n")));
   const std::lock_guard<std::mutex> lock(mutex_);
   given_ = last + 1;
   return last + 1;

@@ -75,6 +75,7 @@ class RunFiles {
   virtual void append_line(std::string line, std::optional<SnapshotId> reaches) = 0;
   virtual void write_file(std::string name, std::string contents) = 0;
   virtual void roll_back(Iteration iteration) = 0;
+  virtual void sync() = 0;
   virtual void close() = 0;
   virtual absl::StatusOr<std::unique_ptr<ModelFile>> receive_model(
       std::uint64_t total_bytes) const = 0;
@@ -111,7 +112,8 @@ class RunDirectory final : public RunFiles {
   static bool moves_as_run_begins(const std::filesystem::path& path,
                                   const std::filesystem::path& file);
   /// Goes on where an earlier process stopped: what follows the last whole line of metrics.jsonl is
-  /// cut off, `progress` says what is there. NOT_FOUND when there is no such file.
+  /// cut off, `progress` says what is there. Where that is more than the beginning of a line, it is
+  /// kept beside (kCutMetricsFile). NOT_FOUND when there is no such file.
   static absl::StatusOr<std::unique_ptr<RunDirectory>> reopen(const std::filesystem::path& path,
                                                               Events events,
                                                               MetricsProgress& progress);
@@ -124,6 +126,8 @@ class RunDirectory final : public RunFiles {
   void write_file(std::string name, std::string contents) override;
   /// Takes the metrics of iterations and tests from this one on back: they will come again.
   void roll_back(Iteration iteration) override;
+  /// What was queued before stays written when the power fails.
+  void sync() override;
   /// Everything queued before is written, then on_closed is called. Idempotent.
   void close() override;
 
@@ -141,6 +145,7 @@ class RunDirectory final : public RunFiles {
     std::string name;  ///< "" for a metrics line
     std::string contents;
     std::optional<Iteration> roll_back;  ///< set: only this
+    bool sync = false;                   ///< likewise
     std::optional<SnapshotId> reaches = std::nullopt;
 
     std::size_t bytes() const { return sizeof(*this) + name.size() + contents.size(); }
@@ -228,6 +233,7 @@ class StateDirectory {
       : path_(std::move(path)), identity_(std::move(identity)), lock_fd_(std::move(lock_fd)) {}
   std::filesystem::path epoch_file() const { return path_ / "epoch"; }
   absl::StatusOr<std::uint64_t> last_epoch() const;
+  static absl::Status write(const std::filesystem::path& file, std::string_view text);
 
   const std::filesystem::path path_;
   const std::string identity_;

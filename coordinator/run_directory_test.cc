@@ -364,6 +364,25 @@ TEST_F(RunDirectoryTest, EpochsGrowAcrossRestarts) {
   EXPECT_EQ((*first)->next_epoch().status().code(), absl::StatusCode::kDataLoss);
 }
 
+TEST_F(RunDirectoryTest, APipeInPlaceOfTheEpochHoldsNobodyUp) {
+  fs::create_directories(folder_);
+  ASSERT_EQ(::mkfifo((folder_ / "epoch").c_str(), 0600), 0);
+  const auto state = StateDirectory::open(folder_);
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_FALSE((*state)->is_new());
+  EXPECT_THAT((*state)->next_epoch().status().message(), HasSubstr("epoch: is a pipe"));
+}
+
+TEST_F(RunDirectoryTest, ItsOwnFolderIsNotTheFaultOfWhoSubmits) {
+  const auto state = StateDirectory::open(folder_);
+  ASSERT_TRUE(state.ok()) << state.status();
+  fs::remove_all(folder_);
+  for (const absl::Status& status : {(*state)->next_epoch().status(), (*state)->store_job("{}")}) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(status.message(), HasSubstr("--state-dir"));
+  }
+}
+
 TEST(MetricsProgress, ReadsWhatIsWholeAndInOrder) {
   const auto read = [](const std::string& text) {
     std::istringstream in(text);
@@ -420,6 +439,29 @@ TEST_F(RunDirectoryTest, GoesOnAfterTheLastWholeLine) {
           .status()
           .code(),
       absl::StatusCode::kNotFound);
+}
+
+TEST_F(RunDirectoryTest, LinesBehindADamagedOneAreKept) {
+  fs::create_directories(folder_);
+  const auto line = [](int iteration) {
+    return absl::StrCat(R"({"iteration":)", iteration,
+                        R"(,"loss":2.5,"learning_rate":0.1,"images_per_s":9.0})", "\n");
+  };
+  const RunDirectory::Events events{
+      .on_trouble = {}, .on_error = [](const absl::Status&) {}, .on_closed = [] {}};
+  const std::string good = line(0) + line(1),
+                    damaged = "{\"iteratiom" + line(2).substr(11) + line(3);
+  std::ofstream(folder_ / "metrics.jsonl") << good << damaged << "{\"iter";
+  MetricsProgress progress;
+  ASSERT_TRUE(RunDirectory::reopen(folder_, events, progress).ok());
+  EXPECT_EQ(progress.next_iteration, 2);
+  EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), good);
+  EXPECT_EQ(read_file(folder_ / "metrics.jsonl.cut"), damaged + "{\"iter");
+  fs::remove(folder_ / "metrics.jsonl.cut");
+  std::ofstream(folder_ / "metrics.jsonl", std::ios::app) << "{\"iter";
+  ASSERT_TRUE(RunDirectory::reopen(folder_, events, progress).ok());
+  EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), good);
+  EXPECT_FALSE(fs::exists(folder_ / "metrics.jsonl.cut")) << "only the line that was being written";
 }
 
 TEST_F(RunDirectoryTest, TheStateKeepsTheJob) {

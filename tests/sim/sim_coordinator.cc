@@ -41,6 +41,7 @@ class SimRunFiles final : public RunFiles {
       POSEIDON_CHECK(write_file_atomically(name, contents).ok(), "the disk works");
     });
   }
+  void sync() override {}
   void roll_back(Iteration iteration) override {
     write([this, iteration] {
       std::istringstream in(metrics());
