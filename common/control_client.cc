@@ -205,8 +205,9 @@ absl::Status ControlClient::Impl::serve() {
   TimePoint since = now();  // when the search began
   Milliseconds backoff = kFirstBackoff;
   std::string last_reason;  // why it was not reached
+  bool knows_one = false;   // a coordinator has answered: it may have a job, with or without us
   while (!stopping_) {
-    const Milliseconds patience = part() ? options_.away_timeout : options_.join_timeout;
+    const Milliseconds patience = knows_one ? options_.away_timeout : options_.join_timeout;
     const TimePoint give_up = since + patience;
     absl::Status status = converse(give_up);
     bool was_joined = false;
@@ -216,6 +217,7 @@ absl::Status ControlClient::Impl::serve() {
     }
     if (stopping_) break;
     if (was_joined) {
+      knows_one = true;
       events_->on_away(status);
       since = now();
       backoff = kFirstBackoff;

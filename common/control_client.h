@@ -61,9 +61,10 @@ struct ControlClientOptions {
   std::string coordinator;         ///< HOST:PORT
   std::shared_ptr<Security> security = Security::none();
   v1::Join join;  ///< what to say of ourselves; versions and incarnation are filled in
-  /// How long to try (with back-off from 100 ms to 2 s) to reach a coordinator before giving up.
+  /// How long to try (with back-off from 100 ms to 2 s) to reach a coordinator at first.
   Milliseconds join_timeout{60000};
-  /// The same while there is a part in a job, and for the upload of its model.
+  /// The same for one that has answered once and is away (a job may wait for this node, whether it
+  /// has a part by now or not), and for the upload of a model.
   Milliseconds away_timeout{3600000};
   /// Called on the heartbeat thread with every beat and at least once a second, joined or not: the
   /// client is alive. May be null.

@@ -67,7 +67,7 @@ void add_options(CLI::App& app, MainOptions& options) {
       ->check(CLI::Range(std::int64_t{1}, kMaxWaitS))
       ->capture_default_str();
   app.add_option("--coordinator-away-s", options.coordinator_away_s,
-                 "how long a job goes on without the coordinator")
+                 "how long to wait for a coordinator that is away; a job goes on meanwhile")
       ->check(CLI::Range(std::int64_t{1}, kMaxWaitS))
       ->capture_default_str();
   app.add_option("--server-timeout-s", options.server_timeout_s,

@@ -10,7 +10,7 @@ import urllib.request
 
 from cluster import BIN, LEASE_MS, Cluster, ProcessTest, digits_job, metrics, wait_for
 
-ITERATIONS = 1000
+ITERATIONS = 600
 TEST_EVERY = 100
 LEASE_S = LEASE_MS / 1000
 # By PS and by SFB: the latter has no server that would keep workers together.
@@ -20,12 +20,12 @@ JOB = {"iterations": ITERATIONS, "test_every_iterations": TEST_EVERY, "sync": {"
 class AwayTest(ProcessTest):
     reference = None  # (model, lines of iterations, lines of tests) of an undisturbed run
 
-    def start_training(self, until=20):
+    def start_training(self, *options, until=20):
         self.run_dir = self.folder / "run"
         cluster = Cluster(self)
         for _ in range(2):
-            cluster.add_server()
-            cluster.add_worker("--metrics-listen", "127.0.0.1:0")
+            cluster.add_server(*options)
+            cluster.add_worker("--metrics-listen", "127.0.0.1:0", *options)
         self.submit(cluster, self.run_dir)
         self.epoch = cluster.status()["epoch"]
         cluster.wait_for_iteration(until)
@@ -281,13 +281,15 @@ class Killed(AwayTest):
             self.assertEqual(process.wait(10), 0, process.log())
 
     def test_in_the_middle_of_a_recovery(self):
-        """The epoch is over, its state saved, and a worker awaited: the next coordinator knows."""
-        cluster = self.start_training(until=100)
+        """The epoch is over, its state saved, and a worker awaited: the next coordinator knows, and
+        nodes without a part wait for it longer than for one that they have never seen."""
+        cluster = self.start_training("--join-timeout-s", 1, until=100)
         complete = cluster.status()["iteration"]
         lost = cluster.workers.pop()
         lost.signal(signal.SIGKILL)
         wait_for("the job to wait for another worker", lambda: "waits for worker" in cluster.status()["message"])
         self.kill_coordinator(cluster)
+        time.sleep(3)  # of absence
         cluster.restart_coordinator()
         begin = time.monotonic()
         self.assertEqual(cluster.status()["state"], "recovering")
