@@ -5,6 +5,8 @@
 //  2. begin_pass: `upload` waits for `compute`, so no upload overwrites what an earlier pass reads.
 //  3. start_upload: the copy runs on `upload`, then `compute` waits for it: the layer's operator,
 //     queued next, reads the new values; layers queued before are not held up.
+//     start_early_upload: only the copy, for a later pass. What its memory holds was last read by a
+//     pass that finish() has waited for, and the next pass begins after finish() has waited for it.
 //  4. start_download: `download` waits for `compute` as far as it is queued now, copies, and
 //     records the ticket's event; `compute` goes on with the layers below.
 // Marks of copies are events on the copies' own streams, behind what a copy waits for.
@@ -17,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
@@ -321,7 +324,7 @@ absl::StatusOr<std::string> device_name(int ordinal) {
 absl::StatusOr<std::string> device_bus_id(int ordinal) {
   std::array<char, 32> id{};
   POSEIDON_CUDA(cudaDeviceGetPCIBusId(id.data(), static_cast<int>(id.size()), ordinal));
-  return std::string(id.data());
+  return absl::AsciiStrToLower(id.data());  // as the system writes it
 }
 
 absl::StatusOr<CudaPrecision> parse_precision(const std::string& precision) {

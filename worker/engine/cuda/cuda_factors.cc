@@ -149,7 +149,7 @@ absl::Status CudaFactors::run_step(const FactorStepArgs& args) {
     POSEIDON_RETURN_IF_ERROR(
         step_range(args, args.weight_step, tile.first * args.inputs, tile.rows * args.inputs));
   }
-  if (args.has_bias) {
+  if (args.has_bias && !args.bias_step.frozen) {
     cuda::column_sums(context_.factors(), output_gradients_.floats(), args.rows, args.outputs,
                       gradient_.floats());
     POSEIDON_RETURN_IF_ERROR(

@@ -206,10 +206,11 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return cudaSuccess;
 }
 
-// The first one is where the emulated driver has its GPU (common/fake_nvml.cc).
+// The first one is where the emulated driver has its GPU (common/fake_nvml.cc). In capital letters,
+// as the real one.
 cudaError_t cudaDeviceGetPCIBusId(char* id, int bytes, int device) {
   if (!is_device(device)) return told(cudaErrorInvalidDevice);
-  std::snprintf(id, static_cast<std::size_t>(bytes), "0000:%02x:00.0", 0x3b + device);
+  std::snprintf(id, static_cast<std::size_t>(bytes), "0000:%02X:00.0", 0x3b + device);
   return cudaSuccess;
 }
 
