@@ -212,7 +212,9 @@ void FactorExchange::settle(const FactorLanding& landing) {
         "the workers' copies of layer ", route_.plan().layers[landing.complete->value()].name,
         " differ after ", landing.iteration, " iterations (digests: ", landing.divergence,
         "): copies stay equal only on machines that compute alike; look for another CPU model or "
-        "version of Poseidon or oneDNN, or faulty memory, or set sync.scheme to \"ps\"")));
+        "version of Poseidon or oneDNN, or faulty memory, or set sync.scheme to \"ps\"; "
+        "checkpoints of the last ",
+        kReplicaCheckIterations, " iterations may have it, too: restore an earlier one")));
     return;
   }
   events_->factors_complete(*landing.complete, landing.iteration);
