@@ -375,6 +375,12 @@ TEST_F(RestartTest, WhatStandsInTheWayOfAJobEndsItNot) {
   ASSERT_NE(at, std::string::npos);
   with_checkpoints.insert(at, "\"has_checkpoints\": true, ");
   std::ofstream(record()) << with_checkpoints;
+  const auto changed = CoordinatorService::start(again, resolver, &clock_);
+  EXPECT_EQ(changed.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(changed.status().message()), HasSubstr("has changed the file"));
+  EXPECT_EQ(read_file(record()), with_checkpoints) << "its nodes wait for a whole one";
+  with_checkpoints.erase(2, with_checkpoints.find('\n', 2) - 1);  // the checksum
+  std::ofstream(record()) << with_checkpoints;
   const auto without = CoordinatorService::start(again, resolver, &clock_);
   EXPECT_EQ(without.status().code(), absl::StatusCode::kFailedPrecondition);
   for (const char* part :
