@@ -586,7 +586,7 @@ void add_data(Seeds& seeds) {
 
 int main(int argc, char** argv) {
   using namespace poseidon::fuzz;
-  if (argc != 2) {
+  if (argc != 2 || argv[1][0] == '-') {
     std::fprintf(stderr, "usage: %s FOLDER\n", argv[0]);
     return 2;
   }
