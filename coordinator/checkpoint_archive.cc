@@ -29,10 +29,8 @@ absl::Status write_manifest(const fs::path& directory, const fs::path& path,
   if (!fs::exists(directory / kMarker, error)) {
     return absl::UnavailableError(lacks_marker(directory));
   }
-  if (!fs::exists(path.parent_path(), error)) {
-    POSEIDON_RETURN_IF_ERROR(create_folder(path.parent_path()));
-    POSEIDON_RETURN_IF_ERROR(sync_folder_of(path.parent_path()));
-  }
+  POSEIDON_RETURN_IF_ERROR(create_folder(path.parent_path()));
+  POSEIDON_RETURN_IF_ERROR(sync_folder_of(path.parent_path()));
   absl::Status status = write_file_atomically(path, manifest_to_json(manifest));
   // It may be there all the same; but servers drop the parts of what failed.
   if (!status.ok()) status.Update(remove_durably(path));
