@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Poseidon's sampling rule in plain Python: a reference for golden scripts and for people.
+"""All that is random in a run, in plain Python: a reference for golden scripts and for people.
 
 docs/sampling.md explains it. Import it, or run it to print the data set indices of one batch:
     tests/data/sampling.py --size 1437 --seed 1 --workers 4 --batch-size 32 --rank 0 --iteration 7
@@ -7,6 +7,7 @@ docs/sampling.md explains it. Import it, or run it to print the data set indices
 
 import argparse
 import math
+import struct
 
 MASK = (1 << 64) - 1
 TRANSFORM_STREAM = 0x7472616E73666F72
@@ -34,6 +35,10 @@ class SplitMix64:
         """53 random bits."""
         return low + (high - low) * ((self.next() >> 11) * 2.0**-53)
 
+    def uniform24(self):
+        """From 0 to 1 with 24 random bits: exact in float32."""
+        return (self.next() >> 40) * 2.0**-24
+
     def normal(self):
         """Box-Muller, the cosine branch."""
         u = ((self.next() >> 11) + 0.5) * 2.0**-53
@@ -43,6 +48,18 @@ class SplitMix64:
 
 def mix_seed(a, b):
     return SplitMix64(SplitMix64(a).next() ^ ((b + 0x9E3779B97F4A7C15) & MASK)).next()
+
+
+def fnv1a_64(text):
+    """Turns names into seeds."""
+    value = 0xCBF29CE484222325
+    for byte in text.encode():
+        value = ((value ^ byte) * 0x100000001B3) & MASK
+    return value
+
+
+def float32(value):
+    return struct.unpack("<f", struct.pack("<f", value))[0]
 
 
 def permutation(seed, pass_number, size):
@@ -113,6 +130,32 @@ def colour_choices(seed, position, brightness=0.0, contrast=0.0, saturation=0.0,
                for name, strength in (("brightness", brightness), ("contrast", contrast), ("saturation", saturation))}
     factors["hue"] = random.uniform(-hue, hue)
     return order, factors, [random.normal() for _ in range(3)]
+
+
+def dropout_keeps(seed, layer, position, elements, ratio=0.5):
+    """Of one sample's elements in C x H x W order, which ones a dropout layer keeps in training."""
+    random = SplitMix64(mix_seed(mix_seed(seed, fnv1a_64(layer)), position))
+    return [random.uniform24() >= float32(ratio) for _ in range(elements)]
+
+
+def initial_uniform(seed, tensor, count, bound):
+    random = SplitMix64(mix_seed(seed, fnv1a_64(tensor)))
+    return [float32((2 * random.uniform24() - 1) * bound) for _ in range(count)]
+
+
+def initial_normal(seed, tensor, count, deviation, limit=math.inf):
+    """Values beyond `limit` deviations are drawn anew, from a sequence of their own."""
+    seed = mix_seed(seed, fnv1a_64(tensor))
+    random = SplitMix64(seed)
+    values = []
+    for i in range(count):
+        draw = random.normal()
+        if abs(draw) > limit:
+            again = SplitMix64(mix_seed(seed, i))
+            while abs(draw) > limit:
+                draw = again.normal()
+        values.append(float32(draw * deviation))
+    return values
 
 
 def main():

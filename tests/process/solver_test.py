@@ -1,4 +1,4 @@
-"""Clipping, LARS, multipliers and accumulation with real processes, against PyTorch; the same bits however it is run."""
+"""Adam, LARS, clipping, multipliers, dropout and accumulation with real processes, against PyTorch; the same bits however run."""
 
 import json
 import sys
@@ -26,7 +26,11 @@ class AgainstPyTorch(ProcessTest):
         for layer in network["layers"]:
             if layer["type"] == "pooling":
                 layer["pool"] = "average"  # README.md beside the golden values says why
-        job.update(model=network, init={"weights": str(weights)}, iterations=iterations, optimizer=case["optimizer"])
+        if "dropout" in case:
+            behind = [layer["name"] for layer in network["layers"]].index("relu1") + 1
+            network["layers"].insert(behind, {"name": "drop", "type": "dropout", "ratio": case["dropout"]})
+        job["init"]["weights"] = str(weights)
+        job.update(model=network, iterations=iterations, optimizer=case["optimizer"])
         job.update(changes)
         return job
 

@@ -128,6 +128,25 @@ TEST(Initialise, DependsOnSeedAndNameAlone) {
   EXPECT_NE(initialised(one_layer("g", xavier), 1)[0], once);
 }
 
+// From tests/data/sampling.py: initial_uniform(1, "conv1.weight", 4, 0.5),
+// initial_normal(1, "fc6.weight", 4, 0.01), initial_normal(3, "a.weight", 100, 1, 2)[83:85].
+TEST(Initialise, KnownAnswers) {
+  const auto first = [](const std::string& layer, const json& weight, std::uint64_t seed) {
+    return initialised(one_layer(layer, weight), seed)[0];
+  };
+  const auto uniform = first("conv1", {{"type", "uniform"}, {"bound", 0.5}}, 1);
+  EXPECT_EQ(uniform[0], 0.38323885202407837f);
+  EXPECT_EQ(uniform[1], -0.1835334300994873f);
+  EXPECT_EQ(uniform[2], -0.48317986726760864f);
+  EXPECT_EQ(uniform[3], -0.1380971074104309f);
+  const auto normal = first("fc6", {{"type", "gaussian"}, {"std", 0.01}}, 1);
+  EXPECT_FLOAT_EQ(normal[0], 0.005078419577330351f);
+  EXPECT_FLOAT_EQ(normal[1], 0.0071076396852731705f);
+  EXPECT_FLOAT_EQ(normal[2], -0.002752781379967928f);
+  const auto truncated = first("a", {{"type", "truncated_gaussian"}, {"std", 1}}, 3);
+  EXPECT_FLOAT_EQ(truncated[83], -0.8355014324188232f) << "the first draw was -2.2";
+}
+
 // Ranges of any size, in any order.
 TEST(Initialise, HowTheWorkIsDividedDoesNotMatter) {
   const RangeRunner backwards = [](std::int64_t items, const auto& body) {

@@ -44,14 +44,27 @@ def saved(image, format_, **options):
     return file.getvalue()
 
 
-def png_of_16_bits(pixels):
-    """Pillow writes no RGB of 16 bits."""
-    height, width = pixels.shape[:2]
+def png(width, height, bits, colour_type, interlaced, rows):
+    """Of what Pillow does not write. `rows`: each with its filter's byte, here 0."""
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    header = struct.pack(">IIBBBBB", width, height, bits, colour_type, 0, 0, int(interlaced))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def png_of_16_bits(pixels):
+    height, width = pixels.shape[:2]
     rows = b"".join(b"\0" + (pixels[y].astype(">u2") * 257 // 2 + 77).astype(">u2").tobytes() for y in range(height))
-    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)) +
-            chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+    return png(width, height, 16, 2, False, rows)
+
+
+def interlaced_png(pixels):
+    """By Adam7: seven passes, each of every so many rows and columns."""
+    height, width = pixels.shape[:2]
+    rows = b""
+    for top, left, down, right in ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)):
+        rows += b"".join(b"\0" + pixels[y, left::right].tobytes() for y in range(top, height, down) if left < width)
+    return png(width, height, 8, 2, True, rows)
 
 
 def decode_cases():
@@ -75,6 +88,9 @@ def decode_cases():
         "png palette": saved(rgb.quantize(16), "PNG"),
         "png 1 bit": saved(grey.convert("1"), "PNG"),
         "png 16 bits": png_of_16_bits(pixels),
+        "png interlaced": interlaced_png(pixels),
+        "png one colour transparent": saved(rgb, "PNG", transparency=tuple(int(v) for v in pixels[3, 5])),
+        "jpeg 4:2:0, many rows of blocks": saved(Image.fromarray(photograph(83, 61, 9)), "JPEG", quality=70, subsampling=2),
     }
     cases = []
     for name, file in files.items():
