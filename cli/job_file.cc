@@ -8,6 +8,7 @@
 #include "common/json_fields.h"
 #include "common/plan_pin.h"
 #include "common/status_macros.h"
+#include "common/text.h"
 #include "coordinator/job_resolver.h"
 #include "coordinator/tensor_rules.h"
 #include "worker/data/batches.h"
@@ -19,29 +20,55 @@ namespace {
 
 constexpr std::uint64_t kMaxPlanFileBytes = 64 << 20;
 
-absl::Status check_file(const std::string& key, const std::string& path) {
+/// `what`: of the wanted type, for people.
+absl::Status check_type(const std::string& key, const std::string& path,
+                        std::filesystem::file_type wanted, const char* what) {
   std::error_code error;
   const auto type = std::filesystem::status(path, error).type();
+  if (type == wanted) return absl::OkStatus();
   if (type == std::filesystem::file_type::not_found) {
-    return absl::NotFoundError(absl::StrCat(
-        key, ": no such file: ", path, " (relative paths are relative to the job file's folder)"));
+    return absl::NotFoundError(
+        absl::StrCat(key, ": no such ", what, ": ", path,
+                     " (relative paths are relative to the job file's folder)"));
   }
-  if (type != std::filesystem::file_type::regular) {
-    return absl::InvalidArgumentError(absl::StrCat(key, ": not a regular file: ", path));
+  if (error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(key, ": cannot look at ", path, ": ", error.message()));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(key, ": not a ", what, ": ", path));
+}
+
+absl::Status check_file(const std::string& key, const std::string& path) {
+  return check_type(key, path, std::filesystem::file_type::regular, "file");
+}
+
+absl::Status check_folder(const std::string& key, const std::string& path) {
+  return check_type(key, path, std::filesystem::file_type::directory, "folder");
+}
+
+/// The job travels as JSON, which has no other letters.
+absl::Status check_letters(const std::string& key, const std::string& path) {
+  const std::string shown = to_utf8(path);
+  if (shown == path) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(key, ": not UTF-8, so that workers would look for another name: ", shown,
+                   "; rename it, or have a link with another name"));
+}
+
+absl::Status check_letters(const std::string& key, const DataSourceSpec& source) {
+  POSEIDON_RETURN_IF_ERROR(check_letters(key + ".images", source.images));
+  POSEIDON_RETURN_IF_ERROR(check_letters(key + ".labels", source.labels));
+  POSEIDON_RETURN_IF_ERROR(check_letters(key + ".path", source.path));
+  for (std::size_t i = 0; i < source.files.size(); ++i) {
+    POSEIDON_RETURN_IF_ERROR(check_letters(absl::StrCat(key, ".files[", i, "]"), source.files[i]));
   }
   return absl::OkStatus();
 }
 
-absl::Status check_folder(const std::string& key, const std::string& path) {
-  std::error_code error;
-  const auto type = std::filesystem::status(path, error).type();
-  if (type == std::filesystem::file_type::directory) return absl::OkStatus();
-  if (type == std::filesystem::file_type::not_found) {
-    return absl::NotFoundError(
-        absl::StrCat(key, ": no such folder: ", path,
-                     " (relative paths are relative to the job file's folder)"));
-  }
-  return absl::InvalidArgumentError(absl::StrCat(key, ": not a folder: ", path));
+absl::Status check_letters(const JobSpec& job) {
+  POSEIDON_RETURN_IF_ERROR(check_letters("init.weights", job.init.weights));
+  POSEIDON_RETURN_IF_ERROR(check_letters("data.train", job.data.train));
+  return job.data.test ? check_letters("data.test", *job.data.test) : absl::OkStatus();
 }
 
 absl::Status check_source(const std::string& key, const DataSourceSpec& source) {
@@ -84,18 +111,20 @@ absl::Status pin_plan(SyncSpec& sync) {
 absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path) {
   POSEIDON_ASSIGN_OR_RETURN(JobSpec spec, load_job(path));
   std::error_code error;
-  const std::filesystem::path folder = std::filesystem::absolute(path, error).parent_path();
+  const std::filesystem::path here = std::filesystem::current_path(error);
   if (error) {
     return absl::UnavailableError(
         absl::StrCat(path.string(), ": the current folder is gone: ", error.message()));
   }
+  const std::filesystem::path folder = path_from(here, path).parent_path();
   resolve_paths(spec, folder);
   auto net = resolve_network(spec.model, folder);
   if (!net.ok()) {
     return absl::Status(net.status().code(),
                         absl::StrCat(path.string(), ": model: ", net.status().message()));
   }
-  absl::Status status = pin_plan(spec.sync);
+  absl::Status status = check_letters(spec);
+  if (status.ok()) status = pin_plan(spec.sync);
   std::vector<PlannerLayer> layers = planner_layers(*net);
   if (status.ok()) status = check_sync(layers, spec.sync);
   if (status.ok()) status = check_pinned_chunks(spec);
@@ -106,11 +135,17 @@ absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path) {
   }
   spec.model = net->source;
   std::string json = job_to_json(spec);
-  if (!spec.sync.plan.is_null() && !parse_job(json).ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path.string(), ": sync.plan: with its ", spec.sync.plan["chunks"].size(),
-        " chunks the job is too large to be sent; remove \"chunks\" from the plan file to "
-        "repeat its schemes alone"));
+  if (const absl::Status sent = parse_job(json).status(); !sent.ok()) {
+    const std::string where = path.string();
+    if (!spec.sync.plan.is_null()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          where, ": sync.plan: with its ", spec.sync.plan["chunks"].size(),
+          " chunks the job is too large to be sent; remove \"chunks\" from the plan file to "
+          "repeat its schemes alone"));
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": model: with its ", net->layers.size(),
+                     " layers written out, the job cannot be sent: ", sent.message()));
   }
   return PreparedJob{.spec = std::move(spec), .net = *std::move(net), .json = std::move(json)};
 }

@@ -47,6 +47,54 @@ TEST_F(JobFileTest, PathsBecomeAbsoluteAndTheNetworkInline) {
   EXPECT_TRUE(parse_job(prepared->json).ok());
 }
 
+// As the system goes: `link/..` is not the folder that `link` is in.
+TEST_F(JobFileTest, TheWayOutOfALinkIsTheSystems) {
+  fs::create_directories(folder_ / "elsewhere" / "inside");
+  write("elsewhere/job.json", job());
+  fs::create_symlink("elsewhere/inside", folder_ / "link");
+  const auto prepared = prepare_job(folder_ / "link" / ".." / "job.json");
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_EQ(prepared->spec.data.train.images,
+            (fs::canonical(folder_ / "elsewhere") / "i.gz").string());
+}
+
+// What is sent would name another file.
+TEST_F(JobFileTest, PathsThatAreNotUtf8AreRefused) {
+  const fs::path folder = folder_ / "r\xE9s";
+  fs::create_directories(folder);
+  std::ofstream(folder / "job.json") << job().dump();
+  const absl::Status refused = prepare_job(folder / "job.json").status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("data.train.images: not UTF-8"));
+
+  nlohmann::json absolute = job();
+  absolute["data"]["train"] = {{"format", "idx"}, {"images", "/i.gz"}, {"labels", "/l.gz"}};
+  std::ofstream(folder / "job.json") << absolute.dump();
+  EXPECT_TRUE(prepare_job(folder / "job.json").ok());
+}
+
+TEST_F(JobFileTest, ANetworkThatCannotBeSentIsNamed) {
+  nlohmann::json net = {{"name", "long"}, {"input", {8}}, {"layers", nlohmann::json::array()}};
+  nlohmann::json names;
+  for (int i = 0; i < 20; ++i) {
+    names.push_back(std::string(100, 'x') + std::to_string(i));
+    net["layers"].push_back({{"name", names.back()}, {"type", "relu"}});
+  }
+  for (int i = 0; i < 2000; ++i) {
+    const std::string sum = "sum" + std::to_string(i);
+    net["layers"].push_back({{"name", sum}, {"type", "add"}, {"inputs", names}});
+    names.back() = sum;  // the next one reads it
+  }
+  net["layers"].push_back({{"name", "fc"}, {"type", "fully_connected"}, {"outputs", 2}});
+  net["layers"].push_back({{"name", "loss"}, {"type", "softmax_cross_entropy"}});
+  write("net.json", net);
+  nlohmann::json json = job();
+  json["model"] = "./net.json";
+  const absl::Status refused = prepare_job(write("job.json", json)).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("model: with its 2022 layers"));
+}
+
 TEST_F(JobFileTest, ANetworkFileIsFoundBesideTheJob) {
   write("net.json", nlohmann::json::parse(R"({
     "name": "tiny", "input": [1, 28, 28], "layers": [

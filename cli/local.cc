@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cli/child_process.h"
 #include "cli/commands.h"
@@ -40,6 +41,7 @@
 #include "coordinator/node_counts.h"
 #include "coordinator/run_directory.h"
 #include "worker/data/batches.h"
+#include "worker/engine/nvidia_driver.h"
 
 namespace poseidon {
 namespace {
@@ -287,10 +289,19 @@ absl::Status check_options(const LocalOptions& options) {
 
 /// What workers would say when the cluster is up.
 absl::Status check_device(const std::string& device, const std::string& precision) {
-  if (device != "cpu" || (precision != "bf16" && precision != "fp16")) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("precision: \"", precision,
-                   "\" needs a GPU, but --device is cpu; set precision to \"fp32\""));
+  if (precision != "bf16" && precision != "fp16") return absl::OkStatus();
+  std::string why;
+  if (device == "cpu") {
+    why = "--device is cpu";
+  } else if (device == "auto") {
+    const absl::Status driver = find_nvidia_driver();
+    if (driver.ok()) return driver;
+    why = std::string(driver.message());
+  } else {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("precision: \"", precision, "\" needs a GPU, but ",
+                                                 why, "; set precision to \"fp32\""));
 }
 
 std::string timestamp() {
@@ -320,7 +331,8 @@ absl::StatusOr<fs::path> create_default_folder(const std::string& job_name) {
   return run;
 }
 
-absl::StatusOr<RunFolders> make_folders(const std::string& run_dir, const std::string& job_name) {
+absl::StatusOr<RunFolders> make_run_folders(const std::string& run_dir,
+                                            const std::string& job_name) {
   std::error_code error;
   const fs::path here = fs::current_path(error);
   fs::path run = run_dir;
@@ -329,6 +341,7 @@ absl::StatusOr<RunFolders> make_folders(const std::string& run_dir, const std::s
     POSEIDON_ASSIGN_OR_RETURN(run, create_default_folder(job_name));
   }
   run = path_from(here, run);
+  POSEIDON_RETURN_IF_ERROR(check_nothing_foreign(run));
   RunFolders folders{.run = run, .logs = run / "logs", .cluster = run / "cluster"};
   for (const fs::path& folder : {folders.run, folders.logs, folders.cluster}) {
     POSEIDON_RETURN_IF_ERROR(create_folder(folder));
@@ -338,6 +351,17 @@ absl::StatusOr<RunFolders> make_folders(const std::string& run_dir, const std::s
   if (absl::IsAlreadyExists(lock.status())) return run_in_progress(run);
   if (!lock.ok()) return lock.status();
   folders.lock = *std::move(lock);
+  return folders;
+}
+
+absl::StatusOr<RunFolders> make_folders(const std::string& run_dir, const std::string& job_name) {
+  absl::StatusOr<RunFolders> folders = make_run_folders(run_dir, job_name);
+  const absl::Status status = folders.status();
+  const bool names_the_flag = absl::StrContains(status.message(), "--run-dir");
+  if (absl::IsPermissionDenied(status) || (absl::IsInvalidArgument(status) && !names_the_flag)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(status.message(), "; choose another folder with --run-dir"));
+  }
   return folders;
 }
 

@@ -26,7 +26,9 @@ absl::Status run_trace(const TraceOptions& options) {
   POSEIDON_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client,
                             CoordinatorClient::make(options));
   AtomicFile file(options.to);
-  POSEIDON_RETURN_IF_ERROR(file.open());  // before anybody works for it
+  if (const absl::Status opened = file.open(); !opened.ok()) {  // before anybody works for it
+    return absl::InvalidArgumentError(absl::StrCat("--to ", opened.message()));
+  }
   POSEIDON_RETURN_IF_ERROR(client->wait_for_coordinator(options.connect_timeout).status());
   POSEIDON_ASSIGN_OR_RETURN(const TraceData data,
                             client->trace(static_cast<std::uint32_t>(options.iterations),

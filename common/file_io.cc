@@ -166,6 +166,9 @@ absl::StatusOr<Descriptor> lock_file(const std::filesystem::path& path) {
   Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!file.is_open()) return system_error(path, "cannot create", errno);
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) {  // of some network file systems
+      return system_error(path, "cannot lock, which this file system may not offer", errno);
+    }
     return absl::AlreadyExistsError(str_cat(path.string(), ": another process has locked it"));
   }
   return file;

@@ -70,6 +70,11 @@ std::uint32_t cores_of_this_process() {
 
 int usable_cores() { return std::max(1, static_cast<int>(cores_of_this_process())); }
 
+std::uint64_t installed_memory_bytes() {
+  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
 double process_cpu_seconds() {
   rusage usage{};
   if (::getrusage(RUSAGE_SELF, &usage) != 0) return 0.0;

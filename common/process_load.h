@@ -1,6 +1,6 @@
 #pragma once
 
-// What this process costs its machine, as the kernel counts it.
+// What this process has of its machine and costs it, as the kernel counts it.
 
 #include <sched.h>
 
@@ -28,6 +28,9 @@ std::uint32_t allowed_cores(AffinityCall affinity);
 
 /// Of this process, at least 1.
 int usable_cores();
+
+/// Of the machine; a container may be allowed less.
+std::uint64_t installed_memory_bytes();
 
 /// Of all threads since it began, in user and system mode; one system call.
 double process_cpu_seconds();

@@ -1,13 +1,12 @@
 #include "common/tensor_memory.h"
 
-#include <unistd.h>
-
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 
 #include "common/aligned_buffer.h"
 #include "common/check.h"
+#include "common/process_load.h"
 #include "common/status_macros.h"
 
 namespace poseidon {
@@ -20,10 +19,8 @@ std::atomic<SharedArena*> arena{nullptr};
 
 absl::Status share_tensor_memory() {
   POSEIDON_CHECK(arena.load() == nullptr, "called once");
-  const auto machine_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
-                             static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   POSEIDON_ASSIGN_OR_RETURN(std::unique_ptr<SharedArena> created,
-                            SharedArena::create(machine_bytes));
+                            SharedArena::create(installed_memory_bytes()));
   arena.store(created.release());
   return absl::OkStatus();
 }

@@ -85,6 +85,7 @@ Cluster::Cluster(ClusterOptions options, JobResolver resolver,
   knows_all_checkpoints_ = unreadable.empty();
   catalog_.set_unread(std::move(unreadable));
   if (knows_all_checkpoints_) (void)archive_.create();  // earlier versions made no marker
+  begun_ = Epoch(state_->last_given());
   if (!catalog_.all().empty()) {
     spdlog::info("{} committed checkpoints, the newest is {}", catalog_.all().size(),
                  snapshot_name(catalog_.all().rbegin()->first));
@@ -181,7 +182,10 @@ void Cluster::handle_join(NodeLink* link, const v1::Join& join) {
   attached_[link].node = *id;
   link->send(joined_message(*id, join_note(node->role)));
   const NodeInfo* member = membership_.find(*id);
-  if (member->role == NodeRole::kServer) send_keep(*member);
+  if (member->role == NodeRole::kServer) {
+    look_for_unknown_epochs(*member);
+    send_keep(*member);
+  }
   note(EventKind::kJoin,
        absl::StrCat(node_text(*member), " joined as node ", id->value(), " (",
                     member->device.empty() ? "" : absl::StrCat("device ", member->device, ", "),

@@ -194,6 +194,7 @@ class Cluster {
   void take_epoch();
   void forget_parts(const ForgetParts& forget);
   void send_keep(const NodeInfo& server);
+  void look_for_unknown_epochs(const NodeInfo& server);
   void write_manifest(const WriteManifest& write);
   void remove_manifest(const CheckpointManifest& manifest);
   void remove_due_checkpoints();
@@ -304,7 +305,10 @@ class Cluster {
   CheckpointCatalog catalog_;
   /// Manifests that are being written or taken away: what they name stays.
   std::set<SnapshotId> settling_;
-  bool knows_all_checkpoints_ = true;  ///< every manifest on disk could be read
+  /// Every manifest on disk could be read, and no server has checkpoints of epochs that this state
+  /// directory has not begun.
+  bool knows_all_checkpoints_ = true;
+  Epoch begun_;  ///< the last one that was, by this process or, as far as it knows, an earlier one
   CheckpointArchive archive_;
   ClusterDisk disk_;  ///< its background runs what must not block under the mutex
 };

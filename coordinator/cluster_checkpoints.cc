@@ -7,7 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/plan_proto.h"
 #include "common/restore_source.h"
+#include "coordinator/admission.h"
 #include "coordinator/cluster.h"
+#include "spdlog/spdlog.h"
 
 namespace poseidon {
 
@@ -18,6 +20,7 @@ void Cluster::send_assignment(const SendAssignment& assignment) {
   assign.set_job_json(job_->job_json());
   assign.set_index(assignment.index);
   assign.set_job_id(job_->description().id);
+  begun_ = std::max(begun_, job_->epoch());
   if (const CheckpointManifest* source = job_->restore()) {
     *assign.mutable_restore() = restore_to_message(*source, job_->restore_addresses());
   }
@@ -53,6 +56,30 @@ void Cluster::forget_parts(const ForgetParts& forget) {
       send(node.id, message);
     }
   }
+}
+
+/// Its checkpoints of such epochs were made for another coordinator, or for this one after its
+/// state directory was copied. Then the copy must not say what is kept: neither here nor, by its
+/// name, in a later process, for which the epochs would look like its own.
+void Cluster::look_for_unknown_epochs(const NodeInfo& server) {
+  if (server.newest_epoch <= begun_ || !knows_all_checkpoints_) return;
+  knows_all_checkpoints_ = false;
+  const bool is_new = begun_ == Epoch(0) && catalog_.all().empty();
+  note(is_new ? EventKind::kCheckpoint : EventKind::kAlarm,
+       absl::StrCat(node_text(server), " has checkpoints of epoch ", server.newest_epoch.value(),
+                    ", and this coordinator has begun none after ", begun_.value(), ": ",
+                    is_new ? "they are another coordinator's"
+                           : "its state directory is an older copy of the one that made them, or "
+                             "they are another coordinator's",
+                    "; no part of any is removed because it is not known here"));
+  disk_.background->enqueue([this] {
+    if (const absl::Status status = state_->forget_identity(); !status.ok()) {
+      spdlog::error(
+          "{}; remove it before the next start if servers have checkpoints that are not "
+          "known here",
+          one_line(std::string(status.message())));
+    }
+  });
 }
 
 /// It may have missed a ForgetCheckpoint, or have parts of what was never committed.

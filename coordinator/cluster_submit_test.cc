@@ -27,7 +27,7 @@ class ClusterSubmitTest : public ::testing::Test {
     fs::remove_all(folder_);
     // A run that is done, and its coordinator gone.
     fs::create_directories(run());
-    for (const char* name : kRunFiles) std::ofstream(run() / name) << "of the last run";
+    for (const char* name : kRunFiles) std::ofstream(run() / name) << R"({"iteration":0,"loss":1})";
     auto state = StateDirectory::open(folder_ / "state");
     ASSERT_TRUE(state.ok()) << state.status();
     v1::GetStatusResponse last = status_without_job();

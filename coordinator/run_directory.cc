@@ -39,10 +39,13 @@ constexpr std::size_t kMostAtOnce = std::size_t{1} << 20;
 constexpr std::uint64_t kMaxJobRecordBytes = 256 << 20;
 constexpr std::uint64_t kMaxOutcomeBytes = 1 << 20;
 constexpr std::uint64_t kMaxEpochBytes = 64;
+constexpr char kIdentityFile[] = "STATE_IDENTITY";
 /// A server may take us so far: the other half of all epochs stays ours.
 constexpr std::uint64_t kMostSkipped = kEpochs / 2;
 /// Of metrics.jsonl: beyond it something else is wrong.
 constexpr std::size_t kMaxMetricsBytes = std::size_t{16} << 30;
+/// Of one of its lines, generously.
+constexpr std::size_t kMaxMetricsLineBytes = 4096;
 
 absl::Status errno_status(const char* what, const fs::path& path) {
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " ", path.string()));
@@ -72,23 +75,39 @@ absl::Status keep_cut_lines(const fs::path& metrics, std::ifstream& in, std::uin
   return absl::OkStatus();
 }
 
-/// A run begins with its metrics: without them a file beside is somebody's own, like the job file
-/// that he keeps under the name of our record of it.
+/// The first line of a run's metrics is an iteration or a test. Other tools write files of that
+/// name, too.
+bool is_foreign_metrics(const fs::path& metrics) {
+  const absl::StatusOr<Descriptor> file = open_file(metrics);
+  if (!file.ok()) return false;  // who is to write there says why he cannot
+  std::string begin(kMaxMetricsLineBytes, '\0');
+  const ssize_t got = ::pread(file->get(), begin.data(), begin.size(), 0);
+  begin.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  return !begin.empty() && !parse_metrics_line(begin.substr(0, begin.find('\n')));
+}
+
+}  // namespace
+
 absl::Status check_nothing_foreign(const fs::path& run_directory) {
   std::error_code ignored;
-  for (const char* own : {kMetricsFile, kIncomingFolder}) {  // or a run is half aside by now
-    if (fs::exists(run_directory / own, ignored)) return absl::OkStatus();
+  const auto is_there = [&](const char* name) { return fs::exists(run_directory / name, ignored); };
+  if (is_there(kIncomingFolder)) return absl::OkStatus();  // a run is half aside by now
+  const fs::path metrics = run_directory / kMetricsFile;
+  if (is_there(kMetricsFile)) {
+    if (!is_foreign_metrics(metrics)) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(metrics.string(),
+                     " is no run's (it does not begin with an iteration), and a run would "
+                     "write its own there; move it, or choose another --run-dir"));
   }
   for (const char* name : kCompanions) {
-    if (!fs::exists(run_directory / name, ignored)) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
+    if (!is_there(name)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
         (run_directory / name).string(), " is no run's (there is no ", kMetricsFile,
         " beside it), and a run would write its own there; move it, or choose another --run-dir"));
   }
   return absl::OkStatus();
 }
-
-}  // namespace
 
 // ---- ModelFile ----
 
@@ -450,7 +469,7 @@ absl::StatusOr<std::unique_ptr<StateDirectory>> StateDirectory::open(const fs::p
   if (!fd.ok()) return fd.status();
   POSEIDON_ASSIGN_OR_RETURN(
       std::string identity,
-      directory_identity(path, "STATE_IDENTITY",
+      directory_identity(path, kIdentityFile,
                          "remove the file: then servers keep what nobody knows any more"));
   std::unique_ptr<StateDirectory> state(
       new StateDirectory(path, std::move(identity), *std::move(fd)));
@@ -459,6 +478,15 @@ absl::StatusOr<std::unique_ptr<StateDirectory>> StateDirectory::open(const fs::p
   }
   state->given_ = state->last_epoch().value_or(0);  // next_epoch says what is wrong with it
   return state;
+}
+
+std::uint64_t StateDirectory::last_given() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return given_;
+}
+
+absl::Status StateDirectory::forget_identity() const {
+  return remove_durably(path_ / kIdentityFile);
 }
 
 absl::Status StateDirectory::store_job(std::string_view text) const {

@@ -178,6 +178,11 @@ class RunDirectory final : public RunFiles {
 std::optional<MetricsProgress> progress_of_earlier(const std::filesystem::path& directory,
                                                    RunDirectory::Begin begin);
 
+/// A run begins with its metrics: without them a file beside is somebody's own, like the job file
+/// that he keeps under the name of our record of it, and metrics of another kind are, too.
+/// INVALID_ARGUMENT names what a run that begins in this folder would overwrite.
+absl::Status check_nothing_foreign(const std::filesystem::path& run_directory);
+
 /// Without `.`, `..` and a slash at its end: by its text alone.
 std::filesystem::path plain_folder(const std::filesystem::path& path);
 
@@ -204,8 +209,13 @@ class StateDirectory {
   /// use up more than half of all epochs, which is no server's business. Any thread.
   bool skip_epochs(std::uint64_t up_to);
 
+  /// The last one that was given; 0: none, or nobody can tell. Any thread.
+  std::uint64_t last_given() const;
+
   /// Names this directory, wherever it is: 32 hexadecimal digits.
   const std::string& identity() const { return identity_; }
+  /// The next process has another one. Idempotent.
+  absl::Status forget_identity() const;
 
   /// The job in progress (coordinator/durable_job.h), so that another process can go on with it.
   std::filesystem::path job_file() const { return path_ / "job.json"; }
@@ -239,7 +249,7 @@ class StateDirectory {
   const std::string identity_;
   const Descriptor lock_fd_;
   std::mutex giving_;  ///< held while an epoch is given, which takes the disk's time
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::uint64_t given_ = 0, skipped_ = 0;  ///< guarded by mutex_
 };
 

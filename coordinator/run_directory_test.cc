@@ -71,10 +71,15 @@ TEST_F(RunDirectoryTest, WritesEverythingBeforeItIsClosed) {
   EXPECT_EQ(read_file(folder_ / "plan.json"), "{}");
 }
 
+/// What a run's metrics begin with; `name` tells them apart.
+std::string line_of(const std::string& name) {
+  return R"({"iteration":0,"loss":1.0,"name":")" + name + "\"}";
+}
+
 TEST_F(RunDirectoryTest, ANewRunReplacesAnOldOne) {
   auto directory = open();
   EXPECT_FALSE(directory->replaced());
-  directory->append_line("old", std::nullopt);
+  directory->append_line(line_of("old"), std::nullopt);
   directory.reset();
   std::ofstream(folder_ / "plan.json") << "old";
   directory = open();
@@ -90,7 +95,7 @@ TEST_F(RunDirectoryTest, ANewRunReplacesAnOldOne) {
 TEST_F(RunDirectoryTest, AFinishedModelIsKeptUntilTheNextOneIs) {
   const auto run = [&](const std::string& name, bool finishes) {
     auto directory = open();
-    directory->append_line(name, std::nullopt);
+    directory->append_line(line_of(name), std::nullopt);
     directory->write_file("job.json", name);
     if (name == "first") directory->write_file("plan.recommended.json", name);
     directory.reset();
@@ -100,19 +105,19 @@ TEST_F(RunDirectoryTest, AFinishedModelIsKeptUntilTheNextOneIs) {
   run("first", true);
   run("second", false);
   EXPECT_FALSE(fs::exists(folder_ / "model.safetensors"));
-  EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), "second\n");
+  EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), line_of("second") + "\n");
   run("third", true);
   for (const char* file : {"model.safetensors", "job.json", "plan.recommended.json"}) {
     EXPECT_EQ(read_file(earlier / file), "first") << file;
   }
-  EXPECT_EQ(read_file(earlier / "metrics.jsonl"), "first\n");
+  EXPECT_EQ(read_file(earlier / "metrics.jsonl"), line_of("first") + "\n");
 
   open(RunDirectory::Begin::kGoOn).reset();
   EXPECT_EQ(read_file(earlier / "model.safetensors"), "third");
   EXPECT_EQ(read_file(earlier / "job.json"), "third");
   EXPECT_FALSE(fs::exists(earlier / "plan.recommended.json")) << "of the first";
-  EXPECT_EQ(read_file(earlier / "metrics.jsonl"), "third\n");
-  EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), "third\n") << "it writes on in it";
+  EXPECT_EQ(read_file(earlier / "metrics.jsonl"), line_of("third") + "\n");
+  EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), line_of("third") + "\n") << "it writes on in it";
 }
 
 TEST_F(RunDirectoryTest, ALinkToNoModelGoes) {
@@ -136,7 +141,7 @@ TEST_F(RunDirectoryTest, AFileOfNoRunIsNotReplaced) {
   fs::create_directories(folder_);
   std::ofstream(folder_ / "job.json") << "somebody's own";
   const absl::Status status = RunDirectory::open(folder_, RunDirectory::Begin::kAnew, {}).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(status.ToString(), HasSubstr((folder_ / "job.json").string()));
   EXPECT_THAT(status.ToString(), HasSubstr("--run-dir"));
   EXPECT_EQ(read_file(folder_ / "job.json"), "somebody's own");
@@ -150,6 +155,29 @@ TEST_F(RunDirectoryTest, AFileOfNoRunIsNotReplaced) {
   fs::rename(folder_ / "job.json", folder_ / "mine.json");
   open().reset();
   EXPECT_EQ(read_file(folder_ / "mine.json"), "somebody's own");
+}
+
+TEST_F(RunDirectoryTest, MetricsOfAnotherToolAreNotCut) {
+  fs::create_directories(folder_);
+  std::ofstream(folder_ / "plan.json") << "somebody's own";
+  for (const std::string& foreign :
+       {std::string(R"({"step": 1, "loss": 2.5})"
+                    "\n"),
+        std::string("no JSON"), std::string("\n"), std::string(100000, 'x')}) {
+    std::ofstream(folder_ / "metrics.jsonl") << foreign;
+    const absl::Status status =
+        RunDirectory::open(folder_, RunDirectory::Begin::kAnew, {}).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr((folder_ / "metrics.jsonl").string()));
+    EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), foreign);
+    EXPECT_EQ(read_file(folder_ / "plan.json"), "somebody's own");
+  }
+  // An earlier run's, and one that ended before its first iteration.
+  for (const char* own : {"{\"iteration\":0,\"loss\":2.5,\"learning_rate\":0.1}\n", ""}) {
+    std::ofstream(folder_ / "metrics.jsonl") << own;
+    open().reset();
+    EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), "");
+  }
 }
 
 TEST_F(RunDirectoryTest, WhatAKilledProcessLeftHalfWrittenGoes) {
@@ -381,6 +409,23 @@ TEST_F(RunDirectoryTest, ItsOwnFolderIsNotTheFaultOfWhoSubmits) {
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
     EXPECT_THAT(status.message(), HasSubstr("--state-dir"));
   }
+}
+
+TEST_F(RunDirectoryTest, ANameThatWasForgottenIsAnotherOne) {
+  auto state = StateDirectory::open(folder_);
+  ASSERT_TRUE(state.ok()) << state.status();
+  const std::string identity = (*state)->identity();
+  EXPECT_EQ((*state)->last_given(), 0u);
+  ASSERT_TRUE((*state)->next_epoch().ok());
+  EXPECT_EQ((*state)->last_given(), 1u);
+  EXPECT_TRUE((*state)->forget_identity().ok());
+  EXPECT_TRUE((*state)->forget_identity().ok()) << "it is gone already";
+  EXPECT_EQ((*state)->identity(), identity) << "of this process";
+  state->reset();
+  state = StateDirectory::open(folder_);
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_NE((*state)->identity(), identity);
+  EXPECT_EQ((*state)->last_given(), 1u);
 }
 
 TEST(MetricsProgress, ReadsWhatIsWholeAndInOrder) {

@@ -322,6 +322,33 @@ TEST_F(RestartTest, AServerHearsWhatIsWantedOfItsStore) {
   EXPECT_EQ(wanted_of('a').identity(), "") << "what it wants of 1-30 it cannot tell";
 }
 
+// The state directory is an older copy, or the server another coordinator's.
+TEST_F(RestartTest, WhoHearsOfEpochsThatItHasNotBegunRemovesNothing) {
+  start();
+  RawNode node(address_);
+  train(node);
+  const std::string identity = read_file(folder_ / "state" / "STATE_IDENTITY");
+  const auto wanted_of = [this](char digit, std::uint64_t newest_epoch) {
+    RawNode server(address_);
+    v1::Join server_join = join_as(v1::NODE_ROLE_SERVER, std::string("10.0.0.") + digit + ":1");
+    server_join.set_store_identity(std::string(32, digit));
+    server_join.set_newest_epoch(newest_epoch);
+    join(server, server_join);
+    const auto message = server.receive();
+    EXPECT_TRUE(message && message->has_keep_checkpoints());
+    return message->keep_checkpoints().identity() + "\n";
+  };
+  start();
+  EXPECT_EQ(wanted_of('a', 1), identity) << "the epoch that was begun here";
+  EXPECT_EQ(wanted_of('b', 3), "\n");
+  EXPECT_EQ(wanted_of('a', 1), "\n") << "one that was not there since may have them, too";
+  await(
+      [&](const auto&) { return !std::filesystem::exists(folder_ / "state" / "STATE_IDENTITY"); });
+  start();
+  EXPECT_NE(read_file(folder_ / "state" / "STATE_IDENTITY"), identity) << "of what is a copy";
+  EXPECT_EQ(wanted_of('a', 1), read_file(folder_ / "state" / "STATE_IDENTITY"));
+}
+
 TEST_F(RestartTest, ARecordThatMakesNoSenseIsSetAside) {
   service_.reset();
   std::ofstream(record()) << "{\"version\": 1, \"id\"";

@@ -1,17 +1,44 @@
 #include "worker/executor_factors.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/factor_wire.h"
+#include "common/process_load.h"
 #include "common/status_macros.h"
 #include "common/tensor_parts.h"
 
 namespace poseidon {
+namespace {
+
+/// The route has the factors of all workers twice for each layer (worker/routes/sfb_route.h).
+absl::Status check_stacks(const Plan& plan) {
+  double needed = 0.0;
+  for (std::uint32_t l = 0; l < plan.layers.size(); ++l) {
+    const std::optional<FactorShape> shape = factor_shape(plan, LayerIndex(l));
+    if (!shape) continue;
+    const auto elements = static_cast<double>(shape->gradient_elements() + shape->input_elements());
+    needed += 2.0 * plan.workers() * elements * sizeof(float);
+  }
+  const auto installed = static_cast<double>(installed_memory_bytes());
+  if (needed <= installed) return absl::OkStatus();
+  constexpr double kMebibyte = 1024.0 * 1024.0;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the factors that ", plan.workers(), plan.workers() == 1 ? " worker" : " workers",
+      " exchange need ", static_cast<std::int64_t>(needed / kMebibyte),
+      " MiB on each, this machine has ", static_cast<std::int64_t>(installed / kMebibyte),
+      " MiB; use a smaller batch_size, or set sync.scheme to \"ps\""));
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<ExecutorFactors>> ExecutorFactors::create(
     std::shared_ptr<Executor> executor, const Plan& plan, OptimizerSpec optimizer,
     std::int64_t micro_batches) {
+  POSEIDON_RETURN_IF_ERROR(check_stacks(plan));
   std::unique_ptr<ExecutorFactors> factors(new ExecutorFactors(
       std::move(executor), 1.0f / static_cast<float>(plan.workers() * micro_batches),
       std::move(optimizer)));

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import unittest
 
@@ -164,6 +165,37 @@ class Checkpoints(ProcessTest):
         cluster = self.again(workers=2, servers=2)
         again = self.folder / "again.safetensors"
         self.ok(cluster, "export", "--checkpoint", old["id"], "--to", again)
+        self.assertEqual(file.read_bytes(), again.read_bytes())
+
+    def test_an_old_copy_of_a_coordinator_harms_no_later_checkpoint(self):
+        state, file = self.folder / "state", self.folder / "model.safetensors"
+        kept = {"every_iterations": EVERY, "keep": 1}
+        cluster = self.cluster()
+        self.submit(cluster, job(checkpoint=kept), "--workers", 2, "--servers", 2, "--wait")
+        self.stop(cluster)
+        shutil.copytree(state, self.folder / "copy")
+        cluster = self.again(workers=2, servers=2)
+        self.submit(cluster, job(checkpoint=kept, optimizer=ADAM), "--workers", 2, "--servers", 2, "--wait",
+                    run_dir=self.folder / "later")
+        later = self.listed(cluster)[-1]["id"]
+        self.assertEqual(later, "2-80")
+        self.ok(cluster, "export", "--checkpoint", later, "--to", file)
+        self.stop(cluster)
+        state.rename(self.folder / "newest")
+        shutil.copytree(self.folder / "copy", state)
+        # Twice: in the second process the epoch that the servers show would look like its own.
+        for name in ("first", "second"):
+            cluster = self.again(workers=2, servers=2)
+            if name == "first":
+                wait_for("the alarm", lambda: "begun none after 1" in cluster.coordinator.log())
+            self.submit(cluster, job(checkpoint=kept), "--workers", 2, "--servers", 2, "--wait",
+                        run_dir=self.folder / name)
+            self.stop(cluster)
+        shutil.rmtree(state)
+        (self.folder / "newest").rename(state)
+        cluster = self.again(workers=2, servers=2)
+        again = self.folder / "again.safetensors"
+        self.ok(cluster, "export", "--checkpoint", later, "--to", again)
         self.assertEqual(file.read_bytes(), again.read_bytes())
 
     def test_nobody_answers(self):

@@ -1,5 +1,6 @@
 """The command line: exit codes and messages for wrong calls, wrong job files, wrong data, absent or taken addresses."""
 
+import ctypes
 import fcntl
 import json
 import os
@@ -156,6 +157,41 @@ class JobFiles(ProcessTest):
 
     def test_a_precision_that_is_not_the_device_s(self):
         self.refused(digits_job(precision="bf16"), "precision", "bf16", "--device is cpu", arguments=("--device", "cpu"))
+
+    def test_a_precision_for_which_there_is_no_gpu(self):
+        try:
+            ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            pass
+        else:
+            self.skipTest("this machine has an NVIDIA driver")
+        for precision in ("bf16", "fp16"):
+            self.refused(digits_job(precision=precision), "precision", precision, "no NVIDIA driver")
+
+    def test_a_run_directory_with_files_of_ones_own(self):
+        job = digits_job(iterations=1)
+        for name, text in (("job.json", json.dumps(job)), ("metrics.jsonl", '{"step": 1}\n')):
+            with self.subTest(name):
+                folder = self.folder / f"own {name}"
+                folder.mkdir()
+                (folder / name).write_text(text)
+                result = poseidon("local", self.write_job(job), "--workers", 1, "--servers", 1, "--run-dir", folder)
+                self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+                self.assertIn(str(folder / name), result.stderr)
+                self.assertIn("--run-dir", result.stderr)
+                self.assertEqual([p.name for p in folder.iterdir()], [name], "nothing was begun")
+                self.assertEqual((folder / name).read_text(), text)
+
+    def test_a_run_directory_that_cannot_be_made(self):
+        result = poseidon("local", self.write_job(digits_job()), "--workers", 1, "--servers", 1, "--run-dir", "/proc/run")
+        self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+        self.assertIn("/proc/run: cannot create this folder", result.stderr)
+        self.assertIn("--run-dir", result.stderr)
+
+    def test_a_trace_that_cannot_be_written(self):
+        result = poseidon("trace", "--coordinator", "127.0.0.1:1", "--to", "/proc/nowhere/trace.json")
+        self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+        self.assertIn("--to /proc/nowhere/trace.json", result.stderr)
 
     def test_more_nodes_than_there_are(self):
         self.refused(digits_job(checkpoint={"replicas": 2}), "job.json", "checkpoint.replicas: 2")

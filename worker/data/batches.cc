@@ -1,7 +1,5 @@
 #include "worker/data/batches.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -15,6 +13,7 @@
 
 #include "absl/strings/str_join.h"
 #include "common/check.h"
+#include "common/process_load.h"
 #include "common/status_macros.h"
 #include "common/text.h"
 #include "worker/data/helper_threads.h"
@@ -122,11 +121,9 @@ absl::Status no_memory(std::int64_t batch_size, const Shape& shape) {
 }
 
 bool fits_memory(std::int64_t batch_size, const Shape& shape) {
-  const double installed =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
   return static_cast<double>(slots_for(batch_size, shape)) *
              static_cast<double>(batch_bytes(batch_size, shape)) <
-         installed;
+         static_cast<double>(installed_memory_bytes());
 }
 
 }  // namespace

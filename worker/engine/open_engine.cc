@@ -1,6 +1,5 @@
 #include "worker/engine/open_engine.h"
 
-#include <dlfcn.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -18,6 +17,7 @@
 #include "worker/engine/cpu/cpu_device.h"
 #include "worker/engine/device_plugin.h"
 #include "worker/engine/network_executor.h"
+#include "worker/engine/nvidia_driver.h"
 
 namespace poseidon {
 namespace {
@@ -52,19 +52,6 @@ absl::StatusOr<Engine> open_cuda(int ordinal) {
         return NetworkExecutor::create(net, options, *std::move(device));
       },
       [ordinal] { return plugin_device_health("cuda", ordinal); }, *bus_id};
-}
-
-// Asked before the plug-in is, whose libraries are hundreds of megabytes: a machine without a GPU
-// shall not load them at every start.
-absl::Status find_driver() {
-  constexpr char kDriver[] = "libcuda.so.1";
-  void* const driver = dlopen(kDriver, RTLD_LAZY | RTLD_LOCAL);
-  if (driver == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this machine has no NVIDIA driver (", kDriver, ")"));
-  }
-  dlclose(driver);
-  return absl::OkStatus();
 }
 
 constexpr char kDriverDevice[] = "/dev/nvidiactl";
@@ -102,7 +89,9 @@ absl::StatusOr<Engine> open_engine(const std::string& device) {
   const Engine cpu{.device = "cpu", .make_executor = make_cpu_executor};
   if (device == "cpu") return cpu;
   if (device == "auto") {
-    const absl::Status driver = find_driver();
+    // Before the plug-in, whose libraries are hundreds of megabytes: a machine without a GPU shall
+    // not load them at every start.
+    const absl::Status driver = find_nvidia_driver();
     absl::StatusOr<Engine> cuda = driver.ok() ? open_cuda(0) : driver;
     if (cuda.ok()) return cuda;
     // CUDA's own switch, which people use to keep a process off the GPUs: the only variable of the

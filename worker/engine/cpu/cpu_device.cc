@@ -1,7 +1,5 @@
 #include "worker/engine/cpu/cpu_device.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -197,8 +195,7 @@ double needed_bytes(const NetSpec& net, std::int64_t batch_size, double installe
 }
 
 absl::Status check_memory(const NetSpec& net, std::int64_t batch_size) {
-  const double installed =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+  const auto installed = static_cast<double>(installed_memory_bytes());
   const double needed = needed_bytes(net, batch_size, installed);
   if (needed <= installed) return absl::OkStatus();
   constexpr double kMebibyte = 1024.0 * 1024.0;
