@@ -355,11 +355,11 @@ std::string JobRun::deadline_reason(Nanoseconds now) const {
       break;
     case JobState::kPreparingServers:
       if (in_state <= options_.preparing_timeout) return "";
-      return absl::StrFormat("not ready after %.0f s: %s", seconds(in_state),
+      return absl::StrFormat("not ready after %.0f s (--prepare-timeout-s): %s", seconds(in_state),
                              names_in(servers_, ParticipantState::kPreparing));
     case JobState::kPreparingWorkers:
       if (in_state <= options_.preparing_timeout) return "";
-      return absl::StrFormat("not ready after %.0f s: %s", seconds(in_state),
+      return absl::StrFormat("not ready after %.0f s (--prepare-timeout-s): %s", seconds(in_state),
                              names_in(workers_, ParticipantState::kPreparing));
     case JobState::kRunning: {
       const std::string busy = names_in(workers_, ParticipantState::kRunning);

@@ -536,7 +536,8 @@ TEST_F(GrowthTest, WhoDoesNotGetReadyIsLeftOut) {
   EXPECT_THAT(job_->tick(at(600)), IsEmpty());
   actions_ = job_->tick(at(610));
   EXPECT_EQ(job_->state(), JobState::kReplacing);
-  EXPECT_THAT(job_->recovering_from(), HasSubstr("not ready after 602 s: worker 2 (10.0.0.103"));
+  EXPECT_THAT(job_->recovering_from(),
+              HasSubstr("not ready after 602 s (--prepare-timeout-s): worker 2 (10.0.0.103"));
   EXPECT_THAT(only<SendStop>(actions_), SizeIs(5));
   EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1)) << "its place has waited for long enough";
   job_->on_epoch(10, at(610));

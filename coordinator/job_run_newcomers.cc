@@ -218,8 +218,9 @@ bool JobRun::leave_out_silent(Nanoseconds now, JobActions& actions) {
     return false;
   }
   auto& group = state_ == JobState::kPreparingServers ? servers_ : workers_;
-  const std::string text = absl::StrFormat("not ready after %.0f s: %s", seconds(now - entered_),
-                                           names_in(group, ParticipantState::kPreparing));
+  const std::string text =
+      absl::StrFormat("not ready after %.0f s (--prepare-timeout-s): %s", seconds(now - entered_),
+                      names_in(group, ParticipantState::kPreparing));
   std::vector<Participant*> silent;
   for (Participant& p : group) {
     if (p.state == ParticipantState::kPreparing) silent.push_back(&p);

@@ -30,6 +30,7 @@ struct MainOptions {
   std::uint32_t lease_ms = 3000;
   std::uint32_t heartbeat_ms = 500;
   std::uint32_t wait_for_nodes_s = 120;
+  std::uint32_t prepare_timeout_s = 600;
   std::uint32_t checkpoint_on_stop_s = 10;
   DaemonOptions daemon;
 };
@@ -50,6 +51,11 @@ void add_options(CLI::App& app, MainOptions& options) {
       ->capture_default_str();
   app.add_option("--wait-for-nodes-s", options.wait_for_nodes_s,
                  "how long a job waits for missing nodes before it fails")
+      ->capture_default_str();
+  app.add_option("--prepare-timeout-s", options.prepare_timeout_s,
+                 "how long nodes may take to list their data and to read a checkpoint before the "
+                 "job fails or, once it has trained, goes on without those that are not ready")
+      ->check(CLI::Range(1, 7 * 86400))
       ->capture_default_str();
   app.add_option("--checkpoint-on-stop-s", options.checkpoint_on_stop_s,
                  "how long a clean stop waits for a checkpoint of the job that trains; 0: none")
@@ -103,6 +109,7 @@ absl::Status run(const MainOptions& options) {
   service_options.cluster.membership.lease = Milliseconds(options.lease_ms);
   service_options.cluster.membership.heartbeat = Milliseconds(options.heartbeat_ms);
   service_options.cluster.job.waiting_timeout = std::chrono::seconds(options.wait_for_nodes_s);
+  service_options.cluster.job.preparing_timeout = std::chrono::seconds(options.prepare_timeout_s);
   service_options.cluster.shutdown_checkpoint_timeout =
       std::chrono::seconds(options.checkpoint_on_stop_s);
   // Of `poseidon local`, which has stopped asking when it stops us.
