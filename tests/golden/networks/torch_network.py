@@ -1,7 +1,7 @@
 """Runs a network file of ours (models/README.md) in PyTorch, for golden values. Written from that description and
 PyTorch's, not from our engine: the two meet in the tests alone.
 
-Knows flat networks: a list of layers, nothing repeated by rule. Dropout must have ratio 0 (masks are ours).
+Knows flat networks: a list of layers, nothing repeated by rule. Dropout must have ratio 0 unless the masks are given.
 """
 
 import torch
@@ -13,10 +13,11 @@ def pair(value):
 
 
 class Tensors:
-    """Parameters by name, made when they are first asked for; running statistics likewise."""
+    """Parameters by name, made when they are first asked for; running statistics likewise. `keeps(layer, shape)`: what its
+    dropout keeps of a batch."""
 
-    def __init__(self, make, dtype):
-        self.make, self.dtype = make, dtype
+    def __init__(self, make, dtype, keeps=None):
+        self.make, self.dtype, self.keeps = make, dtype, keeps
         self.parameters, self.statistics = {}, {}
 
     def parameter(self, name, *shape):
@@ -79,8 +80,8 @@ def apply(layer, inputs, tensors, training):
         return F.local_response_norm(x, layer.get("local_size", 5), layer.get("alpha", 1e-4), layer.get("beta", 0.75),
                                      layer.get("k", 1.0))
     if kind == "dropout":
-        assert layer["ratio"] == 0
-        return x
+        ratio = layer.get("ratio", 0.5)
+        return x * tensors.keeps(layer, x.shape).to(x.dtype) / (1 - ratio) if training and ratio > 0 else x
     if kind == "add":
         return sum(inputs[1:], inputs[0])
     if kind == "concat":

@@ -73,10 +73,10 @@ def rule_of(name, rules):
     return {}
 
 
-def rate_at(spec, iteration):
+def rate_at(spec, iteration, iterations=ITERATIONS):
     rate = spec["learning_rate"]
     schedule = spec.get("schedule", {"type": "constant"})
-    done = iteration / ITERATIONS
+    done = iteration / iterations
     if schedule["type"] == "cosine":
         low = schedule["minimum"]
         rate = low + (rate - low) * (1 + math.cos(math.pi * done)) / 2
