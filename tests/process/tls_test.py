@@ -118,6 +118,36 @@ class BusyDoor:
         self.listener.close()
 
 
+# For `openssl ca`, which lets one choose when a certificate ends.
+AUTHORITY = """[ca]
+default_ca = one
+[one]
+database = index.txt
+serial = serial
+new_certs_dir = .
+default_md = sha256
+policy = any
+copy_extensions = copy
+unique_subject = no
+[any]
+commonName = supplied
+"""
+
+
+def expired(authority, role, to):
+    """A --tls-dir like that of the role, by the same authority, but over since 2020."""
+    shutil.copytree(authority / role, to)
+    (to / "authority.cnf").write_text(AUTHORITY)
+    (to / "index.txt").write_text("")
+    (to / "serial").write_text("4711\n")
+    for command in (["x509", "-x509toreq", "-copy_extensions", "copy", "-in", "tls.crt", "-signkey", "tls.key", "-out", "request.pem"],
+                    ["ca", "-batch", "-notext", "-config", "authority.cnf", "-cert", authority / "ca" / "ca.crt",
+                     "-keyfile", authority / "ca" / "ca.key", "-startdate", "20200101000000Z", "-enddate", "20200102000000Z",
+                     "-in", "request.pem", "-out", "tls.crt"]):
+        subprocess.run(["openssl", *command], cwd=to, check=True, capture_output=True, timeout=60)
+    return to
+
+
 class Tls(ProcessTest):
     def setUp(self):
         super().setUp()
@@ -228,6 +258,15 @@ class Tls(ProcessTest):
         self.handshake(cluster.address, None)
         self.wait_refused(coordinator, "no_certificate")
         self.assertIn("it has shown no certificate", coordinator.log())
+
+        # One that is over: our own programs do not begin with it, and whoever shows it all the same is told.
+        late = expired(self.ours, "operator", self.folder / "late")
+        said = self.status_with(cluster, "--tls-dir", late)
+        self.assertIn("has expired", said)
+        self.assertIn("2020-01-02", said)
+        self.handshake(cluster.address, late)
+        self.wait_refused(coordinator, "expired")
+        self.assertRegex(coordinator.log(), r"\(expired\).*2020-01-02")
 
         # The same at a server's port, which operators ask for checkpoints only.
         address = cluster.servers[0][1]
@@ -429,9 +468,12 @@ class Pages(ProcessTest):
         self.assertEqual((code, status), (0, 200))
 
         trusting = ["--cacert", self.ours / "monitor" / "ca.crt"]
+        late = expired(self.ours, "monitor", self.folder / "late")
         for options, reason, words in (
                 (self.shown(self.ours, "worker"), "wrong_role", "is that of a worker, not of an operator or a monitor"),
                 (trusting, "no_certificate", "it has shown no certificate"),
+                (["--cacert", self.ours / "monitor" / "ca.crt", "--cert", late / "tls.crt", "--key", late / "tls.key"],
+                 "expired", "2020-01-02"),
                 (self.shown(self.theirs, "monitor"), "unknown_ca", "is signed by another authority")):
             for port, path in ((self.metrics_port, "/metrics"), (self.status_port, "/")):
                 code, status, page = self.ask(port, path, *options)
