@@ -213,8 +213,9 @@ void FactorExchange::settle(const FactorLanding& landing) {
         " differ after ", landing.iteration, " iterations (digests: ", landing.divergence,
         "): copies stay equal only on machines that compute alike; look for another CPU model or "
         "version of Poseidon or oneDNN, or faulty memory, or set sync.scheme to \"ps\"; "
-        "checkpoints of the last ",
-        kReplicaCheckIterations, " iterations may have it, too: restore an earlier one")));
+        "checkpoints made after iteration ",
+        route_.compared_before(landing.iteration),
+        " may have it, too: restore one of that iteration or before")));
     return;
   }
   events_->factors_complete(*landing.complete, landing.iteration);

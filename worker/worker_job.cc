@@ -312,6 +312,7 @@ SyncClientOptions WorkerJob::sync_options(const Plan& plan) {
   options.syncer.sfb.piece_bytes =
       plan.chunk_bytes > 0 ? plan.chunk_bytes : job_.sync.largest_chunk_bytes();
   options.syncer.sfb.iterations = job_.iterations;
+  options.syncer.sfb.save_every = job_.checkpoint.every_iterations;
   options.syncer.first_iteration = first_iteration_;
   options.stepping = [this](LayerIndex layer, Iteration version) {
     return giver_->keep(layer, version);

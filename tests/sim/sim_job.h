@@ -216,6 +216,7 @@ class SimWorker::Job final : public SyncerEvents {
     options.sfb.piece_bytes = plan_.chunk_bytes;
     options.sfb.iterations = job_.iterations;
     options.sfb.check_every = 3;
+    options.sfb.save_every = job_.checkpoint.every_iterations;
     std::vector<LayerMemory> layers;
     for (std::size_t l = 0; l < plan_.layers.size(); ++l) {
       layers.push_back({parameters_[l].floats(), gradients_[l].floats(), gradients_[l].owner()});

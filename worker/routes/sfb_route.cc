@@ -89,7 +89,14 @@ const SfbRoute::Layer& SfbRoute::layer_of(LayerIndex layer) const {
 
 bool SfbRoute::has_digest(Iteration iteration) const {
   return iteration % options_.check_every == 0 || iteration == options_.iterations ||
-         iteration == options_.first_iteration;
+         iteration == options_.first_iteration ||
+         (options_.save_every > 0 && iteration % options_.save_every == 0);
+}
+
+Iteration SfbRoute::compared_before(Iteration iteration) const {
+  Iteration before = std::max(iteration - 1, options_.first_iteration);
+  while (!has_digest(before)) --before;
+  return before;
 }
 
 /// First piece and end of what each rank sends for this iteration.

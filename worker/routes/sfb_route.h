@@ -46,8 +46,8 @@
 
 namespace poseidon {
 
-/// Replicas are compared before the first iteration, before every so many that follow, and after
-/// the last. A digest costs one pass over the parameters.
+/// Replicas are compared before the first iteration, before every so many that follow, as they are
+/// saved, and after the last. A digest costs one pass over the parameters.
 inline constexpr Iteration kReplicaCheckIterations = 50;
 
 struct SfbOptions {
@@ -56,6 +56,7 @@ struct SfbOptions {
   Iteration first_iteration = 0;
   Iteration iterations = 0;  ///< of the run; the set after the last one is digests alone
   Iteration check_every = kReplicaCheckIterations;
+  Iteration save_every = 0;  ///< versions that become checkpoints by themselves; 0: none
   /// Memory of the stacks, which is sent from: FloatBuffer::sendable, or what whoever reads them
   /// likes better.
   std::function<FloatBuffer(std::int64_t elements)> allocate = FloatBuffer::sendable;
@@ -98,6 +99,9 @@ class SfbRoute {
   StackedFactors stacked(LayerIndex layer, Iteration iteration) const;
   /// Whether the set of this iteration carries a digest.
   bool has_digest(Iteration iteration) const;
+  /// The last version that was compared before this one, or the run's first: what was saved of it
+  /// is not in doubt.
+  Iteration compared_before(Iteration iteration) const;
 
   /// Own factors of the iteration after the last are in place. With the run's last iteration + 1 =
   /// SfbOptions::iterations there are none, only the digest. `digest` of the parameters before the

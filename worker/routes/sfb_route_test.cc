@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -380,10 +382,11 @@ TEST_F(SfbRouteTest, ALostHalfOfTheInitialParametersComesAgain) {
       std::ranges::equal(workers_[2]->parameters[1].floats(), workers_[0]->parameters[1].floats()));
 }
 
-TEST_F(SfbRouteTest, DigestsTravelAtTheBeginningNowAndThenAndAtTheEnd) {
-  make(2, {.piece_bytes = 32, .iterations = 5, .check_every = 2});
+TEST_F(SfbRouteTest, DigestsTravelAtTheBeginningNowAndThenAsVersionsAreSavedAndAtTheEnd) {
+  make(2, {.piece_bytes = 32, .iterations = 11, .check_every = 5, .save_every = 3});
+  const std::set<Iteration> compared = {0, 3, 5, 6, 9, 10, 11};
   initialise();
-  for (Iteration i = 0; i <= 5; ++i) {
+  for (Iteration i = 0; i <= 11; ++i) {
     for (auto& worker : workers_) worker->ready(kThird, i, 1000 + static_cast<std::uint64_t>(i));
     int digests = 0, others = 0;
     while (auto outgoing = route(0).next_message(WorkerRank(1))) {
@@ -391,8 +394,9 @@ TEST_F(SfbRouteTest, DigestsTravelAtTheBeginningNowAndThenAndAtTheEnd) {
       (decoded->header.kind == FactorKind::kDigest ? digests : others) += 1;
       route(1).on_message(WorkerRank(0), *decoded);
     }
-    EXPECT_EQ(digests, i % 2 == 0 || i == 5 ? 1 : 0) << i;
-    EXPECT_EQ(others > 0, i < 5) << i;
+    EXPECT_EQ(digests, compared.contains(i) ? 1 : 0) << i;
+    EXPECT_EQ(others > 0, i < 11) << i;
+    EXPECT_EQ(route(0).compared_before(i), i == 0 ? 0 : *std::prev(compared.lower_bound(i))) << i;
     const auto landings = move(1, 0);
     ASSERT_TRUE(landings.back().complete) << i;
     EXPECT_EQ(landings.back().iteration, i);
