@@ -258,6 +258,7 @@ void RunDirectory::enqueue(Item item) {
     overflow_ = true;
   } else {
     queued_bytes_ += item.bytes();
+    has_record_ = has_record_ || std::filesystem::path(item.name).is_absolute();
     queue_.push_back(std::move(item));
   }
   changed_.notify_all();
@@ -285,12 +286,13 @@ void RunDirectory::write_loop() {
     {
       std::unique_lock<std::mutex> lock(mutex_);
       if (failing) {
-        changed_.wait_for(lock, kRetryPause, [this] { return closing_; });
+        changed_.wait_for(lock, kRetryPause, [this] { return closing_ || has_record_; });
       } else {
         // Without a deadline on purpose: this thread's whole life is to wait for work or close().
         changed_.wait(lock, [this] { return closing_ || overflow_ || !queue_.empty(); });
       }
       items.swap(queue_);
+      has_record_ = false;
       overflow = std::exchange(overflow_, false);
       closing = closing_;
     }

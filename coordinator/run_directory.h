@@ -169,7 +169,8 @@ class RunDirectory final : public RunFiles {
   std::deque<Item> queue_;        ///< guarded by mutex_
   std::size_t queued_bytes_ = 0;  ///< guarded by mutex_: what waits, be it being written just now
   bool overflow_ = false;         ///< guarded by mutex_
-  bool closing_ = false;          ///< guarded by mutex_
+  bool has_record_ = false;  ///< guarded by mutex_: one that may be written elsewhere is among them
+  bool closing_ = false;     ///< guarded by mutex_
   std::thread writer_;
 };
 

@@ -37,7 +37,9 @@ def wait_for(what, predicate):
 class Cluster:
     def __init__(self, options, folder):
         job = json.loads(options.job.read_text())
-        job.update(iterations=1_000_000_000, test_every_iterations=0, checkpoint={"every_iterations": 0})
+        # Without end, on however many workers: only the time counts, and a loss that becomes NaN would end it.
+        job.update(iterations=1_000_000_000, test_every_iterations=0, checkpoint={"every_iterations": 0},
+                   optimizer={"type": "sgd", "learning_rate": 0.001})
         for part in job["data"].values():
             for key in ("images", "labels"):
                 if isinstance(part, dict) and key in part:

@@ -117,12 +117,16 @@ class ProcessTest(unittest.TestCase):
     def _clean_up(self):
         for process in self.processes:
             process.destroy()
-        outcome = getattr(self, "_outcome", None)
-        failed = outcome is not None and not getattr(outcome, "success", True)
-        if failed:
+        if self._failed():
             for log in sorted(self.folder.glob("*.log")):
                 print(f"---- {log.relative_to(self.folder)}\n{log.read_text(errors='replace')[-3000:]}", file=sys.stderr)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _failed(self):
+        """Or one of its subtests. While it is cleaned up, only its result knows."""
+        result = getattr(getattr(self, "_outcome", None), "result", None)
+        told = [*getattr(result, "failures", []), *getattr(result, "errors", [])]
+        return any(getattr(test, "test_case", test) is self for test, _ in told)
 
     def start(self, name, *arguments):
         process = Process(name, arguments, self.folder / f"{name}.log")

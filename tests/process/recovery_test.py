@@ -147,7 +147,7 @@ class Recovery(RecoveryTest):
     def test_a_worker_that_comes_later_is_taken_in(self):
         cluster = Cluster(self).add(workers=1, servers=1)
         run_dir = self.folder / "run"
-        description = digits_job(iterations=1500, test_every_iterations=0, sync={"scheme": "ps"},
+        description = digits_job(iterations=4000, test_every_iterations=0, sync={"scheme": "ps"},
                                  optimizer={"type": "sgd", "learning_rate": 0.01})
         self.assertEqual(cluster.submit(description, run_dir=run_dir).returncode, 0)
         cluster.wait_for_iteration(20)
@@ -157,7 +157,7 @@ class Recovery(RecoveryTest):
         status = cluster.wait_for_state("done", "failed", timeout_s=180)
         self.assertEqual(status["state"], "done", status["message"])
         iterations, _ = metrics(run_dir)
-        self.assertEqual([line["iteration"] for line in iterations], list(range(1500)))
+        self.assertEqual([line["iteration"] for line in iterations], list(range(4000)))
         rates = [line["learning_rate"] for line in iterations]
         self.assertEqual(sorted(set(rates)), [0.01, 0.02], "twice the batch, twice the rate")
         self.assertEqual(rates, sorted(rates))
