@@ -89,9 +89,10 @@ def key_of(common, commands, included, digests):
         key.update(command.encode())
         # A unity file, which names the sources with the folder of this clone, is no more than they are.
         paths = {path for each in included[object_file] if "Unity" not in (path := pathlib.Path(os.path.normpath(each))).parts}
-        for path in sorted(paths):
-            name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-            key.update(f"\n{name} {digests.of(path)}".encode())
+        # Sorted by what is the same in all clones: the folder of one may come before /usr, that of another behind it.
+        names = {path.relative_to(ROOT) if path.is_relative_to(ROOT) else path: path for path in paths}
+        for name in sorted(names):
+            key.update(f"\n{name} {digests.of(names[name])}".encode())
     return key.hexdigest()
 
 
