@@ -182,10 +182,7 @@ void Cluster::handle_join(NodeLink* link, const v1::Join& join) {
   attached_[link].node = *id;
   link->send(joined_message(*id, join_note(node->role)));
   const NodeInfo* member = membership_.find(*id);
-  if (member->role == NodeRole::kServer) {
-    look_for_unknown_epochs(*member);
-    send_keep(*member);
-  }
+  if (member->role == NodeRole::kServer) send_keep(*member);
   note(EventKind::kJoin,
        absl::StrCat(node_text(*member), " joined as node ", id->value(), " (",
                     member->device.empty() ? "" : absl::StrCat("device ", member->device, ", "),

@@ -84,6 +84,7 @@ void Cluster::look_for_unknown_epochs(const NodeInfo& server) {
 
 /// It may have missed a ForgetCheckpoint, or have parts of what was never committed.
 void Cluster::send_keep(const NodeInfo& server) {
+  look_for_unknown_epochs(server);
   v1::CoordinatorMessage message;
   v1::KeepCheckpoints& keep = *message.mutable_keep_checkpoints();
   if (knows_all_checkpoints_) keep.set_identity(state_->identity());

@@ -100,10 +100,7 @@ bool Cluster::take_back(NodeLink* link, NodeInfo node, const v1::Resume& resume)
   resumed.set_next_test(static_cast<std::uint64_t>(lacks->test));
   resumed.set_next_checkpoint(static_cast<std::uint64_t>(lacks->checkpoint));
   link->send(message);
-  if (node.role == NodeRole::kServer) {
-    look_for_unknown_epochs(node);
-    send_keep(node);
-  }
+  if (node.role == NodeRole::kServer) send_keep(node);
   spdlog::info("{} (node {}) is back, and has its part in job {}", node_text(node), node.id.value(),
                job_->description().id);
   apply(actions);

@@ -134,13 +134,14 @@ TEST(NetworkExecutor, DevicesAgreeOnABranchedNetwork) {
   }
 }
 
+json conv(const char* name, int outputs, const char* input) {
+  return json{{"name", name}, {"type", "convolution"}, {"outputs", outputs}, {"kernel", 3},
+              {"pad", 1},     {"inputs", {input}}};
+}
+
 // Images of 16, 32 and 48 channels, which the CPU device keeps in a layout of its own; 24 channels,
 // which it does not; and every kind of layer between both.
 NetSpec widths() {
-  const auto conv = [](const char* name, int outputs, const char* input) {
-    return json{{"name", name}, {"type", "convolution"}, {"outputs", outputs}, {"kernel", 3},
-                {"pad", 1},     {"inputs", {input}}};
-  };
   const json net = {{"name", "widths"},
                     {"input", {3, 13, 11}},
                     {"layers",
@@ -202,7 +203,7 @@ NetSpec windows() {
       {"name", "windows"},
       {"input", {3, 14, 12}},
       {"layers",
-       {{{"name", "a"}, {"type", "convolution"}, {"outputs", 64}, {"kernel", 3}, {"pad", 1}},
+       {conv("a", 64, "input"),
         {{"name", "relu"}, {"type", "relu"}},
         {{"name", "max"},
          {"type", "pooling"},
@@ -211,7 +212,7 @@ NetSpec windows() {
          {"stride", 2},
          {"ceil_mode", true}},
         {{"name", "lrn"}, {"type", "lrn"}, {"alpha", 0.5}, {"k", 2}},
-        {{"name", "b"}, {"type", "convolution"}, {"outputs", 48}, {"kernel", 3}, {"pad", 1}},
+        conv("b", 48, "lrn"),
         {{"name", "lrn3"}, {"type", "lrn"}, {"local_size", 3}, {"alpha", 0.5}, {"beta", 0.5}},
         {{"name", "overhang"},
          {"type", "pooling"},
@@ -237,18 +238,8 @@ NetSpec windows() {
          {"ceil_mode", true},
          {"inputs", {"lrn3"}}},
         {{"name", "pad_sum"}, {"type", "add"}, {"inputs", {"padded", "padded_max"}}},
-        {{"name", "c"},
-         {"type", "convolution"},
-         {"outputs", 32},
-         {"kernel", 3},
-         {"pad", 1},
-         {"inputs", {"pad_sum"}}},
-        {{"name", "d"},
-         {"type", "convolution"},
-         {"outputs", 32},
-         {"kernel", 3},
-         {"pad", 1},
-         {"inputs", {"overhang"}}},
+        conv("c", 32, "pad_sum"),
+        conv("d", 32, "overhang"),
         {{"name", "fc_c"}, {"type", "fully_connected"}, {"outputs", 5}, {"inputs", {"c"}}},
         {{"name", "fc_d"}, {"type", "fully_connected"}, {"outputs", 5}, {"inputs", {"d"}}},
         {{"name", "both"}, {"type", "add"}, {"inputs", {"fc_c", "fc_d"}}},
