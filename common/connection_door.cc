@@ -242,7 +242,7 @@ ConnectionDoor::~ConnectionDoor() {
   thread_.join();
 }
 
-void ConnectionDoor::start(Take take, Refuse refuse, std::optional<TicketEntrance> entrance) {
+void ConnectionDoor::start(Take take, Refuse refuse, TicketEntrance entrance) {
   POSEIDON_CHECK(!thread_.joinable(), "started once");
   take_ = std::move(take);
   refuse_ = std::move(refuse);
@@ -297,11 +297,7 @@ bool ConnectionDoor::hear(Arriving& arriving) {
   const bool is_greeting = std::equal(
       kGreeting.begin(), kGreeting.end(), arriving.greeting.begin(),
       [](char wanted, std::byte found) { return static_cast<std::byte>(wanted) == found; });
-  if (heard > 0 && is_greeting && entrance_->admit(ticket)) {
-    entrance_->take(arriving.socket);
-  } else {
-    turn_away(arriving);
-  }
+  if (heard <= 0 || !is_greeting || !entrance_(ticket, arriving.socket)) turn_away(arriving);
   return true;
 }
 
@@ -335,7 +331,7 @@ void ConnectionDoor::accept_some(int listener) {
     }
     open_[socket] = {.inode = inode, .peer = peer};
     ++of_peer_[peer];
-    if (entrance_) {
+    if (entrance_ != nullptr) {
       arriving_.push_back(
           {.socket = socket, .peer = peer, .deadline = clock_.now() + limits_.greeting});
     } else {

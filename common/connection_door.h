@@ -8,7 +8,7 @@
 // TLS handshake: its first bytes say which, and the door waits for them.
 //
 // Before: the socket of a port (common/security.h opens gRPC's, common/http_server.h a page's).
-// After: gRPC or the HTTP server owns the connection.
+// After: gRPC, the HTTP server or, with a ticket, common/sealed_sockets.h owns the connection.
 
 #include <array>
 #include <atomic>
@@ -16,7 +16,6 @@
 #include <functional>
 #include <list>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -62,12 +61,6 @@ class ConnectionDoor {
   };
   /// Hears of each connection that was not taken, by its address ("10.0.0.3").
   using Refuse = std::function<void(const std::string& peer, Refusal refusal)>;
-  /// For those who show a ticket.
-  struct TicketEntrance {
-    std::function<bool(const Ticket& ticket)> admit;
-    Take take;
-  };
-
   /// `address` is HOST:PORT; every address of HOST is listened on, port 0 takes any that is free.
   /// ALREADY_EXISTS when the port is taken, otherwise what the system says.
   static absl::StatusOr<std::unique_ptr<ConnectionDoor>> open(const std::string& address,
@@ -79,7 +72,7 @@ class ConnectionDoor {
   int port() const { return port_; }
   /// Once. All are called on the door's thread. Without an entrance for tickets every connection is
   /// taken at once; with one, as soon as its first byte is here.
-  void start(Take take, Refuse refuse, std::optional<TicketEntrance> entrance = std::nullopt);
+  void start(Take take, Refuse refuse, TicketEntrance entrance = nullptr);
 
  private:
   /// A socket that was handed over; whether it is still open is seen from the descriptor's inode.
@@ -110,7 +103,7 @@ class ConnectionDoor {
   int port_ = 0;
   Take take_;
   Refuse refuse_;
-  std::optional<TicketEntrance> entrance_;
+  TicketEntrance entrance_;
   // The thread's.
   const SystemClock clock_;
   std::list<Arriving> arriving_;  ///< the oldest first

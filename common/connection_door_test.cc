@@ -57,8 +57,7 @@ bool is_closed(const Descriptor& socket) {
 
 class Door : public ::testing::Test {
  protected:
-  void open(DoorLimits limits,
-            std::optional<ConnectionDoor::TicketEntrance> entrance = std::nullopt) {
+  void open(DoorLimits limits, TicketEntrance entrance = nullptr) {
     auto door = ConnectionDoor::open("127.0.0.1:0", limits);
     ASSERT_TRUE(door.ok()) << door.status();
     door_ = *std::move(door);
@@ -79,15 +78,14 @@ class Door : public ::testing::Test {
   }
   /// Lets in who has `kTicket`, once.
   void open_for_tickets(DoorLimits limits = {}) {
-    book_.expect(kTicket);
-    open(limits, ConnectionDoor::TicketEntrance{
-                     .admit = [this](const Ticket& ticket) { return book_.take(ticket); },
-                     .take =
-                         [this](int socket) {
-                           const std::lock_guard<std::mutex> lock(mutex_);
-                           with_ticket_.emplace_back(socket);
-                           changed_.notify_all();
-                         }});
+    book_.add(kTicket, true);
+    open(limits, [this](const Ticket& ticket, int socket) {
+      if (!book_.take(ticket)) return false;
+      const std::lock_guard<std::mutex> lock(mutex_);
+      with_ticket_.emplace_back(socket);
+      changed_.notify_all();
+      return true;
+    });
   }
   bool wait_with_ticket(std::size_t count) {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -108,7 +106,7 @@ class Door : public ::testing::Test {
   std::vector<Descriptor> taken_, with_ticket_;
   int refused_ = 0;
   ConnectionDoor::Refusal refusal_{};
-  TicketBook book_;
+  TicketBook<bool> book_;
   std::unique_ptr<ConnectionDoor> door_;  ///< last
 };
 

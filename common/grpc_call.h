@@ -250,7 +250,6 @@ class Call {
 
 class ClientCall final : public Call {
  public:
-  /// `security`: null where a ticket has been shown (common/sealed_transport.h).
   ClientCall(CallBook* book, std::shared_ptr<grpc::Channel> channel, const std::string& method,
              std::string address, std::shared_ptr<const Security> security,
              grpc::CompletionQueue* queue)
@@ -258,7 +257,7 @@ class ClientCall final : public Call {
         address_(std::move(address)),
         security_(std::move(security)),
         stub_(std::move(channel)) {
-    if (security_ != nullptr) security_->sign(context_);
+    security_->sign(context_);
     stream_ = stub_.PrepareCall(&context_, method, queue);
     stream_->StartCall(start_.begin());
   }
@@ -288,8 +287,7 @@ class ClientCall final : public Call {
   void on_read_end() override { stream_->Finish(&status_, finish_.begin()); }
   void on_finish_done(bool /*ok*/) {
     // What breaks off once it has worked is no matter of certificates.
-    const bool explains = !has_received_ && security_ != nullptr;
-    end(explains ? security_->explain(from_grpc(status_)) : from_grpc(status_));
+    end(has_received_ ? from_grpc(status_) : security_->explain(from_grpc(status_)));
   }
 
   template <typename Member>
@@ -329,12 +327,8 @@ class ServerCall final : public Call {
     grpc::AsyncGenericService service;
     std::shared_ptr<Security> security;
     grpc::ServerCompletionQueue* queue = nullptr;
-    struct Served {
-      Acceptor* acceptor = nullptr;
-      bool by_ticket = false;  ///< the acceptor sees to who comes; else Security does
-    };
-    std::string address;                    ///< in force, port filled in
-    std::map<std::string, Served> methods;  ///< by name
+    std::string address;                       ///< in force, port filled in
+    std::map<std::string, Acceptor*> methods;  ///< by name
     bool stopping = false;
   };
 
@@ -363,25 +357,23 @@ class ServerCall final : public Call {
       return;
     }
     new ServerCall(book_, listener_);  // NOLINT: deletes itself, see Call
-    const auto served = listener_->methods.find(context_.method());
-    const bool by_ticket = served != listener_->methods.end() && served->second.by_ticket;
-    if (const absl::Status admitted =
-            by_ticket ? absl::OkStatus() : listener_->security->admit(context_, context_.method());
+    if (const absl::Status admitted = listener_->security->admit(context_, context_.method());
         !admitted.ok()) {
       const grpc::Status why = to_grpc(admitted);
       turn_away(why.error_code(), why.error_message());
       return;
     }
+    const auto served = listener_->methods.find(context_.method());
     if (served == listener_->methods.end()) {
       std::string methods;
-      for (const auto& [method, other] : listener_->methods) {
-        if (!other.by_ticket) absl::StrAppend(&methods, methods.empty() ? "" : ", ", method);
+      for (const auto& [method, acceptor] : listener_->methods) {
+        absl::StrAppend(&methods, methods.empty() ? "" : ", ", method);
       }
       turn_away(grpc::StatusCode::UNIMPLEMENTED,
                 absl::StrCat("no method ", context_.method(), ", this port serves ", methods));
       return;
     }
-    attach(served->second.acceptor->on_accept(std::move(handle)));
+    attach(served->second->on_accept(std::move(handle)));
     on_started();
   }
 

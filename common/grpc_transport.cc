@@ -1,7 +1,6 @@
 #include "common/grpc_transport.h"
 
 #include <grpcpp/alarm.h>
-#include <grpcpp/create_channel_posix.h>
 #include <grpcpp/grpcpp.h>
 #include <malloc.h>
 
@@ -21,7 +20,9 @@
 #include "common/connection_door.h"
 #include "common/grpc_call.h"
 #include "common/roles.h"
+#include "common/sealed_sockets.h"
 #include "common/status_macros.h"
+#include "common/ticket_book.h"
 #include "common/wire.h"
 
 namespace poseidon {
@@ -38,9 +39,6 @@ constexpr int kTcpReadChunkBytes = 256 << 10;
 /// Of one attempt: a machine that is switched off answers none.
 constexpr Milliseconds kConnectTimeout{5000};
 
-/// The method under which another's sealed streams are carried.
-std::string carrier_of(std::string_view method) { return std::string(method) + "Sealed"; }
-
 }  // namespace
 
 class GrpcTransport::Impl {
@@ -50,14 +48,17 @@ class GrpcTransport::Impl {
       options_.max_message_bytes = static_cast<int>(kMaxMessageBytes);
     }
     if (options_.security->has_tls()) {
-      options_.max_message_bytes += static_cast<int>(kSealOverheadBytes);
-      tickets_ = std::make_shared<TicketBook>();
+      sockets_ = std::make_unique<SealedSockets>(
+          static_cast<std::size_t>(options_.max_message_bytes),
+          [security = options_.security](const std::string& peer, const std::string& what) {
+            security->refuse(PeerRefusal::kBrokenSeal, peer, what);
+          });
     }
   }
 
   absl::StatusOr<std::string> listen(const std::string& method, const std::string& address,
-                                     ServerCall::Listener::Served served) {
-    if (server_ != nullptr) return share_port(method, address, served);
+                                     Acceptor* acceptor) {
+    if (server_ != nullptr) return share_port(method, address, acceptor);
     POSEIDON_CHECK(queue_ == nullptr, "listen before start");
     const std::size_t colon = address.rfind(':');
     if (colon == std::string::npos) {
@@ -65,8 +66,7 @@ class GrpcTransport::Impl {
           absl::StrCat("address \"", address, "\": HOST:PORT wanted"));
     }
     grpc::ServerBuilder builder;
-    POSEIDON_ASSIGN_OR_RETURN(
-        port_, options_.security->open_port(builder, address, options_.port, tickets_));
+    POSEIDON_ASSIGN_OR_RETURN(port_, options_.security->open_port(builder, address, options_.port));
     builder.AddChannelArgument(GRPC_ARG_TCP_READ_CHUNK_SIZE, kTcpReadChunkBytes);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
     add_keepalive(std::nullopt, [&builder](const char* name, int value) {
@@ -78,13 +78,16 @@ class GrpcTransport::Impl {
     auto queue = builder.AddCompletionQueue();
     listener_.security = options_.security;
     listener_.queue = queue.get();
-    listener_.methods[method] = served;
+    listener_.methods[method] = acceptor;
     queue_ = std::move(queue);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) {
       return absl::InternalError(absl::StrCat("gRPC does not serve on ", address));
     }
-    port_->start();
+    // Without TLS everybody comes in as he is.
+    port_->start(sockets_ == nullptr ? TicketEntrance() : [this](const Ticket& ticket, int socket) {
+      return let_in(ticket, socket);
+    });
     listener_.address = absl::StrCat(address.substr(0, colon), ":", port_->port());
     return listener_.address;
   }
@@ -111,15 +114,17 @@ class GrpcTransport::Impl {
                                   std::optional<Milliseconds> keepalive, StreamHandler* handler) {
     auto channel = grpc::CreateCustomChannel(
         address, options_.security->channel_credentials(method), channel_arguments(keepalive));
-    return call(method, address, std::move(channel), options_.security, handler);
+    auto* call = new ClientCall(&book_, std::move(channel), method, address, options_.security,
+                                queue_.get());
+    call->attach(handler);
+    return std::make_unique<CallStream>(call);
   }
 
   /// As SealedCarrier::reach.
-  void reach(const std::string& method, const std::string& address,
-             std::optional<Milliseconds> keepalive, const Ticket& ticket,
+  void reach(const std::string& address, Keepalive keepalive, const Ticket& ticket,
              SealedCarrier::Reached reached) {
     if (dialler_ == nullptr) dialler_ = std::make_unique<BackgroundThread>();
-    dialler_->enqueue([this, method, address, keepalive, ticket, reached = std::move(reached),
+    dialler_->enqueue([this, address, keepalive, ticket, reached = std::move(reached),
                        deadline = now() + kTicketLife] {
       // Who waited so long, behind others that do not answer, has a ticket that is good no more.
       absl::StatusOr<Descriptor> socket =
@@ -127,24 +132,28 @@ class GrpcTransport::Impl {
       if (now() < deadline) {
         socket = connect_with_ticket(address, ticket, kConnectTimeout, stops_dialling_);
       }
-      // Shared because functions that are posted are copied; closed unless a channel takes it.
+      // Shared because functions that are posted are copied; closed unless somebody takes it.
       const auto shared = std::make_shared<absl::StatusOr<Descriptor>>(std::move(socket));
-      post([this, method, address, keepalive, reached, shared] {
+      post([this, keepalive, reached, shared] {
         if (stopping_) return;
-        if (!shared->ok()) {
+        if (shared->ok()) {
+          reached(sockets_->adopt(*std::move(*shared), keepalive));
+        } else {
           reached(shared->status());
-          return;
         }
-        reached([this, method, address, keepalive, shared](StreamHandler* handler) {
-          auto channel = grpc::CreateCustomInsecureChannelFromFd(address, (*shared)->release(),
-                                                                 channel_arguments(keepalive));
-          return call(method, address, std::move(channel), nullptr, handler);
-        });
       });
     });
   }
 
-  void expect(const Ticket& ticket) { tickets_->expect(ticket); }
+  /// As SealedCarrier::expect.
+  void expect(const Ticket& ticket, Keepalive keepalive, SealedCarrier::Arrived arrived) {
+    tickets_.add(ticket, {keepalive, std::move(arrived)});
+  }
+
+  Keepalive keepalive_of(std::optional<Milliseconds> both) const {
+    return {.interval = both.value_or(options_.keepalive_interval),
+            .timeout = both.value_or(options_.keepalive_timeout)};
+  }
   Security& security() { return *options_.security; }
 
   void post(std::function<void()> function) {
@@ -152,9 +161,7 @@ class GrpcTransport::Impl {
       const std::lock_guard lock(mutex_);
       if (!stopped_) {
         posted_.push_back(std::move(function));
-        if (queue_open_ && !std::exchange(woken_, true)) {
-          alarm_.Set(queue_.get(), gpr_time_0(GPR_CLOCK_MONOTONIC), static_cast<Tag*>(&wake_));
-        }
+        if (queue_open_ && !std::exchange(woken_, true)) wake();
         return;
       }
     }
@@ -168,6 +175,23 @@ class GrpcTransport::Impl {
   Nanoseconds now() const { return clock_.now(); }
 
  private:
+  /// Whose ticket is shown, and what comes of it on the loop.
+  struct Expected {
+    Keepalive keepalive;
+    SealedCarrier::Arrived arrived;
+  };
+
+  /// On the door's thread.
+  bool let_in(const Ticket& ticket, int socket) {
+    std::optional<Expected> expected = tickets_.take(ticket);
+    if (!expected) return false;
+    const auto shared = std::make_shared<Descriptor>(socket);
+    post([this, shared, expected = *std::move(expected)] {
+      if (!stopping_) expected.arrived(sockets_->adopt(std::move(*shared), expected.keepalive));
+    });
+    return true;
+  }
+
   struct Timer {
     Nanoseconds due;
     std::uint64_t sequence;
@@ -175,6 +199,12 @@ class GrpcTransport::Impl {
     bool operator<(const Timer& other) const {  // the queue's top is the earliest
       return std::tie(other.due, other.sequence) < std::tie(due, sequence);
     }
+  };
+
+  /// A pair of what gRPC's queue gives.
+  struct Completed {
+    Tag* tag = nullptr;
+    bool ok = false;
   };
 
   /// Completes when something was posted.
@@ -202,39 +232,38 @@ class GrpcTransport::Impl {
     return arguments;
   }
 
-  std::unique_ptr<Stream> call(const std::string& method, const std::string& address,
-                               std::shared_ptr<grpc::Channel> channel,
-                               std::shared_ptr<const Security> security, StreamHandler* handler) {
-    auto* made = new ClientCall(&book_, std::move(channel), method, address, std::move(security),
-                                queue_.get());
-    made->attach(handler);
-    return std::make_unique<CallStream>(made);
-  }
-
   absl::StatusOr<std::string> share_port(const std::string& method, const std::string& address,
-                                         ServerCall::Listener::Served served) {
+                                         Acceptor* acceptor) {
     POSEIDON_CHECK(!thread_.joinable(), "listen before start");
     if (address != listener_.address) {
       return absl::InvalidArgumentError(absl::StrCat(
           "cannot listen on ", address, " too: this process listens on ", listener_.address));
     }
-    const bool is_new = listener_.methods.emplace(method, served).second;
+    const bool is_new = listener_.methods.emplace(method, acceptor).second;
     POSEIDON_CHECK(is_new, "one acceptor for each method");
     return listener_.address;
   }
 
   template <typename Set>
   void add_keepalive(std::optional<Milliseconds> both, const Set& set) const {
-    const auto interval = both.value_or(options_.keepalive_interval);
-    const auto timeout = both.value_or(options_.keepalive_timeout);
-    set(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(interval.count()));
-    set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(timeout.count()));
+    const Keepalive keepalive = keepalive_of(both);
+    set(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(keepalive.interval.count()));
+    set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(keepalive.timeout.count()));
     set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     set(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   }
 
+  void wake() {
+    if (sockets_ != nullptr) {
+      sockets_->wake();
+    } else {
+      alarm_.Set(queue_.get(), gpr_time_0(GPR_CLOCK_MONOTONIC), static_cast<Tag*>(&wake_));
+    }
+  }
+
   void run() {
     run_posted(/*alarm_fired=*/false);  // what was posted before the queue took alarms
+    if (sockets_ != nullptr) waiter_ = std::thread([this] { wait_for_grpc(); });
     if (server_ != nullptr) new ServerCall(&book_, &listener_);  // NOLINT: deletes itself
     while (!stopping_) {
       run_timers();
@@ -243,7 +272,25 @@ class GrpcTransport::Impl {
     shut_down();
   }
 
+  /// On the waiter's thread, where there are sockets for the loop to wait for: gRPC's queue knows
+  /// of none but its own. What gRPC has then is little, as tensors go over the others.
+  void wait_for_grpc() {
+    void* tag = nullptr;
+    bool ok = false;
+    // Without a deadline: this thread's whole life is to wait, until the queue ends.
+    while (queue_->Next(&tag, &ok)) {
+      const std::lock_guard lock(mutex_);
+      completed_.push_back({static_cast<Tag*>(tag), ok});
+      if (!std::exchange(woken_, true)) wake();
+    }
+  }
+
   void poll(Nanoseconds patience) {
+    if (sockets_ != nullptr) {
+      sockets_->poll(patience);
+      run_woken();
+      return;
+    }
     void* tag = nullptr;
     bool ok = false;
     const gpr_timespec deadline = gpr_time_add(
@@ -260,6 +307,20 @@ class GrpcTransport::Impl {
       timers_.pop();
       function();
     }
+  }
+
+  /// All that others have left for the loop since it was woken.
+  void run_woken() {
+    std::vector<Completed> completed;
+    std::vector<std::function<void()>> posted;
+    {
+      const std::lock_guard lock(mutex_);
+      woken_ = false;
+      completed.swap(completed_);
+      posted.swap(posted_);
+    }
+    for (const Completed& each : completed) each.tag->complete(each.ok);
+    for (auto& function : posted) function();
   }
 
   /// An alarm may be set again only once it has fired, so only that clears `woken_`.
@@ -279,6 +340,7 @@ class GrpcTransport::Impl {
     dialler_.reset();
     listener_.stopping = true;
     port_.reset();
+    if (sockets_ != nullptr) sockets_->stop();
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
     for (Call* call : std::vector<Call*>(book_.live.begin(), book_.live.end())) call->abort();
     // An ending call issues its last operation, so the queue may close only after all of them.
@@ -288,6 +350,10 @@ class GrpcTransport::Impl {
       queue_open_ = false;
     }
     queue_->Shutdown();
+    if (waiter_.joinable()) {
+      waiter_.join();
+      run_woken();
+    }
     void* tag = nullptr;
     bool ok = false;
     while (queue_->Next(&tag, &ok)) static_cast<Tag*>(tag)->complete(ok);
@@ -323,11 +389,13 @@ class GrpcTransport::Impl {
   GrpcTransportOptions options_;
   const SystemClock clock_;
   std::thread thread_;
+  std::thread waiter_;  ///< with TLS
   std::unique_ptr<grpc::CompletionQueue> queue_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<ServerPort> port_;  ///< goes before the server
   ServerCall::Listener listener_;
-  std::shared_ptr<TicketBook> tickets_;  ///< null without TLS
+  TicketBook<Expected> tickets_;
+  std::unique_ptr<SealedSockets> sockets_;  ///< null without TLS
 
   // Loop only.
   CallBook book_;
@@ -339,8 +407,9 @@ class GrpcTransport::Impl {
 
   std::mutex mutex_;  ///< guards all below
   std::vector<std::function<void()>> posted_;
-  bool queue_open_ = false;  ///< the queue takes alarms
-  bool woken_ = false;       ///< an alarm is on its way
+  bool queue_open_ = false;           ///< the queue takes alarms
+  bool woken_ = false;                ///< an alarm, or the sockets' wake, is on its way
+  std::vector<Completed> completed_;  ///< by the waiter
   bool stopped_ = false;
   grpc::Alarm alarm_;
   Wake wake_{this};
@@ -355,7 +424,7 @@ class GrpcTransport::View final : public Transport {
     return impl_->connect(method_, address, keepalive_, handler);
   }
   absl::StatusOr<std::string> listen(const std::string& address, Acceptor* acceptor) override {
-    return impl_->listen(method_, address, {.acceptor = acceptor, .by_ticket = false});
+    return impl_->listen(method_, address, acceptor);
   }
   void post(std::function<void()> function) override { impl_->post(std::move(function)); }
   void post_after(Nanoseconds delay, std::function<void()> function) override {
@@ -369,23 +438,20 @@ class GrpcTransport::View final : public Transport {
   const std::optional<Milliseconds> keepalive_;
 };
 
-/// Streams without TLS on the same loop and port, for who has a ticket.
+/// Connections to and through the same port, for who has a ticket.
 class GrpcTransport::Carrier final : public SealedCarrier {
  public:
-  Carrier(Impl* impl, std::string_view method, std::optional<Milliseconds> keepalive)
-      : impl_(impl), method_(carrier_of(method)), keepalive_(keepalive) {}
+  Carrier(Impl* impl, Keepalive keepalive) : impl_(impl), keepalive_(keepalive) {}
   void reach(const std::string& address, const Ticket& ticket, Reached reached) override {
-    impl_->reach(method_, address, keepalive_, ticket, std::move(reached));
+    impl_->reach(address, keepalive_, ticket, std::move(reached));
   }
-  absl::Status listen(const std::string& address, Acceptor* acceptor) override {
-    return impl_->listen(method_, address, {.acceptor = acceptor, .by_ticket = true}).status();
+  void expect(const Ticket& ticket, Arrived arrived) override {
+    impl_->expect(ticket, keepalive_, std::move(arrived));
   }
-  void expect(const Ticket& ticket) override { impl_->expect(ticket); }
 
  private:
   Impl* const impl_;
-  const std::string method_;
-  const std::optional<Milliseconds> keepalive_;
+  const Keepalive keepalive_;
 };
 
 GrpcTransport::GrpcTransport(GrpcTransportOptions options)
@@ -401,12 +467,9 @@ Transport& GrpcTransport::for_method(std::string_view method,
 Transport& GrpcTransport::add_view(std::string_view method, std::optional<Milliseconds> keepalive) {
   View& view = *views_.emplace_back(std::make_unique<View>(impl_.get(), method, keepalive));
   if (!impl_->security().has_tls() || !rule_of(method).is_sealed) return view;
-  Carrier& carrier =
-      *carriers_.emplace_back(std::make_unique<Carrier>(impl_.get(), method, keepalive));
-  return *sealed_.emplace_back(std::make_unique<SealedTransport>(
-      &view, &carrier, [this](const std::string& peer, const std::string& what) {
-        impl_->security().refuse(PeerRefusal::kBrokenSeal, peer, what);
-      }));
+  Carrier& carrier = *carriers_.emplace_back(
+      std::make_unique<Carrier>(impl_.get(), impl_->keepalive_of(keepalive)));
+  return *sealed_.emplace_back(std::make_unique<SealedTransport>(&view, &carrier));
 }
 
 absl::StatusOr<std::string> GrpcTransport::listen(const std::string& address, Acceptor* acceptor) {

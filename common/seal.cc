@@ -51,7 +51,7 @@ const absl::Status& libgcrypt() {
 /// Of calls that cannot fail once libgcrypt() is well and their arguments are.
 void must(gcry_error_t error) { POSEIDON_CHECK(error == 0, gcry_strerror(error)); }
 
-/// Brings a message in pieces of any length to a cipher that takes whole blocks until the last.
+/// Brings a record in pieces of any length to a cipher that takes whole blocks until the last.
 class Blocks {
  public:
   using Crypt = gcry_error_t (*)(gcry_cipher_hd_t cipher, void* to, std::size_t to_bytes,
@@ -71,7 +71,7 @@ class Blocks {
     if (whole > 0) pass(piece.first(whole));
     begin_block(piece.subspan(whole));
   }
-  /// Returns where the message ends.
+  /// Returns where the record ends.
   std::byte* finish() {
     must(gcry_cipher_final(cipher_));
     pass({begun_.data(), begun_bytes_});
@@ -143,23 +143,23 @@ struct SealKeys::State {
     const SealSecret derived = expand(secret, "poseidon seal key");
     must(gcry_cipher_setkey(cipher, derived.data(), kKeyBytes));
     std::copy_n(derived.begin() + kKeyBytes, kNonceBytes, first_nonce.begin());
-    messages = 0;
+    records = 0;
     bytes = 0;
   }
 
-  void begin_message(std::byte kind) {
+  void begin_record(absl::Span<const std::byte> header) {
     std::array<std::byte, kNonceBytes> nonce = first_nonce;
-    for (std::size_t i = 0; i < sizeof(messages); ++i) {
-      nonce[kNonceBytes - 1 - i] ^= static_cast<std::byte>(messages >> (8 * i));
+    for (std::size_t i = 0; i < sizeof(records); ++i) {
+      nonce[kNonceBytes - 1 - i] ^= static_cast<std::byte>(records >> (8 * i));
     }
-    ++messages;
+    ++records;
     must(gcry_cipher_setiv(cipher, nonce.data(), nonce.size()));
-    must(gcry_cipher_authenticate(cipher, &kind, sizeof(kind)));
+    must(gcry_cipher_authenticate(cipher, header.data(), header.size()));
   }
 
   /// Both ends count the same.
-  void end_message(std::uint64_t message_bytes) {
-    bytes += message_bytes + kSealTagBytes;  // so that empty ones count, too
+  void end_record(std::uint64_t text_bytes) {
+    bytes += text_bytes + kSealTagBytes;  // so that empty ones count, too
     if (bytes < bytes_per_key) return;
     secret = expand(secret, "poseidon seal next");
     begin_key();
@@ -168,8 +168,8 @@ struct SealKeys::State {
   gcry_cipher_hd_t cipher = nullptr;
   SealSecret secret;
   std::array<std::byte, kNonceBytes> first_nonce{};
-  std::uint64_t messages = 0;  ///< under this key
-  std::uint64_t bytes = 0;     ///< under this key
+  std::uint64_t records = 0;  ///< under this key
+  std::uint64_t bytes = 0;    ///< under this key
   const std::uint64_t bytes_per_key;
   bool is_broken = false;  ///< something did not open
 };
@@ -179,19 +179,19 @@ SealKeys::SealKeys(const SealSecret& secret, std::uint64_t bytes_per_key)
 SealKeys::~SealKeys() = default;
 SealKeys::SealKeys(SealKeys&&) noexcept = default;
 
-void Sealer::seal(std::byte kind, absl::Span<const absl::Span<const std::byte>> text,
-                  std::byte* sealed) {
+void Sealer::seal(absl::Span<const std::byte> header,
+                  absl::Span<const absl::Span<const std::byte>> text, std::byte* sealed) {
   State& state = *state_;
-  state.begin_message(kind);
+  state.begin_record(header);
   Blocks blocks(state.cipher, gcry_cipher_encrypt, sealed);
   for (const absl::Span<const std::byte> piece : text) blocks.add(piece);
   std::byte* const tag = blocks.finish();
   must(gcry_cipher_gettag(state.cipher, tag, kSealTagBytes));
-  state.end_message(static_cast<std::uint64_t>(tag - sealed));
+  state.end_record(static_cast<std::uint64_t>(tag - sealed));
 }
 
-bool Opener::open(std::byte kind, absl::Span<const absl::Span<const std::byte>> sealed,
-                  std::byte* text) {
+bool Opener::open(absl::Span<const std::byte> header,
+                  absl::Span<const absl::Span<const std::byte>> sealed, std::byte* text) {
   State& state = *state_;
   std::size_t left = 0;
   for (const absl::Span<const std::byte> piece : sealed) left += piece.size();
@@ -201,7 +201,7 @@ bool Opener::open(std::byte kind, absl::Span<const absl::Span<const std::byte>> 
   if (left < kSealTagBytes) return false;
   left -= kSealTagBytes;
   const std::uint64_t bytes = left;
-  state.begin_message(kind);
+  state.begin_record(header);
   std::array<std::byte, kSealTagBytes> tag{};
   std::size_t tag_bytes = 0;
   Blocks blocks(state.cipher, gcry_cipher_decrypt, text);
@@ -219,7 +219,7 @@ bool Opener::open(std::byte kind, absl::Span<const absl::Span<const std::byte>> 
     return false;
   }
   state.is_broken = false;
-  state.end_message(bytes);
+  state.end_record(bytes);
   return true;
 }
 

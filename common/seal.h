@@ -1,11 +1,11 @@
 #pragma once
 
-// Authenticated encryption of what goes one way of a stream: AES-128-OCB (RFC 7253), message by
-// message.
+// Authenticated encryption of what goes one way of a stream: AES-128-OCB (RFC 7253), record by
+// record.
 //
 // Before: two ends have agreed on a secret for each direction (common/sealed_transport.h). After:
-// only who has the secret can read a message, and nothing but the messages that were sealed, each
-// once and in their order, can be opened.
+// common/sealed_pipe.h sends the records. Only who has the secret can read them, and nothing but
+// the records that were sealed, each once and in their order, can be opened.
 //
 // Nonces are counted, not sent, so what is lost, repeated or exchanged does not open. After
 // kMaxBytesPerKey both ends go on with the next key, derived from the secret as TLS 1.3 does in a
@@ -25,7 +25,7 @@
 
 namespace poseidon {
 
-/// What a sealed message is longer than its text.
+/// What a sealed record is longer than its text.
 inline constexpr std::size_t kSealTagBytes = 16;
 /// 2^34 blocks: far below the 2^44 after which OCB wants another key (RFC 7253, 5). What somebody
 /// gains by having seen so many is about 2^-53: 6 x blocks^2 / 2^128, tags and nonces included.
@@ -67,8 +67,9 @@ class Sealer : public SealKeys {
  public:
   using SealKeys::SealKeys;
   /// Encrypts `text`, in pieces, to `sealed`, which has room for it and kSealTagBytes more, and
-  /// overlaps none of them. `kind` is not encrypted, but opens only as what it was.
-  void seal(std::byte kind, absl::Span<const absl::Span<const std::byte>> text, std::byte* sealed);
+  /// overlaps none of them. `header` is not encrypted, but the record opens only under the same.
+  void seal(absl::Span<const std::byte> header, absl::Span<const absl::Span<const std::byte>> text,
+            std::byte* sealed);
 };
 
 /// The end that receives.
@@ -76,10 +77,10 @@ class Opener : public SealKeys {
  public:
   using SealKeys::SealKeys;
   /// Decrypts `sealed`, in pieces, to `text`, which has room for all of it but the tag. False when
-  /// it is not what the other end sealed next, under this kind: then `text` means nothing, and
+  /// it is not what the other end sealed next, under this header: then `text` means nothing, and
   /// nothing opens ever after.
-  [[nodiscard]] bool open(std::byte kind, absl::Span<const absl::Span<const std::byte>> sealed,
-                          std::byte* text);
+  [[nodiscard]] bool open(absl::Span<const std::byte> header,
+                          absl::Span<const absl::Span<const std::byte>> sealed, std::byte* text);
 };
 
 }  // namespace poseidon

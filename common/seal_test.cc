@@ -17,7 +17,7 @@ namespace poseidon {
 namespace {
 
 using Buffer = std::vector<std::byte>;
-constexpr std::byte kKind{3};
+const Buffer kHeader{std::byte{3}, std::byte{0}, std::byte{200}, std::byte{1}, std::byte{9}};
 
 SealSecret secret_of(std::uint8_t seed) {
   SealSecret secret;
@@ -32,18 +32,18 @@ Buffer random_bytes(std::size_t size, std::uint64_t seed) {
   return bytes;
 }
 
-Buffer seal(Sealer& sealer, const Buffer& text, std::byte kind = kKind) {
+Buffer seal(Sealer& sealer, const Buffer& text, const Buffer& header = kHeader) {
   Buffer sealed(text.size() + kSealTagBytes);
   const absl::Span<const std::byte> whole(text);
-  sealer.seal(kind, {&whole, 1}, sealed.data());
+  sealer.seal(header, {&whole, 1}, sealed.data());
   return sealed;
 }
 
 /// "" for what does not open.
-std::optional<Buffer> open(Opener& opener, const Buffer& sealed, std::byte kind = kKind) {
+std::optional<Buffer> open(Opener& opener, const Buffer& sealed, const Buffer& header = kHeader) {
   Buffer text(sealed.size() < kSealTagBytes ? 0 : sealed.size() - kSealTagBytes);
   const absl::Span<const std::byte> whole(sealed);
-  if (!opener.open(kind, {&whole, 1}, text.data())) return std::nullopt;
+  if (!opener.open(header, {&whole, 1}, text.data())) return std::nullopt;
   return text;
 }
 
@@ -92,7 +92,9 @@ Buffer seal_by_openssl(const SealSecret& secret, std::uint64_t message, const Bu
   EXPECT_EQ(::EVP_EncryptInit_ex2(context.get(), ::EVP_aes_128_ocb(), raw(derived.data()),
                                   raw(nonce.data()), nullptr),
             1);
-  EXPECT_EQ(::EVP_EncryptUpdate(context.get(), nullptr, &size, raw(&kKind), 1), 1);
+  EXPECT_EQ(::EVP_EncryptUpdate(context.get(), nullptr, &size, raw(kHeader.data()),
+                                static_cast<int>(kHeader.size())),
+            1);
   auto* out = reinterpret_cast<unsigned char*>(sealed.data());
   EXPECT_EQ(::EVP_EncryptUpdate(context.get(), out, &size, raw(text.data()),
                                 static_cast<int>(text.size())),
@@ -139,11 +141,11 @@ TEST(Seal, OpensWhatWasSealedInAnyPieces) {
       return pieces;
     };
     Buffer sealed(text.size() + kSealTagBytes);
-    sealer.seal(kKind, pieces_of(text), sealed.data());
+    sealer.seal(kHeader, pieces_of(text), sealed.data());
     ASSERT_EQ(sealed, seal_by_openssl(secret_of(2), static_cast<std::uint64_t>(round), text))
         << round;
     Buffer opened(text.size());
-    ASSERT_TRUE(opener.open(kKind, pieces_of(sealed), opened.data())) << round;
+    ASSERT_TRUE(opener.open(kHeader, pieces_of(sealed), opened.data())) << round;
     ASSERT_EQ(opened, text) << round;
   }
 }
@@ -162,10 +164,12 @@ TEST(Seal, AnyOtherBitDoesNotOpen) {
     Opener opener(secret_of(3));
     EXPECT_FALSE(open(opener, Buffer(sealed.begin(), sealed.begin() + size))) << size;
   }
-  Opener right(secret_of(3)), other(secret_of(4)), kind(secret_of(3));
+  Opener right(secret_of(3)), other(secret_of(4)), elsewhere(secret_of(3));
   EXPECT_EQ(open(right, sealed), text);
   EXPECT_FALSE(open(other, sealed));
-  EXPECT_FALSE(open(kind, sealed, std::byte{4}));
+  Buffer header = kHeader;
+  header.back() ^= std::byte{1};
+  EXPECT_FALSE(open(elsewhere, sealed, header));
 }
 
 TEST(Seal, EachOpensOnceAndInItsPlace) {

@@ -13,7 +13,6 @@ namespace {
 
 /// A request or a grant is smaller.
 constexpr std::size_t kMaxAgreementBytes = 256;
-constexpr std::size_t kMaxReasonBytes = 4096;
 
 void forget(std::string& text) { forget_secret(text.data(), text.size()); }
 
@@ -84,11 +83,11 @@ std::string encode_seal_end(const absl::Status& status) {
   const auto code = static_cast<std::uint32_t>(status.code());
   std::string text;
   for (int i = 0; i < 4; ++i) text.push_back(static_cast<char>(code >> (8 * i)));
-  return absl::StrCat(text, status.message().substr(0, kMaxReasonBytes));
+  return absl::StrCat(text, status.message().substr(0, kMaxSealEndBytes - 4));
 }
 
 std::optional<absl::Status> decode_seal_end(std::string_view text) {
-  if (text.size() < 4 || text.size() > 4 + kMaxReasonBytes) return std::nullopt;
+  if (text.size() < 4 || text.size() > kMaxSealEndBytes) return std::nullopt;
   std::uint32_t code = 0;
   for (std::size_t i = 0; i < 4; ++i) {
     code |= std::uint32_t{static_cast<unsigned char>(text[i])} << (8 * i);

@@ -3,9 +3,10 @@
 // What two ends say to agree on a sealed stream (proto/poseidon/v1/stream.proto, SealAgreement),
 // and how one of them ends it. Pure.
 //
-// Before: messages of streams over TLS, and what common/seal.h has opened. After:
+// Before: messages of streams over TLS, and what common/sealed_pipe.h has opened. After:
 // common/sealed_transport.h does what they say.
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,8 +19,10 @@
 
 namespace poseidon {
 
-/// Of what is sealed how.
-inline constexpr std::uint32_t kSealVersion = 2;
+/// Of what is sealed how: common/sealed_pipe.h's records.
+inline constexpr std::uint32_t kSealVersion = 3;
+/// Of an end's reason: a code and a text.
+inline constexpr std::size_t kMaxSealEndBytes = 4 + 4096;
 
 /// Known to both ends of one stream, and to nobody else.
 struct SealSecrets {

@@ -284,9 +284,9 @@ absl::Status Security::explain(const absl::Status& error) const {
 
 // ---- who listens ----
 
-absl::StatusOr<std::unique_ptr<ServerPort>> Security::open_port(
-    grpc::ServerBuilder& builder, const std::string& address, const PortLimits& limits,
-    std::shared_ptr<TicketBook> tickets) {
+absl::StatusOr<std::unique_ptr<ServerPort>> Security::open_port(grpc::ServerBuilder& builder,
+                                                                const std::string& address,
+                                                                const PortLimits& limits) {
   POSEIDON_ASSIGN_OR_RETURN(std::unique_ptr<ConnectionDoor> door, ConnectionDoor::open(address));
   const auto milliseconds = [](Milliseconds time) { return static_cast<int>(time.count()); };
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, milliseconds(limits.handshake));
@@ -295,15 +295,11 @@ absl::StatusOr<std::unique_ptr<ServerPort>> Security::open_port(
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, limits.metadata_bytes);
   // Ours compress nothing, and what is unpacked before it is looked at has no bound.
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
-  const auto connections = [&builder](std::shared_ptr<grpc::ServerCredentials> credentials) {
-    return builder.experimental().AddExternalConnectionAcceptor(
-        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-        std::move(credentials));
-  };
-  if (tls_ == nullptr) tickets.reset();  // there, everybody comes in as he is
   return std::make_unique<ServerPort>(
-      std::move(door), connections(server_credentials()),
-      tickets == nullptr ? nullptr : connections(grpc::InsecureServerCredentials()), tickets,
+      std::move(door),
+      builder.experimental().AddExternalConnectionAcceptor(
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+          server_credentials()),
       shared_from_this());
 }
 
@@ -321,32 +317,19 @@ std::shared_ptr<grpc::ServerCredentials> Security::server_credentials() const {
 }
 
 ServerPort::ServerPort(std::unique_ptr<ConnectionDoor> door, std::unique_ptr<Connections> acceptor,
-                       std::unique_ptr<Connections> with_ticket,
-                       std::shared_ptr<TicketBook> tickets, std::shared_ptr<Security> security)
-    : security_(std::move(security)),
-      acceptor_(std::move(acceptor)),
-      with_ticket_(std::move(with_ticket)),
-      tickets_(std::move(tickets)),
-      door_(std::move(door)) {}
+                       std::shared_ptr<Security> security)
+    : security_(std::move(security)), acceptor_(std::move(acceptor)), door_(std::move(door)) {}
 ServerPort::~ServerPort() = default;
 
 int ServerPort::port() const { return door_->port(); }
 
-void ServerPort::start() {
-  const auto hand_to = [](Connections* acceptor) {
-    return [acceptor](int socket) {
-      Connections::NewConnectionParameters connection;
-      connection.fd = socket;
-      acceptor->HandleNewConnection(&connection);
-    };
-  };
-  std::optional<ConnectionDoor::TicketEntrance> entrance;
-  if (tickets_ != nullptr) {
-    entrance = {.admit = [this](const Ticket& ticket) { return tickets_->take(ticket); },
-                .take = hand_to(with_ticket_.get())};
-  }
+void ServerPort::start(TicketEntrance entrance) {
   door_->start(
-      hand_to(acceptor_.get()),
+      [this](int socket) {
+        Connections::NewConnectionParameters connection;
+        connection.fd = socket;
+        acceptor_->HandleNewConnection(&connection);
+      },
       [this](const std::string& peer, ConnectionDoor::Refusal refusal) {
         if (refusal == ConnectionDoor::Refusal::kTooMany) {
           security_->refuse(PeerRefusal::kTooMany, peer,

@@ -26,6 +26,7 @@
 #include "common/clock.h"
 #include "common/roles.h"
 #include "common/security_options.h"
+#include "common/ticket_book.h"
 
 namespace grpc {
 class ChannelCredentials;
@@ -45,25 +46,22 @@ inline constexpr std::string_view kCoordinatorMethods = "/poseidon.v1.Coordinato
 
 class ConnectionDoor;
 class Security;
-class TicketBook;
 
 /// A port that is listened on. Goes before its server does.
 class ServerPort {
  public:
   using Connections = grpc::experimental::ExternalConnectionAcceptor;
-  /// `with_ticket`, which `tickets` let in: null where there are none.
   ServerPort(std::unique_ptr<ConnectionDoor> door, std::unique_ptr<Connections> acceptor,
-             std::unique_ptr<Connections> with_ticket, std::shared_ptr<TicketBook> tickets,
              std::shared_ptr<Security> security);
   ~ServerPort();
   int port() const;
-  /// Once the server is built: lets callers in.
-  void start();
+  /// Once the server is built: lets callers in. `entrance`: who shows a ticket that is good to it
+  /// comes in without a TLS handshake, and belongs to it; gRPC never hears of him.
+  void start(TicketEntrance entrance = nullptr);
 
  private:
   const std::shared_ptr<Security> security_;
-  const std::unique_ptr<Connections> acceptor_, with_ticket_;
-  const std::shared_ptr<TicketBook> tickets_;
+  const std::unique_ptr<Connections> acceptor_;
   const std::unique_ptr<ConnectionDoor> door_;  ///< last: its thread uses the others
 };
 
@@ -112,11 +110,10 @@ class Security : public std::enable_shared_from_this<Security> {
 
   /// Listens on `address` (HOST:PORT, port 0: any) for the server that will be built, with our
   /// credentials, and these limits beside those of ConnectionDoor. ALREADY_EXISTS when the port is
-  /// taken. `tickets`, with TLS: who shows one of them comes in without; what he may do there is
-  /// for the caller to see to (his calls have no role, so `admit` admits none).
-  absl::StatusOr<std::unique_ptr<ServerPort>> open_port(
-      grpc::ServerBuilder& builder, const std::string& address, const PortLimits& limits = {},
-      std::shared_ptr<TicketBook> tickets = nullptr);
+  /// taken.
+  absl::StatusOr<std::unique_ptr<ServerPort>> open_port(grpc::ServerBuilder& builder,
+                                                        const std::string& address,
+                                                        const PortLimits& limits = {});
   /// Whether the peer may make this call; the refusal is counted and logged. PERMISSION_DENIED for
   /// a wrong role, UNAUTHENTICATED for a certificate that has expired since the handshake or a
   /// token.

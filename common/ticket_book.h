@@ -1,13 +1,17 @@
 #pragma once
 
 // Tickets that were given out and not yet shown: who shows one may open a connection without a TLS
-// handshake (common/sealed_transport.h). A ticket is good once and for a short time.
+// handshake. A ticket is good once and for a short time.
+//
+// Before: common/sealed_transport.h gives them out. After: common/connection_door.h asks for what a
+// caller has shown.
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -19,6 +23,9 @@ namespace poseidon {
 
 /// Random bytes. The first half finds the ticket, the second is compared in constant time.
 using Ticket = std::array<std::byte, 32>;
+
+/// Whether the ticket is good; then it owns the socket from now on. Any thread.
+using TicketEntrance = std::function<bool(const Ticket& ticket, int socket)>;
 
 /// From giving a ticket to its being shown: a TCP connection to a machine that was just heard.
 inline constexpr Nanoseconds kTicketLife = std::chrono::seconds(30);
@@ -78,21 +85,22 @@ class TicketMap {
 };
 
 /// The tickets that a port's door lets in. Any thread.
+template <typename Value>
 class TicketBook {
  public:
-  void expect(const Ticket& ticket) {
+  void add(const Ticket& ticket, Value value) {
     const std::lock_guard lock(mutex_);
-    tickets_.add(ticket, true, clock_.now());
+    tickets_.add(ticket, std::move(value), clock_.now());
   }
-  bool take(const Ticket& ticket) {
+  std::optional<Value> take(const Ticket& ticket) {
     const std::lock_guard lock(mutex_);
-    return tickets_.take(ticket, clock_.now()).has_value();
+    return tickets_.take(ticket, clock_.now());
   }
 
  private:
   const SystemClock clock_{};
   std::mutex mutex_;
-  TicketMap<bool> tickets_;
+  TicketMap<Value> tickets_;
 };
 
 }  // namespace poseidon

@@ -1,82 +1,144 @@
-// Sealed streams with strangers and with somebody in the middle. A server listens, behind the twin
-// of gRPC; a caller of ours has a stream to it, of which the input changes what it hears; strangers
-// say what they like where streams are agreed on, and where they are carried.
+// Sealed streams: the two ends' pipes with somebody between who changes the bytes or makes up his
+// own, and a server where streams are agreed on, with an honest caller and with strangers who say
+// what they like. An input is a list of steps (seal_steps.h).
 //
-// Whatever happens, each end hears nothing but what the other said, in its order. Each step begins
-// with a byte that chooses what happens; most take some more.
+// Whatever happens, each end hears nothing but what the other said, in its order, and nothing after
+// an end.
 
 #include <algorithm>
 #include <array>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "common/check.h"
 #include "common/memory_carrier.h"
 #include "common/memory_transport.h"
+#include "common/sealed_pipe.h"
 #include "common/sealed_transport.h"
 #include "poseidon/v1/stream.pb.h"
 #include "tests/fuzz/input.h"
-#include "tests/support/tampered_carrier.h"
+#include "tests/fuzz/seal_steps.h"
 
 namespace poseidon::fuzz {
 namespace {
 
-using testing_support::TamperedCarrier;
-
 constexpr int kMaxSteps = 200;
+constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 20;
 
 OutgoingMessage message_of(const std::string& text) {
-  return {.prefix = MessagePrefix(text), .payload = {}, .payload_owner = nullptr};
+  const auto owner = std::make_shared<std::string>(text);
+  return {.prefix = MessagePrefix(),
+          .payload = {reinterpret_cast<const std::byte*>(owner->data()), owner->size()},
+          .payload_owner = owner};
 }
 
+bool begins(const std::vector<std::string>& said, const std::vector<std::string>& heard) {
+  return heard.size() <= said.size() && std::equal(heard.begin(), heard.end(), said.begin());
+}
+
+/// One of two ends that have pipes to each other.
+class PipeEnd {
+ public:
+  PipeEnd(std::uint8_t sends, std::uint8_t receives) {
+    SealEnds secrets;
+    secrets.sends.fill(std::byte{sends});
+    secrets.receives.fill(std::byte{receives});
+    pipe_ = std::make_unique<SealedPipe>(secrets, kMaxMessageBytes);
+  }
+
+  /// What goes over the connection for it.
+  std::string say(const std::string& text) {
+    if (has_ended_) return "";
+    said_.push_back(text);
+    pipe_->send(message_of(text));
+    return sent();
+  }
+  std::string end(const std::string& why) {
+    has_ended_ = true;
+    pipe_->send_end(absl::InvalidArgumentError(why));
+    return sent();
+  }
+  std::string be_alive() {
+    pipe_->send_alive();
+    return sent();
+  }
+  void receive(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const absl::Span<std::byte> room = pipe_->room();
+      POSEIDON_CHECK(!room.empty(), "there is room for more");
+      const std::size_t here = std::min(room.size(), bytes.size());
+      std::copy_n(reinterpret_cast<const std::byte*>(bytes.data()), here, room.begin());
+      pipe_->received(here);
+      bytes.remove_prefix(here);
+      while (const auto incoming = pipe_->next()) {
+        POSEIDON_CHECK(!is_over_, "nothing comes after the last");
+        if (const auto* message = std::get_if<Bytes>(&*incoming)) {
+          heard_.push_back(joined(*message));
+        } else {
+          is_over_ = true;
+        }
+      }
+      POSEIDON_CHECK(pipe_->lacks() >= 1, "one byte more may say more");
+    }
+  }
+  const std::vector<std::string>& said() const { return said_; }
+  const std::vector<std::string>& heard() const { return heard_; }
+
+ private:
+  std::string sent() {
+    std::string all;
+    for (auto bytes = pipe_->to_send(); !bytes.empty(); bytes = pipe_->to_send()) {
+      all.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      pipe_->sent(bytes.size());
+    }
+    return all;
+  }
+
+  std::unique_ptr<SealedPipe> pipe_;
+  std::vector<std::string> said_, heard_;
+  bool has_ended_ = false, is_over_ = false;
+};
+
 /// One end of somebody's stream.
-class End final : public StreamHandler {
+class StreamEnd final : public StreamHandler {
  public:
   void open(std::unique_ptr<Stream> stream) {
     stream_ = std::move(stream);
     to_say_.clear();
     said_.clear();
     heard_.clear();
-    writing_ = false;
+    is_writing_ = false;
   }
   void say(const std::string& text) {
     if (stream_ == nullptr || to_say_.size() > 30) return;
     to_say_.push_back(text);
     pump();
   }
-  void close(const absl::Status& status) {
-    if (stream_ != nullptr && !writing_) stream_->close(status);
-    if (stream_ != nullptr) to_say_.clear();
-    closing_ = stream_ != nullptr;
-  }
-  void cut() { stream_.reset(); }
+  void go() { stream_.reset(); }
   bool is_open() const { return stream_ != nullptr; }
   const std::vector<std::string>& heard() const { return heard_; }
   const std::vector<std::string>& said() const { return said_; }
 
   ReadNext on_message(Bytes message) override {
     heard_.push_back(joined(message));
-    return heard_.size() % 7 == 3 ? ReadNext::kPause : ReadNext::kContinue;
-  }
-  void resume() {
-    if (stream_ != nullptr) stream_->resume_reads();
+    return ReadNext::kContinue;
   }
   void on_written() override {
-    writing_ = false;
-    if (!closing_) pump();
+    is_writing_ = false;
+    pump();
   }
-  void on_closed(const absl::Status& /*status*/) override {
-    stream_.reset();
-    closing_ = false;
-  }
+  void on_closed(const absl::Status& /*status*/) override { stream_.reset(); }
 
  private:
   void pump() {
-    if (writing_ || closing_ || to_say_.empty()) return;
-    writing_ = true;
+    if (is_writing_ || to_say_.empty()) return;
+    is_writing_ = true;
     said_.push_back(to_say_.front());
     to_say_.pop_front();
     stream_->write(message_of(said_.back()));
@@ -85,34 +147,38 @@ class End final : public StreamHandler {
   std::unique_ptr<Stream> stream_;
   std::deque<std::string> to_say_;
   std::vector<std::string> said_, heard_;
-  bool writing_ = false, closing_ = false;
+  bool is_writing_ = false;
 };
 
 class Session final : public Acceptor {
  public:
   Session(const std::uint8_t* data, std::size_t size) : input_(data, size) {
+    one_.emplace(1, 2);
+    other_.emplace(2, 1);
     POSEIDON_CHECK(server_.listen("server", this).ok(), "a free address");
-    middle_.tamper_ = [this](const std::string& message) { return tampered(message); };
   }
 
   void run() {
     for (int i = 0; i < kMaxSteps && !input_.rest().empty(); ++i) {
       step();
       pass(Milliseconds(5));
-      if (ours_ != nullptr) {
-        check(caller_.heard(), ours_->said());
-        check(ours_->heard(), caller_.said());
-        if (!caller_.heard().empty() && !ours_->heard().empty()) ++accepted;
-      }
+      POSEIDON_CHECK(begins(one_->said(), other_->heard()) && begins(other_->said(), one_->heard()),
+                     "an end hears what the other said, and nothing else");
+      if (ours_ == nullptr) continue;
+      POSEIDON_CHECK(
+          begins(caller_.said(), ours_->heard()) && begins(ours_->said(), caller_.heard()),
+          "a stream is between those who have agreed on it");
+      if (!one_->heard().empty() && !other_->heard().empty() && !caller_.heard().empty())
+        ++accepted;
     }
   }
 
   StreamHandler* on_accept(std::unique_ptr<Stream> stream) override {
-    End& end = *ends_.emplace_back(std::make_unique<End>());
+    StreamEnd& end = *ends_.emplace_back(std::make_unique<StreamEnd>());
     end.open(std::move(stream));
-    if (expected_) {  // nobody else can be accepted by then
+    if (is_expected_) {  // nobody else can be accepted by then
       ours_ = &end;
-      expected_ = false;
+      is_expected_ = false;
     }
     return &end;
   }
@@ -120,102 +186,95 @@ class Session final : public Acceptor {
  private:
   void step() {
     const std::uint8_t what = input_.byte();
-    End& stranger = strangers_[what / 16 % strangers_.size()];
-    switch (what % 16) {
-      case 0:
+    StreamEnd& stranger = strangers_[what / kSealSteps % strangers_.size()];
+    switch (static_cast<SealStep>(what % kSealSteps)) {
+      case SealStep::kOpen:
+        one_.emplace(1, 2);
+        other_.emplace(2, 1);
+        changes_.clear();
+        break;
+      case SealStep::kOneSays:
+        other_->receive(changed(one_->say(text())));
+        break;
+      case SealStep::kOtherSays:
+        one_->receive(changed(other_->say(text())));
+        break;
+      case SealStep::kOneSaysMuch:
+        other_->receive(changed(one_->say(std::string(std::size_t{5000} * input_.byte(), 'm'))));
+        break;
+      case SealStep::kOneEnds:
+        other_->receive(changed(one_->end(text())));
+        break;
+      case SealStep::kOneIsAlive:
+        other_->receive(changed(one_->be_alive()));
+        break;
+      case SealStep::kChange:
+        changes_.push_back(input_.byte());
+        changes_.push_back(input_.byte());
+        break;
+      case SealStep::kRaw:
+        other_->receive(text());
+        break;
+      case SealStep::kCallerConnects:
         if (caller_.is_open()) break;
         ours_ = nullptr;
-        changes_.clear();
-        expected_ = true;
+        is_expected_ = true;
         caller_.open(client_.connect("server", &caller_));
         pass(Milliseconds(20));
-        expected_ = false;
+        is_expected_ = false;
         break;
-      case 1:
+      case SealStep::kCallerSays:
+        caller_.say(text());
+        break;
+      case SealStep::kServerSays:
+        if (ours_ != nullptr) ours_->say(text());
+        break;
+      case SealStep::kCallerGoes:
+        caller_.go();
+        break;
+      case SealStep::kStrangerConnects:
         stranger.open(network_.endpoint("stranger").connect("server", &stranger));
         break;
-      case 2:
-        stranger.open(
-            network_.endpoint("stranger").connect(MemoryCarrier::address_of("server"), &stranger));
-        break;
-      case 3:
+      case SealStep::kStrangerSays:
         stranger.say(text());
         break;
-      case 4: {
+      case SealStep::kStrangerAsks: {
         v1::SealAgreement agreement;
         agreement.mutable_request()->set_version(kSealVersion - 1 + input_.byte() % 3);
         stranger.say(agreement.SerializeAsString());
         break;
       }
-      case 5:  // a ticket that was shown before
-        stranger.say(
-            {reinterpret_cast<const char*>(middle_.ticket_.data()), middle_.ticket_.size()});
-        break;
-      case 6:
-        stranger.close(absl::OkStatus());
-        break;
-      case 7:
-        stranger.cut();
-        break;
-      case 8:
-        caller_.say(text());
-        break;
-      case 9:
-        if (ours_ != nullptr) ours_->say(text());
-        break;
-      case 10:
-        changes_.push_back(input_.byte());
-        changes_.push_back(input_.byte());
-        break;
-      case 11:
-        if (ours_ != nullptr) ours_->close(absl::InvalidArgumentError(text()));
-        break;
-      case 12:
-        caller_.close(absl::OkStatus());
-        break;
-      case 13:
-        caller_.resume();
-        if (ours_ != nullptr) ours_->resume();
-        break;
-      case 14:
-        pass(Milliseconds(250) * input_.byte());
-        break;
-      default:
-        caller_.cut();
+      case SealStep::kStrangerGoes:
+        stranger.go();
         break;
     }
   }
 
-  /// What arrives in a message's place.
-  std::vector<std::string> tampered(std::string message) {
-    if (changes_.size() < 2 || message.empty()) return {message};
+  /// What arrives in the place of these bytes.
+  std::string changed(std::string bytes) {
+    if (changes_.size() < 2 || bytes.empty()) return bytes;
     const std::uint8_t how = changes_.front(), number = changes_[1];
     changes_.erase(changes_.begin(), changes_.begin() + 2);
+    const std::size_t place = number % bytes.size();
     switch (how % 5) {
       case 0:
-        message[number % message.size()] ^= static_cast<char>(1 + how / 5);
-        return {message};
+        bytes[place] ^= static_cast<char>(1 + how / 5);
+        return bytes;
       case 1:
-        return {};
+        return "";
       case 2:
-        return {message, message};
+        return bytes + bytes;
       case 3:
-        return {message.substr(0, number % message.size())};
+        return bytes.substr(0, place);
       default:
-        return {std::string(1 + number, static_cast<char>(how / 5)), message};
+        return bytes.insert(place, std::string(1 + how / 5, static_cast<char>(number)));
     }
   }
 
   std::string text() {
     const std::string bytes(input_.rest().substr(0, input_.byte()));
-    for (std::size_t i = 0; i < bytes.size(); ++i) input_.byte();
+    input_.skip(std::min(bytes.size(), input_.rest().size()));
     return bytes;
-  }
-
-  static void check(const std::vector<std::string>& heard, const std::vector<std::string>& said) {
-    POSEIDON_CHECK(
-        heard.size() <= said.size() && std::equal(heard.begin(), heard.end(), said.begin()),
-        "an end hears what the other said, and nothing else");
   }
 
   void pass(Nanoseconds time) {
@@ -225,17 +284,18 @@ class Session final : public Acceptor {
   }
 
   Input input_;
+  std::optional<PipeEnd> one_, other_;
   std::vector<std::uint8_t> changes_;  ///< pairs: how, and a number
   MemoryNetwork network_{1, MemoryFaults{}};
-  TamperedCarrier middle_{&network_.endpoint("client")};
-  MemoryCarrier carrier_{&network_.endpoint("server")};
-  SealedTransport client_{&network_.endpoint("client"), &middle_, [](const auto&, const auto&) {}};
-  SealedTransport server_{&network_.endpoint("server"), &carrier_, [](const auto&, const auto&) {}};
-  std::vector<std::unique_ptr<End>> ends_;  ///< of streams that the server accepted
-  End* ours_ = nullptr;                     ///< among them, the caller's other end
-  bool expected_ = false;
-  End caller_;
-  std::array<End, 3> strangers_;
+  MemoryCarrier client_carrier_{&network_.endpoint("client")};
+  MemoryCarrier server_carrier_{&network_.endpoint("server")};
+  SealedTransport client_{&network_.endpoint("client"), &client_carrier_};
+  SealedTransport server_{&network_.endpoint("server"), &server_carrier_};
+  std::vector<std::unique_ptr<StreamEnd>> ends_;  ///< of streams that the server accepted
+  StreamEnd* ours_ = nullptr;                     ///< among them, the caller's other end
+  bool is_expected_ = false;
+  StreamEnd caller_;
+  std::array<StreamEnd, 3> strangers_;
 };
 
 }  // namespace

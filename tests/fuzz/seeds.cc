@@ -27,6 +27,7 @@
 #include "coordinator/durable_job.h"
 #include "models/shipped.h"
 #include "server/snapshot_index.h"
+#include "tests/fuzz/seal_steps.h"
 #include "tests/support/golden_images.h"
 #include "tests/support/toy_plan.h"
 #include "worker/data/record_format.h"
@@ -232,28 +233,39 @@ void add_streams(Seeds& seeds) {
                 opens(1, false) + bytes_of({16 + 6, 0}) + bytes_of({16 + 7, 4 + 8, 0, 0, 1, 4, 0}));
 }
 
-/// Steps of seal_fuzz.cc: a stream that is used and ended, one that somebody changes, strangers.
+/// Steps of seal_fuzz.cc: streams that are used and ended, some that somebody changes, strangers.
 void add_seal(Seeds& seeds) {
-  const auto says = [](int who, const std::string& text) {
-    return bytes_of({who, static_cast<int>(text.size())}) + text;
+  const auto step = [](SealStep what, int stranger = 0) {
+    return bytes_of({static_cast<int>(what) + kSealSteps * stranger});
   };
-  const std::string talk = says(8, "hello") + says(9, "welcome") + says(8, std::string(250, 'x')) +
-                           says(9, std::string(100, 'y')) + bytes_of({13}) + says(8, "");
+  const auto says = [&step](SealStep what, const std::string& text, int stranger = 0) {
+    return step(what, stranger) + bytes_of({static_cast<int>(text.size())}) + text;
+  };
+  const std::string talk = says(SealStep::kOneSays, "hello") +
+                           says(SealStep::kOtherSays, "welcome") +
+                           says(SealStep::kOneSays, std::string(250, 'x')) +
+                           step(SealStep::kOneIsAlive) + says(SealStep::kOtherSays, "");
+  const std::string much = step(SealStep::kOneSaysMuch) + bytes_of({110});
+  const std::string agreed = step(SealStep::kCallerConnects) +
+                             says(SealStep::kCallerSays, "a chunk") +
+                             says(SealStep::kServerSays, "an answer");
   seeds.add("seal", "talk",
-            bytes_of({0}) + talk + says(11, "no such chunk") + bytes_of({0}) + talk +
-                bytes_of({12, 0}) + says(8, "again") + bytes_of({15}));
-  std::string changed;
+            agreed + talk + much + says(SealStep::kOneEnds, "no such chunk") +
+                step(SealStep::kCallerGoes) + step(SealStep::kOpen) + talk + agreed);
+  std::string changed = agreed + talk;
   for (int how = 0; how < 5; ++how) {
-    for (const std::string& part : {bytes_of({0}), talk, bytes_of({10, how, 20}), talk}) {
-      changed += part;
-    }
+    const std::string change = step(SealStep::kChange) + bytes_of({how, 20});
+    for (const std::string& part : {step(SealStep::kOpen), talk, change, talk}) changed += part;
+    changed += step(SealStep::kOpen) + change + much;
   }
   seeds.add("seal", "changed", changed);
   seeds.add("seal", "strangers",
-            bytes_of({0}) + talk + bytes_of({1}) + says(3, "a chunk") +
-                bytes_of({13, 7, 17, 20, 1}) + bytes_of({4, 1, 4, 1}) + bytes_of({2, 5, 18}) +
-                says(19, std::string(32, 't')) + bytes_of({34, 14, 60, 18}) + says(19, "short") +
-                talk);
+            agreed + talk + step(SealStep::kStrangerConnects) +
+                says(SealStep::kStrangerSays, "a chunk") + step(SealStep::kStrangerConnects, 1) +
+                step(SealStep::kStrangerAsks, 1) + bytes_of({1}) +
+                step(SealStep::kStrangerAsks, 1) + bytes_of({0}) + step(SealStep::kStrangerGoes) +
+                says(SealStep::kRaw, std::string("\0\0\0\0\5\0\0\0", 8)) +
+                says(SealStep::kRaw, std::string(200, 'r')));
 }
 
 /// Steps of cluster_fuzz.cc: what becomes of jobs when all goes well, and when nodes are lost.
