@@ -23,7 +23,7 @@ namespace poseidon {
 /// How long one LocateCheckpoint keeps a checkpoint.
 inline constexpr Nanoseconds kCheckpointHold = std::chrono::seconds(60);
 
-/// One thread only (the service holds its mutex). `now` never goes backwards.
+/// One thread only (the cluster holds its mutex). `now` never goes backwards.
 class CheckpointCatalog {
  public:
   void add(CheckpointManifest manifest);

@@ -42,7 +42,8 @@ CheckpointActions CheckpointCommit::begin_epoch(Epoch epoch, Iteration first_ite
     if (!making.writing) open.push_back(iteration);
   }
   for (const Iteration iteration : open) {
-    give_up(iteration, "the epoch ended before it was whole", actions);
+    // Which is no failure of any disk, and is told as what it is.
+    give_up(iteration, "the epoch ended before it was whole", actions, /*has_failed=*/false);
   }
   making_.clear();
   given_up_.clear();
@@ -70,19 +71,20 @@ CheckpointActions CheckpointCommit::begin_epoch(Epoch epoch, Iteration first_ite
 }
 
 void CheckpointCommit::give_up(Iteration iteration, const std::string& reason,
-                               CheckpointActions& actions) {
+                               CheckpointActions& actions, bool has_failed) {
   const SnapshotId snapshot = snapshot_id(epoch_, iteration);
   making_.erase(iteration);
   given_up_.insert(iteration);
   forget_oldest(given_up_);
   if (asked_ == iteration) asked_.reset();
   last_ = {.snapshot = snapshot, .committed = false, .reason = reason};
-  ++failures_;
+  if (has_failed) ++failures_;
   actions.emplace_back(ForgetParts{.snapshot = snapshot, .stores = frame_.stores});
   actions.emplace_back(CheckpointLog{
-      .alarm = true,
+      .alarm = has_failed,
       .text = absl::StrCat(
-          "checkpoint ", snapshot_name(snapshot), " failed: ", reason, "; ",
+          "checkpoint ", snapshot_name(snapshot),
+          has_failed ? " failed: " : " was given up: ", reason, "; ",
           committed_.empty()
               ? "there is no earlier one"
               : absl::StrCat("the last good one is ", snapshot_name(committed_.rbegin()->first)))});
@@ -316,6 +318,14 @@ CheckpointActions CheckpointCommit::on_manifest_removed(SnapshotId snapshot,
   return actions;
 }
 
+std::optional<Iteration> CheckpointCommit::awaited_from(std::optional<ServerIndex> server) const {
+  if (!asked_) return std::nullopt;
+  const auto making = making_.find(*asked_);
+  if (making == making_.end()) return asked_;
+  const bool has_it = server && making->second.stored.contains(*server);
+  return making->second.writing || has_it ? std::nullopt : asked_;
+}
+
 std::optional<Iteration> CheckpointCommit::in_the_making() const {
   if (making_.empty()) return asked_;
   return std::max(making_.rbegin()->first, asked_.value_or(0));
@@ -324,7 +334,9 @@ std::optional<Iteration> CheckpointCommit::in_the_making() const {
 CheckpointActions CheckpointCommit::tick(Nanoseconds now) {
   CheckpointActions actions;
   std::vector<Iteration> late;
-  for (const auto& [iteration, making] : making_) {
+  for (auto& [iteration, making] : making_) {
+    // One that is asked for waits for training to get there first, however long that takes.
+    if (making.stored.empty() && furthest_ < iteration) making.begun = now;
     if (!making.writing && now - making.begun > options_.timeout) late.push_back(iteration);
   }
   for (const Iteration iteration : late) {

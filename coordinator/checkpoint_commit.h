@@ -70,7 +70,7 @@ struct CheckpointCommitOptions {
   Iteration lead = 2;
 };
 
-/// One job's checkpoints. One thread only (the service holds its mutex).
+/// One job's checkpoints. One thread only (the cluster holds its mutex).
 class CheckpointCommit {
  public:
   /// `committed`: those of this job that are on disk already, and perhaps one of another job from
@@ -146,6 +146,9 @@ class CheckpointCommit {
   const std::optional<CheckpointOutcome>& last() const { return last_; }
   /// The version that was asked for and is neither committed nor failed.
   std::optional<Iteration> asked_for() const { return asked_; }
+  /// The same, while something of it may be awaited from this node: one of the stores, or nullopt
+  /// for a worker.
+  std::optional<Iteration> awaited_from(std::optional<ServerIndex> server) const;
   /// So long nobody could have been heard: no parts are late by it.
   void forgive(Nanoseconds duration, Nanoseconds now) {
     for (auto& [iteration, making] : making_) making.begun = std::min(making.begun + duration, now);
@@ -174,7 +177,8 @@ class CheckpointCommit {
     bool writing = false;  ///< its manifest
   };
 
-  void give_up(Iteration iteration, const std::string& reason, CheckpointActions& actions);
+  void give_up(Iteration iteration, const std::string& reason, CheckpointActions& actions,
+               bool has_failed = true);
   void ask_further(Nanoseconds now, CheckpointActions& actions);
   std::optional<SnapshotId> newest_until(Iteration limit) const;
   std::set<SnapshotId> fallbacks() const;

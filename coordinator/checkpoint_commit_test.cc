@@ -311,6 +311,19 @@ TEST_F(CommitTest, NamesWhoDoesNotAnswer) {
   EXPECT_TRUE(commit_.tick(kNow + std::chrono::minutes(30)).empty()) << "once";
 }
 
+TEST_F(CommitTest, WhatIsAskedForHasItsTimeOnceTrainingIsThere) {
+  commit_.on_loss(41, 0.1);
+  ASSERT_TRUE(commit_.ask(42, kNow).ok());
+  const Nanoseconds there = kNow + std::chrono::hours(3);  // of long iterations
+  for (auto now = kNow; now <= there; now += std::chrono::minutes(5)) {
+    ASSERT_TRUE(commit_.tick(now).empty());
+  }
+  commit_.on_loss(43, 0.1);
+  EXPECT_TRUE(commit_.tick(there + std::chrono::minutes(9)).empty());
+  EXPECT_THAT(all<CheckpointLog>(commit_.tick(there + std::chrono::minutes(11))).at(0).text,
+              HasSubstr("not stored after 600 s by server 0, server 1"));
+}
+
 TEST_F(CommitTest, AsksForAVersionThatIsStillToCome) {
   commit_.on_loss(41, 0.1);
   const auto asked = commit_.ask(42, kNow);

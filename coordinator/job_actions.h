@@ -2,7 +2,7 @@
 
 // What a job wants to have done: sends, metrics lines, files, log. Pure values.
 //
-// Before: job_run.h decides. After: the service carries them out in their order
+// Before: job_run.h decides. After: the cluster carries them out in their order
 // (coordinator/cluster_actions.cc).
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 
-// The job file's text -> what coordinating it needs. A function, so that the service knows neither
+// The job file's text -> what coordinating it needs. A function, so that the cluster knows neither
 // the job format nor the engine; main() wires the real one, tests their own.
 
 #include <cstdint>

@@ -14,8 +14,9 @@
 // goes on from there. When a server is lost, or what is in memory does not fit together, it goes
 // on from the newest committed checkpoint, and where there is none, from the beginning.
 //
-// Before: the service checked who sent a message and knows `now`; membership knows who is here.
-// After: the service carries out the actions in their order: sends, metrics lines, files, log.
+// Before: coordinator/cluster.h checked who sent a message and knows `now`; membership knows who is
+// here. After: the cluster carries out the actions in their order: sends, metrics lines, files,
+// log.
 //
 // Invariants
 //  1. Every state but done and failed has a deadline; what happens then names who did not answer.
@@ -138,7 +139,7 @@ struct RunningJob {
   std::optional<DataIdentity> data;   ///< what it trains on
 };
 
-/// One thread only (the service holds its mutex). `now` never goes backwards.
+/// One thread only (the cluster holds its mutex). `now` never goes backwards.
 class JobRun {
  public:
   JobRun(JobRunOptions options, JobDescription description, Nanoseconds now);
@@ -154,11 +155,11 @@ class JobRun {
   /// job has to recover.
   JobActions on_departure(const Departure& departure, Nanoseconds now);
 
-  /// A node whose stream had broken is here again. Nothing: it has no such part in the job (any
-  /// more), and no actions.
+  /// A node whose stream had broken is here again. Returns which reports of its are missing here;
+  /// nullopt, adding no actions, if the node no longer has this part in the job.
   std::optional<LackingReports> on_back(const ReturningNode& back, JobActions& actions);
-  /// The epoch that we went on with was over when the earlier coordinator died: nobody is in it any
-  /// more, and all come again, as new nodes.
+  /// The epoch with which this coordinator resumed the job had ended before the earlier coordinator
+  /// died. No node is in it any more; all of them join again, as new nodes.
   JobActions on_outdated(Nanoseconds now);
   /// The node is one of the job's, which goes on, and was not given up.
   bool has_part(NodeId id) const;
@@ -189,7 +190,8 @@ class JobRun {
                                   std::int64_t now_unix_s, Nanoseconds now);
   JobActions on_manifest_written(SnapshotId snapshot, const absl::Status& status, Nanoseconds now);
   JobActions on_manifest_removed(SnapshotId snapshot, const absl::Status& status);
-  /// What AppendMetrics asked for; of another epoch than this it says nothing.
+  /// The metrics up to `version` are on the disk, as AppendMetrics asked. Ignored for another epoch
+  /// than the present one.
   JobActions on_metrics_written(SnapshotId version);
   /// An operator wants one, or joins the one that is asked for: see checkpoints().asked_for().
   /// FAILED_PRECONDITION when the job does not train just now.

@@ -50,8 +50,8 @@ std::string JobRun::missing_stores_text() const {
 
 // ---- checkpoints ----
 
-/// Of those that were due, and one that somebody asked for: servers are still storing what they
-/// held back when training came by. More than a few they do not.
+/// Whether servers are still storing checkpoints: those that were due, and one that was asked for.
+/// A server holds back a few versions at most while training goes on.
 bool JobRun::checkpoints_are_open() const {
   constexpr int kMostUnderWay = 8;
   if (std::ranges::any_of(servers_, is_lost)) return false;  // nothing gets whole any more

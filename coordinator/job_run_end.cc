@@ -152,9 +152,11 @@ JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
   // So it may be after a restart: the nodes had heard of the end, the disk had not.
   const bool all_is_done = model_stored_ && tests_->pending() == 0 &&
                            iterations_->completed() == description_.iterations;
+  // While the others halt, each that is lost is one less to wait for, whatever it had finished.
   const bool part_is_done =
-      all_is_done || (participant->state == ParticipantState::kFinished &&
-                      (participant->index != 0 || model_stored_) && !group_needs(*participant));
+      state_ == JobState::kRunning &&
+      (all_is_done || (participant->state == ParticipantState::kFinished &&
+                       (participant->index != 0 || model_stored_) && !group_needs(*participant)));
   participant->state = ParticipantState::kLost;
   if (ended()) return actions;
   const std::string text =

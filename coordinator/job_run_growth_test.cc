@@ -84,6 +84,20 @@ TEST_F(RecoveryTest, ATrainedJobIsNotTrainedFurtherWithOthers) {
   EXPECT_EQ(job_->state(), JobState::kDone);
 }
 
+TEST_F(RecoveryTest, ARunThatIsAllButOverDoesNotGoBackForOthers) {
+  JobDescription d = elastic(60);
+  d.checkpoint_every = kIterations;
+  begin(d);
+  train(0, 3);
+  join(node(103), 4);
+  job_->tick(at(6.1));  // asks for a checkpoint at 5
+  train(3, kIterations);
+  commit(5, 7);  // late: only the model and a test are missing
+  for (double t = 7.1; t < 9; t += 0.5) job_->tick(at(t));
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  EXPECT_EQ(job_->counts().of(EpochEnd::kMoreWorkers), 0u);
+}
+
 TEST_F(RecoveryTest, SecondCopiesWaitForASecondServer) {
   JobDescription d = description();
   d.servers = 0;

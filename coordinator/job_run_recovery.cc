@@ -490,7 +490,10 @@ void JobRun::tick_change(Nanoseconds now, JobActions& actions) {
 void JobRun::change_now(Nanoseconds now, JobActions& actions) {
   if (!change_->at || !checkpoints_.committed().contains(snapshot_id(epoch_, *change_->at))) return;
   if (iterations_->completed() < *change_->at) return;
-  if (!change_->plan && idle_workers(now) == 0) {  // who came is gone again
+  // Who came may be gone again; and a run that is all but over is not gone back for.
+  const bool is_worth_it =
+      iterations_->completed() + kLeastIterationsLeft < description_.iterations;
+  if (!is_worth_it || (!change_->plan && idle_workers(now) == 0)) {
     change_.reset();
     change_after_ = now + options_.change_pause;
     return;

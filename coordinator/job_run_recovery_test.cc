@@ -481,6 +481,20 @@ TEST_F(RecoveryTest, APeerThatDoesNotAnswerIsNoFaultOfTheJob) {
   EXPECT_TRUE(only<SendSave>(actions_)[0].held);
 }
 
+/// A worker had finished, another is lost in its last test, and the first goes before it has
+/// halted.
+TEST_F(RecoveryTest, WhoHadFinishedAndIsLostIsNotWaitedFor) {
+  train(0, kIterations);
+  job_->on_finished(NodeId(102), job_->epoch(), at(4));
+  lose(101, 5);
+  EXPECT_EQ(job_->state(), JobState::kHalting);
+  for (const std::uint64_t id : {1, 2}) halt(id, kIterations, kIterations, 5.1);
+  EXPECT_EQ(job_->state(), JobState::kHalting);
+  lose(102, 5.2);
+  EXPECT_EQ(job_->state(), JobState::kSaving) << "all that are there have halted";
+  EXPECT_EQ(only<SendSave>(actions_)[0].iteration, kIterations);
+}
+
 TEST_F(RecoveryTest, StaleWordsAreRefused) {
   train(0, 3);
   lose(102, 4);

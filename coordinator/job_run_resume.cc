@@ -41,7 +41,15 @@ std::optional<LackingReports> JobRun::on_back(const ReturningNode& back, JobActi
   }
   const bool missed_halt =
       state_ == JobState::kHalting && participant->state != ParticipantState::kHalted;
-  if (participant->node.role == NodeRole::kServer) {
+  // The question for a checkpoint may have been lost with the stream. Who heard it hears it again,
+  // which does no harm but to one that is beyond it and says so: then a later one is asked for.
+  const bool is_server = participant->node.role == NodeRole::kServer;
+  const auto awaited = checkpoints_.awaited_from(
+      is_server ? std::optional(ServerIndex(participant->index)) : std::nullopt);
+  if (state_ == JobState::kRunning && awaited) {
+    actions.emplace_back(SendSave{.node = back.node, .iteration = *awaited});
+  }
+  if (is_server) {
     if (missed_halt) actions.emplace_back(SendHalt{back.node});
     return lacks;
   }

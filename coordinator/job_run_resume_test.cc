@@ -122,6 +122,29 @@ TEST_F(JobResumeTest, GoesOnWhereTheEarlierOneStopped) {
   EXPECT_THAT(only<AppendMetrics>(job_->on_test(NodeId(12), kEpoch, 4, part, at(102))), SizeIs(1));
 }
 
+/// The question may have been lost with the stream.
+TEST_F(JobResumeTest, WhoComesBackHearsAgainOfACheckpointThatIsAwaited) {
+  resume();
+  ASSERT_TRUE(back(1, 0).has_value());
+  EXPECT_THAT(only<SendSave>(actions_), IsEmpty());
+  ASSERT_TRUE(job_->save_checkpoint(at(101)).ok());
+  const auto version = job_->checkpoints().asked_for();
+  ASSERT_TRUE(version);
+  for (const auto& [id, index] : {std::pair{1, 0}, {12, 1}}) {
+    ASSERT_TRUE(back(static_cast<std::uint64_t>(id), static_cast<std::uint32_t>(index)));
+    ASSERT_THAT(only<SendSave>(actions_), SizeIs(1));
+    EXPECT_EQ(only<SendSave>(actions_)[0].node, NodeId(static_cast<std::uint64_t>(id)));
+    EXPECT_EQ(only<SendSave>(actions_)[0].iteration, *version);
+    EXPECT_FALSE(only<SendSave>(actions_)[0].held);
+  }
+  job_->on_checkpoint_report(
+      NodeId(1), kEpoch,
+      {.server = ServerIndex(0), .who = "server 0", .iteration = *version, .stored = true}, 0,
+      at(102));
+  ASSERT_TRUE(back(12, 1).has_value());
+  EXPECT_THAT(only<SendSave>(actions_), IsEmpty()) << "all parts are there";
+}
+
 TEST_F(JobResumeTest, EndsAsEver) {
   resume();
   for (Iteration i = 2; i < kIterations; ++i) {

@@ -1,7 +1,8 @@
 #pragma once
 
 // Who is in the cluster: join, heartbeat, leave, lease expiry, as a pure state machine.
-// Before: the service decoded a message and knows `now`. After: job_run hears who came and went.
+// Before: coordinator/cluster.h decoded a message and knows `now`. After: job_run hears who came
+// and went.
 //
 // Invariants
 //  1. A NodeId is given once in the life of the object.
@@ -85,7 +86,7 @@ struct Departure {
   Nanoseconds silent{0};  ///< since its last sign of life
 };
 
-/// One thread only (the service holds its mutex).
+/// One thread only (the cluster holds its mutex).
 class Membership {
  public:
   explicit Membership(MembershipOptions options) : options_(options) {}

@@ -372,11 +372,15 @@ absl::Status RunDirectory::write_items(std::deque<Item>& items) {
 
 /// The record of the job is on another disk, and who goes on with the job after this process needs
 /// it the more when the run's own disk is full. When the run is over nobody goes on with it: then
-/// what cannot be written there must not keep the last lines from being written here.
+/// what cannot be written there must not keep the last lines from being written here. A record of
+/// what came after the metrics went back must not be there before they have: their lines of before
+/// would be taken for its own.
 void RunDirectory::write_elsewhere(std::deque<Item>& items, bool is_over) {
-  std::erase_if(items, [is_over](const Item& item) {
+  bool is_behind_roll_back = false;
+  std::erase_if(items, [&](const Item& item) {
     const fs::path path = item.name;
-    if (!path.is_absolute()) return false;
+    is_behind_roll_back |= item.roll_back.has_value();
+    if (!path.is_absolute() || (is_behind_roll_back && !is_over)) return false;
     const absl::Status status = write_file_atomically(path, item.contents);
     if (!status.ok()) spdlog::error("{}", std::string(status.message()));
     return status.ok() || is_over;

@@ -7,8 +7,8 @@
 // started again reads there how far the run is.
 //
 // Concurrency contract
-//  1. append_line, write_file and close are called from any thread and never touch the disk: they
-//     queue for the writer thread, so that a slow disk stalls no heartbeat.
+//  1. append_line, write_file, roll_back, sync and close are called from any thread and never touch
+//     the disk: they queue for the writer thread, so that a slow disk stalls no heartbeat.
 //  2. on_written (lines are on disk), on_trouble (once per time of trouble: what could not be
 //     written is kept and tried again), on_error (it is given up) and on_closed (once, last) are
 //     called on the writer thread without a lock held.
@@ -131,7 +131,7 @@ class RunDirectory final : public RunFiles {
   /// Everything queued before is written, then on_closed is called. Idempotent.
   void close() override;
 
-  /// Starts to receive model.safetensors. May outlive nothing: keep the directory alive meanwhile.
+  /// Starts to receive model.safetensors. The directory must outlive the file.
   absl::StatusOr<std::unique_ptr<ModelFile>> receive_model(
       std::uint64_t total_bytes) const override;
 
@@ -179,8 +179,8 @@ class RunDirectory final : public RunFiles {
 std::optional<MetricsProgress> progress_of_earlier(const std::filesystem::path& directory,
                                                    RunDirectory::Begin begin);
 
-/// A run begins with its metrics: without them a file beside is somebody's own, like the job file
-/// that he keeps under the name of our record of it, and metrics of another kind are, too.
+/// A directory without metrics.jsonl never held a run, so files with a run's names in it are the
+/// user's own (a job file that is kept as job.json, say); so is a metrics.jsonl of another tool.
 /// INVALID_ARGUMENT names what a run that begins in this folder would overwrite.
 absl::Status check_nothing_foreign(const std::filesystem::path& run_directory);
 

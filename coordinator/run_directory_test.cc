@@ -262,6 +262,40 @@ TEST_F(RunDirectoryTest, LinesOfAFolderThatWasMovedAwayWaitForIt) {
   EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), "first\nsecond\n");
 }
 
+// The run's disk is full, the record's is not: written at once, but not before the metrics have
+// gone back, or who goes on takes the lines before for those of the record's epoch.
+TEST_F(RunDirectoryTest, ARecordDoesNotOvertakeMetricsThatGoBack) {
+  const fs::path moved = fs::path(folder_).concat(".moved");
+  const fs::path record = fs::path(folder_).concat(".record");
+  fs::remove_all(moved);
+  fs::remove(record);
+  auto directory = open();
+  directory->append_line("{\"iteration\":0}", std::nullopt);
+  directory->append_line("{\"iteration\":1}", std::nullopt);
+  while (!read_file(folder_ / "metrics.jsonl").ends_with("1}\n")) std::this_thread::yield();
+  fs::rename(folder_, moved);
+  directory->append_line("{\"iteration\":2}", std::nullopt);
+  while (!told_) std::this_thread::yield();
+  directory->write_file(record.string(), "before");
+  while (!fs::exists(record) || read_file(record) != "before") std::this_thread::yield();
+  directory->roll_back(1);
+  directory->write_file(record.string(), "after");
+  // Tried in vain, and more than once: the writer wakes for each record.
+  const fs::path another = fs::path(folder_).concat(".another");
+  fs::remove(another);
+  directory->write_file(another.string(), "later");
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(read_file(record), "before");
+  EXPECT_FALSE(fs::exists(another));
+  fs::rename(moved, folder_);
+  directory.reset();
+  EXPECT_TRUE(errors_.empty());
+  EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), "{\"iteration\":0}\n");
+  EXPECT_EQ(read_file(record), "after");
+  fs::remove(record);
+  fs::remove(another);
+}
+
 TEST_F(RunDirectoryTest, TheSameFolderIsKnownByOtherNames) {
   fs::create_directories(folder_ / "run");
   fs::create_symlink("run", folder_ / "link");

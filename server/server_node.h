@@ -78,7 +78,7 @@ class ServerNode final : public ControlEvents {
   ReportSink* client_ = nullptr;
   NodeCalibration calibration_;
 
-  std::mutex mutex_;  ///< guards all below
+  std::mutex mutex_;  ///< guards the next two
   std::shared_ptr<TrafficProbe> traffic_;
   Epoch epoch_;
 

@@ -89,8 +89,9 @@ class Shard final : public ChunkHolder {
   /// From now on every chunk is frozen when it has so many steps, and again after as many more; 0:
   /// never.
   void freeze_every(Iteration iterations) { freeze_every_ = iterations; }
-  /// Besides, once: at this version. It takes the place of an earlier one that still waits: whoever
-  /// asks further has given that one up, because another server was beyond it. OUT_OF_RANGE: too
+  /// Freezes once more, at this version, besides those of freeze_every. Replaces an earlier request
+  /// that training has not reached: its asker gave that one up, as another server was beyond it.
+  /// OUT_OF_RANGE: too
   /// late, a chunk is beyond it or a later version waits. FAILED_PRECONDITION: not finite.
   absl::Status freeze_at(Iteration version);
   /// The versions that all chunks still have.

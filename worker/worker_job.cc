@@ -17,9 +17,9 @@
 namespace poseidon {
 namespace {
 
-/// The coordinator has a deadline of its own for workers that do not get ready; this one only keeps
-/// the wait from being endless should it vanish without a word.
-constexpr std::chrono::minutes kStartTimeout{30};
+/// The coordinator has a deadline of its own for workers that do not get ready, of seven days at
+/// most; this one only keeps the wait from being endless should it vanish without a word.
+constexpr std::chrono::hours kStartTimeout{8 * 24};
 /// Likewise for the end of the job, once this worker's part is done: by so much longer than the
 /// coordinator may be away.
 constexpr std::chrono::hours kStopMargin{1};
@@ -347,7 +347,7 @@ absl::Status WorkerJob::wait_for_start() {
   const bool in_time = changed_.wait_for(
       lock, kStartTimeout, [this] { return started_ || cancelled_ || !sync_failure_.ok(); });
   if (!in_time) {
-    return absl::DeadlineExceededError("the coordinator did not start the job within 30 minutes");
+    return absl::DeadlineExceededError("the coordinator did not start the job within 8 days");
   }
   if (cancelled_) return absl::CancelledError("the job was stopped");
   // Others may wait for this worker, which would never come.

@@ -22,13 +22,12 @@
 // Invariants
 //  5. Factors are put into the stack where they belong as they come, each piece once.
 //  6. Per worker, what an earlier forward waits for is sent before what a later one does, and of
-//  one iteration the layer that is needed first (Outbox).
-//  7. Parameters are written here only before the first iteration (rank r hands them to rank r +
-//  1).
+//     one iteration the layer that is needed first (Outbox).
+//  7. Parameters are written here only before the first iteration (rank r hands them to the next).
 //
 // Threads: one (the loop), except for the memory: an own part belongs to the trainer until
-// factors_ready, a complete stack is the trainer's to read until its factors_ready of iteration
-// + 1.
+// factors_ready; a complete stack is the trainer's to read until its factors_ready of the next
+// iteration.
 
 #include <array>
 #include <cstdint>
