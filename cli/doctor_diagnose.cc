@@ -104,6 +104,13 @@ class Doctor {
            machine.used + machine.wanted >= kBusyMachine * machine.cores;
   }
 
+  /// The first few of them.
+  static std::string first_names(const std::vector<std::string>& names) {
+    const auto end =
+        names.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(names.size(), 5));
+    return absl::StrCat(absl::StrJoin(names.begin(), end, ", "), end == names.end() ? "" : ", ...");
+  }
+
   void cpu() {
     for (const DoctorFacts::Machine& machine : f_.machines) {
       if (!lacks_cores(machine)) continue;
@@ -338,33 +345,43 @@ class Doctor {
     const double needs = bytes / std::max(compute_s_, 1e-6);
     std::vector<std::string> remedies = {
         absl::StrFormat("it takes about %s per node to hide it behind computing", gbit(needs))};
-    if (!f_.sixteen_bits) {
-      remedies.emplace_back("sync.wire_dtype \"bf16\" halves the bytes");
-    }
-    std::vector<std::string> by_sfb;
-    double sfb_bytes = 0.0, all_bytes = 0.0;
+    std::vector<std::string> might_go_by_sfb, by_sfb;
+    double might_bytes = 0.0, ps_bytes = 0.0;
     for (const auto& layer : f_.layers) {
-      all_bytes += layer.bytes;
-      if (layer.fully_connected_by_ps) {
+      if (layer.by_sfb) {
         by_sfb.push_back(layer.name);
-        sfb_bytes += layer.bytes;
+        continue;
+      }
+      ps_bytes += layer.bytes;
+      if (layer.fully_connected_by_ps) {
+        might_go_by_sfb.push_back(layer.name);
+        might_bytes += layer.bytes;
       }
     }
-    if (sfb_bytes > 0.3 * all_bytes && f_.workers.size() > 1) {
-      remedies.push_back(absl::StrFormat(
-          "fully connected layers (%s) are %s of the bytes: see whether SFB moves fewer "
-          "(sync.scheme \"auto\", poseidon plan)",
-          absl::StrJoin(
-              by_sfb.begin(),
-              by_sfb.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(by_sfb.size(), 5)),
-              ", "),
-          percent(sfb_bytes / all_bytes)));
+    // Factors are float32, and grow with the batch. `bytes` go one way of a node, as a share of
+    // what goes by servers does.
+    const bool is_by_ps = by_sfb.empty() || ps_bytes > 0.5 * bytes;
+    if (!f_.sixteen_bits && is_by_ps) {
+      remedies.emplace_back("sync.wire_dtype \"bf16\" halves the bytes");
     }
-    // Where one node is an end of every message, no stream tells its link from the network.
+    if (!is_by_ps) {
+      remedies.push_back(absl::StrCat("most of it may be factors (", first_names(by_sfb),
+                                      "): a smaller batch makes them smaller, poseidon plan tells "
+                                      "what scheme \"ps\" would move"));
+    }
+    if (might_bytes > 0.3 * ps_bytes && f_.workers.size() > 1) {
+      remedies.push_back(absl::StrFormat(
+          "fully connected layers (%s) are %s of what goes by servers: see whether SFB moves fewer "
+          "(sync.scheme \"auto\", poseidon plan)",
+          first_names(might_go_by_sfb), percent(might_bytes / ps_bytes)));
+    }
+    // Where one node is an end of every message, no stream tells its link from the network. Factors
+    // go from worker to worker.
     std::string links = "no node's link is worse than the others'";
-    const std::string shared = f_.servers.size() == 1   ? f_.servers.front().node.name
-                               : f_.workers.size() == 1 ? f_.workers.front().node.name
-                                                        : "";
+    const std::string shared = f_.workers.size() == 1 ? f_.workers.front().node.name
+                               : f_.servers.size() == 1 && by_sfb.empty()
+                                   ? f_.servers.front().node.name
+                                   : "";
     if (!shared.empty()) {
       links = absl::StrCat("all of them pass the link of ", shared,
                            ", so it may be this one alone that is slow");
@@ -372,7 +389,7 @@ class Doctor {
                       absl::StrCat("look whether the link of ", shared, " gives what it should"));
     }
     const double times = needs / std::max(has, 1.0);
-    if (times > 1.0 && f_.batch_size > 0) {
+    if (times > 1.0 && f_.batch_size > 0 && is_by_ps) {
       remedies.push_back(
           absl::StrFormat("a batch of about %.0f in place of %d gives it the time it needs",
                           std::ceil(times * static_cast<double>(f_.batch_size)), f_.batch_size));
@@ -394,11 +411,14 @@ class Doctor {
                           [](const auto& a, const auto& b) { return a.stall_s < b.stall_s; });
     if (worst.stall_s < kStragglerShare * stall_s_ || !worth(worst.stall_s)) return;
     add(Finding::Kind::kLayer, worst.name, worst.stall_s,
-        absl::StrFormat("workers wait %s per iteration for layer %s (%.3g MB), %s of all their "
+        absl::StrFormat("workers wait %s per iteration for layer %s (%.3g MB%s), %s of all their "
                         "waiting",
                         ms_text(worst.stall_s), worst.name, worst.bytes * 1e-6,
-                        percent(worst.stall_s / stall_s_)),
-        worst.fully_connected_by_ps
+                        worst.by_sfb ? ", by SFB" : "", percent(worst.stall_s / stall_s_)),
+        worst.by_sfb ? "see what it costs by servers (sync.scheme \"ps\", poseidon plan); poseidon "
+                       "trace shows "
+                       "whether its factors come late or its product takes long"
+        : worst.fully_connected_by_ps
             ? "see whether it had better go by SFB (sync.scheme \"auto\", poseidon plan)"
             : "smaller chunks (sync.chunk_bytes) spread it over more servers; poseidon trace shows "
               "where its chunks spend their time");

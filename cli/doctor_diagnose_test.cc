@@ -284,10 +284,34 @@ TEST(DiagnoseNetwork, SaysWhatWouldHelp) {
   // 20 MB within the 81 ms of computing; it has 320 ms.
   EXPECT_THAT(findings[0].remedy, HasSubstr("about 1.98 Gbit/s per node"));
   EXPECT_THAT(findings[0].remedy, HasSubstr("bf16"));
-  EXPECT_THAT(findings[0].remedy, HasSubstr("fully connected layers (fc) are 80 %"));
+  EXPECT_THAT(findings[0].remedy, HasSubstr("fully connected layers (fc) are 80 % of what goes by servers"));
   EXPECT_THAT(findings[0].remedy, HasSubstr("a batch of about 127 in place of 32"));
   facts.sixteen_bits = true;
   EXPECT_THAT(diagnose(facts)[0].remedy, ::testing::Not(HasSubstr("bf16")));
+}
+
+TEST(DiagnoseNetwork, FactorsAreNeitherHalvedNorHelpedByALargerBatch) {
+  DoctorFacts facts = healthy();
+  facts.layers[1] = {.name = "fc", .by_sfb = true, .bytes = 400e6, .stall_s = 0.001};
+  wait_more(facts, 0.3);
+  for (auto& worker : facts.workers) worker.node.send_s = 0.32;
+  facts.servers.resize(1);
+  const Finding network = diagnose(facts)[0];
+  ASSERT_EQ(network.kind, Finding::Kind::kNetwork);
+  EXPECT_THAT(network.remedy, HasSubstr("most of it may be factors (fc): a smaller batch"));
+  EXPECT_THAT(network.remedy, ::testing::Not(HasSubstr("bf16")));
+  EXPECT_THAT(network.remedy, ::testing::Not(HasSubstr("in place of 32")));
+  EXPECT_THAT(network.remedy, ::testing::Not(HasSubstr("see whether SFB")));
+  EXPECT_THAT(network.what, ::testing::Not(HasSubstr("pass the link of server 0")))
+      << "factors do not";
+
+  facts.layers[1].stall_s = 10 * facts.layers[0].stall_s;
+  facts.layers[0].stall_s = 0.0;
+  for (const Finding& finding : diagnose(facts)) {
+    if (finding.kind != Finding::Kind::kLayer) continue;
+    EXPECT_THAT(finding.what, HasSubstr("by SFB"));
+    EXPECT_THAT(finding.remedy, HasSubstr("sync.scheme \"ps\""));
+  }
 }
 
 TEST(DiagnoseNetwork, ALinkThatAllMessagesPassMayBeTheOnlySlowOne) {

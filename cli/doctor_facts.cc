@@ -194,6 +194,7 @@ DoctorFacts make_facts(const TraceData& trace, const v1::GetStatusResponse& stat
     facts.layers.push_back(
         {.name = layer.name(),
          .fully_connected_by_ps = layer.type() == "fully_connected" && layer.scheme() == "ps",
+         .by_sfb = layer.scheme() == "sfb",
          .bytes = static_cast<double>(layer.parameters()) * element_bytes});
   }
   const std::vector<TimedNode> nodes = whole_iterations(trace, facts.notes);

@@ -47,6 +47,7 @@ struct DoctorFacts {
   struct Layer {
     std::string name;
     bool fully_connected_by_ps = false;
+    bool by_sfb = false;   ///< then `bytes` cross no wire, its factors do
     double bytes = 0.0;    ///< of its parameters on the wire
     double stall_s = 0.0;  ///< mean over workers
   };

@@ -20,6 +20,7 @@
 #include "common/descriptor.h"
 #include "common/status_json.h"
 #include "common/status_macros.h"
+#include "common/text.h"
 
 namespace poseidon {
 namespace {
@@ -94,11 +95,12 @@ bool enough(const Screen& screen, int stop_fd, Milliseconds pause) {
 }
 
 std::vector<std::string> told_silence(std::vector<std::string> lines, const std::string& address,
-                                      Nanoseconds silence) {
-  lines.insert(lines.begin(),
-               absl::StrCat("the coordinator at ", address, " has not answered for ",
-                            std::chrono::duration_cast<std::chrono::seconds>(silence).count(),
-                            " s; this is older:"));
+                                      Nanoseconds silence, const TopSize& size) {
+  std::string line = absl::StrCat("the coordinator at ", address, " has not answered for ",
+                                  std::chrono::duration_cast<std::chrono::seconds>(silence).count(),
+                                  " s; this is older:");
+  if (size.columns > 0) line.resize(utf8_prefix(line, size.columns).size());
+  lines.insert(lines.begin(), std::move(line));
   return lines;
 }
 
@@ -117,7 +119,7 @@ absl::Status look_again_and_again(const TopOptions& options, CoordinatorClient& 
       TopSize size = screen.size();
       if (silent && size.rows > 0) --size.rows;
       std::vector<std::string> lines = top_lines(status, size);
-      screen.show(silent ? told_silence(std::move(lines), client.address(), silence) : lines);
+      screen.show(silent ? told_silence(std::move(lines), client.address(), silence, size) : lines);
     }
     if (options.frames > 0 && frame >= options.frames) return absl::OkStatus();
     if (enough(screen, stop_fd, interval)) return absl::OkStatus();
