@@ -22,14 +22,16 @@ build_packages=(
   libssl-dev libgcrypt20-dev
   # readiness and watchdog of services
   libsystemd-dev
+  # Debian packages that know what they need
+  dpkg-dev file
   # unit tests are part of every build
   libgtest-dev libgmock-dev
 )
 test_packages=(
   clang clang-format clang-tidy libclang-rt-14-dev lld
   python3 python3-venv python3-pil python3-numpy curl ca-certificates
-  # Debian packages, and a machine to install them on; hosts with slow links
-  dpkg-dev file mmdebstrap systemd-container iproute2 openssh-client
+  # a machine to install Debian packages on; hosts with slow links
+  mmdebstrap systemd-container iproute2 openssh-client
   # containers, by an engine that the test starts itself
   docker.io docker-compose iptables
   # the metrics, dashboards and alerts are tried on a real one, the status page in a browser

@@ -8,7 +8,6 @@ how=$1 folder=$2
 case $how in
   build)
     deploy/dependencies.sh
-    apt-get install -y --no-install-recommends dpkg-dev file
     cmake --preset release
     # What is installed, without tests and benchmarks.
     cmake --build --preset release --target poseidon poseidon-coordinator poseidon-server poseidon-worker
