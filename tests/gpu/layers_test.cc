@@ -258,6 +258,25 @@ TEST_P(GpuLayers, StepsFromFactorsToTheSameBitsTwice) {
 INSTANTIATE_TEST_SUITE_P(Precisions, GpuLayers, ::testing::ValuesIn(kPrecisions),
                          testing::precision_name);
 
+// A layer of more than one tile, the last of which is short, as VGG's are
+// (worker/engine/cuda/cuda_factors.cc).
+class GpuLargeFactors : public testing::PrecisionTest {};
+TEST_P(GpuLargeFactors, AreSteppedAndMeasuredTileByTile) {
+  FactorProblem p{.rows = 3, .outputs = 4100, .inputs = 4200, .has_bias = true, .optimizer = {}};
+  p.optimizer.momentum = 0.9;
+  const auto cpu = make_cpu_device(2);
+  const FactorResult wanted = testing::step_twice(*cpu, p), got = testing::step_twice(*device_, p);
+  const double tolerance = testing::factor_tolerance(p);
+  EXPECT_TRUE(testing::all_near(got.parameters, wanted.parameters, tolerance));
+  EXPECT_TRUE(testing::all_near(got.state0, wanted.state0, tolerance));
+  const FactorSquares squares = testing::measure_first(*device_, p),
+                      right = testing::measure_first(*cpu, p);
+  EXPECT_NEAR(squares.weight, right.weight, testing::square_tolerance(p) * right.weight);
+  EXPECT_NEAR(squares.bias, right.bias, testing::square_tolerance(p) * right.bias);
+}
+INSTANTIATE_TEST_SUITE_P(Precisions, GpuLargeFactors, ::testing::Values("fp32"),
+                         testing::precision_name);
+
 // PyTorch's values are of inputs with all their digits, so coarse types have their own deviation.
 class GpuGolden : public testing::PrecisionTest {};
 TEST_P(GpuGolden, LayersMatchPyTorch) { testing::layers_match_pytorch(*device_, accuracy_); }
