@@ -181,7 +181,6 @@ std::optional<std::string> SealedPipe::objection(const Header& header) const {
       }
       return std::nullopt;
     case RecordKind::kEnd:
-      if (is_within_message) return "an end within a message";
       if (header.bytes > kMaxSealEndBytes) return "an end without a reason";
       return std::nullopt;
     case RecordKind::kAlive:

@@ -65,6 +65,8 @@ class SealedPipe {
   void send(OutgoingMessage message);
   /// After the message before it; nothing may be sent later.
   void send_end(const absl::Status& why);
+  /// The message that is being sent is not sent to its end: the other end hears nothing of it.
+  void drop_message() { outgoing_.reset(); }
   /// Before the next record, where none waits to be sent.
   void send_alive();
   /// Whether a message is not sealed to its end yet. The next may wait until it is.

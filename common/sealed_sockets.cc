@@ -1,6 +1,8 @@
 #include "common/sealed_sockets.h"
 
 #include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -23,6 +25,8 @@ namespace {
 constexpr Nanoseconds kLongestSilence = std::chrono::seconds(1);
 /// How often it is looked who was silent for too long.
 constexpr Nanoseconds kLookInterval = std::chrono::milliseconds(250);
+/// From our end on, whatever the other says.
+constexpr Nanoseconds kLongestEnd = std::chrono::minutes(10);
 /// System calls for one stream before others have their turn: a chunk or two.
 constexpr int kTurns = 16;
 /// What is waited for of a large message at a time. The fewer wake-ups the better (with BBR they
@@ -69,7 +73,12 @@ class SealedSockets::Wire : public std::enable_shared_from_this<Wire> {
         end_patience_(keepalive.end),
         pipe_(secrets, all_->max_message_bytes_),
         heard_(now()),
-        said_(heard_) {}
+        said_(heard_) {
+    // A peer that reads nothing for a while is not dead: its signs of life tell. The kernel would
+    // cut it after TCP_USER_TIMEOUT (connection_door.cc) all the same.
+    constexpr unsigned kNever = 0;
+    ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kNever, sizeof(kNever));
+  }
 
   // ---- for its user; none of these has an event before it returns ----
 
@@ -80,7 +89,7 @@ class SealedSockets::Wire : public std::enable_shared_from_this<Wire> {
   void write(OutgoingMessage message) {
     POSEIDON_CHECK(!is_writing_ && !is_closing_, "one write at a time, and none after close");
     is_writing_ = true;
-    if (is_over_) return;
+    if (is_over_ || is_ending_) return;
     pipe_.send(std::move(message));
     stir();
   }
@@ -90,7 +99,7 @@ class SealedSockets::Wire : public std::enable_shared_from_this<Wire> {
     stir();
   }
   void close(const absl::Status& status) {
-    if (std::exchange(is_closing_, true) || is_over_) return;
+    if (std::exchange(is_closing_, true) || is_over_ || is_ending_) return;
     end(status);
     is_paused_ = false;  // so that it hears of the other end's
     stir();
@@ -98,7 +107,7 @@ class SealedSockets::Wire : public std::enable_shared_from_this<Wire> {
   void release() {
     handler_ = nullptr;
     if (is_over_) return;
-    if (is_closing_) return;
+    if (is_ending_) return;  // what there is to say still goes out
     finish(cut("by us"));
     stir();
   }
@@ -129,7 +138,9 @@ class SealedSockets::Wire : public std::enable_shared_from_this<Wire> {
   }
   void look_at_clock() {
     if (is_over_) return;
-    if (is_ending_ && now() - moved_ > end_patience_) {
+    // Who takes nothing, but says that it is well, still reads what comes before the end.
+    if (is_ending_ &&
+        (now() - std::max(moved_, heard_) > end_patience_ || now() - ended_ > kLongestEnd)) {
       finish(cut("the other end does not end it"));
       return;
     }
@@ -143,6 +154,8 @@ class SealedSockets::Wire : public std::enable_shared_from_this<Wire> {
     const auto silence = std::chrono::duration_cast<Milliseconds>(most_silence_);
     finish(cut(absl::StrCat("nothing was heard for ", silence.count(), " ms")));
   }
+  /// So long this process stood still, and heard nothing because of that.
+  void forgive(Nanoseconds duration) { heard_ = std::min(heard_ + duration, now()); }
   /// Says what there is to say as far as the connection takes it, and closes it.
   void stop() {
     handler_ = nullptr;
@@ -166,7 +179,7 @@ class SealedSockets::Wire : public std::enable_shared_from_this<Wire> {
   }
   void end(const absl::Status& status) {
     is_ending_ = true;
-    moved_ = now();
+    moved_ = ended_ = now();
     pipe_.send_end(status);
   }
 
@@ -192,7 +205,7 @@ class SealedSockets::Wire : public std::enable_shared_from_this<Wire> {
       pipe_.sent(static_cast<std::size_t>(sent));
       moved_ = said_ = now();
       if (pipe_.has_sent_end()) {
-        ::shutdown(socket_.get(), SHUT_WR);
+        if (is_answer_) finish(absl::OkStatus());  // nothing is left to be heard
         return;
       }
       if (is_writing_ && !pipe_.has_message() && !is_closing_) {
@@ -210,10 +223,6 @@ class SealedSockets::Wire : public std::enable_shared_from_this<Wire> {
       const ssize_t count = ::recv(socket_.get(), room.data(), room.size(), MSG_DONTWAIT);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-      if (count == 0 && pipe_.has_sent_end()) {
-        finish(absl::OkStatus());  // we ended it
-        return;
-      }
       if (count <= 0) {
         finish(cut(count == 0 ? "its end is not sealed" : words_of(errno)));
         return;
@@ -246,7 +255,11 @@ class SealedSockets::Wire : public std::enable_shared_from_this<Wire> {
         const bool pauses = handler_->on_message(*std::move(message)) == ReadNext::kPause;
         is_paused_ = pauses && handler_ != nullptr && !is_ending_;
       } else if (const auto* end = std::get_if<SealedPipe::End>(&*incoming)) {
-        finish(end->why);
+        if (is_ending_) {
+          finish(end->why);  // OK, unless it ended by itself
+        } else {
+          answer(end->why);
+        }
       } else if (const auto* broken = std::get_if<SealedPipe::Broken>(&*incoming)) {
         all_->broken_(peer_, broken->what);
         finish(absl::UnavailableError(
@@ -260,7 +273,16 @@ class SealedSockets::Wire : public std::enable_shared_from_this<Wire> {
     return false;
   }
 
-  /// Tells the other end, and hears no more than the end of the connection.
+  /// The other end has ended the stream: it hears that we know, and that nobody else has cut it.
+  void answer(const absl::Status& why) {
+    is_answer_ = true;
+    pipe_.drop_message();
+    end(absl::OkStatus());
+    stir();
+    if (StreamHandler* handler = std::exchange(handler_, nullptr)) handler->on_closed(why);
+  }
+
+  /// Tells the other end, and hears no more than its end.
   void refuse(std::size_t bytes) {
     const absl::Status why = absl::ResourceExhaustedError(absl::StrCat(
         "a message of ", bytes, " bytes is larger than is accepted, ", all_->max_message_bytes_));
@@ -278,6 +300,7 @@ class SealedSockets::Wire : public std::enable_shared_from_this<Wire> {
   bool is_writing_ = false;           ///< the user waits for on_written
   bool is_closing_ = false;           ///< the user called close
   bool is_ending_ = false;            ///< our end is said, or waits to be
+  bool is_answer_ = false;            ///< to the other's
   bool is_paused_ = false;            ///< the user reads nothing
   bool is_blocked_ = false;           ///< the connection takes nothing at the moment
   bool is_over_ = false;              ///< the socket is closed
@@ -285,6 +308,7 @@ class SealedSockets::Wire : public std::enable_shared_from_this<Wire> {
   Nanoseconds heard_, said_;          ///< when, last
   std::size_t heard_bytes_ = 0;       ///< since then
   Nanoseconds moved_{0};              ///< when the connection took something last
+  Nanoseconds ended_{0};              ///< when we ended it
 };
 
 /// What the user holds.
@@ -377,11 +401,13 @@ void SealedSockets::poll(Nanoseconds patience) {
 }
 
 void SealedSockets::look_at_clocks() {
-  looked_ = clock_.now();
+  const Nanoseconds now = clock_.now(), late = now - looked_ - kLookInterval;
+  looked_ = now;
   std::vector<std::shared_ptr<Wire>> all;
   all.reserve(wires_.size());
   for (const auto& [id, wire] : wires_) all.push_back(wire);
   for (const std::shared_ptr<Wire>& wire : all) {
+    if (late > kLookInterval) wire->forgive(late);
     wire->look_at_clock();
     settle(*wire);
   }

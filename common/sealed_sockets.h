@@ -15,8 +15,9 @@
 // Bounds: of each stream a message is being sent and one is being received; while its user reads
 // nothing, nothing is read, and the other end is held back. An end that says nothing else says
 // every second that it is well; one that has heard nothing for the keepalive's interval and timeout
-// together cuts the stream, but not while its own user reads nothing. After close() the other end
-// has Keepalive::end from the last byte that it took to end the connection.
+// together cuts the stream, but not while its own user reads nothing. An end is answered by one,
+// and only that is an end by both; who does neither answer nor take a byte nor say that it is well
+// has Keepalive::end, everybody else ten minutes.
 
 #include <cstddef>
 #include <cstdint>
@@ -37,7 +38,7 @@ namespace poseidon {
 struct Keepalive {
   Milliseconds interval{10000};  ///< who has said nothing for so long,
   Milliseconds timeout{10000};   ///< and for so long after that
-  /// Who, once our end is said, takes no byte for so long and does not end the connection.
+  /// Who, once our end is said, takes no byte and says nothing for so long.
   Milliseconds end{10000};
 };
 

@@ -79,7 +79,7 @@ class SealedTransport::Opening final : public StreamHandler,
     handler_ = nullptr;
     stream_.reset();
     if (!is_over() && end_) {
-      self_ = shared_from_this();
+      transport_->farewells_.insert(shared_from_this());
     } else {
       agreed_.reset();
       failed_ = true;
@@ -125,10 +125,10 @@ class SealedTransport::Opening final : public StreamHandler,
     stream_ = connection.open(secrets, handler_ == nullptr ? nobody() : handler_);
     if (outgoing_) stream_->write(*std::exchange(outgoing_, std::nullopt));
     if (end_) stream_->close(*end_);
-    if (self_ == nullptr) return;
+    if (handler_ != nullptr) return;
     stream_.reset();  // which says it to its end
     failed_ = true;
-    self_.reset();
+    transport_->farewells_.erase(shared_from_this());
   }
 
   void fail(absl::Status why) {
@@ -136,7 +136,7 @@ class SealedTransport::Opening final : public StreamHandler,
     failed_ = true;
     agreed_.reset();
     outgoing_.reset();
-    self_.reset();
+    transport_->farewells_.erase(alive);
     if (StreamHandler* handler = std::exchange(handler_, nullptr)) handler->on_closed(why);
   }
 
@@ -147,7 +147,6 @@ class SealedTransport::Opening final : public StreamHandler,
   bool failed_ = false;                      ///< there will be no stream
   std::optional<OutgoingMessage> outgoing_;  ///< written before there is one
   std::optional<absl::Status> end_;
-  std::shared_ptr<Opening> self_;   ///< once the user is gone, while something is to be said
   std::unique_ptr<Stream> stream_;  ///< null until it is open
   std::unique_ptr<Stream> agreed_;  ///< over TLS, until the ticket is shown
 };

@@ -27,6 +27,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "common/seal_wire.h"
@@ -83,6 +84,8 @@ class SealedTransport final : public Transport {
 
   Transport* const agreed_;
   SealedCarrier* const carrier_;
+  /// Of users who are gone, while something is to be said for them.
+  std::set<std::shared_ptr<Opening>> farewells_;
   // Of who listens.
   Acceptor* acceptor_ = nullptr;
   std::unique_ptr<Agreements> agreements_;  ///< streams over TLS that have no user
