@@ -252,7 +252,7 @@ class SealedSockets::Wire : public std::enable_shared_from_this<Wire> {
       if (!incoming) return true;
       if (auto* message = std::get_if<Bytes>(&*incoming)) {
         if (is_ending_ || handler_ == nullptr) continue;
-        const bool pauses = handler_->on_message(*std::move(message)) == ReadNext::kPause;
+        const bool pauses = handler_->on_message(std::move(*message)) == ReadNext::kPause;
         is_paused_ = pauses && handler_ != nullptr && !is_ending_;
       } else if (const auto* end = std::get_if<SealedPipe::End>(&*incoming)) {
         if (is_ending_) {

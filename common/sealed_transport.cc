@@ -131,7 +131,8 @@ class SealedTransport::Opening final : public StreamHandler,
     transport_->farewells_.erase(shared_from_this());
   }
 
-  void fail(absl::Status why) {
+  /// By value: who tells of it may go with a stream.
+  void fail(absl::Status why) {  // NOLINT: see above
     const std::shared_ptr<Opening> alive = shared_from_this();
     failed_ = true;
     agreed_.reset();

@@ -256,7 +256,7 @@ void add_seal(Seeds& seeds) {
   for (int how = 0; how < 5; ++how) {
     const std::string change = step(SealStep::kChange) + bytes_of({how, 20});
     for (const std::string& part : {step(SealStep::kOpen), talk, change, talk}) changed += part;
-    changed += step(SealStep::kOpen) + change + much;
+    absl::StrAppend(&changed, step(SealStep::kOpen), change, much);
   }
   seeds.add("seal", "changed", changed);
   seeds.add("seal", "strangers",
