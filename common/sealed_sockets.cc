@@ -381,12 +381,13 @@ void SealedSockets::poll(Nanoseconds patience) {
                                  static_cast<int>(patience_ms.count()));
   for (int i = 0; i < count; ++i) {
     const epoll_event& event = events[static_cast<std::size_t>(i)];
-    if (event.data.u64 == 0) {
+    const std::uint64_t id = event.data.u64;  // it lies packed there: no reference to it
+    if (id == 0) {
       std::uint64_t wakes = 0;
       (void)!::read(event_.get(), &wakes, sizeof(wakes));
       continue;
     }
-    const auto found = wires_.find(event.data.u64);
+    const auto found = wires_.find(id);
     if (found == wires_.end()) continue;
     const std::shared_ptr<Wire> wire = found->second;
     wire->on_events(event.events);
