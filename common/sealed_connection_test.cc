@@ -31,12 +31,14 @@
 #include "gtest/gtest.h"
 #include "poseidon/v1/stream.pb.h"
 #include "tests/support/eventually.h"
+#include "tests/support/messages.h"
 #include "tests/support/test_security.h"
 
 namespace poseidon {
 namespace {
 
 using testing_support::eventually;
+using testing_support::message_of;
 using testing_support::test_authority;
 using testing_support::test_certificate;
 using testing_support::test_security;
@@ -47,13 +49,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr std::chrono::seconds kPatience{20};
-
-OutgoingMessage message_of(const std::string& text) {
-  const auto owner = std::make_shared<std::string>(text);
-  return {.prefix = {},
-          .payload = {reinterpret_cast<const std::byte*>(owner->data()), owner->size()},
-          .payload_owner = owner};
-}
 
 /// Says every message again.
 class Echo final : public Acceptor {
@@ -70,7 +65,7 @@ class Echo final : public Acceptor {
  private:
   struct End final : StreamHandler {
     ReadNext on_message(Bytes message) override {
-      stream_->write(message_of(joined(message)));
+      stream_->write(message_of("", joined(message)));
       return ReadNext::kContinue;
     }
     void on_written() override {}
@@ -249,7 +244,7 @@ class SealedConnections : public ::testing::Test {
   bool say_through_the_middle(const std::string& text) {
     worker_->post([this, text] {
       caller_.stream_ = worker_->connect(middle_->address(), &caller_);
-      caller_.stream_->write(message_of(text));
+      caller_.stream_->write(message_of("", text));
     });
     return caller_.wait();
   }
@@ -347,7 +342,7 @@ TEST_F(SealedConnections, GoesByNumberWhereTheNameWasLookedUp) {
   server.start();
   worker_->post([this, address] {
     caller_.stream_ = worker_->connect(*address, &caller_);
-    caller_.stream_->write(message_of("hello"));
+    caller_.stream_->write(message_of("", "hello"));
   });
   EXPECT_TRUE(caller_.wait());
   EXPECT_EQ(caller_.heard_, "hello") << caller_.closed_.value_or(absl::OkStatus());
@@ -364,7 +359,7 @@ TEST_F(SealedConnections, StopsWhileStreamsComeAbout) {
     client.post([&] {
       for (Caller& caller : callers) {
         caller.stream_ = client.connect(address_, &caller);
-        caller.stream_->write(message_of("hello"));
+        caller.stream_->write(message_of("", "hello"));
       }
     });
     if (round % 4 != 0) {

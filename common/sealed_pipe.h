@@ -19,7 +19,7 @@
 //
 // A large message goes in parts for the sake of caches: what was just encrypted is still in one
 // when it is sent, and what was received when it is opened. Nobody hears of a message before all of
-// its parts have opened.
+// its parts have opened; one whose parts an end follows is heard of by nobody.
 //
 // Memory: a message that comes has its own, allocated as its first record says, max_message_bytes
 // at most; beside it one record each way.

@@ -16,9 +16,12 @@
 #include "common/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/messages.h"
 
 namespace poseidon {
 namespace {
+
+using testing_support::message_of;
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -32,13 +35,6 @@ SealEnds secrets_of(std::uint8_t sends, std::uint8_t receives) {
   ends.sends.fill(std::byte{sends});
   ends.receives.fill(std::byte{receives});
   return ends;
-}
-
-OutgoingMessage message_of(const std::string& prefix, const std::string& payload = "") {
-  const auto owner = std::make_shared<std::string>(payload);
-  return {.prefix = MessagePrefix(prefix),
-          .payload = {reinterpret_cast<const std::byte*>(owner->data()), owner->size()},
-          .payload_owner = owner};
 }
 
 /// All that the pipe has to send, `most` bytes at a time.

@@ -106,8 +106,7 @@ class SealedSockets::Wire : public std::enable_shared_from_this<Wire> {
   }
   void release() {
     handler_ = nullptr;
-    if (is_over_) return;
-    if (is_ending_) return;  // what there is to say still goes out
+    if (is_over_ || is_ending_) return;  // what there is to say still goes out
     finish(cut("by us"));
     stir();
   }
@@ -418,7 +417,8 @@ void SealedSockets::stir(const std::shared_ptr<Wire>& wire) {
   if (!is_stopped_ && !std::exchange(wire->is_stirred_, true)) stirred_.push_back(wire);
 }
 
-/// Asks the kernel for what the stream waits for now; forgets one that is over.
+/// After each turn of a stream: asks the kernel for what it waits for, or forgets it when it is
+/// over.
 void SealedSockets::settle(Wire& wire) {
   if (!wire.is_over() && wire.interest_ != wire.interest()) {
     epoll_event event{.events = wire.interest(), .data = {.u64 = wire.id_}};

@@ -21,9 +21,12 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/messages.h"
 
 namespace poseidon {
 namespace {
+
+using testing_support::message_of;
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -31,13 +34,6 @@ using ::testing::IsEmpty;
 
 constexpr std::size_t kMaxMessage = std::size_t{8} << 20;
 constexpr std::chrono::seconds kPatience{20};
-
-OutgoingMessage message_of(const std::string& text) {
-  const auto owner = std::make_shared<std::string>(text);
-  return {.prefix = MessagePrefix(),
-          .payload = {reinterpret_cast<const std::byte*>(owner->data()), owner->size()},
-          .payload_owner = owner};
-}
 
 /// One end's user.
 class User final : public StreamHandler {
@@ -50,7 +46,7 @@ class User final : public StreamHandler {
   void on_written() override {
     ++written_;
     if (!to_say_.empty()) {
-      stream_->write(message_of(to_say_.front()));
+      stream_->write(message_of("", to_say_.front()));
       to_say_.pop_front();
     }
   }
@@ -166,8 +162,8 @@ TEST_F(Sockets, MessagesGoBothWaysAtOnceAndInOrder) {
   }
   caller_.to_say_.assign(to_answerer.begin() + 1, to_answerer.end());
   answerer_.to_say_.assign(to_caller.begin() + 1, to_caller.end());
-  caller_.stream_->write(message_of(to_answerer[0]));
-  answerer_.stream_->write(message_of(to_caller[0]));
+  caller_.stream_->write(message_of("", to_answerer[0]));
+  answerer_.stream_->write(message_of("", to_caller[0]));
   ASSERT_TRUE(until([&] {
     return answerer_.heard_.size() == to_answerer.size() &&
            caller_.heard_.size() == to_caller.size();
@@ -180,7 +176,7 @@ TEST_F(Sockets, MessagesGoBothWaysAtOnceAndInOrder) {
 
 TEST_F(Sockets, NoCallHasAnEventBeforeItReturns) {
   connect();
-  caller_.stream_->write(message_of("hello"));
+  caller_.stream_->write(message_of("", "hello"));
   EXPECT_EQ(caller_.written_, 0);
   ASSERT_TRUE(until([&] { return caller_.written_ == 1; }));
   caller_.stream_->close(absl::OkStatus());
@@ -191,7 +187,7 @@ TEST_F(Sockets, WhoPausesHoldsTheOtherBack) {
   connect();
   answerer_.pauses_ = true;
   for (int i = 0; i < 30; ++i) caller_.to_say_.emplace_back(1000000, 'm');
-  caller_.stream_->write(message_of("first"));
+  caller_.stream_->write(message_of("", "first"));
   ASSERT_TRUE(until([&] { return answerer_.heard_.size() == 1; }));
   for_a_while(Milliseconds(300));
   EXPECT_EQ(answerer_.heard_.size(), 1U);
@@ -207,7 +203,7 @@ TEST_F(Sockets, WhoPausesHoldsTheOtherBack) {
 
 TEST_F(Sockets, ReasonsComeAfterWhatWasWritten) {
   connect();
-  caller_.stream_->write(message_of(std::string(5000000, 'x')));
+  caller_.stream_->write(message_of("", std::string(5000000, 'x')));
   caller_.stream_->close(absl::FailedPreconditionError("we go"));
   ASSERT_TRUE(until([&] { return answerer_.closed_ && caller_.closed_; }));
   EXPECT_EQ(answerer_.heard_.size(), 1U);
@@ -217,7 +213,7 @@ TEST_F(Sockets, ReasonsComeAfterWhatWasWritten) {
 
 TEST_F(Sockets, WhatWasSaidBeforeTheHandleWentStillGoesOut) {
   connect();
-  caller_.stream_->write(message_of(std::string(5000000, 'x')));
+  caller_.stream_->write(message_of("", std::string(5000000, 'x')));
   caller_.stream_->close(absl::FailedPreconditionError("we go"));
   caller_.stream_.reset();
   ASSERT_TRUE(until([&] { return answerer_.closed_.has_value(); }));
@@ -231,7 +227,7 @@ TEST_F(Sockets, WhoReadsSlowlyHearsAllOfTheEnd) {
       {.interval = Milliseconds(400), .timeout = Milliseconds(20000), .end = Milliseconds(1000)});
   answerer_.pauses_ = true;
   for (int i = 0; i < 4; ++i) caller_.to_say_.emplace_back(500000, 'm');
-  caller_.stream_->write(message_of("first"));
+  caller_.stream_->write(message_of("", "first"));
   ASSERT_TRUE(until([&] { return answerer_.heard_.size() == 1 && caller_.to_say_.empty(); }));
   caller_.stream_->close(absl::FailedPreconditionError("we go"));
   caller_.stream_.reset();
@@ -257,7 +253,7 @@ TEST_F(Sockets, AnEndThatNobodyAnswersIsACut) {
 TEST_F(Sockets, WhoIsToldTheEndMayDropTheStreamAtOnce) {
   connect();
   caller_.drops_ = answerer_.drops_ = true;
-  caller_.stream_->write(message_of("hello"));
+  caller_.stream_->write(message_of("", "hello"));
   ASSERT_TRUE(until([&] { return answerer_.heard_.size() == 1; }));
   answerer_.stream_->close(absl::InvalidArgumentError("no such chunk"));
   ASSERT_TRUE(until([&] { return answerer_.closed_ && caller_.closed_; }));
@@ -276,7 +272,7 @@ TEST_F(Sockets, BothMayEndAtOnce) {
 
 TEST_F(Sockets, WhoLetsGoWithoutAReasonIsACut) {
   connect();
-  caller_.stream_->write(message_of("hello"));
+  caller_.stream_->write(message_of("", "hello"));
   ASSERT_TRUE(until([&] { return answerer_.heard_.size() == 1; }));
   caller_.stream_.reset();
   ASSERT_TRUE(until([&] { return answerer_.closed_.has_value(); }));
@@ -288,7 +284,7 @@ TEST_F(Sockets, WhoLetsGoWithoutAReasonIsACut) {
 TEST_F(Sockets, AStreamMayGoInItsOwnEvent) {
   connect();
   answerer_.on_message_ = [&] { answerer_.stream_.reset(); };
-  caller_.stream_->write(message_of("hello"));
+  caller_.stream_->write(message_of("", "hello"));
   ASSERT_TRUE(until([&] { return caller_.closed_.has_value(); }));
   EXPECT_TRUE(absl::IsUnavailable(*caller_.closed_));
   EXPECT_EQ(answerer_.heard_.size(), 1U);
@@ -308,29 +304,29 @@ TEST_F(Sockets, SignsOfLifeKeepAStreamThatSaysNothing) {
   connect({Milliseconds(300), Milliseconds(2000)});
   for_a_while(Milliseconds(3500));
   EXPECT_FALSE(caller_.closed_ || answerer_.closed_);
-  caller_.stream_->write(message_of("still there"));
+  caller_.stream_->write(message_of("", "still there"));
   ASSERT_TRUE(until([&] { return !answerer_.heard_.empty(); }));
 }
 
 TEST_F(Sockets, WhoPausesIsAliveAndTakesNobodyForDead) {
   connect({Milliseconds(200), Milliseconds(1300)});
   answerer_.pauses_ = true;
-  caller_.stream_->write(message_of("hello"));
+  caller_.stream_->write(message_of("", "hello"));
   ASSERT_TRUE(until([&] { return answerer_.heard_.size() == 1; }));
   for_a_while(Milliseconds(2500));
   EXPECT_FALSE(caller_.closed_ || answerer_.closed_);
   answerer_.stream_->resume_reads();
-  caller_.stream_->write(message_of("again"));
+  caller_.stream_->write(message_of("", "again"));
   ASSERT_TRUE(until([&] { return answerer_.heard_.size() == 2; }));
 }
 
 TEST_F(Sockets, WhoIsPausedStillHearsThatTheConnectionHasFailed) {
   connect();
   answerer_.pauses_ = true;
-  caller_.stream_->write(message_of("hello"));
+  caller_.stream_->write(message_of("", "hello"));
   ASSERT_TRUE(until([&] { return answerer_.heard_.size() == 1; }));
   // What the answerer has sent and nobody has read makes the caller's end reset the connection.
-  answerer_.stream_->write(message_of("unread"));
+  answerer_.stream_->write(message_of("", "unread"));
   answerers_.poll(Milliseconds(1));
   caller_.stream_.reset();
   ASSERT_TRUE(until([&] { return answerer_.closed_.has_value(); }));
@@ -341,7 +337,7 @@ TEST_F(Sockets, WhoPausesMayClose) {
   connect();
   answerer_.pauses_ = true;
   caller_.to_say_.emplace_back(100000, 'm');
-  caller_.stream_->write(message_of("hello"));
+  caller_.stream_->write(message_of("", "hello"));
   ASSERT_TRUE(until([&] { return answerer_.heard_.size() == 1; }));
   answerer_.stream_->close(absl::InvalidArgumentError("no such chunk"));
   ASSERT_TRUE(until([&] { return answerer_.closed_ && caller_.closed_; }));
@@ -378,7 +374,7 @@ TEST_F(Sockets, WhatNobodySealedIsToldOnceAndEndsTheStream) {
 TEST_F(Sockets, AConnectionThatEndsWithinAMessageIsACut) {
   SealedPipe pipe(answerer_secrets_, kMaxMessage);
   Descriptor other = connect_by_hand();
-  pipe.send(message_of(std::string(1000000, 'm')));
+  pipe.send(message_of("", std::string(1000000, 'm')));
   const auto first = pipe.to_send();
   ASSERT_EQ(::send(other.get(), first.data(), first.size(), 0), static_cast<ssize_t>(first.size()));
   for_a_while(Milliseconds(50));
@@ -391,7 +387,7 @@ TEST_F(Sockets, AConnectionThatEndsWithinAMessageIsACut) {
 
 TEST_F(Sockets, WhatIsTooLargeIsRefusedAndBothAreTold) {
   connect();
-  caller_.stream_->write(message_of(std::string(kMaxMessage + 1, 'm')));
+  caller_.stream_->write(message_of("", std::string(kMaxMessage + 1, 'm')));
   ASSERT_TRUE(until([&] { return answerer_.closed_ && caller_.closed_; }));
   EXPECT_TRUE(absl::IsResourceExhausted(*answerer_.closed_)) << *answerer_.closed_;
   EXPECT_EQ(caller_.closed_, answerer_.closed_);
@@ -402,15 +398,15 @@ TEST_F(Sockets, WhatIsTooLargeIsRefusedAndBothAreTold) {
 TEST_F(Sockets, ARefusalGoesOutThoughTheStreamIsDropped) {
   connect();
   answerer_.drops_ = true;
-  caller_.stream_->write(message_of(std::string(3 * kMaxMessage, 'm')));
+  caller_.stream_->write(message_of("", std::string(3 * kMaxMessage, 'm')));
   ASSERT_TRUE(until([&] { return answerer_.closed_ && caller_.closed_; }));
   EXPECT_TRUE(absl::IsResourceExhausted(*caller_.closed_)) << *caller_.closed_;
 }
 
 TEST_F(Sockets, NobodyHearsAnythingAfterStop) {
   connect();
-  caller_.stream_->write(message_of("hello"));
-  answerer_.stream_->write(message_of("hello"));
+  caller_.stream_->write(message_of("", "hello"));
+  answerer_.stream_->write(message_of("", "hello"));
   callers_.stop();
   ASSERT_TRUE(until([&] { return answerer_.closed_.has_value(); }));
   EXPECT_THAT(answerer_.heard_, ElementsAre("hello")) << "as far as the connection took it";
@@ -441,7 +437,7 @@ TEST_F(Sockets, ManyStreamsTakeTurns) {
     caller.stream_ = callers_.adopt(std::move(one), {})->open(caller_secrets_, &caller);
     answerers_.adopt(std::move(other), {})->offer(answerer_secrets_, &acceptor);
     for (int m = 0; m < 10; ++m) caller.to_say_.emplace_back(100000, static_cast<char>('a' + m));
-    caller.stream_->write(message_of("first"));
+    caller.stream_->write(message_of("", "first"));
   }
   ASSERT_TRUE(until([&] {
     return std::all_of(answerers.begin(), answerers.end(),

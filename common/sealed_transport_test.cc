@@ -16,19 +16,15 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "poseidon/v1/stream.pb.h"
+#include "tests/support/messages.h"
 
 namespace poseidon {
 namespace {
 
+using testing_support::message_of;
+
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-OutgoingMessage message_of(const std::string& prefix, const std::string& payload = "") {
-  const auto owner = std::make_shared<std::string>(payload);
-  return {.prefix = MessagePrefix(prefix),
-          .payload = {reinterpret_cast<const std::byte*>(owner->data()), owner->size()},
-          .payload_owner = owner};
-}
 
 /// One end's user: what it heard, and what it has to say.
 class User final : public StreamHandler {

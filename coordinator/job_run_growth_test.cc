@@ -67,14 +67,22 @@ TEST_F(RecoveryTest, WhoComesNearTheEndIsNotTakenIn) {
   EXPECT_EQ(job_->state(), JobState::kDone) << "there is no checkpoint to wait for";
 }
 
-TEST_F(RecoveryTest, ATrainedJobIsNotTrainedFurtherWithOthers) {
-  JobDescription d = elastic(60);
-  d.checkpoint_every = kIterations;
-  begin(d);
-  train(0, 3);
-  join(node(103), 4);
-  job_->tick(at(6.1));  // asks for a checkpoint at 5
-  train(3, kIterations);
+class LateGrowthTest : public RecoveryTest {
+ protected:
+  /// A checkpoint at 5 is asked for, from which to go on with the new worker.
+  void train_to_the_end_while_another_comes() {
+    JobDescription d = elastic(60);
+    d.checkpoint_every = kIterations;
+    begin(d);
+    train(0, 3);
+    join(node(103), 4);
+    job_->tick(at(6.1));
+    train(3, kIterations);
+  }
+};
+
+TEST_F(LateGrowthTest, ATrainedJobIsNotTrainedFurtherWithOthers) {
+  train_to_the_end_while_another_comes();
   for (const Participant& w : job_->workers()) job_->on_finished(w.node.id, job_->epoch(), at(7));
   job_->on_model_stored(job_->epoch(), at(7));
   commit(5, 8);
@@ -84,14 +92,8 @@ TEST_F(RecoveryTest, ATrainedJobIsNotTrainedFurtherWithOthers) {
   EXPECT_EQ(job_->state(), JobState::kDone);
 }
 
-TEST_F(RecoveryTest, ARunThatIsAllButOverDoesNotGoBackForOthers) {
-  JobDescription d = elastic(60);
-  d.checkpoint_every = kIterations;
-  begin(d);
-  train(0, 3);
-  join(node(103), 4);
-  job_->tick(at(6.1));  // asks for a checkpoint at 5
-  train(3, kIterations);
+TEST_F(LateGrowthTest, ARunThatIsAllButOverDoesNotGoBackForOthers) {
+  train_to_the_end_while_another_comes();
   commit(5, 7);  // late: only the model and a test are missing
   for (double t = 7.1; t < 9; t += 0.5) job_->tick(at(t));
   EXPECT_EQ(job_->state(), JobState::kRunning);

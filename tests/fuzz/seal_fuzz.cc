@@ -24,19 +24,15 @@
 #include "poseidon/v1/stream.pb.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/seal_steps.h"
+#include "tests/support/messages.h"
 
 namespace poseidon::fuzz {
 namespace {
 
+using testing_support::message_of;
+
 constexpr int kMaxSteps = 200;
 constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 20;
-
-OutgoingMessage message_of(const std::string& text) {
-  const auto owner = std::make_shared<std::string>(text);
-  return {.prefix = MessagePrefix(),
-          .payload = {reinterpret_cast<const std::byte*>(owner->data()), owner->size()},
-          .payload_owner = owner};
-}
 
 bool begins(const std::vector<std::string>& said, const std::vector<std::string>& heard) {
   return heard.size() <= said.size() && std::equal(heard.begin(), heard.end(), said.begin());
@@ -56,7 +52,7 @@ class PipeEnd {
   std::string say(const std::string& text) {
     if (has_ended_) return "";
     said_.push_back(text);
-    pipe_->send(message_of(text));
+    pipe_->send(message_of("", text));
     return sent();
   }
   std::string end(const std::string& why) {
@@ -141,7 +137,7 @@ class StreamEnd final : public StreamHandler {
     is_writing_ = true;
     said_.push_back(to_say_.front());
     to_say_.pop_front();
-    stream_->write(message_of(said_.back()));
+    stream_->write(message_of("", said_.back()));
   }
 
   std::unique_ptr<Stream> stream_;
