@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -30,12 +32,19 @@ constexpr Milliseconds kSilenceLimit{15000};
 /// Of a screenful that goes to no terminal.
 constexpr TopSize kPlainSize{.columns = 120, .rows = 100};
 
-/// Takes the screen and the keys, and gives both back.
+/// Takes the screen and the keys, and gives both back: also while the coordinator is waited for, as
+/// a second signal ends the process as it is. The thread of the signals may give them back.
 class Screen {
  public:
-  /// `wanted`: not for scripts.
-  explicit Screen(bool wanted) {
-    if (!wanted || ::isatty(STDOUT_FILENO) == 0) return;
+  Screen() = default;
+  ~Screen() { give_back(); }
+  Screen(const Screen&) = delete;
+  Screen& operator=(const Screen&) = delete;
+
+  /// Where there is a terminal, and nobody has given it back by then.
+  void take() {
+    const std::lock_guard lock(mutex_);
+    if (is_given_back_ || ::isatty(STDOUT_FILENO) == 0) return;
     is_terminal_ = true;
     write_stdout("\x1b[?1049h\x1b[?25l");  // the other screen, no cursor
     termios keys{};
@@ -45,13 +54,15 @@ class Screen {
       ::tcsetattr(STDIN_FILENO, TCSANOW, &keys);
     }
   }
-  ~Screen() {
+  /// Nothing is shown after it.
+  void give_back() {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(is_given_back_, true)) return;
     if (before_) ::tcsetattr(STDIN_FILENO, TCSANOW, &*before_);
     if (is_terminal_) write_stdout("\x1b[?25h\x1b[?1049l");
   }
-  Screen(const Screen&) = delete;
-  Screen& operator=(const Screen&) = delete;
 
+  // Of the thread that took it.
   bool is_terminal() const { return is_terminal_; }
   bool has_keys() const { return before_.has_value(); }
   TopSize size() const {
@@ -61,7 +72,9 @@ class Screen {
     }
     return {.columns = window.ws_col, .rows = window.ws_row};
   }
-  void show(const std::vector<std::string>& lines) const {
+  void show(const std::vector<std::string>& lines) {
+    const std::lock_guard lock(mutex_);
+    if (is_given_back_) return;
     std::string text = is_terminal_ ? "\x1b[H" : "";
     for (std::size_t i = 0; i < lines.size(); ++i) {
       absl::StrAppend(&text, lines[i], is_terminal_ ? "\x1b[K" : "");
@@ -73,8 +86,10 @@ class Screen {
   }
 
  private:
+  std::mutex mutex_;
+  bool is_given_back_ = false;
   bool is_terminal_ = false;
-  std::optional<termios> before_;
+  std::optional<termios> before_;  ///< the keys'
 };
 
 /// Waits for the next look; true when there is to be none: q, or a signal.
@@ -105,8 +120,8 @@ std::vector<std::string> told_silence(std::vector<std::string> lines, const std:
 }
 
 absl::Status look_again_and_again(const TopOptions& options, CoordinatorClient& client,
-                                  v1::GetStatusResponse status, int stop_fd) {
-  const Screen screen(!options.json);
+                                  v1::GetStatusResponse status, int stop_fd, Screen& screen) {
+  if (!options.json) screen.take();
   const SystemClock clock;
   Nanoseconds answered = clock.now();
   const Milliseconds interval(static_cast<Milliseconds::rep>(options.interval_s * 1000));
@@ -140,7 +155,9 @@ absl::Status look_again_and_again(const TopOptions& options, CoordinatorClient& 
 absl::Status run_top(const TopOptions& options) {
   const Descriptor stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   POSEIDON_CHECK(stop.is_open(), "a file descriptor is free at the start");
-  const StopSignals signals([&stop](const std::string& /*name*/) {
+  Screen screen;
+  const StopSignals signals([&](const std::string& /*name*/) {
+    screen.give_back();
     const std::uint64_t one = 1;
     POSEIDON_CHECK(::write(stop.get(), &one, sizeof(one)) == sizeof(one),
                    "an eventfd takes a count");
@@ -149,7 +166,7 @@ absl::Status run_top(const TopOptions& options) {
                             CoordinatorClient::make(options));
   POSEIDON_ASSIGN_OR_RETURN(v1::GetStatusResponse status,
                             client->wait_for_coordinator(options.connect_timeout));
-  return look_again_and_again(options, *client, std::move(status), stop.get());
+  return look_again_and_again(options, *client, std::move(status), stop.get(), screen);
 }
 
 }  // namespace poseidon

@@ -569,6 +569,24 @@ class Top(ProcessTest):
                 self.assertEqual(top.wait(10), 0)
                 self.assertEqual(termios.tcgetattr(terminal.inside), keys)
 
+    def test_gives_the_terminal_back_while_the_coordinator_is_silent(self):
+        cluster = Cluster(self)
+        with Terminal(rows=24, columns=40) as terminal:
+            keys = termios.tcgetattr(terminal.inside)
+            top = subprocess.Popen([BIN / "poseidon", "top", "--coordinator", cluster.address, "--interval-s", "0.1"],
+                                   stdin=terminal.inside, stdout=terminal.inside, stderr=subprocess.STDOUT)
+            self.addCleanup(top.kill)
+            terminal.wait_for("no job yet")
+            cluster.coordinator.signal(signal.SIGSTOP)
+            terminal.wait_for("the coordinator at ")
+            self.assertTrue(all(len(line) <= 40 for line in terminal.screen()), terminal.screen())
+            top.send_signal(signal.SIGINT)
+            terminal.wait_for("\x1b\\[\\?25h\x1b\\[\\?1049l$")
+            top.send_signal(signal.SIGINT)  # ends it as it is, if it has not ended
+            self.assertIn(top.wait(10), (0, 130))
+            self.assertEqual(termios.tcgetattr(terminal.inside), keys)
+            cluster.coordinator.signal(signal.SIGCONT)
+
     def test_a_signal_ends_it(self):
         cluster = Cluster(self)
         top = self.start("top", BIN / "poseidon", "top", "--coordinator", cluster.address, "--interval-s", 3600)
