@@ -204,7 +204,11 @@ absl::Status CheckpointGiver::keep(LayerIndex layer, Iteration version) {
     kept->second.version = version;
   } else if (absl::IsResourceExhausted(held)) {
     has_room_ = false;
-    for (auto& [other, of_other] : kept_) of_other.version = -1;
+    for (auto& [other, of_other] : kept_) {
+      of_other.version = -1;
+      // What other layers keep is of no use any more, and the step that comes may need its room.
+      POSEIDON_RETURN_IF_ERROR(state_->hold(LayerIndex(other), {}));
+    }
     spdlog::warn(
         "no room to keep the version before each step: should a worker be lost, the job goes back "
         "to its last checkpoint ({})",

@@ -3,6 +3,7 @@
 #include "worker/checkpoint_giver.h"
 
 #include <limits>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,12 +22,16 @@ class SmallState final : public testing_support::PlainFactorState {
  public:
   using PlainFactorState::PlainFactorState;
   absl::Status hold(LayerIndex layer, std::span<const StateRange> ranges) override {
+    holding.erase(layer.value());
+    if (ranges.empty()) return PlainFactorState::hold(layer, ranges);
     ++holds;
     if (!failure.ok()) return failure;
+    holding.insert(layer.value());
     return PlainFactorState::hold(layer, ranges);
   }
   absl::Status failure;
   int holds = 0;
+  std::set<std::uint32_t> holding;  ///< layers
 };
 
 /// Worker 0 of two, with two layers that go by SFB.
@@ -101,9 +106,11 @@ TEST_F(CheckpointGiverTest, NothingThatIsNoFiniteNumberIsGiven) {
 // Memory is what is there: training goes on, and a recovery from a checkpoint.
 TEST_F(CheckpointGiverTest, WithoutRoomItHoldsNothingAndTrainingGoesOn) {
   step(0);
+  EXPECT_EQ(state_.holding.size(), 2U);
   state_.failure = absl::ResourceExhaustedError("no room on the GPU");
   step(1);
   EXPECT_EQ(state_.holds, 3) << "not tried again and again";
+  EXPECT_TRUE(state_.holding.empty()) << "what could be held has been given back";
   step(2);
   EXPECT_EQ(state_.holds, 3);
   expect_held(3, 3);

@@ -22,7 +22,8 @@ class FactorState {
   virtual absl::Status read(LayerIndex layer, const StateRange& range, std::span<float> values) = 0;
   virtual absl::Status write(LayerIndex layer, const StateRange& range,
                              std::span<const float> values) = 0;
-  /// Keeps a copy of these as they are now, where they are; the layer's earlier copy is gone.
+  /// Keeps a copy of these as they are now, where they are; the layer's earlier copy is gone, and
+  /// with no ranges its memory.
   virtual absl::Status hold(LayerIndex layer, std::span<const StateRange> ranges) = 0;
   /// One of those that were held last.
   virtual absl::Status read_held(LayerIndex layer, const StateRange& range,

@@ -94,6 +94,7 @@ absl::Status FactorMemory::hold(std::span<const StateRange> ranges) {
     for (const StateRange& range : ranges) elements += range.elements;
     held_.clear();
     held_values_.reset();
+    if (ranges.empty()) return absl::OkStatus();
     POSEIDON_ASSIGN_OR_RETURN(held_values_, device_->allocate(elements * kFloatBytes));
     held_.assign(ranges.begin(), ranges.end());
   }

@@ -180,9 +180,10 @@ absl::Status CudaContext::patience() {
 absl::Status CudaContext::wait(cudaEvent_t event) {
   const auto begin = std::chrono::steady_clock::now();
   for (;;) {
+    // The time first: a process that stood still between the two has asked after it.
+    const auto waited = std::chrono::steady_clock::now() - begin;
     POSEIDON_ASSIGN_OR_RETURN(const bool done, is_done(event));
     if (done) return absl::OkStatus();
-    const auto waited = std::chrono::steady_clock::now() - begin;
     if (patience_has_ended || waited > kDeviceTimeout) {
       patience_has_ended = true;
       return out_of_patience();
