@@ -284,7 +284,8 @@ TEST(DiagnoseNetwork, SaysWhatWouldHelp) {
   // 20 MB within the 81 ms of computing; it has 320 ms.
   EXPECT_THAT(findings[0].remedy, HasSubstr("about 1.98 Gbit/s per node"));
   EXPECT_THAT(findings[0].remedy, HasSubstr("bf16"));
-  EXPECT_THAT(findings[0].remedy, HasSubstr("fully connected layers (fc) are 80 % of what goes by servers"));
+  EXPECT_THAT(findings[0].remedy,
+              HasSubstr("fully connected layers (fc) are 80 % of what goes by servers"));
   EXPECT_THAT(findings[0].remedy, HasSubstr("a batch of about 127 in place of 32"));
   facts.sixteen_bits = true;
   EXPECT_THAT(diagnose(facts)[0].remedy, ::testing::Not(HasSubstr("bf16")));
