@@ -108,6 +108,21 @@ absl::Status run_checkpoint_save(const CheckpointSaveOptions& options) {
   }
 }
 
+absl::Status run_checkpoint_remove(const CheckpointRemoveOptions& options) {
+  POSEIDON_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client, reach(options));
+  v1::RemoveCheckpointsRequest request;
+  for (const std::string& id : options.checkpoints) request.add_ids(id);
+  request.set_job_id(options.job);
+  request.set_keep_newest(static_cast<std::uint32_t>(options.keep));
+  POSEIDON_ASSIGN_OR_RETURN(const v1::RemoveCheckpointsResponse removed,
+                            client->remove_checkpoints(request, kCallTimeout));
+  for (const std::string& id : removed.removed()) write_stdout(id + "\n");
+  for (const std::string& id : removed.held()) {
+    print_warnings({absl::StrCat("checkpoint ", id, " is being exported, and goes after that")});
+  }
+  return absl::OkStatus();
+}
+
 absl::Status run_checkpoint_export(const CheckpointExportOptions& options) {
   POSEIDON_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client, reach(options));
   v1::LocateCheckpointRequest request;

@@ -2,7 +2,9 @@
 
 // What each subcommand of `poseidon checkpoint` does. Errors as in commands.h.
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "cli/coordinator_client.h"
@@ -20,6 +22,14 @@ struct CheckpointSaveOptions : CoordinatorAccess {
 };
 /// Prints the id of the checkpoint once it is committed.
 absl::Status run_checkpoint_save(const CheckpointSaveOptions& options);
+
+struct CheckpointRemoveOptions : CoordinatorAccess {
+  std::vector<std::string> checkpoints;  ///< ids, or
+  std::string job;                       ///< all of this job but the newest `keep`
+  std::int64_t keep = 0;
+};
+/// Of jobs that are over. Prints the ids.
+absl::Status run_checkpoint_remove(const CheckpointRemoveOptions& options);
 
 struct CheckpointExportOptions : CoordinatorAccess {
   std::string to;

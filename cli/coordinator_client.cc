@@ -203,6 +203,17 @@ absl::StatusOr<v1::LocateCheckpointResponse> CoordinatorClient::locate_checkpoin
                                            timeout);
 }
 
+absl::StatusOr<v1::RemoveCheckpointsResponse> CoordinatorClient::remove_checkpoints(
+    const v1::RemoveCheckpointsRequest& request, Milliseconds timeout) {
+  return ask<v1::RemoveCheckpointsResponse>(&v1::Coordinator::Stub::RemoveCheckpoints, request,
+                                            timeout);
+}
+
+absl::StatusOr<v1::EndJobResponse> CoordinatorClient::end_job(const v1::EndJobRequest& request,
+                                                              Milliseconds timeout) {
+  return ask<v1::EndJobResponse>(&v1::Coordinator::Stub::EndJob, request, timeout);
+}
+
 absl::StatusOr<TraceData> CoordinatorClient::trace(std::uint32_t iterations,
                                                    Milliseconds patience) {
   CallContext context(patience + kTraceCollectTimeout, *security_);

@@ -66,6 +66,12 @@ class CoordinatorClient {
   absl::StatusOr<v1::RequestCheckpointResponse> request_checkpoint(Milliseconds timeout);
   absl::StatusOr<v1::LocateCheckpointResponse> locate_checkpoint(
       const v1::LocateCheckpointRequest& request, Milliseconds timeout);
+  /// All of them or none.
+  absl::StatusOr<v1::RemoveCheckpointsResponse> remove_checkpoints(
+      const v1::RemoveCheckpointsRequest& request, Milliseconds timeout);
+  /// Ends the job: may be repeated.
+  absl::StatusOr<v1::EndJobResponse> end_job(const v1::EndJobRequest& request,
+                                             Milliseconds timeout);
   /// As submit.
   absl::StatusOr<v1::SubmitResponse> restore_checkpoint(const v1::RestoreCheckpointRequest& request,
                                                         Milliseconds timeout);

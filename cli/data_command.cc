@@ -59,7 +59,12 @@ int threads_of(const DataSourceOptions& options) {
 
 absl::StatusOr<std::shared_ptr<const Dataset>> open_source(const DataSourceOptions& options) {
   POSEIDON_ASSIGN_OR_RETURN(const DataSourceSpec source, source_of(options));
-  return open_dataset(source, std::numeric_limits<std::int32_t>::max());
+  POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> dataset,
+                            open_dataset(source, std::numeric_limits<std::int32_t>::max()));
+  for (const std::string& remark : dataset->remarks()) {
+    std::fprintf(stderr, "note: %s\n", printable(remark).c_str());
+  }
+  return dataset;
 }
 
 void print_unreadable(const std::string& name, const std::string& reason) {

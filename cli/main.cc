@@ -16,6 +16,7 @@
 #include "cli/data_command.h"
 #include "cli/doctor_command.h"
 #include "cli/outcome.h"
+#include "cli/stop_command.h"
 #include "cli/tls_command.h"
 #include "cli/top_command.h"
 #include "cli/trace_command.h"
@@ -100,6 +101,22 @@ void add_submit(CLI::App& app, SubmitOptions& options) {
       "Data paths in the job must be valid on every worker's machine; relative ones are made\n"
       "absolute against the job file's folder here.\n\n"
       "Example:\n  poseidon submit job.json --coordinator 10.0.0.1:4700 --workers 4 --wait");
+}
+
+void add_stop(CLI::App& app, StopOptions& options) {
+  add_coordinator_options(app, options);
+  app.add_option("--job", options.job,
+                 "id, as `submit` and `status` tell it: stop no other one (default: the job that "
+                 "there is)");
+  app.add_option("--checkpoint-within-s", options.checkpoint_within_s,
+                 "how long a checkpoint of what it has trained may take; 0: take none")
+      ->check(CLI::Range(0, 86400))
+      ->capture_default_str();
+  app.footer(
+      "The cluster stays, and takes the next job. `poseidon checkpoint restore` goes on from "
+      "there.\n"
+      "Exit code 1 when the checkpoint could not be taken.\n\n"
+      "Example:\n  poseidon stop --coordinator 10.0.0.1:4700");
 }
 
 void add_status(CLI::App& app, StatusOptions& options) {
@@ -235,10 +252,33 @@ struct CheckpointOptions {
   CheckpointSaveOptions save;
   CheckpointExportOptions export_to;
   CheckpointRestoreOptions restore;
+  CheckpointRemoveOptions remove;
 };
 
 void add_checkpoint_id(CLI::App& app, std::string& checkpoint) {
   app.add_option("--checkpoint", checkpoint, "id, as in the list (default: the newest)");
+}
+
+void add_checkpoint_remove(CLI::App& app, CheckpointRemoveOptions& options) {
+  add_coordinator_options(app, options);
+  CLI::Option* ids =
+      app.add_option("--checkpoint", options.checkpoints, "ids, as in the list")->expected(1, -1);
+  CLI::Option* job =
+      app.add_option("--job", options.job, "id of a job, as in the list: all of its checkpoints");
+  app.add_option("--keep", options.keep, "with --job: but so many, the newest")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30))
+      ->needs(job);
+  ids->excludes(job);
+  app.callback([ids, job] {
+    if (ids->empty() && job->empty()) {
+      throw CLI::RequiredError("--checkpoint or --job");
+    }
+  });
+  app.footer(
+      "Those of the job in progress are not removed: it keeps as many as its checkpoint.keep\n"
+      "says. Prints the ids; servers give the room back in the background.\n\n"
+      "Example:\n"
+      "  poseidon checkpoint remove --job digits-3 --keep 1 --coordinator 10.0.0.1:4700");
 }
 
 /// `poseidon checkpoint`, which has subcommands of its own.
@@ -288,6 +328,8 @@ void add_checkpoint(CLI::App& app, CheckpointOptions& options) {
       "No job may run. The servers that hold the checkpoint must be here, on any address; the job\n"
       "may use more or fewer. With as many workers as before the model comes out the same.\n\n"
       "Example:\n  poseidon checkpoint restore --coordinator 10.0.0.1:4700 --wait");
+  add_checkpoint_remove(*app.add_subcommand("remove", "Remove checkpoints of jobs that are over"),
+                        options.remove);
 }
 
 /// `poseidon tls`, which has subcommands of its own.
@@ -346,6 +388,7 @@ int run(int argc, char** argv) {
 
   LocalOptions local;
   SubmitOptions submit;
+  StopOptions stop;
   StatusOptions status;
   TopOptions top;
   TraceOptions trace;
@@ -358,6 +401,7 @@ int run(int argc, char** argv) {
   TlsIssueOptions tls_issue;
   CLI::App* local_command = app.add_subcommand("local", "Train on this machine: a whole cluster");
   CLI::App* submit_command = app.add_subcommand("submit", "Give a job to a running cluster");
+  CLI::App* stop_command = app.add_subcommand("stop", "End the job, after a checkpoint");
   CLI::App* status_command = app.add_subcommand("status", "What the cluster does now");
   CLI::App* top_command = app.add_subcommand("top", "The cluster on a terminal, live");
   CLI::App* trace_command =
@@ -368,6 +412,7 @@ int run(int argc, char** argv) {
   CLI::App* models_command = app.add_subcommand("models", "The networks shipped");
   add_local(*local_command, local);
   add_submit(*submit_command, submit);
+  add_stop(*stop_command, stop);
   add_status(*status_command, status);
   add_top(*top_command, top);
   add_trace(*trace_command, trace);
@@ -380,7 +425,7 @@ int run(int argc, char** argv) {
   add_tls(*tls_command, tls_init, tls_issue);
   CheckpointOptions checkpoint;
   CLI::App* checkpoint_command =
-      app.add_subcommand("checkpoint", "List, save, export and restore checkpoints");
+      app.add_subcommand("checkpoint", "List, save, export, remove and restore checkpoints");
   add_checkpoint(*checkpoint_command, checkpoint);
 
   // CLI11 alone would answer `poseidon nonsense --help` with the help and success.
@@ -401,6 +446,7 @@ int run(int argc, char** argv) {
   }
   if (local_command->parsed()) return finish(run_local(local));
   if (submit_command->parsed()) return finish(run_submit(submit));
+  if (stop_command->parsed()) return finish(run_stop(stop));
   if (status_command->parsed()) return finish(run_status(status));
   if (top_command->parsed()) return finish(run_top(top));
   if (trace_command->parsed()) return finish(run_trace(trace));
@@ -421,6 +467,7 @@ int run(int argc, char** argv) {
     if (parsed("list")) return finish(run_checkpoint_list(checkpoint.list));
     if (parsed("save")) return finish(run_checkpoint_save(checkpoint.save));
     if (parsed("export")) return finish(run_checkpoint_export(checkpoint.export_to));
+    if (parsed("remove")) return finish(run_checkpoint_remove(checkpoint.remove));
     return finish(run_checkpoint_restore(checkpoint.restore));
   }
   return finish(run_models(models));

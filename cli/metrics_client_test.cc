@@ -60,7 +60,9 @@ class Fetch : public ::testing::Test {
     return pages;
   }
 
-  static std::int64_t now_s() { return SystemClock().unix_seconds(); }
+  static std::int64_t now_s() {
+    return std::chrono::duration_cast<std::chrono::seconds>(SystemClock().unix_time()).count();
+  }
   static KeyPair authority() {
     return *make_authority("authority", {now_s() - kDayS, now_s() + 100 * kDayS});
   }

@@ -23,6 +23,7 @@
 #include "common/status_json.h"
 #include "common/status_macros.h"
 #include "common/text.h"
+#include "nlohmann/json.hpp"
 
 namespace poseidon {
 namespace {

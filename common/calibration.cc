@@ -11,10 +11,6 @@
 namespace poseidon {
 namespace {
 
-using Json = nlohmann::json;
-
-constexpr std::size_t kMaxEntries = 65536;  ///< layers or nodes; beyond any network or cluster
-
 absl::Status check(double value, bool zero_allowed, std::string_view source,
                    const std::string& key) {
   if (std::isfinite(value) && (zero_allowed ? value >= 0.0 : value > 0.0)) return absl::OkStatus();
@@ -30,39 +26,6 @@ nlohmann::ordered_json nics_to_json(const std::vector<NicSpeed>& nics) {
                     {"receive_bytes_per_s", nic.receive_bytes_per_s}});
   }
   return json;
-}
-
-void read_nics(JsonFields& fields, std::string_view key, std::vector<NicSpeed>& nics) {
-  fields.require(key);
-  const Json* array = fields.array(key, "nodes", 1, kMaxEntries);
-  if (array == nullptr) return;
-  for (const Json& json : *array) {
-    JsonFields nic(json, fields.source(), str_cat(fields.path_of(key), "[", nics.size(), "]"));
-    NicSpeed& speed = nics.emplace_back();
-    nic.require("send_bytes_per_s");
-    nic.number("send_bytes_per_s", &speed.send_bytes_per_s);
-    nic.require("receive_bytes_per_s");
-    nic.number("receive_bytes_per_s", &speed.receive_bytes_per_s);
-    fields.add(nic.finish());
-  }
-}
-
-void read_layers(JsonFields& fields, std::vector<LayerTimes>& layers) {
-  fields.require("layers");
-  const Json* array = fields.array("layers", "layers", 1, kMaxEntries);
-  if (array == nullptr) return;
-  for (const Json& json : *array) {
-    JsonFields layer(json, fields.source(),
-                     str_cat(fields.path_of("layers"), "[", layers.size(), "]"));
-    LayerTimes& times = layers.emplace_back();
-    layer.require("name");
-    layer.string("name", &times.name);
-    layer.require("forward_seconds");
-    layer.number("forward_seconds", &times.forward_s);
-    layer.require("backward_seconds");
-    layer.number("backward_seconds", &times.backward_s);
-    fields.add(layer.finish());
-  }
 }
 
 }  // namespace
@@ -104,22 +67,6 @@ nlohmann::ordered_json calibration_to_json(const Calibration& calibration) {
                               {"backward_seconds", layer.backward_s}});
   }
   return json;
-}
-
-absl::StatusOr<Calibration> calibration_from_json(const nlohmann::json& json,
-                                                  std::string_view source) {
-  Calibration calibration;
-  JsonFields fields(json, source, "calibration");
-  fields.boolean("measured", &calibration.measured);
-  fields.number("device_ops_per_s", &calibration.device_ops_per_s);
-  fields.number("server_sum_bytes_per_s", &calibration.server_sum_bytes_per_s);
-  fields.number("latency_seconds", &calibration.latency_s);
-  read_nics(fields, "workers", calibration.workers);
-  read_nics(fields, "servers", calibration.servers);
-  read_layers(fields, calibration.layers);
-  POSEIDON_RETURN_IF_ERROR(fields.finish());
-  POSEIDON_RETURN_IF_ERROR(validate(calibration, source));
-  return calibration;
 }
 
 }  // namespace poseidon

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 
 namespace poseidon {
 
@@ -52,9 +52,5 @@ absl::Status validate(const Calibration& calibration, std::string_view source);
 
 /// The value of "calibration" in plan.json.
 nlohmann::ordered_json calibration_to_json(const Calibration& calibration);
-
-/// The inverse. Trusts nothing: unknown keys, wrong types and what validate() refuses are refused.
-absl::StatusOr<Calibration> calibration_from_json(const nlohmann::json& json,
-                                                  std::string_view source);
 
 }  // namespace poseidon

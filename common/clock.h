@@ -6,7 +6,6 @@
 // handed `now`; a Transport has a clock of its own (Loop::now).
 
 #include <chrono>
-#include <cstdint>
 
 namespace poseidon {
 
@@ -23,8 +22,8 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual Nanoseconds now() const = 0;
-  /// Seconds since 1970, for files and messages that people read; may jump.
-  virtual std::int64_t unix_seconds() const = 0;
+  /// Since 1970, for files and messages that people or later processes read; may jump.
+  virtual Milliseconds unix_time() const = 0;
 };
 
 /// The machine's monotonic clock.
@@ -34,10 +33,9 @@ class SystemClock final : public Clock {
     return std::chrono::duration_cast<Nanoseconds>(
         std::chrono::steady_clock::now().time_since_epoch());
   }
-  std::int64_t unix_seconds() const override {
-    return std::chrono::duration_cast<std::chrono::seconds>(
-               std::chrono::system_clock::now().time_since_epoch())
-        .count();
+  Milliseconds unix_time() const override {
+    return std::chrono::duration_cast<Milliseconds>(
+        std::chrono::system_clock::now().time_since_epoch());
   }
 };
 
@@ -45,9 +43,7 @@ class SystemClock final : public Clock {
 class ManualClock final : public Clock {
  public:
   Nanoseconds now() const override { return now_; }
-  std::int64_t unix_seconds() const override {
-    return std::chrono::duration_cast<std::chrono::seconds>(now_).count();
-  }
+  Milliseconds unix_time() const override { return std::chrono::duration_cast<Milliseconds>(now_); }
   void advance(Nanoseconds by) { now_ += by; }
   void set(Nanoseconds to) {
     if (to > now_) now_ = to;

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "common/optimizer.h"
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 
 namespace poseidon {
 

@@ -25,7 +25,7 @@ class ReportOutbox {
  public:
   /// Iterations told again at most (8 bytes each). A coordinator that lacks older ones goes on
   /// without them. It takes twice as many from one worker before it has heard of another.
-  static constexpr std::size_t kKeptIterations = 65536;
+  static constexpr std::size_t kKeptIterations = 131072;
   /// Tests, checkpoints, Ready, Halted, Finished or Failed; beyond it the oldest go.
   static constexpr std::size_t kKeptEvents = 16384;
 

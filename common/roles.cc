@@ -26,6 +26,8 @@ constexpr std::array kRules = {
     MethodRule{"/poseidon.v1.Coordinator/RequestCheckpoint", kOperator, kCoordinator},
     MethodRule{"/poseidon.v1.Coordinator/LocateCheckpoint", kOperator, kCoordinator},
     MethodRule{"/poseidon.v1.Coordinator/RestoreCheckpoint", kOperator, kCoordinator},
+    MethodRule{"/poseidon.v1.Coordinator/RemoveCheckpoints", kOperator, kCoordinator},
+    MethodRule{"/poseidon.v1.Coordinator/EndJob", kOperator, kCoordinator},
     MethodRule{"/poseidon.v1.ParameterServer/Exchange", kWorker, kServer, kSealed},
     MethodRule{"/poseidon.v1.LocalAggregation/Exchange", kWorker, kWorker, kSealed},
     MethodRule{"/poseidon.v1.FactorExchange/Exchange", kWorker, kWorker, kSealed},

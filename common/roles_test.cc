@@ -56,6 +56,8 @@ TEST(Roles, WhoMayCallWhat) {
   EXPECT_EQ(callers("/poseidon.v1.Coordinator/RequestCheckpoint"), "O");
   EXPECT_EQ(callers("/poseidon.v1.Coordinator/LocateCheckpoint"), "O");
   EXPECT_EQ(callers("/poseidon.v1.Coordinator/RestoreCheckpoint"), "O");
+  EXPECT_EQ(callers("/poseidon.v1.Coordinator/RemoveCheckpoints"), "O");
+  EXPECT_EQ(callers("/poseidon.v1.Coordinator/EndJob"), "O");
   EXPECT_EQ(callers("/poseidon.v1.Coordinator/Trace"), "O");
   EXPECT_EQ(callers("/poseidon.v1.ParameterServer/Exchange"), "W");
   EXPECT_EQ(callers("/poseidon.v1.LocalAggregation/Exchange"), "W");

@@ -1,4 +1,5 @@
 #include "common/status_json.h"
+#include "nlohmann/json.hpp"
 
 #include <cmath>
 #include <string>

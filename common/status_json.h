@@ -3,7 +3,7 @@
 // A cluster's status as JSON, for scripts (`poseidon status --json`, `poseidon top --json`) and for
 // the coordinator's status page. Pure.
 
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 #include "poseidon/v1/control.pb.h"
 
 namespace poseidon {

@@ -56,12 +56,6 @@ FailureKind to_failure_kind(v1::Failure failure) {
   return failure == v1::FAILURE_PEER ? FailureKind::kPeer : FailureKind::kJob;
 }
 
-std::int64_t unix_seconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 }  // namespace
 
 Cluster::Cluster(ClusterOptions options, JobResolver resolver,
@@ -286,7 +280,7 @@ JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
            .reason = one_line(report.reason()),
            .bytes = static_cast<std::int64_t>(std::min(report.bytes(), kMaxBytes)),
            .seconds = std::isfinite(report.seconds()) ? std::max(report.seconds(), 0.0) : 0.0},
-          unix_seconds(), now);
+          std::chrono::duration_cast<std::chrono::seconds>(clock_->unix_time()).count(), now);
     }
     default:
       return {CountRefusal{Refusal::kMalformed, "a message that is none of a job's"}};
@@ -506,13 +500,44 @@ void Cluster::watch_drift(Nanoseconds now) {
   apply(job_->on_measured_times(times, now));
 }
 
+/// Events of the job go on meanwhile, its deadlines do not: nobody ticks.
+void Cluster::end_before_shutdown(const std::string& reason, std::unique_lock<std::mutex>& lock) {
+  if (!job_ || job_->ended()) return;
+  const std::string why = absl::StrCat("the coordinator was stopped (", reason, ")");
+  const Nanoseconds patience = options_.shutdown_checkpoint_timeout;
+  apply(job_->stop(why, patience, clock_->now()));
+  job_changed_.wait_for(lock, patience, [this] { return job_->ended(); });
+  apply(job_->stop(why, Nanoseconds::zero(), clock_->now()));
+}
+
+/// Nodes may be stopped, too, before the next process comes.
+void Cluster::save_before_shutdown(std::unique_lock<std::mutex>& lock) {
+  if (!job_ || job_->ended()) return;
+  job_->drop_change();  // for which nodes would be stopped that are to train on
+  const bool has_trained_on = job_->progress(clock_->now()).completed > job_->first_iteration();
+  const Nanoseconds patience = options_.shutdown_checkpoint_timeout;
+  if (patience > Nanoseconds::zero() && has_trained_on) {
+    if (absl::StatusOr<JobActions> asked = job_->save_checkpoint(clock_->now()); asked.ok()) {
+      apply(*asked);
+      job_changed_.wait_for(lock, patience, [this] {
+        return job_->state() != JobState::kRunning || !job_->checkpoints().asked_for();
+      });
+    }
+  }
+  if (job_->ended()) return;
+  note(EventKind::kJob, absl::StrCat(job_text(),
+                                     "; its nodes train on, and the next coordinator "
+                                     "with this state directory goes on with it"));
+}
+
 void Cluster::shutdown(const std::string& reason) {
   std::unique_lock<std::mutex> lock(mutex_);
   shutting_down_ = true;
-  const std::string saved = save_before_stop(lock);
-  if (job_ && !job_->ended()) {
-    apply(job_->fail(absl::StrCat("the coordinator was stopped (", reason, ")", saved),
-                     clock_->now()));
+  const bool was_told_to_end = job_ && job_->is_stopping();
+  if (options_.on_shutdown == OnShutdown::kKeepJob && !was_told_to_end) {
+    save_before_shutdown(lock);
+  } else {
+    end_before_shutdown(reason, lock);
   }
   if (trace_) {
     trace_sink_->finish(absl::UnavailableError("the coordinator stops"));
@@ -523,9 +548,11 @@ void Cluster::shutdown(const std::string& reason) {
     link->close(absl::UnavailableError(absl::StrCat("the coordinator stops (", reason, ")")));
   }
   attached_.clear();
-  files_closed_changed_.wait_for(lock, kFilesTimeout, [this] { return files_closed_; });
-  forget_followers(clock_->now());
   if (!job_) return;
+  if (!job_->ended()) directory_->close(RunEnd::kLeft);
+  files_closed_changed_.wait_for(lock, kFilesTimeout, [this] { return files_closed_; });
+  if (!job_->ended()) return;
+  forget_followers(clock_->now());
   follower_told_.wait_for(lock, options_.last_words, [this] {
     return std::ranges::all_of(followers_, [](const auto& entry) { return entry.second.end_told; });
   });

@@ -9,8 +9,8 @@
 // there is one job at a time (reserve_submission), how an earlier coordinator's job goes on
 // (go_on_with), whether a node that joins is of a later epoch than that one's (is_beyond_epoch),
 // which times do not count against the job, because the coordinator itself was away or cut off
-// (forgive_job), how large a model may be that is uploaded (begin_upload), and whether a stop waits
-// for a checkpoint (save_before_stop).
+// (forgive_job), how large a model may be that is uploaded (begin_upload), and what becomes of the
+// job when this process is stopped (shutdown).
 //
 // Concurrency contract
 //  1. Every public method may be called from any thread; none blocks on network or disk, except
@@ -65,10 +65,15 @@ class NodeLink {
   virtual std::string peer_host() const = 0;
 };
 
+/// What shutdown does with the job: ends it, or leaves it to its nodes, which train on, and to the
+/// next process with this state directory.
+enum class OnShutdown { kEndJob, kKeepJob };
+
 struct ClusterOptions {
   MembershipOptions membership;
   JobRunOptions job;
   std::size_t max_job_bytes = 4 << 20;  ///< of a job's text, its network inline
+  OnShutdown on_shutdown = OnShutdown::kEndJob;
   /// How long shutdown waits for a checkpoint of the job that trains; 0: takes none.
   Nanoseconds shutdown_checkpoint_timeout = std::chrono::seconds(10);
   /// How much longer at most shutdown answers for those who follow a job of whose end they have not
@@ -124,6 +129,9 @@ class Cluster {
       const v1::LocateCheckpointRequest& request);
   absl::StatusOr<v1::SubmitResponse> restore_checkpoint(
       const v1::RestoreCheckpointRequest& request);
+  absl::StatusOr<v1::RemoveCheckpointsResponse> remove_checkpoints(
+      const v1::RemoveCheckpointsRequest& request);
+  absl::StatusOr<v1::EndJobResponse> end_job(const v1::EndJobRequest& request);
 
   // ---- traces (cluster_trace.cc) ----
   /// OK: all else, and the end, goes to the sink.
@@ -145,8 +153,9 @@ class Cluster {
   // ---- time and end ----
   /// Leases and deadlines; call several times a second.
   void tick();
-  /// Saves a checkpoint of the job that trains and fails it, ends every stream, and waits (seconds)
-  /// for the files to be written, and for those who follow the job to have heard of its end.
+  /// Saves a checkpoint of the job that trains, ends it or leaves it, ends every stream, and waits
+  /// (seconds) for the files to be written, and for those who follow a job that ends to have heard
+  /// of it.
   void shutdown(const std::string& reason);
 
   // ---- being watched (cluster_metrics.cc) ----
@@ -198,7 +207,8 @@ class Cluster {
   void write_manifest(const WriteManifest& write);
   void remove_manifest(const CheckpointManifest& manifest);
   void remove_due_checkpoints();
-  std::string save_before_stop(std::unique_lock<std::mutex>& lock);
+  void end_before_shutdown(const std::string& reason, std::unique_lock<std::mutex>& lock);
+  void save_before_shutdown(std::unique_lock<std::mutex>& lock);
   absl::StatusOr<v1::SubmitResponse> begin_job(const v1::SubmitRequest& request,
                                                std::optional<SnapshotId> source);
   absl::Status add_source(SnapshotId source, JobDescription& description);

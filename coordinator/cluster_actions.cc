@@ -160,7 +160,7 @@ void Cluster::after_actions() {
   counted_iterations_ = progress.completed;  // less than before where some are made again
   if (job_->ended() && !files_closing_) {
     files_closing_ = true;
-    directory_->close();
+    directory_->close(RunEnd::kOver);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "common/check.h"
 #include "common/file_io.h"
 #include "common/log.h"
+#include "common/printable.h"
 #include "common/status_macros.h"
 #include "common/text.h"
 #include "coordinator/admission.h"
@@ -96,6 +97,29 @@ absl::StatusOr<v1::SubmitResponse> Cluster::submit(const v1::SubmitRequest& requ
   POSEIDON_RETURN_IF_ERROR(
       check_protocol_version(request.protocol_version(), "the command line tool"));
   return begin_job(request, std::nullopt);
+}
+
+absl::StatusOr<v1::EndJobResponse> Cluster::end_job(const v1::EndJobRequest& request) {
+  POSEIDON_RETURN_IF_ERROR(
+      check_protocol_version(request.protocol_version(), "the command line tool"));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (shutting_down_) return absl::UnavailableError("the coordinator is stopping");
+  if (!job_active()) {
+    return absl::FailedPreconditionError(absl::StrCat("no job is active: there is nothing to stop",
+                                                      job_ ? absl::StrCat("; ", job_text()) : ""));
+  }
+  const JobDescription& description = job_->description();
+  if (!request.job_id().empty() && request.job_id() != description.id) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        job_text(), ", and job ", printable(request.job_id()), " is not active: nothing is done"));
+  }
+  apply(job_->stop("an operator stopped it (poseidon stop)",
+                   std::chrono::seconds(request.checkpoint_within_s()), clock_->now()));
+  v1::EndJobResponse out;
+  out.set_job_id(description.id);
+  out.set_run_directory(description.run_directory);
+  out.set_waits(!job_->ended());
+  return out;
 }
 
 /// `source`: go on from this checkpoint, whose job the request has.
@@ -212,7 +236,11 @@ void Cluster::files_are_closed() {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (job_ != nullptr && job_->ended()) {
       ended = outcome();
-      ++(job_state() == JobState::kDone ? counts_.jobs_done : counts_.jobs_failed);
+      if (job_state() == JobState::kDone) {
+        ++counts_.jobs_done;
+      } else {
+        ++(job_->was_stopped() ? counts_.jobs_stopped : counts_.jobs_failed);
+      }
     }
   }
   // Only now, that all its files are whole, nobody needs to go on with it.
@@ -396,6 +424,7 @@ void Cluster::fill_job(v1::GetStatusResponse& out) const {
   out.set_iteration(static_cast<std::uint64_t>(progress.completed));
   out.set_iterations(static_cast<std::uint64_t>(description.iterations));
   out.set_epoch(job_->epoch().value());
+  out.set_unsaved(job_->ended_unsaved());
   if (progress.loss) out.set_loss(*progress.loss);
   out.set_images_per_s(progress.images_per_s);
   if (progress.test) {

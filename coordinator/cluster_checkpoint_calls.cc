@@ -1,8 +1,11 @@
 // What operators ask of Cluster about checkpoints (cluster_calls.cc has submit and status).
 
+#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/printable.h"
 #include "common/restore_source.h"
 #include "common/status_macros.h"
 #include "coordinator/admission.h"
@@ -114,6 +117,54 @@ absl::StatusOr<v1::LocateCheckpointResponse> Cluster::locate_checkpoint(
     out.set_job_json(manifest->job_json);
   }
   catalog_.hold(manifest->snapshot, clock_->now());
+  return out;
+}
+
+absl::StatusOr<v1::RemoveCheckpointsResponse> Cluster::remove_checkpoints(
+    const v1::RemoveCheckpointsRequest& request) {
+  POSEIDON_RETURN_IF_ERROR(check_protocol_version(request.protocol_version(), kOperator));
+  if (request.ids().empty() == request.job_id().empty()) {
+    return absl::InvalidArgumentError("give either ids of checkpoints or the id of a job");
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (shutting_down_) return absl::UnavailableError("the coordinator is stopping");
+  std::map<SnapshotId, CheckpointManifest> chosen;
+  for (const std::string& id : request.ids()) {
+    if (id.empty()) return absl::InvalidArgumentError("an id of a checkpoint is empty");
+    POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest, catalog_.find(id));
+    chosen.emplace(manifest->snapshot, *manifest);
+  }
+  if (!request.job_id().empty()) {
+    std::vector<CheckpointManifest> of_job = catalog_.of_job(request.job_id());
+    if (of_job.empty()) {
+      return absl::NotFoundError(
+          absl::StrCat("there is no checkpoint of a job ", printable(request.job_id()),
+                       " (`poseidon checkpoint list` shows all, with the ids of their jobs)"));
+    }
+    of_job.resize(of_job.size() - std::min<std::size_t>(of_job.size(), request.keep_newest()));
+    for (CheckpointManifest& manifest : of_job) {
+      chosen.emplace(manifest.snapshot, std::move(manifest));
+    }
+  }
+  if (submitting_) {
+    return absl::FailedPreconditionError(
+        "a job is being submitted at this moment, and may begin at a checkpoint: try again");
+  }
+  for (const auto& [snapshot, manifest] : chosen) {
+    if (!job_active() || (!is_job(manifest.job_id) && source_ != snapshot)) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("checkpoint ", snapshot_name(snapshot), " is needed: ", job_text(),
+                     ", and removes its own as checkpoint.keep says; nothing is removed"));
+  }
+  v1::RemoveCheckpointsResponse out;
+  for (const auto& [snapshot, manifest] : chosen) {
+    const std::string name = snapshot_name(snapshot);
+    remove_manifest(manifest);
+    const bool is_held = catalog_.all().contains(snapshot);
+    (is_held ? out.add_held() : out.add_removed())->assign(name);
+    note(EventKind::kCheckpoint,
+         absl::StrCat("an operator removes checkpoint ", name, " of job ", manifest.job_id));
+  }
   return out;
 }
 

@@ -124,10 +124,13 @@ void Cluster::remove_manifest(const CheckpointManifest& manifest) {
     const SnapshotId snapshot = manifest.snapshot;
     settling_.erase(snapshot);
     if (!status.ok()) catalog_.add(manifest);  // it is still there, and so are its parts
-    if (is_job(manifest.job_id)) {
+    if (is_job(manifest.job_id) && !job_->ended()) {
       apply(job_->on_manifest_removed(snapshot, status));
-    } else if (status.ok()) {  // its job made room for another one meanwhile
+    } else if (status.ok()) {  // its job is over
       forget_parts({.snapshot = snapshot, .stores = manifest.stores});
+    } else {
+      note(EventKind::kAlarm, absl::StrCat("checkpoint ", snapshot_name(snapshot),
+                                           " could not be removed: ", status.message()));
     }
   });
 }
@@ -136,24 +139,6 @@ void Cluster::remove_due_checkpoints() {
   for (const CheckpointManifest& manifest : catalog_.take_due(clock_->now())) {
     remove_manifest(manifest);
   }
-}
-
-/// What the job's end says of it; "" when nothing was to be saved.
-std::string Cluster::save_before_stop(std::unique_lock<std::mutex>& lock) {
-  const auto trains = [this] { return job_ && job_->state() == JobState::kRunning; };
-  if (options_.shutdown_checkpoint_timeout <= Nanoseconds::zero() || !trains()) return "";
-  const Nanoseconds now = clock_->now();
-  if (job_->progress(now).completed > job_->first_iteration()) {
-    if (absl::StatusOr<JobActions> actions = job_->save_checkpoint(now); actions.ok()) {
-      apply(*actions);
-      job_changed_.wait_for(lock, options_.shutdown_checkpoint_timeout,
-                            [&] { return !trains() || !job_->checkpoints().asked_for(); });
-    }
-  }
-  const CheckpointManifest* newest = job_->checkpoints().newest();
-  if (newest == nullptr) return "; there is no checkpoint of it";
-  return absl::StrCat("; `poseidon checkpoint restore` goes on from checkpoint ",
-                      snapshot_name(newest->snapshot));
 }
 
 }  // namespace poseidon

@@ -78,10 +78,7 @@ CoordinatorFigures Cluster::figures() {
 void Cluster::note(EventKind kind, const std::string& text) {
   const std::string line = one_line(text);
   spdlog::log(kind == EventKind::kAlarm ? spdlog::level::err : spdlog::level::info, "{}", line);
-  events_.add(
-      kind, line,
-      std::chrono::duration_cast<Milliseconds>(std::chrono::system_clock::now().time_since_epoch())
-          .count());
+  events_.add(kind, line, clock_->unix_time().count());
 }
 
 StatusView Cluster::view() {

@@ -15,12 +15,6 @@
 namespace poseidon {
 namespace {
 
-/// Since 1970: what is kept on disk must mean something to the next process.
-Milliseconds wall_clock() {
-  return std::chrono::duration_cast<Milliseconds>(
-      std::chrono::system_clock::now().time_since_epoch());
-}
-
 std::vector<NodeInfo> nodes_of(const std::vector<Participant>& participants) {
   std::vector<NodeInfo> nodes;
   for (const Participant& p : participants) nodes.push_back(p.node);
@@ -180,7 +174,7 @@ void Cluster::record_job() {
                .lost = lost};
   if (recorded_ == now) return;
   if (trained_since_.first != job_->epoch()) {
-    trained_since_ = {job_->epoch(), wall_clock().count()};
+    trained_since_ = {job_->epoch(), clock_->unix_time().count()};
   }
   recorded_ = std::move(now);
   const std::set<SnapshotId>& abandoned = job_->checkpoints().abandoned();
@@ -348,11 +342,11 @@ absl::Status Cluster::go_on_with(DurableJob record) {
       .first_iteration = running.first_iteration,
       .begun_with = static_cast<std::uint32_t>(running.begun_with),
       .samples = static_cast<std::uint64_t>(running.samples),
-      .completed = std::max(progress.next_iteration, running.first_iteration),
+      .completed = completed_iterations(running, committed, progress.next_iteration),
       .loss = progress.loss,
       .test = std::nullopt,
       .model_stored = directory->has_model(),
-      .age = std::max(Milliseconds(0), wall_clock() - Milliseconds(running.started_unix_ms)),
+      .age = std::max(Milliseconds(0), clock_->unix_time() - Milliseconds(running.started_unix_ms)),
       .recovering_from = running.recovering_from,
       .stopped = running.stopped,
       .abandoned = std::move(running.abandoned),

@@ -18,7 +18,7 @@ namespace poseidon {
 class TestClock final : public Clock {
  public:
   Nanoseconds now() const override { return Nanoseconds(now_ns_.load()); }
-  std::int64_t unix_seconds() const override { return 1'700'000'000; }
+  Milliseconds unix_time() const override { return std::chrono::seconds(1'700'000'000); }
   void advance(Nanoseconds by) { now_ns_ += by.count(); }
 
  private:

@@ -269,6 +269,19 @@ void keep_the_job(v1::GetStatusResponse& status) {
 
 }  // namespace
 
+Iteration completed_iterations(const DurableJob::Running& running,
+                               const std::vector<CheckpointManifest>& committed, Iteration told) {
+  Iteration least = running.first_iteration;
+  if (running.stopped) {
+    for (const CheckpointManifest& manifest : committed) {
+      const bool is_abandoned =
+          std::ranges::find(running.abandoned, manifest.snapshot) != running.abandoned.end();
+      if (!is_abandoned) least = std::min(least, manifest.iteration());
+    }
+  }
+  return std::max(told, least);
+}
+
 v1::GetStatusResponse status_without_job() {
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   v1::GetStatusResponse out;

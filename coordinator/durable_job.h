@@ -62,6 +62,12 @@ std::string durable_job_to_json(const DurableJob& job);
 /// has as many workers and servers, at the same addresses, as there are; all ids differ.
 absl::StatusOr<DurableJob> durable_job_from_json(std::string_view text);
 
+/// How many iterations the run has behind it, of whose metrics so many are on disk: those before
+/// the epoch at least. Of an epoch that is over they may have been taken back for the next one,
+/// which begins from one of these checkpoints.
+Iteration completed_iterations(const DurableJob::Running& running,
+                               const std::vector<CheckpointManifest>& committed, Iteration told);
+
 /// What `status` tells where no job was ever submitted.
 v1::GetStatusResponse status_without_job();
 

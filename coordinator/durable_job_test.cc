@@ -56,6 +56,24 @@ DurableJob running_job() {
   return job;
 }
 
+TEST(DurableJob, MetricsMayHaveBeenTakenBackForAnEpochThatHadNotBegun) {
+  DurableJob::Running running = *running_job().running;  // from 40 on
+  std::vector<CheckpointManifest> committed(3);
+  committed[0].snapshot = snapshot_id(Epoch(2), 20);
+  committed[1].snapshot = snapshot_id(Epoch(2), 40);
+  committed[2].snapshot = snapshot_id(Epoch(2), 60);
+  EXPECT_EQ(completed_iterations(running, committed, 55), 55);
+  EXPECT_EQ(completed_iterations(running, committed, 20), 40) << "lines were lost";
+  running.stopped = true;
+  EXPECT_EQ(completed_iterations(running, committed, 55), 55);
+  EXPECT_EQ(completed_iterations(running, committed, 20), 20) << "40 could not be read";
+  running.abandoned.push_back(committed[0].snapshot);
+  EXPECT_EQ(completed_iterations(running, committed, 20), 40) << "nothing goes back there";
+  // A branch begins without lines, from another run's checkpoint.
+  EXPECT_EQ(completed_iterations(running, {committed[1]}, 0), 40);
+  EXPECT_EQ(completed_iterations(running, {}, 0), 40);
+}
+
 // A hundred nodes that are named in a reason.
 TEST(DurableJob, IsReadHoweverLongItsReasonIs) {
   DurableJob job = running_job();

@@ -396,6 +396,8 @@ JobActions JobRun::tick(Nanoseconds now) {
       actions.push_back(std::move(action));
     }
   }
+  settle_stop(now, actions);
+  if (ended()) return actions;
   const std::string reason = deadline_reason(now);
   if (!reason.empty()) end(false, reason, now, actions);
   return actions;
@@ -406,6 +408,7 @@ void JobRun::forgive(Nanoseconds duration, Nanoseconds now) {
     *since = std::min(*since + duration, now);
   }
   if (recovering_since_) recovering_since_ = std::min(*recovering_since_ + duration, now);
+  if (stopping_) stopping_->until += duration;
   if (calibration_) calibration_->forgive(duration);
   checkpoints_.forgive(duration, now);
 }

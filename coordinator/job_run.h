@@ -224,8 +224,20 @@ class JobRun {
   void on_model_offered(Nanoseconds now) { last_progress_ = now; }
   /// It is on disk.
   JobActions on_model_stored(Epoch epoch, Nanoseconds now);
-  /// Ends the job from outside: the disk is full, the coordinator stops.
+  /// Ends the job from outside: the disk is full.
   JobActions fail(const std::string& reason, Nanoseconds now);
+  /// Somebody wants it to end. What has been trained is saved first, for at most `patience`, and a
+  /// job that has all its iterations behind it may become done. May be repeated: the last patience
+  /// counts.
+  JobActions stop(const std::string& why, Nanoseconds patience, Nanoseconds now);
+  /// Somebody wants it to end.
+  bool is_stopping() const { return stopping_.has_value(); }
+  /// It has ended because somebody wanted that ...
+  bool was_stopped() const { return was_stopped_; }
+  /// ... and no checkpoint has what it had trained when it was told to.
+  bool ended_unsaved() const { return ended_unsaved_; }
+  /// No more workers and no better plan before the next one is wanted.
+  void drop_change() { change_.reset(); }
   /// Looks at the deadlines; call several times a second.
   JobActions tick(Nanoseconds now);
   /// So long nobody could have been heard: deadlines are that much later.
@@ -295,6 +307,8 @@ class JobRun {
   bool allows_workers(std::size_t count) const;
   void add_workers(Nanoseconds now);
   void end_epoch(bool succeeded, const std::string& reason, JobActions& actions);
+  bool waits_to_stop(Nanoseconds now) const;
+  void settle_stop(Nanoseconds now, JobActions& actions);
   void recover(EpochEnd what, const std::string& reason, bool in_memory, Nanoseconds now,
                JobActions& actions);
   void fall_back(const std::string& why, Nanoseconds now, JobActions& actions);
@@ -372,6 +386,15 @@ class JobRun {
   std::string no_epoch_why_;  ///< why the last one could not be had
   int recoveries_ = 0;
   JobCounts counts_;  ///< but for checkpoints
+
+  struct Stopping {
+    std::string why;
+    Iteration completed = 0;  ///< when it was told to
+    Nanoseconds until{0};
+  };
+  std::optional<Stopping> stopping_;
+  bool was_stopped_ = false;
+  bool ended_unsaved_ = false;
 
   // Changes that are no recoveries: more workers, a better plan.
   struct Change {

@@ -179,6 +179,7 @@ absl::StatusOr<JobActions> JobRun::save_checkpoint(Nanoseconds now) {
 void JobRun::after_checkpoint_event(Nanoseconds now, JobActions& actions) {
   finish_if_complete(now, actions);
   if (state_ == JobState::kRunning && change_ && !is_trained()) change_now(now, actions);
+  if (state_ == JobState::kRunning) settle_stop(now, actions);
   if (state_ != JobState::kSaving) return;
   const SnapshotId wanted = snapshot_id(epoch_, saving_);
   if (checkpoints_.committed().contains(wanted)) {

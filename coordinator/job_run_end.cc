@@ -87,9 +87,10 @@ void JobRun::end(bool succeeded, const std::string& reason, Nanoseconds now, Job
   enter(succeeded ? JobState::kDone : JobState::kFailed, now);
   ended_at_ = now;
   message_ = reason;
-  actions.emplace_back(
-      LogLine{absl::StrCat("job ", description_.id, succeeded ? " is done" : " failed: ", reason),
-              succeeded ? LogLine::Kind::kJob : LogLine::Kind::kAlarm});
+  const bool as_wanted = succeeded || was_stopped_;
+  const char* how = succeeded ? " is done" : was_stopped_ ? " ends: " : " failed: ";
+  actions.emplace_back(LogLine{absl::StrCat("job ", description_.id, how, reason),
+                               as_wanted ? LogLine::Kind::kJob : LogLine::Kind::kAlarm});
   end_epoch(succeeded, reason, actions);
 }
 
@@ -198,6 +199,62 @@ JobActions JobRun::fail(const std::string& reason, Nanoseconds now) {
   JobActions actions;
   if (!ended()) end(false, reason, now, actions);
   return actions;
+}
+
+JobActions JobRun::stop(const std::string& why, Nanoseconds patience, Nanoseconds now) {
+  JobActions actions;
+  if (ended()) return actions;
+  const Iteration completed = iterations_ ? iterations_->completed() : first_iteration_;
+  if (!stopping_) stopping_ = Stopping{.why = why, .completed = completed, .until = now};
+  stopping_->until = now + patience;
+  drop_change();
+  if (patience > Nanoseconds::zero() && completed > first_iteration_) {
+    // What does not train has nothing to save, or is about to save what is in memory.
+    absl::StatusOr<JobActions> asked = save_checkpoint(now);
+    if (asked.ok()) actions = *std::move(asked);
+  }
+  settle_stop(now, actions);
+  return actions;
+}
+
+/// For a checkpoint, or the reports of what it has behind it, or the end of training.
+bool JobRun::waits_to_stop(Nanoseconds now) const {
+  if (now >= stopping_->until) return false;
+  if (state_ == JobState::kHalting || state_ == JobState::kSaving) return true;
+  if (state_ != JobState::kRunning) return false;
+  const Iteration completed = iterations_->completed();
+  if (checkpoints_.asked_for() || completed == description_.iterations) return true;
+  const CheckpointManifest* newest = checkpoints_.newest();
+  return newest != nullptr && snapshot_epoch(newest->snapshot) == epoch_ &&
+         newest->iteration() > completed;
+}
+
+/// Ends the job that shall end, once there is nothing more to wait for.
+void JobRun::settle_stop(Nanoseconds now, JobActions& actions) {
+  if (!stopping_ || ended()) return;
+  if (waits_to_stop(now)) {
+    message_ = absl::StrCat(stopping_->why, "; it ends when what it has trained is saved");
+    return;
+  }
+  if (is_trained()) {  // and only its last checkpoint is not whole
+    end(true, "", now, actions);
+    return;
+  }
+  const CheckpointManifest* newest = checkpoints_.newest_usable();
+  const Iteration saved = newest == nullptr ? 0 : newest->iteration();
+  std::string left = "there is no checkpoint of it";
+  if (newest != nullptr) {
+    left = saved == description_.iterations
+               ? "`poseidon checkpoint export` writes the model of its end from checkpoint "
+               : "`poseidon checkpoint restore` goes on from checkpoint ";
+    left += snapshot_name(newest->snapshot);
+  }
+  if (const auto& last = checkpoints_.last(); last && !last->committed) {
+    absl::StrAppend(&left, " (", snapshot_name(last->snapshot), " failed: ", last->reason, ")");
+  }
+  was_stopped_ = true;
+  ended_unsaved_ = saved < stopping_->completed;
+  end(false, absl::StrCat(stopping_->why, "; ", left), now, actions);
 }
 
 }  // namespace poseidon

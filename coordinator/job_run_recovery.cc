@@ -161,6 +161,10 @@ void JobRun::halted_all(Nanoseconds now, JobActions& actions) {
 }
 
 void JobRun::fall_back(const std::string& why, Nanoseconds now, JobActions& actions) {
+  if (stopping_) {
+    replace(now, actions);
+    return;
+  }
   const std::vector<const CheckpointManifest*> usable = usable_checkpoints();
   actions.emplace_back(LogLine{
       absl::StrFormat("job %s: %s; goes back to %s", description_.id, why,
@@ -174,6 +178,11 @@ void JobRun::fall_back(const std::string& why, Nanoseconds now, JobActions& acti
 /// The epoch is over; the next one begins when there are nodes and a source.
 void JobRun::replace(Nanoseconds now, JobActions& actions) {
   held_.clear();
+  if (stopping_) {
+    stopping_->until = now;  // nothing more is to come
+    settle_stop(now, actions);
+    return;
+  }
   enter(JobState::kReplacing, now);
   end_epoch(false, absl::StrCat("the job recovers: ", recovering_from_), actions);
   try_replacing(now, actions);
@@ -443,7 +452,8 @@ void JobRun::add_workers(Nanoseconds now) {
 
 /// New members while the job trains: they are taken in, from a checkpoint, after a while.
 void JobRun::consider_growth(Nanoseconds now, JobActions& actions) {
-  if (change_ || !description_.with_workers || workers_.size() >= most_workers()) return;
+  if (change_ || stopping_ || !description_.with_workers || workers_.size() >= most_workers())
+    return;
   const std::size_t most = std::min(workers_.size() + idle_workers(now), most_workers());
   bool any = false;
   for (std::size_t count = workers_.size() + 1; count <= most && !any; ++count) {
@@ -460,7 +470,7 @@ void JobRun::consider_growth(Nanoseconds now, JobActions& actions) {
 
 /// A change begins with a checkpoint, for which nobody waits: should it fail, training goes on.
 void JobRun::tick_change(Nanoseconds now, JobActions& actions) {
-  if (state_ != JobState::kRunning || is_trained()) return;
+  if (state_ != JobState::kRunning || is_trained() || stopping_) return;
   if (!change_) consider_growth(now, actions);
   if (!change_ || now < change_after_) return;
   if (!change_->at) {

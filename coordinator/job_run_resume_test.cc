@@ -352,6 +352,12 @@ TEST_F(JobResumeTest, WhatItTrainsOnStaysKnown) {
   EXPECT_EQ(job_->data(), std::nullopt) << "an earlier version wrote the record";
 }
 
+/// It was preparing an epoch from an older checkpoint than the one that the last had begun from.
+TEST_F(CourseTest, MetricsThatWereTakenBackDecideWhereItGoesOn) {
+  const SnapshotId two = snapshot_id(Epoch(5), 2), three = snapshot_id(Epoch(5), 3);
+  EXPECT_EQ(beginning({two, three}, {}, 3), two) << "nobody has the lines of the third iteration";
+}
+
 TEST_F(CourseTest, WhatTheRunHasLeftStaysLeftWhenAnotherCoordinatorGoesOn) {
   const SnapshotId one = snapshot_id(Epoch(5), 1), two = snapshot_id(Epoch(5), 2);
   EXPECT_EQ(beginning({one, two}, {}, 2), two);

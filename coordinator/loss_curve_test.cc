@@ -39,6 +39,33 @@ TEST(MetricsLineText, IsReadBack) {
   }
 }
 
+// Lines as they are written are read by another way than all else that is JSON.
+TEST(MetricsLineText, IsTheSameHoweverItIsSpelled) {
+  for (
+      const std::string line :
+      {R"({"iteration":7,"loss":2.5,"learning_rate":0.1,"images_per_s":10})",
+       R"({"iteration":123456789012,"loss":-1.25e-07,"learning_rate":1e-30,"images_per_s":0.0})",
+       R"({"iteration":0,"loss":6.9077552789821368,"learning_rate":0.05,"images_per_s":1234.5678})",
+       R"({"iteration":8,"test_loss":1.5,"test_accuracy":1.0})"}) {
+    const auto usual = parse_metrics_line(line);
+    const auto other = parse_metrics_line(" " + line);
+    ASSERT_TRUE(usual && other) << line;
+    EXPECT_EQ(usual->iteration, other->iteration);
+    EXPECT_EQ(usual->loss, other->loss);
+    EXPECT_EQ(usual->test_loss, other->test_loss);
+    EXPECT_EQ(usual->test_accuracy, other->test_accuracy);
+    for (std::size_t cut = 0; cut < line.size(); ++cut) {
+      EXPECT_FALSE(parse_metrics_line(line.substr(0, cut))) << line.substr(0, cut);
+    }
+  }
+  const auto without_speed =
+      parse_metrics_line(R"({"iteration":7,"loss":2.5,"learning_rate":0.1,"images_per_s":null})");
+  ASSERT_TRUE(without_speed);
+  EXPECT_EQ(without_speed->loss, 2.5);
+  EXPECT_FALSE(
+      parse_metrics_line(R"({"iteration":7,"loss":inf,"learning_rate":0,"images_per_s":0})"));
+}
+
 TEST(LossCurve, AShortRunIsThereAsItIs) {
   LossCurve curve;
   for (Iteration i = 0; i < 500; ++i) curve.add(loss(i, 1.0 / (1.0 + static_cast<double>(i))));

@@ -32,6 +32,7 @@ struct MainOptions {
   std::uint32_t wait_for_nodes_s = 120;
   std::uint32_t prepare_timeout_s = 600;
   std::uint32_t checkpoint_on_stop_s = 10;
+  std::string job_on_stop = "end";
   DaemonOptions daemon;
 };
 
@@ -56,6 +57,11 @@ void add_options(CLI::App& app, MainOptions& options) {
                  "how long nodes may take to list their data and to read a checkpoint before the "
                  "job fails or, once it has trained, goes on without those that are not ready")
       ->check(CLI::Range(1, 7 * 86400))
+      ->capture_default_str();
+  app.add_option("--job-on-stop", options.job_on_stop,
+                 "what a clean stop does with the job: end it, or keep it for the next coordinator "
+                 "with this state directory, while its nodes train on")
+      ->check(CLI::IsMember({"end", "keep"}))
       ->capture_default_str();
   app.add_option("--checkpoint-on-stop-s", options.checkpoint_on_stop_s,
                  "how long a clean stop waits for a checkpoint of the job that trains; 0: none")
@@ -110,6 +116,8 @@ absl::Status run(const MainOptions& options) {
   service_options.cluster.membership.heartbeat = Milliseconds(options.heartbeat_ms);
   service_options.cluster.job.waiting_timeout = std::chrono::seconds(options.wait_for_nodes_s);
   service_options.cluster.job.preparing_timeout = std::chrono::seconds(options.prepare_timeout_s);
+  service_options.cluster.on_shutdown =
+      options.job_on_stop == "keep" ? OnShutdown::kKeepJob : OnShutdown::kEndJob;
   service_options.cluster.shutdown_checkpoint_timeout =
       std::chrono::seconds(options.checkpoint_on_stop_s);
   // Of `poseidon local`, which has stopped asking when it stops us.

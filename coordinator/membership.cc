@@ -206,9 +206,12 @@ std::vector<Departure> Membership::expire(Nanoseconds now) {
 }
 
 std::optional<NodeId> Membership::gone_from(const NodeInfo& node, Nanoseconds now) const {
-  if (node.address.empty()) return std::nullopt;
   for (const auto& [id, member] : members_) {
-    if (member.node.role != node.role || member.node.address != node.address) continue;
+    if (member.node.role != node.role) continue;
+    const bool same_address = !node.address.empty() && member.node.address == node.address;
+    const bool same_store =
+        !node.store_identity.empty() && member.node.store_identity == node.store_identity;
+    if (!same_address && !same_store) continue;
     const bool replaced = !is_same_process(member.node, node);
     if (!member.attached || (replaced && now - member.last_heard > options_.lease)) return id;
   }

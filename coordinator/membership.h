@@ -122,9 +122,10 @@ class Membership {
 
   /// Since when nobody was heard, while we take ourselves for cut off.
   const std::optional<Nanoseconds>& isolated_since() const { return isolated_since_; }
-  /// A member at this node's address that is not what it was: without a stream, or, where another
-  /// process has the address now, silent for longer than the lease (when all machines of a cluster
-  /// lose their power, no stream breaks and nobody is given up).
+  /// A member at this node's address, or with its store, which one process has at a time (a
+  /// container comes back with another address), that is not what it was: without a stream, or,
+  /// where another process has the address now, silent for longer than the lease (when all machines
+  /// of a cluster lose their power, no stream breaks and nobody is given up).
   std::optional<NodeId> gone_from(const NodeInfo& node, Nanoseconds now) const;
   /// In NodeId order, that is, in order of joining.
   std::vector<NodeInfo> nodes() const;

@@ -161,6 +161,22 @@ TEST(Membership, AnAddressIsFreeWhenAnotherProcessHasItAndItsOwnerIsSilent) {
   EXPECT_EQ(membership.gone_from(worker("a:1"), at(3.3)), id);
 }
 
+TEST(Membership, WhoHasItsStoreHasItsPlace) {
+  Membership membership({});
+  NodeInfo first = server("a:1");
+  first.store_identity = std::string(32, 'a');
+  const NodeId id = *membership.join(first, at(0));
+  NodeInfo again = server("b:1");
+  again.process_id = 13;
+  again.store_identity = std::string(32, 'b');
+  EXPECT_TRUE(membership.detach(id, "broke its stream", at(0.5)));
+  EXPECT_EQ(membership.gone_from(again, at(1)), std::nullopt) << "another one";
+  again.store_identity = first.store_identity;
+  EXPECT_EQ(membership.gone_from(again, at(1)), id);
+  NodeInfo without = server("c:1");
+  EXPECT_EQ(membership.gone_from(without, at(1)), std::nullopt);
+}
+
 // ---- being cut off ----
 
 /// Lease 3 s, heartbeats every 0.5 s; `speaking` beat and the coordinator ticks until `until`.

@@ -67,6 +67,7 @@ void add_counts(const CoordinatorFigures& figures, MetricFamilies& families) {
   auto jobs = counter_family("poseidon_jobs_total", "Jobs that ended, by how");
   add_value(jobs, {{"result", "done"}}, static_cast<double>(counts.jobs_done));
   add_value(jobs, {{"result", "failed"}}, static_cast<double>(counts.jobs_failed));
+  add_value(jobs, {{"result", "stopped"}}, static_cast<double>(counts.jobs_stopped));
   auto recoveries = counter_family("poseidon_recoveries_total",
                                    "New epochs of jobs in progress, by what made them necessary");
   for (int r = 0; r < static_cast<int>(EpochEnd::kCount); ++r) {

@@ -29,6 +29,7 @@ struct ClusterCounts {
   std::uint64_t iterations = 0;
   std::uint64_t jobs_done = 0;
   std::uint64_t jobs_failed = 0;
+  std::uint64_t jobs_stopped = 0;                               ///< as somebody wanted
   std::map<NodeRole, std::array<std::uint64_t, 2>> departures;  ///< by DepartureKind
   JobCounts jobs;                                               ///< of all of them
 };

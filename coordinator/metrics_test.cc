@@ -42,6 +42,7 @@ TEST(CoordinatorPage, ShowsNodesJobAndCheckpoints) {
   figures.is_cut_off = true;
   figures.counts.iterations = 77;
   figures.counts.jobs_failed = 2;
+  figures.counts.jobs_stopped = 4;
   figures.counts.departures[NodeRole::kWorker] = {4, 5};
   figures.counts.jobs.of(EpochEnd::kBetterPlan) = 3;
   figures.counts.jobs.checkpoints_failed = 6;
@@ -76,6 +77,7 @@ TEST(CoordinatorPage, ShowsNodesJobAndCheckpoints) {
   EXPECT_EQ(value_of(page, "poseidon_coordinator_cut_off"), 1.0);
   EXPECT_EQ(value_of(page, "poseidon_iterations_total"), 77.0);
   EXPECT_EQ(value_of(page, "poseidon_jobs_total", {{"result", "failed"}}), 2.0);
+  EXPECT_EQ(value_of(page, "poseidon_jobs_total", {{"result", "stopped"}}), 4.0);
   EXPECT_EQ(value_of(page, "poseidon_recoveries_total", {{"reason", "better_plan"}}), 3.0);
   EXPECT_EQ(value_of(page, "poseidon_checkpoints_total", {{"result", "failed"}}), 6.0);
   EXPECT_EQ(value_of(page, "poseidon_refused_messages_total",

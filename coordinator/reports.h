@@ -40,7 +40,7 @@ class IterationCombiner {
  public:
   /// How many iterations the fastest rank may be ahead of the slowest: one may tell all that it has
   /// kept (ReportOutbox::kKeptIterations), and go on, before another one is back.
-  static constexpr Iteration kMaxAhead = 2 * 65536;
+  static constexpr Iteration kMaxAhead = 2 * 131072;
 
   /// `first`: all before it were reported in an earlier life.
   explicit IterationCombiner(std::uint32_t workers, Iteration first = 0)

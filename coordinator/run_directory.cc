@@ -42,8 +42,6 @@ constexpr std::uint64_t kMaxEpochBytes = 64;
 constexpr char kIdentityFile[] = "STATE_IDENTITY";
 /// A server may take us so far: the other half of all epochs stays ours.
 constexpr std::uint64_t kMostSkipped = kEpochs / 2;
-/// Of metrics.jsonl: beyond it something else is wrong.
-constexpr std::size_t kMaxMetricsBytes = std::size_t{16} << 30;
 /// Of one of its lines, generously.
 constexpr std::size_t kMaxMetricsLineBytes = 4096;
 
@@ -73,6 +71,19 @@ absl::Status keep_cut_lines(const fs::path& metrics, std::ifstream& in, std::uin
       "{}: what follows byte {} are no lines of this run; they are cut off, and kept in {}",
       metrics.string(), bytes, beside.string());
   return absl::OkStatus();
+}
+
+/// Where the last line of an iteration before this one ends; 0: there is none. The first line may
+/// be torn.
+std::size_t end_of_iterations_before(std::string_view metrics, Iteration iteration) {
+  std::size_t found = 0, begin = 0;
+  for (std::size_t end = metrics.find('\n'); end != std::string_view::npos;
+       end = metrics.find('\n', begin)) {
+    const auto line = parse_metrics_line(metrics.substr(begin, end - begin));
+    begin = end + 1;
+    if (line && line->loss && line->iteration < iteration) found = begin;
+  }
+  return found;
 }
 
 /// The first line of a run's metrics is an iteration or a test. Other tools write files of that
@@ -232,7 +243,7 @@ RunDirectory::RunDirectory(fs::path path, Events events, Descriptor metrics_fd, 
 }
 
 RunDirectory::~RunDirectory() {
-  close();
+  close(RunEnd::kOver);
   writer_.join();
 }
 
@@ -264,9 +275,9 @@ void RunDirectory::enqueue(Item item) {
   changed_.notify_all();
 }
 
-void RunDirectory::close() {
+void RunDirectory::close(RunEnd end) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  closing_ = true;
+  if (!closing_) closing_ = end;
   changed_.notify_all();
 }
 
@@ -282,14 +293,16 @@ void RunDirectory::write_loop() {
   while (true) {
     std::deque<Item> items;
     bool overflow = false;
-    bool closing = false;
+    std::optional<RunEnd> closing;
     {
       std::unique_lock<std::mutex> lock(mutex_);
       if (failing) {
-        changed_.wait_for(lock, kRetryPause, [this] { return closing_ || has_record_; });
+        changed_.wait_for(lock, kRetryPause,
+                          [this] { return closing_.has_value() || has_record_; });
       } else {
         // Without a deadline on purpose: this thread's whole life is to wait for work or close().
-        changed_.wait(lock, [this] { return closing_ || overflow_ || !queue_.empty(); });
+        changed_.wait(lock,
+                      [this] { return closing_.has_value() || overflow_ || !queue_.empty(); });
       }
       items.swap(queue_);
       has_record_ = false;
@@ -300,8 +313,8 @@ void RunDirectory::write_loop() {
     const absl::Status status = write_items(items);
     if (!status.ok() && !failing) events_.on_trouble(status);
     failing = !status.ok();
-    if (failing) write_elsewhere(items, closing);
-    if (overflow) {
+    if (failing) write_elsewhere(items, closing == RunEnd::kOver);
+    if (overflow && closing != RunEnd::kLeft) {
       events_.on_error(absl::ResourceExhaustedError(absl::StrCat(
           failing ? status.message() : absl::StrCat(path_.string(), ": the disk is too slow"), "; ",
           kMaxQueuedBytes >> 20, " MiB of lines wait for it")));
@@ -316,7 +329,8 @@ void RunDirectory::write_loop() {
         closing = closing_;
       }
     }
-    if (closing && failing && --last_tries == 0) events_.on_error(status);
+    if (closing && failing && --last_tries == 0 && closing == RunEnd::kOver)
+      events_.on_error(status);
     if (closing && (!failing || last_tries == 0)) break;
     if (closing && failing) std::this_thread::sleep_for(kRetryPause);
   }
@@ -407,11 +421,37 @@ absl::Status RunDirectory::find_again() {
   return absl::OkStatus();
 }
 
+/// In place, and read from the end on: a month's file is gigabytes long, and little of it goes.
+/// Lines of iterations are in order, and no test stands before the iteration that it was made
+/// after.
 absl::Status RunDirectory::roll_back_now(Iteration iteration) {
   const fs::path metrics = path_ / kMetricsFile;
-  POSEIDON_ASSIGN_OR_RETURN(const std::string text, read_file(metrics, kMaxMetricsBytes));
-  POSEIDON_RETURN_IF_ERROR(write_file_atomically(metrics, metrics_before(text, iteration)));
-  metrics_fd_ = Descriptor(::open(metrics.c_str(), O_WRONLY | O_CLOEXEC | O_APPEND));
+  const Descriptor file(::open(metrics.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (!file.is_open()) return errno_status("open", metrics);
+  const off_t size = ::lseek(file.get(), 0, SEEK_END);
+  if (size < 0) return errno_status("look at", metrics);
+  std::string text;
+  off_t begin = size;
+  std::size_t end = 0;  // of what stays of the text
+  for (off_t window = kMostAtOnce; end == 0 && begin > 0 && iteration > 0; window *= 2) {
+    begin = size - std::min(size, window);
+    text.resize(static_cast<std::size_t>(size - begin));
+    POSEIDON_RETURN_IF_ERROR(read_exactly_at(file.get(), metrics, static_cast<std::uint64_t>(begin),
+                                             reinterpret_cast<std::uint8_t*>(text.data()),
+                                             text.size()));
+    end = end_of_iterations_before(text, iteration);
+  }
+  if (end == 0) begin = 0;
+  const std::string tests = metrics_before(std::string_view(text).substr(end), iteration);
+  const off_t kept = begin + static_cast<off_t>(end);
+  // Whoever is killed between the two leaves a line that is torn, which the next process cuts off.
+  if (::pwrite(file.get(), tests.data(), tests.size(), kept) !=
+          static_cast<ssize_t>(tests.size()) ||
+      ::ftruncate(file.get(), kept + static_cast<off_t>(tests.size())) != 0) {
+    return errno_status("take lines back from", metrics);
+  }
+  if (::fdatasync(file.get()) != 0) return errno_status("write to disk", metrics);
+  metrics_fd_ = Descriptor(::open(metrics.c_str(), kMetricsFlags));
   return metrics_fd_.is_open() ? absl::OkStatus() : errno_status("open", metrics);
 }
 

@@ -68,6 +68,9 @@ class ModelFile {
   std::uint64_t written_bytes_ = 0;
 };
 
+/// Why nothing more is written: nobody goes on with the run, or another process does.
+enum class RunEnd { kOver, kLeft };
+
 /// The seam to a run's files; RunDirectory says what each does.
 class RunFiles {
  public:
@@ -76,7 +79,7 @@ class RunFiles {
   virtual void write_file(std::string name, std::string contents) = 0;
   virtual void roll_back(Iteration iteration) = 0;
   virtual void sync() = 0;
-  virtual void close() = 0;
+  virtual void close(RunEnd end) = 0;
   virtual absl::StatusOr<std::unique_ptr<ModelFile>> receive_model(
       std::uint64_t total_bytes) const = 0;
   virtual bool has_model() const = 0;
@@ -117,7 +120,7 @@ class RunDirectory final : public RunFiles {
   static absl::StatusOr<std::unique_ptr<RunDirectory>> reopen(const std::filesystem::path& path,
                                                               Events events,
                                                               MetricsProgress& progress);
-  ~RunDirectory() override;  ///< closes and waits for the writer thread
+  ~RunDirectory() override;  ///< closes (the run is over) and waits for the writer thread
 
   /// `reaches`: what on_written shall say once the line is on disk.
   void append_line(std::string line, std::optional<SnapshotId> reaches) override;
@@ -128,8 +131,10 @@ class RunDirectory final : public RunFiles {
   void roll_back(Iteration iteration) override;
   /// What was queued before stays written when the power fails.
   void sync() override;
-  /// Everything queued before is written, then on_closed is called. Idempotent.
-  void close() override;
+  /// Everything queued before is written, then on_closed is called. What cannot be written goes
+  /// unsaid (on_error) when the run is left: those who told the lines tell the next process.
+  /// Idempotent.
+  void close(RunEnd end) override;
 
   /// Starts to receive model.safetensors. The directory must outlive the file.
   absl::StatusOr<std::unique_ptr<ModelFile>> receive_model(
@@ -170,7 +175,7 @@ class RunDirectory final : public RunFiles {
   std::size_t queued_bytes_ = 0;  ///< guarded by mutex_: what waits, be it being written just now
   bool overflow_ = false;         ///< guarded by mutex_
   bool has_record_ = false;  ///< guarded by mutex_: one that may be written elsewhere is among them
-  bool closing_ = false;     ///< guarded by mutex_
+  std::optional<RunEnd> closing_;  ///< guarded by mutex_
   std::thread writer_;
 };
 

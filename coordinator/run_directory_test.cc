@@ -60,7 +60,7 @@ TEST_F(RunDirectoryTest, WritesEverythingBeforeItIsClosed) {
   auto directory = open();
   for (int i = 0; i < 1000; ++i) directory->append_line(std::to_string(i), std::nullopt);
   directory->write_file("plan.json", "{}");
-  directory->close();
+  directory->close(RunEnd::kOver);
   directory->append_line("too late", std::nullopt);
   directory.reset();
   EXPECT_EQ(closed_, 1);
@@ -348,6 +348,73 @@ TEST_F(RunDirectoryTest, ARunThatGoesOnKeepsItsMetricsUpToThere) {
   EXPECT_EQ(read_file(folder_ / "metrics.jsonl"),
             "{\"iteration\":0}\n{\"iteration\":1}\n{\"iteration\":2,\"again\":true}\n");
   EXPECT_FALSE(fs::exists(folder_ / "plan.json")) << "of the run before";
+}
+
+std::string iteration_line(Iteration i) {
+  return R"({"iteration":)" + std::to_string(i) +
+         R"(,"loss":0.5,"learning_rate":0.1,"images_per_s":10.5})";
+}
+std::string test_line(Iteration i) {
+  return R"({"iteration":)" + std::to_string(i) + R"(,"test_loss":0.5,"test_accuracy":0.25})";
+}
+
+// More than is read at once, and a test that was told late.
+TEST_F(RunDirectoryTest, LinesAreTakenBackFromTheEndOfALongFile) {
+  constexpr Iteration kLines = 60000;
+  const auto lines_until = [](Iteration end) {
+    std::string lines;
+    for (Iteration i = 0; i < end; ++i) {
+      lines += iteration_line(i) + "\n";
+      if (i % 1000 == 2 && i > 2) lines += test_line(i - 2) + "\n";  // two iterations late
+    }
+    return lines;
+  };
+  for (const Iteration back :
+       {kLines, kLines - 1, kLines - 500, Iteration{41000}, Iteration{1}, Iteration{0}}) {
+    fs::remove_all(folder_);
+    auto directory = open();
+    std::istringstream lines(lines_until(kLines));
+    for (std::string line; std::getline(lines, line);) directory->append_line(line, std::nullopt);
+    directory->roll_back(back);
+    directory->append_line("more", std::nullopt);
+    directory.reset();
+    EXPECT_TRUE(errors_.empty());
+    EXPECT_TRUE(read_file(folder_ / "metrics.jsonl") == lines_until(back) + "more\n") << back;
+  }
+  // At 41000: the test of 40000 was told after 40002; the one of 41000 is made again. One that was
+  // told after lines that go stays.
+  fs::remove_all(folder_);
+  auto directory = open();
+  for (const std::string& line : {iteration_line(7), iteration_line(8), iteration_line(9),
+                                  test_line(8), iteration_line(10), test_line(9)}) {
+    directory->append_line(line, std::nullopt);
+  }
+  directory->roll_back(9);
+  directory.reset();
+  EXPECT_EQ(read_file(folder_ / "metrics.jsonl"),
+            iteration_line(7) + "\n" + iteration_line(8) + "\n" + test_line(8) + "\n");
+}
+
+/// What cannot be written when another process goes on is not the run's end.
+TEST_F(RunDirectoryTest, ARunThatIsLeftDoesNotFailForItsLastLines) {
+  const fs::path moved = fs::path(folder_).concat(".moved");
+  const fs::path record = fs::path(folder_).concat(".record");
+  fs::remove_all(moved);
+  fs::remove(record);
+  auto directory = open();
+  directory->append_line(iteration_line(0), std::nullopt);
+  while (read_file(folder_ / "metrics.jsonl").empty()) std::this_thread::yield();
+  fs::rename(folder_, moved);
+  directory->append_line(iteration_line(1), std::nullopt);
+  directory->roll_back(1);
+  directory->write_file(record.string(), "of what came after");
+  directory->close(RunEnd::kLeft);
+  directory.reset();
+  EXPECT_TRUE(errors_.empty());
+  EXPECT_EQ(closed_, 1);
+  EXPECT_EQ(troubles_.size(), 1u);
+  EXPECT_FALSE(fs::exists(record)) << "the metrics did not go back";
+  fs::remove_all(moved);
 }
 
 TEST_F(RunDirectoryTest, AFolderThatCannotBeIsNamed) {

@@ -298,6 +298,19 @@ class GrpcService final : public v1::Coordinator::CallbackService {
                   [&] { return cluster_->restore_checkpoint(*request); });
   }
 
+  grpc::ServerUnaryReactor* RemoveCheckpoints(grpc::CallbackServerContext* context,
+                                              const v1::RemoveCheckpointsRequest* request,
+                                              v1::RemoveCheckpointsResponse* response) override {
+    return answer(context, "RemoveCheckpoints", response,
+                  [&] { return cluster_->remove_checkpoints(*request); });
+  }
+
+  grpc::ServerUnaryReactor* EndJob(grpc::CallbackServerContext* context,
+                                   const v1::EndJobRequest* request,
+                                   v1::EndJobResponse* response) override {
+    return answer(context, "EndJob", response, [&] { return cluster_->end_job(*request); });
+  }
+
   grpc::ServerWriteReactor<v1::TracePart>* Trace(grpc::CallbackServerContext* context,
                                                  const v1::TraceRequest* request) override {
     if (const absl::Status may = admit(context, "Trace"); !may.ok()) {

@@ -45,8 +45,8 @@ class CoordinatorService {
   virtual std::string metrics_address() const = 0;
   virtual std::string metrics_url() const = 0;
   virtual std::string status_url() const = 0;
-  /// Fails the running job, tells every node, writes the files, closes the port. Some seconds at
-  /// most. Idempotent.
+  /// Ends the running job, or leaves it to the next process (ClusterOptions::on_shutdown), tells
+  /// every node, writes the files, closes the port. Some seconds at most. Idempotent.
   virtual void shutdown(const std::string& reason) = 0;
 };
 

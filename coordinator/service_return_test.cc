@@ -280,6 +280,30 @@ TEST_F(RestartTest, GoesOnWhereTheMetricsEnd) {
   }
 }
 
+TEST_F(RestartTest, AStopMayKeepTheJob) {
+  CoordinatorOptions keeping = options();
+  keeping.cluster.on_shutdown = OnShutdown::kKeepJob;
+  keeping.cluster.shutdown_checkpoint_timeout = Nanoseconds::zero();
+  start(keeping);
+  RawNode first(address_);
+  train(first);
+  report(first, 0);
+  report(first, 1);
+  await_iteration(2);
+  keeping.listen = address_;
+  service_->shutdown("SIGTERM");
+  EXPECT_FALSE(first.receive()) << "no word about the job";
+  EXPECT_EQ(first.end().error_code(), grpc::StatusCode::UNAVAILABLE);
+  service_.reset();
+  EXPECT_THAT(read_file(record()), HasSubstr("running"));
+  EXPECT_THAT(read_file(folder_ / "run" / "metrics.jsonl"), HasSubstr("\"iteration\":1"));
+  start(keeping);
+  EXPECT_EQ(status().state(), "running");
+  EXPECT_EQ(status().iteration(), 2u);
+  RawNode second(address_);
+  EXPECT_TRUE(join(second, returning(0, 4)).has_resumed());
+}
+
 TEST_F(RestartTest, AServerHearsWhatIsWantedOfItsStore) {
   CheckpointManifest manifest;
   manifest.job_id = "digits-1";

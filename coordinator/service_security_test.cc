@@ -91,11 +91,14 @@ TEST_F(ServiceSecurityTest, OnlyOperatorsCommand) {
           call<v1::LocateCheckpointResponse>(*stub, &v1::Coordinator::Stub::LocateCheckpoint,
                                              v1::LocateCheckpointRequest()),
           call<v1::SubmitResponse>(*stub, &v1::Coordinator::Stub::RestoreCheckpoint,
-                                   v1::RestoreCheckpointRequest())}) {
+                                   v1::RestoreCheckpointRequest()),
+          call<v1::RemoveCheckpointsResponse>(*stub, &v1::Coordinator::Stub::RemoveCheckpoints,
+                                              v1::RemoveCheckpointsRequest()),
+          call<v1::EndJobResponse>(*stub, &v1::Coordinator::Stub::EndJob, v1::EndJobRequest())}) {
       EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
       EXPECT_THAT(status.error_message(), HasSubstr("is for the certificate of an operator"));
     }
-    EXPECT_EQ(wrong_roles(), before + 6);
+    EXPECT_EQ(wrong_roles(), before + 8);
   }
   const auto stub = stub_of(PeerRole::kOperator);
   const grpc::Status status =

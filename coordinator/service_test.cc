@@ -155,6 +155,37 @@ TEST_F(ServiceTest, NodesOutliveARestartOfTheCoordinator) {
   EXPECT_EQ(submitted_.job_id(), "digits-2") << "epochs are never given twice";
 }
 
+TEST_F(ServiceTest, AnOperatorEndsTheJobAndTheClusterStays) {
+  const auto end_job = [this](const std::string& id, v1::EndJobResponse& response) {
+    grpc::ClientContext context;
+    v1::EndJobRequest request;
+    request.set_protocol_version(kProtocolVersion);
+    request.set_job_id(id);
+    return stub_->EndJob(&context, request, &response);
+  };
+  v1::EndJobResponse response;
+  grpc::Status refused = end_job("", response);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(refused.error_message(), HasSubstr("no job is active"));
+  run_job();
+  refused = end_job("digits-7", response);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(refused.error_message(), HasSubstr("job digits-7 is not active"));
+  EXPECT_EQ(status().state(), "running");
+  const grpc::Status ended = end_job("digits-1", response);
+  ASSERT_TRUE(ended.ok()) << ended.error_message();
+  EXPECT_EQ(response.job_id(), "digits-1");
+  EXPECT_EQ(response.run_directory(), (folder_ / "run").string());
+  EXPECT_FALSE(response.waits());
+  EXPECT_THAT(await_state("failed").message(), HasSubstr("an operator stopped it"));
+  ASSERT_TRUE(nodes_[1]->wait_stop());
+  EXPECT_THAT(nodes_[1]->stops_[0].reason(), HasSubstr("an operator stopped it"));
+  refused = end_job("digits-1", response);
+  EXPECT_THAT(refused.error_message(), HasSubstr("no job is active"));
+  ASSERT_TRUE(submit(1, 1).ok());
+  EXPECT_EQ(status().job_id(), "digits-2");
+}
+
 TEST_F(ServiceTest, WeightsThatTheRunWouldMoveAreRefused) {
   const auto submit_with = [this](const char* name) {
     return submit(1, 1, "weights " + (folder_ / "run" / name).string());

@@ -12,6 +12,7 @@
 #include "common/check.h"
 #include "common/status_json.h"
 #include "coordinator/status_page.h"
+#include "nlohmann/json.hpp"
 
 namespace poseidon {
 namespace {

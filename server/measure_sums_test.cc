@@ -9,7 +9,7 @@ namespace {
 class TickingClock final : public Clock {
  public:
   Nanoseconds now() const override { return now_ += Milliseconds(1); }
-  std::int64_t unix_seconds() const override { return 0; }
+  Milliseconds unix_time() const override { return Milliseconds(0); }
 
  private:
   mutable Nanoseconds now_{0};

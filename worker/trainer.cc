@@ -9,6 +9,7 @@
 #include "common/finite.h"
 #include "common/kernels.h"
 #include "common/status_macros.h"
+#include "worker/data/storage_failure.h"
 #include "worker/layer_clock.h"
 
 namespace poseidon {
@@ -53,13 +54,20 @@ class Run {
       POSEIDON_RETURN_IF_ERROR(check_cancelled());
       absl::StatusOr<const Batch*> batch = s_.train->next(kBatchPatience);
       if (absl::IsDeadlineExceeded(batch.status())) continue;
+      if (!batch.ok()) return data_error(batch.status());
       s_.traffic->node().took(
           {.stage = Stage::kInput, .begin = since, .end = clock_.now(), .iteration = iteration});
       return batch;
     }
-    return absl::DeadlineExceededError(
+    return storage_failure(absl::DeadlineExceededError(
         absl::StrCat("no training batch within ", kBatchTimeout.count(),
-                     " ms: does the disk with the training data answer?"));
+                     " ms: does the disk with the training data answer?")));
+  }
+
+  /// What is wrong with samples they all meet; what the system says of reading (an I/O error, a
+  /// stale handle) is this machine's alone.
+  static absl::Status data_error(const absl::Status& status) {
+    return absl::IsInternal(status) ? storage_failure(status) : status;
   }
 
   /// Every forward pass, training or test, waits per layer for the parameters after `steps` steps.
@@ -226,7 +234,9 @@ class Run {
     ForwardResult sum;
     for (std::int64_t i = 0; i < s_.test->batches(); ++i) {
       POSEIDON_RETURN_IF_ERROR(check_cancelled());
-      POSEIDON_RETURN_IF_ERROR(s_.test->read(i, test_batch_));
+      if (absl::Status read = s_.test->read(i, test_batch_, s_.cancelled); !read.ok()) {
+        return data_error(read);
+      }
       times_.begin_forward();  // and never ended: no pass of the training
       POSEIDON_ASSIGN_OR_RETURN(const ForwardResult result,
                                 s_.executor->forward(test_batch_, Phase::kTest, hooks));

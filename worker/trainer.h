@@ -49,7 +49,8 @@ struct TrainerSetup {
 /// Trains from `first_iteration` to the job's last on the calling thread; afterwards the executor
 /// holds the final parameters, exact also where a 16-bit wire type rounded them during the run.
 /// Errors: CANCELLED; FAILED_PRECONDITION for a loss or parameters that are no number (naming
-/// iteration and layer); whatever data, engine or synchronisation returned.
+/// iteration and layer); whatever data (marked as in worker/data/storage_failure.h where that is
+/// so), engine or synchronisation returned.
 absl::Status train(const TrainerSetup& setup);
 
 }  // namespace poseidon

@@ -11,6 +11,7 @@
 #include "common/tensor_memory.h"
 #include "spdlog/spdlog.h"
 #include "worker/data/dataset_identity.h"
+#include "worker/data/storage_failure.h"
 #include "worker/engine/cpu/parallel.h"
 #include "worker/model_file.h"
 
@@ -40,6 +41,13 @@ absl::Status check_plan_fits(const Plan& plan, const NetSpec& net) {
   return absl::InternalError(absl::StrCat(
       "the plan has ", plan.layers.size(), " parameter layers, network ", net.name, " has ",
       layers.size(), ", or they differ: are coordinator and worker of the same version?"));
+}
+
+/// Why the process should end, as after device_failure.
+absl::Status data_failure(const absl::Status& failure) {
+  return absl::UnavailableError(
+      absl::StrCat("samples cannot be read on this machine any more, and this worker ends: ",
+                   failure.message()));
 }
 
 }  // namespace
@@ -111,9 +119,10 @@ void WorkerJob::save_checkpoint(const v1::SaveCheckpoint& save) {
 void WorkerJob::run() {
   const absl::Status status = prepare_and_train();
   if (!status.ok()) {
-    const absl::Status failure = device_failure(options_.engine, status);
+    const absl::Status failure =
+        is_storage_failure(status) ? data_failure(status) : device_failure(options_.engine, status);
     if (!failure.ok()) {
-      services_.device_failed(failure);
+      services_.node_failed(failure);
       return;
     }
   }
@@ -269,7 +278,7 @@ absl::Status WorkerJob::prepare_synchronisation(Plan plan) {
   for (std::uint32_t l = 0; l < plan.layers.size(); ++l) {
     layers.push_back({.parameters = executor_->parameters(LayerIndex(l)),
                       .gradients = executor_->gradients(LayerIndex(l)),
-                      .owner = executor_});
+                      .owner = executor_->memory(LayerIndex(l))});
   }
   std::shared_ptr<TrafficProbe> traffic = show_progress(plan);
   {

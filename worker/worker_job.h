@@ -55,9 +55,9 @@ struct WorkerServices {
   RefusalCounts* refusals = nullptr;
   NodeMetrics* metrics = nullptr;  ///< may be null
   ControlClient* client = nullptr;
-  /// The device can be used no more by this process, which should end without freeing anything of
-  /// it; called on the job's thread, as the last that the job does.
-  std::function<void(const absl::Status&)> device_failed;
+  /// The device, or the samples, can be used no more by this process, which should end without
+  /// freeing anything of them; called on the job's thread, as the last that the job does.
+  std::function<void(const absl::Status&)> node_failed;
 };
 
 /// launch, then the coordinator's words in any order, at last cancel and join. These are called by

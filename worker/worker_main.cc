@@ -1,27 +1,24 @@
 #include "worker/worker_main.h"
 
-#include <unistd.h>
-
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
-#include "common/control_client.h"
-#include "common/daemon.h"
 #include "common/factor_wire.h"
 #include "common/gpu_monitor.h"
 #include "common/grpc_transport.h"
 #include "common/kernels.h"
 #include "common/link_probe.h"
 #include "common/node_metrics.h"
+#include "common/node_process.h"
 #include "common/paced_transport.h"
 #include "common/process_load.h"
 #include "common/refusal_log.h"
 #include "common/security.h"
-#include "common/service_manager.h"
 #include "common/status_macros.h"
 #include "common/store_wire.h"
 #include "common/tensor_memory.h"
@@ -36,25 +33,17 @@ namespace poseidon {
 namespace {
 
 struct MainOptions {
-  std::string coordinator;
   std::string listen;
-  std::string metrics_listen;
   int threads = 0;
   int data_threads = 0;
-  std::int64_t join_timeout_s = 60;
-  std::int64_t coordinator_away_s = 3600;
   std::int64_t server_timeout_s = 30;
-  bool shared_memory = true;
-  DaemonOptions daemon;
+  NodeOptions node;
 };
 
 void add_options(CLI::App& app, MainOptions& options) {
-  app.add_option("--coordinator", options.coordinator, "HOST:PORT of the coordinator")->required();
   app.add_option("--listen", options.listen,
                  "ADDR:PORT for other workers; without it any port of the address from which the "
                  "coordinator is reached");
-  app.add_option("--metrics-listen", options.metrics_listen,
-                 "ADDR:PORT for Prometheus; :PORT is this machine alone");
   app.add_option("--threads", options.threads, "threads of the engine; 0: all cores")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
@@ -62,28 +51,29 @@ void add_options(CLI::App& app, MainOptions& options) {
                  "threads that read and decode samples; 0: half of the cores")
       ->check(CLI::Range(0, kMaxDataThreads))
       ->capture_default_str();
-  app.add_option("--join-timeout-s", options.join_timeout_s,
-                 "how long to look for the coordinator before giving up")
-      ->check(CLI::Range(std::int64_t{1}, kMaxWaitS))
-      ->capture_default_str();
-  app.add_option("--coordinator-away-s", options.coordinator_away_s,
-                 "how long to wait for a coordinator that is away; a job goes on meanwhile")
-      ->check(CLI::Range(std::int64_t{1}, kMaxWaitS))
-      ->capture_default_str();
   app.add_option("--server-timeout-s", options.server_timeout_s,
                  "how long a server or another worker may be out of reach before the job recovers "
                  "without it")
       ->check(CLI::Range(std::int64_t{1}, kMaxWaitS))
       ->capture_default_str();
-  app.add_flag("!--no-shared-memory", options.shared_memory,
-               "use sockets even with servers and workers of this machine");
-  add_daemon_options(app, options.daemon);
+  add_node_options(app, options.node);
+}
+
+/// A device or a disk that has failed may never let go of what waits for it: then the process ends
+/// here.
+void end_node(WorkerNode& node) {
+  if (const absl::Status failure = node.failure(); !failure.ok()) {
+    spdlog::error("{}", std::string(failure.message()));
+    spdlog::default_logger()->flush();
+    std::_Exit(kExitRunFailed);
+  }
+  node.end();
 }
 
 absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
   tune_process();
-  POSEIDON_RETURN_IF_ERROR(start_daemon("worker", options.daemon));
-  const auto coordinator = parse_host_port(options.coordinator, PortZero::kRefused);
+  POSEIDON_RETURN_IF_ERROR(start_daemon("worker", options.node.daemon));
+  const auto coordinator = parse_host_port(options.node.coordinator, PortZero::kRefused);
   if (!coordinator.ok()) return coordinator.status();
   POSEIDON_ASSIGN_OR_RETURN(Engine engine, open_engine());
   const auto listen = options.listen.empty()
@@ -91,19 +81,14 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
                           : parse_host_port(options.listen, PortZero::kAllowed);
   if (!listen.ok()) return listen.status();
   POSEIDON_ASSIGN_OR_RETURN(const std::shared_ptr<Security> security,
-                            Security::load(options.daemon.security, PeerRole::kWorker));
+                            Security::load(options.node.daemon.security, PeerRole::kWorker));
   warn_if_open(to_string(*listen), *security);
   RefusalCounts refusals;
   const auto node_probe = std::make_shared<NodeProbe>();
   const SystemClock clock;
   LoopPulse pulse("heartbeats", clock.now());
 
-  if (options.shared_memory) {
-    if (const absl::Status shared = share_tensor_memory(); !shared.ok()) {
-      spdlog::warn("servers and workers of this machine are reached over sockets: {}",
-                   std::string(shared.message()));
-    }
-  }
+  share_memory(options.node);
   spdlog::info("kernels: {}", kernels().name);  // which instructions gradients are summed with
   // Sums, rounds and copies beside a GPU. An engine on the CPU has all cores, and a helper that
   // loses its own holds up the loop.
@@ -116,7 +101,7 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
                         server_window_bytes());
   PacedTransport to_relay(&grpc.for_method(kLocalAggregationMethod), tensor_arena());
   std::unique_ptr<GpuMonitor> gpu;
-  if (!engine.gpu_bus_id.empty() && !options.metrics_listen.empty()) {
+  if (!engine.gpu_bus_id.empty() && !options.node.metrics_listen.empty()) {
     auto monitor = open_nvml_monitor(engine.gpu_bus_id);
     if (monitor.ok()) {
       gpu = *std::move(monitor);
@@ -125,9 +110,9 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
     }
   }
   std::unique_ptr<NodeMetrics> metrics;
-  if (!options.metrics_listen.empty()) {
+  if (!options.node.metrics_listen.empty()) {
     POSEIDON_ASSIGN_OR_RETURN(
-        metrics, NodeMetrics::serve(options.metrics_listen,
+        metrics, NodeMetrics::serve(options.node.metrics_listen,
                                     {.role = "worker",
                                      .probe = node_probe.get(),
                                      .refusals = &refusals,
@@ -147,7 +132,7 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
   POSEIDON_RETURN_IF_ERROR(relays.listen(*address, &relay).status());
   LinkProbe probe(&grpc.for_method(kProbeMethod));
   POSEIDON_RETURN_IF_ERROR(grpc.for_method(kProbeMethod).listen(*address, &probe).status());
-  POSEIDON_RETURN_IF_ERROR(announce_address(options.daemon, *address));
+  POSEIDON_RETURN_IF_ERROR(announce_address(options.node.daemon, *address));
   Transport& attach = grpc.for_method(kAttachMethod, kAttachKeepalive);
   grpc.start();
   absl::Status status;
@@ -166,38 +151,24 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
     node_options.peers = {.transport = &peers, .door = &door, .relays = &to_relay, .relay = &relay};
     node_options.stores = &stores;
     node_options.probe = node_probe;
-    node_options.away_timeout = Milliseconds(options.coordinator_away_s * 1000);
+    node_options.away_timeout = Milliseconds(options.node.coordinator_away_s * 1000);
     node_options.sync.syncer.team = &team;
     node_options.sync.syncer.give_up_after = Milliseconds(options.server_timeout_s * 1000);
     WorkerNode node(&transport, &refusals, metrics.get(), &probe, node_options);
-    ControlClientOptions client_options;
-    client_options.coordinator = options.coordinator;
-    client_options.transport = &attach;
-    client_options.security = security;
-    client_options.join_timeout = Milliseconds(options.join_timeout_s * 1000);
-    client_options.away_timeout = node_options.away_timeout;
-    client_options.join.set_role(v1::NODE_ROLE_WORKER);
-    client_options.join.set_address(*address);
-    client_options.join.set_device(engine.device);
-    client_options.join.set_metrics_address(metrics == nullptr ? "" : metrics->address());
-    client_options.join.set_process_id(static_cast<std::uint32_t>(getpid()));
-    client_options.probe = node_probe;
-    client_options.on_turn = [&] { pulse.turn(clock.now()); };
-    ControlClient client(client_options, &node);
-    node.set_client(&client);
-    ServiceManager manager(&pulse);
-    const StopSignals signals([&](const std::string& name) {
-      manager.stopping();
-      client.stop(name);
-    });
-    manager.ready(absl::StrCat("works on ", *address));
-    status = client.run();
-    if (const absl::Status failure = node.device_failure(); !failure.ok()) {
-      spdlog::error("{}", std::string(failure.message()));
-      spdlog::default_logger()->flush();
-      std::_Exit(kExitRunFailed);
-    }
-    node.end();
+    ControlClientOptions client;
+    client.transport = &attach;
+    client.security = security;
+    client.probe = node_probe;
+    client.join.set_role(v1::NODE_ROLE_WORKER);
+    client.join.set_address(*address);
+    client.join.set_device(engine.device);
+    client.join.set_metrics_address(metrics == nullptr ? "" : metrics->address());
+    status = run_node(options.node, {.client = std::move(client),
+                                     .events = &node,
+                                     .pulse = &pulse,
+                                     .ready = absl::StrCat("works on ", *address),
+                                     .set_client = [&](ControlClient* to) { node.set_client(to); },
+                                     .on_end = [&node] { end_node(node); }});
   }
   grpc.stop();
   spdlog::info("stopped; sent {} MB of tensors through shared memory",

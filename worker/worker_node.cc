@@ -55,7 +55,7 @@ absl::Status WorkerNode::measure(const v1::Calibrate& task, const std::atomic<bo
                                  .clock = &clock,
                                  .cancelled = &cancelled});
   if (!speed.ok()) {
-    const absl::Status failure = ::poseidon::device_failure(options_.engine, speed.status());
+    const absl::Status failure = device_failure(options_.engine, speed.status());
     if (!failure.ok()) leave(failure);
     return speed.status();
   }
@@ -94,14 +94,14 @@ void WorkerNode::end_epoch(const absl::Status& reason) {
 void WorkerNode::leave(const absl::Status& failure) {
   {
     const std::lock_guard lock(mutex_);
-    device_failure_ = failure;
+    failure_ = failure;
   }
   client_->stop(std::string(failure.message()));
 }
 
-absl::Status WorkerNode::device_failure() {
+absl::Status WorkerNode::failure() {
   const std::lock_guard lock(mutex_);
-  return device_failure_;
+  return failure_;
 }
 
 void WorkerNode::on_joined(const v1::Joined& joined) {
@@ -117,7 +117,7 @@ void WorkerNode::on_assign(const v1::Assignment& assignment) {
                                 .refusals = refusals_,
                                 .metrics = metrics_,
                                 .client = client_,
-                                .device_failed = [this](const absl::Status& why) { leave(why); }};
+                                .node_failed = [this](const absl::Status& why) { leave(why); }};
   auto job = std::make_shared<WorkerJob>(services, options_, assignment);
   {
     const std::lock_guard lock(mutex_);

@@ -32,10 +32,11 @@ class WorkerNode final : public ControlEvents {
     client_ = client;
     calibration_.set_client(client);
   }
-  /// Why the device can be used no more by this process: the node has left the cluster for it, and
-  /// ControlClient::run has returned. OK while all is well. Where it is not, the process should end
-  /// at once: whoever frees the device's memory waits for work that it may never finish.
-  absl::Status device_failure();
+  /// Why the device, or the samples, can be used no more by this process: the node has left the
+  /// cluster for it, and ControlClient::run has returned. OK while all is well. Where it is not,
+  /// the process should end at once: whoever frees the device's memory, or waits for who reads,
+  /// waits for what may never end.
+  absl::Status failure();
   /// Ends the job in progress; call it before the client goes.
   void end() { end_job(absl::CancelledError("the worker stops")); }
 
@@ -70,7 +71,7 @@ class WorkerNode final : public ControlEvents {
 
   std::mutex mutex_;  ///< guards all below
   std::shared_ptr<WorkerJob> job_;
-  absl::Status device_failure_;
+  absl::Status failure_;
 };
 
 }  // namespace poseidon

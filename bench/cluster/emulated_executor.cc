@@ -95,15 +95,16 @@ class EmulatedExecutor final : public Executor {
               DeviceMemory memory,
               allocate_sendable(net_.layers[layer].parameter_count() * kFloatBytes));
           owned->push_back(static_cast<float*>(memory.get()));
-          owned_.push_back(std::move(memory));
+          owned_->push_back(std::move(memory));
         }
       }
       return absl::OkStatus();
     }
-    POSEIDON_ASSIGN_OR_RETURN(mapping_, Mapping::make(emulation_.shared_file, 2 * bytes));
+    POSEIDON_ASSIGN_OR_RETURN(Mapping mapping, Mapping::make(emulation_.shared_file, 2 * bytes));
+    mapping_ = std::make_shared<Mapping>(std::move(mapping));
     for (const std::int64_t offset : offsets) {
-      parameters_.push_back(mapping_.memory() + offset / kFloatBytes);
-      gradients_.push_back(mapping_.memory() + (bytes + offset) / kFloatBytes);
+      parameters_.push_back(mapping_->memory() + offset / kFloatBytes);
+      gradients_.push_back(mapping_->memory() + (bytes + offset) / kFloatBytes);
     }
     return absl::OkStatus();
   }
@@ -117,6 +118,11 @@ class EmulatedExecutor final : public Executor {
   std::span<float> gradients(LayerIndex layer) override {
     if (keeps_factors_[layer.value()]) return {};
     return {gradients_[layer.value()], elements(layer)};
+  }
+
+  std::shared_ptr<const void> memory(LayerIndex) const override {
+    if (mapping_ != nullptr) return mapping_;
+    return owned_;
   }
 
   absl::Status read_statistics(std::span<float> values) override {
@@ -273,8 +279,8 @@ class EmulatedExecutor final : public Executor {
   const ExecutorOptions options_;
   const EmulationOptions emulation_;
   DeviceTimeline timeline_;
-  Mapping mapping_;
-  std::vector<DeviceMemory> owned_;
+  std::shared_ptr<Mapping> mapping_;
+  std::shared_ptr<std::vector<DeviceMemory>> owned_ = std::make_shared<std::vector<DeviceMemory>>();
   std::vector<float*> parameters_, gradients_;  ///< by LayerIndex
   std::vector<bool> keeps_factors_;             ///< by LayerIndex
   std::vector<float> statistics_;

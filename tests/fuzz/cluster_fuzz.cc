@@ -93,7 +93,7 @@ class Files final : public RunFiles {
   void roll_back(Iteration iteration) override {
     contents_->metrics = metrics_before(contents_->metrics, iteration);
   }
-  void close() override {
+  void close(RunEnd /*end*/) override {
     if (!std::exchange(closed_, true)) tasks_->add([closed = events_.on_closed] { closed(); });
   }
   absl::StatusOr<std::unique_ptr<ModelFile>> receive_model(
@@ -437,7 +437,7 @@ class Session {
     const std::uint8_t what = input_.byte();
     const std::string id =
         what < 128 ? "" : std::to_string(what / 8 % 4) + "-" + std::to_string(what % 8);
-    switch (what % 6) {
+    switch (what % 7) {
       case 0: {
         v1::RequestCheckpointRequest request;
         request.set_protocol_version(kProtocolVersion);
@@ -472,6 +472,13 @@ class Session {
       case 4:
         look();
         break;
+      case 6: {
+        v1::EndJobRequest request;
+        request.set_protocol_version(kProtocolVersion);
+        request.set_checkpoint_within_s(what / 64);
+        (void)cluster_->end_job(request);
+        break;
+      }
       default:
         upload(what);
         break;

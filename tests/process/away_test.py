@@ -20,9 +20,9 @@ JOB = {"iterations": ITERATIONS, "test_every_iterations": TEST_EVERY, "sync": {"
 class AwayTest(ProcessTest):
     reference = None  # (model, lines of iterations, lines of tests) of an undisturbed run
 
-    def start_training(self, *options, until=20):
+    def start_training(self, *options, until=20, keeps_job=False):
         self.run_dir = self.folder / "run"
-        cluster = Cluster(self)
+        cluster = Cluster(self, keeps_job=keeps_job)
         for _ in range(2):
             cluster.add_server(*options)
             cluster.add_worker("--metrics-listen", "127.0.0.1:0", *options)
@@ -264,6 +264,17 @@ class Killed(AwayTest):
         self.assert_undisturbed(cluster)
         self.assertEqual(follower.wait(10), 0, follower.log())
         self.assertRegex(follower.log(), r"(?s)does not answer.*answers again.*final loss")
+
+    def test_stopped_and_started_again(self):
+        """With --job-on-stop keep: as when its package is upgraded."""
+        cluster = self.start_training(keeps_job=True)
+        cluster.coordinator.signal(signal.SIGTERM)
+        self.assertEqual(cluster.coordinator.wait(20), 0, cluster.coordinator.log())
+        self.assertIn("its nodes train on, and the next coordinator with this state directory goes on with it",
+                      cluster.coordinator.log())
+        self.assert_training_goes_on(cluster)
+        cluster.restart_coordinator()
+        self.assert_undisturbed(cluster)
 
     def test_for_ever(self):
         cluster = Cluster(self).add(workers=1, servers=2)

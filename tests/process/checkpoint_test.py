@@ -24,6 +24,10 @@ def endless(**changes):
     return job(iterations=100000, checkpoint={"every_iterations": 0}, **changes)
 
 
+def own_job(entries, checkpoint):
+    return next(entry["job_id"] for entry in entries if entry["id"] == checkpoint)
+
+
 class Checkpoints(ProcessTest):
     def cluster(self, workers=2, servers=2):
         return Cluster(self).add(workers=workers, servers=servers)
@@ -388,6 +392,101 @@ class Checkpoints(ProcessTest):
         self.assertEqual((earlier / "model.safetensors").read_bytes(), before[0])
         self.assertEqual((earlier / "metrics.jsonl").read_bytes(), lines)
         self.assertTrue((earlier / "job.json").exists())
+
+    # ---- remove ----
+
+    def test_checkpoints_of_jobs_that_are_over_are_removed(self):
+        cluster = self.cluster()
+        self.refused(2, "--checkpoint or --job", cluster, "remove")
+        self.submit(cluster, job(), "--workers", 2, "--servers", 2)
+        cluster.wait_for_state("done")
+        ids = [entry["id"] for entry in self.listed(cluster)]
+        self.assertEqual(len(ids), 3)
+        self.refused(2, "is no id", cluster, "remove", "--checkpoint", "the newest")
+        self.refused(2, "there is no checkpoint of a job digits-7", cluster, "remove", "--job", "digits-7")
+        self.refused(2, "there is no committed checkpoint 9-9", cluster, "remove", "--checkpoint", ids[0], "9-9")
+        self.assertEqual([entry["id"] for entry in self.listed(cluster)], ids, "all or none")
+        self.assertEqual(self.ok(cluster, "remove", "--checkpoint", ids[0]), ids[0] + "\n")
+        self.assertEqual([entry["id"] for entry in self.listed(cluster)], ids[1:])
+        # Another job trains meanwhile, whose own are not to be had.
+        self.submit(cluster, endless(), "--workers", 2, "--servers", 2, run_dir=self.folder / "another")
+        cluster.wait_for_iteration(5)
+        own = self.ok(cluster, "save").strip()
+        self.refused(1, f"checkpoint {own} is needed: job digits-\\d+ is running", cluster, "remove", "--checkpoint", own, ids[1])
+        self.assertEqual(self.ok(cluster, "remove", "--job", "digits-1", "--keep", 1), ids[1] + "\n")
+        self.assertEqual([entry["id"] for entry in self.listed(cluster)], [ids[2], own])
+        self.ok(cluster, "export", "--checkpoint", ids[2], "--to", self.folder / "kept.safetensors")
+        self.assertEqual(self.stop_job(cluster, "--checkpoint-within-s", 0).returncode, 0)
+        self.assertEqual(self.ok(cluster, "remove", "--job", own_job(self.listed(cluster), own)), own + "\n")
+        # What is being exported stays until that is over: a minute from the export's last sign of life.
+        held = self.command(cluster, "remove", "--checkpoint", ids[2])
+        self.assertEqual((held.returncode, held.stdout), (0, ""), held.stderr)
+        self.assertIn(f"checkpoint {ids[2]} is being exported, and goes after that", held.stderr)
+        self.stop(cluster)
+        cluster = self.again(workers=2, servers=2)
+        self.assertNotIn(own, [entry["id"] for entry in self.listed(cluster)])
+
+    # ---- stop ----
+
+    @staticmethod
+    def stop_job(cluster, *arguments):
+        return poseidon("stop", "--coordinator", cluster.address, *arguments)
+
+    def test_an_operator_stops_a_job_and_the_cluster_stays(self):
+        cluster = self.cluster()
+        none = self.stop_job(cluster)
+        self.assertEqual(none.returncode, 1, none.stdout)
+        self.assertIn("no job is active: there is nothing to stop", none.stderr)
+        follower = cluster.start("follower", "poseidon", "submit", self.write_job(endless()), "--coordinator",
+                                 cluster.address, "--wait", "--run-dir", self.folder / "run")
+        wait_for("the job to be accepted", lambda: " accepted" in follower.log())
+        cluster.wait_for_iteration(10)
+        other = self.stop_job(cluster, "--job", "digits-77")
+        self.assertEqual(other.returncode, 1, other.stdout)
+        self.assertRegex(other.stderr, r"job digits-1 is running .* job digits-77 is not active")
+        stopped = self.stop_job(cluster, "--job", "digits-1")
+        self.assertEqual(stopped.returncode, 0, stopped.stderr)
+        said = re.search(r"(?s)^job digits-1 ends when what it has trained is saved\n.*has ended after (\d+) of 100000 "
+                         r"iterations: an operator stopped it .*goes on from checkpoint (\S+); its files are in (\S+)$",
+                         stopped.stdout.strip())
+        self.assertIsNotNone(said, stopped.stdout)
+        self.assertEqual(said.group(3), str(self.folder / "run"))
+        self.assertEqual(follower.wait(15), 1, follower.log())
+        self.assertIn("an operator stopped it", follower.log())
+        self.assertEqual([entry["id"] for entry in self.listed(cluster)], [said.group(2)])
+        saved = int(said.group(2).split("-")[1])
+        self.assertGreaterEqual(saved, 10)
+        self.assertGreaterEqual(int(said.group(1)), saved)
+        # The same nodes train on from there, and are stopped again: without another checkpoint.
+        self.ok(cluster, "restore")
+        cluster.wait_for_iteration(saved + 5)
+        stopped = self.stop_job(cluster, "--checkpoint-within-s", 0)
+        self.assertEqual(stopped.returncode, 0, stopped.stderr)
+        self.assertIn(f"goes on from checkpoint {said.group(2)}", stopped.stdout)
+        self.assertNotIn("ends when", stopped.stdout)
+        self.assertEqual(len(self.listed(cluster)), 1)
+        run_dir = self.folder / "next"
+        self.submit(cluster, job(iterations=5), "--workers", 2, "--servers", 2, run_dir=run_dir)
+        cluster.wait_for_state("done")
+
+    def test_a_job_that_waits_for_nodes_is_stopped(self):
+        cluster = self.cluster(workers=1, servers=1)
+        self.submit(cluster, endless(), "--workers", 2)
+        stopped = self.stop_job(cluster)
+        self.assertEqual(stopped.returncode, 0, stopped.stderr)
+        self.assertIn("there is no checkpoint of it", stopped.stdout)
+        self.assertEqual(cluster.status()["state"], "failed")
+
+    def test_a_checkpoint_that_cannot_be_taken_is_an_error(self):
+        cluster = self.cluster()
+        self.submit(cluster, endless(), "--workers", 2, "--servers", 2)
+        cluster.wait_for_iteration(10)
+        checkpoints = self.folder / "state" / "checkpoints"
+        shutil.rmtree(checkpoints)
+        checkpoints.write_text("no folder")
+        stopped = self.stop_job(cluster, "--checkpoint-within-s", 20)
+        self.assertEqual(stopped.returncode, 1, stopped.stdout)
+        self.assertRegex(stopped.stderr, r"has ended after .*what it had trained is not saved")
 
     def test_a_stopped_coordinator_leaves_a_checkpoint(self):
         cluster = self.cluster()

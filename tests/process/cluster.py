@@ -194,9 +194,10 @@ class OnHosts:
 class Cluster:
     """A coordinator, servers and workers, started by hand. `place`: where, by their names; the operator's commands run
     where the coordinator does. `proofs`: the options with which a role (or "operator") proves who it is; `options`: of
-    each daemon."""
+    each daemon; `keeps_job`: whether the coordinator leaves its job to the next one when it is stopped."""
 
-    def __init__(self, test, lease_ms=LEASE_MS, place=None, metrics=False, status=None, proofs=lambda role: [], options=()):
+    def __init__(self, test, lease_ms=LEASE_MS, place=None, metrics=False, status=None, proofs=lambda role: [], options=(),
+                 keeps_job=False):
         self.test = test
         self.place = place or Here()
         self.proofs = proofs
@@ -204,7 +205,8 @@ class Cluster:
         self.workers = []
         self.lease_ms = lease_ms
         self.options = [*options, *(["--metrics-listen", "127.0.0.1:0"] if metrics else [])]
-        self.status_page = ["--status-listen", status] if status else []
+        self.of_coordinator = [*(["--status-listen", status] if status else []),
+                               *(["--job-on-stop", "keep"] if keeps_job else [])]
         self.address = f"{self.place.address('coordinator')}:0"
         self.coordinators = []
         self.restart_coordinator()
@@ -214,7 +216,7 @@ class Cluster:
         name = f"coordinator-{len(self.coordinators)}" if self.coordinators else "coordinator"
         self.coordinator, self.address = self._listening(
             name, "poseidon-coordinator", "--listen", self.address, "--state-dir", self.test.folder / "state",
-            "--lease-ms", self.lease_ms, "--heartbeat-ms", self.lease_ms // 5, *self.options, *self.status_page,
+            "--lease-ms", self.lease_ms, "--heartbeat-ms", self.lease_ms // 5, *self.options, *self.of_coordinator,
             *self.proofs("coordinator"))
         self.coordinators.append(self.coordinator)
 
@@ -264,12 +266,12 @@ class Cluster:
         self.servers.append((process, address))
         return process
 
-    def restart_server(self, index):
+    def restart_server(self, index, *arguments):
         """A new process with the old one's data directory."""
         process, address = self._listening(f"server-{index}", "poseidon-server", "--coordinator", self.address,
                                            "--listen", f"{self.place.address(f'server-{index}')}:0", "--data-dir",
                                            self.test.folder / f"server-{index}", *self.options,
-                                           *self.proofs("server"))
+                                           *self.proofs("server"), *arguments)
         self.servers[index] = (process, address)
         return process
 
@@ -278,6 +280,13 @@ class Cluster:
         process = self.start(name, program, "--coordinator", self.address, "--threads", threads,
                              *self.options, *self.proofs("worker"), *arguments)
         self.workers.append(process)
+        return process
+
+    def restart_worker(self, index, *arguments):
+        """Another process in its place; it has nothing of the old one's."""
+        del self.workers[index]
+        process = self.add_worker(*arguments)
+        self.workers.insert(index, self.workers.pop())
         return process
 
     def add(self, workers, servers):

@@ -7,7 +7,7 @@ import struct
 import unittest
 import zlib
 
-from cluster import ROOT, ProcessTest, losses, poseidon
+from cluster import ROOT, Cluster, ProcessTest, losses, poseidon, wait_for
 
 CLASSES = ("cats", "dogs", "eels")
 PER_CLASS = 14
@@ -127,6 +127,35 @@ class Images(ProcessTest):
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("more than 0 of 45 samples", result.stdout + result.stderr)
         self.assertIn("003.png", result.stdout + result.stderr)
+
+    def test_a_worker_whose_disk_fails_ends_and_the_job_goes_on(self):
+        description = job(folder_of(self.images), iterations=1500)
+        undisturbed = self.model(self.train(description, 2, 1))
+        cluster = Cluster(self).add(workers=2, servers=1)
+        run_dir = self.folder / "run"
+        submitted = cluster.submit(description, "--workers", 2, "--servers", 1, run_dir=run_dir)
+        self.assertEqual(submitted.returncode, 0, submitted.stderr)
+        cluster.wait_for_iteration(50)
+        image = self.images / "dogs" / "005.png"
+        kept = image.read_bytes()
+        image.unlink()
+        image.symlink_to("/proc/self/mem")  # whose first byte cannot be read: an I/O error
+        dead = wait_for("a worker to end", lambda: next((w for w in cluster.workers if not w.running()), None))
+        image.unlink()
+        image.write_bytes(kept)
+        self.assertEqual(dead.wait(), 1, dead.log())
+        self.assertRegex(dead.log(), "samples cannot be read on this machine any more.*dogs/005.png.*Input/output error")
+        self.assertRegex(cluster.coordinator.log(), "is gone: it left .*samples cannot be read on this machine any more")
+
+        def is_over():
+            for index, worker in enumerate(cluster.workers):  # the other one may have met it, too
+                if not worker.running():
+                    cluster.restart_worker(index)
+            return cluster.status() if cluster.status()["state"] in ("done", "failed") else None
+
+        status = wait_for("the job to end", is_over, 90)
+        self.assertEqual(status["state"], "done", status["message"])
+        self.assertEqual(self.model(run_dir), undisturbed)
 
     def test_wrong_calls_and_wrong_jobs_are_told_apart(self):
         for arguments, words in ((("data", "check", "/nowhere"), "no such file or folder"),

@@ -31,6 +31,9 @@ class FailingExecutor final : public Executor {
   const NetSpec& net() const override { return inner_->net(); }
   std::span<float> parameters(LayerIndex layer) override { return inner_->parameters(layer); }
   std::span<float> gradients(LayerIndex layer) override { return inner_->gradients(layer); }
+  std::shared_ptr<const void> memory(LayerIndex layer) const override {
+    return inner_->memory(layer);
+  }
   absl::Status read_statistics(std::span<float> values) override {
     return fault_->is_there() ? Fault::error() : inner_->read_statistics(values);
   }

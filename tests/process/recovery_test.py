@@ -222,11 +222,11 @@ class DamagedDisk(RecoveryTest):
 class Soak(unittest.TestCase):
     """What soak.sh makes of its trials, which do nothing here."""
 
-    def soak(self, outcomes, **options):
+    def soak(self, outcomes, *arguments):
         """Each outcome: what struck in a trial, or an error. (result, seeds of the trials, what was printed)."""
         left, seeds = list(outcomes), []
 
-        def disturb(_, rng, _kinds, _faults, _frozen, struck, _log):
+        def disturb(_, rng, _options, struck, _log):
             seeds.append(rng.getrandbits(32))
             outcome = left.pop(0)
             if isinstance(outcome, Exception):
@@ -235,31 +235,36 @@ class Soak(unittest.TestCase):
             return [], []
 
         with unittest.mock.patch.object(soak.Trial, "disturb", disturb), contextlib.redirect_stdout(io.StringIO()) as said:
-            return soak.soak(**options), seeds, said.getvalue()
+            return soak.soak(soak.parse(arguments)), seeds, said.getvalue()
 
     def test_a_run_that_was_over_before_anything_struck_is_no_trial(self):
         fault = ("worker", "killed")
-        (failed, struck), seeds, said = self.soak([[], [fault], [], [fault]], trials=2)
+        (failed, struck), seeds, said = self.soak([[], [fault], [], [fault]], "--trials", "2")
         self.assertEqual((failed, struck, len(seeds)), ([], [fault] * 2, 4))
         self.assertIn("2 of 2 trials ended like the undisturbed run; 2 more were over before anything struck", said)
         with self.assertRaisesRegex(RuntimeError, "in a row were over"):
-            self.soak([[]] * soak.MOST_MISSED, trials=1)
+            self.soak([[]] * soak.MOST_MISSED, "--trials", "1")
 
     def test_a_failed_trial_says_how_to_repeat_it(self):
-        (failed, _), seeds, said = self.soak([AssertionError("other bytes"), [("server", "killed")]], trials=2, kinds=["server"])
+        (failed, _), seeds, said = self.soak([AssertionError("other bytes"), [("server", "killed")]], "--trials", "2",
+                                            "--kinds", "server")
         self.assertEqual(len(failed), 1)
-        self.assertIn(f"again: tests/process/soak.sh --trial-seed {failed[0]} --faults 1 --frozen 0.2 --kinds server\n", said)
-        (failed, _), again, _ = self.soak([AssertionError("other bytes")], trial_seed=failed[0], kinds=["server"])
+        command = re.search(r"^again: tests/process/soak.sh (.*)$", said, re.MULTILINE).group(1).split()
+        self.assertEqual(command, ["--trial-seed", str(failed[0]), "--faults", "1", "--hasty", "0.0", "--frozen", "0.2",
+                                   "--ended", "0.15", "--kinds", "server"])
+        (failed, _), again, _ = self.soak([AssertionError("other bytes")], *command)
         self.assertEqual((len(failed), again), (1, seeds[:1]))
 
 
 class RandomMoments(unittest.TestCase):
-    """A few trials of soak.sh, which runs hundreds by hand: a worker frozen, one of each kind killed."""
+    """A few trials of soak.sh, which runs hundreds by hand: a worker frozen, everything ended at once, one of each kind killed."""
 
     def test_any_process_at_any_moment(self):
-        for seed, (kind, how) in enumerate([("worker", "frozen"), *((kind, "killed") for kind in soak.KINDS)], 131):
+        for seed, (kind, how) in enumerate([("worker", "frozen"), ("all", "ended"),
+                                              *((kind, "killed") for kind in soak.KINDS)], 131):
             with self.subTest(kind=kind, how=how):
-                failed, struck = soak.soak(trials=1, seed=seed, kinds=[kind], frozen=float(how == "frozen"))
+                failed, struck = soak.soak(soak.parse(["--trials", "1", "--seed", str(seed), "--kinds", kind, "--frozen",
+                                                       str(float(how == "frozen")), "--ended", str(float(how == "ended"))]))
                 self.assertEqual(failed, [])
                 self.assertEqual(struck, [(kind, how)])
 

@@ -2,13 +2,15 @@
 
     tests/process/soak.sh --minutes N --seed S      until the time is over
     tests/process/soak.sh --trials N --seed S       so many runs
-    tests/process/soak.sh --trial-seed T            that trial alone, with the same --faults, --kinds and --frozen
+    tests/process/soak.sh --trial-seed T            that trial alone, with the other options that were printed with it
 
-One trial: a cluster of 2 workers and 2 servers trains; at a random moment one or several faults strike: SIGKILL (the
-process is started again at once), or SIGSTOP for up to twice the lease and then SIGCONT. The run must finish by
-itself, with each metrics line once and with the bytes of the undisturbed run. A trial whose faults all came when the run
-was over says nothing and does not count. Prints one line per trial and a summary; exit status 1 when a trial failed,
-with the command that repeats it: the same faults at the same iterations, as far as time allows.
+One trial: a cluster of 2 workers and 2 servers trains one of VARIANTS over one of CONNECTIONS; at a random moment one or
+several faults strike a worker, a server, the coordinator or all of them at once: SIGKILL, or SIGTERM as by a service
+manager (the process is started again at once), or SIGSTOP for up to twice the lease and then SIGCONT. The next fault
+waits for an iteration that the job makes after the one before, or (--hasty) comes while the job still recovers. The run
+must finish by itself, with each metrics line once and with the bytes of the undisturbed run. A trial whose faults all
+came when the run was over says nothing and does not count. Prints one line per trial and a summary; exit status 1 when a
+trial failed, with the command that repeats it: the same faults at the same iterations, as far as time allows.
 """
 
 import argparse
@@ -20,24 +22,36 @@ import statistics
 import sys
 import time
 
-from cluster import NORMALISED, Cluster, ProcessTest, digits_job, metrics, wait_for
+from cluster import NORMALISED, Cluster, ProcessTest, digits_job, metrics, poseidon, wait_for
 
 ITERATIONS = 150
 EVERY = 20
 WORKERS, SERVERS = 2, 2
-KINDS = ("worker", "server", "coordinator")
-FROZEN = 0.2       # of the workers and servers struck; the others are killed
+KINDS = ("worker", "server", "coordinator", "all")
+FROZEN = 0.2       # of those struck
+ENDED = 0.15       # of the others; what is left is killed
+HASTY = 0.0        # of the faults after the first
 MOST_MISSED = 20   # trials in a row whose faults came too late
 
 
-# What trains: by either scheme, and a network with running statistics.
-VARIANTS = {"ps": {"sync": {"scheme": "ps"}}, "sfb": {"sync": {"scheme": "sfb"}},
-            "statistics": {"sync": {"scheme": "ps"}, "model": NORMALISED, "batch_size": 512}}
+# What trains: by either scheme, a network with running statistics, and what else keeps state or goes another way.
+VARIANTS = {
+    "ps": {"sync": {"scheme": "ps"}},
+    "sfb": {"sync": {"scheme": "sfb"}},
+    "statistics": {"sync": {"scheme": "ps"}, "model": NORMALISED, "batch_size": 512},
+    "apart": {"sync": {"scheme": "ps", "local_aggregation": "off"}},
+    "half": {"sync": {"scheme": "auto", "wire_dtype": "bf16"}},
+    "clipped": {"sync": {"scheme": "sfb"}, "optimizer": {"type": "adam", "learning_rate": 0.001, "clip_norm": 1.0}},
+    "parts": {"sync": {"scheme": "sfb"}, "micro_batches": 2},
+    "copies": {"sync": {"scheme": "ps"}, "checkpoint": {"every_iterations": EVERY, "keep": 2, "replicas": 2}},
+}
+# How its nodes reach each other: options of servers and workers; whether with TLS.
+CONNECTIONS = {"memory": ([], False), "sockets": (["--no-shared-memory"], False), "tls": (["--no-shared-memory"], True)}
 
 
 def job(variant):
-    return digits_job(iterations=ITERATIONS, test_every_iterations=50,
-                      checkpoint={"every_iterations": EVERY, "keep": 2}, **VARIANTS[variant])
+    return digits_job(**{"iterations": ITERATIONS, "test_every_iterations": 50,
+                         "checkpoint": {"every_iterations": EVERY, "keep": 2}, **VARIANTS[variant]})
 
 
 class Trial(ProcessTest):
@@ -60,17 +74,35 @@ class Trial(ProcessTest):
         return ((run_dir / "model.safetensors").read_bytes(), [line["loss"] for line in iterations],
                 [(line["iteration"], line["test_loss"]) for line in tests])
 
-    def disturb(self, rng, kinds, faults, frozen, struck, log):
-        variant = rng.choice(list(VARIANTS))
+    def cluster(self, connection):
+        self.extra, sealed = CONNECTIONS[connection]
+        proofs = {}
+        if sealed:
+            certificates = self.folder / "tls"
+            made = poseidon("tls", "init", "--to", certificates)
+            self.assertEqual(made.returncode, 0, made.stderr)
+            proofs["proofs"] = lambda role: ["--tls-dir", certificates / role]
+        cluster = Cluster(self, keeps_job=True, **proofs)
+        for _ in range(SERVERS):
+            cluster.add_server(*self.extra)
+        for _ in range(WORKERS):
+            cluster.add_worker(*self.extra)
+        return cluster
+
+    def disturb(self, rng, options, struck, log):
+        variant, connection = rng.choice(list(VARIANTS)), rng.choice(list(CONNECTIONS))
+        log.append(f"{variant} by {connection}")
         expected = self.reference(variant)
-        cluster = Cluster(self).add(workers=WORKERS, servers=SERVERS)
+        cluster = self.cluster(connection)
         run_dir = self.folder / "run"
         submitted = cluster.submit(job(variant), "--workers", WORKERS, "--servers", SERVERS, run_dir=run_dir)
         self.assertEqual(submitted.returncode, 0, submitted.stderr)
         times = []
-        for _ in range(faults):
-            times.append(self.strike(rng, kinds, frozen, cluster, run_dir, variant, struck, log))
-        status = cluster.wait_for_state("done", "failed", timeout_s=120)
+        for fault in range(options.faults):
+            hasty = fault > 0 and rng.random() < options.hasty
+            last = fault + 1 == options.faults
+            times.append(self.strike(rng, options, hasty, last, cluster, run_dir, struck, log))
+        status = cluster.wait_for_state("done", "failed", timeout_s=180)
         self.assertEqual(status["state"], "done", status["message"])
         model, losses, tests = self.results(run_dir)
         self.assertEqual(losses, expected[1])
@@ -78,40 +110,57 @@ class Trial(ProcessTest):
         self.assertEqual(model, expected[0])
         return [t for t in times if t is not None], [made for _, made in cluster.recoveries() if made]
 
-    def strike(self, rng, kinds, frozen, cluster, run_dir, variant, struck, log):
+    def strike(self, rng, options, hasty, last, cluster, run_dir, struck, log):
         """One fault at a random moment; seconds from it to the next new iteration, or None at the end of the run."""
-        self.wait_for_moment(rng, run_dir / "metrics.jsonl")
-        kind = rng.choice(kinds)
-        freeze = kind != "coordinator" and rng.random() < frozen
+        if hasty:
+            time.sleep(rng.uniform(0.0, 2.0))
+        else:
+            self.wait_for_moment(rng, run_dir / "metrics.jsonl")
+        kind = rng.choice(options.kinds)
+        how = "frozen" if rng.random() < options.frozen else "ended" if rng.random() < options.ended else "killed"
         if cluster.status()["state"] == "done":
             return None
         begin = time.monotonic()
-        struck.append((kind, "frozen" if freeze else "killed"))
-        if kind == "coordinator":
-            log.append("coordinator killed")
-            cluster.coordinator.signal(signal.SIGKILL)
-            cluster.coordinator.wait()  # its directory is its own until it is gone
-            cluster.restart_coordinator()
-        else:
-            group = cluster.workers if kind == "worker" else [process for process, _ in cluster.servers]
-            index = rng.randrange(len(group))
-            victim = group[index]
-            log.append(f"{victim.name} {'frozen' if freeze else 'killed'} ({variant})")
-            victim.signal(signal.SIGSTOP if freeze else signal.SIGKILL)
-            if freeze:
-                time.sleep(rng.uniform(0.0, 3.0))
-                victim.signal(signal.SIGCONT)
-            elif kind == "worker":
-                cluster.workers.remove(victim)
-                cluster.add_worker()
-            else:
-                victim.wait()
-                cluster.restart_server(index)
         path = run_dir / "metrics.jsonl"
         before = self.furthest(path)
+        struck.append((kind, how))
+        victims = [(kind, 0)] if kind == "coordinator" else [(kind, rng.randrange(WORKERS if kind == "worker" else SERVERS))]
+        if kind == "all":
+            victims = [("coordinator", 0), *(("server", index) for index in range(SERVERS)),
+                       *(("worker", index) for index in range(WORKERS))]
+            rng.shuffle(victims)
+        log.append(f"{kind}{'' if len(victims) > 1 else f'-{victims[0][1]}'} {how} after {before}{' in haste' if hasty else ''}")
+        self.fault(rng, how, cluster, victims)
+        if not last and options.hasty > 0:
+            return None  # the next one may have come by then
         wait_for("a new iteration or the end", lambda: self.furthest(path) > before or
-                 cluster.status()["state"] in ("done", "failed"), 60)
+                 cluster.status()["state"] in ("done", "failed"), 90)
         return time.monotonic() - begin
+
+    def fault(self, rng, how, cluster, victims):
+        processes = [self.process(cluster, *victim) for victim in victims]
+        for process in processes:
+            process.signal({"frozen": signal.SIGSTOP, "ended": signal.SIGTERM, "killed": signal.SIGKILL}[how])
+        if how == "frozen":
+            time.sleep(rng.uniform(0.0, 3.0))
+            for process in processes:
+                process.signal(signal.SIGCONT)
+            return
+        for process in processes:
+            process.wait(120)  # its directory and its port are its own until it is gone
+        for kind, index in sorted(victims):  # the coordinator first: the others' options name it
+            if kind == "coordinator":
+                cluster.restart_coordinator()
+            elif kind == "server":
+                cluster.restart_server(index, *self.extra)
+            else:
+                cluster.restart_worker(index, *self.extra)
+
+    @staticmethod
+    def process(cluster, kind, index):
+        if kind == "coordinator":
+            return cluster.coordinator
+        return cluster.workers[index] if kind == "worker" else cluster.servers[index][0]
 
     def wait_for_moment(self, rng, path):
         """Of the preparations, for one in six; else any iteration but the last few, and any moment of it."""
@@ -128,20 +177,20 @@ class Trial(ProcessTest):
         return max(map(int, found), default=-1)
 
 
-def soak(minutes=0.0, trials=0, faults=1, seed=1, kinds=KINDS, frozen=FROZEN, trial_seed=None):
-    """(seeds of the trials that did not end like the undisturbed run, [(kind, "killed" or "frozen")] of what struck)."""
-    rng = random.Random(seed)
-    end = time.monotonic() + minutes * 60
-    if trial_seed is not None:
-        trials = 1
+def soak(options):
+    """(seeds of the trials that did not end like the undisturbed run, [(kind, how)] of what struck); `options` as of
+    parse()."""
+    rng = random.Random(options.seed)
+    end = time.monotonic() + options.minutes * 60
+    trials = 1 if options.trial_seed is not None else options.trials
     failed, struck, done, missed, missed_in_a_row, recoveries, replayed = [], [], 0, 0, 0, [], []
     while (done < trials) if trials else (time.monotonic() < end):
-        seed = rng.getrandbits(32) if trial_seed is None else trial_seed
+        seed = rng.getrandbits(32) if options.trial_seed is None else options.trial_seed
         log, faults_of_trial = [], []
         trial = Trial()
         trial.setUp()
         try:
-            times, back = trial.disturb(random.Random(seed), kinds, faults, frozen, faults_of_trial, log)
+            times, back = trial.disturb(random.Random(seed), options, faults_of_trial, log)
             recoveries += times
             replayed += back
             how = "ok" if faults_of_trial else "does not count, it was over before anything struck"
@@ -149,7 +198,7 @@ def soak(minutes=0.0, trials=0, faults=1, seed=1, kinds=KINDS, frozen=FROZEN, tr
         except Exception as error:  # the next trials still count
             failed.append(seed)
             print(f"trial {done} seed {seed}: FAILED ({'; '.join(log)}): {error}\n"
-                  f"again: {repeating(seed, faults, kinds, frozen)}", flush=True)
+                  f"again: {repeating(seed, options)}", flush=True)
             for process in trial.processes:
                 print(f"---- {process.name}\n{process.log()[-2500:]}", flush=True)
         finally:
@@ -173,23 +222,31 @@ def soak(minutes=0.0, trials=0, faults=1, seed=1, kinds=KINDS, frozen=FROZEN, tr
     return failed, struck
 
 
-def repeating(seed, faults, kinds, frozen):
+def repeating(seed, options):
     """The command that runs the trial of this seed alone."""
-    return shlex.join(map(str, ["tests/process/soak.sh", "--trial-seed", seed, "--faults", faults, "--frozen", frozen, "--kinds",
-                                *kinds]))
+    return shlex.join(map(str, ["tests/process/soak.sh", "--trial-seed", seed, "--faults", options.faults, "--hasty",
+                                options.hasty, "--frozen", options.frozen, "--ended", options.ended, "--kinds",
+                                *options.kinds]))
 
 
-def main():
+def parse(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--trials", type=int, default=0, help="instead of minutes")
     parser.add_argument("--faults", type=int, default=1, help="in one run")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--trial-seed", type=int, help="instead of minutes: the trial that was printed with it")
-    parser.add_argument("--frozen", type=float, default=FROZEN,
-                        help="share of the workers and servers struck that are frozen instead of killed, default %(default)s")
+    parser.add_argument("--frozen", type=float, default=FROZEN, help="share of those struck that are frozen, default %(default)s")
+    parser.add_argument("--ended", type=float, default=ENDED,
+                        help="share of the others that get SIGTERM instead of SIGKILL, default %(default)s")
+    parser.add_argument("--hasty", type=float, default=HASTY,
+                        help="share of the faults after the first that do not wait for a new iteration, default %(default)s")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    failed, struck = soak(**vars(parser.parse_args()))
+    return parser.parse_args(arguments)
+
+
+def main():
+    failed, struck = soak(parse())
     if not struck:
         print("nothing struck: no trial counts")
     return 0 if struck and not failed else 1

@@ -132,6 +132,15 @@ void World::happen(const Fault& fault) {
         (void)coordinator_->cluster().request_checkpoint(request);
       }
       return;
+    case FaultKind::kStop:
+      if (coordinator_ != nullptr && submitted_) {
+        v1::EndJobRequest request;
+        request.set_protocol_version(kProtocolVersion);
+        request.set_checkpoint_within_s(
+            static_cast<std::uint32_t>(fault.lasts / std::chrono::seconds(1)));
+        (void)coordinator_->cluster().end_job(request);
+      }
+      return;
     case FaultKind::kCount:
       return;
   }
@@ -172,8 +181,12 @@ bool World::may_fail(const std::string& why) {
   for (const auto& machine : machines_) {
     if (!machine->gone) ++(machine->is_server ? servers : workers);
   }
+  if (absl::StrContains(why, kOperatorsStop)) return true;  // and there is nothing to go on from
   const std::int64_t fewest = std::max<std::int64_t>(scenario_.min_workers, 1);
   if (workers < fewest || servers == 0) return true;
+  if (restored_workers_ > 0 && absl::StrContains(why, "waits for nodes")) {
+    return workers < restored_workers_;  // exactly so many
+  }
   if (absl::StrContains(why, "waits for nodes")) {  // it never began
     return workers < scenario_.wanted_workers || servers < scenario_.wanted_servers ||
            servers < scenario_.replicas;

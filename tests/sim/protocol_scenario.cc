@@ -157,6 +157,8 @@ const char* fault_name(FaultKind kind) {
       return "a new worker";
     case FaultKind::kSave:
       return "save";
+    case FaultKind::kStop:
+      return "stop";
     case FaultKind::kCount:
       break;
   }

@@ -24,6 +24,8 @@ enum class FaultKind {
   kFreezeCoordinator,
   kNewWorker,
   kSave,  ///< no fault: an operator wants a checkpoint
+  kStop,  ///< nor this: an operator stops the job, waits that long for a checkpoint, and goes on
+          ///< from it
   kCount
 };
 const char* fault_name(FaultKind kind);

@@ -6,8 +6,10 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/checkpoint.h"
@@ -206,6 +208,36 @@ void World::submit() {
   later(Milliseconds(300), [this] { submit(); });
 }
 
+/// From the newest checkpoint that the metrics reach, where the operator stopped the job; false:
+/// there is none. (From another one it goes on, too, with an alarm, and metrics that lack lines.)
+bool World::restore() {
+  v1::ListCheckpointsRequest question;
+  question.set_protocol_version(kProtocolVersion);
+  const auto list = coordinator_->cluster().list_checkpoints(question);
+  POSEIDON_CHECK(list.ok(), "our own protocol");
+  std::istringstream metrics(disk_.metrics[run_directory_]);
+  const Iteration told = read_metrics_progress(metrics).next_iteration;
+  const v1::CheckpointInfo* from = nullptr;
+  for (const v1::CheckpointInfo& info : list->committed()) {
+    if (static_cast<Iteration>(info.iteration()) <= told) from = &info;
+  }
+  if (from == nullptr) return false;
+  v1::RestoreCheckpointRequest request;
+  request.set_protocol_version(kProtocolVersion);
+  request.set_id(from->id());
+  const absl::StatusOr<v1::SubmitResponse> response =
+      coordinator_->cluster().restore_checkpoint(request);
+  if (!response.ok()) {
+    note(response.status().ToString());
+    if (!absl::StrContains(response.status().message(), "is of the end of training")) {
+      truth_.fail(absl::StrCat("restore: ", response.status().ToString()));
+    }
+    return false;
+  }
+  restored_workers_ = from->workers();
+  return true;
+}
+
 void World::look() {
   later(kLook, [this] { look(); });
   if (coordinator_ == nullptr || !submitted_ || end_) return;
@@ -215,6 +247,7 @@ void World::look() {
   POSEIDON_CHECK(status.ok(), "our own protocol");
   look_at_checkpoints();
   if (status->state() == "failed") {
+    if (absl::StrContains(status->message(), kOperatorsStop) && restore()) return;
     end_ = status->message();
   } else if (status->state() == "done") {
     end_ = "done";

@@ -53,6 +53,9 @@ class Trace final : public spdlog::sinks::base_sink<std::mutex> {
   std::deque<std::string> lines_;
 };
 
+/// In the message of a job that an operator has stopped.
+inline constexpr const char* kOperatorsStop = "an operator stopped it";
+
 /// A place where a process runs, one after the other.
 struct Machine {
   std::string name;
@@ -98,6 +101,7 @@ class World {
 
   // ---- the operator ----
   void submit();
+  bool restore();
   void look();
   void look_at_checkpoints();
   std::string check_end();
@@ -128,6 +132,7 @@ class World {
   std::vector<FaultKind> troubles_;  ///< that have happened, without the operator's saves
   Nanoseconds last_trouble_{0};      ///< when the last fault will be over
   bool submitted_ = false;
+  std::int64_t restored_workers_ = 0;  ///< of the checkpoint from which the job goes on; 0: none
   std::string run_directory_;
   std::set<std::string> seen_checkpoints_;
   std::optional<std::string> end_;  ///< "done", or why not

@@ -50,7 +50,7 @@ class SimRunFiles final : public RunFiles {
       metrics() = metrics_before(metrics(), iteration);
     });
   }
-  void close() override {
+  void close(RunEnd /*end*/) override {
     if (std::exchange(closed_, true)) return;
     writer_.enqueue([this] { events_.on_closed(); });
   }
@@ -124,8 +124,8 @@ class SimCoordinator::LoopClock final : public Clock {
  public:
   explicit LoopClock(const Transport* loop) : loop_(loop) {}
   Nanoseconds now() const override { return loop_->now(); }
-  std::int64_t unix_seconds() const override {
-    return std::chrono::duration_cast<std::chrono::seconds>(loop_->now()).count();
+  Milliseconds unix_time() const override {
+    return std::chrono::duration_cast<Milliseconds>(loop_->now());
   }
 
  private:

@@ -335,6 +335,21 @@ class TrainBatches::Impl {
   std::vector<std::thread> threads_;
 };
 
+namespace {
+
+/// What may be an oversight.
+void tell_remarks(const Dataset& dataset, std::int64_t classes, const BatchOptions& options) {
+  if (!options.log) return;
+  for (const std::string& remark : dataset.remarks()) options.log(remark);
+  const auto names = static_cast<std::int64_t>(dataset.class_names().size());
+  if (names > 0 && names < classes) {
+    options.log(str_cat(dataset.name(), ": has ", names, " classes of the ", classes,
+                        " that the network tells apart"));
+  }
+}
+
+}  // namespace
+
 TrainBatches::TrainBatches(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 TrainBatches::~TrainBatches() = default;
 
@@ -345,6 +360,7 @@ absl::StatusOr<std::unique_ptr<TrainBatches>> TrainBatches::open(const DataSpec&
                                                                  const BatchOptions& options) {
   POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> dataset,
                             open_dataset(data.train, classes));
+  tell_remarks(*dataset, classes, options);
   return start(std::move(dataset), data, input_shape, placement, options);
 }
 
@@ -403,6 +419,7 @@ absl::StatusOr<std::unique_ptr<TestBatches>> TestBatches::open(const DataSpec& d
     POSEIDON_ASSIGN_OR_RETURN(const std::vector<std::string> names, class_names_of(data.train));
     POSEIDON_RETURN_IF_ERROR(check_same_classes(names, dataset->class_names()));
   }
+  tell_remarks(*dataset, classes, options);
   return start(std::move(dataset), data, input_shape, placement, options);
 }
 
@@ -421,7 +438,7 @@ absl::StatusOr<std::unique_ptr<TestBatches>> TestBatches::start(
 
 std::int64_t TestBatches::batches() const { return (samples() + batch_size_ - 1) / batch_size_; }
 
-absl::Status TestBatches::read(std::int64_t index, Batch& batch) {
+absl::Status TestBatches::read(std::int64_t index, Batch& batch, const std::atomic<bool>* stop) {
   POSEIDON_CHECK(index >= 0 && index < batches(), "test batch out of range");
   const std::int64_t first = begin_ + index * batch_size_;
   size_batch(batch, batch_size_, sample_shape_);
@@ -431,9 +448,9 @@ absl::Status TestBatches::read(std::int64_t index, Batch& batch) {
   std::atomic<std::int64_t> next{0};
   const auto work = [&](std::size_t thread) {
     for (std::int64_t i = next++; i < batch.valid_samples && failures[thread].ok(); i = next++) {
-      failures[thread] =
-          readers_[thread].read(first + i, static_cast<std::uint64_t>(first + i), Phase::kTest,
-                                image_of(batch, i), batch.labels[static_cast<std::size_t>(i)]);
+      failures[thread] = readers_[thread].read(first + i, static_cast<std::uint64_t>(first + i),
+                                               Phase::kTest, image_of(batch, i),
+                                               batch.labels[static_cast<std::size_t>(i)], stop);
     }
   };
   work_with_helpers(readers_.size(), work);

@@ -118,8 +118,9 @@ class TestBatches {
 
   /// Fills `batch` with batch `index`, 0 <= index < batches(). The last one may have valid_samples
   /// < samples; it is filled by repeating its last valid sample. `batch` may be used again and
-  /// again. Errors are final.
-  absl::Status read(std::int64_t index, Batch& batch);
+  /// again. Errors are final, but for CANCELLED once `stop` is set, which is looked at before each
+  /// sample. Null: nobody stops it.
+  absl::Status read(std::int64_t index, Batch& batch, const std::atomic<bool>* stop = nullptr);
 
  private:
   TestBatches(std::shared_ptr<const Dataset> dataset, std::vector<SampleReader> readers,

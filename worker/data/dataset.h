@@ -51,6 +51,8 @@ class Dataset {
   virtual std::string sample_name(std::int64_t index) const = 0;
   /// For messages: the files that the samples come from.
   virtual const std::string& name() const = 0;
+  /// For people: what lies there and is no sample, as they may have thought it is.
+  virtual std::vector<std::string> remarks() const { return {}; }
 
   /// Whether will_read helps.
   virtual bool reads_ahead() const { return false; }

@@ -8,6 +8,8 @@
 #include <cctype>
 #include <cerrno>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -26,14 +28,16 @@ struct DirectoryCloser {
 };
 
 /// What a name stands for, links followed. Most file systems say so without a look at the entry.
-EntryKind kind_of(const std::string& folder, const dirent& entry) {
+absl::StatusOr<EntryKind> kind_of(const std::string& folder, const dirent& entry) {
   if (entry.d_type == DT_REG) return EntryKind::kFile;
   if (entry.d_type == DT_DIR) return EntryKind::kFolder;
   if (entry.d_type != DT_LNK && entry.d_type != DT_UNKNOWN) return EntryKind::kOther;
+  const std::string path = str_cat(folder, "/", std::string(entry.d_name));
   struct stat info {};
-  // A link that leads nowhere counts as a file: a sample that cannot be read.
-  if (::stat(str_cat(folder, "/", std::string(entry.d_name)).c_str(), &info) != 0) {
-    return EntryKind::kFile;
+  if (::stat(path.c_str(), &info) != 0) {
+    return absl::InvalidArgumentError(
+        str_cat(path, ": cannot be looked at, and may be a class folder: ",
+                std::string(std::strerror(errno)), "; repair it, or remove it"));
   }
   return S_ISREG(info.st_mode)   ? EntryKind::kFile
          : S_ISDIR(info.st_mode) ? EntryKind::kFolder
@@ -50,34 +54,68 @@ bool is_image_name(std::string_view name) {
   return ending == ".jpg" || ending == ".jpeg" || ending == ".png";
 }
 
-/// Sorted names in `folder` of the kind that is asked for; at most `max_names`.
-absl::StatusOr<std::vector<std::string>> list_names(const std::string& folder, EntryKind kind,
-                                                    std::size_t max_names) {
+/// Calls `body` for each entry that is not hidden, until it is not OK.
+absl::Status for_each_entry(const std::string& folder,
+                            const std::function<absl::Status(const dirent&)>& body) {
   errno = 0;
   const std::unique_ptr<DIR, DirectoryCloser> directory(::opendir(folder.c_str()));
   if (directory == nullptr) {
+    const int error = errno;
     const std::string message =
-        str_cat(folder, ": cannot list the folder: ", std::string(std::strerror(errno)));
-    if (errno == ENOENT) return absl::NotFoundError(message);
-    return absl::InvalidArgumentError(message);
+        str_cat(folder, ": cannot list the folder: ", std::string(std::strerror(error)));
+    if (error == ENOENT) return absl::NotFoundError(message);
+    return error == ENOTDIR || error == EACCES ? absl::InvalidArgumentError(message)
+                                               : absl::InternalError(message);
   }
-  std::vector<std::string> names;
   while (true) {
     errno = 0;
     const dirent* entry = ::readdir(directory.get());
     if (entry == nullptr) break;
-    if (entry->d_name[0] == '.' || kind_of(folder, *entry) != kind) continue;
-    if (kind == EntryKind::kFile && !is_image_name(entry->d_name)) continue;
-    if (names.size() == max_names) {
-      return absl::InvalidArgumentError(
-          str_cat(folder, ": more than ", max_names, " entries; pack them into records"));
-    }
-    names.emplace_back(entry->d_name);
+    if (entry->d_name[0] != '.') POSEIDON_RETURN_IF_ERROR(body(*entry));
   }
   if (errno != 0) {
     return absl::InternalError(
         str_cat(folder, ": cannot list the folder: ", std::string(std::strerror(errno))));
   }
+  return absl::OkStatus();
+}
+
+/// Entries of class folders that are no samples.
+struct LeftAside {
+  std::int64_t files = 0, folders = 0;
+  std::string first_file, first_folder;
+};
+
+/// Sorted names of the images in a class's folder; at most `max_names`.
+absl::StatusOr<std::vector<std::string>> list_images(const std::string& folder,
+                                                     std::size_t max_names, LeftAside& aside) {
+  std::vector<std::string> names;
+  const auto take = [&](const dirent& entry) -> absl::Status {
+    const std::string name = entry.d_name;
+    const bool is_image = is_image_name(name);
+    // A link is taken by its name: to look at a million of them would take minutes on a share.
+    const bool is_taken_for_file = entry.d_type == DT_REG || (entry.d_type == DT_LNK && is_image);
+    EntryKind kind = EntryKind::kFile;
+    if (!is_taken_for_file) {
+      const absl::StatusOr<EntryKind> looked = kind_of(folder, entry);
+      // What cannot be looked at is a sample that cannot be read.
+      kind = looked.ok() ? *looked : EntryKind::kFile;
+    }
+    if (kind == EntryKind::kFolder && aside.folders++ == 0) {
+      aside.first_folder = str_cat(folder, "/", name);
+    }
+    if (kind == EntryKind::kFile && !is_image && aside.files++ == 0) {
+      aside.first_file = str_cat(folder, "/", name);
+    }
+    if (kind != EntryKind::kFile || !is_image) return absl::OkStatus();
+    if (names.size() == max_names) {
+      return absl::InvalidArgumentError(str_cat(folder, ": with its images there are more than ",
+                                                kMaxFolderFiles, "; pack them into records"));
+    }
+    names.push_back(name);
+    return absl::OkStatus();
+  };
+  POSEIDON_RETURN_IF_ERROR(for_each_entry(folder, take));
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -91,15 +129,17 @@ class ImageFolder final : public Dataset {
   absl::Status list() {
     for (const std::string& class_name : class_names_) {
       const std::string folder = str_cat(folder_, "/", class_name);
-      POSEIDON_ASSIGN_OR_RETURN(
-          const std::vector<std::string> names,
-          list_names(folder, EntryKind::kFile, kMaxFolderFiles - ends_.size()));
+      LeftAside aside;
+      POSEIDON_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                                list_images(folder, kMaxFolderFiles - ends_.size(), aside));
       if (names.empty()) {
+        const std::string where =
+            aside.folders > 0 ? str_cat(" (is what is in ", aside.first_folder, " meant?)") : "";
         return absl::InvalidArgumentError(
-            str_cat(folder,
-                    ": this class has no .jpg, .jpeg or .png files; remove the folder, or "
-                    "put its images there"));
+            str_cat(folder, ": this class has no .jpg, .jpeg or .png files; remove the folder, or ",
+                    "put its images there", where));
       }
+      leave_aside(aside);
       for (const std::string& name : names) {
         names_ += name;
         ends_.push_back(names_.size());
@@ -115,6 +155,23 @@ class ImageFolder final : public Dataset {
   const Shape& sample_shape() const override { return any_shape_; }
   const std::vector<std::string>& class_names() const override { return class_names_; }
   const std::string& name() const override { return folder_; }
+
+  std::vector<std::string> remarks() const override {
+    std::vector<std::string> texts;
+    if (aside_.files > 0) {
+      texts.push_back(str_cat(folder_,
+                              ": in its class folders are files that are no .jpg, .jpeg or "
+                              ".png, and no samples: ",
+                              aside_.files, ", the first ", aside_.first_file));
+    }
+    if (aside_.folders > 0) {
+      texts.push_back(str_cat(folder_,
+                              ": in its class folders are folders, in which no samples are "
+                              "looked for: ",
+                              aside_.folders, ", the first ", aside_.first_folder));
+    }
+    return texts;
+  }
 
   absl::Status read(std::int64_t index, EncodedSample& sample) const override {
     POSEIDON_CHECK(index >= 0 && index < size(), "sample index out of range");
@@ -134,6 +191,12 @@ class ImageFolder final : public Dataset {
   }
 
  private:
+  void leave_aside(const LeftAside& of_class) {
+    if (aside_.files == 0) aside_.first_file = of_class.first_file;
+    if (aside_.folders == 0) aside_.first_folder = of_class.first_folder;
+    aside_.files += of_class.files;
+    aside_.folders += of_class.folders;
+  }
   std::int32_t label_of(std::int64_t index) const {
     const auto place = std::upper_bound(class_ends_.begin(), class_ends_.end(), index);
     return static_cast<std::int32_t>(place - class_ends_.begin());
@@ -146,17 +209,30 @@ class ImageFolder final : public Dataset {
   std::string names_;
   std::vector<std::size_t> ends_;         ///< of each sample's name in names_
   std::vector<std::int64_t> class_ends_;  ///< by label: index behind its last sample
+  LeftAside aside_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::vector<std::string>> list_classes(const std::filesystem::path& folder) {
-  POSEIDON_ASSIGN_OR_RETURN(std::vector<std::string> names,
-                            list_names(folder.string(), EntryKind::kFolder, kMaxFolderClasses));
+  std::vector<std::string> names;
+  const auto take = [&](const dirent& entry) -> absl::Status {
+    // One that is passed over moves the labels of those behind it.
+    POSEIDON_ASSIGN_OR_RETURN(const EntryKind kind, kind_of(folder.string(), entry));
+    if (kind != EntryKind::kFolder) return absl::OkStatus();
+    if (names.size() == kMaxFolderClasses) {
+      return absl::InvalidArgumentError(str_cat(folder.string(), ": more than ", kMaxFolderClasses,
+                                                " class folders; pack them into records"));
+    }
+    names.emplace_back(entry.d_name);
+    return absl::OkStatus();
+  };
+  POSEIDON_RETURN_IF_ERROR(for_each_entry(folder.string(), take));
   if (names.empty()) {
     return absl::InvalidArgumentError(
         str_cat(folder.string(), ": has no sub-folders; an image folder has one for each class"));
   }
+  std::sort(names.begin(), names.end());
   return names;
 }
 

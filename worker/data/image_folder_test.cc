@@ -42,6 +42,30 @@ TEST(ImageFolder, SortedNamesGiveLabelsAndOrder) {
     EXPECT_EQ(sample.encoding, Encoding::kImage);
   }
   EXPECT_EQ((*set)->sample_name(2), folder.path("set") + "/b/10.JPEG");
+  const std::string set_path = folder.path("set");
+  EXPECT_THAT((*set)->remarks(),
+              ElementsAre(set_path +
+                              ": in its class folders are files that are no .jpg, .jpeg or "
+                              ".png, and no samples: 1, the first " +
+                              set_path + "/a c/notes.txt",
+                          HasSubstr("no samples are looked for: 2, the first ")));
+}
+
+// One that were passed over would move the labels of those behind it.
+TEST(ImageFolder, AClassThatCannotBeLookedAtIsNotPassedOver) {
+  const TestFolder folder;
+  folder.write("set/a/x.jpg", "");
+  folder.write("set/c/x.jpg", "");
+  std::filesystem::create_symlink("/nowhere", folder.path("set/b"));
+  const absl::Status refused = open_image_folder(folder.path("set"), 3).status();
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("/set/b: cannot be looked at, and may be a class folder"));
+  std::filesystem::remove(folder.path("set/b"));
+  std::filesystem::create_directory_symlink("a", folder.path("set/b"));
+  const auto set = open_image_folder(folder.path("set"), 3);
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_THAT((*set)->class_names(), ElementsAre("a", "b", "c"));
+  EXPECT_EQ((*set)->size(), 3);
 }
 
 TEST(ImageFolder, RefusesWithARemedy) {
@@ -56,6 +80,9 @@ TEST(ImageFolder, RefusesWithARemedy) {
   folder.write("set/a/x.jpg", "");
   folder.write("set/b/x.txt", "");
   EXPECT_THAT(error("set", 2), HasSubstr("/set/b: this class has no .jpg"));
+  folder.write("set/b/images/x.jpg", "");
+  EXPECT_THAT(error("set", 2),
+              HasSubstr("(is what is in " + folder.path("set") + "/b/images meant?)"));
   EXPECT_THAT(error("set", 1), HasSubstr("has 2 class folders, the network tells 1 classes apart"));
 }
 
@@ -70,10 +97,11 @@ TEST(ImageFolder, WhatCannotBeReadIsTheSamplesFault) {
   std::filesystem::create_symlink("6.jpg", folder.path("set/a/6.jpg"));
   const auto set = open_image_folder(folder.path("set"), 1);
   ASSERT_TRUE(set.ok()) << set.status();
-  ASSERT_EQ((*set)->size(), 5) << "5.jpg is a link to a folder";
+  ASSERT_EQ((*set)->size(), 6);
   std::filesystem::remove(folder.path("set/a/1.jpg"));
   EncodedSample sample;
-  for (const std::int64_t index : {0, 2, 4}) {
+  // 5.jpg is a link to a folder.
+  for (const std::int64_t index : {0, 2, 4, 5}) {
     EXPECT_TRUE(is_unreadable((*set)->read(index, sample))) << (*set)->sample_name(index);
   }
   for (const std::int64_t index : {1, 3}) {

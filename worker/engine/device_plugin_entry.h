@@ -19,7 +19,7 @@ namespace poseidon {
 #define POSEIDON_TEXT_OF(value) POSEIDON_TEXT_OF_VALUE(value)
 /// The number grows whenever device.h, executor.h, net.h or this file change.
 inline constexpr char kDevicePluginInterface[] =
-    "poseidon device 10, compiler " __VERSION__
+    "poseidon device 11, compiler " __VERSION__
     ", abseil " POSEIDON_TEXT_OF(ABSL_LTS_RELEASE_VERSION);
 
 /// What the program offers to the plug-in; outlives it. Any thread.

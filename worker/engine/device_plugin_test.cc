@@ -10,6 +10,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "worker/engine/net.h"
 #include "worker/engine/open_engine.h"
 
@@ -48,7 +49,7 @@ TEST(DevicePlugin, OneOfAnotherBuildIsRefused) {
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("libposeidon_stale.so is of another build"),
                     HasSubstr("'poseidon device 0, compiler 1, abseil 1'"),
-                    HasSubstr("'poseidon device 10, ")));
+                    HasSubstr("'poseidon device 11, ")));
 }
 
 TEST(DevicePlugin, OneWithoutTheFunctionIsRefused) {

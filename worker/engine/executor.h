@@ -126,6 +126,9 @@ class Executor {
   virtual const NetSpec& net() const = 0;
   virtual std::span<float> parameters(LayerIndex layer) = 0;
   virtual std::span<float> gradients(LayerIndex layer) = 0;
+  /// What both lie in: whoever sends from there holds it, and nothing else of the executor, which
+  /// it may outlive (nobody writes there then). Released on any thread.
+  virtual std::shared_ptr<const void> memory(LayerIndex layer) const = 0;
 
   /// Running statistics (batch normalisation) of all layers, end to end: the tensors of
   /// statistic_places(net()), `statistics_count()` elements. They begin as the layers' initialisers

@@ -135,6 +135,24 @@ TEST_P(ExecutorTest, AfterBackwardReleasesTheLayer) {
   EXPECT_EQ(all_gradients(*executor), wanted);
 }
 
+// What is on its way to a server that vanished is released late.
+TEST_P(ExecutorTest, WhatIsSentFromMayOutliveIt) {
+  const NetSpec net = branched();
+  auto executor = make(net, 2);
+  run(*executor, make_batch(net, 2, 1));
+  const auto wanted = all_gradients(*executor);
+  std::vector<std::span<const float>> sent;
+  std::vector<std::shared_ptr<const void>> held;
+  for (std::uint32_t i = 0; i < wanted.size(); ++i) {
+    sent.push_back(executor->gradients(LayerIndex(i)));
+    held.push_back(executor->memory(LayerIndex(i)));
+  }
+  executor.reset();
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    EXPECT_TRUE(std::ranges::equal(sent[i], wanted[i])) << i;
+  }
+}
+
 TEST_P(ExecutorTest, AnErrorInBeforeForwardEndsThePass) {
   const NetSpec net = branched();
   const auto executor = make(net, 2);

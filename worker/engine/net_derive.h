@@ -4,7 +4,7 @@
 // resolve_network has read both files. After: expand_network.
 
 #include "absl/status/statusor.h"
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 
 namespace poseidon {
 

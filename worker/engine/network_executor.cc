@@ -95,7 +95,7 @@ absl::Status NetworkExecutor::build() {
 absl::Status NetworkExecutor::make_range(std::int64_t elements, ParameterRange& range) {
   range.elements = elements;
   POSEIDON_ASSIGN_OR_RETURN(range.host, device_->allocate_host(elements * kFloatBytes));
-  range.host_data = floats(range.host);
+  range.host_data = static_cast<float*>(range.host.get());
   range.device_data = range.host_data;
   if (!device_->shares_host_memory()) {
     POSEIDON_ASSIGN_OR_RETURN(range.device, device_->allocate(elements * kFloatBytes));
@@ -292,6 +292,12 @@ std::span<float> NetworkExecutor::gradients(LayerIndex layer) {
   POSEIDON_CHECK(layer.value() < gradients_.size(), "no such parameter layer");
   const ParameterRange& range = gradients_[layer.value()];
   return {range.host_data, static_cast<std::size_t>(range.elements)};
+}
+
+std::shared_ptr<const void> NetworkExecutor::memory(LayerIndex layer) const {
+  POSEIDON_CHECK(layer.value() < parameters_.size(), "no such parameter layer");
+  return std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<void>>>(
+      parameters_[layer.value()].host, gradients_[layer.value()].host);
 }
 
 absl::Status NetworkExecutor::check(const Batch& batch) const {

@@ -47,6 +47,7 @@ class NetworkExecutor final : public Executor {
   const NetSpec& net() const override { return net_; }
   std::span<float> parameters(LayerIndex layer) override;
   std::span<float> gradients(LayerIndex layer) override;
+  std::shared_ptr<const void> memory(LayerIndex layer) const override;
   absl::Status read_statistics(std::span<float> values) override;
   absl::Status write_statistics(std::span<const float> values) override;
   absl::StatusOr<ForwardResult> forward(const Batch& batch, Phase phase,
@@ -80,7 +81,7 @@ class NetworkExecutor final : public Executor {
   // the device shares the host's).
   struct ParameterRange {
     std::int64_t elements = 0;
-    DeviceMemory host{nullptr, nullptr};
+    std::shared_ptr<void> host;  // may outlive us: see memory()
     DeviceMemory device{nullptr, nullptr};
     float* host_data = nullptr;
     float* device_data = nullptr;

@@ -1,0 +1,83 @@
+#include "cli/stop_command.h"
+
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "cli/watch.h"
+#include "common/printable.h"
+#include "common/status_macros.h"
+
+namespace poseidon {
+namespace {
+
+constexpr Milliseconds kCallTimeout{5000};
+constexpr Milliseconds kPollInterval{100};
+/// Beyond the checkpoint: for the last files, and for a coordinator that is away for a moment.
+constexpr Nanoseconds kEndTimeout = std::chrono::seconds(60);
+
+bool has_ended(const v1::GetStatusResponse& status, const std::string& job_id) {
+  return status.job_id() != job_id || status.state() == "done" || status.state() == "failed";
+}
+
+/// A line; of what other machines have written what a terminal can show.
+void say(const std::string& text) { write_stdout(printable_lines(text) + "\n"); }
+
+}  // namespace
+
+absl::StatusOr<std::string> stop_outcome(const v1::EndJobResponse& asked, bool is_to_be_saved,
+                                         const v1::GetStatusResponse& end) {
+  const std::string files = absl::StrCat("; its files are in ", asked.run_directory());
+  if (end.job_id() != asked.job_id()) {
+    return absl::StrCat("job ", asked.job_id(), " has ended, and another one has come since",
+                        files);
+  }
+  if (end.state() == "done") {
+    return absl::StrCat("job ", asked.job_id(), " is done: it had all its ", end.iterations(),
+                        " iterations behind it", files);
+  }
+  const std::string text =
+      absl::StrCat("job ", asked.job_id(), " has ended after ", end.iteration(), " of ",
+                   end.iterations(), " iterations: ", end.message(), files);
+  if (is_to_be_saved && end.unsaved()) {
+    return absl::AbortedError(absl::StrCat(text, "; what it had trained is not saved"));
+  }
+  return text;
+}
+
+absl::Status run_stop(const StopOptions& options) {
+  POSEIDON_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client,
+                            CoordinatorClient::make(options));
+  POSEIDON_RETURN_IF_ERROR(client->wait_for_coordinator(options.connect_timeout).status());
+  v1::EndJobRequest request;
+  request.set_job_id(options.job);
+  request.set_checkpoint_within_s(static_cast<std::uint32_t>(options.checkpoint_within_s));
+  POSEIDON_ASSIGN_OR_RETURN(const v1::EndJobResponse asked, client->end_job(request, kCallTimeout));
+  if (asked.waits()) {
+    say(absl::StrCat("job ", asked.job_id(), " ends when what it has trained is saved"));
+  }
+  const SystemClock clock;
+  const Nanoseconds end =
+      clock.now() + std::chrono::seconds(options.checkpoint_within_s) + kEndTimeout;
+  while (true) {
+    const absl::StatusOr<v1::GetStatusResponse> status = client->get_status(kStatusTimeout);
+    if (status.ok() && has_ended(*status, asked.job_id())) {
+      POSEIDON_ASSIGN_OR_RETURN(
+          const std::string text,
+          stop_outcome(asked, /*is_to_be_saved=*/options.checkpoint_within_s > 0, *status));
+      say(text);
+      return absl::OkStatus();
+    }
+    if (clock.now() >= end) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "job ", asked.job_id(), " was told to end and has not, as far as the coordinator at ",
+          client->address(),
+          " tells: ", status.ok() ? status->message() : std::string(status.status().message()),
+          "; a coordinator that died meanwhile has forgotten it: ask again"));
+    }
+    std::this_thread::sleep_for(kPollInterval);
+  }
+}
+
+}  // namespace poseidon
