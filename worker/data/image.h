@@ -46,6 +46,13 @@ struct ImageView {
   }
 };
 
+/// Memory of one huge image is not kept for those that follow: every thread of a worker would have
+/// it in the end.
+inline void give_back_much(std::vector<std::uint8_t>& memory, std::size_t needed) {
+  constexpr std::size_t kMostKept = std::size_t{64} << 20;
+  if (memory.capacity() > kMostKept && needed <= kMostKept) memory = {};
+}
+
 /// An image with memory of its own, which grows and is used again. Interleaved: RGBRGB... or grey.
 struct Image {
   std::int64_t channels = 0;
@@ -58,6 +65,7 @@ struct Image {
     height = new_height;
     width = new_width;
     const auto size = static_cast<std::size_t>(channels * height * width);
+    give_back_much(pixels, size);
     if (pixels.size() < size) pixels.resize(size);
   }
   std::uint8_t* row(std::int64_t y) { return pixels.data() + y * width * channels; }

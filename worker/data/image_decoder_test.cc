@@ -294,5 +294,16 @@ TEST(ImageDecoder, SurvivesMutations) {
   EXPECT_GT(refused, 1000);
 }
 
+TEST(Image, OneHugeImageLeavesNothingBehind) {
+  Image image;
+  image.reshape(3, 5000, 5000);
+  EXPECT_GE(image.pixels.capacity(), 75'000'000u);
+  image.reshape(3, 400, 400);
+  EXPECT_LT(image.pixels.capacity(), 1'000'000u);
+  EXPECT_GE(image.pixels.size(), 480'000u);
+  image.reshape(3, 100, 100);
+  EXPECT_GE(image.pixels.size(), 480'000u) << "what is usual is kept";
+}
+
 }  // namespace
 }  // namespace poseidon

@@ -123,7 +123,9 @@ absl::Status PngDecoder::decode(const Region& region, std::int64_t channels, Ima
   const std::int64_t row_bytes = size_.width * components;
   // An interlaced image comes in passes, each of which adds pixels to all rows.
   const std::int64_t kept_rows = reader.is_interlaced() ? size_.height : 1;
-  pixels_.resize(static_cast<std::size_t>(kept_rows * row_bytes));
+  const auto bytes = static_cast<std::size_t>(kept_rows * row_bytes);
+  give_back_much(pixels_, bytes);
+  pixels_.resize(bytes);
   for (int pass = 0; pass < reader.passes(); ++pass) {
     const bool is_last = pass + 1 == reader.passes();
     for (std::int64_t y = 0; y < size_.height; ++y) {
