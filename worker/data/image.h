@@ -50,7 +50,8 @@ struct ImageView {
 /// it in the end.
 inline void give_back_much(std::vector<std::uint8_t>& memory, std::size_t needed) {
   constexpr std::size_t kMostKept = std::size_t{64} << 20;
-  if (memory.capacity() > kMostKept && needed <= kMostKept) memory = {};
+  if (memory.capacity() > kMostKept && needed <= kMostKept)
+    std::vector<std::uint8_t>().swap(memory);
 }
 
 /// An image with memory of its own, which grows and is used again. Interleaved: RGBRGB... or grey.
