@@ -137,7 +137,7 @@ TEST_F(ServiceTest, NodesOutliveARestartOfTheCoordinator) {
   again.listen = address_;
   service_->shutdown("SIGTERM");
   ASSERT_TRUE(nodes_[1]->wait_stop());
-  EXPECT_THAT(nodes_[1]->stops_[0].reason(), HasSubstr("the coordinator was stopped (SIGTERM)"));
+  EXPECT_THAT(nodes_[1]->stop_reason(), HasSubstr("the coordinator was stopped (SIGTERM)"));
   start(again);
   for (const auto& node : nodes_) {
     EXPECT_TRUE(node->wait_joined(2));
@@ -179,7 +179,7 @@ TEST_F(ServiceTest, AnOperatorEndsTheJobAndTheClusterStays) {
   EXPECT_FALSE(response.waits());
   EXPECT_THAT(await_state("failed").message(), HasSubstr("an operator stopped it"));
   ASSERT_TRUE(nodes_[1]->wait_stop());
-  EXPECT_THAT(nodes_[1]->stops_[0].reason(), HasSubstr("an operator stopped it"));
+  EXPECT_THAT(nodes_[1]->stop_reason(), HasSubstr("an operator stopped it"));
   refused = end_job("digits-1", response);
   EXPECT_THAT(refused.error_message(), HasSubstr("no job is active"));
   ASSERT_TRUE(submit(1, 1).ok());

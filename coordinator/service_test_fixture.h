@@ -182,6 +182,11 @@ class FakeNode final : public ControlEvents {
   [[nodiscard]] bool wait_stop() {
     return wait([&] { return !stops_.empty(); });
   }
+  /// Of the first; "" before it.
+  std::string stop_reason() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return stops_.empty() ? "" : stops_.front().reason();
+  }
   absl::Status wait_result() {
     EXPECT_TRUE(wait([&] { return result_.has_value(); }));
     const std::lock_guard<std::mutex> lock(mutex_);
