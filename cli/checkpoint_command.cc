@@ -25,7 +25,6 @@
 namespace poseidon {
 namespace {
 
-constexpr Milliseconds kCallTimeout{5000};
 constexpr Milliseconds kRestoreTimeout{30000};
 constexpr Milliseconds kPollInterval{50};
 /// How long the coordinator may be silent while a checkpoint is awaited.

@@ -29,6 +29,8 @@ struct CoordinatorAccess {
 /// which the coordinator reads data files and plans.
 inline constexpr Milliseconds kStatusTimeout{2000};
 inline constexpr Milliseconds kSubmitTimeout{30000};
+/// Of all else, which it answers from what it knows.
+inline constexpr Milliseconds kCallTimeout{5000};
 
 /// INVALID_ARGUMENT unless a coordinator can take it for --run-dir: absolute, as a folder of its
 /// machine, and UTF-8, as a text of a message.

@@ -40,6 +40,7 @@
 #include "common/thread_team.h"
 #include "coordinator/node_counts.h"
 #include "coordinator/run_directory.h"
+#include "coordinator/state_directory.h"
 #include "worker/data/batches.h"
 #include "worker/engine/nvidia_driver.h"
 

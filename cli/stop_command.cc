@@ -12,7 +12,6 @@
 namespace poseidon {
 namespace {
 
-constexpr Milliseconds kCallTimeout{5000};
 constexpr Milliseconds kPollInterval{100};
 /// Beyond the checkpoint: for the last files, and for a coordinator that is away for a moment.
 constexpr Nanoseconds kEndTimeout = std::chrono::seconds(60);

@@ -4,7 +4,6 @@
 // stays, and takes the next job.
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "absl/status/status.h"

@@ -45,6 +45,7 @@
 #include "coordinator/membership.h"
 #include "coordinator/metrics.h"
 #include "coordinator/run_directory.h"
+#include "coordinator/state_directory.h"
 #include "coordinator/status_site.h"
 #include "coordinator/trace_run.h"
 #include "coordinator/trace_sink.h"
