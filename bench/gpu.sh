@@ -15,7 +15,8 @@ if [ -f "$root/libraries.sh" ]; then  # a bundle
   . "$root/libraries.sh"
   export POSEIDON_PROGRAMS=$root/bin POSEIDON_LIBRARY_PATH=$poseidon_library_path
 fi
-export PYTHONUNBUFFERED=1
+# A number is the same GPU to CUDA and to nvidia-smi, whose description goes into the results.
+export PYTHONUNBUFFERED=1 CUDA_DEVICE_ORDER=PCI_BUS_ID
 case ${1:-} in
   compare | sync) part=$1; shift; exec python3 -B "$root/bench/gpu/$part.py" "$@" ;;
 esac

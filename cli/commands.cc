@@ -40,7 +40,8 @@ absl::StatusOr<NetSpec> network_by_name(const std::string& name) {
 }  // namespace
 
 absl::Status run_submit(const SubmitOptions& options) {
-  POSEIDON_RETURN_IF_ERROR(parse_host_port(options.coordinator, PortZero::kRefused).status());
+  POSEIDON_RETURN_IF_ERROR(
+      parse_option_address("--coordinator", options.coordinator, PortZero::kRefused).status());
   if (!options.run_dir.empty()) POSEIDON_RETURN_IF_ERROR(check_run_dir(options.run_dir));
   for (const auto& [flag, count] :
        {std::pair("--workers", options.workers), {"--servers", options.servers}}) {

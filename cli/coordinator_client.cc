@@ -89,7 +89,8 @@ CoordinatorClient::~CoordinatorClient() = default;
 
 absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::make(
     const CoordinatorAccess& access) {
-  POSEIDON_RETURN_IF_ERROR(parse_host_port(access.coordinator, PortZero::kRefused).status());
+  POSEIDON_RETURN_IF_ERROR(
+      parse_option_address("--coordinator", access.coordinator, PortZero::kRefused).status());
   POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<Security> security,
                             Security::load(access.security, PeerRole::kOperator));
   return std::make_unique<CoordinatorClient>(access.coordinator, std::move(security));

@@ -1,7 +1,6 @@
 // The operator's command `poseidon`: parses the call, runs one subcommand, turns its status into an
 // exit code.
 
-#include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <string>
@@ -10,7 +9,6 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "cli/checkpoint_command.h"
 #include "cli/commands.h"
 #include "cli/data_command.h"
@@ -20,8 +18,8 @@
 #include "cli/tls_command.h"
 #include "cli/top_command.h"
 #include "cli/trace_command.h"
+#include "common/command_line.h"
 #include "common/daemon.h"
-#include "common/nearest.h"
 #include "common/printable.h"
 #include "common/security.h"
 #include "common/text.h"
@@ -228,7 +226,7 @@ void add_data(CLI::App& app, DataPackOptions& pack, DataSourceOptions& check) {
       ->add_option("--shard-bytes", pack.shard_bytes,
                    "begin another file after so many (default 1GiB)")
       ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 50))
       ->excludes(shards);
   pack_command
       ->add_option("--max-corrupt-share", pack.max_corrupt_share,
@@ -429,15 +427,8 @@ int run(int argc, char** argv) {
   add_checkpoint(*checkpoint_command, checkpoint);
 
   // CLI11 alone would answer `poseidon nonsense --help` with the help and success.
-  if (argc > 1 && argv[1][0] != '-') {
-    std::vector<std::string> known;
-    for (const CLI::App* command : app.get_subcommands(nullptr))
-      known.push_back(command->get_name());
-    if (std::ranges::find(known, argv[1]) == known.end()) {
-      return finish(absl::InvalidArgumentError(
-          absl::StrCat("there is no subcommand '", argv[1], "'", did_you_mean(argv[1], known),
-                       "; known: ", absl::StrJoin(known, ", "))));
-    }
+  if (const absl::Status known = check_words(app, {argv + 1, argv + argc}); !known.ok()) {
+    return finish(known);
   }
   try {
     app.parse(argc, argv);

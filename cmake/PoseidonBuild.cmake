@@ -70,8 +70,10 @@ function(poseidon_binary name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} poseidon_flags)
 endfunction()
 
-# What every test's environment has: the sanitizers' options. A test that sets ENVIRONMENT itself begins with it.
+# What every test's environment has: the sanitizers' options, and that oneDNN's threads do not spin while they wait, since
+# other tests run beside. A test that sets ENVIRONMENT itself begins with it.
 set(POSEIDON_TEST_ENVIRONMENT
+  "OMP_WAIT_POLICY=passive"
   "ASAN_OPTIONS=detect_stack_use_after_return=1"
   "LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/sanitizers/lsan.supp"
   "UBSAN_OPTIONS=print_stacktrace=1"

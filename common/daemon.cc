@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -24,6 +25,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/command_line.h"
 #include "common/config_file.h"
 #include "common/descriptor.h"
 #include "common/file_io.h"
@@ -122,6 +124,18 @@ absl::StatusOr<HostPort> parse_host_port(std::string_view text, PortZero port_ze
   return HostPort{.host = std::string(host), .port = port};
 }
 
+absl::StatusOr<HostPort> parse_option_address(std::string_view option, std::string_view text,
+                                              PortZero port_zero) {
+  absl::StatusOr<HostPort> address = parse_host_port(text, port_zero);
+  if (!address.ok()) return of_option(option, address.status());
+  return address;
+}
+
+absl::Status of_option(std::string_view option, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(std::string(option), ": ", status.message()));
+}
+
 std::string to_string(const HostPort& address) {
   if (address.host.find(':') != std::string::npos) {
     return absl::StrCat("[", address.host, "]:", address.port);
@@ -190,7 +204,7 @@ void add_daemon_options(CLI::App& app, DaemonOptions& options) {
   app.set_version_flag("--version", "poseidon " + software_version());
   app.add_option("--exit-with-parent", options.parent_pid,
                  "process number of the launcher that started this one: stop when it ends")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, std::numeric_limits<int>::max()));
   add_config_option(app);
 }
 
@@ -204,12 +218,15 @@ void open_standard_streams() {
 
 int daemon_main(CLI::App& app, int argc, char** argv, const std::function<absl::Status()>& run) {
   open_standard_streams();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitDone : kExitWrongCall;
+  absl::Status status = check_words(app, {argv + 1, argv + argc});
+  if (status.ok()) {
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      return app.exit(error) == 0 ? kExitDone : kExitWrongCall;
+    }
+    status = run();
   }
-  const absl::Status status = run();
   const std::string why(status.message());
   if (!status.ok() && !log_last_words(why)) {
     std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), printable_lines(why).c_str());
@@ -245,7 +262,7 @@ absl::Status announce_address(const DaemonOptions& options, const std::string& a
   std::printf("listening on %s\n", address.c_str());
   std::fflush(stdout);
   if (options.address_file.empty()) return absl::OkStatus();
-  return write_file_atomically(options.address_file, address + "\n");
+  return of_option("--address-file", write_file_atomically(options.address_file, address + "\n"));
 }
 
 StopSignals::StopSignals(std::function<void(const std::string&)> on_stop)

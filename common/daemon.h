@@ -55,6 +55,12 @@ enum class PortZero { kRefused, kAllowed };  ///< port 0 asks the system for a f
 /// Parses "name:4711", "10.0.0.1:4711" or "[::1]:4711". INVALID_ARGUMENT names text and remedy.
 absl::StatusOr<HostPort> parse_host_port(std::string_view text, PortZero port_zero);
 
+/// The same of an option's value, and the message names the option, too ("--listen").
+absl::StatusOr<HostPort> parse_option_address(std::string_view option, std::string_view text,
+                                              PortZero port_zero);
+/// What is wrong with an option's value, with the option's name before it. OK stays OK.
+absl::Status of_option(std::string_view option, const absl::Status& status);
+
 /// With brackets around an IPv6 host.
 std::string to_string(const HostPort& address);
 

@@ -159,6 +159,11 @@ absl::StatusOr<Json> parse_json(std::string_view text, std::string_view source,
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
     return absl::InvalidArgumentError(str_cat(source, ": is empty; a JSON object {...} is wanted"));
   }
+  // The parser takes it for the end, whatever comes behind it.
+  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    return absl::InvalidArgumentError(str_cat(source, ": has a zero byte at offset ", nul,
+                                              ", which no JSON has: is the file damaged?"));
+  }
   // Two passes: the first refuses with nothing built, the second then cannot fail.
   StrictnessCheck check(limits);
   if (!Json::sax_parse(text, &check)) {

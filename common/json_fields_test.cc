@@ -25,6 +25,7 @@ TEST(ParseJson, RefusesWhatOthersLetPass) {
   EXPECT_THAT(parse_error("{} {}"), HasSubstr("parse error"));
   EXPECT_THAT(parse_error("{\"a\": NaN}"), HasSubstr("parse error"));
   EXPECT_THAT(parse_error("\"\xff\""), HasSubstr("UTF-8"));
+  EXPECT_THAT(parse_error(std::string("{}\0 and more", 12)), HasSubstr("zero byte at offset 2"));
 }
 
 TEST(ParseJson, AValueThatCannotBeReadIsNamed) {

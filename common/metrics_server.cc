@@ -68,22 +68,20 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::start(
     const std::string& listen, std::shared_ptr<Security> security, Page page,
     const LoopPulse* pulse, const HttpLimits& limits) {
   POSEIDON_CHECK(pulse != nullptr, "the daemon's loop is known");
-  POSEIDON_ASSIGN_OR_RETURN(const HostPort address, parse_page_address(listen));
-  if (!is_loopback_host(address.host) && !security->has_tls()) {
+  const absl::StatusOr<HostPort> address = parse_page_address(listen);
+  if (!address.ok()) return of_option("--metrics-listen", address.status());
+  if (!is_loopback_host(address->host) && !security->has_tls()) {
     spdlog::warn(
         "whoever reaches {} may read the metrics: they are served without TLS, to everybody",
         listen);
   }
   auto server = HttpServer::start(
-      address, std::move(security),
+      *address, std::move(security),
       [page = std::move(page), pulse](const HttpRequest& request) {
         return answer(request, page, *pulse);
       },
       limits);
-  if (!server.ok()) {
-    return absl::Status(server.status().code(),
-                        absl::StrCat("--metrics-listen: ", server.status().message()));
-  }
+  if (!server.ok()) return of_option("--metrics-listen", server.status());
   return std::unique_ptr<MetricsServer>(new MetricsServer(*std::move(server)));
 }
 

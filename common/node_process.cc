@@ -53,8 +53,8 @@ absl::Status run_node(const NodeOptions& options, NodeParts parts) {
     client.stop(name);
   });
   manager.ready(parts.ready);
-  absl::Status status = client.run();
-  if (parts.on_end != nullptr) parts.on_end();
+  const absl::Status status = client.run();
+  parts.on_end();
   return status;
 }
 

@@ -4,7 +4,8 @@
 // joining the coordinator to the signal that ends it.
 //
 // Before: main() has parsed the command line and wired the parts. After: ControlClient calls the
-// node's ControlEvents; when run_node returns, main() takes the parts down.
+// node's ControlEvents; when run_node returns, nobody reports any more, and main() takes the parts
+// down.
 
 #include <cstdint>
 #include <functional>
@@ -42,8 +43,8 @@ struct NodeParts {
   std::string ready;           ///< for the service manager: what it does and where
   /// Before the client runs: who reports to it.
   std::function<void(ControlClient* client)> set_client;
-  /// After it has run, while reports may still be given to it. May be null.
-  std::function<void()> on_end = nullptr;
+  /// After it has run: ends all that may report to it, on whatever thread, for then it goes.
+  std::function<void()> on_end;
 };
 
 /// Joins, tells the service manager, and serves events until SIGTERM or SIGINT (then OK), or until

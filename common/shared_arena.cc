@@ -51,6 +51,15 @@ std::uint64_t whole_pages(std::uint64_t bytes) {
   return (std::max<std::uint64_t>(bytes, 1) + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
+/// MAP_FAILED as mmap. Left out of core dumps: whoever writes one reads all pages, and a page that
+/// is read comes to be, so a crash would fill the machine's memory with those that nobody took.
+void* map_shared(const Descriptor& file, std::uint64_t bytes, int protection) {
+  void* const memory =
+      ::mmap(nullptr, bytes, protection, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
+  if (memory != MAP_FAILED) (void)::madvise(memory, bytes, MADV_DONTDUMP);
+  return memory;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SharedArena>> SharedArena::create(std::uint64_t capacity_bytes) {
@@ -66,8 +75,7 @@ absl::StatusOr<std::unique_ptr<SharedArena>> SharedArena::create(std::uint64_t c
   address.file_descriptor = static_cast<std::uint32_t>(file.get());
   address.bytes = whole_pages(capacity_bytes) + kPageBytes;
   if (::ftruncate(file.get(), static_cast<off_t>(address.bytes)) != 0) return cannot("ftruncate");
-  void* memory = ::mmap(nullptr, address.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
-                        file.get(), 0);
+  void* memory = map_shared(file, address.bytes, PROT_READ | PROT_WRITE);
   if (memory == MAP_FAILED) return cannot("mmap");
   // From here on the destructor unmaps.
   Header header{.magic = kMagic, .nonce_low = 0, .nonce_high = 0};
@@ -184,8 +192,7 @@ absl::StatusOr<std::shared_ptr<const SharedArenaView>> SharedArenaView::open(
       static_cast<std::uint64_t>(status.st_size) != address.bytes || address.bytes < kPageBytes) {
     return absl::FailedPreconditionError(absl::StrCat(path, " is not the peer's memory"));
   }
-  void* memory =
-      ::mmap(nullptr, address.bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
+  void* memory = map_shared(file, address.bytes, PROT_READ);
   if (memory == MAP_FAILED) return cannot("mmap");
   std::shared_ptr<const SharedArenaView> view(
       new SharedArenaView(static_cast<const std::byte*>(memory), address.bytes));

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <vector>
 
 #include "common/random.h"
@@ -41,6 +43,25 @@ TEST(SharedArena, WhatOneWritesTheOtherReadsInPlace) {
   EXPECT_STREQ(reinterpret_cast<const char*>(range->data()), "gradient");
   std::strcpy(memory + 5000, "newer");
   EXPECT_STREQ(reinterpret_cast<const char*>(range->data()), "newer") << "no copy in between";
+}
+
+TEST(SharedArena, ACoreDumpWouldLeaveItOut) {
+  const auto arena = make_arena();
+  const auto view = SharedArenaView::open(arena->address());
+  ASSERT_TRUE(view.ok()) << view.status();
+  std::ifstream maps("/proc/self/smaps");
+  int mappings = 0;
+  bool is_ours = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find(" rw-s ") != std::string::npos || line.find(" r--s ") != std::string::npos) {
+      is_ours = line.find("poseidon-tensors") != std::string::npos;
+    } else if (is_ours && line.starts_with("VmFlags:")) {
+      ++mappings;
+      EXPECT_NE(line.find(" dd"), std::string::npos) << line;
+      is_ours = false;
+    }
+  }
+  EXPECT_EQ(mappings, 2);
 }
 
 TEST(SharedArena, AnotherProcessReadsItAndKeepsItWhenTheOwnerIsKilled) {

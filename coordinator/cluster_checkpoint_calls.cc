@@ -208,6 +208,14 @@ absl::Status Cluster::add_source(SnapshotId source, JobDescription& description)
   const std::lock_guard<std::mutex> lock(mutex_);
   POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest,
                             catalog_.find(snapshot_name(source)));
+  if (description.workers > 0 && description.with_workers) {
+    const absl::Status possible =
+        description.with_workers(manifest->begun_with, description.workers).status();
+    if (!possible.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--workers ", description.workers, ": ", possible.message()));
+    }
+  }
   catalog_.keep(source);
   description.source = source;
   if (is_same_folder(manifest->run_directory, description.run_directory)) {

@@ -326,9 +326,12 @@ void JobRun::try_replacing(Nanoseconds now, JobActions& actions) {
   }
   if (checkpoints_.any_unreadable() && usable_checkpoints().empty()) {
     end(false,
-        absl::StrCat(recovering_from_,
-                     "; no other checkpoint is left, and from the beginning it "
-                     "should not go on by itself: submit the job again for that"),
+        absl::StrCat(recovering_from_, description_.source
+                                           ? "; an operator may choose another checkpoint, if "
+                                             "there is one (poseidon checkpoint list, restore)"
+                                           : "; no other checkpoint is left, and from the "
+                                             "beginning it should not go on by itself: submit the "
+                                             "job again for that"),
         now, actions);
     return;
   }

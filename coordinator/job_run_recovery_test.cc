@@ -147,6 +147,14 @@ TEST_F(RestoreTest, ALostServerGoesBackToTheSourceAndToNoOther) {
   EXPECT_EQ(job_->restore()->snapshot, snapshot_id(Epoch(7), 5));
 }
 
+TEST_F(RestoreTest, AnUnreadableSourceSaysThatThereMayBeOthers) {
+  d_.committed = {checkpoint(5)};  // as in another run directory: all others are the old run's
+  restore();
+  job_->on_failed(NodeId(1), Epoch(9), "checkpoint 7-5: bits", FailureKind::kCheckpoint, at(2));
+  EXPECT_EQ(job_->state(), JobState::kFailed);
+  EXPECT_THAT(job_->progress(at(2)).message, HasSubstr("may choose another checkpoint"));
+}
+
 // ---- the last checkpoint ----
 
 TEST_F(RecoveryTest, AJobIsDoneWhenItsLastCheckpointIs) {

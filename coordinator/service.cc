@@ -380,14 +380,11 @@ class CoordinatorServer final : public CoordinatorService {
 
   absl::Status serve_status(const std::string& text) {
     if (text.empty()) return absl::OkStatus();
-    const auto explain = [](const absl::Status& why) {
-      return absl::Status(why.code(), absl::StrCat("--status-listen: ", why.message()));
-    };
     const absl::StatusOr<HostPort> listen = parse_page_address(text);
-    if (!listen.ok()) return explain(listen.status());
+    if (!listen.ok()) return of_option("--status-listen", listen.status());
     auto page = HttpServer::start(
         *listen, security_, [this](const HttpRequest& request) { return site_.answer(request); });
-    if (!page.ok()) return explain(page.status());
+    if (!page.ok()) return of_option("--status-listen", page.status());
     status_ = *std::move(page);
     if (!is_loopback_host(listen->host) && !security_->has_tls()) {
       spdlog::warn(
@@ -480,10 +477,11 @@ absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::start(
                  "all are wired");
   POSEIDON_RETURN_IF_ERROR(validate(options.cluster.membership));
   POSEIDON_ASSIGN_OR_RETURN(const HostPort listen,
-                            parse_host_port(options.listen, PortZero::kAllowed));
-  POSEIDON_ASSIGN_OR_RETURN(auto state, StateDirectory::open(options.state_dir));
+                            parse_option_address("--listen", options.listen, PortZero::kAllowed));
+  auto state = StateDirectory::open(options.state_dir);
+  if (!state.ok()) return of_option("--state-dir", state.status());
   auto server =
-      std::make_unique<CoordinatorServer>(options.cluster, std::move(resolver), std::move(state),
+      std::make_unique<CoordinatorServer>(options.cluster, std::move(resolver), *std::move(state),
                                           clock, options.pulse, options.security);
   POSEIDON_RETURN_IF_ERROR(server->serve_metrics(options.metrics_listen));
   POSEIDON_RETURN_IF_ERROR(server->serve_status(options.status_listen));

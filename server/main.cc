@@ -74,9 +74,10 @@ absl::Status make_data_dir(const std::string& path) {
 absl::Status run(const MainOptions& options) {
   tune_process();
   POSEIDON_RETURN_IF_ERROR(start_daemon("server", options.node.daemon));
-  const auto coordinator = parse_host_port(options.node.coordinator, PortZero::kRefused);
+  const auto coordinator =
+      parse_option_address("--coordinator", options.node.coordinator, PortZero::kRefused);
   if (!coordinator.ok()) return coordinator.status();
-  const auto listen = parse_host_port(options.listen, PortZero::kAllowed);
+  const auto listen = parse_option_address("--listen", options.listen, PortZero::kAllowed);
   if (!listen.ok()) return listen.status();
   POSEIDON_ASSIGN_OR_RETURN(const std::shared_ptr<Security> security,
                             Security::load(options.node.daemon.security, PeerRole::kServer));
@@ -157,10 +158,14 @@ absl::Status run(const MainOptions& options) {
                               .events = &node,
                               .pulse = &pulse,
                               .ready = absl::StrCat("serves shards on ", *address),
-                              .set_client = [&node](ControlClient* to) { node.set_client(to); }});
-  keep_freed_tensor_memory();
-  grpc.stop();
-  disk.reset();
+                              .set_client = [&node](ControlClient* to) { node.set_client(to); },
+                              .on_end =
+                                  [&] {
+                                    node.end();
+                                    keep_freed_tensor_memory();
+                                    grpc.stop();
+                                    disk.reset();
+                                  }});
   spdlog::info("stopped; sent {} MB of tensors through shared memory",
                transport.traffic().shared_bytes / 1'000'000);
   return status;

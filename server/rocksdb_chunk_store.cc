@@ -313,7 +313,7 @@ class RocksdbChunkStore final : public ChunkStore {
       if (!sealed->second) {
         return absl::DataLossError(absl::StrCat(
             paths_.directory.string(), ": the index of checkpoint ", snapshot_name(snapshot),
-            " is damaged (", status.ToString(), "): use an older checkpoint, or another copy"));
+            " is damaged (", status.ToString(), "): use another checkpoint, or another copy"));
       }
     }
     return &*sealed->second;
@@ -333,7 +333,7 @@ class RocksdbChunkStore final : public ChunkStore {
           found ? absl::StrCat(at->value().size(), " bytes for ", elements, " elements")
           : at->status().ok() ? "its file is missing"
                               : at->status().ToString(),
-          "): use an older checkpoint, or another copy"));
+          "): use another checkpoint, or another copy"));
     }
     const char* const bytes = at->value().data();
     to.assign(StoredFloats{bytes}, StoredFloats{bytes + at->value().size()});

@@ -46,6 +46,9 @@ class ServerNode final : public ControlEvents {
     client_ = client;
     calibration_.set_client(client);
   }
+  /// Ends what is being measured. Then the loop and the disk's thread stop, which report, too, and
+  /// then the client may go.
+  void end() { calibration_.end(); }
 
   void on_joined(const v1::Joined& joined) override;
   void on_calibrate(const v1::Calibrate& calibrate) override { calibration_.begin(calibrate); }

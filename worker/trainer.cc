@@ -230,9 +230,10 @@ class Run {
     POSEIDON_RETURN_IF_ERROR(s_.events->before_test(steps));
     const Nanoseconds since = clock_.now();
     s_.executor->time_passes(PassTiming::kNothing);  // a trace has the test as a whole
-    const ExecutionHooks hooks = this->hooks(steps);
+    ExecutionHooks hooks = this->hooks(steps);
     ForwardResult sum;
     for (std::int64_t i = 0; i < s_.test->batches(); ++i) {
+      hooks.same_parameters = i > 0;  // the next ones need gradients of ours
       POSEIDON_RETURN_IF_ERROR(check_cancelled());
       if (absl::Status read = s_.test->read(i, test_batch_, s_.cancelled); !read.ok()) {
         return data_error(read);

@@ -73,12 +73,13 @@ void end_node(WorkerNode& node) {
 absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
   tune_process();
   POSEIDON_RETURN_IF_ERROR(start_daemon("worker", options.node.daemon));
-  const auto coordinator = parse_host_port(options.node.coordinator, PortZero::kRefused);
+  const auto coordinator =
+      parse_option_address("--coordinator", options.node.coordinator, PortZero::kRefused);
   if (!coordinator.ok()) return coordinator.status();
   POSEIDON_ASSIGN_OR_RETURN(Engine engine, open_engine());
   const auto listen = options.listen.empty()
                           ? HostPort{.host = local_host_towards(*coordinator), .port = 0}
-                          : parse_host_port(options.listen, PortZero::kAllowed);
+                          : parse_option_address("--listen", options.listen, PortZero::kAllowed);
   if (!listen.ok()) return listen.status();
   POSEIDON_ASSIGN_OR_RETURN(const std::shared_ptr<Security> security,
                             Security::load(options.node.daemon.security, PeerRole::kWorker));

@@ -18,7 +18,7 @@ programs=(poseidon poseidon-coordinator poseidon-server poseidon-worker poseidon
 tests=(gpu_layers_test gpu_networks_test)
 plugin=libposeidon_cuda.so
 # device_plugin_entry.h: what both sides must have in common.
-interface=(device.h device_plugin_entry.h executor.h net.h)
+interface=(worker/engine/{device,device_plugin_entry,executor,layout,net}.h common/{clock,optimizer}.h)
 # What every Linux with that glibc has.
 of_the_system='^(linux-vdso|ld-linux-x86-64|libc|libm|libmvec|libdl|libpthread|librt|libresolv|libutil|libnss_[a-z]+)\.so'
 # What comes with the driver, CUDA and cuDNN there: hundreds of MiB.
@@ -51,8 +51,8 @@ put_plugin() {
   fi
   [ -e "$built" ] || fail "$built is not built"
   for header in "${interface[@]}"; do
-    [ ! "$root/worker/engine/$header" -nt "$built" ] ||
-      fail "$built is older than worker/engine/$header: build poseidon_cuda again, or leave out --no-build"
+    [ ! "$root/$header" -nt "$built" ] ||
+      fail "$built is older than $header: build poseidon_cuda again, or leave out --no-build"
   done
   cp "$built" "$bundle/lib/poseidon/$plugin"
   strip --strip-unneeded "$bundle/lib/poseidon/$plugin"

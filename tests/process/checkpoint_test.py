@@ -371,6 +371,18 @@ class Checkpoints(ProcessTest):
         self.submit(cluster, job(iterations=10), "--workers", 2, "--servers", 2, "--wait")
         self.refused(2, "another job's files", cluster, "restore", "--checkpoint", first)
 
+    def test_workers_that_the_batch_cannot_be_divided_by(self):
+        """Refused before anything is moved: what stands in the run directory is a finished run."""
+        cluster = self.cluster()
+        self.submit(cluster, job(batch_size=16, membership={"batch": "global"}), "--workers", 2, "--servers", 2, "--wait")
+        run = self.folder / "run"
+        before = sorted(run.iterdir()), self.results(run)
+        source = self.listed(cluster)[0]["id"]
+        self.refused(2, "--workers 3: the batch of all workers, 32 .* is not divisible by 3 workers", cluster, "restore",
+                     "--checkpoint", source, "--workers", 3)
+        self.assertEqual((sorted(run.iterdir()), self.results(run)), before)
+        self.assertEqual(cluster.status()["state"], "done")
+
     def test_a_branch_with_other_workers(self):
         cluster = self.cluster()
         self.submit(cluster, job(), "--workers", 2, "--servers", 2, "--wait")

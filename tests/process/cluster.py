@@ -11,6 +11,7 @@ import pathlib
 import random
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -90,6 +91,10 @@ class Process:
     def signal(self, number):
         self.popen.send_signal(number)
 
+    def crashed(self):
+        """It has died of a signal that no test sends."""
+        return self.popen.poll() in (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGILL, -signal.SIGFPE)
+
     def wait(self, timeout_s=30):
         """The exit status (negative: the signal)."""
         try:
@@ -117,10 +122,15 @@ class ProcessTest(unittest.TestCase):
     def _clean_up(self):
         for process in self.processes:
             process.destroy()
-        if self._failed():
+        crashed = self.crashed()
+        if self._failed() or crashed:
             for log in sorted(self.folder.glob("*.log")):
                 print(f"---- {log.relative_to(self.folder)}\n{log.read_text(errors='replace')[-3000:]}", file=sys.stderr)
         shutil.rmtree(self.folder, ignore_errors=True)
+        self.assertFalse(crashed, "processes of this test crashed")
+
+    def crashed(self):
+        return [process.name for process in self.processes if process.crashed()]
 
     def _failed(self):
         """Or one of its subtests. While it is cleaned up, only its result knows."""

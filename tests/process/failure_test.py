@@ -3,6 +3,7 @@
 import os
 import pathlib
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -38,6 +39,39 @@ class CleanStop(ProcessTest):
         for process in (cluster.servers[0][0], cluster.coordinator, cluster.workers[0]):
             process.signal(signal.SIGTERM)
             self.assertEqual(process.wait(15), 0, process.log())
+
+    def test_servers_stop_while_their_disks_write(self):
+        """What a disk ends by then is reported to nobody, whether the coordinator is there or not."""
+        job = digits_job(iterations=1_000_000, test_every_iterations=0, checkpoint={"every_iterations": 1, "keep": 2},
+                         optimizer={"type": "sgd", "learning_rate": 0.001})
+        for is_there in (False, True, False):
+            cluster = Cluster(self, keeps_job=True).add(workers=1, servers=2)
+            self.assertEqual(cluster.submit(job, "--workers", 1, "--servers", 2).returncode, 0)
+            wait_for("checkpoints", lambda: all("on disk in" in server.log() for server, _ in cluster.servers))
+            if not is_there:
+                cluster.coordinator.signal(signal.SIGTERM)
+                self.assertEqual(cluster.coordinator.wait(15), 0, cluster.coordinator.log())
+            for process, _ in cluster.servers:
+                process.signal(signal.SIGTERM)
+            for process, _ in cluster.servers:
+                self.assertEqual(process.wait(15), 0, process.log())
+            for process in (cluster.coordinator, *cluster.workers):
+                process.destroy()
+            shutil.rmtree(self.folder / "state")
+            for index in range(2):
+                shutil.rmtree(self.folder / f"server-{index}")
+
+    def test_who_follows_the_job_no_longer_hears_that_it_goes_on(self):
+        cluster = Cluster(self).add(workers=1, servers=1)
+        job = self.write_job(endless_job())
+        for number in (signal.SIGINT, signal.SIGTERM):
+            follower = cluster.start("follower", "poseidon", "submit", job, "--coordinator", cluster.address, "--wait")
+            wait_for("the progress to be shown", lambda: "iteration" in follower.log())
+            follower.signal(number)
+            self.assertEqual(follower.wait(10), -number)
+            self.assertIn(f"the job goes on; see it with: poseidon status --coordinator {cluster.address}", follower.log())
+            self.assertEqual(cluster.status()["state"], "running")
+            self.assertEqual(cluster.poseidon("stop").returncode, 0)
 
     def test_who_follows_the_job_hears_why_the_coordinator_stops(self):
         cluster = Cluster(self).add(workers=1, servers=1)

@@ -191,6 +191,7 @@ def soak(options):
         trial.setUp()
         try:
             times, back = trial.disturb(random.Random(seed), options, faults_of_trial, log)
+            trial.assertFalse(trial.crashed(), "some have crashed, and the job went on all the same")
             recoveries += times
             replayed += back
             how = "ok" if faults_of_trial else "does not count, it was over before anything struck"

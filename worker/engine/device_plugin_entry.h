@@ -17,7 +17,8 @@ namespace poseidon {
 
 #define POSEIDON_TEXT_OF_VALUE(value) #value
 #define POSEIDON_TEXT_OF(value) POSEIDON_TEXT_OF_VALUE(value)
-/// The number grows whenever device.h, executor.h, net.h or this file change.
+/// The number grows whenever what crosses the boundary changes: device.h, executor.h, layout.h,
+/// net.h or this file, common/clock.h or common/optimizer.h. tests/gpu/run.sh has the same list.
 inline constexpr char kDevicePluginInterface[] =
     "poseidon device 11, compiler " __VERSION__
     ", abseil " POSEIDON_TEXT_OF(ABSL_LTS_RELEASE_VERSION);

@@ -21,10 +21,10 @@ constexpr std::uint64_t dropout_seed(std::uint64_t seed, std::string_view layer,
 }
 
 /// Applies the mask with inverted scaling: out = kept ? in / (1 - ratio) : 0. `in` may be `out`.
-inline void apply_dropout(std::uint64_t sample_seed, float ratio, std::int64_t elements,
+inline void apply_dropout(std::uint64_t sample_seed, double ratio, std::int64_t elements,
                           const float* in, float* out) {
   SplitMix64 random(sample_seed);
-  const float scale = 1.0f / (1.0f - ratio);
+  const auto scale = static_cast<float>(1.0 / (1.0 - ratio));
   for (std::int64_t i = 0; i < elements; ++i) {
     const bool kept = random.uniform() >= ratio;
     out[i] = kept ? in[i] * scale : 0.0f;

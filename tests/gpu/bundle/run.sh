@@ -33,6 +33,8 @@ logs=$work/logs
 mkdir "$logs"
 trap 'rm -rf "$work"' EXIT
 
+# A number is the same GPU to CUDA and to nvidia-smi.
+export CUDA_DEVICE_ORDER=PCI_BUS_ID
 # Tests name their data by paths from the tree's root, which the bundle's folders repeat.
 cd "$bundle" || exit 1
 . "$bundle/libraries.sh"
@@ -154,7 +156,7 @@ except ImportError:
     echo "the plug-in lacks:${missing:- nothing}"
     [ -z "$missing" ] || [ "$has_gpu" = no ] || return 1
   fi
-  echo "RESULT $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2> /dev/null | head -1)"
+  echo "RESULT $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader -i "${device#cuda:}" 2> /dev/null | head -1)"
 }
 
 # by_precision PART LIMIT_S LIMIT_OF_BF16_S: its program once for each precision, a process each: after some errors a GPU

@@ -81,7 +81,7 @@ class Dropout final : public LayerOperator {
         seed_(options.seed),
         samples_(options.batch_size),
         elements_(element_count(layer.output_shape)),
-        ratio_(static_cast<float>(layer.dropout_ratio)) {}
+        ratio_(layer.dropout_ratio) {}
 
   absl::Status forward(const ForwardArgs& args) override {
     if (args.phase == Phase::kTest) {
@@ -118,7 +118,7 @@ class Dropout final : public LayerOperator {
   const std::uint64_t seed_;
   const std::int64_t samples_;
   const std::int64_t elements_;  // of one sample
-  const float ratio_;
+  const double ratio_;
 };
 
 }  // namespace

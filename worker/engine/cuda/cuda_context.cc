@@ -81,6 +81,12 @@ absl::Status CudaContext::open() {
   POSEIDON_CUDA(cudaEventCreateWithFlags(&order_event_, cudaEventDisableTiming));
   POSEIDON_CUDA(cudaEventCreateWithFlags(&wait_event_, cudaEventDisableTiming));
   POSEIDON_CUDA(cudnnCreate(&cudnn_));
+  // Its builds for different CUDAs have one soname.
+  if (const auto built_for = cudnnGetCudartVersion() / 1000; built_for != CUDART_VERSION / 1000) {
+    warn(absl::StrCat("cuDNN ", cudnnGetVersion(), " was built for CUDA ", built_for,
+                      ", and this program for CUDA ", CUDART_VERSION / 1000,
+                      ": install cuDNN's build for that one"));
+  }
   POSEIDON_CUDA(cudnnSetStream(cudnn_, compute_));
   convolutions_ = std::make_unique<ConvolutionPlanner>(cudnn_, workspace_limit_);
   POSEIDON_CUDA(cublasLtCreate(&cublas_));

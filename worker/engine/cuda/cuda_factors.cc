@@ -87,7 +87,6 @@ absl::Status CudaFactors::multiply(const FactorStepArgs& args, const Tile& tile)
 
 absl::Status CudaFactors::step_range(const FactorStepArgs& args, const OptimizerStep& step,
                                      std::int64_t first, std::int64_t count) {
-  if (step.frozen) return absl::OkStatus();
   const auto part = [first](std::span<float> all) {
     return all.empty() ? nullptr : all.data() + first;
   };
@@ -105,14 +104,18 @@ absl::Status CudaFactors::step_range(const FactorStepArgs& args, const Optimizer
   return launch_status("optimizer step");
 }
 
+// All memory is the caller's again when these return, also with an error.
 absl::Status CudaFactors::copy(std::span<const DeviceCopy> copies) {
   context_.use();
-  for (const DeviceCopy& one : copies) {
-    POSEIDON_CUDA(cudaMemcpyAsync(one.to, one.from,
-                                  static_cast<std::size_t>(one.elements * kFloatBytes),
-                                  cudaMemcpyDeviceToDevice, context_.factors()));
+  absl::Status status;
+  for (std::size_t i = 0; i < copies.size() && status.ok(); ++i) {
+    const DeviceCopy& one = copies[i];
+    status = cuda_status(
+        cudaMemcpyAsync(one.to, one.from, static_cast<std::size_t>(one.elements * kFloatBytes),
+                        cudaMemcpyDeviceToDevice, context_.factors()),
+        "cudaMemcpyAsync");
   }
-  return context_.wait(context_.factors());
+  return settled(std::move(status));
 }
 
 absl::Status CudaFactors::fetch(void* host, const void* device, std::int64_t bytes) {
@@ -125,37 +128,40 @@ absl::Status CudaFactors::fetch(void* host, const void* device, std::int64_t byt
 absl::StatusOr<double> CudaFactors::square_sum(const float* values, std::int64_t elements) {
   context_.use();
   POSEIDON_RETURN_IF_ERROR(prepare_squares());
-  return squares(values, elements);
+  absl::StatusOr<double> sum = squares(values, elements);
+  POSEIDON_RETURN_IF_ERROR(settled(sum.status()));
+  return sum;
 }
 
-// Host memory that is copied from is the caller's again when these return.
-absl::Status CudaFactors::step(const FactorStepArgs& args) {
-  const absl::Status status = run_step(args);
-  if (!status.ok()) context_.wait(context_.factors()).IgnoreError();  // the first error says more
-  return status;
-}
+absl::Status CudaFactors::step(const FactorStepArgs& args) { return settled(run_step(args)); }
 
 absl::StatusOr<FactorSquares> CudaFactors::measure(const FactorStepArgs& args) {
   absl::StatusOr<FactorSquares> sums = run_measure(args);
-  if (!sums.ok()) context_.wait(context_.factors()).IgnoreError();
+  POSEIDON_RETURN_IF_ERROR(settled(sums.status()));
   return sums;
 }
 
+absl::Status CudaFactors::settled(absl::Status status) const {
+  status.Update(context_.wait(context_.factors()));  // the first error says more
+  return status;
+}
+
 absl::Status CudaFactors::run_step(const FactorStepArgs& args) {
+  const bool steps_bias = args.has_bias && !args.bias_step.frozen;
   POSEIDON_RETURN_IF_ERROR(prepare(args));
-  for (Tile tile; tile.first < args.outputs; tile.first += tile.rows) {
+  for (Tile tile; !args.weight_step.frozen && tile.first < args.outputs; tile.first += tile.rows) {
     tile.rows = std::min(tile_rows(args), args.outputs - tile.first);
     POSEIDON_RETURN_IF_ERROR(multiply(args, tile));
     POSEIDON_RETURN_IF_ERROR(
         step_range(args, args.weight_step, tile.first * args.inputs, tile.rows * args.inputs));
   }
-  if (args.has_bias && !args.bias_step.frozen) {
+  if (steps_bias) {
     cuda::column_sums(context_.factors(), output_gradients_.floats(), args.rows, args.outputs,
                       gradient_.floats());
     POSEIDON_RETURN_IF_ERROR(
         step_range(args, args.bias_step, args.outputs * args.inputs, args.outputs));
   }
-  return context_.wait(context_.factors());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<double> CudaFactors::squares(const float* values, std::int64_t elements) {

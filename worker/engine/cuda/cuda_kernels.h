@@ -33,8 +33,9 @@ void sum(cudaStream_t stream, Layout layout, const float* a, const float* b, flo
 void sum_relu(cudaStream_t stream, Layout layout, const float* a, const float* b, float* out,
               std::int64_t size);
 /// dropout_mask.h; `layer_seed` is mix_seed(job's seed, hash of the layer's name).
-void dropout(cudaStream_t stream, std::uint64_t layer_seed, std::uint64_t first_sample, float ratio,
-             std::int64_t samples, std::int64_t elements, const float* in, float* out);
+void dropout(cudaStream_t stream, std::uint64_t layer_seed, std::uint64_t first_sample,
+             double ratio, std::int64_t samples, std::int64_t elements, const float* in,
+             float* out);
 
 /// What becomes of sums in the pass that keeps them.
 struct Epilogue {

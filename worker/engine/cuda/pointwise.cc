@@ -89,7 +89,7 @@ class Dropout final : public LayerOperator {
       : layer_seed_(mix_seed(options.seed, fnv1a_64(layer.name))),
         samples_(options.batch_size),
         elements_(element_count(layer.output_shape)),
-        ratio_(static_cast<float>(layer.dropout_ratio)),
+        ratio_(layer.dropout_ratio),
         context_(context) {}
 
   absl::Status forward(const ForwardArgs& args) override {
@@ -116,7 +116,7 @@ class Dropout final : public LayerOperator {
   const std::uint64_t layer_seed_;  // dropout_seed of dropout_mask.h, without the sample
   const std::int64_t samples_;
   const std::int64_t elements_;  // of one sample
-  const float ratio_;
+  const double ratio_;
   CudaContext& context_;
 };
 

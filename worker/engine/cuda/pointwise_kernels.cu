@@ -47,7 +47,7 @@ struct SumRelu {
   __device__ float operator()(float a, float b) const { return positive_part(a + b); }
 };
 
-__global__ void dropout_kernel(std::uint64_t layer_seed, std::uint64_t first_sample, float ratio,
+__global__ void dropout_kernel(std::uint64_t layer_seed, std::uint64_t first_sample, double ratio,
                                float scale, std::int64_t size, std::int64_t elements,
                                const float* in, float* out) {
   for (std::int64_t i = first_item(); i < size; i += item_stride()) {
@@ -91,9 +91,10 @@ void sum_relu(cudaStream_t stream, Layout layout, const float* a, const float* b
   map<SumRelu>(stream, layout, a, b, out, size);
 }
 
-void dropout(cudaStream_t stream, std::uint64_t layer_seed, std::uint64_t first_sample, float ratio,
-             std::int64_t samples, std::int64_t elements, const float* in, float* out) {
-  const float scale = 1.0f / (1.0f - ratio);
+void dropout(cudaStream_t stream, std::uint64_t layer_seed, std::uint64_t first_sample,
+             double ratio, std::int64_t samples, std::int64_t elements, const float* in,
+             float* out) {
+  const auto scale = static_cast<float>(1.0 / (1.0 - ratio));
   const std::int64_t size = samples * elements;
   launch(stream, blocks_for(size), kThreads, dropout_kernel, layer_seed, first_sample, ratio, scale,
          size, elements, in, out);

@@ -110,9 +110,8 @@ class Elementwise final : public SimpleOperator {
   void mask(std::uint64_t first_sample, float* values) const {
     for (std::int64_t n = 0; n < samples_; ++n) {
       const auto sample = first_sample + static_cast<std::uint64_t>(n);
-      apply_dropout(dropout_seed(seed_, layer_.name, sample),
-                    static_cast<float>(layer_.dropout_ratio), outputs_, values + n * outputs_,
-                    values + n * outputs_);
+      apply_dropout(dropout_seed(seed_, layer_.name, sample), layer_.dropout_ratio, outputs_,
+                    values + n * outputs_, values + n * outputs_);
     }
   }
 };

@@ -186,6 +186,8 @@ void cudnnGetLastErrorString(char* message, std::size_t bytes) {
   if (bytes > 0) message[0] = '\0';
 }
 
+std::size_t cudnnGetVersion() { return CUDNN_VERSION; }
+std::size_t cudnnGetCudartVersion() { return CUDART_VERSION; }
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   count_setup("cudnnCreate");
   *handle = new cudnnContext;
