@@ -86,7 +86,7 @@ bool is_host_memory(const void* memory, std::size_t bytes) {
   return is_within(machine().pinned, memory, bytes) || !overlaps(machine().pinned, memory, bytes);
 }
 
-void wait_for(const Record& record) { record.done.wait(false, std::memory_order_acquire); }
+void wait_for(const Record& record) { record.wait(); }
 
 /// What a copy may touch, by its kind.
 bool are_on_their_sides(const void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
@@ -413,7 +413,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (event == nullptr) return told(cudaErrorInvalidResourceHandle);
   {
     const std::lock_guard<std::mutex> lock(event->mutex);
-    if (event->last == nullptr || event->last->done.load(std::memory_order_acquire)) {
+    if (event->last == nullptr || event->last->is_done()) {
       return cudaSuccess;
     }
   }
@@ -432,7 +432,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
     const std::lock_guard<std::mutex> lock(event->mutex);
     records[i] = event->last;
     if (records[i] == nullptr) return told(cudaErrorInvalidResourceHandle);
-    if (!records[i]->done.load(std::memory_order_acquire)) return told(cudaErrorNotReady);
+    if (!records[i]->is_done()) return told(cudaErrorNotReady);
   }
   *milliseconds = static_cast<float>(records[1]->time_ns - records[0]->time_ns) * 1e-6F;
   return cudaSuccess;

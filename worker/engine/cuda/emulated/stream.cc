@@ -1,6 +1,13 @@
 #include "worker/engine/cuda/emulated/stream.h"
 
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <chrono>
+#include <climits>
+#include <cstdlib>
 #include <utility>
 
 #include "worker/engine/cuda/emulated/grid.h"
@@ -11,16 +18,33 @@ std::atomic<std::uint64_t> streams_made{0};
 
 }  // namespace
 
+namespace poseidon::emulated {
+
+void Record::finish() {
+  done_.store(1, std::memory_order_release);
+  syscall(SYS_futex, &done_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void Record::wait() const {
+  static_assert(sizeof(done_) == sizeof(std::uint32_t), "a futex's word");
+  while (!is_done()) syscall(SYS_futex, &done_, FUTEX_WAIT_PRIVATE, 0, nullptr, nullptr, 0);
+}
+
+}  // namespace poseidon::emulated
+
 CUstream_st::CUstream_st(int device)
     : device_(device),
       newest_(new Node),
       oldest_(newest_),
-      random_(++streams_made * 0x9E3779B97F4A7C15ULL),
-      thread_([this] { run(); }) {}
+      random_(++streams_made * 0x9E3779B97F4A7C15ULL) {
+  if (sem_init(&waiting_, /*pshared=*/0, 0) != 0) std::abort();
+  thread_ = std::thread([this] { run(); });
+}
 
 CUstream_st::~CUstream_st() {
   push(nullptr);
   thread_.join();
+  sem_destroy(&waiting_);
   delete oldest_;
 }
 
@@ -33,12 +57,13 @@ void CUstream_st::push(std::function<void()> task) {
     newest_ = node;
     pushed_.fetch_add(1, std::memory_order_relaxed);
   }
-  waiting_.release();
+  sem_post(&waiting_);
 }
 
 void CUstream_st::run() {
   for (;;) {
-    waiting_.acquire();
+    while (sem_wait(&waiting_) != 0 && errno == EINTR) {
+    }
     Node* const node = oldest_->next.load(std::memory_order_acquire);
     delete std::exchange(oldest_, node);
     if (node->task == nullptr) return;
@@ -57,8 +82,7 @@ std::shared_ptr<poseidon::emulated::Record> CUstream_st::record() {
     record->time_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
                           std::chrono::steady_clock::now().time_since_epoch())
                           .count();
-    record->done.store(true, std::memory_order_release);
-    record->done.notify_all();
+    record->finish();
   });
   return record;
 }

@@ -6,6 +6,7 @@
 // ThreadSanitizer reports and other builds run in more than one order.
 
 #include <cuda_runtime_api.h>
+#include <semaphore.h>
 
 #include <atomic>
 #include <cstddef>
@@ -13,15 +14,23 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <semaphore>
 #include <thread>
 
 namespace poseidon::emulated {
 
-/// One record of an event: done once the stream has come to it.
-struct Record {
-  std::atomic<bool> done{false};
+/// One record of an event: done once the stream has come to it. By the kernel's own calls: the
+/// standard library's waits give the processor away a dozen times before they sleep, which beside
+/// other processes costs a time slice each; and a lock would order who waits before who finishes.
+class Record {
+ public:
+  bool is_done() const { return done_.load(std::memory_order_acquire) != 0; }
+  void finish();
+  void wait() const;
+
   std::int64_t time_ns = 0;  ///< once done
+
+ private:
+  std::atomic<std::uint32_t> done_{0};
 };
 
 }  // namespace poseidon::emulated
@@ -50,8 +59,8 @@ struct CUstream_st {
   // nobody has asked to be ordered.
   std::mutex push_mutex_;
   Node* newest_;
-  Node* oldest_;  ///< the thread's; done, or the first of all
-  std::counting_semaphore<> waiting_{0};
+  Node* oldest_;   ///< the thread's; done, or the first of all
+  sem_t waiting_;  ///< POSIX's, as for Record
   std::atomic<std::uint64_t> pushed_{0}, finished_{0};
   std::uint64_t random_;
   std::thread thread_;
