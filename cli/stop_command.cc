@@ -56,11 +56,14 @@ absl::Status run_stop(const StopOptions& options) {
   if (asked.waits()) {
     say(absl::StrCat("job ", asked.job_id(), " ends when what it has trained is saved"));
   }
+  request.set_job_id(asked.job_id());
   const SystemClock clock;
-  const Nanoseconds end =
-      clock.now() + std::chrono::seconds(options.checkpoint_within_s) + kEndTimeout;
+  const Nanoseconds patience = std::chrono::seconds(options.checkpoint_within_s) + kEndTimeout;
+  Nanoseconds end = clock.now() + patience;
+  bool was_away = false;
   while (true) {
     const absl::StatusOr<v1::GetStatusResponse> status = client->get_status(kStatusTimeout);
+    was_away = was_away || !status.ok();
     if (status.ok() && has_ended(*status, asked.job_id())) {
       POSEIDON_ASSIGN_OR_RETURN(
           const std::string text,
@@ -68,12 +71,17 @@ absl::Status run_stop(const StopOptions& options) {
       say(text);
       return absl::OkStatus();
     }
+    // It may be another process, which goes on with the job and knows nothing of us.
+    if (status.ok() && was_away && client->end_job(request, kCallTimeout).ok()) {
+      was_away = false;
+      end = clock.now() + patience;
+      say("the coordinator was away, and is asked again");
+    }
     if (clock.now() >= end) {
       return absl::DeadlineExceededError(absl::StrCat(
           "job ", asked.job_id(), " was told to end and has not, as far as the coordinator at ",
           client->address(),
-          " tells: ", status.ok() ? status->message() : std::string(status.status().message()),
-          "; a coordinator that died meanwhile has forgotten it: ask again"));
+          " tells: ", status.ok() ? status->message() : std::string(status.status().message())));
     }
     std::this_thread::sleep_for(kPollInterval);
   }

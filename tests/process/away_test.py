@@ -276,6 +276,22 @@ class Killed(AwayTest):
         cluster.restart_coordinator()
         self.assert_undisturbed(cluster)
 
+    def test_while_an_operator_stops_the_job(self):
+        """The next coordinator, which goes on with the job, is asked again."""
+        cluster = self.start_training()
+        frozen, _ = cluster.servers[1]
+        frozen.signal(signal.SIGSTOP)  # so the checkpoint takes until it goes on
+        stop = cluster.start("stop", "poseidon", "stop", "--coordinator", cluster.address)
+        wait_for("the job to be told", lambda: "ends when what it has trained is saved" in stop.log())
+        self.kill_coordinator(cluster)
+        cluster.restart_coordinator()
+        frozen.signal(signal.SIGCONT)
+        self.assertEqual(stop.wait(60), 0, stop.log())
+        self.assertIn("is asked again", stop.log())
+        status = cluster.status()
+        self.assertEqual(status["state"], "failed")
+        self.assertRegex(status["message"], r"an operator stopped it.* goes on from checkpoint 1-\d+")
+
     def test_for_ever(self):
         cluster = Cluster(self).add(workers=1, servers=2)
         cluster.add_worker("--coordinator-away-s", 2)

@@ -80,6 +80,20 @@ absl::Status for_each_entry(const std::string& folder,
   return absl::OkStatus();
 }
 
+/// Which folder a path leads to: another one, or none, when a disk or share is no longer mounted
+/// there.
+struct FolderIdentity {
+  dev_t device = 0;
+  ino_t inode = 0;
+  bool operator==(const FolderIdentity&) const = default;
+
+  static FolderIdentity of(const std::string& path) {
+    struct stat info {};
+    if (::stat(path.c_str(), &info) != 0) return {};
+    return {.device = info.st_dev, .inode = info.st_ino};
+  }
+};
+
 /// Entries of class folders that are no samples.
 struct LeftAside {
   std::int64_t files = 0, folders = 0;
@@ -127,6 +141,7 @@ class ImageFolder final : public Dataset {
       : folder_(std::move(folder)), class_names_(std::move(class_names)) {}
 
   absl::Status list() {
+    identity_ = FolderIdentity::of(folder_);
     for (const std::string& class_name : class_names_) {
       const std::string folder = str_cat(folder_, "/", class_name);
       LeftAside aside;
@@ -175,7 +190,8 @@ class ImageFolder final : public Dataset {
 
   absl::Status read(std::int64_t index, EncodedSample& sample) const override {
     POSEIDON_CHECK(index >= 0 && index < size(), "sample index out of range");
-    POSEIDON_RETURN_IF_ERROR(read_file(sample_name(index), kMaxImageFileBytes, sample.buffer));
+    const absl::Status read = read_file(sample_name(index), kMaxImageFileBytes, sample.buffer);
+    if (!read.ok()) return is_still_there(label_of(index)) ? read : is_gone(read);
     sample.encoding = Encoding::kImage;
     sample.label = label_of(index);
     sample.bytes = sample.buffer;
@@ -191,6 +207,19 @@ class ImageFolder final : public Dataset {
   }
 
  private:
+  /// Whether what was listed is what lies there now, apart from single files.
+  bool is_still_there(std::int32_t label) const {
+    const auto& class_name = class_names_[static_cast<std::size_t>(label)];
+    return FolderIdentity::of(folder_) == identity_ &&
+           FolderIdentity::of(str_cat(folder_, "/", class_name)) != FolderIdentity();
+  }
+  /// No sample's fault, and others would stand in for all of them.
+  absl::Status is_gone(const absl::Status& read) const {
+    return absl::InternalError(str_cat(folder_,
+                                       " is no longer the folder that was listed: is its disk or "
+                                       "share still there? (",
+                                       from_absl(read.message()), ")"));
+  }
   void leave_aside(const LeftAside& of_class) {
     if (aside_.files == 0) aside_.first_file = of_class.first_file;
     if (aside_.folders == 0) aside_.first_folder = of_class.first_folder;
@@ -206,6 +235,7 @@ class ImageFolder final : public Dataset {
   const Shape any_shape_ = {0, 0, 0};
   const std::vector<std::string> class_names_;
   // Constant after list().
+  FolderIdentity identity_;
   std::string names_;
   std::vector<std::size_t> ends_;         ///< of each sample's name in names_
   std::vector<std::int64_t> class_ends_;  ///< by label: index behind its last sample

@@ -110,6 +110,29 @@ TEST(ImageFolder, WhatCannotBeReadIsTheSamplesFault) {
   }
 }
 
+// Not that of single samples, for which others stand in: training would go on with fewer of them.
+TEST(ImageFolder, AFolderThatIsGoneIsTheMachinesFault) {
+  const TestFolder folder;
+  folder.write("set/a/x.jpg", "x");
+  folder.write("set/b/y.jpg", "y");
+  const auto set = open_image_folder(folder.path("set"), 2);
+  ASSERT_TRUE(set.ok()) << set.status();
+  EncodedSample sample;
+  const auto error_of = [&](std::int64_t index) { return (*set)->read(index, sample); };
+
+  std::filesystem::remove(folder.path("set/a/x.jpg"));
+  EXPECT_TRUE(is_unreadable(error_of(0))) << "one file";
+  std::filesystem::remove(folder.path("set/a"));
+  EXPECT_TRUE(absl::IsInternal(error_of(0))) << "its class, perhaps a link to another disk";
+  EXPECT_TRUE(error_of(1).ok());
+  std::filesystem::rename(folder.path("set"), folder.path("mounted"));
+  EXPECT_TRUE(absl::IsInternal(error_of(1)));
+  std::filesystem::create_directory(folder.path("set"));
+  EXPECT_THAT(std::string(error_of(1).message()),
+              HasSubstr("/set is no longer the folder that was listed: is its disk or share"))
+      << "what a disk that is no longer mounted leaves";
+}
+
 TEST(ImageFolder, TestClassesMustBeTheTrainingClasses) {
   const std::vector<std::string> classes = {"a", "b", "c"};
   EXPECT_TRUE(check_same_classes(classes, classes).ok());
