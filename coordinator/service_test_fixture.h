@@ -339,6 +339,9 @@ class ServiceTest : public ::testing::Test {
     options.pulse = &pulse_;
     options.listen = "127.0.0.1:0";
     options.state_dir = folder_ / "state";
+    // These nodes save nothing: whoever stops with a job does not wait for it as long as in
+    // earnest.
+    options.cluster.shutdown_checkpoint_timeout = Milliseconds(200);
     return options;
   }
   void start() { start(options()); }
