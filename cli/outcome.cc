@@ -25,12 +25,12 @@ namespace {
 /// SIGINT and SIGTERM end the process as ever, and these words come before. One at a time.
 class WordsAtSignal {
  public:
-  explicit WordsAtSignal(std::string words) {
-    words_ = std::move(words);
+  explicit WordsAtSignal(std::string text) {
+    words = std::move(text);
     struct sigaction action {};
     action.sa_handler = [](int number) {
       // What a handler may call.
-      static_cast<void>(!::write(STDERR_FILENO, words_.data(), words_.size()));
+      static_cast<void>(!::write(STDERR_FILENO, words.data(), words.size()));
       ::raise(number);
     };
     action.sa_flags = SA_RESETHAND | SA_NODEFER;
@@ -52,7 +52,7 @@ class WordsAtSignal {
     struct sigaction action {};
   };
   std::array<Saved, 2> saved_{{{SIGINT}, {SIGTERM}}};
-  inline static std::string words_;
+  inline static std::string words;
 };
 
 }  // namespace
