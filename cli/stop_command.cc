@@ -15,6 +15,8 @@ namespace {
 constexpr Milliseconds kPollInterval{100};
 /// Beyond the checkpoint: for the last files, and for a coordinator that is away for a moment.
 constexpr Nanoseconds kEndTimeout = std::chrono::seconds(60);
+/// Each time begins the patience anew, and a coordinator that answers now and then is no other one.
+constexpr int kMostTimesAskedAgain = 3;
 
 bool has_ended(const v1::GetStatusResponse& status, const std::string& job_id) {
   return status.job_id() != job_id || status.state() == "done" || status.state() == "failed";
@@ -61,6 +63,7 @@ absl::Status run_stop(const StopOptions& options) {
   const Nanoseconds patience = std::chrono::seconds(options.checkpoint_within_s) + kEndTimeout;
   Nanoseconds end = clock.now() + patience;
   bool was_away = false;
+  int asked_again = 0;
   while (true) {
     const absl::StatusOr<v1::GetStatusResponse> status = client->get_status(kStatusTimeout);
     was_away = was_away || !status.ok();
@@ -72,8 +75,10 @@ absl::Status run_stop(const StopOptions& options) {
       return absl::OkStatus();
     }
     // It may be another process, which goes on with the job and knows nothing of us.
-    if (status.ok() && was_away && client->end_job(request, kCallTimeout).ok()) {
+    if (status.ok() && was_away && asked_again < kMostTimesAskedAgain &&
+        client->end_job(request, kCallTimeout).ok()) {
       was_away = false;
+      ++asked_again;
       end = clock.now() + patience;
       say("the coordinator was away, and is asked again");
     }
