@@ -100,8 +100,13 @@ absl::StatusOr<v1::GetStatusResponse> CoordinatorClient::get_status(Milliseconds
   // A call fails at once on a channel whose last attempt to connect failed, and the next attempt
   // comes no further while no thread of this process waits for it: without this wait, a coordinator
   // that refused once would not be reached for as long as is tried.
+  const SystemClock clock;
+  const Nanoseconds end = clock.now() + timeout;
   connection_->channel->WaitForConnected(std::chrono::system_clock::now() + timeout);
-  CallContext context(timeout, *security_);
+  // Where no time is left, enough to say why there is no connection.
+  constexpr Milliseconds kLeast{100};
+  CallContext context(std::max(std::chrono::duration_cast<Milliseconds>(end - clock.now()), kLeast),
+                      *security_);
   v1::GetStatusRequest request;
   request.set_protocol_version(kProtocolVersion);
   v1::GetStatusResponse response;

@@ -42,6 +42,7 @@
 #include "coordinator/run_directory.h"
 #include "coordinator/state_directory.h"
 #include "worker/data/batches.h"
+#include "worker/engine/device_name.h"
 #include "worker/engine/nvidia_driver.h"
 
 namespace poseidon {
@@ -289,17 +290,22 @@ absl::Status check_options(const LocalOptions& options) {
 }
 
 /// What workers would say when the cluster is up.
-absl::Status check_device(const std::string& device, const std::string& precision) {
+absl::Status check_device(const std::string& name, const std::string& precision) {
+  POSEIDON_ASSIGN_OR_RETURN(const DeviceName device, parse_device_name(name));
   if (precision != "bf16" && precision != "fp16") return absl::OkStatus();
   std::string why;
-  if (device == "cpu") {
-    why = "--device is cpu";
-  } else if (device == "auto") {
-    const absl::Status driver = find_nvidia_driver();
-    if (driver.ok()) return driver;
-    why = std::string(driver.message());
-  } else {
-    return absl::OkStatus();
+  switch (device.kind) {
+    case DeviceName::Kind::kCpu:
+      why = "--device is cpu";
+      break;
+    case DeviceName::Kind::kAuto: {
+      const absl::Status driver = find_nvidia_driver();
+      if (driver.ok()) return driver;
+      why = std::string(driver.message());
+      break;
+    }
+    case DeviceName::Kind::kCuda:
+      return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat("precision: \"", precision, "\" needs a GPU, but ",
                                                  why, "; set precision to \"fp32\""));

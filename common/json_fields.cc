@@ -200,9 +200,8 @@ bool JsonFields::has(std::string_view key) const {
 void JsonFields::require(std::string_view key) {
   if (object_ == nullptr || has(key)) return;
   std::string written;
-  const std::vector<std::string> wanted = {std::string(key)};
   for (const auto& [name, value] : object_->items()) {
-    if (written.empty() && !nearest_name(name, wanted).empty()) written = printable_key(name);
+    if (written.empty() && is_likely_misspelling(name, key)) written = printable_key(name);
   }
   refuse(key, str_cat("is missing; it has no default",
                       written.empty() ? "" : str_cat(" (is \"", written, "\" a misspelt one?)")));

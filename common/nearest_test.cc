@@ -17,6 +17,25 @@ TEST(Nearest, FindsTheLikelyName) {
   EXPECT_EQ(nearest_name("batchsize", known), "batch_size");
 }
 
+TEST(Nearest, KnowsPartsAndAbbreviations) {
+  const std::vector<std::string> known = {"iterations", "learning_rate", "weight_decay",
+                                          "test_every_iterations"};
+  EXPECT_EQ(nearest_name("lr", known), "learning_rate");
+  EXPECT_EQ(nearest_name("wd", known), "weight_decay");
+  EXPECT_EQ(nearest_name("iters", known), "iterations");
+  EXPECT_EQ(nearest_name("rate", known), "learning_rate");
+  EXPECT_EQ(nearest_name("max_iterations", known), "iterations");
+  EXPECT_EQ(nearest_name("every", known), "test_every_iterations");
+  EXPECT_EQ(nearest_name("rl", known), "");  // not in order
+  EXPECT_EQ(nearest_name("ate", known), "");
+  EXPECT_EQ(nearest_name("l", known), "");
+}
+
+TEST(Nearest, TellsMisspellingsFromOtherNames) {
+  EXPECT_TRUE(is_likely_misspelling("iteratoins", "iterations"));
+  EXPECT_FALSE(is_likely_misspelling("test_every_iterations", "iterations"));
+}
+
 TEST(Nearest, SaysNothingWhenNothingIsNear) {
   const std::vector<std::string> known = {"kernel", "pad"};
   EXPECT_EQ(nearest_name("momentum", known), "");

@@ -1,5 +1,6 @@
 #include "worker/worker_job.h"
 
+#include <algorithm>
 #include <deque>
 #include <set>
 #include <utility>
@@ -48,6 +49,17 @@ absl::Status data_failure(const absl::Status& failure) {
   return absl::UnavailableError(
       absl::StrCat("samples cannot be read on this machine any more, and this worker ends: ",
                    failure.message()));
+}
+
+absl::StatusOr<DatasetIdentity> identify(const Dataset& dataset) {
+  POSEIDON_ASSIGN_OR_RETURN(const DatasetIdentity identity, identity_of(dataset));
+  if (identity.digest == 0) {
+    spdlog::warn(
+        "{}: not compared with what other workers have, but for the number of samples: one of the "
+        "{} that stand for all cannot be read ('poseidon data check' names it)",
+        dataset.name(), std::min(dataset.size(), kIdentitySamples));
+  }
+  return identity;
 }
 
 }  // namespace
@@ -216,14 +228,14 @@ absl::Status WorkerJob::prepare_data(const NetSpec& net, std::uint32_t workers) 
                              .log = [](const std::string& text) { spdlog::warn("{}", text); }};
   POSEIDON_ASSIGN_OR_RETURN(
       train_, TrainBatches::open(job_.data, net.input_shape, net.classes, placement, options));
-  POSEIDON_ASSIGN_OR_RETURN(data_.train, identity_of(train_->dataset()));
+  POSEIDON_ASSIGN_OR_RETURN(data_.train, identify(train_->dataset()));
   if (!job_.data.test) return absl::OkStatus();
   // Tests have the engine's batch, and no positions in the run that it would change.
   BatchPlacement test_placement = placement;
   test_placement.batch_size = job_.batch_size / job_.micro_batches;
   POSEIDON_ASSIGN_OR_RETURN(
       test_, TestBatches::open(job_.data, net.input_shape, net.classes, test_placement, options));
-  POSEIDON_ASSIGN_OR_RETURN(data_.test, identity_of(test_->dataset()));
+  POSEIDON_ASSIGN_OR_RETURN(data_.test, identify(test_->dataset()));
   return absl::OkStatus();
 }
 

@@ -6,7 +6,7 @@
 #     tests/gpu/run.sh here RESULTS [OPTION...]                # make one, run it on this machine, and remove it
 #
 # There: unpack it and `./run.sh RESULTS`. Fails when the bundle would be 60 MiB or more, needs a later glibc, lacks a
-# library, or its plug-in is older than the interface that the programs will ask of it.
+# library, or its plug-in is of another build than the programs.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 usage() { sed -n '2,9s/^# \?//p' "$0"; }
@@ -17,8 +17,6 @@ max_glibc=2.36
 programs=(poseidon poseidon-coordinator poseidon-server poseidon-worker poseidon-bench-engine)
 tests=(gpu_layers_test gpu_networks_test)
 plugin=libposeidon_cuda.so
-# device_plugin_entry.h: what both sides must have in common.
-interface=(worker/engine/{device,device_plugin_entry,executor,layout,net}.h common/{clock,optimizer}.h)
 # What every Linux with that glibc has.
 of_the_system='^(linux-vdso|ld-linux-x86-64|libc|libm|libmvec|libdl|libpthread|librt|libresolv|libutil|libnss_[a-z]+)\.so'
 # What comes with the driver, CUDA and cuDNN there: hundreds of MiB.
@@ -43,16 +41,19 @@ put_program() {
   strip "$bundle/bin/$(basename "$1")"
 }
 
+# device_plugin_entry.h: what both sides must have in common.
+interface() { grep -aoE 'poseidon device [0-9a-f]{16}' "$1" | head -1; }
+
 put_plugin() {
-  local built=$build/bin/$plugin header
+  local built=$build/bin/$plugin name
   if ! makes_plugin; then
     echo "$build has no CUDA device: the bundle computes on CPUs alone" >&2
     return
   fi
   [ -e "$built" ] || fail "$built is not built"
-  for header in "${interface[@]}"; do
-    [ ! "$root/$header" -nt "$built" ] ||
-      fail "$built is older than $header: build poseidon_cuda again, or leave out --no-build"
+  for name in poseidon-worker poseidon-bench-engine; do
+    [ "$(interface "$built")" = "$(interface "$build/bin/$name")" ] ||
+      fail "$built is of another build than $name: build poseidon_cuda again, or leave out --no-build"
   done
   cp "$built" "$bundle/lib/poseidon/$plugin"
   strip --strip-unneeded "$bundle/lib/poseidon/$plugin"

@@ -156,7 +156,7 @@ TEST(Records, AreMadeWhereRenamingTakesNoFlags) {
   const absl::Status status = write_all(folder.path("set"), no_flags);
   ASSERT_TRUE(status.ok()) << status;
   expect_same_samples(*source, **open_records_dataset(folder.path("set"), 5));
-  EXPECT_EQ(write_all(folder.path("set"), no_flags).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(write_all(folder.path("set"), no_flags).code(), absl::StatusCode::kInvalidArgument);
   // No renaming at all is known before the work begins, and leaves nothing.
   const auto refuse = [](const char*, const char*) {
     errno = EPERM;

@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<RecordsWriter>> RecordsWriter::create(
   auto writer = std::unique_ptr<RecordsWriter>(new RecordsWriter(without_slash(folder), rename));
   std::error_code error;
   if (std::filesystem::exists(std::filesystem::symlink_status(writer->folder_, error))) {
-    return absl::AlreadyExistsError(
+    return absl::InvalidArgumentError(
         str_cat(writer->folder_.string(), ": is there already; give another folder, or remove it"));
   }
   std::filesystem::path unnamed = writer->temporary_;

@@ -24,7 +24,7 @@ namespace poseidon {
 /// One thread.
 class RecordsWriter {
  public:
-  /// ALREADY_EXISTS when there is a file or folder of that name: nothing is ever overwritten.
+  /// INVALID_ARGUMENT when there is a file or folder of that name: nothing is ever overwritten.
   /// Errors too where folders cannot be renamed.
   static absl::StatusOr<std::unique_ptr<RecordsWriter>> create(
       const std::filesystem::path& folder, ExclusiveRename rename = exclusive_rename);

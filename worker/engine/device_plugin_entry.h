@@ -12,15 +12,16 @@
 #include "absl/status/statusor.h"
 #include "worker/engine/device.h"
 #include "worker/engine/device_plugin.h"
+#include "worker/engine/device_plugin_digest.h"
 
 namespace poseidon {
 
 #define POSEIDON_TEXT_OF_VALUE(value) #value
 #define POSEIDON_TEXT_OF(value) POSEIDON_TEXT_OF_VALUE(value)
-/// The number grows whenever what crosses the boundary changes: device.h, executor.h, layout.h,
-/// net.h or this file, common/clock.h or common/optimizer.h. tests/gpu/run.sh has the same list.
+/// Another one whenever what crosses the boundary may have changed: this file, or a header of ours
+/// that it includes, directly or not.
 inline constexpr char kDevicePluginInterface[] =
-    "poseidon device 11, compiler " __VERSION__
+    "poseidon device " POSEIDON_DEVICE_PLUGIN_HEADERS ", compiler " __VERSION__
     ", abseil " POSEIDON_TEXT_OF(ABSL_LTS_RELEASE_VERSION);
 
 /// What the program offers to the plug-in; outlives it. Any thread.

@@ -8,9 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "worker/engine/device_plugin_entry.h"
 #include "worker/engine/net.h"
 #include "worker/engine/open_engine.h"
 
@@ -19,6 +21,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using ::testing::StartsWith;
 
 TEST(DevicePlugin, MakesItsDevices) {
@@ -49,7 +52,8 @@ TEST(DevicePlugin, OneOfAnotherBuildIsRefused) {
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("libposeidon_stale.so is of another build"),
                     HasSubstr("'poseidon device 0, compiler 1, abseil 1'"),
-                    HasSubstr("'poseidon device 11, ")));
+                    HasSubstr(absl::StrCat("this program '", kDevicePluginInterface, "'"))));
+  EXPECT_THAT(kDevicePluginInterface, MatchesRegex("poseidon device [0-9a-f]{16}, compiler .*"));
 }
 
 TEST(DevicePlugin, OneWithoutTheFunctionIsRefused) {

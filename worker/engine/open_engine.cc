@@ -9,12 +9,11 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "common/status_macros.h"
 #include "spdlog/spdlog.h"
 #include "worker/engine/cpu/cpu_device.h"
+#include "worker/engine/device_name.h"
 #include "worker/engine/device_plugin.h"
 #include "worker/engine/network_executor.h"
 #include "worker/engine/nvidia_driver.h"
@@ -69,6 +68,29 @@ int gpus_of_kernel() {
 // device.
 bool has_driver_device() { return ::access(kDriverDevice, R_OK | W_OK) == 0; }
 
+Engine cpu_engine() { return {.device = "cpu", .make_executor = make_cpu_executor}; }
+
+absl::StatusOr<Engine> open_best() {
+  // Before the plug-in, whose libraries are hundreds of megabytes: a machine without a GPU shall
+  // not load them at every start.
+  const absl::Status driver = find_nvidia_driver();
+  absl::StatusOr<Engine> cuda = driver.ok() ? open_cuda(0) : driver;
+  if (cuda.ok()) return cuda;
+  // CUDA's own switch, which people use to keep a process off the GPUs: the only variable of the
+  // environment that is read here, as CUDA reads it.
+  const int there = hides_gpus(std::getenv("CUDA_VISIBLE_DEVICES")) ? 0 : gpus_of_kernel();
+  POSEIDON_RETURN_IF_ERROR(may_compute_on_cpu(has_driver_device() ? there : 0, cuda.status()));
+  spdlog::log(there > 0 ? spdlog::level::warn : spdlog::level::info, "computing on the CPU: {}{}",
+              std::string(cuda.status().message()),
+              there > 0 && !has_driver_device()
+                  ? absl::StrCat("; the kernel knows of ", there, there == 1 ? " GPU" : " GPUs",
+                                 ", but there is no ", kDriverDevice,
+                                 " that we may use: as root, "
+                                 "nvidia-modprobe -c 255 makes it")
+                  : std::string());
+  return cpu_engine();
+}
+
 }  // namespace
 
 bool hides_gpus(const char* visible_devices) {
@@ -85,40 +107,22 @@ absl::Status may_compute_on_cpu(int gpus, const absl::Status& cuda) {
       "; see nvidia-smi, the kernel's log (Xid) and CUDA_VISIBLE_DEVICES, or choose --device cpu"));
 }
 
-absl::StatusOr<Engine> open_engine(const std::string& device) {
-  const Engine cpu{.device = "cpu", .make_executor = make_cpu_executor};
-  if (device == "cpu") return cpu;
-  if (device == "auto") {
-    // Before the plug-in, whose libraries are hundreds of megabytes: a machine without a GPU shall
-    // not load them at every start.
-    const absl::Status driver = find_nvidia_driver();
-    absl::StatusOr<Engine> cuda = driver.ok() ? open_cuda(0) : driver;
-    if (cuda.ok()) return cuda;
-    // CUDA's own switch, which people use to keep a process off the GPUs: the only variable of the
-    // environment that is read here, as CUDA reads it.
-    const int there = hides_gpus(std::getenv("CUDA_VISIBLE_DEVICES")) ? 0 : gpus_of_kernel();
-    POSEIDON_RETURN_IF_ERROR(may_compute_on_cpu(has_driver_device() ? there : 0, cuda.status()));
-    spdlog::log(there > 0 ? spdlog::level::warn : spdlog::level::info, "computing on the CPU: {}{}",
-                std::string(cuda.status().message()),
-                there > 0 && !has_driver_device()
-                    ? absl::StrCat("; the kernel knows of ", there, there == 1 ? " GPU" : " GPUs",
-                                   ", but there is no ", kDriverDevice,
-                                   " that we may use: as root, "
-                                   "nvidia-modprobe -c 255 makes it")
-                    : std::string());
-    return cpu;
+absl::StatusOr<Engine> open_engine(const std::string& name) {
+  POSEIDON_ASSIGN_OR_RETURN(const DeviceName device, parse_device_name(name));
+  switch (device.kind) {
+    case DeviceName::Kind::kAuto:
+      return open_best();
+    case DeviceName::Kind::kCpu:
+      break;
+    case DeviceName::Kind::kCuda: {
+      absl::StatusOr<Engine> cuda = open_cuda(device.ordinal);
+      if (cuda.ok()) return cuda;
+      return absl::InvalidArgumentError(absl::StrCat("--device ", name, ": ",
+                                                     cuda.status().message(),
+                                                     "; use --device auto or cpu without a GPU"));
+    }
   }
-  absl::string_view number = device;
-  int ordinal = -1;
-  if (absl::ConsumePrefix(&number, "cuda:") && absl::SimpleAtoi(number, &ordinal) && ordinal >= 0) {
-    absl::StatusOr<Engine> cuda = open_cuda(ordinal);
-    if (cuda.ok()) return cuda;
-    return absl::InvalidArgumentError(absl::StrCat("--device ", device, ": ",
-                                                   cuda.status().message(),
-                                                   "; use --device auto or cpu without a GPU"));
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--device ", device, ": no such device; one of auto, cpu, cuda:N"));
+  return cpu_engine();
 }
 
 }  // namespace poseidon

@@ -9,10 +9,10 @@
 
 namespace poseidon {
 
-/// "auto", "cpu" or "cuda:N" (device_plugin.h). "auto" is cuda:0 where the plug-in loads and finds
+/// By its name (device_name.h). "auto" is cuda:0 where the plug-in loads and finds
 /// a device, else cpu where may_compute_on_cpu, and the log says why. INVALID_ARGUMENT for any
 /// other name and for a device that this machine or this version does not have.
-absl::StatusOr<Engine> open_engine(const std::string& device);
+absl::StatusOr<Engine> open_engine(const std::string& name);
 
 /// Whether CUDA_VISIBLE_DEVICES (null: not set) leaves CUDA no GPU: what comes first in it is none.
 bool hides_gpus(const char* visible_devices);
