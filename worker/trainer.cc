@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/finite.h"
 #include "common/kernels.h"
 #include "common/status_macros.h"
+#include "common/text.h"
 #include "worker/data/storage_failure.h"
 #include "worker/layer_clock.h"
 
@@ -48,20 +50,19 @@ class Run {
     return s_.cancelled->load() ? absl::CancelledError("the job was stopped") : absl::OkStatus();
   }
 
-  absl::StatusOr<const Batch*> next_batch(Iteration iteration) {
-    const Nanoseconds since = clock_.now();
+  /// `kind`: "training" or "test".
+  template <typename Batches>
+  absl::StatusOr<const Batch*> next_batch(Batches& batches, std::string_view kind) {
     for (Milliseconds waited{0}; waited < kBatchTimeout; waited += kBatchPatience) {
       POSEIDON_RETURN_IF_ERROR(check_cancelled());
-      absl::StatusOr<const Batch*> batch = s_.train->next(kBatchPatience);
+      absl::StatusOr<const Batch*> batch = batches.next(kBatchPatience);
       if (absl::IsDeadlineExceeded(batch.status())) continue;
       if (!batch.ok()) return data_error(batch.status());
-      s_.traffic->node().took(
-          {.stage = Stage::kInput, .begin = since, .end = clock_.now(), .iteration = iteration});
       return batch;
     }
     return storage_failure(absl::DeadlineExceededError(
-        absl::StrCat("no training batch within ", kBatchTimeout.count(),
-                     " ms: does the disk with the training data answer?")));
+        str_cat("no ", kind, " batch within ", kBatchTimeout.count(),
+                " ms: does the disk with the ", kind, " data answer?")));
   }
 
   /// What is wrong with samples they all meet; what the system says of reading (an I/O error, a
@@ -147,7 +148,9 @@ class Run {
 
   absl::Status iterate(Iteration iteration) {
     const Nanoseconds since = clock_.now();
-    POSEIDON_ASSIGN_OR_RETURN(const Batch* batch, next_batch(iteration));
+    POSEIDON_ASSIGN_OR_RETURN(const Batch* batch, next_batch(*s_.train, "training"));
+    s_.traffic->node().took(
+        {.stage = Stage::kInput, .begin = since, .end = clock_.now(), .iteration = iteration});
     ForwardResult sum;
     begin_times(iteration);
     for (MicroBatch part{.index = 0, .count = s_.job->micro_batches}; part.index < part.count;
@@ -234,13 +237,10 @@ class Run {
     ForwardResult sum;
     for (std::int64_t i = 0; i < s_.test->batches(); ++i) {
       hooks.same_parameters = i > 0;  // the next ones need gradients of ours
-      POSEIDON_RETURN_IF_ERROR(check_cancelled());
-      if (absl::Status read = s_.test->read(i, test_batch_, s_.cancelled); !read.ok()) {
-        return data_error(read);
-      }
+      POSEIDON_ASSIGN_OR_RETURN(const Batch* batch, next_batch(*s_.test, "test"));
       times_.begin_forward();  // and never ended: no pass of the training
       POSEIDON_ASSIGN_OR_RETURN(const ForwardResult result,
-                                s_.executor->forward(test_batch_, Phase::kTest, hooks));
+                                s_.executor->forward(*batch, Phase::kTest, hooks));
       s_.traffic->batch_passed();
       sum.loss_sum += result.loss_sum;
       sum.correct += result.correct;
@@ -270,7 +270,6 @@ class Run {
   const TrainerSetup s_;
   const SystemClock clock_;
   LayerClock times_;
-  Batch test_batch_;
   Batch part_;                            ///< see cut
   std::vector<std::vector<float>> sums_;  ///< by LayerIndex; see accumulate
 };

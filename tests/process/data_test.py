@@ -3,6 +3,7 @@
 import base64
 import json
 import random
+import shutil
 import struct
 import unittest
 import zlib
@@ -119,7 +120,7 @@ class Images(ProcessTest):
         _, result = self.pack("packed")
         self.assertIn("44 samples", result.stdout)
         self.assertIn("1 left out", result.stdout)
-        _, result = self.pack("packed", status=1)
+        _, result = self.pack("packed", status=2)
         self.assertIn("is there already", result.stderr)
 
         spoiled["data"]["max_corrupt_share"] = 0
@@ -136,13 +137,14 @@ class Images(ProcessTest):
         submitted = cluster.submit(description, "--workers", 2, "--servers", 1, run_dir=run_dir)
         self.assertEqual(submitted.returncode, 0, submitted.stderr)
         cluster.wait_for_iteration(50)
+        # By renaming: an image that is missing or half written for a moment is another thing, a sample to be left out.
         image = self.images / "dogs" / "005.png"
-        kept = image.read_bytes()
-        image.unlink()
-        image.symlink_to("/proc/self/mem")  # whose first byte cannot be read: an I/O error
+        kept, broken = self.folder / "kept.png", self.folder / "broken.png"
+        shutil.copy(image, kept)
+        broken.symlink_to("/proc/self/mem")  # whose first byte cannot be read: an I/O error
+        broken.replace(image)
         dead = wait_for("a worker to end", lambda: next((w for w in cluster.workers if not w.running()), None))
-        image.unlink()
-        image.write_bytes(kept)
+        kept.replace(image)
         self.assertEqual(dead.wait(), 1, dead.log())
         self.assertRegex(dead.log(), "samples cannot be read on this machine any more.*dogs/005.png.*Input/output error")
         self.assertRegex(cluster.coordinator.log(), "is gone: it left .*samples cannot be read on this machine any more")

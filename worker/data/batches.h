@@ -1,12 +1,12 @@
 #pragma once
 
-// Mini-batches for the engine: training batches prepared ahead by threads, test batches on demand.
-// Before: Dataset, Sampler, SampleReader. After: Executor::forward.
+// Mini-batches for the engine, of training and of tests: which samples they have. Before: Dataset,
+// Sampler, SampleReader. After: worker/data/batch_ring.h reads them ahead; Executor::forward.
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -14,6 +14,7 @@
 #include "common/data_probe.h"
 #include "common/data_spec.h"
 #include "common/ids.h"
+#include "worker/data/batch_ring.h"
 #include "worker/data/dataset.h"
 #include "worker/data/sample_reader.h"
 #include "worker/engine/executor.h"
@@ -34,11 +35,8 @@ struct BatchPlacement {
 
 /// Batches that the threads may have ready, beside the one that the caller holds.
 inline constexpr std::size_t kPrefetchBatches = 4;
-/// What all of them together may take; one is read ahead even if it takes more.
-inline constexpr std::size_t kMaxPrefetchBytes = std::size_t{1} << 30;
+inline constexpr std::size_t kPrefetchTestBatches = 1;
 inline constexpr int kMaxDataThreads = 256;
-/// How far ahead of the reading the system is told which samples come.
-inline constexpr std::int64_t kReadAheadSamples = 64;
 
 struct BatchOptions {
   int threads = 1;                   ///< that read, decode and transform; 1 to kMaxDataThreads
@@ -70,32 +68,25 @@ class TrainBatches {
                                                              const Shape& input_shape,
                                                              const BatchPlacement& placement,
                                                              const BatchOptions& options = {});
-  ~TrainBatches();  ///< stops the threads; waits for the samples that they are reading
-  TrainBatches(const TrainBatches&) = delete;
-  TrainBatches& operator=(const TrainBatches&) = delete;
 
   /// The batch of the next iteration, valid until the following call. DEADLINE_EXCEEDED when it is
   /// not ready after `timeout` (the next call waits for the same one); any other error is the data
   /// set's, and final. One thread.
-  absl::StatusOr<const Batch*> next(Milliseconds timeout);
+  absl::StatusOr<const Batch*> next(Milliseconds timeout) { return ring_->next(timeout); }
 
   /// What the next call of next() will give, if it is ready: null otherwise. Valid until the call
   /// after that one, and at the same address. The same thread.
-  const Batch* peek();
+  const Batch* peek() { return ring_->peek(); }
 
-  /// Seconds that next() has waited so far. Any thread.
-  double stall_seconds() const;
-
-  const Dataset& dataset() const;
+  const Dataset& dataset() const { return ring_->dataset(); }
 
  private:
-  class Impl;
-  explicit TrainBatches(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit TrainBatches(std::unique_ptr<BatchRing> ring) : ring_(std::move(ring)) {}
+  const std::unique_ptr<BatchRing> ring_;
 };
 
-/// The test samples of one worker: rank r of P1 has [r * n / P1, (r + 1) * n / P1) of all n. One
-/// thread.
+/// The test samples of one worker: rank r of P1 has [r * n / P1, (r + 1) * n / P1) of all n. A
+/// thread or more of its own reads ahead, the first batch of the next test, too.
 class TestBatches {
  public:
   /// `data.test` must be there. Errors as TrainBatches::open, but any number of samples will do.
@@ -116,22 +107,19 @@ class TestBatches {
   std::int64_t samples() const { return end_ - begin_; }
   const Dataset& dataset() const { return *dataset_; }
 
-  /// Fills `batch` with batch `index`, 0 <= index < batches(). The last one may have valid_samples
-  /// < samples; it is filled by repeating its last valid sample. `batch` may be used again and
-  /// again. Errors are final, but for CANCELLED once `stop` is set, which is looked at before each
-  /// sample. Null: nobody stops it.
-  absl::Status read(std::int64_t index, Batch& batch, const std::atomic<bool>* stop = nullptr);
+  /// The next batch; after the last one the first comes again. Of the last one valid_samples may
+  /// be less than samples: it repeats its last valid sample. Otherwise as TrainBatches::next. Only
+  /// where there are batches.
+  absl::StatusOr<const Batch*> next(Milliseconds timeout);
 
  private:
-  TestBatches(std::shared_ptr<const Dataset> dataset, std::vector<SampleReader> readers,
-              Shape sample_shape, const BatchPlacement& placement);
+  TestBatches(std::shared_ptr<const Dataset> dataset, const BatchPlacement& placement);
 
   const std::shared_ptr<const Dataset> dataset_;
-  std::vector<SampleReader> readers_;  ///< one per thread that reads a batch
-  const Shape sample_shape_;           ///< of the network's input
   const std::int64_t batch_size_;
   const std::int64_t begin_;
   const std::int64_t end_;
+  std::unique_ptr<BatchRing> ring_;  ///< null where there are no batches
 };
 
 }  // namespace poseidon

@@ -198,13 +198,15 @@ TEST(TrainBatches, ReadsAheadOnlySoFarAndKeepsTheCallersBatch) {
 TEST(TrainBatches, SaysWhenABatchIsLate) {
   const auto dataset = std::make_shared<GatedDataset>(20);
   dataset->allow(3);
-  auto batches = TrainBatches::start(dataset, shuffled(), kShape, placement(1, 0, 2, 7)).value();
+  const auto probe = std::make_shared<DataProbe>();
+  auto batches =
+      TrainBatches::start(dataset, shuffled(), kShape, placement(1, 0, 2, 7), {.probe = probe})
+          .value();
   ASSERT_TRUE(batches->next(kLong).ok());
   const absl::Status late = batches->next(Milliseconds(30)).status();
   EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(late.message(),
-            "numbered: the batch of iteration 8 was not read and transformed within 30 ms");
-  EXPECT_GE(batches->stall_seconds(), 0.03);
+  EXPECT_EQ(late.message(), "numbered: the next batch was not read and transformed within 30 ms");
+  EXPECT_GE(probe->stall_seconds(), 0.03);
   dataset->allow(1'000'000);
   const absl::StatusOr<const Batch*> batch = batches->next(kLong);
   ASSERT_TRUE(batch.ok());
@@ -314,9 +316,8 @@ TEST(TestBatches, TheNextReadableSampleStandsIn) {
     auto set = std::make_shared<GatedDataset>(5);
     set->break_at(std::move(broken), absl::DataLossError("damaged"));
     auto batches = TestBatches::start(set, data, kShape, placement(1, 0, 5)).value();
-    Batch batch;
-    const absl::Status status = batches->read(0, batch);
-    return status.ok() ? batch.labels : std::vector<std::int32_t>{};
+    const absl::StatusOr<const Batch*> batch = batches->next(kLong);
+    return batch.ok() ? (*batch)->labels : std::vector<std::int32_t>{};
   };
   EXPECT_EQ(test({}), (std::vector<std::int32_t>{0, 1, 2, 3, 4}));
   EXPECT_EQ(test({1, 4}), (std::vector<std::int32_t>{0, 2, 2, 3, 0}));
@@ -373,13 +374,14 @@ TEST(Batches, ImagesDoNotDependOnThreadsOrWorkers) {
   std::sort(sorted_reference.begin(), sorted_reference.end());
   EXPECT_EQ(sorted_halves, sorted_reference) << "the same samples, in other batches";
   // Tests: no random step, one batch on several threads as on one.
-  Batch one, many;
-  ASSERT_TRUE((*TestBatches::open(data, shape, 2, placement(1, 0, 15)))->read(0, one).ok());
-  ASSERT_TRUE((*TestBatches::open(data, shape, 2, placement(1, 0, 15), {.threads = 4}))
-                  ->read(0, many)
-                  .ok());
-  EXPECT_EQ(one.images, many.images);
-  EXPECT_EQ(one.labels, many.labels);
+  const auto one = TestBatches::open(data, shape, 2, placement(1, 0, 15)).value();
+  const auto many = TestBatches::open(data, shape, 2, placement(1, 0, 15), {.threads = 4}).value();
+  for (std::int64_t i = 0; i < 2 * one->batches(); ++i) {
+    const Batch& alone = **one->next(kLong);
+    const Batch& together = **many->next(kLong);
+    EXPECT_EQ(alone.images, together.images);
+    EXPECT_EQ(alone.labels, together.labels);
+  }
   // And what an image set cannot be.
   const auto error = [&](const Shape& input) {
     return std::string(TrainBatches::open(data, input, 2, placement(1, 0, 2)).status().message());
@@ -467,10 +469,9 @@ TEST(TestBatches, EverySampleIsTestedByOneWorker) {
         auto tests =
             TestBatches::start(numbered(size), shuffled(), kShape, placement(workers, rank, 4))
                 .value();
-        Batch batch;
         std::int64_t samples = 0;
         for (std::int64_t i = 0; i < tests->batches(); ++i) {
-          ASSERT_TRUE(tests->read(i, batch).ok());
+          const Batch& batch = **tests->next(kLong);
           ASSERT_EQ(batch.samples, 4);
           ASSERT_EQ(batch.labels.size(), 4u);
           ASSERT_EQ(batch.images.size(), 16u);
@@ -491,6 +492,52 @@ TEST(TestBatches, EverySampleIsTestedByOneWorker) {
       EXPECT_EQ(seen, all) << size << " samples, " << workers << " workers";
     }
   }
+}
+
+TEST(TestBatches, EachTestHasTheSameBatches) {
+  auto tests = TestBatches::start(numbered(10), shuffled(), kShape, placement(1, 0, 4)).value();
+  ASSERT_EQ(tests->batches(), 3);
+  for (int test = 0; test < 3; ++test) {
+    for (const auto& [labels, valid] : std::vector<std::pair<std::vector<std::int32_t>, int>>{
+             {{0, 1, 2, 3}, 4}, {{4, 5, 6, 7}, 4}, {{8, 9, 9, 9}, 2}}) {
+      const Batch& batch = **tests->next(kLong);
+      EXPECT_EQ(batch.labels, labels);
+      EXPECT_EQ(batch.valid_samples, valid);
+      EXPECT_EQ(batch.first_sample, static_cast<std::uint64_t>(labels.front()));
+    }
+  }
+}
+
+/// Also the first batch of the next test, while the network trains.
+TEST(TestBatches, ReadOneBatchAhead) {
+  const auto dataset = std::make_shared<GatedDataset>(10);
+  auto tests = TestBatches::start(dataset, shuffled(), kShape, placement(1, 0, 4)).value();
+  ASSERT_TRUE(dataset->wait_for_reads(8)) << "two batches before anybody asks";
+  ASSERT_TRUE(tests->next(kLong).ok());
+  EXPECT_FALSE(dataset->wait_for_reads(9, Milliseconds(50))) << "there are two places";
+  ASSERT_TRUE(tests->next(kLong).ok());
+  ASSERT_TRUE(dataset->wait_for_reads(10)) << "the last two";
+  ASSERT_TRUE(tests->next(kLong).ok());
+  ASSERT_TRUE(dataset->wait_for_reads(14)) << "the next test's";
+  EXPECT_EQ(dataset->reads(), 14);
+}
+
+TEST(TestBatches, SayWhenABatchIsLate) {
+  const auto dataset = std::make_shared<GatedDataset>(10);
+  dataset->allow(5);
+  auto tests = TestBatches::start(dataset, shuffled(), kShape, placement(1, 0, 4)).value();
+  ASSERT_TRUE(tests->next(kLong).ok());
+  EXPECT_EQ(tests->next(Milliseconds(30)).status().code(), absl::StatusCode::kDeadlineExceeded);
+  dataset->allow(1'000'000);
+  const absl::StatusOr<const Batch*> batch = tests->next(kLong);
+  ASSERT_TRUE(batch.ok());
+  EXPECT_EQ((*batch)->first_sample, 4u);
+}
+
+TEST(TestBatches, ThereAreNoneForAWorkerWithoutSamples) {
+  auto tests = TestBatches::start(numbered(2), shuffled(), kShape, placement(3, 0, 4)).value();
+  EXPECT_EQ(tests->samples(), 0);
+  EXPECT_EQ(tests->batches(), 0);
 }
 
 TEST(Batches, OpenTheRealDigits) {
