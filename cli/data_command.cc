@@ -1,6 +1,8 @@
 #include "cli/data_command.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <limits>
@@ -9,7 +11,10 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "cli/progress.h"
+#include "common/clock.h"
 #include "common/file_io.h"
 #include "common/nearest.h"
 #include "common/printable.h"
@@ -67,8 +72,23 @@ absl::StatusOr<std::shared_ptr<const Dataset>> open_source(const DataSourceOptio
   return dataset;
 }
 
-void print_unreadable(const std::string& name, const std::string& reason) {
-  std::printf("cannot be read: %s: %s\n", printable(name).c_str(), printable(reason).c_str());
+/// How often a long look at a set says how far it has come.
+constexpr std::chrono::seconds kVisitPause{10};
+
+/// Samples that cannot be read go to standard output, how far it has come to standard error.
+VisitEvents print_visit(std::int64_t samples) {
+  const auto unreadable = [](const std::string& name, const std::string& reason) {
+    std::printf("cannot be read: %s: %s\n", printable(name).c_str(), printable(reason).c_str());
+  };
+  const SystemClock clock;
+  const auto visited = [clock, samples, start = clock.now(),
+                        told = clock.now()](std::int64_t done) mutable {
+    const Nanoseconds now = clock.now();
+    if (now - told < kVisitPause || done == samples) return;
+    told = now;
+    std::fprintf(stderr, "%s\n", visit_progress(done, samples, seconds(now - start)).c_str());
+  };
+  return {.unreadable = unreadable, .visited = visited};
 }
 
 }  // namespace
@@ -106,6 +126,14 @@ absl::StatusOr<DataSourceSpec> source_of(const DataSourceOptions& options) {
   return source;
 }
 
+std::string visit_progress(std::int64_t done, std::int64_t samples, double seconds) {
+  const double share = static_cast<double>(done) / static_cast<double>(samples);
+  return absl::StrFormat("%s of %s samples (%.0f %%), %s/s, %s to go", format_count(done),
+                         format_count(samples), 100 * share,
+                         format_count(std::llround(static_cast<double>(done) / seconds)),
+                         format_duration(seconds * (1 - share) / share));
+}
+
 absl::Status run_data_pack(const DataPackOptions& options) {
   POSEIDON_ASSIGN_OR_RETURN(const auto dataset, open_source(options.source));
   const PackOptions pack{.shards = options.shards,
@@ -113,7 +141,7 @@ absl::Status run_data_pack(const DataPackOptions& options) {
                          .threads = threads_of(options.source),
                          .max_corrupt_share = options.max_corrupt_share};
   POSEIDON_ASSIGN_OR_RETURN(const PackReport report,
-                            pack_records(*dataset, options.to, pack, print_unreadable));
+                            pack_records(*dataset, options.to, pack, print_visit(dataset->size())));
   std::printf("%s: %lld samples, %llu bytes, %lld shards; %lld left out\n", options.to.c_str(),
               static_cast<long long>(report.samples.good),
               static_cast<unsigned long long>(report.bytes), static_cast<long long>(report.shards),
@@ -123,8 +151,8 @@ absl::Status run_data_pack(const DataPackOptions& options) {
 
 absl::Status run_data_check(const DataSourceOptions& options) {
   POSEIDON_ASSIGN_OR_RETURN(const auto dataset, open_source(options));
-  POSEIDON_ASSIGN_OR_RETURN(const SampleCounts counts,
-                            check_samples(*dataset, threads_of(options), print_unreadable));
+  POSEIDON_ASSIGN_OR_RETURN(const SampleCounts counts, check_samples(*dataset, threads_of(options),
+                                                                     print_visit(dataset->size())));
   std::printf("%s: %lld samples are good, %lld cannot be read\n", dataset->name().c_str(),
               static_cast<long long>(counts.good), static_cast<long long>(counts.unreadable));
   if (counts.unreadable == 0) return absl::OkStatus();

@@ -49,6 +49,11 @@ TEST(DataCommand, RefusesWithARemedy) {
   EXPECT_THAT(error_of({}), HasSubstr("name a source"));
 }
 
+TEST(DataCommand, SaysHowFarItIs) {
+  EXPECT_EQ(visit_progress(153'000, 1'281'167, 66.2),
+            "153,000 of 1,281,167 samples (12 %), 2311/s, 8:08 to go");
+}
+
 /// Whoever made the set named its files; the terminal is the operator's.
 TEST(DataCommand, NamesCommandNoTerminal) {
   const TestFolder folder;

@@ -36,7 +36,7 @@ absl::Status read_and_decode(const Dataset& dataset, std::int64_t index, Encoded
 
 /// Calls `visit` for every sample in index order, with what read_and_decode made of it.
 absl::Status visit_samples(
-    const Dataset& dataset, int threads,
+    const Dataset& dataset, int threads, const VisitEvents& events,
     const std::function<absl::Status(std::int64_t, const ReadSample&)>& visit) {
   POSEIDON_CHECK(threads >= 1, "threads");
   std::vector<ReadSample> window(static_cast<std::size_t>(kWindowSamples * threads));
@@ -56,33 +56,34 @@ absl::Status visit_samples(
     for (std::int64_t i = begin; i < end; ++i) {
       POSEIDON_RETURN_IF_ERROR(visit(i, window[static_cast<std::size_t>(i - begin)]));
     }
+    if (events.visited) events.visited(end);
   }
   return absl::OkStatus();
 }
 
 /// Counts a sample that is unreadable and goes on; the machine's errors end it.
 absl::Status note_unreadable(const Dataset& dataset, std::int64_t index, const absl::Status& status,
-                             const UnreadableLog& log, SampleCounts& counts) {
+                             const VisitEvents& events, SampleCounts& counts) {
   const std::string name = dataset.sample_name(index);
   if (!is_unreadable(status)) {
     return absl::Status(status.code(), str_cat(name, ": ", from_absl(status.message())));
   }
   ++counts.unreadable;
-  if (log) log(name, std::string(status.message()));
+  if (events.unreadable) events.unreadable(name, std::string(status.message()));
   return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<SampleCounts> check_samples(const Dataset& dataset, int threads,
-                                           const UnreadableLog& log) {
+                                           const VisitEvents& events) {
   SampleCounts counts;
   const auto count = [&](std::int64_t index, const ReadSample& read) {
-    if (!read.status.ok()) return note_unreadable(dataset, index, read.status, log, counts);
+    if (!read.status.ok()) return note_unreadable(dataset, index, read.status, events, counts);
     ++counts.good;
     return absl::OkStatus();
   };
-  POSEIDON_RETURN_IF_ERROR(visit_samples(dataset, threads, count));
+  POSEIDON_RETURN_IF_ERROR(visit_samples(dataset, threads, events, count));
   return counts;
 }
 
@@ -95,7 +96,7 @@ std::uint64_t shard_limit(std::uint64_t shard_bytes, std::int64_t shard) {
 }
 
 absl::StatusOr<PackReport> pack_records(const Dataset& dataset, const std::filesystem::path& folder,
-                                        const PackOptions& options, const UnreadableLog& log) {
+                                        const PackOptions& options, const VisitEvents& events) {
   if (options.shards < 0 || options.shards > std::min(kMaxShards, dataset.size())) {
     return absl::InvalidArgumentError(str_cat("--shards ", options.shards, ": expected 1 to ",
                                               std::min(kMaxShards, dataset.size()), " for ",
@@ -119,14 +120,14 @@ absl::StatusOr<PackReport> pack_records(const Dataset& dataset, const std::files
     // Also where a sample is left out, so that each of the shards asked for is there.
     if (begins_shard(index)) POSEIDON_RETURN_IF_ERROR(writer->begin_shard());
     if (read.status.ok()) return writer->add(read.sample);
-    POSEIDON_RETURN_IF_ERROR(note_unreadable(dataset, index, read.status, log, report.samples));
+    POSEIDON_RETURN_IF_ERROR(note_unreadable(dataset, index, read.status, events, report.samples));
     if (report.samples.unreadable <= limit) return absl::OkStatus();
     return absl::DataLossError(str_cat(dataset.name(), ": more than ", limit, " of ",
                                        dataset.size(),
                                        " samples cannot be read; nothing was packed. Mend the "
                                        "data, or allow more with --max-corrupt-share"));
   };
-  POSEIDON_RETURN_IF_ERROR(visit_samples(dataset, options.threads, write));
+  POSEIDON_RETURN_IF_ERROR(visit_samples(dataset, options.threads, events, write));
   report.samples.good = writer->samples();
   if (report.samples.good == 0) {
     return absl::DataLossError(str_cat(dataset.name(), ": not one sample can be read"));

@@ -14,8 +14,13 @@
 
 namespace poseidon {
 
-/// Called for each sample that cannot be read, in index order, by one thread.
-using UnreadableLog = std::function<void(const std::string& name, const std::string& reason)>;
+/// Who hears of it while it is done, on the calling thread. Each may be empty.
+struct VisitEvents {
+  /// A sample cannot be read; in index order.
+  std::function<void(const std::string& name, const std::string& reason)> unreadable;
+  /// So many samples have been looked at; some dozens more each time.
+  std::function<void(std::int64_t samples)> visited;
+};
 
 struct SampleCounts {
   std::int64_t good = 0;
@@ -25,7 +30,7 @@ struct SampleCounts {
 /// Reads and fully decodes every sample on `threads` threads. Unreadable ones are counted and told;
 /// an error is the machine's.
 absl::StatusOr<SampleCounts> check_samples(const Dataset& dataset, int threads,
-                                           const UnreadableLog& log);
+                                           const VisitEvents& events);
 
 struct PackOptions {
   /// How many files; 0: as many as it takes with shard_bytes each (see shard_limit).
@@ -50,6 +55,6 @@ struct PackReport {
 /// they came. Unreadable ones are left out, so the samples behind them have other indices than in
 /// the source.
 absl::StatusOr<PackReport> pack_records(const Dataset& dataset, const std::filesystem::path& folder,
-                                        const PackOptions& options, const UnreadableLog& log);
+                                        const PackOptions& options, const VisitEvents& events);
 
 }  // namespace poseidon

@@ -90,7 +90,7 @@ TEST(Records, WhatIsPackedComesOut) {
   const auto source = images(folder);
   for (const std::int64_t shards : {1, 4, 14}) {
     const std::string path = folder.path("packed" + std::to_string(shards));
-    const auto report = pack_records(*source, path, {.shards = shards, .threads = 2}, nullptr);
+    const auto report = pack_records(*source, path, {.shards = shards, .threads = 2}, {});
     ASSERT_TRUE(report.ok()) << report.status();
     EXPECT_EQ(report->shards, shards);
     EXPECT_EQ(report->samples.good, source->size());
@@ -99,11 +99,11 @@ TEST(Records, WhatIsPackedComesOut) {
     expect_same_samples(*source, **packed);
     EXPECT_THAT(*read_record_classes(path), ElementsAre("cats", "dogs"));
     // From records to records, to the same bytes.
-    ASSERT_TRUE(pack_records(**packed, path + "again", {.shards = shards}, nullptr).ok());
+    ASSERT_TRUE(pack_records(**packed, path + "again", {.shards = shards}, {}).ok());
     EXPECT_TRUE(contents(path + "/" + shard_name(0)) == contents(path + "again/" + shard_name(0)));
   }
   const auto pixels = numbers(40);
-  ASSERT_TRUE(pack_records(*pixels, folder.path("pixels"), {.shard_bytes = 100}, nullptr).ok());
+  ASSERT_TRUE(pack_records(*pixels, folder.path("pixels"), {.shard_bytes = 100}, {}).ok());
   const auto packed = open_records_dataset(folder.path("pixels"), 5);
   ASSERT_TRUE(packed.ok()) << packed.status();
   expect_same_samples(*pixels, **packed);
@@ -117,8 +117,7 @@ TEST(Records, NothingIsOverwrittenOrLeftBehind) {
   const auto source = numbers(5);
   folder.write("there/precious", "x");
   const auto pack = [&](const std::string& name, const PackOptions& options = {}) {
-    return std::string(
-        pack_records(*source, folder.path(name), options, nullptr).status().message());
+    return std::string(pack_records(*source, folder.path(name), options, {}).status().message());
   };
   EXPECT_THAT(pack("there"), HasSubstr("is there already; give another folder"));
   EXPECT_EQ(contents(folder.path("there/precious")), "x");
@@ -206,7 +205,7 @@ TEST(Records, AFullDiskIsNamedAndLeavesNothing) {
   const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit small = {.rlim_cur = 64 << 10, .rlim_max = old_limit.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  const absl::Status status = pack_records(*source, folder.path("set"), {}, nullptr).status();
+  const absl::Status status = pack_records(*source, folder.path("set"), {}, {}).status();
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &old_limit), 0);
   std::signal(SIGXFSZ, old_handler);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
@@ -219,20 +218,24 @@ TEST(Records, UnreadableSamplesAreLeftOutAndNamed) {
   const auto source = images(folder, true);
   const std::int64_t good = source->size() - 1;
   std::vector<std::string> names;
-  const UnreadableLog log = [&](const std::string& name, const std::string& reason) {
+  VisitEvents events;
+  events.unreadable = [&](const std::string& name, const std::string& reason) {
     names.push_back(std::filesystem::path(name).filename().string() + ": " + reason);
   };
-  const auto checked = check_samples(*source, 3, log);
+  std::vector<std::int64_t> visited;
+  events.visited = [&](std::int64_t samples) { visited.push_back(samples); };
+  const auto checked = check_samples(*source, 3, events);
   ASSERT_TRUE(checked.ok()) << checked.status();
   EXPECT_EQ(checked->good, good);
   EXPECT_EQ(checked->unreadable, 1);
+  EXPECT_EQ(visited.back(), source->size());
   EXPECT_THAT(names, ElementsAre("000.jpg: neither JPEG nor PNG"));
-  const auto report = pack_records(*source, folder.path("packed"), {.shards = 3}, log);
+  const auto report = pack_records(*source, folder.path("packed"), {.shards = 3}, events);
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->samples.unreadable, 1);
   EXPECT_EQ((*open_records_dataset(folder.path("packed"), 2))->size(), good);
   EXPECT_THAT(
-      std::string(pack_records(*source, folder.path("none"), {.max_corrupt_share = 0.0}, log)
+      std::string(pack_records(*source, folder.path("none"), {.max_corrupt_share = 0.0}, events)
                       .status()
                       .message()),
       HasSubstr(absl::StrCat("more than 0 of ", good + 1,
@@ -242,8 +245,8 @@ TEST(Records, UnreadableSamplesAreLeftOutAndNamed) {
 
 TEST(Records, SetsThatAreNotWholeAreRefused) {
   const TestFolder folder;
-  ASSERT_TRUE(pack_records(*numbers(12), folder.path("a"), {.shards = 3}, nullptr).ok());
-  ASSERT_TRUE(pack_records(*numbers(15), folder.path("b"), {.shards = 3}, nullptr).ok());
+  ASSERT_TRUE(pack_records(*numbers(12), folder.path("a"), {.shards = 3}, {}).ok());
+  ASSERT_TRUE(pack_records(*numbers(15), folder.path("b"), {.shards = 3}, {}).ok());
   const auto copy = [&](const std::string& from, const std::string& to) {
     std::filesystem::copy_file(folder.path(from), folder.path(to),
                                std::filesystem::copy_options::overwrite_existing);
@@ -293,7 +296,7 @@ TEST(Records, AnySetFitsIntoTheFilesThereMayBe) {
 /// Each single byte: the set is refused, or the sample at fault is, and no other.
 TEST(Records, EveryDamagedByteIsFound) {
   const TestFolder folder;
-  ASSERT_TRUE(pack_records(*numbers(6), folder.path("set"), {.shards = 1}, nullptr).ok());
+  ASSERT_TRUE(pack_records(*numbers(6), folder.path("set"), {.shards = 1}, {}).ok());
   const std::string path = "set/" + shard_name(0);
   const std::string good = contents(folder.path(path));
   const std::size_t records_end = kRecordFileHeaderBytes + 6 * (kRecordHeaderBytes + 6);
