@@ -7,6 +7,7 @@
 #include "absl/time/time.h"
 #include "cli/progress.h"
 #include "cli/status_format.h"
+#include "common/scaled_text.h"
 #include "common/snapshot.h"
 
 namespace poseidon {
@@ -17,11 +18,6 @@ using Json = nlohmann::json;
 /// ISO 8601, UTC: "2026-05-01T12:30:00Z".
 std::string time_text(std::int64_t unix_s) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::FromUnixSeconds(unix_s), absl::UTCTimeZone());
-}
-
-std::string bytes_text(std::uint64_t bytes) {
-  if (bytes < 10'000'000) return absl::StrCat((bytes + 999) / 1000, " kB");
-  return absl::StrFormat("%d MB", (bytes + 999'999) / 1'000'000);
 }
 
 Json to_json(const v1::CheckpointInfo& info) {
@@ -51,7 +47,7 @@ std::vector<std::string> to_row(const v1::CheckpointInfo& info) {
           info.job_id(),
           absl::StrCat(info.iteration()),
           info.has_loss() ? format_measure(info.loss()) : "-",
-          committed ? bytes_text(info.bytes()) : "-",
+          committed ? bytes_text(static_cast<double>(info.bytes())) : "-",
           committed ? time_text(info.time_unix_s()) : "-",
           committed ? "yes" : absl::StrCat("no: ", info.reason())};
 }

@@ -64,7 +64,7 @@ TEST(CheckpointFormatTest, TheTableTellsTheSame) {
   v1::ListCheckpointsResponse list = running();
   *list.mutable_making() = info("12-412", 412, false);
   const std::string text = checkpoints_to_text(list);
-  EXPECT_THAT(text, HasSubstr("12-400  digits-12  400        0.2500  1725 kB  "
+  EXPECT_THAT(text, HasSubstr("12-400  digits-12  400        0.2500  1.72 MB  "
                               "2023-11-14T22:13:20Z  yes\n"));
   EXPECT_THAT(text, HasSubstr("no: no space left on device"));
   EXPECT_EQ(checkpoints_to_text({}), "no checkpoint yet\n");

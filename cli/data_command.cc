@@ -8,7 +8,6 @@
 #include <limits>
 #include <memory>
 #include <system_error>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -18,6 +17,7 @@
 #include "common/file_io.h"
 #include "common/nearest.h"
 #include "common/printable.h"
+#include "common/process_load.h"
 #include "common/status_macros.h"
 #include "worker/data/batches.h"
 #include "worker/data/pack.h"
@@ -58,8 +58,7 @@ absl::StatusOr<std::string> format_of(const DataSourceOptions& options) {
 
 int threads_of(const DataSourceOptions& options) {
   if (options.threads > 0) return options.threads;
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  return std::clamp(cores, 1, kMaxDataThreads);
+  return std::clamp(usable_cores(), 1, kMaxDataThreads);
 }
 
 absl::StatusOr<std::shared_ptr<const Dataset>> open_source(const DataSourceOptions& options) {

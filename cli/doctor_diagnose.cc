@@ -10,6 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "cli/doctor_health.h"
 #include "common/median.h"
+#include "common/scaled_text.h"
+#include "common/seconds_text.h"
 
 namespace poseidon {
 namespace {
@@ -40,7 +42,7 @@ constexpr double kIdleGpu = 0.7;
 /// One layer of several straggles when so much of all waiting is for it.
 constexpr double kStragglerShare = 0.6;
 
-std::string gbit(double bytes_per_s) { return absl::StrFormat("%.3g Gbit/s", bytes_per_s * 8e-9); }
+std::string bits_text(double bytes_per_s) { return scaled_text(bytes_per_s * 8.0, "bit/s"); }
 std::string percent(double share) { return absl::StrFormat("%.0f %%", std::min(share, 1.0) * 100); }
 
 class Doctor {
@@ -195,7 +197,7 @@ class Doctor {
       const std::string& name = worker->worker->node.name;
       add(Finding::Kind::kWorker, name, worker->cost_s,
           absl::StrFormat("%s computes %s per iteration, the others %s: they wait for it", name,
-                          ms_text(worker->worker->compute_s), ms_text(worker->usual)),
+                          seconds_text(worker->worker->compute_s), seconds_text(worker->usual)),
           "look on its machine for what else runs there, a slower or throttled processor, or fewer "
           "--threads than the others have");
     }
@@ -203,8 +205,9 @@ class Doctor {
       add(Finding::Kind::kLink, link->node->name, std::min(link->busy_s, longest_stall()),
           absl::StrFormat("the link of %s %s %s, those of the other nodes %s: its messages are on "
                           "their way for %s of each iteration",
-                          link->node->name, link->sends ? "sends" : "receives", gbit(link->rate),
-                          gbit(link->usual), percent(link->busy_s / f_.iteration_s)),
+                          link->node->name, link->sends ? "sends" : "receives",
+                          bits_text(link->rate), bits_text(link->usual),
+                          percent(link->busy_s / f_.iteration_s)),
           "look at its network card, cable and switch port (ethtool: speed, duplex, errors), and "
           "for other traffic on it");
     }
@@ -222,11 +225,11 @@ class Doctor {
       const double limit = kSlowWorker + kScatterWorker * shortage_of(daemon.name);
       if (now < limit * before || !worth(now - before)) continue;
       if (Finding* known = accusation_of(daemon.name); known != nullptr) {
-        absl::StrAppend(&known->what, "; it took ", ms_text(before), " on average before");
+        absl::StrAppend(&known->what, "; it took ", seconds_text(before), " on average before");
         continue;
       }
       names.push_back(daemon.name);
-      texts.push_back(absl::StrCat(daemon.name, " (", ms_text(now), ", ", ms_text(before),
+      texts.push_back(absl::StrCat(daemon.name, " (", seconds_text(now), ", ", seconds_text(before),
                                    " on average before)"));
       cost = std::max(cost, now - before);
       celsius = std::max(celsius, daemon.gpu_celsius.value_or(0.0));
@@ -294,9 +297,9 @@ class Doctor {
       if (fullest.shard_bytes >= kUnevenShard * mean && worth(extra) && worth(stall_s_) &&
           !accused(fullest.node.name)) {
         add(Finding::Kind::kServer, fullest.node.name, std::min(extra, stall_s_),
-            absl::StrFormat("%s holds %.3g MB of parameters, a server's part would be %.3g MB: it "
+            absl::StrFormat("%s holds %s of parameters, a server's part would be %s: it "
                             "is busy for %s of each iteration",
-                            fullest.node.name, fullest.shard_bytes * 1e-6, mean * 1e-6,
+                            fullest.node.name, bytes_text(fullest.shard_bytes), bytes_text(mean),
                             percent(busy / f_.iteration_s)),
             "use smaller chunks (sync.chunk_bytes), or drop a sync.plan that pins them");
         return;
@@ -343,8 +346,8 @@ class Doctor {
     }
     const double has = bytes / busy_s;
     const double needs = bytes / std::max(compute_s_, 1e-6);
-    std::vector<std::string> remedies = {
-        absl::StrFormat("it takes about %s per node to hide it behind computing", gbit(needs))};
+    std::vector<std::string> remedies = {absl::StrFormat(
+        "it takes about %s per node to hide it behind computing", bits_text(needs))};
     std::vector<std::string> might_go_by_sfb, by_sfb;
     double might_bytes = 0.0, ps_bytes = 0.0;
     for (const auto& layer : f_.layers) {
@@ -396,10 +399,10 @@ class Doctor {
     }
     add(Finding::Kind::kNetwork, "", stall_s_,
         absl::StrFormat("the network is too small for the job: every worker waits, %s of each "
-                        "iteration on average; %.3g MB go one way of %s per iteration and get %s "
+                        "iteration on average; %s go one way of %s per iteration and get %s "
                         "there, %s",
-                        percent(stall_s_ / f_.iteration_s), bytes * 1e-6, busiest->name, gbit(has),
-                        links),
+                        percent(stall_s_ / f_.iteration_s), bytes_text(bytes), busiest->name,
+                        bits_text(has), links),
         absl::StrJoin(remedies, "; "));
   }
 
@@ -411,9 +414,9 @@ class Doctor {
                           [](const auto& a, const auto& b) { return a.stall_s < b.stall_s; });
     if (worst.stall_s < kStragglerShare * stall_s_ || !worth(worst.stall_s)) return;
     add(Finding::Kind::kLayer, worst.name, worst.stall_s,
-        absl::StrFormat("workers wait %s per iteration for layer %s (%.3g MB%s), %s of all their "
+        absl::StrFormat("workers wait %s per iteration for layer %s (%s%s), %s of all their "
                         "waiting",
-                        ms_text(worst.stall_s), worst.name, worst.bytes * 1e-6,
+                        seconds_text(worst.stall_s), worst.name, bytes_text(worst.bytes),
                         worst.by_sfb ? ", by SFB" : "", percent(worst.stall_s / stall_s_)),
         worst.by_sfb ? "see what it costs by servers (sync.scheme \"ps\", poseidon plan); poseidon "
                        "trace shows "
@@ -449,11 +452,12 @@ class Doctor {
       if (!others.empty() && !slower && some_disk_is_slower(server)) continue;
       add(Finding::Kind::kDisk, server.node.name, 0.0,
           absl::StrFormat(
-              "the disk of %s takes %.3g MB/s%s; it writes checkpoints %s of the time and "
+              "the disk of %s takes %s%s; it writes checkpoints %s of the time and "
               "%.0f pieces wait: checkpoints take longer than they should (training itself goes "
               "on)",
-              server.node.name, rate * 1e-6,
-              others.empty() ? "" : absl::StrFormat(", the other servers' %.3g MB/s", usual * 1e-6),
+              server.node.name, scaled_text(rate, "B/s"),
+              others.empty() ? ""
+                             : absl::StrCat(", the other servers' ", scaled_text(usual, "B/s")),
               percent(server.disk_share), server.disk_waiting),
           "look at the disk of its --data-dir (iostat -x: utilisation, errors; what else writes "
           "there), put it on a faster one, or ask for checkpoints less often "
@@ -485,7 +489,7 @@ class Doctor {
       std::string what = absl::StrFormat(
           "nothing limits it but compute: %s of each iteration of %s is forward and "
           "backward, %s waiting",
-          percent(std::min(compute_s_ / f_.iteration_s, 1.0)), ms_text(f_.iteration_s),
+          percent(std::min(compute_s_ / f_.iteration_s, 1.0)), seconds_text(f_.iteration_s),
           percent(stall_s_ / f_.iteration_s));
       std::string remedy = "more workers or faster ones make it faster";
       if (const std::optional<double> utilization = gpu_utilization();
@@ -518,8 +522,6 @@ class Doctor {
 };
 
 }  // namespace
-
-std::string ms_text(double seconds) { return absl::StrFormat("%.3g ms", seconds * 1e3); }
 
 const char* finding_name(Finding::Kind kind) {
   switch (kind) {

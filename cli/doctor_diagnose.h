@@ -10,8 +10,6 @@
 
 namespace poseidon {
 
-std::string ms_text(double seconds);  ///< "12.3 ms"
-
 struct Finding {
   enum class Kind {
     kLink,     ///< of one node

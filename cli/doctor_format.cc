@@ -6,6 +6,8 @@
 #include "absl/strings/str_format.h"
 #include "cli/status_format.h"
 #include "common/printable.h"
+#include "common/scaled_text.h"
+#include "common/seconds_text.h"
 
 namespace poseidon {
 namespace {
@@ -13,7 +15,7 @@ namespace {
 using Json = nlohmann::json;
 
 std::string rate(const std::optional<double>& bytes_per_s) {
-  return bytes_per_s ? absl::StrFormat("%.3g Gbit/s", *bytes_per_s * 8e-9) : "-";
+  return bytes_per_s ? scaled_text(*bytes_per_s * 8.0, "bit/s") : "-";
 }
 Json number(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
 
@@ -59,14 +61,14 @@ Json daemon_to_json(const DoctorFacts::Daemon& daemon) {
 
 std::string doctor_to_text(const DoctorFacts& facts, const std::vector<Finding>& findings) {
   std::string text = absl::StrFormat("looked at %d iterations of %s\n", facts.iterations,
-                                     ms_text(facts.iteration_s));
+                                     seconds_text(facts.iteration_s));
   int number = 0;
   for (const Finding& finding : findings) {
     absl::StrAppendFormat(&text, "\n%d. %s: %s", ++number, finding_name(finding.kind),
                           finding.what);
     if (finding.cost_s > 0.0 && finding.kind != Finding::Kind::kCompute) {
       absl::StrAppendFormat(&text, " (costs about %s, %.0f %% of an iteration)",
-                            ms_text(finding.cost_s), finding.share * 100);
+                            seconds_text(finding.cost_s), finding.share * 100);
     }
     absl::StrAppend(&text, "\n   -> ", finding.remedy, "\n");
   }
@@ -80,11 +82,11 @@ std::string doctor_to_text(const DoctorFacts& facts, const std::vector<Finding>&
     table.push_back(std::move(row));
   };
   for (const auto& worker : facts.workers) {
-    add(worker.node,
-        {ms_text(worker.compute_s), ms_text(worker.stall_s), ms_text(worker.input_s), "-"});
+    add(worker.node, {seconds_text(worker.compute_s), seconds_text(worker.stall_s),
+                      seconds_text(worker.input_s), "-"});
   }
   for (const auto& server : facts.servers) {
-    add(server.node, {"-", "-", "-", ms_text(server.busy_s)});
+    add(server.node, {"-", "-", "-", seconds_text(server.busy_s)});
   }
   absl::StrAppend(&text, "\nper iteration, and of each node's best stream:\n", format_table(table));
   for (const std::string& note : facts.notes) absl::StrAppend(&text, "note: ", note, "\n");

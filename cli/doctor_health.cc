@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/scaled_text.h"
 
 namespace poseidon {
 namespace {
@@ -73,12 +74,11 @@ class Health {
     const bool holds_next = free >= kPartsLeft * daemon.snapshot_bytes;
     if (share >= kFullDisk && holds_next) return;
     add(Finding::Kind::kSpace, daemon.name,
-        absl::StrFormat("the disk of %s has %.3g MB (%.1f %%) left%s", daemon.name, free * 1e-6,
-                        share * 100.0,
-                        daemon.snapshot_bytes > 0.0
-                            ? absl::StrFormat(", its part of a checkpoint takes about %.3g MB",
-                                              daemon.snapshot_bytes * 1e-6)
-                            : ""),
+        absl::StrFormat(
+            "the disk of %s has %s (%.1f %%) left%s", daemon.name, bytes_text(free), share * 100.0,
+            daemon.snapshot_bytes > 0.0 ? absl::StrCat(", its part of a checkpoint takes about ",
+                                                       bytes_text(daemon.snapshot_bytes))
+                                        : ""),
         "make room in its --data-dir's file system, or keep fewer checkpoints (checkpoint.keep)");
   }
 
@@ -118,10 +118,10 @@ class Health {
   void paused(const DoctorFacts::Daemon& server) {
     if (server.paused_streams <= 0.0) return;
     add(Finding::Kind::kPaused, server.name,
-        absl::StrFormat("%s leaves %.0f of %.0f streams unread: %.3g MB of gradients wait in its "
+        absl::StrFormat("%s leaves %.0f of %.0f streams unread: %s of gradients wait in its "
                         "memory for those of slower workers",
                         server.name, server.paused_streams, server.streams,
-                        server.early_gradient_bytes * 1e-6),
+                        bytes_text(server.early_gradient_bytes)),
         "find the slow worker; where all are alike, give the server more --pending-limit-mib");
   }
 
@@ -139,9 +139,9 @@ class Health {
                                                             f_.workers.size() + f_.servers.size();
     if (!one_machine || socket <= shared || stall_s < kWaitsForPath * f_.iteration_s) return;
     add(Finding::Kind::kPath, "",
-        absl::StrFormat("all processes are on one machine, yet %.3g MB of %.3g went through "
+        absl::StrFormat("all processes are on one machine, yet %s of %s went through "
                         "sockets in these seconds",
-                        socket * 1e-6, (socket + shared) * 1e-6),
+                        bytes_text(socket), bytes_text(socket + shared)),
         "shared memory needs one user, one network namespace and one PID namespace for them, and "
         "no --no-shared-memory");
   }
@@ -187,8 +187,9 @@ class Health {
                               "back",
                               daemon.name),
         "make another (poseidon tls issue; poseidon tls init if its authority is what expires), "
-        "copy it there and start the daemon again; a "
-        "coordinator ends its job by that, and poseidon checkpoint restore goes on with it");
+        "copy it there and start the daemon again; "
+        "a coordinator with --job-on-stop keep goes on with its job, any other ends it: poseidon "
+        "checkpoint restore goes on");
   }
 
   const DoctorFacts& f_;

@@ -64,8 +64,7 @@ const std::vector<HealthCase> kHealthCases = {
     {"errors_of_a_store", [](DoctorFacts& f) { daemon(f, "server 1").store_errors = 3; },
      Kind::kStore, "server 1", "RocksDB of server 1 reports 3 errors"},
     {"little_of_a_disk_left", [](DoctorFacts& f) { daemon(f, "server 0").disk_free_bytes = 9e9; },
-     Kind::kSpace, "server 0",
-     "has 9e+03 MB (9.0 %) left, its part of a checkpoint takes about 2e+03 MB"},
+     Kind::kSpace, "server 0", "has 9 GB (9.0 %) left, its part of a checkpoint takes about 2 GB"},
     {"no_room_for_checkpoints", [](DoctorFacts& f) { daemon(f, "server 1").snapshot_bytes = 26e9; },
      Kind::kSpace, "server 1", "(50.0 %) left"},
     {"a_checkpoint_that_failed",
@@ -94,7 +93,7 @@ const std::vector<HealthCase> kHealthCases = {
        f.machines = {{.id = 1, .processes = {"server 0", "server 1", "worker 0", "worker 1"}}};
        f.workers[0].stall_s = 0.03;
      },
-     Kind::kPath, "", "yet 6 MB of 6 went through sockets"},
+     Kind::kPath, "", "yet 6 MB of 6 MB went through sockets"},
     {"samples_that_cannot_be_read", [](DoctorFacts& f) { f.workers[1].corrupt_samples = 12; },
      Kind::kSamples, "worker 1", "worker 1 could not read 12 samples"},
     {"refused_messages",

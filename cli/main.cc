@@ -217,6 +217,9 @@ void add_source(CLI::App& app, DataSourceOptions& options) {
 /// `poseidon data`, which has subcommands of its own.
 void add_data(CLI::App& app, DataPackOptions& pack, DataSourceOptions& check) {
   app.require_subcommand(1);
+  app.footer(
+      "'poseidon data SUBCOMMAND --help' tells more.\n\n"
+      "Example:\n  poseidon data check imagenet/train");
   CLI::App* pack_command = app.add_subcommand("pack", "Pack samples into record files");
   add_source(*pack_command, pack.source);
   pack_command->add_option("--to", pack.to, "folder to make; it must not be there yet")->required();
@@ -282,6 +285,9 @@ void add_checkpoint_remove(CLI::App& app, CheckpointRemoveOptions& options) {
 /// `poseidon checkpoint`, which has subcommands of its own.
 void add_checkpoint(CLI::App& app, CheckpointOptions& options) {
   app.require_subcommand(1);
+  app.footer(
+      "'poseidon checkpoint SUBCOMMAND --help' tells more.\n\n"
+      "Example:\n  poseidon checkpoint list --coordinator 10.0.0.1:4700");
   CLI::App* list = app.add_subcommand("list", "The checkpoints of all jobs, oldest first");
   add_coordinator_options(*list, options.list);
   list->add_flag("--json", options.list.json, "one JSON array for scripts");
@@ -333,6 +339,9 @@ void add_checkpoint(CLI::App& app, CheckpointOptions& options) {
 /// `poseidon tls`, which has subcommands of its own.
 void add_tls(CLI::App& app, TlsInitOptions& init, TlsIssueOptions& issue) {
   app.require_subcommand(1);
+  app.footer(
+      "'poseidon tls SUBCOMMAND --help' tells more.\n\n"
+      "Example:\n  poseidon tls init tls");
   const CLI::Range days(1, kMaxCertificateDays);
   CLI::App* init_command =
       app.add_subcommand("init", "Make a private authority and a certificate for each role");

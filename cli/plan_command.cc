@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/progress.h"
 #include "cli/status_format.h"
+#include "common/scaled_text.h"
 #include "common/seconds_text.h"
 #include "common/status_macros.h"
 #include "worker/engine/net.h"
@@ -58,18 +59,8 @@ ScalingRow scaling_row(const Plan& plan) {
 
 // ---- text ----
 
-std::string format_scaled(double value, const char* unit) {
-  static constexpr std::array kPrefixes = {"", "k", "M", "G", "T", "P"};
-  std::size_t prefix = 0;
-  while (value >= 999.5 && prefix + 1 < kPrefixes.size()) {
-    value /= 1000.0;
-    ++prefix;
-  }
-  return absl::StrFormat("%.3g %s%s", value, kPrefixes.at(prefix), unit);
-}
-
 std::string format_bytes(std::int64_t bytes) {
-  return bytes == 0 ? "-" : format_scaled(static_cast<double>(bytes), "B");
+  return bytes == 0 ? "-" : bytes_text(static_cast<double>(bytes));
 }
 
 std::string heading(const PlanQuestion& question, const PlanAnswer& answer) {
@@ -83,9 +74,9 @@ std::string heading(const PlanQuestion& question, const PlanAnswer& answer) {
       to_a_machine, question.servers,
       question.separate_servers ? "on machines of their own" : "on the workers' machines",
       question.batch_size);
-  absl::StrAppend(&text, "assumed: ", format_scaled(machines.bandwidth_bytes_per_s * 8, "bit/s"),
+  absl::StrAppend(&text, "assumed: ", scaled_text(machines.bandwidth_bytes_per_s * 8, "bit/s"),
                   " each way, latency ", seconds_text(machines.latency_s), ", device ",
-                  format_scaled(answer.plan.calibration->device_ops_per_s, "FLOP/s"));
+                  scaled_text(answer.plan.calibration->device_ops_per_s, "FLOP/s"));
   if (machines.images_per_s) {
     absl::StrAppend(&text, ", one worker alone ", absl::StrFormat("%g", *machines.images_per_s),
                     " images/s");

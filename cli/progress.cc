@@ -1,6 +1,5 @@
 #include "cli/progress.h"
 
-#include <array>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -8,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/printable.h"
+#include "common/scaled_text.h"
 
 namespace poseidon {
 namespace {
@@ -45,14 +45,7 @@ std::string format_duration(double seconds) {
 
 std::string format_bytes_per_s(double bytes_per_s) {
   if (!std::isfinite(bytes_per_s) || bytes_per_s < 0) return "?";
-  static constexpr std::array kUnits = {"B/s", "kB/s", "MB/s", "GB/s", "TB/s"};
-  std::size_t unit = 0;
-  // 999.5 would be printed as "1e+03": the next unit begins where rounding reaches it.
-  while (bytes_per_s >= 999.5 && unit + 1 < kUnits.size()) {
-    bytes_per_s /= 1000;
-    ++unit;
-  }
-  return absl::StrFormat("%.3g %s", bytes_per_s, kUnits.at(unit));
+  return scaled_text(bytes_per_s, "B/s");
 }
 
 std::string format_count(std::int64_t count) {

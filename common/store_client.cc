@@ -50,6 +50,7 @@ class StoreTransfer::Connection final : public StreamHandler {
   std::uint64_t first_ = 1;  ///< number of requests_[0]
   bool writing_ = false;
   Nanoseconds heard_{0};  ///< of the last answer, or the beginning
+  std::string last_cut_;  ///< why its stream ended
   std::unique_ptr<Stream> stream_;
 };
 
@@ -231,6 +232,7 @@ void StoreTransfer::on_closed(Connection& connection, const absl::Status& status
     if (!connection.requests_.empty()) finish(explained(status.code(), why));
     return;
   }
+  connection.last_cut_ = std::string(status.message());
   if (connection.requests_.empty()) return;
   transport_->post_after(options_.reconnect_pause, [this, alive = alive_, &connection] {
     if (*alive && !ended_ && connection.stream_ == nullptr) connect(connection);
@@ -245,10 +247,12 @@ void StoreTransfer::watch() {
     Connection& connection = *one;
     const Nanoseconds silent = transport_->now() - connection.heard_;
     if (connection.requests_.empty() || silent < options_.ask_second_after) continue;
-    const std::string why =
-        absl::StrCat("the store at ", connection.address_, " did not answer for ",
-                     std::chrono::duration_cast<Milliseconds>(silent).count(),
-                     " ms: is its poseidon-server running, and does its disk work?");
+    const std::string why = absl::StrCat(
+        "the store at ", connection.address_, " did not answer for ",
+        std::chrono::duration_cast<Milliseconds>(silent).count(), " ms",
+        connection.last_cut_.empty() ? "" : absl::StrCat(" (", connection.last_cut_, ")"),
+        ": is its poseidon-server running, does the network carry packets of every "
+        "size to it, and does its disk work?");
     const bool elsewhere =
         std::any_of(connection.requests_.begin(), connection.requests_.end(),
                     [](const StoreRequest& request) { return !request.second_address.empty(); });

@@ -25,11 +25,11 @@
 namespace poseidon {
 namespace {
 
-constexpr std::uint64_t kMaxJobFileBytes = 64 << 20;
+constexpr std::uint64_t kMaxRunJobFileBytes = 64 << 20;
 
 /// Whether the metrics in a run directory can be those of this job: a later job may have taken it.
 absl::Status check_still_of_job(const std::filesystem::path& path, const std::string& job_json) {
-  const absl::StatusOr<std::string> there = read_file(path / "job.json", kMaxJobFileBytes);
+  const absl::StatusOr<std::string> there = read_file(path / "job.json", kMaxRunJobFileBytes);
   if (absl::IsNotFound(there.status())) return absl::OkStatus();
   POSEIDON_RETURN_IF_ERROR(there.status());
   if (*there == job_json) return absl::OkStatus();

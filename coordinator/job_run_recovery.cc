@@ -249,7 +249,8 @@ bool JobRun::choose_source(bool in_time, std::string& missing) {
 }
 
 /// Puts members without a part into the places of those that are lost. A lost server's place waits
-/// for whoever has its data. When there was time enough, the places that are left go.
+/// for whoever has its data. When there was time enough, the places that are left go, but not as
+/// long as there is nothing to go on from: then a lost server will have to come back.
 bool JobRun::fill_vacancies(bool in_time, bool needed, std::string& missing, Nanoseconds now) {
   const auto fill = [](Participant& p, const NodeInfo& node) {
     p.node = node;
@@ -288,6 +289,10 @@ bool JobRun::fill_vacancies(bool in_time, bool needed, std::string& missing, Nan
   std::size_t fitting = left(workers_);
   while (fitting >= fewest_workers() && !allows_workers(fitting)) --fitting;
   if (fitting < fewest_workers()) return false;
+  if (std::string awaited; !choose_source(in_time, awaited)) {
+    missing = awaited;
+    return false;
+  }
   for (auto* group : {&workers_, &servers_}) {
     std::erase_if(*group, is_lost);
     // Others are idle until there are enough for the next allowed number.

@@ -302,6 +302,7 @@ TEST_F(RecoveryTest, WhileTheCheckpointsServerIsAwayTheEpochIsWhatItWas) {
   join(node(4, /*store=*/2), 201);
   actions_ = job_->on_epoch(11, at(201));
   EXPECT_EQ(only<RollBackMetrics>(actions_)[0].iteration, 3);
+  EXPECT_THAT(job_->servers(), SizeIs(2)) << "its place has waited for it";
 }
 
 TEST_F(RecoveryTest, WithoutACheckpointItBeginsAnew) {

@@ -6,6 +6,14 @@
 #include "absl/strings/str_format.h"
 
 namespace poseidon {
+namespace {
+
+/// A stream that ends so long after its last message may have been ended by our own system, to
+/// which nobody answered (common/connection_door.cc: after 20 s): no sign of life.
+constexpr Nanoseconds kOwnTimeout = std::chrono::seconds(15);
+
+}  // namespace
+
 const char* role_name(NodeRole role) { return role == NodeRole::kWorker ? "worker" : "server"; }
 
 std::string node_place(const NodeInfo& node) {
@@ -152,8 +160,11 @@ bool Membership::heard_from(NodeId id, Nanoseconds now) {
 }
 
 bool Membership::detach(NodeId id, const std::string& reason, Nanoseconds now) {
-  if (!heard_from(id, now)) return false;
-  Member& member = members_.at(id);
+  const auto it = members_.find(id);
+  if (it == members_.end()) return false;
+  observe(now);
+  Member& member = it->second;
+  if (now - member.last_heard < kOwnTimeout) heard_from(id, now);
   member.attached = false;
   member.detached_why = reason;
   return true;

@@ -254,6 +254,33 @@ TEST_F(IsolationTest, WhoseStreamBrokeIsNoWitness) {
   EXPECT_THAT(live(8.5, {}), ::testing::ElementsAre(a, b)) << "killed, both of them";
 }
 
+/// Nobody answers our system any more, so it ends the streams itself; that is no word of anybody's.
+TEST_F(IsolationTest, StreamsThatOurOwnSystemGivesUpDoNotEndIt) {
+  const NodeId a = join(worker("a:1"));
+  const NodeId b = join(server("b:1"));
+  live(5, {a, b});
+  EXPECT_THAT(live(25, {}), IsEmpty());
+  membership_.detach(a, "ended its stream", at(25));
+  membership_.detach(b, "ended its stream", at(25.2));
+  EXPECT_THAT(live(300, {}), IsEmpty());
+  EXPECT_TRUE(membership_.isolated_since());
+  EXPECT_TRUE(membership_.attach({.id = a, .role = NodeRole::kWorker, .address = "a:1"}, at(300)));
+  EXPECT_FALSE(membership_.isolated_since());
+  EXPECT_THAT(live(309, {a}), IsEmpty()) << "b may take 10 s";
+  EXPECT_THAT(live(311, {a}), ::testing::ElementsAre(b));
+}
+
+TEST_F(IsolationTest, ButThoseThatEndSoonerDo) {
+  const NodeId a = join(worker("a:1"));
+  const NodeId b = join(server("b:1"));
+  live(5, {a, b});
+  EXPECT_THAT(live(10, {}), IsEmpty()) << "frozen, both of them";
+  membership_.detach(a, "ended its stream", at(10));
+  membership_.detach(b, "ended its stream", at(10));
+  EXPECT_FALSE(membership_.isolated_since());
+  EXPECT_THAT(live(21, {}), ::testing::ElementsAre(a, b)) << "and killed";
+}
+
 TEST_F(IsolationTest, ShortSilenceOfAllDelaysAndForgetsNothing) {
   const NodeId a = join(worker("a:1"));
   const NodeId b = join(server("b:1"));

@@ -12,6 +12,7 @@
 #include "common/chunking.h"
 #include "common/nearest.h"
 #include "common/plan_pin.h"
+#include "common/scaled_text.h"
 #include "common/seconds_text.h"
 #include "common/status_macros.h"
 #include "coordinator/local_groups.h"
@@ -21,14 +22,6 @@
 
 namespace poseidon {
 namespace {
-
-std::string bytes_text(std::int64_t bytes) {
-  const auto value = static_cast<double>(bytes);
-  if (value < 999.5) return absl::StrFormat("%d B", bytes);
-  if (value < 999.5e3) return absl::StrFormat("%.3g kB", value / 1e3);
-  if (value < 999.5e6) return absl::StrFormat("%.3g MB", value / 1e6);
-  return absl::StrFormat("%.3g GB", value / 1e9);
-}
 
 // What validate(Plan) would say too, but before chunking works with the values.
 absl::Status check_input(const PlannerInput& input) {
@@ -56,7 +49,8 @@ absl::Status check_input(const PlannerInput& input) {
 std::string pinned_reason(const PlanLayer& layer) {
   const bool ps = layer.scheme == Scheme::kPs;
   return absl::StrCat("sync.plan asks for it: ", ps ? "PS, " : "SFB, ",
-                      bytes_text(ps ? layer.ps_bytes : layer.sfb_bytes), " per node and iteration");
+                      bytes_text(static_cast<double>(ps ? layer.ps_bytes : layer.sfb_bytes)),
+                      " per node and iteration");
 }
 
 std::string time_reason(Scheme scheme, double iteration_s, double flipped_s) {
@@ -206,12 +200,12 @@ std::string_view asked_scheme(const PlannerLayer& layer, const SyncSpec& sync) {
 
 SchemeChoice choose_scheme(const PlannerLayer& layer, const SchemeCosts& costs,
                            const SyncSpec& sync) {
-  const std::string ps = bytes_text(costs.ps_bytes);
+  const std::string ps = bytes_text(static_cast<double>(costs.ps_bytes));
   if (!costs.sfb_applies) {
     return {Scheme::kPs, absl::StrCat("a ", layer.type, " layer has no factors to send: PS, ", ps,
                                       " per node and iteration")};
   }
-  const std::string sfb = bytes_text(costs.sfb_bytes);
+  const std::string sfb = bytes_text(static_cast<double>(costs.sfb_bytes));
   const std::string_view asked = asked_scheme(layer, sync);
   const std::string by_ps =
       absl::StrCat("PS, ", ps, " per node and iteration (SFB would move ", sfb, ")");

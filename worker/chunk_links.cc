@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/fan_out.h"
+#include "worker/outage_log.h"
 
 namespace poseidon {
 
@@ -52,6 +53,7 @@ class ChunkLinks::Link final : public StreamHandler {
   std::optional<TraceSpan> sending_;  ///< the gradient that is being written
   GaugePart queue_;                   ///< what waits to be sent to it
   Reconnect reconnect_;
+  OutageLog outage_;
 };
 
 ChunkLinks::ChunkLinks(Transport* transport, PsRoute route, Towards towards,
@@ -131,6 +133,7 @@ void ChunkLinks::on_message(Link& link, const Bytes& message) {
   const Nanoseconds since = transport_->now();
   const Landing landing = route_.on_message(link.server_, message);
   link.reconnect_.in_order();
+  if (link.outage_.is_out()) link.outage_.over(link.name(), since, options_.log);
   if (landing.objection) {
     refusals_->add(landing.objection.reason);
     // A repetition or a message of an earlier epoch is harmless. Anything else means that server
@@ -159,6 +162,7 @@ void ChunkLinks::on_message(Link& link, const Bytes& message) {
 }
 
 void ChunkLinks::on_closed(Link& link, const absl::Status& status) {
+  const bool carried = !link.writing_;
   link.stream_.reset();
   if (failed_) return;
   const std::string who = link.name();
@@ -170,7 +174,7 @@ void ChunkLinks::on_closed(Link& link, const absl::Status& status) {
   // A leader may get ready long after its group, and says so; servers are ready before all workers.
   if (towards_ == Towards::kRelay && absl::IsAborted(status)) link.reconnect_.alive();
   const Reconnect::Decision decision =
-      link.reconnect_.cut(transport_->now(), absl::IsAborted(status));
+      link.reconnect_.cut(transport_->now(), absl::IsAborted(status), carried);
   if (decision.give_up) {
     fail(absl::UnavailableError(
         absl::StrCat(who, " could not be reached for ",
@@ -179,6 +183,10 @@ void ChunkLinks::on_closed(Link& link, const absl::Status& status) {
                      towards_ == Towards::kServers ? "poseidon-server" : "poseidon-worker",
                      " running, and is its port open?")));
     return;
+  }
+  if (!absl::IsAborted(status)) {
+    link.outage_.cut(who, status, transport_->now() - decision.silent, transport_->now(),
+                     options_.give_up_after, options_.log);
   }
   traffic_->node().count(towards_ == Towards::kServers ? NodeCount::kRetriesServer
                                                        : NodeCount::kRetriesWorker);

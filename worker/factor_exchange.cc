@@ -120,7 +120,7 @@ void FactorExchange::adopt(std::unique_ptr<PeerStream> stream, WorkerRank rank) 
 void FactorExchange::greeted(Peer& peer) {
   peer.greeted = true;
   peer.sending.reset();
-  peer.reconnect.in_order();
+  peer.reconnect.written(peers_access_.transport->now());
   ++peer.losses;
   route_.stream_opened(peer.rank);
   pump(peer);
@@ -187,6 +187,8 @@ void FactorExchange::on_message(PeerStream& stream, const Bytes& message) {
   }
   if (!peer.greeted) greeted(peer);
   if (landing.objection || decoded->header.kind == FactorKind::kHello) return;
+  peer.reconnect.in_order();
+  if (peer.outage.is_out()) peer.outage.over(name(peer.rank), since, options_.log);
   traffic_->received(landing.layer, landing.payload_bytes);
   if (decoded->header.kind == FactorKind::kOutputGradient ||
       decoded->header.kind == FactorKind::kInput) {
@@ -242,10 +244,10 @@ void FactorExchange::on_closed(PeerStream& stream, const absl::Status& status) {
   if (peer.stream.get() != &stream) return;
   const std::unique_ptr<PeerStream> gone = std::move(peer.stream);  // until `status` is read
   peer.greeted = false;
-  if (!failed_) lost(peer, status);
+  if (!failed_) lost(peer, status, gone->may_write());
 }
 
-void FactorExchange::lost(Peer& peer, const absl::Status& status) {
+void FactorExchange::lost(Peer& peer, const absl::Status& status, bool carried) {
   const bool we_connect = peer.rank > route_.rank();
   if (we_connect && !status.ok() && !absl::IsUnavailable(status) && !absl::IsAborted(status)) {
     fail(absl::Status(status.code(), absl::StrCat(name(peer.rank), " refused worker ",
@@ -254,7 +256,8 @@ void FactorExchange::lost(Peer& peer, const absl::Status& status) {
   }
   // It is alive, only not so far: the coordinator watches over how long that may take.
   if (absl::IsAborted(status)) peer.reconnect.alive();
-  const Reconnect::Decision decision = peer.reconnect.cut(peers_access_.transport->now());
+  const Nanoseconds now = peers_access_.transport->now();
+  const Reconnect::Decision decision = peer.reconnect.cut(now, /*refused=*/false, carried);
   const std::uint64_t loss = ++peer.losses;
   const auto unreachable = [this](const Peer& who, Nanoseconds silent, const std::string& why) {
     fail(absl::UnavailableError(absl::StrCat(
@@ -265,6 +268,10 @@ void FactorExchange::lost(Peer& peer, const absl::Status& status) {
   if (decision.give_up) {
     unreachable(peer, decision.silent, std::string(status.message()));
     return;
+  }
+  if (!absl::IsAborted(status)) {
+    peer.outage.cut(name(peer.rank), status, now - decision.silent, now, options_.give_up_after,
+                    options_.log);
   }
   traffic_->node().count(NodeCount::kRetriesWorker);
   // Our turn after a pause; or the other's, who has until the end of our patience.

@@ -23,6 +23,7 @@
 #include "common/plan.h"
 #include "common/traffic.h"
 #include "common/transport.h"
+#include "worker/outage_log.h"
 #include "worker/peer_stream.h"
 #include "worker/reconnect.h"
 #include "worker/routes/sfb_route.h"
@@ -73,6 +74,7 @@ class FactorExchange final : public PeerStream::Owner, public PeerDoor::Host {
     std::unique_ptr<PeerStream> stream;  ///< null while there is none
     bool greeted = false;                ///< its HELLO came on this stream
     Reconnect reconnect;
+    OutageLog outage = {};
     std::uint64_t losses =
         0;            ///< of its stream: tells a timer whether it is still about the same one
     GaugePart queue;  ///< what waits to be sent to it
@@ -90,7 +92,7 @@ class FactorExchange final : public PeerStream::Owner, public PeerDoor::Host {
   void pump_all();
   void settle(const FactorLanding& landing);
   void refuse(Peer& peer, const Objection& objection);
-  void lost(Peer& peer, const absl::Status& status);
+  void lost(Peer& peer, const absl::Status& status, bool carried);
   void fail(const absl::Status& status);
 
   const PeerAccess peers_access_;

@@ -43,11 +43,12 @@ class Reconnect {
     Nanoseconds silent{0};  ///< since it was last in order
     Nanoseconds pause{0};   ///< before the next attempt
   };
-  /// `refused`: by the other side, in words.
-  Decision cut(Nanoseconds now, bool refused = false) {
-    // A stream that held that long ended the outage before; and though it is refused now, there was
-    // none where it is the first.
-    const bool held = written_since_ != kNever && now - written_since_ >= kHeld;
+  /// `refused`: by the other side, in words. `carried`: nothing was being written, so all
+  /// that was written has been taken (common/paced_transport.h: Pace).
+  Decision cut(Nanoseconds now, bool refused = false, bool carried = true) {
+    // A stream that held that long ended the outage before, but not one on which only small
+    // messages got through; and though it is refused now, there was none where it is the first.
+    const bool held = carried && written_since_ != kNever && now - written_since_ >= kHeld;
     if (held && (!refused || !was_cut_)) in_order();
     written_since_ = kNever;
     attempt(now);  // the next one, which follows

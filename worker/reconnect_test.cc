@@ -78,6 +78,17 @@ TEST_F(ReconnectTest, AStreamThatHeldEndedTheOutageThoughNobodyAnswered) {
   EXPECT_EQ(second.pause, milliseconds(50));
 }
 
+/// A path that loses large packets: each stream takes ten seconds to break.
+TEST_F(ReconnectTest, NotOneThatCarriedNothingLarge) {
+  EXPECT_FALSE(reconnect_.cut(seconds(100), false, false).give_up);
+  for (int second = 100; second < 120; second += 10) {
+    reconnect_.written(seconds(second) + milliseconds(100));
+    ASSERT_FALSE(reconnect_.cut(seconds(second + 10), false, false).give_up);
+  }
+  reconnect_.written(seconds(121));
+  EXPECT_TRUE(reconnect_.cut(seconds(130), false, false).give_up);
+}
+
 TEST_F(ReconnectTest, OneThatIsRefusedAtOnceDidNot) {
   for (int second = 100; second < 130; second += 2) {
     ASSERT_FALSE(reconnect_.cut(seconds(second)).give_up);

@@ -42,6 +42,9 @@ struct SyncerOptions {
   /// The run begins here. Above 0 everybody's parameters are those of this version already, from a
   /// checkpoint: servers have theirs, and the memory of SFB layers holds its own before start().
   Iteration first_iteration = 0;
+  /// Hears, on the loop, when a server or worker cannot be reached any more and when it can again:
+  /// for people. May be empty.
+  std::function<void(const std::string&)> log;
   /// For loops over chunks; outlives the syncer, and the loop alone calls it.
   Team* team = sequential_team();
   SfbOptions sfb;  ///< must be the same on all workers; its first_iteration is taken from above

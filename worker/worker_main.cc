@@ -154,6 +154,7 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
     node_options.probe = node_probe;
     node_options.away_timeout = Milliseconds(options.node.coordinator_away_s * 1000);
     node_options.sync.syncer.team = &team;
+    node_options.sync.syncer.log = [](const std::string& text) { spdlog::warn("{}", text); };
     node_options.sync.syncer.give_up_after = Milliseconds(options.server_timeout_s * 1000);
     WorkerNode node(&transport, &refusals, metrics.get(), &probe, node_options);
     ControlClientOptions client;
