@@ -17,7 +17,7 @@ import time
 import unittest
 import urllib.request
 
-from machine import BUILD, ROOT, command_blocks, make_debian, make_packages, run
+from machine import BUILD, ROOT, command_blocks, make_debian, make_packages, remove_tree, run
 
 TOOLS = ("cpack", "dpkg-shlibdeps", "mmdebstrap", "dockerd", "docker", "docker-compose")
 MOST_ADDED_BYTES = 120e6  # of an image to its base
@@ -59,7 +59,7 @@ def free_port():
 class Containers(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="poseidon-containers-", dir=BUILD))
-        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.addCleanup(remove_tree, self.folder)
         self.prometheus_port = free_port()
         commands = self.folder / "commands"
         commands.mkdir()

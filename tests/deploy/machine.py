@@ -11,9 +11,9 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("POSEIDON_BUILD", ROOT / "build" / "release"))
-
-
 PAGE = ROOT / "docs/operations.md"
+# To make a Debian from the network, on a machine that is busy with other tests. Less than ctest waits.
+MOST_DEBIAN_S = 1500
 
 
 @dataclasses.dataclass
@@ -52,6 +52,29 @@ def run(test, *command, timeout_s=600, **arguments):
                             timeout=timeout_s, check=False, **arguments)
     test.assertEqual(result.returncode, 0, f"{command}:\n{result.stdout[-4000:]}")
     return result.stdout
+
+
+def mounted_below(folder):
+    """What is mounted at the folder or in it, the deepest and then the latest first."""
+    folder = str(pathlib.Path(folder).resolve())
+    # proc(5): space, tab, newline and backslash are written in octal.
+    plain = lambda text: re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+    lines = pathlib.Path("/proc/self/mounts").read_text(errors="surrogateescape").splitlines()
+    points = [plain(line.split(" ")[1]) for line in reversed(lines)]
+    return sorted((p for p in points if p == folder or p.startswith(folder + "/")), key=lambda p: -p.count("/"))
+
+
+def remove_tree(folder):
+    """Removes what a test has made. A command that was killed may have left this machine's /dev, or a file system of its,
+    mounted in there: all is unmounted before, and nothing removed while anything still is mounted."""
+    for point in mounted_below(folder):
+        for command in (["umount"], ["umount", "--lazy"]):
+            if subprocess.run([*command, point], stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0:
+                break
+    left = mounted_below(folder)
+    if left:
+        raise RuntimeError(f"{folder} is not removed: still mounted there are {', '.join(left)}; umount them, then remove it")
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def make_packages(test, folder):
@@ -98,4 +121,6 @@ def make_debian(test, where, *options):
         urllib.request.urlopen(f"{site.rstrip('/')}/dists/bookworm/InRelease", timeout=30).close()
     except OSError as error:
         test.skipTest(f"no network to make another Debian from: {error}")
-    run(test, "mmdebstrap", "--quiet", "--variant=apt", *options, "bookworm", where, site)
+    # `timeout` asks all of its processes to end, so that it can unmount what it has mounted.
+    run(test, "timeout", "--kill-after=30", MOST_DEBIAN_S, "mmdebstrap", "--quiet", "--variant=apt", *options, "bookworm", where, site,
+        timeout_s=MOST_DEBIAN_S + 60)

@@ -22,7 +22,7 @@ import tempfile
 import time
 import unittest
 
-from machine import BUILD, PAGE, ROOT, command_blocks, make_debian, make_next_version, make_packages, run
+from machine import BUILD, PAGE, ROOT, command_blocks, make_debian, make_next_version, make_packages, remove_tree, run
 
 TOOLS = ("cpack", "dpkg-shlibdeps", "mmdebstrap", "systemd-nspawn", "nsenter", "ip", "ssh-keygen")
 MACHINES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
@@ -84,7 +84,7 @@ class Page(unittest.TestCase):
         self.commands = [(parts(found), found.split()) for block in command_blocks(MACHINES[0])
                          for found in re.findall(rf"\b{PROGRAMS} [^|;&)\n]*", block.text)]
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="poseidon-page-"))
-        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.addCleanup(remove_tree, self.folder)
 
     def run_here(self, command):
         environment = {**os.environ, "PATH": f"{BUILD / 'bin'}:{os.environ['PATH']}"}
@@ -172,7 +172,7 @@ def missing_tools():
 class Operations(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="poseidon-operations-", dir=BUILD))
-        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.addCleanup(remove_tree, self.folder)
         self.leaders = {}
         self.log = open(BUILD / "operations.log", "w", encoding="utf-8")
         self.addCleanup(self.log.close)

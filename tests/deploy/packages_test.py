@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import unittest
 
-from machine import BUILD, ROOT, make_debian, make_next_version, make_packages, run
+from machine import BUILD, ROOT, make_debian, make_next_version, make_packages, remove_tree, run
 
 TOOLS = ("cpack", "dpkg-shlibdeps", "mmdebstrap", "systemd-nspawn")
 INSIDE = pathlib.Path(__file__).with_name("inside.sh")
@@ -28,7 +28,7 @@ def missing_tools():
 class Packages(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="poseidon-packages-", dir=BUILD))
-        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.addCleanup(remove_tree, self.folder)
         self.machine = self.folder / "machine"
 
     @staticmethod
