@@ -10,13 +10,19 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
+#include <mutex>
+#include <optional>
 #include <string_view>
+#include <thread>
+#include <unordered_map>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/clock.h"
 #include "common/connection_door.h"
 #include "common/status_macros.h"
 
@@ -66,6 +72,72 @@ std::string peer_of(MHD_Connection* connection) {
       ::getnameinfo(info->client_addr, size, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST);
   return failed == 0 ? host.data() : "unknown";
 }
+
+int socket_of(MHD_Connection* connection) {
+  return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+}
+
+/// Shuts down the connections whose time is over. The library knows of silence only: with it alone,
+/// who sends or takes a byte now and then keeps a connection for ever. Any thread.
+class Deadlines {
+ public:
+  Deadlines() : thread_([this] { run(); }) {}
+  ~Deadlines() {
+    {
+      const std::scoped_lock lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+  Deadlines(const Deadlines&) = delete;
+  Deadlines& operator=(const Deadlines&) = delete;
+
+  /// In place of the one that it has.
+  void set(int socket, unsigned patience_s) {
+    {
+      const std::scoped_lock lock(mutex_);
+      deadline_of_[socket] = clock_.now() + std::chrono::seconds(patience_s);
+    }
+    changed_.notify_one();
+  }
+  /// At the latest before the socket is closed: its number may be another's then.
+  void clear(int socket) {
+    const std::scoped_lock lock(mutex_);
+    deadline_of_.erase(socket);
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (!stopping_) {
+      const Nanoseconds now = clock_.now();
+      std::optional<Nanoseconds> next;
+      std::erase_if(deadline_of_, [&](const auto& entry) {
+        const auto& [socket, deadline] = entry;
+        const bool is_over = deadline <= now;
+        if (is_over) {
+          ::shutdown(socket, SHUT_RDWR);  // the library sees it, and closes
+        } else {
+          next = std::min(next.value_or(deadline), deadline);
+        }
+        return is_over;
+      });
+      if (next) {
+        changed_.wait_for(lock, *next - now);
+      } else {
+        changed_.wait(lock);
+      }
+    }
+  }
+
+  const SystemClock clock_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ = false;
+  std::unordered_map<int, Nanoseconds> deadline_of_;  ///< by socket
+  std::thread thread_;
+};
 
 /// What the peer has shown in the handshake, its own certificate first; PEM.
 std::vector<std::string> certificates_of(MHD_Connection* connection) {
@@ -118,8 +190,8 @@ HttpResponse text_response(int status, std::string text) {
 
 class HttpServer::Impl {
  public:
-  Impl(std::shared_ptr<Security> security, Handler handler)
-      : security_(std::move(security)), handler_(std::move(handler)) {}
+  Impl(std::shared_ptr<Security> security, Handler handler, const HttpLimits& limits)
+      : security_(std::move(security)), handler_(std::move(handler)), limits_(limits) {}
   ~Impl() {
     door_.reset();
     for (MHD_Daemon* const daemon : {plain_, tls_}) {
@@ -129,14 +201,14 @@ class HttpServer::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  absl::Status open(const HostPort& listen, const HttpLimits& limits) {
+  absl::Status open(const HostPort& listen) {
     POSEIDON_ASSIGN_OR_RETURN(
-        door_, ConnectionDoor::open(to_string(listen), {.connections = limits.connections,
-                                                        .per_address = limits.per_address}));
+        door_, ConnectionDoor::open(to_string(listen), {.connections = limits_.connections,
+                                                        .per_address = limits_.per_address}));
     address_ = to_string({listen.host, door_->port()});
-    plain_ = start_daemon(limits, nullptr);
+    plain_ = start_daemon(nullptr);
     const TlsIdentity* const identity = security_->identity();
-    if (identity != nullptr) tls_ = start_daemon(limits, identity);
+    if (identity != nullptr) tls_ = start_daemon(identity);
     if (plain_ == nullptr || (identity != nullptr && tls_ == nullptr)) {
       return absl::InternalError(
           absl::StrCat("cannot serve HTTP at ", address_, ": ",
@@ -157,19 +229,21 @@ class HttpServer::Impl {
   }
 
  private:
-  MHD_Daemon* start_daemon(const HttpLimits& limits, const TlsIdentity* identity) {
+  MHD_Daemon* start_daemon(const TlsIdentity* identity) {
     const auto option = [](MHD_OPTION name, std::intptr_t value, void* pointer = nullptr) {
       return MHD_OptionItem{name, value, pointer};
     };
     const auto text = [](const std::string& pem) { return const_cast<char*>(pem.c_str()); };
     std::vector<MHD_OptionItem> options = {
-        option(MHD_OPTION_THREAD_POOL_SIZE, limits.threads),
+        option(MHD_OPTION_THREAD_POOL_SIZE, limits_.threads),
         // The library gives each thread its share of them; the door alone is to say who is too
         // many.
         option(MHD_OPTION_CONNECTION_LIMIT,
-               static_cast<std::intptr_t>(limits.connections * limits.threads)),
-        option(MHD_OPTION_CONNECTION_TIMEOUT, limits.request_timeout_s),
-        option(MHD_OPTION_CONNECTION_MEMORY_LIMIT, limits.max_request_bytes)};
+               static_cast<std::intptr_t>(limits_.connections * limits_.threads)),
+        option(MHD_OPTION_CONNECTION_TIMEOUT, limits_.request_timeout_s),
+        option(MHD_OPTION_NOTIFY_CONNECTION, reinterpret_cast<std::intptr_t>(&Impl::on_connection),
+               this),
+        option(MHD_OPTION_CONNECTION_MEMORY_LIMIT, limits_.max_request_bytes)};
     // Not epoll: with it 0.9.75 turns in circles while a TLS handshake waits for its other half.
     unsigned flags = MHD_USE_NO_LISTEN_SOCKET | MHD_USE_POLL_INTERNAL_THREAD | MHD_USE_ITC;
     if (identity != nullptr) {
@@ -213,8 +287,19 @@ class HttpServer::Impl {
     } else if (std::string_view(format).find("handshake") != std::string_view::npos) {
       impl.security_->refuse(
           PeerRefusal::kHandshake, "who asked for a page",
-          "a TLS handshake failed: does the other side speak plain text (http:// for https://), or "
-          "did it not like our certificate?");
+          "a TLS handshake failed: does the other side speak plain text (http:// for https://), "
+          "did it not like our certificate, or did it take too long?");
+    }
+  }
+
+  /// On the library's thread that has the connection. Told of the end before the socket is closed.
+  static void on_connection(void* self, MHD_Connection* connection, void** /*state*/,
+                            MHD_ConnectionNotificationCode what) {
+    auto& impl = *static_cast<Impl*>(self);
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+      impl.deadlines_.set(socket_of(connection), impl.limits_.request_timeout_s);
+    } else {
+      impl.deadlines_.clear(socket_of(connection));
     }
   }
 
@@ -222,7 +307,11 @@ class HttpServer::Impl {
   static MHD_Result on_request(void* self, MHD_Connection* connection, const char* url,
                                const char* method, const char* version, const char* /*upload*/,
                                std::size_t* /*upload_bytes*/, void** /*state*/) {
-    return static_cast<Impl*>(self)->respond(connection, url, method, version, kIsTls);
+    auto& impl = *static_cast<Impl*>(self);
+    impl.deadlines_.clear(socket_of(connection));  // how long we take is not the client's affair
+    const MHD_Result queued = impl.respond(connection, url, method, version, kIsTls);
+    impl.deadlines_.set(socket_of(connection), impl.limits_.answer_timeout_s);
+    return queued;
   }
 
   MHD_Result respond(MHD_Connection* connection, const char* url, const char* method,
@@ -249,6 +338,8 @@ class HttpServer::Impl {
 
   const std::shared_ptr<Security> security_;
   const Handler handler_;
+  const HttpLimits limits_;
+  Deadlines deadlines_;
   std::string address_;
   std::string last_words_;                ///< of the library, until has_started_
   std::atomic<bool> has_started_{false};  ///< from then on connections come
@@ -264,8 +355,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::start(const HostPort& li
                                                               std::shared_ptr<Security> security,
                                                               Handler handler,
                                                               const HttpLimits& limits) {
-  auto impl = std::make_unique<Impl>(std::move(security), std::move(handler));
-  POSEIDON_RETURN_IF_ERROR(impl->open(listen, limits));
+  auto impl = std::make_unique<Impl>(std::move(security), std::move(handler), limits);
+  POSEIDON_RETURN_IF_ERROR(impl->open(listen));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
 

@@ -39,11 +39,14 @@ HttpResponse text_response(int status, std::string text);
 
 /// What every HTTP server of ours keeps to.
 struct HttpLimits {
-  unsigned threads = 4;             ///< requests answered at a time
-  std::size_t connections = 64;     ///< more are closed
-  std::size_t per_address = 32;     ///< of them
-  int max_request_bytes = 16384;    ///< line and headers
-  unsigned request_timeout_s = 10;  ///< a client silent for so long is cut off
+  unsigned threads = 4;           ///< requests answered at a time
+  std::size_t connections = 64;   ///< more are closed
+  std::size_t per_address = 32;   ///< of them
+  int max_request_bytes = 16384;  ///< line and headers
+  /// From connecting, the TLS handshake included, until the whole request is here. Who is silent
+  /// for so long while it is answered is cut off, too.
+  unsigned request_timeout_s = 10;
+  unsigned answer_timeout_s = 30;  ///< for the client to take the answer, once it is made
 };
 
 class HttpServer {

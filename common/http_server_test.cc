@@ -1,12 +1,21 @@
 #include "common/http_server.h"
 
+#include <unistd.h>
+
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/scrape.h"
+#include "tests/support/test_security.h"
 
 namespace poseidon {
 namespace {
@@ -95,6 +104,99 @@ TEST(HttpServer, SilentClientsKeepNobodyWaitingAndAreCutOff) {
     while ((got = recv(client.get(), last_words.data(), last_words.size(), 0)) > 0) continue;
     EXPECT_EQ(got, 0) << "it still waits, or was reset";
   }
+}
+
+/// Whether the server has hung up before `patience` was over, on a client that sends one byte more
+/// and takes one of what came, time and again.
+bool is_cut_off(const Descriptor& client, std::chrono::seconds patience) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  char byte = 0;
+  while (std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    const bool is_sent = send(client.get(), "x", 1, MSG_NOSIGNAL) == 1;
+    const ssize_t got = recv(client.get(), &byte, 1, MSG_DONTWAIT);
+    const bool is_open = got > 0 || (got < 0 && errno == EAGAIN);
+    if (!is_sent || !is_open) return true;
+  }
+  return false;
+}
+
+/// They are never silent for long.
+TEST(HttpServer, DribblingClientsAreCutOff) {
+  const HttpLimits limits{.connections = 8, .per_address = 4, .request_timeout_s = 1};
+  const auto server = HttpServer::start(
+      {"127.0.0.1", 0}, Security::none(), [](const HttpRequest&) { return HttpResponse{}; },
+      limits);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const std::string request = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+  std::vector<Descriptor> clients;
+  for (std::size_t i = 0; i < limits.per_address; ++i) {
+    clients.push_back(connected_to((*server)->address()));
+    (void)send(clients.back().get(), "GET /", 5, MSG_NOSIGNAL);
+  }
+  EXPECT_EQ(answer_to((*server)->address(), request), "") << "they have all of the connections";
+  for (const Descriptor& client : clients) {
+    EXPECT_TRUE(is_cut_off(client, std::chrono::seconds(10)));
+  }
+  EXPECT_THAT(answer_to((*server)->address(), request), StartsWith("HTTP/1.1 200 OK\r\n"));
+}
+
+TEST(HttpServer, ATlsHandshakeThatDribblesIsCutOff) {
+  constexpr const char* kHost = "127.0.0.2";  // 127.0.0.1 would be plain text
+  const std::filesystem::path folder =
+      std::filesystem::path(::testing::TempDir()) / ("poseidon_http_" + std::to_string(getpid()));
+  const auto security = testing_support::test_security(folder, testing_support::test_authority(),
+                                                       PeerRole::kCoordinator);
+  std::filesystem::remove_all(folder);
+  const HttpLimits limits{.request_timeout_s = 1};
+  const auto server = HttpServer::start(
+      {kHost, 0}, security, [](const HttpRequest&) { return HttpResponse{}; }, limits);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const Descriptor client = connected_to((*server)->address(), kHost);
+  // The head of a handshake's record of 512 bytes.
+  const std::array<char, 5> head{0x16, 0x03, 0x01, 0x02, 0x00};
+  EXPECT_EQ(send(client.get(), head.data(), head.size(), MSG_NOSIGNAL), head.size());
+  EXPECT_TRUE(is_cut_off(client, std::chrono::seconds(8)));
+}
+
+TEST(HttpServer, WhoTakesTheAnswerByteByByteIsCutOff) {
+  const HttpLimits limits{.answer_timeout_s = 1};
+  // More than the sockets of both sides hold.
+  const auto body = std::make_shared<const std::string>(std::size_t{64} << 20, 'x');
+  const auto server = HttpServer::start(
+      {"127.0.0.1", 0}, Security::none(),
+      [&body](const HttpRequest&) { return HttpResponse{.body = body}; }, limits);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const Descriptor client = connected_to((*server)->address());
+  const std::string request = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+  (void)send(client.get(), request.data(), request.size(), MSG_NOSIGNAL);
+  const auto begin = std::chrono::steady_clock::now();
+  while (body.use_count() == 1) {  // not yet answered
+    ASSERT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  while (body.use_count() > 1) {  // the server lets go of it when it closes
+    ASSERT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(9))
+        << "it still sends";
+    char byte = 0;
+    (void)recv(client.get(), &byte, 1, MSG_DONTWAIT);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+/// The time is the client's: what we need for the answer does not count.
+TEST(HttpServer, AnAnswerMayTakeLongerToMakeThanARequestToCome) {
+  const HttpLimits limits{.request_timeout_s = 1, .answer_timeout_s = 1};
+  const auto server = HttpServer::start(
+      {"127.0.0.1", 0}, Security::none(),
+      [](const HttpRequest&) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+        return HttpResponse{};
+      },
+      limits);
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_THAT(answer_to((*server)->address(), "GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+              StartsWith("HTTP/1.1 200 OK\r\n"));
 }
 
 TEST(HttpServer, OneAddressDoesNotGetAllConnections) {

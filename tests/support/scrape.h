@@ -13,8 +13,8 @@
 
 namespace poseidon::testing_support {
 
-/// A socket that waits for 10 s at most.
-inline Descriptor connected_to(const std::string& address) {
+/// A socket to that port of this machine; waits for 10 s at most.
+inline Descriptor connected_to(const std::string& address, const char* host = "127.0.0.1") {
   Descriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
   const timeval patience{.tv_sec = 10, .tv_usec = 0};
   setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
@@ -22,7 +22,7 @@ inline Descriptor connected_to(const std::string& address) {
   to.sin_family = AF_INET;
   to.sin_port =
       htons(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
-  inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+  inet_pton(AF_INET, host, &to.sin_addr);
   EXPECT_EQ(connect(socket.get(), reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
   return socket;
 }
