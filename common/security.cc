@@ -5,15 +5,20 @@
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_certificate_verifier.h>
 #include <grpcpp/security/tls_credentials_options.h>
+#include <netdb.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cerrno>
 #include <chrono>
+#include <deque>
 #include <filesystem>
 #include <functional>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -52,14 +57,70 @@ std::atomic<std::uint64_t>& failed_handshakes() {
   return count;
 }
 
+/// The addresses that connected to a port of this process lately. gRPC does not say whose handshake
+/// it is that fails, in its log or to a verifier: it is one of these, mostly the only one, as those
+/// who belong to the cluster keep their connections. Any thread.
+class RecentPeers {
+ public:
+  void add(int socket) {
+    sockaddr_storage address{};
+    socklen_t size = sizeof(address);
+    auto* const peer = reinterpret_cast<sockaddr*>(&address);
+    std::array<char, NI_MAXHOST> host{};
+    if (::getpeername(socket, peer, &size) != 0 ||
+        ::getnameinfo(peer, size, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
+      return;  // gone again
+    }
+    const std::scoped_lock lock(mutex_);
+    std::erase_if(peers_, [&](const Peer& known) { return known.host == host.data(); });
+    if (peers_.size() == kMostPeers) peers_.pop_front();
+    peers_.push_back({.host = host.data(), .came = clock_.now()});
+  }
+
+  /// "; connected to us in the last 10 s: 10.0.0.3, 10.0.0.4", "" for nobody.
+  std::string text() {
+    const std::scoped_lock lock(mutex_);
+    std::string text;
+    for (const auto& [host, came] : peers_) {
+      if (clock_.now() - came > kRecent) continue;
+      if (text.empty()) {
+        absl::StrAppend(&text, "; connected to us in the last ", kRecent.count(), " s: ", host);
+      } else {
+        absl::StrAppend(&text, ", ", host);
+      }
+    }
+    return text;
+  }
+
+ private:
+  struct Peer {
+    std::string host;
+    Nanoseconds came{0};
+  };
+  static constexpr std::size_t kMostPeers = 8;
+  /// As long as a handshake may take (PortLimits::handshake).
+  static constexpr std::chrono::seconds kRecent{10};
+
+  const SystemClock clock_;
+  std::mutex mutex_;
+  std::deque<Peer> peers_;  ///< who came last is last
+};
+
+/// One, as gRPC's log is.
+RecentPeers& recent_peers() {
+  static RecentPeers peers;
+  return peers;
+}
+
 void take_log_line(gpr_log_func_args* line) {
   const std::string_view message = line->message;
   if (message.starts_with("Handshake failed with fatal error")) {
     ++failed_handshakes();
     const bool plain = message.find("wrong version number") != std::string_view::npos ||
                        message.find("http request") != std::string_view::npos;
-    spdlog::warn("a TLS handshake failed: {}{}", message,
-                 plain ? " (the other side speaks plain text: it needs --tls-dir too)" : "");
+    spdlog::warn("a TLS handshake failed: {}{}{}", message,
+                 plain ? " (the other side speaks plain text: it needs --tls-dir too)" : "",
+                 recent_peers().text());
     return;
   }
   // With GRPC_TRACE=http it writes the headers of calls, the token among them.
@@ -174,9 +235,11 @@ class Security::Verifier final : public ExternalCertificateVerifier {
       return true;
     }
     ++counts_->refused[static_cast<std::size_t>(objection->refusal)];
-    spdlog::warn("refused a connection {} ({}): {}",
-                 use_ == CertificateUse::kCalls ? "from a peer" : "to a peer",
-                 peer_refusal_name(objection->refusal), objection->message);
+    const bool is_caller = use_ == CertificateUse::kCalls;
+    spdlog::warn("refused a connection {} ({}): {}{}",
+                 is_caller ? "from a peer" : absl::StrCat("to ", text_of(request->target_name())),
+                 peer_refusal_name(objection->refusal), objection->message,
+                 is_caller ? recent_peers().text() : "");
     *status = {grpc::StatusCode::UNAUTHENTICATED, objection->message};
     return true;
   }
@@ -326,6 +389,7 @@ int ServerPort::port() const { return door_->port(); }
 void ServerPort::start(TicketEntrance entrance) {
   door_->start(
       [this](int socket) {
+        recent_peers().add(socket);
         Connections::NewConnectionParameters connection;
         connection.fd = socket;
         acceptor_->HandleNewConnection(&connection);

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <future>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,6 +21,8 @@
 #include "common/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "spdlog/sinks/ostream_sink.h"
+#include "spdlog/spdlog.h"
 #include "tests/support/test_security.h"
 
 namespace poseidon {
@@ -34,6 +37,7 @@ using testing_support::write_secret;
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 constexpr std::chrono::seconds kPatience{20};
@@ -274,6 +278,24 @@ TEST_F(Connections, CertificatesOfAnotherAuthorityEndInTheHandshake) {
   EXPECT_THAT(std::string(end.message()), HasSubstr("is signed by another authority"));
   EXPECT_GE(client->refused(PeerRefusal::kUnknownCa), 1U);
   EXPECT_EQ(welcome_.accepted, 0);
+}
+
+TEST_F(Connections, TheLogSaysWhoMayHaveBeenTurnedAway) {
+  // Stays until the end: gRPC's threads may write to it.
+  static std::ostringstream log;
+  spdlog::default_logger()->sinks().push_back(
+      std::make_shared<spdlog::sinks::ostream_sink_mt>(log));
+  serve(loaded(ours_, PeerRole::kServer));
+  const KeyPair theirs = test_authority();
+  (void)call(stock(ours_, test_certificate(theirs, PeerRole::kWorker)), exchange());
+  (void)connect(loaded(theirs, PeerRole::kWorker));
+  (void)connect(Security::none());
+  stop_server();
+  EXPECT_THAT(log.str(), ContainsRegex("from a peer \\(unknown_ca\\): .*; connected to us in the "
+                                       "last 10 s: 127\\.0\\.0\\.1\n"));
+  EXPECT_THAT(log.str(), HasSubstr("refused a connection to 127.0.0.1 (unknown_ca)"));
+  EXPECT_THAT(log.str(), ContainsRegex("a TLS handshake failed: .*; connected to us in the last "
+                                       "10 s: 127\\.0\\.0\\.1\n"));
 }
 
 TEST_F(Connections, NoCertificateEndsInTheHandshake) {
