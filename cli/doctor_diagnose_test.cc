@@ -84,9 +84,9 @@ const std::vector<Case> kCases = {
     {"healthy", [](DoctorFacts&) {}, Finding::Kind::kCompute, "", "nothing limits it but compute"},
     {"slow_link_of_a_worker", [](DoctorFacts& f) { slow_link(f, f.workers[1].node, true); },
      Finding::Kind::kLink, "worker 1",
-     "the link of worker 1 sends 0.1 Gbit/s, those of the other nodes 8 Gbit/s"},
+     "the link of worker 1 sends 100 Mbit/s, those of the other nodes 8 Gbit/s"},
     {"slow_link_of_a_server", [](DoctorFacts& f) { slow_link(f, f.servers[0].node, false); },
-     Finding::Kind::kLink, "server 0", "the link of server 0 receives 0.1 Gbit/s"},
+     Finding::Kind::kLink, "server 0", "the link of server 0 receives 100 Mbit/s"},
     {"slow_link_while_its_worker_computes_a_little_longer",
      [](DoctorFacts& f) {
        slow_link(f, f.workers[1].node, true);

@@ -203,7 +203,10 @@ DoctorFacts::Daemon facts_of(const MetricsTarget& target, const Look& look, doub
       daemon.snapshots_failed = look.grew(kSnapshots, {{"result", "failed"}});
       break;
     case Role::kCoordinator:
-      daemon.checkpoints_failed = look.grew(kCheckpoints, {{"result", "failed"}});
+      // What is in the making when an epoch ends counts as failed, too.
+      if (look.is_unchanged(kEpoch)) {
+        daemon.checkpoints_failed = look.grew(kCheckpoints, {{"result", "failed"}});
+      }
       daemon.checkpoint_every = look.now(kCheckpointEvery);
       if (look.is_unchanged(kCheckpointIteration)) {
         daemon.iterations_since_checkpoint =

@@ -104,7 +104,6 @@ class Window {
     while (begin_ < sequence) bytes_ -= sizes_[begin_++ % kWindowMessages];
   }
   bool empty() const { return begin_ == end_; }
-  std::uint64_t bytes() const { return bytes_; }
   std::uint64_t begin() const { return begin_; }
   std::uint64_t end() const { return end_; }
 
@@ -114,9 +113,6 @@ class Window {
   std::uint64_t begin_ = 0, end_ = 0;                 ///< sequence numbers
   std::uint64_t bytes_ = 0;
 };
-
-/// More than gets through where packets of full size do not.
-constexpr std::uint64_t kProvenBytes = 64 << 10;
 
 /// One end of a stream: Stream for its user, StreamHandler for the transport below. Loop only.
 class PacedStream final : public Stream, public StreamHandler {
@@ -360,8 +356,7 @@ class PacedStream final : public Stream, public StreamHandler {
     handler_->on_written();
   }
 
-  bool is_proven() const { return taken_bytes_ >= kProvenBytes; }
-  bool may_send() const { return is_proven() ? sent_.open(window_->share()) : sent_.empty(); }
+  bool may_send() const { return sent_.open(window_->share()); }
 
   void count_on(std::size_t bytes) {
     if (sent_.empty()) window_->begin_stream();
@@ -370,9 +365,7 @@ class PacedStream final : public Stream, public StreamHandler {
   }
   void count_off(std::uint64_t sequence) {
     if (sent_.empty()) return;
-    const std::uint64_t before = sent_.bytes();
     sent_.remove_until(sequence);
-    taken_bytes_ += before - sent_.bytes();
     if (sent_.empty()) window_->end_stream();
   }
   void forget_sent() { count_off(sent_.end()); }
@@ -404,11 +397,10 @@ class PacedStream final : public Stream, public StreamHandler {
   /// The window has become smaller since the last message, which did not ask.
   bool must_ask() const { return writing_ && !may_send() && unasked() > 0; }
 
-  /// Early enough for the answer to come while the window's other half is under way; each time
-  /// until it is known that the stream carries.
+  /// Early enough for the answer to come while the window's other half is under way.
   bool should_ask() const {
-    return !is_proven() || unasked_bytes_ >= window_->share() / 2 ||
-           unasked() >= kWindowMessages / 2 || !may_send();
+    return unasked_bytes_ >= window_->share() / 2 || unasked() >= kWindowMessages / 2 ||
+           !may_send();
   }
   std::uint64_t unasked() const { return sent_.end() - asks_; }
 
@@ -468,7 +460,6 @@ class PacedStream final : public Stream, public StreamHandler {
 
   // Sending.
   Window sent_;                      ///< not yet taken by the other end's handler
-  std::uint64_t taken_bytes_ = 0;    ///< taken by it
   std::uint64_t asks_ = 0;           ///< up to which message the other end was asked to tell
   std::uint64_t unasked_bytes_ = 0;  ///< of the messages from there on
   bool peer_reads_ours_ = false;

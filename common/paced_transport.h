@@ -30,10 +30,6 @@
 // sender asks for progress when half of its window is under way, and hears of it with the next
 // message the other way, or by itself.
 //
-// A new stream is proven first: until so much was taken that packets of full size must have got
-// there, each message is only written when it is taken. Who has one unwritten when the stream is
-// cut so knows that it did not carry (worker/reconnect.h).
-//
 // That news waits behind what its end has under way. With windows of one size at both ends a stream
 // cannot carry more one way than it carries the other: a worker that is behind the others, and so
 // sends when they have nothing to send, was sent its parameters no faster than its gradients left,

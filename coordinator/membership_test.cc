@@ -264,7 +264,9 @@ TEST_F(IsolationTest, StreamsThatOurOwnSystemGivesUpDoNotEndIt) {
   membership_.detach(b, "ended its stream", at(25.2));
   EXPECT_THAT(live(300, {}), IsEmpty());
   EXPECT_TRUE(membership_.isolated_since());
-  EXPECT_TRUE(membership_.attach({.id = a, .role = NodeRole::kWorker, .address = "a:1"}, at(300)));
+  NodeInfo back = worker("a:1");
+  back.id = a;
+  EXPECT_TRUE(membership_.attach(back, at(300)));
   EXPECT_FALSE(membership_.isolated_since());
   EXPECT_THAT(live(309, {a}), IsEmpty()) << "b may take 10 s";
   EXPECT_THAT(live(311, {a}), ::testing::ElementsAre(b));

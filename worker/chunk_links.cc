@@ -162,7 +162,6 @@ void ChunkLinks::on_message(Link& link, const Bytes& message) {
 }
 
 void ChunkLinks::on_closed(Link& link, const absl::Status& status) {
-  const bool carried = !link.writing_;
   link.stream_.reset();
   if (failed_) return;
   const std::string who = link.name();
@@ -174,7 +173,7 @@ void ChunkLinks::on_closed(Link& link, const absl::Status& status) {
   // A leader may get ready long after its group, and says so; servers are ready before all workers.
   if (towards_ == Towards::kRelay && absl::IsAborted(status)) link.reconnect_.alive();
   const Reconnect::Decision decision =
-      link.reconnect_.cut(transport_->now(), absl::IsAborted(status), carried);
+      link.reconnect_.cut(transport_->now(), absl::IsAborted(status));
   if (decision.give_up) {
     fail(absl::UnavailableError(
         absl::StrCat(who, " could not be reached for ",

@@ -244,10 +244,10 @@ void FactorExchange::on_closed(PeerStream& stream, const absl::Status& status) {
   if (peer.stream.get() != &stream) return;
   const std::unique_ptr<PeerStream> gone = std::move(peer.stream);  // until `status` is read
   peer.greeted = false;
-  if (!failed_) lost(peer, status, gone->may_write());
+  if (!failed_) lost(peer, status);
 }
 
-void FactorExchange::lost(Peer& peer, const absl::Status& status, bool carried) {
+void FactorExchange::lost(Peer& peer, const absl::Status& status) {
   const bool we_connect = peer.rank > route_.rank();
   if (we_connect && !status.ok() && !absl::IsUnavailable(status) && !absl::IsAborted(status)) {
     fail(absl::Status(status.code(), absl::StrCat(name(peer.rank), " refused worker ",
@@ -257,7 +257,7 @@ void FactorExchange::lost(Peer& peer, const absl::Status& status, bool carried) 
   // It is alive, only not so far: the coordinator watches over how long that may take.
   if (absl::IsAborted(status)) peer.reconnect.alive();
   const Nanoseconds now = peers_access_.transport->now();
-  const Reconnect::Decision decision = peer.reconnect.cut(now, /*refused=*/false, carried);
+  const Reconnect::Decision decision = peer.reconnect.cut(now);
   const std::uint64_t loss = ++peer.losses;
   const auto unreachable = [this](const Peer& who, Nanoseconds silent, const std::string& why) {
     fail(absl::UnavailableError(absl::StrCat(

@@ -92,7 +92,7 @@ class FactorExchange final : public PeerStream::Owner, public PeerDoor::Host {
   void pump_all();
   void settle(const FactorLanding& landing);
   void refuse(Peer& peer, const Objection& objection);
-  void lost(Peer& peer, const absl::Status& status, bool carried);
+  void lost(Peer& peer, const absl::Status& status);
   void fail(const absl::Status& status);
 
   const PeerAccess peers_access_;

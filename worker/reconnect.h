@@ -43,12 +43,11 @@ class Reconnect {
     Nanoseconds silent{0};  ///< since it was last in order
     Nanoseconds pause{0};   ///< before the next attempt
   };
-  /// `refused`: by the other side, in words. `carried`: nothing was being written, so all
-  /// that was written has been taken (common/paced_transport.h: Pace).
-  Decision cut(Nanoseconds now, bool refused = false, bool carried = true) {
-    // A stream that held that long ended the outage before, but not one on which only small
-    // messages got through; and though it is refused now, there was none where it is the first.
-    const bool held = carried && written_since_ != kNever && now - written_since_ >= kHeld;
+  /// `refused`: by the other side, in words.
+  Decision cut(Nanoseconds now, bool refused = false) {
+    // A stream that held that long ended the outage before; and though it is refused now, there was
+    // none where it is the first.
+    const bool held = written_since_ != kNever && now - written_since_ >= kHeld;
     if (held && (!refused || !was_cut_)) in_order();
     written_since_ = kNever;
     attempt(now);  // the next one, which follows
@@ -60,7 +59,10 @@ class Reconnect {
 
  private:
   static constexpr Nanoseconds kInOrder{-1}, kNever{-1};
-  static constexpr Nanoseconds kHeld{std::chrono::seconds(5)};
+  /// Longer than it takes to find out that nothing gets through (grpc_transport.h: a keepalive's
+  /// interval and timeout, 20 s). On a path that lets small messages through and loses large ones,
+  /// each stream lasts as long as that, and none ends the outage.
+  static constexpr Nanoseconds kHeld{std::chrono::seconds(25)};
   Nanoseconds min_, max_, give_up_;
   Nanoseconds pause_{0};
   Nanoseconds cut_since_ = kInOrder;

@@ -105,7 +105,7 @@ class Shaped(DoctorTest):
             self.ask("--iterations", 10, until=[("worker", self.name_of(1))])
         with self.subTest("the network"), self.slow(*(f"{role}-{i}" for role in ("server", "worker") for i in range(2))):
             network, = (f for f in self.ask("--iterations", 5, until=[]) if f["kind"] == "network")
-            self.assertRegex(network["remedy"], r"it takes about [\d.]+ Gbit/s per node")
+            self.assertRegex(network["remedy"], r"it takes about [\d.]+ [GM]bit/s per node")
             self.assertIn('sync.wire_dtype "bf16"', network["remedy"])
             self.assertRegex(network["remedy"], r"fully connected layers \(ip1, ip2\)")
             self.assertRegex(network["remedy"], r"a batch of about \d+ in place of 128")
