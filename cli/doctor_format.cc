@@ -19,6 +19,8 @@ Json number(const std::optional<double>& value) { return value ? Json(*value) : 
 
 Json node_to_json(const DoctorFacts::Node& node) {
   return {{"name", node.name},
+          {"cores_used", node.used},
+          {"cores_wanted", node.wanted},
           {"send_bytes_per_s", number(node.send_bytes_per_s)},
           {"receive_bytes_per_s", number(node.receive_bytes_per_s)},
           {"send_seconds", node.send_s},
@@ -81,7 +83,7 @@ std::string doctor_to_text(const DoctorFacts& facts, const std::vector<Finding>&
   };
   for (const auto& worker : facts.workers) {
     add(worker.node,
-        {ms_text(worker.compute_s), ms_text(worker.stall_s), ms_text(worker.input_s), "-"});
+        {ms_text(worker.compute_mean_s), ms_text(worker.stall_s), ms_text(worker.input_s), "-"});
   }
   for (const auto& server : facts.servers) {
     add(server.node, {"-", "-", "-", ms_text(server.busy_s)});
@@ -105,6 +107,8 @@ Json doctor_to_json(const DoctorFacts& facts, const std::vector<Finding>& findin
   for (const auto& worker : facts.workers) {
     Json json = node_to_json(worker.node);
     json["compute_seconds"] = worker.compute_s;
+    json["compute_mean_seconds"] = worker.compute_mean_s;
+    json["compute_quick_seconds"] = worker.compute_quick_s;
     json["stall_seconds"] = worker.stall_s;
     json["input_seconds"] = worker.input_s;
     workers.push_back(std::move(json));
