@@ -31,6 +31,8 @@ constexpr double kBusyMachine = 0.5;
 /// One process is kept from running when it waits so many times as long as it runs, and so many
 /// cores would be its own, while the others on its machine get theirs.
 constexpr double kLimitedWaits = 2.0, kLimitedCores = 0.25;
+/// ... or wait, too, where the machine lacks cores, but so many times less for each that they have.
+constexpr double kLimitedTimes = 8.0;
 /// The network is too small when workers stand still so much of an iteration ...
 constexpr double kNetworkStall = 0.3;
 /// ... and messages are on their way so much of it.
@@ -121,15 +123,24 @@ class Doctor {
   static bool waits_for_cores(const DoctorFacts::Node& node) {
     return node.wanted >= kLimitedCores && node.wanted >= kWaitsForCores * node.used;
   }
-  /// Whether the node hardly gets to run while the others on its machine have the cores they want:
-  /// then they are there.
+  /// Whether the node hardly gets to run while the others on its machine have the cores they want,
+  /// or while the other workers there, if it is one, wait far less for each that they have.
   bool is_limited(const DoctorFacts::Node& node) const {
     if (node.wanted < kLimitedCores || node.wanted < kLimitedWaits * node.used) return false;
-    return std::ranges::any_of(f_.machines, [&node](const DoctorFacts::Machine& machine) {
-      if (machine.id != node.machine || machine.processes.size() < 2) return false;
+    for (const DoctorFacts::Machine& machine : f_.machines) {
+      if (machine.id != node.machine) continue;
       const DoctorFacts::Machine others = without(machine, node);
-      return others.used > 0.0 && others.wanted < kWaitsForCores * others.used;
-    });
+      if (others.used > 0.0 && others.wanted < kWaitsForCores * others.used) return true;
+    }
+    bool is_worker = false;
+    double used = 0.0, wanted = 0.0;
+    for (const auto& worker : f_.workers) {
+      is_worker = is_worker || &worker.node == &node;
+      if (&worker.node == &node || worker.node.machine != node.machine) continue;
+      used += worker.node.used;
+      wanted += worker.node.wanted;
+    }
+    return is_worker && used > 0.0 && node.wanted * used >= kLimitedTimes * wanted * node.used;
   }
   static bool lacks_cores(const DoctorFacts::Machine& machine) {
     return machine.cores > 0.0 && machine.wanted > 0.0 &&
@@ -151,10 +162,9 @@ class Doctor {
       if (accusation_of(node->name) != nullptr) continue;  // which tells it
       add(Finding::Kind::kCpu, node->name,
           node->wanted / (node->used + node->wanted) * std::max(compute_s_, stall_s_),
-          absl::StrFormat(
-              "%s uses %.2f cores and waits for %.2f more, while the other processes on "
-              "its machine have those they want: it does not get to run",
-              node->name, node->used, node->wanted),
+          absl::StrFormat("%s uses %.2f cores and waits for %.2f more, while others on its "
+                          "machine get theirs: it does not get to run",
+                          node->name, node->used, node->wanted),
           absl::StrCat("see what keeps it from running: ", kWhatLimitsCpu));
     }
     const double waits_for_worker_s = slow_worker_ ? slow_worker_->cost_s : 0.0;
@@ -382,6 +392,7 @@ class Doctor {
     for (const auto& worker : f_.workers) {
       // Samples of one that does not get to run are late, too.
       const bool is_slow = slow_worker_ && slow_worker_->worker == &worker;
+      if (std::ranges::find(limited_, &worker.node) != limited_.end()) continue;
       const double runs = is_slow ? slow_worker_->usual / slow_worker_->takes : 1.0;
       if (!worth(worker.input_s * runs)) continue;
       names.push_back(worker.node.name);

@@ -165,6 +165,20 @@ const std::vector<Case> kCases = {
      },
      Finding::Kind::kWorker, "worker 1",
      "in between; it uses 0.05 cores and waits for 1.90 more; they wait for it"},
+    // As measured: its stops hit other things than its computing.
+    {"worker_whose_cpu_is_limited_on_a_machine_that_lacks_cores_too",
+     [](DoctorFacts& f) {
+       stopped_worker(f, f.workers[1]);
+       f.workers[1].compute_mean_s = 0.009;
+       f.workers[1].input_s = 0.007;
+       f.one_host = true;
+       on_one_machine(f, 0.11, 2.03);
+       f.workers[0].node.used = f.workers[2].node.used = 0.02;
+       f.workers[0].node.wanted = f.workers[2].node.wanted = 0.05;
+       f.workers[1].node.used = 0.05;
+       f.workers[1].node.wanted = 1.9;
+     },
+     Finding::Kind::kCpu, "worker 1", "worker 1 uses 0.05 cores and waits for 1.90 more"},
     {"server_whose_cpu_is_limited",
      [](DoctorFacts& f) {
        slow_link(f, f.servers[1].node, false);
