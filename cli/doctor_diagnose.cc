@@ -20,6 +20,9 @@ namespace {
 constexpr double kWorthShare = 0.1;
 /// A worker, link or disk is slow when the others are faster by this.
 constexpr double kSlowWorker = 1.3, kSlowLink = 4.0, kSlowDisk = 4.0;
+/// One that takes so many times as long as its quick iterations, which are as quick as the others',
+/// has no slow processor: it does not get to run in between.
+constexpr double kBursts = 2.0;
 /// Where cores are short everybody's times scatter, and it takes more: so much for each core that
 /// is missed per core that is had, of which kMostShortage count.
 constexpr double kScatterWorker = 0.4, kScatterLink = 2.0, kMostShortage = 3.0;
@@ -27,6 +30,11 @@ constexpr double kScatterWorker = 0.4, kScatterLink = 2.0, kMostShortage = 3.0;
 constexpr double kWaitsForCores = 0.5;
 /// ... on a machine that uses so much of its cores (others than the job may use the rest).
 constexpr double kBusyMachine = 0.5;
+/// One process is kept from running when it waits so many times as long as it runs, and so many
+/// cores would be its own, while the others on its machine get theirs.
+constexpr double kLimitedWaits = 2.0, kLimitedCores = 0.25;
+/// ... or wait, too, where the machine lacks cores, but so many times less for each that they have.
+constexpr double kLimitedTimes = 8.0;
 /// The network is too small when workers stand still so much of an iteration ...
 constexpr double kNetworkStall = 0.3;
 /// ... and messages are on their way so much of it.
@@ -43,6 +51,10 @@ constexpr double kIdleGpu = 0.7;
 constexpr double kStragglerShare = 0.6;
 
 std::string bits_text(double bytes_per_s) { return scaled_text(bytes_per_s * 8.0, "bit/s"); }
+const char* const kWhatLimitsCpu =
+    "a limit of its CPU (docker --cpus, a cgroup's quota: cpu.stat counts how often it throttled), "
+    "a debugger or another sender of SIGSTOP, or another program on its cores (top)";
+
 std::string percent(double share) { return absl::StrFormat("%.0f %%", std::min(share, 1.0) * 100); }
 
 class Doctor {
@@ -63,8 +75,8 @@ class Doctor {
           "`poseidon trace --timeout-s` waits longer");
       return findings_;
     }
-    cpu();
     const bool link = one_node();
+    cpu();
     slower();
     input();
     servers();
@@ -93,12 +105,43 @@ class Doctor {
   }
   bool worth(double cost_s) const { return cost_s >= kWorthShare * f_.iteration_s; }
 
-  /// Cores that the job's processes miss there, per core that they have; 0 where there are enough.
-  double shortage(std::uint64_t machine) const {
+  /// Cores that the other processes of the job miss where the node is, per core that they have; 0
+  /// where there are enough. What it waits for itself would excuse one whose CPU is limited.
+  double shortage(const DoctorFacts::Node& node) const {
     for (const DoctorFacts::Machine& m : f_.machines) {
-      if (m.id == machine && lacks_cores(m)) return std::min(m.wanted / m.used, kMostShortage);
+      if (m.id != node.machine) continue;
+      const DoctorFacts::Machine others = m.processes.size() > 1 ? without(m, node) : m;
+      if (lacks_cores(others)) return std::min(others.wanted / others.used, kMostShortage);
     }
     return 0.0;
+  }
+  static DoctorFacts::Machine without(DoctorFacts::Machine machine, const DoctorFacts::Node& node) {
+    std::erase(machine.processes, node.name);
+    machine.used = std::max(machine.used - node.used, 0.0);
+    machine.wanted = std::max(machine.wanted - node.wanted, 0.0);
+    return machine;
+  }
+  static bool waits_for_cores(const DoctorFacts::Node& node) {
+    return node.wanted >= kLimitedCores && node.wanted >= kWaitsForCores * node.used;
+  }
+  /// Whether the node hardly gets to run while the others on its machine have the cores they want,
+  /// or while the other workers there, if it is one, wait far less for each that they have.
+  bool is_limited(const DoctorFacts::Node& node) const {
+    if (node.wanted < kLimitedCores || node.wanted < kLimitedWaits * node.used) return false;
+    for (const DoctorFacts::Machine& machine : f_.machines) {
+      if (machine.id != node.machine) continue;
+      const DoctorFacts::Machine others = without(machine, node);
+      if (others.used > 0.0 && others.wanted < kWaitsForCores * others.used) return true;
+    }
+    bool is_worker = false;
+    double used = 0.0, wanted = 0.0;
+    for (const auto& worker : f_.workers) {
+      is_worker = is_worker || &worker.node == &node;
+      if (&worker.node == &node || worker.node.machine != node.machine) continue;
+      used += worker.node.used;
+      wanted += worker.node.wanted;
+    }
+    return is_worker && used > 0.0 && node.wanted * used >= kLimitedTimes * wanted * node.used;
   }
   static bool lacks_cores(const DoctorFacts::Machine& machine) {
     return machine.cores > 0.0 && machine.wanted > 0.0 &&
@@ -114,52 +157,108 @@ class Doctor {
   }
 
   void cpu() {
-    for (const DoctorFacts::Machine& machine : f_.machines) {
+    for (const auto* node : nodes_) {
+      if (!is_limited(*node)) continue;
+      limited_.push_back(node);
+      if (accusation_of(node->name) != nullptr) continue;  // which tells it
+      add(Finding::Kind::kCpu, node->name,
+          node->wanted / (node->used + node->wanted) * std::max(compute_s_, stall_s_),
+          absl::StrFormat("%s uses %.2f cores and waits for %.2f more, while others on its "
+                          "machine get theirs: it does not get to run",
+                          node->name, node->used, node->wanted),
+          absl::StrCat("see what keeps it from running: ", kWhatLimitsCpu));
+    }
+    const double waits_for_worker_s = slow_worker_ ? slow_worker_->cost_s : 0.0;
+    for (DoctorFacts::Machine machine : f_.machines) {
+      for (const auto* node : nodes_) {
+        // Whose own finding tells it.
+        const bool is_told =
+            std::ranges::find(limited_, node) != limited_.end() ||
+            (slow_worker_ && &slow_worker_->worker->node == node && waits_for_cores(*node));
+        if (is_told && node->machine == machine.id) machine = without(machine, *node);
+      }
       if (!lacks_cores(machine)) continue;
       const double share = machine.wanted / (machine.used + machine.wanted);
-      // What computes would be done so much earlier; what waits for a network would not.
-      add(Finding::Kind::kCpu, absl::StrJoin(machine.processes, ", "), share * compute_s_,
+      // What computes would be done so much earlier; what waits for a network would not. But who
+      // waits for a core takes no messages either: that is what is left of the waiting for cores,
+      // as far as nodes are there.
+      const auto processes = static_cast<double>(machine.processes.size());
+      const double waits_s = std::min(machine.wanted / processes, 1.0) * f_.iteration_s;
+      const double late_s = std::clamp(waits_s - share * compute_s_, 0.0,
+                                       std::max(stall_s_ - waits_for_worker_s, 0.0)) *
+                            std::min(processes / static_cast<double>(nodes_.size()), 1.0);
+      late_for_cores_s_ += late_s;
+      add(Finding::Kind::kCpu, absl::StrJoin(machine.processes, ", "), share * compute_s_ + late_s,
           absl::StrFormat("the machine of %s has %.0f cores: these processes use %.2f and wait for "
                           "%.2f more",
                           absl::StrJoin(machine.processes, ", "), machine.cores, machine.used,
                           machine.wanted),
           "run fewer processes there, give workers fewer --threads, or see what else the machine "
-          "does (top)");
+          "does (top) and whether a limit keeps them from its cores (docker --cpus, cgroups)");
     }
   }
 
   struct SlowWorker {
     const DoctorFacts::Worker* worker = nullptr;
-    double usual = 0.0, cost_s = 0.0;
+    double takes = 0.0, usual = 0.0, cost_s = 0.0;
+    bool in_bursts = false;  ///< and otherwise as quick as the others
   };
+  using Compute = double DoctorFacts::Worker::*;
 
   /// Computes longer than the others, who then wait for it.
   std::optional<SlowWorker> slow_worker() const {
+    // Medians hide one that is stopped now and then; means, where all have their bad moments, one
+    // that is a little slower all the time.
+    std::optional<SlowWorker> slow = slow_worker_by(&DoctorFacts::Worker::compute_mean_s);
+    return slow ? slow : slow_worker_by(&DoctorFacts::Worker::compute_s);
+  }
+  std::optional<SlowWorker> slow_worker_by(Compute by) const {
     if (f_.workers.size() < 2) return std::nullopt;
     const DoctorFacts::Worker& slowest =
         *std::max_element(f_.workers.begin(), f_.workers.end(),
-                          [](const auto& a, const auto& b) { return a.compute_s < b.compute_s; });
+                          [by](const auto& a, const auto& b) { return a.*by < b.*by; });
+    SlowWorker slow{
+        .worker = &slowest, .takes = slowest.*by, .usual = usual_of_others(slowest, by)};
+    slow.cost_s = slow.takes - slow.usual;
+    const double limit = kSlowWorker + kScatterWorker * shortage(slowest.node);
+    if (slow.takes < limit * slow.usual || !worth(slow.cost_s)) return std::nullopt;
+    const double quick = slowest.compute_quick_s;
+    slow.in_bursts =
+        slow.takes >= kBursts * quick &&
+        quick < kSlowWorker * usual_of_others(slowest, &DoctorFacts::Worker::compute_quick_s);
+    if (slow.in_bursts) {
+      // Whatever else it does stands still as long, and the others wait for that, too.
+      const double wait_s =
+          usual_of_others(slowest, &DoctorFacts::Worker::stall_s) - slowest.stall_s;
+      slow.cost_s = std::max(slow.cost_s, std::min(stands_s(slow), wait_s));
+    }
+    return slow;
+  }
+  /// Of an iteration, a process stands still as much as its computing takes longer than the
+  /// others'.
+  double stands_s(const SlowWorker& slow) const {
+    return (1.0 - slow.usual / slow.takes) * f_.iteration_s;
+  }
+  double usual_of_others(const DoctorFacts::Worker& than, Compute by) const {
     std::vector<double> others;
     for (const auto& worker : f_.workers) {
-      if (&worker != &slowest) others.push_back(worker.compute_s);
+      if (&worker != &than) others.push_back(worker.*by);
     }
-    const SlowWorker slow{
-        .worker = &slowest, .usual = median(others), .cost_s = slowest.compute_s - median(others)};
-    const double limit = kSlowWorker + kScatterWorker * shortage(slowest.node.machine);
-    if (slowest.compute_s < limit * slow.usual || !worth(slow.cost_s)) return std::nullopt;
-    return slow;
+    return median(others);
   }
 
   struct SlowLink {
     const DoctorFacts::Node* node = nullptr;
     bool sends = false;
     double rate = 0.0, usual = 0.0, busy_s = 0.0;
+    double limit = 0.0;  ///< times that it may be slower
   };
 
   /// One node whose best stream, in a direction, is slow where the others' best are not.
   std::optional<SlowLink> slow_link() const {
     std::optional<SlowLink> worst;
-    if (!worth(stall_s_)) return worst;
+    // Within a host no link has its messages, and none is slow.
+    if (f_.one_host || !worth(stall_s_)) return worst;
     for (const bool sends : {true, false}) {
       for (const auto* node : nodes_) {
         const auto& rate = sends ? node->send_bytes_per_s : node->receive_bytes_per_s;
@@ -172,35 +271,37 @@ class Doctor {
         }
         // One other tells nothing: it may be slow because this one's other end is.
         const double usual = median(others);
-        const double limit = kSlowLink + kScatterLink * shortage(node->machine);
+        const double limit = kSlowLink + kScatterLink * shortage(*node);
         if (others.size() < 2 || *rate * limit > usual) continue;
-        if (!worst || busy_s > worst->busy_s) worst = {node, sends, *rate, usual, busy_s};
+        if (!worst || busy_s > worst->busy_s) worst = {node, sends, *rate, usual, busy_s, limit};
       }
     }
     return worst;
   }
 
+  /// What is on its way to or from a process waits while that stands still. Whether its link is as
+  /// good as any in the rest of the time.
+  bool explains(const SlowWorker& worker, const SlowLink& link) const {
+    const double moves_s = link.busy_s - stands_s(worker);
+    return !worth(moves_s) || link.rate * link.busy_s / moves_s * link.limit > link.usual;
+  }
+
   /// A process that often stands still reads and writes late too, and one whose link is slow may
-  /// compute a little longer by chance: of one node, the greater loss has the word. Whether one
-  /// node is accused.
+  /// compute a little longer by chance: of one node, the worker has the word where it explains the
+  /// link, and else the greater loss. Whether a link is accused.
   bool one_node() {
     std::optional<SlowWorker> worker = slow_worker();
     std::optional<SlowLink> link = slow_link();
+    if (link && is_limited(*link->node)) link.reset();  // cpu() tells it
     if (worker && link && link->node == &worker->worker->node) {
-      if (link->busy_s > worker->cost_s) {
+      if (link->busy_s > worker->cost_s && !explains(*worker, *link)) {
         worker.reset();
       } else {
         link.reset();
       }
     }
-    if (worker) {
-      const std::string& name = worker->worker->node.name;
-      add(Finding::Kind::kWorker, name, worker->cost_s,
-          absl::StrFormat("%s computes %s per iteration, the others %s: they wait for it", name,
-                          seconds_text(worker->worker->compute_s), seconds_text(worker->usual)),
-          "look on its machine for what else runs there, a slower or throttled processor, or fewer "
-          "--threads than the others have");
-    }
+    if (worker) accuse(*worker);
+    slow_worker_ = worker;
     if (link) {
       add(Finding::Kind::kLink, link->node->name, std::min(link->busy_s, longest_stall()),
           absl::StrFormat("the link of %s %s %s, those of the other nodes %s: its messages are on "
@@ -212,6 +313,29 @@ class Doctor {
           "for other traffic on it");
     }
     return link.has_value();
+  }
+
+  void accuse(const SlowWorker& slow) {
+    const DoctorFacts::Node& node = slow.worker->node;
+    std::string what =
+        slow.in_bursts ? absl::StrFormat(
+                             "%s computes %s per iteration on average, the others %s, though its "
+                             "quick iterations take %s: it does not get to run in between",
+                             node.name, seconds_text(slow.takes), seconds_text(slow.usual),
+                             seconds_text(slow.worker->compute_quick_s))
+                       : absl::StrFormat("%s computes %s per iteration, the others %s", node.name,
+                                         seconds_text(slow.takes), seconds_text(slow.usual));
+    const bool waits = waits_for_cores(node);
+    if (waits) {
+      absl::StrAppendFormat(&what, "; it uses %.2f cores and waits for %.2f more", node.used,
+                            node.wanted);
+    }
+    add(Finding::Kind::kWorker, node.name, slow.cost_s,
+        absl::StrCat(what, slow.in_bursts || waits ? "; " : ": ", "they wait for it"),
+        slow.in_bursts || waits
+            ? absl::StrCat("see what keeps it from running: ", kWhatLimitsCpu)
+            : "look on its machine for what else runs there, a slower or throttled processor, or "
+              "fewer --threads than the others have");
   }
 
   /// By their own counters, which reach further back than the trace: where all of them throttle, or
@@ -253,7 +377,7 @@ class Doctor {
   }
   double shortage_of(const std::string& name) const {
     for (const auto* node : nodes_) {
-      if (node->name == name) return shortage(node->machine);
+      if (node->name == name) return shortage(*node);
     }
     return 0.0;
   }
@@ -268,7 +392,11 @@ class Doctor {
     std::vector<std::string> names;
     double cost = 0.0;
     for (const auto& worker : f_.workers) {
-      if (!worth(worker.input_s)) continue;
+      // Samples of one that does not get to run are late, too.
+      const bool is_slow = slow_worker_ && slow_worker_->worker == &worker;
+      if (std::ranges::find(limited_, &worker.node) != limited_.end()) continue;
+      const double runs = is_slow ? slow_worker_->usual / slow_worker_->takes : 1.0;
+      if (!worth(worker.input_s * runs)) continue;
       names.push_back(worker.node.name);
       cost = std::max(cost, worker.input_s);
     }
@@ -338,8 +466,12 @@ class Doctor {
         least_stall < kNetworkStall * f_.iteration_s) {
       return;
     }
+    // Nor does who waits for a core send or take any.
+    const double cost_s = stall_s_ - late_for_cores_s_;
+    if (!worth(cost_s)) return;
     // A worker that is waited for makes messages late, not slow.
-    if (std::any_of(findings_.begin(), findings_.end(), [](const Finding& finding) {
+    if (!limited_.empty() ||
+        std::any_of(findings_.begin(), findings_.end(), [](const Finding& finding) {
           return finding.kind == Finding::Kind::kWorker || finding.kind == Finding::Kind::kServer;
         })) {
       return;
@@ -385,7 +517,13 @@ class Doctor {
                                : f_.servers.size() == 1 && by_sfb.empty()
                                    ? f_.servers.front().node.name
                                    : "";
-    if (!shared.empty()) {
+    if (f_.one_host) {
+      links =
+          "all nodes are on one machine: no network is between them, but its cores and its memory";
+      remedies.front() =
+          "see whether a process there is stopped or short of CPU (top), and whether they send "
+          "through shared memory";
+    } else if (!shared.empty()) {
       links = absl::StrCat("all of them pass the link of ", shared,
                            ", so it may be this one alone that is slow");
       remedies.insert(remedies.begin(),
@@ -397,10 +535,11 @@ class Doctor {
           absl::StrFormat("a batch of about %.0f in place of %d gives it the time it needs",
                           std::ceil(times * static_cast<double>(f_.batch_size)), f_.batch_size));
     }
-    add(Finding::Kind::kNetwork, "", stall_s_,
-        absl::StrFormat("the network is too small for the job: every worker waits, %s of each "
+    add(Finding::Kind::kNetwork, "", cost_s,
+        absl::StrFormat("%s too small for the job: every worker waits, %s of each "
                         "iteration on average; %s go one way of %s per iteration and get %s "
                         "there, %s",
+                        f_.one_host ? "what moves messages is" : "the network is",
                         percent(stall_s_ / f_.iteration_s), bytes_text(bytes), busiest->name,
                         bits_text(has), links),
         absl::StrJoin(remedies, "; "));
@@ -518,6 +657,9 @@ class Doctor {
   const DoctorFacts& f_;
   std::vector<const DoctorFacts::Node*> nodes_;  ///< workers, then servers
   double stall_s_ = 0.0, compute_s_ = 0.0;       ///< means over workers
+  double late_for_cores_s_ = 0.0;                ///< of the stalls
+  std::vector<const DoctorFacts::Node*> limited_;
+  std::optional<SlowWorker> slow_worker_;  ///< as accused
   std::vector<Finding> findings_;
 };
 

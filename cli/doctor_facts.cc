@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -33,11 +34,26 @@ double covered(std::vector<std::pair<Nanoseconds, Nanoseconds>> intervals) {
   return seconds(sum);
 }
 
-double median_of(const std::map<Iteration, double>& by_iteration) {
+/// Of fewer iterations, a mean without the longest and the shortest of ten tell no more than the
+/// median.
+constexpr std::size_t kTellingIterations = 4;
+
+void set_compute(const std::map<Iteration, double>& by_iteration, DoctorFacts::Worker& worker) {
   std::vector<double> values;
   values.reserve(by_iteration.size());
   for (const auto& [iteration, value] : by_iteration) values.push_back(value);
-  return median(std::move(values));
+  worker.compute_s = worker.compute_mean_s = worker.compute_quick_s = median(values);
+  if (values.size() < kTellingIterations) return;
+  std::sort(values.begin(), values.end());
+  worker.compute_quick_s = values[values.size() / 10];
+  worker.compute_mean_s = std::accumulate(values.begin(), values.end() - 1, 0.0) /
+                          static_cast<double>(values.size() - 1);
+}
+
+bool on_one_host(const std::vector<TimedNode>& nodes) {
+  return std::ranges::all_of(nodes, [&nodes](const TimedNode& node) {
+    return same_machine(node.address, nodes.front().address);
+  });
 }
 
 /// Fewer are none: how long an iteration takes is between two beginnings.
@@ -104,9 +120,7 @@ void measure_iterations(const std::vector<TimedNode>& nodes, DoctorFacts& facts)
 class Links {
  public:
   Links(const std::vector<TimedNode>& nodes, double iterations) : iterations_(iterations) {
-    const bool spans_machines = std::ranges::any_of(nodes, [&nodes](const TimedNode& node) {
-      return !same_machine(node.address, nodes.front().address);
-    });
+    const bool spans_machines = !on_one_host(nodes);
     std::map<std::pair<std::size_t, std::size_t>, Intervals> streams;
     for (const TracedMessage& message : traced_messages(nodes)) {
       // Within a machine no link has it, and it would hide how slow its network card is. Where all
@@ -176,8 +190,8 @@ void add_to_machine(const DoctorFacts::Node& node, const v1::LoadStatus& load, D
     machine->id = load.machine();
   }
   machine->cores = std::max(machine->cores, static_cast<double>(load.cores()));
-  machine->used += sane(load.cores_used());
-  machine->wanted += sane(load.cores_wanted());
+  machine->used += node.used;
+  machine->wanted += node.wanted;
   machine->processes.push_back(node.name);
 }
 
@@ -199,6 +213,7 @@ DoctorFacts make_facts(const TraceData& trace, const v1::GetStatusResponse& stat
   }
   const std::vector<TimedNode> nodes = whole_iterations(trace, facts.notes);
   measure_iterations(nodes, facts);
+  facts.one_host = on_one_host(nodes);
   const double iterations = std::max<double>(static_cast<double>(facts.iterations), 1.0);
   Links links(nodes, iterations);
   std::vector<double> shard(static_cast<std::size_t>(plan.server_addresses_size()));
@@ -214,6 +229,8 @@ DoctorFacts make_facts(const TraceData& trace, const v1::GetStatusResponse& stat
     const v1::NodeStatus* told = status_of(status, node);
     if (told != nullptr && told->has_load()) {
       common.machine = told->load().machine();
+      common.used = sane(told->load().cores_used());
+      common.wanted = sane(told->load().cores_wanted());
       add_to_machine(common, told->load(), facts);
     }
     std::array<double, static_cast<std::size_t>(Stage::kCount)> spent{};
@@ -241,11 +258,12 @@ DoctorFacts make_facts(const TraceData& trace, const v1::GetStatusResponse& stat
       }
       facts.servers.push_back(std::move(server));
     } else {
-      facts.workers.push_back({.node = std::move(common),
-                               .compute_s = median_of(computed),
-                               .stall_s = of(Stage::kStall),
-                               .input_s = of(Stage::kInput),
-                               .corrupt_samples = told != nullptr ? told->corrupt_samples() : 0});
+      DoctorFacts::Worker worker{.node = std::move(common),
+                                 .stall_s = of(Stage::kStall),
+                                 .input_s = of(Stage::kInput),
+                                 .corrupt_samples = told != nullptr ? told->corrupt_samples() : 0};
+      set_compute(computed, worker);
+      facts.workers.push_back(std::move(worker));
     }
   }
   for (DoctorFacts::Layer& layer : facts.layers) {

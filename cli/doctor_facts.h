@@ -21,6 +21,7 @@ struct DoctorFacts {
   struct Node {
     std::string name;  ///< "worker 0 (10.0.0.3:4711)"
     std::uint64_t machine = 0;
+    double used = 0.0, wanted = 0.0;  ///< cores, as of the machine
     // What its streams carry while a message of theirs is on its way, over all peers together;
     // nothing where it moved too little to tell.
     std::optional<double> send_bytes_per_s, receive_bytes_per_s;  ///< of its best stream each way
@@ -32,6 +33,11 @@ struct DoctorFacts {
     /// Forward, backward and the steps of layers that go by SFB. The median of the iterations:
     /// where other programs run too, single ones take long.
     double compute_s = 0.0;
+    /// The mean without the longest one: a process that is stopped now and then is as quick as the
+    /// others in most iterations, and everybody waits in the rest.
+    double compute_mean_s = 0.0;
+    /// That of one in ten that are shortest: what its processor does when it gets to run.
+    double compute_quick_s = 0.0;
     double stall_s = 0.0;               ///< waiting for parameters
     double input_s = 0.0;               ///< waiting for samples
     std::uint64_t corrupt_samples = 0;  ///< that could not be read, since the epoch began
@@ -93,6 +99,9 @@ struct DoctorFacts {
   std::int64_t iterations = 0;  ///< that are wholly in the trace, on every node that is told of
   std::int64_t batch_size = 0;
   bool sixteen_bits = false;
+  /// All nodes have one host's address: no network card is between them. (Containers and namespaces
+  /// have addresses of their own.)
+  bool one_host = false;
   std::vector<Worker> workers;
   std::vector<Server> servers;
   std::vector<Layer> layers;

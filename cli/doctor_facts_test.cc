@@ -120,6 +120,36 @@ TEST_F(Facts, WhatStaysWithinAMachineTellsNothingOfItsLink) {
   EXPECT_FALSE(facts.servers.at(0).node.receive_bytes_per_s);
 }
 
+/// Ten iterations of 5 ms of computing, three of which take 85 ms: that of the middle hides them.
+TEST_F(Facts, AMeanShowsWhatAMedianHides) {
+  for (std::uint64_t i = 7; i < 15; ++i) {
+    add_of_worker(i);
+    add_of_server(i);
+  }
+  for (const std::uint64_t stopped : {std::uint64_t{7}, std::uint64_t{9}, std::uint64_t{12}}) {
+    add(0, Stage::kForward, begin_of(stopped) + 5, 80, stopped);
+  }
+  const DoctorFacts::Worker worker = make_facts(trace_, status_).workers.at(0);
+  EXPECT_NEAR(worker.compute_s, 5 * kMs, 1e-9);
+  EXPECT_NEAR(worker.compute_mean_s, (9 * 5 + 2 * 80) / 9.0 * kMs, 1e-9) << "without the longest";
+  EXPECT_NEAR(worker.compute_quick_s, 5 * kMs, 1e-9);
+}
+
+TEST_F(Facts, OneLongIterationIsNoMean) {
+  for (std::uint64_t i = 7; i < 10; ++i) {
+    add_of_worker(i);
+    add_of_server(i);
+  }
+  add(0, Stage::kForward, begin_of(7) + 5, 80, 7);
+  EXPECT_NEAR(make_facts(trace_, status_).workers.at(0).compute_mean_s, 5 * kMs, 1e-9);
+}
+
+TEST_F(Facts, NodesAreOnOneHostByTheirAddresses) {
+  EXPECT_FALSE(make_facts(trace_, status_).one_host);
+  trace_.nodes[0].node.set_address("s:9");
+  EXPECT_TRUE(make_facts(trace_, status_).one_host);
+}
+
 TEST_F(Facts, MachinesAreAddedUpWhateverTheirAddresses) {
   for (v1::NodeStatus* node : {status_.add_workers(), status_.add_servers()}) {
     node->mutable_load()->set_machine(42);
@@ -133,6 +163,8 @@ TEST_F(Facts, MachinesAreAddedUpWhateverTheirAddresses) {
   EXPECT_DOUBLE_EQ(facts.machines[0].cores, 2.0);
   EXPECT_DOUBLE_EQ(facts.machines[0].used, 1.5);
   EXPECT_DOUBLE_EQ(facts.machines[0].wanted, 1.0);
+  EXPECT_DOUBLE_EQ(facts.workers.at(0).node.used, 0.75);
+  EXPECT_DOUBLE_EQ(facts.workers[0].node.wanted, 0.5);
   EXPECT_EQ(facts.machines[0].processes.size(), 2U);
   EXPECT_DOUBLE_EQ(facts.servers[0].disk_bytes_per_s, 7.0);
 }

@@ -21,6 +21,8 @@ Json number(const std::optional<double>& value) { return value ? Json(*value) : 
 
 Json node_to_json(const DoctorFacts::Node& node) {
   return {{"name", node.name},
+          {"cores_used", node.used},
+          {"cores_wanted", node.wanted},
           {"send_bytes_per_s", number(node.send_bytes_per_s)},
           {"receive_bytes_per_s", number(node.receive_bytes_per_s)},
           {"send_seconds", node.send_s},
@@ -82,7 +84,7 @@ std::string doctor_to_text(const DoctorFacts& facts, const std::vector<Finding>&
     table.push_back(std::move(row));
   };
   for (const auto& worker : facts.workers) {
-    add(worker.node, {seconds_text(worker.compute_s), seconds_text(worker.stall_s),
+    add(worker.node, {seconds_text(worker.compute_mean_s), seconds_text(worker.stall_s),
                       seconds_text(worker.input_s), "-"});
   }
   for (const auto& server : facts.servers) {
@@ -107,6 +109,8 @@ Json doctor_to_json(const DoctorFacts& facts, const std::vector<Finding>& findin
   for (const auto& worker : facts.workers) {
     Json json = node_to_json(worker.node);
     json["compute_seconds"] = worker.compute_s;
+    json["compute_mean_seconds"] = worker.compute_mean_s;
+    json["compute_quick_seconds"] = worker.compute_quick_s;
     json["stall_seconds"] = worker.stall_s;
     json["input_seconds"] = worker.input_s;
     workers.push_back(std::move(json));

@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import threading
+import time
 import unittest
 
 from cluster import Cluster, OnHosts, ProcessTest, digits_job, wait_for
@@ -103,6 +104,9 @@ class Shaped(DoctorTest):
             self.ask("--iterations", 5, until=[("link", self.name_of_server(1))])
         with self.subTest("a worker"), self.stopped_now_and_then(self.cluster.workers[1]):
             self.ask("--iterations", 10, until=[("worker", self.name_of(1))])
+        with self.subTest("a worker, in bursts"), self.stopped_for_iterations(self.cluster.workers[1]):
+            findings = self.ask("--iterations", 30, until=[("worker", self.name_of(1))])
+            self.assertNotIn("network", [f["kind"] for f in findings])
         with self.subTest("the network"), self.slow(*(f"{role}-{i}" for role in ("server", "worker") for i in range(2))):
             network, = (f for f in self.ask("--iterations", 5, until=[]) if f["kind"] == "network")
             self.assertRegex(network["remedy"], r"it takes about [\d.]+ [GM]bit/s per node")
@@ -123,17 +127,25 @@ class Shaped(DoctorTest):
                 self.network.unshape(self.places.host(name))
             self.iterations_pass(3)
 
+    def stopped_for_iterations(self, worker):
+        """Two thirds of the time, too, but so long at once that most iterations are as quick as ever."""
+        begun, first = time.monotonic(), self.cluster.status()["iteration"]
+        self.iterations_pass(10)
+        iteration_s = (time.monotonic() - begun) / (self.cluster.status()["iteration"] - first)
+        # The lease lasts 3 s.
+        return self.stopped_now_and_then(worker, stopped_s=min(6 * iteration_s, 1.0), runs_s=min(3 * iteration_s, 0.5))
+
     @contextlib.contextmanager
-    def stopped_now_and_then(self, worker):
+    def stopped_now_and_then(self, worker, stopped_s=0.06, runs_s=0.03):
         """Two thirds of the time."""
         over = threading.Event()
 
         def stop_and_go():
             while not over.is_set():
                 worker.signal(signal.SIGSTOP)
-                over.wait(0.06)
+                over.wait(stopped_s)
                 worker.signal(signal.SIGCONT)
-                over.wait(0.03)
+                over.wait(runs_s)
 
         thread = threading.Thread(target=stop_and_go)
         thread.start()
