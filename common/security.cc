@@ -101,7 +101,7 @@ class RecentPeers {
   /// As long as a handshake may take (PortLimits::handshake).
   static constexpr std::chrono::seconds kRecent{10};
 
-  const SystemClock clock_;
+  const SystemClock clock_{};
   std::mutex mutex_;
   std::deque<Peer> peers_;  ///< who came last is last
 };
