@@ -8,7 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "cli/doctor_cores.h"
 #include "cli/doctor_health.h"
+#include "cli/doctor_slow_node.h"
 #include "common/median.h"
 #include "common/scaled_text.h"
 #include "common/seconds_text.h"
@@ -16,25 +18,10 @@
 namespace poseidon {
 namespace {
 
-/// What costs less of an iteration is not worth a word.
-constexpr double kWorthShare = 0.1;
-/// A worker, link or disk is slow when the others are faster by this.
-constexpr double kSlowWorker = 1.3, kSlowLink = 4.0, kSlowDisk = 4.0;
-/// One that takes so many times as long as its quick iterations, which are as quick as the others',
-/// has no slow processor: it does not get to run in between.
-constexpr double kBursts = 2.0;
-/// Where cores are short everybody's times scatter, and it takes more: so much for each core that
-/// is missed per core that is had, of which kMostShortage count.
-constexpr double kScatterWorker = 0.4, kScatterLink = 2.0, kMostShortage = 3.0;
-/// Cores are short when processes wait for one so much of the time that they have one.
-constexpr double kWaitsForCores = 0.5;
-/// ... on a machine that uses so much of its cores (others than the job may use the rest).
-constexpr double kBusyMachine = 0.5;
-/// One process is kept from running when it waits so many times as long as it runs, and so many
-/// cores would be its own, while the others on its machine get theirs.
-constexpr double kLimitedWaits = 2.0, kLimitedCores = 0.25;
-/// ... or wait, too, where the machine lacks cores, but so many times less for each that they have.
-constexpr double kLimitedTimes = 8.0;
+/// A disk is slow when the others are faster by this.
+constexpr double kSlowDisk = 4.0;
+/// ... and writes so much of the time, or has more waiting: one that is idle is nobody's trouble.
+constexpr double kWorthDisk = 0.1;
 /// The network is too small when workers stand still so much of an iteration ...
 constexpr double kNetworkStall = 0.3;
 /// ... and messages are on their way so much of it.
@@ -59,9 +46,7 @@ std::string percent(double share) { return absl::StrFormat("%.0f %%", std::min(s
 
 class Doctor {
  public:
-  explicit Doctor(const DoctorFacts& facts) : f_(facts) {
-    for (const auto& worker : f_.workers) nodes_.push_back(&worker.node);
-    for (const auto& server : f_.servers) nodes_.push_back(&server.node);
+  explicit Doctor(const DoctorFacts& facts) : f_(facts), nodes_(nodes_of(facts)) {
     for (const auto& worker : f_.workers) {
       stall_s_ += worker.stall_s / static_cast<double>(f_.workers.size());
       compute_s_ += worker.compute_s / static_cast<double>(f_.workers.size());
@@ -103,51 +88,7 @@ class Doctor {
                          .what = std::move(what),
                          .remedy = std::move(remedy)});
   }
-  bool worth(double cost_s) const { return cost_s >= kWorthShare * f_.iteration_s; }
-
-  /// Cores that the other processes of the job miss where the node is, per core that they have; 0
-  /// where there are enough. What it waits for itself would excuse one whose CPU is limited.
-  double shortage(const DoctorFacts::Node& node) const {
-    for (const DoctorFacts::Machine& m : f_.machines) {
-      if (m.id != node.machine) continue;
-      const DoctorFacts::Machine others = m.processes.size() > 1 ? without(m, node) : m;
-      if (lacks_cores(others)) return std::min(others.wanted / others.used, kMostShortage);
-    }
-    return 0.0;
-  }
-  static DoctorFacts::Machine without(DoctorFacts::Machine machine, const DoctorFacts::Node& node) {
-    std::erase(machine.processes, node.name);
-    machine.used = std::max(machine.used - node.used, 0.0);
-    machine.wanted = std::max(machine.wanted - node.wanted, 0.0);
-    return machine;
-  }
-  static bool waits_for_cores(const DoctorFacts::Node& node) {
-    return node.wanted >= kLimitedCores && node.wanted >= kWaitsForCores * node.used;
-  }
-  /// Whether the node hardly gets to run while the others on its machine have the cores they want,
-  /// or while the other workers there, if it is one, wait far less for each that they have.
-  bool is_limited(const DoctorFacts::Node& node) const {
-    if (node.wanted < kLimitedCores || node.wanted < kLimitedWaits * node.used) return false;
-    for (const DoctorFacts::Machine& machine : f_.machines) {
-      if (machine.id != node.machine) continue;
-      const DoctorFacts::Machine others = without(machine, node);
-      if (others.used > 0.0 && others.wanted < kWaitsForCores * others.used) return true;
-    }
-    bool is_worker = false;
-    double used = 0.0, wanted = 0.0;
-    for (const auto& worker : f_.workers) {
-      is_worker = is_worker || &worker.node == &node;
-      if (&worker.node == &node || worker.node.machine != node.machine) continue;
-      used += worker.node.used;
-      wanted += worker.node.wanted;
-    }
-    return is_worker && used > 0.0 && node.wanted * used >= kLimitedTimes * wanted * node.used;
-  }
-  static bool lacks_cores(const DoctorFacts::Machine& machine) {
-    return machine.cores > 0.0 && machine.wanted > 0.0 &&
-           machine.wanted >= kWaitsForCores * machine.used &&
-           machine.used + machine.wanted >= kBusyMachine * machine.cores;
-  }
+  bool worth(double cost_s) const { return is_worth(f_, cost_s); }
 
   /// The first few of them.
   static std::string first_names(const std::vector<std::string>& names) {
@@ -158,7 +99,7 @@ class Doctor {
 
   void cpu() {
     for (const auto* node : nodes_) {
-      if (!is_limited(*node)) continue;
+      if (!is_limited(f_, *node)) continue;
       limited_.push_back(node);
       if (accusation_of(node->name) != nullptr) continue;  // which tells it
       add(Finding::Kind::kCpu, node->name,
@@ -198,103 +139,15 @@ class Doctor {
     }
   }
 
-  struct SlowWorker {
-    const DoctorFacts::Worker* worker = nullptr;
-    double takes = 0.0, usual = 0.0, cost_s = 0.0;
-    bool in_bursts = false;  ///< and otherwise as quick as the others
-  };
-  using Compute = double DoctorFacts::Worker::*;
-
-  /// Computes longer than the others, who then wait for it.
-  std::optional<SlowWorker> slow_worker() const {
-    // Medians hide one that is stopped now and then; means, where all have their bad moments, one
-    // that is a little slower all the time.
-    std::optional<SlowWorker> slow = slow_worker_by(&DoctorFacts::Worker::compute_mean_s);
-    return slow ? slow : slow_worker_by(&DoctorFacts::Worker::compute_s);
-  }
-  std::optional<SlowWorker> slow_worker_by(Compute by) const {
-    if (f_.workers.size() < 2) return std::nullopt;
-    const DoctorFacts::Worker& slowest =
-        *std::max_element(f_.workers.begin(), f_.workers.end(),
-                          [by](const auto& a, const auto& b) { return a.*by < b.*by; });
-    SlowWorker slow{
-        .worker = &slowest, .takes = slowest.*by, .usual = usual_of_others(slowest, by)};
-    slow.cost_s = slow.takes - slow.usual;
-    const double limit = kSlowWorker + kScatterWorker * shortage(slowest.node);
-    if (slow.takes < limit * slow.usual || !worth(slow.cost_s)) return std::nullopt;
-    const double quick = slowest.compute_quick_s;
-    slow.in_bursts =
-        slow.takes >= kBursts * quick &&
-        quick < kSlowWorker * usual_of_others(slowest, &DoctorFacts::Worker::compute_quick_s);
-    if (slow.in_bursts) {
-      // Whatever else it does stands still as long, and the others wait for that, too.
-      const double wait_s =
-          usual_of_others(slowest, &DoctorFacts::Worker::stall_s) - slowest.stall_s;
-      slow.cost_s = std::max(slow.cost_s, std::min(stands_s(slow), wait_s));
-    }
-    return slow;
-  }
-  /// Of an iteration, a process stands still as much as its computing takes longer than the
-  /// others'.
-  double stands_s(const SlowWorker& slow) const {
-    return (1.0 - slow.usual / slow.takes) * f_.iteration_s;
-  }
-  double usual_of_others(const DoctorFacts::Worker& than, Compute by) const {
-    std::vector<double> others;
-    for (const auto& worker : f_.workers) {
-      if (&worker != &than) others.push_back(worker.*by);
-    }
-    return median(others);
-  }
-
-  struct SlowLink {
-    const DoctorFacts::Node* node = nullptr;
-    bool sends = false;
-    double rate = 0.0, usual = 0.0, busy_s = 0.0;
-    double limit = 0.0;  ///< times that it may be slower
-  };
-
-  /// One node whose best stream, in a direction, is slow where the others' best are not.
-  std::optional<SlowLink> slow_link() const {
-    std::optional<SlowLink> worst;
-    // Within a host no link has its messages, and none is slow.
-    if (f_.one_host || !worth(stall_s_)) return worst;
-    for (const bool sends : {true, false}) {
-      for (const auto* node : nodes_) {
-        const auto& rate = sends ? node->send_bytes_per_s : node->receive_bytes_per_s;
-        const double busy_s = sends ? node->send_s : node->receive_s;
-        if (!rate || !worth(busy_s)) continue;
-        std::vector<double> others;
-        for (const auto* other : nodes_) {
-          const auto& theirs = sends ? other->send_bytes_per_s : other->receive_bytes_per_s;
-          if (other != node && theirs) others.push_back(*theirs);
-        }
-        // One other tells nothing: it may be slow because this one's other end is.
-        const double usual = median(others);
-        const double limit = kSlowLink + kScatterLink * shortage(*node);
-        if (others.size() < 2 || *rate * limit > usual) continue;
-        if (!worst || busy_s > worst->busy_s) worst = {node, sends, *rate, usual, busy_s, limit};
-      }
-    }
-    return worst;
-  }
-
-  /// What is on its way to or from a process waits while that stands still. Whether its link is as
-  /// good as any in the rest of the time.
-  bool explains(const SlowWorker& worker, const SlowLink& link) const {
-    const double moves_s = link.busy_s - stands_s(worker);
-    return !worth(moves_s) || link.rate * link.busy_s / moves_s * link.limit > link.usual;
-  }
-
   /// A process that often stands still reads and writes late too, and one whose link is slow may
   /// compute a little longer by chance: of one node, the worker has the word where it explains the
   /// link, and else the greater loss. Whether a link is accused.
   bool one_node() {
-    std::optional<SlowWorker> worker = slow_worker();
-    std::optional<SlowLink> link = slow_link();
-    if (link && is_limited(*link->node)) link.reset();  // cpu() tells it
+    std::optional<SlowWorker> worker = slow_worker(f_);
+    std::optional<SlowLink> link = slow_link(f_, stall_s_);
+    if (link && is_limited(f_, *link->node)) link.reset();  // cpu() tells it
     if (worker && link && link->node == &worker->worker->node) {
-      if (link->busy_s > worker->cost_s && !explains(*worker, *link)) {
+      if (link->busy_s > worker->cost_s && !explains(f_, *worker, *link)) {
         worker.reset();
       } else {
         link.reset();
@@ -346,7 +199,7 @@ class Doctor {
     for (const DoctorFacts::Daemon& daemon : f_.daemons) {
       if (!daemon.compute_before_s || !daemon.compute_now_s) continue;
       const double now = *daemon.compute_now_s, before = *daemon.compute_before_s;
-      const double limit = kSlowWorker + kScatterWorker * shortage_of(daemon.name);
+      const double limit = limit_of(daemon.name);
       if (now < limit * before || !worth(now - before)) continue;
       if (Finding* known = accusation_of(daemon.name); known != nullptr) {
         absl::StrAppend(&known->what, "; it took ", seconds_text(before), " on average before");
@@ -375,11 +228,11 @@ class Doctor {
     }
     return nullptr;
   }
-  double shortage_of(const std::string& name) const {
+  double limit_of(const std::string& name) const {
     for (const auto* node : nodes_) {
-      if (node->name == name) return shortage(*node);
+      if (node->name == name) return slow_worker_limit(f_, node);
     }
-    return 0.0;
+    return slow_worker_limit(f_, nullptr);
   }
 
   double longest_stall() const {
@@ -585,7 +438,7 @@ class Doctor {
       const bool at_limit = server.disk_share >= kBusyDisk;
       // Slow but idle is nobody's trouble: a small checkpoint is all overhead.
       if (!at_limit &&
-          !(slower && (server.disk_waiting > 0.0 || server.disk_share >= kWorthShare))) {
+          !(slower && (server.disk_waiting > 0.0 || server.disk_share >= kWorthDisk))) {
         continue;
       }
       if (!others.empty() && !slower && some_disk_is_slower(server)) continue;

@@ -1,7 +1,7 @@
 #pragma once
 
-// What limits a job, out of the facts. Pure: the rules and their limits are all here, and
-// docs/tracing.md tells them.
+// What limits a job, out of the facts. Pure: the rules and their limits are all here, in
+// doctor_cores.h and in doctor_slow_node.h, and docs/tracing.md tells them.
 
 #include <string>
 #include <vector>

@@ -126,7 +126,7 @@ class Deadlines {
       if (next) {
         changed_.wait_for(lock, *next - now);
       } else {
-        changed_.wait(lock);
+        changed_.wait(lock);  // for set() or the destructor, one of which comes
       }
     }
   }
