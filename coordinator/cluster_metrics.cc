@@ -28,6 +28,23 @@ std::string reachable_metrics_address(const std::string& address) {
   return to_string({name.data(), parsed->port});
 }
 
+/// A node that is lost has to be brought back by somebody, though the job may go on without it.
+spdlog::level::level_enum log_level(EventKind kind) {
+  switch (kind) {
+    case EventKind::kAlarm:
+      return spdlog::level::err;
+    case EventKind::kLoss:
+    case EventKind::kRecovery:
+      return spdlog::level::warn;
+    case EventKind::kJoin:
+    case EventKind::kLeave:
+    case EventKind::kJob:
+    case EventKind::kCheckpoint:
+      break;
+  }
+  return spdlog::level::info;
+}
+
 }  // namespace
 
 CoordinatorFigures Cluster::figures() {
@@ -77,7 +94,7 @@ CoordinatorFigures Cluster::figures() {
 /// For the log and for those who watch.
 void Cluster::note(EventKind kind, const std::string& text) {
   const std::string line = one_line(text);
-  spdlog::log(kind == EventKind::kAlarm ? spdlog::level::err : spdlog::level::info, "{}", line);
+  spdlog::log(log_level(kind), "{}", line);
   events_.add(kind, line, clock_->unix_time().count());
 }
 

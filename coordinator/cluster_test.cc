@@ -13,10 +13,12 @@
 #include "coordinator/cluster_test_support.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/log_capture.h"
 
 namespace poseidon {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 /// Two servers and a worker train; the second server is lost, and its place waits for it.
@@ -141,6 +143,18 @@ TEST_F(ClusterTest, SoIsTimeInWhichItWasCutOff) {
   EXPECT_THAT(status().message(), HasSubstr("waits for server 1"));
   go_on(std::chrono::seconds(6));
   EXPECT_EQ(status().state(), "preparing");
+}
+
+/// They are what --log-level warning still shows.
+TEST_F(ClusterTest, WhoIsLostAndARecoveryAreWarnings) {
+  testing_support::LogCapture log;
+  cluster_->on_end(join(v1::NODE_ROLE_WORKER, 5).get(), "broke its stream");
+  v1::NodeMessage leave;
+  leave.mutable_leave()->set_reason("the test");
+  cluster_->on_message(worker_.get(), leave);
+  EXPECT_THAT(log.end(), AllOf(HasSubstr("[info] worker 127.0.0.1:4705"),
+                               HasSubstr("[warning] worker 127.0.0.1:4705"),
+                               HasSubstr("[warning] job toy-1: worker 0 ")));
 }
 
 }  // namespace
