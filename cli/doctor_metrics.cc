@@ -71,8 +71,8 @@ constexpr std::array kNames = {kBuildInfo,
 /// Of so many iterations a mean tells something of how it was before, and of a look of some
 /// seconds.
 constexpr double kTellingBefore = 20, kTellingNow = 3;
-/// What happens in every healthy cluster when epochs change.
-constexpr std::array<std::string_view, 3> kHarmless = {"duplicate", "epoch", "stale_epoch"};
+/// What happens in every healthy cluster when epochs change, and when a job ends.
+constexpr std::array<std::string_view, 4> kHarmless = {"duplicate", "epoch", "stale_epoch", "late"};
 
 std::string_view role_text(Role role) {
   switch (role) {

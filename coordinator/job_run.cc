@@ -236,7 +236,8 @@ Participant* JobRun::expect_participant(NodeId from, Epoch epoch, const char* wh
   }
   if (ended() || participant->state == ParticipantState::kLost ||
       participant->state == ParticipantState::kWaiting) {
-    refuse(actions, Refusal::kWrongState,
+    // It hears a moment later that its epoch or the job is over, and says meanwhile what it has to.
+    refuse(actions, Refusal::kLate,
            absl::StrFormat("%s from %s; job %s is %s", what, participant_text(*participant),
                            description_.id, job_state_name(state_)));
     return nullptr;

@@ -309,6 +309,21 @@ TEST_F(JobRunTest, TheModelMayComeLast) {
   EXPECT_THAT(only<SendStop>(actions_), SizeIs(4));
 }
 
+/// A server seals an earlier checkpoint, say.
+TEST_F(JobRunTest, WhatWasOnItsWayAtTheEndIsHarmless) {
+  run();
+  report_all();
+  job_->on_model_stored(kEpoch, at(9));
+  job_->on_finished(NodeId(11), kEpoch, at(9));
+  job_->on_finished(NodeId(12), kEpoch, at(9));
+  ASSERT_EQ(job_->state(), JobState::kDone);
+  expect_refused(
+      job_->on_checkpoint_report(NodeId(1), kEpoch, {.iteration = 2, .stored = true}, 1, at(10)),
+      Refusal::kLate);
+  EXPECT_TRUE(is_harmless(Refusal::kLate));
+  EXPECT_FALSE(is_harmless(Refusal::kWrongState));
+}
+
 TEST_F(JobRunTest, AModelThatNeverComesFailsTheJob) {
   run();
   report_all();
@@ -339,8 +354,8 @@ TEST_F(JobRunTest, AFailedNodeFailsTheJobWithItsReason) {
   actions_ = job_->on_failed(NodeId(2), kEpoch, "out of memory", FailureKind::kJob, at(6));
   expect_failed(actions_, "server 1 (10.0.0.2:4711) failed: out of memory");
   expect_refused(job_->on_failed(NodeId(1), kEpoch, "too", FailureKind::kJob, at(6)),
-                 Refusal::kWrongState);
-  expect_refused(report(11, 0, 1.0, 6), Refusal::kWrongState);
+                 Refusal::kLate);
+  expect_refused(report(11, 0, 1.0, 6), Refusal::kLate);
 }
 
 TEST_F(JobRunTest, AFailureOfAnOlderEpochIsRefused) {

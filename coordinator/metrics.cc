@@ -83,7 +83,7 @@ void add_counts(const CoordinatorFigures& figures, MetricFamilies& families) {
             static_cast<double>(counts.jobs.checkpoints_failed));
   auto refused =
       counter_family("poseidon_refused_messages_total", "Messages that were not used, by reason");
-  for (int r = 0; r <= static_cast<int>(Refusal::kVersion); ++r) {
+  for (int r = 0; r < static_cast<int>(Refusal::kCount); ++r) {
     const char* const reason = refusal_name(static_cast<Refusal>(r));
     const auto found = figures.refusals.find(reason);
     add_value(refused, {{"reason", reason}, {"role", "coordinator"}},

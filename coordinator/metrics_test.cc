@@ -47,6 +47,7 @@ TEST(CoordinatorPage, ShowsNodesJobAndCheckpoints) {
   figures.counts.jobs.of(EpochEnd::kBetterPlan) = 3;
   figures.counts.jobs.checkpoints_failed = 6;
   figures.refusals["stale_epoch"] = 8;
+  figures.refusals["late"] = 2;
   JobFigures& job = figures.job.emplace();
   job.id = "digits-7";
   job.state = "recovering";
@@ -83,6 +84,9 @@ TEST(CoordinatorPage, ShowsNodesJobAndCheckpoints) {
   EXPECT_EQ(value_of(page, "poseidon_refused_messages_total",
                      {{"reason", "stale_epoch"}, {"role", "coordinator"}}),
             8.0);
+  EXPECT_EQ(value_of(page, "poseidon_refused_messages_total",
+                     {{"reason", "late"}, {"role", "coordinator"}}),
+            2.0);
   EXPECT_EQ(value_of(page, "poseidon_job_state", {{"state", "recovering"}}), 1.0);
   EXPECT_EQ(value_of(page, "poseidon_job_info", {{"id", "digits-7"}}), 1.0);
   EXPECT_EQ(value_of(page, "poseidon_job_iterations"), 500.0);

@@ -24,8 +24,17 @@ const char* refusal_name(Refusal refusal) {
       return "duplicate";
     case Refusal::kVersion:
       return "version";
+    case Refusal::kLate:
+      return "late";
+    case Refusal::kCount:
+      break;
   }
   return "unknown";
+}
+
+bool is_harmless(Refusal refusal) {
+  return refusal == Refusal::kStaleEpoch || refusal == Refusal::kDuplicate ||
+         refusal == Refusal::kLate;
 }
 
 WorkerRank IterationCombiner::slowest() const {

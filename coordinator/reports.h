@@ -25,8 +25,12 @@ enum class Refusal {
   kWrongIteration,  ///< not the iteration that comes next
   kDuplicate,       ///< said before
   kVersion,         ///< another protocol version
+  kLate,            ///< of an epoch that is over: was on its way when it ended
+  kCount,           ///< number of reasons, not one itself
 };
 const char* refusal_name(Refusal refusal);  ///< "stale_epoch", ...
+/// What healthy nodes send, too, after a cut, after a recovery, or at the end of a job.
+bool is_harmless(Refusal refusal);
 
 struct IterationResult {
   Iteration iteration = 0;
