@@ -9,7 +9,6 @@
 #include "common/check.h"
 #include "common/ids.h"
 #include "common/protobuf_walk.h"
-#include "common/status_macros.h"
 
 namespace poseidon {
 namespace {
@@ -53,39 +52,47 @@ struct ProbeSession::Decoded {
 
 ProbeSession::ProbeSession(Role role, ProbeLimits limits) : role_(role), limits_(limits) {}
 
-absl::Status ProbeSession::check(const Decoded& message) const {
-  const auto refuse = [](const auto&... what) {
-    return absl::InvalidArgumentError(absl::StrCat("probe refused: ", what...));
+Objection ProbeSession::check(const Decoded& message) const {
+  const auto object = [](DataRefusal reason, const auto&... what) {
+    return Objection{reason, absl::StrCat("probe refused: ", what...)};
   };
   if (message.version != kProtocolVersion) {
-    return refuse("it speaks protocol ", message.version, ", this node ", kProtocolVersion);
+    return object(DataRefusal::kVersion, "it speaks protocol ", message.version, ", this node ",
+                  kProtocolVersion);
   }
-  if (!greeted_ != (message.kind == kHello)) return refuse("HELLO comes first, and once");
+  if (!greeted_ != (message.kind == kHello)) {
+    return object(DataRefusal::kKind, "HELLO comes first, and once");
+  }
   if (message.delivered < acknowledged_bytes_ || message.delivered > sent_bytes_) {
-    return refuse("it has taken ", message.delivered, " of ", sent_bytes_, " bytes");
+    return object(DataRefusal::kSize, "it has taken ", message.delivered, " of ", sent_bytes_,
+                  " bytes");
   }
   if (message.payload_bytes > kMaxPieceBytes ||
       message.payload_bytes > limits_.max_bytes - received_bytes_) {
-    return refuse("a piece of ", message.payload_bytes, " bytes after ", received_bytes_, " of ",
-                  limits_.max_bytes);
+    return object(DataRefusal::kSize, "a piece of ", message.payload_bytes, " bytes after ",
+                  received_bytes_, " of ", limits_.max_bytes);
   }
   const bool known =
       message.kind == kHello || message.kind == kData || message.kind == kAck ||
       message.kind == kPing ||
       (message.kind == kResult && role_ == Role::kCaller && send_start_ && !send_rate_);
-  if (!known) return refuse("kind ", message.kind, " at this moment");
-  if (message.kind == kPing && role_ == Role::kCaller && !ping_sent_) return refuse("PING unasked");
-  if (message.kind == kPing && role_ == Role::kAnswerer && pings_ > 0) return refuse("PING twice");
-  if (message.kind == kData && role_ == Role::kCaller && !send_rate_) {
-    return refuse("DATA before the other direction's end");
+  if (!known) return object(DataRefusal::kKind, "kind ", message.kind, " at this moment");
+  if (message.kind == kPing && role_ == Role::kCaller && !ping_sent_) {
+    return object(DataRefusal::kKind, "PING unasked");
   }
-  return absl::OkStatus();
+  if (message.kind == kPing && role_ == Role::kAnswerer && pings_ > 0) {
+    return object(DataRefusal::kKind, "PING twice");
+  }
+  if (message.kind == kData && role_ == Role::kCaller && !send_rate_) {
+    return object(DataRefusal::kKind, "DATA before the other direction's end");
+  }
+  return {};
 }
 
-absl::Status ProbeSession::on_message(const Bytes& bytes, Nanoseconds now) {
+Objection ProbeSession::on_message(const Bytes& bytes, Nanoseconds now) {
   Decoded message;
   Bytes payload;
-  POSEIDON_RETURN_IF_ERROR(
+  const absl::Status walked =
       protobuf::walk_message(bytes, "ProbeMessage", kPayloadField, payload,
                              [&](std::uint32_t field, protobuf::WireType, std::uint64_t value) {
                                if (field == kVersionField) message.version = value;
@@ -94,9 +101,10 @@ absl::Status ProbeSession::on_message(const Bytes& bytes, Nanoseconds now) {
                                if (field == kMaxUsField) message.max_us = value;
                                if (field == kDeliveredField) message.delivered = value;
                                if (field == kRateField) message.rate = value;
-                             }));
+                             });
+  if (!walked.ok()) return {DataRefusal::kMalformed, std::string(walked.message())};
   message.payload_bytes = message.kind == kData ? payload.size() : 0;
-  POSEIDON_RETURN_IF_ERROR(check(message));
+  if (Objection objection = check(message)) return objection;
   acknowledged_bytes_ = message.delivered;
   switch (message.kind) {
     case kHello:
@@ -120,7 +128,7 @@ absl::Status ProbeSession::on_message(const Bytes& bytes, Nanoseconds now) {
     default:
       break;
   }
-  return absl::OkStatus();
+  return {};
 }
 
 void ProbeSession::take_ping(Nanoseconds now) {
@@ -270,10 +278,14 @@ class LinkProbe::End final : public StreamHandler {
 
   ReadNext on_message(Bytes message) override {
     if (closing_) return ReadNext::kContinue;
-    const absl::Status status = session_.on_message(message, probe_->transport_->now());
-    if (status.ok()) {
+    const Objection objection = session_.on_message(message, probe_->transport_->now());
+    if (!objection) {
       pump();
-    } else if (number_ == probe_->calling_) {
+      return ReadNext::kContinue;
+    }
+    probe_->refuse(stream_->peer(), objection);
+    const absl::Status status = absl::InvalidArgumentError(objection.message);
+    if (number_ == probe_->calling_) {
       probe_->finish(status);
     } else {
       close(status);
@@ -303,8 +315,14 @@ class LinkProbe::End final : public StreamHandler {
   std::unique_ptr<Stream> stream_;  ///< dies first: nothing is heard after it
 };
 
-LinkProbe::LinkProbe(Transport* transport) : transport_(transport) {}
+LinkProbe::LinkProbe(Transport* transport, RefusalCounts* refusals, RefusalLog log)
+    : transport_(transport), refusals_(refusals), log_(std::move(log)) {}
 LinkProbe::~LinkProbe() { *alive_ = false; }
+
+void LinkProbe::refuse(const std::string& peer, const Objection& objection) {
+  refusals_->add(objection.reason);
+  if (log_) log_(peer, objection);
+}
 
 void LinkProbe::watch(std::uint64_t number, Nanoseconds delay) {
   transport_->post_after(delay, [this, alive = alive_, number] {

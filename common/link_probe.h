@@ -30,6 +30,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/refusal_log.h"
 #include "common/transport.h"
 
 namespace poseidon {
@@ -55,8 +56,8 @@ class ProbeSession {
   enum class Role { kCaller, kAnswerer };
   ProbeSession(Role role, ProbeLimits limits);
 
-  /// INVALID_ARGUMENT for what no end of ours sends here; the session is over then.
-  absl::Status on_message(const Bytes& message, Nanoseconds now);
+  /// Objects to what no end of ours sends here; the session is over then.
+  Objection on_message(const Bytes& message, Nanoseconds now);
   /// What to write now, if anything; ask again after every event and every write.
   std::optional<OutgoingMessage> next(Nanoseconds now);
   /// When something ends by itself that has not ended yet.
@@ -71,7 +72,7 @@ class ProbeSession {
   };
   struct Decoded;
 
-  absl::Status check(const Decoded& message) const;
+  Objection check(const Decoded& message) const;
   void take_data(std::uint64_t bytes, Nanoseconds now);
   void take_ping(Nanoseconds now);
   bool receiving_ended(Nanoseconds now) const;
@@ -104,8 +105,8 @@ class LinkProbe final : public Acceptor {
  public:
   using Done = std::function<void(absl::StatusOr<ProbeResult>)>;
 
-  /// `transport` speaks kProbeMethod and outlives the probe.
-  explicit LinkProbe(Transport* transport);
+  /// `transport` speaks kProbeMethod; it and `refusals` outlive the probe. `log` may be empty.
+  LinkProbe(Transport* transport, RefusalCounts* refusals, RefusalLog log);
   ~LinkProbe() override;
 
   /// Any thread. Measures towards `address`; `done` is called once, on the loop, within seconds:
@@ -123,7 +124,11 @@ class LinkProbe final : public Acceptor {
   void remove(End& end);
   void watch(std::uint64_t number, Nanoseconds delay);
 
+  void refuse(const std::string& peer, const Objection& objection);
+
   Transport* const transport_;
+  RefusalCounts* const refusals_;
+  const RefusalLog log_;
   std::map<std::uint64_t, std::unique_ptr<End>> ends_;
   std::uint64_t next_number_ = 0;
   std::uint64_t calling_ = 0;  ///< number of our own measurement's end; 0: none

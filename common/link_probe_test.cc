@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "common/grpc_transport.h"
 #include "common/ids.h"
@@ -16,6 +17,7 @@
 namespace poseidon {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr Nanoseconds ms(std::int64_t count) { return Milliseconds(count); }
@@ -107,8 +109,8 @@ Played play(ProbeLimits limits, Wire there, Wire back) {
     while (!events.empty() && events.begin()->first <= now) {
       const Event event = events.begin()->second;
       events.erase(events.begin());
-      const absl::Status status = ends[event.to].on_message(event.message, now);
-      EXPECT_TRUE(status.ok()) << status;
+      const Objection objection = ends[event.to].on_message(event.message, now);
+      EXPECT_FALSE(objection) << objection.message;
     }
   }
   return played;
@@ -162,14 +164,14 @@ TEST(ProbeSession, WhereNothingComesItSaysSo) {
 
 class Hostile : public ::testing::Test {
  protected:
-  absl::Status say(const v1::ProbeMessage& message) {
+  Objection say(const v1::ProbeMessage& message) {
     return end_.on_message(bytes_of(message), ms(1));
   }
   void greet(std::uint64_t max_bytes = 1 << 20, std::uint64_t max_us = 100'000) {
     v1::ProbeMessage hello = message(v1::PROBE_KIND_HELLO);
     hello.set_max_bytes(max_bytes);
     hello.set_max_us(max_us);
-    ASSERT_TRUE(say(hello).ok());
+    ASSERT_FALSE(say(hello));
     ASSERT_EQ(parse(*end_.next(ms(1))).kind(), v1::PROBE_KIND_HELLO);
   }
   ProbeSession end_{ProbeSession::Role::kAnswerer, kProbeCeiling};
@@ -179,43 +181,43 @@ TEST_F(Hostile, AnAnswererAgreesToNoMoreThanItsCeiling) {
   greet(UINT64_MAX, UINT64_MAX);
   v1::ProbeMessage data = message(v1::PROBE_KIND_DATA);
   data.set_payload(std::string(1000, 'x'));
-  ASSERT_TRUE(say(data).ok());
+  ASSERT_FALSE(say(data));
   EXPECT_EQ(*end_.deadline(), ms(1) + kProbeCeiling.max_time);
   EXPECT_EQ(parse(*end_.next(ms(1))).kind(), v1::PROBE_KIND_ACK) << "nothing of its own yet";
 }
 
 TEST_F(Hostile, WhatNoEndOfOursSendsIsRefused) {
-  EXPECT_FALSE(say(message(v1::PROBE_KIND_DATA)).ok()) << "before HELLO";
+  EXPECT_TRUE(say(message(v1::PROBE_KIND_DATA))) << "before HELLO";
   v1::ProbeMessage other_version = message(v1::PROBE_KIND_HELLO);
   other_version.set_protocol_version(99);
-  EXPECT_FALSE(say(other_version).ok());
+  EXPECT_TRUE(say(other_version));
   Bytes garbage;
   const std::string text = "\xff\xff\xff\xff\xff\xff";
   garbage.pieces.push_back({reinterpret_cast<const std::byte*>(text.data()), text.size()});
-  EXPECT_FALSE(end_.on_message(garbage, ms(1)).ok());
+  EXPECT_TRUE(end_.on_message(garbage, ms(1)));
   greet();
-  EXPECT_FALSE(say(message(v1::PROBE_KIND_HELLO)).ok()) << "twice";
-  EXPECT_FALSE(say(message(v1::PROBE_KIND_RESULT)).ok()) << "only an answerer sends it";
-  EXPECT_FALSE(say(message(v1::PROBE_KIND_UNSPECIFIED)).ok());
+  EXPECT_TRUE(say(message(v1::PROBE_KIND_HELLO))) << "twice";
+  EXPECT_TRUE(say(message(v1::PROBE_KIND_RESULT))) << "only an answerer sends it";
+  EXPECT_TRUE(say(message(v1::PROBE_KIND_UNSPECIFIED)));
   v1::ProbeMessage too_much_taken = message(v1::PROBE_KIND_ACK);
   too_much_taken.set_delivered_bytes(1);
-  EXPECT_FALSE(say(too_much_taken).ok()) << "more than was sent";
+  EXPECT_TRUE(say(too_much_taken)) << "more than was sent";
   v1::ProbeMessage too_large = message(v1::PROBE_KIND_DATA);
   too_large.set_payload(std::string((1 << 20) + 1, 'x'));
-  EXPECT_FALSE(say(too_large).ok());
-  EXPECT_TRUE(say(message(v1::PROBE_KIND_PING)).ok());
-  EXPECT_FALSE(say(message(v1::PROBE_KIND_PING)).ok()) << "a flood of them would have to be kept";
+  EXPECT_TRUE(say(too_large));
+  EXPECT_FALSE(say(message(v1::PROBE_KIND_PING)));
+  EXPECT_TRUE(say(message(v1::PROBE_KIND_PING))) << "a flood of them would have to be kept";
 }
 
 TEST(ProbeSession, AnAnswererTellsNoSpeedBeforeItHasEchoed) {
   ProbeSession caller{ProbeSession::Role::kCaller, kProbeCeiling};
   ASSERT_EQ(parse(*caller.next(ms(1))).kind(), v1::PROBE_KIND_HELLO);
-  ASSERT_TRUE(caller.on_message(bytes_of(message(v1::PROBE_KIND_HELLO)), ms(1)).ok());
+  ASSERT_FALSE(caller.on_message(bytes_of(message(v1::PROBE_KIND_HELLO)), ms(1)));
   ASSERT_EQ(parse(*caller.next(ms(1))).kind(), v1::PROBE_KIND_PING);
   v1::ProbeMessage result = message(v1::PROBE_KIND_RESULT);
   result.set_bytes_per_s(1);
-  EXPECT_FALSE(caller.on_message(bytes_of(result), ms(1)).ok()) << "nothing to report with it yet";
-  EXPECT_FALSE(caller.on_message(bytes_of(message(v1::PROBE_KIND_DATA)), ms(1)).ok());
+  EXPECT_TRUE(caller.on_message(bytes_of(result), ms(1))) << "nothing to report with it yet";
+  EXPECT_TRUE(caller.on_message(bytes_of(message(v1::PROBE_KIND_DATA)), ms(1)));
   EXPECT_FALSE(caller.result(ms(1) + 2 * kProbeCeiling.max_time));
 }
 
@@ -223,7 +225,7 @@ TEST_F(Hostile, WhoTakesNothingGetsLittle) {
   greet(64 << 20);
   v1::ProbeMessage data = message(v1::PROBE_KIND_DATA);
   data.set_payload("x");
-  ASSERT_TRUE(say(data).ok());
+  ASSERT_FALSE(say(data));
   std::uint64_t sent = 0;
   while (auto outgoing = end_.next(ms(200))) sent += outgoing->payload.size();
   EXPECT_GT(sent, 0u);
@@ -235,7 +237,8 @@ TEST_F(Hostile, WhoTakesNothingGetsLittle) {
 TEST(LinkProbe, MeasuresOverAnyTransport) {
   MemoryNetwork network(1, {.min_delay = std::chrono::microseconds(200),
                             .max_delay = std::chrono::microseconds(300)});
-  LinkProbe a(&network.endpoint("a")), b(&network.endpoint("b"));
+  RefusalCounts refusals;
+  LinkProbe a(&network.endpoint("a"), &refusals, {}), b(&network.endpoint("b"), &refusals, {});
   ASSERT_TRUE(network.endpoint("b").listen("b:1", &b).ok());
   std::optional<absl::StatusOr<ProbeResult>> result;
   a.measure("b:1", {}, [&](absl::StatusOr<ProbeResult> r) { result = std::move(r); });
@@ -250,7 +253,8 @@ TEST(LinkProbe, MeasuresOverAnyTransport) {
 
 TEST(LinkProbe, NobodyThereIsSaidWithTheAddress) {
   MemoryNetwork network(1, {});
-  LinkProbe probe(&network.endpoint("a"));
+  RefusalCounts refusals;
+  LinkProbe probe(&network.endpoint("a"), &refusals, {});
   std::optional<absl::StatusOr<ProbeResult>> result;
   probe.measure("nowhere:1", {}, [&](absl::StatusOr<ProbeResult> r) { result = std::move(r); });
   while (!result && network.step()) {
@@ -277,7 +281,8 @@ class Mute final : public Acceptor, public StreamHandler {
 TEST(LinkProbe, SilenceEndsAndSoDoesCancelling) {
   for (const bool cancel : {false, true}) {
     MemoryNetwork network(1, {});
-    LinkProbe probe(&network.endpoint("a"));
+    RefusalCounts refusals;
+    LinkProbe probe(&network.endpoint("a"), &refusals, {});
     Mute mute;
     ASSERT_TRUE(network.endpoint("b").listen("b:1", &mute).ok());
     int ended = 0;
@@ -295,12 +300,42 @@ TEST(LinkProbe, SilenceEndsAndSoDoesCancelling) {
   }
 }
 
+TEST(LinkProbe, WhatIsRefusedIsCountedAndSaysWhoseItIs) {
+  MemoryNetwork network(1, {});
+  RefusalCounts refusals;
+  std::vector<std::string> logged;
+  LinkProbe probe(&network.endpoint("b"), &refusals,
+                  [&](const std::string& peer, const Objection& objection) {
+                    logged.push_back(peer + ": " + objection.message);
+                  });
+  ASSERT_TRUE(network.endpoint("b").listen("b:1", &probe).ok());
+  const auto say = [&](const std::string& bytes) {
+    Mute mute;
+    const auto stream = network.endpoint("a").connect("b:1", &mute);
+    stream->write({.prefix = MessagePrefix(bytes)});
+    while (network.step()) {
+    }
+  };
+  v1::ProbeMessage other_version = message(v1::PROBE_KIND_HELLO);
+  other_version.set_protocol_version(99);
+  say(other_version.SerializeAsString());
+  say("\xff\xff\xff\xff\xff\xff");
+  say(message(v1::PROBE_KIND_PING).SerializeAsString());
+  EXPECT_EQ(refusals.of(DataRefusal::kVersion), 1u);
+  EXPECT_EQ(refusals.of(DataRefusal::kMalformed), 1u);
+  EXPECT_EQ(refusals.of(DataRefusal::kKind), 1u);
+  EXPECT_THAT(logged, ElementsAre(HasSubstr("a: probe refused: it speaks protocol 99"),
+                                  HasSubstr("not a ProbeMessage"), HasSubstr("HELLO comes first")));
+}
+
 TEST(LinkProbe, MeasuresOverGrpcBesideAnotherMethodOfThePort) {
   GrpcTransport server, client;
   Mute mute;
   const auto address = server.listen("127.0.0.1:0", &mute);
   ASSERT_TRUE(address.ok()) << address.status();
-  LinkProbe answerer(&server.for_method(kProbeMethod)), caller(&client.for_method(kProbeMethod));
+  RefusalCounts refusals;
+  LinkProbe answerer(&server.for_method(kProbeMethod), &refusals, {});
+  LinkProbe caller(&client.for_method(kProbeMethod), &refusals, {});
   ASSERT_TRUE(server.for_method(kProbeMethod).listen(*address, &answerer).ok());
   server.start();
   client.start();

@@ -20,6 +20,10 @@ struct LogLimitOptions {
   std::size_t max_kinds = 256;  ///< kinds of lines that are told apart
 };
 
+/// Of one reason to refuse messages: the first ten, then the 16th, 32nd and so on. `n`: the number
+/// of this one, from 1.
+constexpr bool is_logged_refusal(std::uint64_t n) { return n <= 10 || (n & (n - 1)) == 0; }
+
 /// Lines are alike when they differ in nothing but digits, what stands in double quotes, and what
 /// comes late in the line.
 class LogLimit {

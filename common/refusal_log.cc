@@ -2,16 +2,15 @@
 
 #include <cstdint>
 
+#include "common/log_limit.h"
 #include "spdlog/spdlog.h"
 
 namespace poseidon {
 
-std::function<void(const std::string& peer, const Objection&)> refusal_log(
-    const RefusalCounts& counts) {
+RefusalLog refusal_log(const RefusalCounts& counts) {
   return [&counts](const std::string& peer, const Objection& objection) {
     const std::uint64_t n = counts.of(objection.reason);
-    const bool logged = n <= 10 || (n & (n - 1)) == 0;  // then the 16th, 32nd, 64th, ...
-    if (!logged) return;
+    if (!is_logged_refusal(n)) return;
     spdlog::warn("refused a data message from {} ({}, number {}): {}", peer,
                  data_refusal_name(objection.reason), n, objection.message);
   };

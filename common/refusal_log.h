@@ -2,9 +2,10 @@
 
 // The log's side of refused data messages.
 //
-// Before: server/chunk_service.h or worker/relay_service.h refused one, and counted it. After: the
-// log has the first ten of each reason, then the 16th, 32nd and so on. The function that it makes
-// is called on the loop.
+// Before: a service of data streams (server/chunk_service.h, server/store_service.h,
+// worker/peer_stream.h, common/link_probe.h) refused one, and counted it. After: the log has the
+// first ten of each reason, then the 16th, 32nd and so on. The function that it makes is called on
+// the loop.
 
 #include <functional>
 #include <string>
@@ -13,8 +14,10 @@
 
 namespace poseidon {
 
+/// Hears of a message that was not used, and is counted already, with who sent it.
+using RefusalLog = std::function<void(const std::string& peer, const Objection&)>;
+
 /// `counts`, in which they are counted already, outlives it.
-std::function<void(const std::string& peer, const Objection&)> refusal_log(
-    const RefusalCounts& counts);
+RefusalLog refusal_log(const RefusalCounts& counts);
 
 }  // namespace poseidon

@@ -78,8 +78,8 @@ absl::StatusOr<DecodedStore> decode_store(const Bytes& message) {
       }));
   const StoreHeader& header = decoded.header;
   if (header.protocol_version != kProtocolVersion) {
-    return absl::InvalidArgumentError(absl::StrCat("protocol version ", header.protocol_version,
-                                                   ", this process speaks ", kProtocolVersion));
+    return absl::FailedPreconditionError(absl::StrCat("protocol version ", header.protocol_version,
+                                                      ", this process speaks ", kProtocolVersion));
   }
   const auto operation = static_cast<std::uint32_t>(header.operation);
   if (operation < static_cast<std::uint32_t>(StoreOperation::kRead) ||

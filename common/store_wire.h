@@ -50,8 +50,8 @@ struct DecodedStore {
 /// StoreMessage.
 MessagePrefix encode_prefix(const StoreHeader& header, std::size_t payload_bytes);
 
-/// Any valid StoreMessage. INVALID_ARGUMENT for bytes that are none, another protocol version, an
-/// unknown operation, or a slot beyond kMaxStateSlots.
+/// Any valid StoreMessage. FAILED_PRECONDITION for another protocol version; INVALID_ARGUMENT for
+/// bytes that are none, an unknown operation, or a slot beyond kMaxStateSlots.
 absl::StatusOr<DecodedStore> decode_store(const Bytes& message);
 
 }  // namespace poseidon

@@ -66,6 +66,16 @@ TEST(StoreWire, RefusesWhatNobodySays) {
   EXPECT_THAT(refusal([](auto& m) { m.set_slot(3); }), HasSubstr("slot 3"));
 }
 
+TEST(StoreWire, AnotherVersionIsToldFromWhatNobodySends) {
+  StoreHeader header = some_header();
+  header.slot = kMaxStateSlots + 1;
+  EXPECT_EQ(decode_store(bytes_of(encode_prefix(header, 0).str())).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  header.protocol_version = kProtocolVersion + 1;
+  EXPECT_EQ(decode_store(bytes_of(encode_prefix(header, 0).str())).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
 TEST(StoreWire, RandomBytesNeverCrash) {
   const std::string good = encode_prefix(some_header(), 5).str() + "abcde";
   SplitMix64 random(3);

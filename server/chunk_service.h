@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/chunk_queue.h"
+#include "common/refusal_log.h"
 #include "common/traffic.h"
 #include "common/transport.h"
 #include "common/wire.h"
@@ -32,9 +33,6 @@ inline constexpr Milliseconds kFirstMessageTimeout{30000};
 
 class ChunkService final : public Acceptor {
  public:
-  /// What happened to a message that was not used; the service has counted it already.
-  using RefusalLog = std::function<void(const std::string& peer, const Objection&)>;
-
   /// `transport` and `refusals` must outlive the service, which is destroyed only once the
   /// transport has stopped. `end`: kRelay, or kNone for a server. `taken`: after every message that
   /// the holder took, once its answer is under way. May be empty, as `log` may.

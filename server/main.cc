@@ -117,13 +117,13 @@ absl::Status run(const MainOptions& options) {
                        options.pending_limit_mib << 20, &team);
   const auto address = transport.listen(to_string(*listen), &service);
   if (!address.ok()) return address.status();
-  LinkProbe probe(&grpc.for_method(kProbeMethod));
+  LinkProbe probe(&grpc.for_method(kProbeMethod), &refusals, refusal_log(refusals));
   POSEIDON_RETURN_IF_ERROR(grpc.for_method(kProbeMethod).listen(*address, &probe).status());
   Transport& stores = grpc.for_method(kStoreMethod);
   std::optional<BackgroundThread> disk(std::in_place);
   CheckpointKeeper keeper(*std::move(store), &*disk, node_probe);
   keeper.remember_owner_in(std::filesystem::path(options.data_dir) / "STORE_OWNER");
-  StoreService store_service(&stores, &keeper);
+  StoreService store_service(&stores, &keeper, &refusals, refusal_log(refusals));
   // Whatever ends us, nobody calls a service that is gone: they stop in this order.
   const absl::Cleanup stop = [&] {
     grpc.stop();

@@ -32,7 +32,7 @@ class ReplicaSenderTest : public ::testing::Test {
     Transport* other = &network_->endpoint("other");
     disk_ = std::make_unique<BackgroundOnLoop>(other, Milliseconds(5));
     keeper_ = std::make_unique<CheckpointKeeper>(std::make_unique<MemoryChunkStore>(), disk_.get());
-    service_ = std::make_unique<StoreService>(other, keeper_.get());
+    service_ = std::make_unique<StoreService>(other, keeper_.get(), &refusals_, RefusalLog());
     ASSERT_TRUE(other->listen("other:1", service_.get()).ok());
     keeper_->begin(kEpoch, kChunks, [this](const SnapshotResult& result) {
       EXPECT_TRUE(result.status.ok()) << result.status;
@@ -70,6 +70,7 @@ class ReplicaSenderTest : public ::testing::Test {
   Transport* self_ = nullptr;
   std::unique_ptr<BackgroundOnLoop> disk_;
   std::unique_ptr<CheckpointKeeper> keeper_;
+  RefusalCounts refusals_;
   std::unique_ptr<StoreService> service_;
   std::unique_ptr<ReplicaSender> sender_;
   std::vector<std::weak_ptr<float>> memory_;

@@ -23,8 +23,6 @@ namespace poseidon {
 
 class ShardService final : public Acceptor {
  public:
-  using RefusalLog = ChunkService::RefusalLog;
-
   /// Takes what a shard has frozen, on the loop.
   using FrozenSink = std::function<void(Epoch, FrozenChunk)>;
 

@@ -20,6 +20,16 @@ bool is_request(StoreOperation operation) {
          operation == StoreOperation::kHold || operation == StoreOperation::kReadHeld;
 }
 
+Objection object_to(const absl::StatusOr<DecodedStore>& message) {
+  if (!message.ok()) {
+    const bool is_version = absl::IsFailedPrecondition(message.status());
+    return {is_version ? DataRefusal::kVersion : DataRefusal::kMalformed,
+            std::string(message.status().message())};
+  }
+  if (is_request(message->header.operation)) return {};
+  return {DataRefusal::kKind, "an answer where a request belongs"};
+}
+
 }  // namespace
 
 class StoreService::Session final : public StreamHandler {
@@ -54,8 +64,9 @@ class StoreService::Session final : public StreamHandler {
   bool closing_ = false;
 };
 
-StoreService::StoreService(Transport* transport, CheckpointKeeper* keeper)
-    : transport_(transport), keeper_(keeper) {}
+StoreService::StoreService(Transport* transport, CheckpointKeeper* keeper, RefusalCounts* refusals,
+                           RefusalLog log)
+    : transport_(transport), keeper_(keeper), refusals_(refusals), log_(std::move(log)) {}
 
 StoreService::~StoreService() { *alive_ = false; }
 
@@ -86,11 +97,10 @@ ReadNext StoreService::on_message(Session& session, const Bytes& message) {
   if (session.closing_) return ReadNext::kContinue;
   session.heard_ = ++messages_;
   const absl::StatusOr<DecodedStore> decoded = decode_store(message);
-  if (!decoded.ok() || !is_request(decoded->header.operation)) {
+  if (const Objection objection = object_to(decoded)) {
+    refuse(session, objection);
     session.closing_ = true;
-    session.stream_->close(
-        absl::InvalidArgumentError(decoded.ok() ? std::string("an answer where a request belongs")
-                                                : std::string(decoded.status().message())));
+    session.stream_->close(absl::InvalidArgumentError(objection.message));
     return ReadNext::kContinue;
   }
   ++session.unanswered_;
@@ -133,9 +143,9 @@ void StoreService::write(Session& session, const DecodedStore& request) {
   const std::size_t slots = request.header.slot + 1;
   const std::size_t bytes = request.payload.size();
   if (bytes % (slots * sizeof(float)) != 0) {
-    answer_error(session.number_, request.header,
-                 absl::InvalidArgumentError(absl::StrCat("a piece of ", bytes, " bytes with ",
-                                                         slots, " slots of equal length")));
+    answer_refused(session, request.header,
+                   {DataRefusal::kSize, absl::StrCat("a piece of ", bytes, " bytes with ", slots,
+                                                     " slots of equal length")});
     return;
   }
   std::vector<float> all(bytes / sizeof(float));
@@ -170,8 +180,8 @@ void StoreService::write(Session& session, const DecodedStore& request) {
 void StoreService::hold(const Session& session, const DecodedStore& request) {
   const std::size_t bytes = request.payload.size();
   if (bytes % sizeof(float) != 0) {
-    answer_error(session.number_, request.header,
-                 absl::InvalidArgumentError(absl::StrCat("a state of ", bytes, " bytes")));
+    answer_refused(session, request.header,
+                   {DataRefusal::kSize, absl::StrCat("a state of ", bytes, " bytes")});
     return;
   }
   std::vector<float> state(bytes / sizeof(float));
@@ -197,6 +207,17 @@ void StoreService::read_held(const Session& session, const StoreHeader& header) 
   StoreHeader data = header;
   data.operation = StoreOperation::kData;
   answer(session.number_, data, as_payload(*state), state);
+}
+
+void StoreService::refuse(const Session& session, const Objection& objection) {
+  refusals_->add(objection.reason);
+  if (log_) log_(session.stream_->peer(), objection);
+}
+
+void StoreService::answer_refused(const Session& session, const StoreHeader& header,
+                                  const Objection& objection) {
+  refuse(session, objection);
+  answer_error(session.number_, header, absl::InvalidArgumentError(objection.message));
 }
 
 void StoreService::answer_error(std::uint64_t session, StoreHeader header,

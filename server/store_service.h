@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "common/refusal_log.h"
 #include "common/store_wire.h"
 #include "common/transport.h"
 #include "server/checkpoint_keeper.h"
@@ -26,8 +27,10 @@ inline constexpr std::size_t kMaxStoreRequests = 4;
 
 class StoreService final : public Acceptor {
  public:
-  /// Both must outlive the service, which is destroyed only once the transport has stopped.
-  StoreService(Transport* transport, CheckpointKeeper* keeper);
+  /// All three must outlive the service, which is destroyed only once the transport has stopped.
+  /// `log` may be empty.
+  StoreService(Transport* transport, CheckpointKeeper* keeper, RefusalCounts* refusals,
+               RefusalLog log);
   ~StoreService() override;
 
   StreamHandler* on_accept(std::unique_ptr<Stream> stream) override;
@@ -39,6 +42,9 @@ class StoreService final : public Acceptor {
   void read(Session& session, const StoreHeader& header);
   void write(Session& session, const DecodedStore& request);
   void hold(const Session& session, const DecodedStore& request);
+  void refuse(const Session& session, const Objection& objection);
+  void answer_refused(const Session& session, const StoreHeader& header,
+                      const Objection& objection);
   void read_held(const Session& session, const StoreHeader& header);
   void answer(std::uint64_t session, StoreHeader header, absl::Span<const std::byte> payload,
               std::shared_ptr<const void> owner);
@@ -49,6 +55,8 @@ class StoreService final : public Acceptor {
 
   Transport* const transport_;
   CheckpointKeeper* const keeper_;
+  RefusalCounts* const refusals_;
+  const RefusalLog log_;
   std::vector<std::unique_ptr<Session>> sessions_;
   std::uint64_t next_session_ = 0;
   std::uint64_t messages_ = 0;  ///< heard of anybody so far

@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/memory_chunk_store.h"
+#include "tests/support/mute_peer.h"
 
 namespace poseidon {
 namespace {
@@ -31,7 +32,12 @@ class StoreServiceTest : public ::testing::Test {
     client_ = &network_->endpoint("client");
     disk_ = std::make_unique<BackgroundOnLoop>(server_, Milliseconds(5));
     keeper_ = std::make_unique<CheckpointKeeper>(std::make_unique<MemoryChunkStore>(), disk_.get());
-    service_ = std::make_unique<StoreService>(server_, keeper_.get());
+    service_ = std::make_unique<StoreService>(
+        server_, keeper_.get(), &refusals_,
+        [this](const std::string& peer, const Objection& objection) {
+          logged_.push_back(peer + ": " + data_refusal_name(objection.reason) + ": " +
+                            objection.message);
+        });
     ASSERT_TRUE(server_->listen("server:1", service_.get()).ok());
     keeper_->begin(kEpoch, kPieces, nullptr);
   }
@@ -83,6 +89,8 @@ class StoreServiceTest : public ::testing::Test {
   Transport* client_ = nullptr;
   std::unique_ptr<BackgroundOnLoop> disk_;
   std::unique_ptr<CheckpointKeeper> keeper_;
+  RefusalCounts refusals_;
+  std::vector<std::string> logged_;
   std::unique_ptr<StoreService> service_;
   std::unique_ptr<StoreTransfer> transfer_;
   std::size_t asked_second_ = 0;
@@ -205,6 +213,32 @@ TEST_F(StoreServiceTest, HoldsStatesAndGivesThemToWhoAsks) {
   const std::vector<float> value(1);
   odd.payload = as_payload(value).subspan(1);
   EXPECT_EQ(run({odd}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(refusals_.of(DataRefusal::kSize), 1u);
+  EXPECT_THAT(logged_, ElementsAre("client: size: a state of 3 bytes"));
+}
+
+TEST_F(StoreServiceTest, WhatIsRefusedIsCountedAndSaysWhoseItIs) {
+  build({});
+  const auto say = [&](const std::string& bytes) {
+    testing_support::MutePeer stranger(client_, Milliseconds(0));
+    const auto stream = client_->connect("server:1", &stranger);
+    stream->write({.prefix = MessagePrefix(bytes)});
+    while (network_->step()) {
+    }
+  };
+  StoreHeader header;
+  header.protocol_version = kProtocolVersion + 1;
+  say(encode_prefix(header, 0).str());
+  say("\xff\xff\xff\xff\xff\xff");
+  header.protocol_version = kProtocolVersion;
+  header.operation = StoreOperation::kData;
+  say(encode_prefix(header, 0).str());
+  EXPECT_EQ(refusals_.of(DataRefusal::kVersion), 1u);
+  EXPECT_EQ(refusals_.of(DataRefusal::kMalformed), 1u);
+  EXPECT_EQ(refusals_.of(DataRefusal::kKind), 1u);
+  EXPECT_THAT(logged_, ElementsAre(HasSubstr("client: protocol_version: protocol version "),
+                                   HasSubstr("client: malformed: not a StoreMessage"),
+                                   "client: kind: an answer where a request belongs"));
 }
 
 /// The same with a second server, whose store has the pieces that the first does not give.
@@ -216,7 +250,8 @@ class SecondStoreTest : public StoreServiceTest {
     second_disk_ = std::make_unique<BackgroundOnLoop>(second, Milliseconds(5));
     second_keeper_ = std::make_unique<CheckpointKeeper>(std::make_unique<MemoryChunkStore>(),
                                                         second_disk_.get());
-    second_service_ = std::make_unique<StoreService>(second, second_keeper_.get());
+    second_service_ =
+        std::make_unique<StoreService>(second, second_keeper_.get(), &refusals_, RefusalLog());
     ASSERT_TRUE(second->listen("second:1", second_service_.get()).ok());
     second_keeper_->begin(kEpoch, kPieces, nullptr);
     auto requests = writes();

@@ -4,8 +4,8 @@
 
 namespace poseidon {
 
-RelayService::RelayService(Transport* transport, RefusalCounts* refusals,
-                           ChunkService::RefusalLog log, std::int64_t pending_limit_bytes)
+RelayService::RelayService(Transport* transport, RefusalCounts* refusals, RefusalLog log,
+                           std::int64_t pending_limit_bytes)
     : refusals_(refusals),
       pending_limit_bytes_(pending_limit_bytes),
       streams_(transport, refusals, RelayEnd::kRelay, std::move(log), [this] { carry_up(); }) {}

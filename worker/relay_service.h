@@ -30,7 +30,7 @@ class RelayService final : public Acceptor, private ChunkLinks::Owner {
   /// `transport`, which speaks kLocalAggregationMethod, and `refusals` must outlive the service,
   /// which is destroyed only once the transport has stopped. `log` is called on the loop.
   /// `pending_limit_bytes`: see server/early_budget.h.
-  RelayService(Transport* transport, RefusalCounts* refusals, ChunkService::RefusalLog log,
+  RelayService(Transport* transport, RefusalCounts* refusals, RefusalLog log,
                std::int64_t pending_limit_bytes = kDefaultPendingLimitBytes);
 
   /// From now on it is the relay of the group that `leader` leads in `plan`, and connects to the

@@ -131,7 +131,7 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
   if (!address.ok()) return address.status();
   RelayService relay(&relays, &refusals, refusal_log(refusals));
   POSEIDON_RETURN_IF_ERROR(relays.listen(*address, &relay).status());
-  LinkProbe probe(&grpc.for_method(kProbeMethod));
+  LinkProbe probe(&grpc.for_method(kProbeMethod), &refusals, refusal_log(refusals));
   POSEIDON_RETURN_IF_ERROR(grpc.for_method(kProbeMethod).listen(*address, &probe).status());
   POSEIDON_RETURN_IF_ERROR(announce_address(options.node.daemon, *address));
   Transport& attach = grpc.for_method(kAttachMethod, kAttachKeepalive);

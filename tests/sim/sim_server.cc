@@ -75,7 +75,7 @@ SimServer::SimServer(Transport* transport, const std::string& address, std::uint
       service_(transport, &refusals_, {}, pending_limit_bytes),
       background_(transport, seed, kSlowestDiskTask),
       keeper_(std::make_unique<SimStore>(disk), &background_),
-      store_service_(&stores_, &keeper_),
+      store_service_(&stores_, &keeper_, &refusals_, {}),
       node_({.service = &service_,
              .keeper = &keeper_,
              .stores = &stores_,

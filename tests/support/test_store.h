@@ -21,7 +21,7 @@ class TestStore {
   explicit TestStore(Epoch epoch)
       : keeper_(std::make_unique<MemoryChunkStore>(), &*disk_),
         stores_(&grpc_.for_method(kStoreMethod)),
-        service_(stores_, &keeper_) {
+        service_(stores_, &keeper_, &refusals_, {}) {
     keeper_.begin(epoch, 1, nullptr);
     const auto listening = stores_->listen("127.0.0.1:0", &service_);
     EXPECT_TRUE(listening.ok()) << listening.status();
@@ -40,6 +40,7 @@ class TestStore {
   std::optional<BackgroundThread> disk_{std::in_place};
   CheckpointKeeper keeper_;
   Transport* const stores_;
+  RefusalCounts refusals_;
   StoreService service_;
   std::string address_;
 };

@@ -14,7 +14,7 @@ namespace poseidon::fuzz {
 
 class ProbePort final : public Port {
  public:
-  explicit ProbePort(Transport* transport) : probe_(transport) {
+  explicit ProbePort(Transport* transport) : probe_(transport, &refusals_, {}) {
     POSEIDON_CHECK(transport->listen("victim", &probe_).ok(), "a free address");
   }
 
@@ -55,6 +55,7 @@ class ProbePort final : public Port {
 
  private:
   int asked_ = 0;
+  RefusalCounts refusals_;
   LinkProbe probe_;
 };
 

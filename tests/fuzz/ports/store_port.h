@@ -19,7 +19,7 @@ class StorePort final : public Port {
   explicit StorePort(Transport* transport)
       : disk_(transport, Milliseconds(1)),
         keeper_(std::make_unique<MemoryChunkStore>(), &disk_),
-        service_(transport, &keeper_) {
+        service_(transport, &keeper_, &refusals_, {}) {
     POSEIDON_CHECK(transport->listen("victim", &service_).ok(), "a free address");
     begin();
   }
@@ -65,6 +65,7 @@ class StorePort final : public Port {
 
   BackgroundOnLoop disk_;
   CheckpointKeeper keeper_;
+  RefusalCounts refusals_;
   StoreService service_;
   Epoch epoch_{5};
   std::uint64_t requests_ = 0;
