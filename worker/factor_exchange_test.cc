@@ -395,5 +395,23 @@ TEST_F(FactorExchangeTest, AWorkerThatConnectedAndLeftIsNamedToo) {
               AllOf(HasSubstr("worker 0 at worker0"), HasSubstr("30000 ms")));
 }
 
+TEST(PeerDoor, WhatIsRefusedIsLoggedWithWhoseItIs) {
+  MemoryNetwork network(1, {});
+  RefusalCounts refusals;
+  std::vector<std::string> logged;
+  PeerDoor door(&network.endpoint("worker"), &refusals,
+                [&](const std::string& peer, const Objection& objection) {
+                  logged.push_back(peer + ": " + objection.message);
+                });
+  ASSERT_TRUE(network.endpoint("worker").listen("worker", &door).ok());
+  Puppet puppet;
+  puppet.stream = network.endpoint("puppet").connect("worker", &puppet);
+  puppet.stream->write({.prefix = MessagePrefix("\xff\xff\xff\xff\xff\xff")});
+  while (network.step()) {
+  }
+  EXPECT_EQ(refusals.of(DataRefusal::kMalformed), 1u);
+  EXPECT_THAT(logged, ::testing::ElementsAre(HasSubstr("puppet: not a FactorMessage")));
+}
+
 }  // namespace
 }  // namespace poseidon

@@ -7,8 +7,8 @@
 
 namespace poseidon {
 
-PeerDoor::PeerDoor(Transport* transport, RefusalCounts* refusals)
-    : transport_(transport), refusals_(refusals) {}
+PeerDoor::PeerDoor(Transport* transport, RefusalCounts* refusals, RefusalLog log)
+    : transport_(transport), refusals_(refusals), log_(std::move(log)) {}
 
 PeerDoor::~PeerDoor() { *alive_ = false; }
 
@@ -37,9 +37,14 @@ void PeerDoor::close_if_still_here(std::uint64_t number) {
   }
 }
 
+void PeerDoor::count_refusal(const PeerStream& stream, const Objection& objection) {
+  refusals_->add(objection.reason);
+  if (log_) log_(stream.address(), objection);
+}
+
 void PeerDoor::on_message(PeerStream& stream, const Bytes& message) {
   const auto refuse = [&](const Objection& objection) {
-    refusals_->add(objection.reason);
+    count_refusal(stream, objection);
     stream.close(absl::InvalidArgumentError(
         absl::StrCat("refused (", data_refusal_name(objection.reason), "): ", objection.message)));
   };

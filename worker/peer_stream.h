@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/factor_wire.h"
+#include "common/refusal_log.h"
 #include "common/transport.h"
 #include "common/wire.h"
 
@@ -93,8 +94,9 @@ class PeerDoor final : public Acceptor, public PeerStream::Owner {
     virtual void adopt(std::unique_ptr<PeerStream> stream, WorkerRank peer) = 0;
   };
 
-  /// Both must outlive the door, which is destroyed only once the transport has stopped.
-  PeerDoor(Transport* transport, RefusalCounts* refusals);
+  /// Both must outlive the door, which is destroyed only once the transport has stopped. `log` may
+  /// be empty.
+  PeerDoor(Transport* transport, RefusalCounts* refusals, RefusalLog log = {});
   ~PeerDoor() override;
 
   /// Without a host, streams are asked to come again later.
@@ -105,6 +107,8 @@ class PeerDoor final : public Acceptor, public PeerStream::Owner {
   }
 
   StreamHandler* on_accept(std::unique_ptr<Stream> stream) override;
+  /// Of a message that is not used, here or by the host.
+  void count_refusal(const PeerStream& stream, const Objection& objection);
 
  private:
   void on_message(PeerStream& stream, const Bytes& message) override;
@@ -114,6 +118,7 @@ class PeerDoor final : public Acceptor, public PeerStream::Owner {
 
   Transport* const transport_;
   RefusalCounts* const refusals_;
+  const RefusalLog log_;
   Host* host_ = nullptr;
   struct Unbound {
     std::uint64_t number = 0;

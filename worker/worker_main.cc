@@ -125,7 +125,7 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
                                      .pulse = &pulse}));
     spdlog::info("metrics at {}", metrics->url());
   }
-  PeerDoor door(&peers, &refusals);
+  PeerDoor door(&peers, &refusals, refusal_log(refusals));
   Transport& stores = grpc.for_method(kStoreMethod);
   const auto address = peers.listen(to_string(*listen), &door);
   if (!address.ok()) return address.status();
