@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "common/check.h"
 #include "common/log.h"
+#include "common/log_limit.h"
 #include "common/plan_proto.h"
 #include "common/status_macros.h"
 #include "common/text.h"
@@ -210,10 +211,10 @@ void Cluster::handle_member(NodeId from, const v1::NodeMessage& message) {
       return;
     }
     case v1::NodeMessage::kJoin:
-      refuse(Refusal::kDuplicate, absl::StrCat("a second Join from node ", from.value()));
+      refuse(Refusal::kDuplicate, absl::StrCat("a second Join from ", sender_text(from)));
       return;
     case v1::NodeMessage::BODY_NOT_SET:
-      refuse(Refusal::kMalformed, absl::StrCat("an empty message from node ", from.value()));
+      refuse(Refusal::kMalformed, absl::StrCat("an empty message from ", sender_text(from)));
       return;
     case v1::NodeMessage::kClock:
     case v1::NodeMessage::kTrace:
@@ -224,10 +225,17 @@ void Cluster::handle_member(NodeId from, const v1::NodeMessage& message) {
   }
   if (!job_) {
     refuse(Refusal::kWrongState,
-           absl::StrCat("a job message from node ", from.value(), ", but there is no job"));
+           absl::StrCat("a job message from ", sender_text(from), ", but there is no job"));
     return;
   }
-  apply(handle_report(from, message));
+  JobActions actions = handle_report(from, message);
+  for (JobAction& action : actions) {
+    // A job knows nobody else than its own nodes.
+    if (auto* refusal = std::get_if<CountRefusal>(&action)) {
+      absl::StrAppend(&refusal->text, " (sent by ", sender_text(from), ")");
+    }
+  }
+  apply(actions);
 }
 
 JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
@@ -303,15 +311,15 @@ void Cluster::handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat) {
   job_->on_batches(from, heartbeat.batches(), clock_->now());
   if (!sensible(heartbeat.data_stall_seconds())) {
     refuse(Refusal::kMalformed,
-           absl::StrCat("a wait for samples of ", heartbeat.data_stall_seconds(), " s from node ",
-                        from.value()));
+           absl::StrCat("a wait for samples of ", heartbeat.data_stall_seconds(), " s from ",
+                        sender_text(from)));
     return;
   }
   std::vector<LayerTotals> layers(traffic_->layers());
   for (const v1::LayerTraffic& layer : heartbeat.layers()) {
     if (layer.layer() >= layers.size() || !sensible(layer)) {
       refuse(Refusal::kMalformed, absl::StrCat("traffic of layer ", layer.layer(), " of ",
-                                               layers.size(), " from node ", from.value()));
+                                               layers.size(), " from ", sender_text(from)));
       return;
     }
     layers[layer.layer()] = {.sent_bytes = layer.sent_bytes(),
@@ -373,8 +381,21 @@ void Cluster::members_changed() {
 // ---- actions ----
 
 void Cluster::refuse(Refusal refusal, const std::string& text) {
-  ++own_refusals_[refusal_name(refusal)];
-  spdlog::debug("refused ({}): {}", refusal_name(refusal), one_line(text));
+  const std::uint64_t n = ++own_refusals_[refusal_name(refusal)];
+  const bool is_shown = !is_harmless(refusal) && is_logged_refusal(n);
+  spdlog::log(is_shown ? spdlog::level::warn : spdlog::level::debug,
+              "refused a message ({}, number {}): {}", refusal_name(refusal), n, one_line(text));
+}
+
+void Cluster::count_refusal(Refusal refusal, const std::string& text) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  refuse(refusal, text);
+}
+
+std::string Cluster::sender_text(NodeId from) const {
+  const NodeInfo* node = membership_.find(from);
+  return absl::StrCat(node == nullptr ? "" : absl::StrCat(node_text(*node), ", "), "node ",
+                      from.value());
 }
 
 // ---- the model ----
@@ -394,6 +415,7 @@ absl::StatusOr<Cluster::Upload> Cluster::begin_upload(std::uint64_t epoch,
     POSEIDON_RETURN_IF_ERROR(job_->accepts_model(Epoch(epoch)));
     // One of an epoch that is over may hang for long: it is committed no more.
     if (uploading_ && *uploading_ >= epoch) {
+      refuse(Refusal::kDuplicate, absl::StrCat("another model of epoch ", epoch));
       return absl::UnavailableError("another upload of the model is under way");
     }
     std::uint64_t parameters = 0;

@@ -117,7 +117,7 @@ class Cluster {
   /// The node ended the stream or it broke.
   void on_end(NodeLink* link, const std::string& reason);
 
-  // ---- calls of operators ----
+  // ---- calls of operators, who speak our protocol version ----
   absl::StatusOr<v1::SubmitResponse> submit(const v1::SubmitRequest& request);
   /// `asker`: whose further questions are known by it.
   absl::StatusOr<v1::GetStatusResponse> status(const v1::GetStatusRequest& request,
@@ -133,6 +133,9 @@ class Cluster {
   absl::StatusOr<v1::RemoveCheckpointsResponse> remove_checkpoints(
       const v1::RemoveCheckpointsRequest& request);
   absl::StatusOr<v1::EndJobResponse> end_job(const v1::EndJobRequest& request);
+
+  /// A message that was turned away before it came here; `text` says what and whose.
+  void count_refusal(Refusal refusal, const std::string& text);
 
   // ---- traces (cluster_trace.cc) ----
   /// OK: all else, and the end, goes to the sink.
@@ -219,6 +222,7 @@ class Cluster {
   void forget_followers(Nanoseconds now);
   void watch_drift(Nanoseconds now);
   void refuse(Refusal refusal, const std::string& text);
+  std::string sender_text(NodeId from) const;
   void note(EventKind kind, const std::string& text);
   NodeLink* link_of(NodeId node) const;
   bool job_active() const { return job_ && (!job_->ended() || !files_closed_); }

@@ -14,7 +14,6 @@
 #include "common/printable.h"
 #include "common/status_macros.h"
 #include "common/text.h"
-#include "coordinator/admission.h"
 #include "coordinator/calibrate.h"
 #include "coordinator/cluster.h"
 #include "coordinator/durable_job.h"
@@ -94,14 +93,10 @@ absl::Status Cluster::reserve_submission() {
 }
 
 absl::StatusOr<v1::SubmitResponse> Cluster::submit(const v1::SubmitRequest& request) {
-  POSEIDON_RETURN_IF_ERROR(
-      check_protocol_version(request.protocol_version(), "the command line tool"));
   return begin_job(request, std::nullopt);
 }
 
 absl::StatusOr<v1::EndJobResponse> Cluster::end_job(const v1::EndJobRequest& request) {
-  POSEIDON_RETURN_IF_ERROR(
-      check_protocol_version(request.protocol_version(), "the command line tool"));
   const std::lock_guard<std::mutex> lock(mutex_);
   if (shutting_down_) return absl::UnavailableError("the coordinator is stopping");
   if (!job_active()) {
@@ -359,10 +354,8 @@ void Cluster::install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& 
 
 // ---- status ----
 
-absl::StatusOr<v1::GetStatusResponse> Cluster::status(const v1::GetStatusRequest& request,
+absl::StatusOr<v1::GetStatusResponse> Cluster::status(const v1::GetStatusRequest& /*request*/,
                                                       const std::string& asker) {
-  POSEIDON_RETURN_IF_ERROR(
-      check_protocol_version(request.protocol_version(), "the command line tool"));
   const std::lock_guard<std::mutex> lock(mutex_);
   const Nanoseconds now = clock_->now();
   forget_followers(now);

@@ -15,8 +15,6 @@
 namespace poseidon {
 namespace {
 
-constexpr const char* kOperator = "the command line tool";
-
 void fill(const CheckpointManifest& manifest, v1::CheckpointInfo& out) {
   out.set_id(snapshot_name(manifest.snapshot));
   out.set_job(manifest.job_name);
@@ -46,8 +44,7 @@ void fill(const JobRun& job, SnapshotId snapshot, const std::string& reason,
 }  // namespace
 
 absl::StatusOr<v1::ListCheckpointsResponse> Cluster::list_checkpoints(
-    const v1::ListCheckpointsRequest& request) {
-  POSEIDON_RETURN_IF_ERROR(check_protocol_version(request.protocol_version(), kOperator));
+    const v1::ListCheckpointsRequest& /*request*/) {
   v1::ListCheckpointsResponse out;
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [snapshot, manifest] : catalog_.all()) fill(manifest, *out.add_committed());
@@ -69,8 +66,7 @@ absl::StatusOr<v1::ListCheckpointsResponse> Cluster::list_checkpoints(
 }
 
 absl::StatusOr<v1::RequestCheckpointResponse> Cluster::request_checkpoint(
-    const v1::RequestCheckpointRequest& request) {
-  POSEIDON_RETURN_IF_ERROR(check_protocol_version(request.protocol_version(), kOperator));
+    const v1::RequestCheckpointRequest& /*request*/) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!job_) {
     return absl::FailedPreconditionError(
@@ -93,7 +89,6 @@ absl::StatusOr<v1::RequestCheckpointResponse> Cluster::request_checkpoint(
 
 absl::StatusOr<v1::LocateCheckpointResponse> Cluster::locate_checkpoint(
     const v1::LocateCheckpointRequest& request) {
-  POSEIDON_RETURN_IF_ERROR(check_protocol_version(request.protocol_version(), kOperator));
   const std::lock_guard<std::mutex> lock(mutex_);
   POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest, catalog_.find(request.id()));
   v1::LocateCheckpointResponse out;
@@ -122,7 +117,6 @@ absl::StatusOr<v1::LocateCheckpointResponse> Cluster::locate_checkpoint(
 
 absl::StatusOr<v1::RemoveCheckpointsResponse> Cluster::remove_checkpoints(
     const v1::RemoveCheckpointsRequest& request) {
-  POSEIDON_RETURN_IF_ERROR(check_protocol_version(request.protocol_version(), kOperator));
   if (request.ids().empty() == request.job_id().empty()) {
     return absl::InvalidArgumentError("give either ids of checkpoints or the id of a job");
   }
@@ -170,7 +164,6 @@ absl::StatusOr<v1::RemoveCheckpointsResponse> Cluster::remove_checkpoints(
 
 absl::StatusOr<v1::SubmitResponse> Cluster::restore_checkpoint(
     const v1::RestoreCheckpointRequest& request) {
-  POSEIDON_RETURN_IF_ERROR(check_protocol_version(request.protocol_version(), kOperator));
   v1::SubmitRequest submission;
   SnapshotId source;
   std::string doubt;

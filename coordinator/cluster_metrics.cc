@@ -128,7 +128,7 @@ void Cluster::take_load(NodeId from, const v1::NodeLoad& load) {
   const auto sensible = [](double seconds) { return seconds >= 0.0 && std::isfinite(seconds); };
   if (!sensible(load.cpu_seconds()) || !sensible(load.cpu_wait_seconds()) ||
       !sensible(load.disk_seconds())) {
-    refuse(Refusal::kMalformed, absl::StrCat("the load of node ", from.value()));
+    refuse(Refusal::kMalformed, absl::StrCat("the load of ", sender_text(from)));
     return;
   }
   loads_.add(from,

@@ -9,7 +9,6 @@
 #include "common/plan_proto.h"
 #include "common/status_macros.h"
 #include "common/trace_report.h"
-#include "coordinator/admission.h"
 #include "coordinator/cluster.h"
 #include "spdlog/spdlog.h"
 
@@ -25,8 +24,6 @@ constexpr Milliseconds kMaxTraceTimeout{600000};
 
 absl::Status Cluster::begin_trace(const v1::TraceRequest& request,
                                   const std::shared_ptr<TraceSink>& sink) {
-  POSEIDON_RETURN_IF_ERROR(
-      check_protocol_version(request.protocol_version(), "the command line tool"));
   if (request.iterations() == 0 || request.iterations() > kMaxTraceIterations) {
     return absl::InvalidArgumentError(absl::StrCat("a trace is of 1 to ", kMaxTraceIterations,
                                                    " iterations, not ", request.iterations()));

@@ -39,10 +39,21 @@ grpc::Status to_grpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
 }
 
-/// One Attach stream. Owned by gRPC (self_) until OnDone and, while attached, by Cluster.
-/// Lock order: Cluster's mutex, then mutex_; Cluster is never called with mutex_ held.
+template <typename Message>
+grpc::ByteBuffer to_bytes(const Message& message) {
+  grpc::ByteBuffer bytes;
+  bool is_owned = false;
+  const grpc::Status status =
+      grpc::SerializationTraits<Message>::Serialize(message, &bytes, &is_owned);
+  POSEIDON_CHECK(status.ok(), "what we send is small");
+  return bytes;
+}
+
+/// One Attach stream. Reads its messages itself: gRPC tells one that is none like the end. Owned by
+/// gRPC (self_) until OnDone and, while attached, by Cluster. Lock order: Cluster's mutex, then
+/// mutex_; Cluster is never called with mutex_ held.
 class NodeStream final : public NodeLink,
-                         public grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage> {
+                         public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   NodeStream(Cluster* cluster, Security* security, grpc::CallbackServerContext* context)
       : cluster_(cluster),
@@ -64,7 +75,7 @@ class NodeStream final : public NodeLink,
   bool send(const v1::CoordinatorMessage& message) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (closing_ || outgoing_.size() >= kMaxQueuedMessages) return false;
-    outgoing_.push_back(message);
+    outgoing_.push_back(to_bytes(message));
     write_locked();
     return true;
   }
@@ -94,13 +105,20 @@ class NodeStream final : public NodeLink,
       close(absl::OkStatus());
       return;
     }
-    if (const absl::Status may = may_say(incoming_); !may.ok()) {
+    v1::NodeMessage message;
+    if (!grpc::SerializationTraits<v1::NodeMessage>::Deserialize(&incoming_, &message).ok()) {
+      cluster_->count_refusal(Refusal::kMalformed, absl::StrCat("Attach from ", context_->peer(),
+                                                                ": bytes that are no message"));
+      cluster_->on_end(this, "sent bytes that are no message");
+      close(absl::InvalidArgumentError("bytes that are no message"));
+      return;
+    }
+    if (const absl::Status may = may_say(message); !may.ok()) {
       cluster_->on_end(this, "is not what it says");
       close(may);
       return;
     }
-    cluster_->on_message(this, incoming_);
-    incoming_.Clear();
+    cluster_->on_message(this, message);
     read();
   }
 
@@ -158,11 +176,11 @@ class NodeStream final : public NodeLink,
   Security* const security_;
   grpc::CallbackServerContext* const context_;
   const std::string peer_host_;
-  v1::NodeMessage incoming_;  ///< gRPC's between StartRead and OnReadDone
+  grpc::ByteBuffer incoming_;  ///< gRPC's between StartRead and OnReadDone
 
   std::mutex mutex_;
   // Guarded by mutex_.
-  std::deque<v1::CoordinatorMessage> outgoing_;  ///< the front is gRPC's while writing_
+  std::deque<grpc::ByteBuffer> outgoing_;  ///< the front is gRPC's while writing_
   bool writing_ = false;
   bool closing_ = false;
   bool finished_ = false;
@@ -174,7 +192,10 @@ class NodeStream final : public NodeLink,
 /// One upload of the model; writes on gRPC's thread, holds no lock while it does.
 class UploadReactor final : public grpc::ServerReadReactor<v1::ModelPart> {
  public:
-  explicit UploadReactor(Cluster* cluster) : cluster_(cluster) { StartRead(&part_); }
+  UploadReactor(Cluster* cluster, grpc::CallbackServerContext* context)
+      : cluster_(cluster), context_(context) {
+    StartRead(&part_);
+  }
 
   void OnReadDone(bool ok) override {
     if (!ok) {
@@ -215,11 +236,25 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::ModelPart> {
       cluster_->end_upload(epoch_, status);
       upload_.directory.reset();
     }
-    if (!status.ok()) spdlog::warn("model refused: {}", std::string(status.message()));
+    if (!status.ok()) refuse(status);
     Finish(to_grpc(status));
   }
 
+  void refuse(const absl::Status& why) {
+    const std::string text =
+        absl::StrCat("UploadModel from ", context_->peer(), ": ", why.message());
+    if (context_->IsCancelled() || absl::IsUnavailable(why)) {
+      spdlog::warn("{}", text);  // the stream broke, or it is for us to be put right
+    } else if (absl::IsInvalidArgument(why)) {
+      cluster_->count_refusal(Refusal::kMalformed, text);
+    } else {
+      cluster_->count_refusal(absl::IsAborted(why) ? Refusal::kStaleEpoch : Refusal::kWrongState,
+                              text);
+    }
+  }
+
   Cluster* const cluster_;
+  grpc::CallbackServerContext* const context_;
   v1::ModelPart part_;
   bool file_started_ = false;
   std::uint64_t epoch_ = 0;
@@ -235,14 +270,62 @@ class TurnedAway final : public Reactor {
   void OnDone() override { delete this; }
 };
 
+/// Notices calls whose one message gRPC cannot read, and which it answers by itself. (Of one above
+/// kMaxReceiveBytes nobody but gRPC hears.)
+class UnreadableCall final : public grpc::experimental::Interceptor {
+ public:
+  UnreadableCall(Cluster* cluster, grpc::experimental::ServerRpcInfo* call)
+      : cluster_(cluster), call_(call) {}
+
+  void Intercept(grpc::experimental::InterceptorBatchMethods* batch) override {
+    const bool has_read = batch->QueryInterceptionHookPoint(
+        grpc::experimental::InterceptionHookPoints::POST_RECV_MESSAGE);
+    if (has_read && batch->GetRecvMessage() == nullptr) {
+      cluster_->count_refusal(Refusal::kMalformed, absl::StrCat(call_->method(), " from ",
+                                                                call_->server_context()->peer(),
+                                                                ": bytes that are no message"));
+    }
+    batch->Proceed();
+  }
+
+ private:
+  Cluster* const cluster_;
+  grpc::experimental::ServerRpcInfo* const call_;
+};
+
+class UnreadableCalls final : public grpc::experimental::ServerInterceptorFactoryInterface {
+ public:
+  explicit UnreadableCalls(Cluster* cluster) : cluster_(cluster) {}
+
+  /// Not of streams to us, whose end is read as nothing, too.
+  grpc::experimental::Interceptor* CreateServerInterceptor(
+      grpc::experimental::ServerRpcInfo* call) override {
+    using Type = grpc::experimental::ServerRpcInfo::Type;
+    const bool has_one = call->type() == Type::UNARY || call->type() == Type::SERVER_STREAMING;
+    return has_one ? new UnreadableCall(cluster_, call) : nullptr;
+  }
+
+ private:
+  Cluster* const cluster_;
+};
+
 class GrpcService final : public v1::Coordinator::CallbackService {
  public:
-  GrpcService(Cluster* cluster, Security* security) : cluster_(cluster), security_(security) {}
+  GrpcService(Cluster* cluster, Security* security) : cluster_(cluster), security_(security) {
+    const google::protobuf::MethodDescriptor* attach = v1::NodeMessage::descriptor()
+                                                           ->file()
+                                                           ->FindServiceByName("Coordinator")
+                                                           ->FindMethodByName("Attach");
+    MarkMethodRawCallback(
+        attach->index(),
+        new grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
+            [this](grpc::CallbackServerContext* context) { return open_stream(context); }));
+  }
 
-  grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage>* Attach(
-      grpc::CallbackServerContext* context) override {
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* open_stream(
+      grpc::CallbackServerContext* context) {
     if (const absl::Status may = admit(context, "Attach"); !may.ok()) {
-      return new TurnedAway<grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage>>(may);
+      return new TurnedAway<grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>>(may);
     }
     std::shared_ptr<NodeStream> stream = NodeStream::open(cluster_, security_, context);
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -263,57 +346,61 @@ class GrpcService final : public v1::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context,
                                    const v1::SubmitRequest* request,
                                    v1::SubmitResponse* response) override {
-    return answer(context, "Submit", response, [&] { return cluster_->submit(*request); });
+    return answer(context, "Submit", *request, response,
+                  [&] { return cluster_->submit(*request); });
   }
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest* request,
                                       v1::GetStatusResponse* response) override {
-    return answer(context, "GetStatus", response,
+    return answer(context, "GetStatus", *request, response,
                   [&] { return cluster_->status(*request, context->peer()); });
   }
 
   grpc::ServerUnaryReactor* ListCheckpoints(grpc::CallbackServerContext* context,
                                             const v1::ListCheckpointsRequest* request,
                                             v1::ListCheckpointsResponse* response) override {
-    return answer(context, "ListCheckpoints", response,
+    return answer(context, "ListCheckpoints", *request, response,
                   [&] { return cluster_->list_checkpoints(*request); });
   }
   grpc::ServerUnaryReactor* RequestCheckpoint(grpc::CallbackServerContext* context,
                                               const v1::RequestCheckpointRequest* request,
                                               v1::RequestCheckpointResponse* response) override {
-    return answer(context, "RequestCheckpoint", response,
+    return answer(context, "RequestCheckpoint", *request, response,
                   [&] { return cluster_->request_checkpoint(*request); });
   }
   grpc::ServerUnaryReactor* LocateCheckpoint(grpc::CallbackServerContext* context,
                                              const v1::LocateCheckpointRequest* request,
                                              v1::LocateCheckpointResponse* response) override {
-    return answer(context, "LocateCheckpoint", response,
+    return answer(context, "LocateCheckpoint", *request, response,
                   [&] { return cluster_->locate_checkpoint(*request); });
   }
   grpc::ServerUnaryReactor* RestoreCheckpoint(grpc::CallbackServerContext* context,
                                               const v1::RestoreCheckpointRequest* request,
                                               v1::SubmitResponse* response) override {
-    return answer(context, "RestoreCheckpoint", response,
+    return answer(context, "RestoreCheckpoint", *request, response,
                   [&] { return cluster_->restore_checkpoint(*request); });
   }
 
   grpc::ServerUnaryReactor* RemoveCheckpoints(grpc::CallbackServerContext* context,
                                               const v1::RemoveCheckpointsRequest* request,
                                               v1::RemoveCheckpointsResponse* response) override {
-    return answer(context, "RemoveCheckpoints", response,
+    return answer(context, "RemoveCheckpoints", *request, response,
                   [&] { return cluster_->remove_checkpoints(*request); });
   }
 
   grpc::ServerUnaryReactor* EndJob(grpc::CallbackServerContext* context,
                                    const v1::EndJobRequest* request,
                                    v1::EndJobResponse* response) override {
-    return answer(context, "EndJob", response, [&] { return cluster_->end_job(*request); });
+    return answer(context, "EndJob", *request, response,
+                  [&] { return cluster_->end_job(*request); });
   }
 
   grpc::ServerWriteReactor<v1::TracePart>* Trace(grpc::CallbackServerContext* context,
                                                  const v1::TraceRequest* request) override {
-    if (const absl::Status may = admit(context, "Trace"); !may.ok()) {
+    absl::Status may = admit(context, "Trace");
+    if (may.ok()) may = check_version(*context, "Trace", request->protocol_version());
+    if (!may.ok()) {
       return new TurnedAway<grpc::ServerWriteReactor<v1::TracePart>>(may);
     }
     return TraceStream::open(cluster_, *request);
@@ -324,7 +411,7 @@ class GrpcService final : public v1::Coordinator::CallbackService {
     if (const absl::Status may = admit(context, "UploadModel"); !may.ok()) {
       return new TurnedAway<grpc::ServerReadReactor<v1::ModelPart>>(may);
     }
-    return new UploadReactor(cluster_);
+    return new UploadReactor(cluster_, context);
   }
 
  private:
@@ -332,12 +419,23 @@ class GrpcService final : public v1::Coordinator::CallbackService {
     return security_->admit(*context, str_cat(kCoordinatorMethods, method));
   }
 
-  /// Asks the cluster if the caller may.
-  template <typename Response, typename Ask>
+  absl::Status check_version(const grpc::CallbackServerContext& context, const char* method,
+                             std::uint32_t theirs) {
+    absl::Status status = check_protocol_version(theirs, "the command line tool");
+    if (!status.ok()) {
+      cluster_->count_refusal(Refusal::kVersion, absl::StrCat(method, " from ", context.peer(),
+                                                              ": ", status.message()));
+    }
+    return status;
+  }
+
+  /// Asks the cluster if the caller may, and speaks our protocol.
+  template <typename Request, typename Response, typename Ask>
   grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* context, const char* method,
-                                   Response* response, Ask ask) {
+                                   const Request& request, Response* response, Ask ask) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     absl::Status status = admit(context, method);
+    if (status.ok()) status = check_version(*context, method, request.protocol_version());
     if (status.ok()) {
       absl::StatusOr<Response> result = ask();
       status = result.status();
@@ -402,6 +500,9 @@ class CoordinatorServer final : public CoordinatorService {
                                kMinPingIntervalMs);
     builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
     POSEIDON_ASSIGN_OR_RETURN(port_, security_->open_port(builder, to_string(listen)));
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> noticing;
+    noticing.push_back(std::make_unique<UnreadableCalls>(&cluster_));
+    builder.experimental().SetInterceptorCreators(std::move(noticing));
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return absl::InternalError("gRPC does not serve");

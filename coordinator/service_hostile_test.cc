@@ -13,13 +13,17 @@
 #include "common/random.h"
 #include "coordinator/service_test_fixture.h"
 #include "gmock/gmock.h"
+#include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
+#include "tests/support/log_capture.h"
 
 namespace poseidon {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 namespace fs = std::filesystem;
 
 TEST_F(ServiceTest, AnotherProtocolVersionIsRefusedInPlainWords) {
@@ -33,8 +37,65 @@ TEST_F(ServiceTest, AnotherProtocolVersionIsRefusedInPlainWords) {
                          ": install the same Poseidon version everywhere"));
   EXPECT_EQ(refused("version"), 1u);
 
+  testing_support::LogCapture log;
   v1::SubmitRequest request;
   EXPECT_THAT(submit(request).error_message(), HasSubstr("the command line tool speaks 0"));
+  grpc::ClientContext ending, tracing;
+  v1::EndJobResponse ended;
+  EXPECT_EQ(stub_->EndJob(&ending, {}, &ended).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(stub_->Trace(&tracing, {})->Finish().error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(refused("version"), 4u);
+  EXPECT_THAT(log.end(),
+              ContainsRegex("\\[warning\\] refused a message \\(version, number 2\\): Submit "
+                            "from ipv4:127.0.0.1:[0-9]+: this coordinator speaks"));
+}
+
+/// Whatever is said in one message.
+grpc::Status say(const std::string& address, const std::string& method, const std::string& bytes) {
+  const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub(channel);
+  grpc::CompletionQueue queue;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kPatience);
+  const grpc::Slice slice(bytes);
+  const grpc::ByteBuffer message(&slice, 1);
+  const auto stream =
+      stub.PrepareCall(&context, absl::StrCat("/poseidon.v1.Coordinator/", method), &queue);
+  const auto wait = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  grpc::Status status;
+  stream->StartCall(nullptr);
+  if (wait()) {
+    stream->WriteLast(message, {}, nullptr);
+    wait();
+  }
+  grpc::ByteBuffer answer;
+  do {
+    stream->Read(&answer, nullptr);
+  } while (wait());
+  stream->Finish(&status, nullptr);
+  wait();
+  return status;
+}
+
+TEST_F(ServiceTest, BytesThatAreNoMessageAreCountedAndSayWhoseTheyAre) {
+  testing_support::LogCapture log;
+  const std::string garbage = "\xff\xff\xff\xff";
+  EXPECT_EQ(say(address_, "Attach", garbage).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  std::uint64_t sent = 1;
+  for (const char* method : {"Submit", "GetStatus", "EndJob", "ListCheckpoints", "Trace"}) {
+    EXPECT_FALSE(say(address_, method, garbage).ok()) << method;
+    EXPECT_EQ(refused("malformed"), ++sent) << method;
+  }
+  EXPECT_FALSE(say(address_, "UploadModel", garbage).ok());
+  EXPECT_EQ(refused("malformed"), ++sent);
+  EXPECT_THAT(log.end(), HasSubstr("[warning] refused a message (malformed, number 1): Attach"));
+  EXPECT_THAT(log.end(), ContainsRegex("number 3\\): /poseidon.v1.Coordinator/GetStatus from "
+                                       "ipv4:127.0.0.1:[0-9]+: bytes that are no message"));
 }
 
 TEST_F(ServiceTest, JoinsThatMakeNoSenseEndTheClientAtOnce) {
@@ -54,6 +115,7 @@ TEST_F(ServiceTest, MessagesOutOfPlaceAreRefusedAndCounted) {
   EXPECT_EQ(early.end().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(refused("not_joined"), 1u);
 
+  testing_support::LogCapture log;
   RawNode node(address_);
   node.join(join_as(v1::NODE_ROLE_WORKER, ""));
   ASSERT_TRUE(node.receive()->has_joined());
@@ -64,6 +126,10 @@ TEST_F(ServiceTest, MessagesOutOfPlaceAreRefusedAndCounted) {
   EXPECT_EQ(refused("wrong_state"), 1u);
   EXPECT_EQ(refused("malformed"), 1u);
   EXPECT_EQ(status().workers_size(), 1) << "the node stays";
+  EXPECT_THAT(log.end(),
+              ContainsRegex("\\[warning\\] refused a message \\(wrong_state, number 1\\): a "
+                            "job message from worker 127.0.0.1.*, node 1, but"));
+  EXPECT_THAT(log.end(), Not(HasSubstr("duplicate"))) << "harmless";
 }
 
 TEST_F(ServiceTest, ReportsOfStrangersAndStaleEpochsDoNotTouchTheJob) {
@@ -131,6 +197,7 @@ TEST_F(ServiceTest, ModelsThatDoNotFitAreRefused) {
   run_job();
   ControlClient& client = nodes_[1]->client();
   EXPECT_THAT(client.upload_model(99, "model").ToString(), HasSubstr("epoch 99"));
+  EXPECT_EQ(refused("stale_epoch"), 1u);
   EXPECT_THAT(client.upload_model(1, std::string(80 << 20, 'x')).ToString(), HasSubstr("at most"));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kPatience);
@@ -143,6 +210,7 @@ TEST_F(ServiceTest, ModelsThatDoNotFitAreRefused) {
   writer->Write(part);
   writer->WritesDone();
   EXPECT_THAT(writer->Finish().error_message(), HasSubstr("ended after 5 of 100 bytes"));
+  EXPECT_EQ(refused("malformed"), 2u);
   EXPECT_FALSE(fs::exists(folder_ / "run" / "model.safetensors"));
   EXPECT_EQ(status().state(), "running");
   EXPECT_TRUE(client.upload_model(1, "model").ok()) << "a refused one blocks no other";
