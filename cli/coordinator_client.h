@@ -26,7 +26,7 @@ struct CoordinatorAccess {
 };
 
 /// How long an answer is awaited: of status, which is asked for again and again, and of submit, for
-/// which the coordinator reads data files and plans.
+/// which the coordinator reads models and plans.
 inline constexpr Milliseconds kStatusTimeout{2000};
 inline constexpr Milliseconds kSubmitTimeout{30000};
 /// Of all else, which it answers from what it knows.

@@ -151,8 +151,7 @@ absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path) {
 }
 
 absl::Status check_data(const JobSpec& job, const NetSpec& net, std::uint32_t workers) {
-  const BatchPlacement placement{
-      .workers = workers, .rank = 0, .batch_size = job.batch_size, .first_iteration = 0};
+  const BatchPlacement placement{.workers = workers, .rank = 0, .batch_size = job.batch_size};
   POSEIDON_RETURN_IF_ERROR(
       under_key("data.train",
                 TrainBatches::open(job.data, net.input_shape, net.classes, placement).status()));

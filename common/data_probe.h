@@ -2,9 +2,9 @@
 
 // Probe of a worker's input, like common/traffic.h for what moves.
 //
-// Before: worker/data/batches.h hands batches over, worker/data/sample_reader.h meets samples that
-// cannot be read. After: common/node_metrics.h shows it at a scrape, common/node_report.h puts it
-// into heartbeats.
+// Before: worker/data/batch_ring.h hands batches over, worker/data/sample_reader.h meets samples
+// that cannot be read. After: common/node_metrics.h shows it at a scrape, common/node_report.h puts
+// it into heartbeats.
 //
 // Any thread, without locks.
 

@@ -2,7 +2,7 @@
 
 // Who a daemon is, by what it keeps on disk.
 //
-// Before: server/main.cc (--data-dir) or coordinator/run_directory.h (--state-dir) opens its
+// Before: server/main.cc (--data-dir) or coordinator/state_directory.h (--state-dir) opens its
 // directory. After: they tell each other. So a checkpoint store is known wherever its server is
 // started, and a server knows whose checkpoints it has (server/store_owner.h).
 

@@ -91,8 +91,8 @@ struct JobSpec {
   /// batch_size.
   std::int64_t micro_batches = 1;
   /// "fp32", "tf32", "bf16" or "fp16": what products and convolutions of the engine round their
-  /// factors to.
-  /// Parameters, gradients between layers, optimizer and wire are not touched by it.
+  /// factors to; with the latter two, images and their gradients between layers too.
+  /// Parameters, sums of gradients, optimizer and wire are not touched by it.
   std::string precision = "fp32";
   std::int64_t iterations = 0;
   OptimizerSpec optimizer;

@@ -3,8 +3,8 @@
 // What each node's process costs its machine over the last seconds, out of running totals in
 // heartbeats. Pure.
 //
-// Before: coordinator/cluster.h took a heartbeat. After: `poseidon status` and `poseidon top` show
-// who shares a machine, and who wants more of it than there is.
+// Before: coordinator/cluster.h took a heartbeat. After: `poseidon status`, `poseidon top`
+// and `poseidon doctor` show who shares a machine, and who wants more of it than there is.
 
 #include <cstdint>
 #include <deque>

@@ -25,8 +25,8 @@ void Mishaps::count(const NodeInfo& newcomer, Nanoseconds cost, Nanoseconds now)
   const bool took_long = cost > options_.first_pause;
   if (mishaps.count < 2 && !took_long) return;  // once may happen to anybody
   Nanoseconds pause = options_.first_pause;
-  for (int i = 2; i < mishaps.count && pause < options_.longest_pause; ++i) pause *= 2;
-  pause = std::min(pause, options_.longest_pause);
+  for (int i = 2; i < mishaps.count && pause < options_.longest_doubled_pause; ++i) pause *= 2;
+  pause = std::min(pause, options_.longest_doubled_pause);
   if (took_long) pause = std::max(pause, kPausePerCost * cost);
   mishaps.until = now + pause;
 }

@@ -18,7 +18,7 @@ struct MishapOptions {
   /// From the second on of the newcomers in a row from one place: until the next one from there is
   /// taken in. Doubles with each.
   Nanoseconds first_pause = std::chrono::seconds(10);
-  Nanoseconds longest_pause = std::chrono::hours(1);
+  Nanoseconds longest_doubled_pause = std::chrono::hours(1);
 };
 
 class Mishaps {

@@ -23,7 +23,7 @@ class MishapsTest : public ::testing::Test {
   }
 
   Nanoseconds now_{0};
-  Mishaps mishaps_{MishapOptions{.first_pause = seconds(10), .longest_pause = seconds(35)}};
+  Mishaps mishaps_{MishapOptions{.first_pause = seconds(10), .longest_doubled_pause = seconds(35)}};
 };
 
 TEST_F(MishapsTest, PausesDoubleFromTheSecondOn) {

@@ -22,7 +22,7 @@ struct CoordinatorOptions {
   std::string listen = "127.0.0.1:0";  ///< HOST:PORT; port 0: any free one
   std::filesystem::path state_dir;
   std::string metrics_listen;  ///< "" : none
-  std::string status_listen;   ///< of the status page, as parse_status_listen takes it; "" : none
+  std::string status_listen;   ///< of the status page, as parse_page_address takes it; "" : none
   ClusterOptions cluster;
   std::shared_ptr<Security> security = Security::none();
   /// Its ports are open, nothing was served yet, and the job that it finds goes on if this returns

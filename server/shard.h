@@ -115,7 +115,6 @@ class Shard final : public ChunkHolder {
   Norms norms(ChunkId chunk) const override;
 
   const Plan& plan() const override { return plan_; }
-  ServerIndex self() const { return self_; }
   std::uint32_t fan_out_start() const override { return self_.value(); }
   std::vector<ChunkId> owned_chunks() const;
   /// Lowest rank whose contribution is missing for this chunk's next step (a leader stands for its

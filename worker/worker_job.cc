@@ -221,7 +221,6 @@ absl::Status WorkerJob::prepare_data(const NetSpec& net, std::uint32_t workers) 
   const BatchPlacement placement{.workers = workers,
                                  .rank = rank_.value(),
                                  .batch_size = job_.batch_size,
-                                 .first_iteration = first_iteration_,
                                  .samples_before = restore_ ? restore_->samples : 0};
   const BatchOptions options{.threads = options_.data_threads,
                              .probe = data_probe_,

@@ -150,9 +150,9 @@ std::string train_as(std::uint32_t rank, WorkerEnd& end, const JobSpec& job, con
     layers.push_back(
         {executor->parameters(LayerIndex(l)), executor->gradients(LayerIndex(l)), executor});
   }
-  auto batches = TrainBatches::open(
-      job.data, net.input_shape, net.classes,
-      {.workers = kWorkers, .rank = rank, .batch_size = job.batch_size, .first_iteration = 0});
+  auto batches =
+      TrainBatches::open(job.data, net.input_shape, net.classes,
+                         {.workers = kWorkers, .rank = rank, .batch_size = job.batch_size});
   EXPECT_TRUE(batches.ok()) << batches.status();
   SyncClientOptions options;
   options.syncer.sfb = {.piece_bytes = 4096, .iterations = job.iterations, .check_every = 5};

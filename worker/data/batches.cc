@@ -69,7 +69,6 @@ void check_placement(const BatchPlacement& placement) {
   POSEIDON_CHECK(placement.workers >= 1 && placement.rank < placement.workers,
                  "rank outside the workers");
   POSEIDON_CHECK(placement.batch_size >= 1, "batch size below 1");
-  POSEIDON_CHECK(placement.first_iteration >= 0, "negative iteration");
 }
 
 /// One reader per thread, and what they share.

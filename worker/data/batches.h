@@ -26,9 +26,8 @@ namespace poseidon {
 struct BatchPlacement {
   std::uint32_t workers = 1;  ///< P1
   std::uint32_t rank = 0;
-  std::int64_t batch_size = 0;    ///< K, per worker
-  Iteration first_iteration = 0;  ///< of the run; training starts here (after a restore not at 0)
-  /// What all workers have taken before first_iteration. Not K * P1 * first_iteration where the run
+  std::int64_t batch_size = 0;  ///< K, per worker
+  /// What all workers have taken before training starts here. Not K * P1 * iterations where the run
   /// once had another number of workers.
   std::uint64_t samples_before = 0;
 };

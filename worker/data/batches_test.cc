@@ -90,7 +90,6 @@ BatchPlacement placement(std::uint32_t workers, std::uint32_t rank, std::int64_t
   return {.workers = workers,
           .rank = rank,
           .batch_size = batch_size,
-          .first_iteration = first_iteration,
           .samples_before = static_cast<std::uint64_t>(first_iteration * batch_size * workers)};
 }
 

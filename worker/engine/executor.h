@@ -1,8 +1,8 @@
 #pragma once
 
 // Runs a network on a device, layer by layer, and tells when each layer needs or frees what.
-// Before: the data pipeline fills a Batch. After: Syncer.gradient_ready, called from
-// after_backward.
+// Before: the data pipeline fills a Batch. After: the trainer hands gradients to a SyncClient
+// (worker/sync_client.h), from after_backward.
 
 #include <cstdint>
 #include <functional>
