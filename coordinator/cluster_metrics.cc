@@ -77,6 +77,9 @@ CoordinatorFigures Cluster::figures() {
   job.progress = job_->progress(clock_->now());
   if (job_->ended()) job.progress.images_per_s = 0.0;  // what it was is in its status
   job.epoch = job_->epoch();
+  job.workers = static_cast<std::size_t>(std::ranges::count_if(
+      job_->workers(), [](const Participant& p) { return p.state != ParticipantState::kLost; }));
+  job.begun_with = job_->begun_with();
   job.checkpoint_every = job_->description().checkpoint_every;
   job.checkpoints_kept = checkpoints.committed().size();
   if (job_->plan() && job_->plan()->prediction) {

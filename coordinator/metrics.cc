@@ -129,6 +129,12 @@ void add_job(const JobFigures& job, MetricFamilies& families) {
         static_cast<double>(job.progress.completed));
   gauge("poseidon_job_training_seconds", "Since the job's training began",
         job.progress.training_seconds);
+  gauge("poseidon_job_workers", "Workers that have a part in the job and are not lost",
+        static_cast<double>(job.workers));
+  if (job.begun_with > 0) {
+    gauge("poseidon_job_workers_at_start", "Workers that the job began with",
+          static_cast<double>(job.begun_with));
+  }
   gauge("poseidon_epoch", "Epoch of the job", static_cast<double>(job.epoch.value()));
   gauge("poseidon_images_per_second",
         "Training samples of all workers per second, over the last seconds",

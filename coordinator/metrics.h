@@ -3,7 +3,7 @@
 // The coordinator's Prometheus metrics (docs/metrics.md has them all). Pure: figures in, families
 // out. Before: Cluster::figures() copies them under its mutex. After: common/metrics_server.h.
 //
-// Series: some 120, and one per node. Node labels (role, rank, address, state) live as long as the
+// Series: some 80, and one per node. Node labels (role, rank, address, state) live as long as the
 // node is known and are as many as nodes, 1024 at most; job names are shown one at a time.
 
 #include <array>
@@ -57,6 +57,8 @@ struct JobFigures {
   Epoch epoch;
   std::optional<double> predicted_iteration_s;
   Iteration checkpoint_every = 0;
+  std::size_t workers = 0;       ///< that have a part in it and are not lost
+  std::uint32_t begun_with = 0;  ///< workers of its first epoch; 0: none has begun
   std::size_t checkpoints_kept = 0;
   std::optional<NewestCheckpoint> newest;
 };

@@ -60,6 +60,8 @@ TEST(CoordinatorPage, ShowsNodesJobAndCheckpoints) {
   job.epoch = Epoch(9);
   job.predicted_iteration_s = 0.125;
   job.checkpoint_every = 50;
+  job.workers = 3;
+  job.begun_with = 4;
   job.checkpoints_kept = 2;
   job.newest = NewestCheckpoint{
       .iteration = 100, .bytes = 4096, .time_unix_s = 1'700'000'000, .seconds = 1.5};
@@ -91,6 +93,8 @@ TEST(CoordinatorPage, ShowsNodesJobAndCheckpoints) {
   EXPECT_EQ(value_of(page, "poseidon_job_info", {{"id", "digits-7"}}), 1.0);
   EXPECT_EQ(value_of(page, "poseidon_job_iterations"), 500.0);
   EXPECT_EQ(value_of(page, "poseidon_job_iteration"), 120.0);
+  EXPECT_EQ(value_of(page, "poseidon_job_workers"), 3.0);
+  EXPECT_EQ(value_of(page, "poseidon_job_workers_at_start"), 4.0);
   EXPECT_EQ(value_of(page, "poseidon_job_training_seconds"), 60.0);
   EXPECT_EQ(value_of(page, "poseidon_epoch"), 9.0);
   EXPECT_EQ(value_of(page, "poseidon_images_per_second"), 1000.0);
