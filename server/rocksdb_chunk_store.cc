@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/file_io.h"
 #include "common/status_macros.h"
@@ -254,11 +255,18 @@ class RocksdbChunkStore final : public ChunkStore {
       std::uint64_t value = 0;
       return db_->GetIntProperty(name, &value) ? static_cast<std::int64_t>(value) : 0;
     };
-    std::vector<rocksdb::LiveFileMetaData> files;
-    db_->GetLiveFilesMetaData(&files);
+    // Not GetLiveFilesMetaData, which copies what is known of each file: this comes after every
+    // checkpoint, and a store may have hundreds of them.
+    std::int64_t files = 0;
+    for (int level = 0; level < db_->NumberLevels(); ++level) {
+      const std::string name = absl::StrCat(rocksdb::DB::Properties::kNumFilesAtLevelPrefix, level);
+      std::string text;
+      std::int64_t count = 0;
+      if (db_->GetProperty(name, &text) && absl::SimpleAtoi(text, &count)) files += count;
+    }
     return {.snapshots = static_cast<std::int64_t>(sealed_.size()),
             .bytes = property(rocksdb::DB::Properties::kTotalSstFilesSize),
-            .files = static_cast<std::int64_t>(files.size()),
+            .files = files,
             .memory_bytes = property(rocksdb::DB::Properties::kEstimateTableReadersMem),
             .errors = property(rocksdb::DB::Properties::kBackgroundErrors)};
   }
