@@ -53,8 +53,9 @@ class ControlEvents {
 };
 
 inline constexpr std::string_view kAttachMethod = "/poseidon.v1.Coordinator/Attach";
-/// Of connections for it: a cut network shall not look like a quiet coordinator.
-inline constexpr Milliseconds kAttachKeepalive{3000};
+/// Of connections for it: a cut network shall not look like a quiet coordinator. Shorter than the
+/// lease (MembershipOptions): one that is dead while another would do must be found out before.
+inline constexpr Milliseconds kAttachKeepalive{2000};
 
 struct ControlClientOptions {
   Transport* transport = nullptr;  ///< speaks kAttachMethod, on the loop of the rest

@@ -1,6 +1,7 @@
 #include "common/job_reports.h"
 
 #include "common/text.h"
+#include "common/unreachable.h"
 
 namespace poseidon {
 
@@ -58,6 +59,7 @@ v1::NodeMessage failed_message(Epoch epoch, const absl::Status& status, bool res
   failed.set_epoch(epoch.value());
   failed.set_reason(to_utf8(from_absl(status.message())));
   failed.set_failure(failure_of(status, restoring));
+  failed.set_unreachable(to_utf8(unreachable_address(status)));
   return message;
 }
 
@@ -71,13 +73,14 @@ v1::NodeMessage halted_message(Epoch epoch, Iteration oldest, Iteration newest) 
 }
 
 v1::NodeMessage checkpoint_missing_message(Epoch epoch, Iteration version,
-                                           const std::string& reason, bool too_late) {
+                                           const std::string& reason, MissingPart why) {
   v1::NodeMessage message;
   v1::CheckpointReport& report = *message.mutable_checkpoint();
   report.set_epoch(epoch.value());
   report.set_iteration(static_cast<std::uint64_t>(version));
   report.set_reason(to_utf8(reason));
-  report.set_too_late(too_late);
+  report.set_too_late(why == MissingPart::kTooLate);
+  report.set_busy(why == MissingPart::kBusy);
   return message;
 }
 

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "common/data_identity.h"
 #include "common/ids.h"
+#include "common/snapshot.h"
 #include "poseidon/v1/control.pb.h"
 
 namespace poseidon {
@@ -32,9 +33,8 @@ v1::NodeMessage failed_message(Epoch epoch, const absl::Status& status, bool res
 /// Training stands still; versions `oldest` to `newest` can still be given, none if oldest is
 /// greater.
 v1::NodeMessage halted_message(Epoch epoch, Iteration oldest, Iteration newest);
-/// This node's part of a checkpoint is missing, and why; `too_late`: it was asked for behind the
-/// training.
+/// This node's part of a checkpoint is missing, and why.
 v1::NodeMessage checkpoint_missing_message(Epoch epoch, Iteration version,
-                                           const std::string& reason, bool too_late);
+                                           const std::string& reason, MissingPart why);
 
 }  // namespace poseidon

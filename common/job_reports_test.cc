@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "common/unreachable.h"
 #include "gtest/gtest.h"
 
 namespace poseidon {
@@ -41,13 +42,20 @@ TEST(JobReportsTest, AFailureSaysWhatMayHelp) {
   }
 }
 
+TEST(JobReportsTest, AFailureNamesWhoDoesNotAnswer) {
+  const absl::Status status = unreachable_error("10.0.0.4:4711", "server 1 could not be reached");
+  const v1::NodeMessage failed = sent(failed_message(kEpoch, status, /*restoring=*/true));
+  EXPECT_EQ(failed.failed().failure(), v1::FAILURE_PEER);
+  EXPECT_EQ(failed.failed().unreachable(), "10.0.0.4:4711");
+}
+
 TEST(JobReportsTest, AReasonMayHoldAnyBytes) {
   const std::string reason = "image \xff\xfe.jpg: damaged";
   const v1::NodeMessage failed =
       sent(failed_message(kEpoch, absl::DataLossError(reason), /*restoring=*/false));
   EXPECT_NE(failed.failed().reason().find(".jpg: damaged"), std::string::npos);
   const v1::NodeMessage missing =
-      sent(checkpoint_missing_message(kEpoch, 12, reason, /*too_late=*/true));
+      sent(checkpoint_missing_message(kEpoch, 12, reason, MissingPart::kTooLate));
   EXPECT_NE(missing.checkpoint().reason().find(".jpg: damaged"), std::string::npos);
   EXPECT_EQ(missing.checkpoint().iteration(), 12);
   EXPECT_TRUE(missing.checkpoint().too_late());

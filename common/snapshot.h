@@ -33,4 +33,11 @@ std::optional<SnapshotId> parse_snapshot_name(std::string_view name);
 /// Position of a piece in its checkpoint. For PS layers it is the chunk's ChunkId.
 using PieceId = StrongId<struct PieceIdTag, std::uint32_t>;
 
+/// Why a node's part of a checkpoint is not stored.
+enum class MissingPart {
+  kFailed,   ///< nor will a later one be, as far as is known: the disk, the network
+  kTooLate,  ///< training was beyond the iteration when it was asked for
+  kBusy,     ///< earlier ones took up all room: a later one may find some
+};
+
 }  // namespace poseidon

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/aligned_buffer.h"
+#include "common/unreachable.h"
 
 namespace poseidon {
 namespace {
@@ -161,7 +162,8 @@ void StoreTransfer::pump(Connection& connection) {
 void StoreTransfer::on_message(Connection& connection, const Bytes& message) {
   if (ended_) return;
   const auto fail = [&](absl::StatusCode code, const std::string& what) {
-    finish(explained(code, absl::StrCat("the store at ", connection.address_, ": ", what)));
+    finish(absl::Status(code,
+                        explained(absl::StrCat("the store at ", connection.address_, ": ", what))));
   };
   const auto answered = [&] {
     connection.heard_ = transport_->now();
@@ -229,7 +231,7 @@ void StoreTransfer::on_closed(Connection& connection, const absl::Status& status
     const std::string why =
         absl::StrCat("the store at ", connection.address_, " refused: ", status.message());
     give_up(connection, why);
-    if (!connection.requests_.empty()) finish(explained(status.code(), why));
+    if (!connection.requests_.empty()) finish(absl::Status(status.code(), explained(why)));
     return;
   }
   connection.last_cut_ = std::string(status.message());
@@ -258,7 +260,7 @@ void StoreTransfer::watch() {
                     [](const StoreRequest& request) { return !request.second_address.empty(); });
     if (elsewhere) give_up(connection, why);
     if (connection.requests_.empty() || silent < options_.give_up_after) continue;
-    finish(explained(absl::StatusCode::kUnavailable, why));
+    finish(unreachable_error(connection.address_, explained(why)));
     return;
   }
   const Nanoseconds patience = std::min(options_.give_up_after, options_.ask_second_after);
@@ -268,9 +270,8 @@ void StoreTransfer::watch() {
 }
 
 /// With why second addresses were asked at all.
-absl::Status StoreTransfer::explained(absl::StatusCode code, const std::string& what) const {
-  return absl::Status(
-      code, asked_second_ == 0 ? what : absl::StrCat(what, "; and before: ", first_reason_));
+std::string StoreTransfer::explained(const std::string& what) const {
+  return asked_second_ == 0 ? what : absl::StrCat(what, "; and before: ", first_reason_);
 }
 
 void StoreTransfer::finish(const absl::Status& status) {

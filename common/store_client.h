@@ -87,7 +87,7 @@ class StoreTransfer {
   void on_message(Connection& connection, const Bytes& message);
   void on_closed(Connection& connection, const absl::Status& status);
   void watch();
-  absl::Status explained(absl::StatusCode code, const std::string& what) const;
+  std::string explained(const std::string& what) const;
   void finish(const absl::Status& status);
 
   Transport* const transport_;

@@ -49,6 +49,7 @@ CheckpointActions CheckpointCommit::begin_epoch(Epoch epoch, Iteration first_ite
   given_up_.clear();
   losses_.clear();
   asked_.reset();
+  asks_again_.reset();
   lead_ = options_.lead;
   needed_.reset();
   // What the epoch before has told may still wait for the disk; lines come in their order.
@@ -76,7 +77,10 @@ void CheckpointCommit::give_up(Iteration iteration, const std::string& reason,
   making_.erase(iteration);
   given_up_.insert(iteration);
   forget_oldest(given_up_);
-  if (asked_ == iteration) asked_.reset();
+  if (asked_ == iteration) {
+    asked_.reset();
+    asks_again_.reset();
+  }
   last_ = {.snapshot = snapshot, .committed = false, .reason = reason};
   if (has_failed) ++failures_;
   actions.emplace_back(ForgetParts{.snapshot = snapshot, .stores = frame_.stores});
@@ -108,14 +112,20 @@ CheckpointActions CheckpointCommit::on_report(const Report& report, std::int64_t
     return actions;
   }
   if (!report.stored) {
-    const bool again = report.too_late && asked_ == iteration;
-    if (again) {
-      making_.erase(iteration);
-      given_up_.insert(iteration);
-      actions.emplace_back(ForgetParts{.snapshot = snapshot, .stores = frame_.stores});
-      ask_further(now, actions);
-    } else {
+    const bool is_busy = report.missing == MissingPart::kBusy && !asked_is_held_ &&
+                         now - asked_since_ < options_.timeout;
+    if (asked_ != iteration || !(report.missing == MissingPart::kTooLate || is_busy)) {
       give_up(iteration, absl::StrCat(report.who, ": ", report.reason), actions);
+      return actions;
+    }
+    making_.erase(iteration);
+    given_up_.insert(iteration);
+    actions.emplace_back(ForgetParts{.snapshot = snapshot, .stores = frame_.stores});
+    if (is_busy) {
+      asks_again_ = now + options_.busy_pause;
+    } else {
+      lead_ = std::min(lead_ * 2, kMaxLead);
+      ask_further(now, actions);
     }
     return actions;
   }
@@ -147,6 +157,8 @@ absl::StatusOr<CheckpointActions> CheckpointCommit::ask(Iteration completed, Nan
   }
   furthest_ = std::max(furthest_, completed);
   lead_ = options_.lead;
+  asked_since_ = now;
+  asked_is_held_ = false;
   CheckpointActions actions;
   ask_further(now, actions);
   return actions;
@@ -160,6 +172,8 @@ CheckpointActions CheckpointCommit::ask_held(Iteration version, Nanoseconds now)
     making_.erase(*asked_);
   }
   asked_ = version;
+  asked_is_held_ = true;
+  asks_again_.reset();
   if (given_up_.contains(version)) {
     give_up(version, "an earlier attempt at this iteration has failed", actions);
     return actions;
@@ -172,12 +186,12 @@ CheckpointActions CheckpointCommit::ask_held(Iteration version, Nanoseconds now)
 }
 
 void CheckpointCommit::ask_further(Nanoseconds now, CheckpointActions& actions) {
+  asks_again_.reset();
   const Iteration least = asked_.value_or(0) + 1;
   if (least > last_iteration_) {
     give_up(*asked_, "training reached its last iteration before the nodes heard of it", actions);
     return;
   }
-  if (asked_) lead_ = std::min(lead_ * 2, kMaxLead);
   asked_ = std::min(std::max(least, furthest_ + lead_), last_iteration_);
   while (given_up_.contains(*asked_) && *asked_ < last_iteration_) ++*asked_;
   if (given_up_.contains(*asked_)) {
@@ -333,6 +347,7 @@ std::optional<Iteration> CheckpointCommit::in_the_making() const {
 
 CheckpointActions CheckpointCommit::tick(Nanoseconds now) {
   CheckpointActions actions;
+  if (asks_again_ && now >= *asks_again_) ask_further(now, actions);
   std::vector<Iteration> late;
   for (auto& [iteration, making] : making_) {
     // One that is asked for waits for training to get there first, however long that takes.

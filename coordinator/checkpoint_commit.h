@@ -68,6 +68,9 @@ struct CheckpointCommitOptions {
   Nanoseconds timeout = std::chrono::minutes(10);
   /// How far ahead of the furthest report an asked-for version is; doubles when that was too late.
   Iteration lead = 2;
+  /// One that is asked for while earlier ones take up all room is asked for again after so long,
+  /// and given up after `timeout`.
+  Nanoseconds busy_pause = std::chrono::seconds(1);
 };
 
 /// One job's checkpoints. One thread only (the cluster holds its mutex).
@@ -94,7 +97,7 @@ class CheckpointCommit {
     std::string who;  ///< for people
     Iteration iteration = 0;
     bool stored = false;
-    bool too_late = false;
+    MissingPart missing = MissingPart::kFailed;  ///< unless it is stored
     std::string reason;
     std::int64_t bytes = 0;
     double seconds = 0.0;  ///< from its first piece until it was sealed
@@ -201,6 +204,9 @@ class CheckpointCommit {
   Iteration settled_until_ = 0;         ///< where the epoch began, or this process took it over
   std::map<Iteration, double> losses_;  ///< the last few
   std::optional<Iteration> asked_;
+  Nanoseconds asked_since_{0};
+  bool asked_is_held_ = false;             ///< training stands still: no later one will do
+  std::optional<Nanoseconds> asks_again_;  ///< when: its nodes were busy
   Iteration lead_ = 0;
   std::map<SnapshotId, CheckpointManifest> committed_;
   std::set<SnapshotId> abandoned_;

@@ -8,6 +8,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr Epoch kEpoch{5};
 constexpr Iteration kLast = 1000;
@@ -34,11 +35,11 @@ class CommitTest : public ::testing::Test {
                               .bytes = 100},
                              1'700'000'000, kNow);
   }
-  CheckpointActions failed(Iteration iteration, bool too_late = false) {
+  CheckpointActions failed(Iteration iteration, MissingPart missing = MissingPart::kFailed) {
     return commit_.on_report({.server = ServerIndex(1),
                               .who = "server 1",
                               .iteration = iteration,
-                              .too_late = too_late,
+                              .missing = missing,
                               .reason = "no space left on device"},
                              1'700'000'000, kNow);
   }
@@ -134,7 +135,7 @@ TEST_F(CommitTest, NothingThatIsSaidLaterTouchesWhatAllServersHave) {
   EXPECT_TRUE(failed(10).empty()) << "a worker that missed the last answer";
   commit_.on_manifest_written(snapshot_id(kEpoch, 10), absl::OkStatus());
   EXPECT_TRUE(failed(10).empty());
-  EXPECT_TRUE(failed(10, /*too_late=*/true).empty());
+  EXPECT_TRUE(failed(10, MissingPart::kTooLate).empty());
   EXPECT_TRUE(stored(0, 10).empty());
   EXPECT_FALSE(commit_.in_the_making()) << "nothing that could fail after its time";
   EXPECT_EQ(commit_.newest()->iteration(), 10);
@@ -144,9 +145,9 @@ TEST_F(CommitTest, AnOperatorsWishCanEndAtWhatIsCommitted) {
   // The coordinator was away: reports come behind the checkpoints.
   ASSERT_TRUE(commit_.ask(kLast - 8, kNow).ok());
   commit(kLast);
-  const CheckpointActions actions = failed(kLast - 6, /*too_late=*/true);
+  const CheckpointActions actions = failed(kLast - 6, MissingPart::kTooLate);
   ASSERT_EQ(all<AskForCheckpoint>(actions).at(0).iteration, kLast - 4);
-  EXPECT_TRUE(all<AskForCheckpoint>(failed(kLast - 4, /*too_late=*/true)).empty());
+  EXPECT_TRUE(all<AskForCheckpoint>(failed(kLast - 4, MissingPart::kTooLate)).empty());
   EXPECT_FALSE(commit_.asked_for());
   EXPECT_TRUE(commit_.last()->committed);
   EXPECT_EQ(commit_.newest()->iteration(), kLast);
@@ -332,12 +333,64 @@ TEST_F(CommitTest, AsksForAVersionThatIsStillToCome) {
   EXPECT_FALSE(commit_.ask(42, kNow).ok()) << "one at a time";
   // Training was faster: further ahead, and the other server's part of the first is forgotten.
   commit_.on_loss(50, 0.1);
-  const CheckpointActions again = failed(44, /*too_late=*/true);
+  const CheckpointActions again = failed(44, MissingPart::kTooLate);
   EXPECT_EQ(all<AskForCheckpoint>(again).at(0).iteration, 51 + 4);
   EXPECT_EQ(all<ForgetParts>(again).at(0).snapshot, snapshot_id(kEpoch, 44));
-  EXPECT_TRUE(failed(44, /*too_late=*/true).empty()) << "the second server says so too";
+  EXPECT_TRUE(failed(44, MissingPart::kTooLate).empty()) << "the second server says so too";
   commit(55);
   EXPECT_FALSE(commit_.asked_for());
+}
+
+TEST_F(CommitTest, WhatFindsNoRoomBesideEarlierOnesIsAskedForAgain) {
+  commit_.on_loss(41, 0.1);
+  ASSERT_TRUE(commit_.ask(42, kNow).ok());
+  const CheckpointActions busy = failed(44, MissingPart::kBusy);
+  EXPECT_EQ(all<ForgetParts>(busy).at(0).snapshot, snapshot_id(kEpoch, 44));
+  EXPECT_THAT(all<AskForCheckpoint>(busy), IsEmpty()) << "not at once";
+  EXPECT_TRUE(failed(44, MissingPart::kBusy).empty()) << "another node says so too";
+  EXPECT_TRUE(commit_.asked_for());
+  commit_.on_loss(60, 0.1);
+  EXPECT_THAT(commit_.tick(kNow + std::chrono::milliseconds(900)), IsEmpty());
+  const auto again = all<AskForCheckpoint>(commit_.tick(kNow + std::chrono::seconds(1)));
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].iteration, 61 + 2) << "no further ahead than the first time";
+  commit(63);
+  EXPECT_FALSE(commit_.asked_for());
+  EXPECT_THAT(commit_.tick(kNow + std::chrono::minutes(1)), IsEmpty());
+}
+
+TEST_F(CommitTest, WhatNeverFindsRoomIsGivenUpInTheEnd) {
+  ASSERT_TRUE(commit_.ask(0, kNow).ok());
+  Nanoseconds now = kNow;
+  int times = 0;
+  for (Iteration done = 0; commit_.asked_for() && times < 10'000; ++times) {
+    done = *commit_.asked_for();
+    commit_.on_loss(done, 0.1);
+    commit_.on_report({.server = ServerIndex(1),
+                       .who = "server 1",
+                       .iteration = done,
+                       .missing = MissingPart::kBusy,
+                       .reason = "the disk is still busy"},
+                      1'700'000'000, now);
+    now += std::chrono::seconds(20);
+    commit_.tick(now);
+  }
+  EXPECT_NEAR(times, 31, 1) << "10 minutes";
+  EXPECT_EQ(commit_.last()->reason, "server 1: the disk is still busy");
+}
+
+TEST_F(CommitTest, OnlyOneThatIsAskedForIsTriedAgain) {
+  const CheckpointActions actions = failed(40, MissingPart::kBusy);
+  EXPECT_THAT(all<CheckpointLog>(actions).at(0).text, HasSubstr("checkpoint 5-40 failed"));
+  EXPECT_THAT(commit_.tick(kNow + std::chrono::seconds(5)), IsEmpty());
+}
+
+TEST_F(CommitTest, WhatTrainingStandsStillForIsNotAskedForFurtherOn) {
+  commit_.on_loss(41, 0.1);
+  ASSERT_EQ(all<AskForCheckpoint>(commit_.ask_held(42, kNow)).size(), 1u);
+  failed(42, MissingPart::kBusy);
+  EXPECT_FALSE(commit_.asked_for());
+  EXPECT_THAT(commit_.tick(kNow + std::chrono::seconds(5)), IsEmpty());
 }
 
 TEST_F(CommitTest, ANewEpochGivesUpWhatIsNotWhole) {
@@ -362,7 +415,7 @@ TEST_F(CommitTest, NothingIsAskedForAfterTheLastIteration) {
   EXPECT_EQ(asked[0].iteration, kLast);
   EXPECT_EQ(commit_.in_the_making(), kLast);
   EXPECT_FALSE(commit_.is_settled(kLast));
-  const CheckpointActions actions = failed(kLast, /*too_late=*/true);
+  const CheckpointActions actions = failed(kLast, MissingPart::kTooLate);
   EXPECT_TRUE(all<AskForCheckpoint>(actions).empty());
   EXPECT_FALSE(commit_.asked_for());
   EXPECT_FALSE(commit_.in_the_making());

@@ -52,6 +52,11 @@ CalibrationAnswer to_answer(const v1::CalibrationReport& report) {
   return answer;
 }
 
+MissingPart missing_part(const v1::CheckpointReport& report) {
+  if (report.too_late()) return MissingPart::kTooLate;
+  return report.busy() ? MissingPart::kBusy : MissingPart::kFailed;
+}
+
 FailureKind to_failure_kind(v1::Failure failure) {
   if (failure == v1::FAILURE_CHECKPOINT) return FailureKind::kCheckpoint;
   return failure == v1::FAILURE_PEER ? FailureKind::kPeer : FailureKind::kJob;
@@ -254,8 +259,11 @@ JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
                             data_identity_of(message.ready()));
     case v1::NodeMessage::kIteration: {
       const v1::IterationReport& report = message.iteration();
-      return job_->on_iteration(from, Epoch(report.epoch()), iteration(report.iteration()),
-                                report.loss(), now);
+      const std::uint64_t advances = job_->advances();
+      JobActions actions = job_->on_iteration(from, Epoch(report.epoch()),
+                                              iteration(report.iteration()), report.loss(), now);
+      if (job_->advances() != advances) membership_.job_advanced(job_->needed_to_advance(), now);
+      return actions;
     }
     case v1::NodeMessage::kTest: {
       const v1::TestReport& report = message.test();
@@ -267,9 +275,9 @@ JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
     case v1::NodeMessage::kFinished:
       return job_->on_finished(from, Epoch(message.finished().epoch()), now);
     case v1::NodeMessage::kFailed:
-      return job_->on_failed(from, Epoch(message.failed().epoch()),
-                             one_line(message.failed().reason()),
-                             to_failure_kind(message.failed().failure()), now);
+      return job_->on_failed(
+          from, Epoch(message.failed().epoch()), one_line(message.failed().reason()),
+          to_failure_kind(message.failed().failure()), now, message.failed().unreachable());
     case v1::NodeMessage::kHalted:
       return job_->on_halted(from, Epoch(message.halted().epoch()),
                              {.oldest = iteration(message.halted().oldest()),
@@ -284,7 +292,7 @@ JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
            .who = "",
            .iteration = iteration(report.iteration()),
            .stored = report.stored(),
-           .too_late = report.too_late(),
+           .missing = missing_part(report),
            .reason = one_line(report.reason()),
            .bytes = static_cast<std::int64_t>(std::min(report.bytes(), kMaxBytes)),
            .seconds = std::isfinite(report.seconds()) ? std::max(report.seconds(), 0.0) : 0.0},
@@ -464,6 +472,7 @@ void Cluster::tick() {
   const Nanoseconds now = clock_->now();
   forgive_job(now);  // before anything is judged by how long it took
   membership_.set_job(nodes_of_job());
+  look_who_is_vouched_for(now);
   const bool was_cut_off = membership_.isolated_since().has_value();
   for (const Departure& departure : membership_.expire(now)) {
     depart(departure, absl::AbortedError(absl::StrCat("this node ", departure.reason)));
@@ -489,6 +498,31 @@ void Cluster::tick() {
   if (traffic_ && now - drift_looked_ >= kDriftInterval) {
     drift_looked_ = now;
     watch_drift(now);
+  }
+}
+
+/// Cut off from us alone.
+void Cluster::look_who_is_vouched_for(Nanoseconds now) {
+  const std::vector<NodeId> nodes = membership_.vouched_for(now);
+  if (!nodes.empty() && job_ && job_->others_have_finished(nodes)) membership_.await(nodes);
+  const std::set<NodeId> before = std::exchange(vouched_for_, {nodes.begin(), nodes.end()});
+  for (const NodeId id : before) {  // its stream ended, and that is all that was heard
+    if (membership_.find(id) != nullptr && link_of(id) == nullptr) vouched_for_.insert(id);
+  }
+  for (const NodeId id : nodes) {
+    if (before.contains(id)) continue;
+    note(
+        EventKind::kAlarm,
+        absl::StrFormat("%s (node %d) is not heard, but the job trains with it: it is cut off from "
+                        "the coordinator alone, and keeps its place for %.0f s",
+                        node_text(*membership_.find(id)), id.value(),
+                        seconds(options_.membership.vouched_limit)));
+  }
+  for (const NodeId id : before) {
+    const NodeInfo* node = vouched_for_.contains(id) ? nullptr : membership_.find(id);
+    if (node == nullptr) continue;
+    note(EventKind::kJoin,
+         absl::StrFormat("%s (node %d) is heard again", node_text(*node), id.value()));
   }
 }
 

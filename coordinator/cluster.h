@@ -219,6 +219,7 @@ class Cluster {
   bool is_job(const std::string& id) const { return job_ && job_->description().id == id; }
   void after_actions();
   bool forgive_job(Nanoseconds now);
+  void look_who_is_vouched_for(Nanoseconds now);
   void forget_followers(Nanoseconds now);
   void watch_drift(Nanoseconds now);
   void refuse(Refusal refusal, const std::string& text);
@@ -239,6 +240,9 @@ class Cluster {
   void install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& request,
                    std::shared_ptr<RunFiles> directory, std::optional<MetricsProgress> earlier);
   absl::Status go_on_with(DurableJob record);
+  absl::Status wait_again(const DurableJob& record, const v1::SubmitRequest& request,
+                          JobDescription description);
+  absl::StatusOr<std::vector<CheckpointManifest>> checkpoints_of(const DurableJob& record) const;
   void recall_last_job();
   void record_job();
   std::vector<CheckpointManifest> committed_checkpoints(const std::string& job_id) const;
@@ -263,6 +267,7 @@ class Cluster {
   // Guarded by mutex_.
   std::map<NodeLink*, Attached> attached_;
   Membership membership_;
+  std::set<NodeId> vouched_for_;  ///< as of the last tick
   std::unique_ptr<JobRun> job_;
   v1::SubmitRequest submitted_;  ///< the job's
   /// What is, or will be, in the state directory of the job.

@@ -491,7 +491,8 @@ void Cluster::fill_nodes(v1::GetStatusResponse& out) const {
         if (!here && job_->state() == JobState::kDone) continue;
         std::string state = participant_state_name(p.state);
         if (!here) state = "lost";
-        if (here && link_of(p.node.id) == nullptr) state = "away";
+        const bool silent = link_of(p.node.id) == nullptr || vouched_for_.contains(p.node.id);
+        if (here && silent) state = "away";
         if (here && job_->ended()) state = "idle";
         fill(p.node, static_cast<int>(p.index), state);
         listed.push_back(p.node.id);

@@ -34,6 +34,46 @@ std::vector<Participant> participants_of(const std::vector<NodeInfo>& nodes,
   return participants;
 }
 
+/// Whether record and metrics.jsonl are of one job of so many iterations.
+absl::Status check_progress(const DurableJob& record, const MetricsProgress& progress,
+                            Iteration iterations) {
+  if (record.running->first_iteration > iterations) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "its epoch began at iteration ", record.running->first_iteration, " of ", iterations));
+  }
+  if (progress.next_iteration > iterations) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(record.run_directory, "/metrics.jsonl has iteration ",
+                     progress.next_iteration - 1, " of ", iterations));
+  }
+  return absl::OkStatus();
+}
+
+/// As far as record and metrics.jsonl tell; without its age and whether its model is there.
+RunningJob running_job(const DurableJob::Running& running, const MetricsProgress& progress,
+                       const std::vector<CheckpointManifest>& committed) {
+  RunningJob job{.plan = running.plan,
+                 .plan_basis = running.plan_basis,
+                 .workers = participants_of(running.workers, running.lost),
+                 .servers = participants_of(running.servers, running.lost),
+                 .first_iteration = running.first_iteration,
+                 .begun_with = static_cast<std::uint32_t>(running.begun_with),
+                 .samples = static_cast<std::uint64_t>(running.samples),
+                 .completed = completed_iterations(running, committed, progress.next_iteration),
+                 .loss = progress.loss,
+                 .test = std::nullopt,
+                 .recovering_from = running.recovering_from,
+                 .stopped = running.stopped,
+                 .abandoned = running.abandoned,
+                 .data = running.data};
+  if (progress.tested_iteration) {
+    job.test = TestResult{.iteration = *progress.tested_iteration,
+                          .loss = progress.test_loss,
+                          .accuracy = progress.test_accuracy};
+  }
+  return job;
+}
+
 }  // namespace
 
 // ---- nodes ----
@@ -143,7 +183,9 @@ void Cluster::make_room(const NodeInfo& node, const v1::Join& join) {
     }
   }
   if (const auto id = membership_.gone_from(node, clock_->now())) {
-    depart_now(*id, "is gone, and what has its address now has no part in the job");
+    const bool same = is_same_process(*membership_.find(*id), node);
+    depart_now(*id, same ? "came back without its part in the job"
+                         : "is gone, and another process has its address now");
   }
 }
 
@@ -265,6 +307,49 @@ std::vector<CheckpointManifest> Cluster::committed_checkpoints(const std::string
   return all;
 }
 
+/// No node of it has begun: it waits for nodes once more.
+absl::Status Cluster::wait_again(const DurableJob& record, const v1::SubmitRequest& request,
+                                 JobDescription description) {
+  POSEIDON_ASSIGN_OR_RETURN(const std::uint64_t epoch, state_->next_epoch());
+  auto begin = RunDirectory::Begin::kAnew;
+  if (record.source) {
+    POSEIDON_RETURN_IF_ERROR(add_source(*record.source, description));
+    const auto& source = catalog_.all().at(*record.source);
+    if (source.job_id == description.id) begin = RunDirectory::Begin::kGoOn;
+  }
+  POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<RunFiles> directory,
+                            disk_.open(record.run_directory, begin, run_directory_events()));
+  state_->drop_outcome();  // if the submission did not come so far
+  description.epoch = Epoch(epoch);
+  install_job(std::make_unique<JobRun>(options_.job, std::move(description), clock_->now()),
+              request, std::move(directory), progress_of_earlier(record.run_directory, begin));
+  return absl::OkStatus();
+}
+
+/// What its next epoch may begin from. NOT_FOUND when it had checkpoints and none is left.
+absl::StatusOr<std::vector<CheckpointManifest>> Cluster::checkpoints_of(
+    const DurableJob& record) const {
+  std::vector<CheckpointManifest> committed = committed_checkpoints(record.id);
+  if (record.source) {
+    // A branch: until it has a checkpoint of its own, it can only go back to where it began.
+    const auto source = catalog_.all().find(*record.source);
+    if (source != catalog_.all().end() && source->second.job_id != record.id) {
+      committed.push_back(source->second);
+    }
+  }
+  const std::vector<SnapshotId>& abandoned = record.running->abandoned;
+  const bool can_go_back = std::ranges::any_of(committed, [&](const CheckpointManifest& manifest) {
+    return std::ranges::find(abandoned, manifest.snapshot) == abandoned.end();
+  });
+  if (record.running->has_checkpoints && !can_go_back) {
+    return absl::NotFoundError(absl::StrCat(
+        "it has checkpoints, but ", (state_->path() / "checkpoints").string(),
+        " holds none of them that can be read, and from the beginning it should not go on by "
+        "itself"));
+  }
+  return committed;
+}
+
 absl::Status Cluster::go_on_with(DurableJob record) {
   v1::SubmitRequest request;
   request.set_job_json(record.job_json);
@@ -274,92 +359,32 @@ absl::Status Cluster::go_on_with(DurableJob record) {
   POSEIDON_RETURN_IF_ERROR(check_counts(request, resolved, record.source.has_value()));
   JobDescription description = describe_job(request, resolved, record.run_directory);
   description.id = record.id;
-  if (!record.running) {
-    // No node has begun: it waits for nodes once more.
-    POSEIDON_ASSIGN_OR_RETURN(const std::uint64_t epoch, state_->next_epoch());
-    auto begin = RunDirectory::Begin::kAnew;
-    if (record.source) {
-      POSEIDON_RETURN_IF_ERROR(add_source(*record.source, description));
-      const auto& source = catalog_.all().at(*record.source);
-      if (source.job_id == description.id) begin = RunDirectory::Begin::kGoOn;
-    }
-    POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<RunFiles> directory,
-                              disk_.open(record.run_directory, begin, run_directory_events()));
-    state_->drop_outcome();  // if the submission did not come so far
-    description.epoch = Epoch(epoch);
-    install_job(std::make_unique<JobRun>(options_.job, std::move(description), clock_->now()),
-                request, std::move(directory), progress_of_earlier(record.run_directory, begin));
-    return absl::OkStatus();
-  }
-  DurableJob::Running& running = *record.running;
+  if (!record.running) return wait_again(record, request, std::move(description));
   MetricsProgress progress;
   POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<RunFiles> directory,
                             disk_.reopen(record.run_directory, run_directory_events(), progress));
-  if (running.first_iteration > resolved.iterations) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "its epoch began at iteration ", running.first_iteration, " of ", resolved.iterations));
-  }
-  if (progress.next_iteration > resolved.iterations) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(record.run_directory, "/metrics.jsonl has iteration ",
-                     progress.next_iteration - 1, " of ", resolved.iterations));
-  }
-  std::vector<CheckpointManifest> committed = committed_checkpoints(record.id);
-  if (record.source) {
-    // A branch: until it has a checkpoint of its own, it can only go back to where it began.
-    const auto source = catalog_.all().find(*record.source);
-    if (source != catalog_.all().end() && source->second.job_id != record.id) {
-      committed.push_back(source->second);
-    }
-  }
-  const bool can_go_back =
-      std::ranges::any_of(committed, [&running](const CheckpointManifest& manifest) {
-        return std::ranges::find(running.abandoned, manifest.snapshot) == running.abandoned.end();
-      });
-  if (running.has_checkpoints && !can_go_back) {
-    return absl::NotFoundError(absl::StrCat(
-        "it has checkpoints, but ", (state_->path() / "checkpoints").string(),
-        " holds none of them that can be read, and from the beginning it should not go on by "
-        "itself"));
-  }
+  POSEIDON_RETURN_IF_ERROR(check_progress(record, progress, resolved.iterations));
+  POSEIDON_ASSIGN_OR_RETURN(std::vector<CheckpointManifest> committed, checkpoints_of(record));
+
   const std::lock_guard<std::mutex> lock(mutex_);
   const Nanoseconds now = clock_->now();
-  std::vector<Participant> workers = participants_of(running.workers, running.lost);
-  std::vector<Participant> servers = participants_of(running.servers, running.lost);
+  RunningJob state = running_job(*record.running, progress, committed);
+  state.model_stored = directory->has_model();
+  state.age = std::max(Milliseconds(0),
+                       clock_->unix_time() - Milliseconds(record.running->started_unix_ms));
   std::vector<NodeInfo> nodes;  // that may come back by their ids
-  for (const auto* group : {&workers, &servers}) {
+  for (const auto* group : {&state.workers, &state.servers}) {
     for (const Participant& p : *group) {
       membership_.skip_ids(p.node.id);
-      if (!running.stopped && p.state != ParticipantState::kLost) nodes.push_back(p.node);
+      if (!state.stopped && p.state != ParticipantState::kLost) nodes.push_back(p.node);
     }
   }
   membership_.restore(nodes, now);
-  RunningJob state{
-      .plan = std::move(running.plan),
-      .plan_basis = std::move(running.plan_basis),
-      .workers = std::move(workers),
-      .servers = std::move(servers),
-      .first_iteration = running.first_iteration,
-      .begun_with = static_cast<std::uint32_t>(running.begun_with),
-      .samples = static_cast<std::uint64_t>(running.samples),
-      .completed = completed_iterations(running, committed, progress.next_iteration),
-      .loss = progress.loss,
-      .test = std::nullopt,
-      .model_stored = directory->has_model(),
-      .age = std::max(Milliseconds(0), clock_->unix_time() - Milliseconds(running.started_unix_ms)),
-      .recovering_from = running.recovering_from,
-      .stopped = running.stopped,
-      .abandoned = std::move(running.abandoned),
-      .data = running.data};
-  if (progress.tested_iteration) {
-    state.test = TestResult{.iteration = *progress.tested_iteration,
-                            .loss = progress.test_loss,
-                            .accuracy = progress.test_accuracy};
-  }
   const Epoch epoch = state.plan.epoch;
+  const Iteration completed = state.completed;
+  const std::string recovering_from = state.recovering_from;
   resumed_epoch_ = epoch;
   source_ = record.source;
-  const Iteration completed = state.completed;
   description.epoch = epoch;
   description.committed = std::move(committed);
   JobActions actions;
@@ -368,17 +393,16 @@ absl::Status Cluster::go_on_with(DurableJob record) {
   curve_ = std::move(progress.curve);
   submitted_ = request;
   recorded_.reset();
-  trained_since_ = {epoch, running.started_unix_ms};
+  trained_since_ = {epoch, record.running->started_unix_ms};
   counted_iterations_ = completed;
   files_closed_ = false;
-  if (running.recovering_from.empty()) {
+  if (recovering_from.empty()) {
     note(EventKind::kJob,
          absl::StrCat("job ", record.id, " goes on from iteration ", completed, " (epoch ",
                       epoch.value(), ") when its ", nodes.size(), " nodes are back"));
   } else {
-    note(EventKind::kRecovery,
-         absl::StrCat("job ", record.id, " goes on with its recovery (epoch ", epoch.value(),
-                      " is over; ", running.recovering_from, ")"));
+    note(EventKind::kRecovery, absl::StrCat("job ", record.id, " goes on with its recovery (epoch ",
+                                            epoch.value(), " is over; ", recovering_from, ")"));
   }
   apply(actions);
   members_changed();

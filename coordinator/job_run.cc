@@ -87,14 +87,15 @@ std::string JobRun::missing_text() const {
                                        : static_cast<std::size_t>(description_.min_workers);
   const std::size_t want_servers = least_servers(description_, begun_with_ == 0);
   const std::string missing_stores = missing_stores_text();
-  if (!missing_stores.empty() && idle_workers_ >= want_workers && idle_servers_ >= want_servers) {
+  if (!missing_stores.empty() && present_workers_ >= want_workers &&
+      present_servers_ >= want_servers) {
     return absl::StrCat("waits for ", missing_stores);
   }
   return absl::StrFormat(
       "waits for nodes: %d of %d workers and %d of %d servers are here; start the others "
       "(poseidon-worker, poseidon-server) with --coordinator pointing here",
-      std::min(idle_workers_, want_workers), want_workers, std::min(idle_servers_, want_servers),
-      want_servers);
+      std::min(present_workers_, want_workers), want_workers,
+      std::min(present_servers_, want_servers), want_servers);
 }
 
 JobActions JobRun::on_members(const std::vector<NodeInfo>& members, Nanoseconds now) {
@@ -107,8 +108,8 @@ JobActions JobRun::on_members(const std::vector<NodeInfo>& members, Nanoseconds 
     return static_cast<std::size_t>(std::count_if(
         members.begin(), members.end(), [role](const NodeInfo& n) { return n.role == role; }));
   };
-  idle_workers_ = count(NodeRole::kWorker);
-  idle_servers_ = count(NodeRole::kServer);
+  present_workers_ = count(NodeRole::kWorker);
+  present_servers_ = count(NodeRole::kServer);
   message_ = missing_text();
   if (source_) {
     std::optional<std::vector<std::string>> addresses = addresses_of_stores(*source_);
@@ -158,7 +159,7 @@ bool JobRun::choose_nodes(const std::vector<NodeInfo>& members) {
       d.workers > 0 ? d.workers : static_cast<std::size_t>(d.max_workers);
   const std::size_t min_servers = least_servers(d, begun_with_ == 0);
   const std::size_t max_servers = d.servers > 0 ? d.servers : SIZE_MAX;
-  if (idle_workers_ < min_workers || idle_servers_ < min_servers) return false;
+  if (present_workers_ < min_workers || present_servers_ < min_servers) return false;
 
   std::vector<Participant> workers;
   for (const NodeInfo& node : members) {

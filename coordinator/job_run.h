@@ -53,6 +53,7 @@
 #include "coordinator/mishaps.h"
 #include "coordinator/reports.h"
 #include "coordinator/training_data.h"
+#include "coordinator/unreachable_pairs.h"
 
 namespace poseidon {
 
@@ -81,6 +82,7 @@ struct Participant {
   ParticipantState state = ParticipantState::kPreparing;
   bool is_new = false;        ///< came when the job had begun, and was never ready yet
   bool is_untried = false;    ///< ... and no iteration that was new has been made with it
+  bool is_cut_off = false;    ///< lost because others do not reach it: nobody waits for its data
   std::uint64_t batches = 0;  ///< a worker's; see on_batches
 };
 
@@ -163,6 +165,13 @@ class JobRun {
   JobActions on_outdated(Nanoseconds now);
   /// The node is one of the job's, which goes on, and was not given up.
   bool has_part(NodeId id) const;
+  /// How many iterations were reported that nobody had reported in their epoch ...
+  std::uint64_t advances() const { return advances_; }
+  /// ... and who had to take part in the one before such an iteration, that it could begin: all
+  /// workers, and the servers that have layers.
+  std::vector<NodeId> needed_to_advance() const;
+  /// All workers but these, if there are any others, have told of all they had to do.
+  bool others_have_finished(const std::vector<NodeId>& nodes) const;
 
   JobActions on_calibration(NodeId from, Epoch epoch, const CalibrationAnswer& answer,
                             Nanoseconds now);
@@ -178,8 +187,9 @@ class JobRun {
   /// How many batches have gone through the worker's network in this epoch, in tests too. Progress
   /// while nothing is reported: a test may take hours.
   void on_batches(NodeId from, std::uint64_t batches, Nanoseconds now);
+  /// `unreachable`: of kPeer, the address of who does not answer; "" where that is not known.
   JobActions on_failed(NodeId from, Epoch epoch, const std::string& reason, FailureKind kind,
-                       Nanoseconds now);
+                       Nanoseconds now, const std::string& unreachable = "");
   JobActions on_halted(NodeId from, Epoch epoch, const HeldVersions& held, Nanoseconds now);
 
   /// What TakeEpoch asked for.
@@ -216,7 +226,7 @@ class JobRun {
   std::uint64_t samples() const { return samples_; }  ///< that all had taken before this epoch
 
   /// How long the slowest worker's layers take now. A plan that would be better is written down for
-  /// the next start and shown; the one in force stays.
+  /// the next start and shown; with sync.replan the job goes over to it, from a checkpoint.
   JobActions on_measured_times(const std::vector<LayerTimes>& times, Nanoseconds now);
 
   /// Worker 0 begins to send model.safetensors, perhaps not for the first time: it is at work. How
@@ -292,8 +302,11 @@ class JobRun {
   void forget_mishaps();
   bool is_preparing() const;
   void leave_out(Participant& participant, const std::string& why, JobActions& actions);
-  bool leave_out_unreachable(const Participant& failed, const std::string& reason, Nanoseconds now,
-                             JobActions& actions);
+  const NodeInfo* member_at(const std::string& address) const;
+  const Participant& cut_off(const Participant& failed, const Participant* other) const;
+  bool can_do_without(const Participant& participant, Nanoseconds now) const;
+  bool leave_out_unreachable(const Participant& failed, const std::string& address,
+                             const std::string& reason, Nanoseconds now, JobActions& actions);
   bool leave_out_silent(Nanoseconds now, JobActions& actions);
   bool is_doubter(const NodeInfo& node) const;
   bool leave_out_doubter(const Participant& failed, const std::string& reason, Nanoseconds now,
@@ -343,11 +356,11 @@ class JobRun {
   Epoch epoch_;
   JobState state_ = JobState::kWaiting;
   std::string message_;
-  Nanoseconds entered_;            ///< when the state began
-  Nanoseconds last_progress_;      ///< last accepted report, or beginning of the state
-  std::vector<NodeInfo> members_;  ///< of the cluster, in order of joining
-  std::size_t idle_workers_ = 0;
-  std::size_t idle_servers_ = 0;
+  Nanoseconds entered_;              ///< when the state began
+  Nanoseconds last_progress_;        ///< last accepted report, or beginning of the state
+  std::vector<NodeInfo> members_;    ///< of the cluster, in order of joining
+  std::size_t present_workers_ = 0;  ///< members that fit the job, with a part in it or not
+  std::size_t present_servers_ = 0;
   std::optional<CalibrationRun> calibration_;  ///< while calibrating
   std::shared_ptr<const Plan> plan_;
   std::string plan_basis_;
@@ -356,6 +369,7 @@ class JobRun {
   std::vector<Participant> workers_;
   std::vector<Participant> servers_;
   std::optional<IterationCombiner> iterations_;
+  std::uint64_t advances_ = 0;
   std::optional<TestCombiner> tests_;
   RateWindow images_;
   std::optional<double> loss_;
@@ -376,6 +390,7 @@ class JobRun {
   std::set<NodeId> unfit_;       ///< members that cannot take part in this job
   TrainingData data_;
   Mishaps mishaps_;
+  UnreachablePairs unreachable_;
   std::size_t trained_workers_ = 0;  ///< of the last epoch that trained
   std::size_t most_that_fit_ = std::numeric_limits<std::size_t>::max();  ///< as far as is known
   std::map<NodeId, HeldVersions> held_;  ///< of those that have halted

@@ -106,10 +106,13 @@ void JobRun::end_epoch(bool succeeded, const std::string& reason, JobActions& ac
 }
 
 JobActions JobRun::on_failed(NodeId from, Epoch epoch, const std::string& reason, FailureKind kind,
-                             Nanoseconds now) {
+                             Nanoseconds now, const std::string& unreachable) {
   JobActions actions;
   const Participant* participant = expect_participant(from, epoch, "Failed", actions);
   if (participant == nullptr) return actions;
+  if (const NodeInfo* other = member_at(unreachable); kind == FailureKind::kPeer && other) {
+    unreachable_.add(from, other->id, epoch);  // whatever becomes of it: others will say more
+  }
   if (kind == FailureKind::kCheckpoint && source_ &&
       (state_ == JobState::kPreparingServers || state_ == JobState::kPreparingWorkers)) {
     if (leave_out_doubter(*participant, reason, now, actions)) return actions;
@@ -128,7 +131,7 @@ JobActions JobRun::on_failed(NodeId from, Epoch epoch, const std::string& reason
     return actions;
   }
   if (kind == FailureKind::kPeer) {
-    if (leave_out_unreachable(*participant, reason, now, actions)) return actions;
+    if (leave_out_unreachable(*participant, unreachable, reason, now, actions)) return actions;
     recover(EpochEnd::kPeerUnreachable,
             absl::StrCat(participant_text(*participant), " failed: ", reason), /*in_memory=*/true,
             now, actions);

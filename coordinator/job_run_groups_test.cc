@@ -147,7 +147,7 @@ TEST_F(GroupsTest, ALeaderThatNobodyReachesIsLeftOut) {
   ASSERT_THAT(ranks(), ElementsAre(101, 103, 105, 104));
   const auto unreachable = [this](double now) {
     job_->on_failed(NodeId(104), job_->epoch(), "the relay of worker 2 could not be reached",
-                    FailureKind::kPeer, at(now));
+                    FailureKind::kPeer, at(now), on("c", 105).address);
   };
   unreachable(6);
   job_->on_epoch(10, at(7));

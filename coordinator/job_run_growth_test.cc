@@ -448,7 +448,7 @@ TEST_F(MishapTest, WhoDiesAtItsFirstBatchHasNotTrained) {
 TEST_F(MishapTest, WhoDoesNotReachItsPeersAgainIsLeftOut) {
   const auto unreachable = [this](double now) {
     actions_ = job_->on_failed(NodeId(103), job_->epoch(), "no answer from server 0",
-                               FailureKind::kPeer, at(now));
+                               FailureKind::kPeer, at(now), node(1).address);
   };
   unreachable(10);
   begin_epoch(10);

@@ -186,27 +186,74 @@ bool JobRun::leave_out_doubter(const Participant& failed, const std::string& rea
   return true;
 }
 
-/// A newcomer that does not reach its peers, once more. The first time the fault may be a peer's.
-bool JobRun::leave_out_unreachable(const Participant& failed, const std::string& reason,
-                                   Nanoseconds now, JobActions& actions) {
-  if (!is_preparing()) return false;
-  const Participant* blamed = &failed;
-  const bool is_planned = plan_ != nullptr && plan_->workers() == workers_.size();
-  if (!failed.is_new && failed.node.role == NodeRole::kWorker && is_planned) {
-    // Whoever trained before and does not reach its leader: maybe nobody can.
-    const Participant& leader = workers_[leader_of(*plan_, WorkerRank(failed.index)).value()];
-    if (leader.index != failed.index && leader.is_untried) blamed = &leader;
+/// Null: nobody is there, or two are, behind different hosts.
+const NodeInfo* JobRun::member_at(const std::string& address) const {
+  const NodeInfo* found = nullptr;
+  for (const NodeInfo& node : members_) {
+    if (address.empty() || node.address != address) continue;
+    if (found != nullptr) return nullptr;
+    found = &node;
   }
-  if (blamed == &failed && !failed.is_new) return false;
-  const bool again = mishaps_.knows(blamed->node);
-  count_mishap(blamed->node, now);
+  return found;
+}
+
+/// Who of two that do not reach each other is the more likely to be cut off: who is so from more
+/// of the others; else the newcomer; else whom it costs less to do without. `other` may be null: it
+/// has no part in the job, or is not known.
+const Participant& JobRun::cut_off(const Participant& failed, const Participant* other) const {
+  if (other == nullptr) return failed;
+  const std::size_t from_failed = unreachable_.count(failed.node.id);
+  const std::size_t from_other = unreachable_.count(other->node.id);
+  if (from_failed != from_other) return from_failed > from_other ? failed : *other;
+  if (failed.is_untried != other->is_untried) return failed.is_untried ? failed : *other;
+  if (failed.node.role != other->node.role) {
+    return failed.node.role == NodeRole::kWorker ? failed : *other;
+  }
+  return failed.index > other->index ? failed : *other;
+}
+
+/// Somebody is there for its place, or the job may go on with fewer.
+bool JobRun::can_do_without(const Participant& participant, Nanoseconds now) const {
+  const bool is_worker = participant.node.role == NodeRole::kWorker;
+  if (next_idle(participant.node.role, nullptr, /*needed=*/false, now) != nullptr) return true;
+  const auto& group = is_worker ? workers_ : servers_;
+  auto left = static_cast<std::size_t>(std::ranges::count_if(group, [&](const Participant& p) {
+    return !is_lost(p) && p.node.id != participant.node.id;
+  }));
+  if (!is_worker) return left > 0;
+  while (left >= fewest_workers() && !allows_workers(left)) --left;
+  return left >= fewest_workers();
+}
+
+/// Two nodes do not reach each other, once more, and perhaps only one of them is to blame: the job
+/// tries to do without it. The first time it may have been anything, and a new epoch tries again.
+bool JobRun::leave_out_unreachable(const Participant& failed, const std::string& address,
+                                   const std::string& reason, Nanoseconds now,
+                                   JobActions& actions) {
+  const NodeInfo* const peer = member_at(address);
+  const Participant* const other = peer == nullptr ? nullptr : find(peer->id);
+  const Participant* blamed = &cut_off(failed, other);
+  const bool again =
+      mishaps_.knows(blamed->node) ||
+      (peer != nullptr && unreachable_.known_before(failed.node.id, peer->id, epoch_));
+  if (blamed->is_untried) count_mishap(blamed->node, now);
   if (!again) return false;
+  if (!blamed->is_untried) {
+    if (!can_do_without(*blamed, now)) blamed = blamed == &failed ? other : &failed;
+    if (blamed == nullptr || !can_do_without(*blamed, now)) return false;
+    // With the first time, which was not counted: others shall have its place for a while.
+    for (int times = 0; times < 2; ++times) count_mishap(blamed->node, now);
+  }
   const std::string text =
       blamed == &failed
           ? absl::StrCat(participant_text(failed), " failed again: ", reason)
-          : absl::StrCat(participant_text(*blamed), " was not reached again: ", reason);
-  leave_out(*find(blamed->node.id), text, actions);
-  recover(EpochEnd::kNodeUnfit, text, /*in_memory=*/false, now, actions);
+          : absl::StrCat(participant_text(*blamed),
+                         " was not reached again: ", participant_text(failed), " failed: ", reason);
+  const bool in_memory = state_ == JobState::kRunning && blamed->node.role == NodeRole::kWorker;
+  Participant& leaving = *find(blamed->node.id);
+  leaving.is_cut_off = true;
+  leave_out(leaving, text, actions);
+  recover(EpochEnd::kNodeUnfit, text, in_memory, now, actions);
   return true;
 }
 
@@ -262,6 +309,7 @@ void JobRun::count_mishap(const NodeInfo& newcomer, Nanoseconds now) {
 
 /// Iterations that were new: whoever is here has shown what it can do.
 void JobRun::forget_mishaps() {
+  unreachable_.clear();
   for (auto* group : {&workers_, &servers_}) {
     for (Participant& p : *group) {
       if (!std::exchange(p.is_untried, false)) continue;

@@ -249,14 +249,16 @@ bool JobRun::choose_source(bool in_time, std::string& missing) {
 }
 
 /// Puts members without a part into the places of those that are lost. A lost server's place waits
-/// for whoever has its data. When there was time enough, the places that are left go, but not as
-/// long as there is nothing to go on from: then a lost server will have to come back.
+/// for whoever has its data, unless it is there and only out of others' reach. When there was time
+/// enough, the places that are left go, but not as long as there is nothing to go on from: then a
+/// lost server will have to come back.
 bool JobRun::fill_vacancies(bool in_time, bool needed, std::string& missing, Nanoseconds now) {
   const auto fill = [](Participant& p, const NodeInfo& node) {
     p.node = node;
     p.state = ParticipantState::kWaiting;
     p.is_new = true;
     p.is_untried = true;
+    p.is_cut_off = false;
   };
   // First who is where the vacant place's group is.
   for (Participant& p : workers_) {
@@ -268,7 +270,8 @@ bool JobRun::fill_vacancies(bool in_time, bool needed, std::string& missing, Nan
     for (Participant& p : *group) {
       if (!is_lost(p)) continue;
       const bool is_server = p.node.role == NodeRole::kServer;
-      const std::string* store = is_server && in_time ? &p.node.store_identity : nullptr;
+      const bool waits_for_data = is_server && in_time && !p.is_cut_off;
+      const std::string* store = waits_for_data ? &p.node.store_identity : nullptr;
       const NodeInfo* node = next_idle(p.node.role, store, needed, now);
       if (node == nullptr) node = itself_again(p, needed, now);
       if (node != nullptr) {
@@ -310,6 +313,7 @@ void JobRun::try_replacing(Nanoseconds now, JobActions& actions) {
                         "taken the number of a new epoch for %.0f s: is its disk in order?",
                         recovering_from_, seconds(now - epoch_asked_at_)),
         now, actions);
+    return;
   }
   if (epoch_asked_ || now < ask_epoch_after_) return;
   const Nanoseconds waited = now - vacant_since_;

@@ -31,6 +31,7 @@ JobActions JobRun::on_iteration(NodeId from, Epoch epoch, Iteration iteration, d
     return actions;
   }
   last_progress_ = now;
+  if (iteration >= iterations_->newest()) ++advances_;
   if (!std::isfinite(loss)) {
     end(false,
         absl::StrFormat("the loss of iteration %d on %s is %f: lower optimizer.learning_rate or "
@@ -50,6 +51,28 @@ JobActions JobRun::on_iteration(NodeId from, Epoch epoch, Iteration iteration, d
   }
   if (const auto result = iterations_->add(rank, loss)) complete_iteration(*result, now, actions);
   return actions;
+}
+
+std::vector<NodeId> JobRun::needed_to_advance() const {
+  std::vector<NodeId> nodes;
+  for (const Participant& worker : workers_) nodes.push_back(worker.node.id);
+  std::vector<bool> has_layers(servers_.size(), false);
+  for (const PlanChunk& chunk : plan_->chunks) has_layers[chunk.server.value()] = true;
+  for (const Participant& server : servers_) {
+    if (has_layers[server.index]) nodes.push_back(server.node.id);
+  }
+  return nodes;
+}
+
+bool JobRun::others_have_finished(const std::vector<NodeId>& nodes) const {
+  if (state_ != JobState::kRunning) return false;
+  std::size_t others = 0;
+  for (const Participant& worker : workers_) {
+    if (std::ranges::find(nodes, worker.node.id) != nodes.end()) continue;
+    if (worker.state != ParticipantState::kFinished) return false;
+    ++others;
+  }
+  return others > 0;
 }
 
 /// In this epoch.

@@ -52,6 +52,8 @@ absl::Status validate(const MembershipOptions& options) {
 void Membership::sign_of_life(Member& member, Nanoseconds now) {
   member.last_heard = std::max(member.last_heard, now);
   member.deadline = std::max(member.deadline, now + options_.lease);
+  member.advances = advances_;
+  member.vouched = false;
 }
 
 void Membership::observe(Nanoseconds now) {
@@ -127,7 +129,9 @@ absl::StatusOr<NodeId> Membership::join(NodeInfo node, Nanoseconds now) {
                 .last_heard = now,
                 .deadline = now + options_.lease,
                 .attached = true,
-                .detached_why = ""};
+                .detached_why = "",
+                .advances = advances_,
+                .vouched = false};
   members_.emplace(id, std::move(member));
   return id;
 }
@@ -139,7 +143,9 @@ void Membership::restore(const std::vector<NodeInfo>& nodes, Nanoseconds now) {
                   .last_heard = now,
                   .deadline = now + options_.return_time,
                   .attached = false,
-                  .detached_why = "was there before the coordinator was started again"};
+                  .detached_why = "was there before the coordinator was started again",
+                  .advances = advances_,
+                  .vouched = false};
     members_.emplace(node.id, std::move(member));
   }
   if (!nodes.empty()) isolated_since_ = now;
@@ -157,6 +163,38 @@ bool Membership::heard_from(NodeId id, Nanoseconds now) {
   if (is_witness(id)) end_isolation(now);
   sign_of_life(it->second, now);
   return true;
+}
+
+void Membership::job_advanced(const std::vector<NodeId>& needed, Nanoseconds now) {
+  ++advances_;
+  for (const NodeId id : needed) {
+    const auto it = members_.find(id);
+    if (it == members_.end()) continue;
+    Member& member = it->second;
+    const std::uint64_t since_heard = advances_ - member.advances;
+    if (since_heard < (member.attached ? 1 : 2)) continue;
+    if (now - member.last_heard > options_.vouched_limit) continue;
+    member.deadline = std::max(member.deadline, now + options_.lease);
+    member.vouched = true;
+  }
+}
+
+std::vector<NodeId> Membership::vouched_for(Nanoseconds now) const {
+  std::vector<NodeId> nodes;
+  if (isolated_since_) return nodes;
+  for (const auto& [id, member] : members_) {
+    if (member.vouched && now - member.last_heard > options_.lease) nodes.push_back(id);
+  }
+  return nodes;
+}
+
+void Membership::await(const std::vector<NodeId>& nodes) {
+  for (const NodeId id : nodes) {
+    const auto it = members_.find(id);
+    if (it == members_.end()) continue;
+    Member& member = it->second;
+    member.deadline = std::max(member.deadline, member.last_heard + options_.vouched_limit);
+  }
 }
 
 bool Membership::detach(NodeId id, const std::string& reason, Nanoseconds now) {
@@ -204,13 +242,17 @@ std::vector<Departure> Membership::expire(Nanoseconds now) {
       continue;
     }
     const Nanoseconds silent = now - member.last_heard;
-    departures.push_back({.node = std::move(member.node),
-                          .reason = member.attached
-                                        ? absl::StrFormat("was silent for %.1f s (lease %.1f s)",
-                                                          seconds(silent), seconds(options_.lease))
-                                        : absl::StrFormat("%s and did not come back for %.1f s",
-                                                          member.detached_why, seconds(silent)),
-                          .silent = silent});
+    std::string reason = member.attached ? absl::StrFormat("was silent for %.1f s (lease %.1f s)",
+                                                           seconds(silent), seconds(options_.lease))
+                                         : absl::StrFormat("%s and did not come back for %.1f s",
+                                                           member.detached_why, seconds(silent));
+    if (member.vouched && silent > 2 * options_.lease) {
+      absl::StrAppend(&reason,
+                      ", though the job has trained with it in that time: does its machine reach "
+                      "the coordinator?");
+    }
+    departures.push_back(
+        {.node = std::move(member.node), .reason = std::move(reason), .silent = silent});
     it = members_.erase(it);
   }
   return departures;

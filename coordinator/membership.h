@@ -75,6 +75,9 @@ struct MembershipOptions {
   Nanoseconds return_time = std::chrono::seconds(10);
   /// As long as nodes go on alone by default (--coordinator-away-s).
   Nanoseconds isolation_limit = std::chrono::hours(1);
+  /// How long a node may be silent while the job's progress shows that it is at work. What it has
+  /// not told of by then is lost to the metrics, and the job goes back before it.
+  Nanoseconds vouched_limit = std::chrono::minutes(2);
 };
 /// The lease must hold at least two heartbeats, so that one lost beat kills nobody.
 absl::Status validate(const MembershipOptions& options);
@@ -109,6 +112,17 @@ class Membership {
   /// Any message of the node counts as a sign of life. False: no such member.
   bool heard_from(NodeId id, Nanoseconds now);
 
+  /// Somebody has finished an iteration that nobody had before, and all of `needed` had to take
+  /// part in the one before it. Who of them is silent is cut off from us alone: it keeps its place
+  /// for another lease each time, up to vouched_limit. One whose stream has ended may have died in
+  /// the middle of this iteration; only the next one shows that it has not.
+  void job_advanced(const std::vector<NodeId>& needed, Nanoseconds now);
+  /// Silent for longer than the lease, and members only because the job's progress vouches for
+  /// them. In NodeId order.
+  std::vector<NodeId> vouched_for(Nanoseconds now) const;
+  /// The job has nothing left to do but to hear from these: they have until vouched_limit.
+  void await(const std::vector<NodeId>& nodes);
+
   /// Its stream ended without a word; it may come back within its lease. False: no such member.
   bool detach(NodeId id, const std::string& reason, Nanoseconds now);
   /// It is back, on a new stream. False when no member has this id, role, address and process.
@@ -140,6 +154,8 @@ class Membership {
     Nanoseconds deadline{0};
     bool attached = true;
     std::string detached_why;
+    std::uint64_t advances = 0;  ///< of the job, when it was last heard
+    bool vouched = false;        ///< since then the job's progress has shown that it is at work
   };
 
   /// Whether the silence of this one counts for being cut off.
@@ -156,6 +172,7 @@ class Membership {
   NodeId next_id_{1};
   std::map<NodeId, Member> members_;
   std::set<NodeId> job_;
+  std::uint64_t advances_ = 0;  ///< how often the job has
   std::optional<Nanoseconds> isolated_since_;
   std::optional<Nanoseconds> last_expire_;
 };

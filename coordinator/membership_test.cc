@@ -6,6 +6,8 @@
 namespace poseidon {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -63,6 +65,86 @@ TEST(Membership, EveryMessageRenewsTheLease) {
   const std::vector<Departure> gone = membership.expire(at(10.5));
   ASSERT_THAT(gone, SizeIs(1));
   EXPECT_EQ(gone[0].node.id, silent);
+}
+
+/// Three nodes of a job, of which the last is cut off from us; the job's iterations take 100 ms.
+class VouchedTest : public ::testing::Test {
+ protected:
+  VouchedTest() {
+    for (const char* address : {"a:1", "b:1", "c:1"}) {
+      nodes_.push_back(*membership_.join(worker(address), at(0)));
+    }
+  }
+  /// Until then. Who went, and when.
+  std::vector<Departure> run_until(double end, bool trains) {
+    for (; now_ < end; now_ += 0.1) {
+      for (const NodeId id : {nodes_[0], nodes_[1]}) membership_.heard_from(id, at(now_));
+      if (trains) membership_.job_advanced(nodes_, at(now_));
+      std::vector<Departure> gone = membership_.expire(at(now_));
+      if (!gone.empty()) return gone;
+    }
+    return {};
+  }
+
+  Membership membership_{MembershipOptions{}};
+  std::vector<NodeId> nodes_;
+  double now_ = 0.1;
+};
+
+TEST_F(VouchedTest, WhoIsSilentWhileTheJobTrainsWithItKeepsItsPlace) {
+  EXPECT_THAT(run_until(2.9, /*trains=*/true), IsEmpty());
+  EXPECT_THAT(membership_.vouched_for(at(now_)), IsEmpty()) << "nobody would miss it yet";
+  EXPECT_THAT(run_until(60, true), IsEmpty());
+  EXPECT_THAT(membership_.vouched_for(at(now_)), ElementsAre(nodes_[2]));
+  membership_.heard_from(nodes_[2], at(now_));
+  EXPECT_THAT(membership_.vouched_for(at(now_)), IsEmpty());
+  // From now on all stand still: the lease counts from there.
+  const std::vector<Departure> gone = run_until(100, /*trains=*/false);
+  ASSERT_THAT(gone, SizeIs(1));
+  EXPECT_EQ(gone[0].node.id, nodes_[2]);
+  EXPECT_LE(now_, 63.3);
+}
+
+TEST_F(VouchedTest, WhenTheJobStandsStillTheLeaseCounts) {
+  EXPECT_THAT(run_until(60, true), IsEmpty());
+  const std::vector<Departure> gone = run_until(100, false);
+  ASSERT_THAT(gone, SizeIs(1));
+  EXPECT_NEAR(now_, 63, 0.2);
+  EXPECT_THAT(gone[0].reason,
+              AllOf(HasSubstr("was silent for 63."), HasSubstr("reach the coordinator?")));
+}
+
+TEST_F(VouchedTest, NotForEver) {
+  const std::vector<Departure> gone = run_until(300, true);
+  ASSERT_THAT(gone, SizeIs(1));
+  EXPECT_EQ(gone[0].node.id, nodes_[2]);
+  EXPECT_NEAR(now_, 123, 0.3) << "two minutes, and a lease";
+}
+
+/// It may have sent its last gradient a moment before it died.
+TEST_F(VouchedTest, OneIterationIsNoProofThatWhoseStreamEndedLives) {
+  membership_.detach(nodes_[2], "broke its stream", at(0));
+  run_until(0.25, true);  // two
+  EXPECT_THAT(run_until(5, false), SizeIs(1));
+  EXPECT_NEAR(now_, 3.3, 0.15) << "a lease after the second";
+
+  Membership other({});
+  const NodeId id = *other.join(worker("a:1"), at(0));
+  const NodeId speaks = *other.join(worker("b:1"), at(0));
+  other.detach(id, "broke its stream", at(0));
+  other.job_advanced({id, speaks}, at(2.5));
+  other.heard_from(speaks, at(3.1));
+  EXPECT_THAT(other.expire(at(3.1)), SizeIs(1));
+}
+
+TEST_F(VouchedTest, OnlyWhomTheIterationNeeded) {
+  for (; now_ < 3; now_ += 0.1) {
+    for (const NodeId id : {nodes_[0], nodes_[1]}) membership_.heard_from(id, at(now_));
+    membership_.job_advanced({nodes_[0], nodes_[1]}, at(now_));
+    ASSERT_THAT(membership_.expire(at(now_)), IsEmpty());
+  }
+  membership_.heard_from(nodes_[0], at(3.1));
+  EXPECT_THAT(membership_.expire(at(3.1)), SizeIs(1));
 }
 
 TEST(Membership, AnOlderTimeDoesNotShortenTheLease) {

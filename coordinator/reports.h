@@ -54,6 +54,8 @@ class IterationCombiner {
   Iteration next(WorkerRank rank) const { return next_[rank.value()]; }
   /// How many iterations are complete.
   Iteration completed() const { return completed_; }
+  /// The iteration that nobody has reported yet.
+  Iteration newest() const { return completed_ + static_cast<Iteration>(pending_.size()); }
   /// Whether `rank` would be more than kMaxAhead ahead of the slowest.
   bool too_far_ahead(WorkerRank rank) const { return next(rank) - completed_ >= kMaxAhead; }
   /// Lowest of the ranks that hold back the oldest incomplete iteration.

@@ -32,7 +32,7 @@ constexpr Milliseconds kTickInterval{50};
 /// How long a closing stream may take to send its last messages until it is cancelled.
 constexpr std::chrono::seconds kCloseTimeout{2};
 constexpr std::chrono::seconds kShutdownTimeout{1};
-/// Nodes may ping a silent connection this often (the control client does every 3 s).
+/// Nodes may ping a silent connection this often (the control client does: kAttachKeepalive).
 constexpr int kMinPingIntervalMs = 1000;
 
 grpc::Status to_grpc(const absl::Status& status) {

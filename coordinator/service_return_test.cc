@@ -140,7 +140,7 @@ TEST_F(ReturnTest, AnotherProcessAtTheAddressMeansThatTheFirstIsDead) {
   v1::Join fresh = worker();
   fresh.set_process_id(99);
   EXPECT_FALSE(join(second, fresh).has_resumed());
-  EXPECT_THAT(await_state("recovering").message(), HasSubstr("has no part in the job"));
+  EXPECT_THAT(await_state("recovering").message(), HasSubstr("another process has its address"));
 }
 
 TEST_F(ReturnTest, AfterTheLeaseNobodyIsTakenBack) {

@@ -114,7 +114,7 @@ absl::Status CheckpointKeeper::admit(SnapshotId snapshot) {
     status = owner_status_;
     if (!status.ok()) fail(snapshot, status);
   }
-  if (absl::IsResourceExhausted(status)) fail(snapshot, status);
+  if (absl::IsOutOfRange(status)) fail(snapshot, status);
   return status;
 }
 

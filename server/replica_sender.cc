@@ -48,7 +48,7 @@ void ReplicaSender::put(SnapshotId snapshot, FrozenChunk chunk) {
   if (!under_way.contains(snapshot) && under_way.size() >= kMaxReplicasUnderWay &&
       snapshot != expected_) {
     fail(snapshot,
-         absl::ResourceExhaustedError(absl::StrCat(
+         absl::OutOfRangeError(absl::StrCat(
              "the store at ", address_, " has not taken the copies of ", kMaxReplicasUnderWay,
              " earlier checkpoints yet; set checkpoint.every_iterations higher")));
     return;

@@ -14,6 +14,7 @@
 #include "common/status_macros.h"
 #include "common/text.h"
 #include "common/thread_team.h"
+#include "common/unreachable.h"
 #include "server/measure_sums.h"
 #include "spdlog/spdlog.h"
 
@@ -103,6 +104,7 @@ void ServerNode::send_checkpoint_report(const SnapshotResult& result, bool too_l
   report.set_bytes(static_cast<std::uint64_t>(result.bytes));
   report.set_seconds(result.seconds);
   report.set_too_late(too_late);
+  report.set_busy(!too_late && absl::IsOutOfRange(result.status));
   client_->send(std::move(message));
 }
 
@@ -212,9 +214,8 @@ absl::Status ServerNode::restore(const v1::RestoreSource& message, const Plan& p
                    snapshot_name(source.snapshot));
       client_->send(ready_message(epoch));
     } else {
-      const absl::Status failure(
-          end.code(),
-          absl::StrCat("checkpoint ", snapshot_name(source.snapshot), ": ", end.message()));
+      const absl::Status failure = reworded(
+          end, absl::StrCat("checkpoint ", snapshot_name(source.snapshot), ": ", end.message()));
       client_->send(failed_message(epoch, failure, /*restoring=*/true));
     }
   });

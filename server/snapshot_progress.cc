@@ -52,7 +52,7 @@ void SnapshotProgress::make_room(SnapshotId snapshot) {
 }
 
 absl::Status SnapshotProgress::too_many(SnapshotId snapshot) {
-  return absl::ResourceExhaustedError(absl::StrCat(
+  return absl::OutOfRangeError(absl::StrCat(
       "checkpoint ", snapshot_name(snapshot), " is left out: the disk is still busy with ",
       kMaxOpenSnapshots,
       " earlier ones; set checkpoint.every_iterations higher or give the server a faster disk"));

@@ -27,7 +27,8 @@ class SnapshotProgress {
   std::vector<SnapshotId> begin(Epoch epoch, std::size_t pieces);
 
   /// Whether a piece of this snapshot is wanted. FAILED_PRECONDITION: of another epoch, or sealed.
-  /// RESOURCE_EXHAUSTED: too many are open. ABORTED: the snapshot failed before.
+  /// OUT_OF_RANGE: too many are open, a later one may find room. ABORTED: the snapshot failed
+  /// before.
   absl::Status admit(SnapshotId snapshot);
 
   /// Why a snapshot is left out when too many are open.

@@ -86,7 +86,7 @@ void CheckpointGiver::save_at(Iteration version) {
     }
   }
   failed_(version, absl::StrCat("this worker is beyond version ", version, " already"),
-          /*too_late=*/true);
+          MissingPart::kTooLate);
 }
 
 /// Under the mutex.
@@ -119,7 +119,7 @@ bool CheckpointGiver::begin(Iteration version) {
     failed_(version,
             absl::StrCat("the servers have not taken this worker's part of ", kMaxVersionsUnderWay,
                          " earlier checkpoints yet; set checkpoint.every_iterations higher"),
-            /*too_late=*/false);
+            MissingPart::kBusy);
   }
   return false;
 }
@@ -300,7 +300,8 @@ void CheckpointGiver::settled(Iteration version, const absl::Status& status) {
     if (--under_way_[version] == 0) under_way_.erase(version);
     tell = !status.ok() && failed_versions_.insert(version).second;
   }
-  if (tell) failed_(version, std::string(status.message()), /*too_late=*/false);
+  const MissingPart why = absl::IsOutOfRange(status) ? MissingPart::kBusy : MissingPart::kFailed;
+  if (tell) failed_(version, std::string(status.message()), why);
 }
 
 }  // namespace poseidon

@@ -46,9 +46,8 @@ struct CheckpointGiverOptions {
 
 class CheckpointGiver {
  public:
-  /// Why this worker's part of a version is missing; `too_late` when it was asked for behind the
-  /// training. Any thread.
-  using Failed = std::function<void(Iteration version, const std::string& reason, bool too_late)>;
+  /// Why this worker's part of a version is missing. Any thread.
+  using Failed = std::function<void(Iteration version, const std::string& reason, MissingPart why)>;
 
   /// `stores` speaks kStoreMethod; it and `state`, of plans with SFB layers, must outlive it.
   CheckpointGiver(Transport* stores, const Plan& plan, WorkerRank rank, FactorState* state,

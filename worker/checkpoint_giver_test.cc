@@ -53,7 +53,7 @@ class CheckpointGiverTest : public ::testing::Test {
     }
     giver_ = std::make_unique<CheckpointGiver>(stores_, plan_, WorkerRank(0), &state_,
                                                CheckpointGiverOptions{.chunk_bytes = 32},
-                                               [](Iteration, const std::string&, bool) {});
+                                               [](Iteration, const std::string&, MissingPart) {});
   }
   ~CheckpointGiverTest() override {
     giver_.reset();

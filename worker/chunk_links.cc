@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/fan_out.h"
+#include "common/unreachable.h"
 #include "worker/outage_log.h"
 
 namespace poseidon {
@@ -175,7 +176,8 @@ void ChunkLinks::on_closed(Link& link, const absl::Status& status) {
   const Reconnect::Decision decision =
       link.reconnect_.cut(transport_->now(), absl::IsAborted(status));
   if (decision.give_up) {
-    fail(absl::UnavailableError(
+    fail(unreachable_error(
+        link.address_,
         absl::StrCat(who, " could not be reached for ",
                      std::chrono::duration_cast<Milliseconds>(decision.silent).count(), " ms (",
                      status.message(), "): is its ",

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/fan_out.h"
+#include "common/unreachable.h"
 
 namespace poseidon {
 
@@ -90,7 +91,8 @@ void FactorExchange::greet(Peer& peer) {
   peer.stream->write({.prefix = encode_prefix(hello, 0)});
 }
 
-absl::Status FactorExchange::admit(const FactorHeader& hello, std::size_t payload_bytes) {
+absl::Status FactorExchange::admit(const PeerStream& stream, const FactorHeader& hello,
+                                   std::size_t payload_bytes) {
   const Plan& plan = route_.plan();
   Objection objection = check_against_plan(hello, payload_bytes, plan, route_.piece_elements());
   if (objection.reason == DataRefusal::kEpoch && hello.epoch > plan.epoch) {
@@ -104,7 +106,7 @@ absl::Status FactorExchange::admit(const FactorHeader& hello, std::size_t payloa
   }
   if (!objection && failed_) return absl::AbortedError("this worker's run has failed");
   if (!objection) return absl::OkStatus();
-  refusals_->add(objection.reason);
+  peers_access_.door->count_refusal(stream, objection);
   return absl::InvalidArgumentError(
       absl::StrCat("refused (", data_refusal_name(objection.reason), "): ", objection.message));
 }
@@ -228,7 +230,7 @@ void FactorExchange::settle(const FactorLanding& landing) {
 /// Who sent what does not fit hears why, and fails its run. One that we connected to can only be
 /// cut; its address is the plan's, so it is no stranger, and the run fails here.
 void FactorExchange::refuse(Peer& peer, const Objection& objection) {
-  refusals_->add(objection.reason);
+  peers_access_.door->count_refusal(*peer.stream, objection);
   if (peer.stream->origin() == PeerStreamOrigin::kAccepted) {
     peer.stream->close(absl::InvalidArgumentError(
         absl::StrCat("refused (", data_refusal_name(objection.reason), "): ", objection.message)));
@@ -260,10 +262,12 @@ void FactorExchange::lost(Peer& peer, const absl::Status& status) {
   const Reconnect::Decision decision = peer.reconnect.cut(now);
   const std::uint64_t loss = ++peer.losses;
   const auto unreachable = [this](const Peer& who, Nanoseconds silent, const std::string& why) {
-    fail(absl::UnavailableError(absl::StrCat(
-        name(who.rank), " could not be reached for ",
-        std::chrono::duration_cast<Milliseconds>(silent).count(), " ms (", why,
-        "): is its poseidon-worker running, and is its port open to the other workers?")));
+    fail(unreachable_error(
+        route_.plan().worker_addresses[who.rank.value()],
+        absl::StrCat(
+            name(who.rank), " could not be reached for ",
+            std::chrono::duration_cast<Milliseconds>(silent).count(), " ms (", why,
+            "): is its poseidon-worker running, and is its port open to the other workers?")));
   };
   if (decision.give_up) {
     unreachable(peer, decision.silent, std::string(status.message()));

@@ -65,7 +65,8 @@ class FactorExchange final : public PeerStream::Owner, public PeerDoor::Host {
   std::string name(WorkerRank rank) const;
 
   // From the door.
-  absl::Status admit(const FactorHeader& hello, std::size_t payload_bytes) override;
+  absl::Status admit(const PeerStream& stream, const FactorHeader& hello,
+                     std::size_t payload_bytes) override;
   void adopt(std::unique_ptr<PeerStream> stream, WorkerRank peer) override;
 
  private:

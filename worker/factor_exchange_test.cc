@@ -25,6 +25,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr LayerIndex kLayer{0};
 
@@ -49,7 +50,10 @@ SyncerOptions options_of_test() {
 struct Worker final : SyncerEvents {
   Worker(MemoryNetwork& network, const Plan& plan, std::uint32_t rank)
       : transport(network.endpoint(absl::StrCat("worker", rank))),
-        door(&transport, &refusals),
+        door(&transport, &refusals,
+             [this](const std::string& peer, const Objection& objection) {
+               logged.push_back(absl::StrCat(peer, ": ", objection.message));
+             }),
         plan_(plan),
         rank_(rank) {
     EXPECT_TRUE(transport.listen(absl::StrCat("worker", rank), &door).ok());
@@ -77,6 +81,7 @@ struct Worker final : SyncerEvents {
 
   Transport& transport;
   RefusalCounts refusals;
+  std::vector<std::string> logged;  ///< refusals, with who sent what
   TrafficProbe traffic{1};
   PeerDoor door;
   FloatBuffer parameters{15};
@@ -243,6 +248,7 @@ TEST_F(FactorExchangeTest, StrangersAreTurnedAwayWithAReason) {
     EXPECT_THAT(std::string(puppet->closed->message()),
                 AllOf(HasSubstr(data_refusal_name(reason)), HasSubstr(words)));
     EXPECT_EQ(host.refusals.of(reason), before + 1);
+    EXPECT_THAT(host.logged.back(), AllOf(StartsWith("puppet"), HasSubstr(words)));
   };
   const auto hello = [&](const std::function<void(FactorHeader&)>& spoil) {
     FactorHeader h = header(FactorKind::kHello, 0);
@@ -316,6 +322,8 @@ TEST_F(FactorExchangeTest, WhoConnectedAndSendsNonsenseHearsWhyAndDoesNoHarm) {
     EXPECT_TRUE(absl::IsInvalidArgument(*puppet->closed)) << *puppet->closed;
     EXPECT_THAT(std::string(puppet->closed->message()), HasSubstr(data_refusal_name(c.reason)));
     EXPECT_EQ(host.refusals.of(c.reason), 1u);
+    EXPECT_EQ(host.logged.size(), static_cast<std::size_t>(&c - cases.data()) + 1);
+    EXPECT_THAT(host.logged.back(), StartsWith("puppet"));
     EXPECT_FALSE(host.failure) << *host.failure;
   }
 }

@@ -62,7 +62,7 @@ void PeerDoor::on_message(PeerStream& stream, const Bytes& message) {
     stream.close(absl::AbortedError("this worker takes part in no such job just now"));
     return;
   }
-  if (const absl::Status status = host_->admit(decoded->header, decoded->payload.size());
+  if (const absl::Status status = host_->admit(stream, decoded->header, decoded->payload.size());
       !status.ok()) {
     stream.close(status);
     return;

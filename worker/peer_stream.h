@@ -89,7 +89,9 @@ class PeerDoor final : public Acceptor, public PeerStream::Owner {
     virtual ~Host() = default;
     /// Whether a stream with this first message may come in. OK, or the status to close it with:
     /// ABORTED asks the other side to try again later.
-    virtual absl::Status admit(const FactorHeader& hello, std::size_t payload_bytes) = 0;
+    /// What it refuses, the host counts itself, by count_refusal.
+    virtual absl::Status admit(const PeerStream& stream, const FactorHeader& hello,
+                               std::size_t payload_bytes) = 0;
     /// It is the host's now.
     virtual void adopt(std::unique_ptr<PeerStream> stream, WorkerRank peer) = 0;
   };

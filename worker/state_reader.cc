@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/unreachable.h"
 #include "common/wire.h"
 
 namespace poseidon {
@@ -23,7 +24,7 @@ absl::Status StateReader::read(std::vector<StoreRequest> requests) {
                              [this, reading = reading.get()](const absl::Status& end) {
                                // Words of its own: how absl shares them no race detector sees.
                                const std::lock_guard lock(mutex_);
-                               reading->end = absl::Status(end.code(), end.message());
+                               reading->end = reworded(end, end.message());
                                changed_.notify_all();
                              });
   });

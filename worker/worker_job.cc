@@ -303,8 +303,8 @@ absl::Status WorkerJob::prepare_synchronisation(Plan plan) {
                                .chunk_bytes = job_.sync.largest_chunk_bytes(),
                                .replicas = job_.checkpoint.replicas,
                                .transfer = kWriting},
-        [this](Iteration version, const std::string& reason, bool too_late) {
-          report_checkpoint_failure(version, reason, too_late);
+        [this](Iteration version, const std::string& reason, MissingPart why) {
+          report_checkpoint_failure(version, reason, why);
         });
     std::vector<std::string> keepers = own_state_addresses(
         checkpoint_pieces(plan, job_.sync.largest_chunk_bytes(), job_.checkpoint.replicas), plan);
@@ -449,7 +449,7 @@ void WorkerJob::save_own_state(Iteration version) {
   if (rank_ != WorkerRank(0)) return;
   std::vector<float> values(static_cast<std::size_t>(executor_->net().statistics_count()));
   if (const absl::Status read = executor_->read_statistics(values); !read.ok()) {
-    if (due) report_checkpoint_failure(version, std::string(read.message()), /*too_late=*/false);
+    if (due) report_checkpoint_failure(version, std::string(read.message()), MissingPart::kFailed);
     return;
   }
   if (states_ != nullptr) states_->send(version, values);
@@ -469,7 +469,7 @@ void WorkerJob::hold() {
   while (const std::optional<v1::SaveCheckpoint> save = next_held_save()) {
     const auto version = static_cast<Iteration>(save->iteration());
     if (const absl::Status given = give_held(version, *save); !given.ok()) {
-      report_checkpoint_failure(version, std::string(given.message()), /*too_late=*/false);
+      report_checkpoint_failure(version, std::string(given.message()), MissingPart::kFailed);
     }
   }
 }
@@ -507,9 +507,9 @@ void WorkerJob::report_end(const absl::Status& status) {
 
 /// Any thread. A checkpoint that fails stops no training (memory that cannot be read does).
 void WorkerJob::report_checkpoint_failure(Iteration version, const std::string& reason,
-                                          bool too_late) {
+                                          MissingPart why) {
   spdlog::error("epoch {}: no checkpoint at iteration {}: {}", epoch_.value(), version, reason);
-  services_.client->send(checkpoint_missing_message(epoch_, version, reason, too_late));
+  services_.client->send(checkpoint_missing_message(epoch_, version, reason, why));
 }
 
 }  // namespace poseidon

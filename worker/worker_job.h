@@ -109,7 +109,7 @@ class WorkerJob final : public TrainerEvents {
   absl::Status give_held(Iteration version, const v1::SaveCheckpoint& save);
 
   void report_end(const absl::Status& status);
-  void report_checkpoint_failure(Iteration version, const std::string& reason, bool too_late);
+  void report_checkpoint_failure(Iteration version, const std::string& reason, MissingPart why);
 
   void wake(const absl::Status& reason);
   void close_client();

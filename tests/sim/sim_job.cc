@@ -103,8 +103,8 @@ absl::Status SimWorker::Job::prepare_synchronisation() {
                              .chunk_bytes = job_.sync.largest_chunk_bytes(),
                              .replicas = job_.checkpoint.replicas,
                              .transfer = {}},
-      [this](Iteration version, const std::string& reason, bool too_late) {
-        report_checkpoint_failure(version, reason, too_late);
+      [this](Iteration version, const std::string& reason, MissingPart why) {
+        report_checkpoint_failure(version, reason, why);
       });
   if (rank_ == WorkerRank(0) && !statistics_.empty()) {
     states_ = std::make_unique<StateSender>(

@@ -440,7 +440,7 @@ class SimWorker::Job final : public SyncerEvents {
                                    ? absl::FailedPreconditionError("this worker holds nothing")
                                    : giver_->give_held(version, lost);
     if (!given.ok()) {
-      report_checkpoint_failure(version, std::string(given.message()), /*too_late=*/false);
+      report_checkpoint_failure(version, std::string(given.message()), MissingPart::kFailed);
     }
   }
 
@@ -451,8 +451,8 @@ class SimWorker::Job final : public SyncerEvents {
     if (due) giver_->own_state_at(version, statistics_);
   }
 
-  void report_checkpoint_failure(Iteration version, const std::string& reason, bool too_late) {
-    node_.control_.send(checkpoint_missing_message(epoch_, version, reason, too_late));
+  void report_checkpoint_failure(Iteration version, const std::string& reason, MissingPart why) {
+    node_.control_.send(checkpoint_missing_message(epoch_, version, reason, why));
   }
 
   SimWorker& node_;
