@@ -53,8 +53,8 @@ class ControlEvents {
 };
 
 inline constexpr std::string_view kAttachMethod = "/poseidon.v1.Coordinator/Attach";
-/// Of connections for it: a cut network shall not look like a quiet coordinator. Shorter than the
-/// lease (MembershipOptions): one that is dead while another would do must be found out before.
+/// Of connections for it: a cut network shall not look like a quiet coordinator. One that is dead
+/// while another would do is found out after once to twice this time.
 inline constexpr Milliseconds kAttachKeepalive{2000};
 
 struct ControlClientOptions {

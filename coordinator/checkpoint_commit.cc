@@ -266,6 +266,7 @@ CheckpointActions CheckpointCommit::on_manifest_written(SnapshotId snapshot,
                               written.mapped().stores.size())});
   committed_.emplace(snapshot, std::move(written.mapped()));
   drop_oldest(actions);
+  if (asks_again_) ask_further(*asks_again_, actions);  // there is room now
   return actions;
 }
 
@@ -333,7 +334,7 @@ CheckpointActions CheckpointCommit::on_manifest_removed(SnapshotId snapshot,
 }
 
 std::optional<Iteration> CheckpointCommit::awaited_from(std::optional<ServerIndex> server) const {
-  if (!asked_) return std::nullopt;
+  if (!asked_ || asks_again_) return std::nullopt;
   const auto making = making_.find(*asked_);
   if (making == making_.end()) return asked_;
   const bool has_it = server && making->second.stored.contains(*server);

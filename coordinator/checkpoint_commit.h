@@ -155,6 +155,7 @@ class CheckpointCommit {
   /// So long nobody could have been heard: no parts are late by it.
   void forgive(Nanoseconds duration, Nanoseconds now) {
     for (auto& [iteration, making] : making_) making.begun = std::min(making.begun + duration, now);
+    asked_since_ = std::min(asked_since_ + duration, now);
   }
   /// The newest version of this epoch that is begun or asked for, and neither committed nor failed.
   std::optional<Iteration> in_the_making() const;
@@ -168,7 +169,7 @@ class CheckpointCommit {
     return iteration <= settled_until_ || settled_.contains(iteration) ||
            given_up_.contains(iteration);
   }
-  /// Some server has its part of a version that is not settled, or one is asked for.
+  /// Some server has its part of a version that is not settled, or nodes are asked for one.
   bool any_in_the_making() const { return !making_.empty(); }
 
  private:

@@ -359,6 +359,20 @@ TEST_F(CommitTest, WhatFindsNoRoomBesideEarlierOnesIsAskedForAgain) {
   EXPECT_THAT(commit_.tick(kNow + std::chrono::minutes(1)), IsEmpty());
 }
 
+/// Nobody looks at the time while a coordinator is being stopped.
+TEST_F(CommitTest, ItIsAskedForAgainAsSoonAsAnEarlierOneIsWhole) {
+  ASSERT_TRUE(commit_.ask(42, kNow).ok());
+  commit_.on_loss(41, 0.1);
+  failed(44, MissingPart::kBusy);
+  EXPECT_FALSE(commit_.awaited_from(ServerIndex(0))) << "nobody is asked for it now";
+  commit_.on_loss(45, 0.1);
+  const auto again = all<AskForCheckpoint>(commit(40));
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].iteration, 48);
+  EXPECT_EQ(commit_.awaited_from(ServerIndex(0)), 48);
+  EXPECT_THAT(all<AskForCheckpoint>(commit_.tick(kNow + std::chrono::seconds(2))), IsEmpty());
+}
+
 TEST_F(CommitTest, WhatNeverFindsRoomIsGivenUpInTheEnd) {
   ASSERT_TRUE(commit_.ask(0, kNow).ok());
   Nanoseconds now = kNow;

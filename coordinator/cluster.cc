@@ -472,7 +472,8 @@ void Cluster::tick() {
   const Nanoseconds now = clock_->now();
   forgive_job(now);  // before anything is judged by how long it took
   membership_.set_job(nodes_of_job());
-  look_who_is_vouched_for(now);
+  const std::vector<NodeId> silent = membership_.vouched_for(options_.membership.lease, now);
+  if (!silent.empty() && job_ && job_->others_have_finished(silent)) membership_.await(silent);
   const bool was_cut_off = membership_.isolated_since().has_value();
   for (const Departure& departure : membership_.expire(now)) {
     depart(departure, absl::AbortedError(absl::StrCat("this node ", departure.reason)));
@@ -481,6 +482,7 @@ void Cluster::tick() {
     note(EventKind::kAlarm,
          "no node is heard: is this coordinator cut off? Nobody is given up meanwhile");
   }
+  if (!membership_.isolated_since()) tell_who_is_vouched_for(now);
   for (auto it = attached_.begin(); it != attached_.end();) {
     if (!it->second.node && now - it->second.opened > options_.membership.lease) {
       refuse(Refusal::kNotJoined, absl::StrCat("no Join from ", it->first->peer_host()));
@@ -501,10 +503,10 @@ void Cluster::tick() {
   }
 }
 
-/// Cut off from us alone.
-void Cluster::look_who_is_vouched_for(Nanoseconds now) {
-  const std::vector<NodeId> nodes = membership_.vouched_for(now);
-  if (!nodes.empty() && job_ && job_->others_have_finished(nodes)) membership_.await(nodes);
+/// Cut off from us alone. Not after a lease already: who dies while the job trains is vouched for
+/// by the iteration in flight, and gone a moment later.
+void Cluster::tell_who_is_vouched_for(Nanoseconds now) {
+  const std::vector<NodeId> nodes = membership_.vouched_for(2 * options_.membership.lease, now);
   const std::set<NodeId> before = std::exchange(vouched_for_, {nodes.begin(), nodes.end()});
   for (const NodeId id : before) {  // its stream ended, and that is all that was heard
     if (membership_.find(id) != nullptr && link_of(id) == nullptr) vouched_for_.insert(id);

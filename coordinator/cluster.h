@@ -219,7 +219,7 @@ class Cluster {
   bool is_job(const std::string& id) const { return job_ && job_->description().id == id; }
   void after_actions();
   bool forgive_job(Nanoseconds now);
-  void look_who_is_vouched_for(Nanoseconds now);
+  void tell_who_is_vouched_for(Nanoseconds now);
   void forget_followers(Nanoseconds now);
   void watch_drift(Nanoseconds now);
   void refuse(Refusal refusal, const std::string& text);

@@ -79,7 +79,9 @@ CoordinatorFigures Cluster::figures() {
   job.epoch = job_->epoch();
   job.workers = static_cast<std::size_t>(std::ranges::count_if(
       job_->workers(), [](const Participant& p) { return p.state != ParticipantState::kLost; }));
-  job.begun_with = job_->begun_with();
+  // An operator who restores it may ask for fewer than it ever had.
+  const std::uint32_t asked = job_->description().workers;
+  job.begun_with = asked > 0 ? std::min(asked, job_->begun_with()) : job_->begun_with();
   job.checkpoint_every = job_->description().checkpoint_every;
   job.checkpoints_kept = checkpoints.committed().size();
   if (job_->plan() && job_->plan()->prediction) {

@@ -265,6 +265,20 @@ TEST_F(CutOffWorkerTest, IsAwaitedWhenTheOthersHaveFinished) {
   EXPECT_THAT(status().message(), Not(HasSubstr("recover")));
 }
 
+/// As if its machine had lost its power in the middle of an iteration.
+TEST_F(CutOffWorkerTest, IsGivenUpWhenTheOthersWaitForItWithoutAWordOfBeingCutOff) {
+  testing_support::LogCapture log;
+  report(*workers_[1], 0);
+  train(2);
+  for (int i = 0; i < 8; ++i) {
+    clock_.advance(Milliseconds(500));
+    for (const auto& link : {servers_[0], servers_[1], workers_[0]}) beat(*link);
+    cluster_->tick();
+  }
+  EXPECT_EQ(status().state(), "recovering");
+  EXPECT_THAT(log.end(), Not(HasSubstr("cut off")));
+}
+
 TEST_F(CutOffWorkerTest, IsGivenUpWhenTheOthersWaitForIt) {
   train(40);
   for (int i = 0; i < 8; ++i) {

@@ -303,6 +303,7 @@ class JobRun {
   bool is_preparing() const;
   void leave_out(Participant& participant, const std::string& why, JobActions& actions);
   const NodeInfo* member_at(const std::string& address) const;
+  void note_unreachable(NodeId from, Epoch epoch, const std::string& address);
   const Participant& cut_off(const Participant& failed, const Participant* other) const;
   bool can_do_without(const Participant& participant, Nanoseconds now) const;
   bool leave_out_unreachable(const Participant& failed, const std::string& address,

@@ -108,11 +108,9 @@ void JobRun::end_epoch(bool succeeded, const std::string& reason, JobActions& ac
 JobActions JobRun::on_failed(NodeId from, Epoch epoch, const std::string& reason, FailureKind kind,
                              Nanoseconds now, const std::string& unreachable) {
   JobActions actions;
+  if (kind == FailureKind::kPeer) note_unreachable(from, epoch, unreachable);
   const Participant* participant = expect_participant(from, epoch, "Failed", actions);
   if (participant == nullptr) return actions;
-  if (const NodeInfo* other = member_at(unreachable); kind == FailureKind::kPeer && other) {
-    unreachable_.add(from, other->id, epoch);  // whatever becomes of it: others will say more
-  }
   if (kind == FailureKind::kCheckpoint && source_ &&
       (state_ == JobState::kPreparingServers || state_ == JobState::kPreparingWorkers)) {
     if (leave_out_doubter(*participant, reason, now, actions)) return actions;
@@ -151,6 +149,7 @@ void JobRun::fail_for(const Participant& participant, const std::string& reason,
 JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
   JobActions actions;
   std::erase_if(members_, [&](const NodeInfo& node) { return node.id == departure.node.id; });
+  unreachable_.forget(departure.node.id);
   Participant* participant = find(departure.node.id);
   if (participant == nullptr) return actions;
   // So it may be after a restart: the nodes had heard of the end, the disk had not.

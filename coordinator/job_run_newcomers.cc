@@ -1,5 +1,5 @@
-// The newcomers' part of JobRun: who may take a place, and what becomes of those that cannot fill
-// it.
+// JobRun's part about who may take a place, what becomes of those that cannot fill it, and of nodes
+// that do not reach each other.
 
 #include <algorithm>
 #include <string>
@@ -197,6 +197,15 @@ const NodeInfo* JobRun::member_at(const std::string& address) const {
   return found;
 }
 
+/// Also what comes too late to count as a failure, as another was first: the more say it, the
+/// better is known who is cut off.
+void JobRun::note_unreachable(NodeId from, Epoch epoch, const std::string& address) {
+  const bool is_recent = epoch == epoch_ || (is_preparing() && epoch < epoch_);
+  const NodeInfo* other = member_at(address);
+  if (ended() || !is_recent || !has_place(from) || other == nullptr || other->id == from) return;
+  unreachable_.add(from, other->id, epoch);
+}
+
 /// Who of two that do not reach each other is the more likely to be cut off: who is so from more
 /// of the others; else the newcomer; else whom it costs less to do without. `other` may be null: it
 /// has no part in the job, or is not known.
@@ -232,9 +241,12 @@ bool JobRun::leave_out_unreachable(const Participant& failed, const std::string&
                                    JobActions& actions) {
   const NodeInfo* const peer = member_at(address);
   const Participant* const other = peer == nullptr ? nullptr : find(peer->id);
+  // A store that is here without a part in the job: there is nobody to do without.
+  const bool is_apart = peer != nullptr && other == nullptr;
+  if (is_apart && unreachable_.count(peer->id) > unreachable_.count(failed.node.id)) return false;
   const Participant* blamed = &cut_off(failed, other);
   const bool again =
-      mishaps_.knows(blamed->node) ||
+      (blamed->is_untried && mishaps_.knows(blamed->node)) ||
       (peer != nullptr && unreachable_.known_before(failed.node.id, peer->id, epoch_));
   if (blamed->is_untried) count_mishap(blamed->node, now);
   if (!again) return false;

@@ -55,7 +55,7 @@ void JobRun::recover(EpochEnd what, const std::string& reason, bool in_memory, N
     case JobState::kSaving:
       break;
     default:
-      if (what == EpochEnd::kNodeUnfit) break;  // once for each node
+      if (what == EpochEnd::kNodeUnfit) break;  // each time it is longer until it may try again
       // What was done since the last one is kept, though the job may have been further before: on
       // the way back there from an old checkpoint others may be lost, too.
       if (first_iteration_ > recovered_to_) idle_recoveries_ = 0;

@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
+using ::testing::Not;
 
 /// Three workers (101 to 103) and two servers (1, 2), training, each on its own machine.
 class TornNetworkTest : public RecoveryTest {
@@ -160,6 +160,31 @@ TEST_F(TornNetworkTest, AnIterationThatIsNewShowsThatAllReachEachOther) {
   commit(3, now_);
   next_epoch();
   EXPECT_THAT(ids(job_->workers()), ElementsAre(101, 102, 103)) << "the first time again";
+}
+
+/// Only one failure ends an epoch; others that say the same may come when the next one has begun.
+TEST_F(TornNetworkTest, WhatIsSaidOfTheEpochBeforeCountsAsWell) {
+  join(on_its_own(3), 3);
+  cannot_reach(101, 2);
+  next_epoch();
+  job_->on_failed(NodeId(103), Epoch(7), "late", FailureKind::kPeer, at(now_), node(2).address);
+  EXPECT_EQ(job_->state(), JobState::kPreparingServers) << "it ends nothing";
+  cannot_reach(101, 2);
+  EXPECT_THAT(job_->recovering_from(), HasSubstr("server 1 (10.0.0.2:4711) was not reached again"));
+}
+
+/// A process that is started again is no second witness.
+TEST_F(TornNetworkTest, WhoIsStartedAgainDoesNotCountTwice) {
+  join(on_its_own(3), 3);
+  cannot_reach(102, 2);
+  next_epoch();
+  lose(102, now_);
+  join(on_its_own(105), now_);
+  next_epoch();
+  ASSERT_THAT(ids(job_->workers()), ElementsAre(101, 105, 103));
+  cannot_reach(105, 2);
+  EXPECT_EQ(job_->state(), JobState::kReplacing);
+  EXPECT_THAT(job_->recovering_from(), Not(HasSubstr("server 1 (10.0.0.2:4711) was not reached")));
 }
 
 /// Another process may have the address, or two, behind different hosts.

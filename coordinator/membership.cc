@@ -12,6 +12,10 @@ namespace {
 /// which nobody answered (common/connection_door.cc: after 20 s): no sign of life.
 constexpr Nanoseconds kOwnTimeout = std::chrono::seconds(15);
 
+/// So many iterations that were new cannot come from what a node sent before it died: its gradient
+/// of one, which the others finish, and forward and backward of the next.
+constexpr std::uint64_t kProof = 3;
+
 }  // namespace
 
 const char* role_name(NodeRole role) { return role == NodeRole::kWorker ? "worker" : "server"; }
@@ -88,6 +92,7 @@ void Membership::end_isolation(Nanoseconds now) {
 
 void Membership::forgive(Nanoseconds duration, Nanoseconds now) {
   for (auto& [id, member] : members_) {
+    member.vouched = false;  // that it was silent says nothing
     const Nanoseconds resumed = std::min(member.deadline + duration, now + options_.lease);
     member.deadline = std::max(member.deadline, resumed);
     if (duration > options_.lease) {
@@ -172,18 +177,17 @@ void Membership::job_advanced(const std::vector<NodeId>& needed, Nanoseconds now
     if (it == members_.end()) continue;
     Member& member = it->second;
     const std::uint64_t since_heard = advances_ - member.advances;
-    if (since_heard < (member.attached ? 1 : 2)) continue;
+    if (since_heard < (member.attached ? 1 : kProof)) continue;
     if (now - member.last_heard > options_.vouched_limit) continue;
     member.deadline = std::max(member.deadline, now + options_.lease);
     member.vouched = true;
   }
 }
 
-std::vector<NodeId> Membership::vouched_for(Nanoseconds now) const {
+std::vector<NodeId> Membership::vouched_for(Nanoseconds silent, Nanoseconds now) const {
   std::vector<NodeId> nodes;
-  if (isolated_since_) return nodes;
   for (const auto& [id, member] : members_) {
-    if (member.vouched && now - member.last_heard > options_.lease) nodes.push_back(id);
+    if (member.vouched && now - member.last_heard > silent) nodes.push_back(id);
   }
   return nodes;
 }
@@ -193,6 +197,7 @@ void Membership::await(const std::vector<NodeId>& nodes) {
     const auto it = members_.find(id);
     if (it == members_.end()) continue;
     Member& member = it->second;
+    if (advances_ - member.advances < kProof) continue;
     member.deadline = std::max(member.deadline, member.last_heard + options_.vouched_limit);
   }
 }

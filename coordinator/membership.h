@@ -8,7 +8,8 @@
 //  1. A NodeId is given once in the life of the object.
 //  2. Two members of one role never have the same address (a worker without one is not compared).
 //  3. A member is gone after the first expire() beyond its deadline: one lease after its last sign
-//     of life. A sign of life is a message, and the end of its stream (its machine said so).
+//     of life. A sign of life is a message, and the end of its stream (its machine said so); of
+//     one that is silent, that the job trains with it (job_advanced).
 //  4. Silence proves nothing while we ourselves were cut off or asleep, and that time does not
 //     count:
 //     a. asleep (frozen, starved): expire(), which is called many times a second, was not called
@@ -114,13 +115,13 @@ class Membership {
 
   /// Somebody has finished an iteration that nobody had before, and all of `needed` had to take
   /// part in the one before it. Who of them is silent is cut off from us alone: it keeps its place
-  /// for another lease each time, up to vouched_limit. One whose stream has ended may have died in
-  /// the middle of this iteration; only the next one shows that it has not.
+  /// for another lease each time, up to vouched_limit. One that died after it had sent its last
+  /// gradient seems to live for two such iterations; so whose stream has ended needs three.
   void job_advanced(const std::vector<NodeId>& needed, Nanoseconds now);
-  /// Silent for longer than the lease, and members only because the job's progress vouches for
-  /// them. In NodeId order.
-  std::vector<NodeId> vouched_for(Nanoseconds now) const;
-  /// The job has nothing left to do but to hear from these: they have until vouched_limit.
+  /// Silent for longer than this, while the job's progress vouches for them. In NodeId order.
+  std::vector<NodeId> vouched_for(Nanoseconds silent, Nanoseconds now) const;
+  /// The job has nothing left to do but to hear from these: those that have proved to be at work in
+  /// their silence have until vouched_limit.
   void await(const std::vector<NodeId>& nodes);
 
   /// Its stream ended without a word; it may come back within its lease. False: no such member.

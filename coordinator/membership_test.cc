@@ -1,5 +1,7 @@
 #include "coordinator/membership.h"
 
+#include <optional>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -93,11 +95,11 @@ class VouchedTest : public ::testing::Test {
 
 TEST_F(VouchedTest, WhoIsSilentWhileTheJobTrainsWithItKeepsItsPlace) {
   EXPECT_THAT(run_until(2.9, /*trains=*/true), IsEmpty());
-  EXPECT_THAT(membership_.vouched_for(at(now_)), IsEmpty()) << "nobody would miss it yet";
+  EXPECT_THAT(membership_.vouched_for(at(3), at(now_)), IsEmpty()) << "nobody would miss it yet";
   EXPECT_THAT(run_until(60, true), IsEmpty());
-  EXPECT_THAT(membership_.vouched_for(at(now_)), ElementsAre(nodes_[2]));
+  EXPECT_THAT(membership_.vouched_for(at(3), at(now_)), ElementsAre(nodes_[2]));
   membership_.heard_from(nodes_[2], at(now_));
-  EXPECT_THAT(membership_.vouched_for(at(now_)), IsEmpty());
+  EXPECT_THAT(membership_.vouched_for(at(3), at(now_)), IsEmpty());
   // From now on all stand still: the lease counts from there.
   const std::vector<Departure> gone = run_until(100, /*trains=*/false);
   ASSERT_THAT(gone, SizeIs(1));
@@ -122,19 +124,41 @@ TEST_F(VouchedTest, NotForEver) {
 }
 
 /// It may have sent its last gradient a moment before it died.
-TEST_F(VouchedTest, OneIterationIsNoProofThatWhoseStreamEndedLives) {
-  membership_.detach(nodes_[2], "broke its stream", at(0));
-  run_until(0.25, true);  // two
-  EXPECT_THAT(run_until(5, false), SizeIs(1));
-  EXPECT_NEAR(now_, 3.3, 0.15) << "a lease after the second";
+TEST_F(VouchedTest, ThreeIterationsProveThatWhoseStreamEndedLives) {
+  for (const int advances : {2, 3}) {
+    Membership membership({});
+    const NodeId id = *membership.join(worker("a:1"), at(0));
+    const NodeId speaks = *membership.join(worker("b:1"), at(0));
+    membership.detach(id, "broke its stream", at(0));
+    for (int i = 0; i < advances; ++i) membership.job_advanced({id, speaks}, at(2.5));
+    membership.heard_from(speaks, at(3.1));
+    EXPECT_THAT(membership.expire(at(3.1)), SizeIs(advances == 2 ? 1 : 0));
+  }
+}
 
-  Membership other({});
-  const NodeId id = *other.join(worker("a:1"), at(0));
-  const NodeId speaks = *other.join(worker("b:1"), at(0));
-  other.detach(id, "broke its stream", at(0));
-  other.job_advanced({id, speaks}, at(2.5));
-  other.heard_from(speaks, at(3.1));
-  EXPECT_THAT(other.expire(at(3.1)), SizeIs(1));
+TEST_F(VouchedTest, AtTheEndOnlyWhoHasProvedToBeAtWorkIsAwaited) {
+  for (const int advances : {2, 3}) {
+    Membership membership({});
+    const NodeId id = *membership.join(worker("a:1"), at(0));
+    const NodeId speaks = *membership.join(worker("b:1"), at(0));
+    std::optional<double> gone;
+    for (double now = 0.5; now < 130 && !gone; now += 0.5) {
+      membership.heard_from(speaks, at(now));
+      for (int i = 0; now == 1.0 && i < advances; ++i) membership.job_advanced({id, speaks}, at(1));
+      membership.await(membership.vouched_for(at(3), at(now)));
+      if (!membership.expire(at(now)).empty()) gone = now;
+    }
+    EXPECT_EQ(gone, advances == 2 ? 4.5 : 120.5);
+  }
+}
+
+/// All were silent for us, and the first that is heard says nothing of the others.
+TEST_F(VouchedTest, SilenceThatIsForgivenMakesNobodyLookCutOff) {
+  EXPECT_THAT(run_until(2, true), IsEmpty());
+  for (; now_ < 12; now_ += 0.1) ASSERT_THAT(membership_.expire(at(now_)), IsEmpty());
+  membership_.heard_from(nodes_[0], at(now_));
+  EXPECT_THAT(membership_.expire(at(now_)), IsEmpty());
+  EXPECT_THAT(membership_.vouched_for(at(3), at(now_)), IsEmpty());
 }
 
 TEST_F(VouchedTest, OnlyWhomTheIterationNeeded) {

@@ -1,8 +1,9 @@
 #pragma once
 
-// Newcomers that failed or died before an iteration that was new was made with them, by where they
-// ran. A process that is started again and again must not stop the others again and again: from
-// its place nobody is taken for a while, which doubles with each. Pure.
+// Nodes that failed or died before an iteration that was new was made with them, and those that
+// others do not reach, by where they ran. A process that is started again and again must not stop
+// the others again and again: from its place nobody is taken for a while, which doubles with each.
+// Pure.
 //
 // Before: job_run.h saw a newcomer fail. After: job_run.h asks who may take a place.
 

@@ -23,4 +23,10 @@ std::size_t UnreachablePairs::count(NodeId node) const {
   }));
 }
 
+void UnreachablePairs::forget(NodeId node) {
+  std::erase_if(pairs_, [node](const auto& entry) {
+    return entry.first.first == node || entry.first.second == node;
+  });
+}
+
 }  // namespace poseidon

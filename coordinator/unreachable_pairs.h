@@ -25,6 +25,8 @@ class UnreachablePairs {
   bool known_before(NodeId one, NodeId other, Epoch epoch) const;
   /// From how many others it is cut off, whoever said so.
   std::size_t count(NodeId node) const;
+  /// The node is gone; what is started in its place has another id.
+  void forget(NodeId node);
   /// An iteration that is new shows that all reach each other.
   void clear() { pairs_.clear(); }
 

@@ -34,5 +34,16 @@ TEST(UnreachablePairsTest, WhoIsCutOffFromMoreStandsOut) {
   EXPECT_EQ(pairs.count(kD), 0u);
 }
 
+TEST(UnreachablePairsTest, WhoIsGoneCountsForNobody) {
+  UnreachablePairs pairs;
+  pairs.add(kA, kB, Epoch(7));
+  pairs.add(kC, kB, Epoch(7));
+  pairs.forget(kA);
+  EXPECT_EQ(pairs.count(kB), 1u);
+  EXPECT_TRUE(pairs.known_before(kD, kB, Epoch(8)));
+  pairs.forget(kB);
+  EXPECT_FALSE(pairs.known_before(kC, kB, Epoch(8)));
+}
+
 }  // namespace
 }  // namespace poseidon

@@ -22,6 +22,7 @@ std::vector<SnapshotId> SnapshotProgress::begin(Epoch epoch, std::size_t pieces)
   sealed_.clear();
   failed_.clear();
   forgotten_.clear();
+  left_out_.clear();
   epoch_ = epoch;
   pieces_ = pieces;
   return given_up;
@@ -36,11 +37,13 @@ absl::Status SnapshotProgress::admit(SnapshotId snapshot) {
   if (sealed_.contains(snapshot)) {
     return absl::FailedPreconditionError(absl::StrCat("checkpoint ", name, " is complete here"));
   }
+  if (left_out_.contains(snapshot)) return too_many(snapshot);
   if (failed_.contains(snapshot)) {
     return absl::AbortedError(absl::StrCat("checkpoint ", name, " has failed here"));
   }
   if (open_.contains(snapshot)) return absl::OkStatus();
   if (open_.size() >= kMaxOpenSnapshots) {
+    remember(left_out_, snapshot);
     return too_many(snapshot);
   }
   open_[snapshot];

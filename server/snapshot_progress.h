@@ -27,8 +27,8 @@ class SnapshotProgress {
   std::vector<SnapshotId> begin(Epoch epoch, std::size_t pieces);
 
   /// Whether a piece of this snapshot is wanted. FAILED_PRECONDITION: of another epoch, or sealed.
-  /// OUT_OF_RANGE: too many are open, a later one may find room. ABORTED: the snapshot failed
-  /// before.
+  /// OUT_OF_RANGE: too many are open, or were when its first piece came; a later one may find room.
+  /// ABORTED: the snapshot failed before.
   absl::Status admit(SnapshotId snapshot);
 
   /// Why a snapshot is left out when too many are open.
@@ -64,6 +64,7 @@ class SnapshotProgress {
   std::map<SnapshotId, Open> open_;
   /// Of this epoch; bounded by kMaxRemembered. Those forgotten were sealed.
   std::set<SnapshotId> sealed_, failed_, forgotten_;
+  std::set<SnapshotId> left_out_;  ///< for want of room
 };
 
 }  // namespace poseidon

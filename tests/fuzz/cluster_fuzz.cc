@@ -327,6 +327,8 @@ class Session {
         message.mutable_failed()->set_epoch(epoch);
         message.mutable_failed()->set_reason("no such file");
         message.mutable_failed()->set_failure(static_cast<v1::Failure>(how / 16 % 4));
+        // Another node, itself, or none that is there.
+        message.mutable_failed()->set_unreachable("10.0.0." + std::to_string(how / 32) + ":4702");
         break;
       case 7:
         calibrated(*message.mutable_calibration(), epoch, link.step, how < 96 ? 1e6 : number);
@@ -337,6 +339,7 @@ class Session {
                                                                                    : 2 + how / 16);
         message.mutable_checkpoint()->set_stored(how % 32 < 24);
         message.mutable_checkpoint()->set_too_late(how >= 200);
+        message.mutable_checkpoint()->set_busy(how >= 160);
         message.mutable_checkpoint()->set_seconds(number);
         break;
       case 9:
