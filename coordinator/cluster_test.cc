@@ -179,14 +179,21 @@ class CutOffWorkerTest : public TrainingTest {
     message.mutable_iteration()->set_loss(1.0);
     cluster_->on_message(&worker, message);
   }
+  /// Half a second passes, in which all but the one say that they live.
+  void pass() {
+    clock_.advance(Milliseconds(500));
+    for (const auto& link : {servers_[0], servers_[1], workers_[0]}) beat(*link);
+    cluster_->tick();
+    run_tasks();
+  }
+  void stand_still(int halves) {
+    for (int i = 0; i < halves; ++i) pass();
+  }
   /// The first worker reports an iteration every half second.
   void train(Iteration until) {
     for (; next_ < until; ++next_) {
-      clock_.advance(Milliseconds(500));
-      for (const auto& link : {servers_[0], servers_[1], workers_[0]}) beat(*link);
       report(*workers_[0], next_);
-      cluster_->tick();
-      run_tasks();
+      pass();
     }
   }
   std::string state_of(int worker) {
@@ -248,11 +255,7 @@ TEST_F(CutOffWorkerTest, IsAwaitedWhenTheOthersHaveFinished) {
   train(100);
   for (const auto& worker : workers_) {
     if (worker == workers_[1]) {
-      for (int i = 0; i < 60; ++i) {  // 30 s
-        clock_.advance(Milliseconds(500));
-        for (const auto& link : {servers_[0], servers_[1], workers_[0]}) beat(*link);
-        cluster_->tick();
-      }
+      stand_still(60);
       ASSERT_EQ(status().state(), "running") << status().message();
       for (Iteration i = 0; i < 100; ++i) report(*worker, i);
     }
@@ -270,22 +273,14 @@ TEST_F(CutOffWorkerTest, IsGivenUpWhenTheOthersWaitForItWithoutAWordOfBeingCutOf
   testing_support::LogCapture log;
   report(*workers_[1], 0);
   train(2);
-  for (int i = 0; i < 8; ++i) {
-    clock_.advance(Milliseconds(500));
-    for (const auto& link : {servers_[0], servers_[1], workers_[0]}) beat(*link);
-    cluster_->tick();
-  }
+  stand_still(8);
   EXPECT_EQ(status().state(), "recovering");
   EXPECT_THAT(log.end(), Not(HasSubstr("cut off")));
 }
 
 TEST_F(CutOffWorkerTest, IsGivenUpWhenTheOthersWaitForIt) {
   train(40);
-  for (int i = 0; i < 8; ++i) {
-    clock_.advance(Milliseconds(500));
-    for (const auto& link : {servers_[0], servers_[1], workers_[0]}) beat(*link);
-    cluster_->tick();
-  }
+  stand_still(8);
   EXPECT_EQ(status().state(), "recovering");
   EXPECT_EQ(state_of(1), "lost");
 }

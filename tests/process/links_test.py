@@ -44,7 +44,7 @@ class Links(ProcessTest):
         super().setUp()
         hosts.remove_stale()
 
-    def begin(self, workers, iterations=ITERATIONS):
+    def begin(self, workers, iterations=ITERATIONS, worker_options=()):
         self.network = hosts.NamespaceHosts(1 + SERVERS + workers)
         try:
             self.network.__enter__()
@@ -57,7 +57,7 @@ class Links(ProcessTest):
             self.cluster.add_server()
         for index in range(workers):
             address = self.places.address(f"worker-{index}")
-            self.cluster.add_worker("--listen", f"{address}:0", "--metrics-listen", f"{address}:0")
+            self.cluster.add_worker("--listen", f"{address}:0", "--metrics-listen", f"{address}:0", *worker_options)
         self.run_dir = self.folder / "run"
         submitted = self.cluster.submit(job(iterations), "--workers", 2, "--servers", SERVERS, run_dir=self.run_dir)
         self.assertEqual(submitted.returncode, 0, submitted.stdout + submitted.stderr)
@@ -100,7 +100,7 @@ class Links(ProcessTest):
 
     def test_a_worker_is_cut_off_and_the_others_go_on(self):
         self.begin(workers=3)  # one of them without a part
-        part = next(i for i, w in enumerate(self.cluster.workers) if "worker 1 is ready" in w.log())
+        part = self.worker_of_rank(1)
         begin = time.monotonic()
         self.network.cut(self.places.host(f"worker-{part}"))
         at_cut = len(metrics(self.run_dir)[0])
@@ -112,6 +112,32 @@ class Links(ProcessTest):
         self.assert_undisturbed()
         self.network.mend(self.places.host(f"worker-{part}"))
         wait_for("it to join again", lambda: len(self.cluster.status()["workers"]) == 3, 30)
+
+    def worker_of_rank(self, rank):
+        return next(i for i, w in enumerate(self.cluster.workers) if f"worker {rank} is ready" in w.log())
+
+    def test_a_worker_is_cut_off_from_the_coordinator_alone_and_keeps_its_place(self):
+        self.begin(workers=2)
+        part = self.worker_of_rank(1)
+        pair = 0, self.places.host(f"worker-{part}")
+        self.network.cut_between(*pair)
+        time.sleep(CUT_S)
+        status = self.cluster.status()
+        self.assertEqual((status["state"], status["epoch"]), ("running", self.epoch), status["message"])
+        self.assertEqual([w["state"] for w in status["workers"] if w["rank"] == 1], ["away"])
+        self.network.mend_between(*pair)
+        self.assert_undisturbed()
+        self.assertEqual(self.cluster.status()["epoch"], self.epoch, "nobody was given up")
+        self.assertIn("is not heard, but the job trains with it", self.cluster.coordinator.log())
+
+    def test_a_worker_and_a_server_that_never_reach_each_other_again_cost_the_worker_its_place(self):
+        self.begin(workers=3, worker_options=("--server-timeout-s", 2))  # one of them without a part
+        part = self.worker_of_rank(1)
+        begin = time.monotonic()
+        self.network.cut_between(self.places.host(f"worker-{part}"), self.places.host("server-1"))
+        self.assert_undisturbed()
+        print(f"{time.monotonic() - begin:.0f} s from the cut to the end")
+        self.assertRegex(self.cluster.coordinator.log(), r"worker 1 \(\S+, process \d+\) failed again: server 1 at \S+ could not be reached")
 
     def test_a_worker_and_a_server_are_cut_off_from_each_other_for_less_than_the_lease(self):
         self.begin(workers=2)
