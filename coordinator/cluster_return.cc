@@ -81,8 +81,8 @@ RunningJob running_job(const DurableJob::Running& running, const MetricsProgress
 void Cluster::let_come_back(NodeId node, const std::string& reason) {
   if (!membership_.detach(node, reason, clock_->now())) return;
   trace_lost(node, reason);
-  spdlog::info("{} (node {}) {}; it has {} ms to come back", node_text(*membership_.find(node)),
-               node.value(), reason,
+  spdlog::info("{} (node {}) {}; it has {} ms to come back, and more while the job trains with it",
+               node_text(*membership_.find(node)), node.value(), reason,
                std::chrono::duration_cast<Milliseconds>(options_.membership.lease).count());
 }
 

@@ -169,7 +169,7 @@ absl::StatusOr<JobActions> JobRun::save_checkpoint(Nanoseconds now) {
         "job ", description_.id, " has done all its ", description_.iterations,
         " iterations; its model is ", description_.run_directory, "/model.safetensors"));
   }
-  absl::StatusOr<CheckpointActions> asked = checkpoints_.ask(iterations_->completed(), now);
+  absl::StatusOr<CheckpointActions> asked = checkpoints_.ask(iterations_->newest(), now);
   if (!asked.ok()) return asked.status();
   JobActions actions;
   carry_out(*std::move(asked), actions);

@@ -225,7 +225,15 @@ bool JobRun::waits_to_stop(Nanoseconds now) const {
   if (state_ == JobState::kHalting || state_ == JobState::kSaving) return true;
   if (state_ != JobState::kRunning) return false;
   const Iteration completed = iterations_->completed();
-  if (checkpoints_.asked_for() || completed == description_.iterations) return true;
+  if (completed == description_.iterations) return true;
+  // A periodic one will do as well as the one that was asked for.
+  const auto& committed = checkpoints_.committed();
+  const auto saved = committed.lower_bound(snapshot_id(epoch_, stopping_->completed));
+  if (saved != committed.end() && snapshot_epoch(saved->first) == epoch_ &&
+      saved->second.iteration() <= completed) {
+    return false;
+  }
+  if (checkpoints_.asked_for()) return true;
   const CheckpointManifest* newest = checkpoints_.newest();
   return newest != nullptr && snapshot_epoch(newest->snapshot) == epoch_ &&
          newest->iteration() > completed;

@@ -221,9 +221,20 @@ const Participant& JobRun::cut_off(const Participant& failed, const Participant*
   return failed.index > other->index ? failed : *other;
 }
 
-/// Somebody is there for its place, or the job may go on with fewer.
+/// Somebody is there for its place, or the job may go on with fewer. A server of which the next
+/// epoch would have to read something is none to do without: who does not reach it now would not
+/// then.
 bool JobRun::can_do_without(const Participant& participant, Nanoseconds now) const {
   const bool is_worker = participant.node.role == NodeRole::kWorker;
+  const std::vector<const CheckpointManifest*> usable = usable_checkpoints();
+  if (!is_worker && !usable.empty()) {
+    std::vector<bool> here;
+    for (const std::string& store : usable.back()->stores) {
+      here.push_back(store != participant.node.store_identity &&
+                     !store_address(members_, store).empty());
+    }
+    if (!is_reachable(*usable.back(), here)) return false;
+  }
   if (next_idle(participant.node.role, nullptr, /*needed=*/false, now) != nullptr) return true;
   const auto& group = is_worker ? workers_ : servers_;
   auto left = static_cast<std::size_t>(std::ranges::count_if(group, [&](const Participant& p) {
@@ -251,8 +262,11 @@ bool JobRun::leave_out_unreachable(const Participant& failed, const std::string&
   if (blamed->is_untried) count_mishap(blamed->node, now);
   if (!again) return false;
   if (!blamed->is_untried) {
-    if (!can_do_without(*blamed, now)) blamed = blamed == &failed ? other : &failed;
-    if (blamed == nullptr || !can_do_without(*blamed, now)) return false;
+    // Not the other one where more is known: it is in order, and the next after it would be, too.
+    const bool may_be_other = other != nullptr && unreachable_.count(other->node.id) ==
+                                                      unreachable_.count(failed.node.id);
+    if (may_be_other && !can_do_without(*blamed, now)) blamed = blamed == &failed ? other : &failed;
+    if (!can_do_without(*blamed, now)) return false;
     // With the first time, which was not counted: others shall have its place for a while.
     for (int times = 0; times < 2; ++times) count_mishap(blamed->node, now);
   }

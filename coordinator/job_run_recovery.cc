@@ -415,10 +415,12 @@ JobActions JobRun::on_epoch(const absl::StatusOr<std::uint64_t>& epoch, Nanoseco
                              " computes on its CPU, the others on GPUs: all will wait for it"),
                 LogLine::Kind::kAlarm});
   }
-  if (iterations_ && iterations_->completed() > first_iteration_) {
-    actions.emplace_back(
-        LogLine{absl::StrFormat("job %s: %d finished iterations are made again", description_.id,
-                                iterations_->completed() - first_iteration_)});
+  // Who was cut off from here has not told of all that the others have.
+  const Iteration finished =
+      iterations_ ? std::max(iterations_->completed(), iterations_->newest() - 1) : 0;
+  if (iterations_ && finished > first_iteration_) {
+    actions.emplace_back(LogLine{absl::StrFormat("job %s: %d finished iterations are made again",
+                                                 description_.id, finished - first_iteration_)});
   } else if (iterations_ && iterations_->completed() < first_iteration_) {
     actions.emplace_back(LogLine{
         absl::StrFormat("job %s: metrics.jsonl has nothing of iterations %d to %d: who could tell "
@@ -488,7 +490,7 @@ void JobRun::tick_change(Nanoseconds now, JobActions& actions) {
   if (!change_->at) {
     absl::StatusOr<CheckpointActions> asked = absl::OutOfRangeError("the run is about to end");
     if (iterations_->completed() + kLeastIterationsLeft < description_.iterations) {
-      asked = checkpoints_.ask(iterations_->completed(), now);
+      asked = checkpoints_.ask(iterations_->newest(), now);
     }
     if (!asked.ok()) {  // or an operator's save is under way: later
       change_after_ = now + options_.growth_delay;

@@ -68,6 +68,35 @@ TEST_F(StopTest, ReportsOfWhatIsSavedAreAwaited) {
              kSaved);
 }
 
+TEST_F(StopTest, APeriodicCheckpointThatIsWholeFirstWillDo) {
+  train(0, 4);
+  stop(5);
+  const Iteration asked = only<SendSave>(actions_)[0].iteration;
+  ASSERT_GT(asked, 5);
+  train(4, 5);
+  commit(5, 6);
+  expect_end("an operator stopped it; `poseidon checkpoint restore` goes on from checkpoint 7-5",
+             kSaved);
+}
+
+TEST_F(StopTest, OneThatWasWholeBeforeIsNoneOfWhatWasTrainedSince) {
+  train(0, 4);
+  commit(3, 4);
+  stop(5);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  commit(only<SendSave>(actions_)[0].iteration, 6);
+  EXPECT_EQ(job_->state(), JobState::kRunning) << "its lines are awaited";
+}
+
+/// One worker is cut off from the coordinator, and has told of less.
+TEST_F(StopTest, WhatIsAskedForIsAheadOfWhoeverHasToldMost) {
+  train(0, 3);
+  for (Iteration i = 3; i < 8; ++i) job_->on_iteration(NodeId(101), job_->epoch(), i, 1.0, at(4));
+  const absl::StatusOr<JobActions> asked = job_->save_checkpoint(at(5));
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  EXPECT_EQ(only<SendSave>(*asked).at(0).iteration, 10);
+}
+
 TEST_F(StopTest, WithoutPatienceItEndsAtOnce) {
   train(0, 4);
   commit(2, 4);

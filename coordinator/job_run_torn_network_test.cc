@@ -96,6 +96,29 @@ TEST_F(TornNetworkTest, AServerThatSeveralDoNotReachGivesItsPlaceToASpare) {
   EXPECT_THAT(ids(job_->workers()), ElementsAre(101, 102, 103));
 }
 
+/// Its store has the only copy: whoever took its place, all would have to read there.
+TEST_F(TornNetworkTest, AServerWhoseCheckpointIsNeededIsNotLeftOut) {
+  join(on_its_own(3), 3);
+  train(0, 4);
+  absl::StatusOr<JobActions> asked = job_->save_checkpoint(at(4));
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  const Iteration version = only<SendSave>(*asked).at(0).iteration;
+  train(4, version);
+  commit(version, 5);
+  int times = 0;
+  for (; !job_->ended() && times < 20; ++times) {
+    now_ += 40;
+    cannot_reach(102, 2);
+    if (job_->state() == JobState::kHalting) {
+      cannot_reach(103, 2);
+      for (const std::uint64_t id : {101, 102, 103, 1, 2}) halt(id, version, version, now_);
+    }
+    if (!job_->ended()) next_epoch();
+    EXPECT_THAT(ids(job_->servers()), ElementsAre(1, 2));
+  }
+  EXPECT_EQ(times, JobRunOptions{}.max_idle_recoveries + 2) << "the first has something to keep";
+}
+
 TEST_F(TornNetworkTest, OfTwoWorkersTheOneThatOthersDoNotReachEither) {
   join(on_its_own(104), 3);
   cannot_reach(101, 103);
