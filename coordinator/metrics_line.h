@@ -1,7 +1,6 @@
 #pragma once
 
-// One line of metrics.jsonl, read back. Pure. Before: job_run_training.cc has them
-// written. After:
+// One line of metrics.jsonl, read back. Pure. Before: job_run_training.cc has them written. After:
 // run_directory.cc (how far a run is) and loss_curve.h.
 
 #include <optional>
