@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorClient>> reach(const CoordinatorAccess
 absl::Status fetch(std::vector<StoreRequest> requests, const std::shared_ptr<Security>& security,
                    Milliseconds interval, const std::function<void()>& keep_held) {
   GrpcTransport grpc({.security = security});
-  Transport& stores = grpc.for_method(kStoreMethod);
+  Transport& stores = grpc.add_method(kStoreMethod);
   grpc.start();
   std::promise<absl::Status> ended;
   std::future<absl::Status> end = ended.get_future();

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/daemon.h"
+#include "common/grpc_status.h"
 #include "common/ids.h"
 #include "common/status_macros.h"
 #include "common/text.h"
@@ -35,14 +36,13 @@ struct CallContext : grpc::ClientContext {
 };
 
 /// A call's end, in words for whoever typed the address.
-absl::Status to_absl(const grpc::Status& status, const std::string& address) {
+absl::Status answer_of(const grpc::Status& status, const std::string& address) {
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     return absl::UnimplementedError(absl::StrCat(
         "what listens at ", address, " is no poseidon-coordinator, or one of another version (",
         status.error_message(), "); --coordinator is its --listen address"));
   }
-  // gRPC's codes and Abseil's are the same numbers.
-  return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
+  return to_absl(status);
 }
 
 }  // namespace
@@ -79,6 +79,19 @@ struct CoordinatorClient::Connection {
                                         arguments);
     stub = v1::Coordinator::NewStub(channel);
   }
+
+  /// Until there is a connection; what is left of `timeout` then. A call fails at once on a channel
+  /// whose last attempt to connect failed, and the next attempt comes no further while no thread of
+  /// this process waits for it: without this wait, a coordinator that refused once would not be
+  /// reached for as long as is tried.
+  Milliseconds wait(Milliseconds timeout) {
+    const SystemClock clock;
+    const Nanoseconds end = clock.now() + timeout;
+    channel->WaitForConnected(std::chrono::system_clock::now() + timeout);
+    // Where no time is left, enough to say why there is no connection.
+    constexpr Milliseconds kLeast{100};
+    return std::max(std::chrono::duration_cast<Milliseconds>(end - clock.now()), kLeast);
+  }
 };
 
 CoordinatorClient::CoordinatorClient(std::string address, std::shared_ptr<Security> security)
@@ -97,24 +110,15 @@ absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::make(
 }
 
 absl::StatusOr<v1::GetStatusResponse> CoordinatorClient::get_status(Milliseconds timeout) {
-  // A call fails at once on a channel whose last attempt to connect failed, and the next attempt
-  // comes no further while no thread of this process waits for it: without this wait, a coordinator
-  // that refused once would not be reached for as long as is tried.
-  const SystemClock clock;
-  const Nanoseconds end = clock.now() + timeout;
-  connection_->channel->WaitForConnected(std::chrono::system_clock::now() + timeout);
-  // Where no time is left, enough to say why there is no connection.
-  constexpr Milliseconds kLeast{100};
-  CallContext context(std::max(std::chrono::duration_cast<Milliseconds>(end - clock.now()), kLeast),
-                      *security_);
+  CallContext context(connection_->wait(timeout), *security_);
   v1::GetStatusRequest request;
   request.set_protocol_version(kProtocolVersion);
   v1::GetStatusResponse response;
   const grpc::Status status = connection_->stub->GetStatus(&context, request, &response);
   if (!status.ok()) {
     // What breaks off once it has worked is no matter of certificates.
-    return has_answered_ ? to_absl(status, address_)
-                         : security_->explain(to_absl(status, address_));
+    return has_answered_ ? answer_of(status, address_)
+                         : security_->explain(answer_of(status, address_));
   }
   has_answered_ = true;
   return response;
@@ -168,7 +172,7 @@ absl::StatusOr<v1::SubmitResponse> CoordinatorClient::start_job(Method method,
         "); it may or may not have started the job: ask 'poseidon status --coordinator ", address_,
         "'"));
   }
-  return to_absl(status, address_);
+  return answer_of(status, address_);
 }
 
 absl::Status CoordinatorClient::no_answer(const grpc::Status& status) const {
@@ -179,7 +183,7 @@ absl::Status CoordinatorClient::no_answer(const grpc::Status& status) const {
 template <typename Response, typename Method, typename Request>
 absl::StatusOr<Response> CoordinatorClient::ask(Method method, Request request,
                                                 Milliseconds timeout) {
-  CallContext context(timeout, *security_);
+  CallContext context(connection_->wait(timeout), *security_);
   request.set_protocol_version(kProtocolVersion);
   Response response;
   const grpc::Status status = (connection_->stub.get()->*method)(&context, request, &response);
@@ -188,7 +192,7 @@ absl::StatusOr<Response> CoordinatorClient::ask(Method method, Request request,
       status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return no_answer(status);
   }
-  return to_absl(status, address_);
+  return answer_of(status, address_);
 }
 
 absl::StatusOr<v1::ListCheckpointsResponse> CoordinatorClient::list_checkpoints(
@@ -241,7 +245,7 @@ absl::StatusOr<TraceData> CoordinatorClient::trace(std::uint32_t iterations,
           " s"));
     }
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE) return no_answer(status);
-    return to_absl(status, address_);
+    return answer_of(status, address_);
   }
   if (!data.has_tail) return absl::UnavailableError("the trace was cut off");
   return data;

@@ -52,7 +52,7 @@ class CoordinatorClient {
 
   /// UNAVAILABLE (nobody listens there, or the connection was cut) and DEADLINE_EXCEEDED (somebody
   /// listens but does not answer) may be tried again; other codes are the coordinator's answer.
-  /// Waits for a connection for at most `timeout`, then for the answer for as long.
+  /// Waits for a connection for at most `timeout`, and for the answer for what is left of it.
   absl::StatusOr<v1::GetStatusResponse> get_status(Milliseconds timeout);
 
   /// Calls get_status until it answers, for at most `patience`: a coordinator that is just starting
@@ -63,7 +63,8 @@ class CoordinatorClient {
   /// (cut in the middle) says that it is not known, and how to find out.
   absl::StatusOr<v1::SubmitResponse> submit(const v1::SubmitRequest& request, Milliseconds timeout);
 
-  // ---- checkpoints; errors are the coordinator's answer, UNAVAILABLE names the address ----
+  // ---- checkpoints; errors are the coordinator's answer, UNAVAILABLE names the address. Each
+  // waits for a connection for at most `timeout`, and for its answer for what is left of it ----
   absl::StatusOr<v1::ListCheckpointsResponse> list_checkpoints(Milliseconds timeout);
   absl::StatusOr<v1::RequestCheckpointResponse> request_checkpoint(Milliseconds timeout);
   absl::StatusOr<v1::LocateCheckpointResponse> locate_checkpoint(

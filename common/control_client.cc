@@ -25,6 +25,7 @@
 #include "common/check.h"
 #include "common/control_stream.h"
 #include "common/daemon.h"
+#include "common/grpc_status.h"
 #include "common/ids.h"
 #include "common/snapshot.h"
 #include "common/text.h"
@@ -52,10 +53,6 @@ constexpr std::size_t kUploadMinBytesPerS = 1 << 20;
 constexpr Milliseconds kDefaultHeartbeat{500};
 /// Of the heartbeats' loop, whatever lies between two of them.
 constexpr Milliseconds kLongestTurn{1000};
-
-absl::Status to_absl(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
 
 /// For the upload, which has it for itself.
 std::shared_ptr<grpc::Channel> make_upload_channel(const std::string& address,

@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/check.h"
+#include "common/grpc_status.h"
 #include "common/security.h"
 #include "common/transport.h"
 
@@ -37,15 +38,9 @@ class Tag {
   ~Tag() = default;
 };
 
-inline grpc::Status to_grpc(const absl::Status& status) {
-  if (status.ok()) return grpc::Status::OK;
-  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
-}
-
 /// The codes that gRPC itself uses for a broken or reset connection become UNAVAILABLE; what the
 /// other side said stays as it is.
 inline absl::Status from_grpc(const grpc::Status& status) {
-  if (status.ok()) return absl::OkStatus();
   switch (status.error_code()) {
     case grpc::StatusCode::CANCELLED:
     case grpc::StatusCode::UNKNOWN:
@@ -54,7 +49,7 @@ inline absl::Status from_grpc(const grpc::Status& status) {
     default:
       break;
   }
-  return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
+  return to_absl(status);
 }
 
 /// HOST:PORT of what gRPC calls "ipv4:10.0.0.3:4711" or "ipv6:%5Bfe80::1%5D:4711".

@@ -459,7 +459,7 @@ GrpcTransport::GrpcTransport(GrpcTransportOptions options)
       exchange_(&add_view(kExchangeMethod, std::nullopt)) {}
 GrpcTransport::~GrpcTransport() { stop(); }
 
-Transport& GrpcTransport::for_method(std::string_view method,
+Transport& GrpcTransport::add_method(std::string_view method,
                                      std::optional<Milliseconds> keepalive) {
   return add_view(method, keepalive);
 }

@@ -40,7 +40,7 @@ struct GrpcTransportOptions {
   PortLimits port{};
 };
 
-/// Itself it speaks ParameterServer.Exchange; for_method gives the same loop another method. With
+/// Itself it speaks ParameterServer.Exchange; add_method gives the same loop another method. With
 /// TLS the streams of methods that move tensors (MethodRule::is_sealed) are agreed on over it and
 /// carried beside it (sealed_transport.h).
 class GrpcTransport final : public Transport {
@@ -52,13 +52,13 @@ class GrpcTransport final : public Transport {
   /// The same loop and port for streams of another method ("/package.Service/Method"): what its
   /// `connect` opens and its `listen` accepts. A process has one port: whoever listens second, for
   /// another method, gives the address that the first was told. Before start(). Lives as long as
-  /// this transport.
+  /// this transport. Each call makes one.
   /// `keepalive`: interval and timeout of what `connect` opens, instead of the options'.
-  Transport& for_method(std::string_view method,
+  Transport& add_method(std::string_view method,
                         std::optional<Milliseconds> keepalive = std::nullopt);
 
   /// Before start(), once: accepts streams of ParameterServer.Exchange. INVALID_ARGUMENT for
-  /// another address than the one that a for_method listens on.
+  /// another address than the one that a method added listens on.
   absl::StatusOr<std::string> listen(const std::string& address, Acceptor* acceptor) override;
   /// Starts the loop's thread. `post` works before it; everything else needs it.
   void start();

@@ -334,9 +334,9 @@ TEST(LinkProbe, MeasuresOverGrpcBesideAnotherMethodOfThePort) {
   const auto address = server.listen("127.0.0.1:0", &mute);
   ASSERT_TRUE(address.ok()) << address.status();
   RefusalCounts refusals;
-  LinkProbe answerer(&server.for_method(kProbeMethod), &refusals, {});
-  LinkProbe caller(&client.for_method(kProbeMethod), &refusals, {});
-  ASSERT_TRUE(server.for_method(kProbeMethod).listen(*address, &answerer).ok());
+  LinkProbe answerer(&server.add_method(kProbeMethod), &refusals, {});
+  LinkProbe caller(&client.add_method(kProbeMethod), &refusals, {});
+  ASSERT_TRUE(server.add_method(kProbeMethod).listen(*address, &answerer).ok());
   server.start();
   client.start();
   std::mutex mutex;

@@ -11,6 +11,8 @@
 #include <string>
 #include <system_error>
 
+#include "common/fnv.h"
+
 namespace poseidon {
 namespace {
 
@@ -20,13 +22,6 @@ constexpr int kMostCores = 1 << 20;
 struct FreeSet {
   void operator()(cpu_set_t* set) const { CPU_FREE(set); }
 };
-
-/// FNV-1a: equal in every process.
-std::uint64_t hash(const std::string& text) {
-  std::uint64_t value = 0xcbf29ce484222325U;
-  for (const char c : text) value = (value ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
-  return value;
-}
 
 double seconds(const timeval& time) {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
@@ -85,7 +80,7 @@ ProcessLoad process_load() {
   ProcessLoad load;
   std::string boot_id;
   std::ifstream file("/proc/sys/kernel/random/boot_id");
-  if (file >> boot_id) load.machine = hash(boot_id);
+  if (file >> boot_id) load.machine = fnv1a_64(boot_id);
   load.cores = cores_of_this_process();
   load.cpu_seconds = process_cpu_seconds();
   load.cpu_wait_seconds = waited_seconds();

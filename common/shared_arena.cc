@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/fnv.h"
 #include "common/random.h"
 
 namespace poseidon {
@@ -35,16 +36,15 @@ absl::Status cannot(const std::string& what) {
   return absl::FailedPreconditionError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
-/// FNV-1a of the boot id and the network namespace: 0 when the kernel does not tell.
+/// Of the boot id and the network namespace (where NodeLoad's machine is of the boot id alone: who
+/// shares no ports shares no memory either); 0 when the kernel does not tell.
 std::uint64_t machine_hash() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string id;
   struct stat network {};
   if (!std::getline(file, id) || ::stat("/proc/self/ns/net", &network) != 0) return 0;
   absl::StrAppend(&id, " ", network.st_ino);
-  std::uint64_t hash = 0xcbf29ce484222325U;
-  for (const char c : id) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
-  return hash;
+  return fnv1a_64(id);
 }
 
 std::uint64_t whole_pages(std::uint64_t bytes) {

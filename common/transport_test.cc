@@ -466,16 +466,16 @@ TEST(GrpcTransport, OnePortServesSeveralMethods) {
   OneStream first, second;
   Recorder to_first, to_second, to_nobody;
   GrpcTransport server, caller;
-  const auto address = server.for_method("/test.First/Exchange").listen("127.0.0.1:0", &first);
+  const auto address = server.add_method("/test.First/Exchange").listen("127.0.0.1:0", &first);
   ASSERT_TRUE(address.ok()) << address.status();
-  Transport& other = server.for_method("/test.Second/Exchange");
+  Transport& other = server.add_method("/test.Second/Exchange");
   EXPECT_EQ(other.listen("127.0.0.1:1", &second).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(other.listen(*address, &second).value_or(""), *address);
   server.start();
   caller.start();
   const auto call = [&](std::string_view method, Recorder& recorder, const char* word) {
-    Transport& transport = caller.for_method(method);
+    Transport& transport = caller.add_method(method);
     caller.post([&transport, &recorder, word, to = *address] {
       recorder.stream_ = transport.connect(to, &recorder);
       recorder.stream_->write({.prefix = word, .payload = {}, .payload_owner = nullptr});

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/daemon.h"
+#include "common/grpc_status.h"
 #include "common/http_server.h"
 #include "common/metrics_server.h"
 #include "common/status_macros.h"
@@ -34,10 +35,6 @@ constexpr std::chrono::seconds kCloseTimeout{2};
 constexpr std::chrono::seconds kShutdownTimeout{1};
 /// Nodes may ping a silent connection this often (the control client does: kAttachKeepalive).
 constexpr int kMinPingIntervalMs = 1000;
-
-grpc::Status to_grpc(const absl::Status& status) {
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
-}
 
 template <typename Message>
 grpc::ByteBuffer to_bytes(const Message& message) {

@@ -77,7 +77,7 @@ class FakeNode final : public ControlEvents {
            Milliseconds join_timeout = Milliseconds(20000))
       : plays_(plays),
         is_worker_(join.role() == v1::NODE_ROLE_WORKER),
-        client_({.transport = &transport_.for_method(kAttachMethod, kAttachKeepalive),
+        client_({.transport = &transport_.add_method(kAttachMethod, kAttachKeepalive),
                  .coordinator = coordinator,
                  .join = std::move(join),
                  .join_timeout = join_timeout,

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 
+#include "common/grpc_status.h"
 #include "coordinator/cluster.h"
 #include "coordinator/trace_sink.h"
 #include "grpcpp/grpcpp.h"
@@ -75,7 +76,7 @@ class TraceStream final : public grpc::ServerWriteReactor<v1::TracePart>, public
       StartWrite(&outgoing_.front());
     } else if (closing_) {
       finished_ = true;
-      Finish({static_cast<grpc::StatusCode>(status_.code()), std::string(status_.message())});
+      Finish(to_grpc(status_));
     }
   }
 

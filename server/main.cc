@@ -117,9 +117,10 @@ absl::Status run(const MainOptions& options) {
                        options.pending_limit_mib << 20, &team);
   const auto address = transport.listen(to_string(*listen), &service);
   if (!address.ok()) return address.status();
-  LinkProbe probe(&grpc.for_method(kProbeMethod), &refusals, refusal_log(refusals));
-  POSEIDON_RETURN_IF_ERROR(grpc.for_method(kProbeMethod).listen(*address, &probe).status());
-  Transport& stores = grpc.for_method(kStoreMethod);
+  Transport& probes = grpc.add_method(kProbeMethod);
+  LinkProbe probe(&probes, &refusals, refusal_log(refusals));
+  POSEIDON_RETURN_IF_ERROR(probes.listen(*address, &probe).status());
+  Transport& stores = grpc.add_method(kStoreMethod);
   std::optional<BackgroundThread> disk(std::in_place);
   CheckpointKeeper keeper(*std::move(store), &*disk, node_probe);
   keeper.remember_owner_in(std::filesystem::path(options.data_dir) / "STORE_OWNER");
@@ -130,7 +131,7 @@ absl::Status run(const MainOptions& options) {
     disk.reset();
   };
   POSEIDON_RETURN_IF_ERROR(stores.listen(*address, &store_service).status());
-  Transport& attach = grpc.for_method(kAttachMethod, kAttachKeepalive);
+  Transport& attach = grpc.add_method(kAttachMethod, kAttachKeepalive);
   grpc.start();
   POSEIDON_RETURN_IF_ERROR(announce_address(options.node.daemon, *address));
 

@@ -37,7 +37,7 @@ class SmallState final : public testing_support::PlainFactorState {
 /// Worker 0 of two, with two layers that go by SFB.
 class CheckpointGiverTest : public ::testing::Test {
  protected:
-  CheckpointGiverTest() : stores_(&grpc_.for_method(kStoreMethod)) {
+  CheckpointGiverTest() : stores_(&grpc_.add_method(kStoreMethod)) {
     grpc_.start();
     plan_.epoch = Epoch(5);
     plan_.worker_addresses = {"a:1", "b:1"};

@@ -21,7 +21,7 @@ constexpr Epoch kEpoch{5};
 
 class StateReaderTest : public ::testing::Test {
  protected:
-  StateReaderTest() : stores_(&grpc_.for_method(kStoreMethod)) { grpc_.start(); }
+  StateReaderTest() : stores_(&grpc_.add_method(kStoreMethod)) { grpc_.start(); }
   ~StateReaderTest() override { grpc_.stop(); }
 
   GrpcTransport grpc_;

@@ -20,7 +20,7 @@ constexpr Epoch kEpoch{5};
 
 class StateSenderTest : public ::testing::Test {
  protected:
-  StateSenderTest() : stores_(&grpc_.for_method(kStoreMethod)) { grpc_.start(); }
+  StateSenderTest() : stores_(&grpc_.add_method(kStoreMethod)) { grpc_.start(); }
   ~StateSenderTest() override { grpc_.stop(); }
 
   GrpcTransport grpc_;

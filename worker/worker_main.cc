@@ -96,11 +96,11 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
   ThreadTeam team(engine.gpu_bus_id.empty() ? 1 : default_team_threads(usable_cores()));
   GrpcTransport grpc({.security = security});
   PacedTransport transport(&grpc, tensor_arena());
-  PacedTransport peers(&grpc.for_method(kFactorMethod), tensor_arena(), peer_window_bytes());
+  PacedTransport peers(&grpc.add_method(kFactorMethod), tensor_arena(), peer_window_bytes());
   // A relay gives and takes as a server does.
-  PacedTransport relays(&grpc.for_method(kLocalAggregationMethod), tensor_arena(),
+  PacedTransport relays(&grpc.add_method(kLocalAggregationMethod), tensor_arena(),
                         server_window_bytes());
-  PacedTransport to_relay(&grpc.for_method(kLocalAggregationMethod), tensor_arena());
+  PacedTransport to_relay(&grpc.add_method(kLocalAggregationMethod), tensor_arena());
   std::unique_ptr<GpuMonitor> gpu;
   if (!engine.gpu_bus_id.empty() && !options.node.metrics_listen.empty()) {
     auto monitor = open_nvml_monitor(engine.gpu_bus_id);
@@ -126,15 +126,16 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
     spdlog::info("metrics at {}", metrics->url());
   }
   PeerDoor door(&peers, &refusals, refusal_log(refusals));
-  Transport& stores = grpc.for_method(kStoreMethod);
+  Transport& stores = grpc.add_method(kStoreMethod);
   const auto address = peers.listen(to_string(*listen), &door);
   if (!address.ok()) return address.status();
   RelayService relay(&relays, &refusals, refusal_log(refusals));
   POSEIDON_RETURN_IF_ERROR(relays.listen(*address, &relay).status());
-  LinkProbe probe(&grpc.for_method(kProbeMethod), &refusals, refusal_log(refusals));
-  POSEIDON_RETURN_IF_ERROR(grpc.for_method(kProbeMethod).listen(*address, &probe).status());
+  Transport& probes = grpc.add_method(kProbeMethod);
+  LinkProbe probe(&probes, &refusals, refusal_log(refusals));
+  POSEIDON_RETURN_IF_ERROR(probes.listen(*address, &probe).status());
   POSEIDON_RETURN_IF_ERROR(announce_address(options.node.daemon, *address));
-  Transport& attach = grpc.for_method(kAttachMethod, kAttachKeepalive);
+  Transport& attach = grpc.add_method(kAttachMethod, kAttachKeepalive);
   grpc.start();
   absl::Status status;
   {

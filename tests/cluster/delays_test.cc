@@ -63,7 +63,7 @@ struct Method {
 struct Node {
   Node(Nanoseconds max_delay, std::uint64_t seed)
       : chunks(&grpc, max_delay, seed),
-        factors(&grpc.for_method(kFactorMethod), max_delay, seed + 500) {}
+        factors(&grpc.add_method(kFactorMethod), max_delay, seed + 500) {}
   GrpcTransport grpc;
   Method chunks, factors;
   Transport* const transport = &chunks.shared;

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/fnv.h"
 #include "gtest/gtest.h"
 #include "tests/support/layer_harness.h"
-#include "worker/engine/fnv.h"
 
 namespace poseidon::testing {
 namespace {

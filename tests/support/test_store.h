@@ -20,7 +20,7 @@ class TestStore {
  public:
   explicit TestStore(Epoch epoch)
       : keeper_(std::make_unique<MemoryChunkStore>(), &*disk_),
-        stores_(&grpc_.for_method(kStoreMethod)),
+        stores_(&grpc_.add_method(kStoreMethod)),
         service_(stores_, &keeper_, &refusals_, {}) {
     keeper_.begin(epoch, 1, nullptr);
     const auto listening = stores_->listen("127.0.0.1:0", &service_);

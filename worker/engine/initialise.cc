@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/fnv.h"
 #include "common/random.h"
 #include "worker/engine/executor.h"
-#include "worker/engine/fnv.h"
 
 namespace poseidon {
 namespace {

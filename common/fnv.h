@@ -7,7 +7,8 @@
 
 namespace poseidon {
 
-/// Turns names into seeds, reproducible in any language.
+/// Turns names into seeds and numbers that are equal in every process, reproducible in any
+/// language.
 constexpr std::uint64_t fnv1a_64(std::string_view text) {
   std::uint64_t hash = 0xCBF29CE484222325ull;
   for (const char c : text) {
