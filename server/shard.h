@@ -91,8 +91,8 @@ class Shard final : public ChunkHolder {
   void freeze_every(Iteration iterations) { freeze_every_ = iterations; }
   /// Freezes once more, at this version, besides those of freeze_every. Replaces an earlier request
   /// that training has not reached: its asker gave that one up, as another server was beyond it.
-  /// OUT_OF_RANGE: too
-  /// late, a chunk is beyond it or a later version waits. FAILED_PRECONDITION: not finite.
+  /// OUT_OF_RANGE: too late, a chunk is beyond it or a later version waits. FAILED_PRECONDITION:
+  /// not finite.
   absl::Status freeze_at(Iteration version);
   /// The versions that all chunks still have.
   HeldRange held() const;

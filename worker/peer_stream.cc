@@ -32,7 +32,8 @@ StreamHandler* PeerDoor::on_accept(std::unique_ptr<Stream> stream) {
 void PeerDoor::close_if_still_here(std::uint64_t number) {
   for (const Unbound& unbound : unbound_) {
     if (unbound.number != number || unbound.stream->closing()) continue;
-    unbound.stream->close(absl::DeadlineExceededError(
+    // A worker whose HELLO is still on its way comes again.
+    unbound.stream->close(absl::UnavailableError(
         absl::StrCat("no valid HELLO within ", kHelloTimeout.count(), " ms")));
   }
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/unreachable.h"
 #include "common/wire.h"
 
@@ -52,14 +53,14 @@ absl::Status StateReader::read_held(const std::string& address, Epoch epoch, Ite
   request.header.snapshot = snapshot_id(epoch, version);
   request.on_data = [values](const Bytes& data) { return copy_statistics(data, values); };
   absl::Status status;
-  for (Milliseconds waited{0}; waited < options_.give_up_after; waited += options_.pause) {
+  for (Nanoseconds waited{0}; waited < options_.give_up_after; waited += options_.pause) {
     status = read({request});
     if (!absl::IsNotFound(status)) return status;
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, options_.pause, [this] { return !cancelled_.ok(); });
   }
-  return absl::DeadlineExceededError(absl::StrCat(
-      "after ", options_.give_up_after.count(), " ms: ", status.message(), "; is worker 0 there?"));
+  return absl::DeadlineExceededError(absl::StrFormat(
+      "after %.1f s: %s; is worker 0 there?", seconds(options_.give_up_after), status.message()));
 }
 
 void StateReader::cancel(const absl::Status& reason) {

@@ -26,9 +26,9 @@ namespace poseidon {
 struct StateReaderOptions {
   StoreTransferOptions transfer;
   /// Between two looks for a state that is on its way ...
-  Milliseconds pause{10};
+  Nanoseconds pause{Milliseconds(10)};
   /// ... and how long it may take in all.
-  Milliseconds give_up_after{30000};
+  Nanoseconds give_up_after = std::chrono::seconds(30);
 };
 
 class StateReader {

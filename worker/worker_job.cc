@@ -62,6 +62,17 @@ absl::StatusOr<DatasetIdentity> identify(const Dataset& dataset) {
   return identity;
 }
 
+/// A store is given up after as long as any other connection to its server.
+StoreTransferOptions reading(const SyncerOptions& sync) {
+  return {.give_up_after = sync.give_up_after};
+}
+StoreTransferOptions writing(const SyncerOptions& sync) {
+  return {.give_up_after = std::max(kWriting.give_up_after, sync.give_up_after)};
+}
+StateReaderOptions state_reader_options(const SyncerOptions& sync) {
+  return {.transfer = reading(sync), .give_up_after = sync.give_up_after};
+}
+
 }  // namespace
 
 // ---- what the node says ----
@@ -72,7 +83,7 @@ WorkerJob::WorkerJob(const WorkerServices& services, const WorkerNodeOptions& op
       options_(options),
       assignment_(std::move(assignment)),
       epoch_(assignment_.plan().epoch()),
-      state_reader_(options.stores) {}
+      state_reader_(options.stores, state_reader_options(options.sync.syncer)) {}
 
 std::shared_ptr<TrafficProbe> WorkerJob::traffic() {
   const std::lock_guard lock(mutex_);
@@ -302,7 +313,7 @@ absl::Status WorkerJob::prepare_synchronisation(Plan plan) {
                                .every_iterations = job_.checkpoint.every_iterations,
                                .chunk_bytes = job_.sync.largest_chunk_bytes(),
                                .replicas = job_.checkpoint.replicas,
-                               .transfer = kWriting},
+                               .transfer = writing(options_.sync.syncer)},
         [this](Iteration version, const std::string& reason, MissingPart why) {
           report_checkpoint_failure(version, reason, why);
         });
@@ -310,7 +321,8 @@ absl::Status WorkerJob::prepare_synchronisation(Plan plan) {
         checkpoint_pieces(plan, job_.sync.largest_chunk_bytes(), job_.checkpoint.replicas), plan);
     own_state_address_ = keepers.front();
     if (rank_ == WorkerRank(0) && executor_->net().statistics_count() > 0) {
-      states_ = std::make_unique<StateSender>(options_.stores, epoch_, std::move(keepers));
+      states_ = std::make_unique<StateSender>(options_.stores, epoch_, std::move(keepers),
+                                              reading(options_.sync.syncer));
     }
     sync_ = std::make_unique<SyncClient>(services_.transport, std::move(plan), rank_,
                                          std::move(layers), std::move(options), traffic_.get(),
@@ -450,6 +462,7 @@ void WorkerJob::save_own_state(Iteration version) {
   std::vector<float> values(static_cast<std::size_t>(executor_->net().statistics_count()));
   if (const absl::Status read = executor_->read_statistics(values); !read.ok()) {
     if (due) report_checkpoint_failure(version, std::string(read.message()), MissingPart::kFailed);
+    if (states_ != nullptr) states_->cancel(read);  // or the next gradients would wait for it
     return;
   }
   if (states_ != nullptr) states_->send(version, values);

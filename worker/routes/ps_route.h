@@ -102,7 +102,7 @@ class PsRoute {
 
   const Plan& plan() const { return plan_; }
   WorkerRank rank() const { return rank_; }
-  /// Chunks of this server that were asked for and have not come. For error messages.
+  /// Chunks of this server that were asked for and have not come: are asked for anew.
   std::vector<ChunkId> unanswered(ServerIndex server) const;
 
  private:
