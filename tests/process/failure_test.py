@@ -18,7 +18,9 @@ NOTICE_S = LEASE_MS / 1000 + 12
 
 
 def endless_job():
-    return digits_job(iterations=1_000_000, test_every_iterations=0, checkpoint={"every_iterations": 1000})
+    """With the rate of the example one worker alone would diverge, within seconds on a fast machine."""
+    return digits_job(iterations=1_000_000, test_every_iterations=0, checkpoint={"every_iterations": 1000},
+                      optimizer={"type": "sgd", "learning_rate": 0.001})
 
 
 class CleanStop(ProcessTest):
