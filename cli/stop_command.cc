@@ -13,6 +13,8 @@ namespace poseidon {
 namespace {
 
 constexpr Milliseconds kPollInterval{100};
+/// Who waits longer hears what for, and so often at most what has changed.
+constexpr Nanoseconds kSayInterval = std::chrono::seconds(10);
 /// Beyond the checkpoint: for the last files, and for a coordinator that is away for a moment.
 constexpr Nanoseconds kEndTimeout = std::chrono::seconds(60);
 /// Each time begins the patience anew, and a coordinator that answers now and then is no other one.
@@ -64,6 +66,8 @@ absl::Status run_stop(const StopOptions& options) {
   Nanoseconds end = clock.now() + patience;
   bool was_away = false;
   int asked_again = 0;
+  std::string last_said;
+  Nanoseconds say_next = clock.now() + kSayInterval;
   while (true) {
     const absl::StatusOr<v1::GetStatusResponse> status = client->get_status(kStatusTimeout);
     was_away = was_away || !status.ok();
@@ -81,6 +85,11 @@ absl::Status run_stop(const StopOptions& options) {
       ++asked_again;
       end = clock.now() + patience;
       say("the coordinator was away, and is asked again");
+    }
+    if (status.ok() && status->message() != last_said && clock.now() >= say_next) {
+      last_said = status->message();
+      say_next = clock.now() + kSayInterval;
+      say(last_said);
     }
     if (clock.now() >= end) {
       return absl::DeadlineExceededError(absl::StrCat(

@@ -318,9 +318,10 @@ void CheckpointCommit::drop_oldest(CheckpointActions& actions) {
 CheckpointActions CheckpointCommit::on_manifest_removed(SnapshotId snapshot,
                                                         const absl::Status& status) {
   CheckpointActions actions;
-  auto removed = removing_.extract(snapshot);
-  if (removed.empty()) return actions;
+  const bool is_ours = removing_.contains(snapshot);
+  if (!is_ours && !committed_.contains(snapshot)) return actions;
   if (!status.ok()) {
+    removing_.erase(snapshot);
     // It is still there, so its parts must be too.
     actions.emplace_back(
         CheckpointLog{.alarm = true,
@@ -328,6 +329,7 @@ CheckpointActions CheckpointCommit::on_manifest_removed(SnapshotId snapshot,
                                            " could not be removed: ", status.message())});
     return actions;
   }
+  auto removed = is_ours ? removing_.extract(snapshot) : committed_.extract(snapshot);
   abandoned_.erase(snapshot);
   actions.emplace_back(ForgetParts{.snapshot = snapshot, .stores = removed.mapped().stores});
   return actions;

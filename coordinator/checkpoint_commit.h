@@ -136,6 +136,7 @@ class CheckpointCommit {
   const std::set<SnapshotId>& abandoned() const { return abandoned_; }
 
   CheckpointActions on_manifest_written(SnapshotId snapshot, const absl::Status& status);
+  /// As RemoveManifest asked for, or an operator of a job that is over.
   CheckpointActions on_manifest_removed(SnapshotId snapshot, const absl::Status& status);
   CheckpointActions tick(Nanoseconds now);
 

@@ -104,6 +104,20 @@ TEST_F(CommitTest, AManifestThatCannotBeRemovedKeepsItsParts) {
   EXPECT_TRUE(all<CheckpointLog>(actions).at(0).alarm);
 }
 
+// An operator's: nobody here has asked for it.
+TEST_F(CommitTest, WhatIsRemovedOnceTheJobIsOverIsNotThereAnyMore) {
+  commit(10);
+  commit(20);
+  const SnapshotId snapshot = snapshot_id(kEpoch, 10);
+  const auto kept = commit_.on_manifest_removed(snapshot, absl::UnavailableError("read-only"));
+  EXPECT_TRUE(all<ForgetParts>(kept).empty());
+  EXPECT_EQ(commit_.committed().size(), 2u);
+  const auto forgotten = all<ForgetParts>(commit_.on_manifest_removed(snapshot, absl::OkStatus()));
+  ASSERT_EQ(forgotten.size(), 1u);
+  EXPECT_EQ(forgotten[0].snapshot, snapshot);
+  EXPECT_EQ(commit_.committed().size(), 1u);
+}
+
 TEST_F(CommitTest, AFailureForgetsThePartsAndTheNextOneIsTried) {
   commit(10);
   stored(0, 20);

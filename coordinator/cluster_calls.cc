@@ -26,6 +26,25 @@ namespace {
 
 constexpr std::uint64_t kMaxRunJobFileBytes = 64 << 20;
 
+/// A run has a folder of its own, "" being one that is made for it, and not one in which the
+/// coordinator keeps its state.
+absl::Status check_run_path(const std::filesystem::path& path, const std::filesystem::path& state) {
+  if (path.empty()) return absl::OkStatus();
+  if (!path.is_absolute()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the run directory ", path.string(), " must be an absolute path"));
+  }
+  bool is_ours = is_same_folder(path, state);
+  for (std::filesystem::path folder = path; !is_ours && folder.has_relative_path();
+       folder = folder.parent_path()) {
+    is_ours = is_same_folder(folder, state / "checkpoints");
+  }
+  if (!is_ours) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--run-dir ", path.string(), ": in ", state.string(),
+                   " the coordinator keeps its own state; a run needs a folder of its own"));
+}
+
 /// Whether the metrics in a run directory can be those of this job: a later job may have taken it.
 absl::Status check_still_of_job(const std::filesystem::path& path, const std::string& job_json) {
   const absl::StatusOr<std::string> there = read_file(path / "job.json", kMaxRunJobFileBytes);
@@ -130,23 +149,10 @@ absl::StatusOr<v1::SubmitResponse> Cluster::begin_job(const v1::SubmitRequest& r
   }
   // One spelling, so that nobody takes it for another one's.
   std::filesystem::path path = plain_folder(request.run_directory());
-  if (!path.empty() && !path.is_absolute()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the run directory ", path.string(), " must be an absolute path"));
-  }
+  const std::filesystem::path state = std::filesystem::absolute(state_->path());
+  POSEIDON_RETURN_IF_ERROR(check_run_path(path, state));
   POSEIDON_ASSIGN_OR_RETURN(const ResolvedJob resolved, resolver_(request.job_json()));
   POSEIDON_RETURN_IF_ERROR(check_counts(request, resolved, source.has_value()));
-  const std::filesystem::path state = std::filesystem::absolute(state_->path());
-  bool is_ours = !path.empty() && is_same_folder(path, state);
-  for (std::filesystem::path folder = path; !is_ours && folder.has_relative_path();
-       folder = folder.parent_path()) {
-    is_ours = is_same_folder(folder, state / "checkpoints");
-  }
-  if (is_ours) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--run-dir ", path.string(), ": in ", state.string(),
-                     " the coordinator keeps its own state; a run needs a folder of its own"));
-  }
   for (const std::string& warning : resolved.warnings) spdlog::warn("{}", warning);
 
   POSEIDON_RETURN_IF_ERROR(reserve_submission());
@@ -156,7 +162,7 @@ absl::StatusOr<v1::SubmitResponse> Cluster::begin_job(const v1::SubmitRequest& r
   };
   POSEIDON_ASSIGN_OR_RETURN(const std::uint64_t epoch, state_->next_epoch());
   const std::string id = absl::StrCat(file_name(resolved.name), "-", epoch);
-  if (path.empty()) path = std::filesystem::absolute(state_->path()) / "runs" / id;
+  if (path.empty()) path = state / "runs" / id;
   JobDescription description = describe_job(request, resolved, path.string());
   description.id = id;
   description.epoch = Epoch(epoch);
@@ -175,15 +181,18 @@ absl::StatusOr<v1::SubmitResponse> Cluster::begin_job(const v1::SubmitRequest& r
                           .running = std::nullopt};
   // The record comes before the first touch of the directory, which may hold a finished run: whose
   // process dies from here on, the next one knows the job, and opens the directory again.
-  POSEIDON_RETURN_IF_ERROR(state_->store_job(durable_job_to_json(record)));
-  absl::StatusOr<std::shared_ptr<RunFiles>> directory =
-      disk_.open(path, begin, run_directory_events());
-  if (!directory.ok()) {
+  const auto refused = [this](const absl::Status& why, const char* what) {
     const absl::Status dropped = state_->drop_job();
     if (!dropped.ok()) spdlog::error("{}", std::string(dropped.message()));
-    return absl::Status(directory.status().code(), absl::StrCat("the run directory (--run-dir): ",
-                                                                directory.status().message()));
+    return absl::Status(why.code(), absl::StrCat(what, why.message()));
+  };
+  // It may be there all the same, where only its folder could not be synced.
+  if (const absl::Status stored = state_->store_job(durable_job_to_json(record)); !stored.ok()) {
+    return refused(stored, "");
   }
+  absl::StatusOr<std::shared_ptr<RunFiles>> directory =
+      disk_.open(path, begin, run_directory_events());
+  if (!directory.ok()) return refused(directory.status(), "the run directory (--run-dir): ");
   if ((*directory)->replaced()) {
     spdlog::warn("{} holds an earlier run; its files are replaced", path.string());
   }

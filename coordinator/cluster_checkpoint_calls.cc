@@ -74,8 +74,7 @@ absl::StatusOr<v1::RequestCheckpointResponse> Cluster::request_checkpoint(
   }
   POSEIDON_ASSIGN_OR_RETURN(const JobActions actions, job_->save_checkpoint(clock_->now()));
   apply(actions);
-  // Gone only when a node could not be reached, and the job with it recovers.
-  const std::optional<Iteration> asked = job_->checkpoints().asked_for();
+  const std::optional<Iteration> asked = job_->checkpoint_that_was_asked_for();
   if (!asked) {
     return absl::UnavailableError(
         absl::StrCat(job_text(), ": the checkpoint could not be asked for; try again"));

@@ -124,9 +124,9 @@ void Cluster::remove_manifest(const CheckpointManifest& manifest) {
     const SnapshotId snapshot = manifest.snapshot;
     settling_.erase(snapshot);
     if (!status.ok()) catalog_.add(manifest);  // it is still there, and so are its parts
-    if (is_job(manifest.job_id) && !job_->ended()) {
+    if (is_job(manifest.job_id)) {
       apply(job_->on_manifest_removed(snapshot, status));
-    } else if (status.ok()) {  // its job is over
+    } else if (status.ok()) {  // another has come since
       forget_parts({.snapshot = snapshot, .stores = manifest.stores});
     } else {
       note(EventKind::kAlarm, absl::StrCat("checkpoint ", snapshot_name(snapshot),

@@ -203,9 +203,13 @@ class JobRun {
   /// The metrics up to `version` are on the disk, as AppendMetrics asked. Ignored for another epoch
   /// than the present one.
   JobActions on_metrics_written(SnapshotId version);
-  /// An operator wants one, or joins the one that is asked for: see checkpoints().asked_for().
-  /// FAILED_PRECONDITION when the job does not train just now.
+  /// An operator wants one, or joins the one that is asked for. FAILED_PRECONDITION when the job
+  /// does not train just now.
   absl::StatusOr<JobActions> save_checkpoint(Nanoseconds now);
+  /// After that, and after its actions: which, be it in the making or committed already, as
+  /// training is ahead of its reports. Nothing where a node could not be asked, and the job
+  /// recovers.
+  std::optional<Iteration> checkpoint_that_was_asked_for() const;
   const CheckpointCommit& checkpoints() const { return checkpoints_; }
   /// What this epoch goes on from; null when it begins at iteration 0. Its stores' addresses are in
   /// their order.
@@ -322,6 +326,8 @@ class JobRun {
   void add_workers(Nanoseconds now);
   void end_epoch(bool succeeded, const std::string& reason, JobActions& actions);
   bool waits_to_stop(Nanoseconds now) const;
+  const CheckpointManifest* newest_untold() const;
+  std::string reports_awaited_text() const;
   void settle_stop(Nanoseconds now, JobActions& actions);
   void recover(EpochEnd what, const std::string& reason, bool in_memory, Nanoseconds now,
                JobActions& actions);

@@ -176,6 +176,14 @@ absl::StatusOr<JobActions> JobRun::save_checkpoint(Nanoseconds now) {
   return actions;
 }
 
+std::optional<Iteration> JobRun::checkpoint_that_was_asked_for() const {
+  if (checkpoints_.asked_for()) return checkpoints_.asked_for();
+  const std::optional<CheckpointOutcome>& last = checkpoints_.last();
+  const bool is_there = last && last->committed && snapshot_epoch(last->snapshot) == epoch_ &&
+                        state_ == JobState::kRunning;
+  return is_there ? std::optional(snapshot_iteration(last->snapshot)) : std::nullopt;
+}
+
 void JobRun::after_checkpoint_event(Nanoseconds now, JobActions& actions) {
   finish_if_complete(now, actions);
   if (state_ == JobState::kRunning && change_ && !is_trained()) change_now(now, actions);

@@ -233,17 +233,35 @@ bool JobRun::waits_to_stop(Nanoseconds now) const {
       saved->second.iteration() <= completed) {
     return false;
   }
-  if (checkpoints_.asked_for()) return true;
+  return checkpoints_.asked_for() || newest_untold() != nullptr;
+}
+
+/// The newest checkpoint, where it is of this epoch and ahead of the reports; null otherwise.
+const CheckpointManifest* JobRun::newest_untold() const {
   const CheckpointManifest* newest = checkpoints_.newest();
-  return newest != nullptr && snapshot_epoch(newest->snapshot) == epoch_ &&
-         newest->iteration() > completed;
+  const bool is_untold = newest != nullptr && snapshot_epoch(newest->snapshot) == epoch_ &&
+                         newest->iteration() > iterations_->completed();
+  return is_untold ? newest : nullptr;
+}
+
+/// "; checkpoint 3-120 is whole, worker 1 (10.0.0.3:4702) has told of 117 iterations so far"; ""
+/// unless that is all that is lacking.
+std::string JobRun::reports_awaited_text() const {
+  if (state_ != JobState::kRunning || checkpoints_.asked_for()) return "";
+  const CheckpointManifest* newest = newest_untold();
+  if (newest == nullptr) return "";
+  const WorkerRank slowest = iterations_->slowest();
+  return absl::StrCat("; checkpoint ", snapshot_name(newest->snapshot), " is whole, ",
+                      participant_text(workers_[slowest.value()]), " has told of ",
+                      iterations_->next(slowest), " iterations so far");
 }
 
 /// Ends the job that shall end, once there is nothing more to wait for.
 void JobRun::settle_stop(Nanoseconds now, JobActions& actions) {
   if (!stopping_ || ended()) return;
   if (waits_to_stop(now)) {
-    message_ = absl::StrCat(stopping_->why, "; it ends when what it has trained is saved");
+    message_ = absl::StrCat(stopping_->why, "; it ends when what it has trained is saved",
+                            reports_awaited_text());
     return;
   }
   if (is_trained()) {  // and only its last checkpoint is not whole

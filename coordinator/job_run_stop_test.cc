@@ -61,6 +61,9 @@ TEST_F(StopTest, ReportsOfWhatIsSavedAreAwaited) {
   commit(saved, 6);
   EXPECT_EQ(job_->state(), JobState::kRunning);
   EXPECT_TRUE(job_->is_stopping());
+  EXPECT_THAT(job_->progress(at(6)).message,
+              HasSubstr("saved; checkpoint 7-" + std::to_string(saved) + " is whole, worker 0 ("));
+  EXPECT_THAT(job_->progress(at(6)).message, HasSubstr(") has told of 4 iterations so far"));
   train(4, saved);
   actions_ = job_->tick(at(7));
   expect_end("an operator stopped it; `poseidon checkpoint restore` goes on from checkpoint 7-" +
@@ -95,6 +98,20 @@ TEST_F(StopTest, WhatIsAskedForIsAheadOfWhoeverHasToldMost) {
   const absl::StatusOr<JobActions> asked = job_->save_checkpoint(at(5));
   ASSERT_TRUE(asked.ok()) << asked.status();
   EXPECT_EQ(only<SendSave>(*asked).at(0).iteration, 10);
+}
+
+/// A periodic one is whole already where training is ahead of its reports.
+TEST_F(StopTest, WhatIsAskedForMayBeThereAlready) {
+  train(0, 4);
+  commit(6, 4.5);
+  const absl::StatusOr<JobActions> asked = job_->save_checkpoint(at(5));
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  EXPECT_THAT(only<SendSave>(*asked), IsEmpty());
+  EXPECT_EQ(job_->checkpoints().asked_for(), std::nullopt);
+  EXPECT_EQ(job_->checkpoint_that_was_asked_for(), 6);
+  train(4, 7);
+  ASSERT_TRUE(job_->save_checkpoint(at(8)).ok());
+  EXPECT_EQ(job_->checkpoint_that_was_asked_for(), 9);
 }
 
 TEST_F(StopTest, WithoutPatienceItEndsAtOnce) {

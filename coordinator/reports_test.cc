@@ -170,16 +170,40 @@ TEST(Traffic, TimesArePerPassAndTheSlowestNodeIsToldFromTheMean) {
   monitor.add(NodeId(1), layers({computed(1.0, 2.0, 10, 5.0, 9)}), at(0));
   monitor.add(NodeId(2), layers({computed(1.0, 2.0, 10, 5.0, 9)}), at(0));
   EXPECT_FALSE(monitor.rates(LayerIndex(0), at(3)).measured.has_value()) << "no time has passed";
-  monitor.add(NodeId(1), layers({computed(2.0, 4.0, 20, 6.0, 19)}), at(2));
+  monitor.add(NodeId(1), layers({computed(2.0, 4.0, 20, 6.0, 19)}), at(5));
   EXPECT_TRUE(monitor.slowest().empty()) << "one node has made no pass";
-  monitor.add(NodeId(2), layers({computed(4.0, 8.0, 20, 8.0, 19)}), at(2));
-  const MeasuredLayer mean = *monitor.rates(LayerIndex(0), at(3)).measured;
+  monitor.add(NodeId(2), layers({computed(4.0, 8.0, 20, 8.0, 19)}), at(5));
+  const MeasuredLayer mean = *monitor.rates(LayerIndex(0), at(6)).measured;
   EXPECT_DOUBLE_EQ(mean.forward_s, (0.1 + 0.3) / 2);
   EXPECT_DOUBLE_EQ(mean.backward_s, (0.2 + 0.6) / 2);
   EXPECT_DOUBLE_EQ(mean.sync_s, (0.1 + 0.3) / 2);
   ASSERT_EQ(monitor.slowest().size(), 1u);
   EXPECT_DOUBLE_EQ(monitor.slowest()[0].forward_s, 0.3);
   EXPECT_DOUBLE_EQ(monitor.slowest()[0].sync_s, 0.3);
+}
+
+// A window of passes is as long as it takes, and the next one begins where it ended.
+TEST(Traffic, TimesOfIterationsThatAreLongerThanTheWindow) {
+  TrafficMonitor monitor(1);
+  const auto tell = [&](double now, double forward_s, std::uint64_t passes) {
+    monitor.add(NodeId(1), layers({computed(forward_s, 0.0, passes, 0.0, 0)}), at(now));
+  };
+  for (int beat = 0; beat <= 119; ++beat) {  // 20 s each: three are made after 60 s
+    tell(0.5 * beat, 10.0 * (beat / 40), static_cast<std::uint64_t>(beat / 40));
+    EXPECT_TRUE(monitor.slowest().empty()) << beat;
+  }
+  tell(60, 30.0, 3);
+  ASSERT_EQ(monitor.slowest().size(), 1u);
+  EXPECT_DOUBLE_EQ(monitor.slowest()[0].forward_s, 10.0);
+  tell(80, 70.0, 4);
+  tell(100, 110.0, 5);
+  EXPECT_DOUBLE_EQ(monitor.slowest()[0].forward_s, 10.0) << "the next window is not whole yet";
+  tell(120, 150.0, 6);
+  EXPECT_DOUBLE_EQ(monitor.slowest()[0].forward_s, 40.0);
+  tell(121, 1.0, 1);  // counts anew
+  EXPECT_TRUE(monitor.slowest().empty());
+  monitor.remove(NodeId(1));
+  EXPECT_TRUE(monitor.slowest().empty());
 }
 
 TEST(Traffic, TotalsThatGoBackBeginAnew) {

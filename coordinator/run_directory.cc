@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <fstream>
 #include <iterator>
+#include <set>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
@@ -239,27 +241,26 @@ RunDirectory::~RunDirectory() {
 
 void RunDirectory::append_line(std::string line, std::optional<SnapshotId> reaches) {
   line += '\n';
-  enqueue({.name = "", .contents = std::move(line), .roll_back = {}, .reaches = reaches});
+  enqueue(Line{.text = std::move(line), .reaches = reaches});
 }
 
 void RunDirectory::write_file(std::string name, std::string contents) {
-  enqueue({.name = std::move(name), .contents = std::move(contents)});
+  enqueue(File{.name = std::move(name), .contents = std::move(contents)});
 }
 
-void RunDirectory::roll_back(Iteration iteration) {
-  enqueue({.name = "", .contents = "", .roll_back = iteration});
-}
+void RunDirectory::roll_back(Iteration iteration) { enqueue(RollBack{iteration}); }
 
-void RunDirectory::sync() { enqueue({.name = "", .contents = "", .roll_back = {}, .sync = true}); }
+void RunDirectory::sync() { enqueue(Sync{}); }
 
 void RunDirectory::enqueue(Item item) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (closing_) return;
-  if (queued_bytes_ + item.bytes() > kMaxQueuedBytes) {
+  if (queued_bytes_ + bytes_of(item) > kMaxQueuedBytes) {
     overflow_ = true;
   } else {
-    queued_bytes_ += item.bytes();
-    has_record_ = has_record_ || std::filesystem::path(item.name).is_absolute();
+    queued_bytes_ += bytes_of(item);
+    const File* file = std::get_if<File>(&item);
+    has_record_ = has_record_ || (file != nullptr && file->is_elsewhere());
     queue_.push_back(std::move(item));
   }
   changed_.notify_all();
@@ -271,9 +272,18 @@ void RunDirectory::close(RunEnd end) {
   changed_.notify_all();
 }
 
+std::size_t RunDirectory::bytes_of(const Item& item) {
+  std::size_t bytes = sizeof(item);
+  if (const Line* line = std::get_if<Line>(&item)) bytes += line->text.size();
+  if (const File* file = std::get_if<File>(&item)) {
+    bytes += file->name.size() + file->contents.size();
+  }
+  return bytes;
+}
+
 std::size_t RunDirectory::bytes_of(const std::deque<Item>& items) {
   std::size_t bytes = 0;
-  for (const Item& item : items) bytes += item.bytes();
+  for (const Item& item : items) bytes += bytes_of(item);
   return bytes;
 }
 
@@ -331,46 +341,79 @@ void RunDirectory::write_loop() {
   events_.on_closed();
 }
 
-/// Takes what is written out of `items`. A line that was written in part is cut off again, which
-/// needs no room.
+/// Takes what is written out of `items`. What is to be written elsewhere, and finds no room there,
+/// holds up nothing but metrics that go back; unless it is the first since they did, for whoever
+/// goes on with the run must not take the lines behind for those of the course that was left.
 absl::Status RunDirectory::write_items(std::deque<Item>& items) {
+  absl::Status first_failure;
+  std::deque<Item> waiting;
   while (!items.empty()) {
-    const Item& front = items.front();
-    if (front.roll_back) {
-      POSEIDON_RETURN_IF_ERROR(roll_back_now(*front.roll_back));
-      items.pop_front();
-    } else if (front.sync) {
-      items.pop_front();  // once: what fails here shows at the next line, if it stays
-      if (::fdatasync(metrics_fd_.get()) != 0 && errno != EINVAL) {
-        return errno_status("write to disk", path_ / kMetricsFile);
-      }
-    } else if (!front.name.empty()) {
-      POSEIDON_RETURN_IF_ERROR(write_file_atomically(path_ / front.name, front.contents));
-      items.pop_front();
-    } else {
-      POSEIDON_RETURN_IF_ERROR(find_again());
-      std::string lines;
-      std::optional<SnapshotId> reached;
-      auto end = items.begin();
-      for (; end != items.end() && end->name.empty() && !end->roll_back && !end->sync; ++end) {
-        if (lines.size() >= kMostAtOnce) break;
-        lines += end->contents;
-        if (end->reaches) reached = end->reaches;
-      }
-      const off_t before = ::lseek(metrics_fd_.get(), 0, SEEK_END);
-      const absl::Status status = write_fully(metrics_fd_.get(), path_ / kMetricsFile, lines);
-      if (!status.ok()) {
-        if (before >= 0 && ::ftruncate(metrics_fd_.get(), before) != 0) {
-          return absl::DataLossError(absl::StrCat(status.message(),
-                                                  "; the line that was begun "
-                                                  "could not be taken back"));
-        }
-        return status;
-      }
-      items.erase(items.begin(), end);
-      if (reached) events_.on_written(*reached);
+    if (!waiting.empty() && std::holds_alternative<RollBack>(items.front())) break;
+    const File* next = std::get_if<File>(&items.front());
+    const std::string name = next == nullptr ? "" : next->name;
+    const absl::Status status = write_next(items);
+    if (status.ok()) {
+      std::erase_if(waiting, [&](const Item& older) { return std::get<File>(older).name == name; });
+      continue;
     }
+    first_failure.Update(status);
+    const File* file = std::get_if<File>(&items.front());
+    if (file == nullptr || !file->is_elsewhere() || went_back_) break;
+    waiting.push_back(std::move(items.front()));
+    items.pop_front();
   }
+  std::move(waiting.rbegin(), waiting.rend(), std::front_inserter(items));
+  return first_failure;
+}
+
+/// The first of them, or the lines with which they begin.
+absl::Status RunDirectory::write_next(std::deque<Item>& items) {
+  const Item& next = items.front();
+  if (std::holds_alternative<Line>(next)) return write_lines(items);
+  if (const auto* back = std::get_if<RollBack>(&next)) {
+    POSEIDON_RETURN_IF_ERROR(roll_back_now(back->iteration));
+    went_back_ = true;
+  } else if (const auto* file = std::get_if<File>(&next)) {
+    POSEIDON_RETURN_IF_ERROR(write_named(*file));
+  }
+  const bool is_sync = std::holds_alternative<Sync>(next);
+  items.pop_front();
+  // Once: what fails here shows at the next line, if it stays.
+  if (is_sync && ::fdatasync(metrics_fd_.get()) != 0 && errno != EINVAL) {
+    return errno_status("write to disk", path_ / kMetricsFile);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunDirectory::write_named(const File& file) {
+  POSEIDON_RETURN_IF_ERROR(write_file_atomically(path_ / file.name, file.contents));
+  if (file.is_elsewhere()) went_back_ = false;
+  return absl::OkStatus();
+}
+
+/// A line that was written in part is cut off again, which needs no room.
+absl::Status RunDirectory::write_lines(std::deque<Item>& items) {
+  POSEIDON_RETURN_IF_ERROR(find_again());
+  std::string lines;
+  std::optional<SnapshotId> reached;
+  auto end = items.begin();
+  for (; end != items.end() && lines.size() < kMostAtOnce; ++end) {
+    const Line* line = std::get_if<Line>(&*end);
+    if (line == nullptr) break;
+    lines += line->text;
+    if (line->reaches) reached = line->reaches;
+  }
+  const off_t before = ::lseek(metrics_fd_.get(), 0, SEEK_END);
+  const absl::Status status = write_fully(metrics_fd_.get(), path_ / kMetricsFile, lines);
+  if (!status.ok()) {
+    if (before >= 0 && ::ftruncate(metrics_fd_.get(), before) != 0) {
+      return absl::DataLossError(
+          absl::StrCat(status.message(), "; the line that was begun could not be taken back"));
+    }
+    return status;
+  }
+  items.erase(items.begin(), end);
+  if (reached) events_.on_written(*reached);
   return absl::OkStatus();
 }
 
@@ -378,17 +421,28 @@ absl::Status RunDirectory::write_items(std::deque<Item>& items) {
 /// it the more when the run's own disk is full. When the run is over nobody goes on with it: then
 /// what cannot be written there must not keep the last lines from being written here. A record of
 /// what came after the metrics went back must not be there before they have: their lines of before
-/// would be taken for its own.
+/// would be taken for its own. Of several the newest is written, and no older one after it.
 void RunDirectory::write_elsewhere(std::deque<Item>& items, bool is_over) {
-  bool is_behind_roll_back = false;
-  std::erase_if(items, [&](const Item& item) {
-    const fs::path path = item.name;
-    is_behind_roll_back |= item.roll_back.has_value();
-    if (!path.is_absolute() || (is_behind_roll_back && !is_over)) return false;
-    const absl::Status status = write_file_atomically(path, item.contents);
-    if (!status.ok()) spdlog::error("{}", std::string(status.message()));
-    return status.ok() || is_over;
+  std::set<std::string> newer;  // names
+  const auto first_back = std::find_if(items.begin(), items.end(), [](const Item& item) {
+    return std::holds_alternative<RollBack>(item);
   });
+  const auto limit = is_over ? items.end() : first_back;
+  std::vector<bool> done(static_cast<std::size_t>(limit - items.begin()));
+  for (std::size_t i = done.size(); i-- > 0;) {
+    const File* file = std::get_if<File>(&items[i]);
+    if (file == nullptr || !file->is_elsewhere()) continue;
+    done[i] = true;
+    if (!newer.insert(file->name).second) continue;
+    const absl::Status status = write_named(*file);
+    if (!status.ok()) spdlog::error("{}", std::string(status.message()));
+    done[i] = status.ok() || is_over;
+  }
+  std::deque<Item> rest;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (i >= done.size() || !done[i]) rest.push_back(std::move(items[i]));
+  }
+  items.swap(rest);
 }
 
 /// Lines go to a file that can be found by its name: if it, or its folder, was removed or moved,

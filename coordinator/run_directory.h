@@ -25,6 +25,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <variant>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -107,7 +108,7 @@ class RunDirectory final : public RunFiles {
   /// beside it are moved to `path`/earlier (with kGoOn the metrics are copied), in the place of
   /// what an earlier such move left there (coordinator/earlier_run.h). Whoever was killed meanwhile
   /// calls it again. kAnew refuses a folder where no run has been (no metrics) and that has a file
-  /// of a run's name all the same: FAILED_PRECONDITION. Errors name the path and the system's
+  /// of a run's name all the same: INVALID_ARGUMENT. Errors name the path and the system's
   /// reason.
   static absl::StatusOr<std::unique_ptr<RunDirectory>> open(const std::filesystem::path& path,
                                                             Begin begin, Events events);
@@ -125,7 +126,9 @@ class RunDirectory final : public RunFiles {
   /// `reaches`: what on_written shall say once the line is on disk.
   void append_line(std::string line, std::optional<SnapshotId> reaches) override;
   /// In the run directory, or anywhere where `name` is an absolute path: then in its turn as long
-  /// as the run's disk takes what comes before, and without waiting for a disk that does not.
+  /// as both disks take what they are given. Neither waits for the other's: of what could not be
+  /// written elsewhere the newest is, once there is room. Metrics that go back, the first such file
+  /// behind that, and the lines behind both keep their order.
   void write_file(std::string name, std::string contents) override;
   /// Takes the metrics of iterations and tests from this one on back: they will come again.
   void roll_back(Iteration iteration) override;
@@ -146,27 +149,38 @@ class RunDirectory final : public RunFiles {
   bool replaced() const override { return replaced_; }
 
  private:
-  struct Item {
-    std::string name;  ///< "" for a metrics line
-    std::string contents;
-    std::optional<Iteration> roll_back;  ///< set: only this
-    bool sync = false;                   ///< likewise
-    std::optional<SnapshotId> reaches = std::nullopt;
-
-    std::size_t bytes() const { return sizeof(*this) + name.size() + contents.size(); }
+  struct Line {
+    std::string text;
+    std::optional<SnapshotId> reaches;
   };
+  struct File {
+    std::string name, contents;
+    /// On a disk of its own, as far as we know: the job's record.
+    bool is_elsewhere() const { return std::filesystem::path(name).is_absolute(); }
+  };
+  struct RollBack {
+    Iteration iteration = 0;
+  };
+  struct Sync {};
+  using Item = std::variant<Line, File, RollBack, Sync>;
+
   RunDirectory(std::filesystem::path path, Events events, Descriptor metrics_fd, bool replaced);
   void enqueue(Item item);
+  static std::size_t bytes_of(const Item& item);
   static std::size_t bytes_of(const std::deque<Item>& items);
   void write_loop();
   absl::Status write_items(std::deque<Item>& items);
-  static void write_elsewhere(std::deque<Item>& items, bool is_over);
+  absl::Status write_next(std::deque<Item>& items);
+  absl::Status write_lines(std::deque<Item>& items);
+  absl::Status write_named(const File& file);
+  void write_elsewhere(std::deque<Item>& items, bool is_over);
   absl::Status roll_back_now(Iteration iteration);
   absl::Status find_again();
 
   const std::filesystem::path path_;
   const Events events_;
-  Descriptor metrics_fd_;  ///< the writer thread's
+  Descriptor metrics_fd_;   ///< the writer thread's
+  bool went_back_ = false;  ///< the writer thread's: no record was written since the metrics did
   const bool replaced_;
 
   std::mutex mutex_;

@@ -1,9 +1,11 @@
 #include "coordinator/run_directory.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -294,6 +296,97 @@ TEST_F(RunDirectoryTest, ARecordDoesNotOvertakeMetricsThatGoBack) {
   EXPECT_EQ(read_file(record), "after");
   fs::remove(record);
   fs::remove(another);
+}
+
+// The record's disk is full, the run's is not.
+TEST_F(RunDirectoryTest, LinesDoNotWaitForTheDiskOfTheRecord) {
+  const fs::path records = fs::path(folder_).concat(".records");
+  fs::remove_all(records);
+  auto directory = open();
+  directory->append_line("{\"iteration\":0}", std::nullopt);
+  directory->write_file((records / "job.json").string(), "older");
+  directory->append_line("{\"iteration\":1}", std::nullopt);
+  directory->write_file((records / "job.json").string(), "newer");
+  directory->append_line("{\"iteration\":2}", std::nullopt);
+  while (!read_file(folder_ / "metrics.jsonl").ends_with("2}\n")) std::this_thread::yield();
+  while (!told_) std::this_thread::yield();
+  fs::create_directory(records);
+  while (!fs::exists(records / "job.json")) std::this_thread::yield();
+  EXPECT_EQ(read_file(records / "job.json"), "newer");
+  directory.reset();
+  EXPECT_TRUE(errors_.empty());
+  ASSERT_EQ(troubles_.size(), 1u);
+  EXPECT_THAT(troubles_[0].ToString(), HasSubstr("job.json"));
+  EXPECT_EQ(read_file(records / "job.json"), "newer");
+  fs::remove_all(records);
+}
+
+// Else who goes on with the run would take the lines behind for those of the course that was left.
+TEST_F(RunDirectoryTest, LinesWaitForTheFirstRecordSinceTheyWentBack) {
+  const fs::path records = fs::path(folder_).concat(".records");
+  fs::remove_all(records);
+  auto directory = open();
+  directory->append_line("{\"iteration\":0}", std::nullopt);
+  directory->append_line("{\"iteration\":1}", std::nullopt);
+  directory->roll_back(1);
+  directory->write_file((records / "job.json").string(), "of the new course");
+  directory->append_line("{\"iteration\":1,\"again\":true}", std::nullopt);
+  while (!told_) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), "{\"iteration\":0}\n");
+  fs::create_directory(records);
+  directory.reset();
+  EXPECT_TRUE(errors_.empty());
+  EXPECT_EQ(read_file(records / "job.json"), "of the new course");
+  EXPECT_EQ(read_file(folder_ / "metrics.jsonl"),
+            "{\"iteration\":0}\n{\"iteration\":1,\"again\":true}\n");
+  fs::remove_all(records);
+}
+
+/// No file of this process may be larger, while it lives.
+class LargestFile {
+ public:
+  explicit LargestFile(rlim_t bytes) {
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    rlimit limit = before_;
+    limit.rlim_cur = bytes;
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~LargestFile() { setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+// Where there is room for the newer one alone, the older is not written over it later.
+TEST_F(RunDirectoryTest, NoOlderRecordIsWrittenAfterANewerOne) {
+  const fs::path record = fs::path(folder_).concat(".record");
+  const fs::path moved = fs::path(folder_).concat(".moved");
+  for (const bool run_disk_works : {true, false}) {
+    fs::remove(record);
+    fs::remove_all(moved);
+    fs::remove_all(folder_);
+    auto directory = open();
+    directory->append_line("x", std::nullopt);
+    while (read_file(folder_ / "metrics.jsonl").empty()) std::this_thread::yield();
+    if (!run_disk_works) {
+      fs::rename(folder_, moved);
+      directory->append_line("y", std::nullopt);
+    }
+    {
+      const LargestFile limit(1000);
+      directory->write_file(record.string(), std::string(2000, 'a'));
+      directory->write_file(record.string(), "newer");
+      while (!fs::exists(record)) std::this_thread::yield();
+      EXPECT_EQ(read_file(record), "newer");
+    }
+    if (!run_disk_works) fs::rename(moved, folder_);
+    directory.reset();
+    EXPECT_TRUE(errors_.empty());
+    EXPECT_EQ(read_file(record), "newer");
+  }
+  fs::remove(record);
 }
 
 TEST_F(RunDirectoryTest, TheSameFolderIsKnownByOtherNames) {

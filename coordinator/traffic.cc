@@ -33,8 +33,20 @@ bool goes_back(const WorkerTotals& totals_before, const WorkerTotals& totals_aft
 void TrafficMonitor::add(NodeId node, WorkerTotals totals, Nanoseconds now) {
   POSEIDON_CHECK(totals.layers.size() == layers_, "one total per layer");
   auto& samples = samples_[node];
-  if (!samples.empty() && goes_back(samples.back().totals, totals)) samples.clear();
+  if (!samples.empty() && goes_back(samples.back().totals, totals)) {
+    samples.clear();
+    passes_.erase(node);
+  }
   samples.push_back({now, std::move(totals)});
+  const Sample& newest = samples.back();
+  Passes& passes = passes_.try_emplace(node, Passes{.begin = newest, .layers = {}}).first->second;
+  if (is_whole(passes.begin, newest)) {
+    passes.layers.clear();
+    for (std::size_t l = 0; l < layers_; ++l) {
+      passes.layers.push_back(mean(passes.begin.totals.layers[l], newest.totals.layers[l]));
+    }
+    passes.begin = newest;
+  }
   while (samples.size() > 2 && (samples[1].time <= now - kWindow || samples.size() > kMaxSamples)) {
     samples.pop_front();
   }
@@ -50,24 +62,26 @@ MeasuredLayer TrafficMonitor::mean(const LayerTotals& first, const LayerTotals& 
           .sync_s = over(last.sync_seconds - first.sync_seconds, last.syncs - first.syncs)};
 }
 
+bool TrafficMonitor::is_whole(const Sample& begin, const Sample& end) {
+  if (end.time - begin.time < kWindow) return false;
+  for (std::size_t l = 0; l < end.totals.layers.size(); ++l) {
+    if (end.totals.layers[l].passes - begin.totals.layers[l].passes < kMinPasses) return false;
+  }
+  return true;
+}
+
 std::vector<MeasuredLayer> TrafficMonitor::slowest() const {
-  std::vector<MeasuredLayer> slowest;
+  const std::vector<MeasuredLayer>* slowest = nullptr;
   double slowest_s = -1.0;
-  for (const auto& [node, samples] : samples_) {
-    const std::vector<LayerTotals>& first = samples.front().totals.layers;
-    const std::vector<LayerTotals>& last = samples.back().totals.layers;
-    std::vector<MeasuredLayer> layers;
+  for (const auto& [node, passes] : passes_) {
+    if (passes.layers.empty()) return {};
     double total_s = 0.0;
-    for (std::size_t l = 0; l < layers_; ++l) {
-      if (last[l].passes - first[l].passes < kMinPasses) return {};
-      layers.push_back(mean(first[l], last[l]));
-      total_s += layers.back().forward_s + layers.back().backward_s;
-    }
+    for (const MeasuredLayer& layer : passes.layers) total_s += layer.forward_s + layer.backward_s;
     if (total_s <= slowest_s) continue;
     slowest_s = total_s;
-    slowest = std::move(layers);
+    slowest = &passes.layers;
   }
-  return slowest;
+  return slowest == nullptr ? std::vector<MeasuredLayer>() : *slowest;
 }
 
 LayerRates TrafficMonitor::rates(LayerIndex layer, Nanoseconds now) const {

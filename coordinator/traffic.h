@@ -68,15 +68,19 @@ class TrafficMonitor {
   /// `totals` must have the monitor's number of layers. Totals that go back mean a node that counts
   /// anew: its older samples are dropped.
   void add(NodeId node, WorkerTotals totals, Nanoseconds now);
-  void remove(NodeId node) { samples_.erase(node); }
+  void remove(NodeId node) {
+    samples_.erase(node);
+    passes_.erase(node);
+  }
   std::size_t layers() const { return layers_; }
   /// Between the oldest and newest sample of each node within the window. A node that has been
   /// silent for longer sends and waits for nothing; what it has measured counts still.
   LayerRates rates(LayerIndex layer, Nanoseconds now) const;
   /// Likewise of one node; nothing of a node that has told nothing, or is silent.
   WorkerRates worker_rates(NodeId node, Nanoseconds now) const;
-  /// By LayerIndex, of the node that computes longest, over the window: what everybody waits for.
-  /// Empty before every node has made kMinPasses in it.
+  /// By LayerIndex, of the node that computes longest, over its last whole window of passes: what
+  /// everybody waits for. Such a window is as long as the others, or as kMinPasses where those take
+  /// longer. Empty before every node has had one.
   std::vector<MeasuredLayer> slowest() const;
   static constexpr std::uint64_t kMinPasses = 3;
 
@@ -89,9 +93,15 @@ class TrafficMonitor {
   static bool is_silent(const std::deque<Sample>& samples, Nanoseconds now) {
     return now - samples.back().time > kWindow;
   }
+  struct Passes {
+    Sample begin;                       ///< of the window that is not whole yet
+    std::vector<MeasuredLayer> layers;  ///< of the last whole one; empty before
+  };
   static MeasuredLayer mean(const LayerTotals& first, const LayerTotals& last);
+  static bool is_whole(const Sample& begin, const Sample& end);
   std::size_t layers_;
   std::map<NodeId, std::deque<Sample>> samples_;
+  std::map<NodeId, Passes> passes_;
 };
 
 }  // namespace poseidon
