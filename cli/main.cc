@@ -341,7 +341,7 @@ void add_tls(CLI::App& app, TlsInitOptions& init, TlsIssueOptions& issue) {
   app.require_subcommand(1);
   app.footer(
       "'poseidon tls SUBCOMMAND --help' tells more.\n\n"
-      "Example:\n  poseidon tls init tls");
+      "Example:\n  poseidon tls init --to tls");
   const CLI::Range days(1, kMaxCertificateDays);
   CLI::App* init_command =
       app.add_subcommand("init", "Make a private authority and a certificate for each role");

@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -46,6 +48,8 @@ class Screen {
   void take() {
     const std::lock_guard lock(mutex_);
     if (is_given_back_ || ::isatty(STDOUT_FILENO) == 0) return;
+    const char* const terminal = std::getenv("TERM");
+    if (terminal != nullptr && std::string_view(terminal) == "dumb") return;  // as into a pipe
     is_terminal_ = true;
     write_stdout("\x1b[?1049h\x1b[?25l");  // the other screen, no cursor
     termios keys{};

@@ -165,7 +165,7 @@ class ControlClient::Impl {
   absl::Status say_farewell(ControlStream& stream);
   static absl::Status cancel_and_wait(ControlStream& stream, absl::Status reason);
   void heartbeat_loop();
-  absl::Status gave_up(Milliseconds after, const absl::Status& last) const;
+  absl::Status gave_up(Milliseconds after, const std::string& last) const;
 
   // The part in a job: from Assignment to StopJob, or until the coordinator does not take us back.
   bool keep(const v1::NodeMessage& message);
@@ -220,7 +220,9 @@ absl::Status ControlClient::Impl::serve() {
       backoff = kFirstBackoff;
     } else if (now() >= give_up) {
       end_part();
-      return gave_up(patience, status);
+      // The last attempt is cut off by our own patience, which explains nothing.
+      const bool explains = !absl::IsDeadlineExceeded(status) || last_reason.empty();
+      return gave_up(patience, explains ? std::string(status.message()) : last_reason);
     } else if (status.message() != std::exchange(last_reason, std::string(status.message()))) {
       spdlog::info("the coordinator at {} is not reached yet: {}", options_.coordinator,
                    last_reason);
@@ -236,10 +238,10 @@ absl::Status ControlClient::Impl::serve() {
   return absl::OkStatus();
 }
 
-absl::Status ControlClient::Impl::gave_up(Milliseconds after, const absl::Status& last) const {
+absl::Status ControlClient::Impl::gave_up(Milliseconds after, const std::string& last) const {
   return absl::UnavailableError(absl::StrFormat(
       "no coordinator answered at %s for %g s: is poseidon-coordinator running there? (last: %s)",
-      options_.coordinator, seconds(after), last.message()));
+      options_.coordinator, seconds(after), last));
 }
 
 // ---- the part in a job ----

@@ -134,12 +134,15 @@ void add_process_figures(const std::string& role, MetricFamilies& families) {
   families.push_back(std::move(cpu));
   ProcessFigures figures;
   if (!read_process(figures)) return;
+  // Once: two clocks read one after the other, or set anew, look like a process that was started
+  // again.
+  static const double started_s =
+      clock_s(CLOCK_REALTIME) - clock_s(CLOCK_BOOTTIME) + figures.since_boot_s;
   families.push_back(single_gauge("poseidon_process_resident_memory_bytes",
                                   "Memory of this process that is in RAM, shared memory included",
                                   figures.resident_bytes));
-  families.push_back(
-      single_gauge("poseidon_process_start_time_seconds", "When this process started, since 1970",
-                   clock_s(CLOCK_REALTIME) - clock_s(CLOCK_BOOTTIME) + figures.since_boot_s));
+  families.push_back(single_gauge("poseidon_process_start_time_seconds",
+                                  "When this process started, since 1970", started_s));
 }
 
 }  // namespace poseidon

@@ -197,6 +197,7 @@ class Cluster {
   void depart(const Departure& departure, const absl::Status& status,
               DepartureKind kind = DepartureKind::kLost);
   void write_targets();
+  void write_targets_again();
   void members_changed();
   void apply(const JobActions& actions);
   void apply_one(const JobAction& action);
@@ -306,7 +307,9 @@ class Cluster {
   ClusterCounts counts_;              ///< of jobs: those before job_
   std::string metrics_address_;
   bool pages_have_tls_ = false;
-  std::string targets_;  ///< as last written
+  std::string targets_;              ///< as last written, or about to be; "": not as they are
+  bool targets_are_written_ = true;  ///< the last attempt found room
+  Nanoseconds targets_tried_{0};     ///< when it did not
   std::unique_ptr<TrafficMonitor> traffic_;
   LossCurve curve_;   ///< of the job
   EventList events_;  ///< of the cluster

@@ -17,6 +17,8 @@
 namespace poseidon {
 namespace {
 
+/// Between two attempts to write it to a disk that is full.
+constexpr Nanoseconds kTargetsPause = std::chrono::seconds(2);
 constexpr const char* kTargetsFile = "prometheus-targets.json";
 
 /// As others reach it: a wildcard is none, the name of this machine may be.
@@ -120,11 +122,24 @@ void Cluster::write_targets() {
   std::string text = prometheus_targets(metrics_address_, membership_.nodes(), pages_have_tls_);
   if (text == targets_) return;
   targets_ = std::move(text);
-  disk_.background->enqueue([path = state_->path() / kTargetsFile, text = targets_] {
-    if (const absl::Status written = write_file_atomically(path, text); !written.ok()) {
-      spdlog::warn("{}; Prometheus does not hear of the change", std::string(written.message()));
-    }
+  disk_.background->enqueue([this, path = state_->path() / kTargetsFile, text = targets_] {
+    const absl::Status written = write_file_atomically(path, text);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const bool was_written = std::exchange(targets_are_written_, written.ok());
+    if (written.ok()) return;
+    targets_tried_ = clock_->now();
+    if (targets_ == text) targets_.clear();
+    if (!was_written) return;
+    spdlog::warn("{}; Prometheus does not hear of the change, and it is tried again",
+                 std::string(written.message()));
   });
+}
+
+/// What found no room.
+void Cluster::write_targets_again() {
+  if (targets_are_written_ || clock_->now() - targets_tried_ < kTargetsPause) return;
+  targets_tried_ = clock_->now();
+  write_targets();
 }
 
 // ---- what nodes cost their machines ----

@@ -114,14 +114,18 @@ bool Cluster::take_back(NodeLink* link, NodeInfo node, const v1::Resume& resume)
   node.id = NodeId(resume.node_id());
   const Nanoseconds now = clock_->now();
   if (!job_ || !job_->has_part(node.id) || !membership_.attach(node, now)) return false;
-  const bool countable = resume.oldest_iteration() <= static_cast<std::uint64_t>(INT64_MAX);
+  const auto countable = [](std::uint64_t iteration) {
+    return iteration <= static_cast<std::uint64_t>(INT64_MAX) ? static_cast<Iteration>(iteration)
+                                                              : Iteration{-1};
+  };
   JobActions actions;
-  const std::optional<LackingReports> lacks = job_->on_back(
-      {.node = node.id,
-       .epoch = Epoch(resume.epoch()),
-       .index = resume.index(),
-       .oldest = countable ? static_cast<Iteration>(resume.oldest_iteration()) : Iteration{-1}},
-      actions);
+  const std::optional<LackingReports> lacks =
+      job_->on_back({.node = node.id,
+                     .epoch = Epoch(resume.epoch()),
+                     .index = resume.index(),
+                     .oldest = countable(resume.oldest_iteration()),
+                     .next = countable(resume.next_iteration())},
+                    actions);
   if (!lacks) return false;
   if (NodeLink* old = link_of(node.id)) {
     old->close(absl::AbortedError("this node has opened another stream"));

@@ -46,6 +46,7 @@ void Cluster::tick() {
     }
   }
   remove_due_checkpoints();
+  write_targets_again();
   tick_trace();
   const bool is_heard = forgive_job(now);
   if (!is_heard || !job_ || job_->ended()) return;
@@ -136,9 +137,11 @@ void Cluster::save_before_shutdown(std::unique_lock<std::mutex>& lock) {
     }
   }
   if (job_->ended()) return;
-  note(EventKind::kJob, absl::StrCat(job_text(),
-                                     "; its nodes train on, and the next coordinator "
-                                     "with this state directory goes on with it"));
+  note(EventKind::kJob,
+       absl::StrCat(
+           job_text(),
+           job_->state() == JobState::kRunning ? "; its nodes train on" : "; its nodes wait",
+           ", and the next coordinator with this state directory goes on with it"));
 }
 
 void Cluster::shutdown(const std::string& reason) {

@@ -46,6 +46,8 @@ struct JobCounts {
   std::array<std::uint64_t, static_cast<std::size_t>(EpochEnd::kCount)> recoveries{};
   std::uint64_t checkpoints_committed = 0;
   std::uint64_t checkpoints_failed = 0;
+  /// Batches that went through the network, there or back, of all workers, in tests too.
+  std::uint64_t passes = 0;
 
   std::uint64_t& of(EpochEnd reason) { return recoveries[static_cast<std::size_t>(reason)]; }
   std::uint64_t of(EpochEnd reason) const { return recoveries[static_cast<std::size_t>(reason)]; }
@@ -54,6 +56,7 @@ struct JobCounts {
     for (std::size_t i = 0; i < recoveries.size(); ++i) recoveries[i] += other.recoveries[i];
     checkpoints_committed += other.checkpoints_committed;
     checkpoints_failed += other.checkpoints_failed;
+    passes += other.passes;
     return *this;
   }
 };

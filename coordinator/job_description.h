@@ -21,6 +21,7 @@
 #include "coordinator/calibration_run.h"
 #include "coordinator/checkpoint_commit.h"
 #include "coordinator/elastic_job.h"
+#include "coordinator/idle_recoveries.h"
 #include "coordinator/mishaps.h"
 
 namespace poseidon {
@@ -42,11 +43,7 @@ struct JobRunOptions {
   Nanoseconds change_pause = std::chrono::minutes(1);
   MishapOptions mishaps;
   int max_plan_changes = 4;  ///< of one run: two plans that take turns must not go on for ever
-  /// Recoveries in a row without an iteration that was never finished before. Those that follow
-  /// one that counts by less than the spacing are of the same trouble, as when 64 nodes come back
-  /// one by one; yet no spacing begins anew with them, so that a loop of crashes ends.
-  int max_idle_recoveries = 5;
-  Nanoseconds idle_recovery_spacing = std::chrono::seconds(3);
+  IdleRecoveriesOptions idle_recoveries;
   CheckpointCommitOptions checkpoints;
   CalibrationOptions calibration;
 };

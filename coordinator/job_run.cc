@@ -70,7 +70,8 @@ JobRun::JobRun(JobRunOptions options, JobDescription description, Nanoseconds no
       checkpoints_(options.checkpoints, description_.keep_checkpoints, description_.iterations,
                    description_.committed),
       mishaps_(options.mishaps),
-      elastic_{.job_json = description_.job_json, .batch_size = description_.batch_size} {
+      elastic_{.job_json = description_.job_json, .batch_size = description_.batch_size},
+      idle_recoveries_(options.idle_recoveries) {
   POSEIDON_CHECK(description_.iterations > 0 && description_.batch_size > 0, "a checked job");
   POSEIDON_CHECK(
       description_.make_plan && description_.learning_rate && description_.why_no_calibration,

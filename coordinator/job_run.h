@@ -46,6 +46,7 @@
 #include "coordinator/calibration_run.h"
 #include "coordinator/checkpoint_commit.h"
 #include "coordinator/elastic_job.h"
+#include "coordinator/idle_recoveries.h"
 #include "coordinator/job_actions.h"
 #include "coordinator/job_counts.h"
 #include "coordinator/job_description.h"
@@ -84,6 +85,8 @@ struct Participant {
   bool is_untried = false;    ///< ... and no iteration that was new has been made with it
   bool is_cut_off = false;    ///< lost because others do not reach it: nobody waits for its data
   std::uint64_t batches = 0;  ///< a worker's; see on_batches
+  /// A worker's: reports before this one it had made before it came back.
+  Iteration kept_until = 0;
 };
 
 /// As in Failed.failure.
@@ -111,7 +114,8 @@ struct ReturningNode {
   NodeId node;
   Epoch epoch;
   std::uint32_t index = 0;  ///< WorkerRank or ServerIndex
-  Iteration oldest = 0;     ///< workers: first report that it still has
+  Iteration oldest = 0;     ///< workers: first report that it still has ...
+  Iteration next = 0;       ///< ... and the one after the last
 };
 /// What a worker that came back shall report again.
 struct LackingReports {
@@ -431,13 +435,10 @@ class JobRun {
   ElasticJob elastic_;
   std::uint32_t begun_with_ = 0;  ///< workers of the first epoch
   std::uint64_t samples_ = 0;     ///< that all have taken before first_iteration_
-  int idle_recoveries_ = 0;       ///< in a row, of which none kept what the one before had done
-  int recoveries_since_new_ = 0;  ///< since an iteration that was new
-  Iteration recovered_to_ = 0;    ///< where the last of them began
-  Nanoseconds idle_recovery_counted_{0};  ///< the last of them, if there is one
-  Iteration furthest_ = 0;                ///< how many iterations have ever been complete
-  std::optional<Nanoseconds> started_;    ///< when Start was sent ...
-  Iteration started_from_ = 0;            ///< ... and from which iteration on
+  IdleRecoveries idle_recoveries_;
+  Iteration furthest_ = 0;              ///< how many iterations have ever been complete
+  std::optional<Nanoseconds> started_;  ///< when Start was sent ...
+  Iteration started_from_ = 0;          ///< ... and from which iteration on
   std::optional<Nanoseconds> ended_at_;
 };
 

@@ -16,9 +16,6 @@ namespace {
 
 /// A change so near to the end would gain nothing.
 constexpr Iteration kLeastIterationsLeft = 4;
-/// Times as many recoveries as may happen in a row may happen before the job is where it was once,
-/// each a little further than the one before.
-constexpr int kMostRecoveriesOnTheWay = 20;
 
 const char* plural(std::size_t n) { return n == 1 ? "" : "s"; }
 
@@ -56,23 +53,11 @@ void JobRun::recover(EpochEnd what, const std::string& reason, bool in_memory, N
       break;
     default:
       if (what == EpochEnd::kNodeUnfit) break;  // each time it is longer until it may try again
-      // What was done since the last one is kept, though the job may have been further before: on
-      // the way back there from an old checkpoint others may be lost, too.
-      if (first_iteration_ > recovered_to_) idle_recoveries_ = 0;
-      recovered_to_ = first_iteration_;
-      ++recoveries_since_new_;
-      if (idle_recoveries_ == 0 || now - idle_recovery_counted_ >= options_.idle_recovery_spacing) {
-        ++idle_recoveries_;
-        idle_recovery_counted_ = now;
-      }
-      if (idle_recoveries_ > options_.max_idle_recoveries ||
-          recoveries_since_new_ > kMostRecoveriesOnTheWay * options_.max_idle_recoveries) {
-        const bool in_a_row = idle_recoveries_ > options_.max_idle_recoveries;
+      idle_recoveries_.count(first_iteration_, now);
+      if (const std::optional<std::string> times = idle_recoveries_.too_often()) {
         end(false,
-            absl::StrFormat("%s; the job recovered %d times%s without finishing an iteration that "
-                            "was new",
-                            reason, in_a_row ? options_.max_idle_recoveries : recoveries_since_new_,
-                            in_a_row ? " in a row" : ""),
+            absl::StrCat(reason, "; the job recovered ", *times,
+                         " without finishing an iteration that was new"),
             now, actions);
         return;
       }
@@ -259,6 +244,7 @@ bool JobRun::fill_vacancies(bool in_time, bool needed, std::string& missing, Nan
     p.is_new = true;
     p.is_untried = true;
     p.is_cut_off = false;
+    p.kept_until = 0;
   };
   // First who is where the vacant place's group is.
   for (Participant& p : workers_) {
@@ -401,7 +387,10 @@ JobActions JobRun::on_epoch(const absl::StatusOr<std::uint64_t>& epoch, Nanoseco
   first_iteration_ = source_ ? source_->iteration() : 0;
   samples_ = source_ ? source_->samples : 0;
   for (auto* group : {&workers_, &servers_}) {
-    for (Participant& p : *group) p.state = ParticipantState::kPreparing;
+    for (Participant& p : *group) {
+      p.state = ParticipantState::kPreparing;
+      p.kept_until = 0;
+    }
   }
   actions.emplace_back(LogLine{absl::StrFormat(
       "job %s: epoch %d begins at iteration %d (%s) with %d worker%s and %d server%s",

@@ -426,8 +426,8 @@ TEST_F(RecoveryTest, ACheckpointThatCannotBeReadIsNotTriedAgain) {
 
 TEST_F(RecoveryTest, ItDoesNotRecoverForEverWithoutProgress) {
   begin_with_workers(8);
-  const double spacing = seconds(JobRunOptions{}.idle_recovery_spacing);
-  for (int i = 0; i < JobRunOptions{}.max_idle_recoveries; ++i) lose_and_replace(4 + i * spacing);
+  const double spacing = seconds(IdleRecoveriesOptions{}.spacing);
+  for (int i = 0; i < IdleRecoveriesOptions{}.most; ++i) lose_and_replace(4 + i * spacing);
   lose(next_lost_, 100);
   EXPECT_EQ(job_->state(), JobState::kFailed);
   EXPECT_THAT(job_->progress(at(100)).message, HasSubstr("recovered 5 times in a row"));
@@ -437,8 +437,8 @@ TEST_F(RecoveryTest, LossesOnTheWayBackAreNoStandstill) {
   begin_with_workers(20);
   train(0, kIterations - 1);
   lose_and_replace(4);  // nobody has kept anything: it begins anew
-  const double spacing = seconds(JobRunOptions{}.idle_recovery_spacing);
-  const Iteration rounds = 2 * JobRunOptions{}.max_idle_recoveries;
+  const double spacing = seconds(IdleRecoveriesOptions{}.spacing);
+  const Iteration rounds = 2 * IdleRecoveriesOptions{}.most;
   ASSERT_LT(rounds, kIterations - 1) << "it is not where it was before";
   for (Iteration i = 0; i < rounds; ++i) {
     const double now = 4 + static_cast<double>(i + 1) * spacing;
@@ -462,14 +462,14 @@ TEST_F(RecoveryTest, LossesOnTheWayBackAreNoStandstill) {
 
 TEST_F(RecoveryTest, LossesCloseTogetherAreOneTrouble) {
   begin_with_workers(20);
-  for (int i = 0; i < 3 * JobRunOptions{}.max_idle_recoveries; ++i) lose_and_replace(4 + 0.1 * i);
+  for (int i = 0; i < 3 * IdleRecoveriesOptions{}.most; ++i) lose_and_replace(4 + 0.1 * i);
 }
 
 TEST_F(RecoveryTest, AFastLoopOfLossesEndsToo) {
   begin_with_workers(64);
-  const double spacing = seconds(JobRunOptions{}.idle_recovery_spacing);
+  const double spacing = seconds(IdleRecoveriesOptions{}.spacing);
   double t = 4;
-  const double last = t + JobRunOptions{}.max_idle_recoveries * spacing;
+  const double last = t + IdleRecoveriesOptions{}.most * spacing;
   for (; t < last; t += 0.25) lose_and_replace(t);
   lose(next_lost_, t);
   EXPECT_EQ(job_->state(), JobState::kFailed);

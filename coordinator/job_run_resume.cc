@@ -25,7 +25,7 @@ bool JobRun::has_part(NodeId id) const {
 }
 
 std::optional<LackingReports> JobRun::on_back(const ReturningNode& back, JobActions& actions) {
-  const Participant* participant = has_part(back.node) ? find(back.node) : nullptr;
+  Participant* const participant = has_part(back.node) ? find(back.node) : nullptr;
   if (participant == nullptr || back.epoch != epoch_ || plan_ == nullptr ||
       back.index != participant->index) {
     return std::nullopt;
@@ -54,6 +54,7 @@ std::optional<LackingReports> JobRun::on_back(const ReturningNode& back, JobActi
     return lacks;
   }
   if (back.oldest < 0 || back.oldest > description_.iterations) return std::nullopt;
+  participant->kept_until = back.next;
   const WorkerRank rank(participant->index);
   const Iteration next = iterations_->next(rank);
   if (back.oldest > next) {

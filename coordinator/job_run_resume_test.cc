@@ -84,10 +84,11 @@ class JobResumeTest : public ::testing::Test {
     job_ = JobRun::resume({}, d, std::move(running), at(100), actions_);
   }
   std::optional<LackingReports> back(std::uint64_t id, std::uint32_t index, Iteration oldest = 0,
-                                     Epoch epoch = kEpoch) {
+                                     Epoch epoch = kEpoch, Iteration next = 0) {
     actions_.clear();
-    return job_->on_back({.node = NodeId(id), .epoch = epoch, .index = index, .oldest = oldest},
-                         actions_);
+    return job_->on_back(
+        {.node = NodeId(id), .epoch = epoch, .index = index, .oldest = oldest, .next = next},
+        actions_);
   }
   JobActions report(std::uint64_t id, Iteration iteration) {
     return job_->on_iteration(NodeId(id), kEpoch, iteration, 1.0, at(101));
@@ -120,6 +121,20 @@ TEST_F(JobResumeTest, GoesOnWhereTheEarlierOneStopped) {
   EXPECT_THAT(only<CountRefusal>(job_->on_test(NodeId(11), kEpoch, 2, part, at(102))), SizeIs(1));
   EXPECT_THAT(job_->on_test(NodeId(11), kEpoch, 4, part, at(102)), IsEmpty());
   EXPECT_THAT(only<AppendMetrics>(job_->on_test(NodeId(12), kEpoch, 4, part, at(102))), SizeIs(1));
+}
+
+// They show who was at work while nobody heard it. Another worker may have died since.
+TEST_F(JobResumeTest, ReportsThatWereKeptDoNotShowThatTheJobAdvancesNow) {
+  resume();
+  ASSERT_TRUE(back(11, 0, 0, kEpoch, 4).has_value());
+  for (const Iteration iteration : {2, 3}) {
+    EXPECT_THAT(report(11, iteration), IsEmpty());
+    EXPECT_EQ(job_->advances(), 0u) << iteration;
+  }
+  EXPECT_THAT(report(11, 4), IsEmpty());
+  EXPECT_EQ(job_->advances(), 1u);
+  report(12, 2);
+  EXPECT_EQ(job_->advances(), 1u) << "it is no news";
 }
 
 /// The question may have been lost with the stream.

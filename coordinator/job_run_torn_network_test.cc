@@ -116,7 +116,7 @@ TEST_F(TornNetworkTest, AServerWhoseCheckpointIsNeededIsNotLeftOut) {
     if (!job_->ended()) next_epoch();
     EXPECT_THAT(ids(job_->servers()), ElementsAre(1, 2));
   }
-  EXPECT_EQ(times, JobRunOptions{}.max_idle_recoveries + 2) << "the first has something to keep";
+  EXPECT_EQ(times, IdleRecoveriesOptions{}.most + 2) << "the first has something to keep";
 }
 
 TEST_F(TornNetworkTest, OfTwoWorkersTheOneThatOthersDoNotReachEither) {
@@ -161,7 +161,7 @@ TEST_F(TornNetworkTest, WhereNobodyCanBeSparedItEndsWithTheReason) {
     cannot_reach(102, 1);
     if (!job_->ended()) next_epoch();
   }
-  EXPECT_EQ(times, JobRunOptions{}.max_idle_recoveries + 1);
+  EXPECT_EQ(times, IdleRecoveriesOptions{}.most + 1);
   EXPECT_THAT(
       job_->progress(at(now_)).message,
       HasSubstr("worker 1 (10.0.0.102:4711) failed: 10.0.0.1:4711 could not be reached; the "

@@ -31,7 +31,8 @@ JobActions JobRun::on_iteration(NodeId from, Epoch epoch, Iteration iteration, d
     return actions;
   }
   last_progress_ = now;
-  if (iteration >= iterations_->newest()) ++advances_;
+  // What was kept while nobody heard it shows who was at work then, not who is now.
+  if (iteration >= iterations_->newest() && iteration >= worker->kept_until) ++advances_;
   if (!std::isfinite(loss)) {
     end(false,
         absl::StrFormat("the loss of iteration %d on %s is %f: lower optimizer.learning_rate or "
@@ -87,7 +88,7 @@ void JobRun::complete_iteration(const IterationResult& result, Nanoseconds now,
   checkpoints_.on_loss(result.iteration, result.loss);
   if (iterations_->completed() > furthest_) {
     furthest_ = iterations_->completed();
-    idle_recoveries_ = recoveries_since_new_ = 0;
+    idle_recoveries_.got_on();
     forget_mishaps();
   }
   images_.add(now, images_done());
@@ -145,7 +146,12 @@ JobActions JobRun::on_test(NodeId from, Epoch epoch, Iteration iteration, const 
 void JobRun::on_batches(NodeId from, std::uint64_t batches, Nanoseconds now) {
   Participant* worker = find(from);
   if (worker == nullptr || state_ != JobState::kRunning || is_lost(*worker)) return;
-  if (std::exchange(worker->batches, batches) != batches) last_progress_ = now;
+  const std::uint64_t before = std::exchange(worker->batches, batches);
+  if (batches == before) return;
+  last_progress_ = now;
+  // Each epoch counts anew. No worker makes more than so many between two heartbeats.
+  constexpr std::uint64_t kMostAtOnce = 1 << 20;
+  counts_.passes += std::min(batches > before ? batches - before : batches, kMostAtOnce);
 }
 
 }  // namespace poseidon

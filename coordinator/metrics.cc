@@ -64,6 +64,10 @@ void add_counts(const CoordinatorFigures& figures, MetricFamilies& families) {
   auto iterations =
       counter_family("poseidon_iterations_total", "Iterations that every worker has reported");
   add_value(iterations, {}, static_cast<double>(counts.iterations));
+  auto passes = counter_family("poseidon_passes_total",
+                               "Batches that went through the network, there or back, in training "
+                               "and tests, of all workers");
+  add_value(passes, {}, static_cast<double>(counts.jobs.passes));
   auto jobs = counter_family("poseidon_jobs_total", "Jobs that ended, by how");
   add_value(jobs, {{"result", "done"}}, static_cast<double>(counts.jobs_done));
   add_value(jobs, {{"result", "failed"}}, static_cast<double>(counts.jobs_failed));

@@ -101,8 +101,13 @@ void RateWindow::add(Nanoseconds now, double count) {
 
 double RateWindow::per_second(Nanoseconds now) const {
   if (samples_.size() < 2) return 0.0;
-  const double elapsed = seconds(now - samples_.front().time);
-  return elapsed > 0.0 ? (samples_.back().count - samples_.front().count) / elapsed : 0.0;
+  // The window ends now, be the last sample old: what has come to a stand still shows.
+  auto first = std::upper_bound(samples_.begin(), samples_.end(), now - kWindow,
+                                [](Nanoseconds time, const Sample& s) { return time < s.time; });
+  if (first != samples_.begin()) --first;
+  first = std::min(first, samples_.end() - 2);
+  const double elapsed = seconds(now - first->time);
+  return elapsed > 0.0 ? (samples_.back().count - first->count) / elapsed : 0.0;
 }
 
 }  // namespace poseidon

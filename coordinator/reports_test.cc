@@ -102,7 +102,20 @@ TEST(RateWindow, ForgetsWhatIsOlderThanTheWindow) {
   for (int second = 0; second <= 10; ++second) rate.add(at(second), 100.0 * second);
   for (int second = 11; second <= 20; ++second) rate.add(at(second), 1000.0 + 10.0 * (second - 10));
   EXPECT_DOUBLE_EQ(rate.per_second(at(20)), 10.0);
-  EXPECT_DOUBLE_EQ(rate.per_second(at(25)), 5.0) << "a count that stands still slows down";
+  EXPECT_DOUBLE_EQ(rate.per_second(at(25)), 10.0 / 6) << "a count that stands still slows down";
+}
+
+TEST(RateWindow, WhatStandsStillComesDownToNothing) {
+  RateWindow rate;
+  for (int i = 0; i <= 100; ++i) rate.add(at(0.1 * i), 16.0 * i);
+  EXPECT_NEAR(rate.per_second(at(10)), 160.0, 1.0);
+  EXPECT_NEAR(rate.per_second(at(12)), 16.0 * 30 / 5, 2.0) << "3 s of the last 5";
+  EXPECT_LT(rate.per_second(at(20)), 2.0);
+  // A count that is slower than the window keeps its rate.
+  RateWindow slow;
+  for (int i = 0; i < 4; ++i) slow.add(at(20.0 * i), 64.0 * i);
+  EXPECT_NEAR(slow.per_second(at(60)), 3.2, 1e-9);
+  EXPECT_NEAR(slow.per_second(at(70)), 64.0 / 30, 1e-9);
 }
 
 TEST(RateWindow, IsBounded) {

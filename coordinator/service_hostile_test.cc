@@ -82,6 +82,20 @@ grpc::Status say(const std::string& address, const std::string& method, const st
   return status;
 }
 
+// docs/security.md. gRPC refuses it before anybody here can count it.
+TEST_F(ServiceTest, MessagesBeyondEightMebibytesAreRefusedAndNobodyElseNotices) {
+  const std::string too_large((8 << 20) + 1, '\0');
+  for (const char* method : {"Attach", "Submit", "UploadModel"}) {
+    const grpc::Status end = say(address_, method, too_large);
+    EXPECT_EQ(end.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << method;
+    EXPECT_THAT(end.error_message(), HasSubstr("8388608")) << method;
+  }
+  RawNode node(address_);
+  node.join(join_as(v1::NODE_ROLE_WORKER, "10.0.0.2:4711"));
+  const std::optional<v1::CoordinatorMessage> answer = node.receive();
+  EXPECT_TRUE(answer && answer->has_joined());
+}
+
 TEST_F(ServiceTest, BytesThatAreNoMessageAreCountedAndSayWhoseTheyAre) {
   testing_support::LogCapture log;
   const std::string garbage = "\xff\xff\xff\xff";

@@ -205,10 +205,12 @@ def layers():
     received = rate("poseidon_layer_received_bytes_total", "layer", f'role="worker", {worker}')
     stall = rate("poseidon_layer_stall_seconds_total", "layer", worker)
     iterations = f"scalar({rate('poseidon_iteration_seconds_count', '', worker)})"
+    passes_s = (f"scalar(sum(rate(poseidon_iteration_seconds_sum{{{worker}}}[{RATE}])"
+                f" or rate(poseidon_stage_seconds_sum{{stage=\"test\", {worker}}}[{RATE}])))")
     columns = [
         ("Sent", rate("poseidon_layer_sent_bytes_total", "layer, scheme", f'role="worker", {worker}'), "Bps"),
         ("Received", rate("poseidon_layer_received_bytes_total", "layer, scheme", f'role="worker", {worker}'), "Bps"),
-        ("Stall share", f"{stall} / scalar({rate('poseidon_iteration_seconds_sum', '', worker)})", "percentunit"),
+        ("Stall share", f"{stall} / {passes_s}", "percentunit"),
         ("Synchronisation", mean("poseidon_layer_sync_seconds", "layer", worker), "s"),
         ("95 %", quantile(0.95, "poseidon_layer_sync_seconds", "layer", worker), "s"),
         ("Forward", f"{rate('poseidon_layer_forward_seconds_total', 'layer', worker)} / {iterations}", "s"),

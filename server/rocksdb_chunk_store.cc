@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 /// Pieces read before they are asked for: one read alone does not keep a fast disk busy.
 constexpr std::size_t kPiecesAhead = 2;
 /// For what the database writes when it is opened: its log, manifest and options.
-constexpr std::uintmax_t kLeastSpace = 16 << 10;
+constexpr std::uintmax_t kLeastSpace = 64 << 10;
 
 rocksdb::Slice bytes_of(std::span<const float> floats) {
   return {reinterpret_cast<const char*>(floats.data()), floats.size_bytes()};
@@ -194,7 +194,6 @@ class RocksdbChunkStore final : public ChunkStore {
 
   absl::Status seal(SnapshotId snapshot) override {
     if (sealed_.contains(snapshot)) return absl::OkStatus();
-    POSEIDON_RETURN_IF_ERROR(recover());
     Draft& draft = draft_of(snapshot);
     POSEIDON_ASSIGN_OR_RETURN(const std::vector<std::string> files, draft.finish());
     const absl::Status taken =
@@ -243,7 +242,6 @@ class RocksdbChunkStore final : public ChunkStore {
     drafts_.erase(snapshot);
     ahead_.clear();
     if (!sealed_.contains(snapshot)) return absl::OkStatus();
-    POSEIDON_RETURN_IF_ERROR(recover());
     POSEIDON_RETURN_IF_ERROR(note(remove_files(*db_, snapshot),
                                   absl::StrCat("removing checkpoint ", snapshot_name(snapshot))));
     sealed_.erase(snapshot);
@@ -348,21 +346,14 @@ class RocksdbChunkStore final : public ChunkStore {
     return absl::OkStatus();
   }
 
-  /// After a write to the database has failed it takes no further ones until it was made to.
-  absl::Status recover() {
-    if (!troubled_) return absl::OkStatus();
-    const rocksdb::Status resumed = db_->Resume();
-    if (!resumed.ok()) {
-      return store_status(resumed, paths_.directory, "going on after a failed write");
-    }
-    troubled_ = false;
-    spdlog::info("{}: the checkpoint store takes writes again", paths_.directory.string());
-    return absl::OkStatus();
-  }
-
+  /// After a write of its manifest has failed RocksDB begins a new one with the next write, and
+  /// removes no files until it is told to (what holds up further writes, NeverStopped turns off).
   absl::Status note(const rocksdb::Status& status, const std::string& what) {
-    troubled_ = troubled_ || !status.ok();
-    return store_status(status, paths_.directory, what);
+    const bool was_troubled = std::exchange(troubled_, !status.ok());
+    if (!was_troubled || troubled_) return store_status(status, paths_.directory, what);
+    spdlog::info("{}: the checkpoint store takes writes again", paths_.directory.string());
+    return store_status(db_->EnableFileDeletions(/*force=*/true), paths_.directory,
+                        absl::StrCat("removing files again after ", what));
   }
 
   const StorePaths paths_;

@@ -2,11 +2,13 @@
 
 #include <rocksdb/convenience.h>
 #include <rocksdb/env.h>
+#include <rocksdb/listener.h>
 #include <rocksdb/sst_file_reader.h>
 #include <rocksdb/table.h>
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <system_error>
@@ -200,9 +202,31 @@ StorePaths::StorePaths(std::filesystem::path in)
       unsealed(directory / "unsealed"),
       rescue(directory / "rescue") {}
 
+namespace {
+
+/// A write that failed costs its snapshot, and the next one is tried as if nothing had been, with a
+/// new manifest; there are no memtables or logs whose state could be in doubt. RocksDB shall not
+/// stop the database: 7.8 starts it again by halves, with DB::Resume as by itself
+/// (ErrorHandler::ClearBGError leaves is_db_stopped_), so that the next file to be taken in gets
+/// the number 0, which ends the process.
+class NeverStopped final : public rocksdb::EventListener {
+ public:
+  void OnBackgroundError(rocksdb::BackgroundErrorReason /*reason*/,
+                         rocksdb::Status* error) override {
+    using Severity = rocksdb::Status::Severity;
+    // What has no severity yet RocksDB tries again by itself, and starts the database rightly then.
+    const bool is_ours =
+        error->severity() > Severity::kNoError && error->severity() < Severity::kUnrecoverableError;
+    if (is_ours) *error = rocksdb::Status::OK();
+  }
+};
+
+}  // namespace
+
 rocksdb::Options store_options(rocksdb::Env* env) {
   rocksdb::Options options;
   options.env = env;
+  options.listeners.push_back(std::make_shared<NeverStopped>());
   options.create_if_missing = true;
   // A damaged table file must not keep the others from being read; checksums are always verified.
   options.paranoid_checks = false;

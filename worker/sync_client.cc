@@ -233,7 +233,7 @@ std::string SyncClient::awaited_text(LayerIndex layer) {
 // ---- waiting ----
 
 absl::Status SyncClient::wait_stepping(std::unique_lock<std::mutex>& lock, LayerIndex layer,
-                                       const std::function<bool()>& done) {
+                                       Waiter waiter, const std::function<bool()>& done) {
   const auto give_up = std::chrono::steady_clock::now() + options_.wait_timeout;
   while (failure_.ok() && !done()) {
     if (const std::optional<LayerIndex> next = measurable()) {
@@ -252,17 +252,19 @@ absl::Status SyncClient::wait_stepping(std::unique_lock<std::mutex>& lock, Layer
       return !failure_.ok() || done() || steppable(layer) || measurable();
     });
     stall.end = now();
-    traffic_->stalled(layer, static_cast<std::uint64_t>((stall.end - stall.begin).count()));
-    traffic_->node().took(stall);
+    if (waiter == Waiter::kForward) {
+      traffic_->stalled(layer, static_cast<std::uint64_t>((stall.end - stall.begin).count()));
+      traffic_->node().took(stall);
+    }
     if (!in_time) return absl::DeadlineExceededError("");
   }
   return failure_;
 }
 
-absl::Status SyncClient::wait(LayerIndex layer, const std::string& what,
+absl::Status SyncClient::wait(LayerIndex layer, const std::string& what, Waiter waiter,
                               const std::function<bool()>& done) {
   std::unique_lock lock(mutex_);
-  const absl::Status status = wait_stepping(lock, layer, done);
+  const absl::Status status = wait_stepping(lock, layer, waiter, done);
   if (!absl::IsDeadlineExceeded(status) || !status.message().empty()) return status;
   lock.unlock();
   return absl::DeadlineExceededError(
@@ -273,11 +275,16 @@ absl::Status SyncClient::wait(LayerIndex layer, const std::string& what,
 
 absl::Status SyncClient::wait_parameters(LayerIndex layer, Iteration version,
                                          const ArrivingParameters& arriving) {
+  return wait_version(layer, version, arriving, Waiter::kForward);
+}
+
+absl::Status SyncClient::wait_version(LayerIndex layer, Iteration version,
+                                      const ArrivingParameters& arriving, Waiter waiter) {
   std::int64_t told = 0;
   for (;;) {
     bool is_complete = false;
     std::int64_t elements = 0;
-    const absl::Status status = wait(layer, absl::StrCat("version ", version), [&] {
+    const absl::Status status = wait(layer, absl::StrCat("version ", version), waiter, [&] {
       const Arriving& parts = arriving_[layer.value()];
       is_complete = versions_[layer.value()] >= version;
       elements = parts.version == version ? parts.elements : 0;
@@ -308,8 +315,8 @@ absl::Status SyncClient::compare_replicas(Iteration iterations) {
     if (absl::Status status = publish(layer, iterations); !status.ok()) return status;
   }
   for (const LayerIndex layer : layers) {
-    const absl::Status status =
-        wait(layer, "the final digest", [&] { return complete_[layer.value()] >= iterations; });
+    const absl::Status status = wait(layer, "the final digest", Waiter::kOther,
+                                     [&] { return complete_[layer.value()] >= iterations; });
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -322,7 +329,7 @@ absl::Status SyncClient::fetch_exact_parameters() {
     const LayerIndex layer(i);
     if (goes_by_sfb(layer)) continue;  // nobody rounded those
     const absl::Status status =
-        wait(layer, "the exact parameters", [&] { return exact_[layer.value()]; });
+        wait(layer, "the exact parameters", Waiter::kOther, [&] { return exact_[layer.value()]; });
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -330,7 +337,8 @@ absl::Status SyncClient::fetch_exact_parameters() {
 
 absl::Status SyncClient::wait_all_parameters(Iteration version) {
   for (std::uint32_t i = 0; i < plan_.layers.size(); ++i) {
-    if (absl::Status status = wait_parameters(LayerIndex(i), version); !status.ok()) return status;
+    const absl::Status status = wait_version(LayerIndex(i), version, {}, Waiter::kOther);
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }

@@ -110,10 +110,16 @@ class SyncClient final : public SyncerEvents {
   void factors_ready(LayerIndex layer, Iteration iteration, MicroBatch part);
   absl::Status check_factors(LayerIndex layer, Iteration iteration, const OwnFactors& own) const;
   absl::Status publish(LayerIndex layer, Iteration iteration);
+  /// What waits for parameters: a forward pass, which stands still (a stall), or whoever lies
+  /// between the passes, before training, before a test and at the end.
+  enum class Waiter { kForward, kOther };
+  absl::Status wait_version(LayerIndex layer, Iteration version, const ArrivingParameters& arriving,
+                            Waiter waiter);
   /// Until `done`, which runs under the mutex; steps what can be stepped. `what`: for the message.
-  absl::Status wait(LayerIndex layer, const std::string& what, const std::function<bool()>& done);
+  absl::Status wait(LayerIndex layer, const std::string& what, Waiter waiter,
+                    const std::function<bool()>& done);
   /// As wait, under `lock`; DEADLINE_EXCEEDED without words.
-  absl::Status wait_stepping(std::unique_lock<std::mutex>& lock, LayerIndex layer,
+  absl::Status wait_stepping(std::unique_lock<std::mutex>& lock, LayerIndex layer, Waiter waiter,
                              const std::function<bool()>& done);
   absl::Status compare_replicas(Iteration iterations);
   absl::Status fetch_exact_parameters();

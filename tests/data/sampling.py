@@ -135,7 +135,7 @@ def colour_choices(seed, position, brightness=0.0, contrast=0.0, saturation=0.0,
 def dropout_keeps(seed, layer, position, elements, ratio=0.5):
     """Of one sample's elements in C x H x W order, which ones a dropout layer keeps in training."""
     random = SplitMix64(mix_seed(mix_seed(seed, fnv1a_64(layer)), position))
-    return [random.uniform24() >= float32(ratio) for _ in range(elements)]
+    return [random.uniform24() >= ratio for _ in range(elements)]
 
 
 def initial_uniform(seed, tensor, count, bound):

@@ -21,8 +21,8 @@ from machine import BUILD, ROOT, command_blocks, make_debian, make_packages, rem
 
 TOOLS = ("cpack", "dpkg-shlibdeps", "mmdebstrap", "dockerd", "docker", "docker-compose")
 MOST_ADDED_BYTES = 120e6  # of an image to its base
-# At 15 ms each: a worker that is killed soon after the first checkpoint is killed while it trains, and doctor has something to
-# look at, though every command of this test takes seconds on a busy machine.
+# At 15 ms each: a worker that is killed soon after the first checkpoint is killed while it trains, though every command
+# of this test takes seconds on a busy machine.
 ITERATIONS = 1800
 DAEMONS = ("coordinator", "server-1", "server-2", "worker-1", "worker-2")
 # Prometheus on the same base, in place of the image from Docker Hub: same program, same options.
@@ -60,7 +60,6 @@ class Containers(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="poseidon-containers-", dir=BUILD))
         self.addCleanup(remove_tree, self.folder)
-        self.prometheus_port = free_port()
         commands = self.folder / "commands"
         commands.mkdir()
         (commands / "docker").write_text(DOCKER.format(docker=shutil.which("docker")))
@@ -70,8 +69,7 @@ class Containers(unittest.TestCase):
                     "BASE": "poseidon-test-base", "PACKAGES": "ready", "BUILD_NETWORK": "host",
                     # As many as `poseidon local` gives each of two.
                     "THREADS": str(max(1, (os.cpu_count() or 1) // 2)),
-                    "PROMETHEUS_IMAGE": "poseidon-test-prometheus", "PROMETHEUS_PORT": str(self.prometheus_port),
-                    "GRAFANA_IMAGE": "poseidon-test-grafana", "GRAFANA_PORT": str(free_port())}
+                    "PROMETHEUS_IMAGE": "poseidon-test-prometheus", "GRAFANA_IMAGE": "poseidon-test-grafana"}
         self.files = ["-f", "deploy/docker/compose.yaml"]
         self.credentials = []
         # Where the page's commands are typed.
@@ -122,11 +120,19 @@ class Containers(unittest.TestCase):
             shutil.copytree(ROOT / part, self.tree / part)
         make_packages(self, self.tree / "build/release/packages")
         self.job = self.tree / "deploy/jobs/digits.json"
+        self.write_job(ITERATIONS, **json.loads(self.job.read_text())["optimizer"])
+
+    def write_job(self, iterations, **optimizer):
         job = json.loads(self.job.read_text())
-        job.update({"iterations": ITERATIONS, "test_every_iterations": ITERATIONS, "sync": {"scheme": "ps"},
-                    "checkpoint": {"every_iterations": 50}})
-        del job["optimizer"]["schedule"]
+        optimizer.pop("schedule", None)
+        job.update({"iterations": iterations, "test_every_iterations": iterations, "sync": {"scheme": "ps"},
+                    "checkpoint": {"every_iterations": 50}, "optimizer": optimizer})
         self.job.write_text(json.dumps(job))
+
+    def choose_ports(self):
+        """Right before they are listened on: what is free now may be somebody else's a minute later."""
+        self.prometheus_port = free_port()
+        self.env |= {"PROMETHEUS_PORT": str(self.prometheus_port), "GRAFANA_PORT": str(free_port())}
 
     def next_block(self, **replaced):
         text = next(self.blocks).text
@@ -198,12 +204,16 @@ class Containers(unittest.TestCase):
         self.refused_without("--tls-dir")
         self.credentials = ["--tls-dir", "/etc/poseidon/tls"]
         self.wait_for_all_idle()
+        # One without end for doctor, which a fast machine would have finished by then; and one to its end.
+        self.write_job(10_000_000, type="sgd", learning_rate=0.001)
         self.command("submit", "deploy/jobs/digits.json", "--workers", "2", "--servers", "2")
         self.wait_for("the TLS cluster to train", lambda: self.status()["iteration"] > 0, 60)
         text = self.command("doctor", "--json")
         told = json.loads(text[text.index("{"):])
         self.assertEqual(len(told["metrics"]), len(DAEMONS), told["notes"])
-        self.wait_for("the job's end", lambda: self.status()["state"] in ("done", "failed"), 240)
+        self.command("stop", "--checkpoint-within-s", "0")
+        self.write_job(100, type="sgd", learning_rate=0.001)
+        self.command("submit", "deploy/jobs/digits.json", "--workers", "2", "--servers", "2", "--wait")
         self.assertEqual(self.status()["state"], "done")
         self.wait_for("Prometheus' five healthy targets, with TLS",
                       lambda: [t["health"] for t in self.targets()] == ["up"] * len(DAEMONS), 60)
@@ -238,6 +248,8 @@ class Containers(unittest.TestCase):
         self.lay_out_tree()
         self.addCleanup(subprocess.run, ["docker", "compose", "-f", "deploy/docker/compose.yaml", "down", "-v"], env=self.env,
                         cwd=self.tree, capture_output=True, check=False)
+        self.compose("build", timeout_s=600)  # the block finds it done, and starts at once
+        self.choose_ports()
         self.next_block()  # build, start, submit
         self.images_are_small()
         # Read from the log, which takes a tenth of the time of a command in a container of its own: the job goes on meanwhile.

@@ -75,14 +75,31 @@ def make_bare_debian(folder):
 
 
 class Bundle(unittest.TestCase):
+    archive = None  # made once, which takes most of a minute
+
+    @classmethod
+    def setUpClass(cls):
+        cls.shared = pathlib.Path(tempfile.mkdtemp(prefix="poseidon-bundle-"))
+        cls.addClassCleanup(shutil.rmtree, cls.shared, ignore_errors=True)
+
     def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="poseidon-bundle-"))
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="test-", dir=self.shared))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
 
-    def make(self, name):
-        out = self.folder / name
-        run(self, ROOT / "tests/gpu/run.sh", "bundle", out, "--build", BUILD, "--no-build")
-        return out
+    def packed(self):
+        if Bundle.archive is None:
+            out = self.shared / "bundle.tar.gz"
+            run(self, ROOT / "tests/gpu/run.sh", "bundle", out, "--build", BUILD, "--no-build")
+            run(self, "tar", "-xzf", out, "-C", self.shared)
+            Bundle.archive = out
+        return self.archive
+
+    def copy(self):
+        """By hard links: a test replaces files of it, and writes into none."""
+        self.packed()
+        bundle = self.folder / "bundle"
+        run(self, "cp", "-al", self.shared / "poseidon-gpu", bundle)
+        return bundle
 
     def execute(self, bundle, *options, environment=None):
         """(exit status, summary.json by part, what it printed)"""
@@ -107,7 +124,7 @@ class Bundle(unittest.TestCase):
         self.assertIn("same bytes", summary["repeated"]["word"])
 
     def test_says_why_it_skips_and_fails_when_something_is_broken(self):
-        bundle = self.make("bundle")
+        bundle = self.copy()
         if not any(pathlib.Path("/dev").glob("nvidia[0-9]*")):
             status, summary, text = self.execute(bundle, "--short")
             self.assertEqual(status, 0, text)
@@ -125,6 +142,7 @@ class Bundle(unittest.TestCase):
         self.assertIn("no time left of 0 s: try --only racecheck", summary["racecheck"]["word"])
 
         (bundle / "bin/gpu_layers_test").unlink()
+        (bundle / "bin/poseidon-server").unlink()
         shutil.copy("/bin/false", bundle / "bin/poseidon-server")
         status, summary, text = self.execute(bundle, "--short", "--device", "cpu")
         self.assertEqual(status, 1, text)
@@ -156,7 +174,7 @@ class Bundle(unittest.TestCase):
         return {"PATH": f"{tools}:{BARE['PATH']}"}
 
     def test_the_sanitizer_sees_the_kernels_of_each_precision(self):
-        bundle = self.make("bundle")
+        bundle = self.copy()
         path = self.fake_gpu(bundle)
         only = ("--only", "memcheck,racecheck", "--budget-s", "400")
         status, summary, text = self.execute(bundle, *only, environment=path)
@@ -192,7 +210,7 @@ class Bundle(unittest.TestCase):
     @unittest.skipIf(os.geteuid() != 0, "a Debian of its own takes root")
     @unittest.skipIf(missing_tools(), f"not installed: {', '.join(missing_tools())} (deploy/dependencies.sh --tests)")
     def test_runs_on_a_bare_debian(self):
-        archive = self.make("bundle.tar.gz")
+        archive = self.packed()
         self.assertLess(archive.stat().st_size, 60 << 20)
         machine = self.folder / "machine"
         make_bare_debian(machine)

@@ -12,10 +12,12 @@ import random
 import re
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -111,6 +113,77 @@ class Process:
         self.popen.wait()
 
 
+class Slowed:
+    """Within it a process runs 5 ms at a time: a fast machine trains hundreds of iterations a second, and would be done
+    before a test has looked. No pause is near the lease."""
+
+    def __init__(self, process, pause_s=0.045):
+        self.process, self.pause_s = process, pause_s
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+
+    def run(self):
+        while not self.over.is_set():
+            self.process.signal(signal.SIGSTOP)
+            self.over.wait(self.pause_s)
+            self.process.signal(signal.SIGCONT)
+            time.sleep(0.005)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+
+
+class Cable:
+    """What others take for the coordinator: passes bytes on, until it is cut; then it holds them back, and breaks
+    nothing."""
+
+    def __init__(self, test, address):
+        host, port = address.rsplit(":", 1)
+        self.target = (host, int(port))
+        self.whole = threading.Event()
+        self.whole.set()
+        self.sockets = []
+        self.passed = 0  # pieces, in both directions
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        test.addCleanup(self.remove)
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def remove(self):
+        self.listener.close()
+        self.whole.set()
+        for connection in self.sockets:
+            connection.close()
+
+    def accept(self):
+        while True:
+            try:
+                near, _ = self.listener.accept()
+                self.whole.wait()
+                far = socket.create_connection(self.target, timeout=10)
+            except OSError:
+                return  # the end of the test
+            self.sockets += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                source.settimeout(None)
+                threading.Thread(target=self.pump, args=(source, sink), daemon=True).start()
+
+    def pump(self, source, sink):
+        try:
+            while data := source.recv(65536):
+                self.whole.wait()
+                sink.sendall(data)
+                self.passed += 1
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # the other direction has closed it
+
+
 class ProcessTest(unittest.TestCase):
     """A test with a folder of its own; every process it starts dies with it."""
 
@@ -204,10 +277,11 @@ class OnHosts:
 class Cluster:
     """A coordinator, servers and workers, started by hand. `place`: where, by their names; the operator's commands run
     where the coordinator does. `proofs`: the options with which a role (or "operator") proves who it is; `options`: of
-    each daemon; `keeps_job`: whether the coordinator leaves its job to the next one when it is stopped."""
+    each daemon; `of_coordinator`: of that one; `keeps_job`: whether the coordinator leaves its job to the next one when
+    it is stopped."""
 
     def __init__(self, test, lease_ms=LEASE_MS, place=None, metrics=False, status=None, proofs=lambda role: [], options=(),
-                 keeps_job=False):
+                 of_coordinator=(), keeps_job=False):
         self.test = test
         self.place = place or Here()
         self.proofs = proofs
@@ -215,7 +289,7 @@ class Cluster:
         self.workers = []
         self.lease_ms = lease_ms
         self.options = [*options, *(["--metrics-listen", "127.0.0.1:0"] if metrics else [])]
-        self.of_coordinator = [*(["--status-listen", status] if status else []),
+        self.of_coordinator = [*of_coordinator, *(["--status-listen", status] if status else []),
                                *(["--job-on-stop", "keep"] if keeps_job else [])]
         self.address = f"{self.place.address('coordinator')}:0"
         self.coordinators = []
@@ -336,6 +410,22 @@ def metrics(run_dir):
     """(lines of iterations, lines of tests)."""
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     return [l for l in lines if "loss" in l], [l for l in lines if "test_loss" in l]
+
+
+def furthest(run_dir):
+    """The last iteration that metrics.jsonl has, or -1."""
+    path = run_dir / "metrics.jsonl"
+    return max(map(int, re.findall(r'"iteration":(\d+),"loss"', path.read_text())), default=-1) if path.exists() else -1
+
+
+def wait_for_line(run_dir, iteration, timeout_s=60):
+    """Cluster.wait_for_iteration by the file, which tells it dozens of iterations sooner than a command on a fast
+    machine."""
+    def reached():
+        complete = furthest(run_dir) + 1
+        return (complete,) if complete >= iteration else None
+
+    return wait_for(f"the line of iteration {iteration}", reached, timeout_s)[0]
 
 
 def losses(run_dir):

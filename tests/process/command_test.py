@@ -13,17 +13,24 @@ import socket
 import struct
 import subprocess
 import termios
+import time
 import unittest
 
-from cluster import BIN, Cluster, ProcessTest, digits_job, idx_bytes, losses, poseidon, wait_for, write_gzip
+from cluster import BIN, Cable, Cluster, ProcessTest, digits_job, idx_bytes, losses, poseidon, wait_for, write_gzip
 
 
 class Calls(ProcessTest):
     def test_help_is_everywhere(self):
-        for arguments in ([], ["local"], ["submit"], ["status"], ["top"], ["plan"], ["models"]):
+        left, seen = [[]], []
+        while left:
+            arguments = left.pop()
+            seen.append(" ".join(arguments))
             result = poseidon(*arguments, "--help")
             self.assertEqual(result.returncode, 0, arguments)
-            self.assertIn("Example", result.stdout)
+            self.assertIn("Example", result.stdout, arguments)
+            listed = re.search(r"^Subcommands:\n((?:  .*\n)+)", result.stdout, re.MULTILINE)
+            left += [[*arguments, name] for name in re.findall(r"^  (\S+)", listed[1] if listed else "", re.MULTILINE)]
+        self.assertLess({"local", "submit", "checkpoint", "checkpoint restore", "data check", "tls init"}, set(seen))
         for program in ("poseidon-coordinator", "poseidon-server", "poseidon-worker"):
             daemon = self.start(program, BIN / program, "--help")
             self.assertEqual(daemon.wait(), 0)
@@ -490,6 +497,7 @@ class Terminal:
 
     def __init__(self, rows, columns):
         self._outside, self.inside = pty.openpty()
+        os.environ["TERM"] = "xterm"  # tests may be run where there is none, or a dumb one
         self._written = ""
         self.resize(rows, columns)
 
@@ -534,10 +542,12 @@ class Top(ProcessTest):
         self.assertEqual(len(re.findall(r"^[01] +running +(?:\d[\d,]*|-) +\[[# ]{10}\] +\d+%", shown.stdout, re.MULTILINE)), 4)
         for layer in ("conv1", "conv2", "ip1", "ip2"):
             self.assertEqual(shown.stdout.count(f"{layer} "), 2)
-        lines = poseidon("top", "--coordinator", cluster.address, "--json", "--frames", 3, "--interval-s", 0.1)
+        lines = poseidon("top", "--coordinator", cluster.address, "--json", "--frames", 3, "--interval-s", 0.5)
         statuses = [json.loads(line) for line in lines.stdout.splitlines()]
         self.assertEqual(len(statuses), 3)
-        self.assertEqual(statuses, sorted(statuses, key=lambda status: status["iteration"]))
+        iterations = [status["iteration"] for status in statuses]
+        self.assertEqual(iterations, sorted(iterations))
+        self.assertGreater(iterations[-1], iterations[0])
 
     def test_on_a_terminal(self):
         cluster = Cluster(self).add(workers=2, servers=1)
@@ -586,6 +596,27 @@ class Top(ProcessTest):
             self.assertIn(top.wait(10), (0, 130))
             self.assertEqual(termios.tcgetattr(terminal.inside), keys)
             cluster.coordinator.signal(signal.SIGCONT)
+
+    def test_into_a_file_it_gives_a_silent_coordinator_up_and_so_does_a_save(self):
+        """After 15 s: who waits for a file or an exit status would never see that nothing comes."""
+        cluster = Cluster(self, lease_ms=20_000).add(workers=1, servers=1)
+        job = digits_job(iterations=1_000_000, test_every_iterations=0, sync={"scheme": "ps"},
+                         optimizer={"type": "sgd", "learning_rate": 0.001})
+        submitted = cluster.submit(job, "--workers", 1, "--servers", 1, run_dir=self.folder / "run")
+        self.assertEqual(submitted.returncode, 0, submitted.stderr)
+        top = self.start("top", BIN / "poseidon", "top", "--coordinator", cluster.address, "--interval-s", 0.1)
+        wait_for("iterations", lambda: re.search(r"digits-1  running  iteration [1-9]", top.log()))
+        cluster.servers[0][0].signal(signal.SIGSTOP)  # so that the checkpoint is not there before the silence
+        cable = Cable(self, cluster.address)
+        save = self.start("save", BIN / "poseidon", "checkpoint", "save", "--coordinator", cable.address)
+        wait_for("it to be told, again and again, that there is none yet", lambda: cable.passed > 50)
+        cluster.coordinator.signal(signal.SIGSTOP)
+        begin = time.monotonic()
+        for process, words in ((top, f"{cluster.address} has not answered for 15 s"),
+                               (save, f"{cable.address} does not answer")):
+            self.assertEqual(process.wait(60), 1, process.log())
+            self.assertIn(f"the coordinator at {words}", process.log())
+        self.assertGreater(time.monotonic() - begin, 10, "a short silence is none")
 
     def test_a_signal_ends_it(self):
         cluster = Cluster(self)

@@ -11,7 +11,7 @@ import threading
 import time
 import unittest
 
-from cluster import BIN, LEASE_MS, Cluster, ProcessTest, digits_job, metrics, wait_for
+from cluster import BIN, LEASE_MS, Cluster, ProcessTest, digits_job, metrics, wait_for, wait_for_line
 
 # Noticing takes one lease; the rest is for two slow cores.
 NOTICE_S = LEASE_MS / 1000 + 12
@@ -102,8 +102,7 @@ class Losses(ProcessTest):
     def lose(self, choose, number, who):
         """`who` gives the words by which the message must name the victim."""
         cluster = Cluster(self).add(workers=2, servers=2)
-        job = digits_job(iterations=1_000_000, test_every_iterations=0, checkpoint={"every_iterations": 5},
-                         membership={"replace_timeout_ms": 3000})
+        job = {**endless_job(), "checkpoint": {"every_iterations": 5}, "membership": {"replace_timeout_ms": 3000}}
         self.assertEqual(cluster.submit(job, "--workers", 2, "--servers", 2).returncode, 0)
         cluster.wait_for_iteration(12)
         victim = choose(cluster)
@@ -168,6 +167,14 @@ class Operators(ProcessTest):
         self.assertEqual([layer["scheme"] for layer in status["layers"]], ["ps"] * 4)
 
 
+def exists(pid):
+    """Not as a zombie, which whoever adopted it may not have buried yet."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def children_of(pid):
     """{pid: command line} of a process's children."""
     found = {}
@@ -193,7 +200,7 @@ class Local(ProcessTest):
         return process, children
 
     def assert_all_gone(self, pids):
-        wait_for("all children to end", lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), 10)
+        wait_for("all children to end", lambda: not any(exists(pid) for pid in pids), 10)
 
     def test_ctrl_c_stops_all(self):
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -312,6 +319,37 @@ class Nonsense(ProcessTest):
         self.assertEqual(quiet, noisy)
 
 
+class Limits(ProcessTest):
+    """How long a coordinator waits, as its options say."""
+
+    def test_for_nodes(self):
+        cluster = Cluster(self, of_coordinator=["--wait-for-nodes-s", 1])
+        begin = time.monotonic()
+        self.assertEqual(cluster.submit(endless_job(), "--workers", 1, "--servers", 1).returncode, 0)
+        status = cluster.wait_for_state("failed", timeout_s=30)  # without the option: after 120
+        self.assertGreater(time.monotonic() - begin, 1)
+        self.assertIn("after 1 s it still waits for nodes: 0 of 1 workers and 0 of 1 servers are here", status["message"])
+
+    def test_for_nodes_to_be_ready(self):
+        cluster = Cluster(self, lease_ms=60_000, of_coordinator=["--prepare-timeout-s", 1]).add(workers=1, servers=1)
+        wait_for("both to join", lambda: len(cluster.status()["workers"]) == len(cluster.status()["servers"]) == 1)
+        cluster.workers[0].signal(signal.SIGSTOP)
+        self.assertEqual(cluster.submit(endless_job(), "--workers", 1, "--servers", 1).returncode, 0)
+        status = cluster.wait_for_state("failed", timeout_s=30)  # without the option: after 600, or with the lease
+        self.assertIn("not ready after 1 s (--prepare-timeout-s): worker 0", status["message"])
+
+    def test_for_a_checkpoint_at_the_end(self):
+        cluster = Cluster(self, of_coordinator=["--checkpoint-on-stop-s", 0]).add(workers=1, servers=1)
+        job = {**endless_job(), "checkpoint": {"every_iterations": 0}}
+        self.assertEqual(cluster.submit(job, "--workers", 1, "--servers", 1).returncode, 0)
+        cluster.wait_for_iteration(2)
+        cluster.coordinator.signal(signal.SIGTERM)
+        self.assertEqual(cluster.coordinator.wait(15), 0, cluster.coordinator.log())
+        self.assertIn("the coordinator was stopped (SIGTERM)", cluster.coordinator.log())
+        # With 10 s, the default, there is one (checkpoint_test.py).
+        self.assertNotIn("is committed", cluster.coordinator.log())
+
+
 class Interrupted(ProcessTest):
     def test_local_is_interrupted_while_its_coordinator_does_not_answer(self):
         path = self.write_job(digits_job(iterations=1_000_000, test_every_iterations=0))
@@ -332,7 +370,7 @@ class Interrupted(ProcessTest):
         # A status that does not come (4 s), and children that do not end by themselves (5 s for each kind); a submission
         # alone would take 30 s.
         self.assertEqual(local.wait(25), 1, local.log())
-        self.assertFalse(pathlib.Path(f"/proc/{coordinator}").exists(), "nothing stays behind")
+        self.assertFalse(exists(coordinator), "nothing stays behind")
 
 
 class FullDisk(ProcessTest):
@@ -399,9 +437,10 @@ class FullDisk(ProcessTest):
     def test_a_finished_model_waits_for_its_folder(self):
         cluster = Cluster(self).add(workers=1, servers=1)
         run, moved = self.folder / "run", self.folder / "moved"
-        job = digits_job(iterations=200, test_every_iterations=0)
+        # With the rate of the example one worker alone is near diverging by then.
+        job = digits_job(iterations=200, test_every_iterations=0, optimizer={"type": "sgd", "learning_rate": 0.001})
         self.assertEqual(cluster.submit(job, "--workers", 1, run_dir=run).returncode, 0)
-        cluster.wait_for_iteration(5)
+        wait_for_line(run, 5)
         run.rename(moved)
         wait_for("the model to be refused", lambda: "the model cannot be stored" in cluster.coordinator.log(), 60)
         self.assertEqual(cluster.status()["state"], "running")

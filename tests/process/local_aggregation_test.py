@@ -6,9 +6,9 @@ import re
 import signal
 import unittest
 
-from cluster import Cluster, Here, ProcessTest, digits_job, losses, metrics, wait_for
+from cluster import Cluster, Here, ProcessTest, Slowed, digits_job, losses, metrics, wait_for, wait_for_line
 
-ITERATIONS = 60
+ITERATIONS = 80
 
 
 class TwoMachines(Here):
@@ -22,6 +22,8 @@ def job(**sync):
 
 
 class LocalAggregation(ProcessTest):
+    reference = None  # (model, losses) of job() undisturbed
+
     def begin(self, job_json, machines=(1, 2, 1, 2), proofs=lambda role: [], name="run"):
         cluster = Cluster(self, place=TwoMachines(), proofs=proofs)
         cluster.add(workers=0, servers=2)
@@ -56,6 +58,11 @@ class LocalAggregation(ProcessTest):
         self.end(cluster)
         return results, plan, cluster
 
+    def undisturbed(self):
+        if LocalAggregation.reference is None:
+            LocalAggregation.reference = self.run_once(job(), name="undisturbed")[0]
+        return LocalAggregation.reference
+
     def test_the_same_bytes_whoever_came_first_and_nearly_those_without_groups(self):
         first, plan, cluster = self.run_once(job(), name="first")
         self.assertEqual(plan["local_groups"], [[0, 1], [2, 3]])
@@ -89,10 +96,11 @@ class LocalAggregation(ProcessTest):
 
     def lose(self, rank, by, replaced_on):
         """A worker of machine 1 (ranks 0 and 1) or 2."""
-        expected = self.run_once(job(), name="undisturbed")[0]
+        expected = self.undisturbed()
         cluster, run_dir = self.begin(job())
-        cluster.wait_for_iteration(15)
+        wait_for_line(run_dir, 1)
         victim = next(w for w in cluster.workers if f"worker {rank} is ready" in w.log())
+        wait_for_line(run_dir, 15)
         victim.signal(by)
         self.add_worker(cluster, replaced_on)
         self.assertEqual(self.finish(cluster, run_dir), expected)
@@ -116,22 +124,24 @@ class LocalAggregation(ProcessTest):
 
     def test_a_server_is_gone_for_ever(self):
         """The job goes on with the other one, to the same bytes."""
-        expected = self.run_once(job(), name="undisturbed")[0]
+        expected = self.undisturbed()
         changed = job()
         changed["checkpoint"]["replicas"] = 2
         changed["membership"] = {"replace_timeout_ms": 500}
         cluster, run_dir = self.begin(changed)
-        wait_for("a checkpoint", lambda: any(entry["committed"] for entry in json.loads(
-            cluster.poseidon("checkpoint", "list", "--json").stdout)))
-        cluster.servers[1][0].signal(signal.SIGKILL)
+        wait_for_line(run_dir, 15)
+        with Slowed(cluster.workers[0]):
+            wait_for("a checkpoint", lambda: " is committed" in cluster.coordinator.log())
+            cluster.servers[1][0].signal(signal.SIGKILL)
         self.assertEqual(self.finish(cluster, run_dir), expected)
         plan = json.loads((run_dir / "plan.json").read_text())
         self.assertEqual((plan["servers"], plan["local_groups"]), (1, [[0, 1], [2, 3]]))
+        self.assertTrue(cluster.recoveries(), "it was done before the loss")
 
     def test_the_coordinator_is_killed(self):
-        expected = self.run_once(job(), name="undisturbed")[0]
+        expected = self.undisturbed()
         cluster, run_dir = self.begin(job())
-        cluster.wait_for_iteration(15)
+        wait_for_line(run_dir, 15)
         cluster.coordinator.signal(signal.SIGKILL)
         cluster.coordinator.wait()
         self.assertTrue((self.folder / "state" / "job.json").exists(), "it was done before")

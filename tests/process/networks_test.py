@@ -16,6 +16,9 @@ BATCH_SIZE = {"inception_v3_aux": 2}
 LOSS_WEIGHTS = {"googlenet_aux": 1.6, "inception_v3_aux": 1.4}
 
 
+LARGE = 20_000_000  # parameters
+
+
 def read_header(file):
     (size,) = struct.unpack("<Q", file.read(8))
     return json.loads(file.read(size))
@@ -28,6 +31,21 @@ def read_tensors(path):
         data = file.read()
     return {name: (entry["shape"], array.array("f", data[slice(*entry["data_offsets"])]))
             for name, entry in header.items()}
+
+
+def raw_tensors_one_by_one(path):
+    """(name, shape, bytes) of a safetensors file, which may be large."""
+    with open(path, "rb") as file:
+        header = read_header(file)
+        begin = file.tell()
+        for name, entry in header.items():
+            first, last = entry["data_offsets"]
+            file.seek(begin + first)
+            yield name, entry["shape"], file.read(last - first)
+
+
+def raw_tensors(path):
+    return {name: values for name, _, values in raw_tensors_one_by_one(path)}
 
 
 def write_tensors(path, tensors):
@@ -51,6 +69,24 @@ def available_gib():
 
 
 class Networks(ProcessTest):
+    def assert_trained(self, run_dir, network, job):
+        """Each trainable tensor is another one than it began as. For a large network its initial values are not computed:
+        what begins with one value for all (biases, factors of normalisations) must not have that any more."""
+        initial = None
+        if network["parameters"] < LARGE:
+            still = {**job, "iterations": 1, "optimizer": {"type": "sgd", "learning_rate": 0}}
+            initial = raw_tensors(self.train(still, 2, 1) / "model.safetensors")
+        looked_at = 0
+        for name, shape, values in raw_tensors_one_by_one(run_dir / "model.safetensors"):
+            if is_statistic(name) or (initial is None and len(shape) > 1):
+                continue
+            looked_at += 1
+            if initial is not None:
+                self.assertNotEqual(values, initial[name], f"{name} was not trained")
+            else:
+                self.assertNotEqual(values, values[:4] * (len(values) // 4), f"{name} was not trained")
+        self.assertGreater(looked_at, 7)
+
     def cifar_file(self):
         """Records of CIFAR-10's form: label, then 3 x 32 x 32 bytes."""
         path = self.folder / "data.bin"
@@ -76,17 +112,20 @@ class Networks(ProcessTest):
                 needed_gib = NEEDED_GIB.get(name, 0)
                 if needed_gib > 0 and available_gib() < needed_gib:
                     self.skipTest(f"{name} wants {needed_gib} GiB of free memory, there are {available_gib():.1f}")
-                run_dir = self.train(self.job(name, network["input_shape"], BATCH_SIZE.get(name, 1)), 2, 1)
+                job = self.job(name, network["input_shape"], BATCH_SIZE.get(name, 1))
+                run_dir = self.train(job, 2, 1)
                 lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
                 self.assertEqual([line["iteration"] for line in lines], [0, 1, 2])
                 # Untrained, it knows nothing: about ln(classes) per unit of loss weight, and never twice that.
                 knows_nothing = math.log(network["classes"]) * LOSS_WEIGHTS.get(name, 1)
                 self.assertLess(abs(lines[0]["loss"] - knows_nothing), 0.75 * knows_nothing)
+                self.assertTrue(all(math.isfinite(line["loss"]) for line in lines), lines)
                 with open(run_dir / "model.safetensors", "rb") as file:
                     tensors = read_header(file)
                 parameters = sum(math.prod(entry["shape"]) for tensor, entry in tensors.items()
                                  if not is_statistic(tensor))
                 self.assertEqual(parameters, network["parameters"])
+                self.assert_trained(run_dir, network, job)
 
     def test_a_trained_model_is_where_the_next_run_begins(self):
         """With its running statistics: one iteration later they are 0.9 of what they were and 0.1 of the batch's, so

@@ -15,14 +15,14 @@ trial failed, with the command that repeats it: the same faults at the same iter
 
 import argparse
 import random
-import re
 import shlex
 import signal
 import statistics
 import sys
 import time
 
-from cluster import NORMALISED, Cluster, ProcessTest, digits_job, metrics, poseidon, wait_for
+from cluster import (NORMALISED, Cluster, ProcessTest, digits_job, furthest, metrics, poseidon, wait_for,
+                     wait_for_line)
 
 ITERATIONS = 150
 EVERY = 20
@@ -31,6 +31,7 @@ KINDS = ("worker", "server", "coordinator", "all")
 FROZEN = 0.2       # of those struck
 ENDED = 0.15       # of the others; what is left is killed
 HASTY = 0.0        # of the faults after the first
+EARLY = 1 / 6      # of the faults: in the preparations
 MOST_MISSED = 20   # trials in a row whose faults came too late
 
 
@@ -90,7 +91,7 @@ class Trial(ProcessTest):
         return cluster
 
     def disturb(self, rng, options, struck, log):
-        variant, connection = rng.choice(list(VARIANTS)), rng.choice(list(CONNECTIONS))
+        variant, connection = rng.choice(options.variants), rng.choice(options.connections)
         log.append(f"{variant} by {connection}")
         expected = self.reference(variant)
         cluster = self.cluster(connection)
@@ -115,14 +116,13 @@ class Trial(ProcessTest):
         if hasty:
             time.sleep(rng.uniform(0.0, 2.0))
         else:
-            self.wait_for_moment(rng, run_dir / "metrics.jsonl")
+            self.wait_for_moment(rng, options, run_dir)
         kind = rng.choice(options.kinds)
         how = "frozen" if rng.random() < options.frozen else "ended" if rng.random() < options.ended else "killed"
         if cluster.status()["state"] == "done":
             return None
         begin = time.monotonic()
-        path = run_dir / "metrics.jsonl"
-        before = self.furthest(path)
+        before = furthest(run_dir)
         struck.append((kind, how))
         victims = [(kind, 0)] if kind == "coordinator" else [(kind, rng.randrange(WORKERS if kind == "worker" else SERVERS))]
         if kind == "all":
@@ -133,7 +133,7 @@ class Trial(ProcessTest):
         self.fault(rng, how, cluster, victims)
         if not last and options.hasty > 0:
             return None  # the next one may have come by then
-        wait_for("a new iteration or the end", lambda: self.furthest(path) > before or
+        wait_for("a new iteration or the end", lambda: furthest(run_dir) > before or
                  cluster.status()["state"] in ("done", "failed"), 90)
         return time.monotonic() - begin
 
@@ -162,19 +162,14 @@ class Trial(ProcessTest):
             return cluster.coordinator
         return cluster.workers[index] if kind == "worker" else cluster.servers[index][0]
 
-    def wait_for_moment(self, rng, path):
-        """Of the preparations, for one in six; else any iteration but the last few, and any moment of it."""
-        if rng.random() < 1 / 6:
+    @staticmethod
+    def wait_for_moment(rng, options, run_dir):
+        """Of the preparations, or any iteration but the last few, and any moment of it."""
+        if rng.random() < options.early:
             time.sleep(rng.uniform(0.0, 0.5))
             return
-        target = rng.randrange(ITERATIONS - EVERY // 2)
-        wait_for(f"iteration {target}", lambda: self.furthest(path) >= target, 120)
+        wait_for_line(run_dir, rng.randrange(1, ITERATIONS - EVERY // 2), 120)
         time.sleep(rng.uniform(0.0, 0.02))
-
-    @staticmethod
-    def furthest(path):
-        found = re.findall(r'"iteration":(\d+),"loss"', path.read_text()) if path.exists() else []
-        return max(map(int, found), default=-1)
 
 
 def soak(options):
@@ -226,7 +221,9 @@ def soak(options):
 def repeating(seed, options):
     """The command that runs the trial of this seed alone."""
     return shlex.join(map(str, ["tests/process/soak.sh", "--trial-seed", seed, "--faults", options.faults, "--hasty",
-                                options.hasty, "--frozen", options.frozen, "--ended", options.ended, "--kinds",
+                                options.hasty, "--frozen", options.frozen, "--ended", options.ended, "--early",
+                                options.early,
+                                "--variants", *options.variants, "--connections", *options.connections, "--kinds",
                                 *options.kinds]))
 
 
@@ -242,6 +239,10 @@ def parse(arguments=None):
                         help="share of the others that get SIGTERM instead of SIGKILL, default %(default)s")
     parser.add_argument("--hasty", type=float, default=HASTY,
                         help="share of the faults after the first that do not wait for a new iteration, default %(default)s")
+    parser.add_argument("--early", type=float, default=EARLY,
+                        help="share of the faults that strike while the job is prepared, default 1/6")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--connections", nargs="+", choices=CONNECTIONS, default=list(CONNECTIONS))
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     return parser.parse_args(arguments)
 

@@ -149,6 +149,9 @@ class LivePage(ProcessTest):
         cluster.wait_for_iteration(60)
         api = cluster.url + "api/v1/status"
         self.assertTrue(cluster.url.startswith("http://127.0.0.1:"), cluster.url)
+        # A slow disk may have the one of iteration 50 later than the job has iteration 60.
+        wait_for("the first checkpoint", lambda: any(
+            event["kind"] == "checkpoint" for event in cluster.page_json()["events"]))
         status, headers, body = get(api)
         self.assertEqual((status, headers["Content-Type"]), (200, "application/json; charset=utf-8"))
         page = json.loads(body)

@@ -394,8 +394,9 @@ class Tokens(ProcessTest):
         self.assertEqual(worker.wait(20), 1)
         self.assertIn("asks for a join token", worker.log())
         page = Tls.metrics_of(self, cluster.coordinator)
-        self.assertRegex(page, r'reason="no_token",role="coordinator"} [2-9]')
-        self.assertRegex(page, r'reason="wrong_token",role="coordinator"} 1')
+        count = lambda reason: int(re.search(rf'reason="{reason}",role="coordinator"}} (\d+)$', page, re.MULTILINE)[1])
+        self.assertGreaterEqual(count("no_token"), 2)  # the status and the stranger, who may have tried again
+        self.assertEqual(count("wrong_token"), 1)
         for process in (cluster.coordinator, cluster.servers[0][0], cluster.workers[0], worker):
             self.assertNotIn(secret, process.log())
             self.assertNotIn(secret[:-2] + "x=", process.log())

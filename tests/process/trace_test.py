@@ -5,7 +5,7 @@ import re
 import signal
 import unittest
 
-from cluster import Cluster, ProcessTest, digits_job, wait_for
+from cluster import Cluster, ProcessTest, Slowed, digits_job, wait_for, wait_for_line
 from traces import STAGES, Trace
 
 WORKERS, SERVERS = 2, 2
@@ -29,8 +29,17 @@ class TraceTest(ProcessTest):
         cluster = Cluster(self, lease_ms=3000).add(workers=WORKERS, servers=SERVERS)
         submitted = cluster.submit(the_job, "--workers", WORKERS, "--servers", SERVERS, run_dir=self.folder / "run")
         self.assertEqual(submitted.returncode, 0, submitted.stderr)
-        cluster.wait_for_iteration(20)
+        wait_for_line(self.folder / "run", 20)
         return cluster
+
+    def begin_long(self, cluster, name="long.json"):
+        """A trace that takes longer than the test, or the job."""
+        begun = cluster.coordinator.log().count("a trace of iterations")
+        long = self.start("long", *cluster.place.command("coordinator", [
+            cluster.coordinator.popen.args[0].replace("poseidon-coordinator", "poseidon"), "trace", "--coordinator",
+            cluster.address, "--to", self.folder / name, "--iterations", 1000, "--timeout-s", 600]))
+        wait_for("the trace to have begun", lambda: cluster.coordinator.log().count("a trace of iterations") > begun)
+        return long
 
 
 class LiveTrace(TraceTest):
@@ -127,15 +136,6 @@ class LiveTrace(TraceTest):
         self.assertEqual(len(set(begins)), len(begins))
         self.assertEqual(sorted(begins), sorted(ends))
 
-    def begin_long(self, cluster):
-        """A trace that takes longer than the test."""
-        begun = cluster.coordinator.log().count("a trace of iterations")
-        long = self.start("long", *cluster.place.command("coordinator", [
-            cluster.coordinator.popen.args[0].replace("poseidon-coordinator", "poseidon"), "trace", "--coordinator",
-            cluster.address, "--to", self.folder / "long.json", "--iterations", 1000, "--timeout-s", 600]))
-        wait_for("the trace to have begun", lambda: cluster.coordinator.log().count("a trace of iterations") > begun)
-        return long
-
     def a_second_trace_at_the_same_time_is_refused(self, cluster):
         long = self.begin_long(cluster)
         second = cluster.poseidon("trace", "--to", self.folder / "second.json")
@@ -177,7 +177,10 @@ class Undisturbed(TraceTest):
         cluster = self.begin(job(iterations))
         trace, _ = self.take(cluster, "--iterations", 30)
         self.assertEqual(trace.about["notes"], [])
-        last, said = self.take(cluster, "--iterations", 1000, name="last.json")
+        with Slowed(cluster.workers[0]):  # a fast machine would be done in the time of a command
+            long = self.begin_long(cluster, "last.json")
+        self.assertEqual(long.wait(120), 0, long.log())
+        last, said = Trace(self.folder / "last.json"), long.log()
         self.assertEqual(last.about["first_iteration"] + last.about["iterations"], iterations)
         self.assertEqual(last.about["notes"], [], said)
         window = {e["args"]["iteration"] for e in last.of("worker", "backward")}

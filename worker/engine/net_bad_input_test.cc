@@ -310,6 +310,26 @@ TEST(BadNetworks, AbsurdWorkIsRefused) {
               HasSubstr("layer 'c': more than 1125899906842624 multiply-adds per sample"));
 }
 
+// A product of 2^64, which would be 0, and windows whose places 32 bits cannot count.
+TEST(BadNetworks, AbsurdWindowsAreRefused) {
+  const auto message_of = [](const json& pool) {
+    json net = json::parse(R"({"name": "n", "input": [1, 1, 1], "layers": [{},
+        {"name": "g", "type": "pooling", "pool": "average", "global": true},
+        {"name": "f", "type": "fully_connected", "outputs": 2},
+        {"name": "l", "type": "softmax_cross_entropy"}]})");
+    net["layers"][0] = pool;
+    return std::string(parse_network(net).status().message());
+  };
+  json pool = {{"name", "p"},       {"type", "pooling"}, {"pool", "max"},
+               {"kernel", 1048576}, {"stride", 1},       {"pad", 526335}};
+  EXPECT_THAT(message_of(pool),
+              HasSubstr("layer 'p': kernel 1048576x1048576 has more than 2147483647 places"));
+  pool["kernel"] = {40000, 40000};
+  pool["pad"] = {20500, 20500};
+  EXPECT_THAT(message_of(pool), HasSubstr("layer 'p': more than 1125899906842624 values read per "
+                                          "sample on its input shape 1x1x1 (from 'input')"));
+}
+
 TEST(BadNetworks, HostileTextIsCutInMessages) {
   json net = good();
   net["layers"][0]["type"] = std::string(100'000, 'k') + "\xff\n";

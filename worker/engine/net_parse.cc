@@ -2,6 +2,7 @@
 // the format's description for people; keep the two in step.
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 #include <span>
@@ -259,6 +260,17 @@ void Parser::infer_pooling(JsonFields& fields, LayerSpec& layer) {
   layer.output_shape = {layer.input_shape[0],
                         extent(layer.input_shape[1], layer.kernel_h, layer.stride_h, layer.pad_h),
                         extent(layer.input_shape[2], layer.kernel_w, layer.stride_w, layer.pad_w)};
+  // Places in a window are counted in 32 bits, and all that are read in 64.
+  const std::int64_t window[] = {layer.kernel_h, layer.kernel_w};
+  const std::int64_t reads[] = {layer.output_shape[0], layer.output_shape[1], layer.output_shape[2],
+                                layer.kernel_h, layer.kernel_w};
+  if (!bounded_product(window, std::numeric_limits<std::int32_t>::max())) {
+    fields.refuse(absl::StrCat("kernel ", layer.kernel_h, "x", layer.kernel_w, " has more than ",
+                               std::numeric_limits<std::int32_t>::max(), " places"));
+  } else if (!bounded_product(reads, kMaxLayerMultiplyAdds)) {
+    fields.refuse(absl::StrCat("more than ", kMaxLayerMultiplyAdds, " values read per sample on ",
+                               input_phrase(layer)));
+  }
 }
 
 // The window is the whole plane, so nothing about it is left to say.
