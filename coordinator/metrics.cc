@@ -93,7 +93,7 @@ void add_counts(const CoordinatorFigures& figures, MetricFamilies& families) {
     add_value(refused, {{"reason", reason}, {"role", "coordinator"}},
               found == figures.refusals.end() ? 0.0 : static_cast<double>(found->second));
   }
-  for (auto* family : {&iterations, &jobs, &recoveries, &checkpoints, &refused}) {
+  for (auto* family : {&iterations, &passes, &jobs, &recoveries, &checkpoints, &refused}) {
     families.push_back(std::move(*family));
   }
 }

@@ -41,6 +41,7 @@ TEST(CoordinatorPage, ShowsNodesJobAndCheckpoints) {
                    {"server", "", "10.0.0.4:4", "idle"}};
   figures.is_cut_off = true;
   figures.counts.iterations = 77;
+  figures.counts.jobs.passes = 900;
   figures.counts.jobs_failed = 2;
   figures.counts.jobs_stopped = 4;
   figures.counts.departures[NodeRole::kWorker] = {4, 5};
@@ -79,6 +80,7 @@ TEST(CoordinatorPage, ShowsNodesJobAndCheckpoints) {
             5.0);
   EXPECT_EQ(value_of(page, "poseidon_coordinator_cut_off"), 1.0);
   EXPECT_EQ(value_of(page, "poseidon_iterations_total"), 77.0);
+  EXPECT_EQ(value_of(page, "poseidon_passes_total"), 900.0);
   EXPECT_EQ(value_of(page, "poseidon_jobs_total", {{"result", "failed"}}), 2.0);
   EXPECT_EQ(value_of(page, "poseidon_jobs_total", {{"result", "stopped"}}), 4.0);
   EXPECT_EQ(value_of(page, "poseidon_recoveries_total", {{"reason", "better_plan"}}), 3.0);
