@@ -124,9 +124,12 @@ void Cluster::remove_manifest(const CheckpointManifest& manifest) {
     const SnapshotId snapshot = manifest.snapshot;
     settling_.erase(snapshot);
     if (!status.ok()) catalog_.add(manifest);  // it is still there, and so are its parts
-    if (is_job(manifest.job_id)) {
+    // Of a job that is over, what it had given up already is no longer its to remove.
+    const bool is_known = is_job(manifest.job_id) &&
+                          (!job_->ended() || job_->checkpoints().committed().contains(snapshot));
+    if (is_known) {
       apply(job_->on_manifest_removed(snapshot, status));
-    } else if (status.ok()) {  // another has come since
+    } else if (status.ok()) {
       forget_parts({.snapshot = snapshot, .stores = manifest.stores});
     } else {
       note(EventKind::kAlarm, absl::StrCat("checkpoint ", snapshot_name(snapshot),

@@ -114,6 +114,25 @@ class ClusterTest : public TrainingTest {
   }
 };
 
+// A folder in its place takes no file, as a full disk does.
+TEST_F(TrainingTest, TargetsThatCouldNotBeWrittenAreTriedAgain) {
+  start(1);
+  const std::filesystem::path targets = folder_ / "state/prometheus-targets.json";
+  std::filesystem::remove(targets);
+  std::filesystem::create_directory(targets);
+  cluster_->set_metrics_address("127.0.0.1:4710", /*has_tls=*/false);
+  run_tasks();
+  EXPECT_TRUE(std::filesystem::is_directory(targets));
+  std::filesystem::remove(targets);
+  cluster_->tick();
+  run_tasks();
+  EXPECT_FALSE(std::filesystem::exists(targets)) << "not at every tick";
+  clock_.advance(std::chrono::seconds(2));
+  cluster_->tick();
+  run_tasks();
+  EXPECT_TRUE(std::filesystem::is_regular_file(targets));
+}
+
 TEST_F(ClusterTest, APlaceIsKeptForAsLongAsWasPromised) {
   go_on(std::chrono::seconds(29));
   EXPECT_THAT(status().message(), HasSubstr("waits for server 1"));

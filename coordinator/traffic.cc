@@ -39,7 +39,9 @@ void TrafficMonitor::add(NodeId node, WorkerTotals totals, Nanoseconds now) {
   }
   samples.push_back({now, std::move(totals)});
   const Sample& newest = samples.back();
-  Passes& passes = passes_.try_emplace(node, Passes{.begin = newest, .layers = {}}).first->second;
+  const auto [at, is_first] = passes_.try_emplace(node);
+  Passes& passes = at->second;
+  if (is_first) passes.begin = newest;
   if (is_whole(passes.begin, newest)) {
     passes.layers.clear();
     for (std::size_t l = 0; l < layers_; ++l) {
