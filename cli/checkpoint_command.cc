@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cli/at_signal.h"
 #include "cli/checkpoint_export.h"
 #include "cli/checkpoint_format.h"
 #include "cli/coordinator_client.h"
@@ -97,11 +98,10 @@ absl::Status run_checkpoint_save(const CheckpointSaveOptions& options) {
       return list.status();
     }
     if (now >= end) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("the checkpoint at iteration ", asked.iteration(), " of job ",
-                       asked.job_id(), " was not committed within ", options.timeout_s,
-                       " s; it may still be: see 'poseidon checkpoint list --coordinator ",
-                       client->address(), "'"));
+      return absl::DeadlineExceededError(absl::StrCat(
+          "the checkpoint at iteration ", asked.iteration(), " of job ", asked.job_id(),
+          " was not committed within ", options.timeout_s,
+          " s; it may still be: see 'poseidon checkpoint list ", client->options(), "'"));
     }
     std::this_thread::sleep_for(kPollInterval);
   }
@@ -134,6 +134,7 @@ absl::Status run_checkpoint_export(const CheckpointExportOptions& options) {
   if (const absl::Status opened = file.open(); !opened.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--to ", opened.message()));
   }
+  const AtSignal at_signal({.words = "", .remove = file.temporary()});
   POSEIDON_ASSIGN_OR_RETURN(const JobSpec job, parse_job(located.job_json()));
   POSEIDON_ASSIGN_OR_RETURN(NetSpec net, resolve_network(job.model, "/"));
   POSEIDON_ASSIGN_OR_RETURN(const RestoreSource source, restore_from_message(located.source()));

@@ -96,6 +96,7 @@ struct CoordinatorClient::Connection {
 
 CoordinatorClient::CoordinatorClient(std::string address, std::shared_ptr<Security> security)
     : address_(std::move(address)),
+      options_(absl::StrCat("--coordinator ", address_)),
       security_(std::move(security)),
       connection_(std::make_unique<Connection>(address_, *security_)) {}
 CoordinatorClient::~CoordinatorClient() = default;
@@ -106,7 +107,13 @@ absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::make(
       parse_option_address("--coordinator", access.coordinator, PortZero::kRefused).status());
   POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<Security> security,
                             Security::load(access.security, PeerRole::kOperator));
-  return std::make_unique<CoordinatorClient>(access.coordinator, std::move(security));
+  auto client = std::make_unique<CoordinatorClient>(access.coordinator, std::move(security));
+  const auto name = [&client](const char* option, const std::string& value) {
+    if (!value.empty()) absl::StrAppend(&client->options_, " ", option, " ", value);
+  };
+  name("--tls-dir", access.security.tls_dir);
+  name("--join-token-file", access.security.join_token_file);
+  return client;
 }
 
 absl::StatusOr<v1::GetStatusResponse> CoordinatorClient::get_status(Milliseconds timeout) {
@@ -169,8 +176,7 @@ absl::StatusOr<v1::SubmitResponse> CoordinatorClient::start_job(Method method,
       status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return absl::UnknownError(absl::StrCat(
         "the coordinator at ", address_, " did not answer the submission (", status.error_message(),
-        "); it may or may not have started the job: ask 'poseidon status --coordinator ", address_,
-        "'"));
+        "); it may or may not have started the job: ask 'poseidon status ", options_, "'"));
   }
   return answer_of(status, address_);
 }

@@ -48,6 +48,9 @@ class CoordinatorClient {
   ~CoordinatorClient();
 
   const std::string& address() const { return address_; }
+  /// With which an operator's command reaches the same coordinator: "--coordinator 10.0.0.1:4700
+  /// --tls-dir /etc/poseidon/tls". For people.
+  const std::string& options() const { return options_; }
   const std::shared_ptr<Security>& security() const { return security_; }
 
   /// UNAVAILABLE (nobody listens there, or the connection was cut) and DEADLINE_EXCEEDED (somebody
@@ -94,6 +97,7 @@ class CoordinatorClient {
   absl::Status no_answer(const grpc::Status& status) const;
 
   const std::string address_;
+  std::string options_;
   const std::shared_ptr<Security> security_;
   std::unique_ptr<Connection> connection_;
   bool has_answered_ = false;

@@ -1,10 +1,6 @@
 #include "cli/outcome.h"
 
-#include <signal.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -13,49 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cli/at_signal.h"
 #include "cli/progress.h"
 #include "cli/watch.h"
 #include "common/printable.h"
 #include "common/status_macros.h"
 
 namespace poseidon {
-namespace {
-
-/// Who ends the waiting with Ctrl-C may think that it has ended the job. While one of these lives,
-/// SIGINT and SIGTERM end the process as ever, and these words come before. One at a time.
-class WordsAtSignal {
- public:
-  explicit WordsAtSignal(std::string text) {
-    words = std::move(text);
-    struct sigaction action {};
-    action.sa_handler = [](int number) {
-      // What a handler may call.
-      static_cast<void>(!::write(STDERR_FILENO, words.data(), words.size()));
-      ::raise(number);
-    };
-    action.sa_flags = SA_RESETHAND | SA_NODEFER;
-    for (Saved& saved : saved_) {
-      ::sigaction(saved.number, nullptr, &saved.action);
-      // A shell's background job may ignore it.
-      if (saved.action.sa_handler == SIG_DFL) ::sigaction(saved.number, &action, nullptr);
-    }
-  }
-  ~WordsAtSignal() {
-    for (const Saved& saved : saved_) ::sigaction(saved.number, &saved.action, nullptr);
-  }
-  WordsAtSignal(const WordsAtSignal&) = delete;
-  WordsAtSignal& operator=(const WordsAtSignal&) = delete;
-
- private:
-  struct Saved {
-    int number;
-    struct sigaction action {};
-  };
-  std::array<Saved, 2> saved_{{{SIGINT}, {SIGTERM}}};
-  inline static std::string words;
-};
-
-}  // namespace
 
 std::string outcome_text(const v1::GetStatusResponse& status) {
   const std::uint64_t from = std::min(status.training_from(), status.iterations());
@@ -97,7 +57,7 @@ absl::Status follow_job(CoordinatorClient& client, const v1::SubmitResponse& acc
                             printable(accepted.run_directory()), "\n"));
   if (!options.wait) {
     write_stdout(
-        absl::StrCat("follow it with: poseidon status --coordinator ", client.address(), "\n"));
+        absl::StrCat("follow it with: poseidon status ", printable(client.options()), "\n"));
     return absl::OkStatus();
   }
   WatchOptions watch;
@@ -107,9 +67,12 @@ absl::Status follow_job(CoordinatorClient& client, const v1::SubmitResponse& acc
     return absl::OkStatus();
   };
   watch.write = write_stdout;
-  const WordsAtSignal words(absl::StrCat(
-      "\nthe job goes on; see it with: poseidon status --coordinator ", client.address(),
-      ", end it with: poseidon stop --coordinator ", client.address(), "\n"));
+  // Who ends the waiting may think that it has ended the job.
+  const AtSignal at_signal(
+      {.words = absl::StrCat("\nthe job goes on; see it with: poseidon status ",
+                             printable(client.options()), ", end it with: poseidon stop ",
+                             printable(client.options()), "\n"),
+       .remove = ""});
   POSEIDON_ASSIGN_OR_RETURN(
       const v1::GetStatusResponse last,
       watch_job(client, accepted.job_id(), progress_options_of_stdout(), watch));

@@ -91,7 +91,7 @@ std::optional<double> seconds_left(const v1::GetStatusResponse& status) {
   }
   const auto done = static_cast<double>(status.iteration() - status.training_from());
   const auto missing = static_cast<double>(status.iterations() - status.iteration());
-  return missing * status.training_seconds() / done;
+  return missing * status.iterated_seconds() / done;
 }
 
 std::string Progress::update(const v1::GetStatusResponse& status, Nanoseconds now) {

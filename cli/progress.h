@@ -29,8 +29,8 @@ std::string format_measure(double value);
 /// down". Empty before the first measurement.
 std::string format_bandwidth(const v1::GetStatusResponse& status);
 
-/// Seconds until the last iteration at the mean speed of those that training_seconds is the time
-/// of; nullopt before the first of them.
+/// Seconds until the last iteration at the mean speed of those that iterated_seconds is the time
+/// of; nullopt before the first of them. Stands still while nothing is finished, as in a long test.
 std::optional<double> seconds_left(const v1::GetStatusResponse& status);
 
 struct ProgressOptions {

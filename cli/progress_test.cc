@@ -27,6 +27,7 @@ v1::GetStatusResponse running(std::uint64_t iteration) {
   status.set_test_accuracy(kNaN);
   status.set_test_loss(kNaN);
   status.set_training_seconds(static_cast<double>(iteration) * 0.1);
+  status.set_iterated_seconds(static_cast<double>(iteration) * 0.1);
   return status;
 }
 
@@ -79,7 +80,8 @@ TEST(FormatTest, TimeLeftIsAtTheMeanSpeed) {
 
   v1::GetStatusResponse restored = running(100);
   restored.set_training_from(90);
-  restored.set_training_seconds(5);
+  restored.set_iterated_seconds(5);
+  restored.set_training_seconds(65);  // it tests since
   EXPECT_DOUBLE_EQ(*seconds_left(restored), 200.0) << "10 iterations took 5 s";
   restored.set_training_from(100);
   EXPECT_EQ(seconds_left(restored), std::nullopt);

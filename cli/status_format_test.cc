@@ -25,6 +25,7 @@ v1::GetStatusResponse example() {
   status.set_test_accuracy(std::numeric_limits<double>::quiet_NaN());
   status.set_test_loss(std::numeric_limits<double>::quiet_NaN());
   status.set_training_seconds(12);
+  status.set_iterated_seconds(12);
   status.set_run_directory("/runs/digits");
   v1::NodeStatus& worker = *status.add_workers();
   worker.set_rank(0);

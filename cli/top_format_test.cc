@@ -29,6 +29,7 @@ v1::GetStatusResponse cluster(int workers, int layers) {
   status.set_images_per_s(2000);
   status.set_test_accuracy(kUnknown);
   status.set_training_seconds(12);
+  status.set_iterated_seconds(12);
   for (int i = 0; i < workers; ++i) {
     v1::NodeStatus& worker = *status.add_workers();
     worker.set_rank(i);

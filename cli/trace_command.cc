@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cli/at_signal.h"
 #include "cli/coordinator_client.h"
 #include "cli/trace_data.h"
 #include "cli/trace_json.h"
@@ -29,6 +30,7 @@ absl::Status run_trace(const TraceOptions& options) {
   if (const absl::Status opened = file.open(); !opened.ok()) {  // before anybody works for it
     return absl::InvalidArgumentError(absl::StrCat("--to ", opened.message()));
   }
+  const AtSignal at_signal({.words = "", .remove = file.temporary()});
   POSEIDON_RETURN_IF_ERROR(client->wait_for_coordinator(options.connect_timeout).status());
   POSEIDON_ASSIGN_OR_RETURN(const TraceData data,
                             client->trace(static_cast<std::uint32_t>(options.iterations),

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <istream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/json_fields.h"
 #include "common/nearest.h"
@@ -43,6 +45,7 @@ class JsonConfig final : public CLI::Config {
     std::vector<CLI::ConfigItem> found;
     for (const auto& [key, value] : json->items()) {
       check_key(file, key);
+      if (app_->get_option("--" + key)->count() == 0) sources_.emplace(key, file);
       CLI::ConfigItem item;
       item.name = key;
       if (value.is_array()) {
@@ -60,6 +63,9 @@ class JsonConfig final : public CLI::Config {
                         std::string /*prefix*/) const override {
     return "";
   }
+
+  /// The files whose values count, by key.
+  const std::map<std::string, std::string>& sources() const { return sources_; }
 
  private:
   std::string next_file() const {
@@ -87,8 +93,22 @@ class JsonConfig final : public CLI::Config {
   }
 
   const CLI::App* const app_;
+  // CLI11 reads by a const function.
   mutable std::size_t read_ = 0;  ///< files so far
+  mutable std::map<std::string, std::string> sources_;
 };
+
+/// "--lease-ms" is not named by "--lease-ms-most".
+bool names_option(std::string_view message, const std::string& key) {
+  const std::string option = "--" + key;
+  for (auto at = message.find(option); at != message.npos; at = message.find(option, at + 1)) {
+    const std::size_t end = at + option.size();
+    if (end == message.size() || (message[end] != '-' && !absl::ascii_isalnum(message[end]))) {
+      return true;
+    }
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -102,6 +122,15 @@ void add_config_option(CLI::App& app) {
                  "last one counts")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->expected(1);
+}
+
+std::string config_note(const CLI::App& app, std::string_view message) {
+  const auto config = std::dynamic_pointer_cast<const JsonConfig>(app.get_config_formatter());
+  if (config == nullptr) return "";
+  for (const auto& [key, file] : config->sources()) {
+    if (names_option(message, key)) return absl::StrCat(" (of ", file, ")");
+  }
+  return "";
 }
 
 }  // namespace poseidon

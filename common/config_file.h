@@ -9,6 +9,7 @@
 // defaults.
 
 #include <string>
+#include <string_view>
 
 namespace CLI {
 class App;
@@ -21,5 +22,9 @@ namespace poseidon {
 /// or list of them fails the parsing with a message that names file and key. Call it after all
 /// other options are declared.
 void add_config_option(CLI::App& app);
+
+/// " (of FILE)" where `message` names an option, as "--lease-ms", whose value such a file gave, or
+/// "". After the parsing, be it that it failed.
+std::string config_note(const CLI::App& app, std::string_view message);
 
 }  // namespace poseidon

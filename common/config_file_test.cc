@@ -71,6 +71,29 @@ TEST_F(ConfigFileTest, TheCommandLineGoesFirstThenTheLastFile) {
   EXPECT_EQ(tags_, std::vector<std::string>{"c"});
 }
 
+TEST_F(ConfigFileTest, WhatIsWrongWithAValueComesWithItsFile) {
+  const std::string common = file("wrong", R"({"listen": "a:1", "lease-ms": 0})");
+  const std::string error = parse({"--config", common});
+  EXPECT_THAT(error, HasSubstr("--lease-ms"));
+  EXPECT_EQ(config_note(app_, error), " (of " + common + ")");
+  EXPECT_EQ(config_note(app_, "--lease-ms-most: is another one, and --lease none"), "");
+}
+
+TEST_F(ConfigFileTest, WhatIsWrongOnTheCommandLineIsNoFilesFault) {
+  const std::string path = file("fine", R"({"listen": "a:1", "lease-ms": 7})");
+  const std::string error = parse({"--config", path, "--lease-ms", "zero"});
+  EXPECT_THAT(error, HasSubstr("--lease-ms"));
+  EXPECT_EQ(config_note(app_, error), "") << "the command line gave it";
+}
+
+TEST_F(ConfigFileTest, OfSeveralFilesTheOneThatCountsIsNamed) {
+  const std::string common = file("early", R"({"listen": "a:1", "lease-ms": 7})");
+  const std::string own = file("late", R"({"lease-ms": 8})");
+  EXPECT_EQ(parse({"--config", common, "--config", own}), "");
+  EXPECT_EQ(config_note(app_, "--lease-ms 8 is too short"), " (of " + own + ")");
+  EXPECT_EQ(config_note(app_, "--listen a:1: nobody is there"), " (of " + common + ")");
+}
+
 TEST_F(ConfigFileTest, AnUnknownKeyIsNamedWithTheNearest) {
   const std::string good = file("good", R"({"listen": "a:1"})");
   const std::string bad = file("bad", R"({"lease_ms": 1})");

@@ -248,7 +248,7 @@ absl::Status ControlClient::Impl::gave_up(Milliseconds after, const std::string&
 
 bool ControlClient::Impl::keep(const v1::NodeMessage& message) {
   const std::lock_guard<std::mutex> lock(reports_->mutex);
-  return reports_->outbox.add(message);
+  return reports_->outbox.add(message, SystemClock().now());
 }
 
 std::optional<Epoch> ControlClient::Impl::part() {

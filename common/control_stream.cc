@@ -132,7 +132,7 @@ void ControlStream::write_next() {
       half_closed_ = true;
     } else if (sends_reports_) {
       const std::lock_guard<std::mutex> reports_lock(reports_->mutex);
-      message = reports_->outbox.next();
+      message = reports_->outbox.next(SystemClock().now());
       overrun = !message && reports_->outbox.overrun();
     }
   }

@@ -97,7 +97,7 @@ TEST_F(ControlStreamTest, SendsInOrderAndThenTheReports) {
   reports_->outbox.begin(Epoch(3), 0, 0);
   v1::NodeMessage ready;
   ready.mutable_ready()->set_epoch(3);
-  ASSERT_TRUE(reports_->outbox.add(ready));
+  ASSERT_TRUE(reports_->outbox.add(ready, Nanoseconds(0)));
   stream_->send_reports();
   EXPECT_TRUE(stream_->send(leave("one")));
   EXPECT_TRUE(stream_->send(leave("two")));

@@ -82,6 +82,10 @@ sigset_t block_stop_signals() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  // A terminal that is closed; who was started with nohup wants to outlive it.
+  struct sigaction on_hangup {};
+  POSEIDON_CHECK(::sigaction(SIGHUP, nullptr, &on_hangup) == 0, "SIGHUP is a signal");
+  if (on_hangup.sa_handler != SIG_IGN) sigaddset(&signals, SIGHUP);
   POSEIDON_CHECK(::pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0, "signals can be blocked");
   return signals;
 }
@@ -223,11 +227,14 @@ int daemon_main(CLI::App& app, int argc, char** argv, const std::function<absl::
     try {
       app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-      return app.exit(error) == 0 ? kExitDone : kExitWrongCall;
+      if (error.get_exit_code() == 0) return app.exit(error) == 0 ? kExitDone : kExitWrongCall;
+      app.exit(CLI::Error(error.get_name(), error.what() + config_note(app, error.what())));
+      return kExitWrongCall;
     }
     status = run();
   }
-  const std::string why(status.message());
+  std::string why(status.message());
+  if (absl::IsInvalidArgument(status)) why += config_note(app, why);
   if (!status.ok() && !log_last_words(why)) {
     std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), printable_lines(why).c_str());
   }
@@ -291,9 +298,11 @@ void StopSignals::watch() {
     if ((fds[1].revents & POLLIN) != 0) return;
     signalfd_siginfo info{};
     if (::read(signal_fd_.get(), &info, sizeof(info)) != sizeof(info)) continue;
-    if (stopping) ::_exit(128 + static_cast<int>(info.ssi_signo));
+    const auto number = static_cast<int>(info.ssi_signo);
+    if (stopping && number == SIGHUP) continue;  // kernel and shell both send it
+    if (stopping) ::_exit(128 + number);
     stopping = true;
-    on_stop_(info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT");
+    on_stop_(absl::StrCat("SIG", ::sigabbrev_np(number)));
   }
 }
 

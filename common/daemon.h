@@ -109,7 +109,7 @@ void open_standard_streams();
 int daemon_main(CLI::App& app, int argc, char** argv, const std::function<absl::Status()>& run);
 
 /// Sets up logging to stderr, one line per event, with `name` in each; carries out
-/// parent_pid; ignores SIGPIPE; blocks SIGTERM and SIGINT for StopSignals. Call once, first
+/// parent_pid; ignores SIGPIPE; blocks the signals of StopSignals. Call once, first
 /// thing after parsing and before any thread starts.
 absl::Status start_daemon(std::string_view name, const DaemonOptions& options);
 
@@ -120,11 +120,12 @@ void warn_if_open(const std::string& listen, const Security& security);
 /// Prints "listening on ADDRESS" to stdout (launchers and tests read it) and writes address_file.
 absl::Status announce_address(const DaemonOptions& options, const std::string& address);
 
-/// Turns SIGTERM and SIGINT into one call of `on_stop` on a thread of its own; it must return at
-/// once (set a flag, wake a thread), for the same thread waits for the second signal, which ends
-/// the process immediately with exit code 128 + signal. Create it in main() after start_daemon, or
-/// before any other thread: threads inherit the blocked signals. The destructor stops the thread
-/// and leaves the signals blocked.
+/// Turns SIGTERM, SIGINT and SIGHUP (unless that is ignored, as under nohup) into one call of
+/// `on_stop` on a thread of its own; it must return at once (set a flag, wake a thread), for the
+/// same thread waits for the second signal, which ends the process immediately with exit code 128 +
+/// signal, but for a second SIGHUP: a terminal that closes may send several. Create it in main()
+/// after start_daemon, or before any other thread: threads inherit the blocked signals. The
+/// destructor stops the thread and leaves the signals blocked.
 class StopSignals {
  public:
   explicit StopSignals(std::function<void(const std::string& signal_name)> on_stop);

@@ -130,6 +130,36 @@ TEST(StopSignals, FirstSignalCallsBackOnceSecondEndsTheProcess) {
   EXPECT_EQ(child.wait(), 128 + SIGINT);
 }
 
+TEST(StopSignals, TheEndOfATerminalIsTheFirstSignalAndNeverTheSecond) {
+  const Child child([](int fd) {
+    ::signal(SIGHUP, SIG_DFL);  // and not as under nohup
+    const StopSignals signals(
+        [fd](const std::string& name) { say(fd, name == "SIGHUP" ? 'H' : '?'); });
+    say(fd, 'r');
+    ::sleep(60);
+  });
+  child.signal(SIGHUP);
+  EXPECT_EQ(child.next_byte(), 'H');
+  child.signal(SIGHUP);
+  child.signal(SIGTERM);  // of two that wait the one with the lower number is taken first
+  EXPECT_EQ(child.wait(), 128 + SIGTERM);
+}
+
+TEST(StopSignals, UnderNohupTheEndOfATerminalIsNone) {
+  const Child child([](int fd) {
+    ::signal(SIGHUP, SIG_IGN);
+    const StopSignals signals(
+        [fd](const std::string& name) { say(fd, name == "SIGTERM" ? 'T' : '?'); });
+    say(fd, 'r');
+    ::sleep(60);
+  });
+  child.signal(SIGHUP);
+  child.signal(SIGTERM);
+  EXPECT_EQ(child.next_byte(), 'T');
+  child.signal(SIGTERM);
+  EXPECT_EQ(child.wait(), 128 + SIGTERM);
+}
+
 TEST(StopSignals, EndsItsThreadWithoutASignal) {
   const Child child([](int fd) {
     {

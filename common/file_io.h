@@ -92,6 +92,8 @@ class AtomicFile {
   absl::Status open();  ///< once, before everything else
   absl::Status append(std::string_view bytes);
   absl::Status commit();  ///< fsync, rename, fsync of the folder; once, then nothing else
+  /// From open() on; for who ends the process without destructors.
+  const std::filesystem::path& temporary() const { return temporary_; }
 
  private:
   std::filesystem::path path_;       ///< from open() on: where a link leads

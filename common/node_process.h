@@ -47,8 +47,8 @@ struct NodeParts {
   std::function<void()> on_end;
 };
 
-/// Joins, tells the service manager, and serves events until SIGTERM or SIGINT (then OK), or until
-/// ControlClient::run gives up.
+/// Joins, tells the service manager, and serves events until a signal of StopSignals (then OK), or
+/// until ControlClient::run gives up.
 absl::Status run_node(const NodeOptions& options, NodeParts parts);
 
 }  // namespace poseidon

@@ -47,14 +47,14 @@ void ReportOutbox::begin(Epoch epoch, std::uint32_t index, Iteration first) {
   sent_ = first;
 }
 
-bool ReportOutbox::add(const v1::NodeMessage& message) {
+bool ReportOutbox::add(const v1::NodeMessage& message, Nanoseconds now) {
   const std::optional<std::uint64_t> epoch = epoch_of(message);
   if (!epoch_ || !epoch || Epoch(*epoch) != *epoch_) return false;
   if (message.has_iteration() &&
       message.iteration().iteration() == static_cast<std::uint64_t>(end_iteration())) {
-    losses_.push_back(message.iteration().loss());
-    if (losses_.size() > kKeptIterations) {
-      losses_.pop_front();
+    iterations_.push_back({.loss = message.iteration().loss(), .since = now});
+    if (iterations_.size() > kKeptIterations) {
+      iterations_.pop_front();
       ++oldest_;
     }
     return true;
@@ -80,18 +80,21 @@ void ReportOutbox::withdraw_checkpoint(std::uint64_t iteration) {
   }
 }
 
-std::optional<v1::NodeMessage> ReportOutbox::next() {
+std::optional<v1::NodeMessage> ReportOutbox::next(Nanoseconds now) {
   if (overrun()) return std::nullopt;
   while (events_sent_ < events_.size() && events_[events_sent_].after <= sent_) {
     const Event& event = events_[events_sent_++];
     if (!is_known(event.message, lacks_)) return event.message;
   }
   if (sent_ >= end_iteration()) return std::nullopt;
+  const Told& told = iterations_[static_cast<std::size_t>(sent_ - oldest_)];
+  const auto age = std::chrono::duration_cast<Milliseconds>(now - told.since);
   v1::NodeMessage message;
   v1::IterationReport& report = *message.mutable_iteration();
   report.set_epoch(epoch_->value());
   report.set_iteration(static_cast<std::uint64_t>(sent_));
-  report.set_loss(losses_[static_cast<std::size_t>(sent_ - oldest_)]);
+  report.set_loss(told.loss);
+  report.set_age_ms(static_cast<std::uint64_t>(std::max(age.count(), Milliseconds::rep{0})));
   ++sent_;
   return message;
 }

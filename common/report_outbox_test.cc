@@ -12,6 +12,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
+constexpr Nanoseconds kNow = std::chrono::seconds(5);
+
 v1::NodeMessage iteration(std::uint64_t number, std::uint64_t epoch = 7) {
   v1::NodeMessage message;
   message.mutable_iteration()->set_epoch(epoch);
@@ -46,7 +48,7 @@ v1::NodeMessage finished() {
 /// All that comes out now: "ready", "i3", "t4", "c4", "finished".
 std::vector<std::string> drain(ReportOutbox& outbox) {
   std::vector<std::string> names;
-  while (const auto message = outbox.next()) {
+  while (const auto message = outbox.next(kNow)) {
     if (message->has_ready()) names.emplace_back("ready");
     if (message->has_finished()) names.emplace_back("finished");
     if (message->has_test()) names.push_back("t" + std::to_string(message->test().iteration()));
@@ -75,7 +77,7 @@ class ReportOutboxTest : public ::testing::Test {
  protected:
   void SetUp() override { outbox_.begin(Epoch(7), 2, 0); }
   void add(const std::vector<v1::NodeMessage>& messages) {
-    for (const v1::NodeMessage& message : messages) EXPECT_TRUE(outbox_.add(message));
+    for (const v1::NodeMessage& message : messages) EXPECT_TRUE(outbox_.add(message, kNow));
   }
   ReportOutbox outbox_;
 };
@@ -105,8 +107,8 @@ TEST_F(ReportOutboxTest, TellsAgainWhatIsLacking) {
 
 TEST_F(ReportOutboxTest, ARewindInTheMiddleAndReportsAfterIt) {
   add({ready(), iteration(0), iteration(1), iteration(2)});
-  EXPECT_TRUE(outbox_.next());
-  EXPECT_TRUE(outbox_.next());
+  EXPECT_TRUE(outbox_.next(kNow));
+  EXPECT_TRUE(outbox_.next(kNow));
   outbox_.rewind(lacks(1));
   add({iteration(3), test(4)});
   EXPECT_THAT(drain(outbox_), ElementsAre("ready", "i1", "i2", "i3", "t4"));
@@ -134,51 +136,62 @@ TEST_F(ReportOutboxTest, ACheckpointThatIsGoneIsNotToldAgain) {
 }
 
 TEST_F(ReportOutboxTest, OtherEpochsAndOtherMessagesAreNotKept) {
-  EXPECT_FALSE(outbox_.add(iteration(0, 6)));
+  EXPECT_FALSE(outbox_.add(iteration(0, 6), kNow));
   v1::NodeMessage heartbeat;
   heartbeat.mutable_heartbeat();
-  EXPECT_FALSE(outbox_.add(heartbeat));
+  EXPECT_FALSE(outbox_.add(heartbeat, kNow));
   add({iteration(0)});
   outbox_.begin(Epoch(8), 0, 40);
-  EXPECT_FALSE(outbox_.add(iteration(1)));
+  EXPECT_FALSE(outbox_.add(iteration(1), kNow));
   EXPECT_EQ(outbox_.resume().next_iteration(), 40u);
-  EXPECT_TRUE(outbox_.add(iteration(40, 8)));
-  EXPECT_EQ(outbox_.next()->iteration().iteration(), 40u);
+  EXPECT_TRUE(outbox_.add(iteration(40, 8), kNow));
+  EXPECT_EQ(outbox_.next(kNow)->iteration().iteration(), 40u);
   outbox_.end();
   EXPECT_FALSE(outbox_.epoch());
-  EXPECT_FALSE(outbox_.add(iteration(41, 8)));
-  EXPECT_FALSE(outbox_.next());
+  EXPECT_FALSE(outbox_.add(iteration(41, 8), kNow));
+  EXPECT_FALSE(outbox_.next(kNow));
 }
 
 TEST_F(ReportOutboxTest, AReportOutOfTurnIsPassedOnAsItIs) {
   add({iteration(5)});
-  EXPECT_EQ(outbox_.next()->iteration().iteration(), 5u);
+  EXPECT_EQ(outbox_.next(kNow)->iteration().iteration(), 5u);
   add({iteration(0)});
-  EXPECT_EQ(outbox_.next()->iteration().iteration(), 0u);
+  EXPECT_EQ(outbox_.next(kNow)->iteration().iteration(), 0u);
 }
 
 TEST_F(ReportOutboxTest, BeyondTheBoundTheOldestIterationsGo) {
   const auto kept = static_cast<std::uint64_t>(ReportOutbox::kKeptIterations);
-  for (std::uint64_t i = 0; i < kept; ++i) outbox_.add(iteration(i));
+  for (std::uint64_t i = 0; i < kept; ++i) outbox_.add(iteration(i), kNow);
   EXPECT_FALSE(outbox_.overrun());
-  for (std::uint64_t i = kept; i < kept + 3; ++i) outbox_.add(iteration(i));
+  for (std::uint64_t i = kept; i < kept + 3; ++i) outbox_.add(iteration(i), kNow);
   EXPECT_TRUE(outbox_.overrun());
-  EXPECT_FALSE(outbox_.next()) << "a stream must not see the gap";
+  EXPECT_FALSE(outbox_.next(kNow)) << "a stream must not see the gap";
   EXPECT_EQ(outbox_.resume().oldest_iteration(), 3u);
   outbox_.rewind(lacks(0));
   EXPECT_FALSE(outbox_.overrun());
-  EXPECT_EQ(outbox_.next()->iteration().iteration(), 3u);
+  EXPECT_EQ(outbox_.next(kNow)->iteration().iteration(), 3u);
 }
 
 TEST_F(ReportOutboxTest, BeyondTheBoundTheOldestEventsGo) {
-  for (std::size_t i = 0; i < ReportOutbox::kKeptEvents; ++i) outbox_.add(test(i));
-  EXPECT_EQ(outbox_.next()->test().iteration(), 0u);
+  for (std::size_t i = 0; i < ReportOutbox::kKeptEvents; ++i) outbox_.add(test(i), kNow);
+  EXPECT_EQ(outbox_.next(kNow)->test().iteration(), 0u);
   constexpr std::uint64_t kLast = ReportOutbox::kKeptEvents + 100;
-  outbox_.add(test(kLast));
-  outbox_.add(finished());
-  EXPECT_EQ(outbox_.next()->test().iteration(), 2u) << "the second went before it was sent";
+  outbox_.add(test(kLast), kNow);
+  outbox_.add(finished(), kNow);
+  EXPECT_EQ(outbox_.next(kNow)->test().iteration(), 2u) << "the second went before it was sent";
   outbox_.rewind(lacks(0, kLast - 1));
   EXPECT_THAT(drain(outbox_), ElementsAre("t" + std::to_string(kLast), "finished"));
+}
+
+TEST_F(ReportOutboxTest, SaysHowLongAnIterationHasWaited) {
+  const auto at = [](int ms) { return Nanoseconds(Milliseconds(ms)); };
+  EXPECT_TRUE(outbox_.add(iteration(0), at(1000)));
+  EXPECT_TRUE(outbox_.add(iteration(1), at(1250)));
+  EXPECT_EQ(outbox_.next(at(1000))->iteration().age_ms(), 0u);
+  EXPECT_EQ(outbox_.next(at(61250))->iteration().age_ms(), 60000u);
+  outbox_.rewind(lacks(0));  // who hears of it once more, hears of the whole time
+  EXPECT_EQ(outbox_.next(at(61250))->iteration().age_ms(), 60250u);
+  EXPECT_EQ(outbox_.next(at(1000))->iteration().age_ms(), 0u) << "never less";
 }
 
 }  // namespace

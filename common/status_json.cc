@@ -76,6 +76,7 @@ nlohmann::json status_to_json(const v1::GetStatusResponse& status) {
                {"tested_iteration", status.tested_iteration()},
                {"training_seconds", number(status.training_seconds())},
                {"training_from", status.training_from()},
+               {"iterated_seconds", number(status.iterated_seconds())},
                {"run_directory", status.run_directory()},
                {"plan_basis", status.plan_basis()},
                {"predicted_iteration_seconds", number(status.predicted_iteration_seconds())},

@@ -136,6 +136,11 @@ class CheckpointCommit {
   const std::set<SnapshotId>& abandoned() const { return abandoned_; }
 
   CheckpointActions on_manifest_written(SnapshotId snapshot, const absl::Status& status);
+  /// Whose writing has been asked for, and not ended.
+  const CheckpointManifest* being_written(SnapshotId snapshot) const {
+    const auto found = writing_.find(snapshot);
+    return found == writing_.end() ? nullptr : &found->second;
+  }
   /// As RemoveManifest asked for, or an operator of a job that is over.
   CheckpointActions on_manifest_removed(SnapshotId snapshot, const absl::Status& status);
   CheckpointActions tick(Nanoseconds now);

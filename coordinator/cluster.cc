@@ -18,6 +18,8 @@ namespace {
 /// Distinct refusal reasons kept per node, and the length of one: a node cannot make us hoard text.
 constexpr std::size_t kMaxReasonsPerNode = 64;
 constexpr std::size_t kMaxReasonBytes = 64;
+/// A report that says it is older can only be wrong: no node waits longer for a coordinator.
+constexpr Milliseconds kOldestReport = std::chrono::hours(24 * 365);
 /// Room in the model's size for the file's header and for tensors that are no parameters.
 constexpr std::uint64_t kModelSlackBytes = 64 << 20;
 
@@ -156,7 +158,7 @@ void Cluster::on_end(NodeLink* link, const std::string& reason) {
 
 void Cluster::handle_join(NodeLink* link, const v1::Join& join) {
   absl::StatusOr<NodeInfo> node = admit(join, link->peer_host());
-  if (node.ok() && is_beyond_epoch(*node, join)) end_outdated_epoch(*node);
+  if (node.ok() && is_beyond_epoch(*node, join)) end_outdated_epoch(*node, join);
   if (node.ok() && join.has_resume() && take_back(link, *node, join.resume())) return;
   if (node.ok() && !state_->skip_epochs(node->newest_epoch.value())) {
     node = absl::InvalidArgumentError(
@@ -253,8 +255,11 @@ JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
     case v1::NodeMessage::kIteration: {
       const v1::IterationReport& report = message.iteration();
       const std::uint64_t advances = job_->advances();
-      JobActions actions = job_->on_iteration(from, Epoch(report.epoch()),
-                                              iteration(report.iteration()), report.loss(), now);
+      const auto age = static_cast<Milliseconds::rep>(
+          std::min(report.age_ms(), static_cast<std::uint64_t>(kOldestReport.count())));
+      JobActions actions =
+          job_->on_iteration(from, Epoch(report.epoch()), iteration(report.iteration()),
+                             report.loss(), now, Milliseconds(age));
       if (job_->advances() != advances) membership_.job_advanced(job_->needed_to_advance(), now);
       return actions;
     }

@@ -160,7 +160,8 @@ class Cluster {
   /// Saves a checkpoint of the job that trains, ends it or leaves it, ends every stream, and waits
   /// (seconds) for the files to be written, and for those who follow a job that ends to have heard
   /// of it.
-  void shutdown(const std::string& reason);
+  /// `how`: instead of options.on_shutdown.
+  void shutdown(const std::string& reason, std::optional<OnShutdown> how = std::nullopt);
 
   // ---- being watched (cluster_metrics.cc) ----
   CoordinatorFigures figures();
@@ -180,7 +181,7 @@ class Cluster {
   void handle_join(NodeLink* link, const v1::Join& join);
   bool take_back(NodeLink* link, NodeInfo node, const v1::Resume& resume);
   bool is_beyond_epoch(const NodeInfo& node, const v1::Join& join) const;
-  void end_outdated_epoch(const NodeInfo& node);
+  void end_outdated_epoch(const NodeInfo& node, const v1::Join& join);
   void make_room(const NodeInfo& node, const v1::Join& join);
   void send_stop(const SendStop& stop);
   void let_come_back(NodeId node, const std::string& reason);

@@ -277,6 +277,7 @@ JobDescription Cluster::describe_job(const v1::SubmitRequest& request, const Res
   description.keep_checkpoints = resolved.keep_checkpoints;
   description.replicas = resolved.replicas;
   description.checkpoint_every = resolved.checkpoint_every;
+  description.test_every = resolved.test_every;
   description.replace_timeout = Milliseconds(resolved.replace_timeout_ms);
   description.replan = resolved.sync.replan;
   description.with_workers = resolved.with_workers;
@@ -435,6 +436,7 @@ void Cluster::fill_job(v1::GetStatusResponse& out) const {
     out.set_tested_iteration(static_cast<std::uint64_t>(progress.test->iteration));
   }
   out.set_training_seconds(progress.training_seconds);
+  out.set_iterated_seconds(progress.iterated_seconds);
   out.set_training_from(static_cast<std::uint64_t>(progress.training_from));
   out.set_run_directory(directory_->path().string());
   out.set_plan_basis(job_->plan_basis());

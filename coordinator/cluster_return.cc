@@ -161,12 +161,20 @@ bool Cluster::is_beyond_epoch(const NodeInfo& node, const v1::Join& join) const 
   return false;
 }
 
-void Cluster::end_outdated_epoch(const NodeInfo& node) {
-  spdlog::info("{} was in a later epoch than {}", node_text(node), job_->epoch().value());
+void Cluster::end_outdated_epoch(const NodeInfo& node, const v1::Join& join) {
+  const std::uint64_t epoch = job_->epoch().value();
+  const std::string why =
+      join.has_resume()
+          ? absl::StrCat("is in epoch ", join.resume().epoch(), " already, of which an earlier ",
+                         "coordinator had not written down that it followed epoch ", epoch)
+          : absl::StrCat("has no part any more in epoch ", epoch, ": an earlier coordinator ended ",
+                         "it, and had not written that down");
+  spdlog::info("{} {}", node_text(node), why);
+  const std::string over = absl::StrCat("had a part in epoch ", epoch, ", which is over");
   const std::vector<NodeId> nodes = nodes_of_job();
-  apply(job_->on_outdated(clock_->now()));
+  apply(job_->on_outdated(absl::StrCat(node_text(node), " ", why), clock_->now()));
   for (const NodeId id : nodes) {
-    if (const auto gone = membership_.leave(id, "was in a later epoch", clock_->now())) {
+    if (const auto gone = membership_.leave(id, over, clock_->now())) {
       depart(*gone, absl::AbortedError("this node's epoch is over"));
     }
   }

@@ -144,11 +144,11 @@ void Cluster::save_before_shutdown(std::unique_lock<std::mutex>& lock) {
            ", and the next coordinator with this state directory goes on with it"));
 }
 
-void Cluster::shutdown(const std::string& reason) {
+void Cluster::shutdown(const std::string& reason, std::optional<OnShutdown> how) {
   std::unique_lock<std::mutex> lock(mutex_);
   shutting_down_ = true;
   const bool was_told_to_end = job_ && job_->is_stopping();
-  if (options_.on_shutdown == OnShutdown::kKeepJob && !was_told_to_end) {
+  if (how.value_or(options_.on_shutdown) == OnShutdown::kKeepJob && !was_told_to_end) {
     save_before_shutdown(lock);
   } else {
     end_before_shutdown(reason, lock);

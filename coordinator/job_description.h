@@ -66,6 +66,8 @@ struct JobDescription {
   std::int64_t keep_checkpoints = 3;   ///< checkpoint.keep
   std::int64_t replicas = 1;           ///< checkpoint.replicas
   Iteration checkpoint_every = 0;      ///< checkpoint.every_iterations
+  /// test_every_iterations; 0: only at the end, nothing: there is no test data.
+  std::optional<Iteration> test_every;
   /// On disk already: this job's, and the one that it goes on from, which may be another job's.
   std::vector<CheckpointManifest> committed;
   /// Of `committed`: begin there and not at iteration 0, which is before the last iteration.

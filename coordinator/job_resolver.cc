@@ -71,6 +71,7 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
       .keep_checkpoints = job.checkpoint.keep,
       .replicas = job.checkpoint.replicas,
       .checkpoint_every = job.checkpoint.every_iterations,
+      .test_every = job.data.test ? std::optional(job.test_every_iterations) : std::nullopt,
       .warnings = job_warnings(job),
       .sync = job.sync,
       .norm_scope = norm_scope(job.optimizer),

@@ -27,8 +27,9 @@ struct ResolvedJob {
   std::int64_t replace_timeout_ms = 30000;
   std::int64_t keep_checkpoints = 3;
   std::int64_t replicas = 1;
-  Iteration checkpoint_every = 0;     ///< checkpoint.every_iterations
-  std::vector<std::string> warnings;  ///< for the log, once the job is accepted
+  Iteration checkpoint_every = 0;       ///< checkpoint.every_iterations
+  std::optional<Iteration> test_every;  ///< as in JobDescription
+  std::vector<std::string> warnings;    ///< for the log, once the job is accepted
   SyncSpec sync;
   NormScope norm_scope = NormScope::kNone;
   std::vector<PlannerLayer> layers;                ///< parameter layers, forward order

@@ -137,7 +137,7 @@ JobActions JobRun::on_epoch_instead(const absl::StatusOr<std::uint64_t>& epoch, 
   if (!epoch.ok()) {  // the disk may have room again soon; waiting has its deadline
     no_epoch_why_ = std::string(epoch.status().message());
     message_ = absl::StrCat("waits for an epoch: ", no_epoch_why_);
-    ask_epoch_after_ = now + kEpochPause;
+    ask_epoch_after_ = now + kDiskPause;
     return actions;
   }
   no_epoch_why_.clear();
@@ -311,6 +311,7 @@ JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now,
       started_ = now;
       started_from_ = first_iteration_;
     }
+    iterated_ = now;
     images_.clear();
     images_.add(now, images_done());
     for (Participant& server : servers_) server.state = ParticipantState::kRunning;
@@ -427,11 +428,17 @@ JobProgress JobRun::progress(Nanoseconds now) const {
   const Nanoseconds until = ended_at_.value_or(now);
   JobProgress progress;
   progress.message = message_;
+  if (const auto steps = test_under_way(); steps && message_.empty()) {
+    progress.message = absl::StrCat("tests the network as of iteration ", *steps);
+  }
   progress.completed = iterations_ ? iterations_->completed() : first_iteration_;
   progress.loss = loss_;
   progress.test = test_;
   progress.images_per_s = images_.per_second(until);
-  if (started_) progress.training_seconds = seconds(until - *started_);
+  if (started_) {
+    progress.training_seconds = seconds(until - *started_);
+    progress.iterated_seconds = seconds(std::max(iterated_ - *started_, Nanoseconds(0)));
+  }
   progress.training_from = started_from_;
   return progress;
 }

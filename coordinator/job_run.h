@@ -106,7 +106,8 @@ struct JobProgress {
   std::optional<TestResult> test;
   double images_per_s = 0.0;
   double training_seconds = 0.0;
-  Iteration training_from = 0;  ///< that was next when training_seconds began
+  double iterated_seconds = 0.0;  ///< of them, until the last finished iteration
+  Iteration training_from = 0;    ///< that was next when training_seconds began
 };
 
 /// A node on a new stream, and what it says it is in the middle of.
@@ -165,8 +166,9 @@ class JobRun {
   /// nullopt, adding no actions, if the node no longer has this part in the job.
   std::optional<LackingReports> on_back(const ReturningNode& back, JobActions& actions);
   /// The epoch with which this coordinator resumed the job had ended before the earlier coordinator
-  /// died. No node is in it any more; all of them join again, as new nodes.
-  JobActions on_outdated(Nanoseconds now);
+  /// died. No node is in it any more; all of them join again, as new nodes. `why`: how that is
+  /// known, for people.
+  JobActions on_outdated(const std::string& why, Nanoseconds now);
   /// The node is one of the job's, which goes on, and was not given up.
   bool has_part(NodeId id) const;
   /// How many iterations were reported that nobody had reported in their epoch ...
@@ -183,8 +185,9 @@ class JobRun {
   /// others'.
   JobActions on_ready(NodeId from, Epoch epoch, Nanoseconds now,
                       const std::optional<DataIdentity>& found = std::nullopt);
+  /// `age`: for how long the worker had it when it told of it.
   JobActions on_iteration(NodeId from, Epoch epoch, Iteration iteration, double loss,
-                          Nanoseconds now);
+                          Nanoseconds now, Nanoseconds age = Nanoseconds(0));
   JobActions on_test(NodeId from, Epoch epoch, Iteration iteration, const TestPart& part,
                      Nanoseconds now);
   JobActions on_finished(NodeId from, Epoch epoch, Nanoseconds now);
@@ -330,6 +333,10 @@ class JobRun {
   void add_workers(Nanoseconds now);
   void end_epoch(bool succeeded, const std::string& reason, JobActions& actions);
   bool waits_to_stop(Nanoseconds now) const;
+  bool waits_for_disk(Nanoseconds now) const;
+  bool is_stored() const;
+  void write_again(Nanoseconds now, JobActions& actions);
+  void give_up_unwritten(JobActions& actions);
   const CheckpointManifest* newest_untold() const;
   std::string reports_awaited_text() const;
   void settle_stop(Nanoseconds now, JobActions& actions);
@@ -356,7 +363,8 @@ class JobRun {
   CheckpointManifest manifest_frame() const;
   std::size_t fewest_workers() const;
   void finish_if_complete(Nanoseconds now, JobActions& actions);
-  void complete_iteration(const IterationResult& result, Nanoseconds now, JobActions& actions);
+  void complete_iteration(const IterationResult& result, JobActions& actions);
+  std::optional<Iteration> test_under_way() const;
   Participant* expect_worker(NodeId from, Epoch epoch, const char* what, JobActions& actions);
   Participant* expect_participant(NodeId from, Epoch epoch, const char* what, JobActions& actions);
   std::string deadline_reason(Nanoseconds now) const;
@@ -406,6 +414,13 @@ class JobRun {
   std::size_t most_that_fit_ = std::numeric_limits<std::size_t>::max();  ///< as far as is known
   std::map<NodeId, HeldVersions> held_;  ///< of those that have halted
   Iteration saving_ = 0;                 ///< while saving: the version
+  /// While halting and saving: of these all parts are stored, but the state directory does not take
+  /// the manifest.
+  struct Unwritten {
+    std::string why;
+    std::optional<Nanoseconds> write_again;  ///< nothing: it is being written
+  };
+  std::map<SnapshotId, Unwritten> unwritten_;
   bool epoch_asked_ = false;
   Nanoseconds epoch_asked_at_{0};
   Nanoseconds ask_epoch_after_{0};
@@ -439,6 +454,7 @@ class JobRun {
   Iteration furthest_ = 0;              ///< how many iterations have ever been complete
   std::optional<Nanoseconds> started_;  ///< when Start was sent ...
   Iteration started_from_ = 0;          ///< ... and from which iteration on
+  Nanoseconds iterated_{0};             ///< when the last iteration ended, as far as is known
   std::optional<Nanoseconds> ended_at_;
 };
 

@@ -124,6 +124,7 @@ JobActions JobRun::on_failed(NodeId from, Epoch epoch, const std::string& reason
   if (state_ == JobState::kHalting || state_ == JobState::kSaving) {
     // It is asked to halt, too, and holds what it has.
     if (kind == FailureKind::kPeer && state_ == JobState::kHalting) return actions;
+    if (is_stored()) return actions;
     // Whatever it is, it may be because of who was lost; the next epoch tells.
     fall_back(absl::StrCat(participant_text(*participant), " failed: ", reason), now, actions);
     return actions;
@@ -151,7 +152,7 @@ JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
   std::erase_if(members_, [&](const NodeInfo& node) { return node.id == departure.node.id; });
   unreachable_.forget(departure.node.id);
   Participant* participant = find(departure.node.id);
-  if (participant == nullptr) return actions;
+  if (participant == nullptr || is_lost(*participant)) return actions;
   // So it may be after a restart: the nodes had heard of the end, the disk had not.
   const bool all_is_done = model_stored_ && tests_->pending() == 0 &&
                            iterations_->completed() == description_.iterations;
@@ -261,9 +262,17 @@ void JobRun::settle_stop(Nanoseconds now, JobActions& actions) {
   if (!stopping_ || ended()) return;
   if (waits_to_stop(now)) {
     message_ = absl::StrCat(stopping_->why, "; it ends when what it has trained is saved",
-                            reports_awaited_text());
+                            reports_awaited_text(),
+                            unwritten_.empty() ? "" : "; " + unwritten_.rbegin()->second.why);
     return;
   }
+  std::string failed;
+  if (!unwritten_.empty()) {
+    const auto& [snapshot, unwritten] = *unwritten_.rbegin();
+    failed =
+        absl::StrCat(" (", snapshot_name(snapshot), " is not written down: ", unwritten.why, ")");
+  }
+  give_up_unwritten(actions);
   if (is_trained()) {  // and only its last checkpoint is not whole
     end(true, "", now, actions);
     return;
@@ -277,9 +286,10 @@ void JobRun::settle_stop(Nanoseconds now, JobActions& actions) {
                : "`poseidon checkpoint restore` goes on from checkpoint ";
     left += snapshot_name(newest->snapshot);
   }
-  if (const auto& last = checkpoints_.last(); last && !last->committed) {
-    absl::StrAppend(&left, " (", snapshot_name(last->snapshot), " failed: ", last->reason, ")");
+  if (const auto& last = checkpoints_.last(); failed.empty() && last && !last->committed) {
+    failed = absl::StrCat(" (", snapshot_name(last->snapshot), " failed: ", last->reason, ")");
   }
+  left += failed;
   was_stopped_ = true;
   ended_unsaved_ = saved < stopping_->completed;
   end(false, absl::StrCat(stopping_->why, "; ", left), now, actions);

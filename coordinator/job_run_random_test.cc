@@ -127,7 +127,9 @@ class RandomCluster {
       return take(job_->on_manifest_removed(remove->manifest.snapshot, absl::OkStatus()));
     }
     if (const auto* write = std::get_if<WriteManifest>(&action)) {
-      return take(job_->on_manifest_written(write->manifest.snapshot, absl::OkStatus(), now_));
+      const absl::Status status =
+          draw(5) == 0 ? absl::ResourceExhaustedError("full") : absl::OkStatus();
+      return take(job_->on_manifest_written(write->manifest.snapshot, status, now_));
     }
     if (const auto* assignment = std::get_if<SendAssignment>(&action)) {
       if (is_here(assignment->node)) take(job_->on_ready(assignment->node, epoch, now_));

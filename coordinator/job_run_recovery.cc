@@ -48,8 +48,10 @@ void JobRun::recover(EpochEnd what, const std::string& reason, bool in_memory, N
     case JobState::kReplacing:
       try_replacing(now, actions);
       return;
-    case JobState::kHalting:
     case JobState::kSaving:
+      if (is_stored()) return;  // who is lost now takes none of it along
+      break;
+    case JobState::kHalting:
       break;
     default:
       if (what == EpochEnd::kNodeUnfit) break;  // each time it is longer until it may try again
@@ -163,6 +165,7 @@ void JobRun::fall_back(const std::string& why, Nanoseconds now, JobActions& acti
 /// The epoch is over; the next one begins when there are nodes and a source.
 void JobRun::replace(Nanoseconds now, JobActions& actions) {
   held_.clear();
+  give_up_unwritten(actions);
   if (stopping_) {
     stopping_->until = now;  // nothing more is to come
     settle_stop(now, actions);
@@ -357,7 +360,7 @@ JobActions JobRun::on_epoch(const absl::StatusOr<std::uint64_t>& epoch, Nanoseco
   if (!epoch.ok()) {
     // The disk may have room again soon, and everybody waits.
     const std::string why(epoch.status().message());
-    if (now - vacant_since_ > description_.replace_timeout + options_.recovery_timeout) {
+    if (!waits_for_disk(now)) {
       end(false,
           absl::StrCat("the job cannot recover (", recovering_from_, "): no new epoch: ", why), now,
           actions);
@@ -369,10 +372,16 @@ JobActions JobRun::on_epoch(const absl::StatusOr<std::uint64_t>& epoch, Nanoseco
           LogLine::Kind::kAlarm});
     }
     message_ = absl::StrCat("recovers: ", recovering_from_, "; waits for a new epoch: ", why);
-    ask_epoch_after_ = now + kEpochPause;
+    ask_epoch_after_ = now + kDiskPause;
     return actions;
   }
   no_epoch_why_.clear();
+  // A newer one may have got to the disk just before.
+  if (const auto usable = usable_checkpoints();
+      !usable.empty() && (!source_ || source_->snapshot != usable.back()->snapshot)) {
+    std::string missing;
+    choose_source(/*in_time=*/false, missing);
+  }
   const bool all_there = std::none_of(workers_.begin(), workers_.end(), is_lost) &&
                          std::none_of(servers_.begin(), servers_.end(), is_lost) &&
                          (!source_ || (addresses_of_stores(*source_) &&
@@ -523,6 +532,7 @@ void JobRun::change_now(Nanoseconds now, JobActions& actions) {
 
 void JobRun::tick_recovery(Nanoseconds now, JobActions& actions) {
   const Nanoseconds in_state = now - entered_;
+  write_again(now, actions);
   if (is_trained()) {
     finish_if_complete(now, actions);
     if (ended() || now - last_progress_ <= options_.last_checkpoint_timeout) return;
@@ -546,7 +556,8 @@ void JobRun::tick_recovery(Nanoseconds now, JobActions& actions) {
     fall_back(absl::StrFormat("after %.0f s not halted: %s", seconds(in_state),
                               absl::StrJoin(silent, ", ")),
               now, actions);
-  } else if (state_ == JobState::kSaving && in_state > options_.saving_timeout) {
+  } else if (state_ == JobState::kSaving && in_state > options_.saving_timeout &&
+             !(unwritten_.contains(snapshot_id(epoch_, saving_)) && waits_for_disk(now))) {
     fall_back(absl::StrFormat("what is in memory was not saved within %.0f s", seconds(in_state)),
               now, actions);
   } else if (state_ == JobState::kReplacing) {

@@ -73,15 +73,13 @@ std::optional<LackingReports> JobRun::on_back(const ReturningNode& back, JobActi
   return lacks;
 }
 
-JobActions JobRun::on_outdated(Nanoseconds now) {
+JobActions JobRun::on_outdated(const std::string& why, Nanoseconds now) {
   JobActions actions;
   if (ended()) return actions;
   for (auto* group : {&workers_, &servers_}) {
     for (Participant& p : *group) p.state = ParticipantState::kLost;
   }
-  recover(EpochEnd::kServerLost,
-          "its nodes were in a later epoch than the coordinator had written down",
-          /*in_memory=*/false, now, actions);
+  recover(EpochEnd::kServerLost, why, /*in_memory=*/false, now, actions);
   return actions;
 }
 
@@ -131,12 +129,14 @@ std::unique_ptr<JobRun> JobRun::resume(JobRunOptions options, JobDescription des
     }
     run->carry_out(run->checkpoints_.on_told(snapshot_id(run->epoch_, running.completed)), actions);
   }
-  run->images_.add(now, run->images_done());
   run->loss_ = running.loss;
   run->test_ = running.test;
   run->model_stored_ = running.model_stored;
   run->started_ = now - running.age;  // of the epoch
   run->started_from_ = run->first_iteration_;
+  // What was made while nobody was here is told of with its age: first comes the speed since then.
+  run->images_.add(*run->started_, 0.0);
+  run->iterated_ = now;
   run->message_.clear();
   run->enter(JobState::kRunning, now);
   run->trained_workers_ = run->workers_.size();

@@ -9,6 +9,7 @@
 #include "coordinator/planner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace poseidon {
 namespace {
@@ -123,6 +124,22 @@ TEST_F(JobResumeTest, GoesOnWhereTheEarlierOneStopped) {
   EXPECT_THAT(only<AppendMetrics>(job_->on_test(NodeId(12), kEpoch, 4, part, at(102))), SizeIs(1));
 }
 
+TEST_F(JobResumeTest, IterationsToldInABurstHaveTheSpeedAtWhichTheyWereMade) {
+  resume(0, false, [](RunningJob& running) { running.age = at(20); });  // it began at 80 s
+  const auto rate_of = [this](Iteration iteration, double made) {
+    const Nanoseconds age = at(101) - at(made);
+    job_->on_iteration(NodeId(11), kEpoch, iteration, 1.0, at(101), age);
+    const auto lines = only<AppendMetrics>(
+        job_->on_iteration(NodeId(12), kEpoch, iteration, 1.0, at(101), age + at(0.5)));
+    return lines.empty() ? -1.0
+                         : nlohmann::json::parse(lines.at(0).line)["images_per_s"].get<double>();
+  };
+  EXPECT_DOUBLE_EQ(rate_of(0, 84), 2 * 32 / 4.0);
+  EXPECT_DOUBLE_EQ(rate_of(1, 88), 2 * 32 / 4.0);
+  EXPECT_DOUBLE_EQ(rate_of(2, 90), 2 * 32 / 3.0) << "two of them in 6 s";
+  EXPECT_DOUBLE_EQ(job_->progress(at(101)).iterated_seconds, 10.0);
+}
+
 // They show who was at work while nobody heard it. Another worker may have died since.
 TEST_F(JobResumeTest, ReportsThatWereKeptDoNotShowThatTheJobAdvancesNow) {
   resume();
@@ -223,9 +240,11 @@ TEST_F(JobResumeTest, WhoDoesNotComeBackIsLost) {
 
 TEST_F(JobResumeTest, AnEpochThatWasOverIsLeftByAllAtOnce) {
   resume();
-  const JobActions actions = job_->on_outdated(at(101));
+  const JobActions actions = job_->on_outdated("worker 0 is in epoch 4", at(101));
   EXPECT_EQ(job_->state(), JobState::kReplacing);
   EXPECT_THAT(only<SendStop>(actions), IsEmpty()) << "nobody is in it";
+  lose(12, NodeRole::kWorker);
+  EXPECT_EQ(job_->recovering_from(), "worker 0 is in epoch 4") << "they leave because of that";
   for (const std::uint64_t id : {1, 11, 12}) EXPECT_FALSE(job_->has_part(NodeId(id)));
   EXPECT_EQ(job_->recoveries(), 1);
 }

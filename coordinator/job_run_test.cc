@@ -268,6 +268,32 @@ TEST_F(JobRunTest, BatchesAreProgressAsLongAsTheyGoOn) {
   expect_failed(actions_, "no report for 1801 s");
 }
 
+TEST_F(JobRunTest, SaysThatItTests) {
+  JobDescription d = description(2, 1);
+  d.test_every = 2;
+  job_.emplace(JobRunOptions{}, d, at(0));
+  job_->on_members(cluster(2, 1), at(0));
+  for (const std::uint64_t id : {1, 11, 12}) job_->on_ready(NodeId(id), kEpoch, at(1));
+  const auto message = [this] { return job_->progress(at(10)).message; };
+  const auto both = [this](Iteration iteration) {
+    for (const std::uint64_t id : {11, 12}) report(id, iteration, 1.0, 2);
+  };
+  const TestPart part{.loss_sum = 1.0, .correct = 1, .samples = 2};
+  EXPECT_EQ(message(), "");
+  both(0);
+  EXPECT_EQ(message(), "");
+  both(1);
+  EXPECT_EQ(message(), "tests the network as of iteration 2");
+  job_->on_test(NodeId(11), kEpoch, 2, part, at(5));
+  EXPECT_EQ(message(), "tests the network as of iteration 2") << "the other one does";
+  EXPECT_EQ(job_->progress(at(10)).iterated_seconds, 1.0);
+  EXPECT_EQ(job_->progress(at(10)).training_seconds, 9.0);
+  job_->on_test(NodeId(12), kEpoch, 2, part, at(6));
+  EXPECT_EQ(message(), "");
+  both(2);
+  EXPECT_EQ(message(), "tests the network as of iteration 3") << "at the end always";
+}
+
 TEST_F(JobRunTest, AWorkerTooFarBehindFailsTheJob) {
   JobDescription d = description(2, 1);
   d.iterations = IterationCombiner::kMaxAhead + 10;

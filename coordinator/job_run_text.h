@@ -13,8 +13,8 @@
 
 namespace poseidon {
 
-/// Until a new epoch that could not be written down is asked for again.
-inline constexpr Nanoseconds kEpochPause = std::chrono::seconds(3);
+/// Until what could not be written down, and everybody waits for, is tried again.
+inline constexpr Nanoseconds kDiskPause = std::chrono::seconds(3);
 
 inline std::string participant_text(const Participant& participant) {
   return absl::StrFormat("%s %d (%s)", role_name(participant.node.role), participant.index,

@@ -1,6 +1,7 @@
 // The training's part of JobRun: what workers report of iterations and tests, and the lines that
 // come of it (job_run.cc has the job's life).
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -18,7 +19,7 @@ std::string json_line(const nlohmann::ordered_json& json) { return json.dump(); 
 }  // namespace
 
 JobActions JobRun::on_iteration(NodeId from, Epoch epoch, Iteration iteration, double loss,
-                                Nanoseconds now) {
+                                Nanoseconds now, Nanoseconds age) {
   JobActions actions;
   const Participant* worker = expect_worker(from, epoch, "IterationReport", actions);
   if (worker == nullptr) return actions;
@@ -50,7 +51,8 @@ JobActions JobRun::on_iteration(NodeId from, Epoch epoch, Iteration iteration, d
         now, actions);
     return actions;
   }
-  if (const auto result = iterations_->add(rank, loss)) complete_iteration(*result, now, actions);
+  const Nanoseconds ended = std::max(now - age, *started_);
+  if (const auto result = iterations_->add(rank, loss, ended)) complete_iteration(*result, actions);
   return actions;
 }
 
@@ -82,23 +84,32 @@ double JobRun::images_done() const {
          static_cast<double>(elastic_.batch_size) * static_cast<double>(workers_.size());
 }
 
-void JobRun::complete_iteration(const IterationResult& result, Nanoseconds now,
-                                JobActions& actions) {
+void JobRun::complete_iteration(const IterationResult& result, JobActions& actions) {
   loss_ = result.loss;
+  iterated_ = result.ended;
   checkpoints_.on_loss(result.iteration, result.loss);
   if (iterations_->completed() > furthest_) {
     furthest_ = iterations_->completed();
     idle_recoveries_.got_on();
     forget_mishaps();
   }
-  images_.add(now, images_done());
+  images_.add(result.ended, images_done());
   actions.emplace_back(AppendMetrics{
       .line = json_line({{"iteration", result.iteration},
                          {"loss", result.loss},
                          {"learning_rate", elastic_.learning_rate_factor *
                                                description_.learning_rate(result.iteration)},
-                         {"images_per_s", images_.per_second(now)}}),
+                         {"images_per_s", images_.per_second(result.ended)}}),
       .reaches = snapshot_id(epoch_, result.iteration + 1)});
+}
+
+/// How many steps those parameters have seen that are being tested: due, and not told of by all.
+std::optional<Iteration> JobRun::test_under_way() const {
+  if (state_ != JobState::kRunning || !description_.test_every) return std::nullopt;
+  const Iteration steps = iterations_->completed();
+  const Iteration every = *description_.test_every;
+  const bool is_due = steps == description_.iterations || (every > 0 && steps % every == 0);
+  return steps > 0 && is_due && !tests_->are_told(steps) ? std::optional(steps) : std::nullopt;
 }
 
 JobActions JobRun::on_test(NodeId from, Epoch epoch, Iteration iteration, const TestPart& part,

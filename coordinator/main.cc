@@ -3,6 +3,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "CLI/CLI.hpp"
@@ -134,7 +135,9 @@ absl::Status run(const MainOptions& options) {
   const std::string reason = stop.wait();
   manager.stopping();
   spdlog::info("stops ({})", reason);
-  (*service)->shutdown(reason);
+  // Who closes a terminal need not know that a job hangs on it.
+  const auto how = reason == "SIGHUP" ? std::optional(OnShutdown::kKeepJob) : std::nullopt;
+  (*service)->shutdown(reason, how);
   return absl::OkStatus();
 }
 

@@ -42,20 +42,27 @@ WorkerRank IterationCombiner::slowest() const {
   return WorkerRank(static_cast<std::uint32_t>(it - next_.begin()));
 }
 
-std::optional<IterationResult> IterationCombiner::add(WorkerRank rank, double loss) {
+std::optional<IterationResult> IterationCombiner::add(WorkerRank rank, double loss,
+                                                      Nanoseconds ended) {
   const auto index = static_cast<std::size_t>(next(rank) - completed_);
   POSEIDON_CHECK(index <= pending_.size(), "reports of a rank come in order");
-  if (index == pending_.size()) pending_.emplace_back(next_.size(), 0.0);
-  pending_[index][rank.value()] = loss;
+  if (index == pending_.size()) {
+    pending_.push_back({.losses = std::vector<double>(next_.size(), 0.0), .ended = ended});
+  }
+  Pending& pending = pending_[index];
+  pending.losses[rank.value()] = loss;
+  pending.ended = std::max(pending.ended, ended);
   ++next_[rank.value()];
   if (next(slowest()) == completed_) return std::nullopt;
 
   // In rank order, so that the sum has the same bits whoever came last.
   double sum = 0.0;
-  for (const double value : pending_.front()) sum += value;
+  for (const double value : pending_.front().losses) sum += value;
+  const IterationResult result{.iteration = completed_++,
+                               .loss = sum / static_cast<double>(next_.size()),
+                               .ended = pending_.front().ended};
   pending_.pop_front();
-  return IterationResult{.iteration = completed_++,
-                         .loss = sum / static_cast<double>(next_.size())};
+  return result;
 }
 
 void IterationCombiner::skip_to(Iteration first) {
@@ -91,6 +98,7 @@ std::optional<TestResult> TestCombiner::add(WorkerRank rank, Iteration iteration
 }
 
 void RateWindow::add(Nanoseconds now, double count) {
+  if (!samples_.empty()) now = std::max(now, samples_.back().time);
   samples_.push_back({now, count});
   // The oldest sample kept is the last one from before the window, so that a slow count has a rate.
   while (samples_.size() > 2 &&

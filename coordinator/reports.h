@@ -3,6 +3,7 @@
 // Combines what the workers report into what the job reports. Pure.
 // Before: job_run checked epoch, state and sender. After: job_run writes metrics lines.
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -34,7 +35,8 @@ bool is_harmless(Refusal refusal);
 
 struct IterationResult {
   Iteration iteration = 0;
-  double loss = 0.0;  ///< mean over all workers' samples
+  double loss = 0.0;     ///< mean over all workers' samples
+  Nanoseconds ended{0};  ///< when its last worker had it
 };
 
 /// Every rank reports all iterations from the first on in order; ranks may be apart. An iteration
@@ -62,8 +64,8 @@ class IterationCombiner {
   WorkerRank slowest() const;
 
   /// The report of iteration next(rank). The iteration it completes, if it does (never more than
-  /// one: reports come in order).
-  std::optional<IterationResult> add(WorkerRank rank, double loss);
+  /// one: reports come in order). `ended`: when this worker had it.
+  std::optional<IterationResult> add(WorkerRank rank, double loss, Nanoseconds ended);
 
   /// Reports of iterations before `first` are lost at some rank that has reported none after: they
   /// will never be complete, and count as if they were.
@@ -72,7 +74,11 @@ class IterationCombiner {
  private:
   std::vector<Iteration> next_;  ///< by rank
   Iteration completed_;
-  std::deque<std::vector<double>> pending_;  ///< [i][rank]: iteration completed_ + i
+  struct Pending {
+    std::vector<double> losses;  ///< by rank
+    Nanoseconds ended{0};        ///< of the last so far
+  };
+  std::deque<Pending> pending_;  ///< iterations from completed_ on
 };
 
 /// What one worker has to say of a test: over its share of the samples.
@@ -100,6 +106,10 @@ class TestCombiner {
   /// A report of this iteration or later is new.
   Iteration next(WorkerRank rank) const { return last_[rank.value()] + 1; }
 
+  /// Whether all ranks have reported it, or a later one.
+  bool are_told(Iteration iteration) const {
+    return std::ranges::all_of(last_, [iteration](Iteration last) { return last >= iteration; });
+  }
   /// Whether a report of this iteration by this rank is new and in order.
   bool expects(WorkerRank rank, Iteration iteration) const {
     return iteration > last_[rank.value()];
@@ -128,6 +138,7 @@ class RateWindow {
   static constexpr Nanoseconds kWindow = std::chrono::seconds(5);
   static constexpr std::size_t kMaxSamples = 4096;  ///< older ones go first
 
+  /// `now` counts as the last sample's time where it is before that.
   void add(Nanoseconds now, double count);
   /// Per second, from the oldest sample in the window to `now`; 0 before there are two.
   double per_second(Nanoseconds now) const;

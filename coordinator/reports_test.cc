@@ -20,8 +20,8 @@ TEST(IterationCombiner, SumsInRankOrderNotInOrderOfArrival) {
   IterationCombiner backward(3);
   std::optional<IterationResult> a;
   std::optional<IterationResult> b;
-  for (std::uint32_t i = 0; i < 3; ++i) a = forward.add(WorkerRank(i), losses[i]);
-  for (std::uint32_t i = 3; i-- > 0;) b = backward.add(WorkerRank(i), losses[i]);
+  for (std::uint32_t i = 0; i < 3; ++i) a = forward.add(WorkerRank(i), losses[i], at(1));
+  for (std::uint32_t i = 3; i-- > 0;) b = backward.add(WorkerRank(i), losses[i], at(1));
   ASSERT_TRUE(a && b);
   EXPECT_EQ(a->loss, b->loss);
   EXPECT_EQ(a->loss, (1e16 + 1.0 + 1.0) / 3.0);
@@ -29,8 +29,8 @@ TEST(IterationCombiner, SumsInRankOrderNotInOrderOfArrival) {
 
 TEST(IterationCombiner, NamesTheSlowest) {
   IterationCombiner combiner(3);
-  combiner.add(WorkerRank(0), 1.0);
-  combiner.add(WorkerRank(2), 1.0);
+  combiner.add(WorkerRank(0), 1.0, at(1));
+  combiner.add(WorkerRank(2), 1.0, at(1));
   EXPECT_EQ(combiner.slowest(), WorkerRank(1));
   EXPECT_EQ(combiner.completed(), 0);
 }
@@ -39,8 +39,8 @@ TEST(IterationCombiner, GoesOnWhereAnEarlierLifeStopped) {
   IterationCombiner combiner(2, 40);
   EXPECT_EQ(combiner.completed(), 40);
   EXPECT_EQ(combiner.next(WorkerRank(1)), 40);
-  EXPECT_FALSE(combiner.add(WorkerRank(1), 1.0));
-  const auto result = combiner.add(WorkerRank(0), 3.0);
+  EXPECT_FALSE(combiner.add(WorkerRank(1), 1.0, at(1)));
+  const auto result = combiner.add(WorkerRank(0), 3.0, at(1));
   ASSERT_TRUE(result);
   EXPECT_EQ(result->iteration, 40);
   EXPECT_EQ(result->loss, 2.0);
@@ -48,12 +48,13 @@ TEST(IterationCombiner, GoesOnWhereAnEarlierLifeStopped) {
 
 TEST(IterationCombiner, SkipsWhatIsLost) {
   IterationCombiner combiner(2);
-  for (int i = 0; i < 5; ++i) combiner.add(WorkerRank(0), i);  // rank 0: 0 to 4, rank 1: nothing
+  for (int i = 0; i < 5; ++i)
+    combiner.add(WorkerRank(0), i, at(1));  // rank 0: 0 to 4, rank 1: nothing
   combiner.skip_to(3);
   EXPECT_EQ(combiner.completed(), 3);
   EXPECT_EQ(combiner.next(WorkerRank(0)), 5);
   EXPECT_EQ(combiner.next(WorkerRank(1)), 3);
-  const auto third = combiner.add(WorkerRank(1), 5.0);
+  const auto third = combiner.add(WorkerRank(1), 5.0, at(1));
   ASSERT_TRUE(third);
   EXPECT_EQ(third->iteration, 3);
   EXPECT_EQ(third->loss, 4.0);
@@ -62,6 +63,14 @@ TEST(IterationCombiner, SkipsWhatIsLost) {
   combiner.skip_to(9);
   EXPECT_EQ(combiner.next(WorkerRank(0)), 9);
   EXPECT_EQ(combiner.next(WorkerRank(1)), 9);
+}
+
+TEST(IterationCombiner, AnIterationEndsWithItsLastWorkerWheneverThatIsTold) {
+  IterationCombiner combiner(2);
+  combiner.add(WorkerRank(1), 1.0, at(7));
+  EXPECT_EQ(combiner.add(WorkerRank(0), 1.0, at(3))->ended, at(7)) << "told late, made early";
+  combiner.add(WorkerRank(0), 1.0, at(8));
+  EXPECT_EQ(combiner.add(WorkerRank(1), 1.0, at(9))->ended, at(9));
 }
 
 TEST(TestCombiner, GoesOnWhereAnEarlierLifeStopped) {
@@ -82,6 +91,16 @@ TEST(TestCombiner, IsNeverTooFullForWhatCompletesATest) {
   ASSERT_TRUE(combiner.has_room(0));
   EXPECT_TRUE(combiner.add(WorkerRank(1), 0, {1.0, 1, 1}));
   EXPECT_TRUE(combiner.has_room(many));
+}
+
+TEST(TestCombiner, KnowsWhatAllHaveTold) {
+  TestCombiner combiner(2);
+  EXPECT_FALSE(combiner.are_told(0));
+  combiner.add(WorkerRank(0), 5, {1.0, 1, 1});
+  EXPECT_FALSE(combiner.are_told(5));
+  combiner.add(WorkerRank(1), 5, {1.0, 1, 1});
+  EXPECT_TRUE(combiner.are_told(5));
+  EXPECT_FALSE(combiner.are_told(6));
 }
 
 TEST(TestCombiner, NobodyHadSamples) {
@@ -116,6 +135,14 @@ TEST(RateWindow, WhatStandsStillComesDownToNothing) {
   for (int i = 0; i < 4; ++i) slow.add(at(20.0 * i), 64.0 * i);
   EXPECT_NEAR(slow.per_second(at(60)), 3.2, 1e-9);
   EXPECT_NEAR(slow.per_second(at(70)), 64.0 / 30, 1e-9);
+}
+
+TEST(RateWindow, TimeDoesNotGoBack) {
+  RateWindow rate;
+  rate.add(at(10), 0);
+  rate.add(at(11), 100);
+  rate.add(at(5), 200);
+  EXPECT_DOUBLE_EQ(rate.per_second(at(11)), 200.0);
 }
 
 TEST(RateWindow, IsBounded) {

@@ -459,7 +459,7 @@ class CoordinatorServer final : public CoordinatorService {
         service_(&cluster_, security_.get()),
         pulse_(pulse) {}
 
-  ~CoordinatorServer() override { shutdown("the service is destroyed"); }
+  ~CoordinatorServer() override { shutdown("the service is destroyed", std::nullopt); }
 
   absl::Status serve_metrics(const std::string& listen) {
     if (listen.empty()) return absl::OkStatus();
@@ -521,7 +521,7 @@ class CoordinatorServer final : public CoordinatorService {
   std::string metrics_url() const override { return metrics_ == nullptr ? "" : metrics_->url(); }
   std::string status_url() const override { return status_ == nullptr ? "" : status_->url(); }
 
-  void shutdown(const std::string& reason) override {
+  void shutdown(const std::string& reason, std::optional<OnShutdown> how) override {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (stopping_) return;
@@ -529,7 +529,7 @@ class CoordinatorServer final : public CoordinatorService {
       changed_.notify_all();
     }
     if (timer_.joinable()) timer_.join();
-    cluster_.shutdown(reason);
+    cluster_.shutdown(reason, how);
     port_.reset();
     if (server_ != nullptr) {
       // What is still open after the deadline is cancelled by gRPC.

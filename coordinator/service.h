@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -45,9 +46,11 @@ class CoordinatorService {
   virtual std::string metrics_address() const = 0;
   virtual std::string metrics_url() const = 0;
   virtual std::string status_url() const = 0;
-  /// Ends the running job, or leaves it to the next process (ClusterOptions::on_shutdown), tells
-  /// every node, writes the files, closes the port. Some seconds at most. Idempotent.
-  virtual void shutdown(const std::string& reason) = 0;
+  /// Ends the running job, or leaves it to the next process (as `how` says, or else
+  /// ClusterOptions::on_shutdown), tells every node, writes the files, closes the port. Some
+  /// seconds at most. Idempotent.
+  virtual void shutdown(const std::string& reason,
+                        std::optional<OnShutdown> how = std::nullopt) = 0;
 };
 
 }  // namespace poseidon

@@ -29,7 +29,7 @@ build_packages=(
 )
 test_packages=(
   clang clang-format clang-tidy libclang-rt-14-dev lld
-  python3 python3-venv python3-pil python3-numpy curl ca-certificates
+  python3 python3-venv python3-pil python3-numpy curl ca-certificates xz-utils
   # a machine to install Debian packages on; hosts with slow links
   mmdebstrap systemd-container iproute2 openssh-client
   # containers, by an engine that the test starts itself

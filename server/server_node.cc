@@ -271,7 +271,8 @@ void ServerNode::on_keep_checkpoints(const v1::KeepCheckpoints& keep) {
 }
 
 void ServerNode::on_stop(const v1::StopJob& stop) {
-  spdlog::info("epoch {} {}: {}", stop.epoch(), stop.succeeded() ? "is done" : "failed",
+  // Its reason says whether the job has failed, was ended, or goes on in another epoch.
+  spdlog::info("epoch {} {}: {}", stop.epoch(), stop.succeeded() ? "is done" : "is over",
                stop.reason());
   calibration_.end();
   drop(Epoch(stop.epoch()));

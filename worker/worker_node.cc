@@ -137,7 +137,8 @@ void WorkerNode::on_stop(const v1::StopJob& stop) {
     const std::lock_guard lock(mutex_);
     if (job_ == nullptr || job_->epoch() != Epoch(stop.epoch())) return;
   }
-  spdlog::info("epoch {} {}: {}", stop.epoch(), stop.succeeded() ? "is done" : "failed",
+  // Its reason says whether the job has failed, was ended, or goes on in another epoch.
+  spdlog::info("epoch {} {}: {}", stop.epoch(), stop.succeeded() ? "is done" : "is over",
                stop.reason());
   end_epoch(absl::CancelledError(stop.reason()));
 }

@@ -260,7 +260,7 @@ class Containers(unittest.TestCase):
         self.wait_for("the worker's restart", lambda: self.inspect("worker-1", ".RestartCount") == "1", 30)
         # Process 1 at the same address, as before, and yet another one: a lost worker, no more.
         self.wait_for("the worker to be missed", lambda: "was lost: it" in self.compose("logs", "coordinator"), 30)
-        self.assertNotIn("in a later epoch", self.compose("logs", "coordinator"))
+        self.assertNotIn("an earlier coordinator", self.compose("logs", "coordinator"))
         for daemon in DAEMONS:
             # The first check comes ten seconds after the start, which the job may be faster than.
             self.wait_for(f"{daemon} to be healthy",

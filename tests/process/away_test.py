@@ -261,6 +261,17 @@ class Killed(AwayTest):
             cluster.restart_coordinator()
         self.assert_undisturbed(cluster)
 
+    def test_the_end_of_its_terminal_keeps_the_job(self):
+        # Under nohup it is ignored, and would be by what we start.
+        self.addCleanup(signal.signal, signal.SIGHUP, signal.signal(signal.SIGHUP, lambda *_: None))
+        cluster = self.start_training()
+        with Slowed(cluster.workers[0]):
+            cluster.coordinator.signal(signal.SIGHUP)
+            self.assertEqual(cluster.coordinator.wait(20), 0, cluster.coordinator.log())
+            self.assertIn("its nodes train on", cluster.coordinator.log())
+            cluster.restart_coordinator()
+        self.assert_undisturbed(cluster)
+
     def test_while_an_operator_stops_the_job(self):
         """The next coordinator, which goes on with the job, is asked again."""
         cluster = self.start_training(job=ENDLESS)

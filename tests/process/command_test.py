@@ -194,6 +194,19 @@ class JobFiles(ProcessTest):
         self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
         self.assertIn("--to /proc/nowhere/trace.json", result.stderr)
 
+    def test_a_trace_that_is_ended_by_hand_leaves_nothing(self):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # A job in the background, or under nohup, ignores some, and so would what we start.
+            self.addCleanup(signal.signal, number, signal.signal(number, lambda *_: None))
+            folder = self.folder / f"ended by {number}"
+            folder.mkdir()
+            trace = self.start(f"trace-{number}", BIN / "poseidon", "trace", "--coordinator", "127.0.0.1:1",
+                               "--to", folder / "trace.json")
+            wait_for("the file that grows", lambda: list(folder.iterdir()))
+            trace.signal(number)
+            self.assertEqual(trace.wait(), -number)
+            self.assertEqual(list(folder.iterdir()), [])
+
     def test_more_nodes_than_there_are(self):
         self.refused(digits_job(checkpoint={"replicas": 2}), "job.json", "checkpoint.replicas: 2")
         self.refused(digits_job(membership={"min_workers": 2}), "job.json", "1 workers", "membership.min_workers")

@@ -386,6 +386,14 @@ class FullDisk(ProcessTest):
             self.skipTest(f"no small disk can be mounted here: {made.stderr.strip()}")
         self.addCleanup(subprocess.run, ["umount", "--lazy", self.folder / "disk"], check=True)
 
+    def fill(self):
+        """The disk, to its last block; the file to be removed."""
+        filler = self.folder / "disk/filler"
+        with filler.open("wb", buffering=0) as file, self.assertRaises(OSError):
+            while True:
+                file.write(bytes(4096))
+        return filler
+
     def test_lines_that_find_no_room_until_the_end_are_no_success(self):
         """The model is there, but not all that should be beside it."""
         run = self.folder / "run"
@@ -413,11 +421,8 @@ class FullDisk(ProcessTest):
         submitted = cluster.submit(digits_job(iterations=iterations, test_every_iterations=0), "--workers", 2,
                                    "--servers", 1, run_dir=run)
         self.assertEqual(submitted.returncode, 0, submitted.stderr)
-        filler = self.folder / "disk/filler"
         wait_for("job.json", lambda: (run / "job.json").exists())
-        with filler.open("wb", buffering=0) as file, self.assertRaises(OSError):
-            while True:
-                file.write(bytes(4096))
+        filler = self.fill()
         cluster.add(workers=2, servers=1)
         cluster.wait_for_iteration(20)
         status = cluster.status()
@@ -433,6 +438,30 @@ class FullDisk(ProcessTest):
         cluster.wait_for_state("done", timeout_s=120)
         lines, _ = metrics(run)
         self.assertEqual([line["iteration"] for line in lines], list(range(iterations)))
+
+    def test_a_worker_lost_while_the_state_directory_is_full_costs_no_iteration(self):
+        """What all have finished is stored, and waits for its manifest to be written."""
+        self.mount_small()
+        (self.folder / "disk/state").mkdir()
+        (self.folder / "state").symlink_to("disk/state")
+        run = self.folder / "run"
+        cluster = Cluster(self).add(workers=2, servers=2)
+        iterations = 400
+        submitted = cluster.submit(digits_job(iterations=iterations, test_every_iterations=0), "--workers", 2, run_dir=run)
+        self.assertEqual(submitted.returncode, 0, submitted.stderr)
+        wait_for_line(run, 30)
+        filler = self.fill()
+        complete = wait_for_line(run, 40)
+        cluster.workers[0].signal(signal.SIGKILL)
+        cluster.add_worker()
+        wait_for("the alarm", lambda: "cannot write down yet that iteration" in cluster.coordinator.log())
+        status = cluster.status()
+        self.assertEqual(status["state"], "recovering")
+        self.assertIn("No space left on device", status["message"])
+        filler.unlink()
+        cluster.wait_for_state("done", timeout_s=120)
+        cluster.assert_nearly_all_was_kept(complete)
+        self.assertEqual([line["iteration"] for line in metrics(run)[0]], list(range(iterations)))
 
     def test_a_finished_model_waits_for_its_folder(self):
         cluster = Cluster(self).add(workers=1, servers=1)

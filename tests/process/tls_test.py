@@ -325,7 +325,9 @@ class Tls(ProcessTest):
         cluster = self.cluster(place=FewFiles())
         cluster.add(workers=2, servers=1)
         endless = digits_job(iterations=1000000, test_every_iterations=0)
-        self.assertEqual(cluster.submit(endless, "--workers", 2).returncode, 0)
+        submitted = cluster.submit(endless, "--workers", 2)
+        self.assertEqual(submitted.returncode, 0)
+        self.assertIn(f"poseidon status --coordinator {cluster.address} --tls-dir {self.ours / 'operator'}\n", submitted.stdout)
         cluster.wait_for_iteration(5)
         coordinator = cluster.coordinator
         before = resident_bytes(coordinator.pid)

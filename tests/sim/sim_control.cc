@@ -131,7 +131,7 @@ void SimControl::conversation_ended(const absl::Status& status) {
 void SimControl::pump() {
   if (stream_ == nullptr || writing_) return;
   if (outgoing_.empty() && sends_reports_) {
-    if (std::optional<v1::NodeMessage> report = outbox_.next()) {
+    if (std::optional<v1::NodeMessage> report = outbox_.next(transport_->now())) {
       outgoing_.push_back(*std::move(report));
     }
   }
@@ -148,7 +148,7 @@ void SimControl::on_written() {
 }
 
 bool SimControl::send(v1::NodeMessage message) {
-  if (outbox_.add(message)) {
+  if (outbox_.add(message, transport_->now())) {
     pump();
     return true;
   }

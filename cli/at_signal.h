@@ -1,0 +1,37 @@
+#pragma once
+
+// What a command does last when it is ended by Ctrl-C, SIGTERM or the end of its terminal.
+//
+// Before: a command is about to wait. After: the process ends by the signal, as ever.
+
+#include <signal.h>
+
+#include <array>
+#include <filesystem>
+#include <string>
+
+namespace poseidon {
+
+/// While one of these lives, SIGINT, SIGTERM and SIGHUP do this before they end the process. A
+/// signal that the process ignores, as a shell's background job may, stays ignored. One at a time;
+/// made and destroyed on one thread.
+class AtSignal {
+ public:
+  struct LastThings {
+    std::string words;             ///< to stderr; "" for none
+    std::filesystem::path remove;  ///< a file; "" for none
+  };
+  explicit AtSignal(LastThings things);
+  ~AtSignal();
+  AtSignal(const AtSignal&) = delete;
+  AtSignal& operator=(const AtSignal&) = delete;
+
+ private:
+  struct Saved {
+    int number;
+    struct sigaction action {};
+  };
+  std::array<Saved, 3> saved_{{{SIGINT}, {SIGTERM}, {SIGHUP}}};
+};
+
+}  // namespace poseidon
