@@ -121,9 +121,10 @@ JobActions JobRun::on_members(const std::vector<NodeInfo>& members, Nanoseconds 
   const bool epoch_is_used = std::ranges::any_of(
       members, [this](const NodeInfo& node) { return node.newest_epoch >= epoch_; });
   if (epoch_is_used) {
-    if (!no_epoch_why_.empty()) message_ = absl::StrCat("waits for an epoch: ", no_epoch_why_);
-    if (now < ask_epoch_after_ || std::exchange(epoch_asked_, true)) return actions;
-    epoch_asked_at_ = now;
+    const std::string& why = next_epoch_.why();
+    if (!why.empty()) message_ = absl::StrCat("waits for an epoch: ", why);
+    if (!next_epoch_.is_due(now)) return actions;
+    next_epoch_.ask(now);
     actions.emplace_back(TakeEpoch{});
   } else if (choose_nodes(members)) {
     begin_planning(now, actions);
@@ -135,12 +136,11 @@ JobActions JobRun::on_members(const std::vector<NodeInfo>& members, Nanoseconds 
 JobActions JobRun::on_epoch_instead(const absl::StatusOr<std::uint64_t>& epoch, Nanoseconds now) {
   JobActions actions;
   if (!epoch.ok()) {  // the disk may have room again soon; waiting has its deadline
-    no_epoch_why_ = std::string(epoch.status().message());
-    message_ = absl::StrCat("waits for an epoch: ", no_epoch_why_);
-    ask_epoch_after_ = now + kDiskPause;
+    next_epoch_.refused(std::string(epoch.status().message()), now);
+    message_ = absl::StrCat("waits for an epoch: ", next_epoch_.why());
     return actions;
   }
-  no_epoch_why_.clear();
+  next_epoch_.granted();
   actions.emplace_back(LogLine{absl::StrFormat(
       "job %s: it is in epoch %d instead of %d, of which a server has another coordinator's "
       "checkpoints",
@@ -307,13 +307,7 @@ JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now,
     checkpoints_.set_data(data());
     lines_are_lost_ = false;
     message_.clear();
-    if (!started_) {
-      started_ = now;
-      started_from_ = first_iteration_;
-    }
-    iterated_ = now;
-    images_.clear();
-    images_.add(now, images_done());
+    pace_.begin_epoch(now, first_iteration_);
     for (Participant& server : servers_) server.state = ParticipantState::kRunning;
     for (Participant& worker : workers_) {
       worker.state = ParticipantState::kRunning;
@@ -395,7 +389,7 @@ JobActions JobRun::tick(Nanoseconds now) {
   tick_recovery(now, actions);
   tick_change(now, actions);
   if (leave_out_silent(now, actions)) return actions;
-  if (state_ == JobState::kWaiting && !no_epoch_why_.empty()) {
+  if (state_ == JobState::kWaiting && !next_epoch_.why().empty()) {
     for (JobAction& action : on_members(std::vector(members_), now)) {
       actions.push_back(std::move(action));
     }
@@ -408,9 +402,10 @@ JobActions JobRun::tick(Nanoseconds now) {
 }
 
 void JobRun::forgive(Nanoseconds duration, Nanoseconds now) {
-  for (Nanoseconds* since : {&entered_, &last_progress_, &vacant_since_, &epoch_asked_at_}) {
+  for (Nanoseconds* since : {&entered_, &last_progress_, &vacant_since_}) {
     *since = std::min(*since + duration, now);
   }
+  next_epoch_.forgive(duration, now);
   if (recovering_since_) recovering_since_ = std::min(*recovering_since_ + duration, now);
   if (stopping_) stopping_->until += duration;
   if (calibration_) calibration_->forgive(duration);
@@ -434,12 +429,10 @@ JobProgress JobRun::progress(Nanoseconds now) const {
   progress.completed = iterations_ ? iterations_->completed() : first_iteration_;
   progress.loss = loss_;
   progress.test = test_;
-  progress.images_per_s = images_.per_second(until);
-  if (started_) {
-    progress.training_seconds = seconds(until - *started_);
-    progress.iterated_seconds = seconds(std::max(iterated_ - *started_, Nanoseconds(0)));
-  }
-  progress.training_from = started_from_;
+  progress.images_per_s = pace_.images_per_s(until);
+  progress.training_seconds = pace_.seconds_until(until);
+  progress.iterated_seconds = pace_.iterated_seconds();
+  progress.training_from = pace_.first();
   return progress;
 }
 

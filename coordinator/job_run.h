@@ -45,6 +45,7 @@
 #include "common/plan.h"
 #include "coordinator/calibration_run.h"
 #include "coordinator/checkpoint_commit.h"
+#include "coordinator/disk_request.h"
 #include "coordinator/elastic_job.h"
 #include "coordinator/idle_recoveries.h"
 #include "coordinator/job_actions.h"
@@ -54,6 +55,7 @@
 #include "coordinator/mishaps.h"
 #include "coordinator/reports.h"
 #include "coordinator/training_data.h"
+#include "coordinator/training_pace.h"
 #include "coordinator/unreachable_pairs.h"
 
 namespace poseidon {
@@ -229,9 +231,9 @@ class JobRun {
   Iteration first_iteration() const { return first_iteration_; }  ///< of this epoch
   int recoveries() const { return recoveries_; }
   const std::string& recovering_from() const { return recovering_from_; }  ///< the last time
-  bool has_trained() const { return started_.has_value(); }  ///< in this epoch or before
-  JobCounts counts() const;                                  ///< for metrics
-  std::uint32_t begun_with() const { return begun_with_; }   ///< workers of the first epoch
+  bool has_trained() const { return pace_.has_begun(); }    ///< in this epoch or before
+  JobCounts counts() const;                                 ///< for metrics
+  std::uint32_t begun_with() const { return begun_with_; }  ///< workers of the first epoch
   /// What it trains on; nothing before a worker of it was ready.
   std::optional<DataIdentity> data() const { return data_.identity(); }
   std::uint64_t samples() const { return samples_; }  ///< that all had taken before this epoch
@@ -390,7 +392,7 @@ class JobRun {
   std::optional<IterationCombiner> iterations_;
   std::uint64_t advances_ = 0;
   std::optional<TestCombiner> tests_;
-  RateWindow images_;
+  TrainingPace pace_;
   std::optional<double> loss_;
   std::optional<TestResult> test_;
   bool model_stored_ = false;
@@ -414,17 +416,10 @@ class JobRun {
   std::size_t most_that_fit_ = std::numeric_limits<std::size_t>::max();  ///< as far as is known
   std::map<NodeId, HeldVersions> held_;  ///< of those that have halted
   Iteration saving_ = 0;                 ///< while saving: the version
-  /// While halting and saving: of these all parts are stored, but the state directory does not take
-  /// the manifest.
-  struct Unwritten {
-    std::string why;
-    std::optional<Nanoseconds> write_again;  ///< nothing: it is being written
-  };
-  std::map<SnapshotId, Unwritten> unwritten_;
-  bool epoch_asked_ = false;
-  Nanoseconds epoch_asked_at_{0};
-  Nanoseconds ask_epoch_after_{0};
-  std::string no_epoch_why_;  ///< why the last one could not be had
+  /// While halting and saving: of these all parts are stored, but the disk has refused the
+  /// manifest.
+  std::map<SnapshotId, DiskRequest> unwritten_;
+  DiskRequest next_epoch_;
   int recoveries_ = 0;
   JobCounts counts_;  ///< but for checkpoints
 
@@ -451,10 +446,7 @@ class JobRun {
   std::uint32_t begun_with_ = 0;  ///< workers of the first epoch
   std::uint64_t samples_ = 0;     ///< that all have taken before first_iteration_
   IdleRecoveries idle_recoveries_;
-  Iteration furthest_ = 0;              ///< how many iterations have ever been complete
-  std::optional<Nanoseconds> started_;  ///< when Start was sent ...
-  Iteration started_from_ = 0;          ///< ... and from which iteration on
-  Nanoseconds iterated_{0};             ///< when the last iteration ended, as far as is known
+  Iteration furthest_ = 0;  ///< how many iterations have ever been complete
   std::optional<Nanoseconds> ended_at_;
 };
 

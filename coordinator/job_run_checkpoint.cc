@@ -140,25 +140,24 @@ JobActions JobRun::on_checkpoint_report(NodeId from, Epoch epoch, CheckpointComm
 JobActions JobRun::on_manifest_written(SnapshotId snapshot, const absl::Status& status,
                                        Nanoseconds now) {
   JobActions actions;
-  const auto earlier = unwritten_.extract(snapshot);
   const bool is_held = (state_ == JobState::kHalting || state_ == JobState::kSaving) &&
                        checkpoints_.being_written(snapshot) != nullptr;
   if (!status.ok() && is_held && waits_for_disk(now)) {
     // The disk may have room again soon, and everybody waits, and holds what it has.
     const std::string why(status.message());
-    unwritten_[snapshot] = {.why = why, .write_again = now + kDiskPause};
-    if (state_ == JobState::kSaving && !stopping_) {
-      message_ = absl::StrCat("recovers: ", recovering_from_, "; cannot write down yet that ",
-                              "iteration ", saving_, " is saved: ", why);
-    }
-    if (earlier.empty() || earlier.mapped().why != why) {
+    const std::string text = absl::StrCat("cannot write down yet that iteration ",
+                                          snapshot_iteration(snapshot), " is saved: ", why);
+    if (unwritten_[snapshot].refused(why, now)) {
       actions.emplace_back(
-          LogLine{absl::StrCat("job ", description_.id, " cannot write down yet that iteration ",
-                               snapshot_iteration(snapshot), " is saved: ", why, "; tries again"),
+          LogLine{absl::StrCat("job ", description_.id, " ", text, "; tries again"),
                   LogLine::Kind::kAlarm});
+    }
+    if (state_ == JobState::kSaving && !stopping_) {
+      message_ = absl::StrCat("recovers: ", recovering_from_, "; ", text);
     }
     return actions;
   }
+  unwritten_.erase(snapshot);
   carry_out(checkpoints_.on_manifest_written(snapshot, status), actions);
   after_checkpoint_event(now, actions);
   return actions;
@@ -177,18 +176,18 @@ bool JobRun::waits_for_disk(Nanoseconds now) const {
 
 void JobRun::write_again(Nanoseconds now, JobActions& actions) {
   if (!waits_for_disk(now)) return;
-  for (auto& [snapshot, unwritten] : unwritten_) {
-    if (!unwritten.write_again || now < *unwritten.write_again) continue;
-    unwritten.write_again.reset();
+  for (auto& [snapshot, manifest] : unwritten_) {
+    if (!manifest.is_due(now)) continue;
+    manifest.ask(now);
     actions.emplace_back(WriteManifest{*checkpoints_.being_written(snapshot)});
   }
 }
 
 /// What is on its way to the disk may get there; all else will not.
 void JobRun::give_up_unwritten(JobActions& actions) {
-  for (const auto& [snapshot, unwritten] : std::exchange(unwritten_, {})) {
-    if (!unwritten.write_again) continue;
-    carry_out(checkpoints_.on_manifest_written(snapshot, absl::AbortedError(unwritten.why)),
+  for (const auto& [snapshot, manifest] : std::exchange(unwritten_, {})) {
+    if (manifest.is_under_way()) continue;
+    carry_out(checkpoints_.on_manifest_written(snapshot, absl::AbortedError(manifest.why())),
               actions);
   }
 }

@@ -263,14 +263,14 @@ void JobRun::settle_stop(Nanoseconds now, JobActions& actions) {
   if (waits_to_stop(now)) {
     message_ = absl::StrCat(stopping_->why, "; it ends when what it has trained is saved",
                             reports_awaited_text(),
-                            unwritten_.empty() ? "" : "; " + unwritten_.rbegin()->second.why);
+                            unwritten_.empty() ? "" : "; " + unwritten_.rbegin()->second.why());
     return;
   }
   std::string failed;
   if (!unwritten_.empty()) {
-    const auto& [snapshot, unwritten] = *unwritten_.rbegin();
+    const auto& [snapshot, manifest] = *unwritten_.rbegin();
     failed =
-        absl::StrCat(" (", snapshot_name(snapshot), " is not written down: ", unwritten.why, ")");
+        absl::StrCat(" (", snapshot_name(snapshot), " is not written down: ", manifest.why(), ")");
   }
   give_up_unwritten(actions);
   if (is_trained()) {  // and only its last checkpoint is not whole

@@ -130,10 +130,9 @@ bool JobRun::leave_out_unfit(const Participant& failed, const std::string& reaso
 /// Why it cannot train with them; "": it can.
 std::string JobRun::check_data(const Participant& worker, const DataIdentity& found,
                                JobActions& actions) {
-  TrainingData::Answer answer = data_.on_found({.name = participant_text(worker),
-                                                .is_new = worker.is_new,
-                                                .run_started = started_.has_value()},
-                                               found);
+  TrainingData::Answer answer = data_.on_found(
+      {.name = participant_text(worker), .is_new = worker.is_new, .run_started = has_trained()},
+      found);
   if (!answer.remark.empty()) {
     actions.emplace_back(
         LogLine{absl::StrCat("job ", description_.id, ": ", answer.remark), LogLine::Kind::kAlarm});
@@ -143,7 +142,7 @@ std::string JobRun::check_data(const Participant& worker, const DataIdentity& fo
 
 /// Until the run has trained, no worker's data are the run's: who said so may be gone.
 void JobRun::forget_untrained_data() {
-  if (started_) return;
+  if (has_trained()) return;
   data_.forget();
   if (!source_ || !source_->data) return;
   data_.set_checkpoint(*source_->data,
@@ -286,7 +285,7 @@ bool JobRun::leave_out_unreachable(const Participant& failed, const std::string&
 /// Whoever has not got ready in all that time holds up a run that has trained without it, or was
 /// fine before: it goes on without. False: the run has not trained, and they end it.
 bool JobRun::leave_out_silent(Nanoseconds now, JobActions& actions) {
-  if (!is_preparing() || state_ == JobState::kCalibrating || !started_ ||
+  if (!is_preparing() || state_ == JobState::kCalibrating || !has_trained() ||
       now - entered_ <= options_.preparing_timeout) {
     return false;
   }

@@ -296,15 +296,15 @@ bool JobRun::fill_vacancies(bool in_time, bool needed, std::string& missing, Nan
 }
 
 void JobRun::try_replacing(Nanoseconds now, JobActions& actions) {
-  if (epoch_asked_ && now - epoch_asked_at_ > options_.recovery_timeout) {
+  if (next_epoch_.is_under_way() && next_epoch_.waited(now) > options_.recovery_timeout) {
     end(false,
         absl::StrFormat("the job cannot recover (%s): the coordinator's state directory has not "
                         "taken the number of a new epoch for %.0f s: is its disk in order?",
-                        recovering_from_, seconds(now - epoch_asked_at_)),
+                        recovering_from_, seconds(next_epoch_.waited(now))),
         now, actions);
     return;
   }
-  if (epoch_asked_ || now < ask_epoch_after_) return;
+  if (!next_epoch_.is_due(now)) return;
   const Nanoseconds waited = now - vacant_since_;
   const bool in_time = waited < description_.replace_timeout;
   const Nanoseconds most_waited = description_.replace_timeout + options_.recovery_timeout;
@@ -316,8 +316,7 @@ void JobRun::try_replacing(Nanoseconds now, JobActions& actions) {
   }
   if (all_there && choose_source(in_time, missing)) {
     add_workers(now);
-    epoch_asked_ = true;
-    epoch_asked_at_ = now;
+    next_epoch_.ask(now);
     message_ = absl::StrCat("recovers: ", recovering_from_, "; begins a new epoch");
     actions.emplace_back(TakeEpoch{});
     return;
@@ -354,7 +353,7 @@ void JobRun::try_replacing(Nanoseconds now, JobActions& actions) {
 JobActions JobRun::on_epoch(const absl::StatusOr<std::uint64_t>& epoch, Nanoseconds now) {
   JobActions actions;
   // Of this job's predecessor of the same name, perhaps.
-  if (!std::exchange(epoch_asked_, false)) return actions;
+  if (!next_epoch_.answer()) return actions;
   if (state_ == JobState::kWaiting) return on_epoch_instead(epoch, now);
   if (state_ != JobState::kReplacing) return actions;  // ended meanwhile
   if (!epoch.ok()) {
@@ -366,16 +365,15 @@ JobActions JobRun::on_epoch(const absl::StatusOr<std::uint64_t>& epoch, Nanoseco
           actions);
       return actions;
     }
-    if (std::exchange(no_epoch_why_, why) != why) {
+    if (next_epoch_.refused(why, now)) {
       actions.emplace_back(LogLine{
           absl::StrCat("job ", description_.id, " waits for a new epoch: ", why, "; tries again"),
           LogLine::Kind::kAlarm});
     }
     message_ = absl::StrCat("recovers: ", recovering_from_, "; waits for a new epoch: ", why);
-    ask_epoch_after_ = now + kDiskPause;
     return actions;
   }
-  no_epoch_why_.clear();
+  next_epoch_.granted();
   // A newer one may have got to the disk just before.
   if (const auto usable = usable_checkpoints();
       !usable.empty() && (!source_ || source_->snapshot != usable.back()->snapshot)) {

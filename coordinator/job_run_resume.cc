@@ -132,11 +132,7 @@ std::unique_ptr<JobRun> JobRun::resume(JobRunOptions options, JobDescription des
   run->loss_ = running.loss;
   run->test_ = running.test;
   run->model_stored_ = running.model_stored;
-  run->started_ = now - running.age;  // of the epoch
-  run->started_from_ = run->first_iteration_;
-  // What was made while nobody was here is told of with its age: first comes the speed since then.
-  run->images_.add(*run->started_, 0.0);
-  run->iterated_ = now;
+  run->pace_.go_on(now - running.age, now, run->first_iteration_);
   run->message_.clear();
   run->enter(JobState::kRunning, now);
   run->trained_workers_ = run->workers_.size();

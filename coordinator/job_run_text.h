@@ -13,9 +13,6 @@
 
 namespace poseidon {
 
-/// Until what could not be written down, and everybody waits for, is tried again.
-inline constexpr Nanoseconds kDiskPause = std::chrono::seconds(3);
-
 inline std::string participant_text(const Participant& participant) {
   return absl::StrFormat("%s %d (%s)", role_name(participant.node.role), participant.index,
                          node_place(participant.node));

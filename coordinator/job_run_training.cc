@@ -1,7 +1,6 @@
 // The training's part of JobRun: what workers report of iterations and tests, and the lines that
 // come of it (job_run.cc has the job's life).
 
-#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -51,8 +50,9 @@ JobActions JobRun::on_iteration(NodeId from, Epoch epoch, Iteration iteration, d
         now, actions);
     return actions;
   }
-  const Nanoseconds ended = std::max(now - age, *started_);
-  if (const auto result = iterations_->add(rank, loss, ended)) complete_iteration(*result, actions);
+  if (const auto result = iterations_->add(rank, loss, now - age)) {
+    complete_iteration(*result, actions);
+  }
   return actions;
 }
 
@@ -86,20 +86,19 @@ double JobRun::images_done() const {
 
 void JobRun::complete_iteration(const IterationResult& result, JobActions& actions) {
   loss_ = result.loss;
-  iterated_ = result.ended;
   checkpoints_.on_loss(result.iteration, result.loss);
   if (iterations_->completed() > furthest_) {
     furthest_ = iterations_->completed();
     idle_recoveries_.got_on();
     forget_mishaps();
   }
-  images_.add(result.ended, images_done());
+  const double images_per_s = pace_.on_iteration(result.ended, images_done());
   actions.emplace_back(AppendMetrics{
       .line = json_line({{"iteration", result.iteration},
                          {"loss", result.loss},
                          {"learning_rate", elastic_.learning_rate_factor *
                                                description_.learning_rate(result.iteration)},
-                         {"images_per_s", images_.per_second(result.ended)}}),
+                         {"images_per_s", images_per_s}}),
       .reaches = snapshot_id(epoch_, result.iteration + 1)});
 }
 
