@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <string_view>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/daemon.h"
 #include "common/grpc_status.h"
 #include "common/ids.h"
@@ -20,6 +23,17 @@ namespace poseidon {
 namespace {
 
 constexpr Milliseconds kPause{50};
+
+/// As a shell takes it for one word.
+std::string shell_word(const std::string& text) {
+  const bool is_plain = std::ranges::all_of(text, [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+           std::string_view("/._-+:@%,=~").find(c) != std::string_view::npos;
+  });
+  if (is_plain && !text.starts_with('~')) return text;
+  return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
+}
+
 /// A coordinator that collects ends by itself before (TraceRun::kCollectTimeout).
 constexpr Milliseconds kTraceCollectTimeout{90000};
 constexpr int kMaxAnswerBytes = 64 << 20;
@@ -109,7 +123,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::make(
                             Security::load(access.security, PeerRole::kOperator));
   auto client = std::make_unique<CoordinatorClient>(access.coordinator, std::move(security));
   const auto name = [&client](const char* option, const std::string& value) {
-    if (!value.empty()) absl::StrAppend(&client->options_, " ", option, " ", value);
+    if (!value.empty()) absl::StrAppend(&client->options_, " ", option, " ", shell_word(value));
   };
   name("--tls-dir", access.security.tls_dir);
   name("--join-token-file", access.security.join_token_file);

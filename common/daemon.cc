@@ -290,7 +290,7 @@ StopSignals::~StopSignals() {
 }
 
 void StopSignals::watch() {
-  bool stopping = false;
+  bool stopping = false, was_told = false;
   pollfd fds[2] = {{signal_fd_.get(), POLLIN, 0}, {wake_fd_.get(), POLLIN, 0}};
   while (true) {
     // Without a deadline on purpose: this thread lives as long as the process waits for signals.
@@ -299,9 +299,11 @@ void StopSignals::watch() {
     signalfd_siginfo info{};
     if (::read(signal_fd_.get(), &info, sizeof(info)) != sizeof(info)) continue;
     const auto number = static_cast<int>(info.ssi_signo);
-    if (stopping && number == SIGHUP) continue;  // kernel and shell both send it
-    if (stopping) ::_exit(128 + number);
-    stopping = true;
+    // Kernel, shell and session manager may each send it, and SIGTERM with it.
+    const bool is_hangup = number == SIGHUP;
+    if (was_told && !is_hangup) ::_exit(128 + number);
+    was_told = was_told || !is_hangup;
+    if (std::exchange(stopping, true)) continue;
     on_stop_(absl::StrCat("SIG", ::sigabbrev_np(number)));
   }
 }

@@ -15,6 +15,7 @@ namespace poseidon {
 absl::StatusOr<std::string> directory_identity(const std::filesystem::path& directory,
                                                std::string_view file, std::string_view remedy) {
   const std::filesystem::path path = directory / file;
+  remove_leftovers(path);
   absl::StatusOr<std::string> text = read_file(path, 1024);
   if (absl::IsNotFound(text.status())) {
     std::random_device random;  // the system's: two directories must never draw the same

@@ -40,6 +40,8 @@ absl::Status write_manifest(const fs::path& directory, const fs::path& path,
 absl::Status remove_manifest(const fs::path& path) {
   // Should it come back, it would name parts that servers have dropped by then.
   const absl::Status status = remove_durably(path);
+  std::error_code is_not_empty;
+  fs::remove(path.parent_path(), is_not_empty);  // the job's folder, with its last one
   return status.ok() ? status : absl::UnavailableError(status.message());
 }
 
@@ -64,10 +66,30 @@ std::vector<fs::directory_entry> entries_of(const fs::path& folder,
   return entries;
 }
 
+constexpr const char* kTemporary = ".tmp-";  ///< AtomicFile's
+
+/// What a process that was killed has left of files that it was about to write.
+void remove_leftovers_in(const fs::path& folder) {
+  std::vector<std::string> ignored;
+  for (const fs::directory_entry& entry : entries_of(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const std::size_t end = name.find(kTemporary);
+    if (end != std::string::npos) remove_leftovers(folder / name.substr(0, end));
+  }
+}
+
 }  // namespace
 
 absl::Status CheckpointArchive::create() const {
   POSEIDON_RETURN_IF_ERROR(create_folder(directory_));
+  remove_leftovers_in(directory_);
+  std::vector<std::string> ignored;
+  for (const fs::directory_entry& job : entries_of(directory_, ignored)) {
+    std::error_code error;
+    if (!job.is_directory(error)) continue;
+    remove_leftovers_in(job.path());
+    fs::remove(job.path(), error);  // where it has no manifest
+  }
   return write_file_atomically(directory_ / kMarker,
                                "The manifests of this coordinator's checkpoints.\n");
 }
@@ -86,6 +108,7 @@ std::vector<CheckpointManifest> CheckpointArchive::load(
     const std::string name = job.path().filename().string();
     is_there = is_there || name == kMarker;
     if (name == kMarker || name == "lost+found" || name.starts_with('.')) continue;
+    if (name.starts_with(absl::StrCat(kMarker, kTemporary))) continue;  // create() was killed
     is_there = true;
     std::error_code unknown;
     if (!job.is_directory(unknown)) {

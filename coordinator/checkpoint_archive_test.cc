@@ -76,6 +76,37 @@ TEST_F(ArchiveTest, ManifestsAreReadOldestFirst) {
   EXPECT_THAT(unreadable_, IsEmpty());
 }
 
+TEST_F(ArchiveTest, WhatKilledProcessesLeftIsNoDamageAndGoes) {
+  write(10);
+  const fs::path marker = folder_ / "checkpoints" / "CHECKPOINTS.tmp-4955-0";
+  const fs::path half = job() / "1-30.json.tmp-1-0";
+  const fs::path left = folder_ / "checkpoints" / "digits-0";
+  std::ofstream(marker) << "The manifests";
+  std::ofstream(half) << "half";
+  fs::create_directory(left);
+  std::ofstream(left / "1-5.json.tmp-1-0") << "half";
+  EXPECT_THAT(load(), ElementsAre(10));
+  EXPECT_THAT(unreadable_, IsEmpty());
+  EXPECT_TRUE(archive_.create().ok());
+  EXPECT_FALSE(fs::exists(marker) || fs::exists(half) || fs::exists(left));
+  EXPECT_THAT(load(), ElementsAre(10));
+}
+
+TEST_F(ArchiveTest, AJobsFolderGoesWithItsLastManifest) {
+  struct AtOnce final : Background {
+    void enqueue(std::function<void()> task) override { task(); }
+  } disk;
+  write(10);
+  write(20);
+  const auto done = [](const absl::Status& status) { EXPECT_TRUE(status.ok()) << status; };
+  archive_.remove(disk, manifest(10), done);
+  EXPECT_THAT(load(), ElementsAre(20));
+  archive_.remove(disk, manifest(20), done);
+  EXPECT_FALSE(fs::exists(job()));
+  archive_.write(disk, manifest(30), done);
+  EXPECT_THAT(load(), ElementsAre(30));
+}
+
 TEST_F(ArchiveTest, WhatIsNoManifestIsToldAndHidesNoOther) {
   write(10);
   std::ofstream(job() / "1-20.json") << "";

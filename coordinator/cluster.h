@@ -296,6 +296,7 @@ class Cluster {
   std::optional<std::uint64_t> uploading_;  ///< the epoch whose model is on its way
   std::string model_refused_;               ///< why the last one was, if it will come again
   std::string lines_refused_;               ///< why the disk of directory_ does not take them
+  std::string record_refused_;              ///< why the state directory does not take its record
   std::string lines_lost_;                  ///< likewise, when the job had ended and they waited
   Nanoseconds last_seen_{0};                ///< when this process last did anything
   bool is_cut_off_ = false;                 ///< then

@@ -216,7 +216,8 @@ RunDirectory::Events Cluster::run_directory_events() {
               [this](const absl::Status& status) {
                 const std::lock_guard<std::mutex> lock(mutex_);
                 lines_refused_ = absl::StrCat(
-                    status.message(), "; training goes on, and what could not be written is kept");
+                    status.message(),
+                    "; what could not be written is kept, and tried again: free some space");
                 note(EventKind::kAlarm, lines_refused_);
               },
           .on_error =
@@ -230,6 +231,20 @@ RunDirectory::Events Cluster::run_directory_events() {
                 } else if (job_) {
                   apply(job_->fail(std::string(status.message()), clock_->now()));
                 }
+              },
+          .on_record =
+              [this](const absl::Status& status) {
+                const std::lock_guard<std::mutex> lock(mutex_);
+                if (status.ok()) {
+                  record_refused_.clear();
+                  note(EventKind::kJob, absl::StrCat(state_->job_file().string(), " is written"));
+                  return;
+                }
+                record_refused_ = absl::StrCat(
+                    status.message(),
+                    "; the job goes on, and this is tried again, but a coordinator that is started "
+                    "now would go on from an older record: free some space");
+                note(EventKind::kAlarm, record_refused_);
               },
           .on_closed = [this] { files_are_closed(); }};
 }
@@ -346,6 +361,7 @@ void Cluster::install_job(std::unique_ptr<JobRun> job, const v1::SubmitRequest& 
   files_closed_ = false;
   for (auto& [asker, follower] : followers_) follower.end_told = false;
   lines_refused_.clear();
+  record_refused_.clear();
   lines_lost_.clear();
   if (earlier && source_ && earlier->next_iteration < snapshot_iteration(*source_)) {
     note(EventKind::kAlarm,
@@ -418,8 +434,8 @@ void Cluster::fill_job(v1::GetStatusResponse& out) const {
   if (!model_refused_.empty() && job_->state() == JobState::kRunning) {
     out.set_message(absl::StrCat(model_refused_, "; worker 0 keeps it and comes again"));
   }
-  if (!lines_refused_.empty() && job_->state() == JobState::kRunning) {
-    out.set_message(lines_refused_);
+  if (job_->state() == JobState::kRunning && !(lines_refused_ + record_refused_).empty()) {
+    out.set_message(lines_refused_.empty() ? record_refused_ : lines_refused_);
   }
   if (membership_.isolated_since() && !job_->ended()) {
     out.set_message("no node is heard just now: training may be further than this tells");

@@ -21,6 +21,9 @@ void Cluster::send_assignment(const SendAssignment& assignment) {
   assign.set_index(assignment.index);
   assign.set_job_id(job_->description().id);
   begun_ = std::max(begun_, job_->epoch());
+  // Of epochs that are over nothing is in the making any more: what they left, goes.
+  const NodeInfo* node = membership_.find(assignment.node);
+  if (node != nullptr && node->role == NodeRole::kServer) send_keep(*node);
   if (const CheckpointManifest* source = job_->restore()) {
     *assign.mutable_restore() = restore_to_message(*source, job_->restore_addresses());
   }
@@ -135,6 +138,7 @@ void Cluster::remove_manifest(const CheckpointManifest& manifest) {
       note(EventKind::kAlarm, absl::StrCat("checkpoint ", snapshot_name(snapshot),
                                            " could not be removed: ", status.message()));
     }
+    job_changed_.notify_all();
   });
 }
 

@@ -114,6 +114,7 @@ void Cluster::set_metrics_address(const std::string& address, bool has_tls) {
   const std::lock_guard<std::mutex> lock(mutex_);
   metrics_address_ = reachable_metrics_address(address);
   pages_have_tls_ = has_tls;
+  disk_.background->enqueue([path = state_->path() / kTargetsFile] { remove_leftovers(path); });
   write_targets();
 }
 

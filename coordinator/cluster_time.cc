@@ -17,6 +17,7 @@ namespace {
 constexpr Nanoseconds kDriftInterval = TrafficMonitor::kWindow;
 /// How long shutdown waits for the last files.
 constexpr std::chrono::seconds kFilesTimeout{10};
+constexpr std::chrono::seconds kSettleTimeout{2};  ///< of manifests that are being written, or go
 
 }  // namespace
 
@@ -153,6 +154,8 @@ void Cluster::shutdown(const std::string& reason, std::optional<OnShutdown> how)
   } else {
     end_before_shutdown(reason, lock);
   }
+  // Whose manifests go are forgotten by the servers that are here.
+  job_changed_.wait_for(lock, kSettleTimeout, [this] { return settling_.empty(); });
   if (trace_) {
     trace_sink_->finish(absl::UnavailableError("the coordinator stops"));
     trace_.reset();

@@ -416,8 +416,8 @@ class JobRun {
   std::size_t most_that_fit_ = std::numeric_limits<std::size_t>::max();  ///< as far as is known
   std::map<NodeId, HeldVersions> held_;  ///< of those that have halted
   Iteration saving_ = 0;                 ///< while saving: the version
-  /// While halting and saving: of these all parts are stored, but the disk has refused the
-  /// manifest.
+  /// While halting and saving, or about to end: of these all parts are stored, but the disk has
+  /// refused the manifest.
   std::map<SnapshotId, DiskRequest> unwritten_;
   DiskRequest next_epoch_;
   int recoveries_ = 0;

@@ -140,10 +140,10 @@ JobActions JobRun::on_checkpoint_report(NodeId from, Epoch epoch, CheckpointComm
 JobActions JobRun::on_manifest_written(SnapshotId snapshot, const absl::Status& status,
                                        Nanoseconds now) {
   JobActions actions;
-  const bool is_held = (state_ == JobState::kHalting || state_ == JobState::kSaving) &&
+  const bool is_held = (state_ == JobState::kHalting || state_ == JobState::kSaving || stopping_) &&
                        checkpoints_.being_written(snapshot) != nullptr;
   if (!status.ok() && is_held && waits_for_disk(now)) {
-    // The disk may have room again soon, and everybody waits, and holds what it has.
+    // The disk may have room again soon, and who waits for it waits for this.
     const std::string why(status.message());
     const std::string text = absl::StrCat("cannot write down yet that iteration ",
                                           snapshot_iteration(snapshot), " is saved: ", why);
@@ -152,8 +152,9 @@ JobActions JobRun::on_manifest_written(SnapshotId snapshot, const absl::Status& 
           LogLine{absl::StrCat("job ", description_.id, " ", text, "; tries again"),
                   LogLine::Kind::kAlarm});
     }
-    if (state_ == JobState::kSaving && !stopping_) {
-      message_ = absl::StrCat("recovers: ", recovering_from_, "; ", text);
+    if (!stopping_) {
+      message_ = absl::StrCat("recovers: ", recovering_from_, "; ", text,
+                              "; it goes on when the state directory has room");
     }
     return actions;
   }
@@ -169,8 +170,10 @@ bool JobRun::is_stored() const {
          checkpoints_.being_written(snapshot_id(epoch_, saving_)) != nullptr;
 }
 
-/// As long as for a new epoch's number: without room for the one there is none for the other.
+/// As long as for a new epoch's number: without room for the one there is none for the other. Who
+/// wants the job to end has said how long.
 bool JobRun::waits_for_disk(Nanoseconds now) const {
+  if (stopping_) return now < stopping_->until;
   return now - vacant_since_ <= description_.replace_timeout + options_.recovery_timeout;
 }
 

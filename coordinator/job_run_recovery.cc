@@ -86,6 +86,8 @@ JobActions JobRun::on_halted(NodeId from, Epoch epoch, const HeldVersions& held,
   JobActions actions;
   Participant* participant = expect_participant(from, epoch, "Halted", actions);
   if (participant == nullptr) return actions;
+  // An earlier coordinator had asked for it, and so have we.
+  if (participant->state == ParticipantState::kHalted) return actions;
   if (state_ == JobState::kRunning) {
     // An earlier coordinator had asked for it, and died before that was on its disk.
     recover(EpochEnd::kWorkerLost,
@@ -93,7 +95,7 @@ JobActions JobRun::on_halted(NodeId from, Epoch epoch, const HeldVersions& held,
                          " was halted before this coordinator went on with the job"),
             /*in_memory=*/true, now, actions);
   }
-  if (state_ != JobState::kHalting || participant->state == ParticipantState::kHalted) {
+  if (state_ != JobState::kHalting) {
     refuse(actions, Refusal::kWrongState,
            absl::StrFormat("Halted from %s; job %s is %s", participant_text(*participant),
                            description_.id, job_state_name(state_)));

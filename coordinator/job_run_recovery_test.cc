@@ -637,7 +637,7 @@ TEST_F(RecoveryTest, StaleWordsAreRefused) {
   lose(102, 4);
   for (const std::uint64_t id : {101, 1, 2}) halt(id, 3, 3, 4.1);
   halt(101, 3, 3, 4.2);
-  EXPECT_THAT(only<CountRefusal>(actions_), SizeIs(1));
+  EXPECT_THAT(only<CountRefusal>(actions_), IsEmpty()) << "another coordinator had asked, too";
   commit(3, 4.2);
   EXPECT_THAT(only<CountRefusal>(job_->on_iteration(NodeId(101), Epoch(7), 3, 1.0, at(5))),
               SizeIs(1));

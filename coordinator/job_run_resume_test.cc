@@ -254,6 +254,7 @@ TEST_F(JobResumeTest, WhatTheEarlierOneHaltedIsRecovered) {
   const JobActions actions = job_->on_halted(NodeId(11), kEpoch, {1, 2}, at(101));
   EXPECT_EQ(job_->state(), JobState::kHalting);
   EXPECT_THAT(only<SendHalt>(actions), SizeIs(3)) << "who has not heard of it, does now";
+  EXPECT_THAT(job_->on_halted(NodeId(11), kEpoch, {1, 2}, at(101)), IsEmpty()) << "asked twice";
   job_->on_halted(NodeId(12), kEpoch, {1, 2}, at(101));
   const auto saves = only<SendSave>(job_->on_halted(NodeId(1), kEpoch, {1, 2}, at(101)));
   ASSERT_THAT(saves, SizeIs(3));

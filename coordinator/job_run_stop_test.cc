@@ -53,6 +53,28 @@ TEST_F(StopTest, WhatItHasTrainedIsSavedFirst) {
   EXPECT_THAT(job_->stop("again", kPatience, at(8)), IsEmpty());
 }
 
+TEST_F(StopTest, AFullStateDirectoryIsTriedAgainAsLongAsItMay) {
+  train(0, 4);
+  stop(5);
+  const Iteration saved = only<SendSave>(actions_)[0].iteration;
+  train(4, saved + 1);
+  for (const std::uint64_t id : {1, 2}) {
+    actions_ = job_->on_checkpoint_report(
+        NodeId(id), job_->epoch(), {.iteration = saved, .stored = true, .bytes = 10}, 1, at(6));
+  }
+  ASSERT_THAT(only<WriteManifest>(actions_), SizeIs(1));
+  const SnapshotId snapshot = snapshot_id(Epoch(7), saved);
+  job_->on_manifest_written(snapshot, absl::ResourceExhaustedError("disk full"), at(7));
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  EXPECT_THAT(only<WriteManifest>(job_->tick(at(9))), IsEmpty());
+  EXPECT_THAT(job_->progress(at(9)).message, HasSubstr("is saved; disk full"));
+  EXPECT_THAT(only<WriteManifest>(job_->tick(at(10))), SizeIs(1));
+  actions_ = job_->on_manifest_written(snapshot, absl::OkStatus(), at(11));
+  expect_end("an operator stopped it; `poseidon checkpoint restore` goes on from checkpoint 7-" +
+                 std::to_string(saved),
+             kSaved);
+}
+
 // Servers may be faster than the worker whose stream is broken: its lines are awaited.
 TEST_F(StopTest, ReportsOfWhatIsSavedAreAwaited) {
   train(0, 4);

@@ -41,11 +41,12 @@ std::string store_address(const std::vector<NodeInfo>& nodes, const std::string&
 
 absl::Status validate(const MembershipOptions& options) {
   if (options.heartbeat < Milliseconds(10)) {
-    return absl::InvalidArgumentError("the heartbeat must be at least 10 ms");
+    return absl::InvalidArgumentError("the heartbeat (--heartbeat-ms) must be at least 10 ms");
   }
   if (options.lease < 2 * options.heartbeat) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("the lease (%.3f s) must be at least two heartbeats (of %.3f s)",
+        absl::StrFormat("the lease (--lease-ms, %.3f s) must be at least two heartbeats "
+                        "(--heartbeat-ms, %.3f s)",
                         seconds(options.lease), seconds(options.heartbeat)));
   }
   return absl::OkStatus();

@@ -288,7 +288,7 @@ std::size_t RunDirectory::bytes_of(const std::deque<Item>& items) {
 }
 
 void RunDirectory::write_loop() {
-  bool failing = false;
+  bool failing = false, own_failing = false;
   int last_tries = kLastTries;
   while (true) {
     std::deque<Item> items;
@@ -310,14 +310,16 @@ void RunDirectory::write_loop() {
       closing = closing_;
     }
     const std::size_t taken = bytes_of(items);
-    const absl::Status status = write_items(items);
-    if (!status.ok() && !failing) events_.on_trouble(status);
-    failing = !status.ok();
+    const Written result = write_items(items);
+    if (!result.own.ok() && !own_failing) events_.on_trouble(result.own);
+    own_failing = !result.own.ok();
+    failing = !result.all();
     if (failing) write_elsewhere(items, closing == RunEnd::kOver);
     if (overflow && closing != RunEnd::kLeft) {
-      events_.on_error(absl::ResourceExhaustedError(absl::StrCat(
-          failing ? status.message() : absl::StrCat(path_.string(), ": the disk is too slow"), "; ",
-          kMaxQueuedBytes >> 20, " MiB of lines wait for it")));
+      events_.on_error(absl::ResourceExhaustedError(
+          absl::StrCat(failing ? result.first().message()
+                               : absl::StrCat(path_.string(), ": the disk is too slow"),
+                       "; ", kMaxQueuedBytes >> 20, " MiB of lines wait for it")));
     }
     const std::size_t written = taken - bytes_of(items);
     {
@@ -330,7 +332,7 @@ void RunDirectory::write_loop() {
       }
     }
     if (closing && failing && --last_tries == 0 && closing == RunEnd::kOver)
-      events_.on_error(status);
+      events_.on_error(result.first());
     if (closing && (!failing || last_tries == 0)) break;
     if (closing && failing) std::this_thread::sleep_for(kRetryPause);
   }
@@ -344,8 +346,8 @@ void RunDirectory::write_loop() {
 /// Takes what is written out of `items`. What is to be written elsewhere, and finds no room there,
 /// holds up nothing but metrics that go back; unless it is the first since they did, for whoever
 /// goes on with the run must not take the lines behind for those of the course that was left.
-absl::Status RunDirectory::write_items(std::deque<Item>& items) {
-  absl::Status first_failure;
+RunDirectory::Written RunDirectory::write_items(std::deque<Item>& items) {
+  Written result;
   std::deque<Item> waiting;
   while (!items.empty()) {
     if (!waiting.empty() && std::holds_alternative<RollBack>(items.front())) break;
@@ -356,14 +358,15 @@ absl::Status RunDirectory::write_items(std::deque<Item>& items) {
       std::erase_if(waiting, [&](const Item& older) { return std::get<File>(older).name == name; });
       continue;
     }
-    first_failure.Update(status);
     const File* file = std::get_if<File>(&items.front());
-    if (file == nullptr || !file->is_elsewhere() || went_back_) break;
+    const bool is_elsewhere = file != nullptr && file->is_elsewhere();
+    (is_elsewhere ? result.elsewhere : result.own).Update(status);
+    if (!is_elsewhere || went_back_) break;
     waiting.push_back(std::move(items.front()));
     items.pop_front();
   }
   std::move(waiting.rbegin(), waiting.rend(), std::front_inserter(items));
-  return first_failure;
+  return result;
 }
 
 /// The first of them, or the lines with which they begin.
@@ -386,9 +389,13 @@ absl::Status RunDirectory::write_next(std::deque<Item>& items) {
 }
 
 absl::Status RunDirectory::write_named(const File& file) {
-  POSEIDON_RETURN_IF_ERROR(write_file_atomically(path_ / file.name, file.contents));
-  if (file.is_elsewhere()) went_back_ = false;
-  return absl::OkStatus();
+  const absl::Status status = write_file_atomically(path_ / file.name, file.contents);
+  if (!file.is_elsewhere()) return status;
+  if (status.ok()) went_back_ = false;
+  const std::string why(status.message());
+  const bool is_news = std::exchange(record_refused_, why) != why;
+  if (is_news && events_.on_record) events_.on_record(status);
+  return status;
 }
 
 /// A line that was written in part is cut off again, which needs no room.
@@ -435,7 +442,6 @@ void RunDirectory::write_elsewhere(std::deque<Item>& items, bool is_over) {
     done[i] = true;
     if (!newer.insert(file->name).second) continue;
     const absl::Status status = write_named(*file);
-    if (!status.ok()) spdlog::error("{}", std::string(status.message()));
     done[i] = status.ok() || is_over;
   }
   std::deque<Item> rest;

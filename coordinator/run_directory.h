@@ -94,6 +94,9 @@ class RunDirectory final : public RunFiles {
     /// Of the lines that are on disk since the last call, the last that reaches a version.
     std::function<void(SnapshotId)> on_written;
     std::function<void(const absl::Status&)> on_trouble, on_error;
+    /// What is written elsewhere is refused, for another reason than before, or (OK) there at last.
+    /// May be null.
+    std::function<void(const absl::Status&)> on_record;
     std::function<void()> on_closed;
   };
   /// Of lines and files that wait for the disk, with what keeping them takes: half a million lines.
@@ -169,7 +172,13 @@ class RunDirectory final : public RunFiles {
   static std::size_t bytes_of(const Item& item);
   static std::size_t bytes_of(const std::deque<Item>& items);
   void write_loop();
-  absl::Status write_items(std::deque<Item>& items);
+  /// Of writing what waited: why some of it still does.
+  struct Written {
+    absl::Status own, elsewhere;
+    bool all() const { return own.ok() && elsewhere.ok(); }
+    const absl::Status& first() const { return own.ok() ? elsewhere : own; }
+  };
+  Written write_items(std::deque<Item>& items);
   absl::Status write_next(std::deque<Item>& items);
   absl::Status write_lines(std::deque<Item>& items);
   absl::Status write_named(const File& file);
@@ -181,6 +190,7 @@ class RunDirectory final : public RunFiles {
   const Events events_;
   Descriptor metrics_fd_;   ///< the writer thread's
   bool went_back_ = false;  ///< the writer thread's: no record was written since the metrics did
+  std::string record_refused_;  ///< the writer thread's: why the last one was; "" when it was not
   const bool replaced_;
 
   std::mutex mutex_;

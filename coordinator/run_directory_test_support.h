@@ -44,6 +44,11 @@ class RunDirectoryTest : public ::testing::Test {
                told_ = true;
              },
          .on_error = [this](const absl::Status& status) { errors_.push_back(status); },
+         .on_record =
+             [this](const absl::Status& status) {
+               records_.push_back(status);
+               told_ = true;
+             },
          .on_closed = [this] { ++closed_; }});
     EXPECT_TRUE(directory.ok()) << directory.status();
     return *std::move(directory);
@@ -51,7 +56,7 @@ class RunDirectoryTest : public ::testing::Test {
 
   fs::path folder_;
   // Written by the writer thread, read after the directory is destroyed (which joins it).
-  std::vector<absl::Status> troubles_, errors_;
+  std::vector<absl::Status> troubles_, errors_, records_;
   std::vector<SnapshotId> written_;
   int closed_ = 0;
   std::atomic<bool> told_ = false;  ///< of trouble

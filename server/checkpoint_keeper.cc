@@ -304,6 +304,7 @@ void CheckpointKeeper::read(SnapshotId snapshot, PieceId piece, ReadCallback don
 
 void CheckpointKeeper::remember_owner_in(std::filesystem::path file) {
   background_->enqueue([this, file = std::move(file)] {
+    remove_leftovers(file);
     absl::StatusOr<std::string> owner = read_store_owner(file);
     if (!owner.ok()) {
       spdlog::warn("{}; nothing is removed from the store by itself: look, and remove the file",

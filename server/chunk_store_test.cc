@@ -112,6 +112,21 @@ TEST(RocksdbChunkStore, SurvivesItsProcess) {
   EXPECT_EQ(store->get(kFirst, PieceId(1))->version, 9);
 }
 
+TEST(RocksdbChunkStore, StartsLeaveNoFiles) {
+  const Folder folder;
+  const auto logs = [&folder] {
+    int count = 0;
+    for (const auto& file : std::filesystem::recursive_directory_iterator(folder.path())) {
+      if (file.path().extension() == ".log") ++count;
+    }
+    return count;
+  };
+  open(folder.path());
+  const int once = logs();
+  for (int i = 0; i < 3; ++i) open(folder.path());
+  EXPECT_EQ(logs(), once);
+}
+
 TEST(RocksdbChunkStore, SaysWhenSomebodyElseHasItOpen) {
   const Folder folder;
   const auto store = open(folder.path());

@@ -307,6 +307,19 @@ std::vector<SnapshotId> sealed_snapshots(rocksdb::DB& db) {
   return snapshots;
 }
 
+/// Each start begins a log, which nothing goes through, and RocksDB gives none up before something
+/// has.
+void remove_empty_logs(const fs::path& db) {
+  std::vector<fs::path> empty;
+  std::error_code error;
+  for (fs::directory_iterator at(db, error), end; !error && at != end; at.increment(error)) {
+    std::error_code unknown;
+    if (at->path().extension() == ".log" && at->file_size(unknown) == 0)
+      empty.push_back(at->path());
+  }
+  for (const fs::path& log : empty) fs::remove(log, error);
+}
+
 absl::StatusOr<std::unique_ptr<rocksdb::DB>> open_database(const StorePaths& paths,
                                                            const rocksdb::Options& options) {
   std::error_code error;
@@ -323,6 +336,7 @@ absl::StatusOr<std::unique_ptr<rocksdb::DB>> open_database(const StorePaths& pat
       }
     }
   }
+  remove_empty_logs(paths.db);
   rocksdb::DB* raw = nullptr;
   const rocksdb::Status status = rocksdb::DB::Open(options, paths.db.string(), &raw);
   std::unique_ptr<rocksdb::DB> db(raw);

@@ -1,5 +1,6 @@
 """The coordinator freezes, dies and comes back while a job trains: training goes on, nothing is lost or counted twice."""
 
+import json
 import re
 import signal
 import time
@@ -250,8 +251,8 @@ class Killed(AwayTest):
         self.assertRegex(follower.log(), r"(?s)does not answer.*answers again.*final loss")
 
     def test_stopped_and_started_again(self):
-        """With --job-on-stop keep: as when its package is upgraded."""
-        cluster = self.start_training(keeps_job=True)
+        """With --job-on-stop keep: as when its package is upgraded. What it drops at its stop, servers drop too."""
+        cluster = self.start_training(keeps_job=True, job=dict(JOB, checkpoint={"every_iterations": 10, "keep": 1}))
         with Slowed(cluster.workers[0]):
             cluster.coordinator.signal(signal.SIGTERM)
             self.assertEqual(cluster.coordinator.wait(20), 0, cluster.coordinator.log())
@@ -260,6 +261,10 @@ class Killed(AwayTest):
             self.assert_training_goes_on(cluster)
             cluster.restart_coordinator()
         self.assert_undisturbed(cluster)
+        self.assertEqual(len(json.loads(cluster.poseidon("checkpoint", "list", "--json").stdout)), 1)
+        for server in range(2):  # which stores a checkpoint as a table and its index
+            tables = self.folder / f"server-{server}" / "checkpoints" / "db"
+            wait_for("the server to have that one alone", lambda t=tables: len(list(t.glob("*.sst"))) == 2)
 
     def test_the_end_of_its_terminal_keeps_the_job(self):
         # Under nohup it is ignored, and would be by what we start.
