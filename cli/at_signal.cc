@@ -7,19 +7,19 @@
 namespace poseidon {
 namespace {
 
-AtSignal::LastThings last;  // read by the handler, while it is one
+AtSignal::LastThings last_things;  // read by the handler, while it is one
 
 /// Calls nothing but what a handler may call.
 void end_by(int number) {
-  if (!last.remove.empty()) static_cast<void>(::unlink(last.remove.c_str()));
-  static_cast<void>(!::write(STDERR_FILENO, last.words.data(), last.words.size()));
+  if (!last_things.remove.empty()) static_cast<void>(::unlink(last_things.remove.c_str()));
+  static_cast<void>(!::write(STDERR_FILENO, last_things.words.data(), last_things.words.size()));
   ::raise(number);
 }
 
 }  // namespace
 
 AtSignal::AtSignal(LastThings things) {
-  last = std::move(things);
+  last_things = std::move(things);
   struct sigaction action {};
   action.sa_handler = end_by;
   action.sa_flags = SA_RESETHAND | SA_NODEFER;

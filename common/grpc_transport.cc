@@ -38,6 +38,8 @@ using grpc_internal::Tag;
 constexpr int kTcpReadChunkBytes = 256 << 10;
 /// Of one attempt: a machine that is switched off answers none.
 constexpr Milliseconds kConnectTimeout{5000};
+/// Between two looks at what still connects.
+constexpr Milliseconds kConnectingPause{1000};
 
 }  // namespace
 
@@ -114,6 +116,7 @@ class GrpcTransport::Impl {
                                   std::optional<Milliseconds> keepalive, StreamHandler* handler) {
     auto channel = grpc::CreateCustomChannel(
         address, options_.security->channel_credentials(method), channel_arguments(keepalive));
+    hold_while_connecting(channel);
     auto* call = new ClientCall(&book_, std::move(channel), method, address, options_.security,
                                 queue_.get());
     call->attach(handler);
@@ -175,6 +178,18 @@ class GrpcTransport::Impl {
   Nanoseconds now() const { return clock_.now(); }
 
  private:
+  /// gRPC (1.51) loses the socket of a channel that goes while it connects: it stays for ever.
+  void hold_while_connecting(const std::shared_ptr<grpc::Channel>& channel) {
+    if (connecting_.empty()) post_after(kConnectingPause, [this] { let_go_of_connected(); });
+    connecting_.push_back(channel);
+  }
+  void let_go_of_connected() {
+    std::erase_if(connecting_, [](const std::shared_ptr<grpc::Channel>& channel) {
+      return channel->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_CONNECTING;
+    });
+    if (!connecting_.empty()) post_after(kConnectingPause, [this] { let_go_of_connected(); });
+  }
+
   /// Whose ticket is shown, and what comes of it on the loop.
   struct Expected {
     Keepalive keepalive;
@@ -399,6 +414,7 @@ class GrpcTransport::Impl {
 
   // Loop only.
   CallBook book_;
+  std::vector<std::shared_ptr<grpc::Channel>> connecting_;  ///< or about to; some may be done
   std::priority_queue<Timer> timers_;
   std::uint64_t timer_sequence_ = 0;
   bool stopping_ = false;

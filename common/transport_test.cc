@@ -4,8 +4,10 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -525,6 +527,50 @@ TEST(GrpcTransport, AStreamThatHasWorkedIsNotCutForWantOfTls) {
   caller.stop();
   client.stream_.reset();
   acceptor.recorder_.stream_.reset();
+}
+
+TEST(GrpcTransport, StreamsGivenUpWhileTheyConnectLeaveNoSocket) {
+  struct Taker final : public Acceptor {
+    StreamHandler* on_accept(std::unique_ptr<Stream> stream) override {
+      streams.push_back(std::move(stream));
+      return &handler;
+    }
+    std::vector<std::unique_ptr<Stream>> streams;
+    Recorder handler;
+  } acceptor;
+  Recorder client;
+  GrpcTransport server, caller;
+  const auto address = server.listen("127.0.0.1:0", &acceptor);
+  ASSERT_TRUE(address.ok()) << address.status();
+  server.start();
+  caller.start();
+  const auto on = [](GrpcTransport& transport, const std::function<void()>& function) {
+    std::promise<void> ran;
+    transport.post([&] {
+      function();
+      ran.set_value();
+    });
+    ran.get_future().wait();
+  };
+  const auto descriptors = [] {
+    const std::filesystem::directory_iterator open("/proc/self/fd");
+    return std::distance(begin(open), end(open));
+  };
+  const auto before = descriptors();
+  for (int i = 0; i < 60; ++i) {
+    on(caller, [&] { client.stream_ = caller.connect(*address, &client); });
+    std::this_thread::sleep_for(std::chrono::microseconds(50 * i));  // in every state of connecting
+    on(caller, [&] { client.stream_.reset(); });
+  }
+  EXPECT_TRUE(eventually(
+      [&] {
+        on(server, [&] { acceptor.streams.clear(); });
+        return descriptors() <= before;
+      },
+      kPatience))
+      << descriptors() << " are open, where there were " << before;
+  caller.stop();
+  server.stop();
 }
 
 TEST(GrpcTransport, StopsWithStreamsOpenAndBusy) {
