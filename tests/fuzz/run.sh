@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs the fuzz targets of this folder (all, or those named) for so many seconds each, as many at a time as there
-# are cores. Each begins with tests/fuzz/corpus/TARGET.
+# are cores. Each begins with tests/fuzz/corpus/TARGET, and with what earlier runs have found (grown.tar.xz, by keep.sh).
 #   tests/fuzz/run.sh --seconds N [--keep FOLDER] [TARGET...]
 # --keep: corpora grow in FOLDER/TARGET and are there the next time; without it what is found new is forgotten.
 # A finding is left in build/fuzz/TARGET-findings/, the end of the log says what it was. Fix it, give it a name, and put it
@@ -31,6 +31,11 @@ export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
 cmake --preset asan > build/fuzz-cmake.log 2>&1 || { cat build/fuzz-cmake.log; echo "0 passed, 1 failed"; exit 1; }
 cmake --build --preset asan --target "${targets[@]/#/fuzz_}" || { echo "0 passed, 1 failed"; exit 1; }
 
+grown=build/fuzz/grown
+rm -rf "$grown"
+mkdir -p "$grown"
+tar -xf tests/fuzz/grown.tar.xz -C "$grown" || { echo "0 passed, 1 failed"; exit 1; }
+
 # Bounds: an input that needs more memory, or this long, is a finding too.
 options=(-max_len=8192 -timeout=10 -rss_limit_mb=1024 -malloc_limit_mb=512 -print_final_stats=1 -verbosity=0 "-max_total_time=$seconds")
 
@@ -38,13 +43,13 @@ one() {
   local target=$1 out=build/fuzz status corpus
   corpus=${keep:-$out/corpus}/$target
   [ -n "$keep" ] || rm -rf "$corpus"
-  mkdir -p "$corpus" "$out/$target-findings"
+  mkdir -p "$corpus" "$grown/$target" "$out/$target-findings"
   # For those that play a whole part of the system the bookkeeping of the entropic schedule takes nine tenths of the time.
   local schedule=()
   case $target in cluster | streams) schedule=(-entropic=0) ;; esac
   ASAN_OPTIONS=detect_stack_use_after_return=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
     "build/asan/fuzz/fuzz_$target" "${options[@]}" "${schedule[@]}" "-artifact_prefix=$out/$target-findings/" "$corpus" \
-    "tests/fuzz/corpus/$target" > "$out/$target.log" 2>&1
+    "tests/fuzz/corpus/$target" "$grown/$target" > "$out/$target.log" 2>&1
   status=$?
   if [ $status -ne 0 ]; then
     tail -60 "$out/$target.log"
@@ -54,8 +59,6 @@ one() {
   fi
   return $status
 }
-mkdir -p build/fuzz
-
 passed=0 failed=0 running=()
 finish_first() {
   if wait "${running[0]}"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
