@@ -123,9 +123,9 @@ absl::Status announce_address(const DaemonOptions& options, const std::string& a
 /// Turns SIGTERM, SIGINT and SIGHUP (unless that is ignored, as under nohup) into one call of
 /// `on_stop` on a thread of its own; it must return at once (set a flag, wake a thread), for the
 /// same thread waits for the second SIGTERM or SIGINT, which ends the process immediately with exit
-/// code 128 + signal. Create it in main()
-/// after start_daemon, or before any other thread: threads inherit the blocked signals. The
-/// destructor stops the thread and leaves the signals blocked.
+/// code 128 + signal.
+/// Create it in main() after start_daemon, or before any other thread: threads inherit the blocked
+/// signals. The destructor stops the thread and leaves the signals blocked.
 class StopSignals {
  public:
   explicit StopSignals(std::function<void(const std::string& signal_name)> on_stop);

@@ -2,16 +2,12 @@
 // streams on both.
 
 #include <atomic>
-#include <condition_variable>
 #include <cstring>
 #include <filesystem>
 #include <functional>
 #include <future>
-#include <iterator>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +16,7 @@
 #include "common/memory_transport.h"
 #include "common/paced_transport.h"
 #include "common/sealed_transport.h"
+#include "common/transport_test_support.h"
 #include "gmock/gmock.h"
 #include "tests/support/eventually.h"
 #include "tests/support/test_security.h"
@@ -33,8 +30,6 @@ using testing_support::test_security;
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-constexpr std::chrono::seconds kPatience{20};
 
 /// What differs between the transports: how time passes.
 class Network {
@@ -149,58 +144,6 @@ class Shared final : public Network {
   const std::unique_ptr<Network> inner_;
   PacedTransport server_{&inner_->server(), server_arena_.get()};
   std::unique_ptr<PacedTransport> client_;  ///< the inner one starts when asked for
-};
-
-/// Remembers its events; echoes when asked to.
-class Recorder final : public StreamHandler {
- public:
-  ReadNext on_message(Bytes message) override {
-    const std::lock_guard lock(mutex_);
-    messages_.push_back(joined(message));
-    return pause_ ? ReadNext::kPause : ReadNext::kContinue;
-  }
-  void on_written() override {
-    ++written_;
-    if (on_written_) on_written_();
-  }
-  void on_closed(const absl::Status& status) override {
-    const std::lock_guard lock(mutex_);
-    closed_ = status;
-  }
-
-  std::vector<std::string> messages() {
-    const std::lock_guard lock(mutex_);
-    return messages_;
-  }
-  std::size_t count() {
-    const std::lock_guard lock(mutex_);
-    return messages_.size();
-  }
-  std::optional<absl::Status> closed() {
-    const std::lock_guard lock(mutex_);
-    return closed_;
-  }
-
-  std::unique_ptr<Stream> stream_;
-  std::atomic<int> written_{0};
-  std::atomic<bool> pause_{false};
-  std::function<void()> on_written_;
-
- private:
-  std::mutex mutex_;
-  std::vector<std::string> messages_;
-  std::optional<absl::Status> closed_;
-};
-
-class OneStream final : public Acceptor {
- public:
-  StreamHandler* on_accept(std::unique_ptr<Stream> stream) override {
-    recorder_.stream_ = std::move(stream);
-    accepted_ = true;
-    return &recorder_;
-  }
-  Recorder recorder_;
-  std::atomic<bool> accepted_{false};
 };
 
 enum class Which {
@@ -448,162 +391,6 @@ INSTANTIATE_TEST_SUITE_P(All, TransportTest,
                                            Which::kSealedGrpc, Which::kSharedOverSealedMemory,
                                            Which::kSharedOverSealedGrpc),
                          name_of);
-
-TEST(GrpcTransport, PostsFromManyThreadsAllRun) {
-  GrpcTransport transport;
-  transport.start();
-  std::atomic<int> ran{0};
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&] {
-      for (int i = 0; i < 2000; ++i) transport.post([&] { ++ran; });
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  transport.stop();
-  EXPECT_EQ(ran, 8000);
-}
-
-TEST(GrpcTransport, OnePortServesSeveralMethods) {
-  OneStream first, second;
-  Recorder to_first, to_second, to_nobody;
-  GrpcTransport server, caller;
-  const auto address = server.add_method("/test.First/Exchange").listen("127.0.0.1:0", &first);
-  ASSERT_TRUE(address.ok()) << address.status();
-  Transport& other = server.add_method("/test.Second/Exchange");
-  EXPECT_EQ(other.listen("127.0.0.1:1", &second).status().code(),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(other.listen(*address, &second).value_or(""), *address);
-  server.start();
-  caller.start();
-  const auto call = [&](std::string_view method, Recorder& recorder, const char* word) {
-    Transport& transport = caller.add_method(method);
-    caller.post([&transport, &recorder, word, to = *address] {
-      recorder.stream_ = transport.connect(to, &recorder);
-      recorder.stream_->write({.prefix = word, .payload = {}, .payload_owner = nullptr});
-    });
-  };
-  call("/test.First/Exchange", to_first, "one");
-  call("/test.Second/Exchange", to_second, "two");
-  call("/test.Third/Exchange", to_nobody, "three");
-  eventually([&] {
-    return first.recorder_.count() > 0 && second.recorder_.count() > 0 && to_nobody.closed();
-  });
-  EXPECT_THAT(first.recorder_.messages(), ::testing::ElementsAre("one"));
-  EXPECT_THAT(second.recorder_.messages(), ::testing::ElementsAre("two"));
-  ASSERT_TRUE(to_nobody.closed());
-  EXPECT_EQ(to_nobody.closed()->code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(to_nobody.closed()->message()), HasSubstr("/test.Second/Exchange"));
-  caller.stop();
-  server.stop();
-  for (Recorder* recorder :
-       {&to_first, &to_second, &to_nobody, &first.recorder_, &second.recorder_}) {
-    recorder->stream_.reset();
-  }
-}
-
-TEST(GrpcTransport, AStreamThatHasWorkedIsNotCutForWantOfTls) {
-  OneStream acceptor;
-  Recorder client;
-  GrpcTransport server, caller;
-  const auto address = server.listen("127.0.0.1:0", &acceptor);
-  ASSERT_TRUE(address.ok()) << address.status();
-  server.start();
-  caller.start();
-  caller.post([&] {
-    client.stream_ = caller.connect(*address, &client);
-    client.stream_->write({.prefix = "one", .payload = {}, .payload_owner = nullptr});
-  });
-  eventually([&] { return acceptor.recorder_.count() > 0; });
-  server.post([&] {
-    acceptor.recorder_.stream_->write({.prefix = "two", .payload = {}, .payload_owner = nullptr});
-  });
-  eventually([&] { return client.count() > 0; });
-  server.stop();
-  eventually([&] { return client.closed().has_value(); });
-  ASSERT_TRUE(client.closed());
-  EXPECT_EQ(client.closed()->code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(client.closed()->message()), Not(HasSubstr("TLS")));
-  caller.stop();
-  client.stream_.reset();
-  acceptor.recorder_.stream_.reset();
-}
-
-TEST(GrpcTransport, StreamsGivenUpWhileTheyConnectLeaveNoSocket) {
-  struct Taker final : public Acceptor {
-    StreamHandler* on_accept(std::unique_ptr<Stream> stream) override {
-      streams.push_back(std::move(stream));
-      return &handler;
-    }
-    std::vector<std::unique_ptr<Stream>> streams;
-    Recorder handler;
-  } acceptor;
-  Recorder client;
-  GrpcTransport server, caller;
-  const auto address = server.listen("127.0.0.1:0", &acceptor);
-  ASSERT_TRUE(address.ok()) << address.status();
-  server.start();
-  caller.start();
-  const auto on = [](GrpcTransport& transport, const std::function<void()>& function) {
-    std::promise<void> ran;
-    transport.post([&] {
-      function();
-      ran.set_value();
-    });
-    ran.get_future().wait();
-  };
-  const auto descriptors = [] {
-    const std::filesystem::directory_iterator open("/proc/self/fd");
-    return std::distance(begin(open), end(open));
-  };
-  const auto before = descriptors();
-  for (int i = 0; i < 60; ++i) {
-    on(caller, [&] { client.stream_ = caller.connect(*address, &client); });
-    std::this_thread::sleep_for(std::chrono::microseconds(50 * i));  // in every state of connecting
-    on(caller, [&] { client.stream_.reset(); });
-  }
-  EXPECT_TRUE(eventually(
-      [&] {
-        on(server, [&] { acceptor.streams.clear(); });
-        return descriptors() <= before;
-      },
-      kPatience))
-      << descriptors() << " are open, where there were " << before;
-  caller.stop();
-  server.stop();
-}
-
-TEST(GrpcTransport, StopsWithStreamsOpenAndBusy) {
-  for (int round = 0; round < 5; ++round) {
-    OneStream acceptor;
-    Recorder client;
-    GrpcTransport server, caller;
-    const auto address = server.listen("127.0.0.1:0", &acceptor);
-    ASSERT_TRUE(address.ok());
-    server.start();
-    caller.start();
-    auto connected = std::make_shared<std::promise<void>>();
-    caller.post([&, connected] {
-      client.stream_ = caller.connect(*address, &client);
-      auto payload = std::make_shared<std::string>(1 << 20, 'x');
-      client.stream_->write(
-          {.prefix = "p",
-           .payload = {reinterpret_cast<const std::byte*>(payload->data()), payload->size()},
-           .payload_owner = payload});
-      connected->set_value();
-    });
-    connected->get_future().wait();
-    if (round % 2 == 0) {
-      server.stop();
-      caller.stop();
-    } else {
-      caller.stop();
-      server.stop();
-    }
-    client.stream_.reset();
-    acceptor.recorder_.stream_.reset();
-  }
-}
 
 }  // namespace
 }  // namespace poseidon

@@ -434,9 +434,8 @@ void Cluster::fill_job(v1::GetStatusResponse& out) const {
   if (!model_refused_.empty() && job_->state() == JobState::kRunning) {
     out.set_message(absl::StrCat(model_refused_, "; worker 0 keeps it and comes again"));
   }
-  if (job_->state() == JobState::kRunning && !(lines_refused_ + record_refused_).empty()) {
-    out.set_message(lines_refused_.empty() ? record_refused_ : lines_refused_);
-  }
+  const std::string& refused = lines_refused_.empty() ? record_refused_ : lines_refused_;
+  if (!refused.empty() && job_->state() == JobState::kRunning) out.set_message(refused);
   if (membership_.isolated_since() && !job_->ended()) {
     out.set_message("no node is heard just now: training may be further than this tells");
   }
