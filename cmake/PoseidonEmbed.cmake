@@ -1,4 +1,4 @@
-# poseidon_embed(OUTPUT FUNCTION file ...): OUTPUT, a C++ file, defines poseidon::FUNCTION() (common/embedded_file.h),
+# poseidon_embed(OUTPUT FUNCTION file ...): OUTPUT, a C++ file, defines poseidon::FUNCTION() (common/files/embedded_file.h),
 # which carries the files into programs. Names are the files' own, without their folder.
 function(poseidon_embed output function)
   list(JOIN ARGN "|" joined)

@@ -25,7 +25,7 @@ set(CPACK_STRIP_FILES ON)
 set(CPACK_COMPONENTS_ALL common coordinator server worker cli)
 if(TARGET poseidon_cuda)
   list(APPEND CPACK_COMPONENTS_ALL cuda)
-  # The worker in bin looks for it in ../lib/poseidon (worker/engine/device_plugin.h).
+  # The worker in bin looks for it in ../lib/poseidon (worker/engine/plugin/device_plugin.h).
   install(TARGETS poseidon_cuda LIBRARY DESTINATION lib/poseidon COMPONENT cuda)
   install(FILES ${deploy}/systemd/poseidon-gpu.service DESTINATION lib/systemd/system COMPONENT cuda)
 endif()

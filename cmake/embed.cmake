@@ -2,7 +2,7 @@
 # poseidon_embed (PoseidonEmbed.cmake).
 string(REPLACE "|" ";" files "${FILES}")
 list(SORT files)
-set(text "// Written by cmake/embed.cmake.\n#include \"common/embedded_file.h\"\n\n#include <array>\n\n")
+set(text "// Written by cmake/embed.cmake.\n#include \"common/files/embedded_file.h\"\n\n#include <array>\n\n")
 string(APPEND text "namespace poseidon {\n\nstd::span<const EmbeddedFile> ${FUNCTION}();\n")
 string(APPEND text "std::span<const EmbeddedFile> ${FUNCTION}() {\n")
 list(LENGTH files count)

@@ -8,12 +8,12 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "common/clock.h"
-#include "common/daemon.h"
-#include "common/security.h"
-#include "common/service_manager.h"
-#include "common/status_macros.h"
-#include "coordinator/job_resolver.h"
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+#include "common/daemon/daemon.h"
+#include "common/daemon/service_manager.h"
+#include "common/security/security.h"
+#include "coordinator/planning/job_resolver.h"
 #include "coordinator/service.h"
 #include "spdlog/spdlog.h"
 

@@ -1,7 +1,7 @@
 #pragma once
 
 // The coordinator on the network: gRPC callback API around Cluster, and the timer.
-// Before: nodes (common/control_client.cc) and operators (cli/) call. After: Cluster keeps the
+// Before: nodes (common/node/control_client.cc) and operators (cli/) call. After: Cluster keeps the
 // state.
 
 #include <filesystem>
@@ -11,11 +11,11 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/clock.h"
-#include "common/loop_pulse.h"
-#include "common/security.h"
-#include "coordinator/cluster.h"
-#include "coordinator/job_resolver.h"
+#include "common/base/clock.h"
+#include "common/base/loop_pulse.h"
+#include "common/security/security.h"
+#include "coordinator/cluster/cluster.h"
+#include "coordinator/planning/job_resolver.h"
 
 namespace poseidon {
 

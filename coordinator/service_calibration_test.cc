@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-namespace poseidon {
+namespace poseidon::service_calibration_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -107,4 +107,4 @@ TEST_F(CalibrationServiceTest, AMeasurementThatNobodyAskedForIsRefused) {
 }
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::service_calibration_test

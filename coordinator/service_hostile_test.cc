@@ -10,14 +10,14 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/random.h"
+#include "common/base/random.h"
 #include "coordinator/service_test_fixture.h"
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
 #include "tests/support/log_capture.h"
 
-namespace poseidon {
+namespace poseidon::service_hostile_test {
 namespace {
 
 using ::testing::AllOf;
@@ -287,4 +287,4 @@ TEST_F(ServiceTest, AnOversizeMessageEndsOnlyItsOwnStream) {
 }
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::service_hostile_test

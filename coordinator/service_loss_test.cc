@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace poseidon {
+namespace poseidon::service_loss_test {
 namespace {
 
 using ::testing::AllOf;
@@ -96,4 +96,4 @@ TEST_F(ServiceTest, ANodeGivesUpOnACoordinatorThatNeverComes) {
 }
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::service_loss_test

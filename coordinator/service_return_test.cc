@@ -3,12 +3,12 @@
 #include <string>
 #include <vector>
 
-#include "common/checkpoint.h"
+#include "common/checkpoint/checkpoint.h"
 #include "coordinator/service_test_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace poseidon {
+namespace poseidon::service_return_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -477,4 +477,4 @@ TEST_F(RestartTest, AJobThatHadNotStartedBeginsAnew) {
 }
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::service_return_test

@@ -8,7 +8,7 @@
 #include "coordinator/service_test_fixture.h"
 #include "gmock/gmock.h"
 
-namespace poseidon {
+namespace poseidon::service_security_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -130,4 +130,4 @@ TEST_F(ServiceSecurityTest, OnlyWorkersUploadTheModel) {
 }
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::service_security_test

@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-namespace poseidon {
+namespace poseidon::service_test {
 namespace {
 
 using ::testing::Each;
@@ -290,4 +290,4 @@ TEST_F(ServiceTest, StopEndsTheSearchForACoordinator) {
 }
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::service_test

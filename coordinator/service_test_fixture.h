@@ -23,10 +23,10 @@
 #include <vector>
 
 #include "absl/strings/strip.h"
-#include "common/check.h"
-#include "common/control_client.h"
-#include "common/grpc_transport.h"
-#include "common/plan_proto.h"
+#include "common/base/check.h"
+#include "common/grpc/grpc_transport.h"
+#include "common/node/control_client.h"
+#include "common/plan/plan_proto.h"
 #include "coordinator/service.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"

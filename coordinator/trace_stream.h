@@ -9,9 +9,9 @@
 #include <memory>
 #include <mutex>
 
-#include "common/grpc_status.h"
-#include "coordinator/cluster.h"
-#include "coordinator/trace_sink.h"
+#include "common/grpc/grpc_status.h"
+#include "coordinator/cluster/cluster.h"
+#include "coordinator/watch/trace_sink.h"
 #include "grpcpp/grpcpp.h"
 
 namespace poseidon {

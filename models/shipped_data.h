@@ -2,7 +2,7 @@
 
 #include <span>
 
-#include "common/embedded_file.h"
+#include "common/files/embedded_file.h"
 
 namespace poseidon {
 

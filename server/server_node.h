@@ -10,16 +10,16 @@
 #include <optional>
 #include <string>
 
-#include "common/control_client.h"
-#include "common/link_probe.h"
-#include "common/node_calibration.h"
-#include "common/node_metrics.h"
-#include "common/restore_source.h"
-#include "common/store_client.h"
-#include "common/wire.h"
-#include "server/checkpoint_keeper.h"
-#include "server/replica_sender.h"
-#include "server/shard_service.h"
+#include "common/checkpoint/restore_source.h"
+#include "common/checkpoint/store_client.h"
+#include "common/node/control_client.h"
+#include "common/node/link_probe.h"
+#include "common/node/node_calibration.h"
+#include "common/pages/node_metrics.h"
+#include "common/wire/wire.h"
+#include "server/shard/shard_service.h"
+#include "server/store/checkpoint_keeper.h"
+#include "server/store/replica_sender.h"
 
 namespace poseidon {
 

@@ -5,16 +5,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
-#include "common/factor_wire.h"
-#include "common/process_load.h"
-#include "common/status_macros.h"
-#include "common/tensor_parts.h"
+#include "common/base/check.h"
+#include "common/base/process_load.h"
+#include "common/base/status_macros.h"
+#include "common/plan/tensor_parts.h"
+#include "common/wire/factor_wire.h"
 
 namespace poseidon {
 namespace {
 
-/// The route has the factors of all workers twice for each layer (worker/routes/sfb_route.h).
+/// The route has the factors of all workers twice for each layer (sync/routes/sfb_route.h).
 absl::Status check_stacks(const Plan& plan) {
   double needed = 0.0;
   for (std::uint32_t l = 0; l < plan.layers.size(); ++l) {

@@ -3,18 +3,18 @@
 // FactorEngine and FactorState on our own engine: layers that go by SFB are stepped here, on the
 // worker.
 //
-// Before: worker/sync_client.h, on the trainer's thread. After: worker/engine/executor.h computes,
-// and has the values.
+// Before: sync/client/sync_client.h, on the trainer's thread. After: worker/engine/executor.h
+// computes, and has the values.
 
 #include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/optimizer.h"
-#include "common/plan.h"
+#include "common/plan/plan.h"
+#include "common/tensor/optimizer.h"
+#include "sync/client/factor_engine.h"
+#include "sync/states/factor_state.h"
 #include "worker/engine/executor.h"
-#include "worker/factor_engine.h"
-#include "worker/factor_state.h"
 
 namespace poseidon {
 

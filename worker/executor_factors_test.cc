@@ -8,7 +8,7 @@
 #include "nlohmann/json.hpp"
 #include "worker/engine/cpu/cpu_device.h"
 
-namespace poseidon {
+namespace poseidon::executor_factors_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -39,4 +39,4 @@ TEST(ExecutorFactors, MoreThanTheMachineHasIsRefused) {
 }
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::executor_factors_test

@@ -17,8 +17,8 @@
 #include <span>
 #include <vector>
 
-#include "common/clock.h"
-#include "common/ids.h"
+#include "common/base/clock.h"
+#include "common/base/ids.h"
 #include "worker/engine/executor.h"
 
 namespace poseidon {

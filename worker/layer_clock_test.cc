@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace poseidon {
+namespace poseidon::layer_clock_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -142,4 +142,4 @@ TEST_F(LayerClockTest, APassThatIsNotEndedCountsForNothing) {
 }
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::layer_clock_test

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "worker/engine/open_engine.h"
+#include "worker/engine/plugin/open_engine.h"
 #include "worker/worker_main.h"
 
 int main(int argc, char** argv) {

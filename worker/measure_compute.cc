@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/aligned_buffer.h"
-#include "common/median.h"
-#include "common/plan.h"
-#include "common/random.h"
-#include "common/status_macros.h"
+#include "common/base/median.h"
+#include "common/base/random.h"
+#include "common/base/status_macros.h"
+#include "common/plan/plan.h"
+#include "common/tensor/aligned_buffer.h"
+#include "models/net/initialise.h"
 #include "worker/executor_factors.h"
 #include "worker/layer_clock.h"
 

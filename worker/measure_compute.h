@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/calibration.h"
-#include "common/clock.h"
-#include "common/optimizer.h"
+#include "common/base/clock.h"
+#include "common/plan/calibration.h"
+#include "common/tensor/optimizer.h"
 #include "worker/engine/executor.h"
 
 namespace poseidon {

@@ -2,11 +2,11 @@
 
 #include <cmath>
 
-#include "common/job.h"
+#include "common/job/job.h"
 #include "gtest/gtest.h"
 #include "worker/engine/cpu/cpu_device.h"
 
-namespace poseidon {
+namespace poseidon::measure_compute_test {
 namespace {
 
 constexpr const char* kNetwork = R"({"name": "small", "input": [1, 8, 8], "layers": [
@@ -64,4 +64,4 @@ TEST_F(MeasureComputeTest, StopsWhenAsked) {
 }
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::measure_compute_test

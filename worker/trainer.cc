@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/finite.h"
-#include "common/kernels.h"
-#include "common/status_macros.h"
-#include "common/text.h"
-#include "worker/data/storage_failure.h"
+#include "common/base/status_macros.h"
+#include "common/base/text.h"
+#include "common/tensor/finite.h"
+#include "common/tensor/kernels.h"
+#include "worker/data/formats/storage_failure.h"
 #include "worker/layer_clock.h"
 
 namespace poseidon {

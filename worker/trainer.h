@@ -3,7 +3,7 @@
 // The training loop of one worker. Knows no network and no coordinator: it drives the engine, asks
 // the synchronisation client, and tells what happened.
 //
-// Before: worker/worker_job.h prepared everything. After: worker/sync_client.h takes each
+// Before: worker/worker_job.h prepared everything. After: sync/client/sync_client.h takes each
 // gradient.
 
 #include <atomic>
@@ -11,11 +11,11 @@
 #include <functional>
 
 #include "absl/status/status.h"
-#include "common/job.h"
-#include "common/traffic.h"
-#include "worker/data/batches.h"
+#include "common/job/job.h"
+#include "common/probes/traffic.h"
+#include "sync/client/sync_client.h"
+#include "worker/data/feed/batches.h"
 #include "worker/engine/executor.h"
-#include "worker/sync_client.h"
 
 namespace poseidon {
 
@@ -49,8 +49,8 @@ struct TrainerSetup {
 /// Trains from `first_iteration` to the job's last on the calling thread; afterwards the executor
 /// holds the final parameters, exact also where a 16-bit wire type rounded them during the run.
 /// Errors: CANCELLED; FAILED_PRECONDITION for a loss or parameters that are no number (naming
-/// iteration and layer); whatever data (marked as in worker/data/storage_failure.h where that is
-/// so), engine or synchronisation returned.
+/// iteration and layer); whatever data (marked as in worker/data/formats/storage_failure.h where
+/// that is so), engine or synchronisation returned.
 absl::Status train(const TrainerSetup& setup);
 
 }  // namespace poseidon

@@ -6,15 +6,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/job_reports.h"
-#include "common/plan_proto.h"
-#include "common/status_macros.h"
-#include "common/tensor_memory.h"
+#include "common/base/status_macros.h"
+#include "common/node/job_reports.h"
+#include "common/plan/plan_proto.h"
+#include "common/tensor/tensor_memory.h"
+#include "models/net/initialise.h"
 #include "spdlog/spdlog.h"
-#include "worker/data/dataset_identity.h"
-#include "worker/data/storage_failure.h"
+#include "worker/data/formats/dataset_identity.h"
+#include "worker/data/formats/storage_failure.h"
 #include "worker/engine/cpu/parallel.h"
-#include "worker/model_file.h"
+#include "worker/engine/model_file.h"
 
 namespace poseidon {
 namespace {

@@ -2,12 +2,12 @@
 
 #include <utility>
 
-#include "common/clock.h"
-#include "common/job.h"
-#include "common/log.h"
-#include "common/node_report.h"
-#include "common/status_macros.h"
-#include "common/tensor_memory.h"
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+#include "common/daemon/log.h"
+#include "common/job/job.h"
+#include "common/node/node_report.h"
+#include "common/tensor/tensor_memory.h"
 #include "spdlog/spdlog.h"
 #include "worker/measure_compute.h"
 

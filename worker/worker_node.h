@@ -3,19 +3,19 @@
 // One worker process in the cluster: does what the coordinator says, and measures before a job how
 // fast its network computes here.
 //
-// Before: common/control_client.h with the coordinator's words. After: worker/worker_job.h runs
-// each assignment.
+// Before: common/node/control_client.h with the coordinator's words. After: worker/worker_job.h
+// runs each assignment.
 
 #include <atomic>
 #include <memory>
 #include <mutex>
 
-#include "common/control_client.h"
-#include "common/link_probe.h"
-#include "common/node_calibration.h"
-#include "common/node_metrics.h"
-#include "common/transport.h"
-#include "common/wire.h"
+#include "common/node/control_client.h"
+#include "common/node/link_probe.h"
+#include "common/node/node_calibration.h"
+#include "common/pages/node_metrics.h"
+#include "common/transport/transport.h"
+#include "common/wire/wire.h"
 #include "worker/worker_job.h"
 
 namespace poseidon {

@@ -12,11 +12,11 @@
 #include <immintrin.h>
 #endif
 
-#include "common/aligned_buffer.h"
-#include "common/kernels.h"
-#include "common/optimizer.h"
-#include "common/wire.h"
-#include "server/aggregator.h"
+#include "common/tensor/aligned_buffer.h"
+#include "common/tensor/kernels.h"
+#include "common/tensor/optimizer.h"
+#include "common/wire/wire.h"
+#include "sync/chunks/aggregator.h"
 
 namespace poseidon::bench {
 namespace {
@@ -217,7 +217,7 @@ class LoopList {
     add_optimizer("adamw", spec, with);
   }
 
-  /// As server/shard.cc does it, with the kernels in use.
+  /// As server/shard/shard.cc does it, with the kernels in use.
   void add_aggregator(std::uint32_t workers) {
     const double passes = workers == 1 ? 5 : 2 + 3 * (workers - 2) + 6;
     const OptimizerStep step =

@@ -15,11 +15,11 @@
 #include "CLI/CLI.hpp"
 #include "bench/aggregate/loops.h"
 #include "bench/aggregate/server.h"
-#include "common/check.h"
-#include "common/file_io.h"
-#include "common/kernels.h"
-#include "common/median.h"
-#include "common/thread_team.h"
+#include "common/base/check.h"
+#include "common/base/median.h"
+#include "common/base/thread_team.h"
+#include "common/files/file_io.h"
+#include "common/tensor/kernels.h"
 #include "nlohmann/json.hpp"
 
 namespace poseidon::bench {

@@ -10,13 +10,13 @@
 #include <thread>
 #include <utility>
 
-#include "common/check.h"
-#include "common/median.h"
-#include "common/plan.h"
-#include "common/process_load.h"
-#include "common/thread_team.h"
-#include "common/wire.h"
-#include "server/shard.h"
+#include "common/base/check.h"
+#include "common/base/median.h"
+#include "common/base/process_load.h"
+#include "common/base/thread_team.h"
+#include "common/plan/plan.h"
+#include "common/wire/wire.h"
+#include "server/shard/shard.h"
 
 namespace poseidon::bench {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-// What a server's threads make of its sums and steps: the real shard (server/shard.h), to which one
-// or two workers give gradients, and what splitting a loop costs by itself.
+// What a server's threads make of its sums and steps: the real shard (server/shard/shard.h), to
+// which one or two workers give gradients, and what splitting a loop costs by itself.
 
 #include <cstddef>
 #include <string>

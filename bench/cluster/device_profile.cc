@@ -1,8 +1,8 @@
 #include "bench/cluster/device_profile.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/json_fields.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
+#include "common/files/json_fields.h"
 
 namespace poseidon::bench {
 namespace {

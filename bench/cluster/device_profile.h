@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "worker/engine/net.h"
+#include "models/net/net.h"
 
 namespace poseidon::bench {
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 namespace poseidon::bench {
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
-#include "common/descriptor.h"
-#include "common/status_macros.h"
+#include "common/base/check.h"
+#include "common/base/descriptor.h"
+#include "common/base/status_macros.h"
 #include "worker/engine/device.h"
 
 namespace poseidon::bench {

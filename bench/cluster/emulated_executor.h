@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "bench/cluster/device_profile.h"
 #include "bench/cluster/device_timeline.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "worker/engine/executor.h"
 
 namespace poseidon::bench {

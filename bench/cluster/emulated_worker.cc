@@ -10,9 +10,9 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "bench/cluster/emulated_executor.h"
-#include "common/clock.h"
-#include "common/file_io.h"
-#include "common/status_macros.h"
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+#include "common/files/file_io.h"
 #include "worker/worker_main.h"
 
 namespace poseidon::bench {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
-#include "worker/data/batches.h"
+#include "worker/data/feed/batches.h"
 
 namespace poseidon {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <utility>
 
-#include "common/status_macros.h"
-#include "worker/engine/forwarding_device.h"
+#include "common/base/status_macros.h"
+#include "worker/engine/executor/forwarding_device.h"
 
 namespace poseidon::bench {
 namespace {

@@ -15,10 +15,10 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "bench/transport/control.h"
-#include "cli/child_process.h"
-#include "common/certificates.h"
-#include "common/status_macros.h"
-#include "common/text.h"
+#include "cli/local/child_process.h"
+#include "common/base/status_macros.h"
+#include "common/base/text.h"
+#include "common/security/certificates.h"
 
 namespace poseidon::bench {
 namespace {

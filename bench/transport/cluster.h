@@ -5,7 +5,7 @@
 #include "absl/status/statusor.h"
 #include "bench/transport/variant.h"
 #include "bench/transport/workload.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 namespace poseidon::bench {
 

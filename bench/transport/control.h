@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "common/clock.h"
-#include "common/descriptor.h"
+#include "common/base/clock.h"
+#include "common/base/descriptor.h"
 #include "nlohmann/json.hpp"
 
 namespace poseidon::bench {

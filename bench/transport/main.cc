@@ -19,11 +19,11 @@
 #include "bench/transport/report.h"
 #include "bench/transport/role.h"
 #include "bench/transport/variant.h"
-#include "common/daemon.h"
-#include "common/file_io.h"
-#include "common/status_macros.h"
-#include "common/text.h"
-#include "common/wire.h"
+#include "common/base/status_macros.h"
+#include "common/base/text.h"
+#include "common/daemon/daemon.h"
+#include "common/files/file_io.h"
+#include "common/wire/wire.h"
 
 namespace poseidon::bench {
 namespace {

@@ -13,9 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "bench/transport/shared_sums.h"
 #include "bench/transport/variant.h"
-#include "common/check.h"
-#include "common/status_macros.h"
-#include "common/wire.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/wire/wire.h"
 #include "poseidon/v1/data.grpc.pb.h"
 
 namespace poseidon::bench {

@@ -9,12 +9,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/transport/variant.h"
-#include "common/grpc_transport.h"
-#include "common/paced_transport.h"
-#include "common/status_macros.h"
-#include "common/tensor_memory.h"
-#include "server/shard_service.h"
-#include "worker/sync_client.h"
+#include "common/base/status_macros.h"
+#include "common/grpc/grpc_transport.h"
+#include "common/tensor/tensor_memory.h"
+#include "common/transport/paced_transport.h"
+#include "server/shard/shard_service.h"
+#include "sync/client/sync_client.h"
 
 namespace poseidon::bench {
 namespace {

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "common/median.h"
-#include "common/text.h"
+#include "common/base/median.h"
+#include "common/base/text.h"
 
 namespace poseidon::bench {
 namespace {

@@ -14,8 +14,8 @@
 
 #include "absl/status/status.h"
 #include "bench/transport/workload.h"
-#include "common/aligned_buffer.h"
-#include "common/ids.h"
+#include "common/base/ids.h"
+#include "common/tensor/aligned_buffer.h"
 
 namespace poseidon::bench {
 

@@ -10,8 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "bench/transport/report.h"
 #include "bench/transport/variant.h"
-#include "cli/child_process.h"
-#include "common/file_io.h"
+#include "cli/local/child_process.h"
+#include "common/files/file_io.h"
 #include "gmock/gmock.h"
 
 namespace poseidon::bench {

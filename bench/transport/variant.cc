@@ -7,8 +7,8 @@
 #include <cstdio>
 #include <string>
 
-#include "common/grpc_transport.h"
-#include "common/tensor_memory.h"
+#include "common/grpc/grpc_transport.h"
+#include "common/tensor/tensor_memory.h"
 
 namespace poseidon::bench {
 namespace {

@@ -13,9 +13,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "bench/transport/workload.h"
-#include "common/clock.h"
-#include "common/plan.h"
-#include "common/security.h"
+#include "common/base/clock.h"
+#include "common/plan/plan.h"
+#include "common/security/security.h"
 
 namespace poseidon::bench {
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
-#include "coordinator/planner.h"
+#include "common/base/check.h"
+#include "coordinator/planning/planner.h"
 
 namespace poseidon::bench {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/aligned_buffer.h"
-#include "common/plan.h"
+#include "common/plan/plan.h"
+#include "common/tensor/aligned_buffer.h"
 
 namespace poseidon::bench {
 

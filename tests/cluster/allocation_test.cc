@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "server/shard_service.h"
+#include "server/shard/shard_service.h"
+#include "sync/client/syncer.h"
 #include "tests/support/toy_plan.h"
-#include "worker/syncer.h"
 
 namespace {
 std::atomic<std::size_t> allocations{0};
@@ -37,7 +37,7 @@ void operator delete(void* memory, std::size_t /*bytes*/, std::align_val_t /*a*/
   std::free(memory);
 }
 
-namespace poseidon {
+namespace poseidon::allocation_test {
 namespace {
 
 /// Hands messages over in place: what is written is delivered by the next step.
@@ -193,4 +193,4 @@ TEST(Allocations, NonePerChunkOnceWarm) {
 }
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::allocation_test

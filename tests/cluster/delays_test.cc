@@ -10,22 +10,23 @@
 #include <string>
 #include <vector>
 
-#include "common/factor_wire.h"
-#include "common/grpc_transport.h"
-#include "common/job.h"
-#include "common/paced_transport.h"
-#include "common/tensor_memory.h"
+#include "common/grpc/grpc_transport.h"
+#include "common/job/job.h"
+#include "common/tensor/tensor_memory.h"
+#include "common/transport/paced_transport.h"
+#include "common/wire/factor_wire.h"
 #include "gmock/gmock.h"
-#include "server/shard_service.h"
+#include "models/net/initialise.h"
+#include "server/shard/shard_service.h"
+#include "sync/links/peer_stream.h"
 #include "tests/support/delaying_transport.h"
-#include "worker/data/batches.h"
+#include "worker/data/feed/batches.h"
 #include "worker/engine/cpu/cpu_device.h"
+#include "worker/engine/model_file.h"
 #include "worker/executor_factors.h"
-#include "worker/model_file.h"
-#include "worker/peer_stream.h"
 #include "worker/trainer.h"
 
-namespace poseidon {
+namespace poseidon::delays_test {
 namespace {
 
 using testing_support::DelayingTransport;
@@ -260,4 +261,4 @@ INSTANTIATE_TEST_SUITE_P(Schemes, Delays, ::testing::Values(Scheme::kPs, Scheme:
                          [](const auto& of) { return std::string(scheme_name(of.param)); });
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::delays_test

@@ -13,15 +13,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cli/top_format.h"
-#include "common/text.h"
-#include "coordinator/cluster.h"
-#include "coordinator/cluster_test_support.h"
+#include "cli/commands/top_format.h"
+#include "common/base/text.h"
+#include "coordinator/cluster/cluster.h"
+#include "coordinator/cluster/cluster_test_support.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-namespace poseidon {
+namespace poseidon::large_status_test {
 namespace {
 
 using ::testing::AnyOf;
@@ -231,4 +231,4 @@ TEST_F(LargeStatus, FillsTheScreenOfTopAndNoMore) {
 }
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::large_status_test

@@ -13,18 +13,19 @@
 #include <utility>
 #include <vector>
 
-#include "common/grpc_transport.h"
-#include "common/job.h"
+#include "common/grpc/grpc_transport.h"
+#include "common/job/job.h"
 #include "gtest/gtest.h"
-#include "server/shard_service.h"
+#include "models/net/initialise.h"
+#include "server/shard/shard_service.h"
 #include "tests/support/eventually.h"
-#include "worker/data/batches.h"
-#include "worker/engine/forwarding_device.h"
-#include "worker/engine/network_executor.h"
-#include "worker/engine/reference/reference_device.h"
+#include "tests/twins/reference_device/reference_device.h"
+#include "worker/data/feed/batches.h"
+#include "worker/engine/executor/forwarding_device.h"
+#include "worker/engine/executor/network_executor.h"
 #include "worker/trainer.h"
 
-namespace poseidon {
+namespace poseidon::overlap_test {
 namespace {
 
 using testing_support::eventually;
@@ -244,4 +245,4 @@ TEST_F(Overlap, ForwardWaitsForEachLayerAlone) {
 }
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::overlap_test

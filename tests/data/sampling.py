@@ -16,7 +16,7 @@ COLOUR_STREAM = 0x636F6C6F75726A69
 
 
 class SplitMix64:
-    """common/random.h"""
+    """common/base/random.h"""
 
     def __init__(self, seed):
         self.state = seed & MASK

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "common/certificates.h"
-#include "common/check.h"
-#include "common/text.h"
+#include "common/base/check.h"
+#include "common/base/text.h"
+#include "common/security/certificates.h"
 #include "tests/fuzz/input.h"
 
 namespace poseidon::fuzz {

@@ -15,9 +15,9 @@
 #include <sstream>
 #include <utility>
 
-#include "common/check.h"
-#include "common/status_json.h"
-#include "coordinator/cluster.h"
+#include "common/base/check.h"
+#include "common/pages/status_json.h"
+#include "coordinator/cluster/cluster.h"
 #include "spdlog/spdlog.h"
 #include "tests/fuzz/input.h"
 

@@ -1,9 +1,9 @@
 // What coordinator and nodes tell each other, after protobuf has parsed it: Join and every text for
 // a log line on the coordinator's side, the plan on a node's. The first byte chooses.
 
-#include "common/check.h"
-#include "common/plan_proto.h"
-#include "coordinator/admission.h"
+#include "common/base/check.h"
+#include "common/plan/plan_proto.h"
+#include "coordinator/members/admission.h"
 #include "nlohmann/json.hpp"
 #include "poseidon/v1/control.pb.h"
 #include "tests/fuzz/input.h"

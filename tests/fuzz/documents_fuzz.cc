@@ -7,16 +7,16 @@
 #include <sstream>
 
 #include "CLI/CLI.hpp"
-#include "cli/doctor_diagnose.h"
-#include "cli/doctor_format.h"
-#include "cli/doctor_metrics.h"
-#include "common/check.h"
-#include "common/checkpoint.h"
-#include "common/config_file.h"
-#include "common/json_fields.h"
-#include "common/plan_pin.h"
-#include "coordinator/durable_job.h"
-#include "coordinator/run_directory.h"
+#include "cli/doctor/doctor_diagnose.h"
+#include "cli/doctor/doctor_format.h"
+#include "cli/doctor/doctor_metrics.h"
+#include "common/base/check.h"
+#include "common/checkpoint/checkpoint.h"
+#include "common/daemon/config_file.h"
+#include "common/files/json_fields.h"
+#include "common/plan/plan_pin.h"
+#include "coordinator/records/durable_job.h"
+#include "coordinator/records/run_directory.h"
 #include "tests/fuzz/input.h"
 
 namespace poseidon::fuzz {

@@ -1,9 +1,9 @@
 // Data sets that are read whole: IDX, plain or gzip, and CIFAR. The first byte chooses.
 
-#include "common/check.h"
+#include "common/base/check.h"
 #include "tests/fuzz/input.h"
-#include "worker/data/cifar.h"
-#include "worker/data/idx.h"
+#include "worker/data/formats/cifar.h"
+#include "worker/data/formats/idx.h"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace poseidon;

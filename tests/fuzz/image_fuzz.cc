@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/check.h"
+#include "common/base/check.h"
 #include "tests/fuzz/input.h"
-#include "worker/data/dataset.h"
-#include "worker/data/image.h"
-#include "worker/data/image_decoder.h"
-#include "worker/data/sample_reader.h"
+#include "worker/data/feed/sample_reader.h"
+#include "worker/data/formats/dataset.h"
+#include "worker/data/images/image.h"
+#include "worker/data/images/image_decoder.h"
 
 namespace poseidon::fuzz {
 namespace {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/transport.h"
+#include "common/transport/transport.h"
 
 // libFuzzer's entry, or replay_main.cc's. Always returns 0; a finding ends the process.
 // NOLINTNEXTLINE(readability-identifier-naming): libFuzzer calls it so.

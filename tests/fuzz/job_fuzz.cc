@@ -1,7 +1,7 @@
 // A job file; one that is taken says the same when it is written and read again.
 
-#include "common/check.h"
-#include "common/job.h"
+#include "common/base/check.h"
+#include "common/job/job.h"
 #include "tests/fuzz/input.h"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

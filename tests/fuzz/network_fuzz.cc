@@ -1,9 +1,9 @@
 // A network file, from its text to all shapes, repetition and derivation included.
 
-#include "common/check.h"
-#include "common/json_fields.h"
+#include "common/base/check.h"
+#include "common/files/json_fields.h"
+#include "models/net/net.h"
 #include "tests/fuzz/input.h"
-#include "worker/engine/net.h"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace poseidon;

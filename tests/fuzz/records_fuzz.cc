@@ -5,9 +5,9 @@
 
 #include <cstring>
 
-#include "common/check.h"
+#include "common/base/check.h"
 #include "tests/fuzz/input.h"
-#include "worker/data/record_format.h"
+#include "worker/data/formats/record_format.h"
 
 namespace poseidon::fuzz {
 namespace {

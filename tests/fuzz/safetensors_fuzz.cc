@@ -1,7 +1,7 @@
 // A safetensors file: header, and the values of every tensor that can be made float32.
 
-#include "common/check.h"
-#include "common/safetensors.h"
+#include "common/base/check.h"
+#include "common/files/safetensors.h"
 #include "tests/fuzz/input.h"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

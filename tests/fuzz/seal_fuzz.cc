@@ -16,11 +16,11 @@
 #include <variant>
 #include <vector>
 
-#include "common/check.h"
-#include "common/memory_carrier.h"
-#include "common/memory_transport.h"
-#include "common/sealed_pipe.h"
-#include "common/sealed_transport.h"
+#include "common/base/check.h"
+#include "common/grpc/memory_carrier.h"
+#include "common/grpc/sealed_pipe.h"
+#include "common/grpc/sealed_transport.h"
+#include "common/transport/memory_transport.h"
 #include "poseidon/v1/stream.pb.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/seal_steps.h"

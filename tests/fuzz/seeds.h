@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "common/check.h"
+#include "common/base/check.h"
 
 namespace poseidon::fuzz {
 

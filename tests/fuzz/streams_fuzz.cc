@@ -17,10 +17,10 @@
 #include <string>
 #include <utility>
 
-#include "common/check.h"
-#include "common/memory_transport.h"
-#include "common/paced_transport.h"
-#include "common/stream_header.h"
+#include "common/base/check.h"
+#include "common/transport/memory_transport.h"
+#include "common/transport/paced_transport.h"
+#include "common/transport/stream_header.h"
 #include "poseidon/v1/stream.pb.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/ports/factor_port.h"

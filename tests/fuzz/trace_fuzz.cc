@@ -11,15 +11,15 @@
 #include <limits>
 #include <string>
 
-#include "cli/doctor_diagnose.h"
-#include "cli/doctor_facts.h"
-#include "cli/doctor_format.h"
-#include "cli/status_format.h"
-#include "cli/top_format.h"
-#include "cli/trace_data.h"
-#include "cli/trace_json.h"
-#include "common/check.h"
-#include "common/status_json.h"
+#include "cli/commands/top_format.h"
+#include "cli/commands/trace_json.h"
+#include "cli/doctor/doctor_diagnose.h"
+#include "cli/doctor/doctor_facts.h"
+#include "cli/doctor/doctor_format.h"
+#include "cli/remote/trace_data.h"
+#include "cli/terminal/status_format.h"
+#include "common/base/check.h"
+#include "common/pages/status_json.h"
 #include "tests/fuzz/input.h"
 
 namespace poseidon::fuzz {

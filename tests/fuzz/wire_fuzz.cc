@@ -1,13 +1,13 @@
 // Everything on the data path that is decoded by hand: chunks, factors, store messages, stream
 // headers, norms. The first byte chooses, the second says where the message is cut.
 
-#include "common/check.h"
-#include "common/factor_wire.h"
-#include "common/norm_wire.h"
-#include "common/store_wire.h"
-#include "common/stream_header.h"
-#include "common/wire.h"
-#include "server/snapshot_index.h"
+#include "common/base/check.h"
+#include "common/transport/stream_header.h"
+#include "common/wire/factor_wire.h"
+#include "common/wire/norm_wire.h"
+#include "common/wire/store_wire.h"
+#include "common/wire/wire.h"
+#include "server/store/snapshot_index.h"
 #include "tests/fuzz/input.h"
 #include "tests/support/toy_plan.h"
 

@@ -16,15 +16,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/gpu/device_under_test.h"
 #include "tests/gpu/training.h"
-#include "worker/engine/forwarding_device.h"
-#include "worker/engine/network_executor.h"
+#include "worker/engine/executor/forwarding_device.h"
+#include "worker/engine/executor/network_executor.h"
 
-namespace poseidon {
+namespace poseidon::copies_test {
 namespace {
 
 using ::testing::IsSupersetOf;
@@ -241,4 +241,4 @@ INSTANTIATE_TEST_SUITE_P(Precisions, GpuCopies, ::testing::ValuesIn(kPrecisions)
                          testing::precision_name);
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::copies_test

@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "tests/support/run_tests.h"
 #include "worker/engine/cpu/cpu_device.h"
-#include "worker/engine/device_plugin.h"
+#include "worker/engine/plugin/device_plugin.h"
 
 namespace poseidon::testing {
 namespace {

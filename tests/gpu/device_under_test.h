@@ -47,7 +47,7 @@ class PrecisionTest : public ::testing::TestWithParam<std::string> {
   std::unique_ptr<Device> device_;
 };
 
-/// What the emulated GPU's plug-in counts (worker/engine/cuda/emulated), since it was loaded.
+/// What the emulated GPU's plug-in counts (tests/twins/emulated_gpu), since it was loaded.
 struct EmulatedCounters {
   /// Nothing of any other device.
   static std::optional<EmulatedCounters> of(const Device& device);

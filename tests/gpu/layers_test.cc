@@ -11,10 +11,10 @@
 #include "gtest/gtest.h"
 #include "tests/gpu/device_under_test.h"
 #include "tests/support/factor_checks.h"
+#include "tests/twins/reference_device/reference_device.h"
 #include "worker/engine/cpu/cpu_device.h"
-#include "worker/engine/reference/reference_device.h"
 
-namespace poseidon {
+namespace poseidon::layers_test {
 namespace {
 
 using testing::FactorProblem;
@@ -283,4 +283,4 @@ TEST_P(GpuGolden, LayersMatchPyTorch) { testing::layers_match_pytorch(*device_, 
 INSTANTIATE_TEST_SUITE_P(Precisions, GpuGolden, ::testing::Values("fp32"), testing::precision_name);
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::layers_test

@@ -13,14 +13,15 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/net/initialise.h"
 #include "nlohmann/json.hpp"
 #include "tests/gpu/device_under_test.h"
 #include "tests/gpu/training.h"
-#include "worker/engine/device_plugin.h"
-#include "worker/engine/network_executor.h"
-#include "worker/engine/open_engine.h"
+#include "worker/engine/executor/network_executor.h"
+#include "worker/engine/plugin/device_plugin.h"
+#include "worker/engine/plugin/open_engine.h"
 
-namespace poseidon {
+namespace poseidon::loop_test {
 namespace {
 
 using testing::EmulatedCounters;
@@ -278,4 +279,4 @@ INSTANTIATE_TEST_SUITE_P(Precisions, GpuLoop, ::testing::ValuesIn(kPrecisions),
                          testing::precision_name);
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::loop_test

@@ -13,20 +13,20 @@
 #include <utility>
 #include <vector>
 
-#include "common/clock.h"
-#include "common/data_spec.h"
+#include "common/base/clock.h"
+#include "common/job/data_spec.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/gpu/device_under_test.h"
 #include "tests/gpu/training.h"
 #include "tests/support/layer_harness.h"
 #include "tests/support/network_checks.h"
-#include "worker/data/batches.h"
+#include "worker/data/feed/batches.h"
 #include "worker/engine/cpu/cpu_device.h"
-#include "worker/engine/forwarding_device.h"
-#include "worker/engine/network_executor.h"
+#include "worker/engine/executor/forwarding_device.h"
+#include "worker/engine/executor/network_executor.h"
 
-namespace poseidon {
+namespace poseidon::networks_test {
 namespace {
 
 using nlohmann::json;
@@ -418,4 +418,4 @@ TEST_P(GpuGolden, BlocksMatchPyTorch) {
 INSTANTIATE_TEST_SUITE_P(Precisions, GpuGolden, ::testing::Values("fp32"), testing::precision_name);
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::networks_test

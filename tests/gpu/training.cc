@@ -4,10 +4,11 @@
 #include <limits>
 #include <utility>
 
-#include "common/check.h"
+#include "common/base/check.h"
 #include "gtest/gtest.h"
+#include "models/net/initialise.h"
 #include "tests/support/layer_harness.h"
-#include "worker/engine/network_executor.h"
+#include "worker/engine/executor/network_executor.h"
 
 namespace poseidon::testing {
 namespace {

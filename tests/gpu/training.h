@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/optimizer.h"
+#include "common/tensor/optimizer.h"
 #include "worker/engine/device.h"
 #include "worker/engine/executor.h"
 

@@ -24,7 +24,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("POSEIDON_BUILD", ROOT / "build" / "release"))
 BIN = BUILD / "bin"
-PLUGIN = BUILD / "emulated" / "libposeidon_cuda.so"  # the emulated GPU (worker/engine/cuda/emulated)
+PLUGIN = BUILD / "emulated" / "libposeidon_cuda.so"  # the emulated GPU (tests/twins/emulated_gpu)
 DIGITS_JOB = ROOT / "deploy" / "jobs" / "digits.json"
 LEASE_MS = 1500
 # A network with running statistics, which only worker 0 and the servers' memory have between checkpoints.

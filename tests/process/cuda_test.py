@@ -1,4 +1,4 @@
-"""Workers that compute on GPUs, which are two emulated ones (worker/engine/cuda/emulated): the losses of CPU workers by
+"""Workers that compute on GPUs, which are two emulated ones (tests/twins/emulated_gpu): the losses of CPU workers by
 both schemes, the same bytes again, also after one of them was killed, on a GPU each, and in machines of two; and a
 trace of them."""
 

@@ -20,7 +20,7 @@ DASHBOARDS = sorted((ROOT / "dashboards" / "grafana" / "dashboards").glob("*.jso
 RULES = ROOT / "dashboards" / "prometheus"
 TARGETS_IN_CONFIGURATION = "/var/lib/poseidon/coordinator/prometheus-targets.json"
 WINDOW = "10s"  # in place of Grafana's $__rate_interval
-FAKE_NVML = BUILD / "tests" / "libposeidon_fake_nvml.so"  # common/fake_nvml.cc
+FAKE_NVML = BUILD / "tests" / "libposeidon_fake_nvml.so"  # tests/twins/fake_nvml.cc
 HAS_GPU = PLUGIN.exists()  # without headers of CUDA and cuDNN a build has no emulated one
 # An emulated GPU takes its time with convolutions.
 SMALL = {"name": "small", "input": [1, 28, 28], "layers": [

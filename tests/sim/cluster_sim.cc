@@ -7,19 +7,19 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/aligned_buffer.h"
-#include "common/check.h"
-#include "common/digest.h"
-#include "common/memory_transport.h"
-#include "common/optimizer.h"
-#include "common/random.h"
-#include "common/traffic.h"
-#include "common/wire.h"
-#include "server/shard_service.h"
+#include "common/base/check.h"
+#include "common/base/random.h"
+#include "common/probes/traffic.h"
+#include "common/tensor/aligned_buffer.h"
+#include "common/tensor/digest.h"
+#include "common/tensor/optimizer.h"
+#include "common/transport/memory_transport.h"
+#include "common/wire/wire.h"
+#include "server/shard/shard_service.h"
+#include "sync/client/syncer.h"
+#include "sync/relay/relay_service.h"
 #include "tests/sim/method_transport.h"
 #include "tests/sim/scenario.h"
-#include "worker/relay_service.h"
-#include "worker/syncer.h"
 
 namespace poseidon::sim {
 namespace {

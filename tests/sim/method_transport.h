@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "common/transport.h"
+#include "common/transport/transport.h"
 
 namespace poseidon::sim {
 

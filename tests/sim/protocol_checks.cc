@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/file_io.h"
+#include "common/files/file_io.h"
 #include "nlohmann/json.hpp"
 
 namespace poseidon::sim {

@@ -7,8 +7,8 @@
 #include <functional>
 #include <string>
 
-#include "common/checkpoint.h"
-#include "common/job.h"
+#include "common/checkpoint/checkpoint.h"
+#include "common/job/job.h"
 #include "tests/sim/sim_server.h"
 #include "tests/sim/truth.h"
 

@@ -7,7 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/wire.h"
+#include "common/wire/wire.h"
 #include "tests/sim/protocol_world.h"
 
 namespace poseidon::sim {

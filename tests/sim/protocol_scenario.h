@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/memory_transport.h"
+#include "common/transport/memory_transport.h"
 
 namespace poseidon::sim {
 

@@ -11,9 +11,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
-#include "common/checkpoint.h"
-#include "common/file_io.h"
+#include "common/base/check.h"
+#include "common/checkpoint/checkpoint.h"
+#include "common/files/file_io.h"
 #include "tests/sim/protocol_checks.h"
 #include "tests/sim/protocol_world.h"
 

@@ -18,8 +18,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/memory_transport.h"
-#include "common/random.h"
+#include "common/base/random.h"
+#include "common/transport/memory_transport.h"
 #include "spdlog/sinks/base_sink.h"
 #include "spdlog/spdlog.h"
 #include "tests/sim/protocol_scenario.h"

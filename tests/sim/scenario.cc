@@ -7,11 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/check.h"
-#include "common/float16.h"
-#include "common/random.h"
-#include "common/square_sum.h"
-#include "common/tensor_parts.h"
+#include "common/base/check.h"
+#include "common/base/random.h"
+#include "common/plan/tensor_parts.h"
+#include "common/tensor/float16.h"
+#include "common/tensor/square_sum.h"
 #include "tests/support/toy_plan.h"
 
 namespace poseidon::sim {

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "common/element_type.h"
-#include "common/memory_transport.h"
-#include "common/optimizer.h"
-#include "common/plan.h"
-#include "common/square_sum.h"
-#include "worker/routes/sfb_route.h"
+#include "common/plan/plan.h"
+#include "common/tensor/element_type.h"
+#include "common/tensor/optimizer.h"
+#include "common/tensor/square_sum.h"
+#include "common/transport/memory_transport.h"
+#include "sync/routes/sfb_route.h"
 
 namespace poseidon::sim {
 

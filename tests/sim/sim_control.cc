@@ -4,13 +4,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
-#include "common/snapshot.h"
+#include "common/base/check.h"
+#include "common/wire/snapshot.h"
 
 namespace poseidon::sim {
 namespace {
 
-// As in common/control_client.cc.
+// As in common/node/control_client.cc.
 constexpr Milliseconds kFirstBackoff{100};
 constexpr Milliseconds kLongestBackoff{2000};
 constexpr Milliseconds kAttemptTimeout{5000};

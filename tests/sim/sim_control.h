@@ -1,8 +1,9 @@
 #pragma once
 
-// A node's end of the control stream on the in-memory network: the twin of common/control_client.h,
-// with the same outbox, the same order of events and the same patience, but no threads.
-// Before: server_node.cc and sim_worker.cc report. After: sim_coordinator.cc.
+// A node's end of the control stream on the in-memory network: the twin of
+// common/node/control_client.h, with the same outbox, the same order of events and the same
+// patience, but no threads. Before: server_node.cc and sim_worker.cc report. After:
+// sim_coordinator.cc.
 
 #include <cstdint>
 #include <deque>
@@ -12,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "common/control_client.h"
-#include "common/report_outbox.h"
-#include "common/transport.h"
+#include "common/node/control_client.h"
+#include "common/node/report_outbox.h"
+#include "common/transport/transport.h"
 #include "tests/sim/method_transport.h"
 
 namespace poseidon::sim {

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
-#include "common/file_io.h"
-#include "coordinator/job_resolver.h"
+#include "common/base/check.h"
+#include "common/files/file_io.h"
+#include "coordinator/planning/job_resolver.h"
 #include "nlohmann/json.hpp"
 
 namespace poseidon::sim {

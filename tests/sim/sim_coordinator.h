@@ -1,7 +1,7 @@
 #pragma once
 
 // A coordinator process on the in-memory network: the real Cluster on a disk that outlives it.
-// Before: sim_control.cc speaks to it. After: coordinator/cluster.h.
+// Before: sim_control.cc speaks to it. After: coordinator/cluster/cluster.h.
 
 #include <cstdint>
 #include <filesystem>
@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "common/memory_transport.h"
-#include "coordinator/cluster.h"
+#include "common/transport/memory_transport.h"
+#include "coordinator/cluster/cluster.h"
 #include "tests/sim/sim_control.h"
 #include "tests/sim/sim_server.h"
 

@@ -1,8 +1,8 @@
 #pragma once
 
 // One assignment of a simulated worker: what worker/worker_job.cc does on a thread of its
-// own, with worker/trainer.cc and worker/sync_client.cc, as a state machine on the loop. Inside of
-// sim_worker.cc and sim_job.cc; nobody else includes this.
+// own, with worker/trainer.cc and sync/client/sync_client.cc, as a state machine on the loop.
+// Inside of sim_worker.cc and sim_job.cc; nobody else includes this.
 
 #include <algorithm>
 #include <array>
@@ -16,19 +16,19 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/aligned_buffer.h"
-#include "common/check.h"
-#include "common/digest.h"
-#include "common/job_reports.h"
-#include "common/plan_proto.h"
-#include "common/restore_source.h"
-#include "common/status_macros.h"
-#include "common/traffic.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/checkpoint/restore_source.h"
+#include "common/node/job_reports.h"
+#include "common/plan/plan_proto.h"
+#include "common/probes/traffic.h"
+#include "common/tensor/aligned_buffer.h"
+#include "common/tensor/digest.h"
+#include "models/net/net.h"
+#include "sync/states/checkpoint_giver.h"
+#include "sync/states/state_sender.h"
 #include "tests/sim/sim_worker.h"
 #include "tests/support/plain_factor_state.h"
-#include "worker/checkpoint_giver.h"
-#include "worker/engine/net.h"
-#include "worker/state_sender.h"
 
 namespace poseidon::sim {
 

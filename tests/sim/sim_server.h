@@ -10,12 +10,12 @@
 #include <set>
 #include <string>
 
-#include "common/background.h"
-#include "common/memory_transport.h"
-#include "common/random.h"
-#include "server/chunk_store.h"
+#include "common/base/random.h"
+#include "common/transport/background.h"
+#include "common/transport/memory_transport.h"
 #include "server/server_node.h"
-#include "server/store_service.h"
+#include "server/store/chunk_store.h"
+#include "server/store/store_service.h"
 #include "tests/sim/sim_control.h"
 
 namespace poseidon::sim {

@@ -3,20 +3,20 @@
 // A worker process on the in-memory network: the real Syncer and CheckpointGiver, driven in the
 // order of worker/worker_job.cc and worker/trainer.cc, with compute that is a random delay. Each
 // thing that it reads is held against the truth.
-// Before: protocol_sim.cc starts and kills it. After: worker/syncer.h, tests/sim/truth.h.
+// Before: protocol_sim.cc starts and kills it. After: sync/client/syncer.h, tests/sim/truth.h.
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 
-#include "common/node_probe.h"
-#include "common/random.h"
+#include "common/base/random.h"
+#include "common/probes/node_probe.h"
+#include "sync/client/syncer.h"
+#include "sync/links/peer_stream.h"
+#include "sync/relay/relay_service.h"
 #include "tests/sim/sim_control.h"
 #include "tests/sim/truth.h"
-#include "worker/peer_stream.h"
-#include "worker/relay_service.h"
-#include "worker/syncer.h"
 
 namespace poseidon::sim {
 

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "common/job.h"
-#include "common/plan.h"
-#include "common/snapshot.h"
+#include "common/job/job.h"
+#include "common/plan/plan.h"
+#include "common/wire/snapshot.h"
 #include "tests/sim/scenario.h"
 
 namespace poseidon::sim {

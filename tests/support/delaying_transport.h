@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "common/random.h"
-#include "common/transport.h"
+#include "common/base/random.h"
+#include "common/transport/transport.h"
 
 namespace poseidon::testing_support {
 

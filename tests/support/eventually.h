@@ -3,7 +3,7 @@
 #include <chrono>
 #include <thread>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 namespace poseidon::testing_support {
 

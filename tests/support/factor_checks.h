@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/optimizer.h"
+#include "common/tensor/optimizer.h"
 #include "worker/engine/device.h"
 
 namespace poseidon::testing {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "common/check.h"
+#include "common/base/check.h"
 #include "nlohmann/json.hpp"
 
 namespace poseidon {

@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "worker/engine/forwarding_device.h"
-#include "worker/engine/reference/reference_device.h"
+#include "tests/twins/reference_device/reference_device.h"
+#include "worker/engine/executor/forwarding_device.h"
 
 namespace poseidon::testing {
 

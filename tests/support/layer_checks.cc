@@ -8,7 +8,7 @@
 #include <numeric>
 #include <utility>
 
-#include "common/check.h"
+#include "common/base/check.h"
 #include "nlohmann/json.hpp"
 
 namespace poseidon::testing {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "models/net/net.h"
 #include "nlohmann/json.hpp"
-#include "worker/engine/net.h"
 
 namespace poseidon::testing {
 

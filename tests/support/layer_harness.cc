@@ -7,7 +7,7 @@
 #include <limits>
 #include <utility>
 
-#include "common/check.h"
+#include "common/base/check.h"
 
 namespace poseidon::testing {
 namespace {

@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "common/random.h"
+#include "common/base/random.h"
 #include "gtest/gtest.h"
+#include "models/net/net.h"
 #include "nlohmann/json.hpp"
 #include "worker/engine/device.h"
-#include "worker/engine/net.h"
 
 namespace poseidon::testing {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "common/transport.h"
+#include "common/transport/transport.h"
 
 namespace poseidon::testing_support {
 

@@ -5,8 +5,8 @@
 
 #include <memory>
 
-#include "common/clock.h"
-#include "common/transport.h"
+#include "common/base/clock.h"
+#include "common/transport/transport.h"
 
 namespace poseidon::testing_support {
 

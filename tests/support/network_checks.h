@@ -13,7 +13,7 @@
 #include "nlohmann/json.hpp"
 #include "worker/engine/device.h"
 #include "worker/engine/executor.h"
-#include "worker/engine/network_executor.h"
+#include "worker/engine/executor/network_executor.h"
 
 namespace poseidon::testing {
 

@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "common/metric_families.h"
+#include "common/pages/metric_families.h"
 
 namespace poseidon::testing_support {
 

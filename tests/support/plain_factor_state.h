@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/aligned_buffer.h"
-#include "worker/factor_state.h"
+#include "common/tensor/aligned_buffer.h"
+#include "sync/states/factor_state.h"
 
 namespace poseidon::testing_support {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/descriptor.h"
+#include "common/base/descriptor.h"
 #include "gtest/gtest.h"
 
 namespace poseidon::testing_support {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/random.h"
-#include "common/team.h"
+#include "common/base/random.h"
+#include "common/base/team.h"
 
 namespace poseidon::testing_support {
 

@@ -11,8 +11,8 @@
 #include <memory>
 #include <string>
 
-#include "common/certificates.h"
-#include "common/security.h"
+#include "common/security/certificates.h"
+#include "common/security/security.h"
 #include "gtest/gtest.h"
 
 namespace poseidon::testing_support {

@@ -6,12 +6,12 @@
 #include <optional>
 #include <string>
 
-#include "common/grpc_transport.h"
-#include "common/store_wire.h"
+#include "common/grpc/grpc_transport.h"
+#include "common/wire/store_wire.h"
 #include "gtest/gtest.h"
-#include "server/checkpoint_keeper.h"
-#include "server/memory_chunk_store.h"
-#include "server/store_service.h"
+#include "server/store/checkpoint_keeper.h"
+#include "server/store/memory_chunk_store.h"
+#include "server/store/store_service.h"
 
 namespace poseidon {
 

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "common/aligned_buffer.h"
-#include "common/plan.h"
-#include "common/transport.h"
-#include "common/wire.h"
+#include "common/plan/plan.h"
+#include "common/tensor/aligned_buffer.h"
+#include "common/transport/transport.h"
+#include "common/wire/wire.h"
 
 namespace poseidon::testing_support {
 

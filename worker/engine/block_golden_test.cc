@@ -7,10 +7,10 @@
 
 #include "gtest/gtest.h"
 #include "tests/support/network_checks.h"
+#include "tests/twins/reference_device/reference_device.h"
 #include "worker/engine/cpu/cpu_device.h"
-#include "worker/engine/reference/reference_device.h"
 
-namespace poseidon {
+namespace poseidon::block_golden_test {
 namespace {
 
 struct NamedDevice {
@@ -30,4 +30,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& device) { return device.param.name; });
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::block_golden_test

@@ -12,10 +12,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
+#include "models/net/net.h"
 #include "worker/engine/executor.h"
 #include "worker/engine/layout.h"
-#include "worker/engine/net.h"
 
 namespace poseidon {
 
@@ -234,7 +234,7 @@ class Device {
 /// Zeroed host memory aligned to 64 bytes: what CPU devices allocate.
 absl::StatusOr<DeviceMemory> allocate_aligned(std::int64_t bytes);
 
-/// The same for tensors that will be sent (common/tensor_memory.h).
+/// The same for tensors that will be sent (common/tensor/tensor_memory.h).
 absl::StatusOr<DeviceMemory> allocate_sendable(std::int64_t bytes);
 
 }  // namespace poseidon

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "common/fnv.h"
-#include "common/random.h"
+#include "common/base/fnv.h"
+#include "common/base/random.h"
 
 namespace poseidon {
 

@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 
-namespace poseidon {
+namespace poseidon::dropout_mask_test {
 namespace {
 
 /// One letter per element: kept or dropped.
@@ -49,4 +49,4 @@ TEST(DropoutMask, IsScaledByTheRatioAsItIsWritten) {
 }
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::dropout_mask_test

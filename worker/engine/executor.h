@@ -2,7 +2,7 @@
 
 // Runs a network on a device, layer by layer, and tells when each layer needs or frees what.
 // Before: the data pipeline fills a Batch. After: the trainer hands gradients to a SyncClient
-// (worker/sync_client.h), from after_backward.
+// (sync/client/sync_client.h), from after_backward.
 
 #include <cstdint>
 #include <functional>
@@ -14,29 +14,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/aligned_buffer.h"
-#include "common/clock.h"
-#include "common/ids.h"
-#include "common/optimizer.h"
-#include "common/stage.h"
-#include "worker/engine/net.h"
-#include "worker/engine/state_range.h"
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "common/probes/stage.h"
+#include "common/tensor/aligned_buffer.h"
+#include "common/tensor/optimizer.h"
+#include "common/tensor/state_range.h"
+#include "models/net/net.h"
+#include "worker/data/batch.h"
 
 namespace poseidon {
-
-/// One mini-batch in host memory. Owned by the data pipeline, read-only for the engine.
-struct Batch {
-  std::int64_t samples = 0;          ///< K
-  std::vector<float> images;         ///< K x C x H x W, C-contiguous
-  std::vector<std::int32_t> labels;  ///< K
-  /// Number of the first sample in the run (iteration * P1*K + rank * K); with the seed it makes
-  /// dropout masks independent of how many workers share the batch.
-  std::uint64_t first_sample = 0;
-  /// How many of the samples count; the rest (of a last test batch) is filling.
-  std::int64_t valid_samples = 0;
-};
-
-enum class Phase { kTrain, kTest };
 
 /// Result of one forward pass over the valid samples.
 struct ForwardResult {
@@ -218,19 +205,5 @@ struct ExecutorOptions {
   /// are float32 always. "tf32" is a permission. INVALID_ARGUMENT from a device that cannot.
   std::string precision = "fp32";
 };
-
-/// Calls body(begin, end) on disjoint ranges that cover 0..items, on whatever threads it has, and
-/// returns when all are done.
-using RangeRunner = std::function<void(
-    std::int64_t items, const std::function<void(std::int64_t begin, std::int64_t end)>& body)>;
-/// All of it on the calling thread.
-void run_here(std::int64_t items, const std::function<void(std::int64_t, std::int64_t)>& body);
-
-/// Gives every parameter its first value from its Initialiser. Each tensor is drawn from
-/// mix_seed(seed, FNV-1a hash of "<layer>.<tensor>"), so it does not depend on the other layers;
-/// nor on how `run` divides the work (a hundred million values take one core seconds). Pure.
-void initialise_parameters(const NetSpec& net, std::uint64_t seed,
-                           const std::function<std::span<float>(LayerIndex)>& parameters,
-                           const RangeRunner& run = run_here);
 
 }  // namespace poseidon

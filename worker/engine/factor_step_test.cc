@@ -5,15 +5,16 @@
 #include <string>
 #include <vector>
 
-#include "common/square_sum.h"
+#include "common/tensor/square_sum.h"
 #include "gmock/gmock.h"
+#include "models/net/initialise.h"
 #include "tests/support/factor_checks.h"
 #include "tests/support/layer_harness.h"
+#include "tests/twins/reference_device/reference_device.h"
 #include "worker/engine/cpu/cpu_device.h"
-#include "worker/engine/network_executor.h"
-#include "worker/engine/reference/reference_device.h"
+#include "worker/engine/executor/network_executor.h"
 
-namespace poseidon {
+namespace poseidon::factor_step_test {
 namespace {
 
 using testing::all_near;
@@ -148,4 +149,4 @@ TEST(FactorStep, OnlyFullyConnectedLayersHaveFactors) {
 }
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::factor_step_test

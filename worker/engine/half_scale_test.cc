@@ -5,11 +5,11 @@
 #include <limits>
 #include <vector>
 
-#include "common/float16.h"
-#include "common/random.h"
+#include "common/base/random.h"
+#include "common/tensor/float16.h"
 #include "gtest/gtest.h"
 
-namespace poseidon {
+namespace poseidon::half_scale_test {
 namespace {
 
 std::uint32_t bits_of(float value) { return std::bit_cast<std::uint32_t>(value); }
@@ -136,4 +136,4 @@ TEST_F(HalfProductTest, TheWorstSumsStayFinite) {
 }
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::half_scale_test

@@ -8,10 +8,10 @@
 #include "gtest/gtest.h"
 #include "tests/support/layer_checks.h"
 #include "tests/support/layer_harness.h"
+#include "tests/twins/reference_device/reference_device.h"
 #include "worker/engine/cpu/cpu_device.h"
-#include "worker/engine/reference/reference_device.h"
 
-namespace poseidon {
+namespace poseidon::layer_grid_test {
 namespace {
 
 class LayerGrid : public ::testing::TestWithParam<std::tuple<testing::LayerCases, int>> {};
@@ -76,4 +76,4 @@ TEST(BatchNorm, SameBitsWhateverTheNumberOfThreads) {
 }
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::layer_grid_test

@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "models/net/initialise.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/layer_harness.h"
 #include "worker/engine/cpu/cpu_device.h"
 #include "worker/engine/executor.h"
 
-namespace poseidon {
+namespace poseidon::lenet_test {
 namespace {
 
 using nlohmann::json;
@@ -123,4 +124,4 @@ TEST(LeNet, ExecutorsOnSeveralThreadsAreIndependent) {
 }
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::lenet_test

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "common/check.h"
-#include "common/factor_wire.h"
+#include "common/base/check.h"
+#include "common/wire/factor_wire.h"
+#include "sync/client/factor_exchange.h"
 #include "tests/fuzz/ports/port.h"
 #include "tests/support/toy_plan.h"
-#include "worker/factor_exchange.h"
 
 namespace poseidon::fuzz {
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "common/norm_wire.h"
-#include "common/plan.h"
-#include "common/wire.h"
+#include "common/plan/plan.h"
+#include "common/wire/norm_wire.h"
+#include "common/wire/wire.h"
 #include "tests/fuzz/input.h"
 
 namespace poseidon::fuzz {

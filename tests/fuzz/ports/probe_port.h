@@ -4,9 +4,9 @@
 
 #include <string>
 
-#include "common/check.h"
-#include "common/ids.h"
-#include "common/link_probe.h"
+#include "common/base/check.h"
+#include "common/base/ids.h"
+#include "common/node/link_probe.h"
 #include "poseidon/v1/probe.pb.h"
 #include "tests/fuzz/ports/port.h"
 

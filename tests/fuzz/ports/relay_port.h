@@ -5,10 +5,10 @@
 #include <array>
 #include <memory>
 
-#include "common/check.h"
+#include "common/base/check.h"
+#include "sync/relay/relay_service.h"
 #include "tests/fuzz/ports/port.h"
 #include "tests/support/toy_plan.h"
-#include "worker/relay_service.h"
 
 namespace poseidon::fuzz {
 

@@ -7,8 +7,8 @@
 #include <memory>
 #include <utility>
 
-#include "common/check.h"
-#include "server/shard_service.h"
+#include "common/base/check.h"
+#include "server/shard/shard_service.h"
 #include "tests/fuzz/ports/port.h"
 #include "tests/support/toy_plan.h"
 

@@ -5,11 +5,11 @@
 #include <memory>
 #include <string>
 
-#include "common/check.h"
-#include "common/store_wire.h"
-#include "server/checkpoint_keeper.h"
-#include "server/memory_chunk_store.h"
-#include "server/store_service.h"
+#include "common/base/check.h"
+#include "common/wire/store_wire.h"
+#include "server/store/checkpoint_keeper.h"
+#include "server/store/memory_chunk_store.h"
+#include "server/store/store_service.h"
 #include "tests/fuzz/ports/port.h"
 
 namespace poseidon::fuzz {

@@ -4,7 +4,7 @@ of a whole LeNet, in double precision. PyTorch is used here only; the C++ tests 
 
     sudo apt-get install python3-torch && python3 tests/golden/layers/generate.py
 
-Inputs are not stored: both sides draw them from SplitMix64 (common/random.h), see values() below.
+Inputs are not stored: both sides draw them from SplitMix64 (common/base/random.h), see values() below.
 """
 import json
 import math

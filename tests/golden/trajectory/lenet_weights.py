@@ -1,6 +1,6 @@
 """Initial weights of LeNet for the golden trajectory: a function of a seed, bit for bit, in plain Python.
 
-The random generator is common/random.h (in Python: tests/data/sampling.py); every value is an exact float32.
+The random generator is common/base/random.h (in Python: tests/data/sampling.py); every value is an exact float32.
 """
 
 import hashlib

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <vector>
 
-#include "worker/engine/batch_norm_errors.h"
+#include "models/net/batch_norm_errors.h"
 #include "worker/engine/cpu/channel_block.h"
 #include "worker/engine/cpu/loop_operators.h"
 #include "worker/engine/cpu/parallel.h"

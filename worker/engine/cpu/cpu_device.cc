@@ -8,19 +8,19 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
-#include "common/process_load.h"
-#include "common/square_sum.h"
+#include "common/base/check.h"
+#include "common/base/process_load.h"
+#include "common/tensor/square_sum.h"
 #include "worker/engine/cpu/factor_step.h"
 #include "worker/engine/cpu/loop_operators.h"
 #include "worker/engine/cpu/onednn_operator.h"
 #include "worker/engine/cpu/onednn_twin.h"
 #include "worker/engine/cpu/parallel.h"
 #include "worker/engine/cpu/vector_loops.h"
-#include "worker/engine/layout_adapter.h"
-#include "worker/engine/memory_plan.h"
-#include "worker/engine/network_executor.h"
-#include "worker/engine/tensor_lifetimes.h"
+#include "worker/engine/executor/layout_adapter.h"
+#include "worker/engine/executor/memory_plan.h"
+#include "worker/engine/executor/network_executor.h"
+#include "worker/engine/executor/tensor_lifetimes.h"
 
 namespace poseidon {
 namespace {

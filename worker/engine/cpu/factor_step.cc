@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <vector>
 
-#include "common/check.h"
-#include "common/square_sum.h"
+#include "common/base/check.h"
+#include "common/tensor/square_sum.h"
 #include "dnnl.hpp"
 #include "worker/engine/cpu/parallel.h"
 

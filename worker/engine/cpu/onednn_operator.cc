@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "common/check.h"
+#include "common/base/check.h"
 
 namespace poseidon {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "worker/engine/cpu/onednn_operator.h"
-#include "worker/engine/layout_adapter.h"
+#include "worker/engine/executor/layout_adapter.h"
 
 namespace poseidon {
 

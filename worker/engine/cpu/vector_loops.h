@@ -1,9 +1,9 @@
 #pragma once
 
 // The CPU device's loops over activations, in the widest instructions that this processor has: as
-// common/kernels.h, one table of functions per instruction set, all giving the same bits (element i
-// depends on element i alone, or sums go lane by lane in one fixed order; nothing is contracted).
-// Pure. Any thread.
+// common/tensor/kernels.h, one table of functions per instruction set, all giving the same bits
+// (element i depends on element i alone, or sums go lane by lane in one fixed order; nothing is
+// contracted). Pure. Any thread.
 //
 // "Rows" are groups of `lanes` floats, 8 or 16, one behind the other. In Layout::kDevice a row is
 // one pixel of so many channels; a plain plane is read as rows of one channel, whose lanes are

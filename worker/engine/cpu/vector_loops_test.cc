@@ -7,10 +7,10 @@
 #include <limits>
 #include <vector>
 
-#include "common/random.h"
+#include "common/base/random.h"
 #include "gtest/gtest.h"
 
-namespace poseidon {
+namespace poseidon::vector_loops_test {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -115,4 +115,4 @@ TEST(VectorLoops, ReluKeepsNan) {
 }
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::vector_loops_test

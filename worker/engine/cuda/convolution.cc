@@ -28,11 +28,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 #include "worker/engine/cuda/convolution_plans.h"
-#include "worker/engine/cuda/cuda_kernels.h"
 #include "worker/engine/cuda/cuda_operators.h"
 #include "worker/engine/cuda/cuda_status.h"
+#include "worker/engine/cuda/kernels/cuda_kernels.h"
 #include "worker/engine/half_scale.h"
 
 namespace poseidon {

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "models/net/net.h"
 #include "worker/engine/cuda/cudnn_descriptor.h"
-#include "worker/engine/net.h"
 
 namespace poseidon {
 

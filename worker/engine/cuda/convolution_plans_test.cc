@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "models/net/net.h"
 #include "nlohmann/json.hpp"
-#include "worker/engine/net.h"
 
-namespace poseidon {
+namespace poseidon::convolution_plans_test {
 namespace {
 
 constexpr std::int64_t kBatch = 32;
@@ -217,4 +217,4 @@ TEST(ConvolutionPlannerTest, WorkspaceIsBounded) {
 }
 
 }  // namespace
-}  // namespace poseidon
+}  // namespace poseidon::convolution_plans_test

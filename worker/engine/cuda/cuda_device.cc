@@ -21,18 +21,18 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
-#include "common/status_macros.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
 #include "worker/engine/cuda/cuda_context.h"
 #include "worker/engine/cuda/cuda_factors.h"
-#include "worker/engine/cuda/cuda_kernels.h"
 #include "worker/engine/cuda/cuda_mark.h"
 #include "worker/engine/cuda/cuda_operators.h"
 #include "worker/engine/cuda/cuda_status.h"
 #include "worker/engine/cuda/cuda_twin.h"
+#include "worker/engine/cuda/kernels/cuda_kernels.h"
 #include "worker/engine/cuda/pinned_memory.h"
-#include "worker/engine/device_plugin_entry.h"
-#include "worker/engine/layout_adapter.h"
+#include "worker/engine/executor/layout_adapter.h"
+#include "worker/engine/plugin/device_plugin_entry.h"
 
 namespace poseidon {
 

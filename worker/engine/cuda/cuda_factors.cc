@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/optimizer.h"
-#include "common/status_macros.h"
-#include "worker/engine/cuda/cuda_kernels.h"
+#include "common/base/status_macros.h"
+#include "common/tensor/optimizer.h"
 #include "worker/engine/cuda/cuda_mark.h"
 #include "worker/engine/cuda/cuda_status.h"
+#include "worker/engine/cuda/kernels/cuda_kernels.h"
 #include "worker/engine/cuda/pinned_memory.h"
 
 namespace poseidon {

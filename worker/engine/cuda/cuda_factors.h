@@ -20,7 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/engine/cuda/cuda_context.h"
-#include "worker/engine/cuda/cuda_kernels.h"
+#include "worker/engine/cuda/kernels/cuda_kernels.h"
 #include "worker/engine/cuda/matrix_product.h"
 #include "worker/engine/device.h"
 

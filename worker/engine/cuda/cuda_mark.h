@@ -1,8 +1,8 @@
 #pragma once
 
 // A moment on one of a GPU's streams, and how much later than another it was. Before: PassTimes
-// (worker/engine/pass_times.h) has it made with the executor and hands it out. Made and given back
-// in cuda_device.cc.
+// (worker/engine/executor/pass_times.h) has it made with the executor and hands it out. Made and
+// given back in cuda_device.cc.
 
 #include <cuda_runtime_api.h>
 
@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "worker/engine/device.h"
 
 namespace poseidon {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What a reader would look for in every change to the CUDA device: nothing waits for the whole device or uses the
 # default stream, every launch names its stream, only what sets up allocates, and CUDA is included in
-# worker/engine/cuda alone. That warm iterations set nothing up is tests/gpu/loop_test.cc's to show.
+# worker/engine/cuda alone, and in the emulated GPU, which stands in for it in tests. That warm iterations set nothing up is tests/gpu/loop_test.cc's to show.
 # Usage: cuda_rules_test.sh SOURCE_FOLDER
 set -euo pipefail
 cd "$1"
@@ -19,8 +19,7 @@ refuse() {
   fi
 }
 
-# What stands in for CUDA in tests (emulated/) has its functions' names.
-mapfile -t ours < <(find worker/engine/cuda -path '*/emulated' -prune -o -type f -name '*.[ch]*' -print)
+mapfile -t ours < <(find worker/engine/cuda -type f -name '*.[ch]*' -print)
 [[ ${#ours[@]} -ge 10 ]] || { echo "where is worker/engine/cuda?"; exit 1; }
 # but FILE...: all of ours but these.
 but() { printf '%s\n' "${ours[@]}" | grep -vFx "$(printf 'worker/engine/cuda/%s\n' "$@")"; }
@@ -47,8 +46,8 @@ refuse "tries algorithms out on the device, by itself and with memory of its own
 refuse "adds floats atomically: other bits each time" 'atomicAdd|atomicExch' "${ours[@]}"
 
 # launch.cuh has the one launch, whose first argument is the stream.
-refuse "launches past launch.cuh" '<<<|cudaLaunchKernel|cudaLaunchCooperative' "${ours[@]/worker\/engine\/cuda\/launch.cuh/\/dev\/null}"
-launches=$(cat worker/engine/cuda/*.cu | tr '\n' ' ' | grep -oE '\blaunch\([^,]*,' || true)
+refuse "launches past launch.cuh" '<<<|cudaLaunchKernel|cudaLaunchCooperative' "${ours[@]/worker\/engine\/cuda\/kernels\/launch.cuh/\/dev\/null}"
+launches=$(cat worker/engine/cuda/kernels/*.cu | tr '\n' ' ' | grep -oE '\blaunch\([^,]*,' || true)
 [[ -n $launches ]] || { echo "no launches found"; exit 1; }
 if grep -vFx 'launch(stream,' <<<"$launches"; then
   echo "launches without their stream"
@@ -56,8 +55,8 @@ if grep -vFx 'launch(stream,' <<<"$launches"; then
 fi
 
 mapfile -t others < <(git ls-files 2>/dev/null '*.cc' '*.h' '*.cu' || true)
-[[ ${#others[@]} -gt 0 ]] || mapfile -t others < <(find common coordinator server worker cli bench tests -name '*.cc' -o -name '*.h')
+[[ ${#others[@]} -gt 0 ]] || mapfile -t others < <(find common models sync coordinator server worker cli bench tests -name '*.cc' -o -name '*.h')
 outside=()
-for file in "${others[@]}"; do [[ $file == worker/engine/cuda/* || ! -f $file ]] || outside+=("$file"); done
+for file in "${others[@]}"; do [[ $file == worker/engine/cuda/* || $file == tests/twins/emulated_gpu/* || ! -f $file ]] || outside+=("$file"); done
 refuse "includes CUDA outside worker/engine/cuda" '^ *#include *[<"](cuda|cudnn|cublas|nccl)[A-Za-z_0-9]*\.h[>"]' "${outside[@]}"
 exit $failed

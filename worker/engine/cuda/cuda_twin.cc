@@ -1,8 +1,8 @@
 #include "worker/engine/cuda/cuda_twin.h"
 
-#include "common/status_macros.h"
-#include "worker/engine/cuda/cuda_kernels.h"
+#include "common/base/status_macros.h"
 #include "worker/engine/cuda/cuda_status.h"
+#include "worker/engine/cuda/kernels/cuda_kernels.h"
 
 namespace poseidon {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "worker/engine/cuda/cuda_context.h"
-#include "worker/engine/layout_adapter.h"
+#include "worker/engine/executor/layout_adapter.h"
 
 namespace poseidon {
 

@@ -4,10 +4,10 @@
 #include <string>
 #include <utility>
 
-#include "common/status_macros.h"
-#include "worker/engine/cuda/cuda_kernels.h"
+#include "common/base/status_macros.h"
 #include "worker/engine/cuda/cuda_operators.h"
 #include "worker/engine/cuda/cuda_status.h"
+#include "worker/engine/cuda/kernels/cuda_kernels.h"
 #include "worker/engine/cuda/matrix_product.h"
 
 namespace poseidon {

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "worker/engine/cuda/cuda_context.h"
-#include "worker/engine/device_plugin_entry.h"
+#include "worker/engine/plugin/device_plugin_entry.h"
 
 namespace poseidon {
 

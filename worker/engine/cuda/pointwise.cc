@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "common/fnv.h"
-#include "common/random.h"
-#include "common/status_macros.h"
-#include "worker/engine/cuda/cuda_kernels.h"
+#include "common/base/fnv.h"
+#include "common/base/random.h"
+#include "common/base/status_macros.h"
 #include "worker/engine/cuda/cuda_operators.h"
 #include "worker/engine/cuda/cuda_status.h"
+#include "worker/engine/cuda/kernels/cuda_kernels.h"
 
 namespace poseidon {
 namespace {

@@ -5,10 +5,10 @@
 #include <memory>
 #include <utility>
 
-#include "common/status_macros.h"
-#include "worker/engine/cuda/cuda_kernels.h"
+#include "common/base/status_macros.h"
 #include "worker/engine/cuda/cuda_operators.h"
 #include "worker/engine/cuda/cuda_status.h"
+#include "worker/engine/cuda/kernels/cuda_kernels.h"
 
 namespace poseidon {
 namespace {

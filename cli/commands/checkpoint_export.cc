@@ -1,0 +1,51 @@
+#include "cli/commands/checkpoint_export.h"
+
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/wire/wire.h"
+
+namespace poseidon {
+
+CheckpointModel::CheckpointModel(NetSpec net) : net_(std::move(net)) {
+  for (const std::size_t layer : net_.parameter_layers()) {
+    parameters_.emplace_back(static_cast<std::size_t>(net_.layers[layer].parameter_count()));
+  }
+  statistics_.resize(static_cast<std::size_t>(net_.statistics_count()));
+}
+
+absl::StatusOr<std::vector<StoreRequest>> CheckpointModel::requests(const RestoreSource& source) {
+  std::vector<StoreRequest> requests;
+  const PieceIndex pieces(source.pieces);
+  for (std::uint32_t l = 0; l < parameters_.size(); ++l) {
+    const auto take = [values = std::span<float>(parameters_[l])](
+                          std::uint32_t /*slot*/, std::int64_t offset, const Bytes& bytes) {
+      copy_payload(bytes,
+                   values.subspan(static_cast<std::size_t>(offset), bytes.size() / sizeof(float)));
+      return absl::OkStatus();
+    };
+    POSEIDON_RETURN_IF_ERROR(append_range_requests(source, pieces, LayerIndex(l), 0,
+                                                   static_cast<std::int64_t>(parameters_[l].size()),
+                                                   /*state_slots=*/0, take, requests));
+  }
+  if (statistics_.empty()) return requests;
+  const auto take = [this](const Bytes& bytes) {
+    if (bytes.size() != statistics_.size() * sizeof(float)) {
+      return absl::DataLossError(absl::StrCat("running statistics of ", bytes.size(), " bytes for ",
+                                              statistics_.size(), " values"));
+    }
+    copy_payload(bytes, statistics_);
+    return absl::OkStatus();
+  };
+  POSEIDON_RETURN_IF_ERROR(append_own_state_request(source, take, requests));
+  return requests;
+}
+
+absl::StatusOr<EncodedModel> CheckpointModel::encode() const {
+  std::vector<std::span<const float>> parameters(parameters_.begin(), parameters_.end());
+  return EncodedModel::encode(net_, parameters, statistics_);
+}
+
+}  // namespace poseidon

@@ -1,0 +1,40 @@
+#pragma once
+
+// From a job file on the operator's machine to the text that the cluster needs.
+
+#include <filesystem>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/job/job.h"
+#include "models/net/net.h"
+
+namespace poseidon {
+
+/// A job ready to be submitted.
+struct PreparedJob {
+  JobSpec spec;      ///< paths absolute, network inline
+  NetSpec net;       ///< resolved
+  std::string json;  ///< `spec` as text: no other machine needs the job file or the network file
+};
+
+/// Reads, checks and completes a job file. Relative paths in it are relative to its own folder.
+/// Every error starts with the file's path and names the key.
+absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path);
+
+/// Reads the data as a worker will (so only where they are on this machine): INVALID_ARGUMENT, with
+/// the job's key, for what is corrupt, out of the network's range, or of another shape than it
+/// takes.
+absl::Status check_data(const JobSpec& job, const NetSpec& net, std::uint32_t workers);
+
+/// Looks into init.weights, if there is one, as a worker will: in words what it brings and what it
+/// does not ("" without weights). INVALID_ARGUMENT, with the key, for a file that is no safetensors
+/// file or does not fit the network.
+absl::StatusOr<std::string> check_weights(const JobSpec& job, const NetSpec& net);
+
+/// Checks that every file the job reads is there. Only `poseidon local` can ask this: elsewhere the
+/// files are on the workers' machines. NOT_FOUND names the key and the path.
+absl::Status check_files(const JobSpec& job);
+
+}  // namespace poseidon

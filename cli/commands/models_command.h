@@ -1,0 +1,18 @@
+#pragma once
+
+// `poseidon models`: the networks shipped, and what is in one. Pure.
+
+#include <string>
+
+#include "models/net/net.h"
+#include "nlohmann/json.hpp"
+
+namespace poseidon {
+
+/// {"name", "parameters", "multiply_adds", "layers": [...]}, and more.
+nlohmann::json network_to_json(const NetSpec& net);
+
+/// A table of its layers, and one of their types with sums.
+std::string network_to_text(const NetSpec& net);
+
+}  // namespace poseidon

@@ -1,0 +1,62 @@
+#pragma once
+
+// `poseidon plan`: what the coordinator would plan, and how fast it would be, with no cluster at
+// hand. Pure: a prepared job and assumptions in, text out.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/job/job.h"
+#include "common/plan/plan.h"
+#include "coordinator/planning/calibrate.h"
+#include "coordinator/planning/planner.h"
+#include "nlohmann/json.hpp"
+
+namespace poseidon {
+
+struct PlanQuestion {
+  std::string name;                  ///< of the job
+  std::vector<PlannerLayer> layers;  ///< forward order
+  std::int64_t batch_size = 0;
+  SyncSpec sync;
+  std::size_t workers = 0;
+  std::size_t servers = 0;
+  std::size_t workers_per_machine = 1;
+  bool separate_servers = false;  ///< on machines of their own, instead of beside the workers
+  NormScope norm_scope = NormScope::kNone;  ///< of the job's optimizer
+  AssumedMachines machines;
+  /// Somebody said how fast the machines are; otherwise cost=time has nothing to go by, and the
+  /// choice is by bytes, as in a cluster that was not calibrated.
+  bool machines_known = false;
+};
+
+/// The same job on another number of nodes.
+struct ScalingRow {
+  std::size_t workers = 0;
+  std::size_t servers = 0;  ///< in the proportion asked for, at least one
+  double iteration_s = 0.0;
+  double images_per_s = 0.0;
+  double speedup = 0.0;     ///< over one worker that has nothing to synchronise
+  double efficiency = 0.0;  ///< speedup / workers
+  std::size_t sfb_layers = 0;
+};
+
+struct PlanAnswer {
+  Plan plan;  ///< with prediction and calibration; addresses are invented
+  bool by_time = false;
+  std::vector<ScalingRow> scaling;  ///< 1, 2, 4, ... 64 workers
+};
+
+/// INVALID_ARGUMENT when the job cannot be planned.
+absl::StatusOr<PlanAnswer> answer_plan(const PlanQuestion& question);
+
+/// What plan.json has, but for epoch and addresses, so it is good for sync.plan; and the question,
+/// and the predictions for other numbers of workers.
+nlohmann::ordered_json plan_answer_to_json(const PlanQuestion& question, const PlanAnswer& answer);
+
+/// Tables for people.
+std::string plan_answer_to_text(const PlanQuestion& question, const PlanAnswer& answer);
+
+}  // namespace poseidon

@@ -1,0 +1,104 @@
+#include "cli/commands/stop_command.h"
+
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "cli/terminal/watch.h"
+#include "common/base/printable.h"
+#include "common/base/status_macros.h"
+
+namespace poseidon {
+namespace {
+
+constexpr Milliseconds kStopPollInterval{100};
+/// Who waits longer hears what for, and so often at most what has changed.
+constexpr Nanoseconds kSayInterval = std::chrono::seconds(10);
+/// Beyond the checkpoint: for the last files, and for a coordinator that is away for a moment.
+constexpr Nanoseconds kEndTimeout = std::chrono::seconds(60);
+/// Each time begins the patience anew, and a coordinator that answers now and then is no other one.
+constexpr int kMostTimesAskedAgain = 3;
+
+bool has_ended(const v1::GetStatusResponse& status, const std::string& job_id) {
+  return status.job_id() != job_id || status.state() == "done" || status.state() == "failed";
+}
+
+/// A line; of what other machines have written what a terminal can show.
+void say(const std::string& text) { write_stdout(printable_lines(text) + "\n"); }
+
+}  // namespace
+
+absl::StatusOr<std::string> stop_outcome(const v1::EndJobResponse& asked, bool is_to_be_saved,
+                                         const v1::GetStatusResponse& end) {
+  const std::string files = absl::StrCat("; its files are in ", asked.run_directory());
+  if (end.job_id() != asked.job_id()) {
+    return absl::StrCat("job ", asked.job_id(), " has ended, and another one has come since",
+                        files);
+  }
+  if (end.state() == "done") {
+    return absl::StrCat("job ", asked.job_id(), " is done: it had all its ", end.iterations(),
+                        " iterations behind it", files);
+  }
+  const std::string text =
+      absl::StrCat("job ", asked.job_id(), " has ended after ", end.iteration(), " of ",
+                   end.iterations(), " iterations: ", end.message(), files);
+  if (is_to_be_saved && end.unsaved()) {
+    return absl::AbortedError(absl::StrCat(text, "; what it had trained is not saved"));
+  }
+  return text;
+}
+
+absl::Status run_stop(const StopOptions& options) {
+  POSEIDON_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client,
+                            CoordinatorClient::make(options));
+  POSEIDON_RETURN_IF_ERROR(client->wait_for_coordinator(options.connect_timeout).status());
+  v1::EndJobRequest request;
+  request.set_job_id(options.job);
+  request.set_checkpoint_within_s(static_cast<std::uint32_t>(options.checkpoint_within_s));
+  POSEIDON_ASSIGN_OR_RETURN(const v1::EndJobResponse asked, client->end_job(request, kCallTimeout));
+  if (asked.waits()) {
+    say(absl::StrCat("job ", asked.job_id(), " ends when what it has trained is saved"));
+  }
+  request.set_job_id(asked.job_id());
+  const SystemClock clock;
+  const Nanoseconds patience = std::chrono::seconds(options.checkpoint_within_s) + kEndTimeout;
+  Nanoseconds end = clock.now() + patience;
+  bool was_away = false;
+  int asked_again = 0;
+  std::string last_said;
+  Nanoseconds say_next = clock.now() + kSayInterval;
+  while (true) {
+    const absl::StatusOr<v1::GetStatusResponse> status = client->get_status(kStatusTimeout);
+    was_away = was_away || !status.ok();
+    if (status.ok() && has_ended(*status, asked.job_id())) {
+      POSEIDON_ASSIGN_OR_RETURN(
+          const std::string text,
+          stop_outcome(asked, /*is_to_be_saved=*/options.checkpoint_within_s > 0, *status));
+      say(text);
+      return absl::OkStatus();
+    }
+    // It may be another process, which goes on with the job and knows nothing of us.
+    if (status.ok() && was_away && asked_again < kMostTimesAskedAgain &&
+        client->end_job(request, kCallTimeout).ok()) {
+      was_away = false;
+      ++asked_again;
+      end = clock.now() + patience;
+      say("the coordinator was away, and is asked again");
+    }
+    if (status.ok() && status->message() != last_said && clock.now() >= say_next) {
+      last_said = status->message();
+      say_next = clock.now() + kSayInterval;
+      say(last_said);
+    }
+    if (clock.now() >= end) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "job ", asked.job_id(), " was told to end and has not, as far as the coordinator at ",
+          client->address(),
+          " tells: ", status.ok() ? status->message() : std::string(status.status().message())));
+    }
+    std::this_thread::sleep_for(kStopPollInterval);
+  }
+}
+
+}  // namespace poseidon

@@ -1,0 +1,27 @@
+#pragma once
+
+// `poseidon stop`: ends the cluster's job, after a checkpoint of what it has trained. The cluster
+// stays, and takes the next job.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cli/remote/coordinator_client.h"
+#include "poseidon/v1/control.pb.h"
+
+namespace poseidon {
+
+struct StopOptions : CoordinatorAccess {
+  std::string job;                         ///< id that must be the active one; "": whichever is
+  std::int64_t checkpoint_within_s = 600;  ///< 0: no checkpoint
+};
+absl::Status run_stop(const StopOptions& options);
+
+/// What to say of the end of a job, from what the coordinator tells after it. ABORTED when what it
+/// had trained should have been saved (`is_to_be_saved`) and was not. Pure.
+absl::StatusOr<std::string> stop_outcome(const v1::EndJobResponse& asked, bool is_to_be_saved,
+                                         const v1::GetStatusResponse& end);
+
+}  // namespace poseidon

@@ -1,0 +1,24 @@
+#pragma once
+
+// `poseidon top`: the cluster on a terminal, again and again until somebody has seen enough.
+// Before: the coordinator's status. After: cli/commands/top_format.h says what it looks like.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "cli/remote/coordinator_client.h"
+
+namespace poseidon {
+
+struct TopOptions : CoordinatorAccess {
+  bool json = false;        ///< one object per line instead
+  double interval_s = 1.0;  ///< between two looks
+  std::int64_t frames = 0;  ///< looks, then the end; 0: until q, Ctrl-C or SIGTERM
+};
+/// On a terminal it takes the whole screen and gives it back; elsewhere screenfuls follow each
+/// other. A coordinator that falls silent is told and awaited, on a terminal for ever, elsewhere
+/// for 15 s (UNAVAILABLE).
+absl::Status run_top(const TopOptions& options);
+
+}  // namespace poseidon

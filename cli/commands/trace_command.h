@@ -1,0 +1,20 @@
+#pragma once
+
+// `poseidon trace`: what every node did in a few iterations, as a file for Perfetto.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "cli/remote/coordinator_client.h"
+
+namespace poseidon {
+
+struct TraceOptions : CoordinatorAccess {
+  std::string to;  ///< file to write; it appears whole or not at all
+  std::int64_t iterations = 10;
+  std::int64_t timeout_s = 60;  ///< for the iterations; then what there is
+};
+absl::Status run_trace(const TraceOptions& options);
+
+}  // namespace poseidon

@@ -1,0 +1,67 @@
+#include "cli/doctor/doctor_cores.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace poseidon {
+namespace {
+
+/// Cores are short when processes wait for one so much of the time that they have one.
+constexpr double kWaitsForCores = 0.5;
+/// ... on a machine that uses so much of its cores (others than the job may use the rest).
+constexpr double kBusyMachine = 0.5;
+/// One process is kept from running when it waits so many times as long as it runs, and so many
+/// cores would be its own, while the others on its machine get theirs.
+constexpr double kLimitedWaits = 2.0, kLimitedCores = 0.25;
+/// ... or wait, too, where the machine lacks cores, but so many times less for each that they have.
+constexpr double kLimitedTimes = 8.0;
+/// So many cores that are missed for each that is had count.
+constexpr double kMostShortage = 3.0;
+
+}  // namespace
+
+double core_shortage(const DoctorFacts& facts, const DoctorFacts::Node& node) {
+  for (const DoctorFacts::Machine& m : facts.machines) {
+    if (m.id != node.machine) continue;
+    const DoctorFacts::Machine others = m.processes.size() > 1 ? without(m, node) : m;
+    if (lacks_cores(others)) return std::min(others.wanted / others.used, kMostShortage);
+  }
+  return 0.0;
+}
+
+DoctorFacts::Machine without(DoctorFacts::Machine machine, const DoctorFacts::Node& node) {
+  std::erase(machine.processes, node.name);
+  machine.used = std::max(machine.used - node.used, 0.0);
+  machine.wanted = std::max(machine.wanted - node.wanted, 0.0);
+  return machine;
+}
+
+bool waits_for_cores(const DoctorFacts::Node& node) {
+  return node.wanted >= kLimitedCores && node.wanted >= kWaitsForCores * node.used;
+}
+
+bool is_limited(const DoctorFacts& facts, const DoctorFacts::Node& node) {
+  if (node.wanted < kLimitedCores || node.wanted < kLimitedWaits * node.used) return false;
+  for (const DoctorFacts::Machine& machine : facts.machines) {
+    if (machine.id != node.machine) continue;
+    const DoctorFacts::Machine others = without(machine, node);
+    if (others.used > 0.0 && others.wanted < kWaitsForCores * others.used) return true;
+  }
+  bool is_worker = false;
+  double used = 0.0, wanted = 0.0;
+  for (const auto& worker : facts.workers) {
+    is_worker = is_worker || &worker.node == &node;
+    if (&worker.node == &node || worker.node.machine != node.machine) continue;
+    used += worker.node.used;
+    wanted += worker.node.wanted;
+  }
+  return is_worker && used > 0.0 && node.wanted * used >= kLimitedTimes * wanted * node.used;
+}
+
+bool lacks_cores(const DoctorFacts::Machine& machine) {
+  return machine.cores > 0.0 && machine.wanted > 0.0 &&
+         machine.wanted >= kWaitsForCores * machine.used &&
+         machine.used + machine.wanted >= kBusyMachine * machine.cores;
+}
+
+}  // namespace poseidon

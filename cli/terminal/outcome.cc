@@ -1,0 +1,82 @@
+#include "cli/terminal/outcome.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/terminal/at_signal.h"
+#include "cli/terminal/progress.h"
+#include "cli/terminal/watch.h"
+#include "common/base/printable.h"
+#include "common/base/status_macros.h"
+
+namespace poseidon {
+
+std::string outcome_text(const v1::GetStatusResponse& status) {
+  const std::uint64_t from = std::min(status.training_from(), status.iterations());
+  std::string text = absl::StrFormat(
+      "\ntraining     %s iterations in %.1f s\nfinal loss   %s\n",
+      from == 0
+          ? absl::StrCat(status.iterations())
+          : absl::StrCat("the last ", status.iterations() - from, " of ", status.iterations()),
+      status.training_seconds(), format_measure(status.loss()));
+  if (!std::isnan(status.test_accuracy())) {
+    absl::StrAppend(&text, "test         accuracy ", format_measure(status.test_accuracy()),
+                    ", loss ", format_measure(status.test_loss()), " after ",
+                    status.tested_iteration(), " iterations\n");
+  }
+  absl::StrAppend(&text, "model        ", status.run_directory(), "/model.safetensors\n",
+                  "metrics      ", status.run_directory(), "/metrics.jsonl\n");
+  return printable_lines(text);
+}
+
+void print_warnings(const std::vector<std::string>& warnings) {
+  for (const std::string& warning : warnings) {
+    std::fprintf(stderr, "poseidon: warning: %s\n", printable(warning).c_str());
+  }
+}
+
+absl::Status report_outcome(const v1::GetStatusResponse& status) {
+  if (status.state() == "done") {
+    write_stdout(outcome_text(status));
+    return absl::OkStatus();
+  }
+  return absl::AbortedError(absl::StrCat(
+      "job ", status.job(), " failed after ", status.iteration(), " of ", status.iterations(),
+      " iterations: ", status.message(), "; run directory ", status.run_directory()));
+}
+
+absl::Status follow_job(CoordinatorClient& client, const v1::SubmitResponse& accepted,
+                        const FollowOptions& options) {
+  write_stdout(absl::StrCat("job ", printable(accepted.job_id()), " accepted; run directory ",
+                            printable(accepted.run_directory()), "\n"));
+  if (!options.wait) {
+    write_stdout(
+        absl::StrCat("follow it with: poseidon status ", printable(client.options()), "\n"));
+    return absl::OkStatus();
+  }
+  WatchOptions watch;
+  watch.silence_limit = options.coordinator_away;
+  watch.pause = [](Milliseconds time) {
+    std::this_thread::sleep_for(time);
+    return absl::OkStatus();
+  };
+  watch.write = write_stdout;
+  // Who ends the waiting may think that it has ended the job.
+  const AtSignal at_signal(
+      {.words = absl::StrCat("\nthe job goes on; see it with: poseidon status ",
+                             printable(client.options()), ", end it with: poseidon stop ",
+                             printable(client.options()), "\n"),
+       .remove = ""});
+  POSEIDON_ASSIGN_OR_RETURN(
+      const v1::GetStatusResponse last,
+      watch_job(client, accepted.job_id(), progress_options_of_stdout(), watch));
+  return report_outcome(last);
+}
+
+}  // namespace poseidon

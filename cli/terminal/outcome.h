@@ -1,0 +1,34 @@
+#pragma once
+
+// The last words about a job, and the warnings before it.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cli/remote/coordinator_client.h"
+#include "common/base/clock.h"
+#include "poseidon/v1/control.pb.h"
+
+namespace poseidon {
+
+/// "trained digits: 500 iterations in 0:21 (...)" and where things are; for a status "done". Pure.
+std::string outcome_text(const v1::GetStatusResponse& status);
+
+/// Prints outcome_text for a job that is done; ABORTED with the coordinator's reason for one that
+/// failed.
+absl::Status report_outcome(const v1::GetStatusResponse& status);
+
+struct FollowOptions {
+  bool wait = false;  ///< to the job's end, whose outcome is ours
+  /// How long the coordinator may be silent meanwhile: by default as long as nodes go on without.
+  Milliseconds coordinator_away = std::chrono::hours(1);
+};
+/// Says that the job is accepted. Follows it as `options` say, or says how to.
+absl::Status follow_job(CoordinatorClient& client, const v1::SubmitResponse& accepted,
+                        const FollowOptions& options);
+
+/// One line each to stderr.
+void print_warnings(const std::vector<std::string>& warnings);
+
+}  // namespace poseidon

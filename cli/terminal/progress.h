@@ -1,0 +1,75 @@
+#pragma once
+
+// What the operator sees while a job runs, as text. Pure: status in, text out; whoever holds the
+// terminal writes it. Before: watch.h polls the coordinator. After: stdout.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "common/base/clock.h"
+#include "poseidon/v1/control.pb.h"
+
+namespace poseidon {
+
+/// "0:07", "12:03", "2:05:09". Negative and non-finite values give "?".
+std::string format_duration(double seconds);
+
+/// "0 B/s", "12.3 kB/s", "117 MB/s": powers of 1000, three significant digits.
+std::string format_bytes_per_s(double bytes_per_s);
+
+/// "1234" up to four digits, then with thousands: "431,080".
+std::string format_count(std::int64_t count);
+
+/// "0.1234"; "-" for NaN (not measured yet).
+std::string format_measure(double value);
+
+/// Bandwidth of all workers together, one part per scheme in force: "ps 34.1 MB/s up, 33.9 MB/s
+/// down". Empty before the first measurement.
+std::string format_bandwidth(const v1::GetStatusResponse& status);
+
+/// Seconds until the last iteration at the mean speed of those that iterated_seconds is the time
+/// of; nullopt before the first of them. Stands still while nothing is finished, as in a long test.
+std::optional<double> seconds_left(const v1::GetStatusResponse& status);
+
+struct ProgressOptions {
+  bool terminal = false;     ///< true: one live line, rewritten; false: plain lines
+  std::size_t columns = 80;  ///< of the terminal; the live line is cut to fit
+  /// Elsewhere than on a terminal: at least so long between two progress lines.
+  Nanoseconds plain_interval = std::chrono::seconds(3);
+};
+
+/// Turns successive statuses of one job into text to write. One thread only.
+class Progress {
+ public:
+  explicit Progress(ProgressOptions options) : options_(options) {}
+
+  /// Text to write now, possibly empty. `now` never goes backwards.
+  std::string update(const v1::GetStatusResponse& status, Nanoseconds now);
+
+  /// Instead of a status: none is to be had, and `why`. A line the first time, and with the next
+  /// status another.
+  std::string unheard(const std::string& why);
+
+  /// Ends the live line, so that other text can follow. Empty when there is none.
+  std::string finish();
+
+ private:
+  std::string live_line(const v1::GetStatusResponse& status) const;
+  std::string plain_lines(const v1::GetStatusResponse& status, Nanoseconds now);
+  /// A line for each change of state and each new test result, and when it is heard again.
+  std::string events(const v1::GetStatusResponse& status, Nanoseconds now);
+
+  const ProgressOptions options_;
+  bool live_ = false;      ///< the cursor stands behind a live line
+  bool unheard_ = false;   ///< since the last status
+  std::string announced_;  ///< state and message last announced
+  std::string remark_;     ///< the last message while it runs, ...
+  Nanoseconds remark_since_{0};
+  std::optional<std::uint64_t> tested_iteration_;
+  std::optional<Nanoseconds> last_line_;
+  std::uint64_t last_iteration_ = 0;
+};
+
+}  // namespace poseidon

@@ -1,0 +1,513 @@
+#include "common/grpc/grpc_transport.h"
+
+#include <grpcpp/alarm.h>
+#include <grpcpp/grpcpp.h>
+#include <malloc.h>
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <queue>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/grpc/grpc_call.h"
+#include "common/grpc/sealed_sockets.h"
+#include "common/security/connection_door.h"
+#include "common/security/roles.h"
+#include "common/security/ticket_book.h"
+#include "common/transport/background.h"
+#include "common/wire/wire.h"
+
+namespace poseidon {
+namespace {
+
+using grpc_internal::Call;
+using grpc_internal::CallBook;
+using grpc_internal::CallStream;
+using grpc_internal::ClientCall;
+using grpc_internal::ServerCall;
+using grpc_internal::Tag;
+
+constexpr int kTcpReadChunkBytes = 256 << 10;
+/// Of one attempt: a machine that is switched off answers none.
+constexpr Milliseconds kConnectTimeout{5000};
+/// Between two looks at what still connects.
+constexpr Milliseconds kConnectingPause{1000};
+
+}  // namespace
+
+class GrpcTransport::Impl {
+ public:
+  explicit Impl(GrpcTransportOptions options) : options_(std::move(options)) {
+    if (options_.max_message_bytes == 0) {
+      options_.max_message_bytes = static_cast<int>(kMaxMessageBytes);
+    }
+    if (options_.security->has_tls()) {
+      sockets_ = std::make_unique<SealedSockets>(
+          static_cast<std::size_t>(options_.max_message_bytes),
+          [security = options_.security](const std::string& peer, const std::string& what) {
+            security->refuse(PeerRefusal::kBrokenSeal, peer, what);
+          });
+    }
+  }
+
+  absl::StatusOr<std::string> listen(const std::string& method, const std::string& address,
+                                     Acceptor* acceptor) {
+    if (server_ != nullptr) return share_port(method, address, acceptor);
+    POSEIDON_CHECK(queue_ == nullptr, "listen before start");
+    const std::size_t colon = address.rfind(':');
+    if (colon == std::string::npos) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("address \"", address, "\": HOST:PORT wanted"));
+    }
+    grpc::ServerBuilder builder;
+    POSEIDON_ASSIGN_OR_RETURN(port_, options_.security->open_port(builder, address, options_.port));
+    builder.AddChannelArgument(GRPC_ARG_TCP_READ_CHUNK_SIZE, kTcpReadChunkBytes);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+    add_keepalive(std::nullopt, [&builder](const char* name, int value) {
+      builder.AddChannelArgument(name, value);
+    });
+    builder.SetMaxReceiveMessageSize(options_.max_message_bytes);
+    builder.SetMaxSendMessageSize(-1);
+    builder.RegisterAsyncGenericService(&listener_.service);
+    auto queue = builder.AddCompletionQueue();
+    listener_.security = options_.security;
+    listener_.queue = queue.get();
+    listener_.methods[method] = acceptor;
+    queue_ = std::move(queue);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr) {
+      return absl::InternalError(absl::StrCat("gRPC does not serve on ", address));
+    }
+    // Without TLS everybody comes in as he is.
+    port_->start(sockets_ == nullptr ? TicketEntrance() : [this](const Ticket& ticket, int socket) {
+      return let_in(ticket, socket);
+    });
+    listener_.address = absl::StrCat(address.substr(0, colon), ":", port_->port());
+    return listener_.address;
+  }
+
+  void start() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (queue_ == nullptr) queue_ = std::make_unique<grpc::CompletionQueue>();
+      queue_open_ = true;
+    }
+    thread_ = std::thread([this] { run(); });
+  }
+
+  void stop() {
+    if (!thread_.joinable()) {
+      shut_down_unstarted();
+      return;
+    }
+    post([this] { stopping_ = true; });
+    thread_.join();
+  }
+
+  std::unique_ptr<Stream> connect(const std::string& method, const std::string& address,
+                                  std::optional<Milliseconds> keepalive, StreamHandler* handler) {
+    auto channel = grpc::CreateCustomChannel(
+        address, options_.security->channel_credentials(method), channel_arguments(keepalive));
+    hold_while_connecting(channel);
+    auto* call = new ClientCall(&book_, std::move(channel), method, address, options_.security,
+                                queue_.get());
+    call->attach(handler);
+    return std::make_unique<CallStream>(call);
+  }
+
+  /// As SealedCarrier::reach.
+  void reach(const std::string& address, Keepalive keepalive, const Ticket& ticket,
+             SealedCarrier::Reached reached) {
+    if (dialler_ == nullptr) dialler_ = std::make_unique<BackgroundThread>();
+    dialler_->enqueue([this, address, keepalive, ticket, reached = std::move(reached),
+                       deadline = now() + kTicketLife] {
+      // Who waited so long, behind others that do not answer, has a ticket that is good no more.
+      absl::StatusOr<Descriptor> socket =
+          absl::UnavailableError(absl::StrCat("too late to connect to ", address));
+      if (now() < deadline) {
+        socket = connect_with_ticket(address, ticket, kConnectTimeout, stops_dialling_);
+      }
+      // Shared because functions that are posted are copied; closed unless somebody takes it.
+      const auto shared = std::make_shared<absl::StatusOr<Descriptor>>(std::move(socket));
+      post([this, keepalive, reached, shared] {
+        if (stopping_) return;
+        if (shared->ok()) {
+          reached(sockets_->adopt(*std::move(*shared), keepalive));
+        } else {
+          reached(shared->status());
+        }
+      });
+    });
+  }
+
+  /// As SealedCarrier::expect.
+  void expect(const Ticket& ticket, Keepalive keepalive, SealedCarrier::Arrived arrived) {
+    tickets_.add(ticket, {keepalive, std::move(arrived)});
+  }
+
+  Keepalive keepalive_of(std::optional<Milliseconds> both) const {
+    return {.interval = both.value_or(options_.keepalive_interval),
+            .timeout = both.value_or(options_.keepalive_timeout)};
+  }
+  Security& security() { return *options_.security; }
+
+  void post(std::function<void()> function) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!stopped_) {
+        posted_.push_back(std::move(function));
+        if (queue_open_ && !std::exchange(woken_, true)) wake();
+        return;
+      }
+    }
+    function();  // the loop's thread has ended: whoever cleans up now is alone
+  }
+
+  void post_after(Nanoseconds delay, std::function<void()> function) {
+    timers_.push({now() + delay, timer_sequence_++, std::move(function)});
+  }
+
+  Nanoseconds now() const { return clock_.now(); }
+
+ private:
+  /// gRPC (1.51) loses the socket of a channel that goes while it connects: it stays for ever.
+  void hold_while_connecting(const std::shared_ptr<grpc::Channel>& channel) {
+    if (connecting_.empty()) post_after(kConnectingPause, [this] { let_go_of_connected(); });
+    connecting_.push_back(channel);
+  }
+  void let_go_of_connected() {
+    std::erase_if(connecting_, [](const std::shared_ptr<grpc::Channel>& channel) {
+      return channel->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_CONNECTING;
+    });
+    if (!connecting_.empty()) post_after(kConnectingPause, [this] { let_go_of_connected(); });
+  }
+
+  /// Whose ticket is shown, and what comes of it on the loop.
+  struct Expected {
+    Keepalive keepalive;
+    SealedCarrier::Arrived arrived;
+  };
+
+  /// On the door's thread.
+  bool let_in(const Ticket& ticket, int socket) {
+    std::optional<Expected> expected = tickets_.take(ticket);
+    if (!expected) return false;
+    const auto shared = std::make_shared<Descriptor>(socket);
+    post([this, shared, expected = *std::move(expected)] {
+      if (!stopping_) expected.arrived(sockets_->adopt(std::move(*shared), expected.keepalive));
+    });
+    return true;
+  }
+
+  struct Timer {
+    Nanoseconds due;
+    std::uint64_t sequence;
+    std::function<void()> function;
+    bool operator<(const Timer& other) const {  // the queue's top is the earliest
+      return std::tie(other.due, other.sequence) < std::tie(due, sequence);
+    }
+  };
+
+  /// A pair of what gRPC's queue gives.
+  struct Completed {
+    Tag* tag = nullptr;
+    bool ok = false;
+  };
+
+  /// Completes when something was posted.
+  class Wake final : public Tag {
+   public:
+    explicit Wake(Impl* impl) : impl_(impl) {}
+    void complete(bool /*ok*/) override { impl_->run_posted(/*alarm_fired=*/true); }
+
+   private:
+    Impl* const impl_;
+  };
+
+  grpc::ChannelArguments channel_arguments(std::optional<Milliseconds> keepalive) const {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // no shared back-off: ours decides
+    // In spite of its name this is how long one attempt to connect may take.
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, static_cast<int>(kConnectTimeout.count()));
+    arguments.SetInt(GRPC_ARG_TCP_READ_CHUNK_SIZE, kTcpReadChunkBytes);
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // cluster traffic never goes through a proxy
+    arguments.SetInt(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);  // as in Security::open_port
+    arguments.SetMaxReceiveMessageSize(options_.max_message_bytes);
+    arguments.SetMaxSendMessageSize(-1);
+    add_keepalive(keepalive,
+                  [&arguments](const char* name, int value) { arguments.SetInt(name, value); });
+    return arguments;
+  }
+
+  absl::StatusOr<std::string> share_port(const std::string& method, const std::string& address,
+                                         Acceptor* acceptor) {
+    POSEIDON_CHECK(!thread_.joinable(), "listen before start");
+    if (address != listener_.address) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "cannot listen on ", address, " too: this process listens on ", listener_.address));
+    }
+    const bool is_new = listener_.methods.emplace(method, acceptor).second;
+    POSEIDON_CHECK(is_new, "one acceptor for each method");
+    return listener_.address;
+  }
+
+  template <typename Set>
+  void add_keepalive(std::optional<Milliseconds> both, const Set& set) const {
+    const Keepalive keepalive = keepalive_of(both);
+    set(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(keepalive.interval.count()));
+    set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(keepalive.timeout.count()));
+    set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    set(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  }
+
+  void wake() {
+    if (sockets_ != nullptr) {
+      sockets_->wake();
+    } else {
+      alarm_.Set(queue_.get(), gpr_time_0(GPR_CLOCK_MONOTONIC), static_cast<Tag*>(&wake_));
+    }
+  }
+
+  void run() {
+    run_posted(/*alarm_fired=*/false);  // what was posted before the queue took alarms
+    if (sockets_ != nullptr) waiter_ = std::thread([this] { wait_for_grpc(); });
+    if (server_ != nullptr) new ServerCall(&book_, &listener_);  // NOLINT: deletes itself
+    while (!stopping_) {
+      run_timers();
+      poll(timers_.empty() ? Milliseconds(1000) : timers_.top().due - now());
+    }
+    shut_down();
+  }
+
+  /// On the waiter's thread, where there are sockets for the loop to wait for: gRPC's queue knows
+  /// of none but its own. What gRPC has then is little, as tensors go over the others.
+  void wait_for_grpc() {
+    void* tag = nullptr;
+    bool ok = false;
+    // Without a deadline: this thread's whole life is to wait, until the queue ends.
+    while (queue_->Next(&tag, &ok)) {
+      const std::lock_guard lock(mutex_);
+      completed_.push_back({static_cast<Tag*>(tag), ok});
+      if (!std::exchange(woken_, true)) wake();
+    }
+  }
+
+  void poll(Nanoseconds patience) {
+    if (sockets_ != nullptr) {
+      sockets_->poll(patience);
+      run_woken();
+      return;
+    }
+    void* tag = nullptr;
+    bool ok = false;
+    const gpr_timespec deadline = gpr_time_add(
+        gpr_now(GPR_CLOCK_MONOTONIC),
+        gpr_time_from_nanos(std::max<std::int64_t>(0, patience.count()), GPR_TIMESPAN));
+    if (queue_->AsyncNext(&tag, &ok, deadline) == grpc::CompletionQueue::GOT_EVENT) {
+      static_cast<Tag*>(tag)->complete(ok);
+    }
+  }
+
+  void run_timers() {
+    while (!timers_.empty() && timers_.top().due <= now()) {
+      const std::function<void()> function = timers_.top().function;
+      timers_.pop();
+      function();
+    }
+  }
+
+  /// All that others have left for the loop since it was woken.
+  void run_woken() {
+    std::vector<Completed> completed;
+    std::vector<std::function<void()>> posted;
+    {
+      const std::lock_guard lock(mutex_);
+      woken_ = false;
+      completed.swap(completed_);
+      posted.swap(posted_);
+    }
+    for (const Completed& each : completed) each.tag->complete(each.ok);
+    for (auto& function : posted) function();
+  }
+
+  /// An alarm may be set again only once it has fired, so only that clears `woken_`.
+  void run_posted(bool alarm_fired) {
+    std::vector<std::function<void()>> batch;
+    {
+      const std::lock_guard lock(mutex_);
+      if (alarm_fired) woken_ = false;
+      batch.swap(posted_);
+    }
+    for (auto& function : batch) function();
+  }
+
+  /// Nobody hears an event any more; gRPC gives back every operation it holds, then the queue ends.
+  void shut_down() {
+    stops_dialling_ = true;
+    dialler_.reset();
+    listener_.stopping = true;
+    port_.reset();
+    if (sockets_ != nullptr) sockets_->stop();
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+    for (Call* call : std::vector<Call*>(book_.live.begin(), book_.live.end())) call->abort();
+    // An ending call issues its last operation, so the queue may close only after all of them.
+    while (book_.operations > 0) poll(Milliseconds(100));
+    {
+      const std::lock_guard lock(mutex_);
+      queue_open_ = false;
+    }
+    queue_->Shutdown();
+    if (waiter_.joinable()) {
+      waiter_.join();
+      run_woken();
+    }
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue_->Next(&tag, &ok)) static_cast<Tag*>(tag)->complete(ok);
+    while (run_last_posted()) {
+    }
+  }
+
+  /// False when nothing was left: from then on `post` runs functions itself.
+  bool run_last_posted() {
+    std::vector<std::function<void()>> batch;
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = posted_.empty();
+      batch.swap(posted_);
+    }
+    for (auto& function : batch) function();
+    return !batch.empty();
+  }
+
+  void shut_down_unstarted() {
+    if (queue_ == nullptr) return;
+    port_.reset();
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+    queue_->Shutdown();
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue_->Next(&tag, &ok)) {
+    }
+    server_.reset();
+    queue_.reset();
+  }
+
+  GrpcTransportOptions options_;
+  const SystemClock clock_;
+  std::thread thread_;
+  std::thread waiter_;  ///< with TLS
+  std::unique_ptr<grpc::CompletionQueue> queue_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<ServerPort> port_;  ///< goes before the server
+  ServerCall::Listener listener_;
+  TicketBook<Expected> tickets_;
+  std::unique_ptr<SealedSockets> sockets_;  ///< null without TLS
+
+  // Loop only.
+  CallBook book_;
+  std::vector<std::shared_ptr<grpc::Channel>> connecting_;  ///< or about to; some may be done
+  std::priority_queue<Timer> timers_;
+  std::uint64_t timer_sequence_ = 0;
+  bool stopping_ = false;
+  std::unique_ptr<BackgroundThread> dialler_;  ///< from the first ticket on
+  std::atomic<bool> stops_dialling_{false};
+
+  std::mutex mutex_;  ///< guards all below
+  std::vector<std::function<void()>> posted_;
+  bool queue_open_ = false;           ///< the queue takes alarms
+  bool woken_ = false;                ///< an alarm, or the sockets' wake, is on its way
+  std::vector<Completed> completed_;  ///< by the waiter
+  bool stopped_ = false;
+  grpc::Alarm alarm_;
+  Wake wake_{this};
+};
+
+/// Another method's face of the same loop.
+class GrpcTransport::View final : public Transport {
+ public:
+  View(Impl* impl, std::string_view method, std::optional<Milliseconds> keepalive)
+      : impl_(impl), method_(method), keepalive_(keepalive) {}
+  std::unique_ptr<Stream> connect(const std::string& address, StreamHandler* handler) override {
+    return impl_->connect(method_, address, keepalive_, handler);
+  }
+  absl::StatusOr<std::string> listen(const std::string& address, Acceptor* acceptor) override {
+    return impl_->listen(method_, address, acceptor);
+  }
+  void post(std::function<void()> function) override { impl_->post(std::move(function)); }
+  void post_after(Nanoseconds delay, std::function<void()> function) override {
+    impl_->post_after(delay, std::move(function));
+  }
+  Nanoseconds now() const override { return impl_->now(); }
+
+ private:
+  Impl* const impl_;
+  const std::string method_;
+  const std::optional<Milliseconds> keepalive_;
+};
+
+/// Connections to and through the same port, for who has a ticket.
+class GrpcTransport::Carrier final : public SealedCarrier {
+ public:
+  Carrier(Impl* impl, Keepalive keepalive) : impl_(impl), keepalive_(keepalive) {}
+  void reach(const std::string& address, const Ticket& ticket, Reached reached) override {
+    impl_->reach(address, keepalive_, ticket, std::move(reached));
+  }
+  void expect(const Ticket& ticket, Arrived arrived) override {
+    impl_->expect(ticket, keepalive_, std::move(arrived));
+  }
+
+ private:
+  Impl* const impl_;
+  const Keepalive keepalive_;
+};
+
+GrpcTransport::GrpcTransport(GrpcTransportOptions options)
+    : impl_(std::make_unique<Impl>(std::move(options))),
+      exchange_(&add_view(kExchangeMethod, std::nullopt)) {}
+GrpcTransport::~GrpcTransport() { stop(); }
+
+Transport& GrpcTransport::add_method(std::string_view method,
+                                     std::optional<Milliseconds> keepalive) {
+  return add_view(method, keepalive);
+}
+
+Transport& GrpcTransport::add_view(std::string_view method, std::optional<Milliseconds> keepalive) {
+  View& view = *views_.emplace_back(std::make_unique<View>(impl_.get(), method, keepalive));
+  if (!impl_->security().has_tls() || !rule_of(method).is_sealed) return view;
+  Carrier& carrier = *carriers_.emplace_back(
+      std::make_unique<Carrier>(impl_.get(), impl_->keepalive_of(keepalive)));
+  return *sealed_.emplace_back(std::make_unique<SealedTransport>(&view, &carrier));
+}
+
+absl::StatusOr<std::string> GrpcTransport::listen(const std::string& address, Acceptor* acceptor) {
+  return exchange_->listen(address, acceptor);
+}
+void GrpcTransport::start() { impl_->start(); }
+void GrpcTransport::stop() { impl_->stop(); }
+std::unique_ptr<Stream> GrpcTransport::connect(const std::string& address, StreamHandler* handler) {
+  return exchange_->connect(address, handler);
+}
+void GrpcTransport::post(std::function<void()> function) { impl_->post(std::move(function)); }
+void GrpcTransport::post_after(Nanoseconds delay, std::function<void()> function) {
+  impl_->post_after(delay, std::move(function));
+}
+Nanoseconds GrpcTransport::now() const { return impl_->now(); }
+
+void tune_process() {
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TOP_PAD, 64 << 20);
+  mallopt(M_ARENA_MAX, 1);
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+}
+
+}  // namespace poseidon

@@ -1,0 +1,122 @@
+#pragma once
+
+// The job file: what the operator wants trained, checked as far as the text alone tells.
+//
+// Before: common/files/json_fields.h reads JSON strictly. After:
+// coordinator/planning/job_resolver.h looks at network and data, coordinator/planning/planner.h
+// plans; the text goes to every node, which parses it again.
+//
+// Pure but for load_job. Errors are for people (INVALID_ARGUMENT; of load_job also the file's): the
+// key's path, the value, the remedy.
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/job/data_spec.h"
+#include "common/plan/chunk_queue.h"
+#include "common/tensor/element_type.h"
+#include "common/tensor/optimizer.h"
+#include "nlohmann/json.hpp"
+
+namespace poseidon {
+
+struct InitSpec {
+  std::uint64_t seed = 1;  ///< of the initial values and of dropout
+  /// Path of a safetensors file whose tensors take the place of initial values; empty: none.
+  std::string weights;
+  /// Layer names in that file -> layer names of the network, where they differ.
+  std::map<std::string, std::string> rename;
+};
+
+inline constexpr std::int64_t kDefaultChunkBytes = 2 << 20;
+
+struct SyncSpec {
+  std::string scheme = "auto";  ///< "auto", "ps" or "sfb"; "auto" for what layer_schemes leaves out
+  /// Layer name -> "auto", "ps" or "sfb": sync.scheme written as an object. Whether the names fit
+  /// the network is checked where it is known (coordinator/planning/planner.h). Empty when scheme
+  /// was a text.
+  std::map<std::string, std::string> layer_schemes;
+  std::string cost = "time";  ///< "time" or "bytes": how "auto" chooses
+  /// Whether the plan changes while the job trains, when measured times stay far from what it
+  /// assumed (coordinator/planning/calibrate.h). Never where the plan is given.
+  bool replan = true;
+  /// An earlier plan to repeat (common/plan/plan_pin.h): its path (string) until the command line
+  /// tool puts the plan itself (object) in its place. null: plan anew.
+  nlohmann::json plan;
+  std::string consistency = "bsp";  ///< "bsp"
+  /// How large a chunk may be: 4 KiB .. 64 MiB, a multiple of 4; in fp32, always. Unset ("auto"):
+  /// 2 MiB, or less where the planner predicts a shorter iteration for it.
+  std::optional<std::int64_t> chunk_bytes;
+  std::int64_t largest_chunk_bytes() const { return chunk_bytes.value_or(kDefaultChunkBytes); }
+  /// "fp32", "bf16" or "fp16": how gradients and parameters travel; sums and masters are fp32.
+  ElementType wire_dtype = ElementType::kFloat32;
+  /// Whether workers of one machine sum their gradients there and send the sum, where that saves
+  /// anything (planner.h); "auto" or "off".
+  bool local_aggregation = true;
+  /// "need" or "ready": what goes first on a stream. Changes no bit of the result.
+  SendOrder send_order = SendOrder::kNeed;
+};
+
+struct CheckpointSpec {
+  std::int64_t every_iterations = 0;  ///< 0: never
+  std::int64_t keep = 3;              ///< of the committed ones, the newest
+  std::int64_t replicas = 1;          ///< servers that keep each piece
+};
+
+struct MembershipSpec {
+  std::int64_t min_workers = 1;
+  std::int64_t max_workers = 64;
+  std::int64_t replace_timeout_ms = 30000;
+  /// What stays when the number of workers changes: the batch of all workers together, or each
+  /// worker's (coordinator/planning/elastic_job.h has the rule of the learning rate).
+  bool keeps_global_batch = false;
+};
+
+/// One job file, checked. Values that need the data or the network (label range,
+/// batch against data size, shapes) are checked where those are known.
+struct JobSpec {
+  std::string name;      ///< up to 256 bytes without control characters
+  nlohmann::json model;  ///< a shipped name or path (string), or an inline network (object)
+  InitSpec init;
+  DataSpec data;
+  std::int64_t batch_size = 0;  ///< per worker
+  /// The batch is worked in so many equal parts, whose gradients are accumulated: divides
+  /// batch_size.
+  std::int64_t micro_batches = 1;
+  /// "fp32", "tf32", "bf16" or "fp16": what products and convolutions of the engine round their
+  /// factors to; with the latter two, images and their gradients between layers too.
+  /// Parameters, sums of gradients, optimizer and wire are not touched by it.
+  std::string precision = "fp32";
+  std::int64_t iterations = 0;
+  OptimizerSpec optimizer;
+  SyncSpec sync;
+  CheckpointSpec checkpoint;
+  MembershipSpec membership;
+  std::int64_t test_every_iterations = 0;  ///< 0: only at the end (when there is test data)
+};
+
+/// Parses and checks. Errors name the key by its path ("optimizer.momentum"), the value and the
+/// remedy; an unknown key is refused with the nearest known name. Pure.
+absl::StatusOr<JobSpec> parse_job(std::string_view json_text);
+
+/// Reads and parses; the message of every error starts with the path.
+absl::StatusOr<JobSpec> load_job(const std::filesystem::path& path);
+
+/// Makes every relative path in the job absolute against `folder`. Pure.
+void resolve_paths(JobSpec& job, const std::filesystem::path& folder);
+
+/// What is perhaps not meant so, as whole sentences that name the key; the job runs all the same.
+/// Empty for most jobs. Pure.
+std::vector<std::string> job_warnings(const JobSpec& job);
+
+/// The inverse of parse_job: parse_job(job_to_json(job)) gives the same job.
+std::string job_to_json(const JobSpec& job);
+
+}  // namespace poseidon

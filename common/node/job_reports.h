@@ -1,0 +1,40 @@
+#pragma once
+
+// What a node tells the coordinator about its part in a job of one epoch, as messages. Pure.
+//
+// Before: a worker's job or a server. After: common/node/report_outbox.h keeps them,
+// common/node/control_client.h sends them.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/base/ids.h"
+#include "common/job/data_identity.h"
+#include "common/wire/snapshot.h"
+#include "poseidon/v1/control.pb.h"
+
+namespace poseidon {
+
+/// What may help after a failure. `restoring`: it happened while a checkpoint was read.
+v1::Failure failure_of(const absl::Status& status, bool restoring);
+
+/// Prepared; may start. `data`: what a worker found at the places that the job names.
+v1::NodeMessage ready_message(Epoch epoch, const std::optional<DataIdentity>& data = std::nullopt);
+/// `loss`: mean over this worker's samples of the iteration.
+v1::NodeMessage iteration_message(Epoch epoch, Iteration iteration, double loss);
+/// Over this worker's share of the test samples, with parameters that have seen `steps` steps.
+v1::NodeMessage test_message(Epoch epoch, Iteration steps, double loss_sum, std::int64_t correct,
+                             std::int64_t samples);
+v1::NodeMessage finished_message(Epoch epoch);
+/// The status' text may hold any bytes.
+v1::NodeMessage failed_message(Epoch epoch, const absl::Status& status, bool restoring);
+/// Training stands still; versions `oldest` to `newest` can still be given, none if oldest is
+/// greater.
+v1::NodeMessage halted_message(Epoch epoch, Iteration oldest, Iteration newest);
+/// This node's part of a checkpoint is missing, and why.
+v1::NodeMessage checkpoint_missing_message(Epoch epoch, Iteration version,
+                                           const std::string& reason, MissingPart why);
+
+}  // namespace poseidon

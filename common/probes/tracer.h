@@ -1,0 +1,140 @@
+#pragma once
+
+// What one process records of a few iterations when the operator asks for a trace
+// (docs/tracing.md).
+//
+// Before: the data path says when each part of its work began and ended. After: the coordinator
+// fetches the events in pieces (common/probes/trace_report.h).
+//
+// Costs one relaxed load where nothing is recorded. While something is, an event costs a few atomic
+// operations and no lock.
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "common/probes/stage.h"
+
+namespace poseidon {
+
+/// One part of the work on one iteration. Times are the machine's monotonic clock's.
+struct TraceSpan {
+  Stage stage = Stage::kCount;
+  RelayEnd relay_end = RelayEnd::kNone;
+  Nanoseconds begin{0}, end{0};
+  Iteration iteration = 0;
+  std::optional<LayerIndex> layer = std::nullopt;
+  std::optional<ChunkId> chunk = std::nullopt;
+  /// Worker: ServerIndex for chunks, else WorkerRank. Server: WorkerRank.
+  std::optional<std::uint32_t> peer = std::nullopt;
+  std::size_t bytes = 0;  ///< that were moved
+};
+
+/// Some of what was recorded.
+struct TraceSlice {
+  std::vector<TraceSpan> spans;
+  std::size_t total = 0;    ///< that there are in all
+  std::size_t dropped = 0;  ///< for which there was no room
+};
+
+class Tracer {
+ public:
+  /// Events of one trace: 4 MiB while it is taken.
+  static constexpr std::size_t kMaxEvents = 1 << 16;
+  /// Events that are fetched at a time; about 100 kB on the wire.
+  static constexpr std::size_t kSliceEvents = 2048;
+
+  Tracer() = default;
+  Tracer(const Tracer&) = delete;
+  Tracer& operator=(const Tracer&) = delete;
+
+  // ---- any thread ----
+  /// Whether a trace is being taken: lets a caller leave out what only record() needs.
+  bool on() const { return on_.load(std::memory_order_relaxed); }
+  /// Kept if a trace is being taken, the iteration is one of those asked for (or the stage is of
+  /// none), and there is room.
+  void record(const TraceSpan& span) {
+    if (on()) keep(span);
+  }
+
+  /// Records from now on; what an earlier trace left goes. `trace`: not 0.
+  void begin(std::uint64_t trace, Iteration first, Iteration iterations) {
+    const std::lock_guard lock(mutex_);
+    stop();
+    trace_ = trace;
+    first_ = first;
+    end_ = first + iterations;
+    next_ = 0;
+    spans_.assign(kMaxEvents, TraceSpan{});
+    on_.store(true);
+  }
+
+  /// Ends and forgets what is recorded, if anything is.
+  void end() {
+    const std::lock_guard lock(mutex_);
+    forget();
+  }
+
+  /// Ends the recording, whose memory goes with the last event or with `discard`. Nothing when this
+  /// is not the trace in memory.
+  std::optional<TraceSlice> fetch(std::uint64_t trace, std::size_t from, bool discard = false) {
+    const std::lock_guard lock(mutex_);
+    if (trace == 0 || trace != trace_) return std::nullopt;
+    stop();
+    const std::size_t recorded = next_;
+    TraceSlice slice;
+    slice.total = std::min(recorded, spans_.size());
+    slice.dropped = recorded - slice.total;
+    from = std::min(from, slice.total);
+    const std::size_t end = std::min(from + kSliceEvents, slice.total);
+    slice.spans.assign(spans_.begin() + static_cast<std::ptrdiff_t>(from),
+                       spans_.begin() + static_cast<std::ptrdiff_t>(end));
+    if (discard || end == slice.total) forget();
+    return slice;
+  }
+
+ private:
+  void forget() {
+    stop();
+    trace_ = 0;
+    std::vector<TraceSpan>().swap(spans_);
+  }
+  void keep(const TraceSpan& span) {
+    // Sequentially consistent, as in stop(): either this sees that it is off, or stop() sees us.
+    writers_.fetch_add(1);
+    if (on_.load() && wants(span)) {
+      const std::size_t at = next_.fetch_add(1, std::memory_order_relaxed);
+      if (at < spans_.size()) spans_[at] = span;
+    }
+    writers_.fetch_sub(1, std::memory_order_release);
+  }
+
+  bool wants(const TraceSpan& span) const {
+    return !is_of_iteration(span.stage) || (span.iteration >= first_ && span.iteration < end_);
+  }
+
+  void stop() {
+    on_.store(false);
+    while (writers_.load() != 0) std::this_thread::yield();
+  }
+
+  std::atomic<bool> on_{false};
+  /// Threads within keep(): who ends the recording waits for them, which is nanoseconds.
+  std::atomic<int> writers_{0};
+  std::atomic<std::size_t> next_{0};  ///< beyond kMaxEvents: that many were dropped
+
+  std::mutex mutex_;  ///< of begin and fetch
+  // Changed only under mutex_ and while nobody is within keep().
+  std::uint64_t trace_ = 0;
+  Iteration first_ = 0, end_ = 0;
+  std::vector<TraceSpan> spans_;
+};
+
+}  // namespace poseidon

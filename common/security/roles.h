@@ -1,0 +1,76 @@
+#pragma once
+
+// Who may ask whom for what: the roles that certificates give, and one table of all methods. Pure.
+// Before: common/security/certificates.h reads a peer's names. After: common/security/security.h
+// asks the table at every call.
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace poseidon {
+
+/// What a certificate says that its bearer is.
+enum class PeerRole : std::uint8_t { kCoordinator, kServer, kWorker, kOperator, kMonitor };
+
+inline constexpr PeerRole kAllPeerRoles[] = {PeerRole::kCoordinator, PeerRole::kServer,
+                                             PeerRole::kWorker, PeerRole::kOperator,
+                                             PeerRole::kMonitor};
+
+/// "coordinator", ...
+std::string_view peer_role_name(PeerRole role);
+std::optional<PeerRole> peer_role_from_name(std::string_view name);
+
+/// The DNS name (subject alternative name) that stands for a role in a certificate:
+/// "worker.poseidon.internal". Nobody resolves it.
+std::string peer_role_dns_name(PeerRole role);
+
+/// A second name, in the certificates of all daemons: what Prometheus asks for, which knows one
+/// name for all of them.
+inline constexpr std::string_view kDaemonDnsName = "daemon.poseidon.internal";
+
+class RoleSet {
+ public:
+  constexpr RoleSet() = default;
+  constexpr RoleSet(std::initializer_list<PeerRole> roles) {
+    for (const PeerRole role : roles) bits_ |= bit(role);
+  }
+  constexpr bool has(PeerRole role) const { return (bits_ & bit(role)) != 0; }
+  constexpr bool meets(RoleSet other) const { return (bits_ & other.bits_) != 0; }
+  constexpr bool empty() const { return bits_ == 0; }
+  constexpr void add(PeerRole role) { bits_ |= bit(role); }
+  friend constexpr bool operator==(RoleSet, RoleSet) = default;
+
+ private:
+  static constexpr unsigned bit(PeerRole role) { return 1U << static_cast<unsigned>(role); }
+  unsigned bits_ = 0;
+};
+
+/// "a server or a worker"; "nobody" when empty.
+std::string to_string(RoleSet roles);
+
+/// The roles among the DNS names of a certificate; other names say nothing.
+RoleSet roles_of_names(std::span<const std::string> dns_names);
+
+/// Who may read metrics and the status page.
+inline constexpr RoleSet kPageReaders{PeerRole::kOperator, PeerRole::kMonitor};
+
+struct MethodRule {
+  std::string_view method;  ///< "/poseidon.v1.Service/Method"
+  RoleSet callers;          ///< who may call it
+  RoleSet servers;          ///< who may answer it
+  /// Moves tensors: with TLS its messages are sealed (common/grpc/sealed_transport.h).
+  bool is_sealed = false;
+};
+
+/// Every method of proto/poseidon/v1.
+std::span<const MethodRule> method_rules();
+
+/// A method that the table does not have is an operator's, and the coordinator's to answer.
+MethodRule rule_of(std::string_view method);
+
+}  // namespace poseidon

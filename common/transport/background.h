@@ -1,0 +1,82 @@
+#pragma once
+
+// The seam to blocking work: tasks run one after the other, somewhere else. The real one has a
+// thread; in simulations they run on the loop.
+//
+// Before: server/store/checkpoint_keeper.h, coordinator/cluster/cluster.h or
+// common/grpc/grpc_transport.cc has what would hold up its own thread. After: the disk, or a
+// connection; a task says itself whom it tells.
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "common/transport/transport.h"
+
+namespace poseidon {
+
+class Background {
+ public:
+  virtual ~Background() = default;
+  /// Any thread. Tasks run in the order of the calls, one at a time. Whoever calls bounds how many
+  /// wait.
+  virtual void enqueue(std::function<void()> task) = 0;
+};
+
+/// Destroying it drops the tasks that have not begun, and waits for the one that has.
+class BackgroundThread final : public Background {
+ public:
+  BackgroundThread() : thread_([this] { run(); }) {}
+  ~BackgroundThread() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+      changed_.notify_all();
+    }
+    thread_.join();
+  }
+  void enqueue(std::function<void()> task) override {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+    changed_.notify_all();
+  }
+
+ private:
+  void run() {
+    while (true) {
+      std::function<void()> task;
+      {
+        std::unique_lock lock(mutex_);
+        // Without a deadline on purpose: this thread's whole life is to wait for work or its end.
+        changed_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
+        if (stopping_) return;
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+      }
+      task();
+    }
+  }
+
+  std::mutex mutex_;  ///< guards all below
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  bool stopping_ = false;
+  std::thread thread_;  ///< last: it uses all above
+};
+
+/// The twin for simulations: tasks take their turn on a loop, after a delay.
+class BackgroundOnLoop final : public Background {
+ public:
+  /// `loop` outlives it.
+  BackgroundOnLoop(Loop* loop, Nanoseconds delay) : loop_(loop), delay_(delay) {}
+  void enqueue(std::function<void()> task) override { loop_->post_after(delay_, std::move(task)); }
+
+ private:
+  Loop* const loop_;
+  const Nanoseconds delay_;
+};
+
+}  // namespace poseidon

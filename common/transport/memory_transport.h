@@ -1,0 +1,110 @@
+#pragma once
+
+// The in-memory twin of the network: any number of nodes in one thread, on a manual clock, with
+// every delay, cut, repetition and change of order drawn from one seed. The same seed gives the
+// same run. Whoever drives it may kill and freeze nodes and part them from each other.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "common/transport/transport.h"
+
+namespace poseidon {
+
+/// What goes wrong on a MemoryNetwork. All zero: a perfect network with a fixed delay.
+struct MemoryFaults {
+  Nanoseconds min_delay{Milliseconds(1)};
+  Nanoseconds max_delay{Milliseconds(1)};  ///< of each message, uniform
+  /// Probabilities per message. A cut breaks the stream: what is under way in both directions is
+  /// lost, and each end hears of it at its own time.
+  double cut = 0.0;
+  double duplicate = 0.0;  ///< delivered twice
+  double reorder = 0.0;    ///< may overtake messages before it on the same stream
+  /// A real network stops failing sooner or later: no faults are drawn after so many.
+  std::int64_t max_faults = 1000;
+  /// What a silent other side is taken for dead after, as with a real transport's keepalive.
+  Nanoseconds keepalive{Milliseconds(10000)};
+};
+
+/// Several nodes and the events between them. One thread. Outlives its endpoints' streams.
+class MemoryNetwork {
+ public:
+  MemoryNetwork(std::uint64_t seed, MemoryFaults faults);
+  ~MemoryNetwork();
+
+  /// A process's transport. Lives as long as the network; a new process has a new name.
+  Transport& endpoint(const std::string& name);
+  /// Streams to this address repeat no message and change no order; they may be cut.
+  void keep_order(const std::string& address) { in_order_.insert(address); }
+
+  /// The process is gone: nothing of it runs any more, and what listened does not. `silently`: its
+  /// machine went with it, and others hear of it by their keepalive only.
+  void kill(const std::string& endpoint, bool silently);
+  /// The process stands still: what happens to it waits for thaw.
+  void freeze(const std::string& endpoint);
+  void thaw(const std::string& endpoint);
+  /// Nothing reaches the one from the other, in both directions; what is sent waits, and after the
+  /// keepalive the streams break.
+  void part(const std::string& one, const std::string& other);
+  void join(const std::string& one, const std::string& other);
+
+  /// Moves the clock to the next event and runs it; false when there is none.
+  bool step();
+  Nanoseconds now() const { return clock_.now(); }
+
+  std::int64_t cuts() const { return cuts_; }
+  std::int64_t duplicates() const { return duplicates_; }
+  std::int64_t reorders() const { return reorders_; }
+  /// Messages written and not yet taken by their receiver, at most so far on any one stream
+  /// direction.
+  std::size_t max_queued_messages() const { return max_queued_; }
+
+ private:
+  class Endpoint;
+  class Pipe;
+  class End;
+  struct Event {
+    Endpoint* of = nullptr;  ///< null: the network's own
+    std::function<void()> function;
+  };
+  struct Listener {
+    Acceptor* acceptor = nullptr;
+    Endpoint* of = nullptr;
+  };
+  using Pair = std::pair<std::string, std::string>;
+
+  void at(Nanoseconds time, Endpoint* of, std::function<void()> function);
+  Endpoint& named(const std::string& name);
+  void break_later(const std::function<bool(const Pipe&)>& which,
+                   const std::function<bool()>& still);
+  std::vector<std::shared_ptr<Pipe>> pipes();
+  bool parted(const Pipe& pipe) const;
+  static Pair pair_of(const std::string& one, const std::string& other);
+  bool draw(double probability);
+  Nanoseconds delay();
+
+  ManualClock clock_;
+  SplitMix64 random_;
+  const MemoryFaults faults_;
+  std::uint64_t sequence_ = 0;
+  /// Events by (time, order of creation).
+  std::map<std::pair<Nanoseconds, std::uint64_t>, Event> events_;
+  std::map<std::string, std::unique_ptr<Endpoint>> endpoints_;
+  std::map<std::string, Listener> listeners_;  ///< by address
+  std::set<std::string> in_order_;
+  std::map<Pair, std::uint64_t> parted_;  ///< and which parting it is
+  std::uint64_t partings_ = 0;
+  std::vector<std::weak_ptr<Pipe>> pipes_;
+  std::int64_t faults_drawn_ = 0, cuts_ = 0, duplicates_ = 0, reorders_ = 0;
+  std::size_t max_queued_ = 0;
+};
+
+}  // namespace poseidon

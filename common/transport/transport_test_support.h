@@ -1,0 +1,73 @@
+#pragma once
+
+// What tests of transports (transport_test.cc, grpc_transport_test.cc) have at both ends.
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/transport/transport.h"
+
+namespace poseidon {
+
+inline constexpr std::chrono::seconds kPatience{20};
+
+/// Remembers its events.
+class Recorder final : public StreamHandler {
+ public:
+  ReadNext on_message(Bytes message) override {
+    const std::lock_guard lock(mutex_);
+    messages_.push_back(joined(message));
+    return pause_ ? ReadNext::kPause : ReadNext::kContinue;
+  }
+  void on_written() override {
+    ++written_;
+    if (on_written_) on_written_();
+  }
+  void on_closed(const absl::Status& status) override {
+    const std::lock_guard lock(mutex_);
+    closed_ = status;
+  }
+
+  std::vector<std::string> messages() {
+    const std::lock_guard lock(mutex_);
+    return messages_;
+  }
+  std::size_t count() {
+    const std::lock_guard lock(mutex_);
+    return messages_.size();
+  }
+  std::optional<absl::Status> closed() {
+    const std::lock_guard lock(mutex_);
+    return closed_;
+  }
+
+  std::unique_ptr<Stream> stream_;
+  std::atomic<int> written_{0};
+  std::atomic<bool> pause_{false};
+  std::function<void()> on_written_;
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> messages_;
+  std::optional<absl::Status> closed_;
+};
+
+/// Of one stream that is opened to it.
+class OneStream final : public Acceptor {
+ public:
+  StreamHandler* on_accept(std::unique_ptr<Stream> stream) override {
+    recorder_.stream_ = std::move(stream);
+    accepted_ = true;
+    return &recorder_;
+  }
+  Recorder recorder_;
+  std::atomic<bool> accepted_{false};
+};
+
+}  // namespace poseidon

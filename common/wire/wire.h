@@ -1,0 +1,176 @@
+#pragma once
+
+// Encoding of data messages: ordinary protobuf bytes (proto/poseidon/v1/data.proto), handled
+// without copying the payload. Pure.
+//
+// Before: a route or shard chose what to send. After: transport.h moves prefix and payload.
+// On the way in: transport.h delivers Bytes, decode_chunk finds header and payload in them, and the
+// receiver checks the header against its plan before it touches memory.
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/base/team.h"
+#include "common/plan/chunking.h"
+#include "common/plan/plan.h"
+#include "common/tensor/element_type.h"
+#include "common/tensor/kernels.h"
+#include "common/transport/transport.h"
+
+namespace poseidon {
+
+/// Full gRPC method of the data stream ...
+inline constexpr std::string_view kExchangeMethod = "/poseidon.v1.ParameterServer/Exchange";
+/// ... and of the same messages between a worker and the relay of its group.
+inline constexpr std::string_view kLocalAggregationMethod =
+    "/poseidon.v1.LocalAggregation/Exchange";
+
+/// Largest message that a receiver accepts: a chunk and its prefix.
+inline constexpr std::int64_t kMaxMessageBytes = kMaxChunkBytes + 1024;
+
+enum class ChunkKind : std::uint32_t {
+  kPushGradient = 1,
+  kInitialise = 2,
+  kPull = 3,
+  kParameters = 4,
+  kNorms = 5,
+  kTotals = 6,
+};
+
+/// ChunkMessage without its payload; see data.proto for each field.
+struct ChunkHeader {
+  std::uint32_t protocol_version = kProtocolVersion;
+  ChunkKind kind = ChunkKind::kPull;
+  Epoch epoch;
+  Iteration iteration = 0;
+  WorkerRank rank;
+  ChunkId chunk;
+  std::int64_t offset = 0;  ///< elements from the start of the layer
+  ElementType element_type = ElementType::kNone;
+};
+
+struct DecodedChunk {
+  ChunkHeader header;
+  Bytes payload;  ///< refers into the message
+};
+
+/// Everything up to the payload's bytes, its length included. prefix + payload is a valid
+/// ChunkMessage.
+MessagePrefix encode_prefix(const ChunkHeader& header, std::size_t payload_bytes);
+
+/// Any valid ChunkMessage in any field order and any split into pieces. INVALID_ARGUMENT for bytes
+/// that are none. Does not judge the values: see check_against_plan.
+absl::StatusOr<DecodedChunk> decode_chunk(const Bytes& message);
+
+/// Why a data message was not used. Refused: wrong, the sender hears of it. Ignored: harmless.
+enum class DataRefusal : std::uint8_t {
+  kNone,
+  kMalformed,     ///< not a ChunkMessage
+  kVersion,       ///< another version of Poseidon
+  kNoAssignment,  ///< no job here just now
+  kKind,          ///< a kind that this side does not take
+  kEpoch,         ///< another membership's message
+  kRank,          ///< not a worker of the plan, or not the one that this stream belongs to
+  kChunk,         ///< no such chunk, or another server's
+  kOffset,        ///< not the chunk's place
+  kElementType,
+  kSize,            ///< payload is not exactly the chunk
+  kIteration,       ///< from the future, or not what was asked for
+  kNotInitialised,  ///< gradient before the first parameters
+  kDuplicate,       ///< counted once already (ignored)
+  kLayer,           ///< no such layer, or it does not go by SFB
+  kRows,            ///< factors of another number of samples
+  kNotFinite,  ///< factors with a NaN or an infinity, or values that the 16-bit wire type cannot
+               ///< carry: the run stops
+  kNorm,       ///< sums of squares that cannot be, or that do not fit each other
+  kCount,      ///< number of reasons, not one itself
+};
+const char* data_refusal_name(DataRefusal refusal);  ///< "epoch", "size", ...: the metric's label
+
+/// How often each reason occurred. Any thread.
+class RefusalCounts {
+ public:
+  void add(DataRefusal refusal) {
+    counts_[static_cast<std::size_t>(refusal)].fetch_add(1, std::memory_order_relaxed);
+  }
+  std::uint64_t of(DataRefusal refusal) const {
+    return counts_[static_cast<std::size_t>(refusal)].load(std::memory_order_relaxed);
+  }
+
+ private:
+  std::array<std::atomic<std::uint64_t>, static_cast<std::size_t>(DataRefusal::kCount)> counts_{};
+};
+
+/// A refusal with its words for people.
+struct Objection {
+  DataRefusal reason = DataRefusal::kNone;
+  std::string message;  ///< names the field, the value and what was expected
+  explicit operator bool() const { return reason != DataRefusal::kNone; }
+};
+
+/// The checks that both sides share: version, epoch, rank and chunk within the plan, offset,
+/// element type (as data.proto says for each kind) and size of the payload. What only one side can
+/// know (iteration, kind, whether exact parameters were asked for) is its own business.
+Objection check_against_plan(const ChunkHeader& header, std::size_t payload_bytes,
+                             const Plan& plan);
+
+// Payloads as numbers. 16-bit elements are widened exactly where they are read; where they are
+// written, they are rounded to nearest, ties to even (common/tensor/float16.h). Little endian, like
+// every machine we run on; pieces may be split anywhere, also within an element.
+
+/// Writes `values` as elements of `type`; `out` must have exactly their bytes (checked), and an
+/// address that is a multiple of 2.
+void encode_payload(ElementType type, std::span<const float> values, std::span<std::byte> out,
+                    const Kernels& with = kernels());
+
+/// Goes through a payload from its beginning to its end, without copying, wherever its pieces are
+/// split. The payload must outlive the reader.
+class PayloadReader {
+ public:
+  explicit PayloadReader(const Bytes& payload, ElementType type = ElementType::kFloat32)
+      : pieces_(payload.pieces), width_(element_bytes(type)) {}
+  /// Only through the elements [first, first + size).
+  PayloadReader(const Bytes& payload, ElementType type, std::size_t first, std::size_t size);
+
+  /// Elements that lie one after the other, at any address. Empty at the end.
+  struct Run {
+    const std::byte* data = nullptr;
+    std::size_t size = 0;  ///< elements
+  };
+  /// The next ones, as many as lie together; an element that straddles two pieces is put together
+  /// first and comes alone. Valid until the next call.
+  Run next();
+
+ private:
+  absl::Span<const absl::Span<const std::byte>> pieces_;
+  std::size_t width_;                                           ///< bytes of an element
+  std::size_t at_ = 0;                                          ///< byte of the first piece
+  std::size_t left_ = std::numeric_limits<std::size_t>::max();  ///< elements, if there are as many
+  std::array<std::byte, sizeof(float)> straddling_{};
+};
+
+/// Writes the floats of a run of `type` to `out`, which has room for them.
+void widen_payload(ElementType type, PayloadReader::Run run, float* out,
+                   const Kernels& with = kernels());
+
+/// Copies a payload into `out`, which is not expected in the caches; sizes must match (checked).
+void copy_payload(const Bytes& payload, std::span<float> out,
+                  ElementType type = ElementType::kFloat32, const Kernels& with = kernels());
+/// Adds a payload to `accumulator`, element by element; sizes must match (checked).
+void add_payload(const Bytes& payload, std::span<float> accumulator,
+                 ElementType type = ElementType::kFloat32, const Kernels& with = kernels());
+
+// The same, by a team.
+void encode_payload(ElementType type, std::span<const float> values, std::span<std::byte> out,
+                    Team& team);
+void copy_payload(const Bytes& payload, std::span<float> out, ElementType type, Team& team);
+void add_payload(const Bytes& payload, std::span<float> accumulator, ElementType type, Team& team);
+
+}  // namespace poseidon

@@ -1,0 +1,222 @@
+// What operators ask of Cluster about checkpoints (cluster_calls.cc has submit and status).
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/printable.h"
+#include "common/base/status_macros.h"
+#include "common/checkpoint/restore_source.h"
+#include "coordinator/cluster/cluster.h"
+#include "coordinator/members/admission.h"
+#include "spdlog/spdlog.h"
+
+namespace poseidon {
+namespace {
+
+void fill(const CheckpointManifest& manifest, v1::CheckpointInfo& out) {
+  out.set_id(snapshot_name(manifest.snapshot));
+  out.set_job(manifest.job_name);
+  out.set_job_id(manifest.job_id);
+  out.set_iteration(static_cast<std::uint64_t>(manifest.iteration()));
+  out.set_committed(true);
+  out.set_bytes(static_cast<std::uint64_t>(manifest.bytes));
+  out.set_time_unix_s(manifest.time_unix_s);
+  if (manifest.loss) out.set_loss(*manifest.loss);
+  out.set_workers(manifest.workers);
+  out.set_run_directory(manifest.run_directory);
+}
+
+/// Of a job's checkpoint that is not committed.
+void fill(const JobRun& job, SnapshotId snapshot, const std::string& reason,
+          v1::CheckpointInfo& out) {
+  const JobDescription& description = job.description();
+  out.set_id(snapshot_name(snapshot));
+  out.set_job(description.name);
+  out.set_job_id(description.id);
+  out.set_iteration(static_cast<std::uint64_t>(snapshot_iteration(snapshot)));
+  out.set_workers(static_cast<std::uint32_t>(job.workers().size()));
+  out.set_run_directory(description.run_directory);
+  out.set_reason(reason);
+}
+
+}  // namespace
+
+absl::StatusOr<v1::ListCheckpointsResponse> Cluster::list_checkpoints(
+    const v1::ListCheckpointsRequest& /*request*/) {
+  v1::ListCheckpointsResponse out;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [snapshot, manifest] : catalog_.all()) fill(manifest, *out.add_committed());
+  for (const std::string& file : catalog_.unread()) out.add_unread(one_line(file));
+  if (!job_) return out;
+  const CheckpointCommit& checkpoints = job_->checkpoints();
+  if (const auto& last = checkpoints.last(); last && !last->committed) {
+    fill(*job_, last->snapshot, last->reason, *out.mutable_failed());
+  }
+  const std::optional<Iteration> making = checkpoints.in_the_making();
+  if (making && !job_->ended()) {
+    fill(*job_, snapshot_id(job_->epoch(), *making), "in the making", *out.mutable_making());
+  }
+  out.set_job_id(job_->description().id);
+  out.set_epoch(job_->epoch().value());
+  out.set_ended(job_->ended());
+  out.set_state(job_text());
+  return out;
+}
+
+absl::StatusOr<v1::RequestCheckpointResponse> Cluster::request_checkpoint(
+    const v1::RequestCheckpointRequest& /*request*/) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!job_) {
+    return absl::FailedPreconditionError(
+        "no job was submitted since the coordinator started: there is nothing to save");
+  }
+  POSEIDON_ASSIGN_OR_RETURN(const JobActions actions, job_->save_checkpoint(clock_->now()));
+  apply(actions);
+  const std::optional<Iteration> asked = job_->checkpoint_that_was_asked_for();
+  if (!asked) {
+    return absl::UnavailableError(
+        absl::StrCat(job_text(), ": the checkpoint could not be asked for; try again"));
+  }
+  v1::RequestCheckpointResponse out;
+  out.set_job_id(job_->description().id);
+  out.set_epoch(job_->epoch().value());
+  out.set_iteration(static_cast<std::uint64_t>(*asked));
+  return out;
+}
+
+absl::StatusOr<v1::LocateCheckpointResponse> Cluster::locate_checkpoint(
+    const v1::LocateCheckpointRequest& request) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest, catalog_.find(request.id()));
+  v1::LocateCheckpointResponse out;
+  out.set_id(snapshot_name(manifest->snapshot));
+  if (const std::string doubt = doubt_about(request.id()); !doubt.empty()) out.add_warnings(doubt);
+  out.set_hold_ms(static_cast<std::uint32_t>(
+      std::chrono::duration_cast<Milliseconds>(kCheckpointHold).count()));
+  if (!request.hold_only()) {
+    const std::vector<NodeInfo> nodes = membership_.nodes();
+    const std::string missing = missing_stores(*manifest, [&nodes](const std::string& identity) {
+      return !store_address(nodes, identity).empty();
+    });
+    if (!missing.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(missing, ", is not here: start it again"));
+    }
+    std::vector<std::string> addresses;
+    for (const std::string& store : manifest->stores) {
+      addresses.push_back(store_address(nodes, store));
+    }
+    *out.mutable_source() = restore_to_message(*manifest, addresses);
+    out.set_job_json(manifest->job_json);
+  }
+  catalog_.hold(manifest->snapshot, clock_->now());
+  return out;
+}
+
+absl::StatusOr<v1::RemoveCheckpointsResponse> Cluster::remove_checkpoints(
+    const v1::RemoveCheckpointsRequest& request) {
+  if (request.ids().empty() == request.job_id().empty()) {
+    return absl::InvalidArgumentError("give either ids of checkpoints or the id of a job");
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (shutting_down_) return absl::UnavailableError("the coordinator is stopping");
+  std::map<SnapshotId, CheckpointManifest> chosen;
+  for (const std::string& id : request.ids()) {
+    if (id.empty()) return absl::InvalidArgumentError("an id of a checkpoint is empty");
+    POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest, catalog_.find(id));
+    chosen.emplace(manifest->snapshot, *manifest);
+  }
+  if (!request.job_id().empty()) {
+    std::vector<CheckpointManifest> of_job = catalog_.of_job(request.job_id());
+    if (of_job.empty()) {
+      return absl::NotFoundError(
+          absl::StrCat("there is no checkpoint of a job ", printable(request.job_id()),
+                       " (`poseidon checkpoint list` shows all, with the ids of their jobs)"));
+    }
+    of_job.resize(of_job.size() - std::min<std::size_t>(of_job.size(), request.keep_newest()));
+    for (CheckpointManifest& manifest : of_job) {
+      chosen.emplace(manifest.snapshot, std::move(manifest));
+    }
+  }
+  if (submitting_) {
+    return absl::FailedPreconditionError(
+        "a job is being submitted at this moment, and may begin at a checkpoint: try again");
+  }
+  for (const auto& [snapshot, manifest] : chosen) {
+    if (!job_active() || (!is_job(manifest.job_id) && source_ != snapshot)) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("checkpoint ", snapshot_name(snapshot), " is needed: ", job_text(),
+                     ", and removes its own as checkpoint.keep says; nothing is removed"));
+  }
+  v1::RemoveCheckpointsResponse out;
+  for (const auto& [snapshot, manifest] : chosen) {
+    const std::string name = snapshot_name(snapshot);
+    remove_manifest(manifest);
+    const bool is_held = catalog_.all().contains(snapshot);
+    (is_held ? out.add_held() : out.add_removed())->assign(name);
+    note(EventKind::kCheckpoint,
+         absl::StrCat("an operator removes checkpoint ", name, " of job ", manifest.job_id));
+  }
+  return out;
+}
+
+absl::StatusOr<v1::SubmitResponse> Cluster::restore_checkpoint(
+    const v1::RestoreCheckpointRequest& request) {
+  v1::SubmitRequest submission;
+  SnapshotId source;
+  std::string doubt;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest, catalog_.find(request.id()));
+    source = manifest->snapshot;
+    doubt = doubt_about(request.id());
+    submission.set_job_json(manifest->job_json);
+    submission.set_run_directory(request.run_directory().empty() ? manifest->run_directory
+                                                                 : request.run_directory());
+    submission.set_workers(request.workers() > 0 ? request.workers() : manifest->workers);
+    submission.set_servers(request.servers());
+  }
+  absl::StatusOr<v1::SubmitResponse> response = begin_job(submission, source);
+  if (response.ok() && !doubt.empty()) response->add_warnings(doubt);
+  return response;
+}
+
+/// What somebody who asks for this checkpoint ("": the newest) should know.
+std::string Cluster::doubt_about(const std::string& id) const {
+  return id.empty() ? one_line(catalog_.doubt_about_newest()) : "";
+}
+
+/// What a job is told of the checkpoint that it goes on from. In the run's own directory it is the
+/// same job again, in another one a branch of it.
+absl::Status Cluster::add_source(SnapshotId source, JobDescription& description) {
+  if (snapshot_iteration(source) >= description.iterations) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("checkpoint ", snapshot_name(source), " is of the end of training: all ",
+                     description.iterations,
+                     " iterations are done; `poseidon checkpoint export` writes its "
+                     "model"));
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest,
+                            catalog_.find(snapshot_name(source)));
+  if (description.workers > 0 && description.with_workers) {
+    const absl::Status possible =
+        description.with_workers(manifest->begun_with, description.workers).status();
+    if (!possible.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--workers ", description.workers, ": ", possible.message()));
+    }
+  }
+  catalog_.keep(source);
+  description.source = source;
+  if (is_same_folder(manifest->run_directory, description.run_directory)) {
+    description.id = manifest->job_id;
+    description.committed = catalog_.of_job(manifest->job_id);
+  } else {
+    description.committed = {*manifest};
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace poseidon

@@ -1,0 +1,47 @@
+#include "coordinator/members/admission.h"
+
+#include "common/base/ids.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace poseidon::admission_test {
+namespace {
+
+TEST(OneLine, HasNoControlCharactersAndABound) {
+  EXPECT_EQ(one_line("a\nb\tc\x1b[31m\x7f"), "a b c [31m ");
+  const std::string line = one_line(std::string(5000, 'x'));
+  EXPECT_EQ(line.size(), 2004u);
+  EXPECT_EQ(line.substr(1999), "x ...");
+}
+
+TEST(OneLine, CutsThroughNoLetter) {
+  // What protobuf took as a string goes into other messages, whose readers take no half letters: a
+  // node could make every answer to `poseidon status` unreadable.
+  for (std::size_t before = 1990; before < 2005; ++before) {
+    const std::string text = std::string(before, 'x') + "\u00e4\u20ac\U0001F600\u00e4\u00e4\u00e4";
+    EXPECT_NO_THROW((void)nlohmann::json(one_line(text)).dump()) << before;
+  }
+}
+
+TEST(Admission, ANewestEpochIsAServersAndFits) {
+  v1::Join join;
+  join.set_protocol_version(kProtocolVersion);
+  join.set_role(v1::NODE_ROLE_SERVER);
+  join.set_address("10.0.0.1:4711");
+  join.set_newest_epoch(17);
+  const absl::StatusOr<NodeInfo> node = admit(join, "10.0.0.1");
+  ASSERT_TRUE(node.ok()) << node.status();
+  EXPECT_EQ(node->newest_epoch, Epoch(17));
+  for (const std::uint64_t much : {std::uint64_t{1} << 24, ~std::uint64_t{0}}) {
+    join.set_newest_epoch(much);
+    const absl::Status status = admit(join, "10.0.0.1").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr("--data-dir"));
+  }
+  join.set_role(v1::NODE_ROLE_WORKER);
+  EXPECT_EQ(admit(join, "10.0.0.1")->newest_epoch, Epoch(0));
+}
+
+}  // namespace
+}  // namespace poseidon::admission_test

@@ -1,0 +1,93 @@
+#include "coordinator/planning/job_resolver.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/job/second_copies.h"
+#include "common/plan/chunking.h"
+#include "common/plan/plan_pin.h"
+#include "coordinator/planning/tensor_rules.h"
+#include "models/net/batch_norm_errors.h"
+
+namespace poseidon {
+
+std::vector<PlannerLayer> planner_layers(const NetSpec& net) {
+  std::vector<PlannerLayer> layers;
+  for (const std::size_t index : net.parameter_layers()) {
+    const LayerSpec& layer = net.layers[index];
+    POSEIDON_CHECK(!layer.parameters.empty(), "a parameter layer has parameters");
+    layers.push_back({.name = layer.name,
+                      .type = std::string(layer_type_name(layer.type)),
+                      .shape = layer.parameters.front().shape,
+                      .parameters = layer.parameter_count(),
+                      .is_fully_connected = layer.type == LayerType::kFullyConnected,
+                      .tensors = {},
+                      .multiply_adds = layer.multiply_adds});
+    for (const ParameterSpec& tensor : layer.parameters) {
+      layers.back().tensors.push_back(
+          {.name = tensor.name, .elements = element_count(tensor.shape), .multipliers = {}});
+    }
+  }
+  return layers;
+}
+
+absl::Status check_pinned_chunks(const JobSpec& job) {
+  if (job.sync.plan.is_null()) return absl::OkStatus();
+  POSEIDON_ASSIGN_OR_RETURN(const PlanPin pin, plan_pin_from_json(job.sync.plan, "sync.plan"));
+  std::int64_t largest = job.sync.chunk_bytes ? 0 : pin.chunk_bytes;
+  for (const PlanChunk& chunk : pin.chunks) {
+    largest = std::max(largest, chunk.elements * std::int64_t{kElementBytes});
+  }
+  const std::int64_t most = most_chunk_bytes(job, kMaxChunkBytes);
+  if (largest <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "sync.plan: expected chunks of at most ", most, " bytes with checkpoint.replicas ",
+      job.checkpoint.replicas, " and this optimizer, got ", largest,
+      "; plan again with a smaller sync.chunk_bytes, or remove \"chunks\" and \"chunk_bytes\" from "
+      "the plan to repeat its schemes alone"));
+}
+
+absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
+  POSEIDON_ASSIGN_OR_RETURN(const JobSpec job, parse_job(job_json));
+  // Submitted jobs carry their network inline and their paths absolute; the folder stays unused.
+  absl::StatusOr<NetSpec> net = resolve_network(job.model, "/");
+  if (!net.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("model: ", net.status().message()));
+  }
+  std::vector<PlannerLayer> layers = planner_layers(*net);
+  POSEIDON_RETURN_IF_ERROR(check_sync(layers, job.sync));
+  POSEIDON_RETURN_IF_ERROR(check_pinned_chunks(job));
+  POSEIDON_RETURN_IF_ERROR(apply_tensor_rules(job.optimizer.layers, layers));
+  return ResolvedJob{
+      .name = job.name,
+      .weights = job.init.weights,
+      .batch_size = job.batch_size,
+      .iterations = job.iterations,
+      .min_workers = job.membership.min_workers,
+      .max_workers = job.membership.max_workers,
+      .replace_timeout_ms = job.membership.replace_timeout_ms,
+      .keep_checkpoints = job.checkpoint.keep,
+      .replicas = job.checkpoint.replicas,
+      .checkpoint_every = job.checkpoint.every_iterations,
+      .test_every = job.data.test ? std::optional(job.test_every_iterations) : std::nullopt,
+      .warnings = job_warnings(job),
+      .sync = job.sync,
+      .norm_scope = norm_scope(job.optimizer),
+      .layers = std::move(layers),
+      .learning_rate = [optimizer = job.optimizer](
+                           Iteration iteration) { return learning_rate_at(optimizer, iteration); },
+      .with_workers = [job_json, net = *std::move(net), micro_batches = job.micro_batches](
+                          std::uint32_t begun_with,
+                          std::uint32_t workers) -> absl::StatusOr<ElasticJob> {
+        POSEIDON_ASSIGN_OR_RETURN(ElasticJob elastic,
+                                  job_with_workers(job_json, begun_with, workers));
+        if (workers == begun_with) return elastic;  // as the job file has it
+        // A worker's share of the batch may have become too small.
+        POSEIDON_RETURN_IF_ERROR(check_batch_norms(net, elastic.batch_size / micro_batches));
+        return elastic;
+      }};
+}
+
+}  // namespace poseidon

@@ -1,0 +1,56 @@
+#pragma once
+
+// The job file's text -> what coordinating it needs. A function, so that the cluster knows neither
+// the job format nor the engine; main() wires the real one, tests their own.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/job/job.h"
+#include "coordinator/planning/elastic_job.h"
+#include "coordinator/planning/planner.h"
+#include "models/net/net.h"
+
+namespace poseidon {
+
+struct ResolvedJob {
+  std::string name;
+  std::string weights;          ///< init.weights; "" for none
+  std::int64_t batch_size = 0;  ///< per worker
+  Iteration iterations = 0;
+  std::int64_t min_workers = 1;
+  std::int64_t max_workers = 64;
+  std::int64_t replace_timeout_ms = 30000;
+  std::int64_t keep_checkpoints = 3;
+  std::int64_t replicas = 1;
+  Iteration checkpoint_every = 0;       ///< checkpoint.every_iterations
+  std::optional<Iteration> test_every;  ///< as in JobDescription
+  std::vector<std::string> warnings;    ///< for the log, once the job is accepted
+  SyncSpec sync;
+  NormScope norm_scope = NormScope::kNone;
+  std::vector<PlannerLayer> layers;                ///< parameter layers, forward order
+  std::function<double(Iteration)> learning_rate;  ///< pure
+  /// Pure; see coordinator/planning/elastic_job.h. Null: only ever with as many workers as it began
+  /// with.
+  std::function<absl::StatusOr<ElasticJob>(std::uint32_t begun_with, std::uint32_t workers)>
+      with_workers;
+};
+
+/// INVALID_ARGUMENT when the job is wrong; the message names the key. Any thread.
+using JobResolver = std::function<absl::StatusOr<ResolvedJob>(const std::string& job_json)>;
+
+/// What planning needs of a network.
+std::vector<PlannerLayer> planner_layers(const NetSpec& net);
+
+/// INVALID_ARGUMENT where sync.plan (its content, not a path) has larger chunks than
+/// checkpoint.replicas allows, or would have them cut.
+absl::Status check_pinned_chunks(const JobSpec& job);
+
+/// The real resolver: common/job/job.h and models/net/net.h.
+absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json);
+
+}  // namespace poseidon

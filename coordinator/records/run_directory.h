@@ -1,0 +1,226 @@
+#pragma once
+
+// The files of one run: metrics.jsonl, plan.json, job.json, model.safetensors. Thin: decides
+// nothing.
+//
+// Before: coordinator/cluster/cluster.h says what to write down. After: the disk; a coordinator
+// that is started again reads there how far the run is.
+//
+// Concurrency contract
+//  1. append_line, write_file, roll_back, sync and close are called from any thread and never touch
+//     the disk: they queue for the writer thread, so that a slow disk stalls no heartbeat.
+//  2. on_written (lines are on disk), on_trouble (once per time of trouble: what could not be
+//     written is kept and tried again), on_error (it is given up) and on_closed (once, last) are
+//     called on the writer thread without a lock held.
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <istream>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/descriptor.h"
+#include "common/base/ids.h"
+#include "common/files/file_io.h"
+#include "common/wire/snapshot.h"
+#include "coordinator/records/loss_curve.h"
+
+namespace poseidon {
+
+/// What metrics.jsonl tells of a run that an earlier coordinator began.
+struct MetricsProgress {
+  std::int64_t next_iteration = 0;               ///< no line of it, and of those after it, is there
+  std::optional<double> loss;                    ///< of the last iteration
+  std::optional<std::int64_t> tested_iteration;  ///< of the last test
+  double test_loss = 0.0;
+  double test_accuracy = 0.0;
+  std::uint64_t bytes = 0;  ///< of the lines that count
+  LossCurve curve;          ///< of them
+};
+/// Reads on until the first line that is torn or none of ours.
+MetricsProgress read_metrics_progress(std::istream& in);
+
+/// model.safetensors on its way in: a temporary file until commit(). One thread at a time.
+class ModelFile {
+ public:
+  /// In this run directory.
+  static absl::StatusOr<std::unique_ptr<ModelFile>> open(const std::filesystem::path& directory,
+                                                         std::uint64_t total_bytes);
+  /// `offset` must continue where the last part ended.
+  absl::Status append(std::uint64_t offset, std::string_view data);
+  /// All bytes are there: fsync and rename into place. The file appears whole or not at all.
+  absl::Status commit();
+
+ private:
+  ModelFile(const std::filesystem::path& path, std::uint64_t total_bytes);
+
+  AtomicFile file_;
+  const std::uint64_t total_bytes_;
+  std::uint64_t written_bytes_ = 0;
+};
+
+/// Why nothing more is written: nobody goes on with the run, or another process does.
+enum class RunEnd { kOver, kLeft };
+
+/// The seam to a run's files; RunDirectory says what each does.
+class RunFiles {
+ public:
+  virtual ~RunFiles() = default;
+  virtual void append_line(std::string line, std::optional<SnapshotId> reaches) = 0;
+  virtual void write_file(std::string name, std::string contents) = 0;
+  virtual void roll_back(Iteration iteration) = 0;
+  virtual void sync() = 0;
+  virtual void close(RunEnd end) = 0;
+  virtual absl::StatusOr<std::unique_ptr<ModelFile>> receive_model(
+      std::uint64_t total_bytes) const = 0;
+  virtual bool has_model() const = 0;
+  virtual const std::filesystem::path& path() const = 0;
+  virtual bool replaced() const = 0;
+};
+
+class RunDirectory final : public RunFiles {
+ public:
+  struct Events {
+    /// Of the lines that are on disk since the last call, the last that reaches a version.
+    std::function<void(SnapshotId)> on_written;
+    std::function<void(const absl::Status&)> on_trouble, on_error;
+    /// What is written elsewhere is refused, for another reason than before, or (OK) there at last.
+    /// May be null.
+    std::function<void(const absl::Status&)> on_record;
+    std::function<void()> on_closed;
+  };
+  /// Of lines and files that wait for the disk, with what keeping them takes: half a million lines.
+  /// Beyond it the run fails instead of eating the memory.
+  static constexpr std::size_t kMaxQueuedBytes = std::size_t{128} << 20;
+
+  enum class Begin {
+    kAnew,  ///< files of an earlier run in the same place are replaced; `replaced()` says so
+    kGoOn,  ///< its metrics stay, until roll_back; all else goes
+  };
+  /// Creates `path` and metrics.jsonl where missing. Where a finished model lies, it and the files
+  /// beside it are moved to `path`/earlier (with kGoOn the metrics are copied), in the place of
+  /// what an earlier such move left there (coordinator/records/earlier_run.h). Whoever was killed
+  /// meanwhile calls it again. kAnew refuses a folder where no run has been (no metrics) and that
+  /// has a file of a run's name all the same: INVALID_ARGUMENT. Errors name the path and the
+  /// system's reason.
+  static absl::StatusOr<std::unique_ptr<RunDirectory>> open(const std::filesystem::path& path,
+                                                            Begin begin, Events events);
+  /// Whether `file` is a model that open() would move, or put another in the place of.
+  static bool moves_as_run_begins(const std::filesystem::path& path,
+                                  const std::filesystem::path& file);
+  /// Goes on where an earlier process stopped: what follows the last whole line of metrics.jsonl is
+  /// cut off, `progress` says what is there. Where that is more than the beginning of a line, it is
+  /// kept beside (kCutMetricsFile). NOT_FOUND when there is no such file.
+  static absl::StatusOr<std::unique_ptr<RunDirectory>> reopen(const std::filesystem::path& path,
+                                                              Events events,
+                                                              MetricsProgress& progress);
+  ~RunDirectory() override;  ///< closes (the run is over) and waits for the writer thread
+
+  /// `reaches`: what on_written shall say once the line is on disk.
+  void append_line(std::string line, std::optional<SnapshotId> reaches) override;
+  /// In the run directory, or anywhere where `name` is an absolute path: then in its turn as long
+  /// as both disks take what they are given. Neither waits for the other's: of what could not be
+  /// written elsewhere the newest is, once there is room. Metrics that go back, the first such file
+  /// behind that, and the lines behind both keep their order.
+  void write_file(std::string name, std::string contents) override;
+  /// Takes the metrics of iterations and tests from this one on back: they will come again.
+  void roll_back(Iteration iteration) override;
+  /// What was queued before stays written when the power fails.
+  void sync() override;
+  /// Everything queued before is written, then on_closed is called. What cannot be written goes
+  /// unsaid (on_error) when the run is left: those who told the lines tell the next process.
+  /// Idempotent.
+  void close(RunEnd end) override;
+
+  /// Starts to receive model.safetensors. The directory must outlive the file.
+  absl::StatusOr<std::unique_ptr<ModelFile>> receive_model(
+      std::uint64_t total_bytes) const override;
+
+  bool has_model() const override;
+
+  const std::filesystem::path& path() const override { return path_; }
+  bool replaced() const override { return replaced_; }
+
+ private:
+  struct Line {
+    std::string text;
+    std::optional<SnapshotId> reaches;
+  };
+  struct File {
+    std::string name, contents;
+    /// On a disk of its own, as far as we know: the job's record.
+    bool is_elsewhere() const { return std::filesystem::path(name).is_absolute(); }
+  };
+  struct RollBack {
+    Iteration iteration = 0;
+  };
+  struct Sync {};
+  using Item = std::variant<Line, File, RollBack, Sync>;
+
+  RunDirectory(std::filesystem::path path, Events events, Descriptor metrics_fd, bool replaced);
+  void enqueue(Item item);
+  static std::size_t bytes_of(const Item& item);
+  static std::size_t bytes_of(const std::deque<Item>& items);
+  void write_loop();
+  /// Of writing what waited: why some of it still does.
+  struct Written {
+    absl::Status own, elsewhere;
+    bool all() const { return own.ok() && elsewhere.ok(); }
+    const absl::Status& first() const { return own.ok() ? elsewhere : own; }
+  };
+  Written write_items(std::deque<Item>& items);
+  absl::Status write_next(std::deque<Item>& items);
+  absl::Status write_lines(std::deque<Item>& items);
+  absl::Status write_named(const File& file);
+  void write_elsewhere(std::deque<Item>& items, bool is_over);
+  absl::Status roll_back_now(Iteration iteration);
+  absl::Status find_again();
+
+  const std::filesystem::path path_;
+  const Events events_;
+  Descriptor metrics_fd_;   ///< the writer thread's
+  bool went_back_ = false;  ///< the writer thread's: no record was written since the metrics did
+  std::string record_refused_;  ///< the writer thread's: why the last one was; "" when it was not
+  const bool replaced_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Item> queue_;        ///< guarded by mutex_
+  std::size_t queued_bytes_ = 0;  ///< guarded by mutex_: what waits, be it being written just now
+  bool overflow_ = false;         ///< guarded by mutex_
+  bool has_record_ = false;  ///< guarded by mutex_: one that may be written elsewhere is among them
+  std::optional<RunEnd> closing_;  ///< guarded by mutex_
+  std::thread writer_;
+};
+
+/// What the metrics tell of the run that is gone on with in this directory; nothing for one that
+/// begins anew.
+std::optional<MetricsProgress> progress_of_earlier(const std::filesystem::path& directory,
+                                                   RunDirectory::Begin begin);
+
+/// A directory without metrics.jsonl never held a run, so files with a run's names in it are the
+/// user's own (a job file that is kept as job.json, say); so is a metrics.jsonl of another tool.
+/// INVALID_ARGUMENT names what a run that begins in this folder would overwrite.
+absl::Status check_nothing_foreign(const std::filesystem::path& run_directory);
+
+/// Without `.`, `..` and a slash at its end: by its text alone.
+std::filesystem::path plain_folder(const std::filesystem::path& path);
+
+/// Whether two paths, absolute both, name one folder: by their text, or because it is there.
+bool is_same_folder(const std::filesystem::path& one, const std::filesystem::path& other);
+
+/// Those lines of metrics.jsonl that speak of iterations and tests before this one. What is no such
+/// line (a torn one) goes.
+std::string metrics_before(std::string_view metrics, Iteration iteration);
+
+}  // namespace poseidon

@@ -1,0 +1,85 @@
+#pragma once
+
+// The coordinator's own directory (--state-dir): epochs, the job in progress, how the last one
+// ended, its name. Thin: decides nothing.
+//
+// Before: coordinator/cluster/cluster.h says what to keep. After: the disk; a coordinator that is
+// started again finds there what it was in the middle of.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/descriptor.h"
+
+namespace poseidon {
+
+/// What the coordinator keeps across restarts. One coordinator at a time (a lock file says so).
+class StateDirectory {
+ public:
+  /// Creates `path` where missing. ALREADY_EXISTS when another coordinator uses it.
+  static absl::StatusOr<std::unique_ptr<StateDirectory>> open(const std::filesystem::path& path);
+
+  /// No epoch was ever given. Before the first next_epoch.
+  bool is_new() const;
+  /// Greater than every epoch given before, also by earlier processes; on disk before it is given.
+  /// Any thread.
+  absl::StatusOr<std::uint64_t> next_epoch();
+  /// Those that are given from now on are greater than this one too: a server has checkpoints of
+  /// it, made for a coordinator with another state directory. False, and nothing done: that would
+  /// use up more than half of all epochs, which is no server's business. Any thread.
+  bool skip_epochs(std::uint64_t up_to);
+
+  /// The last one that was given; 0: none, or nobody can tell. Any thread.
+  std::uint64_t last_given() const;
+
+  /// Names this directory, wherever it is: 32 hexadecimal digits.
+  const std::string& identity() const { return identity_; }
+  /// The next process has another one. Idempotent.
+  absl::Status forget_identity() const;
+
+  /// The job in progress (coordinator/records/durable_job.h), so that another process can go on
+  /// with it.
+  std::filesystem::path job_file() const { return path_ / "job.json"; }
+  absl::Status store_job(std::string_view text) const;
+  /// Idempotent.
+  absl::Status drop_job() const;
+  /// Nothing when there is none.
+  absl::StatusOr<std::optional<std::string>> load_job() const;
+  /// Nobody can go on with it; somebody may want to look (job.json.broken).
+  void set_job_aside() const;
+
+  /// How the last job that ended did, for whoever asks the next process (last_job.json).
+  std::filesystem::path outcome_file() const { return path_ / "last_job.json"; }
+  /// Without one that is older, should it fail.
+  absl::Status store_outcome(std::string_view text) const;
+  /// There is a newer job.
+  void drop_outcome() const;
+  /// NOT_FOUND when there is none.
+  absl::StatusOr<std::string> load_outcome() const;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  StateDirectory(std::filesystem::path path, std::string identity, Descriptor lock_fd)
+      : path_(std::move(path)), identity_(std::move(identity)), lock_fd_(std::move(lock_fd)) {}
+  std::filesystem::path epoch_file() const { return path_ / "epoch"; }
+  absl::StatusOr<std::uint64_t> last_epoch() const;
+  static absl::Status write(const std::filesystem::path& file, std::string_view text);
+
+  const std::filesystem::path path_;
+  const std::string identity_;
+  const Descriptor lock_fd_;
+  std::mutex giving_;  ///< held while an epoch is given, which takes the disk's time
+  mutable std::mutex mutex_;
+  std::uint64_t given_ = 0, skipped_ = 0;  ///< guarded by mutex_
+};
+
+}  // namespace poseidon

@@ -1,0 +1,105 @@
+#pragma once
+
+// One trace of the running job, from the operator's question to the last event: which node is asked
+// what, and when it is given up. Pure.
+//
+// Before: coordinator/cluster/cluster_trace.cc hands over what nodes and the operator's stream did.
+// After: it sends what this says.
+//
+// Invariants
+//  1. At most one piece of events is on its way through the coordinator: the next one is asked for
+//     when the operator has taken the one before. So 64 nodes cost it no more memory than one.
+//  2. It ends: the iterations have a deadline, each answer has one, and so has all collecting.
+//  3. Whoever did not answer is named in the tail.
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "coordinator/members/membership.h"
+#include "coordinator/watch/clock_estimate.h"
+#include "poseidon/v1/control.pb.h"
+
+namespace poseidon {
+
+struct TraceMember {
+  NodeId id;
+  NodeRole role = NodeRole::kWorker;
+  std::uint32_t index = 0;  ///< WorkerRank or ServerIndex
+  std::string address;
+};
+
+struct TraceActions {
+  std::vector<std::pair<NodeId, v1::CoordinatorMessage>> sends;
+  std::vector<v1::TracePart> parts;  ///< for the operator, in order
+  bool done = false;                 ///< the parts are the last ones
+};
+
+/// What the job says of itself.
+struct TraceProgress {
+  Iteration completed = 0;  ///< by all workers
+  bool trains = true;
+  std::string state;  ///< for people; where it does not train
+};
+
+class TraceRun {
+ public:
+  /// How long a node may take for one piece of its events ...
+  static constexpr Nanoseconds kAnswerTimeout = std::chrono::seconds(3);
+  /// ... and all nodes together, and the operator.
+  static constexpr Nanoseconds kCollectTimeout = std::chrono::seconds(60);
+  /// Looks at each node's clock at once, and so many at most while the iterations pass.
+  static constexpr std::uint32_t kFirstEchoes = 8, kMostEchoes = 64;
+
+  /// `number`: never the same twice. `head` says which iterations. `deadline`: for them.
+  TraceRun(std::uint64_t number, v1::TraceHead head, std::vector<TraceMember> members,
+           Nanoseconds deadline);
+
+  TraceActions begin(Nanoseconds now);
+  TraceActions on_echo(NodeId node, const v1::ClockEcho& echo, Nanoseconds now);
+  TraceActions on_piece(NodeId node, const v1::TracePiece& piece, Nanoseconds now);
+  /// It left, or its stream broke.
+  TraceActions on_gone(NodeId node, const std::string& reason, Nanoseconds now);
+  /// The operator has all parts so far.
+  TraceActions on_written(Nanoseconds now);
+  /// Several times a second.
+  TraceActions tick(const TraceProgress& progress, Nanoseconds now);
+  /// The operator has gone: lets the nodes have their memory back.
+  TraceActions cancel();
+
+ private:
+  struct Node {
+    TraceMember member;
+    ClockEstimate clock;
+    std::uint64_t asked = 0;  ///< the number of the question under way; 0: none
+    std::uint64_t asks = 0;
+    Nanoseconds asked_at{0};
+    std::string gone;  ///< why nothing is to be had of it
+    bool fetched = false;
+  };
+
+  Node* find(NodeId id);
+  void ask_clock(Node& node, Nanoseconds now, TraceActions& actions) const;
+  void collect(Nanoseconds now, TraceActions& actions);
+  void fetch(Nanoseconds now, TraceActions& actions);
+  void next_node(Nanoseconds now, TraceActions& actions);
+  void finish(TraceActions& actions);
+  bool collecting() const { return at_ < nodes_.size(); }
+
+  const std::uint64_t number_;
+  v1::TraceHead head_;
+  const Nanoseconds deadline_;
+  std::vector<Node> nodes_;
+  std::vector<std::string> notes_;
+  // Collecting.
+  bool recording_ = true, done_ = false;
+  std::size_t at_ = 0;  ///< the node whose events are asked for
+  std::uint64_t from_ = 0;
+  bool waits_for_operator_ = false;
+  Nanoseconds asked_at_{0}, collecting_since_{0};
+};
+
+}  // namespace poseidon

@@ -1,0 +1,29 @@
+#pragma once
+
+// First values of a network's parameters.
+// Before: the network is resolved (models/net/net.h). After: a worker trains on them.
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "common/base/ids.h"
+#include "models/net/net.h"
+
+namespace poseidon {
+
+/// Calls body(begin, end) on disjoint ranges that cover 0..items, on whatever threads it has, and
+/// returns when all are done.
+using RangeRunner = std::function<void(
+    std::int64_t items, const std::function<void(std::int64_t begin, std::int64_t end)>& body)>;
+/// All of it on the calling thread.
+void run_here(std::int64_t items, const std::function<void(std::int64_t, std::int64_t)>& body);
+
+/// Gives every parameter its first value from its Initialiser. Each tensor is drawn from
+/// mix_seed(seed, FNV-1a hash of "<layer>.<tensor>"), so it does not depend on the other layers;
+/// nor on how `run` divides the work (a hundred million values take one core seconds). Pure.
+void initialise_parameters(const NetSpec& net, std::uint64_t seed,
+                           const std::function<std::span<float>(LayerIndex)>& parameters,
+                           const RangeRunner& run = run_here);
+
+}  // namespace poseidon

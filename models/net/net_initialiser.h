@@ -1,0 +1,17 @@
+#pragma once
+
+// Reading one initialiser of a network file. models/README.md lists them for people.
+
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "models/net/net.h"
+#include "nlohmann/json_fwd.hpp"
+
+namespace poseidon {
+
+/// `source` and `path` as in JsonFields. Leaves `initialiser` alone when the JSON is refused.
+absl::Status parse_initialiser(const nlohmann::json& json, std::string_view source,
+                               std::string_view path, Initialiser& initialiser);
+
+}  // namespace poseidon

@@ -1,0 +1,35 @@
+#pragma once
+
+// Names in network files, for the readers net_expand.cc and net_parse.cc.
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "common/base/text.h"
+#include "models/net/net.h"
+#include "nlohmann/json.hpp"
+
+namespace poseidon {
+
+/// What layers call the data they read: the network's, or inside a block, the block's.
+inline constexpr char kInputName[] = "input";
+
+inline bool is_good_name(const std::string& name) {
+  return !name.empty() && name.size() <= kMaxNameLength &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  c == '_' || c == '-' || c == '.' || c == '/';
+         });
+}
+
+/// "network 'lenet'", or what stands in for it when the name is no good.
+inline std::string place_of(const nlohmann::json& json, std::string_view kind,
+                            std::string_view unnamed) {
+  const auto name = json.is_object() ? json.find("name") : json.end();
+  if (!json.is_object() || name == json.end() || !name->is_string()) return std::string(unnamed);
+  const auto text = name->get<std::string>();
+  return is_good_name(text) ? str_cat(kind, " '", text, "'") : std::string(unnamed);
+}
+
+}  // namespace poseidon

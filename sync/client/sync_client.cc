@@ -1,0 +1,391 @@
+#include "sync/client/sync_client.h"
+
+#include <cmath>
+#include <future>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/check.h"
+#include "common/tensor/digest.h"
+#include "common/tensor/finite.h"
+#include "sync/relay/relay.h"
+
+namespace poseidon {
+namespace {
+
+/// How long to ask the loop who is awaited, for an error message.
+constexpr Milliseconds kAwaitedPatience{2000};
+
+Nanoseconds now() { return SystemClock().now(); }
+
+}  // namespace
+
+SyncClient::SyncClient(Transport* transport, Plan plan, WorkerRank rank,
+                       std::vector<LayerMemory> layers, SyncClientOptions options,
+                       TrafficProbe* traffic, RefusalCounts* refusals, PeerAccess peers,
+                       FactorEngine* engine)
+    : transport_(transport),
+      plan_(std::move(plan)),
+      rank_(rank),
+      options_(std::move(options)),
+      traffic_(traffic),
+      engine_(engine),
+      versions_(plan_.layers.size(), options_.syncer.first_iteration - 1),
+      arriving_(plan_.layers.size()),
+      complete_(plan_.layers.size(), options_.syncer.first_iteration - 1),
+      measured_(plan_.layers.size(), options_.syncer.first_iteration - 1),
+      exact_(plan_.layers.size(), false),
+      gradient_since_(plan_.layers.size()) {
+  for (const LayerMemory& layer : layers) parameters_.emplace_back(layer.parameters);
+  SyncerOptions syncer = options_.syncer;
+  if (engine_ != nullptr) {
+    syncer.sfb.allocate = [this](std::int64_t elements) { return engine_->allocate(elements); };
+  }
+  syncer_ = std::make_unique<Syncer>(transport, plan_, rank, std::move(layers), std::move(syncer),
+                                     this, traffic, refusals, peers);
+  POSEIDON_CHECK(syncer_->factors() == nullptr || engine_ != nullptr,
+                 "a plan with SFB layers needs an engine that steps them");
+}
+
+SyncClient::~SyncClient() {
+  auto closed = std::make_shared<std::promise<void>>();  // outlives set_value on the loop
+  transport_->post([this, closed] {
+    syncer_.reset();
+    closed->set_value();
+  });
+  closed->get_future().wait();  // bounded: the loop runs what is posted, and nothing on it blocks
+}
+
+void SyncClient::start() {
+  transport_->post([this] { syncer_->start(); });
+}
+
+void SyncClient::gradient_ready(LayerIndex layer, Iteration iteration, MicroBatch part) {
+  if (part.is_last()) {
+    const std::lock_guard lock(mutex_);
+    gradient_since_[layer.value()] = std::chrono::steady_clock::now();
+  }
+  if (goes_by_sfb(layer)) {
+    factors_ready(layer, iteration, part);
+  } else {
+    transport_->post([this, layer, iteration] { syncer_->gradient_ready(layer, iteration); });
+  }
+}
+
+// ---- layers that go by SFB ----
+
+void SyncClient::factors_ready(LayerIndex layer, Iteration iteration, MicroBatch part) {
+  const OwnFactors whole = syncer_->factors()->route().own(layer, iteration);
+  const auto rows_of_part = [&part](std::span<float> all) {
+    const std::size_t size = all.size() / static_cast<std::size_t>(part.count);
+    return all.subspan(static_cast<std::size_t>(part.index) * size, size);
+  };
+  const OwnFactors own{.output_gradient = rows_of_part(whole.output_gradient),
+                       .input = rows_of_part(whole.input)};
+  TraceSpan copy{.stage = Stage::kCopy,
+                 .begin = now(),
+                 .iteration = iteration,
+                 .layer = layer,
+                 .bytes = own.output_gradient.size_bytes() + own.input.size_bytes()};
+  absl::Status status = engine_->copy_factors(layer, own);
+  copy.end = now();
+  traffic_->node().took(copy);
+  if (status.ok()) status = check_factors(layer, iteration, own);
+  if (status.ok() && part.is_last()) status = publish(layer, iteration);
+  if (!status.ok()) cancel(status);  // the next wait returns it
+}
+
+/// The others would refuse them; here it can be said why.
+absl::Status SyncClient::check_factors(LayerIndex layer, Iteration iteration,
+                                       const OwnFactors& own) const {
+  const bool good_gradient = all_finite(own.output_gradient);
+  if (good_gradient && all_finite(own.input)) return absl::OkStatus();
+  traffic_->node().count(NodeCount::kNotFinite);
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the ", good_gradient ? "input" : "output gradient", " of layer ",
+      plan_.layers[layer.value()].name, " holds values that are no finite number in iteration ",
+      iteration, " on worker ", rank_.value(),
+      ": try a smaller optimizer.learning_rate, or check the data and its scale"));
+}
+
+absl::Status SyncClient::publish(LayerIndex layer, Iteration iteration) {
+  std::uint64_t digest = 0;
+  if (syncer_->factors()->route().has_digest(iteration)) {
+    if (absl::Status status = engine_->fetch_parameters(layer); !status.ok()) return status;
+    digest = digest_of(parameters_[layer.value()]);
+  }
+  transport_->post([this, layer, iteration, digest] {
+    syncer_->factors()->factors_ready(layer, iteration, digest);
+  });
+  return absl::OkStatus();
+}
+
+/// For its next step.
+bool SyncClient::has_all_factors(std::size_t l) const {
+  return versions_[l] >= options_.syncer.first_iteration && complete_[l] == versions_[l] &&
+         complete_[l] < options_.syncer.sfb.iterations;
+}
+
+/// An SFB layer whose norms others wait for.
+std::optional<LayerIndex> SyncClient::measurable() const {
+  if (plan_.norm_scope != NormScope::kNetwork) return std::nullopt;
+  for (std::size_t l = 0; l < versions_.size(); ++l) {
+    if (has_all_factors(l) && measured_[l] < versions_[l]) {
+      return LayerIndex(static_cast<std::uint32_t>(l));
+    }
+  }
+  return std::nullopt;
+}
+
+/// An SFB layer whose next step can be made, `first` if it is one of them.
+std::optional<LayerIndex> SyncClient::steppable(LayerIndex first) const {
+  const auto can = [this](std::size_t l) {
+    return has_all_factors(l) &&
+           (plan_.norm_scope != NormScope::kNetwork || norms_of_ == versions_[l]);
+  };
+  if (can(first.value())) return first;
+  for (std::size_t l = 0; l < versions_.size(); ++l) {
+    if (can(l)) return LayerIndex(static_cast<std::uint32_t>(l));
+  }
+  return std::nullopt;
+}
+
+absl::Status SyncClient::measure(std::unique_lock<std::mutex>& lock, LayerIndex layer) {
+  const Iteration iteration = versions_[layer.value()];
+  lock.unlock();
+  TraceSpan rebuild{
+      .stage = Stage::kRebuild, .begin = now(), .iteration = iteration, .layer = layer};
+  absl::StatusOr<std::vector<TensorSquares>> squares =
+      engine_->measure(layer, iteration, syncer_->factors()->route().stacked(layer, iteration));
+  rebuild.end = now();
+  traffic_->node().took(rebuild);
+  if (squares.ok()) {
+    for (const TensorSquares& tensor : *squares) {
+      if (std::isfinite(tensor.gradient) && std::isfinite(tensor.parameters)) continue;
+      traffic_->node().count(NodeCount::kNotFinite);
+      squares = absl::FailedPreconditionError(absl::StrCat(
+          "the norm of the gradients of iteration ", iteration, " is no finite number: layer ",
+          plan_.layers[layer.value()].name, " holds values that are infinite or not a number",
+          ": try a smaller optimizer.learning_rate, or check the data and its scale"));
+      break;
+    }
+  }
+  const absl::Status status = squares.status();
+  if (status.ok()) {
+    // Copyable, for the loop's std::function.
+    auto shared = std::make_shared<std::vector<TensorSquares>>(*std::move(squares));
+    transport_->post([this, layer, iteration, shared] {
+      syncer_->layer_measured(layer, iteration, std::move(*shared));
+    });
+  }
+  lock.lock();
+  measured_[layer.value()] = iteration;
+  return status;
+}
+
+absl::Status SyncClient::step(std::unique_lock<std::mutex>& lock, LayerIndex layer) {
+  const Iteration iteration = versions_[layer.value()];
+  const double all_gradients = all_gradients_;
+  lock.unlock();
+  absl::Status status = options_.stepping ? options_.stepping(layer, iteration) : absl::OkStatus();
+  TraceSpan rebuild{
+      .stage = Stage::kRebuild, .begin = now(), .iteration = iteration, .layer = layer};
+  if (status.ok()) {
+    status = engine_->step(layer, iteration, syncer_->factors()->route().stacked(layer, iteration),
+                           all_gradients);
+  }
+  rebuild.end = now();
+  traffic_->node().took(rebuild);
+  if (status.ok() && options_.stepped) status = options_.stepped(layer, iteration + 1);
+  lock.lock();
+  if (status.ok()) set_version(layer, iteration + 1);
+  return status;
+}
+
+std::string SyncClient::awaited_text(LayerIndex layer) {
+  std::set<std::string> names;
+  if (!goes_by_sfb(layer) && is_behind_relay(plan_, rank_)) {
+    const WorkerRank leader = leader_of(plan_, rank_);
+    return absl::StrCat("the relay of worker ", leader.value(), " at ",
+                        plan_.worker_addresses[leader.value()]);
+  }
+  if (!goes_by_sfb(layer)) {
+    for (const PlanChunk& chunk : plan_.chunks) {
+      if (chunk.layer == layer) names.insert(plan_.server_addresses[chunk.server.value()]);
+    }
+    return absl::StrCat("its servers ", absl::StrJoin(names, ", "));
+  }
+  auto answer = std::make_shared<std::promise<std::string>>();  // may come after we have left
+  std::future<std::string> text = answer->get_future();
+  transport_->post([this, layer, answer] {
+    std::vector<std::string> workers;
+    for (const WorkerRank rank : syncer_->factors()->route().awaited(layer)) {
+      workers.push_back(syncer_->factors()->name(rank));
+    }
+    answer->set_value(absl::StrJoin(workers, ", "));
+  });
+  return text.wait_for(kAwaitedPatience) == std::future_status::ready ? text.get()
+                                                                      : "the other workers";
+}
+
+// ---- waiting ----
+
+absl::Status SyncClient::wait_stepping(std::unique_lock<std::mutex>& lock, LayerIndex layer,
+                                       Waiter waiter, const std::function<bool()>& done) {
+  const auto give_up = std::chrono::steady_clock::now() + options_.wait_timeout;
+  while (failure_.ok() && !done()) {
+    if (const std::optional<LayerIndex> next = measurable()) {
+      if (absl::Status status = measure(lock, *next); !status.ok()) return status;
+      continue;
+    }
+    if (const std::optional<LayerIndex> next = steppable(layer)) {
+      if (absl::Status status = step(lock, *next); !status.ok()) return status;
+      continue;
+    }
+    TraceSpan stall{.stage = Stage::kStall,
+                    .begin = now(),
+                    .iteration = versions_[layer.value()] + 1,  // whose forward waits
+                    .layer = layer};
+    const bool in_time = changed_.wait_until(lock, give_up, [&] {
+      return !failure_.ok() || done() || steppable(layer) || measurable();
+    });
+    stall.end = now();
+    if (waiter == Waiter::kForward) {
+      traffic_->stalled(layer, static_cast<std::uint64_t>((stall.end - stall.begin).count()));
+      traffic_->node().took(stall);
+    }
+    if (!in_time) return absl::DeadlineExceededError("");
+  }
+  return failure_;
+}
+
+absl::Status SyncClient::wait(LayerIndex layer, const std::string& what, Waiter waiter,
+                              const std::function<bool()>& done) {
+  std::unique_lock lock(mutex_);
+  const absl::Status status = wait_stepping(lock, layer, waiter, done);
+  if (!absl::IsDeadlineExceeded(status) || !status.message().empty()) return status;
+  lock.unlock();
+  return absl::DeadlineExceededError(
+      absl::StrCat("layer ", plan_.layers[layer.value()].name, ": ", what, " did not come within ",
+                   options_.wait_timeout.count(), " ms from ", awaited_text(layer),
+                   ": look there, and at the other workers, for one that stands still"));
+}
+
+absl::Status SyncClient::wait_parameters(LayerIndex layer, Iteration version,
+                                         const ArrivingParameters& arriving) {
+  return wait_version(layer, version, arriving, Waiter::kForward);
+}
+
+absl::Status SyncClient::wait_version(LayerIndex layer, Iteration version,
+                                      const ArrivingParameters& arriving, Waiter waiter) {
+  std::int64_t told = 0;
+  for (;;) {
+    bool is_complete = false;
+    std::int64_t elements = 0;
+    const absl::Status status = wait(layer, absl::StrCat("version ", version), waiter, [&] {
+      const Arriving& parts = arriving_[layer.value()];
+      is_complete = versions_[layer.value()] >= version;
+      elements = parts.version == version ? parts.elements : 0;
+      const bool is_enough = arriving.arrived && elements >= told + arriving.piece_elements;
+      const bool is_done = is_complete || is_enough;
+      // Whoever lands chunks need not wake this thread for each.
+      awaits_part_of_ =
+          is_done || !arriving.arrived ? std::nullopt : std::optional<LayerIndex>(layer);
+      awaited_elements_ = told + arriving.piece_elements;
+      return is_done;
+    });
+    if (!status.ok() || is_complete) return status;
+    if (absl::Status taken = arriving.arrived(elements); !taken.ok()) return taken;
+    told = elements;
+  }
+}
+
+absl::Status SyncClient::finish(Iteration iterations) {
+  if (absl::Status status = wait_all_parameters(iterations); !status.ok()) return status;
+  if (absl::Status status = compare_replicas(iterations); !status.ok()) return status;
+  return fetch_exact_parameters();
+}
+
+absl::Status SyncClient::compare_replicas(Iteration iterations) {
+  if (syncer_->factors() == nullptr) return absl::OkStatus();
+  const std::vector<LayerIndex> layers = syncer_->factors()->route().layers();
+  for (const LayerIndex layer : layers) {
+    if (absl::Status status = publish(layer, iterations); !status.ok()) return status;
+  }
+  for (const LayerIndex layer : layers) {
+    const absl::Status status = wait(layer, "the final digest", Waiter::kOther,
+                                     [&] { return complete_[layer.value()] >= iterations; });
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SyncClient::fetch_exact_parameters() {
+  if (plan_.wire_type == ElementType::kFloat32) return absl::OkStatus();
+  transport_->post([this] { syncer_->fetch_exact(); });
+  for (std::uint32_t i = 0; i < plan_.layers.size(); ++i) {
+    const LayerIndex layer(i);
+    if (goes_by_sfb(layer)) continue;  // nobody rounded those
+    const absl::Status status =
+        wait(layer, "the exact parameters", Waiter::kOther, [&] { return exact_[layer.value()]; });
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SyncClient::wait_all_parameters(Iteration version) {
+  for (std::uint32_t i = 0; i < plan_.layers.size(); ++i) {
+    const absl::Status status = wait_version(LayerIndex(i), version, {}, Waiter::kOther);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+void SyncClient::cancel(const absl::Status& reason) {
+  const std::lock_guard lock(mutex_);
+  if (failure_.ok()) failure_ = reason;
+  changed_.notify_all();
+}
+
+void SyncClient::parameters_ready(LayerIndex layer, Iteration version) {
+  const std::lock_guard lock(mutex_);
+  set_version(layer, version);
+  changed_.notify_all();
+}
+
+void SyncClient::parameters_arriving(LayerIndex layer, Iteration version, std::int64_t elements) {
+  const std::lock_guard lock(mutex_);
+  arriving_[layer.value()] = {version, elements};
+  if (awaits_part_of_ == layer && elements >= awaited_elements_) changed_.notify_all();
+}
+
+void SyncClient::set_version(LayerIndex layer, Iteration version) {
+  versions_[layer.value()] = version;
+  if (const auto since = std::exchange(gradient_since_[layer.value()], std::nullopt)) {
+    traffic_->synced(
+        layer, std::chrono::duration_cast<Nanoseconds>(std::chrono::steady_clock::now() - *since));
+  }
+}
+
+void SyncClient::exact_parameters_ready(LayerIndex layer) {
+  const std::lock_guard lock(mutex_);
+  exact_[layer.value()] = true;
+  changed_.notify_all();
+}
+
+void SyncClient::norms_complete(Iteration iteration, double all_gradients) {
+  const std::lock_guard lock(mutex_);
+  norms_of_ = iteration;
+  all_gradients_ = all_gradients;
+  changed_.notify_all();
+}
+
+void SyncClient::factors_complete(LayerIndex layer, Iteration iteration) {
+  const std::lock_guard lock(mutex_);
+  complete_[layer.value()] = iteration;
+  changed_.notify_all();
+}
+
+}  // namespace poseidon

@@ -1,0 +1,111 @@
+#include "sync/client/syncer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+#include "sync/relay/relay.h"
+#include "sync/relay/relay_service.h"
+
+namespace poseidon {
+namespace {
+
+SyncerOptions complete(SyncerOptions options) {
+  options.sfb.first_iteration = options.first_iteration;
+  return options;
+}
+
+bool has_sfb_layers(const Plan& plan) {
+  return std::any_of(plan.layers.begin(), plan.layers.end(),
+                     [](const PlanLayer& layer) { return layer.scheme == Scheme::kSfb; });
+}
+
+bool leads(const Plan& plan, WorkerRank rank) {
+  return is_behind_relay(plan, rank) && leader_of(plan, rank) == rank;
+}
+
+}  // namespace
+
+Syncer::Syncer(Transport* transport, Plan plan, WorkerRank rank, std::vector<LayerMemory> layers,
+               SyncerOptions options, SyncerEvents* events, TrafficProbe* traffic,
+               RefusalCounts* refusals, PeerAccess peers)
+    : transport_(transport),
+      plan_(std::move(plan)),
+      rank_(rank),
+      options_(complete(std::move(options))),
+      events_(events),
+      traffic_(traffic),
+      peers_(peers),
+      factors_(has_sfb_layers(plan_)
+                   ? std::make_unique<FactorExchange>(plan_, rank, layers, peers, options_, events,
+                                                      traffic, refusals)
+                   : nullptr),
+      links_(is_behind_relay(plan_, rank) ? peers.relays : transport,
+             PsRoute(is_behind_relay(plan_, rank) ? behind_relay(plan_, rank) : plan_, rank,
+                     std::move(layers), options_.first_iteration, options_.team),
+             is_behind_relay(plan_, rank) ? ChunkLinks::Towards::kRelay
+                                          : ChunkLinks::Towards::kServers,
+             options_, this, traffic, refusals) {
+  POSEIDON_CHECK(!is_behind_relay(plan_, rank) || peers.relays != nullptr,
+                 "a plan with leaders needs a way to the relay");
+  POSEIDON_CHECK(!leads(plan_, rank) || peers.relay != nullptr, "who leads has a relay");
+}
+
+Syncer::~Syncer() {
+  if (leads(plan_, rank_)) peers_.relay->end(plan_.epoch);
+}
+
+void Syncer::start() {
+  if (leads(plan_, rank_)) {
+    peers_.relay->begin(plan_, rank_, transport_, options_, traffic_,
+                        [this](const absl::Status& status) { events_->sync_failed(status); });
+  }
+  if (rank_ == WorkerRank(0) && options_.first_iteration == 0) {
+    links_.route().initialise_from_here();
+  } else {
+    links_.route().pull_initial();
+  }
+  links_.connect();
+  if (factors_ != nullptr) factors_->start();
+}
+
+void Syncer::gradient_ready(LayerIndex layer, Iteration iteration) {
+  if (links_.failed()) return;
+  links_.ready(layer);
+  links_.route().gradient_ready(layer, iteration);
+  links_.pump();
+}
+
+void Syncer::layer_measured(LayerIndex layer, Iteration iteration,
+                            std::vector<TensorSquares> tensors) {
+  if (links_.failed()) return;
+  settle(links_.route().layer_measured(layer, iteration, std::move(tensors)));
+}
+
+void Syncer::settle(const NormBook::Complete& norms) {
+  if (!norms.layers.empty()) links_.pump();
+  if (norms.all_gradients) events_->norms_complete(norms.iteration, *norms.all_gradients);
+}
+
+void Syncer::fetch_exact() {
+  if (links_.failed()) return;
+  links_.route().pull_exact();
+  links_.pump();
+}
+
+void Syncer::landed(const Landing& landing) {
+  settle(landing.norms);
+  if (!landing.layer) {
+    if (landing.exact || landing.leading_elements == 0) return;
+    events_->parameters_arriving(landing.chunk_layer, landing.chunk_version,
+                                 landing.leading_elements);
+    return;
+  }
+  if (landing.exact) {
+    events_->exact_parameters_ready(*landing.layer);
+  } else {
+    events_->parameters_ready(*landing.layer, landing.version);
+  }
+}
+
+}  // namespace poseidon

@@ -1,0 +1,83 @@
+#pragma once
+
+// Streams to those who have the chunks, on the transport's loop: opened, opened again after a cut,
+// given what the route has for them, one message at a time each. A worker has them to its servers,
+// or to the relay of its group; a relay has them to the servers.
+//
+// Before: sync/client/syncer.h or sync/relay/relay_service.h hears that gradients are ready. After:
+// sync/routes/ps_route.h decides what each stream sends and what an answer does; the owner hears
+// of it.
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/probes/traffic.h"
+#include "common/transport/transport.h"
+#include "common/wire/wire.h"
+#include "sync/links/reconnect.h"
+#include "sync/links/sync_events.h"
+#include "sync/routes/ps_route.h"
+
+namespace poseidon {
+
+class ChunkLinks {
+ public:
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    /// A message was used. May call back.
+    virtual void landed(const Landing& landing) = 0;
+    /// It cannot go on; last event. The message names the other side and the remedy.
+    virtual void links_failed(const absl::Status& status) = 0;
+  };
+
+  /// What the other sides are: for messages.
+  enum class Towards : std::uint8_t { kServers, kRelay };
+
+  /// One stream for each server of the route's plan that owns chunks. Pointers must outlive it.
+  /// `options` says how patient it is.
+  ChunkLinks(Transport* transport, PsRoute route, Towards towards, const SyncerOptions& options,
+             Owner* owner, TrafficProbe* traffic, RefusalCounts* refusals);
+  ~ChunkLinks();
+  ChunkLinks(const ChunkLinks&) = delete;
+  ChunkLinks& operator=(const ChunkLinks&) = delete;
+
+  void connect();
+  /// Whoever changes it pumps afterwards.
+  PsRoute& route() { return route_; }
+  void pump();
+  /// A gradient of this layer became ready: for traces.
+  void ready(LayerIndex layer) { ready_since_[layer.value()] = transport_->now(); }
+  bool failed() const { return failed_; }
+
+ private:
+  class Link;
+
+  RelayEnd relay_end() const {
+    return towards_ == Towards::kRelay ? RelayEnd::kWorker : RelayEnd::kNone;
+  }
+  void connect(Link& link);
+  void pump(Link& link);
+  void sent(TraceSpan span);
+  void on_message(Link& link, const Bytes& message);
+  void on_closed(Link& link, const absl::Status& status);
+  void fail(const absl::Status& status);
+
+  Transport* const transport_;
+  const Towards towards_;
+  const SyncerOptions options_;
+  Owner* const owner_;
+  TrafficProbe* const traffic_;
+  RefusalCounts* const refusals_;
+  PsRoute route_;
+  std::vector<Nanoseconds> ready_since_;  ///< by LayerIndex: its newest gradient
+  std::vector<std::unique_ptr<Link>> links_;
+  bool failed_ = false;
+  /// Timers outlive us in the loop; they look here before they touch us.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace poseidon

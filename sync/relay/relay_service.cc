@@ -1,0 +1,69 @@
+#include "sync/relay/relay_service.h"
+
+#include <utility>
+
+namespace poseidon {
+
+RelayService::RelayService(Transport* transport, RefusalCounts* refusals, RefusalLog log,
+                           std::int64_t pending_limit_bytes)
+    : refusals_(refusals),
+      pending_limit_bytes_(pending_limit_bytes),
+      streams_(transport, refusals, RelayEnd::kRelay, std::move(log), [this] { carry_up(); }) {}
+
+void RelayService::begin(Plan plan, WorkerRank leader, Transport* servers,
+                         const SyncerOptions& options, TrafficProbe* traffic,
+                         std::function<void(const absl::Status&)> failed) {
+  streams_.close(absl::AbortedError("the relay has a new assignment"));
+  job_ = std::make_unique<Job>(plan, leader, options, pending_limit_bytes_);
+  job_->failed = std::move(failed);
+  PsRoute route(std::move(plan), leader, job_->relay.layers(), options.first_iteration,
+                options.team);
+  // Worker 0's initial parameters come as a message, like everybody's gradients.
+  const bool is_given_them = leader == WorkerRank(0) && options.first_iteration == 0;
+  if (!is_given_them) route.pull_initial();
+  ChunkLinks::Owner* const owner = this;
+  job_->links = std::make_unique<ChunkLinks>(
+      servers, std::move(route), ChunkLinks::Towards::kServers, options, owner, traffic, refusals_);
+  streams_.open(&job_->relay, traffic);
+  job_->links->connect();
+}
+
+void RelayService::end(Epoch epoch) {
+  if (job_ == nullptr || job_->relay.plan().epoch != epoch) return;
+  streams_.close(absl::AbortedError("the job has ended"));
+  job_.reset();
+}
+
+/// What messages led to.
+void RelayService::carry_up() {
+  if (job_->links->failed()) return;
+  const std::vector<Relay::Request> requests = job_->relay.take_requests();
+  PsRoute& route = job_->links->route();
+  for (const Relay::Request& request : requests) {
+    switch (request.kind) {
+      case Relay::Request::Kind::kInitialise:
+        route.initialise(request.chunk);
+        break;
+      case Relay::Request::Kind::kPullExact:
+        route.pull_exact(request.chunk);
+        break;
+      case Relay::Request::Kind::kPush:
+        job_->links->ready(route.plan().chunks[request.chunk.value()].layer);
+        route.gradient_ready(request.chunk, request.iteration);
+        break;
+    }
+  }
+  if (!requests.empty()) job_->links->pump();
+}
+
+void RelayService::landed(const Landing& landing) {
+  for (const Delivery& delivery :
+       job_->relay.landed(landing.chunk, landing.chunk_version, landing.exact)) {
+    streams_.deliver(delivery);
+  }
+  carry_up();
+}
+
+void RelayService::links_failed(const absl::Status& status) { job_->failed(status); }
+
+}  // namespace poseidon

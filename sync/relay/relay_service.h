@@ -1,0 +1,70 @@
+#pragma once
+
+// The relay of a group of workers on the transport's loop: in the process of the worker that leads
+// it, between the streams of the group and those to the servers.
+//
+// Before: sync/client/syncer.h of the leader begins it. After: sync/relay/relay.h decides; server/
+// chunk_service.h moves messages of the group, sync/links/chunk_links.h those of the servers.
+//
+// Lives as long as the process; jobs come and go. Everything runs on the loop.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "common/plan/plan.h"
+#include "common/probes/traffic.h"
+#include "common/transport/transport.h"
+#include "common/wire/wire.h"
+#include "sync/chunks/chunk_service.h"
+#include "sync/links/chunk_links.h"
+#include "sync/links/sync_events.h"
+#include "sync/relay/relay.h"
+
+namespace poseidon {
+
+class RelayService final : public Acceptor, private ChunkLinks::Owner {
+ public:
+  /// `transport`, which speaks kLocalAggregationMethod, and `refusals` must outlive the service,
+  /// which is destroyed only once the transport has stopped. `log` is called on the loop.
+  /// `pending_limit_bytes`: see sync/chunks/early_budget.h.
+  RelayService(Transport* transport, RefusalCounts* refusals, RefusalLog log,
+               std::int64_t pending_limit_bytes = kDefaultPendingLimitBytes);
+
+  /// From now on it is the relay of the group that `leader` leads in `plan`, and connects to the
+  /// servers. `failed` hears if that cannot go on. `servers` and `traffic` must live until end.
+  void begin(Plan plan, WorkerRank leader, Transport* servers, const SyncerOptions& options,
+             TrafficProbe* traffic, std::function<void(const absl::Status&)> failed);
+  /// Ends it, if it is of this epoch; frees its memory.
+  void end(Epoch epoch);
+
+  StreamHandler* on_accept(std::unique_ptr<Stream> stream) override {
+    return streams_.on_accept(std::move(stream));
+  }
+  /// For observers; null between jobs.
+  const Relay* relay() const { return job_ ? &job_->relay : nullptr; }
+
+ private:
+  struct Job {
+    Job(Plan plan, WorkerRank leader, const SyncerOptions& options,
+        std::int64_t pending_limit_bytes)
+        : relay(std::move(plan), leader, options.first_iteration, pending_limit_bytes,
+                options.team) {}
+    Relay relay;
+    std::unique_ptr<ChunkLinks> links;
+    std::function<void(const absl::Status&)> failed;
+  };
+
+  void carry_up();
+  void landed(const Landing& landing) override;
+  void links_failed(const absl::Status& status) override;
+
+  RefusalCounts* const refusals_;
+  const std::int64_t pending_limit_bytes_;
+  std::unique_ptr<Job> job_;  ///< null between jobs
+  ChunkService streams_;
+};
+
+}  // namespace poseidon

@@ -1,0 +1,128 @@
+#pragma once
+
+// Batches that threads read and transform ahead of one consumer, in a ring of slots between them.
+// Before: worker/data/feed/batches.h says which samples they have. After: its next() hands them
+// out.
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/probes/data_probe.h"
+#include "worker/data/batch.h"
+#include "worker/data/feed/sample_reader.h"
+#include "worker/data/feed/sampler.h"
+#include "worker/data/formats/dataset.h"
+
+namespace poseidon {
+
+/// What the batches of a ring may take together; two are kept even if they take more.
+inline constexpr std::size_t kMaxPrefetchBytes = std::size_t{1} << 30;
+/// How far ahead of the reading the system is told which samples come.
+inline constexpr std::int64_t kReadAheadSamples = 64;
+
+/// Which samples the batches have, by position (sampler.h): batch n those from first + n * stride
+/// on.
+struct BatchSequence {
+  Phase phase = Phase::kTrain;
+  std::int64_t batch_size = 0;
+  std::uint64_t first = 0;
+  std::uint64_t stride = 0;
+  /// After so many samples it begins again; the last batch before is filled up with its last
+  /// sample, which does not count (valid_samples). 0: it goes on without end.
+  std::int64_t pass_samples = 0;
+};
+
+class BatchRing {
+ public:
+  /// Slots that the ring has for batches of so many bytes: at most `most`, within
+  /// kMaxPrefetchBytes, but two at least.
+  static std::size_t slots_for(std::size_t batch_bytes, std::size_t most);
+
+  /// `slots`: how many batches are in memory, the one that the caller holds included; at least 2.
+  /// One thread for each of `readers`. `sample_shape` is the network's input; `probe` hears how
+  /// long next() waits, or is null. Throws std::bad_alloc where there is no memory for the slots.
+  BatchRing(std::shared_ptr<const Dataset> dataset, Sampler sampler, const BatchSequence& sequence,
+            std::vector<SampleReader> readers, const Shape& sample_shape, std::size_t slots,
+            std::shared_ptr<DataProbe> probe);
+  ~BatchRing();  ///< stops the threads; waits for the samples that they are reading
+  BatchRing(const BatchRing&) = delete;
+  BatchRing& operator=(const BatchRing&) = delete;
+
+  /// Once. Fewer threads than asked for will do; RESOURCE_EXHAUSTED without any.
+  absl::Status start();
+
+  /// The next batch, valid until the following call. DEADLINE_EXCEEDED when it is not ready after
+  /// `timeout` (the next call waits for the same one); any other error is the data set's, and
+  /// final. One thread.
+  absl::StatusOr<const Batch*> next(Milliseconds timeout);
+  /// What the next call of next() will give, if it is ready: null otherwise. The same thread.
+  const Batch* peek();
+
+  const Dataset& dataset() const { return *dataset_; }
+
+ private:
+  static constexpr std::int64_t kMaxPieceSamples = 16;
+  static constexpr std::uint64_t kNever = ~std::uint64_t{0};
+
+  struct Slot {
+    Batch batch;
+    std::int64_t missing = 0;  ///< samples that are not read yet; guarded by mutex_
+  };
+  /// Some neighbouring samples of one batch.
+  struct Piece {
+    std::uint64_t batch = 0;
+    std::int64_t first = 0;  ///< in the batch
+    std::vector<std::int64_t> indices;
+    std::vector<std::int64_t> ahead;  ///< indices that some later piece will have
+  };
+
+  Slot& slot_of(std::uint64_t batch) { return slots_[batch % slots_.size()]; }
+  std::uint64_t in_pass(std::uint64_t batch) const;
+  std::int64_t valid_samples(std::uint64_t batch) const;
+  std::uint64_t position_of(std::uint64_t batch, std::int64_t i) const;
+  std::uint64_t position_ahead() const;
+  bool take(Piece& piece);
+  void begin_batch(std::uint64_t number);
+  void work(SampleReader& reader);
+  absl::Status fill(SampleReader& reader, const Piece& piece);
+
+  // Constant after construction.
+  const std::shared_ptr<const Dataset> dataset_;
+  const BatchSequence sequence_;
+  const std::shared_ptr<DataProbe> probe_;  ///< may be null
+  const std::int64_t piece_samples_;
+
+  std::vector<SampleReader> readers_;  ///< one for each thread, and only its
+
+  // Batch n lies in slot n % slots, and needs no lock: it is of the threads that took its samples
+  // while released_ + slots > n >= produced_, the caller's afterwards.
+  std::vector<Slot> slots_;
+
+  std::atomic<bool> stopping_{false};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_. Numbers of batches: released_ <= taken_ <= produced_ <= next_batch_ + 1 <=
+  // released_ + slots + 1; no batch from failed_batch_ on is produced.
+  Sampler sampler_;
+  Sampler ahead_;
+  std::uint64_t next_batch_ = 0;  ///< what is taken next, and where in it
+  std::int64_t next_sample_ = 0;
+  std::uint64_t produced_ = 0;
+  std::uint64_t taken_ = 0;
+  std::uint64_t released_ = 0;
+  std::uint64_t failed_batch_ = kNever;
+  absl::Status failure_;
+
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace poseidon

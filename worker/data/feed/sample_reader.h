@@ -1,0 +1,91 @@
+#pragma once
+
+// One sample from the set to the network's input: read, decode, transform, and what happens when
+// that cannot be done. Before: Dataset, Sampler's index. After: its place in a Batch.
+//
+// For a sample that is unreadable, the next readable one in index order stands in, with its label,
+// at the same position (so with the same random choices); behind the last comes the first.
+// Whether a sample is readable depends on its bytes and on the position alone, hence all runs, with
+// any number of workers and threads, put the same in its place. What is unreadable at every
+// position is remembered and not tried again; what is not (a JPEG that is damaged below some crops)
+// is tried at each.
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/probes/data_probe.h"
+#include "worker/data/batch.h"
+#include "worker/data/formats/dataset.h"
+#include "worker/data/images/image_decoder.h"
+#include "worker/data/images/transform.h"
+
+namespace poseidon {
+
+/// How many unreadable samples are named; more are only counted.
+inline constexpr std::size_t kMaxNamedSamples = 50;
+
+/// What one worker found unreadable in one set, shared by its readers, all of one phase. Any
+/// thread.
+class CorruptSamples {
+ public:
+  using Log = std::function<void(const std::string&)>;
+
+  /// At most `max_share` of the set's samples, rounded up, may be unreadable. `probe` and `log` may
+  /// be null; `log` is called from readers' threads, one at a time.
+  CorruptSamples(std::shared_ptr<const Dataset> dataset, double max_share,
+                 std::shared_ptr<DataProbe> probe, Log log);
+
+  /// Notes sample `index` (again, for what that matters). DATA_LOSS, naming it, when there are too
+  /// many.
+  absl::Status add(std::int64_t index, const absl::Status& reason);
+
+  /// Sample `index`, which was added, is unreadable at every position.
+  void never_again(std::int64_t index);
+  /// The first sample from `index` on that may be readable; size() where there is none.
+  std::int64_t next_candidate(std::int64_t index) const;
+
+ private:
+  const std::shared_ptr<const Dataset> dataset_;
+  const std::int64_t limit_;
+  const std::shared_ptr<DataProbe> probe_;
+  const Log log_;
+  mutable std::mutex mutex_;
+  std::set<std::int64_t> found_;        ///< guarded by mutex_; at most limit_ + 1
+  std::set<std::int64_t> never_again_;  ///< guarded by mutex_; those of found_
+  std::atomic<bool> has_any_{false};    ///< in never_again_: most sets have none, and need no lock
+};
+
+/// Reads samples of one set. Has scratch memory: one thread.
+class SampleReader {
+ public:
+  SampleReader(std::shared_ptr<const Dataset> dataset, Transform transform,
+               std::shared_ptr<CorruptSamples> corrupt);
+
+  /// Fills `output` and `label` with sample `index`, or with what stands in for it. Errors are
+  /// final and name the sample; CANCELLED once `stop` is set, which is looked at before each sample
+  /// that is tried. Null: nobody stops it.
+  absl::Status read(std::int64_t index, std::uint64_t position, Phase phase,
+                    std::span<float> output, std::int32_t& label,
+                    const std::atomic<bool>* stop = nullptr);
+
+ private:
+  /// `everywhere`: an error would be the same at every position.
+  absl::Status read_this(std::int64_t index, std::uint64_t position, Phase phase,
+                         std::span<float> output, bool& everywhere);
+
+  const std::shared_ptr<const Dataset> dataset_;
+  const std::shared_ptr<CorruptSamples> corrupt_;
+  Transform transform_;
+  EncodedSample sample_;
+  ImageDecoder decoder_;
+  Image image_;
+};
+
+}  // namespace poseidon

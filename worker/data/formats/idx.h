@@ -1,0 +1,38 @@
+#pragma once
+
+// The IDX format of MNIST and its relatives, plain or gzip. Before: files. After: a MemoryDataset.
+//
+// Format: bytes 0, 0, element type (0x08: uint8), number of dimensions; one big-endian u32 per
+// dimension; the elements. Gzip is recognised by its first bytes, never by the file's name.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/data/formats/dataset.h"
+
+namespace poseidon {
+
+struct IdxArray {
+  std::vector<std::int64_t> dimensions;
+  std::vector<std::uint8_t> values;  ///< C-contiguous
+};
+
+/// Sets beyond this do not belong in memory; also what a lying header can make us take at most.
+inline constexpr std::uint64_t kMaxIdxBytes = std::uint64_t{4} << 30;
+
+/// Decodes a file's bytes. Memory is taken as elements arrive, not as the header promises. Errors
+/// start with `source`: wrong magic, element type, truncated, bytes after the end, corrupt gzip.
+/// Pure.
+absl::StatusOr<IdxArray> decode_idx(std::string_view file_bytes, std::string_view source);
+
+/// Reads images (N x H x W) and labels (N) into a data set with samples of 1 x H x W.
+absl::StatusOr<std::shared_ptr<const Dataset>> open_idx_dataset(const std::filesystem::path& images,
+                                                                const std::filesystem::path& labels,
+                                                                std::int64_t classes);
+
+}  // namespace poseidon

@@ -1,0 +1,60 @@
+#pragma once
+
+// Whole sets: packing one into record files, and looking at every sample. Before: the operator's
+// `poseidon data`. After: records_writer.h.
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "worker/data/formats/dataset.h"
+
+namespace poseidon {
+
+/// Who hears of it while it is done, on the calling thread. Each may be empty.
+struct VisitEvents {
+  /// A sample cannot be read; in index order.
+  std::function<void(const std::string& name, const std::string& reason)> unreadable;
+  /// So many samples have been looked at; some dozens more each time.
+  std::function<void(std::int64_t samples)> visited;
+};
+
+struct SampleCounts {
+  std::int64_t good = 0;
+  std::int64_t unreadable = 0;
+};
+
+/// Reads and fully decodes every sample on `threads` threads. Unreadable ones are counted and told;
+/// an error is the machine's.
+absl::StatusOr<SampleCounts> check_samples(const Dataset& dataset, int threads,
+                                           const VisitEvents& events);
+
+struct PackOptions {
+  /// How many files; 0: as many as it takes with shard_bytes each (see shard_limit).
+  std::int64_t shards = 0;
+  std::uint64_t shard_bytes = std::uint64_t{1} << 30;
+  int threads = 1;                  ///< that decode, to see that all samples are good
+  double max_corrupt_share = 0.01;  ///< more than that (rounded up) and nothing is written
+};
+
+/// When a file is full, of which the first has number 0. How large a set is shows only at its end,
+/// and there are at most kMaxShards files: from half of them on they are larger, twice as large
+/// with every 32, so that 1 GiB will do for 16 TiB.
+std::uint64_t shard_limit(std::uint64_t shard_bytes, std::int64_t shard);
+
+struct PackReport {
+  SampleCounts samples;
+  std::int64_t shards = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// Writes the readable samples to `folder`, in index order, as they are: encoded images stay as
+/// they came. Unreadable ones are left out, so the samples behind them have other indices than in
+/// the source.
+absl::StatusOr<PackReport> pack_records(const Dataset& dataset, const std::filesystem::path& folder,
+                                        const PackOptions& options, const VisitEvents& events);
+
+}  // namespace poseidon

@@ -1,0 +1,74 @@
+#pragma once
+
+// The values that a layer whose factors are kept is stepped with: parameters and optimizer slots
+// in the memory of the device that steps them, and a copy there of what was held.
+//
+// Before: network_executor.h, of which this is a part. After: the device copies.
+//
+// The parameters begin in host memory, where they were drawn or landed. Once the device needs them
+// they go there, and stay: at each step of a layer of a gigabyte only factors cross the bus.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/tensor/state_range.h"
+#include "worker/engine/device.h"
+
+namespace poseidon {
+
+/// One thread. Device and both memories of the parameters outlive it.
+class FactorMemory {
+ public:
+  /// `host` and `device_parameters` are the same memory where the device shares the host's.
+  static absl::StatusOr<std::unique_ptr<FactorMemory>> create(Device* device, std::span<float> host,
+                                                              float* device_parameters,
+                                                              int optimizer_slots);
+
+  /// After it the device computes with the parameters. Returns at once but the first time.
+  absl::Status bring_up();
+  bool is_up() const { return is_up_; }
+  /// As bring_up, within a pass: whatever is queued later reads them. `marks`: of the copy, if it
+  /// is not up yet.
+  absl::Status start_bringing_up(const CopyMarks& marks);
+  /// Whoever steps says so: the host's parameters are old.
+  void stepped() { host_is_current_ = false; }
+
+  absl::Status fetch_parameters();
+  absl::Status read(const StateRange& range, std::span<float> values);
+  absl::Status write(const StateRange& range, std::span<const float> values);
+  absl::Status hold(std::span<const StateRange> ranges);
+  absl::Status read_held(const StateRange& range, std::span<float> values);
+
+  /// Of the optimizer, in device memory; empty where it has none.
+  std::span<float> slot(int number);
+  std::span<float> parameters() { return {device_parameters_, host_.size()}; }
+
+ private:
+  FactorMemory(Device* device, std::span<float> host, float* device_parameters)
+      : device_(device),
+        host_(host),
+        device_parameters_(device_parameters),
+        is_up_(device_parameters == host.data()) {}
+
+  bool is_shared() const { return device_parameters_ == host_.data(); }
+  /// Where the values are; of parameters that are not up, in the host's memory. The range is
+  /// checked.
+  float* place(const StateRange& range);
+
+  Device* const device_;
+  const std::span<float> host_;
+  float* const device_parameters_;
+  std::array<DeviceMemory, 2> slots_ = {DeviceMemory(nullptr, nullptr),
+                                        DeviceMemory(nullptr, nullptr)};
+  std::vector<StateRange> held_;  ///< end to end in held_values_
+  DeviceMemory held_values_{nullptr, nullptr};
+  bool is_up_;
+  bool host_is_current_ = true;
+};
+
+}  // namespace poseidon

@@ -1,0 +1,72 @@
+#pragma once
+
+// When each parameter layer computed in a pass and, if somebody wants to know, when each copy went
+// to the device and back, told by an asynchronous device itself: there the hooks tell when work was
+// queued. Before: the walk (network_executor.h), which says what belongs to which layer. After:
+// Executor::device_times.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/probes/stage.h"
+#include "worker/engine/device.h"
+#include "worker/engine/executor.h"
+
+namespace poseidon {
+
+/// One thread only, the executor's. Of a synchronous device there are no intervals, and nothing
+/// here costs anything. All marks are made in create(): a pass makes none.
+class PassTimes {
+ public:
+  /// For passes of up to so many of each; the device outlives it. Errors: the device's.
+  static absl::StatusOr<PassTimes> create(Device* device, std::size_t intervals,
+                                          std::size_t copies);
+  PassTimes() = default;
+
+  /// Before a pass.
+  void time(PassTiming wanted) { wanted_ = wanted; }
+  /// False of a synchronous device.
+  bool has_clock() const { return origin_ != nullptr; }
+
+  /// While the device has nothing queued: its times are counted from here.
+  absl::Status begin_pass();
+  /// What the device is given from now on, until end(), is the layer's. At most as often in a pass
+  /// as there are intervals.
+  absl::Status begin(LayerIndex layer);
+  absl::Status end();
+  /// What the device has to set at a copy that it gets now. None where nobody wants to know, nor
+  /// beyond so many copies in a pass. `layer`: as in CopyInterval.
+  CopyMarks copy(Stage stage, std::optional<LayerIndex> layer, std::int64_t bytes);
+  /// When the device has nothing queued any more: makes times().
+  absl::Status read();
+
+  /// None before read().
+  DeviceTimes times() const { return {.layers = intervals_, .copies = copies_}; }
+
+ private:
+  struct Marks {
+    std::unique_ptr<DeviceMark> begin, end;
+  };
+  static absl::StatusOr<std::vector<Marks>> make_marks(Device* device, std::size_t count);
+  /// Fills begin and end.
+  template <typename Interval>
+  absl::Status read(const Marks& marks, Interval& interval);
+
+  Device* device_ = nullptr;
+  std::unique_ptr<DeviceMark> origin_;           ///< null of a synchronous device, which has ...
+  std::vector<Marks> layer_marks_, copy_marks_;  ///< ... none of these
+  PassTiming wanted_ = PassTiming::kLayers;
+  // Begun in this pass, without their times.
+  std::vector<LayerInterval> begun_;
+  std::vector<CopyInterval> started_;
+  // With their times.
+  std::vector<LayerInterval> intervals_;
+  std::vector<CopyInterval> copies_;
+};
+
+}  // namespace poseidon

@@ -1,0 +1,91 @@
+#pragma once
+
+// The images of the next batch, on their way to a device with memory of its own while it computes
+// on this one.
+//
+// Before: the trainer names the batch (Executor::stage). After: network_executor.h computes on it.
+//
+// A batch lies in ordinary memory, from which a GPU copies slowly and while everybody waits. So a
+// thread of its own copies it piece by piece to a buffer from which the GPU can copy by itself, and
+// the executor's thread, which is busy queueing the pass meanwhile, starts the pieces' way up.
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/engine/device.h"
+#include "worker/engine/executor.h"
+#include "worker/engine/executor/pass_times.h"
+
+namespace poseidon {
+
+/// One thread, but for the one that it has. The device and `times` outlive it.
+class StagedBatch {
+ public:
+  /// For batches of so many floats. `times` measures their copies.
+  static absl::StatusOr<std::unique_ptr<StagedBatch>> create(Device* device, PassTimes* times,
+                                                             std::int64_t elements);
+  ~StagedBatch();
+  StagedBatch(const StagedBatch&) = delete;
+  StagedBatch& operator=(const StagedBatch&) = delete;
+
+  /// In which a batch goes up.
+  std::size_t pieces() const;
+
+  /// Names the batch that is meant below; forgets the one before.
+  void name(const Batch& batch);
+  bool is_of(const Batch& batch) const;
+
+  /// The batch is read from now on, until complete(), rest() or take() has returned; nothing of it
+  /// where none is named, or all of it has been.
+  void begin();
+  /// Starts the way up of what has been copied by now, for a later pass than this one.
+  absl::Status advance();
+  /// Waits for the rest, which takes as long as memory needs, and starts its way up likewise.
+  absl::Status complete();
+  /// Reads no more, and forgets the batch.
+  void rest();
+
+  /// Has the images in `buffer` for operators that are queued from now on, by exchanging it, which
+  /// nobody may use any more, for the memory where they are. Copies what is missing. After an error
+  /// `buffer` is what it was.
+  absl::Status take(DeviceMemory& buffer);
+
+ private:
+  StagedBatch(Device* device, PassTimes* times, std::int64_t elements)
+      : device_(device), times_(times), elements_(elements) {}
+
+  /// The thread's.
+  void copy_batches();
+  /// Whether there is a piece, which it has copied.
+  bool copy_piece(std::unique_lock<std::mutex>& lock);
+  using StartUpload = absl::Status (Device::*)(void* device, const void* host, std::int64_t bytes,
+                                               const CopyMarks& marks);
+  absl::Status start_up(std::int64_t copied, StartUpload start);
+  /// Waits until all is copied, and starts the way up of what has not begun it.
+  absl::Status start_rest(StartUpload start);
+
+  Device* const device_;
+  PassTimes* const times_;
+  const std::int64_t elements_;
+  DeviceMemory host_{nullptr, nullptr}, device_memory_{nullptr, nullptr};
+  const Batch* batch_ = nullptr;    ///< null: none; not looked into
+  const float* images_ = nullptr;   ///< of it
+  std::uint64_t first_sample_ = 0;  ///< of it, by which it is known again
+  std::int64_t started_ = 0;        ///< on their way up
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  const float* from_ = nullptr;  ///< what is being copied; null: nothing
+  std::int64_t copied_ = 0;
+  bool is_reading_ = false;  ///< a piece, without the mutex
+  bool is_over_ = false;
+  std::thread copier_;  ///< last: it uses all of the above
+};
+
+}  // namespace poseidon
