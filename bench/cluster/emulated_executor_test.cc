@@ -62,7 +62,7 @@ TEST(DeviceTimeline, IsNeverLateByTheHostsFault) {
   EXPECT_EQ(timeline.run_after(milliseconds(200), milliseconds(5)), milliseconds(205));
 }
 
-class EmulatedExecutorTest : public testing::Test {
+class EmulatedExecutorTest : public ::testing::Test {
  protected:
   EmulatedExecutorTest() {
     clock_.set(milliseconds(1000));
@@ -152,7 +152,7 @@ TEST_F(EmulatedExecutorTest, FactorsCostTheirProductAndLeaveTheGradientOut) {
 }
 
 TEST_F(EmulatedExecutorTest, WorkersCanShareTheirTensors) {
-  const std::string file = testing::TempDir() + "emulated_executor_test.shared";
+  const std::string file = ::testing::TempDir() + "emulated_executor_test.shared";
   options_.shared_file = file;
   make();
   executor_->parameters(LayerIndex(1))[7] = 3.0f;

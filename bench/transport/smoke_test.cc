@@ -18,8 +18,8 @@ namespace poseidon::bench {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::DoubleNear;
-using testing::HasSubstr;
+using ::testing::DoubleNear;
+using ::testing::HasSubstr;
 
 /// Under TSan without naive: gRPC and protobuf are not instrumented, and each word that they hand
 /// to another thread is a report to suppress (cmake/sanitizers/tsan.supp): minutes for 4 MiB. What
@@ -33,7 +33,7 @@ std::vector<std::string> variants_to_run() {
   return names;
 }
 
-class BenchTransport : public testing::Test {
+class BenchTransport : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string name = (fs::temp_directory_path() / "bench-smoke-XXXXXX").string();

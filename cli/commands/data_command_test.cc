@@ -12,7 +12,7 @@
 namespace poseidon::data_command_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::string error_of(const DataSourceOptions& options) {
   return std::string(source_of(options).status().message());

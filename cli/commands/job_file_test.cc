@@ -11,12 +11,12 @@ namespace poseidon::job_file_test {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
-class JobFileTest : public testing::Test {
+class JobFileTest : public ::testing::Test {
  protected:
-  JobFileTest() : folder_(fs::path(testing::TempDir()) / "job_file_test") {
+  JobFileTest() : folder_(fs::path(::testing::TempDir()) / "job_file_test") {
     fs::remove_all(folder_);
     fs::create_directories(folder_);
   }
@@ -142,7 +142,7 @@ TEST_F(JobFileTest, SchemesMustFitTheNetwork) {
   auto prepared = prepare_job(path);
   EXPECT_EQ(prepared.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(prepared.status().message()),
-              testing::AllOf(StartsWith(path.string()), HasSubstr("sync.scheme.ip3"),
+              ::testing::AllOf(StartsWith(path.string()), HasSubstr("sync.scheme.ip3"),
                              HasSubstr("did you mean \"ip1\"?")));
   json["sync"]["scheme"] = {{"conv1", "sfb"}};
   prepared = prepare_job(write("job.json", json));
@@ -171,7 +171,7 @@ TEST_F(JobFileTest, APinnedPlanTravelsWithTheJob) {
   }
   const fs::path path = write("job.json", json);
   EXPECT_THAT(std::string(prepare_job(path).status().message()),
-              testing::AllOf(HasSubstr("sync.plan: no such file"), HasSubstr("plan.json")));
+              ::testing::AllOf(HasSubstr("sync.plan: no such file"), HasSubstr("plan.json")));
   write("plan.json", plan);
   auto prepared = prepare_job(path);
   ASSERT_TRUE(prepared.ok()) << prepared.status();
@@ -185,7 +185,7 @@ TEST_F(JobFileTest, APinnedPlanTravelsWithTheJob) {
   plan["chunk_bytes"] = 64 << 20;
   write("plan.json", plan);
   EXPECT_THAT(std::string(prepare_job(path).status().message()),
-              testing::AllOf(HasSubstr("sync.plan: expected chunks of at most 33554432 bytes"),
+              ::testing::AllOf(HasSubstr("sync.plan: expected chunks of at most 33554432 bytes"),
                              HasSubstr("got 67108864")));
   plan.erase("chunk_bytes");
   plan["layers"][2]["parameters"] = 400000;

@@ -6,7 +6,7 @@
 namespace poseidon::models_command_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(ModelsCommandTest, JsonHasTheFieldsOfTheContract) {
   const auto net = resolve_network(nlohmann::json("lenet"), ".");

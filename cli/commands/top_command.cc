@@ -148,9 +148,9 @@ absl::Status look_again_and_again(const TopOptions& options, CoordinatorClient& 
       status = *std::move(next);
       answered = clock.now();
     } else if (!screen.is_terminal() && clock.now() - answered > kTopSilenceLimit) {
-      return absl::UnavailableError(
-          absl::StrCat("the coordinator at ", client.address(), " has not answered for ",
-                       kTopSilenceLimit.count() / 1000, " s: ", std::string(next.status().message())));
+      return absl::UnavailableError(absl::StrCat(
+          "the coordinator at ", client.address(), " has not answered for ",
+          kTopSilenceLimit.count() / 1000, " s: ", std::string(next.status().message())));
     }
   }
 }

@@ -13,8 +13,8 @@
 namespace poseidon::top_format_test {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
@@ -110,7 +110,7 @@ TEST(TopFormat, LongNamesDoNotPushFiguresOffTheScreen) {
   const std::string text = absl::StrJoin(lines, "\n");
   EXPECT_THAT(text, HasSubstr("stage_xxxxxx..xxxxxx_conv7  ps      1 MB/s  1 MB/s    [ "));
   EXPECT_THAT(text, HasSubstr("\u00e4..\u00e4"));
-  EXPECT_THAT(lines[0], testing::EndsWith("250/500  0:12 left"));
+  EXPECT_THAT(lines[0], ::testing::EndsWith("250/500  0:12 left"));
   for (std::size_t columns = 0; columns < 80; ++columns) {
     for (const std::string& line : top_lines(status, {.columns = columns, .rows = 24})) {
       EXPECT_EQ(utf8_prefix(line + "\u00e4", line.size()).size(), line.size()) << line;

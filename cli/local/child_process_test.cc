@@ -12,12 +12,12 @@
 namespace poseidon::child_process_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing_support::eventually;
 
-class ChildProcessTest : public testing::Test {
+class ChildProcessTest : public ::testing::Test {
  protected:
   ChildProcess shell(const std::string& name, const std::string& script) {
     auto child = ChildProcess::start(
@@ -27,7 +27,7 @@ class ChildProcessTest : public testing::Test {
   }
 
   std::filesystem::path log(const std::string& name) const {
-    return std::filesystem::path(testing::TempDir()) / (name + ".log");
+    return std::filesystem::path(::testing::TempDir()) / (name + ".log");
   }
 
   static std::optional<int> wait(ChildProcess& child) {
@@ -90,7 +90,7 @@ TEST_F(ChildProcessTest, TheDestructorLeavesNothingBehind) {
 }
 
 TEST(LastLinesTest, ReadsOnlyTheEnd) {
-  const std::filesystem::path path = std::filesystem::path(testing::TempDir()) / "lines.txt";
+  const std::filesystem::path path = std::filesystem::path(::testing::TempDir()) / "lines.txt";
   std::ofstream(path) << "one\ntwo\nthree\n";
   EXPECT_EQ(last_lines(path, 1), "three");
   EXPECT_EQ(last_lines(path, 2), "two\nthree");

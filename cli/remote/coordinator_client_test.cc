@@ -15,7 +15,7 @@
 namespace poseidon::coordinator_client_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(RunDir, IsAbsoluteAndAText) {
   EXPECT_TRUE(check_run_dir("/runs/r\xc3\xa9sum").ok());

@@ -10,7 +10,7 @@
 namespace poseidon::status_format_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 v1::GetStatusResponse example() {
   v1::GetStatusResponse status;

@@ -10,10 +10,10 @@
 namespace poseidon::command_line_test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
-class CheckWords : public testing::Test {
+class CheckWords : public ::testing::Test {
  protected:
   CheckWords() {
     app_.set_version_flag("--version", "1");

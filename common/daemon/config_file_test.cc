@@ -13,10 +13,10 @@
 namespace poseidon::config_file_test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
-class ConfigFileTest : public testing::Test {
+class ConfigFileTest : public ::testing::Test {
  protected:
   ConfigFileTest() : app_("A daemon.", "poseidon-thing") {
     app_.add_option("--listen", listen_)->required();
@@ -29,7 +29,7 @@ class ConfigFileTest : public testing::Test {
 
   std::string file(const std::string& name, const std::string& contents) {
     const std::filesystem::path path =
-        std::filesystem::path(testing::TempDir()) / ("config_file_test-" + name + ".json");
+        std::filesystem::path(::testing::TempDir()) / ("config_file_test-" + name + ".json");
     std::ofstream(path) << contents;
     return path.string();
   }

@@ -12,8 +12,8 @@
 namespace poseidon::log_test {
 namespace {
 
-using testing::ContainsRegex;
-using testing::HasSubstr;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
 
 std::string logged(const LogOptions& options, const std::function<void()>& act) {
   testing::internal::CaptureStderr();

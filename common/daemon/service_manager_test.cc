@@ -21,11 +21,11 @@ namespace poseidon::service_manager_test {
 namespace {
 
 /// systemd's end: the socket that it names in the environment of a service.
-class ServiceManagerTest : public testing::Test {
+class ServiceManagerTest : public ::testing::Test {
  protected:
   void SetUp() override {
     const std::string path =
-        (std::filesystem::path(testing::TempDir()) / ("notify-" + std::to_string(::getpid())))
+        (std::filesystem::path(::testing::TempDir()) / ("notify-" + std::to_string(::getpid())))
             .string();
     ::unlink(path.c_str());
     socket_ = Descriptor(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));

@@ -17,8 +17,8 @@
 namespace poseidon::file_io_test {
 namespace {
 
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 namespace fs = std::filesystem;
 
 TEST(PathFrom, IsOnePathForAllMachines) {
@@ -31,10 +31,10 @@ TEST(PathFrom, IsOnePathForAllMachines) {
   EXPECT_EQ(path_from("/jobs/a", "w/").string(), "/jobs/a/w/");
 }
 
-class FileIo : public testing::Test {
+class FileIo : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string name = (fs::path(testing::TempDir()) / "file_io_XXXXXX").string();
+    std::string name = (fs::path(::testing::TempDir()) / "file_io_XXXXXX").string();
     ASSERT_NE(::mkdtemp(name.data()), nullptr);
     folder_ = name;
   }

@@ -8,9 +8,9 @@
 namespace poseidon::json_fields_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 std::string parse_error(std::string_view text, const JsonLimits& limits = {}) {
   return std::string(parse_json(text, "file", limits).status().message());

@@ -17,9 +17,9 @@
 namespace poseidon::safetensors_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 const std::vector<float> kWeight = {
     1.5f, -2.0f, 0.0f, 3e-40f, std::numeric_limits<float>::infinity(), 7.0f};
@@ -256,7 +256,7 @@ TEST(Safetensors, SurvivesDamage) {
 }
 
 TEST(Safetensors, Files) {
-  const std::string path = testing::TempDir() + "safetensors_test.safetensors";
+  const std::string path = ::testing::TempDir() + "safetensors_test.safetensors";
   write(path, example());
   {
     const auto reader = SafetensorsReader::open(path);
@@ -270,19 +270,19 @@ TEST(Safetensors, Files) {
     std::filesystem::resize_file(path, std::filesystem::file_size(path) - 8);
     std::vector<float> bias(2);
     const absl::Status cut = reader->read(*reader->header().find("a.bias"), bias);
-    EXPECT_THAT(std::string(cut.message()), testing::AllOf(StartsWith(path), HasSubstr("ends")));
+    EXPECT_THAT(std::string(cut.message()), ::testing::AllOf(StartsWith(path), HasSubstr("ends")));
   }
   EXPECT_THAT(std::string(SafetensorsReader::open(path).status().message()),
-              testing::AllOf(StartsWith(path + ": "), HasSubstr("is the file complete?")));
+              ::testing::AllOf(StartsWith(path + ": "), HasSubstr("is the file complete?")));
   std::remove(path.c_str());
   EXPECT_THAT(std::string(SafetensorsReader::open(path).status().message()),
               StartsWith(path + ": "));
-  EXPECT_FALSE(SafetensorsReader::open(testing::TempDir()).ok());
+  EXPECT_FALSE(SafetensorsReader::open(::testing::TempDir()).ok());
 }
 
 // More values than one read takes.
 TEST(Safetensors, LargeTensorsComeInPieces) {
-  const std::string path = testing::TempDir() + "safetensors_large.safetensors";
+  const std::string path = ::testing::TempDir() + "safetensors_large.safetensors";
   std::vector<float> values(700'001);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
   const std::vector<TensorView> tensors = {{"a", {1}, std::span(values).first(1)},

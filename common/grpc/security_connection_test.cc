@@ -334,7 +334,7 @@ TEST_F(Connections, TokensLetInWhoHasTheSame) {
   const absl::Status wrong = connect(with_token("0123456789abcdeg"));
   EXPECT_TRUE(absl::IsUnauthenticated(wrong));
   EXPECT_THAT(std::string(wrong.message()),
-              AllOf(HasSubstr("--join-token-file"), testing::Not(HasSubstr("0123456789abcde"))));
+              AllOf(HasSubstr("--join-token-file"), ::testing::Not(HasSubstr("0123456789abcde"))));
   EXPECT_TRUE(absl::IsUnauthenticated(connect(Security::none())));
   EXPECT_EQ(refused(PeerRefusal::kWrongToken), 1U);
   EXPECT_EQ(refused(PeerRefusal::kNoToken), 1U);

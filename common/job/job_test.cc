@@ -13,9 +13,9 @@ namespace poseidon::job_test {
 namespace {
 
 using Json = nlohmann::json;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 /// DESIGN section 9's example, with its placeholders filled in.
 Json example() {
@@ -75,12 +75,12 @@ TEST(Job, ReadsTheExample) {
   EXPECT_EQ(job->sync.wire_dtype, ElementType::kFloat32);
   EXPECT_EQ(job->precision, "fp32");
   EXPECT_EQ(job->checkpoint.every_iterations, 100);
-  EXPECT_THAT(job_warnings(*job), testing::IsEmpty());
+  EXPECT_THAT(job_warnings(*job), ::testing::IsEmpty());
   JobSpec without = *job;
   without.checkpoint.every_iterations = 0;
   without.iterations = 5000;
   EXPECT_THAT(job_warnings(without),
-              testing::ElementsAre(HasSubstr("checkpoint.every_iterations is 0")));
+              ::testing::ElementsAre(HasSubstr("checkpoint.every_iterations is 0")));
   without.checkpoint.every_iterations = 5000;
   without.optimizer.schedule.warmup_iterations = 5001;
   EXPECT_THAT(job_warnings(without),
@@ -90,7 +90,7 @@ TEST(Job, ReadsTheExample) {
   without.data.test.reset();
   EXPECT_THAT(
       job_warnings(without),
-      testing::ElementsAre(HasSubstr("test_every_iterations is 100, but there is no data.test")));
+      ::testing::ElementsAre(HasSubstr("test_every_iterations is 100, but there is no data.test")));
   EXPECT_EQ(job->membership.max_workers, 64);
   EXPECT_EQ(job->test_every_iterations, 100);
 }
@@ -105,7 +105,7 @@ TEST(Job, DefaultsStandWithoutTheirKeys) {
   EXPECT_THAT(job->data.train.files, ElementsAre("a.bin", "b.bin"));
   EXPECT_EQ(job->sync.scheme, "auto");
   EXPECT_EQ(job->checkpoint.every_iterations, 0);
-  EXPECT_THAT(job_warnings(*job), testing::IsEmpty());
+  EXPECT_THAT(job_warnings(*job), ::testing::IsEmpty());
 }
 
 TEST(Job, AChunkWithItsStateFitsIntoOneMessageToItsSecondServer) {
@@ -199,8 +199,8 @@ TEST(Job, SchemesByLayer) {
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(job->sync.scheme, "auto") << "for the layers that are not named";
   EXPECT_THAT(job->sync.layer_schemes,
-              ElementsAre(testing::Pair("fc6", "sfb"), testing::Pair("fc7", "ps")));
-  EXPECT_THAT(parse_job(example().dump())->sync.layer_schemes, testing::IsEmpty());
+              ElementsAre(::testing::Pair("fc6", "sfb"), ::testing::Pair("fc7", "ps")));
+  EXPECT_THAT(parse_job(example().dump())->sync.layer_schemes, ::testing::IsEmpty());
 }
 
 TEST(Job, SchedulesEndWithTheJobUnlessTheySayWhere) {
@@ -511,7 +511,7 @@ TEST(Job, NesterovNeedsMomentum) {
 }
 
 TEST(Job, LoadNamesThePath) {
-  const std::string path = testing::TempDir() + "job_test_load.json";
+  const std::string path = ::testing::TempDir() + "job_test_load.json";
   EXPECT_THAT(std::string(load_job(path + ".missing").status().message()),
               StartsWith(path + ".missing: cannot open"));
   std::ofstream(path) << "{\"iterations\": 0}";

@@ -67,7 +67,7 @@ v1::NodeMessage leave(const std::string& reason) {
   return message;
 }
 
-class ControlStreamTest : public testing::Test {
+class ControlStreamTest : public ::testing::Test {
  protected:
   ControlStreamTest() : network_(1, {}) {
     EXPECT_TRUE(network_.endpoint("coordinator").listen(kAddress, &coordinator_).ok());

@@ -7,7 +7,7 @@
 namespace poseidon::tensor_parts_test {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 PlanLayer three_tensors() {
   PlanLayer layer;

@@ -71,11 +71,11 @@ TEST_F(SecurityTest, GoodFilesAreTaken) {
 
 TEST_F(SecurityTest, WhatIsWrongWithAFileIsNamed) {
   fs::remove(folder_ / "tls.crt");
-  EXPECT_THAT(refusal(), testing::AllOf(HasSubstr("tls.crt"), HasSubstr("poseidon tls init")));
+  EXPECT_THAT(refusal(), ::testing::AllOf(HasSubstr("tls.crt"), HasSubstr("poseidon tls init")));
   write("tls.crt", "no certificate");
-  EXPECT_THAT(refusal(), testing::AllOf(HasSubstr("tls.crt"), HasSubstr("no certificate")));
+  EXPECT_THAT(refusal(), ::testing::AllOf(HasSubstr("tls.crt"), HasSubstr("no certificate")));
   write_node(PeerRole::kWorker, days_from_now(-1));
-  EXPECT_THAT(refusal(), testing::AllOf(HasSubstr("tls.crt"), HasSubstr("expired"),
+  EXPECT_THAT(refusal(), ::testing::AllOf(HasSubstr("tls.crt"), HasSubstr("expired"),
                                         HasSubstr("poseidon tls issue")));
   write_node(PeerRole::kServer, days_from_now(100));
   EXPECT_THAT(refusal(), HasSubstr("is that of a server, not of a worker"));
@@ -85,7 +85,7 @@ TEST_F(SecurityTest, WhatIsWrongWithAFileIsNamed) {
   EXPECT_THAT(refusal(), HasSubstr("another authority"));
   write_node(PeerRole::kWorker, days_from_now(100));
   write("tls.key", authority_->key_pem);
-  EXPECT_THAT(refusal(), testing::AllOf(HasSubstr("tls.key"), HasSubstr("not the certificate's")));
+  EXPECT_THAT(refusal(), ::testing::AllOf(HasSubstr("tls.key"), HasSubstr("not the certificate's")));
 }
 
 TEST_F(SecurityTest, WhatEndsFirstCounts) {
@@ -145,7 +145,7 @@ TEST_F(SecurityTest, RootsKeyMayBeAGroupsToo) {
 
 TEST_F(SecurityTest, AKeyThatOthersMayReadIsRefused) {
   ::chmod((folder_ / "tls.key").c_str(), 0644);
-  EXPECT_THAT(refusal(), testing::AllOf(HasSubstr("tls.key"), HasSubstr("chmod 6")));
+  EXPECT_THAT(refusal(), ::testing::AllOf(HasSubstr("tls.key"), HasSubstr("chmod 6")));
   ::chmod((folder_ / "tls.key").c_str(), 0660);
   EXPECT_THAT(refusal(), HasSubstr("chmod 6"));
   ::chmod((folder_ / "tls.key").c_str(), 0600);
@@ -160,7 +160,7 @@ TEST_F(SecurityTest, TokensAreLongPrintableAndPrivate) {
   write("token", "short\n");
   const std::string said = refusal();
   EXPECT_THAT(said, HasSubstr("16 to 1024"));
-  EXPECT_THAT(said, testing::Not(HasSubstr("short\n")));
+  EXPECT_THAT(said, ::testing::Not(HasSubstr("short\n")));
   write("token", "0123456789abcdef 0123456789abcdef\n");
   EXPECT_THAT(refusal(), HasSubstr("printable"));
   write("token", "0123456789abcdef\n", 0644);

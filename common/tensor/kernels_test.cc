@@ -91,7 +91,7 @@ class Payload {
   std::size_t offset_;
 };
 
-class EveryKernel : public testing::TestWithParam<std::string> {
+class EveryKernel : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     for (const Kernels* const supported : supported_kernels()) {
@@ -101,7 +101,7 @@ class EveryKernel : public testing::TestWithParam<std::string> {
   }
   const Kernels* kernels_ = nullptr;
 };
-INSTANTIATE_TEST_SUITE_P(All, EveryKernel, testing::Values("baseline", "avx2", "avx512"),
+INSTANTIATE_TEST_SUITE_P(All, EveryKernel, ::testing::Values("baseline", "avx2", "avx512"),
                          [](const auto& test) { return test.param; });
 
 TEST(Kernels, TheBestComesLast) {

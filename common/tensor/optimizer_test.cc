@@ -19,7 +19,7 @@ namespace poseidon::optimizer_test {
 namespace {
 
 using Json = nlohmann::json;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 OptimizerSpec spec_of(const Json& json) {
   OptimizerSpec spec;

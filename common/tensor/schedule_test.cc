@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 using Type = LearningRateSchedule::Type;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 LearningRateSchedule schedule_of(const Json& json) {
   LearningRateSchedule schedule;

@@ -169,7 +169,7 @@ TEST_F(GpuJobTest, ACpuTakesAPlaceOnlyWhenNobodyElseComes) {
     if (line.kind == LogLine::Kind::kAlarm) alarms.push_back(line.text);
   }
   EXPECT_THAT(alarms,
-              testing::ElementsAre(HasSubstr("worker 1 (10.0.0.103:4711) computes on its CPU, the "
+              ::testing::ElementsAre(HasSubstr("worker 1 (10.0.0.103:4711) computes on its CPU, the "
                                              "others on GPUs")));
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "coordinator/job/job_run.h"
+#include "coordinator/job/job_run_test_support.h"
 #include "coordinator/planning/planner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -31,15 +32,6 @@ Participant participant(std::uint64_t id, NodeRole role, std::uint32_t index) {
   info.role = role;
   info.address = "10.0.0." + std::to_string(id) + ":4711";
   return {.node = info, .index = index};
-}
-
-template <typename T>
-std::vector<T> only(const JobActions& actions) {
-  std::vector<T> found;
-  for (const JobAction& action : actions) {
-    if (const T* a = std::get_if<T>(&action)) found.push_back(*a);
-  }
-  return found;
 }
 
 /// Node 1 is the server, nodes 11 and 12 are the workers; two iterations and a test are in

@@ -37,7 +37,7 @@ TEST(Admission, ANewestEpochIsAServersAndFits) {
     join.set_newest_epoch(much);
     const absl::Status status = admit(join, "10.0.0.1").status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(status.message()), testing::HasSubstr("--data-dir"));
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("--data-dir"));
   }
   join.set_role(v1::NODE_ROLE_WORKER);
   EXPECT_EQ(admit(join, "10.0.0.1")->newest_epoch, Epoch(0));

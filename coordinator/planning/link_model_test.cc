@@ -33,7 +33,7 @@ TEST(LinkModel, TheSameHostIsTheSameMachine) {
       make_link_model({"a:1", "b:1", ""}, {"a:2", "[::1]:2"}, {}, calibration);
   ASSERT_THAT(cluster.machines, SizeIs(4)) << "a, b, the worker without an address, ::1";
   EXPECT_EQ(cluster.machines[0].workers, 1u);
-  EXPECT_THAT(cluster.machines[0].servers, testing::ElementsAre(0));
+  EXPECT_THAT(cluster.machines[0].servers, ::testing::ElementsAre(0));
   EXPECT_DOUBLE_EQ(cluster.machines[0].nic.send_bytes_per_s, 3 * kRate) << "the faster of the two";
   EXPECT_DOUBLE_EQ(cluster.machines[0].nic.receive_bytes_per_s, kRate);
   EXPECT_THAT(cluster.machines[1].servers, IsEmpty());

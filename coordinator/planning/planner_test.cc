@@ -164,7 +164,7 @@ TEST(Planner, AskingForOneSchemeIsNamedInTheReason) {
   input.sync.scheme = "ps";
   absl::StatusOr<Plan> plan = make_plan(input);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_THAT(schemes(*plan), testing::Each(Scheme::kPs));
+  EXPECT_THAT(schemes(*plan), ::testing::Each(Scheme::kPs));
   EXPECT_EQ(plan->chunks.size(), 29u);
   EXPECT_THAT(plan->layers[2].reason, HasSubstr("sync.scheme asks for it: PS"));
   input.sync.scheme = "sfb";
@@ -184,7 +184,7 @@ TEST(Planner, SchemesByLayerLeaveTheOthersAuto) {
   input.sync.layer_schemes = {{"ip1", "ps"}, {"conv2", "auto"}};
   plan = make_plan(input);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_THAT(schemes(*plan), testing::Each(Scheme::kPs));
+  EXPECT_THAT(schemes(*plan), ::testing::Each(Scheme::kPs));
 }
 
 TEST(Planner, SchemesOfLayersThatCannotHaveThemAreRefused) {

@@ -7,7 +7,7 @@
 namespace poseidon::tensor_rules_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(Glob, MatchesTheWholeText) {
   EXPECT_TRUE(matches_glob("", ""));

@@ -1,3 +1,5 @@
+#include "models/net/initialise.h"
+
 #include <cmath>
 #include <numeric>
 #include <span>
@@ -5,7 +7,6 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "worker/engine/executor.h"
 
 namespace poseidon::initialise_test {
 namespace {

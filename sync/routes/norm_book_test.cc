@@ -10,8 +10,8 @@
 namespace poseidon::norm_book_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using testing_support::send_by_factors;
 using testing_support::toy_plan;
 

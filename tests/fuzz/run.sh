@@ -1,7 +1,7 @@
 #!/bin/bash
-# Runs the fuzz targets of this folder (all, or those named) for so many seconds each, as many at a time as there
-# are cores. Each begins with tests/fuzz/corpus/TARGET, and with what earlier runs have found (grown.tar.xz, by keep.sh).
-#   tests/fuzz/run.sh --seconds N [--keep FOLDER] [TARGET...]
+# Runs the fuzz targets of this folder (all, or those named) for so many seconds each (or for an equal part of a budget by
+# the clock), as many at a time as there are cores. Each begins with tests/fuzz/corpus/TARGET, and with what earlier runs have found (grown.tar.xz, by keep.sh).
+#   tests/fuzz/run.sh --seconds N | --budget N [--keep FOLDER] [TARGET...]
 # --keep: corpora grow in FOLDER/TARGET and are there the next time; without it what is found new is forgotten.
 # A finding is left in build/fuzz/TARGET-findings/, the end of the log says what it was. Fix it, give it a name, and put it
 # into tests/fuzz/corpus/TARGET, where ctest gives it to the target for ever.
@@ -10,22 +10,30 @@ set -uo pipefail
 cd "$(dirname "$0")/../.."
 exec </dev/null
 
-seconds="" keep="" targets=()
+usage="usage: $0 --seconds N | --budget N [--keep FOLDER] [TARGET...]"
+seconds="" budget="" keep="" targets=()
 while [ $# -gt 0 ]; do
   case $1 in
     --seconds) seconds=${2:-}; shift 2 || exit 2 ;;
+    --budget) budget=${2:-}; shift 2 || exit 2 ;;
     --keep) keep=${2:-}; shift 2 || exit 2 ;;
-    -*) echo "unknown option $1; usage: $0 --seconds N [--keep FOLDER] [TARGET...]" >&2; exit 2 ;;
+    -*) echo "unknown option $1; $usage" >&2; exit 2 ;;
     *) targets+=("$1"); shift ;;
   esac
 done
-[[ $seconds =~ ^[1-9][0-9]*$ ]] || { echo "usage: $0 --seconds N [--keep FOLDER] [TARGET...]" >&2; exit 2; }
 if [ ${#targets[@]} -eq 0 ]; then
   for file in tests/fuzz/*_fuzz.cc; do
     name=${file##*/}
     targets+=("${name%_fuzz.cc}")
   done
 fi
+
+cores=$(nproc)
+if [[ $budget =~ ^[1-9][0-9]*$ && -z $seconds ]]; then
+  seconds=$((budget * cores / ${#targets[@]}))
+  [ "$seconds" -gt 0 ] || seconds=1
+fi
+[[ $seconds =~ ^[1-9][0-9]*$ ]] || { echo "$usage" >&2; exit 2; }
 
 export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
 cmake --preset asan > build/fuzz-cmake.log 2>&1 || { cat build/fuzz-cmake.log; echo "0 passed, 1 failed"; exit 1; }
@@ -64,7 +72,6 @@ finish_first() {
   if wait "${running[0]}"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
   running=("${running[@]:1}")
 }
-cores=$(nproc)
 for target in "${targets[@]}"; do
   [ ${#running[@]} -lt "$cores" ] || finish_first
   one "$target" &

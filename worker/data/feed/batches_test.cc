@@ -21,7 +21,7 @@
 namespace poseidon::batches_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr Milliseconds kLong{20'000};
 
@@ -260,7 +260,7 @@ TEST(TrainBatches, TheNextReadableSampleStandsIn) {
       }
       EXPECT_EQ(options.probe->corrupt_samples(), 4u);
       ASSERT_EQ(lines.size(), 4u) << "each is named once, however often it is met";
-      EXPECT_THAT(lines, testing::Contains("left out: numbered, sample 19: damaged"));
+      EXPECT_THAT(lines, ::testing::Contains("left out: numbered, sample 19: damaged"));
     }
   }
 }

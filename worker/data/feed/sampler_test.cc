@@ -11,7 +11,7 @@
 namespace poseidon::sampler_test {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 TEST(Sampler, IsThePublishedRule) {
   // From tests/data/sampling.py: permutation(1, 0, 10), permutation(1, 1, 10).

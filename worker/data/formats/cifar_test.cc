@@ -10,7 +10,7 @@
 namespace poseidon::cifar_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::string record(int label, char red, char green, char blue) {
   return std::string(1, static_cast<char>(label)) + std::string(1024, red) +

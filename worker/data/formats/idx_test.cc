@@ -12,9 +12,9 @@
 namespace poseidon::idx_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr const char* kDigits = "tests/data/digits/";
 

@@ -12,8 +12,8 @@
 namespace poseidon::image_folder_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 TEST(ImageFolder, SortedNamesGiveLabelsAndOrder) {
   const TestFolder folder;

@@ -26,8 +26,8 @@
 namespace poseidon::records_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
@@ -127,7 +127,7 @@ TEST(Records, NothingIsOverwrittenOrLeftBehind) {
   EXPECT_TRUE(std::filesystem::exists(folder.path("slash/" + shard_name(0))));
   int entries = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path(""))) {
-    EXPECT_THAT(entry.path().filename().string(), testing::AnyOf("there", "slash"));
+    EXPECT_THAT(entry.path().filename().string(), ::testing::AnyOf("there", "slash"));
     ++entries;
   }
   EXPECT_EQ(entries, 2);

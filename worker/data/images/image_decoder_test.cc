@@ -16,7 +16,7 @@
 namespace poseidon::image_decoder_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using Bytes = std::vector<std::uint8_t>;
 
 /// The part of an interleaved image.

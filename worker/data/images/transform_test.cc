@@ -16,7 +16,7 @@
 namespace poseidon::transform_test {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 using Json = nlohmann::json;
 
 /// Applies `spec` to `pixels` and returns the values.
@@ -174,7 +174,7 @@ TEST(Transform, RefusesWhatDoesNotFitTheSamples) {
   TransformSpec colour;
   colour.colour.hue = 0.1;
   EXPECT_THAT(std::string(Transform::make(colour, 1, {1, 8, 8}).status().message()),
-              testing::HasSubstr("samples of 1 channels have no saturation, hue or lighting"));
+              ::testing::HasSubstr("samples of 1 channels have no saturation, hue or lighting"));
   TransformSpec mean;
   mean.mean = {1, 2};
   EXPECT_EQ(error(mean),
@@ -239,7 +239,7 @@ TEST(Transform, ResizedCropsAreThoseOfAugment) {
 TEST(Transform, ImagesOfAnySizeNeedOne) {
   const auto make = [](const TransformSpec& spec) { return Transform::make(spec, 1, {3, 0, 0}); };
   TransformSpec spec;
-  EXPECT_THAT(std::string(make(spec).status().message()), testing::HasSubstr("of any size"));
+  EXPECT_THAT(std::string(make(spec).status().message()), ::testing::HasSubstr("of any size"));
   spec.resize_shorter = 8;
   EXPECT_FALSE(make(spec).ok()) << "the longer side is still open";
   spec.random_crop = {8, 9};

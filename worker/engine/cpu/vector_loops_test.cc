@@ -90,7 +90,7 @@ TEST(VectorLoops, AllInstructionSetsGiveTheSameBits) {
     for (const std::int64_t rows : {0, 1, 2, 33}) {
       const Outcome wanted = run(*supported_vector_loops().front(), rows, lanes);
       for (const VectorLoops* loops : supported_vector_loops()) {
-        SCOPED_TRACE(testing::Message() << loops->name << ", " << rows << " rows of " << lanes);
+        SCOPED_TRACE(::testing::Message() << loops->name << ", " << rows << " rows of " << lanes);
         const Outcome got = run(*loops, rows, lanes);
         for (std::size_t i = 0; i < wanted.floats.size(); ++i) {
           EXPECT_TRUE(same_bits(got.floats[i], wanted.floats[i])) << "output " << i;
