@@ -1,6 +1,6 @@
 """The images and compose.yaml: built from this build's packages on a Debian made for the purpose, started by a Docker
 engine of its own, healthy, trained with, killed, watched by Prometheus, taken down; by the commands of
-docs/operations.md (```sh on=containers) wherever it has one.
+docs/install.md (```sh on=containers) wherever it has one.
 
 Needs root and the tools below, and says so when it is skipped.
 """

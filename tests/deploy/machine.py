@@ -11,36 +11,38 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("POSEIDON_BUILD", ROOT / "build" / "release"))
-PAGE = ROOT / "docs/operations.md"
+# What an operator reads, in the order in which the commands are run.
+PAGES = [ROOT / "docs" / f"{name}.md" for name in ("install", "run", "monitor", "failures", "checkpoints")]
 # To make a Debian from the network, on a machine that is busy with other tests. Less than ctest waits.
 MOST_DEBIAN_S = 1500
 
 
 @dataclasses.dataclass
 class Block:
-    """Commands of the page, ```sh on=WHERE."""
+    """Commands of a page, ```sh on=WHERE."""
 
-    line: int
+    place: str
     where: list
     text: str
 
 
 def command_blocks(default):
-    """Those of docs/operations.md, in its order; `default`: where, when a block does not say."""
+    """Those of the pages, in their order; `default`: where, when a block does not say."""
     found, block, fence = [], None, None
-    for number, line in enumerate(PAGE.read_text().splitlines(), 1):
-        if fence is None and line.startswith("```"):
-            fence = line[3:].split()
-            block = Block(number, [default], "")
-            for word in fence[1:]:
-                if word.startswith("on="):
-                    block.where = word[3:].split(",")
-        elif fence is not None and line.startswith("```"):
-            if fence[:1] == ["sh"]:
-                found.append(block)
-            fence = None
-        elif fence is not None:
-            block.text += line + "\n"
+    for page in PAGES:
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            if fence is None and line.startswith("```"):
+                fence = line[3:].split()
+                block = Block(f"{page.name}, line {number}", [default], "")
+                for word in fence[1:]:
+                    if word.startswith("on="):
+                        block.where = word[3:].split(",")
+            elif fence is not None and line.startswith("```"):
+                if fence[:1] == ["sh"]:
+                    found.append(block)
+                fence = None
+            elif fence is not None:
+                block.text += line + "\n"
     return found
 
 

@@ -1,10 +1,10 @@
-"""docs/operations.md, command by command, on three Debian machines made for the purpose.
+"""The pages for operators (PAGES in machine.py), command by command, on three Debian machines made for the purpose.
 
-Every ```sh block of the page is run as it stands, in the order of the page, by root's shell: on the machine that the
+Every ```sh block of the pages is run as it stands, in the order of the pages, by root's shell: on the machine that the
 block's info string names (`sh on=10.0.0.2`; several with commas; `sh on=build` is the machine that builds), else on the
 first; those on=containers are containers_test.py's. What a command prints goes to the log, and a command that fails ends the test.
 
-What the page shows otherwise is held against those: a ```text block is a synopsis, every form and option of which is in one of
+What the pages show otherwise is held against those: a ```text block is a synopsis, every form and option of which is in one of
 them; a ```json block is part of a job that `poseidon plan` takes; a command within a sentence is in one of them, too, or in
 HERE, or in NOT_RUN with the reason.
 
@@ -22,13 +22,13 @@ import tempfile
 import time
 import unittest
 
-from machine import BUILD, PAGE, ROOT, command_blocks, make_debian, make_next_version, make_packages, remove_tree, run
+from machine import BUILD, PAGES, ROOT, command_blocks, make_debian, make_next_version, make_packages, remove_tree, run
 
 TOOLS = ("cpack", "dpkg-shlibdeps", "mmdebstrap", "systemd-nspawn", "nsenter", "ip", "ssh-keygen")
 MACHINES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
-# Of Debian, beside ours: what the page asks for, and what somebody who types its commands has.
+# Of Debian, beside ours: what the pages ask for, and what somebody who types its commands has.
 PACKAGES = "systemd-sysv,dbus,iproute2,prometheus,curl,openssh-server,openssh-client"
-# Debian has no Grafana. Its files are put where the page says, and this is restarted.
+# Debian has no Grafana. Its files are put where monitor.md says, and this is restarted.
 GRAFANA = "[Service]\nExecStart=/bin/sleep infinity\n"
 PROGRAMS = r"(?:poseidon(?:-[a-z]+)*|docker|systemctl|systemd-analyze|journalctl|apt|ldconfig)"
 # Commands of sentences, by how they are run on this machine, in a folder with job.json: "..." filled in, and short.
@@ -53,14 +53,15 @@ NOT_RUN = {
 }
 
 
-def lines_outside_blocks():
-    """(number, line, info string of the block that it is in or "")."""
-    info = ""
-    for number, line in enumerate(PAGE.read_text().splitlines(), 1):
-        if line.startswith("```"):
-            info = "" if info else line[3:]
-        else:
-            yield number, line, info
+def lines_with_blocks():
+    """(page, number, line, info string of the block that it is in or "")."""
+    for page in PAGES:
+        info = ""
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            if line.startswith("```"):
+                info = "" if info else line[3:]
+            else:
+                yield page.name, number, line, info
 
 
 def parts(command):
@@ -79,7 +80,7 @@ def covers(command, names):
     return command[0][:len(names)] == names
 
 
-class Page(unittest.TestCase):
+class Pages(unittest.TestCase):
     def setUp(self):
         self.commands = [(parts(found), found.split()) for block in command_blocks(MACHINES[0])
                          for found in re.findall(rf"\b{PROGRAMS} [^|;&)\n]*", block.text)]
@@ -100,31 +101,31 @@ class Page(unittest.TestCase):
         (self.folder / name).write_text(json.dumps(job))
 
     def test_every_form_of_a_synopsis_is_run(self):
-        forms = [(number, line) for number, line, info in lines_outside_blocks() if info == "text"]
-        self.assertGreaterEqual(len(forms), 5)
-        for number, line in forms:
-            self.assertRegex(line, rf"^{PROGRAMS} ", f"line {number}: a ```text block has commands of ours, one a line")
+        forms = [(f"{page}, line {number}", line) for page, number, line, info in lines_with_blocks() if info == "text"]
+        self.assertGreaterEqual(len(forms), 7)
+        for place, line in forms:
+            self.assertRegex(line, rf"^{PROGRAMS} ", f"{place}: a ```text block has commands of ours, one a line")
             names, options = parts(line)
             run_as = [command for command, _ in self.commands if covers(command, names)]
-            self.assertTrue(run_as, f"line {number}: no ```sh block has {' '.join(names)}")
+            self.assertTrue(run_as, f"{place}: no ```sh block has {' '.join(names)}")
             never = options - set().union(*(tried for _, tried in run_as))
-            self.assertEqual(never, set(), f"line {number}: no ```sh block has {' '.join(names)} with these")
+            self.assertEqual(never, set(), f"{place}: no ```sh block has {' '.join(names)} with these")
 
     def test_every_command_of_a_sentence_is_run_or_it_is_known_why_not(self):
-        spans = {span: number for number, line, info in lines_outside_blocks() if not info
+        spans = {span: f"{page}, line {number}" for page, number, line, info in lines_with_blocks() if not info
                  for span in re.findall(r"`([^`]+)`", line) if re.match(rf"{PROGRAMS} ", span)}
         self.assertGreaterEqual(len(spans), 15)
         unknown = []
-        for span, number in spans.items():
+        for span, place in spans.items():
             names, _ = parts(span)
             rest = span.split()[len(names):]
             is_run = any(covers(command, names) and set(rest) <= set(words) for command, words in self.commands)
             is_known = span in HERE or span in NOT_RUN or any(covers(parts(known), names) and not rest for known in HERE)
             if not is_run and not is_known:
-                unknown.append(f"line {number}: {span}")
+                unknown.append(f"{place}: {span}")
             self.assertFalse(is_run and (span in HERE or span in NOT_RUN), f"{span} is run by a block")
         self.assertEqual(unknown, [], "in no ```sh block, not in HERE, not in NOT_RUN")
-        self.assertEqual((set(HERE) | set(NOT_RUN)) - set(spans), set(), "not on the page")
+        self.assertEqual((set(HERE) | set(NOT_RUN)) - set(spans), set(), "on no page")
 
     def test_commands_of_sentences_that_need_no_machine(self):
         self.give_job("job.json")
@@ -133,34 +134,37 @@ class Page(unittest.TestCase):
                 self.run_here(command)
 
     def test_every_fragment_of_a_job_is_taken(self):
-        blocks, before = [], 0
-        for number, line, info in lines_outside_blocks():
+        blocks, before = [], None
+        for page, number, line, info in lines_with_blocks():
             if info == "json":
-                if number != before + 1:
-                    blocks.append((number, ""))
+                if before != (page, number - 1):
+                    blocks.append((f"{page}, line {number}", ""))
                 blocks[-1] = (blocks[-1][0], f"{blocks[-1][1]}{line}\n")
-                before = number
+                before = (page, number)
         self.assertGreaterEqual(len(blocks), 3)
         self.give_job("plain.json")
         self.run_here("poseidon plan plain.json --workers 2 --servers 2 --json > plan.json")
-        for number, text in blocks:
-            with self.subTest(f"line {number}"):
+        for place, text in blocks:
+            with self.subTest(place):
                 self.give_job("job.json", **json.loads("{" + text + "}"))
                 self.run_here("poseidon plan job.json --workers 2 --servers 2")
 
     def test_every_command_is_one_that_is_tried(self):
-        fenced = False
-        for number, line in enumerate(PAGE.read_text().splitlines(), 1):
-            if line.startswith("```"):
-                fenced = not fenced
-                if fenced:
-                    self.assertRegex(line, r"^```(sh( on=(build|containers|[0-9.,]+))?|text|json)$", f"line {number}")
-            if not fenced:
-                self.assertIsNone(re.match(r" {4,}(\./)?(poseidon|docker|sudo|apt|systemctl|cmake|curl|sed|tests/|deploy/)", line),
-                                  f"line {number} is a command in no ```sh block: {line}")
+        for page in PAGES:
+            fenced = False
+            for number, line in enumerate(page.read_text().splitlines(), 1):
+                place = f"{page.name}, line {number}"
+                if line.startswith("```"):
+                    fenced = not fenced
+                    if fenced:
+                        self.assertRegex(line, r"^```(sh( on=(build|containers|[0-9.,]+))?|text|json)$", place)
+                if not fenced:
+                    command = re.match(r" {4,}(\./)?(poseidon|docker|sudo|apt|systemctl|cmake|curl|sed|tests/|deploy/)", line)
+                    self.assertIsNone(command, f"{place} is a command in no ```sh block: {line}")
+            self.assertFalse(fenced, f"{page.name}: a block without end")
         for block in command_blocks(MACHINES[0]):
             for place in block.where:
-                self.assertIn(place, (*MACHINES, "build", "containers"), f"line {block.line}")
+                self.assertIn(place, (*MACHINES, "build", "containers"), block.place)
 
 
 def missing_tools():
@@ -269,7 +273,7 @@ class Operations(unittest.TestCase):
         where = {"cwd": ROOT} if place == "build" else {}
         if place != "build":
             command = [*self.enter(place), *command[:-1], f"cd\n{block.text}"]
-        self.log.write(f"==== line {block.line}, on {place}\n{block.text}----\n")
+        self.log.write(f"==== {block.place}, on {place}\n{block.text}----\n")
         begin = time.monotonic()
         result = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                 text=True, timeout=300, check=False, **where)
@@ -279,7 +283,7 @@ class Operations(unittest.TestCase):
             journal = "" if place == "build" else subprocess.run(
                 [*self.enter(place), "journalctl", "--no-pager", "-n", "40", "-u", "poseidon-*"], capture_output=True,
                 text=True, check=False).stdout
-            self.fail(f"{PAGE.name}, line {block.line}, on {place}: exit status {result.returncode}\n{block.text}----\n"
+            self.fail(f"{block.place}, on {place}: exit status {result.returncode}\n{block.text}----\n"
                       f"{result.stdout[-3000:]}\n{journal}")
 
     def check_upgraded(self, place):
@@ -294,7 +298,7 @@ class Operations(unittest.TestCase):
         ask("systemctl", "is-enabled", "poseidon-server", "poseidon-worker")
         ask("systemctl", "is-active", "poseidon-server", "poseidon-worker")
 
-    def test_every_command_of_the_page(self):
+    def test_every_command_of_the_pages(self):
         self.make_network()
         self.boot(self.make_tree())
         upgraded = []

@@ -9,7 +9,7 @@ import unittest
 
 from cluster import ROOT, Cluster, ProcessTest, digits_job, losses, metrics
 
-# Largest relative error of rounding once (docs/operations.md).
+# Largest relative error of rounding once (docs/run.md).
 UNIT = {"bf16": 2.0**-8, "fp16": 2.0**-11}
 PARAMETER_LAYERS = 4  # of LeNet
 ITERATIONS = 20
