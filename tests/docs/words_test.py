@@ -4,7 +4,7 @@
   - no table cell longer than 160 characters in README.md and docs/status.md, no operator's page longer than 3,000 words
   - no retired word: RETIRED_PHRASES on pages and in the code, RETIRED_NAMES in the code
   - every relative link leads to a file, its anchor to a heading; every path in backticks that begins with a folder of
-    the repository exists
+    the repository exists (in the pages beside the code, too)
 
 Checker tries the rules on bad samples first: a rule that finds nothing there is broken.
 """
@@ -67,6 +67,11 @@ ABBREVIATIONS = ("e.g.", "i.e.", "et al.", "etc.", "vs.", "cf.")
 
 def pages():
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def all_pages():
+    """Those, and what stands beside the code."""
+    return [*pages(), *(page for folder in PATH_FOLDERS if folder != "docs" for page in sorted((ROOT / folder).rglob("*.md")))]
 
 
 def name(page):
@@ -232,10 +237,10 @@ class Pages(unittest.TestCase):
                    [ROOT / page for page in OPERATORS_PAGES], f"more than {MOST_PAGE} words")
 
     def test_links_lead_somewhere(self):
-        self.check(lambda page: broken_links(page.read_text(), page), pages(), "no such file or heading")
+        self.check(lambda page: broken_links(page.read_text(), page), all_pages(), "no such file or heading")
 
     def test_paths_exist(self):
-        self.check(lambda page: missing_paths(page.read_text()), pages(), "no such file or folder")
+        self.check(lambda page: missing_paths(page.read_text()), all_pages(), "no such file or folder")
 
     def test_no_retired_word(self):
         texts = {name(file): file.read_text() for file in [*pages(), *code()]}
