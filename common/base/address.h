@@ -1,6 +1,6 @@
 #pragma once
 
-// What addresses say of the machines behind them. Pure.
+// Finds out from addresses which nodes share a machine. Pure.
 
 #include <cstddef>
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace poseidon {
 
-/// Of HOST:PORT.
+/// The host of HOST:PORT.
 std::string host_of(const std::string& address);
 
-/// By which machine each of these addresses (HOST:PORT) is: numbers from 0 in order of appearance.
-/// The same host means the same machine; "" is a machine of its own.
+/// The machine number of each address (HOST:PORT), from 0 in order of appearance. Equal hosts are
+/// one machine; each "" is a machine of its own.
 std::vector<std::size_t> machine_numbers(const std::vector<std::string>& addresses);
 bool same_machine(const std::string& one, const std::string& other);
 

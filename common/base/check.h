@@ -1,6 +1,6 @@
 #pragma once
 
-// What stops the process when the program is wrong.
+// Aborts the process on a programming error.
 
 #include <cstdio>
 #include <cstdlib>

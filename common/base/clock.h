@@ -2,8 +2,9 @@
 
 // Time, and the seam to it.
 //
-// Before: main() has the machine's clock, a test or a simulation its own. After: deciding code is
-// handed `now`; a Transport has a clock of its own (Loop::now).
+// Called by: main(), which uses the machine's clock; tests and simulations use a ManualClock.
+// Calls: nothing. Deciding code receives `now` as an argument; a Transport has its own clock
+// (Loop::now).
 
 #include <chrono>
 

@@ -28,9 +28,9 @@ class Descriptor {
 
   bool is_open() const { return fd_ >= 0; }
   int get() const { return fd_; }
-  /// To whoever owns it from now on.
+  /// Gives the descriptor, and the duty to close it, to the caller.
   int release() { return std::exchange(fd_, -1); }
-  /// For those who wrote and must know: false when the close failed, errno says why.
+  /// Returns false, with errno set, when the close failed; writers must check it.
   bool close() { return fd_ < 0 || ::close(std::exchange(fd_, -1)) == 0; }
 
  private:

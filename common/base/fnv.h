@@ -1,14 +1,13 @@
 #pragma once
 
-// Fowler, Noll and Vo's hash, FNV-1a with 64 bits. Pure.
+// The 64-bit FNV-1a hash (Fowler, Noll, Vo). Pure.
 
 #include <cstdint>
 #include <string_view>
 
 namespace poseidon {
 
-/// Turns names into seeds and numbers that are equal in every process, reproducible in any
-/// language.
+/// Turns names into seeds and numbers that are the same in every process and language.
 constexpr std::uint64_t fnv1a_64(std::string_view text) {
   std::uint64_t hash = 0xCBF29CE484222325ull;
   for (const char c : text) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// The numbers by which all parts speak of one job: positions in its plan, epochs and iterations.
-// Each is a type of its own; none owns anything.
+// The numbers that identify the parts of a job: positions in its plan, epochs and iterations. Each
+// is a type of its own.
 
 #include <compare>
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace poseidon {
 
-/// A number that means one thing only: a WorkerRank is never passed where a ServerIndex is meant.
+/// A number with its own type: the compiler rejects a WorkerRank where a ServerIndex is expected.
 template <typename Tag, typename Rep>
 class StrongId {
  public:
@@ -45,7 +45,8 @@ using Epoch = StrongId<struct EpochTag, std::uint64_t>;
 /// 0-based number of a mini-batch; as a parameter version: how many optimizer steps are in it.
 using Iteration = std::int64_t;
 
-/// Spoken by every process of one cluster; grows with every incompatible change of proto/.
+/// Every process of a cluster must have the same version. It grows with every incompatible change
+/// of proto/.
 inline constexpr std::uint32_t kProtocolVersion = 3;
 
 }  // namespace poseidon

@@ -1,7 +1,9 @@
 #pragma once
 
-// Which log lines are one too many: a fault that repeats a thousand times a second must not fill
-// the disk, nor hide everything else. Pure; common/daemon/log.h asks it.
+// Limits the rate of similar log lines: a fault that repeats a thousand times a second must not
+// fill the disk or hide other messages. Pure.
+//
+// Called by: common/daemon/log.h. Calls: nothing.
 
 #include <cstdint>
 #include <optional>
@@ -14,23 +16,23 @@
 namespace poseidon {
 
 struct LogLimitOptions {
-  std::uint32_t burst = 50;  ///< lines alike that pass at once
-  /// Then one in so long.
+  std::uint32_t burst = 50;  ///< similar lines that pass at once
+  /// After the burst, one line passes per interval.
   Nanoseconds interval = std::chrono::seconds(1);
-  std::size_t max_kinds = 256;  ///< kinds of lines that are told apart
+  std::size_t max_kinds = 256;  ///< kinds of lines that are counted separately
 };
 
-/// Of one reason to refuse messages: the first ten, then the 16th, 32nd and so on. `n`: the number
-/// of this one, from 1.
+/// Whether the `n`th refusal (from 1) for one reason is logged: the first ten, then the 16th, 32nd
+/// and so on.
 constexpr bool is_logged_refusal(std::uint64_t n) { return n <= 10 || (n & (n - 1)) == 0; }
 
-/// Lines are alike when they differ in nothing but digits, what stands in double quotes, and what
-/// comes late in the line.
+/// Lines are similar when they differ only in digits, in quoted text and in the later part of the
+/// line.
 class LogLimit {
  public:
   explicit LogLimit(LogLimitOptions options = {}) : options_(options) {}
 
-  /// Nothing: leave the line out. Else how many like it were left out before it.
+  /// nullopt: drop the line. Otherwise the number of similar lines dropped before it.
   std::optional<std::uint64_t> admit(std::string_view line, Nanoseconds now);
 
  private:

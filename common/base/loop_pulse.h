@@ -1,8 +1,10 @@
 #pragma once
 
-// Whether a daemon still lives: its own loop says so with every turn, and whoever asks is told how
-// long it has been silent. Who asks: systemd's watchdog (common/daemon/service_manager.h) and
-// /healthz (common/pages/metrics_server.h).
+// Reports whether a daemon's main loop still turns: the loop records each turn, and alive() says
+// how long it has been silent.
+//
+// Called by: the daemon's loop, systemd's watchdog (common/daemon/service_manager.h) and /healthz
+// (common/pages/metrics_server.h). Calls: nothing.
 
 #include <atomic>
 #include <chrono>
@@ -15,14 +17,14 @@
 
 namespace poseidon {
 
-/// Half of the units' WatchdogSec: /healthz and systemd's watchdog say the same. A loop that lives
-/// turns at least once a second, whether it has anything to do or not.
+/// Half of the units' WatchdogSec, so that /healthz and systemd's watchdog agree. A healthy loop
+/// turns at least once a second, busy or idle.
 inline constexpr Nanoseconds kLoopPatience = std::chrono::seconds(30);
 
-/// When a loop turned last. Any thread. Times are of the machine's monotonic clock.
+/// Time of a loop's last turn. Thread-safe. Times come from the monotonic clock.
 class LoopPulse {
  public:
-  /// `loop`: what it is called, "heartbeats". Counts as having turned at `now`.
+  /// `loop` is its name, e.g. "heartbeats". Counts as having turned at `now`.
   LoopPulse(std::string loop, Nanoseconds now) : loop_(std::move(loop)), turned_at_(now) {}
 
   void turn(Nanoseconds now) { turned_at_.store(now, std::memory_order_relaxed); }

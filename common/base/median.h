@@ -8,7 +8,7 @@
 
 namespace poseidon {
 
-/// The middle one, or the mean of the two in the middle; 0 of none.
+/// The middle value, or the mean of the two middle ones; 0 for no values.
 inline double median(std::vector<double> values) {
   if (values.empty()) return 0.0;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Numbers as people wrote them, for messages. Pure.
+// Prints a number as people write it, for messages. Pure.
 
 #include <array>
 #include <charconv>
@@ -8,7 +8,7 @@
 
 namespace poseidon {
 
-/// The shortest text that is read as the same number: 0.99999999, 1e+39.
+/// The shortest text that parses to the same number: 0.99999999, 1e+39.
 inline std::string number_text(double value) {
   std::array<char, 32> text;
   const auto result = std::to_chars(text.data(), text.data() + text.size(), value);

@@ -1,6 +1,6 @@
 #pragma once
 
-// What this process has of its machine and costs it, as the kernel counts it.
+// Reads from the kernel which resources this process may use and which it has used.
 
 #include <sched.h>
 
@@ -10,32 +10,31 @@
 namespace poseidon {
 
 struct ProcessLoad {
-  std::uint64_t machine = 0;  ///< hash of the boot id: equal on one machine, whatever network or
-                              ///< container the process is in; 0: unknown
-  std::uint32_t cores = 0;    ///< that it may use; 0: unknown
-  double cpu_seconds = 0.0;   ///< of all its threads since it began
-  /// Its threads were ready to run and no core was free; of the threads that live. 0 where the
-  /// kernel does not tell.
+  std::uint64_t machine = 0;  ///< hash of the boot id: equal for all processes of a machine, in any
+                              ///< network or container; 0: unknown
+  std::uint32_t cores = 0;    ///< that the process may use; 0: unknown
+  double cpu_seconds = 0.0;   ///< of all its threads since the process began
+  /// Time for which threads were ready to run but no core was free, over all living threads. 0
+  /// where the kernel does not report it.
   double cpu_wait_seconds = 0.0;
 };
 
 /// Fills a set of `bytes`: 0, or -1 and errno.
 using AffinityCall = int (*)(std::size_t bytes, cpu_set_t* set);
 
-/// How many cores this process may use, of however many the machine has; 0: the kernel does not
-/// tell.
+/// How many of the machine's cores this process may use; 0: the kernel does not report it.
 std::uint32_t allowed_cores(AffinityCall affinity);
 
-/// Of this process, at least 1.
+/// How many cores this process may use, at least 1.
 int usable_cores();
 
-/// Of the machine; a container may be allowed less.
+/// Memory of the machine; a container's limit may be lower.
 std::uint64_t installed_memory_bytes();
 
-/// Of all threads since it began, in user and system mode; one system call.
+/// CPU time of all threads since the process began, user and system; one system call.
 double process_cpu_seconds();
 
-/// Reads some small files of /proc: well below a millisecond.
+/// Reads a few small files in /proc; takes well below a millisecond.
 ProcessLoad process_load();
 
 }  // namespace poseidon

@@ -1,8 +1,8 @@
 #pragma once
 
-// Everything random in a run. Nothing of <random>, whose distributions differ from library to
-// library: a run is repeated bit for bit years later, in any language. Pure; a generator is one
-// thread's.
+// The source of all randomness in a run. It avoids <random>, whose distributions differ between
+// libraries, so that a run can be repeated bit for bit years later and in any language. Pure. One
+// generator belongs to one thread.
 
 #include <cmath>
 #include <cstdint>
@@ -25,8 +25,7 @@ class SplitMix64 {
     return z ^ (z >> 31);
   }
 
-  /// As if next() had been called `draws` times, at once: several threads may fill parts of a
-  /// range.
+  /// Skips `draws` values in constant time, so that several threads can fill parts of one range.
   constexpr void skip(std::uint64_t draws) { state_ += draws * kStep; }
 
   /// Uniform in [0, bound), bound > 0, by Lemire's multiply-shift without rejection: the bias of

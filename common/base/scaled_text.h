@@ -1,6 +1,6 @@
 #pragma once
 
-// Quantities for people, in the unit that suits them. Pure.
+// Prints quantities for people with a suitable prefix. Pure.
 
 #include <array>
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace poseidon {
 inline std::string scaled_text(double value, std::string_view unit) {
   static constexpr std::array kPrefixes = {"", "k", "M", "G", "T", "P"};
   std::size_t prefix = 0;
-  // 999.5 would be printed as "1e+03": the next unit begins where rounding reaches it.
+  // 999.5 would print as "1e+03", so the next prefix begins where rounding reaches it.
   while (value >= 999.5 && prefix + 1 < kPrefixes.size()) {
     value /= 1000.0;
     ++prefix;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Times for people, in the unit that suits them. Pure.
+// Prints a time for people, in a suitable unit. Pure.
 
 #include <string>
 
@@ -8,7 +8,7 @@
 
 namespace poseidon {
 
-/// For people: "412 us", "3.07 ms", "1.294 s"; "-" for nothing.
+/// For people: "412 us", "3.07 ms", "1.294 s"; "-" for zero and below.
 inline std::string seconds_text(double seconds) {
   if (!(seconds > 0.0)) return "-";
   if (seconds < 0.9995e-3) return absl::StrFormat("%.3g us", seconds * 1e6);

@@ -1,6 +1,7 @@
 #pragma once
 
-// Early return for absl::Status and absl::StatusOr, the only error channel across modules.
+// Early return for absl::Status and absl::StatusOr, the only way modules report errors to each
+// other.
 
 #include <utility>
 

@@ -2,12 +2,12 @@
 
 // The seam to several cores: a loop over the elements of a chunk, split by position.
 //
-// Before: sync/chunks/aggregator.h and server/shard/shard.h decide, on one thread, what is summed
-// and stepped. After: common/base/thread_team.h has threads that do it together; SequentialTeam,
-// the twin, does it alone.
+// Called by: sync/chunks/aggregator.h and server/shard/shard.h, which decide on one thread what to
+// sum and step. Calls: common/base/thread_team.h runs the loop on several threads; SequentialTeam,
+// the twin, runs it on the caller's.
 //
-// Ranges lie where they lie however many threads there are, and whoever takes one does with it what
-// all others would do: results of elementwise loops have the same bits with any team.
+// The ranges do not depend on the number of threads, and every thread does the same to a range. So
+// elementwise loops give the same bits with any team.
 
 #include <algorithm>
 #include <cstddef>
@@ -18,9 +18,9 @@ namespace poseidon {
 
 class Team {
  public:
-  /// A range's elements, but for the last one's: 32 KiB of float32. What a step reads and writes of
-  /// a range, in up to seven arrays, then stays in a core's second cache, and ranges begin with a
-  /// cache line in every array that does, whatever its type.
+  /// Elements of a range (the last may be shorter): 32 KiB of float32. The up to seven arrays that
+  /// a step touches for one range then fit in a core's L2 cache. If an array begins on a cache
+  /// line, so does each of its ranges, whatever the element type.
   static constexpr std::size_t kRangeElements = 8192;
 
   /// Does elements [first, first + size); size > 0. Runs on any thread of the team, for several
@@ -28,8 +28,8 @@ class Team {
   using Body = absl::FunctionRef<void(std::size_t first, std::size_t size)>;
 
   virtual ~Team() = default;
-  /// body(first, size) for every range of [0, elements), each once, in any order. What they have
-  /// written is there when it returns. One call at a time, and none by a body.
+  /// body(first, size) for every range of [0, elements), each once, in any order. All writes are
+  /// visible when it returns. One call at a time; a body must not call it.
   virtual void for_ranges(std::size_t elements, Body body) = 0;
 };
 
@@ -43,8 +43,7 @@ class SequentialTeam final : public Team {
   }
 };
 
-/// The one for whoever has no threads to give. It has no state, so any number of threads may call
-/// it.
+/// A shared SequentialTeam for callers without threads. It has no state, so any thread may call it.
 inline Team* sequential_team() {
   static SequentialTeam team;
   return &team;

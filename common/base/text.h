@@ -1,7 +1,7 @@
 #pragma once
 
-// Text from others, made fit for logs, messages and names of files; and Abseil's strings with the
-// standard library's. Pure.
+// Makes foreign text safe for logs, messages and file names, and converts between Abseil's and the
+// standard library's string views. Pure.
 
 #include <string>
 #include <string_view>
@@ -16,11 +16,11 @@ namespace poseidon {
 inline absl::string_view to_absl(std::string_view text) { return {text.data(), text.size()}; }
 inline std::string_view from_absl(absl::string_view text) { return {text.data(), text.size()}; }
 
-/// Not for a line of a log or of a header.
+/// True for characters that must not appear in a line of a log or of a header.
 inline bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 
-/// The first `max` bytes of `text`, or up to 3 fewer: no character of UTF-8 is cut through, so that
-/// what protobuf took as a string it takes again.
+/// The first `max` bytes of `text`, or up to 3 fewer: never cuts a UTF-8 character, so that
+/// protobuf accepts the prefix of any string it accepted.
 inline std::string_view utf8_prefix(std::string_view text, std::size_t max) {
   if (text.size() <= max) return text;
   std::size_t end = max;
@@ -28,8 +28,8 @@ inline std::string_view utf8_prefix(std::string_view text, std::size_t max) {
   return text.substr(0, end);
 }
 
-/// What protobuf takes as a string: '?' stands for each byte that is no UTF-8, as in names of
-/// files.
+/// A string that protobuf accepts: replaces each byte that is not UTF-8 (as file names may contain)
+/// by '?'.
 inline std::string to_utf8(std::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -42,7 +42,7 @@ inline std::string to_utf8(std::string_view text) {
                                                              : 0;
     bool is_whole = length > 0 && length <= text.size();
     for (std::size_t i = 1; is_whole && i < length; ++i) {
-      // The second byte's range keeps out overlong forms, surrogates and what is beyond U+10FFFF.
+      // The range of the second byte excludes overlong forms, surrogates and values above U+10FFFF.
       const auto byte = static_cast<unsigned char>(text[i]);
       const bool first = i == 1;
       const unsigned char least = first && lead == 0xE0   ? 0xA0
@@ -57,8 +57,8 @@ inline std::string to_utf8(std::string_view text) {
   return out;
 }
 
-/// A job's name as part of a file's name: no separators of paths or other surprises, and short
-/// enough for what comes beside it.
+/// A job's name as part of a file name: only letters, digits, '-' and '_', and short enough to
+/// leave room for a suffix.
 inline std::string file_name(std::string_view name) {
   constexpr std::size_t kMaxBytes = 100;
   std::string safe(name.substr(0, kMaxBytes));

@@ -1,11 +1,11 @@
 #pragma once
 
-// Which node did not answer, carried along with the failure that says so in words.
+// Attaches the address of a node that did not answer to the status that reports it. Pure.
 //
-// Before: whoever talks to nodes gives one up (sync/links/chunk_links.h,
-// sync/client/factor_exchange.h, common/checkpoint/store_client.h). After:
-// common/node/job_reports.h tells the coordinator, where coordinator/members/unreachable_pairs.h
-// judges which end of the connection is to blame. Pure.
+// Called by: sync/links/chunk_links.h, sync/client/factor_exchange.h and
+// common/checkpoint/store_client.h, when they give up on a node. common/node/job_reports.h reports
+// the address to the coordinator, where coordinator/members/unreachable_pairs.h judges which end of
+// the connection is to blame. Calls: nothing.
 
 #include <string>
 
@@ -17,21 +17,21 @@ namespace poseidon {
 
 inline constexpr absl::string_view kUnreachablePayload = "poseidon/unreachable";
 
-/// UNAVAILABLE: nothing comes from the node at `address` (HOST:PORT, as plans and manifests have
-/// it), for as long as it may take. `text` is for people, and names it, too.
+/// UNAVAILABLE: the node at `address` (HOST:PORT, as in plans and manifests) did not answer in
+/// time. `text` is for people and names the node, too.
 inline absl::Status unreachable_error(absl::string_view address, absl::string_view text) {
   absl::Status status = absl::UnavailableError(text);
   status.SetPayload(kUnreachablePayload, absl::Cord(address));
   return status;
 }
 
-/// The address of whom the failure is about; "" when it does not say.
+/// The address of the node that failed; "" when the status carries none.
 inline std::string unreachable_address(const absl::Status& status) {
   const auto address = status.GetPayload(kUnreachablePayload);
   return address ? std::string(*address) : "";
 }
 
-/// The same failure in other words.
+/// The same failure with another text; keeps the address.
 inline absl::Status reworded(const absl::Status& status, absl::string_view text) {
   const std::string address = unreachable_address(status);
   return address.empty() ? absl::Status(status.code(), text) : unreachable_error(address, text);

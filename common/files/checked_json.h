@@ -1,10 +1,11 @@
 #pragma once
 
-// Records that a run is gone on with after months: JSON documents whose first line is a checksum of
-// all that follows, so that one bit that a disk or a memory has turned is noticed, and not taken
-// for another learning rate. Pure.
+// JSON documents with a checksum, for records from which a run may resume after months. The first
+// member is a checksum of all that follows, so that a bit flipped by disk or memory is detected and
+// not read as another learning rate. Pure.
 //
-// Before: what is to be kept, as JSON. After: a file, and whoever reads it again.
+// Called by: code that writes records to files and reads them again (checkpoints,
+// coordinator/records). Calls: common/files/json_fields.h.
 
 #include <string>
 #include <string_view>
@@ -15,12 +16,13 @@
 
 namespace poseidon {
 
-/// `object` as text, one member a line, with a member "checksum" before all others (CRC-32, of
-/// zlib): who takes that line out has a document without one. Not empty, and has no such member.
+/// `object` as text, one member a line, with a member "checksum" before all others (zlib's CRC-32).
+/// Deleting that line gives a valid document without a checksum. `object` must not be empty or have
+/// such a member.
 std::string checked_json(const nlohmann::ordered_json& object);
 
-/// The document without its checksum. DATA_LOSS, naming both sums, when it is not as it was
-/// written; what has none (of an earlier version, or edited) is taken as it is. Otherwise as
+/// The document without its checksum. DATA_LOSS, naming both sums, when the content does not match.
+/// A document without a checksum (from an earlier version, or edited) is accepted. Other errors as
 /// parse_json.
 absl::StatusOr<nlohmann::json> parse_checked_json(std::string_view text, std::string_view source,
                                                   const JsonLimits& limits = {});

@@ -1,6 +1,6 @@
 #pragma once
 
-// How files of the source tree are found that a program has in itself: they live as long as it.
+// Finds source files that are compiled into the program. They live as long as the program.
 
 #include <span>
 #include <string_view>

@@ -1,7 +1,9 @@
 #pragma once
 
-// Whole files in and out, with bounds and with errors that name the path. The only file access of
-// the job, safetensors and small-data-set readers, whose decoding is pure.
+// Reads and writes whole files, with bounds and with errors that name the path.
+//
+// Called by: the readers of jobs, safetensors and small data sets, whose decoding is pure; writers
+// of records and models. Calls: the file system.
 
 #include <cstdint>
 #include <filesystem>
@@ -16,33 +18,32 @@
 
 namespace poseidon {
 
-/// `path` from `folder` on, without ".", ".." and doubled separators: other machines may not have
-/// the folders that it goes through. Where it leads out of one ("../data") that a link led into,
-/// the way out is the system's and not the text's.
+/// `path` from `folder` on, without ".", ".." and doubled separators: other machines may lack the
+/// folders that it passes through. Where ".." follows a symbolic link, the file system resolves it,
+/// not the text.
 std::filesystem::path path_from(const std::filesystem::path& folder,
                                 const std::filesystem::path& path);
 
-/// `path_from` in place; a path that is not given ("") stays so.
+/// `path_from` in place; leaves "" unchanged.
 void resolve_path(std::string& path, const std::filesystem::path& folder);
 
-/// `path` as a folder, with those that it lies in; it may be there already. Errors as
-/// folder_error().
+/// Creates the folder `path` and its parents; it may exist. Errors as folder_error().
 absl::Status create_folder(const std::filesystem::path& path);
 
-/// Of a folder that was named to us and cannot be used: INVALID_ARGUMENT where another one could
-/// be (no permission, a file in its place), what the system says where not (a full disk). Starts
-/// with the path.
+/// The error for a folder from the user that cannot be used: INVALID_ARGUMENT where naming another
+/// folder helps (no permission, a file in its place), otherwise the system's error (a full disk).
+/// Starts with the path.
 absl::Status folder_error(const std::filesystem::path& path, std::string_view what, int error);
 
-/// Creates an empty file where there is none and locks it, until the descriptor is closed or the
-/// process ends. ALREADY_EXISTS when another process has locked it; errors start with the path.
+/// Locks a file, creating it if needed, until the descriptor is closed or the process ends.
+/// ALREADY_EXISTS when another process has locked it; errors start with the path.
 absl::StatusOr<Descriptor> lock_file(const std::filesystem::path& path);
 
 /// The bytes of a file. Errors start with the path: NOT_FOUND when it is missing, INVALID_ARGUMENT
-/// when it is not a regular file or larger than `max_bytes`, otherwise what the system said.
+/// when it is not a regular file or larger than `max_bytes`, otherwise the system's error.
 absl::StatusOr<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
 
-/// The same into `bytes`, whose memory is used again.
+/// The same into `bytes`, reusing its memory.
 absl::Status read_file(const std::filesystem::path& path, std::uint64_t max_bytes,
                        std::vector<std::uint8_t>& bytes);
 
@@ -54,34 +55,34 @@ absl::Status read_exactly_at(int fd, const std::filesystem::path& path, std::uin
 /// Opens a regular file for reading. Errors as read_file.
 absl::StatusOr<Descriptor> open_file(const std::filesystem::path& path);
 
-/// That a file at `path` is there, or is not there any more, stays so when the power fails.
+/// Makes the creation or removal of `path` survive a power failure.
 absl::Status sync_folder_of(const std::filesystem::path& path);
 
-/// Idempotent; a file that is removed does not come back when the power fails.
+/// Removes a file so that it does not come back after a power failure. Idempotent.
 absl::Status remove_durably(const std::filesystem::path& path);
 
-/// What the system says (`error` is its errno): "PATH: WHAT: No space left on device". NOT_FOUND,
+/// The system's error (`error` is errno): "PATH: WHAT: No space left on device". NOT_FOUND,
 /// PERMISSION_DENIED, ALREADY_EXISTS, RESOURCE_EXHAUSTED (a full disk), otherwise INTERNAL.
 absl::Status system_error(const std::filesystem::path& path, std::string_view what, int error);
 
-/// Renames `from` unless there is something called `to`: 0, or -1 and errno (EEXIST when there is).
+/// Renames `from` to `to` unless `to` exists: 0, or -1 and errno (EEXIST when it exists).
 using ExclusiveRename = int (*)(const char* from, const char* to);
 int exclusive_rename(const char* from, const char* to);
 
-/// Gives the folder `from` the name `to`, in the same folder, which it may not have yet:
-/// ALREADY_EXISTS. Where the file system cannot promise that in one step (NFS, CephFS, Lustre and
-/// 9p), looks before: what somebody makes in between is replaced only if it is an empty folder.
+/// Renames the folder `from` to `to` within its parent; ALREADY_EXISTS when `to` exists. File
+/// systems that cannot do this atomically (NFS, CephFS, Lustre, 9p) check first; there, an empty
+/// folder that someone creates in between is replaced.
 absl::Status rename_folder(const std::filesystem::path& from, const std::filesystem::path& to,
                            ExclusiveRename rename = exclusive_rename);
 
 /// Writes all of `bytes` to an open file, in as many calls as it takes. Errors start with `path`.
 absl::Status write_fully(int fd, const std::filesystem::path& path, std::string_view bytes);
 
-/// A new version of a file, for bytes that come in pieces: `path` holds either what it held before
-/// or, after commit(), all of the new bytes, on disk. They wait in a temporary file in the same
-/// folder, which the destructor removes unless committed. A link is followed; INVALID_ARGUMENT for
-/// a folder, a pipe or a device, which would be gone. Errors (a full disk too) start with the path.
-/// Two of them for one path never share a temporary file. One thread at a time.
+/// Replaces a file atomically, from bytes that come in pieces. `path` holds its old content until
+/// commit(), and then all of the new bytes, on disk. The bytes go to a temporary file in the same
+/// folder, which the destructor removes unless committed. A link is followed. INVALID_ARGUMENT for
+/// a folder, a pipe or a device, which would be destroyed. Errors (a full disk too) start with the
+/// path. Two of them for one path never share a temporary file. One thread at a time.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);
@@ -92,20 +93,21 @@ class AtomicFile {
   absl::Status open();  ///< once, before everything else
   absl::Status append(std::string_view bytes);
   absl::Status commit();  ///< fsync, rename, fsync of the folder; once, then nothing else
-  /// From open() on; for who ends the process without destructors.
+  /// Valid from open() on; for code that ends the process without destructors.
   const std::filesystem::path& temporary() const { return temporary_; }
 
  private:
-  std::filesystem::path path_;       ///< from open() on: where a link leads
+  std::filesystem::path path_;       ///< from open() on: the target of a link
   std::filesystem::path temporary_;  ///< likewise
   Descriptor file_;
-  bool exists_ = false;  ///< the temporary file, by our hand
+  bool exists_ = false;  ///< whether we created the temporary file
 };
 
-/// Removes what killed processes have left of AtomicFiles for this path. Nobody may write one now.
+/// Removes temporary files that killed processes left for this path. No AtomicFile for it may exist
+/// now.
 void remove_leftovers(const std::filesystem::path& path);
 
-/// The same for bytes that are all there: the pieces one after the other.
+/// The same for bytes that are all in memory: writes the pieces one after the other.
 absl::Status write_file_atomically(const std::filesystem::path& path,
                                    std::span<const std::string_view> pieces);
 absl::Status write_file_atomically(const std::filesystem::path& path, std::string_view contents);

@@ -1,8 +1,9 @@
 #pragma once
 
 // Strict reading of JSON that people write: duplicate and unknown keys, wrong types and numbers out
-// of range are all refused, by path. Pure; never throws. Before: bytes of a job file, a network
-// file or a safetensors header. After: a spec struct.
+// of range are all refused, by path. Pure; never throws.
+//
+// Called by: readers of job files, network files, safetensors headers and records. Calls: nothing.
 
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +28,7 @@ struct JsonLimits {
 absl::StatusOr<nlohmann::json> parse_json(std::string_view text, std::string_view source,
                                           const JsonLimits& limits = {});
 
-/// The value as it stands in the file, shortened to one readable piece, for messages.
+/// The value as in the file, shortened, for messages.
 std::string json_excerpt(const nlohmann::json& value);
 
 /// Bounds of a number; messages say "from 0 to 1", "at least 1", "from 0 to less than 1".
@@ -37,20 +38,20 @@ struct NumberRange {
   bool max_excluded = false;
 };
 
-/// Reads the fields of one JSON object into variables and keeps the first thing that is wrong:
+/// Reads the fields of one JSON object into variables and keeps the first error:
 ///
 ///   JsonFields fields(json, "job file", "optimizer");
 ///   fields.number("momentum", &spec.momentum, {.min = 0, .max = 1, .max_excluded = true});
 ///   return fields.finish();
 ///
 /// A getter leaves its variable as it was when the key is absent or wrong; an absent key is an
-/// error only if it was named in `require`. Keys that nobody asked for are refused by finish(),
-/// with the nearest known name, before anything else is said: a misspelt key explains why another
-/// is missing. The JSON value must outlive this object. One thread.
+/// error only if it was named in `require`. finish() refuses keys that no getter asked for and
+/// suggests the nearest known name. It reports these first, because a misspelt key explains why
+/// another is missing. The JSON value must outlive this object. One thread.
 class JsonFields {
  public:
-  /// `path` is the object's place in the file, "" for the whole; messages read
-  /// "<source>: <path>.<key>: expected ..., got ...". A value that is no object is the first error.
+  /// `path` is the object's place in the file, "" for the whole; messages read "<source>:
+  /// <path>.<key>: expected ..., got ...". A value that is not an object is the first error.
   JsonFields(const nlohmann::json& value, std::string_view source, std::string_view path);
 
   bool has(std::string_view key) const;
@@ -68,7 +69,7 @@ class JsonFields {
                     std::int64_t min, std::int64_t max);
   /// Not empty and at most kMaxStringBytes long.
   void string(std::string_view key, std::string* out);
-  /// Arrays, their elements as above, at least `min_size` and at most `max_size` of them.
+  /// Arrays of `min_size` to `max_size` elements, each as above.
   void integers(std::string_view key, std::vector<std::int64_t>* out, std::int64_t min,
                 std::int64_t max, std::size_t min_size, std::size_t max_size);
   void numbers(std::string_view key, std::vector<double>* out, const NumberRange& range,
@@ -86,8 +87,8 @@ class JsonFields {
 
   /// Remembers an error about `key` found by the caller: "<path>.<key>: <message>".
   void refuse(std::string_view key, std::string_view message);
-  /// Refuses each of `keys` that is present, because it would be ignored silently: it `belongs_to`
-  /// another alternative ("format \"idx\"") than the `chosen` one.
+  /// Refuses each of `keys` that is present, because it would be ignored: it `belongs_to` another
+  /// alternative ("format \"idx\"") than the `chosen` one.
   void refuse_foreign(const std::vector<std::string>& keys, std::string_view belongs_to,
                       std::string_view chosen);
   /// As refuse, about the object as a whole: "<source>: <path>: <message>".
@@ -99,8 +100,7 @@ class JsonFields {
   std::string path_of(std::string_view key) const;
   const std::string& source() const { return source_; }
 
-  /// The first error so far, for readers who cannot go on after one: keys that were not asked for
-  /// yet are not unknown to it.
+  /// The first error so far, for readers that must stop at one. Does not report unknown keys.
   const absl::Status& status() const { return first_error_; }
   bool ok() const { return first_error_.ok(); }
   /// An unknown key, else the first error, else OK.

@@ -1,8 +1,10 @@
 #pragma once
 
 // Named tensors in the public safetensors format: the final model, and weights to start from.
-// Before: the servers' last parameter version. After: a file that the Python package `safetensors`
-// opens, or parameters for the engine. We write float32 and read every floating dtype.
+// Writes float32, which the Python package `safetensors` can open, and reads every floating dtype.
+//
+// Called by: the writer of the final model and the reader of initial weights. Calls:
+// common/files/file_io.h, common/files/json_fields.h.
 //
 // Format: u64 little endian = bytes of the header; the header, a JSON object
 // {"__metadata__": {text: text}, "<name>": {"dtype": "F32", "shape": [..], "data_offsets": [begin,
@@ -36,7 +38,7 @@ using SafetensorsMetadata = std::map<std::string, std::string>;
 /// A tensor of a file, as its header describes it.
 struct StoredTensor {
   std::string name;
-  std::string dtype;  ///< "F32", "F16", "I64", ...; perhaps one that this version does not know
+  std::string dtype;  ///< "F32", "F16", "I64", ...; may be unknown to this version
   std::vector<std::int64_t> shape;
   std::uint64_t elements = 0;
   std::uint64_t offset_bytes = 0;  ///< from the start of the file
@@ -52,7 +54,7 @@ struct SafetensorsHeader {
 
 /// The bytes of a file in pieces, the tensors in the given order: first length and header, then one
 /// piece per tensor, which refers to the caller's memory. Equal input gives equal bytes. The data
-/// start at a multiple of 8. INVALID_ARGUMENT for a name that is empty, repeated, not UTF-8 or
+/// starts at a multiple of 8. INVALID_ARGUMENT for a name that is empty, repeated, not UTF-8 or
 /// reserved, and for a shape that does not fit its values. Pure.
 struct EncodedSafetensors {
   std::string header;
@@ -63,15 +65,15 @@ struct EncodedSafetensors {
 absl::StatusOr<EncodedSafetensors> encode_safetensors(std::span<const TensorView> tensors,
                                                       const SafetensorsMetadata& metadata = {});
 
-/// Reads the header out of the first bytes of a file of `file_bytes` (at least
-/// safetensors_header_bytes of them) that nobody vouches for. Every claim is checked: offsets in
-/// the file, without hole or overlap, shape against bytes where the dtype's size is known. Errors
-/// start with `source`. Pure.
+/// Reads the header from the first bytes (at least safetensors_header_bytes of them) of an
+/// untrusted file of `file_bytes`. Checks every claim: offsets lie in the file without holes or
+/// overlap, and shapes match bytes where the dtype's size is known. Errors start with `source`.
+/// Pure.
 absl::StatusOr<SafetensorsHeader> parse_safetensors_header(std::string_view bytes,
                                                            std::uint64_t file_bytes,
                                                            std::string_view source);
-/// How many bytes, from the start of the file, the header takes: from the first kLengthBytes.
-/// INVALID_ARGUMENT for more than the file has or a header may have.
+/// Bytes from the start of the file to the end of the header, read from the first kLengthBytes.
+/// INVALID_ARGUMENT when that exceeds the file or the limit of a header.
 absl::StatusOr<std::uint64_t> safetensors_header_bytes(std::string_view first_bytes,
                                                        std::uint64_t file_bytes,
                                                        std::string_view source);
@@ -79,10 +81,10 @@ inline constexpr std::size_t kSafetensorsLengthBytes = 8;
 
 /// Whether values of this dtype can be made float32: F64 (rounded), F32, F16, BF16.
 bool is_floating_dtype(std::string_view dtype);
-/// Makes float32 of the bytes of a floating dtype: as many as `values` takes. Pure.
+/// Converts bytes of a floating dtype to float32, filling `values`. Pure.
 void decode_values(std::string_view dtype, std::string_view bytes, std::span<float> values);
 
-/// A file whose header has been read; its values are read where they are wanted. One thread.
+/// A file whose header has been read; values are read on demand. One thread.
 class SafetensorsReader {
  public:
   /// Errors start with the path.

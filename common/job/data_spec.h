@@ -1,7 +1,10 @@
 #pragma once
 
-// The job file's "data" section: where samples come from and what happens to them before the
-// network. Pure. Before: common/job/job.h reads the file. After: worker/data.
+// The job file's "data" section: where samples come from and how they are transformed before the
+// network. Pure.
+//
+// Called by: common/job/job.h, which reads the file, and worker/data. Calls:
+// common/files/json_fields.h.
 
 #include <cstdint>
 #include <filesystem>
@@ -15,7 +18,7 @@
 
 namespace poseidon {
 
-/// A part of random size and place, brought to one size; training only.
+/// A crop of random size and place, resized to one size; training only.
 struct RandomResizedCropSpec {
   std::vector<std::int64_t> size;               ///< [height, width] of what comes out
   std::vector<double> scale = {0.08, 1.0};      ///< least and greatest share of the image's area
@@ -34,11 +37,11 @@ struct ColourSpec {
   }
 };
 
-/// What happens to a sample between the file and the network, in this order.
+/// The transformations between file and network, in this order.
 struct TransformSpec {
   std::vector<std::int64_t> resize;  ///< [height, width], bilinear; empty: as it is
-  /// The shorter side becomes so long, smoothly; 0: as it is. Beside random_resized_crop in tests
-  /// only.
+  /// Resizes the shorter side to this length, with antialiasing; 0: off. Beside random_resized_crop
+  /// it applies in tests only.
   std::int64_t resize_shorter = 0;
   std::optional<RandomResizedCropSpec> random_resized_crop;  ///< in tests: shorter side, centre
   std::int64_t pad = 0;                   ///< zero pixels on every side before random_crop

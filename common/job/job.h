@@ -1,13 +1,13 @@
 #pragma once
 
-// The job file: what the operator wants trained, checked as far as the text alone tells.
+// The job file: what to train. Checked as far as the text alone allows.
 //
-// Before: common/files/json_fields.h reads JSON strictly. After:
-// coordinator/planning/job_resolver.h looks at network and data, coordinator/planning/planner.h
-// plans; the text goes to every node, which parses it again.
+// Called by: coordinator/planning/job_resolver.h, which reads network and data;
+// coordinator/planning/planner.h; every node, which receives the text and parses it again. Calls:
+// common/files/json_fields.h.
 //
-// Pure but for load_job. Errors are for people (INVALID_ARGUMENT; of load_job also the file's): the
-// key's path, the value, the remedy.
+// Pure except load_job. Errors are for people (INVALID_ARGUMENT; load_job also returns the file's
+// errors) and name the key's path, the value and the remedy.
 
 #include <cstdint>
 #include <filesystem>
@@ -29,7 +29,7 @@ namespace poseidon {
 
 struct InitSpec {
   std::uint64_t seed = 1;  ///< of the initial values and of dropout
-  /// Path of a safetensors file whose tensors take the place of initial values; empty: none.
+  /// Path of a safetensors file whose tensors replace the initial values; empty: none.
   std::string weights;
   /// Layer names in that file -> layer names of the network, where they differ.
   std::map<std::string, std::string> rename;
@@ -40,12 +40,12 @@ inline constexpr std::int64_t kDefaultChunkBytes = 2 << 20;
 struct SyncSpec {
   std::string scheme = "auto";  ///< "auto", "ps" or "sfb"; "auto" for what layer_schemes leaves out
   /// Layer name -> "auto", "ps" or "sfb": sync.scheme written as an object. Whether the names fit
-  /// the network is checked where it is known (coordinator/planning/planner.h). Empty when scheme
-  /// was a text.
+  /// the network is checked where it is known (coordinator/planning/planner.h). Empty when the
+  /// scheme was a string.
   std::map<std::string, std::string> layer_schemes;
   std::string cost = "time";  ///< "time" or "bytes": how "auto" chooses
-  /// Whether the plan changes while the job trains, when measured times stay far from what it
-  /// assumed (coordinator/planning/calibrate.h). Never where the plan is given.
+  /// Whether the plan changes during training when measured times stay far from the assumed ones
+  /// (coordinator/planning/calibrate.h). Never when the plan is given.
   bool replan = true;
   /// An earlier plan to repeat (common/plan/plan_pin.h): its path (string) until the command line
   /// tool puts the plan itself (object) in its place. null: plan anew.
@@ -66,7 +66,7 @@ struct SyncSpec {
 
 struct CheckpointSpec {
   std::int64_t every_iterations = 0;  ///< 0: never
-  std::int64_t keep = 3;              ///< of the committed ones, the newest
+  std::int64_t keep = 3;              ///< number of the newest committed checkpoints to keep
   std::int64_t replicas = 1;          ///< servers that keep each piece
 };
 
@@ -74,8 +74,8 @@ struct MembershipSpec {
   std::int64_t min_workers = 1;
   std::int64_t max_workers = 64;
   std::int64_t replace_timeout_ms = 30000;
-  /// What stays when the number of workers changes: the batch of all workers together, or each
-  /// worker's (coordinator/planning/elastic_job.h has the rule of the learning rate).
+  /// Which batch stays constant when the number of workers changes: the global one (true) or each
+  /// worker's (false) (coordinator/planning/elastic_job.h has the rule of the learning rate).
   bool keeps_global_batch = false;
 };
 
@@ -87,12 +87,12 @@ struct JobSpec {
   InitSpec init;
   DataSpec data;
   std::int64_t batch_size = 0;  ///< per worker
-  /// The batch is worked in so many equal parts, whose gradients are accumulated: divides
+  /// The batch is processed in this many equal parts, whose gradients are accumulated. Must divide
   /// batch_size.
   std::int64_t micro_batches = 1;
   /// "fp32", "tf32", "bf16" or "fp16": what products and convolutions of the engine round their
-  /// factors to; with the latter two, images and their gradients between layers too.
-  /// Parameters, sums of gradients, optimizer and wire are not touched by it.
+  /// factors to; with the latter two, images and their gradients between layers too. It does not
+  /// affect parameters, sums of gradients, optimizer and wire.
   std::string precision = "fp32";
   std::int64_t iterations = 0;
   OptimizerSpec optimizer;
@@ -112,8 +112,8 @@ absl::StatusOr<JobSpec> load_job(const std::filesystem::path& path);
 /// Makes every relative path in the job absolute against `folder`. Pure.
 void resolve_paths(JobSpec& job, const std::filesystem::path& folder);
 
-/// What is perhaps not meant so, as whole sentences that name the key; the job runs all the same.
-/// Empty for most jobs. Pure.
+/// Warnings about settings that may be mistakes, as whole sentences that name the key; the job runs
+/// anyway. Empty for most jobs. Pure.
 std::vector<std::string> job_warnings(const JobSpec& job);
 
 /// The inverse of parse_job: parse_job(job_to_json(job)) gives the same job.

@@ -1,8 +1,10 @@
 #pragma once
 
-// How large a chunk may be where servers keep second copies of checkpoints (checkpoint.replicas):
-// it goes from one to the other in one message, with the optimizer's state. Pure.
-// Before: a job's text, and the plan that it pins. After: server/store/replica_sender.h.
+// Bounds the size of chunks where servers keep second copies of checkpoints (checkpoint.replicas):
+// a chunk and its optimizer state travel to the other server in one message. Pure.
+//
+// Called by: the checks of a job and of the plan that it pins, so that
+// server/store/replica_sender.h can send every chunk. Calls: nothing.
 
 #include <cstdint>
 

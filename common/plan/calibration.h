@@ -1,9 +1,10 @@
 #pragma once
 
-// What was measured (or assumed) about the machines before planning: the numbers that a prediction
-// rests on. Part of plan.json, so that a plan can be checked and repeated. Pure.
-// Before: a measurement, or assume_calibration() in coordinator/planning/calibrate.h. After: the
-// planner.
+// Measured or assumed speeds of the machines, on which the planner's predictions rest. Part of
+// plan.json, so that a plan can be checked and repeated. Pure.
+//
+// Called by: coordinator/planning/calibrate.h fills it; coordinator/planning/planner.h uses it.
+// Calls: nothing.
 
 #include <string>
 #include <string_view>
@@ -15,22 +16,22 @@
 
 namespace poseidon {
 
-/// Defaults for what nobody measured. A worker of the first papers: a GPU that multiplies matrices
-/// at 6 TFLOP/s, 10 GbE, and one core that sums contributions and steps the optimizer.
+/// Defaults for numbers that were not measured. A worker of the first papers: a GPU that multiplies
+/// matrices at 6 TFLOP/s, 10 GbE, and one core that sums contributions and steps the optimizer.
 inline constexpr double kDefaultDeviceOpsPerS = 6e12;
 inline constexpr double kDefaultBandwidthBytesPerS = 1.25e9;
 inline constexpr double kDefaultLatencyS = 50e-6;
 inline constexpr double kDefaultServerSumBytesPerS = 4e9;
 
-/// Of one parameter layer on one worker and a whole batch. Layers without parameters count with the
-/// parameter layer before them.
+/// Times of one parameter layer on one worker for a whole batch. Layers without parameters count
+/// with the parameter layer before them.
 struct LayerTimes {
   std::string name;
   double forward_s = 0.0;
   double backward_s = 0.0;
 };
 
-/// What the NIC of a node's machine carries when only this node uses it; both directions at once.
+/// Speed of the NIC of a node's machine when only this node uses it; both directions at once.
 struct NicSpeed {
   double send_bytes_per_s = kDefaultBandwidthBytesPerS;
   double receive_bytes_per_s = kDefaultBandwidthBytesPerS;

@@ -1,13 +1,14 @@
 #pragma once
 
-// What waits to be sent on one stream, and in which order it goes. Pure; one thread, the loop.
+// The queue of one stream: which ids wait to be sent, and in which order. Pure; one thread, the
+// loop.
 //
-// Before: sync/routes (gradients, factors) or sync/chunks/chunk_service.h (parameters) has
-// something for an id. After: whoever has the stream takes the most urgent id when the message
-// before it is written, and makes the message then.
+// Called by: sync/routes (gradients, factors) and sync/chunks/chunk_service.h (parameters) push
+// ids. The stream's owner pops the most urgent id when the previous message is written, and only
+// then makes the message. Calls: nothing.
 //
-// The queue holds ids, not messages: an id waits at most once, and what is sent of it is its newest
-// content. So its memory is what it was made with, however much comes.
+// The queue holds ids, not messages: an id waits at most once, and its newest content is sent. So
+// the queue's memory is fixed at creation.
 
 #include <algorithm>
 #include <array>
@@ -21,10 +22,10 @@
 
 namespace poseidon {
 
-/// What goes first of what waits to be sent on one stream.
+/// The order in which waiting ids are sent on a stream.
 enum class SendOrder : std::uint8_t {
-  kNeed,   ///< what the next forward pass asks for first
-  kReady,  ///< what was ready first: how things are without priorities, to measure what those give
+  kNeed,   ///< first what the next forward pass needs first
+  kReady,  ///< in order of readiness: without priorities, to measure their effect
 };
 inline constexpr std::array kSendOrders = {SendOrder::kNeed, SendOrder::kReady};
 
@@ -47,7 +48,7 @@ constexpr std::optional<SendOrder> send_order_from_name(std::string_view name) {
 template <typename Id>
 class SendQueue {
  public:
-  /// For ids below `ids`, none of which waits.
+  /// An empty queue for ids below `ids`.
   explicit SendQueue(std::size_t ids, SendOrder order = SendOrder::kNeed)
       : words_((ids + 63) / 64, 0) {
     if (order == SendOrder::kNeed) return;
@@ -55,7 +56,7 @@ class SendQueue {
     links_.assign(ids + 1, {.before = end, .after = end});
   }
 
-  /// One that waits already keeps its place.
+  /// An id that waits already keeps its place.
   void push(Id id) {
     if (waits(id)) return;
     words_[word_of(id)] |= bit_of(id);
@@ -68,7 +69,7 @@ class SendQueue {
     links_[end].before = id.value();
   }
 
-  /// Harmless for one that does not wait.
+  /// No effect for an id that does not wait.
   void erase(Id id) {
     if (!waits(id)) return;
     words_[word_of(id)] &= ~bit_of(id);
@@ -79,7 +80,7 @@ class SendQueue {
     links_[link.after].before = link.before;
   }
 
-  /// The first one, removed; nothing when empty.
+  /// Removes and returns the first id; nullopt when empty.
   std::optional<Id> pop() {
     if (empty()) return std::nullopt;
     const Id id = links_.empty() ? smallest() : Id(links_.back().after);
@@ -101,7 +102,7 @@ class SendQueue {
   static std::uint64_t bit_of(Id id) { return std::uint64_t{1} << (id.value() % 64); }
   bool waits(Id id) const { return (words_[word_of(id)] & bit_of(id)) != 0; }
 
-  /// Not while it is empty.
+  /// The queue must not be empty.
   Id smallest() {
     while (words_[first_word_] == 0) ++first_word_;
     const auto bit = static_cast<std::uint32_t>(std::countr_zero(words_[first_word_]));

@@ -1,7 +1,9 @@
 #pragma once
 
-// How a layer is cut into chunks. Pure.
-// Before: the planner knows the layers. After: placement gives each chunk to a server.
+// Cuts layers into chunks. Pure.
+//
+// Called by: coordinator/planning/planner.h, which then places each chunk on a server. Calls:
+// nothing.
 
 #include <cstdint>
 #include <vector>
@@ -11,7 +13,7 @@ namespace poseidon {
 /// Bytes of one float32, the element type that chunk sizes are stated in.
 inline constexpr std::int64_t kElementBytes = 4;
 
-/// Most bytes of one chunk; every message of the data path is bounded by it.
+/// Largest chunk in bytes; it bounds every message of the data path.
 inline constexpr std::int64_t kMaxChunkBytes = std::int64_t{64} << 20;
 
 /// A contiguous element range of one layer.
@@ -21,8 +23,8 @@ struct ChunkRange {
   friend bool operator==(const ChunkRange&, const ChunkRange&) = default;
 };
 
-/// Cuts `elements` (>= 0) float32 values into ranges of `chunk_bytes` (>= 4; a rest below a whole
-/// element is left off), in order and without gaps; all equal but the last. No elements, no chunks.
+/// Cuts `elements` (>= 0) float32 values into ranges of `chunk_bytes` (>= 4; rounded down to whole
+/// elements), in order and without gaps; all are equal except the last. No elements give no chunks.
 std::vector<ChunkRange> split_into_chunks(std::int64_t elements, std::int64_t chunk_bytes);
 
 }  // namespace poseidon

@@ -1,10 +1,11 @@
 #pragma once
 
-// The plan of a job: which layers go which way, how they are cut into chunks, who owns them, who
-// talks to whom. Plain data, and what follows from it. Pure.
+// The plan of a job: each layer's scheme, its chunks, the servers that own them, and the
+// connections between nodes. Plain data and functions of it. Pure.
 //
-// Before: coordinator/planning/planner.h makes it, once per epoch. After: common/plan/plan_proto.h
-// carries it to the nodes, which check all that they hear against it; people read it as plan.json.
+// Called by: coordinator/planning/planner.h, which makes a plan once per epoch; the nodes, which
+// receive it through common/plan/plan_proto.h and check every message against it. People read it as
+// plan.json. Calls: nothing.
 //
 // Offsets and sizes count elements unless a name says bytes; predictions are seconds (`_s`).
 // Errors: INVALID_ARGUMENT, naming what does not fit.
@@ -31,19 +32,19 @@ enum class Scheme { kPs, kSfb };
 std::string_view scheme_name(Scheme scheme);        ///< "ps", "sfb"
 std::string_view norm_scope_name(NormScope scope);  ///< "none", "layer", "network"
 
-/// What a calibrated plan expects of a layer.
+/// Predicted times of a layer.
 struct LayerPrediction {
-  double ps_s = 0.0;       ///< how long the busiest NIC direction would carry it, by PS
+  double ps_s = 0.0;       ///< time that the busiest NIC direction would need for it, by PS
   double sfb_s = 0.0;      ///< likewise by SFB; 0 where SFB does not apply
-  double rebuild_s = 0.0;  ///< how long the device would rebuild its gradient by SFB
-  double stall_s = 0.0;    ///< by its scheme: how long forward stands still for it
-  double sync_s = 0.0;     ///< by its scheme: from its gradient's being ready to new parameters
+  double rebuild_s = 0.0;  ///< time in which the device would rebuild its gradient, by SFB
+  double stall_s = 0.0;    ///< by its scheme: time that the forward pass waits for it
+  double sync_s = 0.0;     ///< by its scheme: from the complete gradient to new parameters
 };
 
-/// What a calibrated plan expects of one iteration, and of the same cluster planned otherwise.
+/// Predicted times of one iteration, and of other plans for the same cluster.
 struct PlanPrediction {
   double iteration_s = 0.0;
-  double compute_s = 0.0;   ///< of one worker that has nothing to synchronise
+  double compute_s = 0.0;   ///< of one worker, without synchronisation
   double by_bytes_s = 0.0;  ///< with the schemes that move the fewest bytes
   double all_ps_s = 0.0;
   double all_sfb_s = 0.0;  ///< all layers that may go by SFB
@@ -62,7 +63,7 @@ struct PlanLayer {
   std::string type;                 ///< as in the network file, e.g. "convolution"
   std::vector<std::int64_t> shape;  ///< of the weight
   std::int64_t parameters = 0;      ///< elements of all its tensors together
-  /// In the order in which they lie; empty: one tensor without a name, and nothing differs.
+  /// In memory order; empty: one unnamed tensor whose steps do not differ.
   std::vector<PlanTensor> tensors;
   Scheme scheme = Scheme::kPs;
   std::int64_t ps_bytes = 0;   ///< per node and iteration, were it to go by PS
@@ -85,29 +86,30 @@ struct PlanChunk {
 struct Plan {
   Epoch epoch;
   std::int64_t batch_size = 0;  ///< samples per worker
-  /// Whether and for what norms servers hold steps back (common/wire/norm_wire.h).
+  /// The norms for which servers delay steps, if any (common/wire/norm_wire.h).
   NormScope norm_scope = NormScope::kNone;
-  /// How gradients go up and parameters come down; see data.proto for what is float32 all the same.
+  /// Element type of gradients and parameters on the wire; data.proto lists what is float32
+  /// regardless.
   ElementType wire_type = ElementType::kFloat32;
   SendOrder send_order = SendOrder::kNeed;    ///< on every stream
-  std::vector<std::string> worker_addresses;  ///< by rank; "" where a worker listens nowhere
+  std::vector<std::string> worker_addresses;  ///< by rank; "" where a worker does not listen
   std::vector<std::string> server_addresses;  ///< HOST:PORT by ServerIndex
   std::vector<PlanLayer> layers;
   /// Ordered by layer, then offset. Each PS layer is covered exactly once; an SFB layer has none:
   /// no server owns it, every worker steps its own copy. Empty when all layers go by SFB.
   std::vector<PlanChunk> chunks;
-  /// How PS layers were cut: no chunk has more bytes (of float32), unless sync.plan gave the
-  /// chunks. 0 where it is not known: plans of earlier versions.
+  /// Largest chunk of PS layers in bytes of float32, unless sync.plan gave the chunks. 0: unknown
+  /// (plans of earlier versions).
   std::int64_t chunk_bytes = 0;
-  /// What a worker has under way to all servers; servers to workers, and workers to each other,
-  /// have twice as much (common/transport/windows.h).
+  /// Bytes that a worker may have in flight to all servers; servers to workers, and workers to each
+  /// other, may have twice as much (common/transport/windows.h).
   std::int64_t window_bytes = kWorkerWindowBytes;
-  /// Local aggregation, by rank: through which worker's relay this one's gradients go to the
-  /// servers, summed with those of all who go the same way (sync/relay/relay.h). A leader leads
-  /// itself. The sum of all gradients is that of the groups' sums, in the order of their leaders:
-  /// so this decides the last bits. Empty: no groups, and everybody goes to the servers itself.
+  /// Local aggregation: by rank, the worker (leader) whose relay sums this worker's gradients with
+  /// those of its group and sends the sum to the servers (sync/relay/relay.h). A leader leads
+  /// itself. The total is the sum of the groups' sums in the order of their leaders, so the groups
+  /// affect the last bits. Empty: no groups; every worker sends to the servers itself.
   std::vector<WorkerRank> leaders;
-  /// Set when the plan was made with a calibration; for plan.json and status, not for the nodes.
+  /// Set when the planner had a calibration. For plan.json and status; it is not sent to nodes.
   std::optional<PlanPrediction> prediction;
   std::optional<Calibration> calibration;
 
@@ -115,11 +117,12 @@ struct Plan {
   std::uint32_t servers() const { return static_cast<std::uint32_t>(server_addresses.size()); }
 };
 
-/// Through whose relay its gradients go; its own rank where it goes to the servers itself.
+/// The worker whose relay sends this worker's gradients; its own rank where it sends them itself.
 WorkerRank leader_of(const Plan& plan, WorkerRank rank);
-/// Whose gradients go this leader's way, ascending: it alone where it goes to the servers itself.
+/// The members of this leader's group, ascending; only itself where it has no group.
 std::vector<WorkerRank> group_of(const Plan& plan, WorkerRank leader);
-/// Whom the servers hear, ascending: the leaders, or all workers without groups.
+/// The workers that send to servers, ascending: the leaders, or all workers when there are no
+/// groups.
 std::vector<WorkerRank> contributors(const Plan& plan);
 
 /// Ranks by group, ascending, in the order of their leaders; none without groups. `leaders` as in
@@ -127,8 +130,8 @@ std::vector<WorkerRank> contributors(const Plan& plan);
 std::vector<std::vector<std::uint32_t>> local_groups(const std::vector<WorkerRank>& leaders);
 
 /// Checks the invariants above (every chunk in range, PS layers covered without gap or overlap, SFB
-/// layers fully connected and without chunks, server known); what a node calls before it trusts a
-/// plan that came over the wire.
+/// layers fully connected and without chunks, server known); a node calls it before it trusts a
+/// plan from the network.
 absl::Status validate(const Plan& plan);
 
 /// The part of it about chunks: looks at layers' parameters and schemes, at chunks, and at how many

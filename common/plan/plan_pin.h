@@ -1,10 +1,11 @@
 #pragma once
 
-// What a job's sync.plan repeats of an earlier plan: the schemes, the size of what is sent and how
-// much of it is under way, who owns which chunk, and whose gradients are summed before they travel.
-// Pure.
-// Before: plan.json of a run directory, or `poseidon plan --json`. After:
-// coordinator/planning/planner.h.
+// The parts of an earlier plan that a job's sync.plan repeats: schemes, chunk size, window size,
+// the owners of chunks and the groups of local aggregation. It comes from plan.json of a run
+// directory or from `poseidon plan --json`. Pure.
+//
+// Called by: coordinator/planning/planner.h, and manifests of checkpoints. Calls:
+// common/files/json_fields.h.
 
 #include <cstdint>
 #include <string>
@@ -36,9 +37,9 @@ struct PlanPin {
 
 PlanPin pin_of(const Plan& plan);
 
-/// Takes what it knows and ignores the rest of the file. INVALID_ARGUMENT, starting with `source`,
-/// names the key of what is missing or wrong. Whether the pin fits a network is the planner's
-/// question.
+/// Reads the keys it knows and ignores the rest of the file. INVALID_ARGUMENT, starting with
+/// `source`, names the key that is missing or wrong. The planner checks whether the pin fits the
+/// network.
 absl::StatusOr<PlanPin> plan_pin_from_json(const nlohmann::json& json, std::string_view source);
 
 /// Only what a pin needs: it travels with the job.

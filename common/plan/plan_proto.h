@@ -1,7 +1,9 @@
 #pragma once
 
-// Plan <-> its message. Before: the coordinator's planner. After: the node that received
-// Assignment.
+// Converts a Plan to its message and back.
+//
+// Called by: the coordinator when it assigns a job, and the node that receives the Assignment.
+// Calls: common/plan/plan.h.
 
 #include "absl/status/statusor.h"
 #include "common/plan/plan.h"
@@ -12,7 +14,7 @@ namespace poseidon {
 /// `plan` must be valid (validate() in plan.h).
 v1::PlanMessage plan_to_message(const Plan& plan);
 
-/// Trusts nothing: the result has passed validate(); INVALID_ARGUMENT says what is wrong.
+/// Checks everything: the result has passed validate(). INVALID_ARGUMENT says what is wrong.
 absl::StatusOr<Plan> plan_from_message(const v1::PlanMessage& message);
 
 }  // namespace poseidon

@@ -1,7 +1,7 @@
 #pragma once
 
-// Which elements of a chunk belong to which tensor of its layer: tensors lie end to end, and a
-// chunk may straddle them. Pure.
+// Maps the elements of a chunk to the tensors of its layer. Tensors lie end to end, and a chunk may
+// straddle them. Pure.
 
 #include <algorithm>
 #include <cstddef>
@@ -24,11 +24,13 @@ inline std::size_t tensor_count(const PlanLayer& layer) {
   return std::max<std::size_t>(1, layer.tensors.size());
 }
 
-/// Of the elements [offset, offset + elements) of the layer, in ascending order and without gap.
+/// The parts of elements [offset, offset + elements) of the layer, in ascending order and without
+/// gaps.
 std::vector<TensorPart> tensor_parts(const PlanLayer& layer, std::int64_t offset,
                                      std::int64_t elements);
 
-/// use(index of the part, begin, size) for what [first, first + size) has of each part.
+/// Calls use(index of the part, begin, size) for the overlap of [first, first + size) with each
+/// part.
 template <typename Use>
 void for_each_part(const std::vector<TensorPart>& parts, std::size_t first, std::size_t size,
                    const Use& use) {

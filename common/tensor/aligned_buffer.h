@@ -1,16 +1,17 @@
 #pragma once
 
-// Memory of tensors and payloads, counted by whoever refers to it. By that a message is sent
-// without a copy: it holds the memory for as long as it is read, and whoever wants to overwrite it
-// looks first whether anybody still does.
+// Reference-counted memory for tensors and payloads. The count allows sending without a copy: a
+// message holds the memory while it is read, and a writer checks first whether anyone else still
+// holds it.
 //
-// Before: shards, routes and relays hold their tensors in it. After: an OutgoingMessage holds its
-// owner until it is sent, and where the other end reads it in place
-// (common/transport/paced_transport.h), until that end has let go.
+// Called by: shards, routes and relays, which keep their tensors in it. An OutgoingMessage holds
+// its owner until the message is sent, or, where the peer reads it in place
+// (common/transport/paced_transport.h), until the peer releases it. Calls:
+// common/tensor/tensor_memory.h.
 //
 // Sizes of FloatBuffer count floats, of PayloadBuffer bytes. New memory is zeroed. Any thread may
-// let go of it; one at a time changes a buffer. Errors: without memory the process ends
-// (POSEIDON_CHECK).
+// drop a reference; only one thread at a time may change a buffer. Errors: the process aborts when
+// there is no memory (POSEIDON_CHECK).
 
 #include <cstddef>
 #include <cstdint>
@@ -25,12 +26,12 @@
 
 namespace poseidon {
 
-/// Cache-line alignment of every tensor range: what vector loads and the device libraries like.
+/// Every tensor range begins on a cache line, which suits vector loads and device libraries.
 inline constexpr std::size_t kBufferAlignmentBytes = 64;
 
-/// True when nobody else holds the memory, so that it may be overwritten. use_count() alone
-/// orders nothing; counting ourselves once more is an acquire of the same counter, so the last
-/// reader's release of its reference, and its reads, are before our writes.
+/// True when nobody else holds the memory, so that it may be overwritten. use_count() alone gives
+/// no memory ordering. Taking one more reference is an acquire of the same counter, so the last
+/// reader's reads and its release come before our writes.
 template <typename T>
 bool held_by_nobody_else(const std::shared_ptr<T>& memory) {
   if (memory.use_count() != 1) return false;
@@ -38,12 +39,13 @@ bool held_by_nobody_else(const std::shared_ptr<T>& memory) {
   return acquire != nullptr;
 }
 
-/// Reference-counted float memory. A copy refers to the same floats; whoever holds one keeps them
-/// alive, which is how a message being sent protects its payload.
+/// Reference-counted float memory. A copy refers to the same floats and keeps them alive; this is
+/// how a message in flight protects its payload.
 class FloatBuffer {
  public:
   FloatBuffer() = default;
-  /// For floats that will be sent: where processes of this machine can read them (tensor_memory.h).
+  /// Allocates floats that will be sent, in memory that other processes of this machine can read
+  /// (tensor_memory.h).
   static FloatBuffer sendable(std::int64_t elements);
   explicit FloatBuffer(std::int64_t elements) : elements_(elements) {
     // calloc takes large ranges zeroed from the kernel: no page is touched before it is used.
@@ -60,7 +62,7 @@ class FloatBuffer {
   std::span<const float> floats() const {
     return {memory_.get(), static_cast<std::size_t>(elements_)};
   }
-  /// Of somebody else's allocation, sendable where that is.
+  /// Wraps existing memory; it is sendable if that memory is.
   FloatBuffer(std::shared_ptr<float> memory, std::int64_t elements)
       : memory_(std::move(memory)), elements_(elements) {}
 
@@ -75,16 +77,15 @@ class FloatBuffer {
   std::int64_t elements_ = 0;
 };
 
-/// Reference-counted bytes to be sent, for payloads that are no float32. Allocated like
-/// FloatBuffer::sendable, and under the same rule: who holds a copy of owner() finds them
-/// unchanged.
+/// Reference-counted bytes to be sent, for payloads other than float32. Allocated like
+/// FloatBuffer::sendable. The bytes do not change while anyone holds a copy of owner().
 class PayloadBuffer {
  public:
   PayloadBuffer() = default;
   static PayloadBuffer sendable(std::size_t bytes);
 
-  /// For writing, which is allowed to whoever is the only holder. When somebody else still reads
-  /// the bytes, takes fresh memory first: the old content is theirs alone from then on.
+  /// The bytes, for writing. When another holder still reads them, allocates fresh memory first and
+  /// leaves the old memory to that holder.
   std::span<std::byte> writable() {
     if (size_ > 0 && !held_by_nobody_else(memory_)) *this = sendable(size_);
     return {memory_.get(), size_};

@@ -1,19 +1,19 @@
 #pragma once
 
-// A 64-bit fingerprint of floats, by which replicas find out that they differ. Pure.
+// A 64-bit fingerprint of floats, which shows when replicas differ. Pure.
 //
-// Before: sync/client/sync_client.h has a layer's parameters in host memory. After: it travels with
-// the layer's factors (common/wire/factor_wire.h); sync/routes/sfb_route.h compares those of all
-// workers.
+// Called by: sync/client/sync_client.h, for a layer's parameters in host memory. The digest travels
+// with the layer's factors (common/wire/factor_wire.h), and sync/routes/sfb_route.h compares those
+// of all workers. Calls: nothing.
 
 #include <cstdint>
 #include <span>
 
 namespace poseidon {
 
-/// Of the bits: -0.0 and 0.0 differ. Good against accidents: two tensors that differ have different
-/// digests, but for one case in 2^60 or so. No cryptography: whoever wants can forge it. Never 0,
-/// which on the wire means absent.
+/// Hashes the bits, so -0.0 and 0.0 differ. Detects accidents: two different tensors share a digest
+/// in about one case in 2^60. It is not cryptographic and can be forged. Never 0, which means
+/// "absent" on the wire.
 std::uint64_t digest_of(std::span<const float> values);
 
 }  // namespace poseidon

@@ -1,6 +1,6 @@
 #pragma once
 
-// How the numbers of a payload are stored, and the names that job file and plan give to it. Pure.
+// The element types of payloads, and their names in the job file and in the plan. Pure.
 
 #include <cstddef>
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace poseidon {
 
-/// ElementType of data.proto, number for number.
+/// Has the same numbers as ElementType of data.proto.
 enum class ElementType : std::uint32_t { kNone = 0, kFloat32 = 1, kBfloat16 = 2, kFloat16 = 3 };
 
-/// Bytes of one element; 0 for kNone and for numbers that are none of ours.
+/// Bytes of one element; 0 for kNone and for unknown types.
 constexpr std::size_t element_bytes(ElementType type) {
   switch (type) {
     case ElementType::kFloat32:
@@ -41,7 +41,7 @@ constexpr std::string_view wire_dtype_name(ElementType type) {
   return "none";
 }
 
-/// The inverse; nothing for a name that is none of the three.
+/// The inverse; nullopt for any other name.
 constexpr std::optional<ElementType> wire_dtype_from_name(std::string_view name) {
   for (const auto type : {ElementType::kFloat32, ElementType::kBfloat16, ElementType::kFloat16}) {
     if (name == wire_dtype_name(type)) return type;

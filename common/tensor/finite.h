@@ -1,6 +1,6 @@
 #pragma once
 
-// Looks for NaN and infinities. Pure.
+// Checks tensors for NaN and infinities. Pure.
 
 #include <cstddef>
 #include <span>
@@ -9,10 +9,10 @@
 
 namespace poseidon {
 
-/// False when there is a NaN or an infinity among them.
+/// False when any value is NaN or infinite.
 bool all_finite(std::span<const float> values);
 
-/// Likewise, of elements of a 16-bit `type`.
+/// The same for elements of a 16-bit `type`.
 bool all_finite_16(ElementType type, std::span<const std::byte> encoded);
 
 }  // namespace poseidon

@@ -2,18 +2,18 @@
 
 // The loops over gradient bytes, in the widest instructions that this processor has. Pure.
 //
-// Before: common/wire/wire.h and sync/chunks/aggregator.h know what is to be added, copied or
-// converted, common/tensor/optimizer.h what a step is. After: nothing; these touch the memory.
+// Called by: common/wire/wire.h and sync/chunks/aggregator.h, to add, copy and convert;
+// common/tensor/optimizer.h, to make a step. Calls: nothing.
 //
-// There is one table of functions per instruction set: "baseline" is what the compiler makes of the
-// plain loops for the oldest processor of the architecture, and the reference; "avx2" is written
-// for AVX2 and F16C; "avx512" is the same but for the optimizer steps that have a state. All give
-// the same bits: element i depends on element i alone, the order of operations is fixed, nothing is
-// contracted, division and square root are IEEE's. The one exception: where two NaNs meet in one
+// There is one table of functions per instruction set: "baseline" is the plain loops compiled for
+// the oldest processor of the architecture, and the reference; "avx2" is written for AVX2 and F16C;
+// "avx512" differs only in the optimizer steps that have state. All give the same bits: element i
+// depends on element i alone, the order of operations is fixed, operations are never contracted,
+// and division and square root follow IEEE 754. There is one exception: where two NaNs meet in one
 // addition or multiplication, the result is a NaN, but the compiler decides which of the two.
 //
-// Sizes count elements unless they say bytes. `payload` arguments may have any address, all others
-// that of their type. Any thread.
+// Sizes count elements unless they say bytes. `payload` arguments may have any alignment; all
+// others have that of their type. Any thread.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,8 +21,8 @@
 
 namespace poseidon {
 
-/// The gradient of one element is sum[i] + last[i], or last[i] alone where `sum` is null: the last
-/// contribution meets the sum on its way into the optimizer and is never stored.
+/// The gradient of one element is sum[i] + last[i], or last[i] alone where `sum` is null. The
+/// optimizer adds the last contribution to the sum as it reads both, so their sum is never stored.
 struct GradientTerms {
   const float* sum = nullptr;
   const std::byte* last = nullptr;  ///< float32, any address
@@ -49,17 +49,17 @@ struct AdamFactors {
 struct Kernels {
   const char* name;  ///< "baseline", "avx2", "avx512"
 
-  /// memcpy for what is much larger than the caches and read later: the stores neither fetch what
-  /// they overwrite nor push others' data out of the cache. Other threads may read it after
-  /// order_stores(). (A copy that stays in the caches is memcpy, which chooses by itself.)
+  /// memcpy for data that is much larger than the caches and read later: its stores neither fetch
+  /// the overwritten lines nor evict other data from the cache. Other threads may read the copy
+  /// after order_stores(). (Use memcpy for a copy that stays in the caches.)
   void (*copy_past_caches)(std::byte* to, const std::byte* from, std::size_t bytes);
   void (*order_stores)();
 
   /// sum[i] += payload[i], float32.
   void (*add)(float* sum, const std::byte* payload, std::size_t size);
 
-  // The 16-bit formats of common/tensor/float16.h, whose functions they equal for every input, NaNs
-  // too; in payloads little endian, like every machine we run on.
+  // The 16-bit formats of common/tensor/float16.h, with the same results as its functions for every
+  // input, NaNs included. Payloads are little endian, like every supported machine.
   void (*to_bfloat16)(std::byte* payload, const float* from, std::size_t size);
   void (*to_float16)(std::byte* payload, const float* from, std::size_t size);
   void (*from_bfloat16)(float* to, const std::byte* payload, std::size_t size);
@@ -82,10 +82,11 @@ struct Kernels {
   AdamStep adamw;
 };
 
-/// The best that this processor can run, found out once.
+/// The fastest table that this processor can run; detected once.
 const Kernels& kernels();
 
-/// All that this processor can run, the baseline first, the best last: for tests and benchmarks.
+/// All tables that this processor can run, from the baseline to the fastest; for tests and
+/// benchmarks.
 std::span<const Kernels* const> supported_kernels();
 
 }  // namespace poseidon

@@ -1,14 +1,13 @@
 #pragma once
 
-// The loops of common/tensor/kernels.h, written once. Included by kernels_baseline.cc,
-// kernels_avx2.cc and kernels_avx512.cc alone, each of which brings `Lanes`: so many floats at a
-// time, with the operators
-// + - * / and the functions that `One` below has.
+// The loops of common/tensor/kernels.h, written once. Only kernels_baseline.cc, kernels_avx2.cc and
+// kernels_avx512.cc include it. Each provides `Lanes`: a vector of floats with the operators + - *
+// / and the functions of `One` below.
 //
-// Everything here is in an unnamed namespace, and neither this file nor those that include it may
-// call an inline function of another header unless it is always inlined: its code would be compiled
-// with, say, AVX-512 instructions, and the linker might then pick that copy for the whole program.
-// (The test kernels_symbols looks for such copies.)
+// Everything here is in an unnamed namespace. Neither this file nor those that include it may call
+// an inline function of another header unless it is always inlined. Otherwise that function would
+// be compiled with, say, AVX-512 instructions, and the linker might pick that copy for the whole
+// program. (The test kernels_symbols looks for such copies.)
 
 #include <cstddef>
 #include <cstdint>
@@ -17,8 +16,8 @@
 #include "common/tensor/kernels.h"
 #include "common/tensor/optimizer_rules.h"
 
-// `in` and `out` may be one array. Each loop reads and writes element i only, so there is nothing
-// carried from one turn to the next; compilers cannot see that by themselves.
+// `in` and `out` may be one array. Each loop reads and writes element i only, so no value carries
+// over between iterations; compilers cannot prove that themselves.
 #if defined(__clang__)
 #define POSEIDON_INDEPENDENT_ELEMENTS _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -29,7 +28,7 @@ namespace poseidon {
 
 namespace {
 
-/// One float at a time: the baseline, and what is left over of the others.
+/// One float at a time: the baseline, and the remainder of the wider loops.
 struct One {
   using Vector = float;
   static constexpr std::size_t kSize = 1;
@@ -58,9 +57,9 @@ struct One {
 };
 
 inline constexpr std::size_t kLineBytes =
-    64;  ///< of the caches, and of a buffer that gathers stores
+    64;  ///< bytes of a cache line and of a write-combining buffer
 
-/// Streaming stores go in whole lines: half a line costs as much.
+/// Streaming stores write whole lines, because half a line costs as much.
 inline std::size_t bytes_to_next_line(const std::byte* address, std::size_t at_most) {
   const std::size_t past = reinterpret_cast<std::uintptr_t>(address) % kLineBytes;
   const std::size_t bytes = past == 0 ? 0 : kLineBytes - past;
@@ -68,8 +67,7 @@ inline std::size_t bytes_to_next_line(const std::byte* address, std::size_t at_m
 }
 
 /// body(lanes, i) for ascending i: as many elements at a time as `Lanes` has, then one by one. Not
-/// unrolled: what limits is memory, and with several arrays in flight unrolled loops came out
-/// slower.
+/// unrolled: memory is the limit, and unrolled loops over several arrays were slower.
 template <typename Lanes, typename Body>
 void for_each(std::size_t size, const Body& body) {
   std::size_t i = 0;

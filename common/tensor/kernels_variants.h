@@ -1,6 +1,6 @@
 #pragma once
 
-// What each of the files with kernels offers to kernels.cc. Nobody else includes this.
+// The tables that the kernel files offer to kernels.cc. No other file includes this.
 
 #include "common/tensor/kernels.h"
 
@@ -9,7 +9,7 @@ namespace poseidon {
 extern const Kernels kBaselineKernels;
 #if defined(__x86_64__)
 extern const Kernels kAvx2Kernels;  ///< needs AVX2 and F16C
-/// `kernels` with what AVX-512 does better. Needs AVX-512 F to be called at all.
+/// `kernels` with the functions that AVX-512 does faster. The call itself needs AVX-512 F.
 Kernels with_avx512(const Kernels& kernels);
 #endif
 

@@ -1,12 +1,12 @@
 #pragma once
 
-// The one definition of what a step does, for servers (PS chunks), workers (SFB layers) and tests.
-// Pure; any thread.
+// The only definition of an optimizer step, for servers (PS chunks), workers (SFB layers) and
+// tests. Pure; any thread.
 //
-// Before: server/shard/shard.h has a chunk's sum complete, worker/executor_factors.h a layer's
-// factors, and, where a step needs them, the norms (common/wire/norm_wire.h). After: the kernels of
-// common/tensor/kernels.h walk over the elements; a GPU has its own (worker/engine/cuda), by the
-// formulas of optimizer_rules.h.
+// Called by: server/shard/shard.h when a chunk's sum is complete; worker/executor_factors.h when a
+// layer's factors are complete. Where a step needs norms (common/wire/norm_wire.h), it waits for
+// them first. Calls: the kernels of common/tensor/kernels.h. A GPU has its own
+// (worker/engine/cuda), with the formulas of optimizer_rules.h.
 //
 // The rules are PyTorch's (torch.optim.SGD, Adam, AdamW), so that trajectories can be compared:
 //   g <- g + weight_decay * w                         (sgd, adam)
@@ -38,7 +38,7 @@ namespace poseidon {
 
 enum class OptimizerType { kSgd, kAdam, kAdamW, kLars };
 
-/// How the steps of one tensor differ from the job's.
+/// Factors by which the steps of one tensor differ from the job's.
 struct StepMultipliers {
   double learning_rate = 1.0;  ///< 0 freezes: no step, no momentum, as if it had no gradient
   double weight_decay = 1.0;
@@ -75,7 +75,7 @@ double learning_rate_at(const OptimizerSpec& spec, Iteration iteration);
 /// How many float32 state values the optimizer keeps per parameter: 0 to 2.
 int optimizer_state_slots(const OptimizerSpec& spec);
 
-/// Over what norms must be known before a step is made: a step is held back until they are.
+/// Which norms a step needs; the step waits until they are known.
 enum class NormScope : std::uint8_t {
   kNone,
   kLayer,    ///< LARS: the norms of the layer's own tensors
@@ -83,13 +83,13 @@ enum class NormScope : std::uint8_t {
 };
 NormScope norm_scope(const OptimizerSpec& spec);
 
-/// Those norms, as sums of squares; of the mean gradient, before clipping.
+/// The norms that a step needs, as sums of squares of the mean gradient before clipping.
 struct StepNorms {
   double all_gradients = 0.0;
   TensorSquares tensor;
 };
 
-/// What the optimizer needs to know of one step, computed once and used for every chunk.
+/// The constants of one step; computed once and used for every chunk.
 struct OptimizerStep {
   OptimizerType type = OptimizerType::kSgd;
   bool nesterov = false;
@@ -109,8 +109,8 @@ OptimizerStep make_optimizer_step(const OptimizerSpec& spec, Iteration iteration
                                   float gradient_scale, const StepMultipliers& multipliers = {},
                                   const StepNorms& norms = {});
 
-/// What a step that is not frozen does to every element (common/tensor/optimizer_rules.h): the
-/// first for SGD and LARS, the second for Adam and AdamW.
+/// Factors of a step that is not frozen (common/tensor/optimizer_rules.h): SgdFactors for SGD and
+/// LARS, AdamFactors for Adam and AdamW.
 bool is_adaptive(const OptimizerStep& step);
 SgdFactors sgd_factors(const OptimizerStep& step);
 AdamFactors adam_factors(const OptimizerStep& step);
@@ -129,11 +129,11 @@ void apply_optimizer(const OptimizerStep& step, std::span<const float> gradient,
                      std::span<const float> in, std::span<float> out, std::span<float> state0,
                      std::span<float> state1, const Kernels& with = kernels());
 
-/// Rejects what cannot train: non-finite or negative rates or multipliers, nesterov without
-/// momentum, betas outside [0, 1). The message names the key as in the job file.
+/// Rejects settings that cannot train: non-finite or negative rates or multipliers, nesterov
+/// without momentum, betas outside [0, 1). The message names the key as in the job file.
 absl::Status validate(const OptimizerSpec& spec);
 
-/// Whether float32 holds it as a finite number that is not negative.
+/// Whether `value` is finite and not negative as float32.
 bool is_rate(double value);
 
 }  // namespace poseidon

@@ -1,12 +1,11 @@
 #pragma once
 
 // What an optimizer step does to one element, or to one vector of elements: the arithmetic behind
-// common/tensor/optimizer.h, written once for all processors. Before: a gradient. After: a
-// parameter and its state. Pure.
+// common/tensor/optimizer.h, written once for all processors. Pure.
 //
-// Included by common/tensor/kernels_body.h (which explains why everything here must be inlined) and
-// by the GPU's kernels. `Lanes` brings broadcast and square_root; vectors bring + - * /. Nobody may
-// contract a multiplication and an addition into one.
+// Called by: common/tensor/kernels_body.h (which explains why everything here must be inlined) and
+// the GPU's kernels. Calls: nothing. `Lanes` provides broadcast and square_root; vectors provide +
+// - * /. Compilers must not contract a multiplication and an addition.
 
 #include "common/tensor/kernels.h"
 

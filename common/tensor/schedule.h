@@ -2,12 +2,12 @@
 
 // The learning rate as a function of the iteration alone. Pure.
 //
-// Before: common/job/job_optimizer.h read it from the job file. After: common/tensor/optimizer.h
-// makes a step.
+// Called by: common/job/job_optimizer.h, which reads the schedule from the job file, and
+// common/tensor/optimizer.h, which makes steps. Calls: nothing.
 //
-// Servers step PS layers, workers step SFB layers, and the machines may differ in age: nothing here
+// Servers step PS layers and workers step SFB layers, on machines that may differ. So nothing here
 // calls std::pow, std::cos or the like, whose last bit depends on the processor. Products, sums and
-// divisions do not.
+// divisions do not depend on it.
 
 #include <cstdint>
 #include <string_view>
@@ -35,21 +35,21 @@ struct LearningRateSchedule {
   std::vector<std::int64_t> milestones_iterations;  ///< kMultiStep, ascending
   double gamma = 0.1;                               ///< kStep, kMultiStep, kExponential, kInverse
   double power = 1.0;                               ///< kInverse, kPolynomial
-  double minimum = 0.0;                             ///< kCosine: the rate that it ends with
+  double minimum = 0.0;                             ///< kCosine: the final rate
   std::int64_t end_iteration = 0;                   ///< kPolynomial, kCosine: N
   std::int64_t warmup_iterations = 0;
 };
 
 /// "constant", "step", ...: optimizer.schedule.type in the job file.
 std::string_view schedule_name(LearningRateSchedule::Type type);
-/// All of them, in the order above.
+/// All types, in the order above.
 const std::vector<LearningRateSchedule::Type>& all_schedules();
 
 /// The rate of the step that ends `iteration`. `schedule` must have passed validate().
 double learning_rate_at(const LearningRateSchedule& schedule, double base_rate,
                         Iteration iteration);
 
-/// Rejects what is no schedule; the message names the key as in the job file.
+/// Rejects an invalid schedule; the message names the key as in the job file.
 absl::Status validate(const LearningRateSchedule& schedule);
 
 /// base^exponent by squaring; the same bits on every machine.

@@ -1,15 +1,16 @@
 #pragma once
 
-// Tensor memory that other processes of this machine can read where it lies.
+// Tensor memory that other processes of this machine can read in place.
 //
-// Before: executors and shards allocate what they will send through common/tensor/tensor_memory.h.
-// After: common/transport/paced_transport.h tells peers where in the arena a payload is.
+// Called by: common/tensor/tensor_memory.h, through which executors and shards allocate what they
+// will send, and common/transport/paced_transport.h, which tells peers where in the arena a payload
+// is. Calls: the kernel.
 //
-// The memory is a memfd: it has no name that could be left behind, and the kernel frees it with the
-// last process that maps it, however that process ends. It is sealed: it cannot shrink under a
-// reader, who would die of it. Readers map it read only.
-// Readers open it as /proc/<pid>/fd/<fd>, which the kernel allows to processes of the same user
-// that see the same process ids; everybody else falls back to sockets.
+// The memory is a memfd. It has no name that could be left behind, and the kernel frees it when the
+// last process that maps it ends, however it ends. It is sealed, so it cannot shrink under a
+// reader, which would crash the reader. Readers map it read only. They open /proc/<pid>/fd/<fd>,
+// which the kernel allows to processes of the same user that see the same process ids; all others
+// fall back to sockets.
 
 #include <cstddef>
 #include <cstdint>
@@ -25,10 +26,10 @@
 
 namespace poseidon {
 
-/// Where a process's arena is, for others.
+/// Tells other processes where a process's arena is.
 struct ArenaAddress {
-  /// Hash of the kernel's boot id and the network namespace: who has a network of its own is a
-  /// machine of its own, be it a container or a host of a benchmark.
+  /// Hash of the kernel's boot id and the network namespace. A process with a network namespace of
+  /// its own counts as a machine of its own, be it a container or a benchmark's host.
   std::uint64_t machine = 0;
   std::uint32_t process_id = 0;
   std::uint32_t file_descriptor = 0;
@@ -37,28 +38,28 @@ struct ArenaAddress {
   friend bool operator==(const ArenaAddress&, const ArenaAddress&) = default;
 };
 
-/// This process's own. Any thread.
+/// This process's arena. Thread-safe.
 class SharedArena {
  public:
-  /// Address space for `capacity_bytes`; memory is taken only for what is allocated.
-  /// FAILED_PRECONDITION when the kernel cannot do it, with its reason.
+  /// Address space for `capacity_bytes`; memory is used only for what is allocated.
+  /// FAILED_PRECONDITION, with the reason, when the kernel cannot do it.
   static absl::StatusOr<std::unique_ptr<SharedArena>> create(std::uint64_t capacity_bytes);
   ~SharedArena();
   SharedArena(const SharedArena&) = delete;
   SharedArena& operator=(const SharedArena&) = delete;
 
-  /// Zeroed memory, aligned to a page; nullptr when none of that size is left.
+  /// Zeroed memory, aligned to a page; nullptr when no range of that size is free.
   void* allocate(std::size_t bytes);
-  /// What allocate returned; its memory goes back to the system at once, and whoever still reads
-  /// it elsewhere finds zeros. So only what nobody reads any more may be freed, but after
+  /// Frees what allocate returned. The memory goes back to the system at once, and another process
+  /// that still reads it finds zeros. So free only memory that nobody reads, except after
   /// keep_freed().
   void free(void* memory);
-  /// From now on freed memory stays as it is and is given to nobody, until reclaim().
+  /// From now on freed memory keeps its content and is not reused, until reclaim().
   void keep_freed();
   void reclaim();
   bool contains(const void* memory) const;
 
-  /// Where `bytes` begins in the arena; nothing when it is not wholly inside.
+  /// Offset of `bytes` in the arena; nullopt when it is not wholly inside.
   std::optional<std::uint64_t> offset_of(absl::Span<const std::byte> bytes) const;
 
   const ArenaAddress& address() const { return address_; }
@@ -83,13 +84,13 @@ class SharedArena {
 class SharedArenaView {
  public:
   /// FAILED_PRECONDITION when this process cannot read it: another machine, user or container, or
-  /// not what the address says. Opens nothing but sealed memory.
+  /// not what the address says. Opens sealed memory only.
   static absl::StatusOr<std::shared_ptr<const SharedArenaView>> open(const ArenaAddress& address);
   ~SharedArenaView();
   SharedArenaView(const SharedArenaView&) = delete;
   SharedArenaView& operator=(const SharedArenaView&) = delete;
 
-  /// Nothing when the range is not wholly inside.
+  /// nullopt when the range is not wholly inside.
   std::optional<absl::Span<const std::byte>> range(std::uint64_t offset, std::uint64_t bytes) const;
 
  private:

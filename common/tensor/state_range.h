@@ -1,6 +1,6 @@
 #pragma once
 
-// Names a part of what a layer is stepped with.
+// Names a range of a layer's parameters or optimizer state.
 
 #include <cstdint>
 

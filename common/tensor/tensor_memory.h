@@ -1,11 +1,11 @@
 #pragma once
 
-// Where tensors that will be sent are allocated: shared memory once the process has an arena, the
-// heap before and otherwise. Process-wide, like the heap that it stands in for.
+// Allocates tensors that will be sent: from shared memory once the process has an arena, otherwise
+// from the heap. Process-wide, like the heap.
 //
-// Before: common/tensor/aligned_buffer.h and executors want memory that is sent from. After:
-// common/tensor/shared_arena.h gives it, and common/transport/paced_transport.h finds payloads in
-// it.
+// Called by: common/tensor/aligned_buffer.h and executors, for memory that they send from;
+// common/transport/paced_transport.h looks payloads up in the arena. Calls:
+// common/tensor/shared_arena.h.
 
 #include <cstddef>
 
@@ -13,12 +13,12 @@
 
 namespace poseidon {
 
-/// From now on allocate_tensor_memory takes from a new arena as large as the machine's memory.
-/// Called by a daemon's main(), once, first. FAILED_PRECONDITION when this machine cannot; then all
-/// stays as it was.
+/// Makes allocate_tensor_memory use a new arena as large as the machine's memory. A daemon's main()
+/// calls it once, first. FAILED_PRECONDITION when the machine does not support it; the heap is used
+/// then.
 absl::Status share_tensor_memory();
 
-/// The process's arena; nullptr without.
+/// The process's arena; nullptr when it has none.
 SharedArena* tensor_arena();
 
 /// Zeroed and aligned to kBufferAlignmentBytes at least; nullptr when there is no memory. Any
@@ -26,9 +26,10 @@ SharedArena* tensor_arena();
 void* allocate_tensor_memory(std::size_t bytes);
 void free_tensor_memory(void* memory);
 
-/// For the end of streams: what was sent through shared memory counts where it is until the epoch
-/// is over, but nobody here knows any more who still reads it. Between the two, what is freed stays
-/// as it is (SharedArena::keep_freed); before the process ends, for good. Nothing without an arena.
+/// For the end of streams. Peers may read payloads in shared memory until the epoch is over, but
+/// once the streams have ended this process no longer knows who reads them. Between these two
+/// calls, freed memory keeps its content (SharedArena::keep_freed). Before the process ends, only
+/// the first is called. No effect without an arena.
 void keep_freed_tensor_memory();
 void reclaim_tensor_memory();
 

@@ -3,9 +3,9 @@
 // The seam to blocking work: tasks run one after the other, somewhere else. The real one has a
 // thread; in simulations they run on the loop.
 //
-// Before: server/store/checkpoint_keeper.h, coordinator/cluster/cluster.h or
-// common/grpc/grpc_transport.cc has what would hold up its own thread. After: the disk, or a
-// connection; a task says itself whom it tells.
+// Called by: server/store/checkpoint_keeper.h, coordinator/cluster/cluster.h and
+// common/grpc/grpc_transport.cc, for work that would block their own thread. Calls: the tasks,
+// which use the disk or a connection and report their results themselves.
 
 #include <condition_variable>
 #include <deque>
@@ -21,8 +21,8 @@ namespace poseidon {
 class Background {
  public:
   virtual ~Background() = default;
-  /// Any thread. Tasks run in the order of the calls, one at a time. Whoever calls bounds how many
-  /// wait.
+  /// Any thread. Tasks run in the order of the calls, one at a time. The caller bounds the number
+  /// of waiting tasks.
   virtual void enqueue(std::function<void()> task) = 0;
 };
 
@@ -50,7 +50,7 @@ class BackgroundThread final : public Background {
       std::function<void()> task;
       {
         std::unique_lock lock(mutex_);
-        // Without a deadline on purpose: this thread's whole life is to wait for work or its end.
+        // No deadline, on purpose: this thread only waits for work or for its end.
         changed_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
         if (stopping_) return;
         task = std::move(tasks_.front());
@@ -67,7 +67,7 @@ class BackgroundThread final : public Background {
   std::thread thread_;  ///< last: it uses all above
 };
 
-/// The twin for simulations: tasks take their turn on a loop, after a delay.
+/// The twin for simulations: tasks run on a loop, after a delay.
 class BackgroundOnLoop final : public Background {
  public:
   /// `loop` outlives it.

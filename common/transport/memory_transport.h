@@ -2,7 +2,9 @@
 
 // The in-memory twin of the network: any number of nodes in one thread, on a manual clock, with
 // every delay, cut, repetition and change of order drawn from one seed. The same seed gives the
-// same run. Whoever drives it may kill and freeze nodes and part them from each other.
+// same run. The test may kill, freeze and partition nodes.
+//
+// Called by: tests and simulations. Calls: the handlers of common/transport/transport.h.
 
 #include <cstdint>
 #include <functional>
@@ -28,9 +30,9 @@ struct MemoryFaults {
   double cut = 0.0;
   double duplicate = 0.0;  ///< delivered twice
   double reorder = 0.0;    ///< may overtake messages before it on the same stream
-  /// A real network stops failing sooner or later: no faults are drawn after so many.
+  /// A real network stops failing sooner or later: after this many faults no more are drawn.
   std::int64_t max_faults = 1000;
-  /// What a silent other side is taken for dead after, as with a real transport's keepalive.
+  /// A peer that is silent for this long counts as dead, as with a real transport's keepalive.
   Nanoseconds keepalive{Milliseconds(10000)};
 };
 
@@ -45,13 +47,13 @@ class MemoryNetwork {
   /// Streams to this address repeat no message and change no order; they may be cut.
   void keep_order(const std::string& address) { in_order_.insert(address); }
 
-  /// The process is gone: nothing of it runs any more, and what listened does not. `silently`: its
-  /// machine went with it, and others hear of it by their keepalive only.
+  /// Ends the process: none of its events run any more and it listens no longer. `silently`: its
+  /// machine fails, too, so peers notice only by their keepalive.
   void kill(const std::string& endpoint, bool silently);
-  /// The process stands still: what happens to it waits for thaw.
+  /// Suspends the process: its events wait for thaw.
   void freeze(const std::string& endpoint);
   void thaw(const std::string& endpoint);
-  /// Nothing reaches the one from the other, in both directions; what is sent waits, and after the
+  /// Cuts the network between the two, in both directions. Sent messages wait, and after the
   /// keepalive the streams break.
   void part(const std::string& one, const std::string& other);
   void join(const std::string& one, const std::string& other);
@@ -63,8 +65,7 @@ class MemoryNetwork {
   std::int64_t cuts() const { return cuts_; }
   std::int64_t duplicates() const { return duplicates_; }
   std::int64_t reorders() const { return reorders_; }
-  /// Messages written and not yet taken by their receiver, at most so far on any one stream
-  /// direction.
+  /// The most messages so far that were written and not yet received in one direction of a stream.
   std::size_t max_queued_messages() const { return max_queued_; }
 
  private:
@@ -100,7 +101,7 @@ class MemoryNetwork {
   std::map<std::string, std::unique_ptr<Endpoint>> endpoints_;
   std::map<std::string, Listener> listeners_;  ///< by address
   std::set<std::string> in_order_;
-  std::map<Pair, std::uint64_t> parted_;  ///< and which parting it is
+  std::map<Pair, std::uint64_t> parted_;  ///< and the number of the partition
   std::uint64_t partings_ = 0;
   std::vector<std::weak_ptr<Pipe>> pipes_;
   std::int64_t faults_drawn_ = 0, cuts_ = 0, duplicates_ = 0, reorders_ = 0;

@@ -1,18 +1,18 @@
 #pragma once
 
-// A transport whose streams keep little under way, and leave payloads where they are when both ends
-// run on one machine.
+// A transport whose streams keep few bytes in flight, and that passes payloads through shared
+// memory when both ends run on one machine.
 //
-// Wraps another transport, which carries everything: the messages, their order, the end of a stream
-// and its reason, and the peer's death. So nothing of the contract in transport.h changes, and a
-// stream to an end that is not ours (a stock gRPC client) falls back to plain messages by itself.
+// It wraps another transport, which carries everything: the messages, their order, the end of a
+// stream and its reason, and the peer's death. So the contract of transport.h is unchanged, and a
+// stream to a foreign peer (a stock gRPC client) falls back to plain messages.
 //
-// Before: routes, shards and relays write a message. After: the transport below
-// (common/grpc/grpc_transport.h, with TLS by common/grpc/sealed_transport.h) carries it.
+// Called by: routes, shards and relays, which write messages. Calls: the transport below
+// (common/grpc/grpc_transport.h, with TLS common/grpc/sealed_transport.h).
 //
-// How two ends agree (proto/poseidon/v1/stream.proto)
+// How two ends negotiate (proto/poseidon/v1/stream.proto)
 //  1. The connecting end sends an offer: where its arena is, if it has one. It holds its messages
-//     back until the answer.
+//     back until it gets the answer.
 //  2. The accepting end tries to map the arena, and answers with whether it could and where its own
 //     is.
 //  3. From then on every message has a StreamHeader in front, which tells the other end's progress;
@@ -20,29 +20,28 @@
 //     is told by offset and size.
 // An end that begins with a plain message gets plain messages.
 //
-// Pace. The sender is told that a message is written (on_written) only while what the peer's
-// handler has not taken yet is less than the stream's window. A transport by itself would swallow
-// many megabytes into socket buffers: then urgent chunks wait behind them, and memory that was warm
-// when it was written is cold when it is read (measured: bench/RESULTS.md). The streams of
-// a transport go out through one link, so they share a window: a stream's is kWindowBytes, and less
-// where more streams are under way. It is the taking that counts, not the answer, so no two streams
-// can wait for each other; and two messages may always go, so none waits for another's share. The
-// sender asks for progress when half of its window is under way, and hears of it with the next
-// message the other way, or by itself.
+// Pace. The sender gets on_written only while the peer's handler has less than the stream's window
+// still to take. An unpaced transport would put many megabytes into socket buffers: urgent chunks
+// would wait behind them, and data that was in the cache when written would be out of it when read
+// (measured: bench/RESULTS.md). The streams of a transport share one link, so they share a window:
+// a stream's part is kWindowBytes, or less when more streams are busy. A message counts as taken
+// when the handler receives it, not when it answers, so streams cannot deadlock. Two messages may
+// always be in flight, so no stream waits for another's part. The sender asks for progress when
+// half of its window is in flight. The peer reports it with its next message, or in a message of
+// its own.
 //
-// That news waits behind what its end has under way. With windows of one size at both ends a stream
-// cannot carry more one way than it carries the other: a worker that is behind the others, and so
-// sends when they have nothing to send, was sent its parameters no faster than its gradients left,
-// and stayed behind for ever. So a server's window is twice a worker's. Between workers both ends
-// have the same: whoever had more was served before the others, always (measured:
-// bench/RESULTS.md).
+// A progress report waits behind what its sender has in flight. With equal windows at both ends a
+// stream cannot carry more in one direction than in the other: a worker that was behind received
+// its parameters no faster than its gradients left, and never caught up. So a server's window is
+// twice a worker's. Between workers both windows are equal, because a worker with a larger one was
+// always served first (measured: bench/RESULTS.md).
 //
-// Shared memory. A payload is read in place, so its owner must not change it before the reader has
-// let it go. The reader says so in a later header (`released`); until then the sender holds
-// OutgoingMessage::payload_owner. A stream that ends releases all: what the peer still holds of a
-// dead stream keeps its memory but not its meaning.
+// Shared memory. A payload is read in place, so its owner must not change it before the reader
+// releases it. The reader reports that in a later header (`released`); until then the sender holds
+// OutgoingMessage::payload_owner. The end of a stream releases all: what the peer still holds of a
+// dead stream stays mapped, but its content may change.
 //
-// Bounds: a paused end holds at most what the window lets through.
+// Bounds: a paused end holds at most one window.
 
 #include <algorithm>
 #include <atomic>
@@ -57,19 +56,20 @@
 
 namespace poseidon {
 
-/// Under way in one direction of a stream, at most: two chunks of the largest size that is chosen
-/// by itself keep both ends busy. At 100 Gbit/s it is 0.3 ms of the wire, above the round trip of
-/// any local network.
+/// Most bytes in flight in one direction of a stream. Two chunks of the largest automatic size keep
+/// both ends busy. At 100 Gbit/s it is 0.3 ms of the wire, above the round trip of any local
+/// network.
 inline constexpr std::uint64_t kWindowBytes = 4 << 20;
-/// However small they are.
+/// Most messages in flight, however small.
 inline constexpr std::uint64_t kWindowMessages = 64;
 
-/// What a transport may have under way on all of its streams together. Loop only, but for resize.
+/// The bytes that a transport may have in flight on all of its streams together. Loop only, but for
+/// resize.
 class SharedWindow {
  public:
   explicit SharedWindow(std::int64_t bytes) { resize(bytes); }
   void resize(std::int64_t bytes) { bytes_ = static_cast<std::uint64_t>(bytes); }
-  /// Of each stream that is under way.
+  /// The part of each busy stream.
   std::uint64_t share() const {
     return std::min(kWindowBytes, bytes_.load(std::memory_order_relaxed) /
                                       std::max<std::uint64_t>(1, busy_streams_));
@@ -79,10 +79,10 @@ class SharedWindow {
 
  private:
   std::atomic<std::uint64_t> bytes_;
-  std::uint64_t busy_streams_ = 0;  ///< have messages under way
+  std::uint64_t busy_streams_ = 0;  ///< streams with messages in flight
 };
 
-/// Payload bytes that this process sent to ends of ours.
+/// Payload bytes that this process sent to Poseidon peers.
 struct PacedTraffic {
   std::atomic<std::uint64_t> shared_bytes{0};  ///< read by the peer in place
   std::atomic<std::uint64_t> sent_bytes{0};    ///< through the transport below
@@ -90,9 +90,9 @@ struct PacedTraffic {
 
 class PacedTransport final : public Transport {
  public:
-  /// `inner` and `arena` must outlive it, and it its streams. `arena` is what this process sends
-  /// from; null: it shares no memory, and reads nobody's. `window_bytes` > 0: what its streams may
-  /// have under way together (common/transport/windows.h).
+  /// `inner` and `arena` must outlive it, and it must outlive its streams. `arena` holds what this
+  /// process sends; null: no shared memory in either direction. `window_bytes` > 0: what its
+  /// streams may have in flight together (common/transport/windows.h).
   PacedTransport(Transport* inner, SharedArena* arena,
                  std::int64_t window_bytes = kWorkerWindowBytes);
   ~PacedTransport() override;
@@ -105,8 +105,8 @@ class PacedTransport final : public Transport {
   }
   Nanoseconds now() const override { return inner_->now(); }
 
-  /// From any thread; `bytes` > 0. What is under way stays so, and a stream that waits may go on
-  /// with the next news of what was taken.
+  /// From any thread; `bytes` > 0. Messages in flight are not affected; a waiting stream may
+  /// continue at the next progress report.
   void set_window(std::int64_t bytes) { window_.resize(bytes); }
 
   const PacedTraffic& traffic() const { return traffic_; }

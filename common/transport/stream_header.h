@@ -1,10 +1,10 @@
 #pragma once
 
-// What two ends of ours tell each other in front of each message: StreamHeader of
+// The header that two Poseidon peers put in front of each message: StreamHeader of
 // proto/poseidon/v1/stream.proto, encoded and decoded without allocation. Pure.
 //
-// Before: common/transport/paced_transport.cc has a message to send, or got one. After: it goes in
-// front of the message's prefix; of one that came, the receiver gets what is behind it.
+// Called by: common/transport/paced_transport.cc, which prepends the header to each message it
+// sends and strips it from each it receives. Calls: common/wire/protobuf_walk.h.
 
 #include <array>
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace poseidon {
 
-/// Without its offer, which only the first message of each side has.
+/// Without the offer, which only the first message of each side has.
 struct StreamHeader {
   static constexpr std::size_t kMaxReleased = 16;
 
@@ -48,7 +48,7 @@ struct DecodedStreamHeader {
 /// released messages than one header may have, or a number cut short.
 absl::StatusOr<DecodedStreamHeader> decode_stream_header(const Bytes& message);
 
-/// Whether the message is the first of an end of ours: begins with StreamHeader.offer.
+/// Whether the message is the first from a Poseidon peer, that is, begins with StreamHeader.offer.
 bool begins_with_offer(const Bytes& message);
 
 }  // namespace poseidon

@@ -2,15 +2,16 @@
 
 // The transport seam: bidirectional streams of messages, one event loop.
 //
-// Before: routes and shards decide what to say. After: bytes on a socket (grpc_transport.h) or in a
-// queue of the same process (memory_transport.h, the twin, driven by a seed).
+// Called by: routes, shards, relays and stores, which decide what to send. Calls: an
+// implementation, which moves bytes over sockets (common/grpc/grpc_transport.h) or through queues
+// of one process (memory_transport.h, the twin, driven by a seed).
 //
 // Concurrency contract
 //  1. Every Transport has one loop. All events (StreamHandler, Acceptor, posted functions, timers)
-//     run on it, one at a time; whoever lives on the loop needs no locks.
+//     run on it, one at a time, so code on the loop needs no locks.
 //  2. `post` may be called from any thread. Everything else is called on the loop only.
 //  3. A stream delivers messages in order and whole, or closes. After on_closed, or once the Stream
-//     object is destroyed, its handler hears nothing more.
+//     object is destroyed, its handler gets no more events.
 //  4. Bounds: one message being written per stream (the caller keeps the queue, and so the order),
 //     one message being read; while reads are paused, the sender is held back by flow control.
 //  5. No call delivers an event before it returns. A handler may destroy any stream, its own
@@ -42,7 +43,7 @@ struct Bytes {
   }
 };
 
-/// A copy in one piece, of what is small.
+/// A contiguous copy; for small messages.
 inline std::string joined(const Bytes& bytes) {
   std::string text;
   text.reserve(bytes.size());
@@ -90,10 +91,10 @@ class StreamHandler {
   virtual ~StreamHandler() = default;
   /// A whole message. `message` may be kept (it owns its memory).
   virtual ReadNext on_message(Bytes message) = 0;
-  /// The transport took the last write; the next may be given.
+  /// The transport accepted the last write; the next may follow.
   virtual void on_written() = 0;
-  /// Last event. OK: the other side ended cleanly. UNAVAILABLE: cut, or never connected; what was
-  /// written may or may not have arrived. Any other code is the other side's refusal, with its
+  /// Last event. OK: the other side ended cleanly. UNAVAILABLE: cut, or never connected; written
+  /// messages may or may not have arrived. Any other code is the other side's refusal, with its
   /// reason.
   virtual void on_closed(const absl::Status& status) = 0;
 };
@@ -110,13 +111,13 @@ class Stream {
   virtual void close(const absl::Status& status) = 0;
   /// For messages: "10.0.0.3:4711".
   virtual std::string peer() const = 0;
-  /// Of a stream that was opened here and has heard from the other end: where one more connection
-  /// reaches the same machine, without a name to look up.
+  /// For a stream opened here that has received from the peer: the address at which another
+  /// connection reaches the same machine, without a name lookup.
   virtual std::string reached() const { return peer(); }
 };
 
 /// Called for every stream that another node opens. The handler lives until its on_closed or until
-/// the owner of `stream` destroys it; it is owned by whoever implements the Acceptor.
+/// the owner of `stream` destroys it; the Acceptor's implementation owns it.
 class Acceptor {
  public:
   virtual ~Acceptor() = default;

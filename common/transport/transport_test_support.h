@@ -1,6 +1,8 @@
 #pragma once
 
-// What tests of transports (transport_test.cc, grpc_transport_test.cc) have at both ends.
+// Handlers and acceptors for tests of transports.
+//
+// Called by: transport_test.cc, grpc_transport_test.cc. Calls: common/transport/transport.h.
 
 #include <atomic>
 #include <chrono>
@@ -58,7 +60,7 @@ class Recorder final : public StreamHandler {
   std::optional<absl::Status> closed_;
 };
 
-/// Of one stream that is opened to it.
+/// Accepts one stream.
 class OneStream final : public Acceptor {
  public:
   StreamHandler* on_accept(std::unique_ptr<Stream> stream) override {

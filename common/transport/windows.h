@@ -1,21 +1,21 @@
 #pragma once
 
-// How much a process may have under way to all others together, that is sent and not yet taken by
-// their handlers. A plan says it for workers; the others follow. Bytes.
+// The bytes that a process may have in flight to all others together, that is, sent and not yet
+// taken by their handlers. The plan sets it for workers; the other windows follow from it.
 //
-// Before: coordinator/planning/message_sizes.h chooses it with the size of chunks. After:
-// common/transport/paced_transport.h holds its streams to it.
+// Called by: coordinator/planning/message_sizes.h, which chooses the window with the chunk size;
+// the nodes, which pass it to common/transport/paced_transport.h. Calls: nothing.
 
 #include <cstdint>
 
 namespace poseidon {
 
-/// From a worker to all servers, but for two messages on each: what an urgent chunk finds in front
-/// of it on the wire, 13 ms at 10 Gbit/s. Where links are busier than devices less is slower: they
-/// run dry before the news of what was taken is back (measured: bench/RESULTS.md).
+/// From a worker to all servers, plus two messages on each: an urgent chunk waits behind it on the
+/// wire, 13 ms at 10 Gbit/s. Where links are busier than devices, less is slower: the links run dry
+/// before the progress report is back (measured: bench/RESULTS.md).
 inline constexpr std::int64_t kWorkerWindowBytes = 16 << 20;
-/// Where devices are busier than links: what waits for the first layer's chunks counts for more
-/// than a link that now and then has nothing to send.
+/// For devices that are busier than links: the delay of the first layer's chunks costs more than a
+/// link that is idle now and then.
 inline constexpr std::int64_t kShortWorkerWindowBytes = kWorkerWindowBytes / 2;
 
 inline constexpr std::int64_t kMinWorkerWindowBytes = 64 << 10;

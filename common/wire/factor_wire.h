@@ -3,9 +3,9 @@
 // Encoding of messages between workers: ordinary protobuf bytes (proto/poseidon/v1/factors.proto),
 // handled without copying the payload. Pure.
 //
-// Before: sync/routes/sfb_route.h chose what to send. After: transport.h moves prefix and
-// payload. On the way in: transport.h delivers Bytes, decode_factor finds header and payload in
-// them, and the route checks the header against its plan before it touches memory.
+// Called by: sync/routes/sfb_route.h. To send, it encodes a prefix and hands prefix and payload to
+// transport.h. On receipt, decode_factor splits Bytes into header and payload, and the route checks
+// the header against its plan before it touches memory. Calls: common/wire/protobuf_walk.h.
 
 #include <cstdint>
 #include <optional>
@@ -55,7 +55,7 @@ struct DecodedFactor {
 MessagePrefix encode_prefix(const FactorHeader& header, std::size_t payload_bytes);
 
 /// Any valid FactorMessage in any field order and any split into pieces. INVALID_ARGUMENT for bytes
-/// that are none. Does not judge the values: see check_against_plan.
+/// that are none. Does not check the values: see check_against_plan.
 absl::StatusOr<DecodedFactor> decode_factor(const Bytes& message);
 
 /// The factors of a layer that goes by SFB.
@@ -68,15 +68,15 @@ struct FactorShape {
   std::int64_t input_elements() const { return rows * inputs; }      ///< of one worker's X
   bool has_bias() const { return parameters > outputs * inputs; }
 };
-/// Of a layer of a valid plan; nothing for a layer that does not go by SFB.
+/// Of a layer of a valid plan; nullopt for a layer that does not go by SFB.
 std::optional<FactorShape> factor_shape(const Plan& plan, LayerIndex layer);
 
-/// How many pieces of `piece_elements` a tensor is sent in, the last one shorter.
+/// Number of pieces of `piece_elements` that a tensor is sent in; the last may be shorter.
 std::int64_t piece_count(std::int64_t elements, std::int64_t piece_elements);
 
 /// The checks that need the plan alone: version, epoch, rank, layer, and for each kind rows,
-/// offset, element type and size of the payload. What only the route can know (iteration, and who
-/// may send what) is its own business.
+/// offset, element type and size of the payload. The route itself checks the iteration and who may
+/// send what.
 Objection check_against_plan(const FactorHeader& header, std::size_t payload_bytes,
                              const Plan& plan, std::int64_t piece_elements);
 

@@ -1,18 +1,19 @@
 #pragma once
 
-// In which order one of many serves all its receivers. Pure.
+// The order in which one of many senders serves its receivers. Pure.
 //
-// Before: sync/chunks/chunk_service.h, sync/links/chunk_links.h or sync/client/factor_exchange.h
-// has something for several streams. After: it looks at their queues in this order.
+// Called by: sync/chunks/chunk_service.h, sync/links/chunk_links.h and
+// sync/client/factor_exchange.h, which serve the queues of their streams in this order. Calls:
+// nothing.
 
 #include <cstddef>
 
 namespace poseidon {
 
-/// Whom the `sender`th of many serves as its `turn`th receiver of `receivers`. Each begins with the
-/// one after its own number, so that all receivers' cards are busy from the start: were the first
-/// always 0, everybody's first bytes would queue for the card of one machine, and the last one of
-/// all would wait longest in every iteration (measured: bench/RESULTS.md).
+/// The receiver (of `receivers`) that sender number `sender` serves in its `turn`th turn. Each
+/// sender begins with the receiver after its own number, so that all receivers' NICs are busy from
+/// the start. If all began with receiver 0, their first bytes would queue for one NIC, and the last
+/// receiver would wait longest in every iteration (measured: bench/RESULTS.md).
 constexpr std::size_t receiver_in_turn(std::size_t sender, std::size_t turn,
                                        std::size_t receivers) {
   return (sender + 1 + turn) % receivers;

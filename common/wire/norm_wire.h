@@ -1,10 +1,11 @@
 #pragma once
 
-// The payloads of norms and totals (data.proto: CHUNK_KIND_NORMS, CHUNK_KIND_TOTALS), and who gets
-// them. Pure.
+// The payloads of norms and totals (data.proto: CHUNK_KIND_NORMS, CHUNK_KIND_TOTALS), and which
+// workers get them. Pure.
 //
-// Before: server/shard/shard.h has a chunk's gradient complete. After: sync/routes/norm_book.h adds
-// up, and the totals come back to the shard.
+// Called by: server/shard/shard.h when a chunk's gradient is complete; sync/routes/norm_book.h,
+// which adds up the norms and sends the totals back to the shard. Calls:
+// common/wire/protobuf_walk.h.
 
 #include <cstddef>
 #include <string>
@@ -17,14 +18,14 @@
 
 namespace poseidon {
 
-/// What the step of a chunk waits for.
+/// The totals that a chunk's step waits for.
 struct StepTotals {
   double all_gradients = 0.0;          ///< squares of the network's; 0 unless NormScope::kNetwork
-  std::vector<TensorSquares> tensors;  ///< the whole tensor's, for each part of the chunk
+  std::vector<TensorSquares> tensors;  ///< of the whole tensor, for each part of the chunk
 };
 
-/// Whether this worker is told the squares of chunks: worker 0, who sends the totals, and where
-/// layers that go by SFB wait for the network's norm, everybody.
+/// Whether this worker receives the squares of chunks: worker 0, which sends the totals, and every
+/// worker where SFB layers wait for the network's norm.
 bool hears_norms(const Plan& plan, WorkerRank rank);
 
 std::size_t norms_bytes(std::size_t parts);
@@ -32,7 +33,8 @@ std::size_t totals_bytes(std::size_t parts);
 std::string encode_norms(const std::vector<TensorSquares>& parts);
 std::string encode_totals(const StepTotals& totals);
 
-/// The payload must have the right size. INVALID_ARGUMENT for values that no sum of squares has.
+/// The payload must have the right size. INVALID_ARGUMENT for values that cannot be sums of
+/// squares.
 absl::StatusOr<std::vector<TensorSquares>> decode_norms(const Bytes& payload);
 absl::StatusOr<StepTotals> decode_totals(const Bytes& payload);
 

@@ -3,10 +3,8 @@
 // Protobuf's wire format by hand (protobuf.dev/programming-guides/encoding), for messages whose
 // payload must not be copied: a field is a varint tag (number << 3 | type) and a value. Pure.
 //
-// Before: common/transport/transport.h delivers a message in pieces, or somebody has a header to
-// send. After: whoever has such messages (common/wire/wire.cc, factor_wire.cc, store_wire.cc and
-// others) finds fields and payload, or has a prefix. Not for messages without a payload: those are
-// the library's.
+// Called by: the encoders and decoders of such messages (common/wire/wire.cc, factor_wire.cc,
+// store_wire.cc and others). Calls: nothing. Messages without a payload use the protobuf library.
 
 #include <algorithm>
 #include <array>
@@ -34,7 +32,7 @@ inline void append_tag(MessagePrefix& out, std::uint32_t field, WireType type) {
   append_varint(out, (static_cast<std::uint64_t>(field) << 3) | type);
 }
 
-/// proto3: the default is absent.
+/// proto3 omits the default value.
 inline void append_field(MessagePrefix& out, std::uint32_t field, std::uint64_t value) {
   if (value == 0) return;
   append_tag(out, field, kVarint);
@@ -80,7 +78,7 @@ class Cursor {
     return true;
   }
 
-  /// Moves on by `length`; where `taken` is given, it gets the pieces passed over.
+  /// Skips `length` bytes; `taken`, if given, gets the skipped pieces.
   bool skip(std::uint64_t length, Bytes* taken) {
     if (length > remaining_) return false;
     while (length > 0) {
@@ -112,8 +110,7 @@ class Cursor {
 
 /// Walks all fields of a message: `on_number(field, type, value)` for each varint and fixed64; the
 /// field `payload_field` is put into `payload` (the last occurrence counts, as protobuf wants it);
-/// the rest is passed over. `message_name` is for the INVALID_ARGUMENT of bytes that are no
-/// message.
+/// the rest is skipped. INVALID_ARGUMENT, naming `message_name`, for bytes that are not a message.
 template <typename OnNumber>
 absl::Status walk_message(const Bytes& message, const char* message_name,
                           std::uint32_t payload_field, Bytes& payload, const OnNumber& on_number) {
@@ -157,11 +154,11 @@ absl::Status walk_message(const Bytes& message, const char* message_name,
   return absl::OkStatus();
 }
 
-/// A field's value where only 32 bits can be right: beyond them the largest, which no plan knows.
+/// Clamps a value to 32 bits; the maximum occurs in no plan, so it fails later checks.
 inline std::uint32_t narrow(std::uint64_t wide) {
   return wide > 0xFFFFFFFFull ? 0xFFFFFFFFu : static_cast<std::uint32_t>(wide);
 }
-/// Likewise for signed numbers: beyond 2^63 no plan goes.
+/// The same for signed numbers; no plan goes beyond 2^63.
 inline std::int64_t to_signed(std::uint64_t wide) {
   return wide > 0x7FFFFFFFFFFFFFFFull ? INT64_MAX : static_cast<std::int64_t>(wide);
 }

@@ -1,10 +1,10 @@
 #pragma once
 
-// Names of checkpoints: a snapshot is one consistent iteration of one epoch, a piece a part of it
-// that one server keeps. Pure.
+// Names of checkpoints: a snapshot is the state at one iteration of one epoch; a piece is a part of
+// it that one server keeps. Pure.
 //
-// Before: an epoch and an iteration that is saved. After: stores, manifests and messages name it by
-// one number, people by two.
+// Called by: stores, manifests and messages, which name a snapshot by one number; messages for
+// people, which name epoch and iteration. Calls: nothing.
 
 #include <cstdint>
 #include <optional>
@@ -18,10 +18,10 @@ namespace poseidon {
 /// Names one checkpoint in every server's store; grows with epoch and iteration.
 using SnapshotId = StrongId<struct SnapshotIdTag, std::uint64_t>;
 
-/// Iterations that fit beside an epoch in a SnapshotId; jobs are refused beyond (common/job/job.h
-/// bounds them far below).
+/// Bits of the iteration in a SnapshotId; longer jobs are refused (common/job/job.h bounds them far
+/// below).
 inline constexpr int kSnapshotIterationBits = 40;
-/// Epochs are below it.
+/// Upper bound (exclusive) of epochs.
 inline constexpr std::uint64_t kEpochs = std::uint64_t{1} << (64 - kSnapshotIterationBits);
 SnapshotId snapshot_id(Epoch epoch, Iteration iteration);
 Epoch snapshot_epoch(SnapshotId id);
@@ -35,9 +35,9 @@ using PieceId = StrongId<struct PieceIdTag, std::uint32_t>;
 
 /// Why a node's part of a checkpoint is not stored.
 enum class MissingPart {
-  kFailed,   ///< nor will a later one be, as far as is known: the disk, the network
-  kTooLate,  ///< training was beyond the iteration when it was asked for
-  kBusy,     ///< earlier ones took up all room: a later one may find some
+  kFailed,   ///< later ones will probably fail, too: the disk, the network
+  kTooLate,  ///< training had passed the iteration when the request came
+  kBusy,     ///< earlier parts took all the space; a later one may succeed
 };
 
 }  // namespace poseidon

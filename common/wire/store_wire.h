@@ -3,7 +3,8 @@
 // Encoding of messages to and from a server's store of checkpoint pieces: ordinary protobuf bytes
 // (proto/poseidon/v1/store.proto), handled without copying the payload. Pure.
 //
-// Before: common/checkpoint/store_client.h asks. After: server/store/store_service.h answers.
+// Called by: common/checkpoint/store_client.h, which asks, and server/store/store_service.h, which
+// answers. Calls: common/wire/protobuf_walk.h.
 
 #include <cstdint>
 #include <string_view>
@@ -27,14 +28,14 @@ enum class StoreOperation : std::uint32_t {
   kReadHeld = 7,
 };
 
-/// Most optimizer slots that go with a parameter.
+/// Most optimizer slots of a parameter.
 inline constexpr std::uint32_t kMaxStateSlots = 2;
 
 /// StoreMessage without its payload; see store.proto for each field.
 struct StoreHeader {
   std::uint32_t protocol_version = kProtocolVersion;
   StoreOperation operation = StoreOperation::kRead;
-  std::uint64_t request = 0;  ///< given by who asks; the answer carries it
+  std::uint64_t request = 0;  ///< chosen by the client; the answer repeats it
   SnapshotId snapshot;
   PieceId piece;
   std::uint32_t slot = 0;  ///< 0: parameters. Of a write: how many slots of the optimizer follow
@@ -51,7 +52,7 @@ struct DecodedStore {
 MessagePrefix encode_prefix(const StoreHeader& header, std::size_t payload_bytes);
 
 /// Any valid StoreMessage. FAILED_PRECONDITION for another protocol version; INVALID_ARGUMENT for
-/// bytes that are none, an unknown operation, or a slot beyond kMaxStateSlots.
+/// bytes that are not a message, an unknown operation, or a slot beyond kMaxStateSlots.
 absl::StatusOr<DecodedStore> decode_store(const Bytes& message);
 
 }  // namespace poseidon

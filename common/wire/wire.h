@@ -3,9 +3,10 @@
 // Encoding of data messages: ordinary protobuf bytes (proto/poseidon/v1/data.proto), handled
 // without copying the payload. Pure.
 //
-// Before: a route or shard chose what to send. After: transport.h moves prefix and payload.
-// On the way in: transport.h delivers Bytes, decode_chunk finds header and payload in them, and the
-// receiver checks the header against its plan before it touches memory.
+// Called by: routes and shards. To send, they encode a prefix and hand prefix and payload to
+// transport.h. On receipt, decode_chunk splits Bytes into header and payload, and the receiver
+// checks the header against its plan before it touches memory. Calls: common/wire/protobuf_walk.h,
+// common/tensor/kernels.h.
 
 #include <array>
 #include <atomic>
@@ -66,30 +67,30 @@ struct DecodedChunk {
 MessagePrefix encode_prefix(const ChunkHeader& header, std::size_t payload_bytes);
 
 /// Any valid ChunkMessage in any field order and any split into pieces. INVALID_ARGUMENT for bytes
-/// that are none. Does not judge the values: see check_against_plan.
+/// that are none. Does not check the values: see check_against_plan.
 absl::StatusOr<DecodedChunk> decode_chunk(const Bytes& message);
 
-/// Why a data message was not used. Refused: wrong, the sender hears of it. Ignored: harmless.
+/// Why a data message was not used. Refused: wrong; the sender is told. Ignored: harmless.
 enum class DataRefusal : std::uint8_t {
   kNone,
   kMalformed,     ///< not a ChunkMessage
   kVersion,       ///< another version of Poseidon
-  kNoAssignment,  ///< no job here just now
-  kKind,          ///< a kind that this side does not take
-  kEpoch,         ///< another membership's message
+  kNoAssignment,  ///< this node has no job now
+  kKind,          ///< a kind that this side does not accept
+  kEpoch,         ///< a message of another epoch
   kRank,          ///< not a worker of the plan, or not the one that this stream belongs to
   kChunk,         ///< no such chunk, or another server's
   kOffset,        ///< not the chunk's place
   kElementType,
   kSize,            ///< payload is not exactly the chunk
-  kIteration,       ///< from the future, or not what was asked for
+  kIteration,       ///< in the future, or not the requested one
   kNotInitialised,  ///< gradient before the first parameters
   kDuplicate,       ///< counted once already (ignored)
   kLayer,           ///< no such layer, or it does not go by SFB
   kRows,            ///< factors of another number of samples
   kNotFinite,  ///< factors with a NaN or an infinity, or values that the 16-bit wire type cannot
                ///< carry: the run stops
-  kNorm,       ///< sums of squares that cannot be, or that do not fit each other
+  kNorm,       ///< impossible or inconsistent sums of squares
   kCount,      ///< number of reasons, not one itself
 };
 const char* data_refusal_name(DataRefusal refusal);  ///< "epoch", "size", ...: the metric's label
@@ -108,7 +109,7 @@ class RefusalCounts {
   std::array<std::atomic<std::uint64_t>, static_cast<std::size_t>(DataRefusal::kCount)> counts_{};
 };
 
-/// A refusal with its words for people.
+/// A refusal and its message for people.
 struct Objection {
   DataRefusal reason = DataRefusal::kNone;
   std::string message;  ///< names the field, the value and what was expected
@@ -116,22 +117,22 @@ struct Objection {
 };
 
 /// The checks that both sides share: version, epoch, rank and chunk within the plan, offset,
-/// element type (as data.proto says for each kind) and size of the payload. What only one side can
-/// know (iteration, kind, whether exact parameters were asked for) is its own business.
+/// element type (as data.proto says for each kind) and size of the payload. Each side itself checks
+/// what only it knows: iteration, kind, whether exact parameters were requested.
 Objection check_against_plan(const ChunkHeader& header, std::size_t payload_bytes,
                              const Plan& plan);
 
-// Payloads as numbers. 16-bit elements are widened exactly where they are read; where they are
-// written, they are rounded to nearest, ties to even (common/tensor/float16.h). Little endian, like
-// every machine we run on; pieces may be split anywhere, also within an element.
+// Payloads as numbers. Reading widens 16-bit elements exactly; writing rounds to nearest, ties to
+// even (common/tensor/float16.h). Little endian, like every supported machine. Pieces may be split
+// anywhere, even within an element.
 
 /// Writes `values` as elements of `type`; `out` must have exactly their bytes (checked), and an
 /// address that is a multiple of 2.
 void encode_payload(ElementType type, std::span<const float> values, std::span<std::byte> out,
                     const Kernels& with = kernels());
 
-/// Goes through a payload from its beginning to its end, without copying, wherever its pieces are
-/// split. The payload must outlive the reader.
+/// Reads a payload from beginning to end without copying, however it is split into pieces. The
+/// payload must outlive the reader.
 class PayloadReader {
  public:
   explicit PayloadReader(const Bytes& payload, ElementType type = ElementType::kFloat32)
@@ -139,13 +140,13 @@ class PayloadReader {
   /// Only through the elements [first, first + size).
   PayloadReader(const Bytes& payload, ElementType type, std::size_t first, std::size_t size);
 
-  /// Elements that lie one after the other, at any address. Empty at the end.
+  /// Contiguous elements, at any address. Empty at the end.
   struct Run {
     const std::byte* data = nullptr;
     std::size_t size = 0;  ///< elements
   };
-  /// The next ones, as many as lie together; an element that straddles two pieces is put together
-  /// first and comes alone. Valid until the next call.
+  /// The next contiguous elements. An element that straddles two pieces is assembled and returned
+  /// alone. Valid until the next call.
   Run next();
 
  private:

@@ -46,7 +46,7 @@ class DataFlow(unittest.TestCase):
             with self.subTest(header=str(header.relative_to(ROOT))):
                 head = HEAD.match(header.read_text())
                 self.assertIsNotNone(head, "it does not begin with #pragma once, a blank line and a comment")
-                for word in ("Before:", "After:"):
+                for word in ("(Called by|Before):", "(Calls|After):"):
                     self.assertRegex(head[1], rf"\b{word}", "its first comment lacks a word")
 
 
