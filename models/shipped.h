@@ -1,6 +1,9 @@
 #pragma once
 
-// The networks of this folder, compiled in, so that installed programs need no folder of their own.
+// The networks of this folder, compiled into the programs, so that an installation needs no data
+// folder.
+//
+// Called by: models/net/net.h and `poseidon models`. Calls: models/shipped_data.h.
 
 #include <optional>
 #include <string>

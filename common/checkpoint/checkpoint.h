@@ -2,16 +2,15 @@
 
 // What a checkpoint consists of, and how its pieces fit a cluster of another shape. Pure.
 //
-// Before: the coordinator's plan of the epoch that saves. After: servers store pieces
-// (server/store/checkpoint_keeper.h), the coordinator commits
-// (coordinator/job/checkpoint_commit.h), and servers and workers of a later epoch fetch what they
-// need.
+// Called by: servers, which store pieces (server/store/checkpoint_keeper.h); the coordinator, which
+// commits (coordinator/job/checkpoint_commit.h); servers and workers of a later epoch, which fetch
+// the pieces they need. Calls: common/plan/plan.h.
 //
 // A checkpoint is the state after exactly `iteration` optimizer steps: for every element of every
-// parameter layer its value and its optimizer slots, and what worker 0 keeps beside them. It is cut
-// into pieces. A PS layer's pieces are its chunks, stored by the server that owns them. The pieces
-// of a layer that goes by SFB are given by workers, which all have the same, in turn, to servers in
-// turn. The last piece is worker 0's own state (running statistics of batch normalisation).
+// parameter layer its value and its optimizer slots, and worker 0's own state. It is cut into
+// pieces. A PS layer's pieces are its chunks, stored by the server that owns them. All workers have
+// equal copies of an SFB layer; they take turns to send its pieces, and servers take turns to store
+// them. The last piece is worker 0's own state (running statistics of batch normalisation).
 
 #include <cstdint>
 #include <functional>
@@ -31,11 +30,12 @@
 namespace poseidon {
 
 struct CheckpointPiece {
-  std::optional<LayerIndex> layer;  ///< nothing: worker 0's own state
+  std::optional<LayerIndex> layer;  ///< nullopt: worker 0's own state
   std::int64_t offset = 0;          ///< elements from the start of the layer
   std::int64_t elements = 0;        ///< 0 for worker 0's own state: only the worker knows
   ServerIndex holder;
-  std::optional<WorkerRank> giver;    ///< who sends it to the holders; nothing: the holder owns it
+  std::optional<WorkerRank>
+      giver;  ///< the worker that sends it to the holders; nullopt: the holder owns it
   std::optional<ServerIndex> second;  ///< keeps it too (checkpoint.replicas)
 };
 
@@ -44,10 +44,10 @@ inline constexpr std::int64_t kMaxGivenPieceBytes = 16 << 20;
 
 /// `plan` is valid. `chunk_bytes` is the job's sync.chunk_bytes, `replicas` its
 /// checkpoint.replicas: with 2, the server after a piece's holder keeps the piece too, so that any
-/// one of them may be lost for good.
+/// one server may be lost for good.
 std::vector<CheckpointPiece> checkpoint_pieces(const Plan& plan, std::int64_t chunk_bytes,
                                                std::int64_t replicas = 1);
-/// Pieces that a server stores, as their holder or the second one.
+/// Number of pieces that a server stores, as holder or as second.
 std::size_t pieces_at(const std::vector<CheckpointPiece>& pieces, ServerIndex server);
 /// INVALID_ARGUMENT, naming the key, when the job wants more copies than it has servers.
 absl::Status check_replicas(std::int64_t replicas, std::size_t servers);
@@ -56,18 +56,18 @@ absl::Status check_replicas(std::int64_t replicas, std::size_t servers);
 struct PieceRange {
   PieceId piece;
   std::int64_t in_piece = 0;  ///< elements from the start of the piece
-  std::int64_t in_range = 0;  ///< elements from the start of what is wanted
+  std::int64_t in_range = 0;  ///< elements from the start of the wanted range
   std::int64_t elements = 0;
 };
 
-/// Finds the pieces of a layer, of many.
+/// Finds the pieces of a layer.
 class PieceIndex {
  public:
   /// `pieces` must outlive it, unchanged.
   explicit PieceIndex(const std::vector<CheckpointPiece>& pieces);
 
   /// Where elements [offset, offset + elements) of a layer lie, in ascending order. DATA_LOSS,
-  /// naming the first element that no piece covers, where they have a hole.
+  /// naming the first missing element, when the pieces have a hole.
   absl::StatusOr<std::vector<PieceRange>> covering(LayerIndex layer, std::int64_t offset,
                                                    std::int64_t elements) const;
 
@@ -76,8 +76,8 @@ class PieceIndex {
   std::map<LayerIndex, std::vector<PieceId>> of_layer_;  ///< in ascending order
 };
 
-/// All that is needed to go on from a checkpoint; on the coordinator's disk it is what makes one
-/// committed.
+/// All that is needed to resume from a checkpoint. A checkpoint is committed when its manifest is
+/// on the coordinator's disk.
 struct CheckpointManifest {
   SnapshotId snapshot;
   std::string job_id;
@@ -93,7 +93,7 @@ struct CheckpointManifest {
   std::vector<std::string> stores;  ///< by ServerIndex: identity of the store that holds the pieces
   std::vector<CheckpointPiece> pieces;
   PlanPin plan;  ///< schemes and chunks of the epoch that saved
-  /// What the run has trained on; nothing in checkpoints of before 2026-11-26.
+  /// The data of the run; nullopt in checkpoints made before 2026-11-26.
   std::optional<DataIdentity> data;
 
   Iteration iteration() const { return snapshot_iteration(snapshot); }
@@ -101,21 +101,21 @@ struct CheckpointManifest {
 
 /// By ServerIndex: whether any piece lies in its store.
 std::vector<bool> stores_in_use(const CheckpointManifest& manifest);
-/// Whether every piece lies in a store that is here. `here`: by ServerIndex.
+/// Whether every piece lies in a connected store. `here`: by ServerIndex.
 bool is_reachable(const CheckpointManifest& manifest, const std::vector<bool>& here);
 
-/// "the server whose --data-dir has STORE_IDENTITY 01ab..., with a part of checkpoint 3-100": those
-/// with pieces of it that are not here, several joined by commas; "" when all are. Pure.
+/// "the server whose --data-dir has STORE_IDENTITY 01ab..., with a part of checkpoint 3-100": the
+/// unconnected stores with pieces of it, joined by commas; "" when all are connected. Pure.
 std::string missing_stores(const CheckpointManifest& manifest,
                            const std::function<bool(const std::string& identity)>& is_here);
 
 std::string manifest_to_json(const CheckpointManifest& manifest);
-/// Trusts nothing. INVALID_ARGUMENT, starting with `source`, names the key that is missing or
-/// wrong; DATA_LOSS: it is not as it was written.
+/// Checks everything. INVALID_ARGUMENT, starting with `source`, names the key that is missing or
+/// wrong. DATA_LOSS: the checksum does not match.
 absl::StatusOr<CheckpointManifest> manifest_from_json(std::string_view text,
                                                       std::string_view source);
 
-/// The identity that a store gets when it is made: 32 hexadecimal digits.
+/// The identity that a store gets when it is created: 32 hexadecimal digits.
 bool is_store_identity(std::string_view text);
 
 }  // namespace poseidon

@@ -1,10 +1,11 @@
 #pragma once
 
-// Who a daemon is, by what it keeps on disk.
+// The identity of a daemon's directory, which outlives its process.
 //
-// Before: server/main.cc (--data-dir) or coordinator/records/state_directory.h (--state-dir) opens
-// its directory. After: they tell each other. So a checkpoint store is known wherever its server is
-// started, and a server knows whose checkpoints it has (server/store/store_owner.h).
+// Called by: server/main.cc (--data-dir) and coordinator/records/state_directory.h (--state-dir).
+// They exchange identities, so the coordinator recognises a checkpoint store wherever its server
+// starts, and a server knows which coordinator its checkpoints belong to
+// (server/store/store_owner.h). Calls: common/files/file_io.h.
 
 #include <filesystem>
 #include <string>
@@ -14,9 +15,9 @@
 
 namespace poseidon {
 
-/// The identity of a daemon's directory, made when there is none: 32 hexadecimal digits in this
-/// file of it. A process that is started again elsewhere, but with the same directory, is known by
-/// it. DATA_LOSS when the file holds something else; `remedy` says what to do besides restoring it.
+/// The identity of a daemon's directory: 32 hexadecimal digits in this file of it, created if
+/// missing. It identifies a process that restarts elsewhere with the same directory. DATA_LOSS when
+/// the file holds something else; `remedy` says what the user can do instead of restoring it.
 absl::StatusOr<std::string> directory_identity(const std::filesystem::path& directory,
                                                std::string_view file, std::string_view remedy);
 

@@ -1,10 +1,10 @@
 #pragma once
 
-// Asks servers' stores for pieces of a checkpoint, or gives them some: one batch of requests,
-// answered in any order of addresses, until all are or one cannot be.
+// Reads pieces of a checkpoint from servers' stores, or writes pieces to them. One batch of
+// requests; stores answer in any order; the batch ends when all requests are answered or one fails.
 //
-// Before: a server or worker that goes on from a checkpoint, or a worker that adds to one. After:
-// server/store/store_service.h on the other side.
+// Called by: servers and workers that resume from a checkpoint, and workers that add pieces to one.
+// Calls: server/store/store_service.h on the other side.
 //
 // Everything here runs on the transport's loop and holds no lock.
 
@@ -22,37 +22,37 @@ namespace poseidon {
 
 struct StoreRequest {
   std::string address;  ///< HOST:PORT of the store
-  /// READ: who is asked when that store does not answer, does not have the piece or has it damaged;
-  /// "": nobody.
+  /// READ: the store to ask when the first does not answer, lacks the piece or has it damaged; "":
+  /// none.
   std::string second_address;
-  StoreHeader header;                   ///< its request number is given by the transfer
+  StoreHeader header;                   ///< the transfer sets its request number
   absl::Span<const std::byte> payload;  ///< WRITE, HOLD
   std::shared_ptr<const void> owner;    ///< keeps the payload alive
   /// WRITE, instead of both: makes the payload when its turn comes.
   std::function<std::shared_ptr<const std::vector<float>>()> make_payload;
   /// READ: takes the data. An error, with its reason, ends the transfer; DATA_LOSS only when there
-  /// is nobody else to ask.
+  /// is no other store to ask.
   std::function<absl::Status(const Bytes& data)> on_data;
   /// WRITE, HOLD: the store has it. May be empty.
   std::function<void()> on_stored;
 };
 
 struct StoreTransferOptions {
-  /// No answer from one store for so long, connected or not, ends the transfer.
+  /// The transfer fails when one store does not answer for this long, connected or not.
   Nanoseconds give_up_after = std::chrono::seconds(30);
-  /// Likewise, and what others have too is asked of them.
+  /// After this time without an answer, requests go to the second address, if they have one.
   Nanoseconds ask_second_after = std::chrono::seconds(5);
   /// Between two attempts to connect to one store.
   Nanoseconds reconnect_pause = Milliseconds(200);
-  /// Requests that one store has not answered; more wait here.
+  /// Most unanswered requests per store; others wait here.
   std::size_t window = 4;
-  /// More requests come with add(): only an error ends the transfer.
+  /// add() may bring more requests: only an error ends the transfer.
   bool stays_open = false;
 };
-/// For WRITE: the disk may have all that others give it at the same moment to write before.
+/// For WRITE: the disk may first have to write what other clients sent at the same moment.
 inline constexpr StoreTransferOptions kWriting{.give_up_after = std::chrono::minutes(2)};
 
-/// One batch. Destroying it ends it without a word.
+/// One batch. Destroying it ends it without a callback.
 class StoreTransfer {
  public:
   using Done = std::function<void(const absl::Status&)>;
@@ -64,13 +64,13 @@ class StoreTransfer {
   StoreTransfer& operator=(const StoreTransfer&) = delete;
 
   /// Once. `done` is called once, never from within this call, and may destroy the transfer. Its
-  /// error names the store: UNAVAILABLE when it did not answer, else what it answered.
+  /// error names the store: UNAVAILABLE when it did not answer, otherwise the store's own error.
   void start(std::vector<StoreRequest> requests, Done done);
-  /// One more, over the same streams; after start, where options.stays_open. Nothing once it has
-  /// ended. Whoever calls bounds how many are unanswered.
+  /// Adds a request, over the same streams; after start, with options.stays_open. No effect once
+  /// the transfer has ended. The caller bounds the number of unanswered requests.
   void add(StoreRequest request);
 
-  /// Requests that had to be asked of their second address, and why the first was.
+  /// Number of requests that went to their second address, and the reason for the first.
   std::size_t asked_second() const { return asked_second_; }
   const std::string& first_reason() const { return first_reason_; }
 
@@ -98,7 +98,7 @@ class StoreTransfer {
   std::size_t asked_second_ = 0;
   std::string first_reason_;
   bool ended_ = false;
-  /// Timers outlive us in the loop; they look here before they touch us.
+  /// The loop's timers may outlive this object; they check this flag first.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

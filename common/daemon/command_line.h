@@ -1,7 +1,9 @@
 #pragma once
 
-// What of a command line nobody knows, said by its name and before anything else: CLI11 first
-// misses what is required, which may be what was misspelt. Pure.
+// Reports unknown options and subcommands before CLI11 does. CLI11 would first report a missing
+// required option, which may be the misspelt one. Pure.
+//
+// Called by: the main() of every program. Calls: common/base/nearest.h.
 
 #include <span>
 
@@ -14,8 +16,8 @@ class App;
 namespace poseidon {
 
 /// `words` as main()'s argv without the program's name. INVALID_ARGUMENT names the first option or
-/// subcommand that `app` has not, with the nearest one that it has. What an option's value may be
-/// is CLI11's to say.
+/// subcommand that `app` does not have, and the nearest that it has. CLI11 checks the values of
+/// options.
 absl::Status check_words(const CLI::App& app, std::span<const char* const> words);
 
 }  // namespace poseidon

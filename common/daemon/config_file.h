@@ -1,12 +1,13 @@
 #pragma once
 
-// Options of a daemon from JSON files instead of the command line: --config FILE, which systemd
-// units and containers use. The keys are the options without their dashes:
+// Reads a daemon's options from JSON files: --config FILE, which systemd units and containers use.
+//
+// Called by: common/daemon/daemon.h. Calls: common/files/json_fields.h.
+// The keys are the options without their dashes:
 //
 //   {"coordinator": "10.0.0.1:4700", "listen": "10.0.0.2:4701", "no-shared-memory": true}
 //
-// The command line goes first, then the last file that was named, then those before it, then the
-// defaults.
+// Precedence: the command line, the last --config file, the files before it, the defaults.
 
 #include <string>
 #include <string_view>
@@ -17,14 +18,14 @@ class App;
 
 namespace poseidon {
 
-/// Adds --config, which may be given several times. A file that is missing or no JSON object, a key
-/// that is no option (the nearest one is named) or a value that is no string, number, true, false
-/// or list of them fails the parsing with a message that names file and key. Call it after all
-/// other options are declared.
+/// Adds --config, which may be given several times. Parsing fails, with a message that names file
+/// and key, for a missing file, a file that is not a JSON object, an unknown key (the message
+/// suggests the nearest) or a value that is not a string, number, true, false or a list of them.
+/// Call it after all other options are declared.
 void add_config_option(CLI::App& app);
 
-/// " (of FILE)" where `message` names an option, as "--lease-ms", whose value such a file gave, or
-/// "". After the parsing, be it that it failed.
+/// " (of FILE)" when `message` names an option, such as "--lease-ms", whose value came from a
+/// config file; otherwise "". Call it after parsing, even failed parsing.
 std::string config_note(const CLI::App& app, std::string_view message);
 
 }  // namespace poseidon

@@ -1,10 +1,10 @@
 #pragma once
 
-// What the three daemons share: logging, signals, addresses, the options every daemon has.
-// Called from their main(); nothing here is on the data path.
+// What the three daemons share: logging, signals, addresses, the options every daemon has. Nothing
+// here is on the data path.
 //
-// Before: the operator's command line, or `poseidon local`. After: main() wires the parts, and is
-// told when to stop. Errors are for people: they name the option and the remedy.
+// Called by: the main() of each daemon, which then wires the parts. Calls: common/daemon/log.h,
+// common/daemon/config_file.h. Errors are for people: they name the option and the remedy.
 
 #include <sys/types.h>
 
@@ -37,8 +37,8 @@ inline constexpr int kExitWrongCall = 2;
 /// INVALID_ARGUMENT and NOT_FOUND mean a wrong call, any other error a failed run.
 int exit_code(const absl::Status& status);
 
-/// Of this software, "0.1.0": for --version and for telling nodes apart. Whether two nodes
-/// understand each other is decided by kProtocolVersion alone.
+/// The software's version, "0.1.0", for --version and status. Only kProtocolVersion decides whether
+/// two nodes are compatible.
 std::string software_version();
 
 // ---- addresses ----
@@ -55,43 +55,43 @@ enum class PortZero { kRefused, kAllowed };  ///< port 0 asks the system for a f
 /// Parses "name:4711", "10.0.0.1:4711" or "[::1]:4711". INVALID_ARGUMENT names text and remedy.
 absl::StatusOr<HostPort> parse_host_port(std::string_view text, PortZero port_zero);
 
-/// The same of an option's value, and the message names the option, too ("--listen").
+/// The same for an option's value; the message also names the option ("--listen").
 absl::StatusOr<HostPort> parse_option_address(std::string_view option, std::string_view text,
                                               PortZero port_zero);
-/// What is wrong with an option's value, with the option's name before it. OK stays OK.
+/// Prefixes an error about an option's value with the option's name. OK stays OK.
 absl::Status of_option(std::string_view option, const absl::Status& status);
 
 /// With brackets around an IPv6 host.
 std::string to_string(const HostPort& address);
 
-/// "0.0.0.0", "::" and "": an address to listen on, but none that others could connect to.
+/// "0.0.0.0", "::" and "": valid to listen on, but not to connect to.
 bool is_wildcard_host(std::string_view host);
 
 /// "localhost", 127.x.x.x and "::1": reached from this machine alone.
 bool is_loopback_host(std::string_view host);
 
-/// Where a page of figures is served: ADDR:PORT, or :PORT or PORT alone for this machine only
-/// (127.0.0.1). INVALID_ARGUMENT says what is wrong.
+/// The address of a metrics or status page: ADDR:PORT, or :PORT or PORT for 127.0.0.1.
+/// INVALID_ARGUMENT says what is wrong.
 absl::StatusOr<HostPort> parse_page_address(const std::string& text);
-/// How a page at `address` (HOST:PORT) is asked for: "https" where its daemon `has_tls`, but for
-/// 127.0.0.1, ::1 and localhost "http" (common/pages/http_server.h).
+/// The scheme of a page at `address` (HOST:PORT): "https" when its daemon `has_tls`, but "http" for
+/// 127.0.0.1, ::1 and localhost (common/pages/http_server.h).
 std::string page_scheme(std::string_view address, bool has_tls);
 
-/// The address of ours from which `remote` is reached, as an IP literal: what others of its network
-/// reach us by. Sends nothing. "0.0.0.0" when it cannot be told (no such name, no way there).
+/// Our IP address towards `remote`, by which other machines of its network can reach us. Sends
+/// nothing. "0.0.0.0" when unknown (no such name, no route).
 std::string local_host_towards(const HostPort& remote);
 
 // ---- start and stop ----
 
-/// Of options that say how long somebody is waited for: a year.
+/// Upper limit of options that state a waiting time: a year.
 inline constexpr std::int64_t kMaxWaitS = 31'536'000;
 
 /// Options that every daemon has.
 struct DaemonOptions {
   LogOptions log;
   SecurityOptions security;
-  std::string address_file;  ///< "" or where to write the address really listened on
-  /// Of the process that started us: SIGTERM to ourselves when it ends. 0: nobody's.
+  std::string address_file;  ///< "" or the file that gets the actual listening address
+  /// The parent process: when it ends, we get SIGTERM. 0: none.
   std::int32_t parent_pid = 0;
 };
 
@@ -101,8 +101,8 @@ struct DaemonOptions {
 /// --exit-with-parent and --version.
 void add_daemon_options(CLI::App& app, DaemonOptions& options);
 
-/// Opens /dev/null in place of those of descriptors 0 to 2 that are closed: else a file that is
-/// opened later would get what is meant for stdout or stderr. First thing in main().
+/// Opens /dev/null for each of descriptors 0 to 2 that is closed. Otherwise a file opened later
+/// would receive what is written to stdout or stderr. First thing in main().
 void open_standard_streams();
 
 /// The main() of a daemon once its options are declared: reads the command line into them, then
@@ -114,19 +114,19 @@ int daemon_main(CLI::App& app, int argc, char** argv, const std::function<absl::
 /// thing after parsing and before any thread starts.
 absl::Status start_daemon(std::string_view name, const DaemonOptions& options);
 
-/// Logs a loud warning when `listen` (HOST:PORT) is reached from other machines and there is
-/// neither TLS nor a join token.
+/// Logs a warning when `listen` (HOST:PORT) is reachable from other machines and there is neither
+/// TLS nor a join token.
 void warn_if_open(const std::string& listen, const Security& security);
 
 /// Prints "listening on ADDRESS" to stdout (launchers and tests read it) and writes address_file.
 absl::Status announce_address(const DaemonOptions& options, const std::string& address);
 
 /// Turns SIGTERM, SIGINT and SIGHUP (unless that is ignored, as under nohup) into one call of
-/// `on_stop` on a thread of its own; it must return at once (set a flag, wake a thread), for the
-/// same thread waits for the second SIGTERM or SIGINT, which ends the process immediately with exit
-/// code 128 + signal.
-/// Create it in main() after start_daemon, or before any other thread: threads inherit the blocked
-/// signals. The destructor stops the thread and leaves the signals blocked.
+/// `on_stop` on a thread of its own; it must return at once (set a flag, wake a thread), because
+/// the same thread waits for a second SIGTERM or SIGINT, which ends the process immediately with
+/// exit code 128 + signal. Create it in main() after start_daemon, or before any other thread:
+/// threads inherit the blocked signals. The destructor stops the thread and leaves the signals
+/// blocked.
 class StopSignals {
  public:
   explicit StopSignals(std::function<void(const std::string& signal_name)> on_stop);

@@ -1,8 +1,9 @@
 #pragma once
 
 // The process's log: one line per event to stderr, as text or JSON. Code logs with spdlog; this
-// decides what a line looks like, what stands in each, and which are one too many
-// (common/base/log_limit.h).
+// file formats lines, adds context to each and drops excess lines.
+//
+// Called by: common/daemon/daemon.h; nodes set the context. Calls: spdlog, common/base/log_limit.h.
 
 #include <cstdint>
 #include <string>
@@ -17,15 +18,15 @@ struct LogOptions {
   std::string format = "text";  ///< text: for people; json: one object per line
 };
 
-/// Makes spdlog's default logger ours, `name` (the daemon) in each line. Once, before any other
-/// thread starts. INVALID_ARGUMENT for an unknown level or format.
+/// Installs our logger as spdlog's default, with `name` (the daemon) in each line. Call once,
+/// before any other thread starts. INVALID_ARGUMENT for an unknown level or format.
 absl::Status start_log(std::string_view name, const LogOptions& options);
 
-/// Why the process ends, as an error. False, and nothing is written, where the log was not started
-/// or leaves errors out.
+/// Logs, as an error, why the process ends. Returns false and writes nothing when the log was not
+/// started or its level hides errors.
 bool log_last_words(std::string_view words);
 
-/// What the process is in the middle of; stands in each line as far as it is known.
+/// The node, job and epoch of the process; known parts appear in each line.
 struct LogContext {
   std::uint64_t node = 0;   ///< NodeId; 0: has not joined
   std::string job;          ///< its id; "": none
@@ -34,16 +35,16 @@ struct LogContext {
 
 // Each changes its part of the context of all following lines. Any thread.
 void set_log_node(std::uint64_t node);
-void set_log_job(std::string_view job, std::uint64_t epoch);  ///< "" and 0 when it is over
+void set_log_job(std::string_view job, std::uint64_t epoch);  ///< "" and 0 when the job is over
 LogContext log_context();
 
 /// One line of the JSON log, without the line end: "time" (ISO 8601, UTC, milliseconds), "level",
-/// "daemon", "pid", "message", and where known "node", "job", "epoch". Bytes that are no UTF-8
+/// "daemon", "pid", "message", and where known "node", "job", "epoch". Bytes that are not UTF-8
 /// become U+FFFD. Pure.
 std::string json_log_line(std::string_view time, std::string_view level, std::string_view daemon,
                           std::int64_t pid, const LogContext& context, std::string_view message);
 
-/// How the context stands in a line of text: " (node 3, job digits-1, epoch 7)", or "". Pure.
+/// The context in a line of text: " (node 3, job digits-1, epoch 7)", or "". Pure.
 std::string log_context_text(const LogContext& context);
 
 }  // namespace poseidon

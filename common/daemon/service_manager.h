@@ -1,10 +1,10 @@
 #pragma once
 
-// What a daemon tells the service manager (systemd, by sd_notify) that started it: that it is
-// ready, what it does, that it still lives, that it stops. Does nothing where there is none.
+// Reports to the service manager (systemd, by sd_notify) that started the daemon: ready, status,
+// watchdog, stopping. Does nothing without a service manager.
 //
-// Before: main() is ready or stops, and its loop moves a pulse (common/base/loop_pulse.h). After:
-// the manager, which restarts a daemon whose pulse stands still.
+// Called by: main(); the daemon's loop turns the pulse (common/base/loop_pulse.h). Calls: the
+// service manager, which restarts a daemon whose pulse stops.
 
 #include <chrono>
 #include <condition_variable>
@@ -18,15 +18,17 @@ namespace poseidon {
 
 class ServiceManager {
  public:
-  /// `pulse` is looked at on a thread of its own, twice per watchdog interval (WatchdogSec of the
-  /// unit; never when it has none). When it was silent for half an interval nothing is told; after
-  /// a whole one the manager kills and restarts the daemon. It must outlive this.
+  /// A thread checks `pulse` twice per watchdog interval (WatchdogSec of the unit; never without
+  /// one). It skips the report when the pulse was silent for half an interval; after a whole
+  /// interval without a report the manager kills and restarts the daemon. `pulse` must outlive
+  /// this.
   explicit ServiceManager(const LoopPulse* pulse);
   ~ServiceManager();
   ServiceManager(const ServiceManager&) = delete;
   ServiceManager& operator=(const ServiceManager&) = delete;
 
-  /// It listens, and others may be started that need it. `status`: one line for people.
+  /// Reports that the daemon listens, so units that depend on it may start. `status`: one line for
+  /// people.
   void ready(const std::string& status);
   void stopping();
 

@@ -1,14 +1,15 @@
 #pragma once
 
 // A node's end of the control stream: joins the coordinator, sends heartbeats from a thread of its
-// own, hands over assignments. When the coordinator is away, a job in progress goes on: reports are
-// kept (common/node/report_outbox.h) and told when it is back. Used by servers and workers alike.
+// own, delivers assignments. A job in progress continues while the coordinator is away: reports are
+// kept (common/node/report_outbox.h) and sent when it is back. Used by servers and workers.
 //
-// Before: worker/worker_node.h and server/server_node.h report. After: coordinator/service.h, by
-// common/node/control_stream.h; what it says comes back through ControlEvents.
+// Called by: worker/worker_node.h and server/server_node.h, which report. Calls:
+// coordinator/service.h, through common/node/control_stream.h; its commands come back through
+// ControlEvents.
 //
-// Threads: the caller of run(), which is main()'s, reads the stream and calls ControlEvents;
-// another one beats. The stream itself lives on the transport's loop.
+// Threads: the caller of run() (main()'s thread) reads the stream and calls ControlEvents; another
+// thread sends heartbeats. The stream itself lives on the transport's loop.
 
 #include <functional>
 #include <memory>
@@ -25,7 +26,7 @@
 
 namespace poseidon {
 
-/// What a daemon does with the coordinator's commands. Called one at a time, on the client's
+/// A daemon's reactions to the coordinator's commands. Called one at a time, on the client's
 /// thread; must return quickly (long work belongs on a thread of the daemon's own).
 class ControlEvents {
  public:
@@ -43,44 +44,44 @@ class ControlEvents {
   /// The stream broke. The client tries to join again by itself; a job in progress goes on, a
   /// calibration does not.
   virtual void on_away(const absl::Status& reason) = 0;
-  /// The coordinator is back and did not take this node back into its job: that must end. Before
-  /// on_joined.
+  /// The coordinator is back but did not reattach this node to its job, so the job must end here.
+  /// Called before on_joined.
   virtual void on_lost(const absl::Status& reason) = 0;
-  /// What may have changed since the last Join of this process.
+  /// Updates the fields that may have changed since the last Join of this process.
   virtual void fill_join(v1::Join& /*join*/) {}
   /// Fills the running totals of the next heartbeat. Called on the heartbeat thread.
   virtual void fill_heartbeat(v1::Heartbeat& heartbeat) = 0;
 };
 
 inline constexpr std::string_view kAttachMethod = "/poseidon.v1.Coordinator/Attach";
-/// Of connections for it: a cut network shall not look like a quiet coordinator. One that is dead
-/// while another would do is found out after once to twice this time.
+/// Keepalive of the coordinator's connections, so that a cut network does not look like a quiet
+/// coordinator. A dead connection is detected within one to two of these intervals.
 inline constexpr Milliseconds kAttachKeepalive{2000};
 
 struct ControlClientOptions {
   Transport* transport = nullptr;  ///< speaks kAttachMethod, on the loop of the rest
   std::string coordinator;         ///< HOST:PORT
   std::shared_ptr<Security> security = Security::none();
-  v1::Join join;  ///< what to say of ourselves; versions and incarnation are filled in
-  /// How long to try (with back-off from 100 ms to 2 s) to reach a coordinator at first.
+  v1::Join join;  ///< describes this node; the client fills in versions and incarnation
+  /// How long to try to reach a coordinator the first time (with back-off from 100 ms to 2 s).
   Milliseconds join_timeout{60000};
-  /// The same for one that has answered once and is away (a job may wait for this node, whether it
-  /// has a part by now or not), and for the upload of a model.
+  /// The same after the first contact (a job may wait for this node, even if it has no part in it
+  /// yet), and for the upload of a model.
   Milliseconds away_timeout{3600000};
   /// Called on the heartbeat thread with every beat and at least once a second, joined or not: the
   /// client is alive. May be null.
   std::function<void()> on_turn;
-  /// What records traces; the client answers the coordinator for it. May be null: there are none.
+  /// Records traces; the client answers the coordinator's requests for them. Null: no traces.
   std::shared_ptr<NodeProbe> probe = nullptr;
 };
 
-/// Where a daemon's reports go: to the control client, or its twin in simulations.
+/// Receives a daemon's reports: the control client, or its twin in simulations.
 class ReportSink {
  public:
   virtual ~ReportSink() = default;
-  /// Any thread; never waits for the network. Reports about the assignment in force are kept until
-  /// it ends, whether there is a stream or not, and reach the coordinator in their order. Other
-  /// messages are dropped (false) when there is no stream just now.
+  /// Any thread; never waits for the network. Reports about the current assignment are kept until
+  /// it ends, with or without a stream, and reach the coordinator in order. Other messages are
+  /// dropped (false) when there is no stream.
   virtual bool send(v1::NodeMessage message) = 0;
 };
 

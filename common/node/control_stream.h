@@ -1,14 +1,14 @@
 #pragma once
 
-// One Attach call, a node's side. Inside of common/node/control_client.cc, which has the
-// concurrency contract; nobody else includes this.
+// The node's side of one Attach call. Part of common/node/control_client.cc, which states the
+// concurrency contract; no other file includes this.
 //
-// Before: common/node/control_client.cc has something to say, or common/node/report_outbox.h a
-// report. After: coordinator/service.cc; what it says waits here until the client takes it.
+// Called by: common/node/control_client.cc. Calls: common/node/report_outbox.h for reports;
+// coordinator/service.cc on the other side, whose messages wait here until the client takes them.
 //
-// It is a stream of the daemon's own transport, and so lives on its loop. gRPC's callback interface
-// would bring threads that poll too, and gRPC lets whichever thread polls read all connections:
-// half of the data path would run there, handed over event by event (bench/RESULTS.md).
+// It is a stream of the daemon's own transport and lives on its loop. gRPC's callback interface
+// would add polling threads, and in gRPC any polling thread reads all connections: half of the data
+// path would run on those threads (bench/RESULTS.md).
 
 #include <chrono>
 #include <condition_variable>
@@ -25,8 +25,7 @@
 
 namespace poseidon {
 
-/// The reports of the job in progress, which outlive streams. Its mutex is the last that anybody
-/// takes.
+/// The reports of the job in progress, which outlive streams. Its mutex is the innermost lock.
 struct SharedOutbox {
   std::mutex mutex;
   ReportOutbox outbox;  ///< guarded by mutex
@@ -40,13 +39,13 @@ class ControlStream final : public StreamHandler,
   static std::shared_ptr<ControlStream> open(const std::string& address, Transport* transport,
                                              std::shared_ptr<SharedOutbox> reports);
 
-  /// False when the stream has ended. In order, and before reports that wait.
+  /// False when the stream has ended. Sent in order, before waiting reports.
   bool send(v1::NodeMessage message);
-  /// From now on what the outbox has, and gets, is sent.
+  /// From now on, sends present and future reports of the outbox.
   void send_reports();
-  /// The outbox got something.
+  /// Tells the stream that the outbox has a new report.
   void look_for_reports();
-  /// No more from us: after what is queued, the coordinator sees the end of the stream.
+  /// Half-closes: the coordinator sees the end of the stream after the queued messages.
   void finish_sending();
   /// Ends with CANCELLED, unless it has ended already.
   void cancel();
@@ -59,13 +58,13 @@ class ControlStream final : public StreamHandler,
     changed_.wait_until(lock, deadline, [&] { return incoming_ || done_ || interrupt(); });
     std::optional<v1::CoordinatorMessage> message;
     message.swap(incoming_);
-    // Only now the next read: what the daemon has not taken stays with the coordinator.
+    // Reads on only now, so that back-pressure reaches the coordinator.
     if (message) resume_reads();
     return message;
   }
   void wake();
 
-  /// How the stream ended; nothing while it has not.
+  /// How the stream ended; nullopt while it is open.
   std::optional<absl::Status> end();
 
   // On the loop.

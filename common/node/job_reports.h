@@ -1,9 +1,9 @@
 #pragma once
 
-// What a node tells the coordinator about its part in a job of one epoch, as messages. Pure.
+// Builds the messages by which a node reports its part in an epoch of a job. Pure.
 //
-// Before: a worker's job or a server. After: common/node/report_outbox.h keeps them,
-// common/node/control_client.h sends them.
+// Called by: a worker's job and servers. Calls: nothing; common/node/report_outbox.h keeps the
+// messages and common/node/control_client.h sends them.
 
 #include <cstdint>
 #include <optional>
@@ -17,10 +17,11 @@
 
 namespace poseidon {
 
-/// What may help after a failure. `restoring`: it happened while a checkpoint was read.
+/// Classifies a failure, so that the coordinator can choose a remedy. `restoring`: it happened
+/// while a checkpoint was read.
 v1::Failure failure_of(const absl::Status& status, bool restoring);
 
-/// Prepared; may start. `data`: what a worker found at the places that the job names.
+/// The node is prepared and may start. `data`: what a worker found at the job's data paths.
 v1::NodeMessage ready_message(Epoch epoch, const std::optional<DataIdentity>& data = std::nullopt);
 /// `loss`: mean over this worker's samples of the iteration.
 v1::NodeMessage iteration_message(Epoch epoch, Iteration iteration, double loss);
@@ -30,7 +31,7 @@ v1::NodeMessage test_message(Epoch epoch, Iteration steps, double loss_sum, std:
 v1::NodeMessage finished_message(Epoch epoch);
 /// The status' text may hold any bytes.
 v1::NodeMessage failed_message(Epoch epoch, const absl::Status& status, bool restoring);
-/// Training stands still; versions `oldest` to `newest` can still be given, none if oldest is
+/// Training has halted. Versions `oldest` to `newest` can still be saved; none if oldest is
 /// greater.
 v1::NodeMessage halted_message(Epoch epoch, Iteration oldest, Iteration newest);
 /// This node's part of a checkpoint is missing, and why.

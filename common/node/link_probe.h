@@ -1,23 +1,24 @@
 #pragma once
 
-// What the network between two nodes carries, one way and then the other, and its latency: measured
-// for a moment over our own transport, on the port that every node has anyway.
+// Measures the bandwidth between two nodes, first one way and then the other, and the latency. It
+// takes a moment, over our own transport and the node's usual port.
 //
-// Before: a node's Calibrate task names the peer. After: the numbers go to the coordinator.
+// Called by: common/node/node_calibration.h, for a Calibrate task that names the peer; the numbers
+// go to the coordinator. Calls: common/transport/transport.h.
 //
-// How it stays short on every network
+// How it stays short on any network
 //  1. Data flow for a time (a fraction of a second) or a number of bytes, whichever ends first; one
-//     way after the other, since what tells the sender that they came (and so how much may be under
-//     way) would stand in line behind data on its way back.
-//  2. What is under way is kept to a quarter of what has arrived (and a little to begin with). So
-//     the rest that drains after the end takes at most a quarter of the time again, at 10 Mbit/s as
-//     at 100 Gbit/s, and the next measurement does not meet it.
-//  3. Pieces grow with what has arrived: small enough to tell time by on a slow network, large
-//     enough not to measure the cost of messages on a fast one.
-// The rate is the receiver's, of the last half of the time: TCP finds its pace first.
+//     direction after the other, because acknowledgements, which control how much may be in flight,
+//     would queue behind data in the other direction.
+//  2. Data in flight is limited to a quarter of what has arrived (plus a little at the start). So
+//     draining it at the end takes at most a quarter of the time, at 10 Mbit/s as at 100 Gbit/s,
+//     and it does not disturb the next measurement.
+//  3. Pieces grow with the amount that has arrived: small enough for timing on a slow network,
+//     large enough on a fast one not to measure the cost per message.
+// The rate is that of the receiver over the second half of the time, because TCP starts slowly.
 //
-// One stream is measured, which the process's one loop serves: with gRPC's copies that ends at some
-// GB/s, but so does what the job itself can move through that loop.
+// One stream is measured, on the process's one loop. gRPC's copies limit it to a few GB/s, but they
+// limit the job on that loop, too.
 
 #include <cstdint>
 #include <functional>
@@ -41,7 +42,7 @@ struct ProbeLimits {
   std::uint64_t max_bytes = 64 << 20;        ///< per direction
   Nanoseconds max_time = Milliseconds(200);  ///< per direction
 };
-/// What an answerer agrees to at most, whatever it is asked for.
+/// The most that an answerer accepts, whatever the request.
 inline constexpr ProbeLimits kProbeCeiling{.max_bytes = 256 << 20, .max_time = Milliseconds(2000)};
 
 struct ProbeResult {
@@ -56,13 +57,13 @@ class ProbeSession {
   enum class Role { kCaller, kAnswerer };
   ProbeSession(Role role, ProbeLimits limits);
 
-  /// Objects to what no end of ours sends here; the session is over then.
+  /// Objects to a message that no Poseidon peer sends in this state; the session is over then.
   Objection on_message(const Bytes& message, Nanoseconds now);
   /// What to write now, if anything; ask again after every event and every write.
   std::optional<OutgoingMessage> next(Nanoseconds now);
-  /// When something ends by itself that has not ended yet.
+  /// The time of the next timeout, if any.
   std::optional<Nanoseconds> deadline() const;
-  /// The caller's, once both directions are known. UNAVAILABLE where too little came to tell.
+  /// The caller's, once both directions are known. UNAVAILABLE when too little arrived to measure.
   std::optional<absl::StatusOr<ProbeResult>> result(Nanoseconds now) const;
 
  private:
@@ -110,10 +111,10 @@ class LinkProbe final : public Acceptor {
   ~LinkProbe() override;
 
   /// Any thread. Measures towards `address`; `done` is called once, on the loop, within seconds:
-  /// UNAVAILABLE naming the address when nobody answers there. One measurement at a time: a new one
-  /// ends an older one.
+  /// UNAVAILABLE, naming the address, when no node answers there. One measurement at a time: a new
+  /// one ends an older one.
   void measure(const std::string& address, ProbeLimits limits, Done done);
-  /// Any thread. Ends the measurement in progress; its `done` hears CANCELLED.
+  /// Any thread. Ends the measurement in progress; its `done` gets CANCELLED.
   void cancel();
 
   StreamHandler* on_accept(std::unique_ptr<Stream> stream) override;
@@ -132,9 +133,9 @@ class LinkProbe final : public Acceptor {
   std::map<std::uint64_t, std::unique_ptr<End>> ends_;
   std::uint64_t next_number_ = 0;
   std::uint64_t calling_ = 0;  ///< number of our own measurement's end; 0: none
-  std::string address_;        ///< whom it measures
+  std::string address_;        ///< the peer it measures
   Done done_;
-  /// Timers outlive us in the loop; they look here before they touch us.
+  /// The loop's timers may outlive this object; they check this flag first.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

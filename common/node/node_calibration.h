@@ -1,10 +1,11 @@
 #pragma once
 
 // A node's side of the measurement before a job: runs the coordinator's Calibrate tasks, one at a
-// time, and reports each. What a worker or a server measures of itself it brings along; the network
-// is measured here.
+// time, and reports each. The network is measured here; workers and servers pass in the function
+// that measures the rest.
 //
-// Before: the control client hands over a Calibrate. After: coordinator/job/calibration_run.h.
+// Called by: the node, when the control client delivers a Calibrate. Calls:
+// common/node/link_probe.h; the reports go to coordinator/job/calibration_run.h.
 
 #include <atomic>
 #include <functional>
@@ -22,13 +23,13 @@ namespace poseidon {
 /// All methods but the constructor's on the control client's thread.
 class NodeCalibration {
  public:
-  /// Measures what `task` asks for (no link) and fills the report in. On a thread of its own;
-  /// `cancelled` asks it to come back soon.
+  /// Measures what `task` asks for (no link) and fills in the report. Runs on a thread of its own;
+  /// `cancelled` asks it to return soon.
   using Work =
       std::function<absl::Status(const v1::Calibrate& task, const std::atomic<bool>& cancelled,
                                  v1::CalibrationReport& report)>;
 
-  /// `probe` outlives it; null: this node measures no network, and says so.
+  /// `probe` outlives it; null: this node does not measure the network and reports that.
   NodeCalibration(LinkProbe* probe, Work work);
   ~NodeCalibration();  ///< ends
   NodeCalibration(const NodeCalibration&) = delete;
@@ -36,7 +37,7 @@ class NodeCalibration {
 
   /// Before the first begin; outlives it.
   void set_client(ReportSink* client);
-  /// Ends the task before, if it still runs, and begins this one.
+  /// Ends the previous task, if it still runs, and begins this one.
   void begin(const v1::Calibrate& task);
   /// No report comes after it. Idempotent.
   void end();
@@ -45,7 +46,7 @@ class NodeCalibration {
   /// Reports of a task; outlives us in the loop's callbacks.
   struct Answers {
     std::mutex mutex;
-    ReportSink* client = nullptr;  ///< guarded by mutex; null: nobody wants them any more
+    ReportSink* client = nullptr;  ///< guarded by mutex; null: answers are no longer wanted
     std::uint64_t task = 0;        ///< guarded by mutex; the one that may answer
     void send(std::uint64_t from, v1::CalibrationReport report, const absl::Status& status);
   };

@@ -1,11 +1,11 @@
 #pragma once
 
-// What the main() of a server and of a worker share: the options of a node, and its life from
-// joining the coordinator to the signal that ends it.
+// Shared by the main() of servers and workers: the options of a node, and its life from joining the
+// coordinator to the signal that ends it.
 //
-// Before: main() has parsed the command line and wired the parts. After: ControlClient calls the
-// node's ControlEvents; when run_node returns, nobody reports any more, and main() takes the parts
-// down.
+// Called by: main(), after it has parsed the command line and wired the parts. Calls:
+// ControlClient, which calls the node's ControlEvents. When run_node returns, no part reports any
+// more, and main() destroys the parts.
 
 #include <cstdint>
 #include <functional>
@@ -31,19 +31,20 @@ struct NodeOptions {
 /// With those of every daemon.
 void add_node_options(CLI::App& app, NodeOptions& options);
 
-/// From now on tensors lie where other nodes of this machine can read them, if the options want it;
-/// where that is not to be had, sockets do, and the log says so.
+/// Allocates tensors in shared memory from now on, if the options say so. When the machine does not
+/// support it, logs that and uses sockets.
 void share_memory(const NodeOptions& options);
 
-/// What run_node needs of a node.
+/// The parts of a node that run_node uses.
 struct NodeParts {
-  ControlClientOptions client;  ///< transport, security, probe, and who joins
+  ControlClientOptions client;  ///< transport, security, probe and the Join message
   ControlEvents* events = nullptr;
   LoopPulse* pulse = nullptr;  ///< turns with the heartbeats
-  std::string ready;           ///< for the service manager: what it does and where
-  /// Before the client runs: who reports to it.
+  std::string ready;           ///< status line for the service manager
+  /// Called before the client runs: passes it to the parts that report.
   std::function<void(ControlClient* client)> set_client;
-  /// After it has run: ends all that may report to it, on whatever thread, for then it goes.
+  /// Called after the client has run and before it is destroyed: ends all parts that may report to
+  /// it, on any thread.
   std::function<void()> on_end;
 };
 

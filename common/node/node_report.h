@@ -1,10 +1,9 @@
 #pragma once
 
-// What a node's probes hold, as the coordinator hears it.
+// Converts the counts of a node's probes to the coordinator's messages.
 //
-// Before: common/probes/traffic.h, common/probes/data_probe.h and common/probes/node_probe.h have
-// counted. After: the next heartbeat (common/node/control_client.h), which is on a thread of its
-// own. Reads atomics alone.
+// Called by: the heartbeat thread of common/node/control_client.h. Calls: common/probes/traffic.h,
+// common/probes/data_probe.h and common/probes/node_probe.h. Reads atomics only.
 
 #include "common/probes/data_probe.h"
 #include "common/probes/node_probe.h"
@@ -14,13 +13,13 @@
 
 namespace poseidon {
 
-/// Running totals of a node's probes, as its heartbeat tells them. `traffic` (no job) and `data`
-/// (no worker) may be null.
+/// Fills the running totals of a node's probes into a heartbeat. `traffic` (no job) and `data` (no
+/// worker) may be null.
 void fill_heartbeat_totals(const TrafficProbe* traffic, const DataProbe* data,
                            const RefusalCounts& refusals, v1::Heartbeat& heartbeat);
 
-/// What this process costs its machine (common/base/process_load.h), and the disk's part of the
-/// probe.
+/// Fills in the process's load on its machine (common/base/process_load.h) and the probe's disk
+/// figures.
 void fill_load(const NodeProbe& probe, v1::NodeLoad& load);
 
 }  // namespace poseidon

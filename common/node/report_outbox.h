@@ -1,18 +1,18 @@
 #pragma once
 
-// What a node has told the coordinator about its part of a job, kept so that it can be told again:
-// the coordinator may be away for a while, or come back without its memory. Pure.
+// Keeps a node's reports about its part of a job, so that they can be sent again: the coordinator
+// may be away for a while, or restart without them. Pure.
 //
-// Before: a daemon reports (common/node/control_client.h). After: a stream draws messages one by
-// one.
+// Called by: common/node/control_client.h, when a daemon reports; common/node/control_stream.h,
+// which draws messages one by one. Calls: nothing.
 //
 // Invariants
 //  1. Messages are drawn in the order of add(), each once per rewind().
 //  2. Only messages of the epoch of begin() are kept; begin() and end() forget all others.
-//  3. A checkpoint that has failed, or is gone, takes the place of what was told of it before.
+//  3. A report that a checkpoint failed or is gone replaces earlier reports about it.
 //  4. Memory is bounded: the last kKeptIterations iterations and the last kKeptEvents others.
-//  5. An iteration says, whenever it is drawn, how long it has waited here: who hears of many at
-//     once knows how fast they were made.
+//  5. A drawn iteration report states how long it has waited here, so that the coordinator knows
+//     the speed even when it gets many at once.
 
 #include <cstdint>
 #include <deque>
@@ -24,33 +24,34 @@
 
 namespace poseidon {
 
-/// One thread at a time; `now` by one clock, whose zero is arbitrary.
+/// One thread at a time. `now` always comes from one clock, whose zero is arbitrary.
 class ReportOutbox {
  public:
-  /// Iterations told again at most (16 bytes each). A coordinator that lacks older ones goes on
-  /// without them. It takes twice as many from one worker before it has heard of another.
+  /// Most iterations that are sent again (16 bytes each). A coordinator that lacks older ones
+  /// continues without them. It accepts twice as many from one worker before it has heard from
+  /// another.
   static constexpr std::size_t kKeptIterations = 131072;
-  /// Tests, checkpoints, Ready, Halted, Finished or Failed; beyond it the oldest go.
+  /// Tests, checkpoints, Ready, Halted, Finished or Failed; beyond it the oldest are dropped.
   static constexpr std::size_t kKeptEvents = 16384;
 
   /// A new assignment; `first` is the first iteration that it will report.
   void begin(Epoch epoch, std::uint32_t index, Iteration first);
   void end() { *this = ReportOutbox(); }
-  /// Nothing while the node has no part in a job.
+  /// nullopt while the node has no part in a job.
   const std::optional<Epoch>& epoch() const { return epoch_; }
 
-  /// False when this is no message about the job in progress: nothing is kept then.
+  /// False, keeping nothing, when the message is not about the current job.
   bool add(const v1::NodeMessage& message, Nanoseconds now);
 
-  /// The message to send next; nothing when all is sent.
+  /// The next message to send; nullopt when all are sent.
   std::optional<v1::NodeMessage> next(Nanoseconds now);
-  /// Iterations went that were not sent: this stream was too slow, and only a new one, with
+  /// Unsent iterations were dropped because this stream was too slow. Only a new stream, with
   /// resume(), can tell the coordinator.
   bool overrun() const { return sent_ < oldest_; }
 
-  /// What to say on a new stream, node_id left out. Only while there is an epoch.
+  /// The Resume message for a new stream, without node_id. Only while there is an epoch.
   v1::Resume resume() const;
-  /// Begins again with what the coordinator lacks.
+  /// Starts again from the reports that the coordinator lacks.
   void rewind(const v1::Resumed& lacks);
 
  private:
@@ -59,7 +60,7 @@ class ReportOutbox {
     Nanoseconds since{0};  ///< when it was added
   };
   struct Event {
-    Iteration after = 0;  ///< told when all iterations before this one are
+    Iteration after = 0;  ///< sent after all iterations before this one
     v1::NodeMessage message;
   };
   void withdraw_checkpoint(std::uint64_t iteration);

@@ -1,8 +1,10 @@
 #pragma once
 
-// How a worker's GPU is doing, for its metrics: a seam with two implementations, NVIDIA's
-// management library (NVML, which comes with the driver; loaded when asked for, so that nothing
-// needs it) and an in-memory twin for tests.
+// Reads a worker's GPU figures for its metrics. A seam with two implementations: NVIDIA's
+// management library (NVML, which comes with the driver and is loaded at run time, so that no
+// program needs it) and an in-memory twin for tests.
+//
+// Called by: common/pages/node_metrics.h. Calls: NVML.
 
 #include <memory>
 #include <mutex>
@@ -13,7 +15,7 @@
 
 namespace poseidon {
 
-/// Of one moment. What the GPU does not tell is empty.
+/// Figures of one moment. Empty where the GPU does not report one.
 struct GpuFigures {
   std::optional<double> memory_used_bytes;
   std::optional<double> memory_total_bytes;
@@ -26,19 +28,19 @@ struct GpuFigures {
 class GpuMonitor {
  public:
   virtual ~GpuMonitor() = default;
-  /// Milliseconds at most. Everything empty when the GPU does not answer (any more).
+  /// Takes milliseconds at most. All figures are empty when the GPU does not answer.
   virtual GpuFigures read() const = 0;
 };
 
 inline constexpr const char* kNvmlLibrary = "libnvidia-ml.so.1";
 
-/// The GPU at this place of PCI ("0000:3b:00.0"): CUDA counts GPUs in its own way
-/// (CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER), the driver in another. NOT_FOUND without that library
-/// or that GPU; the message has the library's own words.
+/// The GPU at this place of PCI ("0000:3b:00.0"): CUDA and the driver number GPUs differently
+/// (CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER). NOT_FOUND without that library or that GPU; the
+/// message has the library's own words.
 absl::StatusOr<std::unique_ptr<GpuMonitor>> open_nvml_monitor(
     const std::string& bus_id, const std::string& library = kNvmlLibrary);
 
-/// The twin: tells what it was told.
+/// The twin: returns the figures it was given.
 class MemoryGpuMonitor final : public GpuMonitor {
  public:
   void set(const GpuFigures& figures) {

@@ -1,13 +1,14 @@
 #pragma once
 
-// A small HTTP server for pages that are only read: a bound address, a few threads, one function
-// that answers. Before: Prometheus, browsers and scripts. After: common/pages/metrics_server.h,
-// coordinator/watch/status_site.h.
+// A small read-only HTTP server: a bound address, a few threads, one function that answers.
 //
-// Where the process has a certificate (common/security/security.h), every address speaks TLS but
-// 127.0.0.1 and ::1, which only this machine reaches, and whoever asks must show the certificate of
-// one who may read (kPageReaders in common/security/roles.h); others get a 403 that says why, and
-// are counted.
+// Called by: Prometheus, browsers and scripts; common/pages/metrics_server.h and
+// coordinator/watch/status_site.h start it. Calls: their handlers.
+//
+// Where the process has a certificate (common/security/security.h), every address except 127.0.0.1
+// and ::1 speaks TLS, and a client must present a certificate with a role that may read
+// (kPageReaders in common/security/roles.h). Other clients get a 403 with the reason and are
+// counted.
 
 #include <functional>
 #include <memory>
@@ -35,19 +36,19 @@ struct HttpResponse {
   std::shared_ptr<const std::string> body;                   ///< null: empty. Left out for HEAD
 };
 
-/// Words for people.
+/// A plain-text response.
 HttpResponse text_response(int status, std::string text);
 
-/// What every HTTP server of ours keeps to.
+/// Limits of every HTTP server of ours.
 struct HttpLimits {
   unsigned threads = 4;           ///< requests answered at a time
   std::size_t connections = 64;   ///< more are closed
   std::size_t per_address = 32;   ///< of them
   int max_request_bytes = 16384;  ///< line and headers
-  /// From connecting, the TLS handshake included, until the whole request is here. Who is silent
-  /// for so long while it is answered is cut off, too.
+  /// From connecting, TLS handshake included, to the complete request. A client that is silent for
+  /// this long during the answer is cut off, too.
   unsigned request_timeout_s = 10;
-  unsigned answer_timeout_s = 30;  ///< for the client to take the answer, once it is made
+  unsigned answer_timeout_s = 30;  ///< for the client to receive the answer
 };
 
 class HttpServer {
@@ -56,20 +57,20 @@ class HttpServer {
   using Handler = std::function<HttpResponse(const HttpRequest&)>;
 
   /// `listen`: port 0 for any. ALREADY_EXISTS when the port is taken, INVALID_ARGUMENT for a host
-  /// that is not ours. `security` hears of who is refused. Bodies of requests are never read; every
+  /// that is not ours. `security` counts refused clients. Bodies of requests are never read; every
   /// connection carries one request.
   static absl::StatusOr<std::unique_ptr<HttpServer>> start(const HostPort& listen,
                                                            std::shared_ptr<Security> security,
                                                            Handler handler,
                                                            const HttpLimits& limits = {});
-  /// From its end on, the handler is called no more. Waits for requests under way.
+  /// Waits for requests in progress; the handler is not called afterwards.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  /// HOST:PORT really listened on.
+  /// HOST:PORT actually in use.
   const std::string& address() const;
-  /// "http://HOST:PORT", or https where others than this machine must speak it.
+  /// "http://HOST:PORT", or https where TLS is required.
   std::string url() const;
 
  private:

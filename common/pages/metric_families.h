@@ -1,7 +1,9 @@
 #pragma once
 
-// What a scrape answers, put together: Prometheus families and their values. Pure but for
+// Builds the answer to a scrape: Prometheus families and their values. Pure except
 // add_process_figures.
+//
+// Called by: common/pages/node_metrics.h and the coordinator's metrics. Calls: nothing.
 
 #include <prometheus/metric_family.h>
 
@@ -21,9 +23,9 @@ prometheus::MetricFamily counter_family(std::string name, std::string help);
 prometheus::MetricFamily gauge_family(std::string name, std::string help);
 prometheus::MetricFamily histogram_family(std::string name, std::string help);
 
-/// To a family of counters or gauges.
+/// Adds a value to a family of counters or gauges.
 void add_value(prometheus::MetricFamily& family, MetricLabels labels, double value);
-/// To a family of histograms.
+/// Adds a histogram to a family.
 void add_histogram(prometheus::MetricFamily& family, MetricLabels labels,
                    const TimeHistogram& values);
 void add_histogram(prometheus::MetricFamily& family, MetricLabels labels,
@@ -32,12 +34,12 @@ void add_histogram(prometheus::MetricFamily& family, MetricLabels labels,
 /// A gauge without labels.
 prometheus::MetricFamily single_gauge(std::string name, std::string help, double value);
 
-/// Peers that were turned away, and when our certificate expires.
+/// Adds the counts of refused peers and the expiry of our certificate.
 void add_security_figures(const std::string& role, const Security& security,
                           MetricFamilies& families);
 
-/// What every daemon tells of its process: version and role, CPU, memory, start. What the system
-/// does not tell is left out.
+/// Adds the process figures of every daemon: version, role, CPU, memory, start time. Omits what the
+/// system does not report.
 void add_process_figures(const std::string& role, MetricFamilies& families);
 
 }  // namespace poseidon

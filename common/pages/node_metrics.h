@@ -1,13 +1,16 @@
 #pragma once
 
-// A server's or worker's Prometheus metrics (docs/metrics.md has them all): what its probes hold at
-// the moment of a scrape.
+// A server's or worker's Prometheus metrics (docs/metrics.md has them all): the values of its
+// probes at the moment of a scrape.
+//
+// Called by: server/main.cc and worker/main.cc; assignments change the layers shown. Calls:
+// common/pages/metrics_server.h, common/probes.
 //
 // Series per layer, of which a network has at most some hundreds: 22 on a worker, 3 on a server;
-// besides some 200 on either. Labels are names from fixed lists and the plan's layers, nothing
-// that grows while a job runs. The layers shown are those of the job in progress: they appear with
-// an assignment and go when the job ends or the next one comes. What a counter had counted until
-// then stays in Prometheus; the run's own record is metrics.jsonl.
+// besides some 200 on either. Labels are names from fixed lists and the plan's layers, nothing that
+// grows while a job runs. The layers are those of the current job: they appear with an assignment
+// and disappear when the job ends or the next one begins. Prometheus keeps earlier values; the
+// run's own record is metrics.jsonl.
 
 #include <filesystem>
 #include <memory>
@@ -28,7 +31,7 @@
 
 namespace poseidon {
 
-/// Where a node's figures come from. All must outlive NodeMetrics.
+/// The sources of a node's figures. All must outlive NodeMetrics.
 struct NodeFigures {
   std::string role;  ///< "worker" or "server"
   const NodeProbe* probe = nullptr;
@@ -36,18 +39,18 @@ struct NodeFigures {
   std::vector<const PacedTraffic*> traffic;  ///< of its transports, added up
   std::filesystem::path data_dir;            ///< a server's; "": none
   std::shared_ptr<Security> security = Security::none();
-  const GpuMonitor* gpu = nullptr;   ///< a worker's; null: it computes on none
-  const LoopPulse* pulse = nullptr;  ///< that /healthz tells of; not null where served
+  const GpuMonitor* gpu = nullptr;   ///< a worker's; null: it does not use a GPU
+  const LoopPulse* pulse = nullptr;  ///< for /healthz; must not be null when served
 };
 
-/// The job that a node has a part in; nothing while there is none.
+/// The node's current job; empty without one.
 struct ShownJob {
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<const TrafficProbe> traffic;
   std::shared_ptr<const DataProbe> data;  ///< a worker's
 };
 
-/// All of one scrape but for the process's own figures.
+/// All figures of a scrape except those of the process itself.
 MetricFamilies node_page(const NodeFigures& figures, const ShownJob& job);
 
 /// Any thread.
@@ -57,9 +60,9 @@ class NodeMetrics {
   static absl::StatusOr<std::unique_ptr<NodeMetrics>> serve(const std::string& listen,
                                                             NodeFigures figures);
 
-  /// From now on the layers of this job are shown; one without a plan: none.
+  /// Shows the layers of this job from now on; none for a job without a plan.
   void show(ShownJob job);
-  /// HOST:PORT really listened on.
+  /// HOST:PORT actually in use.
   const std::string& address() const { return server_->address(); }
   std::string url() const { return server_->url(); }
 
@@ -70,7 +73,7 @@ class NodeMetrics {
   const NodeFigures figures_;
   mutable std::mutex mutex_;
   ShownJob job_;                           ///< guarded by mutex_
-  std::unique_ptr<MetricsServer> server_;  ///< last: stops reading all above first
+  std::unique_ptr<MetricsServer> server_;  ///< last member: it stops reading the others first
 };
 
 }  // namespace poseidon

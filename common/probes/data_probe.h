@@ -1,10 +1,11 @@
 #pragma once
 
-// Probe of a worker's input, like common/probes/traffic.h for what moves.
+// Counts a worker's input: stalls, ready batches and corrupt samples. common/probes/traffic.h does
+// the same for messages.
 //
-// Before: worker/data/feed/batch_ring.h hands batches over, worker/data/feed/sample_reader.h meets
-// samples that cannot be read. After: common/pages/node_metrics.h shows it at a scrape,
-// common/node/node_report.h puts it into heartbeats.
+// Called by: worker/data/feed/batch_ring.h, for batches, and worker/data/feed/sample_reader.h, for
+// unreadable samples; common/pages/node_metrics.h and common/node/node_report.h read it. Calls:
+// nothing.
 //
 // Any thread, without locks.
 
@@ -14,25 +15,25 @@
 
 namespace poseidon {
 
-/// Since the job began.
+/// Counts since the job began.
 class DataProbe {
  public:
-  /// The trainer waited so long for a batch.
+  /// The trainer waited this long for a batch.
   void stalled(std::uint64_t nanoseconds) {
     stall_ns_.fetch_add(nanoseconds, std::memory_order_relaxed);
   }
   /// Batches that wait for the engine.
   void ready(std::size_t batches) { ready_batches_.store(batches, std::memory_order_relaxed); }
-  /// A sample cannot be read, and another one stands in its place: the first time that it is met.
+  /// A sample cannot be read and another replaces it. Called the first time only.
   void found_corrupt() { corrupt_samples_.fetch_add(1, std::memory_order_relaxed); }
 
-  /// How long the engine stood still because the next batch was not there.
+  /// How long the engine waited for batches.
   double stall_seconds() const {
     return static_cast<double>(stall_ns_.load(std::memory_order_relaxed)) * 1e-9;
   }
-  /// Samples in whose place others stood; each counts once.
+  /// Number of replaced samples; each counts once.
   std::uint64_t corrupt_samples() const { return corrupt_samples_.load(std::memory_order_relaxed); }
-  /// When the engine last took one.
+  /// Ready batches when the engine last took one.
   std::size_t ready_batches() const { return ready_batches_.load(std::memory_order_relaxed); }
 
  private:

@@ -1,6 +1,8 @@
 #pragma once
 
-// What is said, before a job or by a device, when batch normalisation cannot be computed.
+// The errors, before a job or on a device, for batch normalisation that cannot be computed.
+//
+// Called by: the checks of a job and worker/engine. Calls: nothing.
 
 #include <cstdint>
 
@@ -17,7 +19,8 @@ inline absl::Status too_few_for_batch_norm(const LayerSpec& layer) {
       "micro_batches be 2 or more"));
 }
 
-/// Whether a network can be trained with so many samples at a time (batch_size / micro_batches).
+/// Checks that a network can be trained with `batch` samples at a time (batch_size /
+/// micro_batches).
 inline absl::Status check_batch_norms(const NetSpec& net, std::int64_t samples) {
   for (const LayerSpec& layer : net.layers) {
     if (layer.type == LayerType::kBatchNorm && samples == 1 &&

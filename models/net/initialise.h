@@ -1,7 +1,8 @@
 #pragma once
 
-// First values of a network's parameters.
-// Before: the network is resolved (models/net/net.h). After: a worker trains on them.
+// Computes the initial values of a network's parameters.
+//
+// Called by: workers, for a resolved network (models/net/net.h). Calls: common/base/random.h.
 
 #include <cstdint>
 #include <functional>
@@ -12,16 +13,16 @@
 
 namespace poseidon {
 
-/// Calls body(begin, end) on disjoint ranges that cover 0..items, on whatever threads it has, and
-/// returns when all are done.
+/// Calls body(begin, end) on disjoint ranges that cover 0..items, on any threads, and returns when
+/// all are done.
 using RangeRunner = std::function<void(
     std::int64_t items, const std::function<void(std::int64_t begin, std::int64_t end)>& body)>;
-/// All of it on the calling thread.
+/// Runs everything on the calling thread.
 void run_here(std::int64_t items, const std::function<void(std::int64_t, std::int64_t)>& body);
 
 /// Gives every parameter its first value from its Initialiser. Each tensor is drawn from
-/// mix_seed(seed, FNV-1a hash of "<layer>.<tensor>"), so it does not depend on the other layers;
-/// nor on how `run` divides the work (a hundred million values take one core seconds). Pure.
+/// mix_seed(seed, FNV-1a hash of "<layer>.<tensor>"), so it depends neither on the other layers nor
+/// on how `run` divides the work (a hundred million values take one core seconds). Pure.
 void initialise_parameters(const NetSpec& net, std::uint64_t seed,
                            const std::function<std::span<float>(LayerIndex)>& parameters,
                            const RangeRunner& run = run_here);

@@ -1,7 +1,9 @@
 #pragma once
 
-// A network as data: layers, shapes, parameters. Pure; knows no device. Used by the coordinator
-// (planning), the command line tool (`poseidon models`) and the engine (execution).
+// A network as data: layers, shapes, parameters. Pure; independent of devices.
+//
+// Called by: the coordinator (planning), the command line tool (`poseidon models`) and the engine
+// (execution). Calls: models/net/net_derive.h, models/net/net_expand.h, models/shipped.h.
 
 #include <cstdint>
 #include <filesystem>
@@ -14,7 +16,7 @@
 
 namespace poseidon {
 
-/// Bounds of what a network file may ask for; beyond them it is refused, never computed with.
+/// Limits of a network file; larger values are refused before any computation.
 inline constexpr std::int64_t kMaxDimension = std::int64_t{1} << 20;
 inline constexpr std::int64_t kMaxTensorElements = std::int64_t{1} << 31;  ///< without the batch
 inline constexpr std::int64_t kMaxLayerMultiplyAdds = std::int64_t{1} << 50;
@@ -77,7 +79,7 @@ struct LayerSpec {
   /// Running statistics (batch_norm): tensors that the forward of training moves and the forward of
   /// tests reads. No parameters: neither synchronised between workers nor counted.
   std::vector<ParameterSpec> statistics;
-  /// Leads to auxiliary losses alone, so tests have no use for it.
+  /// Leads only to auxiliary losses, so tests skip it.
   bool train_only = false;
 
   // convolution, pooling (a global one has the plane as its kernel)
@@ -96,7 +98,7 @@ struct LayerSpec {
   // softmax_cross_entropy
   double loss_weight = 1.0;
   double label_smoothing = 0.0;  ///< this share of the label goes to all classes alike
-  bool auxiliary = false;        ///< not the network's result: counts in training alone
+  bool auxiliary = false;        ///< not the network's result; counts in training only
 
   std::int64_t parameter_count() const;
   std::int64_t multiply_adds = 0;  ///< per sample, forward

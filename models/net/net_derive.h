@@ -1,7 +1,8 @@
 #pragma once
 
-// A network that is another one with other parameters, another input or more layers. Pure. Before:
-// resolve_network has read both files. After: expand_network.
+// Derives a network from another one, with other parameters, another input or more layers. Pure.
+//
+// Called by: resolve_network (models/net/net.h), which then calls expand_network. Calls: nothing.
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json_fwd.hpp"
@@ -10,11 +11,11 @@ namespace poseidon {
 
 inline constexpr int kMaxDerivations = 8;  ///< networks that derive from networks
 
-/// Whether the file says {"network": base, ...} instead of all itself.
+/// Whether the file derives from another: {"network": base, ...}.
 bool is_derived_network(const nlohmann::json& file);
 
-/// `base` with what `derived` (models/README.md: "Networks from networks") says otherwise: a file
-/// that stands for itself. INVALID_ARGUMENT names the key, parameter or block that does not fit.
+/// `base` with the changes of `derived` (models/README.md: "Networks from networks"), as a
+/// self-contained file. INVALID_ARGUMENT names the key, parameter or block that does not fit.
 absl::StatusOr<nlohmann::json> derive_network(const nlohmann::json& base,
                                               const nlohmann::json& derived);
 

@@ -1,6 +1,8 @@
 #pragma once
 
-// Reading one initialiser of a network file. models/README.md lists them for people.
+// Reads one initialiser of a network file. models/README.md lists them.
+//
+// Called by: models/net/net_parse.cc. Calls: common/files/json_fields.h.
 
 #include <string_view>
 
@@ -10,7 +12,7 @@
 
 namespace poseidon {
 
-/// `source` and `path` as in JsonFields. Leaves `initialiser` alone when the JSON is refused.
+/// `source` and `path` as in JsonFields. Leaves `initialiser` unchanged on error.
 absl::Status parse_initialiser(const nlohmann::json& json, std::string_view source,
                                std::string_view path, Initialiser& initialiser);
 

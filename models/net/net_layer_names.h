@@ -1,7 +1,9 @@
 #pragma once
 
-// Layer types by name. Before: net_parse.cc reads a network file. After: net.h's LayerSpec;
-// messages and status name types by the same table.
+// Maps names to layer types.
+//
+// Called by: net_parse.cc, which reads network files; messages and status, which print types.
+// Calls: nothing.
 
 #include <array>
 #include <string_view>

@@ -1,6 +1,8 @@
 #pragma once
 
-// Names in network files, for the readers net_expand.cc and net_parse.cc.
+// Names in network files.
+//
+// Called by: net_expand.cc and net_parse.cc. Calls: nothing.
 
 #include <algorithm>
 #include <string>
@@ -12,7 +14,7 @@
 
 namespace poseidon {
 
-/// What layers call the data they read: the network's, or inside a block, the block's.
+/// The name by which layers refer to their input: the network's, or, inside a block, the block's.
 inline constexpr char kInputName[] = "input";
 
 inline bool is_good_name(const std::string& name) {
@@ -23,7 +25,7 @@ inline bool is_good_name(const std::string& name) {
          });
 }
 
-/// "network 'lenet'", or what stands in for it when the name is no good.
+/// "network 'lenet'", or a substitute when the name is invalid.
 inline std::string place_of(const nlohmann::json& json, std::string_view kind,
                             std::string_view unnamed) {
   const auto name = json.is_object() ? json.find("name") : json.end();
