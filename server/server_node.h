@@ -1,8 +1,10 @@
 #pragma once
 
-// One server process in the cluster: takes assignments from the coordinator and hands them to the
-// shard service, with what a checkpoint has for it where the job goes on from one. Thin: no
-// decisions about data.
+// One server process in the cluster: passes the coordinator's assignments to the shard service, and
+// restores chunks when the job resumes from a checkpoint. It makes no decisions about data.
+//
+// Called by: common/node/control_client.h, with the coordinator's commands. Calls:
+// server/shard/shard_service.h, server/store/checkpoint_keeper.h, common/checkpoint/store_client.h.
 
 #include <functional>
 #include <memory>
@@ -23,7 +25,7 @@
 
 namespace poseidon {
 
-/// What a server consists of; all of it outlives the node.
+/// The parts of a server; all outlive the node.
 struct ServerNodeParts {
   ShardService* service = nullptr;
   CheckpointKeeper* keeper = nullptr;
@@ -31,9 +33,9 @@ struct ServerNodeParts {
   std::shared_ptr<NodeProbe> probe;
   const RefusalCounts* refusals = nullptr;
   NodeMetrics* metrics = nullptr;  ///< may be null
-  LinkProbe* link = nullptr;       ///< null: nothing measures the network of this node
-  int threads = 1;                 ///< of the service's team, to measure with as many
-  /// Of the service's transport, to the plan's Plan::window_bytes. May be null.
+  LinkProbe* link = nullptr;       ///< null: this node's network is not measured
+  int threads = 1;                 ///< threads of the service's team, for measurements
+  /// Sets the window of the service's transport to Plan::window_bytes. May be null.
   std::function<void(std::int64_t)> set_window = nullptr;
 };
 
@@ -46,8 +48,8 @@ class ServerNode final : public ControlEvents {
     client_ = client;
     calibration_.set_client(client);
   }
-  /// Ends what is being measured. Then the loop and the disk's thread stop, which report, too, and
-  /// then the client may go.
+  /// Ends measurements. Afterwards stop the loop and the disk thread, which also report; then
+  /// destroy the client.
   void end() { calibration_.end(); }
 
   void on_joined(const v1::Joined& joined) override;
@@ -85,7 +87,7 @@ class ServerNode final : public ControlEvents {
   std::shared_ptr<TrafficProbe> traffic_;
   Epoch epoch_;
 
-  /// Where worker 0's own state goes, if this server keeps it; the loop's.
+  /// The piece of worker 0's own state, if this server keeps it; loop only.
   std::optional<PieceId> own_state_piece_;
   std::unique_ptr<StoreTransfer> transfer_;  ///< the loop's
   ReplicaSender replicas_;                   ///< the loop's

@@ -34,8 +34,7 @@ struct CheckpointPiece {
   std::int64_t offset = 0;          ///< elements from the start of the layer
   std::int64_t elements = 0;        ///< 0 for worker 0's own state: only the worker knows
   ServerIndex holder;
-  std::optional<WorkerRank>
-      giver;  ///< the worker that sends it to the holders; nullopt: the holder owns it
+  std::optional<WorkerRank> giver;    ///< worker that sends it; nullopt: the holder owns it
   std::optional<ServerIndex> second;  ///< keeps it too (checkpoint.replicas)
 };
 

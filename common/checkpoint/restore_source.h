@@ -20,9 +20,8 @@ namespace poseidon {
 
 struct RestoreSource {
   SnapshotId snapshot;
-  std::uint64_t samples = 0;  ///< that all workers have taken before
-  std::vector<std::string>
-      addresses;  ///< HOST:PORT by ServerIndex of the pieces; "": not connected
+  std::uint64_t samples = 0;           ///< that all workers have taken before
+  std::vector<std::string> addresses;  ///< by ServerIndex of the pieces; "": not connected
   std::vector<CheckpointPiece> pieces;
 
   Iteration iteration() const { return snapshot_iteration(snapshot); }

@@ -1,12 +1,13 @@
 #pragma once
 
-// Probe of one process: how long each stage of its work took, what it counted and what it has, as
-// long as it lives. What belongs to a layer of a job is in common/probes/traffic.h.
+// Metrics of one process over its lifetime: times of stages, counters and gauges.
+// common/probes/traffic.h has the figures per layer of a job.
 //
-// Before: all parts of a worker or server say what they did. After: common/pages/node_metrics.h
-// shows it at a scrape; the tracer's events go to the coordinator (common/probes/trace_report.h).
+// Called by: all parts of a worker or server, which report their work; common/pages/node_metrics.h
+// reads it at a scrape. Calls: common/probes/tracer.h, whose events go to the coordinator
+// (common/probes/trace_report.h).
 //
-// Any thread, without locks, some nanoseconds a call; GaugePart is one thread's.
+// Thread-safe without locks, some nanoseconds a call. A GaugePart belongs to one thread.
 
 #include <array>
 #include <atomic>
@@ -22,51 +23,51 @@
 
 namespace poseidon {
 
-/// What a node counts as long as its process lives. docs/metrics.md says what each one means; the
-/// table in node_metrics.cc says under which name it is shown.
+/// Counters over the life of a node's process. docs/metrics.md explains each; the table in
+/// node_metrics.cc has the exported names.
 enum class NodeCount : std::uint8_t {
   kImages,              ///< worker: samples trained on
   kRetriesServer,       ///< worker: attempts to reach a server again ...
   kRetriesWorker,       ///< ... or another worker
   kRetriesCoordinator,  ///< streams to the coordinator that broke
-  kNotFinite,           ///< a loss, gradient, factor or parameter that is no number
+  kNotFinite,           ///< a loss, gradient, factor or parameter that is not finite
   kReplicasDiffer,      ///< worker: the workers' copies of an SFB layer are not equal
   kSnapshotsSealed,     ///< server
   kSnapshotsFailed,     ///< server
   kSnapshotBytes,       ///< server: of those sealed
-  kStoreWrittenBytes,   ///< server: of pieces that its store took
+  kStoreWrittenBytes,   ///< server: of pieces written to its store
   kCount                ///< number of them, not one itself
 };
 
-/// What a node has just now.
+/// Current values of a node.
 enum class NodeGauge : std::uint8_t {
   kRank,                ///< of a worker, index of a server; while it has a part in a job
   kEpoch,               ///< likewise
   kIteration,           ///< worker: iterations done; likewise
-  kShardParameters,     ///< server: that it owns; likewise
+  kShardParameters,     ///< server: parameters that it owns; likewise
   kSendQueue,           ///< messages that wait for their turn on a stream
   kStreams,             ///< server: streams of workers
-  kPausedStreams,       ///< server: of those, held back because their workers are ahead
-  kEarlyGradientBytes,  ///< server: gradients that came before their turn
+  kPausedStreams,       ///< server: streams paused because their workers are ahead
+  kEarlyGradientBytes,  ///< server: gradients for a later iteration
   kCheckpointQueue,     ///< server: chunks that wait for the disk
   kStoreSnapshots,      ///< server: checkpoints (its parts of them) in its store
   kStoreBytes,          ///< server: of the store's table files
-  kStoreFiles,          ///< server: those
-  kStoreMemoryBytes,    ///< server: that RocksDB holds for reading them
+  kStoreFiles,          ///< server: table files of the store
+  kStoreMemoryBytes,    ///< server: memory that RocksDB uses to read them
   kStoreErrors,         ///< server: background errors of RocksDB since it was opened
   kCount                ///< number of them, not one itself
 };
 
-/// Times are nanoseconds where they are given, seconds where they are read.
+/// Setters take nanoseconds, getters return seconds.
 class NodeProbe {
  public:
   void took(Stage stage, Nanoseconds time) { stages_[index(stage)].add(time); }
-  /// The same, with what a trace shows of it.
+  /// The same, and records the span in a trace.
   void took(const TraceSpan& span) {
     took(span.stage, span.end - span.begin);
     tracer_.record(span);
   }
-  /// For what has its time counted elsewhere or otherwise.
+  /// For work whose time is counted elsewhere.
   Tracer& tracer() { return tracer_; }
   const TimeHistogram& stage(Stage stage) const { return stages_[index(stage)]; }
 
@@ -113,7 +114,7 @@ class NodeProbe {
   PerEnumerator<std::atomic<std::int64_t>, NodeGauge> gauges_{};
 };
 
-/// One part of a gauge to which several add; goes with its owner. One thread.
+/// One owner's part of a gauge that several objects add to; its destructor removes it. One thread.
 class GaugePart {
  public:
   GaugePart() = default;

@@ -1,11 +1,10 @@
 #pragma once
 
-// The log's side of refused data messages.
+// Logs refused data messages, at a limited rate.
 //
-// Before: a service of data streams (sync/chunks/chunk_service.h, server/store/store_service.h,
-// sync/links/peer_stream.h, common/node/link_probe.h) refused one, and counted it. After: the log
-// has the first ten of each reason, then the 16th, 32nd and so on. The function that it makes is
-// called on the loop.
+// Called by: services of data streams (sync/chunks/chunk_service.h, server/store/store_service.h,
+// sync/links/peer_stream.h, common/node/link_probe.h), on the loop, after they have counted a
+// refusal. Calls: the log. It gets the first ten of each reason, then the 16th, 32nd and so on.
 
 #include <functional>
 #include <string>
@@ -14,10 +13,10 @@
 
 namespace poseidon {
 
-/// Hears of a message that was not used, and is counted already, with who sent it.
+/// Called for each unused message, after it was counted, with its sender.
 using RefusalLog = std::function<void(const std::string& peer, const Objection&)>;
 
-/// `counts`, in which they are counted already, outlives it.
+/// `counts` already includes the message and outlives the function.
 RefusalLog refusal_log(const RefusalCounts& counts);
 
 }  // namespace poseidon

@@ -1,31 +1,32 @@
 #pragma once
 
 // The parts of an iteration that are measured, under one name each: the `stage` label of
-// poseidon_stage_seconds, and of trace events. Traces carry their numbers from node to node: new
-// ones come last, and who does not know one leaves the event out.
+// poseidon_stage_seconds, and of trace events. Traces carry the stages' numbers between nodes:
+// append new ones at the end. A node drops events of stages that it does not know.
 //
-// Before: the data path measures a part. After: common/probes/node_probe.h counts its time, and
-// records the event while a trace is taken.
+// Called by: the data path, which measures a stage; common/probes/node_probe.h, which counts its
+// time and records the event during a trace. Calls: nothing.
 
 #include <cstdint>
 
 namespace poseidon {
 
 enum class Stage : std::uint8_t {
-  kInput,     ///< worker, once per iteration: until the batch is there
-  kForward,   ///< worker, once per iteration: all layers, without what they wait for
+  kInput,     ///< worker, once per iteration: waiting for the batch
+  kForward,   ///< worker, once per iteration: all layers, without their waits
   kBackward,  ///< worker, likewise
-  kStall,     ///< worker, each wait: the engine stands still until a layer's parameters are there
+  kStall,     ///< worker, each wait of the engine for a layer's parameters
   kRebuild,   ///< worker, each layer that goes by SFB: the stacked product and the step
   kTest,      ///< worker: its share of one test
-  kCopy,  ///< worker: own factors into the stack; parameters and factors that came into their place
-  kQueue,  ///< both, each message with a chunk or factor: from being ready until its turn to be
+  kCopy,  ///< worker: copies own factors to the stack, and received parameters and factors to their
+          ///< place
+  kQueue,  ///< both, each message with a chunk or factor: from ready until it is its turn to be
            ///< sent
   kSend,   ///< both, likewise: until the stream takes the next one
            ///< (common/transport/paced_transport.h)
   kSum,   ///< server, each chunk of a gradient that is not a step's last: checked and added; worker
           ///< that leads a group: each chunk of the group's
-  kStep,  ///< server, a step's last one: sum, optimizer, new version
+  kStep,  ///< server, a step's last chunk: sum, optimizer, new version
   kCheckpoint,  ///< server: one snapshot, from its first piece until it is sealed
   kWrite,       ///< server, each piece of a snapshot, and the sealing: until the store has it
   // Worker with a GPU, each copy between its memory and the host's in a training pass:
@@ -75,16 +76,16 @@ constexpr const char* stage_name(Stage stage) {
   return "";
 }
 
-/// Of a chunk between a worker and the relay of its group (sync/relay/relay.h), the end that the
-/// event is at. The peer is a worker at either.
+/// For a chunk between a worker and the relay of its group (sync/relay/relay.h): the end at which
+/// the event is. The peer is a worker at both ends.
 enum class RelayEnd : std::uint8_t { kNone = 0, kWorker = 1, kRelay = 2 };
 
-/// Copies to and from a device with memory of its own. They are measured for traces alone: while
-/// none is taken nobody knows how long they last, and poseidon_stage_seconds has none of them.
+/// Copies to and from a device with memory of its own. They are measured during traces only, so
+/// poseidon_stage_seconds does not include them.
 constexpr bool is_device_copy(Stage stage) {
   return stage >= Stage::kUpload && stage <= Stage::kUploadFactors;
 }
-/// Whose stage it is.
+/// Whether the stage belongs to servers.
 constexpr bool is_server_stage(Stage stage) {
   return stage == Stage::kQueue || stage == Stage::kSend ||
          (stage >= Stage::kSum && stage <= Stage::kWrite);

@@ -1,14 +1,14 @@
 #pragma once
 
-// How long something took, counted by size, and the sum: what a histogram of Prometheus is made of.
+// A histogram of durations, as Prometheus wants it: counts by bucket, and the sum.
 //
-// Before: common/probes/node_probe.h and common/probes/traffic.h, wherever something is measured.
-// After: common/pages/metric_families.h shows it at a scrape.
+// Called by: common/probes/node_probe.h and common/probes/traffic.h, which add;
+// common/pages/metric_families.h, which reads it at a scrape. Calls: nothing.
 //
-// A quantile is told no finer than the bucket in which it lies.
+// A quantile is as precise as its bucket.
 //
 // Any thread, without locks; adding costs some nanoseconds. Counts and sum are read one after the
-// other and need not be of one moment.
+// other, so they may be of different moments.
 
 #include <algorithm>
 #include <array>
@@ -22,10 +22,10 @@
 namespace poseidon {
 
 /// Upper bounds of buckets: from shared memory to an iteration of a large network on a CPU. Two per
-/// decade, for what a worker shows once per layer ...
+/// decade, for histograms per layer ...
 inline constexpr std::array kCoarseBoundsS = {1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03,  0.1,
                                               0.3,  1.0,  3.0,  10.0, 30.0, 100.0, 300.0};
-/// ... and seven, for what it shows once: a quantile is then wrong by less than half.
+/// ... and seven, for histograms per worker: the error of a quantile is then below one half.
 inline constexpr std::array kFineBoundsS = {
     1e-4,  1.3e-4, 1.8e-4, 2.5e-4, 3.5e-4, 5e-4,  7e-4,  0.001, 0.0013, 0.0018, 0.0025, 0.0035,
     0.005, 0.007,  0.01,   0.013,  0.018,  0.025, 0.035, 0.05,  0.07,   0.1,    0.13,   0.18,

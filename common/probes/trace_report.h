@@ -1,17 +1,19 @@
 #pragma once
 
-// What the coordinator asks of a node's tracer, and what the node answers.
+// Answers the coordinator's requests to a node's tracer.
+//
+// Called by: common/node/control_client.h. Calls: common/probes/tracer.h.
 
 #include "common/probes/tracer.h"
 #include "poseidon/v1/control.pb.h"
 
 namespace poseidon {
 
-/// Iterations of one trace at most; beyond it is a mistake.
+/// Most iterations of one trace; a larger number is a mistake.
 inline constexpr std::uint64_t kMaxTraceIterations = 1000;
 
 void begin_trace(const v1::BeginTrace& begin, Tracer& tracer);
-/// False when there is nothing to answer.
+/// False when there is no answer.
 bool fetch_trace(const v1::FetchTrace& fetch, Tracer& tracer, v1::TracePiece& piece);
 
 }  // namespace poseidon

@@ -1,13 +1,14 @@
 #pragma once
 
-// What one process records of a few iterations when the operator asks for a trace
+// Records the events of one process for a few iterations, when the operator asks for a trace
 // (docs/tracing.md).
 //
-// Before: the data path says when each part of its work began and ended. After: the coordinator
-// fetches the events in pieces (common/probes/trace_report.h).
+// Called by: the data path, which records when each part of its work began and ended;
+// common/probes/trace_report.h, through which the coordinator fetches the events in pieces. Calls:
+// nothing.
 //
-// Costs one relaxed load where nothing is recorded. While something is, an event costs a few atomic
-// operations and no lock.
+// Costs one relaxed load while no trace runs. During a trace an event costs a few atomic operations
+// and no lock.
 
 #include <algorithm>
 #include <atomic>
@@ -37,11 +38,11 @@ struct TraceSpan {
   std::size_t bytes = 0;  ///< that were moved
 };
 
-/// Some of what was recorded.
+/// A part of the recorded events.
 struct TraceSlice {
   std::vector<TraceSpan> spans;
-  std::size_t total = 0;    ///< that there are in all
-  std::size_t dropped = 0;  ///< for which there was no room
+  std::size_t total = 0;    ///< events in all
+  std::size_t dropped = 0;  ///< events that did not fit
 };
 
 class Tracer {
@@ -58,13 +59,13 @@ class Tracer {
   // ---- any thread ----
   /// Whether a trace is being taken: lets a caller leave out what only record() needs.
   bool on() const { return on_.load(std::memory_order_relaxed); }
-  /// Kept if a trace is being taken, the iteration is one of those asked for (or the stage is of
-  /// none), and there is room.
+  /// Records the span if a trace runs, the iteration was requested (or the stage belongs to none),
+  /// and there is room.
   void record(const TraceSpan& span) {
     if (on()) keep(span);
   }
 
-  /// Records from now on; what an earlier trace left goes. `trace`: not 0.
+  /// Starts recording; drops the events of an earlier trace. `trace`: not 0.
   void begin(std::uint64_t trace, Iteration first, Iteration iterations) {
     const std::lock_guard lock(mutex_);
     stop();
@@ -76,14 +77,14 @@ class Tracer {
     on_.store(true);
   }
 
-  /// Ends and forgets what is recorded, if anything is.
+  /// Ends the recording, if any, and drops its events.
   void end() {
     const std::lock_guard lock(mutex_);
     forget();
   }
 
-  /// Ends the recording, whose memory goes with the last event or with `discard`. Nothing when this
-  /// is not the trace in memory.
+  /// Ends the recording and returns events. Frees the memory with the last event or with `discard`.
+  /// nullopt when `trace` is not in memory.
   std::optional<TraceSlice> fetch(std::uint64_t trace, std::size_t from, bool discard = false) {
     const std::lock_guard lock(mutex_);
     if (trace == 0 || trace != trace_) return std::nullopt;
@@ -126,12 +127,12 @@ class Tracer {
   }
 
   std::atomic<bool> on_{false};
-  /// Threads within keep(): who ends the recording waits for them, which is nanoseconds.
+  /// Threads inside keep(). Ending the recording waits for them, some nanoseconds.
   std::atomic<int> writers_{0};
   std::atomic<std::size_t> next_{0};  ///< beyond kMaxEvents: that many were dropped
 
-  std::mutex mutex_;  ///< of begin and fetch
-  // Changed only under mutex_ and while nobody is within keep().
+  std::mutex mutex_;  ///< for begin and fetch
+  // Changed only under mutex_ and while no thread is inside keep().
   std::uint64_t trace_ = 0;
   Iteration first_ = 0, end_ = 0;
   std::vector<TraceSpan> spans_;

@@ -1,16 +1,16 @@
 #pragma once
 
-// Probe of one job on one node: what each parameter layer moved, computed and waited for, since the
-// job began. Bytes and nanoseconds; counters that only grow.
+// Metrics of one job on one node: the bytes that each parameter layer moved, and the time it
+// computed and waited, since the job began. Counters in bytes and nanoseconds that only grow.
 //
-// Before: the data path (worker/trainer.h, sync/client/sync_client.h, sync/links/chunk_links.h,
-// sync/client/factor_exchange.h, sync/chunks/chunk_service.h) says what it did. After:
-// common/pages/node_metrics.h shows it at a scrape, common/node/node_report.h puts it into
-// heartbeats, from which the coordinator has rates, and each layer's slowest worker
-// (coordinator/watch/traffic.h).
+// Called by: the data path, which counts (worker/trainer.h, sync/client/sync_client.h,
+// sync/links/chunk_links.h, sync/client/factor_exchange.h, sync/chunks/chunk_service.h);
+// common/pages/node_metrics.h, which reads it at a scrape; common/node/node_report.h, which puts it
+// into heartbeats. From these the coordinator computes rates and each layer's slowest worker
+// (coordinator/watch/traffic.h). Calls: common/probes/node_probe.h.
 //
-// Any thread, without locks: every counter is an atomic of its own, so what is read of several of
-// them need not be of one moment.
+// Any thread, without locks: every counter is an atomic of its own, so values of several counters
+// may be of different moments.
 
 #include <atomic>
 #include <cstdint>
@@ -28,7 +28,7 @@ namespace poseidon {
 /// Bytes are those of payloads. Layers are the plan's.
 class TrafficProbe {
  public:
-  /// `node`: what hears of all that is of no layer, and outlives the job. Not null.
+  /// `node` counts what belongs to no layer; it outlives the job. Not null.
   explicit TrafficProbe(std::size_t layers,
                         std::shared_ptr<NodeProbe> node = std::make_shared<NodeProbe>())
       : node_(std::move(node)), layers_(layers) {}
@@ -40,7 +40,7 @@ class TrafficProbe {
   void received(LayerIndex layer, std::size_t bytes) {
     add(layers_[layer.value()].received_bytes, bytes);
   }
-  /// This worker's engine stood still for the layer's parameters.
+  /// This worker's engine waited for the layer's parameters.
   void stalled(LayerIndex layer, std::uint64_t nanoseconds) {
     add(layers_[layer.value()].stall_ns, nanoseconds);
   }
@@ -54,7 +54,7 @@ class TrafficProbe {
   }
   /// A batch, or a part of one, went through the network, forward or backward; in tests too.
   void batch_passed() { add(batches_, 1); }
-  /// From a gradient's being ready to its new parameters' being there, on this worker.
+  /// Time on this worker from a complete gradient to its new parameters.
   void synced(LayerIndex layer, Nanoseconds took) { layers_[layer.value()].sync.add(took); }
   /// This server summed a gradient chunk of the layer, or stepped its parameters.
   void aggregated(LayerIndex layer, Nanoseconds took) {

@@ -1,9 +1,10 @@
 #pragma once
 
-// A server's shard behind its data streams.
+// Serves a server's shard to workers' data streams.
 //
-// Before: server/server_node.h assigns shards. After: sync/chunks/chunk_service.h moves messages
-// between workers' streams and the shard; all decisions are in server/shard/shard.h.
+// Called by: server/server_node.h, which assigns shards. Calls: sync/chunks/chunk_service.h, which
+// moves messages between workers' streams and the shard; server/shard/shard.h, which makes all
+// decisions.
 //
 // Everything runs on the transport's loop; assign, drop, halt and with_shard may be called from any
 // thread.
@@ -23,7 +24,7 @@ namespace poseidon {
 
 class ShardService final : public Acceptor {
  public:
-  /// Takes what a shard has frozen, on the loop.
+  /// Receives frozen chunks, on the loop.
   using FrozenSink = std::function<void(Epoch, FrozenChunk)>;
 
   /// `transport` and `refusals` must outlive the service, which is destroyed only once the
@@ -34,16 +35,16 @@ class ShardService final : public Acceptor {
                std::int64_t pending_limit_bytes = kDefaultPendingLimitBytes,
                Team* team = sequential_team());
 
-  /// Replaces the shard; streams of the one before are closed. `done` runs on the loop afterwards.
-  /// `traffic` must fit the plan's layers and live until the next assign or drop.
+  /// Replaces the shard and closes the streams of the previous one. `done` runs on the loop
+  /// afterwards. `traffic` must fit the plan's layers and live until the next assign or drop.
   void assign(Plan plan, ServerIndex self, OptimizerSpec optimizer,
               std::shared_ptr<TrafficProbe> traffic, std::function<void()> done);
   /// Ends the shard, if it has this epoch, and its streams. Frees its memory.
   void drop(Epoch epoch);
-  /// From now on no message of a worker is taken; `done`, on the loop, gets the shard as it stays,
-  /// or null when it is gone.
+  /// Accepts no more messages of workers. `done`, on the loop, gets the halted shard, or null when
+  /// it is gone.
   void halt(Epoch epoch, std::function<void(const Shard*)> done);
-  /// Where frozen chunks go; before the first assign.
+  /// Sets the receiver of frozen chunks; before the first assign.
   void set_frozen_sink(FrozenSink sink) { frozen_sink_ = std::move(sink); }
   /// Runs `function` on the loop with the shard of this epoch, or with null when it is gone.
   void with_shard(Epoch epoch, std::function<void(Shard*)> function);
@@ -52,7 +53,7 @@ class ShardService final : public Acceptor {
     return streams_.on_accept(std::move(stream));
   }
 
-  /// On the loop; null when the assignment is another, or none.
+  /// On the loop; null when there is no assignment of this epoch.
   Shard* shard_of(Epoch epoch) {
     return shard_ && shard_->plan().epoch == epoch ? &*shard_ : nullptr;
   }

@@ -1,7 +1,7 @@
 #pragma once
 
-// For tests: a server's share of a toy plan of twelve parameters in three chunks, and the messages
-// of its workers.
+// For tests: a server's part of a toy plan (twelve parameters in three chunks), and the messages of
+// its workers.
 
 #include <cstdint>
 #include <vector>

@@ -1,17 +1,18 @@
 #pragma once
 
-// A server's checkpoints on disk: takes frozen chunks and given pieces, writes them in the
-// background, seals a snapshot when all its pieces are there, and reads pieces for who goes on from
-// one. Beside them, in memory: worker 0's own state of the last few iterations.
+// A server's checkpoints on disk. It accepts frozen chunks and pieces from workers, writes them in
+// the background, seals a snapshot when all its pieces are stored, and reads pieces for nodes that
+// restore. It also keeps worker 0's own state of the last few iterations in memory.
 //
-// Before: server/shard/shard_service.h froze a chunk; server/store/store_service.h took a request.
-// After: server/store/chunk_store.h (RocksDB), and the coordinator hears of the result.
+// Called by: server/server_node.h, with chunks that server/shard/shard_service.h froze;
+// server/store/store_service.h, with requests. Calls: server/store/chunk_store.h (RocksDB). The
+// node reports results to the coordinator.
 //
 // Threads: one of its own, on which all disk calls and all callbacks happen. Every public method
 // may be called from any thread and returns at once.
 //
-// A whole shard is frozen within one iteration, and a slow disk takes minutes to write it. What
-// others ask meanwhile, and the end of the epoch, wait for no more than kBytesPerTurn of it.
+// A whole shard is frozen within one iteration, and a slow disk takes minutes to write it. Other
+// requests, and the end of the epoch, wait for at most kBytesPerTurn of it.
 
 #include <atomic>
 #include <chrono>
@@ -39,7 +40,7 @@
 
 namespace poseidon {
 
-/// How the making of one snapshot ended here.
+/// The result of one snapshot on this server.
 struct SnapshotResult {
   SnapshotId snapshot;
   absl::Status status;  ///< OK: sealed
@@ -53,43 +54,42 @@ class CheckpointKeeper {
   using ReadCallback = std::function<void(absl::StatusOr<std::shared_ptr<const StoredChunk>>)>;
   using WriteCallback = std::function<void(const absl::Status&)>;
 
-  /// Of frozen chunks that are written before others' tasks have a turn again; at least one chunk.
+  /// Bytes of frozen chunks that are written before other tasks get a turn; at least one chunk.
   static constexpr std::int64_t kBytesPerTurn = 16 << 20;
 
-  /// `background` runs only this keeper's tasks, and dies before the keeper.
-  /// `probe` hears of queue and store; null: nobody looks.
+  /// `background` runs only this keeper's tasks and is destroyed before the keeper. `probe` gets
+  /// figures of queue and store; may be null.
   CheckpointKeeper(std::unique_ptr<ChunkStore> store, Background* background,
                    std::shared_ptr<NodeProbe> probe = nullptr);
 
-  /// A new epoch: every snapshot of it has so many pieces here; `on_result` hears how each ends.
-  /// Unsealed snapshots of the epoch before are removed.
+  /// Begins an epoch, in which every snapshot has `pieces` pieces here. `on_result` gets the result
+  /// of each. Removes unsealed snapshots of the previous epoch.
   void begin(Epoch epoch, std::size_t pieces, ResultCallback on_result);
-  /// The epoch is over, if it is still this one: `on_result` is called no more.
+  /// Ends the epoch, if it is the current one: `on_result` is not called any more.
   void end(Epoch epoch);
 
-  /// Drops the chunk where the snapshot is not wanted any more, and at once where those of
-  /// kMaxOpenSnapshots others still wait for the disk: that snapshot fails.
+  /// Drops the chunk when the snapshot is no longer wanted. Also drops it, and fails the snapshot,
+  /// when chunks of kMaxOpenSnapshots others still wait for the disk.
   void put(SnapshotId snapshot, FrozenChunk chunk);
-  /// Likewise a piece from a worker; `done` says whether it is in the store.
+  /// The same for a piece from a worker; `done` says whether it is stored.
   void put(SnapshotId snapshot, StoredChunk piece, WriteCallback done);
-  /// Where to remember whose the snapshots are; before anything else. Without it nothing is removed
-  /// by keep_only.
+  /// Sets the file that records the owner of the snapshots; call it first. Without it keep_only
+  /// removes nothing.
   void remember_owner_in(std::filesystem::path file);
-  /// Removes what is sealed, but neither wanted nor of the epoch in force, if the store is this
-  /// coordinator's (server/store/store_owner.h).
+  /// Removes sealed snapshots that are neither wanted nor of the current epoch, if the store
+  /// belongs to this coordinator (server/store/store_owner.h).
   void keep_only(WantedSnapshots wanted);
-  /// Somebody waits for this snapshot of the epoch in force, which is saved from memory, and is the
-  /// last one of it: `on_result` hears at once if it has failed here before, or was forgotten. It
-  /// fails for no other that waits for the disk, which may never become whole. Before its pieces
-  /// are put.
+  /// Announces the last snapshot of the current epoch, which is saved from memory. `on_result` is
+  /// called at once if it failed here before or was forgotten. Snapshots that wait for the disk do
+  /// not make it fail, because they may never be complete. Call it before its pieces are put.
   void expect(SnapshotId snapshot);
-  /// The snapshot is not wanted: its making has failed elsewhere, or newer ones are kept instead.
-  /// Where it was sealed in the epoch in force, `on_result` hears that it is gone (CANCELLED).
+  /// Drops an unwanted snapshot: it failed elsewhere, or newer ones are kept instead. If it was
+  /// sealed in the current epoch, `on_result` gets CANCELLED.
   void forget(SnapshotId snapshot);
-  /// Of which a snapshot was ever sealed here; 0: of none. Any thread.
+  /// The newest epoch with a snapshot sealed here; 0: none. Any thread.
   Epoch newest_epoch() const { return Epoch(newest_epoch_.load(std::memory_order_relaxed)); }
 
-  /// Of a sealed snapshot. NOT_FOUND, DATA_LOSS.
+  /// Reads a piece of a sealed snapshot. NOT_FOUND, DATA_LOSS.
   void read(SnapshotId snapshot, PieceId piece, ReadCallback done);
 
   // ---- worker 0's own state, in memory: server/store/held_states.h; answered at once ----
@@ -98,10 +98,10 @@ class CheckpointKeeper {
   struct StateRange {
     Iteration oldest = 0, newest = 0;
   };
-  /// Nothing when no state was sent in this epoch: worker 0 has none.
+  /// nullopt when no state was sent in this epoch: worker 0 has none.
   std::optional<StateRange> held_states();
-  /// Makes a piece of the one that is held, or an empty one where worker 0 has none. NOT_FOUND:
-  /// others are held.
+  /// Stores the held state as a piece, or an empty piece when worker 0 has no state. NOT_FOUND:
+  /// only states of other iterations are held.
   absl::Status put_held_state(SnapshotId snapshot, PieceId piece);
 
  private:
@@ -135,19 +135,19 @@ class CheckpointKeeper {
   Background* const background_;
   const std::shared_ptr<NodeProbe> probe_;
 
-  // Touched by the background tasks only.
+  // Used by background tasks only.
   const std::unique_ptr<ChunkStore> store_;
   Epoch epoch_;
   SnapshotProgress progress_;
-  /// Of the epoch in force or the last one, when it began: another coordinator's, which counts its
-  /// epochs likewise.
+  /// Snapshots with the number of the current or last epoch that existed when it began: they belong
+  /// to another coordinator, whose epochs have the same numbers.
   std::set<SnapshotId> of_others_;
-  std::filesystem::path owner_file_;  ///< "": nothing is removed because nobody wants it
+  std::filesystem::path owner_file_;  ///< "": unwanted snapshots are not removed
   StoreOwner owner_;
-  absl::Status owner_status_;  ///< not OK: what the file says is not true
+  absl::Status owner_status_;  ///< not OK: the file's content is not valid
   ResultCallback on_result_;
   std::vector<Started> started_;    ///< open snapshots
-  std::set<SnapshotId> left_over_;  ///< that the disk did not let go
+  std::set<SnapshotId> left_over_;  ///< whose removal failed
   SnapshotId cached_of_;            ///< of the piece read last: its slots are asked for one by one
   std::shared_ptr<const StoredChunk> cached_;
 
@@ -158,9 +158,10 @@ class CheckpointKeeper {
   /// they come from.
   std::deque<Waiting> frozen_;
   std::map<SnapshotId, std::size_t> queued_chunks_;  ///< how many of each; under mutex_
-  SnapshotId expected_;                              ///< for which there is room; under mutex_
-  bool writes_frozen_ = false;                       ///< a task will write them; under mutex_
-  /// Tasks that may make chunks unwanted, not begun: none is written meanwhile. Under mutex_.
+  SnapshotId expected_;                              ///< always has room; under mutex_
+  bool writes_frozen_ = false;  ///< a task to write frozen_ is queued; under mutex_
+  /// Number of queued tasks that may make chunks unwanted; no chunk is written until they have run.
+  /// Under mutex_.
   std::size_t changes_ = 0;
   HeldStates states_;  ///< under mutex_
   GaugePart queue_;    ///< all of frozen_; under mutex_

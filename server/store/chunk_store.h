@@ -3,13 +3,13 @@
 // The storage seam: where a server keeps frozen chunks. rocksdb_chunk_store.h is the real one,
 // memory_chunk_store.h its twin; both pass chunk_store_test.cc.
 //
-// Before: server/store/checkpoint_keeper.h, on the disk thread alone, puts chunks and given pieces,
-// and seals. After: files in --data-dir; whoever goes on from a checkpoint gets the pieces back.
+// Called by: server/store/checkpoint_keeper.h, on the disk thread only: puts chunks and pieces,
+// seals, and reads pieces for nodes that restore. Calls: files in --data-dir.
 //
 // Invariants
 //  1. A snapshot (one consistent iteration of a shard) is read only after it was sealed, and
-//     sealing is the last write of it: what a crash leaves unsealed is never seen.
-//  2. What is read is what was put, or an error: every record carries a checksum.
+//     sealing is its last write. A snapshot that a crash left unsealed is never read.
+//  2. A read returns the bytes that were put, or an error: every record carries a checksum.
 
 #include <cstdint>
 #include <span>
@@ -37,13 +37,13 @@ struct StoredChunk {
   std::vector<float> parameters, state0, state1;
 };
 
-/// What a store has, for metrics. 0 where it cannot be told.
+/// Figures of a store, for metrics. 0: unknown.
 struct StoreFigures {
   std::int64_t snapshots = 0;     ///< sealed
   std::int64_t bytes = 0;         ///< of its files
   std::int64_t files = 0;         ///< that hold pieces
-  std::int64_t memory_bytes = 0;  ///< for reading those
-  std::int64_t errors = 0;        ///< of what the database does by itself
+  std::int64_t memory_bytes = 0;  ///< to read them
+  std::int64_t errors = 0;        ///< of the database's background work
 };
 
 /// One thread at a time per store; calls block on the disk and belong on a background thread.
@@ -60,7 +60,7 @@ class ChunkStore {
   virtual absl::StatusOr<StoredChunk> get(SnapshotId snapshot, PieceId piece) = 0;
   /// Sealed snapshots, oldest first.
   virtual absl::StatusOr<std::vector<SnapshotId>> list() = 0;
-  /// Removes a snapshot, sealed or not; removing what is not there is no error.
+  /// Removes a snapshot, sealed or not; removing a missing one is not an error.
   virtual absl::Status remove(SnapshotId snapshot) = 0;
   virtual StoreFigures figures() = 0;
 };

@@ -1,18 +1,19 @@
 #pragma once
 
-// A version of a chunk that stays as it is, whatever training does.
+// A version of a chunk that does not change while training continues.
 //
-// Before: server/shard/shard.h freezes it, by sharing its buffers. After:
-// server/store/checkpoint_keeper.h writes it to the disk, server/store/replica_sender.h sends it to
-// a second server; when both have let go, the memory is the shard's again or is freed.
+// Called by: server/shard/shard.h, which freezes it by sharing its buffers;
+// server/store/checkpoint_keeper.h, which writes it to disk; server/store/replica_sender.h, which
+// sends it to a second server. When both have released it, the shard reuses or frees the memory.
+// Calls: nothing.
 
 #include "common/base/ids.h"
 #include "common/tensor/aligned_buffer.h"
 
 namespace poseidon {
 
-/// With its optimizer slots, empty where there are none. Whoever holds it finds the floats
-/// unchanged.
+/// Parameters and optimizer slots (empty where unused). The floats do not change while this is
+/// held.
 struct FrozenChunk {
   ChunkId chunk;
   Iteration version = 0;

@@ -1,14 +1,15 @@
 #pragma once
 
-// Worker 0's own state (running statistics) of the last few iterations, so that it is not lost with
-// that worker. Pure; one thread.
+// Keeps worker 0's own state (running statistics) of the last few iterations, so that it is not
+// lost with that worker. Pure; one thread.
 //
-// Before: server/store/store_service.h took a state. After: server/store/checkpoint_keeper.h makes
-// a piece of it when what is held in memory is saved; workers read it before they test.
+// Called by: server/store/checkpoint_keeper.h, for states from server/store/store_service.h; it
+// stores one as a piece when memory is saved, and workers read one before they test. Calls:
+// nothing.
 //
 // Why three are enough: worker 0 sends no gradient of iteration i before the state after i
-// iterations is here. So when any chunk has made step i + 1, that state is here; it may be needed
-// until all chunks have; and by then worker 0 has sent two later ones at most.
+// iterations has arrived. So when any chunk has made step i + 1, that state is here. It may be
+// needed until all chunks have made the step, and by then worker 0 has sent at most two later ones.
 
 #include <cstddef>
 #include <deque>
@@ -27,11 +28,11 @@ class HeldStates {
  public:
   using State = std::shared_ptr<const std::vector<float>>;
 
-  /// A new epoch; those of the one before are dropped. Epoch 0: none is taken.
+  /// Begins an epoch and drops earlier states. Epoch 0: accepts none.
   void begin(Epoch epoch);
   Epoch epoch() const { return epoch_; }
 
-  /// FAILED_PRECONDITION: of another epoch. One that is there already, or older than all that are,
+  /// FAILED_PRECONDITION: another epoch. A state that is already held, or older than all held ones,
   /// changes nothing.
   absl::Status hold(SnapshotId snapshot, State state);
   /// Null where it is not held.
@@ -39,7 +40,7 @@ class HeldStates {
 
   /// No state was sent in this epoch: worker 0 has none.
   bool empty() const { return states_.empty(); }
-  /// All from one to the other are held; not when empty.
+  /// All iterations between the two are held. Must not be empty.
   Iteration oldest() const { return snapshot_iteration(states_.front().snapshot); }
   Iteration newest() const { return snapshot_iteration(states_.back().snapshot); }
 

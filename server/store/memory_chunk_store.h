@@ -1,7 +1,9 @@
 #pragma once
 
-// The twin of server/store/rocksdb_chunk_store.h for tests and simulations. One thread, as the seam
-// wants it (server/store/chunk_store.h). Copies what is put.
+// The twin of server/store/rocksdb_chunk_store.h for tests and simulations. One thread, as in
+// server/store/chunk_store.h. Copies its input.
+//
+// Called by: tests and simulations. Calls: nothing.
 
 #include <map>
 #include <set>
@@ -11,7 +13,7 @@
 
 namespace poseidon {
 
-/// The in-memory twin of the RocksDB store. Loses everything with the process, nothing before.
+/// The in-memory twin of the RocksDB store. Loses its content only with the process.
 class MemoryChunkStore final : public ChunkStore {
  public:
   absl::Status put(SnapshotId snapshot, const ChunkView& chunk) override {

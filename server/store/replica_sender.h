@@ -4,12 +4,12 @@
 // (checkpoint.replicas: 2). That server stores them like pieces from a worker, and seals only when
 // it has them all: so a checkpoint is committed only when both copies are on disks.
 //
-// Before: server/shard/shard_service.h froze a chunk, and server/store/checkpoint_keeper.h has been
-// given it too. After: common/checkpoint/store_client.h, to server/store/store_service.h of the
-// other server.
+// Called by: server/server_node.h, with chunks that server/shard/shard_service.h froze;
+// server/store/checkpoint_keeper.h gets them, too. Calls: common/checkpoint/store_client.h, to
+// server/store/store_service.h of the other server.
 //
-// What waits to be sent is frozen memory, not copied until it is written to the stream. Everything
-// here runs on the transport's loop.
+// Waiting chunks are frozen memory, which is not copied until it is written to the stream.
+// Everything here runs on the transport's loop.
 
 #include <cstddef>
 #include <deque>
@@ -25,7 +25,7 @@
 
 namespace poseidon {
 
-/// Snapshots that wait for the other server at a time; what comes due beyond fails.
+/// Most snapshots that wait for the other server at a time; further ones fail.
 inline constexpr std::size_t kMaxReplicasUnderWay = 2;
 
 class ReplicaSender {
@@ -36,16 +36,16 @@ class ReplicaSender {
   /// `stores` speaks kStoreMethod and outlives it.
   explicit ReplicaSender(Transport* stores, StoreTransferOptions options = kWriting);
 
-  /// A new epoch: the chunks of this server go to `address`; "": to nobody. What was under way
-  /// ends without a word.
+  /// Begins an epoch: sends this server's chunks to `address`; "": sends none. Transfers in
+  /// progress end without a callback.
   void begin(std::string address, Failed failed);
   void end() { begin("", nullptr); }
 
   void put(SnapshotId snapshot, FrozenChunk chunk);
-  /// The epoch's last one: it does not fail for others that wait.
+  /// Announces the epoch's last snapshot: waiting snapshots do not make it fail.
   void expect(SnapshotId snapshot) { expected_ = snapshot; }
 
-  /// Of this epoch: put drops its chunks.
+  /// Whether the snapshot failed in this epoch: put drops its chunks.
   bool has_failed(SnapshotId snapshot) const { return failed_snapshots_.contains(snapshot); }
 
  private:

@@ -1,27 +1,30 @@
 #pragma once
 
-// Chunks in RocksDB, in the server's data directory. This and rocksdb_files.h are the only files
-// that include RocksDB (and tests that make its file system fail).
+// Chunks in RocksDB, in the server's data directory. Only this file, rocksdb_files.h and tests with
+// a failing file system include RocksDB.
 //
-// Large values written once and read once do not want what RocksDB does for small ones: no log, no
-// memtable, no compaction. Pieces go straight into table files beside the database, in the order in
-// which they come (snapshot_index.h); sealing writes the index, and one atomic, synced entry of the
-// manifest takes all files in. Removing a snapshot takes its files out, which gives the disk back
-// at once. So every byte is written once, a crash leaves a snapshot whole or not at all, and a full
-// disk is met outside of the database.
+// Called by: server/store/checkpoint_keeper.h, through server/store/chunk_store.h; server/main.cc
+// opens it. Calls: server/store/rocksdb_files.h.
+//
+// Large values that are written once and read once do not need RocksDB's log, memtable or
+// compaction. Pieces go straight into table files beside the database, in the order in which they
+// come (snapshot_index.h); sealing writes the index, and one atomic, synced entry of the manifest
+// takes all files in. Removing a snapshot removes its files, which frees the disk at once. So every
+// byte is written once, a crash leaves a snapshot whole or not at all, and a full disk is detected
+// outside the database.
 //
 //   directory/LOCK          held while the store is open
 //   directory/db/           the database
 //   directory/unsealed/     table files of snapshots in the making; emptied when the store opens
 //   directory/rescue/       a damaged database while its whole files are taken into a new one
-//   directory/damaged-N/    what was left of that: for people to look at, and to remove
+//   directory/damaged-N/    the rest of a damaged database, for people to inspect and remove
 //
 // Memory: per snapshot in the making twice its largest array and 1 MiB; besides some 4 MiB, and 40
 // bytes per piece of a snapshot that was read, and the piece read last with the next two.
 //
-// A damaged database: whatever table file can be read is served, the rest is DATA_LOSS when it is
-// asked for. When RocksDB cannot make sense of its own manifest, or does not know of a table file,
-// a new one is made from the table files that are whole, with a warning.
+// A damaged database: readable table files are served, and requests for the rest get DATA_LOSS.
+// When RocksDB cannot read its manifest, or does not know a table file, the store creates a new
+// database from the intact table files and logs a warning.
 
 #include <cstdint>
 #include <filesystem>

@@ -1,12 +1,11 @@
 #pragma once
 
-// How a snapshot lies in an ordered store: its keys, and the index that says which piece is where.
-// Pure.
+// The layout of a snapshot in an ordered store: its keys, and the index of its pieces. Pure.
 //
-// Before: server/store/rocksdb_chunk_store.h is given pieces in any order. After: it writes each
-// array (parameters, state0, state1) under the next number, as it comes, and the index under number
-// 0 last of all. So everything is written in the order of its keys, once, and a snapshot without
-// index is none.
+// Called by: server/store/rocksdb_chunk_store.h, which gets pieces in any order. It writes each
+// array (parameters, state0, state1) under the next number and the index under number 0, last. So
+// everything is written once, in key order, and a snapshot without an index does not count. Calls:
+// nothing.
 
 #include <array>
 #include <cstdint>
@@ -26,7 +25,8 @@ inline constexpr ArrayNumber kIndexNumber = 0;
 
 struct IndexEntry {
   Iteration version = 0;
-  ArrayNumber first = 0;  ///< of the arrays that are not empty; they follow each other
+  ArrayNumber first =
+      0;  ///< number of its first array; only non-empty arrays have one, in sequence
   std::array<std::uint64_t, 3> elements{};  ///< float32 in parameters, state0, state1
 
   friend bool operator==(const IndexEntry&, const IndexEntry&) = default;
@@ -44,7 +44,7 @@ std::string encode_key(const ArrayKey& key);
 std::optional<ArrayKey> decode_key(std::string_view key);
 
 std::string encode_index(const SnapshotIndex& index);
-/// Nothing for bytes that encode_index did not write.
+/// nullopt for bytes that encode_index did not write.
 std::optional<SnapshotIndex> decode_index(std::string_view bytes);
 
 }  // namespace poseidon

@@ -1,14 +1,14 @@
 #pragma once
 
-// Whose checkpoints are in a store, and so which of them may be removed because nobody knows them.
-// Pure but for the file that remembers it.
+// Tracks which coordinator owns the checkpoints in a store, and so which unknown ones may be
+// removed. Pure except for the file that stores the owner.
 //
-// Before: the coordinator said what it wants (KeepCheckpoints). After:
-// server/store/checkpoint_keeper.h removes.
+// Called by: server/store/checkpoint_keeper.h, when the coordinator sends KeepCheckpoints; it then
+// removes snapshots. Calls: common/files/file_io.h.
 //
 // Invariant: nothing is removed unless every snapshot in the store was made for the coordinator
-// that asks. A store is taken for a coordinator's own once that wants all that is in it (so an
-// empty one is); as soon as another one has a job on it, for nobody's.
+// that asks. A coordinator becomes the owner when it wants every snapshot in the store (so also of
+// an empty store). When another coordinator runs a job on it, the store has no owner any more.
 
 #include <filesystem>
 #include <set>
@@ -20,37 +20,37 @@
 
 namespace poseidon {
 
-/// What a coordinator wants of a store.
+/// The snapshots that a coordinator wants from a store.
 struct WantedSnapshots {
-  std::string
-      identity;  ///< of the coordinator's state directory; "": it does not know all it wants
+  std::string identity;  ///< of the coordinator's state directory; "": its list may be incomplete
   std::set<SnapshotId> snapshots;
-  Epoch epoch;  ///< of its job: that and later ones are being made; 0: it has none
+  Epoch epoch;  ///< of its job, whose snapshots are in progress, like later ones'; 0: no job
 };
 
 class StoreOwner {
  public:
-  /// The owner as it was remembered: an identity, kNobody, or "" where nothing was.
+  /// `owner` as stored: an identity, kNobody, or "" for none.
   explicit StoreOwner(std::string owner = "") : owner_(std::move(owner)) {}
 
-  /// Of what is `sealed` in the store, what may be removed. `making`: the epoch that this server is
-  /// in, or 0. May change owner().
+  /// Which of the `sealed` snapshots may be removed. `making`: this server's epoch, or 0. May
+  /// change owner().
   std::vector<SnapshotId> unwanted(const WantedSnapshots& wanted,
                                    const std::vector<SnapshotId>& sealed, Epoch making);
-  /// Snapshots for the coordinator that spoke last will come. Whether owner() has changed.
+  /// New snapshots for the connected coordinator will follow. Returns whether owner() has changed.
   bool begin_epoch();
 
   const std::string& owner() const { return owner_; }
 
-  /// Of a store with several coordinators' snapshots.
+  /// The owner of a store with snapshots of several coordinators.
   static constexpr const char* kNobody = "nobody";
 
  private:
   std::string owner_;
-  std::string connected_;  ///< to the coordinator with this identity
+  std::string connected_;  ///< identity of the connected coordinator
 };
 
-/// The file of the store's directory. "" when it is not there; DATA_LOSS names it.
+/// Reads the owner from the file in the store's directory. "" when it is missing; DATA_LOSS names
+/// it.
 absl::StatusOr<std::string> read_store_owner(const std::filesystem::path& file);
 
 }  // namespace poseidon

@@ -2,8 +2,9 @@
 
 // The server's end of streams to its store of checkpoint pieces.
 //
-// Before: common/checkpoint/store_client.h asks. After: server/store/checkpoint_keeper.h reads or
-// writes; the answer goes out in the order of the requests.
+// Called by: common/checkpoint/store_client.h, from other nodes. Calls:
+// server/store/checkpoint_keeper.h, which reads or writes. Answers go out in the order of the
+// requests.
 //
 // Everything runs on the transport's loop.
 
@@ -19,10 +20,10 @@
 
 namespace poseidon {
 
-/// Streams served at a time. One more takes the place of the one that has been silent for longest
-/// and waits for nothing, or is turned away for a while; clients come again.
+/// Most streams at a time. A further one replaces the stream that has been idle for longest, or is
+/// refused for a while; clients retry.
 inline constexpr std::size_t kMaxStoreSessions = 1024;
-/// Requests of one stream that have not been answered; then reading pauses.
+/// Most unanswered requests of one stream; then reading pauses.
 inline constexpr std::size_t kMaxStoreRequests = 4;
 
 class StoreService final : public Acceptor {
@@ -59,8 +60,8 @@ class StoreService final : public Acceptor {
   const RefusalLog log_;
   std::vector<std::unique_ptr<Session>> sessions_;
   std::uint64_t next_session_ = 0;
-  std::uint64_t messages_ = 0;  ///< heard of anybody so far
-  /// Answers come later through the loop; they look here before they touch us.
+  std::uint64_t messages_ = 0;  ///< received so far, on all streams
+  /// Answers come later through the loop; they check this flag first.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
