@@ -1,10 +1,9 @@
 #pragma once
 
-// FactorEngine and FactorState on our own engine: layers that go by SFB are stepped here, on the
-// worker.
+// FactorEngine and FactorState on our own engine, which steps SFB layers on the worker.
 //
-// Before: sync/client/sync_client.h, on the trainer's thread. After: worker/engine/executor.h
-// computes, and has the values.
+// Called by: sync/client/sync_client.h, on the trainer's thread. Calls: worker/engine/executor.h,
+// which computes and owns the values.
 
 #include <memory>
 #include <vector>

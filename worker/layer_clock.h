@@ -1,17 +1,17 @@
 #pragma once
 
-// How long each parameter layer computes in an iteration's training passes. Layers without
+// Measures how long each parameter layer computes in an iteration's training passes. Layers without
 // parameters count with the parameter layer before them, those before the first one with the first.
 // One thread.
 //
-// Two sources: the moments at which the executor calls its hooks, and, where an asynchronous device
-// is ahead of or behind its hooks, what the device says of the pass itself
-// (Executor::device_times).
+// Two sources: the times at which the executor calls its hooks and, on asynchronous devices, which
+// run ahead of or behind the hooks, the device's own times (Executor::device_times).
 //
-// The same clock measures before a job (measure_compute.h) and during it (trainer.h): what a plan
-// assumes and what is measured later mean the same. A device's own account costs a thousand calls
-// of its driver in an iteration of a deep network, so training asks for it now and then alone
-// (asks_the_device).
+// The same clock measures before a job (measure_compute.h) and during it (trainer.h), so planned
+// and measured times are comparable. Device times cost a thousand driver calls per iteration of a
+// deep network, so training requests them only now and then (asks_the_device).
+//
+// Called by: measure_compute.h and trainer.h. Calls: worker/engine/executor.h.
 
 #include <cstdint>
 #include <span>

@@ -1,9 +1,9 @@
 #pragma once
 
-// How fast this worker computes a job's network: what planning wants to know before the job begins.
+// Measures how fast this worker computes a job's network, for planning.
 //
-// Before: a Calibrate task. After: the coordinator puts it into the plan's calibration. The
-// executor is made for it and thrown away: nothing of the measurement is left when training begins.
+// Called by: worker/worker_node.h, for a Calibrate task; the coordinator puts the result into the
+// plan's calibration. Calls: an executor of its own, which is destroyed before training begins.
 
 #include <atomic>
 #include <cstdint>

@@ -1,10 +1,10 @@
 #pragma once
 
 // The training loop of one worker. Knows no network and no coordinator: it drives the engine, asks
-// the synchronisation client, and tells what happened.
+// the synchronisation client, and reports progress.
 //
-// Before: worker/worker_job.h prepared everything. After: sync/client/sync_client.h takes each
-// gradient.
+// Called by: worker/worker_job.h, which prepares all parts. Calls: worker/engine/executor.h;
+// sync/client/sync_client.h, which takes each gradient.
 
 #include <atomic>
 #include <cstdint>

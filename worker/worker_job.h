@@ -1,9 +1,9 @@
 #pragma once
 
-// One assignment of a worker, on a thread of its own: network, data, what the checkpoint has,
-// synchronisation, training, tests, model; and what the coordinator hears of it.
+// One assignment of a worker, on a thread of its own: network, data, restore from a checkpoint,
+// synchronisation, training, tests, model, and reports to the coordinator.
 //
-// Before: worker/worker_node.h with the coordinator's Assignment. After: worker/trainer.h.
+// Called by: worker/worker_node.h, with the coordinator's Assignment. Calls: worker/trainer.h.
 
 #include <atomic>
 #include <condition_variable>

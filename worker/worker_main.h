@@ -1,9 +1,9 @@
 #pragma once
 
-// A worker's process but for its engine: reads the options, wires the parts, waits for a signal.
-// main.cc brings the engine of poseidon-worker; benchmarks bring others.
+// A worker's process without its engine: reads the options, wires the parts, waits for a signal.
 //
-// After: worker/worker_node.h runs the jobs.
+// Called by: worker/main.cc, with the engines of poseidon-worker; benchmarks, with others. Calls:
+// worker/worker_node.h, which runs the jobs.
 
 #include <functional>
 

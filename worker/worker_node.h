@@ -1,10 +1,10 @@
 #pragma once
 
-// One worker process in the cluster: does what the coordinator says, and measures before a job how
-// fast its network computes here.
+// One worker process in the cluster: carries out the coordinator's commands, and measures the speed
+// of a job's network before the job.
 //
-// Before: common/node/control_client.h with the coordinator's words. After: worker/worker_job.h
-// runs each assignment.
+// Called by: common/node/control_client.h, with the coordinator's commands. Calls:
+// worker/worker_job.h, which runs each assignment.
 
 #include <atomic>
 #include <memory>

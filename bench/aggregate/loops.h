@@ -1,7 +1,7 @@
 #pragma once
 
-// What poseidon-bench-aggregate measures: every loop of the data path, in every form that this
-// processor can run, and what the core's memory can do at best.
+// The measurements of poseidon-bench-aggregate: every loop of the data path, in every form that
+// this processor can run, and the best possible memory bandwidth of a core.
 //
 // Every loop goes once through arrays of float32 that are larger than the caches, in chunks of 2
 // MiB, on one thread. `moved_bytes` is what it must read and write, n being the bytes of one array:
@@ -13,8 +13,8 @@
 //   adam                     7 n   the same with two states
 //   aggregator, P workers          one copy (P > 1), P - 2 additions, and the step: momentum with
 //                                  the sum (P > 1) and one contribution as its gradient
-// Not counted: the read of a line before an ordinary store overwrites it, which is why a copy with
-// streaming stores comes out above an ordinary one.
+// Not counted: the read of a line before an ordinary store overwrites it, so a copy with streaming
+// stores shows a higher figure than an ordinary one.
 
 #include <cstddef>
 #include <functional>

@@ -1,7 +1,7 @@
 #pragma once
 
-// What a server's threads make of its sums and steps: the real shard (server/shard/shard.h), to
-// which one or two workers give gradients, and what splitting a loop costs by itself.
+// Measures a server's sums and steps with several threads: the real shard (server/shard/shard.h)
+// with gradients from one or two workers, and the cost of splitting a loop.
 
 #include <cstddef>
 #include <string>

@@ -1,9 +1,10 @@
 #pragma once
 
-// How long a device takes for each layer of one network: what an emulated device plays back. In
-// real time; who emulates slows it down.
+// The times of each layer of one network on a device, which an emulated device plays back. In real
+// time; the emulation slows them down.
 //
-// Before: bench/cluster/profiles.py wrote the file. After: device_timeline.h.
+// Called by: device_timeline.h; bench/cluster/profiles.py writes the file. Calls:
+// common/files/json_fields.h.
 
 #include <cstdint>
 #include <string>

@@ -1,7 +1,7 @@
 #pragma once
 
-// When an emulated device has done what it was given: one queue, in order, as a stream of a real
-// card. Pure: it is told the time.
+// Computes when an emulated device finishes its work: one queue, in order, like a stream of a real
+// GPU. Pure: the caller passes the time.
 
 #include <algorithm>
 

@@ -1,12 +1,12 @@
 #pragma once
 
-// An engine that computes nothing and takes as long as a card would: it sleeps until the moments at
-// which the card would be done. Everything around it is real.
+// An engine that computes nothing and takes as long as a GPU: it sleeps until the GPU would be
+// done. Everything around it is real.
 //
-// Before: device_profile.h. After: worker/trainer.h drives it as any Executor.
+// Called by: worker/trainer.h, like any Executor. Calls: device_profile.h, device_timeline.h.
 //
-// What is slowed by a factor: all times of the profile, and the device's rates. Whoever uses it
-// slows the network by the same factor and divides what is measured by it.
+// All times of the profile and the device's rates are slowed by a factor. The benchmark slows the
+// network by the same factor and divides the measured times by it.
 
 #include <functional>
 #include <memory>

@@ -1,6 +1,6 @@
 #pragma once
 
-// From samples to figures: medians, ratios to raw, a table for people and JSON. Pure.
+// Turns samples into figures: medians, ratios to raw, a table for people and JSON. Pure.
 
 #include <string>
 #include <vector>

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the program is when it was started by itself: one server or one worker of one variant.
+// The program's role as a child process: one server or one worker of one variant.
 
 #include <string>
 

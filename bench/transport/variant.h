@@ -3,7 +3,8 @@
 // The seam between the benchmark and what it compares. A new variant is one more file with two
 // classes and one more entry in variant.cc.
 //
-// Before: role.cc, in a process of its own, makes one end. After: the variant's sockets or memory.
+// Called by: role.cc, which creates one end in a process of its own. Calls: the variant's sockets
+// or memory.
 
 #include <memory>
 #include <span>

@@ -1,8 +1,9 @@
 #pragma once
 
-// What every variant moves: one plan, one worker's memory, and what must come back. Pure.
+// The work of every variant: one plan, one worker's memory, and the expected result. Pure.
 //
-// Before: the command line gives a Shape. After: a variant's two ends (variant.h) move the chunks.
+// Called by: the two ends of a variant (variant.h), which move the chunks; the command line sets
+// the Shape. Calls: common/plan.
 
 #include <cstdint>
 #include <span>

@@ -1,6 +1,6 @@
 #pragma once
 
-// What each subcommand of `poseidon checkpoint` does. Errors as in commands.h.
+// The subcommands of `poseidon checkpoint`. Errors as in commands.h.
 
 #include <cstdint>
 #include <string>

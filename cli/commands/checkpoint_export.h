@@ -1,9 +1,10 @@
 #pragma once
 
-// `poseidon checkpoint export`: fetches a checkpoint's parameters from the servers that have them
-// and makes the model file of them that a run which ended there would have left.
+// `poseidon checkpoint export`: fetches a checkpoint's parameters from the servers and writes the
+// model file that a run ending there would have written.
 //
-// Before: the coordinator's answer to LocateCheckpoint. After: a file, or init.weights of a job.
+// Called by: checkpoint_command.h, with the coordinator's answer to LocateCheckpoint. Calls:
+// common/checkpoint/store_client.h. The file can be init.weights of a job.
 
 #include <string>
 #include <vector>

@@ -1,6 +1,6 @@
 #pragma once
 
-// `poseidon checkpoint list` as text and as JSON, and how a `save` ended. Pure.
+// `poseidon checkpoint list` as text and as JSON, and the outcome of a `save`. Pure.
 
 #include <optional>
 #include <string>

@@ -1,7 +1,7 @@
 #pragma once
 
-// What each subcommand does. Errors go back as a status; main() prints it and turns it into an exit
-// code: INVALID_ARGUMENT and NOT_FOUND are a wrong call, the rest a failed run.
+// The subcommands. Each returns a status, which main() prints and turns into an exit code:
+// INVALID_ARGUMENT and NOT_FOUND mean a wrong call, other errors a failed run.
 
 #include <cstdint>
 #include <optional>

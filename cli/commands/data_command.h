@@ -1,6 +1,6 @@
 #pragma once
 
-// `poseidon data`: packs a set into record files, and looks for samples that cannot be read.
+// `poseidon data`: packs a set into record files, and finds unreadable samples.
 
 #include <cstdint>
 #include <string>

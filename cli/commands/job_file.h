@@ -1,6 +1,6 @@
 #pragma once
 
-// From a job file on the operator's machine to the text that the cluster needs.
+// Converts a job file on the operator's machine to the text that the cluster needs.
 
 #include <filesystem>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
 
-// `poseidon models`: the networks shipped, and what is in one. Pure.
+// `poseidon models`: lists the shipped networks, and describes one. Pure.
 
 #include <string>
 

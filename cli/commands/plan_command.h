@@ -1,7 +1,7 @@
 #pragma once
 
-// `poseidon plan`: what the coordinator would plan, and how fast it would be, with no cluster at
-// hand. Pure: a prepared job and assumptions in, text out.
+// `poseidon plan`: shows the plan that the coordinator would make and its predicted speed, without
+// a cluster. Pure: a prepared job and assumptions in, text out.
 
 #include <cstdint>
 #include <string>

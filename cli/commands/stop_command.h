@@ -1,7 +1,7 @@
 #pragma once
 
-// `poseidon stop`: ends the cluster's job, after a checkpoint of what it has trained. The cluster
-// stays, and takes the next job.
+// `poseidon stop`: saves a checkpoint and ends the cluster's job. The cluster stays ready for the
+// next job.
 
 #include <cstdint>
 #include <string>

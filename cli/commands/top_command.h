@@ -1,7 +1,8 @@
 #pragma once
 
-// `poseidon top`: the cluster on a terminal, again and again until somebody has seen enough.
-// Before: the coordinator's status. After: cli/commands/top_format.h says what it looks like.
+// `poseidon top`: shows the cluster on a terminal and refreshes it until the user quits.
+//
+// Called by: cli/main.cc. Calls: the coordinator, for its status; cli/commands/top_format.h.
 
 #include <cstdint>
 #include <string>

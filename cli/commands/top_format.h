@@ -1,7 +1,9 @@
 #pragma once
 
-// What `poseidon top` shows: one screenful of a cluster, for any number of workers and layers.
-// Pure: status and size in, lines out. Before: top_command.cc polls. After: the terminal.
+// Formats the screen of `poseidon top`: one page for any number of workers and layers. Pure: status
+// and size in, lines out.
+//
+// Called by: top_command.cc, which polls and writes to the terminal. Calls: nothing.
 
 #include <cstddef>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
 
-// `poseidon trace`: what every node did in a few iterations, as a file for Perfetto.
+// `poseidon trace`: writes what every node did in a few iterations to a file for Perfetto.
 
 #include <cstdint>
 #include <string>

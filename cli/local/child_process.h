@@ -1,6 +1,6 @@
 #pragma once
 
-// A process that `poseidon local` starts and stops: its log, its end.
+// A process that `poseidon local` starts and stops, with its log and exit status.
 
 #include <sys/types.h>
 

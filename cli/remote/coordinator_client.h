@@ -1,6 +1,6 @@
 #pragma once
 
-// The operator's calls to the coordinator, each with a deadline and an error that says what to do.
+// The operator's calls to the coordinator, each with a deadline and an error that names a remedy.
 
 #include <memory>
 #include <string>

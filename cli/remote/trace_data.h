@@ -1,6 +1,6 @@
 #pragma once
 
-// A trace as the coordinator gave it, and its events in one time. Pure.
+// A trace from the coordinator, with its events on one time axis. Pure.
 
 #include <cstdint>
 #include <optional>

@@ -1,8 +1,9 @@
 #pragma once
 
-// What a command does last when it is ended by Ctrl-C, SIGTERM or the end of its terminal.
+// Runs a last action when Ctrl-C, SIGTERM or the end of its terminal ends a command.
 //
-// Before: a command is about to wait. After: the process ends by the signal, as ever.
+// Called by: commands, before they wait. Calls: the action; then the signal ends the process as
+// usual.
 
 #include <signal.h>
 

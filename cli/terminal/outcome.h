@@ -1,6 +1,6 @@
 #pragma once
 
-// The last words about a job, and the warnings before it.
+// The final message about a job, and the warnings before it.
 
 #include <string>
 #include <vector>

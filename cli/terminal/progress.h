@@ -1,7 +1,8 @@
 #pragma once
 
-// What the operator sees while a job runs, as text. Pure: status in, text out; whoever holds the
-// terminal writes it. Before: watch.h polls the coordinator. After: stdout.
+// Formats the progress of a running job. Pure: status in, text out.
+//
+// Called by: watch.h, which polls the coordinator and writes to stdout. Calls: nothing.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 
-// Speeds and times as people write them on the command line. Pure.
+// Parses speeds and times from the command line. Pure.
 
 #include <string_view>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// `poseidon status` as text for people (common/pages/status_json.h has it for scripts). Pure.
+// Formats `poseidon status` for people (common/pages/status_json.h does it for scripts). Pure.
 
 #include <string>
 #include <vector>

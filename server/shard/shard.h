@@ -165,9 +165,8 @@ class Shard final : public ChunkHolder {
   const OptimizerSpec optimizer_;
   const ConsistencyPolicy* const policy_;
   Team* const team_;
-  const std::vector<WorkerRank>
-      contributors_;                    ///< ranks that contribute, in the order of summation
-  std::vector<std::int32_t> place_of_;  ///< by rank: its place in contributors_; -1: none
+  const std::vector<WorkerRank> contributors_;  ///< in the order of summation
+  std::vector<std::int32_t> place_of_;          ///< by rank: its place in contributors_; -1: none
   std::vector<Slot> slots_;
   std::vector<std::int32_t> slot_of_chunk_;  ///< by ChunkId; -1 where another server owns it
   EarlyBudget early_;

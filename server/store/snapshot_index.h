@@ -25,8 +25,7 @@ inline constexpr ArrayNumber kIndexNumber = 0;
 
 struct IndexEntry {
   Iteration version = 0;
-  ArrayNumber first =
-      0;  ///< number of its first array; only non-empty arrays have one, in sequence
+  ArrayNumber first = 0;                    ///< its first non-empty array; the others follow
   std::array<std::uint64_t, 3> elements{};  ///< float32 in parameters, state0, state1
 
   friend bool operator==(const IndexEntry&, const IndexEntry&) = default;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the targets of this folder share: how the bytes of one input are cut up.
+// Shared by the targets of this folder: splits the bytes of an input.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@
 #include "common/transport/transport.h"
 
 // libFuzzer's entry, or replay_main.cc's. Always returns 0; a finding ends the process.
-// NOLINTNEXTLINE(readability-identifier-naming): libFuzzer calls it so.
+// NOLINTNEXTLINE(readability-identifier-naming): libFuzzer requires the name.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
 namespace poseidon::fuzz {

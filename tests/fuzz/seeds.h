@@ -1,6 +1,6 @@
 #pragma once
 
-// What seeds.cc and seeds_of_steps.cc write seeds with.
+// Helpers with which seeds.cc and seeds_of_steps.cc write seeds.
 
 #include <cstdio>
 #include <filesystem>

@@ -1,14 +1,14 @@
 #pragma once
 
-// For the GPU tests: the device that they try, named on the command line, and the skip that says
-// why where there is none.
+// For the GPU tests: the device under test, named on the command line, and the skip with a reason
+// when there is none.
 //
 //     gpu_layers_test [--device cuda:0] [--precision fp32] [--require] [--every 7] [GoogleTest's]
 //
-// --device cpu tries the tests themselves, on a machine without a GPU. With --require a device that
-// cannot be had is a failure: for machines that are known to have one; a precision that a device
-// does not have is skipped all the same. With --every N the layers'
-// grid is N times coarser: for tools that make everything a hundred times slower.
+// --device cpu checks the tests themselves on a machine without a GPU. With --require a missing
+// device is a failure, for machines that are known to have one; a precision that a device lacks is
+// still skipped. With --every N the layers' grid is N times coarser: for tools that make everything
+// a hundred times slower.
 
 #include <memory>
 #include <optional>

@@ -1,6 +1,6 @@
 #pragma once
 
-// What tells the methods of one address apart on the in-memory network.
+// Distinguishes the methods of one address on the in-memory network.
 
 #include <functional>
 #include <memory>

@@ -1,7 +1,7 @@
 #pragma once
 
-// The invariants of protocol_sim.h that look at what a run leaves: checkpoints, metrics, the model.
-// Each returns "" or what is wrong. Pure but for the files they read.
+// The invariants of protocol_sim.h about the files of a run: checkpoints, metrics, the model. Each
+// returns "" or the violation. Pure except for the files they read.
 
 #include <filesystem>
 #include <functional>

@@ -1,7 +1,8 @@
 #pragma once
 
-// What a seed of the whole protocol's simulation stands for: a cluster, a job, and what goes wrong.
-// Before: protocol_main.cc's seeds. After: protocol_sim.cc.
+// Derives from a seed of the protocol simulation a cluster, a job and faults.
+//
+// Called by: protocol_main.cc, with seeds; protocol_sim.cc runs the scenario. Calls: nothing.
 
 #include <cstdint>
 #include <string>

@@ -1,7 +1,7 @@
 #pragma once
 
 // The whole protocol in one thread: coordinator, servers and workers on the in-memory network, with
-// processes that die, freeze and lose each other at any step. One seed decides everything.
+// processes that die, freeze and lose connection at any step. One seed decides everything.
 
 #include <cstdint>
 #include <map>

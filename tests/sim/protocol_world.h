@@ -1,8 +1,7 @@
 #pragma once
 
-// The cluster of one seed: its machines with their processes, what goes wrong with them, and the
-// operator who submits the job and looks after it. Inside of protocol_sim.cc and
-// protocol_faults.cc; nobody else includes this.
+// The cluster of one seed: its machines and processes, their faults, and the operator who submits
+// and watches the job. Part of protocol_sim.cc and protocol_faults.cc; no other file includes this.
 
 #include <cstdint>
 #include <deque>

@@ -1,7 +1,9 @@
 #pragma once
 
-// What a seed of the simulation stands for, and what a single process would compute of it: the
-// truth that every worker is held to. Before: main.cc's seeds. After: cluster_sim.cc.
+// Derives a scenario from a seed of the simulation, and computes its result in a single process:
+// the reference for every worker.
+//
+// Called by: main.cc, with seeds; cluster_sim.cc runs the scenario. Calls: nothing.
 
 #include <cstdint>
 #include <span>

@@ -2,8 +2,9 @@
 
 // A node's end of the control stream on the in-memory network: the twin of
 // common/node/control_client.h, with the same outbox, the same order of events and the same
-// patience, but no threads. Before: server_node.cc and sim_worker.cc report. After:
-// sim_coordinator.cc.
+// timeouts, but no threads.
+//
+// Called by: server_node.cc and sim_worker.cc, which report. Calls: sim_coordinator.cc.
 
 #include <cstdint>
 #include <deque>

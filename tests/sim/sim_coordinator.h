@@ -1,7 +1,8 @@
 #pragma once
 
 // A coordinator process on the in-memory network: the real Cluster on a disk that outlives it.
-// Before: sim_control.cc speaks to it. After: coordinator/cluster/cluster.h.
+//
+// Called by: sim_control.cc. Calls: coordinator/cluster/cluster.h.
 
 #include <cstdint>
 #include <filesystem>

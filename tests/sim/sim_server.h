@@ -1,7 +1,9 @@
 #pragma once
 
 // A server process on the in-memory network: the real ServerNode with all its parts, on a disk that
-// outlives it. Before: protocol_sim.cc starts and kills it. After: server/server_node.h.
+// outlives it.
+//
+// Called by: protocol_sim.cc, which starts and kills it. Calls: server/server_node.h.
 
 #include <cstdint>
 #include <functional>

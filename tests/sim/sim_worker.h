@@ -1,9 +1,11 @@
 #pragma once
 
 // A worker process on the in-memory network: the real Syncer and CheckpointGiver, driven in the
-// order of worker/worker_job.cc and worker/trainer.cc, with compute that is a random delay. Each
-// thing that it reads is held against the truth.
-// Before: protocol_sim.cc starts and kills it. After: sync/client/syncer.h, tests/sim/truth.h.
+// order of worker/worker_job.cc and worker/trainer.cc, with compute that is a random delay. It
+// checks everything that it reads against the reference.
+//
+// Called by: protocol_sim.cc, which starts and kills it. Calls: sync/client/syncer.h,
+// tests/sim/truth.h.
 
 #include <cstdint>
 #include <functional>

@@ -1,8 +1,9 @@
 #pragma once
 
-// What a whole cluster's run is held to: the course of each epoch, computed by one process from
-// what the job's own history says of it (where it began, with how many workers, by which schemes).
-// Before: sim_worker.cc and protocol_checks.cc ask. After: scenario.h computes.
+// The reference for a cluster's run: the values of each epoch, computed by one process from the
+// job's history (where the epoch began, its workers and its schemes).
+//
+// Called by: sim_worker.cc and protocol_checks.cc. Calls: scenario.h, which computes.
 
 #include <cstdint>
 #include <deque>

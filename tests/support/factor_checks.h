@@ -1,7 +1,7 @@
 #pragma once
 
-// For tests: steps of fully connected layers from stacked factors, the same for every device.
-// factor_step_test.cc runs them on the CPU, tests/gpu on a GPU.
+// For tests: checks of fully connected layers' steps from stacked factors, the same for every
+// device. factor_step_test.cc runs them on the CPU, tests/gpu on a GPU.
 
 #include <cstdint>
 #include <string>

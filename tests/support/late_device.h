@@ -1,8 +1,8 @@
 #pragma once
 
-// For tests: an asynchronous device without a GPU. Everything that a pass queues waits in one line
-// and is done only when somebody waits for it, or as many pieces at each question as the test says:
-// whoever reads too early, or frees or overwrites what is still to be read, gets wrong values.
+// For tests: an asynchronous device without a GPU. All queued work waits in one queue and runs only
+// when the caller waits for it, or as many pieces per query as the test says. Code that reads too
+// early, or frees or overwrites data that is still needed, gets wrong values.
 
 #include <cstddef>
 #include <deque>

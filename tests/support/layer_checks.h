@@ -1,9 +1,8 @@
 #pragma once
 
-// For tests: what every device must do with one layer, each of the grid (layer_grid.h), some
-// special ones, and PyTorch's golden values. layer_grid_test.cc and layer_golden_test.cc ask it of
-// the CPU device, tests/gpu of a GPU. The functions make expectations; run them from the repository
-// root.
+// For tests: checks of every device on single layers: those of the grid (layer_grid.h), some
+// special ones, and PyTorch's golden values. layer_grid_test.cc and layer_golden_test.cc check the
+// CPU device, tests/gpu a GPU. The functions use EXPECT; run them from the repository root.
 
 #include <cstdint>
 #include <string>

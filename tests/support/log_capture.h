@@ -1,8 +1,7 @@
 #pragma once
 
-// What a test's process logs while one of these lives. It reads stdout, where spdlog logs to where
-// nobody chose otherwise: other threads may log all the while, which a change of loggers would not
-// allow.
+// Captures the log of a test's process while the object lives. It reads stdout, spdlog's default
+// destination. So other threads may log meanwhile, which replacing the logger would not allow.
 
 #include <cstdio>
 #include <string>

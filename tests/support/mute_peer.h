@@ -1,7 +1,7 @@
 #pragma once
 
-// A peer that takes every stream, says nothing, and ends it a while later: as one behind a network
-// that takes so long to say that nobody is there.
+// A peer that accepts every stream, sends nothing, and ends it a while later, like an unreachable
+// node behind a slow network.
 
 #include <memory>
 

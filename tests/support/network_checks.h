@@ -1,8 +1,8 @@
 #pragma once
 
 // For tests: small networks of the large ones' blocks, whole passes through the executor, against
-// PyTorch's golden values. block_golden_test.cc asks it of the CPU, tests/gpu of a GPU, which also
-// takes the networks for tests of its own.
+// PyTorch's golden values. block_golden_test.cc checks the CPU, tests/gpu a GPU; tests/gpu also
+// uses the networks in tests of its own.
 
 #include <functional>
 #include <map>

@@ -1,6 +1,7 @@
 #pragma once
 
-// Teams that split otherwise than those of programs do, on one thread: results must not tell.
+// Teams that split loops differently from those of programs, on one thread. Results must not depend
+// on it.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 
-// Certificates as `poseidon tls` makes them, and who has them.
+// Certificates as `poseidon tls` makes them, for tests.
 
 #include <sys/stat.h>
 

@@ -1,8 +1,9 @@
 #pragma once
 
-// A mini-batch as the data pipeline makes it and an engine takes it.
-// Before: worker/data/feed/batches.h fills one. After: an Executor (worker/engine/executor.h)
-// trains on it.
+// A mini-batch, from the data pipeline to the engine.
+//
+// Called by: worker/data/feed/batches.h, which fills it, and Executor (worker/engine/executor.h),
+// which trains on it. Calls: nothing.
 
 #include <cstdint>
 #include <vector>

@@ -2,8 +2,10 @@
 
 // The seam under the executor: memory and layer operators of one kind of hardware. The walk over
 // the network, its buffers, hooks and sums are shared (network_executor.h); a Device only computes.
-// Implementations: cpu/ (oneDNN), cuda/ (a plug-in), reference/ (plain loops, the in-memory twin
-// for tests).
+//
+// Called by: worker/engine/executor/network_executor.h. Calls: an implementation.
+// Implementations: cpu/ (oneDNN), cuda/ (a plug-in), tests/twins/reference_device (plain loops, the
+// in-memory twin for tests).
 
 #include <cstdint>
 #include <memory>

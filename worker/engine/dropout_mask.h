@@ -1,7 +1,7 @@
 #pragma once
 
-// Which elements dropout keeps (Srivastava et al.: "Dropout", JMLR 2014; scaled while training, so
-// that tests need not know). Pure; every device draws the same.
+// Draws which elements dropout keeps (Srivastava et al.: "Dropout", JMLR 2014; outputs are scaled
+// in training, so tests need no change). Pure; every device draws the same.
 
 #include <cstdint>
 #include <string_view>

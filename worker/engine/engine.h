@@ -1,7 +1,10 @@
 #pragma once
 
-// What a worker computes on, chosen when its process starts: the seam between the worker and its
-// kinds of hardware. open_engine.h knows those that poseidon-worker offers.
+// The engine that a worker computes on, chosen when its process starts: the seam between the worker
+// and the kinds of hardware.
+//
+// Called by: worker/worker_node.h, worker/worker_job.h. Calls: an implementation; open_engine.h has
+// those of poseidon-worker.
 
 #include <functional>
 #include <memory>

@@ -1,8 +1,10 @@
 #pragma once
 
-// Runs a network on a device, layer by layer, and tells when each layer needs or frees what.
-// Before: the data pipeline fills a Batch. After: the trainer hands gradients to a SyncClient
-// (sync/client/sync_client.h), from after_backward.
+// Runs a network on a device, layer by layer, and calls hooks when a layer needs parameters or has
+// gradients.
+//
+// Called by: worker/trainer.h, with a Batch from the data pipeline. Calls: the trainer's hooks;
+// after_backward passes gradients to a SyncClient (sync/client/sync_client.h).
 
 #include <cstdint>
 #include <functional>

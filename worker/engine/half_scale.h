@@ -1,19 +1,19 @@
 #pragma once
 
-// With which power of two a tensor is multiplied before it is rounded to float16, whose range is
-// small: what lies below 2^-24 vanishes, what reaches 65520 becomes infinite. Pure, and one text
+// Chooses the power of two by which a tensor is multiplied before it is rounded to float16, whose
+// range is small: values below 2^-24 become 0, values from 65520 on infinite. Pure; the same code
 // for all processors.
 //
 // Gradients are small, so float16 without scales does not train. The usual remedy is one scale for
 // the whole loss (Micikevicius et al. 2018, "Mixed precision training", section 3.2), found by
-// trial: where something overflows, the step is left out. Here layers' gradients leave while the
-// layers below still compute, so a step cannot be taken back. Instead every tensor has a scale of
-// its own, from its largest magnitude now (as FP8 training does: Micikevicius et al. 2022, "FP8
-// formats for deep learning", section 3.1), so that no sum of products can overflow either. Nothing
-// is tried, no step is lost, nothing has to be remembered; powers of two round nothing.
+// trial: after an overflow the step is skipped. Here layers' gradients are sent while the layers
+// below still compute, so a step cannot be undone. Instead every tensor has a scale of its own,
+// from its largest magnitude now (as FP8 training does: Micikevicius et al. 2022, "FP8 formats for
+// deep learning", section 3.1), so that no sum of products can overflow either. There are no
+// trials, lost steps or state, and multiplying by powers of two is exact.
 //
-// Before: a tensor's largest magnitude. After: a product's result is multiplied by the inverses of
-// both factors' scales.
+// Called by: products in float16, with a tensor's largest magnitude; they multiply the result by
+// the inverses of both factors' scales. Calls: nothing.
 
 #include <bit>
 #include <cstdint>

@@ -1,6 +1,7 @@
 #pragma once
 
-// How tensors lie between layers. Apart from device.h so that kernels can have it alone.
+// The layouts of tensors between layers. Separate from device.h so that kernels can include it
+// alone.
 
 #include <cstdint>
 

@@ -1,8 +1,10 @@
 #pragma once
 
 // A network's parameters and running statistics as a safetensors file: tensors named
-// <layer>.<tensor>, PyTorch's layouts. Before: the trainer's last iteration, or a job's
-// init.weights. After: ControlClient.upload_model, or the first iteration.
+// <layer>.<tensor>, PyTorch's layouts.
+//
+// Called by: worker/worker_job.h, to upload the final model (ControlClient.upload_model) and to
+// load a job's init.weights. Calls: common/files/safetensors.h.
 
 #include <filesystem>
 #include <map>

@@ -1,6 +1,6 @@
 #pragma once
 
-// A worker's door for factors of others.
+// A worker's port for factors from other workers.
 
 #include <algorithm>
 #include <limits>

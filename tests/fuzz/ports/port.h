@@ -1,6 +1,6 @@
 #pragma once
 
-// A port of the data path that is attacked, and messages to it that may well be right.
+// A port of the data path under attack, and almost valid messages to it.
 
 #include <array>
 #include <cstdint>

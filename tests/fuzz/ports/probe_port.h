@@ -1,6 +1,6 @@
 #pragma once
 
-// A node's port for those that measure the network to it, and its own measurement of theirs.
+// A node's port for network measurements by peers, and its own measurement towards them.
 
 #include <string>
 

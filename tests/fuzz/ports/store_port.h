@@ -1,6 +1,6 @@
 #pragma once
 
-// A server's port for those that restore.
+// A server's port for nodes that restore.
 
 #include <memory>
 #include <string>

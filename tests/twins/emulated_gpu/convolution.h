@@ -1,6 +1,6 @@
 #pragma once
 
-// Convolutions in plain loops, sums in double: what the emulated cuDNN's engines do.
+// Convolutions in plain loops, with sums in double, for the emulated cuDNN's engines.
 
 #include <cudnn.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Descriptors of the emulated cuDNN, and what a graph made of them asks for.
+// Descriptors of the emulated cuDNN, and the operation that a graph of them describes.
 
 #include <cudnn.h>
 

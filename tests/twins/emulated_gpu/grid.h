@@ -1,13 +1,13 @@
 #pragma once
 
 // The threads of one kernel, on one thread of the host. A thread of the kernel runs until it waits
-// for others of its block; then the next one runs. In which order they begin changes from launch to
-// launch, so that a missing barrier shows in the results. Under ThreadSanitizer each of them is a
-// thread of its own, tied to others by barriers and shuffles alone, so that it reports races
-// between the threads of a block, as compute-sanitizer's racecheck does.
+// for others of its block; then the next one runs. Their order changes from launch to launch, so
+// that a missing barrier shows in the results. Under ThreadSanitizer each of them is a thread of
+// its own, synchronised with others only by barriers and shuffles, so that it reports races between
+// the threads of a block, as compute-sanitizer's racecheck does.
 //
-// What can only be a mistake in a kernel ends the process with the reason: a barrier or a shuffle
-// that some threads never reach.
+// A certain mistake in a kernel ends the process with the reason: a barrier or a shuffle that some
+// threads never reach.
 
 #include <vector_types.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a GPU's tensor cores round factors to, on the host.
+// Rounds factors as a GPU's tensor cores do, on the host.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -1,9 +1,8 @@
 #pragma once
 
-// Streams and events of the emulated GPU. Each stream is a thread that does what it was given in
-// order, at a pace of its own; streams, events and the host are tied to each other by what the code
-// under test asks for, and by nothing else: what it forgets to order is a race, which
-// ThreadSanitizer reports and other builds run in more than one order.
+// Streams and events of the emulated GPU. Each stream is a thread that works in order, at its own
+// pace. Only the code under test synchronises streams, events and the host. An ordering that it
+// forgets is a race, which ThreadSanitizer reports and other builds run in several orders.
 
 #include <cuda_runtime_api.h>
 #include <semaphore.h>

@@ -1,8 +1,8 @@
 #pragma once
 
-// The twin of the real devices for tests: every layer as the obvious loops, sums in double, one
-// thread. It keeps its own memory apart from the host's, so that the executor's uploads and
-// downloads are exercised without a GPU.
+// The twin of the real devices for tests: every layer as plain loops, sums in double, one thread.
+// Its memory is separate from the host's, so that tests exercise the executor's uploads and
+// downloads without a GPU.
 
 #include <memory>
 

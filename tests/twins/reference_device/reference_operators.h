@@ -1,9 +1,10 @@
 #pragma once
 
-// The reference device's operators: plain loops in the order of the formulas, to test the others
-// by. Not fast, and never in a running cluster.
+// The reference device's operators: plain loops in the order of the formulas, the reference for
+// other devices' tests. Not fast, and never used in a cluster.
 //
-// Before: reference_device.cc is asked for a layer's operator. After: device.h's LayerOperator.
+// Called by: reference_device.cc, which creates a layer's operator. Calls: LayerOperator of
+// worker/engine/device.h.
 
 #include <memory>
 

@@ -1,8 +1,9 @@
 #pragma once
 
-// Batches that threads read and transform ahead of one consumer, in a ring of slots between them.
-// Before: worker/data/feed/batches.h says which samples they have. After: its next() hands them
-// out.
+// A ring of slots in which threads read and transform batches ahead of one consumer.
+//
+// Called by: worker/data/feed/batches.h, which chooses the samples and takes batches with next().
+// Calls: worker/data/feed/sample_reader.h.
 
 #include <atomic>
 #include <condition_variable>

@@ -1,7 +1,9 @@
 #pragma once
 
-// Mini-batches for the engine, of training and of tests: which samples they have. Before: Dataset,
-// Sampler, SampleReader. After: worker/data/feed/batch_ring.h reads them ahead; Executor::forward.
+// Makes the mini-batches of training and of tests: chooses their samples.
+//
+// Called by: worker/trainer.h, which passes them to Executor::forward. Calls:
+// worker/data/feed/batch_ring.h, which reads them ahead; Dataset, Sampler, SampleReader.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,14 +1,15 @@
 #pragma once
 
-// One sample from the set to the network's input: read, decode, transform, and what happens when
-// that cannot be done. Before: Dataset, Sampler's index. After: its place in a Batch.
+// Reads one sample of the set, decodes and transforms it, and replaces it when it is unreadable.
 //
-// For a sample that is unreadable, the next readable one in index order stands in, with its label,
-// at the same position (so with the same random choices); behind the last comes the first.
-// Whether a sample is readable depends on its bytes and on the position alone, hence all runs, with
-// any number of workers and threads, put the same in its place. What is unreadable at every
-// position is remembered and not tried again; what is not (a JPEG that is damaged below some crops)
-// is tried at each.
+// Called by: worker/data/feed/batch_ring.h, with Sampler's index and a place in a Batch. Calls:
+// Dataset, worker/data/images.
+//
+// The next readable sample in index order (the first follows the last) replaces an unreadable one,
+// with its label, at the same position, so with the same random choices. Only a sample's bytes and
+// position decide whether it is readable, so all runs, with any number of workers and threads,
+// choose the same replacement. A sample that is unreadable at every position is remembered and not
+// tried again; one that is readable at some (a JPEG damaged below some crops) is tried each time.
 
 #include <atomic>
 #include <cstdint>

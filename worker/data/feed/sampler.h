@@ -1,7 +1,9 @@
 #pragma once
 
-// Which sample stands at which position of a run. Pure. Before: the job's seed and the size of the
-// data set. After: Dataset::read. docs/sampling.md has the rule in words and in Python.
+// Computes which sample is at which position of a run, from the job's seed and the size of the data
+// set. docs/sampling.md has the rule in words and in Python. Pure.
+//
+// Called by: worker/data/feed/batches.h. Calls: common/base/random.h.
 
 #include <cstdint>
 #include <vector>

@@ -1,6 +1,8 @@
 #pragma once
 
-// The binary forms of CIFAR-10 and CIFAR-100. Before: files. After: a MemoryDataset of 3 x 32 x 32.
+// Reads the binary files of CIFAR-10 and CIFAR-100 into a MemoryDataset of 3 x 32 x 32.
+//
+// Called by: worker/data/formats/dataset.h. Calls: common/files/file_io.h.
 //
 // Format: records of the label or labels, one byte each, then 1024 bytes each of red, green and
 // blue, row by row. CIFAR-10 has one label (0 to 9); CIFAR-100 the coarse one (0 to 19), then the

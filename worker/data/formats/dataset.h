@@ -1,8 +1,9 @@
 #pragma once
 
-// A set of labelled samples, wherever they lie. Before: files (idx.h, cifar.h, image_folder.h,
-// records_dataset.h). After: the sampler picks indices, a SampleReader decodes and transforms
-// (sample_reader.h).
+// A set of labelled samples in any storage.
+//
+// Called by: SampleReader (sample_reader.h), which reads the indices that the sampler picks,
+// decodes and transforms. Calls: the formats (idx.h, cifar.h, image_folder.h, records_dataset.h).
 
 #include <cstdint>
 #include <memory>

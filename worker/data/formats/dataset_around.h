@@ -1,6 +1,6 @@
 #pragma once
 
-// For tests: a data set that is another one but for what a test changes.
+// For tests: a data set that wraps another one; a test overrides what it changes.
 
 #include <memory>
 #include <string>

@@ -1,8 +1,11 @@
 #pragma once
 
-// What tells a data set from another one of the same name, for as little reading as possible. A set
-// is too large to be read before training begins, so its number of samples and some of them stand
-// for all: an edit of a few samples may go unseen, another set does not.
+// Computes a fingerprint that distinguishes data sets of the same name, with little reading. A set
+// is too large to read before training, so the fingerprint covers the number of samples and some of
+// them: it may miss an edit of a few samples, but not another set.
+//
+// Called by: worker/worker_job.h; coordinator/job/job_run.h compares. Calls:
+// worker/data/formats/dataset.h.
 
 #include "absl/status/statusor.h"
 #include "common/job/data_identity.h"

@@ -1,6 +1,8 @@
 #pragma once
 
-// Bytes of a file, unpacked on the way where they are gzip (by their first bytes). Pure.
+// Unpacks the bytes of a file if they are gzip (by their first bytes). Pure.
+//
+// Called by: worker/data/formats/idx.h. Calls: zlib.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 
-// Work that the calling thread shares with others for as long as it takes.
+// Runs work on the calling thread and helper threads, until all of it is done.
 
 #include <cstddef>
 #include <system_error>

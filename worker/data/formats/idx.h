@@ -1,6 +1,9 @@
 #pragma once
 
-// The IDX format of MNIST and its relatives, plain or gzip. Before: files. After: a MemoryDataset.
+// The IDX format of MNIST and its relatives, plain or gzip, read into a MemoryDataset.
+//
+// Called by: worker/data/formats/dataset.h. Calls: worker/data/formats/gzip.h,
+// common/files/file_io.h.
 //
 // Format: bytes 0, 0, element type (0x08: uint8), number of dimensions; one big-endian u32 per
 // dimension; the elements. Gzip is recognised by its first bytes, never by the file's name.

@@ -1,14 +1,15 @@
 #pragma once
 
-// A folder with one sub-folder per class, the images of the class inside. Before: the file system.
-// After: encoded samples, decoded by whoever needs them (sample_reader.h).
+// A folder with one sub-folder per class, the images of the class inside. Samples stay encoded;
+// sample_reader.h decodes them.
+//
+// Called by: worker/data/formats/dataset.h. Calls: the file system.
 //
 // The classes' names, sorted byte by byte, give the labels from 0 on; inside a class the files are
 // sorted alike, and the samples of the set are those of class 0, then of class 1 and so on. A
 // sample is a file (or a link to one) named .jpg, .jpeg or .png in letters of either case, directly
-// in the folder of its class. Everything else is left out: other names, folders inside classes,
-// files beside classes, names that begin with a dot. What is in a file is looked at when it is
-// read.
+// in the folder of its class. Everything else is skipped: other names, folders inside classes,
+// files beside classes, names that begin with a dot. A file's content is checked when it is read.
 
 #include <cstdint>
 #include <filesystem>

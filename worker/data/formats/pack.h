@@ -1,7 +1,8 @@
 #pragma once
 
-// Whole sets: packing one into record files, and looking at every sample. Before: the operator's
-// `poseidon data`. After: records_writer.h.
+// Packs a whole set into record files, or checks every sample of one.
+//
+// Called by: `poseidon data` (cli/commands/data_command.h). Calls: records_writer.h.
 
 #include <cstdint>
 #include <filesystem>

@@ -1,7 +1,8 @@
 #pragma once
 
-// The bytes of a packed record file (a shard of a set). Pure. Before: records_writer.h. After:
-// records_dataset.h. docs/data.md has it for people.
+// The format of a packed record file (a shard of a set). Pure. docs/data.md describes it for users.
+//
+// Called by: records_writer.h and records_dataset.h. Calls: nothing.
 //
 // All numbers little-endian:
 //   file header  16: magic "PSDNREC\n", u32 version, u32 CRC-32C of the 12 bytes before
@@ -11,7 +12,7 @@
 //                then the set's description in JSON (RecordSetInfo)
 //   footer       40: u64 where the index begins, u64 records, u32 bytes of JSON, u32 CRC-32C of the
 //                index, u32 version, u32 CRC-32C of the 28 bytes before, magic "PSDNEND\n"
-// A file whose footer is good was written to its end. Damage inside a record costs that record.
+// A file with a valid footer is complete. Damage inside a record affects only that record.
 
 #include <array>
 #include <cstdint>

@@ -1,10 +1,12 @@
 #pragma once
 
-// A folder of record files (record_format.h) as a data set. Before: `poseidon data pack`. After:
-// encoded samples or pixels, for whoever needs them (sample_reader.h).
+// A folder of record files (record_format.h), as `poseidon data pack` writes it, as a data set of
+// encoded samples or pixels.
 //
-// Sample i of the set is the i-th record, shard after shard. Opening reads the indexes alone (12
-// bytes per sample); a sample is one positioned read.
+// Called by: worker/data/formats/dataset.h. Calls: record_format.h.
+//
+// Sample i of the set is the i-th record, shard after shard. Opening reads only the indexes (12
+// bytes per sample); reading a sample is one positioned read.
 
 #include <cstdint>
 #include <filesystem>

@@ -1,11 +1,12 @@
 #pragma once
 
-// Writes a folder of record files (record_format.h). Before: pack.h, which has the samples. After:
-// records_dataset.h reads them.
+// Writes a folder of record files, which records_dataset.h reads.
+//
+// Called by: pack.h, which has the samples. Calls: record_format.h.
 //
 // The folder appears whole or not at all: everything is written to FOLDER.tmp-<process> beside it,
-// brought to disk, and renamed last. Only where that fails is the whole folder left under its first
-// name.
+// synced to disk and renamed last. If only the rename fails, the complete folder keeps its
+// temporary name.
 
 #include <cstdint>
 #include <filesystem>

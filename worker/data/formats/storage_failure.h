@@ -1,11 +1,11 @@
 #pragma once
 
-// Errors of reading samples that are this machine's own: its disk, or its way to a shared one, does
-// not give what it gave when the job was prepared. The samples may be fine everywhere else, so the
-// job goes on without this worker.
+// Marks read errors that are this machine's own: its disk, or its path to a shared one, does not
+// return what it returned when the job was prepared. The samples may be fine on other machines, so
+// the job continues without this worker.
 //
-// Before: worker/trainer.cc knows that it was a sample that could not be read. After:
-// worker/worker_job.cc leaves the cluster for it.
+// Called by: worker/trainer.cc, when a sample cannot be read; worker/worker_job.cc, which then
+// leaves the cluster. Calls: nothing.
 
 #include <utility>
 

@@ -1,8 +1,10 @@
 #pragma once
 
-// ImageNet's random changes of a training image: which part is cut out, and its colours. Pure.
-// Before: the job's data seed and a sample's position in the run, on which alone all depends.
-// After: transform.h. docs/sampling.md has the draws in words and in Python.
+// ImageNet's random augmentation of a training image: crop and colours. It depends only on the
+// job's data seed and the sample's position in the run. Pure. docs/sampling.md has the draws in
+// words and in Python.
+//
+// Called by: transform.h. Calls: common/base/random.h.
 
 #include <array>
 #include <cstdint>

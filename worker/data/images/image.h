@@ -1,6 +1,8 @@
 #pragma once
 
-// Pixels on their way from a file to the network: what the decoders fill and the transform reads.
+// The pixels of a sample.
+//
+// Called by: the decoders, which fill it, and transform.h, which reads it. Calls: nothing.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,10 +1,12 @@
 #pragma once
 
-// JPEG and PNG files to pixels, for bytes that nobody has checked. Before: a Dataset's encoded
-// sample. After: the transform.
+// Decodes untrusted JPEG and PNG files to pixels.
 //
-// What comes out is what Pillow's Image.open(...).convert("RGB") or .convert("L") gives, bit for
-// bit, but for grey PNGs of 16 bits (Pillow clips them, here the high byte counts):
+// Called by: worker/data/feed/sample_reader.h, for encoded samples; transform.h follows. Calls:
+// jpeg_decoder.h, png_decoder.h.
+//
+// The result equals that of Pillow's Image.open(...).convert("RGB") or .convert("L") bit for bit,
+// except for 16-bit grey PNGs (Pillow clips them; this decoder takes the high byte):
 //  - JPEG: the accurate integer DCT, smooth chroma upsampling; baseline and progressive; grey,
 //  YCbCr,
 //    RGB, CMYK and YCCK (inverted, as Adobe stores them).
@@ -13,7 +15,7 @@
 //  - EXIF orientation and colour profiles are ignored.
 //
 // Corrupt: no known signature, a header that is refused, an image without its end mark (a truncated
-// file), damaged data in what is decoded. All of that is DATA_LOSS; nothing else is returned.
+// file), damaged data in the decoded part. All of these are DATA_LOSS, the only error.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,8 @@
 #pragma once
 
-// The JPEG half of image_decoder.h, on libjpeg-turbo.
+// The JPEG half of image_decoder.h.
+//
+// Called by: image_decoder.h. Calls: libjpeg-turbo.
 
 #include <cstdint>
 #include <memory>

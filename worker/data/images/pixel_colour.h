@@ -1,7 +1,9 @@
 #pragma once
 
-// From the colours of a decoder to the colours that were asked for, by Pillow's integer formulas,
-// so that a pixel is the same number here and there. Pure.
+// Converts a decoder's colours to the requested ones by Pillow's integer formulas, so that pixels
+// equal Pillow's. Pure.
+//
+// Called by: jpeg_decoder.h and png_decoder.h. Calls: nothing.
 
 #include <cstddef>
 #include <cstdint>

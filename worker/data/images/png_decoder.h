@@ -1,6 +1,8 @@
 #pragma once
 
-// The PNG half of image_decoder.h, on libpng.
+// The PNG half of image_decoder.h.
+//
+// Called by: image_decoder.h. Calls: libpng.
 
 #include <cstdint>
 #include <memory>

@@ -1,9 +1,10 @@
 #pragma once
 
-// Smooth resizing of photographs: Pillow's BILINEAR, bit for bit. Pure. Before: the decoded and cut
-// image. After: mirror, colour, mean (transform.h).
+// Smooth resizing of photographs: Pillow's BILINEAR, bit for bit. Pure.
 //
-// A triangle filter whose width grows with the reduction, so that every source pixel counts
+// Called by: transform.h, for the decoded and cropped image. Calls: nothing.
+//
+// A triangle filter whose width grows with the reduction, so that every source pixel contributes
 // (antialiasing); first along the rows, then along the columns, each rounded to 8 bits. Weights are
 // integers of 22 fractional bits, hence the same bytes on every machine. Reference: Pillow's
 // src/libImaging/Resample.c; torchvision's Resize and RandomResizedCrop do the same to PIL images.

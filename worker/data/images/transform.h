@@ -1,7 +1,9 @@
 #pragma once
 
-// From a sample's uint8 pixels to the network's float32 input. Pure. Before: Dataset::read, and the
-// image decoder for encoded samples. After: Batch.
+// Transforms a sample's uint8 pixels to the network's float32 input in a Batch. Pure.
+//
+// Called by: worker/data/feed/sample_reader.h, after Dataset::read and, for encoded samples, the
+// image decoder. Calls: augment.h, resample.h.
 //
 // The steps, in this order (common/job/data_spec.h, TransformSpec; docs/sampling.md):
 //  1. one of
@@ -21,7 +23,7 @@
 //  6. (pixel - mean) * (scale / std) in float32, with mean and the quotient rounded to float32
 //     first.
 //
-// What is random depends on the data seed and on the sample's position in the run alone
+// Random choices depend only on the data seed and on the sample's position in the run
 // (random_choices), so one worker with batch 128 and four with batch 32 see the same pixels.
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 
-// The layout that this processor's convolutions like. Any thread.
+// The layout in which this processor's convolutions are fastest. Any thread.
 
 #include <cstdint>
 

@@ -1,6 +1,9 @@
 #pragma once
 
-// The CPU device: oneDNN for the heavy layers, loops of our own for the rest.
+// The CPU device: oneDNN for the heavy layers, our own loops for the rest.
+//
+// Called by: worker/engine/executor/network_executor.h; worker/engine/plugin/open_engine.h creates
+// it. Calls: oneDNN.
 
 #include <memory>
 

@@ -2,13 +2,13 @@
 
 // A fully connected layer's optimizer step from stacked factors, on the CPU.
 //
-// Before: worker/executor_factors.h, once all workers' factors are here. After: the layer's
-// parameters have one more step in them.
+// Called by: worker/executor_factors.h, when all workers' factors have arrived. Calls: oneDNN,
+// common/tensor/optimizer.h.
 //
 // The gradient is never in memory as a whole. The weight is cut into tiles of a fixed size; a
-// tile's gradient is one product of oneDNN's on a single thread, and is stepped with while it is in
-// the cache. Threads share the tiles out, so their number changes no bit: whatever a product of
-// several threads does (split its sums, say), a tile's does not see it.
+// tile's gradient is one oneDNN product on a single thread, and its step follows while it is in the
+// cache. Threads divide the tiles among themselves. Each tile's product uses one thread, so the
+// number of threads changes no bit.
 
 #include <cstddef>
 #include <span>

@@ -1,7 +1,7 @@
 #pragma once
 
-// Layers that are loops of our own on the CPU. Why not oneDNN's: its ReLU and max pooling swallow
-// NaN, which would hide a broken run; the others it does not have in the form that we promise.
+// CPU layers that are our own loops. oneDNN's ReLU and max pooling drop NaN, which would hide a
+// broken run, and it lacks the others in the form that we promise.
 
 #include <memory>
 

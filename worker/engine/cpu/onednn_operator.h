@@ -1,7 +1,7 @@
 #pragma once
 
-// What the operators on oneDNN share: exceptions become statuses here, and tensors change between
-// the layout between layers and the layout that a primitive prefers.
+// Shared by the operators on oneDNN: converts exceptions to statuses, and tensors between the
+// layers' layout and the layout that a primitive prefers.
 
 #include <memory>
 #include <string>

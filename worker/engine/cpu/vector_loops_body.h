@@ -1,14 +1,14 @@
 #pragma once
 
 // The loops of vector_loops.h, written once and compiled once for each instruction set (the files
-// that include this; nobody else may). What holds for common/tensor/kernels_body.h holds here:
-// everything is in an unnamed namespace and calls no inline function of another header.
+// that include this; nobody else may). The rules of common/tensor/kernels_body.h apply: everything
+// is in an unnamed namespace and calls no inline function of another header.
 
 #include <cstdint>
 
 #include "worker/engine/cpu/vector_loops.h"
 
-// Elements do not depend on each other even where an array is read and written.
+// Elements do not depend on each other, even when an array is both read and written.
 #if defined(__clang__)
 #define POSEIDON_INDEPENDENT_ELEMENTS _Pragma("clang loop vectorize(assume_safety)")
 #else

@@ -1,6 +1,6 @@
 #pragma once
 
-// What each of the files with loops offers to vector_loops.cc. Nobody else includes this.
+// The tables that the loop files offer to vector_loops.cc. No other file includes this.
 
 #include "worker/engine/cpu/vector_loops.h"
 

@@ -1,10 +1,11 @@
 #pragma once
 
-// How cuDNN computes a convolution: plans of its graph interface, by its heuristics, without a run.
+// Chooses how cuDNN computes a convolution: plans of its graph interface, by its heuristics,
+// without trial runs.
 //
-// Only engines that give the same bits again are taken, and none that computes otherwise than
-// `precision` says. No GPU is needed to plan: PlanTarget may describe one, so that tests ask the
-// real cuDNN what it would do on an H100 (convolution_plans_test.cc).
+// Accepts only deterministic engines that compute in `precision`. Planning needs no GPU: PlanTarget
+// may describe one, so that tests can ask the real cuDNN for its plans on an H100
+// (convolution_plans_test.cc).
 
 #include <array>
 #include <compare>

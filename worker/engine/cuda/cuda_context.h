@@ -1,12 +1,12 @@
 #pragma once
 
-// One GPU as all operators of a device share it: streams, library handles, workspace.
+// The state of one GPU that all operators of a device share: streams, library handles, workspace.
 //
-// Streams. Everything that computes is queued on `compute`, in the order of the layer walk; that
-// order alone keeps operators, the shared workspace and the planned memory apart. Parameters
-// and images go up on `upload`, gradients come down on `download`, factors are stepped with on
-// `factors`; events tie them to `compute` where one needs what the other made (cuda_device.cc).
-// Nothing uses the default stream or waits for the whole device.
+// Streams. All computation is queued on `compute`, in the order of the layer walk; only that order
+// protects the shared workspace and the planned memory. `upload` carries parameters and images to
+// the GPU, `download` gradients to the host, and `factors` runs steps from factors. Events order
+// them against `compute` where one needs the other's result (cuda_device.cc). Nothing uses the
+// default stream or waits for the whole device.
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>

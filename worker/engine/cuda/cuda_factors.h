@@ -2,13 +2,13 @@
 
 // A fully connected layer's optimizer step from stacked factors, on a GPU.
 //
-// Before: worker/executor_factors.h, once all workers' factors are here. After: the layer's
-// parameters have one more step in them.
+// Called by: worker/executor_factors.h, when all workers' factors have arrived. Calls: cuBLASLt and
+// the step kernels.
 //
-// The factors go up; parameters and optimizer state are here and stay. Rows of the weight go in
-// tiles, so that the gradient is never in memory as a whole: a tile's is one product, stepped with
-// at once. It all runs on a stream of its own, beside the layers' work. Tiles depend on the layer's
-// size alone.
+// Factors are uploaded; parameters and optimizer state stay on the GPU. The weight's rows are
+// processed in tiles, so that the gradient is never in memory as a whole: a tile's gradient is one
+// product, and its step follows at once. All of it runs on a stream of its own, beside the layers'
+// work. Tiles depend only on the layer's size.
 
 #include <cstddef>
 #include <cstdint>

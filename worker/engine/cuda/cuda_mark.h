@@ -1,8 +1,9 @@
 #pragma once
 
-// A moment on one of a GPU's streams, and how much later than another it was. Before: PassTimes
-// (worker/engine/executor/pass_times.h) has it made with the executor and hands it out. Made and
-// given back in cuda_device.cc.
+// A point in time on a GPU stream, and the time between two of them.
+//
+// Called by: PassTimes (worker/engine/executor/pass_times.h), which creates marks with the
+// executor; cuda_device.cc, which makes and returns them. Calls: CUDA events.
 
 #include <cuda_runtime_api.h>
 

@@ -1,11 +1,11 @@
 #pragma once
 
 // The layers on a GPU. Each file has the operators of one kind; all queue their work on
-// CudaContext::compute and allocate at creation alone. The context outlives them. Errors at
-// creation get the layer's name from the device.
+// CudaContext::compute and allocate at creation only. The context outlives them. Errors at creation
+// get the layer's name from the device.
 //
-// Layouts: all kPlain, and where CudaDevice says so all the one that it has for images, which is
-// kBfloat16 or kChannelsLast. A convolution takes each of the two as its input and output.
+// Layouts: all operators support kPlain and, where CudaDevice says so, its image layout, kBfloat16
+// or kChannelsLast. A convolution accepts either as input and output.
 
 #include <memory>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// What CUDA's libraries return, as statuses.
+// Converts the return codes of CUDA's libraries to statuses.
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>

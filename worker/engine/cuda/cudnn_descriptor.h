@@ -1,6 +1,6 @@
 #pragma once
 
-// Descriptors of cuDNN's graph interface, each made, filled and finalized in one go.
+// Descriptors of cuDNN's graph interface, each created, filled and finalized in one step.
 
 #include <cudnn.h>
 

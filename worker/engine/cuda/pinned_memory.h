@@ -1,7 +1,8 @@
 #pragma once
 
-// Host memory that a GPU copies from and to by itself: the program's, so that it can be sent from,
-// and pinned where it lies. Processes that read it through shared memory do so past CUDA.
+// Pinned host memory, from and to which a GPU copies directly. It is the program's own memory,
+// pinned in place, so that messages can be sent from it. Other processes read it through shared
+// memory, without CUDA.
 
 #include <cstdint>
 

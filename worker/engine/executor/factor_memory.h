@@ -1,12 +1,13 @@
 #pragma once
 
-// The values that a layer whose factors are kept is stepped with: parameters and optimizer slots
-// in the memory of the device that steps them, and a copy there of what was held.
+// Parameters and optimizer slots of layers that are stepped from factors, in the memory of the
+// device that steps them, and a copy there of the held version.
 //
-// Before: network_executor.h, of which this is a part. After: the device copies.
+// Called by: network_executor.h, of which this is a part. Calls: the device, which copies.
 //
-// The parameters begin in host memory, where they were drawn or landed. Once the device needs them
-// they go there, and stay: at each step of a layer of a gigabyte only factors cross the bus.
+// Parameters start in host memory, where they were initialised or received. They move to the device
+// when it first needs them and stay there, so that a step of a 1 GB layer moves only factors over
+// the bus.
 
 #include <array>
 #include <cstdint>

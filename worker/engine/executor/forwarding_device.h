@@ -1,7 +1,7 @@
 #pragma once
 
-// A device that is another one, for those that watch it or delay it: they override what they are
-// about.
+// A device that forwards to another one. Decorators that watch or delay a device override single
+// functions.
 
 #include <memory>
 #include <string>

@@ -1,7 +1,7 @@
 #pragma once
 
-// For operators that compute on plain tensors alone, where their neighbours do not. Shared by the
-// devices; each has its own way between the layouts.
+// Adapts operators that only compute on plain tensors to neighbours with another layout. Shared by
+// the devices; each converts layouts in its own way.
 
 #include <functional>
 #include <memory>

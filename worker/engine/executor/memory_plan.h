@@ -1,9 +1,10 @@
 #pragma once
 
-// Places buffers that live for a while each in one range of memory, so that those that are never
+// Places buffers with limited lifetimes in one range of memory, so that buffers that are never
 // alive together share it. Pure.
 //
-// Before: tensor_lifetimes.h says who lives when. After: network_executor.cc allocates the range.
+// Called by: network_executor.cc, which allocates the range, with lifetimes from
+// tensor_lifetimes.h. Calls: nothing.
 
 #include <cstdint>
 #include <span>

@@ -1,16 +1,17 @@
 #pragma once
 
-// The one Executor: walks the layers on a Device. Before: the trainer. After: the device's
-// operators.
+// The only Executor: walks the layers on a Device.
+//
+// Called by: the trainer. Calls: the device's operators.
 //
 // Invariants:
 //  1. Everything is allocated in create(); forward and backward allocate nothing (the first
 //     hold_state does). Outputs and their gradients share one range of memory by the plan of
-//     tensor_lifetimes.h: who reads one at another time than planned reads something else.
+//     tensor_lifetimes.h: a read outside the planned time returns other data.
 //  2. Layers run in file order forward, in the opposite order backward; no order depends on data.
 //  3. An output's gradient is complete before its layer's backward runs: its consumers come
 //     later in the file, so earlier in backward; the last consumer writes, the others add.
-//  4. Layers that are train_only do not run in Phase::kTest; their outputs are then old.
+//  4. Layers that are train_only do not run in Phase::kTest; their outputs are then stale.
 //  5. On an asynchronous device (device.h) a pass queues all its work and hands layers back
 //     (after_backward) as their gradients have arrived in host memory: asked for after each layer
 //     with parameters, waited for after the last, in the order of the walk. When forward or

@@ -1,9 +1,11 @@
 #pragma once
 
-// When each parameter layer computed in a pass and, if somebody wants to know, when each copy went
-// to the device and back, told by an asynchronous device itself: there the hooks tell when work was
-// queued. Before: the walk (network_executor.h), which says what belongs to which layer. After:
-// Executor::device_times.
+// Times, measured by an asynchronous device itself, at which each parameter layer computed in a
+// pass and, on request, at which copies ran. On such a device the hooks only tell when work was
+// queued.
+//
+// Called by: the walk (network_executor.h), which assigns work to layers; Executor::device_times.
+// Calls: the device's marks.
 
 #include <cstddef>
 #include <cstdint>

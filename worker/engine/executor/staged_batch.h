@@ -1,13 +1,14 @@
 #pragma once
 
-// The images of the next batch, on their way to a device with memory of its own while it computes
-// on this one.
+// Uploads the images of the next batch to a device with its own memory while it computes on the
+// current one.
 //
-// Before: the trainer names the batch (Executor::stage). After: network_executor.h computes on it.
+// Called by: network_executor.h, for the batch that the trainer names (Executor::stage); it then
+// computes on it. Calls: the device.
 //
-// A batch lies in ordinary memory, from which a GPU copies slowly and while everybody waits. So a
-// thread of its own copies it piece by piece to a buffer from which the GPU can copy by itself, and
-// the executor's thread, which is busy queueing the pass meanwhile, starts the pieces' way up.
+// A batch lies in pageable memory, from which a GPU copies slowly and synchronously. So a separate
+// thread copies it piece by piece to pinned memory, and the executor's thread, which queues the
+// pass meanwhile, starts the upload of each piece.
 
 #include <condition_variable>
 #include <cstddef>

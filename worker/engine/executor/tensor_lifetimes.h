@@ -1,16 +1,16 @@
 #pragma once
 
-// Which tensors a pass over a network needs, from when to when, and which may be the same memory.
+// Computes which tensors a pass over a network needs, their lifetimes, and which may share memory.
 // Pure.
 //
-// Before: a network's layers, in forward order. After: memory_plan.h places the buffers;
-// network_executor.h walks the layers.
+// Called by: network_executor.h, with a network's layers in forward order; memory_plan.h then
+// places the buffers. Calls: nothing.
 //
 // Forward runs the layers in order, backward in the opposite order. An output lives until the last
 // layer that reads it has run: forward, or backward where that layer's backward reads its inputs
 // (backward_needs). An output's gradient lives from the first backward that writes it to its own
-// layer's. Where a layer only changes its input element by element, both passes work in place if
-// nobody else needs what they overwrite.
+// layer's. Elementwise layers work in place in both passes if no other layer needs the overwritten
+// data.
 
 #include <cstdint>
 #include <span>

@@ -1,8 +1,8 @@
 #pragma once
 
-// What a device is called on a command line (--device). Pure.
+// Parses the name of a device on a command line (--device). Pure.
 //
-// Before: poseidon-worker and `poseidon local`. After: open_engine.h opens it.
+// Called by: poseidon-worker and `poseidon local`; open_engine.h opens the device. Calls: nothing.
 
 #include <string>
 

@@ -1,10 +1,12 @@
 #pragma once
 
-// Devices that come as plug-ins, so that one program runs with and without their libraries:
-// libposeidon_<kind>.so is loaded when somebody asks for it, once per process, and stays.
+// Loads devices as plug-ins, so that one program runs with and without their libraries:
+// libposeidon_<kind>.so is loaded on first use, once per process, and stays loaded.
 //
-// Looked for beside the program, then in ../lib/poseidon from there (packages), then where the
-// system's loader looks. device_plugin_entry.h is what a plug-in implements.
+// Called by: open_engine.h. Calls: device_plugin_entry.h, which a plug-in implements.
+//
+// It searches beside the program, then in ../lib/poseidon from there (packages), then on the system
+// loader's path.
 
 #include <memory>
 #include <string>

@@ -1,8 +1,8 @@
 #pragma once
 
-// What a device plug-in (libposeidon_<kind>.so) exports, and what it gets from the program that
-// loads it. Plug-ins are C++ and share our headers, so both sides must come from one compiler and
-// one Abseil: the interface text says so and is compared before anything else is touched.
+// The functions that a device plug-in (libposeidon_<kind>.so) exports, and what the program passes
+// to it. Plug-ins are C++ and share our headers, so both sides must be built with one compiler and
+// one Abseil. The interface text states these and is compared first.
 
 #include <cstddef>
 #include <memory>
@@ -11,8 +11,8 @@
 #include "absl/base/config.h"
 #include "absl/status/statusor.h"
 #include "worker/engine/device.h"
-#include "worker/engine/plugin/device_plugin_digest.h"
 #include "worker/engine/plugin/device_plugin.h"
+#include "worker/engine/plugin/device_plugin_digest.h"
 
 namespace poseidon {
 

@@ -1,9 +1,9 @@
 #pragma once
 
-// Whether this machine may have an NVIDIA GPU, asked without CUDA's libraries.
+// Detects, without CUDA's libraries, whether this machine may have an NVIDIA GPU.
 //
-// Before: an operator's `--device auto`. After: worker/engine/plugin/open_engine.h loads the
-// plug-in, or cli/local/local.cc refuses what no CPU computes.
+// Called by: worker/engine/plugin/open_engine.h for `--device auto`, before it loads the plug-in;
+// cli/local/local.cc, which refuses jobs that no CPU computes. Calls: the file system.
 
 #include "absl/status/status.h"
 

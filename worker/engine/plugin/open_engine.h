@@ -1,6 +1,8 @@
 #pragma once
 
-// The engines that poseidon-worker offers, by the name of the device (--device).
+// Opens the engines of poseidon-worker by device name (--device).
+//
+// Called by: worker/main.cc. Calls: worker/engine/cpu/cpu_device.h, device_plugin.h.
 
 #include <string>
 

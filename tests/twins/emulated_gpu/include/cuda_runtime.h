@@ -1,8 +1,8 @@
 #pragma once
 
 // Stands in for NVIDIA's header of this name when our kernels are compiled for the emulated GPU:
-// what nvcc knows by itself, as far as the kernels use it, and launching. Found first by its
-// folder.
+// the built-ins of nvcc that the kernels use, and launching. Its folder comes first in the include
+// path.
 
 #include <cuda_runtime_api.h>
 

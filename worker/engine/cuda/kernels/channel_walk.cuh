@@ -1,10 +1,10 @@
 #pragma once
 
-// How kernels go over a tensor of images channel by channel, by layout. For .cu files.
+// Iterates over image tensors channel by channel, for each layout. For .cu files.
 //
-// A form has what a thread takes at a time: kWide neighbouring elements, each of a channel of its
-// own (kWide of them from channel c on), loaded and stored at once. Blocks have kThreads threads,
-// but those of PlainForm for small planes fewer.
+// A form defines what a thread processes at a time: kWide adjacent elements, one per channel from
+// channel c on, loaded and stored together. Blocks have kThreads threads; PlainForm uses fewer for
+// small planes.
 
 #include <cstdint>
 
@@ -156,7 +156,8 @@ struct ChannelsLastForm : FormBase<ElementType, kWideness> {
   __device__ static void sum_parts(const Images& images, std::int64_t parts, double* partial,
                                    const Take& take) {
     __shared__ double firsts[kRows][kLanes][kWide], seconds[kRows][kLanes][kWide];
-    const int x = static_cast<int>(threadIdx.x) % kLanes, y = static_cast<int>(threadIdx.x) / kLanes;
+    const int x = static_cast<int>(threadIdx.x) % kLanes,
+              y = static_cast<int>(threadIdx.x) / kLanes;
     const std::int64_t pixels = images.valid * images.plane;
     for (std::int64_t w = blockIdx.x; w < parts * tiles(images); w += gridDim.x) {
       const std::int64_t part = w / tiles(images), c = channel(w % tiles(images));

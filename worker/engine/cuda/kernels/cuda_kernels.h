@@ -1,14 +1,14 @@
 #pragma once
 
-// The kernels: layers and steps for which no library has a call with the meaning that we promise.
+// The kernels: layers and steps for which no library call does exactly what we promise.
 //
-// Each function queues on `stream` and returns; ask launch_status() afterwards. All pointers are
-// the device's. Tensors between layers lie in the layout that is named, any but kDevice, and
-// begin at multiples of 16 bytes; where none is named they are plain. Every element is written by
-// one thread, in an order of operations that the sizes alone decide: the same job gives the same
-// bits again, on every GPU. Nothing is contracted into fused multiply-adds (compiled with
-// -fmad=false), so that element by element they round as the CPU's loops do; but averages and LRN,
-// to some units in the last place.
+// Each function queues on `stream` and returns; call launch_status() afterwards. All pointers are
+// device pointers. Tensors between layers have the named layout, any except kDevice, and begin at
+// multiples of 16 bytes; without a named layout they are plain. Every element is written by one
+// thread, in an order of operations that depends only on the sizes, so the same job gives the same
+// bits on every GPU. Nothing is contracted into fused multiply-adds (compiled with -fmad=false), so
+// that each element rounds as in the CPU's loops, except averages and LRN, which agree to a few
+// units in the last place.
 
 #include <cuda_runtime_api.h>
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// What tensors between layers are made of: float, or bfloat16 in Layout::kBfloat16, which is
-// computed with as float and rounded to nearest even when it is kept. For .cu files.
+// The elements of tensors between layers: float, or bfloat16 in Layout::kBfloat16, which is
+// converted to float for computing and rounded to nearest even when stored. For .cu files.
 
 #include <cuda_bf16.h>
 

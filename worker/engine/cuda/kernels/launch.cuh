@@ -1,6 +1,6 @@
 #pragma once
 
-// How our kernels are launched and how they sum. For .cu files.
+// Launching and summing for our kernels. For .cu files.
 
 #include <cuda_runtime.h>
 
